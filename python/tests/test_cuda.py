@@ -485,3 +485,33 @@ def test_a_view_on_a_device_launches_nothing(driver):
     batch = wr.stack(list(rows), copy=None, engine=engine)
     assert batch.data_ptr() == rows.data_ptr()
     assert engine.stats()["paths"] == {"view": 1} and engine.stats()["launches"] == 0
+
+
+@pytest.mark.simulated("gives kernels stale copies of page-locked memory")
+def test_confidential_computing(sim):
+    """In a process of its own: what an engine has found out holds for all of it."""
+    isolated.run(
+        """
+import ctypes, os
+import numpy as np
+import windrow as wr
+from windrow import doctor
+
+driver = ctypes.CDLL(os.environ["WINDROW_CUDA_DRIVER"])
+driver.cudasim_set_confidential(1)
+(line,) = doctor.cuda_devices()
+assert "kernels have stale copies of page-locked memory" in line, line
+rows = np.random.default_rng(0).integers(0, 200, (6, 5, 40), dtype=np.uint8)
+for turn in range(3):
+    pinned = wr.stack(rows + turn, device="pinned")
+    for options in ({}, {"dtype": "float32"}, {"transform": wr.Transform(permute=(1, 0))}):
+        there = np.from_dlpack(wr.stack(list(pinned), device="cuda", **options), device="cpu")
+        assert np.array_equal(there, wr.stack(rows + turn, **options).numpy())
+try:
+    wr.SampleList(wr.stack(rows, device="cuda")).to_device("cuda")
+except ValueError as error:
+    assert "confidential computing" in str(error)
+else:
+    raise AssertionError("not refused")
+"""
+    )

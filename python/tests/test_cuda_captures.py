@@ -41,7 +41,13 @@ def test_a_batch_of_host_samples_is_made_outside(torch, captured):  # noqa: F811
     gc.collect()
     with captured as graph:
         batch = wr.stack(ROWS, device="cuda")
-        for use in (batch.torch, batch.data.torch, batch[0].torch, lambda: batch.__dlpack__(stream=torch.current[0])):
+        for use in (
+            batch.torch,
+            batch.data.torch,
+            batch[0].torch,
+            lambda: batch.__dlpack__(stream=torch.current[0]),
+            lambda: wr.stack(list(batch)),
+        ):
             with pytest.raises(ValueError, match="has to be made outside of the capture"):
                 use()
     graph["free"]()
@@ -72,8 +78,9 @@ def test_samples_that_are_known_from_before(torch, captured, samples):  # noqa: 
 
 @pytest.mark.simulated("lists driver calls")
 def test_torch_without_memory(sim, torch, captured, samples):  # noqa: F811
-    """What windrow can give back without the device being idle, it gives."""
+    """What windrow can give back without the device being idle, it gives, though other memory waits for that."""
     wr.stack([Cai(torch.driver, row) for row in ROWS])
+    wr.stack([Cai(torch.driver, row) for row in ROWS]).__dlpack__(stream=sim.stream())
     gc.collect()
     with captured as graph:
         torch.refusals = 1

@@ -154,7 +154,11 @@ impl Executor {
         match self.0 {}
     }
 
-    pub fn trim(&self) -> Result<()> {
+    pub fn reads_mapped(&self, _: &Current<'_>, _: bool) -> Result<bool> {
+        match self.0 {}
+    }
+
+    pub fn trim(&self, _: bool) -> Result<bool> {
         match self.0 {}
     }
 
@@ -209,6 +213,11 @@ impl Late {
 
 /// Nothing: there is no driver.
 pub fn relax_captures() {}
+
+/// Does some work: there is no driver.
+pub fn relaxed<T>(work: impl FnOnce() -> T) -> T {
+    work()
+}
 
 /// The end of the work of a call on a device.
 #[derive(Clone, Debug)]

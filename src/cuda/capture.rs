@@ -30,6 +30,13 @@ pub(super) fn check_capture(
         if batch_shape.source == Device::Cpu && output.role == Role::Data {
             return refuse("samples in pageable host memory cannot be read in it");
         }
+        let is_read_in_place = plan.route().is_none_or(|route| route.reads_mapped);
+        if batch_shape.source == Device::Pinned && !is_read_in_place {
+            return refuse(
+                "kernels are not known to read page-locked memory where it is (confidential computing, or a device that was \
+                 too busy to try): bring the samples to the device before",
+            );
+        }
         if has_memory {
             continue;
         }

@@ -146,6 +146,16 @@ impl Run<'_> {
 
     /// One event for each producer; windrow's own calls and tensors carry theirs.
     pub fn order_behind_producers(&mut self, plan: &Plan<'_>, read: &Readable<'_>) -> Result<()> {
+        let is_pinned = |(_, shape): &(usize, &BatchShape)| shape.source == Device::Pinned;
+        let mut pinned = plan.batch_shapes().iter().enumerate().filter(is_pinned);
+        let reads_on_host = |leaf| plan.route().is_some_and(|route| route.reads_on_host(leaf));
+        if pinned.any(|(leaf, _)| reads_on_host(leaf)) {
+            // Samples that no kernel can read, with gaps: what writes them has to be done.
+            for stream in self.producers.iter().chain([&self.stream]) {
+                stream.synchronize()?;
+            }
+            read.ends.iter().try_for_each(|end| end.event().synchronize())?;
+        }
         for &producer in &self.producers {
             self.executor.events.order(self.current, producer, self.stream)?;
         }

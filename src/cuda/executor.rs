@@ -9,6 +9,7 @@ use super::driver::{
 };
 use super::held::Held;
 use super::list_table::ListTable;
+use super::mapping::Mapping;
 use super::memory::{DeviceMemory, Waited};
 use super::parameters::ParameterPool;
 use super::pinned::{PinnedBlock, PinnedPool};
@@ -42,6 +43,7 @@ pub(crate) struct Executor {
     pub(super) events: Arc<EventPool>,
     /// Apart: memory that others lend on it may outlive the engine.
     pub(super) stream: Arc<OwnStream>,
+    pub(super) mapping: Mapping,
     /// The last stream of others that work went to.
     last: LastStream,
     /// Stands for streams of others that may be gone by the time when their work is asked for.
@@ -98,6 +100,7 @@ impl Executor {
             ring,
             events,
             stream,
+            mapping: Mapping::default(),
             last: LastStream::default(),
             arrivals,
             held,
@@ -228,11 +231,16 @@ impl Executor {
         self.pinned.take(&self.context.enter()?, bytes)
     }
 
-    /// Gives unused memory of the device back. Waits for the device only if streams without a name may use some of it.
-    pub fn trim(&self) -> Result<()> {
+    /// Gives unused memory of the device back, but for what streams without a name may use: `waits` for the device to give that
+    /// too. Says whether there is such memory.
+    pub fn trim(&self, waits: bool) -> Result<bool> {
         let current = self.context.enter()?;
         self.held.reap()?;
-        Ok(self.memory.trim(&current)?)
+        match waits {
+            true => self.memory.trim(&current)?,
+            false => self.memory.trim_known(&current)?,
+        }
+        Ok(self.memory.has_unnamed())
     }
 
     /// Gives unused memory back. Waits for the device.

@@ -27,15 +27,16 @@ pub(super) struct DeviceMemory {
     used_bytes: AtomicU64,
     /// The oldest first.
     parked: Mutex<VecDeque<Parked>>,
-    /// Memory that goes back when its events are reached: in the order of one stream, a slow reader would hold up all that
-    /// is given back after it.
+    /// Memory that goes back to the pool when its events are reached, asked in turn: in the order of one stream, a slow reader
+    /// would hold up all that is given back after it.
     ending: Mutex<VecDeque<Parked>>,
     /// Memory of blocks that are gone, and the streams that they were handed to: their owners may have destroyed those
     /// by now. It goes back when they have been named again, or when the device is done.
     handed_out: Mutex<Vec<(Vec<Handed>, Parked)>>,
 }
 
-/// Memory of a block that is gone. If no stream but that of its work has used it, the next work there has it again, however
+/// Memory of a block that is gone, in one of three lists: `parked`, left to the stream of its work; `ending`, on its way to the pool;
+/// `handed_out`, used by streams that cannot be asked. If no stream but that of its work has used it, the next work there has it again, however
 /// far behind the device is.
 #[derive(Debug)]
 struct Parked {
@@ -156,7 +157,7 @@ impl DeviceMemory {
             }
             self.trim_known(current)?;
             self.pool.alloc(stream, size).or_else(|error| {
-                if !error.is_out_of_memory() || self.handed_out().is_empty() {
+                if !error.is_out_of_memory() || !self.has_unnamed() {
                     return Err(error);
                 }
                 self.trim(current)?;
@@ -299,9 +300,12 @@ impl DeviceMemory {
         if handed_out.is_empty() {
             return Ok(());
         }
-        let synchronized = current.synchronize();
-        let ended = handed_out.into_iter().map(|(_, one)| one);
-        synchronized.and(self.give_back_all(current, ended))
+        if let Err(error) = current.synchronize() {
+            // Such as beside a capture: it stays until another time.
+            self.handed_out().extend(handed_out);
+            return Err(error);
+        }
+        self.give_back_all(current, handed_out.into_iter().map(|(_, one)| one))
     }
 
     fn give_back_all(
@@ -357,7 +361,7 @@ impl DeviceMemory {
         unsafe { self.pool.free(self.release.on(current), one.address) }
     }
 
-    /// Gives back what has ended meanwhile, the oldest first.
+    /// Gives back what has ended meanwhile, of so much as a call asks for.
     fn free_ended(&self, current: &Current<'_>) -> DriverResult<()> {
         let count = self.ending().len().min(POLICY.max_parked);
         for _ in 0..count {
@@ -381,6 +385,11 @@ impl DeviceMemory {
     pub fn trim(&self, current: &Current<'_>) -> DriverResult<()> {
         self.end_all(current)?;
         self.trim_known(current)
+    }
+
+    /// Whether streams without a name may use some of it.
+    pub fn has_unnamed(&self) -> bool {
+        !self.handed_out().is_empty()
     }
 
     /// Bytes of blocks in use.
@@ -539,9 +548,10 @@ impl Drop for DeviceBlock {
         let (unnamed, named): (Vec<_>, Vec<_>) =
             users.streams.into_iter().partition(|user| user.is_of_another_thread());
         for user in named {
-            if self.memory.end_behind(&current, user, &mut end).is_err() {
-                // Order cannot be told any more: then everything has to end first.
-                let _ = current.synchronize();
+            let is_told = self.memory.end_behind(&current, user, &mut end).is_ok();
+            // Order cannot be told any more: then everything has to end first. If that fails too, the memory is lost.
+            if !is_told && current.synchronize().is_err() {
+                return;
             }
         }
         // Streams that their owner may have destroyed, and those that have no name on this thread.

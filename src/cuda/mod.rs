@@ -38,6 +38,7 @@ mod kept;
 mod late;
 mod list_table;
 mod loops;
+mod mapping;
 mod memory;
 mod numbers;
 mod outputs;
@@ -57,8 +58,8 @@ mod words;
 mod written;
 
 pub(crate) use devices::{ordinal_of, Devices};
-pub use driver::relax_captures;
 pub(crate) use driver::Current;
+pub use driver::{relax_captures, relaxed};
 pub(crate) use executor::{Executor, Lane};
 pub use late::End;
 pub(crate) use late::Late;

@@ -92,6 +92,7 @@ impl Run<'_> {
         let lent = (device == Device::Pinned).then(|| options.pinned_tensor(dtype, &layout));
         let tensor = if let Some(tensor) = lent.flatten() {
             self.done.traffic.lent_bytes += output.bytes();
+            self.lent.push(Arc::clone(tensor.owner()));
             tensor
         } else if device == Device::Pinned {
             let block = self.executor.pinned.take(self.current, output.bytes())?;

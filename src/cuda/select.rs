@@ -20,7 +20,7 @@ use super::table::Table;
 use super::upload;
 use super::words::TableColumn;
 use crate::samples::{SampleList, Selection};
-use crate::tensor::{DType, Result, Tensor};
+use crate::tensor::{DType, Error, Result, Tensor};
 
 impl Executor {
     /// Brings to the device what it has to know of a list to find its samples by indices: their addresses, unless
@@ -33,6 +33,13 @@ impl Executor {
     ) -> Result<Arc<ListTable>> {
         let current = self.enter()?;
         let stream = self.stream.on(&current);
+        if !self.reads_mapped(&current, true)? {
+            return Err(Error::Argument(
+                "indices on the device report those out of range through page-locked memory, which kernels of this \
+                 machine do not share with the host, as under confidential computing: give indices on the host"
+                    .into(),
+            ));
+        }
         let found = self.pinned.take(&current, NUM_FOUND as u64 * 8)?;
         // SAFETY: as many bytes of a block that nothing else has.
         unsafe { found.as_ptr().write_bytes(0, NUM_FOUND * 8) };

@@ -15,7 +15,7 @@ use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
 use crate::tensor::{Device, Owner, Result, Stream, Tensor};
 
-pub use crate::cuda::{relax_captures, End};
+pub use crate::cuda::{relax_captures, relaxed, End};
 
 /// Says whether others may have the address of a page-locked tensor of windrow's: what they have not, is used again at once.
 pub fn set_handed_out(tensor: &Tensor, is_handed_out: bool) {
@@ -168,12 +168,23 @@ impl Engine {
         self.shared.devices.executor(ordinal)?.capture_of(stream)
     }
 
-    /// Gives unused memory of a device back. Waits for the device only if streams without a name may use some of it.
+    /// Whether kernels of a device read page-locked memory as the host has it; under confidential computing they do not.
     ///
     /// # Errors
     /// As [`Engine::stream`].
-    pub fn trim(&self, ordinal: u32) -> Result<()> {
-        self.shared.devices.executor(ordinal)?.trim()
+    pub fn reads_mapped(&self, ordinal: u32) -> Result<bool> {
+        let executor = self.shared.devices.executor(ordinal)?;
+        let current = executor.enter()?;
+        executor.reads_mapped(&current, true)
+    }
+
+    /// Gives unused memory of a device back, but for what streams without a name may use: `waits` for the device to give that too.
+    /// Says whether there is such memory.
+    ///
+    /// # Errors
+    /// As [`Engine::stream`].
+    pub fn trim(&self, ordinal: u32, waits: bool) -> Result<bool> {
+        self.shared.devices.executor(ordinal)?.trim(waits)
     }
 
     /// Notes a batch that was returned as a view of its samples' memory.

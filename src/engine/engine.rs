@@ -207,7 +207,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`]; [`Error::Layout`], [`Error::Device`] or [`Error::DType`] for memory given for an arena that is
     /// read-only, shared, too small, elsewhere, or not bytes.
-    pub fn run_with(&self, plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
+    pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
         let counters = &self.shared.counters;
         let span = Span::timed(Stage::Run, counters.now(), &counters.run_ns);
         let tally = Tally::of_plan(&plan);
@@ -217,6 +217,11 @@ impl Engine {
         }
         let executor = self.executor_of(&plan, &options)?;
         let current = executor.as_ref().map(|executor| executor.enter()).transpose()?;
+        if let (Some(executor), Some(current), true) = (&executor, &current, plan.reads_mapped()) {
+            if !executor.reads_mapped(current, false)? {
+                plan.reroute(false)?;
+            }
+        }
         // What a capture does not allow is refused here, before it can harm the capture.
         let device = match (&executor, &current) {
             (Some(executor), Some(current)) => {

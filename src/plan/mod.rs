@@ -24,6 +24,6 @@ pub(crate) use output::{saturating_sum, CopyRange, ElementOp, OutputPlan, Role, 
 pub(crate) use path::{num_ranges, Path};
 pub use plan::Plan;
 pub(crate) use policy::{is_shared, POLICY, SHARED_ALIGN};
-pub(crate) use route::{Staged, Staging, Upload};
+pub(crate) use route::{set_mapping_stale, Staged, Staging, Upload};
 pub(crate) use target::target_of;
 pub use target::{AsTarget, Leaf, Target};

@@ -208,6 +208,33 @@ impl<'s> Plan<'s> {
         self.planned.route.as_deref()
     }
 
+    /// Whether kernels may read page-locked samples where these are.
+    pub(crate) fn reads_mapped(&self) -> bool {
+        let ends = |shape: &BatchShape| (shape.source, shape.device);
+        self.batch_shapes()
+            .iter()
+            .any(|shape| matches!(ends(shape), (Device::Pinned, Device::Cuda(_))))
+    }
+
+    /// Chooses the route anew. `reads_mapped`: whether kernels may read page-locked memory where it is.
+    ///
+    /// # Errors
+    /// As [`Route::new`].
+    pub(crate) fn reroute(&mut self, reads_mapped: bool) -> Result<()> {
+        if self.route().is_none_or(|route| route.reads_mapped == reads_mapped) {
+            return Ok(());
+        }
+        let samples: Vec<&SampleList<'_>> = self.lists.iter().map(|list| &**list).collect();
+        let route = Route::new(self.batch_shapes(), self.outputs(), &samples, reads_mapped)?;
+        let route = route.map(|route| Box::new(route.into_owned()));
+        // What crosses is in no plan that a list keeps.
+        debug_assert_eq!(Arc::strong_count(&self.planned), 1);
+        if let Some(planned) = Arc::get_mut(&mut self.planned) {
+            planned.route = route;
+        }
+        Ok(())
+    }
+
     /// The encoded launch, kept by an executor for the next run; `None` if the plan is not kept.
     pub(crate) fn launch(&self) -> Option<&Memo> {
         self.planned.launch.as_ref().filter(|_| self.arena.is_none())

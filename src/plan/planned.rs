@@ -6,7 +6,7 @@ use crate::collate::Collate;
 use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::output::{data_output, index_output, mask_output, OutputPlan};
 use crate::plan::policy::POLICY;
-use crate::plan::route::Route;
+use crate::plan::route::{is_mapping_stale, Route};
 use crate::plan::target::{check_target, Leaf, Target};
 use crate::samples::{Memo, SampleList};
 use crate::tensor::{DType, Error, Layout, Result};
@@ -36,7 +36,7 @@ impl<'s> Planned<'s> {
             added.map_err(|error| error.at_path(leaf.path))?;
         }
         let samples: Vec<_> = leaves.iter().map(|leaf| leaf.samples).collect();
-        planned.route = Route::new(&planned.batch_shapes, &planned.outputs, &samples)?;
+        planned.route = planned.route(&samples)?;
         Ok(Arc::new(planned))
     }
 
@@ -100,8 +100,12 @@ impl<'s> Planned<'s> {
     ) -> Result<Planned<'s>> {
         let mut planned = Planned::with_capacity(1);
         planned.add(samples, collate, out)?;
-        planned.route = Route::new(&planned.batch_shapes, &planned.outputs, &[samples])?;
+        planned.route = planned.route(&[samples])?;
         Ok(planned)
+    }
+
+    fn route<'a: 's>(&self, samples: &[&'s SampleList<'a>]) -> Result<Option<Box<Route<'s>>>> {
+        Route::new(&self.batch_shapes, &self.outputs, samples, !is_mapping_stale())
     }
 
     fn with_capacity(count: usize) -> Planned<'s> {

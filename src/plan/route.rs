@@ -1,6 +1,8 @@
 //! [`Route`]: what of a plan crosses between host and device, and how. It is decided here, once, when the plan is made: the
 //! executor of the device does what it says, and [`crate::Explain`] reports it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::collate::Collate;
 use crate::plan::batch_shape::BatchShape;
 use crate::plan::output::{
@@ -11,9 +13,23 @@ use crate::plan::policy::{POLICY, SHARED_ALIGN};
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{bytes_of, Device, Layout, Offsets, Result};
 
+/// Whether kernels have stale copies of page-locked memory instead of the memory, as under confidential computing. Whoever
+/// has found it so says it, for all devices.
+static IS_MAPPING_STALE: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn set_mapping_stale() {
+    IS_MAPPING_STALE.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_mapping_stale() -> bool {
+    IS_MAPPING_STALE.load(Ordering::Relaxed)
+}
+
 /// The data of a plan that crosses between host and device.
 #[derive(Debug, Default)]
 pub(crate) struct Route<'s> {
+    /// Whether kernels may read page-locked memory where it is.
+    pub reads_mapped: bool,
     /// How the data of each leaf moves.
     pub paths: Vec<Path>,
     /// In the order in which they are enqueued.
@@ -64,7 +80,8 @@ pub(crate) struct Staged<'s> {
 }
 
 impl<'s> Route<'s> {
-    /// The route of these outputs, each of a leaf with these samples; `None` if nothing crosses.
+    /// The route of these outputs, each of a leaf with these samples; `None` if nothing crosses. `reads_mapped`: whether kernels
+    /// may read page-locked memory where it is.
     ///
     /// # Errors
     /// [`Error::TooLarge`](crate::Error::TooLarge), [`Error::OutOfMemory`](crate::Error::OutOfMemory): samples that are
@@ -73,14 +90,15 @@ impl<'s> Route<'s> {
         batch_shapes: &[BatchShape],
         outputs: &[OutputPlan<'s>],
         samples: &[&'s SampleList<'a>],
+        reads_mapped: bool,
     ) -> Result<Option<Box<Route<'s>>>> {
         let crosses = |shape: &BatchShape| is_cuda(shape.source) != is_cuda(shape.device);
         if !batch_shapes.iter().any(crosses) {
             return Ok(None);
         }
-        let leaves = PlannedLeaves { batch_shapes, outputs, samples };
+        let leaves = PlannedLeaves { batch_shapes, outputs, samples, reads_mapped };
         let together = leaves.copied_together();
-        let mut route = Route::default();
+        let mut route = Route { reads_mapped, ..Route::default() };
         for (index, output) in outputs.iter().enumerate() {
             let path = match together.contains(&index) {
                 true => Path::Staged,
@@ -109,6 +127,11 @@ impl<'s> Route<'s> {
         Ok(Some(Box::new(route)))
     }
 
+    /// Whether the host reads samples of a leaf during the call.
+    pub fn reads_on_host(&self, leaf: usize) -> bool {
+        matches!(self.paths[leaf], Path::Upload | Path::Staged)
+    }
+
     /// How an output is spread over its memory, if that is not row-major.
     pub fn spread(&self, output: usize) -> Option<&Spread<'s>> {
         self.spread.iter().find(|spread| spread.output == output)
@@ -121,6 +144,7 @@ impl<'s> Route<'s> {
             read,
         };
         Route {
+            reads_mapped: self.reads_mapped,
             paths: self.paths,
             uploads: self.uploads.into_iter().map(Upload::into_owned).collect(),
             spread: self.spread.into_iter().map(owned).collect(),
@@ -173,18 +197,21 @@ struct PlannedLeaves<'l, 's, 'a> {
     batch_shapes: &'l [BatchShape],
     outputs: &'l [OutputPlan<'s>],
     samples: &'l [&'s SampleList<'a>],
+    reads_mapped: bool,
 }
 
 impl<'s> PlannedLeaves<'_, 's, '_> {
     fn path_of(&self, output: &OutputPlan<'_>) -> Path {
         let batch_shape = &self.batch_shapes[output.leaf];
         match (batch_shape.source, batch_shape.device) {
-            (Device::Cpu, Device::Cuda(_)) if output.bytes_only && output.layout.is_compact() => {
+            (Device::Pinned, Device::Cuda(_)) if self.is_copied(output) => Path::CopiedPinned,
+            (Device::Pinned, Device::Cuda(_)) if self.reads_mapped => Path::DirectPinned,
+            (Device::Cpu | Device::Pinned, Device::Cuda(_))
+                if output.bytes_only && output.layout.is_compact() =>
+            {
                 Path::Upload
             }
-            (Device::Cpu, Device::Cuda(_)) => Path::Staged,
-            (Device::Pinned, Device::Cuda(_)) if self.is_copied(output) => Path::CopiedPinned,
-            (Device::Pinned, Device::Cuda(_)) => Path::DirectPinned,
+            (Device::Cpu | Device::Pinned, Device::Cuda(_)) => Path::Staged,
             (Device::Cuda(_), Device::Cpu | Device::Pinned) => Path::Download,
             _ => Path::within(output),
         }
@@ -195,16 +222,16 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
         let list = self.samples[output.leaf];
         matches!(output.op, ElementOp::Read { .. })
             && list.metas().iter().all(|meta| meta.layout.is_compact())
-            && sample_bytes(list) >= POLICY.min_copied_bytes.saturating_mul(list.len() as u64)
+            && (!self.reads_mapped
+                || sample_bytes(list) >= POLICY.min_copied_bytes.saturating_mul(list.len() as u64))
     }
 
     /// Outputs whose host samples go to the device in one copy, for the kernel to work on there: the smallest first, as
     /// many as one copy takes. An output alone has a copy of its own.
     fn copied_together(&self) -> Vec<usize> {
         let is_uploaded = |output: &OutputPlan<'_>| {
-            let batch_shape = &self.batch_shapes[output.leaf];
-            let crosses = batch_shape.source == Device::Cpu && is_cuda(batch_shape.device);
-            crosses && matches!(output.op, ElementOp::Read { .. }) && output.numel() > 0
+            let goes_up = matches!(self.path_of(output), Path::Upload | Path::Staged);
+            goes_up && matches!(output.op, ElementOp::Read { .. }) && output.numel() > 0
         };
         let outputs = self.outputs.iter().enumerate().filter(|(_, output)| is_uploaded(output));
         let bytes = |output: &OutputPlan<'_>| sample_bytes(self.samples[output.leaf]);

@@ -139,6 +139,8 @@ void reset_delays();
 using namespace cudasim;
 
 CONTROL void cudasim_set_seed(uint64_t seed) { set_seed(seed); }
+/// Kernels have stale copies of the page-locked memory that is allocated from here on, as under confidential computing.
+CONTROL void cudasim_set_confidential(int on) { confidential = on; }
 CONTROL void cudasim_set_delay_us(uint64_t bound) { set_delay(bound); }
 
 /// The k-th call from now on, counted from 1, fails with `code`; `name`: of that function, or null.
@@ -255,5 +257,6 @@ CONTROL void cudasim_reset() {
         std::lock_guard lock(control.mutex);
         control.calls = 0;
     }
+    confidential = false;
     reset_delays();
 }

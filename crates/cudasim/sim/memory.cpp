@@ -157,6 +157,20 @@ bool take_device_memory(int device, size_t size) {
 void give_device_memory(int device, size_t size) { used[device] -= size; }
 size_t device_memory_used(int device) { return used[device]; }
 
+std::atomic<bool> confidential{false};
+static std::map<uintptr_t, std::vector<char>> stale;  // guarded by `global`
+
+void with_stale_mappings(const std::function<void()>& kernel) {
+    auto swap_all = [] {
+        Guard guard(global);
+        for (auto& [address, copy] : stale)
+            std::swap_ranges(copy.begin(), copy.end(), reinterpret_cast<char*>(address));
+    };
+    swap_all();
+    kernel();
+    swap_all();
+}
+
 static bool on_device(const Allocation& memory) {
     return memory.kind == MemoryKind::device || memory.kind == MemoryKind::managed;
 }
@@ -177,6 +191,7 @@ static CUresult allocate(uintptr_t* result, size_t size, MemoryKind kind, unsign
     begin_use(p, size, size);
     *result = uintptr_t(p);
     allocations[*result] = memory;
+    if (confidential && kind == MemoryKind::pinned) stale[*result].assign(p, p + size);
     return CUDA_SUCCESS;
 }
 
@@ -184,6 +199,7 @@ static void drop(std::map<uintptr_t, Allocation>::iterator entry) {
     auto& [address, memory] = *entry;
     if (on_device(memory)) give_device_memory(memory.device, memory.size);
     if (memory.kind != MemoryKind::registered) retire((char*)address, memory.size);
+    stale.erase(address);
     allocations.erase(entry);
 }
 
@@ -292,6 +308,7 @@ API cuMemHostRegister_v2(void* p, size_t size, unsigned flags) {
     ENTER_CONTEXT(context, nullptr);
     auto address = uintptr_t(p);
     if (!p || !size || flags > 15) return CUDA_ERROR_INVALID_VALUE;
+    if (confidential) return CUDA_ERROR_NOT_SUPPORTED;
     Guard guard(global);
     if (CUresult forbidden = forbidden_by_capture()) return forbidden;
     auto next = allocations.lower_bound(address);

@@ -234,6 +234,17 @@ API cuOccupancyMaxPotentialBlockSize(int* min_grid_size, int* block_size, CUfunc
     return result;
 }
 
+/// Queues a kernel. Where its copies of page-locked memory are stale, the host waits for its end: while it runs, they are in the
+/// place of the memory.
+static CUresult submit_kernel(Guard& guard, const StreamPtr& stream, Operation kernel) {
+    if (!confidential) return submit(stream, std::move(kernel));
+    Ticket ticket;
+    CUresult code = submit(stream, [=] { with_stale_mappings(kernel); }, &ticket);
+    guard.unlock();
+    ticket.wait();
+    return code;
+}
+
 API cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                    CUstream stream_handle, void** params, void** extra) {
@@ -262,13 +273,13 @@ API cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
                                    shared_bytes,
                                    device_code::parameters_of(*machine_code, params)};
         auto shared = std::make_shared<device_code::Launch>(std::move(launch));
-        return submit(stream, [=] {
+        return submit_kernel(guard, stream, [=] {
             if (is_loaded(*module)) device_code::run(*machine_code, *shared, memory_in_use_at);
         });
     }
     Bound kernel = function->kernel->bind(params);
     dim3 grid(grid_x, grid_y, grid_z), block(block_x, block_y, block_z);
-    return submit(stream, [=] {
+    return submit_kernel(guard, stream, [=] {
         if (is_loaded(*module)) run_grid(kernel, grid, block);
     });
 }

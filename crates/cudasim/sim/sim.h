@@ -287,6 +287,10 @@ bool take_device_memory(int device, size_t size);
 void give_device_memory(int device, size_t size);
 size_t device_memory_used(int device);
 uint64_t new_buffer_id();
+/// Whether kernels have stale copies of page-locked memory, as under confidential computing.
+extern std::atomic<bool> confidential;
+/// Runs a kernel so: it reads the copies that were made when the memory was locked, and the host does not see what it writes.
+void with_stale_mappings(const std::function<void()>& kernel);
 /// Notes writes outside live allocations and to those freed last. Streams must be idle.
 void check_memory();
 /// Drops all memory and pools of a context.

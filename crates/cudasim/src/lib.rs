@@ -79,6 +79,7 @@ macro_rules! controls {
 controls! {
     set_seed: fn(u64), c"cudasim_set_seed";
     set_delay_us: fn(u64), c"cudasim_set_delay_us";
+    set_confidential: fn(c_int), c"cudasim_set_confidential";
     fail: fn(*const c_char, u64, u32), c"cudasim_fail";
     pending_faults: fn() -> u64, c"cudasim_pending_faults";
     clear_faults: fn(), c"cudasim_clear_faults";
@@ -254,6 +255,12 @@ impl Sim {
     pub fn recycle(&self, stream: usize) {
         // SAFETY: the handle is only noted.
         unsafe { (self.recycle)(stream) }
+    }
+
+    /// Gives kernels stale copies of the page-locked memory that is allocated from here on, as under confidential computing.
+    pub fn set_confidential(&self, on: bool) {
+        // SAFETY: a control that takes any number.
+        unsafe { (self.set_confidential)(on.into()) }
     }
 
     /// Waits until all streams are idle.

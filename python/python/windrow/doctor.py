@@ -89,6 +89,8 @@ def cuda_devices() -> Iterator[str]:
         )
         try:
             wr.Engine(device=device["device"])
+            if not _windrow._reads_page_locked(device["index"]):
+                text += "; kernels have stale copies of page-locked memory, as under confidential computing: samples there are copied first"
         except Exception as error:
             text += f"; not usable: {error}"
         yield text

@@ -23,6 +23,7 @@ use crate::ground::modules::increment_version;
 use crate::import::borrowed::{borrowed, objects_of};
 use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner, ListOwner};
 use crate::ownership::producers::Producers;
+use crate::ownership::ready::refuse_within;
 use crate::samples::imported::Imported;
 use crate::samples::list::PySampleList;
 use crate::samples::read::samples_of;
@@ -311,6 +312,9 @@ fn order_work(
         (None, Some(lent_on)) => Some(lent_on),
         (None, None) => Some(engine.stream(ordinal)?),
     };
+    if let Some(stream) = options.stream {
+        refuse_within(&producers, ordinal, stream)?;
+    }
     options.memory = memory.clone().map(|memory| memory as Arc<dyn OutputMemory>);
     options.producers = producers.streams;
     Ok(())

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use windrow::bindings::relaxed;
 use windrow::dlpack::DLPackExchangeAPI;
 use windrow::{
     DType, Device, Engine, Error, OutputMemory, Owner, PinnedMemory, Plan, Stream, Tensor,
@@ -17,7 +18,7 @@ use crate::ground::stream::current_of;
 use crate::import::importer::Reading;
 use crate::import::routes::{exchange_api, torch_api};
 use crate::import::tensor::tensor_of;
-use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner, Outside};
+use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::torch_stream;
 
@@ -125,12 +126,12 @@ impl TorchMemory {
         shape: &[i64],
         ordinal: u32,
     ) -> PyResult<Option<Tensor>> {
-        let outside = Outside { _stream: self.owner.clone(), capture: self.capture };
-        let Some(lane) = &self.lane else { return empty(py, dtype, shape, ordinal, outside) };
+        let beside = (self.owner.clone(), self.capture);
+        let Some(lane) = &self.lane else { return empty(py, dtype, shape, ordinal, beside) };
         let cuda = torch(py)?.getattr(intern!(py, "cuda"))?;
         let scope = cuda.call_method1(intern!(py, "stream"), (lane,))?;
         scope.call_method0(intern!(py, "__enter__"))?;
-        let tensor = empty(py, dtype, shape, ordinal, outside);
+        let tensor = empty(py, dtype, shape, ordinal, beside);
         let none = py.None();
         scope.call_method1(intern!(py, "__exit__"), (&none, &none, &none))?;
         tensor
@@ -159,8 +160,14 @@ impl OutputMemory for TorchMemory {
                 return Err(error);
             }
             // After a failure of the device torch says so itself.
-            let _ = self.engine.trim(ordinal);
-            ask()
+            let has_more = self.engine.trim(ordinal, false).unwrap_or(false);
+            match ask() {
+                Err(error) if has_more && is_out_of_memory(&error) => {
+                    let _ = self.engine.trim(ordinal, true);
+                    ask()
+                }
+                answer => answer,
+            }
         });
         answer.map_err(|error| {
             let extents = shape.iter().map(|&extent| extent as u64);
@@ -196,8 +203,11 @@ impl PinnedMemory for TorchPinned {
             let Some(dtype) = torch.getattr_opt(dtype.name())? else { return Ok(None) };
             let kwargs = PyDict::new(py);
             kwargs.set_item(intern!(py, "dtype"), dtype)?;
+            kwargs.set_item(intern!(py, "device"), "cpu")?;
             kwargs.set_item(intern!(py, "pin_memory"), true)?;
-            let tensor = torch.call_method(intern!(py, "empty"), (shape,), Some(&kwargs))?;
+            // It asks for events of copies from memory that is unused by now.
+            let tensor =
+                relaxed(|| torch.call_method(intern!(py, "empty"), (shape,), Some(&kwargs)))?;
             let output = tensor_of(&tensor, "torch.empty", Reading::OWNED)?;
             Ok(Some(ImportOwner::lent_pinned(&output, tensor.unbind())))
         })
@@ -240,13 +250,14 @@ fn torch(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import(intern!(py, "torch"))
 }
 
-/// `torch.empty`; `None` for a dtype that torch does not have.
+/// `torch.empty`; `None` for a dtype that torch does not have. `beside`: torch's current stream, the owner of the stream of the memory and
+/// the capture of torch's.
 fn empty(
     py: Python<'_>,
     dtype: DType,
     shape: &[i64],
     ordinal: u32,
-    outside: Outside,
+    (stream, capture): (Option<Owner>, Option<u64>),
 ) -> PyResult<Option<Tensor>> {
     let torch = torch(py)?;
     let Some(dtype) = torch.getattr_opt(dtype.name())? else { return Ok(None) };
@@ -255,7 +266,8 @@ fn empty(
     kwargs.set_item(intern!(py, "device"), format!("cuda:{ordinal}"))?;
     let tensor = torch.call_method(intern!(py, "empty"), (shape,), Some(&kwargs))?;
     let output = tensor_of(&tensor, "torch.empty", Reading::OWNED)?;
-    Ok(Some(ImportOwner::lent(&output, producers_of(&output), tensor.unbind(), outside)))
+    let producers = Producers { made_beside: capture, ..producers_of(&output) };
+    Ok(Some(ImportOwner::lent(&output, producers, tensor.unbind(), stream)))
 }
 
 fn is_out_of_memory(error: &PyErr) -> bool {

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::Device;
 
+use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
 use crate::ground::logging;
 
@@ -22,6 +23,13 @@ pub(crate) fn watchers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 #[pyfunction]
 pub(crate) fn cuda_available(py: Python<'_>) -> bool {
     py.detach(|| windrow::devices().is_ok_and(|devices| !devices.is_empty()))
+}
+
+/// Whether kernels of a device read page-locked memory as the host has it; under confidential computing they do not, and what lies
+/// there is copied.
+#[pyfunction]
+pub(crate) fn _reads_page_locked(py: Python<'_>, ordinal: u32) -> PyResult<bool> {
+    py.detach(|| default_engine().reads_mapped(ordinal)).or_py_err(py)
 }
 
 /// Lets CUDA calls that would end another thread's capture be made on this thread from now on, by whatever library: they do not

@@ -16,15 +16,6 @@ use crate::ownership::places::{Places, MOVED};
 use crate::ownership::producers::Producers;
 use crate::ownership::release::{release, Foreign};
 
-/// What an output that is written beside torch's current stream needs.
-#[derive(Default)]
-pub(crate) struct Outside {
-    /// The stream of an engine's that the memory belongs to.
-    pub _stream: Option<Owner>,
-    /// The capture that torch's current stream was in: the writing is no part of it.
-    pub capture: Option<u64>,
-}
-
 /// Everything that keeps the samples of one import alive.
 #[derive(Default)]
 pub(crate) struct ImportOwner {
@@ -37,8 +28,8 @@ pub(crate) struct ImportOwner {
     pub producers: Producers,
     /// The object is a torch tensor made for this output.
     pub is_output: bool,
-    /// Of an output that is written beside torch's current stream.
-    pub outside: Outside,
+    /// The stream of an engine's that the memory belongs to.
+    pub stream: Option<Owner>,
     /// Where the memory of objects lay, if this is around a single one.
     pub places: Places,
     /// Values of Python numbers.
@@ -62,17 +53,17 @@ impl ImportOwner {
         )
     }
 
-    /// As [`ImportOwner::wrap`], of memory that a torch tensor lends.
+    /// As [`ImportOwner::wrap`], of memory that a torch tensor lends, on a stream of an engine's if one is given.
     pub fn lent(
         tensor: &Tensor,
         producers: Producers,
         lender: Py<PyAny>,
-        outside: Outside,
+        stream: Option<Owner>,
     ) -> Tensor {
         let mut owner = ImportOwner::of(ImportOwner::innermost(tensor).clone(), producers);
         owner.is_output = true;
         owner.objects.push(lender);
-        owner.outside = outside;
+        owner.stream = stream;
         ImportOwner::around(tensor, owner)
     }
 

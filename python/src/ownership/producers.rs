@@ -19,6 +19,8 @@ pub(crate) struct Producers {
     pub ends: Vec<End>,
     /// Tensors of our own, which know when they are written.
     pub tensors: Vec<Tensor>,
+    /// The capture of torch's current stream that the memory was written beside, of samples on the host: no part of its graph.
+    pub made_beside: Option<u64>,
     /// torch's table, if samples are torch's: the outputs are too.
     pub torch: Option<&'static DLPackExchangeAPI>,
 }
@@ -40,6 +42,7 @@ impl Producers {
     pub fn merge(&mut self, other: Producers) {
         self.current = self.current.or(other.current);
         self.torch = self.torch.or(other.torch);
+        self.made_beside = self.made_beside.or(other.made_beside);
         for stream in other.streams {
             self.add(stream);
         }

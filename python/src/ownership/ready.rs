@@ -8,22 +8,15 @@ use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
 use crate::ground::stream::current_of;
 use crate::ownership::owner::{producers_of, ImportOwner};
+use crate::ownership::producers::Producers;
 
 /// Orders what is enqueued on a stream from now on behind all that still writes a tensor. The memory
 /// stays until that work is done.
 pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
     let Device::Cuda(ordinal) = tensor.device() else { return Ok(()) };
-    if let Some(capture) = written_beside(tensor) {
-        if default_engine().capture_of(ordinal, stream)? == Some(capture) {
-            return Err(Error::Argument(
-                "the batch was made of samples on the host while the stream was being captured in a graph, which has no part \
-                 in their copy: the batch has to be made outside of the capture"
-                    .into(),
-            ));
-        }
-    }
-    used_on(tensor, ordinal, stream)?;
     let producers = producers_of(tensor);
+    refuse_within(&producers, ordinal, stream)?;
+    used_on(tensor, ordinal, stream)?;
     for tensor in &producers.tensors {
         // By whatever protocol it came, a handle is good for this call alone.
         tensor.ready_on_borrowed(stream)?;
@@ -99,13 +92,21 @@ fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
     }
 }
 
-/// The capture of torch's current stream, beside which an output was written.
-fn written_beside(output: &Tensor) -> Option<u64> {
-    let owner = output.owner().downcast_ref::<ImportOwner>()?;
-    match &owner.tensors[..] {
-        [inner] if !owner.is_output => written_beside(inner),
-        _ => owner.outside.capture,
+/// Refuses memory in a capture that it was written beside, of samples on the host.
+pub(crate) fn refuse_within(
+    producers: &Producers,
+    ordinal: u32,
+    stream: Stream,
+) -> windrow::Result<()> {
+    let Some(capture) = producers.made_beside else { return Ok(()) };
+    if default_engine().capture_of(ordinal, stream)? != Some(capture) {
+        return Ok(());
     }
+    Err(Error::Argument(
+        "the batch was made of samples on the host while the stream was being captured in a graph, which has no part in \
+         their copy: the batch has to be made outside of the capture"
+            .into(),
+    ))
 }
 
 /// A stream as torch has it.

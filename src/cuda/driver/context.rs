@@ -243,6 +243,12 @@ pub fn relax_captures() {
     }
 }
 
+/// Does some work, such as calls of another library, in relaxed mode. As it is without a driver.
+pub fn relaxed<T>(work: impl FnOnce() -> T) -> T {
+    let _relaxed = (init().is_ok() && forked().is_none()).then(Relaxed::new);
+    work()
+}
+
 impl Drop for Relaxed {
     fn drop(&mut self) {
         if let Some(mut mode) = self.before {

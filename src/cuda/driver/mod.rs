@@ -35,8 +35,8 @@ mod stream;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub use context::relax_captures;
 pub(crate) use context::{describe, device_count, Context, Current, Waits};
+pub use context::{relax_captures, relaxed};
 pub(crate) use error::DriverResult;
 pub(crate) use event_pool::{EventPool, PooledEvent};
 pub(crate) use init::{driver_version, init};

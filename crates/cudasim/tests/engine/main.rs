@@ -33,6 +33,7 @@ mod input;
 mod kept;
 mod lifetime;
 mod losses;
+mod mapping;
 mod order;
 mod page_locked;
 mod pairs;

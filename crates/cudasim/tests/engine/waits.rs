@@ -60,7 +60,7 @@ const MATTERS: &[(&str, u64, &str)] = &[
     ("producers", 2, "... for a second one"),
     ("legacy_stream", 1, "... for the default stream"),
     ("ordered_by_hand", 2, "a stream for another that it was ordered behind"),
-    ("pinned_samples", 1, "... that writes page-locked samples"),
+    ("pinned_samples", 2, "... that writes page-locked samples"),
     ("chain_on_streams", 1, "a batch for a sample that is a batch"),
     ("chain_of_engines", 1, "... of another engine"),
     ("overwritten", 1, "an output for what was written there before"),
