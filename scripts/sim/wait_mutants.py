@@ -58,6 +58,10 @@ EDITS = {
         without("end of a call: not waited for by a stream", "stream.wait(&self.event)?;"),
         without("end of a batch: samples not let go", "let _ = held.reap();"),
     ],
+    "mapping.rs": [
+        ("while !trial.end.query()? {", "while !is('mapping tried: event not asked') && !trial.end.query()? {"),
+        without("mapping tried: no record", "stream.record(&end)?;"),
+    ],
     "memory.rs": [
         without("trim: memory on its way back not waited for", "self.release.on(current).synchronize()?;"),
         without("written: not told", "users.ready = Some((stream, event));"),
@@ -77,11 +81,9 @@ EDITS = {
         without("handed: not noted", "streams.push(user);"),
         ("ready.map_or(Ok(()), |(_, ready)| Ok(ready.synchronize()?))",
          "ready.filter(|_| !is('synchronize: no wait')).map_or(Ok(()), |(_, ready)| Ok(ready.synchronize()?))"),
-        ("if self.memory.end_behind(&current, user, &mut end).is_err() {",
-         "if !is('end of memory: consumers not waited for')"
-         " && self.memory.end_behind(&current, user, &mut end).is_err() {"),
-        ("let _ = current.synchronize();",
-         "if !is('end of memory: record lost, device not waited for') { let _ = current.synchronize(); }"),
+        ("let is_told = self", "let is_told = is('end of memory: consumers not waited for') || self"),
+        ("if !is_told && current.synchronize()",
+         "if !is_told && !is('end of memory: record lost, device not waited for') && current.synchronize()"),
         ("users.borrowed.extend(unnamed);",
          "if !is('end of memory: stream of another thread not waited for') { users.borrowed.extend(unnamed); }"),
         ("if !event.query()? {", "if !is('end of memory: event not asked') && !event.query()? {"),
@@ -93,8 +95,8 @@ EDITS = {
          "if !is('named again: no record') { stream.record(&event)?; }\n        let mut ended"),
         ("one.events.push((named, Arc::clone(&event)));",
          "if !is('named again: not waited for') { one.events.push((named, Arc::clone(&event))); }"),
-        ("let synchronized = current.synchronize();",
-         "let synchronized = if is('borrowed streams: device not waited for') { Ok(()) } else { current.synchronize() };"),
+        ("if let Err(error) = current.synchronize() {",
+         "if is('borrowed streams: device not waited for') {} else if let Err(error) = current.synchronize() {"),
         ("current.synchronize()?;\n        }\n        self.free(current, one)",
          "if !is('end of memory: order lost, device not waited for') { current.synchronize()?; }\n        }\n"
          "        self.free(current, one)"),
@@ -121,9 +123,8 @@ EDITS = {
         ("if !free.is_empty() {\n            current.synchronize_all()?;",
          "if is('page-locked memory freed: waits for its own device alone') { current.synchronize()?; }\n"
          "else if !free.is_empty() && !is('page-locked memory freed: no wait') { current.synchronize_all()?;"),
-        ("self.until.take().unwrap_or(BlockUntil::EverythingIsDone)",
-         "self.until.take().unwrap_or_else(|| match is('page-locked batch: free when dropped') {\n"
-         "true => BlockUntil::Now, false => BlockUntil::EverythingIsDone })"),
+        ("let until = match self.is_handed_out.load(Ordering::Relaxed) {",
+         "let until = match !is('page-locked batch: free when dropped') && self.is_handed_out.load(Ordering::Relaxed) {"),
     ],
     "ring.rs": [
         ("PieceUntil::Event(event) if !event.query()? => break,",
@@ -140,6 +141,8 @@ EDITS = {
         ("stream.synchronize()?;\n    list.captured", "if !is('memory of a graph: not waited for') { stream.synchronize()?; }\n    list.captured"),
     ],
     "enqueue.rs": [
+        ("stream.synchronize()?;\n            }\n        }\n        for &producer",
+         "if !is('page-locked, read by the host: writers not waited for') { stream.synchronize()?; }\n            }\n        }\n        for &producer"),
         ("if finished.is_err()\n", "if finished.is_err() && !is('failed call: not waited for')\n"),
         (".chain(lender).map(", ".chain(lender.filter(|_| !is('lender of memory: not waited for'))).map("),
         swapped("producers", "self.executor.events.order(self.current, ", "producer", "self.stream"),

@@ -154,7 +154,6 @@ impl Run<'_> {
             for stream in self.producers.iter().chain([&self.stream]) {
                 stream.synchronize()?;
             }
-            read.ends.iter().try_for_each(|end| end.event().synchronize())?;
         }
         for &producer in &self.producers {
             self.executor.events.order(self.current, producer, self.stream)?;

@@ -9,12 +9,12 @@ use super::driver::{
 };
 use super::held::Held;
 use super::list_table::ListTable;
-use super::mapping::Mapping;
 use super::memory::{DeviceMemory, Waited};
 use super::parameters::ParameterPool;
 use super::pinned::{PinnedBlock, PinnedPool};
 use super::policy::Policy;
 use super::ring::Ring;
+use super::trial::Mapping;
 use crate::plan::Plan;
 use crate::run_options::RunOptions;
 use crate::tensor::{DType, Device, DriverError, Error, Layout, Owner, Result, Tensor};

@@ -2,21 +2,20 @@
 //! (vllm#50671): an engine finds that out before it relies on it.
 #![allow(unsafe_code)] // Page-locked memory as a sample.
 
-use std::sync::{OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::driver::{Current, OwnStream, PooledEvent};
+use super::driver::{Current, OwnStream};
 use super::executor::{Executor, Lane};
 use super::pinned::PinnedBlock;
 use super::run::Host;
+use super::trial::Trial;
 use crate::collate::Collate;
 use crate::host::MemoryPool;
 use crate::plan::{set_mapping_stale, Plan};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleView};
-use crate::sync::{Mutex, MutexGuard};
-use crate::tensor::{DType, Device, Layout, Result, Tensor};
+use crate::tensor::{DType, Device, Layout, Result};
 
 /// Bytes that are read: fewer than those that would be copied first.
 const LEN: usize = 64;
@@ -24,26 +23,6 @@ const LEN: usize = 64;
 const VALUES: [u8; 2] = [0x3C, 0xC5];
 /// How long a call waits for the answer of a device that is busy, before it copies its samples instead.
 const PATIENCE: Duration = Duration::from_millis(50);
-
-/// What is known of it.
-#[derive(Debug, Default)]
-pub(super) struct Mapping {
-    known: OnceLock<bool>,
-    trial: Mutex<Option<Trial>>,
-}
-
-/// A read under way.
-#[derive(Debug)]
-struct Trial {
-    value: u8,
-    sample: PinnedBlock,
-    /// What the kernel has seen, once the event is reached.
-    seen: PinnedBlock,
-    end: PooledEvent,
-    /// Exists until then.
-    _batch: Vec<Tensor>,
-    stream: OwnStream,
-}
 
 impl Executor {
     /// Whether kernels are known to read page-locked memory as the host has it. The first time one reads two values that the host
@@ -120,11 +99,5 @@ impl Executor {
         let end = self.events.take(current)?;
         stream.record(&end)?;
         Ok(Trial { value, sample, seen, end, _batch: batch, stream: own })
-    }
-}
-
-impl Mapping {
-    fn trial(&self) -> MutexGuard<'_, Option<Trial>> {
-        self.trial.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

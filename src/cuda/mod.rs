@@ -53,6 +53,7 @@ mod ring;
 mod run;
 mod select;
 mod table;
+mod trial;
 mod upload;
 mod words;
 mod written;

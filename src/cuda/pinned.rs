@@ -40,7 +40,6 @@ enum BlockUntil {
 #[derive(Debug)]
 pub(crate) struct PinnedBlock {
     pinned: Option<Pinned>,
-    until: Option<BlockUntil>,
     /// Whether others may have its address.
     is_handed_out: AtomicBool,
     pool: Arc<PinnedPool>,
@@ -60,7 +59,7 @@ impl PinnedPool {
         };
         self.state().used_bytes += pinned.len() as u64;
         let (is_handed_out, pool) = (AtomicBool::new(true), Arc::clone(self));
-        Ok(PinnedBlock { pinned: Some(pinned), until: None, is_handed_out, pool })
+        Ok(PinnedBlock { pinned: Some(pinned), is_handed_out, pool })
     }
 
     /// New memory. If there is none, what is unused is given back and it is tried once more.
@@ -148,8 +147,8 @@ impl PinnedBlock {
     }
 
     /// Only its owner has had the block, and is done with it.
-    pub fn free(mut self) {
-        self.until = Some(BlockUntil::Now);
+    pub fn free(self) {
+        self.set_handed_out(false);
     }
 }
 
@@ -164,7 +163,6 @@ impl Drop for PinnedBlock {
             true => BlockUntil::EverythingIsDone,
             false => BlockUntil::Now,
         };
-        let until = self.until.take().unwrap_or(until);
         let mut state = self.pool.state();
         state.used_bytes -= pinned.len() as u64;
         state.free.push(Free { pinned, until });

@@ -1,0 +1,34 @@
+//! [`Mapping`]: what an engine knows of page-locked memory that is mapped; [`Trial`]: a read that tells.
+
+use std::sync::{OnceLock, PoisonError};
+
+use super::driver::{OwnStream, PooledEvent};
+use super::pinned::PinnedBlock;
+use crate::sync::{Mutex, MutexGuard};
+use crate::tensor::Tensor;
+
+/// Whether kernels read page-locked memory as the host has it.
+#[derive(Debug, Default)]
+pub(super) struct Mapping {
+    pub known: OnceLock<bool>,
+    trial: Mutex<Option<Trial>>,
+}
+
+/// A read under way.
+#[derive(Debug)]
+pub(super) struct Trial {
+    pub value: u8,
+    pub sample: PinnedBlock,
+    /// What the kernel has seen, once the event is reached.
+    pub seen: PinnedBlock,
+    pub end: PooledEvent,
+    /// Exists until then.
+    pub _batch: Vec<Tensor>,
+    pub stream: OwnStream,
+}
+
+impl Mapping {
+    pub fn trial(&self) -> MutexGuard<'_, Option<Trial>> {
+        self.trial.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
