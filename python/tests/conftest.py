@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 
+import numpy as np
 import pytest
 
 import cuda_harness
@@ -46,6 +47,15 @@ def jax():
     return pytest.importorskip("jax")
 
 
+def warm_up():
+    """What a first call loads, locks and allocates may wait for the device, on which tests stop streams: pages of what host samples go
+    through, up to its full size, and what page-locked samples are read with."""
+    for target in ("cuda", "pinned"):
+        wr.stack([1], device=target)
+    wr.stack([np.zeros(20 << 20, np.uint8)], device="cuda").check()
+    wr.stack(list(wr.stack([1], device="pinned")), device="cuda").check()
+
+
 @pytest.fixture(scope="session")
 def any_driver():
     """The driver that windrow uses, simulated or real; skips where there is none."""
@@ -59,9 +69,7 @@ def any_driver():
             pytest.fail(f"WINDROW_REQUIRE_GPU=1: {reason}")
         pytest.skip(f"SKIP: {reason}")
     driver = cuda_harness.load()
-    # What a first call loads and allocates may wait for the device, on which tests stop streams.
-    for target in ("cuda", "pinned"):
-        wr.stack([1], device=target)
+    warm_up()
     return driver
 
 
@@ -83,6 +91,8 @@ def streams(driver):
     Streams that a test has made are gone after it. A stream that was waited for while it stood still fails the test.
     """
     driver.reset()
+    if not driver.is_simulated:
+        warm_up()  # the last test has emptied the cache
     yield driver
     gc.collect()
     driver.resume_all()

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import importlib.util
 import multiprocessing
 import os
 import traceback
@@ -27,7 +28,7 @@ HAS_GPU = not os.environ.get("WINDROW_CUDA_DRIVER") and torch.cuda.is_available(
 HERE = "cuda" if HAS_GPU else "cpu"
 MS = 25  # of a delay: a call takes some 30 us, its kernel as much
 CYCLES = 1_980_000  # of a millisecond, at the highest clock: at any other one a delay is longer
-LIMIT = 110  # seconds of a test in a process of its own
+LIMIT = 110  # seconds of a slow test in a process of its own; pytest's limit is that of slots.sh, 120
 
 
 class HostStream(contextlib.nullcontext):
@@ -177,19 +178,20 @@ class Other:
     """The process for such tests."""
 
     process = pipe = None
+    # Seconds for its start, for a test, and for its end: one test runs twice at most, with one start, within pytest's limit.
+    START, TEST, END = 60, 20, 4
 
     @classmethod
     def run(cls, test, arguments):
         """What went wrong, if anything."""
         is_new = cls.process is None
-        if is_new:
-            cls.start()
-        cls.pipe.send((test.__module__, test.__name__, arguments))
         try:
-            verdict, text = cls.pipe.recv() if cls.pipe.poll(LIMIT) else ("failed", f"not done after {LIMIT} s")
-        except EOFError:
-            cls.process.join()
-            verdict, text = "failed", f"the process ended with status {cls.process.exitcode}"
+            verdict, text = cls.start() if is_new else ("ready", "")
+            if verdict == "ready":
+                verdict, text = cls.ask(test, arguments)
+        except BaseException:  # pytest's limit, or an interrupt: what the process says later is nobody's verdict
+            cls.end()
+            raise
         if verdict == "skipped":
             pytest.skip(text)
         if verdict == "failed":
@@ -203,15 +205,42 @@ class Other:
         cls.process = context.Process(target=serve, args=(theirs,), daemon=True)
         cls.process.start()
         theirs.close()
+        return cls.answer(cls.START)
+
+    @classmethod
+    def ask(cls, test, arguments):
+        try:
+            cls.pipe.send((test.__module__, test.__name__, arguments))
+        except OSError:  # it ended after its last answer
+            return cls.status()
+        return cls.answer(cls.TEST)
+
+    @classmethod
+    def answer(cls, limit):
+        try:
+            return cls.pipe.recv() if cls.pipe.poll(limit) else ("failed", f"not done after {limit} s")
+        except (EOFError, OSError):
+            return cls.status()
+
+    @classmethod
+    def status(cls):
+        cls.process.join(cls.END)
+        return "failed", f"the process ended with status {cls.process.exitcode}"
 
     @classmethod
     def end(cls):
-        cls.process.kill()
-        cls.process.join()
-        cls.process = None
+        """The next test has another process, also if this one waits for a device that has failed, and cannot be ended."""
+        process, cls.process = cls.process, None
+        if cls.pipe is not None:
+            cls.pipe.close()
+        if process is not None and process.pid is not None:  # else its start was interrupted
+            process.kill()
+            process.join(cls.END)
 
 
 def serve(pipe):
+    warm_up()
+    pipe.send(("ready", ""))
     while True:
         module, name, arguments = pipe.recv()
         try:
@@ -226,15 +255,18 @@ def serve(pipe):
             pipe.send(("failed", traceback.format_exc()))
 
 
-def new_process(test=None, *, code=0, **options):
-    """Runs a test in a process of its own, which may end as it likes. `env` is a function of the test's arguments."""
+def new_process(test=None, *, code=0, limit=60, **options):
+    """Runs a test in a process of its own, which may end as it likes. `env` is a function of the test's arguments; without the library
+    that it `needs` there is no process, in which a skip would be a failure."""
     if test is None:
-        return functools.partial(new_process, code=code, **options)
+        return functools.partial(new_process, code=code, limit=limit, **options)
 
     @functools.wraps(test)
     def there(**arguments):
         need_gpu()
+        if (needs := options.get("needs")) and importlib.util.find_spec(needs) is None:
+            pytest.skip(f"SKIP: {needs} is not installed")
         env = options["env"](**arguments) if "env" in options else None
-        isolated.run(f"from {test.__module__} import {test.__name__} as test\ntest.__wrapped__(**{arguments!r})", timeout=LIMIT, env=env, code=code)
+        isolated.run(f"from {test.__module__} import {test.__name__} as test\ntest.__wrapped__(**{arguments!r})", timeout=limit, env=env, code=code)
 
     return there

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import windrow as wr
-from gpu_harness import Plain, assert_bits, new_process, numbered, on_device, own_process, torch, values
+from gpu_harness import LIMIT, Plain, assert_bits, new_process, numbered, on_device, own_process, torch, values
 from windrow.torch import Prefetcher
 
 MODES = ["global", "thread_local", "relaxed"]
@@ -85,7 +85,7 @@ def test_a_kernel_is_first_used_in_a_capture(loading):
 
 
 @pytest.mark.slow
-@own_process
+@new_process(limit=LIMIT)
 def test_a_model_is_compiled_into_graphs():
     samples = on_device(values(8, (16, 16)))
     model = torch.compile(lambda x: torch.nn.functional.gelu(x) @ x.mT, mode="reduce-overhead")

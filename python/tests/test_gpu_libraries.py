@@ -11,6 +11,7 @@ from gpu_harness import (  # noqa: F401
     CYCLES,
     HAS_GPU,
     HERE,
+    LIMIT,
     MS,
     assert_bits,
     assert_late,
@@ -92,9 +93,9 @@ def test_cupy_and_torch_in_one_batch(gpu):  # noqa: F811
 # JAX
 
 
-@new_process(env=lambda: BESIDE_OTHERS)
+@new_process(env=lambda: BESIDE_OTHERS, needs="jax", limit=LIMIT)
 def test_jax_reads_and_is_read_while_it_computes():
-    jax = installed("jax")
+    import jax
     import jax.numpy as jnp
 
     (device,) = jax.devices("gpu")[:1]
@@ -116,9 +117,9 @@ def test_jax_reads_and_is_read_while_it_computes():
         assert np.array_equal(np.asarray(got), 8192.0 * (turn + np.arange(4))), turn
 
 
-@new_process(env=lambda: BESIDE_OTHERS)
+@new_process(env=lambda: BESIDE_OTHERS, needs="jax", limit=LIMIT)
 def test_jax_arrays_that_were_given_away():
-    jax = installed("jax")
+    import jax
     import jax.numpy as jnp
 
     take = jax.jit(lambda x: x + 1, donate_argnums=0)

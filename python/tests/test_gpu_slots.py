@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -288,6 +289,11 @@ def test_a_torn_record_is_none(machine):
         ("SKIP: the CUDA engine is left out: no driver", "failed"),
         ("SKIPPED [3] tests/test_gpu_libraries.py:7: could not import 'cupy': No module named 'cupy'", "failed"),
         ("SKIPPED [1] tests/test_torch_workers.py:74: SKIP: this needs the simulated driver (WINDROW_CUDA_DRIVER)", "ok"),
+        ("SKIPPED [1] tests/test_gpu_libraries.py:9: SKIP: jax is not installed", "failed"),
+        ("SKIPPED [1] tests/gpu_harness.py:190: SKIP: this torch was built without green contexts", "ok"),
+        ("SKIPPED [1] tests/gpu_harness.py:190: SKIP: this torch has no green contexts", "ok"),
+        ("SKIPPED [1] tests/test_torch_grad.py:17: SKIP: torch 2.9 has no C exchange API; 2.10 has", "ok"),
+        ("SKIPPED [1] tests/test_arrow.py:12: SKIP: pyarrow is not installed", "ok"),
         ("SKIP: avx512 is not there; the best of the others runs in its place", "ok"),
     ],
 )
@@ -327,6 +333,98 @@ def test_a_change_runs_again_what_depends_on_it(machine):
     assert rerun() == ["figures"]
     # The driver compiles what has no machine code here; an earlier one of the major number is executed.
     assert rerun(KERNELS="80 k80\nptx kptx") == ["figures"] and machine.records()[-1]["kernels"] == "kptx"
+
+
+def test_a_simulated_driver_does_not_answer_for_a_gpu(machine):
+    rows = [row("facts", depends="machine"), row("!needed"), row("order"), row("figures", depends="kernels")]
+    names = ["facts", "needed", "order", "figures"]
+    # In one folder of records, and by records of elsewhere.
+    assert machine.run(rows, "--simulate")[0] == 0 and machine.ran() == names
+    assert machine.run(rows)[0] == 0 and machine.ran() == names
+    assert machine.run(rows, "--simulate")[0] == 0 and machine.ran() == []
+    gpus = {"simulated driver", "NVIDIA H100"}
+    assert {record["gpu"] for record in machine.records()} == gpus
+    for gpu, options in (("simulated driver", []), ("NVIDIA H100", ["--simulate"])):
+        only = [record for record in machine.records() if record["gpu"] == gpu]
+        (machine.folder / "other.jsonl").write_text("".join(json.dumps(record) + "\n" for record in only))
+        (machine.bundle / "done.jsonl").write_text((machine.folder / "other.jsonl").read_text())
+        shutil.move(machine.folder / "state", machine.folder / f"before {gpu}")
+        assert machine.run(rows, "--done", "other.jsonl", *options)[0] == 0 and machine.ran() == names
+        shutil.rmtree(machine.folder / "state")
+        shutil.copytree(machine.folder / f"before {gpu}", machine.folder / "state")
+
+
+def test_a_simulated_driver_of_the_environment_is_not_a_gpus(machine):
+    rows = [row("driver", 'echo "driver:${WINDROW_CUDA_DRIVER-none}:" >>said')]
+    assert machine.run(rows, WINDROW_CUDA_DRIVER="/elsewhere/libcudasim.so")[0] == 0
+    assert (machine.folder / "said").read_text() == "driver:none:\n"
+
+
+def lists_of_the_bundle():
+    """The names in bundle.sh: what it takes of tests and of benches."""
+    lines = [line for line in (GPU / "bundle.sh").read_text().splitlines() if re.match(r"(helpers|tests|benches)\+?=\(", line)]
+    said = subprocess.run(["bash"], input="\n".join([*lines, 'echo "${helpers[@]}"; echo "${tests[@]}"; echo "${benches[@]}"']), capture_output=True, text=True)
+    helpers, tests, benches = (line.split() for line in said.stdout.splitlines())
+    return {*helpers, *(f"test_{name}" for name in tests)}, set(benches)
+
+
+def imported(path):
+    """The names that a file imports, wherever in it."""
+    return set(re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.M))
+
+
+def test_the_bundle_has_what_its_queue_runs():
+    python, folder = GPU.parents[1] / "python/tests", GPU.parents[1] / "benches/gather"
+    tests, benches = lists_of_the_bundle()
+    queue = [line for line in (GPU / "slots.sh").read_text().splitlines() if re.match(r"!?[\w-]+\|\d", line)]
+    asked = {name for line in queue for name in re.findall(r"\b(test_\w+)\.py", line)}
+    assert asked and asked <= tests
+    for names, place in ((tests, python), (benches, folder)):
+        there = {path.stem for path in place.glob("*.py")}
+        assert names <= there
+        for name in names:
+            assert imported(place / f"{name}.py") & there <= names, name
+    assert "bench_torch" in benches
+    # What tries out a real driver's means on the simulated one is asked of a real one.
+    (order,) = re.findall(r"^ORDER = .*? in \(([^)]*)\)", (python / "test_cuda_harness.py").read_text(), re.M)
+    (streams,) = [line for line in queue if line.startswith("streams|")]
+    assert {f"test_{name}.py" for name in re.findall(r'"(\w+)"', order)} <= set(streams.split())
+
+
+def test_workloads_that_hang_leave_time_for_the_others():
+    text = (GPU / "slots.sh").read_text()
+    ((limit, command),) = re.findall(r"^stalls\|\d+\|(\d+)\|[^|]*\|[^|]*\|stalls (.*)$", text, re.M)
+    ((grace, each),) = re.findall(r'timeout -k (\d+) (\d+) "\$ncu"', text)
+    assert len(re.findall('"[^"]*"', command)) * (int(grace) + int(each)) < int(limit)
+
+
+def engine_of(folder):
+    """What bundle.sh takes for the hash of the engine, in a folder that is laid out as a checkout."""
+    (function,) = re.findall(r"^engine_hash\(\) \{\n.*?^\}\n", (GPU / "bundle.sh").read_text(), re.M | re.S)
+    script = f"set -euo pipefail; cd {folder}; to=out/gpu-check; {function} engine_hash"
+    return subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_hash_of_the_engine_covers_tests_and_benches(tmp_path):
+    files = ["src/lib.rs", "python/src/lib.rs", "Cargo.lock", "out/gpu-check/python/tests/test_cuda.py", "out/gpu-check/python/bench_torch.py"]
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    for name in [*files, "docs/x.md", "out/gpu-check/ENGINE"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / ".gitignore").write_text("out/\n")
+    seen = [engine_of(tmp_path)]
+    for name in [*files, "python/python/new.py", "out/gpu-check/python/tests/test_new.py"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("changed")
+        seen.append(engine_of(tmp_path))
+    assert len(set(seen)) == len(seen) and all(re.fullmatch("[0-9a-f]{12}", one) for one in seen)
+    for name in ("docs/x.md", "out/gpu-check/ENGINE"):
+        (tmp_path / name).write_text("changed")
+    assert engine_of(tmp_path) == seen[-1]
+    # One that is gone, and was committed.
+    subprocess.run(["git", "-C", tmp_path, "add", "src"], check=True)
+    (tmp_path / "src/lib.rs").unlink()
+    assert engine_of(tmp_path) not in seen
 
 
 def test_the_queue_is_in_the_order_of_worth(machine):

@@ -137,17 +137,23 @@ hash_of() { # files
     LC_ALL=C sed -E 's/_INTERNAL_[0-9a-f]{8}_/_INTERNAL_/g' "$@" | sha256sum | cut -c 1-12
 }
 
-# A hash of what the engine and the package are made of.
+# A hash of what the engine and the package are made of, also of files that are not committed, and of the tests and benches that
+# go along: what they did not ask before is not answered.
 engine_hash() {
-    git ls-files -z -- src crates/windrow-driver python/src python/python Cargo.lock | LC_ALL=C sort -z |
-        xargs -0 sha256sum | sha256sum | cut -c 1-12
+    {
+        git ls-files -z --cached --others --exclude-standard -- src crates/windrow-driver python/src python/python Cargo.lock
+        find "$to/python" -name '*.py' -print0
+    } | LC_ALL=C sort -zu | while IFS= read -r -d '' file; do
+        [[ ! -f $file ]] || sha256sum "$file"
+    done | sha256sum | cut -c 1-12
 }
 
 # What is there already comes first: a file that is missing is told before minutes of building.
-# The tests of devices alone, with what they import, which is of other tests too.
-helpers=(conftest cuda_harness dlpack_harness gpu_harness helpers isolated oracle torch_standin)
-tests=(cuda cuda_kept cuda_streams cuda_torch resident torch_prefetch torch_workers torch_collate)
-tests+=(gpu_values gpu_order gpu_memory gpu_graphs gpu_libraries)
+# The tests of devices, with what they import, which is of other tests too; test_gpu_slots.py knows what has to be here.
+helpers=(conftest cuda_harness dlpack_harness gpu_harness helpers isolated oracle torch_standin test_arrow test_arrow_hostile)
+tests=(cuda cuda_kept cuda_streams cuda_torch cuda_captures cuda_calls resident arena arrow_devices)
+tests+=(torch_prefetch torch_workers torch_collate gpu_values gpu_order gpu_memory gpu_graphs gpu_libraries)
+benches=(bench_torch torch_batches torch_measure torch_moves torch_peers torch_samples torch_triton torch_workload)
 mkdir "$to/python/tests"
 missing=()
 take() { # file, folder
@@ -159,8 +165,9 @@ done
 for name in "${tests[@]}"; do
     take "python/tests/test_$name.py" "$to/python/tests"
 done
-take benches/gather/bench_torch.py "$to/python"
-cp benches/gather/torch_*.py "$to/python" 2>/dev/null || true
+for name in "${benches[@]}"; do
+    take "benches/gather/$name.py" "$to/python"
+done
 wheel=$(ls -t target/wheels/windrow-*.whl 2>/dev/null | head -n 1 || true)
 take "${wheel:-target/wheels/windrow-*.whl}" "$to/python"
 # It was built with the value of the day that it was built on.

@@ -5,8 +5,8 @@ slots.py --add TO FROM...    appends to TO the records of FROM that it does not 
 slots.py run OPTION...       as slots.sh calls it
 
 A row of a queue is NAME|SECONDS|LIMIT|DEPENDS|SIMULATOR|COMMAND, for bash. A slot is done if a record says that it was ok with
-the same hash of what it depends on: `kernels` (of this architecture, and on this GPU), `engine`, or `machine` (asked of each).
-A name after ! is asked of each machine too, and what follows it waits until it was ok there.
+the same hash of what it depends on: `kernels` (of this architecture, and on this GPU), `engine`, or `machine` (asked of each);
+what a simulated driver answered is never a GPU's answer, nor the other way round. A name after ! is asked of each machine too, and what follows it waits until it was ok there.
 """
 
 import argparse
@@ -24,8 +24,15 @@ import sys
 import tarfile
 import time
 
-# What a machine with a GPU is expected to have. A SKIP for want of it would hide that a slot asked nothing.
-EXPECTED = re.compile(r"\btorch\b|cupy|\bjax\b|triton|pytest|\bncu\b|compute-sanitizer|CUDA (engine|device)|no device|libcuda|not in this bundle", re.I)
+# What a machine with a GPU is expected to have. A SKIP for want of it would hide that a slot asked nothing; one that merely names
+# a library, as for what a release of it cannot do, hides nothing.
+LIBRARY = r"(?:\btorch\b|cupy|\bjax\b|triton|pytest|\bncu\b|compute-sanitizer)"
+EXPECTED = re.compile(
+    rf"{LIBRARY}.*(not installed|(not|n't) be imported)|(not import|no module named) .*{LIBRARY}|CUDA (engine|device)|no device|libcuda|not in this bundle",
+    re.I,
+)
+# The name of the GPU in records of a simulated driver.
+SIMULATED = "simulated driver"
 # Reasons that one GPU and a real driver give.
 ALLOWED = re.compile(r"simulat|several devices|two devices|second (GPU|device)|without a GPU|not with a GPU", re.I)
 # `SKIP: reason` of the programs; pytest's -rs puts a place before the reason.
@@ -121,10 +128,14 @@ def kernels_of(path, arch):
     return known.get("ptx", "unknown")
 
 
+def is_simulated(record):
+    return record.get("gpu") == SIMULATED
+
+
 def state_of(slot, here, earlier, facts):
     """never: it has not run like this; ok; again: it failed or was stopped. `here` are the records of this machine."""
     records = here if slot.is_needed or slot.depends == "machine" else [*earlier, *here]
-    same = [record for record in records if record["slot"] == slot.name]
+    same = [record for record in records if record["slot"] == slot.name and is_simulated(record) == is_simulated(facts)]
     if slot.depends != "machine":
         same = [record for record in same if record.get(slot.depends) == facts[slot.depends]]
     if slot.depends == "kernels":
@@ -188,7 +199,7 @@ class Queue:
         self.done = self.state / "done.jsonl"
         gpu, driver, arch = (options.gpu.split(", ") + ["", ""])[:3]
         if options.simulate:
-            gpu, driver, arch = "simulated driver", "", "90"
+            gpu, driver, arch = SIMULATED, "", "90"
         read = lambda name: (self.here / name).read_text().strip() if (self.here / name).exists() else "unknown"
         self.facts = {
             "commit": read("COMMIT"), "gpu": gpu, "driver": driver,
