@@ -19,6 +19,7 @@
 //! | `upload`, `download` | host samples to the device, batches back |
 //! | `memory`, `handed` | outputs in stream order, and the streams that they were handed to |
 //! | `pinned`, `ring` | page-locked host memory: for batches, and on the way to the device |
+//! | `mapping`, `trial` | whether kernels read page-locked memory where it is |
 //! | [`driver`] | the calls of the driver |
 
 mod boxes;
