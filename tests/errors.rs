@@ -161,6 +161,26 @@ fn samples_without_dims() {
 }
 
 #[test]
+fn samples_without_dims_of_a_list_with_others() {
+    let (row, number) = ([1f32, 2.0, 3.0], [4f32]);
+    let views = [
+        SampleView::from_slice(&row, &[3]).unwrap(),
+        SampleView::from_slice(&number, &[]).unwrap(),
+    ];
+    let list: SampleList<'_> = views.into_iter().collect();
+    let taken = list.take([1]).unwrap();
+    for collate in [Collate::concat(0), Collate::ragged()] {
+        let error = Plan::new(&taken, &collate).unwrap_err();
+        assert!(matches!(&error, Error::Shape(_)), "{error}");
+    }
+    for dim in [5, -2] {
+        let rows = list.take([0]).unwrap();
+        let error = Plan::new(&rows, &Collate::concat(dim)).unwrap_err();
+        assert!(error.to_string().contains("samples of 1 dims"), "{error}");
+    }
+}
+
+#[test]
 fn dtypes_that_differ() {
     let samples =
         [DType::U8, DType::U8, DType::F32, DType::BF16, DType::U8, DType::I64, DType::Bool]

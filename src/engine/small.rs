@@ -422,7 +422,7 @@ fn padding_of(
     if !padded[0] || padded[1..].contains(&true) {
         return None;
     }
-    let extent = padded_extent(pad, 0, longest).ok()?;
+    let extent = padded_extent(pad, 0, 1, longest).ok()?;
     let fits = longest <= extent || pad.truncate;
     fits.then_some(RowPadding { extent, side: *pad.side.at(0), value })
 }

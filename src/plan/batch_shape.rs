@@ -184,7 +184,8 @@ impl BatchShape {
 
     /// Where samples are in the batch, and how large that makes it.
     fn place(&mut self, samples: &SampleList<'_>, used: &UsedMetas<'_>, form: &Form) -> Result<()> {
-        let ndim = samples.ndim();
+        // Not the list's: a list that was taken from may have samples of another rank.
+        let ndim = samples.meta(0).layout.ndim();
         if ndim == 0 && matches!(form, Form::Concat { .. } | Form::Ragged { .. }) {
             return Err(no_dims(samples.meta(0)));
         }
@@ -265,7 +266,7 @@ impl BatchShape {
         }
         let mut size = longest.clone();
         for d in (0..ndim).filter(|&d| padded[d]) {
-            size[d] = padded_extent(pad, d, longest[d])?;
+            size[d] = padded_extent(pad, d, ndim, longest[d])?;
         }
         if !pad.truncate {
             let fits = |meta: &TensorMeta| {
@@ -304,10 +305,20 @@ impl BatchShape {
     }
 }
 
-/// The extent in the batch of a padded dim, of which the samples' largest is `longest`.
-pub(crate) fn padded_extent(pad: &Pad, dim: usize, longest: i64) -> Result<i64> {
-    let size = pad.size.at(dim).unwrap_or(longest);
-    let multiple = *pad.multiple_of.at(dim);
+/// The extent in the batch of a padded dim of `ndim`, of which the samples' largest is `longest`. One size or multiple for all is
+/// for the dims in [`Pad::dims`], not for those that the other option names.
+pub(crate) fn padded_extent(pad: &Pad, dim: usize, ndim: usize, longest: i64) -> Result<i64> {
+    let is_meant =
+        |named: &i64| resolve_dim("dims", *named, ndim).is_ok_and(|resolved| resolved == dim);
+    let is_in_dims = ndim == 1 || pad.dims.iter().flatten().any(is_meant);
+    let size = match is_in_dims || !pad.size.is_one() {
+        true => pad.size.at(dim).unwrap_or(longest),
+        false => longest,
+    };
+    let multiple = match is_in_dims || !pad.multiple_of.is_one() {
+        true => *pad.multiple_of.at(dim),
+        false => 1,
+    };
     let rounded = match size % multiple {
         0 => Some(size),
         rest => size.checked_add(multiple - rest),

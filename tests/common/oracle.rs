@@ -230,11 +230,15 @@ fn pad_sizes(pad: &PadAsk, samples: &[Sample]) -> (Vec<i64>, Vec<bool>) {
         if !padded[d] {
             return longest(d);
         }
+        // One number is for the dims in `dims`, not for those that the other option names.
+        let in_dims = pad.dims.iter().flatten().any(|&dim| from_front(dim, ndim) == d);
+        let is_meant = ndim == 1 || in_dims;
         let asked = match &pad.size {
-            PerDim::All(size) => *size,
+            PerDim::All(size) => size.filter(|_| is_meant),
             PerDim::Each(sizes) => sizes[d],
         };
         let multiple = match &pad.multiple_of {
+            PerDim::All(_) if !is_meant => 1,
             PerDim::All(multiple) => *multiple,
             PerDim::Each(multiples) => multiples[d],
         };
