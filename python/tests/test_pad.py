@@ -188,6 +188,29 @@ def test_one_number_needs_dims(arguments):
     assert len(wr.pad([paint(2), paint(3)], **arguments).shape) == 2
 
 
+@pytest.mark.parametrize("dims", [None, 0, (1,), (0, 1), (-1,)])
+@pytest.mark.parametrize("size", [None, 4, 8, (None, 4), (4, None), (8, 8)])
+@pytest.mark.parametrize("multiple_of", [1, 3, (1, 3), (3, 1), (2, 3)])
+def test_one_number_is_for_the_dims_in_dims_alone(dims, size, multiple_of):
+    options = dict(dims=dims, size=size, multiple_of=multiple_of, truncate=True)
+    if dims is None and (isinstance(size, int) or multiple_of == 3):
+        refusal(lambda: wr.pad([paint((6, 5))], **options), ValueError, "name those to pad in dims")
+        return
+    meant = {d % 2 for d in np.atleast_1d([] if dims is None else dims).astype(int).tolist()}
+
+    def of(option, d, nothing):
+        return option[d] if isinstance(option, tuple) else option if d in meant else nothing
+
+    sample, shape = paint((6, 5)), []
+    for d, have in enumerate(sample.shape):
+        extent, multiple = of(size, d, None) or have, of(multiple_of, d, 1)
+        shape.append(-(-extent // multiple) * multiple)
+    want = np.zeros((1, *shape), sample.dtype)
+    real = tuple(slice(0, min(extent, have)) for extent, have in zip(shape, sample.shape))
+    want[(0, *real)] = sample[real]
+    assert_same(wr.pad([sample], **options).numpy(), want)
+
+
 NAMED = [
     {"dims": (1, 2), "multiple_of": 32},
     {"dims": (-1, -2), "size": 32},
