@@ -9,6 +9,12 @@ Table<CUgraph, Graph> graphs;
 static std::vector<CapturePtr> captures;  // those that have begun and not ended
 static thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
+/// Ends a capture that a call conflicts with. Noted, for the caller may not learn of it: its call may succeed.
+void lose(Capture& capture) {
+    if (!capture.invalid) misuse("%s ended a capture", current_call);
+    capture.invalid = true;
+}
+
 CUresult forbidden_by_capture() {
     if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
     CUresult code = CUDA_SUCCESS;
@@ -18,7 +24,7 @@ CUresult forbidden_by_capture() {
                             : capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
                                   thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
         if (!forbids) continue;
-        capture->invalid = true;
+        lose(*capture);
         code = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     return code;
@@ -26,7 +32,7 @@ CUresult forbidden_by_capture() {
 
 CUresult forbidden_on(const StreamPtr& stream) {
     if (!stream->capture) return CUDA_SUCCESS;
-    stream->capture->invalid = true;
+    lose(*stream->capture);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
@@ -34,7 +40,7 @@ CUresult forbidden_of_context(const Context* context) {
     CUresult code = CUDA_SUCCESS;
     for (auto& capture : captures) {
         if (capture->context != context) continue;
-        capture->invalid = true;
+        lose(*capture);
         code = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     return code;
@@ -44,7 +50,7 @@ CUresult forbidden_on_legacy(const Context* context, bool invalidate) {
     CUresult code = CUDA_SUCCESS;
     for (auto& capture : captures) {
         if (capture->context != context || !capture->origin->blocking()) continue;
-        if (invalidate) capture->invalid = true;
+        if (invalidate) lose(*capture);
         code = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     return code;
@@ -72,21 +78,22 @@ CUresult capture_record(const StreamPtr& stream, Event& event) {
 CUresult capture_wait(const StreamPtr& stream, Event& event) {
     if (stream->capture && stream->capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (!event.capture) {
-        stream->capture->invalid = true;
+        lose(*stream->capture);
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
     bool ended = std::find(captures.begin(), captures.end(), event.capture) == captures.end();
     if (ended) {
-        if (stream->capture) stream->capture->invalid = true;
+        if (stream->capture) lose(*stream->capture);
         return CUDA_ERROR_CAPTURED_EVENT;
     }
     if (event.capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (stream == stream->context->legacy) {
-        event.capture->invalid = true;
+        lose(*event.capture);
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     if (stream->capture && stream->capture != event.capture) {
-        stream->capture->invalid = event.capture->invalid = true;
+        lose(*stream->capture);
+        lose(*event.capture);
         return CUDA_ERROR_STREAM_CAPTURE_MERGE;
     }
     stream->capture = event.capture;
@@ -156,7 +163,7 @@ API cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     CapturePtr capture = stream->capture;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (capture->origin != stream.get()) {
-        capture->invalid = true;
+        lose(*capture);
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
     bool ours = capture->thread == std::this_thread::get_id();

@@ -81,7 +81,10 @@ static CUresult injected(const char* name) {
     return code;
 }
 
+thread_local const char* current_call = "nothing";
+
 CUresult enter(const char* name, const void* handle) {
+    current_call = name;
     if (forked) return CUDA_ERROR_NOT_INITIALIZED;
     std::lock_guard lock(control.mutex);
     control.calls++;

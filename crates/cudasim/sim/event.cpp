@@ -67,7 +67,7 @@ API cuEventQuery(CUevent handle) {
     Guard guard(global);
     FIND_EVENT(event, handle);
     if (event->capture) {
-        event->capture->invalid = true;
+        lose(*event->capture);
         return CUDA_ERROR_CAPTURED_EVENT;
     }
     if (CUresult forbidden = forbidden_by_capture()) return forbidden;
@@ -79,7 +79,7 @@ API cuEventSynchronize(CUevent handle) {
     Guard guard(global);
     FIND_EVENT(event, handle);
     if (event->capture) {
-        event->capture->invalid = true;
+        lose(*event->capture);
         return CUDA_ERROR_CAPTURED_EVENT;
     }
     if (CUresult forbidden = forbidden_by_capture()) return forbidden;

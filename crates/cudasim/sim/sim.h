@@ -50,6 +50,8 @@ CUresult enter(const char* name, const void* handle = nullptr);
 CUresult enter(const char* name, const void* handle, Context*& context);
 /// Notes a use that is wrong whatever the timing; tests ask for the list.
 void misuse(const char* format, ...) __attribute__((format(printf, 1, 2)));
+/// The function that this thread has called last.
+extern thread_local const char* current_call;
 /// False before cuInit and in a child forked after it: nothing may be touched.
 bool usable();
 
@@ -232,6 +234,8 @@ extern Table<CUgraph, Graph> graphs;
 CUresult capture_node(const StreamPtr& stream, Operation operation);
 CUresult capture_record(const StreamPtr& stream, Event& event);
 CUresult capture_wait(const StreamPtr& stream, Event& event);
+/// Ends a capture, which stays so until it is taken down, and notes it as misuse.
+void lose(Capture& capture);
 /// For calls that might synchronise: refused, and the capture is lost, while one forbids them.
 CUresult forbidden_by_capture();
 /// For calls that a captured stream never allows.

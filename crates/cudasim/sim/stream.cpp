@@ -244,7 +244,7 @@ API cuStreamDestroy_v2(CUstream handle) {
     }
     if (stream->capture) {
         misuse("destroy of stream %p while it is captured", (void*)handle);
-        stream->capture->invalid = true;
+        lose(*stream->capture);
         stream->capture = nullptr;
     }
     std::erase_if(stream->context->draining, [](auto& gone) { return gone.expired(); });

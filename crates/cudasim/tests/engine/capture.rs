@@ -295,6 +295,7 @@ fn a_capture_that_failed_is_no_end_of_the_engine() {
         let error = into(&engine, &samples, &Collate::stack(), &target, on(lane.stream()));
         assert!(matches!(error, Err(Error::Cuda(e)) if e.code == 901));
         assert_ne!(gpu.cuStreamEndCapture(lane.handle, &mut 0), 0);
+        assert_eq!(gpu.sim.take_errors(), ["cuStreamSynchronize ended a capture"]);
         into(&engine, &samples, &Collate::stack(), &target, on(lane.stream())).unwrap();
         assert_eq!(out.read(), rows.bytes[0]);
         let again = [SampleView::from(&tensor)];

@@ -169,6 +169,9 @@ fn forbidden_calls_fail_and_lose_the_capture() {
         assert_eq!(gpu.cuMemsetD32Async(a, 0, 1, stream), INVALIDATED);
         assert_eq!(end(&gpu, stream), Err(INVALIDATED));
         assert_eq!(gpu.cuStreamSynchronize(stream), 0);
+        // Once, and as misuse: the owner of the capture learns of it, the caller need not.
+        let ended = gpu.sim.take_errors();
+        assert!(ended.len() == 1 && ended[0].ends_with(" ended a capture"), "call {i}: {ended:?}");
     }
     assert_eq!(end(&gpu, stream), Err(401));
 }
