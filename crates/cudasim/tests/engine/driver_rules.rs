@@ -126,6 +126,38 @@ fn a_batch_on_the_stream_of_another_thread_is_dropped_beside_a_capture() {
 }
 
 #[test]
+fn memory_that_the_stream_of_another_thread_reads_is_given_to_nobody() {
+    on_gpu(|gpu| {
+        let (engine, quick) = (engine(), Lane::new(gpu));
+        let (rows, others) = ([3, 4].map(|seed| Rows::new(seed, DType::U8, &[&[400]]))).into();
+        let (memory, other_memory) = (Rows::upload(&rows, gpu), Rows::upload(&others, gpu));
+        let copy = Buffer::poisoned(gpu, 400);
+        let batch = engine.assemble(&rows.at([memory[0].address]), &Collate::stack()).unwrap();
+        // SAFETY: each thread has such a stream.
+        batch.data().ready_on(unsafe { Stream::from_raw(2) }).unwrap();
+        gpu.sim.synchronize_all();
+        let (gate, event) = (Lane::new(gpu), gpu.event());
+        let paused = gate.pause();
+        gate.linger();
+        assert_eq!(gpu.cuEventRecord(event, gate.handle), 0);
+        assert_eq!(gpu.cuStreamWaitEvent(2, event, 0), 0);
+        assert_eq!(gpu.cuEventDestroy_v2(event), 0);
+        let from = batch.data().data_ptr() as u64;
+        assert_eq!(gpu.cuMemcpyDtoDAsync_v2(copy.address, from, 400, 2), 0);
+        thread::scope(|scope| scope.spawn(|| drop(batch)).join().unwrap());
+        let samples = others.at([other_memory[0].address]);
+        let batches = [(); 4].map(|()| {
+            settle();
+            engine.assemble_on(&samples, &Collate::stack(), &quick.stream()).unwrap()
+        });
+        settle();
+        drop(paused);
+        assert_eq!(copy.read(), rows.bytes[0]);
+        drop(batches);
+    });
+}
+
+#[test]
 fn memory_that_lies_unused_is_given_back_beside_a_capture() {
     on_gpu(|gpu| {
         // 64 MiB in all: see `Gpu::new`.

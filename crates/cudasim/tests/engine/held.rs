@@ -129,6 +129,20 @@ fn memory_whose_order_is_lost_ends_behind_everything() {
 }
 
 #[test]
+fn memory_that_is_given_back_without_its_order_ends_behind_everything() {
+    on_gpu(|gpu| {
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
+        let memory = rows.upload(gpu);
+        let samples = rows.at([memory[0].address]);
+        drop(engine.assemble(&samples, &Collate::stack()).unwrap());
+        let paused = pause_own(gpu, &engine);
+        drop(engine.assemble(&samples, &Collate::stack()).unwrap());
+        gpu.sim.fail_function("cuStreamWaitEvent", 1, 400);
+        waits(paused, || engine.trim(0, false).unwrap());
+    });
+}
+
+#[test]
 fn the_fifth_chunk_waits_for_the_first() {
     on_gpu(|gpu| {
         let (engine, lane, bytes) = (engine(), Lane::new(gpu), vec![3u8; (16 << 20) + 1]);
