@@ -21,8 +21,8 @@ use crate::tensor::{DType, Device, Layout, Result};
 const LEN: usize = 64;
 /// What they are, first and then.
 const VALUES: [u8; 2] = [0x3C, 0xC5];
-/// How long a call waits for the answer of a device that is busy, before it copies its samples instead.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// How long calls wait for the answer of a device that is busy, before they copy their samples instead.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Executor {
     /// Whether kernels are known to read page-locked memory as the host has it. The first time one reads two values that the host
@@ -44,10 +44,9 @@ impl Executor {
                 self.begin_trial(current, VALUES[0], blocks, current.stream(0)?)?
             }
         };
-        let begin = Instant::now();
         loop {
             while !trial.end.query()? {
-                if !waits && begin.elapsed() > PATIENCE {
+                if !waits && Instant::now() > trial.deadline {
                     *self.mapping.trial() = Some(trial);
                     return Ok(false);
                 }
@@ -98,6 +97,7 @@ impl Executor {
         }
         let end = self.events.take(current)?;
         stream.record(&end)?;
-        Ok(Trial { value, sample, seen, end, _batch: batch, stream: own })
+        let deadline = Instant::now() + PATIENCE;
+        Ok(Trial { value, sample, seen, end, deadline, _batch: batch, stream: own })
     }
 }

@@ -1,6 +1,7 @@
 //! [`Mapping`]: what an engine knows of page-locked memory that is mapped; [`Trial`]: a read that tells.
 
 use std::sync::{OnceLock, PoisonError};
+use std::time::Instant;
 
 use super::driver::{OwnStream, PooledEvent};
 use super::pinned::PinnedBlock;
@@ -22,6 +23,8 @@ pub(super) struct Trial {
     /// What the kernel has seen, once the event is reached.
     pub seen: PinnedBlock,
     pub end: PooledEvent,
+    /// Until when calls wait for it.
+    pub deadline: Instant,
     /// Exists until then.
     pub _batch: Vec<Tensor>,
     pub stream: OwnStream,

@@ -106,6 +106,7 @@ fn a_mapping_is_tried_once_and_nobody_waits_for_a_busy_device() {
         let first = engine.assemble(&samples, &stack).unwrap();
         assert_eq!(engine.stats().bytes_to_device, 100);
         drop(held);
+        gpu.sim.synchronize_all();
         let second = engine.assemble(&samples, &stack).unwrap();
         assert_eq!(engine.stats().bytes_to_device, 100);
         assert_eq!(consume(&lane, &first), [rows.bytes.concat()]);
