@@ -48,7 +48,6 @@ _SIGNATURES = {
     "cuStreamWaitEvent": [c_void_p, c_void_p, c_uint],
     "cuStreamWaitValue32_v2": [c_void_p, c_uint64, c_uint32, c_uint],
     "cuStreamQuery": [c_void_p],
-    "cuLaunchHostFunc": [c_void_p, c_void_p, c_void_p],
     "cuEventCreate": [POINTER(c_void_p), c_uint],
     "cuEventRecord": [c_void_p, c_void_p],
     "cuEventDestroy_v2": [c_void_p],

@@ -199,17 +199,11 @@ impl PinnedMemory for TorchPinned {
     /// `None` for a dtype that torch does not have, and for a torch that locks no pages.
     fn allocate(&self, dtype: DType, shape: &[i64]) -> Option<Tensor> {
         Python::attach(|py| -> PyResult<Option<Tensor>> {
-            let torch = torch(py)?;
-            let Some(dtype) = torch.getattr_opt(dtype.name())? else { return Ok(None) };
-            let kwargs = PyDict::new(py);
-            kwargs.set_item(intern!(py, "dtype"), dtype)?;
-            kwargs.set_item(intern!(py, "device"), "cpu")?;
-            kwargs.set_item(intern!(py, "pin_memory"), true)?;
             // It asks for events of copies from memory that is unused by now.
-            let tensor =
-                relaxed(|| torch.call_method(intern!(py, "empty"), (shape,), Some(&kwargs)))?;
-            let output = tensor_of(&tensor, "torch.empty", Reading::OWNED)?;
-            Ok(Some(ImportOwner::lent_pinned(&output, tensor.unbind())))
+            let made = relaxed(|| torch_empty(py, dtype, shape, "cpu", true))?;
+            Ok(made.map(|(output, object)| {
+                ImportOwner::lent(&output, Device::Pinned, Producers::default(), object, None)
+            }))
         })
         .ok()
         .flatten()
@@ -250,8 +244,8 @@ fn torch(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import(intern!(py, "torch"))
 }
 
-/// `torch.empty`; `None` for a dtype that torch does not have. `beside`: torch's current stream, the owner of the stream of the memory and
-/// the capture of torch's.
+/// Memory of torch's on a device; `None` for a dtype that torch does not have. If it is written beside torch's current stream: the owner
+/// of the stream that it belongs to, and the capture that torch's is in.
 fn empty(
     py: Python<'_>,
     dtype: DType,
@@ -259,15 +253,31 @@ fn empty(
     ordinal: u32,
     (stream, capture): (Option<Owner>, Option<u64>),
 ) -> PyResult<Option<Tensor>> {
+    let made = torch_empty(py, dtype, shape, &format!("cuda:{ordinal}"), false)?;
+    Ok(made.map(|(output, object)| {
+        let producers = Producers { made_beside: capture, ..producers_of(&output) };
+        ImportOwner::lent(&output, output.device(), producers, object, stream)
+    }))
+}
+
+/// `torch.empty`, and the tensor as its lender; `None` for a dtype that torch does not have.
+fn torch_empty(
+    py: Python<'_>,
+    dtype: DType,
+    shape: &[i64],
+    device: &str,
+    is_pinned: bool,
+) -> PyResult<Option<(Tensor, Py<PyAny>)>> {
     let torch = torch(py)?;
     let Some(dtype) = torch.getattr_opt(dtype.name())? else { return Ok(None) };
     let kwargs = PyDict::new(py);
     kwargs.set_item(intern!(py, "dtype"), dtype)?;
-    kwargs.set_item(intern!(py, "device"), format!("cuda:{ordinal}"))?;
+    kwargs.set_item(intern!(py, "device"), device)?;
+    if is_pinned {
+        kwargs.set_item(intern!(py, "pin_memory"), true)?;
+    }
     let tensor = torch.call_method(intern!(py, "empty"), (shape,), Some(&kwargs))?;
-    let output = tensor_of(&tensor, "torch.empty", Reading::OWNED)?;
-    let producers = Producers { made_beside: capture, ..producers_of(&output) };
-    Ok(Some(ImportOwner::lent(&output, producers, tensor.unbind(), stream)))
+    Ok(Some((tensor_of(&tensor, "torch.empty", Reading::OWNED)?, tensor.unbind())))
 }
 
 fn is_out_of_memory(error: &PyErr) -> bool {

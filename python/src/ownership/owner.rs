@@ -53,9 +53,10 @@ impl ImportOwner {
         )
     }
 
-    /// As [`ImportOwner::wrap`], of memory that a torch tensor lends, on a stream of an engine's if one is given.
+    /// As [`ImportOwner::wrap`], of memory of a device that a torch tensor lends, on a stream of an engine's if one is given.
     pub fn lent(
         tensor: &Tensor,
+        device: Device,
         producers: Producers,
         lender: Py<PyAny>,
         stream: Option<Owner>,
@@ -64,16 +65,7 @@ impl ImportOwner {
         owner.is_output = true;
         owner.objects.push(lender);
         owner.stream = stream;
-        ImportOwner::around(tensor, owner)
-    }
-
-    /// As [`ImportOwner::lent`], of page-locked memory.
-    pub fn lent_pinned(tensor: &Tensor, lender: Py<PyAny>) -> Tensor {
-        let mut owner =
-            ImportOwner::of(ImportOwner::innermost(tensor).clone(), Producers::default());
-        owner.is_output = true;
-        owner.objects.push(lender);
-        ImportOwner::on(Device::Pinned, tensor, owner)
+        ImportOwner::on(device, tensor, owner)
     }
 
     fn around(tensor: &Tensor, owner: ImportOwner) -> Tensor {
