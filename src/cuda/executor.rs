@@ -191,12 +191,12 @@ impl Executor {
         let current = self.context.enter()?;
         // SAFETY: the maker of the `Stream` vouched for its handle.
         let then = unsafe { current.foreign_stream(consumer.handle()) }?;
-        let is_capturing = then.is_capturing()?;
+        let is_capturing = then.capture()?.is_some();
         for producer in producers.iter().filter(|&&producer| producer != consumer) {
             // SAFETY: as above.
             let first = unsafe { current.foreign_stream(producer.handle()) }?;
             // What happens outside of a capture cannot be waited for in it.
-            if !is_capturing || first.is_capturing()? {
+            if !is_capturing || first.capture()?.is_some() {
                 self.events.order(&current, first, then)?;
             }
         }

@@ -14,6 +14,8 @@ pub(crate) type DevicePtr = u64;
 
 /// Default streams, which are not created: 0 and 1 are the legacy default stream, 2 is that of the thread.
 pub(super) const LAST_DEFAULT_STREAM: usize = 2;
+/// The last handle of the legacy one.
+pub(super) const LEGACY_STREAM: usize = 1;
 
 macro_rules! functions {
     ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(

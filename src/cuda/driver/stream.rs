@@ -13,7 +13,7 @@ use super::context::{Context, Current};
 use super::error::DriverResult;
 use super::event::Event;
 use super::module::Kernel;
-use super::raw::{self, DevicePtr, LAST_DEFAULT_STREAM};
+use super::raw::{self, DevicePtr, LAST_DEFAULT_STREAM, LEGACY_STREAM};
 use crate::sync::ForkMutex;
 use crate::tensor::{Error, Result};
 
@@ -212,6 +212,10 @@ impl StreamRef<'_> {
 
     /// The number of the capture that work goes to, if it does, which no other capture of the process has.
     pub(crate) fn capture(self) -> DriverResult<Option<u64>> {
+        // It cannot be captured, nor asked while a blocking stream is: that is an error.
+        if self.handle() <= LEGACY_STREAM {
+            return Ok(None);
+        }
         let (mut status, mut id) = (0, 0);
         // SAFETY: a live stream and two live numbers to write to; the rest is not asked for.
         unsafe {

@@ -92,6 +92,23 @@ fn order_within_a_capture_leaves_it_alone() {
     });
 }
 
+/// The driver refuses to say whether the legacy stream is captured while a blocking one is.
+#[test]
+fn the_legacy_stream_is_in_no_capture() {
+    on_gpu(|gpu| {
+        let (engine, mut blocking) = (engine(), 0);
+        engine.stream(0).unwrap();
+        assert_eq!(gpu.cuStreamCreate(&mut blocking, 0), 0);
+        assert_eq!(gpu.cuStreamBeginCapture_v2(blocking, GLOBAL), 0);
+        assert_ne!(gpu.cuStreamIsCapturing(0, &mut 0), 0);
+        assert_eq!(engine.capture_of(0, Stream::LEGACY).unwrap(), None);
+        let mut graph = 0;
+        assert_eq!(gpu.cuStreamEndCapture(blocking, &mut graph), 0);
+        assert_eq!(gpu.cuGraphDestroy(graph), 0);
+        assert_eq!(gpu.cuStreamDestroy_v2(blocking), 0);
+    });
+}
+
 /// A capture that others make goes on while `work` runs.
 fn beside_a_capture(gpu: &Gpu, work: impl FnOnce()) {
     let (lane, from) = (Lane::new(gpu), Buffer::of(gpu, &[1; 64]));
