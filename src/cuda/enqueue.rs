@@ -261,7 +261,7 @@ impl Run<'_> {
         }
         let holder = (!held.is_empty()).then(|| Arc::clone(&self.executor.held));
         if let Some(holder) = &holder {
-            holder.until(Arc::clone(&end), held);
+            holder.until(self.stream.handle(), Arc::clone(&end), held);
         }
         self.done.late = Some(Arc::new(Late::new(context, Some(end), chosen, holder)));
         Ok(())

@@ -9,7 +9,7 @@ use super::driver::PooledEvent;
 use crate::sync::{Mutex, MutexGuard};
 use crate::tensor::{Owner, Result};
 
-/// Owners of samples, in the order of the batches that read them.
+/// Owners of samples, of each stream in the order of its batches: a slow reader keeps its own alone.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     pending: Mutex<Pending>,
@@ -17,12 +17,18 @@ pub(super) struct Held {
 
 /// Inline for the number of owners that most batches have.
 type HeldOwners = SmallVec<[Owner; 2]>;
-type Pending = VecDeque<(Arc<PooledEvent>, HeldOwners)>;
+/// The stream that was asked last is at the end.
+type Pending = VecDeque<(usize, Batches)>;
+type Batches = VecDeque<(Arc<PooledEvent>, HeldOwners)>;
 
 impl Held {
-    /// Keeps owners until the event is reached.
-    pub fn until(&self, event: Arc<PooledEvent>, owners: HeldOwners) {
-        self.pending().push_back((event, owners));
+    /// Keeps owners until the event is reached, which is the last one on the stream.
+    pub fn until(&self, stream: usize, event: Arc<PooledEvent>, owners: HeldOwners) {
+        let mut pending = self.pending();
+        match pending.iter_mut().find(|(other, _)| *other == stream) {
+            Some((_, batches)) => batches.push_back((event, owners)),
+            None => pending.push_back((stream, VecDeque::from([(event, owners)]))),
+        }
     }
 
     /// Whether nothing is kept.
@@ -35,16 +41,25 @@ impl Held {
         self.reap_some(usize::MAX)
     }
 
-    /// Releases owners of so many batches at most, the oldest first, if they are no longer read.
+    /// Releases owners of the oldest batches of each stream if they are no longer read, by so many queries at most.
     pub fn reap_some(&self, most: usize) -> Result<()> {
         let mut reached: SmallVec<[_; 2]> = SmallVec::new();
         {
             let mut pending = self.pending();
-            while let Some((event, _)) = pending.front().filter(|_| reached.len() < most) {
-                if !event.query()? {
-                    break;
+            let mut unasked = pending.len();
+            for _ in 0..most {
+                let Some((_, batches)) = pending.front_mut().filter(|_| unasked > 0) else { break };
+                let is_reached = batches.front().map_or(Ok(true), |(event, _)| event.query())?;
+                if !is_reached {
+                    pending.rotate_left(1);
+                    unasked -= 1;
+                    continue;
                 }
-                reached.extend(pending.pop_front());
+                reached.extend(batches.pop_front());
+                if batches.is_empty() {
+                    pending.pop_front();
+                    unasked -= 1;
+                }
             }
         }
         // Drops of owners may run arbitrary code: not under the lock.
@@ -55,7 +70,7 @@ impl Held {
     /// Releases everything once it is no longer read.
     pub fn finish(&self) {
         let pending = std::mem::take(&mut *self.pending());
-        for (event, owners) in pending {
+        for (event, owners) in pending.into_iter().flat_map(|(_, batches)| batches) {
             // A failure means that nothing runs any more.
             let _ = event.synchronize();
             drop(owners);

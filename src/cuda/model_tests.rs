@@ -138,7 +138,7 @@ fn samples_are_held_until_the_device_has_read_them() {
             let event = Arc::<PooledEvent>::default();
             let copy = Transfer::begin(&memory, value, &event);
             let owner: Owner = Arc::new(Sample(memory, Arc::clone(&gone)));
-            held.until(event, smallvec::smallvec![owner]);
+            held.until(value as usize, event, smallvec::smallvec![owner]);
             copy
         };
         let first = batch(1);

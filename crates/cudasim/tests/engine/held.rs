@@ -113,6 +113,37 @@ fn emptying_the_cache_waits_for_samples_being_read() {
 }
 
 #[test]
+fn a_slow_reader_keeps_its_own_samples_alone() {
+    on_gpu(|gpu| {
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
+        let (slow, fast) = (Lane::new(gpu), Lane::new(gpu));
+        let memory = rows.upload(gpu);
+        let samples = rows.at([memory[0].address]);
+        let counts = [(); 5].map(|()| Arc::new(AtomicUsize::new(0)));
+        let keep = |lane: &Lane<'_>, count| {
+            let mut options = keeping(vec![counted(count)]);
+            options.stream = Some(lane.stream());
+            run(&engine, &samples, &Collate::stack(), options).unwrap()
+        };
+        let paused = slow.pause();
+        let batches: Vec<_> = [&slow, &slow, &fast, &fast, &fast]
+            .into_iter()
+            .zip(&counts)
+            .map(|(lane, count)| keep(lane, count))
+            .collect();
+        gpu.cuStreamSynchronize(fast.handle);
+        engine.trim(0, false).unwrap();
+        let released = || counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+        assert_eq!(released(), [0, 0, 1, 1, 1]);
+        drop(paused);
+        gpu.cuStreamSynchronize(slow.handle);
+        engine.trim(0, false).unwrap();
+        assert_eq!(released(), [1; 5]);
+        drop(batches);
+    });
+}
+
+#[test]
 fn memory_whose_order_is_lost_ends_behind_everything() {
     on_gpu(|gpu| {
         for function in ["cuEventQuery", "cuEventRecord"] {
