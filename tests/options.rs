@@ -109,7 +109,7 @@ fn one_number_speaks_of_dims() {
     // Samples of one dim have only that one.
     for list in [samples(&[&[3], &[3]]), samples(&[&[3], &[2]])] {
         let spec = spec(&list, &Collate::pad(Pad::new().size(5).multiple_of(4))).unwrap();
-        assert_eq!((&spec.shape[..], &spec.lengths.unwrap().1[..]), (&[2, 8][..], &[2][..]));
+        assert_eq!((&spec.shape[..], &spec.lengths_shape()[..]), (&[2, 8][..], &[2][..]));
     }
 }
 

@@ -5,11 +5,12 @@
 mod common;
 
 use common::ask::Form;
+use common::runner::bytes_of;
 use common::{runner, Ask, PadAsk, Paint, Sample, ARITHMETIC};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use windrow::{Collate, DType, Engine, Mask, PerDim, Plan, SampleList, Scalar, Side};
+use windrow::{Batch, Collate, DType, Engine, Mask, PerDim, Plan, SampleList, Scalar, Side};
 
 /// `PROPTEST_CASES` overrides the number of cases.
 fn config(cases: u32) -> ProptestConfig {
@@ -63,7 +64,7 @@ fn lie(ndim: usize) -> impl Strategy<Value = Lie> {
 
 /// A batch to be made: samples and options.
 #[derive(Clone, Debug)]
-struct Batch {
+struct Case {
     samples: Vec<(DType, Vec<i64>, Lie)>,
     ask: Ask,
 }
@@ -156,7 +157,7 @@ fn arithmetic(mut ask: Ask, kind: u8, dim: usize, shapes: &[Vec<i64>]) -> Ask {
     ask
 }
 
-fn batch() -> impl Strategy<Value = Batch> {
+fn batch() -> impl Strategy<Value = Case> {
     (0..=4usize)
         .prop_flat_map(|ndim| (Just(ndim), form(ndim)))
         .prop_flat_map(|(ndim, form)| {
@@ -191,12 +192,12 @@ fn batch() -> impl Strategy<Value = Batch> {
                 let dtype = if mixed { other } else { dtype };
                 (dtype, shape, if one_layout { Lie { seed: own.seed, ..lie.clone() } } else { own })
             });
-            Batch { samples: samples.collect(), ask }
+            Case { samples: samples.collect(), ask }
         })
 }
 
 /// Images of interleaved channels on their way to planes, padded or cropped.
-fn images() -> impl Strategy<Value = Batch> {
+fn images() -> impl Strategy<Value = Case> {
     let dtype = select(vec![DType::U8, DType::U8, DType::I16, DType::F32]);
     let to = select(vec![None, Some(DType::F32), Some(DType::F16), Some(DType::BF16)]);
     let extents = vec((1..20i64, 1..70i64), 1..4);
@@ -220,16 +221,26 @@ fn images() -> impl Strategy<Value = Batch> {
             let samples = extents.into_iter().zip(lies);
             let samples =
                 samples.map(|((height, width), lie)| (dtype, vec![height, width, channels], lie));
-            Batch { samples: samples.collect(), ask }
+            Case { samples: samples.collect(), ask }
         })
 }
 
-impl Batch {
+impl Case {
     fn check(&self) {
         let samples: Vec<_> =
             self.samples.iter().map(|(dtype, shape, lie)| lie.sample(*dtype, shape)).collect();
         runner().check("a random batch", &samples, &self.ask);
     }
+}
+
+/// A dtype, a shape and bytes, if there is such a tensor.
+type Told = Option<(DType, Vec<i64>, Vec<u8>)>;
+
+/// The tensors of a batch.
+fn told(batch: &Batch) -> Vec<Told> {
+    let beside = [batch.lengths(), batch.offsets(), batch.mask(), batch.batch_index()];
+    let each = std::iter::once(Some(batch.data())).chain(beside);
+    each.map(|t| t.map(|t| (t.dtype(), t.shape().to_vec(), bytes_of(t)))).collect()
 }
 
 proptest! {
@@ -266,6 +277,41 @@ proptest! {
                 one.lengths().unwrap().as_slice::<i64>().unwrap(),
                 other.lengths().unwrap().as_slice::<i64>().unwrap()
             );
+        }
+    }
+
+    /// Whatever a list has been taken from: the same batch, account or error as of the samples themselves.
+    #[test]
+    fn taking_from_mixed_lists_is_listing(
+        listed in vec((select(vec![DType::I16, DType::I16, DType::F32]), vec(0..4i64, 0..4)), 1..6),
+        picks in vec(any::<u32>(), 1..5),
+        ask in (0..=3usize).prop_flat_map(form).prop_map(Ask::new),
+        cast in any::<bool>(),
+    ) {
+        let samples: Vec<_> = listed
+            .iter()
+            .enumerate()
+            .map(|(i, (dtype, shape))| Sample::new(*dtype, shape, i as u64))
+            .collect();
+        let list: SampleList<'_> = samples.iter().map(Sample::view).collect();
+        let picks = picks.iter().map(|&pick| pick as usize % samples.len());
+        let picked: Vec<_> = picks.clone().map(|pick| samples[pick].view()).collect();
+        let taken = list.take(picks.map(|pick| pick as i64)).unwrap();
+        let collate = if cast { ask.cast(DType::F64) } else { ask }.collate();
+        for (name, engine) in runner().engines() {
+            let of_list = engine.assemble(&taken, &collate);
+            match (of_list, engine.assemble(&picked[..], &collate)) {
+                (Ok(one), Ok(other)) => prop_assert_eq!(told(&one), told(&other), "{}", name),
+                (Err(one), Err(other)) => prop_assert_eq!(one.to_string(), other.to_string()),
+                (one, other) => prop_assert!(false, "{}: {:?}, {:?}", name, one, other),
+            }
+        }
+        let engine = Engine::host();
+        if engine.assemble(&taken, &collate).is_ok() {
+            let (explain, stats) = (Plan::new(&taken, &collate).unwrap().explain(), engine.stats());
+            prop_assert_eq!(&stats.paths, &[(explain.path, 1)].into());
+            let told = (explain.bytes_read, explain.padding_bytes);
+            prop_assert_eq!((stats.bytes_in, stats.padding_bytes), told);
         }
     }
 

@@ -167,8 +167,8 @@ fn accepted(spec: &BatchShape, samples: &SampleList<'_>) {
     }
     assert!(bytes <= i128::from(i64::MAX), "{spec:?}");
     assert_eq!(spec.num_samples, samples.len());
-    if let Some((lengths, shape)) = &spec.lengths {
-        assert_eq!(lengths.len() as i64, shape.iter().product::<i64>());
+    if let Some(lengths) = spec.lengths() {
+        assert_eq!(lengths.len() as i64, spec.lengths_shape().iter().product::<i64>());
         assert!(lengths.iter().all(|&length| length >= 0));
     }
 }

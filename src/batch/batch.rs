@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::collate::Side;
 use crate::cuda::Late;
 use crate::plan::{target_of, AsTarget, BatchShape, Placement, Role, Target};
-use crate::tensor::{Dims, Error, Layout, Offsets, Result, Tensor};
+use crate::tensor::{few, Dims, Error, Layout, Offsets, Result, Tensor};
 
 /// One assembled batch. Its tensors share memory with what they are exported to.
 #[derive(Clone, Debug)]
@@ -42,11 +42,6 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Of a stack, which has nothing but samples.
-    pub(crate) fn of_rows(num_samples: usize) -> Fields {
-        Fields::of_parts(num_samples, Parts::Rows)
-    }
-
     /// Fields without tensors, to be filled in for [`Batch::try_new`].
     pub fn of_parts(num_samples: usize, parts: Parts) -> Fields {
         Fields {
@@ -77,19 +72,22 @@ impl Fields {
             }
             _ => None,
         };
-        let lengths = batch_shape.lengths.as_ref().filter(|_| !batch_shape.is_selected);
+        let lengths = batch_shape.lengths().filter(|_| !batch_shape.is_selected);
         Ok(Fields {
             lengths: lengths
-                .map(|(all, shape)| Tensor::from_vec(all.clone(), shape).map(Box::new))
+                .map(|all| {
+                    Tensor::from_vec(all.into_owned(), &batch_shape.lengths_shape()).map(Box::new)
+                })
                 .transpose()?,
             offsets,
-            max_length: batch_shape.max_length,
-            ..Fields::of_parts(batch_shape.num_samples, Parts::new(batch_shape))
+            ..Fields::of_shape(batch_shape)
         })
     }
 
-    pub(crate) fn set_parts(&mut self, parts: Parts) {
-        self.parts = parts;
+    /// All but the tensors.
+    pub(crate) fn of_shape(batch_shape: &BatchShape) -> Fields {
+        let fields = Fields::of_parts(batch_shape.num_samples, Parts::new(batch_shape));
+        Fields { max_length: batch_shape.max_length, ..fields }
     }
 
     /// Where each sample's real part is.
@@ -137,18 +135,13 @@ impl Parts {
                 Parts::Joined { dim: *dim, offsets: offsets.clone() }
             }
             Placement::Padded(padded) => Parts::Padded {
-                dims: padded
-                    .dims
-                    .iter()
-                    .filter_map(|d| {
-                        Some((batch_shape.permute.iter().position(|p| p == d)?, padded.sides[*d]))
-                    })
-                    .collect(),
-                lengths: batch_shape
-                    .lengths
-                    .as_ref()
-                    .filter(|_| !batch_shape.is_selected)
-                    .map_or_else(Default::default, |(all, _)| all[..].into()),
+                dims: few(padded.dims.iter().filter_map(|d| {
+                    Some((batch_shape.permute.iter().position(|&p| p == d)?, padded.sides[d]))
+                })),
+                lengths: match batch_shape.is_selected {
+                    true => Arc::default(),
+                    false => Arc::clone(&padded.lengths),
+                },
             },
         }
     }

@@ -45,7 +45,7 @@ pub(super) fn check_capture(
                 "give the memory to write to (out=), and ask for no mask or batch_index",
             );
         }
-        if batch_shape.lengths.is_some() {
+        if batch_shape.has_lengths() {
             return refuse("lengths and offsets need memory: capture a stack");
         }
     }

@@ -47,8 +47,8 @@ pub(super) fn known_numbers(plan: &Plan<'_>) -> Result<Vec<KnownNumbers>> {
             let is_selected = batch_shape.is_selected;
             all.push(KnownNumbers { leaf, role, dtype, shape, bytes, is_selected });
         };
-        if let Some((lengths, shape)) = &batch_shape.lengths {
-            add(Role::Lengths, DType::I64, shape, cast_slice(lengths));
+        if let Some(lengths) = batch_shape.lengths() {
+            add(Role::Lengths, DType::I64, &batch_shape.lengths_shape(), cast_slice(&lengths));
         }
         if let Placement::Joined { offsets, .. } = &batch_shape.placement {
             let shape = [offsets.as_slice().len() as i64];

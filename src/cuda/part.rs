@@ -110,7 +110,7 @@ pub(super) fn parts_of<'p>(
     };
     let affine = match output.op {
         ElementOp::Read { affine: true } => {
-            batch_shape.and_then(|batch_shape| batch_shape.affine.as_ref())
+            batch_shape.and_then(|batch_shape| batch_shape.affine.as_deref())
         }
         _ => None,
     };

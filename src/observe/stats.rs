@@ -36,9 +36,9 @@ pub struct Stats {
     pub samples: u64,
     /// Bytes read of samples.
     pub bytes_in: u64,
-    /// Bytes of batches.
+    /// Bytes of all tensors of batches: data, lengths, offsets, masks and batch indices.
     pub bytes_out: u64,
-    /// Bytes of the data of batches; `bytes_out` also counts masks, batch indices and lengths, but not offsets.
+    /// Bytes of the data of batches.
     pub data_bytes: u64,
     /// Bytes of data that are padding.
     pub padding_bytes: u64,

@@ -1,11 +1,12 @@
 //! Counts the bytes and samples that a plan moves: for [`crate::Explain`] before a run, and for [`crate::Stats`] after it.
 
-use crate::plan::batch_shape::{BatchShape, Placement};
-use crate::plan::output::{saturating_sum, OutputPlan, Role};
+use crate::plan::batch_shape::{BatchShape, Padded, Placement};
+use crate::plan::output::saturating_sum;
 use crate::plan::path::Path;
 use crate::plan::plan::Plan;
+use crate::plan::role::Role;
 use crate::plan::route::Upload;
-use crate::tensor::{bytes_of, DType};
+use crate::tensor::bytes_of;
 
 impl<'s> Plan<'s> {
     /// How the data of each leaf moves.
@@ -35,31 +36,45 @@ impl<'s> Plan<'s> {
 
     /// Bytes of the data.
     pub(crate) fn data_bytes(&self) -> u64 {
-        let data = self.outputs().iter().filter(|output| output.role == Role::Data);
-        saturating_sum(data.map(OutputPlan::bytes))
+        saturating_sum(self.batch_shapes().iter().map(BatchShape::data_bytes))
     }
 
     /// Bytes of the data that hold padding.
     pub(crate) fn padding_bytes(&self) -> u64 {
-        let data = self.outputs().iter().filter(|output| output.role == Role::Data);
-        // How long the samples are that a device chooses is not known here.
-        let shape = |output: &OutputPlan<'_>| &self.batch_shapes()[output.leaf];
-        data.filter(|output| !shape(output).is_selected)
-            .filter(|output| matches!(shape(output).placement, Placement::Padded(_)))
-            .map(|output| {
-                let real: u64 =
-                    (0..output.num_samples()).map(|sample| output.class_of(sample).num_real).sum();
-                output.bytes() - real * output.dtype.size() as u64
-            })
-            .sum()
+        let real = |shape: &BatchShape| shape.num_real() * shape.dtype.size() as u64;
+        saturating_sum(self.batch_shapes().iter().map(|shape| shape.data_bytes() - real(shape)))
     }
 
-    /// Bytes of everything the plan makes, lengths included, offsets not.
+    /// Bytes of everything the plan makes.
     pub(crate) fn output_bytes(&self) -> u64 {
-        let outputs = saturating_sum(self.outputs().iter().map(OutputPlan::bytes));
-        let lengths = |batch_shape: &BatchShape| {
-            batch_shape.lengths.as_ref().map_or(0, |(_, shape)| bytes_of(DType::I64, shape))
+        saturating_sum(self.batch_shapes().iter().map(|batch_shape| batch_shape.bytes))
+    }
+}
+
+impl BatchShape {
+    /// Bytes of the data.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        bytes_of(self.dtype, &self.shape)
+    }
+
+    /// Elements of the data that are no padding, as far as the host knows them.
+    pub(crate) fn num_real(&self) -> u64 {
+        let all = || self.data_bytes() / self.dtype.size() as u64;
+        let Placement::Padded(Padded { size, dims, lengths, .. }) = &self.placement else {
+            return all();
         };
-        outputs.saturating_add(saturating_sum(self.batch_shapes().iter().map(lengths)))
+        if self.is_selected || dims.is_empty() {
+            return all();
+        }
+        // In a batch that has elements there are fewer than its bytes.
+        if self.data_bytes() == 0 {
+            return 0;
+        }
+        let rows = match dims.len() {
+            1 => lengths.iter().sum::<i64>(),
+            count => lengths.chunks_exact(count).map(|row| row.iter().product::<i64>()).sum(),
+        };
+        let whole = (0..size.len()).filter(|&dim| !dims.contains(dim)).map(|dim| size[dim]);
+        (rows * whole.product::<i64>()) as u64
     }
 }

@@ -1,7 +1,7 @@
 //! [`Arena`]: where each tensor of a plan is if all of them share one allocation.
 
-use crate::plan::batch_shape::{BatchShape, Placement};
-use crate::plan::output::{OutputPlan, Role};
+use crate::plan::batch_shape::BatchShape;
+use crate::plan::role::Role;
 use crate::plan::target::AsTarget;
 use crate::tensor::{bytes_of, DType, Device, Dims, Error, Layout, Mismatch, Result, Tensor};
 
@@ -44,39 +44,26 @@ impl ArenaSlot {
 impl Arena {
     /// # Errors
     /// [`Error::TooLarge`].
-    pub fn new(batch_shapes: &[BatchShape], outputs: &[OutputPlan<'_>]) -> Result<Arena> {
+    pub fn new(batch_shapes: &[BatchShape]) -> Result<Arena> {
         let device = batch_shapes.first().map_or(Device::Cpu, |batch_shape| batch_shape.device);
         let align = if device == Device::Cpu { HOST_ALIGN } else { DEVICE_ALIGN };
-        let (mut slots, mut end, mut tensor_bytes) = (Vec::new(), 0u64, 0u64);
-        let mut add = |leaf, role, output, dtype, shape: &[i64]| -> Result<()> {
-            let bytes = bytes_of(dtype, shape);
-            slots.push(ArenaSlot {
-                leaf,
-                role,
-                output,
-                dtype,
-                shape: shape.into(),
-                byte_offset: end,
-            });
-            tensor_bytes = tensor_bytes.saturating_add(bytes);
-            let next = end.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(align));
-            end = next.filter(|&end| i64::try_from(end).is_ok()).ok_or_else(|| {
-                Error::TooLarge("the tensors of one arena are beyond 64 bits together".to_owned())
-            })?;
-            Ok(())
-        };
-        for (index, output) in outputs.iter().enumerate() {
-            add(output.leaf, output.role, Some(index), output.dtype, output.layout.shape())?;
-            let batch_shape = &batch_shapes[output.leaf];
-            if let (Role::Data, Some((_, shape))) = (output.role, &batch_shape.lengths) {
-                add(output.leaf, Role::Lengths, None, DType::I64, shape)?;
-            }
-            if let (Role::Data, Placement::Joined { offsets, .. }) =
-                (output.role, &batch_shape.placement)
-            {
-                let dtype = if batch_shape.offsets_i32 { DType::I32 } else { DType::I64 };
-                add(output.leaf, Role::Offsets, None, dtype, &[offsets.as_slice().len() as i64])?;
-            }
+        let (mut slots, mut end, mut tensor_bytes, mut outputs) = (Vec::new(), 0u64, 0u64, 0..);
+        for (leaf, batch_shape) in batch_shapes.iter().enumerate() {
+            let mut add = |role, dtype, shape: &[i64]| -> Result<()> {
+                let is_known = matches!(role, Role::Lengths | Role::Offsets);
+                let output = if is_known { None } else { outputs.next() };
+                let (bytes, shape) = (bytes_of(dtype, shape), shape.into());
+                slots.push(ArenaSlot { leaf, role, output, dtype, shape, byte_offset: end });
+                tensor_bytes = tensor_bytes.saturating_add(bytes);
+                let next = end.checked_add(bytes).and_then(|e| e.checked_next_multiple_of(align));
+                end = next.filter(|&end| i64::try_from(end).is_ok()).ok_or_else(|| {
+                    let text = "the tensors of one arena are beyond 64 bits together";
+                    Error::TooLarge(text.to_owned())
+                })?;
+                Ok(())
+            };
+            add(Role::Data, batch_shape.dtype, &batch_shape.shape)?;
+            batch_shape.others(add)?;
         }
         let layout = Layout::compact(DType::U8, &[end as i64])?;
         Ok(Arena { device, slots, tensor_bytes, layout })

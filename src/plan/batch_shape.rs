@@ -1,5 +1,6 @@
 //! Stage 2. The batch a [`Collate`] makes of given samples: every shape, and every error of input.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -9,8 +10,11 @@ use crate::plan::checks::{
     check_arithmetic, check_devices, check_float, check_room, no_dims, resolve_channel_dim,
     resolve_dtype, resolve_permute, shape_mismatch, UsedMetas,
 };
-use crate::samples::{SampleList, TensorMeta};
-use crate::tensor::{DType, Device, Dims, Error, Facet, Hint, Layout, Mismatch, Offsets, Result};
+use crate::plan::role::Role;
+use crate::samples::{SampleList, SampleRows};
+use crate::tensor::{
+    checked_bytes, few, DType, Device, DimSet, Dims, Error, Facet, Hint, Mismatch, Offsets, Result,
+};
 
 /// The batch to be made: shapes, dtypes and the place of each sample. Nothing of it is memory yet.
 #[derive(Clone, Debug)]
@@ -27,21 +31,21 @@ pub struct BatchShape {
     pub device: Device,
     /// How samples are in the data.
     pub placement: Placement,
-    /// The real extents, row-major, and their shape: `[N]`, or `[N, k]` if `k != 1` dims are padded. `None` for a stack.
-    pub lengths: Option<(Vec<i64>, Dims)>,
     /// The largest length, for a ragged batch.
     pub max_length: Option<i64>,
     pub(crate) offsets_i32: bool,
     pub(crate) batch_index: bool,
     pub(crate) mask: Option<MaskBits>,
     pub(crate) value: [u8; 16],
-    pub(crate) affine: Option<Affine>,
+    pub(crate) affine: Option<Box<Affine>>,
     /// An increment for each sample, added to its elements.
     pub(crate) increments: Option<Arc<[i64]>>,
     /// The sample dim that the channels of `affine` are along.
     pub(crate) channel_dim: Option<usize>,
     /// A device chooses the samples; `lengths` then has those of one sample for each `TensorMeta`.
     pub(crate) is_selected: bool,
+    /// Of all tensors.
+    pub(crate) bytes: u64,
     /// Result dim `k` of a sample is sample dim `permute[k]`.
     pub(crate) permute: SmallVec<[usize; 4]>,
 }
@@ -69,14 +73,41 @@ pub struct Padded {
     pub(crate) size: Dims,
     /// The side of every sample dim.
     pub(crate) sides: SmallVec<[Side; 4]>,
-    /// The padded sample dims, ascending.
-    pub(crate) dims: SmallVec<[usize; 4]>,
+    /// The padded sample dims.
+    pub(crate) dims: DimSet,
+    /// The real extents of these, row-major.
+    pub(crate) lengths: Arc<[i64]>,
 }
 
 impl BatchShape {
     /// Whether the batch will be on a device.
     pub(crate) fn is_on_device(&self) -> bool {
         matches!(self.device, Device::Cuda(_))
+    }
+
+    /// The real extents, row-major, of [`BatchShape::lengths_shape`]. `None` for a stack.
+    pub fn lengths(&self) -> Option<Cow<'_, [i64]>> {
+        match &self.placement {
+            Placement::Rows => None,
+            Placement::Padded(padded) => Some(Cow::Borrowed(&padded.lengths)),
+            Placement::Joined { offsets, .. } => Some(offsets.lengths().collect()),
+        }
+    }
+
+    /// Whether there are lengths.
+    pub(crate) fn has_lengths(&self) -> bool {
+        !matches!(self.placement, Placement::Rows)
+    }
+
+    /// The shape of the lengths: `[N]`, or `[N, k]` if `k != 1` dims are padded.
+    pub fn lengths_shape(&self) -> Dims {
+        let mut shape: Dims = smallvec::smallvec![self.num_samples as i64];
+        if let Placement::Padded(Padded { dims, .. }) = &self.placement {
+            if dims.len() != 1 {
+                shape.push(dims.len() as i64);
+            }
+        }
+        shape
     }
 
     /// Checks all samples against the options.
@@ -90,27 +121,35 @@ impl BatchShape {
         if let Some(selection) = samples.selection() {
             return BatchShape::of_selection(selection, collate);
         }
+        samples.check_rows(0)?;
+        BatchShape::of(&UsedMetas::new(samples), collate)
+    }
+
+    /// As [`BatchShape::new`], of rows that no list is made of.
+    pub(crate) fn of_rows(rows: &SampleRows<'_>, collate: &Collate) -> Result<BatchShape> {
+        let (meta, length) = (rows.meta(), rows.at(0).1);
+        BatchShape::of(&UsedMetas::of_rows(meta, rows.len(), rows.lengths(), length), collate)
+    }
+
+    fn of(used: &UsedMetas<'_>, collate: &Collate) -> Result<BatchShape> {
         if let Some(option) = collate.misplaced {
             return Err(Error::Argument(format!("{option} is an option of a ragged batch")));
         }
-        samples.check_rows(0)?;
-        check_room(samples)?;
-        let (source, device) = check_devices(samples, collate)?;
-        let used = UsedMetas::new(samples);
-        let ndim = samples.meta(0).layout.ndim();
+        let ndim = used.shape().len();
+        check_room(used.len(), ndim)?;
+        let (source, device) = check_devices(used, collate)?;
         used.check(
-            |meta| meta.layout.ndim() == ndim,
-            |index| shape_mismatch(samples, index),
+            |_, shape| shape.len() == ndim,
+            |index| shape_mismatch(used, index),
             Hint::Text("samples of one batch have equal rank"),
         )?;
         let mut batch_shape = BatchShape {
             shape: Dims::new(),
-            dtype: resolve_dtype(samples, &used, collate)?,
-            num_samples: samples.len(),
+            dtype: resolve_dtype(used, collate)?,
+            num_samples: used.len(),
             source,
             device,
             placement: Placement::Rows,
-            lengths: None,
             max_length: None,
             offsets_i32: false,
             batch_index: false,
@@ -120,27 +159,26 @@ impl BatchShape {
             increments: None,
             channel_dim: None,
             is_selected: false,
+            bytes: 0,
             permute: resolve_permute(collate, ndim)?,
         };
-        batch_shape.transform(samples, &used, collate)?;
+        batch_shape.transform(used, collate)?;
         batch_shape.raise(collate)?;
-        batch_shape.place(samples, &used, &collate.form)?;
-        batch_shape.check_sizes()?;
+        batch_shape.place(used, &collate.form)?;
+        batch_shape.bytes = batch_shape.checked_bytes()?;
         Ok(batch_shape)
     }
 
     /// The arithmetic on elements, and the channels that it differs by.
-    fn transform(
-        &mut self,
-        samples: &SampleList<'_>,
-        used: &UsedMetas<'_>,
-        collate: &Collate,
-    ) -> Result<()> {
-        self.affine = collate.transform.affine()?;
-        check_arithmetic(samples, used, self.dtype, self.affine.is_some())?;
-        let channels = self.affine.as_ref().map_or(1, Affine::channels);
+    fn transform(&mut self, used: &UsedMetas<'_>, collate: &Collate) -> Result<()> {
+        self.affine = match collate.transform.computes() {
+            true => collate.transform.affine()?.map(Box::new),
+            false => None,
+        };
+        check_arithmetic(used, self.dtype, self.affine.is_some())?;
+        let channels = self.affine.as_deref().map_or(1, Affine::channels);
         if channels > 1 {
-            self.channel_dim = Some(resolve_channel_dim(samples, used, collate, channels)?);
+            self.channel_dim = Some(resolve_channel_dim(used, collate, channels)?);
         }
         match collate.dtype.is_none() && collate.transform.computes() {
             true => check_float(self.dtype),
@@ -172,26 +210,25 @@ impl BatchShape {
         Ok(())
     }
 
-    /// One check for every product of extents made from here on.
-    fn check_sizes(&self) -> Result<()> {
-        Layout::compact(self.dtype, &self.shape)?;
-        self.mask_layout()?;
-        if let (true, Placement::Joined { offsets, .. }) = (self.batch_index, &self.placement) {
-            Layout::compact(DType::I64, &[offsets.total()])?;
-        }
-        Ok(())
+    /// One check for every product of extents that is made later, and the bytes of all tensors.
+    pub(super) fn checked_bytes(&self) -> Result<u64> {
+        let mut bytes = checked_bytes(self.dtype, &self.shape)?;
+        self.others(|_, dtype, shape| {
+            bytes = bytes.saturating_add(checked_bytes(dtype, shape)?);
+            Ok(())
+        })?;
+        Ok(bytes)
     }
 
     /// Where samples are in the batch, and how large that makes it.
-    fn place(&mut self, samples: &SampleList<'_>, used: &UsedMetas<'_>, form: &Form) -> Result<()> {
-        // Not the list's: a list that was taken from may have samples of another rank.
-        let ndim = samples.meta(0).layout.ndim();
+    fn place(&mut self, used: &UsedMetas<'_>, form: &Form) -> Result<()> {
+        let ndim = used.shape().len();
         if ndim == 0 && matches!(form, Form::Concat { .. } | Form::Ragged { .. }) {
-            return Err(no_dims(samples.meta(0)));
+            return Err(no_dims(used.shape()));
         }
         match form {
-            Form::Stack => self.stack(samples, used),
-            Form::Concat { dim } => self.join(samples, used, resolve_dim("dim", *dim, ndim)?),
+            Form::Stack => self.stack(used),
+            Form::Concat { dim } => self.join(used, resolve_dim("dim", *dim, ndim)?),
             Form::Ragged { offsets_i32, batch_index } => {
                 if self.permute[0] != 0 {
                     return Err(Error::Argument(
@@ -199,115 +236,128 @@ impl BatchShape {
                             .into(),
                     ));
                 }
-                self.join(samples, used, 0)?;
+                self.join(used, 0)?;
                 (self.offsets_i32, self.batch_index) = (*offsets_i32, *batch_index);
-                self.max_length =
-                    self.lengths.as_ref().and_then(|(all, _)| all.iter().max().copied());
+                let mut longest = 0;
+                used.all(|_, shape| {
+                    longest = shape[0].max(longest);
+                    true
+                });
+                self.max_length = Some(longest);
                 if let (true, Placement::Joined { offsets, .. }) = (*offsets_i32, &self.placement) {
                     offsets.to_i32()?;
                 }
                 Ok(())
             }
-            Form::Pad(pad) => self.pad(samples, used, pad),
+            Form::Pad(pad) => self.pad(used, pad),
         }
     }
 
-    fn stack(&mut self, samples: &SampleList<'_>, used: &UsedMetas<'_>) -> Result<()> {
-        let shape = samples.meta(0).layout.shape();
-        used.check(
-            |meta| meta.layout.shape() == shape,
-            |index| shape_mismatch(samples, index),
-            Hint::Pad,
-        )?;
-        self.shape.push(samples.len() as i64);
-        self.shape.extend(self.permute.iter().map(|&dim| shape[dim]));
+    fn stack(&mut self, used: &UsedMetas<'_>) -> Result<()> {
+        let shape = used.shape();
+        used.check(|_, own| own == shape, |index| shape_mismatch(used, index), Hint::Pad)?;
+        self.shape.push(used.len() as i64);
+        self.permute.iter().for_each(|&dim| self.shape.push(shape[dim]));
         Ok(())
     }
 
-    fn join(&mut self, samples: &SampleList<'_>, used: &UsedMetas<'_>, dim: usize) -> Result<()> {
-        let shape = samples.meta(0).layout.shape();
-        let equal_but_for_dim = |meta: &TensorMeta| {
-            let other = meta.layout.shape();
-            shape[..dim] == other[..dim] && shape[dim + 1..] == other[dim + 1..]
-        };
+    fn join(&mut self, used: &UsedMetas<'_>, dim: usize) -> Result<()> {
+        let shape = used.shape();
+        let equal_but_for_dim =
+            |_, other: &[i64]| shape[..dim] == other[..dim] && shape[dim + 1..] == other[dim + 1..];
         let hint = Hint::Text("only the joined dim may differ");
-        used.check(equal_but_for_dim, |index| shape_mismatch(samples, index), hint)?;
-        let lengths: Vec<i64> = used.per_sample(|meta| meta.layout.shape()[dim]);
-        let offsets = Offsets::from_lengths(lengths.iter().copied())?;
+        used.check(equal_but_for_dim, |index| shape_mismatch(used, index), hint)?;
+        let offsets = Offsets::of_lengths(&used.extents(dim, i64::MAX))?;
         let joined = |d: usize| if d == dim { offsets.total() } else { shape[d] };
-        self.shape.extend(self.permute.iter().map(|&d| joined(d)));
+        self.permute.iter().for_each(|&d| self.shape.push(joined(d)));
         let result_dim = self.permute.iter().position(|&d| d == dim).unwrap_or(dim);
         self.placement = Placement::Joined { dim: result_dim, offsets };
-        self.lengths = Some((lengths, smallvec::smallvec![samples.len() as i64]));
         Ok(())
     }
 
-    fn pad(&mut self, samples: &SampleList<'_>, used: &UsedMetas<'_>, pad: &Pad) -> Result<()> {
-        let first = samples.meta(0).layout.shape();
+    fn pad(&mut self, used: &UsedMetas<'_>, pad: &Pad) -> Result<()> {
+        let first = used.shape();
         let ndim = first.len();
         pad.check(ndim)?;
         self.value = pad.value.bits(self.dtype)?;
 
-        let mut longest: Dims = first.into();
-        let mut differs: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
-        for meta in used.metas() {
-            for (d, &extent) in meta.layout.shape().iter().enumerate() {
-                differs[d] |= extent != first[d];
+        let (mut longest, mut differing) = (Dims::from_slice(first), DimSet::default());
+        used.all(|_, shape| {
+            for (d, &extent) in shape.iter().enumerate() {
+                if extent != first[d] {
+                    differing.insert(d);
+                }
                 longest[d] = longest[d].max(extent);
             }
-        }
-        let padded = padded_dims(pad, &differs)?;
-        if let Some(unnamed) = (0..ndim).find(|&d| differs[d] && !padded[d]) {
-            let fits = |meta: &TensorMeta| {
-                (0..ndim).all(|d| padded[d] || meta.layout.shape()[d] == first[d])
-            };
+            true
+        });
+        let dims = padded_dims(pad, ndim, differing)?;
+        if let Some(unnamed) = differing.iter().find(|&d| !dims.contains(d)) {
+            let fits =
+                |_, shape: &[i64]| (0..ndim).all(|d| dims.contains(d) || shape[d] == first[d]);
             let hint = Hint::PadDim(unnamed);
-            used.check(fits, |index| shape_mismatch(samples, index), hint)?;
+            used.check(fits, |index| shape_mismatch(used, index), hint)?;
         }
-        let mut size = longest.clone();
-        for d in (0..ndim).filter(|&d| padded[d]) {
-            size[d] = padded_extent(pad, d, ndim, longest[d])?;
+        let mut size = longest;
+        for d in dims.iter() {
+            size[d] = padded_extent(pad, d, ndim, size[d])?;
         }
         if !pad.truncate {
-            let fits = |meta: &TensorMeta| {
-                meta.layout.shape().iter().zip(&size).all(|(have, room)| have <= room)
-            };
+            let fits = |_, shape: &[i64]| shape.iter().zip(&size).all(|(have, room)| have <= room);
             let expected = || Facet::Text(format!("at most {}", Facet::from(&size[..])));
-            let got = |index: usize| Facet::from(samples.meta(index).layout.shape());
+            let got = |index: usize| Facet::from(&used.shape_of(index)[..]);
             used.check_as(fits, expected, got, Hint::Truncate, Error::Shape)?;
         }
-        let dims: SmallVec<[usize; 4]> = (0..ndim).filter(|&d| padded[d]).collect();
-        let real = |meta: &TensorMeta, d: usize| meta.layout.shape()[d].min(size[d]);
-        self.lengths = Some(if let [only] = dims[..] {
-            (used.per_sample(|meta| real(meta, only)), smallvec::smallvec![samples.len() as i64])
+        let of_dim = |d| used.extents(d, size[d]);
+        let lengths = if dims.len() == 1 {
+            dims.iter().map(of_dim).next().unwrap_or_default().into()
         } else {
-            let mut lengths = Vec::with_capacity(samples.len() * dims.len());
-            used.for_each(|meta| lengths.extend(dims.iter().map(|&d| real(meta, d))));
-            (lengths, smallvec::smallvec![samples.len() as i64, dims.len() as i64])
-        });
+            let each: SmallVec<[Cow<'_, [i64]>; 4]> = dims.iter().map(of_dim).collect();
+            (0..used.len()).flat_map(|index| each.iter().map(move |all| all[index])).collect()
+        };
         self.mask = pad.mask_bits()?;
-        self.shape.push(samples.len() as i64);
-        self.shape.extend(self.permute.iter().map(|&d| size[d]));
-        let sides = (0..ndim).map(|d| *pad.side.at(d)).collect();
-        self.placement = Placement::Padded(Padded { size, sides, dims });
+        self.shape.push(used.len() as i64);
+        self.permute.iter().for_each(|&d| self.shape.push(size[d]));
+        let sides = few((0..ndim).map(|d| *pad.side.at(d)));
+        self.placement = Placement::Padded(Padded { size, sides, dims, lengths });
         Ok(())
     }
 
-    /// The mask and its layout: the samples, then the padded dims in the result's order.
-    pub(crate) fn mask_layout(&self) -> Result<Option<(MaskBits, Layout)>> {
-        let (Some(mask), Placement::Padded(padded)) = (self.mask, &self.placement) else {
-            return Ok(None);
-        };
-        let kept = self.permute.iter().filter(|&d| padded.dims.contains(d));
-        let shape = kept.map(|&d| padded.size[d]);
-        let shape: Dims = std::iter::once(self.num_samples as i64).chain(shape).collect();
-        Ok(Some((mask, Layout::compact(mask.dtype, &shape)?)))
+    /// Tensors beside the data.
+    pub(crate) const MAX_OTHERS: u64 = 3;
+
+    /// Calls `each` with the tensors beside the data: role, dtype and shape.
+    pub(crate) fn others(
+        &self,
+        mut each: impl FnMut(Role, DType, &[i64]) -> Result<()>,
+    ) -> Result<()> {
+        if self.has_lengths() {
+            each(Role::Lengths, DType::I64, &self.lengths_shape())?;
+        }
+        match (&self.placement, &self.mask) {
+            (Placement::Joined { offsets, .. }, _) => {
+                let dtype = if self.offsets_i32 { DType::I32 } else { DType::I64 };
+                each(Role::Offsets, dtype, &[offsets.as_slice().len() as i64])?;
+                if self.batch_index {
+                    each(Role::BatchIndex, DType::I64, &[offsets.total()])?;
+                }
+            }
+            (Placement::Padded(padded), Some(mask)) => {
+                // The samples, then the padded dims in the result's order.
+                let mut shape: Dims = smallvec::smallvec![self.num_samples as i64];
+                let kept = self.permute.iter().filter(|&&d| padded.dims.contains(d));
+                kept.for_each(|&d| shape.push(padded.size[d]));
+                each(Role::Mask, mask.dtype, &shape)?;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 }
 
 /// The extent in the batch of a padded dim of `ndim`, of which the samples' largest is `longest`. One size or multiple for all is
 /// for the dims in [`Pad::dims`], not for those that the other option names.
-pub(crate) fn padded_extent(pad: &Pad, dim: usize, ndim: usize, longest: i64) -> Result<i64> {
+fn padded_extent(pad: &Pad, dim: usize, ndim: usize, longest: i64) -> Result<i64> {
     let is_meant =
         |named: &i64| resolve_dim("dims", *named, ndim).is_ok_and(|resolved| resolved == dim);
     let is_in_dims = ndim == 1 || pad.dims.iter().flatten().any(is_meant);
@@ -330,16 +380,15 @@ pub(crate) fn padded_extent(pad: &Pad, dim: usize, ndim: usize, longest: i64) ->
 /// The sample dims to pad: those that `dims`, an entry of `size` or a `multiple_of` above 1 name, so that
 /// the same options pad the same dims in every batch. If nothing names one, all that differ; of samples
 /// of one dim always that one.
-pub(crate) fn padded_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool; 4]>> {
-    let ndim = differs.len();
+fn padded_dims(pad: &Pad, ndim: usize, differing: DimSet) -> Result<DimSet> {
     if pad.dims.is_none() && pad.size == PerDim::All(None) && pad.multiple_of == PerDim::All(1) {
-        return Ok(if ndim == 1 { smallvec::smallvec![true] } else { differs.into() });
+        return Ok(if ndim == 1 { DimSet::all(1) } else { differing });
     }
     let refuse = |text| Err(Error::Argument(text));
-    let mut named: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
+    let mut named = DimSet::default();
     for &dim in pad.dims.iter().flatten() {
         let dim = resolve_dim("dims", dim, ndim)?;
-        if std::mem::replace(&mut named[dim], true) {
+        if !named.insert(dim) {
             return refuse(format!("dims names dim {dim} twice"));
         }
     }
@@ -348,7 +397,7 @@ pub(crate) fn padded_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool;
         match size {
             Some(size @ ..0) => return refuse(format!("size={size} is negative")),
             Some(size) if pad.size.is_one() => singles.push(format!("size={size}")),
-            Some(_) => named[d] = true,
+            Some(_) => _ = named.insert(d),
             None => {}
         }
     }
@@ -357,11 +406,11 @@ pub(crate) fn padded_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool;
             ..1 => return refuse(format!("multiple_of must be at least 1, got {multiple}")),
             1 => {}
             _ if pad.multiple_of.is_one() => singles.push(format!("multiple_of={multiple}")),
-            _ => named[d] = true,
+            _ => _ = named.insert(d),
         }
     }
     match (singles.first(), &pad.dims) {
-        _ if ndim == 1 => Ok(smallvec::smallvec![true]),
+        _ if ndim == 1 => Ok(DimSet::all(1)),
         (Some(one), _) if ndim == 0 => refuse(format!("{one} for samples without dims")),
         (Some(one), None) => refuse(format!(
             "{one} for samples of {ndim} dims: name those to pad in dims, or give one entry for each"
@@ -369,7 +418,7 @@ pub(crate) fn padded_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool;
         (Some(one), Some(dims)) if dims.is_empty() => {
             refuse(format!("{one} is for the dims that dims names, which is empty"))
         }
-        (_, None) if !named.contains(&true) => Ok(differs.into()),
+        (_, None) if named.is_empty() => Ok(differing),
         _ => Ok(named),
     }
 }

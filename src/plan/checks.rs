@@ -7,26 +7,26 @@ use smallvec::SmallVec;
 use crate::collate::{resolve_dim, Collate};
 use crate::plan::policy::POLICY;
 use crate::samples::{SampleList, TensorMeta};
-use crate::tensor::{DType, Device, Error, Facet, Hint, Mismatch, Result};
+use crate::tensor::{few, DType, Device, DimSet, Dims, Error, Facet, Hint, Mismatch, Result};
 
-pub(super) fn no_dims(first: &TensorMeta) -> Error {
-    let mismatch = Mismatch::new(Some(0), "at least one dim", first.layout.shape());
+pub(super) fn no_dims(first: &[i64]) -> Error {
+    let mismatch = Mismatch::new(Some(0), "at least one dim", first);
     Error::Shape(Box::new(mismatch.with_hint(Hint::Stack)))
 }
 
 pub(super) fn shape_mismatch(
-    samples: &SampleList<'_>,
+    used: &UsedMetas<'_>,
     index: usize,
 ) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
-    let shape = |i: usize| Facet::from(samples.meta(i).layout.shape());
+    let shape = |i: usize| Facet::from(&used.shape_of(i)[..]);
     (shape(0), shape(index), Error::Shape)
 }
 
 fn dtype_mismatch(
-    samples: &SampleList<'_>,
+    used: &UsedMetas<'_>,
     index: usize,
 ) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
-    (samples.meta(0).dtype.into(), samples.meta(index).dtype.into(), Error::DType)
+    (used.meta(0).dtype.into(), used.meta(index).dtype.into(), Error::DType)
 }
 
 /// The tables of a long list are megabytes, and an allocation that fails ends the process. So there
@@ -35,11 +35,11 @@ fn dtype_mismatch(
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
-pub(super) fn check_room(samples: &SampleList<'_>) -> Result<()> {
-    if samples.len() < POLICY.many_samples {
+pub(super) fn check_room(samples: usize, ndim: usize) -> Result<()> {
+    if samples < POLICY.many_samples {
         return Ok(());
     }
-    let bytes = samples.len().saturating_mul(64 + 24 * samples.ndim());
+    let bytes = samples.saturating_mul(64 + 24 * ndim);
     let mut room = Vec::<u8>::new();
     room.try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes: bytes as u64 })?;
     // Or it would not be asked for at all.
@@ -48,25 +48,20 @@ pub(super) fn check_room(samples: &SampleList<'_>) -> Result<()> {
 }
 
 /// Where the samples are and where the batch will be.
-pub(super) fn check_devices(
-    samples: &SampleList<'_>,
-    collate: &Collate,
-) -> Result<(Device, Device)> {
-    let first = samples.meta(0).device;
+pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(Device, Device)> {
+    let first = used.meta(0).device;
     let mut source = first;
     let mut found = None;
-    if samples.metas().len() > 1 {
-        for index in 1..samples.len() {
-            match (source, samples.meta(index).device) {
-                (known, own) if known == own => {}
-                // Both are host memory.
-                (Device::Cpu | Device::Pinned, Device::Cpu | Device::Pinned) => {
-                    source = Device::Cpu;
-                }
-                (_, own) => {
-                    let expected = || first.to_string().into();
-                    Mismatch::note(&mut found, index, expected, own.to_string().into());
-                }
+    for index in used.several() {
+        match (source, used.meta(index).device) {
+            (known, own) if known == own => {}
+            // Both are host memory.
+            (Device::Cpu | Device::Pinned, Device::Cpu | Device::Pinned) => {
+                source = Device::Cpu;
+            }
+            (_, own) => {
+                let expected = || first.to_string().into();
+                Mismatch::note(&mut found, index, expected, own.to_string().into());
             }
         }
     }
@@ -99,17 +94,12 @@ pub(super) fn check_float(dtype: DType) -> Result<()> {
 }
 
 /// Complex and float8 samples are moved as they are: no cast, no arithmetic.
-pub(super) fn check_arithmetic(
-    samples: &SampleList<'_>,
-    used: &UsedMetas<'_>,
-    dtype: DType,
-    computes: bool,
-) -> Result<()> {
-    let fits = |meta: &TensorMeta| {
-        meta.dtype == dtype && !computes || meta.dtype.is_arithmetic() && dtype.is_arithmetic()
+pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: bool) -> Result<()> {
+    let fits = |own: DType, _: &[i64]| {
+        own == dtype && !computes || own.is_arithmetic() && dtype.is_arithmetic()
     };
     let expected = || "bool, an integer, float16, bfloat16, float32 or float64".into();
-    let got = |index: usize| match samples.meta(index).dtype {
+    let got = |index: usize| match used.meta(index).dtype {
         own if own.is_arithmetic() => Facet::Text(format!("a cast to {dtype}")),
         own => own.into(),
     };
@@ -118,15 +108,15 @@ pub(super) fn check_arithmetic(
 }
 
 pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec<[usize; 4]>> {
-    let Some(order) = &collate.transform.permute else { return Ok((0..ndim).collect()) };
-    let mut seen: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
+    let Some(order) = &collate.transform.permute else { return Ok(few(0..ndim)) };
+    let mut seen = DimSet::default();
     let mut permute = SmallVec::new();
     for &dim in order {
         let dim = resolve_dim("permute", dim, ndim)?;
         permute.push(dim);
-        seen[dim] = true;
+        seen.insert(dim);
     }
-    if permute.len() != ndim || seen.contains(&false) {
+    if permute.len() != ndim || seen != DimSet::all(ndim) {
         return Err(Error::Argument(format!("permute={order:?} is not an order of {ndim} dims")));
     }
     Ok(permute)
@@ -134,12 +124,11 @@ pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec
 
 /// The dim of the channels, the extent of which every sample must have.
 pub(super) fn resolve_channel_dim(
-    samples: &SampleList<'_>,
     used: &UsedMetas<'_>,
     collate: &Collate,
     channels: usize,
 ) -> Result<usize> {
-    let shape = samples.meta(0).layout.shape();
+    let shape = used.shape();
     let channels = channels as i64;
     let dim = match collate.transform.channel_dim {
         Some(dim) => resolve_dim("channel_dim", dim, shape.len())?,
@@ -157,76 +146,152 @@ pub(super) fn resolve_channel_dim(
         }
     };
     let expected = || Facet::Text(format!("{channels} channels along dim {dim}"));
-    let got = |index: usize| Facet::from(samples.meta(index).layout.shape());
-    let fits = |meta: &TensorMeta| meta.layout.shape()[dim] == channels;
+    let got = |index: usize| Facet::from(&used.shape_of(index)[..]);
+    let fits = |_, shape: &[i64]| shape[dim] == channels;
     let hint = Hint::Text("mean and std have one entry for each channel");
     used.check_as(fits, expected, got, hint, Error::Shape)?;
     Ok(dim)
 }
 
 /// The dtype of the batch: the one asked for, or that of all samples.
-pub(super) fn resolve_dtype(
-    samples: &SampleList<'_>,
-    used: &UsedMetas<'_>,
-    collate: &Collate,
-) -> Result<DType> {
+pub(super) fn resolve_dtype(used: &UsedMetas<'_>, collate: &Collate) -> Result<DType> {
     if let Some(dtype) = collate.dtype {
         return Ok(dtype);
     }
-    let dtype = samples.meta(0).dtype;
-    let same = |meta: &TensorMeta| meta.dtype == dtype;
-    used.check(same, |index| dtype_mismatch(samples, index), Hint::Cast)?;
+    let dtype = used.meta(0).dtype;
+    let same = |own, _: &[i64]| own == dtype;
+    used.check(same, |index| dtype_mismatch(used, index), Hint::Cast)?;
     Ok(dtype)
 }
 
-/// Every `TensorMeta` that some sample has, so that a check looks at these rather than at all samples.
-pub(super) struct UsedMetas<'a> {
-    metas: &'a [TensorMeta],
-    ids: Option<&'a [u32]>,
-    used: Cow<'static, [u32]>,
+/// What the samples are like: every dtype and shape that some sample has, so that a check looks at these rather than at all
+/// samples. Of rows of several lengths these are the shortest and the longest alone: a check asks of an extent that it is a
+/// certain one or at most so large, which all are if both of these are.
+pub(crate) struct UsedMetas<'a> {
+    /// The first sample's, but for the extent of dim 0 of a row.
+    first: &'a TensorMeta,
+    /// The first sample's.
+    shape: Dims,
     num_samples: usize,
+    of_each: OfEach<'a>,
+}
+
+enum OfEach<'a> {
+    /// All are as the first.
+    Same,
+    /// The position of each, and those in use.
+    Ids { metas: &'a [TensorMeta], ids: &'a [u32], used: Vec<u32> },
+    /// The extent of dim 0 of each, and the shapes of the shortest and the longest.
+    Rows { lengths: &'a [i64], ends: [Dims; 2] },
 }
 
 impl<'a> UsedMetas<'a> {
     pub fn new(samples: &'a SampleList<'_>) -> UsedMetas<'a> {
-        let (metas, ids) = (samples.metas(), samples.meta_ids());
-        let used = match ids {
-            None => Cow::Borrowed(&[0][..]),
+        if let Some((first, lengths @ [length, ..])) = samples.as_rows() {
+            return UsedMetas::of_rows(first, samples.len(), lengths, *length);
+        }
+        let (metas, num_samples) = (samples.metas(), samples.len());
+        let (first, of_each) = match samples.meta_ids() {
+            None => (&metas[0], OfEach::Same),
             Some(ids) => {
                 let mut seen = vec![false; metas.len()];
-                ids.iter()
-                    .filter(|&&id| !std::mem::replace(&mut seen[id as usize], true))
-                    .copied()
-                    .collect()
+                let is_new = |id: &&u32| !std::mem::replace(&mut seen[**id as usize], true);
+                let used = ids.iter().filter(is_new).copied().collect();
+                (&metas[ids[0] as usize], OfEach::Ids { metas, ids, used })
             }
         };
-        UsedMetas { metas, ids, used, num_samples: samples.len() }
+        UsedMetas { first, shape: Dims::from_slice(first.layout.shape()), num_samples, of_each }
     }
 
-    pub fn metas(&self) -> impl Iterator<Item = &'a TensorMeta> + '_ {
-        self.used.iter().map(|&id| &self.metas[id as usize])
+    /// So many rows that are like this one but for the extent of dim 0: `lengths`, of which there are none if each has the
+    /// `length` of the first.
+    pub fn of_rows(
+        first: &'a TensorMeta,
+        num_samples: usize,
+        lengths: &'a [i64],
+        length: i64,
+    ) -> UsedMetas<'a> {
+        let of_row = |length| row_shape(first.layout.shape(), length);
+        let of_each = match lengths {
+            [] => OfEach::Same,
+            _ => {
+                let further =
+                    |[least, most]: [i64; 2], &length: &i64| [least.min(length), most.max(length)];
+                let [least, most] = lengths.iter().fold([length; 2], further);
+                OfEach::Rows { lengths, ends: [of_row(least), of_row(most)] }
+            }
+        };
+        UsedMetas { first, shape: of_row(length), num_samples, of_each }
     }
 
-    pub fn for_each(&self, mut f: impl FnMut(&TensorMeta)) {
-        match self.ids {
-            None => (0..self.num_samples).for_each(|_| f(&self.metas[0])),
-            Some(ids) => ids.iter().for_each(|&id| f(&self.metas[id as usize])),
+    /// The shape of the first sample.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    pub fn len(&self) -> usize {
+        self.num_samples
+    }
+
+    /// The metadata of one sample, but for the extent of dim 0 of a row.
+    pub fn meta(&self, index: usize) -> &TensorMeta {
+        match &self.of_each {
+            OfEach::Ids { metas, ids, .. } => &metas[ids[index] as usize],
+            _ => self.first,
         }
     }
 
-    pub fn per_sample(&self, f: impl Fn(&TensorMeta) -> i64) -> Vec<i64> {
-        let mut values = Vec::with_capacity(self.num_samples);
-        self.for_each(|meta| values.push(f(meta)));
-        values
+    /// The samples behind the first, if they may differ in more than the extent of dim 0.
+    fn several(&self) -> std::ops::Range<usize> {
+        match &self.of_each {
+            OfEach::Ids { ids, .. } => 1..ids.len(),
+            _ => 0..0,
+        }
+    }
+
+    /// The shape of one sample.
+    pub fn shape_of(&self, index: usize) -> Dims {
+        match &self.of_each {
+            OfEach::Same => self.shape.clone(),
+            OfEach::Ids { .. } => self.meta(index).layout.shape().into(),
+            OfEach::Rows { lengths, .. } => row_shape(&self.shape, lengths[index]),
+        }
+    }
+
+    /// Whether all that is in use fits: a dtype and a shape.
+    pub fn all(&self, mut fits: impl FnMut(DType, &[i64]) -> bool) -> bool {
+        match &self.of_each {
+            OfEach::Same => fits(self.first.dtype, &self.shape),
+            OfEach::Ids { metas, used, .. } => used.iter().all(|&id| {
+                let TensorMeta { dtype, layout, .. } = &metas[id as usize];
+                fits(*dtype, layout.shape())
+            }),
+            OfEach::Rows { ends, .. } => ends.iter().all(|shape| fits(self.first.dtype, shape)),
+        }
+    }
+
+    /// The extent of a dim of each sample, none counted for more than `most`.
+    pub fn extents(&self, dim: usize, most: i64) -> Cow<'a, [i64]> {
+        match &self.of_each {
+            OfEach::Rows { lengths, ends: [_, longest] } if dim == 0 => match longest[0] <= most {
+                true => Cow::Borrowed(lengths),
+                false => lengths.iter().map(|&length| length.min(most)).collect(),
+            },
+            OfEach::Ids { metas, ids, .. } => {
+                let of = |&id: &u32| metas[id as usize].layout.shape()[dim].min(most);
+                ids.iter().map(of).collect()
+            }
+            _ => Cow::Owned(vec![self.shape[dim].min(most); self.num_samples]),
+        }
     }
 
     pub fn check(
         &self,
-        fits: impl Fn(&TensorMeta) -> bool,
+        fits: impl Fn(DType, &[i64]) -> bool,
         mismatch: impl Fn(usize) -> (Facet, Facet, fn(Box<Mismatch>) -> Error),
         hint: Hint,
     ) -> Result<()> {
-        if self.metas().all(&fits) {
+        if self.all(&fits) {
             return Ok(());
         }
         let (expected, _, error) = mismatch(0);
@@ -236,26 +301,30 @@ impl<'a> UsedMetas<'a> {
     /// Lists the offenders if some `TensorMeta` does not fit.
     pub fn check_as(
         &self,
-        fits: impl Fn(&TensorMeta) -> bool,
+        fits: impl Fn(DType, &[i64]) -> bool,
         expected: impl Fn() -> Facet,
         got: impl Fn(usize) -> Facet,
         hint: Hint,
         error: fn(Box<Mismatch>) -> Error,
     ) -> Result<()> {
-        if self.metas().all(&fits) {
+        if self.all(&fits) {
             return Ok(());
         }
         let mut found = None;
-        let mut index = 0;
-        self.for_each(|meta| {
-            if !fits(meta) {
-                Mismatch::note(&mut found, index, &expected, got(index));
-            }
-            index += 1;
-        });
+        let is_wrong = |&index: &usize| !fits(self.meta(index).dtype, &self.shape_of(index));
+        for index in (0..self.num_samples).filter(is_wrong) {
+            Mismatch::note(&mut found, index, &expected, got(index));
+        }
         match found {
             Some(found) => Err(error(Box::new(found.with_hint(hint)))),
             None => Ok(()),
         }
     }
+}
+
+/// The shape of a row like this one, of so many places along dim 0.
+fn row_shape(like: &[i64], length: i64) -> Dims {
+    let mut shape = Dims::from_slice(like);
+    shape.iter_mut().take(1).for_each(|extent| *extent = length);
+    shape
 }

@@ -116,7 +116,7 @@ impl LoopNest {
         if meta.layout.ndim() != batch_shape.permute.len() {
             return LoopNest::new(DType::Bool, [Dim::whole(0, 0, 0)], Channel::None, 0, table);
         }
-        let kept = batch_shape.permute.iter().filter(|&d| padded.dims.contains(d));
+        let kept = batch_shape.permute.iter().filter(|&&d| padded.dims.contains(d));
         let dims: SmallVec<[Dim; 4]> = kept
             .zip(strides)
             .map(|(&d, &stride)| {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::collate::MaskBits;
 use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::loops::{Channel, Dim, LoopNest};
+use crate::plan::role::Role;
 use crate::samples::SampleList;
 use crate::tensor::Result;
 use crate::tensor::{bytes_of, checked_numel, DType, Dims, Layout, Offsets};
@@ -47,29 +48,6 @@ unsafe impl Send for OutputPlan<'_> {}
 // SAFETY: as above.
 #[allow(unsafe_code)]
 unsafe impl Sync for OutputPlan<'_> {}
-
-/// Which tensor of a batch an output is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    Data,
-    Mask,
-    BatchIndex,
-    /// Known before the plan runs, so that no output writes it; as `Offsets`.
-    Lengths,
-    Offsets,
-}
-
-impl Role {
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Data => "data",
-            Role::Mask => "mask",
-            Role::BatchIndex => "batch_index",
-            Role::Lengths => "lengths",
-            Role::Offsets => "offsets",
-        }
-    }
-}
 
 /// The operation on each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -385,7 +363,8 @@ pub(crate) fn mask_output<'s>(
 ) -> OutputPlan<'s> {
     let mut dims = Vec::new();
     let size = mask.dtype.size() as i64;
-    let strides: Dims = layout.strides()[1..].iter().map(|stride| stride * size).collect();
+    let strides: Dims =
+        layout.strides()[1..].iter().map(|stride| stride.wrapping_mul(size)).collect();
     let classes = samples
         .metas()
         .iter()
@@ -397,7 +376,7 @@ pub(crate) fn mask_output<'s>(
         role: Role::Mask,
         dtype: mask.dtype,
         out: None,
-        starts: Starts::Rows { elems, step: elems as i64 * size },
+        starts: Starts::Rows { elems, step: (elems as i64).wrapping_mul(size) },
         layout,
         op: ElementOp::Const(mask.real),
         fill: mask.padding,

@@ -56,15 +56,32 @@ impl Path {
     /// The path of data that does not cross between host and device.
     pub fn within(output: &OutputPlan<'_>) -> Path {
         let casts = |class: &LoopNest| class.dtype != output.dtype;
+        let any_casts = || match &*output.class_ids {
+            [] => casts(&output.classes[0]),
+            ids => ids.iter().any(|&id| casts(&output.classes[id as usize])),
+        };
         match output.op {
             ElementOp::Read { affine: true } => Path::Transform,
-            _ if output.bytes_only && num_ranges(output) == 1 => Path::Memcpy,
-            _ if output.bytes_only => Path::Gather,
-            _ => match &*output.class_ids {
-                [] if casts(&output.classes[0]) => Path::Cast,
-                ids if ids.iter().any(|&id| casts(&output.classes[id as usize])) => Path::Cast,
-                _ => Path::Strided,
-            },
+            _ => {
+                let is_empty = output.bytes() == 0;
+                let is_bytes = output.bytes_only || is_empty && !any_casts();
+                let is_one_range = || !is_empty && num_ranges(output) == 1;
+                Path::untransformed(is_bytes, is_one_range, any_casts)
+            }
+        }
+    }
+
+    /// Of data that no arithmetic is done on. `is_bytes`: whether each sample is one run of bytes to be moved.
+    pub fn untransformed(
+        is_bytes: bool,
+        is_one_range: impl FnOnce() -> bool,
+        casts: impl FnOnce() -> bool,
+    ) -> Path {
+        match is_bytes {
+            true if is_one_range() => Path::Memcpy,
+            true => Path::Gather,
+            false if casts() => Path::Cast,
+            false => Path::Strided,
         }
     }
 }

@@ -13,8 +13,9 @@ use smallvec::SmallVec;
 use crate::collate::{Affine, Collate};
 use crate::plan::arena::Arena;
 use crate::plan::batch_shape::BatchShape;
-use crate::plan::output::{ElementOp, OutputPlan, Role};
+use crate::plan::output::{ElementOp, OutputPlan};
 use crate::plan::planned::{together, Planned};
+use crate::plan::role::Role;
 use crate::plan::route::Route;
 use crate::plan::target::{check_apart, Leaf};
 use crate::samples::{Memo, SampleList, Samples, Selection};
@@ -148,7 +149,7 @@ impl<'s> Plan<'s> {
                 return Err(Error::Device(Box::new(found)).at_path(leaf.path));
             }
         }
-        let arena = Some(Arena::new(plan.batch_shapes(), plan.outputs())?);
+        let arena = Some(Arena::new(plan.batch_shapes())?);
         Ok(Plan { arena, ..plan })
     }
 
@@ -180,7 +181,7 @@ impl<'s> Plan<'s> {
     /// The map that the data of an output is put through, if it is.
     pub(crate) fn affine_of(&self, output: &OutputPlan<'_>) -> Option<&Affine> {
         match output.op {
-            ElementOp::Read { affine: true } => self.batch_shapes()[output.leaf].affine.as_ref(),
+            ElementOp::Read { affine: true } => self.batch_shapes()[output.leaf].affine.as_deref(),
             _ => None,
         }
     }
@@ -252,7 +253,7 @@ impl<'s> Plan<'s> {
         let (Some(output), None) = (outputs.next(), outputs.next()) else { return None };
         let batch_shape = &self.batch_shapes()[leaf];
         let has_numbers =
-            batch_shape.lengths.is_some() && matches!(batch_shape.device, Device::Cuda(_));
+            batch_shape.has_lengths() && matches!(batch_shape.device, Device::Cuda(_));
         if output.selected.is_some()
             || !output.bytes_only
             || batch_shape.source != batch_shape.device

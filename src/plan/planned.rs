@@ -6,10 +6,11 @@ use crate::collate::Collate;
 use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::output::{data_output, index_output, mask_output, OutputPlan};
 use crate::plan::policy::POLICY;
+use crate::plan::role::Role;
 use crate::plan::route::{is_mapping_stale, Route};
 use crate::plan::target::{check_target, Leaf, Target};
 use crate::samples::{Memo, SampleList};
-use crate::tensor::{DType, Error, Layout, Result};
+use crate::tensor::{Error, Layout, Result};
 
 /// The outputs of a plan; nothing changes once it is made.
 #[derive(Debug, Default)]
@@ -126,22 +127,26 @@ impl<'s> Planned<'s> {
             None => Layout::compact(batch_shape.dtype, &batch_shape.shape)?,
             Some(out) => {
                 let read = selection.map_or(samples, |selection| &selection.listed.samples);
-                check_target(out, &batch_shape, read)?;
+                check_target(out, &batch_shape, |written| read.sharing(written))?;
                 out.layout.clone()
             }
         };
         let leaf = self.batch_shapes.len();
         let out = out.map(|out| out.data);
         self.outputs.push(OutputPlan { out, ..data_output(leaf, &batch_shape, planned, layout) });
-        if let Some((mask, layout)) = batch_shape.mask_layout()? {
-            self.outputs.push(mask_output(leaf, &batch_shape, planned, mask, layout));
-        }
-        if let (true, Placement::Joined { offsets, .. }) =
-            (batch_shape.batch_index, &batch_shape.placement)
-        {
-            let layout = Layout::compact(DType::I64, &[offsets.total()])?;
-            self.outputs.push(index_output(leaf, samples, offsets.clone(), layout));
-        }
+        batch_shape.others(|role, dtype, shape| {
+            let layout = Layout::compact(dtype, shape)?;
+            match (role, &batch_shape.mask, &batch_shape.placement) {
+                (Role::Mask, &Some(mask), _) => {
+                    self.outputs.push(mask_output(leaf, &batch_shape, planned, mask, layout));
+                }
+                (Role::BatchIndex, _, Placement::Joined { offsets, .. }) => {
+                    self.outputs.push(index_output(leaf, samples, offsets.clone(), layout));
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
         let is_selected = self.batch_shapes.first().is_some_and(|first| first.is_selected);
         if selection.is_some() && leaf > 0 || is_selected {
             return Err(together());

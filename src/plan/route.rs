@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::collate::Collate;
 use crate::plan::batch_shape::BatchShape;
-use crate::plan::output::{
-    data_output, packed_output, saturating_sum, ElementOp, OutputPlan, Role,
-};
+use crate::plan::output::{data_output, packed_output, saturating_sum, ElementOp, OutputPlan};
 use crate::plan::path::Path;
 use crate::plan::policy::{POLICY, SHARED_ALIGN};
+use crate::plan::role::Role;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{bytes_of, Device, Layout, Offsets, Result};
 

@@ -7,7 +7,7 @@ use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::loops::{Channel, Dim, LoopNest};
 use crate::plan::output::OutputPlan;
 use crate::samples::{SampleList, Selection};
-use crate::tensor::{Device, Error, Layout, Mismatch, Result};
+use crate::tensor::{Device, Error, Mismatch, Result};
 
 impl BatchShape {
     /// The batch of any samples of the list. Lengths are those of one sample for each `TensorMeta`.
@@ -39,7 +39,7 @@ impl BatchShape {
         })?;
         if let (Placement::Padded(padded), Form::Pad(pad)) = (&batch_shape.placement, &collate.form)
         {
-            if padded.dims.iter().any(|&dim| pad.size.at(dim).is_none()) {
+            if padded.dims.iter().any(|dim| pad.size.at(dim).is_none()) {
                 return refuse("pad needs a size for each padded dim");
             }
         }
@@ -52,10 +52,7 @@ impl BatchShape {
         batch_shape.is_selected = true;
         batch_shape.num_samples = num_samples as usize;
         batch_shape.shape[0] = num_samples;
-        if let Some((_, shape)) = &mut batch_shape.lengths {
-            shape[0] = num_samples;
-        }
-        Layout::compact(batch_shape.dtype, &batch_shape.shape)?;
+        batch_shape.bytes = batch_shape.checked_bytes()?;
         Ok(batch_shape)
     }
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use crate::collate::Collate;
 use crate::plan::batch_shape::BatchShape;
 use crate::samples::SampleList;
-use crate::tensor::{DType, Device, Element, Error, Layout, Mismatch, Owner, Result, Tensor};
+use crate::tensor::{
+    overlap, DType, Device, Element, Error, Footprint, Layout, Mismatch, Owner, Result, Tensor,
+};
 
 /// Memory to write to, borrowed for as long as the call takes.
 #[derive(Debug)]
@@ -61,15 +63,8 @@ impl<'t> Target<'t> {
         self
     }
 
-    /// Whether it is memory of the host for a tensor of this dtype and layout, a row-major one.
-    pub(crate) fn is_dense(&self, dtype: DType, layout: &Layout) -> bool {
-        let is_alike = self.dtype == dtype && self.layout.shape() == layout.shape();
-        is_alike && self.device == Device::Cpu && self.layout.is_compact()
-    }
-
-    /// The addresses it reaches.
-    fn span(&self) -> Range<i128> {
-        absolute(self.data, &self.layout, self.dtype)
+    fn footprint(&self) -> Footprint<'_> {
+        Footprint::new(self.data, &self.layout, self.dtype)
     }
 }
 
@@ -134,10 +129,12 @@ pub(crate) fn target_of(tensor: &mut Tensor, own: usize) -> Result<Target<'_>> {
     Ok(target.owned_by(tensor.owner()))
 }
 
+/// Checks that an output is memory for a batch of this shape, and apart from all samples. `sharing`: the first sample that
+/// shares a byte with it.
 pub(crate) fn check_target(
     out: &Target<'_>,
     batch_shape: &BatchShape,
-    samples: &SampleList<'_>,
+    sharing: impl FnOnce(&Footprint<'_>) -> Option<usize>,
 ) -> Result<()> {
     if out.layout.shape() != &batch_shape.shape[..] {
         return Err(Error::Shape(Box::new(Mismatch::new(
@@ -153,7 +150,8 @@ pub(crate) fn check_target(
     if out.dtype != batch_shape.dtype {
         return Err(Error::DType(Box::new(Mismatch::new(None, batch_shape.dtype, out.dtype))));
     }
-    if elements_overlap(&out.layout) {
+    let written = out.footprint();
+    if written.shares_with_itself() {
         let got = format!("strides {:?} for shape {:?}", out.layout.strides(), out.layout.shape());
         return Err(Error::Layout(Box::new(Mismatch::new(
             None,
@@ -161,8 +159,7 @@ pub(crate) fn check_target(
             got,
         ))));
     }
-    let own = out.span();
-    match overlapping(samples, |other| overlap(&own, other)) {
+    match sharing(&written) {
         Some(index) => Err(not_apart(Some(index), "out")),
         None => Ok(()),
     }
@@ -171,24 +168,23 @@ pub(crate) fn check_target(
 /// Leaves of one plan are written at the same time: no output may be over another one, or over the
 /// samples of another leaf.
 pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
-    let mut outs: Vec<(usize, &Target<'_>, Range<i128>)> = Vec::new();
+    let mut outs: Vec<(usize, Footprint<'_>)> = Vec::new();
     for (leaf, out) in leaves.iter().enumerate().filter_map(|(i, leaf)| Some((i, leaf.out?))) {
-        let span = out.span();
-        let shared =
-            outs.iter().find(|(_, other, of)| overlap(&span, of) && !side_by_side(out, other));
-        if let Some((other, ..)) = shared {
+        let written = out.footprint();
+        let sharing = outs.iter().find(|(_, other)| written.shares_with(other));
+        if let Some((other, _)) = sharing {
             return Err(not_apart(None, &output_at(leaves[*other].path)).at_path(leaves[leaf].path));
         }
-        outs.push((leaf, out, span));
+        outs.push((leaf, written));
     }
-    let written = WrittenSpans::new(outs.iter().map(|(.., span)| span.clone()).collect());
+    let spans = WrittenSpans::new(outs.iter().map(|(_, out)| out.span().clone()).collect());
     for (leaf, Leaf { samples, path, .. }) in leaves.iter().enumerate() {
-        let others = || outs.iter().filter(|(other, ..)| *other != leaf);
-        if others().next().is_none() || overlapping(samples, |of| written.hits(of)).is_none() {
+        let others = || outs.iter().filter(|(other, _)| *other != leaf);
+        if others().next().is_none() || !samples.footprints().any(|of| spans.hits(of.span())) {
             continue;
         }
-        for (other, _, span) in others() {
-            if let Some(index) = overlapping(samples, |of| overlap(span, of)) {
+        for (other, written) in others() {
+            if let Some(index) = samples.sharing(written) {
                 let whose = output_at(leaves[*other].path);
                 return Err(not_apart(Some(index), &whose).at_path(path));
             }
@@ -232,62 +228,6 @@ fn not_apart(index: Option<usize>, whose: &str) -> Error {
     let (expected, got) =
         (format!("memory apart from {whose}"), format!("memory that overlaps {whose}"));
     Error::Layout(Box::new(Mismatch::new(index, expected, got)))
-}
-
-/// The first sample whose bytes are among those.
-fn overlapping(samples: &SampleList<'_>, hit: impl Fn(&Range<i128>) -> bool) -> Option<usize> {
-    (0..samples.len()).find(|&index| {
-        let meta = samples.meta(index);
-        hit(&absolute(samples.address(index), &meta.layout, meta.dtype))
-    })
-}
-
-fn overlap(one: &Range<i128>, other: &Range<i128>) -> bool {
-    one.start.max(other.start) < one.end.min(other.end)
-}
-
-/// Whether two outputs are columns of one table: rows as far apart, and within a row different bytes.
-fn side_by_side(one: &Target<'_>, other: &Target<'_>) -> bool {
-    let row = |target: &Target<'_>| -> Option<(i128, Range<i128>)> {
-        let (shape, strides) = (target.layout.shape(), target.layout.strides());
-        let pitch = i128::from(*strides.first()?) * target.dtype.size() as i128;
-        let row = Layout::try_new(target.dtype, &shape[1..], Some(&strides[1..])).ok()?;
-        Some((pitch, absolute(target.data, &row, target.dtype)))
-    };
-    let (Some((pitch, a)), Some((other_pitch, b))) = (row(one), row(other)) else { return false };
-    if pitch != other_pitch || pitch == 0 {
-        return false;
-    }
-    // Where the second row begins, seen from the first, within the pitch.
-    let pitch = pitch.abs();
-    let ahead = (b.start - a.start).rem_euclid(pitch);
-    a.end - a.start <= ahead && ahead + (b.end - b.start) <= pitch
-}
-
-fn absolute(data: *const u8, layout: &Layout, dtype: DType) -> Range<i128> {
-    let span = layout.byte_span(dtype);
-    let base = data.addr() as i128;
-    base + i128::from(span.start)..base + i128::from(span.end)
-}
-
-/// Whether two indices may reach the same element: true unless every stride, taken by size, steps
-/// over all that the smaller ones reach.
-fn elements_overlap(layout: &Layout) -> bool {
-    let mut dims: Vec<(u64, u64)> = layout
-        .strides()
-        .iter()
-        .zip(layout.shape())
-        .filter(|(_, &extent)| extent > 1)
-        .map(|(stride, &extent)| (stride.unsigned_abs(), extent as u64))
-        .collect();
-    dims.sort_unstable();
-    let mut reach = 0u64;
-    layout.numel() > 0
-        && dims.into_iter().any(|(stride, extent)| {
-            let overlaps = stride <= reach;
-            reach = reach.saturating_add((extent - 1).saturating_mul(stride));
-            overlaps
-        })
 }
 
 #[cfg(test)]

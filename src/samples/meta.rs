@@ -27,6 +27,13 @@ impl TensorMeta {
             && same_dims(self.layout.strides(), strides)
     }
 
+    /// Bytes of one place along dim 0 of a row-major sample.
+    #[inline]
+    pub(crate) fn unit(&self) -> i64 {
+        let rest = self.layout.shape().get(1..).unwrap_or_default();
+        rest.iter().fold(self.dtype.size() as i64, |bytes, &extent| bytes.wrapping_mul(extent))
+    }
+
     /// The largest extent of dim 0 that a row like this one may have; negative if it is no row, which
     /// are row-major and on the host.
     pub(super) fn longest_row(&self) -> i64 {

@@ -11,7 +11,7 @@ use crate::samples::memo::Memo;
 use crate::samples::meta::TensorMeta;
 use crate::samples::selection::Selection;
 use crate::tensor::Owner;
-use crate::tensor::{DType, Device, Error, Result};
+use crate::tensor::{DType, Device, Error, Footprint, Result};
 
 impl<'a> SampleList<'a> {
     /// Number of samples.
@@ -126,6 +126,27 @@ impl<'a> SampleList<'a> {
         let is_host = first.device == Device::Cpu;
         let are_rows = self.longest >= 0 || is_host && first.layout.is_compact();
         (self.meta_ids.is_empty() && are_rows).then_some((first, &self.lengths))
+    }
+
+    /// The bytes of each sample.
+    pub(crate) fn footprints(&self) -> impl Iterator<Item = Footprint<'_>> {
+        let rows = self.as_rows().filter(|(_, lengths)| !lengths.is_empty());
+        (0..self.len()).map(move |index| match rows {
+            Some((meta, lengths)) => {
+                let begin = self.data.at(index).addr() as i128;
+                let bytes = lengths[index].wrapping_mul(meta.unit());
+                Footprint::of_run(begin..begin + i128::from(bytes))
+            }
+            None => {
+                let TensorMeta { dtype, layout, .. } = self.meta(index);
+                Footprint::new(self.data.at(index), layout, *dtype)
+            }
+        })
+    }
+
+    /// The first sample that shares a byte with a tensor.
+    pub(crate) fn sharing(&self, other: &Footprint<'_>) -> Option<usize> {
+        self.footprints().position(|of| of.shares_with(other))
     }
 
     /// A batch by index: the same samples in another order, repeated or left out.

@@ -1,12 +1,11 @@
 //! [`SampleRows`]: samples on the host that are row-major and differ in the extent of dim 0 at most.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use crate::samples::list::{room_for, SampleList};
 use crate::samples::meta::TensorMeta;
 use crate::samples::view::SampleView;
-use crate::tensor::{are_compact, bytes_of, Device, Element, Layout};
+use crate::tensor::{are_compact, bytes_of, overlap, Device, Element, Footprint, Layout};
 
 /// Samples on the host that are row-major and differ in the extent of dim 0 at most, read where they are.
 pub struct SampleRows<'r> {
@@ -16,8 +15,6 @@ pub struct SampleRows<'r> {
     lengths: Cow<'r, [i64]>,
     /// The extent of dim 0 of samples without a length of their own; 1 without dims.
     length: i64,
-    /// The least and the largest, and the sum of all.
-    extents: [i64; 3],
 }
 
 // SAFETY: addresses of samples, which are only read and which `'r` keeps alive, on whatever thread.
@@ -25,25 +22,6 @@ pub struct SampleRows<'r> {
 unsafe impl Sync for SampleRows<'_> {}
 
 impl<'r> SampleRows<'r> {
-    /// `length`: of those without one of their own. `None` where the sum of all extents is beyond 64 bits.
-    fn new(
-        meta: &'r TensorMeta,
-        addresses: Cow<'r, [*const u8]>,
-        lengths: Cow<'r, [i64]>,
-        length: i64,
-    ) -> Option<SampleRows<'r>> {
-        let count = addresses.len() as i64;
-        let [least, most] = match lengths.is_empty() {
-            true => [length, length],
-            false => lengths.iter().fold([i64::MAX, 0], |[least, most], &length| {
-                [least.min(length), most.max(length)]
-            }),
-        };
-        let bound = most.checked_mul(count)?;
-        let total = if least == most { bound } else { lengths.iter().sum() };
-        Some(SampleRows { meta, addresses, lengths, length, extents: [least, most, total] })
-    }
-
     /// The samples of a list, if they are such.
     pub fn of_list(list: &'r SampleList<'_>, most_bytes: u64) -> Option<SampleRows<'r>> {
         let (meta, lengths) = list.as_rows().filter(|_| !list.is_empty())?;
@@ -53,7 +31,8 @@ impl<'r> SampleRows<'r> {
             return None;
         }
         list.check_rows(0).ok()?;
-        SampleRows::new(meta, list.data(), Cow::Borrowed(lengths), length_of(meta))
+        let (addresses, lengths) = (list.data(), Cow::Borrowed(lengths));
+        Some(SampleRows { meta, addresses, lengths, length: length_of(meta) })
     }
 
     /// The samples at these positions of a list, if they are such and do not differ.
@@ -68,7 +47,7 @@ impl<'r> SampleRows<'r> {
             return None;
         }
         let addresses = Cow::Owned(list.addresses_at(indices).ok()?);
-        SampleRows::new(meta, addresses, Cow::Borrowed(&[]), length_of(meta))
+        Some(SampleRows { meta, addresses, lengths: Cow::Borrowed(&[]), length: length_of(meta) })
     }
 
     /// Views, if they are such.
@@ -112,7 +91,8 @@ impl<'r> SampleRows<'r> {
         if lengths.iter().all(|&other| other == length) {
             lengths.clear();
         }
-        SampleRows::new(meta, Cow::Owned(addresses), Cow::Owned(lengths), length)
+        let (addresses, lengths) = (Cow::Owned(addresses), Cow::Owned(lengths));
+        Some(SampleRows { meta, addresses, lengths, length })
     }
 
     /// The metadata that all rows share, except for the extent of dim 0.
@@ -141,43 +121,34 @@ impl<'r> SampleRows<'r> {
         self.lengths.is_empty().then_some(&self.addresses)
     }
 
-    /// The least and the largest extent of dim 0, and the sum of all.
-    pub fn extents(&self) -> [i64; 3] {
-        self.extents
+    /// The extent of dim 0 of each row, if they differ.
+    pub fn lengths(&self) -> &[i64] {
+        &self.lengths
     }
 
-    /// The extent of dim 0 of each row, none counted for more than `most`.
-    pub fn lengths_within(&self, most: i64) -> Cow<'_, [i64]> {
-        match (self.alike(), self.extents) {
-            (Some(all), _) => Cow::Owned(vec![self.length.min(most); all.len()]),
-            (None, [_, longest, _]) if longest <= most => Cow::Borrowed(&self.lengths),
-            _ => self.lengths.iter().map(|&length| length.min(most)).collect(),
-        }
-    }
-
-    /// Bytes of one place along dim 0.
-    fn unit(&self) -> i64 {
-        let rest = self.meta.layout.shape().get(1..).unwrap_or_default();
-        rest.iter().product::<i64>() * self.meta.dtype.size() as i64
-    }
-
-    /// Whether no row has any of the bytes at these addresses.
-    pub fn are_apart_from(&self, bytes: &Range<usize>) -> bool {
-        let (unit, rows) = (self.unit(), self.each());
-        (0..rows.len()).all(|index| {
+    /// The first row that shares a byte with a tensor.
+    pub(crate) fn sharing(&self, other: &Footprint<'_>) -> Option<usize> {
+        let (unit, rows) = (self.meta.unit(), self.each());
+        let span = other.span().start as usize..other.span().end as usize;
+        (0..rows.len()).find(|&index| {
             let (first, length) = rows.at(index);
-            let begin = first.addr();
-            begin.max(bytes.start) >= bytes.end.min(begin + (length * unit) as usize)
+            let row = first.addr()..first.addr().wrapping_add(length.wrapping_mul(unit) as usize);
+            overlap(&span, &row)
+                && Footprint::of_run(row.start as i128..row.end as i128).shares_with(other)
         })
     }
 
-    /// Whether each row begins where the one before it ends.
+    /// Whether each row that has elements begins where the one before it ends.
     pub fn is_one_range(&self) -> bool {
-        let bytes = self.unit();
-        (1..self.len()).all(|index| {
-            let (before, length) = self.at(index - 1);
-            before.wrapping_add((length * bytes) as usize) == self.at(index).0
-        })
+        let (unit, rows) = (self.meta.unit(), self.each());
+        let mut end = None;
+        (0..rows.len()).map(|index| rows.at(index)).filter(|(_, length)| *length > 0).all(
+            |(row, length)| {
+                let is_next = end.is_none_or(|end| end == row);
+                end = Some(row.wrapping_add((length * unit) as usize));
+                is_next
+            },
+        )
     }
 }
 

@@ -7,8 +7,66 @@ use smallvec::SmallVec;
 /// Extents or strides of one tensor; four dims without an allocation.
 pub type Dims = SmallVec<[i64; 4]>;
 
+/// As `collect`, which looks for room for many.
+#[inline]
+pub(crate) fn few<T>(items: impl Iterator<Item = T>) -> SmallVec<[T; 4]> {
+    let mut few = SmallVec::new();
+    items.for_each(|item| few.push(item));
+    few
+}
+
+/// Some of the dims of a tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DimSet(u64);
+
+impl DimSet {
+    /// The first `ndim` dims.
+    pub fn all(ndim: usize) -> DimSet {
+        (0..ndim).collect()
+    }
+
+    /// Whether the dim is new.
+    pub fn insert(&mut self, dim: usize) -> bool {
+        let is_new = !self.contains(dim);
+        self.0 |= 1 << dim;
+        is_new
+    }
+
+    pub fn contains(self, dim: usize) -> bool {
+        self.0 >> dim & 1 == 1
+    }
+
+    pub fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// In ascending order.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let dim = left.trailing_zeros();
+            left &= left.wrapping_sub(1);
+            (dim < u64::BITS).then_some(dim as usize)
+        })
+    }
+}
+
+impl FromIterator<usize> for DimSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(dims: I) -> DimSet {
+        let mut set = DimSet::default();
+        dims.into_iter().for_each(|dim| _ = set.insert(dim));
+        set
+    }
+}
+
 /// The largest number of dims that a tensor may have; it is NumPy's limit too.
 pub const MAX_NDIM: usize = 64;
+
+const _: () = assert!(MAX_NDIM <= u64::BITS as usize, "a DimSet has a bit for each dim");
 
 /// A shape printed as Python prints a tuple.
 pub(crate) struct Tuple<'a>(pub(crate) &'a [i64]);

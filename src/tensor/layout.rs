@@ -251,6 +251,20 @@ pub(crate) fn checked_numel(shape: &[i64]) -> Option<i64> {
     numel
 }
 
+/// Bytes of a row-major tensor of this shape.
+///
+/// # Errors
+/// As [`Layout::compact`].
+#[inline]
+pub(crate) fn checked_bytes(dtype: DType, shape: &[i64]) -> Result<u64> {
+    let most = |all: i64, &extent: &i64| all.checked_mul(extent.max(1));
+    match shape.iter().try_fold(dtype.size() as i64, most) {
+        Some(bytes) if !shape.contains(&0) => Ok(bytes as u64),
+        Some(_) => Ok(0),
+        None => Layout::compact(dtype, shape).map(|_| 0),
+    }
+}
+
 /// Bytes of a tensor of this shape, already known to fit.
 #[inline]
 pub(crate) fn bytes_of(dtype: DType, shape: &[i64]) -> u64 {

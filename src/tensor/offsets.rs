@@ -49,24 +49,23 @@ impl Offsets {
             if length < 0 {
                 return Err(Error::Argument(format!("negative length {length}")));
             }
-            total = total.checked_add(length).ok_or_else(|| {
-                Error::TooLarge("the lengths add up to more than 64 bits hold".to_owned())
-            })?;
+            total = total.checked_add(length).ok_or_else(too_long)?;
             boundaries.push(total);
         }
         Ok(Offsets(boundaries.into()))
     }
 
-    /// Adds up lengths of which each is at least 0 and the sum is within 64 bits.
-    pub(crate) fn of_checked(lengths: impl ExactSizeIterator<Item = i64>) -> Offsets {
-        let mut boundaries = Vec::with_capacity(lengths.len() + 1);
-        boundaries.push(0);
-        let mut total = 0;
-        boundaries.extend(lengths.map(|length| {
-            total += length;
-            total
-        }));
-        Offsets(boundaries.into())
+    /// As [`Offsets::from_lengths`], of lengths that are at least 0 and that there is room for.
+    pub(crate) fn of_lengths(lengths: &[i64]) -> Result<Offsets> {
+        let mut boundaries: Arc<[i64]> = std::iter::repeat_n(0, lengths.len() + 1).collect();
+        let mut total = 0i64;
+        if let Some([_, ends @ ..]) = Arc::get_mut(&mut boundaries) {
+            for (end, &length) in ends.iter_mut().zip(lengths) {
+                total = total.checked_add(length).ok_or_else(too_long)?;
+                *end = total;
+            }
+        }
+        Ok(Offsets(boundaries))
     }
 
     /// All boundaries, one more than there are samples.
@@ -103,6 +102,10 @@ impl Offsets {
         // Monotone, so every boundary fits when the last one does.
         Ok(self.0.iter().map(|&boundary| boundary as i32).collect())
     }
+}
+
+fn too_long() -> Error {
+    Error::TooLarge("the lengths add up to more than 64 bits hold".to_owned())
 }
 
 #[cfg(test)]

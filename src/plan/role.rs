@@ -1,0 +1,24 @@
+//! [`Role`]: which tensor of a batch.
+
+/// Which tensor of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Data,
+    Mask,
+    BatchIndex,
+    /// Known before the plan runs, as `Offsets` are: no output writes them.
+    Lengths,
+    Offsets,
+}
+
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Data => "data",
+            Role::Mask => "mask",
+            Role::BatchIndex => "batch_index",
+            Role::Lengths => "lengths",
+            Role::Offsets => "offsets",
+        }
+    }
+}

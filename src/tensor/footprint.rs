@@ -1,0 +1,164 @@
+//! [`Footprint`]: the bytes that a tensor reaches, and whether two tensors share any.
+
+use std::ops::Range;
+
+use crate::tensor::dtype::DType;
+use crate::tensor::layout::Layout;
+
+/// The bytes that a tensor reaches: an element of `size` bytes at `span.start` and at each sum of steps from there.
+///
+/// Two tensors of one table may lie between each other and share nothing:
+///
+/// ```text
+/// one      oo..oo..oo..oo     rows of 2 bytes, 4 apart
+/// other      xx..xx           the same, 2 bytes ahead
+/// ```
+///
+/// Let `g` divide every step of both tensors that is long. An address, less that of the first element, leaves the same rest
+/// when divided by `g` wherever the long steps lead: one of the bytes that the short steps reach. So the tensors are apart if
+/// these bytes are apart within `g`. Each length of a step is tried as the least long one. For two tensors whose long steps
+/// are equal, and for a row beside a table, the answer is exact; elsewhere tensors that are apart may count as sharing.
+#[derive(Clone, Debug)]
+pub(crate) struct Footprint<'l> {
+    span: Range<i128>,
+    /// Extents and steps in elements; none for one run of bytes.
+    dims: (&'l [i64], &'l [i64]),
+    size: u64,
+}
+
+impl<'l> Footprint<'l> {
+    pub fn new(data: *const u8, layout: &'l Layout, dtype: DType) -> Footprint<'l> {
+        let (span, base) = (layout.byte_span(dtype), data.addr() as i128);
+        let span = base + i128::from(span.start)..base + i128::from(span.end);
+        if layout.is_compact() {
+            return Footprint::of_run(span);
+        }
+        Footprint { span, dims: (layout.shape(), layout.strides()), size: dtype.size() as u64 }
+    }
+
+    /// Of bytes without a gap.
+    pub fn of_run(span: Range<i128>) -> Footprint<'l> {
+        let size = (span.end - span.start) as u64;
+        Footprint { span, dims: (&[], &[]), size }
+    }
+
+    /// From the first byte to behind the last one.
+    pub fn span(&self) -> &Range<i128> {
+        &self.span
+    }
+
+    /// The bytes of each step, and how often it is taken.
+    fn steps(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let each = self.dims.0.iter().zip(self.dims.1);
+        let taken = each.filter(|(&extent, &stride)| extent > 1 && stride != 0);
+        taken.map(|(extent, stride)| (stride.unsigned_abs() * self.size, *extent as u64 - 1))
+    }
+
+    /// Whether any byte may be reached from both; exact as the type says.
+    pub fn shares_with(&self, other: &Footprint<'_>) -> bool {
+        let steps = || self.steps().chain(other.steps()).map(|(bytes, _)| bytes);
+        overlap(&self.span, &other.span)
+            && !steps().any(|long| {
+                let period = steps().filter(|&bytes| bytes >= long).fold(0, gcd);
+                self.is_apart_within(period, long, other)
+            })
+    }
+
+    /// Whether the bytes that steps below `long` reach are apart from those of the other within `period` bytes.
+    fn is_apart_within(&self, period: u64, long: u64, other: &Footprint<'_>) -> bool {
+        let reached = |of: &Footprint<'_>| {
+            let short = of.steps().filter(|(bytes, _)| *bytes < long);
+            of.size + short.map(|(bytes, times)| bytes * times).sum::<u64>()
+        };
+        let ahead = (other.span.start - self.span.start).rem_euclid(i128::from(period)) as u64;
+        reached(self) <= ahead && ahead.saturating_add(reached(other)) <= period
+    }
+
+    /// Whether two indices may reach the same element: unless each step is longer than all that shorter ones reach.
+    pub fn shares_with_itself(&self) -> bool {
+        let mut steps: Vec<(u64, u64)> = self.steps().collect();
+        steps.sort_unstable();
+        let mut reach = self.size;
+        let is_expanded = self.dims.0.iter().zip(self.dims.1).any(|(&e, &s)| e > 1 && s == 0);
+        !self.span.is_empty()
+            && (is_expanded
+                || steps.into_iter().any(|(bytes, times)| {
+                    let is_within = bytes < reach;
+                    reach = reach.saturating_add(bytes.saturating_mul(times));
+                    is_within
+                }))
+    }
+}
+
+/// Whether any address is in both.
+pub(crate) fn overlap<T: Copy + Ord>(one: &Range<T>, other: &Range<T>) -> bool {
+    one.start.max(other.start) < one.end.min(other.end)
+}
+
+fn gcd(one: u64, other: u64) -> u64 {
+    let (mut one, mut other) = (one, other);
+    while other != 0 {
+        (one, other) = (other, one % other);
+    }
+    one
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Every tensor of up to two dims with small steps, each within some memory.
+    fn layouts() -> Vec<Layout> {
+        let dims = || (0..4).flat_map(|extent| (-6..7).map(move |stride| (extent, stride)));
+        let one = dims().map(|(extent, stride)| (vec![extent], vec![stride]));
+        let two = dims().flat_map(|(e, s)| {
+            [(2, 1), (2, 5), (3, 2), (2, -3)].map(|(f, t)| (vec![e, f], vec![s, t]))
+        });
+        let all = one.chain(two).chain([(vec![], vec![])]);
+        all.map(|(shape, strides)| Layout::try_new(DType::I16, &shape, Some(&strides)).unwrap())
+            .collect()
+    }
+
+    fn bytes(base: usize, layout: &Layout) -> BTreeSet<i64> {
+        let mut all = BTreeSet::from([base as i64]);
+        for (&extent, &stride) in layout.shape().iter().zip(layout.strides()) {
+            let steps = all.iter().flat_map(|at| (0..extent).map(move |i| at + 2 * i * stride));
+            all = steps.collect();
+        }
+        all.iter().flat_map(|&at| [at, at + 1]).collect()
+    }
+
+    /// Never apart where a byte is shared; exact for a run beside a table and for tables of one step.
+    #[test]
+    fn shared_bytes_are_found() {
+        let layouts = layouts();
+        let mut apart = 0;
+        for one in &layouts {
+            let own = bytes(100, one);
+            let at_100 = Footprint::new(std::ptr::without_provenance(100), one, DType::I16);
+            let repeats = own.len() != 2 * one.numel() as usize;
+            assert!(at_100.shares_with_itself() || !repeats, "{one:?}");
+            for other in layouts.iter().step_by(3) {
+                for base in 84..117 {
+                    let of = bytes(base, other);
+                    let there =
+                        Footprint::new(std::ptr::without_provenance(base), other, DType::I16);
+                    let said = at_100.shares_with(&there);
+                    assert_eq!(said, there.shares_with(&at_100), "{one:?} {other:?} {base}");
+                    let is_shared = !own.is_disjoint(&of);
+                    assert!(said || !is_shared, "{one:?} {other:?} {base}");
+                    let is_table = |layout: &Layout| layout.ndim() == 1 && layout.strides() != [0];
+                    let is_exact = is_table(one)
+                        && (other.is_compact()
+                            || is_table(other)
+                                && one.strides()[0].abs() == other.strides()[0].abs());
+                    assert!(said == is_shared || !is_exact, "{one:?} {other:?} {base}");
+                    apart += usize::from(!said && overlap(at_100.span(), there.span()));
+                }
+            }
+        }
+        assert!(apart > 1000, "{apart}");
+    }
+}
