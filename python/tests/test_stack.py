@@ -5,7 +5,7 @@ import pytest
 
 import oracle
 import windrow as wr
-from helpers import assert_tensor, memory, paint, paint_values, pointer, poisoned, samples_of
+from helpers import assert_tensor, memory, paint, paint_values, pointer, poisoned, refusal, samples_of
 
 SHAPES = [(), (1,), (5,), (0,), (3, 4), (2, 0, 3), (1, 1), (2, 3, 4), (3, 1, 5, 2), (1,) * 8, (2,) * 12]
 
@@ -187,6 +187,37 @@ def test_out_beside_a_source_is_no_overlap():
     want[3:] = base[:3]
     wr.stack(list(base[:3]), out=base[3:])
     assert (base == want).all()
+
+
+@pytest.mark.parametrize("form", ["stack", "pad", "ragged"])
+def test_out_between_sources_is_no_overlap(form):
+    """Columns of one replay array: no byte is read and written."""
+    replay = paint((16, 3, 5), "float32")
+    want = replay.copy()
+    rows = [7, 0, 9]
+    if form == "stack":
+        want[:3, 1] = replay[rows, 0]
+        wr.stack([replay[i, 0] for i in rows], out=replay[:3, 1])
+    else:
+        want[:6, 2] = replay[[7, 8, 0, 1, 9, 10], 0]
+        samples = [replay[i : i + 2, 0] for i in rows]
+        out = replay[:6, 2]
+        wr.pad(samples, out=out.reshape(3, 2, 5)) if form == "pad" else wr.ragged(samples, out=out)
+    assert (replay == want).all()
+    refusal(lambda: wr.stack([replay[i, 1] for i in rows], out=replay[7:10, 1]), wr.LayoutError, "sample 0.*overlaps")
+    fields = np.zeros(8, dtype=[("a", "f4"), ("b", "f4"), ("c", "f8")])
+    fields["a"] = range(8)
+    wr.stack(list(fields["a"][2:5, None]), out=fields["b"][:3, None])
+    assert fields["b"].tolist() == [2, 3, 4, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("samples", [[1, 2], [1.5], [True, False], [[1, 2], [3, 4]], [(1,)], np.float64([[1]]).tolist()])
+def test_numbers_have_no_memory_to_view(samples):
+    refusal(lambda: wr.stack(samples, copy=False), ValueError, "copy=False, but Python numbers")
+    refusal(lambda: wr.collate([{"a": x} for x in samples], copy=False), ValueError, 'at "a.*copy=False')
+    want = np.stack([np.asarray(x) for x in samples])
+    assert_tensor(wr.stack(samples, copy=None), want)
+    wr.stack(wr.SampleList([1, 2]), copy=False)  # the list's memory
 
 
 # engines

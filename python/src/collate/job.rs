@@ -62,7 +62,9 @@ impl Job {
             options.may_start && options.out.is_none() && options.copy == CopyMode::Always;
         let stacker = may_start.then_some((&options.engine, &options.collate));
         let (owned, stream) = (options.may_view(), options.stream);
-        let (samples, ahead) = import(Reading { path, owned, stream, stacker, rows: true })?;
+        let in_place = owned && options.copy == CopyMode::Never;
+        let (samples, ahead) =
+            import(Reading { path, owned, in_place, stream, stacker, rows: true })?;
         let (mut out, mut torch_out) = (None, None);
         if let Some(given) = options.out {
             out = Some(output_of(&given, path, stream)?);

@@ -22,6 +22,8 @@ pub(crate) struct Reading<'a> {
     pub path: &'a str,
     /// Ask for owned tensors even where a borrowed one would do: those know if they are read-only.
     pub owned: bool,
+    /// Refuse what has no memory of its own, which would have to be copied.
+    pub in_place: bool,
     /// Where work on them will be enqueued, if that is known.
     pub stream: Option<Stream>,
     /// May stack them meanwhile.
@@ -33,7 +35,7 @@ pub(crate) struct Reading<'a> {
 impl Reading<'_> {
     /// To be kept.
     pub const OWNED: Self =
-        Reading { path: "", owned: true, stream: None, stacker: None, rows: true };
+        Reading { path: "", owned: true, in_place: false, stream: None, stacker: None, rows: true };
 }
 
 /// Reads objects one after the other into a list.
@@ -51,6 +53,8 @@ pub(crate) struct Importer<'py> {
     /// The leaf these samples belong to, for errors.
     pub path: String,
     pub owned: bool,
+    /// Refuse what has no memory of its own.
+    pub in_place: bool,
     /// A list or tuple of Python numbers is a sample.
     pub rows: bool,
     /// The dtype of a row without numbers, where no sample has been read yet.
@@ -78,6 +82,7 @@ impl<'py> Importer<'py> {
             last_storage: std::ptr::null(),
             path: reading.path.to_owned(),
             owned: reading.owned,
+            in_place: reading.in_place,
             rows: reading.rows,
             empty_dtype: DType::F64,
             stream: reading.stream,
