@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion, Throughput};
 use half::f16;
-use windrow::{Collate, DType, Engine, Mask, Pad, Plan, SampleList, SampleView, Transform};
+use windrow::{Collate, DType, Engine, Mask, Pad, Plan, Ragged, SampleList, SampleView, Transform};
 
 /// Sources that together are larger than the caches, cut into samples.
 struct Store<T> {
@@ -77,7 +77,7 @@ fn plans(c: &mut Criterion) {
     });
     let tokens = rows_of_tokens();
     let list = token_list(&tokens);
-    let ragged = Collate::ragged();
+    let ragged = Collate::ragged(Ragged::new());
     group.throughput(Throughput::Elements(tokens.len() as u64));
     group.bench_function("ragged, 4096 rows", |b| {
         b.iter(|| Plan::new(black_box(&list), &ragged).expect("a plan"));
@@ -243,14 +243,15 @@ fn pads(c: &mut Criterion) {
     group.finish();
 
     let values: u64 = rows.iter().map(|row| 4 * row.len() as u64).sum();
-    let collate = Collate::ragged();
+    let collate = Collate::ragged(Ragged::new());
     let batch = engine.assemble(&list, &collate).expect("a batch");
     assert!(batch.data().as_slice::<i32>().expect("int32").iter().eq(rows.iter().flatten()));
     let mut group = c.benchmark_group("ragged 4096 rows of int32");
     group.throughput(Throughput::Bytes(values));
-    for (name, collate) in
-        [("offsets", &collate), ("offsets and index", &Collate::ragged().batch_index())]
-    {
+    for (name, collate) in [
+        ("offsets", &collate),
+        ("offsets and index", &Collate::ragged(Ragged::new().batch_index())),
+    ] {
         group.bench_function(BenchmarkId::from_parameter(name), |b| {
             b.iter(|| black_box(engine.assemble(&list, collate).expect("a batch")));
         });

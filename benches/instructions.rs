@@ -8,8 +8,8 @@
 use std::hint::black_box;
 
 use windrow::{
-    Collate, DType, Device, Engine, EngineOptions, Leaf, Mask, Pad, Plan, SampleList, SampleView,
-    Target, Transform,
+    Collate, DType, Device, Engine, EngineOptions, Leaf, Mask, Pad, Plan, Ragged, SampleList,
+    SampleView, Target, Transform,
 };
 
 /// A name and what is done so many times.
@@ -130,7 +130,7 @@ fn pad_rows(engine: &Engine, times: usize) {
 
 fn ragged_rows(engine: &Engine, times: usize) {
     let rows = tokens(1024);
-    assemble(engine, &token_list(&rows), &Collate::ragged().batch_index(), times);
+    assemble(engine, &token_list(&rows), &Collate::ragged(Ragged::new().batch_index()), times);
 }
 
 /// From the rows themselves, as a caller has them.
@@ -186,7 +186,7 @@ fn stack_into(engine: &Engine, times: usize) {
 }
 
 fn ragged_few_rows(engine: &Engine, times: usize) {
-    assemble_views(engine, &tokens(32), &Collate::ragged(), times);
+    assemble_views(engine, &tokens(32), &Collate::ragged(Ragged::new()), times);
 }
 
 /// Rows of a table without a list of them, as a replay buffer gives them.

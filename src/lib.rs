@@ -2,7 +2,7 @@
 //! pass: stacked, concatenated, padded or ragged, and cast, normalised and permuted on the way.
 //!
 //! ```
-//! use windrow::{Collate, DType, Engine, Mask, Pad};
+//! use windrow::{Collate, Ragged, DType, Engine, Mask, Pad};
 //!
 //! let engine = Engine::host();
 //! let rows: [&[i32]; 3] = [&[1, 2, 3], &[4], &[5, 6]];
@@ -12,7 +12,7 @@
 //! assert_eq!(padded.data().as_slice::<i64>()?, [1, 2, 3, 4, -1, -1, 5, 6, -1]);
 //! assert_eq!(padded.lengths().unwrap().as_slice::<i64>()?, [3, 1, 2]);
 //!
-//! let ragged = engine.assemble(&rows, &Collate::ragged())?;
+//! let ragged = engine.assemble(&rows, &Collate::ragged(Ragged::new()))?;
 //! assert_eq!(ragged.data().as_slice::<i32>()?, [1, 2, 3, 4, 5, 6]);
 //! assert_eq!(ragged.offsets().unwrap().as_slice::<i64>()?, [0, 3, 4, 6]);
 //!
@@ -155,7 +155,7 @@ mod sync;
 mod tensor;
 
 pub use batch::{Batch, Fields, Filled, Parts};
-pub use collate::{Affine, Collate, Form, Mask, Pad, PerDim, Side, Transform};
+pub use collate::{Affine, Collate, Form, Mask, Pad, PerDim, Ragged, Side, Transform};
 pub use devices::{cuda_build, device_of, devices};
 #[doc(hidden)]
 pub use engine::bindings;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{runner, Ask, PadAsk, Sample};
 use windrow::{
     Batch, Collate, DType, Device, Engine, EngineOptions, Error, Fields, Form, Layout, Mask,
-    Offsets, Pad, PerDim, Plan, SampleList, SampleView, Side, Stage, Tensor, Transform,
+    Offsets, Pad, PerDim, Plan, Ragged, SampleList, SampleView, Side, Stage, Tensor, Transform,
 };
 
 fn rows(lengths: &[usize]) -> Vec<Vec<i32>> {
@@ -33,7 +33,7 @@ fn engine_of(threads: usize, pool_bytes: u64) -> Engine {
 fn views_of_samples() {
     let rows = rows(&[3, 0, 5]);
     let engine = Engine::host();
-    for collate in [Collate::ragged(), Collate::concat(0), Collate::pad(Pad::new())] {
+    for collate in [Collate::ragged(Ragged::new()), Collate::concat(0), Collate::pad(Pad::new())] {
         let batch = engine.assemble(&views(&rows), &collate).unwrap();
         for (i, row) in rows.iter().enumerate() {
             let view = batch.sample(i).unwrap();
@@ -62,7 +62,7 @@ fn views_of_samples() {
 #[test]
 fn views_outlive_their_batch() {
     let rows = rows(&[3, 4]);
-    let batch = Engine::host().assemble(&views(&rows), &Collate::ragged()).unwrap();
+    let batch = Engine::host().assemble(&views(&rows), &Collate::ragged(Ragged::new())).unwrap();
     let view = batch.sample(1).unwrap();
     drop(batch);
     assert_eq!(view.as_slice::<i32>().unwrap(), rows[1]);
@@ -83,10 +83,13 @@ fn fields_of_each_form() {
     assert_eq!(present(&concat), (true, true, false, false, None));
     let pad = engine.assemble(&views(&rows), &Collate::pad(Pad::new().mask(Mask::Pad))).unwrap();
     assert_eq!(present(&pad), (true, false, true, false, None));
-    let ragged = engine.assemble(&views(&rows), &Collate::ragged().batch_index()).unwrap();
+    let ragged =
+        engine.assemble(&views(&rows), &Collate::ragged(Ragged::new().batch_index())).unwrap();
     assert_eq!(present(&ragged), (true, true, false, true, Some(3)));
     assert_eq!(ragged.offsets().unwrap().dtype(), DType::I64);
-    let short = engine.assemble(&views(&rows), &Collate::ragged().offsets_i32()).unwrap();
+    let short = engine
+        .assemble(&views(&rows), &Collate::ragged(Ragged::new().offsets(DType::I32)))
+        .unwrap();
     assert_eq!(short.offsets().unwrap().as_slice::<i32>().unwrap(), [0, 3, 6]);
 }
 
@@ -185,7 +188,7 @@ fn bounds_of_views() {
 fn views_of_batches_made_elsewhere() {
     let rows = rows(&[2, 3]);
     let samples = views(&rows);
-    let collate = Collate::ragged();
+    let collate = Collate::ragged(Ragged::new());
     let plan = Plan::new(&samples, &collate).unwrap();
     let fields = Fields::new(&plan.batch_shapes()[0]).unwrap();
     let data = Tensor::from_vec(vec![1i32, 2, 3, 4, 5], &[5]).unwrap();
@@ -274,7 +277,7 @@ fn memory_is_used_again() {
 fn batches_outlive_their_engine() {
     let rows = rows(&[50_000, 1]);
     let engine = engine_of(2, 1 << 20);
-    let batch = engine.assemble(&views(&rows), &Collate::ragged()).unwrap();
+    let batch = engine.assemble(&views(&rows), &Collate::ragged(Ragged::new())).unwrap();
     drop(engine);
     assert_eq!(batch.sample(0).unwrap().as_slice::<i32>().unwrap(), rows[0]);
     thread::spawn(move || drop(batch)).join().unwrap();
@@ -287,7 +290,7 @@ fn lists_of_samples() {
     assert_eq!((list.len(), list.is_empty(), list.metas().len()), (4, false, 3));
     let engine = Engine::host();
     let taken = list.take([2, -1, 0, 0]).unwrap();
-    let batch = engine.assemble(&taken, &Collate::ragged()).unwrap();
+    let batch = engine.assemble(&taken, &Collate::ragged(Ragged::new())).unwrap();
     assert_eq!(batch.data().as_slice::<i32>().unwrap(), [200, 201, 202, 0, 1, 0, 1]);
     assert_eq!(
         engine.assemble(&list.take([]).unwrap(), &Collate::stack()).unwrap_err(),
@@ -300,12 +303,13 @@ fn lists_of_samples() {
     list.extend(&taken).unwrap();
     list.extend(&SampleList::new()).unwrap();
     assert_eq!(list.len(), 8);
-    let batch = engine.assemble(&list, &Collate::ragged()).unwrap();
+    let batch = engine.assemble(&list, &Collate::ragged(Ragged::new())).unwrap();
     assert_eq!(batch.lengths().unwrap().as_slice::<i64>().unwrap(), [2, 2, 3, 0, 3, 0, 2, 2]);
     let mut grown = SampleList::new();
     grown.extend(&list.take([3]).unwrap()).unwrap();
     grown.extend(&list).unwrap();
-    let batch = engine.assemble(&grown.take([0, 1, 3]).unwrap(), &Collate::ragged()).unwrap();
+    let batch =
+        engine.assemble(&grown.take([0, 1, 3]).unwrap(), &Collate::ragged(Ragged::new())).unwrap();
     assert_eq!(batch.lengths().unwrap().as_slice::<i64>().unwrap(), [0, 2, 3]);
     assert!(!grown.is_read_only());
     grown.mark_read_only();
@@ -418,8 +422,8 @@ fn small_batches_of_every_form() {
     let forms = [
         Collate::concat(0),
         Collate::concat(-2),
-        Collate::ragged().batch_index().offsets_i32(),
-        Collate::ragged(),
+        Collate::ragged(Ragged::new().batch_index().offsets(DType::I32)),
+        Collate::ragged(Ragged::new()),
         Collate::pad(pad()),
         Collate::pad(pad().side(Side::Left).dims([0]).multiple_of(8)),
         Collate::pad(pad().side(Side::Center).dims([0]).size(2).truncate(true)),
@@ -500,7 +504,7 @@ fn views_of_what_is_there_already() {
         Plan::new(samples, collate).unwrap().as_view(0)
     };
     assert_eq!(view(&[row(1), row(2), row(3)], &Collate::stack()), address(1));
-    assert_eq!(view(&[row(1), row(2)], &Collate::ragged()), address(1));
+    assert_eq!(view(&[row(1), row(2)], &Collate::ragged(Ragged::new())), address(1));
     assert_eq!(view(&[row(2)], &Collate::stack()), address(2));
     assert_eq!(view(&[row(2), row(1)], &Collate::stack()), None);
     assert_eq!(view(&[row(1), row(3)], &Collate::stack()), None);

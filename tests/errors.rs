@@ -7,7 +7,7 @@ use common::sample::views;
 use common::{runner, Sample};
 use windrow::{
     Collate, DType, Device, Engine, EngineOptions, Error, Facet, Layout, Mask, Mismatch, Pad, Plan,
-    SampleList, SampleView, Scalar, Side, Tensor, Transform,
+    Ragged, SampleList, SampleView, Scalar, Side, Tensor, Transform,
 };
 
 /// The expected class and text of an error.
@@ -87,9 +87,12 @@ fn shape(dims: &[i64]) -> Facet {
 
 #[test]
 fn empty_lists() {
-    for collate in
-        [Collate::stack(), Collate::concat(0), Collate::ragged(), Collate::pad(Pad::new())]
-    {
+    for collate in [
+        Collate::stack(),
+        Collate::concat(0),
+        Collate::ragged(Ragged::new()),
+        Collate::pad(Pad::new()),
+    ] {
         check(&[], &collate, Is::Empty, "an empty list of samples makes no batch");
     }
 }
@@ -104,9 +107,12 @@ fn shapes_that_differ() {
     );
     assert_eq!(facets(&error), (Some(2), &shape(&[2, 4]), &shape(&[2, 3]), 1));
     let hint = "samples of one batch have equal rank";
-    for collate in
-        [Collate::stack(), Collate::concat(0), Collate::ragged(), Collate::pad(Pad::new())]
-    {
+    for collate in [
+        Collate::stack(),
+        Collate::concat(0),
+        Collate::ragged(Ragged::new()),
+        Collate::pad(Pad::new()),
+    ] {
         let text = format!("sample 1: expected shape (4,), got (); {hint}");
         let error = check(&[&[4], &[]], &collate, Is::Shape, &text);
         assert_eq!(facets(&error), (Some(1), &shape(&[4]), &shape(&[]), 1));
@@ -114,7 +120,7 @@ fn shapes_that_differ() {
     for (collate, first, second) in [
         (Collate::concat(0), [2, 4], "(2, 5)"),
         (Collate::concat(-1), [2, 4], "(3, 4)"),
-        (Collate::ragged(), [2, 4], "(2, 5)"),
+        (Collate::ragged(Ragged::new()), [2, 4], "(2, 5)"),
     ] {
         let other = if second == "(2, 5)" { [2, 5] } else { [3, 4] };
         let text = format!(
@@ -154,7 +160,7 @@ fn three_offenders_then_the_count() {
 
 #[test]
 fn samples_without_dims() {
-    for collate in [Collate::concat(0), Collate::ragged()] {
+    for collate in [Collate::concat(0), Collate::ragged(Ragged::new())] {
         let text = "sample 0: expected at least one dim, got shape (); Collate::stack takes samples without dims";
         check(&[&[], &[]], &collate, Is::Shape, text);
     }
@@ -169,7 +175,7 @@ fn samples_without_dims_of_a_list_with_others() {
     ];
     let list: SampleList<'_> = views.into_iter().collect();
     let taken = list.take([1]).unwrap();
-    for collate in [Collate::concat(0), Collate::ragged()] {
+    for collate in [Collate::concat(0), Collate::ragged(Ragged::new())] {
         let error = Plan::new(&taken, &collate).unwrap_err();
         assert!(matches!(&error, Error::Shape(_)), "{error}");
     }
@@ -209,7 +215,7 @@ fn dtypes_that_are_only_moved() {
         assert_eq!(variant(&error), Is::DType);
         let error = refused(
             &views(&samples[1..]),
-            &Collate::ragged().transform(Transform::new().scale(2.0)),
+            &Collate::ragged(Ragged::new()).transform(Transform::new().scale(2.0)),
         );
         assert_eq!(error.to_string(), format!("sample 0: expected {takes}, got {dtype}; {tail}"));
         let error = refused(&views(&samples[..1]), &Collate::stack().cast(dtype));
@@ -260,7 +266,7 @@ fn dims_that_are_not_there() {
     check(&[&[2, 3]], &permute(&[0, 2]), Is::Argument, "permute=2 for samples of 2 dims");
     check(
         &[&[2, 3]],
-        &Collate::ragged().transform(Transform::new().permute([1, 0])),
+        &Collate::ragged(Ragged::new()).transform(Transform::new().permute([1, 0])),
         Is::Argument,
         "a ragged batch joins along dim 0, so permute must leave dim 0 first",
     );
@@ -455,7 +461,7 @@ fn batches_beyond_64_bits_or_all_memory() {
     let long = vast(&[i64::MAX]);
     let error = refused(&[long.clone(), long], &Collate::concat(0));
     assert_eq!(error.to_string(), "the lengths add up to more than 64 bits hold");
-    let error = refused(&[vast(&[1 << 31])], &Collate::ragged().offsets_i32());
+    let error = refused(&[vast(&[1 << 31])], &Collate::ragged(Ragged::new().offsets(DType::I32)));
     assert_eq!(variant(&error), Is::TooLarge);
     let text = "offsets up to 2147483648 do not fit in int32; ask for int64 offsets";
     assert_eq!(error.to_string(), text);
@@ -525,7 +531,9 @@ fn more_rows_than_memory() {
         let rows = SampleList::rows(table).unwrap();
         let bytes = 8 << 50;
         for engine in [Engine::host(), Engine::reference()] {
-            for collate in [Collate::stack(), Collate::ragged(), Collate::pad(Pad::new())] {
+            for collate in
+                [Collate::stack(), Collate::ragged(Ragged::new()), Collate::pad(Pad::new())]
+            {
                 let error = engine.assemble(&rows, &collate).unwrap_err();
                 assert_eq!(error, Error::OutOfMemory { bytes });
             }

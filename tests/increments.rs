@@ -78,7 +78,7 @@ fn increments_that_are_refused() {
         let error = windrow::Plan::new(&views, &collate).expect_err(why);
         assert_eq!(error.to_string(), why);
     };
-    let ragged = || windrow::Collate::ragged().device(windrow::Device::Cpu);
+    let ragged = || windrow::Collate::ragged(windrow::Ragged::new()).device(windrow::Device::Cpu);
     refused(&samples, ragged().increments([1]), "1 increments for 2 samples");
     let scaled = ragged().transform(windrow::Transform::new().scale(2.0)).cast(DType::I64);
     refused(&samples, scaled.increments([1, 2]), "increments exclude scale, mean and std");

@@ -4,8 +4,8 @@ mod common;
 
 use common::{sample::views, Sample};
 use windrow::{
-    BatchShape, Collate, DType, Engine, Error, Fields, Hint, Mask, Pad, Plan, Result, Target,
-    Transform,
+    BatchShape, Collate, DType, Engine, Error, Fields, Hint, Mask, Pad, Plan, Ragged, Result,
+    Target, Transform,
 };
 
 fn samples(shapes: &[&[i64]]) -> Vec<Sample> {
@@ -117,7 +117,12 @@ fn one_number_speaks_of_dims() {
 fn arithmetic_on_integers_needs_a_dtype() {
     let (scale, mean, std) =
         (Transform::new().scale(0.5), Transform::new().mean([1.0]), Transform::new().std([1.0]));
-    let forms = [Collate::stack(), Collate::concat(0), Collate::ragged(), Collate::pad(Pad::new())];
+    let forms = [
+        Collate::stack(),
+        Collate::concat(0),
+        Collate::ragged(Ragged::new()),
+        Collate::pad(Pad::new()),
+    ];
     for &dtype in DType::ALL.iter().filter(|dtype| dtype.is_arithmetic()) {
         let list = [Sample::new(dtype, &[4], 1), Sample::new(dtype, &[4], 2)];
         for collate in &forms {
@@ -159,22 +164,23 @@ fn arithmetic_into_integers_that_are_asked_for() {
 }
 
 #[test]
-fn options_of_a_ragged_batch_belong_to_it() {
+fn offsets_are_integers() {
     let list = samples(&[&[2], &[2]]);
-    for collate in [Collate::stack(), Collate::concat(0), Collate::pad(Pad::new())] {
-        for (name, collate) in [
-            ("offsets_i32", collate.clone().offsets_i32()),
-            ("batch_index", collate.clone().batch_index()),
-        ] {
-            let text = format!("{name} is an option of a ragged batch");
-            assert_eq!(refused(&list, &collate), Error::Argument(text.clone()));
-            let mut out = [0xA5u8; 4];
-            let mut target = Target::from_slice(&mut out, &[2, 2]).unwrap();
-            let into: Result<Fields> =
-                Engine::host().assemble_into(&views(&list), &collate, &mut target);
-            assert_eq!(into.map(|_| ()), Err(Error::Argument(text)));
-            assert_eq!(out, [0xA5; 4]);
+    for &dtype in DType::ALL {
+        let collate = Collate::ragged(Ragged::new().offsets(dtype));
+        if let DType::I32 | DType::I64 = dtype {
+            let batch = Engine::host().assemble(&views(&list), &collate).unwrap();
+            assert_eq!(batch.offsets().unwrap().dtype(), dtype);
+            continue;
         }
+        let error = Error::Argument(format!("offsets are int32 or int64, not {dtype}"));
+        assert_eq!(refused(&list, &collate), error);
+        let mut out = [0xA5u8; 4];
+        let mut target = Target::from_slice(&mut out, &[4]).unwrap();
+        let into: Result<Fields> =
+            Engine::host().assemble_into(&views(&list), &collate, &mut target);
+        assert_eq!(into.map(|_| ()), Err(error));
+        assert_eq!(out, [0xA5; 4]);
     }
 }
 

@@ -12,7 +12,7 @@ use common::sample::views;
 use common::{runner, Ask, PadAsk, Paint, Sample};
 use windrow::{
     AsTarget, Collate, DType, Device, Engine, Error, Facet, Fields, Layout, Leaf, Mask, Pad,
-    PerDim, Plan, SampleList, SampleView, Samples, Side, Target, Tensor,
+    PerDim, Plan, Ragged, SampleList, SampleView, Samples, Side, Target, Tensor,
 };
 
 fn two_rows() -> [Sample; 2] {
@@ -235,7 +235,7 @@ fn small_batches_into_outputs() {
     let pad = |side| Pad::new().value(-1).side(side).mask(Mask::Real);
     let forms = [
         Collate::concat(0),
-        Collate::ragged().batch_index(),
+        Collate::ragged(Ragged::new().batch_index()),
         Collate::pad(pad(Side::Right)),
         Collate::pad(pad(Side::Left).size(7).truncate(true)),
         Collate::stack(),
@@ -427,7 +427,7 @@ fn vast_extents_beside_an_extent_of_zero() {
                     survives(&sample, count, &Collate::concat(dim));
                 }
                 survives(&sample, count, &Collate::stack());
-                survives(&sample, count, &Collate::ragged());
+                survives(&sample, count, &Collate::ragged(Ragged::new()));
                 survives(&sample, count, &Collate::pad(Pad::new()));
                 let mask = Pad::new().mask(Mask::Real).mask_dtype(DType::I64).dims([0, 1]);
                 survives(&sample, count, &Collate::pad(mask));
@@ -474,7 +474,7 @@ fn vast_strides_of_extents_of_one() {
                 survives(&one(DType::U8), 2, &Collate::pad(pad));
             }
         }
-        for collate in [Collate::stack(), Collate::concat(1), Collate::ragged()] {
+        for collate in [Collate::stack(), Collate::concat(1), Collate::ragged(Ragged::new())] {
             survives(&sample, 3, &collate);
         }
         let batch = Engine::host()

@@ -10,7 +10,9 @@ use common::{runner, Ask, PadAsk, Paint, Sample, ARITHMETIC};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use windrow::{Batch, Collate, DType, Engine, Mask, PerDim, Plan, SampleList, Scalar, Side};
+use windrow::{
+    Batch, Collate, DType, Engine, Mask, PerDim, Plan, Ragged, SampleList, Scalar, Side,
+};
 
 /// `PROPTEST_CASES` overrides the number of cases.
 fn config(cases: u32) -> ProptestConfig {
@@ -266,7 +268,7 @@ proptest! {
         let list: SampleList<'_> = samples.iter().map(Sample::view).collect();
         let picks: Vec<usize> = picks.iter().map(|&pick| pick as usize % samples.len()).collect();
         let picked: Vec<_> = picks.iter().map(|&pick| samples[pick].view()).collect();
-        for (at, collate) in [Collate::ragged(), Collate::pad(windrow::Pad::new()), Collate::concat(0)].iter().enumerate() {
+        for (at, collate) in [Collate::ragged(Ragged::new()), Collate::pad(windrow::Pad::new()), Collate::concat(0)].iter().enumerate() {
             // Half of the indices count from the end.
             let indices = picks.iter().map(|&pick| pick as i64 - if pick % 2 == 0 { 0 } else { samples.len() as i64 });
             let taken = list.take(indices).unwrap();

@@ -25,7 +25,8 @@ use common::runner::same_bytes;
 use common::sample::views;
 use common::{runner, Ask, PadAsk, Sample};
 use windrow::{
-    Collate, DType, Device, Engine, EngineOptions, Layout, Mask, Pad, PerDim, SampleView, Side,
+    Collate, DType, Device, Engine, EngineOptions, Layout, Mask, Pad, PerDim, Ragged, SampleView,
+    Side,
 };
 
 fn samples(dtype: DType, shapes: &[&[i64]]) -> Vec<Sample> {
@@ -155,11 +156,14 @@ fn threads_write_side_by_side() {
     let samples = lengths.map(|(length, byte)| Sample::flat(length, byte));
     let samples = views(&samples);
     let want = bytes_of(
-        Engine::with_options(one_thread()).assemble(&samples, &Collate::ragged()).unwrap().data(),
+        Engine::with_options(one_thread())
+            .assemble(&samples, &Collate::ragged(Ragged::new()))
+            .unwrap()
+            .data(),
     );
     let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap());
     for engine in [Engine::host_with(pool), Engine::host()] {
-        let batch = engine.assemble(&samples, &Collate::ragged()).unwrap();
+        let batch = engine.assemble(&samples, &Collate::ragged(Ragged::new())).unwrap();
         assert!(bytes_of(batch.data()) == want);
     }
 }

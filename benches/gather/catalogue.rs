@@ -1,6 +1,6 @@
 //! The workloads that there are. Most come twice: scattered, and contiguous as the control.
 
-use windrow::{Collate, DType, Mask, Pad, Transform};
+use windrow::{Collate, DType, Mask, Pad, Ragged, Transform};
 
 use super::workloads::Lie::{Contiguous, Misaligned, Pinned, Scattered};
 use super::workloads::{Lie, Part, Random, Workload};
@@ -101,7 +101,7 @@ pub fn graphs(count: usize) -> Vec<Part> {
     let nodes = sizes.iter().map(|(nodes, _)| vec![*nodes, 64]).collect();
     let edges = sizes.iter().map(|(_, edges)| vec![2, *edges]).collect();
     vec![
-        part("x", DType::F32, nodes, Collate::ragged().batch_index()),
+        part("x", DType::F32, nodes, Collate::ragged(Ragged::new().batch_index())),
         part("edge_index", DType::I64, edges, Collate::concat(1)),
     ]
 }
@@ -198,10 +198,12 @@ impl Catalogue {
     fn clips_and_detection(&mut self) {
         let some = self.some();
         let title = "W4a: 512 clips of 1..15 s, f32 ragged";
-        self.add("W4a", title, &PAIR, move || clips(some(512), DType::F32, Collate::ragged()));
+        self.add("W4a", title, &PAIR, move || {
+            clips(some(512), DType::F32, Collate::ragged(Ragged::new()))
+        });
         let title = "W4b: the same, i16 to f32, ragged";
         self.add("W4b", title, &PAIR, move || {
-            clips(some(512), DType::I16, Collate::ragged().cast(DType::F32))
+            clips(some(512), DType::I16, Collate::ragged(Ragged::new()).cast(DType::F32))
         });
         let title = "W4c: the same, i16 to f32, padded to 15 s";
         self.add("W4c", title, &PAIR, move || {

@@ -1,6 +1,6 @@
 //! Workloads whose machine code is counted: each is run once, and its launches are named for scripts/sim/device_counts.py.
 
-use windrow::{Collate, DType, Engine, Transform};
+use windrow::{Collate, DType, Engine, Ragged, Transform};
 
 use super::catalogue::{
     clips, detection, environments, graphs, images, normalised, part, rows, tokens, Entry,
@@ -55,7 +55,7 @@ fn lookups(count: usize) -> Vec<Part> {
 fn short_tokens(count: usize) -> Vec<Part> {
     let mut random = Random(17);
     let shapes = (0..count).map(|_| vec![64 + random.below(193) as i64]).collect();
-    vec![part("", DType::I32, shapes, Collate::ragged().cast(DType::I64))]
+    vec![part("", DType::I32, shapes, Collate::ragged(Ragged::new()).cast(DType::I64))]
 }
 
 fn permuted(count: usize, (from, to): (DType, DType), shape: &[i64], order: &[i64]) -> Vec<Part> {
@@ -95,9 +95,9 @@ fn rows_of_file(scale: Scale) -> Vec<Counted> {
     add("W2", Scattered, |scale| tokens(scale.of(4096), DType::I64));
     add("W2b", Scattered, |scale| tokens(scale.of(4096), DType::I32));
     add("W3 id", Rows, |scale| lookups(scale.of(100_000)));
-    add("W4a", Scattered, |scale| clips(scale.of(512), DType::F32, Collate::ragged()));
+    add("W4a", Scattered, |scale| clips(scale.of(512), DType::F32, Collate::ragged(Ragged::new())));
     add("W4b", Scattered, |scale| {
-        clips(scale.of(512), DType::I16, Collate::ragged().cast(DType::F32))
+        clips(scale.of(512), DType::I16, Collate::ragged(Ragged::new()).cast(DType::F32))
     });
     add("W4c", Scattered, |scale| {
         let padded = Collate::pad(windrow::Pad::new().size(240_000));

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use windrow::{Batch, Collate, DType, Device, Engine, Layout, Leaf, Plan, SampleList, Tensor};
+use windrow::{
+    Batch, Collate, DType, Device, Engine, Layout, Leaf, Plan, Ragged, SampleList, Tensor,
+};
 
 use super::gpu::allocate;
 use super::gpu::device::{Bytes, PinnedBytes};
@@ -85,7 +87,8 @@ impl Part {
 
     /// The bytes of the batch are those of the samples, one after the other: what copies can do too.
     fn is_copy(&self) -> bool {
-        [Collate::stack(), Collate::ragged(), Collate::concat(0)].contains(&self.collate)
+        [Collate::stack(), Collate::ragged(Ragged::new()), Collate::concat(0)]
+            .contains(&self.collate)
     }
 }
 

@@ -8,7 +8,7 @@ use std::ptr;
 
 use arbitrary::{Arbitrary, Unstructured};
 use windrow::arrow::{ArrowArray, ArrowSchema, ColumnRows, Columns};
-use windrow::{Collate, Engine, EngineOptions, Pad};
+use windrow::{Collate, Engine, EngineOptions, Pad, Ragged};
 
 /// A type and an array of it, which need not fit.
 #[derive(Debug)]
@@ -395,7 +395,8 @@ pub fn check(data: &[u8]) {
             }
         };
         assert_eq!(list.len(), rows, "{:?}", column.path);
-        for collate in [Collate::stack(), Collate::ragged(), Collate::pad(Pad::new())] {
+        for collate in [Collate::stack(), Collate::ragged(Ragged::new()), Collate::pad(Pad::new())]
+        {
             let _ = engine.assemble(list, &collate);
         }
         // What was bits lives as long as the list.

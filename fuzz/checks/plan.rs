@@ -6,7 +6,7 @@ use std::ptr;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use windrow::{
-    BatchShape, Collate, DType, Device, Layout, Leaf, Mask, Offsets, Pad, Plan, SampleList,
+    BatchShape, Collate, DType, Device, Layout, Leaf, Mask, Offsets, Pad, Plan, Ragged, SampleList,
     SampleView, Scalar, Side, Target, Tensor, Transform,
 };
 
@@ -109,17 +109,18 @@ fn pad(u: &mut Unstructured<'_>, dtype: DType, ndim: usize) -> Result<Pad> {
 }
 
 fn collate(u: &mut Unstructured<'_>, dtype: DType, ndim: usize) -> Result<Collate> {
-    let mut collate = match u.int_in_range(0..=5u8)? {
+    let form = u.int_in_range(0..=5u8)?;
+    let mut collate = match form {
         0 => Collate::stack(),
         1 => Collate::concat(number(u)?),
-        2 => Collate::ragged(),
+        2 => Collate::ragged(Ragged::new()),
         _ => Collate::pad(pad(u, dtype, ndim)?),
     };
-    if u.arbitrary()? {
-        collate = collate.batch_index();
-    }
-    if u.arbitrary()? {
-        collate = collate.offsets_i32();
+    let (batch_index, is_short) = (u.arbitrary()?, u.arbitrary()?);
+    if form == 2 {
+        let offsets = if is_short { DType::I32 } else { DType::I64 };
+        let ragged = Ragged::new().offsets(offsets);
+        collate = Collate::ragged(if batch_index { ragged.batch_index() } else { ragged });
     }
     if u.arbitrary()? {
         collate = collate.cast(*u.choose(DType::ALL)?);

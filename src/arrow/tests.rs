@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::field::integers_in;
 use super::*;
-use crate::{Collate, Engine, Error, Result};
+use crate::{Collate, Engine, Error, Ragged, Result};
 
 /// Owns what a struct points to, and counts its release.
 struct Held<T> {
@@ -142,7 +142,7 @@ fn read(schema: &ArrowSchema, arrays: &[&ArrowArray]) -> Result<Columns> {
 fn joined(columns: Columns) -> Vec<i32> {
     let column = columns.into_columns().remove(0);
     let ColumnRows::Samples { list, .. } = column.rows else { panic!("no samples") };
-    let batch = Engine::host().assemble(&list, &Collate::ragged()).unwrap();
+    let batch = Engine::host().assemble(&list, &Collate::ragged(Ragged::new())).unwrap();
     batch.data().as_slice::<i32>().unwrap().to_vec()
 }
 

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::collate::Side;
 use crate::cuda::Late;
 use crate::plan::{target_of, AsTarget, BatchShape, Placement, Role, Target};
-use crate::tensor::{few, Dims, Error, Layout, Offsets, Result, Tensor};
+use crate::tensor::{few, DType, Dims, Error, Layout, Offsets, Result, Tensor};
 
 /// One assembled batch. Its tensors share memory with what they are exported to.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct Fields {
     /// `None` for a stack.
     pub lengths: Option<Box<Tensor>>,
     /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged: int64, or int32 by
-    /// [`Collate::offsets_i32`](crate::Collate::offsets_i32).
+    /// [`Ragged::offsets`](crate::Ragged::offsets).
     pub offsets: Option<Box<Tensor>>,
     /// `[N, *padded dims]`, if asked for; bool, or of [`Pad::mask_dtype`](crate::Pad::mask_dtype).
     pub mask: Option<Box<Tensor>>,
@@ -62,26 +62,20 @@ impl Fields {
     /// # Errors
     /// [`Error::TooLarge`] for int32 offsets beyond `i32::MAX`.
     pub fn new(batch_shape: &BatchShape) -> Result<Fields> {
-        let offsets = match &batch_shape.placement {
-            Placement::Joined { offsets, .. } => {
-                let shape = [offsets.as_slice().len() as i64];
-                Some(Box::new(match batch_shape.offsets_i32 {
-                    true => Tensor::from_vec(offsets.to_i32()?, &shape)?,
-                    false => Tensor::from_vec(offsets.as_slice().to_vec(), &shape)?,
-                }))
+        let mut fields = Fields::of_shape(batch_shape);
+        batch_shape.numbers(|role, dtype, shape, numbers| {
+            let numbers = match dtype {
+                DType::I32 => Tensor::from_vec(numbers.iter().map(|&n| n as i32).collect(), shape)?,
+                _ => Tensor::from_vec(numbers.to_vec(), shape)?,
+            };
+            match role {
+                Role::Offsets => fields.offsets = Some(Box::new(numbers)),
+                _ if batch_shape.is_selected => {}
+                _ => fields.lengths = Some(Box::new(numbers)),
             }
-            _ => None,
-        };
-        let lengths = batch_shape.lengths().filter(|_| !batch_shape.is_selected);
-        Ok(Fields {
-            lengths: lengths
-                .map(|all| {
-                    Tensor::from_vec(all.into_owned(), &batch_shape.lengths_shape()).map(Box::new)
-                })
-                .transpose()?,
-            offsets,
-            ..Fields::of_shape(batch_shape)
-        })
+            Ok(())
+        })?;
+        Ok(fields)
     }
 
     /// All but the tensors.
@@ -207,7 +201,7 @@ impl Batch {
     }
 
     /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged: int64, or int32 by
-    /// [`Collate::offsets_i32`](crate::Collate::offsets_i32).
+    /// [`Ragged::offsets`](crate::Ragged::offsets).
     pub fn offsets(&self) -> Option<&Tensor> {
         self.fields.offsets.as_deref()
     }

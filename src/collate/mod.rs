@@ -2,6 +2,7 @@
 
 mod affine;
 mod pad;
+mod ragged;
 mod transform;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use crate::tensor::{DType, Device, Error, Result};
 pub use affine::Affine;
 pub(crate) use pad::MaskBits;
 pub use pad::{Mask, Pad, PerDim, Side};
+pub use ragged::Ragged;
 pub use transform::Transform;
 
 /// The options of one batch.
@@ -28,8 +30,6 @@ pub struct Collate {
     pub(crate) device: Option<Device>,
     /// An increment for each sample, added to its elements.
     pub(crate) increments: Option<Arc<[i64]>>,
-    /// An option of another form, which is an error when the batch is planned.
-    pub(crate) misplaced: Option<&'static str>,
 }
 
 /// The form of a batch.
@@ -46,18 +46,13 @@ pub enum Form {
     /// Equal rank, filled up to the largest: `[N, *max]`.
     Pad(Pad),
     /// Equal but for dim 0, one after the other: `[sum, *rest]` and offsets.
-    Ragged {
-        /// The offsets as int32 instead of int64.
-        offsets_i32: bool,
-        /// Also give each row the index of its sample.
-        batch_index: bool,
-    },
+    Ragged(Ragged),
 }
 
 impl Collate {
     fn new(form: Form) -> Collate {
         let transform = Transform::default();
-        Collate { form, dtype: None, transform, device: None, increments: None, misplaced: None }
+        Collate { form, dtype: None, transform, device: None, increments: None }
     }
 
     /// Equal shapes to `[N, *shape]`.
@@ -75,29 +70,9 @@ impl Collate {
         Collate::new(Form::Pad(pad))
     }
 
-    /// Samples that are equal but for dim 0 to values, offsets (int64) and lengths.
-    pub fn ragged() -> Collate {
-        Collate::new(Form::Ragged { offsets_i32: false, batch_index: false })
-    }
-
-    /// Makes the offsets of a ragged batch int32; offsets beyond `i32::MAX` are an error. With another form, planning fails.
-    #[must_use]
-    pub fn offsets_i32(mut self) -> Collate {
-        match &mut self.form {
-            Form::Ragged { offsets_i32, .. } => *offsets_i32 = true,
-            _ => self.misplaced = Some("offsets_i32"),
-        }
-        self
-    }
-
-    /// Adds the sample index of each row to a ragged batch, int64 `[sum]`. With another form, planning fails.
-    #[must_use]
-    pub fn batch_index(mut self) -> Collate {
-        match &mut self.form {
-            Form::Ragged { batch_index, .. } => *batch_index = true,
-            _ => self.misplaced = Some("batch_index"),
-        }
-        self
+    /// Samples that are equal but for dim 0 to values, offsets and lengths.
+    pub fn ragged(ragged: Ragged) -> Collate {
+        Collate::new(Form::Ragged(ragged))
     }
 
     /// The dtype of the batch; without it, all samples must share a dtype, which is kept.

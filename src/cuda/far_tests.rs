@@ -16,7 +16,7 @@ use super::parameters::ParameterPool;
 use super::params::{Family, Field, Header};
 use super::policy::Policy;
 use super::table::{parts, Table};
-use crate::collate::{Collate, Transform};
+use crate::collate::{Collate, Ragged, Transform};
 use crate::plan::Plan;
 use crate::samples::{SampleList, SampleView};
 use crate::tensor::{DType, Device, Layout};
@@ -301,7 +301,13 @@ fn offsets_beyond_32_bits() {
             };
             let shapes = lengths.map(|length| [length as i64]);
             let shapes: Vec<&[i64]> = shapes.iter().map(|shape| &shape[..]).collect();
-            gpu.check((DType::U8, &shapes), &Collate::ragged(), Family::Line, near, moved);
+            gpu.check(
+                (DType::U8, &shapes),
+                &Collate::ragged(Ragged::new()),
+                Family::Line,
+                near,
+                moved,
+            );
         }
     });
 }

@@ -99,7 +99,7 @@ impl KeptTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collate::{Collate, Mask, Pad, Transform};
+    use crate::collate::{Collate, Mask, Pad, Ragged, Transform};
     use crate::cuda::table::parts;
     use crate::samples::{SampleList, SampleView};
     use crate::tensor::{DType, Device, Layout};
@@ -159,7 +159,7 @@ mod tests {
             Collate::stack().cast(DType::F16),
             Collate::stack().cast(DType::I8).transform(maps),
             Collate::pad(Pad::new().size(40).mask(Mask::Real)),
-            Collate::ragged().batch_index(),
+            Collate::ragged(Ragged::new().batch_index()),
         ];
         for (form, count) in
             forms.iter().flat_map(|form| [3, 255, 300, 301].map(|count| (form, count)))

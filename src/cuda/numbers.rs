@@ -2,7 +2,7 @@
 
 use bytemuck::cast_slice;
 
-use crate::plan::{Placement, Plan, Role};
+use crate::plan::{Plan, Role};
 use crate::tensor::{DType, Device, Dims, Result};
 
 /// Numbers known on the host that a batch has on the device: lengths, offsets.
@@ -42,21 +42,15 @@ pub(super) fn known_numbers(plan: &Plan<'_>) -> Result<Vec<KnownNumbers>> {
     for (leaf, batch_shape) in
         batch_shapes.filter(|(_, batch_shape)| matches!(batch_shape.device, Device::Cuda(_)))
     {
-        let mut add = |role, dtype, shape: &[i64], bytes: &[u8]| {
-            let (shape, bytes) = (shape.into(), bytes.to_vec());
-            let is_selected = batch_shape.is_selected;
+        batch_shape.numbers(|role, dtype, shape, numbers| {
+            let (shape, is_selected) = (shape.into(), batch_shape.is_selected);
+            let bytes = match dtype {
+                DType::I32 => numbers.iter().flat_map(|&n| (n as i32).to_ne_bytes()).collect(),
+                _ => cast_slice(numbers).to_vec(),
+            };
             all.push(KnownNumbers { leaf, role, dtype, shape, bytes, is_selected });
-        };
-        if let Some(lengths) = batch_shape.lengths() {
-            add(Role::Lengths, DType::I64, &batch_shape.lengths_shape(), cast_slice(&lengths));
-        }
-        if let Placement::Joined { offsets, .. } = &batch_shape.placement {
-            let shape = [offsets.as_slice().len() as i64];
-            match batch_shape.offsets_i32 {
-                true => add(Role::Offsets, DType::I32, &shape, cast_slice(&offsets.to_i32()?)),
-                false => add(Role::Offsets, DType::I64, &shape, cast_slice(offsets.as_slice())),
-            }
-        }
+            Ok(())
+        })?;
     }
     Ok(all)
 }

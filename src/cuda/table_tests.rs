@@ -5,7 +5,7 @@
 use bytemuck::{cast_slice, pod_read_unaligned};
 
 use super::*;
-use crate::collate::{Collate, Mask, Pad, Side, Transform};
+use crate::collate::{Collate, Mask, Pad, Ragged, Side, Transform};
 use crate::cuda::numbers::known_numbers;
 use crate::cuda::params::{varies, Family};
 use crate::samples::{SampleList, SampleView};
@@ -128,7 +128,7 @@ fn every_family_has_its_batches() {
     is(family(&two(8), &stack.clone().cast(DType::F16), OUT), Elements);
     is(family(&two(8), &stack.clone().cast(DType::F16), OUT + 1), Box);
     is(family(&two(5000), &stack, OUT), Line);
-    is(family(&two(5000), &Collate::ragged(), OUT), Line);
+    is(family(&two(5000), &Collate::ragged(Ragged::new()), OUT), Line);
     is(family(&two(5000), &stack.clone().cast(DType::F16), OUT), Line);
     is(family(&two(5000), &stack.clone().cast(DType::U64), OUT), AnyLine);
     for to in [DType::F16, DType::BF16, DType::F32] {
@@ -262,7 +262,11 @@ fn columns_are_narrow_if_all_of_their_numbers_fit() {
 #[test]
 fn tables_of_lengths_fill_the_parameters() {
     let pad = Collate::pad(Pad::new().size(192).mask(Mask::Real));
-    let forms = [(pad, 5344), (Collate::ragged().batch_index(), 3183), (Collate::concat(0), 3205)];
+    let forms = [
+        (pad, 5344),
+        (Collate::ragged(Ragged::new().batch_index()), 3183),
+        (Collate::concat(0), 3205),
+    ];
     for (collate, most) in forms {
         let collate = collate.cast(DType::I64).device(HERE);
         let bytes = |count: usize| {
@@ -299,7 +303,7 @@ fn short_rows_are_mixed_unless_all_are_aligned() {
         (&even, &pad, OUT + 8, true),
         (&odd, &pad, OUT, true),
         (&even, &left, OUT, true),
-        (&even, &Collate::ragged(), OUT, true),
+        (&even, &Collate::ragged(Ragged::new()), OUT, true),
     ] {
         let field = table(list, collate, out).field(0);
         assert_eq!((field.family, field.samples), (Family::Line as u8, 4));
@@ -312,9 +316,9 @@ fn ragged_samples_are_found_by_hints() {
     let lengths: Vec<i64> = (0..512).map(|i| [0, 1, 90_000, 0, 9000, 33][i % 6]).collect();
     let list = rows(DType::I16, &lengths);
     for (collate, out) in [
-        (Collate::ragged(), OUT),
-        (Collate::ragged(), OUT + 6),
-        (Collate::ragged().cast(DType::F32), OUT),
+        (Collate::ragged(Ragged::new()), OUT),
+        (Collate::ragged(Ragged::new()), OUT + 6),
+        (Collate::ragged(Ragged::new()).cast(DType::F32), OUT),
     ] {
         let plan = Plan::new(&list, &collate.clone().device(HERE)).unwrap();
         let offsets: Vec<i64> = lengths.iter().fold(vec![0], |mut all, length| {
@@ -434,7 +438,7 @@ fn fields_go_with_the_parameters_wherever_the_table_is() {
 #[test]
 fn values_stand_in_the_table_itself() {
     let list = samples(DType::U8, &[&[5], &[6]], 1);
-    let plan = Plan::new(&list, &Collate::ragged().device(HERE)).unwrap();
+    let plan = Plan::new(&list, &Collate::ragged(Ragged::new()).device(HERE)).unwrap();
     let bytes: Vec<u8> = (0..20).collect();
     let values = [
         Values { out: 0x40, dtype: DType::I32, bytes: &bytes, chosen: None },

@@ -195,7 +195,6 @@ impl Engine {
     /// Whether a stack of such samples is their bytes, row by row, on the host.
     fn is_plain_stack(&self, collate: &Collate, meta: &TensorMeta) -> bool {
         collate.form == Form::Stack
-            && collate.misplaced.is_none()
             && collate.increments.is_none()
             && collate.transform == Transform::default()
             && collate.dtype.is_none_or(|dtype| dtype == meta.dtype)

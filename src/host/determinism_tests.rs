@@ -3,7 +3,7 @@
 
 use super::isa::forced;
 use crate::{
-    Batch, Collate, DType, Device, Engine, EngineOptions, Layout, Mask, Pad, SampleList,
+    Batch, Collate, DType, Device, Engine, EngineOptions, Layout, Mask, Pad, Ragged, SampleList,
     SampleView, Side, Tensor, Transform,
 };
 
@@ -94,7 +94,11 @@ fn large() -> Vec<(&'static str, Vec<Tensor>, Collate)> {
         ("pixels", images(DType::U8), Collate::stack().cast(DType::BF16).transform(normal)),
         ("crops", images(DType::F32), Collate::pad(crop.mask(Mask::Pad)).transform(planes)),
         ("tokens", rows(DType::I32, 1), Collate::pad(tokens).cast(DType::I64)),
-        ("values", rows(DType::F64, 1), Collate::ragged().batch_index().cast(DType::F16)),
+        (
+            "values",
+            rows(DType::F64, 1),
+            Collate::ragged(Ragged::new().batch_index()).cast(DType::F16),
+        ),
         ("joined", rows(DType::BF16, 2), Collate::concat(0).cast(DType::F32)),
     ]
 }

@@ -191,7 +191,7 @@ fn is_streaming(output: &OutputPlan<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Collate, DType, Mask, Pad, SampleView};
+    use crate::{Collate, DType, Mask, Pad, Ragged, SampleView};
 
     fn view(row: &[u8]) -> SampleView<'_> {
         SampleView::from_slice(row, &[row.len() as i64]).unwrap()
@@ -203,7 +203,7 @@ mod tests {
         let views = [1, 99_999, 3, 100_000]
             .map(|len| SampleView::from_slice(&row[..len], &[len as i64]).unwrap());
         for (collate, done) in [
-            (Collate::ragged().batch_index(), None),
+            (Collate::ragged(Ragged::new().batch_index()), None),
             (Collate::pad(Pad::new().size(500_000).mask(Mask::Pad)), None),
             (Collate::pad(Pad::new().mask(Mask::Pad)), Some(0)),
             (Collate::pad(Pad::new().mask(Mask::Pad)), Some(1)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::collate::{resolve_dim, Affine, Collate, Form, MaskBits, Pad, PerDim, Side};
+use crate::collate::{resolve_dim, Affine, Collate, Form, MaskBits, Pad, PerDim, Ragged, Side};
 use crate::plan::checks::{
     check_arithmetic, check_devices, check_float, check_room, no_dims, resolve_channel_dim,
     resolve_dtype, resolve_permute, shape_mismatch, UsedMetas,
@@ -33,8 +33,7 @@ pub struct BatchShape {
     pub placement: Placement,
     /// The largest length, for a ragged batch.
     pub max_length: Option<i64>,
-    pub(crate) offsets_i32: bool,
-    pub(crate) batch_index: bool,
+    pub(crate) ragged: Ragged,
     pub(crate) mask: Option<MaskBits>,
     pub(crate) value: [u8; 16],
     pub(crate) affine: Option<Box<Affine>>,
@@ -94,6 +93,20 @@ impl BatchShape {
         }
     }
 
+    /// Calls `each` with the tensors that are known before anything runs: role, dtype, shape and numbers.
+    pub(crate) fn numbers(
+        &self,
+        mut each: impl FnMut(Role, DType, &[i64], &[i64]) -> Result<()>,
+    ) -> Result<()> {
+        self.others(|role, dtype, shape| match (role, &self.placement) {
+            (Role::Offsets, Placement::Joined { offsets, .. }) => {
+                each(role, dtype, shape, offsets.as_slice())
+            }
+            (Role::Lengths, _) => each(role, dtype, shape, &self.lengths().unwrap_or_default()),
+            _ => Ok(()),
+        })
+    }
+
     /// Whether there are lengths.
     pub(crate) fn has_lengths(&self) -> bool {
         !matches!(self.placement, Placement::Rows)
@@ -132,9 +145,6 @@ impl BatchShape {
     }
 
     fn of(used: &UsedMetas<'_>, collate: &Collate) -> Result<BatchShape> {
-        if let Some(option) = collate.misplaced {
-            return Err(Error::Argument(format!("{option} is an option of a ragged batch")));
-        }
         let ndim = used.shape().len();
         check_room(used.len(), ndim)?;
         let (source, device) = check_devices(used, collate)?;
@@ -151,8 +161,7 @@ impl BatchShape {
             device,
             placement: Placement::Rows,
             max_length: None,
-            offsets_i32: false,
-            batch_index: false,
+            ragged: Ragged::default(),
             mask: None,
             value: [0; 16],
             affine: None,
@@ -229,7 +238,8 @@ impl BatchShape {
         match form {
             Form::Stack => self.stack(used),
             Form::Concat { dim } => self.join(used, resolve_dim("dim", *dim, ndim)?),
-            Form::Ragged { offsets_i32, batch_index } => {
+            Form::Ragged(ragged) => {
+                ragged.check()?;
                 if self.permute[0] != 0 {
                     return Err(Error::Argument(
                         "a ragged batch joins along dim 0, so permute must leave dim 0 first"
@@ -237,15 +247,17 @@ impl BatchShape {
                     ));
                 }
                 self.join(used, 0)?;
-                (self.offsets_i32, self.batch_index) = (*offsets_i32, *batch_index);
+                self.ragged = *ragged;
                 let mut longest = 0;
                 used.all(|_, shape| {
                     longest = shape[0].max(longest);
                     true
                 });
                 self.max_length = Some(longest);
-                if let (true, Placement::Joined { offsets, .. }) = (*offsets_i32, &self.placement) {
-                    offsets.to_i32()?;
+                if let (DType::I32, Placement::Joined { offsets, .. }) =
+                    (ragged.offsets, &self.placement)
+                {
+                    offsets.check_i32()?;
                 }
                 Ok(())
             }
@@ -336,9 +348,8 @@ impl BatchShape {
         }
         match (&self.placement, &self.mask) {
             (Placement::Joined { offsets, .. }, _) => {
-                let dtype = if self.offsets_i32 { DType::I32 } else { DType::I64 };
-                each(Role::Offsets, dtype, &[offsets.as_slice().len() as i64])?;
-                if self.batch_index {
+                each(Role::Offsets, self.ragged.offsets, &[offsets.as_slice().len() as i64])?;
+                if self.ragged.batch_index {
                     each(Role::BatchIndex, DType::I64, &[offsets.total()])?;
                 }
             }

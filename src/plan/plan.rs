@@ -24,7 +24,7 @@ use crate::tensor::{Device, Error, Hint, Mismatch, Owner, Result, Tensor};
 /// A plan for one batch, or for all leaves of one tree: which bytes will be written from where.
 ///
 /// ```
-/// use windrow::{Collate, Plan, SampleView};
+/// use windrow::{Collate, Ragged, Plan, SampleView};
 /// let rows = [[1f32, 2.0], [3.0, 4.0]];
 /// let samples = rows.each_ref().map(|row| SampleView::from_slice(row, &[2]).unwrap());
 /// let plan = Plan::new(&samples, &Collate::stack())?;
@@ -108,14 +108,14 @@ impl<'s> Plan<'s> {
     /// host memory, of 256 in page-locked memory and on a device; between them are zeros.
     ///
     /// ```
-    /// use windrow::{Collate, DType, Engine, Leaf, Plan, SampleList, SampleView};
+    /// use windrow::{Collate, Ragged, DType, Engine, Leaf, Plan, SampleList, SampleView};
     /// let rows: [&[i32]; 2] = [&[1, 2, 3], &[4]];
     /// let (mut ids, mut labels) = (SampleList::new(), SampleList::new());
     /// for (row, label) in rows.iter().zip(&[7u8, 8]) {
     ///     ids.push_view(&SampleView::from_slice(row, &[row.len() as i64])?)?;
     ///     labels.push_view(&SampleView::from_slice(std::slice::from_ref(label), &[])?)?;
     /// }
-    /// let (ragged, stack) = (Collate::ragged(), Collate::stack());
+    /// let (ragged, stack) = (Collate::ragged(Ragged::new()), Collate::stack());
     /// let plan = Plan::in_arena(&[
     ///     Leaf { samples: &ids, collate: &ragged, path: "ids", out: None },
     ///     Leaf { samples: &labels, collate: &stack, path: "labels", out: None },

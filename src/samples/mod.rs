@@ -28,10 +28,10 @@ use crate::tensor::Element;
 /// slices, each a sample of one dim.
 ///
 /// ```
-/// use windrow::{Collate, Engine};
+/// use windrow::{Collate, Ragged, Engine};
 ///
 /// let rows: [&[i32]; 3] = [&[1, 2, 3], &[4], &[5, 6]];
-/// let batch = Engine::host().assemble(&rows, &Collate::ragged())?;
+/// let batch = Engine::host().assemble(&rows, &Collate::ragged(Ragged::new()))?;
 /// assert_eq!(batch.data().as_slice::<i32>()?, [1, 2, 3, 4, 5, 6]);
 /// # Ok::<(), windrow::Error>(())
 /// ```

@@ -1,6 +1,6 @@
 //! [`Ask`]: one batch as a test asks for it, of the library and of the oracle.
 
-use windrow::{Collate, DType, Mask, Pad, PerDim, Scalar, Side, Transform};
+use windrow::{Collate, DType, Mask, Pad, PerDim, Ragged, Scalar, Side, Transform};
 
 /// The form of a batch.
 #[derive(Clone, Debug)]
@@ -139,14 +139,14 @@ impl Ask {
             Form::Stack => Collate::stack(),
             Form::Concat(dim) => Collate::concat(*dim),
             Form::Ragged { offsets_i32, batch_index } => {
-                let mut collate = Collate::ragged();
+                let mut ragged = Ragged::new();
                 if *offsets_i32 {
-                    collate = collate.offsets_i32();
+                    ragged = ragged.offsets(DType::I32);
                 }
                 if *batch_index {
-                    collate = collate.batch_index();
+                    ragged = ragged.batch_index();
                 }
-                collate
+                Collate::ragged(ragged)
             }
             Form::Pad(pad) => Collate::pad(pad.options()),
         };

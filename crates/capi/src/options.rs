@@ -1,7 +1,7 @@
 //! The options of a batch, as a struct of C.
 
 use windrow::dlpack::{device_from_dl, dtype_from_dl, DLDataType, DLDevice};
-use windrow::{Collate, Error, Pad, Result, Scalar, Side, Transform};
+use windrow::{Collate, DType, Error, Pad, Ragged, Result, Scalar, Side, Transform};
 
 /// The form of the batch: `windrow_options.form`.
 #[repr(C)]
@@ -120,12 +120,16 @@ impl Options {
                 self.size
             ));
         }
+        let of_ragged = [("offsets_i32", self.offsets_i32), ("batch_index", self.batch_index)];
+        if let Some((option, _)) = of_ragged.iter().find(|(_, set)| *set != 0 && self.form != 3) {
+            return refuse(format!("{option} is an option of a ragged batch"));
+        }
         let mut collate = match self.form {
             0 => Collate::stack(),
             1 => Collate::concat(self.dim),
             // SAFETY: the caller's promise.
             2 => Collate::pad(unsafe { self.pad() }?),
-            3 => Collate::ragged(),
+            3 => Collate::ragged(self.ragged()),
             form => return refuse(format!("form must be a windrow_form, got {form}")),
         };
         if self.dtype.bits != 0 {
@@ -135,12 +139,6 @@ impl Options {
         if self.device.device_type.0 != 0 {
             collate =
                 collate.device(device_from_dl(self.device).map_err(|error| error.about("device"))?);
-        }
-        if self.offsets_i32 != 0 {
-            collate = collate.offsets_i32();
-        }
-        if self.batch_index != 0 {
-            collate = collate.batch_index();
         }
         let mut transform = Transform::new().scale(self.scale);
         // SAFETY: the caller's promise.
@@ -159,6 +157,17 @@ impl Options {
             transform = transform.channel_dim(self.channel_dim);
         }
         Ok(collate.transform(transform))
+    }
+
+    fn ragged(&self) -> Ragged {
+        let ragged = match self.offsets_i32 {
+            0 => Ragged::new(),
+            _ => Ragged::new().offsets(DType::I32),
+        };
+        match self.batch_index {
+            0 => ragged,
+            _ => ragged.batch_index(),
+        }
     }
 
     /// # Safety

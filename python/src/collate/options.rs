@@ -7,7 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyString};
-use windrow::{Collate, DType, Engine, Pad, PerDim, Side, Stream};
+use windrow::{Collate, DType, Engine, Pad, PerDim, Ragged, Side, Stream};
 
 use crate::collate::parsed::{known, remember, CopyMode, Items};
 use crate::collate::transform::PyTransform;
@@ -226,7 +226,7 @@ fn collate_of(form: &str, kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
             Collate::concat(dim.map_or(0, |NoBool(dim)| dim))
         }
         "pad" => Collate::pad(pad_options(kwargs)?),
-        "ragged" => ragged_options(kwargs)?,
+        "ragged" => Collate::ragged(ragged_options(kwargs)?),
         other => {
             return Err(PyValueError::new_err(format!(
             "form must be \"stack\", \"concat\", \"pad\", \"ragged\" or \"collate\", got {other:?}"
@@ -266,15 +266,15 @@ fn engine_of(engine: &Bound<'_, PyAny>) -> PyResult<Engine> {
     }
 }
 
-fn ragged_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
-    let mut collate = Collate::ragged();
-    if kwargs.dtype_among("offsets_dtype", &[DType::I32, DType::I64])? == Some(DType::I32) {
-        collate = collate.offsets_i32();
+fn ragged_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Ragged> {
+    let mut ragged = Ragged::new();
+    if let Some(dtype) = kwargs.dtype_among("offsets_dtype", &[DType::I32, DType::I64])? {
+        ragged = ragged.offsets(dtype);
     }
     if kwargs.extract::<bool>("batch_index", "a bool")?.unwrap_or(false) {
-        collate = collate.batch_index();
+        ragged = ragged.batch_index();
     }
-    Ok(collate)
+    Ok(ragged)
 }
 
 fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use windrow::{Batch, Collate, DType, Device, Error, Layout, Stage, Tensor};
+use windrow::{Batch, Collate, DType, Device, Error, Layout, Ragged, Stage, Tensor};
 
 use crate::collate::columns::{space_for, KeyColumn};
 use crate::collate::job::Job;
@@ -64,7 +64,7 @@ fn columns_of<'py>(
 
 /// One sequence after the other, int64, with as many labels as ids.
 fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Option<Instant>) -> PyResult<Vec<Batch>> {
-    let collate = || Collate::ragged().offsets_i32().cast(DType::I64);
+    let collate = || Collate::ragged(Ragged::new().offsets(DType::I32)).cast(DType::I64);
     let mut jobs: Vec<Job> = columns.into_iter().map(|column| column.job(collate())).collect();
     let batches = run(py, default_engine(), &mut jobs, ArenaMemory::No, begin)?;
     if let [Some(own), Some(others)] = [0, 1].map(|column| batches.get(column)?.lengths()) {

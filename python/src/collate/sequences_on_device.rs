@@ -36,7 +36,7 @@ pub(super) fn pack_on_device(
         let separator = numbers.add([separator])?;
         let positions = numbers.add((0..longest).map(|place| start.wrapping_add(place)))?;
         let offsets = Offsets::from_lengths(lengths.iter().copied())?;
-        offsets.to_i32()?;
+        offsets.check_i32()?;
         let boundaries = numbers.add(offsets.as_slice().iter().copied())?;
         Ok((separator, positions, boundaries, numbers.add(0..count)?))
     };

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use cudasim::Live;
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Error, Filled, Leaf, Mask, Pad, Plan, RunOptions,
-    Stream, Target, Transform,
+    Batch, Collate, DType, Device, Engine, Error, Filled, Leaf, Mask, Pad, Plan, Ragged,
+    RunOptions, Stream, Target, Transform,
 };
 
 use crate::rig::{consume, engine, run, start, Buffer, Gpu, Lane, Pinned, Rows, HERE};
@@ -113,7 +113,7 @@ fn one(batch: Batch) -> Vec<Batch> {
 /// Two leaves on the host, of which one is padded, in one copy and one launch.
 fn tree(setting: &Setting<'_>, engine: &Engine, in_arena: bool) -> windrow::Result<Vec<Batch>> {
     let samples = [setting.rows.on_host(), setting.few.on_host()];
-    let collates = [Collate::ragged().device(HERE), sized().device(HERE)];
+    let collates = [Collate::ragged(Ragged::new()).device(HERE), sized().device(HERE)];
     let leaf = |(samples, collate)| Leaf { samples, collate, path: "", out: None };
     let leaves: Vec<_> = samples.iter().zip(&collates).map(leaf).collect();
     let plan = if in_arena { Plan::in_arena(&leaves) } else { Plan::for_leaves(&leaves) };
@@ -126,13 +126,13 @@ fn tree_of(setting: &Setting<'_>) -> Vec<Vec<u8>> {
 }
 
 fn concat_of(setting: &Setting<'_>) -> Vec<Vec<u8>> {
-    setting.rows.expected(&Collate::ragged())
+    setting.rows.expected(&Collate::ragged(Ragged::new()))
 }
 
 pub const CALLS: &[Call] = &[
     Call {
         name: "gather on the device",
-        run: |s, engine| engine.assemble(&s.samples(), &Collate::ragged()).map(one),
+        run: |s, engine| engine.assemble(&s.samples(), &Collate::ragged(Ragged::new())).map(one),
         expected: concat_of,
     },
     Call {
@@ -142,7 +142,9 @@ pub const CALLS: &[Call] = &[
     },
     Call {
         name: "upload",
-        run: |s, engine| engine.assemble(&s.rows.on_host(), &Collate::ragged()).map(one),
+        run: |s, engine| {
+            engine.assemble(&s.rows.on_host(), &Collate::ragged(Ragged::new())).map(one)
+        },
         expected: concat_of,
     },
     Call {
@@ -161,7 +163,9 @@ pub const CALLS: &[Call] = &[
     Call {
         name: "to the host",
         run: |s, engine| {
-            engine.assemble(&s.samples(), &Collate::ragged().device(Device::Cpu)).map(one)
+            engine
+                .assemble(&s.samples(), &Collate::ragged(Ragged::new()).device(Device::Cpu))
+                .map(one)
         },
         expected: concat_of,
     },
@@ -186,14 +190,14 @@ pub const CALLS: &[Call] = &[
             let mut options = RunOptions::default();
             options.stream = Some(s.lane.stream());
             options.producers = vec![Stream::LEGACY, s.lane.stream()];
-            run(engine, &s.samples(), &Collate::ragged(), options).map(one)
+            run(engine, &s.samples(), &Collate::ragged(Ragged::new()), options).map(one)
         },
         expected: concat_of,
     },
     Call {
         name: "our own batch as a sample",
         run: |s, engine| {
-            let a = engine.assemble(&s.samples(), &Collate::ragged())?;
+            let a = engine.assemble(&s.samples(), &Collate::ragged(Ragged::new()))?;
             let list = windrow::SampleList::rows(a.data())?;
             engine.assemble(&list, &Collate::stack()).map(one)
         },
@@ -396,7 +400,8 @@ fn a_device_that_is_lost_fails_every_call_and_nothing_hangs() {
             drop(batch);
             engine.empty_cache();
             lost(Engine::cuda(0).map(drop).unwrap_err());
-            let host = Engine::host().assemble(&setting.rows.on_host(), &Collate::ragged());
+            let host =
+                Engine::host().assemble(&setting.rows.on_host(), &Collate::ragged(Ragged::new()));
             assert!(host.is_ok());
             // In the place of a new process.
             gpu.sim.clear_faults();

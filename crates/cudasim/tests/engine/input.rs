@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use windrow::{
-    Collate, DType, Device, Engine, Error, Layout, Leaf, Plan, RunOptions, SampleList, SampleView,
-    Stream, Target, Tensor,
+    Collate, DType, Device, Engine, Error, Layout, Leaf, Plan, Ragged, RunOptions, SampleList,
+    SampleView, Stream, Target, Tensor,
 };
 
 use crate::calls::traced;
@@ -30,8 +30,8 @@ fn target(address: u64, shape: &[i64], device: Device) -> Target<'static> {
 /// A good batch, to see that the engine still works.
 fn still_works(gpu: &Gpu, engine: &Engine) {
     let (rows, lane) = (Rows::new(9, DType::U8, &[&[30], &[40]]), Lane::new(gpu));
-    let batch = engine.assemble(&rows.on_host(), &Collate::ragged()).unwrap();
-    assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged()));
+    let batch = engine.assemble(&rows.on_host(), &Collate::ragged(Ragged::new())).unwrap();
+    assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged(Ragged::new())));
     drop(batch);
 }
 
@@ -165,8 +165,9 @@ fn large_page_locked_samples_on_the_default_streams() {
         // SAFETY: the calling thread's own stream.
         let own = unsafe { Stream::from_raw(2) };
         for stream in [Stream::LEGACY, own, engine.stream(0).unwrap()] {
-            let batch = engine.assemble_on(&samples, &Collate::ragged(), &stream).unwrap();
-            assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged()));
+            let batch =
+                engine.assemble_on(&samples, &Collate::ragged(Ragged::new()), &stream).unwrap();
+            assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged(Ragged::new())));
         }
         assert_eq!(engine.stats().bytes_to_device, 3 * 60_001);
     });
@@ -258,7 +259,7 @@ fn nothing_to_read() {
         drop(batch);
         let some = view(bytes.address, DType::F32, &[1, 2], HERE);
         let none = view(0, DType::F32, &[0, 2], HERE);
-        let batch = engine.assemble(&[none, some], &Collate::ragged()).unwrap();
+        let batch = engine.assemble(&[none, some], &Collate::ragged(Ragged::new())).unwrap();
         assert_eq!(consume(&lane, &batch)[0], [5; 8]);
         drop(batch);
         let none: [SampleView<'_>; 0] = [];

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::thread;
 
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Layout, Mask, Pad, Plan, RunOptions, SampleList, Tensor,
+    Batch, Collate, DType, Device, Engine, Layout, Mask, Pad, Plan, Ragged, RunOptions, SampleList,
+    Tensor,
 };
 
 use crate::calls::traced;
@@ -102,7 +103,7 @@ fn samples_that_the_host_chooses_are_planned_by_their_own_options_count_and_plac
         let shifted: Vec<i64> = (0..280).map(|i| 300 + i * 11 % 300).collect();
         let mixed: Vec<i64> = (0..280).map(|i| i * 13 % 600).collect();
         let few = [vec![5, 3, 3], vec![310, 2, 599], vec![7]];
-        let ragged = Collate::ragged().batch_index();
+        let ragged = Collate::ragged(Ragged::new().batch_index());
         for form in forms().iter().chain([&ragged, &Collate::concat(0)]) {
             for chosen in [&aligned, &shifted, &aligned, &mixed, &shifted].into_iter().chain(&few) {
                 for engine in &engines {

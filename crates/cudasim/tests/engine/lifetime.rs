@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use windrow::{Collate, DType, Device, Engine, Owner, RunOptions, SampleView};
+use windrow::{Collate, DType, Device, Engine, Owner, Ragged, RunOptions, SampleView};
 
 use crate::rig::{consume, engine, hold, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE};
 
@@ -201,7 +201,7 @@ fn slots_and_tables_wait_for_their_copies() {
         let batches: Vec<_> = all
             .iter()
             .map(|rows| {
-                let cast = Collate::ragged().cast(DType::I16);
+                let cast = Collate::ragged(Ragged::new()).cast(DType::I16);
                 let uploaded = engine.assemble_on(&rows.on_host(), &cast, &work.stream()).unwrap();
                 (uploaded, rows.expected(&cast))
             })
@@ -214,7 +214,7 @@ fn slots_and_tables_wait_for_their_copies() {
         // Everything is used again, not allocated anew.
         let pinned = engine.stats().pinned_bytes;
         assert_eq!(pinned.1, 0);
-        drop(engine.assemble(&all[0].on_host(), &Collate::ragged()).unwrap());
+        drop(engine.assemble(&all[0].on_host(), &Collate::ragged(Ragged::new())).unwrap());
         assert_eq!(engine.stats().pinned_bytes, pinned);
     });
 }
@@ -282,8 +282,8 @@ fn the_pool_of_the_device_is_everybodys() {
         for _ in 0..2 {
             gpu.sim.fail_function("cuMemPoolCreate", 1, 801);
             let engine = engine();
-            let batch = engine.assemble(&rows.on_host(), &Collate::ragged()).unwrap();
-            assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged()));
+            let batch = engine.assemble(&rows.on_host(), &Collate::ragged(Ragged::new())).unwrap();
+            assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged(Ragged::new())));
         }
         // Then it releases what is unused.
         assert_eq!(gpu.cuCtxSynchronize(), 0);

@@ -5,7 +5,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::Arc;
 use std::thread;
 
-use windrow::{Batch, Collate, DType, Device, Engine, Error, Layout, Tensor};
+use windrow::{Batch, Collate, DType, Device, Engine, Error, Layout, Ragged, Tensor};
 
 use crate::faults::{watched, LAUNCH_FAILED};
 use crate::lifetime::counted;
@@ -42,7 +42,7 @@ fn prefetched(gpu: &Gpu, engine: &Engine, lane: &Lane<'_>) -> (Vec<Vec<u8>>, u32
     thread::scope(|scope| {
         scope.spawn(move || {
             for seed in 0..BATCHES {
-                let batch = engine.assemble(&rows(seed).on_host(), &Collate::ragged());
+                let batch = engine.assemble(&rows(seed).on_host(), &Collate::ragged(Ragged::new()));
                 let ends = batch.is_err();
                 // Who reads has gone away if it cannot be sent.
                 if send.send(batch).is_err() || ends {
@@ -77,7 +77,9 @@ fn a_device_is_lost_while_batches_are_made_ahead() {
             assert!([0, LAUNCH_FAILED].contains(&code), "call {k}: {code}");
             assert!(expected.starts_with(&got), "call {k}: wrong bytes");
             lost += u32::from(code != 0);
-            let host = Engine::host().assemble(&rows(0).on_host(), &Collate::ragged()).unwrap();
+            let host = Engine::host()
+                .assemble(&rows(0).on_host(), &Collate::ragged(Ragged::new()))
+                .unwrap();
             assert_eq!(consume(&lane, &host)[0], expected[0]);
             // In the place of a new process.
             gpu.sim.clear_faults();
@@ -98,7 +100,8 @@ fn of_two_devices_one_is_lost() {
             assert_eq!(gpu.cuDevicePrimaryCtxRetain(&mut context, ordinal), 0);
             context
         });
-        let on = |ordinal: usize| Collate::ragged().device(Device::Cuda(ordinal as u32));
+        let on =
+            |ordinal: usize| Collate::ragged(Ragged::new()).device(Device::Cuda(ordinal as u32));
         let both = |lost: Option<usize>| {
             thread::scope(|scope| {
                 for ordinal in [0, 1] {
@@ -114,7 +117,10 @@ fn of_two_devices_one_is_lost() {
                         for seed in 0..40 {
                             let rows = rows(100 * ordinal as u64 + seed);
                             let batch = engine.assemble(&rows.on_host(), &on(ordinal)).unwrap();
-                            assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged()));
+                            assert_eq!(
+                                consume(&lane, &batch),
+                                rows.expected(&Collate::ragged(Ragged::new()))
+                            );
                         }
                     });
                 }

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use windrow::{Collate, DType, SampleView};
+use windrow::{Collate, DType, Ragged, SampleView};
 
 use crate::rig::{consume, engine, on_gpu, Buffer, Lane, Rows};
 use crate::scenarios::{misuse, ALL};
@@ -53,11 +53,13 @@ fn two_engines_and_four_threads() {
                     for seed in 0..50 {
                         let seed = 1000 * number as u64 + seed;
                         let rows = Rows::new(seed, DType::U16, &[&[90, 2], &[11, 2]]);
-                        let batch = engine.assemble(&rows.on_host(), &Collate::ragged()).unwrap();
+                        let batch = engine
+                            .assemble(&rows.on_host(), &Collate::ragged(Ragged::new()))
+                            .unwrap();
                         let again = [SampleView::from(batch.data())];
                         let again = engine.assemble(&again, &Collate::stack()).unwrap();
                         let got = consume(&consumer, &batch);
-                        assert_eq!(got, rows.expected(&Collate::ragged()));
+                        assert_eq!(got, rows.expected(&Collate::ragged(Ragged::new())));
                         drop(batch);
                         assert_eq!(consume(&consumer, &again)[0], got[0]);
                         if seed % 16 == 0 {

@@ -1,7 +1,7 @@
 //! The launch that `explain` describes, beside the launch that runs.
 
 use windrow::{
-    Collate, DType, Engine, Explain, Layout, Leaf, Mask, Pad, Plan, RunOptions, SampleList,
+    Collate, DType, Engine, Explain, Layout, Leaf, Mask, Pad, Plan, Ragged, RunOptions, SampleList,
     SampleView, Target, Transform,
 };
 
@@ -91,7 +91,7 @@ fn families_are_those_of_the_table() {
             ("lengths", "values", None),
             ("offsets", "values", None),
         ];
-        check(&rows, Collate::ragged(), parts);
+        check(&rows, Collate::ragged(Ragged::new()), parts);
     });
 }
 
@@ -158,7 +158,7 @@ fn places_are_those_of_the_run() {
         assert_eq!(explain.launch.as_ref().unwrap().parts.len(), 1);
         assert_eq!(explain.launch.as_ref().unwrap().parts[0].leaf, Some(1));
         assert_eq!(plan.explain_with(&[true, true]).launch, None);
-        let ragged = Collate::ragged().device(HERE);
+        let ragged = Collate::ragged(Ragged::new()).device(HERE);
         let leaves = [leaf, Leaf { collate: &ragged, ..leaf }];
         let explain = run(&engine, Plan::in_arena(&leaves).unwrap());
         let parts = ["data", "data", "lengths", "offsets", "gap"];

@@ -4,7 +4,7 @@
 use std::env;
 use std::process::Command;
 
-use windrow::{Collate, DType, Device, Engine, Error};
+use windrow::{Collate, DType, Device, Engine, Error, Ragged};
 
 use crate::rig::{consume, start, Lane, Rows};
 
@@ -91,8 +91,8 @@ fn two() {
         let lane = Lane::new(&gpu);
         for seed in seed..seed + 20 {
             let rows = Rows::new(seed, DType::U8, &[&[500], &[700]]);
-            let batch = engine.assemble(&rows.on_host(), &Collate::ragged()).unwrap();
-            assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged()));
+            let batch = engine.assemble(&rows.on_host(), &Collate::ragged(Ragged::new())).unwrap();
+            assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged(Ragged::new())));
         }
     };
     let row = Rows::new(3, DType::U8, &[&[BYTES as i64]]).bytes.remove(0);
@@ -123,7 +123,7 @@ fn forked() {
     let gpu = start();
     let engine = Engine::cuda(0).unwrap();
     let (rows, lane) = (Rows::new(1, DType::U8, &[&[500], &[700]]), Lane::new(&gpu));
-    let batch = engine.assemble(&rows.on_host(), &Collate::ragged()).unwrap();
+    let batch = engine.assemble(&rows.on_host(), &Collate::ragged(Ragged::new())).unwrap();
     let memory = rows.upload(&gpu);
     let samples = rows.at(memory.iter().map(|b| b.address));
     // SAFETY: the child takes no lock that another thread may hold, and ends by _exit.
@@ -134,7 +134,7 @@ fn forked() {
             ok &= matches!(&result, Err(Error::NoDriver(text)) if text.contains("spawn"));
         };
         refused(Engine::cuda(0).map(drop));
-        refused(engine.assemble(&samples, &Collate::ragged()).map(drop));
+        refused(engine.assemble(&samples, &Collate::ragged(Ragged::new())).map(drop));
         refused(batch.data().synchronize());
         refused(batch.data().ready_on(windrow::Stream::LEGACY));
         drop((batch, engine));
@@ -145,7 +145,7 @@ fn forked() {
     // SAFETY: a child of ours, and a live integer.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
-    assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged()));
-    let again = engine.assemble(&samples, &Collate::ragged()).unwrap();
-    assert_eq!(consume(&lane, &again), rows.expected(&Collate::ragged()));
+    assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged(Ragged::new())));
+    let again = engine.assemble(&samples, &Collate::ragged(Ragged::new())).unwrap();
+    assert_eq!(consume(&lane, &again), rows.expected(&Collate::ragged(Ragged::new())));
 }

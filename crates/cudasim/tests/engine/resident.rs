@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Error, Layout, Mask, Pad, Plan, Resident, RunOptions,
-    SampleList, SampleView, Side, Tensor, Transform,
+    Batch, Collate, DType, Device, Engine, Error, Layout, Mask, Pad, Plan, Ragged, Resident,
+    RunOptions, SampleList, SampleView, Side, Tensor, Transform,
 };
 
 use crate::calls::{count, traced};
@@ -353,7 +353,7 @@ fn what_does_not_fit_is_refused_before_any_work() {
             let (mut fewer, mut beyond) =
                 (out.tensor(DType::F32, &[1, 4]), out.tensor(DType::F32, &[3, 4]));
             [
-                refused(Collate::ragged()),
+                refused(Collate::ragged(Ragged::new())),
                 refused(Collate::pad(Pad::new())),
                 refused(Collate::stack()),
                 refused(Collate::pad(Pad::new().size(3))),

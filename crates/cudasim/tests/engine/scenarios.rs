@@ -1,7 +1,9 @@
 //! Programs in which a missing wait, or memory let go too early, gives wrong bytes under some delays.
 
 use cudasim::Sim;
-use windrow::{Collate, DType, Device, Engine, Pad, RunOptions, SampleList, SampleView, Transform};
+use windrow::{
+    Collate, DType, Device, Engine, Pad, Ragged, RunOptions, SampleList, SampleView, Transform,
+};
 
 use crate::calls::Tree;
 use crate::rig::{consume, engine, host_bytes, run, Buffer, Gpu, Lane, Rows, HERE};
@@ -109,7 +111,7 @@ fn chain_on_streams(gpu: &Gpu, seed: u64) -> Outcome {
 fn chain_of_engines(gpu: &Gpu, seed: u64) -> Outcome {
     let (one, two) = (engine(), engine());
     let (rows, consumer) = (Rows::new(seed, DType::U8, UNEVEN), Lane::new(gpu));
-    let a = one.assemble(&rows.on_host(), &Collate::ragged().batch_index()).unwrap();
+    let a = one.assemble(&rows.on_host(), &Collate::ragged(Ragged::new().batch_index())).unwrap();
     let b = two.assemble(&[SampleView::from(a.data())], &Collate::stack()).unwrap();
     drop(one);
     let before = consume(&consumer, &a);
@@ -117,7 +119,7 @@ fn chain_of_engines(gpu: &Gpu, seed: u64) -> Outcome {
     let got = consume(&consumer, &b);
     drop(b);
     two.empty_cache();
-    same("ragged", &before, &rows.expected(&Collate::ragged().batch_index()))?;
+    same("ragged", &before, &rows.expected(&Collate::ragged(Ragged::new().batch_index())))?;
     same("stack", &got, &[rows.bytes.concat()])
 }
 
@@ -173,10 +175,15 @@ fn small_uploads(gpu: &Gpu, seed: u64) -> Outcome {
     let (engine, consumer) = (engine(), Lane::new(gpu));
     let all: Vec<_> =
         (0..6).map(|i| Rows::new(6 * seed + i, DType::I16, &[&[300], &[200]])).collect();
-    let upload = |rows: &Rows| engine.assemble(&rows.on_host(), &Collate::ragged()).unwrap();
+    let upload =
+        |rows: &Rows| engine.assemble(&rows.on_host(), &Collate::ragged(Ragged::new())).unwrap();
     let batches: Vec<_> = all.iter().map(upload).collect();
     for (rows, batch) in all.iter().zip(batches) {
-        same("batch", &consume(&consumer, &batch), &rows.expected(&Collate::ragged()))?;
+        same(
+            "batch",
+            &consume(&consumer, &batch),
+            &rows.expected(&Collate::ragged(Ragged::new())),
+        )?;
     }
     engine.empty_cache();
     Ok(())

@@ -1,0 +1,44 @@
+//! [`Ragged`]: the numbers beside the values of a ragged batch.
+
+use crate::tensor::{DType, Error, Result};
+
+/// The options of a ragged batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ragged {
+    pub(crate) offsets: DType,
+    pub(crate) batch_index: bool,
+}
+
+impl Default for Ragged {
+    fn default() -> Ragged {
+        Ragged { offsets: DType::I64, batch_index: false }
+    }
+}
+
+impl Ragged {
+    /// Offsets of int64, no batch index.
+    pub fn new() -> Ragged {
+        Ragged::default()
+    }
+
+    /// The dtype of the offsets: int64 or int32. With any other, or where a boundary does not fit, planning fails.
+    #[must_use]
+    pub fn offsets(mut self, dtype: DType) -> Ragged {
+        self.offsets = dtype;
+        self
+    }
+
+    /// Adds the sample index of each row, int64 `[sum]`.
+    #[must_use]
+    pub fn batch_index(mut self) -> Ragged {
+        self.batch_index = true;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.offsets {
+            DType::I32 | DType::I64 => Ok(()),
+            other => Err(Error::Argument(format!("offsets are int32 or int64, not {other}"))),
+        }
+    }
+}
