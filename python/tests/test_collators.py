@@ -1,5 +1,6 @@
 """Collators of `windrow.sequence` beside transformers' of the same names."""
 
+import collections
 import pickle
 from collections import UserDict
 
@@ -214,6 +215,20 @@ def test_what_is_refused():
     refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(), mlm=False, whole_word_mask=True), ValueError, "mlm=True")
     for more in ({"mlm_probability": 1.5}, {"mlm_probability": None}, {"mask_replace_prob": -1}, {"random_replace_prob": 0.5}):
         refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(), **more), ValueError)
+
+
+def test_keys_that_a_feature_would_make_up_are_missing():
+    """As of plain dicts; the features are only read."""
+    calls = {
+        "labels": (sequence.DataCollatorForTokenClassification(tokenizer()), sequence.DataCollatorForSeq2Seq(tokenizer())),
+        "x": (sequence.DataCollatorWithPadding(tokenizer()), sequence.pad_tokens),
+    }
+    calls["labels"] += (sequence.DataCollatorWithFlattening(), sequence.pack_tokens)
+    for key, collators in calls.items():
+        for collate in collators:
+            features = [collections.defaultdict(list, {"input_ids": [5, 6], key: [1, 2]}), collections.defaultdict(list, input_ids=[7])]
+            refusal(lambda: collate(features), KeyError, f"sample 1: the key '{key}' is missing", index=1, path=key)
+            assert list(features[1]) == ["input_ids"]
 
 
 def conversation(rng, turns, starts_with_response=False):

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import enum
 import types
 import typing
 from collections import UserDict, UserList, deque
@@ -208,6 +209,83 @@ def test_a_key_too_few_or_too_many_in_dicts_that_are_read_in_order():
     refusal(lambda: wr.collate(samples), KeyError, 'sample 30 at "c": the key is missing; 39 of 40 samples have it')
     samples[30] = {"a": 0, "b": 0, "c": 0, "d": 0}
     refusal(lambda: wr.collate(samples), KeyError, 'sample 30 at "d": a key that sample 0 does not have; 1 of 40 samples have it')
+
+
+# keys that a mapping would make up
+
+
+class Filled(dict):
+    def __missing__(self, key):
+        return self.setdefault(key, leaf(9))
+
+
+class FilledUser(UserDict):
+    def __missing__(self, key):
+        return self.data.setdefault(key, leaf(9))
+
+
+class Looked(dict):
+    """Has a lookup of its own, which asks `__missing__` too."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key)
+
+    def __missing__(self, key):
+        return self.setdefault(key, leaf(9))
+
+
+WITH_MISSING = [lambda entries: collections.defaultdict(lambda: leaf(9), entries), Filled, FilledUser, Looked, collections.Counter]
+
+
+@pytest.mark.parametrize("make", WITH_MISSING)
+@pytest.mark.parametrize("other", [{}, {"b": 2}, {"a": 1, "c": 3}])
+def test_a_key_that_a_mapping_would_make_up(make, other):
+    """As of a plain dict; the samples are only read."""
+    for wrap, prefix in ((lambda own: own, ""), (lambda own: {"t": (own, 1)}, "t.0.")):
+        samples = [wrap(make({"a": 1, "b": 2})), wrap(make(other))]
+        before = [str(sample) for sample in samples]
+        for collate in (wr.collate, wr.SampleList, lambda given: wr.SampleList(given[:1]).append(given[1])):
+            error = refusal(lambda: collate(samples), KeyError, "sample 1 at", "the key is missing|a key that", index=1)
+            assert error.path.startswith(prefix) and [str(sample) for sample in samples] == before
+        given = {"a": np.empty(1, "i8"), "b": np.empty(1, "i8")}
+        out = make({key: value for key, value in given.items() if key in other})
+        if prefix == "":
+            refusal(lambda: wr.collate(samples[:1], out=out), KeyError, "out at")
+            assert set(out) == set(other) & set(given)
+
+
+def test_mappings_with_all_keys_keep_their_factory():
+    got = wr.collate([collections.defaultdict(list, a=leaf(i)) for i in range(3)])
+    assert type(got) is collections.defaultdict and got.default_factory is list
+    assert_tensor(got["a"], np.stack([leaf(i) for i in range(3)]))
+
+
+# names in paths
+
+
+class Key(str, enum.Enum):
+    X = "camera"
+    Y = "lidar"
+
+
+class Text(str):
+    def __str__(self):
+        return "another text"
+
+
+@pytest.mark.parametrize("make", [Key, np.str_, Text])
+def test_keys_that_equal_a_text_are_that_text(make):
+    keys = [make("camera"), make("lidar")]
+    samples = [{keys[0]: leaf(i), keys[1]: np.arange(i + 1)} for i in range(3)]
+    for spec in ({"lidar": wr.Pad(), "camera": wr.Stack(dtype="float64")}, {keys[1]: wr.Pad(), keys[0]: wr.Stack(dtype="float64")}, {"li*": wr.Pad()}):
+        got = wr.collate(samples, spec)
+        assert got["lidar"].shape == (3, 3) and list(map(type, got)) == [type(keys[0])] * 2
+        assert got["camera"].dtype == ("float32" if "li*" in spec else "float64")
+    refusal(lambda: wr.collate(samples), wr.ShapeError, 'sample 1 at "lidar"', path="lidar")
+    refusal(lambda: wr.collate([samples[0], {keys[0]: leaf()}]), KeyError, 'sample 1 at "lidar": the key is missing', path="lidar")
+    mixed = wr.collate([{keys[0]: leaf()}, {"camera": leaf(1)}])
+    assert_tensor(mixed[keys[0]], np.stack([leaf(), leaf(1)]))
+    assert wr.explain([{"a": {keys[0]: leaf()}}], "collate").names == ["a.camera"]
 
 
 # one sample, or text, in place of the list

@@ -1,6 +1,7 @@
 """windrow.jax: lists of pytrees to pytrees of JAX arrays."""
 
 import doctest
+import enum
 import os
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
@@ -300,3 +301,19 @@ def test_asarray_of_jax_takes_batches_and_tensors():
     for tensor in (batch, batch.data):
         assert_same(np.asarray(jax.numpy.asarray(tensor)), np.stack(rows))
         assert_same(np.asarray(jax.numpy.array(tensor, dtype="float16")), np.stack(rows).astype(np.float16))
+
+
+class Key(str, enum.Enum):
+    X = "camera"
+    Y = "lidar"
+
+
+@pytest.mark.parametrize("make", [Key, np.str_])
+def test_keys_that_equal_a_text_are_that_text(make):
+    keys = [make("camera"), make("lidar")]
+    samples = [{keys[0]: np.ones(2, "f4"), keys[1]: np.ones(i + 1, "f4")} for i in range(3)]
+    for spec in ({"lidar": wr.Pad()}, {keys[1]: wr.Pad()}, {"li*": wr.Pad()}):
+        got = windrow.jax.collate(samples, spec)
+        assert got["camera"].shape == (3, 2) and got["lidar"].data.shape == (3, 3)
+    refusal(lambda: windrow.jax.collate(samples), wr.ShapeError, 'sample 1 at "lidar"', path="lidar")
+    refusal(lambda: windrow.jax.collate(samples, {1: wr.Pad()}), TypeError, "a key of spec must be a path")

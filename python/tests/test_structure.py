@@ -1,5 +1,6 @@
 """windrow.structure beside loops written out."""
 
+import collections
 import sys
 
 import numpy as np
@@ -368,6 +369,16 @@ def test_keyed_jagged_that_does_not_fit():
         keyed_jagged(samples, weights=[{"a": [1, 2]}, {"a": [3, 4]}])
     with pytest.raises(KeyError, match="sample 1: the key 'b'"):
         keyed_jagged([{"b": [1]}, {"a": [3]}])
+
+
+def test_keys_that_a_sample_would_make_up_are_missing():
+    """As of plain dicts; the samples are only read."""
+    calls = (keyed_jagged, concat_graphs, lambda samples: keyed_jagged([{"b": [1]}, {"b": [3]}], weights=samples))
+    for call in calls:
+        samples = [collections.defaultdict(lambda: [7], b=[1]), collections.defaultdict(lambda: [7], x=[3])]
+        with pytest.raises(KeyError, match="sample 1: the key 'b' is missing") as caught:
+            call(samples)
+        assert caught.value.index == 1 and caught.value.path == "b" and list(samples[1]) == ["x"]
 
 
 REQUESTS = [np.ones((1, 3), "f4"), np.ones((1, 1), "f4"), np.ones((1, 2), "f4")]

@@ -8,7 +8,7 @@ from numbers import Number
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import windrow as wr
-from windrow._fields import check, give, numpy, with_cure
+from windrow._fields import check, entries_of, give, numpy, with_cure
 from windrow._masking import draws, mask, offsets_of
 from windrow._packing import pack_tokens
 from windrow._padding import features_of, is_mapping, options_of, padded, rows_of
@@ -196,7 +196,7 @@ class DataCollatorForTokenClassification:
         features = features_of(features)
         batch, name, kind = _pad_but_labels(self, features, return_tensors)
         if name in features[0]:
-            rows, size = [feature[name] for feature in features], batch["input_ids"].shape[1]
+            rows, size = entries_of(features, name), batch["input_ids"].shape[1]
             cure, side = "a sample has no more labels than the longest has tokens", self.tokenizer.padding_side
             batch[name] = _labels(rows, self.label_pad_token_id, kind, cure, side=side, dims=0, size=size)
         return batch
@@ -231,7 +231,7 @@ class DataCollatorForSeq2Seq:
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: Optional[str] = None) -> Dict[str, Any]:
         features = features_of(features)
         batch, name, kind = _pad_but_labels(self, features, return_tensors)
-        rows = [feature[name] for feature in features] if name in features[0] else []
+        rows = entries_of(features, name) if name in features[0] else []
         if all(row is None for row in rows):
             batch["labels"] = None
             return batch
@@ -280,7 +280,7 @@ class DataCollatorWithFlattening:
         features = features_of(features)
         names = ("input_ids", "labels") if "labels" in features[0] else ("input_ids",)
         batch = pack_tokens(
-            [{name: feature[name] for name in names} for feature in features],
+            [dict(zip(names, entries)) for entries in zip(*(entries_of(features, name) for name in names))],
             separator_id=self.separator_id if separator_id is None else separator_id,
             position_ids_start=self.position_ids_start,
             return_flash_attn_kwargs=self.return_flash_attn_kwargs,

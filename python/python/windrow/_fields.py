@@ -40,17 +40,25 @@ def row(values: Any, index: int, path: str = "", what: str = "sample") -> Any:
     raise refused(TypeError, "a list of numbers, or an array-like", f"{type(value).__name__} at position {position}")
 
 
+def entries_of(samples: Sequence[Any], key: str) -> List[Any]:
+    """One entry of each sample. ``__missing__`` is not asked for a key that a sample lacks: it may add the key to it."""
+    samples = list(samples)
+    if not any(hasattr(cls, "__missing__") for cls in set(map(type, samples))):
+        try:
+            return list(map(operator.itemgetter(key), samples))
+        except KeyError:
+            pass
+    for index, sample in enumerate(samples):
+        if key not in sample:
+            error: Any = KeyError(f"sample {index}: the key {key!r} is missing")
+            error.index, error.path = index, key
+            raise error
+    return [sample[key] for sample in samples]
+
+
 def column_of(samples: Sequence[Any], key: str) -> List[Any]:
     """One entry of each sample, as array-likes."""
-    try:
-        values = list(map(operator.itemgetter(key), samples))
-    except KeyError:
-        values = []
-        for index, sample in enumerate(samples):
-            try:
-                values.append(sample[key])
-            except KeyError:
-                raise KeyError(f"sample {index}: the key {key!r} is missing") from None
+    values = entries_of(samples, key)
     if any(issubclass(cls, (list, tuple, str, Mapping, type(None))) for cls in set(map(type, values))):
         return [row(value, index, key) for index, value in enumerate(values)]
     return values

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, Iterator, List, Sequence, Tuple
 
+from windrow._opener import text_of
 from windrow._windrow import Batch, Tensor
 from windrow.spec import Stack
 
@@ -27,6 +28,8 @@ def check(spec: Any) -> None:
     """Refuses, when it is given, a spec that is none."""
     leaves = spec if isinstance(spec, dict) else {} if spec is None else {"*": spec}
     for pattern, leaf in leaves.items():
+        if not isinstance(pattern, str):
+            raise TypeError(f'a key of spec must be a path, such as "image" or "tokens.*", got {pattern!r}')
         if not hasattr(leaf, "form"):
             raise TypeError(f"the spec of {pattern!r} must be wr.Stack, wr.Concat, wr.Pad or wr.Ragged, got {leaf!r}")
 
@@ -39,7 +42,8 @@ def chosen(spec: Any, names: List[str], what: str, texts: Sequence[str] = ()) ->
         ValueError: for a pattern that names no leaf, or one of `texts`, the leaves of str and bytes;
             `what` says what leaves are called here.
     """
-    specs = spec if isinstance(spec, dict) else {} if spec is None else {"*": spec}
+    given = spec if isinstance(spec, dict) else {} if spec is None else {"*": spec}
+    specs = {text_of(pattern): leaf for pattern, leaf in given.items()}
     patterns = [
         name if name in specs else next((pattern for pattern in specs if fnmatchcase(name, pattern)), None)
         for name in names

@@ -11,7 +11,7 @@ import dataclasses
 import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from windrow._opener import Opened, Opener, at_path, class_name
+from windrow._opener import Opened, Opener, at_path, class_name, text_of
 
 __all__ = ["register_node"]
 
@@ -238,7 +238,7 @@ def _pytree(cls: Any) -> Optional[Opener]:
             leaves, context, *entries = entry.flatten_func(sample)
             leaves = list(leaves)
             names = entries[0] if entries and entries[0] is not None else range(len(leaves))
-            return {str(name): leaf for name, leaf in zip(names, leaves)}, context
+            return {text_of(name): leaf for name, leaf in zip(names, leaves)}, context
 
         return _unlike(cls, flatten_by_optree, lambda leaves, context: entry.unflatten_func(context, leaves))
     return None
@@ -260,10 +260,8 @@ def _optree_entry(cls: type) -> Any:
 
 def name_of(key: Any) -> str:
     """The name of a child in a path of PyTorch's or JAX's pytrees."""
-    for name in ("key", "name", "idx"):
-        if hasattr(key, name):
-            return str(getattr(key, name))
-    return str(key)
+    name = next((getattr(key, name) for name in ("key", "name", "idx") if hasattr(key, name)), key)
+    return text_of(name)
 
 
 def _unlike(

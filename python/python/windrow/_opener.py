@@ -24,6 +24,11 @@ class Opened(NamedTuple):
 Opener = Callable[[List[Any], str, str], Opened]
 
 
+def text_of(key: Any) -> str:
+    """The name of a key in a path: the text that it equals, if it is one of whatever class, such as a member of an enum of str."""
+    return str.__str__(key) if isinstance(key, str) else str(key)
+
+
 def class_name(cls: type) -> str:
     """The full name of a class in an error."""
     return f"{cls.__module__}.{cls.__qualname__}"

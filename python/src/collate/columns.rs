@@ -13,7 +13,7 @@ use crate::collate::run::{run, ArenaMemory};
 use crate::engine::default::default_engine;
 use crate::ground::arguments::scalar_of;
 use crate::ground::batch::PyBatch;
-use crate::ground::errors::{class_name, quoted, to_py_err, type_error, OrPyErr, Whose};
+use crate::ground::errors::{class_name, located, quoted, to_py_err, type_error, OrPyErr, Whose};
 use crate::ground::iterables::{is_mapping, items_of, value_of};
 use crate::ground::logging::Records;
 use crate::ground::reserve::room_for;
@@ -41,8 +41,8 @@ impl KeyColumn {
         let mut items = room_for(samples.len())?;
         for (index, sample) in samples.iter().enumerate() {
             let missing = || {
-                let key = quoted(key)?;
-                Ok(PyKeyError::new_err(format!("sample {index}: the key {key} is missing")))
+                let text = format!("sample {index}: the key {} is missing", quoted(key)?);
+                Ok(located(py, PyKeyError::new_err(text), Some(index), name))
             };
             match value_of(sample, key) {
                 Ok(Some(item)) => items.push(item),

@@ -305,7 +305,11 @@ pub(crate) fn type_error(py: Python<'_>, whose: Whose, path: &str, text: &str) -
         Whose::Sample(index) => Some(index),
         Whose::Argument(_) => None,
     };
-    let error = PyTypeError::new_err(text);
+    located(py, PyTypeError::new_err(text), index, path)
+}
+
+/// An error with the sample and the leaf that it is of as attributes.
+pub(crate) fn located(py: Python<'_>, error: PyErr, index: Option<usize>, path: &str) -> PyErr {
     let value = error.value(py);
     match value.setattr("index", index).and_then(|()| value.setattr("path", path)) {
         Ok(()) => error,

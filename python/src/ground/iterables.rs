@@ -1,6 +1,7 @@
 //! Iterables of Python's: what they are, and their items.
 
 use pyo3::exceptions::{PyKeyError, PyMemoryError, PyTypeError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PyString, PyTuple, PyType};
@@ -82,7 +83,7 @@ pub(crate) fn entries<'py, T>(
     Ok(entries)
 }
 
-/// The value of a mapping under a key.
+/// The value of a mapping under a key that it has. `__missing__` is not asked for others: it may add them to the mapping.
 pub(crate) fn value_of<'py>(
     mapping: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
@@ -90,6 +91,9 @@ pub(crate) fn value_of<'py>(
     // Plain dicts are asked directly: a lookup by the protocol costs twice as much.
     if let Ok(dict) = mapping.cast_exact::<PyDict>() {
         return dict.get_item(key);
+    }
+    if mapping.get_type().hasattr(intern!(key.py(), "__missing__"))? && !mapping.contains(key)? {
+        return Ok(None);
     }
     match mapping.get_item(key) {
         Err(error) if error.is_instance_of::<PyKeyError>(key.py()) => Ok(None),

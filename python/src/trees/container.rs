@@ -1,10 +1,9 @@
 //! [`Container`]: a node of a tree without its children, which `rules` and `torch_rules` make of a column of samples.
 
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyType};
 
-use crate::ground::errors::{at, class_name};
+use crate::ground::errors::{class_name, type_error, Whose};
 use crate::ground::iterables::entries;
 use crate::ground::reserve::room_for;
 use crate::trees::node_types::DataclassField;
@@ -61,8 +60,8 @@ impl ColumnPlace<'_> {
     pub fn uneven(&self, index: usize, expected: &str, other: &Bound<'_, PyAny>) -> PyErr {
         match class_name(&other.get_type()) {
             Ok(got) => {
-                let (index, at) = (self.start() + index, at(self.path));
-                PyTypeError::new_err(format!("sample {index}{at}: expected {expected}, got {got}"))
+                let whose = Whose::Sample(self.start() + index);
+                type_error(other.py(), whose, self.path, &format!("expected {expected}, got {got}"))
             }
             Err(error) => error,
         }
@@ -101,7 +100,7 @@ impl Container {
 
     /// Whether to ask for a path of a child runs no Python code.
     pub fn has_plain_names(&self, py: Python<'_>) -> bool {
-        let is_plain = |key: &Py<PyAny>| key.bind(py).is_exact_instance_of::<PyString>();
+        let is_plain = |key: &Py<PyAny>| key.bind(py).is_instance_of::<PyString>();
         self.keys().is_none_or(|keys| keys.iter().all(is_plain))
     }
 
@@ -114,7 +113,7 @@ impl Container {
     ) -> PyResult<String> {
         Ok(match &self.node_type {
             NodeType::Mapping(keys, _) | NodeType::Registered(Registered { names: keys, .. }) => {
-                place.join(&keys[child].bind(py).str()?.to_string_lossy())
+                place.join(&name_of(keys[child].bind(py))?)
             }
             NodeType::Named(names, _) if child < names.len() => place.join(&names[child]),
             NodeType::Sequence(..) | NodeType::Named(..) => place.join(&child.to_string()),
@@ -152,6 +151,15 @@ impl Container {
     pub fn key<'a, 'py>(&'a self, py: Python<'py>, child: usize) -> Option<&'a Bound<'py, PyAny>> {
         self.keys()?.get(child).map(|key| key.bind(py))
     }
+}
+
+/// The name of a key in a path: the text that it equals, if it is one of whatever class, such as a member of an enum of str.
+pub(super) fn name_of(key: &Bound<'_, PyAny>) -> PyResult<String> {
+    let text = match key.cast::<PyString>() {
+        Ok(text) => text.clone(),
+        Err(_) => key.str()?,
+    };
+    Ok(text.to_string_lossy().into_owned())
 }
 
 pub(super) fn position_of(keys: &[Py<PyAny>], key: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {

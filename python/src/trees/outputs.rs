@@ -4,9 +4,9 @@ use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::ground::errors::{at, class_name, in_words};
-use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping};
+use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping, value_of};
 use crate::ground::reserve::room_for;
-use crate::trees::container::{position_of, ColumnPlace, Container, NodeType, Registered};
+use crate::trees::container::{name_of, position_of, ColumnPlace, Container, NodeType, Registered};
 use crate::trees::node_types::open;
 
 impl Container {
@@ -42,7 +42,9 @@ impl Container {
             let found = match &self.node_type {
                 NodeType::Mapping(keys, _)
                 | NodeType::Registered(Registered { names: keys, .. }) => {
-                    out.get_item(keys[child].bind(py))
+                    let key = keys[child].bind(py);
+                    value_of(&out, key)
+                        .and_then(|found| found.ok_or_else(|| PyKeyError::new_err(())))
                 }
                 NodeType::Sequence(..) | NodeType::Named(..) => out.get_item(child),
                 NodeType::Dataclass(fields) => out.getattr(fields[child].name.as_str()),
@@ -67,7 +69,7 @@ fn check_keys(out: &Bound<'_, PyAny>, keys: &[Py<PyAny>], place: ColumnPlace<'_>
     }
     for key in entries(out, Ok)? {
         if position_of(keys, &key)?.is_none() {
-            let path = place.join(&key.str()?.to_string_lossy());
+            let path = place.join(&name_of(&key)?);
             let text = format!("out{}: the samples have no such key", at(&path));
             return Err(PyKeyError::new_err(text));
         }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
 use windrow::Engine;
 
-use crate::ground::errors::{at, class_name};
+use crate::ground::errors::{at, class_name, located};
 use crate::ground::iterables::{
     entries, is_list_or_tuple, is_mapping, items_of, list_of, value_of,
 };
@@ -14,7 +14,7 @@ use crate::import::columns::will_be_shared;
 use crate::import::rows::{is_row, row_cure};
 use crate::ownership::child_columns::ChildColumns;
 use crate::trees::container::{
-    names_of, position_of, ColumnPlace, Container, NodeType, Registered,
+    name_of, names_of, position_of, ColumnPlace, Container, NodeType, Registered,
 };
 use crate::trees::dicts::Dicts;
 use crate::trees::node_types::{
@@ -188,7 +188,8 @@ impl Container {
                 let cure = if is_row { row_cure(path) } else { String::new() };
                 let text =
                     format!("sample {index}{}: expected {len} entries, got {got}{cure}", at(path));
-                return Err(PyValueError::new_err(text));
+                let error = PyValueError::new_err(text);
+                return Err(located(sample.py(), error, Some(index), path));
             }
         }
         // One after the other: a list may have fewer entries than it says.
@@ -254,8 +255,9 @@ fn column_of<'py>(
     let mut column = room_for(samples.len())?;
     for (index, sample) in samples.iter().enumerate() {
         column.push(sample.getattr_opt(name.as_str())?.ok_or_else(|| {
-            let (index, at) = (place.start() + index, at(&place.join(name)));
-            PyAttributeError::new_err(format!("sample {index}{at}: the field is not set"))
+            let (index, path) = (place.start() + index, place.join(name));
+            let text = format!("sample {index}{}: the field is not set", at(&path));
+            located(sample.py(), PyAttributeError::new_err(text), Some(index), &path)
         })?);
     }
     Ok(column)
@@ -293,7 +295,9 @@ fn columns_of<'py>(
         }
         for key in keys {
             let key = key.bind(py);
-            let Some(item) = value_of(sample, key)? else {
+            // A dict is asked directly, which leaves out its `__missing__`.
+            let item = dict.map_or_else(|| value_of(sample, key), |dict| dict.get_item(key))?;
+            let Some(item) = item else {
                 return Err(uneven_key(index, key, "the key is missing", samples, place)?);
             };
             columns.push(item)?;
@@ -329,7 +333,7 @@ fn uneven_key(
     samples: &[Bound<'_, PyAny>],
     place: ColumnPlace<'_>,
 ) -> PyResult<PyErr> {
-    let at = at(&place.join(&key.str()?.to_string_lossy()));
+    let path = place.join(&name_of(key)?);
     let (index, len) = (place.start() + index, samples.len());
     let count = || {
         samples
@@ -340,5 +344,6 @@ fn uneven_key(
         None => format!("; {} of {len} samples have it", count()?),
         Some(_) => String::new(),
     };
-    Ok(PyKeyError::new_err(format!("sample {index}{at}: {what}{others}")))
+    let error = PyKeyError::new_err(format!("sample {index}{}: {what}{others}", at(&path)));
+    Ok(located(key.py(), error, Some(index), &path))
 }
