@@ -414,29 +414,115 @@ def test_a_dataclass_that_is_made_of_more_than_its_fields():
     class Sample:
         x: object
         seed: dataclasses.InitVar[int]
+        other: dataclasses.InitVar[int] = 3
         name: typing.ClassVar[str] = "sample"
 
-    words = "expected a dataclass that its fields make again, got .*Sample, which takes seed besides; wr.register_node"
-    out = np.full((2, *leaf().shape), 0xA5, leaf().dtype)
-    for call in (wr.collate, wr.SampleList, lambda rows: wr.collate(rows, out={"s": [out]})):
-        refusal(lambda: call([{"s": [Sample(leaf(), 1)]}] * 2), TypeError, f'^sample 0 at "s.0": {words}')
-    assert (out == 0xA5).all()
-    wr.register_node(Sample, lambda sample: {"x": sample.x}, lambda children: Sample(children["x"], 0))
-    assert_tensor(wr.collate([Sample(leaf(0), 1), Sample(leaf(1), 1)]).x, np.stack([leaf(0), leaf(1)]))
+        def __post_init__(self, seed, other):
+            self.made_of = seed, other
+
+    samples = [{"s": [Sample(leaf(i), 1, 2)]} for i in range(2)]
+    out = {"s": [Sample(np.empty((2, *leaf().shape), leaf().dtype), 7, 7)]}
+    for made in (wr.collate(samples), wr.collate(wr.SampleList(samples)), wr.collate(samples, out=out)):
+        assert made["s"][0].made_of == (1, 2)
+        assert_tensor(made["s"][0].x, np.stack([leaf(0), leaf(1)]))
+    assert wr.SampleList(samples)[1]["s"][0].made_of == (1, 2)
 
 
-def test_a_dataclass_whose_constructor_has_a_default_for_what_is_no_field():
-    @dataclasses.dataclass
-    class Sample:
-        x: object
-        seed: dataclasses.InitVar[int] = 3
+# classes that do something to the values they are made of
 
-        def __post_init__(self, seed):
-            self.made_of = seed
 
-    made = wr.collate([Sample(leaf(0), 1), Sample(leaf(1), 2)])
-    assert made.made_of == 3
-    assert_tensor(made.x, np.stack([leaf(0), leaf(1)]))
+@dataclasses.dataclass
+class Scaled:
+    x: object
+
+    def __post_init__(self):
+        self.x, self.source = self.x / 255, "camera"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrozenScaled:
+    x: object
+
+    def __post_init__(self):
+        object.__setattr__(self, "x", self.x / 255)
+
+
+class NamedScaled(collections.namedtuple("NamedScaled", "x y")):
+    def __new__(cls, x, y):
+        return super().__new__(cls, x / 255, y / 255)
+
+
+class TupleScaled(tuple):
+    def __new__(cls, *entries):
+        made = super().__new__(cls, (entry / 255 for entry in entries))
+        made.source = "camera"
+        return made
+
+
+class ListScaled(list):
+    def __init__(self, *entries):
+        super().__init__(entry / 255 for entry in entries)
+        self.source = "camera"
+
+
+class DictScaled(dict):
+    def __init__(self, **entries):
+        super().__init__({name: value / 255 for name, value in entries.items()})
+        self.source = "camera"
+
+
+@dataclasses.dataclass
+class OutputScaled(collections.OrderedDict):
+    x: object = None
+
+    def __post_init__(self):
+        self.x = self.x / 255
+        self["x"] = self.x
+        self.source = "camera"
+
+
+SCALED = {
+    Scaled: lambda x: Scaled(x),
+    FrozenScaled: lambda x: FrozenScaled(x),
+    NamedScaled: lambda x: NamedScaled(x, x + 1),
+    TupleScaled: lambda x: TupleScaled(x, x + 1),
+    ListScaled: lambda x: ListScaled(x, x + 1),
+    DictScaled: lambda x: DictScaled(x=x, y=x + 1),
+    OutputScaled: lambda x: OutputScaled(x),
+}
+
+
+def leaves_of(tree):
+    if isinstance(tree, dict):
+        return list(tree.values())
+    return list(tree) if isinstance(tree, (tuple, list)) else [tree.x]
+
+
+@pytest.mark.parametrize("cls", SCALED)
+def test_a_batch_is_not_made_by_the_class_again(cls):
+    """As NumPy stacks the fields, in a copy of the first sample."""
+    samples = [SCALED[cls](leaf(i)) for i in range(3)]
+    want = [np.stack(column) for column in zip(*map(leaves_of, samples))]
+    for made in (wr.collate(samples), wr.collate([{"t": [sample]} for sample in samples])["t"][0], wr.collate(wr.SampleList(samples))):
+        assert type(made) is cls and made is not samples[0]
+        for got, expected in zip(leaves_of(made), want):
+            assert_tensor(got, expected)
+        assert getattr(made, "source", None) == getattr(samples[0], "source", None)
+        assert cls is not OutputScaled or made.x is made["x"]
+    item = wr.SampleList(samples)[1]
+    assert type(item) is cls
+    for got, expected in zip(leaves_of(item), leaves_of(samples[1])):
+        assert_tensor(got, expected)
+
+
+def test_a_counter_keeps_its_type():
+    samples = [{"n": collections.Counter(text)} for text in ("aab", "abb")]
+    for made in (wr.collate(samples), wr.collate(wr.SampleList(samples))):
+        assert type(made["n"]) is collections.Counter
+        assert_tensor(made["n"]["a"], np.array([2, 1]))
+        assert_tensor(made["n"]["b"], np.array([1, 2]))
+    assert samples[0]["n"] == {"a": 2, "b": 1}
+    refusal(lambda: wr.collate([{"n": collections.Counter("ab")}, {"n": collections.Counter("a")}]), KeyError, 'sample 1 at "n.b"', path="n.b")
 
 
 def test_subclasses_of_list_keep_their_type():

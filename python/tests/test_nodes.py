@@ -157,6 +157,64 @@ def test_pydantic():
     assert_tensor(batch.y, np.array([1.0, 1.0]))
 
 
+def test_batches_are_not_converted_or_validated():
+    attrs = pytest.importorskip("attrs", reason="SKIP: attrs is not installed")
+    pydantic = pytest.importorskip("pydantic", minversion="2", reason="SKIP: pydantic 2 is not installed")
+
+    def scaled(x):
+        return x / 255
+
+    def __attrs_post_init__(self):
+        object.__setattr__(self, "z", self.x * 2)
+
+    fields = {"x": attrs.field(converter=scaled), "z": attrs.field(init=False)}
+    classes = [
+        attrs.make_class("Open", dict(fields), class_body={"__attrs_post_init__": __attrs_post_init__}),
+        attrs.make_class("Frozen", dict(fields), frozen=True, slots=True, class_body={"__attrs_post_init__": __attrs_post_init__}),
+    ]
+    for cls in classes:
+        samples = [cls(leaf(i)) for i in range(3)]
+        for batch in (wr.collate(samples), wr.collate(wr.SampleList(samples))):
+            assert type(batch) is cls
+            assert_stacked(batch.x, [leaf(i) / 255 for i in range(3)])
+            assert_stacked(batch.z, [leaf(i) / 255 * 2 for i in range(3)])
+
+    class Model(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(arbitrary_types_allowed=True, validate_assignment=True)
+        x: np.ndarray
+        _seen: int = pydantic.PrivateAttr(default=0)
+
+        @pydantic.field_validator("x")
+        @classmethod
+        def scale(cls, x):
+            return x / 255
+
+        def model_post_init(self, context):
+            self._seen += 1
+
+    made_of = pydantic.dataclasses.dataclass(config=pydantic.ConfigDict(arbitrary_types_allowed=True, validate_assignment=True))
+    Point = made_of(type("Point", (), {"__annotations__": {"x": np.ndarray}, "__post_init__": lambda self: vars(self).update(x=self.x / 255)}))
+    for cls in (Model, Point):
+        samples = [cls(x=leaf(i)) for i in range(3)]
+        for batch in (wr.collate(samples), wr.collate(wr.SampleList(samples))):
+            assert type(batch) is cls and getattr(batch, "_seen", 1) == 1
+            assert_stacked(batch.x, [sample.x for sample in samples])
+            assert_stacked(batch.x, [leaf(i) / 255 for i in range(3)])
+
+
+def test_fields_that_only_another_sample_has():
+    pydantic = pytest.importorskip("pydantic", minversion="2", reason="SKIP: pydantic 2 is not installed")
+    config = pydantic.ConfigDict(extra="allow")
+    Model = pydantic.create_model("Model", __config__=config, x=(int, ...))
+    Point = pydantic.dataclasses.dataclass(config=config)(type("Point", (), {"__annotations__": {"x": int}}))
+    for cls in (Model, Point):
+        assert_tensor(wr.collate([cls(x=1, y=2), cls(x=3, y=4)]).y, np.array([2, 4]))
+        more, fewer = [{"m": cls(x=1)}, {"m": cls(x=2, y=3)}], [{"m": cls(x=1, y=2)}, {"m": cls(x=2)}]
+        for samples, text in ((more, "a key that"), (fewer, "the key is missing")):
+            for call in (wr.collate, wr.SampleList, lambda given: wr.SampleList(given[:1]).append(given[1])):
+                refusal(lambda: call(samples), KeyError, f'sample 1 at "m.y": {text}', index=1, path="m.y")
+
+
 # PyTrees
 
 

@@ -7,6 +7,7 @@ import operator
 from typing import Any, List, Mapping, Sequence
 
 import windrow as wr
+from windrow._opener import located
 
 
 # The dtype of a list of Python numbers, and the name of one of them.
@@ -50,9 +51,7 @@ def entries_of(samples: Sequence[Any], key: str) -> List[Any]:
             pass
     for index, sample in enumerate(samples):
         if key not in sample:
-            error: Any = KeyError(f"sample {index}: the key {key!r} is missing")
-            error.index, error.path = index, key
-            raise error
+            raise located(KeyError(f"sample {index}: the key {key!r} is missing"), index, key)
     return [sample[key] for sample in samples]
 
 

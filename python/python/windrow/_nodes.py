@@ -9,9 +9,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from windrow._opener import Opened, Opener, at_path, class_name, text_of
+from windrow._like import object_like
+from windrow._opener import Opened, Opener, at_path, class_name, located, text_of
 
 __all__ = ["register_node"]
 
@@ -138,10 +140,7 @@ def map_object(tree: Any, function: Callable[[Any], Any]) -> Any:
     opener = find(cls, False)
     if opener is None and not isinstance(tree, (Mapping, tuple, list)):
         if dataclasses.is_dataclass(cls):
-            made = copy.copy(tree)
-            for field in dataclasses.fields(cls):
-                object.__setattr__(made, field.name, function(getattr(tree, field.name)))
-            return made
+            return object_like(tree, {field.name: function(getattr(tree, field.name)) for field in dataclasses.fields(cls)})
         opener = find(cls, True)
     if opener is None:
         return None
@@ -161,55 +160,46 @@ def _library(cls: type) -> Optional[Opener]:
     return None
 
 
-def _opened(samples: List[Any], names: List[str], path: str, sep: str, close: Callable[[Dict[str, Any]], Any]) -> Opened:
+def _opened(
+    samples: List[Any], names_of: Callable[[Any], Iterable[str]], path: str, sep: str, close: Callable[[Dict[str, Any]], Any]
+) -> Opened:
     """Attributes of each sample, by name."""
 
     def again(samples: List[Any], start: int) -> List[Dict[str, Any]]:
         children = []
         for index, sample in enumerate(samples, start):
             try:
-                children.append({name: getattr(sample, name) for name in names})
+                children.append({name: getattr(sample, name) for name in names_of(sample)})
             except AttributeError as error:
                 where = sep.join(filter(None, (path, getattr(error, "name", None) or "")))
-                raise AttributeError(f"sample {index}{at_path(where)}: the field is not set") from error
+                raise located(AttributeError(f"sample {index}{at_path(where)}: the field is not set"), index, where) from error
         return children
 
     return Opened(again(samples, 0), close, again=again)
 
 
 def _attrs(cls: Any) -> Opener:
-    """By the constructor; fields that it does not take are set as it would set them, frozen or not."""
-    fields = [(field.name, field.alias if field.init else None) for field in cls.__attrs_attrs__]
-
-    def close(children: Dict[str, Any]) -> Any:
-        made = cls(**{alias: children[name] for name, alias in fields if alias is not None})
-        for name, alias in fields:
-            if alias is None:
-                object.__setattr__(made, name, children[name])
-        return made
-
-    names = [name for name, _ in fields]
-    return lambda samples, path, sep: _opened(samples, names, path, sep, close)
+    names = [field.name for field in cls.__attrs_attrs__]
+    return lambda samples, path, sep: _opened(samples, lambda _: names, path, sep, partial(object_like, samples[0]))
 
 
 def _pydantic(cls: Any) -> Opener:
-    """A copy of the first sample with other values: a batch is not what the annotations say, so nothing is validated."""
-
     fields = list(getattr(cls, "__pydantic_fields__", None) or cls.model_fields)
+    is_model = hasattr(cls, "model_copy")
+    # A dataclass has them among its attributes.
+    has_extra = not is_model and getattr(cls, "__pydantic_config__", {}).get("extra") == "allow"
+
+    def names_of(sample: Any) -> Iterable[str]:
+        extra = sample.__pydantic_extra__ if is_model else vars(sample) if has_extra else None
+        return dict.fromkeys((*fields, *extra)) if extra else fields
 
     def opener(samples: List[Any], path: str, sep: str) -> Opened:
-        extra = getattr(samples[0], "__pydantic_extra__", None) or {}
         first = samples[0]
 
         def close(children: Dict[str, Any]) -> Any:
-            if hasattr(cls, "model_copy"):
-                return first.model_copy(update=children)
-            made = copy.copy(first)
-            for name, child in children.items():
-                object.__setattr__(made, name, child)
-            return made
+            return first.model_copy(update=children) if is_model else object_like(first, children)
 
-        return _opened(samples, [*fields, *extra], path, sep, close)
+        return _opened(samples, names_of, path, sep, close)
 
     return opener
 

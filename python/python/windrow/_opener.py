@@ -34,6 +34,12 @@ def class_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
+def located(error: Any, index: int, path: str) -> Any:
+    """The error, with the sample and the leaf that it is of as attributes."""
+    error.index, error.path = index, path
+    return error
+
+
 def at_path(path: str) -> str:
     """Where in a tree, in an error; nothing for the root."""
     return f' at "{path}"' if path else ""

@@ -189,7 +189,7 @@ impl<'py> Call<'_, 'py> {
         let sites =
             sites.map(|column| TorchSite { column: Some(column), within: at.within.around() });
         self.push(&apart.container, sites, &at.path, children)?;
-        Ok(TorchNode::Container(apart.container, apart.first))
+        Ok(TorchNode::Container(apart.container))
     }
 
     /// The children of a container are visited next.

@@ -43,8 +43,8 @@ pub(super) enum TorchNode<'py> {
     /// A position in the list of jobs.
     Leaf(usize),
     Done(Bound<'py, PyAny>),
-    /// By torch's rules, with the first sample's.
-    Container(Container, Bound<'py, PyAny>),
+    /// By torch's rules.
+    Container(Container),
     /// By the rules of `windrow.collate`.
     Class(Arc<Container>),
     /// Objects that torch's function stacks, and their children.
@@ -59,13 +59,13 @@ pub(super) fn build<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let num_children = |node: &TorchNode<'py>| match node {
         TorchNode::Leaf(_) | TorchNode::Done(_) | TorchNode::Stacked(_) => 0,
-        TorchNode::Container(container, _) => container.len(),
+        TorchNode::Container(container) => container.len(),
         TorchNode::Class(container) => container.len(),
     };
     fold(nodes, num_children, |node, children| match node {
         TorchNode::Leaf(position) => Ok(results[*position].clone()),
         TorchNode::Done(done) => Ok(done.clone()),
-        TorchNode::Container(container, first) => container.with_by_torch(first, rules, children),
+        TorchNode::Container(container) => container.with_by_torch(rules, children),
         TorchNode::Class(container) => container.with(rules.py(), children),
         // No such node is in another.
         TorchNode::Stacked(nodes) => build(rules, nodes, results),

@@ -38,7 +38,8 @@ use crate::trees::walk::{fold, walk, Branch, Children};
 /// Args:
 ///     samples: a list of trees of dict (and other mappings), list, tuple, namedtuple, dataclass, attrs and pydantic
 ///         classes, TensorDict and tensorclass, graphs of PyTorch Geometric, PyTrees of torch or optree, and classes of
-///         `register_node`, which keep their types; `Data` and `HeteroData` become PyTorch Geometric's own ``Batch``. Results in
+///         `register_node`, which keep their types, as copies of
+///         the first sample for which no initialiser, converter or validator runs; `Data` and `HeteroData` become PyTorch Geometric's own ``Batch``. Results in
 ///         classes of tensordict and PyTorch Geometric are torch tensors. str and bytes leaves become lists, Python floats float64, ints int64. Also a `SampleList`,
 ///         in which trees are taken apart once, or an Arrow table or record batch of pyarrow, polars, pandas or
 ///         others, which is the list of its rows: dicts of its columns.

@@ -6,22 +6,24 @@ use pyo3::types::{PyDict, PyString, PyType};
 use crate::ground::errors::{class_name, type_error, Whose};
 use crate::ground::iterables::entries;
 use crate::ground::reserve::room_for;
-use crate::trees::node_types::DataclassField;
 
 /// A container without its children.
 pub(crate) struct Container {
     pub(super) class: Py<PyType>,
     pub(super) node_type: NodeType,
+    /// Of a class that is not dict, list or tuple itself the first sample, which others are made like.
+    pub(super) first: Option<Py<PyAny>>,
 }
 
 pub(super) enum NodeType {
-    /// The keys, and of another class than dict the first sample's mapping.
-    Mapping(Vec<Py<PyAny>>, Option<Py<PyAny>>),
-    /// A list or tuple type, called with one iterable of so many; whether they began with a number.
+    /// The keys.
+    Mapping(Vec<Py<PyAny>>),
+    /// A list or tuple of so many entries; whether they began with a number.
     Sequence(usize, bool),
-    /// A namedtuple type, called with so many fields in order; their names, which may be more or fewer.
+    /// A namedtuple of so many entries; their names, which may be more or fewer.
     Named(Vec<String>, usize),
-    Dataclass(Vec<DataclassField>),
+    /// The names of the fields.
+    Dataclass(Vec<String>),
     Registered(Registered),
 }
 
@@ -72,7 +74,7 @@ impl Container {
     /// The number of its children.
     pub fn len(&self) -> usize {
         match &self.node_type {
-            NodeType::Mapping(keys, _) | NodeType::Registered(Registered { names: keys, .. }) => {
+            NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) => {
                 keys.len()
             }
             NodeType::Sequence(len, _) | NodeType::Named(_, len) => *len,
@@ -85,7 +87,8 @@ impl Container {
         let keys = keys.into_iter().map(Bound::unbind).collect();
         Container {
             class: py.get_type::<PyDict>().unbind(),
-            node_type: NodeType::Mapping(keys, None),
+            node_type: NodeType::Mapping(keys),
+            first: None,
         }
     }
 
@@ -112,12 +115,12 @@ impl Container {
         place: ColumnPlace<'_>,
     ) -> PyResult<String> {
         Ok(match &self.node_type {
-            NodeType::Mapping(keys, _) | NodeType::Registered(Registered { names: keys, .. }) => {
+            NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) => {
                 place.join(&name_of(keys[child].bind(py))?)
             }
             NodeType::Named(names, _) if child < names.len() => place.join(&names[child]),
             NodeType::Sequence(..) | NodeType::Named(..) => place.join(&child.to_string()),
-            NodeType::Dataclass(fields) => place.join(&fields[child].name),
+            NodeType::Dataclass(fields) => place.join(&fields[child]),
         })
     }
 
@@ -140,7 +143,7 @@ impl Container {
 
     pub(super) fn keys(&self) -> Option<&[Py<PyAny>]> {
         match &self.node_type {
-            NodeType::Mapping(keys, _) | NodeType::Registered(Registered { names: keys, .. }) => {
+            NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) => {
                 Some(keys)
             }
             _ => None,

@@ -4,7 +4,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
 use crate::ground::errors::{array_cure, at, class_name, is_answer};
 use crate::ground::iterables::{entries, list_of};
@@ -12,95 +12,29 @@ use crate::import::importer::Reading;
 use crate::import::routes::{route_of, ImportRoute};
 use crate::import::tensor::tensor_of;
 
-/// A field of a dataclass.
-pub(crate) struct DataclassField {
-    pub name: String,
-    /// The constructor takes it.
-    init: bool,
-}
-
-/// A mapping of the first sample's type.
-pub(super) fn mapping_like<'py>(
+/// A container with other children than the first sample's, made by this function of `windrow._like`.
+pub(super) fn like<'py>(
     first: &Bound<'py, PyAny>,
-    dict: Bound<'py, PyDict>,
+    function: &Bound<'py, PyString>,
+    children: impl IntoPyObject<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (py, class) = (first.py(), first.get_type());
-    // Outputs of transformers' models: they refuse `update`.
-    if class.hasattr(intern!(py, "__dataclass_fields__"))? {
-        return class.call((), Some(&dict));
-    }
-    // A copy keeps what else the mapping carries, such as a default factory.
-    if first.hasattr("update")? {
-        let copy = py.import("copy")?.call_method1("copy", (first,))?;
-        copy.call_method1("update", (dict,))?;
-        return Ok(copy);
-    }
-    class.call1((dict,))
-}
-
-/// By the constructor; fields that it does not take are set as it would set them, frozen or not.
-pub(super) fn dataclass_of<'py>(
-    class: &Bound<'py, PyType>,
-    fields: &[DataclassField],
-    children: Vec<Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let py = class.py();
-    let (kwargs, mut others) = (PyDict::new(py), Vec::new());
-    for (DataclassField { name, init }, child) in fields.iter().zip(children) {
-        match init {
-            true => kwargs.set_item(name, child)?,
-            false => others.push((name, child)),
-        }
-    }
-    let made = class.call((), Some(&kwargs))?;
-    let object = py.get_type::<PyAny>();
-    for field in others {
-        object.call_method1(intern!(py, "__setattr__"), (&made, field.0, field.1))?;
-    }
-    Ok(made)
+    static LIKE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let py = first.py();
+    let import = || py.import("windrow._like").map(Bound::unbind);
+    LIKE.get_or_try_init(py, import)?.bind(py).call_method1(function, (first, children))
 }
 
 /// The fields of a dataclass; None for another class.
-pub(crate) fn dataclass_fields(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<DataclassField>>> {
+pub(crate) fn dataclass_fields(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<String>>> {
     let py = class.py();
     if !class.hasattr(intern!(py, "__dataclass_fields__"))? {
         return Ok(None);
     }
     let mut fields = Vec::new();
     for field in py.import("dataclasses")?.call_method1("fields", (class,))?.try_iter()? {
-        let field = field?;
-        let name = field.getattr("name")?.extract()?;
-        fields.push(DataclassField { name, init: field.getattr("init")?.is_truthy()? });
+        fields.push(field?.getattr("name")?.extract()?);
     }
     Ok(Some(fields))
-}
-
-/// Refuses dataclasses that are made of more than their fields: an `InitVar` without a default is kept nowhere.
-pub(super) fn check_made_of_fields(
-    class: &Bound<'_, PyType>,
-    fields: &[DataclassField],
-    path: &str,
-) -> PyResult<()> {
-    let names = class.getattr(intern!(class.py(), "__dataclass_fields__"))?;
-    if names.len()? == fields.len() {
-        return Ok(());
-    }
-    let inspect = class.py().import("inspect")?;
-    let parameters = inspect.call_method1("signature", (class,))?.getattr("parameters")?;
-    let empty = inspect.getattr("Parameter")?.getattr("empty")?;
-    for (name, parameter) in entries(&parameters.call_method0("items")?, |item| item.extract())? {
-        let (name, parameter): (String, Bound<'_, PyAny>) = (name, parameter);
-        let is_field = fields.iter().any(|field| field.name == name);
-        if !is_field && names.contains(&name)? && parameter.getattr("default")?.is(&empty) {
-            return Err(PyTypeError::new_err(format!(
-                "sample 0{}: expected a dataclass that its fields make again, got {}, which takes {name} besides; \
-                 wr.register_node says how to make it",
-                at(path),
-                class_name(class)?
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// The children of a column.

@@ -40,20 +40,19 @@ impl Container {
         let mut outputs = room_for(len)?;
         for child in 0..len {
             let found = match &self.node_type {
-                NodeType::Mapping(keys, _)
-                | NodeType::Registered(Registered { names: keys, .. }) => {
+                NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) => {
                     let key = keys[child].bind(py);
                     value_of(&out, key)
                         .and_then(|found| found.ok_or_else(|| PyKeyError::new_err(())))
                 }
                 NodeType::Sequence(..) | NodeType::Named(..) => out.get_item(child),
-                NodeType::Dataclass(fields) => out.getattr(fields[child].name.as_str()),
+                NodeType::Dataclass(fields) => out.getattr(fields[child].as_str()),
             };
             let found =
                 found.or_else(|error| Err(no_entry(&out, &self.path_of(py, child, place)?, error)));
             outputs.push(Some(found?));
         }
-        if let NodeType::Mapping(keys, _) | NodeType::Registered(Registered { names: keys, .. }) =
+        if let NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) =
             &self.node_type
         {
             check_keys(&out, keys, place)?;

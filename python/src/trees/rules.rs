@@ -1,8 +1,9 @@
 //! windrow's rules for containers: all samples have the class, the keys and the lengths of the first.
 
 use pyo3::exceptions::{PyAttributeError, PyKeyError, PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyType};
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 use windrow::Engine;
 
 use crate::ground::errors::{at, class_name, located};
@@ -17,10 +18,7 @@ use crate::trees::container::{
     name_of, names_of, position_of, ColumnPlace, Container, NodeType, Registered,
 };
 use crate::trees::dicts::Dicts;
-use crate::trees::node_types::{
-    check_known, check_made_of_fields, dataclass_fields, dataclass_of, mapping_like, open,
-    opener_of, DataclassField, Entries,
-};
+use crate::trees::node_types::{check_known, dataclass_fields, like, open, opener_of, Entries};
 
 /// A column of containers taken apart.
 pub(crate) struct Apart<'py> {
@@ -45,12 +43,10 @@ pub(crate) fn apart<'py>(
     let node_type = if let Some(opener) = opener_of(first, false)? {
         return open_all(opener, samples, place, readers).map(Some);
     } else if is_mapping(first)? {
-        let is_plain = first.cast_exact::<PyDict>().is_ok();
-        if !is_plain {
+        if first.cast_exact::<PyDict>().is_err() {
             check_known(&class, place.path, true)?;
         }
-        let keys = entries(first, |key| Ok(key.unbind()))?;
-        NodeType::Mapping(keys, (!is_plain).then(|| first.clone().unbind()))
+        NodeType::Mapping(entries(first, |key| Ok(key.unbind()))?)
     } else if is_list_or_tuple(first) && !is_leaf {
         match names_of(&class)? {
             Some(names) => NodeType::Named(names, first.len()?),
@@ -58,14 +54,17 @@ pub(crate) fn apart<'py>(
         }
     } else if let Some(fields) = dataclass_fields(&class)? {
         check_known(&class, place.path, false)?;
-        check_made_of_fields(&class, &fields, place.path)?;
         NodeType::Dataclass(fields)
     } else if let Some(opener) = opener_of(first, true)? {
         return open_all(opener, samples, place, readers).map(Some);
     } else {
         return Ok(None);
     };
-    let container = Container { class: class.unbind(), node_type };
+    let is_plain = first.cast_exact::<PyDict>().is_ok()
+        || first.cast_exact::<PyList>().is_ok()
+        || first.cast_exact::<PyTuple>().is_ok();
+    let like = (!is_plain).then(|| first.clone().unbind());
+    let container = Container { class: class.unbind(), node_type, first: like };
     let columns = container.columns(first.py(), samples, place, readers)?;
     Ok(Some(Apart { container, columns, forms: None, tensors: None }))
 }
@@ -96,7 +95,8 @@ fn open_all<'py>(
     let again = opened.again.map(Bound::unbind);
     let node_type = NodeType::Registered(Registered { opener, close, again, names });
     let (forms, tensors) = (opened.forms, opened.tensors);
-    Ok(Apart { container: Container { class: class.unbind(), node_type }, columns, forms, tensors })
+    let container = Container { class: class.unbind(), node_type, first: None };
+    Ok(Apart { container, columns, forms, tensors })
 }
 
 /// Names, and for each the children of all samples.
@@ -146,7 +146,7 @@ impl Container {
             return ChildColumns::with_room(py, self.len(), 0);
         }
         match &self.node_type {
-            NodeType::Mapping(keys, _) => columns_of(class, keys, samples, place, readers),
+            NodeType::Mapping(keys) => columns_of(class, keys, samples, place, readers),
             NodeType::Sequence(..) | NodeType::Named(..) => {
                 ChildColumns::of(py, self.columns_of_sequences(samples, place)?)
             }
@@ -210,23 +210,33 @@ impl Container {
         py: Python<'py>,
         children: Vec<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let class = self.class.bind(py);
+        let first = self.first.as_ref().map(|first| first.bind(py));
         match &self.node_type {
-            NodeType::Mapping(keys, first) => {
+            NodeType::Mapping(keys) => {
                 let dict = dict_of(py, keys, children)?;
-                first
-                    .as_ref()
-                    .map_or(Ok(dict.clone().into_any()), |first| mapping_like(first.bind(py), dict))
-            }
-            NodeType::Sequence(..) => {
-                let list = list_of(py, children)?;
-                match class.is(py.get_type::<PyList>()) {
-                    true => Ok(list.into_any()),
-                    false => class.call1((list,)),
+                match first {
+                    Some(first) => like(first, intern!(py, "mapping_like"), dict),
+                    None => Ok(dict.into_any()),
                 }
             }
-            NodeType::Named(..) => class.call1(list_of(py, children)?.as_sequence().to_tuple()?),
-            NodeType::Dataclass(fields) => dataclass_of(class, fields, children),
+            NodeType::Sequence(..) | NodeType::Named(..) => {
+                let list = list_of(py, children)?;
+                match first {
+                    Some(first) => like(first, intern!(py, "sequence_like"), list),
+                    None if self.class.bind(py).is(py.get_type::<PyList>()) => Ok(list.into_any()),
+                    None => Ok(list.as_sequence().to_tuple()?.into_any()),
+                }
+            }
+            NodeType::Dataclass(fields) => {
+                let dict = PyDict::new(py);
+                for (name, child) in fields.iter().zip(children) {
+                    dict.set_item(name, child)?;
+                }
+                match first {
+                    Some(first) => like(first, intern!(py, "object_like"), dict),
+                    None => Ok(dict.into_any()),
+                }
+            }
             NodeType::Registered(Registered { close, names, .. }) => {
                 close.bind(py).call1((dict_of(py, names, children)?,))
             }
@@ -248,13 +258,13 @@ pub(super) fn dict_of<'py>(
 
 /// A field of dataclasses.
 fn column_of<'py>(
-    DataclassField { name, .. }: &DataclassField,
+    name: &str,
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let mut column = room_for(samples.len())?;
     for (index, sample) in samples.iter().enumerate() {
-        column.push(sample.getattr_opt(name.as_str())?.ok_or_else(|| {
+        column.push(sample.getattr_opt(name)?.ok_or_else(|| {
             let (index, path) = (place.start() + index, place.join(name));
             let text = format!("sample {index}{}: the field is not set", at(&path));
             located(sample.py(), PyAttributeError::new_err(text), Some(index), &path)

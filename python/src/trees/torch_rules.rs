@@ -61,7 +61,7 @@ impl<'py> TorchColumn<'py> {
         }
         let of_items = |items| TorchColumn { items, whole: None, zipped: false };
         let columns = columns.into_iter().map(|items| items.map(of_items)).collect();
-        Ok(self.apart(NodeType::Mapping(keys, None), columns))
+        Ok(self.apart(NodeType::Mapping(keys), columns))
     }
 
     /// As namedtuples: the entries that all of them have, as `zip` gives them.
@@ -109,17 +109,15 @@ impl<'py> TorchColumn<'py> {
         node_type: NodeType,
         columns: Vec<PyResult<TorchColumn<'py>>>,
     ) -> TorchApart<'py> {
-        let first = self.items[0].clone();
-        let container = Container { class: first.get_type().unbind(), node_type };
-        TorchApart { container, first, columns }
+        let first = &self.items[0];
+        let (class, first) = (first.get_type().unbind(), Some(first.clone().unbind()));
+        TorchApart { container: Container { class, node_type, first }, columns }
     }
 }
 
 /// A column of containers taken apart.
 pub(crate) struct TorchApart<'py> {
     pub container: Container,
-    /// The first sample's.
-    pub first: Bound<'py, PyAny>,
     /// For each child that of every sample, or the error that is due when the children before it are done.
     pub columns: Vec<PyResult<TorchColumn<'py>>>,
 }
@@ -128,12 +126,14 @@ impl Container {
     /// One like the first sample's around these. `rules`: `windrow.torch`'s, for types that only Python code can make.
     pub fn with_by_torch<'py>(
         &self,
-        first: &Bound<'py, PyAny>,
         rules: &Bound<'py, PyAny>,
         children: Vec<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = first.py();
-        if let NodeType::Mapping(keys, _) = &self.node_type {
+        let py = rules.py();
+        let Some(first) = self.first.as_ref().map(|first| first.bind(py)) else {
+            return self.with(py, children);
+        };
+        if let NodeType::Mapping(keys) = &self.node_type {
             let dict = dict_of(py, keys, children)?;
             return match first.is_exact_instance_of::<PyDict>() {
                 true => Ok(dict.into_any()),
