@@ -190,3 +190,54 @@ def test_errors_name_the_position():
     refusal(lambda: put(slice(0, 2), ROWS[:2]), TypeError, "a slice of a SampleList cannot be assigned")
     assert_tensor(wr.stack(samples), np.stack(ROWS))
     assert_tensor(samples[np.int8(3)], ROWS[3])
+
+
+# Lists without numbers have the dtype of what comes to them
+
+
+def joined(first, *more):
+    samples = wr.SampleList(first)
+    for given in more:
+        samples.append(given)
+    return samples
+
+
+def replaced(first, *items):
+    samples = wr.SampleList(first)
+    for index, given in items:
+        samples[index] = given
+    return samples
+
+
+def extended(first, more):
+    samples = wr.SampleList(first)
+    samples.extend(more)
+    return samples
+
+
+@pytest.mark.parametrize("empty", [[], ()])
+@pytest.mark.parametrize("row", [[1, 2], [True], [2.5], np.arange(3, dtype="int16"), np.zeros(0, "float16")])
+def test_lists_without_numbers_before_their_neighbours(empty, row):
+    lists = [
+        (lambda: joined([empty], row), [empty, row]),
+        (lambda: joined([empty, empty], empty, row, empty), [empty, empty, empty, row, empty]),
+        (lambda: joined([empty, empty][:1], row).take([1, 0]), [row, empty]),
+        (lambda: extended([empty], [row]), [empty, row]),
+        (lambda: extended([empty] * 2, wr.SampleList([row])), [empty, empty, row]),
+        (lambda: extended([row], wr.SampleList([empty] * 2)), [row, empty, empty]),
+        (lambda: extended(wr.SampleList([empty] * 3).take([0, 1]), wr.SampleList([empty, row])), [empty] * 3 + [row]),
+        (lambda: replaced([empty, empty], (1, row)), [empty, row]),
+        (lambda: replaced([empty] * 3, (0, row), (2, row)), [row, empty, row]),
+    ]
+    for make, plain in lists:
+        got, want = wr.ragged(make()), wr.ragged(plain)
+        assert got.dtype == want.dtype == wr.asarray(row).dtype
+        assert np.array_equal(got.numpy(), want.numpy()) and np.array_equal(got.offsets.numpy(), want.offsets.numpy())
+    others = [1.5, 2.5] if wr.asarray(row).dtype != "float64" else [1]
+    samples = replaced([others, others, others], (0, empty), (1, row), (2, row))
+    assert wr.ragged(samples).dtype == wr.asarray(row).dtype
+    samples = joined([empty], row)
+    other = [1.5, 2.5] if samples[1].dtype != "float64" else [1]
+    samples.append(other)
+    refusal(lambda: wr.ragged(samples), wr.DTypeError, "sample [12]: expected")
+    assert wr.ragged(joined([empty], empty)).dtype == "float64"

@@ -222,6 +222,28 @@ def test_samples_of_any_shapes_and_dtypes():
     assert_tensor(wr.collate(samples.take([0, 1]))["x"], np.stack([array(0, (2, 2), "int8"), array(1, (2, 2), "int8")]))
 
 
+def test_namedtuples_of_numbers_are_trees():
+    Pair = namedtuple("Pair", "n x")
+    plain = [Pair(i, i + 0.5) for i in range(4)]
+    samples = wr.SampleList(plain[:2])
+    samples.extend(plain[2:3])
+    samples.append(plain[3])
+    assert_same_tree(wr.collate(samples), wr.collate(plain))
+    assert samples[1] == plain[1] and type(samples[1]) is Pair
+    assert_same_tree(wr.collate(samples.take([2, 0]), {"n": wr.Stack(dtype="int8")}), wr.collate([plain[2], plain[0]], {"n": wr.Stack(dtype="int8")}))
+    refusal(lambda: wr.stack(samples), TypeError, "the samples of this list are trees")
+    assert_same_tree(wr.collate(wr.SampleList([[pair] for pair in plain])), wr.collate([[pair] for pair in plain]))
+
+
+@pytest.mark.parametrize("empty", [[], ()])
+def test_lists_without_numbers_before_arrays_in_trees(empty):
+    plain = [{"a": empty}, {"a": np.arange(3, dtype="i2")}, {"a": empty}, {"a": [4]}]
+    spec = {"a": wr.Ragged()}
+    for count in (2, 3):
+        assert_same_tree(wr.collate(wr.SampleList(plain[:count]), spec), wr.collate(plain[:count], spec))
+    refusal(lambda: wr.SampleList([{"a": (1, np.ones(2))}, {"a": np.ones(2)}]), TypeError, 'sample 1 at "a": expected tuple')
+
+
 def test_joined_lists():
     first, second = [{"a": array(i), "b": f"{i}"} for i in range(3)], [{"b": f"{i}", "a": array(i)} for i in range(3, 5)]
     samples = wr.SampleList(first)

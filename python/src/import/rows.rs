@@ -4,10 +4,10 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
 use windrow::dlpack::ForeignTensor;
-use windrow::{DType, Device, Error, Mismatch};
+use windrow::{DType, Device, Error, Mismatch, SampleList, TensorMeta};
 
-use crate::ground::errors::{class_name, shown, type_error};
-use crate::import::importer::Importer;
+use crate::ground::errors::{class_name, shown, type_error, OrPyErr};
+use crate::import::importer::{Importer, Reading};
 use crate::import::number_words::read_numbers;
 
 /// The value of a Python number.
@@ -43,6 +43,38 @@ impl Number {
             Number::Float(value) => value.to_ne_bytes(),
         }
     }
+}
+
+/// Where the rows without numbers are: these have the dtype of their neighbours, that of later ones too.
+static NO_NUMBERS: u64 = 0;
+
+/// The dtype of the samples of a list that are more than rows without numbers.
+pub(crate) fn said_dtype(list: &SampleList<'_>) -> Option<DType> {
+    (0..list.len()).find(|&index| !has_no_numbers(list, index)).map(|index| list.meta(index).dtype)
+}
+
+fn has_no_numbers(list: &SampleList<'_>, index: usize) -> bool {
+    std::ptr::addr_eq(list.address(index), &raw const NO_NUMBERS)
+}
+
+/// Gives the rows without numbers of a list another dtype.
+pub(crate) fn set_empty_dtype(
+    py: Python<'_>,
+    list: &mut SampleList<'static>,
+    dtype: DType,
+) -> PyResult<()> {
+    let is_other = |meta: &TensorMeta| meta.dtype != dtype && meta.layout.shape() == [0];
+    if !list.metas().iter().any(is_other) {
+        return Ok(());
+    }
+    let mut row = Importer::new(py, Reading::OWNED);
+    row.push_no_numbers(dtype, 0)?;
+    for index in 0..list.len() {
+        if has_no_numbers(list, index) && list.meta(index).dtype != dtype {
+            list.replace(index, &row.list, 0).or_py_err(py)?;
+        }
+    }
+    Ok(())
 }
 
 /// Why an object is not a number of a row.
@@ -155,10 +187,17 @@ impl<'py> Importer<'py> {
                 DType::Bool
             }
             Ok(Some(dtype)) => dtype,
-            Ok(None) => self.list.last_dtype().unwrap_or(self.empty_dtype),
+            Ok(None) => {
+                return self
+                    .push_no_numbers(self.list.last_dtype().unwrap_or(self.empty_dtype), index);
+            }
             Err((position, refusal)) => return Err(self.refused_at(position, refusal, index)),
         };
         self.push_numbers(data, dtype, &[count as i64], index)
+    }
+
+    fn push_no_numbers(&mut self, dtype: DType, index: usize) -> PyResult<()> {
+        self.push_numbers((&raw const NO_NUMBERS).cast(), dtype, &[0], index)
     }
 
     fn push_numbers(

@@ -12,7 +12,7 @@ use crate::ground::reserve::{no_room, room_for};
 use crate::import::importer::Reading;
 use crate::import::rows::is_of_numbers;
 use crate::samples::imported::Imported;
-use crate::trees::container::ColumnPlace;
+use crate::trees::container::{names_of, ColumnPlace};
 use crate::trees::node_types::{in_place_of, opener_of};
 
 /// The kind of a leaf that all samples share.
@@ -58,6 +58,15 @@ fn are_numbers(samples: &[Bound<'_, PyAny>]) -> PyResult<bool> {
         }
     }
     Ok(true)
+}
+
+/// Whether a column that begins with a list of Python numbers is one of rows: it has others than lists and tuples, such as arrays.
+pub(crate) fn are_rows(samples: &[Bound<'_, PyAny>]) -> PyResult<bool> {
+    let is_one = |sample: &Bound<'_, PyAny>| is_list_or_tuple(sample);
+    Ok(is_one(&samples[0])
+        && is_of_numbers(&samples[0], false)?
+        && !samples.iter().all(is_one)
+        && names_of(&samples[0].get_type())?.is_none())
 }
 
 /// Reads a column of array-likes.

@@ -1,5 +1,6 @@
 //! Samples as they were imported, and what keeps them alive.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -9,6 +10,7 @@ use windrow::{Owner, SampleList, Tensor};
 use crate::ground::errors::{to_py_err, OrPyErr};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
+use crate::import::rows::{said_dtype, set_empty_dtype};
 use crate::ownership::owner::has_moved;
 use crate::ownership::owner::{places_of, producers_of, ImportOwner, ListOwner};
 use crate::ownership::owners::Owners;
@@ -120,14 +122,36 @@ impl Imported {
         Ok(Arc::get_mut(shared).expect("not shared"))
     }
 
+    /// Rows without numbers on one side have the dtype of the other side's samples from now on. Gives the other list as it is to
+    /// come to this one.
+    fn agree_on_dtype<'o>(
+        &mut self,
+        py: Python<'_>,
+        other: &'o SampleList<'static>,
+    ) -> PyResult<Cow<'o, SampleList<'static>>> {
+        // Such rows have the dtype of the last sample: whatever came before had them agree with it.
+        if self.list.last_dtype() == other.last_dtype() {
+            return Ok(Cow::Borrowed(other));
+        }
+        if let Some(dtype) = said_dtype(other) {
+            set_empty_dtype(py, &mut self.list, dtype)?;
+        } else if let Some(dtype) = said_dtype(&self.list) {
+            let mut other = other.clone();
+            set_empty_dtype(py, &mut other, dtype)?;
+            return Ok(Cow::Owned(other));
+        }
+        Ok(Cow::Borrowed(other))
+    }
+
     /// Adds the samples of another list; on an error none.
     pub fn join(&mut self, py: Python<'_>, other: &Imported) -> PyResult<()> {
         let (len, added) = (self.list.len(), other.list.len());
         // First of all: a table can have more rows than there is memory for their places.
         self.list.reserve(added).or_py_err(py)?;
+        let others = self.agree_on_dtype(py, &other.list)?;
         self.owners.reserve(len, &other.owners, added)?;
         let list = &mut self.list;
-        let rest = || list.extend(&other.list).or_py_err(py);
+        let rest = || list.extend(&others).or_py_err(py);
         self.places.extend(len, &other.places, added, rest)?;
         self.owners.extend(len, &other.owners, added);
         Ok(())
@@ -141,9 +165,10 @@ impl Imported {
         other: &Imported,
     ) -> PyResult<impl Sized> {
         let len = self.list.len();
+        let others = self.agree_on_dtype(py, &other.list)?;
         self.owners.reserve(len, &other.owners, 0)?;
         let has_places = self.places.spread(len, &other.places)?;
-        self.list.replace(position, &other.list, 0).or_py_err(py)?;
+        self.list.replace(position, &others, 0).or_py_err(py)?;
         let ask = if has_places { self.places.replace(position, &other.places) } else { None };
         Ok((ask, self.owners.replace(len, position, &other.owners)))
     }

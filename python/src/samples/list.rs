@@ -37,7 +37,8 @@ use crate::samples::trees::{is_tree, Trees};
 /// tensors in the same containers, and what is assigned or appended has the structure of the first sample: another one is refused
 /// with sample and path, before anything is changed. Shapes and dtypes may differ until `collate` is called. str and bytes,
 /// lists and tuples of Python numbers and objects that are collated as a whole (TensorDict, graphs of PyTorch Geometric) are
-/// kept as they are. A list or tuple of Python numbers that is a sample by itself is an array-like of one dim.
+/// kept as they are. A list or tuple of Python numbers that is a sample by itself is an array-like of one dim, but for a
+/// namedtuple, which is a tree. One without numbers has the dtype of the samples that come to it.
 ///
 /// Args:
 ///     samples: an iterable of array-likes, of any shapes and dtypes, or of trees of one structure; or one tensor, whose rows along

@@ -16,9 +16,9 @@ use crate::import::rows::is_of_numbers;
 use crate::ownership::owner::ImportOwner;
 use crate::ownership::owners::Owners;
 use crate::ownership::places::Places;
-use crate::samples::columns::{import_leaf, Content, LeafColumn};
+use crate::samples::columns::{are_rows, import_leaf, Content, LeafColumn};
 use crate::samples::imported::Imported;
-use crate::trees::container::{ColumnPlace, Container};
+use crate::trees::container::{names_of, ColumnPlace, Container};
 use crate::trees::node_types::{dataclass_fields, opener_of};
 use crate::trees::rules::apart;
 use crate::trees::walk::{fold, walk, Branch};
@@ -63,7 +63,7 @@ pub(crate) fn is_tree(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
         return Ok(false);
     }
     if is_list_or_tuple(sample) && opener_of(sample, false)?.is_none() {
-        return Ok(!is_of_numbers(sample, true)?);
+        return Ok(names_of(&class)?.is_some() || !is_of_numbers(sample, true)?);
     }
     Ok(is_mapping(sample)?
         || dataclass_fields(&class)?.is_some()
@@ -183,7 +183,7 @@ impl Trees {
             walk(Branch::root(samples), |Branch { column: samples, path, .. }, children| {
                 let place = ColumnPlace { path: &path, sep: SEP, added_to: None };
                 let (content, apart) = match Content::of(&samples, place)? {
-                    Content::Tensors => match apart(&samples, place, false, None)? {
+                    Content::Tensors => match apart(&samples, place, are_rows(&samples)?, None)? {
                         Some(apart) if !apart.container.is_open() => {
                             (Content::Objects(samples[0].get_type().unbind()), None)
                         }

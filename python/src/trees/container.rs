@@ -175,7 +175,7 @@ pub(super) fn position_of(keys: &[Py<PyAny>], key: &Bound<'_, PyAny>) -> PyResul
 }
 
 /// The names of a namedtuple's fields, which may be more or fewer than its entries.
-pub(super) fn names_of(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<String>>> {
+pub(crate) fn names_of(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<String>>> {
     let names = |fields: Bound<'_, PyAny>| entries(&fields, |field| field.extract());
     class.getattr_opt("_fields")?.map(names).transpose()
 }
