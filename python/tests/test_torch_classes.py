@@ -96,6 +96,37 @@ def test_tensorclasses(td):
     assert_same(got._tensordict, want._tensordict)
 
 
+def test_tensors_without_a_batch_are_kept(td):
+    """An UnbatchedTensor is that of the first sample, as torch.stack has it."""
+    Unbatched = getattr(td, "UnbatchedTensor", None) or pytest.skip("SKIP: this tensordict has no UnbatchedTensor")
+
+    def sample(i):
+        inner = td.TensorDict({"v": Unbatched(torch.arange(4.0))}, batch_size=[2])
+        return td.TensorDict({"x": torch.full((2, 3), i), "u": Unbatched(torch.arange(5.0)), "n": inner}, batch_size=[2])
+
+    samples = [sample(i) for i in range(3)]
+    want = torch.stack(samples)
+    for collate in (wr.collate, wt.collate_fn(), wt.collate_fn({}), lambda given: wr.collate(wr.SampleList(given))):
+        got = collate(samples)
+        assert got.batch_size == want.batch_size == torch.Size([3, 2]) and list(got.keys()) == list(want.keys())
+        assert torch.equal(got["x"], want["x"])
+        for key in ("u", ("n", "v")):
+            assert type(got.get(key)) is type(want.get(key)) is Unbatched and torch.equal(got[key], want[key])
+    other = td.TensorDict({"x": torch.ones(2, 3), "u": torch.ones(2, 5), "n": sample(0)["n"]}, batch_size=[2])
+    refusal(lambda: wr.collate([{"t": samples[0]}, {"t": other}]), TypeError, 'sample 1 at "t.u": expected .*UnbatchedTensor, got torch.Tensor', index=1, path="t.u")
+
+
+def test_errors_within_tensordicts_name_sample_and_path(td):
+    first, other = td.TensorDict({"a": torch.ones(3)}), td.TensorDict({"a": torch.ones(4)})
+    text = td.TensorDict({"a": torch.ones(3), "x": td.NonTensorData("t")})
+    lazy = [td.lazy_stack([first, first]), td.lazy_stack([first, other])]
+    for samples, kind, path in (([text, first], KeyError, "k.0.x"), ([first, text], KeyError, "k.0.x"), (lazy, wr.ShapeError, "k.0"), ([first, other], wr.ShapeError, "k.0.a")):
+        refusal(lambda: wr.collate(in_trees(samples)), kind, f'sample 1 at "{path}"', index=1, path=path)
+    turned = [td.TensorDict({"a": torch.ones(3, 2)}, batch_size=[3]) for _ in range(2)]
+    spec = {"k.0.a": wr.Stack(transform=wr.Transform(permute=(1, 0)))}
+    refusal(lambda: wr.collate(in_trees(turned), spec), wr.ShapeError, 'the batch at "k.0" makes no', path="k.0")
+
+
 def test_tensordicts_that_torch_stacks_otherwise(td):
     """Whatever default_collate makes of them: of unequal shapes and keys a lazy stack, or an error."""
     uneven = [make(td, 0), make(td, 1, image=torch.zeros(2, 5))]
@@ -223,6 +254,34 @@ def test_graphs_of_any_attributes(pyg, seed):
     for ours, theirs in ((got._slice_dict, want._slice_dict), (got._inc_dict, want._inc_dict)):
         assert list(ours) == list(theirs)
         assert all(value is ours[key] is None or torch.equal(ours[key], value) for key, value in theirs.items())
+
+
+@pytest.mark.parametrize("arena", [False, True])
+def test_gradients_of_graphs_are_kept(pyg, arena):
+    """As Batch.from_data_list keeps them, whatever attribute has them, in one of the graphs or in all."""
+    cases = [{"x"}, {"w"}, {"s"}, {"x", "w", "s"}, {"score_index"}]
+    for names in cases:
+        for which in ({1}, {0, 1, 2}):
+            samples = []
+            for i, n in enumerate((3, 1, 5)):
+                own = graph(pyg, n)
+                own.w, own.s, own.score_index = torch.rand(n, 2), torch.tensor(float(n)), torch.rand(n)
+                for name in names if i in which else ():
+                    own[name] = own[name].requires_grad_()
+                samples.append(own)
+            got, want = wt.collate_fn(arena=arena)(in_trees(samples))["k"][0], pyg.Batch.from_data_list(samples)
+            assert_same_graphs(got, want)
+            for name in ("x", "w", "s", "score_index"):
+                assert got[name].requires_grad == want[name].requires_grad == (name in names)
+                if name in names:
+                    sources = [sample[name] for sample in samples if sample[name].requires_grad]
+                    ours = torch.autograd.grad((got[name] * got[name]).sum(), sources)
+                    theirs = torch.autograd.grad((want[name] * want[name]).sum(), sources)
+                    assert all(map(torch.equal, ours, theirs))
+            with torch.no_grad():
+                assert_same_graphs(wt.collate_fn(arena=arena)(samples), pyg.Batch.from_data_list(samples))
+            refusal(lambda: wr.collate(samples), wr.LayoutError, "requires grad")
+            refusal(lambda: wt.collate_fn({}, arena=arena)(samples), wr.LayoutError, "requires grad")
 
 
 def test_errors_of_graphs_are_ours(pyg):

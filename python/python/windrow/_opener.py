@@ -34,7 +34,7 @@ def class_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def located(error: Any, index: int, path: str) -> Any:
+def located(error: Any, index: Optional[int], path: str) -> Any:
     """The error, with the sample and the leaf that it is of as attributes."""
     error.index, error.path = index, path
     return error

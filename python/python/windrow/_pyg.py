@@ -13,7 +13,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.data.storage import N_KEYS, NodeStorage
 
 import windrow as wr
-from windrow._opener import Opened, Opener, at_path, class_name
+from windrow._opener import Opened, Opener, at_path, class_name, located
 from windrow._windrow import _raise_rows
 
 
@@ -104,7 +104,8 @@ class _Graphs:
         elem, first = values[0], self._samples[0]
         if type(elem) not in (torch.Tensor, int, float, bool) or getattr(elem, "layout", torch.strided) is not torch.strided:
             text = f"expected a tensor, a number or a list without tensors in {class_name(type(first))}, got {class_name(type(elem))}"
-            raise TypeError(f"sample 0{at_path(self._where(name))}: {text}; Batch.from_data_list takes it")
+            where = self._where(name)
+            raise located(TypeError(f"sample 0{at_path(where)}: {text}; Batch.from_data_list takes it"), 0, where)
         is_tensor = type(elem) is torch.Tensor
         dim = first.__cat_dim__(attr, elem, stores[0]) if is_tensor and elem.dim() else None
         steps = _steps(self._samples, stores, attr, values, self._nodes.get(key))
@@ -180,7 +181,7 @@ def _stores(samples: List[Any], path: str) -> Dict[Any, List[Any]]:
             columns[key] = [stores[key] for stores in by_key]
         except KeyError:
             index = next(index for index, stores in enumerate(by_key) if key not in stores)
-            raise KeyError(f"sample {index}{at_path(path)}: the store {key!r} is missing") from None
+            raise located(KeyError(f"sample {index}{at_path(path)}: the store {key!r} is missing"), index, path) from None
     return columns
 
 
@@ -190,7 +191,7 @@ def _values_of(mappings: List[Dict[str, Any]], attr: str, path: str, name: str, 
     except KeyError:
         index = next(index for index, mapping in enumerate(mappings) if attr not in mapping)
         where = sep.join(filter(None, (path, name)))
-        raise KeyError(f"sample {index}{at_path(where)}: the key is missing") from None
+        raise located(KeyError(f"sample {index}{at_path(where)}: the key is missing"), index, where) from None
 
 
 def _holds_tensors(values: Any) -> bool:
@@ -255,7 +256,8 @@ def _raised(child: Any, how: _Joined, ends: Any, path: str) -> Any:
     # One for each graph, or for each graph those before its dim: PyTorch Geometric's pairs of sources and targets.
     own = math.prod(steps.shape[1:])
     is_plain = own == 1 or steps.shape[1 : 1 + dim] == values.shape[:dim] and own == math.prod(values.shape[:dim])
-    if values.device.type == "cpu" and is_plain and values.is_contiguous() and not values.is_complex():
+    is_plain = is_plain and not values.requires_grad and not values.is_complex()
+    if values.device.type == "cpu" and is_plain and values.is_contiguous():
         _raise_rows(values, ends, steps.reshape(-1), dim, path)
     elif steps.dim() == 1:
         counts = ends.diff().to(values.device)

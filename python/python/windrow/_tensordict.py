@@ -10,9 +10,11 @@ import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 
 import windrow as wr
-from windrow._opener import Opened, Opener, at_path, class_name
+from windrow._opener import Opened, Opener, at_path, class_name, located
 
 _NON_TENSORS = (NonTensorData, tensordict.NonTensorStack)
+# Entries that tensordict stacks by rules of its own: of an `UnbatchedTensor` it keeps the first.
+_BY_TENSORDICT = (*_NON_TENSORS, *filter(None, (getattr(tensordict, "UnbatchedTensor", None),)))
 _batch_size = operator.attrgetter("batch_size")
 _batch_size_of, _dict_of = operator.attrgetter("_batch_size"), operator.attrgetter("_tensordict")
 
@@ -47,9 +49,10 @@ def is_dense(cls: Any) -> bool:
 
 def _open_class(samples: List[Any], path: str, sep: str) -> Opened:
     cls = type(samples[0])
-    beside = [name for sample in samples for name in sample._non_tensordict]
-    if beside:
-        raise TypeError(f"sample 0{at_path(path)}: {class_name(cls)} holds {beside[0]!r} outside of its TensorDict; make it NonTensorData")
+    for index, sample in enumerate(samples):
+        for name in sample._non_tensordict:
+            text = f"{class_name(cls)} holds {name!r} outside of its TensorDict; make it NonTensorData"
+            raise located(TypeError(f"sample {index}{at_path(path)}: {text}"), index, path)
     opened = _open([sample._tensordict for sample in samples], path, sep, class_name(cls))
     return opened._replace(close=lambda children: cls.from_tensordict(opened.close(children)))
 
@@ -59,19 +62,13 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
     # A plain TensorDict is a dict within.
     are_plain = type(first) is TensorDict and (not name or set(map(type, samples)) == {TensorDict})
     _check_sizes(list(map(_batch_size_of if are_plain else _batch_size, samples)), path)
-    children = list(map(_dict_of, samples)) if are_plain else [_items(sample) for sample in samples]
-    # Non-tensor entries of tensordict's own classes: tensordict stacks them.
+    children = list(map(_dict_of, samples)) if are_plain else [_items_of(sample, index, path) for index, sample in enumerate(samples)]
     kinds = set(map(type, children[0].values()))
-    others = [key for key, value in children[0].items() if isinstance(value, _NON_TENSORS)] if kinds - {torch.Tensor} else []
+    others = [key for key, value in children[0].items() if isinstance(value, _BY_TENSORDICT)] if kinds - {torch.Tensor} else []
     stacks: Dict[str, Any] = {}
     if others:
-        for key in others:
-            missing = [index for index, sample in enumerate(children) if key not in sample]
-            if missing:
-                where = sep.join(filter(None, (path, key)))
-                raise KeyError(f"sample {missing[0]}{at_path(where)}: the key is missing")
-            stacks[key] = torch.stack([sample[key] for sample in children])
-        children = [{key: value for key, value in sample.items() if key not in others} for sample in children]
+        stacks = {key: _stacked(samples, children, key, sep.join(filter(None, (path, key)))) for key in others}
+        children = [{key: value for key, value in sample.items() if key not in stacks} for sample in children]
     order = list(_items(first))
 
     def close(made: Dict[str, Any]) -> Any:
@@ -85,7 +82,11 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
         batch_size = torch.Size((len(samples), *first.batch_size))
         values = source.values()
         if set(map(type, values)) - {torch.Tensor} or not _fit(values, batch_size, device):
-            source = _dict_of(TensorDict(source, batch_size=batch_size, device=device))
+            try:
+                source = _dict_of(TensorDict(source, batch_size=batch_size, device=device))
+            except RuntimeError as error:
+                text = f"the batch{at_path(path)} makes no {class_name(type(first))}: {error}"
+                raise located(wr.ShapeError(text), None, path) from error
         # As tensordict's own torch.stack makes one: without the constructor's checks, which take most of its time, without a
         # constructor of a subclass, and without names for TensorDicts within.
         cls = type(first) if isinstance(first, TensorDict) else TensorDict
@@ -94,6 +95,29 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
         return TensorDict(source, batch_size=batch_size, device=device, names=names)
 
     return Opened(children, close, None, name or class_name(type(first)))
+
+
+def _items_of(sample: Any, index: int, path: str) -> Dict[str, Any]:
+    """Entries by name of one sample, which a lazy stack of unequal shapes does not have."""
+    try:
+        return _items(sample)
+    except RuntimeError as error:
+        text = f"sample {index}{at_path(path)}: expected entries of one shape in a lazy stack, got others: {error}"
+        raise located(wr.ShapeError(text), index, path) from error
+
+
+def _stacked(samples: List[Any], children: List[Dict[str, Any]], key: str, path: str) -> Any:
+    """An entry of all samples, as tensordict stacks it."""
+    for index, child in enumerate(children):
+        if key not in child:
+            raise located(KeyError(f"sample {index}{at_path(path)}: the key is missing"), index, path)
+        if not isinstance(child[key], _BY_TENSORDICT):
+            text = f"expected {class_name(type(children[0][key]))}, got {class_name(type(child[key]))}"
+            raise located(TypeError(f"sample {index}{at_path(path)}: {text}"), index, path)
+    if isinstance(children[0][key], _NON_TENSORS):
+        return torch.stack([child[key] for child in children])
+    alone = [TensorDict({key: child[key]}, batch_size=sample.batch_size) for sample, child in zip(samples, children)]
+    return _dict_of(torch.stack(alone))[key]
 
 
 def _check_sizes(sizes: List[torch.Size], path: str) -> None:

@@ -305,8 +305,10 @@ impl<'py> Call<'_, 'py> {
         let At { path, within, .. } = &place;
         if let Some(mut options) = within.options(&mut self.specs, self.common, path)? {
             options.may_start = !self.in_arena;
-            let job = self.job(options, column.items, path)?;
-            return Ok(self.add(job, true));
+            return match self.job(options, column.items.clone(), path) {
+                Ok(job) => Ok(self.add(job, true)),
+                Err(refusal) => self.joined(&column, within, refusal),
+            };
         }
         let refusal = match self.by_torch {
             true => None,
@@ -320,6 +322,27 @@ impl<'py> Call<'_, 'py> {
             return Err(refusal.unwrap_or_else(|| PyTypeError::new_err(text())));
         }
         self.other(column, refusal)
+    }
+
+    /// In place of a leaf that is not for the engine: a leaf of a class without a spec keeps the gradients of its samples.
+    fn joined(
+        &self,
+        column: &TorchColumn<'py>,
+        within: &Within<'py>,
+        refusal: PyErr,
+    ) -> PyResult<TorchNode<'py>> {
+        let Some((form, kwargs)) = within.form.as_ref().filter(|_| !self.has_spec) else {
+            return Err(refusal);
+        };
+        if !is_answer(self.py, &refusal) {
+            return Err(refusal);
+        }
+        let list = list_of(self.py, column.items.iter().cloned())?;
+        let made = self.rules.call_method1(intern!(self.py, "joined"), (list, form, kwargs))?;
+        match made.is_none() {
+            true => Err(refusal),
+            false => Ok(TorchNode::Done(made)),
+        }
     }
 
     /// A column for torch's function; why it is not for the engine, if that is known.

@@ -178,6 +178,19 @@ class Rules:
             return to_device(result, self._device)
         return result
 
+    def joined(self, column: List[Any], form: str, options: Dict[str, Any]) -> Any:
+        """A leaf of a graph, by torch's functions if one of its tensors requires grad; else None."""
+        if not torch.is_grad_enabled() or not any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in column):
+            return None
+        dim = options.get("dim")
+        data = torch.stack(column) if dim is None else torch.cat(column, dim)
+        if self._device is not None:
+            data = to_device(data, self._device)
+        if dim is None:
+            return data
+        lengths = torch.tensor([tensor.shape[dim] for tensor in column])
+        return Batch(data, lengths, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+
     def mapping(self, first: Any, children: Dict[Any, Any]) -> Any:
         """A mapping like the first sample's, by torch's rules."""
         try:
