@@ -299,6 +299,31 @@ def test_polars():
     refusal(lambda: wr.collate(pl.DataFrame({"c": ["a"]}, schema={"c": pl.Categorical})), wr.DTypeError, "dictionary", index=0, path="c")
 
 
+def test_the_index_of_pandas_is_no_column():
+    pd = pytest.importorskip("pandas", minversion="2.2", reason="SKIP: pandas 2.2 is not installed")
+    frame = pd.DataFrame({"x": np.arange(6), "y": np.arange(6) / 2})
+    indexes = {
+        "in order": frame,
+        "shuffled": frame.sample(frac=1, random_state=0),
+        "filtered": frame[frame.x % 2 == 1],
+        "strings": frame.set_index(pd.Index(list("abcdef"))),
+        "times": frame.set_index(pd.date_range("2020", periods=6)),
+        "levels": frame.set_index(pd.MultiIndex.from_arrays([list("abcdef"), range(6)])),
+    }
+    for name, own in indexes.items():
+        for table in (own, pa.Table.from_pandas(own), pa.RecordBatch.from_pandas(own)):
+            batch = wr.collate(table)
+            assert list(batch) == ["x", "y"], name
+            for column in batch:
+                assert_same(batch[column].numpy(), own[column].to_numpy())
+            assert list(wr.SampleList(table)[0]) == ["x", "y"]
+    named = wr.collate(indexes["shuffled"].rename_axis("row"))
+    assert_same(named["row"].numpy(), indexes["shuffled"].index.to_numpy())
+    # A column that no pandas has made.
+    assert list(wr.collate(pa.table({"__index_level_0__": [1, 2], "x": [3, 4]}))) == ["__index_level_0__", "x"]
+    assert list(wr.collate(pa.Table.from_pandas(frame.rename(columns={"y": "__index_level__"})))) == ["x", "__index_level__"]
+
+
 def test_pandas():
     pd = pytest.importorskip("pandas", minversion="2.2", reason="SKIP: pandas 2.2 is not installed")
     frame = pd.DataFrame({"a": np.arange(3), "b": np.arange(3.0)})

@@ -420,3 +420,54 @@ def test_empty_list():
 @pytest.mark.parametrize("spec", [{"a": 3}, {"a": "pad"}, 7])
 def test_spec_that_is_none(spec):
     refusal(lambda: wr.collate([{"a": leaf(0)}], spec), (TypeError, ValueError))
+
+
+# engine= in a spec
+
+
+def engines(count):
+    made = [wr.Engine(threads=1) for _ in range(count)]
+    assert all(engine.stats()["batches"] == 0 for engine in made)
+    return made
+
+
+@pytest.mark.parametrize("size", [3, 70_000])
+def test_the_engine_of_a_spec_is_used(size):
+    first, second, of_call = engines(3)
+    samples = [{"a": leaf(i, (size,)), "b": leaf(i, (i + 1,)), "c": i, "d": leaf(i, (2,))} for i in range(20)]
+    want = wr.collate(samples, {"b": wr.Pad()})
+    spec = {"a": wr.Stack(engine=first), "b": wr.Pad(engine=second), "d": wr.Stack(engine=first)}
+    out = {key: np.empty(want[key].shape, want[key].dtype) for key in want}
+    for given in ({}, {"out": out}):
+        got = wr.collate(samples, spec, engine=of_call, **given)
+        for key in want:
+            assert_same(got[key].numpy(), want[key].numpy())
+        assert got["b"].lengths.numpy().tolist() == want["b"].lengths.numpy().tolist()
+    assert [engine.stats()["batches"] for engine in (first, second, of_call)] == [4, 2, 2]
+    every = wr.collate([{"d": sample["d"]} for sample in samples], wr.Stack(engine=first), arena=True)
+    assert every["d"].arena is not None and first.stats()["batches"] == 5
+    refusal(lambda: wr.collate(samples, spec, arena=True), ValueError, "an arena is one allocation of one engine")
+
+
+def test_no_engine_writes_before_all_leaves_are_checked():
+    first, second = engines(2)
+    samples = [{"a": leaf(i), "b": leaf(i, (i + 1,))} for i in range(3)]
+    out = {"a": np.full((3, 3, 4), 7, "uint8"), "b": np.empty((3, 3), "uint8")}
+    spec = {"a": wr.Stack(engine=first), "b": wr.Stack(engine=second)}
+    refusal(lambda: wr.collate(samples, spec, out=out), wr.ShapeError, 'sample 1 at "b"', path="b", index=1)
+    assert (out["a"] == 7).all() and first.stats()["batches"] == 0
+
+
+def test_the_engine_of_a_spec_by_torchs_rules(torch):
+    import windrow.torch
+
+    (engine,) = engines(1)
+    samples = [{"a": torch.full((3,), i), "b": torch.arange(i + 1)} for i in range(4)]
+    for arena in (False, True):
+        collate = windrow.torch.collate_fn({"b": wr.Pad(engine=engine)}, arena=arena)
+        if arena:
+            refusal(lambda: collate(samples), ValueError, "one engine")
+        else:
+            got = collate(samples)
+            assert torch.equal(got["a"], torch.stack([sample["a"] for sample in samples])) and got["b"].data.shape == (4, 4)
+            assert engine.stats()["batches"] == 1

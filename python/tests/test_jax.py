@@ -317,3 +317,14 @@ def test_keys_that_equal_a_text_are_that_text(make):
         assert got["camera"].shape == (3, 2) and got["lidar"].data.shape == (3, 3)
     refusal(lambda: windrow.jax.collate(samples), wr.ShapeError, 'sample 1 at "lidar"', path="lidar")
     refusal(lambda: windrow.jax.collate(samples, {1: wr.Pad()}), TypeError, "a key of spec must be a path")
+
+
+def test_forms_take_the_separator_and_the_engine():
+    samples = [{"a": {"b": np.ones(2, "f4")}}] * 2
+    bad = [{"a": {"b": np.ones(2, "f4")}}, {"a": {"b": "text"}}]
+    for form in (windrow.jax.stack, windrow.jax.concat, windrow.jax.pad, windrow.jax.ragged):
+        engine = wr.Engine(threads=1)
+        engine.stats()
+        form(samples, sep="/", engine=engine)
+        assert engine.stats()["batches"] == 1
+        refusal(lambda: form(bad, sep="/"), TypeError, 'sample 1 at "a/b"')

@@ -74,6 +74,8 @@ def test_crops_of_other_dims_and_sizes():
     assert np.array_equal(crops[0].numpy(), images[0][:, 2:12, 1:9][:, :, ::-1])
     assert np.array_equal(wr.pad(crops, dims=(1, 2))[1].numpy(), images[1])
     assert wr.crops(images, [[0] * 4] * 2, dims=(-2, -1))[0].shape == (3, 0, 0)
+    for dims in ([1, 2], np.array([1, 2]), range(1, 3)):
+        assert np.array_equal(wr.crops(images, [[1, 2, 9, 12], [0, 0, 6, 8]], dims=dims)[1].numpy(), images[1])
     assert len(wr.crops([], [])) == 0
 
 
@@ -105,6 +107,8 @@ def test_torch_storage_that_moved_is_noticed():
         (lambda: wr.crops(np.zeros((2, 4, 4)), [[0, 0, 4, 4]]), wr.ShapeError, None, "shape (2, 4), one for each image"),
         (lambda: wr.crops(np.zeros((1, 4)), [[0, 0, 4, 4]]), ValueError, None, "two dims of sample 0"),
         (lambda: wr.crops(np.zeros((1, 4, 4)), [[0, 0, 4, 4]], dims=(1, 1)), ValueError, None, "two dims"),
+        (lambda: wr.crops(np.zeros((1, 4, 4)), [[0, 0, 4, 4]], dims=[1]), ValueError, None, "two dims of the images, got [1]"),
+        (lambda: wr.crops(np.zeros((1, 4, 4)), [[0, 0, 4, 4]], dims=[0, 1.5]), TypeError, None, "dims[1]=1.5; dims are ints"),
         (lambda: wr.crops(np.zeros((2, 4, 4)), [[0, 0, 4, 4]] * 2, flip=[True] * 3), ValueError, None, "3 entries for 2"),
         (lambda: wr.crops(np.zeros((2, 4, 4)), [[0, 0, 4, 4]] * 2, flip=[True]), ValueError, None, "1 entries for 2"),
         (lambda: wr.crops(np.zeros((1, 4, 4)), [[0, 0, 4, 4]], flip=np.ones(1)), TypeError, None, "float64"),

@@ -119,14 +119,28 @@ unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<SchemaField> {
         // SAFETY: the caller's promise covers the children.
         children.push(unsafe { read_at(child, depth + 1) }?);
     }
-    let data_type = data_type_of(&format, children)?;
     // SAFETY: the caller's promise.
-    let (extension, metadata) = unsafe { extension_of(schema.metadata) }?;
-    let data_type = match extension {
-        Some(extension) => extended(data_type, &extension, &metadata.unwrap_or_default())?,
+    let metadata = unsafe { Metadata::read(schema.metadata) }?;
+    if metadata.is_of_pandas {
+        children.iter_mut().filter(|child| is_index(&child.name)).for_each(leave_out);
+    }
+    let data_type = data_type_of(&format, children)?;
+    let data_type = match metadata.extension {
+        Some(extension) => extended(data_type, &extension, &metadata.parameters)?,
         None => data_type,
     };
     Ok(SchemaField { name, data_type })
+}
+
+/// Whether pandas gives this name to a level of an index without a name.
+fn is_index(name: &str) -> bool {
+    let level = name.strip_prefix("__index_level_").and_then(|name| name.strip_suffix("__"));
+    level.is_some_and(|level| level.parse::<u32>().is_ok())
+}
+
+/// A struct without fields has no columns.
+fn leave_out(field: &mut SchemaField) {
+    field.data_type = DataType::Struct(Vec::new());
 }
 
 fn data_type_of(format: &str, children: Vec<SchemaField>) -> Result<DataType> {
@@ -314,35 +328,47 @@ unsafe fn text_at(text: *const c_char) -> Option<String> {
     text.to_str().ok().map(str::to_owned)
 }
 
-/// The name and the metadata of an extension type.
-///
-/// # Safety
-/// NULL or the metadata of a schema, of the sizes in it.
-unsafe fn extension_of(metadata: *const c_char) -> Result<(Option<String>, Option<String>)> {
-    let (mut name, mut parameters) = (None, None);
-    if metadata.is_null() {
-        return Ok((None, None));
-    }
-    let mut at = metadata.cast::<u8>();
-    // SAFETY: the caller's promise: sizes are where the entries before them end.
-    let num_pairs = unsafe { size_at(&mut at) }?;
-    for _ in 0..num_pairs {
-        let mut next = || -> Result<String> {
-            // SAFETY: as above.
-            let len = unsafe { size_at(&mut at) }?;
-            // SAFETY: so many bytes follow the size.
-            let bytes = unsafe { std::slice::from_raw_parts(at, len) };
-            at = at.wrapping_add(len);
-            Ok(String::from_utf8_lossy(bytes).into_owned())
-        };
-        let (key, value) = (next()?, next()?);
-        match key.as_str() {
-            "ARROW:extension:name" => name = Some(value),
-            "ARROW:extension:metadata" => parameters = Some(value),
-            _ => {}
+/// What is read of the metadata of a schema.
+#[derive(Default)]
+struct Metadata {
+    /// The name of an extension type.
+    extension: Option<String>,
+    /// The metadata of an extension type.
+    parameters: String,
+    /// A table that pandas made, which may have columns for its index.
+    is_of_pandas: bool,
+}
+
+impl Metadata {
+    /// # Safety
+    /// NULL or the metadata of a schema, of the sizes in it.
+    unsafe fn read(metadata: *const c_char) -> Result<Metadata> {
+        let mut read = Metadata::default();
+        if metadata.is_null() {
+            return Ok(read);
         }
+        let mut at = metadata.cast::<u8>();
+        // SAFETY: the caller's promise: sizes are where the entries before them end.
+        let num_pairs = unsafe { size_at(&mut at) }?;
+        for _ in 0..num_pairs {
+            let mut next = || -> Result<String> {
+                // SAFETY: as above.
+                let len = unsafe { size_at(&mut at) }?;
+                // SAFETY: so many bytes follow the size.
+                let bytes = unsafe { std::slice::from_raw_parts(at, len) };
+                at = at.wrapping_add(len);
+                Ok(String::from_utf8_lossy(bytes).into_owned())
+            };
+            let (key, value) = (next()?, next()?);
+            match key.as_str() {
+                "ARROW:extension:name" => read.extension = Some(value),
+                "ARROW:extension:metadata" => read.parameters = value,
+                "pandas" => read.is_of_pandas = true,
+                _ => {}
+            }
+        }
+        Ok(read)
     }
-    Ok((name, parameters))
 }
 
 /// A size in metadata, which is then behind.

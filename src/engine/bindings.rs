@@ -2,6 +2,7 @@
 //! without a plan, and the ends of calls. Hidden from the documentation, and free to change.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::engine::Engine;
@@ -35,6 +36,11 @@ impl Engine {
             Some(device) if collate.device.is_none() => Cow::Owned(collate.clone().device(device)),
             _ => Cow::Borrowed(collate),
         }
+    }
+
+    /// Whether both are one engine.
+    pub fn is(&self, other: &Engine) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// When a stage begins; `None` before the first [`Engine::stats`] or [`Engine::reset_stats`].

@@ -374,7 +374,7 @@ def crops(
     images: _Samples,
     boxes: _ArrayLike,
     *,
-    dims: Tuple[int, int] = (0, 1),
+    dims: Union[Sequence[int], _ArrayLike] = (0, 1),
     flip: Union[bool, Sequence[bool], _ArrayLike, None] = None,
 ) -> SampleList: ...
 def _pack(

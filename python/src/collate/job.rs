@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use windrow::bindings::RowsAhead;
-use windrow::{Collate, Error, Leaf, Mismatch, Owner, Stream, Target, Tensor};
+use windrow::{Collate, Engine, Error, Leaf, Mismatch, Owner, Stream, Target, Tensor};
 
 use crate::collate::options::Options;
 use crate::collate::parsed::CopyMode;
@@ -24,6 +24,8 @@ pub(crate) struct Job {
     pub samples: Arc<Imported>,
     pub collate: Collate,
     pub path: String,
+    /// Runs it; `None` is that of the call.
+    pub engine: Option<Engine>,
     /// A leaf of a tree, whose form a spec says.
     in_tree: bool,
     /// Within a class whose leaves take no other form.
@@ -47,9 +49,21 @@ impl Job {
     /// A leaf of samples that are there, all of whose options are said.
     pub fn of_leaf(samples: Arc<Imported>, collate: Collate, path: String) -> Job {
         let (out, torch_out, stream) = (None, None, None);
-        let (ahead, copy) = (None, CopyMode::Always);
+        let (ahead, copy, engine) = (None, CopyMode::Always, None);
         let (in_tree, is_form_fixed) = (true, false);
-        Job { ahead, samples, collate, path, in_tree, is_form_fixed, out, torch_out, stream, copy }
+        Job {
+            ahead,
+            samples,
+            collate,
+            path,
+            engine,
+            in_tree,
+            is_form_fixed,
+            out,
+            torch_out,
+            stream,
+            copy,
+        }
     }
 
     /// Imports the samples of a leaf with `import`, which may copy ahead by engine and options.
@@ -70,13 +84,14 @@ impl Job {
             out = Some(output_of(&given, path, stream)?);
             torch_out = out.as_ref().map_or(Ok(None), |out| torch_of(given.py(), out))?;
         }
-        let (collate, copy) = (options.collate, options.copy);
+        let (collate, copy, engine) = (options.collate, options.copy, Some(options.engine));
         let (path, in_tree, is_form_fixed) = (path.to_owned(), true, false);
         Ok(Job {
             ahead,
             samples,
             collate,
             path,
+            engine,
             in_tree,
             is_form_fixed,
             out,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::bindings::{set_handed_out, End, RowsAhead};
@@ -66,6 +67,71 @@ pub(crate) fn arena_bytes(jobs: &[Job]) -> windrow::Result<u64> {
 
 /// Plans all jobs as one and runs them, without the interpreter lock. `begin`: when the import ended.
 pub(crate) fn run(
+    py: Python<'_>,
+    engine: &Engine,
+    jobs: &mut [Job],
+    arena: ArenaMemory,
+    begin: Option<Instant>,
+) -> PyResult<Vec<Batch>> {
+    let is_its = |job: &Job| job.engine.as_ref().is_none_or(|own| own.is(engine));
+    match jobs.iter().all(is_its) {
+        true => run_on(py, engine, jobs, arena, begin),
+        false => run_by_engines(py, engine, jobs, arena, begin),
+    }
+}
+
+/// As [`run`], of leaves whose specs name other engines than the call does: a plan for each engine.
+#[cold]
+fn run_by_engines(
+    py: Python<'_>,
+    engine: &Engine,
+    jobs: &mut [Job],
+    arena: ArenaMemory,
+    begin: Option<Instant>,
+) -> PyResult<Vec<Batch>> {
+    let mut engines: Vec<Engine> = Vec::new();
+    for own in jobs.iter().map(|job| job.engine.as_ref().unwrap_or(engine)) {
+        if !engines.iter().any(|known| known.is(own)) {
+            engines.push(own.clone());
+        }
+    }
+    let number_of = |job: &Job| {
+        let own = job.engine.as_ref().unwrap_or(engine);
+        engines.iter().position(|known| known.is(own))
+    };
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    order.sort_by_key(|&position| number_of(&jobs[position]));
+    jobs.sort_by_key(number_of);
+    let parts = || jobs.chunk_by(|job, next| number_of(job) == number_of(next)).zip(&engines);
+    if engines.len() > 1 {
+        if !matches!(arena, ArenaMemory::No) {
+            let text =
+                "an arena is one allocation of one engine: give engine= to the call, not to a spec";
+            return Err(PyValueError::new_err(text));
+        }
+        // All errors of input are found before any engine writes.
+        for (part, _) in parts() {
+            let targets: Vec<_> = part.iter().map(|job| job.out.as_ref().map(target_of)).collect();
+            let with_targets = part.iter().zip(&targets);
+            let leaves: Vec<_> =
+                with_targets.map(|(job, out)| leaf_of(job, out.as_ref())).collect();
+            Plan::for_leaves(&leaves).map_err(|error| job_error(py, &error, part))?;
+        }
+    }
+    let lens: Vec<usize> = parts().map(|(part, _)| part.len()).collect();
+    let (mut rest, mut arena) = (jobs, Some(arena));
+    let mut made = Vec::with_capacity(order.len());
+    for (own, len) in engines.iter().zip(lens) {
+        let (part, others) = std::mem::take(&mut rest).split_at_mut(len);
+        rest = others;
+        made.extend(run_on(py, own, part, arena.take().unwrap_or(ArenaMemory::No), begin)?);
+    }
+    let mut batches: Vec<_> = order.into_iter().zip(made).collect();
+    batches.sort_by_key(|(position, _)| *position);
+    Ok(batches.into_iter().map(|(_, batch)| batch).collect())
+}
+
+fn run_on(
     py: Python<'_>,
     engine: &Engine,
     jobs: &mut [Job],

@@ -52,7 +52,8 @@ use crate::trees::walk::{fold, walk, Branch, Children};
 ///         page-locked memory and on a device), zeros between them: `Batch.arena`. One copy moves the
 ///         whole tree, and it pickles as one buffer; `Batch.arena_layout` says what is where.
 ///     out: a tree of the same shape to write to.
-///     common: as for `stack`; a spec's own arguments take precedence.
+///     common: as for `stack`; a spec's own arguments take precedence, ``engine`` among them: leaves of several engines are
+///         planned for each.
 ///
 /// Returns:
 ///     A tree of the samples' structure: a `Batch` for each tensor leaf (a torch tensor within classes of tensordict and PyTorch
@@ -62,7 +63,7 @@ use crate::trees::walk::{fold, walk, Branch, Children};
 ///     KeyError, ValueError, TypeError: a missing key, an uneven length or a None leaf, with the path and the sample; and whatever
 ///         the leaf's form raises, with ``.path``.
 ///     TypeError: a mapping or text in place of the list, or a container of an unknown class, with what to give instead.
-///     ValueError: ``arena=True`` with ``out`` or ``copy=False``; a spec that names no leaf, or only leaves of str and bytes; a spec of
+///     ValueError: ``arena=True`` with ``out``, ``copy=False`` or leaves of several engines; a spec that names no leaf, or only leaves of str and bytes; a spec of
 ///         another form within TensorDict, tensorclass or graphs of PyTorch Geometric; ``stream`` in a spec.
 ///     DeviceError: ``arena=True`` with leaves in several places.
 ///     RecursionError: trees of more than 256 levels, such as a container that holds itself.

@@ -99,14 +99,24 @@ fn windows_of(table: &Tensor, starts: &[i64], length: i64) -> Result<SampleList<
 ///     >>> wr.stack(wr.crops([image, image], [[0, 0, 2, 2], [2, 1, 4, 3]], flip=[False, True])).numpy().tolist()
 ///     [[[0, 1], [4, 5]], [[7, 6], [11, 10]]]
 #[pyfunction]
-#[pyo3(signature = (images, boxes, *, dims = (0, 1), flip = None), text_signature = "(images, boxes, *, dims=(0, 1), flip=None)")]
+#[pyo3(signature = (images, boxes, *, dims = None, flip = None), text_signature = "(images, boxes, *, dims=(0, 1), flip=None)")]
 pub(crate) fn crops(
     images: &Bound<'_, PyAny>,
     boxes: &Bound<'_, PyAny>,
-    dims: (isize, isize),
+    dims: Option<&Bound<'_, PyAny>>,
     flip: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PySampleList> {
     let py = images.py();
+    let dims = match dims {
+        None => (0, 1),
+        Some(dims) => match integers(dims, "dims", 1)?.0[..] {
+            [height, width] => (height as isize, width as isize),
+            _ => {
+                let text = format!("dims are two dims of the images, got {}", quoted(dims)?);
+                return Err(pyo3::exceptions::PyValueError::new_err(text));
+            }
+        },
+    };
     let (images, _) = samples_of(images, Reading::OWNED)?;
     images.list.check_known().or_py_err(py)?;
     let (boxes, extents) = integers(boxes, "boxes", 2)?;

@@ -66,7 +66,7 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
     return jax.tree_util.tree_unflatten(tree, [leaves[path] for path in columns[0]])
 
 
-def stack(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any:
+def stack(samples: Iterable[Any], *, sep: str = ".", device: Any = None, **options: Any) -> Any:
     """Every leaf of a list of pytrees stacked: ``jax.Array`` leaves ``[N, *shape]``.
 
     Takes the arguments of `collate` and, but for ``out``, ``stream`` and ``copy``, of
@@ -77,16 +77,16 @@ def stack(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any:
         >>> windrow.jax.stack([{"x": np.ones(3)}] * 4)["x"].shape
         (4, 3)
     """
-    return collate(samples, wr.Stack(**options), device=device)
+    return collate(samples, wr.Stack(**options), sep=sep, device=device)
 
 
-def concat(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any:
+def concat(samples: Iterable[Any], *, sep: str = ".", device: Any = None, **options: Any) -> Any:
     """Every leaf of a list of pytrees joined along ``dim``: `Batch` leaves with ``lengths`` and
     ``offsets``. Takes the arguments of `windrow.concat` as `stack` does."""
-    return collate(samples, wr.Concat(**options), device=device)
+    return collate(samples, wr.Concat(**options), sep=sep, device=device)
 
 
-def pad(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any:
+def pad(samples: Iterable[Any], *, sep: str = ".", device: Any = None, **options: Any) -> Any:
     """Every leaf of a list of pytrees padded: `Batch` leaves with ``lengths`` and, if asked for,
     ``mask``. Takes the arguments of `windrow.pad` as `stack` does.
 
@@ -96,13 +96,13 @@ def pad(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any:
         >>> batch.data.tolist(), batch.mask.tolist()[1]
         ([[0, 1, 2, 0], [0, 0, 0, 0]], [True, False, False, False])
     """
-    return collate(samples, wr.Pad(**options), device=device)
+    return collate(samples, wr.Pad(**options), sep=sep, device=device)
 
 
-def ragged(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any:
+def ragged(samples: Iterable[Any], *, sep: str = ".", device: Any = None, **options: Any) -> Any:
     """Every leaf of a list of pytrees as values and offsets: `Batch` leaves. Takes the arguments
     of `windrow.ragged` as `stack` does."""
-    return collate(samples, wr.Ragged(**options), device=device)
+    return collate(samples, wr.Ragged(**options), sep=sep, device=device)
 
 
 def _arrays(batch: wr.Batch, path: str) -> Dict[str, Any]:
