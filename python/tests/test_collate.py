@@ -1,5 +1,6 @@
 """wr.collate: a list of trees to one tree of batches."""
 
+import fnmatch
 import sys
 from collections import ChainMap, OrderedDict, UserDict, namedtuple
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pytest
 import oracle
 import windrow as wr
 from helpers import assert_same, assert_tensor, assert_values, paint, refusal
+from windrow import _windrow
 
 Pair = namedtuple("Pair", "left right")
 
@@ -471,3 +473,93 @@ def test_the_engine_of_a_spec_by_torchs_rules(torch):
             got = collate(samples)
             assert torch.equal(got["a"], torch.stack([sample["a"] for sample in samples])) and got["b"].data.shape == (4, 4)
             assert engine.stats()["batches"] == 1
+
+
+# Wide trees and many patterns
+
+
+ALPHABET = ["a", "b", ".", "*", "?", "[", "]", "!", "-", "é"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_patterns_are_those_of_fnmatch(seed):
+    """An exact name goes before a glob, an earlier glob before a later one."""
+    chance = np.random.default_rng(seed)
+
+    def word(most, letters):
+        return "".join(chance.choice(letters, chance.integers(0, most)))
+
+    patterns = list(dict.fromkeys([*(word(6, ALPHABET) for _ in range(60)), *(word(3, ["a", "b"]) + "*" + word(3, ["a", "."]) for _ in range(30))]))
+    paths = [word(6, ["a", "b", ".", "é", "["]) for _ in range(300)]
+    for count in (1, 5, len(patterns)):
+        own = patterns[:count]
+        want = [own.index(path) if path in own else next((i for i, glob in enumerate(own) if fnmatch.fnmatchcase(path, glob)), None) for path in paths]
+        assert _windrow._patterns_of(own, paths) == want
+
+
+def test_many_patterns():
+    samples = [{f"k{j}": np.arange(3) + i + j for j in range(700)} for i in range(2)]
+    for name in ("k{}", "k{}*", "*k{}", "?{}", "[k]{}"):
+        spec = {name.format(j): wr.Stack(dtype="float32" if j % 2 else "int16") for j in reversed(range(10, 700))}
+        got = wr.collate(samples, spec)
+        for j in (10, 11, 98, 99, 333, 699):
+            first = next(key for key in spec if fnmatch.fnmatchcase(f"k{j}", key))
+            assert got[f"k{j}"].dtype == spec[first].kwargs["dtype"]
+            assert_same(got[f"k{j}"].numpy(), np.stack([sample[f"k{j}"] for sample in samples]).astype(got[f"k{j}"].dtype))
+    refusal(lambda: wr.collate(samples, {"k700": wr.Pad(), "k1": wr.Pad()}), ValueError, 'spec "k700" matches no leaf')
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("size", [4, 4000])
+def test_outputs_that_share_memory_are_refused(seed, size):
+    """Outputs and samples anywhere in one block: none may have a byte of an output in common with it."""
+    chance = np.random.default_rng(seed)
+    outcomes = set()
+    for _ in range(120):
+        block = chance.integers(0, 255, 1 << 18 if size > 4 else 600, dtype=np.uint8)
+        starts = chance.integers(0, len(block) - 2 * size, 8) if chance.random() < 0.5 else chance.permutation(len(block) // (2 * size))[:8] * 2 * size
+        outs = {f"k{j}": block[start : start + 2 * size].reshape(2, size) for j, start in enumerate(starts[:4])}
+        rows = [block[start : start + size] for start in starts[4:]]
+        samples = [{f"k{j}": rows[(i + j) % len(rows)] if chance.random() < 0.5 else np.full(size, i + j, np.uint8) for j in range(4)} for i in range(2)]
+        shared = any(np.shares_memory(out, other) for name, out in outs.items() for key, other in outs.items() if key != name)
+        shared |= any(np.shares_memory(out, leaf) for out in outs.values() for sample in samples for leaf in sample.values())
+        want = {key: np.stack([sample[key] for sample in samples]) for key in outs}
+        before = block.copy()
+        outcomes.add(shared)
+        if shared:
+            refusal(lambda: wr.collate(samples, out=outs), wr.LayoutError, "memory apart from")
+            assert (block == before).all()
+        else:
+            wr.collate(samples, out=outs)
+            for key in outs:
+                assert_same(outs[key], want[key])
+    assert outcomes == {False, True}
+
+
+# NumPy's scalars
+
+
+@pytest.mark.parametrize("name", ["bool_", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "complex64", "complex128"])
+def test_numpy_scalars(name):
+    scalars = [getattr(np, name)(value) for value in (0, 1, 1, 0, 100)]
+    want = np.stack(scalars)
+    for count in (1, 5):
+        for batch in (wr.stack(scalars[:count]), wr.collate([{"x": scalar} for scalar in scalars[:count]])["x"], wr.stack(wr.SampleList(scalars[:count]))):
+            assert_same(batch.numpy(), want[:count])
+    assert_same(wr.asarray(scalars[4]).numpy(), np.asarray(scalars[4]))
+    samples = wr.SampleList(scalars)
+    samples[0] = scalars[4]
+    samples.append(scalars[1])
+    assert_same(wr.stack(samples).numpy(), np.stack([scalars[4], *scalars[1:], scalars[1]]))
+    if name != "float64":
+        refusal(lambda: wr.stack([scalars[0], 2.0]), wr.DTypeError, "sample 1: expected", index=1)
+
+
+def test_other_scalars_of_numpy():
+    class Own(np.float32):
+        pass
+
+    assert_same(wr.stack([Own(1.5), Own(2.5)]).numpy(), np.array([1.5, 2.5], "float32"))
+    for scalar in (np.longdouble(1), np.datetime64("2020-01-01"), np.timedelta64(1, "s"), np.str_("a"), np.void(b"ab")):
+        with pytest.raises((TypeError, ValueError, BufferError)):
+            wr.stack([scalar])

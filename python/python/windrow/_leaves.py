@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
-from typing import Any, Iterator, List, Sequence, Tuple
+from typing import Any, Iterator, List, Mapping, Sequence, Tuple
 
 from windrow._opener import text_of
-from windrow._windrow import Batch, Tensor
+from windrow._windrow import Batch, Tensor, _patterns_of
 from windrow.spec import Stack
 
 # The fields of a batch beside its data, in the order of the results.
@@ -22,6 +21,15 @@ def named_fields(name: str, batch: Batch) -> List[Tuple[str, Tensor]]:
         if value is not None:
             fields.append((f"{name}_{field}", value))
     return fields
+
+
+def told_apart(leaves: Mapping[str, Any]) -> Tuple[List[str], List[str]]:
+    """The names of the leaves that become tensors, and of those of str and bytes."""
+    tensors: List[str] = []
+    texts: List[str] = []
+    for name, leaf in leaves.items():
+        (texts if isinstance(leaf, (str, bytes)) else tensors).append(name)
+    return tensors, texts
 
 
 def check(spec: Any) -> None:
@@ -44,20 +52,20 @@ def chosen(spec: Any, names: List[str], what: str, texts: Sequence[str] = ()) ->
     """
     given = spec if isinstance(spec, dict) else {} if spec is None else {"*": spec}
     specs = {text_of(pattern): leaf for pattern, leaf in given.items()}
-    patterns = [
-        name if name in specs else next((pattern for pattern in specs if fnmatchcase(name, pattern)), None)
-        for name in names
-    ]
-    for pattern in specs:
-        if pattern not in patterns:
-            for text in texts:
-                if pattern == text or fnmatchcase(text, pattern):
-                    raise ValueError(
-                        f"spec {pattern!r} names the {what} {text!r} of str or bytes, which becomes a list as it is; "
-                        "a spec is for tensors"
-                    )
-            raise ValueError(f"spec {pattern!r} matches no {what}; there are {', '.join(map(repr, names))}")
-    return [Stack() if pattern is None else specs[pattern] for pattern in patterns]
+    patterns = list(specs)
+    positions = _patterns_of(patterns, names)
+    unused = set(range(len(patterns))).difference(positions)
+    if unused:
+        pattern = patterns[min(unused)]
+        for text, position in zip(texts, _patterns_of([pattern], list(texts))):
+            if position is not None:
+                raise ValueError(
+                    f"spec {pattern!r} names the {what} {text!r} of str or bytes, which becomes a list as it is; "
+                    "a spec is for tensors"
+                )
+        raise ValueError(f"spec {pattern!r} matches no {what}; there are {', '.join(map(repr, names))}")
+    leaves, stack = list(specs.values()), Stack()
+    return [stack if position is None else leaves[position] for position in positions]
 
 
 @contextmanager

@@ -206,13 +206,13 @@ fn entry_of(
 /// Has a job on a device raise its values. For the largest ones these are copied to the host first.
 fn increment(py: Python<'_>, engine: &Engine, entry: &GraphEntry, job: &mut Job) -> PyResult<()> {
     let steps = entry.steps.or_ends(|| {
-        let collate = job.collate.clone().device(Device::Cpu);
+        let collate = Collate::clone(&job.collate).device(Device::Cpu);
         let mut copy = [Job::of_leaf(Arc::clone(&job.samples), collate, job.path.clone())];
         let batches = run(py, engine, &mut copy, ArenaMemory::No, engine.now())?;
         ends_of(batches[0].data(), entry).or_py_err(py)
     })?;
     if let Some(starts) = starts_of(entry, &steps).or_py_err(py)? {
-        job.collate = job.collate.clone().increments(starts);
+        job.collate = Arc::new(Collate::clone(&job.collate).increments(starts));
     }
     Ok(())
 }

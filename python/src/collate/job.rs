@@ -22,7 +22,8 @@ pub(crate) struct Job {
     /// Dropped first: it reads the samples.
     pub ahead: Option<RowsAhead>,
     pub samples: Arc<Imported>,
-    pub collate: Collate,
+    /// Leaves of a call have it in common.
+    pub collate: Arc<Collate>,
     pub path: String,
     /// Runs it; `None` is that of the call.
     pub engine: Option<Engine>,
@@ -43,13 +44,14 @@ impl Job {
         options: Options<'_>,
         import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
     ) -> PyResult<Job> {
-        Ok(Job { in_tree: false, ..Job::new(options, "", import)? })
+        Ok(Job { in_tree: false, ..Job::new(options, String::new(), import)? })
     }
 
     /// A leaf of samples that are there, all of whose options are said.
     pub fn of_leaf(samples: Arc<Imported>, collate: Collate, path: String) -> Job {
         let (out, torch_out, stream) = (None, None, None);
         let (ahead, copy, engine) = (None, CopyMode::Always, None);
+        let collate = Arc::new(collate);
         let (in_tree, is_form_fixed) = (true, false);
         Job {
             ahead,
@@ -69,23 +71,23 @@ impl Job {
     /// Imports the samples of a leaf with `import`, which may copy ahead by engine and options.
     pub fn new(
         options: Options<'_>,
-        path: &str,
+        path: String,
         import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
     ) -> PyResult<Job> {
         let may_start =
             options.may_start && options.out.is_none() && options.copy == CopyMode::Always;
-        let stacker = may_start.then_some((&options.engine, &options.collate));
+        let stacker = may_start.then_some((&options.engine, &*options.collate));
         let (owned, stream) = (options.may_view(), options.stream);
         let in_place = owned && options.copy == CopyMode::Never;
         let (samples, ahead) =
-            import(Reading { path, owned, in_place, stream, stacker, rows: true })?;
+            import(Reading { path: &path, owned, in_place, stream, stacker, rows: true })?;
         let (mut out, mut torch_out) = (None, None);
         if let Some(given) = options.out {
-            out = Some(output_of(&given, path, stream)?);
+            out = Some(output_of(&given, &path, stream)?);
             torch_out = out.as_ref().map_or(Ok(None), |out| torch_of(given.py(), out))?;
         }
         let (collate, copy, engine) = (options.collate, options.copy, Some(options.engine));
-        let (path, in_tree, is_form_fixed) = (path.to_owned(), true, false);
+        let (in_tree, is_form_fixed) = (true, false);
         Ok(Job {
             ahead,
             samples,

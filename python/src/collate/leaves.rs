@@ -137,12 +137,12 @@ impl<'py> Leaves<'_, 'py> {
     /// A leaf whose samples `import` reads.
     pub fn add(
         &mut self,
-        path: &str,
+        path: String,
         out: Option<Bound<'py, PyAny>>,
         within: &Within<'py>,
         import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
     ) -> PyResult<ResultNode<'py>> {
-        let mut options = match within.options(&mut self.specs, self.common, path)? {
+        let mut options = match within.options(&mut self.specs, self.common, &path)? {
             Some(options) => options,
             None => Options { out: None, ..self.options.clone() },
         };

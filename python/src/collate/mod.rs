@@ -10,6 +10,7 @@ pub(crate) mod options;
 pub(crate) mod packed;
 pub(crate) mod packing;
 pub(crate) mod parsed;
+pub(crate) mod patterns;
 pub(crate) mod raise;
 pub(crate) mod run;
 pub(crate) mod sequences;

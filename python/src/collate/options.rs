@@ -1,6 +1,7 @@
 //! Keyword arguments to a `Collate`.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
@@ -21,7 +22,7 @@ use crate::ground::stream::stream_of;
 /// The arguments of one call, or of one leaf.
 #[derive(Clone)]
 pub(crate) struct Options<'py> {
-    pub collate: Collate,
+    pub collate: Arc<Collate>,
     pub out: Option<Bound<'py, PyAny>>,
     /// Where work on a device is enqueued, if the caller says so.
     pub stream: Option<Stream>,
@@ -198,6 +199,7 @@ impl<'py> Options<'py> {
         if let Some(placed) = placed {
             collate = placed;
         }
+        let collate = Arc::new(collate);
         Ok(Options { collate, out, stream, copy, engine, may_start: true })
     }
 

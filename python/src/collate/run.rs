@@ -111,11 +111,9 @@ fn run_by_engines(
         }
         // All errors of input are found before any engine writes.
         for (part, _) in parts() {
-            let targets: Vec<_> = part.iter().map(|job| job.out.as_ref().map(target_of)).collect();
-            let with_targets = part.iter().zip(&targets);
-            let leaves: Vec<_> =
-                with_targets.map(|(job, out)| leaf_of(job, out.as_ref())).collect();
-            Plan::for_leaves(&leaves).map_err(|error| job_error(py, &error, part))?;
+            let targets = targets_of(part);
+            Plan::for_leaves(&leaves_of(part, &targets))
+                .map_err(|error| job_error(py, &error, part))?;
         }
     }
     let lens: Vec<usize> = parts().map(|(part, _)| part.len()).collect();
@@ -198,6 +196,20 @@ fn have_been_written(py: Python<'_>, jobs: &[Job]) -> PyResult<()> {
     outs.try_for_each(|out| increment_version(out.bind(py)))
 }
 
+/// The outputs of jobs; none if no job has one.
+fn targets_of(jobs: &[Job]) -> Vec<Option<Target<'_>>> {
+    match jobs.iter().any(|job| job.out.is_some()) {
+        true => jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect(),
+        false => Vec::new(),
+    }
+}
+
+/// The leaves of jobs with these outputs.
+fn leaves_of<'s>(jobs: &'s [Job], targets: &'s [Option<Target<'s>>]) -> Vec<Leaf<'s, 'static>> {
+    let out = |position| targets.get(position).and_then(Option::as_ref);
+    jobs.iter().enumerate().map(|(position, job)| leaf_of(job, out(position))).collect()
+}
+
 /// Batches that need no plan, if they read and write no more than so many bytes.
 fn run_small(
     engine: &Engine,
@@ -211,12 +223,11 @@ fn run_small(
     if !matches!(arena, ArenaMemory::No) || !jobs.iter().all(is_plain) {
         return None;
     }
-    let targets: Vec<_> = jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
-    let with_targets = jobs.iter().zip(&targets);
-    let leaves: Vec<_> = with_targets.map(|(job, out)| leaf_of(job, out.as_ref())).collect();
-    let filled = engine.assemble_small(&leaves, begin, most_bytes)?;
-    let batch = |(job, filled)| batch_of(job, filled, None, false).ok();
-    jobs.iter().zip(filled).map(batch).collect()
+    let targets = targets_of(jobs);
+    let filled = engine.assemble_small(&leaves_of(jobs, &targets), begin, most_bytes)?;
+    // In this order the batches are made in the memory of the list.
+    let batch = |(filled, job): (Filled, &Job)| batch_of(job, filled, None, false).ok();
+    filled.into_iter().zip(jobs).map(batch).collect()
 }
 
 fn run_jobs(

@@ -1,16 +1,18 @@
 //! `spec=` of the collate calls: which leaf gets which form and arguments.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
+use crate::collate::patterns::Patterns;
 use crate::ground::errors::attribute;
 
 /// All entries, and the leaves met so far.
 pub(crate) struct Specs<'a, 'py> {
     sep: &'a str,
     entries: Vec<SpecEntry<'py>>,
+    /// Those of the entries.
+    patterns: Patterns,
     paths: Vec<String>,
     /// The paths of str and bytes leaves.
     texts: Vec<String>,
@@ -64,7 +66,9 @@ impl<'a, 'py> Specs<'a, 'py> {
                 }
             }
         }
-        Ok(Specs { sep, entries, paths: Vec::new(), texts: Vec::new() })
+        let mut patterns = Patterns::default();
+        entries.iter().for_each(|entry| patterns.push(&entry.pattern));
+        Ok(Specs { sep, entries, patterns, paths: Vec::new(), texts: Vec::new() })
     }
 
     pub fn sep(&self) -> &'a str {
@@ -84,7 +88,7 @@ impl<'a, 'py> Specs<'a, 'py> {
 
     /// Whether a key is exactly this path: a list of numbers there is a leaf.
     pub fn names(&self, path: &str) -> bool {
-        self.entries.iter().any(|entry| entry.pattern == path)
+        self.patterns.exactly(path).is_some()
     }
 
     /// Form and arguments of a leaf that a spec names: the spec's over the common ones.
@@ -97,17 +101,7 @@ impl<'a, 'py> Specs<'a, 'py> {
             return Ok(None);
         };
         self.paths.push(path.to_owned());
-        let mut chosen = None;
-        for (position, entry) in self.entries.iter().enumerate() {
-            if entry.pattern == path {
-                chosen = Some(position);
-                break;
-            }
-            if chosen.is_none() && matches(py, path, &entry.pattern)? {
-                chosen = Some(position);
-            }
-        }
-        let Some(position) = chosen else { return Ok(None) };
+        let Some(position) = self.patterns.find(py, path)? else { return Ok(None) };
         let entry = &mut self.entries[position];
         entry.used = true;
         let kwargs = match common {
@@ -123,8 +117,10 @@ impl<'a, 'py> Specs<'a, 'py> {
     pub fn all_used(&self) -> PyResult<()> {
         let Some(unused) = self.entries.iter().find(|entry| !entry.used) else { return Ok(()) };
         let pattern = &unused.pattern;
+        let mut alone = Patterns::default();
+        alone.push(pattern);
         for path in &self.texts {
-            if pattern == path || matches(unused.kwargs.py(), path, pattern)? {
+            if alone.find(unused.kwargs.py(), path)?.is_some() {
                 return Err(PyValueError::new_err(format!(
                     "spec {pattern:?} names the leaf {path:?} of str or bytes, which becomes a list as it is; \
                      a spec is for tensors"
@@ -137,11 +133,4 @@ impl<'a, 'py> Specs<'a, 'py> {
             "spec {pattern:?} matches no leaf; the leaves are {leaves}"
         )))
     }
-}
-
-/// Whether a glob is for a path.
-fn matches(py: Python<'_>, path: &str, pattern: &str) -> PyResult<bool> {
-    py.import(intern!(py, "fnmatch"))?
-        .call_method1(intern!(py, "fnmatchcase"), (path, pattern))?
-        .is_truthy()
 }

@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use windrow::{BatchShape, Device, Span, Stage};
+use windrow::{BatchShape, Collate, Device, Span, Stage};
 
 use crate::collate::job::{job_error, Job};
 use crate::collate::leaves::Within;
@@ -273,7 +273,7 @@ impl<'py> Call<'_, 'py> {
                 let options = at.within.options(&mut self.specs, self.common, &at.path)?;
                 let is_named = options.is_some();
                 let options = options.unwrap_or_else(|| self.plain_options());
-                let job = Job::new(options, &at.path, |_| Ok((Arc::clone(samples), None)))?;
+                let job = Job::new(options, at.path, |_| Ok((Arc::clone(samples), None)))?;
                 Ok(self.add(job, is_named))
             }
             (ShapeNodeType::Leaf(..), None) => {
@@ -392,7 +392,7 @@ impl<'py> Call<'_, 'py> {
                 return Ok(Ok(TorchNode::Done(libraries::torch(self.py, &row)?)));
             }
             let rows = Imported::rows_of(self.py, row)?;
-            Job::new(self.plain_options(), path, |_| Ok((Arc::new(rows), None)))
+            Job::new(self.plain_options(), path.to_owned(), |_| Ok((Arc::new(rows), None)))
         } else {
             self.job(self.plain_options(), items.clone(), path)
         };
@@ -425,14 +425,14 @@ impl<'py> Call<'_, 'py> {
             return Ok(Err(None));
         }
         if first.device == Device::Pinned && !self.is_placed {
-            job.collate = job.collate.device(Device::Cpu);
+            job.collate = Arc::new(Collate::clone(&job.collate).device(Device::Cpu));
         }
         Ok(Ok(self.add(job, false)))
     }
 
     fn plain_options(&self) -> Options<'py> {
         Options {
-            collate: self.options.collate.clone(),
+            collate: Arc::clone(&self.options.collate),
             out: None,
             stream: self.options.stream,
             copy: CopyMode::Always,
@@ -448,7 +448,7 @@ impl<'py> Call<'_, 'py> {
         path: &str,
     ) -> PyResult<Job> {
         let rows = self.specs.names(path);
-        Job::new(options, path, |reading| {
+        Job::new(options, path.to_owned(), |reading| {
             let reading = Reading { rows, ..reading };
             let (imported, ahead) = Imported::from_objects(self.py, items, 0, reading)?;
             Ok((Arc::new(imported), ahead))

@@ -187,7 +187,7 @@ fn import<'py>(
         }
         TreeInput::List(ListSamples::Leaves(samples)) => {
             let import = |reading: Reading<'_>| known_leaf(py, samples, reading.path);
-            vec![leaves.add("", options.out.clone(), &Within::default(), import)?]
+            vec![leaves.add(String::new(), options.out.clone(), &Within::default(), import)?]
         }
     };
     leaves.specs.all_used()?;
@@ -245,7 +245,7 @@ fn nodes_of<'py>(
         match std::mem::replace(&mut site.samples, Source::Known) {
             Source::Objects(samples) => node(leaves, (site, &path), samples, children),
             Source::Read(column) => {
-                leaves.add(&path, site.out, &site.within, |reading| column.import(py, reading))
+                leaves.add(path, site.out, &site.within, |reading| column.import(py, reading))
             }
             Source::Known => match known.next() {
                 Some(node) => known_node(leaves, (site, &path), node, children),
@@ -284,7 +284,7 @@ fn node<'py>(
         return Ok(ResultNode::Container(Arc::new(container)));
     }
     import_leaf(samples, place, |samples| {
-        leaves.add(path, site.out, &site.within, |reading| {
+        leaves.add(path.to_owned(), site.out, &site.within, |reading| {
             let reading = Reading { rows, ..reading };
             let (column, ahead) = Imported::from_objects(py, samples, 0, reading)?;
             Ok((Arc::new(column), ahead))
@@ -318,7 +318,7 @@ fn known_node<'py>(
         }
         (_, Some(LeafColumn::Tensors(samples))) => {
             let import = |reading: Reading<'_>| known_leaf(py, Arc::clone(samples), reading.path);
-            leaves.add(path, site.out, &site.within, import)
+            leaves.add(path.to_owned(), site.out, &site.within, import)
         }
         (ShapeNodeType::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
     }

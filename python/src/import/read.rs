@@ -208,6 +208,7 @@ impl<'py> Importer<'py> {
             ImportRoute::Array => self.import_array(object, index),
             ImportRoute::ArrayStruct => self.import_array_struct(object, index),
             ImportRoute::Number => self.import_number(object, index),
+            ImportRoute::Scalar(dtype) => self.import_scalar(object, dtype, index),
             ImportRoute::Row if self.rows => self.import_row(object, index),
             ImportRoute::Row => Err(self.row_refused(object, index)),
             ImportRoute::Tracer => Err(self.traced(object, index)),

@@ -9,9 +9,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyFloat, PyInt, PyList, PyMemoryView, PyTuple, PyType};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
-use windrow::Parts;
+use windrow::{DType, Parts};
 
 use crate::ground::batch::PyBatch;
+use crate::ground::dtype::dtype_of_kind;
 use crate::ground::errors::attribute;
 use crate::ground::modules::{loaded, module};
 use crate::ground::tensor::PyTensor;
@@ -40,6 +41,8 @@ pub(crate) enum ImportRoute {
     ArrayStruct,
     /// A NumPy masked array: as `Protocols`, none of which says what is masked.
     Masked,
+    /// A NumPy scalar of this dtype: a sample without dims.
+    Scalar(DType),
     /// A NumPy scalar that is not a number: its buffer may be raw bytes, its array interface has the dtype.
     Described,
     /// The stand-in for an array while JAX traces a function.
@@ -131,8 +134,15 @@ fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<
     if is_of("numpy.ma", "MaskedArray")? {
         return Ok(ImportRoute::Masked);
     }
-    if is_of("numpy", "generic")? && !is_number_of_numpy(object)? {
-        return Ok(ImportRoute::Described);
+    if is_of("numpy", "generic")? {
+        match number_of_numpy(object)? {
+            None => return Ok(ImportRoute::Described),
+            // Other libraries have dtypes of these kinds too.
+            Some(Some(dtype)) if class.getattr("__module__")?.eq("numpy")? => {
+                return Ok(ImportRoute::Scalar(dtype));
+            }
+            Some(_) => {}
+        }
     }
     if is_of("jax.core", "Tracer")? {
         return Ok(ImportRoute::Tracer);
@@ -156,13 +166,15 @@ pub(crate) fn has_interface(class: &Bound<'_, PyType>) -> PyResult<bool> {
     Ok(false)
 }
 
-/// Whether a NumPy scalar is a bool, an integer, a float or a complex number. Durations are not,
-/// though their class is one of integers.
-fn is_number_of_numpy(scalar: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let dtype = attribute(scalar, "dtype")?;
-    let kind = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "kind"))?;
-    let kind = kind.and_then(|kind| kind.extract::<String>().ok());
-    Ok(kind.is_some_and(|kind| ["b", "i", "u", "f", "c"].contains(&kind.as_str())))
+/// The dtype of a NumPy scalar that is a bool, an integer, a float or a complex number, if we have it. Durations are none of
+/// these, though their class is one of integers.
+fn number_of_numpy(scalar: &Bound<'_, PyAny>) -> PyResult<Option<Option<DType>>> {
+    let Some(dtype) = attribute(scalar, "dtype")? else { return Ok(None) };
+    let kind = attribute(&dtype, "kind")?.and_then(|kind| kind.extract::<String>().ok());
+    let size = attribute(&dtype, "itemsize")?.and_then(|size| size.extract().ok());
+    let kind = kind.filter(|kind| ["b", "i", "u", "f", "c"].contains(&kind.as_str()));
+    let dtype = |kind: String| dtype_of_kind(kind.as_bytes()[0], size.unwrap_or(0));
+    Ok(kind.map(dtype))
 }
 
 fn find_lazy(class: &Bound<'_, PyType>) -> PyResult<Lazy> {
@@ -249,7 +261,10 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         | ImportRoute::ArrayStruct
         | ImportRoute::Masked
         | ImportRoute::Tracer => true,
-        ImportRoute::Number | ImportRoute::Row | ImportRoute::Described => false,
+        ImportRoute::Number
+        | ImportRoute::Row
+        | ImportRoute::Scalar(_)
+        | ImportRoute::Described => false,
         ImportRoute::Protocols => {
             object.is_instance_of::<PyMemoryView>()
                 || object.hasattr("__dlpack__")?
@@ -263,7 +278,7 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 pub(crate) fn import_route(object: &Bound<'_, PyAny>) -> PyResult<&'static str> {
     Ok(match route_of(object)?.0 {
         ImportRoute::Tensor | ImportRoute::Batch => "tensor",
-        ImportRoute::Number => "number",
+        ImportRoute::Number | ImportRoute::Scalar(_) => "number",
         ImportRoute::Row => "row",
         ImportRoute::Array => "array",
         ImportRoute::ArrayStruct => "array struct",

@@ -9,6 +9,7 @@ use windrow::{DType, Device, Error, Mismatch, SampleList, TensorMeta};
 use crate::ground::errors::{class_name, shown, type_error, OrPyErr};
 use crate::import::importer::{Importer, Reading};
 use crate::import::number_words::read_numbers;
+use crate::ownership::buffer::copy_buffer;
 
 /// The value of a Python number.
 #[derive(Clone, Copy)]
@@ -163,6 +164,24 @@ impl<'py> Importer<'py> {
         chunk.push(number.bits());
         let data = chunk[chunk.len() - 1].as_ptr();
         self.push_numbers(data, number.dtype(), &[], index)
+    }
+
+    /// A NumPy scalar.
+    pub fn import_scalar(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        dtype: DType,
+        index: usize,
+    ) -> PyResult<()> {
+        let mut cells = [[0; 8]; 2];
+        let count = dtype.size().div_ceil(cells[0].len());
+        if !copy_buffer(object, &mut cells.as_flattened_mut()[..dtype.size()])? {
+            return self.import_by_protocol(object, index);
+        }
+        let chunk = self.owner.numbers.room(count)?;
+        chunk.extend_from_slice(&cells[..count]);
+        let data = chunk[chunk.len() - count].as_ptr();
+        self.push_numbers(data, dtype, &[], index)
     }
 
     /// A list or tuple of numbers.

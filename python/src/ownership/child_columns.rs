@@ -115,6 +115,19 @@ impl<'py> ChildColumns<'py> {
         self.lenders.clear();
     }
 
+    /// The values of all columns, one column after the other.
+    pub fn into_objects(mut self) -> PyResult<Vec<Py<PyAny>>> {
+        self.hold();
+        let mut objects = room_for(self.values.len())?;
+        for column in 0..self.num_columns {
+            // SAFETY: objects with a reference each, which the list has from now on; attached.
+            let value = |value| unsafe { Bound::from_owned_ptr(self.py, value) };
+            objects.extend(self.column(column).map(value).map(Bound::unbind));
+        }
+        self.values.clear();
+        Ok(objects)
+    }
+
     /// For each column a list of its values.
     pub fn into_lists(mut self) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
         self.hold();

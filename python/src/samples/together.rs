@@ -28,10 +28,9 @@ pub(crate) enum Column<'py> {
 
 /// A leaf that was read with others.
 pub(crate) struct ReadColumn {
-    list: SampleList<'static>,
+    samples: Arc<Imported>,
     /// Of all samples of the columns; of none while these are borrowed, which then are asked for no views.
     owner: Arc<ImportOwner>,
-    owners: Owners,
     /// Which of the owner's objects are its samples.
     objects: Range<usize>,
 }
@@ -43,8 +42,9 @@ impl Column<'_> {
         owners: &Owners,
         objects: Range<usize>,
     ) -> Self {
-        let (owner, owners) = (Arc::clone(owner), owners.clone());
-        Column::Read(ReadColumn { list, owner, owners, objects })
+        let (owners, places) = (owners.clone(), Places::default());
+        let samples = Arc::new(Imported { list, owners, places });
+        Column::Read(ReadColumn { samples, owner: Arc::clone(owner), objects })
     }
 }
 
@@ -59,10 +59,7 @@ impl Borrowed<'_> {
     pub fn into_owners(self) -> PyResult<Owners> {
         let mut owner = ImportOwner::default();
         owner.producers = self.producers;
-        owner.objects = room_for(self.columns.len() * self.columns.num_rows())?;
-        for list in self.columns.into_lists()? {
-            owner.objects.extend(list.into_iter().map(Bound::unbind));
-        }
+        owner.objects = self.columns.into_objects()?;
         Ok(Owners::of_all(Arc::new(owner)))
     }
 }
@@ -88,6 +85,17 @@ pub(crate) fn read_together<'py>(
         let read = |list| Column::read(list, &owner, &owners, 0..0);
         let read = lists.into_iter().flatten().map(read).collect();
         return Ok((read, Some(Borrowed { columns, producers })));
+    }
+    if lists.iter().all(Option::is_some) {
+        let num_rows = columns.num_rows();
+        owner.objects = columns.into_objects()?;
+        let owner = Arc::new(owner);
+        let owners = Owners::of_all(Arc::clone(&owner) as _);
+        let read = |(column, list)| {
+            let objects = column * num_rows..(column + 1) * num_rows;
+            Column::read(list, &owner, &owners, objects)
+        };
+        return Ok((lists.into_iter().flatten().enumerate().map(read).collect(), None));
     }
     let (columns, mut found) = (columns.into_lists()?, room_for(lists.len())?);
     owner.objects = room_for(lists.iter().flatten().map(SampleList::len).sum())?;
@@ -115,14 +123,12 @@ impl ReadColumn {
         py: Python<'_>,
         reading: Reading<'_>,
     ) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
-        let ReadColumn { list, owner, owners, objects } = self;
-        let (imported, ahead) = match reading.owned {
-            true => {
-                let objects = owner.objects[objects].iter().map(|object| object.bind(py).clone());
-                Imported::from_objects(py, objects.collect(), 0, reading)?
-            }
-            false => (Imported { list, owners, places: Places::default() }, None),
-        };
+        let ReadColumn { samples, owner, objects } = self;
+        if !reading.owned {
+            return Ok((samples, None));
+        }
+        let objects = owner.objects[objects].iter().map(|object| object.bind(py).clone());
+        let (imported, ahead) = Imported::from_objects(py, objects.collect(), 0, reading)?;
         Ok((Arc::new(imported), ahead))
     }
 }

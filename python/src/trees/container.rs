@@ -1,5 +1,7 @@
 //! [`Container`]: a node of a tree without its children, which `rules` and `torch_rules` make of a column of samples.
 
+use std::borrow::Cow;
+
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyType};
 
@@ -157,12 +159,11 @@ impl Container {
 }
 
 /// The name of a key in a path: the text that it equals, if it is one of whatever class, such as a member of an enum of str.
-pub(super) fn name_of(key: &Bound<'_, PyAny>) -> PyResult<String> {
-    let text = match key.cast::<PyString>() {
-        Ok(text) => text.clone(),
-        Err(_) => key.str()?,
-    };
-    Ok(text.to_string_lossy().into_owned())
+pub(super) fn name_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
+    match key.cast::<PyString>() {
+        Ok(text) => Ok(text.to_string_lossy()),
+        Err(_) => Ok(Cow::Owned(key.str()?.to_string_lossy().into_owned())),
+    }
 }
 
 pub(super) fn position_of(keys: &[Py<PyAny>], key: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {

@@ -54,10 +54,9 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
             raise TypeError(f"{name}= is not for JAX: its arrays do not change, and it orders its own streams")
     _leaves.check(spec)
     columns, tree = flatten(samples, sep)
-    paths = [path for path, leaf in columns[0].items() if not isinstance(leaf, (str, bytes))]
-    texts = [path for path in columns[0] if path not in paths]
+    paths, texts = _leaves.told_apart(columns[0])
     specs = dict(zip(paths, _leaves.chosen(spec, paths, "leaf", texts)))
-    batches = wr.collate(columns, specs, sep=sep, **common)
+    batches = wr.collate(columns, specs if spec is not None else None, sep=sep, **common)
     arrays = {path: _arrays(batch, path) for path, batch in batches.items() if isinstance(batch, wr.Batch)}
     leaves = dict(batches)
     for path, placed in jax.device_put(arrays, device).items():

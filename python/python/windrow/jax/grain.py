@@ -69,8 +69,7 @@ class BatchFn:
         """The batch of a list of pytrees."""
         columns, tree = flatten(values, self.sep)
         leaves: Dict[str, Any] = {path: [column[path] for column in columns] for path in columns[0]}
-        paths = [path for path, column in leaves.items() if not isinstance(column[0], (str, bytes))]
-        texts = [path for path in leaves if path not in paths]
+        paths, texts = _leaves.told_apart(columns[0])
         made: List[SharedMemoryArray] = []
         try:
             for path, spec in zip(paths, _leaves.chosen(self.spec, paths, "leaf", texts)):
