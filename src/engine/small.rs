@@ -174,16 +174,21 @@ impl Engine {
             let shape = BatchShape::of_rows(&rows, leaf.collate);
             Some((rows, shape))
         };
-        let shapes = leaves.iter().map(of_leaf).collect::<Option<SmallVec<[_; 1]>>>()?;
-        let mut all: SmallVec<[Small<'_>; 4]> = SmallVec::new();
+        let mut shapes: SmallVec<[_; 1]> = SmallVec::with_capacity(leaves.len());
+        for leaf in leaves {
+            shapes.push(of_leaf(leaf)?);
+        }
+        let mut all: SmallVec<[Small<'_>; 4]> = SmallVec::with_capacity(leaves.len());
         for (leaf, (rows, shape)) in leaves.iter().zip(&shapes) {
             all.push(Small::new(rows, shape, leaf.out)?);
         }
         check_apart(leaves).ok()?;
         self.write_small(&all, begin, most_bytes.min(limit_of(&all)), |write| {
             // All memory first: without it nothing is written.
-            let room = |small: &Small<'_>| small.room(&self.shared.memory);
-            let mut made = all.iter().map(room).collect::<Option<Vec<_>>>()?;
+            let mut made = Vec::with_capacity(all.len());
+            for small in &all {
+                made.push(small.room(&self.shared.memory)?);
+            }
             all.iter().zip(&mut made).for_each(|(small, made)| write(small, made));
             Some(made)
         })

@@ -12,6 +12,7 @@ use crate::collate::job::Job;
 use crate::collate::options::Options;
 use crate::collate::specs::Specs;
 use crate::ground::errors::at;
+use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
 use crate::samples::imported::Imported;
 use crate::samples::together::Borrowed;
@@ -53,7 +54,7 @@ impl<'py> Within<'py> {
         forms: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Vec<Within<'py>>> {
         let tensors = tensors.map(Rc::from).or_else(|| self.tensors.clone());
-        let mut children = Vec::new();
+        let mut children = room_for(container.len())?;
         for child in 0..container.len() {
             let form = match (forms, container.key(py, child)) {
                 (Some(forms), Some(key)) => forms.get_item(key)?,

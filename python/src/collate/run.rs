@@ -225,9 +225,11 @@ fn run_small(
     }
     let targets = targets_of(jobs);
     let filled = engine.assemble_small(&leaves_of(jobs, &targets), begin, most_bytes)?;
-    // In this order the batches are made in the memory of the list.
-    let batch = |(filled, job): (Filled, &Job)| batch_of(job, filled, None, false).ok();
-    filled.into_iter().zip(jobs).map(batch).collect()
+    let mut batches = Vec::with_capacity(jobs.len());
+    for (job, filled) in jobs.iter().zip(filled) {
+        batches.push(batch_of(job, filled, None, false).ok()?);
+    }
+    Some(batches)
 }
 
 fn run_jobs(

@@ -80,6 +80,7 @@ fn children_of<'py>(
     children: &mut Children<'_, Site<'py>>,
 ) -> PyResult<()> {
     let outputs = container.outputs(out, place)?;
+    children.reserve(container.len())?;
     for (child, ((samples, within), out)) in samples.zip(outputs).enumerate() {
         children.push(Site { samples, out, within }, container.path_of(py, child, place)?);
     }

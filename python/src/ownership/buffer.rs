@@ -44,20 +44,17 @@ impl Buffer {
 
 /// Copies the memory of an object that gives it by the buffer protocol; false where that fails, or where it has another size.
 pub(crate) fn copy_buffer(object: &Bound<'_, PyAny>, into: &mut [u8]) -> PyResult<bool> {
-    // SAFETY: all zeros is an empty view.
-    let mut view: ffi::Py_buffer = unsafe { std::mem::zeroed() };
-    // SAFETY: a live object and a view to fill in, which stays where it is until it is released; we are attached.
-    if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut view, ffi::PyBUF_SIMPLE) } != 0 {
-        let error = PyErr::fetch(object.py());
-        return if is_answer(object.py(), &error) { Ok(false) } else { Err(error) };
-    }
+    let buffer = match Buffer::new(object, ffi::PyBUF_SIMPLE) {
+        Ok(buffer) => buffer,
+        Err(error) if is_answer(object.py(), &error) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let view = buffer.view();
     let has_size = usize::try_from(view.len) == Ok(into.len()) && !view.buf.is_null();
     if has_size {
         // SAFETY: so many bytes by the view, in a row as it was asked for simply; `into` is memory of its own.
         unsafe { view.buf.cast::<u8>().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
     }
-    // SAFETY: filled in above, released once.
-    unsafe { ffi::PyBuffer_Release(&mut view) };
     Ok(has_size)
 }
 

@@ -39,10 +39,10 @@ impl Column<'_> {
     fn read(
         list: SampleList<'static>,
         owner: &Arc<ImportOwner>,
-        owners: &Owners,
+        (owners, places): &(Owners, Places),
         objects: Range<usize>,
     ) -> Self {
-        let (owners, places) = (owners.clone(), Places::default());
+        let (owners, places) = (owners.clone(), places.clone());
         let samples = Arc::new(Imported { list, owners, places });
         Column::Read(ReadColumn { samples, owner: Arc::clone(owner), objects })
     }
@@ -81,8 +81,8 @@ pub(crate) fn read_together<'py>(
     }
     if may_borrow && columns.are_borrowed() && lists.iter().all(Option::is_some) {
         let producers = std::mem::take(&mut owner.producers);
-        let (owner, owners) = (Arc::new(ImportOwner::default()), Owners::default());
-        let read = |list| Column::read(list, &owner, &owners, 0..0);
+        let (owner, kept) = (Arc::new(ImportOwner::default()), Default::default());
+        let read = |list| Column::read(list, &owner, &kept, 0..0);
         let read = lists.into_iter().flatten().map(read).collect();
         return Ok((read, Some(Borrowed { columns, producers })));
     }
@@ -90,10 +90,10 @@ pub(crate) fn read_together<'py>(
         let num_rows = columns.num_rows();
         owner.objects = columns.into_objects()?;
         let owner = Arc::new(owner);
-        let owners = Owners::of_all(Arc::clone(&owner) as _);
+        let kept = (Owners::of_all(Arc::clone(&owner) as _), Places::default());
         let read = |(column, list)| {
             let objects = column * num_rows..(column + 1) * num_rows;
-            Column::read(list, &owner, &owners, objects)
+            Column::read(list, &owner, &kept, objects)
         };
         return Ok((lists.into_iter().flatten().enumerate().map(read).collect(), None));
     }
@@ -108,10 +108,10 @@ pub(crate) fn read_together<'py>(
         owner.objects.extend(objects.into_iter().map(Bound::unbind));
     }
     let owner = Arc::new(owner);
-    let owners = Owners::of_all(Arc::clone(&owner) as _);
+    let kept = (Owners::of_all(Arc::clone(&owner) as _), Places::default());
     let column = |found| match found {
         Err(objects) => Column::Objects(objects),
-        Ok((list, objects)) => Column::read(list, &owner, &owners, objects),
+        Ok((list, objects)) => Column::read(list, &owner, &kept, objects),
     };
     Ok((found.into_iter().map(column).collect(), None))
 }

@@ -14,6 +14,8 @@
 use pyo3::exceptions::{PyRecursionError, PyRuntimeError};
 use pyo3::prelude::*;
 
+use crate::ground::reserve::{no_room, room_for};
+
 /// Deeper trees are refused: a container may hold itself.
 const MAX_DEPTH: usize = 256;
 
@@ -42,6 +44,11 @@ impl<T> Children<'_, T> {
         self.open.is_empty()
     }
 
+    /// Has room for so many more.
+    pub fn reserve(&mut self, count: usize) -> PyResult<()> {
+        self.open.try_reserve(count).map_err(no_room)
+    }
+
     pub fn push(&mut self, column: T, path: String) {
         self.open.push(Branch { column, path, depth: self.depth });
     }
@@ -61,6 +68,7 @@ pub(crate) fn walk<T, N>(
         check_depth(branch.depth, &branch.path)?;
         let (first_child, depth) = (open.len(), branch.depth + 1);
         nodes.push(visit(branch, &mut Children { open: &mut open, depth })?);
+        nodes.try_reserve(open.len()).map_err(no_room)?;
         open[first_child..].reverse();
     }
     Ok(nodes)
@@ -82,7 +90,7 @@ pub(crate) fn fold<'py, N>(
     num_children: impl Fn(&N) -> usize,
     mut make: impl FnMut(&N, Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut made: Vec<Bound<'py, PyAny>> = Vec::new();
+    let mut made: Vec<Bound<'py, PyAny>> = room_for(nodes.len())?;
     for node in nodes.iter().rev() {
         let children = made.drain(made.len() - num_children(node)..).rev().collect();
         made.push(make(node, children)?);
