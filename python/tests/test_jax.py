@@ -252,6 +252,26 @@ def test_windrow_does_not_import_jax():
     assert run("import sys, windrow; print(sorted({'jax', 'grain', 'numpy'} & set(sys.modules)))") == ["[]"]
 
 
+VIEWS = {
+    "strided": lambda x: x[:, ::2],
+    "reversed": lambda x: x[::-1],
+    "transposed": lambda x: x.T,
+    "broadcast": lambda x: np.broadcast_to(x[0], x.shape),
+    "read-only": lambda x: np.frombuffer(x.tobytes(), x.dtype),
+    "of JAX": lambda x: jax.numpy.asarray(x),
+    "row-major": lambda x: x,
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_arrays_of_views(view):
+    base = VIEWS[view](paint_values((4, 16)))
+    tensor = wr.asarray(base)
+    array = tensor.jax()
+    assert_array(array, np.asarray(base))
+    assert view == "row-major" or array.unsafe_buffer_pointer() != tensor.data_ptr()
+
+
 # Errors
 
 

@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -334,6 +335,90 @@ def test_a_view_of_read_only_samples_is_read_only():
     batch = wr.stack(list(base), copy=False)
     assert not batch.numpy().flags.writeable
     assert wr.stack(list(base)).numpy().flags.writeable
+
+
+def locked(array):
+    array.flags.writeable = False
+    return array
+
+
+class Legacy(bytes):
+    """An immutable array whose buffer alone says so, as TensorFlow's and those of JAX."""
+
+    def __dlpack__(self, stream=None):
+        self.array = paint((6, 4), "float32")
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+FROZEN = locked(paint((6, 4), "float32"))
+IMMUTABLE = {
+    "numpy": lambda: locked(paint((6, 4), "float32")),
+    "bytes": lambda: bytes(24),
+    "memoryview": lambda: memoryview(bytes(24)),
+    "array interface": lambda: SimpleNamespace(array=FROZEN, __array_interface__=FROZEN.__array_interface__),
+    "legacy capsule": lambda: Legacy(24),
+    "tensor": lambda: wr.asarray(locked(paint((6, 4), "float32"))),
+    "arrow": lambda: pytest.importorskip("pyarrow").Tensor.from_numpy(locked(paint((6, 4), "float32"))),
+    "arrow array": lambda: pytest.importorskip("pyarrow").array(np.arange(12, dtype=np.float32)),
+    "jax": lambda: pytest.importorskip("jax").numpy.ones((6, 4)),
+    "jax bfloat16": lambda: pytest.importorskip("jax").numpy.ones((6, 4), "bfloat16"),
+}
+
+
+def changed(samples, change):
+    change(samples)
+    return samples[len(samples) - 1]
+
+
+VIEWS = {
+    "asarray": wr.asarray,
+    "list": lambda x: wr.SampleList([x])[0],
+    "row": lambda x: wr.SampleList(x)[1],
+    "append": lambda x: changed(wr.SampleList(), lambda samples: samples.append(x)),
+    "extend": lambda x: changed(wr.SampleList([b"ab"]), lambda samples: samples.extend([x])),
+    "replace": lambda x: changed(wr.SampleList([b"ab"]), lambda samples: samples.__setitem__(0, x)),
+    "take": lambda x: wr.SampleList([b"ab", x]).take([1])[0],
+    "slice": lambda x: wr.SampleList([b"ab", x])[1:][0],
+    "tree": lambda x: wr.SampleList([{"x": x, "n": 1}])[0]["x"],
+    "tree replaced": lambda x: changed(wr.SampleList([{"x": paint(2)}]), lambda samples: samples.__setitem__(0, {"x": x}))["x"],
+    "windows": lambda x: wr.windows(x, [0, 1], 2)[1],
+    "split": lambda x: wr.SampleList.split(x, [0, 2])[0],
+    "crops": lambda x: wr.crops([x], [[0, 0, 2, 2]])[0],
+    "stack": lambda x: wr.stack([x], copy=None),
+    "stack of rows": lambda x: wr.stack(x, copy=False),
+    "pad": lambda x: wr.pad([x], copy=False),
+    "concat": lambda x: wr.concat([x], copy=False),
+    "ragged": lambda x: wr.ragged([x], copy=False),
+    "stack of a list": lambda x: wr.SampleList([x]).stack([0], copy=False),
+    "collate": lambda x: wr.collate([{"x": x}], copy=False)["x"],
+    "sample of a batch": lambda x: wr.stack([x], copy=False)[0],
+}
+NO_LISTS = {"bytes", "array interface", "legacy capsule"}
+FLAT = {"bytes", "memoryview", "arrow array"}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("kind", IMMUTABLE)
+def test_views_of_immutable_memory_are_read_only(kind, view):
+    if kind in NO_LISTS and view in {"row", "stack of rows"} or kind in FLAT and view == "crops":
+        return
+    made = VIEWS[view](IMMUTABLE[kind]())
+    if not isinstance(made, (wr.Tensor, wr.Batch)):
+        assert (kind, view) == ("bytes", "collate") or view.startswith("tree") or isinstance(made, list)
+        return
+    assert not made.numpy().flags.writeable
+    refusal(lambda: made.__dlpack__(), BufferError, "read-only")
+    refusal(lambda: wr.stack([made], out=made), wr.LayoutError, "read-only")
+    if kind != "jax bfloat16":
+        assert memoryview(made).readonly and made.__array_interface__["data"][1]
+
+
+@pytest.mark.parametrize("kind", IMMUTABLE)
+def test_immutable_memory_is_no_output(kind):
+    refusal(lambda: wr.stack([IMMUTABLE["numpy"]()], out=IMMUTABLE[kind]()), wr.LayoutError, "read-only")
 
 
 @pytest.mark.parametrize(

@@ -67,13 +67,14 @@ macro_rules! tensor_methods {
                 libraries::numpy(py, in_place(py, tensor)?, keeper)
             }
 
-            /// A torch tensor of the same memory. DTypeError for a dtype that torch lacks.
+            /// A torch tensor of the same memory. DTypeError for a dtype that torch lacks. torch has no read-only tensors: do not write to
+            /// one that is over immutable memory.
             fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 libraries::torch(py, in_place(py, self.inner())?)
             }
 
-            /// A JAX array, of the same memory if JAX accepts its alignment, else a copy. JAX arrays are immutable: do not write to
-            /// the memory afterwards. On a device, the array may be deleted before the work that uses it is done.
+            /// A JAX array, of the same memory if JAX accepts its alignment, else a copy; of read-only memory, and of any that is not
+            /// row-major without gaps, a copy. JAX arrays are immutable: do not write to the memory afterwards. On a device, the array may be deleted before the work that uses it is done.
             fn jax<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 libraries::jax(py, in_place(py, self.inner())?)
             }

@@ -12,7 +12,6 @@ use crate::ground::errors::{to_caller, to_py_err, Spec};
 use crate::import::importer::Reading;
 use crate::import::routes::is_torch;
 use crate::import::tensor::tensor_of;
-use crate::ownership::buffer::refuses_writes;
 use crate::ownership::owner::{producers_of, ImportOwner};
 use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
@@ -130,7 +129,7 @@ pub(super) fn output_of(
 ) -> PyResult<Tensor> {
     let reading = Reading { path, stream, rows: false, ..Reading::OWNED };
     let tensor = tensor_of(out, "out", reading)?;
-    if tensor.is_read_only() || refuses_writes(out)? {
+    if tensor.is_read_only() {
         let mismatch = Mismatch::new(None, "writable memory", "read-only memory");
         return Err(to_py_err(out.py(), &Error::Layout(Box::new(mismatch)).at_path(path)));
     }

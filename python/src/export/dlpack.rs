@@ -197,6 +197,10 @@ unsafe extern "C" fn drop_legacy(capsule: *mut ffi::PyObject) {
 }
 
 /// A row-major copy on a device in memory of its own.
-fn duplicate(tensor: &Tensor, device: Device, stream: Option<Stream>) -> windrow::Result<Tensor> {
+pub(super) fn duplicate(
+    tensor: &Tensor,
+    device: Device,
+    stream: Option<Stream>,
+) -> windrow::Result<Tensor> {
     copy_of(tensor, &Collate::stack().device(device), stream)?.select(0)
 }

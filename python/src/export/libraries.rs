@@ -9,7 +9,7 @@ use windrow::bindings::set_handed_out;
 use windrow::{DType, Device, Error, Hint, Mismatch, Tensor};
 
 use crate::export::buffer::on_host;
-use crate::export::dlpack::delete_versioned;
+use crate::export::dlpack::{delete_versioned, duplicate};
 use crate::export::numpy_api::array_of;
 use crate::ground::dtype::format_of;
 use crate::ground::errors::{to_py_err, OrPyErr};
@@ -107,8 +107,16 @@ fn through_exchange<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bo
     }
 }
 
-/// JAX array, zero-copy where JAX takes the alignment.
+/// JAX array, zero-copy where JAX takes the alignment. JAX takes no memory with gaps, and may write to what it is given.
 pub(crate) fn jax<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let copied;
+    let tensor = match tensor.is_read_only() || !tensor.layout().is_compact() {
+        true => {
+            copied = py.detach(|| duplicate(tensor, tensor.device(), None)).or_py_err(py)?;
+            &copied
+        }
+        false => tensor,
+    };
     // JAX names a stream, and computes on others.
     held_until_idle(tensor).or_py_err(py)?;
     let object = Bound::new(py, PyTensor::from(tensor.clone()))?;

@@ -18,10 +18,10 @@ use crate::ground::dtype::dtype_of_format;
 use crate::ground::errors::{
     attribute, class_name, in_words, is_answer, not_array_like, shown, type_error, LayoutError,
 };
-use crate::ground::modules::{grad_is_enabled, requires_grad};
+use crate::ground::modules::{grad_is_enabled, loaded, requires_grad};
 use crate::ground::reserve::push_to;
 use crate::import::importer::Importer;
-use crate::ownership::buffer::Buffer;
+use crate::ownership::buffer::{refuses_writes, Buffer};
 
 /// Why an array has nothing to give.
 enum Unfit {
@@ -193,6 +193,9 @@ impl<'py> Importer<'py> {
             )));
         };
         self.consume(&capsule, kind, index)?;
+        if self.owned && !self.list.is_read_only() && is_immutable(object)? {
+            self.list.mark_read_only();
+        }
         if let Some(stream) = stream {
             self.owner.producers.add(stream);
             self.owner.producers.current.get_or_insert(stream);
@@ -335,6 +338,14 @@ fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
     match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), name.as_ptr()) } {
         0 => Ok(()),
         _ => Err(PyErr::fetch(capsule.py())),
+    }
+}
+
+/// Whether an object must not be written to, though its capsule does not say so: legacy ones cannot, and JAX has no others.
+fn is_immutable(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match loaded(object.py(), "jax", "Array")? {
+        Some(class) if object.is_instance(&class)? => Ok(true),
+        _ => refuses_writes(object),
     }
 }
 
