@@ -317,6 +317,57 @@ def test_the_object_of_a_storage_is_held_once_for_each_list():
     assert_tensor(wr.stack(wr.SampleList([tensor])), np.ones((1, 3), "f4"))
 
 
+# Memory shared copy-on-write
+
+ROWS = [torch.full((3,), float(i)) for i in range(1, 5)]
+WRITES = {
+    "stack": lambda out: wr.stack(ROWS, out=out),
+    "pad": lambda out: wr.pad(ROWS, out=out),
+    "concat": lambda out: wr.concat([row[None] for row in ROWS], out=out),
+    "ragged": lambda out: wr.ragged([row[None] for row in ROWS], out=out),
+    "collate": lambda out: wr.collate([{"x": row} for row in ROWS], out={"x": out}),
+    "stack of a list": lambda out: wr.SampleList(ROWS).stack([0, 1, 2, 3], out=out),
+    "stack of rows": lambda out: wr.SampleList(torch.stack(ROWS)).stack([0, 1, 2, 3], out=out),
+    "view": lambda out: wr.stack(ROWS, out=out[:]),
+    "asarray": lambda out: wr.stack(ROWS, out=wr.asarray(out)),
+    "batch": lambda out: wr.stack(ROWS, out=wr.stack(list(out), copy=False)),
+    "many dims": lambda out: wr.stack([row[:, None, None, None, None] for row in ROWS], out=out[:, :, None, None, None, None]),
+    "array": lambda out: np.copyto(wr.asarray(out).numpy(), np.stack(ROWS)),
+    "memoryview": lambda out: np.copyto(np.asarray(memoryview(wr.asarray(out))), np.stack(ROWS)),
+    "sample": lambda out: [np.copyto(wr.SampleList(out)[i].numpy(), row) for i, row in enumerate(ROWS)],
+    "sample of a tree": lambda out: np.copyto(wr.SampleList([{"x": out}])[0]["x"].numpy(), np.stack(ROWS)),
+    "window": lambda out: np.copyto(wr.windows(out, [0], 4)[0].numpy(), np.stack(ROWS)),
+}
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, Mine, Asking])
+@pytest.mark.parametrize("how", WRITES)
+def test_lazy_clones_are_written_to_alone(how, kind):
+    base = torch.zeros((4, 3))
+    clone = torch._lazy_clone(base)
+    WRITES[how](clone if kind is torch.Tensor else clone.as_subclass(kind))
+    assert not base.any(), "the original was written to"
+    assert clone.equal(torch.stack(ROWS))
+
+
+def test_a_lazy_clone_is_read_without_memory_of_its_own():
+    base = torch.arange(12.0).reshape(4, 3)
+    clone = torch._lazy_clone(base)
+    assert wr.stack(list(clone)).torch().equal(base) and wr.pad([clone]).torch().equal(base[None])
+    assert torch._C._is_cow_tensor(clone)
+
+
+@pytest.mark.parametrize("output", [wr.asarray, lambda base: wr.stack(ROWS, out=base)])
+def test_an_output_of_which_a_clone_was_made_since(output):
+    base = torch.zeros((4, 3))
+    out = output(base)
+    before, clone = base.clone(), torch._lazy_clone(base)
+    refusal(lambda: wr.stack([-row for row in ROWS], out=out), wr.LayoutError, "moved", "import it again")
+    assert clone.equal(before) and base.equal(before)
+    wr.stack([-row for row in ROWS], out=base)
+    assert clone.equal(before) and base.equal(-torch.stack(ROWS))
+
+
 BROKEN = {
     "no cases": "probe.cases = lambda: []",
     "an error": "probe.cases = lambda: 1 / 0",

@@ -37,6 +37,12 @@ def unasked() -> torch.Tensor:
     return torch.zeros(2, dtype=torch.float32)
 
 
+def lazy_clones() -> List[torch.Tensor]:
+    """Tensors whose memory is shared copy-on-write, none with another one of them; none where torch has no such tensors."""
+    lazy_clone = getattr(torch, "_lazy_clone", None)
+    return [] if lazy_clone is None else [lazy_clone(torch.zeros(size)) for size in (1, 2, 300)]
+
+
 def _case(tensor: torch.Tensor) -> Case:
     storage, base = tensor.untyped_storage(), tensor._base
     keys = torch._C._dispatch_keys(tensor).raw_repr()

@@ -8,11 +8,14 @@ use windrow::{Collate, Engine, Error, Leaf, Mismatch, Owner, Stream, Target, Ten
 
 use crate::collate::options::Options;
 use crate::collate::parsed::CopyMode;
+use crate::ground::batch::PyBatch;
 use crate::ground::errors::{to_caller, to_py_err, Spec};
+use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
-use crate::import::routes::is_torch;
+use crate::import::places::own_memory;
+use crate::import::routes::{is_torch, route_of};
 use crate::import::tensor::tensor_of;
-use crate::ownership::owner::{producers_of, ImportOwner};
+use crate::ownership::owner::{in_place, producers_of, ImportOwner};
 use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
 
@@ -132,6 +135,14 @@ pub(super) fn output_of(
     if tensor.is_read_only() {
         let mismatch = Mismatch::new(None, "writable memory", "read-only memory");
         return Err(to_py_err(out.py(), &Error::Layout(Box::new(mismatch)).at_path(path)));
+    }
+    if out.is_instance_of::<PyTensor>() || out.is_instance_of::<PyBatch>() {
+        // Since the tensor was made, its memory may have come to be shared with a lazy clone.
+        if let Some(lender) = torch_of(out.py(), &tensor)? {
+            let lender = lender.bind(out.py());
+            own_memory(lender, route_of(lender)?.1)?;
+            in_place(out.py(), &tensor)?;
+        }
     }
     Ok(tensor)
 }

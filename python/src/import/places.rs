@@ -44,6 +44,7 @@ impl Importer<'_> {
             Err(error) if is_answer(self.py, &error) => return Ok(()),
             Err(error) => return Err(error),
         };
+        own_memory(object, lazy)?;
         self.last_storage = match lazy {
             // SAFETY: as above.
             Lazy::Words(words) => unsafe { words.memory_of(object.as_ptr()) },
@@ -97,5 +98,24 @@ impl Importer<'_> {
             }
             _ => self.places.push_still(position),
         }
+    }
+}
+
+/// Gives a torch tensor that shares its memory copy-on-write memory of its own, as torch does where memory is lent that may be
+/// written to.
+pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
+    let is_own = match lazy {
+        Lazy::No => true,
+        // SAFETY: a live object of a class that has words.
+        Lazy::Words(words) => unsafe { !words.may_be_shared(object.as_ptr()) },
+        Lazy::Ask => false,
+    };
+    if is_own {
+        return Ok(());
+    }
+    match object.call_method0(intern!(object.py(), "data_ptr")) {
+        // One without memory is for its reader to refuse.
+        Err(error) if !is_answer(object.py(), &error) => Err(error),
+        _ => Ok(()),
     }
 }

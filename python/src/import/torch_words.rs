@@ -38,6 +38,8 @@ pub(crate) struct TorchWords {
     base: usize,
     /// In a storage: its Python object, null until there is one. `None` if that is not to be seen.
     wrapper: Option<usize>,
+    /// In a storage: the word of the function that releases its memory, and that of memory shared copy-on-write.
+    copy_on_write: Option<(usize, usize)>,
     /// `Tensor.untyped_storage`, which takes nothing but the tensor: to look it up costs as much as it does.
     untyped_storage: ffi::PyCFunction,
 }
@@ -98,8 +100,14 @@ impl TorchWords {
         let cases =
             cases.try_iter()?.map(|case| Case::read(&case?)).collect::<PyResult<Vec<_>>>()?;
         let unasked = probe.call_method0("unasked")?;
+        let clones = probe.call_method0("lazy_clones")?.extract::<Vec<Bound<'_, PyAny>>>()?;
         // SAFETY: tensors that torch has just made; the cases hold them and their storages.
-        Ok(unsafe { TorchWords::find(&cases, &unasked) })
+        Ok(unsafe {
+            TorchWords::find(&cases, &unasked).map(|words| {
+                let copy_on_write = find_copy_on_write(&cases, &clones);
+                TorchWords { copy_on_write, ..words }
+            })
+        })
     }
 
     /// # Safety
@@ -125,8 +133,17 @@ impl TorchWords {
             let classes = [word(leaf.autograd(), 0), word(view.autograd(), 0)];
             let untyped_storage = untyped_storage(&plain.object)?;
             let wrapper = find_wrapper(cases, unasked);
-            let words =
-                TorchWords { keys, lazy, classes, grad_fn, flag, base, wrapper, untyped_storage };
+            let words = TorchWords {
+                keys,
+                lazy,
+                classes,
+                grad_fn,
+                flag,
+                base,
+                wrapper,
+                copy_on_write: None,
+                untyped_storage,
+            };
             cases.iter().all(|case| words.agrees(case)).then_some(words)
         }
     }
@@ -171,6 +188,20 @@ impl TorchWords {
         match storage {
             0 => std::ptr::null(),
             storage => std::ptr::with_exposed_provenance::<usize>(storage).wrapping_add(MEMORY),
+        }
+    }
+
+    /// Whether a tensor may share its memory copy-on-write; true also where that is not to be seen here.
+    ///
+    /// # Safety
+    /// A live object of a class that [`TorchWords::of`] was asked for.
+    pub unsafe fn may_be_shared(&self, object: *mut ffi::PyObject) -> bool {
+        let Some((at, release)) = self.copy_on_write else { return true };
+        // SAFETY: as in `is_plain`.
+        unsafe {
+            let tensor = word(object.expose_provenance(), TENSOR);
+            let storage = if tensor == 0 { 0 } else { word(tensor, STORAGE) };
+            storage != 0 && word(storage, at) == release
         }
     }
 
@@ -349,6 +380,34 @@ unsafe fn find_wrapper(cases: &[Case<'_>], unasked: &Bound<'_, PyAny>) -> Option
     WRAPPER
         .filter(|_| HAS_LOCK)
         .find(|&at| cases.iter().all(|case| is_its(case, at)) && has_none(at))
+}
+
+/// In a storage, the word of the function that releases its memory, and that of memory shared copy-on-write, by lazy clones of
+/// tensors that share nothing with each other.
+///
+/// # Safety
+/// The objects of all cases are alive, and chained as torch's are; the clones are others of torch's own tensors.
+unsafe fn find_copy_on_write(
+    cases: &[Case<'_>],
+    clones: &[Bound<'_, PyAny>],
+) -> Option<(usize, usize)> {
+    // SAFETY: the caller's promise; a storage has both words behind the address of its memory.
+    unsafe {
+        let storage_of = |tensor: &Bound<'_, PyAny>| {
+            word(word(tensor.as_ptr().expose_provenance(), TENSOR), STORAGE)
+        };
+        let Some((first, others)) = clones.split_first() else {
+            // A torch without lazy clones: no release function is at 0.
+            return Some((MEMORY + 1, 0));
+        };
+        let is_its = |at: usize| {
+            let release = word(storage_of(first), at);
+            others.iter().all(|other| word(storage_of(other), at) == release)
+                && cases.iter().all(|case| word(case.storage, at) != release)
+        };
+        let at = (MEMORY + 1..MEMORY + 3).find(|&at| is_its(at))?;
+        Some((at, word(storage_of(first), at)))
+    }
 }
 
 /// The C function of a tensor's method, if it is one without arguments.
