@@ -77,6 +77,8 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(samples::windows::crops, m)?,
         wrap_pyfunction!(export::pickle::_tensor_of_bytes, m)?,
         wrap_pyfunction!(export::pickle::_batch_of_fields, m)?,
+        wrap_pyfunction!(samples::pickle::_list_of_groups, m)?,
+        wrap_pyfunction!(samples::pickle::_list_of_trees, m)?,
         wrap_pyfunction!(engine::machine::cuda_available, m)?,
         wrap_pyfunction!(engine::machine::devices, m)?,
         wrap_pyfunction!(engine::machine::_relax_captures, m)?,

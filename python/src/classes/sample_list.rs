@@ -16,6 +16,7 @@ use crate::import::tensor::tensor_of;
 use crate::samples::arrow::is_arrow;
 use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
+use crate::samples::pickle::reduce_list;
 use crate::samples::pieces::{pieces, shaped_pieces};
 use crate::samples::read::{import_list, rows_of_arrow};
 
@@ -200,6 +201,20 @@ impl PySampleList {
             return Err(PyTypeError::new_err(text));
         }
         self.replace(PySampleList::position(index, self.len())?, sample)
+    }
+
+    /// Pickles have the samples by value, in host memory.
+    fn __reduce_ex__<'py>(
+        &self,
+        py: Python<'py>,
+        _protocol: i32,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        reduce_list(py, self)
+    }
+
+    /// Shares the samples until one of the two lists changes.
+    fn __copy__(&self) -> PySampleList {
+        PySampleList::from_samples(self.snapshot())
     }
 
     fn __repr__(&self) -> String {

@@ -6,8 +6,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
-use windrow::{Batch, Fields, Offsets, Parts, Side, Tensor};
+use windrow::{Batch, Device, Fields, Offsets, Parts, Side, Tensor};
 
+use crate::export::buffer::on_host;
+use crate::export::dlpack::duplicate;
 use crate::ground::batch::PyBatch;
 use crate::ground::dtype::dtype_of;
 use crate::ground::errors::OrPyErr;
@@ -17,18 +19,28 @@ use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
 
 /// The return value of `__reduce_ex__`.
-type Reduced<'py> = (Bound<'py, PyAny>, Bound<'py, PyTuple>);
+pub(crate) type Reduced<'py> = (Bound<'py, PyAny>, Bound<'py, PyTuple>);
 
-fn maker<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+/// The function of this name, which unpickles.
+pub(crate) fn maker<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     py.import(intern!(py, "windrow._windrow"))?.getattr(name)
 }
 
-/// A tensor as its bytes, dtype and shape.
+/// A tensor as its bytes, row-major, dtype and shape.
 pub(crate) fn reduce_tensor<'py>(
     py: Python<'py>,
     tensor: &Tensor,
     protocol: i32,
 ) -> PyResult<Reduced<'py>> {
+    on_host(tensor, "a pickle")?;
+    let copied;
+    let tensor = match tensor.layout().is_compact() {
+        true => tensor,
+        false => {
+            copied = py.detach(|| duplicate(tensor, Device::Cpu, None)).or_py_err(py)?;
+            &copied
+        }
+    };
     let bytes = tensor.bytes().or_py_err(py)?;
     let buffer = if protocol >= 5 {
         let bytes = Bound::new(py, PyTensor::from(bytes))?;
@@ -87,7 +99,7 @@ pub(crate) fn reduce_batch<'py>(batch: &Bound<'py, PyBatch>) -> PyResult<Reduced
 }
 
 /// Numbers as bytes: 64 bits each, the lowest first.
-fn packed<'py>(py: Python<'py>, numbers: &[i64]) -> PyResult<Bound<'py, PyBytes>> {
+pub(crate) fn packed<'py>(py: Python<'py>, numbers: &[i64]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, size_of_val(numbers), |bytes| {
         for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());
@@ -96,7 +108,7 @@ fn packed<'py>(py: Python<'py>, numbers: &[i64]) -> PyResult<Bound<'py, PyBytes>
     })
 }
 
-fn unpacked(bytes: &[u8]) -> PyResult<Vec<i64>> {
+pub(crate) fn unpacked(bytes: &[u8]) -> PyResult<Vec<i64>> {
     let mut numbers = room_for(bytes.len() / 8)?;
     let each = bytes.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok());
     numbers.extend(each.map(i64::from_le_bytes));

@@ -32,3 +32,13 @@ pub(crate) fn copy_by(
     let filled = engine.run_with(Plan::for_leaves(&[leaf])?, options)?;
     filled.into_iter().find_map(|filled| filled.data).ok_or(Error::Empty)
 }
+
+/// Samples on the host as one tensor, by a form. Not in the user's counters.
+pub(crate) fn copy_of_list(
+    samples: &SampleList<'static>,
+    collate: &Collate,
+) -> windrow::Result<Tensor> {
+    let leaf = Leaf { samples, collate, path: "", out: None };
+    let filled = index_engine().run_with(Plan::for_leaves(&[leaf])?, RunOptions::default())?;
+    filled.into_iter().find_map(|filled| filled.data).ok_or(Error::Empty)
+}

@@ -30,7 +30,8 @@ use crate::samples::trees::{is_tree, Trees};
 ///
 /// ``samples[i] = sample`` replaces one sample: the list refers to the new one from then on, and no memory is written. The old one
 /// is released; samples of the list that was first given are released once all of them are replaced. A slice, like `take`, is a
-/// separate list that shares the samples: later replacements and additions do not show in it.
+/// separate list that shares the samples: later replacements and additions do not show in it. A pickle, and so a list that is sent to
+/// a process, has the samples by value, as has a deep copy; `copy.copy` shares them.
 ///
 /// A list of trees (dicts and other mappings, lists, tuples, namedtuples, dataclasses, classes of `register_node`: what `collate`
 /// takes apart) is for `collate`. Each leaf is imported once; `take` picks a sample of every leaf, ``samples[i]`` is a tree of

@@ -5,6 +5,7 @@ pub(crate) mod columns;
 pub(crate) mod imported;
 pub(crate) mod list;
 pub(crate) mod parts;
+pub(crate) mod pickle;
 pub(crate) mod pieces;
 pub(crate) mod read;
 pub(crate) mod table;

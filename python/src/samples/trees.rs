@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use windrow::Owner;
@@ -161,6 +161,30 @@ impl Trees {
             ShapeNodeType::Leaf(position, _) => (&node.node_type, self.columns.get(*position)),
             ShapeNodeType::Container(_) => (&node.node_type, None),
         })
+    }
+
+    /// The path of each leaf and its column, in the order of the structure.
+    pub fn leaves(&self) -> impl Iterator<Item = (&str, &LeafColumn)> {
+        let paths = self.shape.leaves().map(|(node, _)| node.path.as_str());
+        paths.zip(&self.columns)
+    }
+
+    /// Samples of this structure with other leaves, in its order.
+    ///
+    /// # Errors
+    /// Other kinds of leaves, or leaves of different numbers of samples.
+    pub fn with_columns(&self, columns: Vec<LeafColumn>) -> PyResult<Trees> {
+        let len = columns.first().map_or(0, LeafColumn::len);
+        let is_like = |(own, other): (&LeafColumn, &LeafColumn)| {
+            std::mem::discriminant(own) == std::mem::discriminant(other) && other.len() == len
+        };
+        match columns.len() == self.columns.len() && self.columns.iter().zip(&columns).all(is_like)
+        {
+            true => Ok(Trees { shape: Arc::clone(&self.shape), columns, len }),
+            false => {
+                Err(PyValueError::new_err("leaves that do not fit the structure of the samples"))
+            }
+        }
     }
 
     pub fn num_leaves(&self) -> usize {

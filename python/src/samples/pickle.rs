@@ -1,0 +1,192 @@
+//! Pickles of lists, by value: a tensor for all samples that differ in the extent of dim 0 at most, and the place of each in the
+//! list. Of trees the first one, which has the structure, and a list for each leaf.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use windrow::{Collate, DType, Device, Error, Mismatch, Tensor};
+
+use crate::export::pickle::{maker, packed, unpacked, Reduced};
+use crate::ground::errors::{to_py_err, OrPyErr};
+use crate::ground::reserve::room_for;
+use crate::ground::tensor::PyTensor;
+use crate::ownership::copy::copy_of_list;
+use crate::samples::columns::LeafColumn;
+use crate::samples::imported::Imported;
+use crate::samples::list::{ListSamples, PySampleList};
+use crate::samples::pieces::pieces;
+use crate::samples::trees::Trees;
+
+/// Samples of a list that make one tensor.
+struct Group {
+    /// In the list.
+    positions: Vec<i64>,
+    /// The sum of the extents of dim 0 before each sample, and of all.
+    offsets: Vec<i64>,
+    /// All are of one shape.
+    is_uniform: bool,
+}
+
+/// A list as its samples are now.
+pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult<Reduced<'py>> {
+    match list.snapshot() {
+        ListSamples::Leaves(_) => {
+            let groups = reduced(py, &*list.in_place(py, "")?)?;
+            Ok((maker(py, "_list_of_groups")?, (groups,).into_pyobject(py)?))
+        }
+        ListSamples::Trees(trees) if trees.len() == 0 => {
+            Ok((py.get_type::<PySampleList>().into_any(), PyTuple::empty(py)))
+        }
+        ListSamples::Trees(trees) => {
+            let columns = PyList::empty(py);
+            for (path, column) in trees.leaves() {
+                match column {
+                    LeafColumn::Objects(objects) => columns.append(PyList::new(py, &**objects)?)?,
+                    LeafColumn::Tensors(imported) => {
+                        imported.check_in_place(py, path)?;
+                        let samples = ListSamples::Leaves(Arc::clone(imported));
+                        columns.append(Bound::new(py, PySampleList::from_samples(samples))?)?;
+                    }
+                }
+            }
+            let arguments = (trees.sample(py, 0)?, columns).into_pyobject(py)?;
+            Ok((maker(py, "_list_of_trees")?, arguments))
+        }
+    }
+}
+
+/// For each group its tensor, the offsets of its samples if they are not the rows, and their positions if it has not all samples.
+fn reduced<'py>(py: Python<'py>, samples: &Imported) -> PyResult<Bound<'py, PyList>> {
+    let list = &samples.list;
+    list.check_known().or_py_err(py)?;
+    if let Some(index) = (0..list.len()).find(|&i| matches!(list.meta(i).device, Device::Cuda(_))) {
+        let mismatch =
+            Mismatch::new(Some(index), "host memory", list.meta(index).device.to_string());
+        return Err(to_py_err(py, &Error::Device(Box::new(mismatch))));
+    }
+    let groups = PyList::empty(py);
+    for group in groups_of(samples)? {
+        let (is_all, collate) = (group.positions.len() == list.len(), group.collate());
+        let make = || match is_all {
+            true => copy_of_list(list, &collate),
+            false => copy_of_list(&list.take(group.positions.iter().copied())?, &collate),
+        };
+        let tensor = PyTensor::from(py.detach(make).or_py_err(py)?);
+        let offsets = (!group.is_uniform).then(|| packed(py, &group.offsets)).transpose()?;
+        let positions = (!is_all).then(|| packed(py, &group.positions)).transpose()?;
+        groups.append((tensor, offsets, positions))?;
+    }
+    Ok(groups)
+}
+
+fn groups_of(samples: &Imported) -> PyResult<Vec<Group>> {
+    let list = &samples.list;
+    let mut groups: Vec<Group> = Vec::new();
+    let mut known: HashMap<(DType, Option<&[i64]>), usize> = HashMap::new();
+    // Samples of one layout are of one group.
+    let (metas, ids) = (list.metas(), list.meta_ids());
+    let mut group_ids = room_for(metas.len())?;
+    for meta in metas {
+        let shape = meta.layout.shape();
+        let id = *known.entry((meta.dtype, shape.get(1..))).or_insert(groups.len());
+        if id == groups.len() {
+            groups.push(Group { positions: Vec::new(), offsets: vec![0], is_uniform: true });
+        }
+        group_ids.push(id);
+    }
+    for index in 0..list.len() {
+        let meta_id = ids.map_or(0, |ids| ids[index] as usize);
+        let group = &mut groups[group_ids[meta_id]];
+        let extent = metas[meta_id].layout.shape().first().copied().unwrap_or(1);
+        group.push(index, extent);
+    }
+    // A list that was changed has layouts of samples that are gone.
+    groups.retain(|group| !group.positions.is_empty());
+    Ok(groups)
+}
+
+impl Group {
+    fn push(&mut self, index: usize, extent: i64) {
+        let end = self.offsets.last().copied().unwrap_or(0);
+        // A sum beyond 64 bits is for the plan to refuse, which has the extents.
+        self.is_uniform &= end == extent.wrapping_mul(self.positions.len() as i64);
+        self.offsets.push(end.wrapping_add(extent));
+        self.positions.push(index as i64);
+    }
+
+    fn collate(&self) -> Collate {
+        let collate = match self.is_uniform {
+            true => Collate::stack(),
+            false => Collate::concat(0),
+        };
+        collate.device(Device::Cpu)
+    }
+}
+
+/// The list that [`reduce_list`] took apart.
+#[pyfunction]
+pub(crate) fn _list_of_groups(groups: &Bound<'_, PyList>) -> PyResult<PySampleList> {
+    let py = groups.py();
+    let (mut whole, mut order) = (Imported::default(), Vec::new());
+    for group in groups.iter() {
+        type Part<'py> =
+            (Bound<'py, PyTensor>, Option<Bound<'py, PyBytes>>, Option<Bound<'py, PyBytes>>);
+        let (tensor, offsets, positions): Part<'_> = group.extract()?;
+        let part = samples_of_group(py, tensor.get().inner().clone(), offsets)?;
+        if let Some(positions) = positions {
+            order.extend(unpacked(positions.as_bytes())?);
+        }
+        whole.join(py, &part)?;
+    }
+    if !order.is_empty() {
+        whole = whole.taken(py, &inverse(&order, whole.list.len())?)?;
+    }
+    Ok(PySampleList::from_imported(whole))
+}
+
+fn samples_of_group(
+    py: Python<'_>,
+    tensor: Tensor,
+    offsets: Option<Bound<'_, PyBytes>>,
+) -> PyResult<Imported> {
+    let Some(offsets) = offsets else { return Imported::rows_of(py, tensor) };
+    let list = pieces(&tensor, &unpacked(offsets.as_bytes())?).or_py_err(py)?;
+    Imported::parts_of(tensor, list)
+}
+
+/// Where each of `len` samples is, of which these are the positions.
+fn inverse(positions: &[i64], len: usize) -> PyResult<Vec<i64>> {
+    let unfit = || PyValueError::new_err("a list whose positions are not those of its samples");
+    let mut places = room_for(len)?;
+    places.resize(len, -1);
+    for (place, &position) in positions.iter().enumerate() {
+        let entry = usize::try_from(position).ok().and_then(|at| places.get_mut(at));
+        *entry.ok_or_else(unfit)? = place as i64;
+    }
+    let is_whole = positions.len() == len && !places.contains(&-1);
+    if is_whole {
+        Ok(places)
+    } else {
+        Err(unfit())
+    }
+}
+
+/// The list of trees that [`reduce_list`] took apart.
+#[pyfunction]
+pub(crate) fn _list_of_trees(
+    first: &Bound<'_, PyAny>,
+    columns: &Bound<'_, PyList>,
+) -> PyResult<PySampleList> {
+    let mut leaves = room_for(columns.len())?;
+    for column in columns.iter() {
+        leaves.push(match column.cast::<PySampleList>() {
+            Ok(list) => LeafColumn::Tensors(list.get().leaves(column.py())?),
+            Err(_) => LeafColumn::of_objects(column.cast::<PyList>()?.iter().collect())?,
+        });
+    }
+    let trees = Trees::read(vec![first.clone()])?.with_columns(leaves)?;
+    Ok(PySampleList::from_samples(ListSamples::Trees(trees)))
+}
