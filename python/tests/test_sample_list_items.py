@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import windrow as wr
-from helpers import assert_tensor, paint, refusal
+from helpers import assert_tensor, paint, refusal, rss_bytes
 
 ROWS = [paint((3, 4), "int32", 7 * i) for i in range(10)]
 
@@ -126,6 +126,156 @@ def test_replaced_samples_are_let_go_of(start):
     del taken, item
     gc.collect()
     assert sum(ref() is not None for ref in dead) == 5
+
+
+class Lent:
+    def __init__(self, value):
+        self.array = np.full(4, value, np.float32)
+
+
+class LentByInterface(Lent):
+    @property
+    def __array_interface__(self):
+        return self.array.__array_interface__
+
+
+class LentByCapsule(Lent):
+    def __dlpack__(self, **arguments):
+        return self.array.__dlpack__(**arguments)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class LentByBuffer(bytearray):
+    pass
+
+
+KINDS = {
+    "numpy": array,
+    "strided": lambda value: np.full((4, 3), value, np.float32)[:, 1].view(Held),
+    "array interface": LentByInterface,
+    "dlpack": LentByCapsule,
+    "buffer": lambda value: LentByBuffer(np.full(16, value, np.uint8).tobytes()),
+    "asarray": lambda value: wr.asarray(array(value)),
+    "batch": lambda value: wr.stack([array(value)]),
+    "torch": lambda value: __import__("torch").full((4,), float(value)),
+}
+
+
+def watched(sample, kind):
+    """A weak reference to what has to end with the sample."""
+    return weakref.ref(sample.untyped_storage() if kind == "torch" else sample)
+
+
+BEGIN = {
+    "list": wr.SampleList,
+    "tuple": lambda first: wr.SampleList(tuple(first)),
+    "iterator": lambda first: wr.SampleList(iter(first)),
+    "extend": lambda first: changed(lambda samples: samples.extend(first)),
+    "append": lambda first: changed(lambda samples: [samples.append(sample) for sample in first]),
+    "joined": lambda first: changed(lambda samples: [samples.extend(wr.SampleList(part)) for part in (first[:3], first[3:])]),
+    "take": lambda first: wr.SampleList(first).take(range(len(first))),
+    "slice": lambda first: wr.SampleList(first)[:],
+    "tree": lambda first: wr.SampleList([{"x": [sample, 1]} for sample in first]),
+}
+
+
+def changed(change):
+    samples = wr.SampleList()
+    change(samples)
+    return samples
+
+
+@pytest.mark.parametrize("begin", BEGIN)
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_sample_is_let_go_of_at_once(kind, begin, torch):
+    make, refs = KINDS[kind], []
+
+    def one(value):
+        sample = make(value)
+        refs.append(watched(sample, kind))
+        return sample
+
+    def alive():
+        return [number for number, ref in enumerate(refs) if ref() is not None]
+
+    samples = BEGIN[begin]([one(value) for value in range(6)])
+    gc.collect()
+    assert alive() == [0, 1, 2, 3, 4, 5]
+    put = (lambda sample: {"x": [sample, 2]}) if begin == "tree" else lambda sample: sample
+    samples[1] = put(one(6))
+    assert alive() == [0, 2, 3, 4, 5, 6]
+    samples[-1] = put(one(7))
+    assert alive() == [0, 2, 3, 4, 6, 7]
+    samples = samples[2:]
+    assert alive() == [2, 3, 4, 7]
+    samples.append(put(one(8)))
+    samples = samples[::-2]
+    assert alive() == [2, 4, 8]
+    kept = samples[1]
+    del samples
+    assert alive() == [4]
+    del kept
+    assert alive() == []
+
+
+def test_rows_of_a_table_keep_it_until_the_last():
+    tables = [np.zeros((3, 4)).view(Held) for _ in range(3)]
+    refs = [weakref.ref(table) for table in tables]
+    samples = wr.SampleList(tables[0])
+    samples.extend(wr.SampleList(tables[1]))
+    samples.extend(wr.windows(tables[2], [0, 1], 1))
+    del tables
+    samples = samples[2:]
+    assert [ref() is not None for ref in refs] == [True] * 3
+    samples = samples[1:]
+    assert [ref() is not None for ref in refs] == [False, True, True]
+    samples = samples[3:]
+    assert [ref() is not None for ref in refs] == [False, False, True]
+    samples[0] = samples[1] = ROWS[0]
+    assert [ref() is not None for ref in refs] == [False] * 3
+
+
+EPISODES = {
+    "arrays": lambda: [np.zeros(1000) for _ in range(4)],
+    "table": lambda: wr.SampleList(np.zeros((4, 1000))),
+    "rows": lambda: np.zeros((4, 1000)),
+    "lengths": lambda: [np.zeros(1000 - n) for n in range(4)],
+    "bytes": lambda: [bytes(8000) for _ in range(4)],
+    "torch": lambda: list(__import__("torch").zeros(4, 1000)),
+    "numbers": lambda: [[0.0] * 200 for _ in range(4)],
+    "batch": lambda: wr.ragged([np.zeros(1000)] * 4),
+    "list": lambda: wr.SampleList([np.zeros(1000) for _ in range(4)]),
+    "windows": lambda: wr.windows(np.zeros(4000), [0, 1000, 2000, 3000], 1000),
+    "split": lambda: wr.SampleList.split(np.zeros(4000), [0, 1000, 2000, 3000, 4000]),
+    "trees": lambda: [{"x": np.zeros(1000), "n": 1.5, "name": "a"} for _ in range(4)],
+}
+
+
+@pytest.mark.parametrize("kind", EPISODES)
+def test_a_queue_of_episodes_stays_flat(kind, torch):
+    make, samples = EPISODES[kind], wr.SampleList()
+    for turn in range(20_000 if kind in ("arrays", "table") else 3000):
+        samples.extend(make())
+        if turn >= 20:
+            samples = samples[4:]
+        if turn == 400:
+            before = rss_bytes()
+    assert len(samples) == 80 and rss_bytes() - before < 16 << 20
+
+
+def test_a_ring_buffer_holds_what_it_has():
+    first = [array(value) for value in range(50)]
+    refs = [weakref.ref(sample) for sample in first]
+    samples = wr.SampleList(first)
+    del first
+    for turn in range(300):
+        sample = array(turn)
+        refs.append(weakref.ref(sample))
+        samples[turn * 7 % 50] = sample
+        del sample
+        assert sum(ref() is not None for ref in refs) == 50
 
 
 def test_a_taken_list_reads_nothing_of_other_samples():

@@ -8,7 +8,7 @@ use crate::collate::run::stack_taken;
 use crate::ground::arguments::device_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::OrPyErr;
-use crate::ground::iterables::{check_list, tuple_from};
+use crate::ground::iterables::{check_list, in_a_row, tuple_from};
 use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
 use crate::import::integers::integers;
@@ -153,7 +153,7 @@ impl PySampleList {
 
     /// Imports one more sample; in a list of trees it must have the same structure. An error names the position it would have had.
     fn append(&self, sample: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.add(&PyTuple::new(sample.py(), [sample])?)
+        self.add(sample.py(), vec![sample.clone()])
     }
 
     /// Imports more samples; on any error, MemoryError included, none of them is added.
@@ -168,7 +168,7 @@ impl PySampleList {
             return self.join(samples.py(), rows_of_arrow(samples)?);
         }
         check_list(samples)?;
-        self.add(&tuple_from(samples)?)
+        self.add(samples.py(), in_a_row(&tuple_from(samples)?)?)
     }
 
     fn __len__(&self) -> usize {

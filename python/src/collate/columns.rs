@@ -99,7 +99,7 @@ impl KeyColumn {
     fn check_range(&self, py: Python<'_>) -> PyResult<()> {
         let list = &self.samples.list;
         for index in (0..list.len()).filter(|&index| list.meta(index).dtype == DType::U64) {
-            let sample = self.samples.sample(index)?;
+            let sample = self.samples.sample(py, index)?;
             let host =
                 copy_of(&sample, &Collate::stack().device(Device::Cpu), None).or_py_err(py)?;
             let most = host.as_slice::<u64>().or_py_err(py)?.iter().copied().max().unwrap_or(0);

@@ -22,7 +22,7 @@ use crate::ground::errors::is_answer;
 use crate::ground::logging::Records;
 use crate::ground::modules::increment_version;
 use crate::import::borrowed::{borrowed, objects_of};
-use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner, ListOwner};
+use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner, Kept, ListOwner};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::refuse_within;
 use crate::samples::imported::Imported;
@@ -422,9 +422,10 @@ fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<O
     let shape = &plan.batch_shapes()[0];
     let layout = windrow::Layout::compact(shape.dtype, &shape.shape)?;
     let owners = &job.samples.owners;
-    let (owners, per_sample) = (Arc::clone(owners.shared()), owners.all_per_sample());
-    let owner: Owner =
-        Arc::new(ListOwner { owners, per_sample, places: job.samples.places.clone() });
+    let kept = owners.all_per_sample();
+    let kept = kept.map_or(Kept::Nothing, |kept| Kept::Each(Arc::clone(kept)));
+    let (owners, places) = (Arc::clone(owners.shared()), job.samples.places.clone());
+    let owner: Owner = Arc::new(ListOwner { owners, kept, places });
     let read_only = job.samples.list.is_read_only();
     // SAFETY: the samples are there one after the other, and their owners are held.
     #[allow(unsafe_code)]
@@ -507,7 +508,10 @@ pub(crate) fn stack_taken(
             if let Some(batch) = small_of_table(py, &own, &positions, &options, begin)? {
                 return Ok(PyBatch::from(batch));
             }
-            Arc::new(own.taken(py, &positions)?)
+            match options.is_copy() {
+                true => Arc::new(own.lent(py, &positions)?),
+                false => Arc::new(own.taken(py, &positions)?),
+            }
         }
     };
     samples.check_in_place(py, "")?;

@@ -75,6 +75,7 @@ impl<'py> Importer<'py> {
         };
         self.push(&foreign, index)?;
         // The interface may belong to a temporary; the object itself is kept by the caller.
+        self.is_lent = true;
         push_to(&mut self.owner.objects, interface.into_any().unbind())
     }
 
@@ -126,6 +127,7 @@ impl<'py> Importer<'py> {
             (None, _) => {}
         }
         // The interface may belong to a temporary; the object itself is kept by the caller.
+        self.is_lent = true;
         push_to(&mut self.owner.objects, interface.into_any().unbind())
     }
 

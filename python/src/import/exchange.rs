@@ -120,6 +120,7 @@ impl<'py> Importer<'py> {
         self.place(&mut foreign, managed.device_type(), index)?;
         self.follow(api, foreign.device, index)?;
         self.push(&foreign, index)?;
+        self.is_lent = true;
         push_to(&mut self.owner.managed, managed)
     }
 

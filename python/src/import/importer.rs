@@ -45,11 +45,22 @@ pub(crate) struct Importer<'py> {
     pub ahead: Option<RowsAhead>,
     pub list: SampleList<'static>,
     pub owner: ImportOwner,
+    /// For each sample of a list that is kept what keeps it in place of the object itself, None of Python's where `owner` does;
+    /// shorter than the list where all that follow are kept by themselves.
+    pub keepers: Vec<Option<Py<PyAny>>>,
+    /// Samples are to be released one by one.
+    pub is_per_sample: bool,
+    /// The last sample was lent, and `owner` has what gives it back.
+    pub is_lent: bool,
+    /// A sample is not on the host: `owner` keeps it and those that follow.
+    pub is_on_device: bool,
     /// Where the memory of samples that are kept is.
     pub places: PlaceTable,
     /// Of the storage that was held last: the word with the address of its memory, or where there is no such word
     /// the object.
     pub last_storage: *const usize,
+    /// The object of that storage.
+    pub storage: Option<Py<PyAny>>,
     /// The leaf these samples belong to, for errors.
     pub path: String,
     pub owned: bool,
@@ -78,8 +89,13 @@ impl<'py> Importer<'py> {
             py,
             list: SampleList::new(),
             owner: ImportOwner::default(),
+            keepers: Vec::new(),
+            is_per_sample: reading.owned,
+            is_lent: false,
+            is_on_device: false,
             places: PlaceTable::default(),
             last_storage: std::ptr::null(),
+            storage: None,
             path: reading.path.to_owned(),
             owned: reading.owned,
             in_place: reading.in_place,
@@ -178,6 +194,7 @@ impl<'py> Importer<'py> {
         if foreign.read_only {
             self.list.mark_read_only();
         }
+        self.is_on_device |= foreign.device != Device::Cpu;
         // SAFETY: the producer vouches for its tensor, whose owner the caller or `owner` holds.
         let pushed = unsafe {
             self.list.push(
@@ -204,9 +221,10 @@ impl<'py> Importer<'py> {
             read_only: tensor.is_read_only(),
         };
         self.push(&foreign, index)?;
-        if tensor.device() != Device::Cpu {
-            self.owner.producers.merge(producers_of(&tensor));
+        if tensor.device() == Device::Cpu {
+            return Ok(());
         }
+        self.owner.producers.merge(producers_of(&tensor));
         push_to(&mut self.owner.tensors, tensor)
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod columns;
 pub(crate) mod exchange;
 pub(crate) mod importer;
 pub(crate) mod integers;
+pub(crate) mod keepers;
 pub(crate) mod number_words;
 pub(crate) mod numpy;
 pub(crate) mod numpy_words;

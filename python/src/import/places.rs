@@ -7,6 +7,7 @@ use pyo3::{ffi, intern};
 use crate::ground::errors::is_answer;
 use crate::ground::reserve::push_to;
 use crate::import::importer::Importer;
+use crate::import::keepers::tensor_in;
 use crate::import::routes::{ImportRoute, Lazy};
 use crate::import::torch_words::TorchWords;
 use crate::ownership::owner::places_of;
@@ -50,7 +51,11 @@ impl Importer<'_> {
             Lazy::Words(words) => unsafe { words.memory_of(object.as_ptr()) },
             _ => storage.as_ptr().cast(),
         };
-        push_to(&mut self.owner.objects, storage.unbind())
+        match self.is_per_sample {
+            true => self.storage = Some(storage.unbind()),
+            false => push_to(&mut self.owner.objects, storage.unbind())?,
+        }
+        Ok(())
     }
 
     /// Remembers where the memory of the last sample is, if its owner can move it.
@@ -78,25 +83,31 @@ impl Importer<'_> {
                     return self.places.push(position, place);
                 }
             }
-            _ => return self.remember_other(position, route, lazy),
+            _ => return self.remember_other(object, position, route, lazy),
         }
         self.places.push_still(position)
     }
 
     #[inline(never)]
-    fn remember_other(&mut self, position: usize, route: ImportRoute, lazy: Lazy) -> PyResult<()> {
-        match (lazy, route, self.owner.tensors.last()) {
-            (Lazy::Ask, ..) if !self.last_storage.is_null() => {
+    fn remember_other(
+        &mut self,
+        object: &Bound<'_, PyAny>,
+        position: usize,
+        route: ImportRoute,
+        lazy: Lazy,
+    ) -> PyResult<()> {
+        match (lazy, route) {
+            (Lazy::Ask, _) if !self.last_storage.is_null() => {
                 let storage: *mut ffi::PyObject = self.last_storage.cast_mut().cast();
                 // SAFETY: held since just now.
                 let ask = unsafe { Bound::from_borrowed_ptr(self.py, storage) };
                 let address = ask.call_method0(intern!(self.py, "data_ptr"))?.extract()?;
                 self.places.push_asked(position, Ask::Storage(storage, address))
             }
-            (_, ImportRoute::Tensor | ImportRoute::Batch, Some(tensor)) => {
-                self.places.push_tensor(position, places_of(tensor.owner()))
-            }
-            _ => self.places.push_still(position),
+            _ => match tensor_in(object, route) {
+                Some(tensor) => self.places.push_tensor(position, places_of(tensor.owner())),
+                None => self.places.push_still(position),
+            },
         }
     }
 }

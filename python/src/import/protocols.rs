@@ -252,6 +252,7 @@ impl<'py> Importer<'py> {
         };
         self.place(&mut foreign, kind, index)?;
         self.push(&foreign, index)?;
+        self.is_lent = true;
         push_to(&mut self.owner.managed, managed)
     }
 
@@ -329,6 +330,7 @@ impl<'py> Importer<'py> {
             read_only,
         };
         self.push(&foreign, index)?;
+        self.is_lent = true;
         push_to(&mut self.owner.buffers, buffer)
     }
 }

@@ -12,8 +12,9 @@ use windrow::{Collate, Engine};
 
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::OrPyErr;
+use crate::ground::iterables::in_a_row;
 use crate::ground::modules::{grad_is_enabled, requires_grad};
-use crate::ground::reserve::{no_room, room_for};
+use crate::ground::reserve::{no_room, push_to, room_for};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Importer;
 use crate::import::routes::{route_of, ImportRoute, Lazy};
@@ -28,10 +29,13 @@ impl<'py> Importer<'py> {
         start: usize,
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
-        self.owner.objects.push(samples.clone().into_any().unbind());
         let mut items = room_for(samples.len())?;
         items.extend(samples.iter_borrowed());
-        self.import_items(&items, start, stacker)
+        self.import_items(&items, start, stacker)?;
+        match self.is_per_sample {
+            true => self.keep(in_a_row(samples)?),
+            false => push_to(&mut self.owner.objects, samples.clone().into_any().unbind()),
+        }
     }
 
     /// Reads some samples of a tuple, which keeps them alive, on a thread of its own: as far as they are read without
@@ -43,22 +47,28 @@ impl<'py> Importer<'py> {
         range: Range<usize>,
         is_odd: &AtomicBool,
     ) -> PyResult<()> {
-        self.owner.objects.push(samples.clone().into_any().unbind());
         self.list.reserve(range.len()).or_py_err(self.py)?;
         if self.owned {
             self.places.reserve(range.len())?;
         }
-        for index in range {
+        for index in range.clone() {
             let sample = samples.get_borrowed_item(index)?;
             let is_read = self.import_one(&sample, index).is_ok();
             if !is_read || !self.was_quiet() {
                 is_odd.store(true, Ordering::Relaxed);
             }
             if is_odd.load(Ordering::Relaxed) {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
+        match self.is_per_sample {
+            true => {
+                let mut objects = room_for(range.len())?;
+                objects.extend(samples.iter().skip(range.start).take(range.len()));
+                self.keep(objects)
+            }
+            false => push_to(&mut self.owner.objects, samples.clone().into_any().unbind()),
+        }
     }
 
     /// Reads every object of a list of our own, the first of which is number `start`, and keeps it alive.
@@ -71,6 +81,10 @@ impl<'py> Importer<'py> {
         let mut items = room_for(samples.len())?;
         items.extend(samples.iter().map(|sample| sample.as_borrowed()));
         self.import_items(&items, start, stacker)?;
+        drop(items);
+        if self.is_per_sample {
+            return self.keep(samples);
+        }
         let objects = &mut self.owner.objects;
         objects.try_reserve(samples.len()).map_err(no_room)?;
         objects.extend(samples.into_iter().map(Bound::unbind));
@@ -178,6 +192,9 @@ impl<'py> Importer<'py> {
         self.read(object, route, asked, index)?;
         if self.owned {
             self.remember_place(object, route, lazy)?;
+            if self.is_per_sample {
+                self.note_keeper(object, route, lazy)?;
+            }
         }
         Ok(())
     }
@@ -243,12 +260,15 @@ impl<'py> Importer<'py> {
         self.import_one(&items[count], start + count)?;
         let first = std::mem::take(&mut self.list);
         let first_place = Places::from(std::mem::take(&mut self.places));
+        let first_keeper = std::mem::take(&mut self.keepers).pop().flatten();
         self.empty_dtype = first.meta(0).dtype;
         for (index, item) in items[..count].iter().enumerate() {
             self.import_one(item, start + index)?;
         }
         self.list.extend(&first).map_err(|error| self.error(error, start + count))?;
         self.places.push_from(count, &first_place, 0)?;
+        self.keepers.resize_with(count, || None);
+        self.keepers.push(first_keeper);
         Ok(count + 1)
     }
 

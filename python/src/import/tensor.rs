@@ -26,6 +26,7 @@ pub(crate) fn tensor_of(
     }
     let mut importer = Importer::new(object.py(), reading);
     importer.argument = Some(name);
+    importer.is_per_sample = false;
     importer.import_one(object, 0)?;
     let Importer { list, mut owner, places, .. } = importer;
     owner.objects.push(object.clone().unbind());

@@ -12,6 +12,7 @@ use windrow::{Device, Owner, Stream, Tensor};
 use crate::ground::errors::LayoutError;
 use crate::ownership::buffer::Buffer;
 use crate::ownership::numbers::NumberChunks;
+use crate::ownership::owners::PerSample;
 use crate::ownership::places::{Places, MOVED};
 use crate::ownership::producers::Producers;
 use crate::ownership::release::{release, Foreign};
@@ -111,7 +112,7 @@ impl ImportOwner {
 impl Drop for ImportOwner {
     fn drop(&mut self) {
         let foreign = Foreign {
-            objects: std::mem::take(&mut self.objects),
+            objects: std::mem::take(&mut self.objects).into_iter().map(Some).collect(),
             managed: std::mem::take(&mut self.managed),
             buffers: std::mem::take(&mut self.buffers),
             arrays: std::mem::take(&mut self.arrays),
@@ -126,9 +127,33 @@ impl Drop for ImportOwner {
 /// The owners of a list's samples, for a tensor over some of them.
 pub(crate) struct ListOwner {
     pub owners: Arc<Vec<Owner>>,
-    /// The owners of these samples alone.
-    pub per_sample: Option<Owner>,
+    /// What keeps these samples alone.
+    pub kept: Kept,
     pub places: Places,
+}
+
+/// What keeps samples alone.
+pub(crate) enum Kept {
+    Nothing,
+    One(Py<PyAny>),
+    Each(#[allow(dead_code)] Arc<PerSample>), // Held until they are dropped.
+}
+
+impl Drop for ListOwner {
+    fn drop(&mut self) {
+        if let Kept::One(object) = std::mem::replace(&mut self.kept, Kept::Nothing) {
+            release((Foreign::of_objects(vec![Some(object)]), Vec::new()));
+        }
+    }
+}
+
+/// The object that keeps the memory of a tensor on the host: the one of the list that the tensor is a sample of, or the tensor.
+/// A sample that is put into a list again and again would otherwise be kept by a longer and longer chain.
+pub(crate) fn keeper_of(object: &Bound<'_, PyAny>, tensor: &Tensor) -> Py<PyAny> {
+    match tensor.owner().downcast_ref::<ListOwner>() {
+        Some(ListOwner { kept: Kept::One(kept), .. }) => kept.clone_ref(object.py()),
+        _ => object.clone().unbind(),
+    }
 }
 
 /// The places of the memory that an owner keeps, if it can move.

@@ -4,33 +4,58 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use windrow::bindings::new_owners;
-use windrow::{Device, Owner};
+use windrow::Owner;
 
 use crate::ground::reserve::{no_room, room_for};
+use crate::ownership::release::{release, Foreign};
 
 /// The owners that keep the samples of a list alive.
 #[derive(Clone, Default)]
 pub(crate) struct Owners {
     /// Of many samples each, or of memory on a device.
     shared: Arc<Vec<Owner>>,
-    /// Of one sample each, which came alone and is released with it; empty if none did.
-    per_sample: Arc<Vec<Option<Owner>>>,
+    /// Of one sample each, which is released with it; empty if no sample has one.
+    per_sample: Arc<PerSample>,
     /// How many samples have one of these.
     num_per_sample: usize,
+}
+
+/// For each sample the object that keeps it alive, if one does by itself.
+#[derive(Default)]
+pub(crate) struct PerSample(Vec<Option<Py<PyAny>>>);
+
+impl Clone for PerSample {
+    fn clone(&self) -> PerSample {
+        Python::attach(|py| {
+            let copy = |kept: &Option<Py<PyAny>>| kept.as_ref().map(|kept| kept.clone_ref(py));
+            PerSample(self.0.iter().map(copy).collect())
+        })
+    }
+}
+
+impl Drop for PerSample {
+    fn drop(&mut self) {
+        let objects = std::mem::take(&mut self.0);
+        if !objects.is_empty() {
+            release((Foreign::of_objects(objects), Vec::new()));
+        }
+    }
+}
+
+/// An owner as an object, to keep a sample alive.
+#[pyclass(frozen, name = "_Owner", module = "windrow")]
+pub(crate) struct PyOwner(#[allow(dead_code)] Owner); // Held until it is dropped.
+
+impl PyOwner {
+    pub fn object(py: Python<'_>, owner: Owner) -> PyResult<Py<PyAny>> {
+        Ok(Py::new(py, PyOwner(owner))?.into_any())
+    }
 }
 
 impl Owners {
     /// Of all samples.
     pub fn of_all(owner: Owner) -> Owners {
-        Owners::from_parts(Arc::new(vec![owner]), Vec::new())
-    }
-
-    /// Of one sample alone. Work on device memory is ordered by owners that are shared.
-    pub fn of_one(owner: Owner, device: Option<Device>) -> Owners {
-        match device {
-            Some(Device::Cuda(_)) => Owners::of_all(owner),
-            _ => Owners::from_parts(Arc::default(), vec![Some(owner)]),
-        }
+        Owners { shared: Arc::new(vec![owner]), ..Owners::default() }
     }
 
     /// The owners of many samples each.
@@ -38,25 +63,26 @@ impl Owners {
         &self.shared
     }
 
-    /// The owners of single samples, as one owner.
-    pub fn all_per_sample(&self) -> Option<Owner> {
-        (self.num_per_sample > 0).then(|| Arc::clone(&self.per_sample) as Owner)
+    /// The objects that keep single samples, if there are any.
+    pub fn all_per_sample(&self) -> Option<&Arc<PerSample>> {
+        (self.num_per_sample > 0).then_some(&self.per_sample)
     }
 
-    /// The owner of a sample alone.
-    pub fn of_sample(&self, index: usize) -> Option<&Owner> {
-        self.per_sample.get(index).and_then(Option::as_ref)
+    /// The object that keeps a sample alone.
+    pub fn of_sample(&self, index: usize) -> Option<&Py<PyAny>> {
+        self.per_sample.0.get(index).and_then(Option::as_ref)
     }
 
     /// Of many samples each, and of one sample each, if any has one.
-    pub fn from_parts(shared: Arc<Vec<Owner>>, per_sample: Vec<Option<Owner>>) -> Owners {
+    pub fn from_parts(shared: Arc<Vec<Owner>>, per_sample: Vec<Option<Py<PyAny>>>) -> Owners {
         let num_per_sample = per_sample.iter().flatten().count();
-        Owners { shared, per_sample: Arc::new(per_sample), num_per_sample }
+        let per_sample = Arc::new(PerSample(per_sample));
+        Owners { shared, per_sample, num_per_sample }
     }
 
     /// Keeps those of the first `len` samples.
     pub fn truncate(&mut self, len: usize) {
-        if let Some(per_sample) = Arc::get_mut(&mut self.per_sample) {
+        if let Some(PerSample(per_sample)) = Arc::get_mut(&mut self.per_sample) {
             per_sample.truncate(len);
             self.num_per_sample = per_sample.iter().flatten().count();
         }
@@ -71,41 +97,63 @@ impl Owners {
     }
 
     /// The owners of the samples at these valid positions, of `len`; negative ones count from the end.
-    pub fn take(&self, positions: &[i64], len: usize) -> PyResult<Owners> {
+    pub fn take(&self, py: Python<'_>, positions: &[i64], len: usize) -> PyResult<Owners> {
         let mut per_sample = Vec::new();
         if self.num_per_sample > 0 {
             per_sample = room_for(positions.len())?;
             per_sample.extend(positions.iter().map(|&position| {
                 let position = if position < 0 { position + len as i64 } else { position };
-                self.of_sample(position as usize).cloned()
+                self.of_sample(position as usize).map(|kept| kept.clone_ref(py))
             }));
         }
-        Ok(Owners::from_parts(Arc::clone(&self.shared), per_sample))
+        let is_shared = per_sample.is_empty() || per_sample.iter().any(Option::is_none);
+        let shared = if is_shared { Arc::clone(&self.shared) } else { Arc::default() };
+        Ok(Owners::from_parts(shared, per_sample))
+    }
+
+    /// The same owners of `len` samples, those of many in the hands of each sample, which is then released with the last of them.
+    pub fn spread(&self, py: Python<'_>, len: usize) -> PyResult<Owners> {
+        if self.shared.is_empty() {
+            return Ok(self.clone());
+        }
+        let shared = PyOwner::object(py, Arc::clone(&self.shared) as Owner)?;
+        let mut per_sample = room_for(len)?;
+        per_sample.extend(
+            (0..len).map(|index| Some(self.of_sample(index).unwrap_or(&shared).clone_ref(py))),
+        );
+        Ok(Owners::from_parts(Arc::default(), per_sample))
     }
 
     /// Room for those of `other_len` more samples, and for one of each sample if any of them has one.
     pub fn reserve(&mut self, len: usize, other: &Owners, other_len: usize) -> PyResult<()> {
         let added = new_owners(&self.shared, &other.shared).len();
         if added > 0 {
-            reserve_in(&mut self.shared, added)?;
+            match Arc::get_mut(&mut self.shared) {
+                Some(shared) => shared.try_reserve(added).map_err(no_room)?,
+                None => {
+                    let mut copy = room_for(self.shared.len() + added)?;
+                    copy.extend_from_slice(&self.shared);
+                    self.shared = Arc::new(copy);
+                }
+            }
         }
         if self.num_per_sample + other.num_per_sample > 0 {
-            let additional = len + other_len - self.per_sample.len();
-            reserve_in(&mut self.per_sample, additional)?;
+            let PerSample(per_sample) = Arc::make_mut(&mut self.per_sample);
+            per_sample.try_reserve(len + other_len - per_sample.len()).map_err(no_room)?;
         }
         Ok(())
     }
 
     /// Adds those of `other_len` more samples to those of `len`. There is room for them.
-    pub fn extend(&mut self, len: usize, other: &Owners, other_len: usize) {
+    pub fn extend(&mut self, py: Python<'_>, len: usize, other: &Owners, other_len: usize) {
         self.add_shared(other);
         if self.num_per_sample + other.num_per_sample == 0 {
             return;
         }
-        let Some(per_sample) = Arc::get_mut(&mut self.per_sample) else { return };
-        per_sample.resize(len, None);
-        per_sample.extend_from_slice(&other.per_sample);
-        per_sample.resize(len + other_len, None);
+        let Some(PerSample(per_sample)) = Arc::get_mut(&mut self.per_sample) else { return };
+        per_sample.resize_with(len, || None);
+        let kept = |index| other.of_sample(index).map(|kept| kept.clone_ref(py));
+        per_sample.extend((0..other_len).map(kept));
         self.num_per_sample += other.num_per_sample;
     }
 
@@ -118,30 +166,27 @@ impl Owners {
 
     /// Puts the owner of another list's one sample in the place of a sample's, of `len`; there is room for it. Returns the
     /// owners that may be released now, which can run any code.
-    pub fn replace(&mut self, len: usize, index: usize, other: &Owners) -> [Option<Owner>; 2] {
+    pub fn replace(
+        &mut self,
+        py: Python<'_>,
+        len: usize,
+        index: usize,
+        other: &Owners,
+    ) -> (Option<Py<PyAny>>, Option<Arc<Vec<Owner>>>) {
         self.add_shared(other);
         if self.num_per_sample + other.num_per_sample == 0 {
-            return [None, None];
+            return (None, None);
         }
-        let Some(per_sample) = Arc::get_mut(&mut self.per_sample) else { return [None, None] };
-        per_sample.resize(len, None);
-        let old = std::mem::replace(&mut per_sample[index], other.of_sample(0).cloned());
+        let Some(PerSample(per_sample)) = Arc::get_mut(&mut self.per_sample) else {
+            return (None, None);
+        };
+        per_sample.resize_with(len, || None);
+        let new = other.of_sample(0).map(|kept| kept.clone_ref(py));
+        let old = std::mem::replace(&mut per_sample[index], new);
         self.num_per_sample += other.num_per_sample;
         self.num_per_sample -= usize::from(old.is_some());
         // No sample is left that the others are for.
         let is_last = self.num_per_sample == len;
-        let shared = is_last.then(|| std::mem::take(&mut self.shared) as Owner);
-        [old, shared]
+        (old, is_last.then(|| std::mem::take(&mut self.shared)))
     }
-}
-
-/// Makes room for so many more, in a copy if others have them too.
-fn reserve_in<T: Clone>(owners: &mut Arc<Vec<T>>, additional: usize) -> PyResult<()> {
-    if let Some(owners) = Arc::get_mut(owners) {
-        return owners.try_reserve(additional).map_err(no_room);
-    }
-    let mut copy = room_for(owners.len() + additional)?;
-    copy.extend_from_slice(owners);
-    *owners = Arc::new(copy);
-    Ok(())
 }

@@ -14,7 +14,7 @@ use crate::ownership::buffer::Buffer;
 
 /// Owners that are, or may be, Python objects.
 pub(super) struct Foreign {
-    pub objects: Vec<Py<PyAny>>,
+    pub objects: Vec<Option<Py<PyAny>>>,
     pub managed: Vec<ManagedTensor>,
     pub buffers: Vec<Buffer>,
     pub arrays: Vec<ArrowArray>,
@@ -24,6 +24,10 @@ pub(super) struct Foreign {
 const OBJECTS_AHEAD: usize = 16;
 
 impl Foreign {
+    pub fn of_objects(objects: Vec<Option<Py<PyAny>>>) -> Foreign {
+        Foreign { objects, managed: Vec::new(), buffers: Vec::new(), arrays: Vec::new() }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
             && self.managed.is_empty()
@@ -50,10 +54,13 @@ impl Foreign {
     fn release_now(mut self) {
         let mut objects = std::mem::take(&mut self.objects).into_iter();
         while let Some(object) = objects.next() {
-            if let Some(later) = objects.as_slice().get(OBJECTS_AHEAD) {
+            if let Some(Some(later)) = objects.as_slice().get(OBJECTS_AHEAD) {
                 prefetch(later.as_ptr().cast(), 1);
             }
-            drop(object);
+            if let Some(object) = object {
+                // SAFETY: attached, and a reference of ours. PyO3 looks at the thread for each object that it drops.
+                unsafe { ffi::Py_DECREF(object.into_ptr()) };
+            }
         }
     }
 }

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use windrow::bindings::RowsAhead;
-use windrow::{Owner, SampleList, Tensor};
+use windrow::{Device, Owner, SampleList, Tensor};
 
 use crate::ground::errors::{to_py_err, OrPyErr};
+use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::import::rows::{said_dtype, set_empty_dtype};
 use crate::ownership::owner::has_moved;
-use crate::ownership::owner::{places_of, producers_of, ImportOwner, ListOwner};
-use crate::ownership::owners::Owners;
+use crate::ownership::owner::{places_of, producers_of, ImportOwner, Kept, ListOwner};
+use crate::ownership::owners::{Owners, PyOwner};
 use crate::ownership::places::{moved, Places};
 
 /// Samples and what keeps them alive.
@@ -49,12 +50,13 @@ impl Imported {
     }
 
     /// A sample of the list as a tensor, which keeps its memory alive.
-    pub fn sample(&self, index: usize) -> PyResult<Tensor> {
+    pub fn sample(&self, py: Python<'_>, index: usize) -> PyResult<Tensor> {
         let (meta, data) = (self.list.meta(index), self.list.address(index).cast_mut());
         let places = self.places.at(index)?;
-        let (owners, per_sample) =
-            (Arc::clone(self.owners.shared()), self.owners.of_sample(index).cloned());
-        let owner: Owner = Arc::new(ListOwner { owners, per_sample, places });
+        let kept = self.owners.of_sample(index);
+        let kept = kept.map_or(Kept::Nothing, |kept| Kept::One(kept.clone_ref(py)));
+        let owners = Arc::clone(self.owners.shared());
+        let owner: Owner = Arc::new(ListOwner { owners, kept, places });
         let (dtype, device, layout) = (meta.dtype, meta.device, meta.layout.clone());
         // SAFETY: the owners keep the memory of every sample of the list alive.
         #[allow(unsafe_code)]
@@ -70,7 +72,7 @@ impl Imported {
         index: usize,
         path: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let tensor = self.sample(index)?;
+        let tensor = self.sample(py, index)?;
         match has_moved(py, &tensor)? {
             false => Ok(Bound::new(py, PyTensor::from(tensor))?.into_any()),
             true => Err(to_py_err(py, &moved(index).at_path(path))),
@@ -86,23 +88,59 @@ impl Imported {
     ) -> PyResult<(Imported, Option<RowsAhead>)> {
         let mut importer = Importer::new(py, reading);
         importer.import_objects(objects, start, reading.stacker)?;
-        Ok(Imported::from_importer(importer))
+        Imported::from_importer(importer)
     }
 
-    /// The owner that an object has for itself, if the object is a sample of this list. Wrapped again on
-    /// every import, it would become a longer and longer chain.
-    pub fn known(&self, object: &Bound<'_, PyAny>) -> Option<Option<Owner>> {
+    /// Samples of which these objects are, as further ones of this list.
+    ///
+    /// # Errors
+    /// As those of the importer, which is for samples that are kept.
+    pub fn read_more<'py>(
+        &self,
+        mut importer: Importer<'py>,
+        objects: Vec<Bound<'py, PyAny>>,
+        start: usize,
+    ) -> PyResult<Imported> {
+        let mut known = room_for(objects.len())?;
+        known.extend(objects.iter().map_while(|object| self.known(object)));
+        let is_known = known.len() == objects.len();
+        importer.empty_dtype = self.list.last_dtype().unwrap_or(importer.empty_dtype);
+        importer.import_objects(objects, start, None)?;
+        let (mut imported, _) = Imported::from_importer(importer)?;
+        if is_known {
+            imported.owners = Owners::from_parts(Arc::clone(self.owners.shared()), known);
+        }
+        Ok(imported)
+    }
+
+    /// What keeps an object alone, if the object is a sample of this list and its owners are there. Wrapped again on every
+    /// import, they would become a longer and longer chain.
+    fn known(&self, object: &Bound<'_, PyAny>) -> Option<Option<Py<PyAny>>> {
         let tensor = object.cast_exact::<PyTensor>().ok()?;
         let held = tensor.get().inner().owner().downcast_ref::<ListOwner>()?;
-        Arc::ptr_eq(&held.owners, self.owners.shared()).then(|| held.per_sample.clone())
+        let is_its = Arc::ptr_eq(&held.owners, self.owners.shared());
+        is_its.then(|| match &held.kept {
+            Kept::One(kept) => Some(kept.clone_ref(object.py())),
+            _ => None,
+        })
     }
 
     /// The samples at these positions, of which negative ones count from the end.
     pub fn taken(&self, py: Python<'_>, positions: &[i64]) -> PyResult<Imported> {
         let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
-        let owners = self.owners.take(positions, self.list.len())?;
+        let owners = self.owners.take(py, positions, self.list.len())?;
         let places = self.places.take(positions, self.list.len())?;
         Ok(Imported { list, owners, places })
+    }
+
+    /// As [`Imported::taken`], for a call: on the host they keep the whole list, without a reference to each sample.
+    pub fn lent(self: &Arc<Self>, py: Python<'_>, positions: &[i64]) -> PyResult<Imported> {
+        if !self.is_on_host() {
+            return self.taken(py, positions);
+        }
+        let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
+        let places = self.places.take(positions, self.list.len())?;
+        Ok(Imported { list, owners: Owners::of_all(Arc::clone(self) as Owner), places })
     }
 
     /// # Errors
@@ -149,11 +187,21 @@ impl Imported {
         // First of all: a table can have more rows than there is memory for their places.
         self.list.reserve(added).or_py_err(py)?;
         let others = self.agree_on_dtype(py, &other.list)?;
-        self.owners.reserve(len, &other.owners, added)?;
+        let spread;
+        let owners = match len > 0 && self.is_on_host() && other.is_on_host() {
+            // Of lists that grow and shrink in turn, each sample keeps what it needs.
+            true => {
+                self.owners = self.owners.spread(py, len)?;
+                spread = other.owners.spread(py, added)?;
+                &spread
+            }
+            false => &other.owners,
+        };
+        self.owners.reserve(len, owners, added)?;
         let list = &mut self.list;
         let rest = || list.extend(&others).or_py_err(py);
         self.places.extend(len, &other.places, added, rest)?;
-        self.owners.extend(len, &other.owners, added);
+        self.owners.extend(py, len, owners, added);
         Ok(())
     }
 
@@ -170,7 +218,7 @@ impl Imported {
         let has_places = self.places.spread(len, &other.places)?;
         self.list.replace(position, &others, 0).or_py_err(py)?;
         let ask = if has_places { self.places.replace(position, &other.places) } else { None };
-        Ok((ask, self.owners.replace(len, position, &other.owners)))
+        Ok((ask, self.owners.replace(py, len, position, &other.owners)))
     }
 
     /// Keeps the first `len` samples.
@@ -187,9 +235,24 @@ impl Imported {
         Ok(Imported { list, owners, places })
     }
 
-    pub fn from_importer(importer: Importer<'_>) -> (Imported, Option<RowsAhead>) {
-        let owners = Owners::of_all(Arc::new(importer.owner));
-        let places = Places::from(importer.places);
-        (Imported { list: importer.list, owners, places }, importer.ahead)
+    fn is_on_host(&self) -> bool {
+        self.list.metas().iter().all(|meta| meta.device == Device::Cpu)
+    }
+
+    pub fn from_importer(importer: Importer<'_>) -> PyResult<(Imported, Option<RowsAhead>)> {
+        let Importer { py, list, owner, keepers, places, ahead, .. } = importer;
+        let owners = match (importer.is_per_sample, list.device()) {
+            (true, Some(Device::Cpu) | None) if !importer.is_on_device => {
+                Owners::from_parts(Arc::default(), keepers)
+            }
+            // Work on device memory is ordered by owners that are shared.
+            (true, Some(Device::Pinned)) if list.len() == 1 => {
+                let kept = PyOwner::object(py, Arc::new(owner))?;
+                Owners::from_parts(Arc::default(), vec![Some(kept)])
+            }
+            (true, _) => Owners::from_parts(Arc::new(vec![Arc::new(owner) as Owner]), keepers),
+            (false, _) => Owners::of_all(Arc::new(owner)),
+        };
+        Ok((Imported { list, owners, places: Places::from(places) }, ahead))
     }
 }

@@ -4,19 +4,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use windrow::{Device, Resident};
 
 use crate::engine::default::default_engine;
 use crate::ground::arguments::position_of;
 use crate::ground::errors::{shown, OrPyErr};
-use crate::ground::iterables::in_a_row;
-use crate::ground::reserve::room_for;
 use crate::import::importer::{Importer, Reading};
 use crate::import::integers::{integers, is_list};
 use crate::import::tensor::tensor_of;
-use crate::ownership::owners::Owners;
-use crate::ownership::places::Places;
 use crate::samples::imported::Imported;
 use crate::samples::trees::{is_tree, Trees};
 
@@ -29,7 +24,8 @@ use crate::samples::trees::{is_tree, Trees};
 /// that objects of other libraries make behind their own pointers.
 ///
 /// ``samples[i] = sample`` replaces one sample: the list refers to the new one from then on, and no memory is written. The old one
-/// is released; samples of the list that was first given are released once all of them are replaced. A slice, like `take`, is a
+/// is released at once, unless another list or view has it: Python numbers with the last of those that were given together, samples on a
+/// device once all of them are replaced. A slice, like `take`, is a
 /// separate list that shares the samples: later replacements and additions do not show in it. A pickle, and so a list that is sent to
 /// a process, has the samples by value, as has a deep copy; `copy.copy` shares them.
 ///
@@ -243,44 +239,36 @@ impl PySampleList {
     }
 
     /// Reads objects, the first of which is number `start` of this list. An empty list takes those of any kind.
-    fn read(&self, objects: &Bound<'_, PyTuple>, start: usize) -> PyResult<ListSamples> {
+    fn read(
+        &self,
+        py: Python<'_>,
+        objects: Vec<Bound<'_, PyAny>>,
+        start: usize,
+    ) -> PyResult<ListSamples> {
         let own = match self.snapshot() {
             ListSamples::Leaves(own) if own.list.is_empty() => {
-                match objects.iter_borrowed().next().map_or(Ok(false), |first| is_tree(&first))? {
-                    true => return Trees::read(in_a_row(objects)?).map(ListSamples::Trees),
+                match objects.first().map_or(Ok(false), is_tree)? {
+                    true => return Trees::read(objects).map(ListSamples::Trees),
                     false => own,
                 }
             }
             ListSamples::Leaves(own) => own,
             ListSamples::Trees(own) => {
-                return own.read_more(in_a_row(objects)?, start).map(ListSamples::Trees);
+                return own.read_more(objects, start).map(ListSamples::Trees);
             }
         };
-        let mut importer = Importer::new(objects.py(), Reading::OWNED);
-        importer.empty_dtype = own.list.last_dtype().unwrap_or(importer.empty_dtype);
-        importer.import_tuple(objects, start, None)?;
-        // What keeps samples of this list alive is there.
-        let mut per_sample = room_for(objects.len())?;
-        per_sample.extend(objects.iter_borrowed().map_while(|object| own.known(&object)));
-        let Importer { list, owner, places, .. } = importer;
-        let owners = match objects.len() {
-            count if per_sample.len() == count => {
-                Owners::from_parts(Arc::clone(own.owners.shared()), per_sample)
-            }
-            1 => Owners::of_one(Arc::new(owner), list.device()),
-            _ => Owners::of_all(Arc::new(owner)),
-        };
-        let places = Places::from(places);
-        Ok(ListSamples::Leaves(Arc::new(Imported { list, owners, places })))
+        let importer = Importer::new(py, Reading::OWNED);
+        let more = own.read_more(importer, objects, start)?;
+        Ok(ListSamples::Leaves(Arc::new(more)))
     }
 
     /// Reads objects as the next samples of this list; on an error none.
-    pub fn add(&self, objects: &Bound<'_, PyTuple>) -> PyResult<()> {
+    pub fn add(&self, py: Python<'_>, objects: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         if objects.is_empty() {
             return Ok(());
         }
-        let added = self.read(objects, self.len())?;
-        self.join(objects.py(), added)
+        let added = self.read(py, objects, self.len())?;
+        self.join(py, added)
     }
 
     /// Adds the samples of another list; on an error none.
@@ -320,7 +308,7 @@ impl PySampleList {
     /// Has the list refer to another sample at a position, which is there.
     pub fn replace(&self, position: usize, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = sample.py();
-        let other = self.read(&PyTuple::new(py, [sample])?, position)?;
+        let other = self.read(py, vec![sample.clone()], position)?;
         // Released without the lock of the list.
         let (_gone_leaf, _gone_tree);
         let mut own = self.samples();

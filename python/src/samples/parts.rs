@@ -39,7 +39,7 @@ pub(crate) fn import_in_parts(
         let made = Python::attach(|py| {
             let mut importer = Importer::new(py, reading);
             let made = importer.import_quietly(tuple.bind(py), range, &is_odd);
-            made.map(|()| Imported::from_importer(importer).0)
+            made.and_then(|()| Imported::from_importer(importer)).map(|(imported, _)| imported)
         });
         *parts[part].lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
     };

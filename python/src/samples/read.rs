@@ -7,9 +7,11 @@ use pyo3::types::{PyList, PyTuple};
 use windrow::bindings::RowsAhead;
 
 use crate::ground::iterables::{check_list, in_a_row, is_list_or_tuple, tuple_from};
+use crate::ground::reserve::room_for;
 use crate::import::importer::{Importer, Reading};
 use crate::import::routes::{is_nested, is_tensor};
 use crate::import::tensor::tensor_of;
+use crate::import::torch_words::HAS_LOCK;
 use crate::samples::arrow::{is_arrow, read, samples_in};
 use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
@@ -46,7 +48,7 @@ pub(crate) fn import_samples(
     }
     let mut importer = Importer::new(py, reading);
     importer.import_tuple(&tuple, 0, reading.stacker)?;
-    Ok(Imported::from_importer(importer))
+    Imported::from_importer(importer)
 }
 
 /// As `import_samples`, to be kept; trees are taken apart.
@@ -61,14 +63,27 @@ pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
             return Ok(ListSamples::Leaves(Arc::new(imported)));
         }
     }
-    let samples = tuple_from(samples)?;
-    match samples.iter_borrowed().next().map_or(Ok(false), |first| is_tree(&first))? {
-        true => Trees::read(in_a_row(&samples)?).map(ListSamples::Trees),
-        false => {
-            let (imported, _) = import_samples(&samples, Reading::OWNED)?;
-            Ok(ListSamples::Leaves(Arc::new(imported)))
+    let py = samples.py();
+    let (objects, tuple) = match samples.cast_exact::<PyList>() {
+        // Nothing changes it meanwhile.
+        Ok(list) if HAS_LOCK => {
+            let mut objects = room_for(list.len())?;
+            objects.extend(list.iter());
+            (objects, None)
         }
+        _ => {
+            let tuple = tuple_from(samples)?;
+            (in_a_row(&tuple)?, Some(tuple))
+        }
+    };
+    if objects.first().map_or(Ok(false), is_tree)? {
+        return Trees::read(objects).map(ListSamples::Trees);
     }
+    let (imported, _) = match tuple.filter(|_| !HAS_LOCK) {
+        Some(tuple) => import_samples(&tuple, Reading::OWNED)?,
+        None => Imported::from_objects(py, objects, 0, Reading::OWNED)?,
+    };
+    Ok(ListSamples::Leaves(Arc::new(imported)))
 }
 
 /// The rows of an Arrow object: those of a table are trees.

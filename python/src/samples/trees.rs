@@ -5,19 +5,14 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use windrow::Owner;
 
 use crate::ground::errors::{at, class_name};
 use crate::ground::iterables::{is_list_or_tuple, is_mapping, is_text};
-use crate::ground::reserve::{push_to, room_for};
+use crate::ground::reserve::room_for;
 use crate::import::importer::{Importer, Reading};
 use crate::import::routes::{has_interface, route_of, ImportRoute};
 use crate::import::rows::is_of_numbers;
-use crate::ownership::owner::ImportOwner;
-use crate::ownership::owners::Owners;
-use crate::ownership::places::Places;
 use crate::samples::columns::{are_rows, import_leaf, Content, LeafColumn};
-use crate::samples::imported::Imported;
 use crate::trees::container::{names_of, ColumnPlace, Container};
 use crate::trees::node_types::{dataclass_fields, opener_of};
 use crate::trees::rules::apart;
@@ -267,42 +262,23 @@ impl Trees {
         Ok(Trees { shape: Arc::clone(&self.shape), columns, len })
     }
 
-    /// Reads the leaves of one sample, which have what keeps them alive in common.
+    /// Reads the leaves of one sample.
     fn read_one(
         &self,
         leaves: Vec<Vec<Bound<'_, PyAny>>>,
         start: usize,
     ) -> PyResult<Vec<LeafColumn>> {
-        let (mut columns, mut owner, mut known) =
-            (room_for(leaves.len())?, ImportOwner::default(), Vec::new());
+        let mut columns = room_for(leaves.len())?;
         for (((node, _), own), leaf) in self.shape.leaves().zip(&self.columns).zip(leaves) {
             let LeafColumn::Tensors(own) = own else {
                 columns.push(LeafColumn::of_objects(leaf)?);
                 continue;
             };
             let py = leaf[0].py();
-            let mut importer = Importer::new(py, Reading { path: &node.path, ..Reading::OWNED });
-            importer.empty_dtype = own.list.last_dtype().unwrap_or(importer.empty_dtype);
-            importer.owner = std::mem::take(&mut owner);
-            let object = leaf[0].clone();
-            import_leaf(leaf, node.place(start), |leaf| importer.import_one(&leaf[0], start))?;
-            let Importer { list, places, owner: kept, .. } = importer;
-            owner = kept;
-            let again = |lone| Owners::from_parts(Arc::clone(own.owners.shared()), vec![lone]);
-            known.push(own.known(&object).map(again));
-            push_to(&mut owner.objects, object.unbind())?;
-            let imported =
-                Imported { list, owners: Owners::default(), places: Places::from(places) };
+            let importer = Importer::new(py, Reading { path: &node.path, ..Reading::OWNED });
+            let read = |leaf| own.read_more(importer, leaf, start);
+            let imported = import_leaf(leaf, node.place(start), read)?;
             columns.push(LeafColumn::Tensors(Arc::new(imported)));
-        }
-        let owner: Owner = Arc::new(owner);
-        let tensors = columns.iter_mut().filter_map(|column| match column {
-            LeafColumn::Tensors(imported) => Arc::get_mut(imported),
-            LeafColumn::Objects(_) => None,
-        });
-        for (imported, known) in tensors.zip(known) {
-            let made = || Owners::of_one(Arc::clone(&owner), imported.list.device());
-            imported.owners = known.unwrap_or_else(made);
         }
         Ok(columns)
     }

@@ -1,0 +1,104 @@
+//! What keeps each sample of a list alive by itself, so that it is released with its sample.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use windrow::Tensor;
+
+use crate::ground::batch::PyBatch;
+use crate::ground::reserve::{no_room, push_to};
+use crate::ground::tensor::PyTensor;
+use crate::import::importer::Importer;
+use crate::import::routes::{ImportRoute, Lazy};
+use crate::ownership::owner::{keeper_of, ImportOwner};
+use crate::ownership::owners::PyOwner;
+
+/// The tensor of an object of ours.
+pub(super) fn tensor_in<'t>(
+    object: &'t Bound<'_, PyAny>,
+    route: ImportRoute,
+) -> Option<&'t Tensor> {
+    match route {
+        ImportRoute::Tensor => object.cast::<PyTensor>().ok().map(|tensor| tensor.get().inner()),
+        ImportRoute::Batch => object.cast::<PyBatch>().ok().map(|batch| batch.get().inner()),
+        _ => None,
+    }
+}
+
+impl<'py> Importer<'py> {
+    /// Notes what keeps the last sample, unless the object does.
+    #[inline]
+    pub fn note_keeper(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        route: ImportRoute,
+        lazy: Lazy,
+    ) -> PyResult<()> {
+        let is_array = matches!(route, ImportRoute::Array | ImportRoute::ArrayStruct);
+        match is_array && !self.is_lent && !self.is_on_device {
+            true => Ok(()),
+            false => self.note_other(object, route, lazy),
+        }
+    }
+
+    fn note_other(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        route: ImportRoute,
+        lazy: Lazy,
+    ) -> PyResult<()> {
+        let has_storage = !matches!(lazy, Lazy::No) && !self.last_storage.is_null();
+        let storage = self.storage.as_ref().filter(|_| has_storage);
+        let storage = storage.map(|storage| storage.clone_ref(self.py));
+        let is_lent = std::mem::take(&mut self.is_lent);
+        let keeper = if self.is_on_device {
+            self.owner.objects.try_reserve(2).map_err(no_room)?;
+            self.owner.objects.extend(storage);
+            self.owner.objects.push(object.clone().unbind());
+            self.py.None()
+        } else if let Some(storage) = storage {
+            storage
+        } else if is_lent {
+            let mut own = ImportOwner::default();
+            own.objects = std::mem::take(&mut self.owner.objects);
+            own.managed = std::mem::take(&mut self.owner.managed);
+            own.buffers = std::mem::take(&mut self.owner.buffers);
+            push_to(&mut own.objects, object.clone().unbind())?;
+            PyOwner::object(self.py, Arc::new(own))?
+        } else if let Some(tensor) = tensor_in(object, route) {
+            keeper_of(object, tensor)
+        } else if matches!(route, ImportRoute::Number | ImportRoute::Row) {
+            self.py.None()
+        } else {
+            return Ok(());
+        };
+        let position = self.list.len() - 1;
+        self.keepers.try_reserve(position + 1 - self.keepers.len()).map_err(no_room)?;
+        self.keepers.resize_with(position, || None);
+        self.keepers.push(Some(keeper));
+        Ok(())
+    }
+
+    /// Keeps the samples of the list, which these objects are.
+    pub fn keep(&mut self, objects: Vec<Bound<'py, PyAny>>) -> PyResult<()> {
+        let numbers = match self.owner.numbers.is_empty() {
+            true => None,
+            false => {
+                let mut own = ImportOwner::default();
+                own.numbers = std::mem::take(&mut self.owner.numbers);
+                Some(PyOwner::object(self.py, Arc::new(own))?)
+            }
+        };
+        let mut noted = std::mem::take(&mut self.keepers).into_iter();
+        let keeper_of = |object: Bound<'py, PyAny>| match noted.next().flatten() {
+            None => Some(object.unbind()),
+            Some(keeper) if keeper.is_none(self.py) => {
+                numbers.as_ref().map(|numbers| numbers.clone_ref(self.py))
+            }
+            keeper => keeper,
+        };
+        // In the memory of the objects.
+        self.keepers = objects.into_iter().map(keeper_of).collect();
+        Ok(())
+    }
+}
