@@ -14,7 +14,9 @@ use crate::collate::parsed::{known, remember, CopyMode, Items};
 use crate::collate::transform::PyTransform;
 use crate::engine::default::default_engine;
 use crate::engine::engine::PyEngine;
-use crate::ground::arguments::{device_of, own_of, per_dim, scalar_of, unexpected, unfit, NoBool};
+use crate::ground::arguments::{
+    device_of, per_dim, scalar_of, takes_of, unexpected, unfit, NoBool,
+};
 use crate::ground::dtype::dtype_of;
 use crate::ground::errors::{in_words, is_answer, quoted, OrPyErr};
 use crate::ground::stream::stream_of;
@@ -86,7 +88,7 @@ impl<'py> Given<'py> {
                 *place = Some(item);
             }
         }
-        kwargs.finish(own_of(form))?;
+        kwargs.finish()?;
         // What of the rest belongs to the call alone is read each time.
         if is_rest_parsed {
             remember(form, &self.rest, &parsed, copy);
@@ -148,15 +150,13 @@ impl<'f, 'py> Kwargs<'f, 'py> {
     }
 
     /// Refuses options that were not asked for.
-    fn finish(self, own: &[&str]) -> PyResult<()> {
-        match self.items.first() {
-            Some((name, _)) => Err(unexpected(self.form, name, &[own, COMMON].concat())),
-            None => Ok(()),
-        }
+    fn finish(self) -> PyResult<()> {
+        let Some((name, item)) = self.items.first() else { return Ok(()) };
+        let takes = takes_of(item.py(), self.form)?;
+        let takes: Vec<&str> = takes.iter().map(String::as_str).collect();
+        Err(unexpected(item.py(), self.form, name, &takes))
     }
 }
-
-const COMMON: &[&str] = &["dtype", "device", "out", "stream", "transform", "copy", "engine"];
 
 impl<'py> Options<'py> {
     /// Reads the keyword arguments of a form.

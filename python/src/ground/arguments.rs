@@ -10,17 +10,27 @@ use windrow::{Device, PerDim, Scalar};
 use crate::ground::errors::{attribute, in_words, is_answer, quoted, shown, OrPyErr};
 use crate::ground::iterables::entries;
 
-/// The options that a form has beside the common ones.
-pub(crate) fn own_of(form: &str) -> &'static [&'static str] {
-    match form {
-        "concat" => &["dim"],
-        "pad" => {
-            &["value", "side", "dims", "size", "multiple_of", "truncate", "mask", "mask_dtype"]
+/// The keyword arguments of a call of this name, as its signature has them.
+pub(crate) fn takes_of(py: Python<'_>, call: &str) -> PyResult<Vec<String>> {
+    let signature = py.import("windrow._windrow")?.getattr(call)?.getattr("__text_signature__")?;
+    let signature = signature.extract::<String>()?;
+    let each = signature.trim_matches(['(', ')']).split(',');
+    let names = each.map(|argument| argument.split('=').next().unwrap_or_default().trim());
+    let is_keyword = |name: &&str| *name != "samples" && !name.starts_with(['*', '$', '/']);
+    Ok(names.filter(is_keyword).map(str::to_owned).collect())
+}
+
+/// The form that has this argument of its own.
+fn owner_of(py: Python<'_>, word: &str) -> PyResult<Option<&'static str>> {
+    let is_in = |call| takes_of(py, call).map(|all| all.iter().any(|name| name == word));
+    if !is_in("stack")? {
+        for form in ["concat", "pad", "ragged"] {
+            if is_in(form)? {
+                return Ok(Some(form));
+            }
         }
-        "ragged" => &["offsets_dtype", "batch_index"],
-        "collate" => &["spec", "sep", "arena"],
-        _ => &[],
     }
+    Ok(None)
 }
 
 /// Names that NumPy, torch, transformers and others use for our arguments.
@@ -47,7 +57,7 @@ pub(crate) const TRANSFORM: &[&str] = &["scale", "mean", "std", "channel_dim", "
 
 /// The refusal of a keyword argument that `call` does not take: our word for it, or the calls that take it, or all
 /// that there are.
-pub(crate) fn unexpected(call: &str, key: &str, takes: &[&str]) -> PyErr {
+pub(crate) fn unexpected(py: Python<'_>, call: &str, key: &str, takes: &[&str]) -> PyErr {
     let word = PEERS.iter().find(|(peer, _)| *peer == key).map_or(key, |(_, ours)| ours);
     let word = match (call, word) {
         ("pad", "dim") => "dims",
@@ -55,7 +65,10 @@ pub(crate) fn unexpected(call: &str, key: &str, takes: &[&str]) -> PyErr {
         ("Transform", "dims" | "order") => "permute",
         _ => word,
     };
-    let owner = ["concat", "pad", "ragged"].into_iter().find(|form| own_of(form).contains(&word));
+    let owner = match owner_of(py, word) {
+        Ok(owner) => owner,
+        Err(error) => return error,
+    };
     let cure = match (word, owner) {
         _ if takes.contains(&word) => format!("use {word}="),
         ("batch_first" | "dim", _) if !matches!(call, "concat" | "ragged") => {
@@ -82,7 +95,7 @@ pub(crate) fn none_unknown(
     takes: &[&str],
 ) -> PyResult<()> {
     match unknown.and_then(|unknown| unknown.keys().iter().next()) {
-        Some(key) => Err(unexpected(call, &key.extract::<String>()?, takes)),
+        Some(key) => Err(unexpected(key.py(), call, &key.extract::<String>()?, takes)),
         None => Ok(()),
     }
 }
