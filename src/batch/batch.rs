@@ -64,13 +64,16 @@ impl Fields {
     pub fn new(batch_shape: &BatchShape) -> Result<Fields> {
         let mut fields = Fields::of_shape(batch_shape);
         batch_shape.numbers(|role, dtype, shape, numbers| {
+            if batch_shape.is_selected {
+                // A device writes them, of the samples that it chooses.
+                return Ok(());
+            }
             let numbers = match dtype {
                 DType::I32 => Tensor::from_vec(numbers.iter().map(|&n| n as i32).collect(), shape)?,
                 _ => Tensor::from_vec(numbers.to_vec(), shape)?,
             };
             match role {
                 Role::Offsets => fields.offsets = Some(Box::new(numbers)),
-                _ if batch_shape.is_selected => {}
                 _ => fields.lengths = Some(Box::new(numbers)),
             }
             Ok(())

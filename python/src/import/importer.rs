@@ -52,6 +52,8 @@ pub(crate) struct Importer<'py> {
     pub is_per_sample: bool,
     /// The last sample was lent, and `owner` has what gives it back.
     pub is_lent: bool,
+    /// The values of the last sample are among the numbers of `owner`.
+    pub is_number: bool,
     /// A sample is not on the host: `owner` keeps it and those that follow.
     pub is_on_device: bool,
     /// Where the memory of samples that are kept is.
@@ -92,6 +94,7 @@ impl<'py> Importer<'py> {
             keepers: Vec::new(),
             is_per_sample: reading.owned,
             is_lent: false,
+            is_number: false,
             is_on_device: false,
             places: PlaceTable::default(),
             last_storage: std::ptr::null(),

@@ -51,6 +51,7 @@ impl<'py> Importer<'py> {
         let storage = self.storage.as_ref().filter(|_| has_storage);
         let storage = storage.map(|storage| storage.clone_ref(self.py));
         let is_lent = std::mem::take(&mut self.is_lent);
+        let is_number = std::mem::take(&mut self.is_number);
         let keeper = if self.is_on_device {
             self.owner.objects.try_reserve(2).map_err(no_room)?;
             self.owner.objects.extend(storage);
@@ -67,7 +68,7 @@ impl<'py> Importer<'py> {
             PyOwner::object(self.py, Arc::new(own))?
         } else if let Some(tensor) = tensor_in(object, route) {
             keeper_of(object, tensor)
-        } else if matches!(route, ImportRoute::Number | ImportRoute::Row) {
+        } else if is_number {
             self.py.None()
         } else {
             return Ok(());

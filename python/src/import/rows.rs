@@ -233,6 +233,7 @@ impl<'py> Importer<'py> {
         // Values that `owner` holds: a chunk is never grown beyond its capacity, so they do not move.
         let (device, strides, read_only) = (Device::Cpu, None, false);
         let data = data.cast_mut();
+        self.is_number = true;
         self.push(&ForeignTensor { data, dtype, device, shape, strides, read_only }, index)
     }
 
