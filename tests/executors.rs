@@ -102,6 +102,56 @@ fn mirrored_rows_of_every_length() {
 }
 
 #[test]
+fn turned_samples_of_every_size() {
+    // Around the vectors of each width of element, and around a block.
+    let extents = |to: i64| (1..=to).chain([47, 49, 64, 65, 256, 257]);
+    let widths = [DType::U8, DType::I16, DType::F32, DType::F64, DType::C128];
+    for (rows, columns) in extents(18).flat_map(|a| extents(34).map(move |b| (a, b))) {
+        if rows * columns > 5000 {
+            continue;
+        }
+        for (place, dtype) in widths.into_iter().enumerate() {
+            let samples: Vec<_> = (0..2).map(|i| Sample::new(dtype, &[rows, columns], i)).collect();
+            let name = format!("{rows} x {columns} of {dtype}");
+            runner().check(&name, &samples, &Ask::stack().permute(&[1, 0]));
+            if (rows + columns) as usize % widths.len() == place && dtype.is_arithmetic() {
+                let to = Ask::stack().cast(DType::F16).permute(&[1, 0]);
+                runner().check(&name, &samples, &to);
+                runner().check(&name, &samples, &to.normalised(rows as usize, 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn permuted_samples_of_many_dims() {
+    let reversed = |ndim: i64| (0..ndim).rev().collect::<Vec<_>>();
+    for (shape, order) in [
+        (vec![2; 16], reversed(16)),
+        (vec![8; 4], vec![1, 0, 3, 2]),
+        (vec![8; 4], vec![2, 3, 0, 1]),
+        (vec![4; 6], reversed(6)),
+        (vec![32; 3], vec![1, 0, 2]),
+        (vec![3, 5, 7, 11, 13], vec![4, 2, 0, 3, 1]),
+        (vec![6, 5, 4, 3, 2, 7, 2], vec![6, 5, 0, 1, 3, 2, 4]),
+        // Runs of bytes that are short, just short enough, and too long for it.
+        (vec![9, 5, 31, 3], vec![1, 0, 2, 3]),
+        (vec![4, 9, 64], vec![1, 0, 2]),
+        (vec![4, 9, 68], vec![1, 0, 2]),
+    ] {
+        for dtype in [DType::U8, DType::U16, DType::F32, DType::F64, DType::C64, DType::C128] {
+            let samples: Vec<_> = (0..2).map(|i| Sample::new(dtype, &shape, i)).collect();
+            let name = format!("{shape:?} of {dtype} as {order:?}");
+            runner().check(&name, &samples, &Ask::stack().permute(&order));
+            if dtype.is_arithmetic() && dtype.size() != 2 {
+                let to = Ask::stack().cast(DType::I32).permute(&order);
+                runner().check(&name, &samples, &to);
+            }
+        }
+    }
+}
+
+#[test]
 fn rows_of_every_length_with_channels() {
     for &length in LENGTHS {
         let shape = [length % 5, length, 3];

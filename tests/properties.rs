@@ -227,6 +227,63 @@ fn images() -> impl Strategy<Value = Case> {
         })
 }
 
+/// Samples of many dims in any order, of sizes up to some that are cut into tiles.
+fn permuted() -> impl Strategy<Value = Case> {
+    let shape = (3..=8usize).prop_flat_map(|ndim| {
+        let most = [40i64, 18, 9, 6, 5, 4][ndim - 3];
+        let dims = vec(prop_oneof![8 => 1..=most, 1 => Just(1i64), 1 => Just(16i64)], ndim);
+        dims.prop_map(|mut dims| {
+            while dims.iter().product::<i64>() > 12_000 {
+                let longest = (0..dims.len()).max_by_key(|&dim| dims[dim]).expect("three at least");
+                dims[longest] -= dims[longest] / 2;
+            }
+            dims
+        })
+    });
+    shape.prop_flat_map(|shape| {
+        let ndim = shape.len();
+        let order = Just((0..ndim as i64).collect::<Vec<_>>()).prop_shuffle();
+        let form = prop_oneof![
+            3 => Just(Form::Stack),
+            1 => (0..ndim as i64).prop_map(Form::Concat),
+            1 => pad(ndim).prop_map(|pad| Form::Pad(PadAsk { multiple_of: PerDim::All(1), size: PerDim::All(None), ..pad })),
+        ];
+        let lies = vec(shuffled_lie(ndim), 1..4);
+        let dtypes = (select(DType::ALL.to_vec()), select(ARITHMETIC.to_vec()), 0..6u8, 0..4u8);
+        (Just(shape), order, form, lies, dtypes, 0..ndim, any::<bool>()).prop_map(
+            |(shape, order, form, lies, (moved, computed, casts, transforms), dim, one_layout)| {
+                let mut ask = Ask { permute: Some(order), ..Ask::new(form) };
+                let mut dtype = moved;
+                let shapes = vec![shape; lies.len()];
+                if casts > 2 {
+                    dtype = if moved.is_arithmetic() { moved } else { computed };
+                    ask = arithmetic(ask.cast(computed), transforms, dim, &shapes);
+                }
+                let first = lies[0].clone();
+                let samples = shapes.into_iter().zip(lies).map(|(shape, own)| {
+                    (dtype, shape, if one_layout { Lie { seed: own.seed, ..first.clone() } } else { own })
+                });
+                Case { samples: samples.collect(), ask }
+            },
+        )
+    })
+}
+
+/// As [`lie`], with the dims in any order, and most of them without gaps.
+fn shuffled_lie(ndim: usize) -> impl Strategy<Value = Lie> {
+    let order = Just((0..ndim).collect::<Vec<_>>()).prop_shuffle();
+    let signs = vec(prop_oneof![20 => Just(1i64), 1 => Just(-1), 1 => Just(0)], ndim);
+    let gap = prop_oneof![4 => Just(0i64), 1 => 1..3i64];
+    let misalign = prop_oneof![2 => Just(0usize), 1 => 1..16usize];
+    (order, gap, signs, misalign, 0..500u64).prop_map(|(order, gap, signs, misalign, seed)| Lie {
+        order,
+        gap,
+        signs,
+        misalign,
+        seed,
+    })
+}
+
 impl Case {
     fn check(&self) {
         let samples: Vec<_> =
@@ -250,6 +307,15 @@ proptest! {
 
     #[test]
     fn executors_agree_with_the_oracle(batch in batch()) {
+        batch.check();
+    }
+}
+
+proptest! {
+    #![proptest_config(config(300))]
+
+    #[test]
+    fn permuted_samples_agree_with_the_oracle(batch in permuted()) {
         batch.check();
     }
 }

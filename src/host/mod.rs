@@ -25,6 +25,7 @@ mod simd;
 mod streaming;
 mod threads;
 mod tile;
+mod transpose;
 mod walk;
 
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -16,6 +16,12 @@ pub(crate) struct HostPolicy {
     pub min_streamed_run_bytes: u64,
     /// Rows that are no longer than this many elements, a pixel's channels for example, are not worth a call each.
     pub short_row: u64,
+    /// Rows of more elements than this are worth a call each if they lie in order.
+    pub short_run: usize,
+    /// Rows of a block of a transposition that are further apart are put together before they are written: a line that is written
+    /// by parts would leave the first cache in between. Elements of four bytes and more, on Sapphire Rapids: rows 4 KiB apart 0.72
+    /// and 0.46 ns an element, 800 bytes apart 0.44 and 0.45.
+    pub staged_spread_bytes: usize,
     /// Elements that a row is cut into, so that what is between two passes stays in the first-level cache.
     pub block_elems: usize,
     /// As many of a short row's neighbours are read at once; their outputs stay in that cache.
@@ -57,6 +63,8 @@ pub(crate) const POLICY: HostPolicy = HostPolicy {
     streaming_bytes: 32 << 20,
     min_streamed_run_bytes: 2048,
     short_row: 8,
+    short_run: 16,
+    staged_spread_bytes: 15 << 10,
     block_elems: 256,
     short_block_elems: 256,
     streamed_block_bytes: 2048,

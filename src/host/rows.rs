@@ -13,6 +13,7 @@ use super::simd::{Cast, Fma, Isa, Pairs, Real, Scratch, BLOCK};
 use crate::collate::Affine;
 use crate::tensor::DType;
 
+mod blocks;
 mod interleave;
 mod moves;
 mod planar;
@@ -21,6 +22,7 @@ mod reverse;
 #[path = "rows_tests.rs"]
 mod tests;
 
+pub(crate) use blocks::GatherFn;
 pub(crate) use interleave::{interleave_rows, InterleaveFn};
 use moves::{copy, gather};
 pub(crate) use moves::{copy_bytes, fill_of, fill_row, stream_fence};
@@ -108,6 +110,11 @@ use with_width;
 /// Moves elements of 1, 2, 4, 8 or 16 bytes.
 pub(crate) fn copy_row(width: usize) -> RowFn {
     with_width!(width, T => copy::<T>)
+}
+
+/// Gathers elements of 1, 2, 4, 8 or 16 bytes.
+pub(crate) fn gather_rows(width: usize) -> GatherFn {
+    with_width!(width, T => blocks::gather::<T>)
 }
 
 /// Converts elements; both dtypes are arithmetic, or they are the same.

@@ -37,7 +37,7 @@ const MAX_HELD_ROWS: usize = 4;
 type HeldRows = [MaybeUninit<u64>; MAX_HELD_ROWS * SHORT_ROW_BLOCK];
 
 pub(super) fn has_short_rows(dims: &[Dim]) -> bool {
-    matches!(dims, [.., next, short] if short.extent <= POLICY.short_row && next.extent > short.extent)
+    matches!(dims, [.., next, short] if short.extent <= POLICY.short_row && next.extent > POLICY.short_run as u64)
 }
 
 /// Writes short rows along the next dim. Of the elements `own` the rows are those whose first element would be counted in.

@@ -9,6 +9,7 @@ use crate::host::prefetch::prefetch;
 use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
 use crate::host::short_rows::{has_short_rows, write_short_rows};
 use crate::host::streaming::WrittenRows;
+use crate::host::transpose::{write_transposed, Transposition};
 use crate::host::walk::{goes_down, in_order, walk, SamplePlace};
 use crate::host::{is_streaming, POLICY};
 use crate::plan::{Channel, CopyRange, ElementOp, LoopNest, OutputPlan, Starts};
@@ -173,11 +174,19 @@ unsafe fn write_samples<const STREAMING: bool>(
     out: *mut u8,
     elems: Range<u64>,
 ) {
+    // Made once for samples that are alike.
+    let mut known: Option<(&LoopNest, Option<Transposition>)> = None;
     for_samples(output, elems, |sample, own| {
         let class = output.class_of(sample);
         let place = SamplePlace::of(output, class, sample, out);
+        let (_, transposed) = match known.take() {
+            Some(last) if std::ptr::eq(last.0, class) => known.insert(last),
+            _ => known.insert((class, Transposition::of_sample(output, class, affine))),
+        };
         // SAFETY: as for this function; `own` is inside the sample's own elements.
-        unsafe { write_sample::<STREAMING>(output, class, affine, &place, own) };
+        unsafe {
+            write_sample::<STREAMING>(output, class, affine, transposed.as_ref(), &place, own);
+        }
     });
 }
 
@@ -186,6 +195,7 @@ unsafe fn write_samples<const STREAMING: bool>(
 /// ```text
 /// channels of a pixel to planes:  all channels of a stretch of pixels at once
 /// short rows:                     along the next dim, see `short_rows`
+/// another order than the output's: block by block, see `transpose`
 /// otherwise, for every row that the walk gives: its padding is filled, and of its real elements
 ///     a row that goes down in memory is turned round (1), a row without gaps copied (2),
 ///     and any other moved, cast or transformed by the row function of its dtypes, around the caches if it is large
@@ -201,19 +211,31 @@ unsafe fn write_sample<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     class: &LoopNest,
     affine: Option<&Affine>,
+    transposed: Option<&Transposition>,
     place: &SamplePlace<'_>,
     own: Range<u64>,
 ) {
     // SAFETY: as for this function.
-    unsafe {
+    let write_rows = |own: Range<u64>| unsafe {
         match affine {
+            None => move_rows::<STREAMING>(output, class, place, own),
+            Some(affine) => transform_rows::<STREAMING>(output, class, affine, place, own),
+        }
+    };
+    // SAFETY: as above.
+    unsafe {
+        match transposed {
             _ if class.planar => {
                 let planar = rows::planar_row(class.dtype, output.dtype);
                 write_planar(planar, class, output, affine, place, own, STREAMING);
             }
             _ if has_short_rows(place.dims) => write_short_rows(output, class, affine, place, own),
-            None => move_rows::<STREAMING>(output, class, place, own),
-            Some(affine) => transform_rows::<STREAMING>(output, class, affine, place, own),
+            Some(whole) => {
+                let fill = |dst, stride, len| fill::<STREAMING>(output, dst, stride, len);
+                let sample = (output, class, affine);
+                write_transposed(whole, sample, place, own, fill, write_rows);
+            }
+            None => write_rows(own),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::arch::x86_64::*;
 use super::super::convert::{convert, F16};
 use super::Pairs;
 use crate::host::policy::POLICY;
+use crate::host::prefetch::prefetch;
 
 /// float32 to float16.
 ///
@@ -201,5 +202,72 @@ pub(in crate::host) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
         }
         let done = head + body;
         std::ptr::copy_nonoverlapping(src.add(done), dst.add(done), len - done);
+    }
+}
+
+/// Whether rows of elements of `width` bytes are neighbours in the source, and they and their places enough for [`write_squares`].
+pub(in crate::host) fn are_squares(width: usize, places: &[isize], from: &[isize]) -> bool {
+    let mut rows = from.iter().enumerate();
+    width < 16
+        && from.len() * width >= 16
+        && places.len() * width >= 32
+        && rows.all(|(row, &from)| from == (row * width) as isize)
+}
+
+/// How many places ahead their lines are asked for: each is on another page, where the hardware does not guess.
+const PLACES_AHEAD: usize = 16;
+
+/// Writes rows that are neighbours in the source, of elements of `W` bytes: `N` rows of two squares of `N` elements at a time, each
+/// square within a half of the vectors. The last of each may overlap those before.
+///
+/// # Safety
+/// - The processor has AVX2; `W * N` is 16.
+/// - There are elements at all places of as many rows as there are in `to`, and room for as many without gaps from `dst + to[i]`
+///   on, elsewhere: at least `N` rows and `2 * N` places.
+#[target_feature(enable = "avx2")]
+pub(in crate::host) unsafe fn write_squares<const W: usize, const N: usize>(
+    src: *const u8,
+    places: &[isize],
+    dst: *mut u8,
+    to: &[isize],
+) {
+    for at in (0..places.len()).step_by(2 * N) {
+        let at = at.min(places.len() - 2 * N);
+        let (first, second) = (&places[at..at + N], &places[at + N..at + 2 * N]);
+        for &place in places.iter().skip(at + PLACES_AHEAD.max(2 * N)).take(2 * N) {
+            prefetch(src.wrapping_offset(place), 1);
+        }
+        for row in (0..to.len()).step_by(N) {
+            let row = row.min(to.len() - N);
+            // SAFETY: the caller's promise: 16 bytes are `N` elements, of neighbours from `row` on.
+            unsafe {
+                let from = src.add(row * W);
+                let load = |place: isize| _mm_loadu_si128(from.offset(place).cast());
+                let mut lines: [__m256i; N] = std::array::from_fn(|line| {
+                    _mm256_set_m128i(load(second[line]), load(first[line]))
+                });
+                // Each step brings elements that are half a square apart side by side.
+                let mut apart = N / 2;
+                while apart > 0 {
+                    lines = std::array::from_fn(|line| {
+                        let (one, other) = (lines[line / 2], lines[line / 2 + N / 2]);
+                        match (line % 2, W) {
+                            (0, 1) => _mm256_unpacklo_epi8(one, other),
+                            (_, 1) => _mm256_unpackhi_epi8(one, other),
+                            (0, 2) => _mm256_unpacklo_epi16(one, other),
+                            (_, 2) => _mm256_unpackhi_epi16(one, other),
+                            (0, 4) => _mm256_unpacklo_epi32(one, other),
+                            (_, 4) => _mm256_unpackhi_epi32(one, other),
+                            (0, _) => _mm256_unpacklo_epi64(one, other),
+                            _ => _mm256_unpackhi_epi64(one, other),
+                        }
+                    });
+                    apart /= 2;
+                }
+                for (line, &to) in lines.into_iter().zip(&to[row..row + N]) {
+                    _mm256_storeu_si256(dst.offset(to).add(at * W).cast(), line);
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,517 @@
+//! Samples whose elements lie in another order than those of the output, as those of a permuted array do.
+//!
+//! A row of the output would be read from as many lines of memory as it has elements, and the next row from the same lines again.
+//! So two groups of loops are taken together, and the others lead from one block of both to the next:
+//!
+//! ```text
+//! places:  the innermost loops of the output, until their elements, which have no gaps there, are enough for a row
+//! rows:    of the other loops those with the shortest steps in the source, until a row's neighbours fill a line of it
+//! ```
+//!
+//! The offsets of each group are in a table, so that it does not matter how many loops it is made of, and a loop that is longer
+//! than a group is cut. Elements that have no gaps on both sides, and are only moved, count as one that is wider.
+#![allow(unsafe_code)] // Raw rows.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::collate::Affine;
+use crate::host::policy::POLICY;
+use crate::host::rows::{self, AffineFn, GatherFn, RowFn};
+use crate::host::simd::Scratch;
+use crate::host::walk::{walk, SamplePlace};
+use crate::plan::{Channel, Dim, LoopNest, OutputPlan};
+
+/// Elements of a row of a block at most.
+const MAX_PLACES: usize = 256;
+
+/// Elements of a block whose set-up does not show.
+const MIN_BLOCK: usize = 64;
+
+/// Bytes of a vector.
+const VECTOR_BYTES: usize = 32;
+
+/// Bytes of a line, which the rows of a block fill.
+const LINE_BYTES: usize = 64;
+
+/// Rows of a block at most. Each is a line of the output, and so many of these stay in the first cache.
+const MAX_ROWS: usize = 32;
+
+/// Bytes of a block: a line of each of its places, or half a line of elements of one byte.
+const BLOCK_BYTES: usize = MAX_PLACES * LINE_BYTES;
+
+/// One loop of a box. Strides are in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Loop {
+    extent: usize,
+    src: isize,
+    dst: isize,
+    is_channel: bool,
+}
+
+type Loops = SmallVec<[Loop; 8]>;
+
+/// Loops whose offsets are in a table. The outermost is cut into steps, the last of which may be shorter: its offsets are the first
+/// of the table.
+struct Group {
+    src: Vec<isize>,
+    dst: Vec<isize>,
+    /// Offsets for one step of the loop that is cut.
+    unit: usize,
+    cut: Loop,
+    step: usize,
+}
+
+impl Group {
+    /// Takes the last loops that `fits` accepts beside as many offsets as there are: at most `most` offsets.
+    fn take(loops: &mut Loops, most: usize, fits: impl Fn(&Loop, usize) -> bool) -> Group {
+        let mut cut = Loop { extent: 1, src: 0, dst: 0, is_channel: false };
+        let (mut src, mut dst) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        src.push(0);
+        dst.push(0);
+        let (mut unit, mut step) = (1, 1);
+        while let Some(last) = loops.last().copied().filter(|last| fits(last, unit)) {
+            let taken = last.extent.min(most / unit);
+            if taken < 2 {
+                break;
+            }
+            repeat(&mut src, last.src, taken);
+            repeat(&mut dst, last.dst, taken);
+            loops.pop();
+            if taken < last.extent {
+                (cut, step) = (last, taken);
+                break;
+            }
+            unit *= taken;
+        }
+        Group { src, dst, unit, cut, step }
+    }
+
+    /// The parts of the loop that is cut: bytes before it on both sides, and its offsets.
+    fn parts(&self) -> impl Iterator<Item = (isize, isize, usize)> + '_ {
+        let cut = self.cut;
+        (0..cut.extent).step_by(self.step).map(move |at| {
+            let len = self.step.min(cut.extent - at) * self.unit;
+            (at as isize * cut.src, at as isize * cut.dst, len)
+        })
+    }
+}
+
+/// How a box of a sample's elements is written, block by block.
+pub(super) struct Transposition {
+    gather: GatherFn,
+    /// Bytes of an element that is gathered.
+    width: usize,
+    /// Around the groups, in the order of the source; that of the channels is the first.
+    outer: Loops,
+    rows: Group,
+    places: Group,
+    /// From the first element of the sample to that of the box.
+    src: isize,
+    dst: isize,
+    channel: usize,
+    has_channels: bool,
+    is_staged: bool,
+}
+
+/// What is done with elements on their way.
+enum Convert<'a> {
+    Move,
+    Cast(RowFn),
+    Affine(&'a Affine, AffineFn),
+}
+
+impl Transposition {
+    /// Of all elements of a sample that are real; `None` where its rows are as fast one by one.
+    pub fn of_sample(
+        output: &OutputPlan<'_>,
+        class: &LoopNest,
+        affine: Option<&Affine>,
+    ) -> Option<Self> {
+        let dims = &output.dims[class.dims.clone()];
+        let all: SmallVec<[_; 8]> = dims.iter().map(|dim| 0..dim.extent).collect();
+        Transposition::of_box(output, class, affine, &all)
+    }
+
+    /// Of a box of them, by their coordinates, of which those of padding are left out.
+    fn of_box(
+        output: &OutputPlan<'_>,
+        class: &LoopNest,
+        affine: Option<&Affine>,
+        ranges: &[Range<u64>],
+    ) -> Option<Self> {
+        let is_moved = affine.is_none() && class.dtype == output.dtype;
+        let (mut width, mut size) = (class.dtype.size(), output.dtype.size());
+        let (channel_at, mut channel) = match class.channel {
+            _ if affine.is_none_or(|affine| affine.channels() == 1) => (None, 0),
+            Channel::None => (None, 0),
+            Channel::Loop { dim, first, .. } => (Some(dim), first),
+            Channel::Inner { .. } => return None,
+        };
+        let (mut src, mut dst) = (0isize, 0isize);
+        let mut loops = Loops::new();
+        for (at, (dim, range)) in output.dims[class.dims.clone()].iter().zip(ranges).enumerate() {
+            let real = range.start.max(dim.lo)..range.end.min(dim.hi);
+            if real.is_empty() {
+                return None;
+            }
+            let (extent, first) =
+                ((real.end - real.start) as usize, (real.start - dim.lo) as isize);
+            let one = Loop {
+                extent,
+                src: dim.src_stride as isize,
+                dst: dim.dst_stride as isize,
+                is_channel: channel_at == Some(at),
+            };
+            src = src.wrapping_add(first.wrapping_mul(one.src));
+            dst = dst.wrapping_add((real.start as isize).wrapping_mul(one.dst));
+            if one.is_channel {
+                channel += first as usize;
+            }
+            if extent > 1 || one.is_channel {
+                loops.push(one);
+            }
+        }
+        loops.sort_by_key(|one| Reverse(one.dst.unsigned_abs()));
+        loops.dedup_by(|inner, outer| merge(outer, inner));
+        let inner =
+            loops.last_mut().filter(|inner| inner.dst == size as isize && !inner.is_channel)?;
+        let is_run = inner.src == inner.dst && is_moved;
+        // What is read of a line at one place.
+        let run_bytes = if is_run { inner.extent * size } else { width };
+        if is_run {
+            let wide = 1 << run_bytes.trailing_zeros().min(4);
+            if run_bytes / wide > POLICY.short_row as usize {
+                return None;
+            }
+            (width, size) = (wide, wide);
+            *inner =
+                Loop { extent: run_bytes / wide, src: wide as isize, dst: wide as isize, ..*inner };
+            if inner.extent == 1 {
+                loops.pop();
+            }
+        } else if inner.extent > POLICY.short_run && inner.src.unsigned_abs() <= width {
+            // In order, in the opposite order, or the same element again.
+            return None;
+        }
+        if loops.is_empty() || loops.len() == 1 && !is_run {
+            return None;
+        }
+        let most = (LINE_BYTES / run_bytes).clamp(1, MAX_ROWS);
+        // The loop with the shortest steps is left to the rows, where the block is large enough without others.
+        let nearest = loops.iter().map(|one| one.src.unsigned_abs()).min().unwrap_or(0);
+        let places = Group::take(&mut loops, MAX_PLACES, |one, count| {
+            let is_left = one.src.unsigned_abs() == nearest
+                && count * size >= VECTOR_BYTES
+                && count * one.extent.min(most) >= MIN_BLOCK;
+            one.dst == (count * size) as isize && !one.is_channel && !is_left
+        });
+        loops.sort_by_key(|one| (!one.is_channel, Reverse(one.src.unsigned_abs())));
+        let rows = Group::take(&mut loops, most, |one, count| {
+            let goes_on = count == 1 || one.src == (count * width) as isize;
+            !one.is_channel && (goes_on || count * width < VECTOR_BYTES / 2)
+        });
+        let gather = rows::gather_rows(width);
+        let has_channels = channel_at.is_some();
+        let spread = rows.dst.iter().map(|dst| dst.unsigned_abs()).max().unwrap_or(0);
+        let is_staged = !is_moved || width >= 4 && spread >= POLICY.staged_spread_bytes;
+        Some(Transposition {
+            gather,
+            width,
+            outer: loops,
+            rows,
+            places,
+            src,
+            dst,
+            channel,
+            has_channels,
+            is_staged,
+        })
+    }
+
+    /// Writes the box.
+    ///
+    /// # Safety
+    /// The sample is alive, and `place` is its own: every element that the box reaches may be read, and its place written to by
+    /// nothing else. The dtypes are those of the transposition.
+    pub unsafe fn write(
+        &self,
+        output: &OutputPlan<'_>,
+        class: &LoopNest,
+        affine: Option<&Affine>,
+        place: &SamplePlace<'_>,
+    ) {
+        let convert = match affine {
+            Some(affine) => Convert::Affine(affine, rows::affine_row(class.dtype, output.dtype)),
+            None if class.dtype == output.dtype => Convert::Move,
+            None => Convert::Cast(rows::cast_row(class.dtype, output.dtype)),
+        };
+        let (mut src, mut dst) =
+            (place.src.wrapping_offset(self.src), place.dst.wrapping_offset(self.dst));
+        let mut coords: SmallVec<[usize; 8]> = smallvec::smallvec![0; self.outer.len()];
+        loop {
+            let channel = match self.has_channels {
+                true => self.channel + coords[0],
+                false => 0,
+            };
+            for (row_src, row_dst, num_rows) in self.rows.parts() {
+                for (place_src, place_dst, num_places) in self.places.parts() {
+                    let from = src.wrapping_offset(row_src.wrapping_add(place_src));
+                    let to = dst.wrapping_offset(row_dst.wrapping_add(place_dst));
+                    // SAFETY: rows and places of the box.
+                    unsafe {
+                        self.write_block(
+                            &convert,
+                            output.dtype.size(),
+                            channel,
+                            from,
+                            to,
+                            num_rows,
+                            num_places,
+                        )
+                    };
+                }
+            }
+            let mut is_over = true;
+            for (coord, one) in coords.iter_mut().zip(&self.outer).rev() {
+                (src, dst) = (src.wrapping_offset(one.src), dst.wrapping_offset(one.dst));
+                *coord += 1;
+                if *coord < one.extent {
+                    is_over = false;
+                    break;
+                }
+                let back = one.extent as isize;
+                src = src.wrapping_offset(one.src.wrapping_mul(back).wrapping_neg());
+                dst = dst.wrapping_offset(one.dst.wrapping_mul(back).wrapping_neg());
+                *coord = 0;
+            }
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Writes the first places of the first rows of a block: straight to the output, or, to convert them, by way of the stack.
+    ///
+    /// # Safety
+    /// They may be read from `src` on, and written from `dst` on.
+    #[allow(clippy::too_many_arguments, reason = "the inner of four loops")]
+    #[inline]
+    unsafe fn write_block(
+        &self,
+        convert: &Convert<'_>,
+        size: usize,
+        channel: usize,
+        src: *const u8,
+        dst: *mut u8,
+        num_rows: usize,
+        num_places: usize,
+    ) {
+        let (places, from, to) = (
+            &self.places.src[..num_places],
+            &self.rows.src[..num_rows],
+            &self.rows.dst[..num_rows],
+        );
+        if let (Convert::Move, false) = (convert, self.is_staged) {
+            // SAFETY: the caller's promise.
+            return unsafe { (self.gather)(src, places, from, dst, to) };
+        }
+        let mut room = Scratch::<BLOCK_BYTES>::new();
+        let row_bytes = num_places * self.width;
+        let held: [isize; MAX_ROWS] = std::array::from_fn(|row| (row * row_bytes) as isize);
+        let stride = self.width as isize;
+        // SAFETY: a block has room for all rows of all places; the rest is the caller's promise.
+        unsafe {
+            (self.gather)(src, places, from, room.at(), &held[..num_rows]);
+            for (row, &to) in to.iter().enumerate() {
+                let (src, dst) = (room.at().add(row * row_bytes), dst.wrapping_offset(to));
+                match *convert {
+                    Convert::Cast(cast) => cast(src, stride, dst, size as isize, num_places),
+                    Convert::Affine(affine, row) => {
+                        row(src, stride, dst, size as isize, num_places, affine, channel, false);
+                    }
+                    Convert::Move => rows::copy_bytes(src, dst, row_bytes, false),
+                }
+            }
+        }
+    }
+}
+
+/// Writes the elements `own` of a sample, padding included: a part of a sample box by box.
+///
+/// # Safety
+/// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
+/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
+/// - `whole` is of such samples.
+pub(super) unsafe fn write_transposed(
+    whole: &Transposition,
+    (output, class, affine): (&OutputPlan<'_>, &LoopNest, Option<&Affine>),
+    place: &SamplePlace<'_>,
+    own: Range<u64>,
+    mut fill: impl FnMut(*mut u8, isize, usize),
+    mut write_rows: impl FnMut(Range<u64>),
+) {
+    let is_padded = place.dims.iter().any(|dim| dim.lo > 0 || dim.hi < dim.extent);
+    let mut write_box = |one: &Transposition, elems: Range<u64>| {
+        if is_padded {
+            walk(place, elems, &mut fill, |_, _, _, _, _, _| {});
+        }
+        // SAFETY: real elements of those that the caller promised.
+        unsafe { one.write(output, class, affine, place) };
+    };
+    if own == (0..place.dims.iter().map(|dim| dim.extent).product()) {
+        return write_box(whole, own);
+    }
+    for_boxes(place.dims, own, 0, &mut SmallVec::new(), &mut |ranges, elems| {
+        match Transposition::of_box(output, class, affine, ranges) {
+            Some(one) => write_box(&one, elems),
+            None => write_rows(elems),
+        }
+    });
+}
+
+/// Calls `f` with the boxes that a range of elements is made of, each the elements from one to another: the coordinates in the loops
+/// from `at` on; those before are in `ranges`.
+fn for_boxes(
+    dims: &[Dim],
+    elems: Range<u64>,
+    first: u64,
+    ranges: &mut SmallVec<[Range<u64>; 8]>,
+    f: &mut impl FnMut(&[Range<u64>], Range<u64>),
+) {
+    let at = ranges.len();
+    let Some(rest) = dims.get(at + 1..).filter(|_| !elems.is_empty()) else { return };
+    let unit: u64 = rest.iter().map(|dim| dim.extent).product();
+    let mut part = |coords: Range<u64>, within: Range<u64>, is_whole: bool| {
+        let begin = first + coords.start * unit;
+        ranges.push(coords.clone());
+        if is_whole {
+            ranges.extend(rest.iter().map(|dim| 0..dim.extent));
+            f(ranges, begin..first + coords.end * unit);
+            ranges.truncate(at + 1);
+        } else {
+            for_boxes(dims, within, begin, ranges, f);
+        }
+        ranges.truncate(at);
+    };
+    let (mut begin, end) = (elems.start / unit, elems.end / unit);
+    let (head, tail) = (elems.start % unit, elems.end % unit);
+    if begin == end {
+        return part(begin..begin + 1, head..tail, false);
+    }
+    if head > 0 {
+        part(begin..begin + 1, head..unit, false);
+        begin += 1;
+    }
+    if begin < end {
+        part(begin..end, 0..0, true);
+    }
+    if tail > 0 {
+        part(end..end + 1, 0..tail, false);
+    }
+}
+
+/// Appends the same offsets `stride` further on each time, until they are there so many times.
+fn repeat(offsets: &mut Vec<isize>, stride: isize, times: usize) {
+    let (mut done, end) = (offsets.len(), offsets.len() * times);
+    offsets.resize(end, 0);
+    let mut further = stride;
+    while done < end {
+        // As many as there are already, so that few steps are needed.
+        let (before, after) = offsets.split_at_mut(done);
+        for (after, before) in after.iter_mut().zip(&*before) {
+            *after = before.wrapping_add(further);
+        }
+        (done, further) = (2 * done, further.wrapping_mul(2));
+    }
+}
+
+/// Makes one loop of two, if the outer one goes on where the inner one ends on both sides.
+fn merge(outer: &mut Loop, inner: &mut Loop) -> bool {
+    let reach = |stride: isize| stride.checked_mul(inner.extent as isize);
+    let goes_on = !inner.is_channel
+        && !outer.is_channel
+        && reach(inner.src) == Some(outer.src)
+        && reach(inner.dst) == Some(outer.dst);
+    if goes_on {
+        *outer = Loop { extent: outer.extent * inner.extent, ..*inner };
+    }
+    goes_on
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boxes_are_the_elements_of_a_range() {
+        for extents in [&[7u64][..], &[3, 4], &[2, 3, 4], &[2, 1, 3, 2, 2], &[1, 5, 1]] {
+            let dims: Vec<Dim> =
+                extents.iter().map(|&extent| Dim::whole(extent as i64, 0, 0)).collect();
+            let numel = extents.iter().product::<u64>();
+            for (begin, end) in (0..=numel).flat_map(|a| (a..=numel).map(move |b| (a, b))) {
+                let mut seen = Vec::new();
+                for_boxes(&dims, begin..end, 0, &mut SmallVec::new(), &mut |ranges, elems| {
+                    assert_eq!(ranges.len(), extents.len());
+                    assert_eq!(elems.start, begin + seen.len() as u64, "in order");
+                    let mut inside = vec![0];
+                    for (range, extent) in ranges.iter().zip(extents) {
+                        inside = inside
+                            .iter()
+                            .flat_map(|at| range.clone().map(move |coord| at * extent + coord))
+                            .collect();
+                    }
+                    assert!(
+                        inside.iter().copied().eq(elems.clone()),
+                        "{ranges:?} is {elems:?} of {extents:?}"
+                    );
+                    seen.extend(elems);
+                });
+                assert!(seen.into_iter().eq(begin..end), "{begin}..{end} of {extents:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn tables_of_several_loops() {
+        let one = |extent, src, dst| Loop { extent, src, dst, is_channel: false };
+        let loops: Loops = SmallVec::from_slice(&[one(5, 1000, 60), one(4, 3, 15), one(3, -40, 5)]);
+        for (most, unit, step, left) in [
+            (1, 1, 1, 3),
+            (2, 1, 2, 2),
+            (3, 3, 1, 2),
+            (7, 3, 2, 1),
+            (12, 12, 1, 1),
+            (59, 12, 4, 0),
+            (64, 60, 1, 0),
+        ] {
+            let mut rest = loops.clone();
+            let group = Group::take(&mut rest, most, |_, _| true);
+            assert_eq!((group.unit, group.step, rest.len()), (unit, step, left), "at most {most}");
+            let mut seen = Vec::new();
+            for (src, dst, len) in group.parts() {
+                assert!(len <= most && len <= group.src.len());
+                seen.extend((0..len).map(|at| (src + group.src[at], dst + group.dst[at])));
+            }
+            let taken = &loops[rest.len()..];
+            let mut expected = vec![(0, 0)];
+            for one in taken {
+                expected = expected
+                    .iter()
+                    .flat_map(|&(src, dst)| {
+                        (0..one.extent as isize)
+                            .map(move |at| (src + at * one.src, dst + at * one.dst))
+                    })
+                    .collect();
+            }
+            assert_eq!(seen, expected, "at most {most}");
+        }
+        let mut rest = loops.clone();
+        let group = Group::take(&mut rest, 64, |one, count| {
+            one.dst == 5 * count as isize && one.extent < 4
+        });
+        assert_eq!((group.unit, rest.len()), (3, 2));
+    }
+}
