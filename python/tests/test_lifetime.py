@@ -307,6 +307,58 @@ def test_copy_none_may_give_a_view(form):
     assert_tensor(FORMS[form](samples[::-1], copy=None), memory(FORMS[form](samples[::-1])))
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda table: table,
+        lambda table: table[:, 1],
+        lambda table: table[::2],
+        lambda table: table[:, 1:3],
+        lambda table: table[1:2, ::2],
+        lambda table: table.T,
+        lambda table: table.reshape(300, 2, 2).transpose(0, 2, 1),
+    ],
+)
+def test_rows_of_an_array_are_a_view_of_it(part):
+    base = paint((300, 4), "float32").copy()
+    rows = part(base)
+    for mode in (None, False):
+        batch = wr.stack(rows, copy=mode)
+        assert pointer(batch.data) == pointer(rows)
+        assert_tensor(batch, rows, compact=False)
+        assert batch.numpy().strides == rows.strides
+        assert wr.explain(rows, "stack", copy=mode).path == "view"
+    assert_tensor(batch[0], rows[0], compact=False)
+    turned = wr.stack(rows, copy=False, transform=wr.Transform(permute=list(range(rows.ndim - 1))[::-1]))
+    assert_tensor(turned, rows.transpose(0, *range(rows.ndim - 1, 0, -1)), compact=False)
+    rows[...] = 1
+    assert (batch.numpy() == 1).all()
+    assert_tensor(wr.stack(rows), rows)
+
+
+def test_a_view_of_a_column_keeps_its_source_alive():
+    base = paint((300, 4), "float32").copy()
+    base.flags.writeable = False
+    batch, want, ref = wr.stack(base[:, 1], copy=False), base[:, 1].copy(), weakref.ref(base)
+    del base
+    settle()
+    assert ref() is not None
+    assert not batch.numpy().flags.writeable
+    assert_tensor(batch, want, compact=False)
+    del batch
+    settle()
+    assert ref() is None
+
+
+def test_rows_that_repeat_or_go_down_are_no_view():
+    base = paint((300, 4), "float32")
+    for rows in (base[::-1], base[:, ::-1], np.broadcast_to(base[0], (300, 4)), np.broadcast_to(base[0, 0], 300)):
+        refusal(lambda rows=rows: wr.stack(rows, copy=False), ValueError)
+        assert_tensor(wr.stack(rows, copy=None), rows)
+    refusal(lambda: wr.stack(base[:, 1], copy=False, dtype="float64"), ValueError)
+    refusal(lambda: wr.stack(base[:, 1], copy=False, out=np.empty(300, "f4")), ValueError)
+
+
 def test_copy_false_of_a_single_sample():
     base = paint((3, 4))
     assert pointer(wr.stack([base], copy=False).data) == pointer(base)

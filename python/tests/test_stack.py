@@ -5,7 +5,7 @@ import pytest
 
 import oracle
 import windrow as wr
-from helpers import assert_tensor, memory, paint, paint_values, pointer, poisoned, refusal, samples_of
+from helpers import assert_same, assert_tensor, memory, paint, paint_values, pointer, poisoned, refusal, samples_of
 
 SHAPES = [(), (1,), (5,), (0,), (3, 4), (2, 0, 3), (1, 1), (2, 3, 4), (3, 1, 5, 2), (1,) * 8, (2,) * 12]
 
@@ -237,3 +237,57 @@ def test_engine_with_a_small_or_no_pool():
         for i in range(4):
             arrays = [paint(50_000, seed=i + k) for k in range(3)]
             assert_tensor(wr.stack(arrays, engine=engine), np.stack(arrays))
+
+
+# Rows of one array, which are read as one sample from 256 on
+
+
+TABLES = {
+    "column of numbers": lambda n: paint_values(n),
+    "column of a table": lambda n: paint_values((n, 4))[:, 1],
+    "every third, backwards": lambda n: paint_values(3 * n)[::-3],
+    "the same number": lambda n: np.broadcast_to(paint_values(3)[2], n),
+    "rows": lambda n: paint_values((n, 3)),
+    "rows with gaps": lambda n: paint_values((n, 8))[:, 2:5],
+    "long rows with gaps": lambda n: paint_values((n, 70))[:, 1:],
+    "rows backwards": lambda n: paint_values((n, 3))[:, ::-1],
+    "a turned table": lambda n: paint_values((5, n)).T,
+    "rows of pixels": lambda n: paint_values((n, 4, 3)),
+    "turned pixels": lambda n: paint_values((n, 4, 3)).transpose(0, 2, 1),
+}
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 40_000])
+@pytest.mark.parametrize("table", list(TABLES))
+def test_rows_of_one_array(table, count):
+    table = TABLES[table](count)
+    rows = list(table)
+    for dtype in (None, "float16", "int64"):
+        want = oracle.stack(rows, "float32", dtype).data
+        options = {} if dtype is None else {"dtype": dtype}
+        assert_tensor(wr.stack(table, **options), want, dtype)
+        room = np.full((count, 2, *table.shape[1:]), 77, dtype or "float32")
+        wr.stack(table, out=room[:, 1], **options)
+        assert_same(room[:, 1], want, dtype)
+        assert (room[:, 0] == 77).all()
+    if count > 300:
+        return
+    transforms = [oracle.T(scale=0.5, mean=0.25)]
+    if table.ndim > 1:
+        channels = table.shape[-1]
+        transforms.append(oracle.T(mean=np.arange(channels) / 8, std=np.full(channels, 0.5), channel_dim=-1))
+    if table.ndim > 2:
+        transforms.append(oracle.T(mean=np.arange(table.shape[1]) / 8, std=np.full(table.shape[1], 0.5), channel_dim=0, permute=(1, 0)))
+    for transform in transforms:
+        want = oracle.stack(rows, "float32", "float64", transform).data
+        assert_tensor(wr.stack(table, dtype="float64", transform=wr.Transform(**transform.arguments())), want)
+
+
+def test_an_account_of_rows_of_one_array():
+    engine = wr.Engine(threads=1)
+    for table, path in ((np.zeros(300), "memcpy"), (np.zeros((300, 4))[:, 1], "strided"), (np.zeros((300, 4)), "memcpy")):
+        explain, before = wr.explain(table, "stack"), engine.stats()
+        wr.stack(table, engine=engine)
+        after = engine.stats()
+        assert (explain.path, explain.samples, explain.bytes_read) == (path, 300, table.nbytes)
+        assert (after["samples"] - before["samples"], after["bytes_in"] - before["bytes_in"]) == (300, table.nbytes)

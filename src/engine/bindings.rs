@@ -128,6 +128,9 @@ impl Engine {
         begin: Option<Instant>,
         most_bytes: u64,
     ) -> Option<Vec<Filled>> {
+        if leaves.iter().any(|leaf| is_column(leaf.samples, leaf.collate)) {
+            return None;
+        }
         self.small_leaves(leaves, begin, most_bytes)
     }
 
@@ -139,6 +142,9 @@ impl Engine {
         begin: Option<Instant>,
         most_bytes: u64,
     ) -> Option<Batch> {
+        if is_column(list, collate) {
+            return None;
+        }
         let rows = SampleRows::of_list(list, host::POLICY.small_bytes)?;
         self.small_rows(rows, collate, None, begin, most_bytes)?.into_batch()
     }
@@ -209,6 +215,13 @@ impl Engine {
             && meta.layout.is_compact()
             && !self.shared.reference
     }
+}
+
+/// Whether samples are so many rows of a table that a plan, which stacks them as one sample, takes less than their addresses.
+fn is_column(samples: &SampleList<'_>, collate: &Collate) -> bool {
+    collate.form == Form::Stack
+        && samples.as_table().is_some()
+        && samples.len() >= host::POLICY.table_rows
 }
 
 #[doc(hidden)]

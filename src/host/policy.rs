@@ -4,6 +4,8 @@ pub(crate) struct HostPolicy {
     /// Below this many bytes read and written, starting other threads costs more than it saves, and a batch is made
     /// without a plan.
     pub small_bytes: u64,
+    /// So many rows of a table are stacked by a plan, as one sample, however small they are.
+    pub table_rows: usize,
     /// Tiles are at least this large, so that a tile's set-up does not show. Rows that read and write less are never cut
     /// into tiles, so that a list of them needs no plan below `streaming_bytes`.
     pub min_tile_bytes: u64,
@@ -58,6 +60,7 @@ pub(crate) struct HostPolicy {
 
 pub(crate) const POLICY: HostPolicy = HostPolicy {
     small_bytes: 1 << 20,
+    table_rows: 256,
     min_tile_bytes: 64 << 10,
     max_tile_bytes: 1 << 20,
     streaming_bytes: 32 << 20,

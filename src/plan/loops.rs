@@ -23,7 +23,8 @@ impl Dim {
         Dim { extent, lo: 0, hi: extent, src_stride, dst_stride }
     }
 
-    fn is_whole(&self) -> bool {
+    /// Whether there is no padding.
+    pub fn is_whole(&self) -> bool {
         self.lo == 0 && self.hi == self.extent
     }
 }
@@ -56,18 +57,19 @@ pub(crate) struct LoopNest {
 }
 
 impl LoopNest {
-    /// The loops of such samples in the data of a batch. `strides` are those of the output for the sample's
-    /// dims, in the result's order.
+    /// The loops of such samples in the data of a batch, or, within a loop over all of them, those of a table of such rows.
+    /// `strides` are those of the output for the sample's dims, in the result's order.
     pub fn of_data(
         meta: &TensorMeta,
         batch_shape: &BatchShape,
+        rows: Option<Dim>,
         strides: &[i64],
         table: &mut Vec<Dim>,
     ) -> LoopNest {
         let mut src_offset = 0i64;
         let mut channel = Channel::None;
         let (src_size, dst_size) = (meta.dtype.size() as i64, batch_shape.dtype.size() as i64);
-        let mut dims: SmallVec<[Dim; 4]> = SmallVec::new();
+        let mut dims: SmallVec<[Dim; 4]> = rows.into_iter().collect();
         if meta.layout.ndim() != batch_shape.permute.len() {
             // Metadata that none of the samples taken has.
             return LoopNest::new(meta.dtype, [Dim::whole(0, 0, 0)], Channel::None, 0, table);
@@ -80,7 +82,8 @@ impl LoopNest {
             // Where nothing is read, strides may be anything: of an empty sample, of an extent of 1.
             src_offset = cut.wrapping_mul(src_stride).wrapping_add(src_offset);
             if batch_shape.channel_dim == Some(d) {
-                channel = Channel::Loop { dim: position, first: cut as usize, count: real as u64 };
+                channel =
+                    Channel::Loop { dim: dims.len(), first: cut as usize, count: real as u64 };
             }
             dims.push(dim);
         }

@@ -9,7 +9,7 @@ use crate::plan::loops::{Channel, Dim, LoopNest};
 use crate::plan::role::Role;
 use crate::samples::SampleList;
 use crate::tensor::Result;
-use crate::tensor::{bytes_of, checked_numel, DType, Dims, Layout, Offsets};
+use crate::tensor::{bytes_of, checked_numel, DType, Device, Dims, Layout, Offsets};
 
 /// One tensor to write.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct OutputPlan<'s> {
     pub op: ElementOp,
     /// Bits of the padding.
     pub fill: [u8; 16],
-    /// Address of each sample.
+    /// Address of each sample; of rows of a table that are read as one sample, that of the first.
     pub data: Cow<'s, [*const u8]>,
     /// LoopNest of each sample; empty if all are of the first.
     pub class_ids: Cow<'s, [u32]>,
@@ -236,8 +236,21 @@ pub(crate) fn data_output<'s>(
     let mut dims = Vec::new();
     // One more where a device chooses samples: that of none.
     let mut classes = Vec::with_capacity(samples.metas().len() + 1);
-    let nest = |meta| LoopNest::of_data(meta, batch_shape, &sample_strides, &mut dims);
-    classes.extend(samples.metas().iter().map(nest));
+    let mut nest = |meta| LoopNest::of_data(meta, batch_shape, None, &sample_strides, &mut dims);
+    classes.extend(samples.metas().iter().map(&mut nest));
+    let (mut starts, mut data) = (starts, None);
+    if let (Some((first, rows)), [row]) = (rows_of_table(batch_shape, samples, &layout), &*classes)
+    {
+        // A row that is one run of elements: the table is a run of these.
+        if row.dims.len() == 1 {
+            dims.clear();
+            let meta = &samples.metas()[0];
+            classes[0] =
+                LoopNest::of_data(meta, batch_shape, Some(rows), &sample_strides, &mut dims);
+            starts = Starts::Rows { elems: layout.numel() as u64, step: 0 };
+            data = Some(Cow::Owned(vec![first]));
+        }
+    }
     let affine = batch_shape.affine.is_some();
     let mut output = OutputPlan {
         leaf,
@@ -247,7 +260,7 @@ pub(crate) fn data_output<'s>(
         layout,
         op: ElementOp::Read { affine },
         fill: batch_shape.value,
-        data: samples.data(),
+        data: data.unwrap_or_else(|| samples.data()),
         class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         classes,
         dims,
@@ -263,6 +276,21 @@ pub(crate) fn data_output<'s>(
         output.ranges = merged_ranges(&output);
     }
     output
+}
+
+/// Where the first of samples is that are stacked on the host and are rows as far apart as each other, and the loop over them.
+fn rows_of_table(
+    batch_shape: &BatchShape,
+    samples: &SampleList<'_>,
+    layout: &Layout,
+) -> Option<(*const u8, Dim)> {
+    let is_plain = matches!(batch_shape.placement, Placement::Rows)
+        && [batch_shape.source, batch_shape.device] == [Device::Cpu; 2]
+        && batch_shape.increments.is_none()
+        && layout.numel() > 0;
+    let (first, step) = samples.as_table().filter(|_| is_plain)?;
+    let to = layout.strides()[0].wrapping_mul(batch_shape.dtype.size() as i64);
+    Some((first, Dim::whole(samples.len() as i64, step, to)))
 }
 
 // Strides and single extents of an output without elements may be beyond 64 bits when multiplied, and

@@ -12,14 +12,14 @@ use smallvec::SmallVec;
 
 use crate::collate::{Affine, Collate};
 use crate::plan::arena::Arena;
-use crate::plan::batch_shape::BatchShape;
+use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::output::{ElementOp, OutputPlan};
 use crate::plan::planned::{together, Planned};
 use crate::plan::role::Role;
 use crate::plan::route::Route;
 use crate::plan::target::{check_apart, Leaf};
 use crate::samples::{Memo, SampleList, Samples, Selection};
-use crate::tensor::{Device, Error, Hint, Mismatch, Owner, Result, Tensor};
+use crate::tensor::{Device, Dims, Error, Hint, Layout, Mismatch, Owner, Result, Tensor};
 
 /// A plan for one batch, or for all leaves of one tree: which bytes will be written from where.
 ///
@@ -269,5 +269,30 @@ impl<'s> Plan<'s> {
             (None, [only]) => Some(only.wrapping_offset(output.class_of(0).src_offset as isize)),
             _ => None,
         }
+    }
+    /// As [`Plan::as_view`], with the layout of the batch there, which has gaps if it is a stack of rows of a table that has some.
+    pub fn as_laid_out_view(&self, leaf: usize) -> Option<(*const u8, Layout)> {
+        let batch_shape = &self.batch_shapes()[leaf];
+        if let Some(data) = self.as_view(leaf) {
+            return Some((data, Layout::compact(batch_shape.dtype, &batch_shape.shape).ok()?));
+        }
+        let list = &self.lists[leaf];
+        let (first, step) = list.as_table().filter(|_| list.selection().is_none())?;
+        let meta = list.metas().first()?;
+        let size = batch_shape.dtype.size() as i64;
+        let is_kept = matches!(batch_shape.placement, Placement::Rows)
+            && batch_shape.source == batch_shape.device
+            && batch_shape.affine.is_none()
+            && batch_shape.increments.is_none()
+            && meta.dtype == batch_shape.dtype
+            && step % size == 0;
+        let own = batch_shape.permute.iter().map(|&dim| meta.layout.strides()[dim]);
+        let strides: Dims = std::iter::once(step / size).chain(own).collect();
+        let goes_up = |(&extent, &stride): (&i64, &i64)| extent < 2 || stride > 0;
+        if !is_kept || !batch_shape.shape.iter().zip(&strides).all(goes_up) {
+            return None;
+        }
+        let layout = Layout::try_new(batch_shape.dtype, &batch_shape.shape, Some(&strides)).ok()?;
+        Some((first, layout))
     }
 }

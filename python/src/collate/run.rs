@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::bindings::{set_handed_out, End, RowsAhead};
 use windrow::{
-    Batch, Device, Engine, Error, Fields, Filled, Leaf, OutputMemory, Owner, Plan, RunOptions,
-    Stage, Stream, Target, Tensor, TensorMeta,
+    Batch, Device, Engine, Error, Fields, Filled, Layout, Leaf, OutputMemory, Owner, Plan,
+    RunOptions, Stage, Stream, Target, Tensor, TensorMeta,
 };
 
 use crate::collate::job::{block_of, job_error, leaf_of, output_of, target_of, torch_of, Job};
@@ -418,16 +418,15 @@ fn written_on(out: &Tensor, stream: Option<Stream>, end: Option<&End>) -> Tensor
 /// The samples' own memory, if they form the batch there.
 fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<Option<Batch>> {
     let plan = Plan::for_leaves(&[*leaf])?;
-    let Some(data) = view_in(&plan, 0, leaf, job.copy)? else { return Ok(None) };
+    let Some((data, layout)) = view_in(&plan, 0, leaf, job.copy)? else { return Ok(None) };
     let shape = &plan.batch_shapes()[0];
-    let layout = windrow::Layout::compact(shape.dtype, &shape.shape)?;
     let owners = &job.samples.owners;
     let kept = owners.all_per_sample();
     let kept = kept.map_or(Kept::Nothing, |kept| Kept::Each(Arc::clone(kept)));
     let (owners, places) = (Arc::clone(owners.shared()), job.samples.places.clone());
     let owner: Owner = Arc::new(ListOwner { owners, kept, places });
     let read_only = job.samples.list.is_read_only();
-    // SAFETY: the samples are there one after the other, and their owners are held.
+    // SAFETY: the samples are there in this layout, and their owners are held.
     #[allow(unsafe_code)]
     let tensor = unsafe {
         Tensor::new_unchecked(owner, data.cast_mut(), shape.dtype, shape.device, layout, read_only)
@@ -436,14 +435,14 @@ fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<O
     Ok(Some(Batch::new(tensor, Fields::new(shape)?)))
 }
 
-/// Where a leaf of a plan that the call may hand out as it is does lie, if it can.
+/// Where and how a leaf of a plan that the call may hand out as it is does lie, if it can.
 pub(super) fn view_in(
     plan: &Plan<'_>,
     position: usize,
     leaf: &Leaf<'_, '_>,
     mode: CopyMode,
-) -> windrow::Result<Option<*const u8>> {
-    match plan.as_view(position).filter(|_| leaf.out.is_none()) {
+) -> windrow::Result<Option<(*const u8, Layout)>> {
+    match plan.as_laid_out_view(position).filter(|_| leaf.out.is_none()) {
         None if mode == CopyMode::Never => {
             let why = "copy=False, but the samples do not form the whole batch in memory";
             Err(Error::NotAView(why.to_owned()).at_path(leaf.path))
