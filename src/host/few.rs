@@ -1,21 +1,19 @@
 //! Rows of small batches, written one after the other by the calling thread.
 //!
-//! The loop asks for the memory of a row some rows before it reads it, since rows can be anywhere. Rows of one size that are
-//! only moved are copied in blocks of 16 or 32 bytes, whose number is known when the loop is compiled, so that a row has no
-//! branch. Others are written one by one: a row of up to 32 bytes by two loads that may overlap, a longer one by the
-//! system's copy, a cast by the vector loop for its pair of dtypes. Padding is filled on the way, so that each output line
-//! is written once, while it is in the first cache.
+//! Rows of one size are those of `alike_rows`, or one row if they are as far apart as each other. Others are written one by one:
+//! a row of up to 32 bytes by two loads that may overlap, a longer one by the system's copy, a cast by the vector loop for its
+//! pair of dtypes. Padding is filled on the way, so that each output line is written once, while it is in the first cache.
 #![allow(unsafe_code)] // Raw rows.
 
 use std::ops::Range;
 
 use crate::collate::{MaskBits, Side};
-use crate::host::isa::with_isa;
+use crate::host::alike_rows::{cast_all, copy_all, copy_short};
 use crate::host::parallel_for;
 use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
 use crate::host::rows;
-use crate::host::simd::{Cast, Isa};
+use crate::host::simd::Cast;
 use crate::host::threads::Helpers;
 use crate::samples::{EachRow, SampleRows, TensorMeta};
 use crate::tensor::{DType, Tensor};
@@ -78,10 +76,11 @@ pub(crate) unsafe fn write_rows(
     // SAFETY: the caller's promise; every range is written once, to its own place.
     let write = |range: Range<usize>, places: i64| unsafe {
         let dst = memory.data.wrapping_add(places as usize * writer.units()[1]);
-        match (padding, rows.alike().filter(|_| writer.cast.is_none())) {
+        let alike = rows.alike().map(|addresses| &addresses[range.clone()]);
+        match (padding, alike) {
             (Some(padding), _) => write_padded(rows, range, &writer, padding, mask, dst),
             (None, Some(addresses)) => {
-                copy_all(&addresses[range], dst, memory.bytes / rows.len());
+                write_alike(addresses, &writer, rows.at(0).1 as usize, dst);
             }
             (None, None) => write_joined(rows, range, &writer, dst),
         }
@@ -115,6 +114,8 @@ pub(crate) unsafe fn write_rows(
 struct Writer {
     /// `None` where they are only moved.
     cast: Option<Cast>,
+    /// Of a sample and of the output.
+    dtypes: [DType; 2],
     /// Elements of one place along dim 0.
     elems: usize,
     /// Bytes of an element, of a sample and of the output.
@@ -126,6 +127,7 @@ impl Writer {
         let rest = meta.layout.shape().get(1..).unwrap_or_default();
         Writer {
             cast: (meta.dtype != to).then(|| rows::cast_elems(meta.dtype, to)),
+            dtypes: [meta.dtype, to],
             elems: rest.iter().product::<i64>() as usize,
             sizes: [meta.dtype.size(), to.size()],
         }
@@ -152,6 +154,55 @@ impl Writer {
             }
         }
     }
+}
+
+/// Rows of so many places each, one after the other.
+///
+/// # Safety
+/// The rows are alive, and the writer's elements are theirs; `dst` has room for all of them, which nothing else has.
+unsafe fn write_alike(addresses: &[*const u8], writer: &Writer, places: usize, dst: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if write_as_one(addresses, writer, places, dst) {
+            return;
+        }
+        match writer.cast {
+            None => copy_all(addresses, dst, places * writer.units()[1]),
+            Some(cast) => cast_all(addresses, dst, places * writer.elems, writer.sizes, cast),
+        }
+    }
+}
+
+/// Writes rows of so many places as one row, if they are as far apart as each other: numbers, or rows without gaps between them.
+/// Says whether it did.
+///
+/// # Safety
+/// The rows are alive, and the writer's elements are theirs; `dst` has room for all of them, which nothing else has.
+#[inline]
+unsafe fn write_as_one(
+    addresses: &[*const u8],
+    writer: &Writer,
+    places: usize,
+    dst: *mut u8,
+) -> bool {
+    let ([first, second, ..], [size, to]) = (addresses, writer.sizes) else { return false };
+    let (step, elems) = (second.addr().wrapping_sub(first.addr()) as isize, places * writer.elems);
+    let is_run = step == (elems * size) as isize;
+    let are_even = |pair: &[*const u8]| pair[0].wrapping_offset(step) == pair[1];
+    if !(is_run || elems == 1) || !addresses.windows(2).all(are_even) {
+        return false;
+    }
+    // SAFETY: all elements of all rows, and as many of the output.
+    unsafe {
+        match is_run {
+            true => writer.write(*first, dst, addresses.len() * places),
+            false => {
+                let row = rows::cast_row(writer.dtypes[0], writer.dtypes[1]);
+                row(*first, step, dst, to as isize, addresses.len());
+            }
+        }
+    }
+    true
 }
 
 /// Asks for the memory of a row that is read soon, if there is one more.
@@ -261,203 +312,4 @@ unsafe fn write_mask(first: *mut u8, bits: &MaskBits, lead: usize, real: usize, 
     fill(0, &bits.padding, lead);
     fill(lead, &bits.real, real);
     fill(lead + real, &bits.padding, extent - lead - real);
-}
-
-/// Copies rows of `bytes` each one after the other.
-///
-/// # Safety
-/// `bytes` bytes at each address, and as many for each at `dst`, which nothing else has.
-unsafe fn copy_all(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
-    match (32..=256).contains(&bytes) {
-        // SAFETY: the caller's promise; the processor runs what is chosen.
-        true => with_isa!(I => unsafe { copy_blocked::<I>(addresses, dst, bytes) }),
-        // SAFETY: as above.
-        false => unsafe { copy_narrow(addresses, dst, bytes) },
-    }
-}
-
-/// Copies rows of 32 to 256 bytes.
-///
-/// # Safety
-/// The processor runs `I`; `bytes` bytes at each address, and as many for each at `dst`, which nothing else has.
-#[inline(always)]
-unsafe fn copy_blocked<I: Isa>(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if I::AVX2 {
-        // SAFETY: the caller's promise, and as many blocks as are begun in a row.
-        return unsafe {
-            match bytes.div_ceil(32) {
-                1 => copy_wide::<1>(addresses, dst, bytes),
-                2 => copy_wide::<2>(addresses, dst, bytes),
-                3 => copy_wide::<3>(addresses, dst, bytes),
-                4 => copy_wide::<4>(addresses, dst, bytes),
-                5 => copy_wide::<5>(addresses, dst, bytes),
-                6 => copy_wide::<6>(addresses, dst, bytes),
-                7 => copy_wide::<7>(addresses, dst, bytes),
-                _ => copy_wide::<8>(addresses, dst, bytes),
-            }
-        };
-    }
-    // SAFETY: the caller's promise.
-    unsafe { copy_narrow(addresses, dst, bytes) }
-}
-
-/// As [`copy_all`], on every processor.
-///
-/// # Safety
-/// `bytes` bytes at each address, and as many for each at `dst`, which nothing else has.
-unsafe fn copy_narrow(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise, and as many blocks as are begun in a row.
-    unsafe {
-        match bytes.div_ceil(16) {
-            1 if bytes == 16 => copy_alike::<1, 16>(addresses, dst, bytes),
-            2 => copy_alike::<2, 16>(addresses, dst, bytes),
-            3 => copy_alike::<3, 16>(addresses, dst, bytes),
-            4 => copy_alike::<4, 16>(addresses, dst, bytes),
-            5 => copy_alike::<5, 16>(addresses, dst, bytes),
-            6 => copy_alike::<6, 16>(addresses, dst, bytes),
-            7 => copy_alike::<7, 16>(addresses, dst, bytes),
-            8 => copy_alike::<8, 16>(addresses, dst, bytes),
-            _ => copy_alike::<0, 16>(addresses, dst, bytes),
-        }
-    }
-}
-
-/// As [`copy_alike`], by registers of 32 bytes.
-///
-/// # Safety
-/// The processor has AVX2. `bytes` bytes at each address, at most `32 * N` and more than 32 less, and as many for each
-/// at `dst`, which nothing else has.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn copy_wide<const N: usize>(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { copy_alike::<N, 32>(addresses, dst, bytes) }
-}
-
-/// Copies rows of one size one after the other: of `N` blocks of `B` bytes, the last two of which may overlap, or for an
-/// `N` of 0 of any size.
-///
-/// # Safety
-/// So many bytes at each address, at most `B * N` and more than one block less, and as many for each at `dst`, which
-/// nothing else has.
-#[inline(always)]
-unsafe fn copy_alike<const N: usize, const B: usize>(
-    addresses: &[*const u8],
-    mut dst: *mut u8,
-    bytes: usize,
-) {
-    let (first, last) = addresses.split_at(addresses.len().saturating_sub(AHEAD));
-    for (&src, &ahead) in first.iter().zip(addresses.iter().skip(AHEAD)) {
-        prefetch(ahead, if N == 0 { bytes } else { B * N });
-        // SAFETY: the caller's promise, here and below.
-        unsafe { copy_blocks::<N, B>(src, dst, bytes) };
-        dst = dst.wrapping_add(bytes);
-    }
-    for &src in last {
-        // SAFETY: as above.
-        unsafe { copy_blocks::<N, B>(src, dst, bytes) };
-        dst = dst.wrapping_add(bytes);
-    }
-}
-
-/// One row of [`copy_alike`].
-///
-/// # Safety
-/// `bytes` bytes at `src`, at most `B * N` and more than one block less unless `N` is 0, and as many at `dst`, which
-/// nothing else has.
-#[inline(always)]
-unsafe fn copy_blocks<const N: usize, const B: usize>(src: *const u8, dst: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if N == 0 {
-            copy_short(src, dst, bytes);
-        }
-        for block in 0..N {
-            let at = if block + 1 < N { B * block } else { bytes - B };
-            let block = src.add(at).cast::<[u8; B]>().read_unaligned();
-            dst.add(at).cast::<[u8; B]>().write_unaligned(block);
-        }
-    }
-}
-
-/// Copies `N` to `2 * N` bytes: the first `N` and the last, which overlap in the middle.
-///
-/// # Safety
-/// So many bytes on both sides, disjoint.
-#[inline(always)]
-unsafe fn ends<const N: usize>(src: *const u8, dst: *mut u8, bytes: usize) {
-    // SAFETY: at least `N` bytes, at any address.
-    unsafe {
-        let first = src.cast::<[u8; N]>().read_unaligned();
-        let last = src.add(bytes - N).cast::<[u8; N]>().read_unaligned();
-        dst.cast::<[u8; N]>().write_unaligned(first);
-        dst.add(bytes - N).cast::<[u8; N]>().write_unaligned(last);
-    }
-}
-
-/// Copies a row, the shortest without a call.
-///
-/// # Safety
-/// So many bytes on both sides, disjoint; of none there need be no address.
-#[inline]
-unsafe fn copy_short(src: *const u8, dst: *mut u8, bytes: usize) {
-    if bytes > 32 {
-        // SAFETY: the caller's promise.
-        return unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes) };
-    }
-    // SAFETY: each class has at least as many bytes as are taken at either end, and at most twice as many.
-    unsafe {
-        match bytes {
-            0 => {}
-            1 => *dst = *src,
-            2..=3 => ends::<2>(src, dst, bytes),
-            4..=7 => ends::<4>(src, dst, bytes),
-            8..=15 => ends::<8>(src, dst, bytes),
-            _ => ends::<16>(src, dst, bytes),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_of_every_length() {
-        let from: Vec<u8> = (0..200).map(|i| (i * 7 % 251) as u8).collect();
-        for begin in [0, 1, 7] {
-            for bytes in 0..=190 {
-                let mut to = vec![0xAA; 210];
-                // SAFETY: `begin + bytes` is within both.
-                unsafe { copy_short(from[begin..].as_ptr(), to[5..].as_mut_ptr(), bytes) };
-                assert_eq!(&to[5..5 + bytes], &from[begin..begin + bytes]);
-                assert!(to[..5].iter().chain(&to[5 + bytes..]).all(|&byte| byte == 0xAA));
-            }
-        }
-        // SAFETY: no bytes.
-        unsafe { copy_short(std::ptr::null(), std::ptr::null_mut(), 0) };
-    }
-
-    #[test]
-    fn alike_rows_of_every_size() {
-        use crate::collate::Collate;
-        use crate::samples::{SampleList, SampleView};
-        use crate::Engine;
-        let from: Vec<u8> = (0..3 * AHEAD * 331).map(|i| (i * 7 % 251) as u8).collect();
-        for bytes in 1..=259 {
-            for count in [1, AHEAD - 1, AHEAD, AHEAD + 1, 3 * AHEAD] {
-                let rows: Vec<&[u8]> =
-                    (0..count).map(|row| &from[row * 331..][..bytes]).rev().collect();
-                let list: SampleList<'_> = rows.iter().map(|&row| SampleView::from(row)).collect();
-                let batch = Engine::host().assemble(&list, &Collate::stack()).unwrap();
-                assert_eq!(batch.data().as_slice::<u8>().unwrap(), rows.concat());
-                let addresses: Vec<_> = rows.iter().map(|row| row.as_ptr()).collect();
-                let mut to = vec![0xAA; count * bytes + 1];
-                // SAFETY: rows of so many bytes, and room for all of them.
-                unsafe { copy_narrow(&addresses, to.as_mut_ptr(), bytes) };
-                assert_eq!(to, [rows.concat(), vec![0xAA]].concat());
-            }
-        }
-    }
 }

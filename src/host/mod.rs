@@ -4,6 +4,7 @@
 //! tiles of the same size. Threads take tiles in order from a counter, so that a slow one does not
 //! hold up the batch.
 
+mod alike_rows;
 mod convert;
 mod copy_ahead;
 #[cfg(test)]
@@ -20,6 +21,7 @@ mod prefetch;
 mod raise;
 mod reference;
 mod rows;
+mod runs;
 mod short_rows;
 mod simd;
 mod streaming;

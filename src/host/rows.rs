@@ -25,7 +25,7 @@ mod tests;
 pub(crate) use blocks::GatherFn;
 pub(crate) use interleave::{interleave_rows, InterleaveFn};
 use moves::{copy, gather};
-pub(crate) use moves::{copy_bytes, fill_of, fill_row, stream_fence};
+pub(crate) use moves::{copy_bytes, fill_of, fill_row, stream_fence, FillFn};
 pub(crate) use reverse::{for_reversed_blocks, reverse};
 
 /// `len` elements from `src` to `dst`.

@@ -4,15 +4,16 @@
 use std::ops::Range;
 
 use crate::collate::Affine;
+use crate::host::alike_rows::cast_all;
 use crate::host::pages::is_touched;
-use crate::host::prefetch::prefetch;
-use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
+use crate::host::rows::{self, AffineFn, FillFn, PlanarFn, RowFn};
+use crate::host::runs::{copy_ranges, copy_runs, for_alike_samples, for_samples, prefetch_ahead};
 use crate::host::short_rows::{has_short_rows, write_short_rows};
 use crate::host::streaming::WrittenRows;
 use crate::host::transpose::{write_transposed, Transposition};
 use crate::host::walk::{goes_down, in_order, walk, SamplePlace};
 use crate::host::{is_streaming, POLICY};
-use crate::plan::{Channel, CopyRange, ElementOp, LoopNest, OutputPlan, Starts};
+use crate::plan::{Channel, Dim, ElementOp, LoopNest, OutputPlan};
 
 /// Writes the elements `elems` of an output, put through `affine` if it says so.
 ///
@@ -62,78 +63,6 @@ unsafe fn write<const STREAMING: bool>(
     }
 }
 
-/// Calls `f` with every sample that owns some of the elements, and which of its own they are.
-fn for_samples(output: &OutputPlan<'_>, elems: Range<u64>, mut f: impl FnMut(usize, Range<u64>)) {
-    let mut sample = output.starts.sample_at(elems.start);
-    let mut at = elems.start;
-    while at < elems.end {
-        let own = output.starts.elems(sample);
-        let end = own.end.min(elems.end);
-        if at < end {
-            f(sample, at - own.start..end - own.start);
-            at = end;
-        }
-        sample += 1;
-    }
-}
-
-/// # Safety
-/// The samples are alive; `bytes` of the output at `out` are in its bounds, may be written to, and no other thread
-/// writes them.
-unsafe fn copy_ranges<const STREAMING: bool>(
-    ranges: &[CopyRange],
-    out: *mut u8,
-    bytes: Range<u64>,
-) {
-    let first = ranges.partition_point(|range| range.dst + range.size <= bytes.start);
-    for range in &ranges[first..] {
-        let begin = range.dst.max(bytes.start);
-        let end = (range.dst + range.size).min(bytes.end);
-        if begin >= end {
-            break;
-        }
-        // SAFETY: `begin..end` is inside both this range and the output.
-        unsafe {
-            let src = range.src.add((begin - range.dst) as usize);
-            rows::copy_bytes(src, out.add(begin as usize), (end - begin) as usize, STREAMING);
-        }
-    }
-}
-
-/// Every sample is one run of bytes.
-///
-/// # Safety
-/// The samples are alive; every element that the output's layout reaches from `out` may be written to, and no other
-/// thread writes these elements. The output is `bytes_only`.
-unsafe fn copy_runs<const STREAMING: bool>(
-    output: &OutputPlan<'_>,
-    out: *mut u8,
-    elems: Range<u64>,
-) {
-    let size = output.dtype.size();
-    for_samples(output, elems, |sample, own| {
-        prefetch_ahead(output, sample);
-        let skip = own.start as usize * size;
-        let src = output.data[sample].wrapping_offset(output.class_of(sample).src_offset as isize);
-        let dst = out.wrapping_offset(output.starts.byte_offset(sample) as isize);
-        // SAFETY: a run of bytes holds all of the sample's elements, `own` among them.
-        unsafe {
-            let len = (own.end - own.start) as usize * size;
-            rows::copy_bytes(src.add(skip), dst.add(skip), len, STREAMING);
-        }
-    });
-}
-
-/// Scattered small samples wait for memory: the hardware cannot guess where the next one is.
-#[inline]
-fn prefetch_ahead(output: &OutputPlan<'_>, sample: usize) {
-    if let (Starts::Rows { elems, .. }, Some(&ahead)) =
-        (&output.starts, output.data.get(sample + 4))
-    {
-        prefetch(ahead, *elems as usize * output.dtype.size());
-    }
-}
-
 /// Writes samples of which nothing is read, padding included.
 ///
 /// # Safety
@@ -175,19 +104,109 @@ unsafe fn write_samples<const STREAMING: bool>(
     elems: Range<u64>,
 ) {
     // Made once for samples that are alike.
-    let mut known: Option<(&LoopNest, Option<Transposition>)> = None;
-    for_samples(output, elems, |sample, own| {
+    let mut known: Option<(&LoopNest, Option<Box<Transposition>>, RowFn)> = None;
+    let fill = rows::fill_of(output.dtype.size(), &output.fill);
+    let write = |sample: usize, own: Range<u64>| {
         let class = output.class_of(sample);
         let place = SamplePlace::of(output, class, sample, out);
-        let (_, transposed) = match known.take() {
-            Some(last) if std::ptr::eq(last.0, class) => known.insert(last),
-            _ => known.insert((class, Transposition::of_sample(output, class, affine))),
-        };
+        if !known.as_ref().is_some_and(|(of, ..)| std::ptr::eq(*of, class)) {
+            let is_other = class.planar || has_short_rows(place.dims);
+            let transposed = match is_other {
+                true => None,
+                false => Transposition::of_sample(output, class, affine),
+            };
+            let row = match known {
+                Some((of, _, row)) if of.dtype == class.dtype => row,
+                _ => rows::cast_row(class.dtype, output.dtype),
+            };
+            known = Some((class, transposed, row));
+        }
+        let Some((_, transposed, row)) = &known else { return };
+        prefetch_ahead(output, sample);
         // SAFETY: as for this function; `own` is inside the sample's own elements.
         unsafe {
-            write_sample::<STREAMING>(output, class, affine, transposed.as_ref(), &place, own);
+            match (place.dims, affine) {
+                ([dim], None) if is_short(output, class, &own) => {
+                    write_short_row(output, &place, dim, *row, fill, own);
+                }
+                _ => {
+                    write_sample::<STREAMING>(
+                        output,
+                        class,
+                        affine,
+                        transposed.as_deref(),
+                        &place,
+                        own,
+                    );
+                }
+            }
+        }
+    };
+    let [class, ..] = &*output.classes else { return };
+    let [dim] = &output.dims[class.dims.clone()] else { return for_samples(output, elems, write) };
+    let sizes = [class.dtype.size(), output.dtype.size()];
+    let is_run = affine.is_none()
+        && output.class_ids.is_empty()
+        && class.dtype != output.dtype
+        && dim.is_whole()
+        && [dim.src_stride, dim.dst_stride] == sizes.map(|size| size as i64);
+    if STREAMING || !is_run {
+        return for_samples(output, elems, write);
+    }
+    let cast = rows::cast_elems(class.dtype, output.dtype);
+    for_alike_samples(output, elems, write, |addresses, dst_offset, bytes| {
+        // SAFETY: whole samples, which are runs of elements on both sides, one after the other.
+        unsafe {
+            cast_all(addresses, out.wrapping_offset(dst_offset), bytes / sizes[1], sizes, cast);
         }
     });
+}
+
+/// Whether elements of a row are so few that how they are written costs as much as they do.
+#[inline]
+fn is_short(output: &OutputPlan<'_>, class: &LoopNest, own: &Range<u64>) -> bool {
+    let size = output.dtype.size().max(class.dtype.size()) as u64;
+    (own.end - own.start) * size < POLICY.min_streamed_run_bytes
+}
+
+/// Writes the elements `own` of a sample that is one row, padding included.
+///
+/// # Safety
+/// - The sample is alive, and `place` is its own: every element that its loop reaches may be read.
+/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
+/// - `row` takes the sample's elements to those of the output, and `fill` writes what is between them.
+#[inline]
+unsafe fn write_short_row(
+    output: &OutputPlan<'_>,
+    place: &SamplePlace<'_>,
+    dim: &Dim,
+    row: RowFn,
+    fill: FillFn,
+    own: Range<u64>,
+) {
+    let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
+    let at = |column: u64| place.dst.wrapping_offset(column as isize * to);
+    let (lo, hi) = (dim.lo.clamp(own.start, own.end), dim.hi.clamp(own.start, own.end));
+    // Where nothing is read, all is before it.
+    let lo = if lo < hi { lo } else { own.end };
+    // SAFETY: parts of `own`; those from `lo` to `hi` are real.
+    unsafe {
+        let size = output.dtype.size();
+        let fill = |dst: *mut u8, len: u64| match to == size as isize {
+            true => fill(dst, &output.fill, len as usize),
+            false => rows::fill_row(dst, to, size, &output.fill, len as usize),
+        };
+        if own.start < lo {
+            fill(at(own.start), lo - own.start);
+        }
+        if lo < hi {
+            let src = place.src.wrapping_offset((lo - dim.lo) as isize * from);
+            row(src, from, at(lo), to, (hi - lo) as usize);
+            if hi < own.end {
+                fill(at(hi), own.end - hi);
+            }
+        }
+    }
 }
 
 /// Writes the elements `own` of one sample, padding included:

@@ -124,15 +124,19 @@ enum Convert<'a> {
 }
 
 impl Transposition {
-    /// Of all elements of a sample that are real; `None` where its rows are as fast one by one.
+    /// Of all elements of a sample; `None` where its rows are as fast one by one.
+    #[inline]
     pub fn of_sample(
         output: &OutputPlan<'_>,
         class: &LoopNest,
         affine: Option<&Affine>,
-    ) -> Option<Self> {
+    ) -> Option<Box<Transposition>> {
+        if class.dims.len() < 2 {
+            return None;
+        }
         let dims = &output.dims[class.dims.clone()];
         let all: SmallVec<[_; 8]> = dims.iter().map(|dim| 0..dim.extent).collect();
-        Transposition::of_box(output, class, affine, &all)
+        Transposition::of_box(output, class, affine, &all).map(Box::new)
     }
 
     /// Of a box of them, by their coordinates, of which those of padding are left out.
@@ -176,6 +180,9 @@ impl Transposition {
         }
         loops.sort_by_key(|one| Reverse(one.dst.unsigned_abs()));
         loops.dedup_by(|inner, outer| merge(outer, inner));
+        if loops.len() < 2 {
+            return None;
+        }
         let inner =
             loops.last_mut().filter(|inner| inner.dst == size as isize && !inner.is_channel)?;
         let is_run = inner.src == inner.dst && is_moved;
@@ -194,9 +201,6 @@ impl Transposition {
             }
         } else if inner.extent > POLICY.short_run && inner.src.unsigned_abs() <= width {
             // In order, in the opposite order, or the same element again.
-            return None;
-        }
-        if loops.is_empty() || loops.len() == 1 && !is_run {
             return None;
         }
         let most = (LINE_BYTES / run_bytes).clamp(1, MAX_ROWS);

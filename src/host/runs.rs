@@ -1,0 +1,121 @@
+//! Samples that are runs of bytes or of elements: which of them a tile has, and copies of those that are only moved.
+#![allow(unsafe_code)] // Raw copies: addresses come from the plan.
+
+use std::ops::Range;
+
+use crate::host::alike_rows::copy_all;
+use crate::host::policy::POLICY;
+use crate::host::prefetch::prefetch;
+use crate::host::rows;
+use crate::plan::{CopyRange, OutputPlan, Starts};
+
+/// Calls `f` with every sample that owns some of the elements, and which of its own they are.
+pub(super) fn for_samples(
+    output: &OutputPlan<'_>,
+    elems: Range<u64>,
+    mut f: impl FnMut(usize, Range<u64>),
+) {
+    let mut sample = output.starts.sample_at(elems.start);
+    let mut at = elems.start;
+    while at < elems.end {
+        let own = output.starts.elems(sample);
+        let end = own.end.min(elems.end);
+        if at < end {
+            f(sample, at - own.start..end - own.start);
+            at = end;
+        }
+        sample += 1;
+    }
+}
+
+/// # Safety
+/// The samples are alive; `bytes` of the output at `out` are in its bounds, may be written to, and no other thread
+/// writes them.
+pub(super) unsafe fn copy_ranges<const STREAMING: bool>(
+    ranges: &[CopyRange],
+    out: *mut u8,
+    bytes: Range<u64>,
+) {
+    let first = ranges.partition_point(|range| range.dst + range.size <= bytes.start);
+    for range in &ranges[first..] {
+        let begin = range.dst.max(bytes.start);
+        let end = (range.dst + range.size).min(bytes.end);
+        if begin >= end {
+            break;
+        }
+        // SAFETY: `begin..end` is inside both this range and the output.
+        unsafe {
+            let src = range.src.add((begin - range.dst) as usize);
+            rows::copy_bytes(src, out.add(begin as usize), (end - begin) as usize, STREAMING);
+        }
+    }
+}
+
+/// Every sample is one run of bytes.
+///
+/// # Safety
+/// The samples are alive; every element that the output's layout reaches from `out` may be written to, and no other
+/// thread writes these elements. The output is `bytes_only`.
+pub(super) unsafe fn copy_runs<const STREAMING: bool>(
+    output: &OutputPlan<'_>,
+    out: *mut u8,
+    elems: Range<u64>,
+) {
+    let size = output.dtype.size();
+    let write = |sample: usize, own: Range<u64>| {
+        prefetch_ahead(output, sample);
+        let skip = own.start as usize * size;
+        let src = output.data[sample].wrapping_offset(output.class_of(sample).src_offset as isize);
+        let dst = out.wrapping_offset(output.starts.byte_offset(sample) as isize);
+        // SAFETY: a run of bytes holds all of the sample's elements, `own` among them.
+        unsafe {
+            let len = (own.end - own.start) as usize * size;
+            rows::copy_bytes(src.add(skip), dst.add(skip), len, STREAMING);
+        }
+    };
+    if STREAMING {
+        return for_samples(output, elems, write);
+    }
+    for_alike_samples(output, elems, write, |addresses, dst_offset, bytes| {
+        // SAFETY: whole samples of so many bytes, one after the other.
+        unsafe { copy_all(addresses, out.wrapping_offset(dst_offset), bytes) };
+    });
+}
+
+/// As [`for_samples`], where samples are alike, read from where they begin and written one after the other: calls `write_all` with
+/// those that are wholly among the elements, with where the first goes and the bytes of each in the output, and `f` with the others.
+pub(super) fn for_alike_samples(
+    output: &OutputPlan<'_>,
+    elems: Range<u64>,
+    mut f: impl FnMut(usize, Range<u64>),
+    write_all: impl FnOnce(&[*const u8], isize, usize),
+) {
+    let Starts::Rows { elems: of_each, step } = output.starts else {
+        return for_samples(output, elems, f);
+    };
+    let bytes = of_each * output.dtype.size() as u64;
+    let samples = elems.start.div_ceil(of_each)..elems.end / of_each;
+    let are_alike = output.class_ids.is_empty() && output.classes[0].src_offset == 0;
+    if !are_alike || step != bytes as i64 || samples.is_empty() {
+        return for_samples(output, elems, f);
+    }
+    for_samples(output, elems.start..samples.start * of_each, &mut f);
+    let addresses = &output.data[samples.start as usize..samples.end as usize];
+    write_all(addresses, (samples.start * bytes) as isize, bytes as usize);
+    for_samples(output, samples.end * of_each..elems.end, f);
+}
+
+/// Scattered small samples wait for memory: the hardware cannot guess where the next one is.
+#[inline]
+pub(super) fn prefetch_ahead(output: &OutputPlan<'_>, sample: usize) {
+    let class = output.class_of(sample);
+    let bytes = (class.num_real as usize).wrapping_mul(class.dtype.size());
+    // Of longer ones fewer are read in the time that memory takes.
+    let ahead = if bytes <= SHORT_SAMPLE { POLICY.rows_ahead } else { 4 };
+    if let Some(&ahead) = output.data.get(sample + ahead) {
+        prefetch(ahead, bytes);
+    }
+}
+
+/// Bytes of a sample that are a few lines.
+const SHORT_SAMPLE: usize = 256;
