@@ -5,6 +5,7 @@ use std::ffi::{c_int, CStr};
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::ffi;
+use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
 use windrow::arrow::{ARROW_ARRAY, ARROW_SCHEMA};
@@ -17,36 +18,37 @@ use crate::ground::batch::PyBatch;
 use crate::ground::errors::{shown, OrPyErr};
 use crate::ground::tensor::PyTensor;
 use crate::ownership::owner::in_place;
+use crate::ownership::visible::{apart, visit_tensor, Visited};
 
 tensor_methods!(PyBatch, {
     #[getter]
     fn data(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 0, Some(self.batch().data()))
+        self.field(py, 0, || Some(apart(py, self.batch().data())))
     }
 
     #[getter]
     fn lengths(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 1, self.batch().lengths())
+        self.field(py, 1, || self.batch().lengths().map(|tensor| apart(py, tensor)))
     }
 
     #[getter]
     fn offsets(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 2, self.batch().offsets())
+        self.field(py, 2, || self.batch().offsets().map(|tensor| apart(py, tensor)))
     }
 
     #[getter]
     fn mask(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 3, self.batch().mask())
+        self.field(py, 3, || self.batch().mask().map(|tensor| apart(py, tensor)))
     }
 
     #[getter]
     fn batch_index(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 4, self.batch().batch_index())
+        self.field(py, 4, || self.batch().batch_index().map(|tensor| apart(py, tensor)))
     }
 
     #[getter]
     fn arena(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 5, self.batch().arena())
+        self.field(py, 5, || self.batch().arena().map(|tensor| apart(py, tensor)))
     }
 
     #[getter]
@@ -77,6 +79,12 @@ tensor_methods!(PyBatch, {
         py.detach(|| self.batch().check()).or_py_err(py)
     }
 
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Visited {
+        let tensors = self.tensors().map(|(_, tensor)| tensor).chain(self.batch().arena());
+        tensors.into_iter().try_for_each(|tensor| visit_tensor(tensor, &visit))?;
+        self.visit(&visit)
+    }
+
     fn __len__(&self) -> usize {
         self.batch().len()
     }
@@ -86,7 +94,10 @@ tensor_methods!(PyBatch, {
         let (py, len) = (index.py(), self.batch().len());
         let words = "an index of a Batch is an int, the position of a sample; .numpy() and .torch() take slices";
         match position_of(index, len, words)? {
-            Some(position) => Ok(PyTensor::from(self.batch().sample(position).or_py_err(py)?)),
+            Some(position) => {
+                let sample = self.batch().sample(position).or_py_err(py)?;
+                Ok(PyTensor::from(apart(py, &sample)))
+            }
             None => Err(PyIndexError::new_err(format!("sample {} of {len}", shown(index)?))),
         }
     }
@@ -95,7 +106,8 @@ tensor_methods!(PyBatch, {
         let (py, batch) = (slf.py(), slf.get().batch());
         let items = PyList::empty(py);
         for position in 0..batch.len() {
-            items.append(PyTensor::from(batch.sample(position).or_py_err(py)?))?;
+            let sample = batch.sample(position).or_py_err(py)?;
+            items.append(PyTensor::from(apart(py, &sample)))?;
         }
         Ok(items.try_iter()?.into_any())
     }
@@ -153,7 +165,9 @@ tensor_methods!(PyBatch, {
         if let Some(offsets) = self.batch().offsets() {
             set_handed_out(offsets, true);
         }
-        let (schema, array) = py.detach(|| self.batch().to_arrow()).or_py_err(py)?;
+        // Cloned while attached: see `visible`.
+        let batch = self.batch().clone();
+        let (schema, array) = py.detach(|| batch.to_arrow()).or_py_err(py)?;
         Ok((capsule_of(py, schema, ARROW_SCHEMA)?, capsule_of(py, array, ARROW_ARRAY)?))
     }
 

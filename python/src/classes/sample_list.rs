@@ -1,6 +1,7 @@
 //! The methods of `SampleList`.
 
 use pyo3::exceptions::PyTypeError;
+use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySlice, PyTuple};
 
@@ -13,6 +14,7 @@ use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
 use crate::import::integers::integers;
 use crate::import::tensor::tensor_of;
+use crate::ownership::visible::Visited;
 use crate::samples::arrow::is_arrow;
 use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
@@ -148,7 +150,7 @@ impl PySampleList {
             }
         };
         let list = list.or_py_err(values.py())?;
-        Imported::parts_of(table, list).map(PySampleList::from_imported)
+        Imported::parts_of(values.py(), table, list).map(PySampleList::from_imported)
     }
 
     /// Imports one more sample; in a list of trees it must have the same structure. An error names the position it would have had.
@@ -169,6 +171,14 @@ impl PySampleList {
         }
         check_list(samples)?;
         self.add(samples.py(), in_a_row(&tuple_from(samples)?)?)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Visited {
+        self.visit(&visit)
+    }
+
+    fn __clear__(&self) {
+        self.clear();
     }
 
     fn __len__(&self) -> usize {

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
+use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyDict, PyFloat, PyInt, PyTuple};
 use windrow::bindings::set_handed_out;
@@ -14,6 +15,7 @@ use crate::export::number::{is_single, number_of};
 use crate::export::{array_interface, buffer, dlpack, libraries, pickle};
 use crate::ground::tensor::PyTensor;
 use crate::ownership::owner::in_place;
+use crate::ownership::visible::{visit_tensor, Visited};
 
 /// The methods that a tensor and a batch, which stands for its data, have in common: those of the
 /// tensor that `inner()` gives.
@@ -145,6 +147,10 @@ macro_rules! tensor_methods {
 pub(crate) use tensor_methods;
 
 tensor_methods!(PyTensor, {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Visited {
+        visit_tensor(self.inner(), &visit)
+    }
+
     /// Steps in elements, a tuple of int.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {

@@ -22,7 +22,7 @@ use crate::ground::errors::is_answer;
 use crate::ground::logging::Records;
 use crate::ground::modules::increment_version;
 use crate::import::borrowed::{borrowed, objects_of};
-use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner, Kept, ListOwner};
+use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner, ListOwner};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::refuse_within;
 use crate::samples::imported::Imported;
@@ -421,8 +421,7 @@ fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<O
     let Some((data, layout)) = view_in(&plan, 0, leaf, job.copy)? else { return Ok(None) };
     let shape = &plan.batch_shapes()[0];
     let owners = &job.samples.owners;
-    let kept = owners.all_per_sample();
-    let kept = kept.map_or(Kept::Nothing, |kept| Kept::Each(Arc::clone(kept)));
+    let kept = owners.kept(job.samples.list.len());
     let (owners, places) = (Arc::clone(owners.shared()), job.samples.places.clone());
     let owner: Owner = Arc::new(ListOwner { owners, kept, places });
     let read_only = job.samples.list.is_read_only();

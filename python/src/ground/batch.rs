@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use windrow::{Batch, Tensor};
@@ -76,15 +77,26 @@ impl PyBatch {
         fields.into_iter().filter_map(|(name, tensor)| Some((name, tensor?)))
     }
 
-    /// A field as an object.
+    /// A field as an object, of this tensor if it is not there yet.
     pub fn field(
         &self,
         py: Python<'_>,
         position: usize,
-        tensor: Option<&Tensor>,
+        tensor: impl FnOnce() -> Option<Tensor>,
     ) -> PyResult<Option<Py<PyTensor>>> {
-        let make = || tensor.map(|tensor| Py::new(py, PyTensor::from(tensor.clone()))).transpose();
+        let make = || tensor().map(|tensor| Py::new(py, PyTensor::from(tensor))).transpose();
         let field = self.fields[position].get_or_try_init(py, make)?;
         Ok(field.as_ref().map(|field| field.clone_ref(py)))
+    }
+
+    /// Shows the collector the objects that were made.
+    pub fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // SAFETY: the collector is attached; nothing is counted or run here.
+        #[allow(unsafe_code)]
+        let py = unsafe { Python::assume_attached() };
+        for field in &self.fields {
+            visit.call(field.get(py).and_then(Option::as_ref))?;
+        }
+        visit.call(self.nested_offsets.get(py))
     }
 }

@@ -60,10 +60,11 @@ impl<'py> Importer<'py> {
         } else if let Some(storage) = storage {
             storage
         } else if is_lent {
+            // Numbers of other samples are not for this one.
+            let numbers = std::mem::take(&mut self.owner.numbers);
             let mut own = ImportOwner::default();
-            own.objects = std::mem::take(&mut self.owner.objects);
-            own.managed = std::mem::take(&mut self.owner.managed);
-            own.buffers = std::mem::take(&mut self.owner.buffers);
+            std::mem::swap(&mut own, &mut self.owner);
+            (self.owner.numbers, self.owner.producers) = (numbers, own.producers.clone());
             push_to(&mut own.objects, object.clone().unbind())?;
             PyOwner::object(self.py, Arc::new(own))?
         } else if let Some(tensor) = tensor_in(object, route) {

@@ -36,8 +36,8 @@ pub(crate) enum ImportRoute {
     Exchange { api: &'static DLPackExchangeAPI, is_torch: bool, dense: Option<&'static Dense> },
     /// A plain NumPy array, read from its struct.
     Array,
-    /// The same where NumPy's structs are not those that we know: `__array_struct__` says in a third of the time
-    /// what a capsule says.
+    /// The same where NumPy's structs are not those that we know, and arrays of subclasses: `__array_struct__` says in a third
+    /// of the time what a capsule says.
     ArrayStruct,
     /// A NumPy masked array: as `Protocols`, none of which says what is masked.
     Masked,
@@ -144,6 +144,9 @@ fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<
             Some(_) => {}
         }
     }
+    if is_plain_subclass(class)? {
+        return Ok(ImportRoute::ArrayStruct);
+    }
     if is_of("jax.core", "Tracer")? {
         return Ok(ImportRoute::Tracer);
     }
@@ -221,6 +224,27 @@ fn is_numpy_array(class: &Bound<'_, PyType>) -> PyResult<bool> {
         return Ok(false);
     }
     Ok(loaded(class.py(), "numpy", "ndarray")?.is_some_and(|known| class.is(&known)))
+}
+
+/// Whether a class is one of NumPy arrays that says of its memory what NumPy says. By a capsule such an array would be kept by a
+/// reference that the garbage collector does not see.
+fn is_plain_subclass(class: &Bound<'_, PyType>) -> PyResult<bool> {
+    let Some(array) = loaded(class.py(), "numpy", "ndarray")? else { return Ok(false) };
+    if !class.is_subclass(&array)? {
+        return Ok(false);
+    }
+    for name in ["__array_struct__", "__array_interface__", "__dlpack__"] {
+        // A NumPy before 1.22 has no `__dlpack__`.
+        let (of_class, of_array) = (class.getattr_opt(name)?, array.getattr_opt(name)?);
+        let is_same = match (of_class, of_array) {
+            (Some(of_class), Some(of_array)) => of_class.is(&of_array),
+            (of_class, of_array) => of_class.is_none() && of_array.is_none(),
+        };
+        if !is_same {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether an object is a torch tensor.

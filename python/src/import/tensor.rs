@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use windrow::{Owner, Tensor};
+use windrow::{Device, Owner, Tensor};
 
 use crate::ground::batch::PyBatch;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::ownership::owner::in_place;
 use crate::ownership::places::Places;
+use crate::ownership::visible::apart;
 
 /// A single array-like as a tensor of the same memory. `name`: of the argument that it is.
 pub(crate) fn tensor_of(
@@ -17,14 +18,15 @@ pub(crate) fn tensor_of(
     name: &'static str,
     reading: Reading<'_>,
 ) -> PyResult<Tensor> {
+    let py = object.py();
     // Ours as it is: what also kept the object would grow with every result that is an output again.
     if let Ok(tensor) = object.cast_exact::<PyTensor>() {
-        return in_place(object.py(), tensor.get().inner()).cloned();
+        return in_place(py, tensor.get().inner()).map(|tensor| apart(py, tensor));
     }
     if let Ok(batch) = object.cast_exact::<PyBatch>() {
-        return in_place(object.py(), batch.get().inner()).cloned();
+        return in_place(py, batch.get().inner()).map(|tensor| apart(py, tensor));
     }
-    let mut importer = Importer::new(object.py(), reading);
+    let mut importer = Importer::new(py, reading);
     importer.argument = Some(name);
     importer.is_per_sample = false;
     importer.import_one(object, 0)?;
@@ -32,6 +34,10 @@ pub(crate) fn tensor_of(
     owner.objects.push(object.clone().unbind());
     owner.places = Places::from(places);
     let meta = list.meta(0);
+    if meta.device == Device::Cpu {
+        let lent = owner.take_lent(py)?;
+        owner.objects.extend(lent);
+    }
     let owner: Owner = Arc::new(owner);
     // SAFETY: `owner` holds the object and whatever it lent us.
     #[allow(unsafe_code)]

@@ -10,3 +10,4 @@ pub(crate) mod places;
 pub(crate) mod producers;
 pub(crate) mod ready;
 pub(crate) mod release;
+pub(crate) mod visible;

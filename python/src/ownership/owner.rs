@@ -12,7 +12,7 @@ use windrow::{Device, Owner, Stream, Tensor};
 use crate::ground::errors::LayoutError;
 use crate::ownership::buffer::Buffer;
 use crate::ownership::numbers::NumberChunks;
-use crate::ownership::owners::PerSample;
+use crate::ownership::owners::{Kept, PyOwner};
 use crate::ownership::places::{Places, MOVED};
 use crate::ownership::producers::Producers;
 use crate::ownership::release::{release, Foreign};
@@ -67,6 +67,36 @@ impl ImportOwner {
         owner.objects.push(lender);
         owner.stream = stream;
         ImportOwner::on(device, tensor, owner)
+    }
+
+    /// With references of its own, if it has references and nothing that is held once.
+    pub fn clone_ref(&self, py: Python<'_>) -> Option<ImportOwner> {
+        let is_once = self.managed.is_empty()
+            && self.buffers.is_empty()
+            && self.arrays.is_empty()
+            && self.tensors.is_empty()
+            && self.numbers.is_empty();
+        if !is_once || self.objects.is_empty() {
+            return None;
+        }
+        let mut owner = ImportOwner::default();
+        owner.objects = self.objects.iter().map(|object| object.clone_ref(py)).collect();
+        owner.producers = self.producers.clone();
+        (owner.is_output, owner.stream) = (self.is_output, self.stream.clone());
+        owner.places = self.places.clone();
+        Some(owner)
+    }
+
+    /// What was lent once, as an object that keeps it; `None` if nothing was.
+    pub fn take_lent(&mut self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        if self.managed.is_empty() && self.buffers.is_empty() && self.numbers.is_empty() {
+            return Ok(None);
+        }
+        let mut lent = ImportOwner::default();
+        lent.managed = std::mem::take(&mut self.managed);
+        lent.buffers = std::mem::take(&mut self.buffers);
+        lent.numbers = std::mem::take(&mut self.numbers);
+        PyOwner::object(py, Arc::new(lent)).map(Some)
     }
 
     fn around(tensor: &Tensor, owner: ImportOwner) -> Tensor {
@@ -125,35 +155,22 @@ impl Drop for ImportOwner {
 }
 
 /// The owners of a list's samples, for a tensor over some of them.
+#[derive(Clone)]
 pub(crate) struct ListOwner {
+    /// Of memory on a device.
     pub owners: Arc<Vec<Owner>>,
-    /// What keeps these samples alone.
     pub kept: Kept,
     pub places: Places,
-}
-
-/// What keeps samples alone.
-pub(crate) enum Kept {
-    Nothing,
-    One(Py<PyAny>),
-    Each(#[allow(dead_code)] Arc<PerSample>), // Held until they are dropped.
-}
-
-impl Drop for ListOwner {
-    fn drop(&mut self) {
-        if let Kept::One(object) = std::mem::replace(&mut self.kept, Kept::Nothing) {
-            release((Foreign::of_objects(vec![Some(object)]), Vec::new()));
-        }
-    }
 }
 
 /// The object that keeps the memory of a tensor on the host: the one of the list that the tensor is a sample of, or the tensor.
 /// A sample that is put into a list again and again would otherwise be kept by a longer and longer chain.
 pub(crate) fn keeper_of(object: &Bound<'_, PyAny>, tensor: &Tensor) -> Py<PyAny> {
-    match tensor.owner().downcast_ref::<ListOwner>() {
-        Some(ListOwner { kept: Kept::One(kept), .. }) => kept.clone_ref(object.py()),
-        _ => object.clone().unbind(),
-    }
+    let kept = match tensor.owner().downcast_ref::<ListOwner>() {
+        Some(ListOwner { kept: Kept::One(kept), .. }) => kept.get(),
+        _ => None,
+    };
+    kept.map_or_else(|| object.clone().unbind(), |kept| kept.clone_ref(object.py()))
 }
 
 /// The places of the memory that an owner keeps, if it can move.

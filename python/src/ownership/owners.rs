@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use windrow::bindings::new_owners;
-use windrow::Owner;
+use windrow::{Device, Owner};
 
 use crate::ground::reserve::{no_room, room_for};
 use crate::ownership::release::{release, Foreign};
@@ -12,8 +13,10 @@ use crate::ownership::release::{release, Foreign};
 /// The owners that keep the samples of a list alive.
 #[derive(Clone, Default)]
 pub(crate) struct Owners {
-    /// Of many samples each, or of memory on a device.
+    /// Of memory on a device, or for one call.
     shared: Arc<Vec<Owner>>,
+    /// Of all samples that have none by themselves.
+    all: Lone,
     /// Of one sample each, which is released with it; empty if no sample has one.
     per_sample: Arc<PerSample>,
     /// How many samples have one of these.
@@ -42,20 +45,90 @@ impl Drop for PerSample {
     }
 }
 
-/// An owner as an object, to keep a sample alive.
+/// A reference, or none, given back as those of a list.
+#[derive(Default)]
+pub(crate) struct Lone(Option<Py<PyAny>>);
+
+impl Clone for Lone {
+    fn clone(&self) -> Lone {
+        Lone(self.0.as_ref().map(|kept| Python::attach(|py| kept.clone_ref(py))))
+    }
+}
+
+impl Lone {
+    pub fn new(object: Py<PyAny>) -> Lone {
+        Lone(Some(object))
+    }
+
+    pub fn get(&self) -> Option<&Py<PyAny>> {
+        self.0.as_ref()
+    }
+}
+
+impl Kept {
+    pub fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self {
+            Kept::Nothing => Ok(()),
+            Kept::One(kept) => visit.call(&kept.0),
+            Kept::Each(PerSample(kept)) => kept.iter().try_for_each(|kept| visit.call(kept)),
+        }
+    }
+}
+
+impl Drop for Lone {
+    fn drop(&mut self) {
+        if let Some(object) = self.0.take() {
+            release((Foreign::of_objects(vec![Some(object)]), Vec::new()));
+        }
+    }
+}
+
+/// What keeps some samples of a list.
+#[derive(Clone)]
+pub(crate) enum Kept {
+    Nothing,
+    One(Lone),
+    Each(PerSample),
+}
+
+/// An owner as an object, to keep a sample alive: the one holder of the owner.
 #[pyclass(frozen, name = "_Owner", module = "windrow")]
-pub(crate) struct PyOwner(#[allow(dead_code)] Owner); // Held until it is dropped.
+pub(crate) struct PyOwner(Owner);
 
 impl PyOwner {
+    pub fn owner(&self) -> &Owner {
+        &self.0
+    }
+
     pub fn object(py: Python<'_>, owner: Owner) -> PyResult<Py<PyAny>> {
         Ok(Py::new(py, PyOwner(owner))?.into_any())
     }
 }
 
+/// The owner of a sample that was replaced, and those of others that none has any more.
+type Replaced = (Option<Py<PyAny>>, Option<(Lone, Arc<Vec<Owner>>)>);
+
 impl Owners {
-    /// Of all samples.
+    /// Of all samples, for one call.
     pub fn of_all(owner: Owner) -> Owners {
         Owners { shared: Arc::new(vec![owner]), ..Owners::default() }
+    }
+
+    /// Of all samples of a list, which are on this device. Work on device memory is ordered by owners that are shared.
+    pub fn of_list(py: Python<'_>, owner: Owner, device: Device) -> PyResult<Owners> {
+        if device != Device::Cpu {
+            return Ok(Owners::of_all(owner));
+        }
+        Ok(Owners { all: Lone::new(PyOwner::object(py, owner)?), ..Owners::default() })
+    }
+
+    /// The references that the collector is to see, if no other list has them.
+    pub fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.all.0)?;
+        match Arc::strong_count(&self.per_sample) {
+            1 => self.per_sample.0.iter().try_for_each(|kept| visit.call(kept)),
+            _ => Ok(()),
+        }
     }
 
     /// The owners of many samples each.
@@ -63,21 +136,27 @@ impl Owners {
         &self.shared
     }
 
-    /// The objects that keep single samples, if there are any.
-    pub fn all_per_sample(&self) -> Option<&Arc<PerSample>> {
-        (self.num_per_sample > 0).then_some(&self.per_sample)
+    /// What keeps all `len` samples, beside the owners that are shared.
+    pub fn kept(&self, len: usize) -> Kept {
+        if self.num_per_sample == 0 {
+            return if self.all.0.is_some() { Kept::One(self.all.clone()) } else { Kept::Nothing };
+        }
+        Python::attach(|py| {
+            let kept = |index| self.of_sample(index).map(|kept| kept.clone_ref(py));
+            Kept::Each(PerSample((0..len).map(kept).collect()))
+        })
     }
 
-    /// The object that keeps a sample alone.
+    /// The object that keeps a sample.
     pub fn of_sample(&self, index: usize) -> Option<&Py<PyAny>> {
-        self.per_sample.0.get(index).and_then(Option::as_ref)
+        self.per_sample.0.get(index).and_then(Option::as_ref).or(self.all.get())
     }
 
     /// Of many samples each, and of one sample each, if any has one.
     pub fn from_parts(shared: Arc<Vec<Owner>>, per_sample: Vec<Option<Py<PyAny>>>) -> Owners {
         let num_per_sample = per_sample.iter().flatten().count();
         let per_sample = Arc::new(PerSample(per_sample));
-        Owners { shared, per_sample, num_per_sample }
+        Owners { shared, all: Lone::default(), per_sample, num_per_sample }
     }
 
     /// Keeps those of the first `len` samples.
@@ -106,22 +185,23 @@ impl Owners {
                 self.of_sample(position as usize).map(|kept| kept.clone_ref(py))
             }));
         }
-        let is_shared = per_sample.is_empty() || per_sample.iter().any(Option::is_none);
+        let is_shared = self.num_per_sample == 0 || per_sample.iter().any(Option::is_none);
         let shared = if is_shared { Arc::clone(&self.shared) } else { Arc::default() };
-        Ok(Owners::from_parts(shared, per_sample))
+        let all = if self.num_per_sample == 0 && !positions.is_empty() {
+            self.all.clone()
+        } else {
+            Lone::default()
+        };
+        Ok(Owners { all, ..Owners::from_parts(shared, per_sample) })
     }
 
-    /// The same owners of `len` samples, those of many in the hands of each sample, which is then released with the last of them.
+    /// The same owners of `len` samples, that of all of them in the hands of each, so that it is released with the last.
     pub fn spread(&self, py: Python<'_>, len: usize) -> PyResult<Owners> {
-        if self.shared.is_empty() {
-            return Ok(self.clone());
-        }
-        let shared = PyOwner::object(py, Arc::clone(&self.shared) as Owner)?;
+        let Some(all) = self.all.get() else { return Ok(self.clone()) };
         let mut per_sample = room_for(len)?;
-        per_sample.extend(
-            (0..len).map(|index| Some(self.of_sample(index).unwrap_or(&shared).clone_ref(py))),
-        );
-        Ok(Owners::from_parts(Arc::default(), per_sample))
+        let kept = |index| self.of_sample(index).unwrap_or(all).clone_ref(py);
+        per_sample.extend((0..len).map(|index| Some(kept(index))));
+        Ok(Owners::from_parts(Arc::clone(&self.shared), per_sample))
     }
 
     /// Room for those of `other_len` more samples, and for one of each sample if any of them has one.
@@ -137,7 +217,9 @@ impl Owners {
                 }
             }
         }
-        if self.num_per_sample + other.num_per_sample > 0 {
+        let is_per_sample =
+            self.num_per_sample + other.num_per_sample > 0 || other.all.get().is_some();
+        if is_per_sample {
             let PerSample(per_sample) = Arc::make_mut(&mut self.per_sample);
             per_sample.try_reserve(len + other_len - per_sample.len()).map_err(no_room)?;
         }
@@ -147,12 +229,18 @@ impl Owners {
     /// Adds those of `other_len` more samples to those of `len`. There is room for them.
     pub fn extend(&mut self, py: Python<'_>, len: usize, other: &Owners, other_len: usize) {
         self.add_shared(other);
+        if len == 0 {
+            self.all = other.all.clone();
+        }
         if self.num_per_sample + other.num_per_sample == 0 {
             return;
         }
         let Some(PerSample(per_sample)) = Arc::get_mut(&mut self.per_sample) else { return };
         per_sample.resize_with(len, || None);
-        let kept = |index| other.of_sample(index).map(|kept| kept.clone_ref(py));
+        let kept = |index| {
+            let kept: Option<&Option<Py<PyAny>>> = other.per_sample.0.get(index);
+            kept?.as_ref().map(|kept| kept.clone_ref(py))
+        };
         per_sample.extend((0..other_len).map(kept));
         self.num_per_sample += other.num_per_sample;
     }
@@ -172,9 +260,9 @@ impl Owners {
         len: usize,
         index: usize,
         other: &Owners,
-    ) -> (Option<Py<PyAny>>, Option<Arc<Vec<Owner>>>) {
+    ) -> Replaced {
         self.add_shared(other);
-        if self.num_per_sample + other.num_per_sample == 0 {
+        if self.num_per_sample == 0 && other.of_sample(0).is_none() {
             return (None, None);
         }
         let Some(PerSample(per_sample)) = Arc::get_mut(&mut self.per_sample) else {
@@ -182,11 +270,12 @@ impl Owners {
         };
         per_sample.resize_with(len, || None);
         let new = other.of_sample(0).map(|kept| kept.clone_ref(py));
+        self.num_per_sample += usize::from(new.is_some());
         let old = std::mem::replace(&mut per_sample[index], new);
-        self.num_per_sample += other.num_per_sample;
         self.num_per_sample -= usize::from(old.is_some());
         // No sample is left that the others are for.
         let is_last = self.num_per_sample == len;
-        (old, is_last.then(|| std::mem::take(&mut self.shared)))
+        let others = || (std::mem::take(&mut self.all), std::mem::take(&mut self.shared));
+        (old, is_last.then(others))
     }
 }

@@ -112,7 +112,7 @@ pub(crate) fn read<'py>(
         };
         read.push((column.path, content));
     }
-    let owners = Owners::of_all(Arc::new(reader.owner));
+    let owners = Owners::of_list(py, Arc::new(reader.owner), reader.device)?;
     let columns = read.into_iter().map(|(path, content)| {
         let content = match content {
             Ok(list) => {

@@ -13,8 +13,8 @@ use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::import::rows::{said_dtype, set_empty_dtype};
 use crate::ownership::owner::has_moved;
-use crate::ownership::owner::{places_of, producers_of, ImportOwner, Kept, ListOwner};
-use crate::ownership::owners::{Owners, PyOwner};
+use crate::ownership::owner::{places_of, producers_of, ImportOwner, ListOwner};
+use crate::ownership::owners::{Kept, Lone, Owners, PyOwner};
 use crate::ownership::places::{moved, Places};
 
 /// Samples and what keeps them alive.
@@ -38,14 +38,20 @@ impl Imported {
         // SAFETY: the tensor, which holds the owner, is kept below.
         #[allow(unsafe_code)]
         let list = unsafe { SampleList::rows_from_raw_parts(&table) }.or_py_err(py)?;
-        Imported::parts_of(table, list)
+        Imported::parts_of(py, table, list)
     }
 
     /// Samples that are parts of a tensor of our own.
-    pub fn parts_of(table: Tensor, list: SampleList<'static>) -> PyResult<Imported> {
+    pub fn parts_of(
+        py: Python<'_>,
+        table: Tensor,
+        list: SampleList<'static>,
+    ) -> PyResult<Imported> {
         let (producers, places) =
             (producers_of(&table), Places::of_parts(places_of(table.owner()))?);
-        let owners = Owners::of_all(Arc::new(ImportOwner::of(table, producers)));
+        let device = table.device();
+        let owner = Arc::new(ImportOwner::of(table, producers));
+        let owners = Owners::of_list(py, owner, device)?;
         Ok(Imported { list, owners, places })
     }
 
@@ -54,7 +60,7 @@ impl Imported {
         let (meta, data) = (self.list.meta(index), self.list.address(index).cast_mut());
         let places = self.places.at(index)?;
         let kept = self.owners.of_sample(index);
-        let kept = kept.map_or(Kept::Nothing, |kept| Kept::One(kept.clone_ref(py)));
+        let kept = kept.map_or(Kept::Nothing, |kept| Kept::One(Lone::new(kept.clone_ref(py))));
         let owners = Arc::clone(self.owners.shared());
         let owner: Owner = Arc::new(ListOwner { owners, kept, places });
         let (dtype, device, layout) = (meta.dtype, meta.device, meta.layout.clone());
@@ -120,7 +126,7 @@ impl Imported {
         let held = tensor.get().inner().owner().downcast_ref::<ListOwner>()?;
         let is_its = Arc::ptr_eq(&held.owners, self.owners.shared());
         is_its.then(|| match &held.kept {
-            Kept::One(kept) => Some(kept.clone_ref(object.py())),
+            Kept::One(kept) => kept.get().map(|kept| kept.clone_ref(object.py())),
             _ => None,
         })
     }
@@ -188,8 +194,8 @@ impl Imported {
         self.list.reserve(added).or_py_err(py)?;
         let others = self.agree_on_dtype(py, &other.list)?;
         let spread;
-        let owners = match len > 0 && self.is_on_host() && other.is_on_host() {
-            // Of lists that grow and shrink in turn, each sample keeps what it needs.
+        let owners = match len > 0 {
+            // Of a list that grows and shrinks in turn, each sample keeps what it needs.
             true => {
                 self.owners = self.owners.spread(py, len)?;
                 spread = other.owners.spread(py, added)?;

@@ -1,8 +1,9 @@
 //! `SampleList`: samples imported once. Its methods are in `classes/sample_list.rs`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use windrow::{Device, Resident};
 
@@ -12,6 +13,8 @@ use crate::ground::errors::{shown, OrPyErr};
 use crate::import::importer::{Importer, Reading};
 use crate::import::integers::{integers, is_list};
 use crate::import::tensor::tensor_of;
+use crate::ownership::visible::Visited;
+use crate::samples::columns::LeafColumn;
 use crate::samples::imported::Imported;
 use crate::samples::trees::{is_tree, Trees};
 
@@ -28,6 +31,11 @@ use crate::samples::trees::{is_tree, Trees};
 /// device once all of them are replaced. A slice, like `take`, is a
 /// separate list that shares the samples: later replacements and additions do not show in it. A pickle, and so a list that is sent to
 /// a process, has the samples by value, as has a deep copy; `copy.copy` shares them.
+///
+/// Samples that refer to the list they are in are collected as any cycle of Python objects, through `take`, views, `asarray` and
+/// ``out=`` too. Not seen by the collector, and kept with all that they refer to: what is exported to other libraries, until they let
+/// go of it; samples that were lent by a DLPack capsule, or are not on the host; two lists that share all samples, as by
+/// ``SampleList(samples)``, until one of them changes.
 ///
 /// A list of trees (dicts and other mappings, lists, tuples, namedtuples, dataclasses, classes of `register_node`: what `collate`
 /// takes apart) is for `collate`. Each leaf is imported once; `take` picks a sample of every leaf, ``samples[i]`` is a tree of
@@ -120,6 +128,35 @@ impl PySampleList {
 
     fn samples(&self) -> MutexGuard<'_, Versioned> {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows the collector what keeps the samples, if no call has them now.
+    pub fn visit(&self, visit: &PyVisit<'_>) -> Visited {
+        let samples = match self.samples.try_lock() {
+            Ok(samples) => samples,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            // The thread that has it does not go on while the collector runs.
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
+        match &samples.samples {
+            ListSamples::Leaves(own) => visit_samples(own, visit),
+            ListSamples::Trees(own) => own.leaves().try_for_each(|(_, column)| match column {
+                LeafColumn::Tensors(own) => visit_samples(own, visit),
+                LeafColumn::Objects(objects) if Arc::strong_count(objects) == 1 => {
+                    objects.iter().try_for_each(|object| visit.call(object))
+                }
+                LeafColumn::Objects(_) => Ok(()),
+            }),
+        }
+    }
+
+    /// Lets go of the samples, as the collector asks of a list in a cycle.
+    pub fn clear(&self) {
+        let gone = std::mem::replace(
+            &mut self.samples().samples,
+            ListSamples::Leaves(Arc::new(Imported::default())),
+        );
+        drop(gone);
     }
 
     fn resident(&self) -> MutexGuard<'_, Option<(u64, Resident<'static>)>> {
@@ -323,6 +360,13 @@ impl PySampleList {
             _ => return Err(no_mixture()),
         }
         Ok(())
+    }
+}
+
+fn visit_samples(samples: &Arc<Imported>, visit: &PyVisit<'_>) -> Visited {
+    match Arc::strong_count(samples) {
+        1 => samples.owners.visit(visit),
+        _ => Ok(()),
     }
 }
 

@@ -154,7 +154,7 @@ fn samples_of_group(
 ) -> PyResult<Imported> {
     let Some(offsets) = offsets else { return Imported::rows_of(py, tensor) };
     let list = pieces(&tensor, &unpacked(offsets.as_bytes())?).or_py_err(py)?;
-    Imported::parts_of(tensor, list)
+    Imported::parts_of(py, tensor, list)
 }
 
 /// Where each of `len` samples is, of which these are the positions.

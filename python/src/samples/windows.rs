@@ -47,7 +47,7 @@ pub(crate) fn windows(
     let table = tensor_of(array, "array", Reading::OWNED)?;
     let (starts, _) = integers(starts, "starts", 1)?;
     let list = windows_of(&table, &starts, length).or_py_err(py)?;
-    Imported::parts_of(table, list).map(PySampleList::from_imported)
+    Imported::parts_of(py, table, list).map(PySampleList::from_imported)
 }
 
 fn windows_of(table: &Tensor, starts: &[i64], length: i64) -> Result<SampleList<'static>> {
