@@ -150,7 +150,8 @@ unsafe fn write_samples<const STREAMING: bool>(
         && class.dtype != output.dtype
         && dim.is_whole()
         && [dim.src_stride, dim.dst_stride] == sizes.map(|size| size as i64);
-    if STREAMING || !is_run {
+    let is_long = dim.extent * sizes[1] as u64 >= POLICY.min_streamed_run_bytes;
+    if STREAMING && is_long || !is_run {
         return for_samples(output, elems, write);
     }
     let cast = rows::cast_elems(class.dtype, output.dtype);
