@@ -1,9 +1,12 @@
 //! Fixed inputs for counting instructions: `scripts/ci/bench_check.py` runs this under callgrind.
 //!
 //! `instructions CASE TIMES` does one thing so many times, on one thread; what once costs is the difference
-//! of two counts, so that what comes before does not matter. `instructions --list` names the cases. Without
-//! arguments, as under `cargo bench` and `cargo test`, each runs once. Those of a device need the feature `cuda` and
+//! of two counts, so that what comes before does not matter. `instructions --list` names the cases, `--sweep` the forms of
+//! batches of any size (`sweep`). Without arguments, as under `cargo bench` and `cargo test`, each runs once. Those of a device need the feature `cuda` and
 //! a driver, which may be the simulated one.
+
+#[path = "instructions/sweep.rs"]
+mod sweep;
 
 use std::hint::black_box;
 
@@ -290,17 +293,30 @@ fn cases() -> impl Iterator<Item = Case> {
 
 fn main() {
     // Cargo's own arguments, such as --bench, are skipped.
-    let arguments: Vec<String> =
-        std::env::args().skip(1).filter(|x| !x.starts_with("--") || x == "--list").collect();
+    let arguments: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|x| !x.starts_with("--") || x == "--list" || x == "--sweep")
+        .collect();
     let mut options = EngineOptions::default();
     options.threads = Some(1);
     let engine = Engine::with_options(options);
     match arguments.as_slice() {
         [list] if list == "--list" => cases().for_each(|(name, _)| println!("{name}")),
+        [sweep] if sweep == "--sweep" => {
+            sweep::FORMS.iter().for_each(|(name, _)| println!("{name}"))
+        }
+        [name, bytes, times] => {
+            let (_, form) = sweep::FORMS.iter().find(|(known, _)| known == name).expect("a form");
+            let [bytes, times] = [bytes, times].map(|number| number.parse().expect("a number"));
+            form(&engine, bytes, times);
+        }
         [name, times] => {
             let (_, case) = cases().find(|(known, _)| known == name).expect("a known case");
             case(&engine, times.parse().expect("a number of times"));
         }
-        _ => cases().for_each(|(_, case)| case(&engine, 1)),
+        _ => {
+            cases().for_each(|(_, case)| case(&engine, 1));
+            sweep::FORMS.iter().for_each(|(_, form)| form(&engine, 10_000, 1));
+        }
     }
 }

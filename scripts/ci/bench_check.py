@@ -5,7 +5,8 @@ Seconds are different in every run; instructions are the same, also on a busy ma
 and the libraries, so counts are kept for each of those in benches/instructions.json: on a machine that has others
 they are printed and not compared. `--update` takes what is counted here as the new baseline, which is to be done
 where counts may change: with a new compiler (from a commit whose counts are known to be good), or with a commit
-that says why they rise. What a case may take at most, and what may not depend on the number of samples, is in CAPS and ALIKE, for
+that says why they rise. Batches just below and above the sizes at which the engine changes its ways cost the same a byte
+(SWEEP); `--sweep` counts those of all sizes from 1 KiB to 64 MiB, each 1.1 times the one before: half an hour. What a case may take at most, and what may not depend on the number of samples, is in CAPS and ALIKE, for
 every machine.
 
 Where WINDROW_CUDA_DRIVER names the simulated driver, calls for a device are counted too: what the calling thread does
@@ -39,6 +40,23 @@ MANY_OF_PYTHON = 34
 # Instructions outside of the driver that a case may take, and cases that take the same.
 CAPS = {"device: stack 256 views of one tensor": 20_000}
 ALIKE = [("device: take and stack 256 samples by its indices", "device: take and stack 65 536 samples by its indices")]
+
+# Bytes of a batch from which on it is made in another way: cut into tiles, planned, in tiles that grow, around the caches. A plan is
+# made by what is read and written, about twice as much.
+SWEEP = [64 << 10, 512 << 10, 1 << 20, 4 << 20, 32 << 20]
+NEIGHBOUR = 1.1
+# How much more instructions a byte than its smaller neighbour a batch may take.
+STEP = 1.25
+# Steps beyond it: form and size, and the most instructions a byte beside the smaller neighbour.
+STEPS = {
+    # From 16 384 rows on a plan sees first whether there is room for what is made for each: 1.39, 4.00 and 3.02 counted.
+    ("sweep: stack rows of 64 B", 1 << 20): 1.5,
+    ("sweep: pad rows of up to 64 B", 1 << 20): 4.2,
+    ("sweep: ragged rows of up to 64 B", 512 << 10): 3.2,
+    # Written around the caches, which saves reading the lines first: 2.26 and 1.41 counted.
+    ("sweep: cast a column of numbers", 32 << 20): 2.4,
+    ("sweep: stack 8 samples", 32 << 20): 1.5,
+}
 
 IMPORT = """
 import sys, gc, numpy, windrow
@@ -161,6 +179,39 @@ def counts(known, pool):
     return found
 
 
+def sweep(pool, sizes):
+    """Batches that take too many instructions a byte beside their smaller neighbour; prints all counts a byte."""
+    program = built(*(["--features", "cuda"] if os.environ.get("WINDROW_CUDA_DRIVER") else []))
+    forms = output(program, "--sweep").splitlines()
+    points = [(form, size) for form in forms for size in sorted({size for pair in sizes for size in pair})]
+    # The C library copies longer rows by one instruction that is counted once for each byte.
+    os.environ["GLIBC_TUNABLES"] = f"glibc.cpu.x86_rep_movsb_threshold={1 << 40}:glibc.cpu.x86_rep_stosb_threshold={1 << 40}"
+    counted = list(pool.map(lambda point: once([program, point[0], str(point[1])], MANY, None), points))
+    del os.environ["GLIBC_TUNABLES"]
+    of_a_byte = {point: count / point[1] for point, count in zip(points, counted)}
+    wrong = []
+    print(f"\nInstructions a byte, and beside the smaller neighbour, of batches around {len(sizes)} sizes")
+    for form in forms:
+        for few, many in sizes:
+            step = of_a_byte[form, many] / of_a_byte[form, few]
+            size = next((size for size in SWEEP if few < size <= many), None)
+            most = STEPS.get((form, size), STEP)
+            print(f"  {form:40}{many:12,}{of_a_byte[form, many]:10.3f}{step:8.2f}{'  ROSE' if step > most else ''}")
+            if step > most:
+                wrong.append(f"{form}: {step:.2f} times the instructions a byte from {few:,} to {many:,} bytes, at most {most}")
+    return wrong
+
+
+def neighbours(is_all):
+    """Pairs of sizes: on both sides of each of SWEEP, or all from 1 KiB to 64 MiB."""
+    if not is_all:
+        return [(round(size / NEIGHBOUR**0.5), round(size * NEIGHBOUR**0.5)) for size in SWEEP]
+    sizes = [1024]
+    while sizes[-1] < 64 << 20:
+        sizes.append(round(sizes[-1] * NEIGHBOUR))
+    return list(zip(sizes, sizes[1:]))
+
+
 def compare(found, known):
     """Prints all counts; the number of those that rose too far."""
     risen = 0
@@ -193,6 +244,7 @@ def beyond(found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help="take what is counted here as the new baseline")
+    parser.add_argument("--sweep", action="store_true", help="only instructions a byte, of batches of all sizes")
     options = parser.parse_args()
     if not shutil.which("valgrind"):
         print("SKIP instruction counts: valgrind is not installed (apt-get install valgrind)")
@@ -200,9 +252,10 @@ def main():
     known = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
     # Counts do not depend on what else runs.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = counts(known, pool)
+        found = {} if options.sweep else counts(known, pool)
+        steps = sweep(pool, neighbours(options.sweep))
     risen = compare(found, known)
-    if wrong := list(beyond(found)):
+    if wrong := [*beyond(found), *steps]:
         sys.exit("\n".join(wrong))
     if options.update:
         BASELINE.write_text(json.dumps({**known, **found}, indent=1) + "\n")
