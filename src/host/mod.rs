@@ -9,7 +9,6 @@ mod convert;
 mod copy_ahead;
 #[cfg(test)]
 mod determinism_tests;
-mod few;
 mod isa;
 #[cfg(all(test, windrow_loom))]
 mod model_tests;
@@ -22,8 +21,9 @@ mod raise;
 mod reference;
 mod rows;
 mod runs;
-mod short_rows;
+mod short_inner_dims;
 mod simd;
+mod small_batches;
 mod streaming;
 mod threads;
 mod tile;
@@ -35,13 +35,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::plan::{saturating_sum, OutputPlan, Plan};
 
 pub use copy_ahead::RowsAhead;
-pub(crate) use few::{write_numbers, write_rows, RowPadding, RowsMemory};
 pub(crate) use parallel_for::parallel_for;
 pub(crate) use policy::POLICY;
 pub(crate) use pool::MemoryPool;
 pub use prefetch::prefetch;
 pub use raise::raise_rows;
 pub(crate) use reference::run as run_reference;
+pub(crate) use small_batches::{write_numbers, write_rows, RowPadding, RowsMemory};
 pub(crate) use threads::{Helpers, Threads};
 
 /// Whether one thread alone is faster, by bytes read and written.

@@ -8,7 +8,7 @@ use crate::host::alike_rows::cast_all;
 use crate::host::pages::is_touched;
 use crate::host::rows::{self, AffineFn, FillFn, PlanarFn, RowFn};
 use crate::host::runs::{copy_ranges, copy_runs, for_alike_samples, for_samples, prefetch_ahead};
-use crate::host::short_rows::{has_short_rows, write_short_rows};
+use crate::host::short_inner_dims::{has_short_rows, write_short_rows};
 use crate::host::streaming::WrittenRows;
 use crate::host::transpose::{write_transposed, Transposition};
 use crate::host::walk::{goes_down, in_order, walk, SamplePlace};
@@ -214,7 +214,7 @@ unsafe fn write_short_row(
 ///
 /// ```text
 /// channels of a pixel to planes:  all channels of a stretch of pixels at once
-/// short rows:                     along the next dim, see `short_rows`
+/// short rows:                     along the next dim, see `short_inner_dims`
 /// another order than the output's: block by block, see `transpose`
 /// otherwise, for every row that the walk gives: its padding is filled, and of its real elements
 ///     a row that goes down in memory is turned round (1), a row without gaps copied (2),
