@@ -108,6 +108,7 @@ pub(super) fn for_alike_samples(
 /// Scattered small samples wait for memory: the hardware cannot guess where the next one is.
 #[inline]
 pub(super) fn prefetch_ahead(output: &OutputPlan<'_>, sample: usize) {
+    let Starts::Rows { .. } = output.starts else { return };
     let class = output.class_of(sample);
     let bytes = (class.num_real as usize).wrapping_mul(class.dtype.size());
     // Of longer ones fewer are read in the time that memory takes.
