@@ -1,7 +1,7 @@
 //! Batches of any size, in forms that differ in how many samples they have for it: what a byte costs must not
 //! depend on the size. `instructions FORM BYTES TIMES` makes one of about so many bytes.
 
-use windrow::{Collate, DType, Engine, Pad, SampleList, SampleView, Tensor, Transform};
+use windrow::{Collate, DType, Engine, Pad, Ragged, SampleList, SampleView, Tensor, Transform};
 
 use super::{assemble, byte, bytes_for, rows, shuffled};
 
@@ -17,7 +17,7 @@ pub const FORMS: [Form; 7] = [
         of_tokens(engine, bytes, times, 1, &Collate::pad(Pad::new()));
     }),
     ("sweep: ragged rows of up to 64 B", |engine, bytes, times| {
-        of_tokens(engine, 2 * bytes, times, 1, &Collate::ragged());
+        of_tokens(engine, 2 * bytes, times, 1, &Collate::ragged(Ragged::new()));
     }),
     ("sweep: cast a column of numbers", column),
     ("sweep: stack 8 samples", stack_few),

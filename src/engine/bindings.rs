@@ -128,9 +128,6 @@ impl Engine {
         begin: Option<Instant>,
         most_bytes: u64,
     ) -> Option<Vec<Filled>> {
-        if leaves.iter().any(|leaf| is_column(leaf.samples, leaf.collate)) {
-            return None;
-        }
         self.small_leaves(leaves, begin, most_bytes)
     }
 
@@ -142,10 +139,7 @@ impl Engine {
         begin: Option<Instant>,
         most_bytes: u64,
     ) -> Option<Batch> {
-        if is_column(list, collate) {
-            return None;
-        }
-        let rows = SampleRows::of_list(list, host::POLICY.small_bytes)?;
+        let rows = SampleRows::of_list(list, host::table_limits(collate))?;
         self.small_rows(rows, collate, None, begin, most_bytes)?.into_batch()
     }
 
@@ -215,13 +209,6 @@ impl Engine {
             && meta.layout.is_compact()
             && !self.shared.reference
     }
-}
-
-/// Whether samples are so many rows of a table that a plan, which stacks them as one sample, takes less than their addresses.
-fn is_column(samples: &SampleList<'_>, collate: &Collate) -> bool {
-    collate.form == Form::Stack
-        && samples.as_table().is_some()
-        && samples.len() >= host::POLICY.table_rows
 }
 
 #[doc(hidden)]

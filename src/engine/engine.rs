@@ -155,7 +155,7 @@ impl Engine {
         options: RunOptions,
     ) -> Result<Batch> {
         let begin = self.shared.counters.now();
-        let rows = samples.to_rows(POLICY.small_bytes);
+        let rows = samples.to_rows(host::table_limits(collate));
         let small = rows.and_then(|rows| self.assemble_rows(rows, collate, None, begin));
         if let Some(batch) = small.and_then(Filled::into_batch) {
             return Ok(batch);
@@ -182,7 +182,7 @@ impl Engine {
         out: &mut impl AsTarget,
     ) -> Result<Fields> {
         let (begin, target) = (self.shared.counters.now(), out.as_target()?);
-        let rows = samples.to_rows(POLICY.small_bytes);
+        let rows = samples.to_rows(host::table_limits(collate));
         let small = rows.and_then(|rows| self.assemble_rows(rows, collate, Some(&target), begin));
         if let Some(filled) = small {
             return Ok(filled.fields);

@@ -11,7 +11,7 @@ use crate::batch::{Fields, Filled};
 use crate::collate::{Collate, Transform};
 use crate::host::{self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding, RowsMemory};
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{self, check_apart, check_target, BatchShape, Leaf, Path, Placement, Target};
+use crate::plan::{check_apart, check_target, BatchShape, Leaf, Path, Placement, Target};
 use crate::samples::SampleRows;
 use crate::tensor::{bytes_of, Device, DimSet, Layout, Result, Tensor};
 
@@ -170,7 +170,7 @@ impl Engine {
             if !is_plain(leaf.collate, self.shared.device) {
                 return None;
             }
-            let rows = SampleRows::of_list(leaf.samples, host::POLICY.small_bytes)?;
+            let rows = SampleRows::of_list(leaf.samples, host::table_limits(leaf.collate))?;
             let shape = BatchShape::of_rows(&rows, leaf.collate);
             Some((rows, shape))
         };
@@ -268,17 +268,14 @@ impl Engine {
     }
 }
 
-/// The bytes from which on batches need a plan. Short rows are never cut into tiles, and need none for longer, unless there are so
-/// many that a plan has to see first whether there is room for what is made for each.
+/// The bytes from which on batches need a plan: it cuts rows into tiles, and writes long ones around the caches. Short rows need
+/// neither.
 fn limit_of(all: &[Small<'_>]) -> u64 {
     let policy = &host::POLICY;
-    let is_short = |small: &Small<'_>| {
-        let count = small.rows.len();
-        count < plan::POLICY.many_samples
-            && small.traffic() / (count as u64) < policy.min_tile_bytes
-    };
-    match all.iter().all(is_short) {
-        true => policy.streaming_bytes,
-        false => policy.small_bytes,
+    let row_bytes = |small: &Small<'_>| small.traffic() / small.rows.len() as u64;
+    match all.iter().map(row_bytes).max().unwrap_or(0) {
+        longest if longest < policy.min_streamed_run_bytes => u64::MAX,
+        longest if longest < policy.min_tile_bytes => policy.streaming_bytes,
+        _ => policy.small_bytes,
     }
 }

@@ -41,7 +41,7 @@ pub(crate) use pool::MemoryPool;
 pub use prefetch::prefetch;
 pub use raise::raise_rows;
 pub(crate) use reference::run as run_reference;
-pub(crate) use small_batches::{write_numbers, write_rows, RowPadding, RowsMemory};
+pub(crate) use small_batches::{table_limits, write_numbers, write_rows, RowPadding, RowsMemory};
 pub(crate) use threads::{Helpers, Threads};
 
 /// Whether one thread alone is faster, by bytes read and written.

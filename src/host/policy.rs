@@ -7,7 +7,7 @@ pub(crate) struct HostPolicy {
     /// So many rows of a table are stacked by a plan, as one sample, however small they are.
     pub table_rows: usize,
     /// Tiles are at least this large, so that a tile's set-up does not show. Rows that read and write less are never cut
-    /// into tiles, so that a list of them needs no plan below `streaming_bytes`.
+    /// into tiles, so that a list of them needs no plan below `streaming_bytes`, and below `min_streamed_run_bytes` a row none at all.
     pub min_tile_bytes: u64,
     /// Tiles are at most this large, so that threads end at about the same time.
     pub max_tile_bytes: u64,

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::collate::{MaskBits, Side};
+use crate::collate::{Collate, Form, MaskBits, Side};
 use crate::host::alike_rows::{cast_all, copy_all, copy_short};
 use crate::host::parallel_for;
 use crate::host::policy::POLICY;
@@ -15,7 +15,7 @@ use crate::host::prefetch::prefetch;
 use crate::host::rows;
 use crate::host::simd::Cast;
 use crate::host::threads::Helpers;
-use crate::samples::{EachRow, SampleRows, TensorMeta};
+use crate::samples::{EachRow, SampleRows, TableLimits, TensorMeta};
 use crate::tensor::{DType, Tensor};
 
 /// Where a row is along its own dim 0, and what fills the rest.
@@ -38,6 +38,13 @@ unsafe impl Sync for RowsMemory {}
 
 /// How many rows ahead memory is asked for.
 const AHEAD: usize = POLICY.rows_ahead;
+
+/// A stack of more rows of a table takes a plan, which reads them as one sample, less than their addresses.
+pub(crate) fn table_limits(collate: &Collate) -> TableLimits {
+    let policy = &POLICY;
+    let rows = if collate.form == Form::Stack { policy.table_rows - 1 } else { usize::MAX };
+    TableLimits { bytes: policy.small_bytes, rows }
+}
 
 /// Writes numbers to a tensor of one dim, of int32 or int64, if there is one.
 ///

@@ -16,7 +16,7 @@ mod view;
 pub use list::SampleList;
 pub(crate) use memo::Memo;
 pub use meta::TensorMeta;
-pub(crate) use rows::{EachRow, SampleRows};
+pub(crate) use rows::{EachRow, SampleRows, TableLimits};
 pub(crate) use selection::{Listed, Selection};
 pub use view::SampleView;
 
@@ -39,10 +39,10 @@ pub trait Samples<'a> {
     /// The samples as a list.
     fn to_list(&self) -> Cow<'_, SampleList<'a>>;
 
-    /// The samples where they are, if they are rows that a small batch is made of without a list of them, and no more than so
-    /// many bytes.
+    /// The samples where they are, if they are rows that a small batch is made of without a list of them, and no table beyond the
+    /// limits.
     #[doc(hidden)]
-    fn to_rows(&self, _most_bytes: u64) -> Option<SampleRows<'_>> {
+    fn to_rows(&self, _limits: TableLimits) -> Option<SampleRows<'_>> {
         None
     }
 }
@@ -52,8 +52,8 @@ impl<'a> Samples<'a> for SampleList<'a> {
         Cow::Borrowed(self)
     }
 
-    fn to_rows(&self, most_bytes: u64) -> Option<SampleRows<'_>> {
-        SampleRows::of_list(self, most_bytes)
+    fn to_rows(&self, limits: TableLimits) -> Option<SampleRows<'_>> {
+        SampleRows::of_list(self, limits)
     }
 }
 
@@ -62,7 +62,7 @@ impl<'a> Samples<'a> for [SampleView<'a>] {
         Cow::Owned(SampleList::of_views(self))
     }
 
-    fn to_rows(&self, _: u64) -> Option<SampleRows<'_>> {
+    fn to_rows(&self, _: TableLimits) -> Option<SampleRows<'_>> {
         SampleRows::of_views(self)
     }
 }
@@ -72,7 +72,7 @@ impl<'a, T: Element> Samples<'a> for [&'a [T]] {
         Cow::Owned(SampleList::of_views(self.iter().map(|&row| SampleView::from(row))))
     }
 
-    fn to_rows(&self, _: u64) -> Option<SampleRows<'_>> {
+    fn to_rows(&self, _: TableLimits) -> Option<SampleRows<'_>> {
         SampleRows::of_slices(self)
     }
 }
@@ -85,8 +85,8 @@ where
         self.as_slice().to_list()
     }
 
-    fn to_rows(&self, most_bytes: u64) -> Option<SampleRows<'_>> {
-        self.as_slice().to_rows(most_bytes)
+    fn to_rows(&self, limits: TableLimits) -> Option<SampleRows<'_>> {
+        self.as_slice().to_rows(limits)
     }
 }
 
@@ -98,7 +98,7 @@ where
         self.as_slice().to_list()
     }
 
-    fn to_rows(&self, most_bytes: u64) -> Option<SampleRows<'_>> {
-        self.as_slice().to_rows(most_bytes)
+    fn to_rows(&self, limits: TableLimits) -> Option<SampleRows<'_>> {
+        self.as_slice().to_rows(limits)
     }
 }

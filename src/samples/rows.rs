@@ -7,6 +7,13 @@ use crate::samples::meta::TensorMeta;
 use crate::samples::view::SampleView;
 use crate::tensor::{are_compact, bytes_of, overlap, Device, Element, Footprint, Layout};
 
+/// The largest table whose rows are looked at one by one: a plan reads a larger one in fewer steps.
+#[derive(Clone, Copy, Debug)]
+pub struct TableLimits {
+    pub bytes: u64,
+    pub rows: usize,
+}
+
 /// Samples on the host that are row-major and differ in the extent of dim 0 at most, read where they are.
 pub struct SampleRows<'r> {
     meta: &'r TensorMeta,
@@ -23,12 +30,16 @@ unsafe impl Sync for SampleRows<'_> {}
 
 impl<'r> SampleRows<'r> {
     /// The samples of a list, if they are such.
-    pub fn of_list(list: &'r SampleList<'_>, most_bytes: u64) -> Option<SampleRows<'r>> {
+    pub fn of_list(list: &'r SampleList<'_>, limits: TableLimits) -> Option<SampleRows<'r>> {
         let (meta, lengths) = list.as_rows().filter(|_| !list.is_empty())?;
-        let bytes = bytes_of(meta.dtype, meta.layout.shape()).saturating_mul(list.len() as u64);
-        if lengths.is_empty() && bytes > most_bytes {
-            // Before there is an address for each row of a large table.
-            return None;
+        if list.as_table().is_some() {
+            // Before there is an address for each row.
+            let row_bytes = bytes_of(meta.dtype, meta.layout.shape());
+            if list.len() > limits.rows
+                || row_bytes.saturating_mul(list.len() as u64) > limits.bytes
+            {
+                return None;
+            }
         }
         list.check_rows(0).ok()?;
         let (addresses, lengths) = (list.data(), Cow::Borrowed(lengths));
