@@ -283,11 +283,26 @@ def test_rows_of_one_array(table, count):
         assert_tensor(wr.stack(table, dtype="float64", transform=wr.Transform(**transform.arguments())), want)
 
 
-def test_an_account_of_rows_of_one_array():
+@pytest.mark.parametrize("count", [12, 300])
+def test_an_account_of_rows_of_one_array(count):
     engine = wr.Engine(threads=1)
-    for table, path in ((np.zeros(300), "memcpy"), (np.zeros((300, 4))[:, 1], "strided"), (np.zeros((300, 4)), "memcpy")):
+    gaps = np.zeros((count, 4))
+    tables = [(np.zeros(count), "memcpy"), (gaps[:, 1], "gather"), (gaps, "memcpy"), (np.zeros((count, 4, 3))[:, 1], "gather"), (gaps[:, ::2], "strided")]
+    for table, path in tables:
         explain, before = wr.explain(table, "stack"), engine.stats()
         wr.stack(table, engine=engine)
         after = engine.stats()
-        assert (explain.path, explain.samples, explain.bytes_read) == (path, 300, table.nbytes)
-        assert (after["samples"] - before["samples"], after["bytes_in"] - before["bytes_in"]) == (300, table.nbytes)
+        assert (explain.path, explain.samples, explain.bytes_read) == (path, count, table.nbytes)
+        assert (after["samples"] - before["samples"], after["bytes_in"] - before["bytes_in"]) == (count, table.nbytes)
+        assert after["paths"].get(path, 0) == before["paths"].get(path, 0) + 1
+
+
+def test_rows_that_overlap_are_no_view():
+    flat = np.arange(20.0)
+    rows = np.lib.stride_tricks.sliding_window_view(flat, 4)
+    batch = wr.stack(wr.SampleList(rows), copy=None)
+    assert_tensor(batch, rows.copy())
+    assert pointer(batch) != flat.ctypes.data
+    refusal(lambda: wr.stack(wr.SampleList(rows), copy=False), ValueError, "copy=False")
+    apart = wr.stack(wr.SampleList(flat.reshape(5, 4)[:, :2]), copy=False)
+    assert apart.data.data_ptr() == flat.ctypes.data and apart.numpy().strides == (32, 8)

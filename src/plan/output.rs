@@ -34,6 +34,8 @@ pub(crate) struct OutputPlan<'s> {
     pub starts: Starts,
     /// Whether every sample is one run of bytes to be moved.
     pub bytes_only: bool,
+    /// Whether every sample is one run of bytes to be moved, and a row of a table that is read as one sample.
+    pub is_table_of_runs: bool,
     /// The copies that are left when neighbours are merged, if that at least halves them.
     pub ranges: Option<Vec<CopyRange>>,
     /// How many samples there are, if plans of several share the output: `data` then has none of them, or, where a device
@@ -141,6 +143,7 @@ impl OutputPlan<'_> {
             dims: self.dims,
             starts: self.starts,
             bytes_only: self.bytes_only,
+            is_table_of_runs: self.is_table_of_runs,
             ranges: self.ranges,
             selected: self.selected,
         }
@@ -238,11 +241,13 @@ pub(crate) fn data_output<'s>(
     let mut classes = Vec::with_capacity(samples.metas().len() + 1);
     let mut nest = |meta| LoopNest::of_data(meta, batch_shape, None, &sample_strides, &mut dims);
     classes.extend(samples.metas().iter().map(&mut nest));
-    let (mut starts, mut data) = (starts, None);
+    let (mut starts, mut data, mut is_table_of_runs) = (starts, None, false);
     if let (Some((first, rows)), [row]) = (rows_of_table(batch_shape, samples, &layout), &*classes)
     {
         // A row that is one run of elements: the table is a run of these.
         if row.dims.len() == 1 {
+            is_table_of_runs =
+                batch_shape.affine.is_none() && row.is_bytes(batch_shape.dtype, &dims);
             dims.clear();
             let meta = &samples.metas()[0];
             classes[0] =
@@ -266,6 +271,7 @@ pub(crate) fn data_output<'s>(
         dims,
         starts,
         bytes_only: false,
+        is_table_of_runs,
         ranges: None,
         selected: None,
     };
@@ -413,6 +419,7 @@ pub(crate) fn mask_output<'s>(
         classes,
         dims,
         bytes_only: false,
+        is_table_of_runs: false,
         ranges: None,
         selected: None,
     }
@@ -447,6 +454,7 @@ pub(crate) fn index_output<'s>(
         dims,
         starts: Starts::Joined { offsets, unit: 1, step: 8 },
         bytes_only: false,
+        is_table_of_runs: false,
         ranges: None,
         selected: None,
     }
@@ -475,6 +483,7 @@ pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPl
         dims,
         starts: Starts::Joined { offsets: offsets.clone(), unit: 1, step: 1 },
         bytes_only: false,
+        is_table_of_runs: false,
         ranges: None,
         selected: None,
     };

@@ -64,7 +64,8 @@ impl Path {
             ElementOp::Read { affine: true } => Path::Transform,
             _ => {
                 let is_empty = output.bytes() == 0;
-                let is_bytes = output.bytes_only || is_empty && !any_casts();
+                let is_moved = output.bytes_only || output.is_table_of_runs;
+                let is_bytes = is_moved || is_empty && !any_casts();
                 let is_one_range = || !is_empty && num_ranges(output) == 1;
                 Path::untransformed(is_bytes, is_one_range, any_casts)
             }

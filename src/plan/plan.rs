@@ -19,7 +19,9 @@ use crate::plan::role::Role;
 use crate::plan::route::Route;
 use crate::plan::target::{check_apart, Leaf};
 use crate::samples::{Memo, SampleList, Samples, Selection};
-use crate::tensor::{Device, Dims, Error, Hint, Layout, Mismatch, Owner, Result, Tensor};
+use crate::tensor::{
+    Device, Dims, Error, Footprint, Hint, Layout, Mismatch, Owner, Result, Tensor,
+};
 
 /// A plan for one batch, or for all leaves of one tree: which bytes will be written from where.
 ///
@@ -270,6 +272,7 @@ impl<'s> Plan<'s> {
             _ => None,
         }
     }
+
     /// As [`Plan::as_view`], with the layout of the batch there, which has gaps if it is a stack of rows of a table that has some.
     pub fn as_laid_out_view(&self, leaf: usize) -> Option<(*const u8, Layout)> {
         let batch_shape = &self.batch_shapes()[leaf];
@@ -293,6 +296,8 @@ impl<'s> Plan<'s> {
             return None;
         }
         let layout = Layout::try_new(batch_shape.dtype, &batch_shape.shape, Some(&strides)).ok()?;
-        Some((first, layout))
+        // Rows that overlap are no batch that may be written to.
+        let repeats = Footprint::new(first, &layout, batch_shape.dtype).shares_with_itself();
+        (!repeats).then_some((first, layout))
     }
 }
