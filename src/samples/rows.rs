@@ -1,6 +1,7 @@
 //! [`SampleRows`]: samples on the host that are row-major and differ in the extent of dim 0 at most.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use crate::samples::list::{room_for, SampleList};
 use crate::samples::meta::TensorMeta;
@@ -141,12 +142,19 @@ impl<'r> SampleRows<'r> {
     pub(crate) fn sharing(&self, other: &Footprint<'_>) -> Option<usize> {
         let (unit, rows) = (self.meta.unit(), self.each());
         let span = other.span().start as usize..other.span().end as usize;
-        (0..rows.len()).find(|&index| {
+        let bytes_of = |index| {
             let (first, length) = rows.at(index);
-            let row = first.addr()..first.addr().wrapping_add(length.wrapping_mul(unit) as usize);
-            overlap(&span, &row)
-                && Footprint::of_run(row.start as i128..row.end as i128).shares_with(other)
-        })
+            first.addr()..first.addr().wrapping_add(length.wrapping_mul(unit) as usize)
+        };
+        let shares = |index: &usize| {
+            let Range { start, end } = bytes_of(*index);
+            Footprint::of_run(start as i128..end as i128).shares_with(other)
+        };
+        // Most outputs are elsewhere, which takes a look at all rows.
+        match (0..rows.len()).any(|index| overlap(&span, &bytes_of(index))) {
+            true => (0..rows.len()).find(shares),
+            false => None,
+        }
     }
 
     /// Whether each row that has elements begins where the one before it ends.
