@@ -381,6 +381,58 @@ def test_views_keep_their_sources_alive(kind, torch):
     assert ref() is None
 
 
+class Bytes(bytearray):
+    """A buffer that a weak reference can watch."""
+
+
+def view(samples):
+    return wr.stack(samples, copy=False)
+
+
+JOINED = {
+    "append": lambda samples: samples.append(view(samples)[0]),
+    "extend": lambda samples: samples.extend([view(samples)[0]]),
+    "assign": lambda samples: [samples.append(b"b" * 64), samples.__setitem__(1, view(samples.take([0]))[0])],
+    "assign a slice's": lambda samples: [samples.append(b"b" * 64), samples.__setitem__(1, view(samples[:1])[0])],
+    "data": lambda samples: samples.append(wr.concat(samples, copy=False).data),
+    "batch": lambda samples: samples.append(wr.concat(samples, copy=False)),
+    "asarray": lambda samples: samples.append(wr.asarray(wr.concat(samples, copy=False))),
+    "view of a view": lambda samples: samples.append(view(view(samples))[0]),
+    "sample": lambda samples: samples.append(samples[0]),
+}
+
+
+@pytest.mark.parametrize("source", ["buffer", "array", "rows"])
+@pytest.mark.parametrize("how", JOINED)
+def test_a_view_that_joins_its_list_keeps_the_memory(how, source):
+    """When the sample that it is over is replaced, the one that came later is all that is left of it."""
+    source_bytes = Bytes(b"a" * 64)
+    array, ref = np.frombuffer(source_bytes, np.uint8), weakref.ref(source_bytes)
+    samples = wr.SampleList({"buffer": [source_bytes], "array": [array], "rows": array[None]}[source])
+    JOINED[how](samples)
+    del source_bytes, array
+    samples[0] = b"x" * 64
+    settle()
+    assert ref() is not None, "freed with a sample over it"
+    assert bytes(samples[1]) == b"a" * 64
+    assert bytes(wr.stack(samples)) == b"x" * 64 + b"a" * 64
+    del samples
+    settle()
+    assert ref() is None
+
+
+@pytest.mark.parametrize("join", [wr.SampleList.append, lambda samples, tree: samples.extend([tree])])
+def test_a_view_that_joins_a_list_of_trees_keeps_the_memory(join):
+    source_bytes = Bytes(b"a" * 64)
+    ref, samples = weakref.ref(source_bytes), wr.SampleList([{"k": np.frombuffer(source_bytes, np.uint8)}])
+    join(samples, {"k": wr.collate(samples, copy=False)["k"][0]})
+    del source_bytes
+    samples[0] = {"k": np.full(64, 120, np.uint8)}
+    settle()
+    assert ref() is not None, "freed with a sample over it"
+    assert bytes(samples[1]["k"]) == b"a" * 64
+
+
 def test_a_view_of_read_only_samples_is_read_only():
     base = paint((4, 5))
     base.flags.writeable = False

@@ -120,15 +120,17 @@ impl Imported {
     }
 
     /// What keeps an object alone, if the object is a sample of this list and its owners are there. Wrapped again on every
-    /// import, they would become a longer and longer chain.
+    /// import, they would become a longer and longer chain. A view over several samples is none of them.
     fn known(&self, object: &Bound<'_, PyAny>) -> Option<Option<Py<PyAny>>> {
         let tensor = object.cast_exact::<PyTensor>().ok()?;
         let held = tensor.get().inner().owner().downcast_ref::<ListOwner>()?;
         let is_its = Arc::ptr_eq(&held.owners, self.owners.shared());
-        is_its.then(|| match &held.kept {
-            Kept::One(kept) => kept.get().map(|kept| kept.clone_ref(object.py())),
-            _ => None,
-        })
+        match &held.kept {
+            _ if !is_its => None,
+            Kept::One(kept) => Some(kept.get().map(|kept| kept.clone_ref(object.py()))),
+            Kept::Nothing => Some(None),
+            Kept::Each(_) => None,
+        }
     }
 
     /// The samples at these positions, of which negative ones count from the end.
