@@ -153,6 +153,20 @@ def test_cycles_that_are_referred_to_stay(holder, source, torch):
     assert ref() is None
 
 
+def test_views_over_several_objects_are_collected():
+    """What is over several rows keeps them through one object."""
+    rows = list(node(7.0))
+    batch = wr.stack(rows, copy=False)
+    rows[1].held = [batch, *batch, wr.asarray(batch), wr.SampleList([batch[2]])]
+    ref = weakref.ref(rows[1])
+    del rows
+    gc.collect()
+    assert ref() is not None
+    del batch
+    gc.collect()
+    assert ref() is None
+
+
 def as_bytes(held):
     if isinstance(held, (tuple, list)):
         return [as_bytes(one) for one in held]

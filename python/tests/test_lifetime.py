@@ -421,6 +421,25 @@ def test_a_view_that_joins_its_list_keeps_the_memory(how, source):
     assert ref() is None
 
 
+ITEMS = {
+    "samples": list,
+    "by index": lambda batch: [batch[i] for i in range(len(batch))],
+    "asarray": lambda batch: [wr.asarray(batch) for _ in range(len(batch))],
+    "data": lambda batch: [batch.data for _ in range(len(batch))],
+    "lists": lambda batch: [wr.SampleList([sample]) for sample in batch],
+}
+
+
+@pytest.mark.parametrize("how", ITEMS)
+def test_items_of_a_view_have_one_reference_each(how):
+    """Whatever is over the same samples keeps them through one object, which the collector sees."""
+    rows = list(paint((50, 4)))
+    batch = view(wr.SampleList(rows))
+    before = [sys.getrefcount(row) for row in rows]
+    items = ITEMS[how](batch)
+    assert len(items) == 50 and [sys.getrefcount(row) for row in rows] == before
+
+
 @pytest.mark.parametrize("join", [wr.SampleList.append, lambda samples, tree: samples.extend([tree])])
 def test_a_view_that_joins_a_list_of_trees_keeps_the_memory(join):
     source_bytes = Bytes(b"a" * 64)

@@ -421,7 +421,7 @@ fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<O
     let Some((data, layout)) = view_in(&plan, 0, leaf, job.copy)? else { return Ok(None) };
     let shape = &plan.batch_shapes()[0];
     let owners = &job.samples.owners;
-    let kept = owners.kept(job.samples.list.len());
+    let kept = owners.kept(job.samples.list.len())?;
     let (owners, places) = (Arc::clone(owners.shared()), job.samples.places.clone());
     let owner: Owner = Arc::new(ListOwner { owners, kept, places });
     let read_only = job.samples.list.is_read_only();

@@ -12,7 +12,7 @@ use windrow::{Device, Owner, Stream, Tensor};
 use crate::ground::errors::LayoutError;
 use crate::ownership::buffer::Buffer;
 use crate::ownership::numbers::NumberChunks;
-use crate::ownership::owners::{Kept, PyOwner};
+use crate::ownership::owners::{Lone, PyOwner};
 use crate::ownership::places::{Places, MOVED};
 use crate::ownership::producers::Producers;
 use crate::ownership::release::{release, Foreign};
@@ -159,17 +159,15 @@ impl Drop for ImportOwner {
 pub(crate) struct ListOwner {
     /// Of memory on a device.
     pub owners: Arc<Vec<Owner>>,
-    pub kept: Kept,
+    /// One object that keeps the memory; none: the owners do.
+    pub kept: Lone,
     pub places: Places,
 }
 
-/// The object that keeps the memory of a tensor on the host: the one of the list that the tensor is a sample of, or the tensor.
+/// The object that keeps the memory of a tensor on the host: the one of the list that it is a sample of or a view over, or the tensor.
 /// A sample that is put into a list again and again would otherwise be kept by a longer and longer chain.
 pub(crate) fn keeper_of(object: &Bound<'_, PyAny>, tensor: &Tensor) -> Py<PyAny> {
-    let kept = match tensor.owner().downcast_ref::<ListOwner>() {
-        Some(ListOwner { kept: Kept::One(kept), .. }) => kept.get(),
-        _ => None,
-    };
+    let kept = tensor.owner().downcast_ref::<ListOwner>().and_then(|list| list.kept.get());
     kept.map_or_else(|| object.clone().unbind(), |kept| kept.clone_ref(object.py()))
 }
 

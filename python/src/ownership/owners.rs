@@ -5,9 +5,9 @@ use std::sync::Arc;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use windrow::bindings::new_owners;
-use windrow::{Device, Owner};
+use windrow::{Device, Error, Owner};
 
-use crate::ground::reserve::{no_room, room_for};
+use crate::ground::reserve::{no_room, push_to, room_for};
 use crate::ownership::release::{release, Foreign};
 
 /// The owners that keep the samples of a list alive.
@@ -63,15 +63,15 @@ impl Lone {
     pub fn get(&self) -> Option<&Py<PyAny>> {
         self.0.as_ref()
     }
+
+    pub fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.0)
+    }
 }
 
-impl Kept {
+impl Keepers {
     pub fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match self {
-            Kept::Nothing => Ok(()),
-            Kept::One(kept) => visit.call(&kept.0),
-            Kept::Each(PerSample(kept)) => kept.iter().try_for_each(|kept| visit.call(kept)),
-        }
+        self.each.0.iter().try_for_each(|kept| visit.call(kept))
     }
 }
 
@@ -83,12 +83,11 @@ impl Drop for Lone {
     }
 }
 
-/// What keeps some samples of a list.
-#[derive(Clone)]
-pub(crate) enum Kept {
-    Nothing,
-    One(Lone),
-    Each(PerSample),
+/// What keeps the samples of a list that a view is over.
+pub(crate) struct Keepers {
+    each: PerSample,
+    /// Of the samples that have none by themselves.
+    _shared: Arc<Vec<Owner>>,
 }
 
 /// An owner as an object, to keep a sample alive: the one holder of the owner.
@@ -136,14 +135,31 @@ impl Owners {
         &self.shared
     }
 
-    /// What keeps all `len` samples, beside the owners that are shared.
-    pub fn kept(&self, len: usize) -> Kept {
+    /// One object that keeps all `len` samples, if it is not the owners that are shared that do.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn kept(&self, len: usize) -> windrow::Result<Lone> {
         if self.num_per_sample == 0 {
-            return if self.all.0.is_some() { Kept::One(self.all.clone()) } else { Kept::Nothing };
+            return Ok(self.all.clone());
         }
         Python::attach(|py| {
-            let kept = |index| self.of_sample(index).map(|kept| kept.clone_ref(py));
-            Kept::Each(PerSample((0..len).map(kept).collect()))
+            let no_room = |_| Error::OutOfMemory { bytes: (len * size_of::<Py<PyAny>>()) as u64 };
+            let mut each: Vec<Option<Py<PyAny>>> = Vec::new();
+            for kept in (0..len).map(|index| self.of_sample(index)) {
+                // Neighbours often are in one storage.
+                if each
+                    .last()
+                    .is_none_or(|last| last.as_ref().map(Py::as_ptr) != kept.map(Py::as_ptr))
+                {
+                    push_to(&mut each, kept.map(|kept| kept.clone_ref(py))).map_err(no_room)?;
+                }
+            }
+            if let [only @ Some(_)] = &mut each[..] {
+                return Ok(Lone(only.take()));
+            }
+            let keepers = Keepers { each: PerSample(each), _shared: Arc::clone(&self.shared) };
+            PyOwner::object(py, Arc::new(keepers)).map(Lone::new).map_err(no_room)
         })
     }
 

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use windrow::{Device, Owner, Tensor};
 
 use crate::ownership::owner::{ImportOwner, ListOwner};
-use crate::ownership::owners::PyOwner;
+use crate::ownership::owners::{Keepers, PyOwner};
 
 pub(crate) type Visited = Result<(), PyTraverseError>;
 
@@ -26,6 +26,9 @@ pub(crate) fn visit_owner(owner: &Owner, visit: &PyVisit<'_>) -> Visited {
     }
     if let Some(list) = owner.downcast_ref::<ListOwner>() {
         return list.kept.visit(visit);
+    }
+    if let Some(keepers) = owner.downcast_ref::<Keepers>() {
+        return keepers.visit(visit);
     }
     let Some(owner) = owner.downcast_ref::<ImportOwner>() else { return Ok(()) };
     owner.objects.iter().try_for_each(|object| visit.call(object))?;

@@ -14,7 +14,7 @@ use crate::import::importer::{Importer, Reading};
 use crate::import::rows::{said_dtype, set_empty_dtype};
 use crate::ownership::owner::has_moved;
 use crate::ownership::owner::{places_of, producers_of, ImportOwner, ListOwner};
-use crate::ownership::owners::{Kept, Lone, Owners, PyOwner};
+use crate::ownership::owners::{Lone, Owners, PyOwner};
 use crate::ownership::places::{moved, Places};
 
 /// Samples and what keeps them alive.
@@ -60,7 +60,7 @@ impl Imported {
         let (meta, data) = (self.list.meta(index), self.list.address(index).cast_mut());
         let places = self.places.at(index)?;
         let kept = self.owners.of_sample(index);
-        let kept = kept.map_or(Kept::Nothing, |kept| Kept::One(Lone::new(kept.clone_ref(py))));
+        let kept = kept.map_or_else(Lone::default, |kept| Lone::new(kept.clone_ref(py)));
         let owners = Arc::clone(self.owners.shared());
         let owner: Owner = Arc::new(ListOwner { owners, kept, places });
         let (dtype, device, layout) = (meta.dtype, meta.device, meta.layout.clone());
@@ -119,18 +119,13 @@ impl Imported {
         Ok(imported)
     }
 
-    /// What keeps an object alone, if the object is a sample of this list and its owners are there. Wrapped again on every
-    /// import, they would become a longer and longer chain. A view over several samples is none of them.
+    /// What keeps an object alone, if the object is a sample of this list, or a view over some, and its owners are there. Wrapped
+    /// again on every import, they would become a longer and longer chain.
     fn known(&self, object: &Bound<'_, PyAny>) -> Option<Option<Py<PyAny>>> {
         let tensor = object.cast_exact::<PyTensor>().ok()?;
         let held = tensor.get().inner().owner().downcast_ref::<ListOwner>()?;
         let is_its = Arc::ptr_eq(&held.owners, self.owners.shared());
-        match &held.kept {
-            _ if !is_its => None,
-            Kept::One(kept) => Some(kept.get().map(|kept| kept.clone_ref(object.py()))),
-            Kept::Nothing => Some(None),
-            Kept::Each(_) => None,
-        }
+        is_its.then(|| held.kept.get().map(|kept| kept.clone_ref(object.py())))
     }
 
     /// The samples at these positions, of which negative ones count from the end.
