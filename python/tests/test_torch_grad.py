@@ -357,10 +357,34 @@ def test_a_lazy_clone_is_read_without_memory_of_its_own():
     assert torch._C._is_cow_tensor(clone)
 
 
-@pytest.mark.parametrize("output", [wr.asarray, lambda base: wr.stack(ROWS, out=base)])
-def test_an_output_of_which_a_clone_was_made_since(output):
+OUTPUTS = {
+    "asarray": wr.asarray,
+    "batch": lambda base: wr.stack(ROWS, out=base),
+    "sample": lambda base: wr.SampleList([base])[0],
+    "sample of a tree": lambda base: wr.SampleList([{"x": base}])[0]["x"],
+    "sample that was added": lambda base: joined(wr.SampleList([torch.zeros(1)]), base)[1],
+    "row": lambda base: wr.SampleList(base[None])[0],
+    "piece": lambda base: wr.SampleList.split(base, [0, 4])[0],
+    "window": lambda base: wr.windows(base, [0], 4)[0],
+    "view": lambda base: wr.stack(list(base), copy=False),
+    "view of one sample": lambda base: wr.concat([base], copy=False),
+    "view of a table": lambda base: wr.stack(base, copy=False),
+    "view of a list": lambda base: wr.stack(wr.SampleList(list(base)), copy=False).data,
+    "view of samples": lambda base: wr.stack([wr.SampleList(list(base))[i] for i in range(4)], copy=False),
+    "asarray of a sample": lambda base: wr.asarray(wr.SampleList([base])[0]),
+    "sample of asarray": lambda base: wr.SampleList([wr.asarray(base)])[0],
+}
+
+
+def joined(samples, sample):
+    samples.append(sample)
+    return samples
+
+
+@pytest.mark.parametrize("how", OUTPUTS)
+def test_an_output_of_which_a_clone_was_made_since(how):
     base = torch.zeros((4, 3))
-    out = output(base)
+    out = OUTPUTS[how](base)
     before, clone = base.clone(), torch._lazy_clone(base)
     refusal(lambda: wr.stack([-row for row in ROWS], out=out), wr.LayoutError, "moved", "import it again")
     assert clone.equal(before) and base.equal(before)

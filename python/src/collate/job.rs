@@ -12,8 +12,8 @@ use crate::ground::batch::PyBatch;
 use crate::ground::errors::{to_caller, to_py_err, Spec};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
-use crate::import::places::own_memory;
-use crate::import::routes::{is_torch, route_of};
+use crate::import::places::own_all_memory;
+use crate::import::routes::is_torch;
 use crate::import::tensor::tensor_of;
 use crate::ownership::owner::{in_place, producers_of, ImportOwner};
 use crate::ownership::producers::Producers;
@@ -138,11 +138,8 @@ pub(super) fn output_of(
     }
     if out.is_instance_of::<PyTensor>() || out.is_instance_of::<PyBatch>() {
         // Since the tensor was made, its memory may have come to be shared with a lazy clone.
-        if let Some(lender) = torch_of(out.py(), &tensor)? {
-            let lender = lender.bind(out.py());
-            own_memory(lender, route_of(lender)?.1)?;
-            in_place(out.py(), &tensor)?;
-        }
+        own_all_memory(out.py(), &tensor)?;
+        in_place(out.py(), &tensor)?;
     }
     Ok(tensor)
 }

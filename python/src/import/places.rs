@@ -1,16 +1,22 @@
 //! Where the memory of samples is that are kept, which their owners can still move.
 #![allow(unsafe_code)] // Words of foreign objects.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 use pyo3::{ffi, intern};
+use windrow::{Owner, Tensor};
 
 use crate::ground::errors::is_answer;
+use crate::ground::modules::loaded;
 use crate::ground::reserve::push_to;
 use crate::import::importer::Importer;
 use crate::import::keepers::tensor_in;
-use crate::import::routes::{ImportRoute, Lazy};
+use crate::import::routes::{route_of, ImportRoute, Lazy};
 use crate::import::torch_words::TorchWords;
-use crate::ownership::owner::places_of;
+use crate::ownership::owner::{places_of, ImportOwner, ListOwner};
+use crate::ownership::owners::{Keepers, PyOwner};
 use crate::ownership::places::{Ask, Place};
 
 impl Importer<'_> {
@@ -129,4 +135,51 @@ pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> 
         Err(error) if !is_answer(object.py(), &error) => Err(error),
         _ => Ok(()),
     }
+}
+
+/// As [`own_memory`], of all torch tensors and storages that a tensor is over, by way of lists, views and earlier results too.
+pub(crate) fn own_all_memory(py: Python<'_>, tensor: &Tensor) -> PyResult<()> {
+    let (mut owners, mut seen) = (vec![Arc::clone(tensor.owner())], HashSet::new());
+    while let Some(owner) = owners.pop() {
+        if !seen.insert(Arc::as_ptr(&owner).addr()) {
+            continue;
+        }
+        for object in objects_of(py, &owner, &mut owners) {
+            let (route, lazy) = route_of(&object)?;
+            if let Ok(owner) = object.cast_exact::<PyOwner>() {
+                owners.push(Arc::clone(owner.get().owner()));
+            } else if let Some(tensor) = tensor_in(&object, route) {
+                owners.push(Arc::clone(tensor.owner()));
+            } else {
+                let is_storage = matches!(route, ImportRoute::Protocols) && is_storage(&object)?;
+                own_memory(&object, if is_storage { Lazy::Ask } else { lazy })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_storage(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match loaded(object.py(), "torch", "UntypedStorage")? {
+        Some(class) => object.is_instance(&class),
+        None => Ok(false),
+    }
+}
+
+/// The objects that an owner has; the owners that it has are added to `owners`.
+fn objects_of<'py>(
+    py: Python<'py>,
+    owner: &Owner,
+    owners: &mut Vec<Owner>,
+) -> Vec<Bound<'py, PyAny>> {
+    if let Some(ImportOwner { objects, tensors, .. }) = owner.downcast_ref() {
+        owners.extend(tensors.iter().map(|tensor| Arc::clone(tensor.owner())));
+        return objects.iter().map(|object| object.bind(py).clone()).collect();
+    }
+    if let Some(list) = owner.downcast_ref::<ListOwner>() {
+        owners.extend(list.owners.iter().cloned());
+        return list.kept.get().map(|kept| kept.bind(py).clone()).into_iter().collect();
+    }
+    let keepers = owner.downcast_ref::<Keepers>().into_iter().flat_map(Keepers::objects);
+    keepers.map(|kept| kept.bind(py).clone()).collect()
 }

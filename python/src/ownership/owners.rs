@@ -70,6 +70,10 @@ impl Lone {
 }
 
 impl Keepers {
+    pub fn objects(&self) -> impl Iterator<Item = &Py<PyAny>> {
+        self.each.0.iter().flatten()
+    }
+
     pub fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.each.0.iter().try_for_each(|kept| visit.call(kept))
     }
