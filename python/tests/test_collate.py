@@ -460,6 +460,32 @@ def test_no_engine_writes_before_all_leaves_are_checked():
     assert (out["a"] == 7).all() and first.stats()["batches"] == 0
 
 
+def test_outputs_of_several_engines_are_apart():
+    first, second = engines(2)
+    table = np.arange(24, dtype="uint8").reshape(2, 3, 4)
+    samples = [{"a": np.full((3, 4), 7, "uint8"), "b": row} for row in table]
+    big = np.ones((3, 4096), "float64")
+    apart, before = [{"a": row, "b": row} for row in big], table.copy()
+    for spec in ({}, {"b": wr.Stack(engine=first)}, {"a": wr.Stack(engine=first), "b": wr.Stack(engine=second)}):
+        other, both = np.empty_like(table), np.zeros_like(big)
+        outs, same = {"a": table, "b": other}, {"a": both, "b": both}
+        text = 'sample 0 at "b": expected memory apart from the output at "a"'
+        refusal(lambda outs=outs, spec=spec: wr.collate(samples, spec, out=outs), wr.LayoutError, text, path="b", index=0)
+        refusal(lambda outs=same, spec=spec: wr.collate(apart, spec, out=outs), wr.LayoutError, 'the output at "a"', path="b")
+        assert (table == before).all() and not both.any()
+
+
+def test_no_engine_writes_before_views_and_streams_are_checked():
+    first, second = engines(2)
+    samples = [{"a": leaf(i), "b": leaf(i)} for i in range(3)]
+    out, a = {name: np.full((3, 3, 4), 7, "uint8") for name in "ab"}, wr.Stack(engine=first)
+    spec = {"a": a, "b": wr.Stack(engine=second, copy=False)}
+    refusal(lambda: wr.collate(samples, spec), ValueError, r'at "b".*copy=False')
+    spec = {"a": a, "b": wr.Stack(engine=second)}
+    refusal(lambda: wr.collate(samples, spec, out=out, stream=1), ValueError, "host memory has no streams")
+    assert (out["a"] == 7).all() and first.stats()["batches"] == 0
+
+
 def test_the_engine_of_a_spec_by_torchs_rules(torch):
     import windrow.torch
 

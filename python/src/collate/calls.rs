@@ -6,7 +6,7 @@ use windrow::Plan;
 
 use crate::collate::job::{job_error, leaf_of, target_of, Job};
 use crate::collate::options::Options;
-use crate::collate::run::{assemble, device_of_work, may_view, view_in};
+use crate::collate::run::{assemble, device_of_work, made, views_in};
 use crate::collate::torch_memory::Lender;
 use crate::collate::tree::jobs_of;
 use crate::engine::explain::PyExplain;
@@ -205,8 +205,6 @@ pub(crate) fn explain(
         (vec![Job::of_call(options, |reading| samples_of(samples, reading))?], false)
     };
     let explain = py.detach(|| -> windrow::Result<_> {
-        let may_view = jobs.iter().map(|job| may_view(job, in_arena));
-        let may_view = may_view.collect::<windrow::Result<Vec<bool>>>()?;
         let targets: Vec<_> = jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
         let leaves = jobs.iter().zip(&targets).map(|(job, out)| leaf_of(job, out.as_ref()));
         let leaves: Vec<_> = leaves.collect();
@@ -214,13 +212,9 @@ pub(crate) fn explain(
             true => Plan::in_arena(&leaves)?,
             false => Plan::for_leaves(&leaves)?,
         };
-        device_of_work(&jobs, &plan)?;
-        let is_view = |(position, may_view): (usize, bool)| match may_view {
-            true => Ok(view_in(&plan, position, &leaves[position], jobs[position].copy)?.is_some()),
-            false => Ok(false),
-        };
-        let views = may_view.into_iter().enumerate().map(is_view);
-        let views = views.collect::<windrow::Result<Vec<bool>>>()?;
+        let views = views_in(&plan, &jobs, &leaves, in_arena)?;
+        device_of_work(&jobs, made(plan.batch_shapes(), &views))?;
+        let views: Vec<bool> = views.iter().map(Option::is_some).collect();
         let explain = plan.explain_with(&views).named(jobs.iter().map(|job| job.path.clone()));
         Ok((explain, Lender::name_of(&plan, &jobs)?))
     });

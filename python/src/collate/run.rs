@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::bindings::{set_handed_out, End, RowsAhead};
 use windrow::{
-    Batch, Device, Engine, Error, Fields, Filled, Layout, Leaf, OutputMemory, Owner, Plan,
-    RunOptions, Stage, Stream, Target, Tensor, TensorMeta,
+    Batch, BatchShape, Device, Engine, Error, Fields, Filled, Layout, Leaf, OutputMemory, Owner,
+    Plan, RunOptions, Stage, Stream, Target, Tensor, TensorMeta,
 };
 
 use crate::collate::job::{block_of, job_error, leaf_of, output_of, target_of, torch_of, Job};
@@ -110,11 +110,21 @@ fn run_by_engines(
             return Err(PyValueError::new_err(text));
         }
         // All errors of input are found before any engine writes.
-        for (part, _) in parts() {
-            let targets = targets_of(part);
-            Plan::for_leaves(&leaves_of(part, &targets))
-                .map_err(|error| job_error(py, &error, part))?;
-        }
+        let targets = targets_of(jobs);
+        let leaves = leaves_of(jobs, &targets);
+        let check = || {
+            let plan = Plan::for_leaves(&leaves)?;
+            let views = views_in(&plan, jobs, &leaves, false)?;
+            let (mut shapes, mut views) = (plan.batch_shapes(), &views[..]);
+            for (part, _) in parts() {
+                let (own, is_view);
+                (own, shapes) = shapes.split_at(part.len());
+                (is_view, views) = views.split_at(part.len());
+                device_of_work(part, made(own, is_view))?;
+            }
+            Ok(())
+        };
+        check().map_err(|error| job_error(py, &error, &*jobs))?;
     }
     let lens: Vec<usize> = parts().map(|(part, _)| part.len()).collect();
     let (mut rest, mut arena) = (jobs, Some(arena));
@@ -247,31 +257,32 @@ fn run_jobs(
     let in_arena = !matches!(arena, ArenaMemory::No);
     let ahead: Vec<Option<RowsAhead>> = jobs.iter_mut().map(|job| job.ahead.take()).collect();
     let jobs = &*jobs;
-    let targets: Vec<Option<Target<'_>>> =
-        jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
-    let mut batches: Vec<Option<Batch>> = Vec::with_capacity(jobs.len());
-    // Of those that are no views.
-    let mut leaves: Vec<Leaf<'_, '_>> = Vec::with_capacity(jobs.len());
+    let targets = targets_of(jobs);
+    let leaves = leaves_of(jobs, &targets);
     let mut run_options = RunOptions::default();
     if let ArenaMemory::Given(memory) = arena {
         run_options.arena = Some(memory);
     }
-    for ((job, out), ahead) in jobs.iter().zip(&targets).zip(ahead) {
-        let leaf = leaf_of(job, out.as_ref());
-        let view = match may_view(job, in_arena)? {
-            true => view_of(engine, job, &leaf)?,
-            false => None,
-        };
+    let mut plan = match in_arena {
+        true => engine.plan_in_arena(&leaves, begin)?,
+        false => engine.plan(&leaves, begin)?,
+    };
+    let views = views_in(&plan, jobs, &leaves, in_arena)?;
+    let has_views = views.iter().any(Option::is_some);
+    let mut batches: Vec<Option<Batch>> = Vec::with_capacity(jobs.len());
+    let mut rest: Vec<Leaf<'_, '_>> = Vec::new();
+    for (position, (view, ahead)) in views.into_iter().zip(ahead).enumerate() {
+        let shape = &plan.batch_shapes()[position];
+        let view = view.map(|place| view_of(engine, &jobs[position], shape, place)).transpose()?;
         if view.is_none() {
-            leaves.push(leaf);
+            rest.push(leaves[position]);
             run_options.push_ahead(ahead);
         }
         batches.push(view);
     }
-    let plan = match in_arena {
-        true => engine.plan_in_arena(&leaves, begin)?,
-        false => engine.plan(&leaves, begin)?,
-    };
+    if has_views {
+        plan = engine.plan(&rest, None)?;
+    }
     order_work(engine, jobs, &plan, memory, &mut run_options)?;
     let stream = run_options.stream;
     *has_begun = true;
@@ -314,8 +325,34 @@ fn batch_of(
     Ok(Batch::new(data, filled.fields))
 }
 
+/// Where the samples of a leaf are the batch, and how they lie there.
+type ViewPlace = (*const u8, Layout);
+
+/// Which leaves of a plan of all of them are handed out as they are.
+pub(super) fn views_in(
+    plan: &Plan<'_>,
+    jobs: &[Job],
+    leaves: &[Leaf<'_, '_>],
+    in_arena: bool,
+) -> windrow::Result<Vec<Option<ViewPlace>>> {
+    let view =
+        |(position, (job, leaf)): (usize, (&Job, &Leaf<'_, '_>))| match may_view(job, in_arena)? {
+            true => view_in(plan, position, leaf, job.copy),
+            false => Ok(None),
+        };
+    jobs.iter().zip(leaves).enumerate().map(view).collect()
+}
+
+/// The shapes of batches that are written, and no views.
+pub(super) fn made<'a>(
+    shapes: &'a [BatchShape],
+    views: &'a [Option<ViewPlace>],
+) -> impl Iterator<Item = &'a BatchShape> {
+    shapes.iter().zip(views).filter(|(_, view)| view.is_none()).map(|(shape, _)| shape)
+}
+
 /// Whether a leaf may be handed out as it is.
-pub(super) fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
+fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
     match (job.copy, in_arena) {
         (CopyMode::Never, true) => {
             let why = "copy=False asks for a view, arena=True for a copy".to_owned();
@@ -326,13 +363,17 @@ pub(super) fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
 }
 
 /// The device that does the work, if one does; without one a stream is refused.
-pub(super) fn device_of_work(jobs: &[Job], plan: &Plan<'_>) -> windrow::Result<Option<u32>> {
-    let devices = plan.batch_shapes().iter().flat_map(|shape| [shape.source, shape.device]);
-    let ordinal = devices.into_iter().find_map(|device| match device {
+pub(super) fn device_of_work<'a>(
+    jobs: &[Job],
+    made: impl IntoIterator<Item = &'a BatchShape>,
+) -> windrow::Result<Option<u32>> {
+    let mut devices = made.into_iter().flat_map(|shape| [shape.source, shape.device]).peekable();
+    let has_work = devices.peek().is_some();
+    let ordinal = devices.find_map(|device| match device {
         Device::Cuda(ordinal) => Some(ordinal),
         _ => None,
     });
-    let is_host_work = ordinal.is_none() && !plan.batch_shapes().is_empty();
+    let is_host_work = ordinal.is_none() && has_work;
     if is_host_work && jobs.iter().any(|job| job.stream.is_some()) {
         return Err(Error::Argument(
             "stream= is for batches on a CUDA device; host memory has no streams".into(),
@@ -354,7 +395,7 @@ fn order_work(
     if plan.batch_shapes().iter().any(|shape| shape.device == Device::Pinned) {
         options.pinned = TorchPinned::used()?;
     }
-    let Some(ordinal) = device_of_work(jobs, plan)? else {
+    let Some(ordinal) = device_of_work(jobs, plan.batch_shapes())? else {
         return Ok(());
     };
     // Outputs first: their memory may be in use by what was enqueued where it was allocated.
@@ -415,11 +456,13 @@ fn written_on(out: &Tensor, stream: Option<Stream>, end: Option<&End>) -> Tensor
     ImportOwner::wrap(out, producers)
 }
 
-/// The samples' own memory, if they form the batch there.
-fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<Option<Batch>> {
-    let plan = Plan::for_leaves(&[*leaf])?;
-    let Some((data, layout)) = view_in(&plan, 0, leaf, job.copy)? else { return Ok(None) };
-    let shape = &plan.batch_shapes()[0];
+/// The samples' own memory, where they form the batch.
+fn view_of(
+    engine: &Engine,
+    job: &Job,
+    shape: &BatchShape,
+    (data, layout): ViewPlace,
+) -> windrow::Result<Batch> {
     let owners = &job.samples.owners;
     let kept = owners.kept(job.samples.list.len())?;
     let (owners, places) = (Arc::clone(owners.shared()), job.samples.places.clone());
@@ -431,16 +474,16 @@ fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<O
         Tensor::new_unchecked(owner, data.cast_mut(), shape.dtype, shape.device, layout, read_only)
     };
     engine.count_view(shape.num_samples);
-    Ok(Some(Batch::new(tensor, Fields::new(shape)?)))
+    Ok(Batch::new(tensor, Fields::new(shape)?))
 }
 
 /// Where and how a leaf of a plan that the call may hand out as it is does lie, if it can.
-pub(super) fn view_in(
+fn view_in(
     plan: &Plan<'_>,
     position: usize,
     leaf: &Leaf<'_, '_>,
     mode: CopyMode,
-) -> windrow::Result<Option<(*const u8, Layout)>> {
+) -> windrow::Result<Option<ViewPlace>> {
     match plan.as_laid_out_view(position).filter(|_| leaf.out.is_none()) {
         None if mode == CopyMode::Never => {
             let why = "copy=False, but the samples do not form the whole batch in memory";
