@@ -534,6 +534,125 @@ def test_subclasses_of_list_keep_their_type():
     assert_tensor(made[1], np.stack([leaf(1), leaf(3)]))
 
 
+# classes that keep or refuse their entries
+
+
+class Kept(MutableMapping):
+    """Entries in an attribute, which a shallow copy shares."""
+
+    def __init__(self, entries):
+        self.entries = entries
+
+    def __getitem__(self, key):
+        return self.entries[key]
+
+    def __setitem__(self, key, value):
+        self.entries[key] = value
+
+    def __delitem__(self, key):
+        del self.entries[key]
+
+    def __iter__(self):
+        return iter(self.entries)
+
+    def __len__(self):
+        return len(self.entries)
+
+
+class KeptInSlot(Kept):
+    __slots__ = "own"
+
+    @property
+    def entries(self):
+        return self.own
+
+    @entries.setter
+    def entries(self, entries):
+        self.own = entries
+
+
+class KeptDeep(Kept):
+    def __init__(self, entries):
+        super().__init__(types.SimpleNamespace(**entries))
+
+    def __getitem__(self, key):
+        return vars(self.entries)[key]
+
+    def __setitem__(self, key, value):
+        setattr(self.entries, key, value)
+
+    def __iter__(self):
+        return iter(vars(self.entries))
+
+    def __len__(self):
+        return len(vars(self.entries))
+
+
+@pytest.mark.parametrize("cls", [Kept, KeptInSlot, KeptDeep])
+def test_mappings_that_keep_their_entries_are_only_read(cls):
+    samples = [cls({"a": leaf(i), "b": leaf(i + 1)}) for i in range(3)]
+    entries = [dict(sample) for sample in samples]
+    items = wr.SampleList(samples)
+    for made in (wr.collate(samples), wr.collate(items), items[1]):
+        assert type(made) is (dict if cls is KeptDeep else cls)
+        for key in "ab":
+            column = [own[key] for own in entries]
+            assert_tensor(made[key], np.stack(column) if len(made[key].shape) == 2 else column[1])
+    for sample, own in zip(samples, entries):
+        assert list(sample) == ["a", "b"] and all(sample[key] is own[key] for key in own)
+
+
+def refuses(*_):
+    raise TypeError("immutable")
+
+
+class FrozenDict(dict):
+    __setitem__ = refuses
+
+
+class FrozenOrderedDict(collections.OrderedDict):
+    __setitem__ = refuses
+
+    def __init__(self, entries):
+        super().__init__()
+        for key, value in entries.items():
+            super().__setitem__(key, value)
+
+
+class FrozenList(list):
+    __setitem__ = append = extend = refuses
+
+
+class Attributes(dict):
+    def __init__(self, *entries):
+        super().__init__(*entries)
+        self.__dict__ = self
+
+
+@pytest.mark.parametrize("cls", [FrozenDict, FrozenOrderedDict, FrozenList, Attributes])
+def test_classes_that_refuse_entries_keep_their_type(cls):
+    is_list = cls is FrozenList
+    samples = [cls([leaf(i)] if is_list else {"a": leaf(i)}) for i in range(3)]
+    key, items = 0 if is_list else "a", wr.SampleList(samples)
+    for made, want in ((wr.collate(samples), np.stack([leaf(i) for i in range(3)])), (items[1], leaf(1))):
+        assert type(made) is cls and len(made) == 1
+        assert_tensor(made[key], want)
+        assert cls is not Attributes or made.a is made["a"]
+
+
+def test_a_class_that_cannot_be_copied_is_named():
+    @dataclasses.dataclass
+    class Held:
+        x: object
+
+        def __copy__(self):
+            raise RuntimeError("one only")
+
+    samples = [{"t": Held(leaf(i))} for i in range(2)]
+    for call in (lambda: wr.collate(samples), lambda: wr.SampleList(samples)):
+        refusal(call, TypeError, r'sample 0 at "t": .*Held cannot be copied.*one only.*register_node', path="t", index=0)
+
+
 # deeper than the stack
 
 SMALL_STACK = """

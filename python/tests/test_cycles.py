@@ -1,6 +1,9 @@
 """Cycles of references through lists, tensors, batches and views: collected when nothing else refers to them, and not before."""
 
+import collections
+import dataclasses
 import gc
+import importlib.util
 import random
 import sys
 import threading
@@ -56,6 +59,34 @@ def rows(x):
     return wr.asarray(x) if isinstance(x, (Buffer, Interface)) else x
 
 
+@dataclasses.dataclass
+class Record:
+    x: object
+
+
+class Entries(dict):
+    pass
+
+
+class Row(list):
+    pass
+
+
+Pair = collections.namedtuple("Pair", "x y")
+CLASSES = {
+    "dict": lambda x: Entries(x=x),
+    "UserDict": lambda x: collections.UserDict(x=x),
+    "list": lambda x: Row([x]),
+    "namedtuple": lambda x: Pair(x, x),
+    "dataclass": Record,
+}
+if importlib.util.find_spec("attrs"):
+    attrs = importlib.import_module("attrs")
+    CLASSES["attrs"] = attrs.make_class("AttrsRecord", ["x"])
+if importlib.util.find_spec("pydantic"):
+    pydantic = importlib.import_module("pydantic")
+    Model = pydantic.create_model("Model", __config__=pydantic.ConfigDict(arbitrary_types_allowed=True), x=(object, ...))
+    CLASSES["pydantic"] = lambda x: Model(x=x)
 HOLDERS = {
     "list": lambda x: wr.SampleList([x]),
     "list of two": lambda x: wr.SampleList([np.zeros(3), x]),
@@ -74,6 +105,7 @@ HOLDERS = {
     "leaf of a tree": lambda x: wr.SampleList([{"a": [x, 1]}])[0],
     "tree, taken": lambda x: (samples := wr.SampleList([{"a": [x, 1]}] * 2), samples.take([1])),
     "text of a tree": lambda x: wr.SampleList([{"a": 1, "b": Text("t", x)}]),
+    **{f"tree of {name}": (lambda make: lambda x: wr.SampleList([make(x), make(x)]))(make) for name, make in CLASSES.items()},
     "asarray": wr.asarray,
     "asarray of asarray": lambda x: (first := wr.asarray(x), wr.asarray(first)),
     "list of asarray": lambda x: (first := wr.asarray(x), wr.SampleList([first]), wr.SampleList(first)),
@@ -131,6 +163,19 @@ def test_cycles_are_collected(holder, source, torch):
     refs = [cycle(source, {**HOLDERS, **OUTPUTS}[holder]) for _ in range(3)]
     gc.collect()
     assert not any(ref() is not None for ref in refs)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_first_sample_that_is_replaced_is_released(name):
+    make, x = CLASSES[name], node()
+    samples, ref = wr.SampleList([make(x), make(node(1))]), weakref.ref(x)
+    del x
+    gc.collect()
+    assert ref() is not None
+    samples[0] = make(node(2))
+    gc.collect()
+    assert ref() is None
+    assert type(samples[0]) is type(wr.collate(samples)) is type(make(0))
 
 
 @pytest.mark.parametrize("source", SOURCES)

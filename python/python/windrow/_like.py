@@ -1,45 +1,99 @@
 """Containers like one that there is, with other children: copies, for which no initialiser, converter or validator runs.
 
-What a class does with the values of one sample is done already, and is not to be done to a batch of them.
+What a class does with the values of one sample is done already, and is not to be done to a batch of them. What is copied is a
+template, a copy of the first sample with None for its children, so that the sample itself is not kept.
 """
 
 from __future__ import annotations
 
+import collections
 import copy
-from typing import Any, Dict, List
+from collections.abc import MutableMapping
+from typing import Any, Callable, Dict, Iterable, List
+
+from windrow._opener import at_path, class_name, located
+
+
+def template(make: Callable[[], Any], first: Any, path: str) -> Any:
+    """What `make` gives; its errors name the class and the place of the first sample."""
+    try:
+        return make()
+    except Exception as error:
+        text = f"{class_name(type(first))} cannot be copied for a batch ({type(error).__name__}: {error}); register the class (wr.register_node)"
+        raise located(TypeError(f"sample 0{at_path(path)}: {text}"), 0, path) from error
+
+
+def mapping_template(first: Any, keys: List[Any], path: str) -> Any:
+    """What `mapping_like` copies; the class, if it is made of a dict."""
+    cls: Any = type(first)
+    if not hasattr(cls, "__setitem__"):
+        return cls
+    if isinstance(first, dict):
+        return template(lambda: mapping_like(first, dict.fromkeys(keys)), first, path)
+    made = template(lambda: _copy_apart(first), first, path)
+    for key in keys:
+        value = first[key]
+        try:
+            made[key] = None
+        except Exception:
+            # A class that takes some values only: the first sample's remain.
+            break
+        if value is not None and first[key] is None:
+            # A copy that writes through is of no use.
+            first[key] = value
+            return {}
+    return made
+
+
+def sequence_template(first: Any, path: str) -> Any:
+    """What `sequence_like` copies; the class, if it is made of a list."""
+    if isinstance(first, tuple):
+        try:
+            tuple.__new__(type(first))
+        except TypeError:
+            return type(first)  # A class of C's, such as torch.Size.
+    return template(lambda: sequence_like(first, [None] * len(first)), first, path)
+
+
+def object_template(first: Any, names: Iterable[str], path: str) -> Any:
+    """What `object_like` copies."""
+    return template(lambda: object_like(first, dict.fromkeys(names)), first, path)
 
 
 def mapping_like(first: Any, children: Dict[Any, Any]) -> Any:
-    """A mapping with these values for its keys. A class whose entries cannot be set is made of a dict."""
-    cls: Any = type(first)
-    if hasattr(cls, "__dataclass_fields__"):
-        # Such as outputs of transformers' models, whose copies are made by their constructor.
-        made: Any = cls.__new__(cls)
-        vars(made).update(vars(first))
-        for key, child in children.items():
-            made[key] = child
-            object.__setattr__(made, key, child)
-        return made
-    if not hasattr(cls, "__setitem__"):
-        return cls(children)
-    made = copy.copy(first)
+    """A mapping with these values for its keys."""
+    if isinstance(first, type):
+        return first(children)
+    is_dict, has_fields = isinstance(first, dict), hasattr(type(first), "__dataclass_fields__")
+    if is_dict:
+        # The copies of some, such as outputs of transformers' models, are made by their constructor.
+        made = _bare_copy(first) if has_fields else _copy_builtin(first)
+    else:
+        made = _copy_apart(first)
     # Not by `update`, which a Counter adds by.
     for key, child in children.items():
-        made[key] = child
+        try:
+            made[key] = child
+        except Exception as error:
+            if not is_dict:
+                text = f"{class_name(type(first))} refuses a batch as its entry {key!r}: {error}"
+                raise TypeError(f"{text}; register the class (wr.register_node)") from error
+            base: Any = collections.OrderedDict if isinstance(first, collections.OrderedDict) else dict
+            base.__setitem__(made, key, child)
+        if has_fields:
+            object.__setattr__(made, key, child)
     return made
 
 
 def sequence_like(first: Any, children: List[Any]) -> Any:
     """A list or tuple of these entries, as many as there are in the first one."""
-    cls: Any = type(first)
+    if isinstance(first, type):
+        return first(children)
     if isinstance(first, list):
-        made = copy.copy(first)
-        made[:] = children
+        made = _copy_builtin(first)
+        list.__setitem__(made, slice(None), children)
         return made
-    try:
-        made = tuple.__new__(cls, children)
-    except TypeError:
-        return cls(children)  # A class of C's, such as torch.Size.
+    made = tuple.__new__(type(first), children)
     if hasattr(first, "__dict__"):
         vars(made).update(vars(first))
     return made
@@ -50,4 +104,37 @@ def object_like(first: Any, children: Dict[str, Any]) -> Any:
     made = copy.copy(first)
     for name, child in children.items():
         object.__setattr__(made, name, child)
+    return made
+
+
+def _copy_builtin(first: Any) -> Any:
+    """A copy of a list or dict of a subclass; a class whose own methods refuse to fill a copy has its attributes copied."""
+    try:
+        made = copy.copy(first)
+    except Exception:
+        return _bare_copy(first)
+    if getattr(first, "__dict__", None) is first:
+        # Entries that are attributes too.
+        object.__setattr__(made, "__dict__", made)
+    return made
+
+
+def _bare_copy(first: Any) -> Any:
+    """A list or dict without entries and with the attributes of the first one."""
+    cls: Any = type(first)
+    made = cls.__new__(cls)
+    if hasattr(first, "__dict__"):
+        vars(made).update(vars(first))
+    return made
+
+
+def _copy_apart(first: Any) -> Any:
+    """A copy of a mapping that keeps its entries in an attribute, with an attribute of its own."""
+    made = copy.copy(first)
+    slots = [getattr(cls, "__slots__", ()) for cls in type(first).__mro__]
+    names = [name for own in slots for name in ([own] if isinstance(own, str) else own)]
+    for name in (*getattr(made, "__dict__", ()), *names):
+        value = getattr(made, name, None)
+        if isinstance(value, (dict, list, MutableMapping)) and value is getattr(first, name, None):
+            object.__setattr__(made, name, copy.copy(value))
     return made

@@ -12,7 +12,7 @@ import sys
 from functools import partial
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from windrow._like import object_like
+from windrow._like import object_like, object_template, template
 from windrow._opener import Opened, Opener, at_path, class_name, located, text_of
 
 __all__ = ["register_node"]
@@ -161,9 +161,13 @@ def _library(cls: type) -> Optional[Opener]:
 
 
 def _opened(
-    samples: List[Any], names_of: Callable[[Any], Iterable[str]], path: str, sep: str, close: Callable[[Dict[str, Any]], Any]
+    samples: List[Any],
+    names_of: Callable[[Any], Iterable[str]],
+    path: str,
+    sep: str,
+    like: Callable[[Any], Callable[[Dict[str, Any]], Any]],
 ) -> Opened:
-    """Attributes of each sample, by name."""
+    """Attributes of each sample, by name. `like`: gives what makes objects like this one."""
 
     def again(samples: List[Any], start: int) -> List[Dict[str, Any]]:
         children = []
@@ -175,12 +179,16 @@ def _opened(
                 raise located(AttributeError(f"sample {index}{at_path(where)}: the field is not set"), index, where) from error
         return children
 
-    return Opened(again(samples, 0), close, again=again)
+    return Opened(again(samples, 0), like(samples[0]), again=again)
 
 
 def _attrs(cls: Any) -> Opener:
     names = [field.name for field in cls.__attrs_attrs__]
-    return lambda samples, path, sep: _opened(samples, lambda _: names, path, sep, partial(object_like, samples[0]))
+
+    def opener(samples: List[Any], path: str, sep: str) -> Opened:
+        return _opened(samples, lambda _: names, path, sep, lambda first: partial(object_like, object_template(first, names, path)))
+
+    return opener
 
 
 def _pydantic(cls: Any) -> Opener:
@@ -194,12 +202,14 @@ def _pydantic(cls: Any) -> Opener:
         return dict.fromkeys((*fields, *extra)) if extra else fields
 
     def opener(samples: List[Any], path: str, sep: str) -> Opened:
-        first = samples[0]
+        def like(first: Any) -> Callable[[Dict[str, Any]], Any]:
+            own = names_of(first)
+            if not is_model:
+                return partial(object_like, object_template(first, own, path))
+            copied = template(lambda: first.model_copy(update=dict.fromkeys(own)), first, path)
+            return lambda children: copied.model_copy(update=children)
 
-        def close(children: Dict[str, Any]) -> Any:
-            return first.model_copy(update=children) if is_model else object_like(first, children)
-
-        return _opened(samples, names_of, path, sep, close)
+        return _opened(samples, names_of, path, sep, like)
 
     return opener
 

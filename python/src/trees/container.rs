@@ -13,7 +13,8 @@ use crate::ground::reserve::room_for;
 pub(crate) struct Container {
     pub(super) class: Py<PyType>,
     pub(super) node_type: NodeType,
-    /// Of a class that is not dict, list or tuple itself the first sample, which others are made like.
+    /// What others are made like, of a class that is not dict, list or tuple itself: `windrow._like`'s template, which is without the
+    /// children of the first sample; by torch's rules the first sample.
     pub(super) first: Option<Py<PyAny>>,
 }
 

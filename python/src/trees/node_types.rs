@@ -11,17 +11,41 @@ use crate::ground::iterables::{entries, list_of};
 use crate::import::importer::Reading;
 use crate::import::routes::{route_of, ImportRoute};
 use crate::import::tensor::tensor_of;
+use crate::trees::container::{NodeType, Registered};
 
-/// A container with other children than the first sample's, made by this function of `windrow._like`.
+/// A container of these children, made by this function of `windrow._like` of a template.
 pub(super) fn like<'py>(
-    first: &Bound<'py, PyAny>,
+    template: &Bound<'py, PyAny>,
     function: &Bound<'py, PyString>,
     children: impl IntoPyObject<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    module(template.py())?.call_method1(function, (template, children))
+}
+
+/// What containers like this one are made of. It holds no child of it.
+pub(super) fn template<'py>(
+    first: &Bound<'py, PyAny>,
+    node_type: &NodeType,
+    path: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let module = module(first.py())?;
+    match node_type {
+        NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) => {
+            module.call_method1("mapping_template", (first, keys, path))
+        }
+        NodeType::Sequence(..) | NodeType::Named(..) => {
+            module.call_method1("sequence_template", (first, path))
+        }
+        NodeType::Dataclass(fields) => {
+            module.call_method1("object_template", (first, fields, path))
+        }
+    }
+}
+
+fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static LIKE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let py = first.py();
     let import = || py.import("windrow._like").map(Bound::unbind);
-    LIKE.get_or_try_init(py, import)?.bind(py).call_method1(function, (first, children))
+    Ok(LIKE.get_or_try_init(py, import)?.bind(py))
 }
 
 /// The fields of a dataclass; None for another class.

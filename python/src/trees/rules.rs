@@ -18,7 +18,9 @@ use crate::trees::container::{
     name_of, names_of, position_of, ColumnPlace, Container, NodeType, Registered,
 };
 use crate::trees::dicts::Dicts;
-use crate::trees::node_types::{check_known, dataclass_fields, like, open, opener_of, Entries};
+use crate::trees::node_types::{
+    check_known, dataclass_fields, like, open, opener_of, template, Entries,
+};
 
 /// A column of containers taken apart.
 pub(crate) struct Apart<'py> {
@@ -63,9 +65,11 @@ pub(crate) fn apart<'py>(
     let is_plain = first.cast_exact::<PyDict>().is_ok()
         || first.cast_exact::<PyList>().is_ok()
         || first.cast_exact::<PyTuple>().is_ok();
-    let like = (!is_plain).then(|| first.clone().unbind());
-    let container = Container { class: class.unbind(), node_type, first: like };
+    let mut container = Container { class: class.unbind(), node_type, first: None };
     let columns = container.columns(first.py(), samples, place, readers)?;
+    if !is_plain {
+        container.first = Some(template(first, &container.node_type, place.path)?.unbind());
+    }
     Ok(Some(Apart { container, columns, forms: None, tensors: None }))
 }
 
