@@ -322,6 +322,12 @@ def test_the_index_of_pandas_is_no_column():
     # A column that no pandas has made.
     assert list(wr.collate(pa.table({"__index_level_0__": [1, 2], "x": [3, 4]}))) == ["__index_level_0__", "x"]
     assert list(wr.collate(pa.Table.from_pandas(frame.rename(columns={"y": "__index_level__"})))) == ["x", "__index_level__"]
+    # A column of the table's own, beside an index that is none or that has the next name.
+    own = frame.rename(columns={"x": "__index_level_0__"})
+    for table in (own, own.sample(frac=1, random_state=0)):
+        batch = wr.collate(pa.Table.from_pandas(table))
+        assert list(batch) == ["__index_level_0__", "y"]
+        assert_same(batch["__index_level_0__"].numpy(), table["__index_level_0__"].to_numpy())
 
 
 def test_pandas():

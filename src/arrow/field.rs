@@ -121,9 +121,10 @@ unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<SchemaField> {
     }
     // SAFETY: the caller's promise.
     let metadata = unsafe { Metadata::read(schema.metadata) }?;
-    if metadata.is_of_pandas {
-        children.iter_mut().filter(|child| is_index(&child.name)).for_each(leave_out);
-    }
+    let is_level = |child: &&mut SchemaField| {
+        is_index(&child.name) && has_text(&metadata.of_pandas, "index_columns", &child.name)
+    };
+    children.iter_mut().filter(is_level).for_each(leave_out);
     let data_type = data_type_of(&format, children)?;
     let data_type = match metadata.extension {
         Some(extension) => extended(data_type, &extension, &metadata.parameters)?,
@@ -283,27 +284,44 @@ pub(super) fn integers_in(json: &str, key: &str) -> Option<Dims> {
             inside => inside.split(',').map(|number| number.trim().parse().ok()).collect(),
         }
     };
-    if key.is_empty() {
-        return list(json);
+    match key {
+        "" => list(json),
+        key => list(value_in(json, key)?),
     }
-    let (mut depth, mut rest) = (0, json);
-    while let Some(at) = rest.find(['"', '{', '}', '[', ']']) {
+}
+
+/// Whether the list under a key of a JSON object has this entry, a text without escapes.
+fn has_text(json: &str, key: &str, text: &str) -> bool {
+    let list = value_in(json, key).map(str::trim_start).filter(|value| value.starts_with('['));
+    list.is_some_and(|list| strings_of(list).any(|(depth, word, _)| depth == 1 && word == text))
+}
+
+/// A JSON object from the value under a key on.
+fn value_in<'j>(json: &'j str, key: &str) -> Option<&'j str> {
+    strings_of(json).find_map(|(depth, word, after)| {
+        let value = after.trim_start().strip_prefix(':')?;
+        (depth == 1 && word == key).then_some(value)
+    })
+}
+
+/// The strings of a JSON value up to its end: how deep they are, and the text after each.
+fn strings_of(json: &str) -> impl Iterator<Item = (usize, &str, &str)> {
+    let (mut depth, mut rest) = (0usize, json);
+    std::iter::from_fn(move || loop {
+        let at = rest.find(['"', '{', '}', '[', ']'])?;
         let (mark, after) = (rest.as_bytes()[at], &rest[at + 1..]);
         rest = after;
         match mark {
             b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth <= 1 => return None,
             b'}' | b']' => depth -= 1,
             _ => {
                 let (word, after) = string_of(rest)?;
                 rest = after;
-                let value = after.trim_start().strip_prefix(':');
-                if let (1, true, Some(value)) = (depth, word == key, value) {
-                    return list(value);
-                }
+                return Some((depth, word, after));
             }
         }
-    }
-    None
+    })
 }
 
 /// Splits at the closing quotation mark: the text before it and the text after it.
@@ -335,8 +353,8 @@ struct Metadata {
     extension: Option<String>,
     /// The metadata of an extension type.
     parameters: String,
-    /// A table that pandas made, which may have columns for its index.
-    is_of_pandas: bool,
+    /// What pandas says of a table that it made, which may have columns for its index.
+    of_pandas: String,
 }
 
 impl Metadata {
@@ -363,7 +381,7 @@ impl Metadata {
             match key.as_str() {
                 "ARROW:extension:name" => read.extension = Some(value),
                 "ARROW:extension:metadata" => read.parameters = value,
-                "pandas" => read.is_of_pandas = true,
+                "pandas" => read.of_pandas = value,
                 _ => {}
             }
         }
