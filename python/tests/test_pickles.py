@@ -170,8 +170,29 @@ def test_lists_of_trees(how, registered):  # noqa: F811
         assert_same_tree(wr.collate(again), wr.collate([make(i) for i in (7, 0, 2, 8)]))
 
 
-def test_a_list_of_no_trees():
-    assert len(BY["deepcopy"](wr.SampleList([{"x": 1}])[:0])) == 0
+@pytest.mark.parametrize("how", BY)
+@pytest.mark.parametrize("tree", [{}, {"a": {}}, {"a": [{}, {}], "b": {}}])
+def test_trees_without_leaves(tree, how):
+    again = BY[how](wr.SampleList([tree] * 3))
+    assert len(again) == 3 and [again[i] for i in range(3)] == [tree] * 3
+    refusal(lambda: again.append({"b": 1}), (KeyError, TypeError, ValueError))
+
+
+@pytest.mark.parametrize("how", BY)
+def test_a_list_of_no_trees(how, registered):  # noqa: F811
+    for make in [*makers(registered).values(), nested, lambda i: {"x": paint(3, "int16", i), "y": "a", "z": [1, 2]}]:
+        again = BY[how](wr.SampleList([make(0), make(1)])[:0])
+        assert len(again) == 0
+        # What comes is to have the structure that the samples had.
+        refusal(lambda again=again: again.append({"no such": 1}), (KeyError, TypeError, ValueError))
+        again.extend([make(7), make(8)])
+        assert_same_tree(wr.collate(again), wr.collate([make(7), make(8)]))
+
+
+def test_a_list_of_no_graphs():
+    data = pytest.importorskip("torch_geometric.data").Data
+    again = BY["deepcopy"](wr.SampleList([{"g": data(), "y": 1}])[:0])
+    refusal(lambda: again.append({"g": 1, "y": 1}), TypeError, "g")
 
 
 def test_memory_that_moved_is_no_pickle(torch):
@@ -189,10 +210,11 @@ def test_a_list_that_lies_is_an_error(change):
     lies = [(first[0], None, numbers[:8]), (second[0], None, numbers[8:])]
     refusal(lambda: make(lies), ValueError, "positions")
     refusal(lambda: make([(first[0], np.array([0, 3], "<i8").tobytes(), None)]), wr.ShapeError)
-    make, (tree, columns) = wr.SampleList([{"x": paint(2), "y": "a"}] * 2).__reduce_ex__(5)
-    refusal(lambda: make(tree, columns[:1]), ValueError, "structure")
-    refusal(lambda: make(tree, columns[::-1]), ValueError, "structure")
-    refusal(lambda: make(tree, [columns[0], ["a"]]), ValueError, "structure")
+    make, (tree, columns, count) = wr.SampleList([{"x": paint(2), "y": "a"}] * 2).__reduce_ex__(5)
+    refusal(lambda: make(tree, columns[:1], count), ValueError, "structure")
+    refusal(lambda: make(tree, columns[::-1], count), ValueError, "structure")
+    refusal(lambda: make(tree, [columns[0], ["a"]], count), ValueError, "structure")
+    refusal(lambda: make(tree, columns, 3), ValueError, "structure")
 
 
 def sum_of(samples):

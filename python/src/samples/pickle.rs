@@ -1,12 +1,12 @@
 //! Pickles of lists, by value: a tensor for all samples that differ in the extent of dim 0 at most, and the place of each in the
-//! list. Of trees the first one, which has the structure, and a list for each leaf.
+//! list. Of trees the first one, or a template where there is none, which has the structure, a list for each leaf and their number.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList};
 use windrow::{Collate, DType, Device, Error, Mismatch, Tensor};
 
 use crate::export::pickle::{maker, packed, unpacked, Reduced};
@@ -37,9 +37,6 @@ pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult
             let groups = reduced(py, &*list.in_place(py, "")?)?;
             Ok((maker(py, "_list_of_groups")?, (groups,).into_pyobject(py)?))
         }
-        ListSamples::Trees(trees) if trees.len() == 0 => {
-            Ok((py.get_type::<PySampleList>().into_any(), PyTuple::empty(py)))
-        }
         ListSamples::Trees(trees) => {
             let columns = PyList::empty(py);
             for (path, column) in trees.leaves() {
@@ -52,7 +49,8 @@ pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult
                     }
                 }
             }
-            let arguments = (trees.sample(py, 0)?, columns).into_pyobject(py)?;
+            let like = if trees.len() == 0 { trees.template(py)? } else { trees.sample(py, 0)? };
+            let arguments = (like, columns, trees.len()).into_pyobject(py)?;
             Ok((maker(py, "_list_of_trees")?, arguments))
         }
     }
@@ -177,8 +175,9 @@ fn inverse(positions: &[i64], len: usize) -> PyResult<Vec<i64>> {
 /// The list of trees that [`reduce_list`] took apart.
 #[pyfunction]
 pub(crate) fn _list_of_trees(
-    first: &Bound<'_, PyAny>,
+    like: &Bound<'_, PyAny>,
     columns: &Bound<'_, PyList>,
+    len: usize,
 ) -> PyResult<PySampleList> {
     let mut leaves = room_for(columns.len())?;
     for column in columns.iter() {
@@ -187,6 +186,6 @@ pub(crate) fn _list_of_trees(
             Err(_) => LeafColumn::of_objects(column.cast::<PyList>()?.iter().collect())?,
         });
     }
-    let trees = Trees::read(vec![first.clone()])?.with_columns(leaves)?;
+    let trees = Trees::read_template(like.clone())?.with_columns(leaves, len)?;
     Ok(PySampleList::from_samples(ListSamples::Trees(trees)))
 }

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyInt, PyList, PyString, PyType};
 
 use crate::ground::errors::{at, class_name};
 use crate::ground::iterables::{is_list_or_tuple, is_mapping, is_text};
 use crate::ground::reserve::room_for;
+use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::import::routes::{has_interface, route_of, ImportRoute};
 use crate::import::rows::is_of_numbers;
+use crate::import::tensor::tensor_of;
 use crate::samples::columns::{are_rows, import_leaf, Content, LeafColumn};
 use crate::trees::container::{names_of, ColumnPlace, Container};
 use crate::trees::node_types::{dataclass_fields, opener_of};
@@ -164,12 +166,11 @@ impl Trees {
         paths.zip(&self.columns)
     }
 
-    /// Samples of this structure with other leaves, in its order.
+    /// So many samples of this structure with other leaves, in its order.
     ///
     /// # Errors
-    /// Other kinds of leaves, or leaves of different numbers of samples.
-    pub fn with_columns(&self, columns: Vec<LeafColumn>) -> PyResult<Trees> {
-        let len = columns.first().map_or(0, LeafColumn::len);
+    /// Other kinds of leaves, or leaves of another number of samples.
+    pub fn with_columns(&self, columns: Vec<LeafColumn>, len: usize) -> PyResult<Trees> {
         let is_like = |(own, other): (&LeafColumn, &LeafColumn)| {
             std::mem::discriminant(own) == std::mem::discriminant(other) && other.len() == len
         };
@@ -196,12 +197,26 @@ impl Trees {
 
     /// Takes the samples of a new list apart.
     pub fn read(samples: Vec<Bound<'_, PyAny>>) -> PyResult<Trees> {
+        Trees::read_as(samples, false)
+    }
+
+    /// Takes a template or a sample apart.
+    pub fn read_template(template: Bound<'_, PyAny>) -> PyResult<Trees> {
+        Trees::read_as(vec![template], true)
+    }
+
+    fn read_as(samples: Vec<Bound<'_, PyAny>>, is_template: bool) -> PyResult<Trees> {
         let (py, len) = (samples[0].py(), samples.len());
         let mut columns = Vec::new();
         let nodes =
             walk(Branch::root(samples), |Branch { column: samples, path, .. }, children| {
                 let place = ColumnPlace { path: &path, sep: SEP, added_to: None };
-                let (content, apart) = match Content::of(&samples, place)? {
+                let class = samples[0].cast::<PyType>().ok().filter(|_| is_template);
+                let content = match class {
+                    Some(class) => Content::Objects(class.clone().unbind()),
+                    None => Content::of(&samples, place)?,
+                };
+                let (content, apart) = match content {
                     Content::Tensors => match apart(&samples, place, are_rows(&samples)?, None)? {
                         Some(apart) if !apart.container.is_open() => {
                             (Content::Objects(samples[0].get_type().unbind()), None)
@@ -312,6 +327,22 @@ impl Trees {
                     }
                 }
             },
+        })
+    }
+
+    /// A tree of this structure for [`Trees::read_template`], also of a list of no samples. Of objects it has the class.
+    pub fn template<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        // Not a Python number: a list of these would be a leaf.
+        let tensor = tensor_of(PyInt::new(py, 0).as_any(), "template", Reading::OWNED)?;
+        let tensor = Bound::new(py, PyTensor::from(tensor))?.into_any();
+        fold(&self.shape.0, ShapeNode::num_children, |node, children| match &node.node_type {
+            ShapeNodeType::Container(container) => container.with(py, children),
+            ShapeNodeType::Leaf(_, Content::Tensors) => Ok(tensor.clone()),
+            ShapeNodeType::Leaf(_, Content::Texts) => Ok(PyString::new(py, "").into_any()),
+            ShapeNodeType::Leaf(_, Content::Numbers) => Ok(PyList::new(py, [0])?.into_any()),
+            ShapeNodeType::Leaf(_, Content::Objects(class)) => {
+                Ok(class.bind(py).clone().into_any())
+            }
         })
     }
 
