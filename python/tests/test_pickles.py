@@ -134,6 +134,28 @@ def test_lists(kind, how):
     assert len(again) == len(samples) + 1
 
 
+WITHOUT_NUMBERS = {
+    "alone": lambda: wr.SampleList([[], ()]),
+    "before others": lambda: wr.SampleList([[], [], [1, 2]]),
+    "among others": lambda: wr.SampleList([[1.5], [], [2.5, 3.5], []]),
+    "beside an empty array": lambda: wr.SampleList([[], np.zeros(0, np.float32), []]),
+    "whose dtype was another's": lambda: replaced(wr.SampleList([[], np.zeros(2, np.int16)]), 1, []),
+    "among dtypes": lambda: wr.SampleList([paint(3, "int8"), [], paint(3, "float16"), paint(3, "int8"), []]),
+}
+
+
+@pytest.mark.parametrize("how", BY)
+@pytest.mark.parametrize("sample", [[1, 2], [0.5], np.ones(2, np.uint8)])
+@pytest.mark.parametrize("kind", WITHOUT_NUMBERS)
+def test_rows_without_numbers_have_the_dtype_of_later_ones(kind, sample, how):
+    samples = WITHOUT_NUMBERS[kind]()
+    again = BY[how](samples)
+    assert_same_lists(again, samples)
+    for one in (samples, again):
+        one.append(sample)
+    assert_same_lists(again, samples)
+
+
 def test_lists_of_torch_tensors(torch):
     samples = wr.SampleList([torch.full((n, 2), float(n), dtype=torch.bfloat16) for n in (1, 3, 2)])
     again = BY["deepcopy"](samples)

@@ -54,7 +54,8 @@ pub(crate) fn said_dtype(list: &SampleList<'_>) -> Option<DType> {
     (0..list.len()).find(|&index| !has_no_numbers(list, index)).map(|index| list.meta(index).dtype)
 }
 
-fn has_no_numbers(list: &SampleList<'_>, index: usize) -> bool {
+/// Whether a sample is a row without numbers.
+pub(crate) fn has_no_numbers(list: &SampleList<'_>, index: usize) -> bool {
     std::ptr::addr_eq(list.address(index), &raw const NO_NUMBERS)
 }
 

@@ -6,13 +6,16 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyList, PyTuple};
 use windrow::{Collate, DType, Device, Error, Mismatch, Tensor};
 
 use crate::export::pickle::{maker, packed, unpacked, Reduced};
+use crate::ground::dtype::dtype_of;
 use crate::ground::errors::{to_py_err, OrPyErr};
 use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
+use crate::import::importer::Reading;
+use crate::import::rows::{has_no_numbers, set_empty_dtype};
 use crate::ownership::copy::copy_of_list;
 use crate::samples::columns::LeafColumn;
 use crate::samples::imported::Imported;
@@ -57,6 +60,7 @@ pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult
 }
 
 /// For each group its tensor, the offsets of its samples if they are not the rows, and their positions if it has not all samples.
+/// Last the dtype and the positions of rows without numbers, which samples that come later change.
 fn reduced<'py>(py: Python<'py>, samples: &Imported) -> PyResult<Bound<'py, PyList>> {
     let list = &samples.list;
     list.check_known().or_py_err(py)?;
@@ -77,6 +81,12 @@ fn reduced<'py>(py: Python<'py>, samples: &Imported) -> PyResult<Bound<'py, PyLi
         let positions = (!is_all).then(|| packed(py, &group.positions)).transpose()?;
         groups.append((tensor, offsets, positions))?;
     }
+    let empty: Vec<i64> =
+        (0..list.len()).filter(|&i| has_no_numbers(list, i)).map(|i| i as i64).collect();
+    if let Some(&first) = empty.first() {
+        let dtype = list.meta(first as usize).dtype.name();
+        groups.append((dtype, py.None(), packed(py, &empty)?))?;
+    }
     Ok(groups)
 }
 
@@ -95,7 +105,7 @@ fn groups_of(samples: &Imported) -> PyResult<Vec<Group>> {
         }
         group_ids.push(id);
     }
-    for index in 0..list.len() {
+    for index in (0..list.len()).filter(|&index| !has_no_numbers(list, index)) {
         let meta_id = ids.map_or(0, |ids| ids[index] as usize);
         let group = &mut groups[group_ids[meta_id]];
         let extent = metas[meta_id].layout.shape().first().copied().unwrap_or(1);
@@ -129,15 +139,24 @@ impl Group {
 pub(crate) fn _list_of_groups(groups: &Bound<'_, PyList>) -> PyResult<PySampleList> {
     let py = groups.py();
     let (mut whole, mut order) = (Imported::default(), Vec::new());
+    let mut empty_dtype = None;
     for group in groups.iter() {
         type Part<'py> =
-            (Bound<'py, PyTensor>, Option<Bound<'py, PyBytes>>, Option<Bound<'py, PyBytes>>);
-        let (tensor, offsets, positions): Part<'_> = group.extract()?;
-        let part = samples_of_group(py, tensor.get().inner().clone(), offsets)?;
-        if let Some(positions) = positions {
-            order.extend(unpacked(positions.as_bytes())?);
-        }
+            (Bound<'py, PyAny>, Option<Bound<'py, PyBytes>>, Option<Bound<'py, PyBytes>>);
+        let (content, offsets, positions): Part<'_> = group.extract()?;
+        let positions = positions.map(|bytes| unpacked(bytes.as_bytes())).transpose()?;
+        let part = match content.cast::<PyTensor>() {
+            Ok(tensor) => samples_of_group(py, tensor.get().inner().clone(), offsets)?,
+            Err(_) => {
+                empty_dtype = Some(dtype_of(&content)?);
+                rows_without_numbers(py, positions.as_ref().map_or(0, Vec::len))?
+            }
+        };
+        order.extend(positions.into_iter().flatten());
         whole.join(py, &part)?;
+    }
+    if let Some(dtype) = empty_dtype {
+        set_empty_dtype(py, &mut whole.list, dtype)?;
     }
     if !order.is_empty() {
         whole = whole.taken(py, &inverse(&order, whole.list.len())?)?;
@@ -153,6 +172,12 @@ fn samples_of_group(
     let Some(offsets) = offsets else { return Imported::rows_of(py, tensor) };
     let list = pieces(&tensor, &unpacked(offsets.as_bytes())?).or_py_err(py)?;
     Imported::parts_of(py, tensor, list)
+}
+
+fn rows_without_numbers(py: Python<'_>, count: usize) -> PyResult<Imported> {
+    let mut rows = room_for(count)?;
+    rows.resize(count, PyTuple::empty(py).into_any());
+    Imported::from_objects(py, rows, 0, Reading::OWNED).map(|(imported, _)| imported)
 }
 
 /// Where each of `len` samples is, of which these are the positions.
