@@ -18,37 +18,39 @@ use crate::ground::batch::PyBatch;
 use crate::ground::errors::{shown, OrPyErr};
 use crate::ground::tensor::PyTensor;
 use crate::ownership::owner::in_place;
-use crate::ownership::visible::{apart, visit_tensor, Visited};
+use crate::ownership::visible::{visit_tensor, with_own_references, Visited};
 
 tensor_methods!(PyBatch, {
     #[getter]
     fn data(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 0, || Some(apart(py, self.batch().data())))
+        self.field(py, 0, || Some(with_own_references(py, self.batch().data())))
     }
 
     #[getter]
     fn lengths(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 1, || self.batch().lengths().map(|tensor| apart(py, tensor)))
+        self.field(py, 1, || self.batch().lengths().map(|tensor| with_own_references(py, tensor)))
     }
 
     #[getter]
     fn offsets(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 2, || self.batch().offsets().map(|tensor| apart(py, tensor)))
+        self.field(py, 2, || self.batch().offsets().map(|tensor| with_own_references(py, tensor)))
     }
 
     #[getter]
     fn mask(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 3, || self.batch().mask().map(|tensor| apart(py, tensor)))
+        self.field(py, 3, || self.batch().mask().map(|tensor| with_own_references(py, tensor)))
     }
 
     #[getter]
     fn batch_index(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 4, || self.batch().batch_index().map(|tensor| apart(py, tensor)))
+        self.field(py, 4, || {
+            self.batch().batch_index().map(|tensor| with_own_references(py, tensor))
+        })
     }
 
     #[getter]
     fn arena(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 5, || self.batch().arena().map(|tensor| apart(py, tensor)))
+        self.field(py, 5, || self.batch().arena().map(|tensor| with_own_references(py, tensor)))
     }
 
     #[getter]
@@ -96,7 +98,7 @@ tensor_methods!(PyBatch, {
         match position_of(index, len, words)? {
             Some(position) => {
                 let sample = self.batch().sample(position).or_py_err(py)?;
-                Ok(PyTensor::from(apart(py, &sample)))
+                Ok(PyTensor::from(with_own_references(py, &sample)))
             }
             None => Err(PyIndexError::new_err(format!("sample {} of {len}", shown(index)?))),
         }
@@ -107,7 +109,7 @@ tensor_methods!(PyBatch, {
         let items = PyList::empty(py);
         for position in 0..batch.len() {
             let sample = batch.sample(position).or_py_err(py)?;
-            items.append(PyTensor::from(apart(py, &sample)))?;
+            items.append(PyTensor::from(with_own_references(py, &sample)))?;
         }
         Ok(items.try_iter()?.into_any())
     }

@@ -10,7 +10,7 @@ use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::ownership::owner::in_place;
 use crate::ownership::places::Places;
-use crate::ownership::visible::apart;
+use crate::ownership::visible::with_own_references;
 
 /// A single array-like as a tensor of the same memory. `name`: of the argument that it is.
 pub(crate) fn tensor_of(
@@ -21,10 +21,10 @@ pub(crate) fn tensor_of(
     let py = object.py();
     // Ours as it is: what also kept the object would grow with every result that is an output again.
     if let Ok(tensor) = object.cast_exact::<PyTensor>() {
-        return in_place(py, tensor.get().inner()).map(|tensor| apart(py, tensor));
+        return in_place(py, tensor.get().inner()).map(|tensor| with_own_references(py, tensor));
     }
     if let Ok(batch) = object.cast_exact::<PyBatch>() {
-        return in_place(py, batch.get().inner()).map(|tensor| apart(py, tensor));
+        return in_place(py, batch.get().inner()).map(|tensor| with_own_references(py, tensor));
     }
     let mut importer = Importer::new(py, reading);
     importer.argument = Some(name);

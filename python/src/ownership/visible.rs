@@ -2,7 +2,7 @@
 //!
 //! The collector counts what refers to an object, so that each reference is shown to it once. An owner that several hold is not
 //! shown: the objects behind it count as used from elsewhere, and stay. Objects of ours therefore have [owners of their
-//! own](apart), each with a reference to what keeps the memory, and share no owner that has references.
+//! own](with_own_references), each with a reference to what keeps the memory, and share no owner that has references.
 //!
 //! Whether an owner has one holder must not change while the collector runs. Owners are cloned by attached threads; a thread that is
 //! detached clones only what it holds a clone of, and may drop that.
@@ -56,7 +56,7 @@ impl PyOwner {
 }
 
 /// The same tensor, for another object, under an owner with references of its own.
-pub(crate) fn apart(py: Python<'_>, tensor: &Tensor) -> Tensor {
+pub(crate) fn with_own_references(py: Python<'_>, tensor: &Tensor) -> Tensor {
     if tensor.device() != Device::Cpu {
         return tensor.clone();
     }
