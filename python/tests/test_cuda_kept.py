@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import windrow as wr
-from cuda_harness import Cai, Memory, copy_out, fetch, later, plain
+from cuda_harness import Cai, Dlpack, Memory, copy_out, fetch, later, plain
 from dlpack_harness import managed
 from helpers import assert_same, settle
 from test_cuda_streams import OFFERS, ROWS, WANT, slow_batch
@@ -46,6 +46,27 @@ def test_page_locked_samples_live_until_they_were_read(streams):
         del pinned
         read = later(streams, batch, stream)
     assert_same(read(), WANT)
+
+
+@pytest.mark.parametrize("change", ["drop", "replace", "drop a grown list"])
+def test_a_list_of_one_page_locked_sample_lives_until_it_was_read(change, streams):
+    stream = streams.stream()
+    wr.stack(ROWS[:1], device="cuda")
+    sample = Dlpack(streams, ROWS[0], kind="pinned")
+    ref, samples = weakref.ref(sample), wr.SampleList([sample])
+    if change == "drop a grown list":
+        samples.append(Dlpack(streams, ROWS[1], kind="pinned"))
+    count = len(samples)
+    del sample
+    with streams.paused(stream):
+        batch = wr.stack(samples, device="cuda", stream=stream)
+        if change == "replace":
+            samples[0] = Dlpack(streams, ROWS[1], kind="pinned")
+        del samples
+        settle()
+        assert ref() is not None, "freed while a copy from it was due"
+        read = later(streams, batch, stream)
+    assert_same(read(), np.stack(ROWS[:count]))
 
 
 def test_a_batch_may_go_before_its_consumer_is_done(streams):

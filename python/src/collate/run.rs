@@ -22,7 +22,7 @@ use crate::ground::errors::is_answer;
 use crate::ground::logging::Records;
 use crate::ground::modules::increment_version;
 use crate::import::borrowed::{borrowed, objects_of};
-use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner, ListOwner};
+use crate::ownership::owner::{producers_of, ImportOwner, ListOwner};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::refuse_within;
 use crate::samples::imported::Imported;
@@ -410,9 +410,9 @@ fn order_work(
         options.keep.push(Arc::clone(out.owner()));
     }
     for job in jobs {
-        producers.merge(producers_of_owners(job.samples.owners.shared()));
-        if job.samples.list.metas().iter().any(|meta| meta.device != Device::Cpu) {
-            options.keep.push(Arc::clone(job.samples.owners.shared()) as Owner);
+        producers.merge(job.samples.producers());
+        if !job.samples.is_on_host() {
+            options.keep.extend(job.samples.owners.keep());
         }
     }
     options.keep.extend(producers.keep());

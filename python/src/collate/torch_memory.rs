@@ -18,7 +18,7 @@ use crate::ground::stream::current_of;
 use crate::import::importer::Reading;
 use crate::import::routes::{exchange_api, torch_api};
 use crate::import::tensor::tensor_of;
-use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner};
+use crate::ownership::owner::{producers_of, ImportOwner};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::torch_stream;
 
@@ -61,7 +61,7 @@ impl Lender {
         }
         let mut producers = Producers::default();
         for job in jobs {
-            producers.merge(producers_of_owners(job.samples.owners.shared()));
+            producers.merge(job.samples.producers());
         }
         Ok(Some(match Lender::of(plan, &producers)? {
             Lender::Windrow => "windrow",

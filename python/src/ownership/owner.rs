@@ -12,7 +12,7 @@ use windrow::{Device, Owner, Stream, Tensor};
 use crate::ground::errors::LayoutError;
 use crate::ownership::buffer::Buffer;
 use crate::ownership::numbers::NumberChunks;
-use crate::ownership::owners::{Lone, PyOwner};
+use crate::ownership::owners::{Keepers, Lone, Owners, PyOwner};
 use crate::ownership::places::{Places, MOVED};
 use crate::ownership::producers::Producers;
 use crate::ownership::release::{release, Foreign};
@@ -206,11 +206,11 @@ pub(crate) fn in_place<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t T
 
 /// The work that a tensor waits for; none if it is on the host.
 pub(crate) fn producers_of(tensor: &Tensor) -> Producers {
+    if tensor.device() == Device::Cpu {
+        return Producers::default();
+    }
     producers_of_owner(tensor.owner()).unwrap_or_else(|| {
         let mut producers = Producers::default();
-        if tensor.device() == Device::Cpu {
-            return producers;
-        }
         if tensor.owner().is::<ManagedTensor>() {
             // It came through our own exchange table, whose users work on this stream.
             producers.add(Stream::LEGACY);
@@ -227,7 +227,32 @@ fn producers_of_owner(owner: &Owner) -> Option<Producers> {
         return Some(owner.producers.clone());
     }
     let list = owner.downcast_ref::<ListOwner>()?;
-    Some(producers_of_owners(&list.owners))
+    let mut producers = producers_of_owners(&list.owners);
+    producers.merge(producers_of_objects(&mut list.kept.get().into_iter()));
+    Some(producers)
+}
+
+/// The work that a list's samples in page-locked memory or on a device wait for.
+pub(crate) fn producers_of_list(owners: &Owners) -> Producers {
+    let mut producers = producers_of_owners(owners.shared());
+    producers.merge(producers_of_objects(&mut owners.alone()));
+    producers
+}
+
+fn producers_of_objects(objects: &mut dyn Iterator<Item = &Py<PyAny>>) -> Producers {
+    let mut producers = Producers::default();
+    Python::attach(|py| {
+        for object in objects {
+            let Ok(owner) = object.bind(py).cast_exact::<PyOwner>() else { continue };
+            match owner.get().owner().downcast_ref::<Keepers>() {
+                Some(keepers) => producers.merge(producers_of_objects(&mut keepers.objects())),
+                None => producers_of_owner(owner.get().owner())
+                    .into_iter()
+                    .for_each(|own| producers.merge(own)),
+            }
+        }
+    });
+    producers
 }
 
 /// The work that all of these wait for.

@@ -134,6 +134,17 @@ impl Owners {
         }
     }
 
+    /// The objects that keep one sample each.
+    pub fn alone(&self) -> impl Iterator<Item = &Py<PyAny>> {
+        self.per_sample.0.iter().flatten()
+    }
+
+    /// What work on a device that reads the samples is to hold.
+    pub fn keep(&self) -> impl Iterator<Item = Owner> {
+        let alone = (self.num_per_sample > 0).then(|| Arc::clone(&self.per_sample) as Owner);
+        std::iter::once(Arc::clone(&self.shared) as Owner).chain(alone)
+    }
+
     /// The owners of many samples each.
     pub fn shared(&self) -> &Arc<Vec<Owner>> {
         &self.shared

@@ -12,10 +12,14 @@ use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::import::rows::{said_dtype, set_empty_dtype};
-use crate::ownership::owner::has_moved;
-use crate::ownership::owner::{places_of, producers_of, ImportOwner, ListOwner};
+
+use crate::ownership::owner::{
+    has_moved, places_of, producers_of, producers_of_list, producers_of_owners, ImportOwner,
+    ListOwner,
+};
 use crate::ownership::owners::{Lone, Owners, PyOwner};
 use crate::ownership::places::{moved, Places};
+use crate::ownership::producers::Producers;
 
 /// Samples and what keeps them alive.
 #[derive(Clone, Default)]
@@ -238,7 +242,15 @@ impl Imported {
         Ok(Imported { list, owners, places })
     }
 
-    fn is_on_host(&self) -> bool {
+    /// The work that the samples wait for; on the host, what is known of all of them.
+    pub fn producers(&self) -> Producers {
+        match self.is_on_host() {
+            true => producers_of_owners(self.owners.shared()),
+            false => producers_of_list(&self.owners),
+        }
+    }
+
+    pub fn is_on_host(&self) -> bool {
         self.list.metas().iter().all(|meta| meta.device == Device::Cpu)
     }
 
@@ -248,7 +260,7 @@ impl Imported {
             (true, Some(Device::Cpu) | None) if !importer.is_on_device => {
                 Owners::from_parts(Arc::default(), keepers)
             }
-            // Work on device memory is ordered by owners that are shared.
+            // Released with its sample, as on the host; work on a device holds it (`Owners::keep`).
             (true, Some(Device::Pinned)) if list.len() == 1 => {
                 let kept = PyOwner::object(py, Arc::new(owner))?;
                 Owners::from_parts(Arc::default(), vec![Some(kept)])
