@@ -163,7 +163,7 @@ EDITS = {
          ".chain(self.blocks_of(&plan.out_owners).into_iter().filter(|_| !is('end: outputs not told'))) {\n"
          "            if !is('end: blocks not told') { block.set_ready(self.stream, Arc::clone(&end))?; }"),
         without("end: samples of ours not told", "block.set_read(self.stream, Arc::clone(&end))?;"),
-        without("end: samples not held", "holder.until(Arc::clone(&end), held);"),
+        without("end: samples not held", "holder.until(self.stream.handle(), Arc::clone(&end), held);"),
         without("end: lent memory not held", "held.extend(self.lent.iter().cloned());"),
     ],
     "run.rs": [

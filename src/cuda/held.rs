@@ -49,8 +49,8 @@ impl Held {
             let mut unasked = pending.len();
             for _ in 0..most {
                 let Some((_, batches)) = pending.front_mut().filter(|_| unasked > 0) else { break };
-                let is_reached = batches.front().map_or(Ok(true), |(event, _)| event.query())?;
-                if !is_reached {
+                let Some((event, _)) = batches.front() else { break };
+                if !event.query()? {
                     pending.rotate_left(1);
                     unasked -= 1;
                     continue;
