@@ -175,7 +175,7 @@ calls = {
     "extend by distinct arrays that were taken": (few, lambda own: own.extend(samples.take(offsets[:-1:2]))),
     "extend distinct arrays that are shared": (lambda: wr.SampleList(samples), lambda own: own.append(x)),
     "replace in what is shared": (lambda: wr.SampleList(samples), lambda own: own.__setitem__(5, x)),
-    "replace distinct arrays that are taken": (lambda: wr.SampleList(rows)[:], lambda own: own.__setitem__(5, x)),
+    "replace distinct arrays that are shared": (lambda: wr.SampleList(samples), lambda own: own.__setitem__(5, x)),
     "replace a row of a table": (lambda: wr.SampleList(values[:, None]), lambda own: own.__setitem__(5, x)),
     "replace by another shape": (lambda: wr.SampleList(samples), lambda own: own.__setitem__(5, x[:0])),
     "slice": (same, lambda own: own[::-1]),

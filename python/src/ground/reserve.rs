@@ -26,3 +26,10 @@ pub(crate) fn push_to<T>(items: &mut Vec<T>, item: T) -> PyResult<()> {
 pub(crate) fn no_room(_: TryReserveError) -> PyErr {
     PyMemoryError::new_err("could not allocate a longer list")
 }
+
+/// Checks that there is memory for a few small allocations that follow: one that fails ends the process.
+pub(crate) fn check_small_room() -> PyResult<()> {
+    // Or it would not be asked for at all.
+    std::hint::black_box(room_for::<u8>(4 << 10)?);
+    Ok(())
+}

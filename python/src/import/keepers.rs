@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use windrow::Tensor;
 
 use crate::ground::batch::PyBatch;
-use crate::ground::reserve::{no_room, push_to};
+use crate::ground::reserve::{check_small_room, no_room, push_to};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Importer;
 use crate::import::routes::{ImportRoute, Lazy};
@@ -60,6 +60,7 @@ impl<'py> Importer<'py> {
         } else if let Some(storage) = storage {
             storage
         } else if is_lent {
+            check_small_room()?;
             // Numbers of other samples are not for this one.
             let numbers = std::mem::take(&mut self.owner.numbers);
             let mut own = ImportOwner::default();

@@ -27,15 +27,6 @@ pub(crate) struct Owners {
 #[derive(Default)]
 pub(crate) struct PerSample(Vec<Option<Py<PyAny>>>);
 
-impl Clone for PerSample {
-    fn clone(&self) -> PerSample {
-        Python::attach(|py| {
-            let copy = |kept: &Option<Py<PyAny>>| kept.as_ref().map(|kept| kept.clone_ref(py));
-            PerSample(self.0.iter().map(copy).collect())
-        })
-    }
-}
-
 impl Drop for PerSample {
     fn drop(&mut self) {
         let objects = std::mem::take(&mut self.0);
@@ -236,7 +227,13 @@ impl Owners {
     }
 
     /// Room for those of `other_len` more samples, and for one of each sample if any of them has one.
-    pub fn reserve(&mut self, len: usize, other: &Owners, other_len: usize) -> PyResult<()> {
+    pub fn reserve(
+        &mut self,
+        py: Python<'_>,
+        len: usize,
+        other: &Owners,
+        other_len: usize,
+    ) -> PyResult<()> {
         let added = new_owners(&self.shared, &other.shared).len();
         if added > 0 {
             match Arc::get_mut(&mut self.shared) {
@@ -251,8 +248,17 @@ impl Owners {
         let is_per_sample =
             self.num_per_sample + other.num_per_sample > 0 || other.all.get().is_some();
         if is_per_sample {
-            let PerSample(per_sample) = Arc::make_mut(&mut self.per_sample);
-            per_sample.try_reserve(len + other_len - per_sample.len()).map_err(no_room)?;
+            let count = len + other_len;
+            match Arc::get_mut(&mut self.per_sample) {
+                Some(PerSample(own)) => own.try_reserve(count - own.len()).map_err(no_room)?,
+                None => {
+                    let mut copy = room_for(count)?;
+                    let kept =
+                        |kept: &Option<Py<PyAny>>| kept.as_ref().map(|kept| kept.clone_ref(py));
+                    copy.extend(self.per_sample.0.iter().map(kept));
+                    self.per_sample = Arc::new(PerSample(copy));
+                }
+            }
         }
         Ok(())
     }

@@ -204,7 +204,7 @@ impl Imported {
             }
             false => &other.owners,
         };
-        self.owners.reserve(len, owners, added)?;
+        self.owners.reserve(py, len, owners, added)?;
         let list = &mut self.list;
         let rest = || list.extend(&others).or_py_err(py);
         self.places.extend(len, &other.places, added, rest)?;
@@ -221,7 +221,7 @@ impl Imported {
     ) -> PyResult<impl Sized> {
         let len = self.list.len();
         let others = self.agree_on_dtype(py, &other.list)?;
-        self.owners.reserve(len, &other.owners, 0)?;
+        self.owners.reserve(py, len, &other.owners, 0)?;
         let has_places = self.places.spread(len, &other.places)?;
         self.list.replace(position, &others, 0).or_py_err(py)?;
         let ask = if has_places { self.places.replace(position, &other.places) } else { None };
