@@ -118,10 +118,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Assembles all leaves without a plan, if together they read and write less than 1 MiB, if the samples are
-    /// row-major rows on the host that differ in dim 0 at most, and if no more is asked for than to copy or cast
-    /// them and to pad dim 0. Otherwise, and if an input is wrong, returns `None` and does nothing: a plan does the
-    /// work or reports the error. `begin`: when the work on the samples began. `most_bytes`: a limit below 1 MiB.
+    /// Assembles all leaves without a plan, if together they read and write less than `most_bytes`, and less than 1 MiB unless
+    /// their rows are short, if the samples are row-major rows on the host that differ in dim 0 at most, and if no more is asked
+    /// for than to copy or cast them and to pad dim 0. Otherwise, and if an input is wrong, returns `None` and does nothing: a
+    /// plan does the work or reports the error. `begin`: when the work on the samples began.
     pub fn assemble_small<'s, 'a: 's>(
         &self,
         leaves: &[Leaf<'s, 'a>],

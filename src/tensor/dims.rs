@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 /// Extents or strides of one tensor; four dims without an allocation.
 pub type Dims = SmallVec<[i64; 4]>;
 
-/// As `collect`, which looks for room for many.
+/// Collects by pushes: `collect` first asks for room for as many as there may be, which takes longer for the few dims of a tensor.
 #[inline]
 pub(crate) fn few<T>(items: impl Iterator<Item = T>) -> SmallVec<[T; 4]> {
     let mut few = SmallVec::new();
