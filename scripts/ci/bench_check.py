@@ -6,8 +6,8 @@ and the libraries, so counts are kept for each of those in benches/instructions.
 they are printed and not compared. `--update` takes what is counted here as the new baseline, which is to be done
 where counts may change: with a new compiler (from a commit whose counts are known to be good), or with a commit
 that says why they rise. Batches just below and above the sizes at which the engine changes its ways cost the same a byte
-(SWEEP); `--sweep` counts those of all sizes from 1 KiB to 64 MiB, each 1.1 times the one before: half an hour. What a case may take at most, and what may not depend on the number of samples, is in CAPS and ALIKE, for
-every machine.
+(SWEEP); `--sweep` counts those of all sizes from 1 KiB to 64 MiB, each 1.1 times the one before: half an hour. What a case may take at most, and
+what may not depend on the number of samples, is in CAPS and ALIKE, for every machine.
 
 Where WINDROW_CUDA_DRIVER names the simulated driver, calls for a device are counted too: what the calling thread does
 outside of the driver. What the device does for them is not of interest here.
@@ -34,8 +34,9 @@ BASELINE = ROOT / "benches/instructions.json"
 LIMIT = 0.05
 # Memory is warm after the first time; the rest are alike, and the last count less this one is theirs.
 FEW, MANY = 2, 4
-# The start of Python and NumPy differs from run to run by as much as a small batch costs.
+# The start of Python and NumPy, or of a driver, differs from run to run by as much as a small batch costs.
 MANY_OF_PYTHON = 34
+MANY_OF_DEVICE = 18
 
 # Instructions outside of the driver that a case may take, and cases that take the same.
 CAPS = {"device: stack 256 views of one tensor": 20_000}
@@ -160,7 +161,7 @@ def counts(known, pool):
     device = {case: commands.pop(case) for case in list(commands) if case.startswith("device: ")}
     found = {rust: of(rust, commands, MANY)}
     if driver:
-        found[rust].update(of(rust, device, MANY, lambda command, attempt: count_outside(command, attempt, driver)))
+        found[rust].update(of(rust, device, MANY_OF_DEVICE, lambda command, attempt: count_outside(command, attempt, driver)))
     else:
         print("SKIP calls for a device: WINDROW_CUDA_DRIVER names no driver")
     python = os.environ.get("PYTHON", ROOT / ".venv/bin/python")
