@@ -54,13 +54,9 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<engine::explain::PyExplain>()?;
     ground::errors::register(m)?;
     export::exchange::register(m)?;
+    collate::forms::register(m)?;
     for function in [
-        wrap_pyfunction!(collate::calls::stack, m)?,
-        wrap_pyfunction!(collate::calls::concat, m)?,
-        wrap_pyfunction!(collate::calls::pad, m)?,
-        wrap_pyfunction!(collate::calls::ragged, m)?,
-        wrap_pyfunction!(collate::calls::explain, m)?,
-        wrap_pyfunction!(collate::calls::check_options, m)?,
+        wrap_pyfunction!(collate::explain::explain, m)?,
         wrap_pyfunction!(collate::tree::collate, m)?,
         wrap_pyfunction!(samples::arrow::arrow_columns, m)?,
         wrap_pyfunction!(samples::arrow::is_arrow, m)?,

@@ -49,6 +49,22 @@ pub enum Form {
     Ragged(Ragged),
 }
 
+impl Form {
+    /// The names of all forms: those of Python's calls.
+    pub const NAMES: [&'static str; 4] = ["stack", "concat", "pad", "ragged"];
+
+    /// The name of this one.
+    pub fn name(&self) -> &'static str {
+        let [stack, concat, pad, ragged] = Form::NAMES;
+        match self {
+            Form::Stack => stack,
+            Form::Concat { .. } => concat,
+            Form::Pad(_) => pad,
+            Form::Ragged(_) => ragged,
+        }
+    }
+}
+
 impl Collate {
     fn new(form: Form) -> Collate {
         let transform = Transform::default();

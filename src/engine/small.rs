@@ -46,9 +46,9 @@ impl<'s> Small<'s> {
     ) -> Option<Small<'s>> {
         let shape = shape.as_ref().ok()?;
         let are_rows = match &shape.placement {
-            Placement::Rows => true,
             Placement::Padded(padded) => padded.dims == DimSet::all(1),
             Placement::Joined { dim, .. } => *dim == 0,
+            placement => matches!(placement, Placement::Rows),
         };
         // Extents beside one of zero may be vast. No element has more bytes than 16.
         let most = |all: i64, &extent: &i64| all.checked_mul(extent.max(1));
@@ -105,7 +105,6 @@ impl<'s> Small<'s> {
         #[allow(unsafe_code)]
         unsafe {
             match &shape.placement {
-                Placement::Rows => {}
                 Placement::Padded(padded) => {
                     write_numbers(fields.lengths.as_deref(), padded.lengths.iter().copied());
                 }
@@ -116,6 +115,8 @@ impl<'s> Small<'s> {
                     write_numbers(fields.offsets.as_deref(), offsets.as_slice().iter().copied());
                     write_numbers(fields.batch_index.as_deref(), of_places);
                 }
+                // Nothing beside the data.
+                _ => {}
             }
         }
         let padding = match &shape.placement {

@@ -5,7 +5,7 @@ use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySlice, PyTuple};
 
-use crate::collate::run::stack_taken;
+use crate::collate::forms::stack_taken;
 use crate::ground::arguments::device_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::OrPyErr;

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyList, PyTuple};
 use windrow::{Collate, DType, Device, Error, Facet, Form, Hint, Mismatch, Pad, SampleList, Stage};
 
+use crate::collate::forms::PAD;
 use crate::collate::job::Job;
 use crate::collate::options::Options;
 use crate::collate::run::{run, ArenaMemory};
@@ -216,7 +217,7 @@ pub(crate) fn pad_columns<'py>(
     let _records = Records::of_call(py);
     let engine = default_engine();
     let span = engine.enter(Stage::Import);
-    let pad = options.map(|options| Options::parse("pad", Some(options))).transpose()?;
+    let pad = options.map(|options| Options::parse(&PAD, Some(options))).transpose()?;
     let pad = pad.as_ref().and_then(|options| match options.collate.form() {
         Form::Pad(pad) => Some(pad),
         _ => None,

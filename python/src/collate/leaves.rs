@@ -8,14 +8,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use windrow::bindings::RowsAhead;
 
-use crate::collate::job::Job;
+use crate::collate::forms::form_of;
+use crate::collate::job::{BorrowedLeaves, Job};
 use crate::collate::options::Options;
 use crate::collate::specs::Specs;
 use crate::ground::errors::at;
 use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
 use crate::samples::imported::Imported;
-use crate::samples::together::Borrowed;
 use crate::trees::container::Container;
 
 /// A node of the tree of results.
@@ -89,7 +89,9 @@ impl<'py> Within<'py> {
         }
         match (named, own) {
             (None, None) => Ok(None),
-            (Some((form, kwargs)), None) => Options::parse(&form, Some(&kwargs)).map(Some),
+            (Some((form, kwargs)), None) => {
+                Options::parse(form_of(&form)?, Some(&kwargs)).map(Some)
+            }
             (named, Some((form, own))) => {
                 let given = named.as_ref().map(|(_, kwargs)| kwargs).or(common);
                 let kwargs = match given {
@@ -97,7 +99,7 @@ impl<'py> Within<'py> {
                     None => PyDict::new(own.py()),
                 };
                 kwargs.update(own.as_mapping())?;
-                Options::parse(form, Some(&kwargs)).map(Some)
+                Options::parse(form_of(form)?, Some(&kwargs)).map(Some)
             }
         }
     }
@@ -114,24 +116,6 @@ pub(super) struct Leaves<'a, 'py> {
     pub specs: Specs<'a, 'py>,
     pub jobs: Vec<Job>,
     pub borrowed: Option<BorrowedLeaves<'py>>,
-}
-
-/// Leaves whose samples are alive as long as no Python code runs.
-pub(crate) struct BorrowedLeaves<'py> {
-    /// All from this one on.
-    pub first: usize,
-    pub samples: Borrowed<'py>,
-}
-
-impl BorrowedLeaves<'_> {
-    /// Keeps the samples alive.
-    pub fn hold(self, jobs: &mut [Job]) -> PyResult<()> {
-        let owners = self.samples.into_owners()?;
-        for job in &mut jobs[self.first..] {
-            Arc::make_mut(&mut job.samples).owners = owners.clone();
-        }
-        Ok(())
-    }
 }
 
 impl<'py> Leaves<'_, 'py> {

@@ -1,7 +1,8 @@
 //! The assembling calls: options, jobs, the walks of trees, one plan and one run for all leaves.
 
-pub(crate) mod calls;
 pub(crate) mod columns;
+pub(crate) mod explain;
+pub(crate) mod forms;
 pub(crate) mod graphs;
 pub(crate) mod job;
 pub(crate) mod leaves;

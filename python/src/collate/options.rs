@@ -7,19 +7,23 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
-use pyo3::types::{PyDict, PyString};
-use windrow::{Collate, DType, Engine, Pad, PerDim, Ragged, Side, Stream};
+use pyo3::types::PyDict;
+use windrow::{Collate, DType, Engine, Stream};
 
 use crate::collate::parsed::{known, remember, CopyMode, Items};
 use crate::collate::transform::PyTransform;
 use crate::engine::default::default_engine;
 use crate::engine::engine::PyEngine;
-use crate::ground::arguments::{
-    device_of, per_dim, scalar_of, takes_of, unexpected, unfit, NoBool,
-};
+use crate::ground::arguments::{device_of, takes_of, unexpected, unfit};
 use crate::ground::dtype::dtype_of;
-use crate::ground::errors::{in_words, is_answer, quoted, OrPyErr};
+use crate::ground::errors::{in_words, is_answer, quoted};
 use crate::ground::stream::stream_of;
+
+/// A form as callers name it, and what reads the options that are its own.
+pub(crate) struct CallForm {
+    pub name: &'static str,
+    pub options: fn(&mut Kwargs<'_, '_>) -> PyResult<Collate>,
+}
 
 /// The arguments of one call, or of one leaf.
 #[derive(Clone)]
@@ -71,11 +75,11 @@ impl<'py> Given<'py> {
     }
 
     /// The form with its options and the mode of the copy: as this thread has parsed them last, or parsed now.
-    fn collate(&mut self, form: &str) -> PyResult<(Collate, CopyMode)> {
-        if let Some(known) = known(form, &self.rest) {
+    fn collate(&mut self, form: &CallForm) -> PyResult<(Collate, CopyMode)> {
+        if let Some(known) = known(form.name, &self.rest) {
             return Ok(known);
         }
-        let mut kwargs = Kwargs::new(form, &self.rest)?;
+        let mut kwargs = Kwargs::new(form.name, &self.rest)?;
         let parsed = collate_of(form, &mut kwargs)?;
         let copy = kwargs.raw("copy")?.map_or(Ok(CopyMode::Always), |copy| copy_mode(&copy))?;
         let Given { out, stream, transform, engine, .. } = self;
@@ -91,7 +95,7 @@ impl<'py> Given<'py> {
         kwargs.finish()?;
         // What of the rest belongs to the call alone is read each time.
         if is_rest_parsed {
-            remember(form, &self.rest, &parsed, copy);
+            remember(form.name, &self.rest, &parsed, copy);
         }
         Ok((parsed, copy))
     }
@@ -99,7 +103,7 @@ impl<'py> Given<'py> {
 
 /// Keyword arguments that must all be taken. Read once: to ask a dict for every name that there might be makes a
 /// string of each.
-struct Kwargs<'a, 'py> {
+pub(crate) struct Kwargs<'a, 'py> {
     form: &'a str,
     items: Vec<(PyBackedStr, Bound<'py, PyAny>)>,
 }
@@ -111,17 +115,17 @@ impl<'f, 'py> Kwargs<'f, 'py> {
     }
 
     /// An argument as given, `None` included.
-    fn raw(&mut self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    pub fn raw(&mut self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let found = self.items.iter().position(|(given, _)| **given == *name);
         Ok(found.map(|position| self.items.swap_remove(position).1))
     }
 
     /// An argument that is not `None`.
-    fn get(&mut self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    pub fn get(&mut self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(self.raw(name)?.filter(|item| !item.is_none()))
     }
 
-    fn extract<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(
+    pub fn extract<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(
         &mut self,
         name: &str,
         what: &str,
@@ -131,7 +135,7 @@ impl<'f, 'py> Kwargs<'f, 'py> {
     }
 
     /// A dtype, one of a few.
-    fn dtype_among(&mut self, name: &str, choices: &[DType]) -> PyResult<Option<DType>> {
+    pub fn dtype_among(&mut self, name: &str, choices: &[DType]) -> PyResult<Option<DType>> {
         let Some(item) = self.get(name)? else { return Ok(None) };
         match dtype_of(&item) {
             Ok(dtype) if choices.contains(&dtype) => Ok(Some(dtype)),
@@ -160,14 +164,14 @@ impl<'f, 'py> Kwargs<'f, 'py> {
 
 impl<'py> Options<'py> {
     /// Reads the keyword arguments of a form.
-    pub fn parse(form: &str, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Options<'py>> {
+    pub fn parse(form: &CallForm, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Options<'py>> {
         Options::of_call(form, None, kwargs)
     }
 
     /// As `parse`, of a call that takes `engine` by itself: PyO3 makes another dict of what it does not know, and so none
     /// for a call with nothing else.
     pub fn of_call(
-        form: &str,
+        form: &CallForm,
         engine: Option<&Bound<'py, PyAny>>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Options<'py>> {
@@ -220,21 +224,8 @@ impl<'py> Options<'py> {
 }
 
 /// A form with its options, of its keyword arguments.
-fn collate_of(form: &str, kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
-    let mut collate = match form {
-        "stack" | "collate" => Collate::stack(),
-        "concat" => {
-            let dim = kwargs.extract::<NoBool<i64>>("dim", "an int")?;
-            Collate::concat(dim.map_or(0, |NoBool(dim)| dim))
-        }
-        "pad" => Collate::pad(pad_options(kwargs)?),
-        "ragged" => Collate::ragged(ragged_options(kwargs)?),
-        other => {
-            return Err(PyValueError::new_err(format!(
-            "form must be \"stack\", \"concat\", \"pad\", \"ragged\" or \"collate\", got {other:?}"
-        )))
-        }
-    };
+fn collate_of(form: &CallForm, kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
+    let mut collate = (form.options)(kwargs)?;
     if let Some(dtype) = kwargs.get("dtype")? {
         collate = collate.cast(dtype_of(&dtype)?);
     }
@@ -266,71 +257,4 @@ fn engine_of(engine: &Bound<'_, PyAny>) -> PyResult<Engine> {
             Err(PyTypeError::new_err(text))
         }
     }
-}
-
-fn ragged_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Ragged> {
-    let mut ragged = Ragged::new();
-    if let Some(dtype) = kwargs.dtype_among("offsets_dtype", &[DType::I32, DType::I64])? {
-        ragged = ragged.offsets(dtype);
-    }
-    if kwargs.extract::<bool>("batch_index", "a bool")?.unwrap_or(false) {
-        ragged = ragged.batch_index();
-    }
-    Ok(ragged)
-}
-
-fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
-    let mut pad = Pad::new();
-    if let Some(value) = kwargs.raw("value")? {
-        pad = pad.value(scalar_of(&value)?);
-    }
-    if let Some(side) = kwargs.get("side")? {
-        let py = side.py();
-        pad = match per_dim::<String>(&side, "side", "a string, or one for each dim")? {
-            PerDim::All(side) => pad.side(side.parse::<Side>().or_py_err(py)?),
-            PerDim::Each(sides) => {
-                let sides = sides.iter().map(|side| side.parse::<Side>().or_py_err(py));
-                pad.sides(sides.collect::<PyResult<Vec<_>>>()?)
-            }
-        };
-    }
-    if let Some(dims) = kwargs.get("dims")? {
-        pad = match per_dim::<i64>(&dims, "dims", "an int or ints")? {
-            PerDim::All(dim) => pad.dims([dim]),
-            PerDim::Each(dims) => pad.dims(dims),
-        };
-    }
-    if let Some(size) = kwargs.get("size")? {
-        pad = match per_dim::<Option<i64>>(&size, "size", "an int, or an int or None for each dim")?
-        {
-            PerDim::All(size) => size.map_or(pad.clone(), |size| pad.size(size)),
-            PerDim::Each(sizes) => pad.sizes(sizes),
-        };
-    }
-    if let Some(multiple) = kwargs.get("multiple_of")? {
-        pad = match per_dim::<i64>(&multiple, "multiple_of", "an int, or one for each dim")? {
-            PerDim::All(multiple) => pad.multiple_of(multiple),
-            PerDim::Each(multiples) => pad.multiples_of(multiples),
-        };
-    }
-    if let Some(truncate) = kwargs.extract::<bool>("truncate", "a bool")? {
-        pad = pad.truncate(truncate);
-    }
-    if let Some(mask) = kwargs.get("mask")? {
-        let name = match mask.is_instance_of::<PyString>() {
-            true => mask.extract::<String>()?,
-            false => {
-                let text =
-                    format!("mask must be None, \"real\" or \"pad\", got {}", quoted(&mask)?);
-                return Err(PyValueError::new_err(text));
-            }
-        };
-        pad = pad.mask(name.parse().or_py_err(mask.py())?);
-    }
-    use DType::{Bool, F16, F32, I32, I64, U8};
-    if let Some(dtype) = kwargs.dtype_among("mask_dtype", &[Bool, U8, I32, I64, F16, F32])? {
-        pad = pad.mask_dtype(dtype);
-        pad.check_mask().map_err(|error| PyValueError::new_err(error.to_string()))?;
-    }
-    Ok(pad)
 }

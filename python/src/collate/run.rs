@@ -5,41 +5,32 @@ use std::time::Instant;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use windrow::bindings::{set_handed_out, End, RowsAhead};
 use windrow::{
     Batch, BatchShape, Device, Engine, Error, Fields, Filled, Layout, Leaf, OutputMemory, Owner,
-    Plan, RunOptions, Stage, Stream, Target, Tensor, TensorMeta,
+    Plan, RunOptions, Stream, Target, Tensor,
 };
 
-use crate::collate::job::{block_of, job_error, leaf_of, output_of, target_of, torch_of, Job};
-use crate::collate::leaves::BorrowedLeaves;
-use crate::collate::options::Options;
+use crate::collate::job::{block_of, job_error, leaf_of, target_of, BorrowedLeaves, Job};
 use crate::collate::parsed::CopyMode;
 use crate::collate::torch_memory::{Lender, TorchMemory, TorchPinned};
-use crate::ground::batch::PyBatch;
 use crate::ground::errors::is_answer;
-use crate::ground::logging::Records;
 use crate::ground::modules::increment_version;
-use crate::import::borrowed::{borrowed, objects_of};
 use crate::ownership::owner::{producers_of, ImportOwner, ListOwner};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::refuse_within;
-use crate::samples::imported::Imported;
-use crate::samples::list::PySampleList;
-use crate::samples::read::samples_of;
 
 /// Batches that read and write no more than this are made with the interpreter lock held: releasing it costs a large part of such
 /// a batch, and taking it back can wait 5 ms for a thread that computes.
 /// 1024 rows of 68 bytes are less.
-const ATTACHED_BYTES: u64 = 160 << 10;
+pub(crate) const ATTACHED_BYTES: u64 = 160 << 10;
 
 /// Or no more than this for each sample, a line of memory read and written, where the lock was held to read the samples, which takes
 /// several lines for each.
 const SAMPLE_BYTES: u64 = 128;
 
 /// Calls with more samples than this release the lock at once: finding out whether their batch is small takes too long.
-const FEW: usize = 1024;
+pub(crate) const FEW: usize = 1024;
 
 /// Whether all outputs of a call are in one allocation.
 pub(crate) enum ArenaMemory {
@@ -175,7 +166,7 @@ pub(crate) fn run_borrowed(
     }
 }
 
-fn run_detached(
+pub(crate) fn run_detached(
     py: Python<'_>,
     engine: &Engine,
     jobs: &mut [Job],
@@ -491,105 +482,4 @@ fn view_in(
         }
         view => Ok(view),
     }
-}
-
-/// A batch of samples that were imported before or are imported now.
-pub(crate) fn assemble(
-    form: &str,
-    samples: &Bound<'_, PyAny>,
-    engine: Option<&Bound<'_, PyAny>>,
-    kwargs: Option<&Bound<'_, PyDict>>,
-) -> PyResult<PyBatch> {
-    let py = samples.py();
-    let _records = Records::of_call(py);
-    let options = Options::of_call(form, engine, kwargs)?;
-    let engine = options.engine.clone();
-    let span = engine.enter(Stage::Import);
-    let collate = &options.collate;
-    let list = match options.is_plain() {
-        // SAFETY: below, `assemble_small_list` runs no Python code, this thread stays attached, and then the samples are kept.
-        #[allow(unsafe_code)]
-        true => unsafe { borrowed(samples, collate, FEW, ATTACHED_BYTES) }?,
-        false => None,
-    };
-    let Some(list) = list else {
-        let job = Job::of_call(options, |reading| samples_of(samples, reading))?;
-        let mut batches = run(py, &engine, &mut [job], ArenaMemory::No, span.end())?;
-        return Ok(PyBatch::from(batches.remove(0)));
-    };
-    let begin = span.end();
-    if let Some(batch) = engine.assemble_small_list(&list, collate, begin, ATTACHED_BYTES) {
-        return Ok(PyBatch::from(batch));
-    }
-    let objects = objects_of(samples, list.len())?;
-    let kept = Arc::new(Imported::of_objects(list, objects));
-    let job = Job::of_call(options, |_| Ok((kept, None)))?;
-    let mut batches = run_detached(py, &engine, &mut [job], ArenaMemory::No, begin)?;
-    Ok(PyBatch::from(batches.remove(0)))
-}
-
-/// A stack of the samples of a list at these positions. For a small one of rows of one table no list of them is made; all
-/// else, errors too, goes as for a list that was taken.
-pub(crate) fn stack_taken(
-    list: &PySampleList,
-    indices: &Bound<'_, PyAny>,
-    engine: Option<&Bound<'_, PyAny>>,
-    kwargs: Option<&Bound<'_, PyDict>>,
-) -> PyResult<PyBatch> {
-    let py = indices.py();
-    let _records = Records::of_call(py);
-    let options = Options::of_call("stack", engine, kwargs)?;
-    let engine = options.engine.clone();
-    let span = engine.enter(Stage::Import);
-    let (own, positions) = list.asked_for(indices)?;
-    let begin = span.end();
-    let samples = match positions {
-        None => own,
-        Some(positions) => {
-            if let Some(batch) = small_of_table(py, &own, &positions, &options, begin)? {
-                return Ok(PyBatch::from(batch));
-            }
-            match options.is_copy() {
-                true => Arc::new(own.lent(py, &positions)?),
-                false => Arc::new(own.taken(py, &positions)?),
-            }
-        }
-    };
-    samples.check_in_place(py, "")?;
-    let job = Job::of_call(options, |_| Ok((samples, None)))?;
-    let mut batches = run(py, &engine, &mut [job], ArenaMemory::No, begin)?;
-    Ok(PyBatch::from(batches.remove(0)))
-}
-
-/// The stack, if it is small, and the samples are rows of one table.
-fn small_of_table(
-    py: Python<'_>,
-    own: &Imported,
-    positions: &[i64],
-    options: &Options<'_>,
-    begin: Option<Instant>,
-) -> PyResult<Option<Batch>> {
-    if !options.is_copy() || !own.list.is_uniform() || !own.places.are_one() {
-        return Ok(None);
-    }
-    // One that cannot be written to is refused once the samples were found to be there.
-    let out = options.out.as_ref().map(|out| output_of(out, "", None));
-    let Ok(out) = out.transpose() else { return Ok(None) };
-    if own.places.find_moved(py)?.is_some() {
-        return Ok(None);
-    }
-    let (engine, list, collate) = (&options.engine, &own.list, &options.collate);
-    let take = || {
-        let target = out.as_ref().map(target_of);
-        engine.assemble_taken(list, positions, collate, target.as_ref(), begin)
-    };
-    let bytes = |meta: &TensorMeta| meta.dtype.size() as u64 * meta.layout.numel() as u64;
-    let row_bytes = list.metas().first().map_or(0, bytes);
-    let most_rows = ATTACHED_BYTES / 2 / row_bytes.max(1);
-    let is_short = positions.len() as u64 <= most_rows.min(FEW as u64);
-    let Some(filled) = (if is_short { take() } else { py.detach(take) }) else { return Ok(None) };
-    if let Some(torch) = out.as_ref().map_or(Ok(None), |out| torch_of(py, out))? {
-        increment_version(torch.bind(py))?;
-    }
-    Ok(filled.data.or(out).map(|data| Batch::new(data, filled.fields)))
 }

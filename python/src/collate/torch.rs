@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::{BatchShape, Collate, Device, Span, Stage};
 
+use crate::collate::forms::COLLATE;
 use crate::collate::job::{job_error, Job};
 use crate::collate::leaves::Within;
 use crate::collate::options::Options;
@@ -118,7 +119,7 @@ pub(crate) fn collate_torch<'py>(
         allocate: (!allocate.is_none()).then_some(allocate),
         in_arena: rules.getattr(intern!(py, "arena"))?.is_truthy()?,
         common,
-        options: Options::parse("collate", common)?,
+        options: Options::parse(&COLLATE, common)?,
         is_placed: matches!(common, Some(common) if common.contains("device")?),
         specs: Specs::new(spec, sep)?,
         has_spec: spec.is_some(),

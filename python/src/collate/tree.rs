@@ -9,8 +9,9 @@ use pyo3::types::{PyDict, PyString};
 use windrow::bindings::RowsAhead;
 use windrow::{Batch, Stage};
 
-use crate::collate::job::Job;
-use crate::collate::leaves::{BorrowedLeaves, Leaves, ResultNode, Within};
+use crate::collate::forms::COLLATE;
+use crate::collate::job::{BorrowedLeaves, Job};
+use crate::collate::leaves::{Leaves, ResultNode, Within};
 use crate::collate::options::Options;
 use crate::collate::run::{run, run_borrowed, ArenaMemory};
 use crate::collate::site::{Site, Source};
@@ -91,7 +92,7 @@ pub(crate) fn collate<'py>(
     let py = samples.py();
     let _records = Records::of_call(py);
     let (sep, arena) = (sep_of(sep)?, is_in_arena(arena)?);
-    let options = Options::parse("collate", common)?;
+    let options = Options::parse(&COLLATE, common)?;
     let span = options.engine.enter(Stage::Import);
     let (tree, mut jobs, borrowed) = import(samples, spec, &sep, common, &options, !arena)?;
     let (engine, arena) = (&options.engine, ArenaMemory::of(arena));
@@ -120,7 +121,7 @@ pub(crate) fn jobs_of(
     };
     let (spec, sep, arena) = (take("spec")?, take("sep")?, take("arena")?);
     let (sep, in_arena) = (sep_of(sep.as_ref())?, is_in_arena(arena.as_ref())?);
-    let options = Options::parse("collate", Some(&common))?;
+    let options = Options::parse(&COLLATE, Some(&common))?;
     let (_, mut jobs, borrowed) =
         import(samples, spec.as_ref(), &sep, Some(&common), &options, false)?;
     if let Some(borrowed) = borrowed {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyInt, PyString};
-use windrow::{Device, PerDim, Scalar};
+use windrow::{Device, Form, PerDim, Scalar};
 
 use crate::ground::errors::{attribute, in_words, is_answer, quoted, shown, OrPyErr};
 use crate::ground::iterables::entries;
@@ -23,11 +23,12 @@ pub(crate) fn takes_of(py: Python<'_>, call: &str) -> PyResult<Vec<String>> {
 /// The form that has this argument of its own.
 fn owner_of(py: Python<'_>, word: &str) -> PyResult<Option<&'static str>> {
     let is_in = |call| takes_of(py, call).map(|all| all.iter().any(|name| name == word));
-    if !is_in("stack")? {
-        for form in ["concat", "pad", "ragged"] {
-            if is_in(form)? {
-                return Ok(Some(form));
-            }
+    if is_in("stack")? {
+        return Ok(None);
+    }
+    for form in Form::NAMES {
+        if is_in(form)? {
+            return Ok(Some(form));
         }
     }
     Ok(None)

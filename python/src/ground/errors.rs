@@ -123,7 +123,7 @@ fn text_of(mismatch: &Mismatch, spec: Option<Spec<'_>>) -> String {
         (Hint::Stack, Some(_)) => format!("{} takes samples without dims", call("Stack", "")),
         (Hint::Cast, None) => "dtype= casts on the way".to_owned(),
         (Hint::Cast, Some(Spec { form, .. })) => {
-            format!("{} casts on the way", call(class_of(form), "dtype=..."))
+            format!("{} casts on the way", call(&class_of(form), "dtype=..."))
         }
         (Hint::CastToFloat, _) => {
             "dtype=\"float32\" gives floats; an integer dtype truncates and saturates".to_owned()
@@ -136,14 +136,10 @@ fn text_of(mismatch: &Mismatch, spec: Option<Spec<'_>>) -> String {
     format!("{}; {words}", Mismatch { hint: None, ..mismatch.clone() })
 }
 
-/// The class of specs for leaves of this form.
-fn class_of(form: &Form) -> &'static str {
-    match form {
-        Form::Concat { .. } => "Concat",
-        Form::Pad(_) => "Pad",
-        Form::Ragged { .. } => "Ragged",
-        _ => "Stack",
-    }
+/// The class of specs for leaves of this form: its name with a capital.
+fn class_of(form: &Form) -> String {
+    let (first, rest) = form.name().split_at(1);
+    format!("{}{rest}", first.to_uppercase())
 }
 
 fn mismatch_err(class: &Bound<'_, PyType>, text: &str, m: &Mismatch) -> PyResult<PyErr> {

@@ -1,0 +1,65 @@
+//! `explain`: the plan of a call.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use windrow::Plan;
+
+use crate::collate::forms::form_of;
+use crate::collate::job::{job_error, leaf_of, target_of, Job};
+use crate::collate::options::Options;
+use crate::collate::run::{device_of_work, made, views_in};
+use crate::collate::torch_memory::Lender;
+use crate::collate::tree::jobs_of;
+use crate::engine::explain::PyExplain;
+use crate::samples::read::samples_of;
+
+/// Plans a call without running it: path, bytes read and written, tiles, launches, padding, bytes of an arena.
+///
+/// Args:
+///     samples: as for the call.
+///     form (str): ``"stack"``, ``"concat"``, ``"pad"``, ``"ragged"`` or ``"collate"``.
+///     kwargs: the arguments of that call, for ``"collate"`` also ``spec``, ``sep`` and ``arena``.
+///
+/// Returns:
+///     Explain: the plan.
+///
+/// The call's errors for these arguments are raised.
+///
+/// Examples:
+///     >>> import windrow as wr
+///     >>> wr.explain([b"abc", b"d"], "pad").as_dict()["padding_bytes"]
+///     2
+///     >>> tree = wr.explain([{"x": [1.5], "n": 1}], "collate", dtype="float32")
+///     >>> tree.names, tree.paths
+///     (['x.0', 'n'], ['cast', 'cast'])
+#[pyfunction]
+#[pyo3(signature = (samples, form = "stack", **kwargs))]
+pub(crate) fn explain(
+    samples: &Bound<'_, PyAny>,
+    form: &str,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<PyExplain> {
+    let py = samples.py();
+    let (jobs, in_arena) = if form == "collate" {
+        jobs_of(samples, kwargs)?
+    } else {
+        let options = Options { may_start: false, ..Options::parse(form_of(form)?, kwargs)? };
+        (vec![Job::of_call(options, |reading| samples_of(samples, reading))?], false)
+    };
+    let explain = py.detach(|| -> windrow::Result<_> {
+        let targets: Vec<_> = jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
+        let leaves = jobs.iter().zip(&targets).map(|(job, out)| leaf_of(job, out.as_ref()));
+        let leaves: Vec<_> = leaves.collect();
+        let plan = match in_arena {
+            true => Plan::in_arena(&leaves)?,
+            false => Plan::for_leaves(&leaves)?,
+        };
+        let views = views_in(&plan, &jobs, &leaves, in_arena)?;
+        device_of_work(&jobs, made(plan.batch_shapes(), &views))?;
+        let views: Vec<bool> = views.iter().map(Option::is_some).collect();
+        let explain = plan.explain_with(&views).named(jobs.iter().map(|job| job.path.clone()));
+        Ok((explain, Lender::name_of(&plan, &jobs)?))
+    });
+    let (explain, device_memory) = explain.map_err(|error| job_error(py, &error, &jobs))?;
+    Ok(PyExplain { explain, device_memory })
+}
