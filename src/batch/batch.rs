@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
-use crate::collate::Side;
+use crate::batch::parts::Parts;
 use crate::cuda::Late;
-use crate::plan::{target_of, AsTarget, BatchShape, Placement, Role, Target};
-use crate::tensor::{few, DType, Dims, Error, Layout, Offsets, Result, Tensor};
+use crate::plan::{target_of, AsTarget, BatchShape, Role, Target};
+use crate::tensor::{DType, Error, Result, Tensor};
 
 /// One assembled batch. Its tensors share memory with what they are exported to.
 #[derive(Clone, Debug)]
@@ -98,71 +96,6 @@ impl Fields {
             Role::Lengths => self.lengths.as_deref(),
             Role::Offsets => self.offsets.as_deref(),
             _ => None,
-        }
-    }
-}
-
-/// Where each sample's real part is in the data of a batch.
-#[derive(Clone, Debug)]
-pub enum Parts {
-    /// Sample `i` is row `i`.
-    Rows,
-    /// Sample `i` is in row `i`, within padding.
-    Padded {
-        /// The padded dims: their position in a sample's row, and the side that padding is on.
-        dims: SmallVec<[(usize, Side); 4]>,
-        /// The real length of each sample along each of these dims, `[N, k]` row-major; empty where only a device
-        /// knows them.
-        lengths: Arc<[i64]>,
-    },
-    /// Sample `i` is `offsets[i]..offsets[i + 1]` along a dim.
-    Joined {
-        /// The dim of the data.
-        dim: usize,
-        /// The boundaries.
-        offsets: Offsets,
-    },
-}
-
-impl Parts {
-    fn new(batch_shape: &BatchShape) -> Parts {
-        match &batch_shape.placement {
-            Placement::Rows => Parts::Rows,
-            Placement::Joined { dim, offsets } => {
-                Parts::Joined { dim: *dim, offsets: offsets.clone() }
-            }
-            Placement::Padded(padded) => Parts::Padded {
-                dims: few(padded.dims.iter().filter_map(|d| {
-                    Some((batch_shape.permute.iter().position(|&p| p == d)?, padded.sides[d]))
-                })),
-                lengths: match batch_shape.is_selected {
-                    true => Arc::default(),
-                    false => Arc::clone(&padded.lengths),
-                },
-            },
-        }
-    }
-}
-
-impl Parts {
-    /// Whether all parts are in data of this shape.
-    fn fit(&self, num_samples: usize, shape: &[i64]) -> bool {
-        let has_rows = shape.first() == Some(&(num_samples as i64));
-        match self {
-            Parts::Rows => has_rows,
-            Parts::Padded { dims, lengths } => {
-                let rows = || lengths.chunks_exact(dims.len().max(1));
-                let is_known = num_samples.checked_mul(dims.len()) == Some(lengths.len());
-                has_rows
-                    && (is_known || lengths.is_empty())
-                    && dims.iter().enumerate().all(|(k, &(dim, _))| {
-                        let room = shape[1..].get(dim);
-                        room.is_some_and(|room| rows().all(|row| (0..=*room).contains(&row[k])))
-                    })
-            }
-            Parts::Joined { dim, offsets } => {
-                offsets.num_samples() == num_samples && shape.get(*dim) == Some(&offsets.total())
-            }
         }
     }
 }
@@ -260,39 +193,8 @@ impl Batch {
         if index >= self.fields.num_samples {
             return Err(Error::Argument(format!("sample {index} of {}", self.fields.num_samples)));
         }
-        match &self.fields.parts {
-            Parts::Rows => self.data.select(index as i64),
-            Parts::Joined { dim, offsets } => {
-                let ends = &offsets.as_slice()[index..index + 2];
-                narrow(&self.data, &[(*dim, ends[0], ends[1] - ends[0])])
-            }
-            Parts::Padded { dims, lengths } => {
-                let row = self.data.select(index as i64)?;
-                if lengths.is_empty() && !dims.is_empty() {
-                    let text = "the lengths of samples taken by indices on a device are there too: `data` has the \
-                                whole rows, `lengths` how long they are";
-                    return Err(Error::Argument(text.to_owned()));
-                }
-                let real = |(k, &(dim, side)): (usize, &(usize, Side))| {
-                    let length = lengths[index * dims.len() + k];
-                    (dim, side.lead(length, row.shape()[dim]), length)
-                };
-                let parts: SmallVec<[_; 4]> = dims.iter().enumerate().map(real).collect();
-                narrow(&row, &parts)
-            }
-        }
+        self.fields.parts.view(&self.data, index)
     }
-}
-
-/// `length` places from `start` on along each dim named.
-fn narrow(tensor: &Tensor, parts: &[(usize, i64, i64)]) -> Result<Tensor> {
-    let mut shape: Dims = tensor.shape().into();
-    let mut first = 0;
-    for &(dim, start, length) in parts {
-        shape[dim] = length;
-        first += start * tensor.strides()[dim];
-    }
-    tensor.view(first, Layout::try_new(tensor.dtype(), &shape, Some(tensor.strides()))?)
 }
 
 impl AsTarget for Batch {

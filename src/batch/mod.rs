@@ -3,7 +3,9 @@
 mod batch;
 mod filled;
 mod order;
+mod parts;
 
-pub use batch::{Batch, Fields, Parts};
+pub use batch::{Batch, Fields};
 pub(crate) use filled::hand_out;
 pub use filled::Filled;
+pub use parts::Parts;

@@ -332,7 +332,7 @@ def _tensor_of_bytes(memory: _ArrayLike, dtype: _DType, shape: Sequence[int]) ->
 def _batch_of_fields(
     arena: Optional[Tensor],
     fields: Dict[str, Any],
-    parts: Tuple[Any, ...],
+    parts: Tuple[List[int], bytes],
     num_samples: int,
     max_length: Optional[int],
 ) -> Batch: ...

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
-use windrow::{Batch, Device, Fields, Offsets, Parts, Side, Tensor};
+use windrow::{Batch, Device, Fields, Parts, Tensor};
 
 use crate::export::buffer::on_host;
 use crate::export::dlpack::duplicate;
@@ -83,16 +83,8 @@ pub(crate) fn reduce_batch<'py>(batch: &Bound<'py, PyBatch>) -> PyResult<Reduced
             fields
         }
     };
-    let parts = match inner.fields().parts() {
-        Parts::Rows => ("rows",).into_pyobject(py)?.into_any(),
-        Parts::Padded { dims, lengths } => {
-            let dims: Vec<_> = dims.iter().map(|(dim, side)| (*dim, side.to_string())).collect();
-            ("padded", dims, packed(py, lengths)?).into_pyobject(py)?.into_any()
-        }
-        Parts::Joined { dim, offsets } => {
-            ("joined", *dim, packed(py, offsets.as_slice())?).into_pyobject(py)?.into_any()
-        }
-    };
+    let (few, column) = inner.fields().parts().to_numbers();
+    let parts = (few.to_vec(), packed(py, column)?);
     let arena = batch.getattr(intern!(py, "arena"))?;
     let arguments = (arena, fields, parts, inner.len(), inner.max_length());
     Ok((maker(py, "_batch_of_fields")?, arguments.into_pyobject(py)?))
@@ -120,12 +112,14 @@ pub(crate) fn unpacked(bytes: &[u8]) -> PyResult<Vec<i64>> {
 pub(crate) fn _batch_of_fields(
     arena: &Bound<'_, PyAny>,
     fields: &Bound<'_, PyDict>,
-    parts: &Bound<'_, PyTuple>,
+    parts: (Vec<i64>, Bound<'_, PyBytes>),
     num_samples: usize,
     max_length: Option<i64>,
 ) -> PyResult<PyBatch> {
     let py = fields.py();
-    let mut made = Fields::of_parts(num_samples, parts_of(parts)?);
+    let (few, column) = parts;
+    let parts = Parts::from_numbers(&few, unpacked(column.as_bytes())?).or_py_err(py)?;
+    let mut made = Fields::of_parts(num_samples, parts);
     made.max_length = max_length;
     let arena: Option<Bound<'_, PyTensor>> = arena.extract()?;
     let memory = arena.as_ref().map(|arena| arena.get().inner());
@@ -156,26 +150,4 @@ pub(crate) fn _batch_of_fields(
     let data = data.ok_or_else(|| PyValueError::new_err("a batch without data"))?;
     let batch = Batch::try_new(data, made).or_py_err(py)?;
     Ok(PyBatch::in_arena(batch, arena.as_ref()))
-}
-
-fn parts_of(parts: &Bound<'_, PyTuple>) -> PyResult<Parts> {
-    let py = parts.py();
-    let kind = parts.get_item(0)?;
-    Ok(match kind.extract::<&str>()? {
-        "rows" => Parts::Rows,
-        "padded" => {
-            let (_, dims, lengths): (Bound<'_, PyAny>, Vec<(usize, String)>, Bound<'_, PyBytes>) =
-                parts.extract()?;
-            let dims = dims.into_iter().map(|(dim, side)| Ok((dim, side.parse::<Side>()?)));
-            let dims = dims.collect::<windrow::Result<_>>().or_py_err(py)?;
-            Parts::Padded { dims, lengths: unpacked(lengths.as_bytes())?.into() }
-        }
-        "joined" => {
-            let (_, dim, offsets): (Bound<'_, PyAny>, usize, Bound<'_, PyBytes>) =
-                parts.extract()?;
-            let offsets = unpacked(offsets.as_bytes())?;
-            Parts::Joined { dim, offsets: Offsets::try_new(offsets).or_py_err(py)? }
-        }
-        other => return Err(PyValueError::new_err(format!("parts of kind {other:?}"))),
-    })
 }
