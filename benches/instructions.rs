@@ -5,11 +5,14 @@
 //! batches of any size (`sweep`). Without arguments, as under `cargo bench` and `cargo test`, each runs once. Those of a device need the feature `cuda` and
 //! a driver, which may be the simulated one.
 
+#[path = "instructions/inputs.rs"]
+mod inputs;
 #[path = "instructions/sweep.rs"]
 mod sweep;
 
 use std::hint::black_box;
 
+use inputs::{byte, bytes_for, rows, shuffled};
 use windrow::{
     Collate, DType, Device, Engine, EngineOptions, Leaf, Mask, Pad, Plan, Ragged, SampleList,
     SampleView, Target, Transform,
@@ -48,29 +51,6 @@ const HOST_CASES: [Case; 17] = [
 use device::CASES as DEVICE_CASES;
 #[cfg(not(feature = "cuda"))]
 const DEVICE_CASES: [Case; 0] = [];
-
-/// Element `i` of any input.
-fn byte(i: usize) -> u8 {
-    (i * 7919 % 251) as u8
-}
-
-/// The places of `count` things in an order without any pattern, the same in every run.
-fn shuffled(count: usize) -> impl Iterator<Item = usize> {
-    (0..count).map(move |i| i * 2477 % count)
-}
-
-/// So many samples of so many bytes in shuffled order, with gaps, so that none are one run of memory.
-fn rows(bytes: &[u8], count: usize, length: usize) -> SampleList<'_> {
-    let view = |i| {
-        let begin = i * (length + 8);
-        SampleView::from_slice(&bytes[begin..begin + length], &[length as i64]).expect("a row")
-    };
-    shuffled(count).map(view).collect()
-}
-
-fn bytes_for(count: usize, length: usize) -> Vec<u8> {
-    (0..count * (length + 8)).map(byte).collect()
-}
 
 /// 4-byte tokens, of lengths from 1 to 64.
 fn tokens(count: usize) -> Vec<Vec<i32>> {
@@ -231,6 +211,7 @@ fn planes_to_pixels(engine: &Engine, times: usize) {
 mod device {
     use std::hint::black_box;
 
+    use inputs::{byte, bytes_for, rows, shuffled};
     use windrow::{Collate, DType, Device, Engine, SampleList};
 
     use super::{shuffled, Case};
