@@ -271,6 +271,12 @@ pub(crate) fn shapeless(object: &Bound<'_, PyAny>) -> PyResult<Option<(String, &
         .then(|| (format!("a tensor of layout {layout}"), "use to_dense()")))
 }
 
+/// Whether an object is of a class whose instances are arrays: no list, mapping or table, which is dearer to find out.
+pub(crate) fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    use ImportRoute::{Array, ArrayStruct, Exchange, Tensor};
+    Ok(matches!(route_of(object)?.0, Tensor | Exchange { .. } | Array | ArrayStruct))
+}
+
 /// Whether an object is a tensor rather than a list of some. A batch is a list of its samples, which of padded and joined
 /// ones are not the rows of its data.
 pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {

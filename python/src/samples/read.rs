@@ -9,7 +9,7 @@ use windrow::bindings::RowsAhead;
 use crate::ground::iterables::{check_list, in_a_row, is_list_or_tuple, tuple_from};
 use crate::ground::reserve::room_for;
 use crate::import::importer::{Importer, Reading};
-use crate::import::routes::{is_nested, is_tensor};
+use crate::import::routes::{is_array, is_nested, is_tensor};
 use crate::import::tensor::tensor_of;
 use crate::import::torch_words::HAS_LOCK;
 use crate::samples::arrow::{is_arrow, read, samples_in};
@@ -30,10 +30,12 @@ pub(crate) fn import_samples(
     } else if let Ok(tuple) = samples.cast_exact::<PyTuple>() {
         tuple.clone()
     } else {
-        if is_arrow(samples)? {
-            return Ok((samples_in(samples, reading.path)?, None));
+        if !is_array(samples)? {
+            if is_arrow(samples)? {
+                return Ok((samples_in(samples, reading.path)?, None));
+            }
+            check_list(samples)?;
         }
-        check_list(samples)?;
         if is_nested(samples)? {
             tuple_from(&samples.call_method0("unbind")?)?
         } else if is_tensor(samples)? {
@@ -54,10 +56,12 @@ pub(crate) fn import_samples(
 /// As `import_samples`, to be kept; trees are taken apart.
 pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     if !is_list_or_tuple(samples) {
-        if is_arrow(samples)? {
-            return rows_of_arrow(samples);
+        if !is_array(samples)? {
+            if is_arrow(samples)? {
+                return rows_of_arrow(samples);
+            }
+            check_list(samples)?;
         }
-        check_list(samples)?;
         if is_tensor(samples)? {
             let (imported, _) = import_samples(samples, Reading::OWNED)?;
             return Ok(ListSamples::Leaves(Arc::new(imported)));
