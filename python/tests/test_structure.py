@@ -371,6 +371,27 @@ def test_keyed_jagged_that_does_not_fit():
         keyed_jagged([{"b": [1]}, {"a": [3]}])
 
 
+def test_an_empty_list_decides_no_dtype():
+    """Of all keys together: it is the others that must agree, as without it."""
+    floats = [{"price": [19.99], "stock": [0.5]}, {"price": [4.5], "stock": []}]
+    assert keyed_jagged(floats).values.tolist() == [pytest.approx(19.99), 4.5, 0.5]
+    of_shorts = [{"a": [], "b": np.array([300], "i2")}, {"a": [], "b": np.array([5], "i2")}]
+    assert keyed_jagged(of_shorts, weights=of_shorts, return_tensors="np").weights.dtype == "int16"
+    for first, other, expected, got in [
+        ([3], [19.99], "int64", "float32"),
+        (np.array([3], "i1"), np.array([300]), "int8", "int64"),
+        (np.array([3], "f2"), np.array([1e6]), "float16", "float64"),
+    ]:
+        for empty in ([], ()):
+            samples = [{"a": first, "b": other}, {"a": empty, "b": other}]
+            with pytest.raises(wr.DTypeError, match=f'sample 0 at "b": expected {expected}, got {got}; values of all keys') as caught:
+                keyed_jagged(samples)
+            assert (caught.value.index, caught.value.path) == (0, "b")
+            with pytest.raises(wr.DTypeError, match=f'sample 0 at "b": expected {expected}, got {got}'):
+                keyed_jagged([{"a": first, "b": first}] * 2, weights=[{"a": first, "b": other}] * 2)
+            assert keyed_jagged(samples, dtype="float64").values.dtype == torch.float64
+
+
 def test_keys_that_a_sample_would_make_up_are_missing():
     """As of plain dicts; the samples are only read."""
     calls = (keyed_jagged, concat_graphs, lambda samples: keyed_jagged([{"b": [1]}, {"b": [3]}], weights=samples))

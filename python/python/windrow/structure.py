@@ -221,17 +221,21 @@ def keyed_jagged(
     keys = list(samples[0] if keys is None else keys)
 
     rows, weighed = _rows_of(samples, keys), None
-    dtype = _told(rows) if dtype is None else dtype
-    if weights is None:
-        values = wr.ragged(rows, dtype=dtype)
-    else:
+    others = None
+    if weights is not None:
         if len(weights) != len(samples):
             raise wr.ShapeError(f"expected weights of {len(samples)} samples, got {len(weights)}")
         others = _rows_of(weights, keys)
         _check_weights(rows, others, keys, len(samples))
-        spec = {"values": wr.Ragged(dtype=dtype), "weights": wr.Ragged(dtype=_told(others))}
-        both = wr.collate([{"values": own, "weights": other} for own, other in zip(rows, others)], spec=spec)
-        values, weighed = both["values"], both["weights"]
+    try:
+        if others is None:
+            values = wr.ragged(rows, dtype=dtype)
+        else:
+            spec = {"values": wr.Ragged(dtype=dtype), "weights": wr.Ragged()}
+            both = wr.collate([{"values": own, "weights": other} for own, other in zip(rows, others)], spec=spec)
+            values, weighed = both["values"], both["weights"]
+    except (wr.DTypeError, wr.ShapeError) as error:
+        raise _of_key(error, keys, len(samples)) from None
     return KeyedJagged(
         keys,
         give(values, return_tensors),
@@ -243,15 +247,19 @@ def keyed_jagged(
 
 
 def _rows_of(trees: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> List[Any]:
-    """The entries of all samples, key by key."""
-    return [values for key in keys for values in column_of(trees, key)]
+    """The entries of all samples, key by key; empty lists as such, which take the dtype of their neighbours, where any is not empty."""
+    rows = [values for key in keys for values in column_of(trees, key)]
+    empty = [type(values) is array.array and not len(values) for values in rows]
+    return rows if all(empty) else [[] if is_empty else values for values, is_empty in zip(rows, empty)]
 
 
-def _told(rows: Sequence[Any]) -> Any:
-    """The dtype that the rows have together, where an empty list among them says nothing of its own; else None."""
-    if any(type(values) is array.array and not len(values) for values in rows):
-        return wr.asarray(next((values for values in rows if len(values)), rows[0])).dtype
-    return None
+def _of_key(error: Any, keys: Sequence[str], num_samples: int) -> Any:
+    """The same error of a sample and a key in place of a row."""
+    if error.path not in ("", "values", "weights") or error.index is None:
+        return error
+    column, index = divmod(error.index, num_samples)
+    cure = "values of all keys have one dtype, and so have weights" if isinstance(error, wr.DTypeError) else ""
+    return refusal(type(error), index, keys[column], error.expected, error.got, cure)
 
 
 def _check_weights(rows: Sequence[Any], weights: Sequence[Any], keys: Sequence[str], num_samples: int) -> None:
