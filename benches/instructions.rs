@@ -211,7 +211,6 @@ fn planes_to_pixels(engine: &Engine, times: usize) {
 mod device {
     use std::hint::black_box;
 
-    use inputs::{byte, bytes_for, rows, shuffled};
     use windrow::{Collate, DType, Device, Engine, SampleList};
 
     use super::{shuffled, Case};
