@@ -3,10 +3,10 @@
 use std::fmt;
 
 use crate::cuda;
-use crate::host::Tiling;
+use crate::host::{ChosenStores, StreamingStores, Tiling};
 use crate::observe::share;
 use crate::plan::{num_ranges, saturating_sum, Arena, Launch, OutputPlan, Path, Plan, Role};
-use crate::tensor::{DType, Tuple};
+use crate::tensor::{DType, Device, Tuple};
 
 /// The account of a plan, before it is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +49,9 @@ pub struct Explain {
     pub outputs: Vec<(Vec<i64>, DType)>,
     /// How the data of each leaf moves.
     pub paths: Vec<&'static str>,
+    /// Whether the data of each leaf is written around the caches, if its memory was written to before: see
+    /// [`StreamingStores`](crate::StreamingStores).
+    pub around_caches: Vec<bool>,
     /// Where each leaf is in its tree, if the caller said so: see [`Explain::named`].
     pub names: Vec<String>,
 }
@@ -97,6 +100,7 @@ impl Explain {
                 .map(|batch_shape| (batch_shape.shape.to_vec(), batch_shape.dtype))
                 .collect(),
             paths,
+            around_caches: around_caches(plan, is_view),
             names: Vec::new(),
         }
     }
@@ -125,6 +129,17 @@ impl Explain {
     pub fn named(self, names: impl IntoIterator<Item = String>) -> Explain {
         Explain { names: names.into_iter().collect(), ..self }
     }
+}
+
+/// On the host; a device has its own caches.
+fn around_caches(plan: &Plan<'_>, is_view: impl Fn(usize) -> bool) -> Vec<bool> {
+    let stores = &StreamingStores::chosen().stores;
+    let data = plan.outputs().iter().filter(|output| output.role == Role::Data);
+    let shapes = plan.batch_shapes();
+    let is_on_host =
+        |leaf: usize| shapes[leaf].device == Device::Cpu && shapes[leaf].source == Device::Cpu;
+    data.map(|output| is_on_host(output.leaf) && !is_view(output.leaf) && stores.are_for(output))
+        .collect()
 }
 
 /// The launch of the leaves that are not handed out as views. A run that would be refused makes none.
@@ -171,6 +186,10 @@ impl fmt::Display for Explain {
         write!(f, "launches       {}", self.launches)?;
         if let Some(launch) = &self.launch {
             self.write_launch(f, launch)?;
+        }
+        if self.around_caches.contains(&true) {
+            let ChosenStores { stores, source } = StreamingStores::chosen();
+            write!(f, "\nstores         around the caches: {stores} ({source})")?;
         }
         let crossing =
             [("to the device", self.bytes_to_device), ("to the host", self.bytes_to_host)];

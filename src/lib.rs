@@ -161,6 +161,7 @@ pub use devices::{cuda_build, device_of, devices};
 pub use engine::bindings;
 pub use engine::{Engine, EngineOptions, Resident};
 pub use explain::Explain;
+pub use host::{ChosenStores, StreamingStores};
 pub use observe::{nvtx_state, PoolStats, Span, Stage, Stats};
 pub use plan::{AsTarget, BatchShape, Launch, LaunchPart, Leaf, Padded, Placement, Plan, Target};
 pub use run_options::{OutputMemory, PinnedMemory, RunOptions};

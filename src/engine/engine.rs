@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::batch::{hand_out, Batch, Fields, Filled};
 use crate::collate::Collate;
 use crate::cuda;
-use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, POLICY};
+use crate::host::{self, MemoryPool, Outputs, RowsAhead, StreamingStores, Threads, POLICY};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
 use crate::plan::{is_shared, AsTarget, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
@@ -39,6 +39,7 @@ pub(super) struct Shared {
     /// Where batches go if the call does not say; `None` is where the samples are.
     pub(super) device: Option<Device>,
     pub(super) devices: cuda::Devices,
+    pub(super) streaming_stores: Option<StreamingStores>,
 }
 
 impl Shared {
@@ -61,6 +62,8 @@ pub struct EngineOptions {
     pub pool_bytes: Option<u64>,
     /// Where batches go if the call does not say; `None` is where the samples are.
     pub device: Option<Device>,
+    /// Which outputs are written around the caches; `None` is by what the machine says of itself.
+    pub streaming_stores: Option<StreamingStores>,
 }
 
 /// Of each output, memory of the engine's; or the rows that are copied already.
@@ -78,32 +81,37 @@ impl Engine {
 
     /// As [`Engine::host`], with the caller's thread pool.
     pub fn host_with(pool: Arc<rayon::ThreadPool>) -> Engine {
-        Engine::new(Threads::Given(pool), POLICY.pool_bytes, None, false)
+        Engine::new(Threads::Given(pool), &EngineOptions::default(), false)
     }
 
     /// An engine with these options.
     pub fn with_options(options: EngineOptions) -> Engine {
         let available = || std::thread::available_parallelism().map_or(1, usize::from);
         let count = options.threads.unwrap_or_else(available).clamp(1, Engine::MAX_THREADS);
-        let pool_bytes = options.pool_bytes.unwrap_or(POLICY.pool_bytes);
-        Engine::new(Threads::own(count), pool_bytes, options.device, false)
+        Engine::new(Threads::own(count), &options, false)
     }
 
     /// The naive executor, one element at a time: the oracle of tests, with no other use.
     pub fn reference() -> Engine {
-        Engine::new(Threads::own(1), 0, None, true)
+        let options = EngineOptions { pool_bytes: Some(0), ..EngineOptions::default() };
+        Engine::new(Threads::own(1), &options, true)
     }
 
-    fn new(threads: Threads, pool_bytes: u64, device: Option<Device>, reference: bool) -> Engine {
+    fn new(threads: Threads, options: &EngineOptions, reference: bool) -> Engine {
         let shared = Shared {
             threads,
-            memory: MemoryPool::new(pool_bytes),
+            memory: MemoryPool::new(options.pool_bytes.unwrap_or(POLICY.pool_bytes)),
             counters: Counters::default(),
             reference,
-            device,
+            device: options.device,
             devices: cuda::Devices::default(),
+            streaming_stores: options.streaming_stores,
         };
         Engine { shared: Arc::new(shared) }
+    }
+
+    fn streaming_stores(&self) -> StreamingStores {
+        self.shared.streaming_stores.unwrap_or_else(|| StreamingStores::chosen().stores)
     }
 
     /// An engine whose batches go to a CUDA device unless a call says otherwise.
@@ -341,7 +349,7 @@ impl Engine {
         if self.shared.reference {
             host::run_reference(plan, &outputs);
         } else {
-            let work = host::Work::new(plan, &outputs);
+            let work = host::Work::new(plan, &outputs, self.streaming_stores());
             let threads = if work.wants_threads() { self.shared.threads.helpers()? } else { None };
             work.run(threads.as_ref());
         }

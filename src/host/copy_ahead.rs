@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::host::parallel_for::Door;
 use crate::host::pool::Block;
 use crate::host::prefetch::prefetch;
-use crate::host::{rows, Helpers, POLICY};
+use crate::host::{rows, Helpers, StreamingStores, POLICY};
 use crate::plan::{ElementOp, OutputPlan, Starts};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use crate::sync::{spin_loop, thread, Watched};
@@ -63,7 +63,7 @@ impl RowsAhead {
             written: Watched::default(),
             row_bytes,
             chunk_rows: (POLICY.ahead_bytes / row_bytes).max(1),
-            streaming: (row_bytes * count) as u64 >= POLICY.streaming_bytes
+            streaming: (row_bytes * count) as u64 >= StreamingStores::chosen().stores.copies
                 && row_bytes as u64 >= POLICY.min_streamed_run_bytes,
             rows: rows.into(),
             published: AtomicUsize::new(0),

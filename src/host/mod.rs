@@ -10,6 +10,7 @@ mod copy_ahead;
 #[cfg(test)]
 mod determinism_tests;
 mod isa;
+mod machine;
 #[cfg(all(test, windrow_loom))]
 mod model_tests;
 mod pages;
@@ -25,6 +26,7 @@ mod short_inner_dims;
 mod simd;
 mod small_batches;
 mod streaming;
+mod streaming_stores;
 mod threads;
 mod tile;
 mod transpose;
@@ -42,6 +44,7 @@ pub use prefetch::prefetch;
 pub use raise::raise_rows;
 pub(crate) use reference::run as run_reference;
 pub(crate) use small_batches::{table_limits, write_numbers, write_rows, RowPadding, RowsMemory};
+pub use streaming_stores::{ChosenStores, StreamingStores};
 pub(crate) use threads::{Helpers, Threads};
 
 /// Whether one thread alone is faster, by bytes read and written.
@@ -112,12 +115,14 @@ pub(crate) struct Work<'p> {
     plan: &'p Plan<'p>,
     outputs: &'p Outputs,
     tiling: Tiling,
+    stores: StreamingStores,
 }
 
 impl<'p> Work<'p> {
     /// Of the outputs that have an address.
-    pub fn new(plan: &'p Plan<'p>, outputs: &'p Outputs) -> Work<'p> {
-        Work { plan, outputs, tiling: Tiling::new(plan, |output| outputs.0[output].is_some()) }
+    pub fn new(plan: &'p Plan<'p>, outputs: &'p Outputs, stores: StreamingStores) -> Work<'p> {
+        let tiling = Tiling::new(plan, |output| outputs.0[output].is_some());
+        Work { plan, outputs, tiling, stores }
     }
 
     /// Whether the batch is large enough to share out.
@@ -136,7 +141,7 @@ impl<'p> Work<'p> {
             #[allow(unsafe_code)]
             unsafe {
                 let output = &self.plan.outputs()[output];
-                tile::run(output, self.plan.affine_of(output), out, elems);
+                tile::run(output, self.plan.affine_of(output), out, elems, &self.stores);
             }
         });
     }
@@ -155,12 +160,13 @@ pub(crate) unsafe fn run_part(
 ) {
     let out = AtomicPtr::new(out);
     let tile_elems = POLICY.min_tile_bytes / output.dtype.size() as u64;
+    let stores = &StreamingStores::chosen().stores;
     let count = (elems.end - elems.start).div_ceil(tile_elems) as usize;
     parallel_for(count, threads, |tile| {
         let begin = elems.start + tile as u64 * tile_elems;
         let part = begin..(begin + tile_elems).min(elems.end);
         // SAFETY: a part of what the caller promised, apart from those of other tiles.
-        unsafe { tile::run(output, None, out.load(Ordering::Relaxed), part) };
+        unsafe { tile::run(output, None, out.load(Ordering::Relaxed), part, stores) };
     });
 }
 
@@ -178,17 +184,6 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Opt
         // SAFETY: a part of what the caller promised; tiles are disjoint.
         unsafe { rows::copy_bytes(from.add(begin as usize), to.add(begin as usize), len, false) };
     });
-}
-
-/// Whether an output is written around the caches, as far as its rows are long enough.
-fn is_streaming(output: &OutputPlan<'_>) -> bool {
-    let runs = match &output.ranges {
-        Some(ranges) => ranges.len() as u64,
-        None if output.bytes_only => output.num_samples() as u64,
-        None => 0,
-    };
-    output.bytes() >= POLICY.streaming_bytes
-        && output.bytes() / runs.max(1) >= POLICY.min_streamed_run_bytes
 }
 
 #[cfg(test)]
@@ -245,7 +240,11 @@ mod tests {
             // SAFETY: nothing is run.
             #[allow(unsafe_code)]
             let outputs = unsafe { Outputs::new(vec![None; plan.outputs().len()]) };
-            assert_eq!(Work::new(&plan, &outputs).wants_threads(), wanted, "{len} bytes");
+            assert_eq!(
+                Work::new(&plan, &outputs, StreamingStores::ALL).wants_threads(),
+                wanted,
+                "{len} bytes"
+            );
         }
     }
 
@@ -255,7 +254,7 @@ mod tests {
         let count = POLICY.streaming_bytes as usize / run;
         let row = vec![0; run];
         let is_streamed = |views: &[SampleView<'_>], collate: &Collate| {
-            is_streaming(&Plan::new(views, collate).unwrap().outputs()[0])
+            StreamingStores::ALL.are_for(&Plan::new(views, collate).unwrap().outputs()[0])
         };
         // One row again and again: each is a run of its own.
         for (len, count, streamed) in

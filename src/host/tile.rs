@@ -12,7 +12,7 @@ use crate::host::short_inner_dims::{has_short_rows, write_short_rows};
 use crate::host::streaming::WrittenRows;
 use crate::host::transpose::{write_transposed, Transposition};
 use crate::host::walk::{goes_down, in_order, walk, SamplePlace};
-use crate::host::{is_streaming, POLICY};
+use crate::host::{StreamingStores, POLICY};
 use crate::plan::{Channel, Dim, ElementOp, LoopNest, OutputPlan};
 
 /// Writes the elements `elems` of an output, put through `affine` if it says so.
@@ -25,12 +25,13 @@ pub(super) unsafe fn run(
     affine: Option<&Affine>,
     out: *mut u8,
     elems: Range<u64>,
+    stores: &StreamingStores,
 ) {
     let end = (elems.end * output.dtype.size() as u64) as usize;
     // Two compilations, so that outputs that stay in the caches do not pay for the others.
     // SAFETY: as for this function.
     unsafe {
-        if is_streaming(output) && is_touched(out.wrapping_add(end)) {
+        if stores.are_for(output) && is_touched(out.wrapping_add(end)) {
             write::<true>(output, affine, out, elems);
             rows::stream_fence();
         } else {
@@ -453,7 +454,15 @@ mod tests {
             let run_into = |elems: Range<u64>| {
                 let mut out = vec![u32::MAX; numel as usize];
                 // SAFETY: the output's elements have four bytes each, as those of `out`.
-                unsafe { run(output, plan.affine_of(output), out.as_mut_ptr().cast(), elems) };
+                unsafe {
+                    run(
+                        output,
+                        plan.affine_of(output),
+                        out.as_mut_ptr().cast(),
+                        elems,
+                        &StreamingStores::ALL,
+                    )
+                };
                 out
             };
             let whole = run_into(0..numel);

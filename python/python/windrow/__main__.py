@@ -1,4 +1,4 @@
-"""`python -m windrow demo | bench | doctor`."""
+"""`python -m windrow demo | bench | doctor | calibrate`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ COMMANDS = {
     "demo": "assemble photographs, text and sound; check and time against NumPy and torch",
     "bench": "compare with torch, NumPy, DALI and others; --help lists the options",
     "doctor": "say what this build can do on this machine",
+    "calibrate": "measure how this machine writes large batches, and keep it",
 }
 
 # Modules that commands import beside windrow itself.
@@ -21,7 +22,7 @@ def main(argv: List[str]) -> int:
     if not argv or argv[0] not in COMMANDS:
         print("usage: python -m windrow COMMAND [options]\n")
         for name, text in COMMANDS.items():
-            print(f"  {name:8}{text}")
+            print(f"  {name:10}{text}")
         return 0 if argv in (["-h"], ["--help"]) else 2
     try:
         return int(importlib.import_module(f"windrow.{argv[0]}").main(argv[1:]))

@@ -251,6 +251,7 @@ def facts() -> Dict[str, str]:
         "python": f"{platform.python_version()}, {platform.platform()}",
         "processor": f"{cpu_name()}, {num_cores()} cores for this process",
         "kernels": kernels(),
+        "stores": "around the caches from bytes {}; by {}".format(*_windrow._streaming_stores()),
         "threads": f"{wr.Engine().threads} for a large batch",
         "pool": f"{stats['pool_bytes']} bytes free, {stats['pool_used_bytes']} in use, 1 GiB at most kept free",
         "cuda": cuda(),

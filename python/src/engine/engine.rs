@@ -2,11 +2,11 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::{DType, Device, EngineOptions};
+use windrow::{DType, Device, EngineOptions, StreamingStores};
 
 use crate::engine::default::default_engine;
 use crate::engine::stats::stats_of;
-use crate::ground::arguments::{device_of, int_within, none_unknown};
+use crate::ground::arguments::{device_of, int_within, none_unknown, unfit};
 use crate::ground::errors::OrPyErr;
 
 /// An engine with a thread pool and an output memory pool of its own. The module's functions use a
@@ -17,9 +17,12 @@ use crate::ground::errors::OrPyErr;
 ///         each core.
 ///     device (str): device for batches of calls without ``device=``; None: where the samples are.
 ///     pool_bytes (int): free output memory to keep, in bytes; None: 1 GiB.
+///     streaming_stores (str): the smallest outputs on the host that are written around the caches, in bytes or ``never``:
+///         ``"copies=never,padded=never,computed=33554432"``; None: of the environment variable ``WINDROW_STREAMING_STORES``, of
+///         ``python -m windrow calibrate``, or by what the processor says of itself.
 ///
 /// Raises:
-///     ValueError: ``threads`` or ``pool_bytes`` is out of range, or there is no such ``device``.
+///     ValueError: ``threads`` or ``pool_bytes`` is out of range, ``streaming_stores`` is no such text, or there is no such ``device``.
 ///     TypeError: an argument has a wrong type.
 ///     CudaUnavailable, CudaError: ``device`` cannot be used.
 #[pyclass(name = "Engine", module = "windrow", frozen)]
@@ -46,21 +49,27 @@ impl PyEngine {
     }
 }
 
+fn stores_of(text: &Bound<'_, PyAny>) -> PyResult<StreamingStores> {
+    let unfit = |error| unfit(text, "streaming_stores", "a str", error);
+    text.extract::<String>().map_err(unfit)?.parse().or_py_err(text.py())
+}
+
 #[pymethods]
 impl PyEngine {
     #[new]
     #[pyo3(
-        signature = (threads = None, device = None, pool_bytes = None, **unknown),
-        text_signature = "(threads=None, device=None, pool_bytes=None)"
+        signature = (threads = None, device = None, pool_bytes = None, streaming_stores = None, **unknown),
+        text_signature = "(threads=None, device=None, pool_bytes=None, streaming_stores=None)"
     )]
     fn new(
         py: Python<'_>,
         threads: Option<&Bound<'_, PyAny>>,
         device: Option<&Bound<'_, PyAny>>,
         pool_bytes: Option<&Bound<'_, PyAny>>,
+        streaming_stores: Option<&Bound<'_, PyAny>>,
         unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyEngine> {
-        none_unknown("Engine", unknown, &["threads", "device", "pool_bytes"])?;
+        none_unknown("Engine", unknown, &["threads", "device", "pool_bytes", "streaming_stores"])?;
         let most = windrow::Engine::MAX_THREADS as u64;
         let threads = threads.map(|threads| int_within(threads, "threads", 1..=most));
         let bytes = pool_bytes.map(|bytes| int_within(bytes, "pool_bytes", 0..=u64::MAX));
@@ -68,6 +77,7 @@ impl PyEngine {
         options.threads = threads.transpose()?.map(|threads| threads as usize);
         options.pool_bytes = bytes.transpose()?;
         options.device = device.map(device_of).transpose()?;
+        options.streaming_stores = streaming_stores.map(stores_of).transpose()?;
         let engine = windrow::Engine::with_options(options);
         if let Some(device) = options.device {
             // Said here rather than at the first batch.

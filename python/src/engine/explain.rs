@@ -18,7 +18,8 @@ impl PyExplain {
     /// Keys: path, samples, leaves, bytes_read, bytes_written, padding_bytes, padding_waste (share of
     /// the data, 0 to 1), ranges, tiles, launches, launch, bytes_to_device, bytes_to_host, arena_bytes,
     /// arena_gap_bytes (between tensors), device_memory (whose allocator gives the memory of outputs on a device, ``"torch"``
-    /// or ``"windrow"``; ``"torch"`` for page-locked ones that torch lends; else None); and for each leaf outputs (shape and dtype), paths and names
+    /// or ``"windrow"``; ``"torch"`` for page-locked ones that torch lends; else None); and for each leaf outputs (shape and dtype), paths, around_caches (whether
+    /// data on the host is written by streaming stores, if its memory was written before) and names
     /// (where it is in its tree, ``""`` for a plain list).
     ///
     /// ``launch`` is None on the host, else a dict of the one launch: items (pieces of work, each for one
@@ -52,6 +53,7 @@ impl PyExplain {
             .map(|(shape, dtype)| Ok((PyTuple::new(py, shape)?, dtype.name())));
         dict.set_item("outputs", outputs.collect::<PyResult<Vec<_>>>()?)?;
         dict.set_item("paths", &explain.paths)?;
+        dict.set_item("around_caches", &explain.around_caches)?;
         dict.set_item("names", &explain.names)?;
         Ok(dict)
     }

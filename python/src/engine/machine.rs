@@ -1,8 +1,10 @@
 //! Facts about the machine: devices, the CUDA build, observers.
 
+use std::path::PathBuf;
+
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::Device;
+use windrow::{Device, StreamingStores};
 
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
@@ -64,6 +66,19 @@ pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
         all.push(entry);
     }
     Ok(all)
+}
+
+/// Which outputs are written around the caches, and who says so: see `Engine`.
+#[pyfunction]
+pub(crate) fn _streaming_stores() -> (String, String) {
+    let chosen = StreamingStores::chosen();
+    (chosen.stores.to_string(), chosen.source.clone())
+}
+
+/// The file that ``python -m windrow calibrate`` writes.
+#[pyfunction]
+pub(crate) fn _calibration_file() -> Option<PathBuf> {
+    StreamingStores::file()
 }
 
 /// ``toolkit``, ``targets`` of the kernels and ``driver`` (newest CUDA version it supports).

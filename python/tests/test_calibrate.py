@@ -1,0 +1,85 @@
+"""`python -m windrow calibrate`, and who decides which outputs are written around the caches."""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from windrow import _windrow
+
+import isolated
+
+ALL = "copies=0,padded=0,computed=0"
+NONE = "copies=never,padded=never,computed=never"
+
+
+def chosen(**environment):
+    """The policy of a new process."""
+    program = "from windrow import _windrow; print(*_windrow._streaming_stores(), sep='|')"
+    done = isolated.python("-c", program, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().split("|")
+
+
+@pytest.mark.slow
+def test_measurements_are_kept_and_obeyed(tmp_path):
+    path = tmp_path / "new" / "machine.json"
+    environment = {**os.environ, "WINDROW_CALIBRATION": str(path)}
+    done = isolated.python("-m", "windrow", "calibrate", "--seconds", "0.01", env=environment)
+    assert done.returncode == 0 and str(path) in done.stderr, done.stderr
+    found = json.loads(path.read_text())
+    assert set(found["host"]["milliseconds"]) == {"copies", "padded", "computed"}
+    assert chosen(WINDROW_CALIBRATION=str(path)) == [found["host"]["streaming_stores"], str(path)]
+    # The variable is nearer.
+    assert chosen(WINDROW_CALIBRATION=str(path), WINDROW_STREAMING_STORES=NONE) == [NONE, "WINDROW_STREAMING_STORES"]
+    path.write_text("[1, 2")
+    own = chosen(WINDROW_CALIBRATION=str(tmp_path / "nothing"))
+    broken = chosen(WINDROW_CALIBRATION=str(path))
+    assert broken[0] == own[0] and f"{path} is not read" in broken[1]
+    assert "is not read" in chosen(WINDROW_STREAMING_STORES="always")[1]
+
+
+@pytest.mark.slow
+def test_a_file_of_the_user_has_the_name_of_the_processor(tmp_path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    environment.pop("WINDROW_CALIBRATION", None)
+    done = isolated.python("-c", "from windrow import _windrow; print(_windrow._calibration_file())", env=environment)
+    path = done.stdout.strip()
+    assert path.startswith(str(tmp_path)) and path.endswith(".json")
+    if sys.platform == "linux":
+        assert os.path.dirname(path) == str(tmp_path / "windrow")
+
+
+def test_an_engine_is_told():
+    samples = [np.random.default_rng(i).integers(0, 255, (64, 64, 3), "u1") for i in range(20)]
+    uneven = [sample[: 40 + i % 5] for i, sample in enumerate(samples)]
+    transform = wr.Transform(scale=1 / 255, permute=(2, 0, 1))
+    calls = [
+        lambda engine: wr.stack(samples, engine=engine),
+        lambda engine: wr.stack(samples, dtype="float32", transform=transform, engine=engine),
+        lambda engine: wr.pad(uneven, dims=0, dtype="int32", engine=engine),
+        lambda engine: wr.ragged(uneven, engine=engine),
+    ]
+    around, plain = wr.Engine(streaming_stores=ALL), wr.Engine(streaming_stores=NONE)
+    for call in calls:
+        for _ in range(3):  # The first is in new memory, which is written as it comes.
+            assert call(around).numpy().tobytes() == call(plain).numpy().tobytes()
+    for bad in ("", "always", "copies=1", "copies=1,padded=2,computed=x"):
+        with pytest.raises(ValueError, match="copies=BYTES,padded=BYTES,computed=BYTES"):
+            wr.Engine(streaming_stores=bad)
+    with pytest.raises(TypeError, match="streaming_stores must be a str"):
+        wr.Engine(streaming_stores=1)
+
+
+def test_explain_says_which_leaves():
+    sample, count = np.zeros(1 << 20, "f4"), 9
+    plan = wr.explain([sample] * count, dtype="float16")
+    stores, source = _windrow._streaming_stores()
+    computed = stores.rpartition("computed=")[2]
+    large = wr.explain([sample] * 40, dtype="float16")
+    assert plan.around_caches == [computed != "never" and int(computed) <= count << 21]
+    assert large.around_caches == [computed != "never" and int(computed) <= 40 << 21]
+    assert (f"{stores} ({source})" in str(large)) == large.around_caches[0]

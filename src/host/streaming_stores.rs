@@ -1,0 +1,247 @@
+//! [`StreamingStores`]: which outputs are written around the caches on this machine.
+//!
+//! A store into a line that is in no cache reads the line first, only to write over it, and puts another out of the caches. A
+//! streaming store does neither, but goes to memory at once. Which is faster depends on the machine and on how fast elements come:
+//!
+//! - *copies* have nothing between load and store. Intel's servers, from Ice Lake on, stop reading lines that are written as a whole
+//!   once memory is the bottleneck, and there streaming stores lose. On Zen they win.
+//! - *padded* rows begin anywhere, so that the ends of each are written by plain stores beside streaming ones.
+//! - *computed* elements (casts, normalisation, transposition) come too slowly for the processor to find that out.
+//!
+//! | machine | copies | padded | computed | evidence |
+//! |---|---|---|---|---|
+//! | AMD EPYC, Zen 4, 32 MB of L3 | 32 MiB | 32 MiB | 32 MiB | 51 MB in rows of 2 KiB 5.4 ms, plain 7.6; docs/performance-notes.md |
+//! | Intel Xeon, Sapphire and Emerald Rapids | never | never | 32 MiB | 38.5 MB stacked 2.3 to 2.6 ms, plain 1.4; 154 MB normalised 5.1 to 5.6, plain 8.9 |
+//!
+//! A server of Intel with AVX-512 and fast short `rep movsb` (Ice Lake and newer) has the row of the Xeon, any other machine that of the
+//! EPYC.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use crate::host::machine::Machine;
+use crate::host::POLICY;
+use crate::plan::{ElementOp, OutputPlan, Starts};
+use crate::tensor::{Error, Result};
+
+/// The smallest outputs, in bytes, that are written around the caches; `u64::MAX` for none. As text, `copies=never,padded=never,computed=33554432`.
+///
+/// ```
+/// let stores: windrow::StreamingStores = "copies=never,padded=never,computed=1048576".parse()?;
+/// assert_eq!(stores.computed, 1 << 20);
+/// # Ok::<(), windrow::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamingStores {
+    /// Of bytes that are moved.
+    pub copies: u64,
+    /// Of rows with padding, and of masks.
+    pub padded: u64,
+    /// Of elements that are cast, transformed or put into another order.
+    pub computed: u64,
+}
+
+/// A policy, and who says so.
+#[derive(Clone, Debug)]
+pub struct ChosenStores {
+    /// The policy.
+    pub stores: StreamingStores,
+    /// An environment variable, a file or the name of the processor.
+    pub source: String,
+}
+
+const NEVER: u64 = u64::MAX;
+const LARGE: u64 = POLICY.streaming_bytes;
+const VARIABLE: &str = "WINDROW_STREAMING_STORES";
+
+impl StreamingStores {
+    /// All large outputs.
+    #[cfg(test)]
+    pub const ALL: StreamingStores =
+        StreamingStores { copies: LARGE, padded: LARGE, computed: LARGE };
+
+    /// What a machine says of itself decides.
+    fn of(machine: &Machine) -> StreamingStores {
+        let is_xeon =
+            machine.vendor == "GenuineIntel" && machine.has("avx512f") && machine.has("fsrm");
+        let of_others = if is_xeon { NEVER } else { LARGE };
+        StreamingStores { copies: of_others, padded: of_others, computed: LARGE }
+    }
+
+    /// The policy of this process: of `WINDROW_STREAMING_STORES`, else of the file that `python -m windrow calibrate` writes, else by
+    /// what the processor says of itself. What cannot be read counts as missing, and `source` says so. Read once.
+    pub fn chosen() -> &'static ChosenStores {
+        static CHOSEN: OnceLock<ChosenStores> = OnceLock::new();
+        CHOSEN.get_or_init(|| {
+            let machine = Machine::here();
+            let variable =
+                std::env::var(VARIABLE).ok().map(|text| (VARIABLE.to_owned(), text.parse()));
+            let file = || {
+                let path = StreamingStores::file()?;
+                let text = std::fs::read_to_string(&path).ok()?;
+                Some((path.display().to_string(), of_file(&text)))
+            };
+            match variable.or_else(file) {
+                Some((source, Ok(stores))) => ChosenStores { stores, source },
+                Some((source, Err(error))) => {
+                    let source = format!("{}; {source} is not read: {error}", machine.name);
+                    ChosenStores { stores: StreamingStores::of(machine), source }
+                }
+                None => ChosenStores {
+                    stores: StreamingStores::of(machine),
+                    source: machine.name.clone(),
+                },
+            }
+        })
+    }
+
+    /// The file of measurements of this machine: `WINDROW_CALIBRATION`, else `windrow/<processor>.json` in the user's cache folder.
+    pub fn file() -> Option<PathBuf> {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        if let Some(path) = set("WINDROW_CALIBRATION") {
+            return Some(path.into());
+        }
+        let home = || set("HOME").map(PathBuf::from);
+        let folder = match () {
+            () if cfg!(windows) => set("LOCALAPPDATA").map(PathBuf::from),
+            () if cfg!(target_os = "macos") => home().map(|home| home.join("Library/Caches")),
+            () => set("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(home()?.join(".cache"))),
+        };
+        Some(folder?.join(Path::new("windrow")).join(Machine::here().file_name() + ".json"))
+    }
+
+    /// Whether an output is written around the caches where its memory was written before: as one of its size and kind, with rows
+    /// that are long enough.
+    pub(crate) fn are_for(&self, output: &OutputPlan<'_>) -> bool {
+        let runs = match &output.ranges {
+            Some(ranges) => ranges.len() as u64,
+            None if output.bytes_only => output.num_samples() as u64,
+            None => 0,
+        };
+        output.bytes() >= self.least(output)
+            && output.bytes() / runs.max(1) >= POLICY.min_streamed_run_bytes
+    }
+
+    fn least(&self, output: &OutputPlan<'_>) -> u64 {
+        let is_cut = || match &*output.classes {
+            [class] => output.dims[class.dims.clone()].iter().any(|dim| !dim.is_whole()),
+            _ => matches!(output.starts, Starts::Rows { .. }),
+        };
+        match output.op {
+            _ if output.bytes_only => self.copies,
+            ElementOp::Read { .. } if !is_cut() => self.computed,
+            _ => self.padded,
+        }
+    }
+}
+
+impl fmt::Display for StreamingStores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StreamingStores { copies, padded, computed } = *self;
+        for (index, (name, bytes)) in
+            [("copies", copies), ("padded", padded), ("computed", computed)].into_iter().enumerate()
+        {
+            let comma = if index == 0 { "" } else { "," };
+            match bytes {
+                NEVER => write!(f, "{comma}{name}=never")?,
+                bytes => write!(f, "{comma}{name}={bytes}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for StreamingStores {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<StreamingStores> {
+        let value = |name: &str| {
+            let mut pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+            match pairs.find(|(own, _)| own.trim() == name)?.1.trim() {
+                "never" => Some(NEVER),
+                bytes => bytes.parse().ok(),
+            }
+        };
+        let read = || {
+            let is_whole = text.split(',').count() == 3;
+            let stores = StreamingStores {
+                copies: value("copies")?,
+                padded: value("padded")?,
+                computed: value("computed")?,
+            };
+            is_whole.then_some(stores)
+        };
+        read().ok_or_else(|| {
+            let expected = "copies=BYTES,padded=BYTES,computed=BYTES, each a whole number or never";
+            Error::Argument(format!("streaming stores are {expected}, got {text:?}"))
+        })
+    }
+}
+
+/// The policy in a file of measurements: the one text of this name, which no JSON library is needed for.
+fn of_file(text: &str) -> Result<StreamingStores> {
+    let value = || {
+        let (_, rest) = text.split_once("\"streaming_stores\"")?;
+        let rest = rest.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+        Some(rest.split_once('"')?.0)
+    };
+    let missing = || Error::Argument("it has no text \"streaming_stores\"".to_owned());
+    value().ok_or_else(missing)?.parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_text() {
+        for text in
+            ["copies=never,padded=never,computed=33554432", "copies=0,padded=1,computed=never"]
+        {
+            assert_eq!(text.parse::<StreamingStores>().expect("a policy").to_string(), text);
+        }
+        for text in [
+            "",
+            "copies=1",
+            "copies=1,padded=2,computed=x",
+            "copies=1,padded=2,computed=-1",
+            "copies=1,padded=2,computed=3,more=4",
+        ] {
+            let error = text.parse::<StreamingStores>().expect_err(text);
+            assert!(error.to_string().contains("never"), "{error}");
+        }
+    }
+
+    #[test]
+    fn of_machines() {
+        let machine = |text: &str| StreamingStores::of(&Machine::of(text)).to_string();
+        let all = "copies=33554432,padded=33554432,computed=33554432";
+        assert_eq!(machine("vendor_id: AuthenticAMD\nflags: avx512f fsrm"), all);
+        assert_eq!(machine("vendor_id: GenuineIntel\nflags: avx2 fsrm"), all);
+        assert_eq!(machine(""), all);
+        let xeon = machine("vendor_id: GenuineIntel\nflags: avx512f fsrm");
+        assert_eq!(xeon, "copies=never,padded=never,computed=33554432");
+    }
+
+    #[test]
+    fn files_of_measurements() {
+        let stores = of_file(
+            r#"{"cpu": "x", "host": {"streaming_stores": "copies=1,padded=2,computed=3"}}"#,
+        );
+        assert_eq!(
+            stores.expect("a policy"),
+            StreamingStores { copies: 1, padded: 2, computed: 3 }
+        );
+        for text in [
+            "",
+            "[]",
+            "{}",
+            r#"{"host": {"streaming_stores": 5}}"#,
+            r#"{"host": {"streaming_stores": "x"}}"#,
+        ] {
+            assert!(of_file(text).is_err(), "{text}");
+        }
+    }
+}
