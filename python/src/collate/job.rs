@@ -18,7 +18,6 @@ use crate::import::tensor::tensor_of;
 use crate::ownership::owner::{in_place, producers_of, ImportOwner};
 use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
-use crate::samples::together::Borrowed;
 
 /// One leaf, ready to be planned.
 pub(crate) struct Job {
@@ -184,23 +183,5 @@ pub(super) fn block_of(producers: &Producers) -> Option<&Owner> {
     match &producers.tensors[..] {
         [only] => Some(only.owner()),
         _ => None,
-    }
-}
-
-/// Leaves whose samples are alive as long as no Python code runs.
-pub(crate) struct BorrowedLeaves<'py> {
-    /// All from this one on.
-    pub first: usize,
-    pub samples: Borrowed<'py>,
-}
-
-impl BorrowedLeaves<'_> {
-    /// Keeps the samples alive.
-    pub fn hold(self, jobs: &mut [Job]) -> PyResult<()> {
-        let owners = self.samples.into_owners()?;
-        for job in &mut jobs[self.first..] {
-            Arc::make_mut(&mut job.samples).owners = owners.clone();
-        }
-        Ok(())
     }
 }

@@ -1,33 +1,119 @@
-//! The leaves of the trees of one call, as jobs of one plan.
+//! The leaves of the trees of one call: flattened to columns, made jobs of one plan, and put back as what the jobs give.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyDict;
 use windrow::bindings::RowsAhead;
 
 use crate::collate::forms::form_of;
-use crate::collate::job::{BorrowedLeaves, Job};
+use crate::collate::job::Job;
 use crate::collate::options::Options;
 use crate::collate::specs::Specs;
 use crate::ground::errors::at;
+use crate::ground::iterables::list_of;
 use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
+use crate::samples::columns::{import_leaf, LeafColumn};
 use crate::samples::imported::Imported;
-use crate::trees::container::Container;
+use crate::samples::together::ReadColumn;
+use crate::samples::trees::Trees;
+use crate::trees::container::{ColumnPlace, Container};
+use crate::trees::flatten::{Opened, TreeDef};
 
-/// A node of the tree of results.
-pub(super) enum ResultNode<'py> {
-    /// The position of a tensor leaf, and whether it is a torch tensor in the result.
-    Leaf {
-        position: usize,
-        is_torch: bool,
-    },
-    /// Strings and bytes, as a list.
-    Pass(Bound<'py, PyList>),
-    Container(Arc<Container>),
+/// The same place of every sample.
+pub(super) struct Site<'py> {
+    pub column: Column<'py>,
+    /// The rules of the class of the container around it.
+    pub within: Within<'py>,
+}
+
+pub(super) enum Column<'py> {
+    /// Not yet looked at. What torch's functions are given for it, unless that is a list.
+    Objects(Vec<Bound<'py, PyAny>>, Given<'py>),
+    /// A leaf that was read with others of its container.
+    Read(ReadColumn),
+    /// A leaf that was imported before.
+    Imported(Arc<Imported>),
+    /// Taken apart before, as in a list of trees.
+    Container(Arc<Container>, Vec<Column<'py>>),
+    /// A leaf that becomes this object.
+    Passed(Bound<'py, PyAny>),
+    /// Why it could not be read.
+    Failed(Box<PyErr>),
+}
+
+#[derive(Clone)]
+pub(super) enum Given<'py> {
+    List,
+    /// As `zip` gives them.
+    Tuple,
+    Object(Bound<'py, PyAny>),
+}
+
+impl<'py> Given<'py> {
+    /// The object that torch's functions are given for these samples.
+    pub fn object(
+        self,
+        py: Python<'py>,
+        samples: Vec<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Given::Object(object) => Ok(object),
+            Given::List => Ok(list_of(py, samples)?.into_any()),
+            Given::Tuple => Ok(list_of(py, samples)?.as_sequence().to_tuple()?.into_any()),
+        }
+    }
+}
+
+impl<'py> Column<'py> {
+    pub fn of(objects: Vec<Bound<'py, PyAny>>) -> Column<'py> {
+        Column::Objects(objects, Given::List)
+    }
+
+    /// The columns of samples that were taken apart before.
+    pub fn of_trees(py: Python<'py>, trees: &Trees) -> PyResult<Column<'py>> {
+        let (tree, columns) = trees.parts();
+        let leaf = |leaf: usize| match &columns[leaf] {
+            LeafColumn::Tensors(samples) => Ok(Column::Imported(Arc::clone(samples))),
+            LeafColumn::Objects(objects) => {
+                let mut samples = room_for(objects.len())?;
+                samples.extend(objects.iter().map(|object| object.bind(py).clone()));
+                Ok(Column::of(samples))
+            }
+        };
+        tree.fold(leaf, |container, children| {
+            Ok(Column::Container(Arc::clone(container), children))
+        })
+    }
+
+    /// The samples of a leaf.
+    fn import(
+        self,
+        py: Python<'py>,
+        reading: Reading<'_>,
+    ) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
+        match self {
+            Column::Objects(samples, _) => {
+                let place = ColumnPlace::new(reading.path, "");
+                import_leaf(samples, place, |samples| {
+                    let (samples, ahead) = Imported::from_objects(py, samples, 0, reading)?;
+                    Ok((Arc::new(samples), ahead))
+                })
+            }
+            Column::Read(column) => column.import(py, reading),
+            Column::Imported(samples) => {
+                samples.check_in_place(py, reading.path)?;
+                Ok((samples, None))
+            }
+            Column::Failed(error) => Err(*error),
+            Column::Container(..) | Column::Passed(_) => {
+                Err(PyValueError::new_err("a leaf without samples"))
+            }
+        }
+    }
 }
 
 /// The rules that a class has for the leaves in it.
@@ -36,16 +122,26 @@ pub(super) struct Within<'py> {
     /// The class whose leaves are torch tensors, if they are: those without a form are made such ones.
     pub tensors: Option<Rc<str>>,
     /// Form and arguments of this one.
-    pub form: Option<(String, Bound<'py, PyDict>)>,
+    pub form: Option<Rc<(String, Bound<'py, PyDict>)>>,
 }
 
 impl<'py> Within<'py> {
     /// Of the children of a container that says nothing of them.
-    pub fn around(&self) -> Within<'py> {
+    fn around(&self) -> Within<'py> {
         Within { tensors: self.tensors.clone(), form: None }
     }
 
-    /// The rules for the children of a column that was taken apart, by its class.
+    /// A container of these columns, taken apart before.
+    pub fn container<L>(
+        &self,
+        container: Arc<Container>,
+        columns: Vec<Column<'py>>,
+    ) -> Opened<Site<'py>, L> {
+        let site = |column| Site { column, within: self.around() };
+        Opened::Container(container, columns.into_iter().map(site).collect())
+    }
+
+    /// The rules for the children of a column that was opened, by its class.
     pub fn of_children(
         &self,
         py: Python<'py>,
@@ -53,15 +149,14 @@ impl<'py> Within<'py> {
         tensors: Option<String>,
         forms: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Vec<Within<'py>>> {
-        let tensors = tensors.map(Rc::from).or_else(|| self.tensors.clone());
+        let around = Within { tensors: tensors.map(Rc::from), form: None };
+        let around = if around.tensors.is_some() { around } else { self.around() };
         let mut children = room_for(container.len())?;
-        for child in 0..container.len() {
-            let form = match (forms, container.key(py, child)) {
-                (Some(forms), Some(key)) => forms.get_item(key)?,
-                _ => None,
-            };
-            let form = form.map(|form| form.extract()).transpose()?;
-            children.push(Within { tensors: tensors.clone(), form });
+        children.resize(container.len(), around);
+        let Some(forms) = forms else { return Ok(children) };
+        for (child, within) in children.iter_mut().enumerate() {
+            let form = container.key(py, child).map_or(Ok(None), |key| forms.get_item(key))?;
+            within.form = form.map(|form| form.extract().map(Rc::new)).transpose()?;
         }
         Ok(children)
     }
@@ -70,14 +165,14 @@ impl<'py> Within<'py> {
     ///
     /// # Errors
     /// A spec of another form for a leaf that is to be a torch tensor.
-    pub fn options(
+    fn options(
         &self,
         specs: &mut Specs<'_, 'py>,
         common: Option<&Bound<'py, PyDict>>,
         path: &str,
     ) -> PyResult<Option<Options<'py>>> {
         let named = specs.find(path, common)?;
-        let own = self.form.as_ref();
+        let own = self.form.as_deref();
         let form = own.map_or("stack", |(form, _)| form.as_str());
         if let (Some(class), Some((given, _))) = (&self.tensors, &named) {
             if given != form {
@@ -87,59 +182,83 @@ impl<'py> Within<'py> {
                 )));
             }
         }
-        match (named, own) {
-            (None, None) => Ok(None),
-            (Some((form, kwargs)), None) => {
-                Options::parse(form_of(&form)?, Some(&kwargs)).map(Some)
-            }
-            (named, Some((form, own))) => {
-                let given = named.as_ref().map(|(_, kwargs)| kwargs).or(common);
-                let kwargs = match given {
-                    Some(given) => given.copy()?,
-                    None => PyDict::new(own.py()),
-                };
-                kwargs.update(own.as_mapping())?;
-                Options::parse(form_of(form)?, Some(&kwargs)).map(Some)
-            }
-        }
+        let Some((form, own)) = own else {
+            let parse =
+                |(form, kwargs): (String, _)| Options::parse(form_of(&form)?, Some(&kwargs));
+            return named.map(parse).transpose();
+        };
+        let given = named.as_ref().map(|(_, kwargs)| kwargs).or(common);
+        let kwargs = given.map_or_else(|| Ok(PyDict::new(own.py())), |given| given.copy())?;
+        kwargs.update(own.as_mapping())?;
+        Options::parse(form_of(form)?, Some(&kwargs)).map(Some)
     }
 }
 
-/// The leaves met so far.
+/// The leaves of one call.
 pub(super) struct Leaves<'a, 'py> {
     pub py: Python<'py>,
     /// Of the call, and of leaves that no spec names.
-    pub options: &'a Options<'py>,
+    pub options: Options<'py>,
     /// Options of the call, which those of a spec are added to.
     pub common: Option<&'a Bound<'py, PyDict>>,
-    pub may_start: bool,
     pub specs: Specs<'a, 'py>,
     pub jobs: Vec<Job>,
-    pub borrowed: Option<BorrowedLeaves<'py>>,
+}
+
+/// What a leaf becomes.
+pub(super) enum ResultLeaf<'py> {
+    /// What the next job gives; whether that is a torch tensor.
+    Job(bool),
+    Object(Bound<'py, PyAny>),
+    /// A tree in its place.
+    Tree(TreeDef, Vec<ResultLeaf<'py>>),
 }
 
 impl<'py> Leaves<'_, 'py> {
-    /// A leaf whose samples `import` reads.
-    pub fn add(
+    /// Form and arguments of a leaf for which a spec or its class has them.
+    pub fn options_of(
         &mut self,
-        path: String,
-        out: Option<Bound<'py, PyAny>>,
         within: &Within<'py>,
-        import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
-    ) -> PyResult<ResultNode<'py>> {
-        let mut options = match within.options(&mut self.specs, self.common, &path)? {
-            Some(options) => options,
-            None => Options { out: None, ..self.options.clone() },
-        };
-        options.out = out.or(options.out);
-        options.may_start = self.may_start;
-        if options.stream != self.options.stream {
+        path: &str,
+    ) -> PyResult<Option<Options<'py>>> {
+        let options = within.options(&mut self.specs, self.common, path)?;
+        if options.as_ref().is_some_and(|options| options.stream != self.options.stream) {
             return Err(PyValueError::new_err("stream= is an argument of the call, not of a leaf"));
         }
+        Ok(options)
+    }
+
+    /// A job of the samples of a leaf; without `options` by those of the call.
+    pub fn job(
+        &self,
+        options: Option<Options<'py>>,
+        path: String,
+        column: Column<'py>,
+        within: &Within<'py>,
+        out: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Job> {
+        let rows = self.specs.names(&path);
+        let mut options = options.unwrap_or_else(|| Options { out: None, ..self.options.clone() });
+        options.may_start = self.options.may_start;
+        options.out = out.or(options.out);
+        let import = |reading: Reading<'_>| column.import(self.py, Reading { rows, ..reading });
         let mut job = Job::new(options, path, import)?;
         job.is_form_fixed = within.tensors.is_some();
-        self.jobs.push(job);
-        let is_torch = within.tensors.is_some() && within.form.is_none();
-        Ok(ResultNode::Leaf { position: self.jobs.len() - 1, is_torch })
+        Ok(job)
     }
+}
+
+/// The tree of results. `job`: gives what each job made, the last one first.
+pub(super) fn unflatten<'py>(
+    py: Python<'py>,
+    tree: &TreeDef,
+    mut leaves: Vec<ResultLeaf<'py>>,
+    job: &mut dyn FnMut(bool) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    tree.unflatten(py, |_| match leaves.pop() {
+        Some(ResultLeaf::Job(is_torch)) => job(is_torch),
+        Some(ResultLeaf::Object(object)) => Ok(object),
+        Some(ResultLeaf::Tree(tree, leaves)) => unflatten(py, &tree, leaves, job),
+        None => Err(PyValueError::new_err("a tree with more leaves than results")),
+    })
 }

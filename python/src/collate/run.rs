@@ -11,7 +11,7 @@ use windrow::{
     Plan, RunOptions, Stream, Target, Tensor,
 };
 
-use crate::collate::job::{block_of, job_error, leaf_of, target_of, BorrowedLeaves, Job};
+use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
 use crate::collate::parsed::CopyMode;
 use crate::collate::torch_memory::{Lender, TorchMemory, TorchPinned};
 use crate::ground::errors::is_answer;
@@ -19,6 +19,7 @@ use crate::ground::modules::increment_version;
 use crate::ownership::owner::{producers_of, ImportOwner, ListOwner};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::refuse_within;
+use crate::samples::together::Borrowed;
 
 /// Batches that read and write no more than this are made with the interpreter lock held: releasing it costs a large part of such
 /// a batch, and taking it back can wait 5 ms for a thread that computes.
@@ -151,7 +152,7 @@ pub(crate) fn run_borrowed(
     py: Python<'_>,
     engine: &Engine,
     jobs: &mut [Job],
-    borrowed: BorrowedLeaves<'_>,
+    borrowed: Borrowed<'_>,
     arena: ArenaMemory,
     begin: Option<Instant>,
 ) -> PyResult<Vec<Batch>> {
@@ -160,10 +161,19 @@ pub(crate) fn run_borrowed(
     match run_small(engine, jobs, &arena, begin, most_bytes) {
         Some(batches) => Ok(batches),
         None => {
-            borrowed.hold(jobs)?;
+            hold(borrowed, jobs)?;
             run_detached(py, engine, jobs, arena, begin)
         }
     }
+}
+
+/// Keeps the samples of jobs alive.
+pub(crate) fn hold(borrowed: Borrowed<'_>, jobs: &mut [Job]) -> PyResult<()> {
+    let owners = borrowed.into_owners()?;
+    for job in jobs {
+        Arc::make_mut(&mut job.samples).owners = owners.clone();
+    }
+    Ok(())
 }
 
 pub(crate) fn run_detached(

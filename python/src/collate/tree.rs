@@ -6,33 +6,29 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use windrow::bindings::RowsAhead;
 use windrow::{Batch, Stage};
 
 use crate::collate::forms::COLLATE;
-use crate::collate::job::{BorrowedLeaves, Job};
-use crate::collate::leaves::{Leaves, ResultNode, Within};
+use crate::collate::job::Job;
+use crate::collate::leaves::{unflatten, Column, Leaves, ResultLeaf, Site, Within};
 use crate::collate::options::Options;
-use crate::collate::run::{run, run_borrowed, ArenaMemory};
-use crate::collate::site::{Site, Source};
+use crate::collate::run::{hold, run, run_borrowed, ArenaMemory};
 use crate::collate::specs::Specs;
 use crate::export::libraries::torch;
 use crate::ground::arguments::unfit;
 use crate::ground::batch::PyBatch;
 use crate::ground::iterables::{check_list, items_of, list_of, no_list};
 use crate::ground::logging::Records;
-use crate::ground::reserve::{no_room, room_for};
+use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
-use crate::import::importer::Reading;
 use crate::ownership::owner::in_place;
-use crate::samples::columns::{are_texts, import_leaf, Content, LeafColumn};
-use crate::samples::imported::Imported;
+use crate::samples::columns::are_texts;
 use crate::samples::list::{ListSamples, PySampleList};
 use crate::samples::table::table_in;
-use crate::samples::trees::{ShapeNodeType, Trees};
-use crate::trees::container::ColumnPlace;
-use crate::trees::rules::apart;
-use crate::trees::walk::{fold, walk, Branch, Children};
+use crate::samples::together::{read_together, Borrowed, MaybeRead};
+use crate::trees::container::{ColumnPlace, Container};
+use crate::trees::flatten::{flatten, Opened, TreeDef, TreeRules};
+use crate::trees::rules::{self, OpenedColumn};
 
 /// Collates a list of trees into one tree of the same shape, in which every tensor leaf is a `Batch`, in one call.
 ///
@@ -92,17 +88,23 @@ pub(crate) fn collate<'py>(
     let py = samples.py();
     let _records = Records::of_call(py);
     let (sep, arena) = (sep_of(sep)?, is_in_arena(arena)?);
-    let options = Options::parse(&COLLATE, common)?;
-    let span = options.engine.enter(Stage::Import);
-    let (tree, mut jobs, borrowed) = import(samples, spec, &sep, common, &options, !arena)?;
-    let (engine, arena) = (&options.engine, ArenaMemory::of(arena));
-    let batches = match borrowed {
-        Some(borrowed) => run_borrowed(py, engine, &mut jobs, borrowed, arena, span.end())?,
-        None => run(py, engine, &mut jobs, arena, span.end())?,
+    let options = Options { may_start: !arena, ..Options::parse(&COLLATE, common)? };
+    let engine = options.engine.clone();
+    let span = engine.enter(Stage::Import);
+    let Import { tree, leaves, mut jobs, borrowed } = import(samples, spec, &sep, common, options)?;
+    let arena = ArenaMemory::of(arena);
+    let mut batches = match borrowed {
+        Some(borrowed) => run_borrowed(py, &engine, &mut jobs, borrowed, arena, span.end())?,
+        None => run(py, &engine, &mut jobs, arena, span.end())?,
     };
+    drop(jobs);
     let arena = batches.iter().find_map(Batch::arena);
     let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
-    build(py, &tree, batches, arena.as_ref())
+    unflatten(py, &tree, leaves, &mut |is_torch| match batches.pop() {
+        Some(batch) if is_torch => torch(py, in_place(py, batch.data())?),
+        Some(batch) => Ok(Bound::new(py, PyBatch::in_arena(batch, arena.as_ref()))?.into_any()),
+        None => Err(PyValueError::new_err("a leaf without a batch")),
+    })
 }
 
 /// The leaves that a call of `collate` with these arguments would plan, and whether in an arena. Nothing
@@ -121,12 +123,10 @@ pub(crate) fn jobs_of(
     };
     let (spec, sep, arena) = (take("spec")?, take("sep")?, take("arena")?);
     let (sep, in_arena) = (sep_of(sep.as_ref())?, is_in_arena(arena.as_ref())?);
-    let options = Options::parse(&COLLATE, Some(&common))?;
-    let (_, mut jobs, borrowed) =
-        import(samples, spec.as_ref(), &sep, Some(&common), &options, false)?;
-    if let Some(borrowed) = borrowed {
-        borrowed.hold(&mut jobs)?;
-    }
+    let options = Options { may_start: false, ..Options::parse(&COLLATE, Some(&common))? };
+    let made = import(samples, spec.as_ref(), &sep, Some(&common), options)?;
+    let Import { mut jobs, borrowed, .. } = made;
+    borrowed.map_or(Ok(()), |borrowed| hold(borrowed, &mut jobs))?;
     Ok((jobs, in_arena))
 }
 
@@ -148,203 +148,136 @@ fn is_in_arena(arena: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
     }
 }
 
-/// The tree of results, its leaves, and those of them whose samples are borrowed.
-type Read<'py> = (Vec<ResultNode<'py>>, Vec<Job>, Option<BorrowedLeaves<'py>>);
+/// What a call assembles.
+struct Import<'py> {
+    tree: TreeDef,
+    leaves: Vec<ResultLeaf<'py>>,
+    jobs: Vec<Job>,
+    /// The samples of all jobs, if they are borrowed.
+    borrowed: Option<Borrowed<'py>>,
+}
 
-/// Reads all leaves. `may_start`: whether rows may be copied ahead of the plan.
+/// Flattens the samples and reads all leaves.
 fn import<'py>(
     samples: &Bound<'py, PyAny>,
     spec: Option<&Bound<'py, PyAny>>,
     sep: &str,
     common: Option<&Bound<'py, PyDict>>,
-    options: &Options<'py>,
-    may_start: bool,
-) -> PyResult<Read<'py>> {
+    mut options: Options<'py>,
+) -> PyResult<Import<'py>> {
     let py = samples.py();
-    let samples = samples_in(samples, sep)?;
-    if samples.is_empty() {
-        return Err(PyValueError::new_err("an empty list of samples makes no batch"));
+    let root = Site { column: column_of(samples, sep)?, within: Within::default() };
+    let out = options.out.take();
+    let common = common.map(|common| common.copy()).transpose()?;
+    if let Some(common) = common.as_ref().filter(|_| out.is_some()) {
+        // The tree of outputs is taken apart as the samples are.
+        common.del_item("out")?;
     }
-    let common = match common {
-        Some(common) => {
-            let common = common.copy()?;
-            // The tree of outputs is taken apart on the way down.
-            if common.contains("out")? {
-                common.del_item("out")?;
-            }
-            Some(common)
+    let (specs, jobs) = (Specs::new(spec, sep)?, Vec::new());
+    let mut leaves = Leaves { py, options, common: common.as_ref(), specs, jobs };
+    let may_borrow = leaves.specs.is_empty() && out.is_none() && leaves.options.is_copy();
+    let mut rules = OurRules { leaves: &leaves, may_borrow, borrowed: None };
+    let flat = flatten(py, &mut rules, root, String::new(), sep);
+    let borrowed = rules.borrowed;
+    let mut outs = room_for(flat.leaves.len())?;
+    if let Some(out) = out {
+        let open = |container: &Container, path: &str, out| {
+            container.outputs(out, ColumnPlace::new(path, sep))
+        };
+        flat.tree.flatten_up_to(out, open, |_, out| {
+            outs.push(out);
+            Ok(())
+        })?;
+    }
+    let (mut made, mut outs) = (room_for(flat.leaves.len())?, outs.into_iter());
+    leaves.jobs = room_for(flat.leaves.len())?;
+    for (path, Site { column, within }) in flat.leaves {
+        let out = outs.next();
+        if let Column::Passed(list) = column {
+            leaves.specs.pass(&path);
+            made.push(ResultLeaf::Object(list));
+            continue;
         }
-        None => None,
-    };
-    let specs = Specs::new(spec, sep)?;
-    let (common, jobs, borrowed) = (common.as_ref(), Vec::new(), None);
-    let mut leaves = Leaves { py, options, common, may_start, specs, jobs, borrowed };
-    let tree = match samples {
-        TreeInput::Objects(samples) => {
-            nodes_of(&mut leaves, Source::Objects(samples), options.out.clone(), None)?
-        }
-        TreeInput::List(ListSamples::Trees(trees)) => {
-            nodes_of(&mut leaves, Source::Known, options.out.clone(), Some(&trees))?
-        }
-        TreeInput::List(ListSamples::Leaves(samples)) => {
-            let import = |reading: Reading<'_>| known_leaf(py, samples, reading.path);
-            vec![leaves.add(String::new(), options.out.clone(), &Within::default(), import)?]
-        }
-    };
+        let options = leaves.options_of(&within, &path)?;
+        leaves.jobs.push(leaves.job(options, path, column, &within, out)?);
+        made.push(ResultLeaf::Job(within.tensors.is_some() && within.form.is_none()));
+    }
+    flat.end?;
     leaves.specs.all_used()?;
-    Ok((tree, leaves.jobs, leaves.borrowed))
+    Ok(Import { tree: flat.tree, leaves: made, jobs: leaves.jobs, borrowed })
 }
 
-/// The input of a call of `collate`.
-enum TreeInput<'py> {
-    Objects(Vec<Bound<'py, PyAny>>),
-    List(ListSamples),
-}
-
-impl TreeInput<'_> {
-    fn is_empty(&self) -> bool {
-        match self {
-            TreeInput::Objects(samples) => samples.is_empty(),
-            TreeInput::List(samples) => samples.len() == 0,
+/// The samples of a call, as one column.
+fn column_of<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Column<'py>> {
+    let py = samples.py();
+    let (column, len) = if let Ok(list) = samples.cast_exact::<PySampleList>() {
+        list.get().check_resident(py)?;
+        let samples = list.get().snapshot();
+        let len = samples.len();
+        match samples {
+            ListSamples::Leaves(samples) => (Column::Imported(samples), len),
+            ListSamples::Trees(trees) => (Column::of_trees(py, &trees)?, len),
         }
-    }
-}
-
-fn samples_in<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<TreeInput<'py>> {
-    if let Ok(list) = samples.cast_exact::<PySampleList>() {
-        list.get().check_resident(samples.py())?;
-        return Ok(TreeInput::List(list.get().snapshot()));
-    }
-    if let Some(trees) = table_in(samples, sep)? {
-        return Ok(TreeInput::List(ListSamples::Trees(trees)));
-    }
-    check_list(samples)?;
-    Ok(TreeInput::Objects(items_of(samples).map_err(|error| no_list(samples, error))?))
-}
-
-/// A leaf that was imported before, if its memory is where it was.
-fn known_leaf(
-    py: Python<'_>,
-    samples: Arc<Imported>,
-    path: &str,
-) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
-    samples.check_in_place(py, path)?;
-    Ok((samples, None))
-}
-
-/// All nodes, each before its children. `trees`: what has taken the samples apart already.
-fn nodes_of<'py>(
-    leaves: &mut Leaves<'_, 'py>,
-    samples: Source<'py>,
-    out: Option<Bound<'py, PyAny>>,
-    trees: Option<&Trees>,
-) -> PyResult<Vec<ResultNode<'py>>> {
-    let mut known = trees.into_iter().flat_map(Trees::nodes);
-    let py = leaves.py;
-    walk(Branch::root(Site::root(samples, out)), |branch, children| {
-        let Branch { column: mut site, path, .. } = branch;
-        match std::mem::replace(&mut site.samples, Source::Known) {
-            Source::Objects(samples) => node(leaves, (site, &path), samples, children),
-            Source::Read(column) => {
-                leaves.add(path, site.out, &site.within, |reading| column.import(py, reading))
-            }
-            Source::Known => match known.next() {
-                Some(node) => known_node(leaves, (site, &path), node, children),
-                None => Err(PyValueError::new_err("a list of trees without a node")),
-            },
-        }
-    })
-}
-
-/// One node; its children are visited next.
-fn node<'py>(
-    leaves: &mut Leaves<'_, 'py>,
-    (site, path): (Site<'py>, &str),
-    samples: Vec<Bound<'py, PyAny>>,
-    children: &mut Children<'_, Site<'py>>,
-) -> PyResult<ResultNode<'py>> {
-    let py = leaves.py;
-    let place = ColumnPlace { path, sep: leaves.specs.sep(), added_to: None };
-    if are_texts(&samples, place)? {
-        leaves.specs.pass(path);
-        return Ok(ResultNode::Pass(list_of(py, samples)?));
-    }
-    let rows = leaves.specs.names(path);
-    let readers = Some(&leaves.options.engine);
-    if let Some(mut apart) = apart(&samples, place, rows, readers)? {
-        apart.columns.keep(samples);
-        // What is below then runs no Python code.
-        let may_borrow =
-            children.are_last() && leaves.specs.is_empty() && leaves.options.is_plain();
-        let engine = &leaves.options.engine;
-        let (container, samples) =
-            site.taken_apart(py, engine, apart, place, children, may_borrow)?;
-        let first = leaves.jobs.len();
-        leaves.jobs.try_reserve(container.len()).map_err(no_room)?;
-        leaves.borrowed = samples.map(|samples| BorrowedLeaves { first, samples });
-        return Ok(ResultNode::Container(Arc::new(container)));
-    }
-    import_leaf(samples, place, |samples| {
-        leaves.add(path.to_owned(), site.out, &site.within, |reading| {
-            let reading = Reading { rows, ..reading };
-            let (column, ahead) = Imported::from_objects(py, samples, 0, reading)?;
-            Ok((Arc::new(column), ahead))
-        })
-    })
-}
-
-/// As `node`, of samples that were taken apart before.
-fn known_node<'py>(
-    leaves: &mut Leaves<'_, 'py>,
-    (site, path): (Site<'py>, &str),
-    (node_type, column): (&ShapeNodeType, Option<&LeafColumn>),
-    children: &mut Children<'_, Site<'py>>,
-) -> PyResult<ResultNode<'py>> {
-    let py = leaves.py;
-    match (node_type, column) {
-        (ShapeNodeType::Container(container), _) => {
-            let place = ColumnPlace { path, sep: leaves.specs.sep(), added_to: None };
-            site.known(py, container, place, children)?;
-            Ok(ResultNode::Container(Arc::clone(container)))
-        }
-        (ShapeNodeType::Leaf(_, content), Some(LeafColumn::Objects(objects))) => {
-            let objects = objects.iter().map(|object| object.bind(py).clone());
-            if matches!(content, Content::Texts) {
-                leaves.specs.pass(path);
-                return Ok(ResultNode::Pass(list_of(py, objects)?));
-            }
-            let mut samples = room_for(objects.len())?;
-            samples.extend(objects);
-            node(leaves, (site, path), samples, children)
-        }
-        (_, Some(LeafColumn::Tensors(samples))) => {
-            let import = |reading: Reading<'_>| known_leaf(py, Arc::clone(samples), reading.path);
-            leaves.add(path.to_owned(), site.out, &site.within, import)
-        }
-        (ShapeNodeType::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
-    }
-}
-
-fn build<'py>(
-    py: Python<'py>,
-    nodes: &[ResultNode<'py>],
-    batches: Vec<Batch>,
-    arena: Option<&Bound<'py, PyTensor>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let num_children = |node: &ResultNode<'py>| match node {
-        ResultNode::Container(container) => container.len(),
-        ResultNode::Leaf { .. } | ResultNode::Pass(_) => 0,
+    } else if let Some(trees) = table_in(samples, sep)? {
+        (Column::of_trees(py, &trees)?, trees.len())
+    } else {
+        check_list(samples)?;
+        let samples = items_of(samples).map_err(|error| no_list(samples, error))?;
+        let len = samples.len();
+        (Column::of(samples), len)
     };
-    // Each is one leaf's.
-    let mut batches: Vec<_> = batches.into_iter().map(Some).collect();
-    let mut leaf = |position: usize, is_torch: bool| match batches[position].take() {
-        Some(batch) if is_torch => torch(py, in_place(py, batch.data())?),
-        Some(batch) => Ok(Bound::new(py, PyBatch::in_arena(batch, arena))?.into_any()),
-        None => Err(PyValueError::new_err("two leaves of one batch")),
-    };
-    fold(nodes, num_children, |node, children| match node {
-        &ResultNode::Leaf { position, is_torch } => leaf(position, is_torch),
-        ResultNode::Pass(list) => Ok(list.clone().into_any()),
-        ResultNode::Container(container) => container.with(py, children),
-    })
+    match len {
+        0 => Err(PyValueError::new_err("an empty list of samples makes no batch")),
+        _ => Ok(column),
+    }
+}
+
+/// The rules of `collate`.
+struct OurRules<'l, 'a, 'py> {
+    leaves: &'l Leaves<'a, 'py>,
+    /// No Python code runs after the samples were flattened, if no leaf needs it to be read.
+    may_borrow: bool,
+    borrowed: Option<Borrowed<'py>>,
+}
+
+impl<'py> TreeRules<'py> for OurRules<'_, '_, 'py> {
+    type Column = Site<'py>;
+    type Leaf = Site<'py>;
+
+    fn open(
+        &mut self,
+        Site { column, within }: Site<'py>,
+        place: ColumnPlace<'_>,
+        is_only: bool,
+    ) -> PyResult<Opened<Site<'py>, Site<'py>>> {
+        let (py, engine) = (self.leaves.py, &self.leaves.options.engine);
+        let samples = match column {
+            Column::Objects(samples, _) => samples,
+            Column::Container(container, columns) => {
+                return Ok(within.container(container, columns));
+            }
+            column => return Ok(Opened::Leaf(Site { column, within })),
+        };
+        if are_texts(&samples, place)? {
+            let column = Column::Passed(list_of(py, samples)?.into_any());
+            return Ok(Opened::Leaf(Site { column, within }));
+        }
+        let is_leaf = self.leaves.specs.names(place.path);
+        let Some(opened) = rules::open(&samples, place, is_leaf, Some(engine))? else {
+            return Ok(Opened::Leaf(Site { column: Column::of(samples), within }));
+        };
+        let OpenedColumn { container, mut columns, forms, tensors } = opened;
+        columns.keep(samples);
+        if forms.is_some() {
+            columns.hold();
+        }
+        let within = within.of_children(py, &container, tensors, forms.as_ref())?;
+        let may_borrow = self.may_borrow && is_only && container.has_plain_names(py);
+        let (columns, borrowed) = read_together(engine, columns, may_borrow)?;
+        self.borrowed = borrowed;
+        let column = |column: MaybeRead<'py>| column.map_or_else(Column::of, Column::Read);
+        let sites = columns.into_iter().map(column).zip(within);
+        let sites = sites.map(|(column, within)| Site { column, within }).collect();
+        Ok(Opened::Container(Arc::new(container), sites))
+    }
 }

@@ -9,7 +9,7 @@ use pyo3::types::{PyList, PyType};
 use crate::ground::errors::{class_name, not_array_like, Whose};
 use crate::ground::iterables::{is_list_or_tuple, is_text};
 use crate::ground::reserve::{no_room, room_for};
-use crate::import::importer::Reading;
+use crate::import::importer::{Importer, Reading};
 use crate::import::rows::is_of_numbers;
 use crate::samples::imported::Imported;
 use crate::trees::container::{names_of, ColumnPlace};
@@ -139,6 +139,19 @@ impl LeafColumn {
         let import = |samples: Vec<_>| Imported::from_objects(py, samples, start, reading);
         let (imported, _) = import_leaf(samples, place, import)?;
         Ok(LeafColumn::Tensors(Arc::new(imported)))
+    }
+
+    /// Reads this leaf of one further sample.
+    pub fn read_one(
+        &self,
+        sample: Vec<Bound<'_, PyAny>>,
+        place: ColumnPlace<'_>,
+    ) -> PyResult<LeafColumn> {
+        let LeafColumn::Tensors(own) = self else { return LeafColumn::of_objects(sample) };
+        let importer =
+            Importer::new(sample[0].py(), Reading { path: place.path, ..Reading::OWNED });
+        let read = |sample| own.read_more(importer, sample, place.start());
+        Ok(LeafColumn::Tensors(Arc::new(import_leaf(sample, place, read)?)))
     }
 
     pub fn of_objects(samples: Vec<Bound<'_, PyAny>>) -> PyResult<LeafColumn> {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::PyDict;
 
-use crate::samples::arrow::{self, ArrowColumn};
+use crate::samples::arrow::{self, ArrowColumn, ArrowContent};
 use crate::samples::columns::{Content, LeafColumn};
-use crate::samples::trees::{ShapeNode, ShapeNodeType, Trees};
+use crate::samples::trees::Trees;
 use crate::trees::container::{ColumnPlace, Container};
-use crate::trees::walk::{walk, Branch};
+use crate::trees::flatten::{flatten, Opened, TreeRules};
 
 /// The rows of an object that is Arrow's.
 pub(crate) fn table_in(samples: &Bound<'_, PyAny>, sep: &str) -> PyResult<Option<Trees>> {
@@ -22,49 +22,58 @@ pub(crate) fn table_in(samples: &Bound<'_, PyAny>, sep: &str) -> PyResult<Option
 
 /// The rows of a table: dicts of its columns, structs among them dicts again; of a single column the leaf.
 pub(crate) fn trees_of_table(py: Python<'_>, columns: Vec<ArrowColumn<'_>>) -> PyResult<Trees> {
-    let mut made = Vec::new();
-    let nodes =
-        walk(Branch::root(columns), |Branch { column: mut columns, path, depth }, children| {
-            if columns.len() == 1 && columns[0].path.len() == depth {
-                let (column, content) = match columns.remove(0).content {
-                    arrow::ArrowContent::Texts(texts) => {
-                        let texts = texts.iter().map(Bound::unbind).collect();
-                        (LeafColumn::Objects(Arc::new(texts)), Content::Texts)
-                    }
-                    arrow::ArrowContent::Samples(samples) => {
-                        (LeafColumn::Tensors(Arc::from(samples)), Content::Tensors)
-                    }
-                };
-                made.push(column);
-                return Ok(ShapeNode {
-                    node_type: ShapeNodeType::Leaf(made.len() - 1, content),
-                    path,
-                });
+    let flat = flatten(py, &mut TableRules(py), (columns, 0), String::new(), ".");
+    Trees::new(flat, None, |_, content| {
+        Ok(match content {
+            ArrowContent::Texts(texts) => {
+                let texts = texts.iter().map(Bound::unbind).collect();
+                (Content::Texts, LeafColumn::Objects(Arc::new(texts)))
             }
-            let names = PyDict::new(py);
-            let mut columns = columns.into_iter().peekable();
-            while let Some(column) = columns.next() {
-                let name = column.path[depth].clone();
-                let is_struct = column.path.len() > depth + 1;
-                let is_next = |next: &ArrowColumn<'_>| {
-                    is_struct && next.path.len() > depth + 1 && next.path[depth] == name
-                };
-                let mut group = vec![column];
-                while let Some(column) = columns.next_if(is_next) {
-                    group.push(column);
-                }
-                let place = ColumnPlace { path: &path, sep: ".", added_to: None };
+            ArrowContent::Samples(samples) => {
+                (Content::Tensors, LeafColumn::Tensors(Arc::from(samples)))
+            }
+        })
+    })
+}
+
+/// Groups columns by the first of their names that the containers around them do not have.
+struct TableRules<'py>(Python<'py>);
+
+impl<'py> TreeRules<'py> for TableRules<'py> {
+    /// With the number of containers around them.
+    type Column = (Vec<ArrowColumn<'py>>, usize);
+    type Leaf = ArrowContent<'py>;
+
+    fn open(
+        &mut self,
+        (mut columns, depth): Self::Column,
+        place: ColumnPlace<'_>,
+        _: bool,
+    ) -> PyResult<Opened<Self::Column, Self::Leaf>> {
+        if columns.len() == 1 && columns[0].path.len() == depth {
+            return Ok(Opened::Leaf(columns.remove(0).content));
+        }
+        let (names, mut children) = (PyDict::new(self.0), Vec::new());
+        let mut columns = columns.into_iter().peekable();
+        while let Some(column) = columns.next() {
+            let name = column.path[depth].clone();
+            let is_struct = column.path.len() > depth + 1;
+            let is_next = |next: &ArrowColumn<'_>| {
+                is_struct && next.path.len() > depth + 1 && next.path[depth] == name
+            };
+            let mut group = vec![column];
+            while let Some(column) = columns.next_if(is_next) {
+                group.push(column);
+            }
+            if names.contains(&name)? {
                 let path = place.join(&name);
-                if names.contains(&name)? {
-                    let text = format!("two columns are named {path:?}; rename one of them");
-                    return Err(PyValueError::new_err(text));
-                }
-                names.set_item(PyString::new(py, &name), ())?;
-                children.push(group, path);
+                let text = format!("two columns are named {path:?}; rename one of them");
+                return Err(PyValueError::new_err(text));
             }
-            let container = Container::dict(py, names.keys().iter().collect());
-            Ok(ShapeNode { node_type: ShapeNodeType::Container(Arc::new(container)), path })
-        })?;
-    let len = made.first().map_or(0, LeafColumn::len);
-    Ok(Trees::new(nodes, made, len))
+            names.set_item(name, ())?;
+            children.push((group, depth + 1));
+        }
+        let container = Container::dict(self.0, names.keys().iter().collect());
+        Ok(Opened::Container(Arc::new(container), children))
+    }
 }

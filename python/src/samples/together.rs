@@ -19,13 +19,6 @@ use crate::ownership::places::Places;
 use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
 
-/// A column of a container that was taken apart.
-pub(crate) enum Column<'py> {
-    /// Not yet looked at.
-    Objects(Vec<Bound<'py, PyAny>>),
-    Read(ReadColumn),
-}
-
 /// A leaf that was read with others.
 pub(crate) struct ReadColumn {
     samples: Arc<Imported>,
@@ -35,18 +28,8 @@ pub(crate) struct ReadColumn {
     objects: Range<usize>,
 }
 
-impl Column<'_> {
-    fn read(
-        list: SampleList<'static>,
-        owner: &Arc<ImportOwner>,
-        (owners, places): &(Owners, Places),
-        objects: Range<usize>,
-    ) -> Self {
-        let (owners, places) = (owners.clone(), places.clone());
-        let samples = Arc::new(Imported { list, owners, places });
-        Column::Read(ReadColumn { samples, owner: Arc::clone(owner), objects })
-    }
-}
+/// A column that was read, or as it is.
+pub(crate) type MaybeRead<'py> = Result<ReadColumn, Vec<Bound<'py, PyAny>>>;
 
 /// Columns that were read and are still borrowed.
 pub(crate) struct Borrowed<'py> {
@@ -64,13 +47,41 @@ impl Borrowed<'_> {
     }
 }
 
+impl ReadColumn {
+    fn new(
+        list: SampleList<'static>,
+        owner: &Arc<ImportOwner>,
+        (owners, places): &(Owners, Places),
+        objects: Range<usize>,
+    ) -> ReadColumn {
+        let (owners, places) = (owners.clone(), places.clone());
+        let samples = Arc::new(Imported { list, owners, places });
+        ReadColumn { samples, owner: Arc::clone(owner), objects }
+    }
+
+    /// The samples. Those that are to be kept are read once more, for what is noted of these.
+    pub fn import(
+        self,
+        py: Python<'_>,
+        reading: Reading<'_>,
+    ) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
+        let ReadColumn { samples, owner, objects } = self;
+        if !reading.owned {
+            return Ok((samples, None));
+        }
+        let objects = owner.objects[objects].iter().map(|object| object.bind(py).clone());
+        let (imported, ahead) = Imported::from_objects(py, objects.collect(), 0, reading)?;
+        Ok((Arc::new(imported), ahead))
+    }
+}
+
 /// Reads those of the columns that need no Python code to be read. `may_borrow`: none will run as long as the second result is there,
 /// which is, for columns that are borrowed and were all read, in place of owners of the samples.
 pub(crate) fn read_together<'py>(
     engine: &Engine,
     mut columns: ChildColumns<'py>,
     may_borrow: bool,
-) -> PyResult<(Vec<Column<'py>>, Option<Borrowed<'py>>)> {
+) -> PyResult<(Vec<MaybeRead<'py>>, Option<Borrowed<'py>>)> {
     let lists = read_columns(engine, &mut columns)?;
     let mut owner = ImportOwner::default();
     for (column, list) in lists.iter().enumerate() {
@@ -82,7 +93,7 @@ pub(crate) fn read_together<'py>(
     if may_borrow && columns.are_borrowed() && lists.iter().all(Option::is_some) {
         let producers = std::mem::take(&mut owner.producers);
         let (owner, kept) = (Arc::new(ImportOwner::default()), Default::default());
-        let read = |list| Column::read(list, &owner, &kept, 0..0);
+        let read = |list| Ok(ReadColumn::new(list, &owner, &kept, 0..0));
         let read = lists.into_iter().flatten().map(read).collect();
         return Ok((read, Some(Borrowed { columns, producers })));
     }
@@ -93,7 +104,7 @@ pub(crate) fn read_together<'py>(
         let kept = (Owners::of_all(Arc::clone(&owner) as _), Places::default());
         let read = |(column, list)| {
             let objects = column * num_rows..(column + 1) * num_rows;
-            Column::read(list, &owner, &kept, objects)
+            Ok(ReadColumn::new(list, &owner, &kept, objects))
         };
         return Ok((lists.into_iter().flatten().enumerate().map(read).collect(), None));
     }
@@ -109,26 +120,8 @@ pub(crate) fn read_together<'py>(
     }
     let owner = Arc::new(owner);
     let kept = (Owners::of_all(Arc::clone(&owner) as _), Places::default());
-    let column = |found| match found {
-        Err(objects) => Column::Objects(objects),
-        Ok((list, objects)) => Column::read(list, &owner, &kept, objects),
+    let column = |found: Result<_, _>| {
+        found.map(|(list, objects)| ReadColumn::new(list, &owner, &kept, objects))
     };
     Ok((found.into_iter().map(column).collect(), None))
-}
-
-impl ReadColumn {
-    /// The samples. Those that are to be kept are read once more, for what is noted of these.
-    pub fn import(
-        self,
-        py: Python<'_>,
-        reading: Reading<'_>,
-    ) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
-        let ReadColumn { samples, owner, objects } = self;
-        if !reading.owned {
-            return Ok((samples, None));
-        }
-        let objects = owner.objects[objects].iter().map(|object| object.bind(py).clone());
-        let (imported, ahead) = Imported::from_objects(py, objects.collect(), 0, reading)?;
-        Ok((Arc::new(imported), ahead))
-    }
 }

@@ -8,20 +8,25 @@ use pyo3::types::{PyDict, PyInt, PyList, PyString, PyType};
 
 use crate::ground::errors::{at, class_name};
 use crate::ground::iterables::{is_list_or_tuple, is_mapping, is_text};
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::{push_to, room_for};
 use crate::ground::tensor::PyTensor;
-use crate::import::importer::{Importer, Reading};
+use crate::import::importer::Reading;
 use crate::import::routes::{has_interface, route_of, ImportRoute};
 use crate::import::rows::is_of_numbers;
 use crate::import::tensor::tensor_of;
-use crate::samples::columns::{are_rows, import_leaf, Content, LeafColumn};
+use crate::samples::columns::{are_rows, Content, LeafColumn};
 use crate::trees::container::{names_of, ColumnPlace, Container};
+use crate::trees::flatten::{flatten, Flat, Opened, TreeDef, TreeRules};
 use crate::trees::node_types::{dataclass_fields, opener_of};
-use crate::trees::rules::apart;
-use crate::trees::walk::{fold, walk, Branch};
+use crate::trees::rules;
 
 /// Joins the names of a path in errors.
 const SEP: &str = ".";
+
+/// Where samples are that will follow others in a list.
+fn place_after(start: usize, path: &str) -> ColumnPlace<'_> {
+    ColumnPlace { added_to: Some(start), ..ColumnPlace::new(path, SEP) }
+}
 
 /// Samples of one structure.
 #[derive(Clone)]
@@ -32,18 +37,15 @@ pub(crate) struct Trees {
     len: usize,
 }
 
-/// The structure of all samples: its nodes, each before its children.
-struct Shape(Vec<ShapeNode>);
-
-pub(crate) struct ShapeNode {
-    pub node_type: ShapeNodeType,
-    pub path: String,
+/// The structure of all samples.
+struct Shape {
+    tree: TreeDef,
+    leaves: Vec<ShapeLeaf>,
 }
 
-pub(crate) enum ShapeNodeType {
-    Container(Arc<Container>),
-    /// The position of the column of a leaf, and what is in it.
-    Leaf(usize, Content),
+struct ShapeLeaf {
+    path: String,
+    content: Content,
 }
 
 /// Whether a list that begins with this sample is one of trees.
@@ -68,102 +70,118 @@ pub(crate) fn is_tree(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
         || opener_of(sample, true)?.is_some())
 }
 
-impl Shape {
-    fn leaves(&self) -> impl Iterator<Item = (&ShapeNode, &Content)> {
-        self.0.iter().filter_map(|node| match &node.node_type {
-            ShapeNodeType::Leaf(_, content) => Some((node, content)),
-            ShapeNodeType::Container(_) => None,
-        })
-    }
+/// Part of a structure: the number of a leaf, or a container.
+enum Part<'a> {
+    Leaf(usize),
+    Container(&'a Container, Vec<Part<'a>>),
+}
 
+impl Shape {
     /// For each column of a list of this structure that of another list.
     ///
     /// # Errors
     /// Another structure, with the path.
     fn columns_in(&self, py: Python<'_>, other: &Shape) -> PyResult<Vec<usize>> {
-        let mut columns = room_for(self.leaves().count())?;
-        let (own_ends, other_ends) = (self.ends(), other.ends());
-        let children = |ends: &[usize], node: usize, count: usize| {
-            let next = |&child: &usize| Some(ends[child]);
-            std::iter::successors(Some(node + 1), next).take(count).collect::<Vec<usize>>()
+        let unlike = |path: &str| {
+            let at = at(path);
+            PyTypeError::new_err(format!("the samples of the two lists differ in structure{at}"))
         };
-        let mut open = vec![(0, 0)];
-        while let Some((own, its)) = open.pop() {
-            let (node, other) = (&self.0[own], &other.0[its]);
-            match (&node.node_type, &other.node_type) {
-                (ShapeNodeType::Container(container), ShapeNodeType::Container(like)) => {
-                    let Some(order) = container.order_in(py, like)? else {
-                        return Err(node.unlike());
-                    };
-                    let own = children(&own_ends, own, order.len());
-                    let its = children(&other_ends, its, order.len());
-                    open.extend(own.into_iter().zip(order.iter().map(|&child| its[child])).rev());
+        let mut columns = room_for(self.leaves.len())?;
+        let parts = other.tree.fold(
+            |leaf| Ok(Part::Leaf(leaf)),
+            |container, children| Ok(Part::Container(container, children)),
+        )?;
+        self.tree.flatten_up_to(
+            parts,
+            |container, path, part| match part {
+                Part::Container(like, children) => {
+                    let order = container.order_in(py, like)?.ok_or_else(|| unlike(path))?;
+                    let mut children: Vec<_> = children.into_iter().map(Some).collect();
+                    Ok(order.into_iter().filter_map(|child| children[child].take()).collect())
                 }
-                (ShapeNodeType::Leaf(_, content), ShapeNodeType::Leaf(position, its))
-                    if content.is_like(py, its) =>
-                {
-                    columns.push(*position);
+                Part::Leaf(_) => Err(unlike(path)),
+            },
+            |leaf, part| {
+                let ShapeLeaf { path, content } = &self.leaves[leaf];
+                match part {
+                    Part::Leaf(its) if content.is_like(py, &other.leaves[its].content) => {
+                        push_to(&mut columns, its)
+                    }
+                    _ => Err(unlike(path)),
                 }
-                _ => return Err(node.unlike()),
-            }
-        }
+            },
+        )?;
         Ok(columns)
-    }
-
-    /// Where the subtree of each node ends.
-    fn ends(&self) -> Vec<usize> {
-        let (mut ends, mut open) = (vec![0; self.0.len()], Vec::new());
-        for (position, node) in self.0.iter().enumerate().rev() {
-            let mut end = position + 1;
-            for _ in 0..node.num_children() {
-                end = open.pop().unwrap_or(end);
-            }
-            ends[position] = end;
-            open.push(end);
-        }
-        ends
     }
 }
 
-impl ShapeNode {
-    fn place(&self, start: usize) -> ColumnPlace<'_> {
-        ColumnPlace { path: &self.path, sep: SEP, added_to: Some(start) }
-    }
+/// Flattens the samples of a new list: what a whole batch takes apart at once is a leaf of objects.
+struct ListRules {
+    /// The one sample has classes in place of such objects.
+    is_template: bool,
+}
 
-    fn unlike(&self) -> PyErr {
-        let at = at(&self.path);
-        PyTypeError::new_err(format!("the samples of the two lists differ in structure{at}"))
-    }
+impl<'py> TreeRules<'py> for ListRules {
+    type Column = Vec<Bound<'py, PyAny>>;
+    type Leaf = (Vec<Bound<'py, PyAny>>, Content);
 
-    fn num_children(&self) -> usize {
-        match &self.node_type {
-            ShapeNodeType::Container(container) => container.len(),
-            ShapeNodeType::Leaf(..) => 0,
+    fn open(
+        &mut self,
+        samples: Vec<Bound<'py, PyAny>>,
+        place: ColumnPlace<'_>,
+        _: bool,
+    ) -> PyResult<Opened<Self::Column, Self::Leaf>> {
+        let content = match samples[0].cast::<PyType>().ok().filter(|_| self.is_template) {
+            Some(class) => Content::Objects(class.clone().unbind()),
+            None => Content::of(&samples, place)?,
+        };
+        if !matches!(content, Content::Tensors) {
+            return Ok(Opened::Leaf((samples, content)));
+        }
+        match rules::open(&samples, place, are_rows(&samples)?, None)? {
+            Some(opened) if !opened.container.is_open() => {
+                let class = samples[0].get_type().unbind();
+                Ok(Opened::Leaf((samples, Content::Objects(class))))
+            }
+            Some(opened) => {
+                Ok(Opened::Container(Arc::new(opened.container), opened.columns.into_lists()?))
+            }
+            None => Ok(Opened::Leaf((samples, content))),
         }
     }
 }
 
 impl Trees {
-    pub fn new(nodes: Vec<ShapeNode>, columns: Vec<LeafColumn>, len: usize) -> Trees {
-        Trees { shape: Arc::new(Shape(nodes)), columns, len }
+    /// Of leaves that `read` makes of what the rules have left of them. `len`: how many samples, if the leaves do not say it.
+    pub fn new<L>(
+        flat: Flat<L>,
+        len: Option<usize>,
+        mut read: impl FnMut(&str, L) -> PyResult<(Content, LeafColumn)>,
+    ) -> PyResult<Trees> {
+        let (mut columns, mut leaves) =
+            (room_for(flat.leaves.len())?, room_for(flat.leaves.len())?);
+        for (path, leaf) in flat.leaves {
+            let (content, column) = read(&path, leaf)?;
+            columns.push(column);
+            leaves.push(ShapeLeaf { path, content });
+        }
+        flat.end?;
+        let len = len.unwrap_or_else(|| columns.first().map_or(0, LeafColumn::len));
+        Ok(Trees { shape: Arc::new(Shape { tree: flat.tree, leaves }), columns, len })
     }
 
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The nodes, each before its children, and the columns of leaves.
-    pub fn nodes(&self) -> impl Iterator<Item = (&ShapeNodeType, Option<&LeafColumn>)> {
-        self.shape.0.iter().map(|node| match &node.node_type {
-            ShapeNodeType::Leaf(position, _) => (&node.node_type, self.columns.get(*position)),
-            ShapeNodeType::Container(_) => (&node.node_type, None),
-        })
+    /// The structure, and the column of each leaf.
+    pub fn parts(&self) -> (&TreeDef, &[LeafColumn]) {
+        (&self.shape.tree, &self.columns)
     }
 
     /// The path of each leaf and its column, in the order of the structure.
     pub fn leaves(&self) -> impl Iterator<Item = (&str, &LeafColumn)> {
-        let paths = self.shape.leaves().map(|(node, _)| node.path.as_str());
-        paths.zip(&self.columns)
+        self.shape.leaves.iter().map(|leaf| leaf.path.as_str()).zip(&self.columns)
     }
 
     /// So many samples of this structure with other leaves, in its order.
@@ -189,10 +207,7 @@ impl Trees {
 
     /// The class of the samples, for texts.
     pub fn class(&self, py: Python<'_>) -> PyResult<String> {
-        match self.shape.0.first().map(|root| &root.node_type) {
-            Some(ShapeNodeType::Container(container)) => class_name(container.class(py)),
-            _ => Ok("objects".to_owned()),
-        }
+        self.shape.tree.root().map_or(Ok("objects".to_owned()), |root| class_name(root.class(py)))
     }
 
     /// Takes the samples of a new list apart.
@@ -206,40 +221,13 @@ impl Trees {
     }
 
     fn read_as(samples: Vec<Bound<'_, PyAny>>, is_template: bool) -> PyResult<Trees> {
-        let (py, len) = (samples[0].py(), samples.len());
-        let mut columns = Vec::new();
-        let nodes =
-            walk(Branch::root(samples), |Branch { column: samples, path, .. }, children| {
-                let place = ColumnPlace { path: &path, sep: SEP, added_to: None };
-                let class = samples[0].cast::<PyType>().ok().filter(|_| is_template);
-                let content = match class {
-                    Some(class) => Content::Objects(class.clone().unbind()),
-                    None => Content::of(&samples, place)?,
-                };
-                let (content, apart) = match content {
-                    Content::Tensors => match apart(&samples, place, are_rows(&samples)?, None)? {
-                        Some(apart) if !apart.container.is_open() => {
-                            (Content::Objects(samples[0].get_type().unbind()), None)
-                        }
-                        apart => (Content::Tensors, apart),
-                    },
-                    content => (content, None),
-                };
-                let node_type = match apart {
-                    Some(apart) => {
-                        for (child, column) in apart.columns.into_lists()?.into_iter().enumerate() {
-                            children.push(column, apart.container.path_of(py, child, place)?);
-                        }
-                        ShapeNodeType::Container(Arc::new(apart.container))
-                    }
-                    None => {
-                        columns.push(LeafColumn::read(samples, place, &content)?);
-                        ShapeNodeType::Leaf(columns.len() - 1, content)
-                    }
-                };
-                Ok(ShapeNode { node_type, path })
-            })?;
-        Ok(Trees::new(nodes, columns, len))
+        let (py, len) = (samples[0].py(), Some(samples.len()));
+        let flat = flatten(py, &mut ListRules { is_template }, samples, String::new(), SEP);
+        Trees::new(flat, len, |path, (samples, content)| {
+            let place = ColumnPlace::new(path, SEP);
+            let column = LeafColumn::read(samples, place, &content)?;
+            Ok((content, column))
+        })
     }
 
     /// Takes further samples apart, which are to have the structure of these. The first will be number `start`.
@@ -247,55 +235,28 @@ impl Trees {
     /// # Errors
     /// Another structure, with sample and path.
     pub fn read_more(&self, samples: Vec<Bound<'_, PyAny>>, start: usize) -> PyResult<Trees> {
-        let (py, len) = (samples[0].py(), samples.len());
-        let mut columns: Vec<Vec<Bound<'_, PyAny>>> = room_for(self.columns.len())?;
-        let mut open = vec![samples];
-        for node in &self.shape.0 {
-            let samples = open.pop().unwrap_or_default();
-            let place = node.place(start);
-            match &node.node_type {
-                ShapeNodeType::Container(container) => {
-                    let children = container.columns(py, &samples, place, None)?.into_lists()?;
-                    open.extend(children.into_iter().rev());
-                }
-                ShapeNodeType::Leaf(_, content) => {
-                    content.check(&samples, place)?;
-                    columns.push(samples);
-                }
-            }
+        let (py, len, leaves) = (samples[0].py(), samples.len(), &self.shape.leaves);
+        let mut columns = room_for(self.columns.len())?;
+        self.shape.tree.flatten_up_to(
+            samples,
+            |container, path, samples| {
+                container.columns(py, &samples, place_after(start, path), None)?.into_lists()
+            },
+            |leaf, samples| {
+                let ShapeLeaf { path, content } = &leaves[leaf];
+                content.check(&samples, place_after(start, path))?;
+                push_to(&mut columns, samples)
+            },
+        )?;
+        let mut read = room_for(columns.len())?;
+        for ((leaf, own), samples) in leaves.iter().zip(&self.columns).zip(columns) {
+            let place = place_after(start, &leaf.path);
+            read.push(match len {
+                1 => own.read_one(samples, place)?,
+                _ => LeafColumn::read(samples, place, &leaf.content)?,
+            });
         }
-        let columns = match len {
-            1 => self.read_one(columns, start)?,
-            _ => {
-                let leaves = self.shape.leaves().zip(columns);
-                let read = |((node, content), samples): ((&ShapeNode, &Content), Vec<_>)| {
-                    LeafColumn::read(samples, node.place(start), content)
-                };
-                leaves.map(read).collect::<PyResult<Vec<_>>>()?
-            }
-        };
-        Ok(Trees { shape: Arc::clone(&self.shape), columns, len })
-    }
-
-    /// Reads the leaves of one sample.
-    fn read_one(
-        &self,
-        leaves: Vec<Vec<Bound<'_, PyAny>>>,
-        start: usize,
-    ) -> PyResult<Vec<LeafColumn>> {
-        let mut columns = room_for(leaves.len())?;
-        for (((node, _), own), leaf) in self.shape.leaves().zip(&self.columns).zip(leaves) {
-            let LeafColumn::Tensors(own) = own else {
-                columns.push(LeafColumn::of_objects(leaf)?);
-                continue;
-            };
-            let py = leaf[0].py();
-            let importer = Importer::new(py, Reading { path: &node.path, ..Reading::OWNED });
-            let read = |leaf| own.read_more(importer, leaf, start);
-            let imported = import_leaf(leaf, node.place(start), read)?;
-            columns.push(LeafColumn::Tensors(Arc::new(imported)));
-        }
-        Ok(columns)
+        Ok(Trees { shape: Arc::clone(&self.shape), columns: read, len })
     }
 
     /// The samples at these positions, of which negative ones count from the end.
@@ -315,18 +276,17 @@ impl Trees {
 
     /// A sample as a tree of tensors; other leaves are as they were given.
     pub fn sample<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
-        fold(&self.shape.0, ShapeNode::num_children, |node, children| match &node.node_type {
-            ShapeNodeType::Container(container) => container.with(py, children),
-            ShapeNodeType::Leaf(position, _) => match &self.columns[*position] {
-                LeafColumn::Tensors(imported) => imported.object(py, index, &node.path),
-                LeafColumn::Objects(objects) => {
-                    let object = objects[index].bind(py);
-                    match object.cast_exact::<PyList>() {
-                        Ok(list) => Ok(list.as_sequence().to_list()?.into_any()),
-                        Err(_) => Ok(object.clone()),
-                    }
+        self.shape.tree.unflatten(py, |leaf| match &self.columns[leaf] {
+            LeafColumn::Tensors(imported) => {
+                imported.object(py, index, &self.shape.leaves[leaf].path)
+            }
+            LeafColumn::Objects(objects) => {
+                let object = objects[index].bind(py);
+                match object.cast_exact::<PyList>() {
+                    Ok(list) => Ok(list.as_sequence().to_list()?.into_any()),
+                    Err(_) => Ok(object.clone()),
                 }
-            },
+            }
         })
     }
 
@@ -335,14 +295,13 @@ impl Trees {
         // Not a Python number: a list of these would be a leaf.
         let tensor = tensor_of(PyInt::new(py, 0).as_any(), "template", Reading::OWNED)?;
         let tensor = Bound::new(py, PyTensor::from(tensor))?.into_any();
-        fold(&self.shape.0, ShapeNode::num_children, |node, children| match &node.node_type {
-            ShapeNodeType::Container(container) => container.with(py, children),
-            ShapeNodeType::Leaf(_, Content::Tensors) => Ok(tensor.clone()),
-            ShapeNodeType::Leaf(_, Content::Texts) => Ok(PyString::new(py, "").into_any()),
-            ShapeNodeType::Leaf(_, Content::Numbers) => Ok(PyList::new(py, [0])?.into_any()),
-            ShapeNodeType::Leaf(_, Content::Objects(class)) => {
-                Ok(class.bind(py).clone().into_any())
-            }
+        self.shape.tree.unflatten(py, |leaf| {
+            Ok(match &self.shape.leaves[leaf].content {
+                Content::Tensors => tensor.clone(),
+                Content::Texts => PyString::new(py, "").into_any(),
+                Content::Numbers => PyList::new(py, [0])?.into_any(),
+                Content::Objects(class) => class.bind(py).clone().into_any(),
+            })
         })
     }
 

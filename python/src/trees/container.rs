@@ -3,19 +3,18 @@
 use std::borrow::Cow;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyType};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use crate::ground::errors::{class_name, type_error, Whose};
-use crate::ground::iterables::entries;
+use crate::ground::iterables::{entries, list_of, tuple_of};
 use crate::ground::reserve::room_for;
 
 /// A container without its children.
 pub(crate) struct Container {
     pub(super) class: Py<PyType>,
     pub(super) node_type: NodeType,
-    /// What others are made like, of a class that is not dict, list or tuple itself: `windrow._like`'s template, which is without the
-    /// children of the first sample; by torch's rules the first sample.
-    pub(super) first: Option<Py<PyAny>>,
+    /// None of dict, list and tuple themselves.
+    pub(super) maker: Option<Maker>,
 }
 
 pub(super) enum NodeType {
@@ -26,18 +25,24 @@ pub(super) enum NodeType {
     /// A namedtuple of so many entries; their names, which may be more or fewer.
     Named(Vec<String>, usize),
     /// The names of the fields.
-    Dataclass(Vec<String>),
+    Dataclass(Vec<Py<PyAny>>),
     Registered(Registered),
 }
 
 /// An object of a class that `windrow._nodes` knows.
 pub(super) struct Registered {
     pub opener: Py<PyAny>,
-    /// Makes an object of a dict of its children.
-    pub close: Py<PyAny>,
     /// Takes further samples apart as the first ones, if that does not depend on all samples of a batch.
     pub again: Option<Py<PyAny>>,
     pub names: Vec<Py<PyAny>>,
+}
+
+/// Makes a container of a dict or list of its children.
+pub(super) struct Maker {
+    pub function: Py<PyAny>,
+    /// What the function makes others like, its first argument: a template of `windrow._like`, which is without the children of the first
+    /// sample; by torch's rules the first sample.
+    pub like: Option<Py<PyAny>>,
 }
 
 /// Where a column of samples is.
@@ -49,7 +54,11 @@ pub(crate) struct ColumnPlace<'a> {
     pub added_to: Option<usize>,
 }
 
-impl ColumnPlace<'_> {
+impl<'a> ColumnPlace<'a> {
+    pub fn new(path: &'a str, sep: &'a str) -> ColumnPlace<'a> {
+        ColumnPlace { path, sep, added_to: None }
+    }
+
     /// The number of the sample that is first in the column.
     pub fn start(&self) -> usize {
         self.added_to.unwrap_or(0)
@@ -77,21 +86,37 @@ impl Container {
     /// The number of its children.
     pub fn len(&self) -> usize {
         match &self.node_type {
-            NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) => {
-                keys.len()
-            }
             NodeType::Sequence(len, _) | NodeType::Named(_, len) => *len,
-            NodeType::Dataclass(fields) => fields.len(),
+            _ => self.keys().map_or(0, <[_]>::len),
         }
     }
 
     /// A dict with these keys, in place of a mapping without children of its own.
     pub fn dict<'py>(py: Python<'py>, keys: Vec<Bound<'py, PyAny>>) -> Container {
         let keys = keys.into_iter().map(Bound::unbind).collect();
-        Container {
-            class: py.get_type::<PyDict>().unbind(),
-            node_type: NodeType::Mapping(keys),
-            first: None,
+        let class = py.get_type::<PyDict>().unbind();
+        Container { class, node_type: NodeType::Mapping(keys), maker: None }
+    }
+
+    /// One of the same type around these.
+    pub fn close<'py>(
+        &self,
+        py: Python<'py>,
+        children: Vec<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let children = match self.keys() {
+            Some(keys) => {
+                let dict = PyDict::new(py);
+                keys.iter().zip(children).try_for_each(|(key, child)| dict.set_item(key, child))?;
+                dict.into_any()
+            }
+            None => list_of(py, children)?.into_any(),
+        };
+        match &self.maker {
+            Some(Maker { function, like: Some(like) }) => function.bind(py).call1((like, children)),
+            Some(Maker { function, like: None }) => function.bind(py).call1((children,)),
+            None if self.class.is(py.get_type::<PyTuple>()) => Ok(tuple_of(&children)?.into_any()),
+            None => Ok(children),
         }
     }
 
@@ -117,13 +142,10 @@ impl Container {
         child: usize,
         place: ColumnPlace<'_>,
     ) -> PyResult<String> {
-        Ok(match &self.node_type {
-            NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) => {
-                place.join(&name_of(keys[child].bind(py))?)
-            }
-            NodeType::Named(names, _) if child < names.len() => place.join(&names[child]),
-            NodeType::Sequence(..) | NodeType::Named(..) => place.join(&child.to_string()),
-            NodeType::Dataclass(fields) => place.join(&fields[child]),
+        Ok(match (&self.node_type, self.key(py, child)) {
+            (_, Some(key)) => place.join(&name_of(key)?),
+            (NodeType::Named(names, _), None) if child < names.len() => place.join(&names[child]),
+            _ => place.join(&child.to_string()),
         })
     }
 
@@ -144,12 +166,13 @@ impl Container {
         Ok(Some(order))
     }
 
+    /// The names of its children, if they have any.
     pub(super) fn keys(&self) -> Option<&[Py<PyAny>]> {
         match &self.node_type {
-            NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) => {
-                Some(keys)
-            }
-            _ => None,
+            NodeType::Mapping(keys)
+            | NodeType::Dataclass(keys)
+            | NodeType::Registered(Registered { names: keys, .. }) => Some(keys),
+            NodeType::Sequence(..) | NodeType::Named(..) => None,
         }
     }
 

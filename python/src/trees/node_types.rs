@@ -4,65 +4,58 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::ground::errors::{array_cure, at, class_name, is_answer};
 use crate::ground::iterables::{entries, list_of};
 use crate::import::importer::Reading;
 use crate::import::routes::{route_of, ImportRoute};
 use crate::import::tensor::tensor_of;
-use crate::trees::container::{NodeType, Registered};
+use crate::trees::container::{Maker, NodeType, Registered};
 
-/// A container of these children, made by this function of `windrow._like` of a template.
-pub(super) fn like<'py>(
-    template: &Bound<'py, PyAny>,
-    function: &Bound<'py, PyString>,
-    children: impl IntoPyObject<'py>,
-) -> PyResult<Bound<'py, PyAny>> {
-    module(template.py())?.call_method1(function, (template, children))
-}
-
-/// What containers like this one are made of. It holds no child of it.
-pub(super) fn template<'py>(
-    first: &Bound<'py, PyAny>,
+/// What makes containers like this one, which holds no child of it.
+pub(super) fn maker_of(
+    first: &Bound<'_, PyAny>,
     node_type: &NodeType,
     path: &str,
-) -> PyResult<Bound<'py, PyAny>> {
-    let module = module(first.py())?;
-    match node_type {
-        NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) => {
-            module.call_method1("mapping_template", (first, keys, path))
-        }
+) -> PyResult<Maker> {
+    static LIKE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let py = first.py();
+    let import = || py.import("windrow._like").map(Bound::unbind);
+    let module = LIKE.get_or_try_init(py, import)?.bind(py);
+    let (function, like) = match node_type {
         NodeType::Sequence(..) | NodeType::Named(..) => {
-            module.call_method1("sequence_template", (first, path))
+            ("sequence_like", module.call_method1("sequence_template", (first, path))?)
         }
         NodeType::Dataclass(fields) => {
-            module.call_method1("object_template", (first, fields, path))
+            ("object_like", module.call_method1("object_template", (first, fields, path))?)
         }
-    }
+        NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) => {
+            ("mapping_like", module.call_method1("mapping_template", (first, keys, path))?)
+        }
+    };
+    Ok(Maker { function: module.getattr(function)?.unbind(), like: Some(like.unbind()) })
 }
 
-fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
-    static LIKE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let import = || py.import("windrow._like").map(Bound::unbind);
-    Ok(LIKE.get_or_try_init(py, import)?.bind(py))
+/// Whether an object is a dict, list or tuple, of no other class.
+pub(super) fn is_builtin(object: &Bound<'_, PyAny>) -> bool {
+    object.cast_exact::<PyDict>().is_ok()
+        || object.cast_exact::<PyList>().is_ok()
+        || object.cast_exact::<PyTuple>().is_ok()
 }
 
 /// The fields of a dataclass; None for another class.
-pub(crate) fn dataclass_fields(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<String>>> {
+pub(crate) fn dataclass_fields(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<Py<PyAny>>>> {
     let py = class.py();
     if !class.hasattr(intern!(py, "__dataclass_fields__"))? {
         return Ok(None);
     }
-    let mut fields = Vec::new();
-    for field in py.import("dataclasses")?.call_method1("fields", (class,))?.try_iter()? {
-        fields.push(field?.getattr("name")?.extract()?);
-    }
-    Ok(Some(fields))
+    let fields = py.import("dataclasses")?.call_method1("fields", (class,))?;
+    entries(&fields, |field| Ok(field.getattr("name")?.unbind())).map(Some)
 }
 
 /// The children of a column.
-pub(crate) enum Entries<'py> {
+pub(super) enum Entries<'py> {
     /// A dict for each sample.
     Samples(Vec<Bound<'py, PyAny>>),
     /// A list for each name, of as many as there are samples.
@@ -86,8 +79,8 @@ impl<'py> Entries<'py> {
     }
 }
 
-/// A column of objects of one class that `windrow._nodes` knows, taken apart.
-pub(crate) struct OpenedColumn<'py> {
+/// A column of objects of one class that `windrow._nodes` knows, opened.
+pub(super) struct OpenedClass<'py> {
     pub children: Entries<'py>,
     pub close: Bound<'py, PyAny>,
     /// Form and arguments of children that are not stacked, by name.
@@ -106,10 +99,9 @@ pub(crate) fn opener_of<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     static FIND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();
-    let is_plain = object.cast_exact::<PyDict>().is_ok()
-        || object.cast_exact::<PyList>().is_ok()
-        || object.cast_exact::<PyTuple>().is_ok();
-    if is_plain || !matches!(route_of(object)?.0, ImportRoute::Protocols | ImportRoute::Row) {
+    if is_builtin(object)
+        || !matches!(route_of(object)?.0, ImportRoute::Protocols | ImportRoute::Row)
+    {
         return Ok(None);
     }
     let find = || py.import("windrow._nodes")?.getattr("find").map(Bound::unbind);
@@ -118,13 +110,13 @@ pub(crate) fn opener_of<'py>(
     Ok((!opener.is_none()).then_some(opener))
 }
 
-/// Takes a column apart.
-pub(crate) fn open<'py>(
+/// Opens a column.
+pub(super) fn call_opener<'py>(
     opener: &Bound<'py, PyAny>,
     samples: Vec<Bound<'py, PyAny>>,
     path: &str,
     sep: &str,
-) -> PyResult<OpenedColumn<'py>> {
+) -> PyResult<OpenedClass<'py>> {
     let opened = opener.call1((list_of(opener.py(), samples)?, path, sep))?;
     let (children, close, forms, tensors, again): (Bound<'py, PyAny>, _, _, _, _) =
         opened.extract()?;
@@ -132,7 +124,7 @@ pub(crate) fn open<'py>(
         Ok(columns) => Entries::Columns(columns),
         Err(error) => Entries::Samples(error.into_inner().extract()?),
     };
-    Ok(OpenedColumn { children, close, forms, tensors, again })
+    Ok(OpenedClass { children, close, forms, tensors, again })
 }
 
 /// Refuses containers that pass for a mapping or a dataclass and are more than one: what else they hold

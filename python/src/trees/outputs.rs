@@ -1,13 +1,14 @@
-//! A tree of outputs taken apart as the samples were.
+//! A tree of outputs, flattened as the samples were.
 
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use crate::ground::errors::{at, class_name, in_words};
 use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping, value_of};
 use crate::ground::reserve::room_for;
 use crate::trees::container::{name_of, position_of, ColumnPlace, Container, NodeType, Registered};
-use crate::trees::node_types::open;
+use crate::trees::node_types::call_opener;
 
 impl Container {
     /// The entries of a tree of outputs for the children.
@@ -16,16 +17,16 @@ impl Container {
     /// An entry that is missing, or that the samples have not.
     pub fn outputs<'py>(
         &self,
-        out: Option<Bound<'py, PyAny>>,
+        mut out: Bound<'py, PyAny>,
         place: ColumnPlace<'_>,
-    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
-        let Some(mut out) = out else { return Ok((0..self.len()).map(|_| None).collect()) };
-        let (py, len) = (out.py(), self.len());
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (py, len, mut keys) = (out.py(), self.len(), self.keys());
         match &self.node_type {
             NodeType::Registered(Registered { opener, .. })
                 if out.get_type().is(self.class.bind(py)) =>
             {
-                let opened = open(opener.bind(py), vec![out.clone()], place.path, place.sep)?;
+                let opened =
+                    call_opener(opener.bind(py), vec![out.clone()], place.path, place.sep)?;
                 out = opened.children.of_one(py)?.unwrap_or(out);
             }
             NodeType::Sequence(..) | NodeType::Named(..) if is_list_or_tuple(&out) => {
@@ -35,28 +36,22 @@ impl Container {
                     return Err(PyValueError::new_err(text));
                 }
             }
+            NodeType::Dataclass(_) => keys = None,
             _ => {}
         }
         let mut outputs = room_for(len)?;
         for child in 0..len {
-            let found = match &self.node_type {
-                NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) => {
-                    let key = keys[child].bind(py);
-                    value_of(&out, key)
-                        .and_then(|found| found.ok_or_else(|| PyKeyError::new_err(())))
-                }
-                NodeType::Sequence(..) | NodeType::Named(..) => out.get_item(child),
-                NodeType::Dataclass(fields) => out.getattr(fields[child].as_str()),
+            let found = match (&self.node_type, self.key(py, child)) {
+                (NodeType::Dataclass(_), Some(field)) => out.getattr(field.cast::<PyString>()?),
+                (_, Some(key)) => value_of(&out, key)
+                    .and_then(|found| found.ok_or_else(|| PyKeyError::new_err(()))),
+                (_, None) => out.get_item(child),
             };
             let found =
                 found.or_else(|error| Err(no_entry(&out, &self.path_of(py, child, place)?, error)));
-            outputs.push(Some(found?));
+            outputs.push(found?);
         }
-        if let NodeType::Mapping(keys) | NodeType::Registered(Registered { names: keys, .. }) =
-            &self.node_type
-        {
-            check_keys(&out, keys, place)?;
-        }
+        keys.map_or(Ok(()), |keys| check_keys(&out, keys, place))?;
         Ok(outputs)
     }
 }

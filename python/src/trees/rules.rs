@@ -1,9 +1,8 @@
 //! windrow's rules for containers: all samples have the class, the keys and the lengths of the first.
 
 use pyo3::exceptions::{PyAttributeError, PyKeyError, PyTypeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+use pyo3::types::{PyDict, PyString, PyType};
 use windrow::Engine;
 
 use crate::ground::errors::{at, class_name, located};
@@ -15,15 +14,15 @@ use crate::import::columns::will_be_shared;
 use crate::import::rows::{is_row, row_cure};
 use crate::ownership::child_columns::ChildColumns;
 use crate::trees::container::{
-    name_of, names_of, position_of, ColumnPlace, Container, NodeType, Registered,
+    name_of, names_of, position_of, ColumnPlace, Container, Maker, NodeType, Registered,
 };
 use crate::trees::dicts::Dicts;
 use crate::trees::node_types::{
-    check_known, dataclass_fields, like, open, opener_of, template, Entries,
+    call_opener, check_known, dataclass_fields, is_builtin, maker_of, opener_of, Entries,
 };
 
-/// A column of containers taken apart.
-pub(crate) struct Apart<'py> {
+/// A column of containers that was opened.
+pub(crate) struct OpenedColumn<'py> {
     pub container: Container,
     /// For each child that of every sample.
     pub columns: ChildColumns<'py>,
@@ -33,17 +32,17 @@ pub(crate) struct Apart<'py> {
     pub tensors: Option<String>,
 }
 
-/// Takes a column apart if its first sample is a container. `is_leaf`: a list or tuple is none. `readers`: whose threads then read
-/// the children, if any do.
-pub(crate) fn apart<'py>(
+/// Opens a column if its first sample is a container. `is_leaf`: a list or tuple is none. `readers`: whose threads then read the
+/// children, if any do.
+pub(crate) fn open<'py>(
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
     is_leaf: bool,
     readers: Option<&Engine>,
-) -> PyResult<Option<Apart<'py>>> {
+) -> PyResult<Option<OpenedColumn<'py>>> {
     let (first, class) = (&samples[0], samples[0].get_type());
     let node_type = if let Some(opener) = opener_of(first, false)? {
-        return open_all(opener, samples, place, readers).map(Some);
+        return open_class(opener, samples, place, readers).map(Some);
     } else if is_mapping(first)? {
         if first.cast_exact::<PyDict>().is_err() {
             check_known(&class, place.path, true)?;
@@ -58,49 +57,47 @@ pub(crate) fn apart<'py>(
         check_known(&class, place.path, false)?;
         NodeType::Dataclass(fields)
     } else if let Some(opener) = opener_of(first, true)? {
-        return open_all(opener, samples, place, readers).map(Some);
+        return open_class(opener, samples, place, readers).map(Some);
     } else {
         return Ok(None);
     };
-    let is_plain = first.cast_exact::<PyDict>().is_ok()
-        || first.cast_exact::<PyList>().is_ok()
-        || first.cast_exact::<PyTuple>().is_ok();
-    let mut container = Container { class: class.unbind(), node_type, first: None };
-    let columns = container.columns(first.py(), samples, place, readers)?;
+    let is_plain = is_builtin(first);
+    let mut container = Container { class: class.unbind(), node_type, maker: None };
+    let mut columns = container.columns(first.py(), samples, place, readers)?;
     if !is_plain {
-        container.first = Some(template(first, &container.node_type, place.path)?.unbind());
+        columns.hold();
+        container.maker = Some(maker_of(first, &container.node_type, place.path)?);
     }
-    Ok(Some(Apart { container, columns, forms: None, tensors: None }))
+    Ok(Some(OpenedColumn { container, columns, forms: None, tensors: None }))
 }
 
-/// Takes a column of objects apart by what knows their class.
-fn open_all<'py>(
+/// Opens a column of objects by what knows their class.
+fn open_class<'py>(
     opener: Bound<'py, PyAny>,
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
     readers: Option<&Engine>,
-) -> PyResult<Apart<'py>> {
+) -> PyResult<OpenedColumn<'py>> {
     let class = samples[0].get_type();
     check_class(samples, &class, place)?;
-    let mut opened = open(&opener, samples.to_vec(), place.path, place.sep)?;
-    let (names, columns) = match &mut opened.children {
-        Entries::Columns(columns) => named_columns(columns, samples.len())?,
+    let opened = call_opener(&opener, samples.to_vec(), place.path, place.sep)?;
+    let (names, columns) = match opened.children {
+        Entries::Columns(columns) => named_columns(&columns, samples.len())?,
         Entries::Samples(children) => {
             let Some(first) = children.first() else {
                 return Err(PyTypeError::new_err(format!("an empty column{}", at(place.path))));
             };
             let names = entries(first, |name| Ok(name.unbind()))?;
-            let mut columns = columns_of(&class, &names, children, place, readers)?;
-            columns.keep(std::mem::take(children));
+            let mut columns = columns_of(&class, &names, &children, place, readers)?;
+            columns.keep(children);
             (names, columns)
         }
     };
-    let (opener, close) = (opener.unbind(), opened.close.unbind());
     let again = opened.again.map(Bound::unbind);
-    let node_type = NodeType::Registered(Registered { opener, close, again, names });
-    let (forms, tensors) = (opened.forms, opened.tensors);
-    let container = Container { class: class.unbind(), node_type, first: None };
-    Ok(Apart { container, columns, forms, tensors })
+    let node_type = NodeType::Registered(Registered { opener: opener.unbind(), again, names });
+    let maker = Some(Maker { function: opened.close.unbind(), like: None });
+    let container = Container { class: class.unbind(), node_type, maker };
+    Ok(OpenedColumn { container, columns, forms: opened.forms, tensors: opened.tensors })
 }
 
 /// Names, and for each the children of all samples.
@@ -156,7 +153,7 @@ impl Container {
             }
             NodeType::Dataclass(fields) => {
                 check_class(samples, class, place)?;
-                let columns = fields.iter().map(|field| column_of(field, samples, place));
+                let columns = fields.iter().map(|field| column_of(field.bind(py), samples, place));
                 ChildColumns::of(py, columns.collect::<PyResult<_>>()?)
             }
             NodeType::Registered(Registered { again, names, .. }) => {
@@ -207,69 +204,18 @@ impl Container {
         }
         Ok(columns)
     }
-
-    /// One of the same type around these.
-    pub fn with<'py>(
-        &self,
-        py: Python<'py>,
-        children: Vec<Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let first = self.first.as_ref().map(|first| first.bind(py));
-        match &self.node_type {
-            NodeType::Mapping(keys) => {
-                let dict = dict_of(py, keys, children)?;
-                match first {
-                    Some(first) => like(first, intern!(py, "mapping_like"), dict),
-                    None => Ok(dict.into_any()),
-                }
-            }
-            NodeType::Sequence(..) | NodeType::Named(..) => {
-                let list = list_of(py, children)?;
-                match first {
-                    Some(first) => like(first, intern!(py, "sequence_like"), list),
-                    None if self.class.bind(py).is(py.get_type::<PyList>()) => Ok(list.into_any()),
-                    None => Ok(list.as_sequence().to_tuple()?.into_any()),
-                }
-            }
-            NodeType::Dataclass(fields) => {
-                let dict = PyDict::new(py);
-                for (name, child) in fields.iter().zip(children) {
-                    dict.set_item(name, child)?;
-                }
-                match first {
-                    Some(first) => like(first, intern!(py, "object_like"), dict),
-                    None => Ok(dict.into_any()),
-                }
-            }
-            NodeType::Registered(Registered { close, names, .. }) => {
-                close.bind(py).call1((dict_of(py, names, children)?,))
-            }
-        }
-    }
-}
-
-pub(super) fn dict_of<'py>(
-    py: Python<'py>,
-    keys: &[Py<PyAny>],
-    values: Vec<Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    for (key, value) in keys.iter().zip(values) {
-        dict.set_item(key, value)?;
-    }
-    Ok(dict)
 }
 
 /// A field of dataclasses.
 fn column_of<'py>(
-    name: &str,
+    field: &Bound<'py, PyAny>,
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let mut column = room_for(samples.len())?;
     for (index, sample) in samples.iter().enumerate() {
-        column.push(sample.getattr_opt(name)?.ok_or_else(|| {
-            let (index, path) = (place.start() + index, place.join(name));
+        column.push(sample.getattr_opt(field.cast::<PyString>()?)?.ok_or_else(|| {
+            let (index, path) = (place.start() + index, place.join(&field.to_string()));
             let text = format!("sample {index}{}: the field is not set", at(&path));
             located(sample.py(), PyAttributeError::new_err(text), Some(index), &path)
         })?);

@@ -202,6 +202,10 @@ class Rules:
         except TypeError:
             return children
 
+    def named(self, cls: Any, children: List[Any]) -> Any:
+        """A namedtuple."""
+        return cls(*children)
+
     def sequence(self, first: Any, children: List[Any]) -> Any:
         """A sequence like the first sample's, by torch's rules."""
         try:

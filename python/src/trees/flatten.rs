@@ -1,0 +1,206 @@
+//! The one walk of trees. A list of trees is one tree of columns: the same place of every sample. It is flattened to its leaves by
+//! [`TreeRules`], which differ for `collate`, `collate_torch`, lists of trees and Arrow tables, and [`TreeDef`] puts others in place of
+//! the leaves.
+//!
+//! ```text
+//! flatten: open = [root]
+//!          while a column is taken from open:
+//!              refuse it below MAX_DEPTH levels
+//!              open it by the rules: a leaf, or a container whose children are next
+//! unflatten: go through the nodes from the last to the first; a container takes its children from the top of a stack
+//! ```
+//!
+//! None of it is recursive: a thread's stack may be small.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyRecursionError, PyRuntimeError};
+use pyo3::prelude::*;
+
+use crate::ground::reserve::{push_to, room_for};
+use crate::trees::container::{ColumnPlace, Container};
+
+/// Deeper trees are refused: a container may hold itself.
+const MAX_DEPTH: usize = 256;
+
+/// What is a leaf, and what the children of a container are.
+pub(crate) trait TreeRules<'py> {
+    /// The same place of every sample.
+    type Column;
+    type Leaf;
+
+    /// Classifies a column, and opens it if it is one of containers. `is_only`: there is no leaf yet, and no other column is left.
+    fn open(
+        &mut self,
+        column: Self::Column,
+        place: ColumnPlace<'_>,
+        is_only: bool,
+    ) -> PyResult<Opened<Self::Column, Self::Leaf>>;
+}
+
+pub(crate) enum Opened<C, L> {
+    Leaf(L),
+    /// With a column for each child.
+    Container(Arc<Container>, Vec<C>),
+}
+
+/// A tree that was flattened.
+pub(crate) struct Flat<L> {
+    pub tree: TreeDef,
+    /// With their paths.
+    pub leaves: Vec<(String, L)>,
+    /// The error that ended the walk, which is due when the leaves before it are done.
+    pub end: PyResult<()>,
+}
+
+/// The containers of a tree and the places of its leaves.
+pub(crate) struct TreeDef {
+    /// Each before its children.
+    nodes: Vec<TreeNode>,
+    num_leaves: usize,
+}
+
+enum TreeNode {
+    Leaf,
+    /// With its path.
+    Container(Arc<Container>, String),
+}
+
+/// A container whose children are visited.
+struct Open<C> {
+    container: Arc<Container>,
+    path: String,
+    children: std::iter::Enumerate<std::vec::IntoIter<C>>,
+}
+
+/// Flattens a tree of columns, of which `path` is the root's. `sep` joins the names of a path.
+pub(crate) fn flatten<'py, R: TreeRules<'py>>(
+    py: Python<'py>,
+    rules: &mut R,
+    root: R::Column,
+    path: String,
+    sep: &str,
+) -> Flat<R::Leaf> {
+    let tree = TreeDef { nodes: Vec::new(), num_leaves: 0 };
+    let mut flat = Flat { tree, leaves: Vec::new(), end: Ok(()) };
+    flat.end = flat.fill(py, rules, (root, path), sep);
+    flat.tree.num_leaves = flat.leaves.len();
+    flat
+}
+
+impl<L> Flat<L> {
+    fn fill<'py, R: TreeRules<'py, Leaf = L>>(
+        &mut self,
+        py: Python<'py>,
+        rules: &mut R,
+        root: (R::Column, String),
+        sep: &str,
+    ) -> PyResult<()> {
+        let mut open: Vec<Open<R::Column>> = Vec::new();
+        let (mut next, mut num_left) = (Some(root), 0);
+        loop {
+            let (column, path) = if let Some(root) = next.take() {
+                root
+            } else {
+                let Some(Open { container, path, children }) = open.last_mut() else {
+                    return Ok(());
+                };
+                let Some((child, column)) = children.next() else {
+                    open.pop();
+                    continue;
+                };
+                num_left -= 1;
+                (column, container.path_of(py, child, ColumnPlace::new(path, sep))?)
+            };
+            check_depth(open.len(), &path)?;
+            let is_only = self.leaves.is_empty() && num_left == 0;
+            match rules.open(column, ColumnPlace::new(&path, sep), is_only)? {
+                Opened::Leaf(leaf) => {
+                    push_to(&mut self.leaves, (path, leaf))?;
+                    push_to(&mut self.tree.nodes, TreeNode::Leaf)?;
+                }
+                Opened::Container(container, children) => {
+                    num_left += children.len();
+                    let node = TreeNode::Container(Arc::clone(&container), path.clone());
+                    push_to(&mut self.tree.nodes, node)?;
+                    open.push(Open { container, path, children: children.into_iter().enumerate() });
+                }
+            }
+        }
+    }
+}
+
+fn check_depth(depth: usize, path: &str) -> PyResult<()> {
+    if depth < MAX_DEPTH {
+        return Ok(());
+    }
+    let begin: String = path.chars().take(32).collect();
+    Err(PyRecursionError::new_err(format!(
+        "sample 0 at \"{begin}...\": more than {MAX_DEPTH} levels; perhaps a container holds itself"
+    )))
+}
+
+impl TreeDef {
+    /// The container that all samples are, if they are no leaf.
+    pub fn root(&self) -> Option<&Container> {
+        match self.nodes.first() {
+            Some(TreeNode::Container(root, _)) => Some(root),
+            _ => None,
+        }
+    }
+
+    /// Flattens what has the structure of this tree: `open` gives the children of a container, `leaf` takes a leaf with its number.
+    pub fn flatten_up_to<T>(
+        &self,
+        root: T,
+        mut open: impl FnMut(&Container, &str, T) -> PyResult<Vec<T>>,
+        mut leaf: impl FnMut(usize, T) -> PyResult<()>,
+    ) -> PyResult<()> {
+        let (mut columns, mut num_leaves) = (vec![root], 0);
+        for node in &self.nodes {
+            let Some(column) = columns.pop() else { break };
+            match node {
+                TreeNode::Container(container, path) => {
+                    columns.extend(open(container, path, column)?.into_iter().rev());
+                }
+                TreeNode::Leaf => {
+                    leaf(num_leaves, column)?;
+                    num_leaves += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes something of each leaf, by its number, and of each container with what was made of its children: the last ones first.
+    pub fn fold<'s, T>(
+        &'s self,
+        mut leaf: impl FnMut(usize) -> PyResult<T>,
+        mut close: impl FnMut(&'s Arc<Container>, Vec<T>) -> PyResult<T>,
+    ) -> PyResult<T> {
+        let (mut made, mut position): (Vec<T>, _) = (room_for(self.nodes.len())?, self.num_leaves);
+        for node in self.nodes.iter().rev() {
+            let next = match node {
+                TreeNode::Leaf => {
+                    position -= 1;
+                    leaf(position)?
+                }
+                TreeNode::Container(container, _) => {
+                    let children = made.drain(made.len() - container.len()..).rev().collect();
+                    close(container, children)?
+                }
+            };
+            made.push(next);
+        }
+        made.pop().ok_or_else(|| PyRuntimeError::new_err("a tree without a root"))
+    }
+
+    /// A tree of these leaves, of which `leaf` gives each by its number: the last one first.
+    pub fn unflatten<'py>(
+        &self,
+        py: Python<'py>,
+        leaf: impl FnMut(usize) -> PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.fold(leaf, |container, children| container.close(py, children))
+    }
+}
