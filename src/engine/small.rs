@@ -167,20 +167,20 @@ impl Engine {
         begin: Option<Instant>,
         most_bytes: u64,
     ) -> Option<Vec<Filled>> {
-        let of_leaf = |leaf: &Leaf<'s, 'a>| {
+        // Shapes are large: each is made where it stays.
+        let mut rows: SmallVec<[_; 1]> = SmallVec::with_capacity(leaves.len());
+        for leaf in leaves {
             if !is_plain(leaf.collate, self.shared.device) {
                 return None;
             }
-            let rows = SampleRows::of_list(leaf.samples, host::table_limits(leaf.collate))?;
-            let shape = BatchShape::of_rows(&rows, leaf.collate);
-            Some((rows, shape))
-        };
+            rows.push(SampleRows::of_list(leaf.samples, host::table_limits(leaf.collate))?);
+        }
         let mut shapes: SmallVec<[_; 1]> = SmallVec::with_capacity(leaves.len());
-        for leaf in leaves {
-            shapes.push(of_leaf(leaf)?);
+        for (leaf, rows) in leaves.iter().zip(&rows) {
+            shapes.push(BatchShape::of_rows(rows, leaf.collate));
         }
         let mut all: SmallVec<[Small<'_>; 4]> = SmallVec::with_capacity(leaves.len());
-        for (leaf, (rows, shape)) in leaves.iter().zip(&shapes) {
+        for ((leaf, rows), shape) in leaves.iter().zip(&rows).zip(&shapes) {
             all.push(Small::new(rows, shape, leaf.out)?);
         }
         check_apart(leaves).ok()?;

@@ -44,10 +44,10 @@ pub(crate) fn explain(
         jobs_of(samples, kwargs)?
     } else {
         let options = Options { may_start: false, ..Options::parse(form_of(form)?, kwargs)? };
-        (vec![Job::of_call(options, |reading| samples_of(samples, reading))?], false)
+        (vec![Job::of_call(&options, |reading| samples_of(samples, reading))?], false)
     };
     let explain = py.detach(|| -> windrow::Result<_> {
-        let targets: Vec<_> = jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
+        let targets: Vec<_> = jobs.iter().map(|job| job.out().map(target_of)).collect();
         let leaves = jobs.iter().zip(&targets).map(|(job, out)| leaf_of(job, out.as_ref()));
         let leaves: Vec<_> = leaves.collect();
         let plan = match in_arena {

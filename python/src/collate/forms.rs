@@ -309,7 +309,7 @@ fn assemble(
         false => None,
     };
     let Some(list) = list else {
-        let job = Job::of_call(options, |reading| samples_of(samples, reading))?;
+        let job = Job::of_call(&options, |reading| samples_of(samples, reading))?;
         let mut batches = run(py, &engine, &mut [job], ArenaMemory::No, span.end())?;
         return Ok(PyBatch::from(batches.remove(0)));
     };
@@ -319,7 +319,7 @@ fn assemble(
     }
     let objects = objects_of(samples, list.len())?;
     let kept = Arc::new(Imported::of_objects(list, objects));
-    let job = Job::of_call(options, |_| Ok((kept, None)))?;
+    let job = Job::of_call(&options, |_| Ok((kept, None)))?;
     let mut batches = run_detached(py, &engine, &mut [job], ArenaMemory::No, begin)?;
     Ok(PyBatch::from(batches.remove(0)))
 }
@@ -352,7 +352,7 @@ pub(crate) fn stack_taken(
         }
     };
     samples.check_in_place(py, "")?;
-    let job = Job::of_call(options, |_| Ok((samples, None)))?;
+    let job = Job::of_call(&options, |_| Ok((samples, None)))?;
     let mut batches = run(py, &engine, &mut [job], ArenaMemory::No, begin)?;
     Ok(PyBatch::from(batches.remove(0)))
 }

@@ -33,83 +33,97 @@ pub(crate) struct Job {
     in_tree: bool,
     /// Within a class whose leaves take no other form.
     pub is_form_fixed: bool,
-    pub out: Option<Tensor>,
-    /// The torch tensor that it is.
-    pub torch_out: Option<Py<PyAny>>,
+    out: Option<Box<JobOutput>>,
     pub stream: Option<Stream>,
     pub copy: CopyMode,
+}
+
+/// Memory of the caller's that a job writes to.
+struct JobOutput {
+    tensor: Tensor,
+    /// The torch tensor that it is.
+    torch: Option<Py<PyAny>>,
 }
 
 impl Job {
     /// The samples of a call without trees.
     pub fn of_call(
-        options: Options<'_>,
+        options: &Options<'_>,
         import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
     ) -> PyResult<Job> {
-        Ok(Job { in_tree: false, ..Job::new(options, String::new(), import)? })
+        let job = Job::new(options, options.out.as_ref(), String::new(), import)?;
+        Ok(Job { in_tree: false, ..job })
     }
 
     /// A leaf of samples that are there, all of whose options are said.
     pub fn of_leaf(samples: Arc<Imported>, collate: Collate, path: String) -> Job {
-        let (out, torch_out, stream) = (None, None, None);
-        let (ahead, copy, engine) = (None, CopyMode::Always, None);
-        let collate = Arc::new(collate);
-        let (in_tree, is_form_fixed) = (true, false);
         Job {
-            ahead,
+            ahead: None,
             samples,
-            collate,
+            collate: Arc::new(collate),
             path,
-            engine,
-            in_tree,
-            is_form_fixed,
-            out,
-            torch_out,
-            stream,
-            copy,
+            engine: None,
+            in_tree: true,
+            is_form_fixed: false,
+            out: None,
+            stream: None,
+            copy: CopyMode::Always,
         }
     }
 
     /// Imports the samples of a leaf with `import`, which may copy ahead by engine and options.
     pub fn new(
-        options: Options<'_>,
+        options: &Options<'_>,
+        out: Option<&Bound<'_, PyAny>>,
         path: String,
         import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
     ) -> PyResult<Job> {
-        let may_start =
-            options.may_start && options.out.is_none() && options.copy == CopyMode::Always;
+        let (stream, copy) = (options.stream, options.copy);
+        let may_start = options.may_start && out.is_none() && copy == CopyMode::Always;
         let stacker = may_start.then_some((&options.engine, &*options.collate));
-        let (owned, stream) = (options.may_view(), options.stream);
-        let in_place = owned && options.copy == CopyMode::Never;
+        let owned = copy != CopyMode::Always && out.is_none();
+        let in_place = owned && copy == CopyMode::Never;
         let (samples, ahead) =
             import(Reading { path: &path, owned, in_place, stream, stacker, rows: true })?;
-        let (mut out, mut torch_out) = (None, None);
-        if let Some(given) = options.out {
-            out = Some(output_of(&given, &path, stream)?);
-            torch_out = out.as_ref().map_or(Ok(None), |out| torch_of(given.py(), out))?;
-        }
-        let (collate, copy, engine) = (options.collate, options.copy, Some(options.engine));
-        let (in_tree, is_form_fixed) = (true, false);
+        let out = out.map(|out| JobOutput::new(out, &path, stream)).transpose()?.map(Box::new);
         Ok(Job {
             ahead,
             samples,
-            collate,
+            collate: Arc::clone(&options.collate),
             path,
-            engine,
-            in_tree,
-            is_form_fixed,
+            engine: Some(options.engine.clone()),
+            in_tree: true,
+            is_form_fixed: false,
             out,
-            torch_out,
             stream,
             copy,
         })
     }
 
+    /// The memory that it writes to, if that is the caller's.
+    pub fn out(&self) -> Option<&Tensor> {
+        self.out.as_ref().map(|out| &out.tensor)
+    }
+
+    /// The torch tensor that it writes to.
+    pub fn torch_out(&self) -> Option<&Py<PyAny>> {
+        self.out.as_ref()?.torch.as_ref()
+    }
+
     /// Writes to memory of no history that was found after the samples were read.
     pub fn write_to(&mut self, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.out = Some(output_of(out, &self.path, self.stream)?);
+        let tensor = output_of(out, &self.path, self.stream)?;
+        self.out = Some(Box::new(JobOutput { tensor, torch: None }));
         self.ahead = None;
         Ok(())
+    }
+}
+
+impl JobOutput {
+    fn new(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyResult<JobOutput> {
+        let tensor = output_of(out, path, stream)?;
+        let torch = torch_of(out.py(), &tensor)?;
+        Ok(JobOutput { tensor, torch })
     }
 }
 

@@ -221,9 +221,13 @@ impl<'py> Leaves<'_, 'py> {
         within: &Within<'py>,
         path: &str,
     ) -> PyResult<Option<Options<'py>>> {
-        let options = within.options(&mut self.specs, self.common, path)?;
-        if options.as_ref().is_some_and(|options| options.stream != self.options.stream) {
-            return Err(PyValueError::new_err("stream= is an argument of the call, not of a leaf"));
+        let mut options = within.options(&mut self.specs, self.common, path)?;
+        if let Some(options) = &mut options {
+            if options.stream != self.options.stream {
+                let text = "stream= is an argument of the call, not of a leaf";
+                return Err(PyValueError::new_err(text));
+            }
+            options.may_start = self.options.may_start;
         }
         Ok(options)
     }
@@ -231,18 +235,16 @@ impl<'py> Leaves<'_, 'py> {
     /// A job of the samples of a leaf; without `options` by those of the call.
     pub fn job(
         &self,
-        options: Option<Options<'py>>,
+        options: Option<&Options<'py>>,
         path: String,
         column: Column<'py>,
         within: &Within<'py>,
-        out: Option<Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Job> {
         let rows = self.specs.names(&path);
-        let mut options = options.unwrap_or_else(|| Options { out: None, ..self.options.clone() });
-        options.may_start = self.options.may_start;
-        options.out = out.or(options.out);
+        let out = out.or(options.and_then(|options| options.out.as_ref()));
         let import = |reading: Reading<'_>| column.import(self.py, Reading { rows, ..reading });
-        let mut job = Job::new(options, path, import)?;
+        let mut job = Job::new(options.unwrap_or(&self.options), out, path, import)?;
         job.is_form_fixed = within.tensors.is_some();
         Ok(job)
     }

@@ -216,11 +216,6 @@ impl<'py> Options<'py> {
     pub fn is_copy(&self) -> bool {
         self.stream.is_none() && self.copy == CopyMode::Always
     }
-
-    /// Whether the samples' own memory may become the batch.
-    pub fn may_view(&self) -> bool {
-        self.copy != CopyMode::Always && self.out.is_none()
-    }
 }
 
 /// A form with its options, of its keyword arguments.

@@ -203,14 +203,14 @@ pub(crate) fn run_detached(
 
 /// Tells torch of its tensors that were written to.
 fn have_been_written(py: Python<'_>, jobs: &[Job]) -> PyResult<()> {
-    let mut outs = jobs.iter().filter_map(|job| job.torch_out.as_ref());
+    let mut outs = jobs.iter().filter_map(Job::torch_out);
     outs.try_for_each(|out| increment_version(out.bind(py)))
 }
 
 /// The outputs of jobs; none if no job has one.
 fn targets_of(jobs: &[Job]) -> Vec<Option<Target<'_>>> {
-    match jobs.iter().any(|job| job.out.is_some()) {
-        true => jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect(),
+    match jobs.iter().any(|job| job.out().is_some()) {
+        true => jobs.iter().map(|job| job.out().map(target_of)).collect(),
         false => Vec::new(),
     }
 }
@@ -236,11 +236,12 @@ fn run_small(
     }
     let targets = targets_of(jobs);
     let filled = engine.assemble_small(&leaves_of(jobs, &targets), begin, most_bytes)?;
-    let mut batches = Vec::with_capacity(jobs.len());
-    for (job, filled) in jobs.iter().zip(filled) {
-        batches.push(batch_of(job, filled, None, false).ok()?);
-    }
-    Some(batches)
+    // In the memory of what it takes.
+    filled
+        .into_iter()
+        .zip(jobs)
+        .map(|(filled, job)| batch_of(job, filled, None, false).ok())
+        .collect()
 }
 
 fn run_jobs(
@@ -317,7 +318,7 @@ fn batch_of(
         let fields = [lengths, offsets, mask, batch_index, arena];
         fields.into_iter().flatten().for_each(|field| **field = written_on(field));
     }
-    let data = match (filled.data, &job.out) {
+    let data = match (filled.data, job.out()) {
         (Some(data), _) if is_elsewhere => written_on(&data),
         (Some(data), _) => data,
         (None, Some(out)) => written_on(out),
@@ -401,7 +402,7 @@ fn order_work(
     };
     // Outputs first: their memory may be in use by what was enqueued where it was allocated.
     let mut producers = Producers::default();
-    for out in jobs.iter().filter_map(|job| job.out.as_ref()) {
+    for out in jobs.iter().filter_map(Job::out) {
         let mut own = producers_of(out);
         if block_of(&own).is_some() {
             // The engine itself orders the work behind and before others on memory of its own.

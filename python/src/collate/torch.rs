@@ -69,8 +69,6 @@ impl TorchType {
 /// The rules of torch's `default_collate`, for one call.
 struct TorchCall<'a, 'py> {
     leaves: Leaves<'a, 'py>,
-    /// For each job, whether a spec or its class names its form, so that there may be lengths, offsets or a mask.
-    are_named: Vec<bool>,
     rules: &'a Bound<'py, PyAny>,
     /// By type.
     codes: Bound<'py, PyDict>,
@@ -120,7 +118,6 @@ pub(crate) fn collate_torch<'py>(
     let (specs, jobs) = (Specs::new(spec, sep)?, Vec::new());
     let mut call = TorchCall {
         leaves: Leaves { py, options, common, specs, jobs },
-        are_named: Vec::new(),
         rules,
         codes: rules.getattr(intern!(py, "codes"))?.cast_into::<PyDict>()?,
         allocate: (!allocate.is_none()).then_some(allocate),
@@ -237,9 +234,8 @@ impl<'py> TorchCall<'_, 'py> {
         Ok((flat.tree, leaves))
     }
 
-    fn add(&mut self, job: Job, is_named: bool) -> ResultLeaf<'py> {
+    fn add(&mut self, job: Job) -> ResultLeaf<'py> {
         self.leaves.jobs.push(job);
-        self.are_named.push(is_named);
         ResultLeaf::Job(true)
     }
 
@@ -257,9 +253,8 @@ impl<'py> TorchCall<'_, 'py> {
             Column::Objects(samples, given) => (samples, given),
             column => {
                 let options = self.leaves.options_of(&within, &path)?;
-                let is_named = options.is_some();
-                let job = self.leaves.job(options, path, column, &within, None)?;
-                return Ok(self.add(job, is_named));
+                let job = self.leaves.job(options.as_ref(), path, column, &within, None)?;
+                return Ok(self.add(job));
             }
         };
         if torch_type == TorchType::Stacked {
@@ -267,8 +262,8 @@ impl<'py> TorchCall<'_, 'py> {
         }
         if let Some(options) = self.leaves.options_of(&within, &path)? {
             let column = Column::of(samples.clone());
-            return match self.leaves.job(Some(options), path, column, &within, None) {
-                Ok(job) => Ok(self.add(job, true)),
+            return match self.leaves.job(Some(&options), path, column, &within, None) {
+                Ok(job) => Ok(self.add(job)),
                 Err(refusal) => self.joined(samples, &within, refusal),
             };
         }
@@ -305,7 +300,6 @@ impl<'py> TorchCall<'_, 'py> {
         match made {
             Err(refusal) if is_answer(self.leaves.py, &refusal) => {
                 self.leaves.jobs.truncate(num_jobs);
-                self.are_named.truncate(num_jobs);
                 self.other(samples, given, Some(refusal))
             }
             made => made.map(|(tree, leaves)| ResultLeaf::Tree(tree, leaves)),
@@ -418,7 +412,7 @@ impl<'py> TorchCall<'_, 'py> {
         if first.device == Device::Pinned && !self.is_placed {
             job.collate = Arc::new(Collate::clone(&job.collate).device(Device::Cpu));
         }
-        Ok(Ok(self.add(job, false)))
+        Ok(Ok(self.add(job)))
     }
 
     /// Asks for the memory of all outputs at once.
@@ -449,20 +443,16 @@ impl<'py> TorchCall<'_, 'py> {
 
     /// What the jobs make. `import`: the stage that ends when the outputs have their places.
     fn run(&mut self, import: Span<'_>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let outs = self.place_outputs()?;
-        let batches = self.run_jobs(ArenaMemory::No, import)?;
-        let (py, are_named) = (self.leaves.py, self.are_named.iter());
-        let results =
-            batches.into_iter().zip(outs).zip(are_named).map(|((batch, out), is_named)| {
-                let data = out.map_or_else(|| libraries::torch(py, batch.data()), Ok)?;
-                let has_fields =
-                    *is_named && (batch.lengths().is_some() || batch.offsets().is_some());
-                if !has_fields {
-                    return Ok(data);
-                }
-                let batch = Bound::new(py, PyBatch::from(batch))?;
-                self.rules.call_method1(intern!(py, "fields"), (data, batch))
-            });
+        let (outs, py) = (self.place_outputs()?, self.leaves.py);
+        let batches = self.run_jobs(ArenaMemory::No, import)?.into_iter().zip(outs);
+        let results = batches.map(|(batch, out)| {
+            let data = out.map_or_else(|| libraries::torch(py, batch.data()), Ok)?;
+            if batch.lengths().is_none() && batch.offsets().is_none() {
+                return Ok(data);
+            }
+            let batch = Bound::new(py, PyBatch::from(batch))?;
+            self.rules.call_method1(intern!(py, "fields"), (data, batch))
+        });
         results.collect()
     }
 

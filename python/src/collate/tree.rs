@@ -199,7 +199,8 @@ fn import<'py>(
             continue;
         }
         let options = leaves.options_of(&within, &path)?;
-        leaves.jobs.push(leaves.job(options, path, column, &within, out)?);
+        let job = leaves.job(options.as_ref(), path, column, &within, out.as_ref())?;
+        leaves.jobs.push(job);
         made.push(ResultLeaf::Job(within.tensors.is_some() && within.form.is_none()));
     }
     flat.end?;

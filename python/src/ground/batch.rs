@@ -33,6 +33,7 @@ pub(crate) struct PyBatch {
 }
 
 impl From<Batch> for PyBatch {
+    #[inline]
     fn from(batch: Batch) -> Self {
         let (fields, nested_offsets) = ([const { PyOnceLock::new() }; 6], PyOnceLock::new());
         PyBatch { batch, fields, nested_offsets }
@@ -41,6 +42,7 @@ impl From<Batch> for PyBatch {
 
 impl PyBatch {
     /// One of several batches of one arena, which is the same object for all.
+    #[inline]
     pub fn in_arena(batch: Batch, arena: Option<&Bound<'_, PyTensor>>) -> PyBatch {
         let batch = PyBatch::from(batch);
         if let Some(arena) = arena {

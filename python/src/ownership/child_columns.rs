@@ -42,6 +42,10 @@ impl<'py> ChildColumns<'py> {
         Ok(made)
     }
 
+    pub fn py(&self) -> Python<'py> {
+        self.py
+    }
+
     /// The number of columns.
     pub fn len(&self) -> usize {
         self.num_columns

@@ -97,26 +97,22 @@ pub(crate) fn read_together<'py>(
         let read = lists.into_iter().flatten().map(read).collect();
         return Ok((read, Some(Borrowed { columns, producers })));
     }
-    if lists.iter().all(Option::is_some) {
-        let num_rows = columns.num_rows();
-        owner.objects = columns.into_objects()?;
-        let owner = Arc::new(owner);
-        let kept = (Owners::of_all(Arc::clone(&owner) as _), Places::default());
-        let read = |(column, list)| {
-            let objects = column * num_rows..(column + 1) * num_rows;
-            Ok(ReadColumn::new(list, &owner, &kept, objects))
-        };
-        return Ok((lists.into_iter().flatten().enumerate().map(read).collect(), None));
-    }
-    let (columns, mut found) = (columns.into_lists()?, room_for(lists.len())?);
+    let (py, num_rows, mut found) = (columns.py(), columns.num_rows(), room_for(lists.len())?);
     owner.objects = room_for(lists.iter().flatten().map(SampleList::len).sum())?;
-    for (objects, list) in columns.into_iter().zip(lists) {
-        let Some(list) = list else {
-            found.push(Err(objects));
-            continue;
-        };
-        found.push(Ok((list, owner.objects.len()..owner.objects.len() + objects.len())));
-        owner.objects.extend(objects.into_iter().map(Bound::unbind));
+    let mut objects = columns.into_objects()?.into_iter();
+    for list in lists {
+        let (start, column) = (owner.objects.len(), objects.by_ref().take(num_rows));
+        found.push(match list {
+            Some(list) => {
+                owner.objects.extend(column);
+                Ok((list, start..owner.objects.len()))
+            }
+            None => {
+                let mut own = room_for(num_rows)?;
+                own.extend(column.map(|object| object.into_bound(py)));
+                Err(own)
+            }
+        });
     }
     let owner = Arc::new(owner);
     let kept = (Owners::of_all(Arc::clone(&owner) as _), Places::default());

@@ -67,7 +67,7 @@ impl<'a> ColumnPlace<'a> {
     pub fn join(&self, name: &str) -> String {
         match self.path {
             "" => name.to_owned(),
-            path => format!("{path}{}{name}", self.sep),
+            path => [path, self.sep, name].concat(),
         }
     }
 
@@ -156,10 +156,11 @@ impl Container {
         }
         let mut order = room_for(self.len())?;
         for child in 0..self.len() {
-            let mut its = Some(child);
-            if let (Some(own), Some(keys)) = (self.key(py, child), other.keys()) {
-                its = position_of(keys, own)?;
-            }
+            let its = match (self.key(py, child), other.keys()) {
+                // Mostly in one order.
+                (Some(own), Some(keys)) if !own.is(&keys[child]) => position_of(keys, own)?,
+                _ => Some(child),
+            };
             let Some(its) = its else { return Ok(None) };
             order.push(its);
         }
