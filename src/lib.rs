@@ -154,6 +154,9 @@ mod samples;
 mod sync;
 mod tensor;
 
+#[doc(hidden)]
+pub mod workers;
+
 pub use batch::{Batch, Fields, Filled, Parts};
 pub use collate::{Affine, Collate, Form, Mask, Pad, PerDim, Ragged, Side, Transform};
 pub use devices::{cuda_build, device_of, devices};

@@ -9,6 +9,7 @@
 //! - `trees`: containers, taken apart and made again;
 //! - `samples`: `SampleList`, of array-likes and of trees, Arrow columns, windows and pieces of arrays;
 //! - `export`: DLPack, the buffer protocol, arrays of the libraries, pickles;
+//! - `workers`: tensors of worker processes;
 //! - `collate`: the calls, from keyword arguments to batches: `options` -> `job` (one leaf) -> `run` (all as one plan),
 //!   and the walks of trees;
 //! - `classes`: the methods of `Tensor`, `Batch` and `SampleList`.
@@ -22,6 +23,8 @@ mod import;
 mod ownership;
 mod samples;
 mod trees;
+#[cfg(target_os = "linux")]
+mod workers;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
@@ -55,6 +58,8 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
     ground::errors::register(m)?;
     export::exchange::register(m)?;
     collate::forms::register(m)?;
+    #[cfg(target_os = "linux")]
+    workers::register(m)?;
     for function in [
         wrap_pyfunction!(collate::explain::explain, m)?,
         wrap_pyfunction!(collate::tree::collate, m)?,

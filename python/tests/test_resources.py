@@ -359,7 +359,13 @@ if __name__ == "__main__":
         assert "No space left" in str(error), error
     gc.collect()
     assert room() == whole
-    loader = torch.utils.data.DataLoader(Rows(), 4, num_workers=1, collate_fn=windrow.torch.collate_fn())
+    def loader_of(**options):
+        return torch.utils.data.DataLoader(Rows(), 4, num_workers=1, collate_fn=windrow.torch.collate_fn(**options))
+    # Pools are elsewhere.
+    for index, batch in enumerate(loader_of()):
+        assert (batch == torch.arange(4 * index, 4 * index + 4, dtype=torch.uint8)[:, None]).all()
+    del batch
+    loader = loader_of(workers_memory=0)
     try:
         list(loader)
     except RuntimeError as error:
@@ -371,7 +377,7 @@ if __name__ == "__main__":
     # A page for each semaphore of a queue may be left, where nothing counts references at once.
     assert room() > whole - 64
     Rows.size = 1000
-    for batch in torch.utils.data.DataLoader(Rows(), 4, num_workers=1, collate_fn=windrow.torch.collate_fn()):
+    for batch in loader_of(workers_memory=0):
         assert (batch == batch[:, :1]).all()
 """
     in_small_shm(script, tmp_path)

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
 import windrow.torch as wt  # noqa: E402
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
+from test_torch_workers import is_shared  # noqa: E402
 from windrow.torch._transfer import map_tensors, tensors_of  # noqa: E402
 
 
@@ -392,7 +393,7 @@ class Shared:
 
     def __call__(self, batch):
         made = self.collate(batch)
-        return made, [tensor.is_shared() for tensor in tensors_of(made)]
+        return made, [is_shared(tensor) for tensor in tensors_of(made)]
 
 
 def through_workers(samples, collate):

@@ -33,6 +33,12 @@ impl<T> ForkMutex<T> {
         ForkMutex(Mutex::new(value))
     }
 
+    /// With the value, in what a fork calls ([`on_fork`]): it has the gate to itself, so that nobody has the lock.
+    #[cfg(not(windrow_loom))]
+    pub fn in_fork<R>(&self, run: impl FnOnce(&mut T) -> R) -> R {
+        run(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub fn lock(&self) -> Guard<'_, T> {
         let _gate = GATE.read().unwrap_or_else(PoisonError::into_inner);
         // Nothing panics while such a lock is held; if it did, the figures would still be usable.
@@ -61,9 +67,12 @@ impl<T> std::ops::DerefMut for Guard<'_, T> {
 }
 
 #[cfg(all(unix, not(any(miri, windrow_loom))))]
+pub(crate) use at_fork::on_fork;
+
+#[cfg(all(unix, not(any(miri, windrow_loom))))]
 mod at_fork {
     use std::cell::Cell;
-    use std::sync::{Once, PoisonError, RwLockWriteGuard};
+    use std::sync::{Once, OnceLock, PoisonError, RwLockWriteGuard};
 
     use super::GATE;
 
@@ -72,11 +81,35 @@ mod at_fork {
         static CLOSED: Cell<Option<RwLockWriteGuard<'static, ()>>> = const { Cell::new(None) };
     }
 
+    static CALLED: OnceLock<Called> = OnceLock::new();
+
+    struct Called {
+        before: fn(),
+        in_child: fn(),
+    }
+
+    /// Has `before` be called by each fork from now on, while no fork-safe lock is held, and `in_child` in the child. They must not
+    /// take such locks but by `in_fork`. Once for the process.
+    pub fn on_fork(before: fn(), in_child: fn()) {
+        watch();
+        let _ = CALLED.set(Called { before, in_child });
+    }
+
     extern "C" fn close() {
         // A thread that is ending and forks does without.
         let _ = CLOSED.try_with(|closed| {
             closed.set(Some(GATE.write().unwrap_or_else(PoisonError::into_inner)));
+            if let Some(called) = CALLED.get() {
+                (called.before)();
+            }
         });
+    }
+
+    extern "C" fn open_in_child() {
+        if let Some(called) = CALLED.get() {
+            (called.in_child)();
+        }
+        open();
     }
 
     extern "C" fn open() {
@@ -90,7 +123,7 @@ mod at_fork {
         #[allow(unsafe_code)]
         WATCHED.call_once(|| unsafe {
             // Refused only if memory runs out; then a fork is as it would be without.
-            libc::pthread_atfork(Some(close), Some(open), Some(open));
+            libc::pthread_atfork(Some(close), Some(open), Some(open_in_child));
         });
     }
 }

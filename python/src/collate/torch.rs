@@ -26,6 +26,7 @@ use crate::ground::errors::{at, is_answer};
 use crate::ground::iterables::{is_list_or_tuple, items_of};
 use crate::ground::logging::Records;
 use crate::ground::reserve::room_for;
+use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
 use crate::samples::imported::Imported;
@@ -431,7 +432,8 @@ impl<'py> TorchCall<'_, 'py> {
         for (job, tensor) in jobs.iter_mut().zip(tensors.try_iter()?) {
             let tensor = tensor?;
             job.write_to(&tensor)?;
-            outs.push(Some(tensor));
+            // Memory of windrow's becomes a torch tensor when it has been written.
+            outs.push((!tensor.is_instance_of::<PyTensor>()).then_some(tensor));
         }
         Ok(outs)
     }
@@ -465,7 +467,7 @@ impl<'py> TorchCall<'_, 'py> {
             let bytes = arena_bytes(jobs).map_err(|error| job_error(py, &error, jobs))?;
             let tensor = allocate.call1((bytes,))?;
             arena = ArenaMemory::Given(tensor_of(&tensor, "arena", Reading::OWNED)?);
-            segment = Some(tensor);
+            segment = (!tensor.is_instance_of::<PyTensor>()).then_some(tensor);
         }
         let batches = self.run_jobs(arena, import)?;
         let results = batches.into_iter().map(|batch| {

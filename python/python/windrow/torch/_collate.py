@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import copy
 import pickle
+import sys
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
@@ -12,7 +13,7 @@ import torch.utils.data
 
 import windrow as wr
 from windrow import _windrow
-from windrow.torch import _registry
+from windrow.torch import _registry, _workers
 from windrow.torch._shared import in_worker_process, share, share_bytes, view
 
 # torch's functions behave otherwise under these, so that they are left to work.
@@ -41,6 +42,7 @@ def collate_fn(
     sep: str = ".",
     threads: Optional[int] = None,
     arena: bool = False,
+    workers_memory: Optional[int] = None,
 ) -> "Collator":
     """A ``collate_fn`` for ``DataLoader`` that returns what ``default_collate`` returns, sooner.
 
@@ -60,6 +62,9 @@ def collate_fn(
             `Prefetcher`.
         sep: joins the keys of a path.
         threads: for large batches; None: one in a worker process, else as many as there are cores.
+        workers_memory: bytes of shared memory that a worker process may keep and use again for its batches; None: half of the memory
+            of the machine or of its control group, divided among the workers; 0: none, and new memory for each batch. Behind the limit
+            batches are in new memory too.
         arena: all tensors that windrow assembles, with their lengths, offsets and masks, in one
             allocation, as in `windrow.collate`; in a worker process in one shared segment, which is one file
             descriptor for each batch in flight. A reference to any of them keeps the whole allocation alive.
@@ -81,14 +86,20 @@ def collate_fn(
         >>> batch["ids"].data.tolist(), batch["ids"].lengths.tolist(), batch["y"].tolist()
         ([[1, 2], [3, -1]], [2, 1], [0.5, 1.5])
     """
-    return Collator(spec, device, sep, threads, arena)
+    return Collator(spec, device, sep, threads, arena, workers_memory)
 
 
 class Collator:
     """The function that `collate_fn` returns. Holds arguments only; all else is made where it is used."""
 
     def __init__(
-        self, spec: Any, device: Any, sep: str, threads: Optional[int] = None, arena: bool = False
+        self,
+        spec: Any,
+        device: Any,
+        sep: str,
+        threads: Optional[int] = None,
+        arena: bool = False,
+        workers_memory: Optional[int] = None,
     ) -> None:
         if threads is not None:
             wr.Engine(threads=threads)  # Says here what it may be.
@@ -97,11 +108,22 @@ class Collator:
         self.sep = sep
         self.threads = threads
         self.arena = arena
+        if workers_memory is not None and workers_memory < 0:
+            raise ValueError(f"workers_memory must be None or bytes from 0 on, got {workers_memory}")
+        self.workers_memory = workers_memory
         self._rules: Dict[bool, Rules] = {}
+        _workers.empty_with(self)
 
     def __call__(self, batch: Any) -> Any:
         """Collates a list of samples."""
         in_worker = in_worker_process()
+        batch = self._collate(batch, in_worker)
+        pool = self._rules[in_worker].pool if in_worker else None
+        if pool is not None and _workers.is_fetcher(sys._getframe(1)):
+            return pool.message(batch)
+        return batch
+
+    def _collate(self, batch: Any, in_worker: bool) -> Any:
         rules = self._rules.get(in_worker)
         if rules is None or not rules.is_current():
             rules = self._rules[in_worker] = Rules(self, in_worker)
@@ -116,11 +138,11 @@ class Collator:
         return _windrow.collate_torch(batch, rules, self.spec, sep=self.sep, by_torch=by_torch, **rules.common)
 
     def __repr__(self) -> str:
-        arguments = [f"{name}={value!r}" for name, value in self.__getstate__().items() if value not in (None, False)]
+        arguments = [f"{name}={value!r}" for name, value in self.__getstate__().items() if value is not None and value is not False]
         return f"collate_fn({', '.join(arguments)})"
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {name: getattr(self, name) for name in ("spec", "device", "sep", "threads", "arena")}
+        return {name: getattr(self, name) for name in ("spec", "device", "sep", "threads", "arena", "workers_memory")}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -156,7 +178,8 @@ class Rules:
         self.codes = self._types.codes
         self.classify = self._types.classify
         self.arena = collator.arena
-        self.allocate = (share_bytes if self.arena else share) if in_worker else None
+        self.pool = _workers.pool(collator.workers_memory) if in_worker else None
+        self.allocate = self._allocator() if in_worker else None
         self._device = device
         self.common: Dict[str, Any] = {}
         if device is not None:
@@ -164,6 +187,12 @@ class Rules:
         threads = collator.threads or (1 if in_worker else None)
         if threads is not None:
             self.common["engine"] = wr.Engine(threads=threads)
+
+    def _allocator(self) -> Any:
+        """What gives a worker process memory for batches."""
+        if self.pool is not None:
+            return self.pool.allocate_bytes if self.arena else self.pool.allocate
+        return share_bytes if self.arena else share
 
     def is_current(self) -> bool:
         """Whether the tables of classes are still those this was made for."""

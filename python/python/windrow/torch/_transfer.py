@@ -161,10 +161,10 @@ class CudaTransfer:
         return started.tree
 
     def _is_small(self, tensor: torch.Tensor) -> bool:
-        return 0 < bytes_of(tensor) < MIN_STAGED_BYTES and _is_plain(tensor)
+        return 0 < bytes_of(tensor) < MIN_STAGED_BYTES and is_plain(tensor)
 
     def _is_staged(self, tensor: torch.Tensor) -> bool:
-        return bytes_of(tensor) >= MIN_STAGED_BYTES and _is_plain(tensor) and not self._is_pinned(tensor)
+        return bytes_of(tensor) >= MIN_STAGED_BYTES and is_plain(tensor) and not self._is_pinned(tensor)
 
     def _stage(self, slot: _Slot, sources: List[torch.Tensor]) -> Dict[int, torch.Tensor]:
         """Copies tensors to page-locked memory, one behind the other: where each is there."""
@@ -194,7 +194,7 @@ class CudaTransfer:
         tensor.record_stream(stream)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is the bytes of its elements, row-major on the host, and no more."""
     return (
         tensor.device.type == "cpu"

@@ -1,0 +1,250 @@
+"""Batches of worker processes in memory that is used again.
+
+A worker has a pool of shared memory. A batch is written into its blocks, and what travels is a message of some bytes that says where
+the tensors are. They are free again when the last of them has died. `windrow::workers` has the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import multiprocessing
+import os
+import pickle
+import threading
+import weakref
+from multiprocessing import reduction, util
+from typing import Any, Iterator, Optional, Sequence, Tuple
+
+import torch
+import torch.utils.data
+from torch.multiprocessing import reductions
+
+from windrow import _windrow
+from windrow.torch._shared import in_worker_process, share, share_bytes
+from windrow.torch._transfer import is_plain, map_tensors, tensors_of
+
+Outputs = Sequence[Tuple[str, Tuple[int, ...]]]
+
+_reduce_by_torch: Any = reductions.reduce_tensor
+_log = logging.getLogger("windrow")
+# After the threads of queues have ended.
+_EXIT_PRIORITY = -50
+_has_warned = False
+
+
+def is_available() -> bool:
+    """Whether this system has such memory."""
+    return hasattr(_windrow, "_start_pool")
+
+
+# ------------------------------------------------------------------------------------------------------ the worker
+
+
+class Pool:
+    """The pool of this worker process, as a collator with this limit uses it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def allocate(self, outputs: Outputs) -> Sequence[Any]:
+        """Uninitialised tensors of these dtypes and shapes: of windrow's in the pool, or of torch's in its shared memory."""
+        tensors = self._allocate(outputs)
+        return share(outputs) if tensors is None else tensors
+
+    def allocate_bytes(self, nbytes: int) -> Any:
+        """One uninitialised segment, as `allocate`."""
+        tensors = self._allocate([("uint8", (nbytes,))])
+        return share_bytes(nbytes) if tensors is None else tensors[0]
+
+    def message(self, batch: Any) -> Any:
+        """What torch's queue is to send in place of a batch. All that can fail is done here: where the queue pickles, in a thread of its
+        own, an error is printed, the batch is lost, and the loop waits for it without end."""
+        parcel = _windrow._Parcel()
+
+        def reduce(tensor: torch.Tensor) -> Any:
+            position = parcel.add(tensor, True)
+            return _reduce_by_torch(tensor) if position is None else (_tensor, (position,))
+
+        data = io.BytesIO()
+        pickler: Any = reduction.ForkingPickler(data)
+        pickler.dispatch_table = {**pickler.dispatch_table, torch.Tensor: reduce}
+        pickler.dump(batch)
+        sent = parcel.send(self.limit)
+        if sent is None:
+            self._warn()
+            return batch
+        return _Message(sent, data.getvalue())
+
+    def moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy in the pool of a tensor that is plain memory."""
+        storage: Any = tensor.untyped_storage() if is_plain(tensor) else None
+        if storage is None or not tensor.numel() or storage.is_shared():
+            return tensor
+        made = self._allocate([(str(tensor.dtype).partition(".")[2], tensor.shape)])
+        return tensor if made is None else made[0].torch().copy_(tensor)
+
+    def _allocate(self, outputs: Outputs) -> Optional[Sequence[Any]]:
+        tensors = _windrow._allocate_in_pool(outputs, self.limit)
+        if tensors is None:
+            self._warn()
+        return tensors
+
+    def _warn(self) -> None:
+        _warn(f"more than {self.limit} bytes are in use")
+
+
+class _Message:
+    """A batch on its way, which is sent once."""
+
+    __slots__ = ("file", "sent", "tree")
+
+    def __init__(self, sent: Any, tree: bytes) -> None:
+        self.file, self.sent, self.tree = _file(), sent, tree
+
+    def __reduce__(self) -> Any:
+        return receive, (self.sent.take(), self.file, self.tree)
+
+
+@functools.lru_cache(maxsize=None)
+def _fetchers() -> Tuple[Any, ...]:
+    """The code of torch's functions that call a collate function and only send what it returns."""
+    fetch = torch.utils.data._utils.fetch
+    return fetch._MapDatasetFetcher.fetch.__code__, fetch._IterableDatasetFetcher.fetch.__code__
+
+
+def is_fetcher(frame: Any) -> bool:
+    """Whether a result goes to the queue as it is: any other caller is to get tensors."""
+    return frame.f_code in _fetchers()
+
+
+def pool(limit: Optional[int]) -> Optional[Pool]:
+    """The pool of this worker process, for at most so many bytes; None: where it is not to have one, or cannot."""
+    if limit == 0 or not is_available():
+        return None
+    if limit is None:
+        limit = default_limit()
+    if not _windrow._has_pool():
+        try:
+            _windrow._start_pool(max(limit, default_limit()))
+        except OSError as error:
+            _warn(str(error))
+            return None
+        reduction.ForkingPickler.register(torch.Tensor, _reduce)
+        util.Finalize(None, _windrow._close_pool, (_is_forked(),), exitpriority=_EXIT_PRIORITY)
+    return Pool(limit)
+
+
+def deliver(batch: Any, caller: Any) -> Any:
+    """What a function of windrow's with plain results returns to this caller in a worker process."""
+    if not in_worker_process() or str(caller.f_globals.get("__name__")).startswith("windrow."):
+        return batch
+    own = pool(None)
+    if own is None or not tensors_of(batch):
+        return batch
+    return own.message(batch) if is_fetcher(caller) else map_tensors(batch, own.moved)
+
+
+def _is_forked() -> bool:
+    """Whether this process was forked by the one that reads, which will find the pool again where it forks the next worker."""
+    return getattr(multiprocessing.current_process(), "_start_method", None) == "fork"
+
+
+def _warn(reason: str) -> None:
+    global _has_warned
+    if not _has_warned:
+        _log.warning("batches of this worker process go torch's way, in new shared memory: %s", reason)
+        _has_warned = True
+
+
+def _reduce(tensor: torch.Tensor) -> Any:
+    """A tensor that is sent by itself: one of this worker's pool as a message, any other as torch does."""
+    parcel = _windrow._Parcel()
+    sent = None if parcel.add(tensor, False) is None else parcel.send(0)
+    return _reduce_by_torch(tensor) if sent is None else (receive_one, (sent.take(), _file()))
+
+
+def _file() -> Any:
+    """Gives a reader the descriptor of the pool, which it needs once, where it cannot open that by itself."""
+    file = _windrow._pool_file()
+    return None if file is None else _offer(file, os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _offer(file: int, process: int) -> Any:
+    try:
+        return reduction.DupFd(file)
+    except OSError:
+        return None
+
+
+def default_limit() -> int:
+    """Half of the memory that this process may use, divided among the workers of its loader."""
+    worker = torch.utils.data.get_worker_info()
+    return _memory() // 2 // max(1, worker.num_workers if worker else 1)
+
+
+@functools.lru_cache(maxsize=None)
+def _memory(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> int:
+    """Bytes of memory: the machine's, or the least that a control group of this process or one around it allows."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in _group_files(root, groups):
+        try:
+            with open(name) as file:
+                found.append(int(file.read()))
+        except (OSError, ValueError):  # "max" is no limit.
+            pass
+    return min(found)
+
+
+def _group_files(root: str, groups: str) -> Iterator[str]:
+    """Files with limits, of both versions of control groups."""
+    yield from (f"{root}/memory.max", f"{root}/memory/memory.limit_in_bytes")
+    try:
+        with open(groups) as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return
+    for _, controllers, path in lines:
+        if controllers == "":
+            folder, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            folder, name = f"{root}/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        yield from ("/".join([folder, *parts[:count], name]) for count in range(1, len(parts) + 1))
+
+
+# --------------------------------------------------------------------------------------------------- the other side
+
+_arriving = threading.local()
+
+
+def receive(message: bytes, file: Any, tree: bytes) -> Any:
+    """A batch from its message."""
+    before = getattr(_arriving, "tensors", None)
+    _arriving.tensors = _windrow._receive(message, file)
+    try:
+        return pickle.loads(tree)
+    finally:
+        _arriving.tensors = before
+
+
+def receive_one(message: bytes, file: Any) -> torch.Tensor:
+    """A tensor from its message."""
+    tensor: torch.Tensor = _windrow._receive(message, file)[0]
+    return tensor
+
+
+def empty_with(collator: Any) -> None:
+    """Gives back the memory of workers that have ended when a collator dies: until then the next ones may take it over."""
+    if is_available():
+        weakref.finalize(collator, _windrow._empty_pools).atexit = False
+
+
+def _tensor(position: int) -> torch.Tensor:
+    """One of the tensors of the batch that is being read."""
+    tensor: torch.Tensor = _arriving.tensors[position]
+    return tensor

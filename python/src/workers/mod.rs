@@ -1,0 +1,97 @@
+//! Batches of worker processes in memory that is used again: `windrow::workers` with torch's tensors. Linux alone has it.
+
+mod parcel;
+mod receive;
+
+use std::os::fd::AsRawFd;
+
+use pyo3::exceptions::{PyMemoryError, PyOSError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use windrow::workers::{self, Refusal};
+use windrow::{DType, Layout, Tensor};
+
+use crate::ground::errors::OrPyErr;
+use crate::ground::tensor::PyTensor;
+
+pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<parcel::PyParcel>()?;
+    m.add_class::<parcel::PySent>()?;
+    m.add_function(wrap_pyfunction!(_start_pool, m)?)?;
+    m.add_function(wrap_pyfunction!(_has_pool, m)?)?;
+    m.add_function(wrap_pyfunction!(_close_pool, m)?)?;
+    m.add_function(wrap_pyfunction!(_empty_pools, m)?)?;
+    m.add_function(wrap_pyfunction!(_pool_stats, m)?)?;
+    m.add_function(wrap_pyfunction!(_pool_file, m)?)?;
+    m.add_function(wrap_pyfunction!(_allocate_in_pool, m)?)?;
+    m.add_function(wrap_pyfunction!(receive::_receive, m)?)
+}
+
+/// Makes the pool of this process, for at most so many bytes. OSError: the system refuses.
+#[pyfunction]
+fn _start_pool(limit: u64) -> PyResult<()> {
+    workers::start(limit).map_err(PyOSError::new_err)
+}
+
+#[pyfunction]
+fn _has_pool() -> bool {
+    workers::is_started()
+}
+
+/// Ends it: what was sent and not read is lost. `is_left`: its memory is kept for a worker that the reader forks.
+#[pyfunction]
+fn _close_pool(py: Python<'_>, is_left: bool) {
+    py.detach(|| workers::close(is_left));
+}
+
+/// Gives back the memory of workers that have ended, but for what is in use.
+#[pyfunction]
+fn _empty_pools(py: Python<'_>) {
+    py.detach(workers::sweep);
+}
+
+/// What workers have counted: those whose pools this process has mapped.
+#[pyfunction]
+fn _pool_stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let stats = PyDict::new(py);
+    for (name, value) in workers::stats() {
+        stats.set_item(name, value)?;
+    }
+    Ok(stats)
+}
+
+/// Its descriptor, until a reader has mapped it.
+#[pyfunction]
+fn _pool_file() -> Option<i32> {
+    workers::file().map(|file| file.as_raw_fd())
+}
+
+/// Tensors of these dtypes and shapes in the pool, not initialised. None: there is no room below the limit.
+#[pyfunction]
+fn _allocate_in_pool(
+    py: Python<'_>,
+    outputs: Vec<(String, Vec<i64>)>,
+    limit: u64,
+) -> PyResult<Option<Vec<PyTensor>>> {
+    let mut layouts = Vec::with_capacity(outputs.len());
+    for (name, shape) in outputs {
+        let Some(dtype) = DType::from_name(&name) else { return Ok(None) };
+        layouts.push((dtype, Layout::compact(dtype, &shape).or_py_err(py)?));
+    }
+    let tensors = allocated(py, &layouts, limit)?;
+    Ok(tensors.map(|tensors| tensors.into_iter().map(PyTensor::from).collect()))
+}
+
+fn allocated(
+    py: Python<'_>,
+    outputs: &[(DType, Layout)],
+    limit: u64,
+) -> PyResult<Option<Vec<Tensor>>> {
+    match py.detach(|| workers::allocate(outputs, limit)) {
+        Ok(tensors) => Ok(Some(tensors)),
+        Err(Refusal::Limit) => Ok(None),
+        Err(Refusal::Memory(error)) => Err(PyMemoryError::new_err(format!(
+            "no memory for a batch of a worker process: {error}"
+        ))),
+    }
+}

@@ -1,0 +1,80 @@
+//! Messages of workers to torch's tensors.
+#![allow(unsafe_code)] // A descriptor that was handed over.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use windrow::workers::{self, Memory, Message, Origin, Unread};
+use windrow::Owner;
+
+use crate::export::libraries;
+use crate::ownership::owners::PyOwner;
+
+/// The tensors of a message. `file`: gives the descriptor of the worker's pool by its `detach`, where the system does not.
+#[pyfunction]
+pub(super) fn _receive<'py>(
+    py: Python<'py>,
+    message: &[u8],
+    file: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyList>> {
+    let broken = || PyRuntimeError::new_err("a message that no worker of this windrow has sent");
+    let message = Message::decode(message).ok_or_else(broken)?;
+    let memory = mapped(&message.origin, file)?;
+    let tensors = py.detach(|| workers::receive(&memory, &message)).map_err(|error| match error {
+        Unread::Broken => broken(),
+        Unread::Stale => PyRuntimeError::new_err(
+            "a batch of a worker process was read twice, or its worker had ended before it was read",
+        ),
+    })?;
+    let result = PyList::empty(py);
+    let mut last: Option<(Owner, Py<PyAny>)> = None;
+    for tensor in &tensors {
+        let object = libraries::torch(py, tensor)?;
+        let owner = tensor.owner();
+        let lease = match &last {
+            Some((known, lease)) if Arc::ptr_eq(known, owner) => lease.clone_ref(py),
+            _ => PyOwner::object(py, Arc::clone(owner))?,
+        };
+        // Where torch gives a storage new memory, as `share_memory_` does, arrays of the tensor stay at the block: so it is
+        // kept by the storage too.
+        let storage = object.call_method0(intern!(py, "untyped_storage"))?;
+        storage.setattr(intern!(py, "_windrow_block"), &lease)?;
+        last = Some((Arc::clone(owner), lease));
+        result.append(object)?;
+    }
+    Ok(result)
+}
+
+fn mapped(origin: &Origin, file: &Bound<'_, PyAny>) -> PyResult<Arc<Memory>> {
+    let py = file.py();
+    if let Some(memory) = workers::known(origin) {
+        return Ok(memory);
+    }
+    let refused = match py.detach(|| workers::open(origin)) {
+        Ok(memory) => return Ok(memory),
+        Err(refused) => refused,
+    };
+    let gone = |why: String| {
+        let process = origin.process;
+        let text = format!(
+            "a batch of the worker process {process} cannot be read: its memory is gone ({why})"
+        );
+        PyRuntimeError::new_err(text)
+    };
+    if file.is_none() {
+        return Err(gone(refused.to_string()));
+    }
+    let given = file.call_method0(intern!(py, "detach")).and_then(|file| file.extract::<i32>());
+    let given = given.map_err(|error| {
+        let gone = gone(format!("{refused}; {error}"));
+        gone.set_cause(py, Some(error));
+        gone
+    })?;
+    // SAFETY: `detach` gives a descriptor that is the caller's.
+    let given = unsafe { OwnedFd::from_raw_fd(given) };
+    py.detach(|| workers::map(origin, &given)).map_err(|error| gone(format!("{refused}; {error}")))
+}

@@ -1,0 +1,293 @@
+//! The memory of a pool, as the worker and its reader map it: a sparse file without a name, of its full size from the start. First
+//! words of the pool, then the claims, then blocks.
+#![allow(unsafe_code)] // Calls of the system, and words in memory that processes share.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::word::{set_state, Word};
+use crate::sync::ForkMutex;
+
+/// Blocks begin and end with pages.
+pub(super) const PAGE: u64 = 4096;
+/// Blocks that can be in use at a time.
+pub(super) const NUM_CLAIMS: u32 = 32 << 10;
+/// Of a claim: its word, offset and bytes of its block, and whether it is the block's first one, which it has as long as it exists.
+const CLAIM_WORDS: usize = 4;
+const FIRST_CLAIM: usize = PAGE as usize / 8;
+pub(super) const FIRST_BLOCK: u64 = PAGE + NUM_CLAIMS as u64 * CLAIM_WORDS as u64 * 8;
+
+/// A worker allocates.
+pub(super) const OPEN: u64 = 0;
+/// It has ended, and another one may take the pool over with its pages.
+pub(super) const LEFT: u64 = 1;
+/// Nobody will allocate: pages go back to the system.
+pub(super) const GONE: u64 = 2;
+
+/// Words of the pool.
+#[derive(Clone, Copy)]
+pub(super) enum Header {
+    /// Two words that no other pool has.
+    Key = 0,
+    /// The process that allocates.
+    Owner = 2,
+    /// Not 0 when a reader has mapped the pool.
+    Mapped,
+    /// What it is: [`OPEN`] and so on.
+    State,
+    /// Claims that were ever used.
+    NumClaims,
+    /// The first of the counters.
+    Counters,
+}
+
+/// What a worker counts, for its reader to see.
+#[derive(Clone, Copy)]
+pub(super) enum Counter {
+    /// Messages sent.
+    Messages,
+    /// Bytes of the tensors in them.
+    Bytes,
+    /// Times that there was no room below the limit.
+    Refused,
+    /// Blocks that were made; all others were used again.
+    Blocks,
+    /// Bytes of all blocks at present.
+    BlockBytes,
+}
+
+impl Counter {
+    pub const ALL: [(Counter, &'static str); 5] = [
+        (Counter::Messages, "batches"),
+        (Counter::Bytes, "bytes"),
+        (Counter::Refused, "refused"),
+        (Counter::Blocks, "blocks"),
+        (Counter::BlockBytes, "pool_bytes"),
+    ];
+}
+
+/// A mapped pool.
+#[derive(Debug)]
+pub struct Memory {
+    base: NonNull<u8>,
+    bytes: usize,
+    /// Where blocks begin whose pages this process has mapped, and how long they are.
+    known: ForkMutex<std::collections::HashMap<u64, u64>>,
+}
+
+// SAFETY: shared words are atomic; blocks are handed out by claims, of which each has one user.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps the file of a pool, which must be as long as this.
+    pub fn map(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Memory> {
+        // SAFETY: the struct is plain numbers, and filled in by the call.
+        let size = unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            match libc::fstat(file.as_raw_fd(), &mut stat) {
+                0 => stat.st_size as u64,
+                _ => return Err(io::Error::last_os_error()),
+            }
+        };
+        if bytes <= FIRST_BLOCK || size < bytes {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        let bytes = bytes as usize;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, at an address of the system's choice.
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, file.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        let memory = Memory { base, bytes, known: ForkMutex::default() };
+        // A dump of a process would walk through the whole of it. Refused, that is all.
+        let _ = memory.advise(0, memory.bytes as u64, libc::MADV_DONTDUMP);
+        Ok(memory)
+    }
+
+    pub fn key(&self) -> u128 {
+        let half = |index| u128::from(self.word_at(index).load(Ordering::Relaxed));
+        half(Header::Key as usize) | half(Header::Key as usize + 1) << 64
+    }
+
+    pub(super) fn set_key(&self, key: u128) {
+        self.word_at(Header::Key as usize).store(key as u64, Ordering::Relaxed);
+        self.word_at(Header::Key as usize + 1).store((key >> 64) as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn header(&self, word: Header) -> &AtomicU64 {
+        self.word_at(word as usize)
+    }
+
+    pub(super) fn counter(&self, counter: Counter) -> &AtomicU64 {
+        self.word_at(Header::Counters as usize + counter as usize)
+    }
+
+    pub(super) fn count(&self, counter: Counter) -> u64 {
+        self.counter(counter).load(Ordering::Relaxed)
+    }
+
+    pub(super) fn claim(&self, claim: u32) -> Word<'_> {
+        Word(self.word_at(FIRST_CLAIM + claim as usize * CLAIM_WORDS))
+    }
+
+    /// Offset and bytes of the block of a claim, which are those of a block while it is not free.
+    pub(super) fn place(&self, claim: u32) -> (u64, u64) {
+        let word = |index| {
+            self.word_at(FIRST_CLAIM + claim as usize * CLAIM_WORDS + index).load(Ordering::Relaxed)
+        };
+        (word(1), word(2))
+    }
+
+    pub(super) fn set_place(&self, claim: u32, offset: u64, bytes: u64) {
+        let word = |index| self.word_at(FIRST_CLAIM + claim as usize * CLAIM_WORDS + index);
+        word(1).store(offset, Ordering::Relaxed);
+        word(2).store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether it is the first claim of its block.
+    pub(super) fn is_first(&self, claim: u32) -> &AtomicU64 {
+        self.word_at(FIRST_CLAIM + claim as usize * CLAIM_WORDS + 3)
+    }
+
+    /// Claims that were ever used.
+    pub(super) fn claims(&self) -> std::ops::Range<u32> {
+        let count = self.header(Header::NumClaims).load(Ordering::Relaxed);
+        0..NUM_CLAIMS.min(count as u32)
+    }
+
+    /// A word before the first block.
+    fn word_at(&self, index: usize) -> &AtomicU64 {
+        assert!(index < FIRST_BLOCK as usize / 8);
+        // SAFETY: in the mapping, which is longer than that; aligned, and by all processes used as this type only.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().cast::<u64>().add(index)) }
+    }
+
+    /// Whether this range is behind the first block's begin and within the memory.
+    pub(super) fn has(&self, offset: u64, bytes: u64) -> bool {
+        let end = offset.checked_add(bytes);
+        offset >= FIRST_BLOCK && end.is_some_and(|end| end <= self.bytes as u64)
+    }
+
+    /// The address of a place in a block; only a valid one if [`Memory::has`] it.
+    pub(super) fn at(&self, offset: u64) -> *mut u8 {
+        self.base.as_ptr().wrapping_add(offset as usize)
+    }
+
+    /// Where in the memory this address is.
+    pub(super) fn offset_of(&self, address: *const u8) -> Option<u64> {
+        let offset = (address as usize).checked_sub(self.base.as_ptr() as usize)?;
+        (offset < self.bytes).then_some(offset as u64)
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    fn advise(&self, offset: u64, bytes: u64, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: within the mapping. Advice that loses contents is given for blocks that nobody has.
+        let refused = unsafe { libc::madvise(self.at(offset).cast(), bytes as usize, advice) } != 0;
+        if refused {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Makes the pages of a new block, which fails here where otherwise a write would end the process.
+    pub(super) fn create_pages(
+        &self,
+        file: Option<BorrowedFd<'_>>,
+        offset: u64,
+        bytes: u64,
+    ) -> io::Result<()> {
+        self.known.lock().insert(offset, bytes);
+        match self.advise(offset, bytes, libc::MADV_POPULATE_WRITE) {
+            // A system older than the advice.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                let Some(file) = file else { return Ok(()) };
+                // SAFETY: a file of ours.
+                let code =
+                    unsafe { libc::posix_fallocate(file.as_raw_fd(), offset as i64, bytes as i64) };
+                match code {
+                    0 => Ok(()),
+                    code => Err(io::Error::from_raw_os_error(code)),
+                }
+            }
+            result => result,
+        }
+    }
+
+    /// Maps the pages of a block that is seen for the first time at once; otherwise each is mapped as it is touched.
+    pub(super) fn map_pages(&self, offset: u64, bytes: u64) {
+        if self.known.lock().insert(offset, bytes) != Some(bytes) {
+            let _ = self.advise(offset, bytes, libc::MADV_POPULATE_READ);
+        }
+    }
+
+    /// Gives the pages back to the system, in all processes.
+    pub(super) fn remove_pages(&self, offset: u64, bytes: u64) {
+        let _ = self.advise(offset, bytes, libc::MADV_REMOVE);
+    }
+
+    /// A claim of this process ends: the block's last tensor has died, on any thread, at any moment.
+    pub(super) fn release(&self, claim: u32, number: u64) {
+        let (offset, bytes) = self.place(claim);
+        let state = self.claim(claim).free(number, self.header(Header::State));
+        if state == GONE && self.has(offset, bytes) {
+            self.remove_pages(offset, bytes);
+        }
+    }
+
+    pub(super) fn state(&self) -> u64 {
+        self.header(Header::State).load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_state(&self, state: u64) {
+        set_state(self.header(Header::State), state);
+    }
+
+    /// Has the pool from now on, unless someone else has taken it from this owner.
+    pub(super) fn take_from(&self, owner: u64, by: u64) -> bool {
+        let word = self.header(Header::Owner);
+        word.compare_exchange(owner, by, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    pub(super) fn owner(&self) -> u64 {
+        self.header(Header::Owner).load(Ordering::Acquire)
+    }
+
+    /// In a child, which has mapped no pages yet.
+    pub(super) fn forget_pages(&self) {
+        self.known.lock().clear();
+    }
+
+    /// The owner gives the pool up: what was sent and not read is lost, and all pages go back to the system but for those of blocks
+    /// that a reader has. These follow as they are released.
+    pub(super) fn close(&self) {
+        self.set_state(GONE);
+        let held = self.claims().filter(|&claim| self.claim(claim).is_held_else_free());
+        let mut held: Vec<_> = held.map(|claim| self.place(claim)).collect();
+        held.sort_unstable();
+        let mut begin = FIRST_BLOCK;
+        for (offset, bytes) in held.into_iter().chain([(self.bytes(), 0)]) {
+            if offset > begin {
+                self.remove_pages(begin, offset - begin);
+            }
+            begin = begin.max(offset.saturating_add(bytes));
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this; whoever has a block of it has a reference to this too.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}

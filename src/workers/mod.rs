@@ -1,0 +1,37 @@
+//! Batches of worker processes in memory that is used again.
+//!
+//! A worker has a pool: a sparse file without a name, mapped by it and once by the process that reads. The worker alone allocates
+//! blocks, and sends messages that say where tensors are; the reader writes one word when the last tensor of a block has died, and
+//! the worker sees that when it looks for room. There is no lock, queue or semaphore between them, so that nothing hangs and nothing is
+//! lost if either side is killed. Linux alone has such files.
+#![allow(missing_docs)] // For bindings, as `engine/bindings.rs`.
+
+#[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
+mod forks;
+#[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
+mod lease;
+#[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
+mod memory;
+#[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
+mod message;
+#[cfg(all(test, windrow_loom))]
+mod model_tests;
+#[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
+mod pool;
+#[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
+mod readers;
+#[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
+mod senders;
+#[cfg(all(test, target_os = "linux", not(any(miri, windrow_loom))))]
+mod tests;
+#[cfg_attr(any(not(target_os = "linux"), miri), allow(dead_code))]
+mod word;
+
+#[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
+pub use {
+    memory::Memory,
+    message::{Message, Origin},
+    pool::Refusal,
+    readers::{known, map, open, receive, stats, sweep, Unread},
+    senders::{allocate, close, file, is_own, is_started, start, Parcel, Sent},
+};

@@ -1,0 +1,107 @@
+//! The word of a claim, in every interleaving and every order of memory that loom finds (`scripts/ci/loom.sh`).
+#![allow(unsafe_code)] // A block that two threads write.
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::Arc;
+use loom::thread;
+
+use super::word::{set_state, Word};
+
+const OPEN: u64 = 0;
+const GONE: u64 = 2;
+
+/// A claim, its block and the message that tells of it: a number, or 0.
+struct Shared {
+    word: AtomicU64,
+    state: AtomicU64,
+    message: AtomicU64,
+    block: UnsafeCell<u64>,
+}
+
+// SAFETY: loom fails where two threads are at the block.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn new() -> Arc<Shared> {
+        let (word, state, message) = (AtomicU64::new(0), AtomicU64::new(OPEN), AtomicU64::new(0));
+        Arc::new(Shared { word, state, message, block: UnsafeCell::new(0) })
+    }
+
+    fn word(&self) -> Word<'_> {
+        Word(&self.word)
+    }
+
+    fn write(&self, value: u64) {
+        // SAFETY: as above.
+        self.block.with_mut(|block| unsafe { *block = value });
+    }
+
+    fn read(&self) -> u64 {
+        // SAFETY: as above.
+        self.block.with(|block| unsafe { *block })
+    }
+}
+
+#[test]
+fn a_block_is_written_again_when_its_reader_is_done() {
+    loom::model(|| {
+        let shared = Shared::new();
+        shared.write(7);
+        // Relaxed: the pipe between processes promises nothing here.
+        shared.message.store(shared.word().send(), Ordering::Relaxed);
+        let reader = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let number = shared.message.load(Ordering::Relaxed);
+                if number != 0 && shared.word().receive(number) {
+                    assert_eq!(shared.read(), 7);
+                    shared.word().free(number, &shared.state);
+                }
+            })
+        };
+        if shared.word().is_free() {
+            shared.write(8);
+            shared.word().claim();
+        }
+        reader.join().unwrap();
+        assert!([7, 8].contains(&shared.read()));
+    });
+}
+
+#[test]
+fn a_message_is_read_once_and_not_when_it_was_revoked() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let number = shared.word().send();
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || u32::from(shared.word().receive(number)))
+            })
+            .collect();
+        let revoked = u32::from(shared.word().revoke(number));
+        let read: u32 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+        assert_eq!(read + revoked, 1);
+        // Nor a number of before.
+        if revoked == 1 {
+            assert!(shared.word().send() == number + 1 && !shared.word().receive(number));
+        }
+    });
+}
+
+#[test]
+fn pages_are_given_back_by_one_side_at_least() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let number = shared.word().send();
+        assert!(shared.word().receive(number));
+        let reader = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.word().free(number, &shared.state) == GONE)
+        };
+        set_state(&shared.state, GONE);
+        let by_owner = !shared.word().is_held_else_free();
+        assert!(reader.join().unwrap() || by_owner);
+    });
+}

@@ -1,0 +1,293 @@
+//! The pool of a worker: which blocks it has, which of them are free, and claims for messages.
+#![allow(unsafe_code)] // Calls of the system.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use super::memory::{Counter, Header, Memory, FIRST_BLOCK, GONE, LEFT, NUM_CLAIMS, OPEN, PAGE};
+use super::message::Origin;
+
+/// A free block of up to so many times the size is taken: batches of many sizes need half the memory that exact sizes need.
+const MOST_LARGER: u64 = 2;
+/// Addresses for each byte of the limit, so that gaps between blocks do not matter.
+const ROOM: u64 = 4;
+
+/// Why there is no block.
+#[derive(Debug)]
+pub enum Refusal {
+    /// More than the limit would be in use.
+    Limit,
+    /// The system has none.
+    Memory(io::Error),
+}
+
+/// A block, and those that may use it.
+#[derive(Debug)]
+struct Block {
+    offset: u64,
+    bytes: u64,
+    claims: Vec<u32>,
+}
+
+/// A block for tensors of this process, by a claim.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub offset: u64,
+    pub bytes: u64,
+    pub claim: u32,
+    pub number: u64,
+    /// It has no pages yet.
+    pub is_new: bool,
+}
+
+/// The pool that this process allocates from.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub memory: Arc<Memory>,
+    /// A pool that was taken over has none, and needs none: its reader has mapped it.
+    pub file: Option<Arc<OwnedFd>>,
+    pub origin: Origin,
+    /// By offset.
+    blocks: Vec<Block>,
+    /// Claims that no block has.
+    spare: Vec<u32>,
+    bytes: u64,
+}
+
+impl Pool {
+    /// An empty one, for at most so many bytes.
+    pub fn new(limit: u64) -> io::Result<Pool> {
+        let rounded =
+            limit.checked_next_multiple_of(PAGE).and_then(|limit| limit.checked_mul(ROOM));
+        let bytes = rounded.and_then(|room| room.checked_add(FIRST_BLOCK + PAGE));
+        let bytes = bytes.filter(|&bytes| bytes < 1 << 46).ok_or(io::ErrorKind::InvalidInput)?;
+        let name = c"windrow-worker";
+        // SAFETY: a name that ends; the descriptor is owned here alone.
+        let file = unsafe {
+            match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
+                -1 => return Err(io::Error::last_os_error()),
+                file => OwnedFd::from_raw_fd(file),
+            }
+        };
+        // SAFETY: the file just made.
+        if unsafe { libc::ftruncate(file.as_raw_fd(), bytes as i64) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let memory = Memory::map(file.as_fd(), bytes)?;
+        memory.set_key(random()?);
+        let owner = u64::from(std::process::id());
+        memory.header(Header::Owner).store(owner, Ordering::Relaxed);
+        let origin = Origin::new(&memory, &file)?;
+        let (memory, file) = (Arc::new(memory), Some(Arc::new(file)));
+        let (blocks, spare) = (Vec::new(), Vec::new());
+        Ok(Pool { memory, file, origin, blocks, spare, bytes: 0 })
+    }
+
+    /// The pool of a worker that has ended, with its blocks and their pages: what its reader still has stays so. `None` if it is
+    /// somebody else's by now.
+    pub fn take_over(memory: Arc<Memory>) -> Option<Pool> {
+        let (owner, own) = (memory.owner(), u64::from(std::process::id()));
+        let has_ended = memory.state() == LEFT || is_gone(owner);
+        if !has_ended || memory.state() == GONE || !memory.take_from(owner, own) {
+            return None;
+        }
+        memory.set_state(OPEN);
+        memory.forget_pages();
+        let (mut blocks, mut held, mut spare) = (Vec::new(), Vec::new(), Vec::new());
+        for claim in memory.claims() {
+            let is_held = memory.claim(claim).is_held_else_free();
+            let (offset, bytes) = memory.place(claim);
+            match memory.is_first(claim).load(Ordering::Relaxed) {
+                1 if memory.has(offset, bytes) => {
+                    blocks.push(Block { offset, bytes, claims: vec![claim] })
+                }
+                _ if is_held => held.push((offset, claim)),
+                _ => spare.push(claim),
+            }
+        }
+        blocks.sort_unstable_by_key(|block| block.offset);
+        let bytes = blocks.iter().map(|block| block.bytes).sum();
+        let origin = Origin::without_file(&memory);
+        let mut pool = Pool { memory, file: None, origin, blocks, spare, bytes };
+        for (offset, claim) in held {
+            if let Some(index) = pool.block_at(offset) {
+                pool.blocks[index].claims.push(claim);
+            }
+        }
+        Some(pool)
+    }
+
+    /// A block with no user. Its pages are made by the caller, if it is new.
+    pub fn allocate(&mut self, bytes: u64, limit: u64) -> Result<Room, Refusal> {
+        let bytes = size_class(bytes).ok_or(Refusal::Limit)?;
+        let fits = bytes..=bytes.saturating_mul(MOST_LARGER);
+        let mut best: Option<usize> = None;
+        for index in 0..self.blocks.len() {
+            let own = self.blocks[index].bytes;
+            let is_better = best.is_none_or(|best| own < self.blocks[best].bytes);
+            if fits.contains(&own) && is_better && self.is_free(index) {
+                best = Some(index);
+                if own == bytes {
+                    break;
+                }
+            }
+        }
+        let (index, is_new) = match best {
+            Some(index) => (index, false),
+            None => (self.add_block(bytes, limit)?, true),
+        };
+        let Some(claim) = self.claim_for(index) else {
+            if is_new {
+                self.remove(index);
+            }
+            return Err(Refusal::Limit);
+        };
+        let Block { offset, bytes, .. } = self.blocks[index];
+        let number = self.memory.claim(claim).claim();
+        Ok(Room { offset, bytes, claim, number, is_new })
+    }
+
+    fn add_block(&mut self, bytes: u64, limit: u64) -> Result<usize, Refusal> {
+        if self.bytes.saturating_add(bytes) > limit {
+            self.drop_free(bytes, limit);
+        }
+        if self.bytes.saturating_add(bytes) > limit {
+            return Err(Refusal::Limit);
+        }
+        let (index, offset) = self.gap(bytes).ok_or(Refusal::Limit)?;
+        self.blocks.insert(index, Block { offset, bytes, claims: Vec::new() });
+        self.bytes += bytes;
+        self.count_blocks();
+        self.memory.counter(Counter::Blocks).fetch_add(1, Ordering::Relaxed);
+        Ok(index)
+    }
+
+    /// The first place between blocks, or behind them, with so much room.
+    fn gap(&self, bytes: u64) -> Option<(usize, u64)> {
+        let mut begin = FIRST_BLOCK;
+        for (index, block) in self.blocks.iter().enumerate() {
+            if block.offset - begin >= bytes {
+                return Some((index, begin));
+            }
+            begin = block.offset + block.bytes;
+        }
+        (self.memory.bytes() - begin >= bytes).then_some((self.blocks.len(), begin))
+    }
+
+    /// Gives free blocks of other sizes back, until so much fits below the limit.
+    fn drop_free(&mut self, wanted: u64, limit: u64) {
+        let mut index = 0;
+        while index < self.blocks.len() && self.bytes.saturating_add(wanted) > limit {
+            match self.is_free(index) {
+                true => self.remove(index),
+                false => index += 1,
+            }
+        }
+    }
+
+    fn remove(&mut self, index: usize) {
+        let block = self.blocks.remove(index);
+        self.memory.remove_pages(block.offset, block.bytes);
+        for &claim in &block.claims {
+            self.memory.is_first(claim).store(0, Ordering::Relaxed);
+        }
+        self.spare.extend(block.claims);
+        self.bytes -= block.bytes;
+        self.count_blocks();
+    }
+
+    /// A block whose pages could not be made; nothing has used it yet.
+    pub fn discard(&mut self, room: &Room) {
+        self.memory.release(room.claim, room.number);
+        if let Some(index) = self.block_at(room.offset) {
+            self.remove(index);
+        }
+    }
+
+    fn count_blocks(&self) {
+        self.memory.counter(Counter::BlockBytes).store(self.bytes, Ordering::Relaxed);
+    }
+
+    fn is_free(&mut self, index: usize) -> bool {
+        let (memory, claims) = (&self.memory, &mut self.blocks[index].claims);
+        let is_free = claims.iter().all(|&claim| memory.claim(claim).is_free());
+        if is_free && claims.len() > 1 {
+            self.spare.extend(claims.drain(1..));
+        }
+        is_free
+    }
+
+    /// A free claim, of this block from now on.
+    fn claim_for(&mut self, index: usize) -> Option<u32> {
+        let block = &mut self.blocks[index];
+        let is_free = |&claim: &u32| self.memory.claim(claim).is_free();
+        // A block that stays in use and is sent again and again needs no more claims than are in use.
+        if let Some(&own) = block.claims.iter().find(|claim| is_free(claim)) {
+            return Some(own);
+        }
+        let claim = match self.spare.pop() {
+            Some(claim) => claim,
+            None => {
+                let claim = self.memory.claims().end;
+                if claim == NUM_CLAIMS {
+                    return None;
+                }
+                self.memory
+                    .header(Header::NumClaims)
+                    .store(u64::from(claim) + 1, Ordering::Relaxed);
+                claim
+            }
+        };
+        self.memory.set_place(claim, block.offset, block.bytes);
+        let is_first = block.claims.is_empty();
+        self.memory.is_first(claim).store(u64::from(is_first), Ordering::Release);
+        block.claims.push(claim);
+        Some(claim)
+    }
+
+    /// The block that has this offset.
+    fn block_at(&self, offset: u64) -> Option<usize> {
+        let behind = self.blocks.partition_point(|block| block.offset <= offset);
+        let index = behind.checked_sub(1)?;
+        let Block { offset: begin, bytes, .. } = self.blocks[index];
+        (offset - begin < bytes).then_some(index)
+    }
+
+    /// Where the block begins that has this address.
+    pub fn block_of(&self, address: *const u8) -> Option<u64> {
+        let index = self.block_at(self.memory.offset_of(address)?)?;
+        Some(self.blocks[index].offset)
+    }
+
+    /// A claim for a message, of a block that tensors of this process keep in use.
+    pub fn send(&mut self, offset: u64) -> Option<(u32, u64)> {
+        let index = self.block_at(offset)?;
+        let claim = self.claim_for(index)?;
+        Some((claim, self.memory.claim(claim).send()))
+    }
+}
+
+/// Four sizes to a power of two: at most a fifth of a block is unused.
+fn size_class(bytes: u64) -> Option<u64> {
+    let bytes = bytes.max(PAGE);
+    let step = (bytes.checked_next_power_of_two()? / 8).max(PAGE);
+    bytes.checked_next_multiple_of(step)
+}
+
+/// Whether a process does not exist any more.
+pub(super) fn is_gone(process: u64) -> bool {
+    // SAFETY: no signal is sent.
+    let asked = unsafe { libc::kill(process as i32, 0) };
+    asked != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+fn random() -> io::Result<u128> {
+    let mut key = [0u8; 16];
+    // SAFETY: room for as many bytes.
+    match unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) } {
+        16 => Ok(u128::from_ne_bytes(key)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

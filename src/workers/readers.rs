@@ -1,0 +1,197 @@
+//! The side that reads: pools that this process has mapped, and messages to tensors.
+#![allow(unsafe_code)] // Tensors in memory that is found by a message; calls of the system.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
+
+use super::forks;
+use super::lease::Lease;
+use super::memory::{Counter, Header, Memory, GONE, NUM_CLAIMS, OPEN};
+use super::message::{inode_of, Message, Origin, Placed};
+use super::pool::is_gone;
+use crate::sync::ForkMutex;
+use crate::tensor::{Device, Owner, Tensor};
+
+/// No process: the owner of a pool that nobody takes over.
+const NOBODY: u64 = 0;
+
+/// Pools that this process has mapped, its own among them.
+#[derive(Debug, Default)]
+struct Mapped {
+    process: u64,
+    pools: Vec<Arc<Memory>>,
+    /// Those of the parent when it forked, which a worker may take over.
+    inherited: Vec<Arc<Memory>>,
+    /// What the workers of pools counted that are let go by now.
+    ended: [u64; Counter::ALL.len()],
+}
+
+static MAPPED: LazyLock<ForkMutex<Mapped>> = LazyLock::new(ForkMutex::default);
+
+/// With the pools of this process. Pools are let go outside of the lock.
+fn with_mapped<R>(run: impl FnOnce(&mut Mapped) -> R) -> R {
+    let process = forks::process();
+    let mut mapped = MAPPED.lock();
+    if mapped.process != process {
+        let inherited = std::mem::take(&mut mapped.pools);
+        mapped.inherited.extend(inherited);
+        (mapped.process, mapped.ended) = (process, Default::default());
+    }
+    run(&mut mapped)
+}
+
+fn with_pools<R>(run: impl FnOnce(&mut Vec<Arc<Memory>>) -> R) -> R {
+    with_mapped(|mapped| run(&mut mapped.pools))
+}
+
+/// Pools of the parent when it forked, once.
+pub(super) fn take_inherited() -> Vec<Arc<Memory>> {
+    with_mapped(|mapped| std::mem::take(&mut mapped.inherited))
+}
+
+/// The pool of a message, if it is mapped.
+pub fn known(origin: &Origin) -> Option<Arc<Memory>> {
+    with_pools(|pools| pools.iter().find(|pool| pool.key() == origin.key).cloned())
+}
+
+pub(super) fn add(memory: Arc<Memory>) {
+    with_pools(|pools| pools.push(memory));
+}
+
+/// Maps the pool of a message by the descriptor that the worker has of it.
+///
+/// # Errors
+/// It cannot be opened: the worker has ended, or is of another namespace, or not to be looked into.
+pub fn open(origin: &Origin) -> io::Result<Arc<Memory>> {
+    let path = format!("/proc/{}/fd/{}", origin.process, origin.file as i32);
+    let name = std::ffi::CString::new(path.as_str())?;
+    // Looked at first: in another namespace the number is that of another process, and opening a device does things.
+    // SAFETY: a path that ends, and a struct that is filled in.
+    let looked_at = inode_of(|stat| unsafe { libc::stat(name.as_ptr(), stat) })?;
+    if looked_at != origin.inode {
+        return Err(io::Error::from(io::ErrorKind::NotFound));
+    }
+    let flags = libc::O_NOCTTY | libc::O_CLOEXEC;
+    let file: File = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+    map(origin, &file.into())
+}
+
+/// As [`open`], by a descriptor that was handed over.
+///
+/// # Errors
+/// It is of another file, or cannot be mapped.
+pub fn map(origin: &Origin, file: &OwnedFd) -> io::Result<Arc<Memory>> {
+    sweep();
+    // SAFETY: a struct that is filled in.
+    let inode = inode_of(|stat| unsafe { libc::fstat(file.as_raw_fd(), stat) })?;
+    if inode != origin.inode {
+        return Err(io::Error::from(io::ErrorKind::NotFound));
+    }
+    let memory = Memory::map(file.as_fd(), origin.bytes)?;
+    if memory.key() != origin.key {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    }
+    let memory = Arc::new(memory);
+    memory.header(Header::Mapped).store(1, Ordering::Release);
+    add(Arc::clone(&memory));
+    Ok(memory)
+}
+
+/// Lets pools go whose worker has ended: what is still in use goes with the last tensor. A worker that is forked from now on finds none
+/// to take over.
+pub fn sweep() {
+    forks::poll();
+    let _ended = with_mapped(|mapped| {
+        let pools = std::mem::take(&mut mapped.pools);
+        let (ended, going_on): (Vec<_>, _) =
+            pools.into_iter().partition(|pool| close_if_ended(pool));
+        mapped.pools = going_on;
+        for (&(counter, _), sum) in Counter::ALL.iter().zip(&mut mapped.ended) {
+            // Blocks are there no more.
+            let is_sum = !matches!(counter, Counter::BlockBytes);
+            *sum += ended.iter().filter(|_| is_sum).map(|pool| pool.count(counter)).sum::<u64>();
+        }
+        ended
+    });
+}
+
+/// Closes a pool that nobody allocates from; false where someone does.
+fn close_if_ended(memory: &Memory) -> bool {
+    let owner = memory.owner();
+    match memory.state() {
+        GONE => return true,
+        OPEN if !is_gone(owner) => return false,
+        _ => {}
+    }
+    let is_ours = memory.take_from(owner, NOBODY);
+    if is_ours {
+        memory.close();
+    }
+    is_ours
+}
+
+/// What the workers of all pools that this process has or had mapped have counted, by name.
+pub fn stats() -> Vec<(&'static str, u64)> {
+    with_mapped(|mapped| {
+        let counted = |counter| {
+            let now: u64 = mapped.pools.iter().map(|pool| pool.count(counter)).sum();
+            now + mapped.ended[counter as usize]
+        };
+        Counter::ALL.iter().map(|&(counter, name)| (name, counted(counter))).collect()
+    })
+}
+
+/// Why a message has no tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It was read before, or its worker ended before it was read.
+    Stale,
+    /// No worker of this version has sent it.
+    Broken,
+}
+
+/// The tensors of a message. Each keeps its block: it is free when the last of them has died.
+///
+/// # Errors
+/// See [`Unread`]; then no block is kept.
+pub fn receive(memory: &Arc<Memory>, message: &Message) -> Result<Vec<Tensor>, Unread> {
+    let mut blocks: Vec<(Owner, u64, u64)> = Vec::with_capacity(message.claims.len());
+    for &(claim, number) in &message.claims {
+        if claim >= NUM_CLAIMS {
+            return Err(Unread::Broken);
+        }
+        if !memory.claim(claim).receive(number) {
+            return Err(Unread::Stale);
+        }
+        let lease = Lease::new(Arc::clone(memory), claim, number);
+        let (offset, bytes) = memory.place(claim);
+        if !memory.has(offset, bytes) {
+            return Err(Unread::Broken);
+        }
+        memory.map_pages(offset, bytes);
+        blocks.push((Arc::new(lease), offset, bytes));
+    }
+    message.tensors.iter().map(|placed| tensor(memory, &blocks, placed)).collect()
+}
+
+fn tensor(
+    memory: &Memory,
+    blocks: &[(Owner, u64, u64)],
+    placed: &Placed,
+) -> Result<Tensor, Unread> {
+    let (owner, begin, bytes) = blocks.get(placed.claim as usize).ok_or(Unread::Broken)?;
+    let span = placed.layout.byte_span(placed.dtype);
+    let offset = placed.offset as i128;
+    if offset + i128::from(span.start) < 0 || offset + i128::from(span.end) > i128::from(*bytes) {
+        return Err(Unread::Broken);
+    }
+    let data = memory.at(begin + placed.offset);
+    let (dtype, layout) = (placed.dtype, placed.layout.clone());
+    // SAFETY: all elements are in the block, as was just checked, which is in the mapping, as `receive` has checked. The lease keeps
+    // both, and until it ends nobody writes to the block but who has its tensors.
+    Ok(unsafe { Tensor::new_unchecked(Arc::clone(owner), data, dtype, Device::Cpu, layout, false) })
+}

@@ -1,0 +1,82 @@
+//! The word of a claim: the only memory that a worker and its reader both write. It says who has a block, and how often the claim was
+//! made, so that a message that is read twice, or too late, is found out.
+
+use crate::sync::atomic::{fence, AtomicU64, Ordering};
+
+const FREE: u64 = 0;
+/// In a message that nobody has read.
+const SENT: u64 = 1;
+/// Tensors of the reader's are in the block.
+const HELD: u64 = 2;
+/// Tensors of the worker's are.
+const LOCAL: u64 = 3;
+
+/// `number << 2 | state`. The worker alone claims, with a number for each time; who has the claim ends it.
+pub(super) struct Word<'m>(pub &'m AtomicU64);
+
+impl Word<'_> {
+    /// Whether the block may be written, as far as this claim goes: what its last user did is seen then.
+    pub fn is_free(&self) -> bool {
+        self.0.load(Ordering::Acquire) & 3 == FREE
+    }
+
+    /// A free claim taken by the worker for tensors of its own.
+    pub fn claim(&self) -> u64 {
+        self.renew(LOCAL)
+    }
+
+    /// A free claim taken for a message; what was written to the block before is seen by who reads that.
+    pub fn send(&self) -> u64 {
+        self.renew(SENT)
+    }
+
+    fn renew(&self, state: u64) -> u64 {
+        let number = (self.0.load(Ordering::Relaxed) >> 2) + 1;
+        self.0.store(number << 2 | state, Ordering::Release);
+        number
+    }
+
+    /// The reader takes the claim of a message over, once.
+    pub fn receive(&self, number: u64) -> bool {
+        self.exchange(number, SENT, HELD)
+    }
+
+    /// A claim whose message nobody reads any more.
+    pub fn revoke(&self, number: u64) -> bool {
+        self.exchange(number, SENT, FREE)
+    }
+
+    fn exchange(&self, number: u64, from: u64, to: u64) -> bool {
+        let (old, new) = (number << 2 | from, number << 2 | to);
+        self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Who has the claim ends it. What the pool is then: if it is gone, the pages are to be given back, by this side or by the one that
+    /// says so. Neither overlooks the other.
+    pub fn free(&self, number: u64, state: &AtomicU64) -> u64 {
+        self.0.store(number << 2 | FREE, Ordering::Release);
+        fence(Ordering::SeqCst);
+        state.load(Ordering::Relaxed)
+    }
+
+    /// Ends the claim of a worker that has ended, unless it is a reader's. To be asked after [`set_state`].
+    pub fn is_held_else_free(&self) -> bool {
+        let word = self.0.load(Ordering::Acquire);
+        match word & 3 {
+            HELD => true,
+            // A reader may take it over meanwhile.
+            SENT => !self.revoke(word >> 2),
+            LOCAL => {
+                self.0.store(word & !3 | FREE, Ordering::Release);
+                false
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Says what a pool is from now on.
+pub(super) fn set_state(state: &AtomicU64, to: u64) {
+    state.store(to, Ordering::Release);
+    fence(Ordering::SeqCst);
+}
