@@ -8,6 +8,7 @@ from numbers import Number
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import windrow as wr
+from windrow._delivery import for_workers
 from windrow._fields import check, entries_of, give, numpy, with_cure
 from windrow._masking import draws, mask, offsets_of
 from windrow._packing import pack_tokens
@@ -154,6 +155,7 @@ class DataCollatorWithPadding:
     pad_to_multiple_of: Optional[int] = None
     return_tensors: str = "pt"
 
+    @for_workers
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
         features = features_of(features)
         batch = _pad(self.tokenizer, features, self.padding, self.max_length, self.pad_to_multiple_of, self.return_tensors)
@@ -192,6 +194,7 @@ class DataCollatorForTokenClassification:
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
 
+    @for_workers
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: Optional[str] = None) -> Dict[str, Any]:
         features = features_of(features)
         batch, name, kind = _pad_but_labels(self, features, return_tensors)
@@ -228,6 +231,7 @@ class DataCollatorForSeq2Seq:
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
 
+    @for_workers
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: Optional[str] = None) -> Dict[str, Any]:
         features = features_of(features)
         batch, name, kind = _pad_but_labels(self, features, return_tensors)
@@ -271,6 +275,7 @@ class DataCollatorWithFlattening:
     return_seq_idx: bool = False
     position_ids_start: int = 0
 
+    @for_workers
     def __call__(
         self,
         features: Sequence[Mapping[str, Any]],
@@ -353,6 +358,7 @@ class DataCollatorForLanguageModeling:
             warnings.warn("whole_word_mask=True masks every token of a word: mask_replace_prob is set to 1", UserWarning, stacklevel=3)
             self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
 
+    @for_workers
     def __call__(self, examples: Sequence[Any], return_tensors: Optional[str] = None) -> Dict[str, Any]:
         kind = return_tensors or self.return_tensors
         examples = rows_of(examples)
@@ -450,6 +456,7 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
             raise ValueError(f"{name}={template!r} has no tokens")
         return ids
 
+    @for_workers
     def __call__(self, examples: Sequence[Any], return_tensors: Optional[str] = None) -> Dict[str, Any]:
         batch = super().__call__(examples, "np")
         if self.padding_free and "attention_mask" not in batch:

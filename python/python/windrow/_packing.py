@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from windrow import _windrow
+from windrow._delivery import for_workers
 from windrow._fields import check, give
 from windrow._padding import features_of, is_mapping, result_keys, rows_of
 from windrow.plan import int_of
 
 
+@for_workers
 def pack_tokens(
     features: Sequence[Mapping[str, Any]],
     *,
@@ -71,6 +73,7 @@ def pack_tokens(
     return result
 
 
+@for_workers
 def pack_rows(
     samples: Sequence[Any],
     plan: Sequence[Sequence[int]],

@@ -15,12 +15,14 @@ import sys
 from typing import Any, Dict, Iterable, Optional, Sequence, Union
 
 import windrow as wr
+from windrow._delivery import for_workers
 from windrow._fields import check, give, refusal
 from windrow._leaves import named_fields
 
 __all__ = ["collate_columns"]
 
 
+@for_workers
 def collate_columns(
     table: Any,
     spec: Any = None,

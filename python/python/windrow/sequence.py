@@ -19,6 +19,7 @@ from windrow._collators import (
     DataCollatorWithPadding,
     TokenizerNumbers,
 )
+from windrow._delivery import for_workers
 from windrow._fields import check
 from windrow._packing import pack_rows, pack_tokens
 from windrow._padding import features_of, options_of, padded, result_keys
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 
+@for_workers
 def pad_tokens(
     features: Sequence[Mapping[str, Any]],
     *,

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import windrow as wr
 from windrow import _windrow
+from windrow._delivery import for_workers
 from windrow._fields import check, column_of, give, numpy, refusal, row, with_cure
 
 __all__ = ["BATCH_INPUT_KINDS", "KeyedJagged", "PaddedImages", "batch_input", "concat_graphs", "keyed_jagged", "pad_images"]
@@ -24,6 +25,7 @@ class PaddedImages(NamedTuple):
     sizes: List[Tuple[int, int]]
 
 
+@for_workers
 def pad_images(
     images: Sequence[Any],
     *,
@@ -85,6 +87,7 @@ def pad_images(
 Increment = Union[str, int, Callable[[Mapping[str, Any]], int]]
 
 
+@for_workers
 def concat_graphs(
     graphs: Sequence[Mapping[str, Any]],
     *,
@@ -183,6 +186,7 @@ class KeyedJagged(NamedTuple):
     stride: int
 
 
+@for_workers
 def keyed_jagged(
     samples: Sequence[Mapping[str, Any]],
     keys: Optional[Sequence[str]] = None,

@@ -10,7 +10,7 @@ import torch
 
 import windrow as wr
 from windrow import _windrow
-from windrow.torch import _collate, _registry
+from windrow.torch import _collate, _registry, _workers
 from windrow.torch._shared import in_worker_process, share
 
 # A batch of tensors below both is left to torch.stack, which begins sooner: measured with tensors that
@@ -34,7 +34,8 @@ class _Columns:
         np = _registry.numpy()
         if np is not None:
             self.codes.update({np.ndarray: _registry.ARRAY, np.memmap: _registry.ARRAY})
-        self.allocate = share if in_worker else None
+        pool = _workers.pool(None) if in_worker else None
+        self.allocate = None if not in_worker else share if pool is None else pool.allocate
         self.arena = False
         self.engine = wr.Engine(threads=1) if in_worker else None
 
