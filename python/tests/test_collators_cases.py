@@ -6,6 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
+import windrow as wr
+from helpers import refusal
 from test_collators import assert_same, both, sequence, tokenizer, torch, transformers, words
 
 KINDS = pytest.mark.parametrize("kind", ["pt", "np"])
@@ -29,8 +31,24 @@ def test_padding(kind, side):
     both("DataCollatorWithPadding", rows[:1], tokenizer(side), kind=kind)
 
 
+SINGLES = [[0, 1], [True, False], [0.5, 2.0], list(np.float32([1, 2])), [np.int32(3), 2]]
+# Python's numbers, and NumPy's, of several kinds: what all of them are together does not depend on the first.
+MIXED = [[0, 1.5], [1.5, 0], [True, 0], [0, True], [True, 1.5], [1.5, True], [2**40, 1.5], [np.float32(1.5), 0], [0, np.float64(1.5)]]
+LISTS = [[[1, 2], [3, 4]], [[0.5], [0.25]], [[0, 1], [0.5, 1]], [[True, False], [False, True]], [[True, False], [3, 4]], [[], []]]
+NESTED = [
+    [[[1, 2, 3, 4], [5, 6, 7, 8]], [[9, 10, 11, 12], [13, 14, 15, 16]]],
+    [[(0, 1), (1, 2)], [(2, 3), (3, 7)]],
+    [[[1, 2.5], [5, 6]], [[1, 2], [3, 4]]],
+    [[[True, False]], [[True, True]]],
+    [[[True, 2]], [[3, 4]]],
+    [[[[1], [2]], [[3], [4]]]] * 2,
+    [[np.arange(2), np.arange(2)]] * 2,
+    [[[], []]] * 2,
+]
+
+
 @KINDS
-@pytest.mark.parametrize("values", [[0, 1], [True, False], [0.5, 2.0], [[1, 2], [3, 4]], [[0.5], [0.25]], list(np.float32([1, 2]))])
+@pytest.mark.parametrize("values", [*SINGLES, *MIXED, *LISTS, *NESTED])
 def test_labels_of_every_kind(kind, values):
     for name in ("label", "label_ids", "labels"):
         both("DataCollatorWithPadding", rows_of(UNEVEN, **{name: values}), tokenizer(), kind=kind)
@@ -173,6 +191,97 @@ FEATURES = {
     "DataCollatorForLanguageModeling": {},
     "DataCollatorWithFlattening": {},
 }
+
+
+@KINDS
+@pytest.mark.parametrize("wrap", ["list", "array"])
+@pytest.mark.parametrize("key", ["attention_mask", "token_type_ids", "special_tokens_mask"])
+@pytest.mark.parametrize("lengths", [(2, 2), (3, 1)])
+def test_bools_of_a_tokenizer_are_numbers_where_some_are_added(lengths, key, wrap, kind):
+    rows = [{"input_ids": WRAPS[wrap](range(1, n + 1)), key: WRAPS[wrap]([True, False, True][:n])} for n in lengths]
+    both("DataCollatorWithPadding", rows, tokenizer(), kind=kind)
+
+
+@KINDS
+def test_nested_lists_that_do_not_fit_are_named(kind):
+    collate = sequence.DataCollatorWithPadding(tokenizer(), return_tensors=kind)
+    text = 'sample 1 at "bbox": expected nested lists of one length, got 1 and 2 items'
+    refusal(lambda: collate(rows_of(EVEN, bbox=[[[1, 2]] * 2, [[1, 2], [3]]])), wr.ShapeError, text, index=1, path="bbox")
+    refusal(lambda: collate(rows_of(EVEN, bbox=[[1, 2], [3, [4]]])), TypeError, "got list at position 1", index=1, path="bbox")
+    refusal(lambda: collate(rows_of(EVEN, bbox=[[[1, 2]], [[1, 2]] * 2])), wr.ShapeError, "take the collator for it", index=1, path="bbox")
+    refusal(lambda: collate(rows_of(EVEN, bbox=[[[1]], [[2**63]]])), wr.DTypeError, "an int beyond 64 bits", index=1, path="bbox")
+    refusal(lambda: collate(rows_of(EVEN, bbox=[[["a"]], [["b"]]])), TypeError, index=0, path="bbox")
+
+
+@KINDS
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("ids", [[[1, 2], [], [3]], [[], [1, 2], [3]], [[1], [2, 3], []], [[], [1]]])
+def test_flattening_leaves_empty_sequences_out(ids, wrap, kind):
+    make = WRAPS[wrap] if wrap != "tensor" else lambda row: torch.tensor(row, dtype=torch.int64)
+    arguments = {"kind": kind, "return_flash_attn_kwargs": True, "return_seq_idx": True}
+    both("DataCollatorWithFlattening", rows_of(ids, make), **arguments)
+    both("DataCollatorWithFlattening", rows_of(ids, make, labels=[make(row) for row in ids]), **arguments)
+    # Nothing is asked of an empty one.
+    both("DataCollatorWithFlattening", [{"input_ids": row, **({"labels": row} if row else {})} for row in ids], **arguments)
+    both("DataCollatorWithFlattening", rows_of(ids, labels=[row or [7] for row in ids]), **arguments)
+
+
+@KINDS
+def test_flattening_of_empty_sequences_alone(kind):
+    for ids in ([[]], [[], []], [np.zeros((1, 0), np.int64)]):
+        refusal(lambda: sequence.DataCollatorWithFlattening(return_tensors=kind)(rows_of(ids, np.array)), ValueError, "every sequence is empty")
+
+
+def test_flattening_names_the_sample_that_the_caller_has():
+    collate = sequence.DataCollatorWithFlattening()
+    rows = rows_of([[], [1, 2], [], [3]], labels=[[], [1, 2], [], [3, 4]])
+    refusal(lambda: collate(rows), wr.ShapeError, 'sample 3 at "labels"', index=3, path="labels")
+    del rows[3]["labels"]
+    refusal(lambda: collate(rows), KeyError, "sample 3: the key 'labels' is missing", index=3, path="labels")
+    refusal(lambda: collate(rows_of([[], ["a"]])), TypeError, 'sample 1 at "input_ids"', index=1, path="input_ids")
+
+
+@KINDS
+def test_labels_that_language_modelling_replaces(kind):
+    """In arrays transformers lets them have any length; no tensor can hold them."""
+    rows = rows_of(UNEVEN, labels=UNEVEN)
+    for more in ({"mlm": False}, {"seed": 3}):
+        if kind == "np":
+            both("DataCollatorForLanguageModeling", rows, tokenizer(), kind=kind, **more)
+        else:
+            collate = sequence.DataCollatorForLanguageModeling(tokenizer(), **more)
+            refusal(lambda: collate(rows), wr.ShapeError, 'sample 1 at "labels"', index=1, path="labels")
+        both("DataCollatorForLanguageModeling", rows_of(UNEVEN, labels=EVEN), tokenizer(), kind=kind, **more)
+
+
+@KINDS
+@pytest.mark.parametrize("key", ["label", "labels"])
+@pytest.mark.parametrize("name", ["DataCollatorForTokenClassification", "DataCollatorForSeq2Seq"])
+def test_errors_of_labels_say_where_they_are(name, key, kind):
+    collate = getattr(sequence, name)(tokenizer(), padding="max_length", max_length=10, return_tensors=kind)
+    for second, error in (([0] * 11, wr.ShapeError), (None, TypeError), (["a"], TypeError), ([2**63], wr.DTypeError), ([[1], [2, 3]], wr.ShapeError)):
+        refusal(lambda: collate(rows_of(EVEN, **{key: [[1], second]})), error, f'sample 1 at "{key}"', index=1, path=key)
+    refusal(lambda: collate(rows_of(EVEN, **{key: [1, 2]})), wr.ShapeError, f'sample 0 at "{key}"', index=0, path=key)
+    rows = [*rows_of(EVEN[:1], **{key: [[1]]}), *rows_of(EVEN[:1])]
+    refusal(lambda: collate(rows), KeyError, f"sample 1: the key '{key}' is missing", index=1, path=key)
+
+
+def test_cures_name_what_the_call_has():
+    """No `spec`, `dtype` or `wr` of calls that are built on."""
+    uneven, dtypes = [[1, 2], [3]], [np.zeros(2, "float32"), np.zeros(2, "float64")]
+    calls = [
+        lambda: sequence.DataCollatorWithPadding(tokenizer())(rows_of(EVEN, x=uneven)),
+        lambda: sequence.DataCollatorWithPadding(tokenizer())(rows_of(EVEN, x=dtypes)),
+        lambda: sequence.DataCollatorForSeq2Seq(tokenizer(), padding=False)(rows_of(EVEN, labels=uneven)),
+        lambda: sequence.DataCollatorForLanguageModeling(tokenizer())(rows_of(EVEN, x=uneven)),
+        lambda: sequence.pad_tokens(rows_of(EVEN, x=dtypes)),
+        lambda: sequence.pad_tokens(rows_of(EVEN, x=uneven), padding=False),
+        lambda: sequence.pad_tokens(rows_of(EVEN, x=[np.zeros((2, 2)), np.zeros((2, 3))])),
+    ]
+    for call in calls:
+        with pytest.raises((wr.ShapeError, wr.DTypeError)) as caught:
+            call()
+        assert not any(word in str(caught.value) for word in ("spec", "dtype=", "wr.", "dims=")), caught.value
 
 
 @KINDS

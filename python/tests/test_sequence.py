@@ -268,6 +268,26 @@ def test_arrow_tables_are_their_rows(library):
         pad_tokens(column)
 
 
+def test_lists_of_bools_are_bools_until_a_number_is_added():
+    rows = [{"input_ids": [1, 2], "w": [True, False], "special_tokens_mask": [True, False]}, {"input_ids": [3], "w": [True], "special_tokens_mask": [True]}]
+    batch = pad_tokens(rows)
+    assert batch["w"].dtype == torch.bool and batch["w"].tolist() == [[True, False], [True, False]]
+    assert batch["special_tokens_mask"].dtype == torch.int64 and batch["special_tokens_mask"].tolist() == [[1, 0], [1, 1]]
+    assert pad_tokens(rows[:1])["special_tokens_mask"].dtype == torch.bool
+    for value, dtype in ((True, torch.bool), (7, torch.int64)):
+        padded = pad_tokens(rows, pad_values={"w": value})["w"]
+        assert padded.dtype == dtype and padded[1].tolist() == [True, value]
+    assert pack_tokens([{"input_ids": [True, False]}])["input_ids"].tolist() == [[1, 0]]
+
+
+def test_numbers_and_nested_lists_of_several_kinds():
+    rows = [{"input_ids": [1, 2], "label": 0, "bbox": [[1, 2], [3, 4]]}, {"input_ids": [3], "label": 1.5, "bbox": [[5, 6.5]]}]
+    batch = pad_tokens(rows, padding_side="left")
+    assert batch["labels"].dtype == torch.float32 and batch["labels"].tolist() == [0, 1.5]
+    assert batch["bbox"].dtype == torch.float32 and batch["bbox"].tolist() == [[[1, 2], [3, 4]], [[0, 0], [5, 6.5]]]
+    assert pad_tokens([{"input_ids": [1], "label": value} for value in (True, 0)])["labels"].tolist() == [1, 0]
+
+
 def test_columns_of_other_mappings_and_kinds():
     import collections
 
@@ -287,7 +307,7 @@ def test_columns_of_other_mappings_and_kinds():
     made = [{"input_ids": [1, 2], "w": [True, False], "x": np.ones(2, "f8"), "n": 3}, {"input_ids": np.array([3]), "w": [True], "x": np.zeros(1), "n": 4}]
     batch = pad_tokens([Lazy(row) for row in made], return_tensors="np")
     assert {key: value.dtype.name for key, value in batch.items()} == {
-        "input_ids": "int64", "w": "int64", "x": "float64", "n": "int64", "attention_mask": "int64"
+        "input_ids": "int64", "w": "bool", "x": "float64", "n": "int64", "attention_mask": "int64"
     }  # fmt: skip
     assert batch["w"].tolist() == [[1, 0], [1, 0]] and batch["n"].tolist() == [3, 4]
     with pytest.raises(KeyError, match="sample 1: the key 'input_ids' is missing"):

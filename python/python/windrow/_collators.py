@@ -9,10 +9,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import windrow as wr
 from windrow._delivery import for_workers
-from windrow._fields import check, entries_of, give, numpy, with_cure
+from windrow._fields import check, entries_of, give, numpy, of_sample, refusal
 from windrow._masking import draws, mask, offsets_of
 from windrow._packing import pack_tokens
-from windrow._padding import features_of, is_mapping, options_of, padded, rows_of
+from windrow._padding import ADDED, CURES, features_of, is_mapping, options_of, padded, rows_of
 
 # Keys that a tokenizer pads, those of one sequence each.
 _SEQUENCES = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
@@ -73,7 +73,7 @@ def _pad(
     check(return_tensors)
     options = options_of(padding, max_length, pad_to_multiple_of, tokenizer.padding_side)
     keys = [key for key in features[0] if key not in without]
-    values = {"token_type_ids": tokenizer.pad_token_type_id, "special_tokens_mask": 1}
+    values = {**ADDED, "token_type_ids": tokenizer.pad_token_type_id}
     if tokenizer.pad_token_id is not None:
         values["input_ids"] = tokenizer.pad_token_id
     elif options is not None:
@@ -82,7 +82,10 @@ def _pad(
     sequences = {key: key for key in keys if key in _SEQUENCES}
     batch = TokenBatch(padded(features, sequences, values, options, wants_mask, return_tensors))
     others = {key: key for key in keys if key not in _SEQUENCES}
-    cures = {"spec=": "a tokenizer pads ids, masks and token types: pad it before, or take the collator for it"}
+    cures = {
+        "dtype=": "the arrays of a key have one dtype",
+        "spec=": "a tokenizer pads ids, masks and token types: pad it before, or take the collator for it",
+    }
     if others:
         batch.update(padded(features, others, {}, None, False, return_tensors, cures))
     are_lists = isinstance(features[0]["input_ids"], (list, tuple))
@@ -93,30 +96,33 @@ def _pad(
 
 def _as_python_floats(values: Any, rows: List[Any], are_lists: bool, return_tensors: str) -> Any:
     """Floats in the dtype that transformers gives them. Python floats become float32, or float64 of NumPy; so do arrays where the
-    ids are arrays, since it makes Python numbers of all arrays then. NumPy's numbers keep their dtype."""
-    is_pt, first = return_tensors == "pt", rows[0]
+    ids are arrays, since it makes Python numbers of all arrays then. NumPy's numbers keep their dtype, or have one in common."""
+    import numpy as np
+
+    is_pt, kinds = return_tensors == "pt", set(map(type, rows))
     if not (values.is_floating_point() if is_pt else values.dtype.kind == "f"):
         return values
-    is_python = not hasattr(first, "dtype")
-    if is_python and is_pt:
-        return values
-    if is_python or isinstance(first, float):
-        import numpy as np
+    if not any(hasattr(kind, "dtype") for kind in kinds):
+        return values if is_pt else np.array(rows)
+    if all(issubclass(kind, (Number, np.generic)) for kind in kinds):
+        if not is_pt:
+            return np.array(rows)
+        import torch
 
-        exact = np.array(rows)
-        return wr.asarray(exact).torch() if is_pt else exact
-    if are_lists or isinstance(first, Number):
+        return torch.tensor(rows)
+    if are_lists:
         return values
     return values.float() if is_pt else values.astype("float64")
 
 
-def _labels(rows: List[Any], value: int, return_tensors: str, cure: str, **options: Any) -> Any:
-    """Labels, padded by these options of `windrow.pad`; `cure`: where there are too many."""
-    try:
-        labels = wr.pad(rows, value=value, dtype="int64", **options)
-    except wr.ShapeError as error:
-        raise with_cure(error, {"truncate=": cure}) from None
-    return give(labels, return_tensors)
+def _labels(
+    features: Sequence[Any], name: str, value: int, options: Optional[Dict[str, Any]], return_tensors: str, cures: Mapping[str, str]
+) -> Any:
+    """Labels, int64, padded by these options of `windrow.pad`; None: they have one length."""
+    labels = padded(features, {name: name}, {name: value}, options, False, return_tensors, cures, int64=True)[name]
+    if labels.ndim == 1:
+        raise refusal(wr.ShapeError, 0, name, "a list of labels", "one number")
+    return labels
 
 
 @dataclass
@@ -199,9 +205,9 @@ class DataCollatorForTokenClassification:
         features = features_of(features)
         batch, name, kind = _pad_but_labels(self, features, return_tensors)
         if name in features[0]:
-            rows, size = entries_of(features, name), batch["input_ids"].shape[1]
-            cure, side = "a sample has no more labels than the longest has tokens", self.tokenizer.padding_side
-            batch[name] = _labels(rows, self.label_pad_token_id, kind, cure, side=side, dims=0, size=size)
+            options = {"side": self.tokenizer.padding_side, "dims": 0, "size": batch["input_ids"].shape[1], "multiple_of": 1}
+            cures = {**CURES, "truncate=": "a sample has no more labels than the longest has tokens"}
+            batch[name] = _labels(features, name, self.label_pad_token_id, options, kind, cures)
         return batch
 
 
@@ -240,19 +246,22 @@ class DataCollatorForSeq2Seq:
             batch["labels"] = None
             return batch
         options = options_of(self.padding, self.max_length, self.pad_to_multiple_of, self.tokenizer.padding_side)
-        if options is None:
-            batch["labels"] = give(wr.stack(rows, dtype="int64"), kind)
-        else:
-            cure = "max_length= is at least the number of labels"
-            batch["labels"] = _labels(rows, self.label_pad_token_id, kind, cure, **options)
+        cures = {**CURES, "truncate=": "max_length= is at least the number of labels"}
+        batch["labels"] = _labels(features, name, self.label_pad_token_id, options, kind, cures)
         if self.model is not None and hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
             batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
         return batch
 
 
+def _is_empty(ids: Any) -> bool:
+    """Whether a sequence has no tokens, ``[L]`` or ``[1, L]``."""
+    return hasattr(ids, "__len__") and len(ids) == 0 or 0 in getattr(ids, "shape", ())
+
+
 @dataclass
 class DataCollatorWithFlattening:
-    """Joins sequences into one row without padding, as transformers' collator of this name does; built on `pack_tokens`.
+    """Joins sequences into one row without padding, as transformers' collator of this name does; built on `pack_tokens`. Empty
+    sequences are left out: they have no place in ``seq_idx`` and no boundary.
 
     Args:
         return_tensors: ``"pt"`` or ``"np"``.
@@ -261,6 +270,10 @@ class DataCollatorWithFlattening:
         return_flash_attn_kwargs: adds ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``; without it the result
             has no boundaries of sequences.
         return_seq_idx: as for `pack_tokens`.
+
+    Raises:
+        ValueError: there are no features, or all sequences are empty.
+        The others as `pack_tokens`; ``index`` is that of the feature.
 
     Example:
         >>> from windrow.sequence import DataCollatorWithFlattening
@@ -283,15 +296,25 @@ class DataCollatorWithFlattening:
         separator_id: Optional[int] = None,
     ) -> Dict[str, Any]:
         features = features_of(features)
-        names = ("input_ids", "labels") if "labels" in features[0] else ("input_ids",)
-        batch = pack_tokens(
-            [dict(zip(names, entries)) for entries in zip(*(entries_of(features, name) for name in names))],
-            separator_id=self.separator_id if separator_id is None else separator_id,
-            position_ids_start=self.position_ids_start,
-            return_flash_attn_kwargs=self.return_flash_attn_kwargs,
-            return_seq_idx=self.return_seq_idx,
-            return_tensors=return_tensors or self.return_tensors,
-        )
+        kept = [index for index, ids in enumerate(entries_of(features, "input_ids")) if not _is_empty(ids)]
+        if not kept:
+            raise ValueError("every sequence is empty: there is nothing to join")
+        names = ("input_ids", "labels") if "labels" in features[kept[0]] else ("input_ids",)
+        try:
+            samples = [features[index] for index in kept]
+            batch = pack_tokens(
+                [dict(zip(names, entries)) for entries in zip(*(entries_of(samples, name) for name in names))],
+                separator_id=self.separator_id if separator_id is None else separator_id,
+                position_ids_start=self.position_ids_start,
+                return_flash_attn_kwargs=self.return_flash_attn_kwargs,
+                return_seq_idx=self.return_seq_idx,
+                return_tensors=return_tensors or self.return_tensors,
+            )
+        except (wr.ShapeError, wr.DTypeError, wr.DeviceError, TypeError, KeyError) as error:
+            index = getattr(error, "index", None)
+            if index is None or kept[index] == index:
+                raise
+            raise of_sample(error, kept[index]) from None
         left_out = [] if self.return_flash_attn_kwargs else ["cu_seqlens", "max_seqlen"]
         left_out += [] if self.return_position_ids else ["position_ids"]
         return {name: value for name, value in batch.items() if name not in left_out}
@@ -363,7 +386,9 @@ class DataCollatorForLanguageModeling:
         kind = return_tensors or self.return_tensors
         examples = rows_of(examples)
         if not len(examples) or is_mapping(examples[0]):
-            batch = _pad(self.tokenizer, features_of(examples), True, None, self.pad_to_multiple_of, kind, ("offset_mapping",))
+            # Their own labels are replaced below; transformers has them in arrays of lists meanwhile, but in no tensor.
+            without = ("offset_mapping", "labels") if kind == "np" else ("offset_mapping",)
+            batch = _pad(self.tokenizer, features_of(examples), True, None, self.pad_to_multiple_of, kind, without)
         else:
             rows = [{"input_ids": example} for example in examples]
             fits = {len(example) % (self.pad_to_multiple_of or 1) for example in examples} == {0}

@@ -75,8 +75,20 @@ def with_cure(error: Any, cures: Mapping[str, str]) -> Any:
     """The same error with another cure for the one that has a word in it: an argument that the caller does not have."""
     text, _, cure = str(error).rpartition("; ")
     own = next((own for word, own in cures.items() if word in cure), cure)
-    other = type(error)(f"{text}; {own}" if text else cure)
-    other.index, other.path, other.expected, other.got = error.index, error.path, error.expected, error.got
+    return _as(error, f"{text}; {own}" if text else cure)
+
+
+def of_sample(error: Any, index: int) -> Any:
+    """The same error where the caller has the sample, at another place of its list."""
+    other = _as(error, error.args[0].replace(f"sample {error.index}", f"sample {index}", 1))
+    other.index = index
+    return other
+
+
+def _as(error: Any, text: str) -> Any:
+    """The same error in other words."""
+    other = type(error)(text)
+    vars(other).update(vars(error))
     return other
 
 

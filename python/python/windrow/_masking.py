@@ -6,6 +6,7 @@ from typing import Any, Mapping, Optional, Sequence, Tuple
 
 import windrow as wr
 from windrow._fields import numpy, refusal
+from windrow._opener import located
 
 
 class TorchDraws:
@@ -93,7 +94,7 @@ def offsets_of(features: Sequence[Any], size: int, side: str) -> Any:
     for index, feature in enumerate(features):
         if not isinstance(feature, Mapping) or "offset_mapping" not in feature:
             text = "the key 'offset_mapping' is missing; whole_word_mask=True needs it: call the tokenizer with return_offsets_mapping=True"
-            raise KeyError(f"sample {index}: {text}")
+            raise located(KeyError(f"sample {index}: {text}"), index, "offset_mapping")
         row, count = np.asarray(feature["offset_mapping"], np.int64), len(feature["input_ids"])
         if row.shape != (count, 2) and row.size + count > 0:
             raise refusal(wr.ShapeError, index, "offset_mapping", (count, 2), row.shape, "one pair for each token")

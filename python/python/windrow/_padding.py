@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import collections.abc
+from numbers import Number
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import windrow as wr
 from windrow import _windrow
-from windrow._fields import give, numpy, with_cure
+from windrow._fields import entries_of, give, numpy, refusal, with_cure
+from windrow._opener import located
 
-_CURES = {
+# What a tokenizer adds to masks and types.
+ADDED = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
+
+CURES = {
     "dims=": "the entries of a key differ in length alone",
+    "dtype=": "the arrays of a key have one dtype",
     "truncate=": "max_length= is at least the longest length",
     "spec=": "padding=True pads to the longest",
     "wr.pad": "padding=True pads to the longest",
@@ -45,7 +51,7 @@ def features_of(features: Any) -> Sequence[Mapping[str, Any]]:
         cure = '{"input_ids": row} makes one of a row of tokens'
         raise TypeError(f'sample 0: expected a mapping with "input_ids", got {type(first).__name__}; {cure}')
     if "input_ids" not in first:
-        raise KeyError("sample 0: the key 'input_ids' is missing")
+        raise located(KeyError("sample 0: the key 'input_ids' is missing"), 0, "input_ids")
     return samples
 
 
@@ -80,17 +86,55 @@ def padded(
     options: Optional[Dict[str, Any]],
     wants_mask: bool,
     return_tensors: str,
-    cures: Mapping[str, str] = _CURES,
+    cures: Mapping[str, str] = CURES,
+    int64: bool = False,
 ) -> Dict[str, Any]:
-    """Columns of the features by name, and the attention mask of ``input_ids`` if it is wanted."""
+    """Columns of the features by name, and the attention mask of ``input_ids`` if it is wanted; ``int64``: of that dtype."""
+    arguments = (names, values, options, "input_ids" if wants_mask else None, int64)
     try:
-        batch = _windrow.pad_columns(features, names, values, options, "input_ids" if wants_mask else None)
-    except wr.ShapeError as error:
+        try:
+            batch = _windrow.pad_columns(features, *arguments)
+        except (TypeError, wr.DTypeError):
+            if not all(map(is_mapping, features)):
+                raise
+            columns = [_without_lists(entries_of(features, key), key) for key in names.values()]
+            batch = _windrow.pad_columns([dict(zip(names.values(), row)) for row in zip(*columns)], *arguments)
+    except (wr.ShapeError, wr.DTypeError) as error:
         raise with_cure(error, cures) from None
     result = {name: give(field, return_tensors) for name, field in batch.items()}
     if wants_mask:
         result["attention_mask"] = _attention(batch["input_ids"], return_tensors)
     return result
+
+
+def _without_lists(rows: List[Any], path: str) -> List[Any]:
+    """Arrays in place of nested lists, in the dtype that torch gives all of them: bool, int64 or float32. Other rows as they are."""
+    import numpy as np
+
+    if not all(isinstance(row, (list, tuple)) for row in rows):
+        return rows
+    arrays = []
+    for index, row in enumerate(rows):
+        try:
+            arrays.append(np.array(row, dtype=object))
+        except ValueError as error:
+            raise refusal(wr.ShapeError, index, path, "arrays of one shape", error) from None
+        # What has no one shape is an array of lists.
+        lists = [item for item in arrays[-1].flat if isinstance(item, (list, tuple))]
+        if lists and len(lists) == arrays[-1].size:
+            got = " and ".join(map(str, sorted(set(map(len, lists)))))
+            raise refusal(wr.ShapeError, index, path, "nested lists of one length", f"{got} items")
+    kinds = {type(item) for array in arrays for item in array.flat}
+    if all(array.ndim == 1 for array in arrays) or not all(issubclass(kind, (Number, np.generic)) for kind in kinds):
+        return rows
+    are_floats = any(issubclass(kind, (float, np.floating)) for kind in kinds)
+    dtype = "float32" if are_floats else "bool" if kinds and kinds <= {bool, np.bool_} else "int64"
+    for index, array in enumerate(arrays):
+        try:
+            arrays[index] = array.astype(dtype)
+        except OverflowError:
+            raise refusal(wr.DTypeError, index, path, dtype, "an int beyond 64 bits") from None
+    return arrays
 
 
 def _attention(ids: wr.Batch, return_tensors: str) -> Any:

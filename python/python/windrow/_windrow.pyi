@@ -350,7 +350,13 @@ def _reads_page_locked(ordinal: int) -> bool: ...
 def _raise_rows(batch: _ArrayLike, offsets: Any, starts: Any, dim: int, path: str) -> None: ...
 def _patterns_of(patterns: Sequence[str], paths: Sequence[str], /) -> List[Optional[int]]: ...
 def pad_columns(
-    features: Any, keys: Dict[str, str], values: Dict[str, float], options: Optional[Dict[str, Any]], masked: Optional[str], /
+    features: Any,
+    keys: Dict[str, str],
+    values: Dict[str, float],
+    options: Optional[Dict[str, Any]],
+    masked: Optional[str],
+    int64: bool,
+    /,
 ) -> Dict[str, Batch]: ...
 def join_graphs(
     graphs: Any, dims: Dict[str, int], steps: Mapping[str, Union[str, Sequence[int]]], nodes: Union[str, Sequence[int]], follow: Sequence[str], /

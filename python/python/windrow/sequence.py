@@ -22,7 +22,7 @@ from windrow._collators import (
 from windrow._delivery import for_workers
 from windrow._fields import check
 from windrow._packing import pack_rows, pack_tokens
-from windrow._padding import features_of, options_of, padded, result_keys
+from windrow._padding import ADDED, features_of, options_of, padded, result_keys
 
 __all__ = [
     "DataCollatorForCompletionOnlyLM",
@@ -63,13 +63,15 @@ def pad_tokens(
         pad_to_multiple_of: applied last, and to ``max_length`` too.
         padding_side: ``"right"`` or ``"left"``.
         pad_token_id, label_pad_token_id: what ``input_ids`` and ``labels`` are padded with.
-        pad_values: by key, for other entries; 1 for ``special_tokens_mask``, 0 for all else.
+        pad_values: by key, for other entries; 1 for ``special_tokens_mask``, False for bools, 0 for all else.
         return_attention_mask: adds ``attention_mask`` if the features have none.
         return_tensors: ``"pt"`` or ``"np"``.
 
     Returns:
-        dict: by key, ``[N, length]``, whole numbers int64 and Python floats float32; ``attention_mask`` is 1 where a token is real. Each
-        key is as long as its own longest entry.
+        dict: by key, ``[N, length]``, and the dims of nested lists after these; whole numbers int64, Python floats float32, lists of bools
+        bool, or int64 where a number is added to them, as to the masks and types of a tokenizer. A column of numbers and lists of several
+        kinds has the dtype that torch gives all of them. ``attention_mask`` is 1 where a token is real. Each key is as long as its own
+        longest entry.
 
     Raises:
         ShapeError: a sequence is longer than ``max_length``, or lengths differ and nothing is padded.
@@ -86,7 +88,7 @@ def pad_tokens(
     """
     check(return_tensors)
     options = options_of(padding, max_length, pad_to_multiple_of, padding_side)
-    values = {"input_ids": pad_token_id, "labels": label_pad_token_id, "special_tokens_mask": 1, **(pad_values or {})}
+    values = {**ADDED, "input_ids": pad_token_id, "labels": label_pad_token_id, **(pad_values or {})}
     features = features_of(features)
     names = result_keys(features)
     wants_mask = return_attention_mask and "attention_mask" not in names

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyFloat, PyList, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyTuple};
 use windrow::{Collate, DType, Device, Error, Facet, Form, Hint, Mismatch, Pad, SampleList, Stage};
 
 use crate::collate::forms::PAD;
@@ -66,23 +66,28 @@ impl KeyColumn {
         Ok(KeyColumn { name: name.to_owned(), samples, are_rows, is_float })
     }
 
-    /// int64 for whole numbers, float32 for Python's others; `None`, the samples' own, for the rest.
+    /// What torch makes of Python's numbers: bool, int64 or float32, and so of others that differ in dtype; int64 for whole
+    /// numbers of one dtype. `None`, the samples' own, for the rest.
     pub fn dtype(&self, py: Python<'_>) -> PyResult<Option<DType>> {
-        if self.is_float {
-            return Ok(Some(DType::F32));
-        }
         let list = &self.samples.list;
-        let is_whole = |dtype: DType| dtype.is_integer() || self.are_rows && dtype == DType::Bool;
         // An empty list says nothing of its dtype.
-        let is_told = list.filled_dtypes().all(is_whole);
-        if is_told && list.filled_dtypes().any(|dtype| dtype == DType::U64) {
+        let dtypes = || list.filled_dtypes();
+        let is_mixed = dtypes().any(|dtype| Some(dtype) != dtypes().next());
+        let are_numbers =
+            self.is_float || self.are_rows || is_mixed && list.common_ndim() == Some(0);
+        let is_whole = |dtype: DType| dtype.is_integer() || are_numbers && dtype == DType::Bool;
+        if !dtypes().all(is_whole) {
+            return Ok(are_numbers.then_some(DType::F32));
+        }
+        if dtypes().any(|dtype| dtype == DType::U64) {
             self.check_range(py)?;
         }
-        Ok(match (is_told, self.are_rows) {
-            (true, _) => Some(DType::I64),
-            (false, true) => Some(DType::F32),
-            (false, false) => None,
-        })
+        Ok(Some(if self.are_bools() { DType::Bool } else { DType::I64 }))
+    }
+
+    fn are_bools(&self) -> bool {
+        let mut dtypes = self.samples.list.filled_dtypes().peekable();
+        dtypes.peek().is_some() && dtypes.all(|dtype| dtype == DType::Bool)
     }
 
     /// The error of a column that is to be of whole numbers: of the first sample that is not.
@@ -167,6 +172,18 @@ impl KeyColumn {
         Ok(rows)
     }
 
+    /// Whether these options of `pad` add numbers to a row.
+    fn is_padded(&self, options: &Bound<'_, PyDict>) -> PyResult<bool> {
+        let option = |name| -> PyResult<Option<i64>> {
+            Ok(options.get_item(name)?.map(|value| value.extract()).transpose()?.flatten())
+        };
+        let rows = self.rows().or_py_err(options.py())?;
+        let longest = rows.iter().copied().max().unwrap_or(0);
+        let size = option("size")?.unwrap_or(longest);
+        let multiple_of = option("multiple_of")?.unwrap_or(1);
+        Ok(size % multiple_of.max(1) != 0 || rows.iter().any(|&row| row != size))
+    }
+
     /// How long each sequence is, all of which are on this device.
     pub fn lengths_on(&self, device: Device) -> windrow::Result<Vec<i64>> {
         let list = &self.samples.list;
@@ -203,15 +220,16 @@ pub(crate) fn space_for<T>(count: usize) -> windrow::Result<Vec<T>> {
 
 /// The columns of `pad_tokens` without the mask: by name, every column padded, and columns of single numbers stacked.
 /// ``keys``: of the features, by name; ``values``: of padding, by name; ``options``: of `pad`, None to stack all;
-/// ``masked``: the column that has a mask, int64 as what tokenizers give.
+/// ``masked``: the column that has a mask, int64 as what tokenizers give; ``int64``: all columns are cast to it.
 #[pyfunction]
-#[pyo3(signature = (features, keys, values, options, masked, /))]
+#[pyo3(signature = (features, keys, values, options, masked, int64, /))]
 pub(crate) fn pad_columns<'py>(
     features: &Bound<'py, PyAny>,
     keys: &Bound<'py, PyDict>,
     values: &Bound<'py, PyDict>,
     options: Option<&Bound<'py, PyDict>>,
     masked: Option<&str>,
+    int64: bool,
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = features.py();
     let _records = Records::of_call(py);
@@ -226,12 +244,21 @@ pub(crate) fn pad_columns<'py>(
     let mut jobs = room_for(keys.len())?;
     for (name, key) in keys.iter() {
         let column = KeyColumn::read(&samples, name.extract()?, &key)?;
-        let dtype = column.dtype(py)?;
+        let mut dtype = column.dtype(py)?;
         let is_single = column.samples.list.common_ndim() == Some(0);
-        let mut collate = match pad.filter(|_| !is_single) {
+        let mut collate = match options.zip(pad).filter(|_| !is_single) {
             None => Collate::stack(),
-            Some(pad) => {
-                let value = values.get_item(&name)?;
+            Some((options, pad)) => {
+                let mut value = values.get_item(&name)?;
+                let is_number =
+                    value.as_ref().is_some_and(|value| !value.is_instance_of::<PyBool>());
+                // A bool beside a number is one, as in the list that torch makes a tensor of.
+                if is_number && column.are_bools() {
+                    match column.is_padded(options)? {
+                        true => dtype = Some(DType::I64),
+                        false => value = None,
+                    }
+                }
                 let value = value.map(|value| scalar_of(&value)).transpose()?;
                 let mut pad: Pad = pad.clone().value(value.unwrap_or_default());
                 if masked == Some(column.name.as_str()) {
@@ -240,7 +267,7 @@ pub(crate) fn pad_columns<'py>(
                 Collate::pad(pad)
             }
         };
-        if let Some(dtype) = dtype {
+        if let Some(dtype) = if int64 { Some(DType::I64) } else { dtype } {
             collate = collate.cast(dtype);
         }
         jobs.push(column.job(collate));

@@ -54,7 +54,7 @@ fn columns_of<'py>(
         let Some(key) = key else { continue };
         let mut column = KeyColumn::read(&samples, name, key)?;
         column.flatten(py)?;
-        if column.dtype(py)? != Some(DType::I64) {
+        if !matches!(column.dtype(py)?, Some(DType::I64 | DType::Bool)) {
             return Err(column.not_whole(py));
         }
         columns.push(column);
