@@ -318,6 +318,26 @@ fn transforms_of_finite_coefficients() {
 }
 
 #[test]
+fn transforms_beyond_float32() {
+    for (scale, mean, std) in
+        [(1e39, 0.0, 1.0), (1.0, -1e39, 1.0), (1.0, 0.0, 1e-39), (1e-46, 0.0, 1.0)]
+    {
+        let transform = Transform::new().scale(scale).mean([mean]).std([std]);
+        let stack = Collate::stack().transform(transform);
+        let (factor, offset) = (scale / std, 0.0 - mean / std);
+        let text = format!(
+            "the factor {factor:e} and the offset {offset:e} of channel 0 are beyond float32, in which they are applied; \
+             float64 samples or results have them applied in float64"
+        );
+        check(&[&[2, 3]], &stack, Is::Argument, &text);
+        let sample = Tensor::from_vec(vec![0.0f32, 1.0], &[2]).unwrap();
+        let wide = stack.cast(DType::F64);
+        let batch = Engine::host().assemble(&[&sample], &wide).unwrap();
+        assert!(batch.data().as_slice::<f64>().unwrap().iter().all(|value| value.is_finite()));
+    }
+}
+
+#[test]
 fn padding_that_does_not_fit() {
     let pad = |pad: Pad| Collate::pad(pad);
     check(
@@ -497,11 +517,12 @@ fn paths_are_named() {
 #[test]
 fn names_that_are_not() {
     let text = |error: Error| error.to_string();
-    for name in ["cuda:x", "gpu", "mps", "cpu:0", "cuda:-1", ""] {
+    for name in ["cuda:x", "gpu", "mps", "cpu:1", "cuda:-1", ""] {
         let expected =
             format!(r#"device must be "cpu", "pinned", "cuda" or "cuda:N", got {name:?}"#);
         assert_eq!(text(name.parse::<Device>().unwrap_err()), expected);
     }
+    assert_eq!("cpu:0".parse::<Device>().unwrap(), Device::Cpu);
     assert!(text("top".parse::<Side>().unwrap_err()).ends_with("got \"top\""));
     assert!(text("all".parse::<Mask>().unwrap_err()).ends_with("got \"all\""));
     for &dtype in DType::ALL {

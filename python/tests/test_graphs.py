@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
 pytest.importorskip("torch_geometric", reason="SKIP: torch_geometric is not installed")
 from torch_geometric.data import Batch, Data, HeteroData  # noqa: E402
 
+import windrow.torch  # noqa: E402
+
 RNG = np.random.default_rng(0)
 
 
@@ -149,6 +151,11 @@ def test_what_is_refused():
     refusal(lambda: wr.collate([{"g": graphs[0]}, {"g": wide}]), wr.ShapeError, 'sample 1 at "g.x"', index=1, path="g.x")
     sparse = graph(2, adj=torch.eye(2).to_sparse())
     refusal(lambda: wr.collate([sparse, sparse]), TypeError, 'sample 0 at "adj": expected a tensor', "Batch.from_data_list takes it")
+    for layout in (torch.strided, torch.jagged):
+        graphs_of = graph(2, parts=torch.nested.nested_tensor([torch.rand(2), torch.rand(3)], layout=layout))
+        for call in (wr.collate, windrow.torch.collate_fn()):
+            refusal(lambda: call([graphs_of, graphs_of]), TypeError, 'sample 0 at "parts": expected a tensor', "nested tensor; Batch.from_data_list takes it")
+        assert Batch.from_data_list([graphs_of, graphs_of]).parts is not None
     nested = graph(2, parts=[torch.rand(2)])
     refusal(lambda: wr.collate([nested]), TypeError, 'sample 0 at "parts"', "list")
     refusal(lambda: wr.collate([graphs[0], hetero(2)]), TypeError, "sample 1: expected .*Data, got .*HeteroData")

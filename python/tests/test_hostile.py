@@ -3,6 +3,7 @@ locked, nothing swallowed, and the next call as if nothing had been. docs/testin
 
 import ctypes
 import dataclasses
+import warnings
 from collections import UserDict
 
 import numpy as np
@@ -327,6 +328,29 @@ def test_exports_of_read_only_memory_say_so_everywhere(torch):
     refusal(lambda: np.asarray(batch).__setitem__(0, 1), ValueError, "read-only")
     refusal(lambda: memoryview(batch).__setitem__((0, 0), 1), TypeError, "read-only")
     refusal(lambda: wr.stack([paint(5)] * 4, out=batch), wr.LayoutError, "read-only")
+
+
+def test_torch_tensors_of_read_only_memory_come_with_its_warning(torch):
+    base = paint((4, 5))
+    base.flags.writeable = False
+    with pytest.warns(UserWarning, match="not writ") as of_torch:
+        torch.from_numpy(base)
+    views = [wr.asarray(base), wr.stack(list(base), copy=False), wr.SampleList(base)[0], wr.SampleList([base, base])[1], wr.asarray(b"abc")]
+    for view in views:
+        with pytest.warns(UserWarning, match="read-only") as ours:
+            view.torch()
+        # Where the caller is.
+        assert len(ours) == 1 and ours[0].filename == of_torch[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(UserWarning, match="read-only"):
+                view.torch()
+            # As torch itself, which is told in another way.
+            torch.from_dlpack(view)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for batch in (wr.stack(list(base)), wr.asarray(paint(3)), wr.asarray(torch.ones(3)), wr.ragged(list(base))):
+            batch.torch()
 
 
 # objects that are not what they say

@@ -155,11 +155,18 @@ def test_what_is_added_to_a_list_has_the_position_that_it_would_have():
 # names
 
 
-@pytest.mark.parametrize("device", ["gpu", "mps", "cuda:x", "cuda:+0", "cpu:0", "", 0])
+@pytest.mark.parametrize("device", ["gpu", "mps", "cuda:x", "cuda:+0", "cpu:1", "", 0])
 def test_unknown_devices_list_the_choices(device):
     shown = f'device must be "cpu", "pinned", "cuda" or "cuda:N", got "{device}"'
     for call in (lambda: wr.stack([paint(3)], device=device), lambda: wr.Engine(device=device), lambda: wr.Pad(device=device)):
         assert text(call, ValueError) == shown
+
+
+def test_the_first_cpu_is_the_cpu():
+    torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
+    for device in ("cpu:0", torch.device("cpu", 0), torch.device("cpu:0")):
+        for batch in (wr.stack([paint(3)], device=device), wr.collate([{"x": paint(3)}], wr.Pad(device=device))["x"], wr.stack([paint(3)], engine=wr.Engine(device=device))):
+            assert batch.device == "cpu"
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "flaot32", "", "<half", "f12", "longdouble", "torch.float", "U3", str, 3, np.dtype("U3")])

@@ -198,11 +198,36 @@ def test_out_that_is_a_view_of_what_was_saved_for_backward(view):
         loss.backward()
 
 
-def test_out_of_inference_has_no_version():
+def test_out_of_inference_is_written_to_within_inference_mode_alone():
+    """As torch's own `out=`; it has no version."""
     with torch.inference_mode():
         out = torch.zeros(2, 3)
-    wr.stack([torch.ones(3)] * 2, out=out)
+        wr.stack([torch.ones(3)] * 2, out=out)
+        wr.collate([{"x": torch.ones(3)}] * 2, out={"x": out})
+        wr.stack([torch.ones(3)] * 2, out=wr.asarray(out))
+        plain = torch.zeros(2, 3)
     assert (out == 1).all()
+    samples, table = [torch.zeros(3)] * 2, wr.SampleList(torch.zeros(3, 3))
+    with pytest.raises(RuntimeError, match="[Ii]nference"):
+        torch.stack(samples, out=out)
+    with torch.inference_mode():
+        # Torch wrote before it refused.
+        out.fill_(1)
+    for call in (
+        lambda: wr.stack(samples, out=out),
+        lambda: wr.stack(samples, out=wr.asarray(out)),
+        lambda: wr.stack(samples, out=out[:]),
+        lambda: table.stack([0, 1], out=out),
+        lambda: wr.pad(samples, out=out),
+        lambda: wr.collate([{"x": torch.zeros(3)}] * 2, out={"x": out}),
+    ):
+        refusal(call, RuntimeError, r"inference tensor outside of inference mode; clone\(\) it")
+        assert (out == 1).all()
+    refusal(lambda: wr.collate([{"x": torch.zeros(3)}] * 2, out={"x": plain}), RuntimeError, 'out at "x"', path="x")
+    normal = torch.ones(2, 3)
+    with torch.inference_mode():
+        wr.stack(samples, out=normal)
+    assert (normal == 0).all()
 
 
 # windrow.torch.collate_fn

@@ -150,6 +150,28 @@ def test_coefficients_that_are_not_finite(coefficients):
     refusal(lambda: wr.stack([paint((3, 2))], dtype="float32", transform=wr.Transform(**coefficients)), ValueError)
 
 
+@pytest.mark.parametrize("coefficients", [{"scale": 1e39}, {"mean": 1e39}, {"std": 1e-39}, {"mean": [0.0, 1e300], "std": [1.0, 1e300]}, {"scale": 1e-46}])
+def test_coefficients_beyond_float32_are_refused_or_applied_in_float64(coefficients):
+    transform = wr.Transform(channel_dim=0, **coefficients)
+    values = np.array([[0, 1], [2, 3]])
+    for name, dtype in (("uint8", "float32"), ("float32", None), ("float16", "float32"), ("int64", "int32")):
+        text = f"of channel {int(isinstance(coefficients.get('mean'), list))} are beyond float32"
+        refusal(lambda: wr.stack([values.astype(name)], dtype=dtype, transform=transform), ValueError, text, "float64")
+    scale, mean, std = (np.array(coefficients.get(name, float(name != "mean"))).reshape(-1, 1) for name in ("scale", "mean", "std"))
+    for name, dtype in (("uint8", "float64"), ("float64", None)):
+        got = wr.stack([values.astype(name)], dtype=dtype, transform=transform).numpy()[0]
+        assert np.isfinite(got).all()
+        np.testing.assert_allclose(got, (values * scale - mean) / std, rtol=1e-15)
+    refusal(lambda: wr.stack([values.astype("float64"), values.astype("float32")], dtype="float32", transform=transform), ValueError, "beyond float32")
+
+
+def test_coefficients_at_the_ends_of_float32():
+    most, least = float(np.finfo("float32").max), 1e-45
+    for scale in (most, least):
+        got = wr.stack([np.array([0, 1], "float32")], transform=wr.Transform(scale=scale)).numpy()
+        assert got.tolist() == [[0, float(np.float32(scale))]]
+
+
 @pytest.mark.parametrize("permute", list(itertools.permutations(range(3))) + [(-1, 0, 1), (0, -1, -2)])
 def test_permute_alone(permute):
     for name in ["uint8", "int16", "float32", "float64", "complex128"]:

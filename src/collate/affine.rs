@@ -19,6 +19,15 @@ impl Affine {
         Affine { a32: narrow(&a), b32: narrow(&b), a: a.into(), b: b.into() }
     }
 
+    /// The first channel whose pair float32 does not hold: as an infinity, or as a factor of 0 that is none.
+    pub(crate) fn beyond_f32(&self) -> Option<usize> {
+        let is_held = |c: usize| {
+            let (a, b) = (self.a32[c], self.b32[c]);
+            a.is_finite() && b.is_finite() && (a == 0.0) == (self.a[c] == 0.0)
+        };
+        (0..self.channels()).find(|&c| !is_held(c))
+    }
+
     /// Number of pairs: 1, or the extent of the channel dim.
     pub fn channels(&self) -> usize {
         self.a.len()

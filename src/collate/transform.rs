@@ -7,8 +7,8 @@ use crate::tensor::{Error, Result};
 ///
 /// Evaluated as one fused multiply-add `x * a[c] + b[c]` with `a = scale / std` and
 /// `b = -mean / std` formed in float64: in float32, or in float64 when source or result is float64,
-/// then rounded once, to nearest even. Every `a[c]` and `b[c]` must be finite, so no `std` may be 0; otherwise planning fails
-/// with [`Error::Argument`].
+/// then rounded once, to nearest even. Every `a[c]` and `b[c]` must be finite, so no `std` may be 0, in float32 too where it is
+/// used, which no `a[c]` may vanish in; otherwise planning fails with [`Error::Argument`].
 ///
 /// Scale, mean or std on integer or bool samples need a dtype ([`Collate::cast`](super::Collate::cast)): a floating-point one
 /// or, if truncation toward zero and saturation are wanted, an integer one.

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use crate::collate::{resolve_dim, Affine, Collate, Form, MaskBits, Pad, PerDim, Ragged, Side};
 use crate::plan::checks::{
-    check_arithmetic, check_devices, check_float, check_room, no_dims, resolve_channel_dim,
-    resolve_dtype, resolve_permute, shape_mismatch, UsedMetas,
+    check_arithmetic, check_devices, check_float, check_room, check_width, no_dims,
+    resolve_channel_dim, resolve_dtype, resolve_permute, shape_mismatch, UsedMetas,
 };
 use crate::plan::role::Role;
 use crate::samples::{SampleList, SampleRows};
@@ -185,6 +185,9 @@ impl BatchShape {
             false => None,
         };
         check_arithmetic(used, self.dtype, self.affine.is_some())?;
+        if let Some(affine) = &self.affine {
+            check_width(used, self.dtype, affine)?;
+        }
         let channels = self.affine.as_deref().map_or(1, Affine::channels);
         if channels > 1 {
             self.channel_dim = Some(resolve_channel_dim(used, collate, channels)?);

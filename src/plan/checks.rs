@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::collate::{resolve_dim, Collate};
+use crate::collate::{resolve_dim, Affine, Collate};
 use crate::plan::policy::POLICY;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{few, DType, Device, DimSet, Dims, Error, Facet, Hint, Mismatch, Result};
@@ -105,6 +105,19 @@ pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: boo
     };
     let hint = Hint::Text("complex and float8 are moved, never cast or transformed");
     used.check_as(fits, expected, got, hint, Error::DType)
+}
+
+/// Arithmetic is in float32 unless samples or results are float64.
+pub(super) fn check_width(used: &UsedMetas<'_>, dtype: DType, affine: &Affine) -> Result<()> {
+    let Some(channel) = affine.beyond_f32() else { return Ok(()) };
+    if used.all(|own, _| [own, dtype].contains(&DType::F64)) {
+        return Ok(());
+    }
+    let (factor, offset) = (affine.a()[channel], affine.b()[channel] + 0.0);
+    Err(Error::Argument(format!(
+        "the factor {factor:e} and the offset {offset:e} of channel {channel} are beyond float32, in which they are applied; \
+         float64 samples or results have them applied in float64"
+    )))
 }
 
 pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec<[usize; 4]>> {

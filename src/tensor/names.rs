@@ -89,10 +89,10 @@ fn numpy_code(code: &str) -> Option<DType> {
 impl FromStr for Device {
     type Err = Error;
 
-    /// Takes `"cpu"`, `"pinned"`, `"cuda"` and `"cuda:1"`.
+    /// Takes `"cpu"`, `"pinned"`, `"cuda"` and `"cuda:1"`; `"cpu:0"`, as torch's devices may print, is the CPU.
     fn from_str(name: &str) -> Result<Self> {
         match name {
-            "cpu" => Ok(Device::Cpu),
+            "cpu" | "cpu:0" => Ok(Device::Cpu),
             "pinned" => Ok(Device::Pinned),
             "cuda" => Ok(Device::Cuda(0)),
             _ => name

@@ -102,8 +102,10 @@ class _Graphs:
 
     def _add(self, key: Any, stores: List[Any], attr: str, name: str, values: List[Any]) -> None:
         elem, first = values[0], self._samples[0]
-        if type(elem) not in (torch.Tensor, int, float, bool) or getattr(elem, "layout", torch.strided) is not torch.strided:
-            text = f"expected a tensor, a number or a list without tensors in {class_name(type(first))}, got {class_name(type(elem))}"
+        is_nested = getattr(elem, "is_nested", False)
+        if type(elem) not in (torch.Tensor, int, float, bool) or is_nested or getattr(elem, "layout", torch.strided) is not torch.strided:
+            got = "a nested tensor" if is_nested else class_name(type(elem))
+            text = f"expected a tensor, a number or a list without tensors in {class_name(type(first))}, got {got}"
             where = self._where(name)
             raise located(TypeError(f"sample 0{at_path(where)}: {text}; Batch.from_data_list takes it"), 0, where)
         is_tensor = type(elem) is torch.Tensor

@@ -69,8 +69,8 @@ macro_rules! tensor_methods {
                 libraries::numpy(py, in_place(py, tensor)?, keeper)
             }
 
-            /// A torch tensor of the same memory. DTypeError for a dtype that torch lacks. torch has no read-only tensors: do not write to
-            /// one that is over immutable memory.
+            /// A torch tensor of the same memory. DTypeError for a dtype that torch lacks. torch has no read-only tensors: of
+            /// immutable memory it comes with a UserWarning, as from ``torch.from_numpy``, and must not be written to.
             fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 libraries::torch(py, in_place(py, self.inner())?)
             }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use windrow::bindings::RowsAhead;
 use windrow::{Collate, Engine, Error, Leaf, Mismatch, Owner, Stream, Target, Tensor};
@@ -9,7 +11,7 @@ use windrow::{Collate, Engine, Error, Leaf, Mismatch, Owner, Stream, Target, Ten
 use crate::collate::options::Options;
 use crate::collate::parsed::CopyMode;
 use crate::ground::batch::PyBatch;
-use crate::ground::errors::{to_caller, to_py_err, Spec};
+use crate::ground::errors::{at, located, to_caller, to_py_err, Spec};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::places::own_all_memory;
@@ -155,7 +157,22 @@ pub(super) fn output_of(
         own_all_memory(out.py(), &tensor)?;
         in_place(out.py(), &tensor)?;
     }
+    refuse_inference(out.py(), &tensor, path)?;
     Ok(tensor)
+}
+
+/// Outside of inference mode torch's own `out=` refuses a tensor that was made within it.
+fn refuse_inference(py: Python<'_>, tensor: &Tensor, path: &str) -> PyResult<()> {
+    let Some(out) = torch_of(py, tensor)? else { return Ok(()) };
+    if !out.bind(py).call_method0(intern!(py, "is_inference"))?.is_truthy()? {
+        return Ok(());
+    }
+    if py.import("torch")?.call_method0("is_inference_mode_enabled")?.is_truthy()? {
+        return Ok(());
+    }
+    let text = "expected a tensor that may be written to here, got an inference tensor outside of inference mode; clone() it";
+    let text = format!("out{}: {text}", at(path));
+    Err(located(py, PyRuntimeError::new_err(text), None, path))
 }
 
 /// The torch tensor whose memory an output is, by way of `asarray` and earlier results too.

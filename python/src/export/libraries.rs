@@ -1,7 +1,7 @@
 //! Arrays of NumPy, torch, JAX and CuPy over a tensor's memory.
 #![allow(unsafe_code)] // A function of torch's table.
 
-use pyo3::exceptions::{PyImportError, PyValueError};
+use pyo3::exceptions::{PyImportError, PyUserWarning, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -50,6 +50,11 @@ pub(crate) fn numpy<'py>(
 pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     if let Some(own) = lent_tensor(py, tensor)? {
         return Ok(own);
+    }
+    if tensor.is_read_only() {
+        // As `torch.from_numpy` does.
+        let text = c"this memory is read-only, which torch has no flag for: to write to the tensor is undefined; clone() it to write";
+        PyErr::warn(py, &py.get_type::<PyUserWarning>(), text, 1)?;
     }
     set_handed_out(tensor, true);
     torch_of(py, tensor).map_err(|error| {

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from ray.data.collate_fn import ArrowBatchCollateFn
+from torch.utils.dlpack import from_dlpack
 
 import windrow as wr
 from windrow._leaves import named_fields
@@ -76,7 +77,8 @@ def unpack(batch: Any, device: Any = None) -> Dict[str, torch.Tensor]:
         >>> packed.num_rows, windrow.ray.unpack(packed)["ids"].tolist()
         (1, [[1, 2, 3], [4, 0, 0]])
     """
-    arena = wr.asarray(_arena(batch)).torch()
+    # Unlike `.torch()` without a warning of memory that is not to be written to, which the docstring has.
+    arena = from_dlpack(wr.asarray(_arena(batch)))
     if device == "pinned":
         arena = arena.pin_memory()
     elif device is not None:
