@@ -169,6 +169,32 @@ def test_the_first_cpu_is_the_cpu():
             assert batch.device == "cpu"
 
 
+class DataType:
+    """A dtype that says what it is by DLPack's code, bits and lanes alone, as those of an array library of any name do."""
+
+    def __init__(self, *words):
+        self.words = words
+
+    def __dlpack_data_type__(self):
+        return self.words
+
+
+def test_dtypes_that_say_what_they_are_for_dlpack():
+    for name, words in {
+        "int8": (0, 8, 1), "uint16": (1, 16, 1), "float16": (2, 16, 1), "float32": (2, 32, 1), "float64": (2, 64, 1), "bfloat16": (4, 16, 1),
+        "bool": (6, 8, 1),
+    }.items():  # fmt: skip
+        assert wr.stack([paint(3)], dtype=DataType(*words)).dtype == name
+        assert wr.collate([{"x": paint(3)}], {"x": wr.Stack(dtype=DataType(*words))})["x"].dtype == name
+        assert wr.pad([paint(3)], mask="real", mask_dtype=DataType(1, 8, 1)).mask.dtype == "uint8"
+    for name, words in {"float8_e4m3fn": (10, 8, 1), "float8_e5m2": (12, 8, 1), "complex64": (5, 64, 1)}.items():
+        refusal(lambda: wr.stack([paint(3)], dtype=DataType(*words)), wr.DTypeError, f"a cast to {name}")
+    for words in ((0, 4, 1), (2, 32, 2), (9, 9, 1)):
+        refusal(lambda: wr.stack([paint(3)], dtype=DataType(*words)), TypeError, "dtype must be one of .*DataType")
+    refusal(lambda: wr.stack([paint(3)], dtype=DataType("float32")), (TypeError, ValueError))
+    assert wr.stack([paint(3)], dtype=pytest.importorskip("tvm_ffi", reason="SKIP: tvm_ffi is not installed").dtype("float16")).dtype == "float16"
+
+
 @pytest.mark.parametrize("dtype", ["fp16", "flaot32", "", "<half", "f12", "longdouble", "torch.float", "U3", str, 3, np.dtype("U3")])
 def test_unknown_dtypes_list_the_choices(dtype):
     got = text(lambda: wr.stack([paint(3)], dtype=dtype), TypeError)

@@ -3,6 +3,7 @@
 import array
 import ctypes
 import mmap
+import multiprocessing
 
 import numpy as np
 import pytest
@@ -297,6 +298,42 @@ def test_tvm_ffi_dtypes():
     for name in ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"):
         a = paint((3, 4), name)
         assert_tensor(wr.stack([to_tvm(a), to_tvm(a)]), np.stack([a, a]))
+
+
+def test_tvm_ffi_containers():
+    """Its lists are lists of samples, its maps containers, its shapes rows of numbers; its dtypes and devices are those of a call."""
+    tvm_ffi = pytest.importorskip("tvm_ffi")
+    arrays = [paint((3, 4), "float32", seed) for seed in range(2)]
+    tensors = [to_tvm(a) for a in arrays]
+    for samples in (tvm_ffi.Array(tensors), tvm_ffi.List(tensors), tvm_ffi.convert(tensors)):
+        assert_tensor(wr.stack(samples), np.stack(arrays))
+        assert_tensor(wr.SampleList(samples).stack([1, 0]), np.stack(arrays[::-1]))
+    batch = wr.collate(tvm_ffi.Array([tvm_ffi.Map({"x": tensor, "y": i}) for i, tensor in enumerate(tensors)]))
+    assert type(batch) is tvm_ffi.Map
+    assert_tensor(wr.asarray(batch["x"]), np.stack(arrays))
+    assert_tensor(wr.asarray(batch["y"]), np.arange(2))
+    assert_tensor(wr.stack([tvm_ffi.Shape((1, 2)), tvm_ffi.Shape((3, 4))]), np.array([[1, 2], [3, 4]]))
+    out = to_tvm(np.zeros((2, 3, 4), "float16"))
+    wr.stack(tensors, out=out, dtype=tvm_ffi.dtype("float16"), device=tvm_ffi.device("cpu"))
+    assert_tensor(wr.asarray(out), np.stack(arrays).astype("float16"))
+
+
+def test_what_nobody_would_guess():
+    """The table in docs/compatibility.md."""
+    pa, image = pytest.importorskip("pyarrow"), pytest.importorskip("PIL.Image")
+    pixels = paint((3, 4, 3))
+    rows = [paint(3, "float64", seed) for seed in range(2)]
+    assert_tensor(wr.stack([image.fromarray(pixels)] * 2), np.stack([pixels] * 2))
+    assert_tensor(wr.stack([pa.Tensor.from_numpy(row) for row in rows]), np.stack(rows))
+    assert_tensor(wr.stack([pa.py_buffer(row) for row in rows]), np.stack(rows).view("int8"))
+    assert_tensor(wr.stack([(ctypes.c_double * 3)(*row) for row in rows]), np.stack(rows))
+    assert_tensor(wr.stack([multiprocessing.RawArray("d", row) for row in rows]), np.stack(rows))
+    assert_tensor(wr.stack(pytest.importorskip("pandas").Series(rows)), np.stack(rows))
+    relation = pytest.importorskip("duckdb").sql("select * from (values (1, [2, 3]), (4, [5, 6])) as t(a, b)")
+    batch = wr.collate(relation)
+    assert_tensor(batch["a"], np.array([1, 4], "int32"))
+    assert_tensor(batch["b"], np.array([[2, 3], [5, 6]], "int32"))
+    assert_tensor(wr.stack(rows, dtype=pytest.importorskip("paddle").float32), np.stack(rows).astype("float32"))
 
 
 # Buffers

@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
+use windrow::dlpack::{dtype_from_dl, DLDataType, DLDataTypeCode};
 use windrow::DType;
 
 use crate::ground::errors::{attribute, shown};
@@ -138,7 +139,7 @@ pub(crate) fn named_dtype(array: &Bound<'_, PyAny>, item_bytes: usize) -> PyResu
     Ok(known.filter(|&known: &DType| typestr_of(known).is_none() && known.size() == item_bytes))
 }
 
-/// A dtype by name, from NumPy, torch, JAX, ml_dtypes or Python itself.
+/// A dtype by name, from NumPy, torch, JAX, ml_dtypes or Python itself, or by what it says of itself for DLPack.
 pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     let parse =
         |name: &str| name.parse::<DType>().map_err(|error| PyTypeError::new_err(error.to_string()));
@@ -156,10 +157,18 @@ pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     if word("byteorder")?.is_some_and(|order| order == foreign) {
         return parse(&text);
     }
+    let unknown = || -> PyResult<String> {
+        Ok(format!("{text} ({})", dtype.get_type().fully_qualified_name()?))
+    };
+    if let Some(data_type) = attribute(dtype, "__dlpack_data_type__")? {
+        let (code, bits, lanes) = data_type.call0()?.extract()?;
+        return dtype_from_dl(DLDataType { code: DLDataTypeCode(code), bits, lanes })
+            .or_else(|_| parse(&unknown()?));
+    }
     // Other libraries give NumPy's words other meanings: pyarrow's "float" has four bytes.
     let known = word("name")?.and_then(|name| DType::from_name(&name));
     match known.or_else(|| DType::from_name(text.rsplit('.').next().unwrap_or_default())) {
         Some(known) => Ok(known),
-        None => parse(&format!("{text} ({})", dtype.get_type().fully_qualified_name()?)),
+        None => parse(&unknown()?),
     }
 }
