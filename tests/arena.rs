@@ -173,6 +173,26 @@ fn every_dtype_and_form_in_one_allocation() {
 }
 
 #[test]
+fn some_leaves_in_one_allocation() {
+    let cases = tree();
+    let lists = plain(&cases);
+    let leaves = leaves(&lists, &cases);
+    for (name, engine) in runner().engines() {
+        for is_in in [|leaf: usize| leaf % 3 == 1, |_| false] {
+            let plan = Plan::partly_in_arena(&leaves, is_in).unwrap();
+            let bytes = plan.arena_bytes();
+            let filled = engine.run(plan).unwrap();
+            for (leaf, (filled, case)) in filled.into_iter().zip(&cases).enumerate() {
+                let batch = Batch::try_new(filled.data.unwrap(), filled.fields).unwrap();
+                check_batch(&format!("{name}: {}", case.name), &batch, &case.expected);
+                let arena = batch.arena().map(Tensor::nbytes);
+                assert_eq!(arena, is_in(leaf).then_some(bytes as usize), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
 fn large_leaves_on_several_threads() {
     let lengths = [40_000, 1, 90_000];
     let cases = [

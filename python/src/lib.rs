@@ -6,13 +6,25 @@
 //! - `engine`: `Engine`, its counters and plans, what the machine has;
 //! - `ownership`: what keeps imported memory alive, where it was, and which streams may still write it;
 //! - `import`: any array-like to a sample, by the fastest route that its type has;
-//! - `trees`: containers, taken apart and made again;
+//! - `trees`: the one walk of trees (`flatten`) and its rules for containers: windrow's (`rules`), torch's (`torch_rules`), classes
+//!   (`node_types`);
 //! - `samples`: `SampleList`, of array-likes and of trees, Arrow columns, windows and pieces of arrays;
 //! - `export`: DLPack, the buffer protocol, arrays of the libraries, pickles;
 //! - `workers`: tensors of worker processes;
-//! - `collate`: the calls, from keyword arguments to batches: `options` -> `job` (one leaf) -> `run` (all as one plan),
-//!   and the walks of trees;
+//! - `collate`: the calls, from keyword arguments to batches: `options` -> `job` (one leaf) -> `run` (all as one plan);
+//!   `tree` and `torch` are `collate` by windrow's rules and by torch's, `leaves` what they share;
 //! - `classes`: the methods of `Tensor`, `Batch` and `SampleList`.
+//!
+//! A list of dicts becomes a plan in these steps, each of which is done for the whole tree before the next one begins:
+//!
+//! | step | module | result |
+//! |---|---|---|
+//! | arguments | `collate::options`, `collate::specs` | options of the call and of leaves |
+//! | flatten | `trees::flatten`, which asks the rules of `collate::tree` what a column is; those use `trees::rules` and `trees::dicts` | a `TreeDef`, and for each leaf a column of objects |
+//! | group | `samples::together`, for each container that was opened: `import::columns` | columns that were read at once, by the engine's threads |
+//! | leaves | `collate::leaves`: options by path, `import` of columns that were not read, `collate::job` | jobs |
+//! | plan and run | `collate::run` | batches |
+//! | unflatten | `trees::flatten`, `trees::container` | the tree of batches |
 
 mod classes;
 mod collate;

@@ -114,9 +114,10 @@ impl Run<'_> {
         for known in known {
             let chosen = known.chosen();
             let KnownNumbers { leaf, role, dtype, shape, bytes, .. } = known;
-            let tensor = match (&plan.arena, &self.done.arena) {
-                (Some(arena), Some(memory)) => arena.tensor(memory, leaf, role)?,
-                _ => self.output(options, dtype, Layout::compact(dtype, &shape)?)?,
+            let arena = plan.arena.as_ref().zip(self.done.arena.as_ref());
+            let tensor = match arena.and_then(|(arena, memory)| arena.tensor(memory, leaf, role)) {
+                Some(tensor) => tensor?,
+                None => self.output(options, dtype, Layout::compact(dtype, &shape)?)?,
             };
             let address = tensor.data_ptr().addr() as u64;
             all.push(NumbersToWrite { address, dtype, bytes, chosen });

@@ -69,17 +69,18 @@ impl Engine {
         Plan::for_leaves(leaves)
     }
 
-    /// As [`Plan::in_arena`], counted as a stage that began at `begin`.
+    /// As [`Plan::partly_in_arena`], counted as a stage that began at `begin`.
     ///
     /// # Errors
-    /// As [`Plan::in_arena`].
+    /// As [`Plan::partly_in_arena`].
     pub fn plan_in_arena<'s, 'a: 's>(
         &self,
         leaves: &[Leaf<'s, 'a>],
+        is_in: impl Fn(usize) -> bool,
         begin: Option<Instant>,
     ) -> Result<Plan<'s>> {
         let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
-        Plan::in_arena(leaves)
+        Plan::partly_in_arena(leaves, is_in)
     }
 
     /// Starts to stack `count` samples with this metadata before all of them are known: what is pushed is

@@ -1,4 +1,4 @@
-//! [`Arena`]: where each tensor of a plan is if all of them share one allocation.
+//! [`Arena`]: where tensors of a plan are that share one allocation, those of all leaves or of some.
 
 use crate::plan::batch_shape::BatchShape;
 use crate::plan::role::Role;
@@ -42,16 +42,22 @@ impl ArenaSlot {
 }
 
 impl Arena {
+    /// Of the leaves that are in it, by their positions; all have one device.
+    ///
     /// # Errors
     /// [`Error::TooLarge`].
-    pub fn new(batch_shapes: &[BatchShape]) -> Result<Arena> {
-        let device = batch_shapes.first().map_or(Device::Cpu, |batch_shape| batch_shape.device);
+    pub fn new(batch_shapes: &[BatchShape], is_in: impl Fn(usize) -> bool) -> Result<Arena> {
+        let first = (0..batch_shapes.len()).find(|&leaf| is_in(leaf));
+        let device = first.map_or(Device::Cpu, |leaf| batch_shapes[leaf].device);
         let align = if device == Device::Cpu { HOST_ALIGN } else { DEVICE_ALIGN };
         let (mut slots, mut end, mut tensor_bytes, mut outputs) = (Vec::new(), 0u64, 0u64, 0..);
         for (leaf, batch_shape) in batch_shapes.iter().enumerate() {
             let mut add = |role, dtype, shape: &[i64]| -> Result<()> {
                 let is_known = matches!(role, Role::Lengths | Role::Offsets);
                 let output = if is_known { None } else { outputs.next() };
+                if !is_in(leaf) {
+                    return Ok(());
+                }
                 let (bytes, shape) = (bytes_of(dtype, shape), shape.into());
                 slots.push(ArenaSlot { leaf, role, output, dtype, shape, byte_offset: end });
                 tensor_bytes = tensor_bytes.saturating_add(bytes);
@@ -110,11 +116,10 @@ impl Arena {
         ends.filter(|(end, next)| end < next).map(|(end, next)| (end, (next - end) as usize))
     }
 
-    /// The lengths or offsets of a leaf, in memory of this layout.
-    pub fn tensor(&self, memory: &Tensor, leaf: usize, role: Role) -> Result<Tensor> {
-        let slot = self.slots.iter().find(|slot| slot.leaf == leaf && slot.role == role);
-        let slot = slot.ok_or_else(|| Error::Argument(format!("no {role:?} of leaf {leaf}")))?;
-        memory.part(slot.byte_offset, slot.dtype, &slot.shape)
+    /// The lengths or offsets of a leaf, in memory of this layout, if they are in it.
+    pub fn tensor(&self, memory: &Tensor, leaf: usize, role: Role) -> Option<Result<Tensor>> {
+        let slot = self.slots.iter().find(|slot| slot.leaf == leaf && slot.role == role)?;
+        Some(memory.part(slot.byte_offset, slot.dtype, &slot.shape))
     }
 
     /// Each tensor in memory of the arena's layout, with its leaf and role.

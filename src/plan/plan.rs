@@ -135,7 +135,19 @@ impl<'s> Plan<'s> {
     /// As [`Plan::for_leaves`]; [`Error::Argument`] for a leaf with an output of its own;
     /// [`Error::Device`] for leaves in different places; [`Error::TooLarge`].
     pub fn in_arena<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
-        if let Some(leaf) = leaves.iter().find(|leaf| leaf.out.is_some()) {
+        Plan::partly_in_arena(leaves, |_| true)
+    }
+
+    /// As [`Plan::in_arena`], of which only some leaves are in the arena: `is_in` says it by their positions.
+    ///
+    /// # Errors
+    /// As [`Plan::in_arena`], of the leaves in the arena.
+    pub fn partly_in_arena<'a: 's>(
+        leaves: &[Leaf<'s, 'a>],
+        is_in: impl Fn(usize) -> bool,
+    ) -> Result<Plan<'s>> {
+        let inside = || leaves.iter().enumerate().filter(|(leaf, _)| is_in(*leaf));
+        if let Some((_, leaf)) = inside().find(|(_, leaf)| leaf.out.is_some()) {
             let text = "an arena is memory of its own, which excludes out=";
             return Err(Error::Argument(text.to_owned()).at_path(leaf.path));
         }
@@ -143,15 +155,17 @@ impl<'s> Plan<'s> {
         if plan.selection().is_some() {
             return Err(together());
         }
-        for (leaf, batch_shape) in leaves.iter().zip(plan.batch_shapes()) {
-            let (expected, got) = (plan.batch_shapes()[0].device, batch_shape.device);
+        let device_of = |leaf: usize| plan.batch_shapes()[leaf].device;
+        for (position, leaf) in inside() {
+            let first = inside().next().map_or(position, |(first, _)| first);
+            let (expected, got) = (device_of(first), device_of(position));
             if got != expected {
                 let found = Mismatch::new(Some(0), expected.to_string(), got.to_string());
                 let found = found.with_hint(Hint::Device);
                 return Err(Error::Device(Box::new(found)).at_path(leaf.path));
             }
         }
-        let arena = Some(Arena::new(plan.batch_shapes())?);
+        let arena = Some(Arena::new(plan.batch_shapes(), is_in)?);
         Ok(Plan { arena, ..plan })
     }
 

@@ -38,7 +38,7 @@ from windrow._windrow import (
     windows,
 )
 from windrow._nodes import register_node
-from windrow.spec import Concat, Pad, Ragged, Stack
+from windrow.spec import Concat, List, Pad, Ragged, Stack
 
 __all__ = [
     "Batch",
@@ -50,6 +50,7 @@ __all__ = [
     "Engine",
     "Explain",
     "LayoutError",
+    "List",
     "Pad",
     "Ragged",
     "SampleList",

@@ -7,6 +7,7 @@ from typing import Any, Iterator, List, Mapping, Sequence, Tuple
 
 from windrow._opener import text_of
 from windrow._windrow import Batch, Tensor, _patterns_of
+from windrow.spec import List as ListSpec
 from windrow.spec import Stack
 
 # The fields of a batch beside its data, in the order of the results.
@@ -32,14 +33,16 @@ def told_apart(leaves: Mapping[str, Any]) -> Tuple[List[str], List[str]]:
     return tensors, texts
 
 
-def check(spec: Any) -> None:
-    """Refuses, when it is given, a spec that is none."""
+def check(spec: Any, takes_lists: bool = False) -> None:
+    """Refuses, when it is given, a spec that is none, or one of `windrow.List` where leaves are batches."""
     leaves = spec if isinstance(spec, dict) else {} if spec is None else {"*": spec}
     for pattern, leaf in leaves.items():
         if not isinstance(pattern, str):
             raise TypeError(f'a key of spec must be a path, such as "image" or "tokens.*", got {pattern!r}')
         if not hasattr(leaf, "form"):
             raise TypeError(f"the spec of {pattern!r} must be wr.Stack, wr.Concat, wr.Pad or wr.Ragged, got {leaf!r}")
+        if isinstance(leaf, ListSpec) and not takes_lists:
+            raise TypeError(f"the spec of {pattern!r} is wr.List, which is for wr.collate and the collate_fn of torch and JAX")
 
 
 def chosen(spec: Any, names: List[str], what: str, texts: Sequence[str] = ()) -> List[Any]:

@@ -1,8 +1,9 @@
 """Specs of `windrow.collate`: a form and its keyword arguments for a leaf."""
 
-from typing import Any, ClassVar, Dict
+from typing import Any, ClassVar, Dict, Optional
 
 from windrow import _windrow
+from windrow._windrow import Transform
 
 
 class _Spec:
@@ -53,3 +54,28 @@ class Ragged(_Spec):
 
     form = "ragged"
     __slots__ = ()
+
+
+class List(_Spec):
+    """Spec of a leaf whose samples stay separate: a list of `Tensor` views of one allocation, of one dtype and any shapes.
+
+    Args:
+        dtype: as for `windrow.stack`.
+        transform (Transform): as for `windrow.stack`, of each sample.
+
+    `collate` raises DTypeError and DeviceError for samples that differ in it, and ValueError for ``copy=False`` and for an ``out`` that
+    has anything but None at the leaf. In `windrow.torch.collate_fn` the tensors are torch's, in `windrow.jax.collate` arrays.
+
+    Examples:
+        >>> import windrow as wr
+        >>> batch = wr.collate([{"x": [1, 2]}, {"x": [3]}], {"x": wr.List(dtype="float32")})
+        >>> [memoryview(tensor).tolist() for tensor in batch["x"]]
+        [[1.0, 2.0], [3.0]]
+    """
+
+    form = "List"
+    __slots__ = ()
+
+    def __init__(self, dtype: Any = None, transform: Optional[Transform] = None) -> None:
+        given = {"dtype": dtype, "transform": transform}
+        super().__init__(**{name: value for name, value in given.items() if value is not None})

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::Plan;
 
-use crate::collate::forms::form_of;
+use crate::collate::forms::{form_of, unknown_form};
 use crate::collate::job::{job_error, leaf_of, target_of, Job};
 use crate::collate::options::Options;
 use crate::collate::run::{device_of_work, made, views_in};
@@ -44,14 +44,18 @@ pub(crate) fn explain(
         jobs_of(samples, kwargs)?
     } else {
         let options = Options { may_start: false, ..Options::parse(form_of(form)?, kwargs)? };
+        if options.is_list {
+            return Err(unknown_form(form));
+        }
         (vec![Job::of_call(&options, |reading| samples_of(samples, reading))?], false)
     };
     let explain = py.detach(|| -> windrow::Result<_> {
         let targets: Vec<_> = jobs.iter().map(|job| job.out().map(target_of)).collect();
         let leaves = jobs.iter().zip(&targets).map(|(job, out)| leaf_of(job, out.as_ref()));
         let leaves: Vec<_> = leaves.collect();
-        let plan = match in_arena {
-            true => Plan::in_arena(&leaves)?,
+        let is_part = |leaf: usize| in_arena || jobs[leaf].is_part();
+        let plan = match (0..jobs.len()).any(is_part) {
+            true => Plan::partly_in_arena(&leaves, is_part)?,
             false => Plan::for_leaves(&leaves)?,
         };
         let views = views_in(&plan, &jobs, &leaves, in_arena)?;

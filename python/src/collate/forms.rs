@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyString};
 use windrow::{Batch, Collate, DType, Pad, PerDim, Ragged, Side, Stage, TensorMeta};
 
 use crate::collate::job::{output_of, target_of, torch_of, Job};
-use crate::collate::options::{CallForm, Kwargs, Options};
+use crate::collate::options::{CallForm, Kwargs, Options, LIST};
 use crate::collate::run::{run, run_detached, ArenaMemory, ATTACHED_BYTES, FEW};
 use crate::ground::arguments::{per_dim, scalar_of, NoBool};
 use crate::ground::batch::PyBatch;
@@ -33,14 +33,20 @@ const RAGGED: CallForm =
 
 const FORMS: [&CallForm; 5] = [&STACK, &CONCAT, &PAD, &RAGGED, &COLLATE];
 
+const SEPARATE: CallForm = CallForm { name: LIST, ..COLLATE };
+
 /// The form of this name.
 pub(crate) fn form_of(name: &str) -> PyResult<&'static CallForm> {
-    FORMS.into_iter().find(|form| form.name == name).ok_or_else(|| {
-        let names: Vec<_> = FORMS.iter().map(|form| format!("{:?}", form.name)).collect();
-        let (last, others) = names.split_last().expect("forms");
-        let text = format!("form must be {} or {last}, got {name:?}", others.join(", "));
-        PyValueError::new_err(text)
-    })
+    if name == LIST {
+        return Ok(&SEPARATE);
+    }
+    FORMS.into_iter().find(|form| form.name == name).ok_or_else(|| unknown_form(name))
+}
+
+pub(crate) fn unknown_form(name: &str) -> PyErr {
+    let names: Vec<_> = FORMS.iter().map(|form| format!("{:?}", form.name)).collect();
+    let (last, others) = names.split_last().expect("forms");
+    PyValueError::new_err(format!("form must be {} or {last}, got {name:?}", others.join(", ")))
 }
 
 /// Adds the calls to the module.

@@ -6,12 +6,15 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use windrow::bindings::RowsAhead;
-use windrow::{Collate, Engine, Error, Leaf, Mismatch, Owner, Stream, Target, Tensor};
+use windrow::{
+    BatchShape, Collate, Engine, Error, Hint, Leaf, Mismatch, Owner, Stream, Target, Tensor,
+};
 
-use crate::collate::options::Options;
+use crate::collate::options::{Options, LIST};
 use crate::collate::parsed::CopyMode;
 use crate::ground::batch::PyBatch;
-use crate::ground::errors::{at, located, to_caller, to_py_err, Spec};
+use crate::ground::errors::{at, class_of, located, to_caller, to_py_err, Spec};
+use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::places::own_all_memory;
@@ -33,6 +36,8 @@ pub(crate) struct Job {
     pub engine: Option<Engine>,
     /// A leaf of a tree, whose form a spec says.
     in_tree: bool,
+    /// One of the samples of a leaf that stay separate, in one allocation.
+    pub is_single: bool,
     /// Within a class whose leaves take no other form.
     pub is_form_fixed: bool,
     out: Option<Box<JobOutput>>,
@@ -58,14 +63,15 @@ impl Job {
     }
 
     /// A leaf of samples that are there, all of whose options are said.
-    pub fn of_leaf(samples: Arc<Imported>, collate: Collate, path: String) -> Job {
+    pub fn of_leaf(samples: Arc<Imported>, collate: impl Into<Arc<Collate>>, path: String) -> Job {
         Job {
             ahead: None,
             samples,
-            collate: Arc::new(collate),
+            collate: collate.into(),
             path,
             engine: None,
             in_tree: true,
+            is_single: false,
             is_form_fixed: false,
             out: None,
             stream: None,
@@ -95,11 +101,60 @@ impl Job {
             path,
             engine: Some(options.engine.clone()),
             in_tree: true,
+            is_single: false,
             is_form_fixed: false,
             out,
             stream,
             copy,
         })
+    }
+
+    /// A job for each sample, which stay separate.
+    ///
+    /// # Errors
+    /// Samples that cannot be assembled, each for itself, or of several dtypes or devices.
+    pub fn singles(self, py: Python<'_>) -> PyResult<Vec<Job>> {
+        let mut first = None;
+        let mut check = |index: usize, samples: &Imported| -> windrow::Result<()> {
+            let shape = BatchShape::new(&samples.list, &self.collate)?;
+            let (dtype, device) = *first.get_or_insert((shape.dtype, shape.source));
+            let unlike = |expected: String, got: String| Mismatch::new(Some(index), expected, got);
+            if shape.dtype != dtype {
+                let found = unlike(dtype.to_string(), shape.dtype.to_string());
+                return Err(Error::DType(Box::new(found.with_hint(Hint::Cast))));
+            }
+            if shape.source != device {
+                let found = unlike(device.to_string(), shape.source.to_string());
+                return Err(Error::Device(Box::new(found)));
+            }
+            Ok(())
+        };
+        let mut singles = room_for(self.samples.list.len())?;
+        for index in 0..self.samples.list.len() {
+            let samples = self.samples.lent(py, &[index as i64])?;
+            let refused = |error: Error| {
+                let error = error.at_index(index).at_path(&self.path);
+                to_caller(
+                    py,
+                    &error,
+                    Some(Spec { class: LIST.to_owned(), is_fixed: self.is_form_fixed }),
+                )
+            };
+            check(index, &samples).map_err(refused)?;
+            let (collate, path) = (Arc::clone(&self.collate), self.path.clone());
+            singles.push(Job {
+                engine: self.engine.clone(),
+                stream: self.stream,
+                is_single: true,
+                ..Job::of_leaf(Arc::new(samples), collate, path)
+            });
+        }
+        Ok(singles)
+    }
+
+    /// Whether it is written to the one allocation of samples that stay separate.
+    pub fn is_part(&self) -> bool {
+        self.is_single && self.out.is_none()
     }
 
     /// The memory that it writes to, if that is the caller's.
@@ -136,7 +191,10 @@ pub(crate) fn job_error<'j>(
     jobs: impl IntoIterator<Item = &'j Job>,
 ) -> PyErr {
     let is_its = |job: &&Job| job.in_tree && error.mismatch().is_some_and(|m| m.path == job.path);
-    let spec = |job: &'j Job| Spec { form: job.collate.form(), is_fixed: job.is_form_fixed };
+    let spec = |job: &'j Job| Spec {
+        class: if job.is_single { LIST.to_owned() } else { class_of(job.collate.form()) },
+        is_fixed: job.is_form_fixed,
+    };
     to_caller(py, error, jobs.into_iter().find(is_its).map(spec))
 }
 

@@ -11,8 +11,9 @@ use windrow::bindings::RowsAhead;
 use crate::collate::forms::form_of;
 use crate::collate::job::Job;
 use crate::collate::options::Options;
+use crate::collate::parsed::CopyMode;
 use crate::collate::specs::Specs;
-use crate::ground::errors::at;
+use crate::ground::errors::{at, located};
 use crate::ground::iterables::list_of;
 use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
@@ -207,11 +208,23 @@ pub(super) struct Leaves<'a, 'py> {
 
 /// What a leaf becomes.
 pub(super) enum ResultLeaf<'py> {
-    /// What the next job gives; whether that is a torch tensor.
-    Job(bool),
+    /// What the next job gives.
+    Job(JobResult),
+    /// A list of the samples of so many jobs.
+    List(usize),
     Object(Bound<'py, PyAny>),
     /// A tree in its place.
     Tree(TreeDef, Vec<ResultLeaf<'py>>),
+}
+
+/// What is made of the batch of a job.
+#[derive(Clone, Copy)]
+pub(super) enum JobResult {
+    Batch,
+    /// A torch tensor, in a class whose leaves are such.
+    Torch,
+    /// Its one sample.
+    Sample,
 }
 
 impl<'py> Leaves<'_, 'py> {
@@ -232,6 +245,34 @@ impl<'py> Leaves<'_, 'py> {
         Ok(options)
     }
 
+    /// Adds the jobs of a leaf; without `options` it is one by those of the call.
+    pub fn add(
+        &mut self,
+        options: Option<&Options<'py>>,
+        path: String,
+        column: Column<'py>,
+        within: &Within<'py>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<ResultLeaf<'py>> {
+        if let Some(options) = options.filter(|options| options.is_list) {
+            let out = out.or(options.out.as_ref()).filter(|out| !out.is_none());
+            check_list(self.py, options, &path, out.is_some())?;
+            // Where samples form the batch, they are copied all the same.
+            let copy = CopyMode::Always;
+            let options = Options { out: None, copy, may_start: false, ..options.clone() };
+            let job = self.job(Some(&options), path, column, within, None)?;
+            let first = self.jobs.len();
+            self.jobs.extend(job.singles(self.py)?);
+            return Ok(ResultLeaf::List(self.jobs.len() - first));
+        }
+        let job = self.job(options, path, column, within, out)?;
+        self.jobs.push(job);
+        Ok(ResultLeaf::Job(match within.tensors.is_some() && within.form.is_none() {
+            true => JobResult::Torch,
+            false => JobResult::Batch,
+        }))
+    }
+
     /// A job of the samples of a leaf; without `options` by those of the call.
     pub fn job(
         &self,
@@ -250,15 +291,30 @@ impl<'py> Leaves<'_, 'py> {
     }
 }
 
+/// Refuses options for samples that stay separate.
+fn check_list(py: Python<'_>, options: &Options<'_>, path: &str, has_out: bool) -> PyResult<()> {
+    let refused = match (has_out, options.copy) {
+        (true, _) => "out= has no place for the tensors of wr.List: give None there",
+        (_, CopyMode::Never) => "copy=False asks for a view, wr.List for a copy",
+        _ => return Ok(()),
+    };
+    let error = PyValueError::new_err(format!("leaf{}: {refused}", at(path)));
+    Err(located(py, error, None, path))
+}
+
 /// The tree of results. `job`: gives what each job made, the last one first.
 pub(super) fn unflatten<'py>(
     py: Python<'py>,
     tree: &TreeDef,
     mut leaves: Vec<ResultLeaf<'py>>,
-    job: &mut dyn FnMut(bool) -> PyResult<Bound<'py, PyAny>>,
+    job: &mut dyn FnMut(JobResult) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     tree.unflatten(py, |_| match leaves.pop() {
-        Some(ResultLeaf::Job(is_torch)) => job(is_torch),
+        Some(ResultLeaf::Job(result)) => job(result),
+        Some(ResultLeaf::List(count)) => {
+            let list = (0..count).map(|_| job(JobResult::Sample)).collect::<PyResult<Vec<_>>>()?;
+            Ok(list_of(py, list.into_iter().rev())?.into_any())
+        }
         Some(ResultLeaf::Object(object)) => Ok(object),
         Some(ResultLeaf::Tree(tree, leaves)) => unflatten(py, &tree, leaves, job),
         None => Err(PyValueError::new_err("a tree with more leaves than results")),

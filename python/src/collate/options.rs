@@ -36,6 +36,8 @@ pub(crate) struct Options<'py> {
     pub engine: Engine,
     /// Rows may be copied while later samples are still being read.
     pub may_start: bool,
+    /// The samples of a leaf stay separate.
+    pub is_list: bool,
 }
 
 /// The keyword arguments of a call: those that are another object each time, and the rest.
@@ -204,7 +206,8 @@ impl<'py> Options<'py> {
             collate = placed;
         }
         let collate = Arc::new(collate);
-        Ok(Options { collate, out, stream, copy, engine, may_start: true })
+        let is_list = form.name == LIST;
+        Ok(Options { collate, out, stream, copy, engine, may_start: true, is_list })
     }
 
     /// Whether the batch is a copy in memory of the engine's own.
@@ -217,6 +220,9 @@ impl<'py> Options<'py> {
         self.stream.is_none() && self.copy == CopyMode::Always
     }
 }
+
+/// The form of `wr.List`, which no call is named by.
+pub(crate) const LIST: &str = "List";
 
 /// A form with its options, of its keyword arguments.
 fn collate_of(form: &CallForm, kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {

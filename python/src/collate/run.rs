@@ -229,8 +229,10 @@ fn run_small(
     begin: Option<Instant>,
     most_bytes: u64,
 ) -> Option<Vec<Batch>> {
-    let is_plain =
-        |job: &Job| matches!(job, Job { ahead: None, stream: None, copy: CopyMode::Always, .. });
+    let is_plain = |job: &Job| {
+        matches!(job, Job { ahead: None, stream: None, copy: CopyMode::Always, .. })
+            && !job.is_part()
+    };
     if !matches!(arena, ArenaMemory::No) || !jobs.iter().all(is_plain) {
         return None;
     }
@@ -265,25 +267,30 @@ fn run_jobs(
     if let ArenaMemory::Given(memory) = arena {
         run_options.arena = Some(memory);
     }
-    let mut plan = match in_arena {
-        true => engine.plan_in_arena(&leaves, begin)?,
+    let has_parts = jobs.iter().any(Job::is_part);
+    let mut plan = match in_arena || has_parts {
+        true => engine.plan_in_arena(&leaves, |leaf| in_arena || jobs[leaf].is_part(), begin)?,
         false => engine.plan(&leaves, begin)?,
     };
     let views = views_in(&plan, jobs, &leaves, in_arena)?;
     let has_views = views.iter().any(Option::is_some);
     let mut batches: Vec<Option<Batch>> = Vec::with_capacity(jobs.len());
-    let mut rest: Vec<Leaf<'_, '_>> = Vec::new();
+    let (mut rest, mut are_parts): (Vec<Leaf<'_, '_>>, Vec<bool>) = Default::default();
     for (position, (view, ahead)) in views.into_iter().zip(ahead).enumerate() {
         let shape = &plan.batch_shapes()[position];
         let view = view.map(|place| view_of(engine, &jobs[position], shape, place)).transpose()?;
         if view.is_none() {
             rest.push(leaves[position]);
+            are_parts.push(jobs[position].is_part());
             run_options.push_ahead(ahead);
         }
         batches.push(view);
     }
     if has_views {
-        plan = engine.plan(&rest, None)?;
+        plan = match has_parts {
+            true => engine.plan_in_arena(&rest, |leaf| are_parts[leaf], None)?,
+            false => engine.plan(&rest, None)?,
+        };
     }
     order_work(engine, jobs, &plan, memory, &mut run_options)?;
     let stream = run_options.stream;

@@ -10,11 +10,13 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use windrow::{Batch, BatchShape, Collate, Device, Span, Stage};
+use windrow::{Batch, BatchShape, Collate, DType, Device, Span, Stage};
 
 use crate::collate::forms::COLLATE;
-use crate::collate::job::{job_error, Job};
-use crate::collate::leaves::{unflatten, Column, Given, Leaves, ResultLeaf, Site, Within};
+use crate::collate::job::job_error;
+use crate::collate::leaves::{
+    unflatten, Column, Given, JobResult, Leaves, ResultLeaf, Site, Within,
+};
 use crate::collate::options::Options;
 use crate::collate::run::{arena_bytes, run, ArenaMemory};
 use crate::collate::specs::Specs;
@@ -22,7 +24,7 @@ use crate::export::libraries;
 use crate::export::number::row_of_numbers;
 use crate::ground::batch::PyBatch;
 use crate::ground::dtype::typestr_of;
-use crate::ground::errors::{at, is_answer};
+use crate::ground::errors::{at, is_answer, OrPyErr};
 use crate::ground::iterables::{is_list_or_tuple, items_of};
 use crate::ground::logging::Records;
 use crate::ground::reserve::room_for;
@@ -35,6 +37,9 @@ use crate::trees::container::ColumnPlace;
 use crate::trees::flatten::{flatten, Opened, TreeDef, TreeRules};
 use crate::trees::rules::{self, OpenedColumn};
 use crate::trees::torch_rules::{open_mappings, open_namedtuples, open_sequences};
+
+/// Samples that stay separate begin at multiples of this.
+const PART_ALIGN: u64 = 64;
 
 /// The kind of a type, by `rules.codes` and `rules.classify`. The numbers are those of `windrow.torch`.
 #[derive(Clone, Copy, PartialEq)]
@@ -235,11 +240,6 @@ impl<'py> TorchCall<'_, 'py> {
         Ok((flat.tree, leaves))
     }
 
-    fn add(&mut self, job: Job) -> ResultLeaf<'py> {
-        self.leaves.jobs.push(job);
-        ResultLeaf::Job(true)
-    }
-
     fn leaf(
         &mut self,
         torch_type: TorchType,
@@ -254,8 +254,7 @@ impl<'py> TorchCall<'_, 'py> {
             Column::Objects(samples, given) => (samples, given),
             column => {
                 let options = self.leaves.options_of(&within, &path)?;
-                let job = self.leaves.job(options.as_ref(), path, column, &within, None)?;
-                return Ok(self.add(job));
+                return self.leaves.add(options.as_ref(), path, column, &within, None);
             }
         };
         if torch_type == TorchType::Stacked {
@@ -263,10 +262,8 @@ impl<'py> TorchCall<'_, 'py> {
         }
         if let Some(options) = self.leaves.options_of(&within, &path)? {
             let column = Column::of(samples.clone());
-            return match self.leaves.job(Some(&options), path, column, &within, None) {
-                Ok(job) => Ok(self.add(job)),
-                Err(refusal) => self.joined(samples, &within, refusal),
-            };
+            let leaf = self.leaves.add(Some(&options), path, column, &within, None);
+            return leaf.or_else(|refusal| self.joined(samples, &within, refusal));
         }
         let refusal = match self.by_torch {
             true => None,
@@ -413,7 +410,8 @@ impl<'py> TorchCall<'_, 'py> {
         if first.device == Device::Pinned && !self.is_placed {
             job.collate = Arc::new(Collate::clone(&job.collate).device(Device::Cpu));
         }
-        Ok(Ok(self.add(job)))
+        self.leaves.jobs.push(job);
+        Ok(Ok(ResultLeaf::Job(JobResult::Torch)))
     }
 
     /// Asks for the memory of all outputs at once.
@@ -422,15 +420,42 @@ impl<'py> TorchCall<'_, 'py> {
         let Some(allocate) = self.allocate.as_ref().filter(|_| !jobs.is_empty()) else {
             return Ok(vec![None; jobs.len()]);
         };
-        let outputs = PyList::empty(py);
+        let (outputs, mut parts_bytes, mut offsets) = (PyList::empty(py), 0u64, Vec::new());
         for job in &*jobs {
             let shape = BatchShape::new(&job.samples.list, &job.collate);
             let shape = shape.map_err(|error| job_error(py, &error.at_path(&job.path), [job]))?;
-            outputs.append((shape.dtype.name(), PyTuple::new(py, shape.shape.iter())?))?;
+            let output = (shape.dtype, PyTuple::new(py, shape.shape.iter())?);
+            match job.is_part() {
+                false => outputs.append((output.0.name(), output.1))?,
+                true => {
+                    let count: i64 = shape.shape.iter().product();
+                    let bytes = count as u64 * shape.dtype.size() as u64;
+                    offsets.push((output, parts_bytes));
+                    parts_bytes = (parts_bytes + bytes).next_multiple_of(PART_ALIGN);
+                }
+            }
         }
-        let (tensors, mut outs) = (allocate.call1((outputs,))?, room_for(jobs.len())?);
-        for (job, tensor) in jobs.iter_mut().zip(tensors.try_iter()?) {
-            let tensor = tensor?;
+        // Samples that stay separate are in one allocation.
+        if !offsets.is_empty() {
+            outputs.append((DType::U8.name(), (parts_bytes,)))?;
+        }
+        let tensors: Vec<Bound<'py, PyAny>> = allocate.call1((outputs,))?.extract()?;
+        let (mut tensors, mut outs) = (tensors.into_iter(), room_for(jobs.len())?);
+        let segment = if offsets.is_empty() { None } else { tensors.next_back() };
+        let mut parts = offsets.into_iter();
+        for job in jobs.iter_mut() {
+            let tensor = match job.is_part().then(|| parts.next()).flatten() {
+                None => tensors.next().ok_or_else(|| PyValueError::new_err("too few tensors"))?,
+                Some(((dtype, shape), offset)) => match &segment {
+                    Some(memory) if memory.is_instance_of::<PyTensor>() => {
+                        part_of(memory.cast::<PyTensor>()?, dtype, &shape, offset)?
+                    }
+                    _ => self.rules.call_method1(
+                        intern!(py, "part"),
+                        (&segment, dtype.name(), shape, offset),
+                    )?,
+                },
+            };
             job.write_to(&tensor)?;
             // Memory of windrow's becomes a torch tensor when it has been written.
             outs.push((!tensor.is_instance_of::<PyTensor>()).then_some(tensor));
@@ -447,7 +472,11 @@ impl<'py> TorchCall<'_, 'py> {
     fn run(&mut self, import: Span<'_>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (outs, py) = (self.place_outputs()?, self.leaves.py);
         let batches = self.run_jobs(ArenaMemory::No, import)?.into_iter().zip(outs);
-        let results = batches.map(|(batch, out)| {
+        let results = batches.zip(&self.leaves.jobs).map(|((batch, out), job)| {
+            if job.is_single {
+                let sample = || libraries::torch(py, &batch.sample(0).or_py_err(py)?);
+                return out.map_or_else(sample, |out| out.get_item(0));
+            }
             let data = out.map_or_else(|| libraries::torch(py, batch.data()), Ok)?;
             if batch.lengths().is_none() && batch.offsets().is_none() {
                 return Ok(data);
@@ -470,10 +499,27 @@ impl<'py> TorchCall<'_, 'py> {
             segment = (!tensor.is_instance_of::<PyTensor>()).then_some(tensor);
         }
         let batches = self.run_jobs(arena, import)?;
-        let results = batches.into_iter().map(|batch| {
+        let results = batches.into_iter().zip(&self.leaves.jobs).map(|(batch, job)| {
             let batch = Bound::new(py, PyBatch::from(batch))?;
-            self.rules.call_method1(intern!(py, "views"), (batch, &segment))
+            let tensor = self.rules.call_method1(intern!(py, "views"), (batch, &segment))?;
+            if job.is_single {
+                tensor.get_item(0)
+            } else {
+                Ok(tensor)
+            }
         });
         results.collect()
     }
+}
+
+/// A tensor in memory of windrow's, of which others have the rest.
+fn part_of<'py>(
+    memory: &Bound<'py, PyTensor>,
+    dtype: DType,
+    shape: &Bound<'py, PyTuple>,
+    byte_offset: u64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (py, shape) = (memory.py(), shape.extract::<Vec<i64>>()?);
+    let part = memory.get().inner().part(byte_offset, dtype, &shape).or_py_err(py)?;
+    Ok(Bound::new(py, PyTensor::from(part))?.into_any())
 }

@@ -10,13 +10,14 @@ use windrow::{Batch, Stage};
 
 use crate::collate::forms::COLLATE;
 use crate::collate::job::Job;
-use crate::collate::leaves::{unflatten, Column, Leaves, ResultLeaf, Site, Within};
+use crate::collate::leaves::{unflatten, Column, JobResult, Leaves, ResultLeaf, Site, Within};
 use crate::collate::options::Options;
 use crate::collate::run::{hold, run, run_borrowed, ArenaMemory};
 use crate::collate::specs::Specs;
 use crate::export::libraries::torch;
 use crate::ground::arguments::unfit;
 use crate::ground::batch::PyBatch;
+use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::{check_list, items_of, list_of, no_list};
 use crate::ground::logging::Records;
 use crate::ground::reserve::room_for;
@@ -40,8 +41,7 @@ use crate::trees::rules::{self, OpenedColumn};
 ///         classes of tensordict and PyTorch Geometric are torch tensors. str and bytes leaves become lists, Python floats float64, ints int64. Also a `SampleList`,
 ///         in which trees are taken apart once, or an Arrow table or record batch of pyarrow, polars, pandas or
 ///         others, which is the list of its rows: dicts of its columns.
-///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad` or
-///         `Ragged`. An exact path goes before a glob, an earlier glob before a later one.
+///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad`, `Ragged` or `List`. An exact path goes before a glob, an earlier glob before a later one.
 ///         Unnamed leaves are stacked. A list or tuple of Python numbers is a container of as many
 ///         leaves, and one leaf, of one dim, where a key is exactly its path.
 ///     sep (str): joins the keys of a path.
@@ -53,7 +53,7 @@ use crate::trees::rules::{self, OpenedColumn};
 ///         planned for each.
 ///
 /// Returns:
-///     A tree of the samples' structure: a `Batch` for each tensor leaf (a torch tensor within classes of tensordict and PyTorch
+///     A tree of the samples' structure: a `Batch` for each tensor leaf (a list of tensors by `List`, a torch tensor within classes of tensordict and PyTorch
 ///     Geometric), a list for each leaf of str or bytes.
 ///
 /// Raises:
@@ -92,18 +92,28 @@ pub(crate) fn collate<'py>(
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);
     let Import { tree, leaves, mut jobs, borrowed } = import(samples, spec, &sep, common, options)?;
-    let arena = ArenaMemory::of(arena);
+    let memory = ArenaMemory::of(arena);
     let mut batches = match borrowed {
-        Some(borrowed) => run_borrowed(py, &engine, &mut jobs, borrowed, arena, span.end())?,
-        None => run(py, &engine, &mut jobs, arena, span.end())?,
+        Some(borrowed) => run_borrowed(py, &engine, &mut jobs, borrowed, memory, span.end())?,
+        None => run(py, &engine, &mut jobs, memory, span.end())?,
     };
     drop(jobs);
-    let arena = batches.iter().find_map(Batch::arena);
+    // Else it is that of leaves of `List` alone.
+    let arena = batches.iter().find_map(Batch::arena).filter(|_| arena);
     let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
-    unflatten(py, &tree, leaves, &mut |is_torch| match batches.pop() {
-        Some(batch) if is_torch => torch(py, in_place(py, batch.data())?),
-        Some(batch) => Ok(Bound::new(py, PyBatch::in_arena(batch, arena.as_ref()))?.into_any()),
-        None => Err(PyValueError::new_err("a leaf without a batch")),
+    unflatten(py, &tree, leaves, &mut |result| {
+        let gone = || PyValueError::new_err("a leaf without a batch");
+        let batch = batches.pop().ok_or_else(gone)?;
+        Ok(match result {
+            JobResult::Batch => {
+                Bound::new(py, PyBatch::in_arena(batch, arena.as_ref()))?.into_any()
+            }
+            JobResult::Torch => torch(py, in_place(py, batch.data())?)?,
+            JobResult::Sample => {
+                let sample = batch.sample(0).or_py_err(py)?;
+                Bound::new(py, PyTensor::from(sample))?.into_any()
+            }
+        })
     })
 }
 
@@ -199,9 +209,7 @@ fn import<'py>(
             continue;
         }
         let options = leaves.options_of(&within, &path)?;
-        let job = leaves.job(options.as_ref(), path, column, &within, out.as_ref())?;
-        leaves.jobs.push(job);
-        made.push(ResultLeaf::Job(within.tensors.is_some() && within.form.is_none()));
+        made.push(leaves.add(options.as_ref(), path, column, &within, out.as_ref())?);
     }
     flat.end?;
     leaves.specs.all_used()?;

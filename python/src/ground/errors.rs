@@ -77,15 +77,16 @@ pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 /// How the form of a leaf of a tree is said.
-#[derive(Clone, Copy)]
-pub(crate) struct Spec<'a> {
-    pub form: &'a Form,
+#[derive(Clone)]
+pub(crate) struct Spec {
+    /// The class of specs for it.
+    pub class: String,
     /// The class that the leaf is within takes no other.
     pub is_fixed: bool,
 }
 
-/// The same in the words of the caller. `spec`: of a tree, whose leaf has this form.
-pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<Spec<'_>>) -> PyErr {
+/// The same in the words of the caller. `spec`: of a tree, whose leaf has it.
+pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<Spec>) -> PyErr {
     let text = match error.mismatch() {
         Some(m) => text_of(m, spec),
         None => error.to_string(),
@@ -107,7 +108,7 @@ pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<Spec<'_>>) -
 }
 
 /// The text of an error with its cure in Python's words.
-fn text_of(mismatch: &Mismatch, spec: Option<Spec<'_>>) -> String {
+fn text_of(mismatch: &Mismatch, spec: Option<Spec>) -> String {
     let Some(hint) = mismatch.hint else { return mismatch.to_string() };
     let call = |class: &str, arguments: &str| match mismatch.path.as_str() {
         "" => format!("spec=wr.{class}({arguments})"),
@@ -122,8 +123,8 @@ fn text_of(mismatch: &Mismatch, spec: Option<Spec<'_>>) -> String {
         (Hint::Stack, None) => "wr.stack takes samples without dims".to_owned(),
         (Hint::Stack, Some(_)) => format!("{} takes samples without dims", call("Stack", "")),
         (Hint::Cast, None) => "dtype= casts on the way".to_owned(),
-        (Hint::Cast, Some(Spec { form, .. })) => {
-            format!("{} casts on the way", call(&class_of(form), "dtype=..."))
+        (Hint::Cast, Some(Spec { class, .. })) => {
+            format!("{} casts on the way", call(&class, "dtype=..."))
         }
         (Hint::CastToFloat, _) => {
             "dtype=\"float32\" gives floats; an integer dtype truncates and saturates".to_owned()
@@ -137,7 +138,7 @@ fn text_of(mismatch: &Mismatch, spec: Option<Spec<'_>>) -> String {
 }
 
 /// The class of specs for leaves of this form: its name with a capital.
-fn class_of(form: &Form) -> String {
+pub(crate) fn class_of(form: &Form) -> String {
     let (first, rest) = form.name().split_at(1);
     format!("{}{rest}", first.to_uppercase())
 }

@@ -18,7 +18,7 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
     """A list of pytrees to one pytree of the same structure, assembled in one call, on JAX's device.
 
     Pytrees are what JAX takes for one, nodes of your own included (``jax.tree_util.register_*``). A
-    stacked leaf becomes a ``jax.Array``, any other a `Batch` of arrays; strings become lists.
+    stacked leaf becomes a ``jax.Array``, one of `windrow.List` a list of them, any other a `Batch` of arrays; strings become lists.
 
     Placement: host leaves are assembled on the host and handed to ``jax.device_put``, all at once: on an
     accelerator that is one explicit copy, on the CPU none. The arrays are not committed to a device
@@ -52,14 +52,18 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
     for name in ("out", "stream", "copy"):
         if name in common:
             raise TypeError(f"{name}= is not for JAX: its arrays do not change, and it orders its own streams")
-    _leaves.check(spec)
+    _leaves.check(spec, takes_lists=True)
     columns, tree = flatten(samples, sep)
     paths, texts = _leaves.told_apart(columns[0])
     specs = dict(zip(paths, _leaves.chosen(spec, paths, "leaf", texts)))
     batches = wr.collate(columns, specs if spec is not None else None, sep=sep, **common)
-    arrays = {path: _arrays(batch, path) for path, batch in batches.items() if isinstance(batch, wr.Batch)}
+    arrays: Dict[str, Any] = {path: _arrays(batch, path) for path, batch in batches.items() if isinstance(batch, wr.Batch)}
+    arrays.update((path, list(map(_array, batches[path]))) for path in paths if isinstance(specs[path], wr.List))
     leaves = dict(batches)
     for path, placed in jax.device_put(arrays, device).items():
+        if isinstance(placed, list):
+            leaves[path] = placed
+            continue
         longest = batches[path].max_length
         leaves[path] = placed["data"] if specs[path].form == "stack" else Batch(**placed, max_length=longest)
     return jax.tree_util.tree_unflatten(tree, [leaves[path] for path in columns[0]])
@@ -109,5 +113,8 @@ def _arrays(batch: wr.Batch, path: str) -> Dict[str, Any]:
     tensors = {"data": batch.data, **fields_of(batch)}
     if "offsets" in tensors and not jax.config.jax_enable_x64 and max(batch.shape) > _INT32_MAX:
         raise ValueError(f"leaf {path!r}: offsets up to {max(batch.shape)} are beyond 32 bits; set jax_enable_x64")
-    on_device = batch.device.startswith("cuda")
-    return {name: tensor.jax() if on_device else tensor.numpy() for name, tensor in tensors.items()}
+    return {name: _array(tensor) for name, tensor in tensors.items()}
+
+
+def _array(tensor: wr.Tensor) -> Any:
+    return tensor.jax() if tensor.device.startswith("cuda") else tensor.numpy()

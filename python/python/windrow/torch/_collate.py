@@ -6,7 +6,7 @@ import collections.abc
 import copy
 import pickle
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.utils.data
@@ -246,6 +246,10 @@ class Rules:
             return type(first)(children)
         except TypeError:
             return children
+
+    def part(self, segment: torch.Tensor, dtype: str, shape: Tuple[int, ...], offset: int) -> torch.Tensor:
+        """A tensor that is in a segment, of which others have the rest."""
+        return view(segment, dtype, shape, int(segment.storage_offset()) + offset)
 
     def fields(self, data: torch.Tensor, batch: wr.Batch) -> Batch:
         """A leaf that has more than its data."""
