@@ -119,6 +119,7 @@ test-slow: $(VENV)/.test $(VENV)/.windrow
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile -m "slow and not alone" $(call marked,slow)
 	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone $(call marked,alone)
 	$(PY) scripts/ci/soak.py --seconds 20
+	$(PY) scripts/ci/soak_workers.py --seconds 20
 
 test-package: $(VENV)/.package $(VENV)/.windrow
 	CARGO=$(CARGO) scripts/release/package.sh

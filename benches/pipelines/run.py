@@ -1,16 +1,20 @@
 """Whole pipelines with windrow and without: torch's DataLoader, default_collate on dicts, Ray Data.
 
-    python benches/pipelines/run.py [--json FILE] [--commit ID]
+    python benches/pipelines/run.py [--only workers] [--json FILE] [--commit ID]
+
+Worker processes have a result of their own, by `--only workers`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any, Dict, List
 
 import loader
+import workers
 from windrow._measure import machine
 
 
@@ -26,6 +30,7 @@ def show(found: Dict[str, Any]) -> None:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["workers"], help="DataLoaders with worker processes, and nothing else")
     parser.add_argument("--json", type=Path, help="write the results to this file too")
     parser.add_argument("--commit", default="", help="which windrow this is, for the file")
     options = parser.parse_args()
@@ -35,15 +40,18 @@ def main() -> None:
         lines.append(found)
         show(found)
 
-    loader.measure(say)
-    try:
-        import ray_data
-    except ImportError as error:
-        print(f"SKIP Ray Data: {error}")
+    if options.only:
+        workers.measure(say)
     else:
-        ray_data.measure(say)
+        loader.measure(say)
+        try:
+            import ray_data
+        except ImportError as error:
+            print(f"SKIP Ray Data: {error}")
+        else:
+            ray_data.measure(say)
     if options.json:
-        report = {"machine": {**machine("torch", "ray"), "commit": options.commit}, "lines": lines}
+        report = {"machine": {**machine("torch", "ray"), "commit": options.commit, "load": os.getloadavg()[0]}, "group": options.only or "pipelines", "lines": lines}
         options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 

@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 
 import windrow.torch as wt  # noqa: E402
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
-from windrow import _windrow  # noqa: E402
+from windrow import _shared_memory, _windrow  # noqa: E402
 from windrow.torch import _workers  # noqa: E402
 
 pytestmark = [
@@ -82,7 +82,7 @@ def in_pools(batch):
 
 def counted(since=None):
     """What workers have counted, since then if that is given."""
-    stats = _windrow._pool_stats()
+    stats = wr.stats()["workers"]
     return stats if since is None else {name: value - since[name] for name, value in stats.items()}
 
 
@@ -548,7 +548,7 @@ def test_the_default_limit(tmp_path, monkeypatch):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(value)
         listing.write_text(text)
-        return _workers._memory.__wrapped__(str(root), str(listing))
+        return _shared_memory.memory.__wrapped__(str(root), str(listing))
 
     assert limit("0::/\n") == machine
     assert limit("0::/a/b\n", a__b__max="max\n") == machine
@@ -558,7 +558,7 @@ def test_the_default_limit(tmp_path, monkeypatch):
     (root / "memory/job").mkdir(parents=True)
     (root / "memory/job/memory.limit_in_bytes").write_text("1048576\n")
     assert limit("3:cpu,memory:/job\n2:pids:/x\n0::/\n") == 1 << 20
-    monkeypatch.setattr(_workers, "_memory", lambda: 96 << 20)
+    monkeypatch.setattr(_workers, "memory", lambda: 96 << 20)
     for workers in (None, types.SimpleNamespace(num_workers=3)):
         monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: workers)
         assert _workers.default_limit() == (48 if workers is None else 16) << 20

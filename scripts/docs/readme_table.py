@@ -2,7 +2,7 @@
 """Writes what README.md and docs/ say of measurements, tables and plots, from the newest result under benches/results/.
 
 What they say of GPUs is from the records of benches/results/gpu/, of which scripts/gpu/plots.py makes a page. `--check` compares instead; `--publish FILE` first takes a result there, under its date and machine: one of
-`python -m windrow bench --json FILE`, of the same with `--only source --only small-`, or of `benches/pipelines/run.py --json FILE`.
+`python -m windrow bench --json FILE`, of the same with `--only source --only small-`, or of `benches/pipelines/run.py --json FILE`, with `--only workers` or without.
 What these two options select, the "groups", has tables of its own, made from the newest result that has such workloads.
 Needs neither a build nor NumPy.
 """
@@ -56,7 +56,7 @@ def publish(path):
     report = json.loads(path.read_text(encoding="utf-8"))
     machine = report["machine"]
     words = re.sub(r"\(\w+\)|@.*|\b(amd|intel|cpu|processor|\d+-core)\b", " ", machine["cpu"].lower())
-    kind = "pipelines" if "lines" in report else "host"
+    kind = report.get("group", "pipelines") if "lines" in report else "host"
     if kind == "host" and all(map(is_group, report["workloads"])):
         kind = "groups"
     machine_name = "-".join([*re.findall(r"[a-z0-9]+", words), f"{machine['cores']}core"])
@@ -169,7 +169,7 @@ FILES = {
     "README.md": {"gpu-line": (gpu_line, "gpu"), "headline": (headline, "host"), "gpu": (gpu, "gpu"), "table": (short_table, "host")},
     "docs/index.md": {"gpu-line": (functools.partial(gpu_line, page="gpu-figures.md", simulated="testing.md"), "gpu")},
     "python/README.md": {"gpu-line": (functools.partial(gpu_line, page="", simulated=""), "gpu")},
-    "docs/performance.md": {"table": (table, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, groups=True), "groups"), "groups-losses": (functools.partial(losses, groups=True), "groups"), "pipelines": (pipelines, "pipelines")},
+    "docs/performance.md": {"table": (table, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, groups=True), "groups"), "groups-losses": (functools.partial(losses, groups=True), "groups"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers")},
 }
 
 

@@ -3,10 +3,11 @@ nothing that is not in the standard library, but for torch's own function."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
-from typing import Any, Optional, Tuple
+from typing import Any, Iterator, Optional, Tuple
 
 # Where Linux has it as files. Other systems have no such folder.
 FOLDER = "/dev/shm"
@@ -36,3 +37,35 @@ def torch_storage(nbytes: int) -> Any:
 
     storages: Any = torch.UntypedStorage
     return storages._new_shared(nbytes, device="cpu") if hasattr(storages, "_new_shared") else storages(nbytes, device="cpu")
+
+
+@functools.lru_cache(maxsize=None)
+def memory(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> int:
+    """Bytes of memory: the machine's, or the least that a control group of this process or one around it allows."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in _limit_files(root, groups):
+        try:
+            with open(name) as file:
+                found.append(int(file.read()))
+        except (OSError, ValueError):  # "max" is no limit.
+            pass
+    return min(found)
+
+
+def _limit_files(root: str, groups: str) -> Iterator[str]:
+    """Files with limits, of both versions of control groups."""
+    yield from (f"{root}/memory.max", f"{root}/memory/memory.limit_in_bytes")
+    try:
+        with open(groups) as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return
+    for _, controllers, path in lines:
+        if controllers == "":
+            folder, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            folder, name = f"{root}/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        yield from ("/".join([folder, *parts[:count], name]) for count in range(1, len(parts) + 1))

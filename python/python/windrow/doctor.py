@@ -132,17 +132,25 @@ def memory() -> str:
     except OSError:
         return "unknown"
     text = f"{kib['MemAvailable'] / 2**20:.1f} GiB of {kib['MemTotal'] / 2**20:.1f} GiB free"
-    try:
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
-            return f"{text}, limit {int(file.read()) / 2**30:.1f} GiB"
-    except (OSError, ValueError):
-        return text
+    limit = _shared_memory.memory()
+    return f"{text}, limit {limit / 2**30:.1f} GiB" if limit < kib["MemTotal"] << 10 else text
 
 
 def shared_memory() -> str:
     """Size of the memory in which worker processes hand batches to their parent."""
     room = _shared_memory.room()
     return f"{room[0] / 2**30:.1f} GiB of {room[1] / 2**30:.1f} GiB free" if room else "none"
+
+
+def workers() -> str:
+    """Where batches of worker processes are, and what those have counted that this process reads from."""
+    if not hasattr(_windrow, "_start_pool"):
+        return "new shared memory for each batch: this system has no memory that could be used again"
+    counted = wr.stats()["workers"]
+    text = f"up to {_shared_memory.memory() / 2**31:.1f} GiB of memory that is used again, for all workers of a loader"
+    if counted["batches"]:
+        text += f"; {counted['batches']} batches, {counted['refused']} times more than the limit"
+    return text
 
 
 def has_buffer(value: Any) -> bool:
@@ -221,7 +229,7 @@ def suggestions(rows: List[Dict[str, Any]]) -> Iterator[str]:
     room = _shared_memory.room()
     if room and room[0] < 1 << 30:
         yield (
-            f"less than 1 GiB of {_shared_memory.FOLDER} is free for the batches of DataLoader workers: "
+            f"less than 1 GiB of {_shared_memory.FOLDER} is free for batches of DataLoader workers, such as those of default_collate: "
             "docker run --shm-size=8g, or --ipc=host"
         )
     if huge_pages().startswith("never"):
@@ -258,6 +266,7 @@ def facts() -> Dict[str, str]:
         "memory": memory(),
         "huge pages": huge_pages(),
         _shared_memory.FOLDER: shared_memory(),
+        "workers": workers(),
         "logging": "on" if watchers["logging"] else "off; WINDROW_LOG=1 or wr.set_logging() turns it on",
         "nvtx": watchers["nvtx"] or "on, a profiler listens",
         "variables": variables(),

@@ -49,13 +49,22 @@ pub(super) fn stats_of<'py>(
 ///     the data, 0 to 1. Bytes at present: ``pool_bytes`` (free), ``pool_used_bytes``, ``device_bytes`` (in use), ``pinned_bytes``
 ///     (free) and ``pinned_used_bytes``. ``pool_hits`` and ``pool_misses`` count from the start of the engine. Seconds of the calling
 ///     threads: ``import_seconds``, ``plan_seconds``, ``run_seconds`` and ``wait_seconds``, part of which is also in ``run_seconds``.
-///     The first three are measured from the first call of `stats` or `reset_stats` on.
+///     The first three are measured from the first call of `stats` or `reset_stats` on. ``workers``: what worker processes of torch's
+///     loaders have counted that this process reads from: ``batches`` (or single tensors) by way of their pools and their ``bytes``;
+///     how often there was no room (``refused``) and the batch went torch's way; ``blocks`` that were made; ``pool_bytes`` at present.
 #[pyfunction]
 pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    stats_of(py, default_engine())
+    let stats = stats_of(py, default_engine())?;
+    let workers = PyDict::new(py);
+    #[cfg(target_os = "linux")]
+    for (name, count) in windrow::workers::stats() {
+        workers.set_item(name, count)?;
+    }
+    stats.set_item("workers", workers)?;
+    Ok(stats)
 }
 
-/// Sets the counters of the default engine to 0, except ``pool_hits``, ``pool_misses`` and the bytes at present. Times are measured
+/// Sets the counters of the default engine to 0, except ``pool_hits``, ``pool_misses``, ``workers`` and the bytes at present. Times are measured
 /// from then on.
 #[pyfunction]
 pub(crate) fn reset_stats(py: Python<'_>) {
@@ -63,11 +72,14 @@ pub(crate) fn reset_stats(py: Python<'_>) {
 }
 
 /// Gives the default engine's free output memory back to the system and the devices, for which it
-/// waits, and releases samples that were still being read.
+/// waits, and releases samples that were still being read. So goes the memory of workers that have ended, which the next ones
+/// could have taken over.
 #[pyfunction]
 pub(crate) fn empty_cache(py: Python<'_>) {
     py.detach(|| {
         default_engine().empty_cache();
         index_engine().empty_cache();
+        #[cfg(target_os = "linux")]
+        windrow::workers::sweep();
     });
 }

@@ -7,7 +7,6 @@ use std::os::fd::AsRawFd;
 
 use pyo3::exceptions::{PyMemoryError, PyOSError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use windrow::workers::{self, Refusal};
 use windrow::{DType, Layout, Tensor};
 
@@ -21,7 +20,6 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(_has_pool, m)?)?;
     m.add_function(wrap_pyfunction!(_close_pool, m)?)?;
     m.add_function(wrap_pyfunction!(_empty_pools, m)?)?;
-    m.add_function(wrap_pyfunction!(_pool_stats, m)?)?;
     m.add_function(wrap_pyfunction!(_pool_file, m)?)?;
     m.add_function(wrap_pyfunction!(_allocate_in_pool, m)?)?;
     m.add_function(wrap_pyfunction!(receive::_receive, m)?)
@@ -48,16 +46,6 @@ fn _close_pool(py: Python<'_>, is_left: bool) {
 #[pyfunction]
 fn _empty_pools(py: Python<'_>) {
     py.detach(workers::sweep);
-}
-
-/// What workers have counted: those whose pools this process has mapped.
-#[pyfunction]
-fn _pool_stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    let stats = PyDict::new(py);
-    for (name, value) in workers::stats() {
-        stats.set_item(name, value)?;
-    }
-    Ok(stats)
 }
 
 /// Its descriptor, until a reader has mapped it.

@@ -15,13 +15,14 @@ import pickle
 import threading
 import weakref
 from multiprocessing import reduction, util
-from typing import Any, Iterator, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import torch
 import torch.utils.data
 from torch.multiprocessing import reductions
 
 from windrow import _windrow
+from windrow._shared_memory import memory
 from windrow.torch._shared import in_worker_process, share, share_bytes
 from windrow.torch._transfer import is_plain, map_tensors, tensors_of
 
@@ -182,39 +183,7 @@ def _offer(file: int, process: int) -> Any:
 def default_limit() -> int:
     """Half of the memory that this process may use, divided among the workers of its loader."""
     worker = torch.utils.data.get_worker_info()
-    return _memory() // 2 // max(1, worker.num_workers if worker else 1)
-
-
-@functools.lru_cache(maxsize=None)
-def _memory(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> int:
-    """Bytes of memory: the machine's, or the least that a control group of this process or one around it allows."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for name in _group_files(root, groups):
-        try:
-            with open(name) as file:
-                found.append(int(file.read()))
-        except (OSError, ValueError):  # "max" is no limit.
-            pass
-    return min(found)
-
-
-def _group_files(root: str, groups: str) -> Iterator[str]:
-    """Files with limits, of both versions of control groups."""
-    yield from (f"{root}/memory.max", f"{root}/memory/memory.limit_in_bytes")
-    try:
-        with open(groups) as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:
-        return
-    for _, controllers, path in lines:
-        if controllers == "":
-            folder, name = root, "memory.max"
-        elif "memory" in controllers.split(","):
-            folder, name = f"{root}/memory", "memory.limit_in_bytes"
-        else:
-            continue
-        parts = [part for part in path.split("/") if part]
-        yield from ("/".join([folder, *parts[:count], name]) for count in range(1, len(parts) + 1))
+    return memory() // 2 // max(1, worker.num_workers if worker else 1)
 
 
 # --------------------------------------------------------------------------------------------------- the other side
