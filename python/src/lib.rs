@@ -4,6 +4,7 @@
 //!
 //! - `ground`: errors, logging, dtypes, streams, arguments, iterables, the objects `Tensor` and `Batch`;
 //! - `engine`: `Engine`, its counters and plans, what the machine has;
+//! - `private_layouts`: readers of words of CPython's and torch's objects, behind one switch;
 //! - `ownership`: what keeps imported memory alive, where it was, and which streams may still write it;
 //! - `import`: any array-like to a sample, by the fastest route that its type has;
 //! - `trees`: the one walk of trees (`flatten`) and its rules for containers: windrow's (`rules`), torch's (`torch_rules`), classes
@@ -33,6 +34,7 @@ mod export;
 mod ground;
 mod import;
 mod ownership;
+mod private_layouts;
 mod samples;
 mod trees;
 #[cfg(target_os = "linux")]
@@ -60,6 +62,7 @@ fn refuse_subinterpreters(py: Python<'_>) -> PyResult<()> {
 #[pymodule(gil_used = false)]
 fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
     refuse_subinterpreters(m.py())?;
+    private_layouts::read_switch();
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     m.add_class::<ground::tensor::PyTensor>()?;
     m.add_class::<ground::batch::PyBatch>()?;
@@ -105,6 +108,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(engine::stats::reset_stats, m)?,
         wrap_pyfunction!(engine::stats::empty_cache, m)?,
         wrap_pyfunction!(import::routes::import_route, m)?,
+        wrap_pyfunction!(private_layouts::_private_layouts, m)?,
         wrap_pyfunction!(collate::packing::_pack, m)?,
         wrap_pyfunction!(collate::packing::_token_budget, m)?,
         wrap_pyfunction!(collate::packing::_buckets, m)?,

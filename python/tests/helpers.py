@@ -24,6 +24,11 @@ TYPED = (wr.ShapeError, wr.DTypeError, wr.DeviceError, wr.LayoutError, BufferErr
 # Inputs
 
 
+def reads_private_layouts(library):
+    """Whether words of this library's objects are read: "CPython" or "torch", which is imported."""
+    return any(name.startswith(library) and state == "on" for name, state in wr._windrow._private_layouts())
+
+
 def release(module):
     """Major and minor version of a module, to compare."""
     return tuple(int(part) for part in module.__version__.split(".")[:2])

@@ -29,8 +29,7 @@ def churn():
 class Mine(torch.Tensor):
     pass
 
-{layout}
-exchange, move = {{}}, {{}}
+exchange, move = {}, {}
 exchange["data"] = lambda x: setattr(x, "data", torch.zeros(N))
 exchange["set_"] = lambda x: x.set_(torch.zeros(3))
 exchange["swap"] = lambda x: torch.utils.swap_tensors(x, torch.zeros(N))
@@ -38,17 +37,12 @@ move["share_memory_"] = lambda x: x.share_memory_()
 move["resize_"] = lambda x: x.resize_(100 * N)
 move["storage"] = lambda x: x.untyped_storage().resize_(0)
 """
-LAYOUTS = {
-    "words": "",
-    # As with a torch release whose layout is not known.
-    "attributes": "import windrow._torch_probe as probe\nprobe.cases = lambda: []",
-    # As with one in which a storage's own object is not to be seen.
-    "method": "import windrow._torch_probe as probe\nprobe.unasked = lambda: probe.cases()[0][0]",
-}
+# How torch's storages are read: their words, or torch's own functions.
+LAYOUTS = {"words": {}, "functions": {"WINDROW_PRIVATE_LAYOUTS": "0"}}
 
 
 def run(script, layout="words"):
-    isolated.fork(PRELUDE.format(layout=LAYOUTS[layout]) + script, env={"MALLOC_PERTURB_": "165"})
+    isolated.fork(PRELUDE + script, env={"MALLOC_PERTURB_": "165", **LAYOUTS[layout]})
 
 
 LISTS = """

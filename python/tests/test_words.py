@@ -1,5 +1,8 @@
 """Samples read from the structs and words of NumPy, torch and Python objects, and asked for where these are not known."""
 
+import json
+import sys
+
 import numpy as np
 import pytest
 
@@ -7,7 +10,7 @@ import isolated
 import oracle
 import windrow as wr
 from helpers import assert_tensor, paint
-from windrow import _windrow
+from windrow import _windrow, doctor
 
 NAMES = [n for n in (*oracle.ARITHMETIC, *oracle.COMPLEX) if n != "bfloat16"]
 
@@ -46,37 +49,47 @@ def test_dense_torch_tensors(name):
     assert bits(ragged.torch()).equal(bits(torch.cat([table[0], table[1][:3], table[2][:0], table[3][5:]])))
 
 
-FALLBACKS = {
-    "numpy": (
-        "import numpy; zeros, numpy.zeros = numpy.zeros, None\nimport numpy._core._multiarray_umath as core; del core._ARRAY_API",
-        "assert _windrow.import_route(numpy.ones(2)) == 'array struct'; numpy.zeros = zeros",
-    ),
-    "torch": (
-        "import windrow._torch_probe as probe; told = probe.dense\n"
-        "probe.dense = lambda: [(*case[:4], case[4] + 1, *case[5:]) for case in told()]",
-        "",
-    ),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("library", FALLBACKS)
-def test_without_the_words(library):
-    if library == "torch":
-        pytest.importorskip("torch")
-    broken, check = FALLBACKS[library]
+def test_a_numpy_of_another_release():
     isolated.run(
-        f"""
+        """
 import oracle
 from windrow import _windrow
-{broken}
-{check}
+np.__version__ = "3.0.0"
+assert _windrow.import_route(np.ones(2)) == "array struct"
 rows = [paint((n, 3), "float32", n) for n in (2, 5, 1)]
-if {library!r} == "torch":
-    import torch
-    rows = [torch.from_numpy(row) for row in rows]
-assert_tensor(wr.pad(rows), oracle.pad([np.asarray(row) for row in rows], "float32").data)
-assert_tensor(wr.ragged([row[:, 1:] for row in rows]), np.concatenate([np.asarray(row)[:, 1:] for row in rows]))
+assert_tensor(wr.pad(rows), oracle.pad(rows, "float32").data)
+assert_tensor(wr.ragged([row[:, 1:] for row in rows]), np.concatenate([row[:, 1:] for row in rows]))
 assert wr.ragged(rows).numpy().shape == (8, 3)
 """
     )
+
+
+STATES = """
+import json
+{before}
+wr.stack([[1, 2], [3, 4]]), wr.stack([torch.zeros(3)])
+print(json.dumps(wr._windrow._private_layouts()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value, is_on", [("0", False), ("1", True), ("", True)])
+def test_the_switch(value, is_on):
+    pytest.importorskip("torch")
+    said = isolated.fork(STATES.format(before="import torch"), env={"WINDROW_PRIVATE_LAYOUTS": value})
+    for library, state in json.loads(said):
+        assert state == ("on" if is_on else "off, WINDROW_PRIVATE_LAYOUTS=0"), library
+
+
+@pytest.mark.slow
+def test_an_unknown_release_of_torch():
+    pytest.importorskip("torch")
+    before = "import torch; torch.__version__ = '3.1.0'"
+    said = isolated.fork(STATES.format(before=before), env={"WINDROW_PRIVATE_LAYOUTS": "1"})
+    assert json.loads(said)[1] == ["torch 3.1.0", "off, tested with 2.10 to 2.15 on Linux"]
+
+
+def test_the_doctor_says_so():
+    name = f"CPython {sys.version_info[0]}.{sys.version_info[1]}"
+    assert doctor.facts()["private layouts"].startswith(f"{name}: o")

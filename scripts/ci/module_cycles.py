@@ -16,7 +16,7 @@ from pathlib import Path
 # In the order of the data flow, ground types first.
 ROOMS = {
     "src": "tensor sync workers dlpack packing samples collate plan observe host run_options cuda batch devices explain engine arrow",
-    "python/src": "ground engine ownership import export workers trees samples collate classes",
+    "python/src": "ground private_layouts engine ownership import export workers trees samples collate classes",
 }
 
 

@@ -1,18 +1,34 @@
-"""Tensors of every kind that torch_words.rs tells apart, each with what torch itself says of it."""
+"""Tensors of every kind that `private_layouts/torch.rs` tells apart, each with what torch itself says of it."""
 
 from __future__ import annotations
 
-from typing import List, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import torch
 
-# Tensor and storage, kept alive; addresses of tensor, storage, memory and base; dispatch keys; lazy, requires grad,
-# has a grad_fn, requires grad by itself.
-Case = Tuple[object, object, int, int, int, int, int, bool, bool, bool, bool]
+DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+
+
+class Case(NamedTuple):
+    """A tensor, kept alive with its storage."""
+
+    tensor: torch.Tensor
+    storage: Any
+    # Of the tensor, of its storage and of its memory.
+    addresses: List[int]
+    keys: int
+    is_lazy: bool
+    # Its values are in memory as they are, and neither it nor the tensor that it is a view of requires grad.
+    is_plain: bool
+    # Dtype, shape, strides and address of one that is dense, on the host and of few dims.
+    dense: Optional[Tuple[str, Tuple[int, ...], Tuple[int, ...], int]]
 
 
 def cases() -> List[Case]:
-    """The first is a plain tensor, the second a leaf, the third a view of the first."""
+    """The first is a plain tensor."""
     plain, leaf, other = torch.zeros((3, 4), dtype=torch.float32), torch.zeros(4, dtype=torch.float32), torch.zeros(4, dtype=torch.float32)
     leaf.requires_grad_()
     result, kept = leaf * 2, leaf * 3
@@ -21,15 +37,21 @@ def cases() -> List[Case]:
     late = other[1:]
     other.requires_grad_()
     off = torch.zeros(2, dtype=torch.float64).requires_grad_().requires_grad_(False)
-    pair = torch.zeros((2, 2), dtype=torch.complex64)
-    tensors = [
-        plain, leaf, plain[1], result, kept, late, off, pair,
-        pair.conj(), pair.conj().imag, torch._neg_view(plain), plain.t()[1:], leaf[1:], result.view(2, 2)[0],
-        leaf.detach(), leaf.detach()[2:], torch.nn.Parameter(torch.zeros(2)), torch.zeros(0), torch.zeros((), dtype=torch.int64),
-    ]  # fmt: skip
+    pair, deep = torch.zeros((2, 2), dtype=torch.complex64), torch.zeros((2, 3, 5, 7, 4), dtype=torch.float32)
     with torch.inference_mode():
-        tensors.append(torch.zeros(3))
-    return [_case(tensor) for tensor in tensors]
+        inferred = torch.zeros(3)
+    without = [plain, leaf, result, kept, off, pair, deep, inferred, leaf.detach(), torch.nn.Parameter(torch.zeros(2)), torch.zeros((), dtype=torch.int64)]
+    views = [
+        plain[1], late, pair.conj(), pair.conj().imag, torch._neg_view(plain), plain.t()[1:], leaf[1:], result.view(2, 2)[0],
+        leaf.detach()[2:], deep.permute(4, 0, 3, 1, 2)[1:], deep[None], deep.to(torch.complex64).conj(),
+    ]  # fmt: skip
+    for name in DTYPES:
+        dtype = getattr(torch, name, None)
+        if dtype is not None:
+            table = torch.empty((37, 11), dtype=dtype)
+            without.append(table)
+            views += [table[3:, 1:5], table.t()[2], table[5, 6], table.new_empty(0, 2)[:, 1:]]
+    return [_case(tensor, _keys(plain)) for tensor in (*without, *views)]
 
 
 def unasked() -> torch.Tensor:
@@ -43,42 +65,17 @@ def lazy_clones() -> List[torch.Tensor]:
     return [] if lazy_clone is None else [lazy_clone(torch.zeros(size)) for size in (1, 2, 300)]
 
 
-def _case(tensor: torch.Tensor) -> Case:
-    storage, base = tensor.untyped_storage(), tensor._base
-    keys = torch._C._dispatch_keys(tensor).raw_repr()
-    has_fn = tensor.grad_fn is not None
-    by_itself = tensor.requires_grad and not has_fn and base is None
-    addresses = (tensor._cdata, storage._cdata, storage.data_ptr(), 0 if base is None else base._cdata)
-    is_lazy = tensor.is_neg() or tensor.is_conj()
-    return (tensor, storage, *addresses, keys, is_lazy, tensor.requires_grad, has_fn, by_itself)
+def _keys(tensor: torch.Tensor) -> int:
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
 
 
-# Tensor, dtype, shape, strides, offset in elements, address, whether it is dense, on the host and of few dims.
-Dense = Tuple[object, str, Tuple[int, ...], Tuple[int, ...], int, int, bool]
-
-DTYPES = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
-)  # fmt: skip
-
-
-def dense() -> List[Dense]:
-    """Tensors of every dtype that torch_dense.rs reads, and some that it has to leave alone; the first is dense."""
-    found = []
-    for name in DTYPES:
-        dtype = getattr(torch, name, None)
-        if dtype is not None:
-            table = torch.empty((37, 11), dtype=dtype)
-            found += [(tensor, True) for tensor in (table, table[3:, 1:5], table.t()[2], table[5, 6], table.new_empty(0, 2)[:, 1:])]
-    table = torch.zeros((2, 3, 5, 7, 4), dtype=torch.float32)
-    found += [(table, True), (table.permute(4, 0, 3, 1, 2)[1:], True), (table[None], False), (torch.nn.Parameter(table), True)]
-    found += [(table.to(torch.complex64).conj(), False), (torch._neg_view(table), False)]
-    return [_dense(tensor, is_plain and tensor.untyped_storage().data_ptr() != 0) for tensor, is_plain in found]
-
-
-def _dense(tensor: torch.Tensor, is_plain: bool) -> Dense:
-    name = str(tensor.dtype).replace("torch.", "")
-    # Not `Tensor.data_ptr`, which is 0 for a tensor without elements.
-    offset = int(tensor.storage_offset())
-    address = tensor.untyped_storage().data_ptr() + offset * tensor.element_size()
-    return (tensor, name, tuple(tensor.shape), tensor.stride(), offset, address, is_plain)
+def _case(tensor: torch.Tensor, plain_keys: int) -> Case:
+    storage, base, keys = tensor.untyped_storage(), tensor._base, _keys(tensor)
+    memory, is_lazy = storage.data_ptr(), tensor.is_neg() or tensor.is_conj()
+    requires_grad = tensor.requires_grad or (base is not None and base.requires_grad)
+    dense = None
+    if keys == plain_keys and tensor.dim() <= 5 and memory != 0:
+        # Not `Tensor.data_ptr`, which is 0 for a tensor without elements.
+        address = memory + int(tensor.storage_offset()) * tensor.element_size()
+        dense = (str(tensor.dtype).replace("torch.", ""), tuple(tensor.shape), tensor.stride(), address)
+    return Case(tensor, storage, [tensor._cdata, storage._cdata, memory], keys, is_lazy, not is_lazy and not requires_grad, dense)

@@ -250,6 +250,12 @@ def variables() -> str:
     return ", ".join(f"{name}={os.environ[name]}" for name in sorted(names)) or "none"
 
 
+def private_layouts() -> str:
+    """Whether words of objects of CPython and torch are read, and why not."""
+    load("torch")
+    return "; ".join(f"{library}: {state}" for library, state in _windrow._private_layouts())
+
+
 def facts() -> Dict[str, str]:
     """Facts about this installation, by name."""
     stats = wr.stats()
@@ -269,6 +275,7 @@ def facts() -> Dict[str, str]:
         "workers": workers(),
         "logging": "on" if watchers["logging"] else "off; WINDROW_LOG=1 or wr.set_logging() turns it on",
         "nvtx": watchers["nvtx"] or "on, a profiler listens",
+        "private layouts": private_layouts(),
         "variables": variables(),
     }
 
@@ -298,7 +305,7 @@ def main(argv: List[str]) -> int:
         print(json.dumps({**about, "devices": [f"{name}: {text}" for name, text in devices], "libraries": rows, "suggestions": list(suggestions(rows))}, indent=1))
         return 0
     for name, text in [*about.items(), *devices]:
-        print(f"{name:12}{text}")
+        print(f"{name:16}{text}")
     print("\nlibrary, version, how its tensors are read, time to read one")
     for row in rows:
         problem = f"  {row['problem']}" if "problem" in row else f"{row['nanoseconds']:6} ns"

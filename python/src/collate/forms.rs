@@ -16,7 +16,7 @@ use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, OrPyErr};
 use crate::ground::logging::Records;
 use crate::ground::modules::increment_version;
-use crate::import::borrowed::{borrowed, objects_of};
+use crate::import::columns::{borrowed, objects_of};
 use crate::samples::imported::Imported;
 use crate::samples::list::PySampleList;
 use crate::samples::read::samples_of;

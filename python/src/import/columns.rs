@@ -1,20 +1,27 @@
-//! Columns of a container that are read all at once, before the walk of the tree comes to each of them.
+//! Columns: row-major NumPy arrays or dense torch tensors of the host's, all of one class, read from the structs of their objects
+//! one after the other. No Python code runs, and no reference is counted.
 //!
-//! Tensors made long ago are in no cache, and to read one is to wait for memory. Here the memory of the next ones is asked for
-//! beyond the end of a column, and the engine's threads read columns side by side.
-#![allow(unsafe_code)] // Objects that other threads read.
+//! The short list of a call is one column, which the caller's list keeps alive; the leaves of a container are several, which the
+//! engine's threads read side by side. Tensors made long ago are in no cache, and to read one is to wait for memory, so that of the
+//! next ones is asked for ahead of time, beyond the end of a column too.
+#![allow(unsafe_code)] // Structs of foreign objects, which other threads read.
 
+use std::ops::Range;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use windrow::{Engine, SampleList};
+use pyo3::types::{PyList, PyTuple};
+use windrow::bindings::prefetch;
+use windrow::{Collate, DType, Device, Dims, Engine, Form, SampleList};
 
 use crate::ground::reserve::room_for;
-use crate::import::reader::Reader;
-use crate::import::routes::known_route;
-use crate::import::torch_words::HAS_LOCK;
+use crate::import::numpy_struct::{array_fields, prefetch_dims, ArrayStruct};
+use crate::import::routes::{known_route, route_of, ImportRoute, Lazy};
 use crate::ownership::child_columns::ChildColumns;
+use crate::private_layouts::torch::{TorchReader, FARTHEST};
+use crate::private_layouts::HAS_LOCK;
 
 /// One thread reads fewer samples sooner than another one starts.
 const LEAST_SHARED: usize = 2048;
@@ -22,8 +29,89 @@ const LEAST_SHARED: usize = 2048;
 /// Parts of the columns for each thread: so many that none waits long for the last part of a thread that started late.
 const PARTS_OF_A_THREAD: usize = 16;
 
-/// Stacks that read and write more are copied while they are read.
+/// Stacks of a container that read and write more are copied while they are read.
 const MOST_BYTES: u64 = 1 << 20;
+
+/// How many places ahead the dims of an array are asked for, and twice as many its object.
+const ARRAYS_AHEAD: usize = 8;
+
+/// How all samples of a column are read.
+#[derive(Clone, Copy)]
+enum Reader {
+    Array,
+    Dense(&'static TorchReader),
+}
+
+/// The class of all objects of a column, and how they are read.
+#[derive(Clone, Copy)]
+struct ColumnReader {
+    class: *mut ffi::PyTypeObject,
+    reader: Reader,
+}
+
+/// The fields of a sample, in memory that belongs to its object; without strides it is row-major.
+struct RawArray<'a> {
+    data: *const u8,
+    dtype: DType,
+    shape: &'a [AtomicI64],
+    strides: Option<&'a [AtomicI64]>,
+}
+
+/// Dtype, shape and strides of the last sample.
+type Known = (DType, Dims, Option<Dims>);
+
+type ItemOf = unsafe extern "C" fn(*mut ffi::PyObject, ffi::Py_ssize_t) -> *mut ffi::PyObject;
+
+/// The samples of a list or tuple that is one column. `None` for everything else, for more than `most_samples`, and for stacks that
+/// read and write more than `most_bytes`, which may be copied while they are read; errors are for another import to find.
+///
+/// # Safety
+/// Until the result is dropped, or [`objects_of`] has references to the samples, no Python code runs and this thread stays attached.
+pub(crate) unsafe fn borrowed(
+    samples: &Bound<'_, PyAny>,
+    collate: &Collate,
+    most_samples: usize,
+    most_bytes: u64,
+) -> PyResult<Option<SampleList<'static>>> {
+    let Some(item_of) = item_of(samples) else { return Ok(None) };
+    if !HAS_LOCK || !(1..=most_samples).contains(&samples.len()?) {
+        return Ok(None);
+    }
+    // May run Python code, which may change the list, and so may the release of the first sample; nothing below does.
+    let Some(reader) = ColumnReader::of(&samples.get_item(0)?)? else { return Ok(None) };
+    let len = samples.len()?;
+    let most_bytes = if matches!(collate.form(), Form::Stack) { most_bytes } else { u64::MAX };
+    let mut objects = room_for(len)?;
+    objects.extend((0..len).map(|index| {
+        // SAFETY: an entry of a list or tuple, as nothing has changed it since it was counted.
+        let object = unsafe { item_of(samples.as_ptr(), index as ffi::Py_ssize_t) };
+        prefetch(object.cast(), 1);
+        object
+    }));
+    // SAFETY: live objects, which the list holds.
+    Ok(unsafe { reader.list(&objects, 0..len, most_bytes) })
+}
+
+/// References to the samples of a list that was [`borrowed`], which keep them.
+pub(crate) fn objects_of(samples: &Bound<'_, PyAny>, len: usize) -> PyResult<Vec<Py<PyAny>>> {
+    let mut objects = room_for(len)?;
+    if let Some(item_of) = item_of(samples) {
+        // SAFETY: as in `borrowed`; to count a reference runs no Python code.
+        objects.extend((0..len).map(|index| unsafe {
+            let object = item_of(samples.as_ptr(), index as ffi::Py_ssize_t);
+            Bound::from_borrowed_ptr(samples.py(), object).unbind()
+        }));
+    }
+    Ok(objects)
+}
+
+fn item_of(samples: &Bound<'_, PyAny>) -> Option<ItemOf> {
+    match () {
+        () if samples.is_exact_instance_of::<PyList>() => Some(ffi::PyList_GetItem),
+        () if samples.is_exact_instance_of::<PyTuple>() => Some(ffi::PyTuple_GetItem),
+        () => None,
+    }
+}
 
 /// Whether several threads will read so many samples, of which this is the first. Runs no Python code.
 pub(crate) fn will_be_shared(first: &Bound<'_, PyAny>, num_samples: usize) -> bool {
@@ -31,26 +119,17 @@ pub(crate) fn will_be_shared(first: &Bound<'_, PyAny>, num_samples: usize) -> bo
         && known_route(first).is_some_and(|route| Reader::by(route).is_some())
 }
 
-/// A column that can be read without running Python code.
-struct Readable {
-    /// Its position among all columns.
-    column: usize,
-    class: *mut ffi::PyTypeObject,
-    reader: Reader,
-}
-
-/// Columns to be read, one after the other, and all their objects in that order.
+/// Columns to be read, each with its position among all, and their objects one column after the other.
 struct Readables {
-    columns: Vec<Readable>,
+    columns: Vec<(usize, ColumnReader)>,
     objects: Vec<*mut ffi::PyObject>,
 }
 
 // SAFETY: the objects are held or borrowed, and no Python code runs meanwhile: other threads only read what they hold.
 unsafe impl Sync for Readables {}
 
-/// The samples of each column that is one of row-major NumPy arrays or of dense torch tensors and no large stack; `None` for
-/// the others, and for all where one column is all there is. Each column has a sample or more. Runs no Python code while columns are
-/// borrowed.
+/// The samples of each column of a container that is one and no large stack; `None` for the others, and for all where one column is
+/// all there is. Each column has a sample or more. Runs no Python code while columns are borrowed.
 pub(crate) fn read_columns(
     engine: &Engine,
     columns: &mut ChildColumns<'_>,
@@ -59,16 +138,16 @@ pub(crate) fn read_columns(
     lists.resize_with(columns.len(), || Mutex::new(None));
     let found = readables(columns)?;
     let (num_columns, count) = (found.columns.len(), columns.num_rows());
-    let read = |range: std::ops::Range<usize>| {
+    let read = |range: Range<usize>| {
         let Readables { columns, objects } = &found;
-        let Some(Readable { class, reader, .. }) = columns.get(range.start) else { return };
+        let Some((_, first)) = columns.get(range.start) else { return };
         // SAFETY: live objects, held or borrowed by the caller's columns, which stays attached and runs no Python code.
-        unsafe { reader.prefetch_first(*class, &objects[range.start * count..]) };
-        for (position, column) in range.clone().zip(&columns[range]) {
+        unsafe { first.prefetch_first(&objects[range.start * count..]) };
+        for (position, (column, reader)) in range.clone().zip(&columns[range]) {
             let own = position * count..(position + 1) * count;
-            // SAFETY: as above; the reader is for objects of this class.
-            let list = unsafe { column.reader.list(column.class, objects, own, MOST_BYTES) };
-            *lists[column.column].lock().unwrap_or_else(PoisonError::into_inner) = list;
+            // SAFETY: as above.
+            let list = unsafe { reader.list(objects, own, MOST_BYTES) };
+            *lists[*column].lock().unwrap_or_else(PoisonError::into_inner) = list;
         }
     };
     let num_parts = match found.objects.len() < LEAST_SHARED {
@@ -96,11 +175,202 @@ fn readables(columns: &mut ChildColumns<'_>) -> PyResult<Readables> {
     }
     for column in 0..columns.len() {
         let Some(first) = columns.first(column) else { continue };
-        if let Some(reader) = Reader::of(&first)? {
-            found.columns.push(Readable { column, class: first.get_type_ptr(), reader });
+        if let Some(reader) = ColumnReader::of(&first)? {
+            found.columns.push((column, reader));
         }
     }
     found.objects = room_for(found.columns.len() * columns.num_rows())?;
-    found.objects.extend(found.columns.iter().flat_map(|readable| columns.column(readable.column)));
+    found.objects.extend(found.columns.iter().flat_map(|(column, _)| columns.column(*column)));
     Ok(found)
+}
+
+impl Reader {
+    fn by(route: (ImportRoute, Lazy)) -> Option<Reader> {
+        match route {
+            (ImportRoute::Array, Lazy::No) => Some(Reader::Array),
+            (ImportRoute::Exchange { is_torch: true, .. }, Lazy::Words(torch)) => {
+                Some(Reader::Dense(torch))
+            }
+            _ => None,
+        }
+    }
+
+    /// # Safety
+    /// A live object of a class that this is for.
+    #[inline]
+    unsafe fn read<'a>(self, object: *mut ffi::PyObject) -> Option<RawArray<'a>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Reader::Array => {
+                    let array = array_fields(object)?;
+                    let (data, dtype) = (array.data.cast_const(), array.dtype);
+                    let shape = std::slice::from_raw_parts(
+                        array.shape.as_ptr().cast::<AtomicI64>(),
+                        array.shape.len(),
+                    );
+                    let is_row_major = array.flags & ArrayStruct::C_CONTIGUOUS != 0;
+                    is_row_major.then_some(RawArray { data, dtype, shape, strides: None })
+                }
+                Reader::Dense(torch) => {
+                    let fields = torch.fields_of(object).filter(|_| torch.has_no_grad(object))?;
+                    let (data, dtype, shape) = (fields.data, fields.dtype, fields.shape);
+                    Some(RawArray { data, dtype, shape, strides: Some(fields.strides) })
+                }
+            }
+        }
+    }
+}
+
+impl ColumnReader {
+    /// The reader of objects of a class, of which this is one; `None` for other classes. Runs Python code unless the class [is
+    /// known](known_route).
+    fn of(first: &Bound<'_, PyAny>) -> PyResult<Option<ColumnReader>> {
+        let class = first.get_type_ptr();
+        Ok(Reader::by(route_of(first)?).map(|reader| ColumnReader { class, reader }))
+    }
+
+    /// The samples of a range of objects; those behind it are asked for too. `None` if one is of another class or not to be
+    /// read so, for samples without memory for the list, and for those whose stack reads and writes more than `most_bytes`.
+    ///
+    /// ```text
+    /// until all samples are in the list:
+    ///     read one; of another class, or not to be read that way: None
+    ///     the first of a stack that is too large: None
+    ///     a row that differs from the last one in its length: append address and length
+    ///     any other: append it with its layout, then those behind it that differ from it in their address alone
+    /// ```
+    ///
+    /// # Safety
+    /// The objects are alive, and nothing runs Python code until the list is dropped or the objects are held.
+    #[inline]
+    unsafe fn list(
+        &self,
+        objects: &[*mut ffi::PyObject],
+        range: Range<usize>,
+        most_bytes: u64,
+    ) -> Option<SampleList<'static>> {
+        let (mut list, end) = (SampleList::new(), range.end);
+        list.reserve(range.len()).ok()?;
+        let mut last: Option<Known> = None;
+        let read = |index: usize| {
+            // SAFETY: the caller's promise. A live object has a type.
+            unsafe {
+                self.prefetch_ahead(|steps| objects.get(index + steps).copied());
+                let object = *objects.get(index)?;
+                (ffi::Py_TYPE(object) == self.class).then(|| self.reader.read(object)).flatten()
+            }
+        };
+        loop {
+            let index = range.start + list.len();
+            if index == end {
+                return Some(list);
+            }
+            let array = read(index)?;
+            if let Some((dtype, shape, strides)) = &mut last {
+                let is_row = array.dtype == *dtype && array.has_strides(strides.as_deref());
+                if let Some(length) = array.other_length(shape).filter(|_| is_row) {
+                    // SAFETY: as good as the producer's word, and alive as long as the list has it.
+                    if unsafe { list.push_row_like_last(array.data, length) } {
+                        shape[0] = length;
+                        continue;
+                    }
+                }
+            }
+            let (shape, strides) = (copied(array.shape), array.strides.map(copied));
+            if index == range.start && bytes_moved(range.len(), array.dtype, &shape) > most_bytes {
+                return None;
+            }
+            let (data, dtype, device) = (array.data, array.dtype, Device::Cpu);
+            // SAFETY: as above.
+            unsafe { list.push(data, dtype, device, &shape, strides.as_deref()) }.ok()?;
+            // Those behind it that are like it, as most are, without another look at the list for each.
+            let alike = (index + 1..end).map_while(|index| {
+                let next = read(index)?;
+                let is_alike = next.dtype == dtype
+                    && are_same(next.shape, &shape)
+                    && next.has_strides(strides.as_deref());
+                is_alike.then_some(next.data)
+            });
+            // SAFETY: as above.
+            unsafe { list.extend_like_last(alike) };
+            last = Some((dtype, shape, strides));
+        }
+    }
+
+    /// Asks for the memory of the first objects, which [`ColumnReader::list`] then reads.
+    ///
+    /// # Safety
+    /// As for [`ColumnReader::list`].
+    unsafe fn prefetch_first(&self, objects: &[*mut ffi::PyObject]) {
+        const { assert!(FARTHEST >= 2 * ARRAYS_AHEAD) };
+        for before in (1..=FARTHEST).rev() {
+            let at = |steps: usize| objects.get(steps.checked_sub(before)?).copied();
+            // SAFETY: the caller's promise.
+            unsafe { self.prefetch_ahead(at) };
+        }
+    }
+
+    /// Asks for the memory that the reading of the samples ahead touches. `at`: the object of the list so many places ahead.
+    ///
+    /// # Safety
+    /// The objects are alive.
+    #[inline]
+    unsafe fn prefetch_ahead(&self, at: impl Fn(usize) -> Option<*mut ffi::PyObject>) {
+        // SAFETY: the caller's promise; a live object has a type.
+        unsafe {
+            match self.reader {
+                Reader::Array => {
+                    if let Some(object) = at(2 * ARRAYS_AHEAD) {
+                        prefetch(object.cast(), 1);
+                    }
+                    let near = at(ARRAYS_AHEAD).filter(|&near| ffi::Py_TYPE(near) == self.class);
+                    if let Some(object) = near {
+                        prefetch_dims(object);
+                    }
+                }
+                Reader::Dense(torch) => torch.prefetch_ahead(self.class, false, at),
+            }
+        }
+    }
+}
+
+impl RawArray<'_> {
+    #[inline]
+    fn has_strides(&self, known: Option<&[i64]>) -> bool {
+        match (self.strides, known) {
+            (Some(own), Some(known)) => are_same(own, known),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    /// The extent of dim 0 if it is another and nothing else differs, and the known one has elements: without any, a list of rows
+    /// takes whatever strides for row-major ones.
+    #[inline]
+    fn other_length(&self, known: &[i64]) -> Option<i64> {
+        let (first, others) = self.shape.split_first()?;
+        let (known_first, known_others) = known.split_first()?;
+        let length = first.load(Ordering::Relaxed);
+        let is_other = length != *known_first && *known_first != 0;
+        (is_other && are_same(others, known_others)).then_some(length)
+    }
+}
+
+fn copied(dims: &[AtomicI64]) -> Dims {
+    dims.iter().map(|dim| dim.load(Ordering::Relaxed)).collect()
+}
+
+/// Without a call, for a few entries.
+#[inline]
+fn are_same(dims: &[AtomicI64], known: &[i64]) -> bool {
+    let is_same = |(dim, &known): (&AtomicI64, &i64)| dim.load(Ordering::Relaxed) == known;
+    dims.len() == known.len() && dims.iter().zip(known).all(is_same)
+}
+
+/// Bytes that a stack of so many samples reads and writes at least.
+#[inline]
+fn bytes_moved(count: usize, dtype: DType, shape: &[i64]) -> u64 {
+    let sizes = [2, count as i64, dtype.size() as i64];
+    sizes.iter().chain(shape).fold(1, |all, &n| all.saturating_mul(n as u64))
 }

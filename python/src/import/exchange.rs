@@ -1,6 +1,8 @@
 //! Objects by the exchange table of their type.
 #![allow(unsafe_code)] // Functions of foreign tables.
 
+use std::sync::atomic::Ordering;
+
 use pyo3::prelude::*;
 use windrow::dlpack::{DLPackExchangeAPI, DLTensor, ManagedTensor};
 use windrow::{dlpack, Device, Error, Hint, Mismatch};
@@ -9,32 +11,32 @@ use crate::ground::errors::is_answer;
 use crate::ground::reserve::push_to;
 use crate::ground::stream::current_of;
 use crate::import::importer::Importer;
-use crate::import::routes::shapeless;
-use crate::import::torch_dense::{Dense, DenseFields};
+use crate::import::routes::{shapeless, Lazy};
+use crate::private_layouts::torch::{DenseFields, MAX_DIMS};
 
 impl<'py> Importer<'py> {
-    /// Reads an object by the exchange table of its type; a dense torch tensor of the host's without a call.
+    /// Reads an object by the exchange table of its type; a dense torch tensor of the host's without a call where its words are
+    /// known.
     #[inline(always)] // A call for each sample costs a twentieth of its import.
     pub fn import_exchanged(
         &mut self,
         object: &Bound<'py, PyAny>,
         api: &DLPackExchangeAPI,
         is_torch: bool,
-        dense: Option<&Dense>,
-        asked: bool,
+        lazy: Lazy,
         index: usize,
     ) -> PyResult<()> {
-        let fields = dense.and_then(|dense| {
-            // SAFETY: a tensor of torch's own class, whose words were found.
-            unsafe { dense.fields_of(object.as_ptr()) }
-        });
-        if let Some(fields) = fields {
-            return self.push_dense(&fields, index);
+        if let (true, Lazy::Words(torch)) = (is_torch, lazy) {
+            // SAFETY: a tensor of torch's own class.
+            if let Some(fields) = unsafe { torch.fields_of(object.as_ptr()) } {
+                return self.push_dense(&fields, index);
+            }
         }
         let borrow = api.dltensor_from_py_object_no_sync.filter(|_| is_torch || !self.owned);
         let Some(borrow) = borrow else {
             return self.import_owned(object, api, index);
         };
+        self.ahead = None;
         let mut tensor = std::mem::MaybeUninit::<DLTensor>::uninit();
         // SAFETY: the table belongs to the exact type of `object`; we are attached.
         if unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) } != 0 {
@@ -43,59 +45,29 @@ impl<'py> Importer<'py> {
         // SAFETY: filled in by the call. Not moved: loads as wide as a move's wait for the
         // narrow stores that were just made.
         let tensor = unsafe { tensor.assume_init_ref() };
-        if self.push_repeated(tensor) {
-            return Ok(());
-        }
-        self.ahead = None;
         // SAFETY: as above; valid while the object lives and is not resized.
         let foreign = unsafe { dlpack::read_tensor(tensor) };
         let mut foreign = foreign.map_err(|error| self.error(error, index))?;
-        let looked_up = self.place(&mut foreign, tensor.device.device_type, index)?;
+        self.place(&mut foreign, tensor.device.device_type, index)?;
         self.follow(api, foreign.device, index)?;
-        self.push(&foreign, index)?;
-        let repeats =
-            !asked && !looked_up && foreign.strides.is_some() && !foreign.shape.contains(&0);
-        self.repeat = repeats.then_some((tensor.dtype, tensor.device, tensor.ndim));
-        Ok(())
+        self.push(&foreign, index)
     }
 
     /// A dense torch tensor of the host's.
     #[inline]
     fn push_dense(&mut self, fields: &DenseFields<'_>, index: usize) -> PyResult<()> {
         let &DenseFields { data, dtype, shape, strides } = fields;
+        // Another thread may resize the tensor meanwhile.
+        let (mut own, ndim) = ([0; 2 * MAX_DIMS], shape.len());
+        for (own, dim) in own.iter_mut().zip(shape.iter().chain(strides)) {
+            *own = dim.load(Ordering::Relaxed);
+        }
+        let (shape, strides) = own[..2 * ndim].split_at(ndim);
         // SAFETY: as good as torch's word, as in `push`; alive while the object is and is not resized.
         let pushed = unsafe { self.list.push(data, dtype, Device::Cpu, shape, Some(strides)) };
         pushed.map_err(|error| self.error(error, index))?;
-        self.is_quiet = true;
         self.push_ahead();
         Ok(())
-    }
-
-    /// The usual case, kept short: a tensor like the one before it, which was found fit.
-    #[inline]
-    fn push_repeated(&mut self, tensor: &DLTensor) -> bool {
-        let &DLTensor { data, device, ndim, dtype, shape, strides, byte_offset } = tensor;
-        if self.repeat != Some((dtype, device, ndim))
-            || byte_offset != 0
-            || data.is_null()
-            || shape.is_null()
-            || strides.is_null()
-        {
-            return false;
-        }
-        // SAFETY: arrays of `ndim` entries, a number that was found fit with the tensor before; the
-        // sample itself is as good as the producer's word, as in `push`.
-        unsafe {
-            let dims =
-                |dims: *mut i64| std::slice::from_raw_parts(dims.cast_const(), ndim as usize);
-            let same = self.list.push_if_same(data.cast(), dims(shape), dims(strides));
-            match &mut self.ahead {
-                Some(ahead) if same && self.list.is_uniform() => ahead.push(data.cast()),
-                Some(_) => self.ahead = None,
-                None => {}
-            }
-            same
-        }
     }
 
     /// An owned tensor from an exchange table, for types whose borrowed ones do not say all.

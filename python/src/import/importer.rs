@@ -5,7 +5,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::bindings::RowsAhead;
-use windrow::dlpack::{DLDataType, DLDevice, DLDeviceType, ForeignTensor};
+use windrow::dlpack::{DLDeviceType, ForeignTensor};
 use windrow::{Collate, DType, Device, Engine, Error, Hint, Mismatch, SampleList, Stream};
 
 use crate::ground::dtype::cure_of;
@@ -13,7 +13,7 @@ use crate::ground::errors::{at, shown, to_py_err, Whose};
 use crate::ground::reserve::push_to;
 use crate::import::routes::{ImportRoute, Lazy};
 use crate::ownership::owner::{has_moved, producers_of, ImportOwner};
-use crate::ownership::places::{moved, PlaceTable};
+use crate::ownership::places::{moved, Place, PlaceTable};
 
 /// How objects are read.
 #[derive(Clone, Copy, Default)]
@@ -38,6 +38,12 @@ impl Reading<'_> {
         Reading { path: "", owned: true, in_place: false, stream: None, stacker: None, rows: true };
 }
 
+/// The storage of a torch tensor, which the tensor itself can exchange for another.
+pub(crate) struct HeldStorage {
+    pub object: Py<PyAny>,
+    pub place: Place,
+}
+
 /// Reads objects one after the other into a list.
 pub(crate) struct Importer<'py> {
     pub py: Python<'py>,
@@ -58,11 +64,8 @@ pub(crate) struct Importer<'py> {
     pub is_on_device: bool,
     /// Where the memory of samples that are kept is.
     pub places: PlaceTable,
-    /// Of the storage that was held last: the word with the address of its memory, or where there is no such word
-    /// the object.
-    pub last_storage: *const usize,
-    /// The object of that storage.
-    pub storage: Option<Py<PyAny>>,
+    /// The storage of the last torch tensor, if it has one.
+    pub storage: Option<HeldStorage>,
     /// The leaf these samples belong to, for errors.
     pub path: String,
     pub owned: bool,
@@ -77,9 +80,7 @@ pub(crate) struct Importer<'py> {
     /// The argument that the one object is: there is no list that it has a position in.
     pub argument: Option<&'static str>,
     pub last: Option<(*mut ffi::PyTypeObject, ImportRoute, Lazy)>,
-    /// Dtype, device and number of dims of the last sample, if one like it needs no further look.
-    pub repeat: Option<(DLDataType, DLDevice, i32)>,
-    /// The last sample was a dense torch tensor, which was read without running any code of others.
+    /// The last sample was read without running any code of others.
     pub is_quiet: bool,
     /// Arguments of `__dlpack__`, for the host and for devices.
     pub dlpack_kwargs: [Option<Bound<'py, PyDict>>; 2],
@@ -97,7 +98,6 @@ impl<'py> Importer<'py> {
             is_number: false,
             is_on_device: false,
             places: PlaceTable::default(),
-            last_storage: std::ptr::null(),
             storage: None,
             path: reading.path.to_owned(),
             owned: reading.owned,
@@ -107,7 +107,6 @@ impl<'py> Importer<'py> {
             stream: reading.stream,
             argument: None,
             last: None,
-            repeat: None,
             is_quiet: false,
             ahead: None,
             dlpack_kwargs: [None, None],
@@ -115,15 +114,15 @@ impl<'py> Importer<'py> {
     }
 
     /// Page-locked and managed memory has no ordinal in DLPack, and the former may be claimed of any
-    /// host memory: the driver knows. Says whether it was asked.
+    /// host memory: the driver knows.
     pub fn place(
         &self,
         foreign: &mut ForeignTensor<'_>,
         kind: DLDeviceType,
         index: usize,
-    ) -> PyResult<bool> {
-        let looked_up = matches!(kind, DLDeviceType::CUDA_HOST | DLDeviceType::CUDA_MANAGED);
-        if looked_up && !foreign.shape.contains(&0) {
+    ) -> PyResult<()> {
+        let is_known = !matches!(kind, DLDeviceType::CUDA_HOST | DLDeviceType::CUDA_MANAGED);
+        if !is_known && !foreign.shape.contains(&0) {
             match windrow::device_of(foreign.data.addr()) {
                 Ok(Device::Cpu) if foreign.device != Device::Cpu => {
                     let got = "an address that the driver does not know";
@@ -135,12 +134,12 @@ impl<'py> Importer<'py> {
                 Err(error) => return Err(self.error(error, index)),
             }
         }
-        Ok(looked_up)
+        Ok(())
     }
 
-    /// The last sample was read without running Python code: it may be copied ahead, if it is like
-    /// the first.
+    /// The last sample was read without running any code of others: it may be copied ahead, if it is like the first.
     pub fn push_ahead(&mut self) {
+        self.is_quiet = true;
         match &mut self.ahead {
             // SAFETY: just read and of the first one's kind; the caller keeps it alive.
             Some(ahead) if self.list.is_uniform() => unsafe {
@@ -192,7 +191,6 @@ impl<'py> Importer<'py> {
     }
 
     pub fn push(&mut self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
-        self.repeat = None;
         self.is_quiet = false;
         if foreign.read_only {
             self.list.mark_read_only();

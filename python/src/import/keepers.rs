@@ -47,9 +47,8 @@ impl<'py> Importer<'py> {
         route: ImportRoute,
         lazy: Lazy,
     ) -> PyResult<()> {
-        let has_storage = !matches!(lazy, Lazy::No) && !self.last_storage.is_null();
-        let storage = self.storage.as_ref().filter(|_| has_storage);
-        let storage = storage.map(|storage| storage.clone_ref(self.py));
+        let storage = self.storage.as_ref().filter(|_| !matches!(lazy, Lazy::No));
+        let storage = storage.map(|storage| storage.object.clone_ref(self.py));
         let is_lent = std::mem::take(&mut self.is_lent);
         let is_number = std::mem::take(&mut self.is_number);
         let keeper = if self.is_on_device {

@@ -4,63 +4,66 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::{ffi, intern};
 use windrow::{Owner, Tensor};
 
 use crate::ground::errors::is_answer;
 use crate::ground::modules::loaded;
 use crate::ground::reserve::push_to;
-use crate::import::importer::Importer;
+use crate::import::importer::{HeldStorage, Importer};
 use crate::import::keepers::tensor_in;
+use crate::import::numpy_struct::data_word;
 use crate::import::routes::{route_of, ImportRoute, Lazy};
-use crate::import::torch_words::TorchWords;
 use crate::ownership::owner::{places_of, ImportOwner, ListOwner};
 use crate::ownership::owners::{Keepers, PyOwner};
-use crate::ownership::places::{Ask, Place};
+use crate::ownership::places::{address_in, Place};
 
 impl Importer<'_> {
-    /// Holds the storage of a torch tensor, which the tensor itself can exchange for another.
+    /// Holds the storage of a torch tensor.
     #[inline]
     pub fn hold_storage(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
-        match lazy {
-            Lazy::No => Ok(()),
-            Lazy::Words(words) if self.is_last_storage(words, object) => Ok(()),
-            _ => self.hold_another(object, lazy),
+        let is_last = match (lazy, &self.storage) {
+            (Lazy::No, _) => true,
+            // Rows of one tensor have one.
+            (Lazy::Words(torch), Some(HeldStorage { place: Place::Word(word, _), .. })) => {
+                // SAFETY: a live object of a class that has words.
+                unsafe { torch.memory_of(object.as_ptr()) == Some(*word) }
+            }
+            _ => false,
+        };
+        match is_last {
+            true => Ok(()),
+            false => self.hold_another(object, lazy),
         }
-    }
-
-    /// Whether a tensor has the storage of the one before it, as rows of one tensor have.
-    #[inline]
-    fn is_last_storage(&self, words: &TorchWords, object: &Bound<'_, PyAny>) -> bool {
-        // SAFETY: a live object of a class that has words.
-        unsafe { words.memory_of(object.as_ptr()) == self.last_storage }
     }
 
     #[inline(never)]
     fn hold_another(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
-        self.last_storage = std::ptr::null();
-        let storage = match lazy {
-            // SAFETY: as above, here and below.
-            Lazy::Words(words) => unsafe { words.storage_of(object) },
-            _ => object.call_method0(intern!(self.py, "untyped_storage")),
+        self.storage = None;
+        own_memory(object, lazy)?;
+        let (word, storage) = match lazy {
+            // SAFETY: as above.
+            Lazy::Words(torch) => unsafe {
+                (torch.memory_of(object.as_ptr()), torch.storage_object(object))
+            },
+            _ => (None, object.call_method0(intern!(self.py, "untyped_storage"))),
         };
-        let storage = match storage {
-            Ok(storage) => storage,
+        let object = match storage {
+            Ok(object) => object,
             // The tensor has none, and its own word for that.
             Err(error) if is_answer(self.py, &error) => return Ok(()),
             Err(error) => return Err(error),
         };
-        own_memory(object, lazy)?;
-        self.last_storage = match lazy {
+        let place = match word {
             // SAFETY: as above.
-            Lazy::Words(words) => unsafe { words.memory_of(object.as_ptr()) },
-            _ => storage.as_ptr().cast(),
+            Some(word) => Place::Word(word, unsafe { address_in(word) }),
+            None => Place::of_storage(&object)?,
         };
-        match self.is_per_sample {
-            true => self.storage = Some(storage.unbind()),
-            false => push_to(&mut self.owner.objects, storage.unbind())?,
+        if !self.is_per_sample {
+            push_to(&mut self.owner.objects, object.clone().unbind())?;
         }
+        self.storage = Some(HeldStorage { object: object.unbind(), place });
         Ok(())
     }
 
@@ -74,44 +77,25 @@ impl Importer<'_> {
     ) -> PyResult<()> {
         let position = self.list.len() - 1;
         match (lazy, route) {
-            (Lazy::Words(words), _) => {
-                // SAFETY: a live object of a class that has words.
-                let word = unsafe { words.memory_of(object.as_ptr()) };
-                if word == self.last_storage && !word.is_null() {
-                    // SAFETY: of a storage that is held.
-                    return self.places.push(position, unsafe { Place::at(word) });
-                }
-            }
             (Lazy::No, ImportRoute::Array | ImportRoute::ArrayStruct) => {
-                // SAFETY: NumPy's array, which the caller keeps, begins with the address of its data.
-                let place = unsafe { Place::at(object.as_ptr().wrapping_add(1).cast()) };
-                if place.address() == self.list.address(position).addr() {
-                    return self.places.push(position, place);
+                let (word, data) = (data_word(object.as_ptr()), self.list.address(position).addr());
+                // SAFETY: of NumPy's array, which the caller keeps.
+                match unsafe { address_in(word) } == data {
+                    // SAFETY: as above.
+                    true => unsafe { self.places.push_word(position, word, data) },
+                    false => self.places.push_still(position),
                 }
             }
-            _ => return self.remember_other(object, position, route, lazy),
-        }
-        self.places.push_still(position)
-    }
-
-    #[inline(never)]
-    fn remember_other(
-        &mut self,
-        object: &Bound<'_, PyAny>,
-        position: usize,
-        route: ImportRoute,
-        lazy: Lazy,
-    ) -> PyResult<()> {
-        match (lazy, route) {
-            (Lazy::Ask, _) if !self.last_storage.is_null() => {
-                let storage: *mut ffi::PyObject = self.last_storage.cast_mut().cast();
-                // SAFETY: held since just now.
-                let ask = unsafe { Bound::from_borrowed_ptr(self.py, storage) };
-                let address = ask.call_method0(intern!(self.py, "data_ptr"))?.extract()?;
-                self.places.push_asked(position, Ask::Storage(storage, address))
+            (Lazy::No, _) => {
+                let places = tensor_in(object, route).and_then(|own| places_of(own.owner()));
+                self.places.push_tensor(position, places)
             }
-            _ => match tensor_in(object, route) {
-                Some(tensor) => self.places.push_tensor(position, places_of(tensor.owner())),
+            _ => match self.storage.as_ref().map(|storage| &storage.place) {
+                // SAFETY: of a storage that is held.
+                Some(&Place::Word(word, address)) => unsafe {
+                    self.places.push_word(position, word, address)
+                },
+                Some(place) => self.places.push(position, place.clone()),
                 None => self.places.push_still(position),
             },
         }
@@ -124,7 +108,7 @@ pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> 
     let is_own = match lazy {
         Lazy::No => true,
         // SAFETY: a live object of a class that has words.
-        Lazy::Words(words) => unsafe { !words.may_be_shared(object.as_ptr()) },
+        Lazy::Words(torch) => unsafe { !torch.may_be_shared(object.as_ptr()) },
         Lazy::Ask => false,
     };
     if is_own {

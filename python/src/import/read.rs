@@ -1,9 +1,6 @@
 //! Reads objects one after the other, each by the route of its type.
 #![allow(unsafe_code)] // Types of objects, samples copied ahead.
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use pyo3::{ffi, intern};
@@ -34,39 +31,6 @@ impl<'py> Importer<'py> {
         self.import_items(&items, start, stacker)?;
         match self.is_per_sample {
             true => self.keep(in_a_row(samples)?),
-            false => push_to(&mut self.owner.objects, samples.clone().into_any().unbind()),
-        }
-    }
-
-    /// Reads some samples of a tuple, which keeps them alive, on a thread of its own: as far as they are read without
-    /// running Python code, and as `is_odd` is not set. It is set by any other sample and by any error: of those the thread
-    /// of the call has to know, whose streams and modes count.
-    pub fn import_quietly(
-        &mut self,
-        samples: &Bound<'py, PyTuple>,
-        range: Range<usize>,
-        is_odd: &AtomicBool,
-    ) -> PyResult<()> {
-        self.list.reserve(range.len()).or_py_err(self.py)?;
-        if self.owned {
-            self.places.reserve(range.len())?;
-        }
-        for index in range.clone() {
-            let sample = samples.get_borrowed_item(index)?;
-            let is_read = self.import_one(&sample, index).is_ok();
-            if !is_read || !self.was_quiet() {
-                is_odd.store(true, Ordering::Relaxed);
-            }
-            if is_odd.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-        }
-        match self.is_per_sample {
-            true => {
-                let mut objects = room_for(range.len())?;
-                objects.extend(samples.iter().skip(range.start).take(range.len()));
-                self.keep(objects)
-            }
             false => push_to(&mut self.owner.objects, samples.clone().into_any().unbind()),
         }
     }
@@ -125,17 +89,10 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    /// Whether the last sample was read without running Python code.
-    fn was_quiet(&self) -> bool {
-        let is_array =
-            matches!(self.last, Some((_, ImportRoute::Array | ImportRoute::ArrayStruct, _)));
-        self.repeat.is_some() || is_array || self.is_quiet
-    }
-
     /// Begins to stack after the first sample. Only for samples that are read without running Python
     /// code, which might change those that are being copied.
     fn start_ahead(&mut self, engine: &Engine, collate: &Collate, count: usize) {
-        if !self.was_quiet() {
+        if !self.is_quiet {
             return;
         }
         self.ahead = engine.start_rows(collate, self.list.meta(0), count);
@@ -148,10 +105,10 @@ impl<'py> Importer<'py> {
     /// Asks for the memory of the samples that follow, where they are tensors as the last one.
     #[inline]
     fn prefetch(&self, ahead: &[Borrowed<'_, 'py, PyAny>]) {
-        let Some((class, _, Lazy::Words(words))) = self.last else { return };
+        let Some((class, _, Lazy::Words(torch))) = self.last else { return };
         // SAFETY: live objects.
         unsafe {
-            words.prefetch_ahead(class, self.owned, |steps| Some(ahead.get(steps)?.as_ptr()))
+            torch.prefetch_ahead(class, self.owned, |steps| Some(ahead.get(steps)?.as_ptr()))
         };
     }
 
@@ -167,7 +124,6 @@ impl<'py> Importer<'py> {
                 self.ahead = None;
                 let (route, lazy) = route_of(object)?;
                 self.last = Some((class, route, lazy));
-                self.repeat = None;
                 if let ImportRoute::Exchange { api, is_torch: true, .. } = route {
                     self.owner.producers.torch = Some(api);
                 }
@@ -176,20 +132,17 @@ impl<'py> Importer<'py> {
         };
         // Before memory is lent: the answer may come from Python code of the caller's, such as a
         // `TorchFunctionMode`, which can resize the tensor.
-        let asked = match lazy {
-            Lazy::No => false,
+        match lazy {
+            Lazy::No => {}
             // SAFETY: a live object of a class that has words.
-            Lazy::Words(words) if unsafe { words.is_plain(object.as_ptr()) } => false,
-            _ => {
-                self.ask_lazy(object, index)?;
-                true
-            }
-        };
+            Lazy::Words(torch) if unsafe { torch.is_plain(object.as_ptr()) } => {}
+            _ => self.ask_lazy(object, index)?,
+        }
         if self.owned {
             // Before memory is lent, for the same reason.
             self.hold_storage(object, lazy)?;
         }
-        self.read(object, route, asked, index)?;
+        self.read(object, (route, lazy), index)?;
         if self.owned {
             self.remember_place(object, route, lazy)?;
             if self.is_per_sample {
@@ -204,13 +157,12 @@ impl<'py> Importer<'py> {
     fn read(
         &mut self,
         object: &Bound<'py, PyAny>,
-        route: ImportRoute,
-        asked: bool,
+        (route, lazy): (ImportRoute, Lazy),
         index: usize,
     ) -> PyResult<()> {
         match route {
-            ImportRoute::Exchange { api, is_torch, dense } => {
-                self.import_exchanged(object, api, is_torch, dense, asked, index)
+            ImportRoute::Exchange { api, is_torch } => {
+                self.import_exchanged(object, api, is_torch, lazy, index)
             }
             ImportRoute::Tensor => {
                 let tensor = object.cast::<PyTensor>()?.get().inner().clone();

@@ -16,9 +16,8 @@ use crate::ground::dtype::dtype_of_kind;
 use crate::ground::errors::attribute;
 use crate::ground::modules::{loaded, module};
 use crate::ground::tensor::PyTensor;
-use crate::import::numpy_words::is_laid_out;
-use crate::import::torch_dense::Dense;
-use crate::import::torch_words::TorchWords;
+use crate::import::numpy_struct::is_laid_out;
+use crate::private_layouts::torch::TorchReader;
 
 /// The way from an object to a sample.
 #[derive(Clone, Copy)]
@@ -33,7 +32,7 @@ pub(crate) enum ImportRoute {
     Row,
     /// The C exchange API of the type: no Python call for each object. torch tensors are never
     /// read-only, and have an allocator for outputs; dense ones of the host's are read without a call at all.
-    Exchange { api: &'static DLPackExchangeAPI, is_torch: bool, dense: Option<&'static Dense> },
+    Exchange { api: &'static DLPackExchangeAPI, is_torch: bool },
     /// A plain NumPy array, read from its struct.
     Array,
     /// The same where NumPy's structs are not those that we know, and arrays of subclasses: `__array_struct__` says in a third
@@ -58,7 +57,7 @@ pub(crate) enum ImportRoute {
 pub(crate) enum Lazy {
     No,
     /// Visible in the words of torch objects.
-    Words(&'static TorchWords),
+    Words(&'static TorchReader),
     /// To be asked for.
     Ask,
 }
@@ -154,9 +153,7 @@ fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<
     let name = class.fully_qualified_name()?;
     let is_torch =
         ["torch.Tensor", "torch.nn.parameter.Parameter"].iter().any(|known| name == *known);
-    let words = if is_torch { TorchWords::of(class) } else { None };
-    let dense = words.and_then(|words| Dense::of(py, words.keys()));
-    Ok(ImportRoute::Exchange { api, is_torch, dense })
+    Ok(ImportRoute::Exchange { api, is_torch })
 }
 
 /// Whether a class says that its objects are arrays.
@@ -181,7 +178,7 @@ fn number_of_numpy(scalar: &Bound<'_, PyAny>) -> PyResult<Option<Option<DType>>>
 }
 
 fn find_lazy(class: &Bound<'_, PyType>) -> PyResult<Lazy> {
-    Ok(match TorchWords::of(class) {
+    Ok(match TorchReader::of(class) {
         Some(words) => Lazy::Words(words),
         None if class.hasattr("is_neg")? && class.hasattr("is_conj")? => Lazy::Ask,
         None => Lazy::No,

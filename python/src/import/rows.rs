@@ -8,8 +8,8 @@ use windrow::{DType, Device, Error, Mismatch, SampleList, TensorMeta};
 
 use crate::ground::errors::{class_name, shown, type_error, OrPyErr};
 use crate::import::importer::{Importer, Reading};
-use crate::import::number_words::read_numbers;
 use crate::ownership::buffer::copy_buffer;
+use crate::private_layouts::numbers;
 
 /// The value of a Python number.
 #[derive(Clone, Copy)]
@@ -194,7 +194,9 @@ impl<'py> Importer<'py> {
         };
         let chunk = self.owner.numbers.room(len)?;
         let start = chunk.len();
-        let read = match (read_numbers(object, list.is_ok(), chunk), list) {
+        let reader = numbers::reader(self.py).as_ref().ok();
+        let known = reader.and_then(|reader| reader.read(object, list.is_ok(), chunk));
+        let read = match (known, list) {
             (Some(dtype), _) => Ok(Some(dtype)),
             (None, Ok(list)) => read_row(chunk, list.iter())?,
             (None, Err(_)) => read_row(chunk, object.cast::<PyTuple>()?.iter())?,

@@ -4,7 +4,6 @@ pub(crate) mod arrow;
 pub(crate) mod columns;
 pub(crate) mod imported;
 pub(crate) mod list;
-pub(crate) mod parts;
 pub(crate) mod pickle;
 pub(crate) mod pieces;
 pub(crate) mod read;

@@ -11,11 +11,10 @@ use crate::ground::reserve::room_for;
 use crate::import::importer::{Importer, Reading};
 use crate::import::routes::{is_array, is_nested, is_tensor};
 use crate::import::tensor::tensor_of;
-use crate::import::torch_words::HAS_LOCK;
+use crate::private_layouts::HAS_LOCK;
 use crate::samples::arrow::{is_arrow, read, samples_in};
 use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
-use crate::samples::parts::import_in_parts;
 use crate::samples::table::trees_of_table;
 use crate::samples::trees::{is_tree, Trees};
 
@@ -45,9 +44,6 @@ pub(crate) fn import_samples(
             tuple_from(samples)?
         }
     };
-    if let Some(imported) = import_in_parts(&tuple, reading)? {
-        return Ok((imported, None));
-    }
     let mut importer = Importer::new(py, reading);
     importer.import_tuple(&tuple, 0, reading.stacker)?;
     Imported::from_importer(importer)
@@ -68,25 +64,19 @@ pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
         }
     }
     let py = samples.py();
-    let (objects, tuple) = match samples.cast_exact::<PyList>() {
+    let objects = match samples.cast_exact::<PyList>() {
         // Nothing changes it meanwhile.
         Ok(list) if HAS_LOCK => {
             let mut objects = room_for(list.len())?;
             objects.extend(list.iter());
-            (objects, None)
+            objects
         }
-        _ => {
-            let tuple = tuple_from(samples)?;
-            (in_a_row(&tuple)?, Some(tuple))
-        }
+        _ => in_a_row(&tuple_from(samples)?)?,
     };
     if objects.first().map_or(Ok(false), is_tree)? {
         return Trees::read(objects).map(ListSamples::Trees);
     }
-    let (imported, _) = match tuple.filter(|_| !HAS_LOCK) {
-        Some(tuple) => import_samples(&tuple, Reading::OWNED)?,
-        None => Imported::from_objects(py, objects, 0, Reading::OWNED)?,
-    };
+    let (imported, _) = Imported::from_objects(py, objects, 0, Reading::OWNED)?;
     Ok(ListSamples::Leaves(Arc::new(imported)))
 }
 

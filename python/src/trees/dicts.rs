@@ -3,32 +3,25 @@
 #![allow(unsafe_code)] // Entries of dicts without a reference.
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 use pyo3::{ffi, intern};
 use windrow::bindings::prefetch;
 
 use crate::ground::reserve::room_for;
-use crate::import::torch_words::HAS_LOCK;
 use crate::ownership::child_columns::ChildColumns;
+use crate::private_layouts::dict_entries::{are_known, prefetch_entries, HEAD_BYTES};
+use crate::private_layouts::HAS_LOCK;
 
 /// How many values ahead of their use entries are asked for, in whole dicts; and a few dicts more, since short ones are soon done.
 const VALUES_AHEAD: usize = 64;
 const DICTS_AHEAD: usize = 2;
-
-/// The word of a dict that has the address of its entries, in every CPython so far; what else may be there is not harmed by a
-/// prefetch.
-const ENTRIES: usize = 4;
-
-/// Bytes of an entry and of its place in the table of hashes.
-const ENTRY_BYTES: usize = 26;
 
 /// Dicts with these keys.
 pub(super) struct Dicts<'a> {
     keys: &'a [Py<PyAny>],
     /// The last class that was asked for, and whether its objects give entries and length as dict itself does.
     class: (*mut ffi::PyTypeObject, bool),
-    /// Dicts are large enough to have the word of their entries.
+    /// Where dicts have their entries is known.
     has_entries: bool,
     /// How many dicts ahead of its use the entries of one are asked for.
     lead: usize,
@@ -41,13 +34,9 @@ pub(super) struct Dicts<'a> {
 impl<'a> Dicts<'a> {
     /// `are_held_next`: the caller counts references to the values before it reads these.
     pub fn new(py: Python<'_>, keys: &'a [Py<PyAny>], are_held_next: bool) -> PyResult<Dicts<'a>> {
-        static DICT_BYTES: PyOnceLock<usize> = PyOnceLock::new();
-        let size = || py.get_type::<PyDict>().getattr("__basicsize__")?.extract();
-        let size = DICT_BYTES.get_or_try_init(py, size).map_or(0, |&bytes| bytes);
-        let has_entries = HAS_LOCK && size > ENTRIES * size_of::<usize>();
         let lead = DICTS_AHEAD + VALUES_AHEAD.div_ceil(keys.len().max(1));
         let (class, values) = ((std::ptr::null_mut(), false), room_for(keys.len())?);
-        Ok(Dicts { keys, class, has_entries, lead, are_held_next, values })
+        Ok(Dicts { keys, class, has_entries: are_known(py), lead, are_held_next, values })
     }
 
     /// Adds the values of the samples up to the first that is no dict with those very keys in their order; returns how many were
@@ -92,14 +81,12 @@ impl<'a> Dicts<'a> {
     /// entries.
     fn prefetch(&self, samples: &[Bound<'_, PyAny>], index: usize) {
         if let Some(dict) = samples.get(index + 2 * self.lead) {
-            prefetch(dict.as_ptr().cast(), ENTRIES * size_of::<usize>());
+            prefetch(dict.as_ptr().cast(), HEAD_BYTES);
         }
         let near = samples.get(index + self.lead);
-        if let Some(dict) = near.filter(|dict| self.has_entries && self.class.1 && self.knows(dict))
-        {
-            // SAFETY: a live dict, which is large enough.
-            let entries = unsafe { dict.as_ptr().cast::<*const u8>().add(ENTRIES).read() };
-            prefetch(entries, ENTRY_BYTES * self.keys.len());
+        let near = near.filter(|dict| self.has_entries && self.class.1 && self.knows(dict));
+        if let Some(dict) = near.and_then(|dict| dict.cast().ok()) {
+            prefetch_entries(dict, self.keys.len());
         }
     }
 
