@@ -307,6 +307,9 @@ for dtype in (torch.uint8, torch.int64, torch.float32, torch.uint8):
     for samples in ([torch.ones(3, dtype=dtype) for _ in range(5)], list(torch.ones(5, 3, dtype=dtype))):
         assert collate(samples).sum() == 15
         wr.stack(samples), wr.SampleList(samples)
+# The first of each batch, by `collate_fn`.
+assert len(asked) == 8
+asked.clear()
 class Mine(torch.Tensor):
     pass
 wr.stack([torch.ones(3).as_subclass(Mine)] * 5), wr.stack([torch.nn.Parameter(torch.ones(3), requires_grad=False)])

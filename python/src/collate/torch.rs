@@ -30,6 +30,7 @@ use crate::ground::logging::Records;
 use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
+use crate::import::routes::keeps_gradients;
 use crate::import::tensor::tensor_of;
 use crate::samples::imported::Imported;
 use crate::samples::table::table_in;
@@ -265,6 +266,11 @@ impl<'py> TorchCall<'_, 'py> {
             let leaf = self.leaves.add(Some(&options), path, column, &within, None);
             return leaf.or_else(|refusal| self.joined(samples, &within, refusal));
         }
+        // torch's function is asked first, and why only if it refuses: to say that takes longer than a small batch.
+        let is_tensor = torch_type == TorchType::Tensor && !self.in_stack && !self.by_torch;
+        if is_tensor && keeps_gradients(&samples[0])? {
+            return self.other(samples, given, None, Some(&path));
+        }
         let refusal = match self.by_torch {
             true => None,
             false => match self.try_leaf(torch_type, &samples, &path)? {
@@ -276,7 +282,7 @@ impl<'py> TorchCall<'_, 'py> {
             let text = || format!("a leaf{} that torch assembles", at(&path));
             return Err(refusal.unwrap_or_else(|| PyTypeError::new_err(text())));
         }
-        self.other(samples, given, refusal)
+        self.other(samples, given, refusal, None)
     }
 
     /// Objects of a class that torch's function stacks too: it gets the column if any leaf is not for the engine.
@@ -288,7 +294,7 @@ impl<'py> TorchCall<'_, 'py> {
         path: String,
     ) -> PyResult<ResultLeaf<'py>> {
         if self.by_torch {
-            return self.other(samples, given, None);
+            return self.other(samples, given, None, None);
         }
         let num_jobs = self.leaves.jobs.len();
         let column = Column::Objects(samples.clone(), given.clone());
@@ -298,7 +304,7 @@ impl<'py> TorchCall<'_, 'py> {
         match made {
             Err(refusal) if is_answer(self.leaves.py, &refusal) => {
                 self.leaves.jobs.truncate(num_jobs);
-                self.other(samples, given, Some(refusal))
+                self.other(samples, given, Some(refusal), None)
             }
             made => made.map(|(tree, leaves)| ResultLeaf::Tree(tree, leaves)),
         }
@@ -326,18 +332,24 @@ impl<'py> TorchCall<'_, 'py> {
         }
     }
 
-    /// A column for torch's function; why it is not for the engine, if that is known.
+    /// A column for torch's function; why it is not for the engine, if that is known, or the path of one that was not read.
     fn other(
         &mut self,
         samples: Vec<Bound<'py, PyAny>>,
         given: Given<'py>,
         refusal: Option<PyErr>,
+        unread: Option<&str>,
     ) -> PyResult<ResultLeaf<'py>> {
         let py = self.leaves.py;
+        let unread = unread.map(|path| (path.to_owned(), Column::of(samples.clone())));
         let column = given.object(py, samples)?;
         match self.rules.call_method1(intern!(py, "other"), (column,)) {
             Ok(done) => Ok(ResultLeaf::Object(done)),
             Err(error) => {
+                let refusal = refusal.or_else(|| {
+                    let (path, column) = unread?;
+                    self.leaves.job(None, path, column, &Within::default(), None).err()
+                });
                 // torch's error, and what is wrong with which sample.
                 if let (Some(refusal), None) = (refusal, error.cause(py)) {
                     error.set_cause(py, Some(refusal));

@@ -111,12 +111,22 @@ class Collator:
         if workers_memory is not None and workers_memory < 0:
             raise ValueError(f"workers_memory must be None or bytes from 0 on, got {workers_memory}")
         self.workers_memory = workers_memory
+        self._torch_collate = _registry.find()
         self._rules: Dict[bool, Rules] = {}
         _workers.empty_with(self)
 
     def __call__(self, batch: Any) -> Any:
         """Collates a list of samples."""
         in_worker = in_worker_process()
+        if not in_worker and self.spec is None and type(batch) is list and batch:
+            first, known = batch[0], self._torch_collate.default_collate_fn_map
+            if known.get(type(first)) is self._torch_collate.collate_str_fn:
+                return batch
+            if isinstance(first, torch.Tensor) and self._is_for_torch(first):
+                try:
+                    return self._torch_collate.collate(batch, collate_fn_map=known)
+                except Exception:
+                    pass  # The compiled walk says what is wrong, and with which sample.
         batch = self._collate(batch, in_worker)
         pool = self._rules[in_worker].pool if in_worker else None
         if pool is not None and _workers.is_fetcher(sys._getframe(1)):
@@ -136,6 +146,14 @@ class Collator:
             if self.spec is None and not isinstance(batch, (list, tuple)):
                 return rules.other(batch)
         return _windrow.collate_torch(batch, rules, self.spec, sep=self.sep, by_torch=by_torch, **rules.common)
+
+    def _is_for_torch(self, sample: torch.Tensor) -> bool:
+        """Whether torch's function makes a batch of such samples: of those that keep gradients, and of subclasses."""
+        cls, function = type(sample), self._torch_collate.collate_tensor_fn
+        if self.device is not None or self._torch_collate.default_collate_fn_map.get(torch.Tensor) is not function:
+            return False
+        is_plain = cls is torch.Tensor or _registry.is_memmap(cls)
+        return not is_plain or (sample.requires_grad and torch.is_grad_enabled())
 
     def __repr__(self) -> str:
         arguments = [f"{name}={value!r}" for name, value in self.__getstate__().items() if value is not None and value is not False]

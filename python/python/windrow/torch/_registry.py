@@ -10,11 +10,15 @@ import dataclasses
 from typing import Any, Callable, Dict, List, Tuple, Union
 
 import torch
+import torch.utils.data
 
 from windrow import _nodes
 
 CollateFn = Callable[..., Any]
 CollateMap = Dict[Union[type, Tuple[type, ...]], CollateFn]
+
+# torch's module of collate functions, if it has one.
+_collate = getattr(torch.utils.data._utils, "collate", None)
 
 # The kinds of a type, by numbers that the compiled part shares.
 TENSOR, ARRAY, NUMBER, TEXT, MAPPING, NAMED, SEQUENCE, OTHER, STACKED, CLASS, FIELDS = range(11)
@@ -29,14 +33,13 @@ def find() -> Any:
     Raises:
         RuntimeError: this torch lacks what windrow needs of it.
     """
-    try:
-        from torch.utils.data._utils import collate
-    except ImportError as error:
-        raise RuntimeError(_unfit(str(error))) from error
-    table = getattr(collate, "default_collate_fn_map", None)
-    if not isinstance(table, dict) or torch.Tensor not in table or not callable(getattr(collate, "collate", None)):
-        raise RuntimeError(_unfit("no collate() with a default_collate_fn_map"))
-    return collate
+    table = getattr(_collate, "default_collate_fn_map", None)
+    if not isinstance(table, dict) or torch.Tensor not in table:
+        raise RuntimeError(_unfit("no default_collate_fn_map"))
+    lacking = [name for name in ("collate", "collate_str_fn", "collate_tensor_fn") if not callable(getattr(_collate, name, None))]
+    if lacking:
+        raise RuntimeError(_unfit(f"no {lacking[0]}()"))
+    return _collate
 
 
 def _unfit(reason: str) -> str:
@@ -56,7 +59,7 @@ def numpy() -> Any:
         return None
 
 
-def _is_memmap(cls: type) -> bool:
+def is_memmap(cls: type) -> bool:
     """Whether a class is tensordict's tensor in a file, of which ``torch.stack`` makes plain tensors."""
     return cls.__name__ == "MemoryMappedTensor" and cls.__module__.startswith("tensordict.")
 
@@ -93,20 +96,21 @@ class Types:
         """The code of a sample's type, which is remembered."""
         code = self._code(elem)
         # A class that nothing is known of may be registered later, with torch or optree.
-        if code != OTHER and len(self.codes) < MAX_TYPES:
+        is_known = code != OTHER or self._function(elem) is not None
+        if is_known and len(self.codes) < MAX_TYPES:
             self.codes[type(elem)] = code
         return code
 
     def is_current(self) -> bool:
         """Whether the tables are still those that this was made from."""
-        return bool(find().default_collate_fn_map == self.seen) and _nodes.num_registered() == self.num_registered
+        return bool(self._module.default_collate_fn_map == self.seen) and _nodes.num_registered() == self.num_registered
 
     def _code(self, elem: Any) -> int:
         cls, function = type(elem), self._function(elem)
         if function is not None:
             for name, types, code in self._known:
                 if function is getattr(self._module, name, None):
-                    return code if cls in types or object in types or _is_memmap(cls) else OTHER
+                    return code if cls in types or object in types or is_memmap(cls) else OTHER
             is_its_own = getattr(function, "__module__", "").partition(".")[0] == "tensordict"
             return self._stacked(cls) if is_its_own else OTHER
         if _nodes.is_registered(cls) or _nodes.graph_opener(cls) is not None:
