@@ -110,6 +110,13 @@ test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
 	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "not slow and not alone" python/tests
+	$(BY_OFFICIAL_CALLS) -n 2 -m "not slow and not alone" $(READING)
+
+# Once more without the readers of private layouts, whose results are those of the official calls: imports, trees and lists here,
+# some 20 s on two quiet cores, and all tests in test-slow, some 4 minutes.
+BY_OFFICIAL_CALLS = WINDROW_PRIVATE_LAYOUTS=0 $(TEST_DRIVER) $(PY) -m pytest --dist loadfile
+READING := $(patsubst %,python/tests/test_%.py,collate columns containers cycles exchange_table lifetime places rows sample_list \
+	sample_list_items sample_list_trees small sources torch_collate torch_grad words)
 
 # Files of Python tests with such a mark: to import the others takes half a minute.
 marked = $(shell grep -l mark.$(1) python/tests/test_*.py)
@@ -118,6 +125,7 @@ marked = $(shell grep -l mark.$(1) python/tests/test_*.py)
 test-slow: $(VENV)/.test $(VENV)/.windrow
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile -m "slow and not alone" $(call marked,slow)
 	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone $(call marked,alone)
+	$(BY_OFFICIAL_CALLS) -n 3 -m "not alone" python/tests
 	$(PY) scripts/ci/soak.py --seconds 20
 	$(PY) scripts/ci/soak_workers.py --seconds 20
 
