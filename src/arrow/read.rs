@@ -289,15 +289,28 @@ impl SampleSink<'_> {
             layout = Layout::try_new(values.dtype, &extents, Some(&steps))?;
         }
         let data = values.data.cast_mut();
-        // SAFETY: the caller's promise; the owner of the memory is kept with the list.
-        let rows = unsafe {
-            let table =
-                Tensor::new_unchecked(Arc::new(()), data, values.dtype, device, layout, true);
-            SampleList::rows_from_raw_parts(&table)
-        }?;
-        match self.list.is_empty() {
-            true => *self.list = rows,
-            false => self.list.extend(&rows)?,
+        if self.list.is_empty() || device != Device::Cpu {
+            // SAFETY: the caller's promise; the owner of the memory is kept with the list.
+            let rows = unsafe {
+                let table =
+                    Tensor::new_unchecked(Arc::new(()), data, values.dtype, device, layout, true);
+                SampleList::rows_from_raw_parts(&table)
+            }?;
+            match self.list.is_empty() {
+                true => *self.list = rows,
+                false => self.list.extend(&rows)?,
+            }
+        } else if len > 0 {
+            // Further arrays are often short, and a table for each would take longer than its rows.
+            self.list.reserve(len as usize)?;
+            let (shape, strides) = (&layout.shape()[1..], &layout.strides()[1..]);
+            let step = layout.strides()[0].wrapping_mul(values.dtype.size() as i64) as isize;
+            let rows = (1..len as isize).map(|row| data.cast_const().wrapping_offset(row * step));
+            // SAFETY: the caller's promise, for each row of the table.
+            unsafe {
+                self.list.push(data, values.dtype, device, shape, Some(strides))?;
+                self.list.append_like_last(rows);
+            }
         }
         self.unpacked.extend(values.unpacked);
         Ok(())
@@ -312,8 +325,7 @@ impl SampleSink<'_> {
         shape: &[i64],
         order: Option<&[i64]>,
     ) -> Result<()> {
-        let tail = checked_numel(&values.tail).unwrap_or_default() as usize;
-        let bytes = (first as usize).wrapping_mul(tail).wrapping_mul(values.dtype.size());
+        let bytes = (first as usize).wrapping_mul(values.entry_bytes());
         let data = values.data.wrapping_add(bytes);
         let strides = match order {
             None => None,
@@ -345,10 +357,16 @@ impl SampleSink<'_> {
         let mut shape = Dims::from_slice(&[0]);
         shape.extend_from_slice(&values.tail);
         self.list.reserve(part.len as usize)?;
+        let entry_bytes = values.entry_bytes();
         for bounds in offsets.windows(2) {
-            shape[0] = bounds[1] - bounds[0];
-            // SAFETY: a range of the values.
-            unsafe { self.push_piece(&values, bounds[0] - offsets[0], &shape, None) }?;
+            let (first, length) = (bounds[0] - offsets[0], bounds[1] - bounds[0]);
+            let data = values.data.wrapping_add((first as usize).wrapping_mul(entry_bytes));
+            // SAFETY: a range of the values; the rows of a column have one dtype and tail.
+            if !unsafe { self.list.append_row_like_last(data, length) } {
+                shape[0] = length;
+                // SAFETY: a range of the values.
+                unsafe { self.push_piece(&values, first, &shape, None) }?;
+            }
         }
         self.unpacked.extend(values.unpacked);
         Ok(())

@@ -4,7 +4,7 @@
 use super::field::DataType;
 use super::part::{no_numbers, not_on_host, room_for, ArrayPart, Fault};
 use crate::devices::device_of;
-use crate::tensor::{DType, Device, Dims, Error, Mismatch, Result, Tensor};
+use crate::tensor::{checked_numel, DType, Device, Dims, Error, Mismatch, Result, Tensor};
 
 /// Numbers one after the other, in groups of the shape `tail`.
 pub(super) struct ArrayValues {
@@ -13,6 +13,14 @@ pub(super) struct ArrayValues {
     pub tail: Dims,
     /// Their memory, if they were bits.
     pub unpacked: Option<Tensor>,
+}
+
+impl ArrayValues {
+    /// The bytes of one entry.
+    pub fn entry_bytes(&self) -> usize {
+        let tail = checked_numel(&self.tail).unwrap_or_default() as usize;
+        tail.wrapping_mul(self.dtype.size())
+    }
 }
 
 /// The numbers of a part, which may be in lists of fixed size.

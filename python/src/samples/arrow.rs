@@ -4,7 +4,8 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyUnicodeDecodeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyTuple, PyType};
 use windrow::arrow::{
@@ -17,7 +18,7 @@ use windrow::{Device, Error, Mismatch};
 
 use crate::engine::default::default_engine;
 use crate::ground::errors::{class_name, is_answer, shown, to_py_err, OrPyErr};
-use crate::ground::reserve::push_to;
+use crate::ground::reserve::{push_to, room_for};
 use crate::import::routes::{route_of, ImportRoute};
 use crate::ownership::owner::ImportOwner;
 use crate::ownership::owners::Owners;
@@ -95,6 +96,7 @@ pub(crate) fn read<'py>(
 ) -> PyResult<ArrowRows<'py>> {
     let py = object.py();
     let owner = ImportOwner::default();
+    let object = &joined(object)?;
     let mut reader = ArrowReader { object, sep, path, device: Device::Cpu, owner };
     let columns = reader.columns()?;
     let is_struct = columns.is_struct();
@@ -124,6 +126,18 @@ pub(crate) fn read<'py>(
         ArrowColumn { path, content }
     });
     Ok(ArrowRows { is_struct, columns: columns.collect() })
+}
+
+/// A column or a table with many short chunks as one with a single chunk, and others as they are.
+fn joined<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    // Of pyarrow's chunked classes, and of polars.
+    for method in ["combine_chunks", "rechunk"] {
+        if object.getattr_opt(method)?.is_some() {
+            let chunks = object.py().import(intern!(object.py(), "windrow._chunks"))?;
+            return chunks.call_method1("joined", (object,));
+        }
+    }
+    Ok(object.clone())
 }
 
 /// Reads one object, whose arrays `owner` keeps.
@@ -337,23 +351,26 @@ fn texts_of<'py>(
     is_utf8: bool,
     refused: impl Fn(Error) -> PyErr,
 ) -> PyResult<Bound<'py, PyList>> {
-    let list = PyList::empty(py);
+    let mut objects = room_for(texts.len())?;
     for (index, &(data, len)) in texts.iter().enumerate() {
         let bytes = match len {
             0 => &[],
             // SAFETY: bytes of an array that is kept, in the range that it says.
             _ => unsafe { std::slice::from_raw_parts(data, len) },
         };
-        match (is_utf8, std::str::from_utf8(bytes)) {
-            (false, _) => list.append(PyBytes::new(py, bytes))?,
-            (true, Ok(text)) => list.append(PyString::new(py, text))?,
-            (true, Err(_)) => {
-                let mismatch = Mismatch::new(Some(index), "a string in UTF-8", "other bytes");
-                return Err(refused(Error::Layout(Box::new(mismatch))));
-            }
-        }
+        objects.push(match is_utf8 {
+            false => PyBytes::new(py, bytes).into_any(),
+            true => match PyString::from_bytes(py, bytes) {
+                Ok(text) => text.into_any(),
+                Err(error) if error.is_instance_of::<PyUnicodeDecodeError>(py) => {
+                    let mismatch = Mismatch::new(Some(index), "a string in UTF-8", "other bytes");
+                    return Err(refused(Error::Layout(Box::new(mismatch))));
+                }
+                Err(error) => return Err(error),
+            },
+        });
     }
-    Ok(list)
+    PyList::new(py, objects)
 }
 
 /// The columns of a table by name, those of structs by their names joined by a dot, as lists of samples.
