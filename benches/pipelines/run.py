@@ -51,7 +51,7 @@ def main() -> None:
         else:
             ray_data.measure(say)
     if options.json:
-        report = {"machine": {**machine("torch", "ray"), "commit": options.commit, "load": os.getloadavg()[0]}, "group": options.only or "pipelines", "lines": lines}
+        report = {"machine": {**machine("torch", "ray"), "commit": options.commit, "load": f"{os.getloadavg()[0]:.0f}"}, "group": options.only or "pipelines", "lines": lines}
         options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 

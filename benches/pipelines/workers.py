@@ -18,10 +18,14 @@ EPOCHS = 9
 
 
 class Held(torch.utils.data.Dataset):
-    """Samples that are there."""
+    """The samples of a case, which are there. A worker that is spawned makes its own."""
 
-    def __init__(self, samples: List[Any]) -> None:
-        self.samples = samples
+    def __init__(self, title: str) -> None:
+        torch.manual_seed(0)
+        self.title, self.samples = title, CASES[title][0]()
+
+    def __reduce__(self) -> Any:
+        return Held, (self.title,)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -70,8 +74,7 @@ def consume(loader: Any) -> Callable[[], None]:
 
 def case(title: str, start: str, is_persistent: bool, workers: int) -> Dict[str, Any]:
     """One line of the result."""
-    make, size = CASES[title]
-    dataset = Held(make())
+    dataset, size = Held(title), CASES[title][1]
     collates = {
         "default_collate": default_collate,
         "windrow, workers_memory=0": windrow.torch.collate_fn(workers_memory=0),

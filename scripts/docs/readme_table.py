@@ -133,6 +133,19 @@ def pipelines(path, report):
     return f"\n{results.markdown(header, lines)}\n\n{source(path, report).replace(', samples not in the caches', '')}\n"
 
 
+def workers(path, report):
+    """Loaders with two workers that stay, held against the first contender."""
+    lines = []
+    for line in report["lines"]:
+        if line["title"].startswith("2 workers (fork), "):
+            medians = {name: found[1] for name, found in line["quartiles"].items()}
+            (peer, base), ours = next(iter(medians.items())), medians["windrow"]
+            rates = (f"{line['count'] / seconds:,.0f} /s" for seconds in (ours, base))
+            lines.append([line["title"].partition(", ")[2], *rates, peer, results.number(base / ours)])
+    header = ["`DataLoader` with two worker processes", "windrow", "other", "which", "times as fast"]
+    return f"\n{results.markdown(header, lines)}\n\n{source(path, report).replace(', samples not in the caches', '')}\n"
+
+
 def gpu_line(path, gpus, page="docs/gpu-figures.md", simulated="#on-a-gpu"):
     return f"\n{records.line(gpus, page, simulated)}\n"
 
@@ -166,7 +179,7 @@ HEADLINE = {
 }
 
 FILES = {
-    "README.md": {"gpu-line": (gpu_line, "gpu"), "headline": (headline, "host"), "gpu": (gpu, "gpu"), "table": (short_table, "host")},
+    "README.md": {"gpu-line": (gpu_line, "gpu"), "headline": (headline, "host"), "gpu": (gpu, "gpu"), "table": (short_table, "host"), "workers": (workers, "workers")},
     "docs/index.md": {"gpu-line": (functools.partial(gpu_line, page="gpu-figures.md", simulated="testing.md"), "gpu")},
     "python/README.md": {"gpu-line": (functools.partial(gpu_line, page="", simulated=""), "gpu")},
     "docs/performance.md": {"table": (table, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, groups=True), "groups"), "groups-losses": (functools.partial(losses, groups=True), "groups"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers")},

@@ -34,7 +34,7 @@ impl<T> ForkMutex<T> {
     }
 
     /// With the value, in what a fork calls ([`on_fork`]): it has the gate to itself, so that nobody has the lock.
-    #[cfg(not(windrow_loom))]
+    #[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
     pub fn in_fork<R>(&self, run: impl FnOnce(&mut T) -> R) -> R {
         run(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -66,7 +66,7 @@ impl<T> std::ops::DerefMut for Guard<'_, T> {
     }
 }
 
-#[cfg(all(unix, not(any(miri, windrow_loom))))]
+#[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
 pub(crate) use at_fork::on_fork;
 
 #[cfg(all(unix, not(any(miri, windrow_loom))))]
@@ -90,6 +90,7 @@ mod at_fork {
 
     /// Has `before` be called by each fork from now on, while no fork-safe lock is held, and `in_child` in the child. They must not
     /// take such locks but by `in_fork`. Once for the process.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     pub fn on_fork(before: fn(), in_child: fn()) {
         watch();
         let _ = CALLED.set(Called { before, in_child });

@@ -47,7 +47,8 @@ def collate_fn(
     """A ``collate_fn`` for ``DataLoader`` that returns what ``default_collate`` returns, sooner.
 
     Leaves that ``spec`` names are assembled as it says. In a worker process batches are
-    written straight into shared memory; tensors below 64 KiB of one batch are in one segment.
+    written straight into shared memory, on Linux of a pool that is used again: docs/recipes/torch.md says how, and what
+    ``is_shared()`` is then. Tensors below 64 KiB of one batch are in one segment.
 
     Classes: TensorDict and tensorclass are stacked as ``torch.stack`` stacks them. Graphs of PyTorch Geometric are joined to a
     ``Batch`` and classes of `windrow.register_node` keep their class, though ``default_collate`` refuses both. Dataclasses, attrs
@@ -66,8 +67,7 @@ def collate_fn(
             of the machine or of its control group, divided among the workers; 0: none, and new memory for each batch. Behind the limit
             batches are in new memory too.
         arena: all tensors that windrow assembles, with their lengths, offsets and masks, in one
-            allocation, as in `windrow.collate`; in a worker process in one shared segment, which is one file
-            descriptor for each batch in flight. A reference to any of them keeps the whole allocation alive.
+            allocation, as in `windrow.collate`; in a worker process in one shared segment. A reference to any of them keeps the whole allocation alive.
 
     Returns:
         Collator: a callable that pickles.

@@ -110,9 +110,11 @@ class _Message:
 
 @functools.lru_cache(maxsize=None)
 def _fetchers() -> Tuple[Any, ...]:
-    """The code of torch's functions that call a collate function and only send what it returns."""
-    fetch = torch.utils.data._utils.fetch
-    return fetch._MapDatasetFetcher.fetch.__code__, fetch._IterableDatasetFetcher.fetch.__code__
+    """The code of torch's functions that call a collate function and only send what it returns. In a torch without them all others
+    get tensors."""
+    fetch = getattr(torch.utils.data._utils, "fetch", None)
+    found = [getattr(fetch, name, None) for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher")]
+    return tuple([fetcher.fetch.__code__ for fetcher in found if fetcher is not None])
 
 
 def is_fetcher(frame: Any) -> bool:
