@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::{ffi, intern};
 use windrow::{Error, Mismatch};
 
-use crate::ground::reserve::{no_room, push_to, room_for};
+use crate::ground::reserve::{check_small_room, no_room, push_to, room_for};
 
 /// Where the memory of a sample lay.
 #[derive(Clone)]
@@ -50,7 +50,9 @@ impl Place {
 
     /// Of a torch storage, which is kept as long as the place.
     pub fn of_storage(storage: &Bound<'_, PyAny>) -> PyResult<Place> {
-        Ok(Place::Ask(Arc::new(Ask::Storage(storage.as_ptr(), data_ptr(storage)?))))
+        let address = data_ptr(storage)?;
+        check_small_room()?;
+        Ok(Place::Ask(Arc::new(Ask::Storage(storage.as_ptr(), address))))
     }
 
     /// Whether two places change together.
