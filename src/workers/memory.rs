@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::word::{set_state, Word};
+use super::word::{PoolWord, Word};
 use crate::sync::ForkMutex;
 
 /// Blocks begin and end with pages.
@@ -19,24 +19,15 @@ const CLAIM_WORDS: usize = 4;
 const FIRST_CLAIM: usize = PAGE as usize / 8;
 pub(super) const FIRST_BLOCK: u64 = PAGE + NUM_CLAIMS as u64 * CLAIM_WORDS as u64 * 8;
 
-/// A worker allocates.
-pub(super) const OPEN: u64 = 0;
-/// It has ended, and another one may take the pool over with its pages.
-pub(super) const LEFT: u64 = 1;
-/// Nobody will allocate: pages go back to the system.
-pub(super) const GONE: u64 = 2;
-
 /// Words of the pool.
 #[derive(Clone, Copy)]
 pub(super) enum Header {
     /// Two words that no other pool has.
     Key = 0,
-    /// The process that allocates.
-    Owner = 2,
+    /// Who has it.
+    Pool = 2,
     /// Not 0 when a reader has mapped the pool.
     Mapped,
-    /// What it is: [`OPEN`] and so on.
-    State,
     /// Claims that were ever used.
     NumClaims,
     /// The first of the counters.
@@ -239,28 +230,20 @@ impl Memory {
     /// A claim of this process ends: the block's last tensor has died, on any thread, at any moment.
     pub(super) fn release(&self, claim: u32, number: u64) {
         let (offset, bytes) = self.place(claim);
-        let state = self.claim(claim).free(number, self.header(Header::State));
-        if state == GONE && self.has(offset, bytes) {
+        let is_gone = self.claim(claim).free(number, &self.pool());
+        if is_gone && self.has(offset, bytes) && !self.is_held(offset) {
             self.remove_pages(offset, bytes);
         }
     }
 
-    pub(super) fn state(&self) -> u64 {
-        self.header(Header::State).load(Ordering::Acquire)
+    /// Whether a reader has the block that begins here, by any of its claims.
+    fn is_held(&self, offset: u64) -> bool {
+        self.claims().any(|claim| self.place(claim).0 == offset && self.claim(claim).is_held())
     }
 
-    pub(super) fn set_state(&self, state: u64) {
-        set_state(self.header(Header::State), state);
-    }
-
-    /// Has the pool from now on, unless someone else has taken it from this owner.
-    pub(super) fn take_from(&self, owner: u64, by: u64) -> bool {
-        let word = self.header(Header::Owner);
-        word.compare_exchange(owner, by, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    pub(super) fn owner(&self) -> u64 {
-        self.header(Header::Owner).load(Ordering::Acquire)
+    /// Who has the pool.
+    pub(super) fn pool(&self) -> PoolWord<'_> {
+        PoolWord(self.header(Header::Pool))
     }
 
     /// In a child, which has mapped no pages yet.
@@ -268,10 +251,9 @@ impl Memory {
         self.known.lock().clear();
     }
 
-    /// The owner gives the pool up: what was sent and not read is lost, and all pages go back to the system but for those of blocks
-    /// that a reader has. These follow as they are released.
-    pub(super) fn close(&self) {
-        self.set_state(GONE);
+    /// Of a pool that is gone: what was sent and not read is lost, and all pages go back to the system but for those of blocks that a
+    /// reader has. These follow as they are released.
+    pub(super) fn clear(&self) {
         let held = self.claims().filter(|&claim| self.claim(claim).is_held_else_free());
         let mut held: Vec<_> = held.map(|claim| self.place(claim)).collect();
         held.sort_unstable();

@@ -6,15 +6,12 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 
-use super::word::{set_state, Word};
-
-const OPEN: u64 = 0;
-const GONE: u64 = 2;
+use super::word::{Holder, PoolWord, Word, GONE, LEFT, OPEN};
 
 /// A claim, its block and the message that tells of it: a number, or 0.
 struct Shared {
     word: AtomicU64,
-    state: AtomicU64,
+    pool: AtomicU64,
     message: AtomicU64,
     block: UnsafeCell<u64>,
 }
@@ -24,12 +21,16 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     fn new() -> Arc<Shared> {
-        let (word, state, message) = (AtomicU64::new(0), AtomicU64::new(OPEN), AtomicU64::new(0));
-        Arc::new(Shared { word, state, message, block: UnsafeCell::new(0) })
+        let (word, pool, message) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Shared { word, pool, message, block: UnsafeCell::new(0) })
     }
 
     fn word(&self) -> Word<'_> {
         Word(&self.word)
+    }
+
+    fn pool(&self) -> PoolWord<'_> {
+        PoolWord(&self.pool)
     }
 
     fn write(&self, value: u64) {
@@ -56,7 +57,7 @@ fn a_block_is_written_again_when_its_reader_is_done() {
                 let number = shared.message.load(Ordering::Relaxed);
                 if number != 0 && shared.word().receive(number) {
                     assert_eq!(shared.read(), 7);
-                    shared.word().free(number, &shared.state);
+                    shared.word().free(number, &shared.pool());
                 }
             })
         };
@@ -98,10 +99,34 @@ fn pages_are_given_back_by_one_side_at_least() {
         assert!(shared.word().receive(number));
         let reader = {
             let shared = Arc::clone(&shared);
-            thread::spawn(move || shared.word().free(number, &shared.state) == GONE)
+            thread::spawn(move || shared.word().free(number, &shared.pool()))
         };
-        set_state(&shared.state, GONE);
+        shared.pool().set(Holder { process: 1, state: GONE });
         let by_owner = !shared.word().is_held_else_free();
         assert!(reader.join().unwrap() || by_owner);
+    });
+}
+
+#[test]
+fn a_pool_that_is_left_is_taken_by_one() {
+    loom::model(|| {
+        let shared = Shared::new();
+        shared.pool().set(Holder { process: 1, state: LEFT });
+        let take = |process: u64, state: u64| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let holder = shared.pool().get();
+                let taken =
+                    holder.state == LEFT && shared.pool().take(holder, Holder { process, state });
+                // Who has taken it is alone with it.
+                if taken {
+                    shared.write(process);
+                }
+                u32::from(taken)
+            })
+        };
+        let takers = [take(2, OPEN), take(3, OPEN), take(4, GONE)];
+        assert_eq!(takers.map(|taker| taker.join().unwrap()).iter().sum::<u32>(), 1);
+        assert_eq!(shared.pool().get().process, shared.read());
     });
 }

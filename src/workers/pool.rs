@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::memory::{Counter, Header, Memory, FIRST_BLOCK, GONE, LEFT, NUM_CLAIMS, OPEN, PAGE};
+use super::memory::{Counter, Header, Memory, FIRST_BLOCK, NUM_CLAIMS, PAGE};
 use super::message::Origin;
+use super::word::{Holder, LEFT, OPEN};
 
 /// A free block of up to so many times the size is taken: batches of many sizes need half the memory that exact sizes need.
 const MOST_LARGER: u64 = 2;
@@ -77,8 +78,7 @@ impl Pool {
         }
         let memory = Memory::map(file.as_fd(), bytes)?;
         memory.set_key(random()?);
-        let owner = u64::from(std::process::id());
-        memory.header(Header::Owner).store(owner, Ordering::Relaxed);
+        memory.pool().set(this_process(OPEN));
         let origin = Origin::new(&memory, &file)?;
         let (memory, file) = (Arc::new(memory), Some(Arc::new(file)));
         let (blocks, spare) = (Vec::new(), Vec::new());
@@ -88,12 +88,14 @@ impl Pool {
     /// The pool of a worker that has ended, with its blocks and their pages: what its reader still has stays so. `None` if it is
     /// somebody else's by now.
     pub fn take_over(memory: Arc<Memory>) -> Option<Pool> {
-        let (owner, own) = (memory.owner(), u64::from(std::process::id()));
-        let has_ended = memory.state() == LEFT || is_gone(owner);
-        if !has_ended || memory.state() == GONE || !memory.take_from(owner, own) {
+        let holder = memory.pool().get();
+        let may_take = match holder.state {
+            OPEN => is_gone(holder.process),
+            state => state == LEFT,
+        };
+        if !may_take || !memory.pool().take(holder, this_process(OPEN)) {
             return None;
         }
-        memory.set_state(OPEN);
         memory.forget_pages();
         let (mut blocks, mut held, mut spare) = (Vec::new(), Vec::new(), Vec::new());
         for claim in memory.claims() {
@@ -274,6 +276,11 @@ fn size_class(bytes: u64) -> Option<u64> {
     let bytes = bytes.max(PAGE);
     let step = (bytes.checked_next_power_of_two()? / 8).max(PAGE);
     bytes.checked_next_multiple_of(step)
+}
+
+/// A pool of this process.
+pub(super) fn this_process(state: u64) -> Holder {
+    Holder { process: u64::from(std::process::id()), state }
 }
 
 /// Whether a process does not exist any more.

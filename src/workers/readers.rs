@@ -10,14 +10,15 @@ use std::sync::{Arc, LazyLock};
 
 use super::forks;
 use super::lease::Lease;
-use super::memory::{Counter, Header, Memory, GONE, NUM_CLAIMS, OPEN};
+use super::memory::{Counter, Header, Memory, NUM_CLAIMS};
 use super::message::{inode_of, Message, Origin, Placed};
 use super::pool::is_gone;
+use super::word::{Holder, GONE, OPEN};
 use crate::sync::ForkMutex;
 use crate::tensor::{Device, Owner, Tensor};
 
-/// No process: the owner of a pool that nobody takes over.
-const NOBODY: u64 = 0;
+/// Has a pool that nobody takes over.
+const NOBODY: Holder = Holder { process: 0, state: GONE };
 
 /// Pools that this process has mapped, its own among them.
 #[derive(Debug, Default)]
@@ -121,15 +122,15 @@ pub fn sweep() {
 
 /// Closes a pool that nobody allocates from; false where someone does.
 fn close_if_ended(memory: &Memory) -> bool {
-    let owner = memory.owner();
-    match memory.state() {
+    let holder = memory.pool().get();
+    match holder.state {
         GONE => return true,
-        OPEN if !is_gone(owner) => return false,
+        OPEN if !is_gone(holder.process) => return false,
         _ => {}
     }
-    let is_ours = memory.take_from(owner, NOBODY);
+    let is_ours = memory.pool().take(holder, NOBODY);
     if is_ours {
-        memory.close();
+        memory.clear();
     }
     is_ours
 }

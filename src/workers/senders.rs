@@ -8,10 +8,11 @@ use std::sync::{Arc, LazyLock};
 
 use super::forks;
 use super::lease::Lease;
-use super::memory::{Counter, Header, Memory, LEFT};
+use super::memory::{Counter, Header, Memory};
 use super::message::{Message, Placed};
-use super::pool::{Pool, Refusal, Room};
+use super::pool::{this_process, Pool, Refusal, Room};
 use super::readers;
+use super::word::{GONE, LEFT};
 use crate::sync::ForkMutex;
 use crate::tensor::{bytes_of, DType, Device, Layout, Owner, Tensor};
 
@@ -77,9 +78,10 @@ pub fn file() -> Option<Arc<OwnedFd>> {
 /// goes back to the system, unless it is left for a worker that the reader forks.
 pub fn close(is_left: bool) {
     if let Some(pool) = with_pool(Option::take) {
-        match is_left {
-            true => pool.memory.set_state(LEFT),
-            false => pool.memory.close(),
+        let state = if is_left { LEFT } else { GONE };
+        pool.memory.pool().set(this_process(state));
+        if !is_left {
+            pool.memory.clear();
         }
     }
 }

@@ -144,6 +144,25 @@ fn a_closed_pool_keeps_what_a_reader_has() {
 }
 
 #[test]
+fn a_closed_pool_keeps_a_block_until_its_last_claim_has_ended() {
+    with_pool(LIMIT, || {
+        let tensors = made(&[100, 200]);
+        tensors.iter().for_each(|tensor| paint(tensor, 4));
+        let messages = [message_of(&tensors[..1]), message_of(&tensors[1..])];
+        let [one, other] = messages.map(|message| received(&message).unwrap());
+        assert_eq!(
+            one[0].data_ptr().wrapping_add(128),
+            other[0].data_ptr(),
+            "one block, two claims"
+        );
+        drop(tensors);
+        close(false);
+        drop(one);
+        assert!(is_painted(&other[0], 4));
+    });
+}
+
+#[test]
 fn a_pool_is_taken_over_with_its_blocks() {
     with_pool(LIMIT, || {
         let tensors = made(&[100_000, 200_000, 300_000]);
@@ -162,7 +181,7 @@ fn a_pool_is_taken_over_with_its_blocks() {
             assert!(!taken.allocate(size, LIMIT).unwrap().is_new);
         }
         assert!(taken.allocate(100_000, LIMIT).unwrap().is_new && is_painted(&arrived[0], 5));
-        memory.close();
+        memory.pool().set(pool::this_process(word::GONE));
     });
 }
 

@@ -1,5 +1,5 @@
-//! The word of a claim: the only memory that a worker and its reader both write. It says who has a block, and how often the claim was
-//! made, so that a message that is read twice, or too late, is found out.
+//! The words that several processes write. That of a claim says who has a block, and how often the claim was made, so that a message
+//! that is read twice, or too late, is found out. That of a pool says who has it.
 
 use crate::sync::atomic::{fence, AtomicU64, Ordering};
 
@@ -51,15 +51,20 @@ impl Word<'_> {
         self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Who has the claim ends it. What the pool is then: if it is gone, the pages are to be given back, by this side or by the one that
-    /// says so. Neither overlooks the other.
-    pub fn free(&self, number: u64, state: &AtomicU64) -> u64 {
+    /// Who has the claim ends it. True: the pool is gone, and the pages are to be given back, by this side or by the one that says so.
+    /// Neither overlooks the other.
+    pub fn free(&self, number: u64, pool: &PoolWord<'_>) -> bool {
         self.0.store(number << 2 | FREE, Ordering::Release);
         fence(Ordering::SeqCst);
-        state.load(Ordering::Relaxed)
+        pool.get().state == GONE
     }
 
-    /// Ends the claim of a worker that has ended, unless it is a reader's. To be asked after [`set_state`].
+    /// Whether a reader has it; to be asked after [`Word::free`] by who ends another claim of the block.
+    pub fn is_held(&self) -> bool {
+        self.0.load(Ordering::Acquire) & 3 == HELD
+    }
+
+    /// Ends the claim of a worker that has ended, unless it is a reader's. To be asked by who has the pool.
     pub fn is_held_else_free(&self) -> bool {
         let word = self.0.load(Ordering::Acquire);
         match word & 3 {
@@ -75,8 +80,46 @@ impl Word<'_> {
     }
 }
 
-/// Says what a pool is from now on.
-pub(super) fn set_state(state: &AtomicU64, to: u64) {
-    state.store(to, Ordering::Release);
-    fence(Ordering::SeqCst);
+/// A worker allocates.
+pub(super) const OPEN: u64 = 0;
+/// It has ended, and another one may take the pool over with its pages.
+pub(super) const LEFT: u64 = 1;
+/// Nobody will allocate: pages go back to the system.
+pub(super) const GONE: u64 = 2;
+
+/// Who has a pool, and what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub process: u64,
+    pub state: u64,
+}
+
+impl Holder {
+    fn packed(self) -> u64 {
+        self.process << 2 | self.state
+    }
+}
+
+/// [`Holder`] in one word: of all that find a pool left, one takes it.
+pub(super) struct PoolWord<'m>(pub &'m AtomicU64);
+
+impl PoolWord<'_> {
+    pub fn get(&self) -> Holder {
+        let word = self.0.load(Ordering::Acquire);
+        Holder { process: word >> 2, state: word & 3 }
+    }
+
+    /// Who has the pool says what it is from now on.
+    pub fn set(&self, holder: Holder) {
+        self.0.store(holder.packed(), Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The pool of who was seen to have it, unless someone else has taken it.
+    pub fn take(&self, from: Holder, to: Holder) -> bool {
+        let (from, to) = (from.packed(), to.packed());
+        let taken = self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        fence(Ordering::SeqCst);
+        taken
+    }
 }

@@ -151,7 +151,8 @@ def deliver(batch: Any, caller: Any) -> Any:
 
 def _is_forked() -> bool:
     """Whether this process was forked by the one that reads, which will find the pool again where it forks the next worker."""
-    return getattr(multiprocessing.current_process(), "_start_method", None) == "fork"
+    own = getattr(multiprocessing.current_process(), "_start_method", None)
+    return (own or multiprocessing.get_start_method()) == "fork"
 
 
 def _warn(reason: str) -> None:
