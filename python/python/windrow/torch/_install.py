@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from typing import Any, Dict, Optional
 
@@ -46,7 +47,10 @@ class _Columns:
         return _REFUSED
 
 
-_columns = functools.lru_cache(maxsize=None)(_Columns)
+@functools.lru_cache(maxsize=None)
+def _columns(worker: int) -> _Columns:
+    """The rules of a worker process of this number, which its pool belongs to; 0: of any other."""
+    return _Columns(worker != 0)
 
 
 def _column_fn(original: _registry.CollateFn) -> _registry.CollateFn:
@@ -55,7 +59,7 @@ def _column_fn(original: _registry.CollateFn) -> _registry.CollateFn:
     @functools.wraps(original)
     def collate_column(batch: Any, *, collate_fn_map: Optional[_registry.CollateMap] = None) -> Any:
         if _is_for_engine(batch, collate_fn_map):
-            columns = _columns(in_worker_process())
+            columns = _columns(os.getpid() if in_worker_process() else 0)
             result = _windrow.collate_torch(batch, columns, engine=columns.engine)
             if result is not _REFUSED:
                 return result
