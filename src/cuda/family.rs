@@ -23,8 +23,6 @@ pub(super) struct PartWork<'w> {
     pub num_samples: u64,
     /// Pairs of coefficients.
     pub channels: usize,
-    /// None of them makes a NaN of a finite number.
-    pub is_finite: bool,
     pub out: u64,
     /// Samples begin at offsets of many lengths.
     pub is_joined: bool,
@@ -81,7 +79,6 @@ impl PartWork<'_> {
             && pixels.src_stride.is(channels as i64)
             && pixels.dst_stride == self.to.size() as i64
             && is_counted
-            && self.is_finite
             && self.out % self.to.size() as u64 == 0
     }
 
@@ -136,9 +133,7 @@ pub(super) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
     let has_one_channel = work.channels <= 1 || !cols.is_channel;
     let has_loop = match work.op {
         ElementOp::Read { .. } if work.is_move => true,
-        ElementOp::Read { affine } => {
-            work.is_finite && loop_of(work.from, work.to, affine).is_some()
-        }
+        ElementOp::Read { affine } => loop_of(work.from, work.to, affine).is_some(),
         ElementOp::Const(_) | ElementOp::Index => true,
     };
     if is_long && has_one_channel && work.is_adjacent() {

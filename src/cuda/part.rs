@@ -330,9 +330,6 @@ impl Part<'_> {
             loops: &self.loops,
             num_samples: self.num_samples() as u64,
             channels: self.affine.map_or(1, Affine::channels),
-            is_finite: self.affine.is_none_or(|affine| {
-                affine.a32().iter().chain(affine.b32()).all(|number| number.is_finite())
-            }),
             out: self.out,
             is_joined: self.is_joined(),
             is_dense: is_dense && self.samples.is_none(),
