@@ -218,6 +218,7 @@ $(VENV)/.test: python/requirements/test.txt python/requirements/peers.txt python
 	$(PIP) -r $<
 	@$(call optional,'paddlepaddle>=3.0',its tests are skipped.)
 	@$(call optional,'torchdata>=0.10',its tests are skipped.)
+	@$(call optional,'lightning>=2.4',its test is skipped.)
 	@$(call optional,'transformers>=4.45',its tests are skipped.)
 	@$(call optional,'spdl-core>=0.8',its test is skipped.)
 	@$(call optional,'trl==0.15.2',the collator that follows its own is tested by hand-written cases alone.)

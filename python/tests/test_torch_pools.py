@@ -99,6 +99,8 @@ def as_worker(monkeypatch):
     """This process is a worker, and its own reader."""
     info = types.SimpleNamespace(id=0, num_workers=1, seed=0, dataset=None)
     monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: info)
+    fetchers, _ = _workers._senders()
+    monkeypatch.setattr(_workers, "_senders", lambda: (fetchers, (fetched.__code__,)))
 
 
 def fetched(collate, samples):
@@ -196,6 +198,27 @@ def test_loaders_that_are_left_and_loaders_side_by_side():
             assert first_of(left) == first_of(right) == 8 * index
             if index == 5:
                 break
+
+
+class Nested(torch.utils.data.Dataset):
+    """Each sample is a batch of a loader within the worker process."""
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        inner = torch.utils.data.Subset(Painted(128), range(8 * index, 8 * index + 8))
+        (batch,) = DataLoader(inner, 8, collate_fn=wt.collate_fn())
+        assert first_of(batch) == 8 * index
+        return {"x": batch["x"].mean(0), "y": batch["y"][0]}
+
+
+@pytest.mark.parametrize("start", START[:2])
+def test_loaders_within_a_worker(start):
+    loader = DataLoader(Nested(), 4, num_workers=2, collate_fn=wt.collate_fn(), multiprocessing_context=start)
+    for index, batch in enumerate(loader):
+        assert in_pools(batch) and batch["y"].tolist() == list(range(32 * index, 32 * index + 32, 8))
+        assert (batch["x"] == batch["y"].view(-1, 1, 1, 1) + 3.5).all()
 
 
 class Plain:
@@ -484,6 +507,14 @@ def test_a_message_that_is_read_twice(as_worker):
         reduction.ForkingPickler.dumps(again)
     with pytest.raises(RuntimeError, match="no worker of this windrow"):
         _windrow._receive(b"x" * 100, None)
+
+
+def test_explain_says_that_there_is_a_pool(as_worker):
+    rows = [np.ones(4)]
+    before = wr.explain(rows)
+    assert not before.worker_pool and "worker pool" not in str(before)
+    fetched(wt.collate_fn(), [{"x": torch.ones(4)}])
+    assert wr.explain(rows).worker_pool and "worker pool" in str(before)
 
 
 def test_a_message_that_is_never_sent(as_worker):

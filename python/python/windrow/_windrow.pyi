@@ -245,8 +245,10 @@ class Explain:
     arena_bytes: int
     arena_gap_bytes: int
     device_memory: Optional[str]
+    worker_pool: bool
     outputs: List[Tuple[_Shape, str]]
     paths: List[str]
+    around_caches: List[bool]
     names: List[str]
     def as_dict(self) -> Dict[str, Any]: ...
 

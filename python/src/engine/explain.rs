@@ -18,7 +18,8 @@ impl PyExplain {
     /// Keys: path, samples, leaves, bytes_read, bytes_written, padding_bytes, padding_waste (share of
     /// the data, 0 to 1), ranges, tiles, launches, launch, bytes_to_device, bytes_to_host, arena_bytes,
     /// arena_gap_bytes (between tensors), device_memory (whose allocator gives the memory of outputs on a device, ``"torch"``
-    /// or ``"windrow"``; ``"torch"`` for page-locked ones that torch lends; else None); and for each leaf outputs (shape and dtype), paths, around_caches (whether
+    /// or ``"windrow"``; ``"torch"`` for page-locked ones that torch lends; else None), worker_pool (whether this is a worker process
+    /// whose batches `windrow.torch.collate_fn` writes into shared memory that is used again); and for each leaf outputs (shape and dtype), paths, around_caches (whether
     /// data on the host is written by streaming stores, if its memory was written before) and names
     /// (where it is in its tree, ``""`` for a plain list).
     ///
@@ -47,6 +48,7 @@ impl PyExplain {
         dict.set_item("arena_bytes", explain.arena_bytes)?;
         dict.set_item("arena_gap_bytes", explain.arena_gap_bytes)?;
         dict.set_item("device_memory", self.device_memory)?;
+        dict.set_item("worker_pool", has_worker_pool())?;
         let outputs = explain
             .outputs
             .iter()
@@ -69,7 +71,11 @@ impl PyExplain {
 
     fn __str__(&self) -> String {
         let memory = self.device_memory.map(|name| format!("\ndevice memory  of {name}"));
-        self.explain.to_string() + &memory.unwrap_or_default()
+        let pool = match has_worker_pool() {
+            true => "\nworker pool    windrow.torch writes batches into shared memory that is used again",
+            false => "",
+        };
+        self.explain.to_string() + &memory.unwrap_or_default() + pool
     }
 
     fn __repr__(&self) -> String {
@@ -94,4 +100,13 @@ fn launch_dict<'py>(py: Python<'py>, launch: &Launch) -> PyResult<Bound<'py, PyD
     });
     dict.set_item("parts", parts.collect::<PyResult<Vec<_>>>()?)?;
     Ok(dict)
+}
+
+/// Whether this is a worker process with a pool; on Linux alone there are such.
+fn has_worker_pool() -> bool {
+    #[cfg(target_os = "linux")]
+    let has = windrow::workers::is_started();
+    #[cfg(not(target_os = "linux"))]
+    let has = false;
+    has
 }

@@ -12,6 +12,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import sys
 import threading
 import weakref
 from multiprocessing import reduction, util
@@ -109,17 +110,26 @@ class _Message:
 
 
 @functools.lru_cache(maxsize=None)
-def _fetchers() -> Tuple[Any, ...]:
-    """The code of torch's functions that call a collate function and only send what it returns. In a torch without them all others
-    get tensors."""
+def _senders() -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
+    """The code of torch's functions that call a collate function and only send what it returns, and of the loops of worker processes,
+    which call these: torch's and torchdata's. In a torch without them all others get tensors."""
+
+    def codes(*functions: Any) -> Tuple[Any, ...]:
+        return tuple([function.__code__ for function in functions if hasattr(function, "__code__")])
+
     fetch = getattr(torch.utils.data._utils, "fetch", None)
-    found = [getattr(fetch, name, None) for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher")]
-    return tuple([fetcher.fetch.__code__ for fetcher in found if fetcher is not None])
+    fetchers = [getattr(fetch, name, None) for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher")]
+    modules = map(sys.modules.get, ("torch.utils.data._utils.worker", "torchdata.stateful_dataloader.worker"))
+    return (
+        codes(*[getattr(fetcher, "fetch", None) for fetcher in fetchers]),
+        codes(*[getattr(module, "_worker_loop", None) for module in modules]),
+    )
 
 
 def is_fetcher(frame: Any) -> bool:
-    """Whether a result goes to the queue as it is: any other caller is to get tensors."""
-    return frame.f_code in _fetchers()
+    """Whether a result goes to the queue as it is: any other caller is to get tensors, a loader within a worker process too."""
+    fetchers, loops = _senders()
+    return frame.f_code in fetchers and frame.f_back is not None and frame.f_back.f_code in loops
 
 
 def pool(limit: Optional[int]) -> Optional[Pool]:
