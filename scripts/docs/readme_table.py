@@ -46,6 +46,14 @@ def newest(kind):
     raise FileNotFoundError(f"{RESULTS}: no result of the kind {kind}")
 
 
+def machines():
+    """The newest result of everything from each machine, newest first."""
+    found = {}
+    for path in sorted(RESULTS.glob("*-host-*.json"), reverse=True):
+        found.setdefault(path.stem.partition("-host-")[2], (path, json.loads(path.read_text(encoding="utf-8"))))
+    return list(found.values())
+
+
 def only(report, groups):
     """The report with the groups alone, or without them."""
     return {**report, "workloads": [entry for entry in report["workloads"] if is_group(entry) == groups]}
@@ -76,9 +84,35 @@ def source(path, report):
 
 def headline(path, report):
     """The first screen of the README: what the plot shows, in words."""
-    found = {entry["name"]: (results.ratio(entry, peer), peer["name"]) for entry, peer in plots.headline_entries(report)}
-    lines = [f"- **{found[name][0]:.1f} times** as fast as `{found[name][1]}`: {words}" for name, words in HEADLINE.items() if name in found]
-    return "\n" + "\n".join(lines) + f"\n\nMeasured on {report['machine']['cores']} CPU cores, each against the fastest of the other libraries.\n"
+    reports, found = machines(), {}
+    for _, own in reports:
+        for entry, peer in plots.headline_entries(own):
+            found.setdefault(entry["name"], []).append((results.ratio(entry, peer), peer["name"]))
+    worst = {name: min(ratios) for name, ratios in found.items()}
+    lines = [f"- **{worst[name][0]:.1f} times** as fast as `{worst[name][1]}`: {words}" for name, words in HEADLINE.items() if name in worst]
+    names = " and ".join(f"{own['machine']['cores']} cores of an {own['machine']['cpu']}" for _, own in reversed(reports))
+    which = f"The lowest of {len(reports)} machines ([each](docs/performance.md#machine-by-machine))" if len(reports) > 1 else "Measured on one machine"
+    return "\n" + "\n".join(lines) + f"\n\n{which}: {names}; each against the fastest of the other libraries.\n"
+
+
+def side_by_side(path, report):
+    """windrow's time on each machine, and how many times that of windrow the fastest of the others takes there."""
+    reports = [only(own, groups=False) for _, own in machines()]
+    cells = []
+    for own in reports:
+        pairs = {pair.scattered["name"]: pair.scattered for pair in results.pairs(own)}
+        cells.append({name: (entry, results.fastest_peer(entry)) for name, entry in pairs.items()})
+    lines = []
+    for name, (entry, _) in cells[0].items():
+        line = [entry["title"]]
+        for own in cells:
+            here, peer = own.get(name, (None, None))
+            line += [results.milliseconds(results.median(results.find(here, "windrow"))) if here else "-", results.versus(results.ratio(here, peer)) if peer else "-"]
+        lines.append(line)
+    names = [f"{own['machine']['cpu']}, {own['machine']['cores']} cores, {own['machine']['date']}" for own in reports]
+    header = ["workload", *[cell for name in names for cell in (name, "others / windrow")]]
+    files = ", ".join(f"`{found.relative_to(ROOT)}`" for found, _ in machines())
+    return f"\n{results.markdown(header, lines)}\n\nMedians, samples not in the caches; from {files}.\n"
 
 
 def short_table(path, report):
@@ -182,7 +216,7 @@ FILES = {
     "README.md": {"gpu-line": (gpu_line, "gpu"), "headline": (headline, "host"), "gpu": (gpu, "gpu"), "table": (short_table, "host"), "workers": (workers, "workers")},
     "docs/index.md": {"gpu-line": (functools.partial(gpu_line, page="gpu-figures.md", simulated="testing.md"), "gpu")},
     "python/README.md": {"gpu-line": (functools.partial(gpu_line, page="", simulated=""), "gpu")},
-    "docs/performance.md": {"table": (table, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, groups=True), "groups"), "groups-losses": (functools.partial(losses, groups=True), "groups"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers")},
+    "docs/performance.md": {"table": (table, "host"), "machines": (side_by_side, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, groups=True), "groups"), "groups-losses": (functools.partial(losses, groups=True), "groups"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers")},
 }
 
 

@@ -75,6 +75,7 @@ triton|30|170|engine|all|pytests test_gpu_libraries.py -k triton
 jax|40|170|engine|all|pytests test_gpu_libraries.py -k jax
 policy|100|200|kernels|short|trials 90 policies
 bench|280|400|kernels|all|gather 270
+cores|90|200|engine|all|host_cores 80
 forms|30|170|engine|all|pytests test_cuda.py test_torch_prefetch.py -k 'not test_torch_prefetch or on_a_gpu'
 rest|60|200|kernels|all|matrix properties errors windrow
 libraries|40|200|engine|all|pytests test_gpu_libraries.py -m 'not slow' -k 'not cupy and not triton and not jax'
@@ -207,6 +208,20 @@ pytests() { # arguments of pytest; names of files are those of python/tests
 
 gather() { # seconds, options...
     "$here/bench/gather" --bench $quick --budget "$@" --json "$FIGURES" --table "${FIGURES%.json}.tsv"
+}
+
+# The host's tables by more threads, as far as the machine has cores for them.
+host_cores() { # seconds
+    local threads files=()
+    for threads in 1 2 4 8 16; do
+        ((threads == 1 || threads <= $(nproc))) || break
+        py -m windrow bench ${quick:+--quick} --threads $threads --seconds $(($1 / 5)) --layout scattered \
+            --only W1 --only W2 --only W3 --only W4 --only W5 --json "$keep/host-$threads.json" || return
+        files+=("$keep/host-$threads.json")
+    done
+    py -c 'import json, sys
+found = {name.rpartition("-")[2].partition(".")[0]: json.load(open(name)) for name in sys.argv[2:]}
+json.dump(found, open(sys.argv[1], "w"))' "$FIGURES" "${files[@]}"
 }
 
 peers() {

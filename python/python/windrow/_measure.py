@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 import windrow as wr
-from windrow._system import cpu_name, num_cores, optional
+from windrow._system import caches, cpu_name, num_cores, optional
 
 Array = Any
 """A NumPy array of any dtype."""
@@ -169,6 +169,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], markdown:
 def machine(*libraries: str) -> Dict[str, str]:
     """Processor, cores, versions, load, date."""
     found = {"cpu": cpu_name(), "cores": str(num_cores()), "system": f"{platform.system()} {platform.machine()}"}
+    found["caches"] = " + ".join(f"{size >> 10} KiB" for size in caches().values())
     found["windrow"] = wr.__version__
     found["python"] = platform.python_version()
     for name in ("numpy", *libraries):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
 import os
 import platform
-from typing import Any, Tuple
+from pathlib import Path
+from typing import Any, Dict, Tuple
 
 
 def load(name: str) -> Tuple[Any, str]:
@@ -40,10 +42,19 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def caches() -> Dict[int, int]:
+    """The bytes of each level of data caches that the first core reaches; empty where the system does not say."""
+    found = {}
+    for folder in sorted(glob.glob("/sys/devices/system/cpu/cpu0/cache/index*")):
+        try:
+            level, kind, size = [Path(folder, name).read_text("ascii").strip() for name in ("level", "type", "size")]
+            if kind != "Instruction":
+                found[int(level)] = int(size.rstrip("K")) * 1024
+        except (OSError, ValueError):
+            pass
+    return found
+
+
 def cache_bytes() -> int:
     """Size of the last-level cache; 32 MiB where the system does not say."""
-    try:
-        with open("/sys/devices/system/cpu/cpu0/cache/index3/size", encoding="ascii") as file:
-            return int(file.read().strip().rstrip("K")) * 1024
-    except (OSError, ValueError):
-        return 32 << 20
+    return caches().get(3, 32 << 20)

@@ -77,7 +77,7 @@ def pairs(report: Report) -> List[Pair]:
 
 def about(machine: Dict[str, str]) -> str:
     """The machine in one line."""
-    keys = ("cpu", "device", "cores", "python", "numpy", "torch", "nvidia.dali", "jax", "date", "commit", "load")
+    keys = ("cpu", "device", "cores", "caches", "python", "numpy", "torch", "nvidia.dali", "jax", "date", "commit", "load")
     return ", ".join(f"{key} {machine[key]}" for key in keys if machine.get(key))
 
 
