@@ -213,7 +213,7 @@ struct Raised : Pair<dtype, dtype, false> {
     }
 };
 
-/// The casts that have a loop: X(struct, from, to, affine). src/cuda/params.rs has them in the same order, by which they are
+/// The casts that have a loop: X(struct, from, to, affine). src/cuda/launch/params.rs has them in the same order, by which they are
 /// numbered.
 #define WINDROW_WIDEN(X, from) X(Integers, from, kI32, false) X(Integers, from, kI64, false)
 #define WINDROW_MAPPED(X, cast, from) X(cast, from, kF16, true) X(cast, from, kBF16, true) X(cast, from, kF32, true)

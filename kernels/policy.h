@@ -1,4 +1,4 @@
-// Numbers that tuning may change, in one place. src/cuda/policy.rs has those that are chosen at run
+// Numbers that tuning may change, in one place. src/cuda/launch/policy.rs has those that are chosen at run
 // time. Each can be given to the compiler for a trial: -DWINDROW_BLOCKS=3.
 #pragma once
 

@@ -186,7 +186,7 @@ fn lengths_around_16_bits() {
 }
 
 /// As many rows as have a table that just goes with the parameters of a launch, one less and one more: see
-/// `tables_of_lengths_fill_the_parameters` of src/cuda/table_tests.rs.
+/// `tables_of_lengths_fill_the_parameters` of src/cuda/launch/table_tests.rs.
 #[test]
 fn lengths_whose_table_fills_the_parameters() {
     let pad = Ask::pad(PadAsk { size: PerDim::All(Some(192)), ..PadAsk::default() });

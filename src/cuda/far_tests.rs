@@ -12,10 +12,11 @@ use cust::sys::{cuMemHostRegister_v2, cuMemHostUnregister, CUresult};
 
 use super::driver::tests::context;
 use super::driver::{image, Kernel, StreamRef};
-use super::parameters::ParameterPool;
-use super::params::{Family, Field, Header};
-use super::policy::Policy;
-use super::table::{parts, Table};
+use super::launch::family::Family;
+use super::launch::parameters::ParameterPool;
+use super::launch::params::{Field, Header};
+use super::launch::policy::Policy;
+use super::launch::table::{parts, Table};
 use crate::collate::{Collate, Ragged, Transform};
 use crate::plan::Plan;
 use crate::samples::{SampleList, SampleView};

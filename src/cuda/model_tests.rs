@@ -12,25 +12,20 @@ use driver::{Context, EventPool, Memory, PooledEvent, Transfer, STREAMS};
 
 #[path = "model_tests_driver.rs"]
 mod driver;
-#[path = "handed.rs"]
-mod handed;
 #[allow(dead_code)]
-#[path = "held.rs"]
-mod held;
-#[allow(dead_code)]
-#[path = "memory.rs"]
-mod memory;
-#[allow(dead_code)]
-#[path = "pinned.rs"]
-mod pinned;
-#[allow(dead_code)]
-#[path = "ring.rs"]
-mod ring;
+mod memory {
+    pub mod device;
+    mod handed;
+    pub mod held;
+    pub mod pinned;
+    mod policy;
+    pub mod ring;
+}
 
-use held::Held;
-use memory::{DeviceBlock, DeviceMemory, Waited};
-use pinned::{PinnedBlock, PinnedPool};
-use ring::Ring;
+use memory::device::{DeviceBlock, DeviceMemory, Waited};
+use memory::held::Held;
+use memory::pinned::{PinnedBlock, PinnedPool};
+use memory::ring::Ring;
 
 /// The memory behind a block, which the pool keeps alive as long as the block.
 fn memory_of(block: &PinnedBlock) -> Arc<Memory> {

@@ -11,7 +11,7 @@ use crate::collate::{Collate, Form, Transform};
 use crate::cuda::PinnedBlock;
 use crate::host;
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{Leaf, Plan, Target};
+use crate::plan::{Leaf, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
 use crate::tensor::{Device, Owner, Result, Stream, Tensor};
@@ -54,33 +54,6 @@ impl Engine {
             Some(sum) => Span::timed(stage, self.shared.counters.now(), sum),
             None => Span::enter(stage),
         }
-    }
-
-    /// As [`Plan::for_leaves`], counted as a stage that began at `begin`.
-    ///
-    /// # Errors
-    /// As [`Plan::for_leaves`].
-    pub fn plan<'s, 'a: 's>(
-        &self,
-        leaves: &[Leaf<'s, 'a>],
-        begin: Option<Instant>,
-    ) -> Result<Plan<'s>> {
-        let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
-        Plan::for_leaves(leaves)
-    }
-
-    /// As [`Plan::partly_in_arena`], counted as a stage that began at `begin`.
-    ///
-    /// # Errors
-    /// As [`Plan::partly_in_arena`].
-    pub fn plan_in_arena<'s, 'a: 's>(
-        &self,
-        leaves: &[Leaf<'s, 'a>],
-        is_in: impl Fn(usize) -> bool,
-        begin: Option<Instant>,
-    ) -> Result<Plan<'s>> {
-        let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
-        Plan::partly_in_arena(leaves, is_in)
     }
 
     /// Starts to stack `count` samples with this metadata before all of them are known: what is pushed is

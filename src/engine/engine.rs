@@ -1,6 +1,7 @@
 //! [`Engine`]: runs plans, owns threads and output memory.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use smallvec::SmallVec;
 
@@ -199,6 +200,35 @@ impl Engine {
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
         let mut filled = self.run(self.plan(&[leaf], begin)?)?;
         filled.pop().map(|filled| filled.fields).ok_or(Error::Empty)
+    }
+
+    /// As [`Plan::for_leaves`], counted as a stage that began at `begin`.
+    ///
+    /// # Errors
+    /// As [`Plan::for_leaves`].
+    #[doc(hidden)]
+    pub fn plan<'s, 'a: 's>(
+        &self,
+        leaves: &[Leaf<'s, 'a>],
+        begin: Option<Instant>,
+    ) -> Result<Plan<'s>> {
+        let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
+        Plan::for_leaves(leaves)
+    }
+
+    /// As [`Plan::partly_in_arena`], counted as a stage that began at `begin`.
+    ///
+    /// # Errors
+    /// As [`Plan::partly_in_arena`].
+    #[doc(hidden)]
+    pub fn plan_in_arena<'s, 'a: 's>(
+        &self,
+        leaves: &[Leaf<'s, 'a>],
+        is_in: impl Fn(usize) -> bool,
+        begin: Option<Instant>,
+    ) -> Result<Plan<'s>> {
+        let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
+        Plan::partly_in_arena(leaves, is_in)
     }
 
     /// Runs a plan, once: outputs that it was planned with are borrowed until it is done.

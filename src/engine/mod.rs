@@ -1,4 +1,12 @@
-//! Stage 4. Runs plans: see [`Engine`].
+//! Stage 4. Runs plans: see [`Engine`], whose methods are in these files:
+//!
+//! | file | methods |
+//! |---|---|
+//! | `engine` | how it is made; `assemble` and its kin, `plan`, `run`, `run_with`; streams, memory, counters |
+//! | `small` | batches without a plan |
+//! | `on_device`, `page_locked` | runs on a device, and where on the host their results go |
+//! | `resident` | `resident`: lists on a device |
+//! | [`bindings`] | what bindings in other languages need beside that |
 
 pub mod bindings;
 mod engine;

@@ -1,0 +1,209 @@
+//! Which loops of a part are the rows and the columns of its boxes, and how their elements are written.
+
+use super::loops::{Extent, LoopNumber, Loops, SampleLoop};
+use super::params::ElementLoop;
+use super::part::{Part, SampleStarts};
+use crate::plan::ElementOp;
+
+/// Lanes of a warp, and the elements of a lane that are under way together in a box.
+pub(crate) const LANES: u32 = 32;
+pub(crate) const TURNS: u64 = 8;
+/// Rows of a box with tiles, or somewhat more.
+const MAX_TILED_ROWS: u64 = 4096;
+
+/// Whether the source is adjacent along the rows of a box rather than along its columns.
+fn is_transposed(rows: &SampleLoop, cols: &SampleLoop) -> bool {
+    largest(&rows.src_stride) < largest(&cols.src_stride) && !rows.src_stride.is(0)
+}
+
+fn largest(number: &LoopNumber) -> u64 {
+    match number {
+        LoopNumber::Same(value) => value.unsigned_abs(),
+        LoopNumber::Each(values) => {
+            values.iter().map(|value| value.unsigned_abs()).max().unwrap_or(0)
+        }
+    }
+}
+
+/// Whether a lane has adjacent rows of a box, as these are adjacent elements of the source, which many columns have.
+pub(crate) fn is_tiled(rows: Option<&SampleLoop>, cols: &SampleLoop) -> bool {
+    rows.is_some_and(|rows| is_transposed(rows, cols))
+        && cols.fixed().is_some_and(|num_cols| num_cols >= 2 * u64::from(LANES))
+}
+
+/// Log2 of the rows of a box from one element of a lane to its next: as few as make whole turns of 32 elements, which
+/// are then whole sectors of the output, too. Only a transposed source is better read along its own adjacent elements.
+pub(crate) fn log_step_of(rows: Option<&SampleLoop>, cols: &SampleLoop) -> u32 {
+    if is_tiled(rows, cols) {
+        return 0;
+    }
+    let num_cols = cols.fixed().unwrap_or(u64::from(LANES));
+    LANES.ilog2().saturating_sub(num_cols.trailing_zeros())
+}
+
+/// Log2 of the adjacent columns of a lane: it has tiles where its rows are adjacent, too, if these are all whole.
+pub(crate) fn log_columns_of(
+    part: &Part<'_>,
+    loops: &[SampleLoop],
+    kind: ElementLoop,
+    address_bits: u64,
+) -> u32 {
+    let [outer @ .., rows, cols] = loops else { return 0 };
+    let (from, to) = (part.from.size() as u64, part.to.size() as u64);
+    let (Some(num_rows), Some(num_cols)) = (rows.fixed(), cols.fixed()) else { return 0 };
+    // Elements of a column are read as vectors: vector_of() of kernels/strided.cuh.
+    let vector = (4 * from).min(16);
+    let others = || outer.iter().chain([cols]);
+    let strides = others().map(|own| own.src_stride.same().map_or(1, |stride| stride as u64));
+    let is_vector = rows.src_stride.is(from as i64)
+        && strides.fold(address_bits, |all, stride| all | stride) % vector == 0;
+    let places = outer.iter().chain([rows]).map(|own| own.dst_stride as u64);
+    let places = places.fold(part.out | part.places.step() as u64, |all, stride| all | stride);
+    let is_even = cols.dst_stride == to as i64 && (places | (num_cols * to)) % (4 * to) == 0;
+    // A last tile that would be cut off begins before.
+    let has_tiles = num_rows >= TURNS && (num_rows <= MAX_TILED_ROWS || num_rows % TURNS == 0);
+    let is_cast = matches!(part.op, ElementOp::Read { affine: false })
+        && !matches!(kind, ElementLoop::Slow | ElementLoop::OddSingles);
+    let is_whole = loops.iter().all(SampleLoop::is_whole);
+    match is_cast && is_whole && has_tiles && is_vector && is_even && to <= 2 {
+        true => 2,
+        false => 0,
+    }
+}
+
+/// Rows of a box with tiles, and those of a lane: about `turns`. Of how many, if all samples have as many.
+pub(crate) fn tiled_rows(all: Option<u64>, turns: u64) -> (u64, u64) {
+    let Some(all) = all else { return (turns, turns) };
+    let even = all.div_ceil(all.div_ceil(turns)).next_multiple_of(TURNS);
+    (all.min(MAX_TILED_ROWS.next_multiple_of(even)), even)
+}
+
+/// Rows of a box without: `turns` of a lane, or about as many.
+pub(crate) fn even_rows(all: Option<u64>, turns: u64, log_step: u32) -> u64 {
+    let rows = turns << log_step;
+    let Some(all) = all else { return rows };
+    let even = |blocks: u64| all.div_ceil(blocks).next_multiple_of(TURNS << log_step);
+    let blocks = ((all + rows / 2) / rows).max(1);
+    // The last one finds its box, too, if it is short.
+    let is_short = (1..=even(blocks) / 4).contains(&(all % even(blocks)));
+    even(blocks - u64::from(is_short && blocks > 1)).min(all).max(1)
+}
+
+/// How the elements of a box are written.
+pub(crate) fn kind_of(
+    part: &Part<'_>,
+    loops: &[SampleLoop],
+    has_aligned_sources: bool,
+) -> ElementLoop {
+    let (from, to) = (part.from, part.to);
+    let loops = || loops.iter().filter(|own| own.fixed() != Some(1));
+    let places = part.out | part.places.step() as u64;
+    let places = loops().fold(places, |all, own| all | own.dst_stride as u64);
+    let is_multiple = |number: &LoopNumber| match number {
+        LoopNumber::Same(value) => value % from.size() as i64 == 0,
+        LoopNumber::Each(values) => values.iter().all(|value| value % from.size() as i64 == 0),
+    };
+    let is_read = matches!(part.op, ElementOp::Read { .. });
+    let reads_aligned =
+        !is_read || has_aligned_sources && loops().all(|own| is_multiple(&own.src_stride));
+    let is_odd = places % to.size() as u64 != 0 || !reads_aligned;
+    if to.size() == 16 || is_odd || part.increments.is_some() {
+        return ElementLoop::Slow;
+    }
+    match is_read && !part.is_move() {
+        true => ElementLoop::of_cast(from, to, part.affine.is_some()),
+        false => ElementLoop::Whole,
+    }
+}
+
+/// The loops of a part in the order of its boxes: outer ones, then the rows of a box, then its columns. Or only the
+/// columns, where the rows are whole samples.
+pub(crate) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
+    // Strides of a box have 32 bits, for up to 32 coordinates at a time.
+    let is_short = |stride: u64| stride < 1 << 26;
+    let fits = |own: &SampleLoop| {
+        is_short(largest(&own.src_stride)) && is_short(own.dst_stride.unsigned_abs())
+    };
+    let nothing = || SampleLoop::whole(Extent::Fixed(1), 0, 0);
+    let mut rest = part.loops.clone();
+    rest.retain(|own| own.fixed() != Some(1) || !own.is_whole());
+    let mut take = |key: &dyn Fn(&SampleLoop) -> u64| {
+        let fitting =
+            rest.iter().enumerate().filter(|(_, own)| fits(own) && own.fixed() != Some(1));
+        // The inner one of two alike.
+        let best = fitting.min_by_key(|(at, own)| (key(own), usize::MAX - at)).map(|(at, _)| at);
+        best.map(|at| rest.remove(at))
+    };
+    let cols = take(&|own| own.dst_stride.unsigned_abs()).unwrap_or_else(nothing);
+    let is_even = |own: &SampleLoop| {
+        let numbers = [&own.lo, &own.hi, &own.src_stride];
+        own.fixed().is_some_and(|extent| extent < 512)
+            && own.lo.is(0)
+            && numbers.iter().all(|number| number.same().is_some())
+    };
+    let is_in_order = part.samples.is_none()
+        && part.op != ElementOp::Index
+        && matches!(part.places, SampleStarts::Rows(step) if is_short(step.unsigned_abs()));
+    let inner = |own: &SampleLoop| match largest(&own.src_stride) {
+        stride if stride > 0 && stride < largest(&cols.src_stride) => (0, stride),
+        _ => (1, own.dst_stride.unsigned_abs()),
+    };
+    let rows = take(&|own| {
+        let (rank, stride) = inner(own);
+        rank << 63 | stride.min(i64::MAX as u64)
+    });
+    if rows.is_none() && rest.is_empty() && is_even(&cols) && is_in_order && part.num_samples() > 1
+    {
+        return (Loops::from_iter([cols]), true);
+    }
+    let (rows, cols) = match rows.is_none().then(|| by_channels(part, &cols)).flatten() {
+        Some((rows, cols)) if fits(&rows) => (Some(rows), cols),
+        _ => (rows, cols),
+    };
+    // What is left over of an item's number is the outermost coordinate, of which there may be any number.
+    let is_of_cols = rows.as_ref().is_none_or(|rows| is_across(part, rows, &cols));
+    let [rows, cols] = match (is_of_cols, rows) {
+        (true, rows) => {
+            rest.extend(rows);
+            [cols, nothing()]
+        }
+        (false, rows) => [rows.unwrap_or_else(nothing), cols],
+    };
+    rest.sort_by_key(|own| own.fixed().is_some());
+    rest.push(rows);
+    rest.push(cols);
+    (rest, false)
+}
+
+/// A loop over many times all channels as one over the times, and one over the channels: a lane then has elements of one.
+fn by_channels(part: &Part<'_>, own: &SampleLoop) -> Option<(SampleLoop, SampleLoop)> {
+    let channels = part.affine?.channels() as u64;
+    let (extent, src_stride) = (own.fixed()?, own.src_stride.same()?);
+    if !own.is_channel || !own.is_whole() || extent <= channels || extent % channels != 0 {
+        return None;
+    }
+    let over = |stride: i64| stride.checked_mul(channels as i64);
+    let (of_src, of_dst) = (over(src_stride)?, over(own.dst_stride)?);
+    let times = SampleLoop::whole(Extent::Fixed(extent / channels), of_src, of_dst);
+    let each = SampleLoop::whole(Extent::Fixed(channels), src_stride, own.dst_stride);
+    Some((times, SampleLoop { is_channel: true, ..each }))
+}
+
+/// Whether lanes go along the columns rather than down the rows: by the turns that are taken in vain, which
+/// count half where the source is transposed.
+fn is_across(part: &Part<'_>, rows: &SampleLoop, cols: &SampleLoop) -> bool {
+    let samples = part.num_samples().max(1) as u64;
+    let fixed = part.loops.iter().filter_map(SampleLoop::fixed).product::<u64>().max(1);
+    let extent =
+        |own: &SampleLoop| own.fixed().unwrap_or(part.output.numel() / samples / fixed).max(1);
+    let (num_rows, num_cols) = (extent(rows), extent(cols));
+    let log_step = log_step_of(Some(rows), cols);
+    let lanes = u64::from(LANES);
+    let down = (num_cols << log_step).div_ceil(lanes) * num_rows.div_ceil(TURNS << log_step);
+    let across = num_rows.saturating_mul(num_cols.div_ceil(TURNS * lanes));
+    if is_transposed(rows, cols) {
+        down > across.saturating_mul(2)
+    } else {
+        down >= across
+    }
+}

@@ -1,0 +1,215 @@
+//! Which family of kernels writes a part of a batch: see kernels/params.h for what each of them takes.
+
+use std::ops::RangeInclusive;
+
+use super::loops::SampleLoop;
+use super::params::{loop_of, raised_loop_of, Field, MOVE_BYTES};
+use super::policy::Policy;
+use crate::plan::ElementOp;
+use crate::tensor::DType;
+
+/// How a field is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Family {
+    Rows = 0,
+    Pages = 1,
+    Line = 2,
+    Planar = 3,
+    Short = 4,
+    Box = 5,
+    Values = 6,
+    AnyLine = 7,
+    Elements = 8,
+}
+
+impl Family {
+    /// In the order of their numbers.
+    const ALL: [Family; 9] = [
+        Family::Rows,
+        Family::Pages,
+        Family::Line,
+        Family::Planar,
+        Family::Short,
+        Family::Box,
+        Family::Values,
+        Family::AnyLine,
+        Family::Elements,
+    ];
+
+    pub fn of(field: &Field) -> Family {
+        Family::ALL[usize::from(field.family)]
+    }
+
+    /// Whether the kernels of fewer registers have it, of which more warps are there at once.
+    pub fn is_common(self) -> bool {
+        !matches!(self, Family::Box | Family::AnyLine)
+    }
+
+    /// The name of a field's family, as [`Explain`](crate::Explain) says it.
+    pub fn name_of(field: &Field) -> &'static str {
+        match Family::of(field) {
+            Family::Rows => "rows",
+            Family::Pages => "pages",
+            Family::Short => "short",
+            Family::Line => "line",
+            Family::AnyLine => "any line",
+            Family::Planar => "planar",
+            Family::Box => "box",
+            Family::Values => "values",
+            Family::Elements => "elements",
+        }
+    }
+}
+
+/// The properties of a part that decide on its family.
+#[derive(Clone, Debug)]
+pub(crate) struct PartWork<'w> {
+    pub op: ElementOp,
+    pub is_move: bool,
+    /// If numbers are raised: whether they are not cast too.
+    pub is_raised: Option<bool>,
+    /// The dtypes on both sides of the cast.
+    pub from: DType,
+    pub to: DType,
+    /// Outermost first.
+    pub loops: &'w [SampleLoop],
+    pub num_samples: u64,
+    /// Pairs of coefficients.
+    pub channels: usize,
+    pub out: u64,
+    /// Samples begin at offsets of many lengths.
+    pub is_joined: bool,
+    /// All samples in order, without a gap in the output.
+    pub is_dense: bool,
+    /// Of all samples together.
+    pub bytes: u64,
+    /// All addresses of samples, by or.
+    pub address_bits: u64,
+}
+
+/// Bytes of samples that are moved and share a warp. They have at least so many: no vector holds parts of three.
+const SHORT_BYTES: RangeInclusive<u64> = 24..=2048;
+
+impl PartWork<'_> {
+    fn reads(&self) -> bool {
+        matches!(self.op, ElementOp::Read { .. })
+    }
+
+    /// Bytes of a row, on average.
+    fn row_bytes(&self) -> u64 {
+        let outer = self.loops[..self.loops.len() - 1].iter();
+        let rows =
+            outer.filter_map(SampleLoop::fixed).product::<u64>().max(1) * self.num_samples.max(1);
+        match self.loops[self.loops.len() - 1].fixed() {
+            Some(cols) => cols * self.to.size() as u64,
+            None => self.bytes / rows,
+        }
+    }
+
+    /// Whether the elements of a row are adjacent on both sides.
+    fn is_adjacent(&self) -> bool {
+        let cols = &self.loops[self.loops.len() - 1];
+        let is_one = cols.fixed() == Some(1);
+        let reads = !self.reads() || cols.src_stride.is(self.from.size() as i64);
+        is_one || reads && cols.dst_stride == self.to.size() as i64
+    }
+
+    fn is_planar(&self) -> bool {
+        let [planes, .., pixels] = self.loops else { return false };
+        let ElementOp::Read { affine } = self.op else { return false };
+        let to = match self.to {
+            DType::U8 => !affine,
+            DType::F16 | DType::BF16 | DType::F32 => true,
+            _ => false,
+        };
+        let Some(channels) = planes.fixed() else { return false };
+        let is_counted =
+            self.channels <= 1 || planes.is_channel && self.channels as u64 == channels;
+        to && self.from == DType::U8
+            && (3..=4).contains(&channels)
+            && planes.is_whole()
+            && planes.src_stride.is(1)
+            && pixels.src_stride.is(channels as i64)
+            && pixels.dst_stride == self.to.size() as i64
+            && is_counted
+            && self.out % self.to.size() as u64 == 0
+    }
+
+    /// Samples that are one run of adjacent elements each, without gaps in the output.
+    fn is_run(&self) -> bool {
+        self.is_dense && self.loops.len() == 1 && self.loops[0].is_whole() && self.is_adjacent()
+    }
+
+    /// Small samples whose elements are read and written one by one, each at a multiple of its size.
+    fn is_of_elements(&self) -> bool {
+        let cols = &self.loops[0];
+        let is_aligned = self.address_bits % self.from.size() as u64 == 0
+            && self.out % self.to.size() as u64 == 0;
+        self.reads()
+            && self.is_run()
+            && !self.is_joined
+            && cols.fixed().is_some()
+            && self.channels <= 1
+            && (self.is_move || is_aligned)
+            && self.bytes < 1 << 31
+    }
+}
+
+pub(crate) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
+    let cols = &work.loops[work.loops.len() - 1];
+    let size = work.to.size() as u64;
+    if let (true, Some(cols), true) = (work.is_move && work.is_run(), cols.fixed(), !work.is_joined)
+    {
+        let bytes = cols * size;
+        let is_vectors = (work.out | work.address_bits | bytes) % 16 == 0
+            && work.bytes / 16 < 1 << 31
+            && bytes < 1 << 32;
+        if is_vectors {
+            return if bytes % MOVE_BYTES == 0 { Family::Pages } else { Family::Rows };
+        }
+        if SHORT_BYTES.contains(&bytes) && work.out % 16 == 0 && work.bytes < 1 << 31 {
+            return Family::Short;
+        }
+    }
+    if let Some(is_of_one_dtype) = work.is_raised {
+        // A box raises them one by one.
+        let has_loop = is_of_one_dtype && raised_loop_of(work.to.size()).is_some();
+        return if has_loop && work.is_adjacent() { Family::Line } else { Family::Box };
+    }
+    if work.is_planar() {
+        return Family::Planar;
+    }
+    let is_long = match work.loops.len() {
+        1 => work.is_joined || work.row_bytes() >= policy.min_row_bytes,
+        _ => work.row_bytes() >= policy.min_row_elems * size,
+    };
+    let has_one_channel = work.channels <= 1 || !cols.is_channel;
+    let has_loop = match work.op {
+        ElementOp::Read { .. } if work.is_move => true,
+        ElementOp::Read { affine } => loop_of(work.from, work.to, affine).is_some(),
+        ElementOp::Const(_) | ElementOp::Index => true,
+    };
+    if is_long && has_one_channel && work.is_adjacent() {
+        return if has_loop { Family::Line } else { Family::AnyLine };
+    }
+    if !is_long && work.is_of_elements() {
+        return Family::Elements;
+    }
+    Family::Box
+}
+
+/// Whether rows of an output are so short that four of them share a warp.
+pub(crate) fn is_team(
+    op: ElementOp,
+    row_bytes: u64,
+    outer: &[SampleLoop],
+    planes: u64,
+    policy: &Policy,
+) -> bool {
+    let most = match op {
+        ElementOp::Read { .. } => policy.max_team_bytes,
+        ElementOp::Const(_) | ElementOp::Index => 2 * policy.max_team_bytes,
+    };
+    planes == 1 && row_bytes <= most && outer.iter().all(|own| own.fixed().is_some())
+}

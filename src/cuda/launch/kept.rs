@@ -1,0 +1,209 @@
+//! [`KeptTable`]: the table of a launch that is kept with its plan, for samples and outputs at other addresses.
+
+use std::mem::offset_of;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::parameters::{ParameterPool, Parameters};
+use super::params::Field;
+use super::part::address_of;
+use super::policy::Policy;
+use super::table::Table;
+use super::words::{base_of, write_sources};
+use crate::plan::Plan;
+use crate::samples::Memo;
+use crate::tensor::{Owner, Result};
+
+/// The families of kernels, and the loops of boxes, depend on what addresses are multiples of up to this.
+const ALIGN: u64 = 16;
+
+/// For each field of a table, which of the addresses of a run it writes to.
+#[derive(Debug)]
+pub(crate) struct Outs(pub SmallVec<[usize; 2]>);
+
+impl Outs {
+    /// Has fields at the beginning of these words written to the addresses of a run.
+    pub fn place(&self, words: &mut [u64], addresses: &[u64]) {
+        let fields = words.chunks_exact_mut(size_of::<Field>() / 8);
+        for (field, &out) in fields.zip(&self.0) {
+            field[offset_of!(Field, out) / 8] = addresses[out];
+        }
+    }
+}
+
+/// The result of `make` for a run that writes to these addresses. It is kept with a plan that is kept with its list, which
+/// is right for the one device that the list is on.
+pub(crate) fn kept<T: Send + Sync + 'static>(
+    plan: &Plan<'_>,
+    addresses: &[u64],
+    make: impl FnOnce() -> Result<T>,
+) -> Result<Arc<T>> {
+    let is_aligned = addresses.iter().all(|address| address % ALIGN == 0);
+    let memo = plan.launch().filter(|_| is_aligned);
+    let known = memo.and_then(Memo::get).and_then(|known| known.downcast().ok());
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let made = Arc::new(make()?);
+    if let Some(memo) = memo {
+        memo.set(Arc::clone(&made) as Owner);
+    }
+    Ok(made)
+}
+
+/// The table of samples that the host chooses, all of them alike.
+#[derive(Debug)]
+pub(crate) struct KeptTable {
+    pub table: Table,
+    pub outs: Outs,
+}
+
+impl KeptTable {
+    /// The parameters of a launch that reads samples and writes outputs at other addresses; `None` if these need a table of their
+    /// own.
+    pub fn parameters<'p>(
+        &self,
+        data: &[*const u8],
+        addresses: &[u64],
+        pool: &'p ParameterPool,
+        policy: &Policy,
+    ) -> Option<Parameters<'p>> {
+        let &[sources] = self.table.sources() else { return None };
+        if !self.table.is_inline(policy) {
+            return None;
+        }
+        let address = move |data| address_of(data, sources.src_offset);
+        let bits = data.iter().fold(0, |all, &data| all | address(data));
+        if (bits ^ sources.bits) % ALIGN != 0 {
+            return None;
+        }
+        let base = match sources.is_by_id {
+            true => Some(base_of(data, address, sources.family)?),
+            false => None,
+        };
+        let mut parameters = self.table.parameters(None, pool, policy);
+        let words = parameters.last_mut(self.table.as_bytes().len() / 8);
+        self.outs.place(words, addresses);
+        if let Some((base, shift)) = base {
+            let field = &mut words[sources.field as usize * (size_of::<Field>() / 8)..];
+            field[offset_of!(Field, base) / 8] = base;
+            field[offset_of!(Field, stride) / 8] = 1 << shift;
+        }
+        let (first, count) = (sources.first as usize, sources.count as usize);
+        write_sources(&mut words[first..][..count], data, address, base);
+        Some(parameters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collate::{Collate, Mask, Pad, Ragged, Transform};
+    use crate::cuda::launch::table::parts;
+    use crate::samples::{SampleList, SampleView};
+    use crate::tensor::{DType, Device, Layout};
+
+    /// Samples of four numbers at these addresses, where nothing reads them.
+    fn listed(addresses: impl Iterator<Item = usize>) -> SampleList<'static> {
+        let view = |address: usize| {
+            let (data, layout) =
+                (std::ptr::without_provenance(address), Layout::compact(DType::F32, &[4]));
+            // SAFETY: plans do not read samples.
+            #[allow(unsafe_code)]
+            unsafe {
+                SampleView::from_raw_parts(data, DType::F32, Device::Cuda(0), layout.unwrap())
+            }
+        };
+        addresses.map(view).collect()
+    }
+
+    #[test]
+    fn what_is_planned_again_is_kept_for_others_of_the_list() {
+        let (samples, stack) = (listed((1..40).map(|n| 48 * n)), Collate::stack());
+        let copy = samples.clone();
+        let cast = Collate::stack().cast(DType::F64);
+        let pad = Collate::pad(Pad::new().size(6));
+        let taken = [[1, 2, 3], [5, 5, 0], [7, 8, 6]].map(|chosen| samples.take(chosen).unwrap());
+        let is_kept = |plan: &Plan<'_>| plan.launch().is_some();
+        let [a, b, c] = taken.each_ref().map(|list| Plan::new(list, &stack).unwrap());
+        assert_eq!([&a, &b, &c].map(is_kept), [false, true, true]);
+        let is_shared = |a: &Plan<'_>, b: &Plan<'_>| std::ptr::eq(a.outputs(), b.outputs());
+        assert!(is_shared(&b, &c) && !is_shared(&a, &b));
+        for (plan, list) in [&a, &b, &c].into_iter().zip(&taken) {
+            assert_eq!(*plan.addresses(&plan.outputs()[0]), *list.data());
+            assert_eq!(plan.explain(), a.explain());
+        }
+        for other in [&cast, &pad] {
+            let [b, c] = [0, 1].map(|at| Plan::new(&taken[at], other).unwrap());
+            assert!(is_shared(&b, &c) && is_kept(&b));
+        }
+        let more = samples.take([1, 2, 3, 9]).unwrap();
+        assert_eq!(Plan::new(&more, &stack).unwrap().batch_shapes()[0].shape[0], 4);
+        let whole = [&samples, &samples, &copy].map(|list| Plan::new(list, &stack).unwrap());
+        assert!(is_shared(&whole[1], &whole[2]));
+    }
+
+    #[test]
+    fn words_are_those_of_a_table_made_anew() {
+        // The first half at multiples of 16.
+        let samples = listed((0..800).map(|n| 4096 + 48 * n + if n < 400 { 0 } else { 4 }));
+        let (pool, policy) = (ParameterPool::default(), Policy::of((9, 0)).unwrap());
+        let take = |count: i64, first: i64, step: i64| {
+            let chosen = (0..count).map(|i| first / 400 * 400 + (first + i * step) % 400);
+            samples.take(chosen).unwrap()
+        };
+        let maps = Transform::new().scale(0.5);
+        let forms = [
+            Collate::stack(),
+            Collate::stack().cast(DType::F16),
+            Collate::stack().cast(DType::I8).transform(maps),
+            Collate::pad(Pad::new().size(40).mask(Mask::Real)),
+            Collate::ragged(Ragged::new().batch_index()),
+        ];
+        for (form, count) in
+            forms.iter().flat_map(|form| [3, 255, 300, 301].map(|count| (form, count)))
+        {
+            let made = |list: &SampleList<'_>, out: u64| {
+                let plan = Plan::new(list, form).unwrap();
+                let outputs = plan.outputs().iter().map(|output| (output, out));
+                let table = Table::new(&parts(&plan, outputs), &[], 132, &policy).unwrap();
+                (table, plan.outputs().len())
+            };
+            let (table, num_outputs) = made(&take(count, 0, 7), 1 << 20);
+            let kept = KeptTable { table, outs: Outs((0..num_outputs).collect()) };
+            for (first, step) in [(0, 7), (0, 11), (3, 13), (17, 3)] {
+                let list = take(count, first, step);
+                let outs = SmallVec::<[u64; 4]>::from_elem(1 << 21, num_outputs);
+                let (anew, _) = made(&list, 1 << 21);
+                let mut own = kept.parameters(&list.data(), &outs, &pool, &policy).unwrap();
+                let mut parameters = anew.parameters(None, &pool, &policy);
+                let len = 2 + anew.as_bytes().len() / 8;
+                assert_eq!(own.last_mut(len), parameters.last_mut(len), "{form:?}");
+            }
+            // Other families may write samples at other multiples.
+            let list = take(count, 400, 7);
+            let outs = SmallVec::<[u64; 4]>::from_elem(1 << 21, num_outputs);
+            assert!(kept.parameters(&list.data(), &outs, &pool, &policy).is_none());
+        }
+    }
+
+    #[test]
+    fn plans_that_depend_on_their_samples_are_not_kept() {
+        let stack = Collate::stack();
+        let neighbours = listed((1..40).map(|n| 16 * n));
+        let one = listed([16].into_iter());
+        let back = Collate::stack().device(Device::Cpu);
+        let apart = neighbours.take([3, 5, 9]).unwrap();
+        for (list, collate) in [(&neighbours, &stack), (&one, &stack), (&apart, &back)] {
+            let plans = [(); 3].map(|()| Plan::new(list, collate).unwrap());
+            assert!(plans.iter().all(|plan| plan.launch().is_none()));
+        }
+        // Nor are they taken for those of others.
+        let [_, kept] = [(); 2].map(|()| Plan::new(&apart, &stack).unwrap());
+        assert!(kept.launch().is_some());
+        let together = neighbours.take([3, 4, 5]).unwrap();
+        let plan = Plan::new(&together, &stack).unwrap();
+        assert!(plan.launch().is_none() && plan.explain().ranges == 1);
+    }
+}

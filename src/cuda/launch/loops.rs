@@ -1,0 +1,420 @@
+//! The loops of an output's samples: as few nests as will do, with columns for what differs in them.
+//!
+//! A plan has a class for each kind of sample, collapsed as far as that kind allows. Kernels want one nest
+//! for all samples of a dtype: so classes are cut along the shape of the output again where they do not
+//! agree, and collapsed together.
+
+use smallvec::SmallVec;
+
+use crate::plan::{Channel, Dim, OutputPlan, Starts};
+use crate::tensor::DType;
+
+/// A number of a loop.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum LoopNumber {
+    /// Of all samples.
+    Same(i64),
+    /// Of each class of the output.
+    Each(Vec<i64>),
+}
+
+impl LoopNumber {
+    pub fn is(&self, value: i64) -> bool {
+        *self == LoopNumber::Same(value)
+    }
+
+    pub fn same(&self) -> Option<i64> {
+        match self {
+            LoopNumber::Same(value) => Some(*value),
+            LoopNumber::Each(_) => None,
+        }
+    }
+}
+
+/// How many coordinates a loop has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    Fixed(u64),
+    /// So many for each step of the sample's offset, all of them real.
+    Joined(u64),
+}
+
+/// One loop, as [`Dim`].
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SampleLoop {
+    pub extent: Extent,
+    pub lo: LoopNumber,
+    pub hi: LoopNumber,
+    pub src_stride: LoopNumber,
+    pub dst_stride: i64,
+    /// Its coordinates count channels, modulo their number.
+    pub is_channel: bool,
+}
+
+impl SampleLoop {
+    /// All real.
+    pub fn whole(extent: Extent, src_stride: i64, dst_stride: i64) -> SampleLoop {
+        let hi = match extent {
+            Extent::Fixed(extent) => extent as i64,
+            Extent::Joined(_) => 0,
+        };
+        let src_stride = LoopNumber::Same(src_stride);
+        SampleLoop {
+            extent,
+            lo: LoopNumber::Same(0),
+            hi: LoopNumber::Same(hi),
+            src_stride,
+            dst_stride,
+            is_channel: false,
+        }
+    }
+
+    /// Whether no coordinate of any sample is padding.
+    pub fn is_whole(&self) -> bool {
+        match self.extent {
+            Extent::Fixed(extent) => self.lo.is(0) && self.hi.is(extent as i64),
+            Extent::Joined(_) => true,
+        }
+    }
+
+    pub fn fixed(&self) -> Option<u64> {
+        match self.extent {
+            Extent::Fixed(extent) => Some(extent),
+            Extent::Joined(_) => None,
+        }
+    }
+}
+
+pub(crate) type Loops = SmallVec<[SampleLoop; 4]>;
+
+/// Samples of one dtype with the same loops.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub dtype: DType,
+    /// Their numbers; `None`: all, in order.
+    pub samples: Option<Vec<u32>>,
+    /// Outermost first.
+    pub loops: Loops,
+    pub channel_first: u64,
+}
+
+/// A class, with loops that those of its group have too.
+struct Nest {
+    id: u32,
+    dims: SmallVec<[Dim; 4]>,
+    channel: Option<usize>,
+    first: usize,
+}
+
+impl Nest {
+    fn new(output: &OutputPlan<'_>, id: u32) -> Nest {
+        let class = &output.classes[id as usize];
+        let dims: SmallVec<[Dim; 4]> = output.dims[class.dims.clone()].into();
+        let (channel, first) = match class.channel {
+            Channel::None => (None, 0),
+            Channel::Loop { dim, first, .. } => (Some(dim), first),
+            Channel::Inner { first } => (Some(dims.len() - 1), first),
+        };
+        Nest { id, dims, channel, first }
+    }
+
+    /// Cut along a shape, outermost extent first, from which ones are left out.
+    fn cut(&self, shape: &[u64]) -> Option<Nest> {
+        let kept = self.dims.iter().enumerate().filter(|(_, dim)| dim.extent != 1);
+        let mut left: SmallVec<[(usize, Dim); 4]> = kept.map(|(at, dim)| (at, *dim)).collect();
+        let mut dims: SmallVec<[Dim; 4]> = SmallVec::new();
+        let mut channel = None;
+        for &extent in shape.iter().rev() {
+            if extent == 1 {
+                dims.push(Dim { extent, lo: 0, hi: 1, src_stride: 0, dst_stride: 0 });
+                continue;
+            }
+            let (at, dim) = left.pop()?;
+            if self.channel == Some(at) && channel.is_none() {
+                channel = Some(dims.len());
+            }
+            if dim.extent == extent {
+                dims.push(dim);
+                continue;
+            }
+            let divides = |n: u64| n.checked_rem(extent) == Some(0);
+            if ![dim.extent, dim.lo, dim.hi].into_iter().all(divides) {
+                return None;
+            }
+            let step = |stride: i64| stride.wrapping_mul(extent as i64);
+            dims.push(Dim { extent, lo: 0, hi: extent, ..dim });
+            left.push((
+                at,
+                Dim {
+                    extent: dim.extent / extent,
+                    lo: dim.lo / extent,
+                    hi: dim.hi / extent,
+                    src_stride: step(dim.src_stride),
+                    dst_stride: step(dim.dst_stride),
+                },
+            ));
+        }
+        dims.reverse();
+        let channel = channel.map(|from_end| dims.len() - 1 - from_end);
+        left.is_empty().then_some(Nest { id: self.id, dims, channel, first: self.first })
+    }
+}
+
+/// Nests with as many loops, of the same extents but for the one that samples are joined along.
+struct Set {
+    nests: Vec<Nest>,
+    joined: Option<usize>,
+}
+
+impl Set {
+    /// One for a shape whose joined extent is `None`: nests are cut along it.
+    fn takes(&self, nest: &Nest, shape: &[Option<u64>], output: &OutputPlan<'_>) -> bool {
+        let other = &self.nests[0];
+        let dtype = |nest: &Nest| output.classes[nest.id as usize].dtype;
+        let key = |nest: &Nest| (dtype(nest), nest.dims.len(), nest.channel, nest.first);
+        let extents = other.dims.iter().zip(&nest.dims).zip(shape);
+        key(other) == key(nest)
+            && nest.dims.len() == shape.len()
+            && extents.into_iter().all(|((a, b), shared)| shared.is_none() || a.extent == b.extent)
+    }
+
+    /// Makes one loop of two wherever all nests allow it.
+    fn collapse(&mut self, channels: usize) {
+        let mut outer = 0;
+        while outer + 1 < self.nests[0].dims.len() {
+            let inner = outer + 1;
+            let channel = self.nests[0].channel;
+            let is_periodic = channel == Some(inner)
+                && inner + 1 == self.nests[0].dims.len()
+                && self
+                    .nests
+                    .iter()
+                    .all(|nest| nest.first == 0 && nest.dims[inner].extent == channels as u64);
+            let is_apart = channel == Some(outer) || channel == Some(inner) && !is_periodic;
+            if is_apart
+                || !self.nests.iter().all(|nest| goes_on(&nest.dims[outer], &nest.dims[inner]))
+            {
+                outer += 1;
+                continue;
+            }
+            for nest in &mut self.nests {
+                let (over, dim) = (nest.dims.remove(outer), &mut nest.dims[outer]);
+                let times = |n: u64| n.wrapping_mul(dim.extent);
+                *dim = Dim {
+                    extent: times(over.extent),
+                    lo: times(over.lo),
+                    hi: times(over.hi),
+                    ..*dim
+                };
+                nest.channel = nest.channel.map(|at| if at > outer { at - 1 } else { at });
+            }
+            self.joined = self.joined.map(|at| if at > outer { at - 1 } else { at });
+        }
+    }
+}
+
+/// Whether `outer` goes on where `inner` ends: its only real coordinate may be anywhere in the source.
+fn goes_on(outer: &Dim, inner: &Dim) -> bool {
+    let reaches = |stride: i64, total: i64| {
+        i64::try_from(inner.extent).ok().and_then(|n| stride.checked_mul(n)) == Some(total)
+    };
+    (inner.lo, inner.hi) == (0, inner.extent)
+        && (outer.hi - outer.lo <= 1 || reaches(inner.src_stride, outer.src_stride))
+        && (outer.extent <= 1 || reaches(inner.dst_stride, outer.dst_stride))
+}
+
+/// The groups of an output that has elements. `joined`: the dim that samples follow each other in, if they
+/// do; `channels`: pairs of coefficients.
+pub(crate) fn groups(
+    output: &OutputPlan<'_>,
+    joined: Option<usize>,
+    channels: usize,
+) -> Vec<Group> {
+    let steps = steps_of(output);
+    let has_elements = |&id: &u32| {
+        let is_there = steps.as_ref().is_none_or(|steps| steps[id as usize] != 0);
+        is_there && output.classes[id as usize].num_real > 0
+    };
+    let (mut real, mut empty): (Vec<u32>, Vec<u32>) =
+        used(output).into_iter().partition(has_elements);
+    if real.is_empty() {
+        real = empty.drain(..1).collect();
+    }
+    let nests = || real.iter().map(|&id| Nest::new(output, id));
+    let sets = match alike(output, nests(), steps.as_deref()) {
+        Some(joined) => vec![Set { nests: nests().collect(), joined }],
+        None => cut(output, nests(), joined, steps.as_deref(), channels),
+    };
+    let mut is_only = sets.len() == 1;
+    if steps.is_some() && !empty.is_empty() {
+        // Nothing is written for them.
+        (is_only, empty) = (false, Vec::new());
+    }
+    let groups = sets.iter().enumerate().map(|(number, set)| {
+        let empty = if number == 0 { &empty[..] } else { &[] };
+        let mut group = Group {
+            dtype: output.classes[set.nests[0].id as usize].dtype,
+            samples: None,
+            loops: loops_of(output, set, steps.as_deref(), empty),
+            channel_first: set.nests[0].first as u64,
+        };
+        if !is_only {
+            let mut is_member = vec![false; output.classes.len()];
+            set.nests
+                .iter()
+                .map(|nest| nest.id)
+                .chain(empty.iter().copied())
+                .for_each(|id| is_member[id as usize] = true);
+            let samples =
+                (0u32..).zip(&*output.class_ids).filter(|(_, &id)| is_member[id as usize]);
+            group.samples = Some(samples.map(|(sample, _)| sample).collect());
+        }
+        group
+    });
+    groups.collect()
+}
+
+/// Classes of samples that are there.
+fn used(output: &OutputPlan<'_>) -> Vec<u32> {
+    let mut is_used = vec![output.class_ids.is_empty(); output.classes.len().min(1)];
+    is_used.resize(output.classes.len(), false);
+    output.class_ids.iter().for_each(|&id| is_used[id as usize] = true);
+    (0u32..).zip(is_used).filter(|(_, is_used)| *is_used).map(|(id, _)| id).collect()
+}
+
+/// Joined: how far each class goes along the joined dim.
+fn steps_of(output: &OutputPlan<'_>) -> Option<Vec<i64>> {
+    let Starts::Joined { offsets, .. } = &output.starts else { return None };
+    let mut steps = vec![0; output.classes.len()];
+    for (sample, ends) in offsets.as_slice().windows(2).enumerate() {
+        let id = output.class_ids.get(sample).map_or(0, |&id| id as usize);
+        steps[id] = ends[1] - ends[0];
+    }
+    Some(steps)
+}
+
+/// Whether nests form one set as they are, and then which loop is the joined one, if its extent varies.
+#[allow(clippy::option_option)]
+fn alike(
+    output: &OutputPlan<'_>,
+    mut nests: impl Iterator<Item = Nest>,
+    steps: Option<&[i64]>,
+) -> Option<Option<usize>> {
+    let first = nests.next()?;
+    let dtype = |nest: &Nest| output.classes[nest.id as usize].dtype;
+    let key = |nest: &Nest| (dtype(nest), nest.dims.len(), nest.channel, nest.first);
+    let mut joined = None;
+    // Equal extents are not enough: loops of one set write at the same strides. That of a single coordinate says nothing.
+    let dst_stride_of = |dim: &Dim| (dim.extent > 1).then_some(dim.dst_stride);
+    let mut dst_strides: SmallVec<[Option<i64>; 4]> =
+        first.dims.iter().map(dst_stride_of).collect();
+    for nest in nests {
+        if key(&nest) != key(&first) {
+            return None;
+        }
+        for (at, (a, b)) in first.dims.iter().zip(&nest.dims).enumerate() {
+            let stride = dst_stride_of(b);
+            if stride.is_some_and(|stride| *dst_strides[at].get_or_insert(stride) != stride) {
+                return None;
+            }
+            if a.extent == b.extent {
+                continue;
+            }
+            // As many elements for each step.
+            let of = |dim: &Dim, nest: &Nest| {
+                Some((u128::from(dim.extent), steps?[nest.id as usize] as u128))
+            };
+            let ((a, a_steps), (b, b_steps)) = (of(a, &first)?, of(b, &nest)?);
+            if joined.is_some_and(|joined| joined != at)
+                || a * b_steps != b * a_steps
+                || a % a_steps != 0
+            {
+                return None;
+            }
+            joined = Some(at);
+        }
+    }
+    Some(joined)
+}
+
+/// Cuts nests along the shape of a sample's output, sets those together that fit, and collapses them.
+fn cut(
+    output: &OutputPlan<'_>,
+    nests: impl Iterator<Item = Nest>,
+    joined: Option<usize>,
+    steps: Option<&[i64]>,
+    channels: usize,
+) -> Vec<Set> {
+    let shape = output.layout.shape();
+    // `None` for the joined extent, which is each sample's own.
+    let shape: SmallVec<[Option<u64>; 6]> = match joined {
+        Some(joined) => {
+            let extents = shape.iter().enumerate();
+            let extents = extents.map(|(d, &extent)| (d != joined).then_some(extent as u64));
+            extents.filter(|extent| *extent != Some(1)).collect()
+        }
+        None => shape[1..].iter().filter(|&&extent| extent != 1).map(|&e| Some(e as u64)).collect(),
+    };
+    let shape = if shape.is_empty() { SmallVec::from_elem(Some(1), 1) } else { shape };
+    let joined = shape.iter().position(Option::is_none);
+    let mut sets: Vec<Set> = Vec::new();
+    for nest in nests {
+        let step = steps.map(|steps| steps[nest.id as usize] as u64);
+        let own: SmallVec<[u64; 6]> = shape.iter().filter_map(|&extent| extent.or(step)).collect();
+        let Some(nest) = nest.cut(&own) else {
+            sets.push(Set { nests: vec![nest], joined: None });
+            continue;
+        };
+        match sets.iter_mut().find(|set| set.takes(&nest, &shape, output)) {
+            Some(set) => set.nests.push(nest),
+            None => sets.push(Set { nests: vec![nest], joined }),
+        }
+    }
+    sets.iter_mut().for_each(|set| set.collapse(channels));
+    sets
+}
+
+/// The loops of a set; `empty` are classes without elements that go with it.
+fn loops_of(output: &OutputPlan<'_>, set: &Set, steps: Option<&[i64]>, empty: &[u32]) -> Loops {
+    let first = &set.nests[0];
+    let is_varied = set.joined.is_some_and(|at| {
+        set.nests.iter().any(|nest| nest.dims[at].extent != first.dims[at].extent)
+    });
+    // Of a loop with one coordinate, strides say nothing.
+    let long = |at: usize| {
+        let dims = set.nests.iter().map(|nest| &nest.dims[at]);
+        dims.max_by_key(|dim| (dim.extent, dim.hi - dim.lo)).unwrap_or(&first.dims[at])
+    };
+    let number = |value: &dyn Fn(&Nest) -> i64, of_empty: i64| {
+        let of_first = value(first);
+        let same = set.nests.iter().all(|nest| value(nest) == of_first);
+        if same && (empty.is_empty() || of_empty == of_first) {
+            return LoopNumber::Same(of_first);
+        }
+        let mut each = vec![of_empty; output.classes.len()];
+        set.nests.iter().for_each(|nest| each[nest.id as usize] = value(nest));
+        LoopNumber::Each(each)
+    };
+    let one = |at: usize| {
+        let (dim, long) = (&first.dims[at], long(at));
+        let mut own = SampleLoop::whole(Extent::Fixed(dim.extent), 0, long.dst_stride);
+        if is_varied && set.joined == Some(at) {
+            let steps = steps.map_or(1, |steps| steps[first.id as usize]).max(1);
+            own.extent = Extent::Joined(dim.extent / steps as u64);
+        } else {
+            // A sample without elements has rows, of padding.
+            let is_cols = at + 1 == first.dims.len();
+            let of_empty = |bound: u64| if is_cols { 0 } else { bound as i64 };
+            own.lo = number(&|nest| nest.dims[at].lo as i64, of_empty(dim.lo));
+            own.hi = number(&|nest| nest.dims[at].hi as i64, of_empty(dim.hi));
+        }
+        let src_stride = |nest: &Nest| match &nest.dims[at] {
+            dim if dim.hi - dim.lo > 1 => dim.src_stride,
+            _ => long.src_stride,
+        };
+        own.src_stride = number(&src_stride, src_stride(first));
+        own.is_channel = first.channel == Some(at);
+        own
+    };
+    (0..first.dims.len()).map(one).collect()
+}

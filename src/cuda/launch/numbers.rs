@@ -1,0 +1,56 @@
+//! Lengths and offsets of batches on a device: the host knows them before anything runs.
+
+use bytemuck::cast_slice;
+
+use crate::plan::{Plan, Role};
+use crate::tensor::{DType, Device, Dims, Result};
+
+/// Numbers known on the host that a batch has on the device: lengths, offsets.
+#[derive(Debug)]
+pub(crate) struct Values<'v> {
+    pub out: u64,
+    pub dtype: DType,
+    pub bytes: &'v [u8],
+    /// If a device chooses the samples, how many there are, and how many numbers each has: `bytes` are then those of
+    /// one sample for each `TensorMeta`.
+    pub chosen: Option<(usize, usize)>,
+}
+
+/// The lengths or the offsets of a leaf.
+pub(crate) struct KnownNumbers {
+    pub leaf: usize,
+    pub role: Role,
+    pub dtype: DType,
+    pub shape: Dims,
+    pub bytes: Vec<u8>,
+    /// A number for each `TensorMeta`, from which the device takes those of the samples that it chooses.
+    pub is_selected: bool,
+}
+
+impl KnownNumbers {
+    /// See [`Values::chosen`].
+    pub fn chosen(&self) -> Option<(usize, usize)> {
+        let count: i64 = self.shape[1..].iter().product();
+        self.is_selected.then_some((self.shape[0] as usize, count as usize))
+    }
+}
+
+/// The numbers of all leaves whose batch is on the device.
+pub(crate) fn known_numbers(plan: &Plan<'_>) -> Result<Vec<KnownNumbers>> {
+    let mut all = Vec::new();
+    let batch_shapes = plan.batch_shapes().iter().enumerate();
+    for (leaf, batch_shape) in
+        batch_shapes.filter(|(_, batch_shape)| matches!(batch_shape.device, Device::Cuda(_)))
+    {
+        batch_shape.numbers(|role, dtype, shape, numbers| {
+            let (shape, is_selected) = (shape.into(), batch_shape.is_selected);
+            let bytes = match dtype {
+                DType::I32 => numbers.iter().flat_map(|&n| (n as i32).to_ne_bytes()).collect(),
+                _ => cast_slice(numbers).to_vec(),
+            };
+            all.push(KnownNumbers { leaf, role, dtype, shape, bytes, is_selected });
+            Ok(())
+        })?;
+    }
+    Ok(all)
+}

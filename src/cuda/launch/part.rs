@@ -1,0 +1,362 @@
+//! [`Part`]: what of an output of the plan one field of the table writes.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use super::family::PartWork;
+use super::loops::{groups, Extent, Group, LoopNumber, Loops, SampleLoop};
+use crate::collate::Affine;
+use crate::cuda::memory::list_table::ListTable;
+use crate::plan::{CopyRange, ElementOp, OutputPlan, Placement, Plan, Role, Starts};
+use crate::tensor::DType;
+
+/// Where samples are read.
+#[derive(Clone, Copy)]
+pub(crate) enum Sources<'p> {
+    Samples,
+    Ranges(&'p [CopyRange]),
+}
+
+/// Where samples begin in the output.
+pub(crate) enum SampleStarts<'p> {
+    /// So many bytes apart.
+    Rows(i64),
+    /// At `offsets` times `step` bytes.
+    Joined { offsets: Cow<'p, [i64]>, step: i64 },
+}
+
+impl SampleStarts<'_> {
+    /// Bytes from sample to sample, or for a step of offset.
+    pub fn step(&self) -> i64 {
+        match self {
+            SampleStarts::Rows(step) | SampleStarts::Joined { step, .. } => *step,
+        }
+    }
+}
+
+/// Where samples of a part are read.
+pub(crate) enum PartAddresses<'p> {
+    /// So many bytes behind the beginning of each, which the list has.
+    Alike {
+        data: &'p [*const u8],
+        src_offset: i64,
+    },
+    Each(Vec<u64>),
+}
+
+impl PartAddresses<'_> {
+    /// All of them, by or.
+    fn bits(&self) -> u64 {
+        match self {
+            &PartAddresses::Alike { data, src_offset } => {
+                data.iter().fold(0, |all, &data| all | address_of(data, src_offset))
+            }
+            PartAddresses::Each(each) => each.iter().fold(0, |all, address| all | address),
+        }
+    }
+}
+
+pub(crate) fn address_of(data: *const u8, src_offset: i64) -> u64 {
+    (data.addr() as u64).wrapping_add(src_offset as u64)
+}
+
+/// The samples of an output with the same loops, or all of them.
+pub(crate) struct Part<'p> {
+    pub output: &'p OutputPlan<'p>,
+    /// Where each sample of the output is.
+    data: &'p [*const u8],
+    pub out: u64,
+    pub op: ElementOp,
+    pub from: DType,
+    pub to: DType,
+    pub loops: Loops,
+    /// Numbers of the samples; `None`: all, in order.
+    pub samples: Option<Vec<u32>>,
+    pub sources: Sources<'p>,
+    pub places: SampleStarts<'p>,
+    pub affine: Option<&'p Affine>,
+    /// An increment for each sample of the output.
+    pub increments: Option<&'p [i64]>,
+    pub channel_first: u64,
+    /// Where a device finds the samples that it chooses.
+    pub list: Option<&'p ListTable>,
+}
+
+/// The parts of an output that has elements.
+pub(crate) fn parts_of<'p>(
+    plan: &'p Plan<'_>,
+    output: &'p OutputPlan<'_>,
+    out: u64,
+    parts: &mut SmallVec<[Part<'p>; 1]>,
+) {
+    let list = output.selected.and_then(|_| ListTable::of(plan));
+    let data = plan.addresses(output);
+    // A sample that is not there is moved too: it has to be what padding is.
+    let sample_bytes = || output.bytes() / output.num_samples().max(1) as u64;
+    let has_all = |list: &ListTable| output.fill == [0; 16] && list.zeros(sample_bytes()).is_some();
+    if output.bytes_only && output.layout.is_compact() && list.is_none_or(has_all) {
+        return parts.push(moved(output, data, out, list));
+    }
+    let batch_shape = plan.batch_shapes().get(output.leaf);
+    let joined = match (
+        &output.starts,
+        output.role,
+        batch_shape.map(|batch_shape| &batch_shape.placement),
+    ) {
+        (Starts::Joined { .. }, Role::Data, Some(Placement::Joined { dim, .. })) => Some(*dim),
+        (Starts::Joined { .. }, ..) => Some(0),
+        _ => None,
+    };
+    let affine = match output.op {
+        ElementOp::Read { affine: true } => {
+            batch_shape.and_then(|batch_shape| batch_shape.affine.as_deref())
+        }
+        _ => None,
+    };
+    let increments = batch_shape.filter(|_| matches!(output.op, ElementOp::Read { .. }));
+    let increments = increments.and_then(|batch_shape| batch_shape.increments.as_deref());
+    for group in groups(output, joined, affine.map_or(1, Affine::channels)) {
+        let places = sample_starts(output, &group);
+        parts.push(Part {
+            output,
+            data,
+            out,
+            op: output.op,
+            from: group.dtype,
+            to: output.dtype,
+            loops: group.loops,
+            samples: group.samples,
+            sources: Sources::Samples,
+            places,
+            affine,
+            increments,
+            channel_first: group.channel_first,
+            list,
+        });
+    }
+}
+
+/// Where the samples of a group begin in the output.
+fn sample_starts<'p>(output: &'p OutputPlan<'_>, group: &Group) -> SampleStarts<'p> {
+    let is_varied = group.loops.iter().any(|own| own.fixed().is_none());
+    match &output.starts {
+        Starts::Rows { step, .. } => SampleStarts::Rows(*step),
+        Starts::Joined { offsets, step, .. } if is_varied || group.samples.is_some() => {
+            SampleStarts::Joined { offsets: Cow::Borrowed(offsets.as_slice()), step: *step }
+        }
+        // All samples are as long as the first.
+        Starts::Joined { offsets, step, .. } => {
+            SampleStarts::Rows(offsets.as_slice()[1].wrapping_mul(*step))
+        }
+    }
+}
+
+/// Samples that are runs of bytes, or what is left of them when neighbours are merged.
+fn moved<'p>(
+    output: &'p OutputPlan<'_>,
+    data: &'p [*const u8],
+    out: u64,
+    list: Option<&'p ListTable>,
+) -> Part<'p> {
+    let size = output.dtype.size() as u64;
+    let one = |extent: Extent| Loops::from_iter([SampleLoop::whole(extent, 1, 1)]);
+    let rows = |bytes: u64| (one(Extent::Fixed(bytes)), SampleStarts::Rows(bytes as i64));
+    let joined = |unit: u64, offsets| {
+        (one(Extent::Joined(unit)), SampleStarts::Joined { offsets, step: unit as i64 })
+    };
+    let (loops, places) = match (output.ranges.as_deref(), &output.starts) {
+        (Some([only]), _) => rows(only.size),
+        (Some(ranges), _) => {
+            let ends = ranges.iter().map(|range| range.dst as i64).chain([output.bytes() as i64]);
+            joined(1, ends.collect())
+        }
+        (None, Starts::Rows { elems, .. }) => rows(elems * size),
+        (None, Starts::Joined { offsets, unit, .. }) => {
+            match (&*output.class_ids, offsets.as_slice()) {
+                ([], [_, first, ..]) => rows(*first as u64 * unit * size),
+                (_, offsets) => joined(unit * size, Cow::Borrowed(offsets)),
+            }
+        }
+    };
+    Part {
+        output,
+        data,
+        out,
+        op: output.op,
+        from: DType::U8,
+        to: DType::U8,
+        loops,
+        samples: None,
+        sources: output.ranges.as_deref().map_or(Sources::Samples, Sources::Ranges),
+        places,
+        affine: None,
+        increments: None,
+        channel_first: 0,
+        list,
+    }
+}
+
+impl Part<'_> {
+    pub fn num_samples(&self) -> usize {
+        match (self.sources, &self.samples) {
+            (Sources::Ranges(ranges), _) => ranges.len(),
+            (_, Some(samples)) => samples.len(),
+            (_, None) => self.output.num_samples(),
+        }
+    }
+
+    /// The number of its `index`th sample.
+    pub fn sample(&self, index: usize) -> usize {
+        self.samples.as_ref().map_or(index, |samples| samples[index] as usize)
+    }
+
+    /// A number of a loop, of each sample in turn.
+    pub fn each<'a>(&'a self, values: &'a [i64]) -> impl Iterator<Item = i64> + 'a {
+        let ids = &self.output.class_ids;
+        (0..self.num_samples()).map(move |index| values[ids[self.sample(index)] as usize])
+    }
+
+    /// For samples that a device chooses: what is added to the address of a sample of each class, and the address that is
+    /// read for one that is not there.
+    pub fn offsets(&self, list: &ListTable) -> Vec<i64> {
+        let mut offsets: Vec<i64> =
+            self.output.classes.iter().map(|class| class.src_offset).collect();
+        if let Some(nothing) = offsets.last_mut() {
+            *nothing = list.any_address() as i64;
+        }
+        offsets
+    }
+
+    /// Addresses of the samples' first elements read, unless a device chooses the samples. Those of samples without any may be
+    /// stale, and are given as that of another.
+    pub fn addresses(&self) -> PartAddresses<'_> {
+        let output = self.output;
+        match (self.op, self.sources) {
+            (ElementOp::Const(_) | ElementOp::Index, _) => PartAddresses::Each(Vec::new()),
+            _ if self.list.is_some() => PartAddresses::Each(Vec::new()),
+            (_, Sources::Ranges(ranges)) => {
+                PartAddresses::Each(ranges.iter().map(|range| range.src.addr() as u64).collect())
+            }
+            (_, Sources::Samples) => match &output.classes[..] {
+                [class, ..]
+                    if output.class_ids.is_empty()
+                        && self.samples.is_none()
+                        && class.num_real > 0 =>
+                {
+                    PartAddresses::Alike { data: self.data, src_offset: class.src_offset }
+                }
+                _ => PartAddresses::Each(self.addresses_by_class()),
+            },
+        }
+    }
+
+    fn addresses_by_class(&self) -> Vec<u64> {
+        let output = self.output;
+        let address = |sample: usize| {
+            let class = output.class_of(sample);
+            let first = address_of(self.data[sample], class.src_offset);
+            (class.num_real > 0).then_some(first)
+        };
+        let mut any = None;
+        let mut all = Vec::with_capacity(self.num_samples());
+        for index in 0..self.num_samples() {
+            let address = address(self.sample(index));
+            any = any.or(address);
+            all.push(address.or(any).unwrap_or(0));
+        }
+        // Those in front of the first that is read.
+        let leading = all.iter().take_while(|&&address| address == 0).count();
+        all[..leading].fill(any.unwrap_or(0));
+        all
+    }
+
+    /// The bits of all addresses: what they are multiples of. Those of samples that a device chooses are in its list.
+    pub fn address_bits(&self, addresses: &PartAddresses<'_>) -> u64 {
+        match (self.list, self.op, &self.output.classes[..]) {
+            (Some(list), ElementOp::Read { .. }, [classes @ .., _nothing]) => {
+                let offsets = classes.iter().map(|class| class.src_offset as u64);
+                offsets.fold(list.alignment | list.any_address(), |all, own| all | own)
+            }
+            _ => addresses.bits(),
+        }
+    }
+
+    /// How far sample `index` goes along a joined dim.
+    pub fn step_of(&self, index: usize) -> u64 {
+        match &self.places {
+            SampleStarts::Rows(_) => 1,
+            SampleStarts::Joined { offsets, .. } => {
+                let ends = &offsets[self.sample(index)..][..2];
+                (ends[1] - ends[0]) as u64
+            }
+        }
+    }
+
+    pub fn is_joined(&self) -> bool {
+        matches!(self.places, SampleStarts::Joined { .. })
+    }
+
+    /// Whether bytes are moved as they are.
+    pub fn is_move(&self) -> bool {
+        let is_read = matches!(self.op, ElementOp::Read { affine: false });
+        is_read && self.increments.is_none() && self.is_of_one_dtype()
+    }
+
+    /// Whether samples have the dtype of the output; integers of one size differ by name alone.
+    pub fn is_of_one_dtype(&self) -> bool {
+        use DType::{I16, I32, I64, I8, U16, U32, U64, U8};
+        let is_integer = |dtype| matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64);
+        let is_alike =
+            self.from.size() == self.to.size() && is_integer(self.from) && is_integer(self.to);
+        self.from == self.to || is_alike
+    }
+
+    /// The properties that decide on the family.
+    pub fn work(&self, address_bits: u64) -> PartWork<'_> {
+        let is_varied = self.loops.iter().any(|own| own.fixed().is_none());
+        let elems = self.loops.iter().filter_map(SampleLoop::fixed).product::<u64>();
+        let sample_bytes = elems * self.to.size() as u64;
+        let is_dense = match self.places {
+            SampleStarts::Rows(step) => step == sample_bytes as i64,
+            SampleStarts::Joined { .. } => true,
+        };
+        PartWork {
+            op: self.op,
+            is_move: self.is_move(),
+            is_raised: self.increments.map(|_| self.is_of_one_dtype()),
+            from: self.from,
+            to: self.to,
+            loops: &self.loops,
+            num_samples: self.num_samples() as u64,
+            channels: self.affine.map_or(1, Affine::channels),
+            out: self.out,
+            is_joined: self.is_joined(),
+            is_dense: is_dense && self.samples.is_none(),
+            bytes: match is_varied {
+                true => self.output.bytes(),
+                false => sample_bytes * self.num_samples() as u64,
+            },
+            address_bits,
+        }
+    }
+
+    /// Whether the rows of each sample follow each other in memory without a gap.
+    pub fn is_joint(&self, loops: &[SampleLoop]) -> bool {
+        loops.windows(2).all(|pair| {
+            let [outer, inner] = pair else { return false };
+            let Some(_) = inner.fixed() else { return outer.fixed() == Some(1) };
+            let ids = || 0..self.output.classes.len();
+            let at = |number: &LoopNumber, id: usize| match number {
+                LoopNumber::Same(value) => *value,
+                LoopNumber::Each(values) => values[id],
+            };
+            ids().all(|id| {
+                let real = at(&inner.hi, id) - at(&inner.lo, id);
+                let goes_on =
+                    at(&inner.src_stride, id).checked_mul(real) == Some(at(&outer.src_stride, id));
+                goes_on || at(&outer.hi, id) - at(&outer.lo, id) <= 1 || real == 0
+            })
+        })
+    }
+}

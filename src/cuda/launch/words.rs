@@ -1,0 +1,234 @@
+//! The words of a table: what fields refer to by position, each column of numbers once.
+
+use bytemuck::{cast_slice, Pod};
+
+use super::family::Family;
+use super::params::{CHOSEN_WORDS, SMALL_BYTES};
+use crate::tensor::{Error, Result};
+
+/// A column of a table that depends on which samples a device chooses.
+#[derive(Debug)]
+pub(crate) struct TableColumn {
+    pub position: u32,
+    /// `count` numbers of each class, the last of which is that of samples that are not there.
+    pub values: Vec<i64>,
+    pub count: usize,
+    /// 64 bits, else 32 and one number for each class.
+    pub is_wide: bool,
+    /// Numbers are added to the address of the sample, if it is there.
+    pub is_address: bool,
+}
+
+impl TableColumn {
+    pub fn of(values: Vec<i64>, count: usize, is_wide: bool) -> TableColumn {
+        debug_assert!(is_wide || count == 1);
+        TableColumn { position: 0, values, count, is_wide, is_address: false }
+    }
+}
+
+/// Where a table has the addresses of samples that are all alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SourceWords {
+    /// The number of the field.
+    pub field: u32,
+    pub family: u8,
+    /// Its first word, and how many there are.
+    pub first: u32,
+    pub count: u32,
+    /// Bytes from the beginning of a sample.
+    pub src_offset: i64,
+    /// All addresses, by or: what the family depends on.
+    pub bits: u64,
+    pub is_by_id: bool,
+}
+
+/// Where a column is that several fields may use, how many numbers it has, and the bytes of each.
+struct NumberColumn {
+    position: u32,
+    count: usize,
+    size: usize,
+}
+
+pub(crate) struct Words {
+    pub words: Vec<u64>,
+    /// Columns of up to 32 bits: lengths and offsets are written once, though several fields use them.
+    columns: Vec<NumberColumn>,
+    /// Columns that a device writes, from [`CHOSEN_WORDS`] on, and where the next one begins.
+    pub chosen: Vec<TableColumn>,
+    pub next: u64,
+}
+
+impl Words {
+    /// So many zeros.
+    pub fn new(len: usize) -> Words {
+        // Most tables go with the parameters of a launch, and most of those with small ones.
+        let mut words = Vec::with_capacity(len.max(SMALL_BYTES / 8));
+        words.resize(len, 0);
+        Words { words, columns: Vec::new(), chosen: Vec::new(), next: CHOSEN_WORDS }
+    }
+
+    /// A column that a device writes: `count` numbers for each sample that it chooses, by its class.
+    pub fn chosen(&mut self, num_samples: usize, column: TableColumn) -> Result<u32> {
+        let is_there = |known: &&TableColumn| {
+            (known.count, known.is_wide, known.is_address)
+                == (column.count, column.is_wide, column.is_address)
+                && known.values == column.values
+        };
+        if let Some(known) = self.chosen.iter().find(is_there) {
+            return Ok(known.position);
+        }
+        let position = u32::try_from(self.next).map_err(|_| too_large("words of a table"))?;
+        let numbers = (num_samples * column.count) as u64;
+        self.next += if column.is_wide { numbers } else { numbers.div_ceil(2) };
+        self.chosen.push(TableColumn { position, ..column });
+        Ok(position)
+    }
+
+    /// Numbers in as many bits as `wide` says.
+    pub fn numbers(&mut self, numbers: impl Iterator<Item = i64>, wide: bool) -> Result<u32> {
+        match wide {
+            true => self.push_words(numbers.map(|number| number as u64)),
+            false => self.column(&numbers.map(|number| number as u32).collect::<Vec<u32>>()),
+        }
+    }
+
+    /// Numbers of 32 bits, where they have been written before if they have.
+    pub fn column(&mut self, numbers: &[u32]) -> Result<u32> {
+        match self.known(numbers) {
+            Some(position) => Ok(position),
+            None => self.push_column(numbers),
+        }
+    }
+
+    /// The same of 16 bits if all are below `narrow_below`, unless there is one of 32 already; and whether it has 16.
+    pub fn lengths(&mut self, numbers: &[u32], narrow_below: u64) -> Result<(u32, bool)> {
+        let most = numbers.iter().max().copied().unwrap_or(0);
+        if u64::from(most) >= narrow_below {
+            return Ok((self.column(numbers)?, false));
+        }
+        if let Some(position) = self.known(numbers) {
+            return Ok((position, false));
+        }
+        let narrow: Vec<u16> = numbers.iter().map(|&number| number as u16).collect();
+        match self.known(&narrow) {
+            Some(position) => Ok((position, true)),
+            None => Ok((self.push_column(&narrow)?, true)),
+        }
+    }
+
+    /// The position of a column of these numbers.
+    fn known<T: Pod>(&self, numbers: &[T]) -> Option<u32> {
+        let bytes: &[u8] = cast_slice(numbers);
+        let is_there = |known: &&NumberColumn| {
+            (known.count, known.size) == (numbers.len(), size_of::<T>())
+                && cast_slice::<u64, u8>(&self.words[known.position as usize..]).starts_with(bytes)
+        };
+        self.columns.iter().find(is_there).map(|known| known.position)
+    }
+
+    fn push_column<T: Pod>(&mut self, numbers: &[T]) -> Result<u32> {
+        let position = self.push_bytes(cast_slice(numbers))?;
+        self.columns.push(NumberColumn { position, count: numbers.len(), size: size_of::<T>() });
+        Ok(position)
+    }
+
+    pub fn push_words(&mut self, words: impl Iterator<Item = u64>) -> Result<u32> {
+        let position = self.position()?;
+        self.words.extend(words);
+        Ok(position)
+    }
+
+    pub fn push_bytes(&mut self, bytes: &[u8]) -> Result<u32> {
+        let position = self.position()?;
+        let (whole, rest) = bytes.split_at(bytes.len() / 8 * 8);
+        self.words.extend(whole.chunks_exact(8).map(bytemuck::pod_read_unaligned::<u64>));
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            self.words.push(u64::from_ne_bytes(last));
+        }
+        Ok(position)
+    }
+
+    /// Where the next word will be.
+    pub fn position(&self) -> Result<u32> {
+        u32::try_from(self.words.len()).map_err(|_| too_large("words of a table"))
+    }
+}
+
+/// Writes addresses, or how many times a power of two each is behind a base.
+pub(crate) fn write_sources<T: Copy>(
+    words: &mut [u64],
+    samples: &[T],
+    address: impl Fn(T) -> u64,
+    base: Option<(u64, u32)>,
+) {
+    let Some((base, shift)) = base else {
+        return words.iter_mut().zip(samples).for_each(|(word, &sample)| *word = address(sample));
+    };
+    let id = |sample: T| (address(sample) - base) >> shift;
+    let pairs = samples.chunks_exact(2);
+    if let ([.., word], [last]) = (&mut *words, pairs.remainder()) {
+        *word = in_memory(id(*last), 0);
+    }
+    words
+        .iter_mut()
+        .zip(pairs)
+        .for_each(|(word, pair)| *word = in_memory(id(pair[0]), id(pair[1])));
+}
+
+/// An address that is not behind any of these, and a power of two that all distances from it are multiples of, if the
+/// quotients have 32 bits.
+pub(crate) fn base_of<T: Copy>(
+    samples: &[T],
+    address: impl Fn(T) -> u64,
+    family: u8,
+) -> Option<(u64, u32)> {
+    let first = address(*samples.first()?);
+    // Kernels of rows count vectors of 16 bytes in 32 bits.
+    let fits = |spread: u64, shift: u32| {
+        let is_near = family != Family::Rows as u8 || spread < 1 << 35;
+        is_near && spread >> shift <= u64::from(u32::MAX)
+    };
+    // The bits that are not the same in all of them: without these the first is such a base, most often.
+    let varied = samples.iter().fold(0, |all, &sample| all | (address(sample) ^ first));
+    let shift = varied.trailing_zeros().min(31);
+    let below = u64::MAX.checked_shr(varied.leading_zeros()).unwrap_or(0);
+    let own = below >> shift << shift;
+    if fits(own, shift) {
+        return Some((first & !own, shift));
+    }
+    let base = samples.iter().fold(first, |least, &sample| least.min(address(sample)));
+    let spread = samples.iter().fold(0, |all, &sample| all | (address(sample) - base));
+    fits(spread, shift).then_some((base, shift))
+}
+
+/// Two numbers of 32 bits as they follow each other in memory.
+fn in_memory(first: u64, second: u64) -> u64 {
+    match cfg!(target_endian = "little") {
+        true => first | second << 32,
+        false => first << 32 | second,
+    }
+}
+
+/// Of every 2^shift'th item of `total` the sample that it is of, and the last sample: a hint for about every sample, so that
+/// the search has a step or two. `first`: the first item of each sample.
+pub(crate) fn hints_of(first: &[u32], total: u64) -> (u8, Vec<u32>) {
+    let shift = (total / first.len().max(1) as u64).max(1).ilog2();
+    let mut hints = Vec::with_capacity((total >> shift) as usize + 2);
+    let mut sample = 0;
+    for item in (0..total).step_by(1 << shift) {
+        while first.get(sample + 1).is_some_and(|&first| u64::from(first) <= item) {
+            sample += 1;
+        }
+        hints.push(sample as u32);
+    }
+    hints.push(first.len().saturating_sub(1) as u32);
+    (shift as u8, hints)
+}
+
+pub(crate) fn too_large(what: &str) -> Error {
+    Error::TooLarge(format!(
+        "more than 2^31 {what} in one launch: assemble fewer samples at a time"
+    ))
+}

@@ -1,0 +1,41 @@
+//! [`Written`]: what the launch of a plan writes, and where.
+
+use smallvec::SmallVec;
+
+use crate::plan::{OutputPlan, Plan, Staging};
+
+/// The outputs of a launch: as planned, or reading from where their samples were copied to.
+pub(crate) struct Written<'p> {
+    /// The address of each output; `None` for one that the launch does not write.
+    pub places: SmallVec<[Option<u64>; 4]>,
+    staged: Vec<Option<Box<OutputPlan<'p>>>>,
+}
+
+impl<'p> Written<'p> {
+    /// Nothing, of so many outputs.
+    pub fn none_of(num_outputs: usize) -> Written<'p> {
+        Written { places: SmallVec::from_elem(None, num_outputs), staged: Vec::new() }
+    }
+
+    /// Has samples read from memory at this address.
+    pub fn stage(&mut self, staging: &'p Staging<'_>, memory: u64) {
+        // Most runs stage none.
+        self.staged.resize_with(self.places.len(), || None);
+        for staged in &staging.outputs {
+            self.staged[staged.output] = Some(Box::new(staged.read_at(memory)));
+        }
+    }
+
+    pub fn outputs<'w>(
+        &'w self,
+        plan: &'w Plan<'_>,
+    ) -> impl Iterator<Item = (&'w OutputPlan<'w>, u64)> {
+        let outputs = plan.outputs().iter().enumerate().zip(&self.places);
+        outputs.filter_map(|((index, planned), place)| {
+            let staged = self.staged.get(index).and_then(Option::as_deref);
+            let spread = || plan.route().and_then(|route| route.spread(index));
+            let compact = || spread().map(|spread| &spread.compact);
+            Some((staged.or_else(compact).unwrap_or(planned), (*place)?))
+        })
+    }
+}

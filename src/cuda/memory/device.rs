@@ -1,0 +1,585 @@
+//! Output memory on a device.
+#![allow(unsafe_code)] // Memory given back to the driver.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::super::driver::{
+    forked, Context, Current, DevicePtr, DriverResult, EventPool, MemPool, OwnStream, PooledEvent,
+    StreamRef,
+};
+use super::handed::{Handed, PER_THREAD, UNNAMED};
+use super::policy::POLICY;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
+use crate::tensor::{self, Error, Result};
+
+/// Device memory in stream order.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    context: Arc<Context>,
+    pool: MemPool,
+    /// Where memory is given back.
+    release: OwnStream,
+    events: Arc<EventPool>,
+    used_bytes: AtomicU64,
+    /// The oldest first.
+    parked: Mutex<VecDeque<Parked>>,
+    /// Memory that goes back to the pool when its events are reached, asked in turn: in the order of one stream, a slow reader
+    /// would hold up all that is given back after it.
+    ending: Mutex<VecDeque<Parked>>,
+    /// Memory of blocks that are gone, and the streams that they were handed to: their owners may have destroyed those
+    /// by now. It goes back when they have been named again, or when the device is done.
+    handed_out: Mutex<Vec<(Vec<Handed>, Parked)>>,
+}
+
+/// Memory of a block that is gone, in one of three lists: `parked`, left to the stream of its work; `ending`, on its way to the pool;
+/// `handed_out`, used by streams that cannot be asked. If no stream but that of its work has used it, the next work there has it again, however
+/// far behind the device is.
+#[derive(Debug)]
+struct Parked {
+    address: DevicePtr,
+    bytes: u64,
+    home: Handed,
+    /// Events of the work that used the block, and the streams of these. A stream at the same address may be another one by
+    /// now.
+    events: SmallVec<[(Handed, Arc<PooledEvent>); 2]>,
+}
+
+impl Parked {
+    fn is_done(&self) -> DriverResult<bool> {
+        for (_, event) in &self.events {
+            if !event.query()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The events that a call has had its stream wait for: memory of one batch has the same, and once is enough.
+#[derive(Debug, Default)]
+pub(crate) struct Waited(SmallVec<[Arc<PooledEvent>; 2]>);
+
+impl Waited {
+    fn once(&mut self, stream: StreamRef<'_>, event: &Arc<PooledEvent>) -> DriverResult<()> {
+        if !self.0.iter().any(|known| Arc::ptr_eq(known, event)) {
+            stream.wait(event)?;
+            self.0.push(Arc::clone(event));
+        }
+        Ok(())
+    }
+}
+
+/// Sizes are multiples of this, as the driver's are.
+const SIZE_ALIGN: u64 = 512;
+
+/// A block of device memory. Dropped, on whatever thread, it goes back behind the work that wrote it
+/// and behind everything enqueued by then on the streams it was handed to.
+#[derive(Debug)]
+pub(crate) struct DeviceBlock {
+    address: DevicePtr,
+    bytes: u64,
+    /// The stream it was made for.
+    home: Handed,
+    memory: Arc<DeviceMemory>,
+    users: Mutex<Users>,
+}
+
+#[derive(Debug, Default)]
+struct Users {
+    /// Reached when the block has been written, on this stream.
+    ready: Option<(Handed, Arc<PooledEvent>)>,
+    /// The last batch on each stream that reads the block.
+    readers: Vec<(Handed, Arc<PooledEvent>)>,
+    /// Streams of others that may have work on the block.
+    streams: Vec<Handed>,
+    /// The streams among these whose owner may have destroyed them since.
+    borrowed: Vec<Handed>,
+}
+
+impl DeviceMemory {
+    pub fn new(current: &Current<'_>, events: &Arc<EventPool>) -> DriverResult<Arc<DeviceMemory>> {
+        Ok(Arc::new(DeviceMemory {
+            context: Arc::clone(current.context()),
+            pool: current.mem_pool()?,
+            release: current.stream(0)?,
+            events: Arc::clone(events),
+            used_bytes: AtomicU64::new(0),
+            parked: Mutex::default(),
+            ending: Mutex::default(),
+            handed_out: Mutex::default(),
+        }))
+    }
+
+    /// Memory for work on `stream`. If there is none, what is unused is given back to the device and
+    /// it is tried once more.
+    pub fn allocate(
+        self: &Arc<Self>,
+        current: &Current<'_>,
+        stream: StreamRef<'_>,
+        bytes: u64,
+        waited: &mut Waited,
+    ) -> Result<DeviceBlock> {
+        let home = Handed::of(stream)?;
+        let address = if bytes == 0 {
+            0
+        } else {
+            let size = bytes.checked_next_multiple_of(SIZE_ALIGN);
+            let size = size.and_then(|size| usize::try_from(size).ok());
+            let size = size.ok_or(Error::OutOfMemory { bytes })?;
+            if self.has_too_much_handed_out() {
+                self.end_all(current)?;
+            }
+            self.name(current, stream, home)?;
+            match self.unpark(stream, home, size as u64, waited)? {
+                Some(address) => address,
+                None => self.fresh(current, stream, size)?,
+            }
+        };
+        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let (memory, users) = (Arc::clone(self), Mutex::default());
+        Ok(DeviceBlock { address, bytes, home, memory, users })
+    }
+
+    fn fresh(
+        &self,
+        current: &Current<'_>,
+        stream: StreamRef<'_>,
+        size: usize,
+    ) -> Result<DevicePtr> {
+        self.free_ended(current)?;
+        let allocated = self.pool.alloc(stream, size).or_else(|error| {
+            if !error.is_out_of_memory() {
+                return Err(error);
+            }
+            self.trim_known(current)?;
+            self.pool.alloc(stream, size).or_else(|error| {
+                if !error.is_out_of_memory() || !self.has_unnamed() {
+                    return Err(error);
+                }
+                self.trim(current)?;
+                self.pool.alloc(stream, size)
+            })
+        });
+        match allocated {
+            Err(error) if error.is_out_of_memory() => {
+                Err(Error::OutOfMemory { bytes: size as u64 })
+            }
+            allocated => Ok(allocated?),
+        }
+    }
+
+    /// Memory of this size that work on the stream has left. If there is none, all that it has left goes back to the pool in
+    /// its order.
+    fn unpark(
+        &self,
+        stream: StreamRef<'_>,
+        home: Handed,
+        bytes: u64,
+        waited: &mut Waited,
+    ) -> DriverResult<Option<DevicePtr>> {
+        let left = {
+            let mut parked = self.parked();
+            let fits = |one: &Parked| one.home.place() == home.place() && one.bytes == bytes;
+            if let Some(found) = parked.iter().position(fits) {
+                let one = parked.remove(found);
+                drop(parked);
+                return one.map(|one| self.wait_for(stream, home, one, waited)).transpose();
+            }
+            if parked.iter().all(|one| one.home.place() != home.place()) {
+                return Ok(None);
+            }
+            let (left, others): (VecDeque<_>, _) = std::mem::take(&mut *parked)
+                .into_iter()
+                .partition(|one| one.home.place() == home.place());
+            *parked = others;
+            left
+        };
+        let mut left = left.into_iter();
+        while let Some(one) = left.next() {
+            let address = one.address;
+            if let Err(error) = self.wait_for(stream, home, one, waited) {
+                self.parked().extend(left);
+                return Err(error);
+            }
+            // SAFETY: nothing has it any more; the stream is behind all users.
+            if let Err(error) = unsafe { self.pool.free(stream, address) } {
+                self.parked().extend(left);
+                return Err(error);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Orders a stream behind the users of parked memory, which is then its own; else it stays parked.
+    fn wait_for(
+        &self,
+        stream: StreamRef<'_>,
+        home: Handed,
+        one: Parked,
+        waited: &mut Waited,
+    ) -> DriverResult<DevicePtr> {
+        // Work of the same stream is in order.
+        let mut others = one.events.iter().filter(|(of, _)| *of != home);
+        match others.try_for_each(|(_, event)| waited.once(stream, event)) {
+            Ok(()) => Ok(one.address),
+            Err(error) => {
+                self.parked().push_back(one);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives back memory of blocks that were handed to this stream, behind what is on it now: it is known to exist.
+    fn name(
+        &self,
+        current: &Current<'_>,
+        stream: StreamRef<'_>,
+        named: Handed,
+    ) -> DriverResult<()> {
+        let mut handed_out = self.handed_out();
+        if !handed_out.iter().any(|(streams, _)| streams.contains(&named)) {
+            return Ok(());
+        }
+        let event = Arc::new(self.events.take(current)?);
+        stream.record(&event)?;
+        let mut ended = Vec::new();
+        for (mut streams, mut one) in std::mem::take(&mut *handed_out) {
+            if streams.contains(&named) {
+                streams.retain(|stream| *stream != named);
+                one.events.push((named, Arc::clone(&event)));
+            }
+            match streams.is_empty() {
+                true => ended.push(one),
+                false => handed_out.push((streams, one)),
+            }
+        }
+        drop(handed_out);
+        self.give_back_all(current, ended)
+    }
+
+    /// Leaves memory to the stream of its work; gives the oldest if there is too much of it.
+    fn park(&self, one: Parked) -> Option<Parked> {
+        let mut parked = self.parked();
+        parked.push_back(one);
+        if parked.len() > POLICY.max_parked {
+            parked.pop_front()
+        } else {
+            None
+        }
+    }
+
+    /// The next call waits for the device then. Who drops a batch may hold what the device waits for, such as a lock.
+    fn has_too_much_handed_out(&self) -> bool {
+        let handed_out = self.handed_out();
+        let idle = handed_out.iter().filter(|(streams, _)| streams.contains(&UNNAMED));
+        let (count, bytes) = idle.fold((0, 0), |(n, sum), (_, one)| (n + 1, sum + one.bytes));
+        let is_much = bytes > self.context.info().total_bytes / POLICY.idle_share;
+        handed_out.len() > POLICY.max_parked || count > POLICY.min_idle && is_much
+    }
+
+    /// Has the end of memory wait for what is on a stream that still exists.
+    fn end_behind(&self, current: &Current<'_>, user: Handed, end: &mut Parked) -> Result<()> {
+        // SAFETY: as for `hand_to`, and not borrowed.
+        let stream = unsafe { current.foreign_stream(user.handle) }?;
+        // What a captured graph does later is its owner's to order.
+        if !stream.is_capturing()? {
+            let event = Arc::new(self.events.take(current)?);
+            stream.record(&event)?;
+            end.events.push((user, event));
+        }
+        Ok(())
+    }
+
+    /// Frees blocks that were handed to streams that have not been named since. Waits for the device.
+    fn end_all(&self, current: &Current<'_>) -> DriverResult<()> {
+        let handed_out = std::mem::take(&mut *self.handed_out());
+        if handed_out.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = current.synchronize() {
+            // Such as beside a capture: it stays until another time.
+            self.handed_out().extend(handed_out);
+            return Err(error);
+        }
+        self.give_back_all(current, handed_out.into_iter().map(|(_, one)| one))
+    }
+
+    fn give_back_all(
+        &self,
+        current: &Current<'_>,
+        all: impl IntoIterator<Item = Parked>,
+    ) -> DriverResult<()> {
+        let given: Vec<_> = all.into_iter().map(|one| self.give_back(current, one)).collect();
+        given.into_iter().collect()
+    }
+
+    fn handed_out(&self) -> MutexGuard<'_, Vec<(Vec<Handed>, Parked)>> {
+        self.handed_out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn parked(&self) -> MutexGuard<'_, VecDeque<Parked>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ending(&self) -> MutexGuard<'_, VecDeque<Parked>> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives memory back once its users are done, now or at a later call.
+    fn give_back(&self, current: &Current<'_>, one: Parked) -> DriverResult<()> {
+        match one.is_done() {
+            Ok(true) => self.free(current, &one),
+            Ok(false) => {
+                self.ending().push_back(one);
+                Ok(())
+            }
+            Err(error) => {
+                // Nothing can be told any more: then everything has to end first.
+                current.synchronize().map_err(|_| error)?;
+                self.free(current, &one)
+            }
+        }
+    }
+
+    /// Gives memory back behind its users.
+    fn free_behind(&self, current: &Current<'_>, one: &Parked) -> DriverResult<()> {
+        let release = self.release.on(current);
+        if one.events.iter().try_for_each(|(_, event)| release.wait(event)).is_err() {
+            // Order cannot be told any more: then everything has to end first.
+            current.synchronize()?;
+        }
+        self.free(current, one)
+    }
+
+    /// Gives memory back that nothing uses any more, or nothing but what the release stream is behind.
+    fn free(&self, current: &Current<'_>, one: &Parked) -> DriverResult<()> {
+        // SAFETY: allocated from this pool, given back once; the release stream is behind all users.
+        unsafe { self.pool.free(self.release.on(current), one.address) }
+    }
+
+    /// Gives back what has ended meanwhile, of so much as a call asks for.
+    fn free_ended(&self, current: &Current<'_>) -> DriverResult<()> {
+        let count = self.ending().len().min(POLICY.max_parked);
+        for _ in 0..count {
+            let Some(one) = self.ending().pop_front() else { break };
+            self.give_back(current, one)?;
+        }
+        Ok(())
+    }
+
+    /// Gives unused memory back to the device, but for what streams without a name may use. Waits for its events.
+    pub fn trim_known(&self, current: &Current<'_>) -> DriverResult<()> {
+        let mut unused = std::mem::take(&mut *self.parked());
+        unused.extend(std::mem::take(&mut *self.ending()));
+        let given: Vec<_> = unused.iter().map(|one| self.free_behind(current, one)).collect();
+        given.into_iter().collect::<DriverResult<()>>()?;
+        self.release.on(current).synchronize()?;
+        self.pool.trim(0)
+    }
+
+    /// Gives all unused memory back to the device. Waits for the device if streams without a name may use some of it.
+    pub fn trim(&self, current: &Current<'_>) -> DriverResult<()> {
+        self.end_all(current)?;
+        self.trim_known(current)
+    }
+
+    /// Whether streams without a name may use some of it.
+    pub fn has_unnamed(&self) -> bool {
+        !self.handed_out().is_empty()
+    }
+
+    /// Bytes of blocks in use.
+    pub fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl DeviceBlock {
+    pub fn address(&self) -> DevicePtr {
+        self.address
+    }
+
+    /// Says when the block has been written on a stream, behind all who read it before.
+    pub fn set_ready(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
+        let (stream, mut users) = (Handed::of(stream)?, self.users());
+        users.ready = Some((stream, event));
+        users.readers.clear();
+        Ok(())
+    }
+
+    /// Says when work on a stream has read the block.
+    pub fn set_read(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
+        let (stream, mut users) = (Handed::of(stream)?, self.users());
+        // Within a stream the last one says it all.
+        users.readers.retain(|(reader, _)| *reader != stream);
+        users.readers.push((stream, event));
+        Ok(())
+    }
+
+    /// Orders a stream behind the writing of the block.
+    pub fn wait_on(&self, stream: StreamRef<'_>) -> Result<()> {
+        let ready = self.users().ready.clone();
+        ready.map_or(Ok(()), |(_, ready)| Ok(stream.wait(&ready)?))
+    }
+
+    /// Orders a stream behind everything that has been enqueued on the block, so that it may be
+    /// written anew.
+    pub fn wait_for_users(
+        &self,
+        current: &Current<'_>,
+        events: &Arc<EventPool>,
+        stream: StreamRef<'_>,
+    ) -> Result<()> {
+        self.wait_on(stream)?;
+        let here = Handed::of(stream)?;
+        let (readers, streams, has_unnamed) = {
+            let users = self.users();
+            let has_no_name = |used: &Handed| *used != here && used.is_of_another_thread();
+            let has_unnamed = users.borrowed.iter().any(|used| *used != here)
+                || users.streams.iter().any(has_no_name);
+            (users.readers.clone(), users.streams.clone(), has_unnamed)
+        };
+        if has_unnamed {
+            // Streams that may be gone, and those of other threads, cannot be asked.
+            return Ok(current.synchronize()?);
+        }
+        for (_, event) in &readers {
+            stream.wait(event)?;
+        }
+        for &used in &streams {
+            if used == here {
+                continue;
+            }
+            // SAFETY: as for `hand_to`, and not borrowed.
+            let user = unsafe { current.foreign_stream(used.handle) }?;
+            // What a captured graph does later is its owner's to order.
+            if !user.is_capturing()? {
+                events.order(current, user, stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Orders a stream behind the writing of the block, and the block's end behind that stream.
+    /// `is_borrowed`: the stream need not exist when the call has returned.
+    pub fn hand_to(&self, stream: tensor::Stream, is_borrowed: bool) -> Result<()> {
+        let (current, handle) = (self.memory.context.enter()?, stream.handle());
+        // SAFETY: the maker of the `Stream` vouched for its handle.
+        let stream = unsafe { current.foreign_stream(handle) }?;
+        let user = Handed::of(stream)?;
+        if stream.is_capturing()? {
+            return Err(Error::Argument(
+                "the stream is being captured in a graph, which cannot wait for work outside of it: \
+                 hand the batch over before the capture begins"
+                    .into(),
+            ));
+        }
+        self.memory.name(&current, stream, user)?;
+        self.wait_on(stream)?;
+        let mut users = self.users();
+        let streams = match is_borrowed && handle > PER_THREAD {
+            true => &mut users.borrowed,
+            false => &mut users.streams,
+        };
+        if !streams.contains(&user) {
+            streams.push(user);
+        }
+        Ok(())
+    }
+
+    /// Has the block's end wait for the whole device.
+    pub fn hand_to_unnamed(&self) -> Result<()> {
+        // First: in a forked child the lock below may be one that is never released.
+        let _current = self.memory.context.enter()?;
+        let mut users = self.users();
+        if !users.borrowed.contains(&UNNAMED) {
+            users.borrowed.push(UNNAMED);
+        }
+        Ok(())
+    }
+
+    /// Blocks until the block has been written.
+    pub fn synchronize(&self) -> Result<()> {
+        // First: in a forked child the lock below may be one that is never released.
+        let _current = self.memory.context.enter()?;
+        let ready = self.users().ready.clone();
+        ready.map_or(Ok(()), |(_, ready)| Ok(ready.synchronize()?))
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        &self.memory.context
+    }
+
+    fn users(&self) -> MutexGuard<'_, Users> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for DeviceBlock {
+    fn drop(&mut self) {
+        self.memory.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        if self.address == 0 {
+            return;
+        }
+        // After a fork the memory is no longer ours to give back, and the lock may be one that is never released.
+        if forked().is_some() {
+            return;
+        }
+        let mut users = std::mem::take(&mut *self.users());
+        users.streams.retain(|user| *user != self.home);
+        users.borrowed.retain(|user| *user != self.home);
+        let events: SmallVec<[_; 2]> = users.ready.into_iter().chain(users.readers).collect();
+        let is_home = events.iter().all(|(of, _)| *of == self.home);
+        let bytes = self.bytes.next_multiple_of(SIZE_ALIGN);
+        let mut end = Parked { address: self.address, bytes, home: self.home, events };
+        if is_home && users.streams.is_empty() && users.borrowed.is_empty() {
+            match self.memory.park(end) {
+                Some(oldest) => end = oldest,
+                None => return,
+            }
+        }
+        // While the driver is torn down there is nothing to give back to; after a failure of the device the memory is gone
+        // with the context.
+        let Ok(current) = self.memory.context.enter() else { return };
+        let (unnamed, named): (Vec<_>, Vec<_>) =
+            users.streams.into_iter().partition(|user| user.is_of_another_thread());
+        for user in named {
+            let is_told = self.memory.end_behind(&current, user, &mut end).is_ok();
+            // Order cannot be told any more: then everything has to end first. If that fails too, the memory is lost.
+            if !is_told && current.synchronize().is_err() {
+                return;
+            }
+        }
+        // Streams that their owner may have destroyed, and those that have no name on this thread.
+        users.borrowed.extend(unnamed);
+        if users.borrowed.is_empty() {
+            let _ = self.memory.give_back(&current, end);
+        } else {
+            self.memory.handed_out().push((users.borrowed, end));
+        }
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        let take = |list: &mut Mutex<VecDeque<Parked>>| {
+            std::mem::take(list.get_mut().unwrap_or_else(PoisonError::into_inner))
+        };
+        let (mut left, ending) = (take(&mut self.parked), take(&mut self.ending));
+        left.extend(ending);
+        let handed_out = self.handed_out.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if left.is_empty() && handed_out.is_empty() {
+            return;
+        }
+        let Ok(current) = self.context.enter() else { return };
+        let _ = self.end_all(&current);
+        left.extend(std::mem::take(&mut *self.ending()));
+        for one in left {
+            let _ = self.free_behind(&current, &one);
+        }
+    }
+}

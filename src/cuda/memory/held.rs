@@ -1,0 +1,83 @@
+//! Owners kept alive until the device has finished with their memory.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::super::driver::PooledEvent;
+use crate::sync::{Mutex, MutexGuard};
+use crate::tensor::{Owner, Result};
+
+/// Owners of samples, of each stream in the order of its batches: a slow reader keeps its own alone.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pending: Mutex<Pending>,
+}
+
+/// Inline for the number of owners that most batches have.
+type HeldOwners = SmallVec<[Owner; 2]>;
+/// The stream that was asked last is at the end.
+type Pending = VecDeque<(usize, Batches)>;
+type Batches = VecDeque<(Arc<PooledEvent>, HeldOwners)>;
+
+impl Held {
+    /// Keeps owners until the event is reached, which is the last one on the stream.
+    pub fn until(&self, stream: usize, event: Arc<PooledEvent>, owners: HeldOwners) {
+        let mut pending = self.pending();
+        match pending.iter_mut().find(|(other, _)| *other == stream) {
+            Some((_, batches)) => batches.push_back((event, owners)),
+            None => pending.push_back((stream, VecDeque::from([(event, owners)]))),
+        }
+    }
+
+    /// Whether nothing is kept.
+    pub fn is_empty(&self) -> bool {
+        self.pending().is_empty()
+    }
+
+    /// Releases what is no longer read.
+    pub fn reap(&self) -> Result<()> {
+        self.reap_some(usize::MAX)
+    }
+
+    /// Releases owners of the oldest batches of each stream if they are no longer read, by so many queries at most.
+    pub fn reap_some(&self, most: usize) -> Result<()> {
+        let mut reached: SmallVec<[_; 2]> = SmallVec::new();
+        {
+            let mut pending = self.pending();
+            let mut unasked = pending.len();
+            for _ in 0..most {
+                let Some((_, batches)) = pending.front_mut().filter(|_| unasked > 0) else { break };
+                let Some((event, _)) = batches.front() else { break };
+                if !event.query()? {
+                    pending.rotate_left(1);
+                    unasked -= 1;
+                    continue;
+                }
+                reached.extend(batches.pop_front());
+                if batches.is_empty() {
+                    pending.pop_front();
+                    unasked -= 1;
+                }
+            }
+        }
+        // Drops of owners may run arbitrary code: not under the lock.
+        drop(reached);
+        Ok(())
+    }
+
+    /// Releases everything once it is no longer read.
+    pub fn finish(&self) {
+        let pending = std::mem::take(&mut *self.pending());
+        for (event, owners) in pending.into_iter().flat_map(|(_, batches)| batches) {
+            // A failure means that nothing runs any more.
+            let _ = event.synchronize();
+            drop(owners);
+        }
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,115 @@
+//! [`ListTable`]: what is on a device for a list, and the indices it has found out of range.
+#![allow(unsafe_code)] // Numbers that a kernel writes to the host's memory.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::device::DeviceBlock;
+use super::pinned::PinnedBlock;
+use crate::plan::Plan;
+use crate::tensor::{Error, Owner, Result};
+
+/// The part of a list that is on its device, for indices that are there too.
+#[derive(Debug)]
+pub(crate) struct ListTable {
+    pub block: Option<Arc<DeviceBlock>>,
+    /// Where the address of each sample is; 0: they are rows, the first of which is at `first`, `step` bytes apart.
+    pub addresses: u64,
+    pub first: u64,
+    pub step: i64,
+    /// Where the position of each sample's `TensorMeta` is; 0: there is one.
+    pub metas: u64,
+    pub num_metas: usize,
+    pub num_listed: usize,
+    /// A sample of zeros, and its bytes: what is read for an index out of range where bytes are moved.
+    pub zeros: (u64, u64),
+    /// All addresses, by or.
+    pub alignment: u64,
+    /// Page-locked: indices out of range, of the list and of its calls.
+    pub found: PinnedBlock,
+    pub num_calls: AtomicU32,
+    /// Tables of launches in graphs.
+    pub captured: Mutex<Vec<Arc<DeviceBlock>>>,
+}
+
+/// Numbers of [`ListTable::found`]: a call uses that of its number, modulo the rest of them.
+pub(crate) const NUM_FOUND: usize = (64 << 10) / 8;
+
+/// A call whose indices may turn out to be out of range.
+#[derive(Clone, Debug)]
+pub(crate) struct Chosen {
+    /// A [`ListTable`].
+    pub list: Owner,
+    pub call: u32,
+}
+
+impl ListTable {
+    /// The table for the samples of a plan, if a device chooses them.
+    pub fn of<'p>(plan: &'p Plan<'_>) -> Option<&'p ListTable> {
+        plan.selection().and_then(|selection| selection.listed.table.downcast_ref())
+    }
+
+    /// The memory that is read for an index out of range, by samples of so many bytes that are moved.
+    pub fn zeros(&self, bytes: u64) -> Option<u64> {
+        (self.zeros.1 >= bytes).then_some(self.zeros.0)
+    }
+
+    /// An address that may be read in place of a sample, if there is one.
+    pub fn any_address(&self) -> u64 {
+        match self.zeros.1 {
+            0 => self.first,
+            _ => self.zeros.0,
+        }
+    }
+
+    fn number(&self, slot: usize) -> &AtomicU64 {
+        debug_assert!(slot < NUM_FOUND);
+        let numbers = self.found.as_ptr().cast::<AtomicU64>();
+        // SAFETY: page-locked memory of as many numbers, zeroed when it was taken, held by `self`; kernels write
+        // whole numbers to it.
+        unsafe { &*numbers.add(slot) }
+    }
+
+    /// An index out of range that an earlier call has met, reported once.
+    ///
+    /// # Errors
+    /// [`Error::Index`].
+    pub fn check(&self) -> Result<()> {
+        match self.number(0).swap(0, Ordering::Relaxed) {
+            0 => Ok(()),
+            found => Err(self.out_of_range(found, "an earlier batch of this list: ")),
+        }
+    }
+
+    fn out_of_range(&self, found: u64, whose: &str) -> Error {
+        Error::Index(format!(
+            "{whose}the index at position {} is out of range for a list of {} samples, and the batch has padding there",
+            found as u32, self.num_listed
+        ))
+    }
+}
+
+impl Chosen {
+    /// Its number of [`ListTable::found`].
+    pub fn slot(&self) -> usize {
+        1 + self.call as usize % (NUM_FOUND - 1)
+    }
+
+    /// Reports errors that the device has found. An error of a graph is reported once for each replay that found it.
+    ///
+    /// # Errors
+    /// [`Error::Index`].
+    pub fn check(&self, in_graph: bool) -> Result<()> {
+        let Some(list) = self.list.downcast_ref::<ListTable>() else { return Ok(()) };
+        let number = list.number(self.slot());
+        match number.load(Ordering::Relaxed) {
+            found if found >> 32 == u64::from(self.call) => {
+                if in_graph {
+                    number.store(0, Ordering::Relaxed);
+                }
+                Err(list.out_of_range(found, ""))
+            }
+            _ => Ok(()),
+        }
+    }
+}

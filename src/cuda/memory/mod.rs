@@ -1,0 +1,23 @@
+//! Memory of devices, and what is kept alive until a device has finished with it.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | `policy` | the numbers that tuning may change |
+//! | `device`, `handed` | outputs in stream order, and the streams that they were handed to |
+//! | `pinned`, `ring` | page-locked host memory: for batches, and on the way to the device |
+//! | `trial` | whether kernels read page-locked memory where it is: what an engine has found |
+//! | `held` | owners of samples, until the device has read them |
+//! | `list_table` | what is on a device for a list of samples |
+
+pub(crate) mod device;
+mod handed;
+pub(crate) mod held;
+pub(crate) mod list_table;
+pub(crate) mod pinned;
+pub(crate) mod policy;
+pub(crate) mod ring;
+pub(crate) mod trial;
+
+pub(crate) use device::DeviceBlock;
+pub(crate) use list_table::ListTable;
+pub(crate) use pinned::PinnedBlock;

@@ -1,0 +1,170 @@
+//! Page-locked memory on the host.
+#![allow(unsafe_code)] // A block as a tensor.
+
+use std::sync::{Arc, PoisonError};
+
+use super::super::driver::{forked, Current, Pinned};
+use super::policy::POLICY;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard};
+use crate::tensor::{DType, Device, Error, Layout, Result, Tensor};
+
+/// Page-locked blocks, used again: locking pages takes longer than filling them.
+#[derive(Debug, Default)]
+pub(crate) struct PinnedPool {
+    state: Mutex<PinnedState>,
+}
+
+#[derive(Debug, Default)]
+struct PinnedState {
+    free: Vec<Free>,
+    used_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Free {
+    pinned: Pinned,
+    until: BlockUntil,
+}
+
+/// When a free block may be written to again.
+#[derive(Debug)]
+enum BlockUntil {
+    Now,
+    /// A block that others had: they may have copies under way on streams we know nothing of, of any
+    /// device.
+    EverythingIsDone,
+}
+
+/// Page-locked host memory in use.
+#[derive(Debug)]
+pub(crate) struct PinnedBlock {
+    pinned: Option<Pinned>,
+    /// Whether others may have its address.
+    is_handed_out: AtomicBool,
+    pool: Arc<PinnedPool>,
+}
+
+/// One for the checker.
+const MAX_SPARE: usize = if cfg!(windrow_loom) { 1 } else { POLICY.max_spare_pinned };
+
+impl PinnedPool {
+    /// A block of at least `bytes` that nothing reads any more.
+    pub fn take(self: &Arc<Self>, current: &Current<'_>, bytes: u64) -> Result<PinnedBlock> {
+        let size = usize::try_from(bytes).ok().and_then(usize::checked_next_power_of_two);
+        let size = size.ok_or(Error::OutOfMemory { bytes })?.max(POLICY.min_pinned_bytes);
+        let pinned = match self.find(current, size)? {
+            Some(pinned) => pinned,
+            None => self.lock(current, size)?,
+        };
+        self.state().used_bytes += pinned.len() as u64;
+        let (is_handed_out, pool) = (AtomicBool::new(true), Arc::clone(self));
+        Ok(PinnedBlock { pinned: Some(pinned), is_handed_out, pool })
+    }
+
+    /// New memory. If there is none, what is unused is given back and it is tried once more.
+    pub fn lock(&self, current: &Current<'_>, size: usize) -> Result<Pinned> {
+        match current.pinned(size) {
+            Err(error) if error.is_out_of_memory() => {
+                self.empty(current)?;
+                current.pinned(size).map_err(|error| match error.is_out_of_memory() {
+                    true => Error::OutOfMemory { bytes: size as u64 },
+                    false => error.into(),
+                })
+            }
+            pinned => Ok(pinned?),
+        }
+    }
+
+    /// A block of the size that nothing reads any more. Waits for all devices if many are unused that others had.
+    fn find(&self, current: &Current<'_>, size: usize) -> Result<Option<Pinned>> {
+        let fits = |free: &Free| free.pinned.len() == size;
+        let foreign = |free: &Free| matches!(free.until, BlockUntil::EverythingIsDone);
+        let mut state = self.state();
+        if let Some(index) = state.free.iter().position(|free| fits(free) && !foreign(free)) {
+            return Ok(Some(state.free.swap_remove(index).pinned));
+        }
+        let spare = || state.free.iter().filter(|free| foreign(free));
+        let num_spare = spare().filter(|free| fits(free)).count();
+        let spare_bytes: usize = spare().map(|free| free.pinned.len()).sum();
+        if num_spare == 0 || num_spare < MAX_SPARE && spare_bytes < POLICY.max_spare_pinned_bytes {
+            return Ok(None);
+        }
+        let (mut waiting, others): (Vec<Free>, Vec<Free>) =
+            std::mem::take(&mut state.free).into_iter().partition(foreign);
+        state.free = others;
+        // The device may take its time: others can give blocks back meanwhile.
+        drop(state);
+        let synchronized = current.synchronize_all();
+        let mut found = None;
+        if synchronized.is_ok() {
+            waiting.iter_mut().for_each(|free| free.until = BlockUntil::Now);
+            let index = waiting.iter().position(fits);
+            found = index.map(|index| waiting.swap_remove(index));
+        }
+        self.state().free.extend(waiting);
+        synchronized?;
+        Ok(found.map(|free| free.pinned))
+    }
+
+    /// Unlocks and frees what is unused. Waits for all devices.
+    pub fn empty(&self, current: &Current<'_>) -> Result<()> {
+        let free = std::mem::take(&mut self.state().free);
+        if !free.is_empty() {
+            current.synchronize_all()?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that are unused, and bytes in use.
+    pub fn bytes(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.free.iter().map(|free| free.pinned.len() as u64).sum(), state.used_bytes)
+    }
+
+    fn state(&self) -> MutexGuard<'_, PinnedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PinnedBlock {
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.pinned.as_ref().map_or(std::ptr::null_mut(), Pinned::as_ptr)
+    }
+
+    /// The block as a tensor, whose owner it is.
+    pub fn into_tensor(self, dtype: DType, layout: Layout) -> Tensor {
+        let data = self.as_ptr();
+        debug_assert!(layout.is_compact());
+        // SAFETY: the taker of the block asked for the bytes of this compact layout.
+        unsafe { Tensor::new_unchecked(Arc::new(self), data, dtype, Device::Pinned, layout, false) }
+    }
+
+    /// Says whether others may have the address of the block, as they may if nobody has said so: engines keep it as long as
+    /// they read it.
+    pub fn set_handed_out(&self, is_handed_out: bool) {
+        self.is_handed_out.store(is_handed_out, Ordering::Relaxed);
+    }
+
+    /// Only its owner has had the block, and is done with it.
+    pub fn free(self) {
+        self.set_handed_out(false);
+    }
+}
+
+impl Drop for PinnedBlock {
+    fn drop(&mut self) {
+        let Some(pinned) = self.pinned.take() else { return };
+        if forked().is_some() {
+            // The parent's, and so may be the lock.
+            return std::mem::forget(pinned);
+        }
+        let until = match self.is_handed_out.load(Ordering::Relaxed) {
+            true => BlockUntil::EverythingIsDone,
+            false => BlockUntil::Now,
+        };
+        let mut state = self.pool.state();
+        state.used_bytes -= pinned.len() as u64;
+        state.free.push(Free { pinned, until });
+    }
+}

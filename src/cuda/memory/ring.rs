@@ -1,0 +1,194 @@
+//! Page-locked memory that bytes of the host pass through on their way to a device. Pieces of it are given back in the
+//! order in which they were taken, so that the oldest one tells whether there is room.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+
+use super::super::driver::{Current, Pinned, PooledEvent};
+use super::pinned::PinnedPool;
+use super::policy::POLICY;
+use crate::plan;
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::tensor::Result;
+
+/// The first size, and the largest. One piece for the checker, which then waits for it.
+const MIN_BYTES: usize = if cfg!(windrow_loom) { ALIGN } else { POLICY.min_ring_bytes };
+const MAX_BYTES: usize = if cfg!(windrow_loom) { ALIGN } else { POLICY.max_ring_bytes };
+
+/// Pieces begin at multiples of this.
+const ALIGN: usize = 256;
+
+/// The ring of one device.
+#[derive(Debug, Default)]
+pub(crate) struct Ring {
+    state: Mutex<State>,
+    /// A piece has been filled.
+    filled: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    memory: Option<Arc<Pinned>>,
+    /// The oldest first. Those of smaller memory, used before, are at the front.
+    pieces: VecDeque<Piece>,
+    /// The number of the piece at the front.
+    first: u64,
+    /// Where the next piece begins.
+    head: usize,
+}
+
+#[derive(Debug)]
+struct Piece {
+    memory: Arc<Pinned>,
+    begin: usize,
+    until: PieceUntil,
+}
+
+/// When a piece may be written to again.
+#[derive(Clone, Debug)]
+enum PieceUntil {
+    /// It is being filled.
+    Filled,
+    /// A copy has read it.
+    Event(Arc<PooledEvent>),
+    /// Nothing reads it.
+    Now,
+}
+
+/// A piece in use.
+#[derive(Debug)]
+pub(crate) struct Slot<'r> {
+    ring: &'r Ring,
+    number: u64,
+    data: *mut u8,
+}
+
+impl Ring {
+    /// A piece of at least `bytes`, at most a chunk, that nothing reads any more. Waits for the oldest copy if all
+    /// of the memory is in use.
+    pub fn take(&self, current: &Current<'_>, pool: &PinnedPool, bytes: u64) -> Result<Slot<'_>> {
+        debug_assert!(bytes <= plan::POLICY.chunk_bytes);
+        let size = (bytes as usize).next_multiple_of(ALIGN).max(ALIGN);
+        let mut state = self.state();
+        state.reclaim()?;
+        loop {
+            if let Some(begin) = state.room(size) {
+                return Ok(self.piece(&mut state, begin, size));
+            }
+            if state.capacity() < MAX_BYTES {
+                state.grow(current, pool, size)?;
+                continue;
+            }
+            match state.pieces.front().map(|oldest| oldest.until.clone()) {
+                Some(PieceUntil::Event(event)) => {
+                    drop(state);
+                    event.synchronize()?;
+                    state = self.state();
+                }
+                Some(PieceUntil::Filled) => {
+                    state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                Some(PieceUntil::Now) | None => {}
+            }
+            state.reclaim()?;
+        }
+    }
+
+    fn piece(&self, state: &mut State, begin: usize, size: usize) -> Slot<'_> {
+        let memory = state.memory.as_ref().expect("`room` found a place in it");
+        let (memory, data) = (Arc::clone(memory), memory.as_ptr().wrapping_add(begin));
+        let number = state.first + state.pieces.len() as u64;
+        state.pieces.push_back(Piece { memory, begin, until: PieceUntil::Filled });
+        state.head = begin + size;
+        Slot { ring: self, number, data }
+    }
+
+    /// Frees the memory, unless pieces of it are being filled. The device has done all its work.
+    pub fn empty(&self) {
+        let mut state = self.state();
+        if !state.pieces.iter().any(|piece| matches!(piece.until, PieceUntil::Filled)) {
+            let first = state.first + state.pieces.len() as u64;
+            *state = State { first, ..State::default() };
+        }
+    }
+
+    /// Bytes of the memory.
+    pub fn bytes(&self) -> u64 {
+        self.state().capacity() as u64
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn capacity(&self) -> usize {
+        self.memory.as_ref().map_or(0, |memory| memory.len())
+    }
+
+    /// Gives back the oldest pieces, as far as a few questions tell.
+    fn reclaim(&mut self) -> Result<()> {
+        let mut queries = 0;
+        while let Some(oldest) = self.pieces.front() {
+            match &oldest.until {
+                PieceUntil::Filled => break,
+                PieceUntil::Now => {}
+                PieceUntil::Event(_) if queries == POLICY.max_ring_queries => break,
+                PieceUntil::Event(event) if !event.query()? => break,
+                PieceUntil::Event(_) => queries += 1,
+            }
+            self.pieces.pop_front();
+            self.first += 1;
+        }
+        Ok(())
+    }
+
+    /// Where `size` bytes are free.
+    fn room(&self, size: usize) -> Option<usize> {
+        let memory = self.memory.as_ref()?;
+        let oldest = self.pieces.iter().find(|piece| Arc::ptr_eq(&piece.memory, memory));
+        let (head, end) = (self.head, memory.len());
+        let fits = |begin: usize, end: usize| end - begin >= size;
+        match oldest.map(|piece| piece.begin) {
+            None => fits(0, end).then_some(0),
+            Some(tail) if head <= tail => fits(head, tail).then_some(head),
+            Some(_) if fits(head, end) => Some(head),
+            Some(tail) => fits(0, tail).then_some(0),
+        }
+    }
+
+    /// Goes on with larger memory; the old one is freed when its last piece has been read.
+    fn grow(&mut self, current: &Current<'_>, pool: &PinnedPool, size: usize) -> Result<()> {
+        let bytes = (4 * size.next_power_of_two()).max(2 * self.capacity());
+        let memory = pool.lock(current, bytes.clamp(MIN_BYTES, MAX_BYTES))?;
+        (self.memory, self.head) = (Some(Arc::new(memory)), 0);
+        Ok(())
+    }
+}
+
+impl Slot<'_> {
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.data
+    }
+
+    /// The piece may be used again when the event is reached.
+    pub fn free_after(self, event: Arc<PooledEvent>) {
+        self.free(PieceUntil::Event(event));
+        std::mem::forget(self);
+    }
+
+    fn free(&self, until: PieceUntil) {
+        let mut state = self.ring.state();
+        let index = usize::try_from(self.number - state.first).expect("a position in memory");
+        state.pieces[index].until = until;
+        drop(state);
+        self.ring.filled.notify_all();
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.free(PieceUntil::Now);
+    }
+}

@@ -1,0 +1,37 @@
+//! [`Mapping`]: what an engine knows of page-locked memory that is mapped; [`Trial`]: a read that tells.
+
+use std::sync::{OnceLock, PoisonError};
+use std::time::Instant;
+
+use super::super::driver::{OwnStream, PooledEvent};
+use super::pinned::PinnedBlock;
+use crate::sync::{Mutex, MutexGuard};
+use crate::tensor::Tensor;
+
+/// Whether kernels read page-locked memory as the host has it.
+#[derive(Debug, Default)]
+pub(crate) struct Mapping {
+    pub known: OnceLock<bool>,
+    trial: Mutex<Option<Trial>>,
+}
+
+/// A read under way.
+#[derive(Debug)]
+pub(crate) struct Trial {
+    pub value: u8,
+    pub sample: PinnedBlock,
+    /// What the kernel has seen, once the event is reached.
+    pub seen: PinnedBlock,
+    pub end: PooledEvent,
+    /// Until when calls wait for it.
+    pub deadline: Instant,
+    /// Exists until then.
+    pub _batch: Vec<Tensor>,
+    pub stream: OwnStream,
+}
+
+impl Mapping {
+    pub fn trial(&self) -> MutexGuard<'_, Option<Trial>> {
+        self.trial.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

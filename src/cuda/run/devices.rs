@@ -1,0 +1,101 @@
+//! [`Devices`]: the executors of an engine.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::executor::Executor;
+use crate::cuda::driver;
+use crate::plan::Plan;
+use crate::tensor::{Device, Error, Hint, Mismatch, Result, Stream};
+
+/// The executors of an engine, made when they are first asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Devices {
+    executors: Mutex<BTreeMap<u32, Arc<Executor>>>,
+}
+
+impl Devices {
+    /// # Errors
+    /// As [`Executor::new`].
+    pub fn executor(&self, ordinal: u32) -> Result<Arc<Executor>> {
+        self.executor_on(ordinal, None)
+    }
+
+    /// The executor for work on a stream.
+    ///
+    /// # Errors
+    /// As [`Executor::new`].
+    pub fn executor_on(&self, ordinal: u32, stream: Option<Stream>) -> Result<Arc<Executor>> {
+        if let Some(error) = driver::forked() {
+            return Err(error);
+        }
+        let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(executor) = executors.get(&ordinal) {
+            return Ok(Arc::clone(executor));
+        }
+        let executor = Executor::new(ordinal, stream)?;
+        executors.insert(ordinal, Arc::clone(&executor));
+        Ok(executor)
+    }
+
+    /// Bytes of device memory in use; page-locked bytes unused and in use.
+    pub fn bytes(&self) -> (u64, (u64, u64)) {
+        let all = self.all();
+        let all = all.iter().map(|executor| executor.bytes());
+        all.fold((0, (0, 0)), |(device, (free, used)), (own, (own_free, own_used))| {
+            (device + own, (free + own_free, used + own_used))
+        })
+    }
+
+    /// Times the host waited for a device, and for how long.
+    pub fn waits(&self) -> (u64, Duration) {
+        let all = self.all();
+        let waits = all.iter().map(|executor| executor.waits().get());
+        waits.fold(Default::default(), |(n, time), (own_n, own)| (n + own_n, time + own))
+    }
+
+    /// Counts waits anew.
+    pub fn reset_waits(&self) {
+        self.all().iter().for_each(|executor| executor.waits().reset());
+    }
+
+    /// The executors made so far. None in a forked child: they are the parent's, and the lock may be one that
+    /// nothing will ever release.
+    fn all(&self) -> Vec<Arc<Executor>> {
+        if driver::forked().is_some() {
+            return Vec::new();
+        }
+        let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        executors.values().cloned().collect()
+    }
+
+    /// Gives unused memory back to the devices and the system.
+    pub fn empty(&self) {
+        // Releases may run arbitrary code: not under the lock.
+        for executor in self.all() {
+            // A device that fails has nothing to give back; the next batch says so.
+            let _ = executor.empty_cache();
+        }
+    }
+}
+
+/// The device that a plan needs, if it needs one.
+pub(crate) fn ordinal_of(plan: &Plan<'_>) -> Result<Option<u32>> {
+    let mut found = None;
+    for device in
+        plan.batch_shapes().iter().flat_map(|batch_shape| [batch_shape.source, batch_shape.device])
+    {
+        match (device, found) {
+            (Device::Cuda(ordinal), None) => found = Some(ordinal),
+            (Device::Cuda(ordinal), Some(known)) if ordinal != known => {
+                let (expected, got) = (Device::Cuda(known).to_string(), device.to_string());
+                let mismatch = Mismatch::of("leaves", expected, got);
+                let hint = Hint::Text("all leaves of one call must be on one device");
+                return Err(Error::Device(Box::new(mismatch.with_hint(hint))));
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,343 @@
+//! One run of a plan on a device: what is enqueued, and in which order.
+#![allow(unsafe_code)] // Launches and copies between raw addresses.
+
+use std::iter;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::capture::refused_in_capture;
+use super::download;
+use super::executor::{Executor, Lane};
+use super::outputs::NumbersToWrite;
+use super::run::{Done, Run};
+use super::select::{self, SelectedTable};
+use super::upload;
+use crate::cuda::driver::Current;
+use crate::cuda::launch::kept::{self, KeptTable, Outs};
+use crate::cuda::launch::numbers::{known_numbers, Values};
+use crate::cuda::launch::parameters::Parameters;
+use crate::cuda::launch::part::Part;
+use crate::cuda::launch::table::{parts, Table};
+use crate::cuda::launch::written::Written;
+use crate::cuda::memory::list_table::ListTable;
+use crate::cuda::memory::policy::POLICY;
+use crate::host::{Helpers, MemoryPool};
+use crate::observe::{Span, Stage};
+use crate::plan::{Plan, Upload};
+use crate::run_options::RunOptions;
+use crate::samples::{SampleList, Selection};
+use crate::tensor::{DType, Device, Result, Tensor};
+
+/// The parts of the host engine that a run on a device needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Host<'h> {
+    pub memory: &'h Arc<MemoryPool>,
+    pub threads: Option<&'h Helpers>,
+}
+
+impl Executor {
+    /// Runs the outputs of a plan that are read from the device or written to it. Returns when all is
+    /// enqueued; for a batch on the host, when it is there.
+    pub fn run(
+        &self,
+        current: &Current<'_>,
+        Lane { stream, is_capturing }: Lane<'_>,
+        plan: &Plan<'_>,
+        placements: &[Option<*mut u8>],
+        options: &RunOptions,
+        host: Host<'_>,
+    ) -> Result<Done> {
+        if !is_capturing {
+            self.held.reap_some(POLICY.max_held_queries)?;
+        }
+        let mut run = Run::new(self, current, stream, is_capturing);
+        let own: SmallVec<[usize; 4]> =
+            (0..plan.outputs().len()).filter(|&output| plan.is_device_output(output)).collect();
+        run.find_producers(options)?;
+        let finished = run.assemble(plan, placements, &own, options, host);
+        run.end(finished)
+    }
+}
+
+/// The addresses that a run writes to: of outputs, then of numbers.
+fn addresses_of(written: &Written<'_>, numbers: &[NumbersToWrite]) -> SmallVec<[u64; 4]> {
+    let own = written.places.iter().map(|place| place.unwrap_or(0));
+    own.chain(numbers.iter().map(|number| number.address)).collect()
+}
+
+/// Where a run reads and writes.
+struct RunMemory<'p> {
+    on_device: Written<'p>,
+    back: Vec<Back>,
+}
+
+/// A batch that comes back to the host.
+struct Back {
+    index: usize,
+    address: u64,
+    to: *mut u8,
+    /// The tensor that holds `to`, if it is not the caller's.
+    tensor: Option<Tensor>,
+    /// The output of the caller's that the tensor is spread over afterwards.
+    spread: Option<*mut u8>,
+}
+
+impl Run<'_> {
+    pub fn assemble(
+        &mut self,
+        plan: &Plan<'_>,
+        placements: &[Option<*mut u8>],
+        own: &[usize],
+        options: &RunOptions,
+        host: Host<'_>,
+    ) -> Result<()> {
+        // Memory first, so that nothing is enqueued if there is none.
+        let arena = plan.arena.as_ref().filter(|arena| matches!(arena.device, Device::Cuda(_)));
+        self.done.arena = arena
+            .map(|arena| self.output(options, DType::U8, arena.layout().clone()))
+            .transpose()?;
+        let in_arena = self.done.arena.as_ref().map(|memory| plan.placements(Some(memory)));
+        let placements = in_arena.as_deref().unwrap_or(placements);
+        let known = known_numbers(plan)?;
+        self.share_outputs(plan, placements, own, options, &known)?;
+        let mut places = self.places(plan, placements, own, options, host.memory)?;
+        let numbers = self.numbers(plan, options, known)?;
+        // Behind the allocations: memory just given may be in use by work that is enqueued already.
+        let read = self.readable(plan, options);
+        self.order_behind_producers(plan, &read)?;
+
+        self.bring_samples(plan, &mut places.on_device, host.threads)?;
+        self.launch(plan, &places.on_device, &numbers)?;
+
+        let is_copying = self.bring_back(plan, &places.back, host.threads)?;
+        self.finish(plan, &read, options)?;
+        if is_copying {
+            self.stream.synchronize()?;
+        }
+        for Back { index, tensor, spread, .. } in places.back {
+            match (tensor, spread) {
+                (Some(tensor), Some(out)) => self.done.spread.push((index, tensor, out)),
+                (Some(tensor), None) => self.done.tensors.push((index, tensor)),
+                (None, _) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes memory for all that is written: on the device, and on the host for what comes back.
+    fn places<'p>(
+        &mut self,
+        plan: &'p Plan<'_>,
+        placements: &[Option<*mut u8>],
+        own: &[usize],
+        options: &RunOptions,
+        host: &Arc<MemoryPool>,
+    ) -> Result<RunMemory<'p>> {
+        let on_device = Written::none_of(plan.outputs().len());
+        let mut places = RunMemory { on_device, back: Vec::new() };
+        for &index in own {
+            let (output, out) = (&plan.outputs()[index], placements[index]);
+            let address = match (out, plan.batch_shapes()[output.leaf].is_on_device()) {
+                (Some(out), true) => out.addr() as u64,
+                (None, true) => {
+                    let tensor = self.output(options, output.dtype, output.layout.clone())?;
+                    let address = tensor.data_ptr().addr() as u64;
+                    self.done.tensors.push((index, tensor));
+                    address
+                }
+                (out, false) => {
+                    let address = self.allocate(output.bytes())?.address();
+                    let spread = plan.route().and_then(|route| route.spread(index));
+                    let (to, tensor) = match spread {
+                        None => self.host_memory(plan, output, out, options, host)?,
+                        Some(spread) => {
+                            self.host_memory(plan, &spread.compact, None, options, host)?
+                        }
+                    };
+                    let spread = spread.and(out);
+                    places.back.push(Back { index, address, to, tensor, spread });
+                    address
+                }
+            };
+            places.on_device.places[index] = Some(address);
+        }
+        Ok(places)
+    }
+
+    /// Brings samples to the device, as it is planned.
+    fn bring_samples<'p>(
+        &mut self,
+        plan: &'p Plan<'_>,
+        written: &mut Written<'p>,
+        threads: Option<&Helpers>,
+    ) -> Result<()> {
+        for upload in plan.route().into_iter().flat_map(|route| &route.uploads) {
+            match upload {
+                Upload::Batch(index) => {
+                    let output = &plan.outputs()[*index];
+                    let Some(place) = written.places[*index].take() else { continue };
+                    let bytes = output.bytes();
+                    upload::gathered(self, iter::once((0, output)), (place, bytes), threads)?;
+                    self.done.traffic.bytes_to_device += bytes;
+                }
+                Upload::Staged(staging) if staging.is_pinned && self.is_capturing => {}
+                Upload::Staged(staging) => {
+                    let memory = self.allocate(staging.bytes)?.address();
+                    match staging.is_pinned {
+                        true => staging
+                            .outputs
+                            .iter()
+                            .try_for_each(|staged| upload::copied(self, staged, memory))?,
+                        false => {
+                            let packed = staging.outputs.iter();
+                            let packed = packed.map(|staged| (staged.begin, &staged.packed));
+                            upload::gathered(self, packed, (memory, staging.bytes), threads)?;
+                        }
+                    }
+                    self.done.traffic.bytes_to_device += staging.sample_bytes();
+                    written.stage(staging, memory);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies batches to the host. Whether copies are under way that the stream has to be waited for.
+    fn bring_back(
+        &mut self,
+        plan: &Plan<'_>,
+        back: &[Back],
+        threads: Option<&Helpers>,
+    ) -> Result<bool> {
+        let mut is_copying = false;
+        for &Back { index, address, to, .. } in back {
+            let bytes = plan.outputs()[index].bytes();
+            let is_pinned =
+                plan.batch_shapes()[plan.outputs()[index].leaf].device == Device::Pinned;
+            // SAFETY: a block of so many bytes, and host memory that `host_memory` measured; both are
+            // held until the copy is done.
+            unsafe {
+                match is_pinned {
+                    true => self.stream.d2h(to, address, bytes as usize)?,
+                    false => download::bytes(self, address, to, bytes, threads)?,
+                }
+            }
+            is_copying |= is_pinned;
+            self.done.traffic.bytes_to_host += bytes;
+        }
+        Ok(is_copying)
+    }
+
+    fn launch(
+        &mut self,
+        plan: &Plan<'_>,
+        written: &Written<'_>,
+        numbers: &[NumbersToWrite],
+    ) -> Result<()> {
+        let _span = Span::enter(Stage::Launch);
+        if let (Some(selection), Some(list)) = (plan.selection(), ListTable::of(plan)) {
+            return self.launch_selected(plan, (selection, list), written, numbers);
+        }
+        let (executor, policy) = (self.executor, &self.executor.policy);
+        if plan.launch().is_some() {
+            let addresses = addresses_of(written, numbers);
+            let kept = kept::kept(plan, &addresses, || {
+                let (table, outs) = self.table(plan, written, numbers)?;
+                Ok(KeptTable { table, outs })
+            })?;
+            let data = plan.addresses(&plan.outputs()[0]);
+            let known = kept.parameters(data, &addresses, &executor.parameters, policy);
+            if let Some(parameters) = known {
+                let table = &kept.table;
+                return self.enqueue(table.num_items(), table.has_any(), &parameters);
+            }
+        }
+        let (table, _) = self.table(plan, written, numbers)?;
+        if table.num_items() == 0 {
+            return Ok(());
+        }
+        let address = match table.is_inline(policy) {
+            true => None,
+            false => Some(self.upload_table(&table)?),
+        };
+        let parameters = table.parameters(address, &executor.parameters, policy);
+        self.enqueue(table.num_items(), table.has_any(), &parameters)
+    }
+
+    /// The table of a launch, and where its fields are written to.
+    fn table(
+        &self,
+        plan: &Plan<'_>,
+        written: &Written<'_>,
+        numbers: &[NumbersToWrite],
+    ) -> Result<(Table, Outs)> {
+        let values: Vec<Values<'_>> = numbers.iter().map(NumbersToWrite::values).collect();
+        let parts = parts(plan, written.outputs(plan));
+        let num_sms = self.current.context().info().num_sms;
+        let table = Table::new(&parts, &values, num_sms, &self.executor.policy)?;
+        let is_of = |part: &Part<'_>, output| std::ptr::eq(part.output, output);
+        let output = |part| plan.outputs().iter().position(|output| is_of(part, output));
+        let filled = (0..values.len()).filter(|&number| !values[number].bytes.is_empty());
+        let filled = filled.map(|number| plan.outputs().len() + number);
+        Ok((table, Outs(parts.iter().filter_map(output).chain(filled).collect())))
+    }
+
+    /// As [`Run::launch`], by a table that the device makes.
+    fn launch_selected(
+        &mut self,
+        plan: &Plan<'_>,
+        (selection, list): (&Selection<SampleList<'_>>, &ListTable),
+        written: &Written<'_>,
+        numbers: &[NumbersToWrite],
+    ) -> Result<()> {
+        let (executor, policy) = (self.executor, &self.executor.policy);
+        let addresses = addresses_of(written, numbers);
+        let table = kept::kept(plan, &addresses, || {
+            let (table, outs) = self.table(plan, written, numbers)?;
+            Ok(SelectedTable::new(&table, outs))
+        })?;
+        let num_items = table.num_items();
+        if num_items == 0 {
+            return Ok(());
+        }
+        let address = select::table_of(self, selection, list, &table, &addresses)?;
+        let parameters = table.parameters(address, &addresses, &executor.parameters, policy);
+        self.enqueue(num_items, table.has_any(), &parameters)
+    }
+
+    fn enqueue(
+        &mut self,
+        num_items: u32,
+        has_any: bool,
+        parameters: &Parameters<'_>,
+    ) -> Result<()> {
+        let (executor, threads) = (self.executor, self.executor.policy.threads);
+        let kernel = &executor.kernels[usize::from(has_any)][usize::from(parameters.is_large)];
+        // A warp for each item.
+        let grid = num_items.div_ceil(threads / 32);
+        let values = [parameters.words().as_ptr().cast()];
+        // SAFETY: the kernel has one parameter, of this size (`Parameters::words`). Samples and
+        // outputs are as the plan's maker promised, and held until the event after this.
+        unsafe { self.stream.launch(kernel, [grid, 1, 1], [threads, 1, 1], 0, &values) }?;
+        self.done.traffic.launches += 1;
+        Ok(())
+    }
+
+    /// Brings a table that is too large for parameters to the device.
+    fn upload_table(&mut self, table: &Table) -> Result<u64> {
+        let bytes = table.as_bytes();
+        if self.is_capturing {
+            let limit = self.executor.policy.inline_bytes;
+            return Err(refused_in_capture(format_args!(
+                "this batch's table has {} bytes, of which at most {limit} go into the parameters of a \
+                 kernel; capture fewer samples, or a list of rows of one table",
+                bytes.len()
+            )));
+        }
+        let block = self.allocate(bytes.len() as u64)?;
+        // SAFETY: the block has as many bytes, and is held until the event after the launch.
+        unsafe { upload::bytes(self, block.address(), bytes) }?;
+        Ok(block.address())
+    }
+}

@@ -1,0 +1,276 @@
+//! The executor: one launch for whatever of a plan is on a device, in the order of a stream.
+#![allow(unsafe_code)] // Launches and copies between raw addresses.
+
+use std::sync::Arc;
+
+use super::capture::{check_capture, refused_in_capture};
+use crate::cuda::driver::{
+    image, Context, Current, EventPool, Kernel, LastStream, OwnStream, StreamRef, Waits,
+};
+use crate::cuda::launch::parameters::ParameterPool;
+use crate::cuda::launch::policy::Policy;
+use crate::cuda::memory::device::{DeviceMemory, Waited};
+use crate::cuda::memory::held::Held;
+use crate::cuda::memory::list_table::ListTable;
+use crate::cuda::memory::pinned::{PinnedBlock, PinnedPool};
+use crate::cuda::memory::ring::Ring;
+use crate::cuda::memory::trial::Mapping;
+use crate::plan::Plan;
+use crate::run_options::RunOptions;
+use crate::tensor::{DType, Device, DriverError, Error, Layout, Owner, Result, Tensor};
+
+/// Where a run is enqueued.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lane<'c> {
+    pub(crate) stream: StreamRef<'c>,
+    /// Work goes to a graph.
+    pub(crate) is_capturing: bool,
+}
+
+/// Everything of one device: kernels, memory, a stream.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    pub(crate) context: Arc<Context>,
+    pub(crate) policy: Policy,
+    /// Of common families and of all, each with small and with large parameters.
+    pub(crate) kernels: [[Kernel; 2]; 2],
+    /// The kernels that make a table of indices.
+    pub(crate) select: [Kernel; 2],
+    pub(crate) parameters: ParameterPool,
+    pub(crate) memory: Arc<DeviceMemory>,
+    pub(crate) pinned: Arc<PinnedPool>,
+    pub(crate) ring: Ring,
+    pub(crate) events: Arc<EventPool>,
+    /// Apart: memory that others lend on it may outlive the engine.
+    pub(crate) stream: Arc<OwnStream>,
+    pub(crate) mapping: Mapping,
+    /// The last stream of others that work went to.
+    last: LastStream,
+    /// Stands for streams of others that may be gone by the time when their work is asked for.
+    arrivals: OwnStream,
+    pub(crate) held: Arc<Held>,
+}
+
+impl Executor {
+    /// `stream`: where the first work goes, if the caller has said so.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there, or a stream that is being
+    /// captured; [`Error::Cuda`].
+    pub fn new(ordinal: u32, stream: Option<crate::Stream>) -> Result<Arc<Executor>> {
+        let context = Context::primary(ordinal)?;
+        if !context.info().has_pools {
+            return Err(Error::NoDriver(format!(
+                "cuda:{ordinal} ({}) has no stream-ordered memory, which windrow needs",
+                context.info().name
+            )));
+        }
+        let current = context.enter()?;
+        if let Some(stream) = stream {
+            // SAFETY: the maker of the `Stream` vouched for its handle.
+            if unsafe { current.foreign_stream(stream.handle()) }?.is_capturing()? {
+                return Err(refused_in_capture(
+                    "this engine has not used the device yet, and what it needs cannot be loaded in a \
+                     capture; assemble one batch before (or make the engine by Engine::cuda)",
+                ));
+            }
+        }
+        let policy = Policy::of(context.info().capability)?;
+        let module = current.load(image()?)?;
+        let small_and_large = |name: &str| {
+            let of = |size| module.kernel(&format!("windrow_{name}_{size}"));
+            Ok::<_, DriverError>([of("small")?, of("large")?])
+        };
+        let kernels = [small_and_large("assemble")?, small_and_large("assemble_any")?];
+        let select = small_and_large("select")?;
+        let events = Arc::new(EventPool::default());
+        let (memory, stream) =
+            (DeviceMemory::new(&current, &events)?, Arc::new(current.stream(0)?));
+        let arrivals = current.stream(0)?;
+        drop(current);
+        let (pinned, ring, held) = (Arc::default(), Ring::default(), Arc::default());
+        Ok(Arc::new(Executor {
+            context,
+            policy,
+            kernels,
+            select,
+            parameters: ParameterPool::default(),
+            memory,
+            pinned,
+            ring,
+            events,
+            stream,
+            mapping: Mapping::default(),
+            last: LastStream::default(),
+            arrivals,
+            held,
+        }))
+    }
+
+    /// Makes the device current on the calling thread, for a run.
+    ///
+    /// # Errors
+    /// As [`Context::enter`].
+    pub fn enter(&self) -> Result<Current<'_>> {
+        self.context.enter()
+    }
+
+    /// Where a run is enqueued, and whether that is a graph instead of the device. Asked before anything else is done.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if this plan cannot be recorded in a graph; the capture goes on. [`Error::Index`] of an
+    /// earlier batch of its list.
+    pub fn lane<'c>(
+        &'c self,
+        current: &'c Current<'_>,
+        plan: &Plan<'_>,
+        options: &RunOptions,
+    ) -> Result<Lane<'c>> {
+        if let Some(list) = ListTable::of(plan) {
+            list.check()?;
+        }
+        let stream = self.stream_for(current, options)?;
+        let is_capturing = stream.is_capturing()?;
+        if is_capturing {
+            check_capture(plan, options, stream)?;
+        }
+        Ok(Lane { stream, is_capturing })
+    }
+
+    /// The stream of a run, whose number is known.
+    fn stream_for<'c>(
+        &'c self,
+        current: &'c Current<'_>,
+        options: &RunOptions,
+    ) -> Result<StreamRef<'c>> {
+        match options.stream {
+            // Known already, as is its context.
+            Some(stream) if stream.handle() == self.stream.handle() => Ok(self.stream.on(current)),
+            // SAFETY: the maker of the `Stream` vouched for its handle.
+            Some(stream) => unsafe { self.last.stream(current, stream.handle()) },
+            None => Ok(self.stream.on(current)),
+        }
+    }
+
+    /// The stream of work that no stream was named for.
+    pub fn stream(&self) -> Result<crate::Stream> {
+        // SAFETY: a stream of ours, which lives as long as the engine.
+        Ok(unsafe { crate::Stream::from_raw(self.stream.handle()) })
+    }
+
+    /// The owner that keeps the stream in existence after the engine, for memory of another library's that belongs to it.
+    pub fn stream_owner(&self) -> Owner {
+        self.stream.share();
+        Arc::clone(&self.stream) as Owner
+    }
+
+    /// A stream of our own that is behind what is on `producer` now.
+    pub fn adopt(&self, producer: crate::Stream) -> Result<crate::Stream> {
+        let current = self.context.enter()?;
+        // SAFETY: the maker of the `Stream` vouched for its handle.
+        let first = unsafe { current.foreign_stream(producer.handle()) }?;
+        self.events.order(&current, first, self.arrivals.on(&current))?;
+        // SAFETY: a stream of ours, which lives as long as the engine.
+        Ok(unsafe { crate::Stream::from_raw(self.arrivals.handle()) })
+    }
+
+    /// As [`Executor::adopt`], behind an event of another library.
+    ///
+    /// # Safety
+    /// The handle is that of a live event.
+    pub unsafe fn adopt_event(&self, event: usize) -> Result<crate::Stream> {
+        let current = self.context.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.arrivals.on(&current).wait_foreign(event) }?;
+        // SAFETY: a stream of ours, which lives as long as the engine.
+        Ok(unsafe { crate::Stream::from_raw(self.arrivals.handle()) })
+    }
+
+    /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now.
+    pub fn order(&self, producers: &[crate::Stream], consumer: crate::Stream) -> Result<()> {
+        let current = self.context.enter()?;
+        // SAFETY: the maker of the `Stream` vouched for its handle.
+        let then = unsafe { current.foreign_stream(consumer.handle()) }?;
+        let is_capturing = then.capture()?.is_some();
+        for producer in producers.iter().filter(|&&producer| producer != consumer) {
+            // SAFETY: as above.
+            let first = unsafe { current.foreign_stream(producer.handle()) }?;
+            // What happens outside of a capture cannot be waited for in it.
+            if !is_capturing || first.capture()?.is_some() {
+                self.events.order(&current, first, then)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of the capture that a stream is in.
+    pub fn capture_of(&self, stream: crate::Stream) -> Result<Option<u64>> {
+        let current = self.context.enter()?;
+        // SAFETY: the maker of the `Stream` vouched for its handle.
+        Ok(unsafe { current.foreign_stream(stream.handle()) }?.capture()?)
+    }
+
+    /// Zeroed memory, written in the order of the stream of our own.
+    pub fn zeroed(&self, dtype: DType, layout: Layout, bytes: u64) -> Result<Tensor> {
+        let current = self.context.enter()?;
+        let stream = self.stream.on(&current);
+        let block =
+            Arc::new(self.memory.allocate(&current, stream, bytes, &mut Waited::default())?);
+        // SAFETY: a block of so many bytes, which nothing else has.
+        unsafe { stream.memset(block.address(), 0, bytes as usize) }?;
+        let event = Arc::new(self.events.take(&current)?);
+        stream.record(&event)?;
+        block.set_ready(stream, event)?;
+        let (data, device) = (block.address() as *mut u8, Device::Cuda(self.context.ordinal()));
+        // SAFETY: as many bytes as the compact layout has, owned by the block.
+        Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
+    }
+
+    /// Page-locked host memory for a batch.
+    pub fn pinned(&self, bytes: u64) -> Result<PinnedBlock> {
+        self.pinned.take(&self.context.enter()?, bytes)
+    }
+
+    /// Gives unused memory of the device back, but for what streams without a name may use: `waits` for the device to give that
+    /// too. Says whether there is such memory.
+    pub fn trim(&self, waits: bool) -> Result<bool> {
+        let current = self.context.enter()?;
+        self.held.reap()?;
+        match waits {
+            true => self.memory.trim(&current)?,
+            false => self.memory.trim_known(&current)?,
+        }
+        Ok(self.memory.has_unnamed())
+    }
+
+    /// Gives unused memory back. Waits for the device.
+    pub fn empty_cache(&self) -> Result<()> {
+        let current = self.context.enter()?;
+        current.synchronize()?;
+        self.held.reap()?;
+        self.ring.empty();
+        self.pinned.empty(&current)?;
+        Ok(self.memory.trim(&current)?)
+    }
+
+    /// Bytes of device memory in use; page-locked bytes unused and in use.
+    pub fn bytes(&self) -> (u64, (u64, u64)) {
+        let (unused, used) = self.pinned.bytes();
+        (self.memory.used_bytes(), (unused + self.ring.bytes(), used))
+    }
+
+    /// How the host waited for the device.
+    pub fn waits(&self) -> &Waits {
+        self.context.waits()
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        match self.context.enter() {
+            Ok(_current) => self.held.finish(),
+            // In a forked child they are the parent's, and the lock may be one that is never released.
+            Err(_) => std::mem::forget(Arc::clone(&self.held)),
+        }
+    }
+}

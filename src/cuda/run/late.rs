@@ -1,0 +1,99 @@
+//! [`Late`]: what is known of a batch only when the device has come so far.
+#![allow(unsafe_code)] // Handles of others' streams.
+
+use std::sync::Arc;
+
+use crate::cuda::driver::{forked, Context, PooledEvent};
+use crate::cuda::memory::held::Held;
+use crate::cuda::memory::list_table::Chosen;
+use crate::tensor::{Result, Stream};
+
+/// The end of a call's work.
+#[derive(Debug)]
+pub(crate) struct Late {
+    context: Arc<Context>,
+    /// `None` in a graph, which can be launched any number of times.
+    end: Option<Arc<PooledEvent>>,
+    chosen: Option<Chosen>,
+    /// Has samples of this call until the end.
+    held: Option<Arc<Held>>,
+}
+
+impl Late {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        end: Option<Arc<PooledEvent>>,
+        chosen: Option<Chosen>,
+        held: Option<Arc<Held>>,
+    ) -> Late {
+        Late { context: Arc::clone(context), end, chosen, held }
+    }
+
+    /// The end of the work, unless that is in a graph.
+    pub fn end(&self) -> Option<End> {
+        let context = Arc::clone(&self.context);
+        self.end.as_ref().map(|event| End { context, event: Arc::clone(event) })
+    }
+
+    /// Blocks until the work is done, and says how it ended.
+    pub fn check(&self) -> Result<()> {
+        let _current = self.context.enter()?;
+        if let Some(end) = &self.end {
+            end.synchronize()?;
+        }
+        if let Some(held) = &self.held {
+            held.reap()?;
+        }
+        let in_graph = self.end.is_none();
+        self.chosen.as_ref().map_or(Ok(()), |chosen| chosen.check(in_graph))
+    }
+}
+
+/// The end of the work of a call, to be waited for when the stream of the call may be gone.
+#[derive(Clone, Debug)]
+pub struct End {
+    context: Arc<Context>,
+    event: Arc<PooledEvent>,
+}
+
+impl End {
+    /// Orders what is enqueued on a stream from now on behind the work. Nothing in a capture: a graph cannot wait for work
+    /// outside of it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`](crate::Error::Argument) for a stream of another device or context;
+    /// [`Error::Cuda`](crate::Error::Cuda).
+    pub fn order(&self, stream: Stream) -> Result<()> {
+        let current = self.context.enter()?;
+        // SAFETY: the maker of the `Stream` vouched for its handle.
+        let stream = unsafe { current.foreign_stream(stream.handle()) }?;
+        if !stream.is_capturing()? {
+            stream.wait(&self.event)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn event(&self) -> &PooledEvent {
+        &self.event
+    }
+
+    /// Whether both are the end of one call.
+    pub fn is(&self, other: &End) -> bool {
+        Arc::ptr_eq(&self.event, &other.event)
+    }
+}
+
+impl Drop for Late {
+    /// Releases the samples of the batch if the device has read them; else the next call does.
+    fn drop(&mut self) {
+        let Some(held) = &self.held else { return };
+        // Most often `check` has released them. In a forked child the lock may be one that is never released.
+        if forked().is_some() || held.is_empty() {
+            return;
+        }
+        if let Ok(_current) = self.context.enter() {
+            // The next call reports a failure.
+            let _ = held.reap();
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Runs of plans on a device.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | `devices` | the executors of an engine |
+//! | `executor` | what there is of one device |
+//! | `late` | what is known of a batch when the device has come so far |
+//! | `run` | one run: its marks and waits |
+//! | `outputs`, `capture` | into which memory, and what can be recorded in a graph |
+//! | `upload`, `download` | host samples to the device, batches back |
+//! | `select` | samples by indices on a device |
+//! | `enqueue` | what a run enqueues, in which order |
+//! | `mapping` | whether kernels read page-locked memory where it is: how an engine finds out |
+//! | `preview` | the launch of a plan, for `explain` |
+
+mod capture;
+mod devices;
+mod download;
+mod enqueue;
+mod executor;
+mod late;
+mod mapping;
+mod outputs;
+mod preview;
+mod run;
+mod select;
+mod upload;
+
+pub(crate) use devices::{ordinal_of, Devices};
+pub(crate) use enqueue::Host;
+pub(crate) use executor::{Executor, Lane};
+pub use late::End;
+pub(crate) use late::Late;
+pub(crate) use preview::launch_of;

@@ -1,0 +1,152 @@
+//! Memory for what a run writes: outputs, lengths and offsets, and where on the host batches come back to.
+#![allow(unsafe_code)] // A block as tensors.
+
+use std::sync::Arc;
+
+use super::capture::refused_in_capture;
+use super::run::Run;
+use crate::cuda::launch::numbers::{KnownNumbers, Values};
+use crate::host::MemoryPool;
+use crate::plan::{is_shared, OutputPlan, Plan, SHARED_ALIGN};
+use crate::run_options::RunOptions;
+use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Tensor};
+
+impl Run<'_> {
+    /// Takes memory for all small outputs in one piece: a tree of many leaves has many of them.
+    pub fn share_outputs(
+        &mut self,
+        plan: &Plan<'_>,
+        placements: &[Option<*mut u8>],
+        own: &[usize],
+        options: &RunOptions,
+        known: &[KnownNumbers],
+    ) -> Result<()> {
+        if options.memory.is_some() || plan.arena.is_some() {
+            return Ok(());
+        }
+        let new = own.iter().filter(|&&index| placements[index].is_none());
+        let outputs = new.map(|&index| &plan.outputs()[index]);
+        let outputs = outputs.filter(|output| plan.batch_shapes()[output.leaf].is_on_device());
+        let numbers = known.iter().map(|known| bytes_of(known.dtype, &known.shape));
+        let sizes = outputs.map(OutputPlan::bytes).chain(numbers);
+        let sizes: Vec<u64> = sizes.filter(|&bytes| is_shared(bytes)).collect();
+        if sizes.len() > 1 {
+            let bytes = sizes.iter().map(|bytes| bytes.next_multiple_of(SHARED_ALIGN)).sum();
+            self.shared = Some((self.allocate(bytes)?, 0));
+        }
+        Ok(())
+    }
+
+    /// Memory on the device for an output, row-major.
+    pub fn output(&mut self, options: &RunOptions, dtype: DType, layout: Layout) -> Result<Tensor> {
+        let ordinal = self.current.context().ordinal();
+        let device = Device::Cuda(ordinal);
+        if let Some(memory) = &options.memory {
+            if let Some(tensor) = memory.allocate(dtype, layout.shape(), ordinal)? {
+                let is_fit = (tensor.dtype(), tensor.device()) == (dtype, device)
+                    && tensor.shape() == layout.shape()
+                    && tensor.layout().is_compact()
+                    && !tensor.is_read_only();
+                if !is_fit {
+                    return Err(Error::Argument(format!(
+                        "expected a row-major output of the allocator, {dtype} {:?} on {device}, got {tensor:?}",
+                        layout.shape()
+                    )));
+                }
+                self.done.traffic.lent_bytes += bytes_of(dtype, layout.shape());
+                self.lent.push(Arc::clone(tensor.owner()));
+                return Ok(tensor);
+            }
+        }
+        if self.is_capturing {
+            return Err(refused_in_capture("the allocator has no memory for this dtype"));
+        }
+        let bytes = bytes_of(dtype, layout.shape());
+        let (block, begin) = match &mut self.shared {
+            Some((block, used)) if is_shared(bytes) => {
+                let begin = *used;
+                *used += bytes.next_multiple_of(SHARED_ALIGN);
+                (Arc::clone(block), begin)
+            }
+            _ => (self.allocate(bytes)?, 0),
+        };
+        let data = (block.address() + begin) as *mut u8;
+        // SAFETY: as many bytes of the block as the compact layout has; it is their owner.
+        Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
+    }
+
+    /// Memory on the host for an output read from the device: the caller's or ours.
+    pub fn host_memory(
+        &mut self,
+        plan: &Plan<'_>,
+        output: &OutputPlan<'_>,
+        placement: Option<*mut u8>,
+        options: &RunOptions,
+        host: &Arc<MemoryPool>,
+    ) -> Result<(*mut u8, Option<Tensor>)> {
+        let device = plan.batch_shapes()[output.leaf].device;
+        if let Some(out) = placement {
+            return Ok((out, None));
+        }
+        let (dtype, layout) = (output.dtype, output.layout.clone());
+        let lent = (device == Device::Pinned).then(|| options.pinned_tensor(dtype, &layout));
+        let tensor = if let Some(tensor) = lent.flatten() {
+            self.done.traffic.lent_bytes += output.bytes();
+            self.lent.push(Arc::clone(tensor.owner()));
+            tensor
+        } else if device == Device::Pinned {
+            let block = self.executor.pinned.take(self.current, output.bytes())?;
+            block.into_tensor(dtype, layout)
+        } else {
+            host.allocate(output.bytes())?.into_tensor(dtype, layout)
+        };
+        Ok((tensor.data_ptr(), Some(tensor)))
+    }
+
+    /// Memory for lengths and offsets of batches on the device; and the zeros of an arena's gaps.
+    pub fn numbers(
+        &mut self,
+        plan: &Plan<'_>,
+        options: &RunOptions,
+        known: Vec<KnownNumbers>,
+    ) -> Result<Vec<NumbersToWrite>> {
+        let mut all = Vec::new();
+        for known in known {
+            let chosen = known.chosen();
+            let KnownNumbers { leaf, role, dtype, shape, bytes, .. } = known;
+            let arena = plan.arena.as_ref().zip(self.done.arena.as_ref());
+            let tensor = match arena.and_then(|(arena, memory)| arena.tensor(memory, leaf, role)) {
+                Some(tensor) => tensor?,
+                None => self.output(options, dtype, Layout::compact(dtype, &shape)?)?,
+            };
+            let address = tensor.data_ptr().addr() as u64;
+            all.push(NumbersToWrite { address, dtype, bytes, chosen });
+            self.done.numbers.push((leaf, role, tensor));
+        }
+        if let (Some(arena), Some(memory)) = (&plan.arena, &self.done.arena) {
+            let base = memory.data_ptr().addr() as u64;
+            all.extend(arena.gaps().map(|(begin, count)| NumbersToWrite {
+                address: base + begin,
+                dtype: DType::U8,
+                bytes: vec![0; count],
+                chosen: None,
+            }));
+        }
+        Ok(all)
+    }
+}
+
+/// Numbers on their way to the device.
+pub(crate) struct NumbersToWrite {
+    pub address: u64,
+    dtype: DType,
+    bytes: Vec<u8>,
+    /// See [`Values::chosen`].
+    chosen: Option<(usize, usize)>,
+}
+
+impl NumbersToWrite {
+    pub fn values(&self) -> Values<'_> {
+        Values { out: self.address, dtype: self.dtype, bytes: &self.bytes, chosen: self.chosen }
+    }
+}

@@ -1,0 +1,125 @@
+//! The launch that a run of a plan would make, for [`Explain`](crate::Explain): the very table that it
+//! would send, decoded. Memory that a run would allocate is assumed to begin where the driver's does, at
+//! a multiple of 512.
+
+use super::devices::ordinal_of;
+use crate::cuda::driver;
+use crate::cuda::launch::family::Family;
+use crate::cuda::launch::numbers::{known_numbers, KnownNumbers, Values};
+use crate::cuda::launch::params;
+use crate::cuda::launch::part::Part;
+use crate::cuda::launch::policy::Policy;
+use crate::cuda::launch::table::{parts, Table};
+use crate::cuda::launch::written::Written;
+use crate::plan::{Launch, LaunchPart, Plan, Upload};
+use crate::tensor::{DType, Device, Result};
+
+/// Where memory begins that there is none of yet.
+const ASSUMED: u64 = 1 << 40;
+
+/// Without a driver to ask: the multiprocessors of an H100 and an H200.
+const MULTIPROCESSORS: u32 = 132;
+
+/// The launch of a plan, if it makes one. `is_view` says which leaves are not assembled.
+///
+/// # Errors
+/// The errors of a run that making the plan does not find: a table that is too large.
+pub(crate) fn launch_of(
+    plan: &Plan<'_>,
+    is_view: impl Fn(usize) -> bool,
+) -> Result<Option<Launch>> {
+    let Some(ordinal) = ordinal_of(plan)? else { return Ok(None) };
+    let device = driver::device_count().and_then(|_| driver::describe(ordinal)).ok();
+    let capability = device.as_ref().map_or((0, 0), |device| device.compute_capability);
+    let num_sms = device.map_or(MULTIPROCESSORS, |device| device.num_multiprocessors);
+    let policy = Policy::of(capability)?;
+
+    let written = written(plan, &is_view);
+    let parts = parts(plan, written.outputs(plan));
+
+    let mut numbers = known_numbers(plan)?;
+    numbers.retain(|numbers| !is_view(numbers.leaf) && !numbers.bytes.is_empty());
+    let gaps = gaps_of(plan);
+    let known = numbers.iter().map(|numbers| (numbers.dtype, &numbers.bytes[..], numbers.chosen()));
+    let zeros = gaps.iter().map(|zeros| (DType::U8, &zeros[..], None));
+    let values: Vec<Values<'_>> = known
+        .chain(zeros)
+        .map(|(dtype, bytes, chosen)| Values { out: ASSUMED, dtype, bytes, chosen })
+        .collect();
+
+    let table = Table::new(&parts, &values, num_sms, &policy)?;
+    if table.num_items() == 0 {
+        return Ok(None);
+    }
+    Ok(Some(Launch {
+        items: table.num_items().into(),
+        table_bytes: table.as_bytes().len() as u64,
+        is_uploaded: !table.is_inline(&policy),
+        parts: described(&table, &parts, &numbers),
+    }))
+}
+
+/// The zeros between the tensors of an arena on a device.
+fn gaps_of(plan: &Plan<'_>) -> Vec<Vec<u8>> {
+    let arena = plan.arena.iter().filter(|arena| matches!(arena.device, Device::Cuda(_)));
+    arena.flat_map(|arena| arena.gaps().map(|(_, count)| vec![0; count])).collect()
+}
+
+/// Describes each field of a table: parts of outputs, numbers, then gaps, which count as one.
+fn described(table: &Table, parts: &[Part<'_>], numbers: &[KnownNumbers]) -> Vec<LaunchPart> {
+    let written = parts.iter().map(|part| (Some(part.output.leaf), part.output.role.name()));
+    let known = numbers.iter().map(|numbers| (Some(numbers.leaf), numbers.role.name()));
+    let written = written.chain(known).chain(std::iter::repeat((None, "gap")));
+    let ends = table.fields().skip(1).map(|field| field.first_item).chain([table.num_items()]);
+    let parts = written.zip(table.fields().zip(ends));
+    let parts = parts.map(|((leaf, output), (field, end))| LaunchPart {
+        leaf,
+        output,
+        family: Family::name_of(&field),
+        samples: field.num_samples as usize,
+        items: u64::from(end - field.first_item),
+        sources: sources_of(&field),
+    });
+    let mut parts: Vec<LaunchPart> = parts.collect();
+    parts.dedup_by(|next, first| {
+        let are_gaps = next.leaf.is_none() && first.leaf.is_none();
+        first.items += if are_gaps { next.items } else { 0 };
+        are_gaps
+    });
+    parts
+}
+
+/// The outputs that the launch writes, in memory that is assumed.
+fn written<'p>(plan: &'p Plan<'_>, is_view: impl Fn(usize) -> bool) -> Written<'p> {
+    let mut written = Written::none_of(plan.outputs().len());
+    for (index, output) in plan.outputs().iter().enumerate() {
+        let on_device = plan.batch_shapes()[output.leaf].is_on_device();
+        let out = output.out.filter(|_| on_device).map(|out| out.addr() as u64);
+        let is_own = plan.is_device_output(index) && !is_view(output.leaf);
+        written.places[index] =
+            is_own.then(|| out.unwrap_or_else(|| ASSUMED + arena_offset(plan, index)));
+    }
+    for upload in plan.route().into_iter().flat_map(|route| &route.uploads) {
+        match upload {
+            Upload::Batch(output) => written.places[*output] = None,
+            Upload::Staged(staging) => written.stage(staging, ASSUMED),
+        }
+    }
+    written
+}
+
+/// Where an output is in the arena of its plan, which begins at `ASSUMED`.
+fn arena_offset(plan: &Plan<'_>, index: usize) -> u64 {
+    let places = plan.arena.iter().flat_map(|arena| arena.places(std::ptr::null_mut()));
+    places.filter(|(output, _)| *output == index).map(|(_, place)| place.addr() as u64).sum()
+}
+
+/// How kernels find the samples of a field.
+fn sources_of(field: &params::Field) -> Option<&'static str> {
+    let reads = field.op != params::Op::Const as u8 && field.op != params::Op::Index as u8;
+    match (reads && field.num_samples > 0, field.flags & params::flags::BY_ID != 0) {
+        (false, _) => None,
+        (true, false) => Some("addresses"),
+        (true, true) => Some("ids"),
+    }
+}

@@ -1,0 +1,284 @@
+//! [`Run`]: one run of a plan on a device, and what it may enqueue in its stream: copies, waits, marks.
+#![allow(unsafe_code)] // Copies between raw addresses.
+
+use std::sync::Arc;
+
+use smallvec::{smallvec, SmallVec};
+
+use super::executor::Executor;
+use super::late::{End, Late};
+use crate::cuda::driver::{Current, PooledEvent, StreamRef};
+use crate::cuda::memory::device::{DeviceBlock, Waited};
+use crate::cuda::memory::list_table::Chosen;
+use crate::cuda::memory::ring::Slot;
+use crate::observe::Traffic;
+use crate::plan::{BatchShape, Plan, Role};
+use crate::run_options::{OutputMemory, RunOptions};
+use crate::tensor::{Device, Error, Owner, Result, Stream, Tensor};
+
+/// The results of a run on a device.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    /// The tensor of each output that was run here and has memory of the engine.
+    pub tensors: SmallVec<[(usize, Tensor); 1]>,
+    /// Outputs that came back to be spread over memory of the caller's, as their plan says.
+    pub spread: Vec<(usize, Tensor, *mut u8)>,
+    /// Lengths and offsets of each leaf whose batch is on the device.
+    pub numbers: Vec<(usize, Role, Tensor)>,
+    /// The one allocation on the device that has all of these, if there is one.
+    pub arena: Option<Tensor>,
+    pub traffic: Traffic,
+    /// The end of the work; not in a graph.
+    pub late: Option<Arc<Late>>,
+}
+
+/// One run.
+pub(crate) struct Run<'r> {
+    pub executor: &'r Executor,
+    pub current: &'r Current<'r>,
+    pub stream: StreamRef<'r>,
+    pub is_capturing: bool,
+    /// The streams that the work waits for.
+    pub producers: Vec<StreamRef<'r>>,
+    /// Device memory had for this run: given back behind it, whether it fails or not.
+    pub blocks: SmallVec<[Arc<DeviceBlock>; 2]>,
+    pub waited: Waited,
+    /// The block that small outputs share, and how much of it they have taken so far.
+    pub shared: Option<(Arc<DeviceBlock>, u64)>,
+    /// Page-locked memory that is being filled or copied.
+    pub slot: Option<Slot<'r>>,
+    /// Owners of outputs in memory of another library's.
+    pub lent: Vec<Owner>,
+    /// The samples are those of indices on the device.
+    pub chosen: Option<Chosen>,
+    pub done: Done,
+}
+
+impl<'r> Run<'r> {
+    pub fn new(
+        executor: &'r Executor,
+        current: &'r Current<'r>,
+        stream: StreamRef<'r>,
+        is_capturing: bool,
+    ) -> Run<'r> {
+        Run {
+            executor,
+            current,
+            stream,
+            is_capturing,
+            producers: Vec::new(),
+            blocks: SmallVec::new(),
+            waited: Waited::default(),
+            shared: None,
+            slot: None,
+            lent: Vec::new(),
+            chosen: None,
+            done: Done::default(),
+        }
+    }
+
+    /// Ends the run with what has been enqueued. After a failure, work under way ends before samples and memory are released.
+    pub fn end(mut self, finished: Result<()>) -> Result<Done> {
+        let (stream, current) = (self.stream, self.current);
+        if finished.is_err()
+            && !self.is_capturing
+            && stream.synchronize().or_else(|_| current.synchronize()).is_err()
+        {
+            // The device has failed: what it may still write to is not given back.
+            self.blocks.drain(..).for_each(std::mem::forget);
+            self.lent.drain(..).for_each(std::mem::forget);
+        }
+        finished.map(|()| self.done)
+    }
+}
+
+impl Run<'_> {
+    /// The distinct streams that have to be waited for: those that wrote samples, and the one that
+    /// memory for outputs belongs to.
+    pub fn find_producers(&mut self, options: &RunOptions) -> Result<()> {
+        let lender = options.memory.iter().map(|memory| memory.stream());
+        let mut seen: SmallVec<[usize; 4]> = smallvec![self.stream.handle()];
+        for producer in options.producers.iter().copied().chain(lender).map(Stream::handle) {
+            if seen.contains(&producer) {
+                continue;
+            }
+            seen.push(producer);
+            // SAFETY: the maker of the `Stream` vouched for its handle.
+            let producer = unsafe { self.current.foreign_stream(producer) }?;
+            match (self.is_capturing, producer.is_capturing()?) {
+                // What happens outside of a capture cannot be waited for in it.
+                (true, false) => continue,
+                // To wait for it would draw our stream into the capture.
+                (false, true) => {
+                    return Err(Error::Argument(
+                        "the samples come from a stream that is being captured in a graph, and the \
+                         batch is to be assembled outside of it"
+                            .into(),
+                    ));
+                }
+                _ => {}
+            }
+            self.producers.push(producer);
+        }
+        Ok(())
+    }
+
+    /// Owners of what is read after the call has returned: what is in pageable memory has been read by then.
+    pub fn readable<'p>(&self, plan: &'p Plan<'_>, options: &'p RunOptions) -> Readable<'p> {
+        let mut readable = Readable::default();
+        let leaves = plan.batch_shapes().iter().zip(&plan.lists);
+        let is_late = |batch_shape: &BatchShape| {
+            let ends = [batch_shape.source, batch_shape.device];
+            batch_shape.source != Device::Cpu
+                && ends.iter().any(|end| matches!(end, Device::Cuda(_)))
+        };
+        let lists = leaves.filter(|(batch_shape, _)| is_late(batch_shape)).map(|(_, list)| list);
+        for owner in lists.flat_map(|list| list.owners()).chain(&options.keep) {
+            match (self.block_of(owner), owner.downcast_ref()) {
+                (Some(block), _) => readable.blocks.push(block),
+                (None, Some(end)) => readable.ends.push(end),
+                (None, None) => readable.others.push(owner),
+            }
+        }
+        each_once(&mut readable.blocks);
+        readable
+    }
+
+    /// One event for each producer; windrow's own calls and tensors carry theirs.
+    pub fn order_behind_producers(&mut self, plan: &Plan<'_>, read: &Readable<'_>) -> Result<()> {
+        let is_pinned = |(_, shape): &(usize, &BatchShape)| shape.source == Device::Pinned;
+        let mut pinned = plan.batch_shapes().iter().enumerate().filter(is_pinned);
+        let reads_on_host = |leaf| plan.route().is_some_and(|route| route.reads_on_host(leaf));
+        if pinned.any(|(leaf, _)| reads_on_host(leaf)) {
+            // Samples that no kernel can read, with gaps: what writes them has to be done.
+            for stream in self.producers.iter().chain([&self.stream]) {
+                stream.synchronize()?;
+            }
+        }
+        for &producer in &self.producers {
+            self.executor.events.order(self.current, producer, self.stream)?;
+        }
+        if self.is_capturing {
+            return Ok(());
+        }
+        for end in &read.ends {
+            self.stream.wait(end.event())?;
+        }
+        for block in &read.blocks {
+            block.wait_on(self.stream)?;
+        }
+        for block in self.blocks_of(&plan.out_owners) {
+            block.wait_for_users(self.current, &self.executor.events, self.stream)?;
+        }
+        Ok(())
+    }
+
+    /// Memory of windrow's on this device, of whatever engine.
+    fn block_of<'o>(&self, owner: &'o Owner) -> Option<&'o DeviceBlock> {
+        let block = owner.downcast_ref::<DeviceBlock>()?;
+        (block.context().raw() == self.current.context().raw()).then_some(block)
+    }
+
+    /// Each one once, however many samples are in it.
+    fn blocks_of<'o>(
+        &self,
+        owners: impl IntoIterator<Item = &'o Owner>,
+    ) -> SmallVec<[&'o DeviceBlock; 4]> {
+        let blocks = owners.into_iter().filter_map(|owner| self.block_of(owner));
+        let mut blocks: SmallVec<[&DeviceBlock; 4]> = blocks.collect();
+        each_once(&mut blocks);
+        blocks
+    }
+
+    /// A point behind what is enqueued so far.
+    pub fn event(&self) -> Result<Arc<PooledEvent>> {
+        let event = Arc::new(self.executor.events.take(self.current)?);
+        self.stream.record(&event)?;
+        Ok(event)
+    }
+
+    /// Enqueues a copy of bytes that `fill` writes, at most a chunk of them.
+    ///
+    /// # Safety
+    /// The place has room for them and is held until the copy is done.
+    pub unsafe fn copy_up(
+        &mut self,
+        place: u64,
+        bytes: u64,
+        fill: impl FnOnce(*mut u8),
+    ) -> Result<()> {
+        let slot = self.executor.ring.take(self.current, &self.executor.pinned, bytes)?;
+        // Kept if the copy cannot be marked: until the run has waited for it.
+        let from = self.slot.insert(slot).as_ptr();
+        fill(from);
+        // SAFETY: the slot has as many bytes and is kept until the event; the place is the caller's promise.
+        unsafe { self.stream.h2d(place, from, bytes as usize) }?;
+        let event = self.event()?;
+        if let Some(slot) = self.slot.take() {
+            slot.free_after(event);
+        }
+        Ok(())
+    }
+
+    pub fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {
+        let memory = &self.executor.memory;
+        let block = memory.allocate(self.current, self.stream, bytes, &mut self.waited)?;
+        let block = Arc::new(block);
+        self.blocks.push(Arc::clone(&block));
+        Ok(block)
+    }
+
+    /// Marks the end of the work, for all who have to wait for it.
+    pub fn finish(
+        &mut self,
+        plan: &Plan<'_>,
+        read: &Readable<'_>,
+        options: &RunOptions,
+    ) -> Result<()> {
+        let (context, chosen) = (self.current.context(), self.chosen.take());
+        if self.is_capturing {
+            let in_graph = |chosen| Arc::new(Late::new(context, None, Some(chosen), None));
+            self.done.late = chosen.map(in_graph);
+            return Ok(());
+        }
+        // All memory is allocated: these events may be used again.
+        self.waited = Waited::default();
+        let end = Arc::new(self.executor.events.take(self.current)?);
+        self.stream.record(&end)?;
+        for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
+            block.set_ready(self.stream, Arc::clone(&end))?;
+        }
+        // Our own memory waits by itself, which spares it being held.
+        for block in &read.blocks {
+            block.set_read(self.stream, Arc::clone(&end))?;
+        }
+        let mut held: SmallVec<[Owner; 2]> = read.others.iter().copied().cloned().collect();
+        // In its own order, another library may give its memory out again at once.
+        let is_elsewhere =
+            |memory: &Arc<dyn OutputMemory>| memory.stream().handle() != self.stream.handle();
+        if options.memory.as_ref().is_some_and(is_elsewhere) {
+            held.extend(self.lent.iter().cloned());
+        }
+        let holder = (!held.is_empty()).then(|| Arc::clone(&self.executor.held));
+        if let Some(holder) = &holder {
+            holder.until(self.stream.handle(), Arc::clone(&end), held);
+        }
+        self.done.late = Some(Arc::new(Late::new(context, Some(end), chosen, holder)));
+        Ok(())
+    }
+}
+
+/// Owners of samples, until the work on these has ended, and the ends of calls that wrote them.
+#[derive(Default)]
+pub(crate) struct Readable<'p> {
+    /// Memory of windrow's on the device, each block once.
+    blocks: SmallVec<[&'p DeviceBlock; 4]>,
+    others: SmallVec<[&'p Owner; 4]>,
+    ends: SmallVec<[&'p End; 1]>,
+}
+
+/// However many samples are in a block.
+fn each_once(blocks: &mut SmallVec<[&DeviceBlock; 4]>) {
+    blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
+    blocks.dedup_by(|a, b| std::ptr::eq(*a, *b));
+}

@@ -1,0 +1,292 @@
+//! Samples by indices on a device: a kernel makes the table of the launch that assembles them. What the host knows
+//! of that table goes with its parameters, however many samples there are.
+#![allow(unsafe_code)] // Copies and launches with raw addresses.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytemuck::{bytes_of, cast, cast_slice, Zeroable};
+
+use super::capture::refused_in_capture;
+use super::executor::Executor;
+use super::run::Run;
+use super::upload;
+use crate::cuda::launch::kept::Outs;
+use crate::cuda::launch::parameters::{ParameterPool, Parameters};
+use crate::cuda::launch::params;
+use crate::cuda::launch::policy::Policy;
+use crate::cuda::launch::table::Table;
+use crate::cuda::launch::words::TableColumn;
+use crate::cuda::memory::device::{DeviceBlock, Waited};
+use crate::cuda::memory::list_table::{Chosen, ListTable, NUM_FOUND};
+use crate::samples::{SampleList, Selection};
+use crate::tensor::{DType, Error, Result, Tensor};
+
+impl Executor {
+    /// Brings to the device what it has to know of a list to find its samples by indices: their addresses, unless
+    /// they are rows of one table, and the position of each one's `TensorMeta`, if there are several.
+    pub fn list_table(
+        &self,
+        samples: &SampleList<'_>,
+        one_of_each: &SampleList<'_>,
+        metas: &[u32],
+    ) -> Result<Arc<ListTable>> {
+        let current = self.enter()?;
+        let stream = self.stream.on(&current);
+        if !self.reads_mapped(&current, true)? {
+            return Err(Error::Argument(
+                "indices on the device report those out of range through page-locked memory, which kernels of this \
+                 machine do not share with the host, as under confidential computing: give indices on the host"
+                    .into(),
+            ));
+        }
+        let found = self.pinned.take(&current, NUM_FOUND as u64 * 8)?;
+        // SAFETY: as many bytes of a block that nothing else has.
+        unsafe { found.as_ptr().write_bytes(0, NUM_FOUND * 8) };
+        let rows = samples.as_table();
+        let mut words: Vec<u64> = match rows {
+            Some(_) => Vec::new(),
+            None => samples.data().iter().map(|data| data.addr() as u64).collect(),
+        };
+        let (first, step) = (samples.address(0).addr() as u64, rows.map_or(0, |(_, step)| step));
+        let alignment = words.iter().fold(first | step as u64, |all, address| all | address);
+        let num_addresses = words.len() as u64;
+        words.extend(in_pairs(metas, |meta| meta));
+        let zero_bytes = row_bytes(one_of_each).unwrap_or(0);
+        let zeros = (words.len() as u64 * 8).next_multiple_of(16);
+
+        let mut run = Run::new(self, &current, stream, false);
+        let mut block = None;
+        let uploaded = (|| {
+            if zeros + zero_bytes == 0 {
+                return Ok(());
+            }
+            let memory = run.allocate(zeros + zero_bytes)?;
+            // SAFETY: the block has as many bytes, which nothing else has.
+            unsafe {
+                stream.memset(memory.address() + zeros, 0, zero_bytes as usize)?;
+                upload::bytes(&mut run, memory.address(), cast_slice(&words))?;
+            }
+            // Graphs use it without a wait for what is outside of them; and so no call has to wait for it.
+            stream.synchronize()?;
+            block = Some(memory);
+            Ok(())
+        })();
+        let done = run.end(uploaded)?;
+        drop(done);
+        let address = block.as_ref().map_or(0, |block| block.address());
+        Ok(Arc::new(ListTable {
+            addresses: if num_addresses > 0 { address } else { 0 },
+            metas: if metas.is_empty() { 0 } else { address + num_addresses * 8 },
+            zeros: (address + zeros, zero_bytes),
+            block,
+            first,
+            step,
+            num_metas: one_of_each.len(),
+            num_listed: samples.len(),
+            alignment,
+            found,
+            num_calls: AtomicU32::new(0),
+            captured: Mutex::default(),
+        }))
+    }
+}
+
+/// The bytes of a sample, if all samples have as many in a row, which may be moved as they are.
+fn row_bytes(one_of_each: &SampleList<'_>) -> Option<u64> {
+    let bytes = |index| {
+        let meta = one_of_each.meta(index);
+        meta.layout.is_compact().then(|| meta.layout.numel() as u64 * meta.dtype.size() as u64)
+    };
+    bytes(0).filter(|_| (1..one_of_each.len()).all(|index| bytes(index) == bytes(0)))
+}
+
+/// The table of a launch whose samples a device chooses, as the kernel that makes it is told of it: but for the addresses
+/// that are written to it is the same for each call.
+#[derive(Debug)]
+pub(crate) struct SelectedTable {
+    /// The existing entries of each column, then their numbers, then the words that the host knows.
+    words: Vec<u64>,
+    num_columns: u32,
+    num_words: u32,
+    outs: Outs,
+    /// Of the table itself.
+    bytes: u64,
+    header: params::Header,
+    has_any: bool,
+}
+
+impl SelectedTable {
+    pub fn new(table: &Table, outs: Outs) -> SelectedTable {
+        let mut words = words_of(table.chosen(), table.as_bytes().len() / 8);
+        let num_words = (table.as_bytes().len() / 8) as u32;
+        words.extend_from_slice(cast_slice(table.as_bytes()));
+        SelectedTable {
+            words,
+            num_columns: table.chosen().len() as u32,
+            num_words,
+            outs,
+            bytes: table.chosen_bytes(),
+            header: table.header(),
+            has_any: table.has_any(),
+        }
+    }
+
+    /// Warps that the launch needs.
+    pub fn num_items(&self) -> u32 {
+        self.header.num_items
+    }
+
+    /// The parameters of the launch for the table at this address, for a run that writes to these addresses.
+    pub fn parameters<'p>(
+        &self,
+        table: u64,
+        addresses: &[u64],
+        pool: &'p ParameterPool,
+        policy: &Policy,
+    ) -> Parameters<'p> {
+        let header = params::Header { table, ..self.header };
+        let fields = &self.table_words()[..header.field_words()];
+        let mut parameters = pool.with(cast_slice(bytes_of(&header)), fields, policy);
+        self.outs.place(parameters.last_mut(fields.len()), addresses);
+        parameters
+    }
+
+    /// The words that the host knows.
+    fn table_words(&self) -> &[u64] {
+        &self.words[self.first_word()..]
+    }
+
+    fn first_word(&self) -> usize {
+        self.words.len() - self.num_words as usize
+    }
+
+    /// As [`Table::has_any`].
+    pub fn has_any(&self) -> bool {
+        self.has_any
+    }
+}
+
+/// Enqueues the kernel that makes a table, and gives its address.
+pub(crate) fn table_of(
+    run: &mut Run<'_>,
+    selection: &Selection<SampleList<'_>>,
+    list: &ListTable,
+    table: &SelectedTable,
+    addresses: &[u64],
+) -> Result<u64> {
+    let (executor, policy) = (run.executor, &run.executor.policy);
+    let bytes = size_of::<params::Select>() + table.words.len() * 8;
+    let is_inline = bytes as u64 <= policy.inline_bytes;
+    if run.is_capturing && !is_inline {
+        return Err(refused_in_capture(
+            "the samples of this list have too many layouts for the parameters of a kernel",
+        ));
+    }
+    let block = match run.is_capturing {
+        true => captured_block(run, list, table.bytes)?,
+        false => run.allocate(table.bytes)?,
+    };
+    // Never 0, which says that nothing was found.
+    let call = list.num_calls.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
+    let chosen = Chosen { list: Arc::clone(&selection.listed.table), call };
+    let num_words = table.num_words;
+    let mut select = params::Select {
+        table: block.address(),
+        call: call.into(),
+        slot: chosen.slot() as u32,
+        num_columns: table.num_columns,
+        first_word: table.first_word() as u32,
+        num_words,
+        ..select_of(list, &selection.indices)
+    };
+    let parameters = if !is_inline {
+        let mut words = table.words.clone();
+        table.outs.place(&mut words[table.first_word()..], addresses);
+        let uploaded = run.allocate(words.len() as u64 * 8)?;
+        // SAFETY: the block has as many bytes, and is held until the event after the launch.
+        unsafe { upload::bytes(run, uploaded.address(), cast_slice(&words)) }?;
+        select.words = uploaded.address();
+        executor.parameters.with(cast_slice(bytes_of(&select)), &[], policy)
+    } else {
+        let select = cast_slice(bytes_of(&select));
+        let mut parameters = executor.parameters.with(select, &table.words, policy);
+        table.outs.place(parameters.last_mut(num_words as usize), addresses);
+        parameters
+    };
+    let kernel = &executor.select[usize::from(parameters.is_large)];
+    let grid = select.num_samples.max(num_words).div_ceil(policy.threads);
+    let values = [parameters.words().as_ptr().cast()];
+    // SAFETY: the kernel has one parameter, of this size. The list's table, the indices and the memory that it
+    // writes are held until the event after the launch that comes next; in a graph as the caller promised.
+    unsafe { run.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }?;
+    run.done.traffic.launches += 1;
+    run.chosen = Some(chosen);
+    Ok(block.address())
+}
+
+/// The kernel's parameters for a list and for indices into it.
+fn select_of(list: &ListTable, indices: &Tensor) -> params::Select {
+    params::Select {
+        indices: indices.data_ptr().addr() as u64,
+        index_step: indices.strides()[0],
+        index_bytes: if indices.dtype() == DType::I64 { 8 } else { 4 },
+        num_samples: indices.shape()[0] as u32,
+        addresses: list.addresses,
+        first: list.first,
+        step: list.step,
+        kinds: list.metas,
+        num_kinds: list.num_metas as u32,
+        num_listed: list.num_listed as u64,
+        found: list.found.as_ptr().addr() as u64,
+        ..params::Select::zeroed()
+    }
+}
+
+/// Columns as the kernel reads them: what there is of each, then their numbers. `more` words will follow.
+fn words_of(columns: &[TableColumn], more: usize) -> Vec<u64> {
+    let num_values: usize = columns.iter().map(|column| column.values.len()).sum();
+    let entries = columns.len() * size_of::<params::Column>() / 8;
+    let mut words = Vec::with_capacity(entries + num_values + more);
+    words.resize(entries, 0);
+    for (number, column) in columns.iter().enumerate() {
+        let entry = params::Column {
+            position: column.position,
+            values: words.len() as u32,
+            count: column.count as u32,
+            is_wide: column.is_wide.into(),
+            is_address: column.is_address.into(),
+        };
+        words[number * 2..][..2].copy_from_slice(&cast::<params::Column, [u64; 2]>(entry));
+        match column.is_wide {
+            true => words.extend(column.values.iter().map(|&value| value as u64)),
+            false => words.extend(in_pairs(&column.values, |value| value as u32)),
+        }
+    }
+    words
+}
+
+/// Numbers of 32 bits, two in a word, the first in its low half.
+fn in_pairs<'n, T: Copy>(
+    numbers: &'n [T],
+    low: impl Fn(T) -> u32 + 'n,
+) -> impl Iterator<Item = u64> + 'n {
+    numbers.chunks(2).map(move |pair| {
+        u64::from(low(pair[0])) | u64::from(pair.get(1).map_or(0, |&number| low(number))) << 32
+    })
+}
+
+/// Memory for a table that a graph makes each time that it is launched: as long as the list's own. It is allocated on a
+/// stream of ours, since a graph cannot wait for work outside of it.
+fn captured_block(run: &Run<'_>, list: &ListTable, bytes: u64) -> Result<Arc<DeviceBlock>> {
+    let stream = run.executor.stream.on(run.current);
+    let block = Arc::new(run.executor.memory.allocate(
+        run.current,
+        stream,
+        bytes,
+        &mut Waited::default(),
+    )?);
+    stream.synchronize()?;
+    list.captured.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&block));
+    Ok(block)
+}
