@@ -155,6 +155,8 @@ def test_what_is_refused():
         graphs_of = graph(2, parts=torch.nested.nested_tensor([torch.rand(2), torch.rand(3)], layout=layout))
         for call in (wr.collate, windrow.torch.collate_fn()):
             refusal(lambda: call([graphs_of, graphs_of]), TypeError, 'sample 0 at "parts": expected a tensor', "nested tensor; Batch.from_data_list takes it")
+            for plain in (torch.rand(2), 1.0):
+                refusal(lambda: call([graph(2, parts=plain), graphs_of]), TypeError, 'sample 1 at "parts": expected a tensor', "nested tensor; Batch.from_data_list takes it", index=1, path="parts")
         assert Batch.from_data_list([graphs_of, graphs_of]).parts is not None
     nested = graph(2, parts=[torch.rand(2)])
     refusal(lambda: wr.collate([nested]), TypeError, 'sample 0 at "parts"', "list")

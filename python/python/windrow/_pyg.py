@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from itertools import compress, count, repeat
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -101,13 +102,15 @@ class _Graphs:
                 self._add(key, stores, attr, name, values)
 
     def _add(self, key: Any, stores: List[Any], attr: str, name: str, values: List[Any]) -> None:
-        elem, first = values[0], self._samples[0]
+        # A nested tensor of any graph, else the first.
+        index = next(compress(count(), map(getattr, values, repeat("is_nested"), repeat(False))), 0)
+        elem, first = values[index], self._samples[0]
         is_nested = getattr(elem, "is_nested", False)
         if type(elem) not in (torch.Tensor, int, float, bool) or is_nested or getattr(elem, "layout", torch.strided) is not torch.strided:
             got = "a nested tensor" if is_nested else class_name(type(elem))
             text = f"expected a tensor, a number or a list without tensors in {class_name(type(first))}, got {got}"
             where = self._where(name)
-            raise located(TypeError(f"sample 0{at_path(where)}: {text}; Batch.from_data_list takes it"), 0, where)
+            raise located(TypeError(f"sample {index}{at_path(where)}: {text}; Batch.from_data_list takes it"), index, where)
         is_tensor = type(elem) is torch.Tensor
         dim = first.__cat_dim__(attr, elem, stores[0]) if is_tensor and elem.dim() else None
         steps = _steps(self._samples, stores, attr, values, self._nodes.get(key))
