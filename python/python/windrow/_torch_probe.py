@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 import torch
+from torch.autograd import forward_ad
 
 DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -21,7 +23,7 @@ class Case(NamedTuple):
     addresses: List[int]
     keys: int
     is_lazy: bool
-    # Its values are in memory as they are, and neither it nor the tensor that it is a view of requires grad.
+    # Its values are in memory as they are, and neither it nor the tensor that it is a view of requires grad or ever had a tangent.
     is_plain: bool
     # Dtype, shape, strides and address of one that is dense, on the host and of few dims.
     dense: Optional[Tuple[str, Tuple[int, ...], Tuple[int, ...], int]]
@@ -51,7 +53,20 @@ def cases() -> List[Case]:
             table = torch.empty((37, 11), dtype=dtype)
             without.append(table)
             views += [table[3:, 1:5], table.t()[2], table[5, 6], table.new_empty(0, 2)[:, 1:]]
-    return [_case(tensor, _keys(plain)) for tensor in (*without, *views)]
+    return [_case(tensor, _keys(plain)) for tensor in (*without, *views)] + _duals(_keys(plain))
+
+
+def _duals(plain_keys: int) -> List[Case]:
+    """A tensor with a tangent and what torch made of it, all of which remember that they had one."""
+    ad: Any = forward_ad
+    # A level is the process's: that of another thread is taken where there is one.
+    with nullcontext() if ad._current_level >= 0 else ad.dual_level():
+        dual = ad.make_dual(torch.zeros(4), torch.ones(4))
+        late = torch.zeros(4)
+        view = late[1:]
+        late.copy_(dual)
+        cases = [_case(tensor, plain_keys) for tensor in (dual, dual * 2, dual[1:], late, view)]
+    return [case._replace(is_plain=False) for case in cases]
 
 
 def unasked() -> torch.Tensor:

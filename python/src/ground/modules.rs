@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 use pyo3::{ffi, intern};
 
-use crate::ground::errors::attribute;
+use crate::ground::errors::{attribute, is_answer};
 
 /// A module that is already imported.
 pub(crate) fn module<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -35,6 +35,29 @@ pub(crate) fn grad_is_enabled(py: Python<'_>) -> PyResult<bool> {
 pub(crate) fn requires_grad(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let answer = object.getattr_opt(intern!(object.py(), "requires_grad"))?;
     answer.map_or(Ok(false), |answer| answer.is_truthy())
+}
+
+/// Whether a torch tensor has a tangent of forward-mode AD, which neither `no_grad` nor inference mode take from it. There is none
+/// outside of a level of dual tensors; a torch that does not say so is asked for the tangent.
+pub(crate) fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = tensor.py();
+    let Some(forward) = module(py, "torch.autograd.forward_ad")? else { return Ok(false) };
+    let level =
+        attribute(&forward, "_current_level")?.and_then(|level| level.extract::<i64>().ok());
+    if level.is_some_and(|level| level < 0) {
+        return Ok(false);
+    }
+    // Inference mode hides it.
+    let mode = py.import(intern!(py, "torch"))?.call_method1("inference_mode", (false,))?;
+    mode.call_method0("__enter__")?;
+    let dual = forward.call_method1("unpack_dual", (tensor,));
+    mode.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+    match dual {
+        Ok(dual) => Ok(!dual.getattr("tangent")?.is_none()),
+        // torch's other layouts have no such function, and no memory of one shape either.
+        Err(error) if is_answer(py, &error) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Tells torch of a tensor that was written to, so that `backward` does not take what it holds for what was

@@ -10,7 +10,7 @@ use windrow::{Collate, Engine};
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::in_a_row;
-use crate::ground::modules::{grad_is_enabled, requires_grad};
+use crate::ground::modules::{grad_is_enabled, has_tangent, requires_grad};
 use crate::ground::reserve::{no_room, push_to, room_for};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Importer;
@@ -232,6 +232,11 @@ impl<'py> Importer<'py> {
         if requires_grad(object)? && grad_is_enabled(self.py)? {
             let got = "one that requires grad; detach() it, or call within torch.no_grad()";
             return Err(self.layout_error(index, "a tensor that does not require grad", got));
+        }
+        if has_tangent(object)? {
+            let got =
+                "a dual tensor; unpack_dual(tensor).primal of torch.autograd.forward_ad has none";
+            return Err(self.layout_error(index, "a tensor without a tangent", got));
         }
         for question in [intern!(self.py, "is_neg"), intern!(self.py, "is_conj")] {
             if object.call_method0(question)?.is_truthy()? {

@@ -14,7 +14,7 @@ use windrow::{DType, Parts};
 use crate::ground::batch::PyBatch;
 use crate::ground::dtype::dtype_of_kind;
 use crate::ground::errors::attribute;
-use crate::ground::modules::{grad_is_enabled, loaded, module, requires_grad};
+use crate::ground::modules::{grad_is_enabled, has_tangent, loaded, module, requires_grad};
 use crate::ground::tensor::PyTensor;
 use crate::import::numpy_struct::is_laid_out;
 use crate::private_layouts::torch::TorchReader;
@@ -249,14 +249,14 @@ pub(crate) fn is_torch(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(!matches!(route_of(object)?.1, Lazy::No))
 }
 
-/// Whether what torch makes of a tensor now has a part in its gradients.
+/// Whether what torch makes of a tensor now has a part in its gradients, of either mode.
 #[allow(unsafe_code)]
 pub(crate) fn keeps_gradients(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match route_of(object)?.1 {
         Lazy::No => Ok(false),
         // SAFETY: a live object of a class that has words.
         Lazy::Words(torch) if unsafe { torch.is_plain(object.as_ptr()) } => Ok(false),
-        _ => Ok(requires_grad(object)? && grad_is_enabled(object.py())?),
+        _ => Ok(requires_grad(object)? && grad_is_enabled(object.py())? || has_tangent(object)?),
     }
 }
 

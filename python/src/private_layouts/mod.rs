@@ -9,7 +9,7 @@
 //! | `PyLongObject`, `PyFloatObject`, `PyListObject`, `PyTupleObject` | `numbers` | `import/rows`: samples that are lists of numbers | `PyLong_AsLongLong`, `PyFloat_AsDouble` for each | 16 ints: 63, 302 |
 //! | `PyDictObject` | `dict_entries` | `trees/dicts`: asks for memory ahead | none | 4096 dicts of 8 arrays, not in the caches: 420, 492 |
 //! | `TensorImpl` | `torch` | `import/columns`, `import/exchange`: a dense tensor of the host's | the exchange table of its class | 20, 98 |
-//! | `AutogradMeta` | `torch` | every import of a torch tensor | `requires_grad`, `is_neg()`, `is_conj()` | 20, 350 |
+//! | `AutogradMeta` | `torch` | every import of a torch tensor | `requires_grad`, `unpack_dual()`, `is_neg()`, `is_conj()` | 20, 350 |
 //! | `StorageImpl` | `torch` | `import/places`: its Python object, its address while a list holds it, what releases it | `untyped_storage()`, `data_ptr()` | in a list that is kept: 46, 92 |
 //!
 //! Measured on a Xeon (Sapphire Rapids), CPython 3.11 and torch 2.15, least of interleaved runs. All of torch's together: a stack of

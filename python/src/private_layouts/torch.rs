@@ -36,6 +36,8 @@ const STORAGE: usize = 2;
 const AUTOGRAD: usize = 3;
 /// A word of autograd metadata: the function that the tensor came from.
 const GRAD_FN: usize = 6;
+/// Words from a tensor's tangents, null if it never had any, to the byte that says that it requires grad.
+const TANGENTS: usize = 8;
 /// Words of a `std::mutex`, which is before the base of a view.
 const MUTEX: usize = if cfg!(target_arch = "aarch64") { 6 } else { 5 };
 /// Words of a storage: the address of its memory, what releases that, and its Python object, null until there is one.
@@ -211,6 +213,12 @@ impl TorchReader {
         self.flags / size_of::<usize>() + 2 + MUTEX
     }
 
+    /// In autograd metadata, the word of the tangents of forward-mode AD.
+    #[inline]
+    fn tangents(&self) -> usize {
+        self.flags / size_of::<usize>() - TANGENTS
+    }
+
     /// The word of a tensor's storage that has the address of its memory.
     ///
     /// # Safety
@@ -263,8 +271,8 @@ impl TorchReader {
         }
     }
 
-    /// Whether a tensor has its values in memory as they are, and does not require grad; false also where that
-    /// is not to be seen here.
+    /// Whether a tensor has its values in memory as they are, does not require grad and has no tangent; false also
+    /// where that is not to be seen here.
     ///
     /// # Safety
     /// A live object of a class that [`TorchReader::of`] was asked for.
@@ -279,7 +287,7 @@ impl TorchReader {
         }
     }
 
-    /// Whether a tensor does not require grad; false also where that is not to be seen here.
+    /// Whether a tensor does not require grad and has no tangent; false also where that is not to be seen here.
     ///
     /// # Safety
     /// A live object of a class that [`TorchReader::of`] was asked for, whose tensor is there.
@@ -299,7 +307,10 @@ impl TorchReader {
                 0 => false,
                 base => word(base, AUTOGRAD) == 0,
             };
-            word(autograd, GRAD_FN) == 0 && !flag(0) && (!flag(2) || base_has_none())
+            word(autograd, GRAD_FN) == 0
+                && word(autograd, self.tangents()) == 0
+                && !flag(0)
+                && (!flag(2) || base_has_none())
         }
     }
 

@@ -15,6 +15,7 @@ import windrow as wr
 from windrow import _windrow
 from windrow.torch import _registry, _workers
 from windrow.torch._shared import in_worker_process, share, share_bytes, view
+from windrow.torch._transfer import has_tangent
 
 # torch's functions behave otherwise under these, so that they are left to work.
 _function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
@@ -77,7 +78,8 @@ def collate_fn(
         TypeError: for a mapping or text in place of the list of samples; a TensorDict there is the batch if there is no spec.
         RuntimeError, TypeError, ...: those of ``default_collate``; their ``__cause__`` names sample and
             leaf. Leaves with a spec raise the errors of windrow, LayoutError among them for samples that
-            require grad while torch's grad mode is on: without a spec these keep their gradients.
+            require grad while torch's grad mode is on, or have a tangent of forward-mode AD: without a spec
+            these keep their gradients.
 
     Example:
         >>> import torch, windrow as wr, windrow.torch
@@ -226,8 +228,9 @@ class Rules:
         return result
 
     def joined(self, column: List[Any], form: str, options: Dict[str, Any]) -> Any:
-        """A leaf of a graph, by torch's functions if one of its tensors requires grad; else None."""
-        if not torch.is_grad_enabled() or not any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in column):
+        """A leaf of a graph, by torch's functions if one of its tensors keeps gradients; else None."""
+        tensors = [tensor for tensor in column if isinstance(tensor, torch.Tensor)]
+        if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors) or any(map(has_tangent, tensors))):
             return None
         dim = options.get("dim")
         data = torch.stack(column) if dim is None else torch.cat(column, dim)

@@ -7,6 +7,7 @@ import copy
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
+from torch.autograd import forward_ad
 
 import windrow as wr
 from windrow import _nodes
@@ -194,12 +195,19 @@ class CudaTransfer:
         tensor.record_stream(stream)
 
 
+def has_tangent(tensor: torch.Tensor) -> bool:
+    """Whether it has a tangent of forward-mode AD, as it has within a level of dual tensors only."""
+    unpack: Any = forward_ad.unpack_dual
+    return unpack(tensor).tangent is not None
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is the bytes of its elements, row-major on the host, and no more."""
     return (
         tensor.device.type == "cpu"
         and type(tensor) is torch.Tensor
         and not tensor.requires_grad
+        and not has_tangent(tensor)
         and tensor.is_contiguous()
         and not (tensor.is_conj() or tensor.is_neg())
     )
