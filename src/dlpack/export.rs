@@ -11,38 +11,42 @@ use std::ptr::{self, NonNull};
 
 use super::ffi::{
     DLDataType, DLDataTypeCode as Code, DLDevice, DLDeviceType, DLManagedTensor,
-    DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_READ_ONLY,
+    DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_IS_SUBBYTE_TYPE_PADDED, FLAG_READ_ONLY,
 };
 use crate::tensor::{DType, Device, Owner, Tensor};
 
-/// The dtype of DLPack for one of this crate.
+/// The dtype of DLPack for one of this crate. Of a [padded](DType::is_padded) one a tensor has
+/// [`FLAG_IS_SUBBYTE_TYPE_PADDED`] too.
 pub const fn dtype_to_dl(dtype: DType) -> DLDataType {
-    let (code, bits) = match dtype {
-        DType::Bool => (Code::BOOL, 8),
-        DType::I8 => (Code::INT, 8),
-        DType::I16 => (Code::INT, 16),
-        DType::I32 => (Code::INT, 32),
-        DType::I64 => (Code::INT, 64),
-        DType::U8 => (Code::UINT, 8),
-        DType::U16 => (Code::UINT, 16),
-        DType::U32 => (Code::UINT, 32),
-        DType::U64 => (Code::UINT, 64),
-        DType::F16 => (Code::FLOAT, 16),
-        DType::BF16 => (Code::BFLOAT, 16),
-        DType::F32 => (Code::FLOAT, 32),
-        DType::F64 => (Code::FLOAT, 64),
-        DType::C64 => (Code::COMPLEX, 64),
-        DType::C128 => (Code::COMPLEX, 128),
-        DType::F8E3M4 => (Code::FLOAT8_E3M4, 8),
-        DType::F8E4M3 => (Code::FLOAT8_E4M3, 8),
-        DType::F8E4M3B11FNUZ => (Code::FLOAT8_E4M3B11FNUZ, 8),
-        DType::F8E4M3FN => (Code::FLOAT8_E4M3FN, 8),
-        DType::F8E4M3FNUZ => (Code::FLOAT8_E4M3FNUZ, 8),
-        DType::F8E5M2 => (Code::FLOAT8_E5M2, 8),
-        DType::F8E5M2FNUZ => (Code::FLOAT8_E5M2FNUZ, 8),
-        DType::F8E8M0FNU => (Code::FLOAT8_E8M0FNU, 8),
+    let (code, bits, lanes) = match dtype {
+        DType::Bool => (Code::BOOL, 8, 1),
+        DType::I8 => (Code::INT, 8, 1),
+        DType::I16 => (Code::INT, 16, 1),
+        DType::I32 => (Code::INT, 32, 1),
+        DType::I64 => (Code::INT, 64, 1),
+        DType::U8 => (Code::UINT, 8, 1),
+        DType::U16 => (Code::UINT, 16, 1),
+        DType::U32 => (Code::UINT, 32, 1),
+        DType::U64 => (Code::UINT, 64, 1),
+        DType::F16 => (Code::FLOAT, 16, 1),
+        DType::BF16 => (Code::BFLOAT, 16, 1),
+        DType::F32 => (Code::FLOAT, 32, 1),
+        DType::F64 => (Code::FLOAT, 64, 1),
+        DType::C64 => (Code::COMPLEX, 64, 1),
+        DType::C128 => (Code::COMPLEX, 128, 1),
+        DType::F8E3M4 => (Code::FLOAT8_E3M4, 8, 1),
+        DType::F8E4M3 => (Code::FLOAT8_E4M3, 8, 1),
+        DType::F8E4M3B11FNUZ => (Code::FLOAT8_E4M3B11FNUZ, 8, 1),
+        DType::F8E4M3FN => (Code::FLOAT8_E4M3FN, 8, 1),
+        DType::F8E4M3FNUZ => (Code::FLOAT8_E4M3FNUZ, 8, 1),
+        DType::F8E5M2 => (Code::FLOAT8_E5M2, 8, 1),
+        DType::F8E5M2FNUZ => (Code::FLOAT8_E5M2FNUZ, 8, 1),
+        DType::F8E8M0FNU => (Code::FLOAT8_E8M0FNU, 8, 1),
+        DType::I4 => (Code::INT, 4, 1),
+        DType::U4 => (Code::UINT, 4, 1),
+        DType::F4E2M1FNX2 => (Code::FLOAT4_E2M1FN, 4, 2),
     };
-    DLDataType { code, bits, lanes: 1 }
+    DLDataType { code, bits, lanes }
 }
 
 /// The device of DLPack for one of this crate.
@@ -138,19 +142,21 @@ impl Tensor {
     /// [`FLAG_IS_COPIED`](crate::dlpack::FLAG_IS_COPIED) for a tensor that nothing else will see.
     #[must_use = "the memory stays until the deleter is called"]
     pub fn to_dlpack_with(&self, flags: u64) -> NonNull<DLManagedTensorVersioned> {
-        let read_only = if self.is_read_only() { FLAG_READ_ONLY } else { 0 };
+        let flag = |holds, flag| if holds { flag } else { 0 };
+        let own = flag(self.is_read_only(), FLAG_READ_ONLY)
+            | flag(self.dtype().is_padded(), FLAG_IS_SUBBYTE_TYPE_PADDED);
         export(self, |dl_tensor| DLManagedTensorVersioned {
             version: DLPackVersion::CURRENT,
             manager_ctx: ptr::null_mut(),
             deleter: Some(delete::<DLManagedTensorVersioned>),
-            flags: flags | read_only,
+            flags: flags | own,
             dl_tensor,
         })
     }
 
     /// As [`Tensor::to_dlpack`], in the form from before version 1.0.
     ///
-    /// The legacy form has no read-only flag: refuse the request when [`Tensor::is_read_only`] holds.
+    /// The legacy form has no flags: refuse the request when [`Tensor::is_read_only`] or [`DType::is_padded`] holds.
     #[must_use = "the memory stays until the deleter is called"]
     pub fn to_dlpack_legacy(&self) -> NonNull<DLManagedTensor> {
         export(self, |dl_tensor| DLManagedTensor {

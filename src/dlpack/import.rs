@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::ffi::{
     DLDataType, DLDataTypeCode as Code, DLDevice, DLDeviceType, DLManagedTensor,
-    DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_IS_COPIED, FLAG_READ_ONLY,
+    DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_IS_COPIED, FLAG_IS_SUBBYTE_TYPE_PADDED,
+    FLAG_READ_ONLY,
 };
 use crate::tensor::{
     DType, Device, Error, Hint, Layout, Mismatch, Result, Tensor, Tuple, MAX_NDIM,
@@ -53,7 +54,8 @@ fn refuse(kind: fn(Box<Mismatch>) -> Error, expected: &str, got: String) -> Erro
 /// The dtype of this crate for one of DLPack.
 ///
 /// # Errors
-/// [`Error::DType`] for a combination of code, bits and lanes that has no counterpart.
+/// [`Error::DType`] for a combination of code, bits and lanes that has no counterpart. Fewer bits than a byte are packed,
+/// unless the flags of the tensor say otherwise, which [`read_versioned`] looks at.
 #[inline]
 pub fn dtype_from_dl(dtype: DLDataType) -> Result<DType> {
     Ok(match (dtype.code, dtype.bits, dtype.lanes) {
@@ -80,6 +82,7 @@ pub fn dtype_from_dl(dtype: DLDataType) -> Result<DType> {
         (Code::FLOAT8_E5M2, 8, 1) => DType::F8E5M2,
         (Code::FLOAT8_E5M2FNUZ, 8, 1) => DType::F8E5M2FNUZ,
         (Code::FLOAT8_E8M0FNU, 8, 1) => DType::F8E8M0FNU,
+        (Code::FLOAT4_E2M1FN, 4, 2) => DType::F4E2M1FNX2,
         _ => {
             let expected = "a dtype of whole bytes and one lane";
             return Err(refuse(Error::DType, expected, format!("DLPack dtype {dtype}")));
@@ -120,10 +123,23 @@ pub fn device_from_dl(device: DLDevice) -> Result<Device> {
 /// elements without an address; [`Error::TooLarge`] if the byte offset leaves the address space.
 #[inline]
 pub unsafe fn read_tensor<'a>(tensor: *const DLTensor) -> Result<ForeignTensor<'a>> {
+    // SAFETY: the caller's promise.
+    unsafe { read_as(tensor, dtype_from_dl) }
+}
+
+/// As [`read_tensor`], its dtype by a function.
+///
+/// # Safety
+/// As of [`read_tensor`].
+#[inline]
+unsafe fn read_as<'a>(
+    tensor: *const DLTensor,
+    dtype_of: impl FnOnce(DLDataType) -> Result<DType>,
+) -> Result<ForeignTensor<'a>> {
     // SAFETY: the caller's promise. A copy, so that no reference to the struct itself is made.
     let DLTensor { data, device, ndim, dtype, shape, strides, byte_offset } =
         unsafe { tensor.read() };
-    let dtype = dtype_from_dl(dtype)?;
+    let dtype = dtype_of(dtype)?;
     let device = device_from_dl(device)?;
     let ndim = match usize::try_from(ndim) {
         Ok(count) if count <= MAX_NDIM => count,
@@ -213,8 +229,19 @@ pub unsafe fn read_versioned<'a>(
     if version.major != DLPackVersion::CURRENT.major {
         return Err(unknown_major(version));
     }
+    let is_padded = flags & FLAG_IS_SUBBYTE_TYPE_PADDED != 0;
+    let dtype_of = |dtype: DLDataType| match (dtype.code, dtype.bits, dtype.lanes) {
+        (Code::INT, 4, 1) if is_padded => Ok(DType::I4),
+        (Code::UINT, 4, 1) if is_padded => Ok(DType::U4),
+        (_, 0..=7, _) if is_padded => Err(refuse(
+            Error::DType,
+            "whole bytes, or int4",
+            format!("padded DLPack dtype {dtype}"),
+        )),
+        _ => dtype_from_dl(dtype),
+    };
     // SAFETY: the caller's promise for major version 1.
-    let tensor = unsafe { read_tensor(&raw const (*managed).dl_tensor)? };
+    let tensor = unsafe { read_as(&raw const (*managed).dl_tensor, dtype_of)? };
     Ok(ForeignTensor { read_only: flags & FLAG_READ_ONLY != 0, ..tensor })
 }
 

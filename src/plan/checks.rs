@@ -103,7 +103,8 @@ pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: boo
         own if own.is_arithmetic() => Facet::Text(format!("a cast to {dtype}")),
         own => own.into(),
     };
-    let hint = Hint::Text("complex and float8 are moved, never cast or transformed");
+    let hint =
+        Hint::Text("complex, float8 and smaller dtypes are moved, never cast or transformed");
     used.check_as(fits, expected, got, hint, Error::DType)
 }
 

@@ -54,6 +54,9 @@ dtypes! {
     F8E5M2 "float8_e5m2" 1 "Moved, never cast.";
     F8E5M2FNUZ "float8_e5m2fnuz" 1 "Moved, never cast.";
     F8E8M0FNU "float8_e8m0fnu" 1 "A power of two; moved, never cast.";
+    I4 "int4" 1 "Signed, 4 bits of a byte; moved, never cast.";
+    U4 "uint4" 1 "Unsigned, 4 bits of a byte; moved, never cast.";
+    F4E2M1FNX2 "float4_e2m1fn_x2" 1 "Two floats of 4 bits; moved, never cast.";
 }
 
 impl DType {
@@ -67,7 +70,12 @@ impl DType {
         (self as u8) <= (DType::F64 as u8)
     }
 
-    /// Whether it is one of the eight integers.
+    /// Whether a value has fewer bits than the byte that it takes.
+    pub const fn is_padded(self) -> bool {
+        matches!(self, DType::I4 | DType::U4)
+    }
+
+    /// Whether it is one of the eight integers of whole bytes.
     pub const fn is_integer(self) -> bool {
         (self as u8) >= (DType::I8 as u8) && (self as u8) <= (DType::U64 as u8)
     }
@@ -122,8 +130,8 @@ mod tests {
         for &dtype in DType::ALL {
             let name = dtype.name();
             let begins = |with: &[&str]| with.iter().any(|with| name.starts_with(with));
-            let is_float = begins(&["float", "bfloat"]) && !begins(&["float8"]);
-            let is_integer = begins(&["int", "uint"]);
+            let is_float = begins(&["float", "bfloat"]) && !begins(&["float8", "float4"]);
+            let is_integer = begins(&["int", "uint"]) && !dtype.is_padded();
             assert_eq!(dtype.is_float(), is_float, "{name}");
             assert_eq!(dtype.is_integer(), is_integer, "{name}");
             assert_eq!(dtype.is_arithmetic(), is_float || is_integer || name == "bool", "{name}");

@@ -47,18 +47,21 @@ impl Scalar {
     ///
     /// # Errors
     /// [`Error::Argument`] if an integer dtype cannot hold it exactly, if a finite number would become infinite, if it is complex
-    /// and `dtype` is not, or if a float8 dtype lacks it (NaN, infinity, sign). Floating-point dtypes round to nearest even.
+    /// and `dtype` is not, or if a float8 or float4 dtype lacks it (NaN, infinity, sign). Floating-point dtypes round to nearest even.
     pub fn bits(self, dtype: DType) -> Result<[u8; 16]> {
         let refuse = || Error::Argument(format!("value={self} is not representable in {dtype}"));
         let mut bits = [0u8; 16];
         let mut put = |bytes: &[u8]| bits[..bytes.len()].copy_from_slice(bytes);
-        if dtype == DType::Bool || dtype.is_integer() {
+        if dtype == DType::Bool || dtype.is_integer() || dtype.is_padded() {
             let value = self.as_int().ok_or_else(refuse)?;
             let (low, high) = int_range(dtype);
             if !(low..=high).contains(&value) {
                 return Err(refuse());
             }
             put(&value.to_le_bytes()[..dtype.size()]);
+            if dtype.is_padded() {
+                bits[0] &= 0xf;
+            }
             return Ok(bits);
         }
         let (re, im) = self.as_complex();
@@ -86,6 +89,7 @@ impl Scalar {
             DType::F32 => put(&self.to_f32().to_ne_bytes()),
             DType::F16 => put(&f16::from_f32(self.to_odd_f32()).to_ne_bytes()),
             DType::BF16 => put(&bf16::from_f32(self.to_odd_f32()).to_ne_bytes()),
+            DType::F4E2M1FNX2 => put(&[float4_pair(re).ok_or_else(refuse)?]),
             _ => put(&[float8_code(dtype, re).ok_or_else(refuse)?]),
         }
         let rounded = match dtype {
@@ -167,9 +171,21 @@ impl std::fmt::Display for Scalar {
 fn int_range(dtype: DType) -> (i128, i128) {
     match dtype {
         DType::Bool => (0, 1),
+        DType::I4 => (-8, 7),
+        DType::U4 => (0, 15),
         DType::U8 | DType::U16 | DType::U32 | DType::U64 => (0, (1 << (8 * dtype.size())) - 1),
         _ => (-(1 << (8 * dtype.size() - 1)), (1 << (8 * dtype.size() - 1)) - 1),
     }
+}
+
+/// Twice the code of the float4 nearest to `value`; on a tie the even code. `None` if there is no such magnitude.
+fn float4_pair(value: f64) -> Option<u8> {
+    const MAGNITUDES: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let distance = |code: u8| (MAGNITUDES[usize::from(code)] - value.abs()).abs();
+    let nearest =
+        |a: &u8, b: &u8| distance(*a).total_cmp(&distance(*b)).then((a & 1).cmp(&(b & 1)));
+    let code = (0..8).min_by(nearest).filter(|_| value.abs() <= MAGNITUDES[7])?;
+    Some((code | u8::from(value.is_sign_negative()) << 3) * 0x11)
 }
 
 /// The code of the float8 nearest to `value`; on a tie the even code. A zero without its sign, or
@@ -252,6 +268,11 @@ mod tests {
             (Scalar::from(-1), DType::F8E8M0FNU),
             (Scalar::from(f64::INFINITY), DType::F8E4M3FN),
             (Scalar::from(500), DType::F8E4M3FN),
+            (Scalar::from(8), DType::I4),
+            (Scalar::from(-1), DType::U4),
+            (Scalar::from(0.5), DType::U4),
+            (Scalar::from(6.5), DType::F4E2M1FNX2),
+            (Scalar::from(f64::NAN), DType::F4E2M1FNX2),
         ] {
             let error = value.bits(dtype).unwrap_err();
             assert!(error.to_string().contains(dtype.name()), "{error}");
@@ -294,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn float8_codes() {
+    fn codes_of_one_byte() {
         for (dtype, value, code) in [
             (DType::F8E4M3FN, 1.0, 0x38),
             (DType::F8E4M3FN, 448.0, 0x7e),
@@ -310,6 +331,13 @@ mod tests {
             (DType::F8E4M3FN, 1.0625, 0x38),
             (DType::F8E4M3FN, 1.1875, 0x3a),
             (DType::F8E3M4, 15.5, 0x6f),
+            (DType::I4, -1.0, 0x0f),
+            (DType::I4, 7.0, 0x07),
+            (DType::U4, 15.0, 0x0f),
+            (DType::F4E2M1FNX2, 0.0, 0x00),
+            (DType::F4E2M1FNX2, 1.25, 0x22),
+            (DType::F4E2M1FNX2, 1.75, 0x44),
+            (DType::F4E2M1FNX2, -6.0, 0xff),
         ] {
             assert_eq!(Scalar::from(value).bits(dtype).unwrap()[0], code, "{dtype} {value}");
         }

@@ -183,7 +183,9 @@ pub fn scalar(value: Scalar, dtype: DType) -> Bits {
             DType::F8E4M3FNUZ | DType::F8E5M2FNUZ => 0x40,
             DType::F8E5M2 => 0x3c,
             DType::F8E8M0FNU => 0x7f,
-            other => panic!("{other} is no float8"),
+            DType::I4 | DType::U4 => 0x01,
+            DType::F4E2M1FNX2 => 0x22,
+            other => panic!("{other} is not only moved"),
         },
         (dtype, value) => panic!("{value} in {dtype} is not in the table"),
     }

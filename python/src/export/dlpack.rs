@@ -11,7 +11,7 @@ use windrow::dlpack::{
     device_to_dl, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLTENSOR,
     DLTENSOR_VERSIONED, FLAG_IS_COPIED,
 };
-use windrow::{Collate, Device, Stream, Tensor};
+use windrow::{Collate, DType, Device, Stream, Tensor};
 
 use crate::ground::errors::{in_words, OrPyErr};
 use crate::ground::logging::exporting;
@@ -90,10 +90,19 @@ pub(crate) fn dlpack<'py>(
             "read-only memory can be exported from DLPack 1.0 on only; ask with max_version",
         ));
     }
+    if tensor.dtype().is_padded() && !versioned {
+        return Err(padded(tensor.dtype()));
+    }
     if let Some(stream) = stream {
         ready_on(tensor, stream).or_py_err(py)?;
     }
     capsule_of(py, tensor, versioned, copies)
+}
+
+/// The error of a consumer that could take a value in a byte of its own for a part of one.
+pub(super) fn padded(dtype: DType) -> PyErr {
+    let text = format!("DLPack says by a flag, from 1.0 on, that {dtype} has a byte for each value; ask with max_version");
+    PyBufferError::new_err(text)
 }
 
 /// Whether a consumer takes versioned capsules.

@@ -14,6 +14,7 @@ use windrow::dlpack::{
 use windrow::{DType, Device, Stream, Tensor};
 
 use crate::engine::default::default_engine;
+use crate::export::dlpack::padded;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{shown, to_py_err, OrPyErr};
 use crate::ground::tensor::PyTensor;
@@ -108,6 +109,9 @@ unsafe extern "C" fn borrow_from_py_object(object: *mut c_void, out: *mut DLTens
         // SAFETY: as above; the shape and strides lent belong to the object.
         unsafe {
             let (_object, tensor) = tensor_in(py, object)?;
+            if (*tensor).dtype().is_padded() {
+                return Err(padded((*tensor).dtype()));
+            }
             ready_on(&*tensor, Stream::LEGACY).or_py_err(py)?;
             *out = (*tensor).borrow_tensor();
         }

@@ -12,7 +12,7 @@ use crate::export::buffer::on_host;
 use crate::export::dlpack::{delete_versioned, duplicate};
 use crate::export::numpy_api::array_of;
 use crate::ground::dtype::format_of;
-use crate::ground::errors::{to_py_err, OrPyErr};
+use crate::ground::errors::{attribute, to_py_err, OrPyErr};
 use crate::ground::logging::exporting;
 use crate::ground::tensor::PyTensor;
 use crate::import::routes::torch_api;
@@ -43,7 +43,10 @@ pub(crate) fn numpy<'py>(
             tensor.dtype()
         ))
     })?;
-    asarray(tensor.as_bits())?.call_method1("view", (types.getattr(tensor.dtype().name())?,))
+    let Some(dtype) = attribute(&types, tensor.dtype().name())? else {
+        return Err(lacked(py, "a dtype that NumPy or ml_dtypes has", tensor.dtype(), BY_TORCH));
+    };
+    asarray(tensor.as_bits())?.call_method1("view", (dtype,))
 }
 
 /// Zero-copy torch tensor.
@@ -58,18 +61,24 @@ pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
     }
     set_handed_out(tensor, true);
     torch_of(py, tensor).map_err(|error| {
-        let torch = py.import(intern!(py, "torch"));
-        match torch.and_then(|torch| torch.hasattr(tensor.dtype().name())) {
-            // Torch's own words are the number of the dtype and where its code stood.
-            Ok(false) => to_py_err(py, &torch_lacks(tensor.dtype())),
-            _ => error,
-        }
+        let (dtype, torch) = (tensor.dtype(), py.import(intern!(py, "torch")));
+        let expected = match torch.and_then(|torch| torch.hasattr(dtype.name())) {
+            Ok(false) => "a dtype that torch has",
+            Ok(true) if dtype.is_padded() => "a dtype that torch takes by DLPack",
+            _ => return error,
+        };
+        // Torch's own words are the number of the dtype and where its code stood.
+        lacked(py, expected, dtype, ".numpy() gives it by ml_dtypes")
     })
 }
 
-fn torch_lacks(dtype: DType) -> Error {
-    let mismatch = Mismatch::of("tensor", "a dtype that torch has", dtype);
-    Error::DType(Box::new(mismatch.with_hint(Hint::Text(".numpy() gives it by ml_dtypes"))))
+/// The cure where torch alone has a dtype.
+const BY_TORCH: &str = ".torch() gives it";
+
+/// The error of a dtype that another library lacks.
+fn lacked(py: Python<'_>, expected: &str, dtype: DType, cure: &'static str) -> PyErr {
+    let mismatch = Mismatch::of("tensor", expected, dtype).with_hint(Hint::Text(cure));
+    to_py_err(py, &Error::DType(Box::new(mismatch)))
 }
 
 fn torch_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
@@ -114,6 +123,16 @@ fn through_exchange<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bo
 
 /// JAX array, zero-copy where JAX takes the alignment. JAX takes no memory with gaps, and may write to what it is given.
 pub(crate) fn jax<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    match tensor.dtype() {
+        DType::F4E2M1FNX2 => {
+            return Err(lacked(py, "a dtype that JAX has", tensor.dtype(), BY_TORCH))
+        }
+        // JAX has them, and no word for them in DLPack.
+        dtype if dtype.is_padded() => {
+            return py.import("jax.numpy")?.call_method1("asarray", (numpy(py, tensor, None)?,));
+        }
+        _ => {}
+    }
     let copied;
     let tensor = match tensor.is_read_only() || !tensor.layout().is_compact() {
         true => {

@@ -31,6 +31,13 @@ pub(crate) fn format_of(dtype: DType) -> Option<&'static CStr> {
     })
 }
 
+/// Whether values of a dtype, by torch's or NumPy's name of it, have fewer bits than a byte.
+pub(crate) fn is_small(name: &str) -> bool {
+    let name = name.trim_start_matches("torch.");
+    let bits = ["uint", "int", "float"].iter().find_map(|kind| name.strip_prefix(kind));
+    bits.is_some_and(|bits| matches!(bits.as_bytes(), [b'1'..=b'7'] | [b'1'..=b'7', b'_', ..]))
+}
+
 /// The prefixes of a format whose byte order is not this machine's.
 const FOREIGN_ORDER: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
 
@@ -65,7 +72,9 @@ pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
 pub(crate) fn cure_of(dtype: &str) -> &'static str {
     let name = dtype.trim_start_matches(|c: char| "@=<>!|".contains(c) || c.is_ascii_digit());
     let starts = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
-    if starts(&["O", "object"]) {
+    if is_small(dtype) {
+        "its bytes are samples: view them as uint8"
+    } else if starts(&["O", "object"]) {
         "an object array holds Python objects: .astype() makes numbers of them"
     } else if starts(&["M", "m", "datetime64", "timedelta64"]) {
         "array.view(\"int64\") gives the counts of its unit"

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 
 use pyo3::prelude::*;
 use windrow::dlpack::{DLPackExchangeAPI, DLTensor, ManagedTensor};
-use windrow::{dlpack, Device, Error, Hint, Mismatch};
+use windrow::{dlpack, DType, Device, Error, Hint, Mismatch};
 
-use crate::ground::errors::is_answer;
+use crate::ground::dtype::is_small;
+use crate::ground::errors::{attribute, is_answer, shown};
 use crate::ground::reserve::push_to;
 use crate::ground::stream::current_of;
 use crate::import::importer::Importer;
@@ -34,7 +35,7 @@ impl<'py> Importer<'py> {
         }
         let borrow = api.dltensor_from_py_object_no_sync.filter(|_| is_torch || !self.owned);
         let Some(borrow) = borrow else {
-            return self.import_owned(object, api, index);
+            return self.import_owned(object, api, lazy, index);
         };
         self.ahead = None;
         let mut tensor = std::mem::MaybeUninit::<DLTensor>::uninit();
@@ -48,6 +49,7 @@ impl<'py> Importer<'py> {
         // SAFETY: as above; valid while the object lives and is not resized.
         let foreign = unsafe { dlpack::read_tensor(tensor) };
         let mut foreign = foreign.map_err(|error| self.error(error, index))?;
+        self.check_dtype(object, lazy, foreign.dtype, index)?;
         self.place(&mut foreign, tensor.device.device_type, index)?;
         self.follow(api, foreign.device, index)?;
         self.push(&foreign, index)
@@ -75,6 +77,7 @@ impl<'py> Importer<'py> {
         &mut self,
         object: &Bound<'py, PyAny>,
         api: &DLPackExchangeAPI,
+        lazy: Lazy,
         index: usize,
     ) -> PyResult<()> {
         let Some(export) = api.managed_tensor_from_py_object_no_sync else {
@@ -89,11 +92,44 @@ impl<'py> Importer<'py> {
         let managed = unsafe { ManagedTensor::from_versioned(managed) };
         let managed = managed.map_err(|error| self.error(error, index))?;
         let mut foreign = managed.tensor().map_err(|error| self.error(error, index))?;
+        self.check_dtype(object, lazy, foreign.dtype, index)?;
         self.place(&mut foreign, managed.device_type(), index)?;
         self.follow(api, foreign.device, index)?;
         self.push(&foreign, index)?;
         self.is_lent = true;
         push_to(&mut self.owner.managed, managed)
+    }
+
+    /// torch says of its integers of 1 to 7 bits that they are bytes. Without its words they were asked for before.
+    #[inline]
+    pub fn check_dtype(
+        &self,
+        object: &Bound<'py, PyAny>,
+        lazy: Lazy,
+        told: DType,
+        index: usize,
+    ) -> PyResult<()> {
+        match lazy {
+            Lazy::Words(torch) if matches!(told, DType::I8 | DType::U8) => {
+                // SAFETY: a live object of a class that has words.
+                match unsafe { torch.dtype_of(object.as_ptr()) } == Some(told) {
+                    true => Ok(()),
+                    false => self.check_small(object, index),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a torch tensor whose values have fewer bits than a byte, but for dtypes that DLPack has.
+    #[cold]
+    pub fn check_small(&self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        let Some(dtype) = attribute(object, "dtype")? else { return Ok(()) };
+        let name = shown(&dtype)?;
+        match is_small(&name) && name.trim_start_matches("torch.") != DType::F4E2M1FNX2.name() {
+            true => Err(self.foreign_dtype(index, &format!("dtype {name}"), &name)),
+            false => Ok(()),
+        }
     }
 
     /// Work goes on the stream that the library works on now: what it has enqueued comes before, and

@@ -8,7 +8,7 @@ use windrow::bindings::RowsAhead;
 use windrow::dlpack::{DLDeviceType, ForeignTensor};
 use windrow::{Collate, DType, Device, Engine, Error, Hint, Mismatch, SampleList, Stream};
 
-use crate::ground::dtype::cure_of;
+use crate::ground::dtype::{cure_of, is_small};
 use crate::ground::errors::{at, shown, to_py_err, Whose};
 use crate::ground::reserve::push_to;
 use crate::import::routes::{ImportRoute, Lazy};
@@ -172,9 +172,12 @@ impl<'py> Importer<'py> {
 
     /// The error of a dtype that no batch can have: `got` names it with a word before it, `dtype` is that name.
     pub fn foreign_dtype(&self, index: usize, got: &str, dtype: &str) -> PyErr {
-        let mismatch = Mismatch::new(Some(index), "a native number format", got);
-        let cure = Hint::Text(cure_of(dtype));
-        self.error(Error::Layout(Box::new(mismatch.with_hint(cure))), index)
+        let (kind, expected): (fn(_) -> _, _) = match is_small(dtype) {
+            true => (Error::DType, "a dtype of whole bytes"),
+            false => (Error::Layout, "a native number format"),
+        };
+        let mismatch = Mismatch::new(Some(index), expected, got);
+        self.error(kind(Box::new(mismatch.with_hint(Hint::Text(cure_of(dtype))))), index)
     }
 
     /// The producer's own words, as a typed error with its cause.

@@ -14,7 +14,7 @@ use windrow::dlpack::{
 };
 use windrow::{dlpack, DType, Device, Error, Mismatch, Stream};
 
-use crate::ground::dtype::dtype_of_format;
+use crate::ground::dtype::{dtype_of_format, is_small};
 use crate::ground::errors::{
     attribute, class_name, in_words, is_answer, not_array_like, shown, type_error, LayoutError,
 };
@@ -139,7 +139,8 @@ impl<'py> Importer<'py> {
         let dtype = attribute(object, "dtype")?;
         let name = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "name"))?;
         let name = name.and_then(|name| name.extract::<String>().ok());
-        Ok(name.filter(|name| name.parse::<DType>().is_err()).map(Unfit::DType))
+        let is_unfit = |name: &String| is_small(name) || name.parse::<DType>().is_err();
+        Ok(name.filter(is_unfit).map(Unfit::DType))
     }
 
     fn import_dlpack(
@@ -193,6 +194,9 @@ impl<'py> Importer<'py> {
             )));
         };
         self.consume(&capsule, kind, index)?;
+        if let Some((.., lazy)) = self.last {
+            self.check_dtype(object, lazy, self.list.meta(self.list.len() - 1).dtype, index)?;
+        }
         if self.owned && !self.list.is_read_only() && is_immutable(object)? {
             self.list.mark_read_only();
         }

@@ -238,6 +238,7 @@ impl<'py> Importer<'py> {
                 "a dual tensor; unpack_dual(tensor).primal of torch.autograd.forward_ad has none";
             return Err(self.layout_error(index, "a tensor without a tangent", got));
         }
+        self.check_small(object, index)?;
         for question in [intern!(self.py, "is_neg"), intern!(self.py, "is_conj")] {
             if object.call_method0(question)?.is_truthy()? {
                 let expected = "memory that holds the values";

@@ -314,6 +314,20 @@ impl TorchReader {
         }
     }
 
+    /// The dtype of a tensor, if it is one that torch says no other of by DLPack.
+    ///
+    /// # Safety
+    /// As of [`has_no_grad`](TorchReader::has_no_grad).
+    #[inline]
+    pub unsafe fn dtype_of(&self, object: *mut ffi::PyObject) -> Option<DType> {
+        // SAFETY: as in `is_plain`.
+        unsafe {
+            let tensor = std::ptr::with_exposed_provenance_mut::<AtomicI64>(tensor_of(object));
+            let number = AtomicU16::from_ptr(tensor.add(self.sizes + 13).cast());
+            dtype_of(number.load(Ordering::Relaxed))
+        }
+    }
+
     /// The fields of a tensor, if it is dense, on the host, in memory, and of few dims.
     ///
     /// # Safety
@@ -331,8 +345,7 @@ impl TorchReader {
                 return None;
             }
             let words = std::ptr::with_exposed_provenance_mut::<AtomicI64>(tensor).add(self.sizes);
-            let dtype =
-                dtype_of(AtomicU16::from_ptr(words.add(13).cast()).load(Ordering::Relaxed))?;
+            let dtype = self.dtype_of(object)?;
             let memory = std::ptr::with_exposed_provenance::<u8>(word(storage, MEMORY));
             if memory.is_null() {
                 return None;

@@ -79,9 +79,13 @@ fn an_empty_tensor_may_have_any_address_and_strides() {
 #[test]
 fn every_dtype_goes_both_ways_and_no_other_comes_in() {
     let known: Vec<DLDataType> = DType::ALL.iter().map(|&dtype| dtype_to_dl(dtype)).collect();
-    for (&dtype, &dl) in DType::ALL.iter().zip(&known) {
+    // Without the flag of a tensor four bits are packed.
+    let known: Vec<DLDataType> =
+        known.iter().copied().filter(|dl| dl.bits > 4 || dl.lanes > 1).collect();
+    for &dtype in DType::ALL.iter().filter(|dtype| !dtype.is_padded()) {
+        let dl = dtype_to_dl(dtype);
         assert_eq!(dtype_from_dl(dl), Ok(dtype));
-        assert_eq!((usize::from(dl.bits), dl.lanes), (dtype.size() * 8, 1));
+        assert_eq!(usize::from(dl.bits) * usize::from(dl.lanes), dtype.size() * 8);
     }
     for (dtype, code, bits) in [
         (DType::Bool, 6, 8),
@@ -99,9 +103,13 @@ fn every_dtype_goes_both_ways_and_no_other_comes_in() {
         (DType::F8E5M2, 12, 8),
         (DType::F8E5M2FNUZ, 13, 8),
         (DType::F8E8M0FNU, 14, 8),
+        (DType::I4, 0, 4),
+        (DType::U4, 1, 4),
     ] {
         assert_eq!(dtype_to_dl(dtype), DLDataType { code: DLDataTypeCode(code), bits, lanes: 1 });
     }
+    let pair = DLDataType { code: DLDataTypeCode(17), bits: 4, lanes: 2 };
+    assert_eq!(dtype_to_dl(DType::F4E2M1FNX2), pair);
     // Miri takes minutes for all of them.
     let codes = if cfg!(miri) { 0..=20 } else { 0..=255 };
     for code in codes.map(DLDataTypeCode) {
@@ -115,13 +123,39 @@ fn every_dtype_goes_both_ways_and_no_other_comes_in() {
 }
 
 #[test]
+fn fewer_bits_than_a_byte_are_padded_by_a_flag() {
+    for (dtype, code, lanes, padded) in [
+        (Some(DType::I4), 0, 1, true),
+        (Some(DType::U4), 1, 1, true),
+        (Some(DType::F4E2M1FNX2), 17, 2, false),
+        (None, 0, 1, false),
+        (None, 0, 2, true),
+        (None, 17, 2, true),
+    ] {
+        let frees = Frees::default();
+        let managed = versioned(&frees, |tensor| {
+            tensor.dtype = DLDataType { code: DLDataTypeCode(code), bits: 4, lanes };
+        });
+        // SAFETY: ours until it is taken.
+        unsafe { (*managed).flags = if padded { FLAG_IS_SUBBYTE_TYPE_PADDED } else { 0 } };
+        let tensor = take(managed);
+        assert_eq!(tensor.as_ref().ok().map(Tensor::dtype), dtype, "{tensor:?}");
+        if let (Ok(tensor), Some(dtype)) = (tensor, dtype) {
+            assert_eq!(take(tensor.to_dlpack().as_ptr()).unwrap().dtype(), dtype);
+        }
+        assert_eq!(count(&frees), 1);
+    }
+}
+
+#[test]
 fn foreign_dtypes_are_refused_by_name() {
     for (code, bits, lanes, text) in [
         (6, 1, 1, "code 6 (Bool), bits 1, lanes 1"),
         (2, 32, 4, "code 2 (Float), bits 32, lanes 4"),
         (3, 64, 1, "code 3 (OpaqueHandle), bits 64, lanes 1"),
         (5, 32, 1, "code 5 (Complex), bits 32, lanes 1"),
-        (17, 4, 2, "code 17 (Float4_e2m1fn), bits 4, lanes 2"),
+        (17, 4, 1, "code 17 (Float4_e2m1fn), bits 4, lanes 1"),
+        (0, 4, 1, "code 0 (Int), bits 4, lanes 1"),
         (99, 8, 1, "code 99, bits 8, lanes 1"),
     ] {
         refused(
