@@ -150,7 +150,7 @@ def test_what_is_refused():
     wide.x = torch.rand(2, 5)
     refusal(lambda: wr.collate([{"g": graphs[0]}, {"g": wide}]), wr.ShapeError, 'sample 1 at "g.x"', index=1, path="g.x")
     sparse = graph(2, adj=torch.eye(2).to_sparse())
-    refusal(lambda: wr.collate([sparse, sparse]), TypeError, 'sample 0 at "adj": expected a tensor', "Batch.from_data_list takes it")
+    refusal(lambda: wr.collate([sparse, sparse]), TypeError, 'sample 0 at "adj": expected a tensor', "got a tensor of layout torch.sparse_coo; Batch.from_data_list takes it")
     for layout in (torch.strided, torch.jagged):
         graphs_of = graph(2, parts=torch.nested.nested_tensor([torch.rand(2), torch.rand(3)], layout=layout))
         for call in (wr.collate, windrow.torch.collate_fn()):

@@ -49,7 +49,7 @@ def test_numpy_scalars_that_are_refused_as_their_arrays_are(scalar):
     "array, cure",
     [
         (np.arange(3, dtype=">i4"), 'array.dtype.newbyteorder("=")'),
-        (np.array([1, None], dtype=object), "an object array holds Python objects"),
+        (np.array([1, None], dtype=object), "an object array holds Python objects: .astype() makes numbers of them, and list(array) is a list"),
         (np.array(["a"]), "encode text"),
         (np.zeros(2, "M8[D]"), 'array.view("int64")'),
         (np.zeros(2, [("a", "i4")]), 'array["name"]'),

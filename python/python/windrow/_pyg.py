@@ -107,7 +107,8 @@ class _Graphs:
         elem, first = values[index], self._samples[0]
         is_nested = getattr(elem, "is_nested", False)
         if type(elem) not in (torch.Tensor, int, float, bool) or is_nested or getattr(elem, "layout", torch.strided) is not torch.strided:
-            got = "a nested tensor" if is_nested else class_name(type(elem))
+            layout = f"a tensor of layout {elem.layout}" if type(elem) is torch.Tensor else class_name(type(elem))
+            got = "a nested tensor" if is_nested else layout
             text = f"expected a tensor, a number or a list without tensors in {class_name(type(first))}, got {got}"
             where = self._where(name)
             raise located(TypeError(f"sample {index}{at_path(where)}: {text}; Batch.from_data_list takes it"), index, where)

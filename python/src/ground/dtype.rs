@@ -75,7 +75,7 @@ pub(crate) fn cure_of(dtype: &str) -> &'static str {
     if is_small(dtype) {
         "its bytes are samples: view them as uint8"
     } else if starts(&["O", "object"]) {
-        "an object array holds Python objects: .astype() makes numbers of them"
+        "an object array holds Python objects: .astype() makes numbers of them, and list(array) is a list of its samples"
     } else if starts(&["M", "m", "datetime64", "timedelta64"]) {
         "array.view(\"int64\") gives the counts of its unit"
     } else if starts(&["T{", "[", "V", "x", "void"]) {
