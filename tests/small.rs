@@ -25,8 +25,8 @@ use common::runner::same_bytes;
 use common::sample::views;
 use common::{runner, Ask, PadAsk, Sample};
 use windrow::{
-    Collate, DType, Device, Engine, EngineOptions, Layout, Mask, Pad, PerDim, Ragged, SampleView,
-    Side,
+    Collate, DType, Device, Engine, EngineOptions, Layout, Mask, Pad, PerDim, Ragged, SampleList,
+    SampleView, Side,
 };
 
 fn samples(dtype: DType, shapes: &[&[i64]]) -> Vec<Sample> {
@@ -44,6 +44,32 @@ fn bytes_are_moved() {
     let odd =
         [Sample::misaligned(DType::F32, &[5], 3, 1), Sample::misaligned(DType::F32, &[5], 1, 2)];
     runner().check("misaligned", &odd, &Ask::stack());
+}
+
+#[test]
+fn rows_that_follow_each_other_in_memory() {
+    let memory: Vec<u16> = (0..4000).map(|i| i * 7).collect();
+    // Runs of as many rows, of lengths from 0 on, and so many elements between one run and the next.
+    for (run, gap) in [(1, 1), (2, 3), (15, 1), (16, 1), (17, 2), (40, 1), (150, 0)] {
+        let (mut rows, mut at) = (Vec::new(), 0);
+        for row in 0..150 {
+            let len = row * 5 % 7;
+            at += if row % run == 0 { gap } else { 0 };
+            rows.push(&memory[at..at + len]);
+            at += len;
+        }
+        let list: SampleList<'_> = rows.iter().map(|&row| SampleView::from(row)).collect();
+        for threads in [1, 2] {
+            let mut options = EngineOptions::default();
+            options.threads = Some(threads);
+            let engine = Engine::with_options(options);
+            let ragged = engine.assemble(&list, &Collate::ragged(Ragged::new())).unwrap();
+            assert_eq!(ragged.data().as_slice::<u16>().unwrap(), rows.concat(), "{run} {gap}");
+            let cast = engine.assemble(&list, &Collate::concat(0).cast(DType::F64)).unwrap();
+            let expected: Vec<f64> = rows.concat().into_iter().map(f64::from).collect();
+            assert_eq!(cast.data().as_slice::<f64>().unwrap(), expected, "{run} {gap}");
+        }
+    }
 }
 
 #[test]

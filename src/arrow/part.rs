@@ -214,18 +214,17 @@ impl<'a> ArrayPart<'a> {
         }
         // SAFETY: the caller's promise.
         let buffer = unsafe { self.filled(1) }?;
-        let mut last = 0;
-        for position in 0..=self.len {
-            // SAFETY: the caller's promise.
-            let offset = unsafe { self.int(buffer, wide, position) };
-            if offset < last {
-                let row = (position - 1).max(0) as usize;
-                return Err(
-                    broken(format!("an offset from {last} on"), offset.to_string()).at_index(row)
-                );
-            }
-            last = offset;
-            offsets.push(offset);
+        // SAFETY: the caller's promise.
+        offsets.extend((0..=self.len).map(|position| unsafe { self.int(buffer, wide, position) }));
+        // All at once, without a branch for each.
+        let goes_back = |any, pair: &[i64]| any | (pair[1] < pair[0]);
+        if offsets.windows(2).fold(offsets[0] < 0, goes_back) {
+            let before = |position: usize| if position > 0 { offsets[position - 1] } else { 0 };
+            let wrong = (0..offsets.len()).find(|&position| offsets[position] < before(position));
+            let position = wrong.unwrap_or(0);
+            let expected = format!("an offset from {} on", before(position));
+            let refused = broken(expected, offsets[position].to_string());
+            return Err(refused.at_index(position.saturating_sub(1)));
         }
         Ok(offsets)
     }

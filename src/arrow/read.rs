@@ -357,16 +357,20 @@ impl SampleSink<'_> {
         let mut shape = Dims::from_slice(&[0]);
         shape.extend_from_slice(&values.tail);
         self.list.reserve(part.len as usize)?;
-        let entry_bytes = values.entry_bytes();
-        for bounds in offsets.windows(2) {
-            let (first, length) = (bounds[0] - offsets[0], bounds[1] - bounds[0]);
-            let data = values.data.wrapping_add((first as usize).wrapping_mul(entry_bytes));
-            // SAFETY: a range of the values; the rows of a column have one dtype and tail.
-            if !unsafe { self.list.append_row_like_last(data, length) } {
-                shape[0] = length;
-                // SAFETY: a range of the values.
-                unsafe { self.push_piece(&values, first, &shape, None) }?;
+        let mut bounds = &offsets[..];
+        while let [begin, end, ..] = *bounds {
+            let first = begin - offsets[0];
+            let data =
+                values.data.wrapping_add((first as usize).wrapping_mul(values.entry_bytes()));
+            // SAFETY: ranges of the values; the rows of a column have one dtype and tail.
+            if unsafe { self.list.append_rows_like_last(data, bounds, values.entry_bytes()) } {
+                break;
             }
+            // The first row of all, and rows that are too long to be like it.
+            shape[0] = end - begin;
+            // SAFETY: a range of the values.
+            unsafe { self.push_piece(&values, first, &shape, None) }?;
+            bounds = &bounds[1..];
         }
         self.unpacked.extend(values.unpacked);
         Ok(())

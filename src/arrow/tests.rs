@@ -173,6 +173,23 @@ fn lists_of_several_arrays() {
 }
 
 #[test]
+fn lists_of_one_length_and_then_of_several() {
+    let alike = lists(&[0, 2, 4], numbers(&[1, 2, 3, 4]));
+    let (none, other) =
+        (lists(&[3], numbers(&[0; 3])), lists(&[0, 2, 2, 5], numbers(&[5, 6, 7, 8, 9])));
+    let lengths = |arrays: &[&ArrowArray]| -> Vec<i64> {
+        let column = read(&list_schema(), arrays).unwrap().into_columns().remove(0);
+        let ColumnRows::Samples { list, .. } = column.rows else { panic!("no samples") };
+        (0..list.len()).map(|index| list.meta(index).layout.shape()[0]).collect()
+    };
+    assert_eq!(lengths(&[&none, &alike, &none, &alike]), [2; 4]);
+    assert_eq!(lengths(&[&alike, &other, &alike]), [2, 2, 2, 0, 3, 2, 2]);
+    assert_eq!(lengths(&[&other, &alike]), [2, 0, 3, 2, 2]);
+    let columns = read(&list_schema(), &[&alike, &other]).unwrap();
+    assert_eq!(joined(columns), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
 fn structs_are_released_once() {
     let released = Arc::new(AtomicUsize::new(0));
     let mut lent = counted(1, vec![None, ints(&[7])], vec![], Arc::clone(&released));

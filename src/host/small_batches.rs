@@ -1,6 +1,7 @@
 //! Rows of small batches, written one after the other by the calling thread.
 //!
-//! Rows of one size are those of `alike_rows`, or one row if they are as far apart as each other. Others are written one by one:
+//! Rows of one size are those of `alike_rows`, or one row if they are as far apart as each other. Others are written one by one,
+//! but as one row where some follow each other in memory:
 //! a row of up to 32 bytes by two loads that may overlap, a longer one by the system's copy, a cast by the vector loop for its
 //! pair of dtypes. Padding is filled on the way, so that each output line is written once, while it is in the first cache.
 #![allow(unsafe_code)] // Raw rows.
@@ -38,6 +39,9 @@ unsafe impl Sync for RowsMemory {}
 
 /// How many rows ahead memory is asked for.
 const AHEAD: usize = POLICY.rows_ahead;
+
+/// Of so many rows the first ones say whether they follow each other in memory.
+const LOOKED_AT: usize = 8 * AHEAD;
 
 /// A stack of more rows of a table takes a plan, which reads them as one sample, less than their addresses.
 pub(crate) fn table_limits(collate: &Collate) -> TableLimits {
@@ -221,19 +225,49 @@ fn ask(rows: EachRow<'_>, index: usize, unit: usize) {
     }
 }
 
-/// Rows one after the other, from `dst` on.
+/// Rows one after the other, from `dst` on: those that follow each other in memory too as one, row by row the others.
 ///
 /// # Safety
 /// The rows are alive, and the writer's elements are theirs; `dst` has room for all rows of the range, which nothing
 /// else has.
+unsafe fn write_joined(
+    rows: &SampleRows<'_>,
+    mut range: Range<usize>,
+    writer: &Writer,
+    mut dst: *mut u8,
+) {
+    let ([src_unit, unit], each) = (writer.units(), rows.each());
+    while !range.is_empty() {
+        let (end, places) = each.run_at(range.clone(), src_unit);
+        let is_run = end - range.start >= AHEAD;
+        // Others are not looked at again before so many rows, and then cost nothing more.
+        let end = if is_run { end } else { range.end.min(range.start + LOOKED_AT) };
+        // SAFETY: the elements of all these rows, and their places in the output.
+        dst = unsafe {
+            match is_run {
+                true => {
+                    writer.write(each.at(range.start).0, dst, places as usize);
+                    dst.wrapping_add(places as usize * unit)
+                }
+                false => write_apart(rows, range.start..end, writer, dst),
+            }
+        };
+        range.start = end;
+    }
+}
+
+/// Rows one after the other, from `dst` on, each by itself. Gives where the last one ends.
+///
+/// # Safety
+/// As [`write_joined`].
 // As `write_padded`.
 #[inline(never)]
-unsafe fn write_joined(
+unsafe fn write_apart(
     rows: &SampleRows<'_>,
     range: Range<usize>,
     writer: &Writer,
     mut dst: *mut u8,
-) {
+) -> *mut u8 {
     let ([src_unit, unit], rows) = (writer.units(), rows.each());
     for index in range {
         ask(rows, index + AHEAD, src_unit);
@@ -242,6 +276,7 @@ unsafe fn write_joined(
         unsafe { writer.write(src, dst, length as usize) };
         dst = dst.wrapping_add(length as usize * unit);
     }
+    dst
 }
 
 /// Each row within its padding, and its mask. A mask of bytes is set as a whole to what padding has and then the real

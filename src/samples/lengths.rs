@@ -47,6 +47,43 @@ impl SampleList<'_> {
         true
     }
 
+    /// Appends row-major samples that differ from the last one in their address and the extent of dim 0 alone, if the list is of
+    /// such rows: those between `bounds`, in places of `unit` bytes each from `data` on, where the first bound is. Says whether it did.
+    ///
+    /// # Safety
+    /// Bounds do not decrease. As many elements of the last sample's dtype as are between the first and the last are initialised
+    /// memory of the host, row-major from `data` on, that nothing writes to or frees while the list is used.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn append_rows_like_last(
+        &mut self,
+        data: *const u8,
+        bounds: &[i64],
+        unit: usize,
+    ) -> bool {
+        let (&[first, .., last], [_, ends @ ..]) = (bounds, bounds) else {
+            return bounds.len() < 2;
+        };
+        let fits = self.is_rows()
+            && !self.is_empty()
+            && self.selection.is_none()
+            && (0..=self.longest).contains(&last.wrapping_sub(first));
+        if !fits {
+            return false;
+        }
+        let length = self.metas.all()[0].layout.shape()[0];
+        let mut lengths = bounds.iter().zip(ends).map(|(begin, end)| end - begin);
+        let is_new = self.lengths.is_empty() && lengths.any(|other| other != length);
+        if self.reserve(ends.len()).is_err() || is_new && !self.begin_lengths() {
+            return false;
+        }
+        if !self.lengths.is_empty() || is_new {
+            self.lengths.extend(bounds.iter().zip(ends).map(|(begin, end)| end - begin));
+        }
+        let place = |&bound: &i64| data.wrapping_add(((bound - first) as usize).wrapping_mul(unit));
+        self.data.each().extend(bounds[..ends.len()].iter().map(place));
+        true
+    }
+
     /// Starts to keep a length for each row, at the first row of another length. Says whether there was room.
     #[cold]
     pub(super) fn begin_lengths(&mut self) -> bool {

@@ -189,6 +189,23 @@ impl EachRow<'_> {
         let length = self.lengths.get(index).copied().unwrap_or(self.length);
         (self.addresses[index], length)
     }
+
+    /// Up to where rows from the first of the range on begin where the one before ends, and the extents of these added up. `unit`:
+    /// bytes of one place along dim 0.
+    #[inline]
+    pub fn run_at(&self, range: Range<usize>, unit: usize) -> (usize, i64) {
+        let (mut end, mut places) = (range.start, 0i64);
+        let first = self.addresses[end];
+        while end < range.end {
+            let (row, length) = self.at(end);
+            if row != first.wrapping_add(places as usize * unit) {
+                break;
+            }
+            places += length;
+            end += 1;
+        }
+        (end, places)
+    }
 }
 
 #[inline]
