@@ -533,12 +533,57 @@ fn a_taken_list_goes_on_after_its_own_last_sample() {
     for (picks, dtype) in [(&[0i64][..], DType::U8), (&[0, 1], DType::F32), (&[1, 0], DType::U8)] {
         let mut taken = list.take(picks.iter().copied()).unwrap();
         // SAFETY: sixteen bytes, enough for a sample of either dtype.
-        let same = unsafe { taken.push_if_same(floats.as_ptr().cast(), &[4], &[1]) };
-        assert!(!same || taken.meta(picks.len()).dtype == dtype, "{picks:?}");
+        unsafe { taken.extend_same([floats.as_ptr().cast()]) };
+        assert_eq!((taken.len(), taken.meta(picks.len()).dtype), (picks.len() + 1, dtype));
     }
     let mut none = list.take([]).unwrap();
     // SAFETY: as above; there is no last sample to be like.
-    assert!(!unsafe { none.push_if_same(floats.as_ptr().cast(), &[4], &[1]) });
+    unsafe {
+        none.extend_same([floats.as_ptr().cast()]);
+        none.extend_rows([(floats.as_ptr().cast(), 4)]);
+    }
+    assert!(none.is_empty());
+}
+
+/// Rows of other lengths behind samples of every kind, some of which no list takes by their length alone.
+#[test]
+fn rows_are_told_by_their_addresses_and_lengths() {
+    let (bytes, floats) = ([1u8, 2, 3, 4], [1.0f32; 4]);
+    let row = |length: usize| SampleView::from_slice(&bytes[..length], &[length as i64]).unwrap();
+    let strided = SampleView::with_strides(&bytes, &[2], &[2]).unwrap();
+    let other = SampleView::from(&floats[..]);
+    let starts = [
+        (vec![row(3)], 2),
+        (vec![row(0)], 2),
+        (vec![row(3), row(1), other.clone(), row(2)], 2),
+        (vec![row(3), other.clone(), row(2)], 0),
+        (vec![row(3), other], 0),
+        (vec![strided, row(2)], 0),
+    ];
+    for (start, taken) in starts {
+        for is_asked in [false, true] {
+            let mut list: SampleList = start.iter().cloned().collect();
+            let lengths = |list: &SampleList<'_>| -> Vec<i64> {
+                (0..list.len()).map(|index| list.meta(index).layout.shape()[0]).collect()
+            };
+            let mut want = lengths(&list);
+            if !is_asked {
+                // The layouts of a list that was just taken were not asked for.
+                list = list.take(0..list.len() as i64).unwrap();
+            }
+            let rows = [2, 4, -1, 1].map(|length| (bytes.as_ptr(), length));
+            // SAFETY: so many of the bytes, which the last sample is of where one is taken.
+            unsafe { list.extend_rows(rows) };
+            want.extend(&[2, 4][..taken]);
+            assert_eq!(lengths(&list), want);
+            assert!(list.metas().iter().all(|meta| list
+                .metas()
+                .iter()
+                .filter(|m| *m == meta)
+                .count()
+                == 1));
+        }
+    }
 }
 
 #[test]
@@ -552,14 +597,14 @@ fn samples_like_the_last_one_are_told_by_their_addresses() {
     {
         let (mut list, mut want) = (SampleList::new(), SampleList::new());
         // SAFETY: there is no last sample.
-        unsafe { list.extend_like_last([start].into_iter()) };
+        unsafe { list.extend_same([start]) };
         assert!(list.is_empty());
         for sample in &samples {
             list.push_view(sample).unwrap();
             for count in 0..3 {
                 let again = std::iter::repeat_n(list.address(list.len() - 1), count);
                 // SAFETY: the sample itself, some more times.
-                unsafe { list.extend_like_last(again) };
+                unsafe { list.extend_same(again) };
             }
             (0..4).for_each(|_| want.push_view(sample).unwrap());
         }

@@ -309,7 +309,7 @@ impl SampleSink<'_> {
             // SAFETY: the caller's promise, for each row of the table.
             unsafe {
                 self.list.push(data, values.dtype, device, shape, Some(strides))?;
-                self.list.append_like_last(rows);
+                self.list.extend_same(rows);
             }
         }
         self.unpacked.extend(values.unpacked);
@@ -357,20 +357,19 @@ impl SampleSink<'_> {
         let mut shape = Dims::from_slice(&[0]);
         shape.extend_from_slice(&values.tail);
         self.list.reserve(part.len as usize)?;
-        let mut bounds = &offsets[..];
-        while let [begin, end, ..] = *bounds {
-            let first = begin - offsets[0];
-            let data =
-                values.data.wrapping_add((first as usize).wrapping_mul(values.entry_bytes()));
-            // SAFETY: ranges of the values; the rows of a column have one dtype and tail.
-            if unsafe { self.list.append_rows_like_last(data, bounds, values.entry_bytes()) } {
-                break;
-            }
-            // The first row of all, and rows that are too long to be like it.
+        let entry_bytes = values.entry_bytes();
+        let num_before = self.list.len();
+        while let rest @ [begin, end, ..] = &offsets[self.list.len() - num_before..] {
             shape[0] = end - begin;
-            // SAFETY: a range of the values.
-            unsafe { self.push_piece(&values, first, &shape, None) }?;
-            bounds = &bounds[1..];
+            let row = |bounds: &[i64]| {
+                let first = (bounds[0] - offsets[0]) as usize;
+                (values.data.wrapping_add(first.wrapping_mul(entry_bytes)), bounds[1] - bounds[0])
+            };
+            // SAFETY: ranges of the values; the rows of a column have one dtype and tail.
+            unsafe {
+                self.push_piece(&values, begin - offsets[0], &shape, None)?;
+                self.list.extend_rows(rest[1..].windows(2).map(row));
+            }
         }
         self.unpacked.extend(values.unpacked);
         Ok(())

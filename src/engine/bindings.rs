@@ -200,32 +200,3 @@ impl RunOptions {
         self.ahead.push(rows);
     }
 }
-
-#[doc(hidden)]
-impl SampleList<'_> {
-    /// Appends samples that differ from the last one in their address alone; none to a list without samples.
-    ///
-    /// # Safety
-    /// Every element that the last sample's shape and strides reach from each address is of its dtype, in initialised memory of
-    /// its device that nothing writes to or frees while the list is used; on a CUDA device or in page-locked memory until the work
-    /// that reads it is done.
-    #[allow(unsafe_code)]
-    #[inline]
-    pub unsafe fn extend_like_last(&mut self, data: impl Iterator<Item = *const u8>) {
-        // SAFETY: the caller's promise.
-        unsafe { self.append_like_last(data) }
-    }
-
-    /// Appends a row-major sample that differs from the last one in its address and the extent of dim 0 alone, if the list is
-    /// of such rows. Says whether it did.
-    ///
-    /// # Safety
-    /// As many elements of the last sample's dtype as a row of this extent has, row-major from `data` on, are initialised
-    /// memory of the host that nothing writes to or frees while the list is used.
-    #[allow(unsafe_code)]
-    #[inline]
-    pub unsafe fn push_row_like_last(&mut self, data: *const u8, length: i64) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { self.append_row_like_last(data, length) }
-    }
-}

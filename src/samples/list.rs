@@ -5,33 +5,28 @@ use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
 use crate::samples::addresses::Addresses;
-use crate::samples::meta::{same_dims, Metas, TensorMeta, Told};
+use crate::samples::layouts::Layouts;
+use crate::samples::meta::{Metas, TensorMeta};
 use crate::samples::selection::Selection;
 use crate::samples::view::SampleView;
 use crate::tensor::{
-    are_compact, compact_strides, new_owners, DType, Device, Error, Layout, Mismatch, Owner,
-    Result, Tensor,
+    are_compact, new_owners, DType, Device, Error, Layout, Mismatch, Owner, Result, Tensor,
 };
 
 /// Samples imported once: an address each, and every distinct layout stored once.
 ///
-/// A uniform list costs 8 bytes a sample, row-major ones that differ in dim 0 alone 16, any other 12, the rows
-/// of a table nothing. `take` picks a batch by index without reading the samples again.
+/// A uniform list costs 8 bytes a sample, one of several layouts 4 more, one of rows that differ in the extent of dim 0
+/// another 8, the rows of a table nothing. `take` picks a batch by index without reading the samples again.
 #[derive(Clone, Debug, Default)]
 pub struct SampleList<'a> {
     pub(super) data: Addresses,
-    /// The extent of dim 0 of each sample, as long as they differ in nothing else and are row-major on the host:
-    /// the first `TensorMeta` has the rest. Empty while all are of the first extent, and where `meta_ids` is not.
+    /// Which layout each sample has. The first one stands for rows that differ from it in the extent of dim 0 alone: ragged
+    /// samples often have a length each, and to find a layout for each would take longer than all else.
+    pub(super) layouts: Layouts,
+    /// The extent of dim 0 of each row of the first layout, 0 for other samples; empty while each row has the first one's.
     pub(super) lengths: Vec<i64>,
-    /// The largest such extent that a row may have; negative if the first sample is no row.
-    pub(super) longest: i64,
-    /// `metas` and `meta_ids` with `lengths` applied, computed on first use.
-    pub(super) told: OnceLock<Told>,
-    /// Position in `metas` for each sample; empty while there is only one `TensorMeta`.
-    pub(super) meta_ids: Vec<u32>,
-    pub(super) metas: Arc<Metas>,
-    /// Position in `metas` of the last sample.
-    pub(super) last: u32,
+    /// `layouts` with `lengths` applied, computed on first use.
+    pub(super) exact: OnceLock<Layouts>,
     pub(super) read_only: bool,
     /// Owners of device memory that the list itself must keep: see `SampleView`.
     pub(super) owners: Vec<Owner>,
@@ -94,8 +89,7 @@ impl<'a> SampleList<'a> {
         let step = step.wrapping_mul(table.dtype().size() as i64);
         Ok(SampleList {
             data: Addresses::Rows { first: table.data_ptr(), step, len: len as usize },
-            longest: meta.longest_row(),
-            metas: Arc::new(Metas::one(meta)),
+            layouts: Layouts { metas: Arc::new(Metas::one(meta)), ids: Vec::new() },
             read_only: table.is_read_only(),
             owners: if table.device() == Device::Cpu {
                 vec![]
@@ -122,10 +116,12 @@ impl<'a> SampleList<'a> {
                 self.data = Addresses::Each(each);
             }
         }
-        match (self.lengths.is_empty(), self.metas.all().len()) {
-            (true, 0 | 1) => Ok(()),
-            (true, _) => reserve_in_all(&mut self.meta_ids, count),
-            (false, _) => reserve_in_all(&mut self.lengths, count),
+        if !self.layouts.ids.is_empty() {
+            reserve_in_all(&mut self.layouts.ids, count)?;
+        }
+        match self.lengths.is_empty() {
+            true => Ok(()),
+            false => reserve_in_all(&mut self.lengths, count),
         }
     }
 
@@ -142,7 +138,7 @@ impl<'a> SampleList<'a> {
     /// [`Error::OutOfMemory`]; [`Error::Argument`] for a list of samples that only a device knows. The list is then
     /// unchanged.
     pub fn push_view(&mut self, view: &SampleView<'a>) -> Result<()> {
-        self.push_meta(view.meta(), view.data())?;
+        self.add_like(view.meta(), view.data())?;
         // Neighbours are often parts of one tensor.
         let is_last =
             |owner: &&Owner| self.owners.last().is_some_and(|last| Arc::ptr_eq(last, owner));
@@ -178,87 +174,10 @@ impl<'a> SampleList<'a> {
         shape: &[i64],
         strides: Option<&[i64]>,
     ) -> Result<()> {
-        if self.is_row(dtype, device, shape) && strides.is_none_or(|s| are_compact(s, shape)) {
-            return match self.append_row(data, shape[0]) {
-                true => Ok(()),
-                false => Err(no_room(self.len())),
-            };
-        }
-        self.check_known()?;
-        self.tell()?;
-        let compact;
-        let given = match strides {
-            Some(strides) => Some(strides),
-            None => {
-                compact = compact_strides(shape);
-                compact.as_deref()
-            }
-        };
-        let known = given.and_then(|strides| {
-            let last = self.metas.all().get(self.last as usize);
-            match last.is_some_and(|last| last.is(dtype, device, shape, strides)) {
-                true => Some(self.last),
-                false => self.metas.find(dtype, device, shape, strides),
-            }
-        });
-        match known {
-            Some(id) => self.last = id,
-            None => {
-                let layout = Layout::try_new(dtype, shape, strides)?;
-                self.insert(TensorMeta { dtype, device, layout })?;
-            }
-        }
-        self.append(data);
-        Ok(())
+        self.add(data, dtype, device, shape, strides)
     }
 
-    /// Adds a `TensorMeta` that is not there yet, as the last one.
-    pub(super) fn insert(&mut self, meta: TensorMeta) -> Result<()> {
-        let num_metas = self.metas.all().len();
-        if num_metas > 0 {
-            // From the second `TensorMeta` on each sample has its position: as many as there is room for.
-            reserve_in_all(&mut self.meta_ids, self.data.each().capacity())?;
-        }
-        let has_room = match Arc::get_mut(&mut self.metas) {
-            Some(metas) => metas.reserve(),
-            None => self.metas.with_room().map(|metas| self.metas = Arc::new(metas)),
-        };
-        has_room.map_err(|_| no_room(num_metas))?;
-        if num_metas == 0 {
-            self.longest = meta.longest_row();
-        }
-        self.last = Arc::make_mut(&mut self.metas).insert(meta);
-        Ok(())
-    }
-
-    /// Appends a sample with the dtype and device of the last one, if it has the same shape and strides, or if all samples are
-    /// row-major on the host and it differs in the extent of dim 0 only. Returns whether it was appended.
-    ///
-    /// # Safety
-    /// Every element of the last sample's dtype that shape and strides reach from `data` is initialised memory of the
-    /// last sample's device that nothing writes to or frees during `'a`; on a CUDA device or in page-locked memory until
-    /// the work that reads it is done.
-    #[allow(unsafe_code)]
-    #[inline]
-    pub unsafe fn push_if_same(&mut self, data: *const u8, shape: &[i64], strides: &[i64]) -> bool {
-        if self.is_empty() || self.selection.is_some() {
-            return false;
-        }
-        let Some(last) = self.metas.all().get(self.last as usize) else { return false };
-        if self.is_rows() && self.fits_rows(last, shape) && are_compact(strides, shape) {
-            return self.append_row(data, shape[0]);
-        }
-        let (own, own_strides) = (last.layout.shape(), last.layout.strides());
-        let same =
-            self.lengths.is_empty() && same_dims(own, shape) && same_dims(own_strides, strides);
-        if same {
-            self.append(data);
-        }
-        same
-    }
-
-    /// Appends samples that differ from the last one in their address alone; none to a list without samples, nor to one
-    /// that has made the `TensorMeta`s of its rows.
+    /// Appends samples that differ from the last one in their address alone; none to a list without samples.
     ///
     /// # Safety
     /// Every element that the last sample's shape and strides reach from each address is of its dtype, in initialised memory
@@ -266,8 +185,8 @@ impl<'a> SampleList<'a> {
     /// that reads it is done.
     #[allow(unsafe_code)]
     #[inline]
-    pub(crate) unsafe fn append_like_last(&mut self, data: impl Iterator<Item = *const u8>) {
-        if self.is_empty() || self.selection.is_some() || self.told.get().is_some() {
+    pub unsafe fn extend_same(&mut self, data: impl IntoIterator<Item = *const u8>) {
+        if self.is_empty() || self.selection.is_some() {
             return;
         }
         let each = self.data.each();
@@ -275,25 +194,32 @@ impl<'a> SampleList<'a> {
         if let Some(&length) = self.lengths.last() {
             self.lengths.resize(each.len(), length);
         }
-        if self.metas.all().len() > 1 {
-            self.meta_ids.resize(each.len(), self.last);
+        if let Some(&id) = self.layouts.ids.last() {
+            self.layouts.ids.resize(each.len(), id);
         }
+        self.follow();
     }
 
-    /// Appends a row-major sample that differs from the last one in its address and the extent of dim 0 alone, if the list is
-    /// of such rows. Says whether it did.
+    /// Appends row-major samples that differ from the last one in their address and the extent of dim 0, which come with each,
+    /// alone. Ends before the first that the list does not take so, which [`SampleList::push`] takes or refuses: what is too
+    /// long, and all if the last sample is not row-major on the host or not like the first one but for the extent of dim 0.
     ///
     /// # Safety
-    /// As many elements of the last sample's dtype as a row of this extent has, row-major from `data` on, are initialised
+    /// As many elements of the last sample's dtype as a row of its extent has, row-major from the address on, are initialised
     /// memory of the host that nothing writes to or frees during `'a`.
     #[allow(unsafe_code)]
     #[inline]
-    pub(crate) unsafe fn append_row_like_last(&mut self, data: *const u8, length: i64) -> bool {
-        let fits = self.is_rows()
-            && !self.is_empty()
-            && self.selection.is_none()
-            && (0..=self.longest).contains(&length);
-        fits && self.append_row(data, length)
+    pub unsafe fn extend_rows(&mut self, rows: impl IntoIterator<Item = (*const u8, i64)>) {
+        let longest = self.layouts.metas.longest;
+        if self.is_empty() || longest < 0 || self.layouts.last() != 0 || !self.keeps_lengths() {
+            return;
+        }
+        for (data, length) in rows {
+            if !(0..=longest).contains(&length) || self.append(data, 0, length).is_err() {
+                break;
+            }
+        }
+        self.follow();
     }
 
     /// Appends all samples of another list.
@@ -304,15 +230,14 @@ impl<'a> SampleList<'a> {
         self.check_known()?;
         other.check_known()?;
         other.check_rows(0)?;
-        other.find_told()?;
+        other.try_exact()?;
         self.reserve(other.len())?;
         let owners = new_owners(&self.owners, &other.owners);
         self.owners.try_reserve(owners.len()).map_err(|_| no_room(owners.len()))?;
-        let (len, last) = (self.len(), self.last);
+        let len = self.len();
         for index in 0..other.len() {
-            if let Err(error) = self.push_meta(other.meta(index), other.data.at(index)) {
+            if let Err(error) = self.add_like(other.meta(index), other.data.at(index)) {
                 self.truncate(len);
-                self.last = self.meta_ids.last().copied().unwrap_or(last);
                 return Err(error);
             }
         }
@@ -331,35 +256,97 @@ impl<'a> SampleList<'a> {
         self.read_only
     }
 
-    /// Appends a sample that is already checked.
+    /// Appends a sample like another one.
     #[inline]
-    pub(super) fn push_meta(&mut self, meta: &TensorMeta, data: *const u8) -> Result<()> {
+    pub(super) fn add_like(&mut self, meta: &TensorMeta, data: *const u8) -> Result<()> {
         let TensorMeta { dtype, device, layout } = meta;
-        let (shape, strides) = (layout.shape(), layout.strides());
-        let is_row = self.is_row(*dtype, *device, shape) && are_compact(strides, shape);
-        if is_row && self.append_row(data, shape[0]) {
-            return Ok(());
-        }
-        self.check_known()?;
-        self.tell()?;
-        if self.metas.all().get(self.last as usize) != Some(meta) {
-            match self.metas.find(*dtype, *device, shape, strides) {
-                Some(id) => self.last = id,
-                None => self.insert(meta.clone())?,
-            }
-        }
-        self.append(data);
+        self.add(data, *dtype, *device, layout.shape(), Some(layout.strides()))
+    }
+
+    /// Appends a sample, which is not read.
+    #[inline]
+    fn add(
+        &mut self,
+        data: *const u8,
+        dtype: DType,
+        device: Device,
+        shape: &[i64],
+        strides: Option<&[i64]>,
+    ) -> Result<()> {
+        let (id, length) = self.place_of(dtype, device, shape, strides)?;
+        self.append(data, id, length)?;
+        self.follow();
         Ok(())
     }
 
+    /// The position of the layout that a sample has in the list, and the length that is kept of it.
     #[inline]
-    pub(super) fn append(&mut self, data: *const u8) {
-        if self.metas.all().len() > 1 {
-            // Samples before the second `TensorMeta` came all have the first.
-            self.meta_ids.resize(self.data.len(), 0);
-            self.meta_ids.push(self.last);
+    pub(super) fn place_of(
+        &mut self,
+        dtype: DType,
+        device: Device,
+        shape: &[i64],
+        strides: Option<&[i64]>,
+    ) -> Result<(u32, i64)> {
+        let metas = &self.layouts.metas;
+        let is_row = metas.has_row(dtype, device, shape)
+            && strides.is_none_or(|strides| are_compact(strides, shape))
+            && (self.keeps_lengths() || shape[0] == metas.first_length);
+        let id = match is_row {
+            true => 0,
+            false => {
+                self.check_known()?;
+                self.layouts.id_of(dtype, device, shape, strides)?
+            }
+        };
+        Ok((id, if id == 0 { shape.first().copied().unwrap_or(0) } else { 0 }))
+    }
+
+    /// Whether rows of other lengths have the first layout. Not among samples of several layouts, of which few are such rows:
+    /// each length is a layout then, and a list that is taken from this one has no layouts to derive.
+    #[inline]
+    fn keeps_lengths(&self) -> bool {
+        !self.lengths.is_empty() || self.layouts.ids.is_empty()
+    }
+
+    /// A call for each sample costs a tenth of what a list takes.
+    #[inline(always)]
+    fn append(&mut self, data: *const u8, id: u32, length: i64) -> Result<()> {
+        let (has_ids, has_lengths) = self.columns_with(id, length);
+        if has_ids && self.layouts.ids.is_empty() || has_lengths && self.lengths.is_empty() {
+            self.begin_columns(has_ids, has_lengths)?;
+        }
+        if has_ids {
+            self.layouts.ids.push(id);
+        }
+        if has_lengths {
+            self.lengths.push(length);
         }
         self.data.each().push(data);
+        Ok(())
+    }
+
+    /// Whether ids, and whether lengths, are kept of each sample once there is such a one.
+    #[inline(always)]
+    pub(super) fn columns_with(&self, id: u32, length: i64) -> (bool, bool) {
+        let is_other = || id == 0 && length != self.layouts.metas.first_length;
+        (id != 0 || !self.layouts.ids.is_empty(), !self.lengths.is_empty() || is_other())
+    }
+
+    /// Begins to keep an id, or a length, of each sample: those so far have the first layout, of its own length.
+    #[cold]
+    pub(super) fn begin_columns(&mut self, has_ids: bool, has_lengths: bool) -> Result<()> {
+        let (count, first) = (self.len(), self.layouts.metas.first_length);
+        let room = self.data.each().capacity().max(count + 1);
+        if has_ids && self.layouts.ids.is_empty() {
+            reserve_in_all(&mut self.layouts.ids, room)?;
+            self.layouts.ids.resize(count, 0);
+        }
+        if has_lengths && self.lengths.is_empty() {
+            reserve_in_all(&mut self.lengths, room)?;
+            self.lengths.resize(count, first);
+        }
+        Ok(())
     }
 }
 

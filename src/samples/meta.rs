@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use crate::samples::memo::Memo;
 use crate::tensor::{are_compact, checked_numel, DType, Device, Layout};
@@ -36,7 +36,7 @@ impl TensorMeta {
 
     /// The largest extent of dim 0 that a row like this one may have; negative if it is no row, which
     /// are row-major and on the host.
-    pub(super) fn longest_row(&self) -> i64 {
+    fn longest_row(&self) -> i64 {
         let (shape, strides) = (self.layout.shape(), self.layout.strides());
         let [_, rest @ ..] = shape else { return -1 };
         let elements = checked_numel(rest).filter(|_| are_compact(strides, shape));
@@ -48,9 +48,6 @@ impl TensorMeta {
     }
 }
 
-/// Every distinct `TensorMeta`, and each sample's position among them.
-pub(super) type Told = (Arc<Metas>, Vec<u32>);
-
 /// Equality of a few numbers, without a call of `memcmp`.
 #[inline]
 pub(crate) fn same_dims(a: &[i64], b: &[i64]) -> bool {
@@ -61,6 +58,10 @@ pub(crate) fn same_dims(a: &[i64], b: &[i64]) -> bool {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metas {
     all: Vec<TensorMeta>,
+    /// The extent of dim 0 of the first one; 0 without dims.
+    pub first_length: i64,
+    /// The largest extent of dim 0 that a row like the first one may have; negative if that is no row.
+    pub longest: i64,
     /// The newest of each hash; made with the second `TensorMeta`.
     newest: HashMap<u64, u32, BuildHasherDefault<Hashed>>,
     /// For each the one before it of the same hash, or itself.
@@ -73,7 +74,21 @@ pub(crate) struct Metas {
 
 impl Metas {
     pub fn one(meta: TensorMeta) -> Metas {
-        Metas { all: vec![meta], ..Metas::default() }
+        let mut metas = Metas::default();
+        metas.insert(meta);
+        metas
+    }
+
+    /// Whether a sample, if it is row-major, differs from the first one in the extent of dim 0 at most, and both are rows.
+    #[inline]
+    pub fn has_row(&self, dtype: DType, device: Device, shape: &[i64]) -> bool {
+        let Some(first) = self.all.first() else { return false };
+        let own = first.layout.shape();
+        self.longest >= 0
+            && first.dtype == dtype
+            && first.device == device
+            && matches!(shape, [length, rest @ ..] if own.len() == shape.len()
+                && same_dims(&own[1..], rest) && (0..=self.longest).contains(length))
     }
 
     pub fn all(&self) -> &[TensorMeta] {
@@ -120,7 +135,8 @@ impl Metas {
 
     /// A copy with room for one more.
     pub fn with_room(&self) -> Result<Metas, TryReserveError> {
-        let mut copy = Metas { seed: self.seed, ..Metas::default() };
+        let Metas { first_length, longest, seed, .. } = *self;
+        let mut copy = Metas { first_length, longest, seed, ..Metas::default() };
         copy.all.try_reserve(self.all.len() + 1)?;
         copy.all.extend_from_slice(&self.all);
         copy.reserve()?;
@@ -133,6 +149,10 @@ impl Metas {
     pub fn insert(&mut self, meta: TensorMeta) -> u32 {
         let id = u32::try_from(self.all.len()).expect("fewer than 2^32 distinct layouts");
         self.planned = OnceLock::new();
+        if id == 0 {
+            self.first_length = meta.layout.shape().first().copied().unwrap_or(0);
+            self.longest = meta.longest_row();
+        }
         self.all.push(meta);
         if id == 1 {
             self.seed = RandomState::new().hash_one(0);

@@ -1,7 +1,7 @@
 //! Stage 1. What the engine takes as samples.
 
 mod addresses;
-mod lengths;
+mod layouts;
 mod list;
 #[cfg(test)]
 mod list_tests;

@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use crate::samples::addresses::Addresses;
+use crate::samples::layouts::Layouts;
 use crate::samples::list::{outside, room_for, SampleList};
 use crate::samples::memo::Memo;
 use crate::samples::meta::TensorMeta;
@@ -51,48 +52,58 @@ impl<'a> SampleList<'a> {
     /// # Panics
     /// If there is no sample `index`.
     pub fn meta(&self, index: usize) -> &TensorMeta {
-        let (metas, ids) = self.table();
+        let Layouts { metas, ids } = self.exact();
         &metas.all()[if ids.is_empty() { 0 } else { ids[index] as usize }]
     }
 
     /// Every distinct dtype, layout and device; after `take`, perhaps some that no sample has.
     pub fn metas(&self) -> &[TensorMeta] {
-        self.table().0.all()
+        self.exact().metas.all()
     }
 
     /// Position in [`SampleList::metas`] for each sample, or `None` if all have the first.
     pub fn meta_ids(&self) -> Option<&[u32]> {
-        let ids = self.table().1;
+        let ids = &self.exact().ids[..];
         (!ids.is_empty()).then_some(ids)
+    }
+
+    /// What the first sample is like, but for the extent of dim 0 of a row.
+    #[inline]
+    fn first(&self) -> Option<&TensorMeta> {
+        let id = self.layouts.ids.first().copied().unwrap_or(0);
+        self.layouts.metas.all().get(id as usize).filter(|_| !self.is_empty())
     }
 
     /// Dims of the first sample.
     pub(crate) fn ndim(&self) -> usize {
-        self.metas.all().first().map_or(0, |meta| meta.layout.ndim())
+        self.first().map_or(0, |meta| meta.layout.ndim())
     }
 
     /// The number of dims of the samples; `None` if they differ in it, or if there is no sample.
     pub fn common_ndim(&self) -> Option<usize> {
         let ndim = self.ndim();
         let same = |meta: &TensorMeta| meta.layout.ndim() == ndim;
-        (!self.is_empty() && self.metas.all().iter().all(same)).then_some(ndim)
+        (!self.is_empty() && self.layouts.metas.all().iter().all(same)).then_some(ndim)
     }
 
     /// Where the first sample is.
     pub fn device(&self) -> Option<Device> {
-        self.metas.all().first().filter(|_| !self.is_empty()).map(|meta| meta.device)
+        self.first().map(|meta| meta.device)
     }
 
     /// The dtypes of samples that have elements, some more than once.
     pub fn filled_dtypes(&self) -> impl Iterator<Item = DType> + '_ {
         let has_long = self.lengths.iter().any(|&length| length > 0);
-        let is_filled = move |meta: &&TensorMeta| has_long || meta.layout.numel() > 0;
-        self.metas.all().iter().filter(is_filled).map(|meta| meta.dtype)
+        let is_filled = move |(id, meta): &(usize, &TensorMeta)| {
+            *id == 0 && has_long || meta.layout.numel() > 0
+        };
+        self.layouts.metas.all().iter().enumerate().filter(is_filled).map(|(_, meta)| meta.dtype)
     }
 
     /// The dtype of the last sample.
     pub fn last_dtype(&self) -> Option<DType> {
-        self.metas.all().get(self.last as usize).filter(|_| !self.is_empty()).map(|meta| meta.dtype)
+        let last = self.layouts.metas.all().get(self.layouts.last() as usize);
+        last.filter(|_| !self.is_empty()).map(|meta| meta.dtype)
     }
 
     /// The address of each sample, if there is one for each.
@@ -107,25 +118,27 @@ impl<'a> SampleList<'a> {
     /// they read.
     pub(crate) fn planned(&self) -> Option<&Memo> {
         let is_alike = || {
-            let device = self.metas.all().first().map(|meta| meta.device);
-            matches!(device, Some(Device::Cuda(_))) && self.is_uniform() && self.each().len() > 1
+            matches!(self.device(), Some(Device::Cuda(_)))
+                && self.is_uniform()
+                && self.each().len() > 1
         };
         let is_shared = self.selection.is_some() || is_alike();
-        is_shared.then(|| self.metas.planned.get_or_init(Memo::default))
+        is_shared.then(|| self.layouts.metas.planned.get_or_init(Memo::default))
     }
 
     /// Whether all samples have the first of [`SampleList::metas`].
     pub fn is_uniform(&self) -> bool {
-        self.lengths.is_empty() && self.meta_ids.is_empty()
+        self.lengths.is_empty() && self.layouts.ids.is_empty()
     }
 
     /// The metadata that all samples share, if they are row-major on the host and differ in the extent of dim 0
     /// at most, and the extent of each; none if all have the first one's.
     pub(crate) fn as_rows(&self) -> Option<(&TensorMeta, &[i64])> {
-        let first = self.metas.all().first()?;
+        let metas = &self.layouts.metas;
+        let first = metas.all().first()?;
         let is_host = first.device == Device::Cpu;
-        let are_rows = self.longest >= 0 || is_host && first.layout.is_compact();
-        (self.meta_ids.is_empty() && are_rows).then_some((first, &self.lengths))
+        let are_rows = metas.longest >= 0 || is_host && first.layout.is_compact();
+        (self.layouts.ids.is_empty() && are_rows).then_some((first, &self.lengths))
     }
 
     /// The bytes of each sample.
@@ -159,31 +172,27 @@ impl<'a> SampleList<'a> {
         let (source, len) = (indices.into_iter(), self.len());
         let mut indices = room_for(source.size_hint().0)?;
         indices.extend(source);
-        let (data, lengths, meta_ids) = match self.is_uniform() {
+        let (data, lengths, ids) = match self.is_uniform() {
             true => (self.addresses_at(&indices)?, Vec::new(), Vec::new()),
             false => {
                 let room = |is_empty: bool| if is_empty { 0 } else { indices.len() };
                 let mut data = room_for(indices.len())?;
                 let mut lengths = room_for(room(self.lengths.is_empty()))?;
-                let mut meta_ids = room_for(room(self.meta_ids.is_empty()))?;
+                let mut ids = room_for(room(self.layouts.ids.is_empty()))?;
                 for index in indices {
                     let position = position_of(index, len)?;
                     data.push(self.data.at(position));
                     lengths.extend(self.lengths.get(position));
-                    meta_ids.extend(self.meta_ids.get(position));
+                    ids.extend(self.layouts.ids.get(position));
                 }
-                (data, lengths, meta_ids)
+                (data, lengths, ids)
             }
         };
-        let last = meta_ids.last().copied().unwrap_or(0);
         Ok(SampleList {
             data: Addresses::Each(data),
+            layouts: Layouts { metas: Arc::clone(&self.layouts.metas), ids },
             lengths,
-            longest: self.longest,
-            told: OnceLock::new(),
-            meta_ids,
-            metas: Arc::clone(&self.metas),
-            last,
+            exact: OnceLock::new(),
             read_only: self.read_only,
             owners: self.owners.clone(),
             selection: None,
@@ -218,12 +227,12 @@ impl<'a> SampleList<'a> {
         let samples = &listed.samples;
         SampleList {
             data: Addresses::Rows { first: samples.address(0), step: 0, len },
+            layouts: Layouts {
+                metas: Arc::clone(&listed.one_of_each.layouts.metas),
+                ids: Vec::new(),
+            },
             lengths: Vec::new(),
-            longest: -1,
-            told: OnceLock::new(),
-            meta_ids: Vec::new(),
-            metas: Arc::clone(&listed.one_of_each.metas),
-            last: 0,
+            exact: OnceLock::new(),
             read_only: samples.read_only,
             owners: samples.owners.iter().cloned().chain(owners).collect(),
             selection: Some(selection),
@@ -241,7 +250,7 @@ impl<'a> SampleList<'a> {
             let number = &mut number[id as usize];
             if *number == u32::MAX {
                 *number = each.len() as u32;
-                each.push_meta(self.meta(index), self.data.at(index))?;
+                each.add_like(self.meta(index), self.data.at(index))?;
             }
             numbers.push(*number);
         }

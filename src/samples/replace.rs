@@ -3,13 +3,13 @@
 use crate::samples::addresses::Addresses;
 use crate::samples::list::{no_room, outside, SampleList};
 use crate::samples::meta::TensorMeta;
-use crate::tensor::{are_compact, new_owners, Device, Layout, Offsets, Result};
+use crate::tensor::{new_owners, Device, Layout, Offsets, Result};
 
 impl SampleList<'static> {
     /// One sample at address 0, of a list that nothing reads.
     pub(crate) fn of_meta(meta: &TensorMeta) -> Result<SampleList<'static>> {
         let mut list = SampleList::new();
-        list.push_meta(meta, std::ptr::null())?;
+        list.add_like(meta, std::ptr::null())?;
         Ok(list)
     }
 }
@@ -32,7 +32,7 @@ impl<'a> SampleList<'a> {
                 last = Some((meta, TensorMeta { dtype: meta.dtype, device, layout }));
             }
             if let Some((_, meta)) = &last {
-                list.push_meta(meta, std::ptr::without_provenance(offset as usize))?;
+                list.add_like(meta, std::ptr::without_provenance(offset as usize))?;
             }
         }
         Ok(list)
@@ -66,38 +66,17 @@ impl<'a> SampleList<'a> {
             }
         }
         let (meta, data) = (other.meta(from), other.address(from));
-        let (shape, strides) = (meta.layout.shape(), meta.layout.strides());
         // Of a table's rows there is an address each from now on.
         self.reserve(0)?;
         let owners = new_owners(&self.owners, &other.owners);
         self.owners.try_reserve(owners.len()).map_err(|_| no_room(owners.len()))?;
-        // What was said of the lengths so far.
-        self.told.take();
-        if self.is_row(meta.dtype, meta.device, shape) && are_compact(strides, shape) {
-            let is_new =
-                self.lengths.is_empty() && shape[0] != self.metas.all()[0].layout.shape()[0];
-            if is_new && !self.begin_lengths() {
-                return Err(no_room(len));
-            }
-            if let Some(length) = self.lengths.get_mut(index) {
-                *length = shape[0];
-            }
-        } else {
-            self.tell()?;
-            let last = self.last;
-            let id = match self.metas.find(meta.dtype, meta.device, shape, strides) {
-                Some(id) => id,
-                None => {
-                    self.insert(meta.clone())?;
-                    self.last
-                }
-            };
-            if self.metas.all().len() > 1 {
-                self.meta_ids.resize(len, 0);
-                self.meta_ids[index] = id;
-            }
-            self.last = if index + 1 == len { id } else { last };
-        }
+        let TensorMeta { dtype, device, layout } = meta;
+        let place = self.place_of(*dtype, *device, layout.shape(), Some(layout.strides()))?;
+        let (has_ids, has_lengths) = self.columns_with(place.0, place.1);
+        self.begin_columns(has_ids, has_lengths)?;
+        self.layouts.ids.get_mut(index).into_iter().for_each(|id| *id = place.0);
+        self.lengths.get_mut(index).into_iter().for_each(|length| *length = place.1);
+        self.exact.take();
         self.data.each()[index] = data;
         self.read_only |= other.read_only;
         self.owners.extend_from_slice(owners);
@@ -117,9 +96,8 @@ impl<'a> SampleList<'a> {
             Addresses::Each(each) => each.truncate(len),
             Addresses::Rows { len: count, .. } => *count = len.min(*count),
         }
+        self.layouts.ids.truncate(len);
         self.lengths.truncate(len);
-        self.told.take();
-        self.meta_ids.truncate(len);
-        self.last = self.meta_ids.last().copied().unwrap_or(0);
+        self.exact.take();
     }
 }

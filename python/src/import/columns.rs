@@ -56,10 +56,6 @@ struct RawArray<'a> {
     shape: &'a [AtomicI64],
     strides: Option<&'a [AtomicI64]>,
 }
-
-/// Dtype, shape and strides of the last sample.
-type Known = (DType, Dims, Option<Dims>);
-
 type ItemOf = unsafe extern "C" fn(*mut ffi::PyObject, ffi::Py_ssize_t) -> *mut ffi::PyObject;
 
 /// The samples of a list or tuple that is one column. `None` for everything else, for more than `most_samples`, and for stacks that
@@ -237,8 +233,8 @@ impl ColumnReader {
     /// until all samples are in the list:
     ///     read one; of another class, or not to be read that way: None
     ///     the first of a stack that is too large: None
-    ///     a row that differs from the last one in its length: append address and length
-    ///     any other: append it with its layout, then those behind it that differ from it in their address alone
+    ///     append it with its layout, then those behind it that differ from it in their address alone,
+    ///     then those that differ in their address and length alone
     /// ```
     ///
     /// # Safety
@@ -252,7 +248,6 @@ impl ColumnReader {
     ) -> Option<SampleList<'static>> {
         let (mut list, end) = (SampleList::new(), range.end);
         list.reserve(range.len()).ok()?;
-        let mut last: Option<Known> = None;
         let read = |index: usize| {
             // SAFETY: the caller's promise. A live object has a type.
             unsafe {
@@ -267,16 +262,6 @@ impl ColumnReader {
                 return Some(list);
             }
             let array = read(index)?;
-            if let Some((dtype, shape, strides)) = &mut last {
-                let is_row = array.dtype == *dtype && array.has_strides(strides.as_deref());
-                if let Some(length) = array.other_length(shape).filter(|_| is_row) {
-                    // SAFETY: as good as the producer's word, and alive as long as the list has it.
-                    if unsafe { list.push_row_like_last(array.data, length) } {
-                        shape[0] = length;
-                        continue;
-                    }
-                }
-            }
             let (shape, strides) = (copied(array.shape), array.strides.map(copied));
             if index == range.start && bytes_moved(range.len(), array.dtype, &shape) > most_bytes {
                 return None;
@@ -293,8 +278,15 @@ impl ColumnReader {
                 is_alike.then_some(next.data)
             });
             // SAFETY: as above.
-            unsafe { list.extend_like_last(alike) };
-            last = Some((dtype, shape, strides));
+            unsafe { list.extend_same(alike) };
+            let next = range.start + list.len();
+            let rows = (next..end).map_while(|index| {
+                let row = read(index)?;
+                let is_row = row.dtype == dtype && row.has_strides(strides.as_deref());
+                is_row.then(|| row.row_length(&shape))?.map(|length| (row.data, length))
+            });
+            // SAFETY: as above.
+            unsafe { list.extend_rows(rows) };
         }
     }
 
@@ -345,15 +337,14 @@ impl RawArray<'_> {
         }
     }
 
-    /// The extent of dim 0 if it is another and nothing else differs, and the known one has elements: without any, a list of rows
+    /// The extent of dim 0 if nothing else differs, and the known one has elements: without any, a list of rows
     /// takes whatever strides for row-major ones.
     #[inline]
-    fn other_length(&self, known: &[i64]) -> Option<i64> {
+    fn row_length(&self, known: &[i64]) -> Option<i64> {
         let (first, others) = self.shape.split_first()?;
         let (known_first, known_others) = known.split_first()?;
         let length = first.load(Ordering::Relaxed);
-        let is_other = length != *known_first && *known_first != 0;
-        (is_other && are_same(others, known_others)).then_some(length)
+        (*known_first != 0 && are_same(others, known_others)).then_some(length)
     }
 }
 
