@@ -1,4 +1,7 @@
-//! [`Addresses`]: where each sample of a list begins.
+//! [`Addresses`]: where each sample of a list begins; room for the columns of a list.
+
+use crate::samples::meta::TensorMeta;
+use crate::tensor::{Error, Result};
 
 /// Where each sample begins.
 #[derive(Clone, Debug)]
@@ -53,4 +56,28 @@ impl Addresses {
     fn tell_one_by_one(&mut self, len: usize) {
         *self = Addresses::Each((0..len).map(|index| self.at(index)).collect());
     }
+}
+
+/// An empty list with room for so many entries.
+pub(super) fn room_for<T>(count: usize) -> Result<Vec<T>> {
+    let mut entries = Vec::new();
+    entries.try_reserve_exact(count).map_err(|_| no_room(count))?;
+    Ok(entries)
+}
+
+/// Makes room for `count` entries in all.
+pub(super) fn reserve_in_all<T>(entries: &mut Vec<T>, count: usize) -> Result<()> {
+    let additional = count.saturating_sub(entries.len());
+    entries.try_reserve(additional).map_err(|_| no_room(count))
+}
+
+/// Where no error can be given.
+#[cold]
+pub(super) fn end_without_memory() -> ! {
+    std::alloc::handle_alloc_error(std::alloc::Layout::new::<TensorMeta>())
+}
+
+#[cold]
+pub(super) fn no_room(count: usize) -> Error {
+    Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<*const u8>() as u64) }
 }

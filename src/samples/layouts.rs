@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::samples::list::{end_without_memory, no_room, reserve_in_all, SampleList};
+use crate::samples::addresses::{no_room, reserve_in_all};
 use crate::samples::meta::{Metas, TensorMeta};
 use crate::tensor::{compact_strides, DType, Device, Dims, Layout, Result};
 
@@ -56,22 +56,20 @@ impl Layouts {
         has_room.map_err(|_| no_room(self.metas.all().len()))?;
         Ok(Arc::make_mut(&mut self.metas).insert(TensorMeta { dtype, device, layout }))
     }
-}
 
-impl SampleList<'_> {
-    /// Adds the layouts of the samples behind those that `exact` has already, with an id for each.
+    /// Adds to `exact` these layouts with the lengths of rows applied, for the samples behind those that it has already.
     #[cold]
-    fn apply_lengths(&self, exact: &mut Layouts) -> Result<()> {
-        reserve_in_all(&mut exact.ids, self.len())?;
-        let first = &self.layouts.metas.all()[0];
+    pub fn apply(&self, lengths: &[i64], exact: &mut Layouts) -> Result<()> {
+        reserve_in_all(&mut exact.ids, lengths.len())?;
+        let first = &self.metas.all()[0];
         let mut row_shape = Dims::from(first.layout.shape());
         let mut last = None;
-        for index in exact.ids.len()..self.len() {
-            let which = (self.layouts.ids.get(index).copied().unwrap_or(0), self.lengths[index]);
+        for index in exact.ids.len()..lengths.len() {
+            let which = (self.ids.get(index).copied().unwrap_or(0), lengths[index]);
             let id = match last {
                 Some((known, id)) if known == which => id,
                 _ => {
-                    let meta = &self.layouts.metas.all()[which.0 as usize];
+                    let meta = &self.metas.all()[which.0 as usize];
                     let mut shape = meta.layout.shape();
                     if which.0 == 0 && !row_shape.is_empty() {
                         row_shape[0] = which.1;
@@ -85,43 +83,5 @@ impl SampleList<'_> {
             exact.ids.push(id);
         }
         Ok(())
-    }
-
-    /// Every distinct layout, and each sample's position among them.
-    #[inline]
-    pub(super) fn try_exact(&self) -> Result<&Layouts> {
-        if self.lengths.is_empty() {
-            return Ok(&self.layouts);
-        }
-        if let Some(exact) = self.exact.get() {
-            return Ok(exact);
-        }
-        let mut exact = Layouts::default();
-        self.apply_lengths(&mut exact)?;
-        // Another thread may have been quicker.
-        Ok(self.exact.get_or_init(|| exact))
-    }
-
-    /// As [`SampleList::try_exact`], where no error can be given.
-    #[inline]
-    pub(super) fn exact(&self) -> &Layouts {
-        self.try_exact().unwrap_or_else(|_| end_without_memory())
-    }
-
-    /// Brings the exact layouts up to date with the samples that were just added, if they were asked for before.
-    #[inline(always)]
-    pub(super) fn follow(&mut self) {
-        if self.exact.get().is_some() {
-            self.follow_added();
-        }
-    }
-
-    #[cold]
-    fn follow_added(&mut self) {
-        let Some(mut exact) = self.exact.take() else { return };
-        // Without memory they are made again when they are asked for.
-        if self.apply_lengths(&mut exact).is_ok() {
-            self.exact = exact.into();
-        }
     }
 }

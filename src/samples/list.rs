@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use crate::samples::addresses::Addresses;
+use crate::samples::addresses::{end_without_memory, no_room, reserve_in_all, room_for, Addresses};
 use crate::samples::layouts::Layouts;
 use crate::samples::meta::{Metas, TensorMeta};
 use crate::samples::selection::Selection;
@@ -348,35 +348,28 @@ impl<'a> SampleList<'a> {
         }
         Ok(())
     }
+
+    /// Brings the exact layouts up to date with the samples that were just added, if they were asked for before.
+    #[inline(always)]
+    pub(super) fn follow(&mut self) {
+        if self.exact.get().is_some() {
+            self.follow_added();
+        }
+    }
+
+    #[cold]
+    fn follow_added(&mut self) {
+        let Some(mut exact) = self.exact.take() else { return };
+        // Without memory they are made again when they are asked for.
+        if self.layouts.apply(&self.lengths, &mut exact).is_ok() {
+            self.exact = exact.into();
+        }
+    }
 }
 
 #[cold]
 pub(super) fn outside(index: i64, len: i64) -> Error {
     Error::Index(format!("index {index} in a list of {len} samples"))
-}
-
-/// An empty list with room for so many entries.
-pub(super) fn room_for<T>(count: usize) -> Result<Vec<T>> {
-    let mut entries = Vec::new();
-    entries.try_reserve_exact(count).map_err(|_| no_room(count))?;
-    Ok(entries)
-}
-
-/// Makes room for `count` entries in all.
-pub(super) fn reserve_in_all<T>(entries: &mut Vec<T>, count: usize) -> Result<()> {
-    let additional = count.saturating_sub(entries.len());
-    entries.try_reserve(additional).map_err(|_| no_room(count))
-}
-
-/// Where no error can be given.
-#[cold]
-pub(super) fn end_without_memory() -> ! {
-    std::alloc::handle_alloc_error(std::alloc::Layout::new::<TensorMeta>())
-}
-
-#[cold]
-pub(super) fn no_room(count: usize) -> Error {
-    Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<*const u8>() as u64) }
 }
 
 impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {

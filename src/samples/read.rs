@@ -5,9 +5,9 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-use crate::samples::addresses::Addresses;
+use crate::samples::addresses::{end_without_memory, room_for, Addresses};
 use crate::samples::layouts::Layouts;
-use crate::samples::list::{outside, room_for, SampleList};
+use crate::samples::list::{outside, SampleList};
 use crate::samples::memo::Memo;
 use crate::samples::meta::TensorMeta;
 use crate::samples::selection::Selection;
@@ -23,6 +23,27 @@ impl<'a> SampleList<'a> {
     /// Whether there is no sample.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Every distinct layout, and each sample's position among them.
+    #[inline]
+    pub(super) fn try_exact(&self) -> Result<&Layouts> {
+        if self.lengths.is_empty() {
+            return Ok(&self.layouts);
+        }
+        if let Some(exact) = self.exact.get() {
+            return Ok(exact);
+        }
+        let mut exact = Layouts::default();
+        self.layouts.apply(&self.lengths, &mut exact)?;
+        // Another thread may have been quicker.
+        Ok(self.exact.get_or_init(|| exact))
+    }
+
+    /// As [`SampleList::try_exact`], where no error can be given.
+    #[inline]
+    pub(super) fn exact(&self) -> &Layouts {
+        self.try_exact().unwrap_or_else(|_| end_without_memory())
     }
 
     /// Owners that keep samples in device memory alive, as far as the list has them.

@@ -1,7 +1,7 @@
 //! Lists made from another: one sample in place of another, fewer samples, the same samples elsewhere.
 
-use crate::samples::addresses::Addresses;
-use crate::samples::list::{no_room, outside, SampleList};
+use crate::samples::addresses::{no_room, Addresses};
+use crate::samples::list::{outside, SampleList};
 use crate::samples::meta::TensorMeta;
 use crate::tensor::{new_owners, Device, Layout, Offsets, Result};
 

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::samples::list::{room_for, SampleList};
+use crate::samples::addresses::room_for;
+use crate::samples::list::SampleList;
 use crate::samples::meta::TensorMeta;
 use crate::samples::view::SampleView;
 use crate::tensor::{are_compact, bytes_of, overlap, Device, Element, Footprint, Layout};
