@@ -94,9 +94,9 @@ def test_samples_of_a_dtype_that_has_no_counterpart(name):
     refusal(lambda: wr.stack([np.zeros(3, name)]), (TypeError, ValueError, BufferError))
 
 
-def test_big_endian_samples():
+def test_big_endian_memory_is_no_output():
     for name in (">i4", ">f8", ">u2", ">c8"):
-        refusal(lambda: wr.stack([np.zeros(3, name)]), (wr.DTypeError, wr.LayoutError, BufferError, TypeError))
+        refusal(lambda: wr.stack([np.zeros(3, name[1:])] * 2, out=np.zeros((2, 3), name)), wr.LayoutError, "byte order")
 
 
 @pytest.mark.parametrize("device", ["gpu", "tpu:0", "", "cpu:x", "cuda:-1", 3.5])
@@ -343,7 +343,7 @@ def test_out_is_untouched_by_every_error():
         "dtype": ([*good[:2], paint(64, "int8")], wr.DTypeError),
         "type": ([*good[:2], object()], TypeError),
         "count": (good[:2], wr.ShapeError),
-        "endian": ([*good[:2], np.zeros(64, ">i2")], (TypeError, BufferError)),
+        "endian": ([*good[:2], np.zeros(64, ">i2")], wr.DTypeError),
     }
     for samples, kind in bad.values():
         refusal(lambda: wr.stack(samples, out=out), kind)

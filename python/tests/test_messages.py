@@ -105,7 +105,7 @@ def test_out_that_is_no_tree_like_the_samples():
 
 
 def test_other_arguments_have_their_names():
-    swapped, rows = np.zeros(3, ">i8"), wr.SampleList([paint(3)] * 3)
+    swapped, dates, rows = np.zeros(3, ">i8"), np.zeros(3, "M8[s]"), wr.SampleList([paint(3)] * 3)
     for call, name in (
         (lambda x: wr.asarray(x), "x"),
         (lambda x: rows.take(x), "indices"),
@@ -113,7 +113,9 @@ def test_other_arguments_have_their_names():
         (lambda x: wr.SampleList.split(paint(3), x), "offsets"),
         (lambda x: wr.stack(x), "samples"),
     ):
-        assert text(lambda: call(swapped), BufferError).startswith(f"{name}: expected ")
+        assert text(lambda: call(dates), BufferError).startswith(f"{name}: expected ")
+        if name in ("x", "indices", "offsets"):
+            assert text(lambda: call(swapped), BufferError).startswith(f"{name}: expected native byte order")
 
 
 def test_arguments_of_another_kind_have_their_names():
@@ -142,7 +144,7 @@ def test_what_is_added_to_a_list_has_the_position_that_it_would_have():
     for call, kind, index, cause in (
         (lambda: rows.append("x"), TypeError, 3, "expected an array-like, got str"),
         (lambda: rows.append([1, None]), TypeError, 3, "expected a Python number, got NoneType at position 1"),
-        (lambda: rows.append(np.zeros(3, ">i8")), BufferError, 3, "expected "),
+        (lambda: rows.append(np.zeros(3, "M8[s]")), BufferError, 3, "expected "),
         (lambda: rows.extend([paint(3), None]), TypeError, 4, "expected an array-like, got NoneType"),
         (lambda: rows.extend([[], (), "x"]), TypeError, 5, "expected an array-like, got str"),
         (lambda: rows.extend([[], 1 << 64]), TypeError, 4, "expected int64, got "),

@@ -428,7 +428,8 @@ def test_array_interface_without_elements():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"typestr": ">i4"},
+        {"typestr": ">O4"},
+        {"typestr": "!i4"},
         {"typestr": "|O4"},
         {"typestr": "<U1"},
         {"typestr": "<M8"},

@@ -45,6 +45,8 @@ pub const fn dtype_to_dl(dtype: DType) -> DLDataType {
         DType::I4 => (Code::INT, 4, 1),
         DType::U4 => (Code::UINT, 4, 1),
         DType::F4E2M1FNX2 => (Code::FLOAT4_E2M1FN, 4, 2),
+        // DLPack has no order of bytes: no number that a consumer could take for one.
+        other => (Code::OPAQUE_HANDLE, 8 * other.size() as u8, 1),
     };
     DLDataType { code, bits, lanes }
 }

@@ -177,7 +177,7 @@ impl Engine {
         collate.form == Form::Stack
             && collate.increments.is_none()
             && collate.transform == Transform::default()
-            && collate.dtype.is_none_or(|dtype| dtype == meta.dtype)
+            && collate.dtype.unwrap_or(meta.dtype.native()) == meta.dtype
             && collate.device.or(self.shared.device).unwrap_or(Device::Cpu) == Device::Cpu
             && meta.device == Device::Cpu
             && meta.layout.is_compact()

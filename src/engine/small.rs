@@ -143,11 +143,11 @@ impl<'s> Small<'s> {
     /// Adds the account of this batch.
     fn add_to(&self, tally: &mut Tally) {
         let (dtype, data_bytes) = (self.shape.dtype, self.shape.data_bytes());
-        let (real_bytes, casts) =
-            (self.elems * dtype.size() as u64, self.rows.meta().dtype != dtype);
-        let is_bytes = !casts && real_bytes == data_bytes;
+        let real_bytes = self.elems * dtype.size() as u64;
+        let conversion = Path::of_conversion(self.rows.meta().dtype, dtype);
+        let is_bytes = conversion.is_none() && real_bytes == data_bytes;
         let is_one_range = || real_bytes > 0 && self.rows.is_one_range();
-        tally.paths.push(Path::untransformed(is_bytes, is_one_range, || casts));
+        tally.paths.push(Path::untransformed(is_bytes, is_one_range, || conversion));
         tally.samples += self.rows.len() as u64;
         tally.bytes_in += self.bytes_in();
         tally.bytes_out += self.shape.bytes;

@@ -46,6 +46,9 @@ unsafe fn write_element(plan: &Plan<'_>, output: &OutputPlan<'_>, out: *mut u8, 
             let mut bits = [0u8; 16];
             // SAFETY: a real coordinate of a living sample.
             unsafe { src.copy_to_nonoverlapping(bits.as_mut_ptr(), class.dtype.size()) };
+            if !class.dtype.is_native() {
+                bits.chunks_mut(class.dtype.ordered_bytes()).for_each(<[u8]>::reverse);
+            }
             let affine = plan.affine_of(output);
             let channel = match class.channel {
                 Channel::None => 0,
@@ -55,7 +58,12 @@ unsafe fn write_element(plan: &Plan<'_>, output: &OutputPlan<'_>, out: *mut u8, 
                     first + column
                 }
             };
-            convert_one(class.dtype, output.dtype, bits, affine.map(|affine| (affine, channel)))
+            convert_one(
+                class.dtype.native(),
+                output.dtype,
+                bits,
+                affine.map(|affine| (affine, channel)),
+            )
         }
         op => op.constant(sample).unwrap_or(output.fill),
     };

@@ -24,7 +24,7 @@ mod tests;
 
 pub(crate) use blocks::GatherFn;
 pub(crate) use interleave::{interleave_rows, InterleaveFn};
-use moves::{copy, gather};
+use moves::{copy, gather, swap, swap_elems};
 pub(crate) use moves::{copy_bytes, fill_of, fill_row, stream_fence, FillFn};
 pub(crate) use reverse::{for_reversed_blocks, reverse};
 
@@ -112,6 +112,25 @@ pub(crate) fn copy_row(width: usize) -> RowFn {
     with_width!(width, T => copy::<T>)
 }
 
+/// Evaluates `$body` with `$f` of the type and halves of a dtype whose bytes have an order.
+macro_rules! with_turned {
+    ($dtype:expr, $f:ident) => {
+        match ($dtype.size(), $dtype.ordered_bytes()) {
+            (2, 2) => $f::<u16, false>,
+            (4, 4) => $f::<u32, false>,
+            (8, 8) => $f::<u64, false>,
+            (8, 4) => $f::<u64, true>,
+            (16, 8) => $f::<u128, true>,
+            other => unreachable!("no element of other byte order has {other:?} bytes"),
+        }
+    };
+}
+
+/// Moves elements of a dtype of other byte order to native order.
+fn swap_row(src: DType) -> RowFn {
+    with_turned!(src, swap)
+}
+
 /// Gathers elements of 1, 2, 4, 8 or 16 bytes.
 pub(crate) fn gather_rows(width: usize) -> GatherFn {
     with_width!(width, T => blocks::gather::<T>)
@@ -119,20 +138,20 @@ pub(crate) fn gather_rows(width: usize) -> GatherFn {
 
 /// Converts elements; both dtypes are arithmetic, or they are the same.
 pub(crate) fn cast_row(src: DType, dst: DType) -> RowFn {
-    with_isa!(src, dst, I => cast_row_on::<I>(src, dst))
+    with_isa!(src.native(), dst, I => cast_row_on::<I>(src, dst))
 }
 
 /// As [`cast_row`], of different dtypes, of elements one after the other on both sides.
 pub(crate) fn cast_elems(src: DType, dst: DType) -> Cast {
-    with_isa!(src, dst, I => cast_elems_on::<I>(src, dst))
+    with_isa!(src.native(), dst, I => cast_elems_on::<I>(src, dst))
 }
 
 /// Transforms elements; both dtypes are arithmetic.
 pub(crate) fn affine_row(src: DType, dst: DType) -> AffineFn {
-    with_isa!(src, dst, I => affine_row_on::<I>(src, dst))
+    with_isa!(src.native(), dst, I => affine_row_on::<I>(src, dst))
 }
 
-/// Splits pixels into planes; both dtypes are arithmetic, or they are the same and only moved.
+/// Splits pixels into planes; both dtypes are arithmetic, or they are the same and only moved. Both are of native byte order.
 pub(crate) fn planar_row(src: DType, dst: DType) -> PlanarFn {
     with_isa!(src, dst, I => planar_row_on::<I>(src, dst))
 }
@@ -141,15 +160,32 @@ fn cast_row_on<I: Isa>(src: DType, dst: DType) -> RowFn {
     if src == dst {
         return copy_row(src.size());
     }
-    with_type!(src, S => with_type!(dst, D => cast::<I, S, D>))
+    let native = src.native();
+    if native == dst {
+        return swap_row(src);
+    }
+    match src.is_native() {
+        true => with_type!(native, S => with_type!(dst, D => cast::<I, S, D, false>)),
+        false => with_type!(native, S => with_type!(dst, D => cast::<I, S, D, true>)),
+    }
 }
 
 fn cast_elems_on<I: Isa>(src: DType, dst: DType) -> Cast {
-    with_type!(src, S => with_type!(dst, D => I::cast::<S, D>))
+    let native = src.native();
+    if src.is_native() {
+        return with_type!(src, S => with_type!(dst, D => I::cast::<S, D>));
+    }
+    if native == dst {
+        return with_turned!(src, swap_elems);
+    }
+    with_type!(native, S => with_type!(dst, D => cast_swapped::<I, S, D>))
 }
 
 fn affine_row_on<I: Isa>(src: DType, dst: DType) -> AffineFn {
-    with_type!(src, S => with_type!(dst, D => affine::<I, S, D>))
+    match src.is_native() {
+        true => with_type!(src, S => with_type!(dst, D => affine::<I, S, D, false>)),
+        false => with_type!(src.native(), S => with_type!(dst, D => affine::<I, S, D, true>)),
+    }
 }
 
 fn planar_row_on<I: Isa>(src: DType, dst: DType) -> PlanarFn {
@@ -170,6 +206,8 @@ struct Pair<T> {
     load: Option<Cast>,
     /// `T` to the destination.
     fma: Fma<T>,
+    /// The source is of other byte order.
+    is_swapped: bool,
 }
 
 /// A table for each compilation, pair and computing type.
@@ -182,7 +220,9 @@ impl<I: Isa, S: Elem, D: Elem, T: Real> PairTable<I, S, D, T> {
         cast: I::cast::<S, D>,
         load: if S::DTYPE as u8 == T::DTYPE as u8 { None } else { Some(I::cast::<S, T>) },
         fma: I::fma::<T, D>,
+        is_swapped: false,
     };
+    const SWAPPED: Pair<T> = Pair { is_swapped: true, ..Self::PAIR };
 }
 
 /// A row as [`RowFn`] takes it.
@@ -212,8 +252,8 @@ impl Row {
 
 /// # Safety
 /// `len` elements at `src` and at `dst`, at their strides, at any address; the two sides are disjoint; the processor
-/// runs `I`.
-unsafe fn cast<I: Isa, S: Elem, D: Elem>(
+/// runs `I`. Those at `src` are of other byte order if `SWAPPED`.
+unsafe fn cast<I: Isa, S: Elem, D: Elem, const SWAPPED: bool>(
     src: *const u8,
     ss: isize,
     dst: *mut u8,
@@ -223,12 +263,21 @@ unsafe fn cast<I: Isa, S: Elem, D: Elem>(
     let (s, d) = (size_of::<S>(), size_of::<D>());
     // SAFETY: the sizes are those of the types; the rest is the caller's promise.
     unsafe {
-        if ss == s as isize && ds == d as isize {
+        if !SWAPPED && ss == s as isize && ds == d as isize {
             I::cast::<S, D>(src, dst, len);
         } else {
-            cast_strided(s, d, I::cast::<S, D>, Row { src, ss, dst, ds, len });
+            cast_strided([s, d], SWAPPED, I::cast::<S, D>, Row { src, ss, dst, ds, len });
         }
     }
+}
+
+/// # Safety
+/// The processor runs `I`; `len` elements of other byte order at `src`, and room for as many at `dst`, contiguous, at any
+/// address and disjoint.
+unsafe fn cast_swapped<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, len: usize) {
+    let (ss, ds) = (size_of::<S>() as isize, size_of::<D>() as isize);
+    // SAFETY: the caller's promise.
+    unsafe { cast::<I, S, D, true>(src, ss, dst, ds, len) }
 }
 
 /// # Safety
@@ -236,11 +285,11 @@ unsafe fn cast<I: Isa, S: Elem, D: Elem>(
 /// and disjoint; `kernel` takes such elements.
 // Once for all pairs, not once in each.
 #[inline(never)]
-unsafe fn cast_strided(s: usize, d: usize, kernel: Cast, row: Row) {
+unsafe fn cast_strided([s, d]: [usize; 2], is_swapped: bool, kernel: Cast, row: Row) {
     // SAFETY: `done + n <= len`, at most `BLOCK` elements of at most 8 bytes are staged, and a
     // single element is read when there is one.
     unsafe {
-        if row.ss == 0 && row.len > 0 {
+        if row.ss == 0 && row.len > 0 && !is_swapped {
             let mut value = [0; 16];
             kernel(row.src, value.as_mut_ptr(), 1);
             return fill_row(row.dst, row.ds, d, &value, row.len);
@@ -249,7 +298,7 @@ unsafe fn cast_strided(s: usize, d: usize, kernel: Cast, row: Row) {
         let mut done = 0;
         while done < row.len {
             let block = row.part(done, (row.len - done).min(BLOCK));
-            let x = stage.gather(s, block);
+            let x = stage.gather(s, is_swapped, block);
             if row.ds == d as isize {
                 kernel(x, block.dst, block.len);
             } else {
@@ -273,17 +322,23 @@ impl BlockRoom {
         BlockRoom { input: Scratch::new(), output: Scratch::new() }
     }
 
-    /// The source as it is, if it is contiguous, or gathered.
+    /// The source as it is, if it is contiguous and of native byte order, or gathered.
     ///
     /// # Safety
     /// `row` is of at most `BLOCK` elements of `width <= 8` bytes.
     #[inline(always)]
-    unsafe fn gather(&mut self, width: usize, row: Row) -> *const u8 {
-        if row.ss == width as isize {
+    unsafe fn gather(&mut self, width: usize, is_swapped: bool, row: Row) -> *const u8 {
+        if row.ss == width as isize && !is_swapped {
             return row.src;
         }
+        let gather: RowFn = match (is_swapped, width) {
+            (false, _) => copy_row(width),
+            (true, 2) => swap::<u16, false>,
+            (true, 4) => swap::<u32, false>,
+            (true, _) => swap::<u64, false>,
+        };
         // SAFETY: by the contract above; the room is of `BLOCK` elements of 8 bytes.
-        unsafe { copy_row(width)(row.src, row.ss, self.input.at(), width as isize, row.len) };
+        unsafe { gather(row.src, row.ss, self.input.at(), width as isize, row.len) };
         self.input.at()
     }
 
@@ -300,9 +355,9 @@ impl BlockRoom {
 
 /// # Safety
 /// `len` elements at `src` and at `dst`, at their strides, at any address and disjoint; `channel` is one of the pairs
-/// of `affine`; the processor runs `I`.
+/// of `affine`; the processor runs `I`. Those at `src` are of other byte order if `SWAPPED`.
 #[allow(clippy::too_many_arguments, reason = "the signature of AffineFn")]
-unsafe fn affine<I: Isa, S: Elem, D: Elem>(
+unsafe fn affine<I: Isa, S: Elem, D: Elem, const SWAPPED: bool>(
     src: *const u8,
     ss: isize,
     dst: *mut u8,
@@ -316,9 +371,19 @@ unsafe fn affine<I: Isa, S: Elem, D: Elem>(
     // SAFETY: the tables are those of the types; the rest is the caller's promise.
     unsafe {
         if S::DTYPE == DType::F64 || D::DTYPE == DType::F64 {
-            affine_blocks(&PairTable::<I, S, D, f64>::PAIR, row, affine, channel, periodic);
+            let pair = if SWAPPED {
+                &PairTable::<I, S, D, f64>::SWAPPED
+            } else {
+                &PairTable::<I, S, D, f64>::PAIR
+            };
+            affine_blocks(pair, row, affine, channel, periodic);
         } else {
-            affine_blocks(&PairTable::<I, S, D, f32>::PAIR, row, affine, channel, periodic);
+            let pair = if SWAPPED {
+                &PairTable::<I, S, D, f32>::SWAPPED
+            } else {
+                &PairTable::<I, S, D, f32>::PAIR
+            };
+            affine_blocks(pair, row, affine, channel, periodic);
         }
     }
 }
@@ -392,7 +457,7 @@ unsafe fn affine_block<T: Real>(pair: &Pair<T>, row: Row, pairs: Pairs<T>) {
     // SAFETY: at most `BLOCK` elements of at most 8 bytes fit each of the rooms, and the kernels are
     // those of the elements they are given.
     unsafe {
-        let mut x = stage.gather(pair.src, row);
+        let mut x = stage.gather(pair.src, pair.is_swapped, row);
         if let Some(load) = pair.load {
             load(x, wide.at(), row.len);
             x = wide.at();

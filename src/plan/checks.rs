@@ -69,6 +69,19 @@ pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(
         let hint = Hint::Text("samples of one batch are all on the host or all on one device");
         return Err(Error::Device(Box::new(found.with_hint(hint))));
     }
+    if source != Device::Cpu {
+        // The host turns elements round as it reads them; kernels do not.
+        let expected = || "native byte order, in which alone a device reads samples".into();
+        let fits = |own: DType, _: &[i64]| own.is_native();
+        let got = |index: usize| used.meta(index).dtype.into();
+        used.check_as(
+            fits,
+            expected,
+            got,
+            Hint::Text("copy them on the host first"),
+            Error::Layout,
+        )?;
+    }
     let device = collate.device.unwrap_or(source);
     match (source, device) {
         (Device::Cuda(from), Device::Cuda(to)) if from != to => {
@@ -96,7 +109,7 @@ pub(super) fn check_float(dtype: DType) -> Result<()> {
 /// Complex and float8 samples are moved as they are: no cast, no arithmetic.
 pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: bool) -> Result<()> {
     let fits = |own: DType, _: &[i64]| {
-        own == dtype && !computes || own.is_arithmetic() && dtype.is_arithmetic()
+        own.native() == dtype && !computes || own.is_arithmetic() && dtype.is_arithmetic()
     };
     let expected = || "bool, an integer, float16, bfloat16, float32 or float64".into();
     let got = |index: usize| match used.meta(index).dtype {
@@ -111,7 +124,7 @@ pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: boo
 /// Arithmetic is in float32 unless samples or results are float64.
 pub(super) fn check_width(used: &UsedMetas<'_>, dtype: DType, affine: &Affine) -> Result<()> {
     let Some(channel) = affine.beyond_f32() else { return Ok(()) };
-    if used.all(|own, _| [own, dtype].contains(&DType::F64)) {
+    if used.all(|own, _| [own.native(), dtype].contains(&DType::F64)) {
         return Ok(());
     }
     let (factor, offset) = (affine.a()[channel], affine.b()[channel] + 0.0);
@@ -170,10 +183,12 @@ pub(super) fn resolve_channel_dim(
 /// The dtype of the batch: the one asked for, or that of all samples.
 pub(super) fn resolve_dtype(used: &UsedMetas<'_>, collate: &Collate) -> Result<DType> {
     if let Some(dtype) = collate.dtype {
-        return Ok(dtype);
+        let cure = "batches are in native byte order: DType::native()";
+        let refused = || Mismatch::of("dtype", dtype.native(), dtype).with_hint(Hint::Text(cure));
+        return if dtype.is_native() { Ok(dtype) } else { Err(Error::DType(Box::new(refused()))) };
     }
-    let dtype = used.meta(0).dtype;
-    let same = |own, _: &[i64]| own == dtype;
+    let dtype = used.meta(0).dtype.native();
+    let same = |own: DType, _: &[i64]| own.native() == dtype;
     used.check(same, |index| dtype_mismatch(used, index), Hint::Cast)?;
     Ok(dtype)
 }

@@ -94,15 +94,22 @@ impl LoopNest {
 
     /// The loops of such samples, copied as bytes in row-major order.
     pub fn of_bytes(meta: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
-        let size = meta.dtype.size() as i64;
+        let (size, ordered) = (meta.dtype.size() as i64, meta.dtype.ordered_bytes() as i64);
         let mut step = size;
-        let mut dims: SmallVec<[Dim; 4]> = smallvec::smallvec![Dim::whole(size, 1, 1)];
+        // Bytes of other order are read backwards, those of complex elements part by part.
+        let (mut dims, src_offset): (SmallVec<[Dim; 4]>, i64) = match meta.dtype.is_native() {
+            true => (smallvec::smallvec![Dim::whole(size, 1, 1)], 0),
+            false => {
+                let parts = Dim::whole(size / ordered, ordered, ordered);
+                (smallvec::smallvec![Dim::whole(ordered, -1, 1), parts], ordered - 1)
+            }
+        };
         for (&extent, &stride) in meta.layout.shape().iter().zip(meta.layout.strides()).rev() {
             dims.push(Dim::whole(extent, stride.wrapping_mul(size), step));
             // Of an empty sample nothing is read or written.
             step = step.wrapping_mul(extent);
         }
-        LoopNest::new(DType::U8, dims.into_iter().rev(), Channel::None, 0, table)
+        LoopNest::new(DType::U8, dims.into_iter().rev(), Channel::None, src_offset, table)
     }
 
     /// The loops of such samples in a mask: only the padded dims, and nothing is read. `strides`: bytes from place to
@@ -196,6 +203,9 @@ impl LoopNest {
 
     fn is_planar(&self, dtype: DType, table: &[Dim]) -> bool {
         let [channels, .., pixels] = &table[self.dims.clone()] else { return false };
+        if !self.dtype.is_native() {
+            return false;
+        }
         let size = self.dtype.size() as i64;
         (2..=4).contains(&channels.extent)
             && channels.is_whole()

@@ -2,14 +2,16 @@
 
 use crate::plan::loops::LoopNest;
 use crate::plan::output::{ElementOp, OutputPlan};
+use crate::tensor::DType;
 
 /// How the data of a leaf moves: what [`crate::Explain::path`] says of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Path {
     View,
     Memcpy,
     Gather,
     Strided,
+    Swap,
     Cast,
     Transform,
     Upload,
@@ -21,11 +23,12 @@ pub(crate) enum Path {
 
 impl Path {
     /// In the order of their numbers.
-    pub const ALL: [Path; 11] = [
+    pub const ALL: [Path; 12] = [
         Path::View,
         Path::Memcpy,
         Path::Gather,
         Path::Strided,
+        Path::Swap,
         Path::Cast,
         Path::Transform,
         Path::Upload,
@@ -42,6 +45,7 @@ impl Path {
             Path::Gather => "gather",
             Path::Strided => "strided",
             Path::Cast => "cast",
+            Path::Swap => "swap",
             Path::Transform => "transform",
             Path::Upload => "upload",
             Path::Staged => "staged",
@@ -55,19 +59,19 @@ impl Path {
 impl Path {
     /// The path of data that does not cross between host and device.
     pub fn within(output: &OutputPlan<'_>) -> Path {
-        let casts = |class: &LoopNest| class.dtype != output.dtype;
-        let any_casts = || match &*output.class_ids {
-            [] => casts(&output.classes[0]),
-            ids => ids.iter().any(|&id| casts(&output.classes[id as usize])),
+        let converted = |class: &LoopNest| Path::of_conversion(class.dtype, output.dtype);
+        let conversion = || match &*output.class_ids {
+            [] => converted(&output.classes[0]),
+            ids => ids.iter().map(|&id| converted(&output.classes[id as usize])).max().flatten(),
         };
         match output.op {
             ElementOp::Read { affine: true } => Path::Transform,
             _ => {
                 let is_empty = output.bytes() == 0;
                 let is_moved = output.bytes_only || output.is_table_of_runs;
-                let is_bytes = is_moved || is_empty && !any_casts();
+                let is_bytes = is_moved || is_empty && conversion().is_none();
                 let is_one_range = || !is_empty && num_ranges(output) == 1;
-                Path::untransformed(is_bytes, is_one_range, any_casts)
+                Path::untransformed(is_bytes, is_one_range, conversion)
             }
         }
     }
@@ -76,13 +80,21 @@ impl Path {
     pub fn untransformed(
         is_bytes: bool,
         is_one_range: impl FnOnce() -> bool,
-        casts: impl FnOnce() -> bool,
+        conversion: impl FnOnce() -> Option<Path>,
     ) -> Path {
         match is_bytes {
             true if is_one_range() => Path::Memcpy,
             true => Path::Gather,
-            false if casts() => Path::Cast,
-            false => Path::Strided,
+            false => conversion().unwrap_or(Path::Strided),
+        }
+    }
+
+    /// What elements of a dtype go through to become those of another: a cast, or only their bytes the other way round.
+    pub fn of_conversion(from: DType, to: DType) -> Option<Path> {
+        match from == to {
+            true => None,
+            false if from.native() == to => Some(Path::Swap),
+            false => Some(Path::Cast),
         }
     }
 }

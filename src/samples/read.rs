@@ -118,13 +118,19 @@ impl<'a> SampleList<'a> {
         let is_filled = move |(id, meta): &(usize, &TensorMeta)| {
             *id == 0 && has_long || meta.layout.numel() > 0
         };
-        self.layouts.metas.all().iter().enumerate().filter(is_filled).map(|(_, meta)| meta.dtype)
+        self.layouts
+            .metas
+            .all()
+            .iter()
+            .enumerate()
+            .filter(is_filled)
+            .map(|(_, meta)| meta.dtype.native())
     }
 
-    /// The dtype of the last sample.
+    /// The dtype of the last sample, in native byte order.
     pub fn last_dtype(&self) -> Option<DType> {
         let last = self.layouts.metas.all().get(self.layouts.last() as usize);
-        last.filter(|_| !self.is_empty()).map(|meta| meta.dtype)
+        last.filter(|_| !self.is_empty()).map(|meta| meta.dtype.native())
     }
 
     /// The address of each sample, if there is one for each.

@@ -28,8 +28,10 @@ impl<'a> SampleList<'a> {
         for (index, &offset) in offsets.as_slice()[..self.len()].iter().enumerate() {
             let meta = self.meta(index);
             if last.as_ref().is_none_or(|(of, _)| !std::ptr::eq(*of, meta)) {
-                let layout = Layout::compact(meta.dtype, meta.layout.shape())?;
-                last = Some((meta, TensorMeta { dtype: meta.dtype, device, layout }));
+                // Packed, they are in native byte order.
+                let dtype = meta.dtype.native();
+                let layout = Layout::compact(dtype, meta.layout.shape())?;
+                last = Some((meta, TensorMeta { dtype, device, layout }));
             }
             if let Some((_, meta)) = &last {
                 list.add_like(meta, std::ptr::without_provenance(offset as usize))?;

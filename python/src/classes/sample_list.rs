@@ -13,7 +13,7 @@ use crate::ground::iterables::{check_list, in_a_row, tuple_from};
 use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
 use crate::import::integers::integers;
-use crate::import::tensor::tensor_of;
+use crate::import::tensor::table_of;
 use crate::ownership::visible::Visited;
 use crate::samples::arrow::is_arrow;
 use crate::samples::imported::Imported;
@@ -140,7 +140,7 @@ impl PySampleList {
         offsets: &Bound<'_, PyAny>,
         shapes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PySampleList> {
-        let table = tensor_of(values, "values", Reading::OWNED)?;
+        let table = table_of(values, "values", Reading::OWNED)?;
         let (offsets, _) = integers(offsets, "offsets", 1)?;
         let list = match shapes {
             None => pieces(&table, &offsets),

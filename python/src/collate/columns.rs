@@ -104,7 +104,8 @@ impl KeyColumn {
     /// Refuses numbers beyond int64, which a cast would make negative.
     fn check_range(&self, py: Python<'_>) -> PyResult<()> {
         let list = &self.samples.list;
-        for index in (0..list.len()).filter(|&index| list.meta(index).dtype == DType::U64) {
+        for index in (0..list.len()).filter(|&index| list.meta(index).dtype.native() == DType::U64)
+        {
             let sample = self.samples.sample(py, index)?;
             let host =
                 copy_of(&sample, &Collate::stack().device(Device::Cpu), None).or_py_err(py)?;

@@ -65,6 +65,7 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 ///         array or column, which is the list of its rows: numbers, lists, fixed-size lists and tensors; bools are unpacked.
 ///         Python numbers are array-likes without dims, lists and tuples of them array-likes of one dim: ints int64, floats (ints
 ///         among them) float64, bools bool. An empty list has the dtype of its neighbours, float64 if all are empty.
+///         Arrays of foreign byte order are turned round as they are read; the batch is native.
 ///     dtype: dtype of the batch: a name such as ``"float16"``, or a NumPy, torch or JAX dtype, or an object with
 ///         ``__dlpack_data_type__``; if None, all samples must share a dtype, which is kept.
 ///     device (str): device to place the batch on, ``"cpu"``, ``"pinned"``, ``"cuda"`` (which is ``"cuda:0"``)

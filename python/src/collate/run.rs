@@ -7,13 +7,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use windrow::bindings::{set_handed_out, End, RowsAhead};
 use windrow::{
-    Batch, BatchShape, Device, Engine, Error, Fields, Filled, Layout, Leaf, OutputMemory, Owner,
-    Plan, RunOptions, Stream, Target, Tensor,
+    Batch, BatchShape, Device, Engine, Error, Fields, Filled, Hint, Layout, Leaf, Mismatch,
+    OutputMemory, Owner, Plan, RunOptions, Stream, Target, Tensor, TensorMeta,
 };
 
 use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
 use crate::collate::parsed::CopyMode;
 use crate::collate::torch_memory::{Lender, TorchMemory, TorchPinned};
+use crate::ground::dtype::TO_NATIVE;
 use crate::ground::errors::is_answer;
 use crate::ground::modules::increment_version;
 use crate::ownership::owner::{producers_of, ImportOwner, ListOwner};
@@ -495,6 +496,12 @@ fn view_in(
 ) -> windrow::Result<Option<ViewPlace>> {
     match plan.as_laid_out_view(position).filter(|_| leaf.out.is_none()) {
         None if mode == CopyMode::Never => {
+            let is_swapped = |meta: &&TensorMeta| !meta.dtype.is_native();
+            if let Some(meta) = leaf.samples.metas().iter().find(is_swapped) {
+                let mismatch = Mismatch::of("samples", "native byte order", meta.dtype);
+                let mismatch = mismatch.with_hint(Hint::Text(TO_NATIVE));
+                return Err(Error::Layout(Box::new(mismatch)).at_path(leaf.path));
+            }
             let why = "copy=False, but the samples do not form the whole batch in memory";
             Err(Error::NotAView(why.to_owned()).at_path(leaf.path))
         }

@@ -41,10 +41,10 @@ pub(crate) fn is_small(name: &str) -> bool {
 /// The prefixes of a format whose byte order is not this machine's.
 const FOREIGN_ORDER: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
 
-/// The dtype of a buffer format. The size decides for `l` and `L`, whose width depends on the prefix.
+/// The dtype of a buffer format, of other byte order if that says so. The size decides for `l` and `L`, whose width depends on the prefix.
 pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
+    let is_swapped = matches!(format, [order, ..] if FOREIGN_ORDER.contains(order));
     let code = match format {
-        [order, ..] if FOREIGN_ORDER.contains(order) && size > 1 => return None,
         [b'@' | b'=' | b'<' | b'>' | b'!', code @ ..] => code,
         code => code,
     };
@@ -65,8 +65,13 @@ pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
         (b"Zd" | b"D", _) => DType::C128,
         _ => return None,
     };
+    let dtype = if is_swapped { dtype.swapped()? } else { dtype };
     (dtype.size() == size).then_some(dtype)
 }
+
+/// The cure for memory of other byte order, where only memory itself would do.
+pub(crate) const TO_NATIVE: &str =
+    "array.astype(array.dtype.newbyteorder(\"=\")) is in native byte order";
 
 /// The replacement to suggest for an array whose dtype is not supported, by its buffer format, typestr or name.
 pub(crate) fn cure_of(dtype: &str) -> &'static str {
@@ -85,7 +90,7 @@ pub(crate) fn cure_of(dtype: &str) -> &'static str {
     } else if starts(&["g", "Zg", "float128", "complex256", "longdouble", "clongdouble"]) {
         ".astype(\"float64\") or .astype(\"complex128\") gives a dtype that a batch can have"
     } else if dtype.bytes().next().is_some_and(|order| FOREIGN_ORDER.contains(&order)) {
-        "array.astype(array.dtype.newbyteorder(\"=\")) is in native byte order"
+        TO_NATIVE
     } else {
         "cast it first, to a dtype that a batch can have"
     }
@@ -109,13 +114,15 @@ pub(crate) fn typestr_of(dtype: DType) -> Option<String> {
     Some(format!("{order}{kind}{}", dtype.size()))
 }
 
-/// The dtype of an array-interface typestr, in native byte order only.
+/// The dtype of an array-interface typestr, of other byte order if that says so.
 pub(crate) fn dtype_of_typestr(typestr: &[u8]) -> Option<DType> {
     let [order, kind, size @ ..] = typestr else { return None };
     let size = std::str::from_utf8(size).ok()?.parse().ok()?;
-    let native = if cfg!(target_endian = "little") { b'<' } else { b'>' };
-    let is_native = size == 1 || [native, b'=', b'|'].contains(order);
-    dtype_of_kind(*kind, size).filter(|_| is_native)
+    match (dtype_of_kind(*kind, size)?, order) {
+        (dtype, &order @ (b'<' | b'>')) if order == FOREIGN_ORDER[0] => dtype.swapped(),
+        (dtype, b'<' | b'>' | b'=' | b'|') => Some(dtype),
+        _ => None,
+    }
 }
 
 /// The dtype of an array-interface kind and a size in bytes.

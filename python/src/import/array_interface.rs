@@ -173,7 +173,10 @@ impl<'py> Importer<'py> {
         };
         let shape = dims_of(&required("shape")?)?;
         let typestr: String = required("typestr")?.extract()?;
+        let is_on_host = name == "__array_interface__";
         let dtype = match dtype_of_typestr(typestr.as_bytes()) {
+            // The host turns elements round as it reads them; kernels do not.
+            Some(dtype) if !dtype.is_native() && !is_on_host => None,
             Some(dtype) => Some(dtype),
             None => {
                 let is_swapped =

@@ -30,7 +30,8 @@ impl<'py> Importer<'py> {
         let array = unsafe { &*pointer.cast::<ArrayStruct>() };
         let item_bytes = array.item_bytes as usize;
         let dtype = match dtype_of_kind(array.kind, item_bytes) {
-            _ if array.flags & ArrayStruct::NOT_SWAPPED == 0 => None,
+            Some(known) if array.flags & ArrayStruct::NOT_SWAPPED == 0 => known.swapped(),
+            None if array.flags & ArrayStruct::NOT_SWAPPED == 0 => None,
             None => named_dtype(object, item_bytes)?,
             known => known,
         };

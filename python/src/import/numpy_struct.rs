@@ -69,14 +69,11 @@ pub(crate) struct ArrayFields<'a> {
     pub flags: c_int,
 }
 
-/// The dtypes for NumPy's own numbers, native byte order only.
+/// The dtypes for NumPy's own numbers.
 #[inline]
 fn dtype_of(descr: &Descr) -> Option<DType> {
-    if descr.byte_order as u8 != b'=' && descr.byte_order as u8 != b'|' {
-        return None;
-    }
     const LONG_IS_64: bool = size_of::<std::ffi::c_long>() == 8;
-    Some(match descr.number {
+    let dtype = match descr.number {
         0 => DType::Bool,
         1 => DType::I8,
         2 => DType::U8,
@@ -96,7 +93,11 @@ fn dtype_of(descr: &Descr) -> Option<DType> {
         15 => DType::C128,
         23 => DType::F16,
         _ => return None,
-    })
+    };
+    match descr.byte_order as u8 {
+        b'=' | b'|' => Some(dtype),
+        _ => dtype.swapped(),
+    }
 }
 
 /// The fields of an array of a dtype that we have.

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use windrow::{Device, Owner, Tensor};
+use windrow::{Device, Error, Hint, Mismatch, Owner, Tensor};
 
 use crate::ground::batch::PyBatch;
+use crate::ground::dtype::TO_NATIVE;
+use crate::ground::errors::to_py_err;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::ownership::owner::in_place;
@@ -14,6 +16,23 @@ use crate::ownership::visible::with_own_references;
 
 /// A single array-like as a tensor of the same memory. `name`: of the argument that it is.
 pub(crate) fn tensor_of(
+    object: &Bound<'_, PyAny>,
+    name: &'static str,
+    reading: Reading<'_>,
+) -> PyResult<Tensor> {
+    let tensor = table_of(object, name, reading)?;
+    match tensor.dtype() {
+        dtype if dtype.is_native() => Ok(tensor),
+        dtype => {
+            let mismatch = Mismatch::new(None, "native byte order", dtype);
+            let error = Error::Layout(Box::new(mismatch.with_hint(Hint::Text(TO_NATIVE))));
+            Err(to_py_err(object.py(), &error.about(name).at_path(reading.path)))
+        }
+    }
+}
+
+/// As [`tensor_of`], of an array whose parts are samples: its byte order may be another one.
+pub(crate) fn table_of(
     object: &Bound<'_, PyAny>,
     name: &'static str,
     reading: Reading<'_>,
@@ -59,7 +78,7 @@ pub(crate) fn tensor_of(
 ///
 /// Raises:
 ///     TypeError: if ``x`` is not an array-like.
-///     LayoutError: if its memory cannot be expressed, and for a torch tensor that requires grad while
+///     LayoutError: if its memory cannot be expressed or is of foreign byte order, and for a torch tensor that requires grad while
 ///         torch's grad mode is on.
 #[pyfunction]
 #[pyo3(signature = (x, /))]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use windrow::bindings::RowsAhead;
-use windrow::{Device, Owner, SampleList, Tensor};
+use windrow::{Collate, Device, Owner, SampleList, Tensor};
 
 use crate::ground::errors::{to_py_err, OrPyErr};
 use crate::ground::reserve::room_for;
@@ -13,6 +13,7 @@ use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::import::rows::{said_dtype, set_empty_dtype};
 
+use crate::ownership::copy::copy_of;
 use crate::ownership::owner::{
     has_moved, places_of, producers_of, producers_of_list, producers_of_owners, ImportOwner,
     ListOwner,
@@ -75,7 +76,7 @@ impl Imported {
         })
     }
 
-    /// As `sample`, as an object; `path` is that of the leaf, for errors.
+    /// As `sample`, as an object, one of other byte order in a copy; `path` is that of the leaf, for errors.
     pub fn object<'py>(
         &self,
         py: Python<'py>,
@@ -84,6 +85,11 @@ impl Imported {
     ) -> PyResult<Bound<'py, PyAny>> {
         let tensor = self.sample(py, index)?;
         match has_moved(py, &tensor)? {
+            false if !tensor.dtype().is_native() => {
+                let copy = copy_of(&tensor, &Collate::stack(), None);
+                let copy = copy.and_then(|copy| copy.select(0)).or_py_err(py)?;
+                Ok(Bound::new(py, PyTensor::from(copy))?.into_any())
+            }
             false => Ok(Bound::new(py, PyTensor::from(tensor))?.into_any()),
             true => Err(to_py_err(py, &moved(index).at_path(path))),
         }

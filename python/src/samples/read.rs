@@ -10,7 +10,7 @@ use crate::ground::iterables::{check_list, in_a_row, is_list_or_tuple, tuple_fro
 use crate::ground::reserve::room_for;
 use crate::import::importer::{Importer, Reading};
 use crate::import::routes::{is_array, is_nested, is_tensor};
-use crate::import::tensor::tensor_of;
+use crate::import::tensor::table_of;
 use crate::private_layouts::HAS_LOCK;
 use crate::samples::arrow::{is_arrow, read, samples_in};
 use crate::samples::imported::Imported;
@@ -38,7 +38,7 @@ pub(crate) fn import_samples(
         if is_nested(samples)? {
             tuple_from(&samples.call_method0("unbind")?)?
         } else if is_tensor(samples)? {
-            let table = tensor_of(samples, "samples", Reading { owned: true, ..reading })?;
+            let table = table_of(samples, "samples", Reading { owned: true, ..reading })?;
             return Ok((Imported::rows_of(py, table)?, None));
         } else {
             tuple_from(samples)?

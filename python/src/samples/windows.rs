@@ -10,7 +10,7 @@ use crate::ground::iterables::entries;
 use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
 use crate::import::integers::integers;
-use crate::import::tensor::tensor_of;
+use crate::import::tensor::{table_of, tensor_of};
 use crate::ownership::copy::copy_of;
 use crate::samples::imported::Imported;
 use crate::samples::list::PySampleList;
@@ -44,7 +44,7 @@ pub(crate) fn windows(
     let py = array.py();
     let NoBool(length) =
         length.extract().map_err(|error| unfit(length, "length", "an int", error))?;
-    let table = tensor_of(array, "array", Reading::OWNED)?;
+    let table = table_of(array, "array", Reading::OWNED)?;
     let (starts, _) = integers(starts, "starts", 1)?;
     let list = windows_of(&table, &starts, length).or_py_err(py)?;
     Imported::parts_of(py, table, list).map(PySampleList::from_imported)

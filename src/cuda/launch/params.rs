@@ -74,7 +74,7 @@ pub(crate) const MOVED: u8 = 13;
 
 /// The kernels' number of a dtype; those that are only moved share one.
 pub(crate) fn code_of(dtype: DType) -> u8 {
-    match dtype {
+    match dtype.native() {
         DType::Bool => 0,
         DType::I8 => 1,
         DType::I16 => 2,

@@ -54,6 +54,68 @@ pub(super) unsafe fn scatter<T: Copy>(
     }
 }
 
+/// The bytes of an element in the opposite order; of a complex one, those of each half.
+pub(super) trait Turned: Copy {
+    fn turned(self, in_halves: bool) -> Self;
+}
+
+macro_rules! turned {
+    ($($t:ty),*) => {$(
+        impl Turned for $t {
+            #[inline(always)]
+            fn turned(self, in_halves: bool) -> $t {
+                let all = self.swap_bytes();
+                if in_halves { all.rotate_left(<$t>::BITS / 2) } else { all }
+            }
+        }
+    )*};
+}
+
+turned!(u16, u32, u64, u128);
+
+/// As [`copy`], with the bytes of each element turned round.
+///
+/// # Safety
+/// As of [`copy`].
+pub(super) unsafe fn swap<T: Turned, const HALVES: bool>(
+    src: *const u8,
+    ss: isize,
+    dst: *mut u8,
+    ds: isize,
+    len: usize,
+) {
+    let width = size_of::<T>() as isize;
+    if ss == width && ds == width {
+        // SAFETY: the caller's promise.
+        return unsafe { swap_elems::<T, HALVES>(src, dst, len) };
+    }
+    for i in 0..len as isize {
+        // SAFETY: `i < len`.
+        unsafe {
+            let x = src.offset(ss * i).cast::<T>().read_unaligned();
+            dst.offset(ds * i).cast::<T>().write_unaligned(x.turned(HALVES));
+        }
+    }
+}
+
+/// As [`swap`], of elements one after the other on both sides.
+///
+/// # Safety
+/// `len` contiguous elements as wide as `T` on both sides, disjoint.
+pub(super) unsafe fn swap_elems<T: Turned, const HALVES: bool>(
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) {
+    for i in 0..len {
+        // SAFETY: `i < len`.
+        unsafe {
+            let x = src.cast::<T>().add(i).read_unaligned();
+            dst.cast::<T>().add(i).write_unaligned(x.turned(HALVES));
+        }
+    }
+}
+
 /// # Safety
 /// `len` elements at `dst`, `stride` apart.
 unsafe fn fill<T: Copy>(dst: *mut u8, stride: isize, value: T, len: usize) {
