@@ -273,14 +273,33 @@ impl<'a> SampleList<'a> {
         shape: &[i64],
         strides: Option<&[i64]>,
     ) -> Result<()> {
-        let (id, length) = self.place_of(dtype, device, shape, strides)?;
-        self.append(data, id, length)?;
+        match self.is_row(dtype, device, shape, strides) {
+            true => self.append(data, 0, shape[0])?,
+            false => {
+                let (id, length) = self.place_of(dtype, device, shape, strides)?;
+                self.append(data, id, length)?;
+            }
+        }
         self.follow();
         Ok(())
     }
 
-    /// The position of the layout that a sample has in the list, and the length that is kept of it.
+    /// Whether a sample is a row of the first layout, so that its length is all that is kept of it.
     #[inline]
+    pub(super) fn is_row(
+        &self,
+        dtype: DType,
+        device: Device,
+        shape: &[i64],
+        strides: Option<&[i64]>,
+    ) -> bool {
+        let metas = &self.layouts.metas;
+        metas.has_row(dtype, device, shape)
+            && strides.is_none_or(|strides| are_compact(strides, shape))
+            && (self.keeps_lengths() || shape[0] == metas.first_length)
+    }
+
+    /// The position of the layout of a sample that is no row, and what the list has as its length.
     pub(super) fn place_of(
         &mut self,
         dtype: DType,
@@ -288,18 +307,9 @@ impl<'a> SampleList<'a> {
         shape: &[i64],
         strides: Option<&[i64]>,
     ) -> Result<(u32, i64)> {
-        let metas = &self.layouts.metas;
-        let is_row = metas.has_row(dtype, device, shape)
-            && strides.is_none_or(|strides| are_compact(strides, shape))
-            && (self.keeps_lengths() || shape[0] == metas.first_length);
-        let id = match is_row {
-            true => 0,
-            false => {
-                self.check_known()?;
-                self.layouts.id_of(dtype, device, shape, strides)?
-            }
-        };
-        Ok((id, if id == 0 { shape.first().copied().unwrap_or(0) } else { 0 }))
+        self.check_known()?;
+        let id = self.layouts.id_of(dtype, device, shape, strides)?;
+        Ok((id, if id == 0 { self.layouts.metas.first_length } else { 0 }))
     }
 
     /// Whether rows of other lengths have the first layout. Not among samples of several layouts, of which few are such rows:

@@ -73,7 +73,11 @@ impl<'a> SampleList<'a> {
         let owners = new_owners(&self.owners, &other.owners);
         self.owners.try_reserve(owners.len()).map_err(|_| no_room(owners.len()))?;
         let TensorMeta { dtype, device, layout } = meta;
-        let place = self.place_of(*dtype, *device, layout.shape(), Some(layout.strides()))?;
+        let (shape, strides) = (layout.shape(), Some(layout.strides()));
+        let place = match self.is_row(*dtype, *device, shape, strides) {
+            true => (0, shape[0]),
+            false => self.place_of(*dtype, *device, shape, strides)?,
+        };
         let (has_ids, has_lengths) = self.columns_with(place.0, place.1);
         self.begin_columns(has_ids, has_lengths)?;
         self.layouts.ids.get_mut(index).into_iter().for_each(|id| *id = place.0);
