@@ -1,6 +1,8 @@
 // The memory table: allocations with guard bytes and poison, pinned and registered host memory, and
 // what pointers say of themselves.
 
+#include <sys/mman.h>
+
 #include "sim.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -38,9 +40,19 @@ uint64_t new_buffer_id() {
 constexpr size_t kGuardBytes = 256;  // on either side, so that memory is aligned to as much
 constexpr unsigned char kGuard = 0xFD;
 
+// From here on memory is asked of the system: after a request that it cannot meet, malloc would take all later memory of the thread from
+// elsewhere, and allocations of one device would be further apart than on any GPU.
+constexpr size_t kLargeBytes = 1 << 20;
+
 char* guarded_new(size_t capacity) {
+    size_t bytes = capacity + 2 * kGuardBytes;
     void* block;
-    if (posix_memalign(&block, kGuardBytes, capacity + 2 * kGuardBytes)) return nullptr;
+    if (bytes >= kLargeBytes) {
+        block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (block == MAP_FAILED) return nullptr;
+    } else if (posix_memalign(&block, kGuardBytes, bytes)) {
+        return nullptr;
+    }
     char* p = static_cast<char*>(block) + kGuardBytes;
     memset(block, kGuard, kGuardBytes);
     memset(p, kFreed, capacity);
@@ -50,8 +62,12 @@ char* guarded_new(size_t capacity) {
 }
 
 void guarded_delete(char* p, size_t capacity) {
-    ASAN_UNPOISON_MEMORY_REGION(p - kGuardBytes, capacity + 2 * kGuardBytes);
-    free(p - kGuardBytes);
+    size_t bytes = capacity + 2 * kGuardBytes;
+    ASAN_UNPOISON_MEMORY_REGION(p - kGuardBytes, bytes);
+    if (bytes >= kLargeBytes)
+        munmap(p - kGuardBytes, bytes);
+    else
+        free(p - kGuardBytes);
 }
 
 /// The memory that may be touched now: unlike the memory table, in the order of streams. Guarded by a lock of its own.
