@@ -64,8 +64,8 @@ impl Layouts {
         let first = &self.metas.all()[0];
         let mut row_shape = Dims::from(first.layout.shape());
         let mut last = None;
-        for index in exact.ids.len()..lengths.len() {
-            let which = (self.ids.get(index).copied().unwrap_or(0), lengths[index]);
+        for (index, &length) in lengths.iter().enumerate().skip(exact.ids.len()) {
+            let which = (self.ids.get(index).copied().unwrap_or(0), length);
             let id = match last {
                 Some((known, id)) if known == which => id,
                 _ => {
