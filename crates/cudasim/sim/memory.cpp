@@ -40,20 +40,52 @@ uint64_t new_buffer_id() {
 constexpr size_t kGuardBytes = 256;  // on either side, so that memory is aligned to as much
 constexpr unsigned char kGuard = 0xFD;
 
-// From here on memory is asked of the system: after a request that it cannot meet, malloc would take all later memory of the thread from
-// elsewhere, and allocations of one device would be further apart than on any GPU.
-constexpr size_t kLargeBytes = 1 << 20;
+// Memory of the system's and none of malloc's, which takes all later memory of a thread from elsewhere once a request of that thread could
+// not be met: allocations of one device would be further apart than on any GPU.
+constexpr size_t kSlabBytes = 4 << 20, kLargeBytes = 1 << 20;
+
+static char* from_system(size_t bytes) {
+    void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return block == MAP_FAILED ? nullptr : static_cast<char*>(block);
+}
+
+/// Blocks below kLargeBytes are parts of slabs, which are kept, and are given out again by their size. Never destroyed, as threads may go on
+/// when the process ends.
+static struct Slabs {
+    std::mutex mutex;
+    std::map<size_t, std::vector<char*>> free;
+    char *next = nullptr, *end = nullptr;
+}& slabs = *new Slabs;
+
+/// The bytes of a block with its guards, as far apart as the guards.
+static size_t block_bytes(size_t capacity) {
+    return (capacity + 3 * kGuardBytes - 1) / kGuardBytes * kGuardBytes;
+}
+
+static char* new_block(size_t bytes) {
+    if (bytes >= kLargeBytes) return from_system(bytes);
+    std::lock_guard lock(slabs.mutex);
+    auto& free = slabs.free[bytes];
+    if (!free.empty()) {
+        char* block = free.back();
+        free.pop_back();
+        return block;
+    }
+    if (size_t(slabs.end - slabs.next) < bytes) {
+        char* slab = from_system(kSlabBytes);
+        if (!slab) return nullptr;
+        slabs.next = slab;
+        slabs.end = slab + kSlabBytes;
+    }
+    char* block = slabs.next;
+    slabs.next += bytes;
+    return block;
+}
 
 char* guarded_new(size_t capacity) {
-    size_t bytes = capacity + 2 * kGuardBytes;
-    void* block;
-    if (bytes >= kLargeBytes) {
-        block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (block == MAP_FAILED) return nullptr;
-    } else if (posix_memalign(&block, kGuardBytes, bytes)) {
-        return nullptr;
-    }
-    char* p = static_cast<char*>(block) + kGuardBytes;
+    char* block = new_block(block_bytes(capacity));
+    if (!block) return nullptr;
+    char* p = block + kGuardBytes;
     memset(block, kGuard, kGuardBytes);
     memset(p, kFreed, capacity);
     memset(p + capacity, kGuard, kGuardBytes);
@@ -62,12 +94,14 @@ char* guarded_new(size_t capacity) {
 }
 
 void guarded_delete(char* p, size_t capacity) {
-    size_t bytes = capacity + 2 * kGuardBytes;
-    ASAN_UNPOISON_MEMORY_REGION(p - kGuardBytes, bytes);
-    if (bytes >= kLargeBytes)
+    ASAN_UNPOISON_MEMORY_REGION(p - kGuardBytes, capacity + 2 * kGuardBytes);
+    size_t bytes = block_bytes(capacity);
+    if (bytes >= kLargeBytes) {
         munmap(p - kGuardBytes, bytes);
-    else
-        free(p - kGuardBytes);
+    } else {
+        std::lock_guard lock(slabs.mutex);
+        slabs.free[bytes].push_back(p - kGuardBytes);
+    }
 }
 
 /// The memory that may be touched now: unlike the memory table, in the order of streams. Guarded by a lock of its own.
