@@ -70,7 +70,7 @@ enum DType : uint8_t {
     kBF16 = 10,
     kF32 = 11,
     kF64 = 12,
-    kMoved = 13,  ///< complex and float8: moved by their size, never cast. kRaise: `from`, if it is `to`
+    kMoved = 13,  ///< complex, float8 and smaller: moved by their size, never cast. kRaise: `from`, if it is `to`
 };
 
 enum Flags : uint8_t {

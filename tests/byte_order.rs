@@ -3,7 +3,7 @@
 
 use windrow::{
     Collate, DType, Device, Engine, Error, Layout, Mask, Pad, Ragged, SampleList, SampleView, Side,
-    Transform,
+    Target, Transform,
 };
 
 /// Bytes of samples of these shapes, in native order and in the other.
@@ -118,4 +118,12 @@ fn no_batch_is_of_other_byte_order() {
     assert!(mismatch.to_string().contains("native byte order"), "{mismatch:?}");
     let batch = Engine::host().assemble(&list, &Collate::stack()).unwrap();
     assert_eq!(batch.data().dtype(), native);
+    let mut out = [0u8; 12];
+    let layout = Layout::compact(other, &[1, 3]).unwrap();
+    // SAFETY: as many elements, which nothing else has.
+    let mut target =
+        unsafe { Target::from_raw_parts(out.as_mut_ptr(), other, Device::Cpu, layout) };
+    let written = Engine::host().assemble_into(&list, &Collate::stack(), &mut target);
+    let Err(Error::Layout(mismatch)) = written else { panic!("{written:?}") };
+    assert!(mismatch.to_string().contains("native byte order"), "{mismatch:?}");
 }

@@ -48,14 +48,22 @@ fn bytes_are_moved() {
 
 #[test]
 fn rows_that_follow_each_other_in_memory() {
-    let memory: Vec<u16> = (0..4000).map(|i| i * 7).collect();
-    // Runs of as many rows, of lengths from 0 on, and so many elements between one run and the next.
-    for (run, gap) in [(1, 1), (2, 3), (15, 1), (16, 1), (17, 2), (40, 1), (150, 0)] {
+    let memory: Vec<u16> = (0..500_000u32).map(|i| (i * 7) as u16).collect();
+    // Runs of as many rows, of lengths from 0 on, and so many elements between one run and the next; those of the last two begin
+    // behind rows that are not looked at.
+    for (run, gap) in
+        [(1, 1), (2, 3), (15, 1), (16, 1), (17, 2), (40, 1), (127, 1), (129, 1), (50_000, 0)]
+    {
         let (mut rows, mut at) = (Vec::new(), 0);
-        for row in 0..150 {
+        for row in 0..50_000 {
             let len = row * 5 % 7;
-            at += if row % run == 0 { gap } else { 0 };
-            rows.push(&memory[at..at + len]);
+            at += if row % run == 0 || run > 100 && row % run < 9 { gap } else { 0 };
+            // A row without elements may be anywhere.
+            rows.push(if row % 14 == 0 {
+                &memory[499_999..499_999]
+            } else {
+                &memory[at..at + len]
+            });
             at += len;
         }
         let list: SampleList<'_> = rows.iter().map(|&row| SampleView::from(row)).collect();

@@ -223,3 +223,58 @@ def test_host_samples_for_a_device(driver, name):
     check(driver, batch["a"], wr.stack(native), "cuda")
     check(driver, batch["b"], wr.stack(native), "cuda")
     check(driver, wr.stack([tree["a"] for tree in turned], device="pinned"), wr.stack(native), "pinned")
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_rows_without_numbers_beside_it(name):
+    foreign = other(values((3,), name))
+    began = wr.SampleList([[]])
+    began.extend([foreign])
+    for samples in (wr.SampleList([[], foreign]), wr.SampleList([foreign, []]), began):
+        for again in (samples, pickle.loads(pickle.dumps(samples)), copy.deepcopy(samples)):
+            got = wr.ragged(again)
+            assert_same(got.numpy(), foreign.astype(name))
+            assert got.dtype == np.dtype(name).name
+
+
+def test_a_view_that_is_none_for_another_reason():
+    foreign, native = other(values((3,), "f4")), [values((3,), "f4", seed) for seed in (1, 2)]
+    refusal(lambda: wr.stack([foreign, *native], copy=False), wr.LayoutError, "native byte order")
+    # No sample that is there is of foreign order.
+    refusal(lambda: wr.stack(wr.SampleList([foreign, *native]).take([1, 2]), copy=False), ValueError, "do not form the whole batch")
+
+
+def test_collators_of_sequences():
+    from windrow import sequence
+
+    rows = [values((n,), "i8", n) for n in (3, 1, 5)]
+    for make in (
+        lambda rows: sequence.pad_tokens([{"input_ids": row} for row in rows], return_tensors="np"),
+        lambda rows: wr.collate([{"a": {"b": row}} for row in rows], {"a.b": wr.Pad(mask="real")})["a"]["b"],
+        lambda rows: wr.collate(wr.SampleList([{"x": row} for row in rows]), {"x": wr.Ragged()})["x"],
+    ):
+        got, want = make([other(row) for row in rows]), make(rows)
+        if isinstance(want, wr.Batch):
+            agree(got, want)
+        else:
+            assert got.keys() == want.keys()
+            for key in want:
+                assert_same(np.asarray(got[key]), np.asarray(want[key]))
+
+
+@pytest.mark.parametrize("name", ["i4", "u2", "f4"])
+def test_default_collate_refuses_it_and_so_does_windrow(name):
+    pytest.importorskip("torch", reason="SKIP: torch is not installed")
+    import windrow.torch as wt
+    from torch.utils.data import default_collate
+
+    foreign, native = other(values((3,), name)), values((3,), name)
+    for samples in ([foreign, foreign], [native, foreign], [{"x": native}, {"x": foreign}]):
+        with pytest.raises((TypeError, ValueError)) as torchs:
+            default_collate(samples)
+        with pytest.raises(torchs.type) as ours:
+            wt.collate_fn()(samples)
+        assert str(ours.value) == str(torchs.value)
+        cause = ours.value.__cause__
+        assert isinstance(cause, wr.DTypeError) and "native byte order" in str(cause), cause
+        assert cause.index == int(samples[0] is not foreign)

@@ -95,7 +95,7 @@ impl Collate {
     ///
     /// Integers and bools wrap to an integer dtype. Floats are truncated toward zero and saturate in an integer dtype, where
     /// NaN becomes 0. In bool, every value except 0 is true, NaN included. A floating-point dtype is rounded to once, to
-    /// nearest even, with overflow to infinity. Complex and float8 samples are never cast.
+    /// nearest even, with overflow to infinity. Complex, float8, int4, uint4 and float4 samples are never cast.
     #[must_use]
     pub fn cast(mut self, dtype: DType) -> Collate {
         self.dtype = Some(dtype);

@@ -38,6 +38,11 @@ pub(crate) struct HostPolicy {
     pub reversed_rows_ahead: isize,
     /// How many rows ahead memory is asked for, in batches without a plan.
     pub rows_ahead: usize,
+    /// Rows that follow each other in memory are one copy from so many on.
+    pub min_run_rows: usize,
+    /// Behind rows that do not, so many are written before the next are looked at: rows that are apart took 0.7 % more instructions,
+    /// 100 000 Arrow lists of 1 to 20 int32 1.1 ms and 4.0 row by row (Zen 4).
+    pub rows_between_looks: usize,
     /// How much of a row is asked for.
     pub prefetched_bytes: usize,
     /// More channels than this are walked through in place; up to here a few turns of them are laid out on the stack.
@@ -75,6 +80,8 @@ pub(crate) const POLICY: HostPolicy = HostPolicy {
     reversed_block_bytes: 4096,
     reversed_rows_ahead: 2,
     rows_ahead: 16,
+    min_run_rows: 16,
+    rows_between_looks: 128,
     prefetched_bytes: 1024,
     max_tiled_channels: 32,
     ahead_bytes: 32 << 10,

@@ -40,8 +40,8 @@ unsafe impl Sync for RowsMemory {}
 /// How many rows ahead memory is asked for.
 const AHEAD: usize = POLICY.rows_ahead;
 
-/// Of so many rows the first ones say whether they follow each other in memory.
-const LOOKED_AT: usize = 8 * AHEAD;
+/// Rows that follow each other in memory are one copy from so many on.
+const MIN_RUN_ROWS: usize = POLICY.min_run_rows;
 
 /// A stack of more rows of a table takes a plan, which reads them as one sample, less than their addresses.
 pub(crate) fn table_limits(collate: &Collate) -> TableLimits {
@@ -239,9 +239,10 @@ unsafe fn write_joined(
     let ([src_unit, unit], each) = (writer.units(), rows.each());
     while !range.is_empty() {
         let (end, places) = each.run_at(range.clone(), src_unit);
-        let is_run = end - range.start >= AHEAD;
-        // Others are not looked at again before so many rows, and then cost nothing more.
-        let end = if is_run { end } else { range.end.min(range.start + LOOKED_AT) };
+        let is_run = end - range.start >= MIN_RUN_ROWS;
+        // Where there is no run, none is looked for in the next rows: to look at each costs more than it finds.
+        let next_look = range.end.min(range.start + POLICY.rows_between_looks);
+        let end = if is_run { end } else { next_look };
         // SAFETY: the elements of all these rows, and their places in the output.
         dst = unsafe {
             match is_run {

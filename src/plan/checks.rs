@@ -69,7 +69,9 @@ pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(
         let hint = Hint::Text("samples of one batch are all on the host or all on one device");
         return Err(Error::Device(Box::new(found.with_hint(hint))));
     }
-    if source != Device::Cpu {
+    let device = collate.device.unwrap_or(source);
+    let is_on_device = |device: Device| matches!(device, Device::Cuda(_));
+    if is_on_device(source) || source == Device::Pinned && is_on_device(device) {
         // The host turns elements round as it reads them; kernels do not.
         let expected = || "native byte order, in which alone a device reads samples".into();
         let fits = |own: DType, _: &[i64]| own.is_native();
@@ -82,7 +84,6 @@ pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(
             Error::Layout,
         )?;
     }
-    let device = collate.device.unwrap_or(source);
     match (source, device) {
         (Device::Cuda(from), Device::Cuda(to)) if from != to => {
             let found = Mismatch::new(Some(0), device.to_string(), source.to_string());
@@ -106,7 +107,7 @@ pub(super) fn check_float(dtype: DType) -> Result<()> {
     Err(Error::DType(Box::new(mismatch.with_hint(Hint::CastToFloat))))
 }
 
-/// Complex and float8 samples are moved as they are: no cast, no arithmetic.
+/// Complex, float8 and smaller samples are moved as they are: no cast, no arithmetic.
 pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: bool) -> Result<()> {
     let fits = |own: DType, _: &[i64]| {
         own.native() == dtype && !computes || own.is_arithmetic() && dtype.is_arithmetic()

@@ -147,6 +147,10 @@ pub(crate) fn check_target(
         let (expected, got) = (batch_shape.device.to_string(), out.device.to_string());
         return Err(Error::Device(Box::new(Mismatch::new(None, expected, got))));
     }
+    if out.dtype != out.dtype.native() && out.dtype.native() == batch_shape.dtype {
+        let mismatch = Mismatch::new(None, "native byte order", out.dtype);
+        return Err(Error::Layout(Box::new(mismatch)));
+    }
     if out.dtype != batch_shape.dtype {
         return Err(Error::DType(Box::new(Mismatch::new(None, batch_shape.dtype, out.dtype))));
     }

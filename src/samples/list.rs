@@ -182,7 +182,7 @@ impl<'a> SampleList<'a> {
     /// # Safety
     /// Every element that the last sample's shape and strides reach from each address is of its dtype, in initialised memory
     /// of its device that nothing writes to or frees during `'a`; on a CUDA device or in page-locked memory until the work
-    /// that reads it is done.
+    /// that reads it is done. `data` does not panic.
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn extend_same(&mut self, data: impl IntoIterator<Item = *const u8>) {

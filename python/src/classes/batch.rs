@@ -151,7 +151,7 @@ tensor_methods!(PyBatch, {
     /// data; further dims are fixed-size lists.
     ///
     /// Raises:
-    ///     DTypeError: for bools, which Arrow packs into bits, bfloat16, float8 and complex numbers.
+    ///     DTypeError: for bools, which Arrow packs into bits, bfloat16, float8 and smaller floats and integers, and complex numbers.
     ///     DeviceError: for a batch on a device.
     ///     LayoutError: for data with gaps.
     ///     ValueError: for data without dims.

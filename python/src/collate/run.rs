@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use windrow::bindings::{set_handed_out, End, RowsAhead};
 use windrow::{
     Batch, BatchShape, Device, Engine, Error, Fields, Filled, Hint, Layout, Leaf, Mismatch,
-    OutputMemory, Owner, Plan, RunOptions, Stream, Target, Tensor, TensorMeta,
+    OutputMemory, Owner, Plan, RunOptions, Stream, Target, Tensor,
 };
 
 use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
@@ -496,8 +496,8 @@ fn view_in(
 ) -> windrow::Result<Option<ViewPlace>> {
     match plan.as_laid_out_view(position).filter(|_| leaf.out.is_none()) {
         None if mode == CopyMode::Never => {
-            let is_swapped = |meta: &&TensorMeta| !meta.dtype.is_native();
-            if let Some(meta) = leaf.samples.metas().iter().find(is_swapped) {
+            let mut metas = (0..leaf.samples.len()).map(|index| leaf.samples.meta(index));
+            if let Some(meta) = metas.find(|meta| !meta.dtype.is_native()) {
                 let mismatch = Mismatch::of("samples", "native byte order", meta.dtype);
                 let mismatch = mismatch.with_hint(Hint::Text(TO_NATIVE));
                 return Err(Error::Layout(Box::new(mismatch)).at_path(leaf.path));

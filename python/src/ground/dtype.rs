@@ -96,9 +96,10 @@ pub(crate) fn cure_of(dtype: &str) -> &'static str {
     }
 }
 
-/// The array-interface typestr of a dtype that NumPy itself has.
+/// The array-interface typestr of a dtype of native byte order that NumPy itself has.
 pub(crate) fn typestr_of(dtype: DType) -> Option<String> {
     let kind = match dtype {
+        _ if !dtype.is_native() => return None,
         DType::Bool => 'b',
         DType::F16 | DType::F32 | DType::F64 => 'f',
         DType::C64 | DType::C128 => 'c',

@@ -213,7 +213,7 @@ impl<'py> Importer<'py> {
         let first = std::mem::take(&mut self.list);
         let first_place = Places::from(std::mem::take(&mut self.places));
         let first_keeper = std::mem::take(&mut self.keepers).pop().flatten();
-        self.empty_dtype = first.meta(0).dtype;
+        self.empty_dtype = first.meta(0).dtype.native();
         for (index, item) in items[..count].iter().enumerate() {
             self.import_one(item, start + index)?;
         }

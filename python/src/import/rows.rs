@@ -49,9 +49,11 @@ impl Number {
 /// Where the rows without numbers are: these have the dtype of their neighbours, that of later ones too.
 static NO_NUMBERS: u64 = 0;
 
-/// The dtype of the samples of a list that are more than rows without numbers.
+/// The dtype of the samples of a list that are more than rows without numbers, in native byte order.
 pub(crate) fn said_dtype(list: &SampleList<'_>) -> Option<DType> {
-    (0..list.len()).find(|&index| !has_no_numbers(list, index)).map(|index| list.meta(index).dtype)
+    (0..list.len())
+        .find(|&index| !has_no_numbers(list, index))
+        .map(|index| list.meta(index).dtype.native())
 }
 
 /// Whether a sample is a row without numbers.

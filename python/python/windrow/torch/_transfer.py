@@ -196,9 +196,16 @@ class CudaTransfer:
 
 
 def has_tangent(tensor: torch.Tensor) -> bool:
-    """Whether it has a tangent of forward-mode AD, as it has within a level of dual tensors only."""
-    unpack: Any = forward_ad.unpack_dual
-    return unpack(tensor).tangent is not None
+    """Whether it has a tangent of forward-mode AD, as it has within a level of dual tensors only: `has_tangent` of ground/modules.rs."""
+    ad: Any = forward_ad
+    if getattr(ad, "_current_level", 0) < 0:
+        return False
+    # Inference mode hides it.
+    with torch.inference_mode(False):
+        try:
+            return ad.unpack_dual(tensor).tangent is not None
+        except RuntimeError:  # torch's other layouts have no such function.
+            return False
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
