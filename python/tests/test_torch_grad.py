@@ -476,3 +476,16 @@ with torch.no_grad():
     assert_tensor(wr.stack([torch.ones(3, requires_grad=True)]), np.ones((1, 3), "f4"))
 """
     )
+
+
+@pytest.mark.slow
+def test_the_trial_imports_next_to_nothing():
+    """torch's own dual_level() and make_dual() import some 900 modules, for a second."""
+    code = """
+import sys, torch, windrow as wr
+before = set(sys.modules)
+wr.stack([torch.ones(3)] * 2)
+assert len(set(sys.modules) - before) < 20, sorted(set(sys.modules) - before)[:40]
+"""
+    done = isolated.python("-W", "error", "-c", code)
+    assert done.returncode == 0 and not done.stderr, done.stderr[-2000:]

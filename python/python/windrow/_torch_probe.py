@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 import torch
@@ -57,18 +56,25 @@ def cases() -> List[Case]:
 
 
 def _duals(plain_keys: int) -> List[Case]:
-    """A tensor with a tangent and what torch made of it, all of which remember that they had one."""
-    ad: Any = forward_ad
+    """A tensor with a tangent and what torch made of it, all of which remember that they had one. By the functions behind
+    `dual_level` and `make_dual`, and without arithmetic: those import 900 modules first, for a second."""
+    core: Any = torch._C
+    make_dual: Any = torch._VF._make_dual
     for is_last in (False, True):
+        # A level is the process's: that of another thread is taken where there is one.
+        known = forward_ad._current_level
         try:
-            # A level is the process's: that of another thread is taken where there is one.
-            with nullcontext() if ad._current_level >= 0 else ad.dual_level():
-                dual = ad.make_dual(torch.zeros(4), torch.ones(4))
+            level = known if known >= 0 else core._enter_dual_level()
+            try:
+                dual = make_dual(torch.zeros(4), torch.ones(4), level=level)
                 late = torch.zeros(4)
                 view = late[1:]
                 late.copy_(dual)
-                cases = [_case(tensor, plain_keys) for tensor in (dual, dual * 2, dual[1:], late, view)]
+                cases = [_case(tensor, plain_keys) for tensor in (dual, dual.clone(), dual[1:], late, view)]
                 return [case._replace(is_plain=False) for case in cases]
+            finally:
+                if known < 0:
+                    core._exit_dual_level(level=level)
         except RuntimeError:  # Another thread entered or left a level in between.
             if is_last:
                 raise
