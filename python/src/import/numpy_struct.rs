@@ -72,8 +72,23 @@ pub(crate) struct ArrayFields<'a> {
 /// The dtypes for NumPy's own numbers.
 #[inline]
 fn dtype_of(descr: &Descr) -> Option<DType> {
+    match descr.byte_order as u8 {
+        b'=' | b'|' => native_dtype_of(descr),
+        _ => swapped_dtype_of(descr),
+    }
+}
+
+/// Out of line: nearly all arrays are in native byte order.
+#[cold]
+fn swapped_dtype_of(descr: &Descr) -> Option<DType> {
+    native_dtype_of(descr)?.swapped()
+}
+
+/// As [`dtype_of`], whatever the byte order.
+#[inline]
+fn native_dtype_of(descr: &Descr) -> Option<DType> {
     const LONG_IS_64: bool = size_of::<std::ffi::c_long>() == 8;
-    let dtype = match descr.number {
+    Some(match descr.number {
         0 => DType::Bool,
         1 => DType::I8,
         2 => DType::U8,
@@ -93,11 +108,7 @@ fn dtype_of(descr: &Descr) -> Option<DType> {
         15 => DType::C128,
         23 => DType::F16,
         _ => return None,
-    };
-    match descr.byte_order as u8 {
-        b'=' | b'|' => Some(dtype),
-        _ => dtype.swapped(),
-    }
+    })
 }
 
 /// The fields of an array of a dtype that we have.
