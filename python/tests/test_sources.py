@@ -2,6 +2,7 @@
 
 import array
 import ctypes
+import itertools
 import mmap
 import multiprocessing
 
@@ -87,6 +88,21 @@ def test_all_kinds_in_one_list():
     assert_tensor(wr.stack(samples), np.stack(arrays))
     assert_tensor(wr.stack(samples[::-1]), np.stack(arrays[::-1]))
     assert_tensor(wr.concat(samples), np.concatenate(arrays))
+
+
+@pytest.mark.parametrize("other", ["torch", "windrow tensor", "memoryview", "dlpack"])
+def test_rows_of_two_kinds_and_several_lengths(other):
+    """Runs of arrays, read together, end at any place and begin again behind it."""
+    make = KINDS[other]
+    for kinds in itertools.product([False, True], repeat=6):
+        arrays = [paint((length, 2), "int16", 31 * length) for length in (0, 2, 6, 5, 5, 7)]
+        for lengths in (arrays, arrays[::-1]):
+            samples = [make(a) if is_other else a for is_other, a in zip(kinds, lengths)]
+            assert_tensor(wr.concat(samples), np.concatenate(lengths))
+            assert memory(wr.ragged(samples).lengths).tolist() == [len(a) for a in lengths]
+            place = sum(kinds)
+            with pytest.raises(TypeError, match=f"sample {place}: expected an array-like"):
+                wr.concat([*samples[:place], object(), *samples[place:]])
 
 
 # NumPy

@@ -112,8 +112,8 @@ class Soak:
             return wr.asarray(array)
         if kind == 3 and array.dtype != bool:
             return memoryview(array)
-        if kind == 4 and array.ndim > 1:
-            return np.asfortranarray(array)
+        if kind == 4:
+            return array.astype(array.dtype.newbyteorder()) if array.ndim == 1 else np.asfortranarray(array)
         return array
 
     def round(self):
@@ -172,7 +172,7 @@ class Soak:
         bad, kind, changes = choose.choice(
             [
                 (np.zeros((1, 2, 3, 4, 5, 6)), wr.ShapeError, {}),
-                (np.zeros(1, ">i4"), wr.LayoutError, {}),
+                (np.zeros(1, "i4, f4"), (wr.LayoutError, wr.DTypeError), {}),
                 (None, TypeError, {}),
                 (object(), TypeError, {}),
                 (Raising(ValueError("no")), ValueError, {}),

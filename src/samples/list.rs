@@ -214,7 +214,9 @@ impl<'a> SampleList<'a> {
         if self.is_empty() || longest < 0 || self.layouts.last() != 0 || !self.keeps_lengths() {
             return;
         }
-        let mut rows = rows.into_iter().take_while(|(_, length)| (0..=longest).contains(length));
+        let fits = |&(_, length): &(_, i64)| (0..=longest).contains(&length);
+        // An iterator may go on behind its end.
+        let mut rows = rows.into_iter().take_while(fits).fuse();
         // The first row of another length begins the column of lengths.
         for (data, length) in rows.by_ref() {
             let is_appended = self.append(data, 0, length).is_ok();

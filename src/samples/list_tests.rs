@@ -94,6 +94,26 @@ fn rows_get_metas_when_asked_for_or_when_a_sample_is_no_row() {
     }
 }
 
+/// One that gives more behind its end, as that of a list whose objects are read until one is of another class.
+#[test]
+#[allow(unsafe_code)]
+fn rows_end_where_their_iterator_first_ends() {
+    let data = [0u8; 8];
+    let view = |len: usize| SampleView::from_slice(&data[..len], &[len as i64]).unwrap();
+    for firsts in [vec![3], vec![3, 2]] {
+        for before in 0..3 {
+            let mut list: SampleList = firsts.iter().map(|&len| view(len)).collect();
+            let mut rows = (0..before)
+                .map(|n| Some((data.as_ptr(), n)))
+                .chain([None])
+                .chain((4..8).map(|n| Some((data.as_ptr(), n))));
+            // SAFETY: `data` has as many bytes.
+            unsafe { list.extend_rows(std::iter::from_fn(|| rows.next().flatten())) };
+            assert_eq!(list.len(), firsts.len() + before as usize);
+        }
+    }
+}
+
 /// Rows of one length, of several, and what is none, replaced by each other in every order.
 #[test]
 fn replaced_samples_are_those_of_a_plain_list() {
