@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds and runs the examples for candle, burn and ONNX Runtime, and a crate that depends on windrow with feature `cuda`.
+# Builds and runs the examples for candle, burn and ONNX Runtime, a crate that depends on windrow with feature `cuda`, and one
+# that has cudarc beside it.
 #
 # usage: scripts/ci/examples.sh
 [[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
@@ -8,6 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 make --silent .venv/.onnx .venv/.cuda
 repository=$PWD cargo=${CARGO:-cargo}
+driver=$(CARGO=$cargo scripts/sim/simulated_driver.sh)
 export CUDA_HOME=${CUDA_HOME:-$PWD/.venv/nvcc/nvidia/cu13} WINDROW_KERNEL_CACHE=${WINDROW_KERNEL_CACHE-$PWD/target/kernels}
 # Not locked: with what a user of today gets.
 crate=(--manifest-path "$PWD/examples/frameworks/Cargo.toml" --target-dir "$PWD/target/examples" --features candle,burn,ort)
@@ -37,3 +39,9 @@ fi
 # README.md tells users this line.
 mkdir -p target/cuda/lib64 && export CUDA_LIBRARY_PATH=$PWD/target/cuda
 "$cargo" run --quiet "${crate[@]}"
+
+# -lcuda finds windrow's symbols whichever of the two crates is linked first, and both reach one driver.
+crate=(--manifest-path "$repository/examples/cudarc/Cargo.toml" --target-dir "$repository/target/examples")
+for order in windrow_first cudarc_first; do
+    WINDROW_CUDA_DRIVER=$driver "$cargo" run --quiet "${crate[@]}" --bin "$order"
+done

@@ -155,7 +155,7 @@ macro_rules! symbol {
 }
 
 macro_rules! alias {
-    ($name:ident slot) => {};
+    ($name:ident newer) => { alias!($name tail); };
     ($name:ident tail) => {
         symbol!($name, tail_jump!(), table = sym TABLE, offset = const 8 * Function::$name as usize);
     };
@@ -177,6 +177,9 @@ macro_rules! alias {
 
 /// A tail jump needs something to jump to at all times; a trampoline tests for null itself.
 macro_rules! empty_slot {
+    (newer) => {
+        empty_slot!(tail)
+    };
     (tail) => {
         absent as *mut c_void
     };

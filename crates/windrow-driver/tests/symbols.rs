@@ -25,7 +25,7 @@ fn listed() -> BTreeMap<String, String> {
     let lines = include_str!("../src/symbols.rs").lines();
     lines
         .filter_map(|line| line.trim().strip_suffix(';')?.split_once(' '))
-        .filter(|(_, kind)| *kind != "slot")
+        .filter(|(_, kind)| *kind != "newer")
         .map(|(name, kind)| (name.to_string(), kind.to_string()))
         .collect()
 }

@@ -1,0 +1,5 @@
+//! Links cudarc before windrow.
+extern crate cudarc;
+extern crate windrow;
+
+include!("../both.rs");
