@@ -170,6 +170,26 @@ def test_other_interfaces():
     assert_same(wr.stack([Described()]).numpy()[0], want)
 
 
+@pytest.mark.parametrize("name", ["i2", "i4", "i8", "u2", "u4", "u8"])
+def test_indices_offsets_and_lengths(name):
+    table = values((9, 3), "f4")
+    rows, numbers = wr.SampleList(table), np.array([7, 0, 3, 3], name)
+    for given in (other(numbers), other(numbers)[::-1], other(np.stack([numbers] * 2))[:, 1]):
+        want = given.astype(name)
+        assert_same(wr.stack(rows.take(given)).numpy(), table[want])
+        assert_same(rows.stack(given).numpy(), table[want])
+    offsets = other(np.array([0, 2, 2, 9], name))
+    assert [len(part.numpy()) for part in wr.SampleList.split(table, offsets)] == [2, 0, 7]
+    shapes = other(np.array([[2, 3], [1, 6]], name))
+    assert [part.shape for part in wr.SampleList.split(np.arange(12), np.array([0, 6, 12]), shapes)] == [(2, 3), (1, 6)]
+    assert_same(wr.stack(wr.windows(table, other(np.array([0, 4], name)), 2)).numpy(), np.stack([table[:2], table[4:6]]))
+    assert wr.plan.pack(other(np.array([5, 3], name)), 8) == wr.plan.pack(np.array([5, 3]), 8)
+    floats = refusal(lambda: rows.take(other(np.array([1.0]))), TypeError, "indices are integers of one dim, not float64 of")
+    assert "order" not in str(floats)
+    if name == "u8":
+        refusal(lambda: rows.take(other(np.array([1, 2**63], name))), IndexError, r"indices\[1\] is beyond 63 bits")
+
+
 def test_memory_mapped_files(tmp_path):
     path = tmp_path / "cube.bin"
     cube = values((50, 8, 8), "f4")

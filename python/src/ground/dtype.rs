@@ -77,7 +77,10 @@ pub(crate) const TO_NATIVE: &str =
 pub(crate) fn cure_of(dtype: &str) -> &'static str {
     let name = dtype.trim_start_matches(|c: char| "@=<>!|".contains(c) || c.is_ascii_digit());
     let starts = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
-    if is_small(dtype) {
+    if ["int4", "uint4"].contains(&dtype) {
+        // JAX's: NumPy's are samples, and torch's have another name.
+        "numpy.asarray(array) is an array that can be a sample"
+    } else if is_small(dtype) {
         "its bytes are samples: view them as uint8"
     } else if starts(&["O", "object"]) {
         "an object array holds Python objects: .astype() makes numbers of them, and list(array) is a list of its samples"

@@ -14,7 +14,7 @@ use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
 use crate::import::numpy_struct::{array_fields, ArrayStruct};
 use crate::import::routes::{route_of, ImportRoute};
-use crate::import::tensor::tensor_of;
+use crate::import::tensor::table_of;
 use crate::ownership::copy::copy_of;
 
 /// The numbers of a row in memory, if none of them wraps in int64.
@@ -131,11 +131,11 @@ pub(crate) fn integers(
             return Ok(flat(numbers));
         }
     }
-    let tensor = tensor_of(numbers, name, Reading::default())?;
+    let tensor = table_of(numbers, name, Reading::default())?;
     let shape = Dims::from_slice(tensor.shape());
     if shape.len() != ndim || !(tensor.dtype().is_integer()) {
         let dims = if ndim == 1 { "one dim" } else { "two dims" };
-        let (dtype, got) = (tensor.dtype(), Facet::from(&shape[..]));
+        let (dtype, got) = (tensor.dtype().native(), Facet::from(&shape[..]));
         let text = format!("{name} are integers of {dims}, not {dtype} of {got}");
         return Err(PyTypeError::new_err(text));
     }
@@ -146,13 +146,13 @@ pub(crate) fn integers(
     if let Some(values) = integers_of(&tensor).transpose()? {
         return Ok((values, shape));
     }
-    // The engine itself casts, straightens and fetches them.
+    // The engine itself casts, straightens and fetches them, and turns foreign byte order round.
     let collate = Collate::concat(0).cast(DType::I64).device(Device::Cpu);
     let row = py.detach(|| copy_of(&tensor, &collate, None)).or_py_err(py)?;
     let row = row.as_slice::<i64>().or_py_err(py)?;
     let mut values = room_for(row.len())?;
     values.extend_from_slice(row);
-    let is_beyond = |&value: &i64| tensor.dtype() == DType::U64 && value < 0;
+    let is_beyond = |&value: &i64| tensor.dtype().native() == DType::U64 && value < 0;
     match values.iter().position(is_beyond) {
         Some(position) => {
             let place = match shape[..] {

@@ -26,6 +26,7 @@ use crate::samples::trees::{is_tree, Trees};
 /// LayoutError with the index. Moves during a call, or after the memory was exported as an array, are not noticed, nor are changes
 /// that objects of other libraries make behind their own pointers.
 ///
+/// ``samples[i]`` is a `Tensor` over the sample's memory, or, for one of foreign byte order, which no tensor has, a copy in native order.
 /// ``samples[i] = sample`` replaces one sample: the list refers to the new one from then on, and no memory is written. The old one
 /// is released at once, unless another list or view has it: Python numbers with the last of those that were given together, samples on a
 /// device once all of them are replaced. A slice, like `take`, is a
