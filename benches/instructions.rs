@@ -5,14 +5,14 @@
 //! batches of any size (`sweep`). Without arguments, as under `cargo bench` and `cargo test`, each runs once. Those of a device need the feature `cuda` and
 //! a driver, which may be the simulated one.
 
-#[path = "instructions/inputs.rs"]
-mod inputs;
+#[path = "instructions/rows.rs"]
+mod rows;
 #[path = "instructions/sweep.rs"]
 mod sweep;
 
 use std::hint::black_box;
 
-use inputs::{byte, bytes_for, rows, shuffled};
+use rows::{byte, bytes_for, rows, shuffled};
 use windrow::{
     Collate, DType, Device, Engine, EngineOptions, Leaf, Mask, Pad, Plan, Ragged, SampleList,
     SampleView, Target, Transform,

@@ -2,8 +2,8 @@
 //! The forms and sizes are those that `scripts/ci/bench_check.py` counts instructions of.
 #![cfg(target_os = "linux")]
 
-#[path = "../benches/instructions/inputs.rs"]
-mod inputs;
+#[path = "../benches/instructions/rows.rs"]
+mod rows;
 #[path = "../benches/instructions/sweep.rs"]
 mod sweep;
 

@@ -4,7 +4,7 @@
 use windrow::{Collate, DType, Engine, Pad, Ragged, SampleList, SampleView, Tensor, Transform};
 
 use super::assemble;
-use super::inputs::{byte, bytes_for, rows, shuffled};
+use super::rows::{byte, bytes_for, rows, shuffled};
 
 /// A form and what makes a batch of it of so many bytes, so many times.
 pub type Form = (&'static str, fn(&Engine, usize, usize));

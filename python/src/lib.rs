@@ -81,7 +81,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(samples::arrow::arrow_columns, m)?,
         wrap_pyfunction!(samples::arrow::is_arrow, m)?,
         wrap_pyfunction!(collate::torch::collate_torch, m)?,
-        wrap_pyfunction!(collate::raise::_raise_rows, m)?,
+        wrap_pyfunction!(collate::raise_indices::_raise_rows, m)?,
         wrap_pyfunction!(collate::patterns::_patterns_of, m)?,
         wrap_pyfunction!(collate::columns::pad_columns, m)?,
         wrap_pyfunction!(collate::graphs::join_graphs, m)?,

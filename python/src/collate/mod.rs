@@ -12,7 +12,7 @@ pub(crate) mod packed;
 pub(crate) mod packing;
 pub(crate) mod parsed;
 pub(crate) mod patterns;
-pub(crate) mod raise;
+pub(crate) mod raise_indices;
 pub(crate) mod run;
 pub(crate) mod sequences;
 pub(crate) mod sequences_on_device;
