@@ -8,7 +8,7 @@
 #   make test-host      Rust tests of the host engine, the C interface and the documentation
 #   make test-device    the CUDA engine without a GPU: test-simulated and test-device-code
 #   make test-python    type checks, Python tests
-#   make test-slow      the Python tests that start processes, which make test leaves out
+#   make test-slow      what make test leaves out: test-processes (Python tests that start processes), and all of Python's by official calls
 #   make test-package   the wheel in a fresh environment, the source distribution, the crates
 #   make test-short     the demo, examples, site, bundle and what is run less often, each in its shortest form
 #   make bench-check    fails if the instructions of fixed inputs rose by more than 5 % (valgrind)
@@ -57,8 +57,8 @@ optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install
 optionals = $(PIP) --quiet --only-binary :all: -r $(1) || sed '/^ *\(\#\|$$\)/d' $(1) | while read -r package; do \
 	$(call optional,"$$package",$(2)); done
 
-.PHONY: demo test announce-test test-host test-device test-simulated test-device-code test-python test-slow test-package test-short \
-	lint bench bench-check gpu-model gpu-check wait-mutants wheels
+.PHONY: demo test announce-test test-host test-device test-simulated test-device-code test-python test-slow test-processes \
+	test-package test-short lint bench bench-check gpu-model gpu-check wait-mutants wheels
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -113,7 +113,7 @@ test-python: $(VENV)/.test $(VENV)/.windrow
 	$(BY_OFFICIAL_CALLS) -n 2 -m "not slow and not alone" $(READING)
 
 # Once more without the readers of private layouts, whose results are those of the official calls: imports, trees and lists here,
-# some 20 s on two quiet cores, and all tests in test-slow, some 4 minutes.
+# some 20 s on two quiet cores, and all tests in test-slow, some 5 minutes.
 BY_OFFICIAL_CALLS = WINDROW_PRIVATE_LAYOUTS=0 $(TEST_DRIVER) $(PY) -m pytest --dist loadfile
 READING := $(patsubst %,python/tests/test_%.py,collate columns containers cycles exchange_table lifetime places rows sample_list \
 	sample_list_items sample_list_trees small sources torch_collate torch_grad words)
@@ -121,11 +121,14 @@ READING := $(patsubst %,python/tests/test_%.py,collate columns containers cycles
 # Files of Python tests with such a mark: to import the others takes half a minute.
 marked = $(shell grep -l mark.$(1) python/tests/test_*.py)
 
-# What make test leaves out: most of the time of these tests is the start of processes, which wait for each other.
-test-slow: $(VENV)/.test $(VENV)/.windrow
+# What make test leaves out; .ci/run has the first half alone.
+test-slow: test-processes
+	$(BY_OFFICIAL_CALLS) -n 3 -m "not alone" python/tests
+
+# Most of the time of these tests is the start of processes, which wait for each other.
+test-processes: $(VENV)/.test $(VENV)/.windrow
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile -m "slow and not alone" $(call marked,slow)
 	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone $(call marked,alone)
-	$(BY_OFFICIAL_CALLS) -n 3 -m "not alone" python/tests
 	$(PY) scripts/ci/soak.py --seconds 20
 	$(PY) scripts/ci/soak_workers.py --seconds 20
 
