@@ -8,11 +8,11 @@ from numbers import Number
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import windrow as wr
-from windrow._delivery import for_workers
 from windrow._fields import check, entries_of, give, numpy, of_sample, refusal
 from windrow._masking import draws, mask, offsets_of
 from windrow._packing import pack_tokens
 from windrow._padding import ADDED, CURES, features_of, is_mapping, options_of, padded, rows_of
+from windrow._worker_results import for_workers
 
 # Keys that a tokenizer pads, those of one sequence each.
 _SEQUENCES = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")

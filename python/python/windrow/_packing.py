@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from windrow import _windrow
-from windrow._delivery import for_workers
 from windrow._fields import check, give
 from windrow._padding import features_of, is_mapping, result_keys, rows_of
+from windrow._worker_results import for_workers
 from windrow.plan import int_of
 
 

@@ -15,9 +15,9 @@ import sys
 from typing import Any, Dict, Iterable, Optional, Sequence, Union
 
 import windrow as wr
-from windrow._delivery import for_workers
 from windrow._fields import check, give, refusal
 from windrow._leaves import named_fields
+from windrow._worker_results import for_workers
 
 __all__ = ["collate_columns"]
 

@@ -19,10 +19,10 @@ from windrow._collators import (
     DataCollatorWithPadding,
     TokenizerNumbers,
 )
-from windrow._delivery import for_workers
 from windrow._fields import check
 from windrow._packing import pack_rows, pack_tokens
 from windrow._padding import ADDED, features_of, options_of, padded, result_keys
+from windrow._worker_results import for_workers
 
 __all__ = [
     "DataCollatorForCompletionOnlyLM",

@@ -11,8 +11,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import windrow as wr
 from windrow import _windrow
-from windrow._delivery import for_workers
 from windrow._fields import check, column_of, give, numpy, refusal, row, with_cure
+from windrow._worker_results import for_workers
 
 __all__ = ["BATCH_INPUT_KINDS", "KeyedJagged", "PaddedImages", "batch_input", "concat_graphs", "keyed_jagged", "pad_images"]
 
