@@ -30,14 +30,17 @@ use crate::plan::{Channel, Dim, LoopNest, OutputPlan};
 /// Elements of a short row's neighbours that are read at once.
 const SHORT_ROW_BLOCK: usize = POLICY.short_block_elems;
 
-/// Rows that are interleaved at most.
+/// Rows that are interleaved at most: those that [`rows::interleave_rows`] takes.
 const MAX_HELD_ROWS: usize = 4;
 
 /// A block of each, elements of at most eight bytes.
 type HeldRows = [MaybeUninit<u64>; MAX_HELD_ROWS * SHORT_ROW_BLOCK];
 
 pub(super) fn has_short_rows(dims: &[Dim]) -> bool {
-    matches!(dims, [.., next, short] if short.extent <= POLICY.short_row && next.extent > POLICY.short_run as u64)
+    let [.., next, short] = dims else { return false };
+    let is_across = short.src_stride.unsigned_abs() > next.src_stride.unsigned_abs();
+    let longest = if is_across { POLICY.short_row_across } else { POLICY.short_row };
+    short.extent <= longest && next.extent > POLICY.short_run as u64
 }
 
 /// Writes short rows along the next dim. Of the elements `own` the rows are those whose first element would be counted in.

@@ -10,9 +10,10 @@ use crate::host::rows;
 /// Bytes of a row that are made at once.
 const BLOCK_BYTES: usize = POLICY.streamed_block_bytes;
 
+/// A cache line of x86-64.
 const LINE_BYTES: usize = 64;
 
-/// More rows than that are written as they come.
+/// More rows than that are written as they come: as many as the channels that are split at once.
 const MAX_ROWS: usize = 4;
 
 #[repr(C, align(64))]

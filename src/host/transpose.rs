@@ -24,22 +24,21 @@ use crate::host::simd::Scratch;
 use crate::host::walk::{walk, SamplePlace};
 use crate::plan::{Channel, Dim, LoopNest, OutputPlan};
 
-/// Elements of a row of a block at most.
-const MAX_PLACES: usize = 256;
+/// Elements of a row of a block at most. Zen 4, 256 x (8, 8, 8, 8) with dims reversed: of uint8 0.2 of the time of 256 elements, of
+/// float32 0.9.
+const MAX_PLACES: usize = 64;
 
 /// Elements of a block whose set-up does not show.
 const MIN_BLOCK: usize = 64;
 
-/// Bytes of a vector.
+/// Bytes of a vector of AVX2.
 const VECTOR_BYTES: usize = 32;
 
-/// Bytes of a line, which the rows of a block fill.
+/// Bytes of a line, which the rows of a block fill: as many rows as a line has elements. Zen 4, (4096, 4096) uint8 turned: 64 rows
+/// take 0.77 of the time of 32.
 const LINE_BYTES: usize = 64;
 
-/// Rows of a block at most. Each is a line of the output, and so many of these stay in the first cache.
-const MAX_ROWS: usize = 32;
-
-/// Bytes of a block: a line of each of its places, or half a line of elements of one byte.
+/// Bytes of a block: a line of each of its places.
 const BLOCK_BYTES: usize = MAX_PLACES * LINE_BYTES;
 
 /// One loop of a box. Strides are in bytes.
@@ -203,7 +202,7 @@ impl Transposition {
             // In order, in the opposite order, or the same element again.
             return None;
         }
-        let most = (LINE_BYTES / run_bytes).clamp(1, MAX_ROWS);
+        let most = (LINE_BYTES / run_bytes).max(1);
         // The loop with the shortest steps is left to the rows, where the block is large enough without others.
         let nearest = loops.iter().map(|one| one.src.unsigned_abs()).min().unwrap_or(0);
         let places = Group::take(&mut loops, MAX_PLACES, |one, count| {
@@ -324,7 +323,7 @@ impl Transposition {
         }
         let mut room = Scratch::<BLOCK_BYTES>::new();
         let row_bytes = num_places * self.width;
-        let held: [isize; MAX_ROWS] = std::array::from_fn(|row| (row * row_bytes) as isize);
+        let held: [isize; LINE_BYTES] = std::array::from_fn(|row| (row * row_bytes) as isize);
         let stride = self.width as isize;
         // SAFETY: a block has room for all rows of all places; the rest is the caller's promise.
         unsafe {

@@ -51,7 +51,7 @@ unsafe fn gather_on<I: Isa, T: Copy>(
     unsafe { gather_each::<T>(src, places, from, dst, to) }
 }
 
-/// Places whose offsets are held in registers.
+/// Places whose offsets are held in registers, of which x86-64 has 16.
 const HELD: usize = 8;
 
 /// As [`gather`], element by element: some places of all rows, then the next, so that the lines which rows share are still in the
