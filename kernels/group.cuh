@@ -11,7 +11,7 @@ namespace windrow {
 /// Elements of a lane that are cast together.
 constexpr uint32_t kGroup = 8;
 
-/// How they are cast: `loop` of a field that is kBox or kAnyLine. src/cuda/launch/params.rs has the same.
+/// How they are cast: `loop` of a field that is kStrided or kContiguousGeneric. src/cuda/launch/params.rs has the same.
 enum Kind : uint8_t {
     kWhole = 0,       ///< moved, or cast among whole numbers
     kSingles = 1,     ///< through float32

@@ -10,7 +10,7 @@
 namespace windrow {
 
 constexpr uint32_t kLanes = 32;
-/// Lanes that write a short line; a warp writes 4 of them.
+/// Lanes that write a short row; a warp writes 4 of them.
 constexpr uint32_t kTeamLanes = 8;
 
 WINDROW_DEVICE constexpr uint32_t minimum(uint32_t a, uint32_t b) { return a < b ? a : b; }
@@ -41,7 +41,7 @@ WINDROW_DEVICE const uint8_t* source_at(const Sources& sources, uint32_t sample)
 
 /// The threads that write one stretch of memory together, in turns, in groups of 8 lanes: each turn of a group
 /// follows that of the group before it, so that what is under way at one time is adjacent. A group alone
-/// writes a short line; else they are those of one warp or more.
+/// writes a short row; else they are those of one warp or more.
 struct Team {
     uint32_t thread, threads;  ///< this one, and how many there are
 

@@ -22,26 +22,26 @@ enum Family : uint8_t {
     /// kMoveBytes of the output. `cols` counts vectors of 16 bytes.
     kRows = 0,
     /// The same, where a sample is a multiple of kMoveBytes: an item is of one sample.
-    kPages = 1,
+    kAlignedCopy = 1,
     /// Rows of elements that are adjacent in the source and in the output.
-    kLine = 2,
+    kContiguousCast = 2,
     /// uint8 pixels of 3 or 4 interleaved channels become planes. `cols` counts pixels, whose channels
     /// are adjacent; the planes are `plane` bytes apart.
     kPlanar = 3,
     /// Short samples, moved to an output that is a multiple of 16 and has no gaps. `cols` counts bytes;
     /// an item is `piece` bytes of the output. `offsets`: samples of many sizes, and `first` has the
     /// sample of each item's first byte, and one more, the last sample.
-    kShort = 4,
+    kSmallCopy = 4,
     /// Everything else: a box is of up to two loops, `piece` columns by the `block` of the innermost outer
     /// loop, and an item is one of its `rounds`.
-    kBox = 5,
+    kStrided = 5,
     /// Numbers that are in the table itself, from position `data` on: lengths, offsets.
-    kValues = 6,
-    /// The same as kLine, of a pair of dtypes that has no loop of its own.
-    kAnyLine = 7,
+    kMetadata = 6,
+    /// The same as kContiguousCast, of a pair of dtypes that has no loop of its own.
+    kContiguousGeneric = 7,
     /// Small samples of one size, moved or cast element by element to an output that has no gaps: labels. `cols`
     /// counts elements; an item has `piece` of them, whatever samples they are of.
-    kElements = 8,
+    kScalarFallback = 8,
 };
 
 constexpr uint32_t kMoveBytes = 2048;
@@ -106,8 +106,8 @@ struct Loop {
     uint64_t hi;
     int64_t src_stride;
     int64_t dst_stride;
-    Divisor by_blocks;      ///< of the number of blocks, ceil(extent / block); not if that varies. `cols` of kBox: of rounds
-    uint32_t block;         ///< coordinates in an item; 1 but for the innermost outer loop of kBox
+    Divisor by_blocks;      ///< of the number of blocks, ceil(extent / block); not if that varies. `cols` of kStrided: of rounds
+    uint32_t block;         ///< coordinates in an item; 1 but for the innermost outer loop of kStrided
     uint16_t varies;        ///< of Varies
     uint16_t channel_step;  ///< 1: the channel number grows with c - lo
 };
@@ -119,14 +119,14 @@ struct alignas(16) Field {
     uint8_t op;
     uint8_t from;          ///< dtypes
     uint8_t to;
-    uint8_t from_size;     ///< bytes of an element; 0: kConst and kIndex, of kBox and kLine
+    uint8_t from_size;     ///< bytes of an element; 0: kConst and kIndex, of kStrided and kContiguousCast
     uint8_t to_size;
-    uint8_t log_map;       ///< kLine: log2 of the bytes of a coefficient; kBox: of the adjacent columns of a lane
-    uint8_t loop;          ///< kLine: the loop over vectors, by cast_number() of casts.cuh; 0: moved. kBox, kAnyLine: of Kind
+    uint8_t log_map;       ///< kContiguousCast: log2 of the bytes of a coefficient; kStrided: of the adjacent columns of a lane
+    uint8_t loop;          ///< kContiguousCast: the loop over vectors, by cast_number() of casts.cuh; 0: moved. kStrided, kContiguousGeneric: of Kind
     uint8_t flags;         ///< of Flags
     uint8_t hint_shift;
     uint8_t log_to;        ///< log2 of `to_size`
-    uint8_t log_step;      ///< kBox: log2 of the rows from one element of a lane to its next
+    uint8_t log_step;      ///< kStrided: log2 of the rows from one element of a lane to its next
     uint32_t num_samples;
     uint32_t data;         ///< position of the samples' first elements read: addresses, or ids
     const uint8_t* base;   ///< by id: a sample is at base + id * stride
@@ -141,7 +141,7 @@ struct alignas(16) Field {
     Divisor by_items;
     Divisor by_pieces;     ///< where `pieces` is 0: by `piece`
     uint32_t piece;        ///< elements of a row in an item
-    uint32_t samples;      ///< samples in an item; 0: it is of one. kBox: they are the rows of a box; kLine: 4
+    uint32_t samples;      ///< samples in an item; 0: it is of one. kStrided: they are the rows of a box; kContiguousCast: 4
                            ///< rows in an item, a team of 8 lanes each, and `items` rows of a sample
     uint32_t outer;        ///< position of the outer loops, outermost first
     uint32_t num_outer;
@@ -150,10 +150,10 @@ struct alignas(16) Field {
                            ///< for each sample of the tensor, and `channels` is 0
     uint32_t channels;
     int64_t plane;         ///< kPlanar: bytes from plane to plane,
-    uint32_t planes;       ///< and how many there are. kBox: adjacent rows of a lane, if it has such
+    uint32_t planes;       ///< and how many there are. kStrided: adjacent rows of a lane, if it has such
     uint32_t channel_first;
     Divisor by_channels;
-    uint32_t rounds;       ///< kBox: items of a box
+    uint32_t rounds;       ///< kStrided: items of a box
     uint32_t value;        ///< bits of kConst, zeros behind them
     uint8_t fill[16];      ///< bits of the padding, over and over
 };

@@ -1,4 +1,4 @@
-// Family planes: uint8 pixels of 3 or 4 interleaved channels become planes of float16, bfloat16, float32
+// Family planar: uint8 pixels of 3 or 4 interleaved channels become planes of float16, bfloat16, float32
 // or uint8, floats through x * a[c] + b[c].
 //
 // A lane takes a group: the pixels of 16 bytes of a plane. Where the planes have the same phase, one

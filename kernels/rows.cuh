@@ -1,4 +1,4 @@
-// Family rows: samples of one size that are moved, where size, sources and output are multiples of 16
+// Families rows and aligned_copy: samples of one size that are moved, where size, sources and output are multiples of 16
 // bytes. The vectors of the output are numbered, and a warp writes 128 neighbouring ones: what is under way
 // at one time is adjacent, whatever the size of a sample.
 #pragma once
@@ -37,7 +37,7 @@ WINDROW_DEVICE void rows_piece(const Sources& sources, uint8_t* out, uint32_t ve
 }
 
 /// Writes piece `own` of the output, 2 KiB, which is piece `piece` of a sample.
-WINDROW_DEVICE void page_piece(const uint8_t* src, uint8_t* out, uint32_t own, uint32_t piece, uint32_t lane) {
+WINDROW_DEVICE void aligned_copy_piece(const uint8_t* src, uint8_t* out, uint32_t own, uint32_t piece, uint32_t lane) {
     src += 16 * (kLanes * kRowVectors * uint64_t{piece} + lane);
     Vec16 v[kRowVectors];
 #pragma unroll

@@ -3,15 +3,15 @@
 //
 // A warp takes one item and ends: nothing but the item lives while a family's function runs. No barrier
 // and no exchange between lanes.
-#include "elements.cuh"
-#include "line.cuh"
+#include "scalar_fallback.cuh"
+#include "contiguous.cuh"
 #include "params.h"
 #include "pieces.cuh"
 #include "planes.cuh"
 #include "policy.h"
 #include "rows.cuh"
 #include "select.cuh"
-#include "short.cuh"
+#include "small_copy.cuh"
 #include "strided.cuh"
 
 namespace windrow {
@@ -52,22 +52,22 @@ WINDROW_DEVICE void rows_item(const uint64_t* table, const Field& field, uint32_
     rows_piece<by_id>(sources_of<by_id>(table, field), field.out, vectors, field.cols.by_blocks, first, vectors * field.num_samples);
 }
 
-WINDROW_DEVICE void page_item(const uint64_t* table, const Field& field, uint32_t own) {
+WINDROW_DEVICE void aligned_copy_item(const uint64_t* table, const Field& field, uint32_t own) {
     const uint32_t sample = divide(own, field.by_items);
-    page_piece(source_of(table, field, sample), field.out, own, own - sample * field.items, lane_of_thread());
+    aligned_copy_piece(source_of(table, field, sample), field.out, own, own - sample * field.items, lane_of_thread());
 }
 
 template <bool by_id>
-WINDROW_DEVICE void short_item(const uint64_t* table, const Field& field, uint32_t own) {
+WINDROW_DEVICE void small_copy_item(const uint64_t* table, const Field& field, uint32_t own) {
     const auto size = static_cast<uint32_t>(field.cols.extent);
-    const Short all = {sources_of<by_id>(table, field), field.out, size * field.num_samples, size, field.cols.by_blocks, field.piece};
-    short_piece<by_id>(all, own, lane_of_thread());
+    const SmallSamples all = {sources_of<by_id>(table, field), field.out, size * field.num_samples, size, field.cols.by_blocks, field.piece};
+    small_copy_piece<by_id>(all, own, lane_of_thread());
 }
 
 /// The operation on the elements of a row, which are all of one channel.
-WINDROW_DEVICE LineCast cast_of(const uint64_t* table, const Field& field, uint32_t channel, uint32_t number) {
+WINDROW_DEVICE RunCast cast_of(const uint64_t* table, const Field& field, uint32_t channel, uint32_t number) {
     const uint64_t value = field.op == kConst ? field.value : number;
-    LineCast cast = {field.from, field.to, field.loop, field.from_size, field.to_size, field.log_to, {nullptr, 1}, value, Codes(field),
+    RunCast cast = {field.from, field.to, field.loop, field.from_size, field.to_size, field.log_to, {nullptr, 1}, value, Codes(field),
                      (field.flags & kMixed) != 0};
     if (field.op >= kAffine) {
         if (channel >= field.channels) {
@@ -79,9 +79,9 @@ WINDROW_DEVICE LineCast cast_of(const uint64_t* table, const Field& field, uint3
     return cast;
 }
 
-/// Lines, and lines of pixels. `is_any`: lines of any pair of dtypes alone, whose registers others have no use for.
+/// Rows of adjacent elements, or of pixels. `is_any`: contiguous_generic alone, whose registers others have no use for.
 template <bool is_any>
-WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_t own) {
+WINDROW_DEVICE void contiguous_item(const uint64_t* table, const Field& field, uint32_t own) {
     const uint32_t lane = lane_of_thread();
     const bool is_planar = !is_any && field.family == kPlanar;
     Team team = {lane, kLanes};
@@ -100,12 +100,12 @@ WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_
         const float* by = field.op == kAffine ? at<float>(table, field.affine) : nullptr;
         write_pixels(run, field.to, field.log_to, field.planes, by, field.channels, fill_of(field), team);
     } else {
-        write_line<is_any>({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
+        write_run<is_any>({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
                    cast_of(table, field, shared.channel, shared.number), fill_of(field), team);
     }
 }
 
-WINDROW_DEVICE void box_item(const uint64_t* table, const Field& field, uint32_t own) {
+WINDROW_DEVICE void strided_item(const uint64_t* table, const Field& field, uint32_t own) {
     uint32_t round = 0;
     if (field.rounds > 1) {
         const uint32_t number = divide(own, field.cols.by_blocks);
@@ -115,17 +115,17 @@ WINDROW_DEVICE void box_item(const uint64_t* table, const Field& field, uint32_t
     write_box(box_of(table, field, own), round, lane_of_thread());
 }
 
-WINDROW_DEVICE void elements_item(const uint64_t* table, const Field& field, uint32_t own) {
+WINDROW_DEVICE void scalar_fallback_item(const uint64_t* table, const Field& field, uint32_t own) {
     const auto each = static_cast<uint32_t>(field.cols.extent);
     const Affine affine = {field.op == kAffine ? at<uint8_t>(table, field.affine) : nullptr, field.channels};
-    const Elements all = {field.out, each, field.cols.by_blocks, field.from_size, field.to_size, field.from, field.to, affine};
+    const Scalars all = {field.out, each, field.cols.by_blocks, field.from_size, field.to_size, field.from, field.to, affine};
     const uint32_t begin = own * field.piece, end = begin + minimum(each * field.num_samples - begin, field.piece);
-    if (field.flags & kById) write_elements<true>(all, sources_of<true>(table, field), begin + lane_of_thread(), end);
-    else write_elements<false>(all, sources_of<false>(table, field), begin + lane_of_thread(), end);
+    if (field.flags & kById) write_scalars<true>(all, sources_of<true>(table, field), begin + lane_of_thread(), end);
+    else write_scalars<false>(all, sources_of<false>(table, field), begin + lane_of_thread(), end);
 }
 
 /// Numbers of the table itself.
-WINDROW_DEVICE void values_item(const uint64_t* table, const Field& field, uint32_t own) {
+WINDROW_DEVICE void metadata_item(const uint64_t* table, const Field& field, uint32_t own) {
     const uint32_t lane = lane_of_thread();
     const uint64_t begin = uint64_t{own} * field.piece, rest = field.cols.extent - begin;
     const uint32_t count = rest < field.piece ? static_cast<uint32_t>(rest) : field.piece;
@@ -145,8 +145,7 @@ WINDROW_DEVICE void values_item(const uint64_t* table, const Field& field, uint3
     }
 }
 
-/// Writes an item. `has_any`: it may be of boxes or of lines of any pair of dtypes, too, which take more registers than all
-/// others.
+/// Writes an item. `has_any`: it may be of strided or contiguous_generic, too, which take more registers than all others.
 template <bool has_any, int bytes>
 WINDROW_DEVICE void write_item(const Params<bytes>& params) {
     const Header& header = params.header;
@@ -162,18 +161,18 @@ WINDROW_DEVICE void write_item(const Params<bytes>& params) {
     const uint32_t family = field.family;
     // The most frequent first.
     if (family == kRows) return by_id ? rows_item<true>(table, field, own) : rows_item<false>(table, field, own);
-    if (family == kPages) return page_item(table, field, own);
-    if (family <= kPlanar) return line_item<false>(table, field, own);
+    if (family == kAlignedCopy) return aligned_copy_item(table, field, own);
+    if (family <= kPlanar) return contiguous_item<false>(table, field, own);
     switch (family) {
-        case kShort: return by_id ? short_item<true>(table, field, own) : short_item<false>(table, field, own);
-        case kElements: return elements_item(table, field, own);
-        case kBox:
-            if constexpr (has_any) box_item(table, field, own);
+        case kSmallCopy: return by_id ? small_copy_item<true>(table, field, own) : small_copy_item<false>(table, field, own);
+        case kScalarFallback: return scalar_fallback_item(table, field, own);
+        case kStrided:
+            if constexpr (has_any) strided_item(table, field, own);
             return;
-        case kAnyLine:
-            if constexpr (has_any) line_item<true>(table, field, own);
+        case kContiguousGeneric:
+            if constexpr (has_any) contiguous_item<true>(table, field, own);
             return;
-        default: return values_item(table, field, own);
+        default: return metadata_item(table, field, own);
     }
 }
 

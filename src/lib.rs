@@ -96,7 +96,7 @@
 //! | output plan | - | one tensor that a plan writes: data, a mask or indices, and where each sample is in it |
 //! | loop nest | iteration domain | the loops that lead from one sample to its place in the output, innermost last |
 //! | item, tile | work item | what one warp of a device or one step of a thread writes |
-//! | family | kernel variant | the inner loops that fit a part: rows, short, line, planar, elements, box, ...: [`LaunchPart::family`] |
+//! | family | kernel variant | the inner loops that fit a part: rows, small_copy, contiguous_cast, planar, strided, ...: [`LaunchPart::family`] |
 //! | path (of execution) | execution path | how a leaf is executed: `gather`, `cast`, `upload`, ...; shown by [`Plan::explain`] |
 //! | route | data path | which data of a plan crosses between host and device, and by which copies |
 //! | arena | slab | one allocation that holds all tensors of a tree |

@@ -462,10 +462,10 @@ def test_explain_says_how_kernels_write_a_batch(driver):
     plan = wr.explain(rows, "pad", **arguments)
     launch = plan.launch
     parts = [(part["output"], part["family"], part["samples"], part["sources"]) for part in launch["parts"]]
-    assert parts == [("data", "line", 3, "addresses"), ("mask", "line", 3, None), ("lengths", "values", 0, None)]
+    assert parts == [("data", "contiguous_cast", 3, "addresses"), ("mask", "contiguous_cast", 3, None), ("lengths", "metadata", 0, None)]
     assert [part["leaf"] for part in launch["parts"]] == [0, 0, 0]
     assert launch["items"] == sum(part["items"] for part in launch["parts"]) and not launch["table_uploaded"]
-    assert "part           data: line, 3 samples by addresses" in str(plan)
+    assert "part           data: contiguous_cast, 3 samples by addresses" in str(plan)
     wr.pad(rows, engine=engine, **arguments)
     assert (engine.stats()["launches"], engine.stats()["bytes_to_device"]) == (plan.launches, plan.bytes_to_device) == (1, 0)
     # A table of 36 KB is beyond what parameters hold.

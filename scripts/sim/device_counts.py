@@ -4,7 +4,7 @@
 scripts/sim/device_counts.py [--arch 90]... [--only TEXT]        counts and prints
 scripts/sim/device_counts.py --write                             all of ARCHES: benches/device-instructions.json, and the times of
                                                                  scripts/sim/gpu_model.py; tables of docs/gpu-performance.md
-scripts/sim/device_counts.py --check [--arch 90]                 fails where a count rose by more than 2 %, or is above what it
+scripts/sim/device_counts.py --check [--arch 90]                 fails where a count rose by more than 5 %, or is above what it
                                                                  must reach and no known miss
 scripts/sim/device_counts.py --pairs [--write]                   pairs of dtypes that no workload has, on sm_90: prints the table, or
                                                                  writes it to docs/gpu-performance.md
@@ -31,7 +31,7 @@ DOCS = ROOT / "docs/gpu-performance.md"
 MARKS = "<!-- counts: written by scripts/sim/device_counts.py -->", "<!-- end of counts -->"
 PAIR_MARKS = "<!-- pairs: written by scripts/sim/device_counts.py --pairs -->", "<!-- end of pairs -->"
 ARCHES = 80, 90, 100, 120
-LIMIT = 0.02
+LIMIT = 0.05
 
 # The multiprocessors for which work is cut: an H200's.
 MULTIPROCESSORS = 132

@@ -70,12 +70,12 @@ SCALE = 16
 FAMILIES = {
     "select": ["select.cuh"],
     "rows": ["rows.cuh"],
-    "short": ["short.cuh"],
-    "elements": ["elements.cuh"],
-    "line": ["line.cuh", "casts.cuh"],
+    "small_copy": ["small_copy.cuh"],
+    "scalar_fallback": ["scalar_fallback.cuh"],
+    "contiguous_cast": ["contiguous.cuh", "casts.cuh"],
     "group": ["group.cuh"],
     "planar": ["planes.cuh"],
-    "box": ["strided.cuh", "box.cuh"],
+    "strided": ["strided.cuh", "box.cuh"],
     "one element": ["convert.cuh"],
     "dispatch": ["windrow.cu", "pieces.cuh"],
 }

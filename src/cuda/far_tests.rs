@@ -142,8 +142,8 @@ fn run_alone(name: &str) {
 #[test]
 fn a_test_has_a_process_of_its_own() {
     let Some(_) = context() else { return };
-    run_alone("pages_beyond_32_bits");
-    assert!(catch_unwind(|| run_alone("pages")).is_err());
+    run_alone("aligned_copies_beyond_32_bits");
+    assert!(catch_unwind(|| run_alone("aligned_copies")).is_err());
 }
 
 fn table(
@@ -276,7 +276,13 @@ fn bytes_beyond_32_bits() {
                 Near { items, written: vec![written], sample, read }
             };
             let shape = [cols as i64];
-            gpu.check((DType::U8, &[&shape[..]; 2]), &Collate::stack(), Family::Line, near, moved);
+            gpu.check(
+                (DType::U8, &[&shape[..]; 2]),
+                &Collate::stack(),
+                Family::ContiguousCast,
+                near,
+                moved,
+            );
         }
     });
 }
@@ -305,7 +311,7 @@ fn offsets_beyond_32_bits() {
             gpu.check(
                 (DType::U8, &shapes),
                 &Collate::ragged(Ragged::new()),
-                Family::Line,
+                Family::ContiguousCast,
                 near,
                 moved,
             );
@@ -337,20 +343,26 @@ fn casts_beyond_32_bits() {
                 numbers.flat_map(|number| i64::from(number).to_ne_bytes()).collect()
             };
             let collate = Collate::stack().cast(DType::I64);
-            gpu.check((DType::I32, shape), &collate, Family::Line, near(col, 4, 8), cast);
+            gpu.check((DType::I32, shape), &collate, Family::ContiguousCast, near(col, 4, 8), cast);
             let extend = |_: &Near, read: &[u8]| -> Vec<u8> {
                 read.iter().flat_map(|&byte| u16::from(byte).to_ne_bytes()).collect()
             };
             let collate = Collate::stack().cast(DType::U16);
-            gpu.check((DType::U8, shape), &collate, Family::AnyLine, near(col, 1, 2), extend);
+            gpu.check(
+                (DType::U8, shape),
+                &collate,
+                Family::ContiguousGeneric,
+                near(col, 1, 2),
+                extend,
+            );
         }
     });
 }
 
 /// Whole pages, in samples of 3 GiB.
 #[test]
-fn pages_beyond_32_bits() {
-    on_a_gpu("pages_beyond_32_bits", |gpu| {
+fn aligned_copies_beyond_32_bits() {
+    on_a_gpu("aligned_copies_beyond_32_bits", |gpu| {
         let page = 2048u64;
         let pages = (3u64 << 30) / page;
         for (sample, own) in [(0, (1 << 31) / page), (1, (1 << 30) / page), (2, pages - 3)] {
@@ -365,7 +377,13 @@ fn pages_beyond_32_bits() {
                 }
             };
             let shape = [3i64 << 30];
-            gpu.check((DType::U8, &[&shape[..]; 3]), &Collate::stack(), Family::Pages, near, moved);
+            gpu.check(
+                (DType::U8, &[&shape[..]; 3]),
+                &Collate::stack(),
+                Family::AlignedCopy,
+                near,
+                moved,
+            );
         }
     });
 }
@@ -429,7 +447,7 @@ fn transposes_beyond_32_bits() {
             let collate =
                 Collate::stack().cast(DType::F32).transform(Transform::new().permute([0, 2, 1]));
             let shape = [outer as i64, rows as i64, cols as i64];
-            gpu.check((DType::I16, &[&shape]), &collate, Family::Box, near, transposed);
+            gpu.check((DType::I16, &[&shape]), &collate, Family::Strided, near, transposed);
         }
     });
 }

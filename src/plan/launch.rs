@@ -23,12 +23,13 @@ pub struct LaunchPart {
     pub leaf: Option<usize>,
     /// `"data"`, `"mask"`, `"batch_index"`, `"lengths"`, `"offsets"` or `"gap"`.
     pub output: &'static str,
-    /// The loops that write it: `"rows"` (samples of whole 16-byte vectors), `"pages"` (the same, multiples
-    /// of 2 KiB), `"short"` (samples of up to 2 KiB, at any byte), `"line"` (rows of adjacent elements),
-    /// `"any line"` (the same, of dtypes without a loop of their own), `"planar"` (u8 pixels to planes), `"elements"`
-    /// (samples of few elements, one by one), `"box"` (any strides, any cast), `"values"` (numbers known on the host).
+    /// The loops that write it: `"rows"` (samples of whole 16-byte vectors), `"aligned_copy"` (the same, multiples
+    /// of 2 KiB), `"small_copy"` (samples of up to 2 KiB, at any byte), `"contiguous_cast"` (rows of adjacent elements, moved or
+    /// cast), `"contiguous_generic"` (the same, of dtypes without a loop of their own), `"planar"` (u8 pixels to planes),
+    /// `"scalar_fallback"` (samples of few elements, one by one), `"strided"` (any strides, any cast), `"metadata"` (numbers known on
+    /// the host: lengths, offsets).
     pub family: &'static str,
-    /// Samples of it; 0 for values.
+    /// Samples of it; 0 for metadata.
     pub samples: usize,
     /// Pieces of work.
     pub items: u64,

@@ -26,8 +26,8 @@ impl PyExplain {
     /// ``launch`` is None on the host, else a dict of the one launch: items (pieces of work, each for one
     /// warp), table_bytes, table_uploaded (else the table goes with the launch's parameters) and
     /// parts, a list of dicts: leaf (None for the zeros between tensors of an arena), output (``"data"``,
-    /// ``"mask"``, ...), family (``"rows"``, ``"pages"``, ``"short"``, ``"line"``, ``"any line"``,
-    /// ``"planar"``, ``"elements"``, ``"box"`` or ``"values"``), samples, items and sources (``"addresses"``, ``"ids"``; None where
+    /// ``"mask"``, ...), family (``"rows"``, ``"aligned_copy"``, ``"small_copy"``, ``"contiguous_cast"``,
+    /// ``"contiguous_generic"``, ``"planar"``, ``"scalar_fallback"``, ``"strided"`` or ``"metadata"``), samples, items and sources (``"addresses"``, ``"ids"``; None where
     /// nothing is read).
     fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let explain = &self.explain;

@@ -108,11 +108,11 @@ impl<'b> Builder<'b> {
     }
 
     /// Numbers that are written as they are, or widened from 16 or 32 bits.
-    pub fn values(&mut self, values: &Values<'_>) -> Result<()> {
+    pub fn metadata(&mut self, values: &Values<'_>) -> Result<()> {
         let size = values.dtype.size();
         let mut field = params::Field {
             out: values.out,
-            family: Family::Values as u8,
+            family: Family::Metadata as u8,
             from_size: size as u8,
             to_size: size as u8,
             piece: (MOVE_BYTES / size as u64) as u32,
@@ -194,16 +194,20 @@ impl<'b> Builder<'b> {
             field.affine = self.table.push_bytes(cast_slice(increments))?;
         }
         match family {
-            Family::Rows | Family::Pages | Family::Short => self.packed(field, part, family),
+            Family::Rows | Family::AlignedCopy | Family::SmallCopy => {
+                self.packed(field, part, family)
+            }
             Family::Planar => {
                 let [planes, rest @ ..] = &part.loops[..] else { return Err(too_large("loops")) };
                 field.plane = planes.dst_stride;
                 field.planes = planes.fixed().unwrap_or(0) as u32;
                 self.rows(field, part, rest, address_bits)
             }
-            Family::Line | Family::AnyLine => self.rows(field, part, &part.loops, address_bits),
-            Family::Elements => self.elements(field, part, address_bits),
-            Family::Box | Family::Values => self.boxes(field, part, address_bits),
+            Family::ContiguousCast | Family::ContiguousGeneric => {
+                self.rows(field, part, &part.loops, address_bits)
+            }
+            Family::ScalarFallback => self.scalar_fallback(field, part, address_bits),
+            Family::Strided | Family::Metadata => self.strided(field, part, address_bits),
         }
     }
 
@@ -248,14 +252,14 @@ impl<'b> Builder<'b> {
         let bytes = part.loops[0].fixed().unwrap_or(0) * part.to.size() as u64;
         let total = bytes * part.num_samples() as u64;
         let (item, unit) = match family {
-            Family::Short => (self.policy.short_bytes(total, self.slots), 1),
+            Family::SmallCopy => (self.policy.small_copy_bytes(total, self.slots), 1),
             _ => (MOVE_BYTES, 16),
         };
         (field.from_size, field.to_size, field.piece) = (1, 1, item as u32);
         field.cols.extent = bytes / unit;
         field.cols.block = 1;
         field.cols.by_blocks = divisor(field.cols.extent)?;
-        if family == Family::Pages {
+        if family == Family::AlignedCopy {
             field.items = (bytes / item) as u32;
             field.by_items = divisor(bytes / item)?;
         }
@@ -263,7 +267,7 @@ impl<'b> Builder<'b> {
     }
 
     /// Small samples element by element; those that are moved, by the largest words that all of them are made of.
-    fn elements(
+    fn scalar_fallback(
         &mut self,
         mut field: params::Field,
         part: &Part<'_>,
@@ -329,7 +333,7 @@ impl<'b> Builder<'b> {
     }
 
     /// Boxes of two loops, or of one and the samples.
-    fn boxes(
+    fn strided(
         &mut self,
         mut field: params::Field,
         part: &Part<'_>,
@@ -404,7 +408,7 @@ fn field_of(part: &Part<'_>, family: Family) -> Result<params::Field> {
         (_, Some(_)) if part.is_of_one_dtype() => {
             (MOVED, raised_loop_of(part.to.size()).unwrap_or(0))
         }
-        _ if family == Family::AnyLine => {
+        _ if family == Family::ContiguousGeneric => {
             let kind = ElementLoop::of_cast(part.from, part.to, part.affine.is_some());
             (code_of(part.from), kind as u8)
         }

@@ -13,28 +13,28 @@ use crate::tensor::DType;
 #[repr(u8)]
 pub(crate) enum Family {
     Rows = 0,
-    Pages = 1,
-    Line = 2,
+    AlignedCopy = 1,
+    ContiguousCast = 2,
     Planar = 3,
-    Short = 4,
-    Box = 5,
-    Values = 6,
-    AnyLine = 7,
-    Elements = 8,
+    SmallCopy = 4,
+    Strided = 5,
+    Metadata = 6,
+    ContiguousGeneric = 7,
+    ScalarFallback = 8,
 }
 
 impl Family {
     /// In the order of their numbers.
     const ALL: [Family; 9] = [
         Family::Rows,
-        Family::Pages,
-        Family::Line,
+        Family::AlignedCopy,
+        Family::ContiguousCast,
         Family::Planar,
-        Family::Short,
-        Family::Box,
-        Family::Values,
-        Family::AnyLine,
-        Family::Elements,
+        Family::SmallCopy,
+        Family::Strided,
+        Family::Metadata,
+        Family::ContiguousGeneric,
+        Family::ScalarFallback,
     ];
 
     pub fn of(field: &Field) -> Family {
@@ -43,21 +43,21 @@ impl Family {
 
     /// Whether the kernels of fewer registers have it, of which more warps are there at once.
     pub fn is_common(self) -> bool {
-        !matches!(self, Family::Box | Family::AnyLine)
+        !matches!(self, Family::Strided | Family::ContiguousGeneric)
     }
 
     /// The name of a field's family, as [`Explain`](crate::Explain) says it.
     pub fn name_of(field: &Field) -> &'static str {
         match Family::of(field) {
             Family::Rows => "rows",
-            Family::Pages => "pages",
-            Family::Short => "short",
-            Family::Line => "line",
-            Family::AnyLine => "any line",
+            Family::AlignedCopy => "aligned_copy",
+            Family::SmallCopy => "small_copy",
+            Family::ContiguousCast => "contiguous_cast",
+            Family::ContiguousGeneric => "contiguous_generic",
             Family::Planar => "planar",
-            Family::Box => "box",
-            Family::Values => "values",
-            Family::Elements => "elements",
+            Family::Strided => "strided",
+            Family::Metadata => "metadata",
+            Family::ScalarFallback => "scalar_fallback",
         }
     }
 }
@@ -89,7 +89,7 @@ pub(crate) struct PartWork<'w> {
 }
 
 /// Bytes of samples that are moved and share a warp. They have at least so many: no vector holds parts of three.
-const SHORT_BYTES: RangeInclusive<u64> = 24..=2048;
+const SMALL_COPY_BYTES: RangeInclusive<u64> = 24..=2048;
 
 impl PartWork<'_> {
     fn reads(&self) -> bool {
@@ -142,7 +142,7 @@ impl PartWork<'_> {
     }
 
     /// Small samples whose elements are read and written one by one, each at a multiple of its size.
-    fn is_of_elements(&self) -> bool {
+    fn is_scalar_fallback(&self) -> bool {
         let cols = &self.loops[0];
         let is_aligned = self.address_bits % self.from.size() as u64 == 0
             && self.out % self.to.size() as u64 == 0;
@@ -166,16 +166,20 @@ pub(crate) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
             && work.bytes / 16 < 1 << 31
             && bytes < 1 << 32;
         if is_vectors {
-            return if bytes % MOVE_BYTES == 0 { Family::Pages } else { Family::Rows };
+            return if bytes % MOVE_BYTES == 0 { Family::AlignedCopy } else { Family::Rows };
         }
-        if SHORT_BYTES.contains(&bytes) && work.out % 16 == 0 && work.bytes < 1 << 31 {
-            return Family::Short;
+        if SMALL_COPY_BYTES.contains(&bytes) && work.out % 16 == 0 && work.bytes < 1 << 31 {
+            return Family::SmallCopy;
         }
     }
     if let Some(is_of_one_dtype) = work.is_raised {
-        // A box raises them one by one.
+        // The strided family raises them one by one.
         let has_loop = is_of_one_dtype && raised_loop_of(work.to.size()).is_some();
-        return if has_loop && work.is_adjacent() { Family::Line } else { Family::Box };
+        return if has_loop && work.is_adjacent() {
+            Family::ContiguousCast
+        } else {
+            Family::Strided
+        };
     }
     if work.is_planar() {
         return Family::Planar;
@@ -191,12 +195,12 @@ pub(crate) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
         ElementOp::Const(_) | ElementOp::Index => true,
     };
     if is_long && has_one_channel && work.is_adjacent() {
-        return if has_loop { Family::Line } else { Family::AnyLine };
+        return if has_loop { Family::ContiguousCast } else { Family::ContiguousGeneric };
     }
-    if !is_long && work.is_of_elements() {
-        return Family::Elements;
+    if !is_long && work.is_scalar_fallback() {
+        return Family::ScalarFallback;
     }
-    Family::Box
+    Family::Strided
 }
 
 /// Whether rows of an output are so short that four of them share a warp.

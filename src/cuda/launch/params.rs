@@ -36,7 +36,7 @@ pub(crate) mod flags {
     pub const MIXED: u8 = 32;
 }
 
-/// How elements are written whose pair of dtypes has no loop of its own: `loop` of a `Family::Box` or `Family::AnyLine`.
+/// How elements are written whose pair of dtypes has no loop of its own: `loop` of a `Family::Strided` or `Family::ContiguousGeneric`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ElementLoop {
@@ -66,7 +66,7 @@ impl ElementLoop {
     }
 }
 
-/// Bytes of an item of `Family::Rows` and `Family::Pages`.
+/// Bytes of an item of `Family::Rows` and `Family::AlignedCopy`.
 pub(crate) const MOVE_BYTES: u64 = 2048;
 
 /// The kernels' number of a dtype that is only moved.

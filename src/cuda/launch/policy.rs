@@ -15,8 +15,8 @@ pub(crate) struct Policy {
     pub min_row_elems: u64,
     /// Rows that are not longer share a warp.
     pub max_team_bytes: u64,
-    /// The largest item of short samples.
-    pub max_short_bytes: u64,
+    /// The largest item of family small_copy.
+    pub max_small_copy_bytes: u64,
     /// The smallest and the largest item of rows, in bytes of output.
     pub min_item_bytes: u64,
     pub max_item_bytes: u64,
@@ -47,7 +47,7 @@ const TABLE: [((u32, u32), Policy); 1] = [(
         min_row_bytes: 128,
         min_row_elems: 256,
         max_team_bytes: 2048,
-        max_short_bytes: 8 << 10,
+        max_small_copy_bytes: 8 << 10,
         min_item_bytes: 4 << 10,
         max_item_bytes: 20 << 10,
         setup_bytes: 3 << 9,
@@ -73,8 +73,8 @@ pub(crate) struct WarpSlots {
 /// For trials: numbers that go over the table's, as in `max_item_bytes=4096,min_ids=0`.
 const TRIAL: &str = "WINDROW_CUDA_POLICY";
 
-/// The smallest item of short samples.
-const MIN_SHORT_BYTES: u64 = 1 << 10;
+/// The smallest item of family small_copy.
+const MIN_SMALL_COPY_BYTES: u64 = 1 << 10;
 
 /// Items are cut at multiples of what a warp stores at once.
 const TURN_BYTES: u64 = 512;
@@ -101,7 +101,7 @@ impl Policy {
                 "min_row_bytes" => self.min_row_bytes = number.into(),
                 "min_row_elems" => self.min_row_elems = number.into(),
                 "max_team_bytes" => self.max_team_bytes = number.into(),
-                "max_short_bytes" => self.max_short_bytes = number.into(),
+                "max_small_copy_bytes" => self.max_small_copy_bytes = number.into(),
                 "min_item_bytes" => self.min_item_bytes = number.into(),
                 "max_item_bytes" => self.max_item_bytes = number.into(),
                 "setup_bytes" => self.setup_bytes = number.into(),
@@ -120,7 +120,7 @@ impl Policy {
             && self.threads % 32 == 0
             && (TURN_BYTES..=self.max_item_bytes).contains(&self.min_item_bytes)
             && self.max_item_bytes <= 1 << 20
-            && (MIN_SHORT_BYTES..=1 << 20).contains(&self.max_short_bytes)
+            && (MIN_SMALL_COPY_BYTES..=1 << 20).contains(&self.max_small_copy_bytes)
             && [self.warps_per_sm, self.any_warps_per_sm]
                 .iter()
                 .all(|warps| (1..=64).contains(warps))
@@ -162,8 +162,9 @@ impl Policy {
 
     /// Bytes of an item of many short samples, `total` bytes in all: as large as may be while each slot has
     /// an item.
-    pub fn short_bytes(&self, total: u64, slots: WarpSlots) -> u64 {
-        (total / slots.all / TURN_BYTES * TURN_BYTES).clamp(MIN_SHORT_BYTES, self.max_short_bytes)
+    pub fn small_copy_bytes(&self, total: u64, slots: WarpSlots) -> u64 {
+        (total / slots.all / TURN_BYTES * TURN_BYTES)
+            .clamp(MIN_SMALL_COPY_BYTES, self.max_small_copy_bytes)
     }
 }
 
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(waves(1, 1 << 20, 1), (4096, 256));
         assert_eq!(waves(1, 1 << 30, 1).0, 19968);
         // Rows of 77 bytes, and of 512.
-        let short = [7_700_000, 64 << 20].map(|total| policy.short_bytes(total, slots));
+        let short = [7_700_000, 64 << 20].map(|total| policy.small_copy_bytes(total, slots));
         assert_eq!(short, [1536, 8192]);
         assert!(7_700_000u64.div_ceil(1536) >= slots.all);
     }

@@ -45,7 +45,7 @@ impl Table {
             builder.part(part)?;
         }
         for values in values() {
-            builder.values(values)?;
+            builder.metadata(values)?;
         }
         let Encoded { words, num_fields, num_items, chosen, num_words, sources, has_any } =
             builder.finish()?;

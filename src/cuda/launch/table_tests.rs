@@ -111,7 +111,10 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
 
 #[test]
 fn every_family_has_its_batches() {
-    use Family::{AnyLine, Box, Elements, Line, Pages, Planar, Rows, Short};
+    use Family::{
+        AlignedCopy, ContiguousCast, ContiguousGeneric, Planar, Rows, ScalarFallback, SmallCopy,
+        Strided,
+    };
     let images = |dtype| samples(dtype, &[&[20, 30, 3], &[20, 30, 3]], 0);
     let planes = Transform::new().permute([2, 0, 1]);
     let scaled = planes.clone().scale(0.5);
@@ -121,17 +124,17 @@ fn every_family_has_its_batches() {
     let stack = Collate::stack();
     let two = |length| rows(DType::U8, &[length, length]);
     is(family(&two(512), &stack, OUT), Rows);
-    is(family(&two(512), &stack, OUT + 1), Line);
-    is(family(&two(4096), &stack, OUT), Pages);
-    is(family(&two(77), &stack, OUT), Short);
-    is(family(&two(8), &stack, OUT), Elements);
-    is(family(&two(8), &stack, OUT + 1), Elements);
-    is(family(&two(8), &stack.clone().cast(DType::F16), OUT), Elements);
-    is(family(&two(8), &stack.clone().cast(DType::F16), OUT + 1), Box);
-    is(family(&two(5000), &stack, OUT), Line);
-    is(family(&two(5000), &Collate::ragged(Ragged::new()), OUT), Line);
-    is(family(&two(5000), &stack.clone().cast(DType::F16), OUT), Line);
-    is(family(&two(5000), &stack.clone().cast(DType::U64), OUT), AnyLine);
+    is(family(&two(512), &stack, OUT + 1), ContiguousCast);
+    is(family(&two(4096), &stack, OUT), AlignedCopy);
+    is(family(&two(77), &stack, OUT), SmallCopy);
+    is(family(&two(8), &stack, OUT), ScalarFallback);
+    is(family(&two(8), &stack, OUT + 1), ScalarFallback);
+    is(family(&two(8), &stack.clone().cast(DType::F16), OUT), ScalarFallback);
+    is(family(&two(8), &stack.clone().cast(DType::F16), OUT + 1), Strided);
+    is(family(&two(5000), &stack, OUT), ContiguousCast);
+    is(family(&two(5000), &Collate::ragged(Ragged::new()), OUT), ContiguousCast);
+    is(family(&two(5000), &stack.clone().cast(DType::F16), OUT), ContiguousCast);
+    is(family(&two(5000), &stack.clone().cast(DType::U64), OUT), ContiguousGeneric);
     for to in [DType::F16, DType::BF16, DType::F32] {
         is(
             family(&images(DType::U8), &stack.clone().transform(scaled.clone()).cast(to), OUT),
@@ -144,7 +147,7 @@ fn every_family_has_its_batches() {
         family(&images(DType::U8), &stack.clone().transform(scaled.clone()).cast(DType::F64), OUT),
         family(&images(DType::U8), &stack.transform(scaled).cast(DType::U8), OUT),
     ] {
-        is(other, Box);
+        is(other, Strided);
     }
 }
 
@@ -161,14 +164,14 @@ fn scalars_are_written_element_by_element() {
     ] {
         let table = table(&scalars(gap), &Collate::stack().cast(to), out);
         let field = table.field(0);
-        assert_eq!(table.families(), [Family::Elements as u8]);
+        assert_eq!(table.families(), [Family::ScalarFallback as u8]);
         assert_eq!(([field.from_size, field.to_size], field.cols.extent), (sizes, each));
         assert_eq!(table.num_items(), (5000 * each as u32).div_ceil(field.piece));
         assert!(!table.has_any());
     }
-    // An address that is no multiple of an element is a matter of boxes.
+    // An address that is no multiple of an element is a matter of the strided family.
     let odd = table(&scalars(1), &Collate::stack().cast(DType::F32), OUT);
-    assert_eq!(odd.families(), [Family::Box as u8]);
+    assert_eq!(odd.families(), [Family::Strided as u8]);
 }
 
 #[test]
@@ -202,7 +205,8 @@ fn lengths_are_columns_and_written_once() {
         [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&lengths), chosen: None }];
     let table = table_of(&plan, &[Some(OUT), Some(2 * OUT)], &values, 132, &policy()).unwrap();
     let [data, mask, numbers] = [0, 1, 2].map(|index| table.field(index));
-    let families = [Family::Line, Family::Line, Family::Values].map(|family| family as u8);
+    let families = [Family::ContiguousCast, Family::ContiguousCast, Family::Metadata]
+        .map(|family| family as u8);
     assert_eq!([data.family, mask.family, numbers.family], families);
     assert_eq!([data.cols.varies, mask.cols.varies], [varies::NARROW_HI; 2]);
     assert_eq!([data.cols.hi, mask.cols.hi], [u64::from(numbers.data); 2]);
@@ -307,7 +311,7 @@ fn short_rows_are_mixed_unless_all_are_aligned() {
         (&even, &Collate::ragged(Ragged::new()), OUT, true),
     ] {
         let field = table(list, collate, out).field(0);
-        assert_eq!((field.family, field.samples), (Family::Line as u8, 4));
+        assert_eq!((field.family, field.samples), (Family::ContiguousCast as u8, 4));
         assert_eq!(field.flags & params::flags::MIXED != 0, is_mixed, "{collate:?} to {out:#x}");
     }
 }
@@ -356,7 +360,7 @@ fn padded_images_share_their_loops_whatever_their_sizes() {
             collate.cast(DType::F16).transform(Transform::new().scale(0.5).permute([2, 0, 1]));
         let table = table(&list, &collate, OUT);
         let field = table.field(0);
-        assert_eq!(table.families(), [Family::Planar as u8, Family::Box as u8]);
+        assert_eq!(table.families(), [Family::Planar as u8, Family::Strided as u8]);
         assert_eq!((field.num_samples, field.num_outer, field.planes), (4, 1, 3));
         let outer = table.values_at::<params::Loop>(field.outer.into(), 1)[0];
         assert_eq!((outer.extent, field.cols.extent), (20, 30));
@@ -384,7 +388,7 @@ fn ids_take_the_place_of_addresses_that_they_reach() {
     let ids = table.values_at::<u32>(field.data.into(), 1000);
     assert!(ids.iter().zip(0..).all(|(&id, i)| id == i));
     assert_eq!(table.bytes() as usize, HEADER_BYTES + size_of::<params::Field>() + 4000);
-    // Vectors of rows are counted in 32 bits, which those of pages are not.
+    // Vectors of rows are counted in 32 bits, which those of aligned_copy are not.
     for (length, by_id) in [(512, false), (4096, true)] {
         let far = samples(DType::U8, &vec![&[length][..]; 1000], 1 << 26);
         let field = self::table(&far, &Collate::stack(), OUT).field(0);
@@ -448,7 +452,7 @@ fn values_stand_in_the_table_itself() {
     let table = table_of(&plan, &[Some(OUT)], &values, 1, &policy()).unwrap();
     assert_eq!(table.header.last_field, 1);
     let field = table.field(1);
-    assert_eq!((field.out, field.cols.extent, field.family), (0x40, 5, Family::Values as u8));
+    assert_eq!((field.out, field.cols.extent, field.family), (0x40, 5, Family::Metadata as u8));
     assert_eq!(table.values_at::<u8>(field.data.into(), 20), bytes);
 }
 

@@ -65,31 +65,31 @@ fn families_are_those_of_the_table() {
         let stack = Collate::stack;
         check(&bytes(512, 4, 0, 1024), stack(), one("rows", "addresses"));
         check(&bytes(512, 300, 0, 1024), stack(), one("rows", "ids"));
-        check(&bytes(4096, 4, 0, 8192), stack(), one("pages", "addresses"));
-        check(&bytes(77, 4, 1, 80), stack(), one("short", "addresses"));
-        check(&bytes(8, 4, 0, 80), stack(), one("elements", "addresses"));
-        check(&bytes(5000, 4, 1, 6000), stack(), one("line", "addresses"));
+        check(&bytes(4096, 4, 0, 8192), stack(), one("aligned_copy", "addresses"));
+        check(&bytes(77, 4, 1, 80), stack(), one("small_copy", "addresses"));
+        check(&bytes(8, 4, 0, 80), stack(), one("scalar_fallback", "addresses"));
+        check(&bytes(5000, 4, 1, 6000), stack(), one("contiguous_cast", "addresses"));
         let cast = stack().cast(DType::F16);
-        check(&bytes(5000, 4, 1, 6000), cast, one("line", "addresses"));
+        check(&bytes(5000, 4, 1, 6000), cast, one("contiguous_cast", "addresses"));
         let images = samples(&buffer, DType::U8, &[&[20, 30, 3][..]; 2], 0, 4096);
         let planes = Transform::new().permute([2, 0, 1]);
         let normalised = planes.clone().scale(0.5);
         let collate = stack().cast(DType::F32).transform(normalised.clone());
         check(&images, collate, one("planar", "addresses"));
         let collate = stack().cast(DType::F64).transform(normalised);
-        check(&images, collate, one("box", "addresses"));
+        check(&images, collate, one("strided", "addresses"));
         let rows = samples(&buffer, DType::I32, &[&[300], &[400]], 0, 4096);
         let padded = Collate::pad(Pad::new().mask(Mask::Real)).cast(DType::I64);
         let parts = vec![
-            ("data", "line", Some("addresses")),
-            ("mask", "line", None),
-            ("lengths", "values", None),
+            ("data", "contiguous_cast", Some("addresses")),
+            ("mask", "contiguous_cast", None),
+            ("lengths", "metadata", None),
         ];
         check(&rows, padded, parts);
         let parts = vec![
-            ("data", "line", Some("addresses")),
-            ("lengths", "values", None),
-            ("offsets", "values", None),
+            ("data", "contiguous_cast", Some("addresses")),
+            ("lengths", "metadata", None),
+            ("offsets", "metadata", None),
         ];
         check(&rows, Collate::ragged(Ragged::new()), parts);
     });
@@ -111,7 +111,7 @@ fn tables_are_uploaded_as_explained() {
             let text = explain.to_string();
             let line = format!("\nlaunch         {} items, table of ", launch.items);
             assert!(text.contains(&line) && text.contains(way), "{text}");
-            let part = format!("\npart           data: short, {count} samples by ids, ");
+            let part = format!("\npart           data: small_copy, {count} samples by ids, ");
             assert!(text.contains(&part), "{text}");
         }
     });
@@ -131,7 +131,7 @@ fn places_are_those_of_the_run() {
         assert_eq!(run(&engine, Plan::new(&on_host, &stack).unwrap()).launch, None);
         let cast = stack.clone().cast(DType::F16);
         let explain = run(&engine, Plan::new(&on_host, &cast).unwrap());
-        assert_eq!(said(&explain), [("data", "line", Some("addresses"))]);
+        assert_eq!(said(&explain), [("data", "contiguous_cast", Some("addresses"))]);
         let explain = run(
             &engine,
             Plan::new(&rows.on(windrow::Device::Pinned, &pinned.addresses), &stack).unwrap(),
@@ -146,7 +146,7 @@ fn places_are_those_of_the_run() {
         };
         let leaf = Leaf { samples: &on_device, collate: &stack, path: "", out: Some(&target) };
         let explain = run(&engine, Plan::for_leaves(&[leaf]).unwrap());
-        assert_eq!(said(&explain), [("data", "line", Some("addresses"))]);
+        assert_eq!(said(&explain), [("data", "contiguous_cast", Some("addresses"))]);
         // Back to the host.
         let back = Collate::stack().device(windrow::Device::Cpu);
         let explain = run(&engine, Plan::new(&on_device, &back).unwrap());

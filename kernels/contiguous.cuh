@@ -1,9 +1,9 @@
-// Family line: runs of elements that are adjacent in the source and in the output, moved or cast, with
-// padding on both sides (stack, pad, ragged, masks). Source and output may have any alignment.
+// Families contiguous_cast and contiguous_generic: runs of elements that are adjacent in the source and in the output, moved or
+// cast, with padding on both sides (stack, pad, ragged, masks). Source and output may have any alignment.
 //
-// A line is cut into vectors of 16 bytes and single elements by the sizes of its elements alone. The
+// A run is cut into vectors of 16 bytes and single elements by the sizes of its elements alone. The
 // single elements, which are few, go through the one conversion for all dtypes; only the loops over
-// vectors are compiled for their pair of dtypes. One more is for all pairs that have none of their own.
+// vectors are compiled for their pair of dtypes. That of contiguous_generic is for all pairs that have none of their own.
 #pragma once
 
 #include "group.cuh"
@@ -11,7 +11,7 @@
 namespace windrow {
 
 /// Elements in a row: [0, lead) are padding, [lead, lead + real) are read, the rest of `width` is padding.
-struct Line {
+struct Run {
     const uint8_t* src;  ///< of the first element read
     uint8_t* dst;
     uint32_t lead, real, width;
@@ -20,7 +20,7 @@ struct Line {
 };
 
 /// The operation on the elements that are read.
-struct LineCast {
+struct RunCast {
     uint32_t from, to;
     uint32_t loop;       ///< of the vectors: cast_number(), kMovedLoop, kRaised32 or kRaised64
     uint32_t from_size;  ///< bytes; 0: nothing is read, and the elements are `value`
@@ -46,10 +46,10 @@ struct Bytes {
     }
 };
 
-/// Vectors [0, count) of a line, the first from `src` to `dst`, which is a multiple of 16. The turns begin with the
-/// sector or, of long lines, the line of the cache that the first is in: stores touch as few as may be.
+/// Vectors [0, count) of a run, the first from `src` to `dst`, which is a multiple of 16. The turns begin with the
+/// sector or, of long runs, the line of the cache that the first is in: stores touch as few as may be.
 template <Alignment alignment, class Cast>
-WINDROW_DEVICE void line_vectors(const Cast& cast, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
+WINDROW_DEVICE void run_vectors(const Cast& cast, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
     constexpr uint32_t kBytes = 16 / Cast::kTo * Cast::kFrom, kWords = (kBytes + 3) / 4, kMany = kUnroll<Cast, kWords>;
     const auto first = static_cast<int32_t>(team.first(kMany) - first_turn(dst, team)), step = static_cast<int32_t>(team.step(kMany));
     Windows<alignment, kBytes> windows(src + int64_t{first} * kBytes);
@@ -82,14 +82,14 @@ WINDROW_DEVICE void line_vectors(const Cast& cast, const uint8_t* src, uint8_t* 
 }
 
 template <class Cast>
-WINDROW_DEVICE void line_vectors(const Cast& cast, bool is_aligned, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
+WINDROW_DEVICE void run_vectors(const Cast& cast, bool is_aligned, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
     if (Cast::kIsCommon && is_aligned) {
         // What both loops begin with is done in each of them: registers for all of it are dearer.
         Team own = team;
         keep(own.thread);
-        line_vectors<kAligned>(cast, src, dst, count, own);
+        run_vectors<kAligned>(cast, src, dst, count, own);
     } else {
-        line_vectors<kMisaligned>(cast, src, dst, count, team);
+        run_vectors<kMisaligned>(cast, src, dst, count, team);
     }
 }
 
@@ -164,9 +164,9 @@ WINDROW_DEVICE void write_group_slowly(Codes codes, const Affine& map, const uin
     }
 }
 
-/// Vectors [0, count) of a line of any pair of dtypes, in groups of kGroup elements: in turns as line_vectors(). Vectors of
+/// Vectors [0, count) of a run of any pair of dtypes, in groups of kGroup elements: in turns as run_vectors(). Vectors of
 /// elements of one byte have 8 bytes.
-WINDROW_DEVICE void line_groups(Codes codes, bool is_aligned, const Affine& affine, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
+WINDROW_DEVICE void run_groups(Codes codes, bool is_aligned, const Affine& affine, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
     const uint32_t elems = elems_of(codes), many = kGroup / elems, bytes = elems << codes.log_to();
     const auto first = static_cast<int32_t>(team.first(many) - first_turn(dst, team) * 16 / bytes), step = static_cast<int32_t>(team.step(many));
     src += int64_t{first} * static_cast<int32_t>(elems * codes.from_size());
@@ -202,9 +202,9 @@ WINDROW_DEVICE void line_groups(Codes codes, bool is_aligned, const Affine& affi
     }
 }
 
-/// The elements of a line that are read. `is_any`: of any pair of dtypes.
+/// The elements of a run that are read. `is_any`: of any pair of dtypes.
 template <bool is_any>
-WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t* dst, uint32_t real, uint32_t before, uint32_t after,
+WINDROW_DEVICE void cast_run(const RunCast& cast, const uint8_t* src, uint8_t* dst, uint32_t real, uint32_t before, uint32_t after,
                               const Team& team) {
     const uint32_t from_size = cast.from_size, log_to = cast.log_to;
     const Cut cut = cut_run(src, dst, real, from_size, log_to, before, after);
@@ -229,27 +229,27 @@ WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t*
     if (cut.vectors == 0) return;
     src += cut.head * from_size;
     dst += cut.head << log_to;
-    if (is_any) return line_groups(cast.codes, is_aligned, cast.affine, src, dst, cut.vectors, team);
-    if (cast.loop == kMovedLoop) return line_vectors(Bytes{}, is_aligned, src, dst, cut.vectors, team);
+    if (is_any) return run_groups(cast.codes, is_aligned, cast.affine, src, dst, cut.vectors, team);
+    if (cast.loop == kMovedLoop) return run_vectors(Bytes{}, is_aligned, src, dst, cut.vectors, team);
     switch (cast.loop) {
 #define WINDROW_CASE(type, from, to, mapped) \
     case cast_number(from, to, mapped):      \
-        return line_vectors(type<from, to, mapped>(cast.affine), is_aligned, src, dst, cut.vectors, team);
+        return run_vectors(type<from, to, mapped>(cast.affine), is_aligned, src, dst, cut.vectors, team);
         WINDROW_CASTS(WINDROW_CASE)
 #undef WINDROW_CASE
-        case kRaised32: return line_vectors(Raised<kI32>(cast.affine), is_aligned, src, dst, cut.vectors, team);
-        case kRaised64: return line_vectors(Raised<kI64>(cast.affine), is_aligned, src, dst, cut.vectors, team);
+        case kRaised32: return run_vectors(Raised<kI32>(cast.affine), is_aligned, src, dst, cut.vectors, team);
+        case kRaised64: return run_vectors(Raised<kI64>(cast.affine), is_aligned, src, dst, cut.vectors, team);
         default: __builtin_unreachable();
     }
 }
 
-/// Writes the team's part of a line. `fill`: the padding over and over, its first byte at `line.dst`.
+/// Writes the team's part of a run. `fill`: the padding over and over, its first byte at `run.dst`.
 template <bool is_any>
-WINDROW_DEVICE void write_line(const Line& line, LineCast cast, Vec16 fill, const Team& team) {
-    const uint32_t size = cast.to_size, padding = line.width - line.lead - line.real;
-    uint8_t* dst = line.dst + line.lead * size;
-    uint32_t real = line.real;
-    if (line.lead > 0) fill_run(line.dst, line.lead, size, fill, team);
+WINDROW_DEVICE void write_run(const Run& run, RunCast cast, Vec16 fill, const Team& team) {
+    const uint32_t size = cast.to_size, padding = run.width - run.lead - run.real;
+    uint8_t* dst = run.dst + run.lead * size;
+    uint32_t real = run.real;
+    if (run.lead > 0) fill_run(run.dst, run.lead, size, fill, team);
     if (padding > 0) fill_run(dst + real * size, padding, size, fill, team);
     if (real == 0) return;
     if (cast.from_size == 0) return fill_run(dst, real, size, repeated({cast.value, 0}, size), team);
@@ -259,7 +259,7 @@ WINDROW_DEVICE void write_line(const Line& line, LineCast cast, Vec16 fill, cons
         cast.from_size = cast.to_size = 1;
         cast.log_to = 0;
     }
-    cast_line<is_any>(cast, line.src, dst, real, line.before, line.after, team);
+    cast_run<is_any>(cast, run.src, dst, real, run.before, run.after, team);
 }
 
 }  // namespace windrow

@@ -1,4 +1,4 @@
-// Family elements: small samples of one size, dense in the output, whose elements are moved or cast one by one: numbers
+// Family scalar_fallback: small samples of one size, dense in the output, whose elements are moved or cast one by one: numbers
 // that are labels, above all. A lane has one element in 32, whatever sample that is of.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace windrow {
 
-struct Elements {
+struct Scalars {
     uint8_t* out;                 ///< a multiple of the size of an element, as sources are
     uint32_t each;                ///< of a sample
     Divisor by_each;
@@ -16,13 +16,13 @@ struct Elements {
 };
 
 /// Elements of a lane that are under way together.
-constexpr uint32_t kElementsAtOnce = 4;
+constexpr uint32_t kScalarsAtOnce = 4;
 
 /// Casts elements: whole numbers, and whatever becomes float32, all by one choice of what they are read as.
-WINDROW_DEVICE void cast_elements(const Elements& all, uint64_t (&bits)[kElementsAtOnce]) {
+WINDROW_DEVICE void cast_scalars(const Scalars& all, uint64_t (&bits)[kScalarsAtOnce]) {
     auto each = [&](auto cast) {
 #pragma unroll
-        for (uint32_t i = 0; i < kElementsAtOnce; ++i) bits[i] = cast(bits[i]);
+        for (uint32_t i = 0; i < kScalarsAtOnce; ++i) bits[i] = cast(bits[i]);
     };
     const bool is_whole = all.from != kBool && all.to != kBool && is_integral(all.from) && is_integral(all.to);
     if (all.affine.a == nullptr && (all.from == all.to || is_whole)) {
@@ -38,8 +38,8 @@ WINDROW_DEVICE void cast_elements(const Elements& all, uint64_t (&bits)[kElement
 
 /// Writes this lane's elements from element `first` on, 32 apart, of those below `end`.
 template <bool by_id>
-WINDROW_DEVICE void write_elements(const Elements& all, const Sources& sources, uint32_t first, uint32_t end) {
-    constexpr uint32_t kMany = kElementsAtOnce;
+WINDROW_DEVICE void write_scalars(const Scalars& all, const Sources& sources, uint32_t first, uint32_t end) {
+    constexpr uint32_t kMany = kScalarsAtOnce;
 #pragma unroll 1
     for (; first < end; first += kLanes * kMany) {
         const uint8_t* src[kMany];
@@ -60,7 +60,7 @@ WINDROW_DEVICE void write_elements(const Elements& all, const Sources& sources, 
             case 4: read(uint32_t{}); break;
             default: read(uint64_t{});
         }
-        cast_elements(all, bits);
+        cast_scalars(all, bits);
         auto write = [&](auto word) {
             uint8_t* dst = all.out + uint64_t{first} * sizeof word;
 #pragma unroll

@@ -1,4 +1,4 @@
-// Family short: samples of one size at any alignment, moved to a dense output, where a row is too short
+// Family small_copy: samples of one size at any alignment, moved to a dense output, where a row is too short
 // for a warp of its own: 24 bytes to a few KiB.
 //
 // Two passes over a warp's stretch of the output. First every vector whose aligned words are all of one sample: five
@@ -10,7 +10,7 @@
 
 namespace windrow {
 
-struct Short {
+struct SmallSamples {
     Sources sources;
     uint8_t* out;             ///< a multiple of 16
     uint32_t bytes;           ///< of the output, below 2^31
@@ -66,7 +66,7 @@ WINDROW_DEVICE bool is_inside(uint32_t column, uint32_t size, uint32_t skew) {
 }
 
 template <bool by_id>
-WINDROW_DEVICE void short_piece(const Short& p, uint32_t piece, uint32_t lane) {
+WINDROW_DEVICE void small_copy_piece(const SmallSamples& p, uint32_t piece, uint32_t lane) {
     constexpr uint32_t kUnroll = 4, kTurn = 16 * kLanes;
     const uint32_t begin = piece * p.piece;
     const uint32_t bytes = minimum(p.bytes - begin, p.piece);
