@@ -61,54 +61,56 @@ WINDROW_DEVICE Side side_of(const Bounds<Index>& bounds, const Loop& loop, Index
 template <class Index>
 WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t own) {
     constexpr bool kWideColumns = sizeof(Index) == 8;
+    const Nest& nest = field.nest;
+    const uint32_t samples = field.strided.samples;
     Box box = {};
     box.table = table;
     box.field = &field;
-    box.is_list = field.samples != 0 && field.from_size != 0;
+    box.is_list = samples != 0 && field.from_size != 0;
     uint32_t index;
-    if (field.samples != 0) {
+    if (samples != 0) {
         // Its rows are samples.
-        index = own * field.samples;
+        index = own * samples;
         own = 0;
-        box.rows.count = box.rows.hi = minimum(field.samples, field.num_samples - index);
-        box.rows.dst = static_cast<int32_t>(field.step);
+        box.rows.count = box.rows.hi = minimum(samples, field.num_samples - index);
+        box.rows.dst = static_cast<int32_t>(nest.step);
     } else {
-        index = sample_of_item(table, field, own);
+        index = sample_of_item(table, nest, own);
     }
     Index offset = index, steps = 1;
     box.number = index;
-    if (field.places != 0) offset = box.number = at<uint32_t>(table, field.places)[index];
-    if (field.offsets != 0) {
-        offset = entry<Index>(table, field.offsets, box.number);
-        steps = entry<Index>(table, field.offsets, box.number + 1) - offset;
+    if (nest.places != 0) offset = box.number = at<uint32_t>(table, nest.places)[index];
+    if (nest.offsets != 0) {
+        offset = entry<Index>(table, nest.offsets, box.number);
+        steps = entry<Index>(table, nest.offsets, box.number + 1) - offset;
     }
     // The columns.
-    const Bounds<Index> col = bounds_of<Index>(table, field.cols, index, steps);
+    const Bounds<Index> col = bounds_of<Index>(table, nest.cols, index, steps);
     uint32_t row = 0;
-    if (field.pieces == 0) {
-        const auto pieces = static_cast<uint32_t>((col.extent + field.piece - 1) / field.piece);
+    if (nest.pieces == 0) {
+        const auto pieces = static_cast<uint32_t>((col.extent + nest.piece - 1) / nest.piece);
         row = own / pieces;
         own -= row * pieces;
-    } else if (field.pieces > 1 || field.num_outer != 0) {
-        row = divide(own, field.by_pieces);
-        own -= row * field.pieces;
+    } else if (nest.pieces > 1 || nest.num_outer != 0) {
+        row = divide(own, nest.by_pieces);
+        own -= row * nest.pieces;
     }
-    const Index begin = static_cast<Index>(own) * field.piece;
-    box.cols = side_of<Index>(col, field.cols, begin, field.piece);
+    const Index begin = static_cast<Index>(own) * nest.piece;
+    box.cols = side_of<Index>(col, nest.cols, begin, nest.piece);
     // Signed: the first real one may be behind.
     auto distance = [](Index from, Index to) {
         return sizeof(Index) == 8 ? static_cast<int64_t>(to - from) : static_cast<int64_t>(static_cast<int32_t>(to - from));
     };
-    int64_t real = distance(col.lo, begin), channel = field.channel_first;
-    uint64_t src = field.samples != 0 || field.from_size == 0 ? 0 : reinterpret_cast<uint64_t>(source_of(table, field, index));
+    int64_t real = distance(col.lo, begin), channel = nest.channel_first;
+    uint64_t src = samples != 0 || field.from_size == 0 ? 0 : reinterpret_cast<uint64_t>(source_of(table, field, index));
     src += static_cast<uint64_t>(real * box.cols.src);
-    uint8_t* dst = field.out + static_cast<int64_t>(offset) * field.step + static_cast<int64_t>(begin) * box.cols.dst;
+    uint8_t* dst = field.out + static_cast<int64_t>(offset) * nest.step + static_cast<int64_t>(begin) * box.cols.dst;
     if (box.cols.channel) channel += real;
     // The last of the outer loops is that of its rows.
-    const Loop* loop = at<Loop>(table, field.outer) + field.num_outer;
+    const Loop* loop = at<Loop>(table, nest.outer) + nest.num_outer;
     bool is_real = true;
 #pragma unroll 1
-    for (uint32_t d = field.num_outer; d-- > 0;) {
+    for (uint32_t d = nest.num_outer; d-- > 0;) {
         --loop;
         const Bounds<Index> bounds = bounds_of<Index>(table, *loop, index, steps);
         uint32_t block = row;
@@ -122,7 +124,7 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t ow
         dst += static_cast<int64_t>(coord) * loop->dst_stride;
         src += static_cast<uint64_t>(real * bounds.src_stride);
         if (loop->channel_step) channel += real;
-        if (d + 1 == field.num_outer) {
+        if (d + 1 == nest.num_outer) {
             box.rows = side_of<Index>(bounds, *loop, coord, loop->block);
         } else if (coord < bounds.lo || coord >= bounds.hi) {
             is_real = false;
@@ -135,8 +137,8 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t ow
         // Below 0 in front of padding.
         const auto size = static_cast<Index>(channel < 0 ? -channel : channel);
         const uint32_t rest = static_cast<uint32_t>(
-            kWideColumns ? size % field.channels : size - divide(static_cast<uint32_t>(size), field.by_channels) * field.channels);
-        box.channel = channel < 0 && rest != 0 ? field.channels - rest : rest;
+            kWideColumns ? size % nest.channels : size - divide(static_cast<uint32_t>(size), nest.by_channels) * nest.channels);
+        box.channel = channel < 0 && rest != 0 ? nest.channels - rest : rest;
     }
     return box;
 }

@@ -11,7 +11,7 @@ namespace windrow {
 /// Elements of a lane that are cast together.
 constexpr uint32_t kGroup = 8;
 
-/// How they are cast: `loop` of a field that is kStrided or kContiguousGeneric. src/cuda/launch/params.rs has the same.
+/// How they are cast: `kind` of a field that is kStrided or kContiguousGeneric. src/cuda/launch/field.rs has the same.
 enum Kind : uint8_t {
     kWhole = 0,       ///< moved, or cast among whole numbers
     kSingles = 1,     ///< through float32
@@ -24,8 +24,8 @@ enum Kind : uint8_t {
 struct Codes {
     uint32_t word;
 
-    WINDROW_DEVICE explicit Codes(const Field& field)
-        : word(field.from | field.to << 4 | field.loop << 8 | field.log_to << 11 | field.from_size << 14 | field.log_step << 19) {}
+    WINDROW_DEVICE Codes(const Field& field, uint32_t kind, uint32_t log_step)
+        : word(field.from | field.to << 4 | kind << 8 | field.log_to << 11 | field.from_size << 14 | log_step << 19) {}
     WINDROW_DEVICE uint8_t from() const { return word & 15; }
     WINDROW_DEVICE uint8_t to() const { return word >> 4 & 15; }
     WINDROW_DEVICE uint8_t kind() const { return word >> 8 & 7; }

@@ -1,6 +1,6 @@
 // The parameters of a launch: one header and one table of 8-byte words, the same for every kernel.
 //
-// src/cuda/launch/params.rs mirrors these structs; both sides assert sizes and offsets. The table is in the
+// src/cuda/launch/field.rs and params.rs mirror these structs; both sides assert sizes and offsets. The table is in the
 // kernel's parameters if it fits, else in device memory. Its fields are in the parameters even then: a warp
 // reads them from the constant bank, without waiting for memory. Where there is no room for all of them, the kernel of all
 // families and large parameters reads them from the table. A position in the table is a number of
@@ -16,21 +16,18 @@
 
 namespace windrow {
 
-/// How a field is written: the functions in the header of that name. See src/cuda/launch/family.rs.
+/// How a field is written, and which member of its union says more. See src/cuda/launch/family.rs.
 enum Family : uint8_t {
     /// Samples of one size, moved; size, sources and output are multiples of 16 bytes. An item is
-    /// kMoveBytes of the output. `cols` counts vectors of 16 bytes.
+    /// kMoveBytes of the output.
     kRows = 0,
     /// The same, where a sample is a multiple of kMoveBytes: an item is of one sample.
     kAlignedCopy = 1,
     /// Rows of elements that are adjacent in the source and in the output.
     kContiguousCast = 2,
-    /// uint8 pixels of 3 or 4 interleaved channels become planes. `cols` counts pixels, whose channels
-    /// are adjacent; the planes are `plane` bytes apart.
+    /// uint8 pixels of 3 or 4 interleaved channels become planes. A column is a pixel, whose channels are adjacent.
     kPlanar = 3,
-    /// Short samples, moved to an output that is a multiple of 16 and has no gaps. `cols` counts bytes;
-    /// an item is `piece` bytes of the output. `offsets`: samples of many sizes, and `first` has the
-    /// sample of each item's first byte, and one more, the last sample.
+    /// Short samples of one size, moved to an output that is a multiple of 16 and has no gaps.
     kSmallCopy = 4,
     /// Everything else: a box is of up to two loops, `piece` columns by the `block` of the innermost outer
     /// loop, and an item is one of its `rounds`.
@@ -39,8 +36,7 @@ enum Family : uint8_t {
     kMetadata = 6,
     /// The same as kContiguousCast, of a pair of dtypes that has no loop of its own.
     kContiguousGeneric = 7,
-    /// Small samples of one size, moved or cast element by element to an output that has no gaps: labels. `cols`
-    /// counts elements; an item has `piece` of them, whatever samples they are of.
+    /// Small samples of one size, moved or cast element by element to an output that has no gaps: labels.
     kScalarFallback = 8,
 };
 
@@ -77,9 +73,8 @@ enum Flags : uint8_t {
     kWide = 1,   ///< columns and offsets are of uint64, else of uint32
     kById = 2,   ///< `data` has ids, else addresses
     kJoint = 4,  ///< the rows of a sample follow each other in its memory
-    kVaried = 16,  ///< `places`, `offsets`, outer loops, or columns of numbers for `cols`
-    kAlignedSources = 8,  ///< addresses of samples are multiples of `from_size`
-    kMixed = 32,   ///< rows that share a warp may begin at a multiple of 16 bytes, in the source or the output, or not
+    kVaried = 8,  ///< `places`, `offsets`, outer loops, or columns of numbers for `cols`
+    kMixed = 16,   ///< rows that share a warp may begin at a multiple of 16 bytes, in the source or the output, or not
 };
 
 /// A divisor below 2^31 for dividends below 2^31: n / d = (mulhi(n, mul) + n) >> shift.
@@ -106,31 +101,44 @@ struct Loop {
     uint64_t hi;
     int64_t src_stride;
     int64_t dst_stride;
-    Divisor by_blocks;      ///< of the number of blocks, ceil(extent / block); not if that varies. `cols` of kStrided: of rounds
+    Divisor by_blocks;      ///< of the number of blocks, ceil(extent / block); not if that varies
     uint32_t block;         ///< coordinates in an item; 1 but for the innermost outer loop of kStrided
     uint16_t varies;        ///< of Varies
     uint16_t channel_step;  ///< 1: the channel number grows with c - lo
 };
 
-struct alignas(16) Field {
-    uint8_t* out;
-    uint32_t first_item;
-    uint8_t family;
-    uint8_t op;
-    uint8_t from;          ///< dtypes
-    uint8_t to;
-    uint8_t from_size;     ///< bytes of an element; 0: kConst and kIndex, of kStrided and kContiguousCast
-    uint8_t to_size;
-    uint8_t log_map;       ///< kContiguousCast: log2 of the bytes of a coefficient; kStrided: of the adjacent columns of a lane
-    uint8_t loop;          ///< kContiguousCast: the loop over vectors, by cast_number() of casts.cuh; 0: moved. kStrided, kContiguousGeneric: of Kind
-    uint8_t flags;         ///< of Flags
-    uint8_t hint_shift;
-    uint8_t log_to;        ///< log2 of `to_size`
-    uint8_t log_step;      ///< kStrided: log2 of the rows from one element of a lane to its next
-    uint32_t num_samples;
-    uint32_t data;         ///< position of the samples' first elements read: addresses, or ids
-    const uint8_t* base;   ///< by id: a sample is at base + id * stride
-    uint64_t stride;
+struct Rows {
+    Divisor by_vectors;
+    uint32_t vectors;    ///< of 16 bytes, of a sample
+};
+
+struct AlignedCopy {
+    Divisor by_items;
+    uint32_t items;      ///< of a sample
+};
+
+struct SmallCopy {
+    Divisor by_size;
+    uint32_t size;       ///< bytes of a sample
+    uint32_t piece;      ///< bytes of the output in an item
+};
+
+struct ScalarFallback {
+    Divisor by_elems;
+    uint32_t elems;      ///< of a sample
+    uint32_t piece;      ///< elements in an item, whatever samples they are of
+    uint32_t affine;     ///< as in Nest, of one channel
+    uint32_t channels;
+};
+
+struct Metadata {
+    uint64_t count;      ///< of numbers
+    uint32_t piece;      ///< numbers in an item
+    uint32_t reserved;
+};
+
+/// The loops of each sample, and how they are cut into items: of families that go row by row.
+struct Nest {
     int64_t step;          ///< bytes of the output from sample to sample; joined: for one step
     uint32_t places;       ///< position of a uint32 each: numbers of the samples; 0: in order
     uint32_t offsets;      ///< joined: position of a number for each sample of the tensor, and the end
@@ -141,21 +149,75 @@ struct alignas(16) Field {
     Divisor by_items;
     Divisor by_pieces;     ///< where `pieces` is 0: by `piece`
     uint32_t piece;        ///< elements of a row in an item
-    uint32_t samples;      ///< samples in an item; 0: it is of one. kStrided: they are the rows of a box; kContiguousCast: 4
-                           ///< rows in an item, a team of 8 lanes each, and `items` rows of a sample
+    uint32_t channel_first;
     uint32_t outer;        ///< position of the outer loops, outermost first
-    uint32_t num_outer;
+    uint8_t num_outer;
+    uint8_t rows;          ///< 0: an item is of one row; else rows in an item, each of a group of 8 lanes
+    uint8_t hint_shift;
+    uint8_t log_coefficient;  ///< log2 of the bytes of a coefficient
     Loop cols;             ///< the innermost loop
     uint32_t affine;       ///< position of a[channels], then b[channels]: float64 if either dtype is. kRaise: of an int64
                            ///< for each sample of the tensor, and `channels` is 0
     uint32_t channels;
-    int64_t plane;         ///< kPlanar: bytes from plane to plane,
-    uint32_t planes;       ///< and how many there are. kStrided: adjacent rows of a lane, if it has such
-    uint32_t channel_first;
     Divisor by_channels;
-    uint32_t rounds;       ///< kStrided: items of a box
-    uint32_t value;        ///< bits of kConst, zeros behind them
     uint8_t fill[16];      ///< bits of the padding, over and over
+};
+
+/// kContiguousCast and kContiguousGeneric.
+struct Contiguous {
+    Nest nest;
+    uint8_t cast;          ///< kContiguousCast: the loop over vectors, by cast_number() of casts.cuh; 0: moved
+    uint8_t kind;          ///< kContiguousGeneric: of Kind
+    uint8_t reserved[6];
+};
+
+struct Planar {
+    Nest nest;
+    int64_t plane;         ///< bytes from plane to plane
+    uint32_t planes;
+    uint32_t reserved;
+};
+
+struct Strided {
+    Nest nest;
+    uint32_t rounds;       ///< items of a box
+    uint16_t samples;      ///< samples that are the rows of a box; 0: a box is of one sample
+    uint16_t lane_rows;    ///< adjacent rows of a lane; 0: those of a lane are 2^log_step apart
+    Divisor by_rounds;
+    uint8_t kind;          ///< of Kind
+    uint8_t log_step;      ///< log2 of the rows from one element of a lane to its next
+    uint8_t log_columns;   ///< log2 of the adjacent columns of a lane
+    uint8_t reserved[5];
+};
+
+/// A head that all families have, and what `family` has beside it.
+struct alignas(16) Field {
+    uint8_t* out;
+    uint32_t first_item;
+    uint8_t family;
+    uint8_t op;
+    uint8_t from;          ///< dtypes
+    uint8_t to;
+    uint8_t from_size;     ///< bytes of an element; 0: kConst and kIndex, of kStrided, kContiguousCast and kContiguousGeneric
+    uint8_t to_size;
+    uint8_t log_to;        ///< log2 of `to_size`
+    uint8_t flags;         ///< of Flags
+    uint32_t value;        ///< bits of kConst, zeros behind them
+    uint32_t num_samples;
+    uint32_t data;         ///< position of the samples' first elements read: addresses, or ids
+    const uint8_t* base;   ///< by id: a sample is at base + id * stride
+    uint64_t stride;
+    union {
+        Rows rows;
+        AlignedCopy aligned_copy;
+        SmallCopy small_copy;
+        ScalarFallback scalar_fallback;
+        Metadata metadata;
+        Contiguous contiguous;
+        Planar planar;
+        Strided strided;
+        Nest nest;         ///< with which the last three begin
+    };
 };
 
 struct Header {
@@ -217,8 +279,16 @@ static_assert(offsetof(Select, call) == 80 && offsetof(Select, index_bytes) == 1
 static_assert(sizeof(SelectParams<kLargeBytes>) == kLargeBytes, "layout");
 static_assert(sizeof(Divisor) == 8, "layout");
 static_assert(sizeof(Loop) == 56 && offsetof(Loop, block) == 48, "layout");
-static_assert(sizeof(Field) == 224 && offsetof(Field, base) == 32, "layout");
-static_assert(offsetof(Field, cols) == 112 && offsetof(Field, fill) == 208, "layout");
+static_assert(sizeof(Field) == 224 && offsetof(Field, from_size) == 16 && offsetof(Field, value) == 20, "layout");
+static_assert(offsetof(Field, num_samples) == 24 && offsetof(Field, base) == 32 && offsetof(Field, nest) == 48, "layout");
+static_assert(sizeof(Rows) == 12 && sizeof(AlignedCopy) == 12 && sizeof(SmallCopy) == 16, "layout");
+static_assert(sizeof(ScalarFallback) == 24 && offsetof(ScalarFallback, affine) == 16, "layout");
+static_assert(sizeof(Metadata) == 16 && offsetof(Metadata, piece) == 8, "layout");
+static_assert(sizeof(Nest) == 152 && offsetof(Nest, piece) == 48 && offsetof(Nest, num_outer) == 60, "layout");
+static_assert(offsetof(Nest, cols) == 64 && offsetof(Nest, affine) == 120 && offsetof(Nest, fill) == 136, "layout");
+static_assert(sizeof(Contiguous) == 160 && offsetof(Contiguous, cast) == 152, "layout");
+static_assert(sizeof(Planar) == 168 && offsetof(Planar, planes) == 160, "layout");
+static_assert(sizeof(Strided) == 176 && offsetof(Strided, by_rounds) == 160 && offsetof(Strided, kind) == 168, "layout");
 static_assert(sizeof(Header) == 16, "layout");
 static_assert(sizeof(Params<kLargeBytes>) == kLargeBytes, "layout");
 

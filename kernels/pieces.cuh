@@ -42,19 +42,19 @@ WINDROW_DEVICE const uint8_t* source_of(const uint64_t* table, const Field& fiel
 }
 
 WINDROW_DEVICE Vec16 fill_of(const Field& field) {
-    const uint64_t* words = reinterpret_cast<const uint64_t*>(field.fill);
+    const uint64_t* words = reinterpret_cast<const uint64_t*>(field.nest.fill);
     return {words[0], words[1]};
 }
 
 /// The sample of item `own`, whose number becomes that among the items of the sample.
-WINDROW_DEVICE uint32_t sample_of_item(const uint64_t* table, const Field& field, uint32_t& own) {
-    if (const uint32_t items = field.items; items != 0) {
-        const uint32_t index = divide(own, field.by_items);
+WINDROW_DEVICE uint32_t sample_of_item(const uint64_t* table, const Nest& nest, uint32_t& own) {
+    if (const uint32_t items = nest.items; items != 0) {
+        const uint32_t index = divide(own, nest.by_items);
         own -= index * items;
         return index;
     }
-    const uint32_t* first = at<uint32_t>(table, field.first);
-    const uint32_t* hint = at<uint32_t>(table, field.hints) + (own >> field.hint_shift);
+    const uint32_t* first = at<uint32_t>(table, nest.first);
+    const uint32_t* hint = at<uint32_t>(table, nest.hints) + (own >> nest.hint_shift);
     uint32_t index = hint[0], high = hint[1];
 #pragma unroll 1
     while (index < high) {
@@ -92,34 +92,35 @@ struct Shared {
 /// kWide. A stretch begins where the output is a multiple of 16, or with the row.
 template <class Index>
 WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, uint32_t own, uint32_t from_size) {
+    const Nest& nest = field.nest;
     Shared shared;
     Stretch& part = shared.part;
     const uint32_t size = field.to_size, wide = sizeof(Index) == 8;
-    const uint32_t index = sample_of_item(table, field, own);
-    uint32_t pieces = field.pieces;
-    Index offset = index, extent = static_cast<Index>(field.cols.extent);
-    Index lo = static_cast<Index>(field.cols.lo), hi = static_cast<Index>(field.cols.hi);
+    const uint32_t index = sample_of_item(table, nest, own);
+    uint32_t pieces = nest.pieces;
+    Index offset = index, extent = static_cast<Index>(nest.cols.extent);
+    Index lo = static_cast<Index>(nest.cols.lo), hi = static_cast<Index>(nest.cols.hi);
     part.src = from_size != 0 ? source_of(table, field, index) : nullptr;
     part.before = part.after = 0;
     shared.number = index;
-    shared.channel = field.channel_first;
+    shared.channel = nest.channel_first;
     if (!(field.flags & kVaried)) {
-        part.dst = field.out + static_cast<int64_t>(offset) * field.step;
+        part.dst = field.out + static_cast<int64_t>(offset) * nest.step;
     } else {
-        const uint32_t of_cols = field.cols.varies;
+        const uint32_t of_cols = nest.cols.varies;
         uint32_t steps = 1;
-        if (field.places != 0) offset = shared.number = at<uint32_t>(table, field.places)[index];
+        if (nest.places != 0) offset = shared.number = at<uint32_t>(table, nest.places)[index];
         // A branch: the compiler would do for all fields what is for these alone.
-        if (__builtin_expect(field.offsets != 0, false)) {
-            offset = entry<Index>(table, field.offsets, shared.number);
-            const Index next = entry<Index>(table, field.offsets, shared.number + 1);
+        if (__builtin_expect(nest.offsets != 0, false)) {
+            offset = entry<Index>(table, nest.offsets, shared.number);
+            const Index next = entry<Index>(table, nest.offsets, shared.number + 1);
             steps = static_cast<uint32_t>(next - offset);
             if (of_cols & kExtent) {
                 hi = extent = extent * (next - offset);
-                const uint32_t slack = (16 >> field.log_to) + field.piece - 2;
+                const uint32_t slack = (16 >> field.log_to) + nest.piece - 2;
                 if (pieces == 0) {
-                    pieces = wide ? static_cast<uint32_t>((extent + slack) / field.piece)
-                                  : divide(static_cast<uint32_t>(extent) + slack, field.by_pieces);
+                    pieces = wide ? static_cast<uint32_t>((extent + slack) / nest.piece)
+                                  : divide(static_cast<uint32_t>(extent) + slack, nest.by_pieces);
                 }
             }
         }
@@ -129,17 +130,17 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
             read_bound<Index>(table, of_cols & kLo, of_cols & kNarrowLo, index, lo);
         }
         read_bound<Index>(table, of_cols & kHi, of_cols & kNarrowHi, index, hi);
-        part.dst = field.out + static_cast<int64_t>(offset) * field.step;
+        part.dst = field.out + static_cast<int64_t>(offset) * nest.step;
         // The row.
-        if (const uint32_t num_outer = field.num_outer; num_outer != 0) {
+        if (const uint32_t num_outer = nest.num_outer; num_outer != 0) {
             uint32_t row = own;
             if (pieces == 1) {
                 own = 0;
             } else {
-                row = field.pieces != 0 ? divide(own, field.by_pieces) : own / pieces;
+                row = nest.pieces != 0 ? divide(own, nest.by_pieces) : own / pieces;
                 own -= row * pieces;
             }
-            const Loop* loop = at<Loop>(table, field.outer) + num_outer;
+            const Loop* loop = at<Loop>(table, nest.outer) + num_outer;
 #pragma unroll 1
             for (uint32_t d = num_outer; d-- > 0;) {
                 --loop;
@@ -178,10 +179,10 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
     own -= shared.warp;
     shared.warps = minimum(pieces - own, kTogether);
     Index begin = 0;
-    uint32_t span = kTogether * field.piece;
+    uint32_t span = kTogether * nest.piece;
     if (pieces > kTogether) {
         const uint32_t phase = misalignment(part.dst, 16) >> field.log_to;
-        begin = static_cast<Index>(own) * field.piece;
+        begin = static_cast<Index>(own) * nest.piece;
         if (own == 0) span -= phase; else begin -= phase;
     }
     auto clip = [&](Index bound, uint32_t most) {

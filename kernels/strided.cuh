@@ -39,7 +39,8 @@ struct Unit {
 
 /// Codes of a box.
 struct BoxCodes : Codes {
-    WINDROW_DEVICE BoxCodes(const Field& field, bool is_list, bool is_adjacent, bool is_vector) : Codes(field) {
+    WINDROW_DEVICE BoxCodes(const Field& field, bool is_list, bool is_adjacent, bool is_vector)
+        : Codes(field, field.strided.kind, field.strided.log_step) {
         set(0, is_adjacent);
         set(1, is_list);
         set(2, field.op == kAffine);
@@ -57,7 +58,7 @@ struct BoxCodes : Codes {
 
 /// Where an element of a list is, `turn` elements of the lane on.
 WINDROW_DEVICE const uint8_t* listed_source(const Box& box, const Unit& unit, uint32_t turn) {
-    return source_of(box.table, *box.field, unit.sample + (turn << box.field->log_step)) + unit.src;
+    return source_of(box.table, *box.field, unit.sample + (turn << box.field->strided.log_step)) + unit.src;
 }
 
 /// Elements of a lane, of which `count` are written and [first, last) are real.
@@ -161,7 +162,7 @@ WINDROW_DEVICE void store_turns(const Turns& at, Steps& to) {
     }
 }
 
-WINDROW_DEVICE Affine affine_of(const Box& box) { return {at<uint8_t>(box.table, box.field->affine), box.field->channels}; }
+WINDROW_DEVICE Affine affine_of(const Box& box) { return {at<uint8_t>(box.table, box.field->nest.affine), box.field->nest.channels}; }
 
 /// How many of the turns from coordinate `t` on, 2^log_step apart, are below `end`.
 WINDROW_DEVICE uint32_t turns_below(uint32_t end, uint32_t t, uint32_t log_step) {
@@ -184,12 +185,14 @@ WINDROW_DEVICE void write_slowly(const Box& box, BoxCodes codes, Unit& unit, uin
                 if (codes.is_mapped() || field.from != field.to) {
                     const Affine map = codes.is_mapped() ? affine_of(box) : Affine{nullptr, 1};
                     if (field.from != kMoved) bits.lo = convert_one(bits.lo, field.from, field.to, map, unit.channel);
-                    if (field.op == kRaise) bits.lo += at<uint64_t>(box.table, field.affine)[unit.sample];
+                    if (field.op == kRaise) bits.lo += at<uint64_t>(box.table, field.nest.affine)[unit.sample];
                 }
             }
         }
         // That of kTurns elements that are padding stays.
-        if (codes.is_mapped() && unit.last > 0 && unit.first + i < kTurns) unit.channel = next_channel(unit.channel, unit.channel_step, field.channels);
+        if (codes.is_mapped() && unit.last > 0 && unit.first + i < kTurns) {
+            unit.channel = next_channel(unit.channel, unit.channel_step, field.nest.channels);
+        }
         uint8_t* dst = reinterpret_cast<uint8_t*>(unit.dst);
         store_elements(dst, bits, field.to_size, 0, 1, field.to_size < 16 && misalignment(dst, field.to_size) == 0);
         unit.src = stepped(unit.src, unit.src_step, 1);
@@ -433,7 +436,7 @@ WINDROW_DEVICE void write_tiles(const Box& box, uint32_t row, uint32_t col, uint
     const Field& field = *box.field;
     const Side &rows = box.rows, &cols = box.cols;
     const uint64_t src = stepped(box.src, cols.src, col), dst = reinterpret_cast<uintptr_t>(box.dst) + (col << field.log_to);
-    Codes codes(field);
+    Codes codes(field, field.strided.kind, 0);
     Tile tile;
 #pragma unroll 1
     for (const uint32_t end = row + turns; row < end; row += kTurns) {
@@ -461,15 +464,16 @@ WINDROW_DEVICE void write_tiles(const Box& box, uint32_t row, uint32_t col, uint
 /// Writes a round of a box.
 WINDROW_DEVICE void write_box(const Box& box, uint32_t round, uint32_t lane) {
     const Field& field = *box.field;
+    const Strided& strided = field.strided;
     const Side &rows = box.rows, &cols = box.cols;
-    const uint32_t log_step = field.log_step, number = round * kLanes + lane, width = cols.count >> field.log_map;
+    const uint32_t log_step = strided.log_step, number = round * kLanes + lane, width = cols.count >> strided.log_columns;
     uint32_t row = quotient(number, width);
-    const uint32_t col = number - row * width << field.log_map;
+    const uint32_t col = number - row * width << strided.log_columns;
     Unit unit;
-    if (field.planes != 0) {
-        row *= field.planes;
-        unit.turns = minimum(turns_below(rows.count, row, 0), field.planes);
-        if (field.log_map != 0) return write_tiles(box, row, col, unit.turns);
+    if (strided.lane_rows != 0) {
+        row *= strided.lane_rows;
+        unit.turns = minimum(turns_below(rows.count, row, 0), strided.lane_rows);
+        if (strided.log_columns != 0) return write_tiles(box, row, col, unit.turns);
     } else {
         if (row >> log_step != 0) return;
         unit.turns = turns_below(rows.count, row, log_step);
@@ -487,7 +491,7 @@ WINDROW_DEVICE void write_box(const Box& box, uint32_t round, uint32_t lane) {
     unit.channel = unit.channel_step = 0;
     if (field.op == kAffine) {
         // The channels of the first kTurns elements that are not all padding, and of what follows.
-        auto modulo = [&](uint32_t channel) { return channel - divide(channel, field.by_channels) * field.channels; };
+        auto modulo = [&](uint32_t channel) { return channel - divide(channel, strided.nest.by_channels) * strided.nest.channels; };
         const uint32_t down = row + ((unit.first & ~(kTurns - 1)) << log_step);
         unit.channel = modulo(box.channel + down * rows.channel + col * cols.channel);
         unit.channel_step = modulo(rows.channel << log_step);

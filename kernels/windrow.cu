@@ -47,34 +47,37 @@ WINDROW_DEVICE uint32_t field_of(const Field* fields, uint32_t last_field, uint3
 
 template <bool by_id>
 WINDROW_DEVICE void rows_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const auto vectors = static_cast<uint32_t>(field.cols.extent);
+    const uint32_t vectors = field.rows.vectors;
     const uint32_t first = own * (kMoveBytes / 16) + lane_of_thread();
-    rows_piece<by_id>(sources_of<by_id>(table, field), field.out, vectors, field.cols.by_blocks, first, vectors * field.num_samples);
+    rows_piece<by_id>(sources_of<by_id>(table, field), field.out, vectors, field.rows.by_vectors, first, vectors * field.num_samples);
 }
 
 WINDROW_DEVICE void aligned_copy_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const uint32_t sample = divide(own, field.by_items);
-    aligned_copy_piece(source_of(table, field, sample), field.out, own, own - sample * field.items, lane_of_thread());
+    const uint32_t sample = divide(own, field.aligned_copy.by_items);
+    aligned_copy_piece(source_of(table, field, sample), field.out, own, own - sample * field.aligned_copy.items, lane_of_thread());
 }
 
 template <bool by_id>
 WINDROW_DEVICE void small_copy_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const auto size = static_cast<uint32_t>(field.cols.extent);
-    const SmallSamples all = {sources_of<by_id>(table, field), field.out, size * field.num_samples, size, field.cols.by_blocks, field.piece};
+    const SmallCopy& copy = field.small_copy;
+    const SmallSamples all = {sources_of<by_id>(table, field), field.out, copy.size * field.num_samples, copy.size, copy.by_size, copy.piece};
     small_copy_piece<by_id>(all, own, lane_of_thread());
 }
 
 /// The operation on the elements of a row, which are all of one channel.
 WINDROW_DEVICE RunCast cast_of(const uint64_t* table, const Field& field, uint32_t channel, uint32_t number) {
+    const Contiguous& contiguous = field.contiguous;
+    const Nest& nest = contiguous.nest;
     const uint64_t value = field.op == kConst ? field.value : number;
-    RunCast cast = {field.from, field.to, field.loop, field.from_size, field.to_size, field.log_to, {nullptr, 1}, value, Codes(field),
-                     (field.flags & kMixed) != 0};
+    const Codes codes(field, contiguous.kind, 0);
+    RunCast cast = {field.from, field.to, contiguous.cast, field.from_size, field.to_size, field.log_to, {nullptr, 1}, value, codes,
+                    (field.flags & kMixed) != 0};
     if (field.op >= kAffine) {
-        if (channel >= field.channels) {
+        if (channel >= nest.channels) {
             as_branch();
-            channel = field.op == kRaise ? number : channel - divide(channel, field.by_channels) * field.channels;
+            channel = field.op == kRaise ? number : channel - divide(channel, nest.by_channels) * nest.channels;
         }
-        cast.affine = {at<uint8_t>(table, field.affine) + (channel << field.log_map), field.channels};
+        cast.affine = {at<uint8_t>(table, nest.affine) + (channel << nest.log_coefficient), nest.channels};
     }
     return cast;
 }
@@ -85,20 +88,21 @@ WINDROW_DEVICE void contiguous_item(const uint64_t* table, const Field& field, u
     const uint32_t lane = lane_of_thread();
     const bool is_planar = !is_any && field.family == kPlanar;
     Team team = {lane, kLanes};
-    if (field.samples != 0) {
+    if (field.nest.rows != 0) {
         // Short rows: one for each group of 8 lanes, whole.
         own = own * (kLanes / kTeamLanes) + lane / kTeamLanes;
         team = {lane % kTeamLanes, kTeamLanes};
-        if (own >= field.num_samples * field.items) return;
+        if (own >= field.num_samples * field.nest.items) return;
     }
-    const Shared shared = shared_stretch(table, field, own, is_planar ? field.planes : field.from_size);
+    const Shared shared = shared_stretch(table, field, own, is_planar ? field.planar.planes : field.from_size);
     const Stretch& part = shared.part;
     team.thread += kLanes * shared.warp;
     team.threads *= shared.warps;
     if (is_planar) {
-        const Pixels run = {part.src, part.dst, field.plane, part.lead, part.real, part.width, part.before, part.after};
-        const float* by = field.op == kAffine ? at<float>(table, field.affine) : nullptr;
-        write_pixels(run, field.to, field.log_to, field.planes, by, field.channels, fill_of(field), team);
+        const Planar& planar = field.planar;
+        const Pixels run = {part.src, part.dst, planar.plane, part.lead, part.real, part.width, part.before, part.after};
+        const float* by = field.op == kAffine ? at<float>(table, planar.nest.affine) : nullptr;
+        write_pixels(run, field.to, field.log_to, planar.planes, by, planar.nest.channels, fill_of(field), team);
     } else {
         write_run<is_any>({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
                    cast_of(table, field, shared.channel, shared.number), fill_of(field), team);
@@ -107,19 +111,19 @@ WINDROW_DEVICE void contiguous_item(const uint64_t* table, const Field& field, u
 
 WINDROW_DEVICE void strided_item(const uint64_t* table, const Field& field, uint32_t own) {
     uint32_t round = 0;
-    if (field.rounds > 1) {
-        const uint32_t number = divide(own, field.cols.by_blocks);
-        round = own - number * field.rounds;
+    if (field.strided.rounds > 1) {
+        const uint32_t number = divide(own, field.strided.by_rounds);
+        round = own - number * field.strided.rounds;
         own = number;
     }
     write_box(box_of(table, field, own), round, lane_of_thread());
 }
 
 WINDROW_DEVICE void scalar_fallback_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const auto each = static_cast<uint32_t>(field.cols.extent);
-    const Affine affine = {field.op == kAffine ? at<uint8_t>(table, field.affine) : nullptr, field.channels};
-    const Scalars all = {field.out, each, field.cols.by_blocks, field.from_size, field.to_size, field.from, field.to, affine};
-    const uint32_t begin = own * field.piece, end = begin + minimum(each * field.num_samples - begin, field.piece);
+    const ScalarFallback& scalars = field.scalar_fallback;
+    const Affine affine = {field.op == kAffine ? at<uint8_t>(table, scalars.affine) : nullptr, scalars.channels};
+    const Scalars all = {field.out, scalars.elems, scalars.by_elems, field.from_size, field.to_size, field.from, field.to, affine};
+    const uint32_t begin = own * scalars.piece, end = begin + minimum(scalars.elems * field.num_samples - begin, scalars.piece);
     if (field.flags & kById) write_scalars<true>(all, sources_of<true>(table, field), begin + lane_of_thread(), end);
     else write_scalars<false>(all, sources_of<false>(table, field), begin + lane_of_thread(), end);
 }
@@ -127,8 +131,9 @@ WINDROW_DEVICE void scalar_fallback_item(const uint64_t* table, const Field& fie
 /// Numbers of the table itself.
 WINDROW_DEVICE void metadata_item(const uint64_t* table, const Field& field, uint32_t own) {
     const uint32_t lane = lane_of_thread();
-    const uint64_t begin = uint64_t{own} * field.piece, rest = field.cols.extent - begin;
-    const uint32_t count = rest < field.piece ? static_cast<uint32_t>(rest) : field.piece;
+    const Metadata& metadata = field.metadata;
+    const uint64_t begin = uint64_t{own} * metadata.piece, rest = metadata.count - begin;
+    const uint32_t count = rest < metadata.piece ? static_cast<uint32_t>(rest) : metadata.piece;
     const uint32_t from = field.from_size, to = field.to_size;
     const uint8_t* src = at<uint8_t>(table, field.data) + begin * from;
     uint8_t* dst = field.out + begin * to;

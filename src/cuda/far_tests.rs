@@ -12,9 +12,9 @@ use cust::sys::{cuMemHostRegister_v2, cuMemHostUnregister, CUresult};
 
 use super::driver::tests::context;
 use super::driver::{image, Kernel, StreamRef};
-use super::launch::family::Family;
+use super::launch::field::{Family, Field, Nest, Work};
 use super::launch::parameters::ParameterPool;
-use super::launch::params::{Field, Header};
+use super::launch::params::Header;
 use super::launch::policy::Policy;
 use super::launch::table::{parts, Table};
 use crate::collate::{Collate, Ragged, Transform};
@@ -180,7 +180,7 @@ impl Gpu<'_> {
         // Alignments as of samples and outputs of the driver's; those of the memory below are the same.
         let mut data: Vec<u64> = (1..).map(|i| i << 40).take(samples.1.len()).collect();
         let field = table(samples, collate, &data, 1 << 50, &policy).fields().next().unwrap();
-        assert_eq!(field.family, family as u8);
+        assert_eq!(field.family(), family);
         let near = near(&field);
         let mut source = Sparse::around(std::slice::from_ref(&near.read));
         let mut output = Sparse::around(&near.written);
@@ -229,6 +229,10 @@ impl Gpu<'_> {
     }
 }
 
+fn nest_of(field: &Field) -> &Nest {
+    field.nest().expect("a family that goes row by row")
+}
+
 /// The items that share the stretch in which column `col` is, of row `row` of sample `sample`, and their columns.
 fn stretch(
     field: &Field,
@@ -237,8 +241,8 @@ fn stretch(
     col: u64,
     cols: u64,
 ) -> (Range<u64>, Range<u64>) {
-    let (piece, size) = (u64::from(field.piece), u64::from(field.to_size));
-    let phase = sample * field.step as u64 % 16 / size;
+    let (piece, size) = (u64::from(nest_of(field).piece), u64::from(field.head.to_size));
+    let phase = sample * nest_of(field).step as u64 % 16 / size;
     let stretch = 8 * piece;
     let number = (col + phase) / stretch;
     let begin = (number * stretch).saturating_sub(phase);
@@ -269,7 +273,7 @@ fn bytes_beyond_32_bits() {
             [0, 1].into_iter().flat_map(|sample| edges(cols).map(|col| (sample, col)))
         {
             let near = |field: &Field| {
-                let first = sample as u64 * u64::from(field.items);
+                let first = sample as u64 * u64::from(nest_of(field).items);
                 let (items, read) = stretch(field, sample as u64, first, col, cols);
                 let start = sample as u64 * cols;
                 let written = start + read.start..start + read.end;
@@ -295,10 +299,10 @@ fn offsets_beyond_32_bits() {
         for sample in 0..3 {
             let offset: u64 = lengths[..sample].iter().sum();
             let near = |field: &Field| {
-                let slack = 15 + u64::from(field.piece);
-                let pieces = |length: &u64| (length + slack - 1) / u64::from(field.piece);
+                let slack = 15 + u64::from(nest_of(field).piece);
+                let pieces = |length: &u64| (length + slack - 1) / u64::from(nest_of(field).piece);
                 let first: u64 = lengths[..sample].iter().map(pieces).sum();
-                let (piece, cols) = (u64::from(field.piece), lengths[sample]);
+                let (piece, cols) = (u64::from(nest_of(field).piece), lengths[sample]);
                 let phase = offset % 16;
                 let last = (cols - 1 + phase) / (8 * piece);
                 let begin = (last * 8 * piece).saturating_sub(phase);
@@ -404,8 +408,9 @@ fn planes_beyond_32_bits() {
             .flat_map(|sample| cases.into_iter().chain(last).map(move |case| (sample, case)))
         {
             let near = |field: &Field| {
-                assert_eq!((field.plane as u64, field.planes), (pixels, 3));
-                let first = sample as u64 * u64::from(field.items);
+                let Work::Planar(planar) = field.work else { panic!("{field:?}") };
+                assert_eq!((planar.plane as u64, planar.planes), (pixels, 3));
+                let first = sample as u64 * u64::from(nest_of(field).items);
                 let (items, cols) = stretch(field, sample as u64, first, col, pixels);
                 let plane = |c: u64| (3 * sample as u64 + c) * pixels;
                 let written = (0..3).map(|c| plane(c) + cols.start..plane(c) + cols.end);
@@ -428,7 +433,8 @@ fn transposes_beyond_32_bits() {
         let (outer, rows, cols) = (2_400_000u64, 32u64, 40u64);
         for at in [0, (1 << 31) / (rows * cols), (1 << 32) / (rows * cols) / 2, outer - 1] {
             let near = |field: &Field| {
-                let items = u64::from(field.items) * u64::from(field.rounds) / outer;
+                let Work::Strided(strided) = field.work else { panic!("{field:?}") };
+                let items = u64::from(nest_of(field).items) * u64::from(strided.rounds) / outer;
                 let elements = at * rows * cols..(at + 1) * rows * cols;
                 Near {
                     items: at * items..(at + 1) * items,

@@ -1,7 +1,7 @@
 //! Which loops of a part are the rows and the columns of its boxes, and how their elements are written.
 
+use super::field::ElementLoop;
 use super::loops::{Extent, LoopNumber, Loops, SampleLoop};
-use super::params::ElementLoop;
 use super::part::{Part, SampleStarts};
 use crate::plan::ElementOp;
 

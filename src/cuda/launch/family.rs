@@ -2,65 +2,12 @@
 
 use std::ops::RangeInclusive;
 
+use super::field::Family;
 use super::loops::SampleLoop;
-use super::params::{loop_of, raised_loop_of, Field, MOVE_BYTES};
+use super::params::{loop_of, raised_loop_of, MOVE_BYTES};
 use super::policy::Policy;
 use crate::plan::ElementOp;
 use crate::tensor::DType;
-
-/// How a field is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Family {
-    Rows = 0,
-    AlignedCopy = 1,
-    ContiguousCast = 2,
-    Planar = 3,
-    SmallCopy = 4,
-    Strided = 5,
-    Metadata = 6,
-    ContiguousGeneric = 7,
-    ScalarFallback = 8,
-}
-
-impl Family {
-    /// In the order of their numbers.
-    const ALL: [Family; 9] = [
-        Family::Rows,
-        Family::AlignedCopy,
-        Family::ContiguousCast,
-        Family::Planar,
-        Family::SmallCopy,
-        Family::Strided,
-        Family::Metadata,
-        Family::ContiguousGeneric,
-        Family::ScalarFallback,
-    ];
-
-    pub fn of(field: &Field) -> Family {
-        Family::ALL[usize::from(field.family)]
-    }
-
-    /// Whether the kernels of fewer registers have it, of which more warps are there at once.
-    pub fn is_common(self) -> bool {
-        !matches!(self, Family::Strided | Family::ContiguousGeneric)
-    }
-
-    /// The name of a field's family, as [`Explain`](crate::Explain) says it.
-    pub fn name_of(field: &Field) -> &'static str {
-        match Family::of(field) {
-            Family::Rows => "rows",
-            Family::AlignedCopy => "aligned_copy",
-            Family::SmallCopy => "small_copy",
-            Family::ContiguousCast => "contiguous_cast",
-            Family::ContiguousGeneric => "contiguous_generic",
-            Family::Planar => "planar",
-            Family::Strided => "strided",
-            Family::Metadata => "metadata",
-            Family::ScalarFallback => "scalar_fallback",
-        }
-    }
-}
 
 /// The properties of a part that decide on its family.
 #[derive(Clone, Debug)]

@@ -1,12 +1,11 @@
 //! [`KeptTable`]: the table of a launch that is kept with its plan, for samples and outputs at other addresses.
 
-use std::mem::offset_of;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::field::{BASE_WORD, FIELD_WORDS, OUT_WORD, STRIDE_WORD};
 use super::parameters::{ParameterPool, Parameters};
-use super::params::Field;
 use super::part::address_of;
 use super::policy::Policy;
 use super::table::Table;
@@ -25,9 +24,9 @@ pub(crate) struct Outs(pub SmallVec<[usize; 2]>);
 impl Outs {
     /// Has fields at the beginning of these words written to the addresses of a run.
     pub fn place(&self, words: &mut [u64], addresses: &[u64]) {
-        let fields = words.chunks_exact_mut(size_of::<Field>() / 8);
+        let fields = words.chunks_exact_mut(FIELD_WORDS);
         for (field, &out) in fields.zip(&self.0) {
-            field[offset_of!(Field, out) / 8] = addresses[out];
+            field[OUT_WORD] = addresses[out];
         }
     }
 }
@@ -86,9 +85,9 @@ impl KeptTable {
         let words = parameters.last_mut(self.table.as_bytes().len() / 8);
         self.outs.place(words, addresses);
         if let Some((base, shift)) = base {
-            let field = &mut words[sources.field as usize * (size_of::<Field>() / 8)..];
-            field[offset_of!(Field, base) / 8] = base;
-            field[offset_of!(Field, stride) / 8] = 1 << shift;
+            let field = &mut words[sources.field as usize * FIELD_WORDS..];
+            field[BASE_WORD] = base;
+            field[STRIDE_WORD] = 1 << shift;
         }
         let (first, count) = (sources.first as usize, sources.count as usize);
         write_sources(&mut words[first..][..count], data, address, base);

@@ -2,7 +2,7 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | `params` | the structs that kernels/params.h has too |
+//! | `field`, `params` | the structs that kernels/params.h has too |
 //! | `policy` | numbers of a launch that tuning may change, for each architecture |
 //! | `written`, `numbers` | what a launch writes; lengths and offsets, which the host knows |
 //! | `part`, `loops`, `boxes`, `family` | what of an output one loop writes, and which family of kernels it is |
@@ -12,7 +12,8 @@
 
 mod boxes;
 mod encode;
-pub(crate) mod family;
+mod family;
+pub(crate) mod field;
 pub(crate) mod kept;
 mod loops;
 pub(crate) mod numbers;

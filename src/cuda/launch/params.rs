@@ -1,70 +1,10 @@
-//! The header and the table of a launch, as in kernels/params.h, which says what each field means.
+//! The header of a launch, what the kernels call dtypes and casts, and columns that a device writes, as in kernels/params.h.
 
 use bytemuck::{Pod, Zeroable};
 use rustacuda_derive::DeviceCopy;
 
+use super::field::FIELD_WORDS;
 use crate::tensor::DType;
-
-/// The operation on a real element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Op {
-    Read = 0,
-    Const = 1,
-    Index = 2,
-    Affine = 3,
-    Raise = 4,
-}
-
-/// Bits for the properties of a loop that differ from sample to sample.
-pub(crate) mod varies {
-    pub const LO: u16 = 1;
-    pub const HI: u16 = 2;
-    pub const SRC_STRIDE: u16 = 4;
-    pub const EXTENT: u16 = 8;
-    pub const NARROW_LO: u16 = 16;
-    pub const NARROW_HI: u16 = 32;
-}
-
-/// [`Field::flags`]: bits.
-pub(crate) mod flags {
-    pub const WIDE: u8 = 1;
-    pub const BY_ID: u8 = 2;
-    pub const JOINT: u8 = 4;
-    pub const ALIGNED_SOURCES: u8 = 8;
-    pub const VARIED: u8 = 16;
-    pub const MIXED: u8 = 32;
-}
-
-/// How elements are written whose pair of dtypes has no loop of its own: `loop` of a `Family::Strided` or `Family::ContiguousGeneric`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum ElementLoop {
-    Whole = 0,
-    Singles = 1,
-    OddSingles = 2,
-    Doubles = 3,
-    Slow = 4,
-}
-
-impl ElementLoop {
-    /// Of elements at multiples of their sizes that are not only moved.
-    pub fn of_cast(from: DType, to: DType, affine: bool) -> ElementLoop {
-        let is_whole = |dtype: DType| dtype == DType::Bool || dtype.is_integer();
-        if !affine && is_whole(from) && is_whole(to) {
-            return ElementLoop::Whole;
-        }
-        if [from, to].contains(&DType::F64) {
-            return ElementLoop::Doubles;
-        }
-        // Integers that float32 rounds are beyond the range of float16.
-        let is_long = matches!(from, DType::I32 | DType::I64 | DType::U32 | DType::U64);
-        match is_long && to == DType::BF16 && !affine {
-            true => ElementLoop::OddSingles,
-            false => ElementLoop::Singles,
-        }
-    }
-}
 
 /// Bytes of an item of `Family::Rows` and `Family::AlignedCopy`.
 pub(crate) const MOVE_BYTES: u64 = 2048;
@@ -136,88 +76,6 @@ pub(crate) fn raised_loop_of(size: usize) -> Option<u8> {
     }
 }
 
-/// A divisor as the multiplication that stands for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Divisor {
-    mul: u32,
-    shift: u32,
-}
-
-impl Divisor {
-    /// By Granlund and Montgomery, "Division by Invariant Integers using Multiplication" (1994): with
-    /// 2^l the next power of two, `n / d = (mulhi(n, 2^32 (2^l - d) / d + 1) + n) / 2^l`. The sum
-    /// does not overflow for `n` below 2^31. None for 0 and what is not below 2^31.
-    pub fn new(divisor: u64) -> Option<Divisor> {
-        if divisor == 0 || divisor >= 1 << 31 {
-            return None;
-        }
-        let shift = divisor.next_power_of_two().trailing_zeros();
-        let mul = (((1u64 << shift) - divisor) << 32) / divisor + 1;
-        Some(Divisor { mul: mul as u32, shift })
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Loop {
-    pub extent: u64,
-    pub lo: u64,
-    pub hi: u64,
-    pub src_stride: i64,
-    pub dst_stride: i64,
-    pub by_blocks: Divisor,
-    pub block: u32,
-    pub varies: u16,
-    pub channel_step: u16,
-}
-
-#[derive(Clone, Copy, Debug, Pod, Zeroable, DeviceCopy)]
-#[repr(C, align(16))]
-pub(crate) struct Field {
-    pub out: u64,
-    pub first_item: u32,
-    pub family: u8,
-    pub op: u8,
-    pub from: u8,
-    pub to: u8,
-    pub from_size: u8,
-    pub to_size: u8,
-    pub log_map: u8,
-    pub r#loop: u8,
-    pub flags: u8,
-    pub hint_shift: u8,
-    pub log_to: u8,
-    pub log_step: u8,
-    pub num_samples: u32,
-    pub data: u32,
-    pub base: u64,
-    pub stride: u64,
-    pub step: i64,
-    pub places: u32,
-    pub offsets: u32,
-    pub items: u32,
-    pub first: u32,
-    pub hints: u32,
-    pub pieces: u32,
-    pub by_items: Divisor,
-    pub by_pieces: Divisor,
-    pub piece: u32,
-    pub samples: u32,
-    pub outer: u32,
-    pub num_outer: u32,
-    pub cols: Loop,
-    pub affine: u32,
-    pub channels: u32,
-    pub plane: i64,
-    pub planes: u32,
-    pub channel_first: u32,
-    pub by_channels: Divisor,
-    pub rounds: u32,
-    pub value: u32,
-    pub fill: [u8; 16],
-}
-
 #[derive(Clone, Copy, Debug, Pod, Zeroable, DeviceCopy)]
 #[repr(C)]
 pub(crate) struct Header {
@@ -231,7 +89,7 @@ impl Header {
     /// How many words of a table that is uploaded go with the parameters, too: those of its fields, or of as many as large
     /// parameters have room for. There is one at least.
     pub fn field_words(&self) -> usize {
-        (self.last_field as usize + 1).min(MOST_FIELDS) * (size_of::<Field>() / 8)
+        (self.last_field as usize + 1).min(MOST_FIELDS) * FIELD_WORDS
     }
 }
 
@@ -280,40 +138,13 @@ pub(crate) const LARGE_BYTES: usize = 32752;
 
 /// The most fields that parameters have room for. Where there are more, the kernel of all families and large parameters reads
 /// them from the table.
-pub(crate) const MOST_FIELDS: usize = (LARGE_BYTES - size_of::<Header>()) / size_of::<Field>();
+pub(crate) const MOST_FIELDS: usize = (LARGE_BYTES - size_of::<Header>()) / (8 * FIELD_WORDS);
 
 const _: () = {
     use std::mem::offset_of;
-    assert!(size_of::<Divisor>() == 8);
-    assert!(size_of::<Loop>() == 56 && offset_of!(Loop, block) == 48);
-    assert!(size_of::<Field>() == 224 && offset_of!(Field, base) == 32);
-    assert!(offset_of!(Field, cols) == 112 && offset_of!(Field, fill) == 208);
     assert!(size_of::<Header>() == 16);
     assert!(size_of::<Column>() == 16 && size_of::<Select>() == 120);
     assert!(offset_of!(Select, call) == 80 && offset_of!(Select, index_bytes) == 112);
     assert!(CHOSEN_WORDS as usize * 8 >= LARGE_BYTES);
     assert!(SMALL_BYTES % 16 == 0 && LARGE_BYTES % 16 == 0 && LARGE_BYTES <= 32764);
 };
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn division_by_multiplication_is_exact() {
-        let divide = |n: u32, by: Divisor| {
-            (((u64::from(n) * u64::from(by.mul)) >> 32) as u32 + n) >> by.shift
-        };
-        let edges = |n: u64| [n.saturating_sub(1), n, n + 1];
-        let divisors = (0..31).flat_map(|bit| edges(1 << bit)).chain([3, 7, 100, 224, 150_528]);
-        for divisor in divisors.filter(|d| (1..1 << 31).contains(d)) {
-            let by = Divisor::new(divisor).unwrap();
-            let multiples = [1, 2, 3, 1000].map(|k| divisor * k);
-            let dividends = multiples.into_iter().flat_map(edges).chain([0, (1 << 31) - 1]);
-            for n in dividends.filter(|n| *n < 1 << 31) {
-                assert_eq!(u64::from(divide(n as u32, by)), n / divisor, "{n} / {divisor}");
-            }
-        }
-        assert_eq!([Divisor::new(0), Divisor::new(1 << 31)], [None, None]);
-    }
-}

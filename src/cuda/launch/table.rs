@@ -1,12 +1,13 @@
 //! A plan as the kernels read it: one table of 8-byte words.
 
-use bytemuck::{bytes_of, cast_slice, pod_read_unaligned, Pod};
+use bytemuck::{bytes_of, cast_slice, Pod};
 use smallvec::SmallVec;
 
 use super::encode::{Builder, Encoded, PartFamily};
+use super::field::{Field, Loop, FIELD_WORDS};
 use super::numbers::Values;
 use super::parameters::{ParameterPool, Parameters};
-use super::params::{self, Header};
+use super::params::Header;
 use super::part::{parts_of, Part};
 use super::policy::Policy;
 use super::words::{SourceWords, TableColumn};
@@ -64,9 +65,9 @@ impl Table {
     }
 
     /// Its fields, as the kernels read them.
-    pub fn fields(&self) -> impl Iterator<Item = params::Field> + '_ {
-        let fields = self.as_bytes().chunks_exact(size_of::<params::Field>());
-        fields.take(self.header.last_field as usize + 1).map(pod_read_unaligned)
+    pub fn fields(&self) -> impl Iterator<Item = Field> + '_ {
+        let fields = self.words.chunks_exact(FIELD_WORDS);
+        fields.take(self.header.last_field as usize + 1).map(Field::read)
     }
 
     /// Whether it goes with the parameters of the launch; else it is uploaded.
@@ -74,7 +75,7 @@ impl Table {
         self.bytes() <= policy.inline_bytes
     }
 
-    /// Whether it takes a kernel of all families, which has more registers: see [`params::Family::is_common`].
+    /// Whether it takes a kernel of all families, which has more registers: see [`Family::is_common`](super::field::Family::is_common).
     pub fn has_any(&self) -> bool {
         self.has_any
     }
@@ -141,6 +142,6 @@ const _: () = {
     const fn in_words<T: Pod>() -> bool {
         size_of::<T>() % 16 == 0
     }
-    assert!(in_words::<params::Field>() && in_words::<Header>());
-    assert!(size_of::<params::Loop>() % 8 == 0);
+    assert!(FIELD_WORDS % 2 == 0 && in_words::<Header>());
+    assert!(size_of::<Loop>() % 8 == 0);
 };

@@ -6,9 +6,9 @@ use bytemuck::{cast_slice, pod_read_unaligned};
 
 use super::*;
 use crate::collate::{Collate, Mask, Pad, Ragged, Side, Transform};
-use crate::cuda::launch::family::Family;
+use crate::cuda::launch::field::{flags, varies, Family, Head, Metadata, Nest, Work};
 use crate::cuda::launch::numbers::known_numbers;
-use crate::cuda::launch::params::varies;
+use crate::cuda::launch::params;
 use crate::samples::{SampleList, SampleView};
 use crate::tensor::{DType, Device, Layout};
 
@@ -59,8 +59,23 @@ fn table(samples: &SampleList<'_>, collate: &Collate, out: u64) -> Table {
 }
 
 impl Table {
-    fn field(&self, index: usize) -> params::Field {
+    fn field(&self, index: usize) -> Field {
         self.fields().nth(index).unwrap()
+    }
+
+    fn head(&self, index: usize) -> Head {
+        self.field(index).head
+    }
+
+    fn nest(&self, index: usize) -> Nest {
+        *self.field(index).nest().unwrap()
+    }
+
+    fn metadata(&self, index: usize) -> Metadata {
+        match self.field(index).work {
+            Work::Metadata(own) => own,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Values at a position.
@@ -69,15 +84,15 @@ impl Table {
         bytes.chunks_exact(size_of::<T>()).map(pod_read_unaligned).collect()
     }
 
-    fn families(&self) -> Vec<u8> {
-        self.fields().map(|field| field.family).collect()
+    fn families(&self) -> Vec<Family> {
+        self.fields().map(|field| field.family()).collect()
     }
 }
 
 #[test]
 fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
     // One field, and 8 bytes for each sample.
-    let fixed = HEADER_BYTES + size_of::<params::Field>();
+    let fixed = HEADER_BYTES + 8 * FIELD_WORDS;
     let policy = Policy { min_ids: u64::MAX, ..policy() };
     // Of one launch after the other.
     let pool = ParameterPool::default();
@@ -103,7 +118,7 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
             assert_eq!((words.len() * 8, words[0]), (bytes, 0));
             let inside: &[u8] = &cast_slice(words)[HEADER_BYTES..];
             assert_eq!(&inside[..table.as_bytes().len()], table.as_bytes());
-            let addresses = table.values_at::<u64>(table.field(0).data.into(), count);
+            let addresses = table.values_at::<u64>(table.head(0).data.into(), count);
             assert!(addresses.iter().zip(0..).all(|(&at, i)| at == 0x1000_0000 + 27 * i));
         }
     }
@@ -120,7 +135,7 @@ fn every_family_has_its_batches() {
     let scaled = planes.clone().scale(0.5);
     let family =
         |list: &SampleList<'_>, collate: &Collate, out| table(list, collate, out).families();
-    let is = |found: Vec<u8>, expected: Family| assert_eq!(found, [expected as u8], "{expected:?}");
+    let is = |found: Vec<Family>, expected: Family| assert_eq!(found, [expected], "{expected:?}");
     let stack = Collate::stack();
     let two = |length| rows(DType::U8, &[length, length]);
     is(family(&two(512), &stack, OUT), Rows);
@@ -164,14 +179,14 @@ fn scalars_are_written_element_by_element() {
     ] {
         let table = table(&scalars(gap), &Collate::stack().cast(to), out);
         let field = table.field(0);
-        assert_eq!(table.families(), [Family::ScalarFallback as u8]);
-        assert_eq!(([field.from_size, field.to_size], field.cols.extent), (sizes, each));
-        assert_eq!(table.num_items(), (5000 * each as u32).div_ceil(field.piece));
+        let Work::ScalarFallback(scalars) = field.work else { panic!("{field:?}") };
+        assert_eq!(([field.head.from_size, field.head.to_size], scalars.elems), (sizes, each));
+        assert_eq!(table.num_items(), (5000 * each).div_ceil(scalars.piece));
         assert!(!table.has_any());
     }
     // An address that is no multiple of an element is a matter of the strided family.
     let odd = table(&scalars(1), &Collate::stack().cast(DType::F32), OUT);
-    assert_eq!(odd.families(), [Family::Strided as u8]);
+    assert_eq!(odd.families(), [Family::Strided]);
 }
 
 #[test]
@@ -204,20 +219,19 @@ fn lengths_are_columns_and_written_once() {
     let values =
         [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&lengths), chosen: None }];
     let table = table_of(&plan, &[Some(OUT), Some(2 * OUT)], &values, 132, &policy()).unwrap();
-    let [data, mask, numbers] = [0, 1, 2].map(|index| table.field(index));
-    let families = [Family::ContiguousCast, Family::ContiguousCast, Family::Metadata]
-        .map(|family| family as u8);
-    assert_eq!([data.family, mask.family, numbers.family], families);
+    let ([data, mask], numbers) = ([0, 1].map(|index| table.nest(index)), table.head(2));
+    let families = [Family::ContiguousCast, Family::ContiguousCast, Family::Metadata];
+    assert_eq!(table.families(), families);
     assert_eq!([data.cols.varies, mask.cols.varies], [varies::NARROW_HI; 2]);
     assert_eq!([data.cols.hi, mask.cols.hi], [u64::from(numbers.data); 2]);
     let column = table.values_at::<u16>(data.cols.hi, lengths.len());
     assert!(column.iter().zip(&lengths).all(|(&a, &b)| i64::from(a) == b));
     // An id and a length for each row; 322 KB with a class for each length.
-    let fields = HEADER_BYTES + 3 * size_of::<params::Field>();
+    let fields = HEADER_BYTES + 3 * 8 * FIELD_WORDS;
     assert_eq!(table.bytes() as usize, fields + (4 + 2) * lengths.len());
     assert!(table.is_inline(&policy()));
     // A row, and four of the mask.
-    assert_eq!([data.items, mask.first_item, mask.samples], [1, 4096, 4]);
+    assert_eq!([data.items, table.head(1).first_item, u32::from(table.nest(1).rows)], [1, 4096, 4]);
 }
 
 /// Columns of lengths, offsets and paddings in front have 16 bits where all of their numbers have, each column for itself.
@@ -239,7 +253,7 @@ fn columns_are_narrow_if_all_of_their_numbers_fit() {
             let plan = Plan::new(&list, &pad(side)).unwrap();
             let numbers = numbers(cast_slice(&lengths));
             let table = table_of(&plan, &[Some(OUT)], &numbers, 132, &policy).unwrap();
-            let [data, values] = [0, 1].map(|index| table.field(index));
+            let (data, values) = (table.nest(0), table.head(1));
             let read = |position, is_narrow| match is_narrow {
                 true => table.values_at::<u16>(position, 4).into_iter().map(i64::from).collect(),
                 false => table.values_at::<u32>(position, 4).into_iter().map(i64::from).collect(),
@@ -310,9 +324,10 @@ fn short_rows_are_mixed_unless_all_are_aligned() {
         (&even, &left, OUT, true),
         (&even, &Collate::ragged(Ragged::new()), OUT, true),
     ] {
-        let field = table(list, collate, out).field(0);
-        assert_eq!((field.family, field.samples), (Family::ContiguousCast as u8, 4));
-        assert_eq!(field.flags & params::flags::MIXED != 0, is_mixed, "{collate:?} to {out:#x}");
+        let table = table(list, collate, out);
+        assert_eq!((table.families(), table.nest(0).rows), (vec![Family::ContiguousCast], 4));
+        let has_mixed = table.head(0).flags & flags::MIXED != 0;
+        assert_eq!(has_mixed, is_mixed, "{collate:?} to {out:#x}");
     }
 }
 
@@ -334,16 +349,16 @@ fn ragged_samples_are_found_by_hints() {
             [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&offsets), chosen: None }];
         let table = table_of(&plan, &[Some(out)], &values, 132, &policy()).unwrap();
         assert!(table.bytes() < 12_000, "{} bytes", table.bytes());
-        let field = table.field(0);
-        assert_eq!(table.field(1).data, field.offsets);
-        let count = field.num_samples as usize;
-        let first = table.values_at::<u32>(field.first.into(), count);
-        let items = table.field(1).first_item;
-        let num_hints = ((items - 1) >> field.hint_shift) as usize + 2;
-        let hints = table.values_at::<u32>(field.hints.into(), num_hints);
+        let nest = table.nest(0);
+        assert_eq!(table.head(1).data, nest.offsets);
+        let count = table.head(0).num_samples as usize;
+        let first = table.values_at::<u32>(nest.first.into(), count);
+        let items = table.head(1).first_item;
+        let num_hints = ((items - 1) >> nest.hint_shift) as usize + 2;
+        let hints = table.values_at::<u32>(nest.hints.into(), num_hints);
         for item in 0..items {
             let owner = first.partition_point(|&first| first <= item) - 1;
-            let hint = (item >> field.hint_shift) as usize;
+            let hint = (item >> nest.hint_shift) as usize;
             assert!((hints[hint]..=hints[hint + 1]).contains(&(owner as u32)), "{item}");
         }
     }
@@ -359,19 +374,20 @@ fn padded_images_share_their_loops_whatever_their_sizes() {
         let collate =
             collate.cast(DType::F16).transform(Transform::new().scale(0.5).permute([2, 0, 1]));
         let table = table(&list, &collate, OUT);
-        let field = table.field(0);
-        assert_eq!(table.families(), [Family::Planar as u8, Family::Strided as u8]);
-        assert_eq!((field.num_samples, field.num_outer, field.planes), (4, 1, 3));
-        let outer = table.values_at::<params::Loop>(field.outer.into(), 1)[0];
-        assert_eq!((outer.extent, field.cols.extent), (20, 30));
+        assert_eq!(table.families(), [Family::Planar, Family::Strided]);
+        let Work::Planar(planar) = table.field(0).work else { panic!("{:?}", table.field(0)) };
+        let nest = planar.nest;
+        assert_eq!((table.head(0).num_samples, nest.num_outer, planar.planes), (4, 1, 3));
+        let outer = table.values_at::<Loop>(nest.outer.into(), 1)[0];
+        assert_eq!((outer.extent, nest.cols.extent), (20, 30));
         let column = |position| table.values_at::<u16>(position, 3);
         let (heights, widths) = ([20, 17, 9], [30, 25, 30]);
         if side == Side::Right {
-            assert_eq!((column(outer.hi), column(field.cols.hi)), (heights.into(), widths.into()));
+            assert_eq!((column(outer.hi), column(nest.cols.hi)), (heights.into(), widths.into()));
         } else {
             let less = |most: u16, all: [u16; 3]| all.map(|one| most - one).to_vec();
             assert_eq!(column(outer.lo), less(20, heights));
-            assert_eq!(column(field.cols.lo), less(30, widths));
+            assert_eq!(column(nest.cols.lo), less(30, widths));
         }
     }
 }
@@ -380,19 +396,17 @@ fn padded_images_share_their_loops_whatever_their_sizes() {
 fn ids_take_the_place_of_addresses_that_they_reach() {
     let list = samples(DType::U8, &vec![&[512][..]; 1000], 512);
     let table = table(&list, &Collate::stack(), OUT);
-    let field = table.field(0);
-    assert_eq!(
-        (field.flags & params::flags::BY_ID != 0, field.base, field.stride),
-        (true, 0x1000_0000, 1024)
-    );
-    let ids = table.values_at::<u32>(field.data.into(), 1000);
+    let head = table.head(0);
+    let by_id = head.flags & flags::BY_ID != 0;
+    assert_eq!((by_id, head.base, head.stride), (true, 0x1000_0000, 1024));
+    let ids = table.values_at::<u32>(head.data.into(), 1000);
     assert!(ids.iter().zip(0..).all(|(&id, i)| id == i));
-    assert_eq!(table.bytes() as usize, HEADER_BYTES + size_of::<params::Field>() + 4000);
+    assert_eq!(table.bytes() as usize, HEADER_BYTES + 8 * FIELD_WORDS + 4000);
     // Vectors of rows are counted in 32 bits, which those of aligned_copy are not.
     for (length, by_id) in [(512, false), (4096, true)] {
         let far = samples(DType::U8, &vec![&[length][..]; 1000], 1 << 26);
-        let field = self::table(&far, &Collate::stack(), OUT).field(0);
-        assert_eq!(field.flags & params::flags::BY_ID != 0, by_id, "{length}");
+        let head = self::table(&far, &Collate::stack(), OUT).head(0);
+        assert_eq!(head.flags & flags::BY_ID != 0, by_id, "{length}");
     }
 }
 
@@ -407,7 +421,7 @@ fn samples_of_several_dtypes_are_parts_of_one_tensor() {
     let list: SampleList<'_> =
         dtypes.iter().enumerate().map(|(at, &dtype)| view(at, dtype)).collect();
     let table = table(&list, &Collate::stack().cast(DType::F32), OUT);
-    let places = [0, 1].map(|index| table.values_at::<u32>(table.field(index).places.into(), 2));
+    let places = [0, 1].map(|index| table.values_at::<u32>(table.nest(index).places.into(), 2));
     assert_eq!(places, [vec![0, 1], vec![2, 3]]);
 }
 
@@ -434,7 +448,7 @@ fn fields_go_with_the_parameters_wherever_the_table_is() {
         assert_eq!(said, (is_large, has_any), "{num_fields}");
         let words = parameters.words();
         assert_eq!((words[0], words[1] >> 32), (0x77, num_fields - 1));
-        let fields = num_fields.min(146) as usize * size_of::<params::Field>();
+        let fields = num_fields.min(146) as usize * 8 * FIELD_WORDS;
         let inside: &[u8] = &cast_slice(words)[HEADER_BYTES..];
         assert_eq!(inside[..fields], table.as_bytes()[..fields]);
     }
@@ -451,9 +465,8 @@ fn values_stand_in_the_table_itself() {
     ];
     let table = table_of(&plan, &[Some(OUT)], &values, 1, &policy()).unwrap();
     assert_eq!(table.header.last_field, 1);
-    let field = table.field(1);
-    assert_eq!((field.out, field.cols.extent, field.family), (0x40, 5, Family::Metadata as u8));
-    assert_eq!(table.values_at::<u8>(field.data.into(), 20), bytes);
+    assert_eq!((table.head(1).out, table.metadata(1).count), (0x40, 5));
+    assert_eq!(table.values_at::<u8>(table.head(1).data.into(), 20), bytes);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use bytemuck::{cast_slice, Pod};
 
-use super::family::Family;
+use super::field::Family;
 use super::params::{CHOSEN_WORDS, SMALL_BYTES};
 use crate::tensor::{Error, Result};
 
@@ -31,7 +31,7 @@ impl TableColumn {
 pub(crate) struct SourceWords {
     /// The number of the field.
     pub field: u32,
-    pub family: u8,
+    pub family: Family,
     /// Its first word, and how many there are.
     pub first: u32,
     pub count: u32,
@@ -182,12 +182,12 @@ pub(crate) fn write_sources<T: Copy>(
 pub(crate) fn base_of<T: Copy>(
     samples: &[T],
     address: impl Fn(T) -> u64,
-    family: u8,
+    family: Family,
 ) -> Option<(u64, u32)> {
     let first = address(*samples.first()?);
     // Kernels of rows count vectors of 16 bytes in 32 bits.
     let fits = |spread: u64, shift: u32| {
-        let is_near = family != Family::Rows as u8 || spread < 1 << 35;
+        let is_near = family != Family::Rows || spread < 1 << 35;
         is_near && spread >> shift <= u64::from(u32::MAX)
     };
     // The bits that are not the same in all of them: without these the first is such a base, most often.

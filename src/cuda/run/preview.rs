@@ -4,9 +4,8 @@
 
 use super::devices::ordinal_of;
 use crate::cuda::driver;
-use crate::cuda::launch::family::Family;
+use crate::cuda::launch::field::{flags, Field, Op};
 use crate::cuda::launch::numbers::{known_numbers, KnownNumbers, Values};
-use crate::cuda::launch::params;
 use crate::cuda::launch::part::Part;
 use crate::cuda::launch::policy::Policy;
 use crate::cuda::launch::table::{parts, Table};
@@ -70,14 +69,14 @@ fn described(table: &Table, parts: &[Part<'_>], numbers: &[KnownNumbers]) -> Vec
     let written = parts.iter().map(|part| (Some(part.output.leaf), part.output.role.name()));
     let known = numbers.iter().map(|numbers| (Some(numbers.leaf), numbers.role.name()));
     let written = written.chain(known).chain(std::iter::repeat((None, "gap")));
-    let ends = table.fields().skip(1).map(|field| field.first_item).chain([table.num_items()]);
+    let ends = table.fields().skip(1).map(|field| field.head.first_item).chain([table.num_items()]);
     let parts = written.zip(table.fields().zip(ends));
     let parts = parts.map(|((leaf, output), (field, end))| LaunchPart {
         leaf,
         output,
-        family: Family::name_of(&field),
-        samples: field.num_samples as usize,
-        items: u64::from(end - field.first_item),
+        family: field.family().name(),
+        samples: field.head.num_samples as usize,
+        items: u64::from(end - field.head.first_item),
         sources: sources_of(&field),
     });
     let mut parts: Vec<LaunchPart> = parts.collect();
@@ -115,9 +114,10 @@ fn arena_offset(plan: &Plan<'_>, index: usize) -> u64 {
 }
 
 /// How kernels find the samples of a field.
-fn sources_of(field: &params::Field) -> Option<&'static str> {
-    let reads = field.op != params::Op::Const as u8 && field.op != params::Op::Index as u8;
-    match (reads && field.num_samples > 0, field.flags & params::flags::BY_ID != 0) {
+fn sources_of(field: &Field) -> Option<&'static str> {
+    let head = field.head;
+    let reads = head.op != Op::Const as u8 && head.op != Op::Index as u8;
+    match (reads && head.num_samples > 0, head.flags & flags::BY_ID != 0) {
         (false, _) => None,
         (true, false) => Some("addresses"),
         (true, true) => Some("ids"),

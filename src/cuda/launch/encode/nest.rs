@@ -2,11 +2,11 @@
 
 use bytemuck::cast_slice;
 
+use super::super::field::{flags, varies, Divisor, Head, Loop, Nest};
 use super::super::loops::{Extent, LoopNumber, SampleLoop};
-use super::super::params::{self, flags, varies, Divisor};
 use super::super::part::{Part, SampleStarts};
 use super::super::words::{hints_of, TableColumn};
-use super::{divisor, Builder};
+use super::{divisor, repeated, Builder, Coefficients};
 use crate::tensor::Result;
 
 impl Builder<'_> {
@@ -14,12 +14,13 @@ impl Builder<'_> {
     /// coordinates.
     pub(super) fn nest(
         &mut self,
-        field: &mut params::Field,
+        head: &mut Head,
         part: &Part<'_>,
         cols: &SampleLoop,
         outer: &[SampleLoop],
         block: u64,
-    ) -> Result<()> {
+        coefficients: &Coefficients,
+    ) -> Result<Nest> {
         // Kernels count columns, and offsets, in 32 bits unless that is too few.
         let is_beyond = |count: u64| count >= self.policy.wide_from;
         let is_wide = |number: &LoopNumber| match number {
@@ -34,36 +35,42 @@ impl Builder<'_> {
             };
             is_beyond(extent) || is_wide(&own.lo) || is_wide(&own.hi)
         });
-        field.step = part.places.step();
+        let mut nest = Nest {
+            step: part.places.step(),
+            channel_first: part.channel_first as u32,
+            affine: coefficients.position,
+            log_coefficient: coefficients.log_bytes,
+            channels: coefficients.channels,
+            by_channels: coefficients.by_channels,
+            fill: repeated(part.output.fill, part.to.size()),
+            ..Nest::default()
+        };
         if let Some(samples) = &part.samples {
-            field.places = self.table.column(samples)?;
+            nest.places = self.table.column(samples)?;
         }
         if let SampleStarts::Joined { offsets, .. } = &part.places {
             wide |= offsets.last().is_some_and(|&end| is_beyond(end as u64));
-            field.offsets = self.table.numbers(offsets.iter().copied(), wide)?;
+            nest.offsets = self.table.numbers(offsets.iter().copied(), wide)?;
         }
         if wide {
-            field.flags |= flags::WIDE;
+            head.flags |= flags::WIDE;
         }
-        field.cols = self.looped(part, cols, 1, wide)?;
-        if field.rounds > 0 {
-            field.cols.by_blocks = divisor(field.rounds.into())?;
-        }
+        nest.cols = self.looped(part, cols, 1, wide)?;
         let last = outer.len().saturating_sub(1);
         let blocks =
             outer.iter().enumerate().map(|(at, own)| (own, if at == last { block } else { 1 }));
         let outer = blocks
             .map(|(own, block)| self.looped(part, own, block, wide))
-            .collect::<Result<Vec<params::Loop>>>()?;
-        field.num_outer = outer.len() as u32;
-        let is_placed = field.places != 0 || field.offsets != 0;
-        if is_placed || !outer.is_empty() || field.cols.varies != 0 {
-            field.flags |= flags::VARIED;
+            .collect::<Result<Vec<Loop>>>()?;
+        nest.num_outer = outer.len() as u8;
+        let is_placed = nest.places != 0 || nest.offsets != 0;
+        if is_placed || !outer.is_empty() || nest.cols.varies != 0 {
+            head.flags |= flags::VARIED;
         }
         if !outer.is_empty() {
-            field.outer = self.table.push_bytes(cast_slice(&outer))?;
+            nest.outer = self.table.push_bytes(cast_slice(&outer))?;
         }
-        Ok(())
+        Ok(nest)
     }
 
     fn looped(
@@ -72,7 +79,7 @@ impl Builder<'_> {
         own: &SampleLoop,
         block: u64,
         wide: bool,
-    ) -> Result<params::Loop> {
+    ) -> Result<Loop> {
         let (lo, of_lo) = self.number(part, &own.lo, wide, [varies::LO, varies::NARROW_LO])?;
         let (hi, of_hi) = self.number(part, &own.hi, wide, [varies::HI, varies::NARROW_HI])?;
         let (src_stride, of_stride) =
@@ -85,7 +92,7 @@ impl Builder<'_> {
                 (unit, Divisor::default())
             }
         };
-        Ok(params::Loop {
+        Ok(Loop {
             extent,
             lo: lo as u64,
             hi: hi as u64,
@@ -125,17 +132,17 @@ impl Builder<'_> {
         Ok((position.into(), if is_narrow { narrow } else { bit }))
     }
 
-    /// Counts the items of each sample: `pieces` for a row of so many columns, and one for `block` coordinates of the last
-    /// outer loop.
+    /// Cuts the rows of each sample into items: `pieces` for a row of so many columns, and one for `block` coordinates of the last
+    /// outer loop. Gives the number of all.
     pub(super) fn items(
         &mut self,
-        mut field: params::Field,
+        nest: &mut Nest,
         part: &Part<'_>,
         cols: &SampleLoop,
         outer: &[SampleLoop],
         block: u64,
         pieces: impl Fn(u64) -> u64,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let num_samples = part.num_samples();
         let last = outer.len().saturating_sub(1);
         let blocks = (0..outer.len()).map(|at| if at == last { block } else { 1 });
@@ -149,15 +156,15 @@ impl Builder<'_> {
         };
         if let Some(cols) = cols.fixed() {
             let pieces = pieces(cols);
-            (field.pieces, field.by_pieces) = (pieces as u32, divisor(pieces)?);
+            (nest.pieces, nest.by_pieces) = (pieces as u32, divisor(pieces)?);
         } else {
-            field.by_pieces = divisor(u64::from(field.piece))?;
+            nest.by_pieces = divisor(u64::from(nest.piece))?;
         }
         let is_fixed = cols.fixed().is_some() && outer.iter().all(|own| own.fixed().is_some());
         if let (true, Some(cols)) = (is_fixed, cols.fixed()) {
             let items = pieces(cols).saturating_mul(rows(1));
-            (field.items, field.by_items) = (items as u32, divisor(items)?);
-            return self.enter(field, items.saturating_mul(num_samples as u64));
+            (nest.items, nest.by_items) = (items as u32, divisor(items)?);
+            return Ok(items.saturating_mul(num_samples as u64));
         }
         let mut first = Vec::with_capacity(num_samples);
         let mut total = 0u64;
@@ -171,9 +178,9 @@ impl Builder<'_> {
             total = total.saturating_add(pieces(cols).saturating_mul(rows(step)));
         }
         let (shift, hints) = hints_of(&first, total);
-        field.first = self.table.push_bytes(cast_slice(&first))?;
-        field.hints = self.table.push_bytes(cast_slice(&hints))?;
-        field.hint_shift = shift;
-        self.enter(field, total)
+        nest.first = self.table.push_bytes(cast_slice(&first))?;
+        nest.hints = self.table.push_bytes(cast_slice(&hints))?;
+        nest.hint_shift = shift;
+        Ok(total)
     }
 }

@@ -1,0 +1,200 @@
+//! What fields of each family have beside their heads, and how their work is cut into items.
+
+use super::super::boxes::{
+    box_loops, even_rows, is_tiled, kind_of, log_columns_of, log_step_of, tiled_rows, LANES, TURNS,
+};
+use super::super::family::is_team;
+use super::super::field::{
+    flags, AlignedCopy, Family, Head, Nest, Rows, ScalarFallback, SmallCopy, Strided, Work,
+};
+use super::super::loops::SampleLoop;
+use super::super::params::{loop_of, raised_loop_of, MOVE_BYTES};
+use super::super::part::Part;
+use super::{divisor, Builder, Coefficients};
+use crate::tensor::Result;
+
+/// Elements that a lane writes of a box: so many times [`TURNS`].
+const MAX_TURNS: u64 = 128;
+/// Columns of a box.
+const MAX_BOX_COLS: u64 = 1024;
+/// Elements of a warp that are under way together, and the most that it writes, of small samples; bytes of the largest
+/// that are moved.
+const TURN_ELEMS: u64 = 128;
+const MAX_ELEMS: u64 = 1024;
+const MAX_WORD: u64 = 8;
+/// Short rows that a warp writes, 8 lanes each.
+const TEAMS: u64 = 4;
+
+/// Rows whose elements are adjacent in the source and in the output.
+pub(super) struct AdjacentRows<'l> {
+    pub loops: &'l [SampleLoop],
+    /// Of pixels that become planes; else 0.
+    pub planes: u64,
+    pub address_bits: u64,
+}
+
+impl Builder<'_> {
+    /// Samples that are runs of bytes without gaps: items are cut from the output as a whole.
+    pub(super) fn packed(&mut self, mut head: Head, part: &Part<'_>, family: Family) -> Result<()> {
+        let bytes = part.loops[0].fixed().unwrap_or(0) * part.to.size() as u64;
+        let total = bytes * part.num_samples() as u64;
+        (head.from_size, head.to_size) = (1, 1);
+        let (item, work) = match family {
+            Family::SmallCopy => {
+                let piece = self.policy.small_copy_bytes(total, self.slots);
+                let (size, by_size) = (bytes as u32, divisor(bytes)?);
+                (piece, Work::SmallCopy(SmallCopy { size, by_size, piece: piece as u32 }))
+            }
+            Family::AlignedCopy => {
+                let items = bytes / MOVE_BYTES;
+                let (items, by_items) = (items as u32, divisor(items)?);
+                (MOVE_BYTES, Work::AlignedCopy(AlignedCopy { items, by_items }))
+            }
+            _ => {
+                let vectors = bytes / 16;
+                let (vectors, by_vectors) = (vectors as u32, divisor(vectors)?);
+                (MOVE_BYTES, Work::Rows(Rows { vectors, by_vectors }))
+            }
+        };
+        self.enter(head, work, total.div_ceil(item))
+    }
+
+    /// Small samples element by element; those that are moved, by the largest words that all of them are made of.
+    pub(super) fn scalar_fallback(
+        &mut self,
+        mut head: Head,
+        part: &Part<'_>,
+        address_bits: u64,
+        coefficients: &Coefficients,
+    ) -> Result<()> {
+        let mut each = part.loops[0].fixed().unwrap_or(0);
+        if part.is_move() {
+            let bytes = each * part.to.size() as u64;
+            let word = 1u64 << (bytes | part.out | address_bits | MAX_WORD).trailing_zeros();
+            (head.from_size, head.to_size, each) = (word as u8, word as u8, bytes / word);
+        }
+        let total = each * part.num_samples() as u64;
+        let piece = (total / self.slots.all).next_multiple_of(TURN_ELEMS);
+        let piece = piece.clamp(TURN_ELEMS, MAX_ELEMS);
+        let work = ScalarFallback {
+            elems: each as u32,
+            by_elems: divisor(each)?,
+            piece: piece as u32,
+            affine: coefficients.position,
+            channels: coefficients.channels,
+        };
+        self.enter(head, Work::ScalarFallback(work), total.div_ceil(piece))
+    }
+
+    /// Rows of adjacent elements, cut into pieces at multiples of 16 bytes. `work` is given their loops.
+    pub(super) fn adjacent(
+        &mut self,
+        mut head: Head,
+        part: &Part<'_>,
+        rows: &AdjacentRows<'_>,
+        coefficients: &Coefficients,
+        work: impl FnOnce(Nest) -> Work,
+    ) -> Result<()> {
+        let planes = rows.planes.max(1);
+        let (size, num_samples) = (part.to.size() as u64, part.num_samples() as u64);
+        let Some((cols, outer)) = rows.loops.split_last() else { return Ok(()) };
+        let rows_of_sample = outer.iter().filter_map(SampleLoop::fixed).product::<u64>();
+        let num_rows = rows_of_sample * num_samples;
+        let row_elems = cols.fixed().unwrap_or(part.output.numel() / num_rows.max(1));
+        if part.is_joint(rows.loops) {
+            head.flags |= flags::JOINT;
+        }
+        let mut nest = self.nest(&mut head, part, cols, outer, 1, coefficients)?;
+        let starts = outer.iter().map(|own| own.dst_stride as u64);
+        let starts = starts.fold(part.out | part.places.step() as u64, |all, stride| all | stride);
+        if is_team(part.op, row_elems * size, outer, planes, self.policy) {
+            (nest.piece, nest.rows) = (u32::MAX, TEAMS as u8);
+            (nest.items, nest.by_items) = (rows_of_sample as u32, divisor(rows_of_sample)?);
+            (nest.pieces, nest.by_pieces) = (1, divisor(1)?);
+            let is_even = |own: &SampleLoop| own.src_stride.same().is_some_and(|by| by % 16 == 0);
+            let is_alike = !part.is_joined() && cols.lo.is(0) && outer.iter().all(is_even);
+            if !is_alike || (starts | rows.address_bits) % 16 != 0 {
+                head.flags |= flags::MIXED;
+            }
+            return self.enter(head, work(nest), num_rows.div_ceil(TEAMS));
+        }
+        let row_bytes = (row_elems * size * planes).max(1);
+        let item = self.policy.item_bytes(num_rows, row_bytes, self.slots, planes);
+        let piece = item / planes / size;
+        nest.piece = piece as u32;
+        // The first piece of a row that begins between two multiples of 16 is shorter.
+        let is_even = starts % 16 == 0 && cols.fixed().is_some();
+        let slack = if is_even { 0 } else { (16 / size).saturating_sub(1) };
+        let items = self.items(&mut nest, part, cols, outer, 1, |cols| match cols {
+            0 => 0,
+            _ => (cols + slack).div_ceil(piece),
+        })?;
+        self.enter(head, work(nest), items)
+    }
+
+    /// Boxes of two loops, or of one and the samples.
+    pub(super) fn strided(
+        &mut self,
+        mut head: Head,
+        part: &Part<'_>,
+        address_bits: u64,
+        coefficients: &Coefficients,
+    ) -> Result<()> {
+        let (loops, is_of_samples) = box_loops(part);
+        let Some((cols, outer)) = loops.split_last() else { return Ok(()) };
+        let num_samples = part.num_samples() as u64;
+        let num_cols = cols.fixed().unwrap_or(u64::MAX).min(MAX_BOX_COLS);
+        let has_aligned_sources = address_bits % part.from.size() as u64 == 0;
+        let kind = kind_of(part, &loops, has_aligned_sources);
+        let is_tiled = is_tiled(outer.last(), cols);
+        let (log_step, log_columns) = match is_tiled {
+            true => (0, log_columns_of(part, &loops, kind, address_bits)),
+            false => (log_step_of(outer.last(), cols), 0),
+        };
+        let lanes = u64::from(LANES);
+        let turns = part.output.numel() / self.slots.enough / lanes;
+        let turns = (turns >> log_columns).next_multiple_of(TURNS).clamp(TURNS, MAX_TURNS);
+        let fixed_rows = outer.last().and_then(SampleLoop::fixed);
+        let (rows, lane_rows, lanes_of_box) = if is_tiled {
+            let (rows, of_lane) = tiled_rows(fixed_rows, turns);
+            (rows, of_lane, (num_cols >> log_columns) * rows.div_ceil(of_lane))
+        } else {
+            (even_rows(fixed_rows, turns, log_step), 0, num_cols << log_step)
+        };
+        let rounds = lanes_of_box.div_ceil(lanes);
+        // The rows of a box and those of a lane are below 2^15.
+        let strided = Strided {
+            rounds: rounds as u32,
+            by_rounds: divisor(rounds)?,
+            lane_rows: lane_rows as u16,
+            kind: kind as u8,
+            log_step: log_step as u8,
+            log_columns: log_columns as u8,
+            ..Strided::default()
+        };
+        if is_of_samples {
+            let samples = rows.min(num_samples);
+            let mut nest = self.nest(&mut head, part, cols, &[], 1, coefficients)?;
+            nest.piece = num_cols as u32;
+            let strided = Strided { nest, samples: samples as u16, ..strided };
+            let items = num_samples.div_ceil(samples).saturating_mul(rounds.max(1));
+            return self.enter(head, Work::Strided(strided), items);
+        }
+        let mut nest = self.nest(&mut head, part, cols, outer, rows, coefficients)?;
+        nest.piece = num_cols as u32;
+        let boxes =
+            self.items(&mut nest, part, cols, outer, rows, |cols| cols.div_ceil(num_cols))?;
+        let items = boxes.saturating_mul(rounds.max(1));
+        self.enter(head, Work::Strided(Strided { nest, ..strided }), items)
+    }
+}
+
+/// The number of the loop over vectors that writes rows of adjacent elements; 0 if bytes are moved.
+pub(super) fn cast_of(part: &Part<'_>) -> u8 {
+    let number = match part.increments {
+        _ if part.is_move() => None,
+        Some(_) if part.is_of_one_dtype() => raised_loop_of(part.to.size()),
+        _ => loop_of(part.from, part.to, part.affine.is_some()),
+    };
+    number.unwrap_or(0)
+}
