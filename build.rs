@@ -54,15 +54,16 @@ fn rustc_minor() -> Option<u32> {
 }
 
 fn build() -> Result<(), String> {
-    if env::var_os("DOCS_RS").is_some() {
-        return without_kernels();
-    }
-    let nvcc = nvcc::find()?;
-    let targets = targets(&nvcc)?;
     let kernels =
         Path::new(&env::var("CARGO_MANIFEST_DIR").map_err(|e| e.to_string())?).join("kernels");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     println!("cargo:rerun-if-changed={}", kernels.display());
+    fs::write(out.join("casts.rs"), casts(&kernels)?).map_err(|e| format!("casts.rs: {e}"))?;
+    if env::var_os("DOCS_RS").is_some() {
+        return without_kernels(&out);
+    }
+    let nvcc = nvcc::find()?;
+    let targets = targets(&nvcc)?;
 
     let unit = out.join("windrow.cu");
     fs::write(&unit, one_unit(&kernels)?).map_err(|e| format!("{}: {e}", unit.display()))?;
@@ -118,7 +119,8 @@ fn kept_image(kernels: &Path, nvcc: &Nvcc, command: &Command) -> Result<Option<P
         .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
         .map_err(|e| format!("{}: {e}", kernels.display()))?;
     sources.sort();
-    for source in sources.iter().filter(|source| source.is_file()) {
+    let is_source = |source: &&PathBuf| source.extension().is_some_and(|own| own != "md");
+    for source in sources.iter().filter(is_source) {
         let text = fs::read(source).map_err(|e| format!("{}: {e}", source.display()))?;
         (source.file_name(), text).hash(&mut key);
     }
@@ -133,9 +135,21 @@ fn keep(image: &Path, kept: &Path) -> std::io::Result<()> {
     fs::rename(part, kept)
 }
 
+/// `CASTS` of src/cuda/launch/params.rs, from the list that the kernels include.
+fn casts(kernels: &Path) -> Result<String, String> {
+    let list = kernels.join("cast_table.h");
+    let text = fs::read_to_string(&list).map_err(|e| format!("{}: {e}", list.display()))?;
+    let casts = text.lines().filter_map(|line| line.strip_prefix("WINDROW_CAST(")).map(|line| {
+        let words: Vec<&str> = line.trim_end_matches(')').split(", ").collect();
+        let [_, from, to, has_map] = words[..] else { return Err(format!("a cast: {line}")) };
+        let dtype = |code: &str| format!("DType::{}", code.trim_start_matches('k'));
+        Ok(format!("({}, {}, {has_map}),\n", dtype(from), dtype(to)))
+    });
+    Ok(format!("&[\n{}]\n", casts.collect::<Result<String, String>>()?))
+}
+
 /// docs.rs has no nvcc, and only reads what is public.
-fn without_kernels() -> Result<(), String> {
-    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
+fn without_kernels(out: &Path) -> Result<(), String> {
     fs::write(out.join(EMBEDDED), []).map_err(|e| e.to_string())?;
     println!("cargo:rustc-env=WINDROW_NVCC_VERSION=none");
     println!("cargo:rustc-env=WINDROW_CUDA_TARGETS=none");

@@ -213,26 +213,6 @@ struct Raised : Pair<dtype, dtype, false> {
     }
 };
 
-/// The casts that have a loop: X(struct, from, to, affine). src/cuda/launch/params.rs has them in the same order, by which they are
-/// numbered.
-#define WINDROW_WIDEN(X, from) X(Integers, from, kI32, false) X(Integers, from, kI64, false)
-#define WINDROW_MAPPED(X, cast, from) X(cast, from, kF16, true) X(cast, from, kBF16, true) X(cast, from, kF32, true)
-#define WINDROW_CASTS(X)                                                                             \
-    WINDROW_WIDEN(X, kU8) WINDROW_WIDEN(X, kI8) WINDROW_WIDEN(X, kU16) WINDROW_WIDEN(X, kI16)        \
-    X(Integers, kI32, kI64, false) X(Integers, kU32, kI64, false) X(Integers, kI64, kI32, false)     \
-    X(SmallIntegers, kU8, kF16, false) X(SmallIntegers, kU8, kF32, false)                            \
-    X(SmallIntegers, kI16, kF32, false)                                                              \
-    WINDROW_MAPPED(X, SmallIntegers, kU8) WINDROW_MAPPED(X, SmallIntegers, kI8)                      \
-    WINDROW_MAPPED(X, SmallIntegers, kU16) WINDROW_MAPPED(X, SmallIntegers, kI16)                    \
-    X(Floats, kF32, kF16, false) X(Floats, kF32, kBF16, false) X(Floats, kF16, kF32, false)          \
-    X(Floats, kF16, kBF16, false) X(Floats, kBF16, kF32, false) X(Floats, kBF16, kF16, false)        \
-    WINDROW_MAPPED(X, Floats, kF32) WINDROW_MAPPED(X, Floats, kF16) WINDROW_MAPPED(X, Floats, kBF16) \
-    X(Doubles, kF64, kF16, false) X(Doubles, kF64, kBF16, false) X(Doubles, kF64, kF32, false)       \
-    WINDROW_MAPPED(X, Doubles, kF64) X(Doubles, kF64, kF64, true) X(Doubles, kF64, kI64, false)      \
-    X(Doubles, kF16, kF64, false) X(Doubles, kBF16, kF64, false) X(Doubles, kF32, kF64, false)       \
-    X(Doubles, kU8, kF64, false) X(Doubles, kI16, kF64, false) X(Doubles, kI32, kF64, false)         \
-    X(Doubles, kI64, kF64, false)
-
 /// Bytes are moved: equal dtypes without a map, or integers of one size.
 constexpr uint8_t kMovedLoop = 0;
 
@@ -240,17 +220,20 @@ constexpr uint8_t kMovedLoop = 0;
 /// jumps.
 WINDROW_DEVICE constexpr uint8_t cast_number(uint32_t from, uint32_t to, bool affine) {
     uint8_t number = kMovedLoop;
-#define WINDROW_NUMBER(cast, own_from, own_to, own_affine) \
-    ++number;                                              \
+#define WINDROW_CAST(cast, own_from, own_to, own_affine) \
+    ++number;                                            \
     if (from == own_from && to == own_to && affine == own_affine) return number;
-    WINDROW_CASTS(WINDROW_NUMBER)
-#undef WINDROW_NUMBER
+#include "cast_table.h"
+#undef WINDROW_CAST
     return kMovedLoop;
 }
 
 /// The loops of whole numbers with an increment, behind those of all casts.
-#define WINDROW_ONE(cast, from, to, affine) +1
-constexpr uint8_t kRaised32 = 1 WINDROW_CASTS(WINDROW_ONE), kRaised64 = kRaised32 + 1;
-#undef WINDROW_ONE
+#define WINDROW_CAST(cast, from, to, affine) +1
+constexpr uint8_t kRaised32 = 1
+#include "cast_table.h"
+    ;
+#undef WINDROW_CAST
+constexpr uint8_t kRaised64 = kRaised32 + 1;
 
 }  // namespace windrow

@@ -232,11 +232,11 @@ WINDROW_DEVICE void cast_run(const RunCast& cast, const uint8_t* src, uint8_t* d
     if (is_any) return run_groups(cast.codes, is_aligned, cast.affine, src, dst, cut.vectors, team);
     if (cast.loop == kMovedLoop) return run_vectors(Bytes{}, is_aligned, src, dst, cut.vectors, team);
     switch (cast.loop) {
-#define WINDROW_CASE(type, from, to, mapped) \
+#define WINDROW_CAST(type, from, to, mapped) \
     case cast_number(from, to, mapped):      \
         return run_vectors(type<from, to, mapped>(cast.affine), is_aligned, src, dst, cut.vectors, team);
-        WINDROW_CASTS(WINDROW_CASE)
-#undef WINDROW_CASE
+#include "cast_table.h"
+#undef WINDROW_CAST
         case kRaised32: return run_vectors(Raised<kI32>(cast.affine), is_aligned, src, dst, cut.vectors, team);
         case kRaised64: return run_vectors(Raised<kI64>(cast.affine), is_aligned, src, dst, cut.vectors, team);
         default: __builtin_unreachable();

@@ -32,26 +32,9 @@ pub(crate) fn code_of(dtype: DType) -> u8 {
     }
 }
 
-/// The casts of adjacent elements that have a loop over vectors, with or without x * a + b: WINDROW_CASTS of
-/// kernels/casts.cuh, in its order.
-#[rustfmt::skip]
-const CASTS: [(DType, DType, bool); 56] = {
-    use DType::{BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U8};
-    [
-        (U8, I32, false), (U8, I64, false), (I8, I32, false), (I8, I64, false),
-        (U16, I32, false), (U16, I64, false), (I16, I32, false), (I16, I64, false),
-        (I32, I64, false), (U32, I64, false), (I64, I32, false),
-        (U8, F16, false), (U8, F32, false), (I16, F32, false),
-        (U8, F16, true), (U8, BF16, true), (U8, F32, true), (I8, F16, true), (I8, BF16, true), (I8, F32, true),
-        (U16, F16, true), (U16, BF16, true), (U16, F32, true), (I16, F16, true), (I16, BF16, true), (I16, F32, true),
-        (F32, F16, false), (F32, BF16, false), (F16, F32, false), (F16, BF16, false), (BF16, F32, false), (BF16, F16, false),
-        (F32, F16, true), (F32, BF16, true), (F32, F32, true), (F16, F16, true), (F16, BF16, true), (F16, F32, true),
-        (BF16, F16, true), (BF16, BF16, true), (BF16, F32, true),
-        (F64, F16, false), (F64, BF16, false), (F64, F32, false), (F64, F16, true), (F64, BF16, true), (F64, F32, true),
-        (F64, F64, true), (F64, I64, false), (F16, F64, false), (BF16, F64, false), (F32, F64, false),
-        (U8, F64, false), (I16, F64, false), (I32, F64, false), (I64, F64, false),
-    ]
-};
+/// The casts of adjacent elements that have a loop over vectors, with or without x * a + b, in the order of their numbers:
+/// the lines of kernels/cast_table.h.
+const CASTS: &[(DType, DType, bool)] = include!(concat!(env!("OUT_DIR"), "/casts.rs"));
 
 /// The number of the loop over vectors that casts adjacent elements, if there is one: cast_number() of
 /// kernels/casts.cuh.
