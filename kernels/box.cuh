@@ -1,7 +1,7 @@
 // Which box an item of family strided is: found once for a warp.
 #pragma once
 
-#include "pieces.cuh"
+#include "segments.cuh"
 
 namespace windrow {
 
@@ -24,7 +24,7 @@ struct Box {
     uint32_t channel;  ///< of element (0, 0) if that is real; modulo channels
 };
 
-/// One loop as it is for a sample. Index counts columns and offsets, as in shared_stretch().
+/// One loop as it is for a sample. Index counts columns and offsets, as in find_row().
 template <class Index>
 struct Bounds {
     Index extent, lo, hi;
@@ -57,9 +57,9 @@ WINDROW_DEVICE Side side_of(const Bounds<Index>& bounds, const Loop& loop, Index
             static_cast<int32_t>(loop.dst_stride)};
 }
 
-/// Box `own` of a field.
+/// A box of a field.
 template <class Index>
-WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t own) {
+WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t item) {
     constexpr bool kWideColumns = sizeof(Index) == 8;
     const Nest& nest = field.nest;
     const uint32_t samples = field.strided.samples;
@@ -70,32 +70,28 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t ow
     uint32_t index;
     if (samples != 0) {
         // Its rows are samples.
-        index = own * samples;
-        own = 0;
+        index = item * samples;
+        item = 0;
         box.rows.count = box.rows.hi = minimum(samples, field.num_samples - index);
         box.rows.dst = static_cast<int32_t>(nest.step);
     } else {
-        index = sample_of_item(table, nest, own);
+        index = find_sample(table, nest, item);
     }
-    Index offset = index, steps = 1;
-    box.number = index;
-    if (nest.places != 0) offset = box.number = at<uint32_t>(table, nest.places)[index];
-    if (nest.offsets != 0) {
-        offset = entry<Index>(table, nest.offsets, box.number);
-        steps = entry<Index>(table, nest.offsets, box.number + 1) - offset;
-    }
+    const SamplePlace<Index> place = place_of<Index>(table, nest, index);
+    const Index offset = place.offset, steps = place.steps;
+    box.number = place.number;
     // The columns.
     const Bounds<Index> col = bounds_of<Index>(table, nest.cols, index, steps);
     uint32_t row = 0;
     if (nest.pieces == 0) {
         const auto pieces = static_cast<uint32_t>((col.extent + nest.piece - 1) / nest.piece);
-        row = own / pieces;
-        own -= row * pieces;
+        row = item / pieces;
+        item -= row * pieces;
     } else if (nest.pieces > 1 || nest.num_outer != 0) {
-        row = divide(own, nest.by_pieces);
-        own -= row * nest.pieces;
+        row = divide(item, nest.by_pieces);
+        item -= row * nest.pieces;
     }
-    const Index begin = static_cast<Index>(own) * nest.piece;
+    const Index begin = static_cast<Index>(item) * nest.piece;
     box.cols = side_of<Index>(col, nest.cols, begin, nest.piece);
     // Signed: the first real one may be behind.
     auto distance = [](Index from, Index to) {
@@ -144,14 +140,14 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t ow
 }
 
 /// The same for the few fields that are kWide, compiled once.
-WINDROW_OUT_OF_LINE void wide_box(const uint64_t* table, const Field& field, uint32_t own, Box& box) {
-    box = box_of<uint64_t>(table, field, own);
+WINDROW_OUT_OF_LINE void wide_box(const uint64_t* table, const Field& field, uint32_t item, Box& box) {
+    box = box_of<uint64_t>(table, field, item);
 }
 
-WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t own) {
-    if (__builtin_expect(!(field.flags & kWide), true)) return box_of<uint32_t>(table, field, own);
+WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t item) {
+    if (__builtin_expect(!(field.flags & kWide), true)) return box_of<uint32_t>(table, field, item);
     Box box;
-    wide_box(table, field, own, box);
+    wide_box(table, field, item, box);
     return box;
 }
 

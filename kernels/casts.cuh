@@ -2,7 +2,7 @@
 // that have a loop of their own.
 #pragma once
 
-#include "lanes.cuh"
+#include "packing.cuh"
 
 namespace windrow {
 

@@ -7,6 +7,8 @@
 #pragma once
 
 #include "group.cuh"
+#include "vector_io.cuh"
+#include "windows.cuh"
 
 namespace windrow {
 
@@ -49,21 +51,21 @@ struct Bytes {
 /// Vectors [0, count) of a run, the first from `src` to `dst`, which is a multiple of 16. The turns begin with the
 /// sector or, of long runs, the line of the cache that the first is in: stores touch as few as may be.
 template <Alignment alignment, class Cast>
-WINDROW_DEVICE void run_vectors(const Cast& cast, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
+WINDROW_DEVICE void run_vectors(const Cast& cast, const uint8_t* src, uint8_t* dst, uint32_t count, const ThreadGroup& threads) {
     constexpr uint32_t kBytes = 16 / Cast::kTo * Cast::kFrom, kWords = (kBytes + 3) / 4, kMany = kUnroll<Cast, kWords>;
-    const auto first = static_cast<int32_t>(team.first(kMany) - first_turn(dst, team)), step = static_cast<int32_t>(team.step(kMany));
+    const auto first = static_cast<int32_t>(threads.first(kMany) - first_turn(dst, threads)), step = static_cast<int32_t>(threads.step(kMany));
     Windows<alignment, kBytes> windows(src + int64_t{first} * kBytes);
     dst += int64_t{first} * 16;
     int32_t before = -first;
 #pragma unroll 1
     for (int32_t left = static_cast<int32_t>(count) - first; left > 0; left -= step) {
-        keep(windows.src);
-        keep(dst);
+        opaque(windows.src);
+        opaque(dst);
         uint32_t in[kMany][kWords];
 #pragma unroll
         for (uint32_t i = 0; i < kMany; ++i) {
             if (i == 0) windows.read_if(0, before - 1, 0, in[i]);
-            else windows.read_if(left, static_cast<int32_t>(kTeamLanes * i), kTeamLanes * kBytes * i, in[i]);
+            else windows.read_if(left, static_cast<int32_t>(kGroupLanes * i), kGroupLanes * kBytes * i, in[i]);
         }
 #pragma unroll
         for (uint32_t i = 0; i < kMany; ++i) {
@@ -72,7 +74,7 @@ WINDROW_DEVICE void run_vectors(const Cast& cast, const uint8_t* src, uint8_t* d
             if (i == 0) {
                 store_words(0, before - 1, dst, out);
             } else {
-                store_words(left, static_cast<int32_t>(kTeamLanes * i), dst + kTeamLanes * 16 * i, out);
+                store_words(left, static_cast<int32_t>(kGroupLanes * i), dst + kGroupLanes * 16 * i, out);
             }
         }
         before = 0;
@@ -82,14 +84,14 @@ WINDROW_DEVICE void run_vectors(const Cast& cast, const uint8_t* src, uint8_t* d
 }
 
 template <class Cast>
-WINDROW_DEVICE void run_vectors(const Cast& cast, bool is_aligned, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
+WINDROW_DEVICE void run_vectors(const Cast& cast, bool is_aligned, const uint8_t* src, uint8_t* dst, uint32_t count, const ThreadGroup& threads) {
     if (Cast::kIsCommon && is_aligned) {
         // What both loops begin with is done in each of them: registers for all of it are dearer.
-        Team own = team;
-        keep(own.thread);
+        ThreadGroup own = threads;
+        opaque(own.rank);
         run_vectors<kAligned>(cast, src, dst, count, own);
     } else {
-        run_vectors<kMisaligned>(cast, src, dst, count, team);
+        run_vectors<kMisaligned>(cast, src, dst, count, threads);
     }
 }
 
@@ -103,7 +105,7 @@ WINDROW_DEVICE void load_group(Group& group, const uint8_t* src, int32_t before,
     for (uint32_t v = 0; v < kGroup / elems; ++v) {
         uint32_t in[(kBytes + 3) / 4];
         if (v == 0) windows.read_if(0, before - 1, 0, in);
-        else windows.read_if(left, static_cast<int32_t>(kTeamLanes * v), kTeamLanes * kBytes * v, in);
+        else windows.read_if(left, static_cast<int32_t>(kGroupLanes * v), kGroupLanes * kBytes * v, in);
 #pragma unroll
         for (uint32_t i = 0; i < elems; ++i) group.set_as<From>(v * elems + i, element_of<sizeof(From)>(in, i));
     }
@@ -144,7 +146,7 @@ WINDROW_DEVICE void store_group(const Group& group, uint8_t* dst, int32_t before
                 out[i] = sizeof(To) == 2 ? pair_of<2>(group.lo[at], group.lo[at + (sizeof(To) == 2)]) : sizeof(To) == 8 && i % 2 ? group.hi[at] : group.lo[at];
             }
             if (v == 0) store_words(0, before - 1, dst, out);
-            else store_words(left, static_cast<int32_t>(kTeamLanes * v), dst + kTeamLanes * 16 * v, out);
+            else store_words(left, static_cast<int32_t>(kGroupLanes * v), dst + kGroupLanes * 16 * v, out);
         }
     }
 }
@@ -157,7 +159,7 @@ WINDROW_DEVICE void write_group_slowly(Codes codes, const Affine& map, const uin
     const uint32_t elems = elems_of(codes);
 #pragma unroll 1
     for (uint32_t i = 0; i < kGroup; ++i) {
-        const uint32_t vector = i / elems * kTeamLanes, at = vector * elems + i % elems;
+        const uint32_t vector = i / elems * kGroupLanes, at = vector * elems + i % elems;
         if (vector == 0 ? before > 0 : left <= static_cast<int32_t>(vector)) continue;
         const uint64_t bits = read_element(src + at * codes.from_size(), codes.from_size());
         write_element(dst + (at << codes.log_to()), convert_one(bits, codes.from(), codes.to(), map, 0), 1 << codes.log_to());
@@ -166,16 +168,16 @@ WINDROW_DEVICE void write_group_slowly(Codes codes, const Affine& map, const uin
 
 /// Vectors [0, count) of a run of any pair of dtypes, in groups of kGroup elements: in turns as run_vectors(). Vectors of
 /// elements of one byte have 8 bytes.
-WINDROW_DEVICE void run_groups(Codes codes, bool is_aligned, const Affine& affine, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
+WINDROW_DEVICE void run_groups(Codes codes, bool is_aligned, const Affine& affine, const uint8_t* src, uint8_t* dst, uint32_t count, const ThreadGroup& threads) {
     const uint32_t elems = elems_of(codes), many = kGroup / elems, bytes = elems << codes.log_to();
-    const auto first = static_cast<int32_t>(team.first(many) - first_turn(dst, team) * 16 / bytes), step = static_cast<int32_t>(team.step(many));
+    const auto first = static_cast<int32_t>(threads.first(many) - first_turn(dst, threads) * 16 / bytes), step = static_cast<int32_t>(threads.step(many));
     src += int64_t{first} * static_cast<int32_t>(elems * codes.from_size());
     dst += int64_t{first} * static_cast<int32_t>(bytes);
     int32_t before = -first;
     codes.set(0, is_aligned);
 #pragma unroll 1
     for (int32_t left = static_cast<int32_t>(count * 16 / bytes) - first; left > 0; left -= step) {
-        keep(codes.word);
+        opaque(codes.word);
         is_aligned = codes.is(0);
         Group group;
         group.clear();
@@ -196,7 +198,7 @@ WINDROW_DEVICE void run_groups(Codes codes, bool is_aligned, const Affine& affin
             write_group_slowly(codes, affine, src, dst, before, left);
         }
         before = 0;
-        keep(codes.word);
+        opaque(codes.word);
         src = stepped(src, step, elems_of(codes) * codes.from_size());
         dst = const_cast<uint8_t*>(stepped(dst, step, elems_of(codes) << codes.log_to()));
     }
@@ -205,13 +207,13 @@ WINDROW_DEVICE void run_groups(Codes codes, bool is_aligned, const Affine& affin
 /// The elements of a run that are read. `is_any`: of any pair of dtypes.
 template <bool is_any>
 WINDROW_DEVICE void cast_run(const RunCast& cast, const uint8_t* src, uint8_t* dst, uint32_t real, uint32_t before, uint32_t after,
-                              const Team& team) {
+                              const ThreadGroup& threads) {
     const uint32_t from_size = cast.from_size, log_to = cast.log_to;
     const Cut cut = cut_run(src, dst, real, from_size, log_to, before, after);
     const bool is_aligned = cut.is_aligned && !cast.is_mixed;
     const uint32_t in_vectors = cut.vectors << (4 - log_to);
 #pragma unroll 1
-    for (uint32_t i = team.thread; i < real - in_vectors; i += team.threads) {
+    for (uint32_t i = threads.rank; i < real - in_vectors; i += threads.size) {
         const uint32_t at = i < cut.head ? i : i + in_vectors;
         uint64_t bits = read_element(src + uint64_t{at} * from_size, from_size);
         if (is_any || cast.loop != kMovedLoop) {
@@ -229,37 +231,37 @@ WINDROW_DEVICE void cast_run(const RunCast& cast, const uint8_t* src, uint8_t* d
     if (cut.vectors == 0) return;
     src += cut.head * from_size;
     dst += cut.head << log_to;
-    if (is_any) return run_groups(cast.codes, is_aligned, cast.affine, src, dst, cut.vectors, team);
-    if (cast.loop == kMovedLoop) return run_vectors(Bytes{}, is_aligned, src, dst, cut.vectors, team);
+    if (is_any) return run_groups(cast.codes, is_aligned, cast.affine, src, dst, cut.vectors, threads);
+    if (cast.loop == kMovedLoop) return run_vectors(Bytes{}, is_aligned, src, dst, cut.vectors, threads);
     switch (cast.loop) {
 #define WINDROW_CAST(type, from, to, mapped) \
     case cast_number(from, to, mapped):      \
-        return run_vectors(type<from, to, mapped>(cast.affine), is_aligned, src, dst, cut.vectors, team);
+        return run_vectors(type<from, to, mapped>(cast.affine), is_aligned, src, dst, cut.vectors, threads);
 #include "cast_table.h"
 #undef WINDROW_CAST
-        case kRaised32: return run_vectors(Raised<kI32>(cast.affine), is_aligned, src, dst, cut.vectors, team);
-        case kRaised64: return run_vectors(Raised<kI64>(cast.affine), is_aligned, src, dst, cut.vectors, team);
+        case kRaised32: return run_vectors(Raised<kI32>(cast.affine), is_aligned, src, dst, cut.vectors, threads);
+        case kRaised64: return run_vectors(Raised<kI64>(cast.affine), is_aligned, src, dst, cut.vectors, threads);
         default: __builtin_unreachable();
     }
 }
 
-/// Writes the team's part of a run. `fill`: the padding over and over, its first byte at `run.dst`.
+/// Writes the thread group's part of a run. `fill`: the padding over and over, its first byte at `run.dst`.
 template <bool is_any>
-WINDROW_DEVICE void write_run(const Run& run, RunCast cast, Vec16 fill, const Team& team) {
+WINDROW_DEVICE void write_run(const Run& run, RunCast cast, Vec16 fill, const ThreadGroup& threads) {
     const uint32_t size = cast.to_size, padding = run.width - run.lead - run.real;
     uint8_t* dst = run.dst + run.lead * size;
     uint32_t real = run.real;
-    if (run.lead > 0) fill_run(run.dst, run.lead, size, fill, team);
-    if (padding > 0) fill_run(dst + real * size, padding, size, fill, team);
+    if (run.lead > 0) fill_run(run.dst, run.lead, size, fill, threads);
+    if (padding > 0) fill_run(dst + real * size, padding, size, fill, threads);
     if (real == 0) return;
-    if (cast.from_size == 0) return fill_run(dst, real, size, repeated({cast.value, 0}, size), team);
+    if (cast.from_size == 0) return fill_run(dst, real, size, repeated({cast.value, 0}, size), threads);
     if (!is_any && cast.loop == kMovedLoop) {
-        as_branch();
+        force_branch();
         real *= size;
         cast.from_size = cast.to_size = 1;
         cast.log_to = 0;
     }
-    cast_run<is_any>(cast, run.src, dst, real, run.before, run.after, team);
+    cast_run<is_any>(cast, run.src, dst, real, run.before, run.after, threads);
 }
 
 }  // namespace windrow

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "casts.cuh"
+#include "fences.cuh"
 
 namespace windrow {
 
@@ -60,7 +61,7 @@ struct Group {
     /// Any values, which take no instruction.
     WINDROW_DEVICE void clear() {
 #pragma unroll
-        for (uint32_t i = 0; i < kGroup; ++i) lo[i] = hi[i] = any_word();
+        for (uint32_t i = 0; i < kGroup; ++i) lo[i] = hi[i] = undef_u32();
     }
 };
 

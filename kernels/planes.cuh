@@ -7,6 +7,8 @@
 #pragma once
 
 #include "casts.cuh"
+#include "vector_io.cuh"
+#include "windows.cuh"
 
 namespace windrow {
 
@@ -52,7 +54,7 @@ struct PixelMap {
                 b[c] = plus[c];
             }
         } else {
-            as_branch();
+            force_branch();
 #pragma unroll
             for (uint32_t c = 0; c < planes; ++c) {
                 a[c] = *by;
@@ -89,15 +91,15 @@ WINDROW_DEVICE void plane_of(const uint32_t (&in)[words], uint32_t c, float a, f
 /// of the first group; windows begin at `src`.
 template <Alignment alignment, uint8_t dtype, uint32_t channels, uint32_t planes>
 WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[planes], const uint8_t* src, uint8_t* dst, int64_t plane,
-                                 uint32_t count, const Team& team) {
+                                 uint32_t count, const ThreadGroup& threads) {
     constexpr uint32_t kBytes = 16 / kSize<dtype> * channels, kWords = (kBytes + 3) / 4, kMany = kWords > 8 ? 1 : 2;
-    const uint32_t first = team.first<kLanes>(kMany), step = team.step(kMany);
+    const uint32_t first = threads.first<kLanes>(kMany), step = threads.step(kMany);
     Windows<alignment, kBytes> windows(src + uint64_t{first} * kBytes);
     dst += uint64_t{first} * 16;
 #pragma unroll 1
     for (int32_t left = static_cast<int32_t>(count - first); left > 0; left -= step) {
-        keep(windows.src);
-        keep(dst);
+        opaque(windows.src);
+        opaque(dst);
         uint32_t in[kMany][kWords];
 #pragma unroll
         for (uint32_t i = 0; i < kMany; ++i) {
@@ -120,10 +122,10 @@ WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[plan
 
 /// The pixels of planes [c, c + planes) that are in no group; a pixel has `channels`, 3 or 4.
 WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_t to, uint32_t log_size, uint32_t channels, uint8_t* dst,
-                                  const Cut& cut, uint32_t c, uint32_t planes, const Team& team) {
+                                  const Cut& cut, uint32_t c, uint32_t planes, const ThreadGroup& threads) {
     const uint32_t in_groups = cut.vectors << (4 - log_size), count = (run.real - in_groups) * planes;
 #pragma unroll 1
-    for (uint32_t i = team.thread; i < count; i += team.threads) {
+    for (uint32_t i = threads.rank; i < count; i += threads.size) {
         const uint32_t single = planes == 1 ? i : planes == 3 ? i / 3 : i / 4, plane = i - single * planes;
         const uint32_t at = single < cut.head ? single : single + in_groups;
         const uint8_t x = load<uint8_t>(run.src + uint64_t{at} * channels + c + plane);
@@ -144,29 +146,29 @@ WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_
 /// Groups of all planes, which are of one phase.
 template <uint8_t dtype, uint32_t channels>
 WINDROW_DEVICE void write_planes(const PixelMap& map, bool is_aligned, const uint8_t* src, uint8_t* dst, int64_t plane, uint32_t count,
-                                 const Team& team) {
+                                 const ThreadGroup& threads) {
     float a[channels], b[channels];
     map.read_all(a, b);
     if (channels == 3 && is_aligned) {
-        write_groups<kAligned, dtype, channels>(a, b, src, dst, plane, count, team);
+        write_groups<kAligned, dtype, channels>(a, b, src, dst, plane, count, threads);
     } else {
-        write_groups<kMisaligned, dtype, channels>(a, b, src, dst, plane, count, team);
+        write_groups<kMisaligned, dtype, channels>(a, b, src, dst, plane, count, threads);
     }
 }
 
 /// Groups of plane `c` alone; windows begin at its channel.
 template <uint8_t dtype, uint32_t channels>
-WINDROW_DEVICE void write_plane(const PixelMap& map, uint32_t c, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
+WINDROW_DEVICE void write_plane(const PixelMap& map, uint32_t c, const uint8_t* src, uint8_t* dst, uint32_t count, const ThreadGroup& threads) {
     float a[1], b[1];
     map.read(c, a[0], b[0]);
-    write_groups<kMisaligned, dtype, channels>(a, b, src, dst, 0, count, team);
+    write_groups<kMisaligned, dtype, channels>(a, b, src, dst, 0, count, threads);
 }
 
-/// Writes the team's part of a run of pixels in 3 or 4 planes. `to`: kU8 without a map, kF16, kBF16 or kF32, of 2^log_size bytes.
+/// Writes the thread group's part of a run of pixels in 3 or 4 planes. `to`: kU8 without a map, kF16, kBF16 or kF32, of 2^log_size bytes.
 /// `by`: a[channels], then b[channels], for each plane or one for all; null: none. `fill`: the padding over
 /// and over.
 WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t log_size, uint32_t planes, const float* by, uint32_t channels, Vec16 fill,
-                                 const Team& team) {
+                                 const ThreadGroup& threads) {
     const PixelMap map = {by, channels};
     const uint32_t lead = run.lead << log_size, done = run.lead + run.real;
     // Planes of different phases are cut and written one by one.
@@ -177,12 +179,12 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t log_siz
     const Cut all = cut(0);
     uint32_t c = 0;
     Cut own = all;
-    Team each = team;
+    ThreadGroup each = threads;
 #pragma unroll 1
     do {
         // What padding takes is not made ready before it is known that there is some.
-        keep(each.thread);
-        keep(each.threads);
+        opaque(each.rank);
+        opaque(each.size);
         uint8_t* dst = run.dst + c * run.plane;
         if (run.lead > 0) fill_run(dst, run.lead, 1 << log_size, fill, each, together, run.plane);
         if (done < run.width) fill_run(dst + (done << log_size), run.width - done, 1 << log_size, fill, each, together, run.plane);
@@ -199,7 +201,7 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t log_siz
         uint8_t* dst = run.dst + lead + (all.head << log_size);
         switch (kind_of(to, planes)) {
 #define WINDROW_CASE(dtype, channels) \
-    case kind_of(dtype, channels): return write_planes<dtype, channels>(map, all.is_aligned, src, dst, run.plane, all.vectors, team);
+    case kind_of(dtype, channels): return write_planes<dtype, channels>(map, all.is_aligned, src, dst, run.plane, all.vectors, threads);
             WINDROW_ALL_CASES
 #undef WINDROW_CASE
             default: __builtin_unreachable();
@@ -212,7 +214,7 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t log_siz
         uint8_t* dst = run.dst + lead + c * run.plane + (own.head << log_size);
         switch (kind_of(to, planes)) {
 #define WINDROW_CASE(dtype, channels) \
-    case kind_of(dtype, channels): write_plane<dtype, channels>(map, c, src, dst, own.vectors, team); break;
+    case kind_of(dtype, channels): write_plane<dtype, channels>(map, c, src, dst, own.vectors, threads); break;
             WINDROW_ALL_CASES
 #undef WINDROW_CASE
             default: __builtin_unreachable();

@@ -2,6 +2,7 @@
 // that are labels, above all. A lane has one element in 32, whatever sample that is of.
 #pragma once
 
+#include "convert.cuh"
 #include "lanes.cuh"
 
 namespace windrow {

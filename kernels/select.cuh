@@ -5,7 +5,7 @@
 #pragma once
 
 #include "params.h"
-#include "pieces.cuh"
+#include "segments.cuh"
 
 namespace windrow {
 

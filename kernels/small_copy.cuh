@@ -6,7 +6,7 @@
 // and the first 20 of the next.
 #pragma once
 
-#include "lanes.cuh"
+#include "vector_io.cuh"
 
 namespace windrow {
 
@@ -31,7 +31,7 @@ WINDROW_DEVICE void read_tail(const uint8_t* end, uint32_t from, uint32_t* w) {
     uint32_t raw[6];
 #pragma unroll
     for (uint32_t k = 0; k < 5; ++k) {
-        raw[k] = any_word();
+        raw[k] = undef_u32();
         if (from < 4 * k + 4) raw[k] = load<uint32_t>(last - 20 + 4 * k);
     }
     raw[5] = 0;
@@ -53,7 +53,7 @@ WINDROW_DEVICE void read_head(const uint8_t* begin, uint32_t to, uint32_t* w) {
     if (skew - 1 < 2) raw[0] |= load_word<uint16_t>(first + 2) << 16;
 #pragma unroll
     for (uint32_t k = 1; k < 6; ++k) {
-        raw[k] = any_word();
+        raw[k] = undef_u32();
         if (to > 4 * k) raw[k] = load<uint32_t>(first + 4 * k);
     }
 #pragma unroll
@@ -82,7 +82,7 @@ WINDROW_DEVICE void small_copy_piece(const SmallSamples& p, uint32_t piece, uint
 #pragma unroll
     for (uint32_t i = 0; i < kUnroll; ++i) {
 #pragma unroll
-        for (uint32_t k = 0; k < 5; ++k) raw[i][k] = any_word();
+        for (uint32_t k = 0; k < 5; ++k) raw[i][k] = undef_u32();
     }
 #pragma unroll 1
     for (uint32_t turn = 0; turn < bytes; turn += kTurn * kUnroll, dst += kTurn * kUnroll) {
@@ -133,7 +133,7 @@ WINDROW_DEVICE void small_copy_piece(const SmallSamples& p, uint32_t piece, uint
         const bool second = has[1] && (from < 4 || misalignment(begin + (from - 4), 4) > from - 4);
         uint32_t w[10], out_words[4];
 #pragma unroll
-        for (uint32_t k = 0; k < 10; ++k) w[k] = any_word();
+        for (uint32_t k = 0; k < 10; ++k) w[k] = undef_u32();
         if (first || (second && from < 4)) read_tail(end, first ? from : from + 16, w);
         if (second || (first && from > 4)) read_head(begin, second ? from + 12 : from - 4, w + 5);
         if (first) {

@@ -6,10 +6,10 @@
 #include "scalar_fallback.cuh"
 #include "contiguous.cuh"
 #include "params.h"
-#include "pieces.cuh"
 #include "planes.cuh"
 #include "policy.h"
 #include "rows.cuh"
+#include "segments.cuh"
 #include "select.cuh"
 #include "small_copy.cuh"
 #include "strided.cuh"
@@ -74,7 +74,7 @@ WINDROW_DEVICE RunCast cast_of(const uint64_t* table, const Field& field, uint32
                     (field.flags & kMixed) != 0};
     if (field.op >= kAffine) {
         if (channel >= nest.channels) {
-            as_branch();
+            force_branch();
             channel = field.op == kRaise ? number : channel - divide(channel, nest.by_channels) * nest.channels;
         }
         cast.affine = {at<uint8_t>(table, nest.affine) + (channel << nest.log_coefficient), nest.channels};
@@ -87,25 +87,25 @@ template <bool is_any>
 WINDROW_DEVICE void contiguous_item(const uint64_t* table, const Field& field, uint32_t own) {
     const uint32_t lane = lane_of_thread();
     const bool is_planar = !is_any && field.family == kPlanar;
-    Team team = {lane, kLanes};
+    ThreadGroup threads = {lane, kLanes};
     if (field.nest.rows != 0) {
         // Short rows: one for each group of 8 lanes, whole.
-        own = own * (kLanes / kTeamLanes) + lane / kTeamLanes;
-        team = {lane % kTeamLanes, kTeamLanes};
+        own = own * (kLanes / kGroupLanes) + lane / kGroupLanes;
+        threads = {lane % kGroupLanes, kGroupLanes};
         if (own >= field.num_samples * field.nest.items) return;
     }
-    const Shared shared = shared_stretch(table, field, own, is_planar ? field.planar.planes : field.from_size);
-    const Stretch& part = shared.part;
-    team.thread += kLanes * shared.warp;
-    team.threads *= shared.warps;
+    const RowSegment segment = locate_segment(table, field, own, is_planar ? field.planar.planes : field.from_size);
+    const Segment& part = segment.part;
+    threads.rank += kLanes * part.warp;
+    threads.size *= part.warps;
     if (is_planar) {
         const Planar& planar = field.planar;
         const Pixels run = {part.src, part.dst, planar.plane, part.lead, part.real, part.width, part.before, part.after};
         const float* by = field.op == kAffine ? at<float>(table, planar.nest.affine) : nullptr;
-        write_pixels(run, field.to, field.log_to, planar.planes, by, planar.nest.channels, fill_of(field), team);
+        write_pixels(run, field.to, field.log_to, planar.planes, by, planar.nest.channels, fill_of(field), threads);
     } else {
         write_run<is_any>({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
-                   cast_of(table, field, shared.channel, shared.number), fill_of(field), team);
+                   cast_of(table, field, segment.channel, segment.number), fill_of(field), threads);
     }
 }
 

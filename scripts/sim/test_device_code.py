@@ -75,9 +75,9 @@ FAMILIES = {
     "contiguous_cast": ["contiguous.cuh", "casts.cuh"],
     "group": ["group.cuh"],
     "planar": ["planes.cuh"],
-    "strided": ["strided.cuh", "box.cuh"],
+    "strided": ["strided.cuh", "box.cuh", "tile.cuh"],
     "one element": ["convert.cuh"],
-    "dispatch": ["windrow.cu", "pieces.cuh"],
+    "dispatch": ["windrow.cu", "segments.cuh"],
 }
 
 

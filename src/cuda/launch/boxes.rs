@@ -51,7 +51,7 @@ pub(crate) fn log_columns_of(
     let [outer @ .., rows, cols] = loops else { return 0 };
     let (from, to) = (part.from.size() as u64, part.to.size() as u64);
     let (Some(num_rows), Some(num_cols)) = (rows.fixed(), cols.fixed()) else { return 0 };
-    // Elements of a column are read as vectors: vector_of() of kernels/strided.cuh.
+    // Elements of a column are read as vectors: vector_of() of kernels/tile.cuh.
     let vector = (4 * from).min(16);
     let others = || outer.iter().chain([cols]);
     let strides = others().map(|own| own.src_stride.same().map_or(1, |stride| stride as u64));

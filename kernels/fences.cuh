@@ -1,0 +1,46 @@
+// What holds the optimiser off. It takes no instruction of its own: each use is there for those that it saves.
+#pragma once
+
+#include "memory.cuh"
+
+namespace windrow {
+
+/// A word of any value, which takes no instruction: for lanes that read nothing and store nothing.
+WINDROW_DEVICE uint32_t undef_u32() {
+#ifdef __CUDA_ARCH__
+    uint32_t word;
+    asm("" : "=r"(word));
+    return word;
+#else
+    return 0;
+#endif
+}
+
+/// Makes the compiler branch around what follows in its block, instead of doing it for all and choosing.
+WINDROW_DEVICE void force_branch() {
+#ifdef __CUDA_ARCH__
+    asm volatile("");
+#endif
+}
+
+/// Makes the compiler keep a pointer that moves on in a loop: it would replace each address near it by a
+/// product of a counter of its own.
+template <class T>
+WINDROW_DEVICE void opaque(T*& p) {
+#ifdef __CUDA_ARCH__
+    asm("" : "+l"(p));
+#else
+    (void)p;
+#endif
+}
+
+/// The same of a word: what is made of it is made in each turn of a loop, in place of registers for all of it.
+WINDROW_DEVICE void opaque(uint32_t& word) {
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+r"(word));
+#else
+    (void)word;
+#endif
+}
+
+}  // namespace windrow
