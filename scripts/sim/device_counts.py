@@ -61,6 +61,7 @@ SPILLED, LAUNCHES, EMPTY_SLOTS = "spills for 512 bytes", "launches", "warp slots
 # The bounds that are missed: by workload, case and what is bounded, architecture -> the figure that it must not exceed.
 # docs/gpu-performance.md says why. A bound that is met has to leave the table.
 MISSED = {
+    ("W7", "", INSTRUCTIONS): {90: 70.36},
     ("strided worst", "u8 planes to pixels", INSTRUCTIONS): {100: 384.38},
     ("strided worst", "u8 transposed", SPILLED): {120: 2.69},
 }
