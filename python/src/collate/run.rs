@@ -7,14 +7,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use windrow::bindings::{set_handed_out, End, RowsAhead};
 use windrow::{
-    Batch, BatchShape, Device, Engine, Error, Fields, Filled, Hint, Layout, Leaf, Mismatch,
-    OutputMemory, Owner, Plan, RunOptions, Stream, Target, Tensor,
+    Batch, BatchShape, Device, Engine, Error, Fields, Filled, Layout, Leaf, OutputMemory, Owner,
+    Plan, RunOptions, Stream, Target, Tensor,
 };
 
 use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
 use crate::collate::parsed::CopyMode;
 use crate::collate::torch_memory::{Lender, TorchMemory, TorchPinned};
-use crate::ground::dtype::TO_NATIVE;
+use crate::ground::dtype::in_other_order;
 use crate::ground::errors::is_answer;
 use crate::ground::modules::increment_version;
 use crate::ownership::owner::{producers_of, ImportOwner, ListOwner};
@@ -498,9 +498,8 @@ fn view_in(
         None if mode == CopyMode::Never => {
             let mut metas = (0..leaf.samples.len()).map(|index| leaf.samples.meta(index));
             if let Some(meta) = metas.find(|meta| !meta.dtype.is_native()) {
-                let mismatch = Mismatch::of("samples", "native byte order", meta.dtype);
-                let mismatch = mismatch.with_hint(Hint::Text(TO_NATIVE));
-                return Err(Error::Layout(Box::new(mismatch)).at_path(leaf.path));
+                let error = Error::Layout(in_other_order(None, meta.dtype));
+                return Err(error.about("samples").at_path(leaf.path));
             }
             let why = "copy=False, but the samples do not form the whole batch in memory";
             Err(Error::NotAView(why.to_owned()).at_path(leaf.path))

@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use windrow::{Batch, BatchShape, Collate, DType, Device, Error, Hint, Mismatch, Span, Stage};
+use windrow::{Batch, BatchShape, Collate, DType, Device, Error, Span, Stage};
 
 use crate::collate::forms::COLLATE;
 use crate::collate::job::job_error;
@@ -23,7 +23,7 @@ use crate::collate::specs::Specs;
 use crate::export::libraries;
 use crate::export::number::row_of_numbers;
 use crate::ground::batch::PyBatch;
-use crate::ground::dtype::{typestr_of, TO_NATIVE};
+use crate::ground::dtype::{in_other_order, typestr_of};
 use crate::ground::errors::{at, is_answer, OrPyErr};
 use crate::ground::iterables::{is_list_or_tuple, items_of};
 use crate::ground::logging::Records;
@@ -405,9 +405,7 @@ impl<'py> TorchCall<'_, 'py> {
         if list.metas().iter().any(|meta| !meta.dtype.is_native()) {
             if let Some(index) = (0..list.len()).find(is_swapped) {
                 // torch has no such tensors.
-                let own = list.meta(index).dtype;
-                let mismatch = Mismatch::new(Some(index), "native byte order", own);
-                let error = Error::DType(Box::new(mismatch.with_hint(Hint::Text(TO_NATIVE))));
+                let error = Error::DType(in_other_order(Some(index), list.meta(index).dtype));
                 return Ok(Err(Some(job_error(py, &error.at_path(&job.path), [&job]))));
             }
         }

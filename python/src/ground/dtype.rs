@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 use windrow::dlpack::{dtype_from_dl, DLDataType, DLDataTypeCode};
-use windrow::DType;
+use windrow::{DType, Hint, Mismatch};
 
 use crate::ground::errors::{attribute, shown};
 
@@ -69,9 +69,13 @@ pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
     (dtype.size() == size).then_some(dtype)
 }
 
-/// The cure for memory of other byte order, where only memory itself would do.
-pub(crate) const TO_NATIVE: &str =
-    "array.astype(array.dtype.newbyteorder(\"=\")) is in native byte order";
+/// What is wrong with memory of other byte order, where only memory itself would do.
+pub(crate) fn in_other_order(index: Option<usize>, dtype: DType) -> Box<Mismatch> {
+    let mismatch = Mismatch::new(index, "native byte order", dtype);
+    Box::new(mismatch.with_hint(Hint::Text(TO_NATIVE)))
+}
+
+const TO_NATIVE: &str = "array.astype(array.dtype.newbyteorder(\"=\")) is in native byte order";
 
 /// The replacement to suggest for an array whose dtype is not supported, by its buffer format, typestr or name.
 pub(crate) fn cure_of(dtype: &str) -> &'static str {

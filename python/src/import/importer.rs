@@ -8,7 +8,7 @@ use windrow::bindings::RowsAhead;
 use windrow::dlpack::{DLDeviceType, ForeignTensor};
 use windrow::{Collate, DType, Device, Engine, Error, Hint, Mismatch, SampleList, Stream};
 
-use crate::ground::dtype::{cure_of, is_small, TO_NATIVE};
+use crate::ground::dtype::{cure_of, in_other_order, is_small};
 use crate::ground::errors::{at, shown, to_py_err, Whose};
 use crate::ground::reserve::push_to;
 use crate::import::routes::{ImportRoute, Lazy};
@@ -180,13 +180,6 @@ impl<'py> Importer<'py> {
         self.error(kind(Box::new(mismatch.with_hint(Hint::Text(cure_of(dtype))))), index)
     }
 
-    /// The error of memory of other byte order, where only the memory itself would do.
-    pub fn swapped(&self, dtype: DType, index: usize) -> PyErr {
-        let mismatch = Mismatch::new(Some(index), "native byte order", dtype);
-        let mismatch = mismatch.with_hint(Hint::Text(TO_NATIVE));
-        self.error(Error::Layout(Box::new(mismatch)), index)
-    }
-
     /// The producer's own words, as a typed error with its cause.
     pub fn wrap(&self, cause: PyErr, index: usize) -> PyErr {
         let text = match shown(cause.value(self.py)) {
@@ -203,7 +196,8 @@ impl<'py> Importer<'py> {
     pub fn push(&mut self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
         self.is_quiet = false;
         if self.in_place && !foreign.dtype.is_native() {
-            return Err(self.swapped(foreign.dtype, index));
+            let error = Error::Layout(in_other_order(Some(index), foreign.dtype));
+            return Err(self.error(error, index));
         }
         if foreign.read_only {
             self.list.mark_read_only();

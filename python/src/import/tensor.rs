@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use windrow::{Device, Error, Hint, Mismatch, Owner, Tensor};
+use windrow::{Device, Error, Owner, Tensor};
 
 use crate::ground::batch::PyBatch;
-use crate::ground::dtype::TO_NATIVE;
+use crate::ground::dtype::in_other_order;
 use crate::ground::errors::to_py_err;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
@@ -21,14 +21,11 @@ pub(crate) fn tensor_of(
     reading: Reading<'_>,
 ) -> PyResult<Tensor> {
     let tensor = table_of(object, name, reading)?;
-    match tensor.dtype() {
-        dtype if dtype.is_native() => Ok(tensor),
-        dtype => {
-            let mismatch = Mismatch::new(None, "native byte order", dtype);
-            let error = Error::Layout(Box::new(mismatch.with_hint(Hint::Text(TO_NATIVE))));
-            Err(to_py_err(object.py(), &error.about(name).at_path(reading.path)))
-        }
+    if !tensor.dtype().is_native() {
+        let error = Error::Layout(in_other_order(None, tensor.dtype()));
+        return Err(to_py_err(object.py(), &error.about(name).at_path(reading.path)));
     }
+    Ok(tensor)
 }
 
 /// As [`tensor_of`], of an array whose parts are samples: its byte order may be another one.
