@@ -1,9 +1,9 @@
 //! The array interface and the CUDA array interface: dicts that describe memory.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use pyo3::{ffi, intern};
 use windrow::dlpack::ForeignTensor;
 use windrow::{DType, Device, Error, Mismatch, Stream, MAX_NDIM};
 
@@ -16,45 +16,48 @@ use crate::ground::stream::{from_handle, is_borrowed};
 use crate::import::importer::Importer;
 use crate::ownership::buffer::Buffer;
 
-impl<'py> Importer<'py> {
-    /// A NumPy scalar that is not a number, by what tells its dtype: most are then refused for it.
-    pub fn import_described(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
-        let found = object.getattr(intern!(self.py, "__array_interface__"))?;
-        self.import_array_interface(object, found, index)
-    }
+/// The attributes that describe memory.
+pub(crate) const ON_HOST: &str = "__array_interface__";
+pub(crate) const ON_DEVICE: &str = "__cuda_array_interface__";
 
-    pub fn import_array_interface(
+impl<'py> Importer<'py> {
+    /// A dict that describes memory: that of `__array_interface__`, or of `__cuda_array_interface__`, versions 2 and 3, which names no
+    /// device. Neither keeps anything alive.
+    pub fn import_interface(
         &mut self,
         object: &Bound<'py, PyAny>,
         found: Bound<'py, PyAny>,
+        name: &'static str,
         index: usize,
     ) -> PyResult<()> {
+        let is_on_host = name == ON_HOST;
         let interface = found.cast_into::<PyDict>()?;
-        let (dtype, shape, strides) =
-            self.described(object, &interface, "__array_interface__", index)?;
-        let optional =
-            |key: &str| interface.get_item(key).map(|item| item.filter(|item| !item.is_none()));
-        let (data, read_only) = match optional("data")? {
-            Some(pair) if pair.is_instance_of::<PyTuple>() => {
+        let (dtype, shape, strides) = self.described(object, &interface, name, index)?;
+        let strides = strides.as_deref();
+        let (data, read_only) = match interface.get_item("data")? {
+            Some(pair) if !is_on_host || pair.is_instance_of::<PyTuple>() => {
                 let (address, read_only): (usize, bool) = pair.extract()?;
                 (std::ptr::with_exposed_provenance_mut::<u8>(address), read_only)
             }
+            None if !is_on_host => {
+                let text = format!("{}: {name} has no \"data\"", self.named(index));
+                return Err(PyTypeError::new_err(text));
+            }
             // Without an address the memory is that of a buffer, or the object's own.
             holder => {
+                let holder = holder.filter(|holder| !holder.is_none());
                 let buffer = Buffer::new(holder.as_ref().unwrap_or(object), ffi::PyBUF_SIMPLE)?;
-                let offset: i64 = optional("offset")?.map_or(Ok(0), |offset| offset.extract())?;
+                let offset = interface.get_item("offset")?.filter(|offset| !offset.is_none());
+                let offset: i64 = offset.map_or(Ok(0), |offset| offset.extract())?;
                 let view = buffer.view();
-                let layout = windrow::Layout::try_new(dtype, &shape, strides.as_deref());
+                let layout = windrow::Layout::try_new(dtype, &shape, strides);
                 let span = layout.map_err(|error| self.error(error, index))?.byte_span(dtype);
                 let fits = offset.checked_add(span.start).is_some_and(|low| low >= 0)
                     && offset.checked_add(span.end).is_some_and(|high| high <= view.len as i64);
                 if !fits {
                     let got = format!("{} bytes from {offset} on", span.end.abs_diff(span.start));
-                    return Err(self.layout_error(
-                        index,
-                        &format!("at most {} bytes", view.len),
-                        &got,
-                    ));
+                    let expected = format!("at most {} bytes", view.len);
+                    return Err(self.layout_error(index, &expected, &got));
                 }
                 let data = view.buf.cast::<u8>().wrapping_offset(offset as isize);
                 let read_only = view.readonly != 0;
@@ -62,58 +65,24 @@ impl<'py> Importer<'py> {
                 (data, read_only)
             }
         };
-        if data.is_null() && !shape.contains(&0) {
-            return Err(self.layout_error(index, "an address", "NULL with elements"));
-        }
-        let foreign = ForeignTensor {
-            data,
-            dtype,
-            device: Device::Cpu,
-            shape: &shape,
-            strides: strides.as_deref(),
-            read_only,
-        };
-        self.push(&foreign, index)?;
-        // The interface may belong to a temporary; the object itself is kept by the caller.
-        self.is_lent = true;
-        push_to(&mut self.owner.objects, interface.into_any().unbind())
-    }
-
-    /// The CUDA array interface, versions 2 and 3: it names no device and keeps nothing alive.
-    pub fn import_cuda_array_interface(
-        &mut self,
-        object: &Bound<'py, PyAny>,
-        found: Bound<'py, PyAny>,
-        index: usize,
-    ) -> PyResult<()> {
-        let interface = found.cast_into::<PyDict>()?;
-        let (dtype, shape, strides) =
-            self.described(object, &interface, "__cuda_array_interface__", index)?;
-        let Some(data) = interface.get_item("data")? else {
-            return Err(PyTypeError::new_err(format!(
-                "{}: __cuda_array_interface__ has no \"data\"",
-                self.named(index)
-            )));
-        };
-        let (address, read_only): (usize, bool) = data.extract()?;
         let is_empty = shape.contains(&0);
-        if address == 0 && !is_empty {
+        if data.is_null() && !is_empty {
             return Err(self.layout_error(index, "an address", "NULL with elements"));
         }
         let device = match is_empty {
+            _ if is_on_host => Device::Cpu,
+            false => self.cuda_device_of(data.addr(), index)?,
             // An address without memory says nothing: empty samples are where the others are.
-            true => match self.list.is_empty() {
-                true => Device::Cuda(0),
-                false => self.list.meta(0).device,
-            },
-            false => self.cuda_device_of(address, index)?,
+            true if self.list.is_empty() => Device::Cuda(0),
+            true => self.list.meta(0).device,
         };
-        let stream = interface.get_item("stream")?.filter(|stream| !stream.is_none());
+        let stream =
+            interface.get_item("stream")?.filter(|stream| !is_on_host && !stream.is_none());
         let stream = stream.map(|stream| self.stream_of(&stream, index)).transpose()?;
-        let data = std::ptr::with_exposed_provenance_mut::<u8>(address);
-        let strides = strides.as_deref();
-        let foreign = ForeignTensor { data, dtype, device, shape: &shape, strides, read_only };
-        self.push(&foreign, index)?;
+        self.push(
+            &ForeignTensor { data, dtype, device, shape: &shape, strides, read_only },
+            index,
+        )?;
         match (stream, device) {
             // Read after this call, when the owner of the stream may have destroyed it.
             (Some(stream), Device::Cuda(ordinal)) if self.owned && is_borrowed(stream) => {
@@ -173,7 +142,7 @@ impl<'py> Importer<'py> {
         };
         let shape = dims_of(&required("shape")?)?;
         let typestr: String = required("typestr")?.extract()?;
-        let is_on_host = name == "__array_interface__";
+        let is_on_host = name == ON_HOST;
         let dtype = match dtype_of_typestr(typestr.as_bytes()) {
             // The host turns elements round as it reads them; kernels do not.
             Some(dtype) if !dtype.is_native() && !is_on_host => None,

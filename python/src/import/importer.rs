@@ -54,8 +54,6 @@ pub(crate) struct Importer<'py> {
     /// For each sample of a list that is kept what keeps it in place of the object itself, None of Python's where `owner` does;
     /// shorter than the list where all that follow are kept by themselves.
     pub keepers: Vec<Option<Py<PyAny>>>,
-    /// Samples are to be released one by one.
-    pub is_per_sample: bool,
     /// The last sample was lent, and `owner` has what gives it back.
     pub is_lent: bool,
     /// The values of the last sample are among the numbers of `owner`.
@@ -93,7 +91,6 @@ impl<'py> Importer<'py> {
             list: SampleList::new(),
             owner: ImportOwner::default(),
             keepers: Vec::new(),
-            is_per_sample: reading.owned,
             is_lent: false,
             is_number: false,
             is_on_device: false,
@@ -111,6 +108,11 @@ impl<'py> Importer<'py> {
             ahead: None,
             dlpack_kwargs: [None, None],
         }
+    }
+
+    /// Whether samples are to be released one by one.
+    pub fn is_per_sample(&self) -> bool {
+        self.owned && self.argument.is_none()
     }
 
     /// Page-locked and managed memory has no ordinal in DLPack, and the former may be claimed of any

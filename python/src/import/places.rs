@@ -60,7 +60,7 @@ impl Importer<'_> {
             Some(word) => Place::Word(word, unsafe { address_in(word) }),
             None => Place::of_storage(&object)?,
         };
-        if !self.is_per_sample {
+        if !self.is_per_sample() {
             push_to(&mut self.owner.objects, object.clone().unbind())?;
         }
         self.storage = Some(HeldStorage { object: object.unbind(), place });

@@ -20,6 +20,7 @@ use crate::ground::errors::{
 };
 use crate::ground::modules::{grad_is_enabled, loaded, requires_grad};
 use crate::ground::reserve::push_to;
+use crate::import::array_interface::{ON_DEVICE, ON_HOST};
 use crate::import::importer::Importer;
 use crate::ownership::buffer::{refuses_writes, Buffer};
 
@@ -57,7 +58,7 @@ impl<'py> Importer<'py> {
             }
         }
         if let Some(found) = object.getattr_opt(intern!(self.py, "__cuda_array_interface__"))? {
-            match self.import_cuda_array_interface(object, found, index) {
+            match self.import_interface(object, found, ON_DEVICE, index) {
                 Err(error) if may_try_next(self.py, &error) => refusal = refusal.or(Some(error)),
                 done => return done,
             }
@@ -70,7 +71,7 @@ impl<'py> Importer<'py> {
             }
         }
         if let Some(found) = object.getattr_opt(intern!(self.py, "__array_interface__"))? {
-            match self.import_array_interface(object, found, index) {
+            match self.import_interface(object, found, ON_HOST, index) {
                 Err(error) if may_try_next(self.py, &error) => refusal = refusal.or(Some(error)),
                 done => return done,
             }

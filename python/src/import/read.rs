@@ -13,23 +13,22 @@ use crate::ground::iterables::in_a_row;
 use crate::ground::modules::{grad_is_enabled, has_tangent, requires_grad};
 use crate::ground::reserve::{no_room, push_to, room_for};
 use crate::ground::tensor::PyTensor;
+use crate::import::array_interface::ON_HOST;
 use crate::import::importer::Importer;
 use crate::import::routes::{route_of, ImportRoute, Lazy};
 use crate::ownership::places::Places;
 
 impl<'py> Importer<'py> {
-    /// Reads every sample of a tuple, which keeps them alive, the first of which is number `start` of its list.
-    /// `stacker` may stack them meanwhile.
+    /// Reads every sample of a tuple, which keeps them alive. `stacker` may stack them meanwhile.
     pub fn import_tuple(
         &mut self,
         samples: &Bound<'py, PyTuple>,
-        start: usize,
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
         let mut items = room_for(samples.len())?;
         items.extend(samples.iter_borrowed());
-        self.import_items(&items, start, stacker)?;
-        match self.is_per_sample {
+        self.import_items(&items, 0, stacker)?;
+        match self.is_per_sample() {
             true => self.keep(in_a_row(samples)?),
             false => push_to(&mut self.owner.objects, samples.clone().into_any().unbind()),
         }
@@ -46,7 +45,7 @@ impl<'py> Importer<'py> {
         items.extend(samples.iter().map(|sample| sample.as_borrowed()));
         self.import_items(&items, start, stacker)?;
         drop(items);
-        if self.is_per_sample {
+        if self.is_per_sample() {
             return self.keep(samples);
         }
         let objects = &mut self.owner.objects;
@@ -145,7 +144,7 @@ impl<'py> Importer<'py> {
         self.read(object, (route, lazy), index)?;
         if self.owned {
             self.remember_place(object, route, lazy)?;
-            if self.is_per_sample {
+            if self.is_per_sample() {
                 self.note_keeper(object, route, lazy)?;
             }
         }
@@ -181,7 +180,11 @@ impl<'py> Importer<'py> {
             ImportRoute::Row if self.rows => self.import_row(object, index),
             ImportRoute::Row => Err(self.row_refused(object, index)),
             ImportRoute::Tracer => Err(self.traced(object, index)),
-            ImportRoute::Described => self.import_described(object, index),
+            // Most are then refused for the dtype that it tells.
+            ImportRoute::Described => {
+                let found = object.getattr(intern!(self.py, "__array_interface__"))?;
+                self.import_interface(object, found, ON_HOST, index)
+            }
             ImportRoute::Masked => {
                 let mask = object.getattr(intern!(self.py, "mask"))?;
                 if mask.call_method0(intern!(self.py, "any"))?.is_truthy()? {

@@ -44,7 +44,6 @@ pub(crate) fn table_of(
     }
     let mut importer = Importer::new(py, reading);
     importer.argument = Some(name);
-    importer.is_per_sample = false;
     importer.import_one(object, 0)?;
     let Importer { list, mut owner, places, .. } = importer;
     owner.objects.push(object.clone().unbind());

@@ -261,8 +261,9 @@ impl Imported {
     }
 
     pub fn from_importer(importer: Importer<'_>) -> PyResult<(Imported, Option<RowsAhead>)> {
+        let is_per_sample = importer.is_per_sample();
         let Importer { py, list, owner, keepers, places, ahead, .. } = importer;
-        let owners = match (importer.is_per_sample, list.device()) {
+        let owners = match (is_per_sample, list.device()) {
             (true, Some(Device::Cpu) | None) if !importer.is_on_device => {
                 Owners::from_parts(Arc::default(), keepers)
             }

@@ -45,7 +45,7 @@ pub(crate) fn import_samples(
         }
     };
     let mut importer = Importer::new(py, reading);
-    importer.import_tuple(&tuple, 0, reading.stacker)?;
+    importer.import_tuple(&tuple, reading.stacker)?;
     Imported::from_importer(importer)
 }
 
