@@ -88,6 +88,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(collate::sequences::pack_columns, m)?,
         wrap_pyfunction!(collate::sequences::pack_rows_of, m)?,
         wrap_pyfunction!(ground::iterables::check_list, m)?,
+        wrap_pyfunction!(ground::modules::has_tangent, m)?,
         wrap_pyfunction!(import::tensor::asarray, m)?,
         wrap_pyfunction!(samples::windows::windows, m)?,
         wrap_pyfunction!(samples::windows::crops, m)?,

@@ -39,6 +39,8 @@ pub(crate) fn requires_grad(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// Whether a torch tensor has a tangent of forward-mode AD, which neither `no_grad` nor inference mode take from it. There is none
 /// outside of a level of dual tensors; a torch that does not say so is asked for the tangent.
+#[pyfunction]
+#[pyo3(name = "_has_tangent")]
 pub(crate) fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = tensor.py();
     let Some(forward) = module(py, "torch.autograd.forward_ad")? else { return Ok(false) };

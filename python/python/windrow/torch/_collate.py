@@ -15,7 +15,6 @@ import windrow as wr
 from windrow import _windrow
 from windrow.torch import _registry, _workers
 from windrow.torch._shared import in_worker_process, share, share_bytes, view
-from windrow.torch._transfer import has_tangent
 
 # torch's functions behave otherwise under these, so that they are left to work.
 _function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
@@ -230,7 +229,7 @@ class Rules:
     def joined(self, column: List[Any], form: str, options: Dict[str, Any]) -> Any:
         """A leaf of a graph, by torch's functions if one of its tensors keeps gradients; else None."""
         tensors = [tensor for tensor in column if isinstance(tensor, torch.Tensor)]
-        if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors) or any(map(has_tangent, tensors))):
+        if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors) or any(map(_windrow._has_tangent, tensors))):
             return None
         dim = options.get("dim")
         data = torch.stack(column) if dim is None else torch.cat(column, dim)

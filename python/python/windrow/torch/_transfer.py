@@ -7,11 +7,10 @@ import copy
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
-from torch.autograd import forward_ad
 
 import windrow as wr
 from windrow import _nodes
-from windrow._windrow import _relax_captures
+from windrow._windrow import _has_tangent, _relax_captures
 from windrow.torch._shared import in_worker_process
 
 # Tensors below this go up in one copy, into memory that they share on the device. One alone is not staged: the driver
@@ -195,26 +194,13 @@ class CudaTransfer:
         tensor.record_stream(stream)
 
 
-def has_tangent(tensor: torch.Tensor) -> bool:
-    """Whether it has a tangent of forward-mode AD, as it has within a level of dual tensors only: `has_tangent` of ground/modules.rs."""
-    ad: Any = forward_ad
-    if getattr(ad, "_current_level", 0) < 0:
-        return False
-    # Inference mode hides it.
-    with torch.inference_mode(False):
-        try:
-            return ad.unpack_dual(tensor).tangent is not None
-        except RuntimeError:  # torch's other layouts have no such function.
-            return False
-
-
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is the bytes of its elements, row-major on the host, and no more."""
     return (
         tensor.device.type == "cpu"
         and type(tensor) is torch.Tensor
         and not tensor.requires_grad
-        and not has_tangent(tensor)
+        and not _has_tangent(tensor)
         and tensor.is_contiguous()
         and not (tensor.is_conj() or tensor.is_neg())
     )
