@@ -24,7 +24,7 @@ use crate::export::libraries;
 use crate::export::number::row_of_numbers;
 use crate::ground::batch::PyBatch;
 use crate::ground::dtype::{in_other_order, typestr_of};
-use crate::ground::errors::{at, is_answer, OrPyErr};
+use crate::ground::errors::{answered, at, is_answer, OrPyErr};
 use crate::ground::iterables::{is_list_or_tuple, items_of};
 use crate::ground::logging::Records;
 use crate::ground::reserve::room_for;
@@ -391,10 +391,10 @@ impl<'py> TorchCall<'_, 'py> {
             Column::of(samples.to_vec())
         };
         let within = Within::default();
-        let mut job = match self.leaves.job(None, path.to_owned(), column, &within, None) {
+        let job = self.leaves.job(None, path.to_owned(), column, &within, None);
+        let mut job = match answered(py, job)? {
             Ok(job) => job,
-            Err(refusal) if is_answer(py, &refusal) => return Ok(Err(Some(refusal))),
-            Err(error) => return Err(error),
+            Err(refusal) => return Ok(Err(Some(refusal))),
         };
         // Looked at after the import, which asks for their memory ahead.
         if !of_one_type() {

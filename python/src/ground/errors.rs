@@ -6,7 +6,7 @@ use pyo3::exceptions::{
     PyTypeError, PyValueError,
 };
 use pyo3::prelude::*;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::{PyString, PyTuple, PyType};
 use windrow::{DriverError, Error, Facet, Form, Hint, Mismatch};
 
 create_exception!(
@@ -187,6 +187,14 @@ pub(crate) fn is_answer(py: Python<'_>, error: &PyErr) -> bool {
         && !error.is_instance_of::<PyRecursionError>(py)
 }
 
+/// What was asked for, or the answer that it is not to be had; an error that is none is passed on.
+pub(crate) fn answered<T>(py: Python<'_>, asked: PyResult<T>) -> PyResult<PyResult<T>> {
+    match asked {
+        Err(error) if !is_answer(py, &error) => Err(error),
+        asked => Ok(asked),
+    }
+}
+
 /// Says it in other words, if it is an answer at all.
 pub(crate) fn in_words(py: Python<'_>, error: PyErr, words: impl FnOnce() -> PyErr) -> PyErr {
     if is_answer(py, &error) {
@@ -196,22 +204,20 @@ pub(crate) fn in_words(py: Python<'_>, error: PyErr, words: impl FnOnce() -> PyE
     }
 }
 
+/// A text of Python's for that of an error.
+fn text_in(py: Python<'_>, asked: PyResult<Bound<'_, PyString>>) -> PyResult<String> {
+    let text = answered(py, asked)?.ok();
+    Ok(text.map_or_else(|| "?".to_owned(), |text| text.to_string_lossy().into_owned()))
+}
+
 /// The `str` of an object, for the text of an error.
 pub(crate) fn shown(object: &Bound<'_, PyAny>) -> PyResult<String> {
-    match object.str() {
-        Ok(text) => Ok(text.to_string_lossy().into_owned()),
-        Err(error) if is_answer(object.py(), &error) => Ok("?".to_owned()),
-        Err(error) => Err(error),
-    }
+    text_in(object.py(), object.str())
 }
 
 /// The `repr` of an argument, for the text of an error.
 pub(crate) fn quoted(object: &Bound<'_, PyAny>) -> PyResult<String> {
-    match object.repr() {
-        Ok(text) => Ok(text.to_string_lossy().into_owned()),
-        Err(error) if is_answer(object.py(), &error) => Ok("?".to_owned()),
-        Err(error) => Err(error),
-    }
+    text_in(object.py(), object.repr())
 }
 
 /// An attribute, or `None` where asking for it fails.
@@ -219,20 +225,12 @@ pub(crate) fn attribute<'py>(
     object: &Bound<'py, PyAny>,
     name: &str,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    match object.getattr(name) {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if is_answer(object.py(), &error) => Ok(None),
-        Err(error) => Err(error),
-    }
+    Ok(answered(object.py(), object.getattr(name))?.ok())
 }
 
 /// The full name of a class.
 pub(crate) fn class_name(class: &Bound<'_, PyType>) -> PyResult<String> {
-    match class.fully_qualified_name() {
-        Ok(name) => Ok(name.to_string_lossy().into_owned()),
-        Err(error) if is_answer(class.py(), &error) => Ok("?".to_owned()),
-        Err(error) => Err(error),
-    }
+    text_in(class.py(), class.fully_qualified_name())
 }
 
 /// Where in a tree, for the text of an error: nothing at its root.
@@ -269,11 +267,8 @@ pub(crate) fn array_cure(class: &Bound<'_, PyType>) -> PyResult<&'static str> {
     ];
     let mut cure = "";
     for (name, own) in cures {
-        match class.hasattr(name) {
-            Ok(true) => cure = own,
-            Ok(false) => {}
-            Err(error) if is_answer(class.py(), &error) => {}
-            Err(error) => return Err(error),
+        if matches!(answered(class.py(), class.hasattr(name))?, Ok(true)) {
+            cure = own;
         }
     }
     Ok(cure)

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 use pyo3::{ffi, intern};
 
-use crate::ground::errors::{attribute, is_answer};
+use crate::ground::errors::{answered, attribute};
 
 /// A module that is already imported.
 pub(crate) fn module<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -54,12 +54,9 @@ pub(crate) fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     mode.call_method0("__enter__")?;
     let dual = forward.call_method1("unpack_dual", (tensor,));
     mode.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
-    match dual {
-        Ok(dual) => Ok(!dual.getattr("tangent")?.is_none()),
-        // torch's other layouts have no such function, and no memory of one shape either.
-        Err(error) if is_answer(py, &error) => Ok(false),
-        Err(error) => Err(error),
-    }
+    // torch's other layouts have no such function, and no memory of one shape either.
+    let Ok(dual) = answered(py, dual)? else { return Ok(false) };
+    Ok(!dual.getattr("tangent")?.is_none())
 }
 
 /// Tells torch of a tensor that was written to, so that `backward` does not take what it holds for what was

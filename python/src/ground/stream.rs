@@ -7,7 +7,7 @@ use pyo3::types::PyBool;
 use windrow::dlpack::{DLDeviceType, DLPackExchangeAPI};
 use windrow::Stream;
 
-use crate::ground::errors::{attribute, is_answer, shown};
+use crate::ground::errors::{answered, attribute, shown};
 
 /// The stream of `stream=`: a handle, an object with `__cuda_stream__`, a torch or CuPy stream.
 pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
@@ -45,11 +45,7 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
 
 /// An int, if it is one.
 fn handle_of(object: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
-    match object.extract() {
-        Ok(handle) => Ok(Some(handle)),
-        Err(error) if is_answer(object.py(), &error) => Ok(None),
-        Err(error) => Err(error),
-    }
+    Ok(answered(object.py(), object.extract())?.ok())
 }
 
 /// A stream by a handle that the caller was given as such.

@@ -8,7 +8,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use windrow::{Owner, Tensor};
 
-use crate::ground::errors::is_answer;
+use crate::ground::errors::answered;
 use crate::ground::modules::loaded;
 use crate::ground::reserve::push_to;
 use crate::import::importer::{HeldStorage, Importer};
@@ -49,12 +49,8 @@ impl Importer<'_> {
             },
             _ => (None, object.call_method0(intern!(self.py, "untyped_storage"))),
         };
-        let object = match storage {
-            Ok(object) => object,
-            // The tensor has none, and its own word for that.
-            Err(error) if is_answer(self.py, &error) => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        // A tensor that has none has its own word for that.
+        let Ok(object) = answered(self.py, storage)? else { return Ok(()) };
         let place = match word {
             // SAFETY: as above.
             Some(word) => Place::Word(word, unsafe { address_in(word) }),
@@ -114,11 +110,8 @@ pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> 
     if is_own {
         return Ok(());
     }
-    match object.call_method0(intern!(object.py(), "data_ptr")) {
-        // One without memory is for its reader to refuse.
-        Err(error) if !is_answer(object.py(), &error) => Err(error),
-        _ => Ok(()),
-    }
+    // One without memory is for its reader to refuse.
+    answered(object.py(), object.call_method0(intern!(object.py(), "data_ptr"))).map(drop)
 }
 
 /// As [`own_memory`], of all torch tensors and storages that a tensor is over, by way of lists, views and earlier results too.

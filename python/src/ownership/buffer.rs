@@ -5,7 +5,7 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::ground::errors::is_answer;
+use crate::ground::errors::answered;
 use crate::ground::reserve::room_for;
 
 /// A buffer view, released when dropped. The caller is attached then: `ImportOwner` sees to it. A list of one: the view may
@@ -44,11 +44,8 @@ impl Buffer {
 
 /// Copies the memory of an object that gives it by the buffer protocol; false where that fails, or where it has another size.
 pub(crate) fn copy_buffer(object: &Bound<'_, PyAny>, into: &mut [u8]) -> PyResult<bool> {
-    let buffer = match Buffer::new(object, ffi::PyBUF_SIMPLE) {
-        Ok(buffer) => buffer,
-        Err(error) if is_answer(object.py(), &error) => return Ok(false),
-        Err(error) => return Err(error),
-    };
+    let asked = Buffer::new(object, ffi::PyBUF_SIMPLE);
+    let Ok(buffer) = answered(object.py(), asked)? else { return Ok(false) };
     let view = buffer.view();
     let has_size = usize::try_from(view.len) == Ok(into.len()) && !view.buf.is_null();
     if has_size {
@@ -62,11 +59,7 @@ pub(crate) fn copy_buffer(object: &Bound<'_, PyAny>, into: &mut [u8]) -> PyResul
 /// say so there and nowhere else.
 pub(crate) fn refuses_writes(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = object.py();
-    let refused = |flags| match Buffer::new(object, flags) {
-        Ok(_) => Ok(None),
-        Err(error) if is_answer(py, &error) => Ok(Some(error)),
-        Err(error) => Err(error),
-    };
+    let refused = |flags| PyResult::Ok(answered(py, Buffer::new(object, flags))?.err());
     // SAFETY: a live object; the answer is a flag.
     let has_buffer = unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0;
     if !has_buffer || refused(ffi::PyBUF_FULL_RO)?.is_some() {

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
-use crate::ground::errors::{array_cure, at, class_name, is_answer};
+use crate::ground::errors::{answered, array_cure, at, class_name};
 use crate::ground::iterables::{entries, list_of};
 use crate::import::importer::Reading;
 use crate::import::routes::{route_of, ImportRoute};
@@ -143,11 +143,8 @@ pub(crate) fn check_known(class: &Bound<'_, PyType>, path: &str, is_mapping: boo
 /// In place of an error of reading a column of leaves, what its first one is if that is no leaf.
 pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) -> PyResult<PyErr> {
     let (py, class) = (first.py(), first.get_type());
-    let is_array_like = || match tensor_of(first, "sample", Reading::default()) {
-        Ok(_) => Ok(true),
-        Err(error) if is_answer(py, &error) => Ok(false),
-        Err(error) => Err(error),
-    };
+    let is_array_like =
+        || PyResult::Ok(answered(py, tensor_of(first, "sample", Reading::default()))?.is_ok());
     // Others have a cure of their own.
     let is_plain =
         matches!(route_of(first)?.0, ImportRoute::Protocols) && array_cure(&class)?.is_empty();

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use windrow::workers::{self, Parcel, Sent};
 use windrow::{DType, Layout, Tensor};
 
-use crate::ground::errors::is_answer;
+use crate::ground::errors::answered;
 use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
 use crate::workers::allocated;
@@ -47,11 +47,9 @@ impl PyParcel {
         if tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
             return Ok(None);
         }
-        let read = match tensor_of(tensor, "tensor", Reading::OWNED) {
+        let read = match answered(py, tensor_of(tensor, "tensor", Reading::OWNED))? {
             Ok(read) if read.device() == windrow::Device::Cpu => read,
-            Ok(_) => return Ok(None),
-            Err(error) if is_answer(py, &error) => return Ok(None),
-            Err(error) => return Err(error),
+            _ => return Ok(None),
         };
         let storage = match workers::is_own(read.data_ptr()) {
             true => None,
