@@ -274,20 +274,16 @@ pub(crate) fn array_cure(class: &Bound<'_, PyType>) -> PyResult<&'static str> {
     Ok(cure)
 }
 
-/// Something that is nothing we can read.
-pub(crate) fn not_array_like(whose: Whose, path: &str, object: &Bound<'_, PyAny>) -> PyErr {
+/// Refuses something that is nothing we can read.
+pub(crate) fn not_array_like<T>(
+    whose: Whose,
+    path: &str,
+    object: &Bound<'_, PyAny>,
+) -> PyResult<T> {
     let class = object.get_type();
-    let cure = match array_cure(&class) {
-        Ok(cure) => cure,
-        Err(error) => return error,
-    };
-    match class_name(&class) {
-        Ok(name) => {
-            let text = format!("expected an array-like, got {name}{cure}");
-            type_error(object.py(), whose, path, &text)
-        }
-        Err(error) => error,
-    }
+    let text =
+        format!("expected an array-like, got {}{}", class_name(&class)?, array_cure(&class)?);
+    Err(type_error(object.py(), whose, path, &text))
 }
 
 /// A TypeError that names sample and leaf, in its text and as attributes.

@@ -11,18 +11,10 @@ use crate::ground::errors::{answered, attribute, shown};
 
 /// The stream of `stream=`: a handle, an object with `__cuda_stream__`, a torch or CuPy stream.
 pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
-    let refuse = || {
-        match shown(&object.get_type()) {
-        Ok(class) => PyTypeError::new_err(format!(
-            "stream is an int, a torch or CuPy stream, or an object with __cuda_stream__, not {class}"
-        )),
-        Err(error) => error,
-    }
-    };
     let handle = if object.is_instance_of::<PyBool>() {
-        return Err(refuse());
+        None
     } else if let Some(handle) = handle_of(object)? {
-        handle
+        Some(handle)
     } else if let Some(protocol) = attribute(object, "__cuda_stream__")? {
         // A method in later drafts of the protocol, a property in the first ones.
         let answer = if protocol.is_callable() { protocol.call0()? } else { protocol };
@@ -32,15 +24,21 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
                 "__cuda_stream__ has version {version}; only version 0 is supported"
             )));
         }
-        handle
+        Some(handle)
     } else {
         let named = match attribute(object, "cuda_stream")? {
             None => attribute(object, "ptr")?,
             found => found,
         };
-        handle_of(&named.ok_or_else(refuse)?)?.ok_or_else(refuse)?
+        named.map_or(Ok(None), |named| handle_of(&named))?
     };
-    from_handle(handle)
+    match handle {
+        Some(handle) => from_handle(handle),
+        None => Err(PyTypeError::new_err(format!(
+            "stream is an int, a torch or CuPy stream, or an object with __cuda_stream__, not {}",
+            shown(&object.get_type())?
+        ))),
+    }
 }
 
 /// An int, if it is one.

@@ -38,7 +38,7 @@ impl<'py> Importer<'py> {
         self.ahead = None;
         if object.is_instance_of::<PyType>() {
             // Its attributes are those of its objects.
-            return Err(not_array_like(self.whose(index), &self.path, object));
+            return not_array_like(self.whose(index), &self.path, object);
         }
         let mut refusal: Option<PyErr> = None;
         if let Some(method) = object.getattr_opt(intern!(self.py, "__dlpack__"))? {
@@ -76,26 +76,23 @@ impl<'py> Importer<'py> {
                 done => return done,
             }
         }
-        Err(match refusal {
+        match refusal {
             None => not_array_like(self.whose(index), &self.path, object),
             Some(error) if error.get_type(self.py).is(self.py.get_type::<PyBufferError>()) => {
-                self.wrap(error, index)
+                Err(self.wrap(error, index))
             }
-            Some(error) => error,
-        })
+            Some(error) => Err(error),
+        }
     }
 
-    /// The error of a tracer.
-    pub fn traced(&self, object: &Bound<'py, PyAny>, index: usize) -> PyErr {
-        let name = match class_name(&object.get_type()) {
-            Ok(name) => name,
-            Err(error) => return error,
-        };
+    /// Refuses a tracer.
+    pub fn refuse_traced(&self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        let name = class_name(&object.get_type())?;
         let text = format!(
             "expected an array-like, got {name}: inside jit, grad or vmap of JAX an array has no values \
              yet; make the batch outside"
         );
-        type_error(self.py, self.whose(index), &self.path, &text)
+        Err(type_error(self.py, self.whose(index), &self.path, &text))
     }
 
     /// The exception of a producer that was asked for its memory. A refusal is memory that cannot be expressed,

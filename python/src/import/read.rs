@@ -178,8 +178,8 @@ impl<'py> Importer<'py> {
             ImportRoute::Number => self.import_number(object, index),
             ImportRoute::Scalar(dtype) => self.import_scalar(object, dtype, index),
             ImportRoute::Row if self.rows => self.import_row(object, index),
-            ImportRoute::Row => Err(self.row_refused(object, index)),
-            ImportRoute::Tracer => Err(self.traced(object, index)),
+            ImportRoute::Row => self.refuse_row(object, index),
+            ImportRoute::Tracer => self.refuse_traced(object, index),
             // Most are then refused for the dtype that it tells.
             ImportRoute::Described => {
                 let found = object.getattr(intern!(self.py, "__array_interface__"))?;

@@ -215,7 +215,7 @@ impl<'py> Importer<'py> {
                 return self
                     .push_no_numbers(self.list.last_dtype().unwrap_or(self.empty_dtype), index);
             }
-            Err((position, refusal)) => return Err(self.refused_at(position, refusal, index)),
+            Err((position, refusal)) => return self.refuse_at(position, refusal, index),
         };
         self.push_numbers(data, dtype, &[count as i64], index)
     }
@@ -242,13 +242,11 @@ impl<'py> Importer<'py> {
         self.push(&ForeignTensor { data, dtype, device, shape, strides, read_only }, index)
     }
 
-    /// The error of a list where an array is due.
-    pub fn row_refused(&self, object: &Bound<'py, PyAny>, index: usize) -> PyErr {
-        let cure = row_cure(&self.path);
-        let text = class_name(&object.get_type())
-            .map(|name| format!("expected an array-like, got {name}{cure}"));
-        let whose = self.whose(index);
-        text.map_or_else(|error| error, |text| type_error(self.py, whose, &self.path, &text))
+    /// Refuses a list where an array is due.
+    pub fn refuse_row(&self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        let (class, cure) = (class_name(&object.get_type())?, row_cure(&self.path));
+        let text = format!("expected an array-like, got {class}{cure}");
+        Err(type_error(self.py, self.whose(index), &self.path, &text))
     }
 
     fn dtype_error(&self, index: usize, expected: DType, got: &str) -> PyErr {
@@ -256,8 +254,8 @@ impl<'py> Importer<'py> {
         self.error(Error::DType(Box::new(mismatch)), index)
     }
 
-    fn refused_at(&self, position: usize, refusal: Refusal<'py>, index: usize) -> PyErr {
-        match refusal {
+    fn refuse_at(&self, position: usize, refusal: Refusal<'py>, index: usize) -> PyResult<()> {
+        Err(match refusal {
             Refusal::TooLarge(got) => {
                 self.dtype_error(index, DType::I64, &format!("{got} at position {position}"))
             }
@@ -265,10 +263,7 @@ impl<'py> Importer<'py> {
                 self.dtype_error(index, expected, &format!("{got} at position {position}"))
             }
             Refusal::NotANumber(item) => {
-                let class = match class_name(&item.get_type()) {
-                    Ok(class) => class,
-                    Err(error) => return error,
-                };
+                let class = class_name(&item.get_type())?;
                 let text = format!("expected a Python number, got {class} at position {position}");
                 let cure = match item.is_none() {
                     true => "",
@@ -277,7 +272,7 @@ impl<'py> Importer<'py> {
                 let whose = self.whose(index);
                 type_error(item.py(), whose, &self.path, &(text + cure))
             }
-        }
+        })
     }
 }
 

@@ -43,9 +43,7 @@ pub(crate) fn are_texts(samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) ->
         return Ok(false);
     }
     match samples.iter().position(|sample| !is_text(sample)) {
-        Some(index) => {
-            Err(place.uneven(index, &class_name(&samples[0].get_type())?, &samples[index]))
-        }
+        Some(index) => place.uneven(index, &class_name(&samples[0].get_type())?, &samples[index]),
         None => Ok(true),
     }
 }
@@ -77,7 +75,7 @@ pub(crate) fn import_leaf<'py, T>(
 ) -> PyResult<T> {
     let (first, path) = (samples[0].clone(), place.path);
     if let Some(index) = samples.iter().position(|sample| sample.is_none()) {
-        return Err(not_array_like(Whose::Sample(place.start() + index), path, &samples[index]));
+        return not_array_like(Whose::Sample(place.start() + index), path, &samples[index]);
     }
     import(samples).map_err(|error| match place.added_to {
         None => in_place_of(error, &first, path).unwrap_or_else(|e| e),
@@ -110,7 +108,7 @@ impl Content {
                 }
                 _ => continue,
             };
-            return Err(place.uneven(index, &expected, sample));
+            return place.uneven(index, &expected, sample);
         }
         Ok(())
     }

@@ -71,14 +71,10 @@ impl<'a> ColumnPlace<'a> {
         }
     }
 
-    pub fn uneven(&self, index: usize, expected: &str, other: &Bound<'_, PyAny>) -> PyErr {
-        match class_name(&other.get_type()) {
-            Ok(got) => {
-                let whose = Whose::Sample(self.start() + index);
-                type_error(other.py(), whose, self.path, &format!("expected {expected}, got {got}"))
-            }
-            Err(error) => error,
-        }
+    /// Refuses a sample of another class than those before it.
+    pub fn uneven<T>(&self, index: usize, expected: &str, other: &Bound<'_, PyAny>) -> PyResult<T> {
+        let text = format!("expected {expected}, got {}", class_name(&other.get_type())?);
+        Err(type_error(other.py(), Whose::Sample(self.start() + index), self.path, &text))
     }
 }
 

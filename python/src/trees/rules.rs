@@ -125,7 +125,7 @@ fn check_class(
     place: ColumnPlace<'_>,
 ) -> PyResult<()> {
     match samples.iter().position(|sample| !sample.get_type().is(class)) {
-        Some(index) => Err(place.uneven(index, &class_name(class)?, &samples[index])),
+        Some(index) => place.uneven(index, &class_name(class)?, &samples[index]),
         None => Ok(()),
     }
 }
@@ -181,7 +181,7 @@ impl Container {
         for (index, sample) in samples.iter().enumerate() {
             if !is_list_or_tuple(sample) {
                 let class = self.class.bind(sample.py());
-                return Err(place.uneven(index, &class_name(class)?, sample));
+                return place.uneven(index, &class_name(class)?, sample);
             }
             let (index, got) = (place.start() + index, sample.len()?);
             if got != len {
@@ -248,7 +248,7 @@ fn columns_of<'py>(
         columns.hold();
         let dict = dicts.dict(sample)?;
         if dict.is_none() && !is_mapping(sample)? {
-            return Err(place.uneven(index, &class_name(class)?, sample));
+            return place.uneven(index, &class_name(class)?, sample);
         }
         if dict.map_or_else(|| sample.len(), |dict| Ok(dict.len()))? != keys.len() {
             check_no_other_key(keys, index, samples, place)?;
