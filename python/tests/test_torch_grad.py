@@ -182,6 +182,8 @@ VIEWS = {
     "asarray of asarray": lambda t: wr.asarray(wr.asarray(t)),
     "an earlier result": lambda t: wr.stack([np.ones(3, np.float32)] * 2, out=t),
     "one of an earlier result": lambda t: wr.stack([np.ones(3, np.float32)] * 2, out=wr.asarray(t)),
+    "a view of its rows": lambda t: wr.stack(wr.SampleList(t), copy=False),
+    "a row of a table": lambda t: wr.SampleList(t.view(1, 2, 3))[0],
     "a leaf of an earlier result": lambda t: wr.collate([{"x": np.ones(3, np.float32)}] * 2, out={"x": t})["x"],
 }
 

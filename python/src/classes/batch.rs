@@ -17,8 +17,7 @@ use crate::ground::arguments::position_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{shown, OrPyErr};
 use crate::ground::tensor::PyTensor;
-use crate::ownership::owner::in_place;
-use crate::ownership::visible::{visit_tensor, with_own_references, Visited};
+use crate::ownership::holder::{in_place, visit_tensor, with_own_references, Visited};
 
 tensor_methods!(PyBatch, {
     #[getter]
@@ -167,7 +166,7 @@ tensor_methods!(PyBatch, {
         if let Some(offsets) = self.batch().offsets() {
             set_handed_out(offsets, true);
         }
-        // Cloned while attached: see `visible`.
+        // Cloned while attached: see `ownership::holder`.
         let batch = self.batch().clone();
         let (schema, array) = py.detach(|| batch.to_arrow()).or_py_err(py)?;
         Ok((capsule_of(py, schema, ARROW_SCHEMA)?, capsule_of(py, array, ARROW_ARRAY)?))

@@ -14,7 +14,7 @@ use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
 use crate::import::integers::integers;
 use crate::import::tensor::table_of;
-use crate::ownership::visible::Visited;
+use crate::ownership::holder::Visited;
 use crate::samples::arrow::is_arrow;
 use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};

@@ -14,8 +14,7 @@ use windrow::DType;
 use crate::export::number::{is_single, number_of};
 use crate::export::{array_interface, buffer, dlpack, libraries, pickle};
 use crate::ground::tensor::PyTensor;
-use crate::ownership::owner::in_place;
-use crate::ownership::visible::{visit_tensor, Visited};
+use crate::ownership::holder::{in_place, visit_tensor, Visited};
 
 /// The methods that a tensor and a batch, which stands for its data, have in common: those of the
 /// tensor that `inner()` gives.

@@ -372,7 +372,7 @@ fn small_of_table(
     options: &Options<'_>,
     begin: Option<Instant>,
 ) -> PyResult<Option<Batch>> {
-    if !options.is_copy() || !own.list.is_uniform() || !own.places.are_one() {
+    if !options.is_copy() || !own.list.is_uniform() || own.places.all().len() > 1 {
         return Ok(None);
     }
     // One that cannot be written to is refused once the samples were found to be there.

@@ -12,15 +12,14 @@ use windrow::{
 
 use crate::collate::options::{Options, LIST};
 use crate::collate::parsed::CopyMode;
-use crate::ground::batch::PyBatch;
+use crate::ground::batch::tensor_in;
 use crate::ground::errors::{at, class_of, located, to_caller, to_py_err, Spec};
 use crate::ground::reserve::room_for;
-use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::places::own_all_memory;
 use crate::import::routes::is_torch;
 use crate::import::tensor::tensor_of;
-use crate::ownership::owner::{in_place, producers_of, ImportOwner};
+use crate::ownership::holder::{held_by, in_place, producers_of, Holder};
 use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
 
@@ -210,7 +209,7 @@ pub(super) fn output_of(
         let mismatch = Mismatch::new(None, "writable memory", "read-only memory");
         return Err(to_py_err(out.py(), &Error::Layout(Box::new(mismatch)).at_path(path)));
     }
-    if out.is_instance_of::<PyTensor>() || out.is_instance_of::<PyBatch>() {
+    if tensor_in(out).is_some() {
         // Since the tensor was made, its memory may have come to be shared with a lazy clone.
         own_all_memory(out.py(), &tensor)?;
         in_place(out.py(), &tensor)?;
@@ -235,15 +234,19 @@ fn refuse_inference(py: Python<'_>, tensor: &Tensor, path: &str) -> PyResult<()>
 
 /// The torch tensor whose memory an output is, by way of `asarray` and earlier results too.
 pub(super) fn torch_of(py: Python<'_>, output: &Tensor) -> PyResult<Option<Py<PyAny>>> {
-    let mut owner = output.owner();
-    while let Some(ImportOwner { objects, tensors, .. }) = owner.downcast_ref::<ImportOwner>() {
-        for object in objects {
-            if is_torch(object.bind(py))? {
-                return Ok(Some(object.clone_ref(py)));
+    let mut next = Some(held_by(output.owner()));
+    while let Some(held) = next {
+        next = match held.tensors {
+            [inner] => Some(held_by(inner.owner())),
+            _ => None,
+        };
+        for object in held.objects.into_iter().flatten() {
+            match object.bind(py).cast_exact::<Holder>() {
+                Ok(holder) => next = Some(holder.get().held()),
+                Err(_) if is_torch(object.bind(py))? => return Ok(Some(object.clone_ref(py))),
+                Err(_) => {}
             }
         }
-        let [inner] = &tensors[..] else { break };
-        owner = inner.owner();
     }
     Ok(None)
 }

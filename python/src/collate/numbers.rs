@@ -9,7 +9,7 @@ use crate::collate::job::Job;
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
 use crate::ownership::copy::copy_by;
-use crate::ownership::owner::{producers_of, ImportOwner};
+use crate::ownership::holder::{producers_of, Holder};
 use crate::ownership::owners::Owners;
 use crate::ownership::places::Places;
 use crate::samples::imported::Imported;
@@ -37,7 +37,7 @@ impl UploadedNumbers {
         let upload =
             || copy_by(default_engine(), &host, &to_device, None)?.view(0, host.layout().clone());
         let tensor = py.detach(upload).or_py_err(py)?;
-        let owner = Arc::new(ImportOwner::of(tensor.clone(), producers_of(&tensor)));
+        let owner = Arc::new(Holder::of(tensor.clone(), producers_of(&tensor)));
         Ok(Uploaded { tensor, owner })
     }
 }

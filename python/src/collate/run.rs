@@ -17,7 +17,7 @@ use crate::collate::torch_memory::{Lender, TorchMemory, TorchPinned};
 use crate::ground::dtype::in_other_order;
 use crate::ground::errors::is_answer;
 use crate::ground::modules::increment_version;
-use crate::ownership::owner::{producers_of, ImportOwner, ListOwner};
+use crate::ownership::holder::{producers_of, Holder};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::refuse_within;
 use crate::samples::together::Borrowed;
@@ -463,7 +463,7 @@ fn written_on(out: &Tensor, stream: Option<Stream>, end: Option<&End>) -> Tensor
             producers.current = Some(stream);
         }
     }
-    ImportOwner::wrap(out, producers)
+    Holder::wrap(out, producers)
 }
 
 /// The samples' own memory, where they form the batch.
@@ -473,11 +473,9 @@ fn view_of(
     shape: &BatchShape,
     (data, layout): ViewPlace,
 ) -> windrow::Result<Batch> {
-    let owners = &job.samples.owners;
-    let kept = owners.kept(job.samples.list.len())?;
-    let (owners, places) = (Arc::clone(owners.shared()), job.samples.places.clone());
-    let owner: Owner = Arc::new(ListOwner { owners, kept, places });
-    let read_only = job.samples.list.is_read_only();
+    let samples = &job.samples;
+    let reference = samples.owners.together(samples.places.clone(), || samples.producers())?;
+    let (owner, read_only): (Owner, _) = (Arc::new(reference), samples.list.is_read_only());
     // SAFETY: the samples are there in this layout, and their owners are held.
     #[allow(unsafe_code)]
     let tensor = unsafe {

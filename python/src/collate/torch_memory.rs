@@ -18,7 +18,7 @@ use crate::ground::stream::current_of;
 use crate::import::importer::Reading;
 use crate::import::routes::{exchange_api, torch_api};
 use crate::import::tensor::tensor_of;
-use crate::ownership::owner::{producers_of, ImportOwner};
+use crate::ownership::holder::{producers_of, Holder};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::torch_stream;
 
@@ -202,7 +202,7 @@ impl PinnedMemory for TorchPinned {
             // It asks for events of copies from memory that is unused by now.
             let made = relaxed(|| torch_empty(py, dtype, shape, "cpu", true))?;
             Ok(made.map(|(output, object)| {
-                ImportOwner::lent(&output, Device::Pinned, Producers::default(), object, None)
+                Holder::lent(&output, Device::Pinned, Producers::default(), object, None)
             }))
         })
         .ok()
@@ -256,7 +256,7 @@ fn empty(
     let made = torch_empty(py, dtype, shape, &format!("cuda:{ordinal}"), false)?;
     Ok(made.map(|(output, object)| {
         let producers = Producers { made_beside: capture, ..producers_of(&output) };
-        ImportOwner::lent(&output, output.device(), producers, object, stream)
+        Holder::lent(&output, output.device(), producers, object, stream)
     }))
 }
 

@@ -22,7 +22,7 @@ use crate::ground::iterables::{check_list, items_of, list_of, no_list};
 use crate::ground::logging::Records;
 use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
-use crate::ownership::owner::in_place;
+use crate::ownership::holder::in_place;
 use crate::samples::columns::are_texts;
 use crate::samples::list::{ListSamples, PySampleList};
 use crate::samples::table::table_in;

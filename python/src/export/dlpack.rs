@@ -184,7 +184,7 @@ unsafe fn delete_legacy(managed: *mut DLManagedTensor) {
 }
 
 // A capsule that was consumed has another name, and nothing is left to free. The deleters raise
-// nothing, and what they release leaves an exception in flight as it is (`ImportOwner`).
+// nothing, and what they release leaves an exception in flight as it is (`Holder`).
 unsafe extern "C" fn drop_versioned(capsule: *mut ffi::PyObject) {
     // SAFETY: called by Python with a capsule; the name says what it holds.
     unsafe {

@@ -15,10 +15,10 @@ use windrow::{DType, Device, Stream, Tensor};
 
 use crate::engine::default::default_engine;
 use crate::export::dlpack::padded;
-use crate::ground::batch::PyBatch;
+use crate::ground::batch::{tensor_in, PyBatch};
 use crate::ground::errors::{shown, to_py_err, OrPyErr};
 use crate::ground::tensor::PyTensor;
-use crate::ownership::owner::in_place;
+use crate::ownership::holder::in_place;
 use crate::ownership::ready::ready_on;
 
 static API: DLPackExchangeAPI = DLPackExchangeAPI {
@@ -71,20 +71,17 @@ fn attached(f: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
 
 /// # Safety
 /// `object` is a live Python object.
-unsafe fn tensor_in<'py>(
+unsafe fn tensor_at<'py>(
     py: Python<'py>,
     object: *mut c_void,
 ) -> PyResult<(Bound<'py, PyAny>, *const Tensor)> {
     // SAFETY: the caller's promise.
     let object = unsafe { Bound::from_borrowed_ptr(py, object.cast()) };
-    let tensor: *const Tensor = if let Ok(tensor) = object.cast::<PyTensor>() {
-        in_place(py, tensor.get().inner())?
-    } else if let Ok(batch) = object.cast::<PyBatch>() {
-        in_place(py, batch.get().inner())?
-    } else {
+    let Some(tensor) = tensor_in(&object) else {
         let class = shown(&object.get_type())?;
         return Err(PyTypeError::new_err(format!("not a windrow tensor: {class}")));
     };
+    let tensor: *const Tensor = in_place(py, tensor)?;
     Ok((object, tensor))
 }
 
@@ -96,7 +93,7 @@ unsafe extern "C" fn from_py_object(
         // SAFETY: the table's contract: a live object, a place for the result. The classes are
         // frozen, so the tensor stays where it is while the object lives.
         unsafe {
-            let (_object, tensor) = tensor_in(py, object)?;
+            let (_object, tensor) = tensor_at(py, object)?;
             ready_on(&*tensor, Stream::LEGACY).or_py_err(py)?;
             *out = (*tensor).to_dlpack().as_ptr();
         }
@@ -108,7 +105,7 @@ unsafe extern "C" fn borrow_from_py_object(object: *mut c_void, out: *mut DLTens
     attached(|py| {
         // SAFETY: as above; the shape and strides lent belong to the object.
         unsafe {
-            let (_object, tensor) = tensor_in(py, object)?;
+            let (_object, tensor) = tensor_at(py, object)?;
             if (*tensor).dtype().is_padded() {
                 return Err(padded((*tensor).dtype()));
             }

@@ -102,3 +102,12 @@ impl PyBatch {
         visit.call(self.nested_offsets.get(py))
     }
 }
+
+/// The tensor that an object of ours is or stands for.
+#[inline]
+pub(crate) fn tensor_in<'t>(object: &'t Bound<'_, PyAny>) -> Option<&'t Tensor> {
+    match object.cast_exact::<PyTensor>() {
+        Ok(tensor) => Some(tensor.get().inner()),
+        Err(_) => object.cast_exact::<PyBatch>().ok().map(|batch| batch.get().inner()),
+    }
+}

@@ -4,7 +4,7 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::bindings::RowsAhead;
+use windrow::bindings::{set_handed_out, RowsAhead};
 use windrow::dlpack::{DLDeviceType, ForeignTensor};
 use windrow::{Collate, DType, Device, Engine, Error, Hint, Mismatch, SampleList, Stream};
 
@@ -12,8 +12,9 @@ use crate::ground::dtype::{cure_of, in_other_order, is_small};
 use crate::ground::errors::{at, shown, to_py_err, Whose};
 use crate::ground::reserve::push_to;
 use crate::import::routes::{ImportRoute, Lazy};
-use crate::ownership::owner::{has_moved, producers_of, ImportOwner};
-use crate::ownership::places::{moved, Place, PlaceTable};
+use crate::ownership::column::Entries;
+use crate::ownership::holder::{has_moved, producers_of, Holder};
+use crate::ownership::places::{moved, Place};
 
 /// How objects are read.
 #[derive(Clone, Copy, Default)]
@@ -50,7 +51,7 @@ pub(crate) struct Importer<'py> {
     /// Copies rows while later ones are read, as long as all are alike. Dropped before `owner`.
     pub ahead: Option<RowsAhead>,
     pub list: SampleList<'static>,
-    pub owner: ImportOwner,
+    pub owner: Holder,
     /// For each sample of a list that is kept what keeps it in place of the object itself, None of Python's where `owner` does;
     /// shorter than the list where all that follow are kept by themselves.
     pub keepers: Vec<Option<Py<PyAny>>>,
@@ -61,7 +62,7 @@ pub(crate) struct Importer<'py> {
     /// A sample is not on the host: `owner` keeps it and those that follow.
     pub is_on_device: bool,
     /// Where the memory of samples that are kept is.
-    pub places: PlaceTable,
+    pub places: Entries<Place>,
     /// The storage of the last torch tensor, if it has one.
     pub storage: Option<HeldStorage>,
     /// The leaf these samples belong to, for errors.
@@ -89,12 +90,12 @@ impl<'py> Importer<'py> {
         Importer {
             py,
             list: SampleList::new(),
-            owner: ImportOwner::default(),
+            owner: Holder::default(),
             keepers: Vec::new(),
             is_lent: false,
             is_number: false,
             is_on_device: false,
-            places: PlaceTable::default(),
+            places: Entries::default(),
             storage: None,
             path: reading.path.to_owned(),
             owned: reading.owned,
@@ -218,8 +219,9 @@ impl<'py> Importer<'py> {
         pushed.map_err(|error| self.error(error, index))
     }
 
-    pub fn push_tensor(&mut self, tensor: windrow::Tensor, index: usize) -> PyResult<()> {
-        if has_moved(self.py, &tensor)? {
+    pub fn push_tensor(&mut self, tensor: &windrow::Tensor, index: usize) -> PyResult<()> {
+        set_handed_out(tensor, true);
+        if has_moved(self.py, tensor)? {
             return Err(self.error(moved(index), index));
         }
         let foreign = ForeignTensor {
@@ -234,7 +236,7 @@ impl<'py> Importer<'py> {
         if tensor.device() == Device::Cpu {
             return Ok(());
         }
-        self.owner.producers.merge(producers_of(&tensor));
-        push_to(&mut self.owner.tensors, tensor)
+        self.owner.producers.merge(producers_of(tensor));
+        push_to(&mut self.owner.tensors, tensor.clone())
     }
 }

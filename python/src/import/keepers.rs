@@ -1,29 +1,12 @@
 //! What keeps each sample of a list alive by itself, so that it is released with its sample.
 
-use std::sync::Arc;
-
 use pyo3::prelude::*;
-use windrow::Tensor;
 
-use crate::ground::batch::PyBatch;
+use crate::ground::batch::tensor_in;
 use crate::ground::reserve::{check_small_room, no_room, push_to};
-use crate::ground::tensor::PyTensor;
 use crate::import::importer::Importer;
 use crate::import::routes::{ImportRoute, Lazy};
-use crate::ownership::owner::{keeper_of, ImportOwner};
-use crate::ownership::owners::PyOwner;
-
-/// The tensor of an object of ours.
-pub(super) fn tensor_in<'t>(
-    object: &'t Bound<'_, PyAny>,
-    route: ImportRoute,
-) -> Option<&'t Tensor> {
-    match route {
-        ImportRoute::Tensor => object.cast::<PyTensor>().ok().map(|tensor| tensor.get().inner()),
-        ImportRoute::Batch => object.cast::<PyBatch>().ok().map(|batch| batch.get().inner()),
-        _ => None,
-    }
-}
+use crate::ownership::holder::{keeper_of, Holder};
 
 impl<'py> Importer<'py> {
     /// Notes what keeps the last sample, unless the object does.
@@ -37,16 +20,11 @@ impl<'py> Importer<'py> {
         let is_array = matches!(route, ImportRoute::Array | ImportRoute::ArrayStruct);
         match is_array && !self.is_lent && !self.is_on_device {
             true => Ok(()),
-            false => self.note_other(object, route, lazy),
+            false => self.note_other(object, lazy),
         }
     }
 
-    fn note_other(
-        &mut self,
-        object: &Bound<'py, PyAny>,
-        route: ImportRoute,
-        lazy: Lazy,
-    ) -> PyResult<()> {
+    fn note_other(&mut self, object: &Bound<'py, PyAny>, lazy: Lazy) -> PyResult<()> {
         let storage = self.storage.as_ref().filter(|_| !matches!(lazy, Lazy::No));
         let storage = storage.map(|storage| storage.object.clone_ref(self.py));
         let is_lent = std::mem::take(&mut self.is_lent);
@@ -62,15 +40,14 @@ impl<'py> Importer<'py> {
             check_small_room()?;
             // Numbers of other samples are not for this one.
             let numbers = std::mem::take(&mut self.owner.numbers);
-            let mut own = ImportOwner::default();
-            std::mem::swap(&mut own, &mut self.owner);
+            let mut own = std::mem::take(&mut self.owner);
             (self.owner.numbers, self.owner.producers) = (numbers, own.producers.clone());
             push_to(&mut own.objects, object.clone().unbind())?;
-            PyOwner::object(self.py, Arc::new(own))?
-        } else if let Some(tensor) = tensor_in(object, route) {
-            keeper_of(object, tensor)
+            own.into_object(self.py)?
         } else if is_number {
             self.py.None()
+        } else if let Some(tensor) = tensor_in(object) {
+            keeper_of(object, tensor)
         } else {
             return Ok(());
         };
@@ -86,9 +63,9 @@ impl<'py> Importer<'py> {
         let numbers = match self.owner.numbers.is_empty() {
             true => None,
             false => {
-                let mut own = ImportOwner::default();
+                let mut own = Holder::default();
                 own.numbers = std::mem::take(&mut self.owner.numbers);
-                Some(PyOwner::object(self.py, Arc::new(own))?)
+                Some(own.into_object(self.py)?)
             }
         };
         let mut noted = std::mem::take(&mut self.keepers).into_iter();

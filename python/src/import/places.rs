@@ -8,16 +8,14 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use windrow::{Owner, Tensor};
 
+use crate::ground::batch::tensor_in;
 use crate::ground::errors::answered;
 use crate::ground::modules::loaded;
-use crate::ground::reserve::push_to;
 use crate::import::importer::{HeldStorage, Importer};
-use crate::import::keepers::tensor_in;
 use crate::import::numpy_struct::data_word;
 use crate::import::routes::{route_of, ImportRoute, Lazy};
-use crate::ownership::owner::{places_of, ImportOwner, ListOwner};
-use crate::ownership::owners::{Keepers, PyOwner};
-use crate::ownership::places::{address_in, Place};
+use crate::ownership::holder::{held_by, places_of, Held, Holder};
+use crate::ownership::places::{address_in, Place, Places};
 
 impl Importer<'_> {
     /// Holds the storage of a torch tensor.
@@ -49,16 +47,16 @@ impl Importer<'_> {
             },
             _ => (None, object.call_method0(intern!(self.py, "untyped_storage"))),
         };
-        // A tensor that has none has its own word for that.
-        let Ok(object) = answered(self.py, storage)? else { return Ok(()) };
+        let object = match storage {
+            Ok(object) => object,
+            // A tensor that has none has its own word for that.
+            answer => return answered(self.py, answer).map(drop),
+        };
         let place = match word {
             // SAFETY: as above.
             Some(word) => Place::Word(word, unsafe { address_in(word) }),
             None => Place::of_storage(&object)?,
         };
-        if !self.is_per_sample() {
-            push_to(&mut self.owner.objects, object.clone().unbind())?;
-        }
         self.storage = Some(HeldStorage { object: object.unbind(), place });
         Ok(())
     }
@@ -78,21 +76,23 @@ impl Importer<'_> {
                 // SAFETY: of NumPy's array, which the caller keeps.
                 match unsafe { address_in(word) } == data {
                     // SAFETY: as above.
-                    true => unsafe { self.places.push_word(position, word, data) },
-                    false => self.places.push_still(position),
+                    true => unsafe { self.places.push_word(self.py, position, word, data) },
+                    false => self.places.push_still(self.py, position),
                 }
             }
             (Lazy::No, _) => {
-                let places = tensor_in(object, route).and_then(|own| places_of(own.owner()));
-                self.places.push_tensor(position, places)
+                let is_own = matches!(route, ImportRoute::Tensor | ImportRoute::Batch);
+                let own = if is_own { tensor_in(object) } else { None };
+                let places = own.and_then(|own| places_of(own.owner()));
+                self.places.push(self.py, position, Places::together(places))
             }
             _ => match self.storage.as_ref().map(|storage| &storage.place) {
                 // SAFETY: of a storage that is held.
                 Some(&Place::Word(word, address)) => unsafe {
-                    self.places.push_word(position, word, address)
+                    self.places.push_word(self.py, position, word, address)
                 },
-                Some(place) => self.places.push(position, place.clone()),
-                None => self.places.push_still(position),
+                Some(place) => self.places.push(self.py, position, place.clone()),
+                None => self.places.push_still(self.py, position),
             },
         }
     }
@@ -115,25 +115,35 @@ pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> 
 }
 
 /// As [`own_memory`], of all torch tensors and storages that a tensor is over, by way of lists, views and earlier results too.
-pub(crate) fn own_all_memory(py: Python<'_>, tensor: &Tensor) -> PyResult<()> {
-    let (mut owners, mut seen) = (vec![Arc::clone(tensor.owner())], HashSet::new());
-    while let Some(owner) = owners.pop() {
-        if !seen.insert(Arc::as_ptr(&owner).addr()) {
+pub(crate) fn own_all_memory<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<()> {
+    let (mut owners, mut objects) = (vec![Arc::clone(tensor.owner())], Vec::new());
+    let mut seen = HashSet::new();
+    let add = |held: Held<'_>, owners: &mut Vec<Owner>, objects: &mut Vec<Bound<'py, PyAny>>| {
+        owners.extend(held.tensors.iter().map(Tensor::owner).chain(held.owners).cloned());
+        let held = held.objects.into_iter().flatten();
+        objects.extend(held.map(|object| object.bind(py).clone()));
+    };
+    loop {
+        if let Some(owner) = owners.pop() {
+            if seen.insert(Arc::as_ptr(&owner).addr()) {
+                add(held_by(&owner), &mut owners, &mut objects);
+            }
             continue;
         }
-        for object in objects_of(py, &owner, &mut owners) {
-            let (route, lazy) = route_of(&object)?;
-            if let Ok(owner) = object.cast_exact::<PyOwner>() {
-                owners.push(Arc::clone(owner.get().owner()));
-            } else if let Some(tensor) = tensor_in(&object, route) {
-                owners.push(Arc::clone(tensor.owner()));
-            } else {
-                let is_storage = matches!(route, ImportRoute::Protocols) && is_storage(&object)?;
-                own_memory(&object, if is_storage { Lazy::Ask } else { lazy })?;
-            }
+        let Some(object) = objects.pop() else { return Ok(()) };
+        if !seen.insert(object.as_ptr().addr()) {
+            continue;
+        }
+        let (route, lazy) = route_of(&object)?;
+        if let Ok(holder) = object.cast_exact::<Holder>() {
+            add(holder.get().held(), &mut owners, &mut objects);
+        } else if let Some(tensor) = tensor_in(&object) {
+            owners.push(Arc::clone(tensor.owner()));
+        } else {
+            let is_storage = matches!(route, ImportRoute::Protocols) && is_storage(&object)?;
+            own_memory(&object, if is_storage { Lazy::Ask } else { lazy })?;
         }
     }
-    Ok(())
 }
 
 fn is_storage(object: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -141,22 +151,4 @@ fn is_storage(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         Some(class) => object.is_instance(&class),
         None => Ok(false),
     }
-}
-
-/// The objects that an owner has; the owners that it has are added to `owners`.
-fn objects_of<'py>(
-    py: Python<'py>,
-    owner: &Owner,
-    owners: &mut Vec<Owner>,
-) -> Vec<Bound<'py, PyAny>> {
-    if let Some(ImportOwner { objects, tensors, .. }) = owner.downcast_ref() {
-        owners.extend(tensors.iter().map(|tensor| Arc::clone(tensor.owner())));
-        return objects.iter().map(|object| object.bind(py).clone()).collect();
-    }
-    if let Some(list) = owner.downcast_ref::<ListOwner>() {
-        owners.extend(list.owners.iter().cloned());
-        return list.kept.get().map(|kept| kept.bind(py).clone()).into_iter().collect();
-    }
-    let keepers = owner.downcast_ref::<Keepers>().into_iter().flat_map(Keepers::objects);
-    keepers.map(|kept| kept.bind(py).clone()).collect()
 }

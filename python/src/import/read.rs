@@ -4,15 +4,13 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use pyo3::{ffi, intern};
-use windrow::bindings::set_handed_out;
 use windrow::{Collate, Engine};
 
-use crate::ground::batch::PyBatch;
+use crate::ground::batch::tensor_in;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::in_a_row;
 use crate::ground::modules::{grad_is_enabled, has_tangent, requires_grad};
 use crate::ground::reserve::{no_room, push_to, room_for};
-use crate::ground::tensor::PyTensor;
 use crate::import::array_interface::ON_HOST;
 use crate::import::importer::Importer;
 use crate::import::routes::{route_of, ImportRoute, Lazy};
@@ -163,16 +161,10 @@ impl<'py> Importer<'py> {
             ImportRoute::Exchange { api, is_torch } => {
                 self.import_exchanged(object, api, is_torch, lazy, index)
             }
-            ImportRoute::Tensor => {
-                let tensor = object.cast::<PyTensor>()?.get().inner().clone();
-                set_handed_out(&tensor, true);
-                self.push_tensor(tensor, index)
-            }
-            ImportRoute::Batch => {
-                let tensor = object.cast::<PyBatch>()?.get().inner().clone();
-                set_handed_out(&tensor, true);
-                self.push_tensor(tensor, index)
-            }
+            ImportRoute::Tensor | ImportRoute::Batch => match tensor_in(object) {
+                Some(tensor) => self.push_tensor(tensor, index),
+                None => self.import_by_protocol(object, index),
+            },
             ImportRoute::Array => self.import_array(object, index),
             ImportRoute::ArrayStruct => self.import_array_struct(object, index),
             ImportRoute::Number => self.import_number(object, index),
@@ -221,7 +213,7 @@ impl<'py> Importer<'py> {
             self.import_one(item, start + index)?;
         }
         self.list.extend(&first).map_err(|error| self.error(error, start + count))?;
-        self.places.push_from(count, &first_place, 0)?;
+        self.places.push(self.py, count, first_place.entry(self.py, 0))?;
         self.keepers.resize_with(count, || None);
         self.keepers.push(first_keeper);
         Ok(count + 1)

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use windrow::{Device, Error, Owner, Tensor};
 
-use crate::ground::batch::PyBatch;
+use crate::ground::batch::tensor_in;
 use crate::ground::dtype::in_other_order;
 use crate::ground::errors::to_py_err;
+use crate::ground::reserve::no_room;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
-use crate::ownership::owner::in_place;
+use crate::ownership::holder::{in_place, with_own_references, Reference};
 use crate::ownership::places::Places;
-use crate::ownership::visible::with_own_references;
 
 /// A single array-like as a tensor of the same memory. `name`: of the argument that it is.
 pub(crate) fn tensor_of(
@@ -36,24 +36,27 @@ pub(crate) fn table_of(
 ) -> PyResult<Tensor> {
     let py = object.py();
     // Ours as it is: what also kept the object would grow with every result that is an output again.
-    if let Ok(tensor) = object.cast_exact::<PyTensor>() {
-        return in_place(py, tensor.get().inner()).map(|tensor| with_own_references(py, tensor));
-    }
-    if let Ok(batch) = object.cast_exact::<PyBatch>() {
-        return in_place(py, batch.get().inner()).map(|tensor| with_own_references(py, tensor));
+    if let Some(tensor) = tensor_in(object) {
+        return in_place(py, tensor).map(|tensor| with_own_references(py, tensor));
     }
     let mut importer = Importer::new(py, reading);
     importer.argument = Some(name);
     importer.import_one(object, 0)?;
-    let Importer { list, mut owner, places, .. } = importer;
-    owner.objects.push(object.clone().unbind());
-    owner.places = Places::from(places);
-    let meta = list.meta(0);
-    if meta.device == Device::Cpu {
-        let lent = owner.take_lent(py)?;
-        owner.objects.extend(lent);
-    }
-    let owner: Owner = Arc::new(owner);
+    let Importer { list, mut owner, places, storage, .. } = importer;
+    let (object, storage) = (object.clone().unbind(), storage.map(|storage| storage.object));
+    let (meta, places) = (list.meta(0), Places::from(places));
+    let owner: Owner = match meta.device {
+        Device::Cpu => {
+            let object = Some(owner.with(py, object)?);
+            Arc::new(Reference { object, storage, shared: None, places })
+        }
+        _ => {
+            owner.objects.try_reserve(2).map_err(no_room)?;
+            owner.objects.extend(storage.into_iter().chain([object]));
+            owner.places = places;
+            Arc::new(owner)
+        }
+    };
     // SAFETY: `owner` holds the object and whatever it lent us.
     #[allow(unsafe_code)]
     Ok(unsafe {

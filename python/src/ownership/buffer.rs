@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::ground::errors::answered;
 use crate::ground::reserve::room_for;
 
-/// A buffer view, released when dropped. The caller is attached then: `ImportOwner` sees to it. A list of one: the view may
+/// A buffer view, released when dropped. The caller is attached then: `Holder` sees to it. A list of one: the view may
 /// point into itself and stays where it is, and a `Box` would end the process where there is no memory.
 pub(crate) struct Buffer(Vec<ffi::Py_buffer>);
 

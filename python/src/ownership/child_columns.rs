@@ -133,18 +133,15 @@ impl<'py> ChildColumns<'py> {
     }
 
     /// For each column a list of its values.
-    pub fn into_lists(mut self) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
-        self.hold();
-        let mut lists = room_for(self.num_columns)?;
-        for _ in 0..self.num_columns {
-            lists.push(room_for(self.num_rows())?);
+    pub fn into_lists(self) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
+        let (py, num_columns, num_rows) = (self.py, self.num_columns, self.num_rows());
+        let mut lists = room_for(num_columns)?;
+        let mut objects = self.into_objects()?.into_iter();
+        for _ in 0..num_columns {
+            let mut list = room_for(num_rows)?;
+            list.extend(objects.by_ref().take(num_rows).map(|object| object.into_bound(py)));
+            lists.push(list);
         }
-        for (column, list) in lists.iter_mut().enumerate() {
-            // SAFETY: objects with a reference each, which the list has from now on; attached.
-            let value = |value| unsafe { Bound::from_owned_ptr(self.py, value) };
-            list.extend(self.column(column).map(value));
-        }
-        self.values.clear();
         Ok(lists)
     }
 }

@@ -3,7 +3,7 @@
 use windrow::{Collate, Engine, Error, Leaf, Plan, RunOptions, SampleList, Stream, Tensor};
 
 use crate::engine::default::index_engine;
-use crate::ownership::owner::producers_of;
+use crate::ownership::holder::producers_of;
 
 /// A copy of one tensor by a form, behind all pending writes to it. Not in the user's counters.
 pub(crate) fn copy_of(

@@ -2,12 +2,12 @@
 
 pub(crate) mod buffer;
 pub(crate) mod child_columns;
+pub(crate) mod column;
 pub(crate) mod copy;
+pub(crate) mod holder;
 pub(crate) mod numbers;
-pub(crate) mod owner;
 pub(crate) mod owners;
 pub(crate) mod places;
 pub(crate) mod producers;
 pub(crate) mod ready;
 pub(crate) mod release;
-pub(crate) mod visible;

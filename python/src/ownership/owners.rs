@@ -2,138 +2,100 @@
 
 use std::sync::Arc;
 
-use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use windrow::bindings::new_owners;
 use windrow::{Device, Error, Owner};
 
 use crate::ground::reserve::{no_room, push_to, room_for};
-use crate::ownership::release::{release, Foreign};
+use crate::ownership::column::{Column, Entries, Entry};
+use crate::ownership::holder::{
+    producers_of_objects, producers_of_owners, Holder, Reference, Visited,
+};
+use crate::ownership::places::Places;
+use crate::ownership::producers::Producers;
+use crate::ownership::release::release_objects;
 
 /// The owners that keep the samples of a list alive.
 #[derive(Clone, Default)]
 pub(crate) struct Owners {
     /// Of memory on a device, or for one call.
     shared: Arc<Vec<Owner>>,
-    /// Of all samples that have none by themselves.
-    all: Lone,
-    /// Of one sample each, which is released with it; empty if no sample has one.
-    per_sample: Arc<PerSample>,
-    /// How many samples have one of these.
-    num_per_sample: usize,
+    /// The object that keeps a sample, if one does by itself, and is released with it.
+    objects: Column<Kept>,
 }
 
-/// For each sample the object that keeps it alive, if one does by itself.
-#[derive(Default)]
-pub(crate) struct PerSample(Vec<Option<Py<PyAny>>>);
-
-impl Drop for PerSample {
-    fn drop(&mut self) {
-        let objects = std::mem::take(&mut self.0);
-        if !objects.is_empty() {
-            release((Foreign::of_objects(objects), Vec::new()));
-        }
-    }
-}
-
-/// A reference, or none, given back as those of a list.
-#[derive(Default)]
-pub(crate) struct Lone(Option<Py<PyAny>>);
-
-impl Clone for Lone {
-    fn clone(&self) -> Lone {
-        Lone(self.0.as_ref().map(|kept| Python::attach(|py| kept.clone_ref(py))))
-    }
-}
-
-impl Lone {
-    pub fn new(object: Py<PyAny>) -> Lone {
-        Lone(Some(object))
-    }
-
-    pub fn get(&self) -> Option<&Py<PyAny>> {
-        self.0.as_ref()
-    }
-
-    pub fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.0)
-    }
-}
-
-impl Keepers {
-    pub fn objects(&self) -> impl Iterator<Item = &Py<PyAny>> {
-        self.each.0.iter().flatten()
-    }
-
-    pub fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.each.0.iter().try_for_each(|kept| visit.call(kept))
-    }
-}
-
-impl Drop for Lone {
-    fn drop(&mut self) {
-        if let Some(object) = self.0.take() {
-            release((Foreign::of_objects(vec![Some(object)]), Vec::new()));
-        }
-    }
-}
-
-/// What keeps the samples of a list that a view is over.
-pub(crate) struct Keepers {
-    each: PerSample,
-    /// Of the samples that have none by themselves.
-    _shared: Arc<Vec<Owner>>,
-}
-
-/// An owner as an object, to keep a sample alive: the one holder of the owner.
-#[pyclass(frozen, name = "_Owner", module = "windrow")]
-pub(crate) struct PyOwner(Owner);
-
-impl PyOwner {
-    pub fn owner(&self) -> &Owner {
-        &self.0
-    }
-
-    pub fn object(py: Python<'_>, owner: Owner) -> PyResult<Py<PyAny>> {
-        Ok(Py::new(py, PyOwner(owner))?.into_any())
-    }
-}
+type Kept = Option<Py<PyAny>>;
 
 /// The owner of a sample that was replaced, and those of others that none has any more.
-type Replaced = (Option<Py<PyAny>>, Option<(Lone, Arc<Vec<Owner>>)>);
+type Replaced = (Option<Kept>, Option<Arc<Vec<Owner>>>);
+
+impl Entry for Kept {
+    const IS_REFERENCE: bool = true;
+
+    fn none() -> Kept {
+        None
+    }
+
+    fn is(&self, other: &Kept) -> bool {
+        self.as_ref().map(Py::as_ptr) == other.as_ref().map(Py::as_ptr)
+    }
+
+    fn copied(&self, py: Python<'_>) -> Kept {
+        self.as_ref().map(|object| object.clone_ref(py))
+    }
+
+    fn release(objects: Vec<Kept>) {
+        release_objects(objects);
+    }
+}
 
 impl Owners {
     /// Of all samples, for one call.
     pub fn of_all(owner: Owner) -> Owners {
-        Owners { shared: Arc::new(vec![owner]), ..Owners::default() }
+        Owners { shared: Arc::new(vec![owner]), objects: Column::default() }
     }
 
     /// Of all samples of a list, which are on this device. Work on device memory is ordered by owners that are shared.
-    pub fn of_list(py: Python<'_>, owner: Owner, device: Device) -> PyResult<Owners> {
-        if device != Device::Cpu {
-            return Ok(Owners::of_all(owner));
+    pub fn of_list(py: Python<'_>, holder: Holder, device: Device) -> PyResult<Owners> {
+        match device {
+            Device::Cpu => Ok(Owners::of_object(holder.into_object(py)?)),
+            _ => Ok(Owners::of_all(Arc::new(holder))),
         }
-        Ok(Owners { all: Lone::new(PyOwner::object(py, owner)?), ..Owners::default() })
+    }
+
+    /// Of all samples, which one object keeps.
+    pub fn of_object(object: Py<PyAny>) -> Owners {
+        Owners { shared: Arc::default(), objects: Column::one(Some(object)) }
+    }
+
+    /// Of the samples of a list that is like a tensor, or over its memory.
+    pub fn of_reference(py: Python<'_>, reference: &Reference) -> PyResult<Owners> {
+        let (mut object, storage) = (reference.object.copied(py), reference.storage.copied(py));
+        if let (Some(own), Some(storage)) = (&object, storage) {
+            let mut holder = Holder::default();
+            holder.objects = vec![own.clone_ref(py), storage];
+            object = Some(holder.into_object(py)?);
+        }
+        let shared = reference.shared.clone().unwrap_or_default();
+        Ok(Owners { shared, objects: Column::one(object) })
+    }
+
+    /// Of many samples each, and of one sample each.
+    pub fn from_parts(shared: Arc<Vec<Owner>>, objects: Vec<Kept>) -> Owners {
+        Owners { shared, objects: Column::from(Entries(objects)) }
     }
 
     /// The references that the collector is to see, if no other list has them.
-    pub fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.all.0)?;
-        match Arc::strong_count(&self.per_sample) {
-            1 => self.per_sample.0.iter().try_for_each(|kept| visit.call(kept)),
-            _ => Ok(()),
-        }
-    }
-
-    /// The objects that keep one sample each.
-    pub fn alone(&self) -> impl Iterator<Item = &Py<PyAny>> {
-        self.per_sample.0.iter().flatten()
+    pub fn visit(&self, visit: &PyVisit<'_>) -> Visited {
+        let own = self.objects.0.iter().filter(|objects| Arc::strong_count(objects) == 1);
+        own.flat_map(|objects| &objects.0).try_for_each(|kept| visit.call(kept))
     }
 
     /// What work on a device that reads the samples is to hold.
     pub fn keep(&self) -> impl Iterator<Item = Owner> {
-        let alone = (self.num_per_sample > 0).then(|| Arc::clone(&self.per_sample) as Owner);
-        std::iter::once(Arc::clone(&self.shared) as Owner).chain(alone)
+        let objects = self.objects.0.clone().map(|objects| objects as Owner);
+        std::iter::once(Arc::clone(&self.shared) as Owner).chain(objects)
     }
 
     /// The owners of many samples each.
@@ -141,52 +103,68 @@ impl Owners {
         &self.shared
     }
 
-    /// One object that keeps all `len` samples, if it is not the owners that are shared that do.
+    /// The work that the samples wait for; if they are `on_host`, that of all of them together.
+    pub fn producers(&self, on_host: bool) -> Producers {
+        let mut producers = producers_of_owners(&self.shared);
+        if !on_host {
+            producers.merge(producers_of_objects(self.objects.all().iter().flatten()));
+        }
+        producers
+    }
+
+    /// What a tensor that is a sample refers to.
+    pub fn of_sample(&self, py: Python<'_>, index: usize, places: Places) -> Reference {
+        let (object, shared) = (self.objects.entry(py, index), Some(Arc::clone(&self.shared)));
+        Reference { object, storage: None, shared, places }
+    }
+
+    /// What a tensor over all samples refers to, which are written when that work is done.
     ///
     /// # Errors
     /// Out of memory.
-    pub fn kept(&self, len: usize) -> windrow::Result<Lone> {
-        if self.num_per_sample == 0 {
-            return Ok(self.all.clone());
-        }
-        Python::attach(|py| {
-            let no_room = |_| Error::OutOfMemory { bytes: (len * size_of::<Py<PyAny>>()) as u64 };
-            let mut each: Vec<Option<Py<PyAny>>> = Vec::new();
-            for kept in (0..len).map(|index| self.of_sample(index)) {
+    pub fn together(
+        &self,
+        places: Places,
+        producers: impl FnOnce() -> Producers,
+    ) -> windrow::Result<Reference> {
+        let each = self.objects.all();
+        let made: PyResult<_> = Python::attach(|py| {
+            if each.len() < 2 {
+                return Ok(self.of_sample(py, 0, places));
+            }
+            let mut holder = Holder::default();
+            for object in each.iter().flatten() {
                 // Neighbours often are in one storage.
-                if each
-                    .last()
-                    .is_none_or(|last| last.as_ref().map(Py::as_ptr) != kept.map(Py::as_ptr))
-                {
-                    push_to(&mut each, kept.map(|kept| kept.clone_ref(py))).map_err(no_room)?;
+                if holder.objects.last().is_none_or(|last| last.as_ptr() != object.as_ptr()) {
+                    push_to(&mut holder.objects, object.clone_ref(py))?;
                 }
             }
-            if let [only @ Some(_)] = &mut each[..] {
-                return Ok(Lone(only.take()));
-            }
-            let keepers = Keepers { each: PerSample(each), _shared: Arc::clone(&self.shared) };
-            PyOwner::object(py, Arc::new(keepers)).map(Lone::new).map_err(no_room)
-        })
-    }
-
-    /// The object that keeps a sample.
-    pub fn of_sample(&self, index: usize) -> Option<&Py<PyAny>> {
-        self.per_sample.0.get(index).and_then(Option::as_ref).or(self.all.get())
-    }
-
-    /// Of many samples each, and of one sample each, if any has one.
-    pub fn from_parts(shared: Arc<Vec<Owner>>, per_sample: Vec<Option<Py<PyAny>>>) -> Owners {
-        let num_per_sample = per_sample.iter().flatten().count();
-        let per_sample = Arc::new(PerSample(per_sample));
-        Owners { shared, all: Lone::default(), per_sample, num_per_sample }
+            let object = match holder.objects.len() {
+                1 => holder.objects.remove(0),
+                _ => {
+                    holder.producers = producers();
+                    holder.owners.clone_from(&self.shared);
+                    holder.into_object(py)?
+                }
+            };
+            let shared = Some(Arc::clone(&self.shared));
+            Ok(Reference { object: Some(object), storage: None, shared, places })
+        });
+        made.map_err(|_| Error::OutOfMemory { bytes: size_of_val(each) as u64 })
     }
 
     /// Keeps those of the first `len` samples.
     pub fn truncate(&mut self, len: usize) {
-        if let Some(PerSample(per_sample)) = Arc::get_mut(&mut self.per_sample) {
-            per_sample.truncate(len);
-            self.num_per_sample = per_sample.iter().flatten().count();
-        }
+        self.objects.truncate(len);
+    }
+
+    /// The same of another list, which has its own reference to an object that keeps all samples.
+    pub fn copied(&self, py: Python<'_>) -> Owners {
+        let objects = match self.objects.all() {
+            [all] => Column::one(all.copied(py)),
+            _ => self.objects.clone(),
+        };
+        Owners { shared: Arc::clone(&self.shared), objects }
     }
 
     /// With another one, of all samples.
@@ -194,125 +172,60 @@ impl Owners {
         let mut shared = room_for(self.shared.len() + 1)?;
         shared.extend_from_slice(&self.shared);
         shared.push(owner);
-        Ok(Owners { shared: Arc::new(shared), ..self.clone() })
+        Ok(Owners { shared: Arc::new(shared), objects: self.objects.clone() })
     }
 
     /// The owners of the samples at these valid positions, of `len`; negative ones count from the end.
     pub fn take(&self, py: Python<'_>, positions: &[i64], len: usize) -> PyResult<Owners> {
-        let mut per_sample = Vec::new();
-        if self.num_per_sample > 0 {
-            per_sample = room_for(positions.len())?;
-            per_sample.extend(positions.iter().map(|&position| {
-                let position = if position < 0 { position + len as i64 } else { position };
-                self.of_sample(position as usize).map(|kept| kept.clone_ref(py))
-            }));
+        if positions.is_empty() {
+            return Ok(Owners::default());
         }
-        let is_shared = self.num_per_sample == 0 || per_sample.iter().any(Option::is_none);
-        let shared = if is_shared { Arc::clone(&self.shared) } else { Arc::default() };
-        let all = if self.num_per_sample == 0 && !positions.is_empty() {
-            self.all.clone()
-        } else {
-            Lone::default()
-        };
-        Ok(Owners { all, ..Owners::from_parts(shared, per_sample) })
+        let objects = self.objects.take(py, positions, len)?;
+        let mut taken = Owners { shared: Arc::clone(&self.shared), objects };
+        taken.drop_unused();
+        Ok(taken)
     }
 
-    /// The same owners of `len` samples, that of all of them in the hands of each, so that it is released with the last.
-    pub fn spread(&self, py: Python<'_>, len: usize) -> PyResult<Owners> {
-        let Some(all) = self.all.get() else { return Ok(self.clone()) };
-        let mut per_sample = room_for(len)?;
-        let kept = |index| self.of_sample(index).unwrap_or(all).clone_ref(py);
-        per_sample.extend((0..len).map(|index| Some(kept(index))));
-        Ok(Owners::from_parts(Arc::clone(&self.shared), per_sample))
+    /// Lets go of what many samples have, if each has an object that keeps it.
+    fn drop_unused(&mut self) -> Option<Arc<Vec<Owner>>> {
+        let objects = self.objects.all();
+        let is_used = || objects.is_empty() || objects.iter().rev().any(Option::is_none);
+        (!self.shared.is_empty() && !is_used()).then(|| std::mem::take(&mut self.shared))
     }
 
-    /// Room for those of `other_len` more samples, and for one of each sample if any of them has one.
-    pub fn reserve(
+    /// Adds those of `other_len` more samples to those of `len`. After an error they are to be truncated.
+    pub fn extend(
         &mut self,
         py: Python<'_>,
         len: usize,
         other: &Owners,
         other_len: usize,
     ) -> PyResult<()> {
-        let added = new_owners(&self.shared, &other.shared).len();
-        if added > 0 {
-            match Arc::get_mut(&mut self.shared) {
-                Some(shared) => shared.try_reserve(added).map_err(no_room)?,
-                None => {
-                    let mut copy = room_for(self.shared.len() + added)?;
-                    copy.extend_from_slice(&self.shared);
-                    self.shared = Arc::new(copy);
-                }
-            }
+        self.add_shared(other)?;
+        self.objects.extend(py, len, &other.objects, other_len)
+    }
+
+    /// Adds the owners of many samples that another list has.
+    fn add_shared(&mut self, other: &Owners) -> PyResult<()> {
+        let added = new_owners(&self.shared, &other.shared);
+        if added.is_empty() {
+            return Ok(());
         }
-        let is_per_sample =
-            self.num_per_sample + other.num_per_sample > 0 || other.all.get().is_some();
-        if is_per_sample {
-            let count = len + other_len;
-            match Arc::get_mut(&mut self.per_sample) {
-                Some(PerSample(own)) => own.try_reserve(count - own.len()).map_err(no_room)?,
-                None => {
-                    let mut copy = room_for(count)?;
-                    let kept =
-                        |kept: &Option<Py<PyAny>>| kept.as_ref().map(|kept| kept.clone_ref(py));
-                    copy.extend(self.per_sample.0.iter().map(kept));
-                    self.per_sample = Arc::new(PerSample(copy));
-                }
-            }
-        }
+        let shared = Arc::make_mut(&mut self.shared);
+        shared.try_reserve(added.len()).map_err(no_room)?;
+        shared.extend_from_slice(added);
         Ok(())
     }
 
-    /// Adds those of `other_len` more samples to those of `len`. There is room for them.
-    pub fn extend(&mut self, py: Python<'_>, len: usize, other: &Owners, other_len: usize) {
-        self.add_shared(other);
-        if len == 0 {
-            self.all = other.all.clone();
-        }
-        if self.num_per_sample + other.num_per_sample == 0 {
-            return;
-        }
-        let Some(PerSample(per_sample)) = Arc::get_mut(&mut self.per_sample) else { return };
-        per_sample.resize_with(len, || None);
-        let kept = |index| {
-            let kept: Option<&Option<Py<PyAny>>> = other.per_sample.0.get(index);
-            kept?.as_ref().map(|kept| kept.clone_ref(py))
-        };
-        per_sample.extend((0..other_len).map(kept));
-        self.num_per_sample += other.num_per_sample;
+    /// Makes room for [`Owners::replace`] among those of `len` samples.
+    pub fn spread(&mut self, py: Python<'_>, len: usize, other: &Owners) -> PyResult<()> {
+        self.add_shared(other)?;
+        self.objects.spread(py, len, &other.objects)
     }
 
-    fn add_shared(&mut self, other: &Owners) {
-        let added = new_owners(&self.shared, &other.shared);
-        if let Some(shared) = Arc::get_mut(&mut self.shared) {
-            shared.extend_from_slice(added);
-        }
-    }
-
-    /// Puts the owner of another list's one sample in the place of a sample's, of `len`; there is room for it. Returns the
-    /// owners that may be released now, which can run any code.
-    pub fn replace(
-        &mut self,
-        py: Python<'_>,
-        len: usize,
-        index: usize,
-        other: &Owners,
-    ) -> Replaced {
-        self.add_shared(other);
-        if self.num_per_sample == 0 && other.of_sample(0).is_none() {
-            return (None, None);
-        }
-        let Some(PerSample(per_sample)) = Arc::get_mut(&mut self.per_sample) else {
-            return (None, None);
-        };
-        per_sample.resize_with(len, || None);
-        let new = other.of_sample(0).map(|kept| kept.clone_ref(py));
-        self.num_per_sample += usize::from(new.is_some());
-        let old = std::mem::replace(&mut per_sample[index], new);
-        self.num_per_sample -= usize::from(old.is_some());
-        // No sample is left that the others are for.
-        let is_last = self.num_per_sample == len;
-        let others = || (std::mem::take(&mut self.all), std::mem::take(&mut self.shared));
-        (old, is_last.then(others))
+    /// Puts the owner of another list's one sample in the place of a sample's, after `spread`. Returns the owners that may be
+    /// released now, which can run any code.
+    pub fn replace(&mut self, py: Python<'_>, index: usize, other: &Owners) -> Replaced {
+        (self.objects.replace(py, index, &other.objects), self.drop_unused())
     }
 }

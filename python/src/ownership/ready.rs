@@ -7,7 +7,7 @@ use windrow::{Device, Error, Stream, Tensor};
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
 use crate::ground::stream::current_of;
-use crate::ownership::owner::{producers_of, ImportOwner};
+use crate::ownership::holder::{producers_of, Holder};
 use crate::ownership::producers::Producers;
 
 /// Orders what is enqueued on a stream from now on behind all that still writes a tensor. The memory
@@ -83,9 +83,9 @@ fn part_of<'py>(
 
 /// The torch tensor that memory was lent by, and the stream that it belongs to.
 fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
-    let owner = output.owner().downcast_ref::<ImportOwner>()?;
-    match (&owner.objects[..], &owner.tensors[..]) {
-        ([object], _) if owner.is_output => Some((object, owner.producers.current)),
+    let holder = output.owner().downcast_ref::<Holder>()?;
+    match (&holder.objects[..], &holder.tensors[..]) {
+        ([object], _) if holder.is_output => Some((object, holder.producers.current)),
         // The same memory after work on another stream.
         ([], [inner]) => lent(inner),
         _ => None,

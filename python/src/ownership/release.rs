@@ -13,6 +13,7 @@ use windrow::Tensor;
 use crate::ownership::buffer::Buffer;
 
 /// Owners that are, or may be, Python objects.
+#[derive(Default)]
 pub(super) struct Foreign {
     pub objects: Vec<Option<Py<PyAny>>>,
     pub managed: Vec<ManagedTensor>,
@@ -24,10 +25,6 @@ pub(super) struct Foreign {
 const OBJECTS_AHEAD: usize = 16;
 
 impl Foreign {
-    pub fn of_objects(objects: Vec<Option<Py<PyAny>>>) -> Foreign {
-        Foreign { objects, managed: Vec::new(), buffers: Vec::new(), arrays: Vec::new() }
-    }
-
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
             && self.managed.is_empty()
@@ -62,6 +59,13 @@ impl Foreign {
                 unsafe { ffi::Py_DECREF(object.into_ptr()) };
             }
         }
+    }
+}
+
+/// Releases references alone.
+pub(super) fn release_objects(objects: Vec<Option<Py<PyAny>>>) {
+    if !objects.is_empty() {
+        release((Foreign { objects, ..Foreign::default() }, Vec::new()));
     }
 }
 

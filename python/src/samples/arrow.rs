@@ -2,7 +2,6 @@
 #![allow(unsafe_code)] // Structs of the Arrow C data interface enter here.
 
 use std::ffi::CStr;
-use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyUnicodeDecodeError, PyValueError};
 use pyo3::intern;
@@ -20,7 +19,7 @@ use crate::engine::default::default_engine;
 use crate::ground::errors::{class_name, is_answer, shown, to_py_err, OrPyErr};
 use crate::ground::reserve::{push_to, room_for};
 use crate::import::routes::{route_of, ImportRoute};
-use crate::ownership::owner::ImportOwner;
+use crate::ownership::holder::Holder;
 use crate::ownership::owners::Owners;
 use crate::samples::imported::Imported;
 use crate::samples::list::PySampleList;
@@ -95,7 +94,7 @@ pub(crate) fn read<'py>(
     path: &str,
 ) -> PyResult<ArrowRows<'py>> {
     let py = object.py();
-    let owner = ImportOwner::default();
+    let owner = Holder::default();
     let object = &joined(object)?;
     let mut reader = ArrowReader { object, sep, path, device: Device::Cpu, owner };
     let columns = reader.columns()?;
@@ -114,7 +113,7 @@ pub(crate) fn read<'py>(
         };
         read.push((column.path, content));
     }
-    let owners = Owners::of_list(py, Arc::new(reader.owner), reader.device)?;
+    let owners = Owners::of_list(py, reader.owner, reader.device)?;
     let columns = read.into_iter().map(|(path, content)| {
         let content = match content {
             Ok(list) => {
@@ -147,7 +146,7 @@ struct ArrowReader<'a, 'py> {
     path: &'a str,
     /// Where the buffers are.
     device: Device,
-    owner: ImportOwner,
+    owner: Holder,
 }
 
 impl<'py> ArrowReader<'_, 'py> {

@@ -13,12 +13,10 @@ use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::import::rows::{said_dtype, set_empty_dtype};
 
+use crate::ownership::column::Column;
 use crate::ownership::copy::copy_of;
-use crate::ownership::owner::{
-    has_moved, places_of, producers_of, producers_of_list, producers_of_owners, ImportOwner,
-    ListOwner,
-};
-use crate::ownership::owners::{Lone, Owners, PyOwner};
+use crate::ownership::holder::{has_moved, places_of, producers_of, Holder, Reference};
+use crate::ownership::owners::Owners;
 use crate::ownership::places::{moved, Places};
 use crate::ownership::producers::Producers;
 
@@ -33,7 +31,7 @@ pub(crate) struct Imported {
 impl Imported {
     /// Samples on the host, which these objects are.
     pub fn of_objects(list: SampleList<'static>, objects: Vec<Py<PyAny>>) -> Imported {
-        let mut owner = ImportOwner::default();
+        let mut owner = Holder::default();
         owner.objects = objects;
         Imported { list, owners: Owners::of_all(Arc::new(owner)), places: Places::default() }
     }
@@ -52,22 +50,22 @@ impl Imported {
         table: Tensor,
         list: SampleList<'static>,
     ) -> PyResult<Imported> {
-        let (producers, places) =
-            (producers_of(&table), Places::of_parts(places_of(table.owner()))?);
-        let device = table.device();
-        let owner = Arc::new(ImportOwner::of(table, producers));
-        let owners = Owners::of_list(py, owner, device)?;
-        Ok(Imported { list, owners, places })
+        let (device, places) = (table.device(), Places::together(places_of(table.owner())));
+        let owners = match table.owner().downcast_ref::<Reference>() {
+            Some(reference) if device == Device::Cpu => Owners::of_reference(py, reference)?,
+            _ => {
+                let producers = producers_of(&table);
+                Owners::of_list(py, Holder::of(table, producers), device)?
+            }
+        };
+        Ok(Imported { list, owners, places: Column::one(places) })
     }
 
     /// A sample of the list as a tensor, which keeps its memory alive.
     pub fn sample(&self, py: Python<'_>, index: usize) -> PyResult<Tensor> {
         let (meta, data) = (self.list.meta(index), self.list.address(index).cast_mut());
-        let places = self.places.at(index)?;
-        let kept = self.owners.of_sample(index);
-        let kept = kept.map_or_else(Lone::default, |kept| Lone::new(kept.clone_ref(py)));
-        let owners = Arc::clone(self.owners.shared());
-        let owner: Owner = Arc::new(ListOwner { owners, kept, places });
+        let places = self.places.at(py, index);
+        let owner: Owner = Arc::new(self.owners.of_sample(py, index, places));
         let (dtype, device, layout) = (meta.dtype, meta.device, meta.layout.clone());
         // SAFETY: the owners keep the memory of every sample of the list alive.
         #[allow(unsafe_code)]
@@ -133,16 +131,16 @@ impl Imported {
     /// again on every import, they would become a longer and longer chain.
     fn known(&self, object: &Bound<'_, PyAny>) -> Option<Option<Py<PyAny>>> {
         let tensor = object.cast_exact::<PyTensor>().ok()?;
-        let held = tensor.get().inner().owner().downcast_ref::<ListOwner>()?;
-        let is_its = Arc::ptr_eq(&held.owners, self.owners.shared());
-        is_its.then(|| held.kept.get().map(|kept| kept.clone_ref(object.py())))
+        let held = tensor.get().inner().owner().downcast_ref::<Reference>()?;
+        let is_its = Arc::ptr_eq(held.shared.as_ref()?, self.owners.shared());
+        is_its.then(|| held.object.as_ref().map(|kept| kept.clone_ref(object.py())))
     }
 
     /// The samples at these positions, of which negative ones count from the end.
     pub fn taken(&self, py: Python<'_>, positions: &[i64]) -> PyResult<Imported> {
         let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
         let owners = self.owners.take(py, positions, self.list.len())?;
-        let places = self.places.take(positions, self.list.len())?;
+        let places = self.places.take(py, positions, self.list.len())?;
         Ok(Imported { list, owners, places })
     }
 
@@ -152,7 +150,7 @@ impl Imported {
             return self.taken(py, positions);
         }
         let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
-        let places = self.places.take(positions, self.list.len())?;
+        let places = self.places.take(py, positions, self.list.len())?;
         Ok(Imported { list, owners: Owners::of_all(Arc::clone(self) as Owner), places })
     }
 
@@ -200,22 +198,17 @@ impl Imported {
         // First of all: a table can have more rows than there is memory for their places.
         self.list.reserve(added).or_py_err(py)?;
         let others = self.agree_on_dtype(py, &other.list)?;
-        let spread;
-        let owners = match len > 0 {
-            // Of a list that grows and shrinks in turn, each sample keeps what it needs.
-            true => {
-                self.owners = self.owners.spread(py, len)?;
-                spread = other.owners.spread(py, added)?;
-                &spread
-            }
-            false => &other.owners,
-        };
-        self.owners.reserve(py, len, owners, added)?;
-        let list = &mut self.list;
-        let rest = || list.extend(&others).or_py_err(py);
-        self.places.extend(len, &other.places, added, rest)?;
-        self.owners.extend(py, len, owners, added);
-        Ok(())
+        let places = |own: &mut Places| own.extend(py, len, &other.places, added);
+        let joined = self
+            .owners
+            .extend(py, len, &other.owners, added)
+            .and_then(|()| places(&mut self.places))
+            .and_then(|()| self.list.extend(&others).or_py_err(py));
+        if joined.is_err() {
+            self.owners.truncate(len);
+            self.places.truncate(len);
+        }
+        joined
     }
 
     /// The first sample of another list in place of one. What may be released now, which can run any code.
@@ -227,11 +220,11 @@ impl Imported {
     ) -> PyResult<impl Sized> {
         let len = self.list.len();
         let others = self.agree_on_dtype(py, &other.list)?;
-        self.owners.reserve(py, len, &other.owners, 0)?;
-        let has_places = self.places.spread(len, &other.places)?;
+        self.owners.spread(py, len, &other.owners)?;
+        self.places.spread(py, len, &other.places)?;
         self.list.replace(position, &others, 0).or_py_err(py)?;
-        let ask = if has_places { self.places.replace(position, &other.places) } else { None };
-        Ok((ask, self.owners.replace(py, len, position, &other.owners)))
+        let place = self.places.replace(py, position, &other.places);
+        Ok((place, self.owners.replace(py, position, &other.owners)))
     }
 
     /// Keeps the first `len` samples.
@@ -250,10 +243,7 @@ impl Imported {
 
     /// The work that the samples wait for; on the host, what is known of all of them.
     pub fn producers(&self) -> Producers {
-        match self.is_on_host() {
-            true => producers_of_owners(self.owners.shared()),
-            false => producers_of_list(&self.owners),
-        }
+        self.owners.producers(self.is_on_host())
     }
 
     pub fn is_on_host(&self) -> bool {
@@ -269,8 +259,7 @@ impl Imported {
             }
             // Released with its sample, as on the host; work on a device holds it (`Owners::keep`).
             (true, Some(Device::Pinned)) if list.len() == 1 => {
-                let kept = PyOwner::object(py, Arc::new(owner))?;
-                Owners::from_parts(Arc::default(), vec![Some(kept)])
+                Owners::of_object(owner.into_object(py)?)
             }
             (true, _) => Owners::from_parts(Arc::new(vec![Arc::new(owner) as Owner]), keepers),
             (false, _) => Owners::of_all(Arc::new(owner)),

@@ -13,7 +13,7 @@ use crate::ground::errors::{shown, OrPyErr};
 use crate::import::importer::{Importer, Reading};
 use crate::import::integers::{integers, is_list};
 use crate::import::tensor::tensor_of;
-use crate::ownership::visible::Visited;
+use crate::ownership::holder::Visited;
 use crate::samples::columns::LeafColumn;
 use crate::samples::imported::Imported;
 use crate::samples::trees::{is_tree, Trees};

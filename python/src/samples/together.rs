@@ -13,7 +13,7 @@ use crate::import::columns::read_columns;
 use crate::import::importer::Reading;
 use crate::import::routes::{route_of, ImportRoute};
 use crate::ownership::child_columns::ChildColumns;
-use crate::ownership::owner::ImportOwner;
+use crate::ownership::holder::{held_by, Holder};
 use crate::ownership::owners::Owners;
 use crate::ownership::places::Places;
 use crate::ownership::producers::Producers;
@@ -22,9 +22,7 @@ use crate::samples::imported::Imported;
 /// A leaf that was read with others.
 pub(crate) struct ReadColumn {
     samples: Arc<Imported>,
-    /// Of all samples of the columns; of none while these are borrowed, which then are asked for no views.
-    owner: Arc<ImportOwner>,
-    /// Which of the owner's objects are its samples.
+    /// Which objects of the holder of all columns are its samples; none while these are borrowed, which then are asked for no views.
     objects: Range<usize>,
 }
 
@@ -40,7 +38,7 @@ pub(crate) struct Borrowed<'py> {
 impl Borrowed<'_> {
     /// Counts references to all samples: what then keeps them alive.
     pub fn into_owners(self) -> PyResult<Owners> {
-        let mut owner = ImportOwner::default();
+        let mut owner = Holder::default();
         owner.producers = self.producers;
         owner.objects = self.columns.into_objects()?;
         Ok(Owners::of_all(Arc::new(owner)))
@@ -48,15 +46,9 @@ impl Borrowed<'_> {
 }
 
 impl ReadColumn {
-    fn new(
-        list: SampleList<'static>,
-        owner: &Arc<ImportOwner>,
-        (owners, places): &(Owners, Places),
-        objects: Range<usize>,
-    ) -> ReadColumn {
-        let (owners, places) = (owners.clone(), places.clone());
-        let samples = Arc::new(Imported { list, owners, places });
-        ReadColumn { samples, owner: Arc::clone(owner), objects }
+    fn new(list: SampleList<'static>, owners: &Owners, objects: Range<usize>) -> ReadColumn {
+        let samples = Imported { list, owners: owners.clone(), places: Places::default() };
+        ReadColumn { samples: Arc::new(samples), objects }
     }
 
     /// The samples. Those that are to be kept are read once more, for what is noted of these.
@@ -65,11 +57,13 @@ impl ReadColumn {
         py: Python<'_>,
         reading: Reading<'_>,
     ) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
-        let ReadColumn { samples, owner, objects } = self;
+        let ReadColumn { samples, objects } = self;
         if !reading.owned {
             return Ok((samples, None));
         }
-        let objects = owner.objects[objects].iter().map(|object| object.bind(py).clone());
+        let held = samples.owners.shared().first().map(held_by).unwrap_or_default();
+        let objects = held.objects[0].get(objects).unwrap_or_default().iter();
+        let objects = objects.map(|object| object.bind(py).clone());
         let (imported, ahead) = Imported::from_objects(py, objects.collect(), 0, reading)?;
         Ok((Arc::new(imported), ahead))
     }
@@ -83,7 +77,7 @@ pub(crate) fn read_together<'py>(
     may_borrow: bool,
 ) -> PyResult<(Vec<MaybeRead<'py>>, Option<Borrowed<'py>>)> {
     let lists = read_columns(engine, &mut columns)?;
-    let mut owner = ImportOwner::default();
+    let mut owner = Holder::default();
     for (column, list) in lists.iter().enumerate() {
         let Some(first) = columns.first(column).filter(|_| list.is_some()) else { continue };
         if let ImportRoute::Exchange { api, is_torch: true, .. } = route_of(&first)?.0 {
@@ -92,8 +86,8 @@ pub(crate) fn read_together<'py>(
     }
     if may_borrow && columns.are_borrowed() && lists.iter().all(Option::is_some) {
         let producers = std::mem::take(&mut owner.producers);
-        let (owner, kept) = (Arc::new(ImportOwner::default()), Default::default());
-        let read = |list| Ok(ReadColumn::new(list, &owner, &kept, 0..0));
+        let owners = Owners::default();
+        let read = |list| Ok(ReadColumn::new(list, &owners, 0..0));
         let read = lists.into_iter().flatten().map(read).collect();
         return Ok((read, Some(Borrowed { columns, producers })));
     }
@@ -114,10 +108,8 @@ pub(crate) fn read_together<'py>(
             }
         });
     }
-    let owner = Arc::new(owner);
-    let kept = (Owners::of_all(Arc::clone(&owner) as _), Places::default());
-    let column = |found: Result<_, _>| {
-        found.map(|(list, objects)| ReadColumn::new(list, &owner, &kept, objects))
-    };
+    let owners = Owners::of_all(Arc::new(owner));
+    let column =
+        |found: Result<_, _>| found.map(|(list, objects)| ReadColumn::new(list, &owners, objects));
     Ok((found.into_iter().map(column).collect(), None))
 }

@@ -1,5 +1,7 @@
 //! Samples that are parts of others, by numbers: windows of one array, crops of images.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use windrow::{Collate, DType, Device, Dims, Error, Result, SampleList, Tensor};
@@ -122,7 +124,10 @@ pub(crate) fn crops(
     let (boxes, extents) = integers(boxes, "boxes", 2)?;
     let flip = flip.map(|flip| flags(flip, images.list.len())).transpose()?;
     let list = crops_of(&images.list, &boxes, &extents, dims, flip.as_deref()).or_py_err(py)?;
-    let (owners, places) = (images.owners.clone(), images.places.clone());
+    let (owners, places) = match Arc::try_unwrap(images) {
+        Ok(images) => (images.owners, images.places),
+        Err(shared) => (shared.owners.copied(py), shared.places.clone()),
+    };
     Ok(PySampleList::from_imported(Imported { list, owners, places }))
 }
 

@@ -12,7 +12,8 @@ use windrow::workers::{self, Memory, Message, Origin, Unread};
 use windrow::Owner;
 
 use crate::export::libraries;
-use crate::ownership::owners::PyOwner;
+use crate::ownership::holder::Holder;
+use crate::ownership::producers::Producers;
 
 /// The tensors of a message. `file`: gives the descriptor of the worker's pool by its `detach`, where the system does not.
 #[pyfunction]
@@ -37,7 +38,7 @@ pub(super) fn _receive<'py>(
         let owner = tensor.owner();
         let lease = match &last {
             Some((known, lease)) if Arc::ptr_eq(known, owner) => lease.clone_ref(py),
-            _ => PyOwner::object(py, Arc::clone(owner))?,
+            _ => Holder::of(tensor.clone(), Producers::default()).into_object(py)?,
         };
         // Where torch gives a storage new memory, as `share_memory_` does, arrays of the tensor stay at the block: so it is
         // kept by the storage too.

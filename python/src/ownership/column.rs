@@ -1,0 +1,203 @@
+//! [`Column`]: what each sample of a list has by itself, such as the object that keeps it.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+
+use crate::ground::reserve::{no_room, push_to, room_for};
+
+/// What a sample has.
+pub(crate) trait Entry: Sized {
+    /// The garbage collector counts it: each column has its own.
+    const IS_REFERENCE: bool;
+
+    /// The entry of a sample that has none.
+    fn none() -> Self;
+
+    /// Whether two entries are one.
+    fn is(&self, other: &Self) -> bool;
+
+    fn copied(&self, py: Python<'_>) -> Self;
+
+    /// Drops the entries of a column that is gone.
+    fn release(entries: Vec<Self>) {
+        drop(entries);
+    }
+}
+
+/// The entries of samples: none if no sample has one, one if all have the same, or one for each.
+pub(crate) struct Entries<T: Entry>(pub(super) Vec<T>);
+
+/// The same of a list, whose copies have them in common until one is changed.
+pub(crate) struct Column<T: Entry>(pub(super) Option<Arc<Entries<T>>>);
+
+impl<T: Entry> Default for Entries<T> {
+    fn default() -> Self {
+        Entries(Vec::new())
+    }
+}
+
+impl<T: Entry> Default for Column<T> {
+    fn default() -> Self {
+        Column(None)
+    }
+}
+
+impl<T: Entry> Clone for Column<T> {
+    fn clone(&self) -> Self {
+        Column(self.0.clone())
+    }
+}
+
+impl<T: Entry> Drop for Entries<T> {
+    fn drop(&mut self) {
+        T::release(std::mem::take(&mut self.0));
+    }
+}
+
+impl<T: Entry> Entries<T> {
+    /// Makes room for the entries of so many more samples.
+    pub fn reserve(&mut self, count: usize) -> PyResult<()> {
+        self.0.try_reserve_exact(count).map_err(no_room)
+    }
+
+    /// Adds the entry of the next sample, which is number `index`.
+    #[inline(never)]
+    pub fn push(&mut self, py: Python<'_>, index: usize, entry: T) -> PyResult<()> {
+        match &self.0[..] {
+            [] if entry.is(&T::none()) => return Ok(()),
+            [all] if all.is(&entry) => return Ok(()),
+            _ => {}
+        }
+        self.spread(py, index)?;
+        push_to(&mut self.0, entry)
+    }
+
+    /// Makes each of `len` samples have an entry of its own.
+    fn spread(&mut self, py: Python<'_>, len: usize) -> PyResult<()> {
+        if self.0.len() < len {
+            self.0.try_reserve(len + 1 - self.0.len()).map_err(no_room)?;
+            let all = self.0.pop().unwrap_or_else(T::none);
+            self.0.extend((1..len).map(|_| all.copied(py)));
+            self.0.push(all);
+        }
+        Ok(())
+    }
+}
+
+impl<T: Entry> From<Entries<T>> for Column<T> {
+    fn from(mut entries: Entries<T>) -> Self {
+        entries.0.shrink_to_fit();
+        let has_any = entries.0.iter().any(|entry| !entry.is(&T::none()));
+        Column(has_any.then(|| Arc::new(entries)))
+    }
+}
+
+impl<T: Entry> Column<T> {
+    /// Of all samples.
+    pub fn one(entry: T) -> Column<T> {
+        Column::from(Entries(vec![entry]))
+    }
+
+    pub fn all(&self) -> &[T] {
+        self.0.as_ref().map_or(&[], |entries| &entries.0)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    /// The column of one sample.
+    pub fn at(&self, py: Python<'_>, index: usize) -> Column<T> {
+        match self.all() {
+            [] => Column::default(),
+            [_] if !T::IS_REFERENCE => self.clone(),
+            _ => Column::one(self.entry(py, index)),
+        }
+    }
+
+    /// A copy of the entry of a sample.
+    pub fn entry(&self, py: Python<'_>, index: usize) -> T {
+        let entry = match self.all() {
+            [all] => Some(all),
+            each => each.get(index),
+        };
+        entry.map_or_else(T::none, |entry| entry.copied(py))
+    }
+
+    /// The entries of the samples at these valid positions, of `len`; negative ones count from the end.
+    pub fn take(&self, py: Python<'_>, positions: &[i64], len: usize) -> PyResult<Column<T>> {
+        if positions.is_empty() {
+            return Ok(Column::default()); // Whose owners may go.
+        }
+        let each = self.all();
+        if each.len() < 2 {
+            return Ok(self.at(py, 0));
+        }
+        let mut taken = room_for(positions.len())?;
+        taken.extend(positions.iter().map(|&position| {
+            let end = if position < 0 { len as i64 } else { 0 };
+            each[(position + end) as usize].copied(py)
+        }));
+        Ok(Column::from(Entries(taken)))
+    }
+
+    /// The entries, which no other column has, to be changed.
+    fn own(&mut self, py: Python<'_>) -> PyResult<&mut Entries<T>> {
+        if self.0.as_mut().is_none_or(|shared| Arc::get_mut(shared).is_none()) {
+            let mut copy = room_for(self.all().len())?;
+            copy.extend(self.all().iter().map(|entry| entry.copied(py)));
+            self.0 = Some(Arc::new(Entries(copy)));
+        }
+        Ok(self.0.as_mut().and_then(Arc::get_mut).expect("just made"))
+    }
+
+    /// Adds the entries of `other_len` more samples to those of `len`. After an error the column is to be truncated.
+    pub fn extend(
+        &mut self,
+        py: Python<'_>,
+        len: usize,
+        other: &Column<T>,
+        other_len: usize,
+    ) -> PyResult<()> {
+        if len == 0 {
+            *self = Column::default(); // That of all rows of a table without any.
+        }
+        match (self.all(), other.all()) {
+            ([], []) => return Ok(()),
+            ([own], [all]) if own.is(all) => return Ok(()),
+            ([], [all]) if len == 0 => {
+                *self = Column::one(all.copied(py));
+                return Ok(());
+            }
+            _ => {}
+        }
+        let own = self.own(py)?;
+        own.spread(py, len)?;
+        own.0.try_reserve(other_len).map_err(no_room)?;
+        own.0.extend((0..other_len).map(|index| other.entry(py, index)));
+        Ok(())
+    }
+
+    /// Makes each of `len` samples have an entry of its own, if one of them or another has one.
+    pub fn spread(&mut self, py: Python<'_>, len: usize, other: &Column<T>) -> PyResult<()> {
+        match self.is_empty() && other.is_empty() {
+            true => Ok(()),
+            false => self.own(py)?.spread(py, len),
+        }
+    }
+
+    /// The entry of the first sample of another list in place of that of a sample, after `spread`. What it was so far, the
+    /// release of which can run any code.
+    pub fn replace(&mut self, py: Python<'_>, index: usize, other: &Column<T>) -> Option<T> {
+        let entry = Arc::get_mut(self.0.as_mut()?)?.0.get_mut(index)?;
+        Some(std::mem::replace(entry, other.entry(py, 0)))
+    }
+
+    /// Keeps the entries of the first `len` samples.
+    pub fn truncate(&mut self, len: usize) {
+        if let Some(entries) = self.0.as_mut().and_then(Arc::get_mut) {
+            entries.0.truncate(len);
+        }
+    }
+}
