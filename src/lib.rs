@@ -171,7 +171,7 @@ pub use run_options::{OutputMemory, PinnedMemory, RunOptions};
 pub use samples::{SampleList, SampleView, Samples, TensorMeta};
 pub use tensor::{
     CudaBuild, DType, Device, DeviceInfo, Dims, DriverError, Element, Error, Facet, Hint, Layout,
-    Mismatch, Offsets, Owner, Result, Scalar, Stream, Tensor, MAX_NDIM,
+    Mismatch, MoveSide, Offsets, Owner, Result, Scalar, Stream, Tensor, MAX_NDIM,
 };
 
 /// The examples of the README, as tests.

@@ -111,7 +111,7 @@ impl Engine {
         Engine { shared: Arc::new(shared) }
     }
 
-    fn streaming_stores(&self) -> StreamingStores {
+    pub(super) fn streaming_stores(&self) -> StreamingStores {
         self.shared.streaming_stores.unwrap_or_else(|| StreamingStores::chosen().stores)
     }
 

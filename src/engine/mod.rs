@@ -5,11 +5,13 @@
 //! | `engine` | how it is made; `assemble` and its kin, `plan`, `run`, `run_with`; streams, memory, counters |
 //! | `small` | batches without a plan |
 //! | `on_device`, `page_locked` | runs on a device, and where on the host their results go |
+//! | `moves` | `copy_many` |
 //! | `resident` | `resident`: lists on a device |
 //! | [`bindings`] | what bindings in other languages need beside that |
 
 pub mod bindings;
 mod engine;
+mod moves;
 mod on_device;
 mod page_locked;
 mod resident;

@@ -34,6 +34,7 @@ mod walk;
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::collate::Affine;
 use crate::plan::{saturating_sum, OutputPlan, Plan};
 
 pub use copy_ahead::RowsAhead;
@@ -42,7 +43,7 @@ pub(crate) use policy::POLICY;
 pub(crate) use pool::MemoryPool;
 pub use prefetch::prefetch;
 pub use raise_indices::raise_rows;
-pub(crate) use reference::run as run_reference;
+pub(crate) use reference::{run as run_reference, run_moves as run_moves_by_reference};
 pub(crate) use small_batches::{table_limits, write_numbers, write_rows, RowPadding, RowsMemory};
 pub use streaming_stores::{ChosenStores, StreamingStores};
 pub(crate) use threads::{Helpers, Threads};
@@ -50,6 +51,11 @@ pub(crate) use threads::{Helpers, Threads};
 /// Whether one thread alone is faster, by bytes read and written.
 pub(crate) fn is_small(traffic: u64) -> bool {
     traffic < POLICY.small_bytes
+}
+
+/// Bytes of a tile of so many in all: a multiple of 64, so that no cache line and no element belongs to two tiles.
+fn tile_bytes(total: u64) -> u64 {
+    (total / 64).clamp(POLICY.min_tile_bytes, POLICY.max_tile_bytes).next_multiple_of(64)
 }
 
 /// The tiles of a plan: every output cut into equal runs of bytes.
@@ -64,9 +70,7 @@ impl Tiling {
     /// Of the outputs that are to be run, by position.
     pub fn new(plan: &Plan<'_>, is_run: impl Fn(usize) -> bool) -> Tiling {
         let total = saturating_sum(plan.outputs().iter().map(OutputPlan::bytes));
-        // A multiple of 64, so that no cache line and no element belongs to two tiles.
-        let tile_bytes =
-            (total / 64).clamp(POLICY.min_tile_bytes, POLICY.max_tile_bytes).next_multiple_of(64);
+        let tile_bytes = tile_bytes(total);
         let mut count = 0;
         let mut first = Vec::with_capacity(plan.outputs().len() + 1);
         first.push(0);
@@ -168,6 +172,29 @@ pub(crate) unsafe fn run_part(
         // SAFETY: a part of what the caller promised, apart from those of other tiles.
         unsafe { tile::run(output, None, out.load(Ordering::Relaxed), part, stores) };
     });
+}
+
+/// Writes all elements of outputs whose samples have places of their own, put through `affine` where they say so.
+///
+/// # Safety
+/// The samples are alive, and every element that the loops of an output reach from its places may be written to, by nothing else.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn run_moves(
+    outputs: &[OutputPlan<'_>],
+    affine: Option<&Affine>,
+    stores: &StreamingStores,
+    threads: Option<&Helpers>,
+) {
+    for output in outputs {
+        let numel = output.numel();
+        let tile_elems = tile_bytes(output.bytes()) / output.dtype.size() as u64;
+        parallel_for(numel.div_ceil(tile_elems) as usize, threads, |tile| {
+            let begin = tile as u64 * tile_elems;
+            let part = begin..(begin + tile_elems).min(numel);
+            // SAFETY: the caller's promise; tiles are disjoint.
+            unsafe { tile::run(output, affine, std::ptr::null_mut(), part, stores) };
+        });
+    }
 }
 
 /// Copies bytes by all threads.

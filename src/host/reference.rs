@@ -15,20 +15,33 @@ pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
     for (output, out) in outputs.filter_map(|(output, out)| Some((output, (*out)?))) {
         for elem in 0..output.numel() {
             // SAFETY: the plan borrows its samples, and `Outputs::new` promised the output.
-            unsafe { write_element(plan, output, out, elem) };
+            unsafe { write_element(plan.affine_of(output), output, out, elem) };
+        }
+    }
+}
+
+/// As [`run_moves`](crate::host::run_moves).
+///
+/// # Safety
+/// As of [`run_moves`](crate::host::run_moves).
+pub(crate) unsafe fn run_moves(outputs: &[OutputPlan<'_>], affine: Option<&Affine>) {
+    for output in outputs {
+        for elem in 0..output.numel() {
+            // SAFETY: the caller's promise.
+            unsafe { write_element(affine, output, std::ptr::null_mut(), elem) };
         }
     }
 }
 
 /// # Safety
-/// The samples of the plan are alive, and `elem` is an element of the output at `out`.
-unsafe fn write_element(plan: &Plan<'_>, output: &OutputPlan<'_>, out: *mut u8, elem: u64) {
+/// The samples of the output are alive, and `elem` is an element of the output at `out`.
+unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *mut u8, elem: u64) {
     let sample = output.starts.sample_at(elem);
     let class = output.class_of(sample);
     let dims = &output.dims[class.dims.clone()];
     let mut rest = elem - output.starts.elems(sample).start;
     let mut src = output.data[sample].wrapping_offset(class.src_offset as isize);
-    let mut dst = out.wrapping_offset(output.starts.byte_offset(sample) as isize);
+    let mut dst = output.place_of(sample, out);
     let mut coords = vec![0u64; dims.len()];
     let mut is_real = true;
     for (coord, dim) in coords.iter_mut().zip(dims).rev() {
@@ -49,7 +62,6 @@ unsafe fn write_element(plan: &Plan<'_>, output: &OutputPlan<'_>, out: *mut u8, 
             if !class.dtype.is_native() {
                 bits.chunks_mut(class.dtype.ordered_bytes()).for_each(<[u8]>::reverse);
             }
-            let affine = plan.affine_of(output);
             let channel = match class.channel {
                 Channel::None => 0,
                 Channel::Loop { dim, first, .. } => (coords[dim] - dims[dim].lo) as usize + first,

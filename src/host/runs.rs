@@ -66,7 +66,7 @@ pub(super) unsafe fn copy_runs<const STREAMING: bool>(
         prefetch_ahead(output, sample);
         let skip = own.start as usize * size;
         let src = output.data[sample].wrapping_offset(output.class_of(sample).src_offset as isize);
-        let dst = out.wrapping_offset(output.starts.byte_offset(sample) as isize);
+        let dst = output.place_of(sample, out);
         // SAFETY: a run of bytes holds all of the sample's elements, `own` among them.
         unsafe {
             let len = (own.end - own.start) as usize * size;

@@ -31,7 +31,8 @@ pub(super) unsafe fn run(
     // Two compilations, so that outputs that stay in the caches do not pay for the others.
     // SAFETY: as for this function.
     unsafe {
-        if stores.are_for(output) && is_touched(out.wrapping_add(end)) {
+        let is_touched = || !output.places.is_empty() || is_touched(out.wrapping_add(end));
+        if stores.are_for(output) && is_touched() {
             write::<true>(output, affine, out, elems);
             rows::stream_fence();
         } else {

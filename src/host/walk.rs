@@ -28,7 +28,7 @@ impl<'a> SamplePlace<'a> {
     ) -> SamplePlace<'a> {
         SamplePlace {
             src: output.data[sample].wrapping_offset(class.src_offset as isize),
-            dst: out.wrapping_offset(output.starts.byte_offset(sample) as isize),
+            dst: output.place_of(sample, out),
             dims: &output.dims[class.dims.clone()],
         }
     }

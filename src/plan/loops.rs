@@ -92,6 +92,23 @@ impl LoopNest {
         class
     }
 
+    /// The loops from such a source to a destination of its shape, in the order of the memory that is written.
+    pub fn of_pair(src: &TensorMeta, dst: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
+        let [from, to] = [src, dst].map(|meta| meta.dtype.size() as i64);
+        let strides = src.layout.strides().iter().zip(dst.layout.strides());
+        let dim = |(&extent, (&src, &dst)): (&i64, (&i64, &i64))| {
+            Dim::whole(extent, src.wrapping_mul(from), dst.wrapping_mul(to))
+        };
+        let mut dims: SmallVec<[Dim; 4]> =
+            src.layout.shape().iter().zip(strides).map(dim).collect();
+        // Nothing steps along an extent of 1, so that its strides may be anything.
+        dims.retain(|dim| dim.extent != 1);
+        dims.sort_by_key(|dim| std::cmp::Reverse(dim.dst_stride.unsigned_abs()));
+        let mut nest = LoopNest::new(src.dtype, dims, Channel::None, 0, table);
+        nest.planar = nest.is_planar(dst.dtype, table);
+        nest
+    }
+
     /// The loops of such samples, copied as bytes in row-major order.
     pub fn of_bytes(meta: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
         let (size, ordered) = (meta.dtype.size() as i64, meta.dtype.ordered_bytes() as i64);

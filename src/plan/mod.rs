@@ -1,11 +1,13 @@
 //! Stage 3. What would be done, before anything is: see [`Plan`].
 
 mod account;
+mod apart;
 mod arena;
 mod batch_shape;
 mod checks;
 mod launch;
 mod loops;
+mod moves;
 mod output;
 mod path;
 mod plan;
@@ -20,6 +22,7 @@ pub(crate) use arena::Arena;
 pub use batch_shape::{BatchShape, Padded, Placement};
 pub use launch::{Launch, LaunchPart};
 pub(crate) use loops::{Channel, Dim, LoopNest};
+pub(crate) use moves::Moves;
 pub(crate) use output::{saturating_sum, CopyRange, ElementOp, OutputPlan, Starts};
 pub(crate) use path::{num_ranges, Path};
 pub use plan::Plan;

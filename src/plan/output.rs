@@ -27,6 +27,8 @@ pub(crate) struct OutputPlan<'s> {
     pub fill: [u8; 16],
     /// Address of each sample; of rows of a table that are read as one sample, that of the first.
     pub data: Cow<'s, [*const u8]>,
+    /// Where each sample's first element goes, if each sample has memory of its own; else empty, and `starts` says it.
+    pub places: Cow<'s, [*const u8]>,
     /// LoopNest of each sample; empty if all are of the first.
     pub class_ids: Cow<'s, [u32]>,
     pub classes: Vec<LoopNest>,
@@ -131,6 +133,7 @@ impl OutputPlan<'_> {
     pub fn into_owned<'o>(self) -> OutputPlan<'o> {
         OutputPlan {
             data: Cow::Owned(self.data.into_owned()),
+            places: Cow::Owned(self.places.into_owned()),
             class_ids: Cow::Owned(self.class_ids.into_owned()),
             leaf: self.leaf,
             role: self.role,
@@ -158,6 +161,7 @@ impl OutputPlan<'_> {
         });
         OutputPlan {
             data: self.data.iter().map(further).collect(),
+            places: Cow::Borrowed(&self.places),
             class_ids: Cow::Borrowed(&self.class_ids),
             layout: self.layout.clone(),
             classes: self.classes.clone(),
@@ -165,6 +169,15 @@ impl OutputPlan<'_> {
             starts: self.starts.clone(),
             ranges,
             ..*self
+        }
+    }
+
+    /// Where a sample's first element goes, in an output at `out`.
+    #[inline]
+    pub fn place_of(&self, sample: usize, out: *mut u8) -> *mut u8 {
+        match self.places.get(sample) {
+            Some(place) => place.cast_mut(),
+            None => out.wrapping_offset(self.starts.byte_offset(sample) as isize),
         }
     }
 
@@ -266,6 +279,7 @@ pub(crate) fn data_output<'s>(
         op: ElementOp::Read { affine },
         fill: batch_shape.value,
         data: data.unwrap_or_else(|| samples.data()),
+        places: Cow::Borrowed(&[]),
         class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         classes,
         dims,
@@ -415,6 +429,7 @@ pub(crate) fn mask_output<'s>(
         op: ElementOp::Const(mask.real),
         fill: mask.padding,
         data: samples.data(),
+        places: Cow::Borrowed(&[]),
         class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         classes,
         dims,
@@ -449,6 +464,7 @@ pub(crate) fn index_output<'s>(
         op: ElementOp::Index,
         fill: [0; 16],
         data: samples.data(),
+        places: Cow::Borrowed(&[]),
         class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         classes,
         dims,
@@ -478,6 +494,7 @@ pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPl
         op: ElementOp::Read { affine: false },
         fill: [0; 16],
         data: samples.data(),
+        places: Cow::Borrowed(&[]),
         class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         classes,
         dims,

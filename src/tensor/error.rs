@@ -21,6 +21,9 @@ pub enum Error {
     Device(Box<Mismatch>),
     /// Memory that cannot be expressed or used: strides out of range, read-only or overlapping `out`.
     Layout(Box<Mismatch>),
+    /// A destination that shares bytes with another destination, or with a source: see
+    /// [`Engine::copy_many`](crate::Engine::copy_many).
+    Overlap(Box<Mismatch>),
     /// An empty list of samples: the batch would have no shape.
     Empty,
     /// An argument that is wrong by itself, whatever the samples are.
@@ -58,8 +61,10 @@ pub struct DriverError {
 /// One or several samples that differ from what was expected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
-    /// Position of the first offender in the list of samples; `None` when it is no sample.
+    /// Position of the first offender in the list of samples, or of pairs; `None` when it is neither.
     pub index: Option<usize>,
+    /// Which tensor of a pair it is, in a call that moves one to the other.
+    pub side: Option<MoveSide>,
     /// Path of the leaf in a tree of samples, or empty.
     pub path: String,
     /// The expected value.
@@ -74,6 +79,24 @@ pub struct Mismatch {
     pub hint: Option<Hint>,
     /// The subject of the error where it is no sample: `out`, unless [`Error::about`] says otherwise.
     pub subject: &'static str,
+}
+
+/// Which tensor of a pair: see [`Engine::copy_many`](crate::Engine::copy_many).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveSide {
+    /// The one that is written.
+    Destination,
+    /// The one that is read.
+    Source,
+}
+
+impl fmt::Display for MoveSide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MoveSide::Destination => "destination",
+            MoveSide::Source => "source",
+        })
+    }
 }
 
 /// The cure of a [`Mismatch`]. Its text names calls of this crate; a binding has its own words for
@@ -174,6 +197,7 @@ impl Mismatch {
     pub fn new(index: Option<usize>, expected: impl Into<Facet>, got: impl Into<Facet>) -> Self {
         Mismatch {
             index,
+            side: None,
             path: String::new(),
             expected: expected.into(),
             got: got.into(),
@@ -227,8 +251,11 @@ impl Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = self.side.map(|side| side.to_string());
+        let noun = side.as_deref().unwrap_or("sample");
         match self.index {
-            Some(index) => write!(f, "sample {index}")?,
+            Some(index) => write!(f, "{noun} {index}")?,
+            None if side.is_some() => write!(f, "{noun}s")?,
             None => f.write_str(self.subject)?,
         }
         if !self.path.is_empty() {
@@ -237,11 +264,11 @@ impl fmt::Display for Mismatch {
         write!(f, ": expected {}, got ", self.expected)?;
         self.write_got(f, &self.got)?;
         for (index, got) in &self.others {
-            write!(f, "; sample {index}: got ")?;
+            write!(f, "; {noun} {index}: got ")?;
             self.write_got(f, got)?;
         }
         if self.count > 1 + self.others.len() {
-            write!(f, "; {} samples differ in all", self.count)?;
+            write!(f, "; {} {noun}s differ in all", self.count)?;
         }
         match self.hint {
             Some(hint) => write!(f, "; {hint}"),
@@ -255,7 +282,11 @@ impl Error {
     #[must_use]
     pub fn at_path(mut self, leaf: &str) -> Self {
         match &mut self {
-            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
+            Error::Shape(m)
+            | Error::DType(m)
+            | Error::Device(m)
+            | Error::Layout(m)
+            | Error::Overlap(m) => {
                 leaf.clone_into(&mut m.path);
             }
             Error::Argument(text)
@@ -275,7 +306,11 @@ impl Error {
     #[must_use]
     pub fn at_index(mut self, index: usize) -> Self {
         match &mut self {
-            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
+            Error::Shape(m)
+            | Error::DType(m)
+            | Error::Device(m)
+            | Error::Layout(m)
+            | Error::Overlap(m) => {
                 m.index = Some(index);
             }
             Error::Argument(text) | Error::Index(text) | Error::TooLarge(text) => {
@@ -286,11 +321,31 @@ impl Error {
         self
     }
 
+    /// The same error as that of one tensor of pair `index`.
+    #[must_use]
+    pub fn at_side(self, side: MoveSide, index: usize) -> Self {
+        match self {
+            Error::Argument(text) => Error::Argument(format!("{side} {index}: {text}")),
+            Error::Index(text) => Error::Index(format!("{side} {index}: {text}")),
+            Error::TooLarge(text) => Error::TooLarge(format!("{side} {index}: {text}")),
+            mut error => {
+                if let Some(mismatch) = error.mismatch_mut() {
+                    (mismatch.side, mismatch.index) = (Some(side), Some(index));
+                }
+                error
+            }
+        }
+    }
+
     /// The same error as that of an argument, which is no sample.
     #[must_use]
     pub fn about(mut self, subject: &'static str) -> Self {
         match &mut self {
-            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
+            Error::Shape(m)
+            | Error::DType(m)
+            | Error::Device(m)
+            | Error::Layout(m)
+            | Error::Overlap(m) => {
                 (m.index, m.subject) = (None, subject);
             }
             Error::Argument(text) | Error::Index(text) | Error::TooLarge(text) => {
@@ -301,10 +356,26 @@ impl Error {
         self
     }
 
-    /// The mismatch behind a shape, dtype, device or layout error.
+    /// The mismatch behind an error of input that has one.
+    pub(crate) fn mismatch_mut(&mut self) -> Option<&mut Mismatch> {
+        match self {
+            Error::Shape(m)
+            | Error::DType(m)
+            | Error::Device(m)
+            | Error::Layout(m)
+            | Error::Overlap(m) => Some(m),
+            _ => None,
+        }
+    }
+
+    /// The mismatch behind a shape, dtype, device, layout or overlap error.
     pub fn mismatch(&self) -> Option<&Mismatch> {
         match self {
-            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => Some(m),
+            Error::Shape(m)
+            | Error::DType(m)
+            | Error::Device(m)
+            | Error::Layout(m)
+            | Error::Overlap(m) => Some(m),
             _ => None,
         }
     }
@@ -313,7 +384,11 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => m.fmt(f),
+            Error::Shape(m)
+            | Error::DType(m)
+            | Error::Device(m)
+            | Error::Layout(m)
+            | Error::Overlap(m) => m.fmt(f),
             Error::Empty => f.write_str("an empty list of samples makes no batch"),
             Error::Argument(text)
             | Error::Index(text)

@@ -16,7 +16,7 @@ pub use device::{CudaBuild, Device, DeviceInfo};
 pub(crate) use dims::{few, DimSet, Tuple};
 pub use dims::{Dims, MAX_NDIM};
 pub use dtype::{DType, Element};
-pub use error::{DriverError, Error, Facet, Hint, Mismatch, Result};
+pub use error::{DriverError, Error, Facet, Hint, Mismatch, MoveSide, Result};
 pub(crate) use footprint::{overlap, Footprint};
 pub use layout::Layout;
 pub(crate) use layout::{are_compact, bytes_of, checked_bytes, checked_numel, compact_strides};

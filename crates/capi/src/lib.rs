@@ -112,6 +112,7 @@ fn status_of(error: &Error) -> Status {
         Error::DType(_) => Status::Dtype,
         Error::Device(_) => Status::Device,
         Error::Layout(_) | Error::NotAView(_) => Status::Layout,
+        Error::Overlap(_) => Status::Argument,
         Error::Argument(_) | Error::Index(_) | Error::Empty => Status::Argument,
         Error::TooLarge(_) => Status::TooLarge,
         Error::OutOfMemory { .. } => Status::OutOfMemory,

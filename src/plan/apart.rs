@@ -1,0 +1,132 @@
+//! Whether destinations of a move are apart from each other and from what is read: by spans in the order of addresses.
+
+use std::ops::Range;
+
+use crate::samples::{SampleList, TensorMeta};
+use crate::tensor::{Error, Footprint, Layout, Mismatch, MoveSide, Result};
+
+/// From the first byte of a destination to behind its last one.
+struct Span {
+    start: u64,
+    end: u64,
+    /// The largest end of this span and of those before it.
+    reach: u64,
+    pair: usize,
+}
+
+/// Checks that each destination is apart from all others, and from all sources but its own, if that begins at the same address and
+/// `is_same` says of its pair that both are alike.
+///
+/// # Errors
+/// [`Error::Overlap`] names both pairs.
+pub(super) fn check_pairs_apart(
+    dsts: &SampleList<'_>,
+    srcs: &SampleList<'_>,
+    is_same: impl Fn(usize) -> bool,
+) -> Result<()> {
+    if dsts.metas().iter().all(|meta| meta.layout.numel() == 0) {
+        return Ok(());
+    }
+    let mut spans = room_for(dsts.len())?;
+    spans.extend(
+        each_span(dsts)
+            .enumerate()
+            .filter(|(_, span)| !span.is_empty())
+            .map(|(pair, Range { start, end })| Span { start, end, reach: end, pair }),
+    );
+    // Rows of a table are in order already.
+    if !spans.is_sorted_by_key(|span| span.start) {
+        spans.sort_unstable_by_key(|span| (span.start, span.pair));
+    }
+    let (mut reach, mut is_apart) = (0, true);
+    for span in &mut spans {
+        is_apart &= reach <= span.start;
+        reach = reach.max(span.end);
+        span.reach = reach;
+    }
+    if !is_apart && !is_table_apart(dsts) {
+        check_destinations(dsts, &spans)?;
+    }
+    let Some(first) = spans.first().map(|span| span.start) else { return Ok(()) };
+    for (source, read) in each_span(srcs).enumerate() {
+        // Sources that are elsewhere take two comparisons.
+        if read.is_empty() || read.end <= first || reach <= read.start {
+            continue;
+        }
+        let own = footprint(srcs, source);
+        let begun = spans.partition_point(|span| span.start < read.end);
+        let may_share = spans[..begun].iter().rev().take_while(|span| span.reach > read.start);
+        for span in may_share {
+            let pair = span.pair;
+            let is_own =
+                pair == source && is_same(pair) && dsts.address(pair) == srcs.address(source);
+            if !is_own && footprint(dsts, pair).shares_with(&own) {
+                return Err(not_apart(pair, MoveSide::Source, source));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Destinations that are rows as far apart as each other, such as columns of a table, are apart if these are one tensor with
+/// elements that have places of their own.
+fn is_table_apart(dsts: &SampleList<'_>) -> bool {
+    let (Some((first, step)), [meta]) = (dsts.as_table(), dsts.metas()) else { return false };
+    let TensorMeta { dtype, layout, .. } = meta;
+    let size = dtype.size() as i64;
+    let shape: Vec<i64> = [dsts.len() as i64].iter().chain(layout.shape()).copied().collect();
+    let strides: Vec<i64> = [step / size].iter().chain(layout.strides()).copied().collect();
+    let whole = Layout::try_new(*dtype, &shape, Some(&strides)).ok();
+    step % size == 0
+        && whole.is_some_and(|whole| !Footprint::new(first, &whole, *dtype).shares_with_itself())
+}
+
+/// As [`check_pairs_apart`], of destinations alone, whose spans overlap: gone through in their order, beside those that have not
+/// ended.
+#[cold]
+fn check_destinations(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
+    let mut alive: Vec<&Span> = Vec::new();
+    for span in spans {
+        alive.retain(|other| other.end > span.start);
+        let own = footprint(dsts, span.pair);
+        for other in alive.iter().map(|other| other.pair) {
+            if footprint(dsts, other).shares_with(&own) {
+                let (first, second) = (other.min(span.pair), other.max(span.pair));
+                return Err(not_apart(second, MoveSide::Destination, first));
+            }
+        }
+        alive.push(span);
+    }
+    Ok(())
+}
+
+fn not_apart(pair: usize, side: MoveSide, other: usize) -> Error {
+    let expected = format!("memory apart from {side} {other}");
+    let got = format!("memory that overlaps {side} {other}");
+    Error::Overlap(Box::new(Mismatch::new(None, expected, got)))
+        .at_side(MoveSide::Destination, pair)
+}
+
+fn footprint<'l>(list: &'l SampleList<'_>, index: usize) -> Footprint<'l> {
+    let TensorMeta { dtype, layout, .. } = list.meta(index);
+    Footprint::new(list.address(index), layout, *dtype)
+}
+
+/// From the first byte of each sample to behind its last one; empty for samples without elements.
+fn each_span<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Range<u64>> + 'l {
+    let span = |meta: &TensorMeta| meta.layout.byte_span(meta.dtype);
+    let (metas, ids) = (list.metas(), list.meta_ids());
+    let spans: Vec<Range<i64>> = metas.iter().map(span).collect();
+    (0..list.len()).map(move |index| {
+        let Range { start, end } = &spans[ids.map_or(0, |ids| ids[index] as usize)];
+        let address = list.address(index).addr() as u64;
+        address.saturating_add_signed(*start)..address.saturating_add_signed(*end)
+    })
+}
+
+fn room_for<T>(count: usize) -> Result<Vec<T>> {
+    let mut entries = Vec::new();
+    let no_room = |_| Error::OutOfMemory { bytes: (count * size_of::<T>()) as u64 };
+    entries.try_reserve_exact(count).map_err(no_room)?;
+    Ok(entries)
+}
