@@ -78,6 +78,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
     for function in [
         wrap_pyfunction!(collate::explain::explain, m)?,
         wrap_pyfunction!(collate::tree::collate, m)?,
+        wrap_pyfunction!(collate::moves::copy_many, m)?,
         wrap_pyfunction!(samples::arrow::arrow_columns, m)?,
         wrap_pyfunction!(samples::arrow::is_arrow, m)?,
         wrap_pyfunction!(collate::torch::collate_torch, m)?,

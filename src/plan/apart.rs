@@ -56,13 +56,13 @@ pub(super) fn check_pairs_apart(
         let own = footprint(srcs, source);
         let begun = spans.partition_point(|span| span.start < read.end);
         let may_share = spans[..begun].iter().rev().take_while(|span| span.reach > read.start);
-        for span in may_share {
-            let pair = span.pair;
+        let shares = |&pair: &usize| {
             let is_own =
                 pair == source && is_same(pair) && dsts.address(pair) == srcs.address(source);
-            if !is_own && footprint(dsts, pair).shares_with(&own) {
-                return Err(not_apart(pair, MoveSide::Source, source));
-            }
+            !is_own && footprint(dsts, pair).shares_with(&own)
+        };
+        if let Some(pair) = may_share.map(|span| span.pair).filter(shares).min() {
+            return Err(not_apart(pair, MoveSide::Source, source));
         }
     }
     Ok(())

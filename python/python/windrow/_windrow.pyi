@@ -38,6 +38,7 @@ class _Mismatch:
     path: str
     expected: Any
     got: Any
+    side: Optional[str]
 
 class ShapeError(ValueError, _Mismatch): ...
 class DTypeError(TypeError, _Mismatch): ...
@@ -332,6 +333,15 @@ def collate_torch(
     stream: Optional[_Stream] = None,
     engine: Optional[Engine] = None,
 ) -> Any: ...
+def copy_many(
+    dsts: Any,
+    srcs: Any,
+    *,
+    transform: Optional[Transform] = None,
+    stream: Optional[_Stream] = None,
+    engine: Optional[Engine] = None,
+    max_blocks: Optional[int] = None,
+) -> None: ...
 def explain(samples: Union[_Samples, Iterable[Any]], form: str = "stack", **arguments: Any) -> Explain: ...
 def asarray(x: _ArrayLike, /) -> Tensor: ...
 def _tensor_of_bytes(memory: _ArrayLike, dtype: _DType, shape: Sequence[int]) -> Tensor: ...

@@ -19,7 +19,7 @@ use crate::import::importer::Reading;
 use crate::import::places::own_all_memory;
 use crate::import::routes::is_torch;
 use crate::import::tensor::tensor_of;
-use crate::ownership::holder::{held_by, in_place, producers_of, Holder};
+use crate::ownership::holder::{held_by, in_place, producers_of, Held, Holder};
 use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
 
@@ -90,8 +90,15 @@ impl Job {
         let stacker = may_start.then_some((&options.engine, &*options.collate));
         let owned = copy != CopyMode::Always && out.is_none();
         let in_place = owned && copy == CopyMode::Never;
-        let (samples, ahead) =
-            import(Reading { path: &path, owned, in_place, stream, stacker, rows: true })?;
+        let (samples, ahead) = import(Reading {
+            path: &path,
+            owned,
+            in_place,
+            stream,
+            stacker,
+            rows: true,
+            side: None,
+        })?;
         let out = out.map(|out| JobOutput::new(out, &path, stream)).transpose()?.map(Box::new);
         Ok(Job {
             ahead,
@@ -221,20 +228,49 @@ pub(super) fn output_of(
 /// Outside of inference mode torch's own `out=` refuses a tensor that was made within it.
 fn refuse_inference(py: Python<'_>, tensor: &Tensor, path: &str) -> PyResult<()> {
     let Some(out) = torch_of(py, tensor)? else { return Ok(()) };
-    if !out.bind(py).call_method0(intern!(py, "is_inference"))?.is_truthy()? {
-        return Ok(());
+    match is_frozen(out.bind(py))? {
+        true => {
+            let text = format!("out{}: {FROZEN}", at(path));
+            Err(located(py, PyRuntimeError::new_err(text), None, path))
+        }
+        false => Ok(()),
     }
-    if py.import("torch")?.call_method0("is_inference_mode_enabled")?.is_truthy()? {
-        return Ok(());
-    }
-    let text = "expected a tensor that may be written to here, got an inference tensor outside of inference mode; clone() it";
-    let text = format!("out{}: {text}", at(path));
-    Err(located(py, PyRuntimeError::new_err(text), None, path))
+}
+
+pub(super) const FROZEN: &str =
+    "expected a tensor that may be written to here, got an inference tensor outside of inference mode; clone() it";
+
+/// Whether a torch tensor was made in inference mode, in which this is not.
+pub(super) fn is_frozen(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = tensor.py();
+    Ok(tensor.call_method0(intern!(py, "is_inference"))?.is_truthy()?
+        && !py.import("torch")?.call_method0("is_inference_mode_enabled")?.is_truthy()?)
 }
 
 /// The torch tensor whose memory an output is, by way of `asarray` and earlier results too.
 pub(super) fn torch_of(py: Python<'_>, output: &Tensor) -> PyResult<Option<Py<PyAny>>> {
-    let mut next = Some(held_by(output.owner()));
+    torch_of_owner(py, output.owner())
+}
+
+/// As [`torch_of`], of memory that this keeps.
+pub(super) fn torch_of_owner(py: Python<'_>, owner: &Owner) -> PyResult<Option<Py<PyAny>>> {
+    torch_in(py, held_by(owner))
+}
+
+/// As [`torch_of`], of memory that an object of a list keeps.
+pub(super) fn torch_of_object(py: Python<'_>, object: &Py<PyAny>) -> PyResult<Option<Py<PyAny>>> {
+    let object = object.bind(py);
+    match object.cast_exact::<Holder>() {
+        Ok(holder) => torch_in(py, holder.get().held()),
+        Err(_) => match tensor_in(object) {
+            Some(tensor) => torch_of(py, tensor),
+            None => Ok(is_torch(object)?.then(|| object.clone().unbind())),
+        },
+    }
+}
+
+fn torch_in(py: Python<'_>, held: Held<'_>) -> PyResult<Option<Py<PyAny>>> {
+    let mut next = Some(held);
     while let Some(held) = next {
         next = match held.tensors {
             [inner] => Some(held_by(inner.owner())),

@@ -6,6 +6,7 @@ pub(crate) mod forms;
 pub(crate) mod graphs;
 pub(crate) mod job;
 pub(crate) mod leaves;
+pub(crate) mod moves;
 pub(crate) mod numbers;
 pub(crate) mod options;
 pub(crate) mod packed;

@@ -8,7 +8,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::PyDict;
-use windrow::{Collate, DType, Engine, Stream};
+use windrow::{Collate, DType, Engine, Stream, Transform};
 
 use crate::collate::parsed::{known, remember, CopyMode, Items};
 use crate::collate::transform::PyTransform;
@@ -183,13 +183,7 @@ impl<'py> Options<'py> {
         let Given { out, stream, transform, engine, .. } = given;
         let present = |item: Option<Bound<'py, PyAny>>| item.filter(|item| !item.is_none());
         if let Some(transform) = present(transform) {
-            let Ok(transform) = transform.cast::<PyTransform>() else {
-                return Err(PyTypeError::new_err(format!(
-                    "transform must be a wr.Transform, got {}",
-                    transform.repr()?
-                )));
-            };
-            collate = collate.transform(transform.get().transform.clone());
+            collate = collate.transform(transform_of(&transform)?);
         }
         let stream = present(stream).map(|stream| stream_of(&stream)).transpose()?;
         let engine = present(engine)
@@ -250,7 +244,19 @@ fn copy_mode(copy: &Bound<'_, PyAny>) -> PyResult<CopyMode> {
     }
 }
 
-fn engine_of(engine: &Bound<'_, PyAny>) -> PyResult<Engine> {
+/// The transform of `transform=`.
+pub(super) fn transform_of(transform: &Bound<'_, PyAny>) -> PyResult<Transform> {
+    match transform.cast::<PyTransform>() {
+        Ok(transform) => Ok(transform.get().transform.clone()),
+        Err(_) => {
+            let text = format!("transform must be a wr.Transform, got {}", transform.repr()?);
+            Err(PyTypeError::new_err(text))
+        }
+    }
+}
+
+/// The engine of `engine=`.
+pub(super) fn engine_of(engine: &Bound<'_, PyAny>) -> PyResult<Engine> {
     match engine.cast::<PyEngine>() {
         Ok(engine) => Ok(engine.get().engine().clone()),
         Err(_) => {

@@ -29,7 +29,7 @@ pub(crate) const ATTACHED_BYTES: u64 = 160 << 10;
 
 /// Or no more than this for each sample, a line of memory read and written, where the lock was held to read the samples, which takes
 /// several lines for each.
-const SAMPLE_BYTES: u64 = 128;
+pub(crate) const SAMPLE_BYTES: u64 = 128;
 
 /// Calls with more samples than this release the lock at once: finding out whether their batch is small takes too long.
 pub(crate) const FEW: usize = 1024;

@@ -29,6 +29,7 @@ use crate::samples::table::table_in;
 use crate::samples::together::{read_together, Borrowed, MaybeRead};
 use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::flatten::{flatten, Opened, TreeDef, TreeRules};
+use crate::trees::outputs::OUT;
 use crate::trees::rules::{self, OpenedColumn};
 
 /// Collates a list of trees into one tree of the same shape, in which every tensor leaf is a `Batch`, in one call.
@@ -192,7 +193,7 @@ fn import<'py>(
     let mut outs = room_for(flat.leaves.len())?;
     if let Some(out) = out {
         let open = |container: &Container, path: &str, out| {
-            container.outputs(out, ColumnPlace::new(path, sep))
+            container.outputs(out, ColumnPlace::new(path, sep), OUT)
         };
         flat.tree.flatten_up_to(out, open, |_, out| {
             outs.push(out);

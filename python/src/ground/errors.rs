@@ -7,14 +7,15 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
-use windrow::{DriverError, Error, Facet, Form, Hint, Mismatch};
+use windrow::{DriverError, Error, Facet, Form, Hint, Mismatch, MoveSide};
 
 create_exception!(
     windrow,
     ShapeError,
     PyValueError,
     "A shape of samples or ``out`` does not fit. ``index``: position of the sample, None for ``out``; \
-     ``path``: path of the leaf, or \"\"; ``expected`` and ``got``: what was expected and found."
+     ``path``: path of the leaf, or \"\"; ``expected`` and ``got``: what was expected and found; ``side``: of `copy_many`, \
+     whose ``index`` is that of a pair, \"destination\" or \"source\", else None."
 );
 create_exception!(
     windrow,
@@ -57,7 +58,7 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ("DeviceError", py.get_type::<DeviceError>()),
         ("LayoutError", py.get_type::<LayoutError>()),
     ] {
-        for attribute in ["index", "expected", "got"] {
+        for attribute in ["index", "expected", "got", "side"] {
             class.setattr(attribute, py.None())?;
         }
         class.setattr("path", "")?;
@@ -99,6 +100,7 @@ pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<Spec>) -> Py
         Error::DType(m) => with(py.get_type::<DTypeError>(), m),
         Error::Device(m) => with(py.get_type::<DeviceError>(), m),
         Error::Layout(m) => with(py.get_type::<LayoutError>(), m),
+        Error::Overlap(m) => with(py.get_type::<PyValueError>(), m),
         Error::OutOfMemory { .. } => PyMemoryError::new_err(text),
         Error::Index(_) => PyIndexError::new_err(text),
         Error::NoDriver(_) => CudaUnavailable::new_err(text),
@@ -149,6 +151,7 @@ fn mismatch_err(class: &Bound<'_, PyType>, text: &str, m: &Mismatch) -> PyResult
     error.setattr("path", &m.path)?;
     error.setattr("expected", facet(class.py(), &m.expected)?)?;
     error.setattr("got", facet(class.py(), &m.got)?)?;
+    error.setattr("side", m.side.map(|side| side.to_string()))?;
     Ok(PyErr::from_value(error))
 }
 
@@ -246,6 +249,8 @@ pub(crate) fn at(path: &str) -> String {
 pub(crate) enum Whose {
     Sample(usize),
     Argument(&'static str),
+    /// One of a pair.
+    Pair(MoveSide, usize),
 }
 
 impl std::fmt::Display for Whose {
@@ -253,6 +258,7 @@ impl std::fmt::Display for Whose {
         match self {
             Whose::Sample(index) => write!(f, "sample {index}"),
             Whose::Argument(name) => f.write_str(name),
+            Whose::Pair(side, index) => write!(f, "{side} {index}"),
         }
     }
 }
@@ -289,17 +295,33 @@ pub(crate) fn not_array_like<T>(
 /// A TypeError that names sample and leaf, in its text and as attributes.
 pub(crate) fn type_error(py: Python<'_>, whose: Whose, path: &str, text: &str) -> PyErr {
     let text = format!("{whose}{}: {text}", at(path));
-    let index = match whose {
-        Whose::Sample(index) => Some(index),
-        Whose::Argument(_) => None,
-    };
-    located(py, PyTypeError::new_err(text), index, path)
+    let error = PyTypeError::new_err(text);
+    match whose {
+        Whose::Sample(index) => located(py, error, Some(index), path),
+        Whose::Argument(_) => located(py, error, None, path),
+        Whose::Pair(side, index) => of_pair(py, error, side, Some(index), path),
+    }
 }
 
 /// An error with the sample and the leaf that it is of as attributes.
 pub(crate) fn located(py: Python<'_>, error: PyErr, index: Option<usize>, path: &str) -> PyErr {
     let value = error.value(py);
     match value.setattr("index", index).and_then(|()| value.setattr("path", path)) {
+        Ok(()) => error,
+        Err(error) => error,
+    }
+}
+
+/// As [`located`], of a tensor of a pair; without an index of a whole side.
+pub(crate) fn of_pair(
+    py: Python<'_>,
+    error: PyErr,
+    side: MoveSide,
+    index: Option<usize>,
+    path: &str,
+) -> PyErr {
+    let error = located(py, error, index, path);
+    match error.value(py).setattr("side", side.to_string()) {
         Ok(()) => error,
         Err(error) => error,
     }

@@ -59,7 +59,7 @@ pub(crate) fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(!dual.getattr("tangent")?.is_none())
 }
 
-/// Tells torch of a tensor that was written to, so that `backward` does not take what it holds for what was
+/// Tells torch of a tensor that was written to, or of a list of them, so that `backward` does not take what they hold for what was
 /// saved.
 pub(crate) fn increment_version(tensor: &Bound<'_, PyAny>) -> PyResult<()> {
     match module(tensor.py(), "torch.autograd.graph")? {

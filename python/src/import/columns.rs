@@ -47,6 +47,8 @@ enum Reader {
 struct ColumnReader {
     class: *mut ffi::PyTypeObject,
     reader: Reader,
+    /// The samples are destinations: those that must not be written to as they are, are not read so.
+    is_written: bool,
 }
 
 /// The fields of a sample, in memory that belongs to its object; without strides it is row-major.
@@ -86,6 +88,45 @@ pub(crate) unsafe fn borrowed(
     }));
     // SAFETY: live objects, which the list holds.
     Ok(unsafe { reader.list(&objects, 0..len, most_bytes) })
+}
+
+/// As [`borrowed`], of the destinations and the sources of as many pairs, of whatever size. Also whether destinations are torch tensors.
+///
+/// # Safety
+/// As of [`borrowed`].
+pub(crate) unsafe fn borrowed_pairs(
+    dsts: &Bound<'_, PyAny>,
+    srcs: &Bound<'_, PyAny>,
+) -> PyResult<Option<([SampleList<'static>; 2], bool)>> {
+    let (Some(dst_of), Some(src_of)) = (item_of(dsts), item_of(srcs)) else { return Ok(None) };
+    let len = dsts.len()?;
+    if !HAS_LOCK || len == 0 || srcs.len()? != len {
+        return Ok(None);
+    }
+    // As in `borrowed`; both are counted again when no Python code runs any more.
+    let (first_dst, first_src) = (dsts.get_item(0)?, srcs.get_item(0)?);
+    let readers = (ColumnReader::of(&first_dst)?, ColumnReader::of(&first_src)?);
+    let (Some(writer), Some(reader)) = readers else { return Ok(None) };
+    drop((first_dst, first_src));
+    if dsts.len()? != len || srcs.len()? != len {
+        return Ok(None);
+    }
+    let list = |side: &Bound<'_, PyAny>, item_of: ItemOf, reader: ColumnReader| -> PyResult<_> {
+        let mut objects = room_for(len)?;
+        objects.extend((0..len).map(|index| {
+            // SAFETY: as in `borrowed`.
+            let object = unsafe { item_of(side.as_ptr(), index as ffi::Py_ssize_t) };
+            prefetch(object.cast(), 1);
+            object
+        }));
+        // SAFETY: live objects, which the list holds.
+        Ok(unsafe { reader.list(&objects, 0..len, u64::MAX) })
+    };
+    let Some(dsts) = list(dsts, dst_of, ColumnReader { is_written: true, ..writer })? else {
+        return Ok(None);
+    };
+    let Some(srcs) = list(srcs, src_of, reader)? else { return Ok(None) };
+    Ok(Some(([dsts, srcs], matches!(writer.reader, Reader::Dense(_)))))
 }
 
 /// References to the samples of a list that was [`borrowed`], which keep them.
@@ -191,10 +232,12 @@ impl Reader {
         }
     }
 
+    /// `is_written`: if it may be written to as it is.
+    ///
     /// # Safety
     /// A live object of a class that this is for.
     #[inline]
-    unsafe fn read<'a>(self, object: *mut ffi::PyObject) -> Option<RawArray<'a>> {
+    unsafe fn read<'a>(self, object: *mut ffi::PyObject, is_written: bool) -> Option<RawArray<'a>> {
         // SAFETY: the caller's promise.
         unsafe {
             match self {
@@ -205,11 +248,22 @@ impl Reader {
                         array.shape.as_ptr().cast::<AtomicI64>(),
                         array.shape.len(),
                     );
-                    let is_row_major = array.flags & ArrayStruct::C_CONTIGUOUS != 0;
-                    is_row_major.then_some(RawArray { data, dtype, shape, strides: None })
+                    let wanted = match is_written {
+                        true => ArrayStruct::C_CONTIGUOUS | ArrayStruct::WRITABLE,
+                        false => ArrayStruct::C_CONTIGUOUS,
+                    };
+                    (array.flags & wanted == wanted).then_some(RawArray {
+                        data,
+                        dtype,
+                        shape,
+                        strides: None,
+                    })
                 }
                 Reader::Dense(torch) => {
                     let fields = torch.fields_of(object).filter(|_| torch.has_no_grad(object))?;
+                    if is_written && torch.may_be_shared(object) {
+                        return None;
+                    }
                     let (data, dtype, shape) = (fields.data, fields.dtype, fields.shape);
                     Some(RawArray { data, dtype, shape, strides: Some(fields.strides) })
                 }
@@ -223,7 +277,11 @@ impl ColumnReader {
     /// known](known_route).
     fn of(first: &Bound<'_, PyAny>) -> PyResult<Option<ColumnReader>> {
         let class = first.get_type_ptr();
-        Ok(Reader::by(route_of(first)?).map(|reader| ColumnReader { class, reader }))
+        Ok(Reader::by(route_of(first)?).map(|reader| ColumnReader {
+            class,
+            reader,
+            is_written: false,
+        }))
     }
 
     /// The samples of a range of objects; those behind it are asked for too. `None` if one is of another class or not to be
@@ -253,7 +311,8 @@ impl ColumnReader {
             unsafe {
                 self.prefetch_ahead(|steps| objects.get(index + steps).copied());
                 let object = *objects.get(index)?;
-                (ffi::Py_TYPE(object) == self.class).then(|| self.reader.read(object)).flatten()
+                let is_its = ffi::Py_TYPE(object) == self.class;
+                is_its.then(|| self.reader.read(object, self.is_written)).flatten()
             }
         };
         loop {

@@ -6,7 +6,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::bindings::{set_handed_out, RowsAhead};
 use windrow::dlpack::{DLDeviceType, ForeignTensor};
-use windrow::{Collate, DType, Device, Engine, Error, Hint, Mismatch, SampleList, Stream};
+use windrow::{
+    Collate, DType, Device, Engine, Error, Hint, Mismatch, MoveSide, SampleList, Stream,
+};
 
 use crate::ground::dtype::{cure_of, in_other_order, is_small};
 use crate::ground::errors::{at, shown, to_py_err, Whose};
@@ -31,12 +33,21 @@ pub(crate) struct Reading<'a> {
     pub stacker: Option<(&'a Engine, &'a Collate)>,
     /// A list or tuple of Python numbers is a sample.
     pub rows: bool,
+    /// They are one side of pairs. Destinations are refused if they must not be written to; they are read as owned ones.
+    pub side: Option<MoveSide>,
 }
 
 impl Reading<'_> {
     /// To be kept.
-    pub const OWNED: Self =
-        Reading { path: "", owned: true, in_place: false, stream: None, stacker: None, rows: true };
+    pub const OWNED: Self = Reading {
+        path: "",
+        owned: true,
+        in_place: false,
+        stream: None,
+        stacker: None,
+        rows: true,
+        side: None,
+    };
 }
 
 /// The storage of a torch tensor, which the tensor itself can exchange for another.
@@ -67,6 +78,8 @@ pub(crate) struct Importer<'py> {
     pub storage: Option<HeldStorage>,
     /// The leaf these samples belong to, for errors.
     pub path: String,
+    /// The leaf of each, if they are several.
+    pub paths: Vec<String>,
     pub owned: bool,
     /// Refuse what has no memory of its own.
     pub in_place: bool,
@@ -78,6 +91,8 @@ pub(crate) struct Importer<'py> {
     pub stream: Option<Stream>,
     /// The argument that the one object is: there is no list that it has a position in.
     pub argument: Option<&'static str>,
+    /// Of which pairs the objects are one.
+    pub side: Option<MoveSide>,
     pub last: Option<(*mut ffi::PyTypeObject, ImportRoute, Lazy)>,
     /// The last sample was read without running any code of others.
     pub is_quiet: bool,
@@ -98,12 +113,14 @@ impl<'py> Importer<'py> {
             places: Entries::default(),
             storage: None,
             path: reading.path.to_owned(),
+            paths: Vec::new(),
             owned: reading.owned,
             in_place: reading.in_place,
             rows: reading.rows,
             empty_dtype: DType::F64,
             stream: reading.stream,
             argument: None,
+            side: reading.side,
             last: None,
             is_quiet: false,
             ahead: None,
@@ -153,9 +170,10 @@ impl<'py> Importer<'py> {
     }
 
     pub fn error(&self, error: Error, index: usize) -> PyErr {
-        let error = match self.argument {
-            None => error.at_index(index),
-            Some(name) => error.about(name),
+        let error = match (self.argument, self.side) {
+            (None, None) => error.at_index(index),
+            (None, Some(side)) => error.at_side(side, index),
+            (Some(name), _) => error.about(name),
         };
         to_py_err(self.py, &error.at_path(&self.path))
     }
@@ -166,7 +184,11 @@ impl<'py> Importer<'py> {
     }
 
     pub fn whose(&self, index: usize) -> Whose {
-        self.argument.map_or(Whose::Sample(index), Whose::Argument)
+        match (self.argument, self.side) {
+            (None, None) => Whose::Sample(index),
+            (None, Some(side)) => Whose::Pair(side, index),
+            (Some(name), _) => Whose::Argument(name),
+        }
     }
 
     pub fn layout_error(&self, index: usize, expected: &str, got: &str) -> PyErr {
@@ -194,6 +216,15 @@ impl<'py> Importer<'py> {
         let error = self.layout_error(index, "memory that can be expressed", first_line);
         error.set_cause(self.py, Some(cause));
         error
+    }
+
+    /// Refuses a destination that must not be written to, which was read last.
+    #[inline]
+    pub fn check_writable(&self, index: usize) -> PyResult<()> {
+        match self.side == Some(MoveSide::Destination) && self.list.is_read_only() {
+            true => Err(self.layout_error(index, "writable memory", "read-only memory")),
+            false => Ok(()),
+        }
     }
 
     pub fn push(&mut self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {

@@ -15,7 +15,9 @@ use crate::import::importer::{HeldStorage, Importer};
 use crate::import::numpy_struct::data_word;
 use crate::import::routes::{route_of, ImportRoute, Lazy};
 use crate::ownership::holder::{held_by, places_of, Held, Holder};
+use crate::ownership::owners::Owners;
 use crate::ownership::places::{address_in, Place, Places};
+use crate::private_layouts::torch::reader;
 
 impl Importer<'_> {
     /// Holds the storage of a torch tensor.
@@ -115,8 +117,33 @@ pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> 
 }
 
 /// As [`own_memory`], of all torch tensors and storages that a tensor is over, by way of lists, views and earlier results too.
-pub(crate) fn own_all_memory<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<()> {
-    let (mut owners, mut objects) = (vec![Arc::clone(tensor.owner())], Vec::new());
+pub(crate) fn own_all_memory(py: Python<'_>, tensor: &Tensor) -> PyResult<()> {
+    own_memory_of(py, vec![Arc::clone(tensor.owner())], Vec::new())
+}
+
+/// As [`own_all_memory`], of the samples of a list. Where the words of storages are known, and none of them shares its memory, that is
+/// all that is looked at.
+pub(crate) fn own_list_memory(py: Python<'_>, owners: &Owners, places: &Places) -> PyResult<()> {
+    let is_own = match reader(py) {
+        None => true,
+        // SAFETY: words of objects that the list holds.
+        Some(Ok(torch)) => places.all_words(|word| unsafe { !torch.is_word_of_shared(word) }),
+        Some(Err(_)) => false,
+    };
+    match is_own {
+        true => Ok(()),
+        false => {
+            let objects = owners.objects().map(|kept| kept.bind(py).clone()).collect();
+            own_memory_of(py, owners.shared().to_vec(), objects)
+        }
+    }
+}
+
+fn own_memory_of<'py>(
+    py: Python<'py>,
+    mut owners: Vec<Owner>,
+    mut objects: Vec<Bound<'py, PyAny>>,
+) -> PyResult<()> {
     let mut seen = HashSet::new();
     let add = |held: Held<'_>, owners: &mut Vec<Owner>, objects: &mut Vec<Bound<'py, PyAny>>| {
         owners.extend(held.tensors.iter().map(Tensor::owner).chain(held.owners).cloned());

@@ -71,6 +71,9 @@ impl<'py> Importer<'py> {
         let num_read = self.import_empty_rows(items, start)?;
         for (index, sample) in items.iter().enumerate().skip(num_read) {
             self.prefetch(&items[index..]);
+            if let Some(path) = self.paths.get(start + index) {
+                self.path.clone_from(path);
+            }
             if let Err(error) = self.import(sample, start + index) {
                 // The caller may release the samples now.
                 self.ahead = None;
@@ -141,6 +144,7 @@ impl<'py> Importer<'py> {
         }
         self.read(object, (route, lazy), index)?;
         if self.owned {
+            self.check_writable(index)?;
             self.remember_place(object, route, lazy)?;
             if self.is_per_sample() {
                 self.note_keeper(object, route, lazy)?;

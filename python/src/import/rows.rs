@@ -4,7 +4,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
 use windrow::dlpack::ForeignTensor;
-use windrow::{DType, Device, Error, Mismatch, SampleList, TensorMeta};
+use windrow::{DType, Device, Error, Mismatch, MoveSide, SampleList, TensorMeta};
 
 use crate::ground::errors::{class_name, shown, type_error, OrPyErr};
 use crate::import::importer::{Importer, Reading};
@@ -231,6 +231,9 @@ impl<'py> Importer<'py> {
         shape: &[i64],
         index: usize,
     ) -> PyResult<()> {
+        if self.side == Some(MoveSide::Destination) {
+            return Err(self.layout_error(index, "writable memory", "a Python number"));
+        }
         if self.in_place {
             let why = "copy=False, but Python numbers have no memory that a batch could be";
             return Err(self.error(Error::NotAView(why.to_owned()), index));

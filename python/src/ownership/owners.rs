@@ -92,6 +92,11 @@ impl Owners {
         own.flat_map(|objects| &objects.0).try_for_each(|kept| visit.call(kept))
     }
 
+    /// All objects that keep samples.
+    pub fn objects(&self) -> impl Iterator<Item = &Py<PyAny>> {
+        self.objects.all().iter().flatten()
+    }
+
     /// What work on a device that reads the samples is to hold.
     pub fn keep(&self) -> impl Iterator<Item = Owner> {
         let objects = self.objects.0.clone().map(|objects| objects as Owner);

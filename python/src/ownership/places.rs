@@ -157,6 +157,15 @@ impl Entries<Place> {
 }
 
 impl Places {
+    /// Whether a question about the words in which owners have the addresses of samples is answered by all; false also where there
+    /// are places without a word.
+    pub fn all_words(&self, is: impl Fn(NonNull<AtomicUsize>) -> bool) -> bool {
+        self.all().iter().all(|place| match place {
+            Place::Word(word, _) => *word == NonNull::from(&STILL) || is(*word),
+            Place::Ask(_) => false,
+        })
+    }
+
     /// Of rows or pieces of a tensor, by the places of its memory: of the same word as of the sample that it is, if it is one.
     pub fn together(whole: Option<&Places>) -> Place {
         match whole.map(Column::all).unwrap_or_default() {

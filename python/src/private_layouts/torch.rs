@@ -246,6 +246,19 @@ impl TorchReader {
         }
     }
 
+    /// As [`may_be_shared`](TorchReader::may_be_shared), of a word that has the address of memory: of a storage's, or of another
+    /// object's that has a word behind it.
+    ///
+    /// # Safety
+    /// The word is that of a live storage, or of a NumPy array.
+    #[inline]
+    pub unsafe fn is_word_of_shared(&self, memory: NonNull<AtomicUsize>) -> bool {
+        const { assert!(RELEASE == MEMORY + 1) };
+        // SAFETY: the caller's promise. Behind the address an array has the number of its dims.
+        let next = unsafe { memory.add(1).as_ref() }.load(Ordering::Relaxed);
+        self.shared_release != 0 && next == self.shared_release
+    }
+
     /// The object of a tensor's storage, which keeps it. torch makes one for each storage, once; to ask for it costs half as much as
     /// all else of an import, each time.
     ///

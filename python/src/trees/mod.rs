@@ -4,6 +4,6 @@ pub(crate) mod container;
 mod dicts;
 pub(crate) mod flatten;
 pub(crate) mod node_types;
-mod outputs;
+pub(crate) mod outputs;
 pub(crate) mod rules;
 pub(crate) mod torch_rules;

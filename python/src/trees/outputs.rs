@@ -1,4 +1,4 @@
-//! A tree of outputs, flattened as the samples were.
+//! A tree of outputs, or of sources, flattened as the samples or the destinations were.
 
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -10,6 +10,16 @@ use crate::ground::reserve::room_for;
 use crate::trees::container::{name_of, position_of, ColumnPlace, Container, NodeType, Registered};
 use crate::trees::node_types::call_opener;
 
+/// How a tree that is flattened as another one is named, and that one.
+#[derive(Clone, Copy)]
+pub(crate) struct TreeNames {
+    pub name: &'static str,
+    pub like: &'static str,
+}
+
+/// The tree of `out=`.
+pub(crate) const OUT: TreeNames = TreeNames { name: "out", like: "samples" };
+
 impl Container {
     /// The entries of a tree of outputs for the children.
     ///
@@ -19,6 +29,7 @@ impl Container {
         &self,
         mut out: Bound<'py, PyAny>,
         place: ColumnPlace<'_>,
+        names: TreeNames,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (py, len, mut keys) = (out.py(), self.len(), self.keys());
         match &self.node_type {
@@ -32,7 +43,8 @@ impl Container {
             NodeType::Sequence(..) | NodeType::Named(..) if is_list_or_tuple(&out) => {
                 let got = out.len()?;
                 if got > len {
-                    let text = format!("out{}: expected {len} entries, got {got}", at(place.path));
+                    let (name, at) = (names.name, at(place.path));
+                    let text = format!("{name}{at}: expected {len} entries, got {got}");
                     return Err(PyValueError::new_err(text));
                 }
             }
@@ -47,24 +59,30 @@ impl Container {
                     .and_then(|found| found.ok_or_else(|| PyKeyError::new_err(()))),
                 (_, None) => out.get_item(child),
             };
-            let found =
-                found.or_else(|error| Err(no_entry(&out, &self.path_of(py, child, place)?, error)));
+            let found = found.or_else(|error| {
+                Err(no_entry(&out, &self.path_of(py, child, place)?, names, error))
+            });
             outputs.push(found?);
         }
-        keys.map_or(Ok(()), |keys| check_keys(&out, keys, place))?;
+        keys.map_or(Ok(()), |keys| check_keys(&out, keys, place, names))?;
         Ok(outputs)
     }
 }
 
 /// Refuses a key of a tree of outputs that the samples have not.
-fn check_keys(out: &Bound<'_, PyAny>, keys: &[Py<PyAny>], place: ColumnPlace<'_>) -> PyResult<()> {
+fn check_keys(
+    out: &Bound<'_, PyAny>,
+    keys: &[Py<PyAny>],
+    place: ColumnPlace<'_>,
+    TreeNames { name, like }: TreeNames,
+) -> PyResult<()> {
     if !is_mapping(out)? || out.len()? == keys.len() {
         return Ok(());
     }
     for key in entries(out, Ok)? {
         if position_of(keys, &key)?.is_none() {
             let path = place.join(&name_of(&key)?);
-            let text = format!("out{}: the samples have no such key", at(&path));
+            let text = format!("{name}{}: the {like} have no such key", at(&path));
             return Err(PyKeyError::new_err(text));
         }
     }
@@ -72,13 +90,13 @@ fn check_keys(out: &Bound<'_, PyAny>, keys: &[Py<PyAny>], place: ColumnPlace<'_>
 }
 
 /// In place of an error of asking a tree of outputs for the entry at `path`.
-fn no_entry(out: &Bound<'_, PyAny>, path: &str, error: PyErr) -> PyErr {
+fn no_entry(out: &Bound<'_, PyAny>, path: &str, names: TreeNames, error: PyErr) -> PyErr {
     let py = out.py();
     let class = match class_name(&out.get_type()) {
         Ok(class) => class,
         Err(aborted) => return aborted,
     };
-    let text = format!("out{}: there is no such entry in {class}", at(path));
+    let text = format!("{}{}: there is no such entry in {class}", names.name, at(path));
     let is_key = error.is_instance_of::<PyKeyError>(py);
     in_words(py, error, || match is_key {
         true => PyKeyError::new_err(text),
