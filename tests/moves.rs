@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use common::convert::cast;
 use common::{coordinates, runner, Random, ARITHMETIC};
+use windrow::bindings::MoveOptions;
 use windrow::{
     Collate, DType, Device, Engine, Error, Layout, MoveSide, SampleList, SampleView, Target,
     Tensor, Transform,
@@ -155,6 +156,10 @@ fn run(engine: &Engine, memory: &[u8], pairs: &[(Piece, Piece)]) -> (Result<(), 
         pairs.iter().map(|(dst, src)| unsafe { (dst.target(base), src.view(base)) }).unzip();
     let result = engine.copy_many(&mut dsts, &srcs);
     (result, memory)
+}
+
+fn with(transform: &Transform) -> MoveOptions {
+    MoveOptions { transform: transform.clone(), ..MoveOptions::default() }
 }
 
 #[test]
@@ -421,7 +426,7 @@ fn lists_on_both_sides() {
             (SampleList::rows(&write_columns).unwrap(), SampleList::rows(&read).unwrap());
         let copy = |dsts: &SampleList<'_>, srcs: &SampleList<'_>, transform: &Transform| {
             // SAFETY: memory of the table, which nothing else touches.
-            unsafe { engine.copy_lists(dsts, srcs, transform) }
+            unsafe { engine.copy_lists(dsts, srcs, with(transform)) }
         };
         copy(&dsts, &srcs, &Transform::default()).unwrap();
         let at = |row: i64, column: i64| {
@@ -467,7 +472,7 @@ fn transforms() {
         let into = Tensor::from_vec(vec![0f32; 60], &[3, 4, 5]).unwrap();
         let dsts: SampleList<'_> = [SampleView::from(&into)].into_iter().collect();
         // SAFETY: memory of the tensor, which nothing else touches.
-        unsafe { engine.copy_lists(&dsts, &srcs, &transform) }.unwrap();
+        unsafe { engine.copy_lists(&dsts, &srcs, with(&transform)) }.unwrap();
         assert_eq!(
             into.as_slice::<f32>().unwrap(),
             batch.data().as_slice::<f32>().unwrap(),
@@ -476,12 +481,100 @@ fn transforms() {
         let wrong = Tensor::from_vec(vec![0f32; 60], &[4, 5, 3]).unwrap();
         let dsts: SampleList<'_> = [SampleView::from(&wrong)].into_iter().collect();
         // SAFETY: as above.
-        let error = unsafe { engine.copy_lists(&dsts, &srcs, &transform) }.unwrap_err();
+        let error = unsafe { engine.copy_lists(&dsts, &srcs, with(&transform)) }.unwrap_err();
         let text = "destination 0: expected shape (3, 4, 5), got (4, 5, 3)";
         assert_eq!(error.to_string(), text, "{name}");
         let two = Transform::new().mean([0.1, 0.2]).channel_dim(-1);
         // SAFETY: as above.
-        let error = unsafe { engine.copy_lists(&dsts, &srcs, &two) }.unwrap_err();
+        let error = unsafe { engine.copy_lists(&dsts, &srcs, with(&two)) }.unwrap_err();
         assert!(error.to_string().starts_with("source 0: expected 2 channels"), "{error}");
     }
+}
+
+/// The same on a device: from the host and page-locked memory to the device, back, and from there to there.
+#[cfg(feature = "cuda")]
+#[test]
+fn random_pairs_on_a_device() {
+    use common::device::{self, Bytes, PinnedBytes};
+
+    let Some(engine) = device::engine() else { return };
+    let mut random = Random::new(49);
+    let (len, mut moves) = (6000, 0);
+    for case in 0..60 {
+        let memory = random_bytes(&mut random, len);
+        let pairs = loop {
+            let pairs: Vec<_> = (0..1 + random.below(6))
+                .map(|_| {
+                    let shape: Vec<i64> =
+                        (0..random.below(4)).map(|_| random.below(6) as i64).collect();
+                    let dtype = |random: &mut Random| ARITHMETIC[random.below(13) as usize];
+                    let to = dtype(&mut random);
+                    let from = if random.below(2) == 0 { to } else { dtype(&mut random) };
+                    let dst = Piece::random(&mut random, to, &shape, false, len);
+                    (dst, Piece::random(&mut random, from, &shape, true, len))
+                })
+                .collect();
+            let apart = |(dst, _): &(Piece, Piece)| {
+                (dst.clone(), Piece::compact(dst.dtype, &dst.shape, 1 << 20))
+            };
+            let written: Vec<_> = pairs.iter().map(apart).collect();
+            if shares(&written) == (false, false) {
+                break pairs;
+            }
+        };
+        let expected = moved(&memory, &pairs);
+        let places = [Device::Cpu, Device::Pinned, Device::Cuda(0)];
+        for (to, from) in places.iter().flat_map(|to| places.map(|from| (*to, from))) {
+            if ![to, from].contains(&Device::Cuda(0)) {
+                continue;
+            }
+            let (mut host, read_host) = (memory.clone(), memory.clone());
+            let (written, read) = (Bytes::of(&memory), Bytes::of(&memory));
+            let (pinned, read_pinned) = (PinnedBytes::of(&memory), PinnedBytes::of(&memory));
+            let write_to = match to {
+                Device::Cpu => host.as_mut_ptr(),
+                Device::Pinned => pinned.address,
+                _ => written.address as *mut u8,
+            };
+            let read_from = match from {
+                Device::Cpu => read_host.as_ptr(),
+                Device::Pinned => read_pinned.address.cast_const(),
+                _ => read.address as *const u8,
+            };
+            // SAFETY: within both memories, which live until the work is done.
+            let (mut dsts, srcs): (Vec<_>, Vec<_>) = pairs
+                .iter()
+                .map(|(dst, src)| unsafe {
+                    (
+                        Target::from_raw_parts(
+                            write_to.wrapping_add(dst.first),
+                            dst.dtype,
+                            to,
+                            dst.layout(),
+                        ),
+                        SampleView::from_raw_parts(
+                            read_from.wrapping_add(src.first),
+                            src.dtype,
+                            from,
+                            src.layout(),
+                        ),
+                    )
+                })
+                .unzip();
+            let name = format!("case {case}, {from} to {to}: {pairs:?}");
+            if let Err(error) = engine.copy_many(&mut dsts, &srcs) {
+                // Tensors that take turns in memory may count as sharing it.
+                assert!(matches!(error, Error::Overlap(_)), "{error}, {name}");
+                continue;
+            }
+            moves += 1;
+            let after = match to {
+                Device::Cpu => host.clone(),
+                Device::Pinned => pinned.to_host(),
+                _ => written.to_host(),
+            };
+            assert_eq!(after, expected, "{name}");
+        }
+    }
+    assert!(moves > 250, "{moves}");
 }

@@ -1,15 +1,30 @@
 //! `copy_many`: many tensors written to as many others.
 
+use std::ops::Range;
+use std::time::Instant;
+
 use super::engine::Engine;
-use crate::collate::Transform;
+use crate::collate::{Collate, Transform};
 use crate::host;
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{AsTarget, Moves, Target};
+use crate::plan::{AsTarget, Leaf, Moves, Target};
+use crate::run_options::RunOptions;
 use crate::samples::{SampleList, Samples};
-use crate::tensor::{Device, Error, Hint, Mismatch, MoveSide, Result};
+use crate::tensor::{Layout, MoveSide, Owner, Result};
+
+/// Options of [`Engine::copy_lists`].
+#[derive(Debug, Default)]
+pub struct MoveOptions {
+    /// What each source is put through.
+    pub transform: Transform,
+    /// Of work on a device.
+    pub run: RunOptions,
+    /// Owners of destinations on a device that have to know of the work: see [`Target::owned_by`].
+    pub out_owners: Vec<Owner>,
+}
 
 impl Engine {
-    /// Writes source `i` to destination `i`, for all pairs at once. The two have the same shape, any strides and any alignment;
+    /// Writes source `i` to destination `i`, for all pairs at once, in host, page-locked and device memory. The two have the same shape, any strides and any alignment;
     /// where they differ in dtype, elements are cast as by [`Collate::cast`](crate::Collate::cast). A pair that is the same memory
     /// and dtype is left as it is.
     ///
@@ -28,11 +43,11 @@ impl Engine {
     ///
     /// # Errors
     /// All are found before a byte is written, and name the pair and the side.
-    /// [`Error::Argument`] for another number of sources than of destinations; [`Error::Shape`];
-    /// [`Error::DType`] for a cast of complex, float8 or smaller elements;
-    /// [`Error::Layout`] for a destination that is read-only or shared, whose elements overlap each other, or of foreign byte order;
-    /// [`Error::Overlap`] for a destination that shares bytes with another one, or with any source but its own identical one;
-    /// [`Error::Device`] for memory on a device; [`Error::OutOfMemory`].
+    /// [`Error::Argument`](crate::Error::Argument) for another number of sources than of destinations; [`Error::Shape`](crate::Error::Shape);
+    /// [`Error::DType`](crate::Error::DType) for a cast of complex, float8 or smaller elements;
+    /// [`Error::Layout`](crate::Error::Layout) for a destination that is read-only or shared, whose elements overlap each other, or of foreign byte order;
+    /// [`Error::Overlap`](crate::Error::Overlap) for a destination that shares bytes with another one, or with any source but its own identical one;
+    /// [`Error::Device`](crate::Error::Device) for sides on several devices; [`Error::OutOfMemory`](crate::Error::OutOfMemory); for work on a device as [`Engine::assemble`].
     pub fn copy_many<'a, S: Samples<'a> + ?Sized>(
         &self,
         dsts: &mut [impl AsTarget],
@@ -53,10 +68,12 @@ impl Engine {
                 list.push(*data, *dtype, *device, shape, strides)?;
             }
         }
+        let mut options = MoveOptions::default();
+        options.out_owners.extend(targets.iter().filter_map(|target| target.owner.clone()));
         // SAFETY: targets are memory that may be written to, by nothing else.
         #[allow(unsafe_code)]
         unsafe {
-            self.copy_lists(&list, &srcs.to_list(), &Transform::default())
+            self.copy_lists(&list, &srcs.to_list(), options)
         }
     }
 
@@ -73,18 +90,36 @@ impl Engine {
         &self,
         dsts: &SampleList<'_>,
         srcs: &SampleList<'_>,
-        transform: &Transform,
+        options: MoveOptions,
     ) -> Result<()> {
         let counters = &self.shared.counters;
         let begin = counters.now();
         let plan = Span::timed(Stage::Plan, begin, &counters.plan_ns);
-        let moves = Moves::new(dsts, srcs, transform)?;
-        if let Some(&pair) = moves.on_device.first() {
-            return Err(on_device(dsts, srcs, pair));
+        let moves = Moves::new(dsts, srcs, &options.transform)?;
+        if !moves.on_device.is_empty() {
+            drop(plan);
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.copy_on_device(&moves, dsts, srcs, options)?;
+                return self.copy_on_host(&moves, counters.now());
+            }
         }
-        let span = Span::timed(Stage::Run, plan.end(), &counters.run_ns);
+        let begin = plan.end();
+        // SAFETY: as above.
+        unsafe { self.copy_on_host(&moves, begin) }
+    }
+
+    /// The pairs that are on the host.
+    ///
+    /// # Safety
+    /// As of [`Engine::copy_lists`].
+    #[allow(unsafe_code)]
+    unsafe fn copy_on_host(&self, moves: &Moves<'_>, begin: Option<Instant>) -> Result<()> {
+        let counters = &self.shared.counters;
+        let span = Span::timed(Stage::Run, begin, &counters.run_ns);
         let (bytes_in, bytes_out) = moves.traffic();
-        let samples = moves.num_pairs as u64;
+        let on_device: usize = moves.on_device.iter().map(Range::len).sum();
+        let samples = (moves.num_pairs - on_device) as u64;
         let tally = Tally { samples, bytes_in, bytes_out, ..Tally::default() };
         let affine = moves.affine.as_deref();
         let threads = match host::is_small(bytes_in.saturating_add(bytes_out)) {
@@ -105,15 +140,49 @@ impl Engine {
         span.note(&tally);
         Ok(())
     }
-}
 
-fn on_device(dsts: &SampleList<'_>, srcs: &SampleList<'_>, pair: usize) -> Error {
-    let device = dsts.meta(pair).device;
-    let (side, got) = match device {
-        Device::Cuda(_) => (MoveSide::Destination, device),
-        _ => (MoveSide::Source, srcs.meta(pair).device),
-    };
-    let found = Mismatch::new(None, "host memory", got.to_string());
-    let hint = Hint::Text("collate(out=) writes samples of a device");
-    Error::Device(Box::new(found.with_hint(hint))).at_side(side, pair)
+    /// The pairs that have a side on a device, as leaves of one plan whose outputs are the destinations.
+    ///
+    /// # Safety
+    /// As of [`Engine::copy_lists`].
+    #[allow(unsafe_code)]
+    unsafe fn copy_on_device(
+        &self,
+        moves: &Moves<'_>,
+        dsts: &SampleList<'_>,
+        srcs: &SampleList<'_>,
+        options: MoveOptions,
+    ) -> Result<()> {
+        let MoveOptions { transform, mut run, out_owners } = options;
+        // Its parts do not keep them.
+        run.keep.extend_from_slice(srcs.owners());
+        let count = moves.on_device.len();
+        let (mut lists, mut collates) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut targets = Vec::with_capacity(count);
+        for pairs in &moves.on_device {
+            let dst = dsts.meta(pairs.start);
+            let collate = Collate::stack().cast(dst.dtype).transform(transform.clone());
+            collates.push(collate.device(dst.device));
+            // Of several they are one after the other.
+            let step = [dst.layout.numel()];
+            let strides: Vec<i64> = step.iter().chain(dst.layout.strides()).copied().collect();
+            let count = [pairs.len() as i64];
+            let shape: Vec<i64> = count.iter().chain(dst.layout.shape()).copied().collect();
+            let layout = Layout::try_new(dst.dtype, &shape, Some(&strides))?;
+            let data = dsts.address(pairs.start).cast_mut();
+            // SAFETY: the caller's promise, for destinations that follow each other.
+            targets.push(unsafe { Target::from_raw_parts(data, dst.dtype, dst.device, layout) });
+            lists.push(srcs.alike(pairs.clone()));
+        }
+        let leaf = |index: usize| Leaf {
+            samples: &lists[index],
+            collate: &collates[index],
+            path: "",
+            out: Some(&targets[index]),
+        };
+        let leaves: Vec<Leaf<'_, '_>> = (0..count).map(leaf).collect();
+        let mut plan = self.plan(&leaves, self.shared.counters.now())?;
+        plan.out_owners = out_owners;
+        self.run_with(plan, run).map(drop)
+    }
 }

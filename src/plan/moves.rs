@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::collate::{Affine, Collate, Transform};
 use crate::plan::apart::check_pairs_apart;
@@ -19,7 +20,8 @@ use crate::plan::output::{ElementOp, OutputPlan, Starts};
 use crate::plan::role::Role;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{
-    DType, Device, Dims, Error, Footprint, Hint, Layout, Mismatch, MoveSide, Offsets, Result,
+    bytes_of, DType, Device, Dims, Error, Footprint, Hint, Layout, Mismatch, MoveSide, Offsets,
+    Result,
 };
 
 /// Which tensor is written from which.
@@ -29,8 +31,8 @@ pub(crate) struct Moves<'s> {
     pub outputs: Vec<OutputPlan<'s>>,
     /// What sources are put through.
     pub affine: Option<Box<Affine>>,
-    /// Pairs with a side on a device, by position.
-    pub on_device: Vec<usize>,
+    /// Pairs with a side on a device, by position: neighbours of one class whose destinations are one after the other.
+    pub on_device: Vec<Range<usize>>,
     pub num_pairs: usize,
 }
 
@@ -124,13 +126,17 @@ impl<'s> Moves<'s> {
             class.place = (output, own.len() as u32);
             own.push(class.nest(table));
         }
-        if all.classes.iter().any(|class| class.is_on_device) {
-            self.on_device = (0..dsts.len()).filter(|&pair| all.of(pair).is_on_device).collect();
-        }
         let is_done = |pair: usize| {
             let class = all.of(pair);
             class.is_same && dsts.address(pair) == srcs.address(pair)
         };
+        if all.classes.iter().any(|class| class.is_on_device) {
+            let pairs = (0..dsts.len()).filter(|&pair| {
+                let class = all.of(pair);
+                class.is_on_device && class.src.layout.numel() > 0 && !is_done(pair)
+            });
+            self.on_device = runs_of(dsts, all, pairs);
+        }
         let may_skip = all.classes.iter().any(|class| class.is_same);
         let are_all = dtypes.len() == 1
             && self.on_device.is_empty()
@@ -197,6 +203,31 @@ impl<'s> Moves<'s> {
     }
 }
 
+/// Neighbours that are one leaf of a plan on a device. With bytes between them others may be there, beside which rows with gaps count
+/// as sharing memory.
+fn runs_of(
+    dsts: &SampleList<'_>,
+    all: &PairClasses<'_>,
+    pairs: impl Iterator<Item = usize>,
+) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for pair in pairs {
+        let TensorMeta { dtype, layout, .. } = all.of(pair).dst;
+        let follows = |run: &&mut Range<usize>| {
+            let step = dsts.address(pair).addr().wrapping_sub(dsts.address(pair - 1).addr());
+            run.end == pair
+                && std::ptr::eq(all.of(run.start), all.of(pair))
+                && layout.is_compact()
+                && step as u64 == bytes_of(*dtype, layout.shape())
+        };
+        match runs.last_mut().filter(follows) {
+            Some(run) => run.end = pair + 1,
+            None => runs.push(pair..pair + 1),
+        }
+    }
+    runs
+}
+
 impl<'l> PairClasses<'l> {
     fn new(dsts: &'l SampleList<'_>, srcs: &'l SampleList<'_>) -> PairClasses<'l> {
         let (dst_ids, src_ids) = (dsts.meta_ids(), srcs.meta_ids());
@@ -253,7 +284,21 @@ impl<'l> PairClasses<'l> {
                 Some(_) => {}
             }
         }
-        found.map_or(Ok(()), Err)
+        found.map_or(Ok(()), Err)?;
+        // One plan is of one device.
+        let ordinals = self.classes.iter().filter_map(|class| Some((class.ordinal()?, class)));
+        let mut ordinals = ordinals.peekable();
+        let Some(&(expected, _)) = ordinals.peek() else { return Ok(()) };
+        match ordinals.find(|(ordinal, _)| *ordinal != expected) {
+            None => Ok(()),
+            Some((got, class)) => {
+                let [expected, got] = [expected, got].map(|own| Device::Cuda(own).to_string());
+                let found = Mismatch::new(None, expected, got);
+                let hint = Hint::Text("one call moves to and from one device");
+                let error = Error::Device(Box::new(found.with_hint(hint)));
+                Err(error.at_side(MoveSide::Destination, class.first))
+            }
+        }
     }
 }
 
@@ -270,6 +315,38 @@ impl<'l> PairClass<'l> {
             transformed: None,
             place: (0, 0),
         }
+    }
+
+    /// The device of a side.
+    fn ordinal(&self) -> Option<u32> {
+        [self.dst, self.src].into_iter().find_map(|meta| match meta.device {
+            Device::Cuda(ordinal) => Some(ordinal),
+            _ => None,
+        })
+    }
+
+    /// # Errors
+    /// A pair that no work on a device is for.
+    fn check_device(&self) -> Result<()> {
+        let (to, from) = (self.dst.device, self.src.device);
+        let is_cuda = |device: Device| matches!(device, Device::Cuda(_));
+        if !crate::HAS_CUDA {
+            return Err(Error::host_only(if is_cuda(to) { to } else { from }));
+        }
+        if is_cuda(to) && is_cuda(from) && to != from {
+            let found = Mismatch::new(None, from.to_string(), to.to_string());
+            let hint = Hint::Text("copy the source to that device first");
+            let error = Error::Device(Box::new(found.with_hint(hint)));
+            return Err(error.at_side(MoveSide::Destination, self.first));
+        }
+        if !self.src.dtype.is_native() && from != Device::Cpu {
+            let expected = "native byte order, in which alone a device reads memory";
+            let found = Mismatch::new(None, expected, self.src.dtype);
+            let hint = Hint::Text("copy it on the host first");
+            let error = Error::Layout(Box::new(found.with_hint(hint)));
+            return Err(error.at_side(MoveSide::Source, self.first));
+        }
+        Ok(())
     }
 
     /// # Errors
@@ -305,6 +382,9 @@ impl<'l> PairClass<'l> {
             let got = format!("strides {strides:?} for shape {shape:?}");
             let found = Mismatch::new(None, "elements with a place of their own", got);
             return refuse(Error::Layout, found);
+        }
+        if self.is_on_device {
+            self.check_device()?;
         }
         let steps = |meta: &TensorMeta| -> Dims {
             let each = meta.layout.shape().iter().zip(meta.layout.strides());

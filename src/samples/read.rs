@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
@@ -9,7 +10,7 @@ use crate::samples::addresses::{end_without_memory, room_for, Addresses};
 use crate::samples::layouts::Layouts;
 use crate::samples::list::{outside, SampleList};
 use crate::samples::memo::Memo;
-use crate::samples::meta::TensorMeta;
+use crate::samples::meta::{Metas, TensorMeta};
 use crate::samples::selection::Selection;
 use crate::tensor::Owner;
 use crate::tensor::{DType, Device, Error, Footprint, Result};
@@ -241,6 +242,16 @@ impl<'a> SampleList<'a> {
                 let offset = |place: usize| (place as i64).wrapping_mul(step) as isize;
                 look_up(indices, len, |place| first.wrapping_offset(offset(place)))
             }
+        }
+    }
+
+    /// Neighbours that have the metadata of the first of them, as a list that does not keep them alive.
+    pub(crate) fn alike(&self, range: Range<usize>) -> SampleList<'a> {
+        let meta = self.meta(range.start).clone();
+        SampleList {
+            data: Addresses::Each(range.map(|index| self.data.at(index)).collect()),
+            layouts: Layouts { metas: Arc::new(Metas::one(meta)), ids: Vec::new() },
+            ..SampleList::default()
         }
     }
 

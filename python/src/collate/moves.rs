@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use windrow::{Engine, Error, Mismatch, MoveSide, SampleList, Stage, Transform};
+use windrow::bindings::MoveOptions;
+use windrow::{Device, Engine, Error, Mismatch, MoveSide, SampleList, Stage, Stream, Transform};
 
 use crate::collate::job::{is_frozen, torch_of_object, torch_of_owner, FROZEN};
 use crate::collate::options::{engine_of, transform_of};
@@ -25,6 +26,7 @@ use crate::import::places::{own_all_memory, own_list_memory};
 use crate::import::routes::{is_array, is_nested, is_tensor, route_of, Lazy};
 use crate::import::tensor::table_of;
 use crate::ownership::places::moved;
+use crate::ownership::ready::refuse_within;
 use crate::samples::arrow::{is_arrow, samples_in};
 use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
@@ -38,7 +40,7 @@ use crate::trees::rules;
 const SEP: &str = ".";
 
 /// Writes source ``i`` into destination ``i``, for all pairs in one call: weights into a model, rows of a batch into tensors of their
-/// own, rows into places of a table. Both sides are in host memory.
+/// own, rows into places of a table, in host, page-locked and device memory, mixed as it comes.
 ///
 /// A side is a list or tuple of array-likes; a `SampleList`, also from ``take``; a `Batch`, for its samples, the real parts; one
 /// array-like, for its rows along dim 0; or, if both sides are, a tree as `collate` takes for one sample, in which mappings match by
@@ -56,9 +58,10 @@ const SEP: &str = ".";
 ///     dsts: the destinations, in memory that may be written to.
 ///     srcs: as many sources.
 ///     transform (Transform): arithmetic and axis order on the way; a destination has the shape of the result.
-///     stream: of a CUDA device; refused, as host memory has no streams.
+///     stream: of the CUDA device that a side is on, to enqueue the work on: a handle, a torch or CuPy stream, or an object with
+///         ``__cuda_stream__``; None: the one that destinations or sources were written on, else one of the engine's own.
 ///     engine (Engine): None: the default one.
-///     max_blocks (int): without effect on the host.
+///     max_blocks (int): without effect so far.
 ///
 /// Raises:
 ///     ValueError: another number of sources than of destinations; a destination that shares bytes with another one, as where ids
@@ -66,9 +69,15 @@ const SEP: &str = ".";
 ///     ShapeError, DTypeError: a pair that does not fit.
 ///     LayoutError: a destination that is read-only, a Python number or of foreign byte order, or whose elements overlap each other; a
 ///         torch tensor that requires grad while torch's grad mode is on: call within ``torch.no_grad()``.
-///     DeviceError: memory on a device.
+///     DeviceError: sides on several devices.
+///     CudaUnavailable, CudaError: as for `stack`.
 ///     TypeError: what is no side, or no array-like. KeyError: trees of different keys.
 ///     RuntimeError: an inference tensor as destination outside of inference mode.
+///
+/// On return, destinations on the host are written and sources in pageable memory are read. Work on a device is in the order of the
+/// stream, and its memory is kept until it is done; who uses a destination on another stream orders that behind it. All sources of a
+/// device, and all that go to it, are one launch; to the host, each destination that does not follow the one before it is a copy that
+/// is waited for. Ids in device memory are refused on both sides.
 ///
 /// All of them are raised before a byte is written, with the position of the pair as ``.index``, ``.side`` (``"destination"`` or
 /// ``"source"``; ``"destination"`` where the two do not fit) and, in trees, ``.path``.
@@ -104,23 +113,30 @@ pub(crate) fn copy_many(
     if let Some(blocks) = max_blocks {
         int_within(blocks, "max_blocks", 1..=u64::from(u32::MAX))?;
     }
-    if let Some(stream) = stream {
-        stream_of(stream)?;
-        let text = "stream= is for tensors on a CUDA device; host memory has no streams";
-        return Err(PyValueError::new_err(text));
-    }
+    let stream = stream.map(stream_of).transpose()?;
     let span = engine.enter(Stage::Import);
     // SAFETY: `copy_columns` runs no Python code, and keeps the samples before this thread is detached.
     #[allow(unsafe_code)]
     if let Some((lists, are_torch)) = unsafe { borrowed_pairs(dsts, srcs) }? {
         span.end();
+        if stream.is_some() {
+            return Err(no_stream());
+        }
         return copy_columns(&engine, dsts, srcs, &lists, are_torch, &transform);
     }
-    let Pairs { dsts, srcs, paths } = Pairs::read(dsts, srcs)?;
+    let Pairs { dsts, srcs, paths } = Pairs::read(dsts, srcs, stream)?;
     span.end();
     check_counts(py, dsts.samples.list.len(), srcs.samples.list.len())?;
     let (to, from) = (&dsts.samples.list, &srcs.samples.list);
-    copy(py, &engine, to, from, &transform, is_quick(to, from)).map_err(|error| {
+    let options = match dsts.samples.ordinal().or(srcs.samples.ordinal()) {
+        None if stream.is_some() => return Err(no_stream()),
+        None => MoveOptions { transform, ..MoveOptions::default() },
+        Some(ordinal) => ordered(&engine, &dsts.samples, &srcs.samples, stream, ordinal)
+            .map(|options| MoveOptions { transform, ..options })
+            .or_py_err(py)?,
+    };
+    let is_quick = is_quick(to, from);
+    copy(py, &engine, to, from, options, is_quick).map_err(|error| {
         let index = error.mismatch().and_then(|mismatch| mismatch.index);
         let path = index.and_then(|index| paths.get(index)).map_or("", String::as_str);
         to_py_err(py, &error.at_path(path))
@@ -149,7 +165,8 @@ fn copy_columns(
         true => None,
         false => Some((objects_of(dsts, to.len())?, objects_of(srcs, from.len())?)),
     };
-    copy(py, engine, to, from, transform, is_quick).or_py_err(py)?;
+    let options = MoveOptions { transform: transform.clone(), ..MoveOptions::default() };
+    copy(py, engine, to, from, options, is_quick).or_py_err(py)?;
     match (are_torch, held) {
         (false, _) => Ok(()),
         (true, None) => increment_version(dsts),
@@ -182,17 +199,55 @@ fn copy(
     engine: &Engine,
     to: &SampleList<'static>,
     from: &SampleList<'static>,
-    transform: &Transform,
+    options: MoveOptions,
     is_quick: bool,
 ) -> windrow::Result<()> {
     // SAFETY: destinations were found to be writable as they were read; that nothing else touches them during the call is its
     // contract.
     #[allow(unsafe_code)]
-    let copy = || unsafe { engine.copy_lists(to, from, transform) };
+    let copy = || unsafe { engine.copy_lists(to, from, options) };
     match is_quick {
         true => copy(),
         false => py.detach(copy),
     }
+}
+
+fn no_stream() -> PyErr {
+    PyValueError::new_err("stream= is for tensors on a CUDA device; host memory has no streams")
+}
+
+/// Where work on a device is enqueued, what it waits for and what is held until it is done.
+fn ordered(
+    engine: &Engine,
+    dsts: &Imported,
+    srcs: &Imported,
+    asked: Option<Stream>,
+    ordinal: u32,
+) -> windrow::Result<MoveOptions> {
+    let mut options = MoveOptions::default();
+    // Destinations first: their memory may be in use by what was enqueued where it was allocated.
+    let mut producers = dsts.producers();
+    // The engine itself orders the work behind and before others on memory of its own.
+    let run = &mut options.run;
+    for tensor in std::mem::take(&mut producers.tensors) {
+        match tensor.device() {
+            Device::Cuda(_) => options.out_owners.push(Arc::clone(tensor.owner())),
+            _ => run.keep.push(Arc::clone(tensor.owner())),
+        }
+    }
+    producers.merge(srcs.producers());
+    for samples in [dsts, srcs].into_iter().filter(|samples| !samples.is_on_host()) {
+        run.keep.extend(samples.owners.keep());
+    }
+    run.keep.extend(producers.keep());
+    let stream = match asked.or(producers.current) {
+        Some(stream) => stream,
+        None => engine.stream(ordinal)?,
+    };
+    refuse_within(&producers, ordinal, stream)?;
+    run.stream = Some(stream);
+    run.producers = producers.streams;
+    Ok(options)
 }
 
 fn check_counts(py: Python<'_>, dsts: usize, srcs: usize) -> PyResult<()> {
@@ -218,12 +273,16 @@ struct Pairs {
 }
 
 impl Pairs {
-    fn read(dsts: &Bound<'_, PyAny>, srcs: &Bound<'_, PyAny>) -> PyResult<Pairs> {
+    fn read(
+        dsts: &Bound<'_, PyAny>,
+        srcs: &Bound<'_, PyAny>,
+        stream: Option<Stream>,
+    ) -> PyResult<Pairs> {
         match (is_tree_side(dsts)?, is_tree_side(srcs)?) {
-            (true, true) => Pairs::of_trees(dsts, srcs),
+            (true, true) => Pairs::of_trees(dsts, srcs, stream),
             (false, false) => {
-                let dsts = Side::read(dsts, MoveSide::Destination)?;
-                let srcs = Side::read(srcs, MoveSide::Source)?;
+                let dsts = Side::read(dsts, MoveSide::Destination, stream)?;
+                let srcs = Side::read(srcs, MoveSide::Source, stream)?;
                 Ok(Pairs { dsts, srcs, paths: Vec::new() })
             }
             (is_first, _) => {
@@ -238,7 +297,11 @@ impl Pairs {
     }
 
     /// Flattens the sources as the destinations are.
-    fn of_trees(dsts: &Bound<'_, PyAny>, srcs: &Bound<'_, PyAny>) -> PyResult<Pairs> {
+    fn of_trees(
+        dsts: &Bound<'_, PyAny>,
+        srcs: &Bound<'_, PyAny>,
+        stream: Option<Stream>,
+    ) -> PyResult<Pairs> {
         let py = dsts.py();
         let flat = flatten(py, &mut PairRules, dsts.clone(), String::new(), SEP);
         let mut sources = room_for(flat.leaves.len())?;
@@ -250,8 +313,8 @@ impl Pairs {
             |_, source| push_to(&mut sources, source),
         )?;
         let (paths, destinations): (Vec<_>, Vec<_>) = flat.leaves.into_iter().unzip();
-        let dsts = Side::of_objects(py, destinations, &paths, MoveSide::Destination)?;
-        let srcs = Side::of_objects(py, sources, &paths, MoveSide::Source)?;
+        let dsts = Side::of_objects(py, destinations, &paths, MoveSide::Destination, stream)?;
+        let srcs = Side::of_objects(py, sources, &paths, MoveSide::Source, stream)?;
         Ok(Pairs { dsts, srcs, paths })
     }
 }
@@ -298,7 +361,7 @@ impl<'py> TreeRules<'py> for PairRules {
 }
 
 impl Side {
-    fn read(given: &Bound<'_, PyAny>, side: MoveSide) -> PyResult<Side> {
+    fn read(given: &Bound<'_, PyAny>, side: MoveSide, stream: Option<Stream>) -> PyResult<Side> {
         let py = given.py();
         if let Ok(list) = given.cast_exact::<PySampleList>() {
             return Side::of_list(py, list.get(), side);
@@ -306,7 +369,7 @@ impl Side {
         let is_list =
             given.is_exact_instance_of::<PyList>() || given.is_exact_instance_of::<PyTuple>();
         if is_list {
-            return Side::of_objects(py, items_of(given)?, &[], side);
+            return Side::of_objects(py, items_of(given)?, &[], side, stream);
         }
         if !is_array(given)? {
             if is_arrow(given)? {
@@ -322,19 +385,23 @@ impl Side {
         }
         if is_nested(given)? {
             let parts = tuple_from(&given.call_method0("unbind")?)?;
-            return Side::of_objects(py, in_a_row(&parts)?, &[], side);
+            return Side::of_objects(py, in_a_row(&parts)?, &[], side, stream);
         }
         if is_tensor(given)? {
-            return Side::of_table(given, side);
+            return Side::of_table(given, side, stream);
         }
-        Side::of_objects(py, in_a_row(&tuple_from(given)?)?, &[], side)
+        Side::of_objects(py, in_a_row(&tuple_from(given)?)?, &[], side, stream)
     }
 
     /// The rows of one tensor.
-    fn of_table(given: &Bound<'_, PyAny>, side: MoveSide) -> PyResult<Side> {
+    fn of_table(
+        given: &Bound<'_, PyAny>,
+        side: MoveSide,
+        stream: Option<Stream>,
+    ) -> PyResult<Side> {
         let py = given.py();
         if side == MoveSide::Source {
-            let reading = Reading { rows: false, ..Reading::default() };
+            let reading = Reading { rows: false, stream, ..Reading::default() };
             let table = table_of(given, "srcs", reading)?;
             return Ok(Side {
                 samples: Arc::new(Imported::rows_of(py, table)?),
@@ -342,7 +409,7 @@ impl Side {
             });
         }
         own_memory_in(given)?;
-        let table = table_of(given, "dsts", Reading { rows: false, ..Reading::OWNED })?;
+        let table = table_of(given, "dsts", Reading { rows: false, stream, ..Reading::OWNED })?;
         if table.is_read_only() {
             return Err(read_only(py, "read-only memory"));
         }
@@ -387,14 +454,17 @@ impl Side {
         objects: Vec<Bound<'_, PyAny>>,
         paths: &[String],
         side: MoveSide,
+        stream: Option<Stream>,
     ) -> PyResult<Side> {
         let path_of = |index: usize| paths.get(index).map_or("", String::as_str);
         let mut torch = Vec::new();
         let reading = match side {
-            MoveSide::Source => Reading { side: Some(side), rows: true, ..Reading::default() },
+            MoveSide::Source => {
+                Reading { side: Some(side), rows: true, stream, ..Reading::default() }
+            }
             MoveSide::Destination => {
                 objects.iter().try_for_each(own_memory_in)?;
-                Reading { side: Some(side), rows: false, ..Reading::OWNED }
+                Reading { side: Some(side), rows: false, stream, ..Reading::OWNED }
             }
         };
         if side == MoveSide::Destination {

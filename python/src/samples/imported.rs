@@ -246,6 +246,14 @@ impl Imported {
         self.owners.producers(self.is_on_host())
     }
 
+    /// The first device that a sample is on.
+    pub fn ordinal(&self) -> Option<u32> {
+        self.list.metas().iter().find_map(|meta| match meta.device {
+            Device::Cuda(ordinal) => Some(ordinal),
+            _ => None,
+        })
+    }
+
     pub fn is_on_host(&self) -> bool {
         self.list.metas().iter().all(|meta| meta.device == Device::Cpu)
     }

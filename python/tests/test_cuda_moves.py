@@ -1,0 +1,129 @@
+"""copy_many with sides on a device, by the simulated driver or a real one."""
+
+import collections
+import ctypes
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from cuda_harness import LEGACY, Cai, Dlpack, copy_out, fetch, plain, table_type
+from helpers import assert_same, paint_values, refusal
+
+SHAPES = [(4, 6), (3,), (), (0, 2), (5, 1, 7), (300,)]
+ROWS = [paint_values(shape, "float32", seed) for seed, shape in enumerate(SHAPES)]
+
+
+def on(driver, place, arrays):
+    """The arrays in a place."""
+    if place == "cpu":
+        return [array.copy() for array in arrays]
+    if place == "pinned":
+        return [Dlpack(driver, array, kind="pinned") for array in arrays]
+    return [Cai(driver, array) for array in arrays]
+
+
+def read(driver, thing):
+    """The array that a destination is now."""
+    if isinstance(thing, np.ndarray):
+        return thing
+    driver.cuCtxSynchronize()
+    place = thing if thing.kind == "pinned" else copy_out(driver, thing.address, thing.array.nbytes, LEGACY)
+    driver.cuCtxSynchronize()
+    raw = ctypes.string_at(place.address, thing.array.nbytes)
+    return np.frombuffer(raw, thing.array.dtype).reshape(thing.array.shape)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("target", ["cpu", "pinned", "cuda"])
+@pytest.mark.parametrize("source", ["cpu", "pinned", "cuda"])
+def test_every_place(driver, source, target, dtype):
+    dsts = on(driver, target, [np.zeros(row.shape, dtype) for row in ROWS])
+    wr.copy_many(dsts, on(driver, source, ROWS))
+    for dst, row in zip(dsts, ROWS):
+        assert_same(read(driver, dst), row.astype(dtype))
+
+
+def test_places_are_mixed(driver):
+    places = ["cpu", "cuda", "pinned"]
+    dsts = [on(driver, places[i % 3], [np.zeros(row.shape, "f8")])[0] for i, row in enumerate(ROWS * 3)]
+    srcs = [on(driver, places[i // 3 % 3], [row])[0] for i, row in enumerate(ROWS * 3)]
+    wr.copy_many(dict(enumerate(dsts)), dict(enumerate(srcs)))
+    for dst, row in zip(dsts, ROWS * 3):
+        assert_same(read(driver, dst), row.astype("f8"))
+
+
+def test_rows_and_ids_of_tables(driver):
+    table, rows = wr.stack(np.zeros((9, 5), "f4"), device="cuda"), paint_values((4, 5), "float32")
+    wr.copy_many(wr.SampleList(table).take([7, 2, 3, 0]), rows)
+    want = np.zeros((9, 5), "f4")
+    want[[7, 2, 3, 0]] = rows
+    assert_same(fetch(driver, table), want)
+    back = np.zeros((9, 5), "f4")
+    wr.copy_many(back, table)
+    assert_same(back, want)
+    wr.copy_many(table, back[::-1].copy())
+    assert_same(plain(table), want[::-1])
+    error = refusal(lambda: wr.copy_many(wr.SampleList(table).take([1, 3, 1]), rows[:3]), ValueError)
+    assert (error.index, error.side) == (2, "destination")
+    assert_same(plain(table), want[::-1])
+
+
+def test_a_batch_that_is_written_knows_it(driver):
+    batch = wr.stack(np.zeros((64, 100), "f4"), device="cuda")
+    rows = paint_values((64, 100), "float32")
+    stream = driver.stream()
+    with driver.paused(stream):
+        wr.copy_many(batch, rows, stream=stream)
+        later = wr.stack(batch)
+    assert_same(fetch(driver, later), rows)
+    assert_same(fetch(driver, batch), rows)
+
+
+def test_destinations_are_written_on_the_stream_of_their_library(driver):
+    stream = driver.stream()
+    tensor = table_type([stream])
+    dsts = [tensor(driver, np.zeros(100, "f4"), stream=stream) for _ in range(3)]
+    rows = paint_values((3, 100), "float32")
+    with driver.paused(stream):
+        wr.copy_many(dsts, rows)
+        rows[...] = 0
+        copies = [copy_out(driver, dst.address, 400, stream) for dst in dsts]
+    driver.cuStreamSynchronize(stream)
+    for copy, want in zip(copies, paint_values((3, 100), "float32")):
+        assert_same(np.frombuffer(ctypes.string_at(copy.address, 400), "f4"), want)
+
+
+def test_refusals(driver):
+    zeros = Cai(driver, np.zeros(4, "f4"))
+    error = refusal(lambda: wr.copy_many([zeros, zeros], [np.ones(4, "f4")] * 2), ValueError)
+    assert str(error) == "destination 1: expected memory apart from destination 0, got memory that overlaps destination 0"
+    error = refusal(lambda: wr.copy_many([np.zeros(4, ">f4"), zeros], [zeros, zeros]), wr.LayoutError)
+    assert (error.index, error.side) == (0, "destination")
+    error = refusal(lambda: wr.copy_many([zeros], [Cai(driver, np.ones(5, "f4"))]), wr.ShapeError)
+    assert (error.index, error.side) == (0, "destination")
+    error = refusal(lambda: wr.copy_many([Cai(driver, np.zeros(4), says={"data": (zeros.address, True)})], [zeros]), wr.LayoutError)
+    assert str(error) == "destination 0: expected writable memory, got read-only memory"
+    assert not read(driver, zeros).any()
+    wr.copy_many([zeros], [zeros])
+
+
+@pytest.mark.simulated("lists driver calls")
+def test_calls(sim):
+    def calls_of(work):
+        for _ in range(6):
+            work()
+        sim.cuCtxSynchronize()
+        return collections.Counter(call.split(" ")[0] for call in sim.traced(work)[1])
+
+    tensor = table_type([sim.stream()])
+    rows = [paint_values(250, "float32", seed) for seed in range(300)]
+    dsts = [tensor(sim, np.zeros(250, "f4")) for _ in rows]
+    calls = calls_of(lambda: wr.copy_many(dsts, rows))
+    # The sources, and the table of the launch.
+    assert calls["cuMemcpyHtoDAsync_v2"] == 2 and calls["cuLaunchKernel"] == 1 and calls.total() <= 20, calls
+    assert not any("Synchronize" in call or "Alloc" in call for call in calls), calls
+    srcs = [tensor(sim, row) for row in rows]
+    calls = calls_of(lambda: wr.copy_many(dsts, srcs))
+    assert calls["cuMemcpyHtoDAsync_v2"] == 1 and calls["cuLaunchKernel"] == 1 and calls.total() <= 16, calls
+    assert not any("Synchronize" in call or "Alloc" in call for call in calls), calls
