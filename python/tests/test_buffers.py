@@ -114,3 +114,11 @@ def test_no_leak_of_buffer_views():
     views()
     settle()
     assert rss_bytes() - before < 8 << 20, "a view has 512 bytes of shape and strides"
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "bool", "float32"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (0,), (3, 2)])
+def test_bytes_of_a_tensor_are_those_of_its_elements(dtype, shape):
+    array = np.full(shape, 5).astype(dtype)
+    assert bytes(wr.asarray(array)) == array.tobytes()
+    assert bytes(wr.asarray(array.T)) == array.T.tobytes()

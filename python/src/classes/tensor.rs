@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
-use pyo3::types::{PyComplex, PyDict, PyFloat, PyInt, PyTuple};
+use pyo3::types::{PyComplex, PyDict, PyFloat, PyInt, PyMemoryView, PyTuple};
 use windrow::bindings::set_handed_out;
 use windrow::DType;
 
@@ -183,6 +183,11 @@ tensor_methods!(PyTensor, {
 
     fn __complex__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.get_type::<PyComplex>().call1((number_of(py, self.inner())?,))
+    }
+
+    /// The elements' bytes, row-major. Without this, `bytes` takes a tensor of one integer as a length.
+    fn __bytes__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        PyMemoryView::from(slf)?.call_method0("tobytes")
     }
 
     fn __index__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
