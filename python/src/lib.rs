@@ -68,6 +68,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<ground::batch::PyBatch>()?;
     m.add_class::<samples::list::PySampleList>()?;
     m.add_class::<collate::transform::PyTransform>()?;
+    m.add_class::<collate::one_buffer::PyStructure>()?;
     m.add_class::<engine::engine::PyEngine>()?;
     m.add_class::<engine::explain::PyExplain>()?;
     ground::errors::register(m)?;
@@ -79,6 +80,12 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(collate::explain::explain, m)?,
         wrap_pyfunction!(collate::tree::collate, m)?,
         wrap_pyfunction!(collate::moves::copy_many, m)?,
+        wrap_pyfunction!(collate::one_buffer::_flatten, m)?,
+        wrap_pyfunction!(collate::one_buffer::_leaf_tensors, m)?,
+        wrap_pyfunction!(collate::one_buffer::_leaf_bytes, m)?,
+        wrap_pyfunction!(collate::one_buffer::_copy_leaves, m)?,
+        wrap_pyfunction!(collate::one_buffer::_unwritten, m)?,
+        wrap_pyfunction!(collate::one_buffer::_parts, m)?,
         wrap_pyfunction!(samples::arrow::arrow_columns, m)?,
         wrap_pyfunction!(samples::arrow::is_arrow, m)?,
         wrap_pyfunction!(collate::torch::collate_torch, m)?,

@@ -14,7 +14,7 @@ use crate::observe::{Span, Stage, Tally};
 use crate::plan::{Leaf, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
-use crate::tensor::{Device, Owner, Result, Stream, Tensor};
+use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 
 pub use crate::cuda::{relax_captures, relaxed, End};
 
@@ -36,6 +36,24 @@ impl Engine {
         match self.shared.device {
             Some(device) if collate.device.is_none() => Cow::Owned(collate.clone().device(device)),
             _ => Cow::Borrowed(collate),
+        }
+    }
+
+    /// As [`Engine::empty`], of bytes that the caller writes all of before anything reads them.
+    ///
+    /// # Errors
+    /// As [`Engine::empty`].
+    pub fn unwritten(&self, num_bytes: u64, device: Device) -> Result<Tensor> {
+        let layout = Layout::compact(DType::U8, &[i64::try_from(num_bytes).unwrap_or(i64::MAX)])?;
+        match device {
+            Device::Cpu => {
+                Ok(self.shared.memory.allocate(num_bytes)?.into_tensor(DType::U8, layout))
+            }
+            Device::Pinned => {
+                let executor = self.shared.devices.executor(self.shared.ordinal())?;
+                Ok(executor.pinned(num_bytes)?.into_tensor(DType::U8, layout))
+            }
+            Device::Cuda(_) => self.empty(DType::U8, layout.shape(), device),
         }
     }
 

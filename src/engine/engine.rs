@@ -44,7 +44,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    fn ordinal(&self) -> u32 {
+    pub(super) fn ordinal(&self) -> u32 {
         match self.device {
             Some(Device::Cuda(ordinal)) => ordinal,
             _ => 0,

@@ -39,6 +39,7 @@ from windrow._windrow import (
     windows,
 )
 from windrow._nodes import register_node
+from windrow.packed import Layout, Packed, pack, pack_buckets, unpack
 from windrow.spec import Concat, List, Pad, Ragged, Stack
 
 __all__ = [
@@ -50,8 +51,10 @@ __all__ = [
     "DeviceError",
     "Engine",
     "Explain",
+    "Layout",
     "LayoutError",
     "List",
+    "Packed",
     "Pad",
     "Ragged",
     "SampleList",
@@ -69,6 +72,8 @@ __all__ = [
     "devices",
     "empty_cache",
     "explain",
+    "pack",
+    "pack_buckets",
     "pad",
     "ragged",
     "register_node",
@@ -76,6 +81,7 @@ __all__ = [
     "set_logging",
     "stack",
     "stats",
+    "unpack",
     "windows",
 ]
 

@@ -8,6 +8,7 @@ pub(crate) mod job;
 pub(crate) mod leaves;
 pub(crate) mod moves;
 pub(crate) mod numbers;
+pub(crate) mod one_buffer;
 pub(crate) mod options;
 pub(crate) mod packed;
 pub(crate) mod packing;

@@ -37,7 +37,7 @@ use crate::trees::outputs::TreeNames;
 use crate::trees::rules;
 
 /// Joins the names of a path.
-const SEP: &str = ".";
+pub(super) const SEP: &str = ".";
 
 /// Writes source ``i`` into destination ``i``, for all pairs in one call: weights into a model, rows of a batch into tensors of their
 /// own, rows into places of a table, in host, page-locked and device memory, mixed as it comes.
@@ -124,19 +124,30 @@ pub(crate) fn copy_many(
         }
         return copy_columns(&engine, dsts, srcs, &lists, are_torch, &transform);
     }
-    let Pairs { dsts, srcs, paths } = Pairs::read(dsts, srcs, stream)?;
+    let pairs = Pairs::read(dsts, srcs, stream)?;
     span.end();
+    copy_pairs(py, &engine, pairs, transform, stream)
+}
+
+/// Pairs that were read one by one.
+fn copy_pairs(
+    py: Python<'_>,
+    engine: &Engine,
+    Pairs { dsts, srcs, paths }: Pairs,
+    transform: Transform,
+    stream: Option<Stream>,
+) -> PyResult<()> {
     check_counts(py, dsts.samples.list.len(), srcs.samples.list.len())?;
     let (to, from) = (&dsts.samples.list, &srcs.samples.list);
     let options = match dsts.samples.ordinal().or(srcs.samples.ordinal()) {
         None if stream.is_some() => return Err(no_stream()),
         None => MoveOptions { transform, ..MoveOptions::default() },
-        Some(ordinal) => ordered(&engine, &dsts.samples, &srcs.samples, stream, ordinal)
+        Some(ordinal) => ordered(engine, &dsts.samples, &srcs.samples, stream, ordinal)
             .map(|options| MoveOptions { transform, ..options })
             .or_py_err(py)?,
     };
     let is_quick = is_quick(to, from);
-    copy(py, &engine, to, from, options, is_quick).map_err(|error| {
+    copy(py, engine, to, from, options, is_quick).map_err(|error| {
         let index = error.mismatch().and_then(|mismatch| mismatch.index);
         let path = index.and_then(|index| paths.get(index)).map_or("", String::as_str);
         to_py_err(py, &error.at_path(path))
@@ -148,6 +159,21 @@ pub(crate) fn copy_many(
             increment_version(list_of(py, torch)?.as_any())
         }
     }
+}
+
+/// As `copy_many`, of lists of leaves with these paths.
+pub(super) fn copy_leaves(
+    engine: &Engine,
+    dsts: &Bound<'_, PyList>,
+    srcs: &Bound<'_, PyList>,
+    paths: Vec<String>,
+) -> PyResult<()> {
+    let py = dsts.py();
+    let span = engine.enter(Stage::Import);
+    let dsts = Side::of_objects(py, items_of(dsts)?, &paths, MoveSide::Destination, None)?;
+    let srcs = Side::of_objects(py, items_of(srcs)?, &paths, MoveSide::Source, None)?;
+    span.end();
+    copy_pairs(py, engine, Pairs { dsts, srcs, paths }, Transform::default(), None)
 }
 
 /// Both sides are columns, which the caller's lists keep as long as no Python code runs.
@@ -330,8 +356,8 @@ fn is_tree_side(side: &Bound<'_, PyAny>) -> PyResult<bool> {
     is_tree(side)
 }
 
-/// The leaves of a tree of destinations: what is no container.
-struct PairRules;
+/// The leaves of one tree: what is no container.
+pub(super) struct PairRules;
 
 impl<'py> TreeRules<'py> for PairRules {
     type Column = Bound<'py, PyAny>;

@@ -163,8 +163,13 @@ impl Container {
         Ok(Some(order))
     }
 
+    /// Whether its entries have positions and not names, and are in a tuple.
+    pub fn is_tuple(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.keys().is_none() && self.class.bind(py).is_subclass_of::<PyTuple>()?)
+    }
+
     /// The names of its children, if they have any.
-    pub(super) fn keys(&self) -> Option<&[Py<PyAny>]> {
+    pub fn keys(&self) -> Option<&[Py<PyAny>]> {
         match &self.node_type {
             NodeType::Mapping(keys)
             | NodeType::Dataclass(keys)

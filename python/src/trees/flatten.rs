@@ -149,6 +149,14 @@ impl TreeDef {
         }
     }
 
+    /// Its containers, each before its children, and in place of each leaf nothing.
+    pub fn containers(&self) -> impl Iterator<Item = Option<&Container>> {
+        self.nodes.iter().map(|node| match node {
+            TreeNode::Leaf => None,
+            TreeNode::Container(container, _) => Some(&**container),
+        })
+    }
+
     /// Flattens what has the structure of this tree: `open` gives the children of a container, `leaf` takes a leaf with its number.
     pub fn flatten_up_to<T>(
         &self,

@@ -1,0 +1,350 @@
+"""Many tensors in one buffer: `pack`, `unpack` and `pack_buckets`."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+
+from windrow import _windrow
+from windrow._layout import LEAF, Layout, LeafPlace, Piece, layout_of, nodes_of, plain_tree
+from windrow._windrow import DeviceError, Engine, Tensor
+
+__all__ = ["Layout", "Packed", "pack", "pack_buckets", "unpack"]
+
+
+class _Tree:
+    """A tree taken apart: its leaves as tensors, and for each the first leaf of the same memory, dtype and shape."""
+
+    def __init__(self, tree: Any) -> None:
+        self.paths, leaves, _, self.structure = _windrow._flatten(tree)
+        self.nodes = nodes_of(self.structure)
+        tensors = _windrow._leaf_tensors(leaves, self.paths)
+        self.tensors = [tensor for tensor, _ in tensors]
+        self.dtypes = [dtype for _, dtype in tensors]
+        first: Dict[Any, int] = {}
+        self.first = []
+        for position, tensor in enumerate(self.tensors):
+            key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.strides)
+            self.first.append(first.setdefault(key, position) if tensor.nbytes else position)
+
+    def device(self, device: Any) -> str:
+        """Where a buffer of these leaves is to be."""
+        if device is not None:
+            return str(device)
+        if not self.tensors:
+            return "cpu"
+        expected = self.tensors[0].device
+        for path, tensor in zip(self.paths, self.tensors):
+            if tensor.device != expected:
+                error = DeviceError(f'tree at "{path}": expected {expected}, got {tensor.device}; device= says where the buffer is')
+                error.path, error.expected, error.got = path, expected, tensor.device
+                raise error
+        return expected
+
+
+def _alignment(align: Any) -> int:
+    if isinstance(align, bool) or not isinstance(align, int):
+        raise TypeError(f"align must be an int, got {align!r}")
+    if align < 1 or align & (align - 1):
+        raise ValueError(f"align must be a power of two, got {align}")
+    return align
+
+
+class Packed:
+    """The leaves of a tree in one buffer.
+
+    A pickle has the buffer's bytes, by protocol 5 beside it, and the layout with dicts in place of dataclasses and other classes and with
+    tuples in place of namedtuples.
+
+    Attributes:
+        buffer (Tensor): uint8, 1-d.
+        layout (Layout): where each leaf is in it.
+        nbytes (int): the size of the buffer.
+    """
+
+    __slots__ = ("buffer", "layout")
+
+    def __init__(self, buffer: Tensor, layout: Layout) -> None:
+        self.buffer = buffer
+        self.layout = layout
+
+    @property
+    def nbytes(self) -> int:
+        return self.layout.nbytes
+
+    def unpack(self) -> Any:
+        """The tree, with a `Tensor` view of the buffer for each leaf; tied leaves are one object."""
+        return unpack(self.buffer, self.layout)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return Packed, (self.buffer, self.layout)
+
+    def __repr__(self) -> str:
+        return f"Packed({len(self.layout.paths)} leaves, nbytes={self.nbytes}, device={self.buffer.device})"
+
+
+def pack(tree: Any, *, device: Any = None, align: int = 64, out: Any = None, engine: Optional[Engine] = None) -> Packed:
+    """Copies all leaves of one tree into one buffer, by one `copy_many`: a model's parameters, the metadata of a step.
+
+    A tree is what `collate` takes for one sample; Python numbers are leaves without dims. Leaves of the same memory, dtype and shape, such
+    as tied weights, are stored once. Bytes between the leaves are 0. Leaves and buffer are in host memory.
+
+    Args:
+        tree: dicts, lists, tuples, namedtuples, dataclasses and classes of `register_node` with array-likes as leaves.
+        device: of the buffer, ``"cpu"`` or ``"pinned"``. None: where the leaves are, which must then be one place.
+        align (int): leaves begin at multiples of it, in bytes; a power of two.
+        out: writable bytes (uint8) that are the buffer, as many as the layout has or more, in place of a new one.
+        engine (Engine): None: the default one.
+
+    Raises:
+        TypeError: a leaf that is no array-like, such as None or a str, with its ``.path``; ``align`` that is no int.
+        ValueError: ``align`` that is no power of two; ``out`` that is too short, or shares bytes with a leaf.
+        DTypeError: ``out`` of another dtype than uint8.
+        LayoutError: ``out`` that is read-only or has gaps, a leaf whose memory cannot be read, as of a torch tensor that requires grad
+            while torch's grad mode is on.
+        DeviceError: leaves in different places without ``device``; memory on a CUDA device.
+
+    Examples:
+        >>> import windrow as wr
+        >>> packed = wr.pack({"w": memoryview(b"abcdef"), "step": 7})
+        >>> packed.layout.offsets, packed.nbytes
+        ((0, 64), 72)
+        >>> tree = packed.unpack()
+        >>> bytes(tree["w"]), int(tree["step"])
+        (b'abcdef', 7)
+        >>> layout = wr.Layout.from_json(packed.layout.to_json())
+        >>> int(wr.unpack(bytes(packed.buffer), layout)["step"])
+        7
+    """
+    align = _alignment(align)
+    leaves = _Tree(tree)
+    entries: List[LeafPlace] = []
+    end = 0
+    for position, (path, dtype, tensor) in enumerate(zip(leaves.paths, leaves.dtypes, leaves.tensors)):
+        first = leaves.first[position]
+        if first == position:
+            offset = -(-end // align) * align
+            end = offset + tensor.nbytes
+        else:
+            offset = entries[first].offset
+        entries.append(LeafPlace(path, dtype, tensor.shape, offset, tensor.nbytes, None))
+    layout = layout_of(entries, end, leaves.nodes, leaves.structure)
+    if out is None:
+        buffer = _windrow._unwritten(end, leaves.device(device), engine)
+    else:
+        buffer = _bytes_of(out, end, "out")
+        if device is not None and str(device) not in (buffer.device, buffer.device.split(":")[0]):
+            raise DeviceError(f"out: expected {device}, got {buffer.device}")
+    stored = [position for position, first in enumerate(leaves.first) if first == position]
+    _write(buffer, [entries[position] for position in stored], [leaves.tensors[position] for position in stored], engine)
+    return Packed(buffer, layout)
+
+
+def _bytes_of(buffer: Any, nbytes: int, name: str) -> Tensor:
+    return _windrow._parts(buffer, [("uint8", (nbytes,), 0)], nbytes, name)[0]
+
+
+def _write(buffer: Tensor, entries: Sequence[LeafPlace], tensors: Sequence[Tensor], engine: Optional[Engine]) -> None:
+    """Writes tensors, and zeros between them."""
+    parts, paths, gaps, end = [], [], [], 0
+    for leaf in entries:
+        if leaf.offset > end:
+            gaps.append((leaf.offset - end, end))
+        end = leaf.offset + leaf.nbytes
+        parts.append((leaf.dtype, leaf.shape, leaf.offset))
+        paths.append(leaf.path)
+    zeros = bytes(max(gaps)[0] if gaps else 0)
+    between = _windrow._parts(zeros, [("uint8", (length,), 0) for length, _ in gaps], 0, "buffer")
+    parts += [("uint8", (length,), first) for length, first in gaps]
+    dsts = _windrow._parts(buffer, parts, buffer.nbytes, "buffer")
+    _windrow._copy_leaves(dsts, [*tensors, *between], paths + [""] * len(gaps), engine)
+
+
+def _views(buffer: Any, layout: Layout) -> List[Tensor]:
+    """A view for each leaf, one object for those that are tied."""
+    parts: Dict[Any, int] = {}
+    which = [parts.setdefault(part, len(parts)) for part in zip(layout.dtypes, layout.shapes, layout.offsets)]
+    views = _windrow._parts(buffer, list(parts), layout.nbytes, "buffer")
+    return [views[position] for position in which]
+
+
+def unpack(buffer: Any, layout: Layout, *, into: Any = None) -> Any:
+    """The tree that was packed: views of the buffer, or written into existing tensors by one `copy_many`.
+
+    The views are `Tensor` objects, read-only if the buffer is; tied leaves are one object. In place of a TensorDict or a graph of PyTorch
+    Geometric is a dict. Of a bucket of `pack_buckets`, leaves that are in others
+    are None, and pieces are bytes.
+
+    Args:
+        buffer: bytes (uint8), as many as the layout has or more: the buffer of a `Packed`, bytes, an array, a memory map.
+        layout (Layout): where each leaf is.
+        into: a tree of tensors to write to, such as a model's parameters, with the keys and lengths of the one that was packed. Dtypes may
+            differ, as for `copy_many`. Identical destinations of tied leaves are written once. Of a bucket the whole tree is given,
+            and what the bucket has of it is written; what was cut needs the dtype and shape that it had, without gaps.
+
+    Returns:
+        The tree of views, or ``into``.
+
+    Raises:
+        TypeError: ``layout`` that is none. ValueError: a buffer that is shorter than the layout.
+        DTypeError, LayoutError: a buffer that is not of uint8, or has gaps.
+        KeyError, TypeError, ValueError, and the errors of `copy_many`: ``into`` that does not fit, with its ``.path``; nothing is written.
+    """
+    if not isinstance(layout, Layout):
+        raise TypeError(f"layout must be a wr.Layout, got {type(layout).__name__}; Layout.from_json reads text")
+    views = _views(buffer, layout)
+    if into is None:
+        if layout._structure is None or None in layout._nodes:
+            return plain_tree(layout._nodes, views)
+        return layout._structure.unflatten(views)
+    # By keys and positions alone, so that a dataclass takes what comes as a dict.
+    paths, leaves, _, structure = _windrow._flatten(into)
+    _, leaves, sources, _ = _windrow._flatten(plain_tree(nodes_of(structure), leaves), plain_tree(layout._nodes, views))
+    count: Dict[int, int] = {}
+    for view in views:
+        count[id(view)] = count.get(id(view), 0) + 1
+    pieces = {id(view): piece for view, piece in zip(views, layout._pieces) if piece is not None}
+    written: Set[Any] = set()
+    dsts, srcs, places = [], [], []
+    for path, dst, src in zip(paths, leaves, sources):
+        if src is None:
+            continue
+        if id(src) in pieces:
+            dst = _piece_of(dst, path, pieces[id(src)], src.nbytes)
+        if count.get(id(src), 0) > 1:
+            place = (id(src), _place_of(dst, path))
+            if place in written:
+                continue
+            written.add(place)
+        dsts.append(dst)
+        srcs.append(src)
+        places.append(path)
+    _windrow._copy_leaves(dsts, srcs, places)
+    return into
+
+
+def _place_of(dst: Any, path: str) -> Any:
+    """What is the same for identical destinations; of what is refused later, the object."""
+    try:
+        tensor = _windrow._leaf_tensors([dst], [path])[0][0]
+    except (BufferError, TypeError, ValueError):
+        return id(dst)
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.strides
+
+
+def _piece_of(dst: Any, path: str, piece: Piece, nbytes: int) -> Tensor:
+    start, dtype, shape = piece
+    tensor = _windrow._leaf_tensors([dst], [path])[0][0]
+    for kind, expected, got in ((_windrow.DTypeError, dtype, tensor.dtype), (_windrow.ShapeError, shape, tensor.shape)):
+        if expected != got:
+            error = kind(f'into at "{path}": expected {expected}, got {got}; the leaf was cut along its bytes')
+            error.path, error.expected, error.got = path, expected, got
+            raise error
+    return _windrow._parts(_windrow._leaf_bytes(dst, path, "into"), [("uint8", (nbytes,), start)], start + nbytes, "into")[0]
+
+
+def pack_buckets(tree: Any, max_bytes: int, *, device: Any = None, align: int = 64) -> Iterator[Packed]:
+    """The leaves of one tree in buffers of at most ``max_bytes``, one after the other: weights sent to another process or machine.
+
+    All of them share one buffer: each is valid until the next one is asked for. A leaf that is larger than a bucket is cut along its bytes.
+    On the other side, `unpack` of each bucket ``into`` the whole tree puts them together, also of bytes and `Layout.from_json`.
+
+    Args:
+        tree: as for `pack`. Its leaves are read as the buckets are asked for.
+        max_bytes (int): the size of a bucket, at least 1.
+        device, align: as for `pack`.
+
+    Raises:
+        ValueError: ``max_bytes`` below 1. The others as for `pack`, at the call.
+
+    Examples:
+        >>> import windrow as wr
+        >>> model = {"w": bytearray(100), "b": bytearray(8)}
+        >>> for bucket in wr.pack_buckets({"w": b"w" * 100, "b": b"b" * 8}, 64):
+        ...     text, sent = bucket.layout.to_json(), bytes(bucket.buffer)
+        ...     _ = wr.unpack(sent, wr.Layout.from_json(text), into=model)
+        >>> bytes(model["w"]) == b"w" * 100, bytes(model["b"])
+        (True, b'bbbbbbbb')
+    """
+    align = _alignment(align)
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int):
+        raise TypeError(f"max_bytes must be an int, got {max_bytes!r}")
+    if max_bytes < 1:
+        raise ValueError(f"max_bytes must be at least 1, got {max_bytes}")
+    leaves = _Tree(tree)
+    ends = [0]
+    for position, tensor in enumerate(leaves.tensors):
+        if leaves.first[position] == position:
+            ends.append(-(-ends[-1] // align) * align + tensor.nbytes)
+    buffer = _windrow._unwritten(min(max_bytes, ends[-1]), leaves.device(device), None)
+    return _buckets(leaves, buffer, align)
+
+
+# Of each leaf in a bucket: its position, the first byte of it, and where that goes.
+_Bucket = Dict[int, Tuple[int, int, int]]
+
+
+def _buckets(leaves: _Tree, buffer: Tensor, align: int) -> Iterator[Packed]:
+    bucket: _Bucket = {}
+    end = 0
+    for position, tensor in enumerate(leaves.tensors):
+        if leaves.first[position] != position:
+            continue
+        start, size = 0, tensor.nbytes
+        is_cut = size > buffer.nbytes
+        while True:
+            offset = -(-end // align) * align
+            room = buffer.nbytes - offset
+            if bucket and (room < 1 if is_cut else room < size):
+                yield _filled(leaves, buffer, bucket)
+                bucket, end = {}, 0
+                continue
+            length = min(room, size - start)
+            bucket[position] = (start, length, offset)
+            start, end = start + length, offset + length
+            if start == size:
+                break
+            yield _filled(leaves, buffer, bucket)
+            bucket, end = {}, 0
+    if bucket:
+        yield _filled(leaves, buffer, bucket)
+
+
+def _filled(leaves: _Tree, buffer: Tensor, bucket: _Bucket) -> Packed:
+    entries: List[LeafPlace] = []
+    nodes, stored, tensors = list(leaves.nodes), [], []
+    places = [place for place, node in enumerate(nodes) if node == LEAF]
+    end = 0
+    for position, (path, dtype, tensor) in enumerate(zip(leaves.paths, leaves.dtypes, leaves.tensors)):
+        first = leaves.first[position]
+        if first not in bucket:
+            nodes[places[position]] = None
+            continue
+        start, length, offset = bucket[first]
+        if length == tensor.nbytes:
+            leaf = LeafPlace(path, dtype, tensor.shape, offset, length, None)
+        else:
+            leaf = LeafPlace(path, "uint8", (length,), offset, length, (start, dtype, tensor.shape))
+        entries.append(leaf)
+        if first == position:
+            stored.append(leaf)
+            tensors.append(tensor if leaf.piece is None else _cut(tensor, leaf))
+        end = max(end, offset + length)
+    part = _bytes_of(buffer, end, "buffer")
+    _write(part, stored, tensors, None)
+    return Packed(part, layout_of(entries, end, nodes, leaves.structure))
+
+
+def _cut(tensor: Tensor, leaf: LeafPlace) -> Tensor:
+    assert leaf.piece is not None
+    start, dtype, _ = leaf.piece
+    if tensor.dtype != dtype or _steps(tensor.shape) != tensor.strides:
+        tensor = _windrow.stack([tensor])[0]
+    return _windrow._parts(_windrow._leaf_bytes(tensor, leaf.path, "tree"), [("uint8", (leaf.nbytes,), start)], 0, "tree")[0]
+
+
+def _steps(shape: Tuple[int, ...]) -> Tuple[int, ...]:
+    """The strides of a tensor without gaps."""
+    steps = [1]
+    for extent in reversed(shape[1:]):
+        steps.append(steps[-1] * extent)
+    return tuple(reversed(steps))[: len(shape)] if shape else ()

@@ -1,0 +1,176 @@
+//! What `windrow.packed` is made of: one tree taken apart, and parts of one buffer.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use crate::collate::moves::{copy_leaves, PairRules, SEP};
+use crate::collate::options::engine_of;
+use crate::engine::default::default_engine;
+use crate::ground::arguments::device_of;
+use crate::ground::dtype::dtype_of;
+use crate::ground::errors::OrPyErr;
+use crate::ground::iterables::{items_of, list_of};
+use crate::ground::logging::Records;
+use crate::ground::reserve::{push_to, room_for};
+use crate::ground::tensor::PyTensor;
+use crate::import::importer::Reading;
+use crate::import::tensor::{table_of, tensor_of};
+use crate::ownership::holder::with_own_references;
+use crate::trees::container::ColumnPlace;
+use crate::trees::flatten::{flatten, TreeDef};
+use crate::trees::outputs::TreeNames;
+
+/// The containers of one tree.
+#[pyclass(name = "_Structure", module = "windrow._windrow", frozen)]
+pub(crate) struct PyStructure(TreeDef);
+
+#[pymethods]
+impl PyStructure {
+    /// Each container before its children: a list of its keys, or the number of its entries with whether they are in a tuple.
+    /// None for each leaf.
+    fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let nodes = PyList::empty(py);
+        for container in self.0.containers() {
+            match container.map(|container| (container, container.keys())) {
+                None => nodes.append(py.None())?,
+                Some((_, Some(keys))) => nodes.append(PyList::new(py, keys)?)?,
+                Some((own, None)) => nodes.append((own.len(), own.is_tuple(py)?))?,
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// The same containers with these leaves. Classes that make only batches, as TensorDict and graphs do, are dicts.
+    fn unflatten<'py>(&self, leaves: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+        let py = leaves.py();
+        self.0.fold(
+            |leaf| leaves.get_item(leaf),
+            |container, children| match container.keys().filter(|_| !container.is_open()) {
+                None => container.close(py, children),
+                Some(keys) => {
+                    let dict = PyDict::new(py);
+                    let mut items = keys.iter().zip(children);
+                    items.try_for_each(|(key, child)| dict.set_item(key, child))?;
+                    Ok(dict.into_any())
+                }
+            },
+        )
+    }
+}
+
+/// Paths, leaves, those at the same places of a tree `like` this one, and the containers.
+type Flattened<'py> = (Vec<String>, Bound<'py, PyList>, Bound<'py, PyList>, PyStructure);
+
+/// Takes a tree apart. `like`: a tree with an entry for each of its own.
+#[pyfunction]
+#[pyo3(signature = (tree, like = None))]
+pub(crate) fn _flatten<'py>(
+    tree: &Bound<'py, PyAny>,
+    like: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Flattened<'py>> {
+    let py = tree.py();
+    let flat = flatten(py, &mut PairRules, tree.clone(), String::new(), SEP);
+    flat.end?;
+    let (paths, leaves): (Vec<_>, Vec<_>) = flat.leaves.into_iter().unzip();
+    let mut others = room_for(leaves.len())?;
+    if let Some(like) = like {
+        let names = TreeNames { name: "layout", like: "tensors of into" };
+        flat.tree.flatten_up_to(
+            like.clone(),
+            |container, path, like| container.outputs(like, ColumnPlace::new(path, SEP), names),
+            |_, other| push_to(&mut others, other),
+        )?;
+    }
+    Ok((paths, list_of(py, leaves)?, list_of(py, others)?, PyStructure(flat.tree)))
+}
+
+/// Leaves as tensors of the same memory, with the dtypes that they have in native byte order.
+#[pyfunction]
+pub(crate) fn _leaf_tensors<'py>(
+    leaves: &Bound<'py, PyList>,
+    paths: Vec<String>,
+) -> PyResult<Vec<(Bound<'py, PyTensor>, &'static str)>> {
+    let py = leaves.py();
+    let mut tensors = room_for(paths.len())?;
+    for (leaf, path) in items_of(leaves)?.iter().zip(&paths) {
+        let tensor = table_of(leaf, "tree", Reading { path, rows: false, ..Reading::default() })?;
+        let dtype = tensor.dtype().native().name();
+        tensors.push((Bound::new(py, PyTensor::from(tensor))?, dtype));
+    }
+    Ok(tensors)
+}
+
+/// The bytes of a leaf without gaps. `name`: of the tree that it is in.
+#[pyfunction]
+pub(crate) fn _leaf_bytes(leaf: &Bound<'_, PyAny>, path: &str, name: &str) -> PyResult<PyTensor> {
+    let name = static_name(name);
+    let tensor = tensor_of(leaf, name, Reading { path, rows: false, ..Reading::OWNED })?;
+    let bytes = tensor.bytes().map_err(|error| error.about(name).at_path(path));
+    Ok(PyTensor::from(bytes.or_py_err(leaf.py())?))
+}
+
+fn static_name(name: &str) -> &'static str {
+    match name {
+        "into" => "into",
+        "out" => "out",
+        "tree" => "tree",
+        _ => "buffer",
+    }
+}
+
+/// `copy_many` of leaves with these paths.
+#[pyfunction]
+#[pyo3(signature = (dsts, srcs, paths, engine = None))]
+pub(crate) fn _copy_leaves(
+    dsts: &Bound<'_, PyList>,
+    srcs: &Bound<'_, PyList>,
+    paths: Vec<String>,
+    engine: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let _records = Records::of_call(dsts.py());
+    let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
+    copy_leaves(&engine, dsts, srcs, paths)
+}
+
+/// Bytes that are still to be written, all of them.
+#[pyfunction]
+pub(crate) fn _unwritten(
+    num_bytes: u64,
+    device: &Bound<'_, PyAny>,
+    engine: Option<&Bound<'_, PyAny>>,
+) -> PyResult<PyTensor> {
+    let py = device.py();
+    let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
+    let device = device_of(device)?;
+    let tensor = py.detach(|| engine.unwritten(num_bytes, device)).or_py_err(py)?;
+    Ok(PyTensor::from(tensor))
+}
+
+/// Row-major views of bytes, each with its dtype, shape and first byte. `num_bytes`: how many there are at least; `name`: of the
+/// argument that has them.
+#[pyfunction]
+pub(crate) fn _parts<'py>(
+    buffer: &Bound<'py, PyAny>,
+    parts: &Bound<'py, PyList>,
+    num_bytes: u64,
+    name: &str,
+) -> PyResult<Vec<Bound<'py, PyTensor>>> {
+    let (py, name) = (buffer.py(), static_name(name));
+    let memory = tensor_of(buffer, name, Reading::OWNED)?;
+    if (memory.nbytes() as u64) < num_bytes {
+        let got = memory.nbytes();
+        let text = format!("{name}: expected {num_bytes} bytes or more, got {got}");
+        return Err(PyValueError::new_err(text));
+    }
+    let mut views = room_for(parts.len())?;
+    for part in parts {
+        let (dtype, shape, offset): (Bound<'py, PyAny>, Bound<'py, PyTuple>, u64) =
+            part.extract()?;
+        let shape: Vec<i64> = shape.extract()?;
+        let view = memory.part(offset, dtype_of(&dtype)?, &shape);
+        let view = view.map_err(|error| error.about(name)).or_py_err(py)?;
+        views.push(Bound::new(py, PyTensor::from(with_own_references(py, &view)))?);
+    }
+    Ok(views)
+}
