@@ -6,14 +6,16 @@ mod nest;
 use bytemuck::cast_slice;
 use smallvec::SmallVec;
 
-use self::families::{cast_of, AdjacentRows};
 use super::family::family_of;
 use super::field::{
     flags, Contiguous, Divisor, ElementLoop, Family, Field, Head, Metadata, Op, Planar, Work,
     FIELD_WORDS,
 };
+use super::loops::SampleLoop;
 use super::numbers::Values;
-use super::params::{code_of, CHOSEN_WORDS, MOST_FIELDS, MOVED, MOVE_BYTES};
+use super::params::{
+    code_of, loop_of, raised_loop_of, CHOSEN_WORDS, MOST_FIELDS, MOVED, MOVE_BYTES,
+};
 use super::part::{address_of, Part, PartAddresses};
 use super::policy::{Policy, WarpSlots};
 use super::words::{base_of, too_large, write_sources, SourceWords, TableColumn, Words};
@@ -54,6 +56,14 @@ impl<'p> PartFamily<'p> {
     pub fn is_common(&self) -> bool {
         self.family.is_common()
     }
+}
+
+/// Rows whose elements are adjacent in the source and in the output.
+struct AdjacentRows<'l> {
+    pub loops: &'l [SampleLoop],
+    /// Of pixels that become planes; else 0.
+    pub planes: u64,
+    pub address_bits: u64,
 }
 
 pub(crate) struct Builder<'b> {
@@ -297,6 +307,16 @@ fn head_of(part: &Part<'_>) -> Result<Head> {
 /// An element over and over.
 fn repeated(bits: [u8; 16], size: usize) -> [u8; 16] {
     std::array::from_fn(|at| bits[at % size])
+}
+
+/// The number of the loop over vectors that writes rows of adjacent elements; 0 if bytes are moved.
+fn cast_of(part: &Part<'_>) -> u8 {
+    let number = match part.increments {
+        _ if part.is_move() => None,
+        Some(_) if part.is_of_one_dtype() => raised_loop_of(part.to.size()),
+        _ => loop_of(part.from, part.to, part.affine.is_some()),
+    };
+    number.unwrap_or(0)
 }
 
 fn divisor(divisor: u64) -> Result<Divisor> {

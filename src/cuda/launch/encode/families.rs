@@ -8,9 +8,9 @@ use super::super::field::{
     flags, AlignedCopy, Family, Head, Nest, Rows, ScalarFallback, SmallCopy, Strided, Work,
 };
 use super::super::loops::SampleLoop;
-use super::super::params::{loop_of, raised_loop_of, MOVE_BYTES};
+use super::super::params::MOVE_BYTES;
 use super::super::part::Part;
-use super::{divisor, Builder, Coefficients};
+use super::{divisor, AdjacentRows, Builder, Coefficients};
 use crate::tensor::Result;
 
 /// Elements that a lane writes of a box: so many times [`TURNS`].
@@ -24,14 +24,6 @@ const MAX_ELEMS: u64 = 1024;
 const MAX_WORD: u64 = 8;
 /// Short rows that a warp writes, 8 lanes each.
 const TEAMS: u64 = 4;
-
-/// Rows whose elements are adjacent in the source and in the output.
-pub(super) struct AdjacentRows<'l> {
-    pub loops: &'l [SampleLoop],
-    /// Of pixels that become planes; else 0.
-    pub planes: u64,
-    pub address_bits: u64,
-}
 
 impl Builder<'_> {
     /// Samples that are runs of bytes without gaps: items are cut from the output as a whole.
@@ -187,14 +179,4 @@ impl Builder<'_> {
         let items = boxes.saturating_mul(rounds.max(1));
         self.enter(head, Work::Strided(Strided { nest, ..strided }), items)
     }
-}
-
-/// The number of the loop over vectors that writes rows of adjacent elements; 0 if bytes are moved.
-pub(super) fn cast_of(part: &Part<'_>) -> u8 {
-    let number = match part.increments {
-        _ if part.is_move() => None,
-        Some(_) if part.is_of_one_dtype() => raised_loop_of(part.to.size()),
-        _ => loop_of(part.from, part.to, part.affine.is_some()),
-    };
-    number.unwrap_or(0)
 }
