@@ -211,7 +211,9 @@ fn random_pairs() {
         }
     }
     let [moved, overlaps, maybe, itself] = outcomes;
-    assert!(cfg!(miri) || moved > 2000 && overlaps > 300 && itself > 20, "{outcomes:?}");
+    // Of each engine, of which a part of the runs has one.
+    let enough = [moved > 2000, overlaps > 100, itself > 15];
+    assert!(cfg!(miri) || enough == [true; 3], "{outcomes:?}");
     // Tensors that take turns in memory may count as sharing it.
     assert!(20 * maybe <= moved, "{outcomes:?}");
 }
