@@ -441,3 +441,36 @@ def test_lazy_clones_get_memory_of_their_own():
             assert clone.tolist() == [0] * 4 and tensor.tolist() == [0] * 4
         else:
             assert tensor.tolist() == [1] * 4 and clone.tolist() == [0] * 4
+
+
+def test_a_destination_that_reading_the_sources_moves():
+    torch = pytest.importorskip("torch")
+    moved = torch.zeros(4)
+
+    class Moving:
+        def __init__(self):
+            self.values = np.ones(4, "f4")
+
+        @property
+        def __array_interface__(self):
+            moved.resize_(1 << 20)
+            return self.values.__array_interface__
+
+    error = refusal(lambda: wr.copy_many([moved], [Moving()]), wr.LayoutError, "destination 0: .* memory that was moved or freed")
+    assert error.side == "destination" and error.index == 0
+
+
+def test_torch_that_counts_versions_one_by_one(monkeypatch):
+    torch = pytest.importorskip("torch")
+    real, counted = torch.autograd.graph.increment_version, []
+
+    def one(tensor):
+        if not isinstance(tensor, torch.Tensor):
+            raise RuntimeError("expected a tensor")
+        counted.append(tensor)
+        real(tensor)
+
+    monkeypatch.setattr(torch.autograd.graph, "increment_version", one)
+    tensors = [torch.zeros(n) for n in (2, 3)]
+    wr.copy_many(tensors, [np.ones(2, "f4"), np.ones(3, "f4")])
+    assert [tensor._version for tensor in tensors] == [1, 1] and len(counted) == 2

@@ -547,3 +547,28 @@ def test_leaves_in_two_places(monkeypatch):
     error = refusal(lambda: tree.device(None), wr.DeviceError)
     assert str(error).startswith('tree at "b": expected cpu, got pinned') and error.path == "b"
     assert tree.device("pinned") == "pinned"
+
+
+def test_leaves_that_move_between_two_buckets():
+    torch = pytest.importorskip("torch")
+    for move in (lambda t: t.resize_(1 << 22), lambda t: t.untyped_storage().resize_(1 << 24)):
+        tensor = torch.arange(1 << 12, dtype=torch.float32)
+        buckets = wr.pack_buckets({"t": tensor}, 1 << 10)
+        next(buckets)
+        move(tensor)
+        refusal(lambda: next(buckets), wr.LayoutError, "memory that was moved or freed")
+    kept = torch.arange(1 << 12, dtype=torch.float32)
+    want, pieces = kept.numpy().tobytes(), []
+    for bucket in wr.pack_buckets({"t": kept}, 1 << 10):
+        pieces.append(bytes(bucket.buffer))
+        kept.data = torch.zeros(1)
+    assert b"".join(pieces) == want
+
+
+def test_memory_of_a_device(driver):
+    on_device = wr.stack(np.ones((2, 3), "f4"), device="cuda")
+    words = r"expected host memory, got cuda:?0?; copy_many moves"
+    refusal(lambda: wr.pack([on_device.data]), wr.DeviceError, 'tree at "0": ' + words)
+    refusal(lambda: wr.pack([np.ones(3)], device="cuda"), wr.DeviceError, "device: " + words)
+    refusal(lambda: wr.pack_buckets([np.ones(3)], 8, device="cuda"), wr.DeviceError, "device: " + words)
+    refusal(lambda: wr.pack([np.ones(3)], align=1 << 40), ValueError, "align must be a power of two")

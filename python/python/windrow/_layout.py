@@ -124,7 +124,7 @@ def _short(given: Any) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
-@functools.lru_cache(maxsize=None)
+@functools.lru_cache(maxsize=64)
 def _item_bytes(dtype: str) -> int:
     return _windrow._tensor_of_bytes(bytes(16), dtype, (1,)).nbytes
 

@@ -23,13 +23,14 @@ class _Tree:
         first: Dict[Any, int] = {}
         self.first = []
         for position, tensor in enumerate(self.tensors):
+            _on_host(tensor.device, f'tree at "{self.paths[position]}"')
             key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.strides)
             self.first.append(first.setdefault(key, position) if tensor.nbytes else position)
 
     def device(self, device: Any) -> str:
         """Where a buffer of these leaves is to be."""
         if device is not None:
-            return str(device)
+            return _on_host(str(device), "device")
         if not self.tensors:
             return "cpu"
         expected = self.tensors[0].device
@@ -41,11 +42,17 @@ class _Tree:
         return expected
 
 
+def _on_host(device: str, what: str) -> str:
+    if device.startswith("cuda"):
+        raise DeviceError(f"{what}: expected host memory, got {device}; copy_many moves leaves of a device one by one")
+    return device
+
+
 def _alignment(align: Any) -> int:
     if isinstance(align, bool) or not isinstance(align, int):
         raise TypeError(f"align must be an int, got {align!r}")
-    if align < 1 or align & (align - 1):
-        raise ValueError(f"align must be a power of two, got {align}")
+    if align < 1 or align & (align - 1) or align > 1 << 30:
+        raise ValueError(f"align must be a power of two, of at most 1 GiB, got {align}")
     return align
 
 
@@ -132,6 +139,7 @@ def pack(tree: Any, *, device: Any = None, align: int = 64, out: Any = None, eng
         buffer = _windrow._unwritten(end, leaves.device(device), engine)
     else:
         buffer = _bytes_of(out, end, "out")
+        _on_host(buffer.device, "out")
         if device is not None and str(device) not in (buffer.device, buffer.device.split(":")[0]):
             raise DeviceError(f"out: expected {device}, got {buffer.device}")
     stored = [position for position, first in enumerate(leaves.first) if first == position]

@@ -146,7 +146,13 @@ fn copy_pairs(
             .map(|options| MoveOptions { transform, ..options })
             .or_py_err(py)?,
     };
-    let is_quick = is_quick(to, from);
+    // Reading the sources may have run code that moved a destination.
+    if let Some(index) = dsts.samples.places.find_moved(py)? {
+        return Err(to_py_err(py, &moved(index).at_side(MoveSide::Destination, index)));
+    }
+    // On a device the call may wait, which keeps no other thread waiting.
+    let is_on_host = dsts.samples.ordinal().or(srcs.samples.ordinal()).is_none();
+    let is_quick = is_on_host && is_quick(to, from);
     copy(py, engine, to, from, options, is_quick).map_err(|error| {
         let index = error.mismatch().and_then(|mismatch| mismatch.index);
         let path = index.and_then(|index| paths.get(index)).map_or("", String::as_str);

@@ -94,7 +94,7 @@ pub(crate) fn _leaf_tensors<'py>(
     let py = leaves.py();
     let mut tensors = room_for(paths.len())?;
     for (leaf, path) in items_of(leaves)?.iter().zip(&paths) {
-        let tensor = table_of(leaf, "tree", Reading { path, rows: false, ..Reading::default() })?;
+        let tensor = table_of(leaf, "tree", Reading { path, rows: false, ..Reading::OWNED })?;
         let dtype = tensor.dtype().native().name();
         tensors.push((Bound::new(py, PyTensor::from(tensor))?, dtype));
     }

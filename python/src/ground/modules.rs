@@ -1,10 +1,10 @@
 //! Modules that the program has imported by itself, and what they say.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyType};
+use pyo3::types::{PyDict, PyList, PyType};
 use pyo3::{ffi, intern};
 
-use crate::ground::errors::{answered, attribute};
+use crate::ground::errors::{answered, attribute, is_answer};
 
 /// A module that is already imported.
 pub(crate) fn module<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -61,9 +61,15 @@ pub(crate) fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// Tells torch of a tensor that was written to, or of a list of them, so that `backward` does not take what they hold for what was
 /// saved.
-pub(crate) fn increment_version(tensor: &Bound<'_, PyAny>) -> PyResult<()> {
-    match module(tensor.py(), "torch.autograd.graph")? {
-        Some(graph) => graph.call_method1("increment_version", (tensor,)).map(drop),
-        None => Ok(()),
+pub(crate) fn increment_version(tensors: &Bound<'_, PyAny>) -> PyResult<()> {
+    let Some(graph) = module(tensors.py(), "torch.autograd.graph")? else { return Ok(()) };
+    let increment =
+        |tensors: &Bound<'_, PyAny>| graph.call_method1("increment_version", (tensors,)).map(drop);
+    match increment(tensors) {
+        // torch before 2.5 takes one tensor.
+        Err(error) if is_answer(tensors.py(), &error) && tensors.is_instance_of::<PyList>() => {
+            tensors.try_iter()?.try_for_each(|tensor| increment(&tensor?))
+        }
+        done => done,
     }
 }
