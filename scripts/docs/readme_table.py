@@ -41,7 +41,7 @@ def newest(kind):
     """The newest result of a kind, of one day that of the quietest machine. Groups are in runs of everything too, of which that of the same
     day counts as the newer one."""
     reports = [(path, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(RESULTS.glob("*.json"), reverse=True)]
-    for path, report in sorted(reports, key=lambda entry: (entry[0].name[:10], -float(entry[1]["machine"]["load"])), reverse=True):
+    for path, report in sorted(reports, key=lambda entry: (entry[0].name[:10], -float(entry[1]["machine"].get("load", 0))), reverse=True):
         if f"-{kind}-" in path.name or kind == "groups" and has_groups(report):
             return path, report
     raise FileNotFoundError(f"{RESULTS}: no result of the kind {kind}")
