@@ -474,3 +474,21 @@ def test_torch_that_counts_versions_one_by_one(monkeypatch):
     tensors = [torch.zeros(n) for n in (2, 3)]
     wr.copy_many(tensors, [np.ones(2, "f4"), np.ones(3, "f4")])
     assert [tensor._version for tensor in tensors] == [1, 1] and len(counted) == 2
+
+
+def test_a_copy_is_no_destination():
+    """What is written to it would be lost."""
+    array = np.zeros(4, "f4")
+
+    class Copied:
+        def __dlpack__(self, **_):
+            return array.__dlpack__(max_version=(1, 3), copy=True)
+
+        def __dlpack_device__(self):
+            return array.__dlpack_device__()
+
+    source = np.ones(4, "f4")
+    for call in (lambda: wr.copy_many([Copied()], [source]), lambda: wr.copy_many(Copied(), [source[:1].reshape(())] * 4), lambda: wr.concat([source], out=Copied())):
+        refusal(call, wr.LayoutError, "expected memory that may be written to, got a copy")
+    wr.copy_many([array], [Copied()])
+    assert wr.stack([Copied()]).shape == (1, 4)

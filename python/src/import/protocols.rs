@@ -12,7 +12,7 @@ use windrow::dlpack::{
     DLDeviceType, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
     USED_DLTENSOR_VERSIONED,
 };
-use windrow::{dlpack, DType, Device, Error, Mismatch, Stream};
+use windrow::{dlpack, DType, Device, Error, Mismatch, MoveSide, Stream};
 
 use crate::ground::dtype::{dtype_of_format, is_small};
 use crate::ground::errors::{
@@ -237,6 +237,12 @@ impl<'py> Importer<'py> {
             };
             return Err(PyValueError::new_err(format!("{}: {what}", self.named(index))));
         };
+        let is_written = self.side == Some(MoveSide::Destination)
+            || matches!(self.argument, Some("out" | "dsts"));
+        if is_written && managed.is_copied() {
+            let got = "a copy, to which nobody looks";
+            return Err(self.layout_error(index, "memory that may be written to", got));
+        }
         let mut foreign = managed.tensor().map_err(|error| self.error(error, index))?;
         let is_cuda = |kind| matches!(kind, DLDeviceType::CUDA | DLDeviceType::CUDA_MANAGED);
         if is_cuda(managed.device_type()) != is_cuda(announced) {
