@@ -32,12 +32,12 @@ use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
 use crate::samples::trees::is_tree;
 use crate::trees::container::ColumnPlace;
-use crate::trees::flatten::{flatten, Opened, TreeRules};
+use crate::trees::flatten::{flatten, Opened, TreeDef, TreeRules};
 use crate::trees::outputs::TreeNames;
 use crate::trees::rules;
 
 /// Joins the names of a path.
-pub(super) const SEP: &str = ".";
+const SEP: &str = ".";
 
 /// Writes source ``i`` into destination ``i``, for all pairs in one call: weights into a model, rows of a batch into tensors of their
 /// own, rows into places of a table, in host, page-locked and device memory, mixed as it comes.
@@ -335,16 +335,8 @@ impl Pairs {
         stream: Option<Stream>,
     ) -> PyResult<Pairs> {
         let py = dsts.py();
-        let flat = flatten(py, &mut PairRules, dsts.clone(), String::new(), SEP);
-        let mut sources = room_for(flat.leaves.len())?;
-        flat.end?;
         let names = TreeNames { name: "srcs", like: "destinations" };
-        flat.tree.flatten_up_to(
-            srcs.clone(),
-            |container, path, srcs| container.outputs(srcs, ColumnPlace::new(path, SEP), names),
-            |_, source| push_to(&mut sources, source),
-        )?;
-        let (paths, destinations): (Vec<_>, Vec<_>) = flat.leaves.into_iter().unzip();
+        let (_, paths, destinations, sources) = flatten_both(dsts, Some(srcs), names)?;
         let dsts = Side::of_objects(py, destinations, &paths, MoveSide::Destination, stream)?;
         let srcs = Side::of_objects(py, sources, &paths, MoveSide::Source, stream)?;
         Ok(Pairs { dsts, srcs, paths })
@@ -362,8 +354,32 @@ fn is_tree_side(side: &Bound<'_, PyAny>) -> PyResult<bool> {
     is_tree(side)
 }
 
+/// A tree, the paths of its leaves, its leaves, and those of another tree at the same places, none without one.
+type FlatPair<'py> = (TreeDef, Vec<String>, Vec<Bound<'py, PyAny>>, Vec<Bound<'py, PyAny>>);
+
+/// Flattens a tree by [`PairRules`], and another one as it is.
+pub(super) fn flatten_both<'py>(
+    tree: &Bound<'py, PyAny>,
+    other: Option<&Bound<'py, PyAny>>,
+    names: TreeNames,
+) -> PyResult<FlatPair<'py>> {
+    let py = tree.py();
+    let flat = flatten(py, &mut PairRules, tree.clone(), String::new(), SEP);
+    flat.end?;
+    let (paths, leaves): (Vec<_>, Vec<_>) = flat.leaves.into_iter().unzip();
+    let mut others = room_for(leaves.len())?;
+    if let Some(other) = other {
+        flat.tree.flatten_up_to(
+            other.clone(),
+            |container, path, other| container.outputs(other, ColumnPlace::new(path, SEP), names),
+            |_, leaf| push_to(&mut others, leaf),
+        )?;
+    }
+    Ok((flat.tree, paths, leaves, others))
+}
+
 /// The leaves of one tree: what is no container.
-pub(super) struct PairRules;
+struct PairRules;
 
 impl<'py> TreeRules<'py> for PairRules {
     type Column = Bound<'py, PyAny>;

@@ -4,7 +4,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::collate::moves::{copy_leaves, PairRules, SEP};
+use crate::collate::moves::{copy_leaves, flatten_both};
 use crate::collate::options::engine_of;
 use crate::engine::default::default_engine;
 use crate::ground::arguments::device_of;
@@ -12,13 +12,12 @@ use crate::ground::dtype::dtype_of;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::{items_of, list_of};
 use crate::ground::logging::Records;
-use crate::ground::reserve::{push_to, room_for};
+use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::tensor::{table_of, tensor_of};
 use crate::ownership::holder::with_own_references;
-use crate::trees::container::ColumnPlace;
-use crate::trees::flatten::{flatten, TreeDef};
+use crate::trees::flatten::TreeDef;
 use crate::trees::outputs::TreeNames;
 
 /// The containers of one tree.
@@ -70,19 +69,9 @@ pub(crate) fn _flatten<'py>(
     like: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Flattened<'py>> {
     let py = tree.py();
-    let flat = flatten(py, &mut PairRules, tree.clone(), String::new(), SEP);
-    flat.end?;
-    let (paths, leaves): (Vec<_>, Vec<_>) = flat.leaves.into_iter().unzip();
-    let mut others = room_for(leaves.len())?;
-    if let Some(like) = like {
-        let names = TreeNames { name: "layout", like: "tensors of into" };
-        flat.tree.flatten_up_to(
-            like.clone(),
-            |container, path, like| container.outputs(like, ColumnPlace::new(path, SEP), names),
-            |_, other| push_to(&mut others, other),
-        )?;
-    }
-    Ok((paths, list_of(py, leaves)?, list_of(py, others)?, PyStructure(flat.tree)))
+    let names = TreeNames { name: "layout", like: "tensors of into" };
+    let (tree, paths, leaves, others) = flatten_both(tree, like, names)?;
+    Ok((paths, list_of(py, leaves)?, list_of(py, others)?, PyStructure(tree)))
 }
 
 /// Leaves as tensors of the same memory, with the dtypes that they have in native byte order.
