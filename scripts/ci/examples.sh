@@ -9,8 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 make --silent .venv/.onnx .venv/.cuda
 repository=$PWD cargo=${CARGO:-cargo}
-driver=$(CARGO=$cargo scripts/sim/simulated_driver.sh)
 export CUDA_HOME=${CUDA_HOME:-$PWD/.venv/nvcc/nvidia/cu13} WINDROW_KERNEL_CACHE=${WINDROW_KERNEL_CACHE-$PWD/target/kernels}
+driver=$(CARGO=$cargo scripts/sim/simulated_driver.sh)
 # Not locked: with what a user of today gets.
 crate=(--manifest-path "$PWD/examples/frameworks/Cargo.toml" --target-dir "$PWD/target/examples" --features candle,burn,ort)
 "$cargo" build "${crate[@]}" --examples
