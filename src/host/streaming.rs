@@ -64,7 +64,10 @@ impl WrittenRows {
         let head = dst.align_offset(LINE_BYTES);
         let is_even = head % size == 0 && (count == 1 || plane % LINE_BYTES as isize == 0);
         let head = head / size;
-        if !is_even || count > MAX_ROWS || len < head + BLOCK_BYTES / size {
+        if !is_even
+            || count > MAX_ROWS
+            || len < head + POLICY.min_streamed_blocks * (BLOCK_BYTES / size)
+        {
             return make(dst, plane, 0, len);
         }
         let mut blocks = Blocks(MaybeUninit::uninit());
@@ -103,7 +106,9 @@ mod tests {
                 let begins = [(64, 16), (64, 0), (64, 1), (64, 63), (5, 16)];
                 for (gap, begin) in begins.into_iter().take(first(5)) {
                     let block = BLOCK_BYTES / size;
-                    for len in [0, 1, block - 1, block, block + 1, 2 * block + 3, 3 * block + 64] {
+                    for len in
+                        [0, 1, block + 1, 3 * block - 1, 3 * block, 3 * block + 64, 5 * block + 3]
+                    {
                         let plane = (len * size).next_multiple_of(64) + gap;
                         let mut out = vec![0u8; count * plane + 256];
                         let first = out.as_ptr().align_offset(64) + begin;
