@@ -17,7 +17,7 @@ class _Tree:
     def __init__(self, tree: Any) -> None:
         self.paths, leaves, _, self.structure = _windrow._flatten(tree)
         self.nodes = nodes_of(self.structure)
-        tensors = _windrow._leaf_tensors(leaves, self.paths)
+        tensors = _windrow._leaf_tensors(leaves, self.paths, "tree")
         self.tensors = [tensor for tensor, _ in tensors]
         self.dtypes = [dtype for _, dtype in tensors]
         first: Dict[Any, int] = {}
@@ -233,7 +233,7 @@ def unpack(buffer: Any, layout: Layout, *, into: Any = None) -> Any:
 def _place_of(dst: Any, path: str) -> Any:
     """What is the same for identical destinations; of what is refused later, the object."""
     try:
-        tensor = _windrow._leaf_tensors([dst], [path])[0][0]
+        tensor = _windrow._leaf_tensors([dst], [path], "into")[0][0]
     except (BufferError, TypeError, ValueError):
         return id(dst)
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.strides
@@ -241,7 +241,7 @@ def _place_of(dst: Any, path: str) -> Any:
 
 def _piece_of(dst: Any, path: str, piece: Piece, nbytes: int) -> Tensor:
     start, dtype, shape = piece
-    tensor = _windrow._leaf_tensors([dst], [path])[0][0]
+    tensor = _windrow._leaf_tensors([dst], [path], "into")[0][0]
     for kind, expected, got in ((_windrow.DTypeError, dtype, tensor.dtype), (_windrow.ShapeError, shape, tensor.shape)):
         if expected != got:
             error = kind(f'into at "{path}": expected {expected}, got {got}; the leaf was cut along its bytes')
@@ -287,8 +287,8 @@ def pack_buckets(tree: Any, max_bytes: int, *, device: Any = None, align: int = 
     return _buckets(leaves, buffer, align)
 
 
-# Of each leaf in a bucket: its position, the first byte of it, and where that goes.
-_Bucket = Dict[int, Tuple[int, int, int]]
+# Of each leaf in a bucket, by its position: what is stored, the first byte of it in the leaf, and where that goes.
+_Bucket = Dict[int, Tuple[Tensor, int, int]]
 
 
 def _buckets(leaves: _Tree, buffer: Tensor, align: int) -> Iterator[Packed]:
@@ -299,6 +299,7 @@ def _buckets(leaves: _Tree, buffer: Tensor, align: int) -> Iterator[Packed]:
             continue
         start, size = 0, tensor.nbytes
         is_cut = size > buffer.nbytes
+        whole: Optional[Tensor] = None
         while True:
             offset = -(-end // align) * align
             room = buffer.nbytes - offset
@@ -307,7 +308,10 @@ def _buckets(leaves: _Tree, buffer: Tensor, align: int) -> Iterator[Packed]:
                 bucket, end = {}, 0
                 continue
             length = min(room, size - start)
-            bucket[position] = (start, length, offset)
+            if is_cut and whole is None:
+                whole = _whole_bytes(tensor, leaves.dtypes[position], leaves.paths[position])
+            part = tensor if whole is None else _windrow._parts(whole, [("uint8", (length,), start)], 0, "tree")[0]
+            bucket[position] = (part, start, offset)
             start, end = start + length, offset + length
             if start == size:
                 break
@@ -327,7 +331,8 @@ def _filled(leaves: _Tree, buffer: Tensor, bucket: _Bucket) -> Packed:
         if first not in bucket:
             nodes[places[position]] = None
             continue
-        start, length, offset = bucket[first]
+        part, start, offset = bucket[first]
+        length = part.nbytes
         if length == tensor.nbytes:
             leaf = LeafPlace(path, dtype, tensor.shape, offset, length, None)
         else:
@@ -335,19 +340,18 @@ def _filled(leaves: _Tree, buffer: Tensor, bucket: _Bucket) -> Packed:
         entries.append(leaf)
         if first == position:
             stored.append(leaf)
-            tensors.append(tensor if leaf.piece is None else _cut(tensor, leaf))
+            tensors.append(part)
         end = max(end, offset + length)
     part = _bytes_of(buffer, end, "buffer")
     _write(part, stored, tensors, None)
     return Packed(part, layout_of(entries, end, nodes, leaves.structure))
 
 
-def _cut(tensor: Tensor, leaf: LeafPlace) -> Tensor:
-    assert leaf.piece is not None
-    start, dtype, _ = leaf.piece
+def _whole_bytes(tensor: Tensor, dtype: str, path: str) -> Tensor:
+    """The bytes of a leaf that is cut, row-major and of native byte order: a copy if they are not so."""
     if tensor.dtype != dtype or _steps(tensor.shape) != tensor.strides:
         tensor = _windrow.stack([tensor])[0]
-    return _windrow._parts(_windrow._leaf_bytes(tensor, leaf.path, "tree"), [("uint8", (leaf.nbytes,), start)], 0, "tree")[0]
+    return _windrow._leaf_bytes(tensor, path, "tree")
 
 
 def _steps(shape: Tuple[int, ...]) -> Tuple[int, ...]:

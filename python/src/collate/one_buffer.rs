@@ -74,16 +74,17 @@ pub(crate) fn _flatten<'py>(
     Ok((paths, list_of(py, leaves)?, list_of(py, others)?, PyStructure(tree)))
 }
 
-/// Leaves as tensors of the same memory, with the dtypes that they have in native byte order.
+/// Leaves as tensors of the same memory, with the dtypes that they have in native byte order. `name`: of the tree that they are in.
 #[pyfunction]
 pub(crate) fn _leaf_tensors<'py>(
     leaves: &Bound<'py, PyList>,
     paths: Vec<String>,
+    name: &str,
 ) -> PyResult<Vec<(Bound<'py, PyTensor>, &'static str)>> {
-    let py = leaves.py();
+    let (py, name) = (leaves.py(), static_name(name));
     let mut tensors = room_for(paths.len())?;
     for (leaf, path) in items_of(leaves)?.iter().zip(&paths) {
-        let tensor = table_of(leaf, "tree", Reading { path, rows: false, ..Reading::OWNED })?;
+        let tensor = table_of(leaf, name, Reading { path, rows: false, ..Reading::OWNED })?;
         let dtype = tensor.dtype().native().name();
         tensors.push((Bound::new(py, PyTensor::from(tensor))?, dtype));
     }
