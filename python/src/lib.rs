@@ -86,6 +86,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(collate::one_buffer::_copy_leaves, m)?,
         wrap_pyfunction!(collate::one_buffer::_unwritten, m)?,
         wrap_pyfunction!(collate::one_buffer::_parts, m)?,
+        wrap_pyfunction!(collate::one_buffer::_places, m)?,
         wrap_pyfunction!(samples::arrow::arrow_columns, m)?,
         wrap_pyfunction!(samples::arrow::is_arrow, m)?,
         wrap_pyfunction!(collate::torch::collate_torch, m)?,

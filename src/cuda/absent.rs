@@ -162,7 +162,7 @@ impl Executor {
         match self.0 {}
     }
 
-    pub fn zeroed(&self, _: DType, _: Layout, _: u64) -> Result<Tensor> {
+    pub fn memory(&self, _: DType, _: Layout, _: u64, _: bool) -> Result<Tensor> {
         match self.0 {}
     }
 

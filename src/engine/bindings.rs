@@ -27,7 +27,7 @@ pub fn set_handed_out(tensor: &Tensor, is_handed_out: bool) {
 
 pub use super::moves::MoveOptions;
 pub use crate::host::{prefetch, raise_rows, RowsAhead};
-pub use crate::tensor::new_owners;
+pub use crate::tensor::{new_owners, Places};
 
 #[doc(hidden)]
 impl Engine {
@@ -53,7 +53,9 @@ impl Engine {
                 let executor = self.shared.devices.executor(self.shared.ordinal())?;
                 Ok(executor.pinned(num_bytes)?.into_tensor(DType::U8, layout))
             }
-            Device::Cuda(_) => self.empty(DType::U8, layout.shape(), device),
+            Device::Cuda(ordinal) => {
+                self.executor(ordinal)?.memory(DType::U8, layout, num_bytes, false)
+            }
         }
     }
 

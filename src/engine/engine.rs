@@ -465,23 +465,34 @@ impl Engine {
         match device {
             Device::Cuda(ordinal) => {
                 let executor = self.shared.devices.executor(ordinal)?;
-                return executor.zeroed(dtype, layout, bytes_of(dtype, shape));
+                return executor.memory(dtype, layout, bytes_of(dtype, shape), true);
             }
             Device::Pinned => {
-                let executor = self.shared.devices.executor(self.shared.ordinal())?;
-                let tensor = executor.pinned(bytes_of(dtype, shape))?.into_tensor(dtype, layout);
-                // SAFETY: memory just taken for this layout, which nothing else has.
-                #[allow(unsafe_code)]
-                unsafe {
-                    tensor.data_ptr().write_bytes(0, tensor.nbytes());
-                }
-                return Ok(tensor);
+                return self.zeroed_pinned(self.shared.ordinal(), dtype, layout);
             }
             Device::Cpu => {}
         }
         let mut block = self.shared.memory.allocate(bytes_of(dtype, shape))?;
         block.zero();
         Ok(block.into_tensor(dtype, layout))
+    }
+
+    /// Zeroed page-locked memory, had by way of this device.
+    pub(super) fn zeroed_pinned(
+        &self,
+        ordinal: u32,
+        dtype: DType,
+        layout: Layout,
+    ) -> Result<Tensor> {
+        let executor = self.shared.devices.executor(ordinal)?;
+        let bytes = bytes_of(dtype, layout.shape());
+        let tensor = executor.pinned(bytes)?.into_tensor(dtype, layout);
+        // SAFETY: memory just taken for this layout, which nothing else has.
+        #[allow(unsafe_code)]
+        unsafe {
+            tensor.data_ptr().write_bytes(0, tensor.nbytes());
+        }
+        Ok(tensor)
     }
 
     /// Counters since the engine was made or since they were reset. Times are measured from the first call of this or of

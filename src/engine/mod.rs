@@ -5,7 +5,7 @@
 //! | `engine` | how it is made; `assemble` and its kin, `plan`, `run`, `run_with`; streams, memory, counters |
 //! | `small` | batches without a plan |
 //! | `on_device`, `page_locked` | runs on a device, and where on the host their results go |
-//! | `moves` | `copy_many` |
+//! | `moves`, `packed` | `copy_many`, `pack` |
 //! | `resident` | `resident`: lists on a device |
 //! | [`bindings`] | what bindings in other languages need beside that |
 
@@ -13,9 +13,11 @@ pub mod bindings;
 mod engine;
 mod moves;
 mod on_device;
+mod packed;
 mod page_locked;
 mod resident;
 mod small;
 
 pub use engine::{Engine, EngineOptions};
+pub use packed::Packed;
 pub use resident::Resident;

@@ -3,7 +3,9 @@
 use crate::plan::batch_shape::BatchShape;
 use crate::plan::role::Role;
 use crate::plan::target::AsTarget;
-use crate::tensor::{bytes_of, DType, Device, Dims, Error, Layout, Mismatch, Result, Tensor};
+use crate::tensor::{
+    bytes_of, DType, Device, Dims, Error, Layout, Mismatch, Places, Result, Tensor,
+};
 
 /// Tensors of an arena begin at multiples of this in host memory: a cache line.
 const HOST_ALIGN: u64 = 64;
@@ -50,7 +52,12 @@ impl Arena {
         let first = (0..batch_shapes.len()).find(|&leaf| is_in(leaf));
         let device = first.map_or(Device::Cpu, |leaf| batch_shapes[leaf].device);
         let align = if device == Device::Cpu { HOST_ALIGN } else { DEVICE_ALIGN };
-        let (mut slots, mut end, mut tensor_bytes, mut outputs) = (Vec::new(), 0u64, 0u64, 0..);
+        let (mut slots, mut tensor_bytes, mut outputs) = (Vec::new(), 0u64, 0..);
+        let mut places = Places::new(align);
+        let too_large = || {
+            let text = "the tensors of one arena are beyond 64 bits together";
+            Error::TooLarge(text.to_owned())
+        };
         for (leaf, batch_shape) in batch_shapes.iter().enumerate() {
             let mut add = |role, dtype, shape: &[i64]| -> Result<()> {
                 let is_known = matches!(role, Role::Lengths | Role::Offsets);
@@ -59,18 +66,15 @@ impl Arena {
                     return Ok(());
                 }
                 let (bytes, shape) = (bytes_of(dtype, shape), shape.into());
-                slots.push(ArenaSlot { leaf, role, output, dtype, shape, byte_offset: end });
+                let byte_offset = places.place(bytes).ok_or_else(too_large)?;
+                slots.push(ArenaSlot { leaf, role, output, dtype, shape, byte_offset });
                 tensor_bytes = tensor_bytes.saturating_add(bytes);
-                let next = end.checked_add(bytes).and_then(|e| e.checked_next_multiple_of(align));
-                end = next.filter(|&end| i64::try_from(end).is_ok()).ok_or_else(|| {
-                    let text = "the tensors of one arena are beyond 64 bits together";
-                    Error::TooLarge(text.to_owned())
-                })?;
                 Ok(())
             };
             add(Role::Data, batch_shape.dtype, &batch_shape.shape)?;
             batch_shape.others(add)?;
         }
+        let end = places.aligned_end().ok_or_else(too_large)?;
         let layout = Layout::compact(DType::U8, &[end as i64])?;
         Ok(Arena { device, slots, tensor_bytes, layout })
     }

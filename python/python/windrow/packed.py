@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from windrow import _windrow
 from windrow._layout import LEAF, Layout, LeafPlace, Piece, layout_of, nodes_of, plain_tree
@@ -23,29 +23,28 @@ class _Tree:
         first: Dict[Any, int] = {}
         self.first = []
         for position, tensor in enumerate(self.tensors):
-            _on_host(tensor.device, f'tree at "{self.paths[position]}"')
             key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.strides)
             self.first.append(first.setdefault(key, position) if tensor.nbytes else position)
+        self.stored = [position for position, first in enumerate(self.first) if first == position]
 
-    def device(self, device: Any) -> str:
+    def places(self, align: int) -> Tuple[List[Tuple[int, int]], int]:
+        """The first byte and the size of each leaf that is stored, and the size of all."""
+        parts = [(self.dtypes[position], self.tensors[position].shape) for position in self.stored]
+        places, nbytes = _windrow._places(parts, align)
+        return [place[1:] for place in places], nbytes
+
+    def device(self, device: Any) -> Any:
         """Where a buffer of these leaves is to be."""
         if device is not None:
-            return _on_host(str(device), "device")
-        if not self.tensors:
-            return "cpu"
-        expected = self.tensors[0].device
+            return device
+        # What has no bytes may say that it is anywhere.
+        expected = next((tensor.device for tensor in self.tensors if tensor.nbytes), "cpu")
         for path, tensor in zip(self.paths, self.tensors):
-            if tensor.device != expected:
+            if tensor.nbytes and tensor.device != expected:
                 error = DeviceError(f'tree at "{path}": expected {expected}, got {tensor.device}; device= says where the buffer is')
                 error.path, error.expected, error.got = path, expected, tensor.device
                 raise error
         return expected
-
-
-def _on_host(device: str, what: str) -> str:
-    if device.startswith("cuda"):
-        raise DeviceError(f"{what}: expected host memory, got {device}; copy_many moves leaves of a device one by one")
-    return device
 
 
 def _alignment(align: Any) -> int:
@@ -93,11 +92,12 @@ def pack(tree: Any, *, device: Any = None, align: int = 64, out: Any = None, eng
     """Copies all leaves of one tree into one buffer, by one `copy_many`: a model's parameters, the metadata of a step.
 
     A tree is what `collate` takes for one sample; Python numbers are leaves without dims. Leaves of the same memory, dtype and shape, such
-    as tied weights, are stored once. Bytes between the leaves are 0. Leaves and buffer are in host memory.
+    as tied weights, are stored once. Bytes between the leaves are 0. Leaves on a device go to a buffer on the host by one copy, from memory
+    of the device in which they are packed first. A buffer on a device is written in stream order, as by `copy_many`.
 
     Args:
         tree: dicts, lists, tuples, namedtuples, dataclasses and classes of `register_node` with array-likes as leaves.
-        device: of the buffer, ``"cpu"`` or ``"pinned"``. None: where the leaves are, which must then be one place.
+        device: of the buffer, ``"cpu"``, ``"pinned"`` or ``"cuda"``. None: where the leaves are, which must then be one place.
         align (int): leaves begin at multiples of it, in bytes; a power of two.
         out: writable bytes (uint8) that are the buffer, as many as the layout has or more, in place of a new one.
         engine (Engine): None: the default one.
@@ -108,7 +108,7 @@ def pack(tree: Any, *, device: Any = None, align: int = 64, out: Any = None, eng
         DTypeError: ``out`` of another dtype than uint8.
         LayoutError: ``out`` that is read-only or has gaps, a leaf whose memory cannot be read, as of a torch tensor that requires grad
             while torch's grad mode is on.
-        DeviceError: leaves in different places without ``device``; memory on a CUDA device.
+        DeviceError: leaves in different places without ``device``, or on several CUDA devices.
 
     Examples:
         >>> import windrow as wr
@@ -122,29 +122,34 @@ def pack(tree: Any, *, device: Any = None, align: int = 64, out: Any = None, eng
         >>> int(wr.unpack(bytes(packed.buffer), layout)["step"])
         7
     """
-    align = _alignment(align)
-    leaves = _Tree(tree)
-    entries: List[LeafPlace] = []
-    end = 0
-    for position, (path, dtype, tensor) in enumerate(zip(leaves.paths, leaves.dtypes, leaves.tensors)):
-        first = leaves.first[position]
-        if first == position:
-            offset = -(-end // align) * align
-            end = offset + tensor.nbytes
-        else:
-            offset = entries[first].offset
-        entries.append(LeafPlace(path, dtype, tensor.shape, offset, tensor.nbytes, None))
-    layout = layout_of(entries, end, leaves.nodes, leaves.structure)
+    planned = Planned(tree, align)
     if out is None:
-        buffer = _windrow._unwritten(end, leaves.device(device), engine)
+        buffer = _windrow._unwritten(planned.layout.nbytes, planned.leaves.device(device), engine)
     else:
-        buffer = _bytes_of(out, end, "out")
-        _on_host(buffer.device, "out")
+        buffer = _bytes_of(out, planned.layout.nbytes, "out")
         if device is not None and str(device) not in (buffer.device, buffer.device.split(":")[0]):
             raise DeviceError(f"out: expected {device}, got {buffer.device}")
-    stored = [position for position, first in enumerate(leaves.first) if first == position]
-    _write(buffer, [entries[position] for position in stored], [leaves.tensors[position] for position in stored], engine)
-    return Packed(buffer, layout)
+    planned.write(buffer, engine)
+    return Packed(buffer, planned.layout)
+
+
+class Planned:
+    """The layout of a tree before there is a buffer."""
+
+    def __init__(self, tree: Any, align: int) -> None:
+        align = _alignment(align)
+        self.leaves = leaves = _Tree(tree)
+        places, nbytes = leaves.places(align)
+        place_of = dict(zip(leaves.stored, places))
+        entries = []
+        for path, dtype, tensor, first in zip(leaves.paths, leaves.dtypes, leaves.tensors, leaves.first):
+            entries.append(LeafPlace(path, dtype, tensor.shape, *place_of[first], None))
+        self.entries = [entries[position] for position in leaves.stored]
+        self.layout = layout_of(entries, nbytes, leaves.nodes, leaves.structure)
+
+    def write(self, buffer: Tensor, engine: Optional[Engine] = None) -> None:
+        """Writes all leaves, and zeros between them."""
+        _write(buffer, self.entries, [self.leaves.tensors[position] for position in self.leaves.stored], engine)
 
 
 def _bytes_of(buffer: Any, nbytes: int, name: str) -> Tensor:
@@ -153,6 +158,13 @@ def _bytes_of(buffer: Any, nbytes: int, name: str) -> Tensor:
 
 def _write(buffer: Tensor, entries: Sequence[LeafPlace], tensors: Sequence[Tensor], engine: Optional[Engine]) -> None:
     """Writes tensors, and zeros between them."""
+    on_device = [tensor.device for tensor in tensors if _is_on_device(tensor)]
+    if on_device and not _is_on_device(buffer):
+        # To the host each of them would be a copy of its own.
+        there = _windrow._unwritten(buffer.nbytes, on_device[0], engine)
+        _write(there, entries, tensors, engine)
+        _windrow._copy_leaves([buffer], [there], [""], engine)
+        return
     parts, paths, gaps, end = [], [], [], 0
     for leaf in entries:
         if leaf.offset > end:
@@ -167,6 +179,10 @@ def _write(buffer: Tensor, entries: Sequence[LeafPlace], tensors: Sequence[Tenso
     _windrow._copy_leaves(dsts, [*tensors, *between], paths + [""] * len(gaps), engine)
 
 
+def _is_on_device(tensor: Tensor) -> bool:
+    return tensor.device.startswith("cuda")
+
+
 def _views(buffer: Any, layout: Layout) -> List[Tensor]:
     """A view for each leaf, one object for those that are tied."""
     parts: Dict[Any, int] = {}
@@ -178,7 +194,7 @@ def _views(buffer: Any, layout: Layout) -> List[Tensor]:
 def unpack(buffer: Any, layout: Layout, *, into: Any = None) -> Any:
     """The tree that was packed: views of the buffer, or written into existing tensors by one `copy_many`.
 
-    The views are `Tensor` objects, read-only if the buffer is; tied leaves are one object. In place of a TensorDict or a graph of PyTorch
+    The views are `Tensor` objects where the buffer is, read-only if that is; tied leaves are one object. In place of a TensorDict or a graph of PyTorch
     Geometric is a dict. Of a bucket of `pack_buckets`, leaves that are in others
     are None, and pieces are bytes.
 
@@ -186,7 +202,7 @@ def unpack(buffer: Any, layout: Layout, *, into: Any = None) -> Any:
         buffer: bytes (uint8), as many as the layout has or more: the buffer of a `Packed`, bytes, an array, a memory map.
         layout (Layout): where each leaf is.
         into: a tree of tensors to write to, such as a model's parameters, with the keys and lengths of the one that was packed. Dtypes may
-            differ, as for `copy_many`. Identical destinations of tied leaves are written once. Of a bucket the whole tree is given,
+            differ, and they may be elsewhere than the buffer, as for `copy_many`. Identical destinations of tied leaves are written once. Of a bucket the whole tree is given,
             and what the bucket has of it is written; what was cut needs the dtype and shape that it had, without gaps.
 
     Returns:
@@ -211,6 +227,7 @@ def unpack(buffer: Any, layout: Layout, *, into: Any = None) -> Any:
     for view in views:
         count[id(view)] = count.get(id(view), 0) + 1
     pieces = {id(view): piece for view, piece in zip(views, layout._pieces) if piece is not None}
+    near = _on_the_host(buffer, layout, views, zip(leaves, sources, paths))
     written: Set[Any] = set()
     dsts, srcs, places = [], [], []
     for path, dst, src in zip(paths, leaves, sources):
@@ -224,19 +241,39 @@ def unpack(buffer: Any, layout: Layout, *, into: Any = None) -> Any:
                 continue
             written.add(place)
         dsts.append(dst)
-        srcs.append(src)
+        srcs.append(near[id(src)] if near and not _is_written_on_device(dst, path) else src)
         places.append(path)
     _windrow._copy_leaves(dsts, srcs, places)
     return into
 
 
+def _on_the_host(buffer: Any, layout: Layout, views: Sequence[Tensor], pairs: Iterable[Tuple[Any, Any, str]]) -> Dict[int, Tensor]:
+    """The same views in host memory, by one copy, if they are on a device and some destinations are not: else each of these would be a
+    copy of its own."""
+    if not any(map(_is_on_device, views)) or all(src is None or _is_written_on_device(dst, path) for dst, src, path in pairs):
+        return {}
+    near = _windrow._unwritten(layout.nbytes, "cpu", None)
+    _windrow._copy_leaves([near], [_bytes_of(buffer, layout.nbytes, "buffer")], [""])
+    return dict(zip(map(id, views), _views(near, layout)))
+
+
+def _destination(dst: Any, path: str) -> Optional[Tensor]:
+    """A destination as a tensor; None where it is refused later."""
+    try:
+        return _windrow._leaf_tensors([dst], [path], "into")[0][0]
+    except (BufferError, TypeError, ValueError):
+        return None
+
+
+def _is_written_on_device(dst: Any, path: str) -> bool:
+    tensor = _destination(dst, path)
+    return tensor is not None and _is_on_device(tensor)
+
+
 def _place_of(dst: Any, path: str) -> Any:
     """What is the same for identical destinations; of what is refused later, the object."""
-    try:
-        tensor = _windrow._leaf_tensors([dst], [path], "into")[0][0]
-    except (BufferError, TypeError, ValueError):
-        return id(dst)
-    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.strides
+    tensor = _destination(dst, path)
+    return id(dst) if tensor is None else (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.strides)
 
 
 def _piece_of(dst: Any, path: str, piece: Piece, nbytes: int) -> Tensor:
@@ -259,7 +296,7 @@ def pack_buckets(tree: Any, max_bytes: int, *, device: Any = None, align: int = 
     Args:
         tree: as for `pack`. Its leaves are read as the buckets are asked for.
         max_bytes (int): the size of a bucket, at least 1.
-        device, align: as for `pack`.
+        device, align: as for `pack`. Leaves on a device whose buckets are on the host are packed there, one bucket at a time.
 
     Raises:
         ValueError: ``max_bytes`` below 1. The others as for `pack`, at the call.
@@ -279,11 +316,7 @@ def pack_buckets(tree: Any, max_bytes: int, *, device: Any = None, align: int = 
     if max_bytes < 1:
         raise ValueError(f"max_bytes must be at least 1, got {max_bytes}")
     leaves = _Tree(tree)
-    ends = [0]
-    for position, tensor in enumerate(leaves.tensors):
-        if leaves.first[position] == position:
-            ends.append(-(-ends[-1] // align) * align + tensor.nbytes)
-    buffer = _windrow._unwritten(min(max_bytes, ends[-1]), leaves.device(device), None)
+    buffer = _windrow._unwritten(min(max_bytes, leaves.places(align)[1]), leaves.device(device), None)
     return _buckets(leaves, buffer, align)
 
 

@@ -3,6 +3,8 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
+use windrow::bindings::Places;
+use windrow::Layout;
 
 use crate::collate::moves::{copy_leaves, flatten_both};
 use crate::collate::options::engine_of;
@@ -136,6 +138,26 @@ pub(crate) fn _unwritten(
     let tensor = py.detach(|| engine.unwritten(num_bytes, device)).or_py_err(py)?;
     Ok(PyTensor::from(tensor))
 }
+
+/// The dtype, first byte and size of each tensor in one buffer, and the size of that.
+#[pyfunction]
+pub(crate) fn _places(parts: &Bound<'_, PyList>, align: u64) -> PyResult<(Vec<Place>, u64)> {
+    let (py, mut all) = (parts.py(), Places::new(align));
+    let mut found = room_for(parts.len())?;
+    for part in parts {
+        let (dtype, shape): (Bound<'_, PyAny>, Vec<i64>) = part.extract()?;
+        let dtype = dtype_of(&dtype)?;
+        let layout = Layout::compact(dtype, &shape).or_py_err(py)?;
+        let bytes = layout.numel() as u64 * dtype.size() as u64;
+        let text = "the tensors of one buffer are beyond 64 bits together";
+        let first = all.place(bytes).ok_or_else(|| PyValueError::new_err(text))?;
+        found.push((dtype.name(), first, bytes));
+    }
+    Ok((found, all.end()))
+}
+
+/// Dtype, first byte and number of bytes.
+type Place = (&'static str, u64, u64);
 
 /// Row-major views of bytes, each with its dtype, shape and first byte. `num_bytes`: how many there are at least; `name`: of the
 /// argument that has them.

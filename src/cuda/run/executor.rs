@@ -210,14 +210,22 @@ impl Executor {
         Ok(unsafe { current.foreign_stream(stream.handle()) }?.capture()?)
     }
 
-    /// Zeroed memory, written in the order of the stream of our own.
-    pub fn zeroed(&self, dtype: DType, layout: Layout, bytes: u64) -> Result<Tensor> {
+    /// Memory in the order of the stream of our own, zeroed or as it comes.
+    pub fn memory(
+        &self,
+        dtype: DType,
+        layout: Layout,
+        bytes: u64,
+        is_zeroed: bool,
+    ) -> Result<Tensor> {
         let current = self.context.enter()?;
         let stream = self.stream.on(&current);
         let block =
             Arc::new(self.memory.allocate(&current, stream, bytes, &mut Waited::default())?);
-        // SAFETY: a block of so many bytes, which nothing else has.
-        unsafe { stream.memset(block.address(), 0, bytes as usize) }?;
+        if is_zeroed {
+            // SAFETY: a block of so many bytes, which nothing else has.
+            unsafe { stream.memset(block.address(), 0, bytes as usize) }?;
+        }
         let event = Arc::new(self.events.take(&current)?);
         stream.record(&event)?;
         block.set_ready(stream, event)?;

@@ -1,0 +1,60 @@
+//! [`Places`]: where tensors are that share one allocation.
+
+/// Places in one allocation, one after the other, each at a multiple of the alignment.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    align: u64,
+    end: u64,
+}
+
+impl Places {
+    /// Of nothing so far.
+    pub fn new(align: u64) -> Places {
+        Places { align, end: 0 }
+    }
+
+    /// The first byte of the next tensor, which has so many bytes; `None` beyond 63 bits.
+    pub fn place(&mut self, bytes: u64) -> Option<u64> {
+        let begin = self.aligned_end()?;
+        let end = begin.checked_add(bytes).filter(|&end| i64::try_from(end).is_ok())?;
+        self.end = end;
+        Some(begin)
+    }
+
+    /// Where the last tensor ends.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Where the next one would begin; `None` beyond 63 bits.
+    pub fn aligned_end(&self) -> Option<u64> {
+        let end = self.end.checked_next_multiple_of(self.align)?;
+        i64::try_from(end).is_ok().then_some(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_begin_at_multiples() {
+        let mut places = Places::new(64);
+        assert_eq!([3, 0, 64, 1].map(|bytes| places.place(bytes)), [0, 64, 64, 128].map(Some));
+        assert_eq!((places.end(), places.aligned_end()), (129, Some(192)));
+        let mut places = Places::new(1);
+        assert_eq!([3, 0, 2].map(|bytes| places.place(bytes)), [0, 3, 3].map(Some));
+    }
+
+    #[test]
+    fn what_is_beyond_63_bits_has_no_place() {
+        let mut places = Places::new(64);
+        let most = i64::MAX as u64;
+        assert_eq!(places.place(most + 1), None);
+        assert_eq!(
+            (places.place(most), places.aligned_end(), places.place(0)),
+            (Some(0), None, None)
+        );
+        assert_eq!(Places::new(0).place(1), None);
+    }
+}
