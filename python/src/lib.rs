@@ -69,6 +69,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<samples::list::PySampleList>()?;
     m.add_class::<collate::transform::PyTransform>()?;
     m.add_class::<collate::one_buffer::PyStructure>()?;
+    m.add_class::<collate::staging::PyStaging>()?;
     m.add_class::<engine::engine::PyEngine>()?;
     m.add_class::<engine::explain::PyExplain>()?;
     ground::errors::register(m)?;

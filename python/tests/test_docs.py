@@ -10,7 +10,7 @@ import windrow as wr
 import isolated
 
 PUBLIC = [name for name in wr.__all__ if not name.startswith("__")]
-CALLS = ["stack", "concat", "pad", "ragged", "collate", "explain", "SampleList", "Transform", "register_node", "copy_many", "pack", "pack_buckets"]
+CALLS = ["stack", "concat", "pad", "ragged", "collate", "explain", "SampleList", "Transform", "register_node", "copy_many", "pack", "pack_buckets", "Staging"]
 
 
 def examples_of(name):

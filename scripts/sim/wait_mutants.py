@@ -57,6 +57,21 @@ EDITS = {
         without("check: samples not let go", "held.reap()?;"),
         without("end of a call: not waited for by a stream", "stream.wait(&self.event)?;"),
         without("end of a batch: samples not let go", "let _ = held.reap();"),
+        ("match self.event.query()? {\n            true => Ok(()),\n            false => Ok(self.event.synchronize()?),",
+         "match is('block filled anew: its copy not waited for') || self.event.query()? {\n            true => Ok(()),\n"
+         "            false => Ok(self.event.synchronize()?),"),
+    ],
+    "run/block.rs": [
+        ("block.wait_for_users(&current, &self.events, stream)?;",
+         "if is('block up: waits for the writing alone') { block.wait_on(stream)?; }\n"
+         "else if !is('block up: no wait') { block.wait_for_users(&current, &self.events, stream)?; }"),
+        without("block up: no record", "stream.record(&end)?;"),
+        ("block.set_ready(stream, Arc::clone(&end))",
+         "if is('block up: not told') { return Ok(()); }\n            block.set_ready(stream, Arc::clone(&end))"),
+        without("block up: failed, not waited for", "let _ = stream.synchronize().or_else(|_| current.synchronize());"),
+        ("self.held.until(stream.handle(), Arc::clone(&end), smallvec![Arc::clone(from.owner())]);",
+         "if !is('block up: not held') {\n"
+         "self.held.until(stream.handle(), Arc::clone(&end), smallvec![Arc::clone(from.owner())]); }"),
     ],
     "run/mapping.rs": [
         ("while !trial.end.query()? {", "while !is('mapping tried: event not asked') && !trial.end.query()? {"),

@@ -169,6 +169,10 @@ impl Executor {
     pub fn pinned(&self, _: u64) -> Result<PinnedBlock> {
         match self.0 {}
     }
+
+    pub fn copy_block(&self, _: &Tensor, _: &Tensor, _: Option<Stream>) -> Result<End> {
+        match self.0 {}
+    }
 }
 
 impl PinnedBlock {
@@ -229,6 +233,10 @@ impl End {
     /// # Errors
     /// None.
     pub fn order(&self, _: Stream) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub(crate) fn wait(&self) -> Result<()> {
         match self.0 {}
     }
 

@@ -26,6 +26,7 @@ pub fn set_handed_out(tensor: &Tensor, is_handed_out: bool) {
 }
 
 pub use super::moves::MoveOptions;
+pub use super::staging::Staging;
 pub use crate::host::{prefetch, raise_rows, RowsAhead};
 pub use crate::tensor::{new_owners, Places};
 

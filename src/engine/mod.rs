@@ -6,6 +6,7 @@
 //! | `small` | batches without a plan |
 //! | `on_device`, `page_locked` | runs on a device, and where on the host their results go |
 //! | `moves`, `packed` | `copy_many`, `pack` |
+//! | `staging` | host memory in turn, copied whole to a device |
 //! | `resident` | `resident`: lists on a device |
 //! | [`bindings`] | what bindings in other languages need beside that |
 
@@ -17,6 +18,7 @@ mod packed;
 mod page_locked;
 mod resident;
 mod small;
+mod staging;
 
 pub use engine::{Engine, EngineOptions};
 pub use packed::Packed;

@@ -41,6 +41,7 @@ from windrow._windrow import (
 from windrow._nodes import register_node
 from windrow.packed import Layout, Packed, pack, pack_buckets, unpack
 from windrow.spec import Concat, List, Pad, Ragged, Stack
+from windrow.staging import Staging
 
 __all__ = [
     "Batch",
@@ -60,6 +61,7 @@ __all__ = [
     "SampleList",
     "ShapeError",
     "Stack",
+    "Staging",
     "Tensor",
     "Transform",
     "__version__",

@@ -19,6 +19,7 @@ pub(crate) mod run;
 pub(crate) mod sequences;
 pub(crate) mod sequences_on_device;
 pub(crate) mod specs;
+pub(crate) mod staging;
 pub(crate) mod torch;
 pub(crate) mod torch_memory;
 pub(crate) mod transform;

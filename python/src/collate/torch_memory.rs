@@ -229,7 +229,7 @@ fn has_devices(py: Python<'_>) -> PyResult<bool> {
 }
 
 /// The exchange table of torch, if the program has imported one that offers it, and uses devices with it.
-fn used_table(py: Python<'_>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
+pub(super) fn used_table(py: Python<'_>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
     if torch_api(py)?.is_none() {
         return Ok(None);
     }

@@ -138,7 +138,7 @@ impl Executor {
     }
 
     /// The stream of a run, whose number is known.
-    fn stream_for<'c>(
+    pub(super) fn stream_for<'c>(
         &'c self,
         current: &'c Current<'_>,
         options: &RunOptions,

@@ -73,6 +73,23 @@ impl End {
         Ok(())
     }
 
+    /// Of work that is behind this event.
+    pub(super) fn new(context: &Arc<Context>, event: Arc<PooledEvent>) -> End {
+        End { context: Arc::clone(context), event }
+    }
+
+    /// Blocks until the work is done.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`](crate::Error::NoDriver) in a forked child; [`Error::Cuda`](crate::Error::Cuda).
+    pub(crate) fn wait(&self) -> Result<()> {
+        let _current = self.context.enter()?;
+        match self.event.query()? {
+            true => Ok(()),
+            false => Ok(self.event.synchronize()?),
+        }
+    }
+
     pub(crate) fn event(&self) -> &PooledEvent {
         &self.event
     }

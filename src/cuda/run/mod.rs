@@ -8,11 +8,13 @@
 //! | `run` | one run: its marks and waits |
 //! | `outputs`, `capture` | into which memory, and what can be recorded in a graph |
 //! | `upload`, `download` | host samples to the device, batches back |
+//! | `block` | page-locked memory to a device, without a plan |
 //! | `select` | samples by indices on a device |
 //! | `enqueue` | what a run enqueues, in which order |
 //! | `mapping` | whether kernels read page-locked memory where it is: how an engine finds out |
 //! | `preview` | the launch of a plan, for `explain` |
 
+mod block;
 mod capture;
 mod devices;
 mod download;

@@ -42,4 +42,5 @@ mod processes;
 mod resident;
 mod rig;
 mod scenarios;
+mod staging;
 mod waits;

@@ -1,0 +1,91 @@
+//! What `windrow.Staging` is made of: blocks of bytes, and their upload.
+
+use pyo3::prelude::*;
+use windrow::bindings::Staging;
+use windrow::{Device, Stream};
+
+use crate::collate::options::engine_of;
+use crate::collate::torch_memory::used_table;
+use crate::engine::default::default_engine;
+use crate::ground::arguments::device_of;
+use crate::ground::errors::OrPyErr;
+use crate::ground::logging::Records;
+use crate::ground::stream::{current_of, stream_of};
+use crate::ground::tensor::PyTensor;
+
+/// Two blocks of host memory in turn, and one of a device.
+#[pyclass(name = "_Staging", module = "windrow._windrow", frozen)]
+pub(crate) struct PyStaging(Option<Staging>);
+
+impl Drop for PyStaging {
+    /// An engine waits for its work on devices, which others may need the interpreter lock for.
+    fn drop(&mut self) {
+        let mut held = self.0.take();
+        Python::try_attach(|py| {
+            let staging = held.take();
+            py.detach(|| drop(staging));
+        });
+    }
+}
+
+impl PyStaging {
+    fn staging(&self) -> &Staging {
+        self.0.as_ref().expect("taken by drop alone")
+    }
+}
+
+#[pymethods]
+impl PyStaging {
+    #[new]
+    #[pyo3(signature = (num_bytes, device = None, engine = None))]
+    fn new(
+        py: Python<'_>,
+        num_bytes: u64,
+        device: Option<&Bound<'_, PyAny>>,
+        engine: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyStaging> {
+        let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
+        let device = device.map(device_of).transpose()?;
+        let staging = py.detach(|| Staging::new(&engine, num_bytes, device)).or_py_err(py)?;
+        Ok(PyStaging(Some(staging)))
+    }
+
+    /// The blocks of the host.
+    #[getter]
+    fn hosts(&self) -> (PyTensor, PyTensor) {
+        let [first, second] = self.staging().hosts();
+        (PyTensor::from(first.clone()), PyTensor::from(second.clone()))
+    }
+
+    /// The block of the device.
+    #[getter]
+    fn device(&self) -> PyTensor {
+        PyTensor::from(self.staging().device().clone())
+    }
+
+    /// Which block of the host no copy reads.
+    #[getter]
+    fn turn(&self) -> usize {
+        self.staging().turn()
+    }
+
+    /// Copies that block, and gives the turn to the other one.
+    #[pyo3(signature = (stream = None))]
+    #[allow(unsafe_code)]
+    fn upload(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let _records = Records::of_call(py);
+        let stream = match stream {
+            Some(stream) => Some(stream_of(stream)?),
+            None => torch_stream(py, self.staging().device().device())?,
+        };
+        // SAFETY: that nothing else touches the blocks meanwhile is the contract of `Staging.upload`.
+        py.detach(|| unsafe { self.staging().upload(stream) }).or_py_err(py)
+    }
+}
+
+/// torch's current stream, if torch uses the device: what reads the tensors runs there.
+fn torch_stream(py: Python<'_>, device: Device) -> PyResult<Option<Stream>> {
+    let Device::Cuda(ordinal) = device else { return Ok(None) };
+    let Some(api) = used_table(py)? else { return Ok(None) };
+    current_of(api, ordinal).map_or_else(|| Err(PyErr::fetch(py)), |stream| Ok(Some(stream)))
+}
