@@ -346,6 +346,18 @@ def test_packed_batches_are_views_of_one_buffer():
     assert not any(tensor.data_ptr() in memory for tensor in copies.values())
 
 
+def test_the_header_of_a_packed_batch_is_a_layout():
+    packed = windrow.ray.pack(batch_of(), PACKED)
+    layout = wr.Layout.from_json(packed["windrow_header"][0].as_py())
+    (arena,) = packed["windrow_arena"].to_pylist()
+    assert len(arena) % 64 == 0 and len(arena) - 64 < layout.nbytes <= len(arena)
+    views = {name: view.torch() for name, view in wr.unpack(bytearray(arena), layout).items()}
+    assert_equal_tensors(views, windrow.ray.unpack(packed))
+    for header in ("", "{}", layout.to_json().replace('"offset":0', '"offset":-64')):
+        with pytest.raises(ValueError):
+            windrow.ray.unpack({"windrow_header": header, "windrow_arena": arena})
+
+
 def test_several_packed_batches_in_a_block():
     packed = [windrow.ray.pack(batch_of().slice(i, 2), PACKED) for i in range(3)]
     block = pa.concat_tables(packed).combine_chunks()

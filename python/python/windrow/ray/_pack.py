@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Dict, Iterable, Mapping, Optional
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,9 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 from torch.utils.dlpack import from_dlpack
 
 import windrow as wr
+from windrow._layout import plain_tree
 from windrow._leaves import named_fields
+from windrow.packed import Planned
 from windrow.ray._collate import Gather
 
 HEADER = "windrow_header"
@@ -34,28 +35,21 @@ def pack(batch: Any, spec: Any = None, *, columns: Optional[Iterable[str]] = Non
         spec, columns: as for `GatherCollate`.
 
     Returns:
-        pyarrow.Table: one row: ``windrow_header``, JSON of name, dtype, shape and byte offset of each
-        tensor, and ``windrow_arena``, their bytes.
+        pyarrow.Table: one row: ``windrow_header``, the `windrow.Layout` of a dict of the tensors as JSON,
+        and ``windrow_arena``, their bytes.
     """
-    parts: List[Any] = []
-    header: List[Any] = []
-    size = 0
+    tensors: Dict[str, wr.Tensor] = {}
     for name, result, _ in Gather(spec, columns=columns).batches(batch, None):
-        for key, tensor in named_fields(name, result):
-            header.append([key, tensor.dtype, list(tensor.shape), size])
-            parts.append((size, _bytes_of(tensor)))
-            size += -(-tensor.nbytes // _ALIGN) * _ALIGN
-    arena = np.zeros(size, np.uint8)
-    for start, part in parts:
-        arena[start : start + len(part)] = part
+        tensors.update(named_fields(name, result))
+    planned = Planned(tensors, _ALIGN)
+    used = planned.layout.nbytes
+    size = -(-used // _ALIGN) * _ALIGN
+    arena = np.empty(size, np.uint8)
+    arena[used:] = 0
+    planned.write(wr.asarray(arena[:used]))
     offsets = pa.py_buffer(np.array([0, size], np.int64))
     column = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(arena)])
-    return pa.table({HEADER: pa.array([json.dumps(header)]), ARENA: column})
-
-
-def _bytes_of(tensor: wr.Tensor) -> Any:
-    """The bytes of a compact tensor of any dtype, bfloat16 and float8 among them."""
-    return tensor.torch().reshape(-1).view(torch.uint8).numpy()
+    return pa.table({HEADER: pa.array([planned.layout.to_json()]), ARENA: column})
 
 
 def unpack(batch: Any, device: Any = None) -> Dict[str, torch.Tensor]:
@@ -68,7 +62,7 @@ def unpack(batch: Any, device: Any = None) -> Dict[str, torch.Tensor]:
             ``"cuda"``.
 
     Raises:
-        ValueError: for another number of rows: use ``batch_size=1``, a row is a whole batch.
+        ValueError: for another number of rows: use ``batch_size=1``, a row is a whole batch; a header that is none.
         KeyError: for rows that are not packed.
 
     Example:
@@ -83,11 +77,13 @@ def unpack(batch: Any, device: Any = None) -> Dict[str, torch.Tensor]:
         arena = arena.pin_memory()
     elif device is not None:
         arena = arena.to(device, copy=True)
-    tensors = {}
-    for name, dtype, shape, start in json.loads(_header(batch)):
+    layout = wr.Layout.from_json(_header(batch))
+    views = []
+    for dtype, shape, start in zip(layout.dtypes, layout.shapes, layout.offsets):
         kind = getattr(torch, dtype)
         end = start + kind.itemsize * int(np.prod(shape, dtype=np.int64))
-        tensors[name] = arena[start:end].view(kind).view(shape)
+        views.append(arena[start:end].view(kind).view(shape))
+    tensors: Dict[str, torch.Tensor] = plain_tree(layout._nodes, views)
     return tensors
 
 
