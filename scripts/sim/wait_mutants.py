@@ -69,9 +69,6 @@ EDITS = {
         ("block.set_ready(stream, Arc::clone(&end))",
          "if is('block up: not told') { return Ok(()); }\n            block.set_ready(stream, Arc::clone(&end))"),
         without("block up: failed, not waited for", "let _ = stream.synchronize().or_else(|_| current.synchronize());"),
-        ("self.held.until(stream.handle(), Arc::clone(&end), smallvec![Arc::clone(from.owner())]);",
-         "if !is('block up: not held') {\n"
-         "self.held.until(stream.handle(), Arc::clone(&end), smallvec![Arc::clone(from.owner())]); }"),
     ],
     "run/mapping.rs": [
         ("while !trial.end.query()? {", "while !is('mapping tried: event not asked') && !trial.end.query()? {"),

@@ -3,25 +3,21 @@
 
 use std::sync::Arc;
 
-use smallvec::smallvec;
-
 use super::capture::refused_in_capture;
 use super::executor::Executor;
 use super::late::End;
 use crate::cuda::memory::device::DeviceBlock;
-use crate::cuda::memory::policy::POLICY;
 use crate::run_options::RunOptions;
 use crate::tensor::{Error, Result, Stream, Tensor};
 
 impl Executor {
     /// Enqueues one copy of all bytes of page-locked memory to as many of windrow's own on this device, behind all that is enqueued on
-    /// that memory so far. The page-locked memory is kept until the end of the copy.
+    /// that memory so far. Page-locked memory that is dropped meanwhile is used again when the device has been waited for.
     ///
     /// # Errors
     /// [`Error::Argument`] for a stream of another device or context, or one that is being captured; [`Error::Cuda`].
     pub fn copy_block(&self, from: &Tensor, to: &Tensor, stream: Option<Stream>) -> Result<End> {
         let current = self.enter()?;
-        self.held.reap_some(POLICY.max_held_queries)?;
         let options = RunOptions { stream, ..RunOptions::default() };
         let stream = self.stream_for(&current, &options)?;
         if stream.is_capturing()? {
@@ -38,8 +34,8 @@ impl Executor {
         };
         block.wait_for_users(&current, &self.events, stream)?;
         let end = Arc::new(self.events.take(&current)?);
-        // SAFETY: memory of two tensors, of as many bytes, on the host and on the device: the one is held until the event behind the
-        // copy, the other goes back behind that.
+        // SAFETY: memory of two tensors, of as many bytes, on the host and on the device. A block of the pool that others had is used
+        // again, or freed, when everything is done; the device's goes back behind the event.
         unsafe { stream.h2d(to.data_ptr().addr() as u64, from.data_ptr(), from.nbytes()) }?;
         let mark = || {
             stream.record(&end)?;
@@ -50,7 +46,6 @@ impl Executor {
             let _ = stream.synchronize().or_else(|_| current.synchronize());
             return Err(error.into());
         }
-        self.held.until(stream.handle(), Arc::clone(&end), smallvec![Arc::clone(from.owner())]);
         Ok(End::new(current.context(), end))
     }
 }
