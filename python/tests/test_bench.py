@@ -390,7 +390,7 @@ def test_groups_are_taken_from_the_newest_run_that_has_them(tmp_path):
         subprocess.run([*command, "--publish", str(tmp_path / "run.json")], check=True)
         subprocess.run([*command, "--check"], check=True)
         text = (tmp_path / "docs/performance.md").read_text()
-        return {name: text.split(f"<!-- {name}: begin -->")[1].split(f"<!-- {name}: end -->")[0] for name in ("table", "losses", "groups", "groups-losses")}
+        return {name: text.split(f"<!-- {name}: begin -->")[1].split(f"<!-- {name}: end -->")[0] for name in ("table", "losses", "groups", "groups-losses", "moves")}
 
     def entry(name, theirs):
         timed = [{"name": contender, "quartiles": [t, t, t]} for contender, t in (("windrow", 2e-3), ("peer", theirs))]
@@ -398,7 +398,7 @@ def test_groups_are_taken_from_the_newest_run_that_has_them(tmp_path):
 
     full = {"machine": {"cpu": "x", "cores": "2", "date": "2099-01-01"}, "schema": 2, "sweeps": []}
     found = publish(workloads=[entry("W1", 1e-3), entry("small-pad", 1e-3), entry("source-tokens", 3e-3)])
-    assert all("2099-01-01-host-x-2core.json" in part for part in found.values())
+    assert all("2099-01-01-host-x-2core.json" in found[name] for name in ("table", "losses", "groups", "groups-losses"))
     for own, other in (("table", "groups"), ("losses", "groups-losses")):
         assert "<W1>" in found[own] and "<small-pad>" not in found[own]
         assert "<W1>" not in found[other] and "<small-pad>" in found[other]
@@ -411,3 +411,8 @@ def test_groups_are_taken_from_the_newest_run_that_has_them(tmp_path):
     full["machine"]["date"] = "2099-01-03"
     publish(workloads=[entry("W1", 1e-3), entry("small-pad", 1e-3)])
     assert [path.name for path in (tmp_path / "benches/results").glob("*-x-*")] == ["2099-01-03-host-x-2core.json"]
+    # Moves have a table of their own, and leave the others as they are.
+    full["machine"]["date"] = "2099-01-04"
+    last = publish(workloads=[entry("move-copy64", 1e-3)])
+    assert "2099-01-03-host-x-2core.json" in last["groups"] and "<move-copy64>" not in last["table"] + last["groups"]
+    assert "<move-copy64>" in last["moves"] and "2099-01-04-moves-x-2core.json" in last["moves"] and "0.50 of windrow's time" in last["moves"]

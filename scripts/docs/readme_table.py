@@ -2,8 +2,8 @@
 """Writes what README.md and docs/ say of measurements, tables and plots, from the newest result under benches/results/.
 
 What they say of GPUs is from the records of benches/results/gpu/, of which scripts/gpu/plots.py makes a page. `--check` compares instead; `--publish FILE` first takes a result there, under its date and machine: one of
-`python -m windrow bench --json FILE`, of the same with `--only source --only small-`, or of `benches/pipelines/run.py --json FILE`, with `--only workers` or without.
-What these two options select, the "groups", has tables of its own, made from the newest result that has such workloads.
+`python -m windrow bench --json FILE`, of the same with `--only source --only small-` or `--only move-`, or of `benches/pipelines/run.py --json FILE`, with `--only workers` or without.
+What these options select, the "groups" and the "moves", have tables of their own, each made from the newest result that has such workloads.
 Needs neither a build nor NumPy.
 """
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benches/results"
 PLOTS = ROOT / "docs/plots"
 # Workloads with tables of their own, and with a file of their own where nothing else was measured.
-GROUPS = "source-", "small-"
+APART = {"groups": ("source-", "small-"), "moves": ("move-",)}
 # What is compiled here would go into the next wheel.
 sys.dont_write_bytecode = True
 # The package without the compiled module that `import windrow` wants.
@@ -29,12 +29,12 @@ import torch_figures  # noqa: E402
 from bench import plots, results  # noqa: E402
 
 
-def is_group(entry):
-    return entry["name"].startswith(GROUPS)
+def kind_of(entry):
+    return next((kind for kind, names in APART.items() if entry["name"].startswith(names)), "host")
 
 
-def has_groups(report):
-    return any(map(is_group, report.get("workloads", [])))
+def kinds_of(report):
+    return set(map(kind_of, report.get("workloads", [])))
 
 
 def newest(kind):
@@ -42,7 +42,7 @@ def newest(kind):
     day counts as the newer one."""
     reports = [(path, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(RESULTS.glob("*.json"), reverse=True)]
     for path, report in sorted(reports, key=lambda entry: (entry[0].name[:10], -float(entry[1]["machine"].get("load", 0))), reverse=True):
-        if f"-{kind}-" in path.name or kind == "groups" and has_groups(report):
+        if f"-{kind}-" in path.name or kind in APART and kind in kinds_of(report):
             return path, report
     raise FileNotFoundError(f"{RESULTS}: no result of the kind {kind}")
 
@@ -55,23 +55,22 @@ def machines():
     return list(found.values())
 
 
-def only(report, groups):
-    """The report with the groups alone, or without them."""
-    return {**report, "workloads": [entry for entry in report["workloads"] if is_group(entry) == groups]}
+def only(report, kind="host"):
+    """The report with the workloads of a kind alone."""
+    return {**report, "workloads": [entry for entry in report["workloads"] if kind_of(entry) == kind]}
 
 
 def publish(path):
-    """Adds a result. Earlier ones of its kind and machine go, unless only they have the groups; of everything, those of the groups alone go too."""
+    """Adds a result. Earlier ones of its kinds and machine go, unless they have workloads of a kind that it lacks."""
     report = json.loads(path.read_text(encoding="utf-8"))
     machine = report["machine"]
     words = re.sub(r"\(\w+\)|@.*|\b(amd|intel|cpu|processor|\d+-core)\b", " ", machine["cpu"].lower())
-    kind = report.get("group", "pipelines") if "lines" in report else "host"
-    if kind == "host" and all(map(is_group, report["workloads"])):
-        kind = "groups"
+    kinds = kinds_of(report)
+    kind = report.get("group", "pipelines") if "lines" in report else next(kind for kind in ("host", *APART) if kind in kinds)
     machine_name = "-".join([*re.findall(r"[a-z0-9]+", words), f"{machine['cores']}core"])
-    for other in {kind, "groups"} if has_groups(report) else {kind}:
+    for other in {kind, *kinds}:
         for earlier in RESULTS.glob(f"*-{other}-{machine_name}.json"):
-            if earlier.name[: len(machine["date"])] <= machine["date"] and (has_groups(report) or not has_groups(json.loads(earlier.read_text(encoding="utf-8")))):
+            if earlier.name[: len(machine["date"])] <= machine["date"] and kinds_of(json.loads(earlier.read_text(encoding="utf-8"))) <= kinds:
                 earlier.unlink()
     name = f"{machine['date']}-{kind}-{machine_name}.json"
     (RESULTS / name).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -98,7 +97,7 @@ def headline(path, report):
 
 def side_by_side(path, report):
     """windrow's time on each machine, and how many times that of windrow the fastest of the others takes there."""
-    reports = [only(own, groups=False) for _, own in machines()]
+    reports = [only(own) for _, own in machines()]
     cells = []
     for own in reports:
         pairs = {pair.scattered["name"]: pair.scattered for pair in results.pairs(own)}
@@ -120,13 +119,21 @@ def short_table(path, report):
     return f"\n{results.short_summary(report, plots.headline_titles(report))}\n\n{source(path, report)}\n"
 
 
-def table(path, report, groups=False):
-    return f"\n{results.summary(only(report, groups))}\n\n{source(path, report)}\n"
+def table(path, report, kind="host"):
+    return f"\n{results.summary(only(report, kind))}\n\n{source(path, report)}\n"
 
 
-def losses(path, report, groups=False):
+def moves(path, report):
+    """Moves, which are repeated, so that those of little memory stay in the caches; nothing was measured where there is no report."""
+    if not report:
+        return "\n**Not measured yet.**\n"
+    text = source(path, {**report, "workloads": []}).replace(", samples not in the caches", ", of calls that are repeated")
+    return f"\n{results.summary(only(report, 'moves'))}\n\n{text}\n\n{losses(path, report, 'moves').partition(chr(10) * 2 + 'Medians')[0].strip()}\n"
+
+
+def losses(path, report, kind="host"):
     """Every contender that was faster, or that windrow did not have to meet."""
-    report = only(report, groups)
+    report = only(report, kind)
     lines = [
         f"- {entry['title']}, {results.layout(entry)}: {result['name']}, {results.number(results.ratio(entry, result))} of windrow's time."
         for entry in report["workloads"]
@@ -149,7 +156,7 @@ def scaling(path, report):
     for sweep in report.get("sweeps", []):
         parts.append(f"### {sweep['title']}\n\n![{sweep['title']}](plots/scaling-{sweep['name']}.svg)")
         parts.append(f"Nanoseconds per sample:\n\n{results.sweep_table(sweep)}")
-    found = plots.plots(only(report, groups=False))
+    found = plots.plots(only(report))
     for name, (title, caption) in CAPTIONS.items():
         parts += [f"### {title}\n\n![{title}](plots/{name}.svg)\n\n{caption}"] if name in found else []
     return "\n" + "\n\n".join(["## How the cost grows", *parts, source(path, report)]) + "\n" if parts else ""
@@ -217,11 +224,13 @@ FILES = {
     "README.md": {"gpu-line": (gpu_line, "gpu"), "headline": (headline, "host"), "gpu": (gpu, "gpu"), "table": (short_table, "host"), "workers": (workers, "workers")},
     "docs/index.md": {"gpu-line": (functools.partial(gpu_line, page="gpu-figures.md", simulated="testing.md"), "gpu")},
     "python/README.md": {"gpu-line": (functools.partial(gpu_line, page="", simulated=""), "gpu")},
-    "docs/performance.md": {"table": (table, "host"), "machines": (side_by_side, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, groups=True), "groups"), "groups-losses": (functools.partial(losses, groups=True), "groups"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers")},
+    "docs/performance.md": {"table": (table, "host"), "machines": (side_by_side, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, kind="groups"), "groups"), "groups-losses": (functools.partial(losses, kind="groups"), "groups"), "moves": (moves, "moves"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers")},
 }
 
 
 def source_of(kind):
+    if kind == "moves" and not any("moves" in kinds_of(json.loads(path.read_text(encoding="utf-8"))) for path in RESULTS.glob("*.json")):
+        return RESULTS, None
     return (records.RECORDS, records.load()) if kind == "gpu" else newest(kind)
 
 
@@ -236,7 +245,7 @@ def made():
             text = f"{head}{begin}{write(*source_of(kind))}{end}{rest.split(end)[1]}"
         found[ROOT / name] = text
     _, report = newest("host")
-    pictures = plots.plots(only(report, groups=False), standalone=True)
+    pictures = plots.plots(only(report), standalone=True)
     pictures["headline"] = plots.headline(report, standalone=True)
     found.update({PLOTS / f"{name}.svg": picture for name, picture in pictures.items()})
     return found

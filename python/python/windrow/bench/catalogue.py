@@ -6,6 +6,7 @@ from typing import Dict, List
 
 from windrow.bench.lengths import padded, ragged
 from windrow.bench.moves import random_batch, stack, upload
+from windrow.bench.pairs import cases as move_cases
 from windrow.bench.pixels import frames, normalise, padded_images
 from windrow.bench.results import MEMCPY
 from windrow.bench.samples import LAYOUTS
@@ -125,4 +126,5 @@ WORKLOADS: Dict[str, Definition] = {
         "pack 1 000 000 lengths into rows of 4096 tokens", plans(1_000_000, 4096, [], compared=False), layouts=LAYOUTS[:1]
     ),
     **small_cases(),
+    **move_cases(),
 }
