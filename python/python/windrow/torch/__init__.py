@@ -7,6 +7,7 @@
     torch.Size([2, 3])
 """
 
+import importlib
 from typing import Any
 
 from windrow.torch._collate import Batch, Collator, collate_fn
@@ -18,6 +19,9 @@ __all__ = ["Batch", "BatchSampler", "Collator", "Prefetcher", "ToDevice", "colla
 
 
 def __getattr__(name: str) -> Any:
+    # Registers operators, which need a newer torch than the rest.
+    if name == "ops":
+        return importlib.import_module("windrow.torch.ops")
     # Needs torchdata, which the rest does not.
     if name == "ToDevice":
         from windrow.torch._nodes import ToDevice

@@ -1,0 +1,448 @@
+"""windrow.torch.ops: values, gradients and refusals beside torch's own functions."""
+
+import importlib
+import sys
+
+import pytest
+
+import windrow as wr
+from helpers import refusal
+
+torch = pytest.importorskip("torch")
+import windrow.torch  # noqa: E402
+
+if not hasattr(torch.library, "custom_op"):
+    pytest.skip("SKIP: operators need PyTorch 2.4", allow_module_level=True)
+import windrow.torch.ops as ops  # noqa: E402
+
+OPS = torch.ops.windrow
+SIDES = ("right", "left", "center")
+
+
+def leaf(*shape, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return torch.randint(0, 2 if dtype == torch.bool else 9, shape, generator=generator).to(dtype)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+
+
+def start(side, width, length):
+    return {"right": 0, "left": width - length, "center": (width - length) // 2}[side]
+
+
+def padded(tensors, value=0.0, side="right", size=None):
+    """What `pad` gives, by assignments that keep gradients."""
+    width = max(map(len, tensors)) if size is None else size
+    data = tensors[0].new_full((len(tensors), width, *tensors[0].shape[1:]), value)
+    for i, tensor in enumerate(tensors):
+        begin = start(side, width, len(tensor))
+        data[i, begin : begin + len(tensor)] = tensor
+    return data
+
+
+def kinds():
+    """Lists of tensors that differ in dim 0, of every layout."""
+    rows = lambda dtype, lengths=(2, 0, 3), *rest: [leaf(n, *rest, dtype=dtype, seed=n) for n in lengths]  # noqa: E731
+    wide = leaf(4, 6)
+    return {
+        "numbers": rows(torch.float64),
+        "rows": rows(torch.float64, (2, 3, 1), 4),
+        "strided": [wide[:2, ::2], wide.t()[1:4, 1:], wide[1:, 3:]],
+        "expanded": [leaf(1, 3).expand(2, 3), leaf(3, 3)],
+        "no rows": rows(torch.float64, (0, 0), 2),
+        "no columns": rows(torch.float64, (2, 1), 0),
+        "one": rows(torch.float64, (3,), 2),
+        "bfloat16": rows(torch.bfloat16, (2, 3), 2),
+        "float16": rows(torch.float16, (2, 3)),
+        "complex": rows(torch.complex128, (2, 3)),
+        "int64": rows(torch.int64, (2, 3), 2),
+        "uint8": rows(torch.uint8, (1, 3)),
+        "bool": rows(torch.bool, (1, 3)),
+    }
+
+
+KINDS = kinds()
+NUMBERS = [name for name, tensors in KINDS.items() if tensors[0].requires_grad]
+DOUBLES = [name for name in NUMBERS if KINDS[name][0].dtype == torch.float64]
+
+
+def offsets_of(tensors):
+    return torch.tensor([0, *map(len, tensors)]).cumsum(0)
+
+
+def equal_shapes(tensors):
+    least = min(map(len, tensors))
+    return [tensor[:least] for tensor in tensors]
+
+
+def same_gradients(ours, theirs, inputs):
+    """The gradients of both for one random gradient of the result."""
+    weight = torch.randn(ours.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64).to(ours.dtype)
+    got, want = (torch.autograd.grad(out, inputs, weight, retain_graph=True, allow_unused=True) for out in (ours, theirs))
+    for a, b in zip(got, want):
+        assert (a is None) == (b is None)
+        assert a is None or torch.equal(a, b)
+
+
+# values and gradients
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_op_is_as_torch(kind):
+    tensors = KINDS[kind]
+    lengths, offsets = torch.tensor([len(t) for t in tensors]), offsets_of(tensors)
+    pairs = [(ops.stack(equal_shapes(tensors)), torch.stack(equal_shapes(tensors)))]
+    data, found = ops.concat(tensors)
+    assert torch.equal(found, lengths) and not found.requires_grad
+    pairs.append((data, torch.cat(tensors)))
+    values, found = ops.ragged(tensors)
+    assert torch.equal(found, offsets) and not found.requires_grad
+    pairs.append((values, torch.cat(tensors)))
+    for side in SIDES:
+        for size in (None, 5):
+            data, found = ops.pad(tensors, 1, side, size)
+            want = padded(tensors, 1, side, size)
+            assert torch.equal(found, lengths) and not found.requires_grad
+            pairs.append((data, want))
+            joined, again = ops.unpad(data, found, side=side)
+            assert torch.equal(joined, values) and torch.equal(again, offsets)
+            assert torch.equal(ops.unpad(data, found, side=side, size=len(values))[0], values)
+            data, found = ops.repad(values, offsets.int(), 1, size, side=side)
+            assert torch.equal(found, lengths)
+            pairs.append((data, want))
+    for ours, theirs in pairs:
+        assert ours.dtype == theirs.dtype and ours.stride() == theirs.contiguous().stride()
+        assert torch.equal(ours, theirs)
+        assert ours.requires_grad == theirs.requires_grad
+        if ours.requires_grad:
+            same_gradients(ours, theirs, tensors)
+
+
+@pytest.mark.parametrize("dim", [1, -1, 2])
+def test_concat_along_other_dims(dim):
+    tensors = [leaf(2, 3, 4), leaf(2, 3, 4, seed=1)]
+    data, lengths = ops.concat(tensors, dim)
+    assert torch.equal(data, torch.cat(tensors, dim)) and lengths.tolist() == [tensors[0].shape[dim]] * 2
+    same_gradients(data, torch.cat(tensors, dim), tensors)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.complex128, torch.int64])
+@pytest.mark.parametrize("rest", [(), (3,), (2, 2), (0,)])
+def test_take_is_as_indexing(rest, dtype):
+    table, tensors = leaf(4, *rest, dtype=dtype), [leaf(*rest, dtype=dtype, seed=i) for i in range(4)]
+    for ids in (torch.tensor([3, 0, 0, -1, 3]), torch.tensor([[1, 1], [-4, 2]], dtype=torch.int32), torch.zeros(0, 2, dtype=torch.int64), torch.tensor(2)):
+        ours, theirs = ops.take(table, ids), table[ids.long()]
+        assert ours.shape == theirs.shape and torch.equal(ours, theirs)
+        listed = ops.take(tensors, ids)
+        assert torch.equal(listed, torch.stack(tensors)[ids.long()])
+        if table.requires_grad:
+            weight = torch.ones_like(theirs)
+            assert torch.equal(*(torch.autograd.grad(out, table, weight)[0] for out in (ours, theirs)))
+            for got, want in zip(*(torch.autograd.grad(out, tensors, weight) for out in (listed, torch.stack(tensors)[ids.long()]))):
+                assert torch.equal(got, want)
+
+
+def test_sums_of_take_have_the_same_bits_each_time():
+    table, ids = leaf(50, 8, dtype=torch.float32), torch.randint(0, 50, (20_000,), generator=torch.Generator().manual_seed(1))
+    weight = torch.randn(20_000, 8, generator=torch.Generator().manual_seed(2))
+    grads = [torch.autograd.grad(ops.take(table, ids), table, weight)[0] for _ in range(3)]
+    assert all(torch.equal(grad, grads[0]) for grad in grads)
+    exact = torch.zeros(50, 8, dtype=torch.float64).index_add_(0, ids, weight.double())
+    torch.testing.assert_close(grads[0].double(), exact, rtol=1e-4, atol=1e-4)
+
+
+def test_no_samples_are_batches_without_rows():
+    values, offsets = ops.unpad(torch.zeros(0, 4, 2), torch.zeros(0, dtype=torch.int64))
+    assert values.shape == (0, 2) and offsets.tolist() == [0]
+    data, lengths = ops.repad(values, offsets, size=3)
+    assert data.shape == (0, 3, 2) and lengths.shape == (0,)
+    assert ops.unpad(torch.zeros(2, 0, 3), torch.zeros(2, dtype=torch.int64))[0].shape == (0, 3)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("width", [3, 5])
+def test_the_formulas_of_devices_are_those_of_the_host(side, width):
+    # What runs where offsets are in the memory of a GPU, on tensors of the host.
+    from windrow.torch import _op_kernels as kernels
+
+    tensors = [leaf(n, 2).detach() for n in (2, 0, 3)]
+    data, lengths = ops.pad(tensors, 1, side, width)
+    values, offsets = ops.ragged(tensors)
+    for size in (None, len(values)):
+        got = kernels.unpad_on_device(data.flatten(0, 1), lengths, width, size, side)
+        assert all(map(torch.equal, got, (values, offsets)))
+    for size in (None, width) if width == 3 else (width,):
+        got = kernels.repad_on_device(values, offsets, 1, size, side)
+        assert all(map(torch.equal, got, (data, lengths)))
+
+
+# gradients of gradients
+
+
+def calls(tensors):
+    """Each op as a function of tensors that have gradients."""
+    lengths, offsets = torch.tensor([len(t) for t in tensors]), offsets_of(tensors)
+    ids, width = torch.tensor([[0, -1], [0, 0]]), max(map(len, tensors)) + 1
+    given = {
+        "stack": (lambda *t: ops.stack(t), equal_shapes(tensors)),
+        "concat": (lambda *t: ops.concat(t)[0], tensors),
+        "ragged": (lambda *t: ops.ragged(t)[0], tensors),
+        "take list": (lambda *t: ops.take(list(t), ids), equal_shapes(tensors)),
+        "take": (lambda t: ops.take(t, ids), [padded(tensors)]),
+    }
+    for side in SIDES:
+        given[f"pad {side}"] = (lambda *t, side=side: ops.pad(t, 2.0, side, width)[0], tensors)
+        given[f"unpad {side}"] = (lambda t, side=side: ops.unpad(t, lengths, side=side)[0], [padded(tensors, side=side, size=width)])
+        given[f"repad {side}"] = (lambda t, side=side: ops.repad(t, offsets, 2.0, side=side)[0], [torch.cat(tensors)])
+    return {name: (call, [t.detach().clone().requires_grad_() for t in inputs]) for name, (call, inputs) in given.items()}
+
+
+@pytest.mark.parametrize("kind", [name for name in DOUBLES if name != "no columns"])
+def test_gradcheck(kind):
+    for name, (call, inputs) in calls(KINDS[kind]).items():
+        if sum(t.numel() for t in inputs):
+            assert torch.autograd.gradcheck(call, inputs), name
+            assert torch.autograd.gradgradcheck(call, inputs), name
+
+
+def test_only_some_tensors_require_grad():
+    first, second = leaf(2, 3), leaf(1, 3).detach()
+    for out in (ops.pad([first, second])[0], ops.ragged([second, first])[0], ops.stack([second[0], first[0]])):
+        out.sum().backward()
+        assert second.grad is None
+    assert first.grad.tolist() == [[3.0] * 3, [2.0] * 3]
+    with torch.no_grad():
+        assert not ops.pad([first, second])[0].requires_grad
+    with torch.inference_mode():
+        assert ops.ragged([first, second])[0].is_inference()
+
+
+def test_gradients_that_are_undefined():
+    tensors = [leaf(2), leaf(3)]
+    data, _ = ops.pad(tensors)
+
+    class Drop(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return None
+
+    (Drop.apply(data).sum() + tensors[0].sum()).backward()
+    assert tensors[1].grad is None and tensors[0].grad.tolist() == [1, 1]
+
+
+# functional transforms and autocast
+
+
+def test_grad_of_torch_func():
+    x = torch.arange(1.0, 4.0)
+    cube = lambda x: ops.pad([x, x * 2])[0].pow(3).sum()  # noqa: E731
+    assert torch.equal(torch.func.grad(cube)(x), 27 * x**2)
+    assert torch.equal(torch.func.grad(lambda y: torch.func.grad(cube)(y).sum())(x), 54 * x)
+    taken = lambda x: ops.take(x, torch.tensor([0, 0, 2])).pow(2).sum()  # noqa: E731
+    assert torch.func.grad(lambda y: torch.func.grad(taken)(y).sum())(x).tolist() == [4, 0, 2]
+    assert torch.equal(torch.func.jacrev(lambda x: ops.stack([x, x]))(x), torch.stack([torch.eye(3)] * 2))
+    outer = leaf(3, dtype=torch.float32)
+    inner = torch.func.grad(lambda x: ops.ragged([x * x, outer * x])[0].pow(2).sum())(x)
+    assert torch.equal(inner, 4 * x**3 + 2 * outer**2 * x)
+    assert torch.equal(torch.autograd.grad(inner.sum(), outer)[0], 4 * outer * x)
+
+
+EACH = {
+    "stack": lambda x: ops.stack([x, x]),
+    "concat": lambda x: ops.concat([x, x]),
+    "pad": lambda x: ops.pad([x, x]),
+    "ragged": lambda x: ops.ragged([x, x]),
+    "take": lambda x: ops.take(x, torch.tensor([0])),
+    "take_list": lambda x: ops.take([x, x], torch.tensor([0])),
+    "unpad": lambda x: ops.unpad(x[None], torch.tensor([1])),
+    "repad": lambda x: ops.repad(x, torch.tensor([0, 2])),
+}
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_vmap_and_forward_mode_are_refused(name):
+    error = refusal(lambda: torch.func.vmap(EACH[name])(torch.ones(3, 2)), RuntimeError, f"windrow::{name} ", "outside of vmap")
+    assert not isinstance(error, NotImplementedError)
+    refusal(lambda: torch.func.jvp(EACH[name], (torch.ones(2),), (torch.ones(2),)), RuntimeError, "forward-mode|tangent")
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(torch.ones(2), torch.ones(2))
+        refusal(lambda: EACH[name](dual), (RuntimeError, BufferError), "forward-mode|tangent")
+    # By vmap of jvp of vjp.
+    refusal(lambda: torch.func.hessian(lambda x: EACH["stack"](x).pow(2).sum())(torch.ones(2)), RuntimeError, "windrow::stack")
+
+
+def test_autocast_takes_the_widest_as_torch_stack_does():
+    single, half = leaf(2, dtype=torch.float32), leaf(2, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for name in ("stack", "concat", "pad", "ragged"):
+            out = getattr(ops, name)([half, single])
+            data = out if name == "stack" else out[0]
+            assert data.dtype == torch.stack([half, single]).dtype == torch.float32
+            assert getattr(ops, name)([half, half])[0].dtype == torch.bfloat16
+        data.sum().backward()
+        assert half.grad.dtype == torch.bfloat16 and ops.take([half, single], torch.tensor([0])).dtype == torch.float32
+        refusal(lambda: ops.stack([single, single.double()]), RuntimeError, "float64")
+    refusal(lambda: ops.stack([half, single]), RuntimeError, "tensor 1: expected torch.bfloat16", index=1)
+
+
+# nested tensors
+
+
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_nested_tensors_in_and_out(layout):
+    tensors = [leaf(2, 3), leaf(4, 3)]
+    nested = torch.nested.as_nested_tensor(tensors, layout=layout)
+    data, lengths = ops.pad(nested, 0.5)
+    assert torch.equal(data, nested.to_padded_tensor(0.5)) and lengths.tolist() == [2, 4]
+    same_gradients(data, nested.to_padded_tensor(0.5), tensors)
+    values, offsets = ops.ragged(nested)
+    assert torch.equal(values, torch.cat(tensors)) and offsets.tolist() == [0, 2, 6]
+    assert torch.equal(ops.pad(nested, size=5, side="left")[0], padded(tensors, 0, "left", 5))
+    out = torch.nested.nested_tensor_from_jagged(*ops.ragged(tensors))
+    assert torch.equal(ops.repad(out.values(), out.offsets())[0], data.where(data != 0.5, 0))
+    same_gradients((out * 2).values(), torch.cat(tensors) * 2, tensors)
+
+
+def test_nested_tensors_with_gaps_are_their_components():
+    base = leaf(2, 5, 3)
+    nested = torch.nested.narrow(base, 1, torch.tensor([1, 0]), torch.tensor([2, 4]), layout=torch.jagged)
+    data, lengths = ops.pad(nested)
+    assert lengths.tolist() == [2, 4] and torch.equal(data[0, :2], base[0, 1:3]) and torch.equal(data[1], base[1, :4])
+
+
+def test_a_tensor_is_the_list_of_its_rows():
+    table = leaf(3, 2)
+    assert torch.equal(ops.stack(table), table) and torch.equal(ops.pad(table, size=3)[0][:, :2], table)
+    same_gradients(ops.ragged(table)[0], table.flatten(), [table])
+
+
+# refusals
+
+F32, META = torch.ones(2), torch.ones(2, device="meta")
+LISTS = {
+    "device": ([F32, META], wr.DeviceError, "Expected all tensors to be on the same device, but tensor 0 is on cpu and tensor 1 on meta"),
+    "dtype": ([F32, F32.double()], wr.DTypeError, "tensor 1: expected torch.float32, as tensor 0 has, got torch.float64"),
+    "integers": ([F32.long(), F32.clone().requires_grad_()], wr.DTypeError, "tensor 1: expected torch.int64, .* got torch.float32"),
+    "rank": ([F32, F32[None]], wr.ShapeError, r"tensor 1: expected shape \((2|any),\), got \(1, 2\)"),
+}
+
+
+@pytest.mark.parametrize("name", ["stack", "concat", "pad", "ragged", "take"])
+@pytest.mark.parametrize("case", LISTS)
+def test_lists_that_do_not_fit(name, case):
+    tensors, kind, text = LISTS[case]
+    arguments = (torch.tensor([0]),) if name == "take" else ()
+    for tensors in (tensors, [tensors[0], tensors[0], *tensors[1:]]):
+        error = refusal(lambda: getattr(ops, name)(tensors, *arguments), RuntimeError, text.replace("tensor 1", f"tensor {len(tensors) - 1}"))
+        assert isinstance(error, kind) and error.index == len(tensors) - 1 and f"windrow::{name}" in str(error)
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        refusal(lambda: getattr(ops, name)(LISTS[case][0], *arguments), RuntimeError, text)
+
+
+INTS = torch.tensor([0, 2])
+BAD = {
+    "no tensors": (lambda: ops.stack([]), "non-empty"),
+    "shapes": (lambda: ops.stack([F32, torch.ones(3)]), r"tensor 1: expected shape \(2,\), got \(3,\); windrow.torch.ops.pad"),
+    "other dims": (lambda: ops.ragged([torch.ones(1, 2), torch.ones(2, 3)]), r"tensor 1: expected shape \(any, 2\), got \(2, 3\)"),
+    "numbers": (lambda: ops.pad([torch.tensor(1.0)]), "at least one dim"),
+    "longer than size": (lambda: ops.pad([F32, torch.ones(3)], size=2), "tensor 1: expected at most size=2 rows, got 3"),
+    "negative size": (lambda: ops.repad(F32, INTS, size=-1), "size"),
+    "lengths of floats": (lambda: ops.unpad(torch.ones(2, 2), F32), "lengths: expected integers, got torch.float32"),
+    "offsets that require grad": (lambda: ops.repad(F32, F32.clone().requires_grad_()), "offsets: expected integers"),
+    "lengths elsewhere": (lambda: ops.unpad(torch.ones(2, 2), INTS.to("meta")), "lengths is on meta"),
+    "too few lengths": (lambda: ops.unpad(torch.ones(3, 2), INTS), "one for each of 3 rows, got 2"),
+    "ids of floats": (lambda: ops.take(torch.ones(2, 2), F32), "ids: expected integers"),
+    "a mask for ids": (lambda: ops.take(torch.ones(2, 2), F32 > 0), "ids: expected integers, got torch.bool"),
+    "a table that is a number": (lambda: ops.take(torch.tensor(1.0), INTS), "table: expected at least one dim"),
+    "padded of one dim": (lambda: ops.unpad(F32, INTS), "at least two dims"),
+    "dim": (lambda: ops.concat([F32, F32], 1), "dim 1 is not a dim"),
+    "side": (lambda: ops.pad([F32], side="top"), "side must be"),
+}
+# Found in the values: no trace can know them.
+VALUES = {
+    "lengths beyond": (lambda: ops.unpad(torch.ones(2, 2), torch.tensor([1, 3])), r"lengths\[1\]: expected 0 to 2, got 3"),
+    "negative lengths": (lambda: ops.unpad(torch.ones(2, 2), torch.tensor([-1, 2]), side="left"), r"lengths\[0\]: expected 0 to 2, got -1"),
+    "another sum": (lambda: ops.unpad(torch.ones(2, 2), torch.tensor([1, 2]), size=2), "expected 3, the sum of lengths, got 2"),
+    "rows longer than size": (lambda: ops.repad(torch.ones(3), torch.tensor([0, 3]), size=2), "sample 0: expected at most size=2 rows, got 3"),
+    "offsets from 1": (lambda: ops.repad(torch.ones(3), torch.tensor([1, 3])), r"offsets\[0\]: expected 0, got 1"),
+    "offsets that end early": (lambda: ops.repad(torch.ones(3), torch.tensor([0, 2])), r"offsets\[1\]: expected 3, got 2"),
+    "offsets that decrease": (lambda: ops.repad(torch.ones(3), torch.tensor([0, 2, 1, 3])), r"offsets\[2\]: expected at least 2"),
+    "ids beyond": (lambda: ops.take(torch.ones(2, 2), torch.tensor([[0], [2]])), r"ids\[1\]: index 2 is out of range for 2 rows"),
+    "ids below": (lambda: ops.take([F32, F32], torch.tensor([-3])), r"ids\[0\]: index -3 is out of range for 2 rows"),
+}
+
+
+@pytest.mark.parametrize("case", [*BAD, *VALUES])
+def test_bad_input(case):
+    call, text = {**BAD, **VALUES}[case]
+    kinds = {"dim": IndexError, "ids beyond": IndexError, "ids below": IndexError, "side": ValueError, "negative size": ValueError}
+    refusal(call, kinds.get(case, RuntimeError), text)
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_while_a_graph_is_traced(case):
+    call, text = BAD[case]
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        refusal(call, (RuntimeError, IndexError, ValueError), text)
+
+
+# registration
+
+
+def test_ops_are_imported_when_they_are_asked_for():
+    assert windrow.torch.ops is ops and sorted(ops.__all__) == sorted(n for n in dir(ops) if n in ops.__all__)
+    assert all(callable(getattr(ops, name)) for name in ops.__all__)
+
+
+def test_older_torch_is_named(monkeypatch):
+    monkeypatch.delattr(torch.library, "custom_op")
+    monkeypatch.delitem(sys.modules, "windrow.torch.ops")
+    with pytest.raises(ImportError, match=f"needs PyTorch 2.4 or newer.*{torch.__version__.split('+')[0]}"):
+        importlib.import_module("windrow.torch.ops")
+    monkeypatch.undo()
+    assert windrow.torch.ops is ops
+
+
+def arguments(kind):
+    """Arguments of each registered operator."""
+    tensors = KINDS[kind]
+    lengths, offsets = torch.tensor([len(t) for t in tensors]), offsets_of(tensors)
+    joined, ids = torch.cat(tensors), torch.tensor([[0, -1]])
+    data = ops.pad([t.detach() for t in tensors])[0].requires_grad_(tensors[0].requires_grad)
+    joined = joined.detach().requires_grad_(tensors[0].requires_grad)
+    given = {
+        "stack": (equal_shapes(tensors),),
+        "concat": (tensors, 0),
+        "pad": (tensors, 1, "left", 5),
+        "ragged": (tensors,),
+        "take": (data, ids),
+        "take_list": (equal_shapes(tensors), ids),
+        "unpad": (data, lengths),
+        "repad": (joined, offsets, 1),
+    }
+    if tensors[0].requires_grad:
+        given["take_sums"] = (data, torch.arange(len(data)), 4)
+    return given
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_opcheck(kind):
+    for name, given in arguments(kind).items():
+        utils = ("test_schema", "test_autograd_registration", "test_faketensor")
+        torch.library.opcheck(getattr(OPS, name).default, given, test_utils=utils)
+
+
+@pytest.mark.parametrize("name", arguments("rows"))
+def test_opcheck_by_aot_autograd(name):
+    torch.library.opcheck(getattr(OPS, name).default, arguments("rows")[name], test_utils="test_aot_dispatch_dynamic")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "rows"])
+def test_opcheck_by_aot_autograd_on_every_layout(kind):
+    for name, given in arguments(kind).items():
+        torch.library.opcheck(getattr(OPS, name).default, given, test_utils="test_aot_dispatch_dynamic")
