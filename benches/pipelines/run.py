@@ -1,8 +1,8 @@
 """Whole pipelines with windrow and without: torch's DataLoader, default_collate on dicts, Ray Data.
 
-    python benches/pipelines/run.py [--only workers] [--json FILE] [--commit ID]
+    python benches/pipelines/run.py [--only workers|operators] [--json FILE] [--commit ID]
 
-Worker processes have a result of their own, by `--only workers`.
+Worker processes, and the operators of windrow.torch.ops, have results of their own, by `--only`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 import loader
+import operators
 import workers
 from windrow._measure import machine
 
@@ -30,7 +31,7 @@ def show(found: Dict[str, Any]) -> None:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["workers"], help="DataLoaders with worker processes, and nothing else")
+    parser.add_argument("--only", choices=["workers", "operators"], help="DataLoaders with worker processes, or torch operators, and nothing else")
     parser.add_argument("--json", type=Path, help="write the results to this file too")
     parser.add_argument("--commit", default="", help="which windrow this is, for the file")
     options = parser.parse_args()
@@ -41,7 +42,7 @@ def main() -> None:
         show(found)
 
     if options.only:
-        workers.measure(say)
+        {"workers": workers, "operators": operators}[options.only].measure(say)
     else:
         loader.measure(say)
         try:

@@ -40,12 +40,14 @@ def test_signatures_name_their_arguments(name):
     assert {"samples", "dtype", "device", "out", "stream", "transform", "copy", "engine"} <= set(parameters)
 
 
-MODULES = ["hf", "sequence", "structure", "torch", "torch._collate", "torch._install", "torch._prefetch"]
+MODULES = ["hf", "sequence", "structure", "torch", "torch._collate", "torch._install", "torch._prefetch", "torch.ops"]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_modules_run(name):
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
+    if name == "torch.ops" and not hasattr(torch.library, "custom_op"):
+        pytest.skip("SKIP: operators need PyTorch 2.4")
     if name == "hf":
         pytest.importorskip("pyarrow", reason="SKIP: pyarrow is not installed")
     module = importlib.import_module(f"windrow.{name}")
@@ -53,9 +55,11 @@ def test_the_examples_of_modules_run(name):
     assert found.attempted and not found.failed
 
 
-@pytest.mark.parametrize("name", ["hf", "sequence", "structure", "torch"])
+@pytest.mark.parametrize("name", ["hf", "sequence", "structure", "torch", "torch.ops"])
 def test_every_public_name_of_modules_is_documented(name):
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
+    if name == "torch.ops" and not hasattr(torch.library, "custom_op"):
+        pytest.skip("SKIP: operators need PyTorch 2.4")
     module = importlib.import_module(f"windrow.{name}")
     for public in module.__all__:
         if public == "ToDevice":

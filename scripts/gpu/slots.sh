@@ -79,9 +79,10 @@ cores|90|200|engine|all|host_cores 80
 forms|30|170|engine|all|pytests test_cuda.py test_torch_prefetch.py -k 'not test_torch_prefetch or on_a_gpu'
 rest|60|200|kernels|all|matrix properties errors windrow
 libraries|40|200|engine|all|pytests test_gpu_libraries.py -m 'not slow' -k 'not cupy and not triton and not jax'
+operators|40|200|engine|all|pytests test_gpu_ops.py -m 'not slow'
 initcheck|60|200|kernels|-|sanitize initcheck bytes_are_moved planes_and_padding casts_and_transforms samples_are_chosen_on_a_device
 memcheck-all|120|300|kernels|-|sanitize memcheck
-model|60|280|engine|all|pytests -m slow test_gpu_values.py test_gpu_order.py test_gpu_memory.py test_gpu_graphs.py test_gpu_libraries.py
+model|60|280|engine|all|pytests -m slow test_gpu_values.py test_gpu_order.py test_gpu_memory.py test_gpu_graphs.py test_gpu_libraries.py test_gpu_ops.py
 jit|70|200|kernels|-|compiled_by_the_driver
 warm|280|400|kernels|-|gather 270 --warm
 pythonbench|110|200|kernels|-|py -m windrow bench --device cuda --seconds 100 --json "$FIGURES"

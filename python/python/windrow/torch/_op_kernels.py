@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 
@@ -12,12 +12,22 @@ from windrow.torch import _op_checks as checks
 Tensors = List[torch.Tensor]
 Pair = Tuple[torch.Tensor, torch.Tensor]
 
+any_requires_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad", None) or (
+    lambda *given: any(t.requires_grad for arg in given for t in (arg if isinstance(arg, list) else [arg]) if isinstance(t, torch.Tensor))
+)
+
+
+def _plain(tensors: Tensors) -> Tensors:
+    """Tensors without gradients, which are read from their words: in half the time of asking each, even with this copy."""
+    return [tensor.detach() for tensor in tensors] if any_requires_grad(tensors) else tensors
+
+
 STACK_CURE = "; windrow.torch.ops.pad takes tensors of different lengths"
 
 
 def stack(tensors: Tensors) -> torch.Tensor:
     try:
-        return wr.stack(tensors).torch()  # type: ignore[no-any-return]
+        return wr.stack(_plain(tensors)).torch()  # type: ignore[no-any-return]
     except Exception:
         checks.tensors("stack", tensors, None, STACK_CURE)
         raise
@@ -25,7 +35,7 @@ def stack(tensors: Tensors) -> torch.Tensor:
 
 def concat(tensors: Tensors, dim: int = 0) -> Pair:
     try:
-        batch = wr.concat(tensors, dim=dim)
+        batch = wr.concat(_plain(tensors), dim=dim)
     except Exception:
         checks.tensors("concat", tensors, dim)
         raise
@@ -35,7 +45,7 @@ def concat(tensors: Tensors, dim: int = 0) -> Pair:
 
 def pad(tensors: Tensors, value: Any = 0.0, side: str = "right", size: Optional[int] = None) -> Pair:
     try:
-        batch = wr.pad(tensors, value=value, side=side, dims=0, size=size)
+        batch = wr.pad(_plain(tensors), value=value, side=side, dims=0, size=size)
     except Exception:
         check_pad(tensors, side, size)
         raise
@@ -52,7 +62,7 @@ def check_pad(tensors: Tensors, side: str, size: Any) -> None:
 
 def ragged(tensors: Tensors) -> Pair:
     try:
-        batch = wr.ragged(tensors)
+        batch = wr.ragged(_plain(tensors))
     except Exception:
         checks.tensors("ragged", tensors, 0)
         raise
@@ -64,7 +74,7 @@ def take(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     check_take(table, ids)
     if ids.numel() == 0:
         return table.new_empty((*ids.shape, *table.shape[1:]))
-    return _gathered(wr.SampleList(table), table, ids, table.shape[0])
+    return _gathered(wr.SampleList(table.detach()), table, ids, table.shape[0])
 
 
 def check_take(table: torch.Tensor, ids: torch.Tensor) -> None:
@@ -80,7 +90,7 @@ def take_list(tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
         checks.tensors("take", tensors, None)
     if ids.numel() == 0:
         return first.new_empty((*ids.shape, *first.shape))
-    return _gathered(wr.SampleList(tensors), first, ids, len(tensors))
+    return _gathered(wr.SampleList(_plain(tensors)), first, ids, len(tensors))
 
 
 def _gathered(samples: wr.SampleList, first: torch.Tensor, ids: torch.Tensor, count: int) -> torch.Tensor:

@@ -1,11 +1,12 @@
 """The operators as torch knows them: schemas, fake kernels, gradients, autocast and vmap. Imported once, by `windrow.torch.ops`.
 
-Gradients are views of the incoming one where a sample is in one piece there, as those of `torch.cat` and `torch.stack` are; the
-others are operators of this file, so that gradients have gradients.
+Gradients of lists are views of one tensor, as those of `torch.cat` and `torch.stack` are: of the incoming gradient, or of what an
+operator of this file makes of it in one pass. 512 views of a padded gradient itself take longer than that pass.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
@@ -22,9 +23,6 @@ Fake = Callable[..., Any]
 _library = torch.library.Library("windrow", "DEF")
 _below_autograd: Any = torch._C._AutoDispatchBelowAutograd
 _is_transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
-_any_requires_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad", None) or (
-    lambda *given: any(t.requires_grad for arg in given for t in (arg if isinstance(arg, list) else [arg]) if isinstance(t, torch.Tensor))
-)
 
 
 def _define(schema: str, kernel: Callable[..., Any], fake: Fake) -> Any:
@@ -49,7 +47,7 @@ def _differentiable(op: Any, apply: Callable[..., Any]) -> None:
     """Records `apply` where an argument requires grad; where one may have a tangent, `apply` looks and refuses it."""
 
     def recorded(*args: Any) -> Any:
-        if torch.is_grad_enabled() and _any_requires_grad(*args) or forward_ad._current_level >= 0:
+        if torch.is_grad_enabled() and kernels.any_requires_grad(*args) or forward_ad._current_level >= 0:
             if not _is_transformed():
                 return apply(*args)
             with enable_single_level_autograd_function():
@@ -164,7 +162,7 @@ _promoted(concat)
 
 def _fake_pad(tensors: Tensors, value: Any = 0.0, side: str = "right", size: Optional[int] = None) -> Pair:
     kernels.check_pad(tensors, side, size)
-    width = torch.sym_max(*_rows(tensors)) if size is None else size
+    width = functools.reduce(torch.sym_max, _rows(tensors)) if size is None else size
     shape = (len(tensors), width, *tensors[0].shape[1:])
     return tensors[0].new_empty(shape), tensors[0].new_empty(len(tensors), dtype=torch.int64)
 
@@ -174,6 +172,7 @@ class _Pad(_Function):
     def forward(ctx: Any, value: Any, side: str, size: Optional[int], *tensors: torch.Tensor) -> Any:
         data, lengths = _Function.below(ctx, pad, list(tensors), value, side, size)
         ctx.side, ctx.sizes = side, _rows(tensors)
+        ctx.save_for_backward(lengths)
         ctx.mark_non_differentiable(lengths)
         return data, lengths
 
@@ -181,18 +180,8 @@ class _Pad(_Function):
     def backward(ctx: Any, grad: Optional[torch.Tensor], _: Any) -> Any:
         if grad is None:
             return (None,) * (3 + len(ctx.sizes))
-        return (None, None, None, *_pieces(grad, ctx.sizes, ctx.side))
-
-
-def _pieces(padded: torch.Tensor, sizes: List[int], side: str) -> Sequence[torch.Tensor]:
-    """The samples of a padded batch as views: of all its rows, each is a piece between two of padding."""
-    width = padded.shape[1]
-    if side == "right":
-        return padded.flatten(0, 1).split_with_sizes([cut for size in sizes for cut in (size, width - size)])[::2]
-    if side == "left":
-        return padded.flatten(0, 1).split_with_sizes([cut for size in sizes for cut in (width - size, size)])[1::2]
-    cuts = [cut for size in sizes for cut in ((width - size) // 2, size, width - size - (width - size) // 2)]
-    return padded.flatten(0, 1).split_with_sizes(cuts)[1::3]
+        values = unpad(grad, ctx.saved_tensors[0], sum(ctx.sizes), ctx.side)[0]
+        return (None, None, None, *values.split_with_sizes(ctx.sizes))
 
 
 pad = _define(

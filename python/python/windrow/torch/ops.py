@@ -85,7 +85,7 @@ def concat(tensors: Tensors, dim: int = 0) -> Pair:
     return _ops.concat(_list("concat", tensors), dim)  # type: ignore[no-any-return]
 
 
-def pad(tensors: Tensors, value: float = 0.0, side: str = "right", size: Optional[int] = None) -> Pair:
+def pad(tensors: Tensors, value: float = 0, side: str = "right", size: Optional[int] = None) -> Pair:
     """Pads tensors that are equal but for dim 0 to the longest, as `windrow.pad` does. Arguments and errors as for `stack`.
 
     Args:
@@ -179,7 +179,7 @@ def unpad(padded: torch.Tensor, lengths: torch.Tensor, *, size: Optional[int] = 
 
 
 def repad(
-    values: torch.Tensor, offsets: torch.Tensor, value: float = 0.0, size: Optional[int] = None, *, side: str = "right"
+    values: torch.Tensor, offsets: torch.Tensor, value: float = 0, size: Optional[int] = None, *, side: str = "right"
 ) -> Pair:
     """A ragged batch as a padded one: the inverse of `unpad`.
 
