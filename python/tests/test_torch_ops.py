@@ -392,6 +392,13 @@ def test_bad_input_while_a_graph_is_traced(case):
         refusal(call, (RuntimeError, IndexError, ValueError), text)
 
 
+def test_eager_calls_name_the_op_that_keeps_gradients():
+    tensors = [torch.ones(2), torch.ones(3, requires_grad=True)]
+    for name in ("pad", "ragged", "concat", "stack"):
+        given = [tensor[:2] for tensor in tensors] if name == "stack" else tensors
+        refusal(lambda: getattr(wr, name)(given), wr.LayoutError, rf"windrow\.torch\.ops\.{name} keeps gradients", "detach", index=1)
+
+
 # registration
 
 

@@ -87,7 +87,8 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 /// Raises:
 ///     ShapeError, DTypeError, DeviceError, LayoutError: a sample, or ``out``, does not fit; nothing
 ///         was written. A torch tensor that requires grad is a LayoutError while torch's grad mode is on:
-///         ``detach()`` it, or call within ``torch.no_grad()``; a dual tensor of forward-mode AD is one in every mode.
+///         ``detach()`` it, or call within ``torch.no_grad()``; ``windrow.torch.ops`` keeps gradients. A dual tensor of forward-mode AD
+///         is one in every mode.
 ///     ValueError: no samples, an argument with a wrong value, or ``copy=False`` where the batch needs a copy.
 ///     TypeError: a sample is not an array-like, or is a list that contains anything but numbers, such as None or another list; or
 ///         an argument is unknown, has a wrong type, or names no dtype.

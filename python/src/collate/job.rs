@@ -95,6 +95,7 @@ impl Job {
             owned,
             in_place,
             stream,
+            form: Some(options.collate.form().name()),
             stacker,
             rows: true,
             side: None,

@@ -29,6 +29,8 @@ pub(crate) struct Reading<'a> {
     pub in_place: bool,
     /// Where work on them will be enqueued, if that is known.
     pub stream: Option<Stream>,
+    /// The form that they are assembled in, which has an operator that keeps gradients.
+    pub form: Option<&'static str>,
     /// May stack them meanwhile.
     pub stacker: Option<(&'a Engine, &'a Collate)>,
     /// A list or tuple of Python numbers is a sample.
@@ -44,6 +46,7 @@ impl Reading<'_> {
         owned: true,
         in_place: false,
         stream: None,
+        form: None,
         stacker: None,
         rows: true,
         side: None,
@@ -89,6 +92,8 @@ pub(crate) struct Importer<'py> {
     pub empty_dtype: DType,
     /// Where work on the samples will be enqueued, if that is known.
     pub stream: Option<Stream>,
+    /// The form that they are assembled in.
+    pub form: Option<&'static str>,
     /// The argument that the one object is: there is no list that it has a position in.
     pub argument: Option<&'static str>,
     /// Of which pairs the objects are one.
@@ -119,6 +124,7 @@ impl<'py> Importer<'py> {
             rows: reading.rows,
             empty_dtype: DType::F64,
             stream: reading.stream,
+            form: reading.form,
             argument: None,
             side: reading.side,
             last: None,

@@ -229,8 +229,13 @@ impl<'py> Importer<'py> {
     fn ask_lazy(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         self.ahead = None;
         if requires_grad(object)? && grad_is_enabled(self.py)? {
-            let got = "one that requires grad; detach() it, or call within torch.no_grad()";
-            return Err(self.layout_error(index, "a tensor that does not require grad", got));
+            let op =
+                self.form.map(|form| format!("windrow.torch.ops.{form} keeps gradients; else "));
+            let got = format!(
+                "one that requires grad; {}detach() it, or call within torch.no_grad()",
+                op.unwrap_or_default()
+            );
+            return Err(self.layout_error(index, "a tensor that does not require grad", &got));
         }
         if has_tangent(object)? {
             let got =

@@ -20,8 +20,9 @@ Tensors = List[torch.Tensor]
 Pair = Tuple[torch.Tensor, torch.Tensor]
 Fake = Callable[..., Any]
 
-_library = torch.library.Library("windrow", "DEF")
+_library: Any = torch.library.Library("windrow", "DEF")  # type: ignore[no-untyped-call]
 _below_autograd: Any = torch._C._AutoDispatchBelowAutograd
+_SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
 _is_transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
@@ -81,7 +82,7 @@ def _rows(tensors: Sequence[torch.Tensor]) -> List[int]:
     return [tensor.shape[0] for tensor in tensors]
 
 
-class _Function(torch.autograd.function._SingleLevelFunction):
+class _Function(_SingleLevelFunction):  # type: ignore[misc]
     """Of one level of torch.func, as the dispatcher calls it for each by itself. Undefined gradients stay None."""
 
     @staticmethod
@@ -162,7 +163,8 @@ _promoted(concat)
 
 def _fake_pad(tensors: Tensors, value: Any = 0.0, side: str = "right", size: Optional[int] = None) -> Pair:
     kernels.check_pad(tensors, side, size)
-    width = functools.reduce(torch.sym_max, _rows(tensors)) if size is None else size
+    largest: Any = torch.sym_max
+    width = functools.reduce(largest, _rows(tensors)) if size is None else size
     shape = (len(tensors), width, *tensors[0].shape[1:])
     return tensors[0].new_empty(shape), tensors[0].new_empty(len(tensors), dtype=torch.int64)
 
