@@ -162,7 +162,7 @@ WINDROW_DEVICE void write_group_slowly(Codes codes, const Affine& map, const uin
         const uint32_t vector = i / elems * kGroupLanes, at = vector * elems + i % elems;
         if (vector == 0 ? before > 0 : left <= static_cast<int32_t>(vector)) continue;
         const uint64_t bits = read_element(src + at * codes.from_size(), codes.from_size());
-        write_element(dst + (at << codes.log_to()), convert_one(bits, codes.from(), codes.to(), map, 0), 1 << codes.log_to());
+        write_element(dst + (at << codes.log_to()), convert_one(bits, codes.from(), codes.result(), map, 0), 1 << codes.log_to());
     }
 }
 

@@ -1,6 +1,6 @@
 // Eight elements of a lane from any dtype to any other: the bits of convert.cuh.
 //
-// There are 13 dtypes on either side, so not a loop for each pair: what is read becomes whole numbers, float32 or float64 by
+// There are 15 dtypes on either side, so not a loop for each pair: what is read becomes whole numbers, float32 or float64 by
 // one switch, and what is written by another. Each switch is paid once for eight elements.
 #pragma once
 
@@ -26,16 +26,19 @@ struct Codes {
     uint32_t word;
 
     WINDROW_DEVICE Codes(const Field& field, uint32_t kind, uint32_t log_step)
-        : word(field.from | field.to << 4 | kind << 8 | field.log_to << 11 | field.from_size << 14 | log_step << 19) {}
+        : word(field.from | field.to << 4 | kind << 9 | field.log_to << 12 | field.from_size << 15 | log_step << 20) {}
     WINDROW_DEVICE uint8_t from() const { return word & 15; }
     WINDROW_DEVICE uint8_t to() const { return word >> 4 & 15; }
-    WINDROW_DEVICE uint8_t kind() const { return word >> 8 & 7; }
-    WINDROW_DEVICE uint32_t log_to() const { return word >> 11 & 7; }
-    WINDROW_DEVICE uint32_t from_size() const { return word >> 14 & 31; }
-    WINDROW_DEVICE uint32_t log_step() const { return word >> 19 & 7; }
+    /// `to` as a field has it.
+    WINDROW_DEVICE uint8_t result() const { return word >> 4 & 31; }
+    WINDROW_DEVICE bool saturates() const { return word >> 8 & 1; }
+    WINDROW_DEVICE uint8_t kind() const { return word >> 9 & 7; }
+    WINDROW_DEVICE uint32_t log_to() const { return word >> 12 & 7; }
+    WINDROW_DEVICE uint32_t from_size() const { return word >> 15 & 31; }
+    WINDROW_DEVICE uint32_t log_step() const { return word >> 20 & 7; }
     /// Bits of the loop's own.
-    WINDROW_DEVICE bool is(uint32_t bit) const { return word >> (22 + bit) & 1; }
-    WINDROW_DEVICE void set(uint32_t bit, bool is) { word |= uint32_t{is} << (22 + bit); }
+    WINDROW_DEVICE bool is(uint32_t bit) const { return word >> (23 + bit) & 1; }
+    WINDROW_DEVICE void set(uint32_t bit, bool is) { word |= uint32_t{is} << (23 + bit); }
 };
 
 /// The elements: their bits, from the lowest on.
@@ -139,10 +142,36 @@ WINDROW_DEVICE bool pack_group(Group& at, const float (&x)[kGroup], uint8_t to) 
     return true;
 }
 
+/// Calls `f` with the Number of a float8.
+template <class F>
+WINDROW_DEVICE void with_float8(uint8_t dtype, const F& f) {
+    if (dtype == kF8E4M3FN) f(Number<kF8E4M3FN>());
+    else f(Number<kF8E5M2>());
+}
+
+/// A number that is no NaN, within the range of a float8.
+WINDROW_DEVICE float clamped(float x, float most) { return fminf(fmaxf(x, -most), most); }
+
+/// Floats of 8 bits. False, and nothing is done, if one may be a NaN, whose sign counts.
+WINDROW_DEVICE bool pack_float8(Group& at, float (&x)[kGroup], Codes codes) {
+    if (any_nan(x)) return false;
+    if (codes.saturates()) {
+        const float most = largest_of(codes.to());
+#pragma unroll
+        for (uint32_t i = 0; i < kGroup; ++i) x[i] = clamped(x[i], most);
+    }
+    with_float8(codes.to(), [&](auto number) {
+#pragma unroll
+        for (uint32_t i = 0; i < kGroup; ++i) at.lo[i] = static_cast<uint32_t>(decltype(number)::from(x[i]));
+    });
+    return true;
+}
+
 /// Numbers that float32 has room for, or that are rounded to it on their way. `odd`: to odd, as they are rounded once
 /// more, to 16 bits. False, and nothing is cast, if one may be a NaN whose payload matters.
 template <class M>
-WINDROW_DEVICE bool cast_singles(Group& at, uint8_t from, uint8_t to, M& map, bool odd) {
+WINDROW_DEVICE bool cast_singles(Group& at, Codes codes, M& map, bool odd) {
+    const uint8_t from = codes.from(), to = codes.to();
     float x[kGroup];
     with_number(from, [&](auto number) {
         using N = decltype(number);
@@ -160,6 +189,7 @@ WINDROW_DEVICE bool cast_singles(Group& at, uint8_t from, uint8_t to, M& map, bo
     });
     map.apply(x, false);
     if (is_half(to)) return pack_group(at, x, to);
+    if (is_float8(to)) return pack_float8(at, x, codes);
     if (to == kF32 && any_nan(x)) return false;
     with_number(to, [&](auto number) {
         using N = decltype(number);
@@ -171,23 +201,25 @@ WINDROW_DEVICE bool cast_singles(Group& at, uint8_t from, uint8_t to, M& map, bo
     return true;
 }
 
-/// float64 on either side, or on both. False, and nothing is cast, if one that becomes a float of 16 bits may be a NaN.
+/// float64 on either side, or on both. False, and nothing is cast, if one that becomes a float of 16 or 8 bits may be a NaN.
 template <class M>
-WINDROW_DEVICE bool cast_doubles(Group& at, uint8_t from, uint8_t to, M& map) {
+WINDROW_DEVICE bool cast_doubles(Group& at, Codes codes, M& map) {
+    const uint8_t from = codes.from(), to = codes.to();
+    const bool is_narrow = is_half(to) || is_float8(to);
     double x[kGroup];
     if (from == kF64) {
         if (map.is_there) {
 #pragma unroll
             for (uint32_t i = 0; i < kGroup; ++i) x[i] = double_of(at.bits(i));
-            map.apply(x, !is_integral(to) && !is_half(to));
+            map.apply(x, !is_integral(to) && !is_narrow);
 #pragma unroll
             for (uint32_t i = 0; i < kGroup; ++i) at.set(i, bits_of(x[i]));
         }
-        if (is_half(to)) {
+        if (is_narrow) {
             float odd[kGroup];
 #pragma unroll
             for (uint32_t i = 0; i < kGroup; ++i) odd[i] = toward_odd(double_of(at.bits(i)));
-            return pack_group(at, odd, to);
+            return is_half(to) ? pack_group(at, odd, to) : pack_float8(at, odd, codes);
         }
         with_number(to, [&](auto number) {
             using N = decltype(number);
@@ -217,7 +249,7 @@ WINDROW_DEVICE bool cast_group(Group& at, Codes codes, M& map) {
         if (from != to) cast_whole(at, from, to, codes.from_size(), 1 << codes.log_to());
         return true;
     }
-    return kind == kDoubles ? cast_doubles(at, from, to, map) : cast_singles(at, from, to, map, kind == kOddSingles);
+    return kind == kDoubles ? cast_doubles(at, codes, map) : cast_singles(at, codes, map, kind == kOddSingles);
 }
 
 }  // namespace windrow

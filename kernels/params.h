@@ -66,8 +66,13 @@ enum DType : uint8_t {
     kBF16 = 10,
     kF32 = 11,
     kF64 = 12,
-    kMoved = 13,  ///< complex, float8 and smaller: moved by their size, never cast. kRaise: `from`, if it is `to`
+    kF8E4M3FN = 13,
+    kF8E5M2 = 14,
+    kMoved = 15,  ///< complex, other float8 and smaller: moved by their size, never cast. kRaise: `from`, if it is `to`
 };
+
+/// A bit of Field::to beside a float8: results beyond the largest finite number become it.
+constexpr uint8_t kSaturate = 16;
 
 enum Flags : uint8_t {
     kWide = 1,   ///< columns and offsets are of uint64, else of uint32
@@ -197,7 +202,7 @@ struct alignas(16) Field {
     uint8_t family;
     uint8_t op;
     uint8_t from;          ///< dtypes
-    uint8_t to;
+    uint8_t to;            ///< with kSaturate, if it is cast so
     uint8_t from_size;     ///< bytes of an element; 0: kConst and kIndex, of kStrided, kContiguousCast and kContiguousGeneric
     uint8_t to_size;
     uint8_t log_to;        ///< log2 of `to_size`

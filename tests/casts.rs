@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::convert::cast;
 use common::{runner, Ask, Paint, Sample, ARITHMETIC};
 use windrow::{DType, Side};
 
@@ -160,6 +161,7 @@ fn bits_of_number(dtype: DType, at: usize) -> u128 {
         DType::F16 => half::f16::from_f64(number).to_bits().into(),
         DType::BF16 => half::bf16::from_f64(number).to_bits().into(),
         DType::Bool => u128::from(at % 3 == 0),
+        _ if dtype.is_float8() => cast(DType::F64, dtype, number.to_bits().into()),
         _ => (number as i128) as u128,
     }
 }
@@ -223,6 +225,64 @@ fn maps_beyond_float32() {
             let ask = Ask { scale: 1e300, ..Ask::stack().cast(to) };
             runner().check(&format!("{from} to {to}"), &samples, &ask);
             runner().check(&format!("{from} to {to}, turned"), &planes, &ask.permute(&[1, 0]));
+        }
+    }
+}
+
+/// All values of 16 bits into both float8 dtypes, and all codes of these back.
+#[test]
+fn float8_of_every_value_of_sixteen_bits() {
+    const FLOAT8: [DType; 2] = [DType::F8E4M3FN, DType::F8E5M2];
+    let all = |dtype, rows: i64| {
+        let mut sample = Sample::new(dtype, &[rows, 256], 0);
+        for at in 0..256 * rows {
+            sample.put(&[at / 256, at % 256], at as u128);
+        }
+        [sample]
+    };
+    for to in FLOAT8 {
+        for from in [DType::F16, DType::BF16] {
+            let samples = all(from, 256);
+            runner().check(&format!("{from} to {to}"), &samples, &Ask::stack().cast(to));
+            let ask = Ask::stack().saturate(to);
+            runner().check(&format!("{from} to {to}, saturated"), &samples, &ask);
+            let turned = ask.permute(&[1, 0]);
+            runner().check(&format!("{from} to {to}, turned"), &samples, &turned);
+        }
+        for &dtype in ARITHMETIC {
+            let samples = all(to, 1);
+            runner().check(&format!("{to} to {dtype}"), &samples, &Ask::stack().cast(dtype));
+            let turned = Ask::stack().cast(dtype).permute(&[1, 0]);
+            runner().check(&format!("{to} to {dtype}, turned"), &samples, &turned);
+        }
+    }
+}
+
+#[test]
+fn saturated_casts_of_every_form() {
+    let long = |src, i: u64| Sample::rich(src, &[301 + i as i64, 4], 100 + i);
+    for &src in ARITHMETIC {
+        let samples = [long(src, 0), long(src, 3), long(src, 1)];
+        let scalars: Vec<_> = (0..40).map(|i| Sample::rich(src, &[], 7 * i)).collect();
+        let gaps: Vec<_> = (0..9).map(|i| Sample::strided(src, &[70], &[2], i)).collect();
+        for dst in [DType::F8E4M3FN, DType::F8E5M2] {
+            let name = |what: &str| format!("{src} to {dst}, saturated, {what}");
+            for (what, ask) in [
+                ("joined", Ask::concat(0)),
+                ("ragged", Ask::ragged()),
+                ("padded", Ask::side(Side::Left)),
+            ] {
+                let ask = ask.saturate(dst);
+                runner().check(&name(what), &samples, &ask);
+                runner().check(&name(what), &samples, &ask.clone().scaled());
+                runner().check(&name(what), &samples, &ask.normalised(4, 1));
+            }
+            for (what, samples) in [("scalars", &scalars), ("gaps", &gaps)] {
+                runner().check(&name(what), samples, &Ask::stack().saturate(dst));
+                runner().check(&name(what), samples, &Ask::stack().saturate(dst).scaled());
+            }
+            let planes = Ask::stack().saturate(dst).permute(&[1, 0]);
+            runner().check(&name("planes"), &samples[..1], &planes);
         }
     }
 }

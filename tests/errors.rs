@@ -205,9 +205,10 @@ fn dtypes_that_differ() {
 fn dtypes_that_are_only_moved() {
     let moved: Vec<DType> =
         DType::ALL.iter().copied().filter(|dtype| !dtype.is_arithmetic()).collect();
-    assert_eq!(moved.len(), 13);
-    let tail = "complex, float8 and smaller dtypes are moved, never cast or transformed";
-    let takes = "bool, an integer, float16, bfloat16, float32 or float64";
+    assert_eq!(moved.len(), 11);
+    let tail = "complex and smaller dtypes, and float8 but for e4m3fn and e5m2, are moved, never cast or transformed";
+    let takes =
+        "bool, an integer, float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2";
     for dtype in moved {
         let samples = [Sample::new(DType::F32, &[2], 0), Sample::new(dtype, &[2], 0)];
         let error = refused(&views(&samples), &Collate::stack().cast(DType::F32));
@@ -227,8 +228,27 @@ fn dtypes_that_are_only_moved() {
 }
 
 #[test]
+fn only_float8_saturates() {
+    let samples = [Sample::new(DType::F32, &[2], 0)];
+    for collate in [Collate::stack(), Collate::concat(0), Collate::ragged(Ragged::new())] {
+        let text = "saturate is for batches of float8_e4m3fn or float8_e5m2, not of ";
+        let error = refused(&views(&samples), &collate.clone().saturate());
+        assert_eq!((variant(&error), error.to_string()), (Is::Argument, format!("{text}float32")));
+        for dtype in [DType::U8, DType::F16, DType::F64] {
+            let asked = collate.clone().cast(dtype).saturate();
+            let error = refused(&views(&samples), &asked);
+            assert_eq!(error.to_string(), format!("{text}{dtype}"));
+            assert_eq!(asked.check_saturate().unwrap_err(), error);
+        }
+        let fits = collate.clone().cast(DType::F8E5M2).saturate();
+        assert_eq!(fits.check_saturate(), Ok(()));
+        assert!(Plan::new(&views(&samples)[..], &fits).is_ok());
+    }
+}
+
+#[test]
 fn moved_dtypes_are_listed_and_counted() {
-    let dtypes = [DType::F32, DType::C64, DType::C64, DType::F32, DType::C128, DType::F8E5M2];
+    let dtypes = [DType::F32, DType::C64, DType::C64, DType::F32, DType::C128, DType::F8E4M3];
     let samples = dtypes.map(|dtype| Sample::new(dtype, &[2], 0));
     let error = refused(&views(&samples), &Collate::stack().cast(DType::F32));
     let mismatch = error.mismatch().unwrap();

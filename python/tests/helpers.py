@@ -60,7 +60,7 @@ def paint_values(shape, name="float32", seed=0):
         return (values % 3 == 0).reshape(shape)
     if not name.startswith("uint"):
         values = values - 125
-    if name in oracle.FLOATS:
+    if name in oracle.FLOATS or name in oracle.CAST8:
         return oracle.narrow(values * 0.8125, name).reshape(shape)
     return values.astype(oracle.STORAGE[name]).reshape(shape)
 
@@ -127,7 +127,7 @@ def assert_same(got, want, name=None):
     width = (-1, got.itemsize)
     differ = (got.reshape(-1).view(np.uint8).reshape(width) != want.reshape(-1).view(np.uint8).reshape(width)).any(axis=1)
     name = name or got.dtype.name
-    if name in oracle.FLOATS:
+    if name in oracle.FLOATS or name in oracle.CAST8:
         differ &= ~(np.isnan(oracle.widen(got, name)) & np.isnan(oracle.widen(want, name))).reshape(-1)
     if differ.any():
         first = int(differ.argmax())

@@ -27,6 +27,9 @@ FLOAT8 = (
     "float8_e5m2fnuz",
     "float8_e8m0fnu",
 )
+CAST8 = ("float8_e4m3fn", "float8_e5m2")
+MOVED8 = tuple(name for name in FLOAT8 if name not in CAST8)
+CASTABLE = (*ARITHMETIC, *CAST8)
 ALL = (*ARITHMETIC, *COMPLEX, *FLOAT8)
 
 STORAGE = {name: np.dtype(name) for name in (*ARITHMETIC, *COMPLEX) if name != "bfloat16"}
@@ -62,9 +65,39 @@ def f64_to_f32_odd(x):
     return np.where(move, np.nextafter(r, toward), r)
 
 
+def float8_values(name):
+    """The values of all 256 codes, counted up: the codes of a sign are in the order of their values."""
+    bits, end = (3, 0x7F) if name == "float8_e4m3fn" else (2, 0x7C)
+    code = np.arange(128)
+    exponent, fraction = code >> bits, (code & ((1 << bits) - 1)) / (1 << bits)
+    bias = (1 << (6 - bits)) - 1
+    values = np.where(exponent == 0, np.ldexp(fraction, 1 - bias), np.ldexp(1 + fraction, exponent - bias))
+    values[end:] = np.nan
+    if name == "float8_e5m2":
+        values[end] = np.inf
+    return np.concatenate([values, -values])
+
+
+def f64_to_float8(x, name, saturate=False):
+    """To nearest even; what is too large becomes an infinity, NaN where there is none, or the largest number."""
+    x = np.atleast_1d(np.asarray(x, np.float64))
+    end = 0x7F if name == "float8_e4m3fn" else 0x7C
+    values = float8_values(name)[: end + 1]
+    values[end] = 2 * values[end - 1] - values[end - 2]  # the next one, if there were one
+    with np.errstate(all="ignore"):
+        middles = (values[:-1] + values[1:]) / 2
+        low, high = (np.searchsorted(middles, np.abs(x), side) for side in ("left", "right"))
+        code = np.where(low == high, low, low + low % 2)  # of a middle both neighbours
+    code = np.where(code == end, end - saturate, code)
+    code = np.where(np.isnan(x), end | 2, code)
+    return (code | np.where(np.signbit(x), 0x80, 0)).astype(np.uint8)
+
+
 def widen(x, src):
     """The values in float64; integers above 2**53 are rounded to odd."""
     x = np.asarray(x)
+    if src in CAST8:
+        return float8_values(src)[x]
     if src in FLOATS:
         with np.errstate(invalid="ignore"):  # signalling NaN
             return (bf16_to_f32(x) if src == "bfloat16" else x).astype(np.float64)
@@ -80,6 +113,8 @@ def widen(x, src):
 
 def narrow(x, dst):
     """Float64 (exact, or rounded to odd) to a float dtype, to nearest even."""
+    if dst in CAST8:
+        return f64_to_float8(x, dst).reshape(np.shape(x))
     if dst == "bfloat16":
         return f32_to_bf16(f64_to_f32_odd(x)).reshape(np.shape(x))
     with np.errstate(all="ignore"):
@@ -103,9 +138,10 @@ def cast(x, src, dst):
         if src == dst:
             return x.copy()
         if dst == "bool":
-            return (bf16_to_f32(x) if src == "bfloat16" else x) != 0
+            return (widen(x, src) if src == "bfloat16" or src in CAST8 else x) != 0
         if dst in INTEGERS:
-            return x.astype(STORAGE[dst]) if src not in FLOATS else float_to_integer(widen(x, src), dst)
+            is_float = src in FLOATS or src in CAST8
+            return float_to_integer(widen(x, src), dst) if is_float else x.astype(STORAGE[dst])
         if dst == "float64" and src in ("int64", "uint64"):
             return x.astype(np.float64)
         return narrow(widen(x, src), dst)
@@ -267,7 +303,7 @@ def ragged(samples, src, dst=None, t=None):
 
 def encode(value, dst):
     """A pad value as one element of `dst`."""
-    if dst in FLOATS:
+    if dst in FLOATS or dst in CAST8:
         if isinstance(value, (int, np.integer)) and abs(int(value)) > 1 << 53:
             wide = np.asarray([value], np.uint64 if value > 0 else np.int64)
             return cast(wide, wide.dtype.name, dst)[0]

@@ -1,4 +1,4 @@
-"""Casts between the 13 arithmetic dtypes, bit for bit."""
+"""Casts between the 15 dtypes that are cast, bit for bit."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 import oracle
 import windrow as wr
 from helpers import assert_tensor, memory, paint, paint_values, refusal, samples_of
-from oracle import ARITHMETIC, FLOATS, INTEGERS
+from oracle import CASTABLE, FLOATS, INTEGERS
 
 
 def integer_edges(name):
@@ -37,6 +37,8 @@ def float_edges(name):
 def edges(name):
     if name == "bool":
         return np.array([False, True, True, False, True])
+    if name in oracle.CAST8:
+        return np.arange(256, dtype=np.uint8)
     return float_edges(name) if name in FLOATS else integer_edges(name)
 
 
@@ -50,9 +52,9 @@ def check(array, source, target):
 # Lengths, alignments and strides are the shared suite's: `every_length_in_every_form`, `strided_sources` of tests/executors.rs.
 
 
-@pytest.mark.parametrize("source", ARITHMETIC)
+@pytest.mark.parametrize("source", CASTABLE)
 def test_edge_values(source):
-    for target in ARITHMETIC:
+    for target in CASTABLE:
         check(edges(source), source, target)
 
 
@@ -60,16 +62,18 @@ def test_edge_values(source):
 def test_every_value_of_narrow_sources(source):
     bits = np.dtype(oracle.STORAGE[source]).itemsize * 8
     every = np.arange(1 << bits, dtype=np.uint32).astype(f"uint{bits}").view(oracle.STORAGE[source])
-    for target in ARITHMETIC:
+    for target in CASTABLE:
         check(every, source, target)
 
 
-@pytest.mark.parametrize("target", ["float16", "bfloat16"])
+@pytest.mark.parametrize("target", ["float16", "bfloat16", *oracle.CAST8])
 @pytest.mark.parametrize("source", ["float32", "float64"])
 def test_every_midpoint_rounds_to_even(source, target):
-    """Midpoints of neighbouring 16-bit floats, and the values just beside them."""
-    bits = np.arange(0x7FFF, dtype=np.uint16)
-    low, high = (oracle.widen(b.view(oracle.STORAGE[target]), target) for b in (bits, bits + np.uint16(1)))
+    """Midpoints of neighbouring floats of 16 and 8 bits, and the values just beside them."""
+    storage = oracle.STORAGE[target]
+    words = np.uint16 if storage.itemsize == 2 else np.uint8
+    bits = np.arange(np.iinfo(words).max // 2, dtype=words)
+    low, high = (oracle.widen(b.view(storage), target) for b in (bits, bits + words(1)))
     finite = np.isfinite(low) & np.isfinite(high)
     with np.errstate(all="ignore"):
         middle = ((low[finite] + high[finite]) / 2).astype(source)
@@ -89,18 +93,18 @@ def test_wide_integers_round_once(source):
             for base in ((1 << k) + step, (1 << k) + 3 * step):
                 values |= {base - 1, base, base + 1, -base, 1 - base}
     x = np.array(sorted(v for v in values if info.min <= v <= info.max), source)
-    for target in FLOATS:
+    for target in (*FLOATS, *oracle.CAST8):
         check(x, source, target)
 
 
 def test_cast_to_itself_keeps_the_bytes():
-    for name in ARITHMETIC:
+    for name in CASTABLE:
         arrays = [paint(100, name, i) for i in range(2)]
         batch = wr.stack(samples_of(arrays, name), dtype=name)
         assert memory(batch).tobytes() == np.stack(arrays).tobytes(), name
 
 
-@pytest.mark.parametrize("name", [*oracle.COMPLEX, *oracle.FLOAT8])
+@pytest.mark.parametrize("name", [*oracle.COMPLEX, *oracle.MOVED8])
 def test_moved_dtypes_may_be_named_and_are_not_cast(name):
     arrays = [paint(9, name, i) for i in range(2)]
     assert_tensor(wr.stack(samples_of(arrays, name), dtype=name), np.stack(arrays), name)

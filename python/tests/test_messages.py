@@ -12,7 +12,7 @@ from helpers import paint, poisoned, refusal
 CALLS = [wr.stack, wr.concat, wr.pad, wr.ragged, wr.collate]
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    *("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128"),
 ]
 
 

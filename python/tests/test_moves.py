@@ -261,7 +261,7 @@ def test_pairs_that_do_not_fit():
     assert str(error) == "destination 3: expected shape (5,), got (4,)"
     assert (error.index, error.side, error.path, error.expected, error.got) == (3, "destination", "", (5,), (4,))
     error = failed(zeros, [*ones[:3], np.ones(4, np.complex64)], wr.DTypeError)
-    assert str(error) == "destination 3: expected complex64, got float32; complex, float8 and smaller dtypes are moved, never cast"
+    assert str(error) == "destination 3: expected complex64, got float32; complex and smaller dtypes, and float8 but for e4m3fn and e5m2, are moved, never cast or transformed"
     assert (error.index, error.side) == (3, "destination")
     error = failed([*zeros, np.zeros(4, ">f4")], [*ones, ones[0]], wr.LayoutError)
     assert (error.index, error.side) == (4, "destination")

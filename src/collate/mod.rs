@@ -30,6 +30,7 @@ pub struct Collate {
     pub(crate) device: Option<Device>,
     /// An increment for each sample, added to its elements.
     pub(crate) increments: Option<Arc<[i64]>>,
+    pub(crate) saturate: bool,
 }
 
 /// The form of a batch.
@@ -68,7 +69,7 @@ impl Form {
 impl Collate {
     fn new(form: Form) -> Collate {
         let transform = Transform::default();
-        Collate { form, dtype: None, transform, device: None, increments: None }
+        Collate { form, dtype: None, transform, device: None, increments: None, saturate: false }
     }
 
     /// Equal shapes to `[N, *shape]`.
@@ -95,11 +96,52 @@ impl Collate {
     ///
     /// Integers and bools wrap to an integer dtype. Floats are truncated toward zero and saturate in an integer dtype, where
     /// NaN becomes 0. In bool, every value except 0 is true, NaN included. A floating-point dtype is rounded to once, to
-    /// nearest even, with overflow to infinity. Complex, float8, int4, uint4 and float4 samples are never cast.
+    /// nearest even, with overflow to infinity, in float8_e4m3fn to NaN, as it has no infinity, unless results
+    /// [saturate](Collate::saturate). Samples of complex, int4, uint4, float4 and other float8 dtypes are never cast.
+    ///
+    /// ```
+    /// use windrow::{Collate, DType, Engine};
+    /// let activations = [[0.3f32, 460.0, 470.0, f32::NAN]];
+    /// let engine = Engine::host();
+    /// let codes = |collate| -> windrow::Result<Vec<u8>> {
+    ///     Ok(engine.assemble(&activations, &collate)?.data().bytes()?.as_slice()?.to_vec())
+    /// };
+    /// let cast = Collate::stack().cast(DType::F8E4M3FN);
+    /// assert_eq!(codes(cast.clone())?, [0x2a, 0x7e, 0x7f, 0x7f]);
+    /// assert_eq!(codes(cast.saturate())?, [0x2a, 0x7e, 0x7e, 0x7f]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     #[must_use]
     pub fn cast(mut self, dtype: DType) -> Collate {
         self.dtype = Some(dtype);
         self
+    }
+
+    /// Of a batch in float8_e4m3fn or float8_e5m2: values beyond the largest finite one (448 and 57344), infinities among them,
+    /// become it; NaN stays NaN. Samples of that dtype that no arithmetic is done on are moved as they are. For a batch of another
+    /// dtype [`Error::Argument`].
+    #[must_use]
+    pub fn saturate(mut self) -> Collate {
+        self.saturate = true;
+        self
+    }
+
+    /// Checks that results of the dtype asked for can saturate, if they are to; the samples' own dtype is checked with them.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub fn check_saturate(&self) -> Result<()> {
+        self.dtype.map_or(Ok(()), |dtype| self.check_saturate_in(dtype))
+    }
+
+    /// The same for a batch of this dtype.
+    pub(crate) fn check_saturate_in(&self, dtype: DType) -> Result<()> {
+        if !self.saturate || dtype.is_float8() {
+            return Ok(());
+        }
+        let text =
+            format!("saturate is for batches of float8_e4m3fn or float8_e5m2, not of {dtype}");
+        Err(Error::Argument(text))
     }
 
     /// Arithmetic and axis order on the way. Arithmetic on integers or bools needs a dtype by

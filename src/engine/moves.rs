@@ -44,7 +44,7 @@ impl Engine {
     /// # Errors
     /// All are found before a byte is written, and name the pair and the side.
     /// [`Error::Argument`](crate::Error::Argument) for another number of sources than of destinations; [`Error::Shape`](crate::Error::Shape);
-    /// [`Error::DType`](crate::Error::DType) for a cast of complex, float8 or smaller elements;
+    /// [`Error::DType`](crate::Error::DType) for a cast of elements that are only moved ([`DType::is_arithmetic`](crate::DType::is_arithmetic));
     /// [`Error::Layout`](crate::Error::Layout) for a destination that is read-only or shared, whose elements overlap each other, or of foreign byte order;
     /// [`Error::Overlap`](crate::Error::Overlap) for a destination that shares bytes with another one, or with any source but its own identical one;
     /// [`Error::Device`](crate::Error::Device) for sides on several devices; [`Error::OutOfMemory`](crate::Error::OutOfMemory); for work on a device as [`Engine::assemble`].

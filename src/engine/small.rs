@@ -129,7 +129,7 @@ impl<'s> Small<'s> {
         let own = room.data.as_ref().map(Tensor::data_ptr);
         let data = own.or(self.out.map(|out| out.data)).unwrap_or(std::ptr::null_mut());
         let bytes = shape.data_bytes() as usize;
-        let memory = RowsMemory { data, bytes, dtype: shape.dtype };
+        let memory = RowsMemory { data, bytes, to: shape.to() };
         let mask = fields.mask.as_deref().zip(shape.mask.as_ref());
         // SAFETY: memory just allocated for each row with its padding; or the caller's for this call, which has the batch's dtype
         // and layout and is apart from all samples (`check_target`, `check_apart`). The mask was just allocated, with an element

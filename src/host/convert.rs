@@ -14,7 +14,7 @@ use crate::tensor::DType;
 pub(super) enum NumberKind {
     /// bool and the integers.
     Integral,
-    /// float16 and bfloat16: every value is a float32.
+    /// Floats of 16 and 8 bits: every value is a float32.
     Half,
     Single,
     Double,
@@ -31,7 +31,7 @@ pub(super) trait Elem: Copy + 'static {
     fn from_wrapped(bits: u64) -> Self;
     /// Rounded to nearest even.
     fn to_f32(self) -> f32;
-    /// Exact, or rounded to odd: rounding it again to 16 bits gives what one rounding would.
+    /// Exact, or rounded to odd: rounding it again to 16 or 8 bits gives what one rounding would.
     fn to_f32_odd(self) -> f32;
     /// Rounded to nearest even.
     fn to_f64(self) -> f64;
@@ -282,6 +282,93 @@ floats! {
     BF16 BF16 Half; bf16_to_f32, bf16_to_f32, |x| f64::from(bf16_to_f32(x)), f32_to_bf16, |x| f32_to_bf16(f64_to_odd(x));
     f32 F32 Single; |x| x, |x| x, f64::from, |x| x, |x| x as f32;
     f64 F64 Double; |x| x as f32, f64_to_odd, |x| x, f64::from, |x| x;
+}
+
+/// The bits of a float8_e4m3fn (a `FRACTION` of 3 bits) or a float8_e5m2 (2). A NaN keeps its sign and no payload, as in ml_dtypes.
+/// `SATURATE`: what is beyond the largest finite number becomes it; else a NaN in e4m3fn, which has no infinities, and an infinity
+/// in e5m2.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct F8<const FRACTION: u32, const SATURATE: bool>(u8);
+
+impl<const FRACTION: u32, const SATURATE: bool> F8<FRACTION, SATURATE> {
+    const BIAS: u32 = (1 << (6 - FRACTION)) - 1;
+    /// What is beyond all finite numbers.
+    const INFINITY: u32 = if FRACTION == 3 { 0x7F } else { 0x7C };
+    const NAN: u32 = if FRACTION == 3 { 0x7F } else { 0x7E };
+    const LARGEST: u32 = Self::INFINITY - SATURATE as u32;
+    /// Bits of a float32 that are beyond the fraction.
+    const LOST: u32 = 23 - FRACTION;
+    /// From one bias to the other, in the exponent of a float32; below the second one there are subnormal numbers.
+    const REBIAS: u32 = (127 - Self::BIAS) << 23;
+    const TINY: u32 = Self::REBIAS + (1 << 23);
+
+    /// To nearest even.
+    #[inline(always)]
+    fn of_f32(x: f32) -> Self {
+        let bits = x.to_bits();
+        let abs = bits & 0x7FFF_FFFF;
+        // A carry may run into the exponent.
+        let normal = abs.wrapping_sub(Self::REBIAS - (1 << (Self::LOST - 1)) + 1);
+        let normal = normal.wrapping_add(abs >> Self::LOST & 1) >> Self::LOST;
+        // A float32 whose last bit is the smallest number there is: adding it rounds.
+        let unit = (151 - Self::BIAS - FRACTION) << 23;
+        let small = (f32::from_bits(abs) + f32::from_bits(unit)).to_bits().wrapping_sub(unit);
+        let finite = pick(abs < Self::TINY, small, normal).min(Self::LARGEST);
+        let magnitude = match Self::LARGEST == Self::NAN {
+            // The bits of a NaN are beyond those of all numbers.
+            true => finite,
+            false => pick(abs > 0x7F80_0000, Self::NAN, finite),
+        };
+        F8((bits >> 24 & 0x80 | magnitude) as u8)
+    }
+
+    /// Exact.
+    #[inline(always)]
+    fn as_f32(self) -> f32 {
+        let bits = u32::from(self.0);
+        let code = bits & 0x7F;
+        let abs = code << Self::LOST;
+        let normal = abs + Self::REBIAS;
+        // The fraction of a subnormal under the exponent of the smallest normal number, less that number.
+        let small = (f32::from_bits(abs + Self::TINY) - f32::from_bits(Self::TINY)).to_bits();
+        let finite = pick(abs < 1 << 23, small, normal);
+        let special = pick(code > Self::INFINITY || FRACTION == 3, 0x7FC0_0000, 0x7F80_0000);
+        let magnitude = pick(code >= Self::INFINITY, special, finite);
+        f32::from_bits((bits & 0x80) << 24 | magnitude)
+    }
+}
+
+impl<const FRACTION: u32, const SATURATE: bool> Elem for F8<FRACTION, SATURATE> {
+    const DTYPE: DType = if FRACTION == 3 { DType::F8E4M3FN } else { DType::F8E5M2 };
+    const KIND: NumberKind = NumberKind::Half;
+
+    fn to_wrapped(self) -> u64 {
+        unreachable!("{} is not integral", Self::DTYPE)
+    }
+    fn from_wrapped(_: u64) -> Self {
+        unreachable!("{} is not integral", Self::DTYPE)
+    }
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self.as_f32()
+    }
+    #[inline(always)]
+    fn to_f32_odd(self) -> f32 {
+        self.as_f32()
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        f64::from(self.as_f32())
+    }
+    #[inline(always)]
+    fn from_f32(x: f32) -> Self {
+        F8::of_f32(x)
+    }
+    #[inline(always)]
+    fn from_f64(x: f64) -> Self {
+        F8::of_f32(f64_to_odd(x))
+    }
 }
 
 /// `a` or `b`, as a mask and not as a jump.

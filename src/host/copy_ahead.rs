@@ -107,7 +107,7 @@ impl RowsAhead {
             Starts::Joined { .. } => false,
         };
         rows && output.bytes_only
-            && output.op == ElementOp::Read { affine: false }
+            && output.op == ElementOp::MOVED
             && self.len == self.shared.rows.len()
             && self.len == output.data.len()
     }

@@ -7,7 +7,7 @@ use crate::{
     SampleView, Side, Tensor, Transform,
 };
 
-const ARITHMETIC: &[DType] = DType::ALL.split_at(13).0;
+const ARITHMETIC: &[DType] = DType::ALL.split_at(15).0;
 
 /// Random bits, NaN of every kind among them; bools of 0 and 1.
 fn sample(dtype: DType, shape: &[i64], seed: u64) -> Tensor {

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use crate::collate::Affine;
 use crate::host::Outputs;
 use crate::plan::{Channel, ElementOp, OutputPlan, Plan};
-use crate::tensor::{DType, Scalar};
+use crate::tensor::{CastTo, DType, Scalar};
 
 /// Runs a plan.
 pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
@@ -72,7 +72,7 @@ unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *
             };
             convert_one(
                 class.dtype.native(),
-                output.dtype,
+                output.to(),
                 bits,
                 affine.map(|affine| (affine, channel)),
             )
@@ -86,17 +86,17 @@ unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *
 /// One element from one dtype to another, through the affine map if there is one.
 fn convert_one(
     src: DType,
-    dst: DType,
+    to: CastTo,
     bits: [u8; 16],
     affine: Option<(&Affine, usize)>,
 ) -> [u8; 16] {
-    if src == dst && affine.is_none() {
+    if src == to.dtype && affine.is_none() {
         return bits;
     }
     let number = read(src, bits);
-    let Some((affine, channel)) = affine else { return write(dst, number) };
+    let Some((affine, channel)) = affine else { return write(to, number) };
     let channel = if affine.channels() == 1 { 0 } else { channel % affine.channels() };
-    let result = if src == DType::F64 || dst == DType::F64 {
+    let result = if [src, to.dtype].contains(&DType::F64) {
         let x = match number {
             Scalar::Int(x) => x as f64,
             Scalar::Float(x) | Scalar::Complex(x, _) => x,
@@ -106,7 +106,7 @@ fn convert_one(
         let x = number.to_f32();
         x.mul_add(affine.a32()[channel], affine.b32()[channel]).into()
     };
-    write(dst, Scalar::Float(result))
+    write(to, Scalar::Float(result))
 }
 
 fn read(dtype: DType, bits: [u8; 16]) -> Scalar {
@@ -118,6 +118,7 @@ fn read(dtype: DType, bits: [u8; 16]) -> Scalar {
             let sign = 1 << (8 * dtype.size() - 1);
             Scalar::Int(if unsigned & sign == 0 { unsigned } else { unsigned - 2 * sign })
         }
+        DType::F8E4M3FN | DType::F8E5M2 => Scalar::Float(float8_value(dtype, bits[0])),
         DType::F16 => Scalar::Float(f16::from_le_bytes([bits[0], bits[1]]).into()),
         DType::BF16 => Scalar::Float(bf16::from_le_bytes([bits[0], bits[1]]).into()),
         DType::F32 => Scalar::Float(f32::from_le_bytes(std::array::from_fn(|i| bits[i])).into()),
@@ -126,7 +127,8 @@ fn read(dtype: DType, bits: [u8; 16]) -> Scalar {
     }
 }
 
-fn write(dtype: DType, number: Scalar) -> [u8; 16] {
+fn write(to: CastTo, number: Scalar) -> [u8; 16] {
+    let dtype = to.dtype;
     let mut bits = [0u8; 16];
     let mut put = |bytes: &[u8]| bits[..bytes.len()].copy_from_slice(bytes);
     match (dtype, number) {
@@ -137,6 +139,8 @@ fn write(dtype: DType, number: Scalar) -> [u8; 16] {
         (DType::F32, _) => put(&number.to_f32().to_le_bytes()),
         (DType::F16, _) => put(&f16::from_f32(number.to_odd_f32()).to_le_bytes()),
         (DType::BF16, _) => put(&bf16::from_f32(number.to_odd_f32()).to_le_bytes()),
+        (DType::F8E4M3FN | DType::F8E5M2, Scalar::Int(x)) => put(&[nearest_float8(to, x as f64)]),
+        (DType::F8E4M3FN | DType::F8E5M2, Scalar::Float(x)) => put(&[nearest_float8(to, x)]),
         (_, Scalar::Int(x)) => put(&x.to_le_bytes()[..dtype.size()]),
         (DType::I8, Scalar::Float(x)) => put(&(x as i8).to_le_bytes()),
         (DType::I16, Scalar::Float(x)) => put(&(x as i16).to_le_bytes()),
@@ -149,4 +153,58 @@ fn write(dtype: DType, number: Scalar) -> [u8; 16] {
         (_, Scalar::Complex(..)) => unreachable!("complex numbers are moved, never cast"),
     }
     bits
+}
+
+/// Bits of the fraction, and the code of the first number that there is none of: an infinity, or the NaN of a type without.
+fn format_of_float8(dtype: DType) -> (u32, u8) {
+    match dtype {
+        DType::F8E4M3FN => (3, 0x7f),
+        _ => (2, 0x7c),
+    }
+}
+
+/// The value of a code; past the last number as if they went on.
+fn counted_float8(dtype: DType, code: u8) -> f64 {
+    let (fraction_bits, _) = format_of_float8(dtype);
+    let fraction = f64::from(code % (1 << fraction_bits)) / f64::from(1 << fraction_bits);
+    let (exponent, bias) = (i32::from(code >> fraction_bits), (1 << (6 - fraction_bits)) - 1);
+    match exponent {
+        0 => fraction * 2f64.powi(1 - bias),
+        _ => (1.0 + fraction) * 2f64.powi(exponent - bias),
+    }
+}
+
+/// The value of any code. A NaN has no payload.
+fn float8_value(dtype: DType, code: u8) -> f64 {
+    let (size, (_, end)) = (code & 0x7f, format_of_float8(dtype));
+    let magnitude = match size {
+        _ if size < end => counted_float8(dtype, size),
+        0x7c => f64::INFINITY,
+        _ => f64::NAN,
+    };
+    magnitude.copysign(if code & 0x80 == 0 { 1.0 } else { -1.0 })
+}
+
+/// The code whose value is nearest; on a tie the even one.
+fn nearest_float8(to: CastTo, x: f64) -> u8 {
+    let (_, end) = format_of_float8(to.dtype);
+    // Both sides are exact: a value has four bits at most.
+    let is_beyond = |code: u8| {
+        let sum = counted_float8(to.dtype, code) + counted_float8(to.dtype, code + 1);
+        2.0 * x.abs() > sum || 2.0 * x.abs() == sum && code % 2 == 1
+    };
+    let (mut size, mut above) = (0, end);
+    while size < above {
+        let middle = (size + above) / 2;
+        match is_beyond(middle) {
+            true => size = middle + 1,
+            false => above = middle,
+        }
+    }
+    let size = match size {
+        _ if x.is_nan() => end | 2,
+        size if size == end && to.saturate => end - 1,
+        size => size,
+    };
+    size | u8::from(x.is_sign_negative()) << 7
 }

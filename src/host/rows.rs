@@ -6,12 +6,12 @@
 //! table and a few kernels, not a loop for each form.
 #![allow(unsafe_code, reason = "rows are raw pointers with strides in bytes")]
 
-use super::convert::{Bool, Elem, BF16, F16};
+use super::convert::{Bool, Elem, BF16, F16, F8};
 use super::isa::with_isa;
 use super::policy::POLICY;
 use super::simd::{Cast, Fma, Isa, Pairs, Real, Scratch, BLOCK};
 use crate::collate::Affine;
-use crate::tensor::DType;
+use crate::tensor::{CastTo, DType};
 
 mod blocks;
 mod interleave;
@@ -66,12 +66,29 @@ pub(crate) type PlanarFn = unsafe fn(
 macro_rules! with_type {
     ($dtype:expr, $t:ident => $body:expr) => {
         with_type!(@ $dtype, $t, $body, Bool Bool, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16,
-            U32 u32, U64 u64, F16 F16, BF16 BF16, F32 f32, F64 f64)
+            U32 u32, U64 u64, F16 F16, BF16 BF16, F32 f32, F64 f64, F8E4M3FN F8<3, false>, F8E5M2 F8<2, false>)
     };
     (@ $dtype:expr, $t:ident, $body:expr, $($variant:ident $type:ty),*) => {
         match $dtype {
             $(DType::$variant => { type $t = $type; $body })*
             other => unreachable!("{other} is only moved"),
+        }
+    };
+}
+
+/// Evaluates `$body` with `$t` standing for the type of what elements become.
+macro_rules! with_result {
+    ($to:expr, $t:ident => $body:expr) => {
+        match ($to.dtype, $to.saturate) {
+            (DType::F8E4M3FN, true) => {
+                type $t = F8<3, true>;
+                $body
+            }
+            (DType::F8E5M2, true) => {
+                type $t = F8<2, true>;
+                $body
+            }
+            (dtype, _) => with_type!(dtype, $t => $body),
         }
     };
 }
@@ -137,62 +154,62 @@ pub(crate) fn gather_rows(width: usize) -> GatherFn {
 }
 
 /// Converts elements; both dtypes are arithmetic, or they are the same.
-pub(crate) fn cast_row(src: DType, dst: DType) -> RowFn {
-    with_isa!(src.native(), dst, I => cast_row_on::<I>(src, dst))
+pub(crate) fn cast_row(src: DType, to: CastTo) -> RowFn {
+    with_isa!(src.native(), to.dtype, I => cast_row_on::<I>(src, to))
 }
 
 /// As [`cast_row`], of different dtypes, of elements one after the other on both sides.
-pub(crate) fn cast_elems(src: DType, dst: DType) -> Cast {
-    with_isa!(src.native(), dst, I => cast_elems_on::<I>(src, dst))
+pub(crate) fn cast_elems(src: DType, to: CastTo) -> Cast {
+    with_isa!(src.native(), to.dtype, I => cast_elems_on::<I>(src, to))
 }
 
 /// Transforms elements; both dtypes are arithmetic.
-pub(crate) fn affine_row(src: DType, dst: DType) -> AffineFn {
-    with_isa!(src.native(), dst, I => affine_row_on::<I>(src, dst))
+pub(crate) fn affine_row(src: DType, to: CastTo) -> AffineFn {
+    with_isa!(src.native(), to.dtype, I => affine_row_on::<I>(src, to))
 }
 
 /// Splits pixels into planes; both dtypes are arithmetic, or they are the same and only moved. Both are of native byte order.
-pub(crate) fn planar_row(src: DType, dst: DType) -> PlanarFn {
-    with_isa!(src, dst, I => planar_row_on::<I>(src, dst))
+pub(crate) fn planar_row(src: DType, to: CastTo) -> PlanarFn {
+    with_isa!(src, to.dtype, I => planar_row_on::<I>(src, to))
 }
 
-fn cast_row_on<I: Isa>(src: DType, dst: DType) -> RowFn {
-    if src == dst {
+fn cast_row_on<I: Isa>(src: DType, to: CastTo) -> RowFn {
+    if src == to.dtype {
         return copy_row(src.size());
     }
     let native = src.native();
-    if native == dst {
+    if native == to.dtype {
         return swap_row(src);
     }
     match src.is_native() {
-        true => with_type!(native, S => with_type!(dst, D => cast::<I, S, D, false>)),
-        false => with_type!(native, S => with_type!(dst, D => cast::<I, S, D, true>)),
+        true => with_type!(native, S => with_result!(to, D => cast::<I, S, D, false>)),
+        false => with_type!(native, S => with_result!(to, D => cast::<I, S, D, true>)),
     }
 }
 
-fn cast_elems_on<I: Isa>(src: DType, dst: DType) -> Cast {
+fn cast_elems_on<I: Isa>(src: DType, to: CastTo) -> Cast {
     let native = src.native();
     if src.is_native() {
-        return with_type!(src, S => with_type!(dst, D => I::cast::<S, D>));
+        return with_type!(src, S => with_result!(to, D => I::cast::<S, D>));
     }
-    if native == dst {
+    if native == to.dtype {
         return with_turned!(src, swap_elems);
     }
-    with_type!(native, S => with_type!(dst, D => cast_swapped::<I, S, D>))
+    with_type!(native, S => with_result!(to, D => cast_swapped::<I, S, D>))
 }
 
-fn affine_row_on<I: Isa>(src: DType, dst: DType) -> AffineFn {
+fn affine_row_on<I: Isa>(src: DType, to: CastTo) -> AffineFn {
     match src.is_native() {
-        true => with_type!(src, S => with_type!(dst, D => affine::<I, S, D, false>)),
-        false => with_type!(src.native(), S => with_type!(dst, D => affine::<I, S, D, true>)),
+        true => with_type!(src, S => with_result!(to, D => affine::<I, S, D, false>)),
+        false => with_type!(src.native(), S => with_result!(to, D => affine::<I, S, D, true>)),
     }
 }
 
-fn planar_row_on<I: Isa>(src: DType, dst: DType) -> PlanarFn {
-    if src == dst && !src.is_arithmetic() {
+fn planar_row_on<I: Isa>(src: DType, to: CastTo) -> PlanarFn {
+    if src == to.dtype && !src.is_arithmetic() {
         return with_width!(src.size(), T => planar::planar_copy::<I, T>);
     }
-    with_type!(src, S => with_type!(dst, D => planar::planar::<I, S, D>))
+    with_type!(src, S => with_result!(to, D => planar::planar::<I, S, D>))
 }
 
 /// The parameters that the code shared by all pairs of dtypes needs for one pair; `T` is the type in which

@@ -50,15 +50,16 @@ impl Memory {
 
 macro_rules! compilations {
     ($select:ident($src:expr, $dst:expr)) => {{
+        let (src, to) = ($src, CastTo::from($dst));
         #[allow(unused_mut, reason = "there is one compilation where there is no AVX2")]
-        let mut rows = vec![$select::<super::super::simd::Plain>($src, $dst)];
+        let mut rows = vec![$select::<super::super::simd::Plain>(src, to)];
         #[cfg(target_arch = "x86_64")]
         if super::super::isa::detects_avx2() {
-            rows.push($select::<super::super::simd::Avx2>($src, $dst));
+            rows.push($select::<super::super::simd::Avx2>(src, to));
         }
         #[cfg(avx512)]
         if super::super::isa::detects_avx512() {
-            rows.push($select::<super::super::simd::Avx512>($src, $dst));
+            rows.push($select::<super::super::simd::Avx512>(src, to));
         }
         rows
     }};
@@ -66,6 +67,11 @@ macro_rules! compilations {
 
 fn pairs() -> impl Iterator<Item = (DType, DType)> {
     ARITHMETIC.iter().flat_map(|&s| ARITHMETIC.iter().map(move |&d| (s, d)))
+}
+
+/// What elements become where results saturate.
+fn saturated() -> [CastTo; 2] {
+    [DType::F8E4M3FN, DType::F8E5M2].map(|dtype| CastTo { dtype, saturate: true })
 }
 
 #[test]
@@ -100,6 +106,42 @@ fn every_cast_of_every_value() {
                 assert_eq!(got.get(i), want.get(i), "{src} {x:#x} to {dst}");
             }
             assert!(got == want, "{src} to {dst} wrote beyond its row");
+        }
+    }
+}
+
+#[test]
+fn every_saturated_cast_of_every_value() {
+    for (to, src) in saturated().into_iter().flat_map(|to| ARITHMETIC.iter().map(move |&s| (to, s)))
+    {
+        let values = values(src);
+        let s = src.size();
+        let mut input = Memory::new(values.len(), s, s as isize, 3).place(values.iter().copied());
+        let (scaled, two) = (Affine::new(vec![2.0], vec![0.0]), [DType::F32, DType::F64]);
+        let wide = two[usize::from(src == DType::F64)];
+        for (row, affine) in compilations!(cast_row_on(src, to))
+            .into_iter()
+            .zip(compilations!(affine_row_on(src, to)))
+        {
+            let mut got = Memory::new(values.len(), 1, 1, 5);
+            // SAFETY: both buffers hold that many contiguous elements.
+            unsafe { row(input.at(), s as isize, got.at(), 1, values.len()) };
+            for (i, &x) in values.iter().enumerate() {
+                assert_eq!(got.get(i), oracle(src, to, x), "{src} {x:#x} to {to:?}");
+            }
+            let len = values.len();
+            // SAFETY: as above.
+            unsafe { affine(input.at(), s as isize, got.at(), 1, len, &scaled, 0, false) };
+            for (i, &x) in values.iter().enumerate() {
+                let twice = match wide {
+                    DType::F64 => f64::from_bits(oracle(src, wide, x)).mul_add(2.0, 0.0).to_bits(),
+                    _ => {
+                        let single = f32::from_bits(oracle(src, wide, x) as u32);
+                        single.mul_add(2.0, 0.0).to_bits().into()
+                    }
+                };
+                assert_eq!(got.get(i), oracle(wide, to, twice), "{src} {x:#x} twice to {to:?}");
+            }
         }
     }
 }
@@ -154,6 +196,10 @@ fn every_float16_and_its_neighbours() {
         (DType::F16, DType::BF16, &all),
         (DType::BF16, DType::F16, &all),
         (DType::F32, DType::F16, &around),
+        (DType::F16, DType::F8E4M3FN, &all),
+        (DType::F16, DType::F8E5M2, &all),
+        (DType::BF16, DType::F8E4M3FN, &all),
+        (DType::BF16, DType::F8E5M2, &all),
     ] {
         for row in compilations!(cast_row_on(src, dst)) {
             let (s, d) = (src.size(), dst.size());
@@ -175,6 +221,79 @@ fn every_float16_and_its_neighbours() {
                     assert_eq!(back.get(x as usize), x | quiet);
                 }
             }
+        }
+    }
+}
+
+/// Every float32, by `cargo test --release --lib every_float32 -- --ignored`.
+#[test]
+#[ignore = "it takes minutes"]
+fn every_float32_to_float8() {
+    let targets = [DType::F8E4M3FN, DType::F8E5M2].map(CastTo::from).into_iter().chain(saturated());
+    for to in targets {
+        let ends = float8_ends(to);
+        for row in compilations!(cast_row_on(DType::F32, to)) {
+            let mut code = 0;
+            for first in (0..1u64 << 31).step_by(1 << 16) {
+                let both = [0, 1 << 31].map(|sign: u32| {
+                    let floats: Vec<u32> = (0..1 << 16).map(|i| (first as u32 + i) | sign).collect();
+                    let mut codes = vec![0u8; floats.len()];
+                    // SAFETY: both are of that many contiguous elements.
+                    unsafe { row(floats.as_ptr().cast(), 4, codes.as_mut_ptr(), 1, floats.len()) };
+                    codes
+                });
+                for (i, (&positive, &negative)) in both[0].iter().zip(&both[1]).enumerate() {
+                    while first + i as u64 > ends[code].0 {
+                        code += 1;
+                    }
+                    let want = ends[code].1;
+                    let bits = first + i as u64;
+                    assert_eq!([positive, negative], [want, want | 0x80], "{bits:#x} to {to:?}");
+                }
+            }
+        }
+    }
+}
+
+/// The last positive float32 of each code, by the order of the floats alone: at a tie the code that is even.
+fn float8_ends(to: CastTo) -> Vec<(u64, u8)> {
+    let most = oracle(DType::F64, to, f64::INFINITY.to_bits()) as u8;
+    let value = |code: u8| match decode(to.dtype, code.into()) {
+        Value::Finite(_, m, e) => m as f64 * f64::from(e).exp2(),
+        // What would be next.
+        _ => {
+            if to.dtype == DType::F8E4M3FN {
+                480.0
+            } else {
+                65536.0
+            }
+        }
+    };
+    let last = if to.saturate { most + 1 } else { most };
+    let mut ends: Vec<(u64, u8)> = (0..last)
+        .map(|code| {
+            // Exact in float32.
+            let tie = ((value(code) + value(code + 1)) / 2.0) as f32;
+            (u64::from(tie.to_bits()) - u64::from(code % 2), code)
+        })
+        .collect();
+    if to.saturate {
+        ends.pop();
+    }
+    let nan = oracle(DType::F64, to, f64::NAN.to_bits()) as u8;
+    ends.extend([(0x7F80_0000, most), (0x7FFF_FFFF, nan)]);
+    ends
+}
+
+#[test]
+fn the_ends_of_float8_are_those_of_the_oracle() {
+    for to in [DType::F8E4M3FN, DType::F8E5M2].map(CastTo::from).into_iter().chain(saturated()) {
+        let mut next = 0;
+        for (end, code) in float8_ends(to) {
+            for bits in [next, end] {
+                assert_eq!(oracle(DType::F32, to, bits), code.into(), "{bits:#x} to {to:?}");
+            }
+            next = end + 1;
         }
     }
 }

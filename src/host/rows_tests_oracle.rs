@@ -1,8 +1,8 @@
 //! Conversions by their definitions, in integer arithmetic; and the values that tests try.
 
-use crate::tensor::DType;
+use crate::tensor::{CastTo, DType};
 
-pub(super) const ARITHMETIC: &[DType] = DType::ALL.split_at(13).0;
+pub(super) const ARITHMETIC: &[DType] = DType::ALL.split_at(15).0;
 
 pub(super) struct Random(pub(super) u64);
 
@@ -22,12 +22,18 @@ fn format(dtype: DType) -> Option<(u32, i32, u32)> {
         DType::BF16 => Some((8, -126, 16)),
         DType::F32 => Some((24, -126, 32)),
         DType::F64 => Some((53, -1022, 64)),
+        DType::F8E4M3FN => Some((4, -6, 8)),
+        DType::F8E5M2 => Some((3, -14, 8)),
         _ => None,
     }
 }
 
+/// The code behind the largest finite number; float8_e4m3fn has its NaN there.
 fn infinity(dtype: DType) -> u64 {
     let (p, _, width) = format(dtype).unwrap();
+    if dtype == DType::F8E4M3FN {
+        return 0x7F;
+    }
     ((1 << (width - p)) - 1) << (p - 1)
 }
 
@@ -54,7 +60,10 @@ pub(super) fn decode(dtype: DType, bits: u64) -> Value {
     let fraction = bits & ((1 << (p - 1)) - 1);
     let magnitude = bits & ((1 << (width - 1)) - 1);
     let field = (magnitude >> (p - 1)) as i32;
-    if magnitude == infinity(dtype) {
+    if magnitude >= infinity(dtype) && width == 8 && magnitude != 0x7C {
+        // Without a payload.
+        Value::Nan(negative, 1 << 63)
+    } else if magnitude == infinity(dtype) {
         Value::Infinite(negative)
     } else if magnitude > infinity(dtype) {
         Value::Nan(negative, fraction << (65 - p))
@@ -90,16 +99,19 @@ pub(super) fn round(dtype: DType, magnitude: u128, exponent: i32) -> u64 {
 }
 
 /// The bits of `bits` converted.
-pub(super) fn oracle(src: DType, dst: DType, bits: u64) -> u64 {
+pub(super) fn oracle(src: DType, to: impl Into<CastTo>, bits: u64) -> u64 {
+    let CastTo { dtype: dst, saturate } = to.into();
     if src == dst {
         return bits;
     }
     let value = decode(src, bits);
     let width = dst.size() as u32 * 8;
     if let Some((p, _, _)) = format(dst) {
+        let most = infinity(dst) - u64::from(saturate);
         let (negative, magnitude) = match value {
-            Value::Finite(negative, m, e) => (negative, round(dst, m, e)),
-            Value::Infinite(negative) => (negative, infinity(dst)),
+            Value::Finite(negative, m, e) => (negative, round(dst, m, e).min(most)),
+            Value::Infinite(negative) => (negative, most),
+            Value::Nan(negative, _) if dst.is_float8() => (negative, infinity(dst) | 2),
             Value::Nan(negative, payload) => {
                 (negative, infinity(dst) | 1 << (p - 2) | payload >> (65 - p))
             }
@@ -168,11 +180,15 @@ pub(super) fn values(dtype: DType) -> Vec<u64> {
     };
     bits.clear();
     let sign = 1 << (width - 1);
-    for narrow in [DType::F16, DType::BF16, DType::F32, dtype] {
+    for narrow in [DType::F16, DType::BF16, DType::F32, dtype, DType::F8E4M3FN, DType::F8E5M2] {
         // Values and midpoints of the narrower type: those are exact in a wider one.
         let (p, emin, w) = format(narrow).unwrap();
         let top = infinity(narrow);
-        let picks = (0..150).map(|_| random.next() & (u64::MAX >> (65 - w)) & !0x40);
+        let pick = |at: u64| match w {
+            8 => at,
+            _ => random.next() & (u64::MAX >> (65 - w)) & !0x40,
+        };
+        let picks = (0..150).map(pick);
         for pick in picks.chain([0, 1, 2, top - 1, 1 << (p - 1), (1 << (p - 1)) - 1]) {
             let Value::Finite(_, m, e) = decode(narrow, pick.min(top - 1)) else { continue };
             assert!(emin < 0);

@@ -122,10 +122,10 @@ impl<'a> ShortRows<'a> {
         ShortRows {
             output,
             class,
-            affine: affine.map(|affine| (affine, rows::affine_row(class.dtype, output.dtype))),
+            affine: affine.map(|affine| (affine, rows::affine_row(class.dtype, output.to()))),
             move_row: match class.dtype == output.dtype {
                 true => rows::copy_row(size),
-                false => rows::cast_row(class.dtype, output.dtype),
+                false => rows::cast_row(class.dtype, output.to()),
             },
             short,
             dims,

@@ -17,7 +17,7 @@ use crate::host::rows;
 use crate::host::simd::Cast;
 use crate::host::threads::Helpers;
 use crate::samples::{EachRow, SampleRows, TableLimits, TensorMeta};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{CastTo, DType, Tensor};
 
 /// Where a row is along its own dim 0, and what fills the rest.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ pub(crate) struct RowPadding {
 pub(crate) struct RowsMemory {
     pub data: *mut u8,
     pub bytes: usize,
-    pub dtype: DType,
+    pub to: CastTo,
 }
 
 // SAFETY: an address, from which each thread writes places of its own (`write_rows`).
@@ -83,7 +83,7 @@ pub(crate) unsafe fn write_rows(
     memory: &RowsMemory,
     threads: Option<&Helpers>,
 ) {
-    let writer = Writer::new(rows.meta(), memory.dtype);
+    let writer = Writer::new(rows.meta(), memory.to);
     // SAFETY: the caller's promise; every range is written once, to its own place.
     let write = |range: Range<usize>, places: i64| unsafe {
         let dst = memory.data.wrapping_add(places as usize * writer.units()[1]);
@@ -125,8 +125,9 @@ pub(crate) unsafe fn write_rows(
 struct Writer {
     /// `None` where they are only moved.
     cast: Option<Cast>,
-    /// Of a sample and of the output.
-    dtypes: [DType; 2],
+    /// The dtype of a sample, and what elements become.
+    from: DType,
+    to: CastTo,
     /// Elements of one place along dim 0.
     elems: usize,
     /// Bytes of an element, of a sample and of the output.
@@ -134,13 +135,14 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(meta: &TensorMeta, to: DType) -> Writer {
+    fn new(meta: &TensorMeta, to: CastTo) -> Writer {
         let rest = meta.layout.shape().get(1..).unwrap_or_default();
         Writer {
-            cast: (meta.dtype != to).then(|| rows::cast_elems(meta.dtype, to)),
-            dtypes: [meta.dtype, to],
+            cast: (meta.dtype != to.dtype).then(|| rows::cast_elems(meta.dtype, to)),
+            from: meta.dtype,
+            to,
             elems: rest.iter().product::<i64>() as usize,
-            sizes: [meta.dtype.size(), to.size()],
+            sizes: [meta.dtype.size(), to.dtype.size()],
         }
     }
 
@@ -208,7 +210,7 @@ unsafe fn write_as_one(
         match is_run {
             true => writer.write(*first, dst, addresses.len() * places),
             false => {
-                let row = rows::cast_row(writer.dtypes[0], writer.dtypes[1]);
+                let row = rows::cast_row(writer.from, writer.to);
                 row(*first, step, dst, to as isize, addresses.len());
             }
         }

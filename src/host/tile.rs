@@ -119,7 +119,7 @@ unsafe fn write_samples<const STREAMING: bool>(
             };
             let row = match known {
                 Some((of, _, row)) if of.dtype == class.dtype => row,
-                _ => rows::cast_row(class.dtype, output.dtype),
+                _ => rows::cast_row(class.dtype, output.to()),
             };
             known = Some((class, transposed, row));
         }
@@ -156,7 +156,7 @@ unsafe fn write_samples<const STREAMING: bool>(
     if STREAMING && is_long || !is_run {
         return for_samples(output, elems, write);
     }
-    let cast = rows::cast_elems(class.dtype, output.dtype);
+    let cast = rows::cast_elems(class.dtype, output.to());
     for_alike_samples(output, elems, write, |addresses, dst_offset, bytes| {
         // SAFETY: whole samples, which are runs of elements on both sides, one after the other.
         unsafe {
@@ -248,7 +248,7 @@ unsafe fn write_sample<const STREAMING: bool>(
     unsafe {
         match transposed {
             _ if class.planar => {
-                let planar = rows::planar_row(class.dtype, output.dtype);
+                let planar = rows::planar_row(class.dtype, output.to());
                 write_planar(planar, class, output, affine, place, own, STREAMING);
             }
             _ if has_short_rows(place.dims) => write_short_rows(output, class, affine, place, own),
@@ -311,7 +311,7 @@ unsafe fn move_rows<const STREAMING: bool>(
     let is_moved = class.dtype == output.dtype;
     let row: RowFn = match is_moved {
         true => rows::copy_row(size),
-        false => rows::cast_row(class.dtype, output.dtype),
+        false => rows::cast_row(class.dtype, output.to()),
     };
     // SAFETY: the walk stays inside the sample's place in the output.
     let fill = |dst, stride, len| unsafe { fill::<STREAMING>(output, dst, stride, len) };
@@ -351,7 +351,7 @@ unsafe fn transform_rows<const STREAMING: bool>(
     own: Range<u64>,
 ) {
     let (size, width) = (output.dtype.size(), class.dtype.size());
-    let row: AffineFn = rows::affine_row(class.dtype, output.dtype);
+    let row: AffineFn = rows::affine_row(class.dtype, output.to());
     // SAFETY: the walk stays inside the sample's place in the output.
     let fill = |dst, stride, len| unsafe { fill::<STREAMING>(output, dst, stride, len) };
     walk(place, own, fill, |src, dst, dim, len, column, coords| {

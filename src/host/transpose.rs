@@ -247,9 +247,9 @@ impl Transposition {
         place: &SamplePlace<'_>,
     ) {
         let convert = match affine {
-            Some(affine) => Convert::Affine(affine, rows::affine_row(class.dtype, output.dtype)),
+            Some(affine) => Convert::Affine(affine, rows::affine_row(class.dtype, output.to())),
             None if class.dtype == output.dtype => Convert::Move,
-            None => Convert::Cast(rows::cast_row(class.dtype, output.dtype)),
+            None => Convert::Cast(rows::cast_row(class.dtype, output.to())),
         };
         let (mut src, mut dst) =
             (place.src.wrapping_offset(self.src), place.dst.wrapping_offset(self.dst));

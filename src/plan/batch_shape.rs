@@ -13,7 +13,8 @@ use crate::plan::checks::{
 use crate::plan::role::Role;
 use crate::samples::{SampleList, SampleRows};
 use crate::tensor::{
-    checked_bytes, few, DType, Device, DimSet, Dims, Error, Facet, Hint, Mismatch, Offsets, Result,
+    checked_bytes, few, CastTo, DType, Device, DimSet, Dims, Error, Facet, Hint, Mismatch, Offsets,
+    Result,
 };
 
 /// The batch to be made: shapes, dtypes and the place of each sample. Nothing of it is memory yet.
@@ -39,6 +40,8 @@ pub struct BatchShape {
     pub(crate) affine: Option<Box<Affine>>,
     /// An increment for each sample, added to its elements.
     pub(crate) increments: Option<Arc<[i64]>>,
+    /// Results beyond the largest finite number become it.
+    pub(crate) saturate: bool,
     /// The sample dim that the channels of `affine` are along.
     pub(crate) channel_dim: Option<usize>,
     /// A device chooses the samples; `lengths` then has those of one sample for each `TensorMeta`.
@@ -79,6 +82,11 @@ pub struct Padded {
 }
 
 impl BatchShape {
+    /// What elements become.
+    pub(crate) fn to(&self) -> CastTo {
+        CastTo { dtype: self.dtype, saturate: self.saturate }
+    }
+
     /// Whether the batch will be on a device.
     pub(crate) fn is_on_device(&self) -> bool {
         matches!(self.device, Device::Cuda(_))
@@ -166,12 +174,14 @@ impl BatchShape {
             value: [0; 16],
             affine: None,
             increments: None,
+            saturate: collate.saturate,
             channel_dim: None,
             is_selected: false,
             bytes: 0,
             permute: resolve_permute(collate, ndim)?,
         };
         batch_shape.transform(used, collate)?;
+        collate.check_saturate_in(batch_shape.dtype)?;
         batch_shape.raise(collate)?;
         batch_shape.place(used, &collate.form)?;
         batch_shape.bytes = batch_shape.checked_bytes()?;

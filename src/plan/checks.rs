@@ -107,19 +107,23 @@ pub(super) fn check_float(dtype: DType) -> Result<()> {
     Err(Error::DType(Box::new(mismatch.with_hint(Hint::CastToFloat))))
 }
 
-/// Complex, float8 and smaller samples are moved as they are: no cast, no arithmetic.
+/// What is said of dtypes that are no numbers to the engine.
+pub(super) const ONLY_MOVED: &str =
+    "complex and smaller dtypes, and float8 but for e4m3fn and e5m2, are moved, never cast or transformed";
+
+/// Samples of most dtypes of one byte and of complex ones are moved as they are: no cast, no arithmetic.
 pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: bool) -> Result<()> {
     let fits = |own: DType, _: &[i64]| {
         own.native() == dtype && !computes || own.is_arithmetic() && dtype.is_arithmetic()
     };
-    let expected = || "bool, an integer, float16, bfloat16, float32 or float64".into();
+    let expected = || {
+        "bool, an integer, float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2".into()
+    };
     let got = |index: usize| match used.meta(index).dtype {
         own if own.is_arithmetic() => Facet::Text(format!("a cast to {dtype}")),
         own => own.into(),
     };
-    let hint =
-        Hint::Text("complex, float8 and smaller dtypes are moved, never cast or transformed");
-    used.check_as(fits, expected, got, hint, Error::DType)
+    used.check_as(fits, expected, got, Hint::Text(ONLY_MOVED), Error::DType)
 }
 
 /// Arithmetic is in float32 unless samples or results are float64.

@@ -15,6 +15,7 @@ use std::ops::Range;
 use crate::collate::{Affine, Collate, Transform};
 use crate::plan::apart::check_pairs_apart;
 use crate::plan::batch_shape::BatchShape;
+use crate::plan::checks::ONLY_MOVED;
 use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::output::{ElementOp, OutputPlan, Starts};
 use crate::plan::role::Role;
@@ -185,7 +186,7 @@ impl<'s> Moves<'s> {
                 dtype,
                 out: None,
                 layout: Layout::compact(dtype, &[total])?,
-                op: ElementOp::Read { affine },
+                op: ElementOp::Read { affine, saturate: false },
                 fill: [0; 16],
                 data,
                 places,
@@ -362,9 +363,8 @@ impl<'l> PairClass<'l> {
         }
         let is_cast = src.dtype.is_arithmetic() && dst.dtype.is_arithmetic();
         if src.dtype.native() != dst.dtype && !is_cast {
-            let hint = "complex, float8 and smaller dtypes are moved, never cast";
             let found = Mismatch::new(None, src.dtype.native(), dst.dtype);
-            return refuse(Error::DType, found.with_hint(Hint::Text(hint)));
+            return refuse(Error::DType, found.with_hint(Hint::Text(ONLY_MOVED)));
         }
         if let Some(transform) = transform {
             self.transformed = Some(transformed(srcs, dst.dtype, transform, first)?);

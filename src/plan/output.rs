@@ -9,7 +9,7 @@ use crate::plan::loops::{Channel, Dim, LoopNest};
 use crate::plan::role::Role;
 use crate::samples::SampleList;
 use crate::tensor::Result;
-use crate::tensor::{bytes_of, checked_numel, DType, Device, Dims, Layout, Offsets};
+use crate::tensor::{bytes_of, checked_numel, CastTo, DType, Device, Dims, Layout, Offsets};
 
 /// One tensor to write.
 #[derive(Debug)]
@@ -57,8 +57,8 @@ unsafe impl Sync for OutputPlan<'_> {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ElementOp {
     /// Bytes are moved, or cast where the class has another dtype, or put through the affine map of
-    /// the leaf's batch shape if `affine`.
-    Read { affine: bool },
+    /// the leaf's batch shape if `affine`. `saturate`: results beyond the largest finite number become it.
+    Read { affine: bool, saturate: bool },
     /// Real elements become these bits.
     Const([u8; 16]),
     /// Real elements become the position of their sample, as int64.
@@ -66,6 +66,9 @@ pub(crate) enum ElementOp {
 }
 
 impl ElementOp {
+    /// What is read is moved or cast.
+    pub const MOVED: ElementOp = ElementOp::Read { affine: false, saturate: false };
+
     /// The bits that real elements of a sample become, where nothing is read.
     pub fn constant(self, sample: usize) -> Option<[u8; 16]> {
         match self {
@@ -195,6 +198,12 @@ impl OutputPlan<'_> {
         !is_merged || are_scattered(data, self.classes[0].num_real * self.dtype.size() as u64)
     }
 
+    /// What elements that are read become.
+    pub fn to(&self) -> CastTo {
+        let saturate = matches!(self.op, ElementOp::Read { saturate: true, .. });
+        CastTo { dtype: self.dtype, saturate }
+    }
+
     pub fn num_samples(&self) -> usize {
         self.selected.unwrap_or(self.data.len())
     }
@@ -276,7 +285,7 @@ pub(crate) fn data_output<'s>(
         dtype: batch_shape.dtype,
         out: None,
         layout,
-        op: ElementOp::Read { affine },
+        op: ElementOp::Read { affine, saturate: batch_shape.saturate },
         fill: batch_shape.value,
         data: data.unwrap_or_else(|| samples.data()),
         places: Cow::Borrowed(&[]),
@@ -491,7 +500,7 @@ pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPl
         dtype: DType::U8,
         out: None,
         layout: Layout::compact(DType::U8, &[offsets.total()])?,
-        op: ElementOp::Read { affine: false },
+        op: ElementOp::MOVED,
         fill: [0; 16],
         data: samples.data(),
         places: Cow::Borrowed(&[]),

@@ -65,7 +65,7 @@ impl Path {
             ids => ids.iter().map(|&id| converted(&output.classes[id as usize])).max().flatten(),
         };
         match output.op {
-            ElementOp::Read { affine: true } => Path::Transform,
+            ElementOp::Read { affine: true, .. } => Path::Transform,
             _ => {
                 let is_empty = output.bytes() == 0;
                 let is_moved = output.bytes_only || output.is_table_of_runs;

@@ -197,7 +197,9 @@ impl<'s> Plan<'s> {
     /// The map that the data of an output is put through, if it is.
     pub(crate) fn affine_of(&self, output: &OutputPlan<'_>) -> Option<&Affine> {
         match output.op {
-            ElementOp::Read { affine: true } => self.batch_shapes()[output.leaf].affine.as_deref(),
+            ElementOp::Read { affine: true, .. } => {
+                self.batch_shapes()[output.leaf].affine.as_deref()
+            }
             _ => None,
         }
     }

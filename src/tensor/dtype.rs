@@ -86,14 +86,14 @@ dtypes! {
         BF16 "bfloat16" 2 "The upper half of a binary32.";
         F32 "float32" 4 "IEEE 754 binary32.";
         F64 "float64" 8 "IEEE 754 binary64.";
+        F8E4M3FN "float8_e4m3fn" 1 "Up to 448, with NaN and without infinities.";
+        F8E5M2 "float8_e5m2" 1 "The upper half of a binary16.";
         C64 "complex64" 8 "Two float32; moved, never cast.";
         C128 "complex128" 16 "Two float64; moved, never cast.";
         F8E3M4 "float8_e3m4" 1 "Moved, never cast.";
         F8E4M3 "float8_e4m3" 1 "Moved, never cast.";
         F8E4M3B11FNUZ "float8_e4m3b11fnuz" 1 "Moved, never cast.";
-        F8E4M3FN "float8_e4m3fn" 1 "Moved, never cast.";
         F8E4M3FNUZ "float8_e4m3fnuz" 1 "Moved, never cast.";
-        F8E5M2 "float8_e5m2" 1 "Moved, never cast.";
         F8E5M2FNUZ "float8_e5m2fnuz" 1 "Moved, never cast.";
         F8E8M0FNU "float8_e8m0fnu" 1 "A power of two; moved, never cast.";
         I4 "int4" 1 "Signed, 4 bits of a byte; moved, never cast.";
@@ -135,9 +135,14 @@ impl DType {
         }
     }
 
-    /// Whether casts and transforms take it: bool, the integers, float16 to float64 and bfloat16.
+    /// Whether casts and transforms take it: bool, the integers, float16 to float64, bfloat16, float8_e4m3fn and float8_e5m2.
     pub const fn is_arithmetic(self) -> bool {
-        (self.native() as u8) <= (DType::F64 as u8)
+        (self.native() as u8) <= (DType::F8E5M2 as u8)
+    }
+
+    /// Whether it is float8_e4m3fn or float8_e5m2: of these alone a cast may saturate.
+    pub const fn is_float8(self) -> bool {
+        matches!(self, DType::F8E4M3FN | DType::F8E5M2)
     }
 
     /// Whether a value has fewer bits than the byte that it takes.
@@ -151,10 +156,24 @@ impl DType {
         number >= (DType::I8 as u8) && number <= (DType::U64 as u8)
     }
 
-    /// Whether it is one of the four arithmetic floating-point types.
+    /// Whether it is one of the six arithmetic floating-point types.
     pub const fn is_float(self) -> bool {
         let number = self.native() as u8;
-        number >= (DType::F16 as u8) && number <= (DType::F64 as u8)
+        number >= (DType::F16 as u8) && number <= (DType::F8E5M2 as u8)
+    }
+}
+
+/// What elements become by a cast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CastTo {
+    pub dtype: DType,
+    /// Values beyond the largest finite one become it; of float8 alone.
+    pub saturate: bool,
+}
+
+impl From<DType> for CastTo {
+    fn from(dtype: DType) -> CastTo {
+        CastTo { dtype, saturate: false }
     }
 }
 
@@ -202,7 +221,9 @@ mod tests {
         for &dtype in DType::ALL {
             let name = dtype.name();
             let begins = |with: &[&str]| with.iter().any(|with| name.starts_with(with));
-            let is_float = begins(&["float", "bfloat"]) && !begins(&["float8", "float4"]);
+            assert_eq!(dtype.is_float8(), ["float8_e4m3fn", "float8_e5m2"].contains(&name));
+            let is_small = begins(&["float8", "float4"]) && !dtype.is_float8();
+            let is_float = begins(&["float", "bfloat"]) && !is_small;
             let is_integer = begins(&["int", "uint"]) && !dtype.is_padded();
             assert_eq!(dtype.is_float(), is_float, "{name}");
             assert_eq!(dtype.is_integer(), is_integer, "{name}");

@@ -16,6 +16,7 @@ mod tensor;
 pub use device::{CudaBuild, Device, DeviceInfo};
 pub(crate) use dims::{few, DimSet, Tuple};
 pub use dims::{Dims, MAX_NDIM};
+pub(crate) use dtype::CastTo;
 pub use dtype::{DType, Element};
 pub use error::{DriverError, Error, Facet, Hint, Mismatch, MoveSide, Result};
 pub(crate) use footprint::{overlap, Footprint};

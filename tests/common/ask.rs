@@ -59,6 +59,7 @@ pub struct Ask {
     pub std: Vec<f64>,
     pub channel_dim: Option<i64>,
     pub permute: Option<Vec<i64>>,
+    pub saturate: bool,
     /// The increment of each sample; only on a device, if any.
     pub increments: Vec<i64>,
 }
@@ -73,6 +74,7 @@ impl Ask {
             std: vec![],
             channel_dim: None,
             permute: None,
+            saturate: false,
             increments: vec![],
         }
     }
@@ -109,6 +111,12 @@ impl Ask {
     pub fn cast(mut self, dtype: DType) -> Ask {
         self.cast = Some(dtype);
         self
+    }
+
+    /// Cast to float8, whose largest number larger ones become.
+    pub fn saturate(mut self, dtype: DType) -> Ask {
+        self.saturate = true;
+        self.cast(dtype)
     }
 
     pub fn permute(mut self, order: &[i64]) -> Ask {
@@ -161,6 +169,9 @@ impl Ask {
         let mut collate = collate.transform(transform);
         if !self.increments.is_empty() {
             collate = collate.increments(self.increments.clone());
+        }
+        if self.saturate {
+            collate = collate.saturate();
         }
         match self.cast {
             Some(dtype) => collate.cast(dtype),

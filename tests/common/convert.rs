@@ -31,6 +31,8 @@ fn float_parts(dtype: DType) -> Option<(u32, u32)> {
         DType::BF16 => Some((8, 7)),
         DType::F32 => Some((8, 23)),
         DType::F64 => Some((11, 52)),
+        DType::F8E4M3FN => Some((4, 3)),
+        DType::F8E5M2 => Some((5, 2)),
         _ => None,
     }
 }
@@ -58,7 +60,11 @@ fn decode(dtype: DType, bits: Bits) -> Num {
     let fraction = bits & low(fraction_bits);
     let bias = (1 << (exponent_bits - 1)) - 1;
     let fraction_exp = 1 - bias - fraction_bits as i32;
-    if field as u128 == low(exponent_bits) {
+    let has_numbers = dtype == DType::F8E4M3FN && fraction != low(fraction_bits);
+    if field as u128 == low(exponent_bits) && !has_numbers {
+        if dtype.is_float8() && fraction != 0 {
+            return Num::Nan { neg, payload: 1 << 63 };
+        }
         let payload = (fraction as u64) << (64 - fraction_bits);
         return if fraction == 0 { Num::Infinite { neg } } else { Num::Nan { neg, payload } };
     }
@@ -68,13 +74,22 @@ fn decode(dtype: DType, bits: Bits) -> Num {
     }
 }
 
+/// The code behind that of the largest finite number: an infinity, or the NaN of float8_e4m3fn, which has none.
+fn infinity_of(dtype: DType, exponent_bits: u32, fraction_bits: u32) -> Bits {
+    match dtype {
+        DType::F8E4M3FN => 0x7f,
+        _ => low(exponent_bits) << fraction_bits,
+    }
+}
+
 /// To a float format, to nearest even.
 fn encode_float(dtype: DType, num: Num) -> Bits {
     let (exponent_bits, fraction_bits) = float_parts(dtype).expect("a float");
-    let infinity = low(exponent_bits) << fraction_bits;
+    let infinity = infinity_of(dtype, exponent_bits, fraction_bits);
     let sign = |neg: bool| u128::from(neg) << (exponent_bits + fraction_bits);
     match num {
         Num::Infinite { neg } => sign(neg) | infinity,
+        Num::Nan { neg, .. } if dtype.is_float8() => sign(neg) | infinity | 2,
         Num::Nan { neg, payload } => {
             let quiet = 1 << (fraction_bits - 1);
             sign(neg) | infinity | quiet | u128::from(payload >> (64 - fraction_bits))
@@ -147,14 +162,33 @@ pub fn cast(src: DType, dst: DType, bits: Bits) -> Bits {
     encode(dst, decode(src, bits), float_parts(src).is_some())
 }
 
-/// One multiply-add, in float64 if source or result is, else in float32; rounded once more.
-pub fn affine(src: DType, dst: DType, bits: Bits, a: f64, b: f64) -> Bits {
+/// The same to float8 whose largest number all larger ones become.
+pub fn cast_saturating(src: DType, dst: DType, bits: Bits) -> Bits {
+    let code = cast(src, dst, bits);
+    let largest = if dst == DType::F8E4M3FN { 0x7e } else { 0x7b };
+    match src == dst || code & 0x7f <= largest || is_nan(src, bits) {
+        true => code,
+        false => code & 0x80 | largest,
+    }
+}
+
+fn is_nan(dtype: DType, bits: Bits) -> bool {
+    matches!(decode(dtype, bits), Num::Nan { .. })
+}
+
+/// One multiply-add, in float64 if source or result is, else in float32; rounded once more by `cast_last`.
+pub fn affine(
+    [src, dst]: [DType; 2],
+    bits: Bits,
+    (a, b): (f64, f64),
+    cast_last: fn(DType, DType, Bits) -> Bits,
+) -> Bits {
     if src == DType::F64 || dst == DType::F64 {
         let x = f64::from_bits(cast(src, DType::F64, bits) as u64);
-        cast(DType::F64, dst, x.mul_add(a, b).to_bits().into())
+        cast_last(DType::F64, dst, x.mul_add(a, b).to_bits().into())
     } else {
         let x = f32::from_bits(cast(src, DType::F32, bits) as u32);
-        cast(DType::F32, dst, x.mul_add(a as f32, b as f32).to_bits().into())
+        cast_last(DType::F32, dst, x.mul_add(a as f32, b as f32).to_bits().into())
     }
 }
 
@@ -178,10 +212,9 @@ pub fn scalar(value: Scalar, dtype: DType) -> Bits {
         (_, Scalar::Int(0)) => 0,
         (_, Scalar::Int(1)) => match dtype {
             DType::F8E3M4 => 0x30,
-            DType::F8E4M3 | DType::F8E4M3FN => 0x38,
+            DType::F8E4M3 => 0x38,
             DType::F8E4M3B11FNUZ => 0x58,
             DType::F8E4M3FNUZ | DType::F8E5M2FNUZ => 0x40,
-            DType::F8E5M2 => 0x3c,
             DType::F8E8M0FNU => 0x7f,
             DType::I4 | DType::U4 => 0x01,
             DType::F4E2M1FNX2 => 0x22,
@@ -210,6 +243,10 @@ pub fn edges(dtype: DType) -> Vec<Bits> {
         edges.retain(|&bits| bits <= low(width));
         return edges;
     };
+    if width == 8 {
+        let all = 0..=0xff;
+        return all.filter(|&code| !(cfg!(miri) && is_nan(dtype, code))).collect();
+    }
     let infinity = low(exponent_bits) << fraction_bits;
     let mut edges =
         vec![0, 1, 2, infinity - 1, 1 << fraction_bits, (1 << fraction_bits) - 1, infinity];
@@ -234,11 +271,21 @@ pub fn edges(dtype: DType) -> Vec<Bits> {
         65504.0,
         65519.0,
         65520.0,
+        // The last finite numbers of float8, what is rounded to them, and what is not.
+        447.0,
+        448.0,
+        464.0,
+        465.0,
+        57344.0,
+        61408.0,
+        61440.0,
         2147483647.5,
     ] {
         edges.push(cast(DType::F64, dtype, u128::from(f64::to_bits(value))));
     }
-    for power in [-160, -25, -24, -14, 7, 8, 15, 16, 24, 31, 32, 53, 63, 64, 127] {
+    for power in
+        [-160, -25, -24, -17, -16, -14, -10, -9, -6, 7, 8, 15, 16, 24, 31, 32, 53, 63, 64, 127]
+    {
         let bits = cast(DType::F64, dtype, u128::from(2f64.powi(power).to_bits()));
         let finite = bits.clamp(1, infinity - 2);
         edges.extend([finite - 1, finite, finite + 1]);

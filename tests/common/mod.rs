@@ -68,4 +68,4 @@ pub fn coordinates(shape: &[i64], mut f: impl FnMut(&[i64])) {
 }
 
 /// The arithmetic dtypes.
-pub const ARITHMETIC: &[windrow::DType] = windrow::DType::ALL.split_at(13).0;
+pub const ARITHMETIC: &[windrow::DType] = windrow::DType::ALL.split_at(15).0;

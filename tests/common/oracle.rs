@@ -3,7 +3,7 @@
 use windrow::{DType, Mask, PerDim, Scalar, Side};
 
 use super::ask::{Ask, Form, PadAsk};
-use super::convert::{affine, cast, scalar, Bits};
+use super::convert::{affine, cast, cast_saturating, scalar, Bits};
 use super::coordinates;
 use super::sample::Sample;
 
@@ -312,6 +312,7 @@ fn store(data: &mut [u8], dtype: DType, shape: &[i64], place: &[i64], bits: Bits
 struct Arithmetic {
     pairs: Vec<(f64, f64)>,
     channel_dim: usize,
+    cast: fn(DType, DType, Bits) -> Bits,
 }
 
 impl Arithmetic {
@@ -319,8 +320,9 @@ impl Arithmetic {
         let nothing = ask.scale == 1.0
             && ask.mean.iter().all(|&m| m == 0.0)
             && ask.std.iter().all(|&s| s == 1.0);
+        let cast = if ask.saturate { cast_saturating } else { cast };
         if nothing {
-            return Arithmetic { pairs: Vec::new(), channel_dim: 0 };
+            return Arithmetic { pairs: Vec::new(), channel_dim: 0, cast };
         }
         let channels = ask.mean.len().max(ask.std.len()).max(1);
         let pick = |all: &[f64], c: usize, none: f64| match all {
@@ -337,16 +339,16 @@ impl Arithmetic {
             Some(dim) => from_front(dim, shape.len()),
             None => shape.iter().position(|&extent| extent == channels as i64).unwrap_or(0),
         };
-        Arithmetic { pairs: pairs.collect(), channel_dim }
+        Arithmetic { pairs: pairs.collect(), channel_dim, cast }
     }
 
     fn apply(&self, src: DType, dst: DType, bits: Bits, coords: &[i64]) -> Bits {
         match &self.pairs[..] {
-            [] => cast(src, dst, bits),
-            [(a, b)] => affine(src, dst, bits, *a, *b),
+            [] => (self.cast)(src, dst, bits),
+            [pair] => affine([src, dst], bits, *pair, self.cast),
             pairs => {
-                let (a, b) = pairs[coords[self.channel_dim] as usize];
-                affine(src, dst, bits, a, b)
+                let pair = pairs[coords[self.channel_dim] as usize];
+                affine([src, dst], bits, pair, self.cast)
             }
         }
     }

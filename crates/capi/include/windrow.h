@@ -161,6 +161,9 @@ typedef struct {
   const int64_t *permute;
   // Entries of `permute`.
   size_t num_permute;
+  // Not 0: of a batch of float8_e4m3fn or float8_e5m2; values beyond the largest finite one become it. For a batch of another
+  // dtype, WINDROW_STATUS_ARGUMENT.
+  int32_t saturate;
 } windrow_options;
 
 #ifdef __cplusplus

@@ -91,6 +91,9 @@ pub struct Options {
     pub permute: *const i64,
     /// Entries of `permute`.
     pub num_permute: usize,
+    /// Not 0: of a batch of float8_e4m3fn or float8_e5m2; values beyond the largest finite one become it. For a batch of another
+    /// dtype, WINDROW_STATUS_ARGUMENT.
+    pub saturate: i32,
 }
 
 impl Default for Options {
@@ -139,6 +142,9 @@ impl Options {
         if self.device.device_type.0 != 0 {
             collate =
                 collate.device(device_from_dl(self.device).map_err(|error| error.about("device"))?);
+        }
+        if self.saturate != 0 {
+            collate = collate.saturate();
         }
         let mut transform = Transform::new().scale(self.scale);
         // SAFETY: the caller's promise.

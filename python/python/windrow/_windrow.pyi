@@ -138,6 +138,7 @@ class SampleList:
         out: Any = None,
         stream: Optional[_Stream] = None,
         transform: Optional[Transform] = None,
+        saturate: bool = False,
         copy: Optional[bool] = True,
         engine: Optional[Engine] = None,
     ) -> Batch: ...
@@ -262,6 +263,7 @@ def stack(
     out: Optional[_ArrayLike] = None,
     stream: Optional[_Stream] = None,
     transform: Optional[Transform] = None,
+    saturate: bool = False,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
 ) -> Batch: ...
@@ -274,6 +276,7 @@ def concat(
     out: Optional[_ArrayLike] = None,
     stream: Optional[_Stream] = None,
     transform: Optional[Transform] = None,
+    saturate: bool = False,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
 ) -> Batch: ...
@@ -293,6 +296,7 @@ def pad(
     out: Optional[_ArrayLike] = None,
     stream: Optional[_Stream] = None,
     transform: Optional[Transform] = None,
+    saturate: bool = False,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
 ) -> Batch: ...
@@ -306,6 +310,7 @@ def ragged(
     out: Optional[_ArrayLike] = None,
     stream: Optional[_Stream] = None,
     transform: Optional[Transform] = None,
+    saturate: bool = False,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
 ) -> Batch: ...
@@ -320,6 +325,7 @@ def collate(
     out: Any = None,
     stream: Optional[_Stream] = None,
     transform: Optional[Transform] = None,
+    saturate: bool = False,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
 ) -> Any: ...

@@ -103,7 +103,7 @@ impl PySampleList {
     ///     >>> rows = wr.SampleList([b"ab", b"cd", b"ef"])
     ///     >>> bytes(rows.stack([2, 0]))
     ///     b'efab'
-    #[pyo3(signature = (indices, *, engine = None, **common), text_signature = "($self, indices, *, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+    #[pyo3(signature = (indices, *, engine = None, **common), text_signature = "($self, indices, *, dtype=None, device=None, out=None, stream=None, transform=None, saturate=False, copy=True, engine=None)")]
     fn stack(
         &self,
         indices: &Bound<'_, PyAny>,

@@ -67,7 +67,8 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 ///         among them) float64, bools bool. An empty list has the dtype of its neighbours, float64 if all are empty.
 ///         Arrays of foreign byte order are turned round as they are read; the batch is native.
 ///     dtype: dtype of the batch: a name such as ``"float16"``, or a NumPy, torch or JAX dtype, or an object with
-///         ``__dlpack_data_type__``; if None, all samples must share a dtype, which is kept.
+///         ``__dlpack_data_type__``; if None, all samples must share a dtype, which is kept. Floats are rounded to once, to nearest
+///         even. What is too large becomes infinite, in float8_e4m3fn NaN, as ml_dtypes has it.
 ///     device (str): device to place the batch on, ``"cpu"``, ``"pinned"``, ``"cuda"`` (which is ``"cuda:0"``)
 ///         or ``"cuda:1"``; None: where the samples are.
 ///     out: a writable array-like of exactly the result's shape, dtype and device. If it is a torch tensor
@@ -77,6 +78,8 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 ///         written on, else one of the engine's own.
 ///     transform (Transform): arithmetic and axis order on the way. Arithmetic on integers or bools needs
 ///         ``dtype``: a floating-point one, or an integer one, which truncates and saturates.
+///     saturate (bool): of a batch in float8_e4m3fn or float8_e5m2: values beyond the largest finite one (448, 57344), infinities
+///         among them, become it; NaN stays NaN. Samples of that dtype without arithmetic are moved as they are.
 ///     copy (bool or None): True: a copy. None: may return a view where the samples already form the batch in memory. False: a
 ///         view, or ValueError.
 ///     engine (Engine): None: the default one.
@@ -89,7 +92,8 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 ///         was written. A torch tensor that requires grad is a LayoutError while torch's grad mode is on:
 ///         ``detach()`` it, or call within ``torch.no_grad()``; ``windrow.torch.ops`` keeps gradients. A dual tensor of forward-mode AD
 ///         is one in every mode.
-///     ValueError: no samples, an argument with a wrong value, or ``copy=False`` where the batch needs a copy.
+///     ValueError: no samples, an argument with a wrong value, ``saturate`` for a batch of another dtype than float8_e4m3fn and
+///         float8_e5m2, or ``copy=False`` where the batch needs a copy.
 ///     TypeError: a sample is not an array-like, or is a list that contains anything but numbers, such as None or another list; or
 ///         an argument is unknown, has a wrong type, or names no dtype.
 ///     MemoryError: the batch does not fit into memory.
@@ -105,7 +109,7 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 ///     >>> memoryview(batch).tolist()
 ///     [[97, 98, 99], [100, 101, 102]]
 #[pyfunction]
-#[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, dtype=None, device=None, out=None, stream=None, transform=None, saturate=False, copy=True, engine=None)")]
 pub(crate) fn stack(
     samples: &Bound<'_, PyAny>,
     engine: Option<&Bound<'_, PyAny>>,
@@ -132,7 +136,7 @@ pub(crate) fn stack(
 ///     >>> batch.shape, memoryview(batch.offsets).tolist()
 ///     ((5,), [0, 2, 5])
 #[pyfunction]
-#[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, dim=0, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, dim=0, dtype=None, device=None, out=None, stream=None, transform=None, saturate=False, copy=True, engine=None)")]
 pub(crate) fn concat(
     samples: &Bound<'_, PyAny>,
     engine: Option<&Bound<'_, PyAny>>,
@@ -185,7 +189,7 @@ fn concat_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
 ///     >>> wr.pad(images, dims=1, multiple_of=8).shape
 ///     (2, 3, 8)
 #[pyfunction]
-#[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, value=0, side='right', dims=None, size=None, multiple_of=1, truncate=False, mask=None, mask_dtype='bool', dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, value=0, side='right', dims=None, size=None, multiple_of=1, truncate=False, mask=None, mask_dtype='bool', dtype=None, device=None, out=None, stream=None, transform=None, saturate=False, copy=True, engine=None)")]
 pub(crate) fn pad(
     samples: &Bound<'_, PyAny>,
     engine: Option<&Bound<'_, PyAny>>,
@@ -270,7 +274,7 @@ fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
 ///     >>> memoryview(batch.offsets).tolist(), memoryview(batch.batch_index).tolist(), batch.max_length
 ///     ([0, 2, 2, 3], [0, 0, 2], 2)
 #[pyfunction]
-#[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, offsets_dtype='int64', batch_index=False, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, offsets_dtype='int64', batch_index=False, dtype=None, device=None, out=None, stream=None, transform=None, saturate=False, copy=True, engine=None)")]
 pub(crate) fn ragged(
     samples: &Bound<'_, PyAny>,
     engine: Option<&Bound<'_, PyAny>>,

@@ -47,8 +47,8 @@ const SEP: &str = ".";
 /// key and sequences by position. A list of dicts is a tree.
 ///
 /// The shapes of a pair are equal; strides and alignment may be any. Where dtypes differ, elements are cast: integers to integers
-/// wrap, floats to integers truncate toward zero and saturate (NaN becomes 0), anything to bool is ``!= 0``; complex, float8 and
-/// smaller dtypes are moved, never cast. A pair that is the same memory and dtype is left as it is.
+/// wrap, floats to integers truncate toward zero and saturate (NaN becomes 0), anything to bool is ``!= 0``; complex and
+/// smaller dtypes, and float8 but for e4m3fn and e5m2, are moved, never cast. A pair that is the same memory and dtype is left as it is.
 ///
 /// Torch tensors that are written to are to torch as after ``copy_``: if one was saved for ``backward``, ``backward`` raises. A
 /// `SampleList` that was made of single torch tensors has their memory and not the tensors, which then are not noted as written to; one

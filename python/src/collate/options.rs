@@ -227,6 +227,11 @@ fn collate_of(form: &CallForm, kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate>
     if let Some(device) = kwargs.get("device")? {
         collate = collate.device(device_of(&device)?);
     }
+    if kwargs.extract::<bool>("saturate", "a bool")?.unwrap_or(false) {
+        collate = collate.saturate();
+        let checked = collate.check_saturate();
+        checked.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    }
     Ok(collate)
 }
 

@@ -78,7 +78,7 @@ use crate::trees::rules::{self, OpenedColumn};
 ///     >>> batch["x"][0].arena.shape, batch["x"][1].arena_layout
 ///     ((128,), {'data': ('float64', (2,), 64)})
 #[pyfunction]
-#[pyo3(signature = (samples, spec = None, *, sep = None, arena = None, **common), text_signature = "(samples, spec=None, *, sep='.', arena=False, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, spec = None, *, sep = None, arena = None, **common), text_signature = "(samples, spec=None, *, sep='.', arena=False, dtype=None, device=None, out=None, stream=None, transform=None, saturate=False, copy=True, engine=None)")]
 pub(crate) fn collate<'py>(
     samples: &Bound<'py, PyAny>,
     spec: Option<&Bound<'py, PyAny>>,

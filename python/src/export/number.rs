@@ -12,7 +12,7 @@ use crate::ownership::copy::copy_of;
 /// The only element of a tensor.
 ///
 /// # Errors
-/// TypeError for another number of elements than one, and for float8, which converts to nothing.
+/// TypeError for another number of elements than one, and for dtypes that convert to nothing, as most of float8.
 pub(crate) fn number_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     let dtype = tensor.dtype();
     if !is_single(tensor) {

@@ -62,7 +62,7 @@ pub(crate) fn log_columns_of(
     let is_even = cols.dst_stride == to as i64 && (places | (num_cols * to)) % (4 * to) == 0;
     // A last tile that would be cut off begins before.
     let has_tiles = num_rows >= TURNS && (num_rows <= MAX_TILED_ROWS || num_rows % TURNS == 0);
-    let is_cast = matches!(part.op, ElementOp::Read { affine: false })
+    let is_cast = matches!(part.op, ElementOp::Read { affine: false, .. })
         && !matches!(kind, ElementLoop::Slow | ElementLoop::OddSingles);
     let is_whole = loops.iter().all(SampleLoop::is_whole);
     match is_cast && is_whole && has_tiles && is_vector && is_even && to <= 2 {

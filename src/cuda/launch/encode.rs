@@ -14,7 +14,7 @@ use super::field::{
 use super::loops::SampleLoop;
 use super::numbers::Values;
 use super::params::{
-    code_of, loop_of, raised_loop_of, CHOSEN_WORDS, MOST_FIELDS, MOVED, MOVE_BYTES,
+    code_of, loop_of, raised_loop_of, CHOSEN_WORDS, MOST_FIELDS, MOVED, MOVE_BYTES, SATURATE,
 };
 use super::part::{address_of, Part, PartAddresses};
 use super::policy::{Policy, WarpSlots};
@@ -290,11 +290,12 @@ fn head_of(part: &Part<'_>) -> Result<Head> {
         Some(_) if part.is_of_one_dtype() => MOVED,
         _ => code_of(part.from),
     };
+    let saturates = matches!(part.op, ElementOp::Read { saturate: true, .. }) && !part.is_move();
     Ok(Head {
         out: part.out,
         op: op as u8,
         from,
-        to,
+        to: if saturates { to | SATURATE } else { to },
         from_size: if addresses_are_read(part.op) { part.from.size() as u8 } else { 0 },
         to_size: part.to.size() as u8,
         log_to: part.to.size().ilog2() as u8,

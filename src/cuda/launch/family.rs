@@ -64,7 +64,7 @@ impl PartWork<'_> {
 
     fn is_planar(&self) -> bool {
         let [planes, .., pixels] = self.loops else { return false };
-        let ElementOp::Read { affine } = self.op else { return false };
+        let ElementOp::Read { affine, .. } = self.op else { return false };
         let to = match self.to {
             DType::U8 => !affine,
             DType::F16 | DType::BF16 | DType::F32 => true,
@@ -138,7 +138,7 @@ pub(crate) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
     let has_one_channel = work.channels <= 1 || !cols.is_channel;
     let has_loop = match work.op {
         ElementOp::Read { .. } if work.is_move => true,
-        ElementOp::Read { affine } => loop_of(work.from, work.to, affine).is_some(),
+        ElementOp::Read { affine, .. } => loop_of(work.from, work.to, affine).is_some(),
         ElementOp::Const(_) | ElementOp::Index => true,
     };
     if is_long && has_one_channel && work.is_adjacent() {

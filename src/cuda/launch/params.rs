@@ -10,7 +10,10 @@ use crate::tensor::DType;
 pub(crate) const MOVE_BYTES: u64 = 2048;
 
 /// The kernels' number of a dtype that is only moved.
-pub(crate) const MOVED: u8 = 13;
+pub(crate) const MOVED: u8 = 15;
+
+/// A bit beside the number of a float8 that results become: they saturate.
+pub(crate) const SATURATE: u8 = 16;
 
 /// The kernels' number of a dtype; those that are only moved share one.
 pub(crate) fn code_of(dtype: DType) -> u8 {
@@ -28,6 +31,8 @@ pub(crate) fn code_of(dtype: DType) -> u8 {
         DType::BF16 => 10,
         DType::F32 => 11,
         DType::F64 => 12,
+        DType::F8E4M3FN => 13,
+        DType::F8E5M2 => 14,
         _ => MOVED,
     }
 }

@@ -109,7 +109,7 @@ pub(crate) fn parts_of<'p>(
         _ => None,
     };
     let affine = match output.op {
-        ElementOp::Read { affine: true } => {
+        ElementOp::Read { affine: true, .. } => {
             batch_shape.and_then(|batch_shape| batch_shape.affine.as_deref())
         }
         _ => None,
@@ -299,7 +299,7 @@ impl Part<'_> {
 
     /// Whether bytes are moved as they are.
     pub fn is_move(&self) -> bool {
-        let is_read = matches!(self.op, ElementOp::Read { affine: false });
+        let is_read = matches!(self.op, ElementOp::Read { affine: false, .. });
         is_read && self.increments.is_none() && self.is_of_one_dtype()
     }
 
