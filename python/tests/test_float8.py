@@ -174,6 +174,19 @@ def test_moves():
     assert back.tobytes() == pages[7:47].astype("float32").tobytes()
 
 
+@pytest.mark.parametrize("target", CAST8)
+def test_on_a_device(driver, target):
+    x = np.concatenate([around(target, "float32"), every("float16").astype("float32")])
+    for saturate, codes_of in ((False, codes), (True, saturated)):
+        there = wr.ragged([x, x[:77]], dtype=target, saturate=saturate, device="cuda")
+        assert there.device == "cuda:0" and there.dtype == target
+        back = wr.concat(there, dtype="float32", device="cpu")
+        with np.errstate(all="ignore"):
+            want = np.concatenate([codes_of(part, target) for part in (x, x[:77])]).view(getattr(ml_dtypes, target)).astype("float32")
+        assert memory(back).tobytes() == want.tobytes()
+    refusal(lambda: wr.stack([x], dtype="float16", saturate=True, device="cuda"), ValueError, "saturate is for")
+
+
 def test_torch_tensors(torch):
     x = torch.linspace(-400, 400, 999, dtype=torch.bfloat16)
     for name in CAST8:

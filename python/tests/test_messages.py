@@ -184,12 +184,12 @@ class DataType:
 def test_dtypes_that_say_what_they_are_for_dlpack():
     for name, words in {
         "int8": (0, 8, 1), "uint16": (1, 16, 1), "float16": (2, 16, 1), "float32": (2, 32, 1), "float64": (2, 64, 1), "bfloat16": (4, 16, 1),
-        "bool": (6, 8, 1),
+        "bool": (6, 8, 1), "float8_e4m3fn": (10, 8, 1), "float8_e5m2": (12, 8, 1),
     }.items():  # fmt: skip
         assert wr.stack([paint(3)], dtype=DataType(*words)).dtype == name
         assert wr.collate([{"x": paint(3)}], {"x": wr.Stack(dtype=DataType(*words))})["x"].dtype == name
         assert wr.pad([paint(3)], mask="real", mask_dtype=DataType(1, 8, 1)).mask.dtype == "uint8"
-    for name, words in {"float8_e4m3fn": (10, 8, 1), "float8_e5m2": (12, 8, 1), "complex64": (5, 64, 1)}.items():
+    for name, words in {"float8_e4m3": (8, 8, 1), "float8_e8m0fnu": (14, 8, 1), "complex64": (5, 64, 1)}.items():
         refusal(lambda: wr.stack([paint(3)], dtype=DataType(*words)), wr.DTypeError, f"a cast to {name}")
     for words in ((0, 4, 1), (2, 32, 2), (9, 9, 1)):
         refusal(lambda: wr.stack([paint(3)], dtype=DataType(*words)), TypeError, "dtype must be one of .*DataType")
@@ -276,7 +276,7 @@ def test_words_of_peers_name_ours(call, key, cure):
 
 
 def test_unknown_keywords_list_the_choices():
-    common = "dtype, device, out, stream, transform, copy, engine"
+    common = "dtype, device, out, stream, transform, saturate, copy, engine"
     for call, own in zip(CALLS, ["", "dim, ", "value, side, dims, size, multiple_of, truncate, mask, mask_dtype, ", "offsets_dtype, batch_index, ", "spec, sep, arena, "]):
         want = f"{call.__name__}() got an unexpected keyword argument 'colour'; it takes {own}{common}"
         assert text(lambda: call([paint(3)], colour=1), TypeError) == want
