@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, List
 
+from windrow.bench.casts import float8_rows
 from windrow.bench.lengths import padded, ragged
 from windrow.bench.moves import random_batch, stack, upload
 from windrow.bench.pairs import cases as move_cases
@@ -91,6 +92,21 @@ WORKLOADS: Dict[str, Definition] = {
     "audio": Definition(
         "ragged 512 float32 clips of 0.5..4 s",
         ragged(8_000, 64_000, 512, "float32", "float32", [Target("windrow", ("torch.cat, offsets",), 1.5)]),
+    ),
+    "Q-f32": Definition(
+        "gather 4096 rows of 512 float32 to float8_e4m3fn",
+        float8_rows(512, 4096, "float32", "float8_e4m3fn", [Target("windrow, out=", ("copy_ of each row",), 5.0)]),
+    ),
+    "Q-bf16": Definition(
+        "gather 4096 rows of 512 bfloat16 to float8_e4m3fn",
+        float8_rows(512, 4096, "bfloat16", "float8_e4m3fn", [Target("windrow, out=", ("copy_ of each row",), 5.0)]),
+    ),
+    "Q-back": Definition(
+        "gather 4096 rows of 512 float8_e4m3fn to bfloat16", float8_rows(512, 4096, "float8_e4m3fn", "bfloat16", [FLOOR])
+    ),
+    "Q-large": Definition(
+        "stack 16 x 4 MiB float32 to float8_e5m2",
+        float8_rows(1 << 20, 16, "float32", "float8_e5m2", [Target("windrow, out=", ("copy_ of each row",), 1.4)]),
     ),
     "L64": large(64),
     "L256": large(256),
