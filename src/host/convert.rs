@@ -38,6 +38,10 @@ pub(super) trait Elem: Copy + 'static {
     fn from_f32(x: f32) -> Self;
     /// Rounded once.
     fn from_f64(x: f64) -> Self;
+    #[inline(always)]
+    fn from_bf16(x: BF16) -> Self {
+        Self::from_f32(bf16_to_f32(x))
+    }
 }
 
 /// One element from `S` to `D`.
@@ -323,6 +327,43 @@ impl<const FRACTION: u32, const SATURATE: bool> F8<FRACTION, SATURATE> {
         F8((bits >> 24 & 0x80 | magnitude) as u8)
     }
 
+    /// The bfloat16 above which a subnormal number is rounded to the code behind its own: the middle of the two, or the one before
+    /// it where that goes to the even code.
+    const LAST_OF: [i16; 8] = {
+        let smallest = f32::from_bits((128 - Self::BIAS - FRACTION) << 23);
+        let (mut last, mut code) = ([0; 8], 0);
+        while code < 8 {
+            let middle = (code as f32 + 0.5) * smallest;
+            last[code] = (middle.to_bits() >> 16) as i16 - (code % 2) as i16;
+            code += 1;
+        }
+        last
+    };
+
+    /// As [`F8::of_f32`], in 16 bits, of which a vector has twice as many.
+    #[inline(always)]
+    fn of_bf16(x: BF16) -> Self {
+        let pick = |take: bool, a: u16, b: u16| {
+            let mask = u16::from(take).wrapping_neg();
+            (a & mask) | (b & !mask)
+        };
+        let abs = x.0 & 0x7FFF;
+        let (lost, rebias) = (7 - FRACTION, (Self::REBIAS >> 16) as u16);
+        let normal = abs.wrapping_sub(rebias - (1 << (lost - 1)) + 1);
+        let normal = normal.wrapping_add(abs >> lost & 1) >> lost;
+        let mut small = 0;
+        for code in 0..1 << FRACTION {
+            small += u16::from(abs as i16 > Self::LAST_OF[code]);
+        }
+        let finite = pick(abs < (Self::TINY >> 16) as u16, small, normal);
+        let finite = finite.min(Self::LARGEST as u16);
+        let magnitude = match Self::LARGEST == Self::NAN {
+            true => finite,
+            false => pick(abs > 0x7F80, Self::NAN as u16, finite),
+        };
+        F8((x.0 >> 8 & 0x80 | magnitude) as u8)
+    }
+
     /// Exact.
     #[inline(always)]
     fn as_f32(self) -> f32 {
@@ -368,6 +409,10 @@ impl<const FRACTION: u32, const SATURATE: bool> Elem for F8<FRACTION, SATURATE> 
     #[inline(always)]
     fn from_f64(x: f64) -> Self {
         F8::of_f32(f64_to_odd(x))
+    }
+    #[inline(always)]
+    fn from_bf16(x: BF16) -> Self {
+        F8::of_bf16(x)
     }
 }
 

@@ -9,10 +9,9 @@
 
 use std::mem::MaybeUninit;
 
-use super::convert::{convert, Elem, NumberKind};
+use super::convert::{convert, Elem, NumberKind, BF16};
 use crate::collate::Affine;
 use crate::host::policy::POLICY;
-#[cfg(target_arch = "x86_64")]
 use crate::tensor::DType;
 
 #[cfg(target_arch = "x86_64")]
@@ -141,6 +140,14 @@ pub(super) trait Isa: 'static {
 /// and disjoint.
 #[inline(always)]
 unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: usize) {
+    if matches!(S::DTYPE, DType::BF16) && D::DTYPE.is_float8() {
+        // SAFETY: the caller's pointers are good for `n` elements, here of bfloat16, and disjoint.
+        let (src, dst) = unsafe { (input::<BF16>(src, n), output::<D>(dst, n)) };
+        for (d, s) in dst.iter_mut().zip(src) {
+            d.write(Loose(D::from_bf16(s.0)));
+        }
+        return;
+    }
     let through = matches!((S::KIND, D::KIND), (NumberKind::Half, _) | (_, NumberKind::Half))
         && !matches!(S::KIND, NumberKind::Single)
         && !matches!(D::KIND, NumberKind::Single);
