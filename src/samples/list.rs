@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use crate::samples::addresses::{end_without_memory, no_room, reserve_in_all, room_for, Addresses};
 use crate::samples::layouts::Layouts;
 use crate::samples::meta::{Metas, TensorMeta};
+use crate::samples::read_only::ReadOnly;
 use crate::samples::selection::Selection;
 use crate::samples::view::SampleView;
 use crate::tensor::{
@@ -27,7 +28,8 @@ pub struct SampleList<'a> {
     pub(super) lengths: Vec<i64>,
     /// `layouts` with `lengths` applied, computed on first use.
     pub(super) exact: OnceLock<Layouts>,
-    pub(super) read_only: bool,
+    /// Those that must not be written to.
+    pub(super) read_only: ReadOnly,
     /// Owners of device memory that the list itself must keep: see `SampleView`.
     pub(super) owners: Vec<Owner>,
     /// Which samples these are, if only a device knows.
@@ -90,7 +92,7 @@ impl<'a> SampleList<'a> {
         Ok(SampleList {
             data: Addresses::Rows { first: table.data_ptr(), step, len: len as usize },
             layouts: Layouts { metas: Arc::new(Metas::one(meta)), ids: Vec::new() },
-            read_only: table.is_read_only(),
+            read_only: ReadOnly::all_if(table.is_read_only()),
             owners: if table.device() == Device::Cpu {
                 vec![]
             } else {
@@ -259,19 +261,41 @@ impl<'a> SampleList<'a> {
                 return Err(error);
             }
         }
-        self.read_only |= other.read_only;
+        self.read_only.extend(len, &other.read_only, other.len());
         self.owners.extend_from_slice(owners);
         Ok(())
     }
 
-    /// Marks the list as having a sample that must not be written to, so that a view of the samples is read-only.
+    /// Marks all samples, those that follow too, as such that must not be written to, so that a view of them is read-only.
     pub fn mark_read_only(&mut self) {
-        self.read_only = true;
+        self.read_only = ReadOnly::all();
+    }
+
+    /// Marks the last sample as one that must not be written to.
+    pub fn mark_last_read_only(&mut self) {
+        if let Some(last) = self.len().checked_sub(1) {
+            self.read_only.push(last..last + 1);
+        }
     }
 
     /// Whether some sample must not be written to.
     pub fn is_read_only(&self) -> bool {
-        self.read_only
+        self.read_only.first().is_some()
+    }
+
+    /// Whether no sample may be written to.
+    pub fn is_all_read_only(&self) -> bool {
+        self.read_only.has_all(self.len())
+    }
+
+    /// The first sample that must not be written to.
+    pub fn first_read_only(&self) -> Option<usize> {
+        self.read_only.first().filter(|&first| first < self.len())
+    }
+
+    /// Whether this sample must not be written to.
+    pub fn is_read_only_at(&self, index: usize) -> bool {
+        self.read_only.has(index)
     }
 
     /// Appends a sample like another one.

@@ -8,6 +8,7 @@ mod list_tests;
 mod memo;
 mod meta;
 mod read;
+mod read_only;
 mod replace;
 mod rows;
 mod selection;

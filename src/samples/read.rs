@@ -11,6 +11,7 @@ use crate::samples::layouts::Layouts;
 use crate::samples::list::{outside, SampleList};
 use crate::samples::memo::Memo;
 use crate::samples::meta::{Metas, TensorMeta};
+use crate::samples::read_only::ReadOnly;
 use crate::samples::selection::Selection;
 use crate::tensor::Owner;
 use crate::tensor::{DType, Device, Error, Footprint, Result};
@@ -207,7 +208,7 @@ impl<'a> SampleList<'a> {
                 let mut data = room_for(indices.len())?;
                 let mut lengths = room_for(room(self.lengths.is_empty()))?;
                 let mut ids = room_for(room(self.layouts.ids.is_empty()))?;
-                for index in indices {
+                for &index in &indices {
                     let position = position_of(index, len)?;
                     data.push(self.data.at(position));
                     lengths.extend(self.lengths.get(position));
@@ -216,12 +217,13 @@ impl<'a> SampleList<'a> {
                 (data, lengths, ids)
             }
         };
+        let read_only = self.read_only.take(&indices, len)?;
         Ok(SampleList {
             data: Addresses::Each(data),
             layouts: Layouts { metas: Arc::clone(&self.layouts.metas), ids },
             lengths,
             exact: OnceLock::new(),
-            read_only: self.read_only,
+            read_only,
             owners: self.owners.clone(),
             selection: None,
             memory: PhantomData,
@@ -271,7 +273,7 @@ impl<'a> SampleList<'a> {
             },
             lengths: Vec::new(),
             exact: OnceLock::new(),
-            read_only: samples.read_only,
+            read_only: ReadOnly::all_if(samples.is_read_only()),
             owners: samples.owners.iter().cloned().chain(owners).collect(),
             selection: Some(selection),
             memory: PhantomData,
@@ -292,7 +294,7 @@ impl<'a> SampleList<'a> {
             }
             numbers.push(*number);
         }
-        each.read_only = self.read_only;
+        each.read_only = ReadOnly::all_if(self.is_read_only());
         each.owners.clone_from(&self.owners);
         if each.len() == 1 {
             numbers.clear();

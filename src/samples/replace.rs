@@ -84,7 +84,7 @@ impl<'a> SampleList<'a> {
         self.lengths.get_mut(index).into_iter().for_each(|length| *length = place.1);
         self.exact.take();
         self.data.each()[index] = data;
-        self.read_only |= other.read_only;
+        self.read_only.set(index, other.is_read_only_at(from));
         self.owners.extend_from_slice(owners);
         Ok(())
     }
@@ -104,6 +104,7 @@ impl<'a> SampleList<'a> {
         }
         self.layouts.ids.truncate(len);
         self.lengths.truncate(len);
+        self.read_only.truncate(len);
         self.exact.take();
     }
 }
