@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::plan::circle::Circle;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{Error, Footprint, Layout, Mismatch, MoveSide, Result};
 
@@ -22,7 +23,7 @@ struct Span {
 pub(super) fn check_pairs_apart(
     dsts: &SampleList<'_>,
     srcs: &SampleList<'_>,
-    is_same: impl Fn(usize) -> bool,
+    is_same: impl Fn(usize) -> bool + Copy,
 ) -> Result<()> {
     if dsts.metas().iter().all(|meta| meta.layout.numel() == 0) {
         return Ok(());
@@ -48,24 +49,55 @@ pub(super) fn check_pairs_apart(
         check_destinations(dsts, &spans)?;
     }
     let Some(first) = spans.first().map(|span| span.start) else { return Ok(()) };
+    let mut circles = None;
     for (source, read) in each_span(srcs).enumerate() {
         // Sources that are elsewhere take two comparisons.
         if read.is_empty() || read.end <= first || reach <= read.start {
             continue;
         }
+        // Apart from all others as its destination is.
+        if is_same(source) && dsts.address(source) == srcs.address(source) {
+            continue;
+        }
         let own = footprint(srcs, source);
         let begun = spans.partition_point(|span| span.start < read.end);
-        let may_share = spans[..begun].iter().rev().take_while(|span| span.reach > read.start);
-        let shares = |&pair: &usize| {
-            let is_own =
-                pair == source && is_same(pair) && dsts.address(pair) == srcs.address(source);
-            !is_own && footprint(dsts, pair).shares_with(&own)
-        };
-        if let Some(pair) = may_share.map(|span| span.pair).filter(shares).min() {
+        let mut may_share =
+            spans[..begun].iter().rev().take_while(|span| span.reach > read.start).map(|s| s.pair);
+        if may_share.clone().nth(MANY).is_some() {
+            let circles = circles.get_or_insert_with(|| circles_of(dsts, srcs, &spans, is_same));
+            if circles.iter().any(|circle| circle.is_apart(&own)) {
+                continue;
+            }
+        }
+        let shares = |&pair: &usize| footprint(dsts, pair).shares_with(&own);
+        if let Some(pair) = may_share.by_ref().filter(shares).min() {
             return Err(not_apart(pair, MoveSide::Source, source));
         }
     }
     Ok(())
+}
+
+/// A tensor is beside so many others before all are looked up together.
+const MANY: usize = 16;
+
+/// All destinations on the circles on which sources between them may be apart from them.
+#[cold]
+fn circles_of(
+    dsts: &SampleList<'_>,
+    srcs: &SampleList<'_>,
+    spans: &[Span],
+    is_same: impl Fn(usize) -> bool,
+) -> Vec<Circle> {
+    let (first, reach) = (spans[0].start, spans[spans.len() - 1].reach);
+    let written: Vec<_> =
+        spans.iter().map(|span| (span.pair, footprint(dsts, span.pair))).collect();
+    let is_between = |(source, read): &(usize, Range<u64>)| {
+        let is_own = is_same(*source) && dsts.address(*source) == srcs.address(*source);
+        !read.is_empty() && read.end > first && read.start < reach && !is_own
+    };
+    let between = each_span(srcs).enumerate().filter(is_between);
+    let read: Vec<_> = between.map(|(source, _)| footprint(srcs, source)).collect();
+    Circle::each(&written, &read).collect()
 }
 
 /// Destinations that are rows as far apart as each other, such as columns of a table, are apart if these are one tensor with
@@ -81,10 +113,40 @@ fn is_table_apart(dsts: &SampleList<'_>) -> bool {
         && whole.is_some_and(|whole| !Footprint::new(first, &whole, *dtype).shares_with_itself())
 }
 
-/// As [`check_pairs_apart`], of destinations alone, whose spans overlap: gone through in their order, beside those that have not
-/// ended.
+/// As [`check_pairs_apart`], of destinations alone, whose spans overlap: each cluster of these by itself.
 #[cold]
 fn check_destinations(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
+    let mut rest = spans;
+    while !rest.is_empty() {
+        let goes_on = rest.windows(2).take_while(|pair| pair[1].start < pair[0].reach);
+        let (cluster, others) = rest.split_at(1 + goes_on.count());
+        if cluster.len() > 1 {
+            check_cluster(dsts, cluster)?;
+        }
+        rest = others;
+    }
+    Ok(())
+}
+
+/// Destinations among which none is by itself: those of a table on its circle, others in their order, beside those that have not
+/// ended.
+fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
+    if spans.len() > MANY {
+        let written: Vec<_> =
+            spans.iter().map(|span| (span.pair, footprint(dsts, span.pair))).collect();
+        for circle in Circle::each(&written, &[]) {
+            let mut are_apart = true;
+            for (one, other) in circle.neighbours() {
+                are_apart = false;
+                if footprint(dsts, one).shares_with(&footprint(dsts, other)) {
+                    return Err(not_apart(one.max(other), MoveSide::Destination, one.min(other)));
+                }
+            }
+            if are_apart {
+                return Ok(());
+            }
+        }
+    }
     let mut alive: Vec<&Span> = Vec::new();
     for span in spans {
         alive.retain(|other| other.end > span.start);

@@ -5,6 +5,7 @@ mod apart;
 mod arena;
 mod batch_shape;
 mod checks;
+mod circle;
 mod launch;
 mod loops;
 mod moves;

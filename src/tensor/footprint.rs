@@ -48,7 +48,7 @@ impl<'l> Footprint<'l> {
     }
 
     /// The bytes of each step, and how often it is taken.
-    fn steps(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let each = self.dims.0.iter().zip(self.dims.1);
         let taken = each.filter(|(&extent, &stride)| extent > 1 && stride != 0);
         taken.map(|(extent, stride)| (stride.unsigned_abs() * self.size, *extent as u64 - 1))
@@ -64,14 +64,26 @@ impl<'l> Footprint<'l> {
             })
     }
 
+    /// What all steps from `long` on are multiples of, and `period` too, if it is not 0.
+    pub fn period(&self, long: u64, period: u64) -> u64 {
+        self.steps().map(|(bytes, _)| bytes).filter(|&bytes| bytes >= long).fold(period, gcd)
+    }
+
+    /// Bytes from the first one to behind the last one that steps below `long` reach.
+    pub fn reach_below(&self, long: u64) -> u64 {
+        let short = self.steps().filter(|(bytes, _)| *bytes < long);
+        self.size + short.map(|(bytes, times)| bytes * times).sum::<u64>()
+    }
+
+    /// What is left of the first address when it is divided by a period.
+    pub fn rest(&self, period: u64) -> u64 {
+        self.span.start.rem_euclid(i128::from(period)) as u64
+    }
+
     /// Whether the bytes that steps below `long` reach are apart from those of the other within `period` bytes.
     fn is_apart_within(&self, period: u64, long: u64, other: &Footprint<'_>) -> bool {
-        let reached = |of: &Footprint<'_>| {
-            let short = of.steps().filter(|(bytes, _)| *bytes < long);
-            of.size + short.map(|(bytes, times)| bytes * times).sum::<u64>()
-        };
         let ahead = (other.span.start - self.span.start).rem_euclid(i128::from(period)) as u64;
-        reached(self) <= ahead && ahead.saturating_add(reached(other)) <= period
+        self.reach_below(long) <= ahead && ahead.saturating_add(other.reach_below(long)) <= period
     }
 
     /// Whether two indices may reach the same element: unless each step is longer than all that shorter ones reach.
