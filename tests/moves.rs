@@ -5,158 +5,13 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::convert::cast;
-use common::{coordinates, runner, Random, ARITHMETIC};
+use common::pieces::{moved, random_bytes, run, shares, Piece};
+use common::{runner, Random, ARITHMETIC};
 use windrow::bindings::MoveOptions;
 use windrow::{
     Collate, DType, Device, Engine, Error, Layout, MoveSide, SampleList, SampleView, Target,
     Tensor, Transform,
 };
-
-/// A tensor in a memory that others are in too.
-#[derive(Clone, Debug)]
-struct Piece {
-    dtype: DType,
-    shape: Vec<i64>,
-    strides: Vec<i64>,
-    first: usize,
-}
-
-impl Piece {
-    fn compact(dtype: DType, shape: &[i64], first: usize) -> Piece {
-        let layout = Layout::compact(dtype, shape).unwrap();
-        Piece { dtype, shape: shape.to_vec(), strides: layout.strides().to_vec(), first }
-    }
-
-    /// Of a random layout, somewhere in the memory. `repeats`: elements may be read again and again.
-    fn random(
-        random: &mut Random,
-        dtype: DType,
-        shape: &[i64],
-        repeats: bool,
-        len: usize,
-    ) -> Piece {
-        let mut order: Vec<usize> = (0..shape.len()).collect();
-        for at in (1..order.len()).rev() {
-            order.swap(at, random.below(at as u64 + 1) as usize);
-        }
-        let (mut strides, mut step) = (vec![0; shape.len()], 1);
-        for &dim in &order {
-            step *= [1, 1, 1, 2][random.below(4) as usize];
-            strides[dim] = match random.below(8) {
-                0 if repeats => 0,
-                1 => -step,
-                _ => step,
-            };
-            step *= shape[dim].max(1);
-        }
-        let size = dtype.size() as i64;
-        let reach = |sign: i64| -> i64 {
-            let each = shape.iter().zip(&strides).map(|(extent, stride)| (extent - 1) * stride);
-            each.map(|reach| (sign * reach).max(0)).sum::<i64>() * size
-        };
-        let (below, above) = match shape.contains(&0) {
-            true => (0, 0),
-            false => (reach(-1), reach(1)),
-        };
-        let room = len as i64 - below - above - size;
-        assert!(room > 0, "{shape:?} {strides:?}");
-        let first = (below + random.below(room as u64) as i64) as usize;
-        Piece { dtype, shape: shape.to_vec(), strides, first }
-    }
-
-    /// The first byte of each element, row-major.
-    fn elements(&self) -> Vec<usize> {
-        let mut all = Vec::new();
-        coordinates(&self.shape, |at| {
-            let steps: i64 = at.iter().zip(&self.strides).map(|(at, stride)| at * stride).sum();
-            all.push((self.first as i64 + steps * self.dtype.size() as i64) as usize);
-        });
-        all
-    }
-
-    fn bytes(&self) -> BTreeSet<usize> {
-        let size = self.dtype.size();
-        self.elements().into_iter().flat_map(|at| at..at + size).collect()
-    }
-
-    fn layout(&self) -> Layout {
-        Layout::try_new(self.dtype, &self.shape, Some(&self.strides)).unwrap()
-    }
-
-    fn is(&self, other: &Piece) -> bool {
-        self.dtype == other.dtype && self.elements() == other.elements()
-    }
-
-    /// # Safety
-    /// It is within the memory, which lives on and is written to by the engine alone.
-    unsafe fn target(&self, memory: *mut u8) -> Target<'static> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let data = memory.wrapping_add(self.first);
-            Target::from_raw_parts(data, self.dtype, Device::Cpu, self.layout())
-        }
-    }
-
-    /// # Safety
-    /// As of [`Piece::target`].
-    unsafe fn view(&self, memory: *mut u8) -> SampleView<'static> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let data = memory.wrapping_add(self.first);
-            SampleView::from_raw_parts(data, self.dtype, Device::Cpu, self.layout())
-        }
-    }
-}
-
-fn random_bytes(random: &mut Random, len: usize) -> Vec<u8> {
-    (0..len).map(|_| random.next() as u8).collect()
-}
-
-/// What a loop of single elements makes of the memory.
-fn moved(memory: &[u8], pairs: &[(Piece, Piece)]) -> Vec<u8> {
-    let mut out = memory.to_vec();
-    for (dst, src) in pairs {
-        for (to, from) in dst.elements().into_iter().zip(src.elements()) {
-            let mut bits = [0; 16];
-            bits[..src.dtype.size()].copy_from_slice(&memory[from..from + src.dtype.size()]);
-            if src.dtype != dst.dtype {
-                bits = cast(src.dtype, dst.dtype, u128::from_le_bytes(bits)).to_le_bytes();
-            }
-            out[to..to + dst.dtype.size()].copy_from_slice(&bits[..dst.dtype.size()]);
-        }
-    }
-    out
-}
-
-/// Whether a destination shares bytes with itself, with another one, or with a source but its own identical one.
-fn shares(pairs: &[(Piece, Piece)]) -> (bool, bool) {
-    let written: Vec<_> = pairs.iter().map(|(dst, _)| dst.bytes()).collect();
-    let read: Vec<_> = pairs.iter().map(|(_, src)| src.bytes()).collect();
-    let itself = pairs
-        .iter()
-        .zip(&written)
-        .any(|((dst, _), own)| own.len() != dst.elements().len() * dst.dtype.size());
-    let others = (0..pairs.len()).any(|i| {
-        (0..i).any(|j| !written[i].is_disjoint(&written[j]))
-            || (0..pairs.len()).any(|j| {
-                let is_own = i == j && pairs[i].0.is(&pairs[i].1);
-                !is_own && !written[i].is_disjoint(&read[j])
-            })
-    });
-    (itself, others)
-}
-
-/// Runs pairs in a memory: the result of the call and the memory then.
-fn run(engine: &Engine, memory: &[u8], pairs: &[(Piece, Piece)]) -> (Result<(), Error>, Vec<u8>) {
-    let mut memory = memory.to_vec();
-    let base = memory.as_mut_ptr();
-    // SAFETY: within the memory, which nothing else touches until the call is over.
-    let (mut dsts, srcs): (Vec<_>, Vec<_>) =
-        pairs.iter().map(|(dst, src)| unsafe { (dst.target(base), src.view(base)) }).unzip();
-    let result = engine.copy_many(&mut dsts, &srcs);
-    (result, memory)
-}
 
 fn with(transform: &Transform) -> MoveOptions {
     MoveOptions { transform: transform.clone(), ..MoveOptions::default() }
@@ -457,6 +312,76 @@ fn lists_on_both_sides() {
     }
 }
 
+/// Columns of a table that are given one by one lie between each other: on either side, and on both of one table.
+#[test]
+fn columns_one_by_one() {
+    let (rows, columns) = if cfg!(miri) { (3, 24) } else { (7i64, 20_000i64) };
+    let mut memory: Vec<u8> = vec![0; (2 * 4 * rows * columns + 64) as usize];
+    for (at, byte) in memory.iter_mut().enumerate() {
+        *byte = (at * 37 % 251) as u8;
+    }
+    // So many elements of each row.
+    let column = |dtype: DType, first: i64, width: i64| Piece {
+        dtype,
+        shape: vec![rows, width],
+        strides: vec![columns * 4 / dtype.size() as i64, 1],
+        first: (4 * first) as usize,
+    };
+    let other =
+        |piece: &Piece, by: i64| Piece { first: piece.first + by as usize, ..piece.clone() };
+    let table_bytes = 4 * rows * columns;
+    let half = columns / 2;
+    let turned = |at: i64| (at * 7919) % half;
+    let mut cases: Vec<(&str, Vec<(Piece, Piece)>)> = Vec::new();
+    let own = |at: i64| column(DType::F32, 2 * turned(at), 1);
+    let into_own = |at: i64| (own(at), other(&own(at), 4));
+    cases.push(("to neighbours", (0..half).map(into_own).collect()));
+    let wide = |at: i64| column(if at % 2 == 0 { DType::F64 } else { DType::I32 }, 2 * at, 1);
+    let from_other = |at: i64| (wide(at), other(&wide(at), table_bytes));
+    cases.push(("of two widths", (0..half).map(from_other).collect()));
+    let from_column = |at: i64| {
+        let read = Piece { shape: vec![rows], strides: vec![columns], ..own(at) };
+        (
+            Piece {
+                shape: vec![rows],
+                strides: vec![1],
+                first: 4 * (rows * columns + rows * at) as usize,
+                ..own(at)
+            },
+            read,
+        )
+    };
+    cases.push(("to rows elsewhere", (0..half).map(from_column).collect()));
+    for (what, pairs) in &cases {
+        let expected = moved(&memory, pairs);
+        for (name, engine) in runner().engines() {
+            if *name == "reference" && !cfg!(miri) {
+                continue;
+            }
+            let (result, after) = run(engine, &memory, pairs);
+            result.unwrap_or_else(|error| panic!("{what} on {name}: {error}"));
+            assert!(after == expected, "{what} on {name}");
+        }
+    }
+    // Two that are one, wherever they are.
+    for (first, second) in [(3, half - 1), (half - 2, half - 1), (0, 1)] {
+        let mut pairs = cases[0].1.clone();
+        pairs[second as usize].0 = pairs[first as usize].0.clone();
+        let error = run(&Engine::host(), &memory, &pairs).0.unwrap_err();
+        let text = format!(
+            "destination {second}: expected memory apart from destination {first}, got memory that overlaps destination {first}"
+        );
+        assert_eq!(error.to_string(), text);
+        let mut pairs = cases[0].1.clone();
+        pairs[second as usize].1 = pairs[first as usize].0.clone();
+        let error = run(&Engine::host(), &memory, &pairs).0.unwrap_err();
+        let text = format!(
+            "destination {first}: expected memory apart from source {second}, got memory that overlaps source {second}"
+        );
+        assert_eq!(error.to_string(), text);
+    }
+}
+
 /// The arithmetic and the order of dims of a transform are those of a stack.
 #[test]
 fn transforms() {
@@ -580,4 +505,66 @@ fn random_pairs_on_a_device() {
         }
     }
     assert!(moves > 250, "{moves}");
+}
+
+/// Runs of bytes of one length and of many, some of them cast, at multiples of 16 and elsewhere, few and many.
+#[cfg(feature = "cuda")]
+#[test]
+fn rows_on_a_device() {
+    use common::device::{self, Bytes};
+
+    let Some(engine) = device::engine() else { return };
+    let mut random = Random::new(50);
+    let lengths: [&[i64]; 7] =
+        [&[16], &[48], &[528], &[2048], &[6144], &[77], &[1, 5, 64, 300, 4100, 16, 0, 31]];
+    for (case, lengths) in lengths.iter().enumerate() {
+        for (count, align, cast) in
+            [(1, 16, false), (5, 16, false), (300, 16, false), (300, 1, false), (40, 4, true)]
+        {
+            let most = *lengths.iter().max().unwrap() as usize;
+            let step = (most + 40).next_multiple_of(16) * 4;
+            let memory = random_bytes(&mut random, step * count + 64);
+            let mut order: Vec<usize> = (0..count).collect();
+            for at in (1..count).rev() {
+                order.swap(at, random.below(at as u64 + 1) as usize);
+            }
+            let dtypes = [DType::I16, DType::I32];
+            let pairs: Vec<_> = (0..count)
+                .map(|pair| {
+                    let shape = [lengths[pair % lengths.len()]];
+                    let mut at = |row: usize| {
+                        16 + row * step + align * random.below(16 / align as u64) as usize
+                    };
+                    let (to, from) = (at(order[pair]), at(pair));
+                    match cast && pair % 3 > 0 {
+                        true => (
+                            Piece::compact(dtypes[pair % 2], &shape, to),
+                            Piece::compact(DType::U8, &shape, from),
+                        ),
+                        false => (
+                            Piece::compact(DType::U8, &shape, to),
+                            Piece::compact(DType::U8, &shape, from),
+                        ),
+                    }
+                })
+                .collect();
+            let expected = moved(&memory, &pairs);
+            let (written, read) = (Bytes::of(&memory), Bytes::of(&memory));
+            // SAFETY: within both memories, which live until the work is done.
+            let (mut dsts, srcs): (Vec<_>, Vec<_>) = pairs
+                .iter()
+                .map(|(dst, src)| unsafe {
+                    (
+                        dst.target_on(written.address as *mut u8, Device::Cuda(0)),
+                        src.view_on(read.address as *mut u8, Device::Cuda(0)),
+                    )
+                })
+                .unzip();
+            let launches = engine.stats().launches;
+            engine.copy_many(&mut dsts, &srcs).unwrap();
+            // What the destinations had is what the sources were read of: the same memory, twice.
+            assert!(written.to_host() == expected, "case {case}: {count} at {align}, {cast}");
+            assert_eq!(engine.stats().launches - launches, 1);
+        }
+    }
 }

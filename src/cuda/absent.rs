@@ -129,6 +129,10 @@ impl Executor {
         match self.0 {}
     }
 
+    pub fn settle(&self, _: &RunOptions) -> Result<()> {
+        match self.0 {}
+    }
+
     pub fn stream(&self) -> Result<Stream> {
         match self.0 {}
     }

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use super::engine::Engine;
 use crate::collate::{Collate, Transform};
-use crate::host;
+use crate::explain::Explain;
+use crate::host::{self, Helpers};
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{AsTarget, Leaf, Moves, Target};
+use crate::plan::{is_mapping_stale, AsTarget, Leaf, Moves, Plan, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, Samples};
-use crate::tensor::{Layout, MoveSide, Owner, Result};
+use crate::tensor::{Device, Layout, MoveSide, Owner, Result};
 
 /// Options of [`Engine::copy_lists`].
 #[derive(Debug, Default)]
@@ -93,20 +94,41 @@ impl Engine {
         options: MoveOptions,
     ) -> Result<()> {
         let counters = &self.shared.counters;
-        let begin = counters.now();
-        let plan = Span::timed(Stage::Plan, begin, &counters.plan_ns);
+        let plan = Span::timed(Stage::Plan, counters.now(), &counters.plan_ns);
         let moves = Moves::new(dsts, srcs, &options.transform)?;
-        if !moves.on_device.is_empty() {
-            drop(plan);
+        let waits = moves.has_pinned_on_host();
+        if moves.on_device.is_empty() && !(waits && options.run.stream.is_some()) {
+            let begin = plan.end();
+            let threads = self.threads_for(&moves)?;
             // SAFETY: the caller's promise.
-            unsafe {
-                self.copy_on_device(&moves, dsts, srcs, options)?;
-                return self.copy_on_host(&moves, counters.now());
-            }
+            unsafe { self.copy_on_host(&moves, threads.as_ref(), begin) };
+            return Ok(());
         }
-        let begin = plan.end();
-        // SAFETY: as above.
-        unsafe { self.copy_on_host(&moves, begin) }
+        drop(plan);
+        // Before anything is enqueued, as this may fail.
+        let threads = self.threads_for(&moves)?;
+        let ordinal = ordinal_of([dsts, srcs]).unwrap_or(self.shared.ordinal());
+        if waits {
+            // Work that is enqueued already may use memory that the host is about to.
+            self.shared.devices.executor_on(ordinal, options.run.stream)?.settle(&options.run)?;
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !moves.on_device.is_empty() {
+                self.copy_on_device(&moves, dsts, srcs, ordinal, options)?;
+            }
+            self.copy_on_host(&moves, threads.as_ref(), counters.now());
+        }
+        Ok(())
+    }
+
+    /// The threads that are to help with pairs on the host, if they are worth it.
+    fn threads_for(&self, moves: &Moves<'_>) -> Result<Option<Helpers>> {
+        let (bytes_in, bytes_out) = moves.traffic();
+        match host::is_small(bytes_in.saturating_add(bytes_out)) {
+            true => Ok(None),
+            false => self.shared.threads.helpers(),
+        }
     }
 
     /// The pairs that are on the host.
@@ -114,34 +136,33 @@ impl Engine {
     /// # Safety
     /// As of [`Engine::copy_lists`].
     #[allow(unsafe_code)]
-    unsafe fn copy_on_host(&self, moves: &Moves<'_>, begin: Option<Instant>) -> Result<()> {
+    unsafe fn copy_on_host(
+        &self,
+        moves: &Moves<'_>,
+        threads: Option<&Helpers>,
+        begin: Option<Instant>,
+    ) {
         let counters = &self.shared.counters;
         let span = Span::timed(Stage::Run, begin, &counters.run_ns);
         let (bytes_in, bytes_out) = moves.traffic();
-        let on_device: usize = moves.on_device.iter().map(Range::len).sum();
-        let samples = (moves.num_pairs - on_device) as u64;
-        let tally = Tally { samples, bytes_in, bytes_out, ..Tally::default() };
+        let samples = (moves.num_pairs - moves.on_device.len()) as u64;
+        let tally = Tally { samples, moves: samples, bytes_in, bytes_out, ..Tally::default() };
         let affine = moves.affine.as_deref();
-        let threads = match host::is_small(bytes_in.saturating_add(bytes_out)) {
-            true => None,
-            false => self.shared.threads.helpers()?,
-        };
         // SAFETY: the list of sources borrows them; destinations are the caller's promise, and were found to be apart.
         unsafe {
             match self.shared.reference {
                 true => host::run_moves_by_reference(&moves.outputs, affine),
                 false => {
                     let stores = self.streaming_stores();
-                    host::run_moves(&moves.outputs, affine, &stores, threads.as_ref());
+                    host::run_moves(&moves.outputs, affine, &stores, threads);
                 }
             }
         }
         counters.count(&tally);
         span.note(&tally);
-        Ok(())
     }
 
-    /// The pairs that have a side on a device, as leaves of one plan whose outputs are the destinations.
+    /// The pairs that have a side on a device, as one plan.
     ///
     /// # Safety
     /// As of [`Engine::copy_lists`].
@@ -151,18 +172,83 @@ impl Engine {
         moves: &Moves<'_>,
         dsts: &SampleList<'_>,
         srcs: &SampleList<'_>,
+        ordinal: u32,
         options: MoveOptions,
     ) -> Result<()> {
-        let MoveOptions { transform, mut run, out_owners } = options;
+        let MoveOptions { transform, mut run, out_owners, .. } = options;
+        let counters = &self.shared.counters;
+        let span = Span::timed(Stage::Plan, counters.now(), &counters.plan_ns);
+        let is_pinned = srcs.metas().iter().any(|meta| meta.device == Device::Pinned);
+        let reads_mapped = match is_pinned {
+            true => {
+                let executor = self.shared.devices.executor_on(ordinal, run.stream)?;
+                let current = executor.enter()?;
+                executor.reads_mapped(&current, false)?
+            }
+            false => true,
+        };
+        let (lots, runs) = moves.on_device_by_way(dsts, reads_mapped);
+        // SAFETY: the caller's promise.
+        let alone = unsafe { AloneLeaves::new(&runs, dsts, srcs, &transform)? };
+        let mut plan = Plan::of_moves(moves, &lots, &alone.leaves(), [dsts, srcs], reads_mapped)?;
+        plan.out_owners = out_owners;
         // Its parts do not keep them.
         run.keep.extend_from_slice(srcs.owners());
-        let count = moves.on_device.len();
-        let (mut lists, mut collates) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let mut targets = Vec::with_capacity(count);
-        for pairs in &moves.on_device {
+        drop(span);
+        self.run_with(plan, run).map(drop)
+    }
+
+    /// What a move would do: the pairs on the host and on a device as one account.
+    ///
+    /// # Errors
+    /// As [`Engine::copy_many`]; nothing is written.
+    #[doc(hidden)]
+    pub fn explain_lists(
+        dsts: &SampleList<'_>,
+        srcs: &SampleList<'_>,
+        transform: &Transform,
+    ) -> Result<Explain> {
+        let moves = Moves::new(dsts, srcs, transform)?;
+        let reads_mapped = !is_mapping_stale();
+        let (lots, runs) = moves.all_by_way([dsts, srcs], reads_mapped);
+        // SAFETY: nothing is written.
+        #[allow(unsafe_code)]
+        let alone = unsafe { AloneLeaves::new(&runs, dsts, srcs, transform)? };
+        let plan = Plan::of_moves(&moves, &lots, &alone.leaves(), [dsts, srcs], reads_mapped)?;
+        Ok(Explain { samples: moves.num_pairs, ..plan.explain() })
+    }
+}
+
+/// The first device that a side is on.
+fn ordinal_of(sides: [&SampleList<'_>; 2]) -> Option<u32> {
+    sides.into_iter().flat_map(|list| list.metas()).find_map(|meta| match meta.device {
+        Device::Cuda(ordinal) => Some(ordinal),
+        _ => None,
+    })
+}
+
+/// Pairs that go by themselves, as leaves of a plan whose outputs are the destinations.
+struct AloneLeaves<'a> {
+    lists: Vec<SampleList<'a>>,
+    collates: Vec<Collate>,
+    targets: Vec<Target<'a>>,
+}
+
+impl<'a> AloneLeaves<'a> {
+    /// # Safety
+    /// As of [`Engine::copy_lists`], for as long as the leaves are run.
+    #[allow(unsafe_code)]
+    unsafe fn new(
+        runs: &[Range<usize>],
+        dsts: &SampleList<'a>,
+        srcs: &SampleList<'a>,
+        transform: &Transform,
+    ) -> Result<AloneLeaves<'a>> {
+        let mut all = AloneLeaves { lists: Vec::new(), collates: Vec::new(), targets: Vec::new() };
+        for pairs in runs {
             let dst = dsts.meta(pairs.start);
             let collate = Collate::stack().cast(dst.dtype).transform(transform.clone());
-            collates.push(collate.device(dst.device));
+            all.collates.push(collate.device(dst.device));
             // Of several they are one after the other.
             let step = [dst.layout.numel()];
             let strides: Vec<i64> = step.iter().chain(dst.layout.strides()).copied().collect();
@@ -171,18 +257,20 @@ impl Engine {
             let layout = Layout::try_new(dst.dtype, &shape, Some(&strides))?;
             let data = dsts.address(pairs.start).cast_mut();
             // SAFETY: the caller's promise, for destinations that follow each other.
-            targets.push(unsafe { Target::from_raw_parts(data, dst.dtype, dst.device, layout) });
-            lists.push(srcs.alike(pairs.clone()));
+            let target = unsafe { Target::from_raw_parts(data, dst.dtype, dst.device, layout) };
+            all.targets.push(target);
+            all.lists.push(srcs.alike(pairs.clone()));
         }
+        Ok(all)
+    }
+
+    fn leaves(&self) -> Vec<Leaf<'_, 'a>> {
         let leaf = |index: usize| Leaf {
-            samples: &lists[index],
-            collate: &collates[index],
+            samples: &self.lists[index],
+            collate: &self.collates[index],
             path: "",
-            out: Some(&targets[index]),
+            out: Some(&self.targets[index]),
         };
-        let leaves: Vec<Leaf<'_, '_>> = (0..count).map(leaf).collect();
-        let mut plan = self.plan(&leaves, self.shared.counters.now())?;
-        plan.out_owners = out_owners;
-        self.run_with(plan, run).map(drop)
+        (0..self.lists.len()).map(leaf).collect()
     }
 }

@@ -6,7 +6,7 @@ use super::engine::Engine;
 use crate::batch::Filled;
 use crate::cuda;
 use crate::host;
-use crate::plan::{BatchShape, Plan};
+use crate::plan::{BatchShape, Plan, Route};
 use crate::run_options::RunOptions;
 use crate::tensor::{Device, Result, Tensor};
 
@@ -34,7 +34,9 @@ impl Engine {
         let is_host = |batch_shape: &BatchShape| {
             [batch_shape.source, batch_shape.device].contains(&Device::Cpu)
         };
-        let threads = match plan.batch_shapes().iter().any(is_host) {
+        let has_spread = plan.route().is_some_and(Route::has_spread);
+        // Before anything is enqueued, as this may fail.
+        let threads = match has_spread || plan.batch_shapes().iter().any(is_host) {
             true => self.shared.threads.helpers()?,
             false => None,
         };
@@ -47,8 +49,7 @@ impl Engine {
         let route = plan.route();
         for (index, tensor, out) in done.spread {
             let Some(spread) = route.and_then(|route| route.spread(index)) else { continue };
-            let (output, threads) =
-                (spread.read_at(tensor.data_ptr()), self.shared.threads.helpers()?);
+            let output = spread.read_at(tensor.data_ptr());
             // SAFETY: the tensor has all elements of the output, which the plan borrows.
             #[allow(unsafe_code)]
             unsafe {

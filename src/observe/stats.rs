@@ -32,8 +32,10 @@ pub struct PoolStats {
 pub struct Stats {
     /// Batches assembled; a tree counts one for each leaf.
     pub batches: u64,
-    /// Samples assembled.
+    /// Samples assembled, and pairs of [`Engine::copy_many`](crate::Engine::copy_many).
     pub samples: u64,
+    /// Of `samples`, the pairs; they are in no batch.
+    pub moves: u64,
     /// Bytes read of samples.
     pub bytes_in: u64,
     /// Bytes of all tensors of batches: data, lengths, offsets, masks and batch indices.
@@ -96,6 +98,7 @@ pub(crate) struct Tally {
     /// Of each leaf.
     pub paths: SmallVec<[Path; 4]>,
     pub samples: u64,
+    pub moves: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
     pub data_bytes: u64,
@@ -105,16 +108,15 @@ pub(crate) struct Tally {
 impl Tally {
     /// To be asked before the run, which changes what is planned.
     pub fn of_plan(plan: &Plan<'_>) -> Tally {
+        let shapes = plan.batch_shapes().iter();
+        let samples = shapes.map(|batch_shape| batch_shape.num_samples as u64).sum();
         Tally {
-            paths: plan.paths().collect(),
-            samples: plan
-                .batch_shapes()
-                .iter()
-                .map(|batch_shape| batch_shape.num_samples as u64)
-                .sum(),
+            paths: if plan.is_move { SmallVec::new() } else { plan.paths().collect() },
+            samples,
+            moves: if plan.is_move { samples } else { 0 },
             bytes_in: saturating_sum(plan.outputs().iter().map(OutputPlan::bytes_read)),
             bytes_out: plan.output_bytes(),
-            data_bytes: plan.data_bytes(),
+            data_bytes: if plan.is_move { 0 } else { plan.data_bytes() },
             padding_bytes: plan.padding_bytes(),
         }
     }
@@ -124,6 +126,7 @@ impl Tally {
         Tally {
             paths: smallvec![path],
             samples: rows as u64,
+            moves: 0,
             bytes_in: bytes,
             bytes_out: bytes,
             data_bytes: bytes,
@@ -143,6 +146,7 @@ pub(crate) struct Counters {
     /// Batches by [`Path`].
     paths: [AtomicU64; Path::ALL.len()],
     samples: AtomicU64,
+    moves: AtomicU64,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     data_bytes: AtomicU64,
@@ -182,6 +186,7 @@ impl Counters {
             add(&self.paths[path as usize], 1);
         }
         add(&self.samples, tally.samples);
+        add(&self.moves, tally.moves);
         add(&self.bytes_in, tally.bytes_in);
         add(&self.bytes_out, tally.bytes_out);
         add(&self.data_bytes, tally.data_bytes);
@@ -219,6 +224,7 @@ impl Counters {
         Stats {
             batches: paths.values().sum(),
             samples: get(&self.samples),
+            moves: get(&self.moves),
             bytes_in: get(&self.bytes_in),
             bytes_out: get(&self.bytes_out),
             data_bytes: get(&self.data_bytes),
@@ -243,6 +249,7 @@ impl Counters {
     pub fn reset(&self) {
         let counters = [
             &self.samples,
+            &self.moves,
             &self.bytes_in,
             &self.bytes_out,
             &self.data_bytes,

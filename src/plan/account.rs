@@ -22,7 +22,9 @@ impl<'s> Plan<'s> {
     pub(crate) fn bytes_to_device(&self) -> u64 {
         let uploads = self.route().into_iter().flat_map(|route| &route.uploads);
         saturating_sum(uploads.map(|upload| match upload {
-            Upload::Batch(output) => self.outputs()[*output].bytes(),
+            Upload::Batch(output) | Upload::Copied { output, .. } => {
+                self.outputs()[*output].bytes()
+            }
             Upload::Staged(staging) => staging.sample_bytes(),
         }))
     }

@@ -10,7 +10,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::ops::Range;
 
 use crate::collate::{Affine, Collate, Transform};
 use crate::plan::apart::check_pairs_apart;
@@ -21,8 +20,7 @@ use crate::plan::output::{ElementOp, OutputPlan, Starts};
 use crate::plan::role::Role;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{
-    bytes_of, DType, Device, Dims, Error, Footprint, Hint, Layout, Mismatch, MoveSide, Offsets,
-    Result,
+    DType, Device, Dims, Error, Footprint, Hint, Layout, Mismatch, MoveSide, Offsets, Result,
 };
 
 /// Which tensor is written from which.
@@ -32,15 +30,17 @@ pub(crate) struct Moves<'s> {
     pub outputs: Vec<OutputPlan<'s>>,
     /// What sources are put through.
     pub affine: Option<Box<Affine>>,
-    /// Pairs with a side on a device, by position: neighbours of one class whose destinations are one after the other.
-    pub on_device: Vec<Range<usize>>,
+    /// Pairs with a side on a device that something is written to, by position.
+    pub on_device: Vec<usize>,
     pub num_pairs: usize,
+    pub(super) all: PairClasses<'s>,
 }
 
 /// Pairs whose destinations are alike, and whose sources are.
-struct PairClass<'l> {
-    dst: &'l TensorMeta,
-    src: &'l TensorMeta,
+#[derive(Debug)]
+pub(super) struct PairClass<'l> {
+    pub dst: &'l TensorMeta,
+    pub src: &'l TensorMeta,
     /// The first of them, and how many there are.
     first: usize,
     count: usize,
@@ -48,14 +48,15 @@ struct PairClass<'l> {
     is_same: bool,
     is_on_device: bool,
     /// What the transform makes of the source, if there is one.
-    transformed: Option<BatchShape>,
+    pub transformed: Option<BatchShape>,
     /// Its output, and its loop nest there.
     place: (usize, u32),
 }
 
 /// The classes of all pairs, and that of each pair; none if there is one for all.
-struct PairClasses<'l> {
-    classes: Vec<PairClass<'l>>,
+#[derive(Debug, Default)]
+pub(super) struct PairClasses<'l> {
+    pub classes: Vec<PairClass<'l>>,
     ids: Vec<u32>,
 }
 
@@ -81,6 +82,7 @@ impl<'s> Moves<'s> {
             affine: None,
             on_device: Vec::new(),
             num_pairs: dsts.len(),
+            all: PairClasses::default(),
         };
         if dsts.is_empty() {
             return Ok(moves);
@@ -95,7 +97,16 @@ impl<'s> Moves<'s> {
             class.transformed.as_mut().and_then(|transformed| transformed.affine.take())
         });
         moves.add(dsts, srcs, &mut all)?;
+        moves.all = all;
         Ok(moves)
+    }
+
+    /// Whether a pair without a side on a device has one in page-locked memory, which work on a device may still use.
+    pub fn has_pinned_on_host(&self) -> bool {
+        let is_pinned = |class: &PairClass<'_>| {
+            !class.is_on_device && [class.dst.device, class.src.device].contains(&Device::Pinned)
+        };
+        self.all.classes.iter().any(is_pinned)
     }
 
     /// Elements of all outputs, in bytes read and written.
@@ -125,18 +136,15 @@ impl<'s> Moves<'s> {
             }
             let (own, table) = &mut nests[output];
             class.place = (output, own.len() as u32);
-            own.push(class.nest(table));
+            own.push(class.nest_between(class.src, class.dst, table));
         }
-        let is_done = |pair: usize| {
-            let class = all.of(pair);
-            class.is_same && dsts.address(pair) == srcs.address(pair)
-        };
+        let is_done = |pair: usize| all.is_done(pair, dsts, srcs);
         if all.classes.iter().any(|class| class.is_on_device) {
             let pairs = (0..dsts.len()).filter(|&pair| {
                 let class = all.of(pair);
                 class.is_on_device && class.src.layout.numel() > 0 && !is_done(pair)
             });
-            self.on_device = runs_of(dsts, all, pairs);
+            self.on_device = pairs.collect();
         }
         let may_skip = all.classes.iter().any(|class| class.is_same);
         let are_all = dtypes.len() == 1
@@ -204,31 +212,6 @@ impl<'s> Moves<'s> {
     }
 }
 
-/// Neighbours that are one leaf of a plan on a device. With bytes between them others may be there, beside which rows with gaps count
-/// as sharing memory.
-fn runs_of(
-    dsts: &SampleList<'_>,
-    all: &PairClasses<'_>,
-    pairs: impl Iterator<Item = usize>,
-) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
-    for pair in pairs {
-        let TensorMeta { dtype, layout, .. } = all.of(pair).dst;
-        let follows = |run: &&mut Range<usize>| {
-            let step = dsts.address(pair).addr().wrapping_sub(dsts.address(pair - 1).addr());
-            run.end == pair
-                && std::ptr::eq(all.of(run.start), all.of(pair))
-                && layout.is_compact()
-                && step as u64 == bytes_of(*dtype, layout.shape())
-        };
-        match runs.last_mut().filter(follows) {
-            Some(run) => run.end = pair + 1,
-            None => runs.push(pair..pair + 1),
-        }
-    }
-    runs
-}
-
 impl<'l> PairClasses<'l> {
     fn new(dsts: &'l SampleList<'_>, srcs: &'l SampleList<'_>) -> PairClasses<'l> {
         let (dst_ids, src_ids) = (dsts.meta_ids(), srcs.meta_ids());
@@ -263,8 +246,17 @@ impl<'l> PairClasses<'l> {
         all
     }
 
-    fn of(&self, pair: usize) -> &PairClass<'l> {
-        &self.classes[self.ids.get(pair).map_or(0, |&id| id as usize)]
+    pub fn of(&self, pair: usize) -> &PairClass<'l> {
+        &self.classes[self.id_of(pair)]
+    }
+
+    /// Whether a pair is the same memory and dtype, so that there is nothing to be done.
+    pub fn is_done(&self, pair: usize, dsts: &SampleList<'_>, srcs: &SampleList<'_>) -> bool {
+        self.of(pair).is_same && dsts.address(pair) == srcs.address(pair)
+    }
+
+    pub fn id_of(&self, pair: usize) -> usize {
+        self.ids.get(pair).map_or(0, |&id| id as usize)
     }
 
     /// Checks the pairs of each class; the error is that of the first pair that has one, and counts those of its kind.
@@ -394,12 +386,17 @@ impl<'l> PairClass<'l> {
         Ok(())
     }
 
-    /// The loops from a source to its destination.
-    fn nest(&self, table: &mut Vec<Dim>) -> LoopNest {
+    /// The loops from a source to its destination, or between tensors that stand for these.
+    pub fn nest_between(
+        &self,
+        src: &TensorMeta,
+        dst: &TensorMeta,
+        table: &mut Vec<Dim>,
+    ) -> LoopNest {
         match &self.transformed {
-            None => LoopNest::of_pair(self.src, self.dst, table),
+            None => LoopNest::of_pair(src, dst, table),
             Some(transformed) => {
-                LoopNest::of_data(self.src, transformed, None, self.dst.layout.strides(), table)
+                LoopNest::of_data(src, transformed, None, dst.layout.strides(), table)
             }
         }
     }

@@ -175,6 +175,11 @@ impl OutputPlan<'_> {
         }
     }
 
+    /// Whether each sample has memory of its own to go to.
+    pub fn has_places(&self) -> bool {
+        !self.places.is_empty()
+    }
+
     /// Where a sample's first element goes, in an output at `out`.
     #[inline]
     pub fn place_of(&self, sample: usize, out: *mut u8) -> *mut u8 {

@@ -13,6 +13,8 @@ use smallvec::SmallVec;
 use crate::collate::{Affine, Collate};
 use crate::plan::arena::Arena;
 use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::device_moves::Lot;
+use crate::plan::moves::Moves;
 use crate::plan::output::{ElementOp, OutputPlan};
 use crate::plan::planned::{together, Planned};
 use crate::plan::role::Role;
@@ -42,6 +44,8 @@ pub struct Plan<'s> {
     pub(crate) out_owners: Vec<Owner>,
     /// Where all that is written is, if it shares one allocation.
     pub(crate) arena: Option<Arena>,
+    /// What is written is no batch.
+    pub(crate) is_move: bool,
 }
 
 /// Where each output of a plan is written, as far as that is known.
@@ -100,9 +104,31 @@ impl<'s> Plan<'s> {
             lists: leaves.iter().map(|leaf| PlanSamples::Borrowed(leaf.samples)).collect(),
             out_owners: owners.collect(),
             arena: None,
+            is_move: false,
         };
         check_apart(leaves)?;
         Ok(plan)
+    }
+
+    /// Plans pairs with a side on a device: lots, and leaves for those that go by themselves, whose outputs were found to be apart.
+    /// `reads_mapped`: whether kernels may read page-locked memory where it is.
+    ///
+    /// # Errors
+    /// As [`Plan::for_leaves`].
+    pub(crate) fn of_moves<'a: 's>(
+        moves: &Moves<'s>,
+        lots: &[Lot],
+        leaves: &[Leaf<'s, 'a>],
+        [dsts, srcs]: [&SampleList<'a>; 2],
+        reads_mapped: bool,
+    ) -> Result<Plan<'s>> {
+        let lots = lots.iter().enumerate();
+        let lots = lots.map(|(at, lot)| moves.planned_lot(lot, leaves.len() + at, dsts, srcs));
+        let lots = lots.collect::<Result<Vec<_>>>()?;
+        let (planned, lists) = Planned::of_moves(leaves, lots, reads_mapped)?;
+        let of_leaves = leaves.iter().map(|leaf| PlanSamples::Borrowed(leaf.samples));
+        let lists = of_leaves.chain(lists.into_iter().map(PlanSamples::Owned)).collect();
+        Ok(Plan { planned, lists, is_move: true, ..Plan::default() })
     }
 
     /// Plans all leaves of a tree as one, with all tensors of all batches in one allocation, their

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::collate::Collate;
 use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::device_moves::PlannedLot;
 use crate::plan::output::{data_output, index_output, mask_output, OutputPlan};
 use crate::plan::policy::POLICY;
 use crate::plan::role::Role;
@@ -39,6 +40,34 @@ impl<'s> Planned<'s> {
         let samples: Vec<_> = leaves.iter().map(|leaf| leaf.samples).collect();
         planned.route = planned.route(&samples)?;
         Ok(Arc::new(planned))
+    }
+
+    /// Plans leaves whose outputs are the only ones, and the lots of a move behind them. `reads_mapped`: whether kernels may read
+    /// page-locked memory where it is. Gives the samples of each lot, too.
+    ///
+    /// # Errors
+    /// As [`Planned::of_leaves`].
+    pub fn of_moves<'a: 's>(
+        leaves: &[Leaf<'s, 'a>],
+        lots: Vec<PlannedLot<'s>>,
+        reads_mapped: bool,
+    ) -> Result<(Arc<Planned<'s>>, Vec<SampleList<'s>>)> {
+        let mut planned = Planned::with_capacity(leaves.len() + lots.len());
+        for leaf in leaves {
+            let added = planned.add(leaf.samples, leaf.collate, leaf.out);
+            added.map_err(|error| error.at_path(leaf.path))?;
+        }
+        let samples: Vec<_> = leaves.iter().map(|leaf| leaf.samples).collect();
+        let route = Route::new(&planned.batch_shapes, &planned.outputs, &samples, reads_mapped)?;
+        let (mut lists, mut crossings) = (Vec::new(), Vec::new());
+        for PlannedLot { list, batch_shape, output, path, crossing } in lots {
+            planned.batch_shapes.push(batch_shape);
+            planned.outputs.push(output);
+            lists.push(list);
+            crossings.push((path, crossing));
+        }
+        planned.route = Route::add_lots(route, &planned.outputs, crossings, reads_mapped);
+        Ok((Arc::new(planned), lists))
     }
 
     /// Plans one list. Where samples on a device are alike, or the device chooses them, the plan does not depend on which

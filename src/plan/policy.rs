@@ -12,6 +12,9 @@ pub(crate) struct DevicesPolicy {
     /// ones the kernels read over the bus themselves. Kernels get less out of the bus, and a copy costs as much to start
     /// however small it is. From figures of others for one H100; the bench `gather` times both ways (W8).
     pub min_copied_bytes: u64,
+    /// Bytes of a tensor from which on `copy_many` brings pageable memory to or from a device by itself and not together with
+    /// others, which takes as much memory of the device: the copy then takes longer than the calls of the driver for it.
+    pub max_together_bytes: u64,
     /// Chunks of a batch that are on their way to the host at once: one is emptied, the others are on the bus.
     pub chunks_under_way: usize,
     /// Outputs of at most so many bytes share page-locked or device memory with others of their call, which stays as long as
@@ -24,6 +27,7 @@ pub(crate) const POLICY: DevicesPolicy = DevicesPolicy {
     many_samples: 1 << 14,
     chunk_bytes: 4 << 20,
     min_copied_bytes: 28 << 10,
+    max_together_bytes: 1 << 20,
     chunks_under_way: 4,
     max_shared_bytes: 16 << 10,
 };

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::collate::Collate;
 use crate::plan::batch_shape::BatchShape;
+use crate::plan::device_moves::Crossing;
 use crate::plan::output::{data_output, packed_output, saturating_sum, ElementOp, OutputPlan};
 use crate::plan::path::Path;
 use crate::plan::policy::{POLICY, SHARED_ALIGN};
@@ -33,13 +34,17 @@ pub(crate) struct Route<'s> {
     pub paths: Vec<Path>,
     /// In the order in which they are enqueued.
     pub uploads: Vec<Upload<'s>>,
+    /// Bytes of memory that outputs come back from together.
+    pub landing_bytes: u64,
     spread: Vec<Spread<'s>>,
 }
 
-/// An output that comes back to memory with gaps or in another order.
+/// An output that comes back to memory with gaps or in another order, or whose samples each have a place of their own.
 #[derive(Debug)]
 pub(crate) struct Spread<'s> {
     output: usize,
+    /// Where it begins in the memory that several come back from together.
+    pub landing: Option<u64>,
     /// The output as it is written on the device and comes back, row-major.
     pub compact: OutputPlan<'s>,
     /// The output as it is read from there, which is at address 0.
@@ -51,6 +56,8 @@ pub(crate) struct Spread<'s> {
 pub(crate) enum Upload<'s> {
     /// Copies alone make the batch of this output.
     Batch(usize),
+    /// Copies alone make an output whose samples have places of their own: where to, where from, and how many bytes.
+    Copied { output: usize, copies: Vec<(u64, u64, usize)> },
     /// Samples are copied as they are, and the kernel assembles them there.
     Staged(Staging<'s>),
 }
@@ -126,6 +133,58 @@ impl<'s> Route<'s> {
         Ok(Some(Box::new(route)))
     }
 
+    /// Adds what of the lots of a move crosses, which are the last of these outputs.
+    pub(super) fn add_lots(
+        route: Option<Box<Route<'s>>>,
+        outputs: &[OutputPlan<'s>],
+        lots: Vec<(Path, Crossing<'s>)>,
+        reads_mapped: bool,
+    ) -> Option<Box<Route<'s>>> {
+        let crosses = |(path, _): &(Path, Crossing<'_>)| {
+            matches!(path, Path::Staged | Path::CopiedPinned | Path::DirectPinned | Path::Download)
+        };
+        if route.is_none() && !lots.iter().any(crosses) {
+            return None;
+        }
+        let first = outputs.len() - lots.len();
+        let paths = || outputs[..first].iter().map(Path::within).collect();
+        let mut route = route.unwrap_or_else(|| {
+            Box::new(Route { reads_mapped, paths: paths(), ..Route::default() })
+        });
+        let mut together = Staging { is_pinned: false, bytes: 0, outputs: Vec::new() };
+        for (output, (path, crossing)) in (first..).zip(lots) {
+            route.paths.push(path);
+            match crossing {
+                Crossing::Nothing => {}
+                Crossing::Copied(copies) => route.uploads.push(Upload::Copied { output, copies }),
+                Crossing::Staged { is_pinned: true, packed, offsets, read } => {
+                    let bytes = packed.bytes();
+                    let outputs = vec![Staged { output, begin: 0, packed, offsets, read }];
+                    route.uploads.push(Upload::Staged(Staging { is_pinned: true, bytes, outputs }));
+                }
+                Crossing::Staged { packed, offsets, read, .. } => {
+                    let begin = together.bytes;
+                    together.bytes = (begin + packed.bytes()).next_multiple_of(SHARED_ALIGN);
+                    together.outputs.push(Staged { output, begin, packed, offsets, read });
+                }
+                Crossing::Landed { compact, read } => {
+                    let landing = Some(route.landing_bytes);
+                    route.landing_bytes += compact.bytes().next_multiple_of(SHARED_ALIGN);
+                    route.spread.push(Spread { output, landing, compact, read });
+                }
+            }
+        }
+        if !together.outputs.is_empty() {
+            route.uploads.push(Upload::Staged(together));
+        }
+        Some(route)
+    }
+
+    /// Whether outputs are spread over memory of the host's when they have come back.
+    pub fn has_spread(&self) -> bool {
+        !self.spread.is_empty()
+    }
+
     /// Whether the host reads samples of a leaf during the call.
     pub fn reads_on_host(&self, leaf: usize) -> bool {
         matches!(self.paths[leaf], Path::Upload | Path::Staged)
@@ -137,13 +196,15 @@ impl<'s> Route<'s> {
     }
 
     pub fn into_owned<'o>(self) -> Route<'o> {
-        let owned = |Spread { output, compact, read }: Spread<'_>| Spread {
+        let owned = |Spread { output, landing, compact, read }: Spread<'_>| Spread {
             output,
+            landing,
             compact: compact.into_owned(),
             read,
         };
         Route {
             reads_mapped: self.reads_mapped,
+            landing_bytes: self.landing_bytes,
             paths: self.paths,
             uploads: self.uploads.into_iter().map(Upload::into_owned).collect(),
             spread: self.spread.into_iter().map(owned).collect(),
@@ -155,6 +216,7 @@ impl Upload<'_> {
     fn into_owned<'o>(self) -> Upload<'o> {
         match self {
             Upload::Batch(output) => Upload::Batch(output),
+            Upload::Copied { output, copies } => Upload::Copied { output, copies },
             Upload::Staged(Staging { is_pinned, bytes, outputs }) => {
                 let owned = |staged: Staged<'_>| Staged {
                     output: staged.output,
@@ -173,7 +235,7 @@ impl Upload<'_> {
 impl Spread<'_> {
     /// The output as it is read where the batch has come back to.
     pub fn read_at(&self, memory: *const u8) -> OutputPlan<'_> {
-        self.read.read_from(memory)
+        self.read.read_from(memory.wrapping_add(self.landing.unwrap_or(0) as usize))
     }
 }
 
@@ -278,7 +340,12 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
         let whole = SampleList::of_meta(&whole)?;
         let batch_shape = BatchShape::new(&whole, &Collate::concat(0))?;
         let read = data_output(leaf, &batch_shape, &whole, output.layout.clone()).into_owned();
-        Ok(Spread { output: index, compact: OutputPlan { out: output.out, ..compact }, read })
+        Ok(Spread {
+            output: index,
+            landing: None,
+            compact: OutputPlan { out: output.out, ..compact },
+            read,
+        })
     }
 }
 

@@ -13,6 +13,7 @@ pub mod convert;
 #[cfg(feature = "cuda")]
 pub mod device;
 pub mod oracle;
+pub mod pieces;
 #[cfg(feature = "cuda")]
 pub mod placed;
 pub mod runner;

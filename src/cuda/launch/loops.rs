@@ -4,6 +4,8 @@
 //! for all samples of a dtype: so classes are cut along the shape of the output again where they do not
 //! agree, and collapsed together.
 
+use std::collections::HashMap;
+
 use smallvec::SmallVec;
 
 use crate::plan::{Channel, Dim, OutputPlan, Starts};
@@ -272,6 +274,44 @@ pub(crate) fn groups(
         group
     });
     groups.collect()
+}
+
+/// The groups of an output whose samples have places of their own: those of the same loops, but for how they step in the source.
+pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
+    let mut sets: HashMap<_, Set> = HashMap::new();
+    let mut order = Vec::new();
+    for id in used(output) {
+        let nest = Nest::new(output, id);
+        let dim = |dim: &Dim| (dim.extent, (dim.extent > 1).then_some(dim.dst_stride));
+        let dims: SmallVec<[_; 4]> = nest.dims.iter().map(dim).collect();
+        let dtype = output.classes[id as usize].dtype;
+        let key = (dtype, nest.channel, nest.first, dims);
+        match sets.get_mut(&key) {
+            Some(set) => set.nests.push(nest),
+            None => {
+                order.push(key.clone());
+                sets.insert(key, Set { nests: vec![nest], joined: None });
+            }
+        }
+    }
+    let sets: Vec<Set> = order.iter().filter_map(|key| sets.remove(key)).collect();
+    let mut of_class = vec![0; output.classes.len()];
+    for (number, set) in sets.iter().enumerate() {
+        set.nests.iter().for_each(|nest| of_class[nest.id as usize] = number);
+    }
+    let mut members = vec![Vec::new(); sets.len()];
+    if sets.len() > 1 {
+        for (sample, &id) in (0u32..).zip(&*output.class_ids) {
+            members[of_class[id as usize]].push(sample);
+        }
+    }
+    let group = |(set, samples): (&Set, Vec<u32>)| Group {
+        dtype: output.classes[set.nests[0].id as usize].dtype,
+        samples: (sets.len() > 1).then_some(samples),
+        loops: loops_of(output, set, None, &[]),
+        channel_first: set.nests[0].first as u64,
+    };
+    sets.iter().zip(members).map(group).collect()
 }
 
 /// Classes of samples that are there.

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::family::PartWork;
-use super::loops::{groups, Extent, Group, LoopNumber, Loops, SampleLoop};
+use super::field::Family;
+use super::loops::{groups, groups_of_placed, Extent, Group, LoopNumber, Loops, SampleLoop};
+use super::words::base_of;
 use crate::collate::Affine;
 use crate::cuda::memory::list_table::ListTable;
 use crate::plan::{CopyRange, ElementOp, OutputPlan, Placement, Plan, Role, Starts};
@@ -24,13 +26,17 @@ pub(crate) enum SampleStarts<'p> {
     Rows(i64),
     /// At `offsets` times `step` bytes.
     Joined { offsets: Cow<'p, [i64]>, step: i64 },
+    /// Each at its own number of times `step` bytes.
+    Placed { ids: Vec<u32>, step: i64 },
 }
 
 impl SampleStarts<'_> {
-    /// Bytes from sample to sample, or for a step of offset.
+    /// Bytes from sample to sample, or for a step of offset, or what those of samples with places of their own are multiples of.
     pub fn step(&self) -> i64 {
         match self {
-            SampleStarts::Rows(step) | SampleStarts::Joined { step, .. } => *step,
+            SampleStarts::Rows(step)
+            | SampleStarts::Joined { step, .. }
+            | SampleStarts::Placed { step, .. } => *step,
         }
     }
 }
@@ -95,6 +101,10 @@ pub(crate) fn parts_of<'p>(
     // A sample that is not there is moved too: it has to be what padding is.
     let sample_bytes = || output.bytes() / output.num_samples().max(1) as u64;
     let has_all = |list: &ListTable| output.fill == [0; 16] && list.zeros(sample_bytes()).is_some();
+    if output.has_places() {
+        let affine = plan.affine_of(output);
+        return placed_parts(output, data, affine, parts);
+    }
     if output.bytes_only && output.layout.is_compact() && list.is_none_or(has_all) {
         return parts.push(moved(output, data, out, list));
     }
@@ -135,6 +145,63 @@ pub(crate) fn parts_of<'p>(
             list,
         });
     }
+}
+
+/// The parts of an output whose samples have places of their own: all of a group if these are within as many steps from the first
+/// one as 32 bits count, else as many of them at a time.
+fn placed_parts<'p>(
+    output: &'p OutputPlan<'_>,
+    data: &'p [*const u8],
+    affine: Option<&'p Affine>,
+    parts: &mut SmallVec<[Part<'p>; 1]>,
+) {
+    for group in groups_of_placed(output) {
+        let all = group.samples.unwrap_or_else(|| (0..data.len() as u32).collect());
+        let place = |sample: u32| output.places[sample as usize].addr() as u64;
+        let is_whole = all.len() == data.len();
+        for (samples, (base, shift)) in windows_of(all, place) {
+            let ids = samples.iter().map(|&sample| ((place(sample) - base) >> shift) as u32);
+            let places = SampleStarts::Placed { ids: ids.collect(), step: 1 << shift };
+            let are_all = is_whole && samples.len() == data.len();
+            parts.push(Part {
+                output,
+                data,
+                out: base,
+                op: output.op,
+                from: group.dtype,
+                to: output.dtype,
+                loops: group.loops.clone(),
+                samples: (!are_all).then_some(samples),
+                sources: Sources::Samples,
+                places,
+                affine,
+                increments: None,
+                channel_first: group.channel_first,
+                list: None,
+            });
+        }
+    }
+}
+
+/// Samples whose places a base and a power of two say in 32 bits, and these.
+fn windows_of(
+    mut samples: Vec<u32>,
+    place: impl Fn(u32) -> u64 + Copy,
+) -> Vec<(Vec<u32>, (u64, u32))> {
+    let found = |samples: &[u32]| base_of(samples, place, Family::ContiguousCast);
+    if let Some(base) = found(&samples) {
+        return vec![(samples, base)];
+    }
+    samples.sort_unstable_by_key(|&sample| place(sample));
+    let mut windows = Vec::new();
+    let mut rest = &samples[..];
+    while let Some(&first) = rest.first() {
+        let is_near = |&sample: &u32| place(sample) - place(first) <= u64::from(u32::MAX);
+        let (near, others) = rest.split_at(rest.partition_point(is_near));
+        windows.extend(found(near).map(|base| (near.to_vec(), base)));
+        rest = others;
+    }
+    windows
 }
 
 /// Where the samples of a group begin in the output.
@@ -285,7 +352,7 @@ impl Part<'_> {
     /// How far sample `index` goes along a joined dim.
     pub fn step_of(&self, index: usize) -> u64 {
         match &self.places {
-            SampleStarts::Rows(_) => 1,
+            SampleStarts::Rows(_) | SampleStarts::Placed { .. } => 1,
             SampleStarts::Joined { offsets, .. } => {
                 let ends = &offsets[self.sample(index)..][..2];
                 (ends[1] - ends[0]) as u64
@@ -320,7 +387,9 @@ impl Part<'_> {
         let is_dense = match self.places {
             SampleStarts::Rows(step) => step == sample_bytes as i64,
             SampleStarts::Joined { .. } => true,
+            SampleStarts::Placed { .. } => false,
         };
+        let is_placed = matches!(self.places, SampleStarts::Placed { .. });
         PartWork {
             op: self.op,
             is_move: self.is_move(),
@@ -330,7 +399,8 @@ impl Part<'_> {
             loops: &self.loops,
             num_samples: self.num_samples() as u64,
             channels: self.affine.map_or(1, Affine::channels),
-            out: self.out,
+            // What all of them begin at multiples of.
+            out: self.out | if is_placed { self.places.step() as u64 } else { 0 },
             is_joined: self.is_joined(),
             is_dense: is_dense && self.samples.is_none(),
             bytes: match is_varied {
@@ -358,5 +428,34 @@ impl Part<'_> {
                 goes_on || at(&outer.hi, id) - at(&outer.lo, id) <= 1 || real == 0
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_far_apart_are_told_by_several_bases() {
+        for (step, odd, count) in
+            [(1u64 << 20, 0, 1), (1 << 33, 0, 1), (1 << 33, 1, 9), (1 << 31, 3, 4)]
+        {
+            let places: Vec<u64> =
+                (0..9).map(|at| 512 + (at * 4 % 9) * step + at % 2 * odd).collect();
+            let place = |sample: u32| places[sample as usize];
+            let windows = windows_of((0..9).collect(), place);
+            let mut seen: Vec<u32> =
+                windows.iter().flat_map(|(samples, _)| samples.clone()).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..9).collect::<Vec<u32>>());
+            assert_eq!(windows.len(), count, "{step} {odd}");
+            for (samples, (base, shift)) in windows {
+                for sample in samples {
+                    let steps = (place(sample) - base) >> shift;
+                    assert!(u32::try_from(steps).is_ok());
+                    assert_eq!(base + (steps << shift), place(sample));
+                }
+            }
+        }
     }
 }

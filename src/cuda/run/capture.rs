@@ -40,7 +40,7 @@ pub(crate) fn check_capture(
         if has_memory {
             continue;
         }
-        if output.out.is_none() {
+        if output.out.is_none() && !output.has_places() {
             return refuse(
                 "give the memory to write to (out=), and ask for no mask or batch_index",
             );

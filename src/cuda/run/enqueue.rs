@@ -4,7 +4,7 @@
 use std::iter;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{smallvec, SmallVec};
 
 use super::capture::refused_in_capture;
 use super::download;
@@ -21,13 +21,14 @@ use crate::cuda::launch::part::Part;
 use crate::cuda::launch::table::{parts, Table};
 use crate::cuda::launch::written::Written;
 use crate::cuda::memory::list_table::ListTable;
+use crate::cuda::memory::pinned::PinnedBlock;
 use crate::cuda::memory::policy::POLICY;
 use crate::host::{Helpers, MemoryPool};
 use crate::observe::{Span, Stage};
-use crate::plan::{Plan, Upload};
+use crate::plan::{self, Plan, Upload};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, Selection};
-use crate::tensor::{DType, Device, Result, Tensor};
+use crate::tensor::{DType, Device, Layout, Result, Tensor};
 
 /// The parts of the host engine that a run on a device needs.
 #[derive(Clone, Copy)]
@@ -72,13 +73,16 @@ struct RunMemory<'p> {
     back: Vec<Back>,
 }
 
-/// A batch that comes back to the host.
+/// A batch that comes back to the host, or several at once.
 struct Back {
-    index: usize,
+    bytes: u64,
+    is_pinned: bool,
     address: u64,
     to: *mut u8,
     /// The tensor that holds `to`, if it is not the caller's.
     tensor: Option<Tensor>,
+    /// Whose it is.
+    outputs: SmallVec<[usize; 1]>,
     /// The output of the caller's that the tensor is spread over afterwards.
     spread: Option<*mut u8>,
 }
@@ -110,16 +114,24 @@ impl Run<'_> {
         self.bring_samples(plan, &mut places.on_device, host.threads)?;
         self.launch(plan, &places.on_device, &numbers)?;
 
-        let is_copying = self.bring_back(plan, &places.back, host.threads)?;
+        let is_copying = self.bring_back(&places.back, host.threads)?;
         self.finish(plan, &read, options)?;
         if is_copying {
             self.stream.synchronize()?;
         }
-        for Back { index, tensor, spread, .. } in places.back {
-            match (tensor, spread) {
-                (Some(tensor), Some(out)) => self.done.spread.push((index, tensor, out)),
-                (Some(tensor), None) => self.done.tensors.push((index, tensor)),
-                (None, _) => {}
+        for Back { outputs, tensor, spread, .. } in places.back {
+            let own = tensor.as_ref().filter(|_| spread.is_some());
+            if let Some(block) = own.and_then(|tensor| tensor.owner().downcast_ref::<PinnedBlock>())
+            {
+                // It is spread from, and then used again.
+                block.set_handed_out(false);
+            }
+            for (index, tensor) in outputs.into_iter().zip(std::iter::repeat(tensor)) {
+                match (tensor, spread) {
+                    (Some(tensor), Some(out)) => self.done.spread.push((index, tensor, out)),
+                    (Some(tensor), None) => self.done.tensors.push((index, tensor)),
+                    (None, _) => {}
+                }
             }
         }
         Ok(())
@@ -136,8 +148,23 @@ impl Run<'_> {
     ) -> Result<RunMemory<'p>> {
         let on_device = Written::none_of(plan.outputs().len());
         let mut places = RunMemory { on_device, back: Vec::new() };
+        let landing = match plan.route().map_or(0, |route| route.landing_bytes) {
+            0 => None,
+            bytes => Some(self.landing(bytes, host)?),
+        };
+        places.back.extend(landing);
         for &index in own {
             let (output, out) = (&plan.outputs()[index], placements[index]);
+            let spread = plan.route().and_then(|route| route.spread(index));
+            if output.has_places() {
+                // Each sample has its own; or all come back together.
+                let landing = places.back.first_mut().zip(spread.and_then(|spread| spread.landing));
+                places.on_device.places[index] = Some(landing.map_or(0, |(back, begin)| {
+                    back.outputs.push(index);
+                    back.address + begin
+                }));
+                continue;
+            }
             let address = match (out, plan.batch_shapes()[output.leaf].is_on_device()) {
                 (Some(out), true) => out.addr() as u64,
                 (None, true) => {
@@ -148,7 +175,6 @@ impl Run<'_> {
                 }
                 (out, false) => {
                     let address = self.allocate(output.bytes())?.address();
-                    let spread = plan.route().and_then(|route| route.spread(index));
                     let (to, tensor) = match spread {
                         None => self.host_memory(plan, output, out, options, host)?,
                         Some(spread) => {
@@ -156,13 +182,40 @@ impl Run<'_> {
                         }
                     };
                     let spread = spread.and(out);
-                    places.back.push(Back { index, address, to, tensor, spread });
+                    let is_pinned = plan.batch_shapes()[output.leaf].device == Device::Pinned;
+                    let (bytes, outputs) = (output.bytes(), smallvec![index]);
+                    places.back.push(Back {
+                        bytes,
+                        is_pinned,
+                        address,
+                        to,
+                        tensor,
+                        outputs,
+                        spread,
+                    });
                     address
                 }
             };
             places.on_device.places[index] = Some(address);
         }
         Ok(places)
+    }
+
+    /// Memory for outputs that come back together, which are spread from there.
+    fn landing(&mut self, bytes: u64, host: &Arc<MemoryPool>) -> Result<Back> {
+        let address = self.allocate(bytes)?.address();
+        let layout = Layout::compact(DType::U8, &[i64::try_from(bytes).unwrap_or(i64::MAX)])?;
+        let is_pinned = bytes <= plan::POLICY.chunk_bytes;
+        let tensor = match is_pinned {
+            true => {
+                let block = self.executor.pinned.take(self.current, bytes)?;
+                block.into_tensor(DType::U8, layout)
+            }
+            false => host.allocate(bytes)?.into_tensor(DType::U8, layout),
+        };
+        let (to, spread) = (tensor.data_ptr(), Some(std::ptr::null_mut()));
+        let outputs = SmallVec::new();
+        Ok(Back { bytes, is_pinned, address, to, tensor: Some(tensor), outputs, spread })
     }
 
     /// Brings samples to the device, as it is planned.
@@ -180,6 +233,10 @@ impl Run<'_> {
                     let bytes = output.bytes();
                     upload::gathered(self, iter::once((0, output)), (place, bytes), threads)?;
                     self.done.traffic.bytes_to_device += bytes;
+                }
+                Upload::Copied { output, copies } => {
+                    written.places[*output] = None;
+                    upload::as_they_are(self, copies)?;
                 }
                 Upload::Staged(staging) if staging.is_pinned && self.is_capturing => {}
                 Upload::Staged(staging) => {
@@ -204,17 +261,9 @@ impl Run<'_> {
     }
 
     /// Copies batches to the host. Whether copies are under way that the stream has to be waited for.
-    fn bring_back(
-        &mut self,
-        plan: &Plan<'_>,
-        back: &[Back],
-        threads: Option<&Helpers>,
-    ) -> Result<bool> {
+    fn bring_back(&mut self, back: &[Back], threads: Option<&Helpers>) -> Result<bool> {
         let mut is_copying = false;
-        for &Back { index, address, to, .. } in back {
-            let bytes = plan.outputs()[index].bytes();
-            let is_pinned =
-                plan.batch_shapes()[plan.outputs()[index].leaf].device == Device::Pinned;
+        for &Back { bytes, is_pinned, address, to, .. } in back {
             // SAFETY: a block of so many bytes, and host memory that `host_memory` measured; both are
             // held until the copy is done.
             unsafe {

@@ -152,6 +152,26 @@ impl Executor {
         }
     }
 
+    /// Waits for what is enqueued where a run would be, and where its samples were written: the host may then use the same memory.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a stream that is being captured in a graph, or of another device or context; [`Error::Cuda`].
+    pub fn settle(&self, options: &RunOptions) -> Result<()> {
+        let current = self.context.enter()?;
+        let stream = self.stream_for(&current, options)?;
+        if stream.is_capturing()? {
+            return Err(refused_in_capture(
+                "pairs without a side on the device are copied by the host, which has no part in the graph",
+            ));
+        }
+        stream.synchronize()?;
+        for producer in options.producers.iter().filter(|other| other.handle() != stream.handle()) {
+            // SAFETY: the maker of the `Stream` vouched for its handle.
+            unsafe { current.foreign_stream(producer.handle()) }?.synchronize()?;
+        }
+        Ok(())
+    }
+
     /// The stream of work that no stream was named for.
     pub fn stream(&self) -> Result<crate::Stream> {
         // SAFETY: a stream of ours, which lives as long as the engine.

@@ -24,7 +24,9 @@ impl Run<'_> {
         if options.memory.is_some() || plan.arena.is_some() {
             return Ok(());
         }
-        let new = own.iter().filter(|&&index| placements[index].is_none());
+        let is_new =
+            |index: usize| placements[index].is_none() && !plan.outputs()[index].has_places();
+        let new = own.iter().filter(|&&index| is_new(index));
         let outputs = new.map(|&index| &plan.outputs()[index]);
         let outputs = outputs.filter(|output| plan.batch_shapes()[output.leaf].is_on_device());
         let numbers = known.iter().map(|known| bytes_of(known.dtype, &known.shape));

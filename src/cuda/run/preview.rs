@@ -100,7 +100,7 @@ fn written<'p>(plan: &'p Plan<'_>, is_view: impl Fn(usize) -> bool) -> Written<'
     }
     for upload in plan.route().into_iter().flat_map(|route| &route.uploads) {
         match upload {
-            Upload::Batch(output) => written.places[*output] = None,
+            Upload::Batch(output) | Upload::Copied { output, .. } => written.places[*output] = None,
             Upload::Staged(staging) => written.stage(staging, ASSUMED),
         }
     }

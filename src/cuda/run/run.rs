@@ -263,7 +263,9 @@ impl Run<'_> {
         if let Some(holder) = &holder {
             holder.until(self.stream.handle(), Arc::clone(&end), held);
         }
-        self.done.late = Some(Arc::new(Late::new(context, Some(end), chosen, holder)));
+        // A move has no batch that would be asked for its end: the next call lets go of what has been read.
+        let late = (!plan.is_move).then(|| Late::new(context, Some(end), chosen, holder));
+        self.done.late = late.map(Arc::new);
         Ok(())
     }
 }

@@ -59,6 +59,17 @@ pub(crate) unsafe fn bytes(run: &mut Run<'_>, place: u64, bytes: &[u8]) -> Resul
     Ok(())
 }
 
+/// Enqueues copies of page-locked tensors to where they go, each by where to, where from, and how many bytes.
+pub(crate) fn as_they_are(run: &mut Run<'_>, copies: &[(u64, u64, usize)]) -> Result<()> {
+    let mut batch = CopyBatch::new(Direction::HostToDevice);
+    for &(to, from, bytes) in copies {
+        batch.push(to, from, bytes);
+        run.done.traffic.bytes_to_device += bytes as u64;
+    }
+    // SAFETY: sides of pairs, which the maker of the plan vouched for, held until the event behind the work.
+    Ok(unsafe { run.stream.copy_batch(&batch) }?)
+}
+
 /// Enqueues copies of page-locked samples, each row-major, to where they belong in memory from `base`
 /// on.
 pub(crate) fn copied(run: &Run<'_>, staged: &Staged<'_>, base: u64) -> Result<()> {

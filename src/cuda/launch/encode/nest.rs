@@ -45,8 +45,10 @@ impl Builder<'_> {
             fill: repeated(part.output.fill, part.to.size()),
             ..Nest::default()
         };
-        if let Some(samples) = &part.samples {
-            nest.places = self.table.column(samples)?;
+        match (&part.places, &part.samples) {
+            (SampleStarts::Placed { ids, .. }, _) => nest.places = self.table.column(ids)?,
+            (_, Some(samples)) => nest.places = self.table.column(samples)?,
+            _ => {}
         }
         if let SampleStarts::Joined { offsets, .. } = &part.places {
             wide |= offsets.last().is_some_and(|&end| is_beyond(end as u64));

@@ -1,0 +1,382 @@
+//! [`Lot`]: pairs with a side on a device that are one output of a plan, in which each destination has its own address.
+//!
+//! ```text
+//! from               to        way           the kernel                      beside it
+//! device             device    Within        reads and writes in place
+//! page-locked        device    ReadPinned    reads over the bus
+//! page-locked, 28 K  device    Copied        nothing                         copies to where the bytes go
+//! page-locked, 28 K  device    PinnedStaged  reads the copies                copies as they are
+//! pageable           device    Staged        reads the copy                  all sources in one copy
+//! device             host      Landed        writes one block                one copy back, spread by the host
+//! ```
+//!
+//! Pageable memory of a MiB and more, which would need as much memory of the device again, goes by itself: as a leaf of its own.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use smallvec::smallvec;
+
+use crate::collate::Ragged;
+use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::loops::{Dim, LoopNest};
+use crate::plan::moves::{Moves, PairClass};
+use crate::plan::output::{packed_output, ElementOp, OutputPlan, Starts};
+use crate::plan::path::Path;
+use crate::plan::policy::POLICY;
+use crate::plan::role::Role;
+use crate::samples::{SampleList, TensorMeta};
+use crate::tensor::{bytes_of, DType, Device, Layout, Offsets, Result};
+
+/// How pairs get from one side to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Within,
+    ReadPinned,
+    Copied,
+    PinnedStaged,
+    Staged,
+    Landed,
+    /// Without a side on a device: the host copies them itself, and a plan has them for its account alone.
+    OnHost,
+}
+
+/// Pairs that go one way, to destinations of one dtype.
+#[derive(Debug)]
+pub(crate) struct Lot {
+    way: Way,
+    dtype: DType,
+    pairs: Vec<usize>,
+}
+
+/// A lot as a plan has it.
+pub(super) struct PlannedLot<'s> {
+    pub list: SampleList<'s>,
+    pub batch_shape: BatchShape,
+    pub output: OutputPlan<'s>,
+    pub path: Path,
+    pub crossing: Crossing<'s>,
+}
+
+/// What of a lot crosses between host and device, beside what the kernel reads itself.
+pub(super) enum Crossing<'s> {
+    Nothing,
+    /// Each as it is: where to, where from, and how many bytes.
+    Copied(Vec<(u64, u64, usize)>),
+    /// The sources row-major, and the output as it is read from these at address 0.
+    Staged {
+        is_pinned: bool,
+        packed: OutputPlan<'s>,
+        offsets: Offsets,
+        read: OutputPlan<'static>,
+    },
+    /// The output as it is written row-major, and as it is read from that at address 0.
+    Landed {
+        compact: OutputPlan<'s>,
+        read: OutputPlan<'static>,
+    },
+}
+
+impl<'s> Moves<'s> {
+    /// Pairs on a device as lots, and those that are leaves of their own: neighbours that are alike. `reads_mapped`: whether kernels
+    /// may read page-locked memory where it is.
+    pub fn on_device_by_way(
+        &self,
+        dsts: &SampleList<'_>,
+        reads_mapped: bool,
+    ) -> (Vec<Lot>, Vec<Range<usize>>) {
+        self.by_way(self.on_device.iter().copied(), dsts, reads_mapped)
+    }
+
+    /// The same of all pairs that something is written to.
+    pub fn all_by_way(
+        &self,
+        [dsts, srcs]: [&SampleList<'_>; 2],
+        reads_mapped: bool,
+    ) -> (Vec<Lot>, Vec<Range<usize>>) {
+        let is_written = |pair: &usize| {
+            let is_there = self.all.of(*pair).dst.layout.numel() > 0;
+            is_there && !self.all.is_done(*pair, dsts, srcs)
+        };
+        self.by_way((0..self.num_pairs).filter(is_written), dsts, reads_mapped)
+    }
+
+    fn by_way(
+        &self,
+        pairs: impl Iterator<Item = usize>,
+        dsts: &SampleList<'_>,
+        reads_mapped: bool,
+    ) -> (Vec<Lot>, Vec<Range<usize>>) {
+        let ways: Vec<Option<Way>> =
+            self.all.classes.iter().map(|class| way_of(class, reads_mapped)).collect();
+        let mut lots: Vec<Lot> = Vec::new();
+        let mut alone = Vec::new();
+        for pair in pairs {
+            let class = self.all.id_of(pair);
+            let dtype = self.all.classes[class].dst.dtype;
+            let Some(way) = ways[class] else {
+                alone.push(pair);
+                continue;
+            };
+            match lots.iter_mut().find(|lot| (lot.way, lot.dtype) == (way, dtype)) {
+                Some(lot) => lot.pairs.push(pair),
+                None => lots.push(Lot { way, dtype, pairs: vec![pair] }),
+            }
+        }
+        (lots, self.runs_of(dsts, &alone))
+    }
+
+    /// Neighbours of one class whose destinations are one after the other. With bytes between them others may be there, beside which
+    /// rows with gaps count as sharing memory.
+    fn runs_of(&self, dsts: &SampleList<'_>, pairs: &[usize]) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for &pair in pairs {
+            let TensorMeta { dtype, layout, .. } = self.all.of(pair).dst;
+            let follows = |run: &&mut Range<usize>| {
+                let step = dsts.address(pair).addr().wrapping_sub(dsts.address(pair - 1).addr());
+                run.end == pair
+                    && self.all.id_of(run.start) == self.all.id_of(pair)
+                    && layout.is_compact()
+                    && step as u64 == bytes_of(*dtype, layout.shape())
+            };
+            match runs.last_mut().filter(follows) {
+                Some(run) => run.end = pair + 1,
+                None => runs.push(pair..pair + 1),
+            }
+        }
+        runs
+    }
+
+    /// A lot as leaf number `leaf` of a plan.
+    pub(super) fn planned_lot<'a: 's>(
+        &self,
+        lot: &Lot,
+        leaf: usize,
+        dsts: &SampleList<'a>,
+        srcs: &SampleList<'a>,
+    ) -> Result<PlannedLot<'s>> {
+        let list = srcs.take(lot.pairs.iter().map(|&pair| pair as i64))?;
+        let members = Members::new(self, lot, leaf)?;
+        let addresses = |of: &SampleList<'_>| -> Vec<*const u8> {
+            lot.pairs.iter().map(|&pair| of.address(pair)).collect()
+        };
+        let places = addresses(dsts);
+        let affine = self.affine.is_some();
+        let nest = |_, class: &PairClass<'_>, table: &mut Vec<Dim>| {
+            class.nest_between(class.src, class.dst, table)
+        };
+        let output = members.output(addresses(srcs), Some(places.clone()), affine, nest)?;
+        let packed_src = |class: &PairClass<'_>| packed(class.src);
+        let packed_dst = |class: &PairClass<'_>| packed(class.dst);
+        let crossing = match lot.way {
+            Way::Within | Way::ReadPinned | Way::OnHost => Crossing::Nothing,
+            Way::Copied => {
+                let bytes = |pair: usize| {
+                    let TensorMeta { dtype, layout, .. } = self.all.of(pair).dst;
+                    bytes_of(*dtype, layout.shape()) as usize
+                };
+                let copy = |&pair: &usize| {
+                    let [to, from] = [dsts, srcs].map(|list| list.address(pair).addr() as u64);
+                    (to, from, bytes(pair))
+                };
+                Crossing::Copied(lot.pairs.iter().map(copy).collect())
+            }
+            Way::PinnedStaged | Way::Staged => {
+                let (bytes, offsets) = packed_output(&list)?;
+                let bytes = bytes.into_owned();
+                let data = offsets.as_slice()[..lot.pairs.len()].iter();
+                let data = data.map(|&at| std::ptr::without_provenance(at as usize)).collect();
+                let metas = members.each(packed_src)?;
+                let read = members.output(data, Some(places), affine, |at, class, table| {
+                    class.nest_between(&metas[at], class.dst, table)
+                })?;
+                let is_pinned = lot.way == Way::PinnedStaged;
+                Crossing::Staged { is_pinned, packed: bytes, offsets, read }
+            }
+            Way::Landed => {
+                let metas = members.each(packed_dst)?;
+                let compact =
+                    members.output(addresses(srcs), None, affine, |at, class, table| {
+                        class.nest_between(class.src, &metas[at], table)
+                    })?;
+                let size = lot.dtype.size() as u64;
+                let at = |sample: usize| (compact.starts.elems(sample).start * size) as usize;
+                let data =
+                    (0..lot.pairs.len()).map(|sample| std::ptr::without_provenance(at(sample)));
+                let data = data.collect();
+                let read = members.output(data, Some(places), false, |at, class, table| {
+                    LoopNest::of_pair(&metas[at], class.dst, table)
+                })?;
+                Crossing::Landed { compact, read }
+            }
+        };
+        let path = match lot.way {
+            Way::Within | Way::OnHost => Path::within(&output),
+            Way::ReadPinned => Path::DirectPinned,
+            Way::Copied | Way::PinnedStaged => Path::CopiedPinned,
+            Way::Staged => Path::Staged,
+            Way::Landed => Path::Download,
+        };
+        let mut batch_shape = members.batch_shape(self)?;
+        if lot.way == Way::OnHost {
+            (batch_shape.source, batch_shape.device) = (Device::Cpu, Device::Cpu);
+        }
+        Ok(PlannedLot { list, batch_shape, output, path, crossing })
+    }
+}
+
+/// Row-major in native byte order.
+fn packed(meta: &TensorMeta) -> Result<TensorMeta> {
+    let dtype = meta.dtype.native();
+    Ok(TensorMeta {
+        dtype,
+        device: meta.device,
+        layout: Layout::compact(dtype, meta.layout.shape())?,
+    })
+}
+
+/// How pairs of a class go; `None` where they are leaves of their own.
+fn way_of(class: &PairClass<'_>, reads_mapped: bool) -> Option<Way> {
+    let PairClass { dst, src, .. } = class;
+    let bytes = |meta: &TensorMeta| bytes_of(meta.dtype, meta.layout.shape());
+    match (src.device, dst.device) {
+        (Device::Cpu | Device::Pinned, Device::Cpu | Device::Pinned) => Some(Way::OnHost),
+        (Device::Cuda(_), Device::Cuda(_)) => Some(Way::Within),
+        (Device::Cuda(_), _) => (bytes(dst) < POLICY.max_together_bytes).then_some(Way::Landed),
+        (Device::Cpu, _) => (bytes(src) < POLICY.max_together_bytes).then_some(Way::Staged),
+        (Device::Pinned, _) => {
+            let mut table = Vec::new();
+            let nest = class.nest_between(src, dst, &mut table);
+            let is_run = class.transformed.is_none() && nest.is_bytes(dst.dtype, &table);
+            let is_copied = !reads_mapped || bytes(src) >= POLICY.min_copied_bytes;
+            match () {
+                () if is_copied && is_run => Some(Way::Copied),
+                () if is_copied && src.layout.is_compact() => Some(Way::PinnedStaged),
+                () if reads_mapped => Some(Way::ReadPinned),
+                () => None,
+            }
+        }
+    }
+}
+
+/// The pairs of a lot by their classes.
+struct Members<'m, 's> {
+    classes: Vec<&'m PairClass<'s>>,
+    /// That of each pair; empty if there is one.
+    ids: Vec<u32>,
+    count: usize,
+    leaf: usize,
+    dtype: DType,
+    layout: Layout,
+    /// Where each begins among the elements of all; none if all are alike.
+    offsets: Option<Offsets>,
+}
+
+impl<'m, 's> Members<'m, 's> {
+    fn new(moves: &'m Moves<'s>, lot: &Lot, leaf: usize) -> Result<Members<'m, 's>> {
+        let mut local = vec![u32::MAX; moves.all.classes.len()];
+        let (mut classes, mut ids) = (Vec::new(), Vec::with_capacity(lot.pairs.len()));
+        for &pair in &lot.pairs {
+            let id = &mut local[moves.all.id_of(pair)];
+            if *id == u32::MAX {
+                *id = classes.len() as u32;
+                classes.push(moves.all.of(pair));
+            }
+            ids.push(*id);
+        }
+        let numel = |class: &PairClass<'_>| class.dst.layout.numel();
+        let are_alike = classes.iter().all(|class| numel(class) == numel(classes[0]));
+        let offsets = match are_alike {
+            true => None,
+            false => {
+                Some(Offsets::from_lengths(ids.iter().map(|&id| numel(classes[id as usize])))?)
+            }
+        };
+        let total = match &offsets {
+            Some(offsets) => offsets.total(),
+            None => numel(classes[0]).saturating_mul(lot.pairs.len() as i64),
+        };
+        if classes.len() == 1 {
+            ids = Vec::new();
+        }
+        let (count, dtype) = (lot.pairs.len(), lot.dtype);
+        let layout = Layout::compact(dtype, &[total])?;
+        Ok(Members { classes, ids, count, leaf, dtype, layout, offsets })
+    }
+
+    fn each(&self, meta: impl Fn(&PairClass<'_>) -> Result<TensorMeta>) -> Result<Vec<TensorMeta>> {
+        self.classes.iter().map(|class| meta(class)).collect()
+    }
+
+    /// Pairs read at `data` and written to `places`, or row-major one after the other. `nest`: the loops of the class at a position.
+    fn output<'o>(
+        &self,
+        data: Vec<*const u8>,
+        places: Option<Vec<*const u8>>,
+        affine: bool,
+        nest: impl Fn(usize, &PairClass<'_>, &mut Vec<Dim>) -> LoopNest,
+    ) -> Result<OutputPlan<'o>> {
+        let mut dims = Vec::new();
+        let classes = self.classes.iter().enumerate();
+        let classes: Vec<LoopNest> =
+            classes.map(|(at, class)| nest(at, class, &mut dims)).collect();
+        let bytes_only = !affine && classes.iter().all(|class| class.is_bytes(self.dtype, &dims));
+        let size = if places.is_none() { self.dtype.size() as i64 } else { 0 };
+        let starts = match &self.offsets {
+            Some(offsets) => Starts::Joined { offsets: offsets.clone(), unit: 1, step: size },
+            None => {
+                let elems = self.classes[0].dst.layout.numel();
+                Starts::Rows { elems: elems as u64, step: elems * size }
+            }
+        };
+        Ok(OutputPlan {
+            leaf: self.leaf,
+            role: Role::Data,
+            dtype: self.dtype,
+            out: None,
+            layout: self.layout.clone(),
+            op: ElementOp::Read { affine, saturate: false },
+            fill: [0; 16],
+            data: Cow::Owned(data),
+            places: Cow::Owned(places.unwrap_or_default()),
+            class_ids: Cow::Owned(self.ids.clone()),
+            classes,
+            dims,
+            starts,
+            bytes_only,
+            is_table_of_runs: false,
+            ranges: None,
+            selected: None,
+        })
+    }
+
+    /// All destinations as one batch, as far as plans ask for it.
+    fn batch_shape(&self, moves: &Moves<'_>) -> Result<BatchShape> {
+        let first = self.classes[0];
+        let bytes = bytes_of(self.dtype, self.layout.shape());
+        Ok(BatchShape {
+            shape: self.layout.shape().into(),
+            dtype: self.dtype,
+            num_samples: self.count,
+            source: first.src.device,
+            device: match first.dst.device {
+                device @ Device::Cuda(_) => device,
+                // They land together.
+                _ if bytes <= POLICY.chunk_bytes => Device::Pinned,
+                _ => Device::Cpu,
+            },
+            placement: Placement::Rows,
+            max_length: None,
+            ragged: Ragged::default(),
+            mask: None,
+            value: [0; 16],
+            affine: moves.affine.clone(),
+            increments: None,
+            saturate: false,
+            channel_dim: None,
+            is_selected: false,
+            bytes,
+            permute: smallvec![0],
+        })
+    }
+}
