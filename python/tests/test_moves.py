@@ -282,6 +282,22 @@ def test_destinations_that_must_not_be_written_to():
         error = failed(side, [ones], wr.LayoutError)
         assert (error.index, error.side) == (None, "destination")
         assert not frozen.any()
+    # Each sample for itself.
+    rows = wr.SampleList([np.zeros(2, np.uint8), frozen, np.zeros(2, np.uint8), frozen[:1].repeat(2)])
+    error = failed(rows, [ones] * 4, wr.LayoutError)
+    assert str(error) == "destination 1: expected writable memory, got read-only memory"
+    assert (error.index, error.side) == (1, "destination")
+    error = failed(rows.take([3, 0, 1]), [ones] * 3, wr.LayoutError)
+    assert error.index == 2 and not rows[3].numpy().any()
+    wr.copy_many(rows.take([2, 0, -1]), [ones] * 3)
+    assert [row.numpy().tolist() for row in rows] == [[1, 1], [0, 0], [1, 1], [1, 1]]
+    assert rows[0].numpy().flags.writeable and not rows[1].numpy().flags.writeable
+    rows[1] = np.zeros(2, np.uint8)
+    rows.append(frozen)
+    rows.extend([ones * 0])
+    assert failed(rows, [ones] * 6, wr.LayoutError).index == 4
+    wr.copy_many(rows.take([1, 5]), [ones] * 2)
+    assert rows[5].numpy().all() and not frozen.any()
     expanded = np.lib.stride_tricks.as_strided(np.zeros(1), (3,), (0,))
     error = failed([expanded], [np.ones(3)], wr.LayoutError)
     assert "elements with a place of their own" in str(error)
@@ -329,7 +345,26 @@ def test_arguments():
     engine.reset_stats()
     wr.copy_many([np.zeros(4)], [np.ones(4, np.float32)], engine=engine)
     stats = engine.stats()
-    assert (stats["samples"], stats["bytes_in"], stats["bytes_out"], stats["batches"]) == (1, 16, 32, 0)
+    assert (stats["samples"], stats["moves"], stats["bytes_in"], stats["bytes_out"], stats["batches"]) == (1, 1, 16, 32, 0)
+
+
+def test_explain():
+    srcs = [np.ones(4, np.float32), np.ones((2, 3), np.int64), np.ones(5)]
+    dsts = [np.zeros(4), np.zeros((2, 3), np.int64), np.zeros(5)]
+    plan = wr.explain(srcs, "copy_many", dsts=dsts)
+    assert (plan.samples, plan.paths, plan.bytes_read, plan.bytes_written, plan.launches) == (3, ["cast", "memcpy"], 104, 120, 0)
+    assert plan.outputs == [((9,), "float64"), ((6,), "int64")] and not any(dst.any() for dst in dsts)
+    # What is there already is not written.
+    assert wr.explain({"a": dsts[0], "b": srcs[2]}, "copy_many", dsts={"a": dsts[0], "b": dsts[2]}).bytes_written == 40
+    half = wr.explain(srcs[:1], "copy_many", dsts=dsts[:1], transform=wr.Transform(scale=0.5), engine=wr.Engine(), max_blocks=3)
+    assert half.paths == ["transform"] and "moves" not in half.as_dict()
+    error = refusal(lambda: wr.explain(srcs, "copy_many", dsts=[*dsts[:2], np.zeros(6)]), wr.ShapeError)
+    assert (error.index, error.side) == (2, "destination")
+    assert "needs dsts=" in str(refusal(lambda: wr.explain(srcs, "copy_many"), TypeError))
+    error = refusal(lambda: wr.explain(srcs, "copy_many", dsts=dsts, dtype="f4"), TypeError)
+    assert str(error) == 'copy_many has no argument "dtype"; it has dsts, transform, stream, engine, max_blocks'
+    refusal(lambda: wr.explain(srcs, "copy_many", dsts=dsts[:2]), ValueError)
+    assert wr.explain([], "copy_many", dsts=[]).samples == 0
 
 
 def test_memory_that_moved_is_refused():
@@ -368,7 +403,16 @@ def test_torch_copies_the_same(count):
         assert torch.equal(dst, want.copy_(src))
 
 
-@pytest.mark.parametrize("side", [list, tuple, iter, dict, "rows", "list of rows", "windrow"])
+def changed(rows):
+    """A list of these tensors, which were put into it one by one."""
+    samples = wr.SampleList([np.zeros(5, "f4"), *rows[:1]])
+    samples[0] = rows[0]
+    samples[1] = rows[1]
+    samples.append(rows[2])
+    return samples
+
+
+@pytest.mark.parametrize("side", [list, tuple, iter, dict, "rows", "list of rows", "list of tensors", "taken", "changed", "windrow"])
 def test_version_counters_move(side):
     torch = pytest.importorskip("torch")
     table = torch.zeros(3, 5)
@@ -376,6 +420,9 @@ def test_version_counters_move(side):
     views = {
         "rows": lambda: table,
         "list of rows": lambda: wr.SampleList(table),
+        "list of tensors": lambda: wr.SampleList(list(table)),
+        "taken": lambda: wr.SampleList([table[2], table[0], table[1]]).take([1, 2, 0]),
+        "changed": lambda: changed(list(table)),
         "windrow": lambda: [wr.asarray(row) for row in rows],
         dict: lambda: dict(enumerate(rows)),
     }

@@ -169,6 +169,7 @@ class Transform:
 class _Stats(TypedDict):
     batches: int
     samples: int
+    moves: int
     bytes_in: int
     bytes_out: int
     data_bytes: int

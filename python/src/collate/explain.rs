@@ -6,6 +6,7 @@ use windrow::Plan;
 
 use crate::collate::forms::{form_of, unknown_form};
 use crate::collate::job::{job_error, leaf_of, target_of, Job};
+use crate::collate::moves::explain_pairs;
 use crate::collate::options::Options;
 use crate::collate::run::{device_of_work, made, views_in};
 use crate::collate::torch_memory::Lender;
@@ -17,8 +18,9 @@ use crate::samples::read::samples_of;
 ///
 /// Args:
 ///     samples: as for the call.
-///     form (str): ``"stack"``, ``"concat"``, ``"pad"``, ``"ragged"`` or ``"collate"``.
-///     kwargs: the arguments of that call, for ``"collate"`` also ``spec``, ``sep`` and ``arena``.
+///     form (str): ``"stack"``, ``"concat"``, ``"pad"``, ``"ragged"``, ``"collate"`` or ``"copy_many"``, of which ``samples`` are the
+///         sources.
+///     kwargs: the arguments of that call, for ``"collate"`` also ``spec``, ``sep`` and ``arena``, for ``"copy_many"`` also ``dsts``.
 ///
 /// Returns:
 ///     Explain: the plan.
@@ -32,6 +34,8 @@ use crate::samples::read::samples_of;
 ///     >>> tree = wr.explain([{"x": [1.5], "n": 1}], "collate", dtype="float32")
 ///     >>> tree.names, tree.paths
 ///     (['x.0', 'n'], ['cast', 'cast'])
+///     >>> wr.explain([b"ab", b"c"], "copy_many", dsts=[bytearray(2), bytearray(1)]).as_dict()["bytes_written"]
+///     3
 #[pyfunction]
 #[pyo3(signature = (samples, form = "stack", **kwargs))]
 pub(crate) fn explain(
@@ -40,6 +44,10 @@ pub(crate) fn explain(
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyExplain> {
     let py = samples.py();
+    if form == "copy_many" {
+        let explain = explain_pairs(samples, kwargs)?;
+        return Ok(PyExplain { explain, device_memory: None });
+    }
     let (jobs, in_arena) = if form == "collate" {
         jobs_of(samples, kwargs)?
     } else {

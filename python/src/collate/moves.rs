@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::bindings::MoveOptions;
-use windrow::{Device, Engine, Error, Mismatch, MoveSide, SampleList, Stage, Stream, Transform};
+use windrow::{
+    Device, Engine, Error, Explain, Mismatch, MoveSide, SampleList, Stage, Stream, Transform,
+};
 
 use crate::collate::job::{is_frozen, torch_of_object, torch_of_owner, FROZEN};
 use crate::collate::options::{engine_of, transform_of};
@@ -50,9 +52,7 @@ const SEP: &str = ".";
 /// wrap, floats to integers truncate toward zero and saturate (NaN becomes 0), anything to bool is ``!= 0``; complex and
 /// smaller dtypes, and float8 but for e4m3fn and e5m2, are moved, never cast. A pair that is the same memory and dtype is left as it is.
 ///
-/// Torch tensors that are written to are to torch as after ``copy_``: if one was saved for ``backward``, ``backward`` raises. A
-/// `SampleList` that was made of single torch tensors has their memory and not the tensors, which then are not noted as written to; one
-/// of the rows of a tensor notes that.
+/// Torch tensors that are written to are to torch as after ``copy_``: if one was saved for ``backward``, ``backward`` raises.
 ///
 /// Args:
 ///     dsts: the destinations, in memory that may be written to.
@@ -65,7 +65,8 @@ const SEP: &str = ".";
 ///
 /// Raises:
 ///     ValueError: another number of sources than of destinations; a destination that shares bytes with another one, as where ids
-///         repeat in ``table.take(ids)``, or with any source but its own identical one; a ``stream``.
+///         repeat in ``table.take(ids)``, or with any source but its own identical one; a ``stream`` beside memory without one, or
+///         beside sides on two devices.
 ///     ShapeError, DTypeError: a pair that does not fit.
 ///     LayoutError: a destination that is read-only, a Python number or of foreign byte order, or whose elements overlap each other; a
 ///         torch tensor that requires grad while torch's grad mode is on: call within ``torch.no_grad()``.
@@ -75,9 +76,10 @@ const SEP: &str = ".";
 ///     RuntimeError: an inference tensor as destination outside of inference mode.
 ///
 /// On return, destinations on the host are written and sources in pageable memory are read. Work on a device is in the order of the
-/// stream, and its memory is kept until it is done; who uses a destination on another stream orders that behind it. All sources of a
-/// device, and all that go to it, are one launch; to the host, each destination that does not follow the one before it is a copy that
-/// is waited for. Ids in device memory are refused on both sides.
+/// stream, and its memory is kept until it is done; who uses a destination on another stream orders that behind it. Beside a side on
+/// the device, or with ``stream``, pairs of page-locked memory wait for what is on the stream; alone they are copied at once. All sources
+/// of a device, and all that go to it, are one launch; pageable memory below 1 MiB a tensor goes to the device in one copy, and
+/// comes back in one, which is waited for. Ids in device memory are refused on both sides.
 ///
 /// All of them are raised before a byte is written, with the position of the pair as ``.index``, ``.side`` (``"destination"`` or
 /// ``"source"``; ``"destination"`` where the two do not fit) and, in trees, ``.path``.
@@ -110,9 +112,7 @@ pub(crate) fn copy_many(
     let _records = Records::of_call(py);
     let transform = transform.map_or_else(|| Ok(Transform::default()), transform_of)?;
     let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
-    if let Some(blocks) = max_blocks {
-        int_within(blocks, "max_blocks", 1..=u64::from(u32::MAX))?;
-    }
+    check_blocks(max_blocks)?;
     let stream = stream.map(stream_of).transpose()?;
     let span = engine.enter(Stage::Import);
     // SAFETY: `copy_columns` runs no Python code, and keeps the samples before this thread is detached.
@@ -139,9 +139,16 @@ fn copy_pairs(
 ) -> PyResult<()> {
     check_counts(py, dsts.samples.list.len(), srcs.samples.list.len())?;
     let (to, from) = (&dsts.samples.list, &srcs.samples.list);
+    if stream.is_some() {
+        one_device(py, [to, from])?;
+    }
     let options = match dsts.samples.ordinal().or(srcs.samples.ordinal()) {
-        None if stream.is_some() => return Err(no_stream()),
-        None => MoveOptions { transform, ..MoveOptions::default() },
+        None if stream.is_some() && !has_pinned([to, from]) => return Err(no_stream()),
+        None => {
+            let mut options = MoveOptions { transform, ..MoveOptions::default() };
+            options.run.stream = stream;
+            options
+        }
         Some(ordinal) => ordered(engine, &dsts.samples, &srcs.samples, stream, ordinal)
             .map(|options| MoveOptions { transform, ..options })
             .or_py_err(py)?,
@@ -150,14 +157,11 @@ fn copy_pairs(
     if let Some(index) = dsts.samples.places.find_moved(py)? {
         return Err(to_py_err(py, &moved(index).at_side(MoveSide::Destination, index)));
     }
-    // On a device the call may wait, which keeps no other thread waiting.
-    let is_on_host = dsts.samples.ordinal().or(srcs.samples.ordinal()).is_none();
+    // On a device, and for a stream, the call may wait, which keeps no other thread waiting.
+    let is_on_host =
+        stream.is_none() && dsts.samples.ordinal().or(srcs.samples.ordinal()).is_none();
     let is_quick = is_on_host && is_quick(to, from);
-    copy(py, engine, to, from, options, is_quick).map_err(|error| {
-        let index = error.mismatch().and_then(|mismatch| mismatch.index);
-        let path = index.and_then(|index| paths.get(index)).map_or("", String::as_str);
-        to_py_err(py, &error.at_path(path))
-    })?;
+    copy(py, engine, to, from, options, is_quick).map_err(|error| pair_error(py, error, &paths))?;
     match dsts.torch.is_empty() {
         true => Ok(()),
         false => {
@@ -244,8 +248,74 @@ fn copy(
     }
 }
 
+/// An error of pairs that have these paths, if they are leaves of trees.
+fn pair_error(py: Python<'_>, error: Error, paths: &[String]) -> PyErr {
+    let index = error.mismatch().and_then(|mismatch| mismatch.index);
+    let path = index.and_then(|index| paths.get(index)).map_or("", String::as_str);
+    to_py_err(py, &error.at_path(path))
+}
+
+/// `explain` of pairs: `arguments` are those of `copy_many`, with ``dsts``.
+pub(super) fn explain_pairs(
+    srcs: &Bound<'_, PyAny>,
+    arguments: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Explain> {
+    const NAMES: [&str; 5] = ["dsts", "transform", "stream", "engine", "max_blocks"];
+    let py = srcs.py();
+    let mut given: [Option<Bound<'_, PyAny>>; 5] = Default::default();
+    for (name, value) in arguments.into_iter().flatten() {
+        let name: String = name.extract()?;
+        let Some(at) = NAMES.iter().position(|known| *known == name) else {
+            let text = format!("copy_many has no argument {name:?}; it has {}", NAMES.join(", "));
+            return Err(PyTypeError::new_err(text));
+        };
+        given[at] = Some(value).filter(|value| !value.is_none());
+    }
+    let [dsts, transform, stream, engine, blocks] = given;
+    let Some(dsts) = dsts else {
+        let text = "copy_many needs dsts=, the destinations, beside the sources";
+        return Err(PyTypeError::new_err(text));
+    };
+    let transform = transform.as_ref().map_or_else(|| Ok(Transform::default()), transform_of)?;
+    engine.as_ref().map(engine_of).transpose()?;
+    check_blocks(blocks.as_ref())?;
+    let stream = stream.as_ref().map(stream_of).transpose()?;
+    let Pairs { dsts, srcs, paths } = Pairs::read(&dsts, srcs, stream)?;
+    let (to, from) = (&dsts.samples.list, &srcs.samples.list);
+    check_counts(py, to.len(), from.len())?;
+    let explain = py.detach(|| Engine::explain_lists(to, from, &transform));
+    explain.map_err(|error| pair_error(py, error, &paths))
+}
+
+fn check_blocks(blocks: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    blocks.map_or(Ok(()), |blocks| {
+        int_within(blocks, "max_blocks", 1..=u64::from(u32::MAX)).map(drop)
+    })
+}
+
 fn no_stream() -> PyErr {
     PyValueError::new_err("stream= is for tensors on a CUDA device; host memory has no streams")
+}
+
+fn has_pinned(sides: [&SampleList<'_>; 2]) -> bool {
+    let is_pinned =
+        |list: &SampleList<'_>| list.metas().iter().any(|meta| meta.device == Device::Pinned);
+    sides.into_iter().any(is_pinned)
+}
+
+/// A stream is of one device.
+fn one_device(py: Python<'_>, sides: [&SampleList<'_>; 2]) -> PyResult<()> {
+    let devices = sides.into_iter().flat_map(|list| list.metas()).map(|meta| meta.device);
+    let mut devices = devices.filter(|device| matches!(device, Device::Cuda(_)));
+    let Some(first) = devices.next() else { return Ok(()) };
+    match devices.find(|device| *device != first) {
+        None => Ok(()),
+        Some(other) => {
+            let text =
+                format!("stream= is of one device, and the sides are on {first} and {other}");
+            Err(of_pair(py, PyValueError::new_err(text), MoveSide::Destination, None, ""))
+        }
+    }
 }
 
 /// Where work on a device is enqueued, what it waits for and what is held until it is done.
@@ -480,8 +550,15 @@ impl Side {
         let mut torch = Vec::new();
         if side == MoveSide::Destination {
             own_list_memory(py, &samples.owners, &samples.places)?;
-            if samples.list.is_read_only() {
-                return Err(read_only(py, "a SampleList with a sample in read-only memory"));
+            if let Some(index) = samples.list.first_read_only() {
+                if samples.list.is_all_read_only() {
+                    return Err(read_only(py, "a SampleList in read-only memory"));
+                }
+                let found = Mismatch::new(Some(index), "writable memory", "read-only memory");
+                return Err(to_py_err(py, &Error::Layout(Box::new(found)).at_side(side, index)));
+            }
+            for tensor in samples.owners.tensors() {
+                torch.extend(written(py, Some(tensor.clone_ref(py)), None, "")?);
             }
             for kept in samples.owners.objects() {
                 torch.extend(written(py, torch_of_object(py, kept)?, None, "")?);

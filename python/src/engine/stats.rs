@@ -14,6 +14,7 @@ pub(super) fn stats_of<'py>(
     let dict = PyDict::new(py);
     dict.set_item("batches", stats.batches)?;
     dict.set_item("samples", stats.samples)?;
+    dict.set_item("moves", stats.moves)?;
     dict.set_item("bytes_in", stats.bytes_in)?;
     dict.set_item("bytes_out", stats.bytes_out)?;
     dict.set_item("data_bytes", stats.data_bytes)?;
@@ -43,8 +44,8 @@ pub(super) fn stats_of<'py>(
 /// Counters of the default engine since it was made or since `reset_stats`.
 ///
 /// Returns:
-///     dict: counts: ``batches`` (each leaf of a tree is one), ``samples``, ``paths`` (a dict: batches by path, named as in `explain`),
-///     ``views``, ``launches`` and ``waits`` (for a device). Bytes: ``bytes_in``, ``bytes_out``, ``data_bytes``, ``padding_bytes``,
+///     dict: counts: ``batches`` (each leaf of a tree is one), ``samples``, ``moves`` (those of them that are pairs of `copy_many`, in no
+///     batch), ``paths`` (a dict: batches by path, named as in `explain`), ``views``, ``launches`` and ``waits`` (for a device). Bytes: ``bytes_in``, ``bytes_out``, ``data_bytes``, ``padding_bytes``,
 ///     ``bytes_to_device``, ``bytes_to_host`` and ``lent_bytes`` (outputs in torch's memory). ``padding_waste``: share of padding in
 ///     the data, 0 to 1. Bytes at present: ``pool_bytes`` (free), ``pool_used_bytes``, ``device_bytes`` (in use), ``pinned_bytes``
 ///     (free) and ``pinned_used_bytes``. ``pool_hits`` and ``pool_misses`` count from the start of the engine. Seconds of the calling

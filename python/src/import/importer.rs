@@ -69,6 +69,8 @@ pub(crate) struct Importer<'py> {
     /// For each sample of a list that is kept what keeps it in place of the object itself, None of Python's where `owner` does;
     /// shorter than the list where all that follow are kept by themselves.
     pub keepers: Vec<Option<Py<PyAny>>>,
+    /// For each sample of a list that is kept the torch tensor that it is; shorter than the list where those that follow are none.
+    pub tensors: Vec<Option<Py<PyAny>>>,
     /// The last sample was lent, and `owner` has what gives it back.
     pub is_lent: bool,
     /// The values of the last sample are among the numbers of `owner`.
@@ -112,6 +114,7 @@ impl<'py> Importer<'py> {
             list: SampleList::new(),
             owner: Holder::default(),
             keepers: Vec::new(),
+            tensors: Vec::new(),
             is_lent: false,
             is_number: false,
             is_on_device: false,
@@ -239,9 +242,6 @@ impl<'py> Importer<'py> {
             let error = Error::Layout(in_other_order(Some(index), foreign.dtype));
             return Err(self.error(error, index));
         }
-        if foreign.read_only {
-            self.list.mark_read_only();
-        }
         self.is_on_device |= foreign.device != Device::Cpu;
         // SAFETY: the producer vouches for its tensor, whose owner the caller or `owner` holds.
         let pushed = unsafe {
@@ -253,7 +253,11 @@ impl<'py> Importer<'py> {
                 foreign.strides,
             )
         };
-        pushed.map_err(|error| self.error(error, index))
+        pushed.map_err(|error| self.error(error, index))?;
+        if foreign.read_only {
+            self.list.mark_last_read_only();
+        }
+        Ok(())
     }
 
     pub fn push_tensor(&mut self, tensor: &windrow::Tensor, index: usize) -> PyResult<()> {

@@ -27,6 +27,12 @@ impl<'py> Importer<'py> {
     fn note_other(&mut self, object: &Bound<'py, PyAny>, lazy: Lazy) -> PyResult<()> {
         let storage = self.storage.as_ref().filter(|_| !matches!(lazy, Lazy::No));
         let storage = storage.map(|storage| storage.object.clone_ref(self.py));
+        let position = self.list.len() - 1;
+        if storage.is_some() {
+            self.tensors.try_reserve(position + 1 - self.tensors.len()).map_err(no_room)?;
+            self.tensors.resize_with(position, || None);
+            self.tensors.push(Some(object.clone().unbind()));
+        }
         let is_lent = std::mem::take(&mut self.is_lent);
         let is_number = std::mem::take(&mut self.is_number);
         let keeper = if self.is_on_device {
@@ -51,7 +57,6 @@ impl<'py> Importer<'py> {
         } else {
             return Ok(());
         };
-        let position = self.list.len() - 1;
         self.keepers.try_reserve(position + 1 - self.keepers.len()).map_err(no_room)?;
         self.keepers.resize_with(position, || None);
         self.keepers.push(Some(keeper));

@@ -195,8 +195,9 @@ impl<'py> Importer<'py> {
         if let Some((.., lazy)) = self.last {
             self.check_dtype(object, lazy, self.list.meta(self.list.len() - 1).dtype, index)?;
         }
-        if self.owned && !self.list.is_read_only() && is_immutable(object)? {
-            self.list.mark_read_only();
+        let is_known = self.list.is_read_only_at(self.list.len() - 1);
+        if self.owned && !is_known && is_immutable(object)? {
+            self.list.mark_last_read_only();
         }
         if let Some(stream) = stream {
             self.owner.producers.add(stream);

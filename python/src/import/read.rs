@@ -212,6 +212,7 @@ impl<'py> Importer<'py> {
         let first = std::mem::take(&mut self.list);
         let first_place = Places::from(std::mem::take(&mut self.places));
         let first_keeper = std::mem::take(&mut self.keepers).pop().flatten();
+        let first_tensor = std::mem::take(&mut self.tensors).pop().flatten();
         self.empty_dtype = first.meta(0).dtype.native();
         for (index, item) in items[..count].iter().enumerate() {
             self.import_one(item, start + index)?;
@@ -220,6 +221,10 @@ impl<'py> Importer<'py> {
         self.places.push(self.py, count, first_place.entry(self.py, 0))?;
         self.keepers.resize_with(count, || None);
         self.keepers.push(first_keeper);
+        if first_tensor.is_some() {
+            self.tensors.resize_with(count, || None);
+            self.tensors.push(first_tensor);
+        }
         Ok(count + 1)
     }
 

@@ -23,12 +23,15 @@ pub(crate) struct Owners {
     shared: Arc<Vec<Owner>>,
     /// The object that keeps a sample, if one does by itself, and is released with it.
     objects: Column<Kept>,
+    /// The torch tensor that a sample is, for torch to know when it has been written to: it can exchange its storage, which is what
+    /// keeps the memory.
+    tensors: Column<Kept>,
 }
 
 type Kept = Option<Py<PyAny>>;
 
 /// The owner of a sample that was replaced, and those of others that none has any more.
-type Replaced = (Option<Kept>, Option<Arc<Vec<Owner>>>);
+type Replaced = ([Option<Kept>; 2], Option<Arc<Vec<Owner>>>);
 
 impl Entry for Kept {
     const IS_REFERENCE: bool = true;
@@ -53,7 +56,7 @@ impl Entry for Kept {
 impl Owners {
     /// Of all samples, for one call.
     pub fn of_all(owner: Owner) -> Owners {
-        Owners { shared: Arc::new(vec![owner]), objects: Column::default() }
+        Owners { shared: Arc::new(vec![owner]), ..Owners::default() }
     }
 
     /// Of all samples of a list, which are on this device. Work on device memory is ordered by owners that are shared.
@@ -66,7 +69,7 @@ impl Owners {
 
     /// Of all samples, which one object keeps.
     pub fn of_object(object: Py<PyAny>) -> Owners {
-        Owners { shared: Arc::default(), objects: Column::one(Some(object)) }
+        Owners { objects: Column::one(Some(object)), ..Owners::default() }
     }
 
     /// Of the samples of a list that is like a tensor, or over its memory.
@@ -78,17 +81,33 @@ impl Owners {
             object = Some(holder.into_object(py)?);
         }
         let shared = reference.shared.clone().unwrap_or_default();
-        Ok(Owners { shared, objects: Column::one(object) })
+        Ok(Owners { shared, objects: Column::one(object), ..Owners::default() })
     }
 
     /// Of many samples each, and of one sample each.
     pub fn from_parts(shared: Arc<Vec<Owner>>, objects: Vec<Kept>) -> Owners {
-        Owners { shared, objects: Column::from(Entries(objects)) }
+        Owners { shared, objects: Column::from(Entries(objects)), ..Owners::default() }
+    }
+
+    /// With the torch tensors that the first ones of `len` samples are.
+    pub fn with_tensors(self, mut tensors: Vec<Kept>, len: usize) -> PyResult<Owners> {
+        if tensors.is_empty() {
+            return Ok(self);
+        }
+        tensors.try_reserve(len.saturating_sub(tensors.len())).map_err(no_room)?;
+        tensors.resize_with(len, || None);
+        Ok(Owners { tensors: Column::from(Entries(tensors)), ..self })
+    }
+
+    /// The torch tensors that samples are.
+    pub fn tensors(&self) -> impl Iterator<Item = &Py<PyAny>> {
+        self.tensors.all().iter().flatten()
     }
 
     /// The references that the collector is to see, if no other list has them.
     pub fn visit(&self, visit: &PyVisit<'_>) -> Visited {
-        let own = self.objects.0.iter().filter(|objects| Arc::strong_count(objects) == 1);
+        let all = self.objects.0.iter().chain(&self.tensors.0);
+        let own = all.filter(|objects| Arc::strong_count(objects) == 1);
         own.flat_map(|objects| &objects.0).try_for_each(|kept| visit.call(kept))
     }
 
@@ -161,6 +180,7 @@ impl Owners {
     /// Keeps those of the first `len` samples.
     pub fn truncate(&mut self, len: usize) {
         self.objects.truncate(len);
+        self.tensors.truncate(len);
     }
 
     /// The same of another list, which has its own reference to an object that keeps all samples.
@@ -169,7 +189,7 @@ impl Owners {
             [all] => Column::one(all.copied(py)),
             _ => self.objects.clone(),
         };
-        Owners { shared: Arc::clone(&self.shared), objects }
+        Owners { shared: Arc::clone(&self.shared), objects, tensors: self.tensors.clone() }
     }
 
     /// With another one, of all samples.
@@ -177,7 +197,7 @@ impl Owners {
         let mut shared = room_for(self.shared.len() + 1)?;
         shared.extend_from_slice(&self.shared);
         shared.push(owner);
-        Ok(Owners { shared: Arc::new(shared), objects: self.objects.clone() })
+        Ok(Owners { shared: Arc::new(shared), ..self.clone() })
     }
 
     /// The owners of the samples at these valid positions, of `len`; negative ones count from the end.
@@ -186,7 +206,8 @@ impl Owners {
             return Ok(Owners::default());
         }
         let objects = self.objects.take(py, positions, len)?;
-        let mut taken = Owners { shared: Arc::clone(&self.shared), objects };
+        let tensors = self.tensors.take(py, positions, len)?;
+        let mut taken = Owners { shared: Arc::clone(&self.shared), objects, tensors };
         taken.drop_unused();
         Ok(taken)
     }
@@ -207,6 +228,7 @@ impl Owners {
         other_len: usize,
     ) -> PyResult<()> {
         self.add_shared(other)?;
+        self.tensors.extend(py, len, &other.tensors, other_len)?;
         self.objects.extend(py, len, &other.objects, other_len)
     }
 
@@ -225,12 +247,15 @@ impl Owners {
     /// Makes room for [`Owners::replace`] among those of `len` samples.
     pub fn spread(&mut self, py: Python<'_>, len: usize, other: &Owners) -> PyResult<()> {
         self.add_shared(other)?;
+        self.tensors.spread(py, len, &other.tensors)?;
         self.objects.spread(py, len, &other.objects)
     }
 
     /// Puts the owner of another list's one sample in the place of a sample's, after `spread`. Returns the owners that may be
     /// released now, which can run any code.
     pub fn replace(&mut self, py: Python<'_>, index: usize, other: &Owners) -> Replaced {
-        (self.objects.replace(py, index, &other.objects), self.drop_unused())
+        let tensor = self.tensors.replace(py, index, &other.tensors);
+        let object = self.objects.replace(py, index, &other.objects);
+        ([object, tensor], self.drop_unused())
     }
 }

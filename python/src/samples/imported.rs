@@ -70,7 +70,14 @@ impl Imported {
         // SAFETY: the owners keep the memory of every sample of the list alive.
         #[allow(unsafe_code)]
         Ok(unsafe {
-            Tensor::new_unchecked(owner, data, dtype, device, layout, self.list.is_read_only())
+            Tensor::new_unchecked(
+                owner,
+                data,
+                dtype,
+                device,
+                layout,
+                self.list.is_read_only_at(index),
+            )
         })
     }
 
@@ -260,7 +267,7 @@ impl Imported {
 
     pub fn from_importer(importer: Importer<'_>) -> PyResult<(Imported, Option<RowsAhead>)> {
         let is_per_sample = importer.is_per_sample();
-        let Importer { py, list, owner, keepers, places, ahead, .. } = importer;
+        let Importer { py, list, owner, keepers, tensors, places, ahead, .. } = importer;
         let owners = match (is_per_sample, list.device()) {
             (true, Some(Device::Cpu) | None) if !importer.is_on_device => {
                 Owners::from_parts(Arc::default(), keepers)
@@ -272,6 +279,7 @@ impl Imported {
             (true, _) => Owners::from_parts(Arc::new(vec![Arc::new(owner) as Owner]), keepers),
             (false, _) => Owners::of_all(Arc::new(owner)),
         };
+        let owners = owners.with_tensors(tensors, list.len())?;
         Ok((Imported { list, owners, places: Places::from(places) }, ahead))
     }
 }
