@@ -33,6 +33,7 @@ from gpu_harness import (  # noqa: F401
     warm,
 )
 from isolated import environment
+from windrow import _windrow
 from windrow.torch import Prefetcher, collate_fn
 
 # Memory of torch's allocator
@@ -244,6 +245,30 @@ def test_a_loader_feeds_the_device(workers, pin):
         seen += (batch["x"].data.max(1).values.long() - batch["y"]).tolist()
         assert int(batch["x"].mask.sum()) == int(batch["x"].lengths.sum())
     assert seen == [0] * 64
+
+
+@pytest.mark.slow
+def test_batches_of_workers_go_from_their_blocks(gpu):  # noqa: F811
+    """Each block is page-locked once, and not written again while the device is late with its copies."""
+    data = [{"x": torch.full((1 << 15,), float(n)), "y": n} for n in range(256)]
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=8, num_workers=2, persistent_workers=True, multiprocessing_context="spawn", collate_fn=collate_fn()
+    )
+    before, want = wr.stats()["workers"], torch.arange(256.0, device="cuda")
+    for epoch in range(4):
+        lows, highs = [], []
+        for batch in Prefetcher(loader, device="cuda"):
+            sleep(1)
+            lows.append(batch["x"].amin(1))
+            highs.append(batch["x"].amax(1))
+        assert torch.equal(torch.cat(lows), want) and torch.equal(torch.cat(highs), want)
+    if _windrow._page_lock_refusal() is not None:
+        pytest.skip(f"SKIP: memory is not page-locked here: {_windrow._page_lock_refusal()}")
+    now = wr.stats()["workers"]
+    assert 0 < now["locked"] - before["locked"] <= now["blocks"] - before["blocks"]
+    images = next(iter(loader))["x"]
+    locked = _windrow._page_locked(images, cuda.current_device())
+    assert locked.torch().is_pinned() and not images.is_pinned() and torch.equal(locked.torch(), images)
 
 
 @pytest.mark.slow

@@ -77,6 +77,7 @@ policy|100|200|kernels|short|trials 90 policies
 bench|280|400|kernels|all|gather 270
 cores|90|200|engine|all|host_cores 80
 forms|30|170|engine|all|pytests test_cuda.py test_torch_prefetch.py -k 'not test_torch_prefetch or on_a_gpu'
+blocks|40|200|engine|all|pytests test_torch_locked.py test_gpu_memory.py -k 'not test_gpu_memory or go_from_their_blocks'
 rest|60|200|kernels|all|matrix properties errors windrow
 libraries|40|200|engine|all|pytests test_gpu_libraries.py -m 'not slow' -k 'not cupy and not triton and not jax'
 operators|40|200|engine|all|pytests test_gpu_ops.py -m 'not slow'

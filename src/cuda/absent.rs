@@ -227,6 +227,40 @@ pub fn relaxed<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// Nothing is page-locked: there is no device.
+pub fn page_locked(_: &Tensor, _: u32) -> Option<Tensor> {
+    None
+}
+
+/// Nothing was refused.
+pub fn lock_refusal() -> Option<String> {
+    None
+}
+
+/// Page-locks nothing.
+///
+/// # Errors
+/// [`Error::NoDriver`].
+pub fn try_lock(ordinal: u32) -> Result<()> {
+    Err(Error::host_only(Device::Cuda(ordinal)))
+}
+
+/// None.
+pub fn lock_stats() -> (u64, u64) {
+    (0, 0)
+}
+
+/// Holds nothing.
+///
+/// # Errors
+/// [`Error::NoDriver`].
+pub fn hold(_: Vec<Owner>, ordinal: u32, _: Stream) -> Result<()> {
+    try_lock(ordinal)
+}
+
+/// Nothing is held.
+pub fn reap_copies() {}
+
 /// The end of the work of a call on a device.
 #[derive(Clone, Debug)]
 pub struct End(Infallible);

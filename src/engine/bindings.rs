@@ -16,6 +16,7 @@ use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
 use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 
+pub use crate::cuda::{hold, lock_refusal, lock_stats, page_locked, reap_copies, try_lock};
 pub use crate::cuda::{relax_captures, relaxed, End};
 
 /// Says whether others may have the address of a page-locked tensor of windrow's: what they have not, is used again at once.

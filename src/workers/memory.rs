@@ -2,6 +2,7 @@
 //! words of the pool, then the claims, then blocks.
 #![allow(unsafe_code)] // Calls of the system, and words in memory that processes share.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -9,12 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::word::{PoolWord, Word};
 use crate::sync::ForkMutex;
+use crate::tensor::Owner;
 
 /// Blocks begin and end with pages.
 pub(super) const PAGE: u64 = 4096;
 /// Blocks that can be in use at a time.
 pub(super) const NUM_CLAIMS: u32 = 32 << 10;
-/// Of a claim: its word, offset and bytes of its block, and whether it is the block's first one, which it has as long as it exists.
+/// Of a claim: its word, offset and bytes of its block, and the block's [`Life`].
 const CLAIM_WORDS: usize = 4;
 const FIRST_CLAIM: usize = PAGE as usize / 8;
 pub(super) const FIRST_BLOCK: u64 = PAGE + NUM_CLAIMS as u64 * CLAIM_WORDS as u64 * 8;
@@ -30,6 +32,8 @@ pub(super) enum Header {
     Mapped,
     /// Claims that were ever used.
     NumClaims,
+    /// Blocks whose pages were given back.
+    Removed,
     /// The first of the counters.
     Counters,
 }
@@ -59,13 +63,32 @@ impl Counter {
     ];
 }
 
+/// Which block a claim is of, and whether it is the block's first claim, which it has as long as it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Life {
+    /// No other block of the pool has it, before or after: its pages are not those of a block that was at the same place. From 1 on.
+    pub number: u64,
+    pub is_first: bool,
+}
+
+/// A block whose pages this process has mapped.
+#[derive(Debug)]
+struct Known {
+    bytes: u64,
+    life: u64,
+    /// What was made of its pages, for as long as they are the block's.
+    kept: Option<Owner>,
+}
+
 /// A mapped pool.
 #[derive(Debug)]
 pub struct Memory {
     base: NonNull<u8>,
     bytes: usize,
-    /// Where blocks begin whose pages this process has mapped, and how long they are.
-    known: ForkMutex<std::collections::HashMap<u64, u64>>,
+    /// By offset; none overlaps another.
+    known: ForkMutex<BTreeMap<u64, Known>>,
+    /// [`Header::Removed`] when it was last looked at.
+    removed: AtomicU64,
 }
 
 // SAFETY: shared words are atomic; blocks are handed out by claims, of which each has one user.
@@ -97,7 +120,8 @@ impl Memory {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
-        let memory = Memory { base, bytes, known: ForkMutex::default() };
+        let (known, removed) = (ForkMutex::default(), AtomicU64::new(0));
+        let memory = Memory { base, bytes, known, removed };
         // A dump of a process would walk through the whole of it. Refused, that is all.
         let _ = memory.advise(0, memory.bytes as u64, libc::MADV_DONTDUMP);
         Ok(memory)
@@ -143,8 +167,18 @@ impl Memory {
         word(2).store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether it is the first claim of its block.
-    pub(super) fn is_first(&self, claim: u32) -> &AtomicU64 {
+    /// Which block a claim is of, if it was made for one that has not been removed.
+    pub(super) fn life(&self, claim: u32) -> Option<Life> {
+        let word = self.life_word(claim).load(Ordering::Acquire);
+        (word != 0).then_some(Life { number: word >> 1, is_first: word & 1 == 1 })
+    }
+
+    pub(super) fn set_life(&self, claim: u32, life: Option<Life>) {
+        let word = life.map_or(0, |life| life.number << 1 | u64::from(life.is_first));
+        self.life_word(claim).store(word, Ordering::Release);
+    }
+
+    fn life_word(&self, claim: u32) -> &AtomicU64 {
         self.word_at(FIRST_CLAIM + claim as usize * CLAIM_WORDS + 3)
     }
 
@@ -197,8 +231,9 @@ impl Memory {
         file: Option<BorrowedFd<'_>>,
         offset: u64,
         bytes: u64,
+        life: u64,
     ) -> io::Result<()> {
-        self.known.lock().insert(offset, bytes);
+        self.know(offset, bytes, life);
         match self.advise(offset, bytes, libc::MADV_POPULATE_WRITE) {
             // A system older than the advice.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -216,10 +251,81 @@ impl Memory {
     }
 
     /// Maps the pages of a block that is seen for the first time at once; otherwise each is mapped as it is touched.
-    pub(super) fn map_pages(&self, offset: u64, bytes: u64) {
-        if self.known.lock().insert(offset, bytes) != Some(bytes) {
+    pub(super) fn map_pages(&self, offset: u64, bytes: u64, life: u64) {
+        if self.know(offset, bytes, life) {
             let _ = self.advise(offset, bytes, libc::MADV_POPULATE_READ);
         }
+    }
+
+    /// Notes a block, in place of those that were where it is. Whether it was not known.
+    fn know(&self, offset: u64, bytes: u64, life: u64) -> bool {
+        let mut gone = Vec::new();
+        let mut known = self.known.lock();
+        if known.get(&offset).is_some_and(|block| (block.bytes, block.life) == (bytes, life)) {
+            return false;
+        }
+        let end = offset.saturating_add(bytes);
+        while let Some((&begin, last)) = known.range(..end).next_back() {
+            if begin.saturating_add(last.bytes) <= offset {
+                break;
+            }
+            gone.extend(known.remove(&begin));
+        }
+        known.insert(offset, Known { bytes, life, kept: None });
+        // What was kept may make calls of a driver as it goes.
+        drop(known);
+        drop(gone);
+        true
+    }
+
+    /// The block that has all of this range, and what is kept of it: its offset, bytes and number.
+    pub(super) fn block_of(
+        &self,
+        offset: u64,
+        bytes: u64,
+    ) -> Option<(u64, u64, u64, Option<Owner>)> {
+        let known = self.known.lock();
+        let (&begin, block) = known.range(..=offset).next_back()?;
+        let is_inside = offset.checked_add(bytes)? <= begin + block.bytes;
+        is_inside.then(|| (begin, block.bytes, block.life, block.kept.clone()))
+    }
+
+    /// Keeps what was made of a block's pages. Gives what is kept from now on: another thread may have been earlier.
+    pub(super) fn keep(&self, offset: u64, life: u64, made: Owner) -> Owner {
+        let mut known = self.known.lock();
+        let block = known.get_mut(&offset).filter(|block| block.life == life);
+        let kept = block.map(|block| block.kept.get_or_insert_with(|| made.clone()).clone());
+        drop(known);
+        kept.unwrap_or(made)
+    }
+
+    /// Lets go what was made of pages that the worker has given back since.
+    pub(super) fn forget_removed(&self) {
+        let removed = self.header(Header::Removed).load(Ordering::Acquire);
+        if self.removed.swap(removed, Ordering::Relaxed) == removed {
+            return;
+        }
+        let lives = self.claims().filter_map(|claim| self.life(claim));
+        let alive: Vec<u64> = lives.filter(|life| life.is_first).map(|life| life.number).collect();
+        self.forget(|life| !alive.contains(&life));
+    }
+
+    /// Lets go what was made of these blocks.
+    pub(super) fn forget(&self, is_gone: impl Fn(u64) -> bool) {
+        let mut gone = Vec::new();
+        for block in self.known.lock().values_mut().filter(|block| is_gone(block.life)) {
+            gone.extend(block.kept.take());
+        }
+        drop(gone);
+    }
+
+    /// A second mapping of a block.
+    pub(super) fn map_again(&self, offset: u64, bytes: u64) -> io::Result<Mapping> {
+        // SAFETY: of a range of the mapping, which stays as it is: the old size is 0.
+        let base = unsafe {
+            libc::mremap(self.at(offset).cast(), 0, bytes as usize, libc::MREMAP_MAYMOVE)
+        };
+        Mapping::new(base, bytes as usize)
     }
 
     /// Gives the pages back to the system, in all processes.
@@ -248,7 +354,8 @@ impl Memory {
 
     /// In a child, which has mapped no pages yet.
     pub(super) fn forget_pages(&self) {
-        self.known.lock().clear();
+        let known = std::mem::take(&mut *self.known.lock());
+        drop(known);
     }
 
     /// Of a pool that is gone: what was sent and not read is lost, and all pages go back to the system but for those of blocks that a
@@ -270,6 +377,55 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: mapped by this; whoever has a block of it has a reference to this too.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Memory that is mapped until this is dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: its addresses alone are given.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(base: *mut libc::c_void, bytes: usize) -> io::Result<Mapping> {
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Mapping { base, bytes })
+    }
+
+    /// Some bytes as those of a pool are, and of no pool.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn of_zeros(bytes: usize) -> io::Result<Mapping> {
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, at an address of the system's choice.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
+        Mapping::new(base, bytes)
+    }
+
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this, and whoever reads there has a reference to this.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

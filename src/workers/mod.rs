@@ -29,9 +29,9 @@ mod word;
 
 #[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
 pub use {
-    memory::Memory,
+    memory::{Mapping, Memory},
     message::{Message, Origin},
     pool::Refusal,
-    readers::{known, map, open, receive, stats, sweep, Unread},
+    readers::{block_at, known, map, open, receive, stats, sweep, Block, Unread},
     senders::{allocate, close, file, is_own, is_started, start, Parcel, Sent},
 };

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::memory::{Counter, Header, Memory, FIRST_BLOCK, NUM_CLAIMS, PAGE};
+use super::memory::{Counter, Header, Life, Memory, FIRST_BLOCK, NUM_CLAIMS, PAGE};
 use super::message::Origin;
 use super::word::{Holder, LEFT, OPEN};
 
@@ -29,6 +29,8 @@ pub enum Refusal {
 struct Block {
     offset: u64,
     bytes: u64,
+    /// [`Life::number`].
+    life: u64,
     claims: Vec<u32>,
 }
 
@@ -37,6 +39,7 @@ struct Block {
 pub(super) struct Room {
     pub offset: u64,
     pub bytes: u64,
+    pub life: u64,
     pub claim: u32,
     pub number: u64,
     /// It has no pages yet.
@@ -101,9 +104,9 @@ impl Pool {
         for claim in memory.claims() {
             let is_held = memory.claim(claim).is_held_else_free();
             let (offset, bytes) = memory.place(claim);
-            match memory.is_first(claim).load(Ordering::Relaxed) {
-                1 if memory.has(offset, bytes) => {
-                    blocks.push(Block { offset, bytes, claims: vec![claim] })
+            match memory.life(claim) {
+                Some(life) if life.is_first && memory.has(offset, bytes) => {
+                    blocks.push(Block { offset, bytes, life: life.number, claims: vec![claim] })
                 }
                 _ if is_held => held.push((offset, claim)),
                 _ => spare.push(claim),
@@ -146,9 +149,9 @@ impl Pool {
             }
             return Err(Refusal::Limit);
         };
-        let Block { offset, bytes, .. } = self.blocks[index];
+        let Block { offset, bytes, life, .. } = self.blocks[index];
         let number = self.memory.claim(claim).claim();
-        Ok(Room { offset, bytes, claim, number, is_new })
+        Ok(Room { offset, bytes, life, claim, number, is_new })
     }
 
     fn add_block(&mut self, bytes: u64, limit: u64) -> Result<usize, Refusal> {
@@ -159,10 +162,10 @@ impl Pool {
             return Err(Refusal::Limit);
         }
         let (index, offset) = self.gap(bytes).ok_or(Refusal::Limit)?;
-        self.blocks.insert(index, Block { offset, bytes, claims: Vec::new() });
+        let life = self.memory.counter(Counter::Blocks).fetch_add(1, Ordering::Relaxed) + 1;
+        self.blocks.insert(index, Block { offset, bytes, life, claims: Vec::new() });
         self.bytes += bytes;
         self.count_blocks();
-        self.memory.counter(Counter::Blocks).fetch_add(1, Ordering::Relaxed);
         Ok(index)
     }
 
@@ -193,8 +196,9 @@ impl Pool {
         let block = self.blocks.remove(index);
         self.memory.remove_pages(block.offset, block.bytes);
         for &claim in &block.claims {
-            self.memory.is_first(claim).store(0, Ordering::Relaxed);
+            self.memory.set_life(claim, None);
         }
+        self.memory.header(Header::Removed).fetch_add(1, Ordering::Release);
         self.spare.extend(block.claims);
         self.bytes -= block.bytes;
         self.count_blocks();
@@ -243,8 +247,8 @@ impl Pool {
             }
         };
         self.memory.set_place(claim, block.offset, block.bytes);
-        let is_first = block.claims.is_empty();
-        self.memory.is_first(claim).store(u64::from(is_first), Ordering::Release);
+        let life = Life { number: block.life, is_first: block.claims.is_empty() };
+        self.memory.set_life(claim, Some(life));
         block.claims.push(claim);
         Some(claim)
     }

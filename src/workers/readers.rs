@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 
 use super::forks;
 use super::lease::Lease;
-use super::memory::{Counter, Header, Memory, NUM_CLAIMS};
+use super::memory::{Counter, Header, Mapping, Memory, NUM_CLAIMS};
 use super::message::{inode_of, Message, Origin, Placed};
 use super::pool::is_gone;
 use super::word::{Holder, GONE, OPEN};
@@ -106,7 +106,7 @@ pub fn map(origin: &Origin, file: &OwnedFd) -> io::Result<Arc<Memory>> {
 /// to take over.
 pub fn sweep() {
     forks::poll();
-    let _ended = with_mapped(|mapped| {
+    let ended = with_mapped(|mapped| {
         let pools = std::mem::take(&mut mapped.pools);
         let (ended, going_on): (Vec<_>, _) =
             pools.into_iter().partition(|pool| close_if_ended(pool));
@@ -118,6 +118,8 @@ pub fn sweep() {
         }
         ended
     });
+    // Tensors that are still there need no more than the pages.
+    ended.iter().for_each(|pool| pool.forget(|_| true));
 }
 
 /// Closes a pool that nobody allocates from; false where someone does.
@@ -170,12 +172,11 @@ pub fn receive(memory: &Arc<Memory>, message: &Message) -> Result<Vec<Tensor>, U
         }
         let lease = Lease::new(Arc::clone(memory), claim, number);
         let (offset, bytes) = memory.place(claim);
-        if !memory.has(offset, bytes) {
-            return Err(Unread::Broken);
-        }
-        memory.map_pages(offset, bytes);
+        let life = memory.life(claim).filter(|_| memory.has(offset, bytes));
+        memory.map_pages(offset, bytes, life.ok_or(Unread::Broken)?.number);
         blocks.push((Arc::new(lease), offset, bytes));
     }
+    memory.forget_removed();
     message.tensors.iter().map(|placed| tensor(memory, &blocks, placed)).collect()
 }
 
@@ -195,4 +196,46 @@ fn tensor(
     // SAFETY: all elements are in the block, as was just checked, which is in the mapping, as `receive` has checked. The lease keeps
     // both, and until it ends nobody writes to the block but who has its tensors.
     Ok(unsafe { Tensor::new_unchecked(Arc::clone(owner), data, dtype, Device::Cpu, layout, false) })
+}
+
+/// A block that this process has a tensor in.
+#[derive(Debug)]
+pub struct Block {
+    memory: Arc<Memory>,
+    offset: u64,
+    bytes: u64,
+    life: u64,
+    /// What is [kept](Block::keep) of it.
+    pub kept: Option<Owner>,
+}
+
+/// The block that has all of these bytes, which a tensor keeps in use.
+pub fn block_at(address: *const u8, bytes: u64) -> Option<Block> {
+    let (memory, at) = with_pools(|pools| {
+        let mut places = pools.iter().map(|pool| (pool, pool.offset_of(address)));
+        places.find_map(|(pool, at)| at.map(|at| (Arc::clone(pool), at)))
+    })?;
+    let (offset, bytes, life, kept) = memory.block_of(at, bytes)?;
+    Some(Block { memory, offset, bytes, life, kept })
+}
+
+impl Block {
+    /// How far behind its begin an address of it is.
+    pub fn offset_of(&self, address: *const u8) -> usize {
+        address as usize - self.memory.at(self.offset) as usize
+    }
+
+    /// A second mapping of it: the same bytes, as long as the block is in use.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn map_again(&self) -> io::Result<Mapping> {
+        self.memory.map_again(self.offset, self.bytes)
+    }
+
+    /// Keeps what was made of its pages, until the worker gives these back or the pool ends. Gives what is kept from now on: another
+    /// thread may have been earlier.
+    pub fn keep(&self, made: Owner) -> Owner {
+        self.memory.keep(self.offset, self.life, made)
+    }
 }

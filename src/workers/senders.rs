@@ -131,16 +131,15 @@ fn block(bytes: u64, limit: u64) -> Result<(Arc<Lease>, *mut u8), Refusal> {
         }
         Ok((Arc::clone(&pool.memory), pool.file.clone(), room?))
     })?;
-    let Room { offset, bytes, claim, number, is_new } = room;
+    let Room { offset, bytes, life, claim, number, is_new } = room;
     if is_new {
-        memory.create_pages(file.as_ref().map(|file| file.as_fd()), offset, bytes).map_err(
-            |error| {
-                with_pool(|own| own.iter_mut().for_each(|pool| pool.discard(&room)));
-                Refusal::Memory(error)
-            },
-        )?;
+        let file = file.as_ref().map(|file| file.as_fd());
+        memory.create_pages(file, offset, bytes, life).map_err(|error| {
+            with_pool(|own| own.iter_mut().for_each(|pool| pool.discard(&room)));
+            Refusal::Memory(error)
+        })?;
     } else {
-        memory.map_pages(offset, bytes);
+        memory.map_pages(offset, bytes, life);
     }
     let data = memory.at(offset);
     Ok((Arc::new(Lease::new(memory, claim, number)), data))

@@ -2,10 +2,10 @@
 #![allow(unsafe_code)] // Bytes of blocks.
 
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::*;
-use crate::tensor::{DType, Layout, Tensor};
+use crate::tensor::{DType, Layout, Owner, Tensor};
 
 const LIMIT: u64 = 8 << 20;
 
@@ -182,6 +182,44 @@ fn a_pool_is_taken_over_with_its_blocks() {
         }
         assert!(taken.allocate(100_000, LIMIT).unwrap().is_new && is_painted(&arrived[0], 5));
         memory.pool().set(pool::this_process(word::GONE));
+    });
+}
+
+#[test]
+fn what_is_kept_of_a_block_goes_with_its_pages() {
+    with_pool(LIMIT, || {
+        let quarter = 2 << 20;
+        let first = made(&[quarter]);
+        paint(&first[0], 3);
+        let block = block_at(first[0].data_ptr().wrapping_add(5), 10).unwrap();
+        assert!(block.kept.is_none());
+        let mapping = block.map_again().unwrap();
+        let at = mapping.as_ptr().wrapping_add(block.offset_of(first[0].data_ptr()));
+        // SAFETY: within the mapping.
+        assert_eq!((unsafe { at.read() }, mapping.len()), (3, quarter as usize));
+        assert_ne!(at, first[0].data_ptr());
+        let token: Owner = Arc::new(());
+        assert!(Arc::ptr_eq(&block.keep(token.clone()), &token));
+        let later: Owner = Arc::new(());
+        assert!(Arc::ptr_eq(&block.keep(later), &token), "the first one stays");
+        drop((first, block));
+        let again = made(&[quarter]);
+        assert!(block_at(again[0].data_ptr(), 1).unwrap().kept.is_some(), "the same block");
+        drop(again);
+        // All blocks of its size go for one of four times the size.
+        drop(made(&[quarter; 4]));
+        let large = made(&[4 * quarter]);
+        assert_eq!(Arc::strong_count(&token), 1);
+        let end = large[0].data_ptr().wrapping_add(4 * quarter as usize - 1);
+        assert!(block_at(end, 1).is_some() && block_at(end, 2).is_none());
+        assert!(block_at(std::ptr::null(), 1).is_none());
+        paint(&large[0], 4);
+        block_at(end, 1).unwrap().keep(token.clone());
+        let arrived = received(&message_of(&large)).unwrap();
+        drop(large);
+        close(false);
+        sweep();
+        assert!(Arc::strong_count(&token) == 1 && is_painted(&arrived[0], 4));
     });
 }
 

@@ -91,6 +91,10 @@ def cuda_devices() -> Iterator[str]:
             wr.Engine(device=device["device"])
             if not _windrow._reads_page_locked(device["index"]):
                 text += "; kernels have stale copies of page-locked memory, as under confidential computing: samples there are copied first"
+            try:
+                _windrow._try_page_lock(device["index"])
+            except wr.CudaError as error:
+                text += f"; memory of worker processes cannot be page-locked, batches are copied once more: {error}"
         except Exception as error:
             text += f"; not usable: {error}"
         yield text
@@ -149,7 +153,7 @@ def workers() -> str:
     counted = wr.stats()["workers"]
     text = f"up to {_shared_memory.memory() / 2**31:.1f} GiB of memory that is used again, for all workers of a loader"
     if counted["batches"]:
-        text += f"; {counted['batches']} batches, {counted['refused']} times more than the limit"
+        text += f"; {counted['batches']} batches, {counted['refused']} times more than the limit, {counted['locked_bytes']} bytes page-locked"
     return text
 
 

@@ -53,6 +53,7 @@ pub(super) fn stats_of<'py>(
 ///     The first three are measured from the first call of `stats` or `reset_stats` on. ``workers``: what worker processes of torch's
 ///     loaders have counted that this process reads from: ``batches`` (or single tensors) by way of their pools and their ``bytes``;
 ///     how often there was no room (``refused``) and the batch went torch's way; ``blocks`` that were made; ``pool_bytes`` at present.
+///     Of these blocks this process has page-locked so many (``locked``), and ``locked_bytes`` are at present.
 #[pyfunction]
 pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let stats = stats_of(py, default_engine())?;
@@ -61,6 +62,9 @@ pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     for (name, count) in windrow::workers::stats() {
         workers.set_item(name, count)?;
     }
+    let (locked, locked_bytes) = windrow::bindings::lock_stats();
+    workers.set_item("locked", locked)?;
+    workers.set_item("locked_bytes", locked_bytes)?;
     stats.set_item("workers", workers)?;
     Ok(stats)
 }
@@ -80,6 +84,7 @@ pub(crate) fn empty_cache(py: Python<'_>) {
     py.detach(|| {
         default_engine().empty_cache();
         index_engine().empty_cache();
+        windrow::bindings::reap_copies();
         #[cfg(target_os = "linux")]
         windrow::workers::sweep();
     });

@@ -1,5 +1,6 @@
 //! Batches of worker processes in memory that is used again: `windrow::workers` with torch's tensors. Linux alone has it.
 
+mod locked;
 mod parcel;
 mod receive;
 
@@ -7,6 +8,7 @@ use std::os::fd::AsRawFd;
 
 use pyo3::exceptions::{PyMemoryError, PyOSError};
 use pyo3::prelude::*;
+use windrow::bindings::reap_copies;
 use windrow::workers::{self, Refusal};
 use windrow::{DType, Layout, Tensor};
 
@@ -22,6 +24,10 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(_empty_pools, m)?)?;
     m.add_function(wrap_pyfunction!(_pool_file, m)?)?;
     m.add_function(wrap_pyfunction!(_allocate_in_pool, m)?)?;
+    m.add_function(wrap_pyfunction!(locked::_page_locked, m)?)?;
+    m.add_function(wrap_pyfunction!(locked::_page_lock_refusal, m)?)?;
+    m.add_function(wrap_pyfunction!(locked::_try_page_lock, m)?)?;
+    m.add_function(wrap_pyfunction!(locked::_hold_copies, m)?)?;
     m.add_function(wrap_pyfunction!(receive::_receive, m)?)
 }
 
@@ -45,7 +51,10 @@ fn _close_pool(py: Python<'_>, is_left: bool) {
 /// Gives back the memory of workers that have ended, but for what is in use.
 #[pyfunction]
 fn _empty_pools(py: Python<'_>) {
-    py.detach(workers::sweep);
+    py.detach(|| {
+        reap_copies();
+        workers::sweep();
+    });
 }
 
 /// Its descriptor, until a reader has mapped it.

@@ -8,6 +8,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use windrow::bindings::reap_copies;
 use windrow::workers::{self, Memory, Message, Origin, Unread};
 use windrow::Owner;
 
@@ -25,7 +26,11 @@ pub(super) fn _receive<'py>(
     let broken = || PyRuntimeError::new_err("a message that no worker of this windrow has sent");
     let message = Message::decode(message).ok_or_else(broken)?;
     let memory = mapped(&message.origin, file)?;
-    let tensors = py.detach(|| workers::receive(&memory, &message)).map_err(|error| match error {
+    let received = py.detach(|| {
+        reap_copies();
+        workers::receive(&memory, &message)
+    });
+    let tensors = received.map_err(|error| match error {
         Unread::Broken => broken(),
         Unread::Stale => PyRuntimeError::new_err(
             "a batch of a worker process was read twice, or its worker had ended before it was read",

@@ -19,7 +19,7 @@ const RELEASE_THRESHOLD: u32 = 4;
 const PINNED_ALLOCATION: u32 = 1;
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 const ON_DEVICE: i32 = 1;
-/// CU_MEMHOSTALLOC_PORTABLE: pinned for every context.
+/// CU_MEMHOSTALLOC_PORTABLE and CU_MEMHOSTREGISTER_PORTABLE: pinned for every context.
 const PORTABLE: u32 = 1;
 
 /// Device memory in the order of streams.
@@ -89,6 +89,20 @@ impl Current<'_> {
         }
         let address = NonNull::new(address.cast()).unwrap_or(NonNull::dangling());
         Ok(Pinned { address, bytes, context: self.context.clone() })
+    }
+
+    /// Page-locks memory of the system's.
+    ///
+    /// # Safety
+    /// Whole pages, which stay mapped until the result is dropped.
+    pub(crate) unsafe fn register(
+        &self,
+        address: *mut u8,
+        bytes: usize,
+    ) -> DriverResult<Registered> {
+        // SAFETY: the caller's to uphold; `self` says that a context is current.
+        unsafe { raw::cuMemHostRegister_v2(address.cast(), bytes, PORTABLE) }.ok()?;
+        Ok(Registered { address, context: self.context.clone() })
     }
 }
 
@@ -166,6 +180,27 @@ impl Drop for Pinned {
                 let _ = unsafe { raw::cuMemFreeHost(self.address.as_ptr().cast()) };
             });
         }
+    }
+}
+
+/// Memory of the system's that is page-locked until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    address: *mut u8,
+    context: Arc<Context>,
+}
+
+// SAFETY: the address is a name of the memory for the driver, which takes the call from any thread.
+unsafe impl Send for Registered {}
+// SAFETY: as above.
+unsafe impl Sync for Registered {}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.context.release(|| {
+            // SAFETY: registered by `Current::register`, once; still mapped, as its caller promised.
+            let _ = unsafe { raw::cuMemHostUnregister(self.address.cast()) };
+        });
     }
 }
 

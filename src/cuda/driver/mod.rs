@@ -40,7 +40,7 @@ pub use context::{relax_captures, relaxed};
 pub(crate) use error::DriverResult;
 pub(crate) use event_pool::{EventPool, PooledEvent};
 pub(crate) use init::{driver_version, init};
-pub(crate) use memory::{pointer_info, MemPool, MemoryKind, Pinned};
+pub(crate) use memory::{pointer_info, MemPool, MemoryKind, Pinned, Registered};
 pub(crate) use module::{image, Kernel, TARGETS, TOOLKIT};
 pub(crate) use raw::DevicePtr;
 pub(crate) use started::forked;

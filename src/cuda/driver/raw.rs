@@ -106,6 +106,8 @@ functions! {
     fn cuMemFreeAsync(address: DevicePtr, stream: CUstream);
     fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
     fn cuMemFreeHost(address: *mut c_void);
+    fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint);
+    fn cuMemHostUnregister(address: *mut c_void);
     fn cuPointerGetAttributes(
         count: c_uint, attributes: *const c_uint, values: *mut *mut c_void, address: DevicePtr
     );

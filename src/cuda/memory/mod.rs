@@ -7,8 +7,10 @@
 //! | `pinned`, `ring` | page-locked host memory: for batches, and on the way to the device |
 //! | `trial` | whether kernels read page-locked memory where it is: what an engine has found |
 //! | `held` | owners of samples, until the device has read them |
+//! | `blocks` | blocks of worker processes, page-locked for copies to devices |
 //! | `list_table` | what is on a device for a list of samples |
 
+pub(crate) mod blocks;
 pub(crate) mod device;
 mod handed;
 pub(crate) mod held;

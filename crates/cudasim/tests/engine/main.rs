@@ -14,11 +14,13 @@
 //! | stream of another context, or destroyed | `input::streams_of_others_...` |
 //! | samples of no bytes | `input::nothing_to_read`; tests/executors.rs on the device |
 //! | misaligned samples | no fault: tests/executors.rs, tests/small.rs on the device |
+//! | memory of worker processes that cannot be page-locked | `blocks::a_refusal_is_said_...` |
 //! | capture, with a call that would allocate or synchronise | `capture::what_cannot_be_recorded_...`, `capture::the_first_use_...`, `capture::captures_of_others_...` |
 
 // Device memory and streams are handed over by address, as other programs do it.
 #![allow(unsafe_code)]
 
+mod blocks;
 mod calls;
 mod capi;
 mod capture;

@@ -25,7 +25,7 @@ class Prefetcher:
     """Iterates over a loader with up to ``depth`` batches fetched, and copied to a device, ahead of use.
 
     A thread takes batches from the loader. For a CUDA device it stages their tensors in page-locked
-    memory, unless they are there already, and copies them on a stream of its own; the stream that is
+    memory, unless they are there already or in blocks of windrow's worker processes, and copies them on a stream of its own; the stream that is
     current where the batch is used waits for them, the host does not. Two or more tensors below 64 KiB
     are copied together; they share one allocation on the device, which exists as long as one of them does. Containers keep their
     type, and anything but a tensor is passed on. Batches come in the order of the loader, and its errors at their place, with their

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import collections.abc
 import copy
+import logging
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
 import windrow as wr
-from windrow import _nodes
+from windrow import _nodes, _windrow
 from windrow._windrow import _has_tangent, _relax_captures
 from windrow.torch._shared import in_worker_process
 
@@ -17,6 +18,9 @@ from windrow.torch._shared import in_worker_process
 # takes pageable copies of this size into its command buffer and returns at once.
 MIN_STAGED_BYTES = 64 << 10
 _ALIGN = 256
+
+_log = logging.getLogger("windrow")
+_has_warned = False
 
 
 def map_tensors(tree: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -91,7 +95,8 @@ class _Slot:
 
 
 class CudaTransfer:
-    """To a CUDA device: one page-locked block and one copy for all small tensors of a batch, and a copy for each large one.
+    """To a CUDA device: one page-locked block and one copy for all small tensors of a batch, and a copy for each large one. Large ones of
+    worker processes are copied from the blocks that they are in, which are kept until that is done.
 
     Device memory is allocated on the transfer's stream, and a tensor handed over is recorded on the
     consumer's current one: torch gives its memory to later batches only when what the consumer had
@@ -127,29 +132,38 @@ class CudaTransfer:
         if len(small) < 2:
             small = []
         large = [tensor for tensor in tensors.values() if self._is_staged(tensor)]
-        staged = self._stage(slot, small + large)
+        locked = self._lock(large)
+        staged = self._stage(slot, small + [tensor for tensor in large if id(tensor) not in locked])
         moved: List[torch.Tensor] = []
         there: Dict[int, torch.Tensor] = {}
 
         def upload(source: torch.Tensor) -> torch.Tensor:
-            slot.sources.append(source)
             moved.append(self._upload(source))
             return moved[-1]
+
+        def upload_kept(source: torch.Tensor) -> torch.Tensor:
+            slot.sources.append(source)
+            return upload(source)
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.device == self._device:
                 return tensor
             if id(tensor) not in there:
-                there[id(tensor)] = upload(staged.get(id(tensor), tensor))
+                source = locked.get(id(tensor))
+                there[id(tensor)] = upload_kept(staged.get(id(tensor), tensor)) if source is None else upload(source.torch())
             return there[id(tensor)]
 
-        with self._cuda.stream(self._stream):
-            if small and slot.memory is not None:
-                shared = upload(slot.memory[: sum(_rounded(bytes_of(tensor)) for tensor in small)])
-                there.update(zip(map(id, small), _parts(shared, small)))
-            tree = map_tensors(tree, move)
-            slot.event = self._cuda.Event()
-            slot.event.record(self._stream)
+        try:
+            with self._cuda.stream(self._stream):
+                if small and slot.memory is not None:
+                    shared = upload_kept(slot.memory[: sum(_rounded(bytes_of(tensor)) for tensor in small)])
+                    there.update(zip(map(id, small), _parts(shared, small)))
+                tree = map_tensors(tree, move)
+                slot.event = self._cuda.Event()
+                slot.event.record(self._stream)
+        finally:
+            if locked:
+                self._hold(list(locked.values()))
         return Started(tree, tuple(moved), slot.event)
 
     def finish(self, started: Started) -> Any:
@@ -166,6 +180,14 @@ class CudaTransfer:
     def _is_staged(self, tensor: torch.Tensor) -> bool:
         return bytes_of(tensor) >= MIN_STAGED_BYTES and is_plain(tensor) and not self._is_pinned(tensor)
 
+    def _lock(self, tensors: List[torch.Tensor]) -> Dict[int, wr.Tensor]:
+        """Page-locked ones in place of those that are in blocks of worker processes, by id."""
+        found = ((id(tensor), self._page_locked(tensor)) for tensor in tensors)
+        locked = {key: source for key, source in found if source is not None}
+        if len(locked) < len(tensors):
+            _warn_once()
+        return locked
+
     def _stage(self, slot: _Slot, sources: List[torch.Tensor]) -> Dict[int, torch.Tensor]:
         """Copies tensors to page-locked memory, one behind the other: where each is there."""
         nbytes = sum(_rounded(bytes_of(tensor)) for tensor in sources)
@@ -181,6 +203,12 @@ class CudaTransfer:
 
     # Methods that the tests' stand-in overrides.
 
+    def _page_locked(self, tensor: torch.Tensor) -> Optional[wr.Tensor]:
+        return _windrow._page_locked(tensor, self._device.index) if hasattr(_windrow, "_page_locked") else None
+
+    def _hold(self, sources: List[wr.Tensor]) -> None:
+        _windrow._hold_copies(sources, self._device.index, self._stream.cuda_stream)
+
     def _pinned(self, nbytes: int) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
@@ -192,6 +220,17 @@ class CudaTransfer:
 
     def _record(self, tensor: torch.Tensor, stream: Any) -> None:
         tensor.record_stream(stream)
+
+
+def _warn_once() -> None:
+    """Says why memory of worker processes was not page-locked, if it was to be."""
+    global _has_warned
+    if _has_warned or not hasattr(_windrow, "_page_lock_refusal"):
+        return
+    reason = _windrow._page_lock_refusal()
+    if reason is not None:
+        _has_warned = True
+        _log.warning("batches of worker processes are copied to page-locked memory before they go to a device: %s", reason)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

@@ -1,0 +1,177 @@
+//! Blocks of worker processes, page-locked for copies to devices.
+//!
+//! The tensors of a batch view a block where its reader has mapped the pool, and that memory is pageable: what others copy from it has been
+//! read when their call returns, as of any tensor. windrow copies from a second mapping of the same pages. That alone is page-locked, nobody
+//! else has its address, and the block is kept until the copy is done: it is never written by its worker while a device reads it. The driver
+//! has no other way that is right. What others copy from page-locked memory is under way on streams that nobody names, when the last tensor
+//! dies; an event of the whole context (`cuCtxRecordEvent`) would cover them, and ends every capture that is under way on one of them.
+#![allow(unsafe_code)] // Tensors of other addresses, and a stream of another library.
+
+use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::super::driver::{forked, Context, Current, EventPool, Registered};
+use super::held::Held;
+use crate::tensor::{Device, Error, Owner, Result, Stream, Tensor};
+use crate::workers::{self, Block, Mapping};
+
+/// A second mapping of a block, page-locked. Unlocked before it is unmapped: fields are dropped in this order.
+#[derive(Debug)]
+struct Locked {
+    _registered: Registered,
+    mapping: Mapping,
+}
+
+/// What a page-locked tensor keeps.
+#[derive(Debug)]
+struct Reading {
+    _pages: Owner,
+    /// Of the tensor in the block.
+    _lease: Owner,
+}
+
+/// Page-locked at present, and in all.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+static COUNT: AtomicU64 = AtomicU64::new(0);
+/// Why memory was not page-locked. It is not tried again.
+static REFUSAL: OnceLock<Error> = OnceLock::new();
+
+impl Locked {
+    fn new(current: &Current<'_>, mapping: Mapping) -> Result<Locked> {
+        // SAFETY: whole pages, mapped for longer than they are registered.
+        let _registered = unsafe { current.register(mapping.as_ptr(), mapping.len()) }?;
+        BYTES.fetch_add(mapping.len() as u64, Ordering::Relaxed);
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        Ok(Locked { _registered, mapping })
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        BYTES.fetch_sub(self.mapping.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// The same elements in page-locked memory, for a copy to a device alone: `None` if the tensor is in no block of a worker process, or if its
+/// block cannot be page-locked ([`lock_refusal`] says why). What keeps the tensor is kept by the result, to be held until the copy is
+/// done ([`hold`]).
+pub fn page_locked(tensor: &Tensor, ordinal: u32) -> Option<Tensor> {
+    let span = tensor.layout().byte_span(tensor.dtype());
+    let begin = tensor.data_ptr().wrapping_offset(span.start as isize);
+    let block = workers::block_at(begin, (span.end - span.start) as u64)?;
+    // A child's driver is its parent's: nothing is wrong with the memory.
+    if REFUSAL.get().is_some() || forked().is_some() {
+        return None;
+    }
+    let pages = match &block.kept {
+        Some(pages) => Arc::clone(pages),
+        None => match lock(&block, ordinal) {
+            Ok(locked) => block.keep(Arc::new(locked)),
+            Err(error) => {
+                let _ = REFUSAL.set(error);
+                return None;
+            }
+        },
+    };
+    let base = pages.downcast_ref::<Locked>()?.mapping.as_ptr();
+    let data = base.wrapping_add(block.offset_of(tensor.data_ptr()));
+    let owner = Arc::new(Reading { _pages: pages, _lease: Arc::clone(tensor.owner()) });
+    let (dtype, layout) = (tensor.dtype(), tensor.layout().clone());
+    // SAFETY: the bytes of the tensor's elements, all of them in the block, of which this is another mapping; the owner keeps both.
+    Some(unsafe { Tensor::new_unchecked(owner, data, dtype, Device::Cpu, layout, false) })
+}
+
+fn lock(block: &Block, ordinal: u32) -> Result<Locked> {
+    let mapping = block.map_again().map_err(|error| unmapped(&error))?;
+    Locked::new(&copies(ordinal)?.context.enter()?, mapping)
+}
+
+fn unmapped(error: &std::io::Error) -> Error {
+    Error::Argument(format!("memory cannot be mapped for a second time: {error}"))
+}
+
+/// Why memory of worker processes is not page-locked, if that was tried and refused.
+pub fn lock_refusal() -> Option<String> {
+    REFUSAL.get().map(ToString::to_string)
+}
+
+/// Page-locks some memory as that of worker processes is, and lets it go.
+///
+/// # Errors
+/// It cannot be page-locked.
+pub fn try_lock(ordinal: u32) -> Result<()> {
+    let mapping = Mapping::of_zeros(1 << 16).map_err(|error| unmapped(&error))?;
+    Locked::new(&copies(ordinal)?.context.enter()?, mapping).map(drop)
+}
+
+/// Blocks that were page-locked, and bytes that are at present.
+pub fn lock_stats() -> (u64, u64) {
+    (COUNT.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed))
+}
+
+/// Copies from page-locked blocks to a device that may be under way.
+#[derive(Debug)]
+struct Copies {
+    context: Arc<Context>,
+    events: Arc<EventPool>,
+    held: Held,
+}
+
+static COPIES: Mutex<BTreeMap<u32, Arc<Copies>>> = Mutex::new(BTreeMap::new());
+/// Some were ever made.
+static HAS_COPIES: AtomicBool = AtomicBool::new(false);
+
+/// Those to a device. Not in a forked child, where the lock may be one that is never released.
+fn copies(ordinal: u32) -> Result<Arc<Copies>> {
+    if let Some(error) = forked() {
+        return Err(error);
+    }
+    let mut all = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(copies) = all.get(&ordinal) {
+        return Ok(Arc::clone(copies));
+    }
+    let context = Context::primary(ordinal)?;
+    let copies = Arc::new(Copies { context, events: Arc::default(), held: Held::default() });
+    all.insert(ordinal, Arc::clone(&copies));
+    HAS_COPIES.store(true, Ordering::Relaxed);
+    Ok(copies)
+}
+
+/// Keeps owners until what is on the stream now is done: copies from page-locked tensors.
+///
+/// # Errors
+/// [`Error::Argument`] for a stream of another device or context; [`Error::Cuda`]. Then they are kept for ever.
+pub fn hold(owners: Vec<Owner>, ordinal: u32, stream: Stream) -> Result<()> {
+    // Unless it is known when the copies are done.
+    let owners = ManuallyDrop::new(owners);
+    let copies = copies(ordinal)?;
+    let current = copies.context.enter()?;
+    // SAFETY: the maker of the `Stream` vouched for its handle.
+    let lane = unsafe { current.foreign_stream(stream.handle()) }?;
+    let event = Arc::new(copies.events.take(&current)?);
+    lane.record(&event)?;
+    let owners = SmallVec::from_vec(ManuallyDrop::into_inner(owners));
+    copies.held.until(stream.handle(), event, owners);
+    copies.held.reap()
+}
+
+/// Lets go what was held for copies that are done. Waits for nothing.
+pub fn reap_copies() {
+    if !HAS_COPIES.load(Ordering::Relaxed) || forked().is_some() {
+        return;
+    }
+    let all: SmallVec<[Arc<Copies>; 4]> = {
+        let all = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values().cloned().collect()
+    };
+    for copies in all.iter().filter(|copies| !copies.held.is_empty()) {
+        if let Ok(_current) = copies.context.enter() {
+            // A device that fails says so to who uses it.
+            let _ = copies.held.reap();
+        }
+    }
+}
