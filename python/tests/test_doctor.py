@@ -63,10 +63,10 @@ def test_doctor_suggests_cures(monkeypatch):
 
 def test_doctor_says_where_workers_have_their_batches(monkeypatch):
     assert "GiB of memory that is used again" in windrow.doctor.workers() or sys.platform != "linux"
-    counted = {"batches": 3, "bytes": 1, "refused": 2, "blocks": 1, "pool_bytes": 0}
+    counted = {"batches": 3, "bytes": 1, "refused": 2, "blocks": 1, "pool_bytes": 0, "locked": 1, "locked_bytes": 4096}
     monkeypatch.setattr(windrow.doctor.wr, "stats", lambda: {"workers": counted})
     monkeypatch.setattr(_windrow, "_start_pool", None, raising=False)
-    assert "3 batches, 2 times more than the limit" in windrow.doctor.workers()
+    assert "3 batches, 2 times more than the limit, 4096 bytes page-locked" in windrow.doctor.workers()
     monkeypatch.delattr(_windrow, "_start_pool")
     assert "new shared memory for each batch" in windrow.doctor.workers()
 

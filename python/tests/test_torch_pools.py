@@ -281,7 +281,7 @@ def test_steady_state():
     epoch()
     after = counted(before)
     nbytes = 2048 * (3 * SIDE * SIDE * 4 + 8)
-    assert after == {"batches": 256, "bytes": nbytes, "refused": 0, "blocks": 0, "pool_bytes": 0}
+    assert after == {"batches": 256, "bytes": nbytes, "refused": 0, "blocks": 0, "pool_bytes": 0, "locked": 0, "locked_bytes": 0}
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 

@@ -48,6 +48,10 @@ EDITS = {
         ("Ok(Handed { handle, id, thread })",
          "Ok(Handed { handle, id: if is('streams: told apart by their handles alone') { 0 } else { id }, thread })"),
     ],
+    "memory/blocks.rs": [
+        without("copy from a block: no record", "lane.record(&event)?;"),
+        without("copy from a block: not held", "copies.held.until(stream.handle(), event, owners);"),
+    ],
     "memory/held.rs": [
         ("if !event.query()? {", "if !is('samples let go: event not asked') && !event.query()? {"),
         without("end of an engine: not waited for", "let _ = event.synchronize();"),

@@ -418,7 +418,7 @@ impl Mapping {
         self.base.as_ptr()
     }
 
-    pub fn len(&self) -> usize {
+    pub fn num_bytes(&self) -> usize {
         self.bytes
     }
 }

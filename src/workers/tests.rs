@@ -196,7 +196,7 @@ fn what_is_kept_of_a_block_goes_with_its_pages() {
         let mapping = block.map_again().unwrap();
         let at = mapping.as_ptr().wrapping_add(block.offset_of(first[0].data_ptr()));
         // SAFETY: within the mapping.
-        assert_eq!((unsafe { at.read() }, mapping.len()), (3, quarter as usize));
+        assert_eq!((unsafe { at.read() }, mapping.num_bytes()), (3, quarter as usize));
         assert_ne!(at, first[0].data_ptr());
         let token: Owner = Arc::new(());
         assert!(Arc::ptr_eq(&block.keep(token.clone()), &token));

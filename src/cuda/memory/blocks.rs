@@ -43,8 +43,8 @@ static REFUSAL: OnceLock<Error> = OnceLock::new();
 impl Locked {
     fn new(current: &Current<'_>, mapping: Mapping) -> Result<Locked> {
         // SAFETY: whole pages, mapped for longer than they are registered.
-        let _registered = unsafe { current.register(mapping.as_ptr(), mapping.len()) }?;
-        BYTES.fetch_add(mapping.len() as u64, Ordering::Relaxed);
+        let _registered = unsafe { current.register(mapping.as_ptr(), mapping.num_bytes()) }?;
+        BYTES.fetch_add(mapping.num_bytes() as u64, Ordering::Relaxed);
         COUNT.fetch_add(1, Ordering::Relaxed);
         Ok(Locked { _registered, mapping })
     }
@@ -52,7 +52,7 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        BYTES.fetch_sub(self.mapping.len() as u64, Ordering::Relaxed);
+        BYTES.fetch_sub(self.mapping.num_bytes() as u64, Ordering::Relaxed);
     }
 }
 

@@ -18,7 +18,9 @@ const LIMIT: u64 = 8 << 20;
 const BYTES: i64 = 100_000;
 const NOT_SUPPORTED: &str = "CUDA_ERROR_NOT_SUPPORTED";
 
-const CASES: [(&str, fn(&Gpu)); 9] = [
+type Case = (&'static str, fn(&Gpu));
+
+const CASES: [Case; 9] = [
     ("once", each_block_is_locked_once),
     ("copied", a_block_is_not_written_while_it_is_copied),
     ("pageable", what_others_copy_has_been_read),
