@@ -78,6 +78,7 @@ bench|280|400|kernels|all|gather 270
 cores|90|200|engine|all|host_cores 80
 forms|30|170|engine|all|pytests test_cuda.py test_torch_prefetch.py -k 'not test_torch_prefetch or on_a_gpu'
 blocks|40|200|engine|all|pytests test_torch_locked.py test_gpu_memory.py -k 'not test_gpu_memory or go_from_their_blocks'
+blockrates|30|170|engine|all|block_rates
 rest|60|200|kernels|all|matrix properties errors windrow
 libraries|40|200|engine|all|pytests test_gpu_libraries.py -m 'not slow' -k 'not cupy and not triton and not jax'
 operators|40|200|engine|all|pytests test_gpu_ops.py -m 'not slow'
@@ -182,6 +183,33 @@ assert torch.equal(batch.torch(), torch.stack(rows)) and batch.torch().device.ty
 print(torch.__version__, torch.version.cuda, "1 batch passed")' || return
     # Not among the facts: it imports torch too, and the first import may take minutes.
     py -m windrow doctor 2>&1 | head -n 60
+}
+
+# Images a second from two worker processes: from their blocks, staged, and by torch's thread that page-locks.
+block_rates() {
+    py -c 'import time, torch, windrow as wr, windrow.torch as wt
+from torch.utils.data import DataLoader
+from windrow.torch import _transfer
+on = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+images = [torch.full((3, 224, 224), i % 251, dtype=torch.uint8) for i in range(256)] * 16
+want = sum(i % 251 for i in range(256)) * 16
+from_blocks = _transfer.CudaTransfer._page_locked
+for size in (32, 256):
+    for name in ("Prefetcher from blocks", "Prefetcher, staged", "pin_memory=True"):
+        _transfer.CudaTransfer._page_locked = from_blocks if "blocks" in name else lambda self, tensor: None
+        pins = name == "pin_memory=True"
+        loader = DataLoader(images, size, num_workers=2, persistent_workers=True, multiprocessing_context="fork",
+                            pin_memory=pins and on.type == "cuda", collate_fn=wt.collate_fn())
+        rates = []
+        for _ in range(6):
+            begin, total = time.perf_counter(), 0
+            for batch in loader if pins else wt.Prefetcher(loader, device=on):
+                total = total + batch.to(on, non_blocking=True)[:, 0, 0, 0].sum(dtype=torch.int64)
+            assert int(total) == want, name
+            rates.append(len(images) / (time.perf_counter() - begin))
+        print(f"{size} images a batch, {name}: {sorted(rates[1:])[2]:.0f} images a second")
+        del loader
+print(wr.stats()["workers"])'
 }
 
 # As many ways from the host to the device as there are tests: the default of 8 would make streams wait for each other.
