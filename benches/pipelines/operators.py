@@ -70,6 +70,13 @@ def backward(title: str, calls: Dict[str, Callable[[], torch.Tensor]], inputs: T
     return line(title, count, interleave(timed, SECONDS))
 
 
+def both(title: str, calls: Dict[str, Callable[[], torch.Tensor]], inputs: Tensors, count: int) -> Dict[str, Any]:
+    """The result and the gradients of the inputs, as in a step of training. What is compared is compared by the other two."""
+    weight = torch.randn(next(iter(calls.values()))().shape)
+    timed = {name: (lambda call=call: torch.autograd.grad(call(), inputs, weight)) for name, call in calls.items()}
+    return line(title, count, interleave(timed, SECONDS))
+
+
 def nested(tensors: Tensors, size: int) -> torch.Tensor:
     return torch.nested.as_nested_tensor(list(tensors), layout=torch.jagged).to_padded_tensor(0.0, (len(tensors), size, tensors[0].shape[1]))
 
@@ -105,6 +112,7 @@ def measure(say: Callable[[Dict[str, Any]], None]) -> None:
             joins["torch.cat, FBGEMM"] = lambda: jagged_to_padded(torch.cat(rows), offsets, longest)
         say(forward(f"ragged and repad, recorded, {what}", joins, {}, count))
         say(backward(f"backward of ragged and repad, {what}", joins, rows, count))
+        say(both(f"ragged and repad with gradients, {what}", joins, rows, count))
         values = torch.cat(plain).requires_grad_()
         of_values = {
             "torch.nested": lambda: torch.nested.nested_tensor_from_jagged(values, offsets).to_padded_tensor(0.0, (count, longest, width)),

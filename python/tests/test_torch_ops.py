@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import windrow as wr
-from helpers import refusal
+from helpers import refusal, release
 
 torch = pytest.importorskip("torch")
 import windrow.torch  # noqa: E402
@@ -302,8 +302,11 @@ def test_nested_tensors_in_and_out(layout):
     tensors = [leaf(2, 3), leaf(4, 3)]
     nested = torch.nested.as_nested_tensor(tensors, layout=layout)
     data, lengths = ops.pad(nested, 0.5)
-    assert torch.equal(data, nested.to_padded_tensor(0.5)) and lengths.tolist() == [2, 4]
-    same_gradients(data, nested.to_padded_tensor(0.5), tensors)
+    # 2.5 has none of the jagged layout.
+    has_own = layout == torch.strided or release(torch) >= (2, 6)
+    want = nested.to_padded_tensor(0.5) if has_own else padded(tensors, 0.5)
+    assert torch.equal(data, want) and lengths.tolist() == [2, 4]
+    same_gradients(data, want, tensors)
     values, offsets = ops.ragged(nested)
     assert torch.equal(values, torch.cat(tensors)) and offsets.tolist() == [0, 2, 6]
     assert torch.equal(ops.pad(nested, size=5, side="left")[0], padded(tensors, 0, "left", 5))
