@@ -168,9 +168,10 @@ def test_the_formulas_of_devices_are_those_of_the_host(side, width):
     tensors = [leaf(n, 2).detach() for n in (2, 0, 3)]
     data, lengths = ops.pad(tensors, 1, side, width)
     values, offsets = ops.ragged(tensors)
-    table, ids = torch.randn(5, 2), torch.tensor([3, 0, 3, -1, 7])
-    got = kernels.take_sums_on_device(table, ids, 4)
-    assert torch.equal(got, kernels.take_sums(table[:3], ids[:3], 4))
+    for dtype in (torch.float32, torch.complex64):
+        table, ids = torch.randn(5, 2, dtype=dtype), torch.tensor([3, 0, 3, -1, 7])
+        got = kernels.take_sums_on_device(table, ids, 4)
+        assert torch.equal(got, kernels.take_sums(table[:3], ids[:3], 4))
     for size in (None, len(values)):
         got = kernels.unpad_on_device(data.flatten(0, 1), lengths, width, size, side)
         assert all(map(torch.equal, got, (values, offsets)))

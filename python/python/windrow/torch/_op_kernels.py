@@ -117,7 +117,7 @@ def take_sums(grad: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
     ids = torch.where(ids < 0, ids + rows, ids)
     if grad.device.type != "cpu":
         return take_sums_on_device(flat, ids, rows)
-    # By one thread for each column, or by rows that are sorted first.
+    # On the host each row gets its gradients one position after the other.
     return grad.new_zeros((rows, *rest)).index_add_(0, ids, flat)
 
 
@@ -126,9 +126,9 @@ def take_sums_on_device(flat: torch.Tensor, ids: torch.Tensor, rows: int) -> tor
     ids, numbers = torch.where((ids >= 0) & (ids < rows), ids, rows), flat.flatten(1)
     if flat.is_complex():
         numbers = torch.view_as_real(numbers.resolve_conj()).flatten(1)
-    sums = torch.ops.aten.embedding_dense_backward(numbers, ids, rows + 1, -1, False)[:rows]
+    sums: torch.Tensor = torch.ops.aten.embedding_dense_backward(numbers, ids, rows + 1, -1, False)[:rows]
     if flat.is_complex():
-        sums = torch.view_as_complex(sums.unflatten(1, (-1, 2)))
+        sums = torch.view_as_complex(sums.view(rows, -1, 2))
     return sums.reshape(rows, *flat.shape[1:])
 
 
