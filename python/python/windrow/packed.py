@@ -109,6 +109,7 @@ def pack(tree: Any, *, device: Any = None, align: int = 64, out: Any = None, eng
         LayoutError: ``out`` that is read-only or has gaps, a leaf whose memory cannot be read, as of a torch tensor that requires grad
             while torch's grad mode is on.
         DeviceError: leaves in different places without ``device``, or on several CUDA devices.
+        CudaUnavailable, CudaError: ``device`` cannot be used, or a call of the driver failed.
 
     Examples:
         >>> import windrow as wr
@@ -199,7 +200,7 @@ def unpack(buffer: Any, layout: Layout, *, into: Any = None) -> Any:
     are None, and pieces are bytes.
 
     Args:
-        buffer: bytes (uint8), as many as the layout has or more: the buffer of a `Packed`, bytes, an array, a memory map.
+        buffer: bytes (uint8), as many as the layout has or more, on the host or a device: the buffer of a `Packed`, bytes, an array, a memory map.
         layout (Layout): where each leaf is.
         into: a tree of tensors to write to, such as a model's parameters, with the keys and lengths of the one that was packed. Dtypes may
             differ, and they may be elsewhere than the buffer, as for `copy_many`. Identical destinations of tied leaves are written once. Of a bucket the whole tree is given,
@@ -250,7 +251,7 @@ def unpack(buffer: Any, layout: Layout, *, into: Any = None) -> Any:
 def _on_the_host(buffer: Any, layout: Layout, views: Sequence[Tensor], pairs: Iterable[Tuple[Any, Any, str]]) -> Dict[int, Tensor]:
     """The same views in host memory, by one copy, if they are on a device and some destinations are not: else each of these would be a
     copy of its own."""
-    if not any(map(_is_on_device, views)) or all(src is None or _is_written_on_device(dst, path) for dst, src, path in pairs):
+    if not views or not _is_on_device(views[0]) or all(src is None or _is_written_on_device(dst, path) for dst, src, path in pairs):
         return {}
     near = _windrow._unwritten(layout.nbytes, "cpu", None)
     _windrow._copy_leaves([near], [_bytes_of(buffer, layout.nbytes, "buffer")], [""])
