@@ -147,7 +147,7 @@ def cases() -> Dict[str, Definition]:
     found: Dict[str, Definition] = {}
     for count, most in ((64, 1.0), (1024, 0.9), (4096, 0.6)):
         title = f"copy_many of {count} x 64 float32 tensors"
-        found[f"move-copy{count}"] = moves(title, copied(count, "float32", "torch._foreach_copy_", 1 / most))
+        found[f"move-copy{count}"] = moves(title, copied(count, "float32", "torch._foreach_copy_", round(1 / most, 2)))
         title = f"copy_many of {count} x 64 float32 tensors to bfloat16"
         found[f"move-cast{count}"] = moves(title, copied(count, "bfloat16", "loop of copy_", 3.0))
     found["move-pack"] = moves("pack 300 tensors of 1 KiB to 4 MiB", packed)
