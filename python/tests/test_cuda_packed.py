@@ -81,6 +81,18 @@ def test_into_buffers_of_the_callers(driver):
     assert str(error) == "out: expected cuda, got cpu"
 
 
+def test_leaves_on_the_host_that_are_where_the_buffer_is(driver):
+    memory, on_device = np.arange(200, dtype=np.uint8), Cai(driver, ARRAYS["w"])
+    for leaf in (memory[20:60], memory[127:128], memory[71::-1], memory[150::-50], memory.view(np.uint16)[60:70].reshape(5, 2).T):
+        tree = {"a": on_device, "b": [leaf]}
+        error = refusal(lambda tree=tree: wr.pack(tree, out=memory), ValueError)
+        assert error.path == "b.0" and "overlaps it" in str(error)
+        np.testing.assert_array_equal(memory, np.arange(200))
+    wr.pack({"a": on_device, "b": memory[180:]}, out=memory[:148])
+    np.testing.assert_array_equal(memory[180:], np.arange(180, 200))
+    assert memory[:96].tobytes() == ARRAYS["w"].tobytes() and memory[128:148].tolist() == list(range(180, 200))
+
+
 def test_tied_leaves_on_a_device(driver):
     table = wr.stack(paint_values((4, 5)), device="cuda")
     tree = {"in": table.data, "out": wr.asarray(table), "row": table[2]}

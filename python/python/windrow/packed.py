@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from windrow import _windrow
@@ -162,6 +163,7 @@ def _write(buffer: Tensor, entries: Sequence[LeafPlace], tensors: Sequence[Tenso
     on_device = [tensor.device for tensor in tensors if _is_on_device(tensor)]
     if on_device and not _is_on_device(buffer):
         # To the host each of them would be a copy of its own.
+        _check_apart(buffer, entries, tensors)
         there = _windrow._unwritten(buffer.nbytes, on_device[0], engine)
         _write(there, entries, tensors, engine)
         _windrow._copy_leaves([buffer], [there], [""], engine)
@@ -178,6 +180,21 @@ def _write(buffer: Tensor, entries: Sequence[LeafPlace], tensors: Sequence[Tenso
     parts += [("uint8", (length,), first) for length, first in gaps]
     dsts = _windrow._parts(buffer, parts, buffer.nbytes, "buffer")
     _windrow._copy_leaves(dsts, [*tensors, *between], paths + [""] * len(gaps), engine)
+
+
+def _check_apart(buffer: Tensor, entries: Sequence[LeafPlace], tensors: Sequence[Tensor]) -> None:
+    """Refuses leaves on the host that share memory with the buffer, which nothing else compares where both go by way of a device."""
+    first = buffer.data_ptr()
+    for leaf, tensor in zip(entries, tensors):
+        if _is_on_device(tensor) or not tensor.nbytes:
+            continue
+        reach = [(extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.strides)]
+        size = leaf.nbytes // math.prod(leaf.shape)
+        begin, end = (tensor.data_ptr() + size * sum(step for step in reach if (step > 0) == is_up) for is_up in (False, True))
+        if begin < first + buffer.nbytes and first < end + size:
+            error: Any = ValueError(f'tree at "{leaf.path}": expected memory apart from out, got memory that overlaps it')
+            error.path = leaf.path
+            raise error
 
 
 def _is_on_device(tensor: Tensor) -> bool:
