@@ -297,6 +297,30 @@ windrow_status windrow_batch_tensor(const windrow_batch *batch,
 // `batch` is NULL, or comes from this library, is not in use by a call and has not been freed.
 void windrow_batch_free(windrow_batch *batch);
 
+// Writes source `i` into destination `i`, for all of both lists, which have as many tensors: `dsts` is a list whose memory is written
+// to. Shapes are equal pair by pair; dtypes may differ, and elements are then cast; strides and alignment may be any. A
+// pair that is the same memory and dtype is left as it is. All errors are found before a byte is written;
+// `windrow_error_sample` is the position of the pair. A destination that shares bytes with another one, or with any source but its own
+// identical one, is WINDROW_STATUS_ARGUMENT.
+//
+// # Safety
+// `engine`, `dsts` and `srcs` are handles of this library. The memory of destinations may be written to, and nothing else uses
+// it during the call, on a device until that work is done.
+windrow_status windrow_copy_many(const windrow_engine *engine,
+                                 const windrow_samples *dsts,
+                                 const windrow_samples *srcs);
+
+// As `windrow_copy_many`, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default one) behind what is
+// already on it. On return, destinations on the host are written and sources in pageable memory are read; memory of a device stays
+// until the work is done. Without a side on a device or in page-locked memory the stream is not used.
+//
+// # Safety
+// As of `windrow_copy_many`; the stream exists until the work is done.
+windrow_status windrow_copy_many_on(const windrow_engine *engine,
+                                    const windrow_samples *dsts,
+                                    const windrow_samples *srcs,
+                                    void *stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -6,6 +6,7 @@
 //! device until its work is done.
 #![allow(unsafe_code)] // A C interface.
 
+mod moves;
 mod options;
 
 use std::cell::RefCell;
@@ -16,6 +17,7 @@ use std::ptr;
 use windrow::dlpack::{self, DLManagedTensorVersioned, DLTensor};
 use windrow::{EngineOptions, Error, Fields, Hint, Mismatch, SampleList, Stream, Target, Tensor};
 
+pub use moves::{windrow_copy_many, windrow_copy_many_on};
 pub use options::{Form, Mask, Options};
 
 /// The result of a call.

@@ -129,6 +129,58 @@ fn impossible_options_are_a_status() {
 }
 
 #[test]
+fn pairs_are_written_or_refused() {
+    let (to, from) = (Handles::new(), Handles::new());
+    let (engine, dsts, srcs) = (to.engine, to.samples, from.samples);
+    let (mut a, mut b, mut x, mut y) = ([0u8; 3], [0u8; 2], [1u8, 2, 3], [4u8, 5]);
+    let (mut three, mut two) = ([3i64], [2i64]);
+    // SAFETY: handles of the library, arrays of the sizes given, and NULL.
+    unsafe {
+        assert_eq!(windrow_copy_many(engine, dsts, srcs), Status::Ok);
+        for (list, tensor) in [
+            (dsts, row(&mut a, &mut three)),
+            (dsts, row(&mut b, &mut two)),
+            (srcs, row(&mut x, &mut three)),
+        ] {
+            assert_eq!(windrow_samples_push(list, &tensor), Status::Ok);
+        }
+        assert_eq!(windrow_copy_many(engine, dsts, srcs), Status::Argument);
+        assert_eq!((text().as_str(), windrow_error_sample()), ("2 destinations for 1 sources", -1));
+        assert_eq!(windrow_samples_push(srcs, &row(&mut y, &mut two)), Status::Ok);
+        for (handles, name) in [
+            ([null(), dsts.cast_const(), srcs], "engine"),
+            ([dsts.cast_const(), null(), srcs], "dsts"),
+            ([dsts.cast_const(), dsts, null()], "srcs"),
+        ] {
+            let engine = if handles[0].is_null() { null() } else { engine.cast_const() };
+            assert_eq!(windrow_copy_many(engine, handles[1], handles[2]), Status::Argument);
+            assert_eq!(text(), format!("{name} is NULL"));
+        }
+        assert_eq!((a, b), ([0; 3], [0; 2]));
+        assert_eq!(windrow_copy_many(engine, dsts, srcs), Status::Ok);
+        assert_eq!((a, b), ([1, 2, 3], [4, 5]));
+        x = [7; 3];
+        assert_eq!(windrow_copy_many_on(engine, dsts, srcs, null_mut()), Status::Ok);
+        assert_eq!(a, x);
+        // Twice the same destination, and one of another shape.
+        assert_eq!(windrow_samples_push(dsts, &row(&mut a, &mut three)), Status::Ok);
+        assert_eq!(windrow_samples_push(srcs, &row(&mut x, &mut three)), Status::Ok);
+        assert_eq!(windrow_copy_many(engine, dsts, srcs), Status::Argument);
+        let wanted = "destination 2: expected memory apart from destination 0, got memory that overlaps destination 0";
+        assert_eq!((text().as_str(), windrow_error_sample()), (wanted, 2));
+        assert_eq!(windrow_copy_many(engine, srcs, dsts), Status::Argument);
+        windrow_samples_clear(srcs);
+        for _ in 0..3 {
+            assert_eq!(windrow_samples_push(srcs, &row(&mut y, &mut two)), Status::Ok);
+        }
+        assert_eq!(windrow_copy_many(engine, dsts, srcs), Status::Shape);
+        let wanted = "destination 0: expected shape (2,), got (3,); 2 destinations differ in all";
+        assert_eq!((text().as_str(), windrow_error_sample()), (wanted, 0));
+        assert_eq!(a, x);
+    }
+}
+
+#[test]
 fn impossible_outputs_are_a_status() {
     let handles = Handles::new();
     let (engine, samples) = (handles.engine, handles.samples);

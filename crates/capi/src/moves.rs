@@ -1,0 +1,63 @@
+//! `windrow_copy_many`: many tensors written to as many others.
+
+use std::ffi::c_void;
+
+use windrow::bindings::MoveOptions;
+use windrow::{Error, Stream};
+
+use crate::{guarded, is_null, Engine, Samples, Status};
+
+/// Writes source `i` into destination `i`, for all of both lists, which have as many tensors: `dsts` is a list whose memory is written
+/// to. Shapes are equal pair by pair; dtypes may differ, and elements are then cast; strides and alignment may be any. A
+/// pair that is the same memory and dtype is left as it is. All errors are found before a byte is written;
+/// `windrow_error_sample` is the position of the pair. A destination that shares bytes with another one, or with any source but its own
+/// identical one, is WINDROW_STATUS_ARGUMENT.
+///
+/// # Safety
+/// `engine`, `dsts` and `srcs` are handles of this library. The memory of destinations may be written to, and nothing else uses
+/// it during the call, on a device until that work is done.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_copy_many(
+    engine: *const Engine,
+    dsts: *const Samples,
+    srcs: *const Samples,
+) -> Status {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { copy_many(engine, dsts, srcs, None) })
+}
+
+/// As `windrow_copy_many`, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default one) behind what is
+/// already on it. On return, destinations on the host are written and sources in pageable memory are read; memory of a device stays
+/// until the work is done. Without a side on a device or in page-locked memory the stream is not used.
+///
+/// # Safety
+/// As of `windrow_copy_many`; the stream exists until the work is done.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_copy_many_on(
+    engine: *const Engine,
+    dsts: *const Samples,
+    srcs: *const Samples,
+    stream: *mut c_void,
+) -> Status {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { copy_many(engine, dsts, srcs, Some(Stream::from_raw(stream as usize))) })
+}
+
+/// # Safety
+/// As of `windrow_copy_many`.
+unsafe fn copy_many(
+    engine: *const Engine,
+    dsts: *const Samples,
+    srcs: *const Samples,
+    stream: Option<Stream>,
+) -> Result<(), Error> {
+    let mut options = MoveOptions::default();
+    options.run.stream = stream;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let engine = engine.as_ref().ok_or_else(|| is_null("engine"))?;
+        let dsts = dsts.as_ref().ok_or_else(|| is_null("dsts"))?;
+        let srcs = srcs.as_ref().ok_or_else(|| is_null("srcs"))?;
+        engine.0.copy_lists(&dsts.0, &srcs.0, options)
+    }
+}
