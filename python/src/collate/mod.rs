@@ -12,6 +12,7 @@ pub(crate) mod one_buffer;
 pub(crate) mod options;
 pub(crate) mod packed;
 pub(crate) mod packing;
+pub(crate) mod pairs;
 pub(crate) mod parsed;
 pub(crate) mod patterns;
 pub(crate) mod raise_indices;

@@ -6,8 +6,9 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::bindings::Places;
 use windrow::Layout;
 
-use crate::collate::moves::{copy_leaves, flatten_both};
+use crate::collate::moves::copy_leaves;
 use crate::collate::options::engine_of;
+use crate::collate::pairs::flatten_both;
 use crate::engine::default::default_engine;
 use crate::ground::arguments::device_of;
 use crate::ground::dtype::dtype_of;

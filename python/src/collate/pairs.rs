@@ -1,0 +1,320 @@
+//! [`Pairs`]: the sides of `copy_many` as lists of samples.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use windrow::{Error, Mismatch, MoveSide, Stream};
+
+use crate::collate::job::{is_frozen, torch_of_object, torch_of_owner, FROZEN};
+use crate::ground::batch::tensor_in;
+use crate::ground::errors::{at, of_pair, to_py_err};
+use crate::ground::iterables::{check_list, in_a_row, is_text, items_of, tuple_from};
+use crate::ground::reserve::{push_to, room_for};
+use crate::import::importer::{Importer, Reading};
+use crate::import::places::{own_all_memory, own_list_memory};
+use crate::import::routes::{is_array, is_nested, is_tensor, route_of, Lazy};
+use crate::import::tensor::table_of;
+use crate::ownership::places::moved;
+use crate::samples::arrow::{is_arrow, samples_in};
+use crate::samples::imported::Imported;
+use crate::samples::list::{ListSamples, PySampleList};
+use crate::samples::trees::is_tree;
+use crate::trees::container::ColumnPlace;
+use crate::trees::flatten::{flatten, Opened, TreeDef, TreeRules};
+use crate::trees::outputs::TreeNames;
+use crate::trees::rules;
+
+/// Joins the names of a path.
+const SEP: &str = ".";
+
+/// One side of all pairs.
+pub(super) struct Side {
+    pub samples: Arc<Imported>,
+    /// The torch tensors among destinations.
+    pub torch: Vec<Py<PyAny>>,
+}
+
+/// Both sides, and the path of each pair, if they are trees.
+pub(super) struct Pairs {
+    pub dsts: Side,
+    pub srcs: Side,
+    pub paths: Vec<String>,
+}
+
+impl Pairs {
+    pub fn read(
+        dsts: &Bound<'_, PyAny>,
+        srcs: &Bound<'_, PyAny>,
+        stream: Option<Stream>,
+    ) -> PyResult<Pairs> {
+        match (is_tree_side(dsts)?, is_tree_side(srcs)?) {
+            (true, true) => Pairs::of_trees(dsts, srcs, stream),
+            (false, false) => {
+                let dsts = Side::read(dsts, MoveSide::Destination, stream)?;
+                let srcs = Side::read(srcs, MoveSide::Source, stream)?;
+                Ok(Pairs { dsts, srcs, paths: Vec::new() })
+            }
+            (is_first, _) => {
+                let names = ("destinations", "sources");
+                let (tree, other) = if is_first { names } else { (names.1, names.0) };
+                let text = format!(
+                    "the {tree} are a tree and the {other} are none; give trees of one structure, or two lists of array-likes"
+                );
+                Err(of_pair(dsts.py(), PyTypeError::new_err(text), MoveSide::Destination, None, ""))
+            }
+        }
+    }
+
+    /// Flattens the sources as the destinations are.
+    fn of_trees(
+        dsts: &Bound<'_, PyAny>,
+        srcs: &Bound<'_, PyAny>,
+        stream: Option<Stream>,
+    ) -> PyResult<Pairs> {
+        let py = dsts.py();
+        let names = TreeNames { name: "srcs", like: "destinations" };
+        let (_, paths, destinations, sources) = flatten_both(dsts, Some(srcs), names)?;
+        let dsts = Side::of_objects(py, destinations, &paths, MoveSide::Destination, stream)?;
+        let srcs = Side::of_objects(py, sources, &paths, MoveSide::Source, stream)?;
+        Ok(Pairs { dsts, srcs, paths })
+    }
+}
+
+/// Whether a side is a tree, or a list of trees.
+fn is_tree_side(side: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if side.is_exact_instance_of::<PyList>() || side.is_exact_instance_of::<PyTuple>() {
+        return side.try_iter()?.next().map_or(Ok(false), |first| is_tree(&first?));
+    }
+    if side.is_instance_of::<PySampleList>() || is_array(side)? || is_arrow(side)? {
+        return Ok(false);
+    }
+    is_tree(side)
+}
+
+/// A tree, the paths of its leaves, its leaves, and those of another tree at the same places, none without one.
+type FlatPair<'py> = (TreeDef, Vec<String>, Vec<Bound<'py, PyAny>>, Vec<Bound<'py, PyAny>>);
+
+/// Flattens a tree by [`PairRules`], and another one as it is.
+pub(super) fn flatten_both<'py>(
+    tree: &Bound<'py, PyAny>,
+    other: Option<&Bound<'py, PyAny>>,
+    names: TreeNames,
+) -> PyResult<FlatPair<'py>> {
+    let py = tree.py();
+    let flat = flatten(py, &mut PairRules, tree.clone(), String::new(), SEP);
+    flat.end?;
+    let (paths, leaves): (Vec<_>, Vec<_>) = flat.leaves.into_iter().unzip();
+    let mut others = room_for(leaves.len())?;
+    if let Some(other) = other {
+        flat.tree.flatten_up_to(
+            other.clone(),
+            |container, path, other| container.outputs(other, ColumnPlace::new(path, SEP), names),
+            |_, leaf| push_to(&mut others, leaf),
+        )?;
+    }
+    Ok((flat.tree, paths, leaves, others))
+}
+
+/// The leaves of one tree: what is no container.
+struct PairRules;
+
+impl<'py> TreeRules<'py> for PairRules {
+    type Column = Bound<'py, PyAny>;
+    type Leaf = Bound<'py, PyAny>;
+
+    fn open(
+        &mut self,
+        object: Bound<'py, PyAny>,
+        place: ColumnPlace<'_>,
+        _: bool,
+    ) -> PyResult<Opened<Self::Column, Self::Leaf>> {
+        if is_text(&object) {
+            return Ok(Opened::Leaf(object));
+        }
+        let samples = [object];
+        let opened = rules::open(&samples, place, false, None)?;
+        let [object] = samples;
+        Ok(match opened {
+            None => Opened::Leaf(object),
+            Some(opened) => {
+                let columns = opened.columns.into_lists()?.into_iter();
+                let children = columns.filter_map(|column| column.into_iter().next()).collect();
+                Opened::Container(Arc::new(opened.container), children)
+            }
+        })
+    }
+}
+
+impl Side {
+    fn read(given: &Bound<'_, PyAny>, side: MoveSide, stream: Option<Stream>) -> PyResult<Side> {
+        let py = given.py();
+        if let Ok(list) = given.cast_exact::<PySampleList>() {
+            return Side::of_list(py, list.get(), side);
+        }
+        let is_list =
+            given.is_exact_instance_of::<PyList>() || given.is_exact_instance_of::<PyTuple>();
+        if is_list {
+            return Side::of_objects(py, items_of(given)?, &[], side, stream);
+        }
+        if !is_array(given)? {
+            if is_arrow(given)? {
+                let samples = samples_in(given, "")?;
+                return match side {
+                    MoveSide::Source => Ok(Side { samples: Arc::new(samples), torch: Vec::new() }),
+                    MoveSide::Destination => {
+                        Err(read_only(py, "an Arrow array, which no one writes to"))
+                    }
+                };
+            }
+            check_list(given)?;
+        }
+        if is_nested(given)? {
+            let parts = tuple_from(&given.call_method0("unbind")?)?;
+            return Side::of_objects(py, in_a_row(&parts)?, &[], side, stream);
+        }
+        if is_tensor(given)? {
+            return Side::of_table(given, side, stream);
+        }
+        Side::of_objects(py, in_a_row(&tuple_from(given)?)?, &[], side, stream)
+    }
+
+    /// The rows of one tensor.
+    fn of_table(
+        given: &Bound<'_, PyAny>,
+        side: MoveSide,
+        stream: Option<Stream>,
+    ) -> PyResult<Side> {
+        let py = given.py();
+        if side == MoveSide::Source {
+            let reading = Reading { rows: false, stream, ..Reading::default() };
+            let table = table_of(given, "srcs", reading)?;
+            return Ok(Side {
+                samples: Arc::new(Imported::rows_of(py, table)?),
+                torch: Vec::new(),
+            });
+        }
+        own_memory_in(given)?;
+        let table = table_of(given, "dsts", Reading { rows: false, stream, ..Reading::OWNED })?;
+        if table.is_read_only() {
+            return Err(read_only(py, "read-only memory"));
+        }
+        let torch = written(py, torch_of_owner(py, table.owner())?, None, "")?;
+        let samples = Arc::new(Imported::rows_of(py, table)?);
+        Ok(Side { samples, torch: torch.into_iter().collect() })
+    }
+
+    /// Samples that were imported before.
+    fn of_list(py: Python<'_>, list: &PySampleList, side: MoveSide) -> PyResult<Side> {
+        if let ListSamples::Trees(trees) = list.snapshot() {
+            let class = trees.class(py)?;
+            let text = format!(
+                "the samples of a list are trees ({class}); give a tree of lists, one for each leaf"
+            );
+            return Err(of_pair(py, PyTypeError::new_err(text), side, None, ""));
+        }
+        let samples = list.leaves(py)?;
+        list.check_resident(py)?;
+        let mut torch = Vec::new();
+        if side == MoveSide::Destination {
+            own_list_memory(py, &samples.owners, &samples.places)?;
+            if let Some(index) = samples.list.first_read_only() {
+                if samples.list.is_all_read_only() {
+                    return Err(read_only(py, "a SampleList in read-only memory"));
+                }
+                let found = Mismatch::new(Some(index), "writable memory", "read-only memory");
+                return Err(to_py_err(py, &Error::Layout(Box::new(found)).at_side(side, index)));
+            }
+            for tensor in samples.owners.tensors() {
+                torch.extend(written(py, Some(tensor.clone_ref(py)), None, "")?);
+            }
+            for kept in samples.owners.objects() {
+                torch.extend(written(py, torch_of_object(py, kept)?, None, "")?);
+            }
+            for owner in samples.owners.shared().iter() {
+                torch.extend(written(py, torch_of_owner(py, owner)?, None, "")?);
+            }
+        }
+        match samples.places.find_moved(py)? {
+            None => Ok(Side { samples, torch }),
+            Some(index) => Err(to_py_err(py, &moved(index).at_side(side, index))),
+        }
+    }
+
+    /// Array-likes, with the path of each if they are leaves of a tree.
+    pub fn of_objects(
+        py: Python<'_>,
+        objects: Vec<Bound<'_, PyAny>>,
+        paths: &[String],
+        side: MoveSide,
+        stream: Option<Stream>,
+    ) -> PyResult<Side> {
+        let path_of = |index: usize| paths.get(index).map_or("", String::as_str);
+        let mut torch = Vec::new();
+        let reading = match side {
+            MoveSide::Source => {
+                Reading { side: Some(side), rows: true, stream, ..Reading::default() }
+            }
+            MoveSide::Destination => {
+                objects.iter().try_for_each(own_memory_in)?;
+                Reading { side: Some(side), rows: false, stream, ..Reading::OWNED }
+            }
+        };
+        if side == MoveSide::Destination {
+            for (index, object) in objects.iter().enumerate() {
+                let found = match tensor_in(object) {
+                    Some(tensor) => torch_of_owner(py, tensor.owner())?,
+                    None => match route_of(object)?.1 {
+                        Lazy::No => None,
+                        _ => Some(object.clone().unbind()),
+                    },
+                };
+                if let Some(found) = written(py, found, Some(index), path_of(index))? {
+                    push_to(&mut torch, found)?;
+                }
+            }
+        }
+        let mut importer = Importer::new(py, reading);
+        importer.paths = paths.to_vec();
+        importer.import_objects(objects, 0, None)?;
+        let (samples, _) = Imported::from_importer(importer)?;
+        Ok(Side { samples: Arc::new(samples), torch })
+    }
+}
+
+/// Has a tensor of ours that is to be written to own its memory, which may have come to be shared with a lazy clone.
+fn own_memory_in(object: &Bound<'_, PyAny>) -> PyResult<()> {
+    tensor_in(object).map_or(Ok(()), |tensor| own_all_memory(object.py(), tensor))
+}
+
+/// A torch tensor that is written to, refused if it must not be here.
+#[allow(unsafe_code)]
+fn written(
+    py: Python<'_>,
+    torch: Option<Py<PyAny>>,
+    index: Option<usize>,
+    path: &str,
+) -> PyResult<Option<Py<PyAny>>> {
+    let Some(tensor) = torch else { return Ok(None) };
+    let object = tensor.bind(py);
+    let is_plain = match route_of(object)?.1 {
+        // SAFETY: a live object of a class that has words. Inference tensors have other keys than plain ones.
+        Lazy::Words(torch) => unsafe { torch.fields_of(object.as_ptr()) }.is_some(),
+        _ => false,
+    };
+    if !is_plain && is_frozen(object)? {
+        let whose = index.map_or("dsts".to_owned(), |index| format!("destination {index}"));
+        let text = format!("{whose}{}: {FROZEN}", at(path));
+        let error = PyRuntimeError::new_err(text);
+        return Err(of_pair(py, error, MoveSide::Destination, index, path));
+    }
+    Ok(Some(tensor))
+}
+
+/// The refusal of a side as a whole.
+fn read_only(py: Python<'_>, got: &str) -> PyErr {
+    let mismatch = Mismatch::of("dsts", "writable memory", got);
+    let error = to_py_err(py, &Error::Layout(Box::new(mismatch)));
+    of_pair(py, error, MoveSide::Destination, None, "")
+}
