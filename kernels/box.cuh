@@ -77,7 +77,7 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t it
     } else {
         index = find_sample(table, nest, item);
     }
-    const SamplePlace<Index> place = place_of<Index>(table, nest, index);
+    const SamplePlace<Index> place = place_of<Index>(table, field, index);
     const Index offset = place.offset, steps = place.steps;
     box.number = place.number;
     // The columns.

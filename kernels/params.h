@@ -38,6 +38,10 @@ enum Family : uint8_t {
     kContiguousGeneric = 7,
     /// Small samples of one size, moved or cast element by element to an output that has no gaps: labels.
     kScalarFallback = 8,
+    /// As kRows, of samples that each have a place of their own, a multiple of 16.
+    kPlacedRows = 9,
+    /// As kAlignedCopy, of such samples.
+    kPlacedCopy = 10,
 };
 
 constexpr uint32_t kMoveBytes = 2048;
@@ -80,6 +84,7 @@ enum Flags : uint8_t {
     kJoint = 4,  ///< the rows of a sample follow each other in its memory
     kVaried = 8,  ///< `places`, `offsets`, outer loops, or columns of numbers for `cols`
     kMixed = 16,   ///< rows that share a warp may begin at a multiple of 16 bytes, in the source or the output, or not
+    kOfLengths = 32,  ///< `offsets` are lengths, of samples that have places of their own: uint32, or uint64 if kWide
 };
 
 /// A divisor below 2^31 for dividends below 2^31: n / d = (mulhi(n, mul) + n) >> shift.
@@ -122,6 +127,21 @@ struct AlignedCopy {
     uint32_t items;      ///< of a sample
 };
 
+/// As Rows and AlignedCopy: sample i begins places[i] * step bytes behind the output.
+struct PlacedRows {
+    Divisor by_vectors;
+    uint32_t vectors;
+    uint32_t places;     ///< position of a uint32 each
+    uint64_t step;       ///< a multiple of 16, below 2^32
+};
+
+struct PlacedCopy {
+    Divisor by_items;
+    uint32_t items;
+    uint32_t places;
+    uint64_t step;
+};
+
 struct SmallCopy {
     Divisor by_size;
     uint32_t size;       ///< bytes of a sample
@@ -146,7 +166,7 @@ struct Metadata {
 struct Nest {
     int64_t step;          ///< bytes of the output from sample to sample; joined: for one step
     uint32_t places;       ///< position of a uint32 each: numbers of the samples; 0: in order
-    uint32_t offsets;      ///< joined: position of a number for each sample of the tensor, and the end
+    uint32_t offsets;      ///< joined: position of a number for each sample of the tensor, and the end; see kOfLengths
     uint32_t items;        ///< of each sample, where it is the same for all of them;
     uint32_t first;        ///< else position of the first item of each, uint32,
     uint32_t hints;        ///< and of the sample of item k << hint_shift, uint32, and the last sample
@@ -217,6 +237,8 @@ struct alignas(16) Field {
         AlignedCopy aligned_copy;
         SmallCopy small_copy;
         ScalarFallback scalar_fallback;
+        PlacedRows placed_rows;
+        PlacedCopy placed_copy;
         Metadata metadata;
         Contiguous contiguous;
         Planar planar;
@@ -288,6 +310,8 @@ static_assert(sizeof(Field) == 224 && offsetof(Field, from_size) == 16 && offset
 static_assert(offsetof(Field, num_samples) == 24 && offsetof(Field, base) == 32 && offsetof(Field, nest) == 48, "layout");
 static_assert(sizeof(Rows) == 12 && sizeof(AlignedCopy) == 12 && sizeof(SmallCopy) == 16, "layout");
 static_assert(sizeof(ScalarFallback) == 24 && offsetof(ScalarFallback, affine) == 16, "layout");
+static_assert(sizeof(PlacedRows) == 24 && offsetof(PlacedRows, step) == 16, "layout");
+static_assert(sizeof(PlacedCopy) == 24 && offsetof(PlacedCopy, step) == 16, "layout");
 static_assert(sizeof(Metadata) == 16 && offsetof(Metadata, piece) == 8, "layout");
 static_assert(sizeof(Nest) == 152 && offsetof(Nest, piece) == 48 && offsetof(Nest, num_outer) == 60, "layout");
 static_assert(offsetof(Nest, cols) == 64 && offsetof(Nest, affine) == 120 && offsetof(Nest, fill) == 136, "layout");

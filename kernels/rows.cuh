@@ -1,4 +1,4 @@
-// Families rows and aligned_copy: samples of one size that are moved, where size, sources and output are multiples of 16
+// Families rows, aligned_copy and the same of placed samples: of one size, moved, where size, sources and output are multiples of 16
 // bytes. The vectors of the output are numbered, and a warp writes 128 neighbouring ones: what is under way
 // at one time is adjacent, whatever the size of a sample.
 #pragma once
@@ -45,6 +45,34 @@ WINDROW_DEVICE void aligned_copy_piece(const uint8_t* src, uint8_t* out, uint32_
     out += 16 * (kLanes * kRowVectors * uint64_t{own} + lane);
 #pragma unroll
     for (uint32_t i = 0; i < kRowVectors; ++i) store16(out + 16 * kLanes * i, v[i]);
+}
+
+/// As rows_piece(), where sample i begins at `out` + places[i] * step.
+template <bool by_id>
+WINDROW_DEVICE void placed_rows_piece(const Sources& sources, uint8_t* out, const uint32_t* places, uint32_t step, uint32_t vectors,
+                                      Divisor by_vectors, uint32_t first, uint32_t count) {
+    if (first + kLanes * (kRowVectors - 1) < count) {
+        const uint8_t* src[kRowVectors];
+        uint8_t* dst[kRowVectors];
+        Vec16 v[kRowVectors];
+#pragma unroll
+        for (uint32_t i = 0; i < kRowVectors; ++i) {
+            const uint32_t at = first + kLanes * i, sample = divide(at, by_vectors), own = at - sample * vectors;
+            src[i] = stepped(source_at<by_id>(sources, sample), 16u, own);
+            dst[i] = const_cast<uint8_t*>(stepped<uint8_t>(stepped<uint8_t>(out, step, places[sample]), 16u, own));
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < kRowVectors; ++i) v[i] = load16(src[i]);
+#pragma unroll
+        for (uint32_t i = 0; i < kRowVectors; ++i) store16(dst[i], v[i]);
+        return;
+    }
+#pragma unroll 1
+    for (; first < count; first += kLanes) {
+        const uint32_t sample = divide(first, by_vectors), own = first - sample * vectors;
+        uint8_t* dst = const_cast<uint8_t*>(stepped<uint8_t>(stepped<uint8_t>(out, step, places[sample]), 16u, own));
+        store16(dst, load16(stepped(source_at<by_id>(sources, sample), 16u, own)));
+    }
 }
 
 }  // namespace windrow

@@ -80,11 +80,16 @@ struct SamplePlace {
 
 /// That of sample `index` of a field.
 template <class Index>
-WINDROW_DEVICE SamplePlace<Index> place_of(const uint64_t* table, const Nest& nest, uint32_t index) {
+WINDROW_DEVICE SamplePlace<Index> place_of(const uint64_t* table, const Field& field, uint32_t index) {
+    const Nest& nest = field.nest;
     SamplePlace<Index> place = {index, index, 1};
     if (nest.places != 0) place.offset = place.number = at<uint32_t>(table, nest.places)[index];
     // A branch: the compiler would do for all fields what is for these alone.
     if (__builtin_expect(nest.offsets != 0, false)) {
+        if (field.flags & kOfLengths) {
+            place.steps = entry<Index>(table, nest.offsets, index);
+            return place;
+        }
         place.offset = entry<Index>(table, nest.offsets, place.number);
         place.steps = entry<Index>(table, nest.offsets, place.number + 1) - place.offset;
     }
@@ -121,7 +126,7 @@ WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const Field& fiel
         row.dst = field.out + static_cast<int64_t>(Index{index}) * nest.step;
         return row;
     }
-    const SamplePlace<Index> place = place_of<Index>(table, nest, index);
+    const SamplePlace<Index> place = place_of<Index>(table, field, index);
     row.number = place.number;
     row.dst = field.out + static_cast<int64_t>(place.offset) * nest.step;
     const uint32_t of_cols = nest.cols.varies;

@@ -58,6 +58,21 @@ WINDROW_DEVICE void aligned_copy_item(const uint64_t* table, const Field& field,
 }
 
 template <bool by_id>
+WINDROW_DEVICE void placed_rows_item(const uint64_t* table, const Field& field, uint32_t own) {
+    const PlacedRows& rows = field.placed_rows;
+    const uint32_t first = own * (kMoveBytes / 16) + lane_of_thread();
+    placed_rows_piece<by_id>(sources_of<by_id>(table, field), field.out, at<uint32_t>(table, rows.places), static_cast<uint32_t>(rows.step),
+                             rows.vectors, rows.by_vectors, first, rows.vectors * field.num_samples);
+}
+
+WINDROW_DEVICE void placed_copy_item(const uint64_t* table, const Field& field, uint32_t own) {
+    const PlacedCopy& copy = field.placed_copy;
+    const uint32_t sample = divide(own, copy.by_items), piece = own - sample * copy.items;
+    uint8_t* out = field.out + copy.step * entry<uint32_t>(table, copy.places, sample);
+    aligned_copy_piece(source_of(table, field, sample), out, piece, piece, lane_of_thread());
+}
+
+template <bool by_id>
 WINDROW_DEVICE void small_copy_item(const uint64_t* table, const Field& field, uint32_t own) {
     const SmallCopy& copy = field.small_copy;
     const SmallSamples all = {sources_of<by_id>(table, field), field.out, copy.size * field.num_samples, copy.size, copy.by_size, copy.piece};
@@ -171,6 +186,8 @@ WINDROW_DEVICE void write_item(const Params<bytes>& params) {
     switch (family) {
         case kSmallCopy: return by_id ? small_copy_item<true>(table, field, own) : small_copy_item<false>(table, field, own);
         case kScalarFallback: return scalar_fallback_item(table, field, own);
+        case kPlacedRows: return by_id ? placed_rows_item<true>(table, field, own) : placed_rows_item<false>(table, field, own);
+        case kPlacedCopy: return placed_copy_item(table, field, own);
         case kStrided:
             if constexpr (has_any) strided_item(table, field, own);
             return;

@@ -201,6 +201,15 @@ def test_explain_and_stats(driver):
     plan = wr.explain(rows, "copy_many", dsts=dsts)
     assert (plan.samples, plan.paths, plan.bytes_to_device, plan.launches) == (300, ["staged"], 300_000, 1)
     assert plan.launch["table_uploaded"] is False
+    # 1000 bytes are no multiple of 16; whole vectors and pages have families of their own, and so have runs of many lengths.
+    assert [part["family"] for part in plan.launch["parts"]] == ["contiguous_cast"]
+    for length, family in [(512, "placed_rows"), (4096, "placed_copy")]:
+        pages = [Cai(driver, np.zeros(length, "u1")) for _ in range(6)]
+        plan = wr.explain(pages[:3], "copy_many", dsts=pages[3:])
+        assert [part["family"] for part in plan.launch["parts"]] == [family]
+    runs = [Cai(driver, np.zeros(length, "f4")) for length in (100, 3, 2000)]
+    plan = wr.explain(runs, "copy_many", dsts=[Cai(driver, run.array) for run in runs])
+    assert len(plan.launch["parts"]) == 1 and plan.bytes_written == 8412
     plan = wr.explain(dsts, "copy_many", dsts=[np.zeros(250, "f2") for _ in rows])
     assert (plan.paths, plan.bytes_to_host, plan.bytes_written) == (["download"], 150_000, 150_000)
     mixed = wr.explain([*dsts, *rows], "copy_many", dsts=[*[Cai(driver, np.zeros(250, "f4")) for _ in rows], *[np.zeros(250, "f4") for _ in rows]])

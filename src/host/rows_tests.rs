@@ -236,7 +236,8 @@ fn every_float32_to_float8() {
             let mut code = 0;
             for first in (0..1u64 << 31).step_by(1 << 16) {
                 let both = [0, 1 << 31].map(|sign: u32| {
-                    let floats: Vec<u32> = (0..1 << 16).map(|i| (first as u32 + i) | sign).collect();
+                    let floats: Vec<u32> =
+                        (0..1 << 16).map(|i| (first as u32 + i) | sign).collect();
                     let mut codes = vec![0u8; floats.len()];
                     // SAFETY: both are of that many contiguous elements.
                     unsafe { row(floats.as_ptr().cast(), 4, codes.as_mut_ptr(), 1, floats.len()) };

@@ -180,6 +180,7 @@ impl<'b> Builder<'b> {
             Family::Rows | Family::AlignedCopy | Family::SmallCopy => {
                 self.packed(head, part, family)
             }
+            Family::PlacedRows | Family::PlacedCopy => self.placed(head, part, family),
             Family::ScalarFallback => self.scalar_fallback(head, part, address_bits, &coefficients),
             Family::Strided | Family::Metadata => {
                 self.strided(head, part, address_bits, &coefficients)

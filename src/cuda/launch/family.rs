@@ -29,6 +29,8 @@ pub(crate) struct PartWork<'w> {
     pub is_joined: bool,
     /// All samples in order, without a gap in the output.
     pub is_dense: bool,
+    /// Each sample has a place of its own, at a multiple of what `out` is one of.
+    pub is_placed: bool,
     /// Of all samples together.
     pub bytes: u64,
     /// All addresses of samples, by or.
@@ -106,6 +108,19 @@ impl PartWork<'_> {
 pub(crate) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
     let cols = &work.loops[work.loops.len() - 1];
     let size = work.to.size() as u64;
+    let is_one_run = work.loops.len() == 1 && cols.is_whole() && work.is_adjacent();
+    if let (true, Some(cols)) = (work.is_placed && work.is_move && is_one_run, cols.fixed()) {
+        let bytes = cols * size;
+        let is_vectors = (work.out | work.address_bits | bytes) % 16 == 0
+            && work.bytes / 16 < 1 << 31
+            && bytes < 1 << 32;
+        if is_vectors {
+            return match bytes % MOVE_BYTES == 0 {
+                true => Family::PlacedCopy,
+                false => Family::PlacedRows,
+            };
+        }
+    }
     if let (true, Some(cols), true) = (work.is_move && work.is_run(), cols.fixed(), !work.is_joined)
     {
         let bytes = cols * size;

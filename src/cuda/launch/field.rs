@@ -21,11 +21,13 @@ pub(crate) enum Family {
     Metadata = 6,
     ContiguousGeneric = 7,
     ScalarFallback = 8,
+    PlacedRows = 9,
+    PlacedCopy = 10,
 }
 
 impl Family {
     /// In the order of their numbers.
-    const ALL: [Family; 9] = [
+    const ALL: [Family; 11] = [
         Family::Rows,
         Family::AlignedCopy,
         Family::ContiguousCast,
@@ -35,6 +37,8 @@ impl Family {
         Family::Metadata,
         Family::ContiguousGeneric,
         Family::ScalarFallback,
+        Family::PlacedRows,
+        Family::PlacedCopy,
     ];
 
     /// Whether the kernels of fewer registers have it, of which more warps are there at once.
@@ -54,6 +58,8 @@ impl Family {
             Family::Strided => "strided",
             Family::Metadata => "metadata",
             Family::ScalarFallback => "scalar_fallback",
+            Family::PlacedRows => "placed_rows",
+            Family::PlacedCopy => "placed_copy",
         }
     }
 }
@@ -86,6 +92,7 @@ pub(crate) mod flags {
     pub const JOINT: u8 = 4;
     pub const VARIED: u8 = 8;
     pub const MIXED: u8 = 16;
+    pub const OF_LENGTHS: u8 = 32;
 }
 
 /// How elements are written whose pair of dtypes has no loop of its own: `kind` of
@@ -193,6 +200,24 @@ pub(crate) struct AlignedCopy {
 
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
 #[repr(C)]
+pub(crate) struct PlacedRows {
+    pub by_vectors: Divisor,
+    pub vectors: u32,
+    pub places: u32,
+    pub step: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
+#[repr(C)]
+pub(crate) struct PlacedCopy {
+    pub by_items: Divisor,
+    pub items: u32,
+    pub places: u32,
+    pub step: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
+#[repr(C)]
 pub(crate) struct SmallCopy {
     pub by_size: Divisor,
     pub size: u32,
@@ -288,6 +313,8 @@ pub(crate) enum Work {
     Metadata(Metadata),
     ContiguousGeneric(Contiguous),
     ScalarFallback(ScalarFallback),
+    PlacedRows(PlacedRows),
+    PlacedCopy(PlacedCopy),
 }
 
 impl Work {
@@ -302,6 +329,8 @@ impl Work {
             Work::Metadata(_) => Family::Metadata,
             Work::ContiguousGeneric(_) => Family::ContiguousGeneric,
             Work::ScalarFallback(_) => Family::ScalarFallback,
+            Work::PlacedRows(_) => Family::PlacedRows,
+            Work::PlacedCopy(_) => Family::PlacedCopy,
         }
     }
 
@@ -315,6 +344,8 @@ impl Work {
             Work::Strided(own) => bytes_of(own),
             Work::Metadata(own) => bytes_of(own),
             Work::ScalarFallback(own) => bytes_of(own),
+            Work::PlacedRows(own) => bytes_of(own),
+            Work::PlacedCopy(own) => bytes_of(own),
         }
     }
 }
@@ -366,6 +397,8 @@ impl Field {
             Family::Metadata => Work::Metadata(beginning_of(of_work)),
             Family::ContiguousGeneric => Work::ContiguousGeneric(beginning_of(of_work)),
             Family::ScalarFallback => Work::ScalarFallback(beginning_of(of_work)),
+            Family::PlacedRows => Work::PlacedRows(beginning_of(of_work)),
+            Family::PlacedCopy => Work::PlacedCopy(beginning_of(of_work)),
         };
         Field { head, work }
     }
@@ -390,6 +423,8 @@ const _: () = {
     assert!(size_of::<Loop>() == 56 && offset_of!(Loop, block) == 48);
     assert!(size_of::<Rows>() == 12 && size_of::<AlignedCopy>() == 12);
     assert!(size_of::<SmallCopy>() == 16);
+    assert!(size_of::<PlacedRows>() == 24 && offset_of!(PlacedRows, step) == 16);
+    assert!(size_of::<PlacedCopy>() == 24 && offset_of!(PlacedCopy, step) == 16);
     assert!(size_of::<ScalarFallback>() == 24 && offset_of!(ScalarFallback, affine) == 16);
     assert!(size_of::<Metadata>() == 16 && offset_of!(Metadata, piece) == 8);
     assert!(size_of::<Nest>() == 152 && offset_of!(Nest, piece) == 48);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use crate::plan::{Channel, Dim, OutputPlan, Starts};
+use crate::plan::{Channel, Dim, ElementOp, OutputPlan, Starts};
 use crate::tensor::DType;
 
 /// A number of a loop.
@@ -276,12 +276,23 @@ pub(crate) fn groups(
     groups.collect()
 }
 
-/// The groups of an output whose samples have places of their own: those of the same loops, but for how they step in the source.
+/// The groups of an output whose samples have places of their own: those of the same loops, but for how they step in the source; and
+/// those that are runs of bytes, of whatever lengths.
 pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
     let mut sets: HashMap<_, Set> = HashMap::new();
     let mut order = Vec::new();
+    let mut runs = Vec::new();
+    let size = output.dtype.size() as u64;
     for id in used(output) {
         let nest = Nest::new(output, id);
+        let class = &output.classes[id as usize];
+        if matches!(output.op, ElementOp::Read { affine: false, .. })
+            && class.is_bytes(output.dtype, &output.dims)
+            && class.num_real.saturating_mul(size) < 1 << 31
+        {
+            runs.push(nest);
+            continue;
+        }
         let dim = |dim: &Dim| (dim.extent, (dim.extent > 1).then_some(dim.dst_stride));
         let dims: SmallVec<[_; 4]> = nest.dims.iter().map(dim).collect();
         let dtype = output.classes[id as usize].dtype;
@@ -294,7 +305,12 @@ pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
             }
         }
     }
-    let sets: Vec<Set> = order.iter().filter_map(|key| sets.remove(key)).collect();
+    let mut sets: Vec<Set> = order.iter().filter_map(|key| sets.remove(key)).collect();
+    // Of one length they are as any others.
+    let are_varied = runs.iter().any(|run| run.dims[0].extent != runs[0].dims[0].extent);
+    let joined = are_varied.then_some(0);
+    let varied = joined.map(|_| sets.len());
+    sets.extend((!runs.is_empty()).then_some(Set { nests: runs, joined }));
     let mut of_class = vec![0; output.classes.len()];
     for (number, set) in sets.iter().enumerate() {
         set.nests.iter().for_each(|nest| of_class[nest.id as usize] = number);
@@ -305,13 +321,19 @@ pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
             members[of_class[id as usize]].push(sample);
         }
     }
-    let group = |(set, samples): (&Set, Vec<u32>)| Group {
-        dtype: output.classes[set.nests[0].id as usize].dtype,
+    let group = |(number, (set, samples)): (usize, (&Set, Vec<u32>))| Group {
+        dtype: match varied == Some(number) {
+            true => DType::U8,
+            false => output.classes[set.nests[0].id as usize].dtype,
+        },
         samples: (sets.len() > 1).then_some(samples),
-        loops: loops_of(output, set, None, &[]),
+        loops: match varied == Some(number) {
+            true => Loops::from_iter([SampleLoop::whole(Extent::Joined(1), 1, 1)]),
+            false => loops_of(output, set, None, &[]),
+        },
         channel_first: set.nests[0].first as u64,
     };
-    sets.iter().zip(members).map(group).collect()
+    sets.iter().zip(members).enumerate().map(group).collect()
 }
 
 /// Classes of samples that are there.

@@ -26,8 +26,8 @@ pub(crate) enum SampleStarts<'p> {
     Rows(i64),
     /// At `offsets` times `step` bytes.
     Joined { offsets: Cow<'p, [i64]>, step: i64 },
-    /// Each at its own number of times `step` bytes.
-    Placed { ids: Vec<u32>, step: i64 },
+    /// Each at its own number of times `step` bytes, and if they are bytes of many lengths, how many.
+    Placed { ids: Vec<u32>, step: i64, lengths: Option<Vec<u32>> },
 }
 
 impl SampleStarts<'_> {
@@ -155,13 +155,21 @@ fn placed_parts<'p>(
     affine: Option<&'p Affine>,
     parts: &mut SmallVec<[Part<'p>; 1]>,
 ) {
+    let length_of = |sample: u32| {
+        let bytes = output.class_of(sample as usize).num_real * output.dtype.size() as u64;
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    };
     for group in groups_of_placed(output) {
         let all = group.samples.unwrap_or_else(|| (0..data.len() as u32).collect());
         let place = |sample: u32| output.places[sample as usize].addr() as u64;
         let is_whole = all.len() == data.len();
+        let is_varied = group.loops.iter().any(|own| own.fixed().is_none());
+        let to = if is_varied { DType::U8 } else { output.dtype };
         for (samples, (base, shift)) in windows_of(all, place) {
             let ids = samples.iter().map(|&sample| ((place(sample) - base) >> shift) as u32);
-            let places = SampleStarts::Placed { ids: ids.collect(), step: 1 << shift };
+            let lengths =
+                is_varied.then(|| samples.iter().map(|&sample| length_of(sample)).collect());
+            let places = SampleStarts::Placed { ids: ids.collect(), step: 1 << shift, lengths };
             let are_all = is_whole && samples.len() == data.len();
             parts.push(Part {
                 output,
@@ -169,7 +177,7 @@ fn placed_parts<'p>(
                 out: base,
                 op: output.op,
                 from: group.dtype,
-                to: output.dtype,
+                to,
                 loops: group.loops.clone(),
                 samples: (!are_all).then_some(samples),
                 sources: Sources::Samples,
@@ -352,6 +360,7 @@ impl Part<'_> {
     /// How far sample `index` goes along a joined dim.
     pub fn step_of(&self, index: usize) -> u64 {
         match &self.places {
+            SampleStarts::Placed { lengths: Some(lengths), .. } => lengths[index].into(),
             SampleStarts::Rows(_) | SampleStarts::Placed { .. } => 1,
             SampleStarts::Joined { offsets, .. } => {
                 let ends = &offsets[self.sample(index)..][..2];
@@ -361,7 +370,10 @@ impl Part<'_> {
     }
 
     pub fn is_joined(&self) -> bool {
-        matches!(self.places, SampleStarts::Joined { .. })
+        matches!(
+            self.places,
+            SampleStarts::Joined { .. } | SampleStarts::Placed { lengths: Some(_), .. }
+        )
     }
 
     /// Whether bytes are moved as they are.
@@ -403,6 +415,7 @@ impl Part<'_> {
             out: self.out | if is_placed { self.places.step() as u64 } else { 0 },
             is_joined: self.is_joined(),
             is_dense: is_dense && self.samples.is_none(),
+            is_placed,
             bytes: match is_varied {
                 true => self.output.bytes(),
                 false => sample_bytes * self.num_samples() as u64,

@@ -5,11 +5,12 @@ use super::super::boxes::{
 };
 use super::super::family::is_team;
 use super::super::field::{
-    flags, AlignedCopy, Family, Head, Nest, Rows, ScalarFallback, SmallCopy, Strided, Work,
+    flags, AlignedCopy, Family, Head, Nest, PlacedCopy, PlacedRows, Rows, ScalarFallback,
+    SmallCopy, Strided, Work,
 };
 use super::super::loops::SampleLoop;
 use super::super::params::MOVE_BYTES;
-use super::super::part::Part;
+use super::super::part::{Part, SampleStarts};
 use super::{divisor, AdjacentRows, Builder, Coefficients};
 use crate::tensor::Result;
 
@@ -49,6 +50,28 @@ impl Builder<'_> {
             }
         };
         self.enter(head, work, total.div_ceil(item))
+    }
+
+    /// Samples that are vectors, each of which has a place of its own.
+    pub(super) fn placed(&mut self, mut head: Head, part: &Part<'_>, family: Family) -> Result<()> {
+        let SampleStarts::Placed { ids, step, .. } = &part.places else { return Ok(()) };
+        let bytes = part.loops[0].fixed().unwrap_or(0) * part.to.size() as u64;
+        let (places, step) = (self.table.column(ids)?, *step as u64);
+        (head.from_size, head.to_size) = (1, 1);
+        let work = match family {
+            Family::PlacedCopy => {
+                let items = bytes / MOVE_BYTES;
+                let (items, by_items) = (items as u32, divisor(items)?);
+                Work::PlacedCopy(PlacedCopy { by_items, items, places, step })
+            }
+            _ => {
+                let vectors = bytes / 16;
+                let (vectors, by_vectors) = (vectors as u32, divisor(vectors)?);
+                Work::PlacedRows(PlacedRows { by_vectors, vectors, places, step })
+            }
+        };
+        let total = bytes * part.num_samples() as u64;
+        self.enter(head, work, total.div_ceil(MOVE_BYTES))
     }
 
     /// Small samples element by element; those that are moved, by the largest words that all of them are made of.

@@ -50,6 +50,10 @@ impl Builder<'_> {
             (_, Some(samples)) => nest.places = self.table.column(samples)?,
             _ => {}
         }
+        if let SampleStarts::Placed { lengths: Some(lengths), .. } = &part.places {
+            nest.offsets = self.table.column(lengths)?;
+            head.flags |= flags::OF_LENGTHS;
+        }
         if let SampleStarts::Joined { offsets, .. } = &part.places {
             wide |= offsets.last().is_some_and(|&end| is_beyond(end as u64));
             nest.offsets = self.table.numbers(offsets.iter().copied(), wide)?;
