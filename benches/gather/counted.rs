@@ -8,14 +8,14 @@ use super::catalogue::{
 use super::gpu::{describe, Gpu, Outcome};
 use super::options::Options;
 use super::workloads::{Lie, Part, Random};
-use super::{contenders, trials, verify};
+use super::{contenders, moves, trials, verify};
 
 /// The divisor of the numbers of samples.
 #[derive(Clone, Copy)]
 pub struct Scale(pub usize);
 
 impl Scale {
-    fn of(self, count: usize) -> usize {
+    pub fn of(self, count: usize) -> usize {
         count.div_ceil(self.0)
     }
 }
@@ -259,5 +259,8 @@ pub fn run(engine: &Engine, options: &Options) -> Outcome {
             workload.bytes_read, workload.bytes_written
         );
     }
-    Ok(())
+    if options.pairs {
+        return Ok(());
+    }
+    moves::run(engine, &gpu, options, scale, multiprocessors)
 }

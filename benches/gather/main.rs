@@ -35,6 +35,7 @@ mod catalogue;
 mod contenders;
 mod counted;
 mod measure;
+mod moves;
 mod options;
 mod peers;
 mod report;

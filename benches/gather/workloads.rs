@@ -25,13 +25,13 @@ impl Random {
         self.next() % end
     }
 
-    fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i as u64 + 1) as usize);
         }
     }
 
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(count + 8);
         while bytes.len() < count {
             bytes.extend_from_slice(&self.next().to_ne_bytes());
