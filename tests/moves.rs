@@ -382,6 +382,28 @@ fn columns_one_by_one() {
     }
 }
 
+/// Which of several pairs that share bytes is named does not depend on where the memory is.
+#[test]
+fn the_same_pair_is_named_wherever_memory_is() {
+    let memory = vec![0; 64 * 4 * 8 + 64];
+    let engine = Engine::host();
+    for by in [0, 4, 8, 28, 60] {
+        let column = |at: usize| Piece {
+            strides: vec![64],
+            ..Piece::compact(DType::F32, &[4], by + 4 * at)
+        };
+        let mut pairs: Vec<_> = (0..30)
+            .map(|at| (column(at), Piece::compact(DType::F32, &[4], by + 1024 + 16 * at)))
+            .collect();
+        for (second, first) in [(9, 1), (5, 2), (29, 0)] {
+            pairs[second].0 = pairs[first].0.clone();
+        }
+        let error = run(&engine, &memory, &pairs).0.unwrap_err();
+        let text = "destination 5: expected memory apart from destination 2, got memory that overlaps destination 2";
+        assert_eq!(error.to_string(), text, "{by}");
+    }
+}
+
 /// The arithmetic and the order of dims of a transform are those of a stack.
 #[test]
 fn transforms() {

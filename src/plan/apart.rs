@@ -135,15 +135,17 @@ fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
         let written: Vec<_> =
             spans.iter().map(|span| (span.pair, footprint(dsts, span.pair))).collect();
         for circle in Circle::each(&written, &[]) {
-            let mut are_apart = true;
-            for (one, other) in circle.neighbours() {
-                are_apart = false;
-                if footprint(dsts, one).shares_with(&footprint(dsts, other)) {
-                    return Err(not_apart(one.max(other), MoveSide::Destination, one.min(other)));
-                }
-            }
-            if are_apart {
+            let mut neighbours = circle.neighbours().peekable();
+            if neighbours.peek().is_none() {
                 return Ok(());
+            }
+            let share = |&(one, other): &(usize, usize)| {
+                footprint(dsts, one).shares_with(&footprint(dsts, other))
+            };
+            // Where the circle begins depends on where the memory is, which the error does not.
+            let pairs = neighbours.filter(share).map(|(a, b)| (a.max(b), a.min(b)));
+            if let Some((second, first)) = pairs.min() {
+                return Err(not_apart(second, MoveSide::Destination, first));
             }
         }
     }
