@@ -34,14 +34,14 @@ impl Moves {
         let mut random = Random(0x5DEE_CE66_D1CE_4E5B);
         let pair = |(dtypes, shape)| Pair { dtypes, shape, at: [0; 2] };
         let mut moves = Moves { pairs: tensors.into_iter().map(pair).collect(), lens: [0; 2] };
-        for side in 0..2 {
+        for (side, align) in aligns.into_iter().enumerate() {
             let mut order: Vec<usize> = (0..moves.pairs.len()).collect();
             random.shuffle(&mut order);
             for index in order {
                 let pair = &mut moves.pairs[index];
                 pair.at[side] = moves.lens[side];
                 let end = moves.lens[side] + pair.bytes(side);
-                moves.lens[side] = end.next_multiple_of(aligns[side]);
+                moves.lens[side] = end.next_multiple_of(align);
             }
         }
         moves
