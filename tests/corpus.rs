@@ -16,6 +16,8 @@ mod arrow;
 mod assemble;
 #[path = "../fuzz/checks/dlpack.rs"]
 mod dlpack;
+#[path = "../fuzz/checks/moves.rs"]
+mod moves;
 #[path = "../fuzz/checks/plan.rs"]
 mod plan;
 
@@ -79,6 +81,11 @@ fn dlpack() {
         let case = dlpack::Case::arbitrary_take_rest(Unstructured::new(data));
         dlpack::check(&case.expect("a case"));
     });
+}
+
+#[test]
+fn moves() {
+    replay(include_bytes!("../fuzz/corpus/moves.tar"), 556, moves::check);
 }
 
 #[test]

@@ -19,7 +19,7 @@ needs_cargo_fuzz() {
 export RUSTC_BOOTSTRAP=1
 # What does not fit into memory is refused, as without AddressSanitizer.
 export ASAN_OPTIONS=allocator_may_return_null=1
-rust="dlpack assemble plan arrow"
+rust="dlpack assemble plan arrow moves"
 
 # The inputs of a target's archive, and nothing else, into a folder.
 unpack() { # target folder
