@@ -9,9 +9,10 @@ use common::pieces::{moved, random_bytes, run, shares, Piece};
 use common::{runner, Random, ARITHMETIC};
 use windrow::bindings::MoveOptions;
 use windrow::{
-    Collate, DType, Device, Engine, Error, Layout, MoveSide, SampleList, SampleView, Target,
-    Tensor, Transform,
+    Collate, DType, Engine, Error, Layout, MoveSide, SampleList, SampleView, Tensor, Transform,
 };
+#[cfg(feature = "cuda")]
+use windrow::{Device, Target};
 
 fn with(transform: &Transform) -> MoveOptions {
     MoveOptions { transform: transform.clone(), ..MoveOptions::default() }
