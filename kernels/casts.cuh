@@ -7,7 +7,7 @@
 namespace windrow {
 
 template <uint8_t dtype>
-constexpr uint32_t kSize = dtype == kBool || dtype == kI8 || dtype == kU8 || dtype == kF8E4M3FN || dtype == kF8E5M2 ? 1
+constexpr uint32_t kSize = dtype == kBool || dtype == kI8 || dtype == kU8                       ? 1
                            : dtype == kI16 || dtype == kU16 || dtype == kF16 || dtype == kBF16 ? 2
                            : dtype == kI32 || dtype == kU32 || dtype == kF32                   ? 4
                                                                                                : 8;

@@ -139,32 +139,43 @@ WINDROW_DEVICE float from_bf16(uint32_t bits) {
     return float_of(bits | ((bits & 0x7FFFFFFF) > 0x7F800000 ? kQuiet32 : 0));
 }
 
-/// float8 with so many bits of fraction: 3 of float8_e4m3fn, which has one NaN and no infinities, 2 of float8_e5m2.
-template <uint32_t fraction>
-struct Float8 {
-    static constexpr uint32_t kBias = (1u << (6 - fraction)) - 1, kLost = 23 - fraction;
-    static constexpr uint32_t kRebias = (127 - kBias) << 23, kTiny = kRebias + (1u << 23);
-    static constexpr uint32_t kUnit = (151 - kBias - fraction) << 23;  ///< a float32 whose last bit is the smallest number
-    static constexpr uint32_t kInfinity = fraction == 3 ? 0x7F : 0x7C;
+WINDROW_DEVICE bool is_float8(uint8_t dtype) { return dtype == kF8E4M3FN || dtype == kF8E5M2; }
 
-    /// To nearest even; a NaN keeps its sign alone.
-    static WINDROW_DEVICE uint32_t of(float x) {
+/// float8_e4m3fn and float8_e5m2, one of them as the program runs: casts have one loop for both.
+struct Float8 {
+    uint32_t lost;      ///< bits of a float32 that are beyond the fraction
+    uint32_t rebias;    ///< from one bias to the other, in the exponent of a float32
+    uint32_t unit;      ///< a float32 whose last bit is the smallest number
+    uint32_t infinity;  ///< the code behind the largest number: of e4m3fn, which has no infinities, its NaN
+
+    WINDROW_DEVICE explicit Float8(uint8_t dtype)
+        : lost(dtype == kF8E4M3FN ? 20 : 21), rebias(dtype == kF8E4M3FN ? 120u << 23 : 112u << 23),
+          unit(dtype == kF8E4M3FN ? 141u << 23 : 134u << 23), infinity(dtype == kF8E4M3FN ? 0x7F : 0x7C) {}
+
+    /// To nearest even, `largest` in place of what is beyond; a NaN keeps its sign alone.
+    WINDROW_DEVICE uint32_t of(float x, uint32_t largest) const {
         const uint32_t bits = bits_of(x), size = bits & 0x7FFFFFFF;
-        const uint32_t normal = (size - (kRebias - (1u << (kLost - 1)) + 1) + (size >> kLost & 1)) >> kLost;
-        const uint32_t small = bits_of(float_of(size) + float_of(kUnit)) - kUnit;
-        const uint32_t finite = size < kTiny ? small : normal;
-        return bits >> 24 & 0x80 | (size > 0x7F800000 ? kInfinity | 2 : finite < kInfinity ? finite : kInfinity);
+        const uint32_t normal = (size - rebias + (1u << (lost - 1)) - 1 + (size >> lost & 1)) >> lost;
+        const uint32_t small = bits_of(float_of(size) + float_of(unit)) - unit;
+        const uint32_t finite = size < rebias + (1u << 23) ? small : normal;
+        return bits >> 24 & 0x80 | (size > 0x7F800000 ? infinity | 2 : finite < largest ? finite : largest);
     }
 
     /// Exact; a NaN has no payload.
-    static WINDROW_DEVICE float value(uint32_t bits) {
-        const uint32_t code = bits & 0x7F, size = code << kLost;
-        const uint32_t small = bits_of(float_of(size + kTiny) - float_of(kTiny));
-        const uint32_t finite = code < 1u << fraction ? small : size + kRebias;
-        const uint32_t special = fraction == 2 && code == kInfinity ? 0x7F800000 : 0x7FC00000;
-        return float_of((bits & 0x80) << 24 | (code < kInfinity ? finite : special));
+    WINDROW_DEVICE float value(uint32_t bits) const {
+        const uint32_t code = bits & 0x7F, size = code << lost, tiny = rebias + (1u << 23);
+        const uint32_t small = bits_of(float_of(size + tiny) - float_of(tiny));
+        const uint32_t finite = size < 1u << 23 ? small : size + rebias;
+        const uint32_t special = code == 0x7C ? 0x7F800000 : 0x7FC00000;
+        return float_of((bits & 0x80) << 24 | (code < infinity ? finite : special));
     }
 };
+
+/// A float8 of a field's `to`.
+WINDROW_DEVICE uint32_t to_float8(float x, uint8_t result) {
+    const Float8 format(result & ~kSaturate);
+    return format.of(x, format.infinity - ((result & kSaturate) != 0));
+}
 
 /// x * a + b, rounded once. A NaN is x quieted, or that of x86 if the operation made it; a and b
 /// are none.
@@ -324,20 +335,7 @@ struct Number<kF64> : Floating<8> {
     static WINDROW_DEVICE uint64_t from(double x) { return bits_of(x); }
 };
 
-template <uint32_t fraction>
-struct Float8Number : Floating<1> {
-    static WINDROW_DEVICE float single(uint64_t bits) { return Float8<fraction>::value(static_cast<uint32_t>(bits)); }
-    static WINDROW_DEVICE float loose(uint64_t bits) { return single(bits); }
-    static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
-    static WINDROW_DEVICE double wide(uint64_t bits) { return widen(single(bits)); }
-    static WINDROW_DEVICE uint64_t from(float x) { return Float8<fraction>::of(x); }
-    static WINDROW_DEVICE uint64_t from(double x) { return from(to_odd(x)); }
-};
-
-template <> struct Number<kF8E4M3FN> : Float8Number<3> {};
-template <> struct Number<kF8E5M2> : Float8Number<2> {};
-
-/// Calls `f` with the Number of an arithmetic dtype.
+/// Calls `f` with the Number of an arithmetic dtype but float8.
 template <class F>
 WINDROW_DEVICE void with_number(uint8_t dtype, const F& f) {
     switch (dtype) {
@@ -354,16 +352,12 @@ WINDROW_DEVICE void with_number(uint8_t dtype, const F& f) {
         case kBF16: return f(Number<kBF16>());
         case kF32: return f(Number<kF32>());
         case kF64: return f(Number<kF64>());
-        case kF8E4M3FN: return f(Number<kF8E4M3FN>());
-        case kF8E5M2: return f(Number<kF8E5M2>());
         default: __builtin_unreachable();
     }
 }
 
 WINDROW_DEVICE bool is_integral(uint8_t dtype) { return dtype <= kU64; }
 WINDROW_DEVICE bool is_half(uint8_t dtype) { return dtype == kF16 || dtype == kBF16; }
-WINDROW_DEVICE bool is_float8(uint8_t dtype) { return dtype == kF8E4M3FN || dtype == kF8E5M2; }
-WINDROW_DEVICE float largest_of(uint8_t float8) { return float8 == kF8E4M3FN ? 448.0f : 57344.0f; }
 
 /// Whether a conversion without float64 needs rounding to odd. To float16 it does not: integers that float32 rounds are beyond
 /// its range.
@@ -388,18 +382,15 @@ struct Affine {
     }
 };
 
-/// A number on its way to a float8 that saturates. NaN stays NaN.
-template <class Float>
-WINDROW_DEVICE Float saturated(Float x, uint8_t float8) {
-    const Float most = largest_of(float8);
-    return fabs(x) > most ? (x < 0 ? -most : most) : x;
-}
-
 /// Converts one element. `result`: its dtype, with kSaturate.
 WINDROW_OUT_OF_LINE uint64_t convert_one(uint64_t bits, uint8_t from, uint8_t result, Affine affine, uint32_t channel) {
     const uint8_t to = result & ~kSaturate;
     const bool mapped = affine.a != nullptr;
     if (!mapped && from == to) return bits;
+    if (is_float8(from)) {
+        bits = bits_of(Float8(from).value(static_cast<uint32_t>(bits)));
+        from = kF32;
+    }
     if (!mapped && is_integral(from) && is_integral(to)) {
         with_number(from, [&](auto number) { bits = number.wrapped(bits); });
         return to == kBool ? bits != 0 : bits;
@@ -408,7 +399,7 @@ WINDROW_OUT_OF_LINE uint64_t convert_one(uint64_t bits, uint8_t from, uint8_t re
         double x = 0;
         with_number(from, [&](auto number) { x = number.wide(bits); });
         x = affine.apply(x, channel);
-        if (result != to) x = saturated(x, to);
+        if (is_float8(to)) return to_float8(to_odd(x), result);
         with_number(to, [&](auto number) { bits = number.from(x); });
         return bits;
     }
@@ -419,7 +410,7 @@ WINDROW_OUT_OF_LINE uint64_t convert_one(uint64_t bits, uint8_t from, uint8_t re
         with_number(from, [&](auto number) { x = number.single(bits); });
     }
     x = affine.apply(x, channel);
-    if (result != to) x = saturated(x, to);
+    if (is_float8(to)) return to_float8(x, result);
     with_number(to, [&](auto number) { bits = number.from(x); });
     return bits;
 }

@@ -31,7 +31,6 @@ struct Codes {
     WINDROW_DEVICE uint8_t to() const { return word >> 4 & 15; }
     /// `to` as a field has it.
     WINDROW_DEVICE uint8_t result() const { return word >> 4 & 31; }
-    WINDROW_DEVICE bool saturates() const { return word >> 8 & 1; }
     WINDROW_DEVICE uint8_t kind() const { return word >> 9 & 7; }
     WINDROW_DEVICE uint32_t log_to() const { return word >> 12 & 7; }
     WINDROW_DEVICE uint32_t from_size() const { return word >> 15 & 31; }
@@ -142,28 +141,11 @@ WINDROW_DEVICE bool pack_group(Group& at, const float (&x)[kGroup], uint8_t to) 
     return true;
 }
 
-/// Calls `f` with the Number of a float8.
-template <class F>
-WINDROW_DEVICE void with_float8(uint8_t dtype, const F& f) {
-    if (dtype == kF8E4M3FN) f(Number<kF8E4M3FN>());
-    else f(Number<kF8E5M2>());
-}
-
-/// A number that is no NaN, within the range of a float8.
-WINDROW_DEVICE float clamped(float x, float most) { return fminf(fmaxf(x, -most), most); }
-
 /// Floats of 8 bits. False, and nothing is done, if one may be a NaN, whose sign counts.
-WINDROW_DEVICE bool pack_float8(Group& at, float (&x)[kGroup], Codes codes) {
+WINDROW_DEVICE bool pack_float8(Group& at, const float (&x)[kGroup], Codes codes) {
     if (any_nan(x)) return false;
-    if (codes.saturates()) {
-        const float most = largest_of(codes.to());
 #pragma unroll
-        for (uint32_t i = 0; i < kGroup; ++i) x[i] = clamped(x[i], most);
-    }
-    with_float8(codes.to(), [&](auto number) {
-#pragma unroll
-        for (uint32_t i = 0; i < kGroup; ++i) at.lo[i] = static_cast<uint32_t>(decltype(number)::from(x[i]));
-    });
+    for (uint32_t i = 0; i < kGroup; ++i) at.lo[i] = to_float8(x[i], codes.result());
     return true;
 }
 
@@ -173,7 +155,11 @@ template <class M>
 WINDROW_DEVICE bool cast_singles(Group& at, Codes codes, M& map, bool odd) {
     const uint8_t from = codes.from(), to = codes.to();
     float x[kGroup];
-    with_number(from, [&](auto number) {
+    if (is_float8(from)) {
+        const Float8 format(from);
+#pragma unroll
+        for (uint32_t i = 0; i < kGroup; ++i) x[i] = format.value(at.lo[i]);
+    } else with_number(from, [&](auto number) {
         using N = decltype(number);
         if constexpr (N::kIsWhole && sizeof(typename N::Bits) >= 4) {
             if (odd) {
@@ -229,7 +215,11 @@ WINDROW_DEVICE bool cast_doubles(Group& at, Codes codes, M& map) {
             }
         });
     } else {
-        with_number(from, [&](auto number) {
+        if (is_float8(from)) {
+            const Float8 format(from);
+#pragma unroll
+            for (uint32_t i = 0; i < kGroup; ++i) x[i] = widen(format.value(at.lo[i]));
+        } else with_number(from, [&](auto number) {
             using N = decltype(number);
 #pragma unroll
             for (uint32_t i = 0; i < kGroup; ++i) x[i] = N::wide(at.bits_as<typename N::Bits>(i));

@@ -31,7 +31,7 @@ WINDROW_DEVICE void cast_scalars(const Scalars& all, uint64_t (&bits)[kScalarsAt
         const uint32_t unused = all.from <= kI64 ? 64 - 8 * all.from_size : 0;
         return each([&](uint64_t x) { return static_cast<uint64_t>(static_cast<int64_t>(x << unused) >> unused); });
     }
-    if (all.affine.a == nullptr && all.to == kF32) {
+    if (all.affine.a == nullptr && all.to == kF32 && !is_float8(all.from)) {
         return with_number(all.from, [&](auto number) { each([&](uint64_t x) { return uint64_t{bits_of(number.single(x))}; }); });
     }
     each([&](uint64_t x) { return convert_one(x, all.from, all.to, all.affine, 0); });

@@ -47,7 +47,7 @@ WINDROW_DEVICE void load_adjacent(Group& at, uint64_t src) {
     load_vectors<T, vector_of(sizeof(T))>(at, src);
 }
 
-/// A tile: kItemsPerThread rows of four columns, of any pair of dtypes whose result has 8 or 16 bits. An element is on its way as 32
+/// A tile: kItemsPerThread rows of four columns, of any pair of dtypes but float8 whose result has 8 or 16 bits. An element is on its way as 32
 /// bits: the lowest of a whole number, or a float32 that gives the same bits as the element, as it is rounded to odd.
 struct Tile {
     static constexpr uint32_t kColumns = 4;
@@ -99,9 +99,8 @@ struct Tile {
     }
 
     /// Casts them; results are in the lowest bits. False, and nothing is done, if one may be a NaN that stays one.
-    WINDROW_DEVICE bool cast(Codes codes) {
-        const uint8_t to = codes.to();
-        if (is_half(to) || is_float8(to)) {
+    WINDROW_DEVICE bool cast(uint8_t to) {
+        if (is_half(to)) {
             bool found = false;
 #pragma unroll
             for (uint32_t i = 0; i < kItemsPerThread; ++i) {
@@ -114,14 +113,6 @@ struct Tile {
             each_pair([](float low, float high) { return pack_f16(low, high); });
         } else if (to == kBF16) {
             each_pair([](float low, float high) { return pack_bf16(low, high); });
-        } else if (is_float8(to)) {
-            if (codes.saturates()) {
-                const float most = largest_of(to);
-                each([&](uint32_t one) { return bits_of(clamped(float_of(one), most)); });
-            }
-            with_float8(to, [&](auto number) {
-                each([](uint32_t one) { return static_cast<uint32_t>(decltype(number)::from(float_of(one))); });
-            });
         } else {
             with_number(to, [&](auto number) {
                 using N = decltype(number);
@@ -186,19 +177,17 @@ struct TilePlace {
     uint32_t skipped;            ///< rows that another tile has
 };
 
-/// Writes a tile element by element, with the NaNs of convert.cuh: floats that become floats of 16 or 8 bits.
+/// Writes a tile element by element, with the NaNs of convert.cuh: floats that become floats of 16 bits.
 WINDROW_DEVICE void write_tile_slowly(Codes codes, const TilePlace& place) {
 #pragma unroll 1
     for (uint32_t i = place.skipped * Tile::kColumns; i < kItemsPerThread * Tile::kColumns; ++i) {
         const uint32_t row = i / Tile::kColumns, column = i % Tile::kColumns;
         const uint64_t src = stepped(place.src, place.src_step, column) + row * codes.from_size();
-        auto* dst = reinterpret_cast<uint8_t*>(stepped(place.dst, place.dst_step, row) + (column << codes.log_to()));
+        const uint64_t dst = stepped(place.dst, place.dst_step, row) + 2 * column;
         const auto* p = reinterpret_cast<const uint8_t*>(src);
         const uint32_t size = codes.from_size();
-        uint64_t bits = size == 8 ? load<uint64_t>(p) : size == 4 ? load<uint32_t>(p) : size == 2 ? load<uint16_t>(p) : load<uint8_t>(p);
-        bits = convert_one(bits, codes.from(), codes.result(), {nullptr, 1}, 0);
-        if (codes.log_to() == 1) store_word<uint16_t>(dst, static_cast<uint32_t>(bits));
-        else store_word<uint8_t>(dst, static_cast<uint32_t>(bits));
+        const uint64_t bits = size == 8 ? load<uint64_t>(p) : size == 4 ? load<uint32_t>(p) : load<uint16_t>(p);
+        store_word<uint16_t>(reinterpret_cast<uint8_t*>(dst), static_cast<uint32_t>(convert_one(bits, codes.from(), codes.to(), {nullptr, 1}, 0)));
     }
 }
 
@@ -223,7 +212,7 @@ WINDROW_DEVICE void write_tiles(const Box& box, uint32_t row, uint32_t col, uint
             if (codes.log_to() == 1) tile.pair();
         } else {
             tile.read_numbers(place.src, place.src_step, from);
-            if (!tile.cast(codes)) {
+            if (!tile.cast(to)) {
                 write_tile_slowly(codes, place);
                 continue;
             }

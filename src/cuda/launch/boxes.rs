@@ -4,6 +4,7 @@ use super::field::ElementLoop;
 use super::loops::{Extent, LoopNumber, Loops, SampleLoop};
 use super::part::{Part, SampleStarts};
 use crate::plan::ElementOp;
+use crate::tensor::DType;
 
 /// Lanes of a warp, and the elements of a lane that are under way together in a box.
 pub(crate) const LANES: u32 = 32;
@@ -63,7 +64,8 @@ pub(crate) fn log_columns_of(
     // A last tile that would be cut off begins before.
     let has_tiles = num_rows >= TURNS && (num_rows <= MAX_TILED_ROWS || num_rows % TURNS == 0);
     let is_cast = matches!(part.op, ElementOp::Read { affine: false, .. })
-        && !matches!(kind, ElementLoop::Slow | ElementLoop::OddSingles);
+        && !matches!(kind, ElementLoop::Slow | ElementLoop::OddSingles)
+        && (part.is_move() || ![part.from, part.to].into_iter().any(DType::is_float8));
     let is_whole = loops.iter().all(SampleLoop::is_whole);
     match is_cast && is_whole && has_tiles && is_vector && is_even && to <= 2 {
         true => 2,
