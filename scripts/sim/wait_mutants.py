@@ -40,6 +40,9 @@ EDITS = {
         without("adopted: not ordered", "self.events.order(&current, first, self.arrivals.on(&current))?;"),
         without("zeroed: no record", "stream.record(&event)?;"),
         without("zeroed: not told", "block.set_ready(stream, event)?;"),
+        without("pairs of page-locked memory: stream not waited for", "stream.synchronize()?;"),
+        without("pairs of page-locked memory: writer not waited for",
+                "unsafe { current.foreign_stream(producer.handle()) }?.synchronize()?;"),
         ("current.synchronize()?;\n        self.held.reap()?;",
          "if !is('empty_cache: device not waited for') { current.synchronize()?; }\n"
          "if !is('empty_cache: samples not let go') { self.held.reap()?; }"),

@@ -97,7 +97,7 @@ impl Engine {
         let plan = Span::timed(Stage::Plan, counters.now(), &counters.plan_ns);
         let moves = Moves::new(dsts, srcs, &options.transform)?;
         let waits = moves.has_pinned_on_host();
-        if moves.on_device.is_empty() && !(waits && options.run.stream.is_some()) {
+        if moves.on_device.is_empty() && !waits {
             let begin = plan.end();
             let threads = self.threads_for(&moves)?;
             // SAFETY: the caller's promise.
@@ -107,10 +107,14 @@ impl Engine {
         drop(plan);
         // Before anything is enqueued, as this may fail.
         let threads = self.threads_for(&moves)?;
-        let ordinal = ordinal_of([dsts, srcs]).unwrap_or(self.shared.ordinal());
-        if waits {
-            // Work that is enqueued already may use memory that the host is about to.
-            self.shared.devices.executor_on(ordinal, options.run.stream)?.settle(&options.run)?;
+        let devices = &self.shared.devices;
+        let named = ordinal_of([dsts, srcs]);
+        let ordinal = named.unwrap_or(self.shared.ordinal());
+        // Work that is enqueued already may use memory that the host is about to.
+        if waits && (named.is_some() || options.run.stream.is_some()) {
+            devices.executor_on(ordinal, options.run.stream)?.settle(&options.run)?;
+        } else if waits {
+            devices.settle()?;
         }
         // SAFETY: the caller's promise.
         unsafe {

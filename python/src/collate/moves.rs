@@ -58,9 +58,9 @@ use crate::samples::imported::Imported;
 ///     RuntimeError: an inference tensor as destination outside of inference mode.
 ///
 /// On return, destinations on the host are written and sources in pageable memory are read. Work on a device is in the order of the
-/// stream, and its memory is kept until it is done; who uses a destination on another stream orders that behind it. Beside a side on
-/// the device, or with ``stream``, pairs of page-locked memory wait for what is on the stream; alone they are copied at once. All sources
-/// of a device, and all that go to it, are one launch; pageable memory below 1 MiB a tensor goes to the device in one copy, and
+/// stream, and its memory is kept until it is done; who uses a destination on another stream orders that behind it. Pairs of
+/// page-locked memory wait for what is on the stream, without ``stream`` and beside no side on a device for what this engine has
+/// enqueued, and are copied by the host. All sources of a device, and all that go to it, are one launch; pageable memory below 1 MiB a tensor goes to the device in one copy, and
 /// comes back in one, which is waited for. Ids in device memory are refused on both sides.
 ///
 /// All of them are raised before a byte is written, with the position of the pair as ``.index``, ``.side`` (``"destination"`` or
@@ -142,7 +142,7 @@ fn copy_pairs(
     // On a device, and for a stream, the call may wait, which keeps no other thread waiting.
     let is_on_host =
         stream.is_none() && dsts.samples.ordinal().or(srcs.samples.ordinal()).is_none();
-    let is_quick = is_on_host && is_quick(to, from);
+    let is_quick = is_on_host && is_quick(to, from) && !has_pinned([to, from]);
     copy(py, engine, to, from, options, is_quick).map_err(|error| pair_error(py, error, &paths))?;
     match dsts.torch.is_empty() {
         true => Ok(()),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::executor::Executor;
 use crate::cuda::driver;
 use crate::plan::Plan;
+use crate::run_options::RunOptions;
 use crate::tensor::{Device, Error, Hint, Mismatch, Result, Stream};
 
 /// The executors of an engine, made when they are first asked for.
@@ -37,6 +38,11 @@ impl Devices {
         let executor = Executor::new(ordinal, stream)?;
         executors.insert(ordinal, Arc::clone(&executor));
         Ok(executor)
+    }
+
+    /// Waits for what the engine has enqueued on streams of its own.
+    pub fn settle(&self) -> Result<()> {
+        self.all().iter().try_for_each(|executor| executor.settle(&RunOptions::default()))
     }
 
     /// Bytes of device memory in use; page-locked bytes unused and in use.

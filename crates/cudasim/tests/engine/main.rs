@@ -36,6 +36,7 @@ mod kept;
 mod lifetime;
 mod losses;
 mod mapping;
+mod moves;
 mod order;
 mod page_locked;
 mod pairs;

@@ -1,0 +1,66 @@
+//! Pairs of page-locked memory, which the host copies between the work of a device.
+
+use windrow::bindings::MoveOptions;
+use windrow::{DType, Device, Engine, RunOptions};
+
+use crate::held::{pause_own, waits};
+use crate::rig::{engine, on_gpu, Buffer, Gpu, Lane, Pinned, Rows};
+
+/// As large as what is copied to a device and not read by its kernels.
+const LEN: usize = 40_000;
+
+/// Page-locked memory that has `1` everywhere, and what it is copied to on the device.
+fn memory(gpu: &Gpu) -> (Rows, Pinned<'_>, Buffer<'_>) {
+    let mut rows = Rows::new(3, DType::U8, &[&[LEN as i64]]);
+    rows.bytes[0] = vec![1; LEN];
+    let pinned = rows.pinned(gpu);
+    pinned.fill(&rows);
+    (rows, pinned, Buffer::poisoned(gpu, LEN))
+}
+
+/// Fills page-locked memory with `9`.
+fn overwrite(engine: &Engine, rows: &Rows, pinned: &Pinned<'_>, run: RunOptions) {
+    let nines = vec![9u8; LEN];
+    let srcs = rows.on(Device::Cpu, &[nines.as_ptr() as u64]);
+    let options = MoveOptions { run, ..MoveOptions::default() };
+    // SAFETY: memory of that size, which the host alone uses once the stream has been waited for.
+    unsafe { engine.copy_lists(&rows.on(Device::Pinned, &pinned.addresses), &srcs, options) }
+        .unwrap();
+}
+
+#[test]
+fn page_locked_pairs_wait_for_what_the_engine_has_enqueued() {
+    on_gpu(|gpu| {
+        let engine = engine();
+        let (rows, pinned, copy) = memory(gpu);
+        let (dsts, srcs) = (rows.at([copy.address]), rows.on(Device::Pinned, &pinned.addresses));
+        let upload = || {
+            // SAFETY: memory of that size, which nothing else uses.
+            unsafe { engine.copy_lists(&dsts, &srcs, MoveOptions::default()) }.unwrap();
+        };
+        upload();
+        assert_eq!(gpu.cuCtxSynchronize(), 0);
+        let paused = pause_own(gpu, &engine);
+        upload();
+        waits(paused, || overwrite(&engine, &rows, &pinned, RunOptions::default()));
+        assert_eq!(copy.read(), [1; LEN]);
+    });
+}
+
+#[test]
+fn page_locked_pairs_wait_for_the_stream_and_the_writers() {
+    on_gpu(|gpu| {
+        for is_named in [true, false] {
+            let (engine, lane, other) = (engine(), Lane::new(gpu), Lane::new(gpu));
+            let (rows, pinned, copy) = memory(gpu);
+            let mut run = RunOptions::default();
+            run.stream = Some(if is_named { lane.stream() } else { other.stream() });
+            run.producers = if is_named { vec![] } else { vec![lane.stream()] };
+            let paused = lane.pause();
+            let from = pinned.addresses[0] as *const _;
+            assert_eq!(gpu.cuMemcpyHtoDAsync_v2(copy.address, from, LEN, lane.handle), 0);
+            waits(paused, || overwrite(&engine, &rows, &pinned, run));
+            assert_eq!(copy.read(), [1; LEN]);
+        }
+    });
+}
