@@ -441,6 +441,22 @@ def test_version_counters_move(side):
     assert table._version == before
 
 
+def test_tensors_that_require_grad_by_what_was_made_of_them():
+    torch = pytest.importorskip("torch")
+    leaf, later = torch.zeros(4, requires_grad=True), [torch.zeros(4), torch.zeros(4)]
+    with torch.no_grad():
+        sides = [wr.SampleList([leaf, leaf * 1]), [wr.asarray(leaf), bytearray(4)], wr.asarray(leaf.view(2, 2)), wr.SampleList(later)]
+    later[1].requires_grad_()
+    for side in sides:
+        srcs = [np.ones(dst.shape, "f4") for dst in side]
+        error = refusal(lambda side=side, srcs=srcs: wr.copy_many(side, srcs), wr.LayoutError)
+        assert "does not require grad" in str(error) and error.side == "destination"
+    assert not leaf.any() and not later[0].any()
+    with torch.no_grad():
+        wr.copy_many(sides[3], [np.ones(4, "f4")] * 2)
+    assert later[1].all()
+
+
 def test_tensors_that_require_grad():
     torch = pytest.importorskip("torch")
     model = {"w": torch.nn.Parameter(torch.zeros(4)), "b": torch.zeros(2)}

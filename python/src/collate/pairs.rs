@@ -14,7 +14,7 @@ use crate::ground::iterables::{check_list, in_a_row, is_text, items_of, tuple_fr
 use crate::ground::reserve::{push_to, room_for};
 use crate::import::importer::{Importer, Reading};
 use crate::import::places::{own_all_memory, own_list_memory};
-use crate::import::routes::{is_array, is_nested, is_tensor, route_of, Lazy};
+use crate::import::routes::{is_array, is_nested, is_tensor, keeps_gradients, route_of, Lazy};
 use crate::import::tensor::table_of;
 use crate::ownership::places::moved;
 use crate::samples::arrow::{is_arrow, samples_in};
@@ -200,7 +200,8 @@ impl Side {
         if table.is_read_only() {
             return Err(read_only(py, "read-only memory"));
         }
-        let torch = written(py, torch_of_owner(py, table.owner())?, None, "")?;
+        let torch = without_gradients(py, torch_of_owner(py, table.owner())?, None, "")?;
+        let torch = written(py, torch, None, "")?;
         let samples = Arc::new(Imported::rows_of(py, table)?);
         Ok(Side { samples, torch: torch.into_iter().collect() })
     }
@@ -227,13 +228,16 @@ impl Side {
                 return Err(to_py_err(py, &Error::Layout(Box::new(found)).at_side(side, index)));
             }
             for tensor in samples.owners.tensors() {
-                torch.extend(written(py, Some(tensor.clone_ref(py)), None, "")?);
+                let tensor = without_gradients(py, Some(tensor.clone_ref(py)), None, "")?;
+                torch.extend(written(py, tensor, None, "")?);
             }
             for kept in samples.owners.objects() {
-                torch.extend(written(py, torch_of_object(py, kept)?, None, "")?);
+                let tensor = without_gradients(py, torch_of_object(py, kept)?, None, "")?;
+                torch.extend(written(py, tensor, None, "")?);
             }
             for owner in samples.owners.shared().iter() {
-                torch.extend(written(py, torch_of_owner(py, owner)?, None, "")?);
+                let tensor = without_gradients(py, torch_of_owner(py, owner)?, None, "")?;
+                torch.extend(written(py, tensor, None, "")?);
             }
         }
         match samples.places.find_moved(py)? {
@@ -264,7 +268,10 @@ impl Side {
         if side == MoveSide::Destination {
             for (index, object) in objects.iter().enumerate() {
                 let found = match tensor_in(object) {
-                    Some(tensor) => torch_of_owner(py, tensor.owner())?,
+                    Some(tensor) => {
+                        let torch = torch_of_owner(py, tensor.owner())?;
+                        without_gradients(py, torch, Some(index), path_of(index))?
+                    }
                     None => match route_of(object)?.1 {
                         Lazy::No => None,
                         _ => Some(object.clone().unbind()),
@@ -286,6 +293,28 @@ impl Side {
 /// Has a tensor of ours that is to be written to own its memory, which may have come to be shared with a lazy clone.
 fn own_memory_in(object: &Bound<'_, PyAny>) -> PyResult<()> {
     tensor_in(object).map_or(Ok(()), |tensor| own_all_memory(object.py(), tensor))
+}
+
+/// A torch tensor that was imported earlier, refused if it has a part in gradients now, as one that is imported now would be.
+fn without_gradients(
+    py: Python<'_>,
+    torch: Option<Py<PyAny>>,
+    index: Option<usize>,
+    path: &str,
+) -> PyResult<Option<Py<PyAny>>> {
+    match &torch {
+        Some(tensor) if keeps_gradients(tensor.bind(py))? => {
+            let expected = "a tensor that does not require grad";
+            let got = "one that requires grad; detach() it, or call within torch.no_grad()";
+            let found = match index {
+                Some(index) => Mismatch::new(Some(index), expected, got),
+                None => Mismatch::of("dsts", expected, got),
+            };
+            let error = to_py_err(py, &Error::Layout(Box::new(found)));
+            Err(of_pair(py, error, MoveSide::Destination, index, path))
+        }
+        _ => Ok(torch),
+    }
 }
 
 /// A torch tensor that is written to, refused if it must not be here.
