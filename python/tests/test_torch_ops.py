@@ -172,12 +172,41 @@ def test_the_formulas_of_devices_are_those_of_the_host(side, width):
         table, ids = torch.randn(5, 2, dtype=dtype), torch.tensor([3, 0, 3, -1, 7])
         got = kernels.take_sums_on_device(table, ids, 4)
         assert torch.equal(got, kernels.take_sums(table[:3], ids[:3], 4))
+    for rest in ((), (0,), (2, 2)):
+        table, ids = torch.randn(5, *rest), torch.tensor([2, 0, 2])
+        got = kernels.take_sums_on_device(table[:3], ids, 4)
+        assert torch.equal(got, kernels.take_sums(table[:3], ids, 4))
     for size in (None, len(values)):
         got = kernels.unpad_on_device(data.flatten(0, 1), lengths, width, size, side)
         assert all(map(torch.equal, got, (values, offsets)))
     for size in (None, width) if width == 3 else (width,):
         got = kernels.repad_on_device(values, offsets, 1, size, side)
         assert all(map(torch.equal, got, (data, lengths)))
+
+
+def test_sizes_that_a_device_has_not_looked_at():
+    from windrow.torch import _op_kernels as kernels
+
+    for side in SIDES:
+        for lengths in ([2, 0, 3], [9, 1, 1], [-4, 5, 2], [0, 0, 0]):
+            for total in (0, 4, 20):
+                places, _ = kernels._places(torch.tensor(lengths), 3, side, total)
+                starts = kernels._starts(torch.tensor(lengths), 3, side).tolist()
+                ends = torch.tensor(lengths).cumsum(0).tolist()
+                for number, place in enumerate(places.tolist()):
+                    assert 0 <= place <= 9
+                    if min(lengths) >= 0 and place < 9:
+                        sample = place // 3
+                        assert place - starts[sample] == number - (ends[sample] - lengths[sample])
+    got = kernels.repad_on_device(torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3]), 0, 1, "right")[0]
+    assert got.tolist() == [[1], [3]]
+    for values in (torch.tensor([1, 2]), torch.empty(0, dtype=torch.int64)):
+        offsets = torch.tensor([0, len(values)])
+        for repad in (ops.repad, lambda *given: kernels.repad_on_device(*given, None, "right")):
+            with pytest.raises(ValueError, match="0.5"):
+                repad(values, offsets, 0.5)
+    with pytest.raises(ValueError, match="0.5"):
+        ops.repad(torch.empty(0, dtype=torch.int64), torch.tensor([0]), 0.5)
 
 
 # gradients of gradients

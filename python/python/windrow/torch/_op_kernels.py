@@ -123,7 +123,9 @@ def take_sums(grad: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
 
 def take_sums_on_device(flat: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
     """By sorted positions: `index_add_` adds in any order there. Those out of range are summed in a row of their own, which is dropped."""
-    ids, numbers = torch.where((ids >= 0) & (ids < rows), ids, rows), flat.flatten(1)
+    if flat.numel() == 0:
+        return flat.new_zeros((rows, *flat.shape[1:]))
+    ids, numbers = torch.where((ids >= 0) & (ids < rows), ids, rows), flat.reshape(len(flat), -1)
     if flat.is_complex():
         numbers = torch.view_as_real(numbers.resolve_conj()).flatten(1)
     sums: torch.Tensor = torch.ops.aten.embedding_dense_backward(numbers, ids, rows + 1, -1, False)[:rows]
@@ -180,11 +182,18 @@ def _check_total(total: int, size: Optional[int]) -> None:
     checks.check(is_sum, checks.OpShapeError, lambda: f"windrow::unpad: size: expected {total}, the sum of lengths, got {size}")
 
 
-def _places(lengths: torch.Tensor, starts: torch.Tensor, total: int) -> Pair:
-    """The row of a padded batch that each value is in, and the offsets."""
-    offsets = _offsets(lengths)
-    shifts = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)
-    return shifts + torch.arange(total, device=lengths.device), offsets
+def _places(lengths: torch.Tensor, width: int, side: str, total: int) -> Pair:
+    """The row of a padded batch that each value is in, and the offsets.
+
+    Nobody has looked at lengths that are on a device: a value that would be in the padding or the row of another sample, or in none, is
+    in the row behind the last.
+    """
+    count, offsets, numbers = len(lengths), _offsets(lengths), torch.arange(total, device=lengths.device)
+    sample = torch.searchsorted(offsets[1:], numbers, right=True)
+    own = sample.clamp(max=max(count - 1, 0))
+    rows = numbers - offsets[own] + torch.cat((_starts(lengths, width, side), lengths.new_zeros(1)))[own]
+    column = rows - own * width
+    return torch.where((sample < count) & (column >= 0) & (column < width), rows, count * width), offsets
 
 
 def unpad_on_device(rows: torch.Tensor, lengths: torch.Tensor, width: int, size: Optional[int], side: str) -> Pair:
@@ -192,8 +201,8 @@ def unpad_on_device(rows: torch.Tensor, lengths: torch.Tensor, width: int, size:
     if size is None:
         checks.lengths("unpad", lengths, width)
         size = int(lengths.sum())
-    places, offsets = _places(lengths, _starts(lengths, width, side), size)
-    return take(rows, places), offsets
+    places, offsets = _places(lengths, width, side, size)
+    return (take(rows, places) if len(rows) else rows.new_zeros((size, *rows.shape[1:]))), offsets
 
 
 def repad(
@@ -207,7 +216,7 @@ def repad(
         is_whole = int(offsets[0]) == 0 and int(offsets[-1]) == values.shape[0]
         if num == 0 or not is_whole:
             checks.offsets("repad", offsets, values.shape[0], size)
-            return values.new_full((0, size or 0, *values.shape[1:]), value), offsets.new_zeros(0, dtype=torch.int64)
+            return values.new_full((0, size or 0, *values.shape[1:]), _exact(value, values.dtype)), offsets.new_zeros(0, dtype=torch.int64)
         batch = wr.pad(wr.SampleList.split(values, offsets), value=value, side=side, dims=0, size=size)
     except wr.ShapeError:
         checks.offsets("repad", offsets, values.shape[0], size)
@@ -227,6 +236,12 @@ def repad_on_device(values: torch.Tensor, offsets: torch.Tensor, value: Any, siz
     if size is None:
         checks.offsets("repad", offsets, values.shape[0], None)
         size = int(lengths.max()) if len(lengths) else 0
-    places, _ = _places(lengths, _starts(lengths, size, side), values.shape[0])
-    padded = values.new_full((len(lengths) * size, *values.shape[1:]), value).index_copy_(0, places, values)
+    places, _ = _places(lengths, size, side, values.shape[0])
+    rows = len(lengths) * size
+    padded = values.new_full((rows + 1, *values.shape[1:]), _exact(value, values.dtype)).index_copy_(0, places, values)[:rows]
     return padded.view(len(lengths), size, *values.shape[1:]), lengths
+
+
+def _exact(value: Any, dtype: torch.dtype) -> Any:
+    """The value as the dtype has it; the engine refuses one that it has not."""
+    return wr.pad([torch.empty(0, dtype=dtype)], value=value, size=1).torch().item()

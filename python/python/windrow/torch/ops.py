@@ -168,7 +168,7 @@ def unpad(padded: torch.Tensor, lengths: torch.Tensor, *, size: Optional[int] = 
 
     Raises:
         RuntimeError: lengths are no integers, of another number or device, negative or beyond L; or ``size`` is not their sum. As for
-            `stack`. What depends on values is not looked at on a GPU if ``size`` is given.
+            `stack`. What depends on values is not looked at on a GPU if ``size`` is given: rows that are in no sample are 0.
 
     Example:
         >>> import torch, windrow.torch.ops as ops
@@ -195,7 +195,8 @@ def repad(
 
     Raises:
         RuntimeError: offsets are no integers, decrease, do not begin with 0 or end with ``sum``; or a sample is longer than ``size``. As
-            for `stack`. What depends on values is not looked at on a GPU if ``size`` is given.
+            for `stack`. What depends on values is not looked at on a GPU if ``size`` is given: rows beyond ``size`` are left out.
+        ValueError: the dtype does not have ``value``.
 
     Example:
         >>> import torch, windrow.torch.ops as ops
