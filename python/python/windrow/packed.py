@@ -240,7 +240,13 @@ def unpack(buffer: Any, layout: Layout, *, into: Any = None) -> Any:
         return layout._structure.unflatten(views)
     # By keys and positions alone, so that a dataclass takes what comes as a dict.
     paths, leaves, _, structure = _windrow._flatten(into)
-    _, leaves, sources, _ = _windrow._flatten(plain_tree(nodes_of(structure), leaves), plain_tree(layout._nodes, views))
+    nodes = nodes_of(structure)
+    sources = views
+    if tuple(nodes) != layout._nodes:
+        _, leaves, sources, _ = _windrow._flatten(plain_tree(nodes, leaves), plain_tree(layout._nodes, views))
+    elif len(set(map(id, views))) == len(views) and not any(layout._pieces) and not (views and _is_on_device(views[0])):
+        _windrow._copy_leaves(leaves, views, paths)
+        return into
     count: Dict[int, int] = {}
     for view in views:
         count[id(view)] = count.get(id(view), 0) + 1
