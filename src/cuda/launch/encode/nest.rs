@@ -51,7 +51,8 @@ impl Builder<'_> {
             _ => {}
         }
         if let SampleStarts::Placed { lengths: Some(lengths), .. } = &part.places {
-            nest.offsets = self.table.column(lengths)?;
+            let lengths = lengths.iter().map(|&length| length.into());
+            nest.offsets = self.table.numbers(lengths, wide)?;
             head.flags |= flags::OF_LENGTHS;
         }
         if let SampleStarts::Joined { offsets, .. } = &part.places {
