@@ -101,7 +101,7 @@ impl Collate {
     ///
     /// ```
     /// use windrow::{Collate, DType, Engine};
-    /// let activations = [[0.3f32, 460.0, 470.0, f32::NAN]];
+    /// let activations: [&[f32]; 1] = [&[0.3, 460.0, 470.0, f32::NAN]];
     /// let engine = Engine::host();
     /// let codes = |collate| -> windrow::Result<Vec<u8>> {
     ///     Ok(engine.assemble(&activations, &collate)?.data().bytes()?.as_slice()?.to_vec())
