@@ -26,9 +26,13 @@ pub(super) trait Elem: Copy + 'static {
     const KIND: NumberKind;
 
     /// The value modulo 2^64; integral types only.
-    fn to_wrapped(self) -> u64;
+    fn to_wrapped(self) -> u64 {
+        unreachable!("{} is not integral", Self::DTYPE)
+    }
     /// The value modulo the range of the type; integral types only.
-    fn from_wrapped(bits: u64) -> Self;
+    fn from_wrapped(_: u64) -> Self {
+        unreachable!("{} is not integral", Self::DTYPE)
+    }
     /// Rounded to nearest even.
     fn to_f32(self) -> f32;
     /// Exact, or rounded to odd: rounding it again to 16 or 8 bits gives what one rounding would.
@@ -241,12 +245,6 @@ macro_rules! floats {
             const DTYPE: DType = DType::$dtype;
             const KIND: NumberKind = NumberKind::$kind;
 
-            fn to_wrapped(self) -> u64 {
-                unreachable!("{} is not integral", Self::DTYPE)
-            }
-            fn from_wrapped(_: u64) -> Self {
-                unreachable!("{} is not integral", Self::DTYPE)
-            }
             #[inline(always)]
             fn to_f32(self) -> f32 {
                 $to32(self)
@@ -384,12 +382,6 @@ impl<const FRACTION: u32, const SATURATE: bool> Elem for F8<FRACTION, SATURATE> 
     const DTYPE: DType = if FRACTION == 3 { DType::F8E4M3FN } else { DType::F8E5M2 };
     const KIND: NumberKind = NumberKind::Half;
 
-    fn to_wrapped(self) -> u64 {
-        unreachable!("{} is not integral", Self::DTYPE)
-    }
-    fn from_wrapped(_: u64) -> Self {
-        unreachable!("{} is not integral", Self::DTYPE)
-    }
     #[inline(always)]
     fn to_f32(self) -> f32 {
         self.as_f32()
