@@ -5,6 +5,7 @@ Works with the simulated driver (`WINDROW_CUDA_DRIVER`) and with a real one, and
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import gc
@@ -230,6 +231,13 @@ class SimulatedDriver(Driver):
         calls = self._lines("cudasim_take_trace")
         self.library.cudasim_trace(0)
         return result, calls
+
+    def steady_calls(self, work):
+        """How often `work` makes each driver call, once what it keeps for later is there and nothing is under way."""
+        for _ in range(6):
+            work()
+        self.cuCtxSynchronize()
+        return collections.Counter(call.split(" ")[0] for call in self.traced(work)[1])
 
     def misuse(self):
         """Wrong calls, and writes outside of allocations."""

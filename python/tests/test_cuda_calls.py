@@ -1,7 +1,5 @@
 """Driver calls of a call in the steady state. Counted, never timed."""
 
-import collections
-
 import numpy as np
 import pytest
 
@@ -18,18 +16,10 @@ def tensor(sim):
     return lambda array: made(sim, np.asarray(array))
 
 
-def calls_of(sim, work):
-    """What each kind of call is made how often, once memory and plans are there."""
-    for _ in range(6):
-        work()
-    sim.cuCtxSynchronize()
-    return collections.Counter(call.split(" ")[0] for call in sim.traced(work)[1])
-
-
 @pytest.mark.parametrize("count", [64, 4096])
 def test_a_stack_of_device_samples(sim, tensor, count):
     samples = [tensor(np.full(100, n, np.float32)) for n in range(64)] * (count // 64)
-    calls = calls_of(sim, lambda: wr.stack(samples))
+    calls = sim.steady_calls(lambda: wr.stack(samples))
     assert calls["cuLaunchKernel"] == 1 and calls["cuEventQuery"] <= 2 and calls.total() <= 10, calls
 
 
@@ -39,10 +29,10 @@ def test_samples_by_indices_of_the_device(sim, tensor, kind):
     listed = wr.SampleList(tensor(rows) if kind == "table" else [tensor(row) for row in rows]).to_device("cuda")
     indices = tensor(np.array([5, 4, 3, 2, 1]))
     for work in (lambda: listed.stack(indices), lambda: wr.stack(listed.take(indices))):
-        calls = calls_of(sim, work)
+        calls = sim.steady_calls(work)
         assert calls["cuLaunchKernel"] == 2 and calls.total() <= 10 and not any("Synchronize" in call for call in calls), calls
 
 
 def test_page_locked_batches_that_are_dropped(sim):
-    calls = calls_of(sim, lambda: [wr.stack([np.ones(100)] * 3, device="pinned") for _ in range(10)])
+    calls = sim.steady_calls(lambda: [wr.stack([np.ones(100)] * 3, device="pinned") for _ in range(10)])
     assert not any("Synchronize" in call or "HostAlloc" in call for call in calls), calls

@@ -1,6 +1,5 @@
 """copy_many with sides on a device, by the simulated driver or a real one."""
 
-import collections
 import ctypes
 
 import numpy as np
@@ -110,26 +109,20 @@ def test_refusals(driver):
 
 @pytest.mark.simulated("lists driver calls")
 def test_calls(sim):
-    def calls_of(work):
-        for _ in range(6):
-            work()
-        sim.cuCtxSynchronize()
-        return collections.Counter(call.split(" ")[0] for call in sim.traced(work)[1])
-
     tensor = table_type([sim.stream()])
     rows = [paint_values(250, "float32", seed) for seed in range(300)]
     dsts = [tensor(sim, np.zeros(250, "f4")) for _ in rows]
     def is_quick(calls):
         return not any("Synchronize" in call or "Alloc" in call for call in calls)
 
-    calls = calls_of(lambda: wr.copy_many(dsts, rows))
+    calls = sim.steady_calls(lambda: wr.copy_many(dsts, rows))
     assert calls["cuMemcpyHtoDAsync_v2"] == 1 and calls["cuLaunchKernel"] == 1 and calls.total() <= 12 and is_quick(calls), calls
     srcs = [tensor(sim, row) for row in rows]
-    calls = calls_of(lambda: wr.copy_many(dsts, srcs))
+    calls = sim.steady_calls(lambda: wr.copy_many(dsts, srcs))
     assert calls["cuMemcpyHtoDAsync_v2"] == 0 and calls["cuLaunchKernel"] == 1 and calls.total() <= 8 and is_quick(calls), calls
     # Back to the host by one copy, which is waited for.
     back = [np.zeros(250, "f4") for _ in rows]
-    calls = calls_of(lambda: wr.copy_many(back, srcs))
+    calls = sim.steady_calls(lambda: wr.copy_many(back, srcs))
     waits = sum(count for call, count in calls.items() if "Synchronize" in call)
     assert calls["cuMemcpyDtoHAsync_v2"] == 1 and calls["cuLaunchKernel"] == 1 and waits == 1 and calls.total() <= 16, calls
     assert not any("Alloc" in call for call in calls), calls

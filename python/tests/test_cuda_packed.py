@@ -1,6 +1,5 @@
 """pack, unpack and pack_buckets with leaves and buffers on a device, by the simulated driver or a real one."""
 
-import collections
 import pickle
 
 import numpy as np
@@ -191,26 +190,20 @@ def test_a_bucket_is_written_behind_who_reads_the_one_before(streams):
 
 @pytest.mark.simulated("lists driver calls")
 def test_calls(sim):
-    def calls_of(work):
-        for _ in range(6):
-            work()
-        sim.cuCtxSynchronize()
-        return collections.Counter(call.split(" ")[0] for call in sim.traced(work)[1])
-
     tensor = table_type([sim.stream()])
     rows = {str(i): paint_values(256, "float32", i) for i in range(300)}
     leaves = {key: tensor(sim, row) for key, row in rows.items()}
     out, near = tensor(sim, np.zeros(300 * 1024, np.uint8)), bytearray(300 * 1024)
-    calls = calls_of(lambda: wr.pack(leaves, out=out))
+    calls = sim.steady_calls(lambda: wr.pack(leaves, out=out))
     assert calls["cuLaunchKernel"] == 1 and calls.total() <= 14, calls
     assert not any("Synchronize" in call or "Alloc" in call or "Memset" in call for call in calls), calls
     # To the host by one copy, which is waited for.
-    calls = calls_of(lambda: wr.pack(leaves, out=near))
+    calls = sim.steady_calls(lambda: wr.pack(leaves, out=near))
     assert calls["cuLaunchKernel"] <= 2 and calls["cuMemcpyDtoHAsync_v2"] == 1 and calls.total() <= 50, calls
     assert sum(count for call, count in calls.items() if "Synchronize" in call) == 1, calls
     packed = wr.pack(leaves)
     into = {key: np.zeros_like(row) for key, row in rows.items()}
-    calls = calls_of(lambda: wr.unpack(packed.buffer, packed.layout, into=into))
+    calls = sim.steady_calls(lambda: wr.unpack(packed.buffer, packed.layout, into=into))
     assert calls["cuMemcpyDtoHAsync_v2"] == 1 and calls["cuLaunchKernel"] <= 1 and calls.total() <= 50, calls
     for key, row in rows.items():
         assert_same(into[key], row)
