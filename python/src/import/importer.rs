@@ -170,11 +170,12 @@ impl<'py> Importer<'py> {
     pub fn push_ahead(&mut self) {
         self.is_quiet = true;
         match &mut self.ahead {
+            None => {}
             // SAFETY: just read and of the first one's kind; the caller keeps it alive.
             Some(ahead) if self.list.is_uniform() => unsafe {
                 ahead.push(self.list.address(self.list.len() - 1));
             },
-            _ => self.ahead = None,
+            Some(_) => self.ahead = None,
         }
     }
 
