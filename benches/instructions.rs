@@ -14,8 +14,8 @@ use std::hint::black_box;
 
 use rows::{byte, bytes_for, rows, shuffled};
 use windrow::{
-    Collate, DType, Device, Engine, EngineOptions, Leaf, Mask, Pad, Plan, Ragged, SampleList,
-    SampleView, Target, Transform,
+    Collate, DType, Device, Engine, Leaf, Mask, Pad, Plan, Ragged, SampleList, SampleView, Target,
+    Transform,
 };
 
 /// A name and what is done so many times.
@@ -277,9 +277,7 @@ fn main() {
         .skip(1)
         .filter(|x| !x.starts_with("--") || x == "--list" || x == "--sweep")
         .collect();
-    let mut options = EngineOptions::default();
-    options.threads = Some(1);
-    let engine = Engine::with_options(options);
+    let engine = Engine::builder().threads(1).build().expect("an engine on the host");
     match arguments.as_slice() {
         [list] if list == "--list" => cases().for_each(|(name, _)| println!("{name}")),
         [sweep] if sweep == "--sweep" => {

@@ -29,6 +29,42 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
+    /// Work on a device is enqueued on this stream.
+    #[must_use]
+    pub fn stream(self, stream: Stream) -> RunOptions {
+        RunOptions { stream: Some(stream), ..self }
+    }
+
+    /// Work on a device waits for these streams, which wrote the samples.
+    #[must_use]
+    pub fn producers(self, producers: Vec<Stream>) -> RunOptions {
+        RunOptions { producers, ..self }
+    }
+
+    /// These owners are kept until the samples have been read.
+    #[must_use]
+    pub fn keep(self, keep: Vec<Owner>) -> RunOptions {
+        RunOptions { keep, ..self }
+    }
+
+    /// Outputs on a device are memory of this allocator.
+    #[must_use]
+    pub fn memory(self, memory: Arc<dyn OutputMemory>) -> RunOptions {
+        RunOptions { memory: Some(memory), ..self }
+    }
+
+    /// Page-locked outputs are memory of this allocator.
+    #[must_use]
+    pub fn pinned(self, pinned: Arc<dyn PinnedMemory>) -> RunOptions {
+        RunOptions { pinned: Some(pinned), ..self }
+    }
+
+    /// The arena of a plan that has one is this memory.
+    #[must_use]
+    pub fn arena(self, arena: Tensor) -> RunOptions {
+        RunOptions { arena: Some(arena), ..self }
+    }
+
     /// Page-locked memory of another library's, if there is some.
     pub(crate) fn pinned_tensor(&self, dtype: DType, layout: &Layout) -> Option<Tensor> {
         let tensor = self.pinned.as_ref()?.allocate(dtype, layout.shape())?;

@@ -3,14 +3,11 @@
 
 use windrow::bindings::RowsAhead;
 use windrow::{
-    Collate, DType, Engine, EngineOptions, Leaf, Plan, RunOptions, SampleList, SampleView, Tensor,
-    Transform,
+    Collate, DType, Engine, Leaf, Plan, RunOptions, SampleList, SampleView, Tensor, Transform,
 };
 
 fn engine() -> Engine {
-    let mut options = EngineOptions::default();
-    options.threads = Some(3);
-    Engine::with_options(options)
+    Engine::builder().threads(3).build().unwrap()
 }
 
 fn rows(count: usize, len: usize) -> Vec<Vec<f32>> {
@@ -129,7 +126,6 @@ fn only_plain_stacks_of_some_size_start() {
         4096
     ));
     assert!(!starts(&Engine::reference(), &Collate::stack(), 4096));
-    let mut one = EngineOptions::default();
-    one.threads = Some(1);
-    assert!(!starts(&Engine::with_options(one), &Collate::stack(), 4096));
+    let one = Engine::builder().threads(1).build().unwrap();
+    assert!(!starts(&one, &Collate::stack(), 4096));
 }

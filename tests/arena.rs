@@ -11,8 +11,8 @@ use common::runner::{bytes_of, check_batch};
 use common::sample::views;
 use common::{oracle, runner, Ask, Expected, PadAsk, Sample};
 use windrow::{
-    Batch, Collate, DType, Device, Engine, EngineOptions, Error, Facet, Fields, Filled, Leaf, Mask,
-    PerDim, Plan, RunOptions, SampleList, SampleView, Side, Target, Tensor,
+    Batch, Collate, DType, Device, Engine, Error, Facet, Fields, Filled, Leaf, Mask, PerDim, Plan,
+    RunOptions, SampleList, SampleView, Side, Target, Tensor,
 };
 
 /// One leaf of a tree, and what it should become.
@@ -117,8 +117,10 @@ fn moved(batch: &Batch, arena: &Tensor, copy: &Tensor) -> Batch {
 
 fn check(name: &str, filled: Vec<Filled>, cases: &[Case], device: Device, explained: (u64, u64)) {
     let align = if device == Device::Cpu { 64 } else { 256 };
-    let batches: Vec<Batch> =
-        filled.into_iter().map(|f| Batch::new(f.data.expect("data"), f.fields)).collect();
+    let batches: Vec<Batch> = filled
+        .into_iter()
+        .map(|f| Batch::try_new(f.data.expect("data"), f.fields).unwrap())
+        .collect();
     let arena = batches[0].arena().expect("an arena").clone();
     assert_eq!((arena.dtype(), arena.device(), arena.shape().len()), (DType::U8, device, 1));
     assert_eq!(arena.nbytes() % align, 0, "{name}");
@@ -201,9 +203,7 @@ fn large_leaves_on_several_threads() {
         Case::new(rows(DType::I16, [60_001; 3]), &Ask::stack().cast(DType::I64)),
     ];
     let lists = plain(&cases);
-    let mut options = EngineOptions::default();
-    options.threads = Some(3);
-    let engine = Engine::with_options(options);
+    let engine = Engine::builder().threads(3).build().unwrap();
     // Junk in the block that the pool gives.
     let bytes = Plan::in_arena(&leaves(&lists, &cases)).unwrap().explain().arena_bytes;
     let junk = vec![0xEEu8; bytes as usize];
@@ -307,16 +307,12 @@ fn batches_that_do_not_fit_their_data() {
     let data = |shape: &[i64]| {
         Tensor::from_vec(vec![0u8; shape.iter().product::<i64>() as usize], shape).unwrap()
     };
-    let lengths = |all: &[i64]| windrow::Parts::Padded {
-        dims: [(0, Side::Left)].into_iter().collect(),
-        lengths: all.into(),
-    };
-    let joined = |dim, all: &[i64]| windrow::Parts::Joined {
-        dim,
-        offsets: windrow::Offsets::from_lengths(all.iter().copied()).unwrap(),
+    let lengths = |all: &[i64]| windrow::Parts::padded([(0, Side::Left)], all);
+    let joined = |dim, all: &[i64]| {
+        windrow::Parts::joined(dim, windrow::Offsets::from_lengths(all.iter().copied()).unwrap())
     };
     let make = |samples, parts| Batch::try_new(data(&[2, 3]), Fields::of_parts(samples, parts));
-    let rows = || windrow::Parts::Rows;
+    let rows = windrow::Parts::rows;
     for fits in [rows(), lengths(&[3, 0]), joined(0, &[2, 0]), joined(1, &[1, 2])] {
         let batch = make(2, fits.clone()).unwrap();
         assert!(batch.sample(0).is_ok() && batch.sample(1).is_ok(), "{fits:?}");

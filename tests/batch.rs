@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use common::{runner, Ask, PadAsk, Sample};
 use windrow::{
-    Batch, Collate, DType, Device, Engine, EngineOptions, Error, Fields, Form, Layout, Mask,
-    Offsets, Pad, PerDim, Plan, Ragged, SampleList, SampleView, Side, Stage, Tensor, Transform,
+    assemble, Batch, Collate, DType, Device, Engine, Error, Fields, Form, Layout, Mask, Offsets,
+    Pad, PerDim, Plan, Ragged, SampleList, SampleView, Side, Stage, Tensor, Transform,
 };
 
 fn rows(lengths: &[usize]) -> Vec<Vec<i32>> {
@@ -24,9 +24,88 @@ fn views(rows: &[Vec<i32>]) -> Vec<SampleView<'_>> {
 }
 
 fn engine_of(threads: usize, pool_bytes: u64) -> Engine {
-    let mut options = EngineOptions::default();
-    (options.threads, options.pool_bytes) = (Some(threads), Some(pool_bytes));
-    Engine::with_options(options)
+    Engine::builder().threads(threads).pool_bytes(pool_bytes).build().unwrap()
+}
+
+#[test]
+fn kinds_of_samples() {
+    let vecs = [vec![1i32, 2], vec![3, 4], vec![5, 6]];
+    let arrays = [[1i32, 2], [3, 4], [5, 6]];
+    let slices: [&[i32]; 3] = [&[1, 2], &[3, 4], &[5, 6]];
+    let tensors = vecs.clone().map(|row| Tensor::from_vec(row, &[2]).unwrap());
+    let views = slices.map(SampleView::from);
+    // In an array, a `Vec` and a slice, of any number of them.
+    macro_rules! check {
+        ($($samples:expr),*) => {$(
+            for count in [1, 3] {
+                let samples = &$samples[..count];
+                for batch in [
+                    assemble(samples, &Collate::stack()),
+                    assemble(&samples.to_vec(), &Collate::stack()),
+                    Engine::reference().assemble(samples, &Collate::stack()),
+                ] {
+                    let batch = batch.unwrap();
+                    assert_eq!(batch.data().shape(), [count as i64, 2]);
+                    assert_eq!(Vec::<i32>::try_from(batch.data()).unwrap(), [1, 2, 3, 4, 5, 6][..2 * count]);
+                }
+            }
+            assert!(assemble(&$samples, &Collate::pad(Pad::new())).unwrap().lengths().is_some());
+            assert_eq!(assemble(&$samples[..0], &Collate::stack()).unwrap_err(), Error::Empty);
+        )*};
+    }
+    check!(
+        vecs,
+        arrays,
+        slices,
+        tensors,
+        views,
+        vecs.each_ref(),
+        arrays.each_ref(),
+        tensors.each_ref()
+    );
+
+    let longer = vecs.iter().filter(|row| row[0] > 1).map(|row| SampleView::from(&row[..]));
+    let list: SampleList<'_> = longer.collect();
+    assert_eq!(assemble(&list, &Collate::concat(0)).unwrap().data().shape(), [4]);
+
+    // Rows of a tensor with gaps.
+    let table = Tensor::from_vec((0..12).collect::<Vec<i32>>(), &[3, 4]).unwrap();
+    let column = table.view(1, Layout::try_new(DType::I32, &[3], Some(&[4])).unwrap()).unwrap();
+    let batch = assemble(&[&column, &column], &Collate::concat(0)).unwrap();
+    assert_eq!(batch.data().as_slice::<i32>().unwrap(), [1, 5, 9, 1, 5, 9]);
+}
+
+#[test]
+fn parts_of_a_batch() {
+    let made = assemble(&[vec![1u8, 2], vec![3]], &Collate::ragged(Ragged::new())).unwrap();
+    assert_eq!(made.as_ref().shape(), [3]);
+    let (data, fields) = made.clone().into_parts();
+    let again = Batch::try_new(data, fields).unwrap();
+    assert_eq!(again.sample(1).unwrap().as_slice::<u8>().unwrap(), [3]);
+    // Parts of another batch do not fit: an error, and no panic when a sample is asked for.
+    let (_, fields) = made.clone().into_parts();
+    let other = Tensor::from_vec(vec![0u8; 2], &[2]).unwrap();
+    assert!(matches!(Batch::try_new(other, fields), Err(Error::Argument(_))));
+    let data = made.into_data();
+    assert_eq!(Vec::<u8>::try_from(data.clone()).unwrap(), [1, 2, 3]);
+    assert!(matches!(Vec::<i8>::try_from(data), Err(Error::DType(_))));
+}
+
+#[test]
+fn options_of_an_engine() {
+    let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap());
+    let engine = Engine::builder().thread_pool(pool).threads(7).build().unwrap();
+    assert_eq!(engine.num_threads(), 2);
+    assert_eq!(Engine::builder().threads(0).build().unwrap().num_threads(), 1);
+    let on_host = Engine::builder().device(Device::Cpu).build().unwrap();
+    let batch = on_host.assemble(&[[1u8]], &Collate::stack()).unwrap();
+    assert_eq!(batch.data().device(), Device::Cpu);
+    if windrow::devices().is_err() {
+        let refused = Engine::builder().device(Device::Cuda(0)).build();
+        assert!(matches!(refused, Err(Error::NoDriver(_))));
+    }
+    let refused = Engine::builder().device(Device::Cuda(u32::MAX)).build();
+    assert!(matches!(refused, Err(Error::NoDriver(_) | Error::Argument(_))));
 }
 
 #[test]
@@ -192,7 +271,7 @@ fn views_of_batches_made_elsewhere() {
     let plan = Plan::new(&samples, &collate).unwrap();
     let fields = Fields::new(&plan.batch_shapes()[0]).unwrap();
     let data = Tensor::from_vec(vec![1i32, 2, 3, 4, 5], &[5]).unwrap();
-    let batch = Batch::new(data, fields);
+    let batch = Batch::try_new(data, fields).unwrap();
     assert_eq!(batch.sample(1).unwrap().as_slice::<i32>().unwrap(), [3, 4, 5]);
     let offsets = Offsets::from_lengths([2, 3]).unwrap();
     assert_eq!(batch.offsets().unwrap().as_slice::<i64>().unwrap(), offsets.as_slice());

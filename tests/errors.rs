@@ -6,8 +6,8 @@ use common::runner::Frame;
 use common::sample::views;
 use common::{runner, Sample};
 use windrow::{
-    Collate, DType, Device, Engine, EngineOptions, Error, Facet, Layout, Mask, Mismatch, Pad, Plan,
-    Ragged, SampleList, SampleView, Scalar, Side, Tensor, Transform,
+    Collate, DType, Device, Engine, Error, Facet, Layout, Mask, Mismatch, Pad, Plan, Ragged,
+    SampleList, SampleView, Scalar, Side, Tensor, Transform,
 };
 
 /// The expected class and text of an error.
@@ -484,9 +484,8 @@ fn vast(shape: &[i64]) -> SampleView<'static> {
 
 #[test]
 fn threads_without_end() {
-    let mut options = EngineOptions::default();
-    options.threads = Some(usize::MAX);
-    assert_eq!(Engine::with_options(options).num_threads(), Engine::MAX_THREADS);
+    let engine = Engine::builder().threads(usize::MAX).build().unwrap();
+    assert_eq!(engine.num_threads(), Engine::MAX_THREADS);
 }
 
 #[test]

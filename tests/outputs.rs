@@ -212,7 +212,7 @@ fn all_bytes(data: &[i64], fields: &Fields) -> Vec<Vec<u8>> {
 }
 
 /// A batch of new memory, and one of the caller's, of which neither may need a plan.
-fn made_both_ways<'a, S: Samples<'a> + ?Sized>(samples: &S, collate: &Collate) -> Vec<Vec<u8>> {
+fn made_both_ways<S: Samples + ?Sized>(samples: &S, collate: &Collate) -> Vec<Vec<u8>> {
     let engine = Engine::host();
     engine.reset_stats();
     let batch = engine.assemble(samples, collate).unwrap();

@@ -11,7 +11,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use windrow::{
-    Batch, Collate, DType, Engine, Mask, PerDim, Plan, Ragged, SampleList, Scalar, Side,
+    Batch, Collate, DType, Engine, Fields, Layout, Mask, Offsets, Pad, Parts, PerDim, Plan, Ragged,
+    SampleList, SampleView, Scalar, Side, Tensor,
 };
 
 /// `PROPTEST_CASES` overrides the number of cases.
@@ -402,5 +403,65 @@ proptest! {
         prop_assert_eq!(&stats.paths, &[(explain.path, 1)].into());
         prop_assert_eq!((stats.bytes_in, stats.data_bytes), (explain.bytes_read, all as u64));
         prop_assert_eq!((stats.padding_bytes, stats.padding_waste()), (explain.padding_bytes, waste));
+    }
+}
+
+/// Extents, strides and offsets that nobody means.
+fn wild() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        4 => -2i64..6,
+        1 => select(vec![i64::MIN, i64::MIN + 1, i64::MAX, i64::MAX - 1, 1 << 32, -(1 << 40)]),
+        1 => any::<i64>(),
+    ]
+}
+
+fn wild_size() -> impl Strategy<Value = usize> {
+    prop_oneof![4 => 0usize..6, 1 => select(vec![usize::MAX, 1 << 31, 1 << 62])]
+}
+
+proptest! {
+    #![proptest_config(config(2000))]
+
+    /// Constructors refuse what does not fit, and what they take can be used: nothing panics.
+    #[test]
+    fn constructors_take_any_arguments(
+        dtype in select(DType::ALL.to_vec()),
+        shape in vec(wild(), 0..5),
+        other in vec(wild(), 0..5),
+        sides in vec((wild_size(), select(vec![Side::Left, Side::Right, Side::Center])), 0..4),
+        (start, index, count) in (wild(), wild_size(), wild_size()),
+    ) {
+        let table = Tensor::from_vec((0..24).collect::<Vec<i32>>(), &[4, 6]).unwrap();
+        let bytes = Tensor::from_vec(vec![0u8; 96], &[96]).unwrap();
+        let _ = Tensor::from_vec(vec![0u8; 6], &shape);
+        let _ = bytes.part(start as u64, dtype, &shape);
+        let _ = table.select(start);
+        let layouts = [Layout::compact(dtype, &shape), Layout::try_new(dtype, &shape, Some(&other))];
+        for layout in layouts.into_iter().flatten() {
+            if let Ok(view) = table.view(start, layout) {
+                let _ = (view.as_slice::<i32>().map(<[i32]>::len), view.select(start), view.bytes());
+            }
+        }
+        let elements = [0i16; 6];
+        let views = [
+            SampleView::from_slice(&elements, &shape),
+            SampleView::with_strides(&elements, &shape, &other),
+        ];
+        for view in views.into_iter().flatten() {
+            let pad = Pad::new().dims(other.clone()).value(start).truncate(true);
+            let _ = Plan::new(&[view.clone()], &Collate::pad(pad));
+            let _ = Plan::new(&[view], &Collate::concat(start));
+        }
+        let parts = [Some(Parts::rows()), Some(Parts::padded(sides, shape.clone()))];
+        let offsets = [Offsets::try_new(other.clone()), Offsets::from_lengths(other)];
+        let joined = offsets.map(|offsets| Some(Parts::joined(index, offsets.ok()?)));
+        for parts in parts.into_iter().chain(joined).flatten() {
+            let fields = Fields::of_parts(count, parts);
+            if let Ok(batch) = Batch::try_new(table.clone(), fields) {
+                for index in [0, 1, index, count.wrapping_sub(1)] {
+                    let _ = batch.sample(index);
+                }
+            }
+        }
     }
 }

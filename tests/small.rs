@@ -25,8 +25,7 @@ use common::runner::same_bytes;
 use common::sample::views;
 use common::{runner, Ask, PadAsk, Sample};
 use windrow::{
-    Collate, DType, Device, Engine, EngineOptions, Layout, Mask, Pad, PerDim, Ragged, SampleList,
-    SampleView, Side,
+    Collate, DType, Device, Engine, Layout, Mask, Pad, PerDim, Ragged, SampleList, SampleView, Side,
 };
 
 fn samples(dtype: DType, shapes: &[&[i64]]) -> Vec<Sample> {
@@ -68,9 +67,7 @@ fn rows_that_follow_each_other_in_memory() {
         }
         let list: SampleList<'_> = rows.iter().map(|&row| SampleView::from(row)).collect();
         for threads in [1, 2] {
-            let mut options = EngineOptions::default();
-            options.threads = Some(threads);
-            let engine = Engine::with_options(options);
+            let engine = Engine::builder().threads(threads).build().unwrap();
             let ragged = engine.assemble(&list, &Collate::ragged(Ragged::new())).unwrap();
             assert_eq!(ragged.data().as_slice::<u16>().unwrap(), rows.concat(), "{run} {gap}");
             let cast = engine.assemble(&list, &Collate::concat(0).cast(DType::F64)).unwrap();
@@ -189,12 +186,8 @@ fn threads_write_side_by_side() {
     let lengths = [(300_001, 1), (0, 2), (7, 3), (250_000, 4)];
     let samples = lengths.map(|(length, byte)| Sample::flat(length, byte));
     let samples = views(&samples);
-    let want = bytes_of(
-        Engine::with_options(one_thread())
-            .assemble(&samples, &Collate::ragged(Ragged::new()))
-            .unwrap()
-            .data(),
-    );
+    let want =
+        bytes_of(one_thread().assemble(&samples, &Collate::ragged(Ragged::new())).unwrap().data());
     let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap());
     for engine in [Engine::host_with(pool), Engine::host()] {
         let batch = engine.assemble(&samples, &Collate::ragged(Ragged::new())).unwrap();
@@ -202,8 +195,6 @@ fn threads_write_side_by_side() {
     }
 }
 
-fn one_thread() -> EngineOptions {
-    let mut options = EngineOptions::default();
-    options.threads = Some(1);
-    options
+fn one_thread() -> Engine {
+    Engine::builder().threads(1).build().unwrap()
 }

@@ -11,7 +11,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 
-use windrow::{Collate, Engine, EngineOptions, SampleList};
+use windrow::{Collate, Engine, SampleList};
 
 thread_local! {
     /// Allocations of this thread.
@@ -87,9 +87,7 @@ fn sizes() -> Vec<usize> {
 
 #[test]
 fn larger_batches_take_no_more_of_the_system() {
-    let mut options = EngineOptions::default();
-    options.threads = Some(1);
-    let engine = Engine::with_options(options);
+    let engine = Engine::builder().threads(1).build().unwrap();
     for (name, form) in sweep::FORMS {
         for size in sizes() {
             form(&engine, size, 2);

@@ -8,7 +8,7 @@ use std::ptr;
 
 use arbitrary::{Arbitrary, Unstructured};
 use windrow::arrow::{ArrowArray, ArrowSchema, ColumnRows, Columns};
-use windrow::{Collate, Engine, EngineOptions, Pad, Ragged};
+use windrow::{Collate, Engine, Pad, Ragged};
 
 /// A type and an array of it, which need not fit.
 #[derive(Debug)]
@@ -378,9 +378,7 @@ pub fn check(data: &[u8]) {
         }
     }
     let rows = columns.num_rows();
-    let mut options = EngineOptions::default();
-    options.threads = Some(1);
-    let engine = Engine::with_options(options);
+    let engine = Engine::builder().threads(1).build().expect("an engine on the host");
     for column in columns.into_columns() {
         let (list, unpacked) = match &column.rows {
             ColumnRows::Samples { list, unpacked } => (list, unpacked),

@@ -11,9 +11,7 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use windrow::dlpack::*;
-use windrow::{
-    Collate, DType, Device, Element, Engine, EngineOptions, Error, SampleList, SampleView, Tensor,
-};
+use windrow::{Collate, DType, Device, Element, Engine, Error, SampleList, SampleView, Tensor};
 
 /// Small numbers, mostly, and the edges of 64 bits.
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -425,9 +423,8 @@ fn read(tensor: &Tensor, want: &[u8], engines: &[Engine]) {
 fn engines() -> &'static [Engine] {
     static ENGINES: std::sync::OnceLock<Vec<Engine>> = std::sync::OnceLock::new();
     ENGINES.get_or_init(|| {
-        let mut one = EngineOptions::default();
-        one.threads = Some(1);
-        vec![Engine::with_options(one), Engine::reference()]
+        let one = Engine::builder().threads(1).build().expect("an engine on the host");
+        vec![one, Engine::reference()]
     })
 }
 

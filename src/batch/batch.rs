@@ -114,15 +114,25 @@ impl Batch {
         Ok(Batch { data, fields })
     }
 
-    /// A batch of the given data, such as a view of the samples. The data must have the shape of the
-    /// [`BatchShape`](crate::BatchShape) that the fields were made from.
-    pub fn new(data: Tensor, fields: Fields) -> Batch {
+    /// A batch of data of the shape that the fields were made for.
+    pub(crate) fn new(data: Tensor, fields: Fields) -> Batch {
+        debug_assert!(fields.parts.fit(fields.num_samples, data.shape()));
         Batch { data, fields }
     }
 
     /// The samples, assembled.
     pub fn data(&self) -> &Tensor {
         &self.data
+    }
+
+    /// The samples, assembled, without the rest of the batch.
+    pub fn into_data(self) -> Tensor {
+        self.data
+    }
+
+    /// The data and everything else, of which [`Batch::try_new`] makes a batch again.
+    pub fn into_parts(self) -> (Tensor, Fields) {
+        (self.data, self.fields)
     }
 
     /// Everything but the data.
@@ -194,6 +204,12 @@ impl Batch {
             return Err(Error::Argument(format!("sample {index} of {}", self.fields.num_samples)));
         }
         self.fields.parts.view(&self.data, index)
+    }
+}
+
+impl AsRef<Tensor> for Batch {
+    fn as_ref(&self) -> &Tensor {
+        &self.data
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use smallvec::{smallvec, SmallVec};
+use smallvec::SmallVec;
 
 use crate::collate::Side;
 use crate::plan::{BatchShape, Placement};
@@ -10,7 +10,10 @@ use crate::tensor::{few, Dims, Error, Layout, Offsets, Result, Tensor};
 
 /// Where each sample's real part is in the data of a batch.
 #[derive(Clone, Debug)]
-pub enum Parts {
+pub struct Parts(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
     /// Sample `i` is row `i`.
     Rows,
     /// Sample `i` is in row `i`, within padding.
@@ -22,22 +25,41 @@ pub enum Parts {
         lengths: Arc<[i64]>,
     },
     /// Sample `i` is `offsets[i]..offsets[i + 1]` along a dim.
-    Joined {
-        /// The dim of the data.
-        dim: usize,
-        /// The boundaries.
-        offsets: Offsets,
-    },
+    Joined { dim: usize, offsets: Offsets },
 }
 
 impl Parts {
+    /// Sample `i` is row `i`, as in a stack.
+    pub fn rows() -> Parts {
+        Parts(Kind::Rows)
+    }
+
+    /// Sample `i` is in row `i`, within padding. `dims`: the padded dims, by their position in a sample's row, and the side
+    /// that padding is on. `lengths`: the real length of each sample along each of these dims, `[N, k]` row-major.
+    pub fn padded(
+        dims: impl IntoIterator<Item = (usize, Side)>,
+        lengths: impl Into<Arc<[i64]>>,
+    ) -> Parts {
+        Parts(Kind::Padded { dims: few(dims.into_iter()), lengths: lengths.into() })
+    }
+
+    /// Sample `i` is `offsets[i]..offsets[i + 1]` along a dim of the data.
+    pub fn joined(dim: usize, offsets: Offsets) -> Parts {
+        Parts(Kind::Joined { dim, offsets })
+    }
+
+    /// Whether sample `i` is the whole of row `i`.
+    pub fn are_rows(&self) -> bool {
+        matches!(self.0, Kind::Rows)
+    }
+
     pub(super) fn new(batch_shape: &BatchShape) -> Parts {
-        match &batch_shape.placement {
-            Placement::Rows => Parts::Rows,
+        Parts(match &batch_shape.placement {
+            Placement::Rows => Kind::Rows,
             Placement::Joined { dim, offsets } => {
-                Parts::Joined { dim: *dim, offsets: offsets.clone() }
+                Kind::Joined { dim: *dim, offsets: offsets.clone() }
             }
-            Placement::Padded(padded) => Parts::Padded {
+            Placement::Padded(padded) => Kind::Padded {
                 dims: few(padded.dims.iter().filter_map(|d| {
                     Some((batch_shape.permute.iter().position(|&p| p == d)?, padded.sides[d]))
                 })),
@@ -46,15 +68,15 @@ impl Parts {
                     false => Arc::clone(&padded.lengths),
                 },
             },
-        }
+        })
     }
 
     /// Whether all parts are in data of this shape.
     pub(super) fn fit(&self, num_samples: usize, shape: &[i64]) -> bool {
         let has_rows = shape.first() == Some(&(num_samples as i64));
-        match self {
-            Parts::Rows => has_rows,
-            Parts::Padded { dims, lengths } => {
+        match &self.0 {
+            Kind::Rows => has_rows,
+            Kind::Padded { dims, lengths } => {
                 let rows = || lengths.chunks_exact(dims.len().max(1));
                 let is_known = num_samples.checked_mul(dims.len()) == Some(lengths.len());
                 has_rows
@@ -64,7 +86,7 @@ impl Parts {
                         room.is_some_and(|room| rows().all(|row| (0..=*room).contains(&row[k])))
                     })
             }
-            Parts::Joined { dim, offsets } => {
+            Kind::Joined { dim, offsets } => {
                 offsets.num_samples() == num_samples && shape.get(*dim) == Some(&offsets.total())
             }
         }
@@ -72,13 +94,13 @@ impl Parts {
 
     /// The real part of one of the samples in data that the parts fit.
     pub(super) fn view(&self, data: &Tensor, index: usize) -> Result<Tensor> {
-        match self {
-            Parts::Rows => data.select(index as i64),
-            Parts::Joined { dim, offsets } => {
+        match &self.0 {
+            Kind::Rows => data.select(index as i64),
+            Kind::Joined { dim, offsets } => {
                 let ends = &offsets.as_slice()[index..index + 2];
                 narrow(data, &[(*dim, ends[0], ends[1] - ends[0])])
             }
-            Parts::Padded { dims, lengths } => {
+            Kind::Padded { dims, lengths } => {
                 let row = data.select(index as i64)?;
                 if lengths.is_empty() && !dims.is_empty() {
                     let text = "the lengths of samples taken by indices on a device are there too: `data` has the \
@@ -97,14 +119,14 @@ impl Parts {
 
     /// The kind and what little it has, and its column of numbers, for a pickle.
     #[doc(hidden)]
-    pub fn to_numbers(&self) -> (SmallVec<[i64; 8]>, &[i64]) {
-        match self {
-            Parts::Rows => (smallvec![0], &[]),
-            Parts::Padded { dims, lengths } => {
+    pub fn to_numbers(&self) -> (Vec<i64>, &[i64]) {
+        match &self.0 {
+            Kind::Rows => (vec![0], &[]),
+            Kind::Padded { dims, lengths } => {
                 let dims = dims.iter().flat_map(|&(dim, side)| [dim as i64, side as i64]);
                 (std::iter::once(1).chain(dims).collect(), lengths)
             }
-            Parts::Joined { dim, offsets } => (smallvec![2, *dim as i64], offsets.as_slice()),
+            Kind::Joined { dim, offsets } => (vec![2, *dim as i64], offsets.as_slice()),
         }
     }
 
@@ -121,12 +143,12 @@ impl Parts {
             sides.into_iter().find(|known| *known as i64 == *side).ok_or_else(refuse)
         };
         match few {
-            [0] => Ok(Parts::Rows),
+            [0] => Ok(Parts::rows()),
             [1, dims @ ..] if dims.len() % 2 == 0 => {
                 let each = dims.chunks(2).map(|pair| Ok((dim_of(&pair[0])?, side_of(&pair[1])?)));
-                Ok(Parts::Padded { dims: each.collect::<Result<_>>()?, lengths: column.into() })
+                Ok(Parts::padded(each.collect::<Result<Vec<_>>>()?, column))
             }
-            [2, dim] => Ok(Parts::Joined { dim: dim_of(dim)?, offsets: Offsets::try_new(column)? }),
+            [2, dim] => Ok(Parts::joined(dim_of(dim)?, Offsets::try_new(column)?)),
             _ => Err(refuse()),
         }
     }

@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 use crate::batch::{hand_out, Batch, Fields, Filled};
 use crate::collate::Collate;
 use crate::cuda;
-use crate::host::{self, MemoryPool, Outputs, RowsAhead, StreamingStores, Threads, POLICY};
+use crate::engine::builder::EngineBuilder;
+use crate::host::{self, MemoryPool, Outputs, RowsAhead, StreamingStores, Threads};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
 use crate::plan::{is_shared, AsTarget, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
@@ -52,21 +53,6 @@ impl Shared {
     }
 }
 
-/// Options of [`Engine::with_options`].
-#[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct EngineOptions {
-    /// Threads, the calling one included, at most [`Engine::MAX_THREADS`]; `None` is one for each core
-    /// this process may use.
-    pub threads: Option<usize>,
-    /// Bytes of free output memory to keep; `None` is 1 GiB.
-    pub pool_bytes: Option<u64>,
-    /// Where batches go if the call does not say; `None` is where the samples are.
-    pub device: Option<Device>,
-    /// Which outputs are written around the caches; `None` is by what the machine says of itself.
-    pub streaming_stores: Option<StreamingStores>,
-}
-
 /// Of each output, memory of the engine's; or the rows that are copied already.
 type HostOutputs = (SmallVec<[Option<Tensor>; 1]>, Vec<Option<RowsAhead>>);
 
@@ -77,36 +63,34 @@ impl Engine {
     /// An engine with threads of its own, one for each core; batches are placed where their samples are unless a call says
     /// otherwise.
     pub fn host() -> Engine {
-        Engine::with_options(EngineOptions::default())
+        EngineBuilder::default().build_on_host()
     }
 
     /// As [`Engine::host`], with the caller's thread pool.
     pub fn host_with(pool: Arc<rayon::ThreadPool>) -> Engine {
-        Engine::new(Threads::Given(pool), &EngineOptions::default(), false)
+        EngineBuilder::default().thread_pool(pool).build_on_host()
     }
 
-    /// An engine with these options.
-    pub fn with_options(options: EngineOptions) -> Engine {
-        let available = || std::thread::available_parallelism().map_or(1, usize::from);
-        let count = options.threads.unwrap_or_else(available).clamp(1, Engine::MAX_THREADS);
-        Engine::new(Threads::own(count), &options, false)
+    /// An engine with other options than those of [`Engine::host`].
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
     }
 
     /// The naive executor, one element at a time: the oracle of tests, with no other use.
     pub fn reference() -> Engine {
-        let options = EngineOptions { pool_bytes: Some(0), ..EngineOptions::default() };
-        Engine::new(Threads::own(1), &options, true)
+        let builder = EngineBuilder { is_reference: true, ..EngineBuilder::default() };
+        builder.threads(1).pool_bytes(0).build_on_host()
     }
 
-    fn new(threads: Threads, options: &EngineOptions, reference: bool) -> Engine {
+    pub(super) fn new(threads: Threads, pool_bytes: u64, builder: &EngineBuilder) -> Engine {
         let shared = Shared {
             threads,
-            memory: MemoryPool::new(options.pool_bytes.unwrap_or(POLICY.pool_bytes)),
+            memory: MemoryPool::new(pool_bytes),
             counters: Counters::default(),
-            reference,
-            device: options.device,
+            reference: builder.is_reference,
+            device: builder.device,
             devices: cuda::Devices::default(),
-            streaming_stores: options.streaming_stores,
+            streaming_stores: builder.streaming_stores,
         };
         Engine { shared: Arc::new(shared) }
     }
@@ -121,10 +105,7 @@ impl Engine {
     /// [`Error::NoDriver`] where there is no driver, no device, or none that the kernels fit;
     /// [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
     pub fn cuda(ordinal: u32) -> Result<Engine> {
-        let device = Some(Device::Cuda(ordinal));
-        let engine = Engine::with_options(EngineOptions { device, ..EngineOptions::default() });
-        engine.shared.devices.executor(ordinal)?;
-        Ok(engine)
+        Engine::builder().device(Device::Cuda(ordinal)).build()
     }
 
     /// Assembles one batch.
@@ -132,11 +113,7 @@ impl Engine {
     /// # Errors
     /// Every error of input, see [`Error`]; [`Error::OutOfMemory`]; [`Error::Argument`] if threads cannot be started; for work
     /// on a device [`Error::NoDriver`] and [`Error::Cuda`].
-    pub fn assemble<'a, S: Samples<'a> + ?Sized>(
-        &self,
-        samples: &S,
-        collate: &Collate,
-    ) -> Result<Batch> {
+    pub fn assemble<S: Samples + ?Sized>(&self, samples: &S, collate: &Collate) -> Result<Batch> {
         self.assemble_with(samples, collate, RunOptions::default())
     }
 
@@ -147,7 +124,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::assemble`]; [`Error::Argument`] for a stream of another device or context, or one
     /// that is captured in a graph, where no memory can be allocated; [`Error::Cuda`].
-    pub fn assemble_on<'a, S: Samples<'a> + ?Sized>(
+    pub fn assemble_on<S: Samples + ?Sized>(
         &self,
         samples: &S,
         collate: &Collate,
@@ -157,7 +134,7 @@ impl Engine {
         self.assemble_with(samples, collate, options)
     }
 
-    fn assemble_with<'a, S: Samples<'a> + ?Sized>(
+    fn assemble_with<S: Samples + ?Sized>(
         &self,
         samples: &S,
         collate: &Collate,
@@ -184,7 +161,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::assemble`]; [`Error::Shape`], [`Error::DType`] or [`Error::Device`] if the output does not fit;
     /// [`Error::Layout`] if it is read-only or shared, overlaps a sample, or has elements that overlap.
-    pub fn assemble_into<'a, S: Samples<'a> + ?Sized>(
+    pub fn assemble_into<S: Samples + ?Sized>(
         &self,
         samples: &S,
         collate: &Collate,

@@ -2,7 +2,8 @@
 //!
 //! | file | methods |
 //! |---|---|
-//! | `engine` | how it is made; `assemble` and its kin, `plan`, `run`, `run_with`; streams, memory, counters |
+//! | `engine` | `assemble` and its kin, `plan`, `run`, `run_with`; streams, memory, counters |
+//! | `builder` | how it is made |
 //! | `small` | batches without a plan |
 //! | `on_device`, `page_locked` | runs on a device, and where on the host their results go |
 //! | `moves`, `packed` | `copy_many`, `pack` |
@@ -11,6 +12,7 @@
 //! | [`bindings`] | what bindings in other languages need beside that |
 
 pub mod bindings;
+mod builder;
 mod engine;
 mod moves;
 mod on_device;
@@ -20,6 +22,31 @@ mod resident;
 mod small;
 mod staging;
 
-pub use engine::{Engine, EngineOptions};
+pub use builder::EngineBuilder;
+pub use engine::Engine;
 pub use packed::Packed;
 pub use resident::Resident;
+
+use std::sync::OnceLock;
+
+use crate::batch::Batch;
+use crate::collate::Collate;
+use crate::samples::Samples;
+use crate::tensor::Result;
+
+/// Assembles one batch by an engine that all callers of this function share: [`Engine::host`].
+///
+/// # Errors
+/// As [`Engine::assemble`].
+///
+/// ```
+/// use windrow::{assemble, Collate, Pad};
+/// let rows = [vec![1, 2, 3], vec![4], vec![5, 6]];
+/// let batch = assemble(&rows, &Collate::pad(Pad::new().value(-1)))?;
+/// assert_eq!(batch.data().as_slice::<i32>()?, [1, 2, 3, 4, -1, -1, 5, 6, -1]);
+/// # Ok::<(), windrow::Error>(())
+/// ```
+pub fn assemble<S: Samples + ?Sized>(samples: &S, collate: &Collate) -> Result<Batch> {
+    static DEFAULT: OnceLock<Engine> = OnceLock::new();
+    DEFAULT.get_or_init(Engine::host).assemble(samples, collate)
+}

@@ -49,7 +49,7 @@ impl Engine {
     /// [`Error::Layout`](crate::Error::Layout) for a destination that is read-only or shared, whose elements overlap each other, or of foreign byte order;
     /// [`Error::Overlap`](crate::Error::Overlap) for a destination that shares bytes with another one, or with any source but its own identical one;
     /// [`Error::Device`](crate::Error::Device) for sides on several devices; [`Error::OutOfMemory`](crate::Error::OutOfMemory); for work on a device as [`Engine::assemble`].
-    pub fn copy_many<'a, S: Samples<'a> + ?Sized>(
+    pub fn copy_many<S: Samples + ?Sized>(
         &self,
         dsts: &mut [impl AsTarget],
         srcs: &S,

@@ -3,8 +3,8 @@
 
 use super::isa::forced;
 use crate::{
-    Batch, Collate, DType, Device, Engine, EngineOptions, Layout, Mask, Pad, Ragged, SampleList,
-    SampleView, Side, Tensor, Transform,
+    Batch, Collate, DType, Device, Engine, Layout, Mask, Pad, Ragged, SampleList, SampleView, Side,
+    Tensor, Transform,
 };
 
 const ARITHMETIC: &[DType] = DType::ALL.split_at(15).0;
@@ -50,8 +50,7 @@ fn bytes(batch: &Batch) -> Vec<Vec<u8>> {
 /// One for each number of threads; the naive one is apart.
 fn engines() -> Vec<(String, Engine)> {
     let with = |threads| {
-        let options = EngineOptions { threads: Some(threads), ..EngineOptions::default() };
-        (format!("{threads} threads"), Engine::with_options(options))
+        (format!("{threads} threads"), Engine::builder().threads(threads).build().unwrap())
     };
     let mut engines: Vec<_> = [1, 2, 3, 8].map(with).into();
     match Engine::cuda(0) {

@@ -74,10 +74,7 @@ impl<'s> Plan<'s> {
     ///
     /// # Errors
     /// Every error of input; see [`BatchShape::new`].
-    pub fn new<'a: 's, S: Samples<'a> + ?Sized>(
-        samples: &'s S,
-        collate: &Collate,
-    ) -> Result<Plan<'s>> {
+    pub fn new<S: Samples + ?Sized>(samples: &'s S, collate: &Collate) -> Result<Plan<'s>> {
         match samples.to_list() {
             Cow::Borrowed(samples) => {
                 let planned = Planned::of_list(samples, collate, None)?;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{SampleList, SampleView, Samples, TensorMeta};
+use super::sealed::Read;
+use super::{SampleList, SampleView, TensorMeta};
 use crate::tensor::{DType, Error, Owner, Tensor};
 
 #[test]

@@ -23,33 +23,62 @@ pub use view::SampleView;
 
 use std::borrow::Cow;
 
-use crate::tensor::Element;
+use crate::tensor::{Element, Tensor};
 
-/// Anything the engine accepts as samples: a [`SampleList`], or a slice, array or `Vec` of [`SampleView`]s or of
-/// slices, each a sample of one dim.
+/// What an engine takes as samples: a [`SampleList`], or a slice, array or `Vec`
+///
+/// - of `&[T]`, `Vec<T>` or `[T; N]`, each a sample of one dim;
+/// - of [`Tensor`]s or `&Tensor`s;
+/// - of [`SampleView`]s, which have any layout, in any memory.
+///
+/// Views from an iterator become a list by `collect`. The trait is sealed.
 ///
 /// ```
-/// use windrow::{Collate, Ragged, Engine};
+/// use windrow::{Collate, Engine, Ragged, SampleList, SampleView};
 ///
-/// let rows: [&[i32]; 3] = [&[1, 2, 3], &[4], &[5, 6]];
-/// let batch = Engine::host().assemble(&rows, &Collate::ragged(Ragged::new()))?;
+/// let engine = Engine::host();
+/// let rows = vec![vec![1, 2, 3], vec![4], vec![5, 6]];
+/// let batch = engine.assemble(&rows, &Collate::ragged(Ragged::new()))?;
 /// assert_eq!(batch.data().as_slice::<i32>()?, [1, 2, 3, 4, 5, 6]);
+///
+/// let longer = rows.iter().filter(|row| row.len() > 1).map(|row| SampleView::from(&row[..]));
+/// let batch = engine.assemble(&longer.collect::<SampleList>(), &Collate::concat(0))?;
+/// assert_eq!(batch.data().as_slice::<i32>()?, [1, 2, 3, 5, 6]);
 /// # Ok::<(), windrow::Error>(())
 /// ```
-pub trait Samples<'a> {
-    /// The samples as a list.
-    fn to_list(&self) -> Cow<'_, SampleList<'a>>;
+pub trait Samples: sealed::Read {}
 
-    /// The samples where they are, if they are rows that a small batch is made of without a list of them, and no table beyond the
-    /// limits.
-    #[doc(hidden)]
-    fn to_rows(&self, _limits: TableLimits) -> Option<SampleRows<'_>> {
-        None
+impl<S: sealed::Read + ?Sized> Samples for S {}
+
+/// What the engine reads of samples: out of reach, so that it may change.
+pub(crate) mod sealed {
+    use std::borrow::Cow;
+
+    use super::{SampleList, SampleRows, TableLimits};
+
+    pub trait Read {
+        /// The samples as a list.
+        fn to_list(&self) -> Cow<'_, SampleList<'_>>;
+
+        /// The samples where they are, if they are rows that a small batch is made of without a list of them, and no table
+        /// beyond the limits.
+        fn to_rows(&self, limits: TableLimits) -> Option<SampleRows<'_>>;
+    }
+
+    /// One of the samples of a slice.
+    pub trait Sample: Sized {
+        /// All samples of a slice, as a list.
+        fn list(samples: &[Self]) -> SampleList<'_>;
+
+        /// All samples of a slice, where they are, if they can be read as rows.
+        fn rows(samples: &[Self]) -> Option<SampleRows<'_>>;
     }
 }
 
-impl<'a> Samples<'a> for SampleList<'a> {
-    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+use sealed::{Read, Sample};
+
+impl Read for SampleList<'_> {
+    fn to_list(&self) -> Cow<'_, SampleList<'_>> {
         Cow::Borrowed(self)
     }
 
@@ -58,31 +87,18 @@ impl<'a> Samples<'a> for SampleList<'a> {
     }
 }
 
-impl<'a> Samples<'a> for [SampleView<'a>] {
-    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
-        Cow::Owned(SampleList::of_views(self))
+impl<S: Sample> Read for [S] {
+    fn to_list(&self) -> Cow<'_, SampleList<'_>> {
+        Cow::Owned(S::list(self))
     }
 
     fn to_rows(&self, _: TableLimits) -> Option<SampleRows<'_>> {
-        SampleRows::of_views(self)
+        S::rows(self)
     }
 }
 
-impl<'a, T: Element> Samples<'a> for [&'a [T]] {
-    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
-        Cow::Owned(SampleList::of_views(self.iter().map(|&row| SampleView::from(row))))
-    }
-
-    fn to_rows(&self, _: TableLimits) -> Option<SampleRows<'_>> {
-        SampleRows::of_slices(self)
-    }
-}
-
-impl<'a, S> Samples<'a> for Vec<S>
-where
-    [S]: Samples<'a>,
-{
-    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+impl<S: Sample> Read for Vec<S> {
+    fn to_list(&self) -> Cow<'_, SampleList<'_>> {
         self.as_slice().to_list()
     }
 
@@ -91,15 +107,65 @@ where
     }
 }
 
-impl<'a, S, const N: usize> Samples<'a> for [S; N]
-where
-    [S]: Samples<'a>,
-{
-    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+impl<S: Sample, const N: usize> Read for [S; N] {
+    fn to_list(&self) -> Cow<'_, SampleList<'_>> {
         self.as_slice().to_list()
     }
 
     fn to_rows(&self, limits: TableLimits) -> Option<SampleRows<'_>> {
         self.as_slice().to_rows(limits)
+    }
+}
+
+impl Sample for SampleView<'_> {
+    fn list(samples: &[Self]) -> SampleList<'_> {
+        SampleList::of_views(samples)
+    }
+
+    fn rows(samples: &[Self]) -> Option<SampleRows<'_>> {
+        SampleRows::of_views(samples)
+    }
+}
+
+/// Samples that are slices of elements.
+macro_rules! slices {
+    ($($slice:ty $(, $len:ident)?;)*) => {$(
+        impl<T: Element $(, const $len: usize)?> Sample for $slice {
+            fn list(samples: &[Self]) -> SampleList<'_> {
+                SampleList::of_views(samples.iter().map(|row| SampleView::from(&row[..])))
+            }
+
+            fn rows(samples: &[Self]) -> Option<SampleRows<'_>> {
+                SampleRows::of_slices(samples, |row| &row[..])
+            }
+        }
+    )*};
+}
+
+slices! {
+    &[T];
+    &[T; N], N;
+    [T; N], N;
+    &Vec<T>;
+    Vec<T>;
+}
+
+impl Sample for Tensor {
+    fn list(samples: &[Self]) -> SampleList<'_> {
+        SampleList::of_views(samples.iter().map(SampleView::from))
+    }
+
+    fn rows(_: &[Self]) -> Option<SampleRows<'_>> {
+        None
+    }
+}
+
+impl Sample for &Tensor {
+    fn list(samples: &[Self]) -> SampleList<'_> {
+        SampleList::of_views(samples.iter().map(|&sample| SampleView::from(sample)))
+    }
+
+    fn rows(_: &[Self]) -> Option<SampleRows<'_>> {
+        None
     }
 }

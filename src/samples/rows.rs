@@ -83,13 +83,19 @@ impl<'r> SampleRows<'r> {
         SampleRows::of_each(meta, views.iter().map(each))
     }
 
-    /// Slices, each a row of one dim.
-    pub fn of_slices<T: Element>(slices: &'r [&[T]]) -> Option<SampleRows<'r>> {
+    /// Samples that are slices, each a row of one dim.
+    pub fn of_slices<T: Element, S>(
+        samples: &'r [S],
+        slice_of: impl Fn(&S) -> &[T],
+    ) -> Option<SampleRows<'r>> {
         let meta = const {
             &TensorMeta { dtype: T::DTYPE, device: Device::Cpu, layout: Layout::of_slice::<T>(&[]) }
         };
-        let each = |slice: &&[T]| (slice.as_ptr().cast(), slice.len() as i64);
-        SampleRows::of_each(meta, slices.iter().map(each))
+        let each = |sample| {
+            let slice = slice_of(sample);
+            (slice.as_ptr().cast(), slice.len() as i64)
+        };
+        SampleRows::of_each(meta, samples.iter().map(each))
     }
 
     /// The address and the extent of dim 0 of each.

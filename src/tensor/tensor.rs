@@ -271,6 +271,24 @@ impl Tensor {
     }
 }
 
+impl<T: Element> TryFrom<&Tensor> for Vec<T> {
+    type Error = Error;
+
+    /// A copy of the elements; the errors are those of [`Tensor::as_slice`].
+    fn try_from(tensor: &Tensor) -> Result<Vec<T>> {
+        tensor.as_slice().map(<[T]>::to_vec)
+    }
+}
+
+impl<T: Element> TryFrom<Tensor> for Vec<T> {
+    type Error = Error;
+
+    /// As from a reference.
+    fn try_from(tensor: Tensor) -> Result<Vec<T>> {
+        Vec::try_from(&tensor)
+    }
+}
+
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tensor")

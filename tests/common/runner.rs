@@ -4,8 +4,8 @@
 use std::sync::{Arc, OnceLock};
 
 use windrow::{
-    Batch, Collate, DType, Device, Element, Engine, EngineOptions, Fields, Layout, Plan,
-    SampleList, SampleView, Target, Tensor,
+    Batch, Collate, DType, Device, Element, Engine, Fields, Layout, Plan, SampleList, SampleView,
+    Target, Tensor,
 };
 
 use super::ask::{Ask, Form};
@@ -55,9 +55,8 @@ fn engines() -> Engines {
 pub fn runner() -> &'static Runner {
     static RUNNER: OnceLock<Runner> = OnceLock::new();
     RUNNER.get_or_init(|| {
-        let mut one = EngineOptions::default();
-        one.threads = Some(1);
-        let mut engines = vec![("one thread", Engine::with_options(one))];
+        let one = Engine::builder().threads(1).build().expect("an engine on the host");
+        let mut engines = vec![("one thread", one)];
         if self::engines() != Engines::All {
             return Runner { engines };
         }
@@ -65,10 +64,9 @@ pub fn runner() -> &'static Runner {
         if !cfg!(miri) {
             let pool =
                 rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("three threads");
-            let mut around = EngineOptions::default();
             let stores = "copies=0,padded=0,computed=0".parse().expect("all outputs");
-            around.streaming_stores = Some(stores);
-            engines.push(("around the caches", Engine::with_options(around)));
+            let around = Engine::builder().streaming_stores(stores).build();
+            engines.push(("around the caches", around.expect("an engine on the host")));
             engines.push(("given pool", Engine::host_with(Arc::new(pool))));
         }
         Runner { engines }
@@ -256,9 +254,7 @@ fn is_short(samples: &[Sample], ask: &Ask, expected: &Expected) -> bool {
 
 /// Checks a batch by an engine that has made nothing else: a plan would have taken time.
 fn check_short(name: &str, views: &[SampleView<'_>], collate: &Collate, expected: &Expected) {
-    let mut one = EngineOptions::default();
-    one.threads = Some(1);
-    let engine = Engine::with_options(one);
+    let engine = Engine::builder().threads(1).build().expect("an engine on the host");
     engine.reset_stats();
     let list: SampleList<'_> = views.iter().cloned().collect();
     let of_views = engine.assemble(views, collate).unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -15,7 +15,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
 
 use windrow::dlpack::{self, DLManagedTensorVersioned, DLTensor};
-use windrow::{EngineOptions, Error, Fields, Hint, Mismatch, SampleList, Stream, Target, Tensor};
+use windrow::{Error, Fields, Hint, Mismatch, SampleList, Stream, Target, Tensor};
 
 pub use moves::{windrow_copy_many, windrow_copy_many_on};
 pub use options::{Form, Mask, Options};
@@ -193,11 +193,12 @@ pub unsafe extern "C" fn windrow_engine_new(
     engine: *mut *mut Engine,
 ) -> Status {
     guarded(|| {
-        let mut options = EngineOptions::default();
-        options.threads = (num_threads > 0).then_some(num_threads);
-        let made = Engine(windrow::Engine::with_options(options));
+        let made = match num_threads {
+            0 => windrow::Engine::host(),
+            count => windrow::Engine::builder().threads(count).build()?,
+        };
         // SAFETY: the caller's promise.
-        unsafe { give(engine, "engine", made) }
+        unsafe { give(engine, "engine", Engine(made)) }
     })
 }
 

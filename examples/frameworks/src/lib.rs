@@ -6,7 +6,7 @@ use windrow::{Collate, Element, Engine, Fields, Plan, Samples, Target};
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// A batch in a vector, which frameworks take over without a copy; its shape; and lengths and mask.
-pub fn assemble<'a, T: Element + Default, S: Samples<'a> + ?Sized>(
+pub fn assemble<T: Element + Default, S: Samples + ?Sized>(
     engine: &Engine,
     samples: &S,
     collate: &Collate,

@@ -399,5 +399,5 @@ fn small_of_table(
     if let Some(torch) = out.as_ref().map_or(Ok(None), |out| torch_of(py, out))? {
         increment_version(torch.bind(py))?;
     }
-    Ok(filled.data.or(out).map(|data| Batch::new(data, filled.fields)))
+    filled.data.or(out).map(|data| Batch::try_new(data, filled.fields)).transpose().or_py_err(py)
 }

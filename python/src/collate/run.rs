@@ -332,7 +332,7 @@ fn batch_of(
         (None, Some(out)) => written_on(out),
         (None, None) => return Err(Error::Empty),
     };
-    Ok(Batch::new(data, filled.fields))
+    Batch::try_new(data, filled.fields)
 }
 
 /// Where the samples of a leaf are the batch, and how they lie there.
@@ -482,7 +482,7 @@ fn view_of(
         Tensor::new_unchecked(owner, data.cast_mut(), shape.dtype, shape.device, layout, read_only)
     };
     engine.count_view(shape.num_samples);
-    Ok(Batch::new(tensor, Fields::new(shape)?))
+    Batch::try_new(tensor, Fields::new(shape)?)
 }
 
 /// Where and how a leaf of a plan that the call may hand out as it is does lie, if it can.

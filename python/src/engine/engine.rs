@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::{DType, Device, EngineOptions, StreamingStores};
+use windrow::{Device, StreamingStores};
 
 use crate::engine::default::default_engine;
 use crate::engine::stats::stats_of;
@@ -73,17 +73,23 @@ impl PyEngine {
         let most = windrow::Engine::MAX_THREADS as u64;
         let threads = threads.map(|threads| int_within(threads, "threads", 1..=most));
         let bytes = pool_bytes.map(|bytes| int_within(bytes, "pool_bytes", 0..=u64::MAX));
-        let mut options = EngineOptions::default();
-        options.threads = threads.transpose()?.map(|threads| threads as usize);
-        options.pool_bytes = bytes.transpose()?;
-        options.device = device.map(device_of).transpose()?;
-        options.streaming_stores = streaming_stores.map(stores_of).transpose()?;
-        let engine = windrow::Engine::with_options(options);
-        if let Some(device) = options.device {
-            // Said here rather than at the first batch.
-            py.detach(|| engine.empty(DType::U8, &[0], device)).or_py_err(py)?;
+        let mut builder = windrow::Engine::builder();
+        if let Some(threads) = threads.transpose()? {
+            builder = builder.threads(threads as usize);
         }
-        Ok(PyEngine { engine, device: options.device })
+        if let Some(bytes) = bytes.transpose()? {
+            builder = builder.pool_bytes(bytes);
+        }
+        let device = device.map(device_of).transpose()?;
+        if let Some(device) = device {
+            builder = builder.device(device);
+        }
+        if let Some(stores) = streaming_stores.map(stores_of).transpose()? {
+            builder = builder.streaming_stores(stores);
+        }
+        // A driver may take its time to start.
+        let engine = py.detach(|| builder.build()).or_py_err(py)?;
+        Ok(PyEngine { engine, device })
     }
 
     /// Counters of this engine, as those of `stats`.

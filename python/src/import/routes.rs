@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyFloat, PyInt, PyList, PyMemoryView, PyTuple, PyType};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
-use windrow::{DType, Parts};
+use windrow::DType;
 
 use crate::ground::batch::PyBatch;
 use crate::ground::dtype::dtype_of_kind;
@@ -291,7 +291,7 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(match route_of(object)?.0 {
         ImportRoute::Batch => {
             let batch = object.cast::<PyBatch>()?.get();
-            matches!(batch.batch().fields().parts(), Parts::Rows)
+            batch.batch().fields().parts().are_rows()
         }
         ImportRoute::Tensor
         | ImportRoute::Exchange { .. }

@@ -50,7 +50,7 @@ impl Tree {
         let plan = if arena { Plan::in_arena(&leaves) } else { Plan::for_leaves(&leaves) };
         let mut options = RunOptions::default();
         options.stream = stream;
-        let batch = |filled: Filled| Batch::new(filled.data.unwrap(), filled.fields);
+        let batch = |filled: Filled| Batch::try_new(filled.data.unwrap(), filled.fields).unwrap();
         engine.run_with(plan.unwrap(), options).unwrap().into_iter().map(batch).collect()
     }
 

@@ -58,7 +58,7 @@ fn a_graph_chooses_anew_each_time() {
         let taken = listed.resident.take(&chosen).unwrap();
         drop(engine.assemble(&taken, &Collate::stack()).unwrap());
         let (exec, fields) = captured(gpu, &engine, (&taken, &mut tensor), &lane);
-        let batch = Batch::new(tensor, fields);
+        let batch = Batch::try_new(tensor, fields).unwrap();
         for round in 0..100i64 {
             gpu.sim.set_seed(round as u64);
             let numbers: Vec<i64> =

@@ -6,8 +6,8 @@ use std::sync::{Arc, Once, OnceLock};
 
 use cudasim::Live;
 use windrow::{
-    Batch, Collate, DType, Device, Engine, EngineOptions, Layout, OutputMemory, Plan, RunOptions,
-    SampleList, SampleView, Stream, Tensor,
+    Batch, Collate, DType, Device, Engine, Layout, OutputMemory, Plan, RunOptions, SampleList,
+    SampleView, Stream, Tensor,
 };
 
 pub use crate::gpu::Gpu;
@@ -41,9 +41,7 @@ pub fn start() -> Gpu {
 
 /// An engine for device 0 with one thread.
 pub fn engine() -> Engine {
-    let mut options = EngineOptions::default();
-    (options.threads, options.device) = (Some(1), Some(HERE));
-    Engine::with_options(options)
+    Engine::builder().threads(1).device(HERE).build().unwrap()
 }
 
 /// Memory on the device.
@@ -264,11 +262,7 @@ impl Rows {
     /// The batch by the host executor.
     pub fn expected(&self, collate: &Collate) -> Vec<Vec<u8>> {
         static HOST: OnceLock<Engine> = OnceLock::new();
-        let host = HOST.get_or_init(|| {
-            let mut options = EngineOptions::default();
-            options.threads = Some(1);
-            Engine::with_options(options)
-        });
+        let host = HOST.get_or_init(|| Engine::builder().threads(1).build().unwrap());
         let collate = collate.clone().device(Device::Cpu);
         let batch = host.assemble(&self.on_host(), &collate).unwrap();
         parts(&batch).into_iter().map(host_bytes).collect()
@@ -305,7 +299,7 @@ pub fn run(
 ) -> windrow::Result<Batch> {
     let collate = engine.placed(collate);
     let filled = engine.run_with(Plan::new(samples, &collate)?, options)?.remove(0);
-    Ok(Batch::new(filled.data.expect("no output was given"), filled.fields))
+    Batch::try_new(filled.data.expect("no output was given"), filled.fields)
 }
 
 /// All tensors of a batch.
