@@ -135,7 +135,7 @@ fn keep(image: &Path, kept: &Path) -> std::io::Result<()> {
     fs::rename(part, kept)
 }
 
-/// `CASTS` of src/cuda/launch/params.rs, from the list that the kernels include.
+/// `CASTS` of src/cuda/launch/kernel_abi.rs, from the list that the kernels include.
 fn casts(kernels: &Path) -> Result<String, String> {
     let list = kernels.join("cast_table.h");
     let text = fs::read_to_string(&list).map_err(|e| format!("{}: {e}", list.display()))?;

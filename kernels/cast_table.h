@@ -1,6 +1,6 @@
 // The casts of adjacent elements that have a loop over vectors: the struct of casts.cuh, from, to, and whether x * a + b is computed.
 // A cast is numbered by its line, from 1 on. casts.cuh and contiguous.cuh include this list; build.rs makes `CASTS` of
-// src/cuda/launch/params.rs of the same lines.
+// src/cuda/launch/kernel_abi.rs of the same lines.
 WINDROW_CAST(Integers, kU8, kI32, false)
 WINDROW_CAST(Integers, kU8, kI64, false)
 WINDROW_CAST(Integers, kI8, kI32, false)

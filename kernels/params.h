@@ -1,6 +1,6 @@
 // The parameters of a launch: one header and one table of 8-byte words, the same for every kernel.
 //
-// src/cuda/launch/field.rs and params.rs mirror these structs; both sides assert sizes and offsets. The table is in the
+// src/cuda/launch/field.rs and kernel_abi.rs mirror these structs; both sides assert sizes and offsets. The table is in the
 // kernel's parameters if it fits, else in device memory. Its fields are in the parameters even then: a warp
 // reads them from the constant bank, without waiting for memory. Where there is no room for all of them, the kernel of all
 // families and large parameters reads them from the table. A position in the table is a number of
@@ -55,7 +55,7 @@ enum Op : uint8_t {
     kRaise = 4,   ///< as kRead, plus a number of its sample, modulo a power of two: whole numbers
 };
 
-/// Codes as in the dtype table of src/cuda/launch/params.rs.
+/// Codes as in the dtype table of src/cuda/launch/kernel_abi.rs.
 enum DType : uint8_t {
     kBool = 0,
     kI8 = 1,

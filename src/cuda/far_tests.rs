@@ -12,11 +12,11 @@ use cust::sys::{cuMemHostRegister_v2, cuMemHostUnregister, CUresult};
 
 use super::driver::tests::context;
 use super::driver::{image, Kernel, StreamRef};
+use super::launch::argument_pool::ArgumentPool;
 use super::launch::field::{Family, Field, Nest, Work};
-use super::launch::parameters::ParameterPool;
-use super::launch::params::Header;
+use super::launch::kernel_abi::Header;
 use super::launch::policy::Policy;
-use super::launch::table::{parts, Table};
+use super::launch::table::{segments, Table};
 use crate::collate::{Collate, Ragged, Transform};
 use crate::plan::Plan;
 use crate::samples::{SampleList, SampleView};
@@ -161,8 +161,8 @@ fn table(
     let list: SampleList<'_> = views.collect();
     let plan = Plan::new(&list, &collate.clone().device(HERE)).unwrap();
     let outputs = plan.outputs().iter().take(1).map(|output| (output, out));
-    let parts = parts(&plan, outputs);
-    Table::new(&parts, &[], 132, policy).unwrap()
+    let segments = segments(&plan, outputs);
+    Table::new(&segments, &[], 132, policy).unwrap()
 }
 
 impl Gpu<'_> {
@@ -212,8 +212,8 @@ impl Gpu<'_> {
 
     /// Runs these items alone: their numbers begin at the first one's.
     fn launch(&self, table: &Table, items: &Range<u64>, policy: &Policy) {
-        let parameters = ParameterPool::default();
-        let mut words = table.parameters(None, &parameters, policy).words().to_vec();
+        let arguments = ArgumentPool::default();
+        let mut words = table.arguments(None, &arguments, policy).words().to_vec();
         let count = (items.end - items.start) as u32;
         words[1] = words[1] >> 32 << 32 | u64::from(count);
         let first_item = size_of::<Header>() / 8 + 1;

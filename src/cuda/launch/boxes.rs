@@ -2,7 +2,7 @@
 
 use super::field::ElementLoop;
 use super::loops::{Extent, LoopNumber, Loops, SampleLoop};
-use super::part::{Part, SampleStarts};
+use super::segment::{OutputSegment, SampleStarts};
 use crate::plan::ElementOp;
 use crate::tensor::DType;
 
@@ -44,13 +44,13 @@ pub(crate) fn log_step_of(rows: Option<&SampleLoop>, cols: &SampleLoop) -> u32 {
 
 /// Log2 of the adjacent columns of a lane: it has tiles where its rows are adjacent, too, if these are all whole.
 pub(crate) fn log_columns_of(
-    part: &Part<'_>,
+    segment: &OutputSegment<'_>,
     loops: &[SampleLoop],
     kind: ElementLoop,
     address_bits: u64,
 ) -> u32 {
     let [outer @ .., rows, cols] = loops else { return 0 };
-    let (from, to) = (part.from.size() as u64, part.to.size() as u64);
+    let (from, to) = (segment.from.size() as u64, segment.to.size() as u64);
     let (Some(num_rows), Some(num_cols)) = (rows.fixed(), cols.fixed()) else { return 0 };
     // Elements of a column are read as vectors: vector_of() of kernels/tile.cuh.
     let vector = (4 * from).min(16);
@@ -59,13 +59,14 @@ pub(crate) fn log_columns_of(
     let is_vector = rows.src_stride.is(from as i64)
         && strides.fold(address_bits, |all, stride| all | stride) % vector == 0;
     let places = outer.iter().chain([rows]).map(|own| own.dst_stride as u64);
-    let places = places.fold(part.out | part.places.step() as u64, |all, stride| all | stride);
+    let places =
+        places.fold(segment.out | segment.starts.step() as u64, |all, stride| all | stride);
     let is_even = cols.dst_stride == to as i64 && (places | (num_cols * to)) % (4 * to) == 0;
     // A last tile that would be cut off begins before.
     let has_tiles = num_rows >= TURNS && (num_rows <= MAX_TILED_ROWS || num_rows % TURNS == 0);
-    let is_cast = matches!(part.op, ElementOp::Read { affine: false, .. })
+    let is_cast = matches!(segment.op, ElementOp::Read { affine: false, .. })
         && !matches!(kind, ElementLoop::Slow | ElementLoop::OddSingles)
-        && (part.is_move() || ![part.from, part.to].into_iter().any(DType::is_float8));
+        && (segment.is_move() || ![segment.from, segment.to].into_iter().any(DType::is_float8));
     let is_whole = loops.iter().all(SampleLoop::is_whole);
     match is_cast && is_whole && has_tiles && is_vector && is_even && to <= 2 {
         true => 2,
@@ -93,41 +94,41 @@ pub(crate) fn even_rows(all: Option<u64>, turns: u64, log_step: u32) -> u64 {
 
 /// How the elements of a box are written.
 pub(crate) fn kind_of(
-    part: &Part<'_>,
+    segment: &OutputSegment<'_>,
     loops: &[SampleLoop],
     has_aligned_sources: bool,
 ) -> ElementLoop {
-    let (from, to) = (part.from, part.to);
+    let (from, to) = (segment.from, segment.to);
     let loops = || loops.iter().filter(|own| own.fixed() != Some(1));
-    let places = part.out | part.places.step() as u64;
+    let places = segment.out | segment.starts.step() as u64;
     let places = loops().fold(places, |all, own| all | own.dst_stride as u64);
     let is_multiple = |number: &LoopNumber| match number {
         LoopNumber::Same(value) => value % from.size() as i64 == 0,
         LoopNumber::Each(values) => values.iter().all(|value| value % from.size() as i64 == 0),
     };
-    let is_read = matches!(part.op, ElementOp::Read { .. });
+    let is_read = matches!(segment.op, ElementOp::Read { .. });
     let reads_aligned =
         !is_read || has_aligned_sources && loops().all(|own| is_multiple(&own.src_stride));
     let is_odd = places % to.size() as u64 != 0 || !reads_aligned;
-    if to.size() == 16 || is_odd || part.increments.is_some() {
+    if to.size() == 16 || is_odd || segment.increments.is_some() {
         return ElementLoop::Slow;
     }
-    match is_read && !part.is_move() {
-        true => ElementLoop::of_cast(from, to, part.affine.is_some()),
+    match is_read && !segment.is_move() {
+        true => ElementLoop::of_cast(from, to, segment.affine.is_some()),
         false => ElementLoop::Whole,
     }
 }
 
 /// The loops of a part in the order of its boxes: outer ones, then the rows of a box, then its columns. Or only the
 /// columns, where the rows are whole samples.
-pub(crate) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
+pub(crate) fn box_loops(segment: &OutputSegment<'_>) -> (Loops, bool) {
     // Strides of a box have 32 bits, for up to 32 coordinates at a time.
     let is_short = |stride: u64| stride < 1 << 26;
     let fits = |own: &SampleLoop| {
         is_short(largest(&own.src_stride)) && is_short(own.dst_stride.unsigned_abs())
     };
     let nothing = || SampleLoop::whole(Extent::Fixed(1), 0, 0);
-    let mut rest = part.loops.clone();
+    let mut rest = segment.loops.clone();
     rest.retain(|own| own.fixed() != Some(1) || !own.is_whole());
     let mut take = |key: &dyn Fn(&SampleLoop) -> u64| {
         let fitting =
@@ -143,9 +144,9 @@ pub(crate) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
             && own.lo.is(0)
             && numbers.iter().all(|number| number.same().is_some())
     };
-    let is_in_order = part.samples.is_none()
-        && part.op != ElementOp::Index
-        && matches!(part.places, SampleStarts::Rows(step) if is_short(step.unsigned_abs()));
+    let is_in_order = segment.samples.is_none()
+        && segment.op != ElementOp::Index
+        && matches!(segment.starts, SampleStarts::Rows(step) if is_short(step.unsigned_abs()));
     let inner = |own: &SampleLoop| match largest(&own.src_stride) {
         stride if stride > 0 && stride < largest(&cols.src_stride) => (0, stride),
         _ => (1, own.dst_stride.unsigned_abs()),
@@ -154,16 +155,20 @@ pub(crate) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
         let (rank, stride) = inner(own);
         rank << 63 | stride.min(i64::MAX as u64)
     });
-    if rows.is_none() && rest.is_empty() && is_even(&cols) && is_in_order && part.num_samples() > 1
+    if rows.is_none()
+        && rest.is_empty()
+        && is_even(&cols)
+        && is_in_order
+        && segment.num_samples() > 1
     {
         return (Loops::from_iter([cols]), true);
     }
-    let (rows, cols) = match rows.is_none().then(|| by_channels(part, &cols)).flatten() {
+    let (rows, cols) = match rows.is_none().then(|| by_channels(segment, &cols)).flatten() {
         Some((rows, cols)) if fits(&rows) => (Some(rows), cols),
         _ => (rows, cols),
     };
     // What is left over of an item's number is the outermost coordinate, of which there may be any number.
-    let is_of_cols = rows.as_ref().is_none_or(|rows| is_across(part, rows, &cols));
+    let is_of_cols = rows.as_ref().is_none_or(|rows| is_across(segment, rows, &cols));
     let [rows, cols] = match (is_of_cols, rows) {
         (true, rows) => {
             rest.extend(rows);
@@ -178,8 +183,8 @@ pub(crate) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
 }
 
 /// A loop over many times all channels as one over the times, and one over the channels: a lane then has elements of one.
-fn by_channels(part: &Part<'_>, own: &SampleLoop) -> Option<(SampleLoop, SampleLoop)> {
-    let channels = part.affine?.channels() as u64;
+fn by_channels(segment: &OutputSegment<'_>, own: &SampleLoop) -> Option<(SampleLoop, SampleLoop)> {
+    let channels = segment.affine?.channels() as u64;
     let (extent, src_stride) = (own.fixed()?, own.src_stride.same()?);
     if !own.is_channel || !own.is_whole() || extent <= channels || extent % channels != 0 {
         return None;
@@ -193,11 +198,11 @@ fn by_channels(part: &Part<'_>, own: &SampleLoop) -> Option<(SampleLoop, SampleL
 
 /// Whether lanes go along the columns rather than down the rows: by the turns that are taken in vain, which
 /// count half where the source is transposed.
-fn is_across(part: &Part<'_>, rows: &SampleLoop, cols: &SampleLoop) -> bool {
-    let samples = part.num_samples().max(1) as u64;
-    let fixed = part.loops.iter().filter_map(SampleLoop::fixed).product::<u64>().max(1);
+fn is_across(segment: &OutputSegment<'_>, rows: &SampleLoop, cols: &SampleLoop) -> bool {
+    let samples = segment.num_samples().max(1) as u64;
+    let fixed = segment.loops.iter().filter_map(SampleLoop::fixed).product::<u64>().max(1);
     let extent =
-        |own: &SampleLoop| own.fixed().unwrap_or(part.output.numel() / samples / fixed).max(1);
+        |own: &SampleLoop| own.fixed().unwrap_or(segment.output.numel() / samples / fixed).max(1);
     let (num_rows, num_cols) = (extent(rows), extent(cols));
     let log_step = log_step_of(Some(rows), cols);
     let lanes = u64::from(LANES);

@@ -11,14 +11,17 @@ use super::field::{
     flags, Contiguous, Divisor, ElementLoop, Family, Field, Head, Metadata, Op, Planar, Work,
     FIELD_WORDS,
 };
-use super::loops::SampleLoop;
-use super::numbers::Values;
-use super::params::{
-    code_of, loop_of, raised_loop_of, CHOSEN_WORDS, MOST_FIELDS, MOVED, MOVE_BYTES, SATURATE,
+use super::host_metadata::MetadataSegment;
+use super::kernel_abi::{
+    code_of, loop_of, raised_loop_of, DEVICE_COLUMNS_START, MOST_FIELDS, MOVED, MOVE_BYTES,
+    SATURATE,
 };
-use super::part::{address_of, Part, PartAddresses};
+use super::loops::SampleLoop;
 use super::policy::{Policy, WarpSlots};
-use super::words::{base_of, too_large, write_sources, SourceWords, TableColumn, Words};
+use super::segment::{address_of, OutputSegment, SegmentAddresses};
+use super::table_writer::{
+    base_of, too_large, write_sources, AddressColumn, DeviceColumn, TableWriter,
+};
 use crate::plan::ElementOp;
 use crate::tensor::{DType, Error, Result};
 
@@ -27,29 +30,29 @@ pub(crate) struct Encoded {
     pub words: Vec<u64>,
     pub num_fields: u32,
     pub num_items: u32,
-    /// Columns that a device writes, from [`CHOSEN_WORDS`] on, and how many words there are with them.
-    pub chosen: Vec<TableColumn>,
+    /// Columns that a device writes, from [`DEVICE_COLUMNS_START`] on, and how many words there are with them.
+    pub chosen: Vec<DeviceColumn>,
     pub num_words: u64,
     /// Of each part with samples that are all alike.
-    pub sources: SmallVec<[SourceWords; 1]>,
+    pub sources: SmallVec<[AddressColumn; 1]>,
     /// Whether it takes a kernel of all families.
     pub has_any: bool,
 }
 
 /// A part, and the family of kernels that writes it.
-pub(crate) struct PartFamily<'p> {
-    part: &'p Part<'p>,
-    addresses: PartAddresses<'p>,
+pub(crate) struct SegmentFamily<'p> {
+    segment: &'p OutputSegment<'p>,
+    addresses: SegmentAddresses<'p>,
     address_bits: u64,
     family: Family,
 }
 
-impl<'p> PartFamily<'p> {
-    pub fn of(part: &'p Part<'p>, policy: &Policy) -> PartFamily<'p> {
-        let addresses = part.addresses();
-        let address_bits = part.address_bits(&addresses);
-        let family = family_of(&part.work(address_bits), policy);
-        PartFamily { part, addresses, address_bits, family }
+impl<'p> SegmentFamily<'p> {
+    pub fn of(segment: &'p OutputSegment<'p>, policy: &Policy) -> SegmentFamily<'p> {
+        let addresses = segment.addresses();
+        let address_bits = segment.address_bits(&addresses);
+        let family = family_of(&segment.work(address_bits), policy);
+        SegmentFamily { segment, addresses, address_bits, family }
     }
 
     /// As [`Family::is_common`].
@@ -67,11 +70,11 @@ struct AdjacentRows<'l> {
 }
 
 pub(crate) struct Builder<'b> {
-    table: Words,
+    table: TableWriter,
     num_fields: u32,
     num_items: u64,
     slots: WarpSlots,
-    sources: SmallVec<[SourceWords; 1]>,
+    sources: SmallVec<[AddressColumn; 1]>,
     has_any: bool,
     policy: &'b Policy,
 }
@@ -80,7 +83,7 @@ impl<'b> Builder<'b> {
     /// `has_any`: the launch takes a kernel of all families.
     pub fn new(num_fields: usize, num_sms: u32, has_any: bool, policy: &'b Policy) -> Builder<'b> {
         Builder {
-            table: Words::new(num_fields * FIELD_WORDS),
+            table: TableWriter::new(num_fields * FIELD_WORDS),
             num_fields: 0,
             num_items: 0,
             slots: policy.warp_slots(num_sms, has_any),
@@ -94,8 +97,8 @@ impl<'b> Builder<'b> {
     /// [`Error::TooLarge`] where a device chooses samples and options take more than the parameters of a launch.
     pub fn finish(self) -> Result<Encoded> {
         let Builder { table, num_fields, num_items, sources, has_any, .. } = self;
-        let Words { words, chosen, next, .. } = table;
-        if !chosen.is_empty() && words.len() as u64 > CHOSEN_WORDS {
+        let TableWriter { words, chosen, next, .. } = table;
+        if !chosen.is_empty() && words.len() as u64 > DEVICE_COLUMNS_START {
             return Err(too_large("words of options"));
         }
         let num_items = num_items as u32;
@@ -104,7 +107,7 @@ impl<'b> Builder<'b> {
     }
 
     /// Numbers that are written as they are, or widened from 16 or 32 bits.
-    pub fn metadata(&mut self, values: &Values<'_>) -> Result<()> {
+    pub fn metadata(&mut self, values: &MetadataSegment<'_>) -> Result<()> {
         let size = values.dtype.size();
         let mut head =
             Head { out: values.out, from_size: size as u8, to_size: size as u8, ..Head::default() };
@@ -112,7 +115,7 @@ impl<'b> Builder<'b> {
         if let Some((num_samples, each)) = values.chosen {
             let numbers = values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
             let numbers = numbers.chain(std::iter::repeat_n(0, each)).collect();
-            head.data = self.table.chosen(num_samples, TableColumn::of(numbers, each, true))?;
+            head.data = self.table.chosen(num_samples, DeviceColumn::of(numbers, each, true))?;
             count = num_samples * each;
         } else {
             let wide = || values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
@@ -138,29 +141,29 @@ impl<'b> Builder<'b> {
         self.enter(head, Work::Metadata(work), count.div_ceil(piece))
     }
 
-    pub fn part(&mut self, own: &PartFamily<'_>) -> Result<()> {
-        let &PartFamily { part, ref addresses, address_bits, family } = own;
-        if part.list.is_some() && part.samples.is_some() {
+    pub fn segment(&mut self, own: &SegmentFamily<'_>) -> Result<()> {
+        let &SegmentFamily { segment, ref addresses, address_bits, family } = own;
+        if segment.list.is_some() && segment.samples.is_some() {
             return Err(Error::Argument(
                 "the samples of this list differ in dtype, or in strides that no loops have in common; indices \
                  on a device need samples of one dtype that are contiguous"
                     .to_owned(),
             ));
         }
-        let mut head = head_of(part)?;
-        if addresses_are_read(part.op) {
+        let mut head = head_of(segment)?;
+        if addresses_are_read(segment.op) {
             head.data = self.table.position()?;
-            match (part.list, addresses) {
+            match (segment.list, addresses) {
                 (Some(list), _) => {
-                    let offsets = TableColumn::of(part.offsets(list), 1, true);
-                    let column = TableColumn { is_address: true, ..offsets };
-                    head.data = self.table.chosen(part.num_samples(), column)?;
+                    let offsets = DeviceColumn::of(segment.offsets(list), 1, true);
+                    let column = DeviceColumn { is_address: true, ..offsets };
+                    head.data = self.table.chosen(segment.num_samples(), column)?;
                 }
-                (None, &PartAddresses::Alike { data, src_offset }) => {
+                (None, &SegmentAddresses::Alike { data, src_offset }) => {
                     let address = move |data| address_of(data, src_offset);
                     self.sources(&mut head, family, data, address);
                     let count = self.table.words.len() as u32 - head.data;
-                    self.sources.push(SourceWords {
+                    self.sources.push(AddressColumn {
                         field: self.num_fields,
                         family,
                         first: head.data,
@@ -170,42 +173,47 @@ impl<'b> Builder<'b> {
                         is_by_id: head.flags & flags::BY_ID != 0,
                     });
                 }
-                (None, PartAddresses::Each(each)) => {
+                (None, SegmentAddresses::Each(each)) => {
                     self.sources(&mut head, family, each, |address| address)
                 }
             }
         }
-        let coefficients = self.coefficients(part)?;
+        let coefficients = self.coefficients(segment)?;
         match family {
             Family::Rows | Family::AlignedCopy | Family::SmallCopy => {
-                self.packed(head, part, family)
+                self.packed(head, segment, family)
             }
-            Family::PlacedRows | Family::PlacedCopy => self.placed(head, part, family),
-            Family::ScalarFallback => self.scalar_fallback(head, part, address_bits, &coefficients),
+            Family::PlacedRows | Family::PlacedCopy => self.placed(head, segment, family),
+            Family::ScalarFallback => {
+                self.scalar_fallback(head, segment, address_bits, &coefficients)
+            }
             Family::Strided | Family::Metadata => {
-                self.strided(head, part, address_bits, &coefficients)
+                self.strided(head, segment, address_bits, &coefficients)
             }
             Family::Planar => {
-                let [planes, rest @ ..] = &part.loops[..] else { return Err(too_large("loops")) };
+                let [planes, rest @ ..] = &segment.loops[..] else {
+                    return Err(too_large("loops"));
+                };
                 let (plane, planes) = (planes.dst_stride, planes.fixed().unwrap_or(0) as u32);
                 let work = |nest| Work::Planar(Planar { nest, plane, planes, ..Planar::default() });
                 let rows = AdjacentRows { loops: rest, planes: planes.into(), address_bits };
-                self.adjacent(head, part, &rows, &coefficients, work)
+                self.adjacent(head, segment, &rows, &coefficients, work)
             }
             Family::ContiguousCast => {
-                let cast = cast_of(part);
+                let cast = cast_of(segment);
                 let work =
                     |nest| Work::ContiguousCast(Contiguous { nest, cast, ..Contiguous::default() });
-                let rows = AdjacentRows { loops: &part.loops, planes: 0, address_bits };
-                self.adjacent(head, part, &rows, &coefficients, work)
+                let rows = AdjacentRows { loops: &segment.loops, planes: 0, address_bits };
+                self.adjacent(head, segment, &rows, &coefficients, work)
             }
             Family::ContiguousGeneric => {
-                let kind = ElementLoop::of_cast(part.from, part.to, part.affine.is_some()) as u8;
+                let kind =
+                    ElementLoop::of_cast(segment.from, segment.to, segment.affine.is_some()) as u8;
                 let work = |nest| {
                     Work::ContiguousGeneric(Contiguous { nest, kind, ..Contiguous::default() })
                 };
-                let rows = AdjacentRows { loops: &part.loops, planes: 0, address_bits };
-                self.adjacent(head, part, &rows, &coefficients, work)
+                let rows = AdjacentRows { loops: &segment.loops, planes: 0, address_bits };
+                self.adjacent(head, segment, &rows, &coefficients, work)
             }
         }
     }
@@ -231,9 +239,9 @@ impl<'b> Builder<'b> {
     }
 
     /// Factors and offsets of a map, or increments.
-    fn coefficients(&mut self, part: &Part<'_>) -> Result<Coefficients> {
-        if let Some(affine) = part.affine {
-            let is_wide = [part.from, part.to].contains(&DType::F64);
+    fn coefficients(&mut self, segment: &OutputSegment<'_>) -> Result<Coefficients> {
+        if let Some(affine) = segment.affine {
+            let is_wide = [segment.from, segment.to].contains(&DType::F64);
             let position = match is_wide {
                 true => self.table.push_bytes(cast_slice(&[affine.a(), affine.b()].concat()))?,
                 false => {
@@ -247,7 +255,7 @@ impl<'b> Builder<'b> {
                 by_channels: divisor(affine.channels() as u64)?,
             });
         }
-        let Some(increments) = part.increments else { return Ok(Coefficients::default()) };
+        let Some(increments) = segment.increments else { return Ok(Coefficients::default()) };
         let position = self.table.push_bytes(cast_slice(increments))?;
         Ok(Coefficients { position, log_bytes: 3, ..Coefficients::default() })
     }
@@ -276,32 +284,33 @@ struct Coefficients {
 }
 
 /// What a field of any family has of a part.
-fn head_of(part: &Part<'_>) -> Result<Head> {
-    let (op, value) = match part.op {
-        ElementOp::Read { .. } if part.affine.is_some() => (Op::Affine, 0),
-        ElementOp::Read { .. } if part.increments.is_some() => (Op::Raise, 0),
+fn head_of(segment: &OutputSegment<'_>) -> Result<Head> {
+    let (op, value) = match segment.op {
+        ElementOp::Read { .. } if segment.affine.is_some() => (Op::Affine, 0),
+        ElementOp::Read { .. } if segment.increments.is_some() => (Op::Raise, 0),
         ElementOp::Read { .. } => (Op::Read, 0),
         // A one of any dtype of masks has no bits beyond these.
         ElementOp::Const([a, b, c, d, ..]) => (Op::Const, u32::from_le_bytes([a, b, c, d])),
         ElementOp::Index => (Op::Index, 0),
     };
-    let to = code_of(part.to);
-    let from = match part.increments {
-        _ if part.is_move() => to,
-        Some(_) if part.is_of_one_dtype() => MOVED,
-        _ => code_of(part.from),
+    let to = code_of(segment.to);
+    let from = match segment.increments {
+        _ if segment.is_move() => to,
+        Some(_) if segment.is_of_one_dtype() => MOVED,
+        _ => code_of(segment.from),
     };
-    let saturates = matches!(part.op, ElementOp::Read { saturate: true, .. }) && !part.is_move();
+    let saturates =
+        matches!(segment.op, ElementOp::Read { saturate: true, .. }) && !segment.is_move();
     Ok(Head {
-        out: part.out,
+        out: segment.out,
         op: op as u8,
         from,
         to: if saturates { to | SATURATE } else { to },
-        from_size: if addresses_are_read(part.op) { part.from.size() as u8 } else { 0 },
-        to_size: part.to.size() as u8,
-        log_to: part.to.size().ilog2() as u8,
+        from_size: if addresses_are_read(segment.op) { segment.from.size() as u8 } else { 0 },
+        to_size: segment.to.size() as u8,
+        log_to: segment.to.size().ilog2() as u8,
         value,
-        num_samples: u32::try_from(part.num_samples()).map_err(|_| too_large("samples"))?,
+        num_samples: u32::try_from(segment.num_samples()).map_err(|_| too_large("samples"))?,
         ..Head::default()
     })
 }
@@ -312,11 +321,11 @@ fn repeated(bits: [u8; 16], size: usize) -> [u8; 16] {
 }
 
 /// The number of the loop over vectors that writes rows of adjacent elements; 0 if bytes are moved.
-fn cast_of(part: &Part<'_>) -> u8 {
-    let number = match part.increments {
-        _ if part.is_move() => None,
-        Some(_) if part.is_of_one_dtype() => raised_loop_of(part.to.size()),
-        _ => loop_of(part.from, part.to, part.affine.is_some()),
+fn cast_of(segment: &OutputSegment<'_>) -> u8 {
+    let number = match segment.increments {
+        _ if segment.is_move() => None,
+        Some(_) if segment.is_of_one_dtype() => raised_loop_of(segment.to.size()),
+        _ => loop_of(segment.from, segment.to, segment.affine.is_some()),
     };
     number.unwrap_or(0)
 }

@@ -3,15 +3,15 @@
 use std::ops::RangeInclusive;
 
 use super::field::Family;
+use super::kernel_abi::{loop_of, raised_loop_of, MOVE_BYTES};
 use super::loops::SampleLoop;
-use super::params::{loop_of, raised_loop_of, MOVE_BYTES};
 use super::policy::Policy;
 use crate::plan::ElementOp;
 use crate::tensor::DType;
 
 /// The properties of a part that decide on its family.
 #[derive(Clone, Debug)]
-pub(crate) struct PartWork<'w> {
+pub(crate) struct SegmentWork<'w> {
     pub op: ElementOp,
     pub is_move: bool,
     /// If numbers are raised: whether they are not cast too.
@@ -40,7 +40,7 @@ pub(crate) struct PartWork<'w> {
 /// Bytes of samples that are moved and share a warp. They have at least so many: no vector holds parts of three.
 const SMALL_COPY_BYTES: RangeInclusive<u64> = 24..=2048;
 
-impl PartWork<'_> {
+impl SegmentWork<'_> {
     fn reads(&self) -> bool {
         matches!(self.op, ElementOp::Read { .. })
     }
@@ -105,7 +105,7 @@ impl PartWork<'_> {
     }
 }
 
-pub(crate) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
+pub(crate) fn family_of(work: &SegmentWork<'_>, policy: &Policy) -> Family {
     let cols = &work.loops[work.loops.len() - 1];
     let size = work.to.size() as u64;
     let is_one_run = work.loops.len() == 1 && cols.is_whole() && work.is_adjacent();

@@ -350,7 +350,7 @@ impl Work {
     }
 }
 
-/// Words of a field in a table, and of its head.
+/// TableWriter of a field in a table, and of its head.
 pub(crate) const FIELD_WORDS: usize = 28;
 const HEAD_WORDS: usize = size_of::<Head>() / 8;
 

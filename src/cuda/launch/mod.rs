@@ -2,25 +2,25 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | `field`, `params` | the structs that kernels/params.h has too |
+//! | `field`, `kernel_abi` | the structs that kernels/params.h has too |
 //! | `policy` | numbers of a launch that tuning may change, for each architecture |
-//! | `written`, `numbers` | what a launch writes; lengths and offsets, which the host knows |
-//! | `part`, `loops`, `boxes`, `family` | what of an output one loop writes, and which family of kernels it is |
-//! | `words`, `encode`, `table` | the table itself |
-//! | `kept` | what is kept of a launch for the next one of its plan |
-//! | `parameters` | parameters of launches, in memory that is used again |
+//! | `launch_outputs`, `host_metadata` | what a launch writes; lengths and offsets, which the host knows |
+//! | `segment`, `loops`, `boxes`, `family` | the part of an output that one loop nest writes, and its family of kernels |
+//! | `table_writer`, `encode`, `table` | the table itself |
+//! | `launch_cache` | the launch of a plan, cached for the plan's next run |
+//! | `arguments` | parameters of launches, in memory that is used again |
 
+pub(crate) mod argument_pool;
 mod boxes;
 mod encode;
 mod family;
 pub(crate) mod field;
-pub(crate) mod kept;
+pub(crate) mod host_metadata;
+pub(crate) mod kernel_abi;
+pub(crate) mod launch_cache;
+pub(crate) mod launch_outputs;
 mod loops;
-pub(crate) mod numbers;
-pub(crate) mod parameters;
-pub(crate) mod params;
-pub(crate) mod part;
 pub(crate) mod policy;
+pub(crate) mod segment;
 pub(crate) mod table;
-pub(crate) mod words;
-pub(crate) mod written;
+pub(crate) mod table_writer;

@@ -1,7 +1,7 @@
 //! Numbers of a launch that tuning may change, for each architecture. Those that the kernels are compiled
 //! with are in kernels/policy.h.
 
-use super::params::{LARGE_BYTES, SMALL_BYTES};
+use super::kernel_abi::{LARGE_BYTES, SMALL_BYTES};
 use crate::tensor::{Error, Result};
 
 /// One row of the table.

@@ -3,14 +3,14 @@
 use bytemuck::{bytes_of, cast_slice, Pod};
 use smallvec::SmallVec;
 
-use super::encode::{Builder, Encoded, PartFamily};
+use super::argument_pool::{ArgumentPool, KernelArguments};
+use super::encode::{Builder, Encoded, SegmentFamily};
 use super::field::{Field, Loop, FIELD_WORDS};
-use super::numbers::Values;
-use super::parameters::{ParameterPool, Parameters};
-use super::params::Header;
-use super::part::{parts_of, Part};
+use super::host_metadata::MetadataSegment;
+use super::kernel_abi::Header;
 use super::policy::Policy;
-use super::words::{SourceWords, TableColumn};
+use super::segment::{push_segments, OutputSegment};
+use super::table_writer::{AddressColumn, DeviceColumn};
 use crate::plan::{OutputPlan, Plan};
 use crate::tensor::Result;
 
@@ -20,10 +20,10 @@ pub(crate) struct Table {
     words: Vec<u64>,
     header: Header,
     /// Columns behind the words that a device writes: those of samples that it chooses.
-    chosen: Vec<TableColumn>,
-    /// Words with these.
+    chosen: Vec<DeviceColumn>,
+    /// TableWriter with these.
     num_words: u64,
-    sources: SmallVec<[SourceWords; 1]>,
+    sources: SmallVec<[AddressColumn; 1]>,
     has_any: bool,
 }
 
@@ -31,19 +31,19 @@ impl Table {
     /// The table of these parts, in their order, then of the values that have bytes. `num_sms` multiprocessors share the
     /// items, of which the policy says how large they are.
     pub fn new(
-        parts: &[Part<'_>],
-        values: &[Values<'_>],
+        segments: &[OutputSegment<'_>],
+        values: &[MetadataSegment<'_>],
         num_sms: u32,
         policy: &Policy,
     ) -> Result<Table> {
         let values = || values.iter().filter(|values| !values.bytes.is_empty());
-        let parts = parts.iter().map(|part| PartFamily::of(part, policy));
-        let parts: SmallVec<[PartFamily<'_>; 1]> = parts.collect();
-        let has_any = policy.always_any != 0 || !parts.iter().all(PartFamily::is_common);
-        let num_fields = parts.len() + values().count();
+        let segments = segments.iter().map(|segment| SegmentFamily::of(segment, policy));
+        let segments: SmallVec<[SegmentFamily<'_>; 1]> = segments.collect();
+        let has_any = policy.always_any != 0 || !segments.iter().all(SegmentFamily::is_common);
+        let num_fields = segments.len() + values().count();
         let mut builder = Builder::new(num_fields, num_sms, has_any, policy);
-        for part in &parts {
-            builder.part(part)?;
+        for segment in &segments {
+            builder.segment(segment)?;
         }
         for values in values() {
             builder.metadata(values)?;
@@ -55,7 +55,7 @@ impl Table {
     }
 
     /// Columns that a device writes.
-    pub fn chosen(&self) -> &[TableColumn] {
+    pub fn chosen(&self) -> &[DeviceColumn] {
         &self.chosen
     }
 
@@ -86,7 +86,7 @@ impl Table {
     }
 
     /// Where it has the addresses of samples that are all alike.
-    pub fn sources(&self) -> &[SourceWords] {
+    pub fn sources(&self) -> &[AddressColumn] {
         &self.sources
     }
 
@@ -106,12 +106,12 @@ impl Table {
     }
 
     /// The parameters of a launch, for the table inside them (`None`) or at a device address.
-    pub fn parameters<'p>(
+    pub fn arguments<'p>(
         &self,
         table: Option<u64>,
-        pool: &'p ParameterPool,
+        pool: &'p ArgumentPool,
         policy: &Policy,
-    ) -> Parameters<'p> {
+    ) -> KernelArguments<'p> {
         let header = Header { table: table.unwrap_or(0), ..self.header };
         let words = match table {
             None => &self.words[..],
@@ -122,15 +122,15 @@ impl Table {
 }
 
 /// The parts of outputs that have elements, each with its address.
-pub(crate) fn parts<'p>(
+pub(crate) fn segments<'p>(
     plan: &'p Plan<'_>,
     outputs: impl Iterator<Item = (&'p OutputPlan<'p>, u64)>,
-) -> SmallVec<[Part<'p>; 1]> {
-    let mut parts = SmallVec::new();
+) -> SmallVec<[OutputSegment<'p>; 1]> {
+    let mut segments = SmallVec::new();
     for (output, out) in outputs.filter(|(output, _)| output.numel() > 0) {
-        parts_of(plan, output, out, &mut parts);
+        push_segments(plan, output, out, &mut segments);
     }
-    parts
+    segments
 }
 
 #[cfg(test)]

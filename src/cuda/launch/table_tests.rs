@@ -7,8 +7,8 @@ use bytemuck::{cast_slice, pod_read_unaligned};
 use super::*;
 use crate::collate::{Collate, Mask, Pad, Ragged, Side, Transform};
 use crate::cuda::launch::field::{flags, varies, Family, Head, Metadata, Nest, Work};
-use crate::cuda::launch::numbers::known_numbers;
-use crate::cuda::launch::params;
+use crate::cuda::launch::host_metadata::host_metadata;
+use crate::cuda::launch::kernel_abi;
 use crate::samples::{SampleList, SampleView};
 use crate::tensor::{DType, Device, Layout};
 
@@ -44,13 +44,13 @@ fn policy() -> Policy {
 fn table_of(
     plan: &Plan<'_>,
     places: &[Option<u64>],
-    values: &[Values<'_>],
+    values: &[MetadataSegment<'_>],
     num_sms: u32,
     policy: &Policy,
 ) -> Result<Table> {
     let outputs = plan.outputs().iter().zip(places);
     let outputs = outputs.filter_map(|(output, place)| Some((output, (*place)?)));
-    Table::new(&parts(plan, outputs), values, num_sms, policy)
+    Table::new(&segments(plan, outputs), values, num_sms, policy)
 }
 
 fn table(samples: &SampleList<'_>, collate: &Collate, out: u64) -> Table {
@@ -95,9 +95,9 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
     let fixed = HEADER_BYTES + 8 * FIELD_WORDS;
     let policy = Policy { min_ids: u64::MAX, ..policy() };
     // Of one launch after the other.
-    let pool = ParameterPool::default();
+    let pool = ArgumentPool::default();
     for (limit, larger) in
-        [(params::SMALL_BYTES, Some(params::LARGE_BYTES)), (params::LARGE_BYTES, None)]
+        [(kernel_abi::SMALL_BYTES, Some(kernel_abi::LARGE_BYTES)), (kernel_abi::LARGE_BYTES, None)]
     {
         let most = (limit - fixed) / 8;
         assert_eq!(fixed + 8 * most, limit, "a table may fill the parameters");
@@ -108,13 +108,13 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
             assert_eq!(HEADER_BYTES + table.as_bytes().len(), fixed + 8 * count);
             assert_eq!(table.is_inline(&policy), count <= most || larger.is_some());
             let Some(bytes) = [Some(limit), larger][usize::from(count > most)] else {
-                let parameters = table.parameters(Some(0x77), &pool, &policy);
-                let words = parameters.words();
-                assert_eq!((words.len() * 8, words[0]), (params::SMALL_BYTES, 0x77));
+                let arguments = table.arguments(Some(0x77), &pool, &policy);
+                let words = arguments.words();
+                assert_eq!((words.len() * 8, words[0]), (kernel_abi::SMALL_BYTES, 0x77));
                 continue;
             };
-            let parameters = table.parameters(None, &pool, &policy);
-            let words = parameters.words();
+            let arguments = table.arguments(None, &pool, &policy);
+            let words = arguments.words();
             assert_eq!((words.len() * 8, words[0]), (bytes, 0));
             let inside: &[u8] = &cast_slice(words)[HEADER_BYTES..];
             assert_eq!(&inside[..table.as_bytes().len()], table.as_bytes());
@@ -197,7 +197,7 @@ fn batches_take_the_kernel_of_common_families_if_they_have_no_other() {
     let [moved, boxes, cast] = [Collate::stack(), transposed, cast]
         .map(|collate| Plan::new(&matrices, &collate.device(HERE)).unwrap());
     let has_any = |plans: &[&Plan<'_>], policy: &Policy| {
-        let outputs = |plan| parts(plan, plan.outputs().iter().map(|output| (output, OUT)));
+        let outputs = |plan| segments(plan, plan.outputs().iter().map(|output| (output, OUT)));
         let all: Vec<_> = plans.iter().flat_map(|plan| outputs(plan)).collect();
         Table::new(&all, &[], 132, policy).unwrap().has_any()
     };
@@ -216,8 +216,12 @@ fn lengths_are_columns_and_written_once() {
     let collate =
         Collate::pad(Pad::new().size(2048).mask(Mask::Real)).cast(DType::I64).device(HERE);
     let plan = Plan::new(&list, &collate).unwrap();
-    let values =
-        [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&lengths), chosen: None }];
+    let values = [MetadataSegment {
+        out: 0x40,
+        dtype: DType::I64,
+        bytes: cast_slice(&lengths),
+        chosen: None,
+    }];
     let table = table_of(&plan, &[Some(OUT), Some(2 * OUT)], &values, 132, &policy()).unwrap();
     let ([data, mask], numbers) = ([0, 1].map(|index| table.nest(index)), table.head(2));
     let families = [Family::ContiguousCast, Family::ContiguousCast, Family::Metadata];
@@ -248,7 +252,8 @@ fn columns_are_narrow_if_all_of_their_numbers_fit() {
     ] {
         let lengths = [1, longest, 300, 0];
         let list = rows(DType::U8, &lengths);
-        let numbers = |bytes| [Values { out: 0x40, dtype: DType::I64, bytes, chosen: None }];
+        let numbers =
+            |bytes| [MetadataSegment { out: 0x40, dtype: DType::I64, bytes, chosen: None }];
         for side in [Side::Right, Side::Left] {
             let plan = Plan::new(&list, &pad(side)).unwrap();
             let numbers = numbers(cast_slice(&lengths));
@@ -292,8 +297,8 @@ fn tables_of_lengths_fill_the_parameters() {
             let lengths: Vec<i64> = (0..count as i64).map(|i| 30 + i % 32).collect();
             let list = rows(DType::I32, &lengths);
             let plan = Plan::new(&list, &collate).unwrap();
-            let known = known_numbers(&plan).unwrap();
-            let values = known.iter().map(|known| Values {
+            let known = host_metadata(&plan).unwrap();
+            let values = known.iter().map(|known| MetadataSegment {
                 out: 0x40,
                 dtype: known.dtype,
                 bytes: &known.bytes,
@@ -302,12 +307,12 @@ fn tables_of_lengths_fill_the_parameters() {
             let places = vec![Some(OUT); plan.outputs().len()];
             let values: Vec<_> = values.collect();
             let table = table_of(&plan, &places, &values, 132, &policy()).unwrap();
-            assert_eq!(table.is_inline(&policy()), table.bytes() <= params::LARGE_BYTES as u64);
+            assert_eq!(table.is_inline(&policy()), table.bytes() <= kernel_abi::LARGE_BYTES as u64);
             table.bytes() as usize
         };
         let [less, full, more] = [most - 1, most, most + 1].map(bytes);
         assert!(less <= full && full < more, "{collate:?}");
-        assert_eq!(full, params::LARGE_BYTES, "{collate:?}");
+        assert_eq!(full, kernel_abi::LARGE_BYTES, "{collate:?}");
     }
 }
 
@@ -345,8 +350,12 @@ fn ragged_samples_are_found_by_hints() {
             all.push(all[all.len() - 1] + length);
             all
         });
-        let values =
-            [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&offsets), chosen: None }];
+        let values = [MetadataSegment {
+            out: 0x40,
+            dtype: DType::I64,
+            bytes: cast_slice(&offsets),
+            chosen: None,
+        }];
         let table = table_of(&plan, &[Some(out)], &values, 132, &policy()).unwrap();
         assert!(table.bytes() < 12_000, "{} bytes", table.bytes());
         let nest = table.nest(0);
@@ -434,19 +443,20 @@ fn fields_without_elements_are_left_out() {
 
 #[test]
 fn fields_go_with_the_parameters_wherever_the_table_is() {
-    let (pool, policy) = (ParameterPool::default(), policy());
+    let (pool, policy) = (ArgumentPool::default(), policy());
     let bytes = [7; 4096];
     // As many as small and as large parameters have room for, and one more.
     for (num_fields, is_large, has_any) in
         [(18, false, false), (19, true, false), (146, true, false), (147, true, true)]
     {
-        let value = |at| Values { out: 16 * at, dtype: DType::I64, bytes: &bytes, chosen: None };
-        let values: Vec<Values<'_>> = (0..num_fields).map(value).collect();
+        let value =
+            |at| MetadataSegment { out: 16 * at, dtype: DType::I64, bytes: &bytes, chosen: None };
+        let values: Vec<MetadataSegment<'_>> = (0..num_fields).map(value).collect();
         let table = Table::new(&[], &values, 1, &policy).unwrap();
-        let parameters = table.parameters(Some(0x77), &pool, &policy);
-        let said = (parameters.is_large, table.has_any());
+        let arguments = table.arguments(Some(0x77), &pool, &policy);
+        let said = (arguments.is_large, table.has_any());
         assert_eq!(said, (is_large, has_any), "{num_fields}");
-        let words = parameters.words();
+        let words = arguments.words();
         assert_eq!((words[0], words[1] >> 32), (0x77, num_fields - 1));
         let fields = num_fields.min(146) as usize * 8 * FIELD_WORDS;
         let inside: &[u8] = &cast_slice(words)[HEADER_BYTES..];
@@ -460,8 +470,8 @@ fn values_stand_in_the_table_itself() {
     let plan = Plan::new(&list, &Collate::ragged(Ragged::new()).device(HERE)).unwrap();
     let bytes: Vec<u8> = (0..20).collect();
     let values = [
-        Values { out: 0x40, dtype: DType::I32, bytes: &bytes, chosen: None },
-        Values { out: 0x80, dtype: DType::I64, bytes: &[], chosen: None },
+        MetadataSegment { out: 0x40, dtype: DType::I32, bytes: &bytes, chosen: None },
+        MetadataSegment { out: 0x80, dtype: DType::I64, bytes: &[], chosen: None },
     ];
     let table = table_of(&plan, &[Some(OUT)], &values, 1, &policy()).unwrap();
     assert_eq!(table.header.last_field, 1);

@@ -9,17 +9,17 @@ use smallvec::{smallvec, SmallVec};
 use super::capture::refused_in_capture;
 use super::download;
 use super::executor::{Executor, Lane};
-use super::outputs::NumbersToWrite;
+use super::outputs::MetadataToWrite;
 use super::run::{Done, Run};
 use super::select::{self, SelectedTable};
 use super::upload;
 use crate::cuda::driver::Current;
-use crate::cuda::launch::kept::{self, KeptTable, Outs};
-use crate::cuda::launch::numbers::{known_numbers, Values};
-use crate::cuda::launch::parameters::Parameters;
-use crate::cuda::launch::part::Part;
-use crate::cuda::launch::table::{parts, Table};
-use crate::cuda::launch::written::Written;
+use crate::cuda::launch::argument_pool::KernelArguments;
+use crate::cuda::launch::host_metadata::{host_metadata, MetadataSegment};
+use crate::cuda::launch::launch_cache::{cached_launch, CachedTable, OutputAddresses};
+use crate::cuda::launch::launch_outputs::LaunchOutputs;
+use crate::cuda::launch::segment::OutputSegment;
+use crate::cuda::launch::table::{segments, Table};
 use crate::cuda::memory::list_table::ListTable;
 use crate::cuda::memory::pinned::PinnedBlock;
 use crate::cuda::memory::policy::POLICY;
@@ -62,14 +62,14 @@ impl Executor {
 }
 
 /// The addresses that a run writes to: of outputs, then of numbers.
-fn addresses_of(written: &Written<'_>, numbers: &[NumbersToWrite]) -> SmallVec<[u64; 4]> {
-    let own = written.places.iter().map(|place| place.unwrap_or(0));
+fn addresses_of(outputs: &LaunchOutputs<'_>, numbers: &[MetadataToWrite]) -> SmallVec<[u64; 4]> {
+    let own = outputs.addresses.iter().map(|place| place.unwrap_or(0));
     own.chain(numbers.iter().map(|number| number.address)).collect()
 }
 
 /// Where a run reads and writes.
 struct RunMemory<'p> {
-    on_device: Written<'p>,
+    on_device: LaunchOutputs<'p>,
     back: Vec<Back>,
 }
 
@@ -103,23 +103,23 @@ impl Run<'_> {
             .transpose()?;
         let in_arena = self.done.arena.as_ref().map(|memory| plan.placements(Some(memory)));
         let placements = in_arena.as_deref().unwrap_or(placements);
-        let known = known_numbers(plan)?;
+        let known = host_metadata(plan)?;
         self.share_outputs(plan, placements, own, options, &known)?;
-        let mut places = self.places(plan, placements, own, options, host.memory)?;
+        let mut memory = self.memory(plan, placements, own, options, host.memory)?;
         let numbers = self.numbers(plan, options, known)?;
         // Behind the allocations: memory just given may be in use by work that is enqueued already.
         let read = self.readable(plan, options);
         self.order_behind_producers(plan, &read)?;
 
-        self.bring_samples(plan, &mut places.on_device, host.threads)?;
-        self.launch(plan, &places.on_device, &numbers)?;
+        self.bring_samples(plan, &mut memory.on_device, host.threads)?;
+        self.launch(plan, &memory.on_device, &numbers)?;
 
-        let is_copying = self.bring_back(&places.back, host.threads)?;
+        let is_copying = self.bring_back(&memory.back, host.threads)?;
         self.finish(plan, &read, options)?;
         if is_copying {
             self.stream.synchronize()?;
         }
-        for Back { outputs, tensor, spread, .. } in places.back {
+        for Back { outputs, tensor, spread, .. } in memory.back {
             let own = tensor.as_ref().filter(|_| spread.is_some());
             if let Some(block) = own.and_then(|tensor| tensor.owner().downcast_ref::<PinnedBlock>())
             {
@@ -138,7 +138,7 @@ impl Run<'_> {
     }
 
     /// Takes memory for all that is written: on the device, and on the host for what comes back.
-    fn places<'p>(
+    fn memory<'p>(
         &mut self,
         plan: &'p Plan<'_>,
         placements: &[Option<*mut u8>],
@@ -146,20 +146,20 @@ impl Run<'_> {
         options: &RunOptions,
         host: &Arc<MemoryPool>,
     ) -> Result<RunMemory<'p>> {
-        let on_device = Written::none_of(plan.outputs().len());
-        let mut places = RunMemory { on_device, back: Vec::new() };
+        let on_device = LaunchOutputs::unassigned(plan.outputs().len());
+        let mut memory = RunMemory { on_device, back: Vec::new() };
         let landing = match plan.route().map_or(0, |route| route.landing_bytes) {
             0 => None,
             bytes => Some(self.landing(bytes, host)?),
         };
-        places.back.extend(landing);
+        memory.back.extend(landing);
         for &index in own {
             let (output, out) = (&plan.outputs()[index], placements[index]);
             let spread = plan.route().and_then(|route| route.spread(index));
             if output.has_places() {
                 // Each sample has its own; or all come back together.
-                let landing = places.back.first_mut().zip(spread.and_then(|spread| spread.landing));
-                places.on_device.places[index] = Some(landing.map_or(0, |(back, begin)| {
+                let landing = memory.back.first_mut().zip(spread.and_then(|spread| spread.landing));
+                memory.on_device.addresses[index] = Some(landing.map_or(0, |(back, begin)| {
                     back.outputs.push(index);
                     back.address + begin
                 }));
@@ -184,7 +184,7 @@ impl Run<'_> {
                     let spread = spread.and(out);
                     let is_pinned = plan.batch_shapes()[output.leaf].device == Device::Pinned;
                     let (bytes, outputs) = (output.bytes(), smallvec![index]);
-                    places.back.push(Back {
+                    memory.back.push(Back {
                         bytes,
                         is_pinned,
                         address,
@@ -196,9 +196,9 @@ impl Run<'_> {
                     address
                 }
             };
-            places.on_device.places[index] = Some(address);
+            memory.on_device.addresses[index] = Some(address);
         }
-        Ok(places)
+        Ok(memory)
     }
 
     /// Memory for outputs that come back together, which are spread from there.
@@ -222,20 +222,20 @@ impl Run<'_> {
     fn bring_samples<'p>(
         &mut self,
         plan: &'p Plan<'_>,
-        written: &mut Written<'p>,
+        outputs: &mut LaunchOutputs<'p>,
         threads: Option<&Helpers>,
     ) -> Result<()> {
         for upload in plan.route().into_iter().flat_map(|route| &route.uploads) {
             match upload {
                 Upload::Batch(index) => {
                     let output = &plan.outputs()[*index];
-                    let Some(place) = written.places[*index].take() else { continue };
+                    let Some(place) = outputs.addresses[*index].take() else { continue };
                     let bytes = output.bytes();
                     upload::gathered(self, iter::once((0, output)), (place, bytes), threads)?;
                     self.done.traffic.bytes_to_device += bytes;
                 }
                 Upload::Copied { output, copies } => {
-                    written.places[*output] = None;
+                    outputs.addresses[*output] = None;
                     upload::as_they_are(self, copies)?;
                 }
                 Upload::Staged(staging) if staging.is_pinned && self.is_capturing => {}
@@ -253,7 +253,7 @@ impl Run<'_> {
                         }
                     }
                     self.done.traffic.bytes_to_device += staging.sample_bytes();
-                    written.stage(staging, memory);
+                    outputs.stage(staging, memory);
                 }
             }
         }
@@ -281,28 +281,28 @@ impl Run<'_> {
     fn launch(
         &mut self,
         plan: &Plan<'_>,
-        written: &Written<'_>,
-        numbers: &[NumbersToWrite],
+        outputs: &LaunchOutputs<'_>,
+        numbers: &[MetadataToWrite],
     ) -> Result<()> {
         let _span = Span::enter(Stage::Launch);
         if let (Some(selection), Some(list)) = (plan.selection(), ListTable::of(plan)) {
-            return self.launch_selected(plan, (selection, list), written, numbers);
+            return self.launch_selected(plan, (selection, list), outputs, numbers);
         }
         let (executor, policy) = (self.executor, &self.executor.policy);
         if plan.launch().is_some() {
-            let addresses = addresses_of(written, numbers);
-            let kept = kept::kept(plan, &addresses, || {
-                let (table, outs) = self.table(plan, written, numbers)?;
-                Ok(KeptTable { table, outs })
+            let addresses = addresses_of(outputs, numbers);
+            let cached = cached_launch(plan, &addresses, || {
+                let (table, outs) = self.table(plan, outputs, numbers)?;
+                Ok(CachedTable { table, outs })
             })?;
             let data = plan.addresses(&plan.outputs()[0]);
-            let known = kept.parameters(data, &addresses, &executor.parameters, policy);
-            if let Some(parameters) = known {
-                let table = &kept.table;
-                return self.enqueue(table.num_items(), table.has_any(), &parameters);
+            let known = cached.arguments(data, &addresses, &executor.arguments, policy);
+            if let Some(arguments) = known {
+                let table = &cached.table;
+                return self.enqueue(table.num_items(), table.has_any(), &arguments);
             }
         }
-        let (table, _) = self.table(plan, written, numbers)?;
+        let (table, _) = self.table(plan, outputs, numbers)?;
         if table.num_items() == 0 {
             return Ok(());
         }
@@ -310,26 +310,27 @@ impl Run<'_> {
             true => None,
             false => Some(self.upload_table(&table)?),
         };
-        let parameters = table.parameters(address, &executor.parameters, policy);
-        self.enqueue(table.num_items(), table.has_any(), &parameters)
+        let arguments = table.arguments(address, &executor.arguments, policy);
+        self.enqueue(table.num_items(), table.has_any(), &arguments)
     }
 
     /// The table of a launch, and where its fields are written to.
     fn table(
         &self,
         plan: &Plan<'_>,
-        written: &Written<'_>,
-        numbers: &[NumbersToWrite],
-    ) -> Result<(Table, Outs)> {
-        let values: Vec<Values<'_>> = numbers.iter().map(NumbersToWrite::values).collect();
-        let parts = parts(plan, written.outputs(plan));
+        outputs: &LaunchOutputs<'_>,
+        numbers: &[MetadataToWrite],
+    ) -> Result<(Table, OutputAddresses)> {
+        let values: Vec<MetadataSegment<'_>> =
+            numbers.iter().map(MetadataToWrite::values).collect();
+        let segments = segments(plan, outputs.outputs(plan));
         let num_sms = self.current.context().info().num_sms;
-        let table = Table::new(&parts, &values, num_sms, &self.executor.policy)?;
-        let is_of = |part: &Part<'_>, output| std::ptr::eq(part.output, output);
-        let output = |part| plan.outputs().iter().position(|output| is_of(part, output));
+        let table = Table::new(&segments, &values, num_sms, &self.executor.policy)?;
+        let is_of = |segment: &OutputSegment<'_>, output| std::ptr::eq(segment.output, output);
+        let output = |segment| plan.outputs().iter().position(|output| is_of(segment, output));
         let filled = (0..values.len()).filter(|&number| !values[number].bytes.is_empty());
         let filled = filled.map(|number| plan.outputs().len() + number);
-        Ok((table, Outs(parts.iter().filter_map(output).chain(filled).collect())))
+        Ok((table, OutputAddresses(segments.iter().filter_map(output).chain(filled).collect())))
     }
 
     /// As [`Run::launch`], by a table that the device makes.
@@ -337,13 +338,13 @@ impl Run<'_> {
         &mut self,
         plan: &Plan<'_>,
         (selection, list): (&Selection<SampleList<'_>>, &ListTable),
-        written: &Written<'_>,
-        numbers: &[NumbersToWrite],
+        outputs: &LaunchOutputs<'_>,
+        numbers: &[MetadataToWrite],
     ) -> Result<()> {
         let (executor, policy) = (self.executor, &self.executor.policy);
-        let addresses = addresses_of(written, numbers);
-        let table = kept::kept(plan, &addresses, || {
-            let (table, outs) = self.table(plan, written, numbers)?;
+        let addresses = addresses_of(outputs, numbers);
+        let table = cached_launch(plan, &addresses, || {
+            let (table, outs) = self.table(plan, outputs, numbers)?;
             Ok(SelectedTable::new(&table, outs))
         })?;
         let num_items = table.num_items();
@@ -351,22 +352,22 @@ impl Run<'_> {
             return Ok(());
         }
         let address = select::table_of(self, selection, list, &table, &addresses)?;
-        let parameters = table.parameters(address, &addresses, &executor.parameters, policy);
-        self.enqueue(num_items, table.has_any(), &parameters)
+        let arguments = table.arguments(address, &addresses, &executor.arguments, policy);
+        self.enqueue(num_items, table.has_any(), &arguments)
     }
 
     fn enqueue(
         &mut self,
         num_items: u32,
         has_any: bool,
-        parameters: &Parameters<'_>,
+        arguments: &KernelArguments<'_>,
     ) -> Result<()> {
         let (executor, threads) = (self.executor, self.executor.policy.threads);
-        let kernel = &executor.kernels[usize::from(has_any)][usize::from(parameters.is_large)];
+        let kernel = &executor.kernels[usize::from(has_any)][usize::from(arguments.is_large)];
         // A warp for each item.
         let grid = num_items.div_ceil(threads / 32);
-        let values = [parameters.words().as_ptr().cast()];
-        // SAFETY: the kernel has one parameter, of this size (`Parameters::words`). Samples and
+        let values = [arguments.words().as_ptr().cast()];
+        // SAFETY: the kernel has one parameter, of this size (`KernelArguments::words`). Samples and
         // outputs are as the plan's maker promised, and held until the event after this.
         unsafe { self.stream.launch(kernel, [grid, 1, 1], [threads, 1, 1], 0, &values) }?;
         self.done.traffic.launches += 1;

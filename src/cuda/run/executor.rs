@@ -7,7 +7,7 @@ use super::capture::{check_capture, refused_in_capture};
 use crate::cuda::driver::{
     image, Context, Current, EventPool, Kernel, LastStream, OwnStream, StreamRef, Waits,
 };
-use crate::cuda::launch::parameters::ParameterPool;
+use crate::cuda::launch::argument_pool::ArgumentPool;
 use crate::cuda::launch::policy::Policy;
 use crate::cuda::memory::device::{DeviceMemory, Waited};
 use crate::cuda::memory::held::Held;
@@ -36,7 +36,7 @@ pub(crate) struct Executor {
     pub(crate) kernels: [[Kernel; 2]; 2],
     /// The kernels that make a table of indices.
     pub(crate) select: [Kernel; 2],
-    pub(crate) parameters: ParameterPool,
+    pub(crate) arguments: ArgumentPool,
     pub(crate) memory: Arc<DeviceMemory>,
     pub(crate) pinned: Arc<PinnedPool>,
     pub(crate) ring: Ring,
@@ -94,7 +94,7 @@ impl Executor {
             policy,
             kernels,
             select,
-            parameters: ParameterPool::default(),
+            arguments: ArgumentPool::default(),
             memory,
             pinned,
             ring,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::capture::refused_in_capture;
 use super::run::Run;
-use crate::cuda::launch::numbers::{KnownNumbers, Values};
+use crate::cuda::launch::host_metadata::{HostMetadata, MetadataSegment};
 use crate::host::MemoryPool;
 use crate::plan::{is_shared, OutputPlan, Plan, SHARED_ALIGN};
 use crate::run_options::RunOptions;
@@ -19,7 +19,7 @@ impl Run<'_> {
         placements: &[Option<*mut u8>],
         own: &[usize],
         options: &RunOptions,
-        known: &[KnownNumbers],
+        known: &[HostMetadata],
     ) -> Result<()> {
         if options.memory.is_some() || plan.arena.is_some() {
             return Ok(());
@@ -110,24 +110,24 @@ impl Run<'_> {
         &mut self,
         plan: &Plan<'_>,
         options: &RunOptions,
-        known: Vec<KnownNumbers>,
-    ) -> Result<Vec<NumbersToWrite>> {
+        known: Vec<HostMetadata>,
+    ) -> Result<Vec<MetadataToWrite>> {
         let mut all = Vec::new();
         for known in known {
             let chosen = known.chosen();
-            let KnownNumbers { leaf, role, dtype, shape, bytes, .. } = known;
+            let HostMetadata { leaf, role, dtype, shape, bytes, .. } = known;
             let arena = plan.arena.as_ref().zip(self.done.arena.as_ref());
             let tensor = match arena.and_then(|(arena, memory)| arena.tensor(memory, leaf, role)) {
                 Some(tensor) => tensor?,
                 None => self.output(options, dtype, Layout::compact(dtype, &shape)?)?,
             };
             let address = tensor.data_ptr().addr() as u64;
-            all.push(NumbersToWrite { address, dtype, bytes, chosen });
+            all.push(MetadataToWrite { address, dtype, bytes, chosen });
             self.done.numbers.push((leaf, role, tensor));
         }
         if let (Some(arena), Some(memory)) = (&plan.arena, &self.done.arena) {
             let base = memory.data_ptr().addr() as u64;
-            all.extend(arena.gaps().map(|(begin, count)| NumbersToWrite {
+            all.extend(arena.gaps().map(|(begin, count)| MetadataToWrite {
                 address: base + begin,
                 dtype: DType::U8,
                 bytes: vec![0; count],
@@ -139,16 +139,21 @@ impl Run<'_> {
 }
 
 /// Numbers on their way to the device.
-pub(crate) struct NumbersToWrite {
+pub(crate) struct MetadataToWrite {
     pub address: u64,
     dtype: DType,
     bytes: Vec<u8>,
-    /// See [`Values::chosen`].
+    /// See [`MetadataSegment::chosen`].
     chosen: Option<(usize, usize)>,
 }
 
-impl NumbersToWrite {
-    pub fn values(&self) -> Values<'_> {
-        Values { out: self.address, dtype: self.dtype, bytes: &self.bytes, chosen: self.chosen }
+impl MetadataToWrite {
+    pub fn values(&self) -> MetadataSegment<'_> {
+        MetadataSegment {
+            out: self.address,
+            dtype: self.dtype,
+            bytes: &self.bytes,
+            chosen: self.chosen,
+        }
     }
 }

@@ -5,11 +5,11 @@
 use super::devices::ordinal_of;
 use crate::cuda::driver;
 use crate::cuda::launch::field::{flags, Field, Op};
-use crate::cuda::launch::numbers::{known_numbers, KnownNumbers, Values};
-use crate::cuda::launch::part::Part;
+use crate::cuda::launch::host_metadata::{host_metadata, HostMetadata, MetadataSegment};
+use crate::cuda::launch::launch_outputs::LaunchOutputs;
 use crate::cuda::launch::policy::Policy;
-use crate::cuda::launch::table::{parts, Table};
-use crate::cuda::launch::written::Written;
+use crate::cuda::launch::segment::OutputSegment;
+use crate::cuda::launch::table::{segments, Table};
 use crate::plan::{Launch, LaunchPart, Plan, Upload};
 use crate::tensor::{DType, Device, Result};
 
@@ -33,20 +33,20 @@ pub(crate) fn launch_of(
     let num_sms = device.map_or(MULTIPROCESSORS, |device| device.num_multiprocessors);
     let policy = Policy::of(capability)?;
 
-    let written = written(plan, &is_view);
-    let parts = parts(plan, written.outputs(plan));
+    let outputs = assumed_outputs(plan, &is_view);
+    let segments = segments(plan, outputs.outputs(plan));
 
-    let mut numbers = known_numbers(plan)?;
+    let mut numbers = host_metadata(plan)?;
     numbers.retain(|numbers| !is_view(numbers.leaf) && !numbers.bytes.is_empty());
     let gaps = gaps_of(plan);
     let known = numbers.iter().map(|numbers| (numbers.dtype, &numbers.bytes[..], numbers.chosen()));
     let zeros = gaps.iter().map(|zeros| (DType::U8, &zeros[..], None));
-    let values: Vec<Values<'_>> = known
+    let values: Vec<MetadataSegment<'_>> = known
         .chain(zeros)
-        .map(|(dtype, bytes, chosen)| Values { out: ASSUMED, dtype, bytes, chosen })
+        .map(|(dtype, bytes, chosen)| MetadataSegment { out: ASSUMED, dtype, bytes, chosen })
         .collect();
 
-    let table = Table::new(&parts, &values, num_sms, &policy)?;
+    let table = Table::new(&segments, &values, num_sms, &policy)?;
     if table.num_items() == 0 {
         return Ok(None);
     }
@@ -54,7 +54,7 @@ pub(crate) fn launch_of(
         items: table.num_items().into(),
         table_bytes: table.as_bytes().len() as u64,
         is_uploaded: !table.is_inline(&policy),
-        parts: described(&table, &parts, &numbers),
+        parts: described(&table, &segments, &numbers),
     }))
 }
 
@@ -65,13 +65,18 @@ fn gaps_of(plan: &Plan<'_>) -> Vec<Vec<u8>> {
 }
 
 /// Describes each field of a table: parts of outputs, numbers, then gaps, which count as one.
-fn described(table: &Table, parts: &[Part<'_>], numbers: &[KnownNumbers]) -> Vec<LaunchPart> {
-    let written = parts.iter().map(|part| (Some(part.output.leaf), part.output.role.name()));
+fn described(
+    table: &Table,
+    segments: &[OutputSegment<'_>],
+    numbers: &[HostMetadata],
+) -> Vec<LaunchPart> {
+    let labels =
+        segments.iter().map(|segment| (Some(segment.output.leaf), segment.output.role.name()));
     let known = numbers.iter().map(|numbers| (Some(numbers.leaf), numbers.role.name()));
-    let written = written.chain(known).chain(std::iter::repeat((None, "gap")));
+    let labels = labels.chain(known).chain(std::iter::repeat((None, "gap")));
     let ends = table.fields().skip(1).map(|field| field.head.first_item).chain([table.num_items()]);
-    let parts = written.zip(table.fields().zip(ends));
-    let parts = parts.map(|((leaf, output), (field, end))| LaunchPart {
+    let segments = labels.zip(table.fields().zip(ends));
+    let segments = segments.map(|((leaf, output), (field, end))| LaunchPart {
         leaf,
         output,
         family: field.family().name(),
@@ -79,32 +84,34 @@ fn described(table: &Table, parts: &[Part<'_>], numbers: &[KnownNumbers]) -> Vec
         items: u64::from(end - field.head.first_item),
         sources: sources_of(&field),
     });
-    let mut parts: Vec<LaunchPart> = parts.collect();
-    parts.dedup_by(|next, first| {
+    let mut segments: Vec<LaunchPart> = segments.collect();
+    segments.dedup_by(|next, first| {
         let are_gaps = next.leaf.is_none() && first.leaf.is_none();
         first.items += if are_gaps { next.items } else { 0 };
         are_gaps
     });
-    parts
+    segments
 }
 
 /// The outputs that the launch writes, in memory that is assumed.
-fn written<'p>(plan: &'p Plan<'_>, is_view: impl Fn(usize) -> bool) -> Written<'p> {
-    let mut written = Written::none_of(plan.outputs().len());
+fn assumed_outputs<'p>(plan: &'p Plan<'_>, is_view: impl Fn(usize) -> bool) -> LaunchOutputs<'p> {
+    let mut outputs = LaunchOutputs::unassigned(plan.outputs().len());
     for (index, output) in plan.outputs().iter().enumerate() {
         let on_device = plan.batch_shapes()[output.leaf].is_on_device();
         let out = output.out.filter(|_| on_device).map(|out| out.addr() as u64);
         let is_own = plan.is_device_output(index) && !is_view(output.leaf);
-        written.places[index] =
+        outputs.addresses[index] =
             is_own.then(|| out.unwrap_or_else(|| ASSUMED + arena_offset(plan, index)));
     }
     for upload in plan.route().into_iter().flat_map(|route| &route.uploads) {
         match upload {
-            Upload::Batch(output) | Upload::Copied { output, .. } => written.places[*output] = None,
-            Upload::Staged(staging) => written.stage(staging, ASSUMED),
+            Upload::Batch(output) | Upload::Copied { output, .. } => {
+                outputs.addresses[*output] = None
+            }
+            Upload::Staged(staging) => outputs.stage(staging, ASSUMED),
         }
     }
-    written
+    outputs
 }
 
 /// Where an output is in the arena of its plan, which begins at `ASSUMED`.

@@ -11,12 +11,12 @@ use super::capture::refused_in_capture;
 use super::executor::Executor;
 use super::run::Run;
 use super::upload;
-use crate::cuda::launch::kept::Outs;
-use crate::cuda::launch::parameters::{ParameterPool, Parameters};
-use crate::cuda::launch::params;
+use crate::cuda::launch::argument_pool::{ArgumentPool, KernelArguments};
+use crate::cuda::launch::kernel_abi;
+use crate::cuda::launch::launch_cache::OutputAddresses;
 use crate::cuda::launch::policy::Policy;
 use crate::cuda::launch::table::Table;
-use crate::cuda::launch::words::TableColumn;
+use crate::cuda::launch::table_writer::DeviceColumn;
 use crate::cuda::memory::device::{DeviceBlock, Waited};
 use crate::cuda::memory::list_table::{Chosen, ListTable, NUM_FOUND};
 use crate::samples::{SampleList, Selection};
@@ -109,15 +109,15 @@ pub(crate) struct SelectedTable {
     words: Vec<u64>,
     num_columns: u32,
     num_words: u32,
-    outs: Outs,
+    outs: OutputAddresses,
     /// Of the table itself.
     bytes: u64,
-    header: params::Header,
+    header: kernel_abi::Header,
     has_any: bool,
 }
 
 impl SelectedTable {
-    pub fn new(table: &Table, outs: Outs) -> SelectedTable {
+    pub fn new(table: &Table, outs: OutputAddresses) -> SelectedTable {
         let mut words = words_of(table.chosen(), table.as_bytes().len() / 8);
         let num_words = (table.as_bytes().len() / 8) as u32;
         words.extend_from_slice(cast_slice(table.as_bytes()));
@@ -138,18 +138,18 @@ impl SelectedTable {
     }
 
     /// The parameters of the launch for the table at this address, for a run that writes to these addresses.
-    pub fn parameters<'p>(
+    pub fn arguments<'p>(
         &self,
         table: u64,
         addresses: &[u64],
-        pool: &'p ParameterPool,
+        pool: &'p ArgumentPool,
         policy: &Policy,
-    ) -> Parameters<'p> {
-        let header = params::Header { table, ..self.header };
+    ) -> KernelArguments<'p> {
+        let header = kernel_abi::Header { table, ..self.header };
         let fields = &self.table_words()[..header.field_words()];
-        let mut parameters = pool.with(cast_slice(bytes_of(&header)), fields, policy);
-        self.outs.place(parameters.last_mut(fields.len()), addresses);
-        parameters
+        let mut arguments = pool.with(cast_slice(bytes_of(&header)), fields, policy);
+        self.outs.place(arguments.last_mut(fields.len()), addresses);
+        arguments
     }
 
     /// The words that the host knows.
@@ -176,7 +176,7 @@ pub(crate) fn table_of(
     addresses: &[u64],
 ) -> Result<u64> {
     let (executor, policy) = (run.executor, &run.executor.policy);
-    let bytes = size_of::<params::Select>() + table.words.len() * 8;
+    let bytes = size_of::<kernel_abi::Select>() + table.words.len() * 8;
     let is_inline = bytes as u64 <= policy.inline_bytes;
     if run.is_capturing && !is_inline {
         return Err(refused_in_capture(
@@ -191,7 +191,7 @@ pub(crate) fn table_of(
     let call = list.num_calls.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
     let chosen = Chosen { list: Arc::clone(&selection.listed.table), call };
     let num_words = table.num_words;
-    let mut select = params::Select {
+    let mut select = kernel_abi::Select {
         table: block.address(),
         call: call.into(),
         slot: chosen.slot() as u32,
@@ -200,23 +200,23 @@ pub(crate) fn table_of(
         num_words,
         ..select_of(list, &selection.indices)
     };
-    let parameters = if !is_inline {
+    let arguments = if !is_inline {
         let mut words = table.words.clone();
         table.outs.place(&mut words[table.first_word()..], addresses);
         let uploaded = run.allocate(words.len() as u64 * 8)?;
         // SAFETY: the block has as many bytes, and is held until the event after the launch.
         unsafe { upload::bytes(run, uploaded.address(), cast_slice(&words)) }?;
         select.words = uploaded.address();
-        executor.parameters.with(cast_slice(bytes_of(&select)), &[], policy)
+        executor.arguments.with(cast_slice(bytes_of(&select)), &[], policy)
     } else {
         let select = cast_slice(bytes_of(&select));
-        let mut parameters = executor.parameters.with(select, &table.words, policy);
-        table.outs.place(parameters.last_mut(num_words as usize), addresses);
-        parameters
+        let mut arguments = executor.arguments.with(select, &table.words, policy);
+        table.outs.place(arguments.last_mut(num_words as usize), addresses);
+        arguments
     };
-    let kernel = &executor.select[usize::from(parameters.is_large)];
+    let kernel = &executor.select[usize::from(arguments.is_large)];
     let grid = select.num_samples.max(num_words).div_ceil(policy.threads);
-    let values = [parameters.words().as_ptr().cast()];
+    let values = [arguments.words().as_ptr().cast()];
     // SAFETY: the kernel has one parameter, of this size. The list's table, the indices and the memory that it
     // writes are held until the event after the launch that comes next; in a graph as the caller promised.
     unsafe { run.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }?;
@@ -226,8 +226,8 @@ pub(crate) fn table_of(
 }
 
 /// The kernel's parameters for a list and for indices into it.
-fn select_of(list: &ListTable, indices: &Tensor) -> params::Select {
-    params::Select {
+fn select_of(list: &ListTable, indices: &Tensor) -> kernel_abi::Select {
+    kernel_abi::Select {
         indices: indices.data_ptr().addr() as u64,
         index_step: indices.strides()[0],
         index_bytes: if indices.dtype() == DType::I64 { 8 } else { 4 },
@@ -239,25 +239,25 @@ fn select_of(list: &ListTable, indices: &Tensor) -> params::Select {
         num_kinds: list.num_metas as u32,
         num_listed: list.num_listed as u64,
         found: list.found.as_ptr().addr() as u64,
-        ..params::Select::zeroed()
+        ..kernel_abi::Select::zeroed()
     }
 }
 
 /// Columns as the kernel reads them: what there is of each, then their numbers. `more` words will follow.
-fn words_of(columns: &[TableColumn], more: usize) -> Vec<u64> {
+fn words_of(columns: &[DeviceColumn], more: usize) -> Vec<u64> {
     let num_values: usize = columns.iter().map(|column| column.values.len()).sum();
-    let entries = columns.len() * size_of::<params::Column>() / 8;
+    let entries = columns.len() * size_of::<kernel_abi::Column>() / 8;
     let mut words = Vec::with_capacity(entries + num_values + more);
     words.resize(entries, 0);
     for (number, column) in columns.iter().enumerate() {
-        let entry = params::Column {
+        let entry = kernel_abi::Column {
             position: column.position,
             values: words.len() as u32,
             count: column.count as u32,
             is_wide: column.is_wide.into(),
             is_address: column.is_address.into(),
         };
-        words[number * 2..][..2].copy_from_slice(&cast::<params::Column, [u64; 2]>(entry));
+        words[number * 2..][..2].copy_from_slice(&cast::<kernel_abi::Column, [u64; 2]>(entry));
         match column.is_wide {
             true => words.extend(column.values.iter().map(|&value| value as u64)),
             false => words.extend(in_pairs(&column.values, |value| value as u32)),

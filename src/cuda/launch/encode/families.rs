@@ -8,9 +8,9 @@ use super::super::field::{
     flags, AlignedCopy, Family, Head, Nest, PlacedCopy, PlacedRows, Rows, ScalarFallback,
     SmallCopy, Strided, Work,
 };
+use super::super::kernel_abi::MOVE_BYTES;
 use super::super::loops::SampleLoop;
-use super::super::params::MOVE_BYTES;
-use super::super::part::{Part, SampleStarts};
+use super::super::segment::{OutputSegment, SampleStarts};
 use super::{divisor, AdjacentRows, Builder, Coefficients};
 use crate::tensor::Result;
 
@@ -28,9 +28,14 @@ const TEAMS: u64 = 4;
 
 impl Builder<'_> {
     /// Samples that are runs of bytes without gaps: items are cut from the output as a whole.
-    pub(super) fn packed(&mut self, mut head: Head, part: &Part<'_>, family: Family) -> Result<()> {
-        let bytes = part.loops[0].fixed().unwrap_or(0) * part.to.size() as u64;
-        let total = bytes * part.num_samples() as u64;
+    pub(super) fn packed(
+        &mut self,
+        mut head: Head,
+        segment: &OutputSegment<'_>,
+        family: Family,
+    ) -> Result<()> {
+        let bytes = segment.loops[0].fixed().unwrap_or(0) * segment.to.size() as u64;
+        let total = bytes * segment.num_samples() as u64;
         (head.from_size, head.to_size) = (1, 1);
         let (item, work) = match family {
             Family::SmallCopy => {
@@ -53,9 +58,14 @@ impl Builder<'_> {
     }
 
     /// Samples that are vectors, each of which has a place of its own.
-    pub(super) fn placed(&mut self, mut head: Head, part: &Part<'_>, family: Family) -> Result<()> {
-        let SampleStarts::Placed { ids, step, .. } = &part.places else { return Ok(()) };
-        let bytes = part.loops[0].fixed().unwrap_or(0) * part.to.size() as u64;
+    pub(super) fn placed(
+        &mut self,
+        mut head: Head,
+        segment: &OutputSegment<'_>,
+        family: Family,
+    ) -> Result<()> {
+        let SampleStarts::Placed { ids, step, .. } = &segment.starts else { return Ok(()) };
+        let bytes = segment.loops[0].fixed().unwrap_or(0) * segment.to.size() as u64;
         let (places, step) = (self.table.column(ids)?, *step as u64);
         (head.from_size, head.to_size) = (1, 1);
         let work = match family {
@@ -70,7 +80,7 @@ impl Builder<'_> {
                 Work::PlacedRows(PlacedRows { by_vectors, vectors, places, step })
             }
         };
-        let total = bytes * part.num_samples() as u64;
+        let total = bytes * segment.num_samples() as u64;
         self.enter(head, work, total.div_ceil(MOVE_BYTES))
     }
 
@@ -78,17 +88,17 @@ impl Builder<'_> {
     pub(super) fn scalar_fallback(
         &mut self,
         mut head: Head,
-        part: &Part<'_>,
+        segment: &OutputSegment<'_>,
         address_bits: u64,
         coefficients: &Coefficients,
     ) -> Result<()> {
-        let mut each = part.loops[0].fixed().unwrap_or(0);
-        if part.is_move() {
-            let bytes = each * part.to.size() as u64;
-            let word = 1u64 << (bytes | part.out | address_bits | MAX_WORD).trailing_zeros();
+        let mut each = segment.loops[0].fixed().unwrap_or(0);
+        if segment.is_move() {
+            let bytes = each * segment.to.size() as u64;
+            let word = 1u64 << (bytes | segment.out | address_bits | MAX_WORD).trailing_zeros();
             (head.from_size, head.to_size, each) = (word as u8, word as u8, bytes / word);
         }
-        let total = each * part.num_samples() as u64;
+        let total = each * segment.num_samples() as u64;
         let piece = (total / self.slots.all).next_multiple_of(TURN_ELEMS);
         let piece = piece.clamp(TURN_ELEMS, MAX_ELEMS);
         let work = ScalarFallback {
@@ -105,29 +115,30 @@ impl Builder<'_> {
     pub(super) fn adjacent(
         &mut self,
         mut head: Head,
-        part: &Part<'_>,
+        segment: &OutputSegment<'_>,
         rows: &AdjacentRows<'_>,
         coefficients: &Coefficients,
         work: impl FnOnce(Nest) -> Work,
     ) -> Result<()> {
         let planes = rows.planes.max(1);
-        let (size, num_samples) = (part.to.size() as u64, part.num_samples() as u64);
+        let (size, num_samples) = (segment.to.size() as u64, segment.num_samples() as u64);
         let Some((cols, outer)) = rows.loops.split_last() else { return Ok(()) };
         let rows_of_sample = outer.iter().filter_map(SampleLoop::fixed).product::<u64>();
         let num_rows = rows_of_sample * num_samples;
-        let row_elems = cols.fixed().unwrap_or(part.output.numel() / num_rows.max(1));
-        if part.is_joint(rows.loops) {
+        let row_elems = cols.fixed().unwrap_or(segment.output.numel() / num_rows.max(1));
+        if segment.is_joint(rows.loops) {
             head.flags |= flags::JOINT;
         }
-        let mut nest = self.nest(&mut head, part, cols, outer, 1, coefficients)?;
+        let mut nest = self.nest(&mut head, segment, cols, outer, 1, coefficients)?;
         let starts = outer.iter().map(|own| own.dst_stride as u64);
-        let starts = starts.fold(part.out | part.places.step() as u64, |all, stride| all | stride);
-        if is_team(part.op, row_elems * size, outer, planes, self.policy) {
+        let starts =
+            starts.fold(segment.out | segment.starts.step() as u64, |all, stride| all | stride);
+        if is_team(segment.op, row_elems * size, outer, planes, self.policy) {
             (nest.piece, nest.rows) = (u32::MAX, TEAMS as u8);
             (nest.items, nest.by_items) = (rows_of_sample as u32, divisor(rows_of_sample)?);
             (nest.pieces, nest.by_pieces) = (1, divisor(1)?);
             let is_even = |own: &SampleLoop| own.src_stride.same().is_some_and(|by| by % 16 == 0);
-            let is_alike = !part.is_joined() && cols.lo.is(0) && outer.iter().all(is_even);
+            let is_alike = !segment.is_joined() && cols.lo.is(0) && outer.iter().all(is_even);
             if !is_alike || (starts | rows.address_bits) % 16 != 0 {
                 head.flags |= flags::MIXED;
             }
@@ -140,7 +151,7 @@ impl Builder<'_> {
         // The first piece of a row that begins between two multiples of 16 is shorter.
         let is_even = starts % 16 == 0 && cols.fixed().is_some();
         let slack = if is_even { 0 } else { (16 / size).saturating_sub(1) };
-        let items = self.items(&mut nest, part, cols, outer, 1, |cols| match cols {
+        let items = self.items(&mut nest, segment, cols, outer, 1, |cols| match cols {
             0 => 0,
             _ => (cols + slack).div_ceil(piece),
         })?;
@@ -151,23 +162,23 @@ impl Builder<'_> {
     pub(super) fn strided(
         &mut self,
         mut head: Head,
-        part: &Part<'_>,
+        segment: &OutputSegment<'_>,
         address_bits: u64,
         coefficients: &Coefficients,
     ) -> Result<()> {
-        let (loops, is_of_samples) = box_loops(part);
+        let (loops, is_of_samples) = box_loops(segment);
         let Some((cols, outer)) = loops.split_last() else { return Ok(()) };
-        let num_samples = part.num_samples() as u64;
+        let num_samples = segment.num_samples() as u64;
         let num_cols = cols.fixed().unwrap_or(u64::MAX).min(MAX_BOX_COLS);
-        let has_aligned_sources = address_bits % part.from.size() as u64 == 0;
-        let kind = kind_of(part, &loops, has_aligned_sources);
+        let has_aligned_sources = address_bits % segment.from.size() as u64 == 0;
+        let kind = kind_of(segment, &loops, has_aligned_sources);
         let is_tiled = is_tiled(outer.last(), cols);
         let (log_step, log_columns) = match is_tiled {
-            true => (0, log_columns_of(part, &loops, kind, address_bits)),
+            true => (0, log_columns_of(segment, &loops, kind, address_bits)),
             false => (log_step_of(outer.last(), cols), 0),
         };
         let lanes = u64::from(LANES);
-        let turns = part.output.numel() / self.slots.enough / lanes;
+        let turns = segment.output.numel() / self.slots.enough / lanes;
         let turns = (turns >> log_columns).next_multiple_of(TURNS).clamp(TURNS, MAX_TURNS);
         let fixed_rows = outer.last().and_then(SampleLoop::fixed);
         let (rows, lane_rows, lanes_of_box) = if is_tiled {
@@ -189,16 +200,16 @@ impl Builder<'_> {
         };
         if is_of_samples {
             let samples = rows.min(num_samples);
-            let mut nest = self.nest(&mut head, part, cols, &[], 1, coefficients)?;
+            let mut nest = self.nest(&mut head, segment, cols, &[], 1, coefficients)?;
             nest.piece = num_cols as u32;
             let strided = Strided { nest, samples: samples as u16, ..strided };
             let items = num_samples.div_ceil(samples).saturating_mul(rounds.max(1));
             return self.enter(head, Work::Strided(strided), items);
         }
-        let mut nest = self.nest(&mut head, part, cols, outer, rows, coefficients)?;
+        let mut nest = self.nest(&mut head, segment, cols, outer, rows, coefficients)?;
         nest.piece = num_cols as u32;
         let boxes =
-            self.items(&mut nest, part, cols, outer, rows, |cols| cols.div_ceil(num_cols))?;
+            self.items(&mut nest, segment, cols, outer, rows, |cols| cols.div_ceil(num_cols))?;
         let items = boxes.saturating_mul(rounds.max(1));
         self.enter(head, Work::Strided(Strided { nest, ..strided }), items)
     }

@@ -4,8 +4,8 @@ use bytemuck::cast_slice;
 
 use super::super::field::{flags, varies, Divisor, Head, Loop, Nest};
 use super::super::loops::{Extent, LoopNumber, SampleLoop};
-use super::super::part::{Part, SampleStarts};
-use super::super::words::{hints_of, TableColumn};
+use super::super::segment::{OutputSegment, SampleStarts};
+use super::super::table_writer::{hints_of, DeviceColumn};
 use super::{divisor, repeated, Builder, Coefficients};
 use crate::tensor::Result;
 
@@ -15,7 +15,7 @@ impl Builder<'_> {
     pub(super) fn nest(
         &mut self,
         head: &mut Head,
-        part: &Part<'_>,
+        segment: &OutputSegment<'_>,
         cols: &SampleLoop,
         outer: &[SampleLoop],
         block: u64,
@@ -27,7 +27,8 @@ impl Builder<'_> {
             LoopNumber::Each(values) => values.iter().any(|&value| is_beyond(value as u64)),
             LoopNumber::Same(_) => false,
         };
-        let most = (0..part.num_samples()).map(|index| part.step_of(index)).max().unwrap_or(0);
+        let most =
+            (0..segment.num_samples()).map(|index| segment.step_of(index)).max().unwrap_or(0);
         let mut wide = outer.iter().chain([cols]).any(|own| {
             let extent = match own.extent {
                 Extent::Fixed(extent) => extent,
@@ -36,38 +37,38 @@ impl Builder<'_> {
             is_beyond(extent) || is_wide(&own.lo) || is_wide(&own.hi)
         });
         let mut nest = Nest {
-            step: part.places.step(),
-            channel_first: part.channel_first as u32,
+            step: segment.starts.step(),
+            channel_first: segment.channel_first as u32,
             affine: coefficients.position,
             log_coefficient: coefficients.log_bytes,
             channels: coefficients.channels,
             by_channels: coefficients.by_channels,
-            fill: repeated(part.output.fill, part.to.size()),
+            fill: repeated(segment.output.fill, segment.to.size()),
             ..Nest::default()
         };
-        match (&part.places, &part.samples) {
+        match (&segment.starts, &segment.samples) {
             (SampleStarts::Placed { ids, .. }, _) => nest.places = self.table.column(ids)?,
             (_, Some(samples)) => nest.places = self.table.column(samples)?,
             _ => {}
         }
-        if let SampleStarts::Placed { lengths: Some(lengths), .. } = &part.places {
+        if let SampleStarts::Placed { lengths: Some(lengths), .. } = &segment.starts {
             let lengths = lengths.iter().map(|&length| length.into());
             nest.offsets = self.table.numbers(lengths, wide)?;
             head.flags |= flags::OF_LENGTHS;
         }
-        if let SampleStarts::Joined { offsets, .. } = &part.places {
+        if let SampleStarts::Joined { offsets, .. } = &segment.starts {
             wide |= offsets.last().is_some_and(|&end| is_beyond(end as u64));
             nest.offsets = self.table.numbers(offsets.iter().copied(), wide)?;
         }
         if wide {
             head.flags |= flags::WIDE;
         }
-        nest.cols = self.looped(part, cols, 1, wide)?;
+        nest.cols = self.looped(segment, cols, 1, wide)?;
         let last = outer.len().saturating_sub(1);
         let blocks =
             outer.iter().enumerate().map(|(at, own)| (own, if at == last { block } else { 1 }));
         let outer = blocks
-            .map(|(own, block)| self.looped(part, own, block, wide))
+            .map(|(own, block)| self.looped(segment, own, block, wide))
             .collect::<Result<Vec<Loop>>>()?;
         nest.num_outer = outer.len() as u8;
         let is_placed = nest.places != 0 || nest.offsets != 0;
@@ -82,15 +83,15 @@ impl Builder<'_> {
 
     fn looped(
         &mut self,
-        part: &Part<'_>,
+        segment: &OutputSegment<'_>,
         own: &SampleLoop,
         block: u64,
         wide: bool,
     ) -> Result<Loop> {
-        let (lo, of_lo) = self.number(part, &own.lo, wide, [varies::LO, varies::NARROW_LO])?;
-        let (hi, of_hi) = self.number(part, &own.hi, wide, [varies::HI, varies::NARROW_HI])?;
+        let (lo, of_lo) = self.number(segment, &own.lo, wide, [varies::LO, varies::NARROW_LO])?;
+        let (hi, of_hi) = self.number(segment, &own.hi, wide, [varies::HI, varies::NARROW_HI])?;
         let (src_stride, of_stride) =
-            self.number(part, &own.src_stride, true, [varies::SRC_STRIDE, 0])?;
+            self.number(segment, &own.src_stride, true, [varies::SRC_STRIDE, 0])?;
         let mut varies = of_lo | of_hi | of_stride;
         let (extent, by_blocks) = match own.extent {
             Extent::Fixed(extent) => (extent, divisor(extent.div_ceil(block)).unwrap_or_default()),
@@ -116,7 +117,7 @@ impl Builder<'_> {
     /// `wide`, and one for narrow ones.
     fn number(
         &mut self,
-        part: &Part<'_>,
+        segment: &OutputSegment<'_>,
         number: &LoopNumber,
         wide: bool,
         [bit, narrow]: [u16; 2],
@@ -125,11 +126,11 @@ impl Builder<'_> {
             LoopNumber::Same(value) => return Ok((*value, 0)),
             LoopNumber::Each(values) => values,
         };
-        if part.list.is_some() {
-            let column = TableColumn::of(values.clone(), 1, wide);
-            return Ok((self.table.chosen(part.num_samples(), column)?.into(), bit));
+        if segment.list.is_some() {
+            let column = DeviceColumn::of(values.clone(), 1, wide);
+            return Ok((self.table.chosen(segment.num_samples(), column)?.into(), bit));
         }
-        let each = part.each(values);
+        let each = segment.each(values);
         if wide {
             let position = self.table.push_words(each.map(|value| value as u64))?;
             return Ok((position.into(), bit));
@@ -144,13 +145,13 @@ impl Builder<'_> {
     pub(super) fn items(
         &mut self,
         nest: &mut Nest,
-        part: &Part<'_>,
+        segment: &OutputSegment<'_>,
         cols: &SampleLoop,
         outer: &[SampleLoop],
         block: u64,
         pieces: impl Fn(u64) -> u64,
     ) -> Result<u64> {
-        let num_samples = part.num_samples();
+        let num_samples = segment.num_samples();
         let last = outer.len().saturating_sub(1);
         let blocks = (0..outer.len()).map(|at| if at == last { block } else { 1 });
         let blocks: Vec<u64> = blocks.collect();
@@ -177,7 +178,7 @@ impl Builder<'_> {
         let mut total = 0u64;
         for index in 0..num_samples {
             first.push(total as u32);
-            let step = part.step_of(index);
+            let step = segment.step_of(index);
             let cols = match cols.extent {
                 Extent::Fixed(extent) => extent,
                 Extent::Joined(unit) => unit * step,

@@ -1,26 +1,26 @@
-//! [`Written`]: what the launch of a plan writes, and where.
+//! [`LaunchOutputs`]: what the launch of a plan writes, and where.
 
 use smallvec::SmallVec;
 
 use crate::plan::{OutputPlan, Plan, Staging};
 
 /// The outputs of a launch: as planned, or reading from where their samples were copied to.
-pub(crate) struct Written<'p> {
+pub(crate) struct LaunchOutputs<'p> {
     /// The address of each output; `None` for one that the launch does not write.
-    pub places: SmallVec<[Option<u64>; 4]>,
+    pub addresses: SmallVec<[Option<u64>; 4]>,
     staged: Vec<Option<Box<OutputPlan<'p>>>>,
 }
 
-impl<'p> Written<'p> {
+impl<'p> LaunchOutputs<'p> {
     /// Nothing, of so many outputs.
-    pub fn none_of(num_outputs: usize) -> Written<'p> {
-        Written { places: SmallVec::from_elem(None, num_outputs), staged: Vec::new() }
+    pub fn unassigned(num_outputs: usize) -> LaunchOutputs<'p> {
+        LaunchOutputs { addresses: SmallVec::from_elem(None, num_outputs), staged: Vec::new() }
     }
 
     /// Has samples read from memory at this address.
     pub fn stage(&mut self, staging: &'p Staging<'_>, memory: u64) {
         // Most runs stage none.
-        self.staged.resize_with(self.places.len(), || None);
+        self.staged.resize_with(self.addresses.len(), || None);
         for staged in &staging.outputs {
             self.staged[staged.output] = Some(Box::new(staged.read_at(memory)));
         }
@@ -30,7 +30,7 @@ impl<'p> Written<'p> {
         &'w self,
         plan: &'w Plan<'_>,
     ) -> impl Iterator<Item = (&'w OutputPlan<'w>, u64)> {
-        let outputs = plan.outputs().iter().enumerate().zip(&self.places);
+        let outputs = plan.outputs().iter().enumerate().zip(&self.addresses);
         outputs.filter_map(|((index, planned), place)| {
             let staged = self.staged.get(index).and_then(Option::as_deref);
             let spread = || plan.route().and_then(|route| route.spread(index));

@@ -1,15 +1,15 @@
-//! [`KeptTable`]: the table of a launch that is kept with its plan, for samples and outputs at other addresses.
+//! [`CachedTable`]: the table of a launch that is kept with its plan, for samples and outputs at other addresses.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::argument_pool::{ArgumentPool, KernelArguments};
 use super::field::{BASE_WORD, FIELD_WORDS, OUT_WORD, STRIDE_WORD};
-use super::parameters::{ParameterPool, Parameters};
-use super::part::address_of;
 use super::policy::Policy;
+use super::segment::address_of;
 use super::table::Table;
-use super::words::{base_of, write_sources};
+use super::table_writer::{base_of, write_sources};
 use crate::plan::Plan;
 use crate::samples::Memo;
 use crate::tensor::{Owner, Result};
@@ -19,9 +19,9 @@ const ALIGN: u64 = 16;
 
 /// For each field of a table, which of the addresses of a run it writes to.
 #[derive(Debug)]
-pub(crate) struct Outs(pub SmallVec<[usize; 2]>);
+pub(crate) struct OutputAddresses(pub SmallVec<[usize; 2]>);
 
-impl Outs {
+impl OutputAddresses {
     /// Has fields at the beginning of these words written to the addresses of a run.
     pub fn place(&self, words: &mut [u64], addresses: &[u64]) {
         let fields = words.chunks_exact_mut(FIELD_WORDS);
@@ -33,16 +33,16 @@ impl Outs {
 
 /// The result of `make` for a run that writes to these addresses. It is kept with a plan that is kept with its list, which
 /// is right for the one device that the list is on.
-pub(crate) fn kept<T: Send + Sync + 'static>(
+pub(crate) fn cached_launch<T: Send + Sync + 'static>(
     plan: &Plan<'_>,
     addresses: &[u64],
     make: impl FnOnce() -> Result<T>,
 ) -> Result<Arc<T>> {
     let is_aligned = addresses.iter().all(|address| address % ALIGN == 0);
     let memo = plan.launch().filter(|_| is_aligned);
-    let known = memo.and_then(Memo::get).and_then(|known| known.downcast().ok());
-    if let Some(known) = known {
-        return Ok(known);
+    let cached = memo.and_then(Memo::get).and_then(|cached| cached.downcast().ok());
+    if let Some(cached) = cached {
+        return Ok(cached);
     }
     let made = Arc::new(make()?);
     if let Some(memo) = memo {
@@ -53,21 +53,21 @@ pub(crate) fn kept<T: Send + Sync + 'static>(
 
 /// The table of samples that the host chooses, all of them alike.
 #[derive(Debug)]
-pub(crate) struct KeptTable {
+pub(crate) struct CachedTable {
     pub table: Table,
-    pub outs: Outs,
+    pub outs: OutputAddresses,
 }
 
-impl KeptTable {
+impl CachedTable {
     /// The parameters of a launch that reads samples and writes outputs at other addresses; `None` if these need a table of their
     /// own.
-    pub fn parameters<'p>(
+    pub fn arguments<'p>(
         &self,
         data: &[*const u8],
         addresses: &[u64],
-        pool: &'p ParameterPool,
+        pool: &'p ArgumentPool,
         policy: &Policy,
-    ) -> Option<Parameters<'p>> {
+    ) -> Option<KernelArguments<'p>> {
         let &[sources] = self.table.sources() else { return None };
         if !self.table.is_inline(policy) {
             return None;
@@ -81,8 +81,8 @@ impl KeptTable {
             true => Some(base_of(data, address, sources.family)?),
             false => None,
         };
-        let mut parameters = self.table.parameters(None, pool, policy);
-        let words = parameters.last_mut(self.table.as_bytes().len() / 8);
+        let mut arguments = self.table.arguments(None, pool, policy);
+        let words = arguments.last_mut(self.table.as_bytes().len() / 8);
         self.outs.place(words, addresses);
         if let Some((base, shift)) = base {
             let field = &mut words[sources.field as usize * FIELD_WORDS..];
@@ -91,7 +91,7 @@ impl KeptTable {
         }
         let (first, count) = (sources.first as usize, sources.count as usize);
         write_sources(&mut words[first..][..count], data, address, base);
-        Some(parameters)
+        Some(arguments)
     }
 }
 
@@ -99,7 +99,7 @@ impl KeptTable {
 mod tests {
     use super::*;
     use crate::collate::{Collate, Mask, Pad, Ragged, Transform};
-    use crate::cuda::launch::table::parts;
+    use crate::cuda::launch::table::segments;
     use crate::samples::{SampleList, SampleView};
     use crate::tensor::{DType, Device, Layout};
 
@@ -147,7 +147,7 @@ mod tests {
     fn words_are_those_of_a_table_made_anew() {
         // The first half at multiples of 16.
         let samples = listed((0..800).map(|n| 4096 + 48 * n + if n < 400 { 0 } else { 4 }));
-        let (pool, policy) = (ParameterPool::default(), Policy::of((9, 0)).unwrap());
+        let (pool, policy) = (ArgumentPool::default(), Policy::of((9, 0)).unwrap());
         let take = |count: i64, first: i64, step: i64| {
             let chosen = (0..count).map(|i| first / 400 * 400 + (first + i * step) % 400);
             samples.take(chosen).unwrap()
@@ -166,24 +166,24 @@ mod tests {
             let made = |list: &SampleList<'_>, out: u64| {
                 let plan = Plan::new(list, form).unwrap();
                 let outputs = plan.outputs().iter().map(|output| (output, out));
-                let table = Table::new(&parts(&plan, outputs), &[], 132, &policy).unwrap();
+                let table = Table::new(&segments(&plan, outputs), &[], 132, &policy).unwrap();
                 (table, plan.outputs().len())
             };
             let (table, num_outputs) = made(&take(count, 0, 7), 1 << 20);
-            let kept = KeptTable { table, outs: Outs((0..num_outputs).collect()) };
+            let cached = CachedTable { table, outs: OutputAddresses((0..num_outputs).collect()) };
             for (first, step) in [(0, 7), (0, 11), (3, 13), (17, 3)] {
                 let list = take(count, first, step);
                 let outs = SmallVec::<[u64; 4]>::from_elem(1 << 21, num_outputs);
                 let (anew, _) = made(&list, 1 << 21);
-                let mut own = kept.parameters(&list.data(), &outs, &pool, &policy).unwrap();
-                let mut parameters = anew.parameters(None, &pool, &policy);
+                let mut own = cached.arguments(&list.data(), &outs, &pool, &policy).unwrap();
+                let mut arguments = anew.arguments(None, &pool, &policy);
                 let len = 2 + anew.as_bytes().len() / 8;
-                assert_eq!(own.last_mut(len), parameters.last_mut(len), "{form:?}");
+                assert_eq!(own.last_mut(len), arguments.last_mut(len), "{form:?}");
             }
             // Other families may write samples at other multiples.
             let list = take(count, 400, 7);
             let outs = SmallVec::<[u64; 4]>::from_elem(1 << 21, num_outputs);
-            assert!(kept.parameters(&list.data(), &outs, &pool, &policy).is_none());
+            assert!(cached.arguments(&list.data(), &outs, &pool, &policy).is_none());
         }
     }
 
@@ -199,8 +199,8 @@ mod tests {
             assert!(plans.iter().all(|plan| plan.launch().is_none()));
         }
         // Nor are they taken for those of others.
-        let [_, kept] = [(); 2].map(|()| Plan::new(&apart, &stack).unwrap());
-        assert!(kept.launch().is_some());
+        let [_, cached] = [(); 2].map(|()| Plan::new(&apart, &stack).unwrap());
+        assert!(cached.launch().is_some());
         let together = neighbours.take([3, 4, 5]).unwrap();
         let plan = Plan::new(&together, &stack).unwrap();
         assert!(plan.launch().is_none() && plan.explain().ranges == 1);

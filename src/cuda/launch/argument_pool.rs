@@ -1,41 +1,41 @@
-//! [`ParameterPool`]: parameters of launches, in memory that is used again.
+//! [`ArgumentPool`]: parameters of launches, in memory that is used again.
 
-use super::params::{LARGE_BYTES, SMALL_BYTES};
+use super::kernel_abi::{LARGE_BYTES, SMALL_BYTES};
 use super::policy::Policy;
 use crate::sync::ForkMutex;
 
 /// Memory for the parameters of launches. A kernel reads what its header and table say: what an earlier launch left
 /// behind them is not zeroed, which would cost more than writing them.
 #[derive(Debug, Default)]
-pub(crate) struct ParameterPool {
+pub(crate) struct ArgumentPool {
     /// Each as large as the larger of the two sizes.
     free: ForkMutex<Vec<Box<[u64]>>>,
 }
 
-impl ParameterPool {
+impl ArgumentPool {
     /// A header with words behind it, in parameters of the size that one of the kernels has.
-    pub fn with(&self, header: &[u64], words: &[u64], policy: &Policy) -> Parameters<'_> {
+    pub fn with(&self, header: &[u64], words: &[u64], policy: &Policy) -> KernelArguments<'_> {
         let free = self.free.lock().pop();
         let mut memory = free.unwrap_or_else(|| vec![0; LARGE_BYTES / 8].into());
         let num_words = header.len() + words.len();
         memory[..header.len()].copy_from_slice(header);
         memory[header.len()..num_words].copy_from_slice(words);
         let is_large = num_words as u64 * 8 > policy.small_bytes;
-        Parameters { memory, is_large, num_words, pool: self }
+        KernelArguments { memory, is_large, num_words, pool: self }
     }
 }
 
 /// The parameters of one launch.
 #[derive(Debug)]
-pub(crate) struct Parameters<'p> {
+pub(crate) struct KernelArguments<'p> {
     memory: Box<[u64]>,
     /// They are those of the kernel with large parameters.
     pub is_large: bool,
     num_words: usize,
-    pool: &'p ParameterPool,
+    pool: &'p ArgumentPool,
 }
 
-impl Parameters<'_> {
+impl KernelArguments<'_> {
     /// As many words as the kernel's parameters have.
     pub fn words(&self) -> &[u64] {
         &self.memory[..if self.is_large { LARGE_BYTES } else { SMALL_BYTES } / 8]
@@ -47,7 +47,7 @@ impl Parameters<'_> {
     }
 }
 
-impl Drop for Parameters<'_> {
+impl Drop for KernelArguments<'_> {
     fn drop(&mut self) {
         self.pool.free.lock().push(std::mem::take(&mut self.memory));
     }

@@ -118,7 +118,7 @@ pub(crate) struct Select {
 }
 
 /// Where in a table the columns begin that a device writes: behind all that goes with the parameters of a launch.
-pub(crate) const CHOSEN_WORDS: u64 = 4096;
+pub(crate) const DEVICE_COLUMNS_START: u64 = 4096;
 
 /// The two sizes of parameters that there are kernels for.
 pub(crate) const SMALL_BYTES: usize = 4096;
@@ -133,6 +133,6 @@ const _: () = {
     assert!(size_of::<Header>() == 16);
     assert!(size_of::<Column>() == 16 && size_of::<Select>() == 120);
     assert!(offset_of!(Select, call) == 80 && offset_of!(Select, index_bytes) == 112);
-    assert!(CHOSEN_WORDS as usize * 8 >= LARGE_BYTES);
+    assert!(DEVICE_COLUMNS_START as usize * 8 >= LARGE_BYTES);
     assert!(SMALL_BYTES % 16 == 0 && LARGE_BYTES % 16 == 0 && LARGE_BYTES <= 32764);
 };

@@ -1,13 +1,13 @@
-//! [`Part`]: what of an output of the plan one field of the table writes.
+//! [`OutputSegment`]: what of an output of the plan one field of the table writes.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::family::PartWork;
+use super::family::SegmentWork;
 use super::field::Family;
 use super::loops::{groups, groups_of_placed, Extent, Group, LoopNumber, Loops, SampleLoop};
-use super::words::base_of;
+use super::table_writer::base_of;
 use crate::collate::Affine;
 use crate::cuda::memory::list_table::ListTable;
 use crate::plan::{CopyRange, ElementOp, OutputPlan, Placement, Plan, Role, Starts};
@@ -42,7 +42,7 @@ impl SampleStarts<'_> {
 }
 
 /// Where samples of a part are read.
-pub(crate) enum PartAddresses<'p> {
+pub(crate) enum SegmentAddresses<'p> {
     /// So many bytes behind the beginning of each, which the list has.
     Alike {
         data: &'p [*const u8],
@@ -51,14 +51,14 @@ pub(crate) enum PartAddresses<'p> {
     Each(Vec<u64>),
 }
 
-impl PartAddresses<'_> {
+impl SegmentAddresses<'_> {
     /// All of them, by or.
     fn bits(&self) -> u64 {
         match self {
-            &PartAddresses::Alike { data, src_offset } => {
+            &SegmentAddresses::Alike { data, src_offset } => {
                 data.iter().fold(0, |all, &data| all | address_of(data, src_offset))
             }
-            PartAddresses::Each(each) => each.iter().fold(0, |all, address| all | address),
+            SegmentAddresses::Each(each) => each.iter().fold(0, |all, address| all | address),
         }
     }
 }
@@ -68,7 +68,7 @@ pub(crate) fn address_of(data: *const u8, src_offset: i64) -> u64 {
 }
 
 /// The samples of an output with the same loops, or all of them.
-pub(crate) struct Part<'p> {
+pub(crate) struct OutputSegment<'p> {
     pub output: &'p OutputPlan<'p>,
     /// Where each sample of the output is.
     data: &'p [*const u8],
@@ -80,7 +80,7 @@ pub(crate) struct Part<'p> {
     /// Numbers of the samples; `None`: all, in order.
     pub samples: Option<Vec<u32>>,
     pub sources: Sources<'p>,
-    pub places: SampleStarts<'p>,
+    pub starts: SampleStarts<'p>,
     pub affine: Option<&'p Affine>,
     /// An increment for each sample of the output.
     pub increments: Option<&'p [i64]>,
@@ -90,11 +90,11 @@ pub(crate) struct Part<'p> {
 }
 
 /// The parts of an output that has elements.
-pub(crate) fn parts_of<'p>(
+pub(crate) fn push_segments<'p>(
     plan: &'p Plan<'_>,
     output: &'p OutputPlan<'_>,
     out: u64,
-    parts: &mut SmallVec<[Part<'p>; 1]>,
+    segments: &mut SmallVec<[OutputSegment<'p>; 1]>,
 ) {
     let list = output.selected.and_then(|_| ListTable::of(plan));
     let data = plan.addresses(output);
@@ -103,10 +103,10 @@ pub(crate) fn parts_of<'p>(
     let has_all = |list: &ListTable| output.fill == [0; 16] && list.zeros(sample_bytes()).is_some();
     if output.has_places() {
         let affine = plan.affine_of(output);
-        return placed_parts(output, data, affine, parts);
+        return push_placed_segments(output, data, affine, segments);
     }
     if output.bytes_only && output.layout.is_compact() && list.is_none_or(has_all) {
-        return parts.push(moved(output, data, out, list));
+        return segments.push(moved(output, data, out, list));
     }
     let batch_shape = plan.batch_shapes().get(output.leaf);
     let joined = match (
@@ -127,8 +127,8 @@ pub(crate) fn parts_of<'p>(
     let increments = batch_shape.filter(|_| matches!(output.op, ElementOp::Read { .. }));
     let increments = increments.and_then(|batch_shape| batch_shape.increments.as_deref());
     for group in groups(output, joined, affine.map_or(1, Affine::channels)) {
-        let places = sample_starts(output, &group);
-        parts.push(Part {
+        let starts = sample_starts(output, &group);
+        segments.push(OutputSegment {
             output,
             data,
             out,
@@ -138,7 +138,7 @@ pub(crate) fn parts_of<'p>(
             loops: group.loops,
             samples: group.samples,
             sources: Sources::Samples,
-            places,
+            starts,
             affine,
             increments,
             channel_first: group.channel_first,
@@ -149,11 +149,11 @@ pub(crate) fn parts_of<'p>(
 
 /// The parts of an output whose samples have places of their own: all of a group if these are within as many steps from the first
 /// one as 32 bits count, else as many of them at a time.
-fn placed_parts<'p>(
+fn push_placed_segments<'p>(
     output: &'p OutputPlan<'_>,
     data: &'p [*const u8],
     affine: Option<&'p Affine>,
-    parts: &mut SmallVec<[Part<'p>; 1]>,
+    segments: &mut SmallVec<[OutputSegment<'p>; 1]>,
 ) {
     let length_of = |sample: u32| {
         let bytes = output.class_of(sample as usize).num_real * output.dtype.size() as u64;
@@ -169,9 +169,9 @@ fn placed_parts<'p>(
             let ids = samples.iter().map(|&sample| ((place(sample) - base) >> shift) as u32);
             let lengths =
                 is_varied.then(|| samples.iter().map(|&sample| length_of(sample)).collect());
-            let places = SampleStarts::Placed { ids: ids.collect(), step: 1 << shift, lengths };
+            let starts = SampleStarts::Placed { ids: ids.collect(), step: 1 << shift, lengths };
             let are_all = is_whole && samples.len() == data.len();
-            parts.push(Part {
+            segments.push(OutputSegment {
                 output,
                 data,
                 out: base,
@@ -181,7 +181,7 @@ fn placed_parts<'p>(
                 loops: group.loops.clone(),
                 samples: (!are_all).then_some(samples),
                 sources: Sources::Samples,
-                places,
+                starts,
                 affine,
                 increments: None,
                 channel_first: group.channel_first,
@@ -233,14 +233,14 @@ fn moved<'p>(
     data: &'p [*const u8],
     out: u64,
     list: Option<&'p ListTable>,
-) -> Part<'p> {
+) -> OutputSegment<'p> {
     let size = output.dtype.size() as u64;
     let one = |extent: Extent| Loops::from_iter([SampleLoop::whole(extent, 1, 1)]);
     let rows = |bytes: u64| (one(Extent::Fixed(bytes)), SampleStarts::Rows(bytes as i64));
     let joined = |unit: u64, offsets| {
         (one(Extent::Joined(unit)), SampleStarts::Joined { offsets, step: unit as i64 })
     };
-    let (loops, places) = match (output.ranges.as_deref(), &output.starts) {
+    let (loops, starts) = match (output.ranges.as_deref(), &output.starts) {
         (Some([only]), _) => rows(only.size),
         (Some(ranges), _) => {
             let ends = ranges.iter().map(|range| range.dst as i64).chain([output.bytes() as i64]);
@@ -254,7 +254,7 @@ fn moved<'p>(
             }
         }
     };
-    Part {
+    OutputSegment {
         output,
         data,
         out,
@@ -264,7 +264,7 @@ fn moved<'p>(
         loops,
         samples: None,
         sources: output.ranges.as_deref().map_or(Sources::Samples, Sources::Ranges),
-        places,
+        starts,
         affine: None,
         increments: None,
         channel_first: 0,
@@ -272,7 +272,7 @@ fn moved<'p>(
     }
 }
 
-impl Part<'_> {
+impl OutputSegment<'_> {
     pub fn num_samples(&self) -> usize {
         match (self.sources, &self.samples) {
             (Sources::Ranges(ranges), _) => ranges.len(),
@@ -305,13 +305,13 @@ impl Part<'_> {
 
     /// Addresses of the samples' first elements read, unless a device chooses the samples. Those of samples without any may be
     /// stale, and are given as that of another.
-    pub fn addresses(&self) -> PartAddresses<'_> {
+    pub fn addresses(&self) -> SegmentAddresses<'_> {
         let output = self.output;
         match (self.op, self.sources) {
-            (ElementOp::Const(_) | ElementOp::Index, _) => PartAddresses::Each(Vec::new()),
-            _ if self.list.is_some() => PartAddresses::Each(Vec::new()),
+            (ElementOp::Const(_) | ElementOp::Index, _) => SegmentAddresses::Each(Vec::new()),
+            _ if self.list.is_some() => SegmentAddresses::Each(Vec::new()),
             (_, Sources::Ranges(ranges)) => {
-                PartAddresses::Each(ranges.iter().map(|range| range.src.addr() as u64).collect())
+                SegmentAddresses::Each(ranges.iter().map(|range| range.src.addr() as u64).collect())
             }
             (_, Sources::Samples) => match &output.classes[..] {
                 [class, ..]
@@ -319,9 +319,9 @@ impl Part<'_> {
                         && self.samples.is_none()
                         && class.num_real > 0 =>
                 {
-                    PartAddresses::Alike { data: self.data, src_offset: class.src_offset }
+                    SegmentAddresses::Alike { data: self.data, src_offset: class.src_offset }
                 }
-                _ => PartAddresses::Each(self.addresses_by_class()),
+                _ => SegmentAddresses::Each(self.addresses_by_class()),
             },
         }
     }
@@ -347,7 +347,7 @@ impl Part<'_> {
     }
 
     /// The bits of all addresses: what they are multiples of. Those of samples that a device chooses are in its list.
-    pub fn address_bits(&self, addresses: &PartAddresses<'_>) -> u64 {
+    pub fn address_bits(&self, addresses: &SegmentAddresses<'_>) -> u64 {
         match (self.list, self.op, &self.output.classes[..]) {
             (Some(list), ElementOp::Read { .. }, [classes @ .., _nothing]) => {
                 let offsets = classes.iter().map(|class| class.src_offset as u64);
@@ -359,7 +359,7 @@ impl Part<'_> {
 
     /// How far sample `index` goes along a joined dim.
     pub fn step_of(&self, index: usize) -> u64 {
-        match &self.places {
+        match &self.starts {
             SampleStarts::Placed { lengths: Some(lengths), .. } => lengths[index].into(),
             SampleStarts::Rows(_) | SampleStarts::Placed { .. } => 1,
             SampleStarts::Joined { offsets, .. } => {
@@ -371,7 +371,7 @@ impl Part<'_> {
 
     pub fn is_joined(&self) -> bool {
         matches!(
-            self.places,
+            self.starts,
             SampleStarts::Joined { .. } | SampleStarts::Placed { lengths: Some(_), .. }
         )
     }
@@ -392,17 +392,17 @@ impl Part<'_> {
     }
 
     /// The properties that decide on the family.
-    pub fn work(&self, address_bits: u64) -> PartWork<'_> {
+    pub fn work(&self, address_bits: u64) -> SegmentWork<'_> {
         let is_varied = self.loops.iter().any(|own| own.fixed().is_none());
         let elems = self.loops.iter().filter_map(SampleLoop::fixed).product::<u64>();
         let sample_bytes = elems * self.to.size() as u64;
-        let is_dense = match self.places {
+        let is_dense = match self.starts {
             SampleStarts::Rows(step) => step == sample_bytes as i64,
             SampleStarts::Joined { .. } => true,
             SampleStarts::Placed { .. } => false,
         };
-        let is_placed = matches!(self.places, SampleStarts::Placed { .. });
-        PartWork {
+        let is_placed = matches!(self.starts, SampleStarts::Placed { .. });
+        SegmentWork {
             op: self.op,
             is_move: self.is_move(),
             is_raised: self.increments.map(|_| self.is_of_one_dtype()),
@@ -412,7 +412,7 @@ impl Part<'_> {
             num_samples: self.num_samples() as u64,
             channels: self.affine.map_or(1, Affine::channels),
             // What all of them begin at multiples of.
-            out: self.out | if is_placed { self.places.step() as u64 } else { 0 },
+            out: self.out | if is_placed { self.starts.step() as u64 } else { 0 },
             is_joined: self.is_joined(),
             is_dense: is_dense && self.samples.is_none(),
             is_placed,

@@ -7,7 +7,7 @@ use crate::tensor::{DType, Device, Dims, Result};
 
 /// Numbers known on the host that a batch has on the device: lengths, offsets.
 #[derive(Debug)]
-pub(crate) struct Values<'v> {
+pub(crate) struct MetadataSegment<'v> {
     pub out: u64,
     pub dtype: DType,
     pub bytes: &'v [u8],
@@ -17,7 +17,7 @@ pub(crate) struct Values<'v> {
 }
 
 /// The lengths or the offsets of a leaf.
-pub(crate) struct KnownNumbers {
+pub(crate) struct HostMetadata {
     pub leaf: usize,
     pub role: Role,
     pub dtype: DType,
@@ -27,8 +27,8 @@ pub(crate) struct KnownNumbers {
     pub is_selected: bool,
 }
 
-impl KnownNumbers {
-    /// See [`Values::chosen`].
+impl HostMetadata {
+    /// See [`MetadataSegment::chosen`].
     pub fn chosen(&self) -> Option<(usize, usize)> {
         let count: i64 = self.shape[1..].iter().product();
         self.is_selected.then_some((self.shape[0] as usize, count as usize))
@@ -36,7 +36,7 @@ impl KnownNumbers {
 }
 
 /// The numbers of all leaves whose batch is on the device.
-pub(crate) fn known_numbers(plan: &Plan<'_>) -> Result<Vec<KnownNumbers>> {
+pub(crate) fn host_metadata(plan: &Plan<'_>) -> Result<Vec<HostMetadata>> {
     let mut all = Vec::new();
     let batch_shapes = plan.batch_shapes().iter().enumerate();
     for (leaf, batch_shape) in
@@ -48,7 +48,7 @@ pub(crate) fn known_numbers(plan: &Plan<'_>) -> Result<Vec<KnownNumbers>> {
                 DType::I32 => numbers.iter().flat_map(|&n| (n as i32).to_ne_bytes()).collect(),
                 _ => cast_slice(numbers).to_vec(),
             };
-            all.push(KnownNumbers { leaf, role, dtype, shape, bytes, is_selected });
+            all.push(HostMetadata { leaf, role, dtype, shape, bytes, is_selected });
             Ok(())
         })?;
     }

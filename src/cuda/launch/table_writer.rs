@@ -3,12 +3,12 @@
 use bytemuck::{cast_slice, Pod};
 
 use super::field::Family;
-use super::params::{CHOSEN_WORDS, SMALL_BYTES};
+use super::kernel_abi::{DEVICE_COLUMNS_START, SMALL_BYTES};
 use crate::tensor::{Error, Result};
 
 /// A column of a table that depends on which samples a device chooses.
 #[derive(Debug)]
-pub(crate) struct TableColumn {
+pub(crate) struct DeviceColumn {
     pub position: u32,
     /// `count` numbers of each class, the last of which is that of samples that are not there.
     pub values: Vec<i64>,
@@ -19,16 +19,16 @@ pub(crate) struct TableColumn {
     pub is_address: bool,
 }
 
-impl TableColumn {
-    pub fn of(values: Vec<i64>, count: usize, is_wide: bool) -> TableColumn {
+impl DeviceColumn {
+    pub fn of(values: Vec<i64>, count: usize, is_wide: bool) -> DeviceColumn {
         debug_assert!(is_wide || count == 1);
-        TableColumn { position: 0, values, count, is_wide, is_address: false }
+        DeviceColumn { position: 0, values, count, is_wide, is_address: false }
     }
 }
 
 /// Where a table has the addresses of samples that are all alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SourceWords {
+pub(crate) struct AddressColumn {
     /// The number of the field.
     pub field: u32,
     pub family: Family,
@@ -49,27 +49,27 @@ struct NumberColumn {
     size: usize,
 }
 
-pub(crate) struct Words {
+pub(crate) struct TableWriter {
     pub words: Vec<u64>,
     /// Columns of up to 32 bits: lengths and offsets are written once, though several fields use them.
     columns: Vec<NumberColumn>,
-    /// Columns that a device writes, from [`CHOSEN_WORDS`] on, and where the next one begins.
-    pub chosen: Vec<TableColumn>,
+    /// Columns that a device writes, from [`DEVICE_COLUMNS_START`] on, and where the next one begins.
+    pub chosen: Vec<DeviceColumn>,
     pub next: u64,
 }
 
-impl Words {
+impl TableWriter {
     /// So many zeros.
-    pub fn new(len: usize) -> Words {
+    pub fn new(len: usize) -> TableWriter {
         // Most tables go with the parameters of a launch, and most of those with small ones.
         let mut words = Vec::with_capacity(len.max(SMALL_BYTES / 8));
         words.resize(len, 0);
-        Words { words, columns: Vec::new(), chosen: Vec::new(), next: CHOSEN_WORDS }
+        TableWriter { words, columns: Vec::new(), chosen: Vec::new(), next: DEVICE_COLUMNS_START }
     }
 
     /// A column that a device writes: `count` numbers for each sample that it chooses, by its class.
-    pub fn chosen(&mut self, num_samples: usize, column: TableColumn) -> Result<u32> {
-        let is_there = |known: &&TableColumn| {
+    pub fn chosen(&mut self, num_samples: usize, column: DeviceColumn) -> Result<u32> {
+        let is_there = |known: &&DeviceColumn| {
             (known.count, known.is_wide, known.is_address)
                 == (column.count, column.is_wide, column.is_address)
                 && known.values == column.values
@@ -80,7 +80,7 @@ impl Words {
         let position = u32::try_from(self.next).map_err(|_| too_large("words of a table"))?;
         let numbers = (num_samples * column.count) as u64;
         self.next += if column.is_wide { numbers } else { numbers.div_ceil(2) };
-        self.chosen.push(TableColumn { position, ..column });
+        self.chosen.push(DeviceColumn { position, ..column });
         Ok(position)
     }
 
