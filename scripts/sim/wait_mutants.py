@@ -43,27 +43,27 @@ EDITS = {
         without("pairs of page-locked memory: stream not waited for", "stream.synchronize()?;"),
         without("pairs of page-locked memory: writer not waited for",
                 "unsafe { current.foreign_stream(producer.handle()) }?.synchronize()?;"),
-        ("current.synchronize()?;\n        self.held.reap()?;",
+        ("current.synchronize()?;\n        self.keep_alive.reap()?;",
          "if !is('empty_cache: device not waited for') { current.synchronize()?; }\n"
-         "if !is('empty_cache: samples not let go') { self.held.reap()?; }"),
+         "if !is('empty_cache: samples not let go') { self.keep_alive.reap()?; }"),
     ],
-    "memory/handed.rs": [
-        ("Ok(Handed { handle, id, thread })",
-         "Ok(Handed { handle, id: if is('streams: told apart by their handles alone') { 0 } else { id }, thread })"),
+    "memory/stream_key.rs": [
+        ("Ok(StreamKey { handle, id, thread })",
+         "Ok(StreamKey { handle, id: if is('streams: told apart by their handles alone') { 0 } else { id }, thread })"),
     ],
     "memory/blocks.rs": [
-        without("copy from a block: no record", "lane.record(&event)?;"),
-        without("copy from a block: not held", "copies.held.until(stream.handle(), event, owners);"),
+        without("copy from a block: no record", "foreign.record(&event)?;"),
+        without("copy from a block: not held", "copies.keep_alive.until(stream.handle(), event, owners);"),
     ],
-    "memory/held.rs": [
+    "memory/keep_alive.rs": [
         ("if !event.query()? {", "if !is('samples let go: event not asked') && !event.query()? {"),
         without("end of an engine: not waited for", "let _ = event.synchronize();"),
     ],
-    "run/late.rs": [
+    "run/completion.rs": [
         without("check: not waited for", "end.synchronize()?;"),
-        without("check: samples not let go", "held.reap()?;"),
+        without("check: samples not let go", "keep_alive.reap()?;"),
         without("end of a call: not waited for by a stream", "stream.wait(&self.event)?;"),
-        without("end of a batch: samples not let go", "let _ = held.reap();"),
+        without("end of a batch: samples not let go", "let _ = keep_alive.reap();"),
         ("match self.event.query()? {\n            true => Ok(()),\n            false => Ok(self.event.synchronize()?),",
          "match is('block filled anew: its copy not waited for') || self.event.query()? {\n            true => Ok(()),\n"
          "            false => Ok(self.event.synchronize()?),"),
@@ -93,7 +93,7 @@ EDITS = {
         ("return Ok(current.synchronize()?);",
          "if !is('users: streams without a name not waited for') { current.synchronize()?; }\n return Ok(());"),
         ("if self.has_too_much_handed_out() {", "if !is('borrowed streams: too much kept') && self.has_too_much_handed_out() {"),
-        ("users.borrowed.push(UNNAMED);", "if !is('streams without a name: not noted') { users.borrowed.push(UNNAMED); }"),
+        ("users.borrowed.push(ANY_STREAM);", "if !is('streams without a name: not noted') { users.borrowed.push(ANY_STREAM); }"),
         swapped("users: streams", "events.order(current, ", "user", "stream"),
         ("self.wait_on(stream)?;\n        let mut users",
          "if !is('handed: no wait') { self.wait_on(stream)?; }\n        let mut users"),
@@ -182,20 +182,20 @@ EDITS = {
          ".chain(self.blocks_of(&plan.out_owners).into_iter().filter(|_| !is('end: outputs not told'))) {\n"
          "            if !is('end: blocks not told') { block.set_ready(self.stream, Arc::clone(&end))?; }"),
         without("end: samples of ours not told", "block.set_read(self.stream, Arc::clone(&end))?;"),
-        without("end: samples not held", "holder.until(self.stream.handle(), Arc::clone(&end), held);"),
-        without("end: lent memory not held", "held.extend(self.lent.iter().cloned());"),
+        without("end: samples not held", "keep_alive.until(self.stream.handle(), Arc::clone(&end), owners);"),
+        without("end: lent memory not held", "owners.extend(self.lent.iter().cloned());"),
     ],
     "run/enqueue.rs": [
-        ("if !is_capturing {\n            self.held.reap_some(POLICY.max_held_queries)?;",
-         "if !is_capturing && !is('samples never let go by the next call') {\n            self.held.reap()?;"),
+        ("if !is_capturing {\n            self.keep_alive.reap_some(POLICY.max_keep_alive_queries)?;",
+         "if !is_capturing && !is('samples never let go by the next call') {\n            self.keep_alive.reap()?;"),
         ("let arena = plan.arena.as_ref()",
          "let early = is('producers: ordered before memory is allocated');\n"
          "if early { self.order_behind_producers(plan, &self.readable(plan, options))?; }\nlet arena = plan.arena.as_ref()"),
         ("self.order_behind_producers(plan, &read)?;\n\n",
          "if !early { self.order_behind_producers(plan, &read)?; }\n\n"),
-        ("self.launch(plan, &places.on_device, &numbers)?;",
+        ("self.launch(plan, &memory.on_device, &numbers)?;",
          "let early = is('end: marked before the launch');\n"
-         "if early { self.finish(plan, &read, options)?; }\nself.launch(plan, &places.on_device, &numbers)?;"),
+         "if early { self.finish(plan, &read, options)?; }\nself.launch(plan, &memory.on_device, &numbers)?;"),
         ("self.finish(plan, &read, options)?;\n        if is_copying {\n            self.stream.synchronize()?;",
          "if !early { self.finish(plan, &read, options)?; }\n"
          "if is_copying {\nif !is('batch in page-locked memory: not waited for') { self.stream.synchronize()?; }"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::batch::parts::Parts;
-use crate::cuda::Late;
+use crate::cuda::Completion;
 use crate::plan::{target_of, AsTarget, BatchShape, Role, Target};
 use crate::tensor::{DType, Error, Result, Tensor};
 
@@ -36,7 +36,7 @@ pub struct Fields {
     pub num_samples: usize,
     parts: Parts,
     /// Errors that only the device can find, known once it has run; `None` if nothing is late.
-    pub(crate) late: Option<Arc<Late>>,
+    pub(crate) completion: Option<Arc<Completion>>,
 }
 
 impl Fields {
@@ -51,7 +51,7 @@ impl Fields {
             max_length: None,
             num_samples,
             parts,
-            late: None,
+            completion: None,
         }
     }
 
@@ -179,8 +179,8 @@ impl Batch {
     /// [`Error::Index`] if an index on the device was out of range, see [`crate::Resident::take`]; [`Error::Cuda`] if the
     /// device has failed.
     pub fn check(&self) -> Result<()> {
-        if let Some(late) = &self.fields.late {
-            return late.check();
+        if let Some(completion) = &self.fields.completion {
+            return completion.check();
         }
         Ok(())
     }

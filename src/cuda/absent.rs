@@ -72,7 +72,7 @@ pub(crate) struct Executor(Infallible);
 
 pub(crate) struct Current<'c>(Infallible, PhantomData<&'c ()>);
 
-pub(crate) struct Lane<'c>(Infallible, PhantomData<&'c ()>);
+pub(crate) struct LaunchStream<'c>(Infallible, PhantomData<&'c ()>);
 
 #[derive(Debug)]
 pub(crate) struct PinnedBlock(Infallible);
@@ -87,20 +87,20 @@ pub(crate) struct ListTable {
 }
 
 #[derive(Debug)]
-pub(crate) struct Late(Infallible);
+pub(crate) struct Completion(Infallible);
 
 pub(crate) struct Host<'h> {
     pub memory: &'h Arc<MemoryPool>,
     pub threads: Option<&'h Helpers>,
 }
 
-pub(crate) struct Done {
+pub(crate) struct RunResult {
     pub tensors: Vec<(usize, Tensor)>,
     pub spread: Vec<(usize, Tensor, *mut u8)>,
     pub numbers: Vec<(usize, Role, Tensor)>,
     pub arena: Option<Tensor>,
     pub traffic: Traffic,
-    pub late: Option<Arc<Late>>,
+    pub completion: Option<Arc<Completion>>,
 }
 
 impl Executor {
@@ -108,19 +108,24 @@ impl Executor {
         match self.0 {}
     }
 
-    pub fn lane(&self, _: &Current<'_>, _: &Plan<'_>, _: &RunOptions) -> Result<Lane<'_>> {
+    pub fn launch_stream(
+        &self,
+        _: &Current<'_>,
+        _: &Plan<'_>,
+        _: &RunOptions,
+    ) -> Result<LaunchStream<'_>> {
         match self.0 {}
     }
 
     pub fn run(
         &self,
         _: &Current<'_>,
-        _: Lane<'_>,
+        _: LaunchStream<'_>,
         _: &Plan<'_>,
         _: &[Option<*mut u8>],
         _: &RunOptions,
         _: Host<'_>,
-    ) -> Result<Done> {
+    ) -> Result<RunResult> {
         match self.0 {}
     }
 
@@ -213,7 +218,7 @@ impl ListTable {
     }
 }
 
-impl Late {
+impl Completion {
     pub fn end(&self) -> Option<End> {
         match self.0 {}
     }

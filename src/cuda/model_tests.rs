@@ -15,15 +15,15 @@ mod driver;
 #[allow(dead_code)]
 mod memory {
     pub mod device;
-    mod handed;
-    pub mod held;
+    pub mod keep_alive;
     pub mod pinned;
     mod policy;
     pub mod ring;
+    mod stream_key;
 }
 
 use memory::device::{DeviceBlock, DeviceMemory, Waited};
-use memory::held::Held;
+use memory::keep_alive::KeepAlive;
 use memory::pinned::{PinnedBlock, PinnedPool};
 use memory::ring::Ring;
 
@@ -126,25 +126,25 @@ impl Drop for Sample {
 #[test]
 fn samples_are_held_until_the_device_has_read_them() {
     loom::model(|| {
-        let (held, gone) = (Arc::<Held>::default(), Arc::new(AtomicUsize::new(0)));
+        let (keep_alive, gone) = (Arc::<KeepAlive>::default(), Arc::new(AtomicUsize::new(0)));
         let batch = |value: u32| {
             let memory = Arc::<Memory>::default();
             memory.write(value);
             let event = Arc::<PooledEvent>::default();
             let copy = Transfer::begin(&memory, value, &event);
             let owner: Owner = Arc::new(Sample(memory, Arc::clone(&gone)));
-            held.until(value as usize, event, smallvec::smallvec![owner]);
+            keep_alive.until(value as usize, event, smallvec::smallvec![owner]);
             copy
         };
         let first = batch(1);
         let other = {
-            let held = Arc::clone(&held);
-            thread::spawn(move || held.reap().unwrap())
+            let keep_alive = Arc::clone(&keep_alive);
+            thread::spawn(move || keep_alive.reap().unwrap())
         };
         let second = batch(2);
-        held.reap().unwrap();
+        keep_alive.reap().unwrap();
         other.join().unwrap();
-        Arc::try_unwrap(held).unwrap().finish();
+        Arc::try_unwrap(keep_alive).unwrap().finish();
         assert_eq!(gone.load(Ordering::Relaxed), 2);
         first.join();
         second.join();

@@ -212,7 +212,7 @@ impl Engine {
 impl Fields {
     /// The end of the work on a device that writes the batch, unless that is in a graph.
     pub fn end(&self) -> Option<End> {
-        self.late.as_ref().and_then(|late| late.end())
+        self.completion.as_ref().and_then(|completion| completion.end())
     }
 }
 

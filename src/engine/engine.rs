@@ -240,7 +240,7 @@ impl Engine {
         // What a capture does not allow is refused here, before it can harm the capture.
         let device = match (&executor, &current) {
             (Some(executor), Some(current)) => {
-                Some((&**executor, current, executor.lane(current, &plan, &options)?))
+                Some((&**executor, current, executor.launch_stream(current, &plan, &options)?))
             }
             _ => None,
         };

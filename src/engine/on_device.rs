@@ -24,7 +24,11 @@ impl Engine {
     /// Runs what of a plan is on a device; gives the arena, if that does.
     pub(super) fn run_on_device(
         &self,
-        (executor, current, lane): (&cuda::Executor, &cuda::Current<'_>, cuda::Lane<'_>),
+        (executor, current, launch_stream): (
+            &cuda::Executor,
+            &cuda::Current<'_>,
+            cuda::LaunchStream<'_>,
+        ),
         plan: &Plan<'_>,
         placements: &[Option<*mut u8>],
         options: &RunOptions,
@@ -41,13 +45,13 @@ impl Engine {
             false => None,
         };
         let host = cuda::Host { memory: &self.shared.memory, threads: threads.as_ref() };
-        let done = executor.run(current, lane, plan, placements, options, host)?;
-        self.shared.counters.count_traffic(done.traffic);
-        for (index, tensor) in done.tensors {
+        let result = executor.run(current, launch_stream, plan, placements, options, host)?;
+        self.shared.counters.count_traffic(result.traffic);
+        for (index, tensor) in result.tensors {
             tensors[index] = Some(tensor);
         }
         let route = plan.route();
-        for (index, tensor, out) in done.spread {
+        for (index, tensor, out) in result.spread {
             let Some(spread) = route.and_then(|route| route.spread(index)) else { continue };
             let output = spread.read_at(tensor.data_ptr());
             // SAFETY: the tensor has all elements of the output, which the plan borrows.
@@ -56,14 +60,14 @@ impl Engine {
                 host::run_part(&output, 0..output.numel(), out, threads.as_ref());
             }
         }
-        for (leaf, role, tensor) in done.numbers {
+        for (leaf, role, tensor) in result.numbers {
             filled[leaf].set(role, tensor);
         }
         for (filled, batch_shape) in filled.iter_mut().zip(plan.batch_shapes()) {
             if matches!(batch_shape.device, Device::Cuda(_)) {
-                filled.fields.late.clone_from(&done.late);
+                filled.fields.completion.clone_from(&result.completion);
             }
         }
-        Ok(done.arena)
+        Ok(result.arena)
     }
 }

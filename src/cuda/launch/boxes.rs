@@ -1,7 +1,7 @@
 //! Which loops of a part are the rows and the columns of its boxes, and how their elements are written.
 
 use super::field::ElementLoop;
-use super::loops::{Extent, LoopNumber, Loops, SampleLoop};
+use super::loops::{Extent, Loops, PerSample, SampleLoop};
 use super::segment::{OutputSegment, SampleStarts};
 use crate::plan::ElementOp;
 use crate::tensor::DType;
@@ -17,10 +17,10 @@ fn is_transposed(rows: &SampleLoop, cols: &SampleLoop) -> bool {
     largest(&rows.src_stride) < largest(&cols.src_stride) && !rows.src_stride.is(0)
 }
 
-fn largest(number: &LoopNumber) -> u64 {
+fn largest(number: &PerSample) -> u64 {
     match number {
-        LoopNumber::Same(value) => value.unsigned_abs(),
-        LoopNumber::Each(values) => {
+        PerSample::Same(value) => value.unsigned_abs(),
+        PerSample::Each(values) => {
             values.iter().map(|value| value.unsigned_abs()).max().unwrap_or(0)
         }
     }
@@ -102,9 +102,9 @@ pub(crate) fn kind_of(
     let loops = || loops.iter().filter(|own| own.fixed() != Some(1));
     let places = segment.out | segment.starts.step() as u64;
     let places = loops().fold(places, |all, own| all | own.dst_stride as u64);
-    let is_multiple = |number: &LoopNumber| match number {
-        LoopNumber::Same(value) => value % from.size() as i64 == 0,
-        LoopNumber::Each(values) => values.iter().all(|value| value % from.size() as i64 == 0),
+    let is_multiple = |number: &PerSample| match number {
+        PerSample::Same(value) => value % from.size() as i64 == 0,
+        PerSample::Each(values) => values.iter().all(|value| value % from.size() as i64 == 0),
     };
     let is_read = matches!(segment.op, ElementOp::Read { .. });
     let reads_aligned =

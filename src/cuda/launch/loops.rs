@@ -13,22 +13,22 @@ use crate::tensor::DType;
 
 /// A number of a loop.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum LoopNumber {
+pub(crate) enum PerSample {
     /// Of all samples.
     Same(i64),
     /// Of each class of the output.
     Each(Vec<i64>),
 }
 
-impl LoopNumber {
+impl PerSample {
     pub fn is(&self, value: i64) -> bool {
-        *self == LoopNumber::Same(value)
+        *self == PerSample::Same(value)
     }
 
     pub fn same(&self) -> Option<i64> {
         match self {
-            LoopNumber::Same(value) => Some(*value),
-            LoopNumber::Each(_) => None,
+            PerSample::Same(value) => Some(*value),
+            PerSample::Each(_) => None,
         }
     }
 }
@@ -45,9 +45,9 @@ pub(crate) enum Extent {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SampleLoop {
     pub extent: Extent,
-    pub lo: LoopNumber,
-    pub hi: LoopNumber,
-    pub src_stride: LoopNumber,
+    pub lo: PerSample,
+    pub hi: PerSample,
+    pub src_stride: PerSample,
     pub dst_stride: i64,
     /// Its coordinates count channels, modulo their number.
     pub is_channel: bool,
@@ -60,11 +60,11 @@ impl SampleLoop {
             Extent::Fixed(extent) => extent as i64,
             Extent::Joined(_) => 0,
         };
-        let src_stride = LoopNumber::Same(src_stride);
+        let src_stride = PerSample::Same(src_stride);
         SampleLoop {
             extent,
-            lo: LoopNumber::Same(0),
-            hi: LoopNumber::Same(hi),
+            lo: PerSample::Same(0),
+            hi: PerSample::Same(hi),
             src_stride,
             dst_stride,
             is_channel: false,
@@ -451,11 +451,11 @@ fn loops_of(output: &OutputPlan<'_>, set: &Set, steps: Option<&[i64]>, empty: &[
         let of_first = value(first);
         let same = set.nests.iter().all(|nest| value(nest) == of_first);
         if same && (empty.is_empty() || of_empty == of_first) {
-            return LoopNumber::Same(of_first);
+            return PerSample::Same(of_first);
         }
         let mut each = vec![of_empty; output.classes.len()];
         set.nests.iter().for_each(|nest| each[nest.id as usize] = value(nest));
-        LoopNumber::Each(each)
+        PerSample::Each(each)
     };
     let one = |at: usize| {
         let (dim, long) = (&first.dims[at], long(at));

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::family::SegmentWork;
 use super::field::Family;
-use super::loops::{groups, groups_of_placed, Extent, Group, LoopNumber, Loops, SampleLoop};
+use super::loops::{groups, groups_of_placed, Extent, Group, Loops, PerSample, SampleLoop};
 use super::table_writer::base_of;
 use crate::collate::Affine;
 use crate::cuda::memory::list_table::ListTable;
@@ -430,9 +430,9 @@ impl OutputSegment<'_> {
             let [outer, inner] = pair else { return false };
             let Some(_) = inner.fixed() else { return outer.fixed() == Some(1) };
             let ids = || 0..self.output.classes.len();
-            let at = |number: &LoopNumber, id: usize| match number {
-                LoopNumber::Same(value) => *value,
-                LoopNumber::Each(values) => values[id],
+            let at = |number: &PerSample, id: usize| match number {
+                PerSample::Same(value) => *value,
+                PerSample::Each(values) => values[id],
             };
             ids().all(|id| {
                 let real = at(&inner.hi, id) - at(&inner.lo, id);

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use smallvec::SmallVec;
 
 use super::super::driver::{forked, Context, Current, EventPool, Registered};
-use super::held::Held;
+use super::keep_alive::KeepAlive;
 use crate::tensor::{Device, Error, Owner, Result, Stream, Tensor};
 use crate::workers::{self, Block, Mapping};
 
@@ -118,7 +118,7 @@ pub fn lock_stats() -> (u64, u64) {
 struct Copies {
     context: Arc<Context>,
     events: Arc<EventPool>,
-    held: Held,
+    keep_alive: KeepAlive,
 }
 
 static COPIES: Mutex<BTreeMap<u32, Arc<Copies>>> = Mutex::new(BTreeMap::new());
@@ -135,7 +135,8 @@ fn copies(ordinal: u32) -> Result<Arc<Copies>> {
         return Ok(Arc::clone(copies));
     }
     let context = Context::primary(ordinal)?;
-    let copies = Arc::new(Copies { context, events: Arc::default(), held: Held::default() });
+    let copies =
+        Arc::new(Copies { context, events: Arc::default(), keep_alive: KeepAlive::default() });
     all.insert(ordinal, Arc::clone(&copies));
     HAS_COPIES.store(true, Ordering::Relaxed);
     Ok(copies)
@@ -151,12 +152,12 @@ pub fn hold(owners: Vec<Owner>, ordinal: u32, stream: Stream) -> Result<()> {
     let copies = copies(ordinal)?;
     let current = copies.context.enter()?;
     // SAFETY: the maker of the `Stream` vouched for its handle.
-    let lane = unsafe { current.foreign_stream(stream.handle()) }?;
+    let foreign = unsafe { current.foreign_stream(stream.handle()) }?;
     let event = Arc::new(copies.events.take(&current)?);
-    lane.record(&event)?;
+    foreign.record(&event)?;
     let owners = SmallVec::from_vec(ManuallyDrop::into_inner(owners));
-    copies.held.until(stream.handle(), event, owners);
-    copies.held.reap()
+    copies.keep_alive.until(stream.handle(), event, owners);
+    copies.keep_alive.reap()
 }
 
 /// Lets go what was held for copies that are done. Waits for nothing.
@@ -168,10 +169,10 @@ pub fn reap_copies() {
         let all = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
         all.values().cloned().collect()
     };
-    for copies in all.iter().filter(|copies| !copies.held.is_empty()) {
+    for copies in all.iter().filter(|copies| !copies.keep_alive.is_empty()) {
         if let Ok(_current) = copies.context.enter() {
             // A device that fails says so to who uses it.
-            let _ = copies.held.reap();
+            let _ = copies.keep_alive.reap();
         }
     }
 }

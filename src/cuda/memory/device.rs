@@ -10,8 +10,8 @@ use super::super::driver::{
     forked, Context, Current, DevicePtr, DriverResult, EventPool, MemPool, OwnStream, PooledEvent,
     StreamRef,
 };
-use super::handed::{Handed, PER_THREAD, UNNAMED};
 use super::policy::POLICY;
+use super::stream_key::{StreamKey, ANY_STREAM, PER_THREAD};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::tensor::{self, Error, Result};
@@ -32,7 +32,7 @@ pub(crate) struct DeviceMemory {
     ending: Mutex<VecDeque<Parked>>,
     /// Memory of blocks that are gone, and the streams that they were handed to: their owners may have destroyed those
     /// by now. It goes back when they have been named again, or when the device is done.
-    handed_out: Mutex<Vec<(Vec<Handed>, Parked)>>,
+    handed_out: Mutex<Vec<(Vec<StreamKey>, Parked)>>,
 }
 
 /// Memory of a block that is gone, in one of three lists: `parked`, left to the stream of its work; `ending`, on its way to the pool;
@@ -42,10 +42,10 @@ pub(crate) struct DeviceMemory {
 struct Parked {
     address: DevicePtr,
     bytes: u64,
-    home: Handed,
+    home: StreamKey,
     /// Events of the work that used the block, and the streams of these. A stream at the same address may be another one by
     /// now.
-    events: SmallVec<[(Handed, Arc<PooledEvent>); 2]>,
+    events: SmallVec<[(StreamKey, Arc<PooledEvent>); 2]>,
 }
 
 impl Parked {
@@ -83,7 +83,7 @@ pub(crate) struct DeviceBlock {
     address: DevicePtr,
     bytes: u64,
     /// The stream it was made for.
-    home: Handed,
+    home: StreamKey,
     memory: Arc<DeviceMemory>,
     users: Mutex<Users>,
 }
@@ -91,13 +91,13 @@ pub(crate) struct DeviceBlock {
 #[derive(Debug, Default)]
 struct Users {
     /// Reached when the block has been written, on this stream.
-    ready: Option<(Handed, Arc<PooledEvent>)>,
+    ready: Option<(StreamKey, Arc<PooledEvent>)>,
     /// The last batch on each stream that reads the block.
-    readers: Vec<(Handed, Arc<PooledEvent>)>,
+    readers: Vec<(StreamKey, Arc<PooledEvent>)>,
     /// Streams of others that may have work on the block.
-    streams: Vec<Handed>,
+    streams: Vec<StreamKey>,
     /// The streams among these whose owner may have destroyed them since.
-    borrowed: Vec<Handed>,
+    borrowed: Vec<StreamKey>,
 }
 
 impl DeviceMemory {
@@ -123,7 +123,7 @@ impl DeviceMemory {
         bytes: u64,
         waited: &mut Waited,
     ) -> Result<DeviceBlock> {
-        let home = Handed::of(stream)?;
+        let home = StreamKey::new(stream)?;
         let address = if bytes == 0 {
             0
         } else {
@@ -177,24 +177,24 @@ impl DeviceMemory {
     fn unpark(
         &self,
         stream: StreamRef<'_>,
-        home: Handed,
+        home: StreamKey,
         bytes: u64,
         waited: &mut Waited,
     ) -> DriverResult<Option<DevicePtr>> {
         let left = {
             let mut parked = self.parked();
-            let fits = |one: &Parked| one.home.place() == home.place() && one.bytes == bytes;
+            let fits = |one: &Parked| one.home.wait_key() == home.wait_key() && one.bytes == bytes;
             if let Some(found) = parked.iter().position(fits) {
                 let one = parked.remove(found);
                 drop(parked);
                 return one.map(|one| self.wait_for(stream, home, one, waited)).transpose();
             }
-            if parked.iter().all(|one| one.home.place() != home.place()) {
+            if parked.iter().all(|one| one.home.wait_key() != home.wait_key()) {
                 return Ok(None);
             }
             let (left, others): (VecDeque<_>, _) = std::mem::take(&mut *parked)
                 .into_iter()
-                .partition(|one| one.home.place() == home.place());
+                .partition(|one| one.home.wait_key() == home.wait_key());
             *parked = others;
             left
         };
@@ -218,7 +218,7 @@ impl DeviceMemory {
     fn wait_for(
         &self,
         stream: StreamRef<'_>,
-        home: Handed,
+        home: StreamKey,
         one: Parked,
         waited: &mut Waited,
     ) -> DriverResult<DevicePtr> {
@@ -238,7 +238,7 @@ impl DeviceMemory {
         &self,
         current: &Current<'_>,
         stream: StreamRef<'_>,
-        named: Handed,
+        named: StreamKey,
     ) -> DriverResult<()> {
         let mut handed_out = self.handed_out();
         if !handed_out.iter().any(|(streams, _)| streams.contains(&named)) {
@@ -275,14 +275,14 @@ impl DeviceMemory {
     /// The next call waits for the device then. Who drops a batch may hold what the device waits for, such as a lock.
     fn has_too_much_handed_out(&self) -> bool {
         let handed_out = self.handed_out();
-        let idle = handed_out.iter().filter(|(streams, _)| streams.contains(&UNNAMED));
+        let idle = handed_out.iter().filter(|(streams, _)| streams.contains(&ANY_STREAM));
         let (count, bytes) = idle.fold((0, 0), |(n, sum), (_, one)| (n + 1, sum + one.bytes));
         let is_much = bytes > self.context.info().total_bytes / POLICY.idle_share;
         handed_out.len() > POLICY.max_parked || count > POLICY.min_idle && is_much
     }
 
     /// Has the end of memory wait for what is on a stream that still exists.
-    fn end_behind(&self, current: &Current<'_>, user: Handed, end: &mut Parked) -> Result<()> {
+    fn end_behind(&self, current: &Current<'_>, user: StreamKey, end: &mut Parked) -> Result<()> {
         // SAFETY: as for `hand_to`, and not borrowed.
         let stream = unsafe { current.foreign_stream(user.handle) }?;
         // What a captured graph does later is its owner's to order.
@@ -317,7 +317,7 @@ impl DeviceMemory {
         given.into_iter().collect()
     }
 
-    fn handed_out(&self) -> MutexGuard<'_, Vec<(Vec<Handed>, Parked)>> {
+    fn handed_out(&self) -> MutexGuard<'_, Vec<(Vec<StreamKey>, Parked)>> {
         self.handed_out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -405,7 +405,7 @@ impl DeviceBlock {
 
     /// Says when the block has been written on a stream, behind all who read it before.
     pub fn set_ready(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
-        let (stream, mut users) = (Handed::of(stream)?, self.users());
+        let (stream, mut users) = (StreamKey::new(stream)?, self.users());
         users.ready = Some((stream, event));
         users.readers.clear();
         Ok(())
@@ -413,7 +413,7 @@ impl DeviceBlock {
 
     /// Says when work on a stream has read the block.
     pub fn set_read(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
-        let (stream, mut users) = (Handed::of(stream)?, self.users());
+        let (stream, mut users) = (StreamKey::new(stream)?, self.users());
         // Within a stream the last one says it all.
         users.readers.retain(|(reader, _)| *reader != stream);
         users.readers.push((stream, event));
@@ -435,10 +435,10 @@ impl DeviceBlock {
         stream: StreamRef<'_>,
     ) -> Result<()> {
         self.wait_on(stream)?;
-        let here = Handed::of(stream)?;
+        let here = StreamKey::new(stream)?;
         let (readers, streams, has_unnamed) = {
             let users = self.users();
-            let has_no_name = |used: &Handed| *used != here && used.is_of_another_thread();
+            let has_no_name = |used: &StreamKey| *used != here && used.is_of_another_thread();
             let has_unnamed = users.borrowed.iter().any(|used| *used != here)
                 || users.streams.iter().any(has_no_name);
             (users.readers.clone(), users.streams.clone(), has_unnamed)
@@ -470,7 +470,7 @@ impl DeviceBlock {
         let (current, handle) = (self.memory.context.enter()?, stream.handle());
         // SAFETY: the maker of the `Stream` vouched for its handle.
         let stream = unsafe { current.foreign_stream(handle) }?;
-        let user = Handed::of(stream)?;
+        let user = StreamKey::new(stream)?;
         if stream.is_capturing()? {
             return Err(Error::Argument(
                 "the stream is being captured in a graph, which cannot wait for work outside of it: \
@@ -496,8 +496,8 @@ impl DeviceBlock {
         // First: in a forked child the lock below may be one that is never released.
         let _current = self.memory.context.enter()?;
         let mut users = self.users();
-        if !users.borrowed.contains(&UNNAMED) {
-            users.borrowed.push(UNNAMED);
+        if !users.borrowed.contains(&ANY_STREAM) {
+            users.borrowed.push(ANY_STREAM);
         }
         Ok(())
     }

@@ -3,21 +3,21 @@
 //! | module | what it knows |
 //! |---|---|
 //! | `policy` | the numbers that tuning may change |
-//! | `device`, `handed` | outputs in stream order, and the streams that they were handed to |
+//! | `device`, `stream_key` | outputs in stream order, and the streams that they were handed to |
 //! | `pinned`, `ring` | page-locked host memory: for batches, and on the way to the device |
 //! | `trial` | whether kernels read page-locked memory where it is: what an engine has found |
-//! | `held` | owners of samples, until the device has read them |
+//! | `keep_alive` | owners of samples, until the device has read them |
 //! | `blocks` | blocks of worker processes, page-locked for copies to devices |
 //! | `list_table` | what is on a device for a list of samples |
 
 pub(crate) mod blocks;
 pub(crate) mod device;
-mod handed;
-pub(crate) mod held;
+pub(crate) mod keep_alive;
 pub(crate) mod list_table;
 pub(crate) mod pinned;
 pub(crate) mod policy;
 pub(crate) mod ring;
+mod stream_key;
 pub(crate) mod trial;
 
 pub(crate) use device::DeviceBlock;

@@ -8,7 +8,7 @@ pub(crate) struct MemoryPolicy {
     /// Events that a call for some of it asks for at most: more than one piece is given back for each that is taken.
     pub max_ring_queries: usize,
     /// Events that a call asks for at most to let samples of earlier calls go: more than one batch for each that is made.
-    pub max_held_queries: usize,
+    pub max_keep_alive_queries: usize,
     /// Page-locked blocks are powers of two from here on.
     pub min_pinned_bytes: usize,
     /// Page-locked blocks that others had, of one size and of all, from which on all devices are waited for instead of more
@@ -28,7 +28,7 @@ pub(crate) const POLICY: MemoryPolicy = MemoryPolicy {
     min_ring_bytes: 1 << 20,
     max_ring_bytes: 16 << 20,
     max_ring_queries: 2,
-    max_held_queries: 2,
+    max_keep_alive_queries: 2,
     min_pinned_bytes: 64 << 10,
     max_spare_pinned: 16,
     max_spare_pinned_bytes: 256 << 20,

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::capture::refused_in_capture;
+use super::completion::End;
 use super::executor::Executor;
-use super::late::End;
 use crate::cuda::memory::device::DeviceBlock;
 use crate::run_options::RunOptions;
 use crate::tensor::{Error, Result, Stream, Tensor};

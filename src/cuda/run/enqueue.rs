@@ -8,9 +8,9 @@ use smallvec::{smallvec, SmallVec};
 
 use super::capture::refused_in_capture;
 use super::download;
-use super::executor::{Executor, Lane};
+use super::executor::{Executor, LaunchStream};
 use super::outputs::MetadataToWrite;
-use super::run::{Done, Run};
+use super::run::{Run, RunResult};
 use super::select::{self, SelectedTable};
 use super::upload;
 use crate::cuda::driver::Current;
@@ -43,14 +43,14 @@ impl Executor {
     pub fn run(
         &self,
         current: &Current<'_>,
-        Lane { stream, is_capturing }: Lane<'_>,
+        LaunchStream { stream, is_capturing }: LaunchStream<'_>,
         plan: &Plan<'_>,
         placements: &[Option<*mut u8>],
         options: &RunOptions,
         host: Host<'_>,
-    ) -> Result<Done> {
+    ) -> Result<RunResult> {
         if !is_capturing {
-            self.held.reap_some(POLICY.max_held_queries)?;
+            self.keep_alive.reap_some(POLICY.max_keep_alive_queries)?;
         }
         let mut run = Run::new(self, current, stream, is_capturing);
         let own: SmallVec<[usize; 4]> =
@@ -70,11 +70,11 @@ fn addresses_of(outputs: &LaunchOutputs<'_>, numbers: &[MetadataToWrite]) -> Sma
 /// Where a run reads and writes.
 struct RunMemory<'p> {
     on_device: LaunchOutputs<'p>,
-    back: Vec<Back>,
+    downloads: Vec<PendingDownload>,
 }
 
 /// A batch that comes back to the host, or several at once.
-struct Back {
+struct PendingDownload {
     bytes: u64,
     is_pinned: bool,
     address: u64,
@@ -98,10 +98,10 @@ impl Run<'_> {
     ) -> Result<()> {
         // Memory first, so that nothing is enqueued if there is none.
         let arena = plan.arena.as_ref().filter(|arena| matches!(arena.device, Device::Cuda(_)));
-        self.done.arena = arena
+        self.result.arena = arena
             .map(|arena| self.output(options, DType::U8, arena.layout().clone()))
             .transpose()?;
-        let in_arena = self.done.arena.as_ref().map(|memory| plan.placements(Some(memory)));
+        let in_arena = self.result.arena.as_ref().map(|memory| plan.placements(Some(memory)));
         let placements = in_arena.as_deref().unwrap_or(placements);
         let known = host_metadata(plan)?;
         self.share_outputs(plan, placements, own, options, &known)?;
@@ -111,15 +111,15 @@ impl Run<'_> {
         let read = self.readable(plan, options);
         self.order_behind_producers(plan, &read)?;
 
-        self.bring_samples(plan, &mut memory.on_device, host.threads)?;
+        self.upload_samples(plan, &mut memory.on_device, host.threads)?;
         self.launch(plan, &memory.on_device, &numbers)?;
 
-        let is_copying = self.bring_back(&memory.back, host.threads)?;
+        let is_copying = self.download_outputs(&memory.downloads, host.threads)?;
         self.finish(plan, &read, options)?;
         if is_copying {
             self.stream.synchronize()?;
         }
-        for Back { outputs, tensor, spread, .. } in memory.back {
+        for PendingDownload { outputs, tensor, spread, .. } in memory.downloads {
             let own = tensor.as_ref().filter(|_| spread.is_some());
             if let Some(block) = own.and_then(|tensor| tensor.owner().downcast_ref::<PinnedBlock>())
             {
@@ -128,8 +128,8 @@ impl Run<'_> {
             }
             for (index, tensor) in outputs.into_iter().zip(std::iter::repeat(tensor)) {
                 match (tensor, spread) {
-                    (Some(tensor), Some(out)) => self.done.spread.push((index, tensor, out)),
-                    (Some(tensor), None) => self.done.tensors.push((index, tensor)),
+                    (Some(tensor), Some(out)) => self.result.spread.push((index, tensor, out)),
+                    (Some(tensor), None) => self.result.tensors.push((index, tensor)),
                     (None, _) => {}
                 }
             }
@@ -147,22 +147,24 @@ impl Run<'_> {
         host: &Arc<MemoryPool>,
     ) -> Result<RunMemory<'p>> {
         let on_device = LaunchOutputs::unassigned(plan.outputs().len());
-        let mut memory = RunMemory { on_device, back: Vec::new() };
+        let mut memory = RunMemory { on_device, downloads: Vec::new() };
         let landing = match plan.route().map_or(0, |route| route.landing_bytes) {
             0 => None,
             bytes => Some(self.landing(bytes, host)?),
         };
-        memory.back.extend(landing);
+        memory.downloads.extend(landing);
         for &index in own {
             let (output, out) = (&plan.outputs()[index], placements[index]);
             let spread = plan.route().and_then(|route| route.spread(index));
             if output.has_places() {
                 // Each sample has its own; or all come back together.
-                let landing = memory.back.first_mut().zip(spread.and_then(|spread| spread.landing));
-                memory.on_device.addresses[index] = Some(landing.map_or(0, |(back, begin)| {
-                    back.outputs.push(index);
-                    back.address + begin
-                }));
+                let landing =
+                    memory.downloads.first_mut().zip(spread.and_then(|spread| spread.landing));
+                memory.on_device.addresses[index] =
+                    Some(landing.map_or(0, |(downloads, begin)| {
+                        downloads.outputs.push(index);
+                        downloads.address + begin
+                    }));
                 continue;
             }
             let address = match (out, plan.batch_shapes()[output.leaf].is_on_device()) {
@@ -170,7 +172,7 @@ impl Run<'_> {
                 (None, true) => {
                     let tensor = self.output(options, output.dtype, output.layout.clone())?;
                     let address = tensor.data_ptr().addr() as u64;
-                    self.done.tensors.push((index, tensor));
+                    self.result.tensors.push((index, tensor));
                     address
                 }
                 (out, false) => {
@@ -184,7 +186,7 @@ impl Run<'_> {
                     let spread = spread.and(out);
                     let is_pinned = plan.batch_shapes()[output.leaf].device == Device::Pinned;
                     let (bytes, outputs) = (output.bytes(), smallvec![index]);
-                    memory.back.push(Back {
+                    memory.downloads.push(PendingDownload {
                         bytes,
                         is_pinned,
                         address,
@@ -202,7 +204,7 @@ impl Run<'_> {
     }
 
     /// Memory for outputs that come back together, which are spread from there.
-    fn landing(&mut self, bytes: u64, host: &Arc<MemoryPool>) -> Result<Back> {
+    fn landing(&mut self, bytes: u64, host: &Arc<MemoryPool>) -> Result<PendingDownload> {
         let address = self.allocate(bytes)?.address();
         let layout = Layout::compact(DType::U8, &[i64::try_from(bytes).unwrap_or(i64::MAX)])?;
         let is_pinned = bytes <= plan::POLICY.chunk_bytes;
@@ -215,11 +217,11 @@ impl Run<'_> {
         };
         let (to, spread) = (tensor.data_ptr(), Some(std::ptr::null_mut()));
         let outputs = SmallVec::new();
-        Ok(Back { bytes, is_pinned, address, to, tensor: Some(tensor), outputs, spread })
+        Ok(PendingDownload { bytes, is_pinned, address, to, tensor: Some(tensor), outputs, spread })
     }
 
     /// Brings samples to the device, as it is planned.
-    fn bring_samples<'p>(
+    fn upload_samples<'p>(
         &mut self,
         plan: &'p Plan<'_>,
         outputs: &mut LaunchOutputs<'p>,
@@ -232,7 +234,7 @@ impl Run<'_> {
                     let Some(place) = outputs.addresses[*index].take() else { continue };
                     let bytes = output.bytes();
                     upload::gathered(self, iter::once((0, output)), (place, bytes), threads)?;
-                    self.done.traffic.bytes_to_device += bytes;
+                    self.result.traffic.bytes_to_device += bytes;
                 }
                 Upload::Copied { output, copies } => {
                     outputs.addresses[*output] = None;
@@ -252,7 +254,7 @@ impl Run<'_> {
                             upload::gathered(self, packed, (memory, staging.bytes), threads)?;
                         }
                     }
-                    self.done.traffic.bytes_to_device += staging.sample_bytes();
+                    self.result.traffic.bytes_to_device += staging.sample_bytes();
                     outputs.stage(staging, memory);
                 }
             }
@@ -261,9 +263,13 @@ impl Run<'_> {
     }
 
     /// Copies batches to the host. Whether copies are under way that the stream has to be waited for.
-    fn bring_back(&mut self, back: &[Back], threads: Option<&Helpers>) -> Result<bool> {
+    fn download_outputs(
+        &mut self,
+        downloads: &[PendingDownload],
+        threads: Option<&Helpers>,
+    ) -> Result<bool> {
         let mut is_copying = false;
-        for &Back { bytes, is_pinned, address, to, .. } in back {
+        for &PendingDownload { bytes, is_pinned, address, to, .. } in downloads {
             // SAFETY: a block of so many bytes, and host memory that `host_memory` measured; both are
             // held until the copy is done.
             unsafe {
@@ -273,7 +279,7 @@ impl Run<'_> {
                 }
             }
             is_copying |= is_pinned;
-            self.done.traffic.bytes_to_host += bytes;
+            self.result.traffic.bytes_to_host += bytes;
         }
         Ok(is_copying)
     }
@@ -370,7 +376,7 @@ impl Run<'_> {
         // SAFETY: the kernel has one parameter, of this size (`KernelArguments::words`). Samples and
         // outputs are as the plan's maker promised, and held until the event after this.
         unsafe { self.stream.launch(kernel, [grid, 1, 1], [threads, 1, 1], 0, &values) }?;
-        self.done.traffic.launches += 1;
+        self.result.traffic.launches += 1;
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::cuda::driver::{
 use crate::cuda::launch::argument_pool::ArgumentPool;
 use crate::cuda::launch::policy::Policy;
 use crate::cuda::memory::device::{DeviceMemory, Waited};
-use crate::cuda::memory::held::Held;
+use crate::cuda::memory::keep_alive::KeepAlive;
 use crate::cuda::memory::list_table::ListTable;
 use crate::cuda::memory::pinned::{PinnedBlock, PinnedPool};
 use crate::cuda::memory::ring::Ring;
@@ -21,7 +21,7 @@ use crate::tensor::{DType, Device, DriverError, Error, Layout, Owner, Result, Te
 
 /// Where a run is enqueued.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lane<'c> {
+pub(crate) struct LaunchStream<'c> {
     pub(crate) stream: StreamRef<'c>,
     /// Work goes to a graph.
     pub(crate) is_capturing: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Executor {
     last: LastStream,
     /// Stands for streams of others that may be gone by the time when their work is asked for.
     arrivals: OwnStream,
-    pub(crate) held: Arc<Held>,
+    pub(crate) keep_alive: Arc<KeepAlive>,
 }
 
 impl Executor {
@@ -88,7 +88,7 @@ impl Executor {
             (DeviceMemory::new(&current, &events)?, Arc::new(current.stream(0)?));
         let arrivals = current.stream(0)?;
         drop(current);
-        let (pinned, ring, held) = (Arc::default(), Ring::default(), Arc::default());
+        let (pinned, ring, keep_alive) = (Arc::default(), Ring::default(), Arc::default());
         Ok(Arc::new(Executor {
             context,
             policy,
@@ -103,7 +103,7 @@ impl Executor {
             mapping: Mapping::default(),
             last: LastStream::default(),
             arrivals,
-            held,
+            keep_alive,
         }))
     }
 
@@ -120,12 +120,12 @@ impl Executor {
     /// # Errors
     /// [`Error::Argument`] if this plan cannot be recorded in a graph; the capture goes on. [`Error::Index`] of an
     /// earlier batch of its list.
-    pub fn lane<'c>(
+    pub fn launch_stream<'c>(
         &'c self,
         current: &'c Current<'_>,
         plan: &Plan<'_>,
         options: &RunOptions,
-    ) -> Result<Lane<'c>> {
+    ) -> Result<LaunchStream<'c>> {
         if let Some(list) = ListTable::of(plan) {
             list.check()?;
         }
@@ -134,7 +134,7 @@ impl Executor {
         if is_capturing {
             check_capture(plan, options, stream)?;
         }
-        Ok(Lane { stream, is_capturing })
+        Ok(LaunchStream { stream, is_capturing })
     }
 
     /// The stream of a run, whose number is known.
@@ -263,7 +263,7 @@ impl Executor {
     /// too. Says whether there is such memory.
     pub fn trim(&self, waits: bool) -> Result<bool> {
         let current = self.context.enter()?;
-        self.held.reap()?;
+        self.keep_alive.reap()?;
         match waits {
             true => self.memory.trim(&current)?,
             false => self.memory.trim_known(&current)?,
@@ -275,7 +275,7 @@ impl Executor {
     pub fn empty_cache(&self) -> Result<()> {
         let current = self.context.enter()?;
         current.synchronize()?;
-        self.held.reap()?;
+        self.keep_alive.reap()?;
         self.ring.empty();
         self.pinned.empty(&current)?;
         Ok(self.memory.trim(&current)?)
@@ -296,9 +296,9 @@ impl Executor {
 impl Drop for Executor {
     fn drop(&mut self) {
         match self.context.enter() {
-            Ok(_current) => self.held.finish(),
+            Ok(_current) => self.keep_alive.finish(),
             // In a forked child they are the parent's, and the lock may be one that is never released.
-            Err(_) => std::mem::forget(Arc::clone(&self.held)),
+            Err(_) => std::mem::forget(Arc::clone(&self.keep_alive)),
         }
     }
 }

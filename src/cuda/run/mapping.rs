@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::enqueue::Host;
-use super::executor::{Executor, Lane};
+use super::executor::{Executor, LaunchStream};
 use crate::collate::Collate;
 use crate::cuda::driver::{Current, OwnStream};
 use crate::cuda::memory::pinned::PinnedBlock;
@@ -87,9 +87,11 @@ impl Executor {
         let list: SampleList<'_> = std::iter::once(view).collect();
         let mut plan = Plan::new(&list, &Collate::stack().device(device))?;
         plan.reroute(true)?;
-        let (lane, memory) = (Lane { stream, is_capturing: false }, MemoryPool::new(0));
+        let (launch_stream, memory) =
+            (LaunchStream { stream, is_capturing: false }, MemoryPool::new(0));
         let host = Host { memory: &memory, threads: None };
-        let done = self.run(current, lane, &plan, &[None], &RunOptions::default(), host)?;
+        let done =
+            self.run(current, launch_stream, &plan, &[None], &RunOptions::default(), host)?;
         let batch: Vec<_> = done.tensors.into_iter().map(|(_, tensor)| tensor).collect();
         for tensor in &batch {
             // SAFETY: as many bytes of both, which exist until the end of the trial.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `devices` | the executors of an engine |
 //! | `executor` | what there is of one device |
-//! | `late` | what is known of a batch when the device has come so far |
+//! | `completion` | what is known of a batch when the device has come so far |
 //! | `run` | one run: its marks and waits |
 //! | `outputs`, `capture` | into which memory, and what can be recorded in a graph |
 //! | `upload`, `download` | host samples to the device, batches back |
@@ -16,11 +16,11 @@
 
 mod block;
 mod capture;
+mod completion;
 mod devices;
 mod download;
 mod enqueue;
 mod executor;
-mod late;
 mod mapping;
 mod outputs;
 mod preview;
@@ -28,9 +28,9 @@ mod run;
 mod select;
 mod upload;
 
+pub(crate) use completion::Completion;
+pub use completion::End;
 pub(crate) use devices::{ordinal_of, Devices};
 pub(crate) use enqueue::Host;
-pub(crate) use executor::{Executor, Lane};
-pub use late::End;
-pub(crate) use late::Late;
+pub(crate) use executor::{Executor, LaunchStream};
 pub(crate) use preview::launch_of;

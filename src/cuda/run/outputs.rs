@@ -55,7 +55,7 @@ impl Run<'_> {
                         layout.shape()
                     )));
                 }
-                self.done.traffic.lent_bytes += bytes_of(dtype, layout.shape());
+                self.result.traffic.lent_bytes += bytes_of(dtype, layout.shape());
                 self.lent.push(Arc::clone(tensor.owner()));
                 return Ok(tensor);
             }
@@ -93,7 +93,7 @@ impl Run<'_> {
         let (dtype, layout) = (output.dtype, output.layout.clone());
         let lent = (device == Device::Pinned).then(|| options.pinned_tensor(dtype, &layout));
         let tensor = if let Some(tensor) = lent.flatten() {
-            self.done.traffic.lent_bytes += output.bytes();
+            self.result.traffic.lent_bytes += output.bytes();
             self.lent.push(Arc::clone(tensor.owner()));
             tensor
         } else if device == Device::Pinned {
@@ -116,16 +116,16 @@ impl Run<'_> {
         for known in known {
             let chosen = known.chosen();
             let HostMetadata { leaf, role, dtype, shape, bytes, .. } = known;
-            let arena = plan.arena.as_ref().zip(self.done.arena.as_ref());
+            let arena = plan.arena.as_ref().zip(self.result.arena.as_ref());
             let tensor = match arena.and_then(|(arena, memory)| arena.tensor(memory, leaf, role)) {
                 Some(tensor) => tensor?,
                 None => self.output(options, dtype, Layout::compact(dtype, &shape)?)?,
             };
             let address = tensor.data_ptr().addr() as u64;
             all.push(MetadataToWrite { address, dtype, bytes, chosen });
-            self.done.numbers.push((leaf, role, tensor));
+            self.result.numbers.push((leaf, role, tensor));
         }
-        if let (Some(arena), Some(memory)) = (&plan.arena, &self.done.arena) {
+        if let (Some(arena), Some(memory)) = (&plan.arena, &self.result.arena) {
             let base = memory.data_ptr().addr() as u64;
             all.extend(arena.gaps().map(|(begin, count)| MetadataToWrite {
                 address: base + begin,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use smallvec::{smallvec, SmallVec};
 
+use super::completion::{Completion, End};
 use super::executor::Executor;
-use super::late::{End, Late};
 use crate::cuda::driver::{Current, PooledEvent, StreamRef};
 use crate::cuda::memory::device::{DeviceBlock, Waited};
 use crate::cuda::memory::list_table::Chosen;
@@ -18,7 +18,7 @@ use crate::tensor::{Device, Error, Owner, Result, Stream, Tensor};
 
 /// The results of a run on a device.
 #[derive(Debug, Default)]
-pub(crate) struct Done {
+pub(crate) struct RunResult {
     /// The tensor of each output that was run here and has memory of the engine.
     pub tensors: SmallVec<[(usize, Tensor); 1]>,
     /// Outputs that came back to be spread over memory of the caller's, as their plan says.
@@ -29,7 +29,7 @@ pub(crate) struct Done {
     pub arena: Option<Tensor>,
     pub traffic: Traffic,
     /// The end of the work; not in a graph.
-    pub late: Option<Arc<Late>>,
+    pub completion: Option<Arc<Completion>>,
 }
 
 /// One run.
@@ -51,7 +51,7 @@ pub(crate) struct Run<'r> {
     pub lent: Vec<Owner>,
     /// The samples are those of indices on the device.
     pub chosen: Option<Chosen>,
-    pub done: Done,
+    pub result: RunResult,
 }
 
 impl<'r> Run<'r> {
@@ -73,12 +73,12 @@ impl<'r> Run<'r> {
             slot: None,
             lent: Vec::new(),
             chosen: None,
-            done: Done::default(),
+            result: RunResult::default(),
         }
     }
 
     /// Ends the run with what has been enqueued. After a failure, work under way ends before samples and memory are released.
-    pub fn end(mut self, finished: Result<()>) -> Result<Done> {
+    pub fn end(mut self, finished: Result<()>) -> Result<RunResult> {
         let (stream, current) = (self.stream, self.current);
         if finished.is_err()
             && !self.is_capturing
@@ -88,7 +88,7 @@ impl<'r> Run<'r> {
             self.blocks.drain(..).for_each(std::mem::forget);
             self.lent.drain(..).for_each(std::mem::forget);
         }
-        finished.map(|()| self.done)
+        finished.map(|()| self.result)
     }
 }
 
@@ -237,8 +237,8 @@ impl Run<'_> {
     ) -> Result<()> {
         let (context, chosen) = (self.current.context(), self.chosen.take());
         if self.is_capturing {
-            let in_graph = |chosen| Arc::new(Late::new(context, None, Some(chosen), None));
-            self.done.late = chosen.map(in_graph);
+            let in_graph = |chosen| Arc::new(Completion::new(context, None, Some(chosen), None));
+            self.result.completion = chosen.map(in_graph);
             return Ok(());
         }
         // All memory is allocated: these events may be used again.
@@ -252,20 +252,21 @@ impl Run<'_> {
         for block in &read.blocks {
             block.set_read(self.stream, Arc::clone(&end))?;
         }
-        let mut held: SmallVec<[Owner; 2]> = read.others.iter().copied().cloned().collect();
+        let mut owners: SmallVec<[Owner; 2]> = read.others.iter().copied().cloned().collect();
         // In its own order, another library may give its memory out again at once.
         let is_elsewhere =
             |memory: &Arc<dyn OutputMemory>| memory.stream().handle() != self.stream.handle();
         if options.memory.as_ref().is_some_and(is_elsewhere) {
-            held.extend(self.lent.iter().cloned());
+            owners.extend(self.lent.iter().cloned());
         }
-        let holder = (!held.is_empty()).then(|| Arc::clone(&self.executor.held));
-        if let Some(holder) = &holder {
-            holder.until(self.stream.handle(), Arc::clone(&end), held);
+        let keep_alive = (!owners.is_empty()).then(|| Arc::clone(&self.executor.keep_alive));
+        if let Some(keep_alive) = &keep_alive {
+            keep_alive.until(self.stream.handle(), Arc::clone(&end), owners);
         }
         // A move has no batch that would be asked for its end: the next call lets go of what has been read.
-        let late = (!plan.is_move).then(|| Late::new(context, Some(end), chosen, holder));
-        self.done.late = late.map(Arc::new);
+        let completion =
+            (!plan.is_move).then(|| Completion::new(context, Some(end), chosen, keep_alive));
+        self.result.completion = completion.map(Arc::new);
         Ok(())
     }
 }

@@ -220,7 +220,7 @@ pub(crate) fn table_of(
     // SAFETY: the kernel has one parameter, of this size. The list's table, the indices and the memory that it
     // writes are held until the event after the launch that comes next; in a graph as the caller promised.
     unsafe { run.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }?;
-    run.done.traffic.launches += 1;
+    run.result.traffic.launches += 1;
     run.chosen = Some(chosen);
     Ok(block.address())
 }

@@ -55,7 +55,7 @@ pub(crate) unsafe fn bytes(run: &mut Run<'_>, place: u64, bytes: &[u8]) -> Resul
         }
         at += chunk.len() as u64;
     }
-    run.done.traffic.bytes_to_device += bytes.len() as u64;
+    run.result.traffic.bytes_to_device += bytes.len() as u64;
     Ok(())
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn as_they_are(run: &mut Run<'_>, copies: &[(u64, u64, usize)]) -> Re
     let mut batch = CopyBatch::new(Direction::HostToDevice);
     for &(to, from, bytes) in copies {
         batch.push(to, from, bytes);
-        run.done.traffic.bytes_to_device += bytes as u64;
+        run.result.traffic.bytes_to_device += bytes as u64;
     }
     // SAFETY: sides of pairs, which the maker of the plan vouched for, held until the event behind the work.
     Ok(unsafe { run.stream.copy_batch(&batch) }?)

@@ -3,7 +3,7 @@
 use bytemuck::cast_slice;
 
 use super::super::field::{flags, varies, Divisor, Head, Loop, Nest};
-use super::super::loops::{Extent, LoopNumber, SampleLoop};
+use super::super::loops::{Extent, PerSample, SampleLoop};
 use super::super::segment::{OutputSegment, SampleStarts};
 use super::super::table_writer::{hints_of, DeviceColumn};
 use super::{divisor, repeated, Builder, Coefficients};
@@ -23,9 +23,9 @@ impl Builder<'_> {
     ) -> Result<Nest> {
         // Kernels count columns, and offsets, in 32 bits unless that is too few.
         let is_beyond = |count: u64| count >= self.policy.wide_from;
-        let is_wide = |number: &LoopNumber| match number {
-            LoopNumber::Each(values) => values.iter().any(|&value| is_beyond(value as u64)),
-            LoopNumber::Same(_) => false,
+        let is_wide = |number: &PerSample| match number {
+            PerSample::Each(values) => values.iter().any(|&value| is_beyond(value as u64)),
+            PerSample::Same(_) => false,
         };
         let most =
             (0..segment.num_samples()).map(|index| segment.step_of(index)).max().unwrap_or(0);
@@ -118,13 +118,13 @@ impl Builder<'_> {
     fn number(
         &mut self,
         segment: &OutputSegment<'_>,
-        number: &LoopNumber,
+        number: &PerSample,
         wide: bool,
         [bit, narrow]: [u16; 2],
     ) -> Result<(i64, u16)> {
         let values = match number {
-            LoopNumber::Same(value) => return Ok((*value, 0)),
-            LoopNumber::Each(values) => values,
+            PerSample::Same(value) => return Ok((*value, 0)),
+            PerSample::Each(values) => values,
         };
         if segment.list.is_some() {
             let column = DeviceColumn::of(values.clone(), 1, wide);

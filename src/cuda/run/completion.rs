@@ -1,32 +1,32 @@
-//! [`Late`]: what is known of a batch only when the device has come so far.
+//! [`Completion`]: what is known of a batch only when the device has come so far.
 #![allow(unsafe_code)] // Handles of others' streams.
 
 use std::sync::Arc;
 
 use crate::cuda::driver::{forked, Context, PooledEvent};
-use crate::cuda::memory::held::Held;
+use crate::cuda::memory::keep_alive::KeepAlive;
 use crate::cuda::memory::list_table::Chosen;
 use crate::tensor::{Result, Stream};
 
 /// The end of a call's work.
 #[derive(Debug)]
-pub(crate) struct Late {
+pub(crate) struct Completion {
     context: Arc<Context>,
     /// `None` in a graph, which can be launched any number of times.
     end: Option<Arc<PooledEvent>>,
     chosen: Option<Chosen>,
     /// Has samples of this call until the end.
-    held: Option<Arc<Held>>,
+    keep_alive: Option<Arc<KeepAlive>>,
 }
 
-impl Late {
+impl Completion {
     pub(crate) fn new(
         context: &Arc<Context>,
         end: Option<Arc<PooledEvent>>,
         chosen: Option<Chosen>,
-        held: Option<Arc<Held>>,
-    ) -> Late {
-        Late { context: Arc::clone(context), end, chosen, held }
+        keep_alive: Option<Arc<KeepAlive>>,
+    ) -> Completion {
+        Completion { context: Arc::clone(context), end, chosen, keep_alive }
     }
 
     /// The end of the work, unless that is in a graph.
@@ -41,8 +41,8 @@ impl Late {
         if let Some(end) = &self.end {
             end.synchronize()?;
         }
-        if let Some(held) = &self.held {
-            held.reap()?;
+        if let Some(keep_alive) = &self.keep_alive {
+            keep_alive.reap()?;
         }
         let in_graph = self.end.is_none();
         self.chosen.as_ref().map_or(Ok(()), |chosen| chosen.check(in_graph))
@@ -100,17 +100,17 @@ impl End {
     }
 }
 
-impl Drop for Late {
+impl Drop for Completion {
     /// Releases the samples of the batch if the device has read them; else the next call does.
     fn drop(&mut self) {
-        let Some(held) = &self.held else { return };
+        let Some(keep_alive) = &self.keep_alive else { return };
         // Most often `check` has released them. In a forked child the lock may be one that is never released.
-        if forked().is_some() || held.is_empty() {
+        if forked().is_some() || keep_alive.is_empty() {
             return;
         }
         if let Ok(_current) = self.context.enter() {
             // The next call reports a failure.
-            let _ = held.reap();
+            let _ = keep_alive.reap();
         }
     }
 }

@@ -11,19 +11,19 @@ use crate::tensor::{Owner, Result};
 
 /// Owners of samples, of each stream in the order of its batches: a slow reader keeps its own alone.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct KeepAlive {
     pending: Mutex<Pending>,
 }
 
 /// Inline for the number of owners that most batches have.
-type HeldOwners = SmallVec<[Owner; 2]>;
+type KeptOwners = SmallVec<[Owner; 2]>;
 /// The stream that was asked last is at the end.
 type Pending = VecDeque<(usize, Batches)>;
-type Batches = VecDeque<(Arc<PooledEvent>, HeldOwners)>;
+type Batches = VecDeque<(Arc<PooledEvent>, KeptOwners)>;
 
-impl Held {
+impl KeepAlive {
     /// Keeps owners until the event is reached, which is the last one on the stream.
-    pub fn until(&self, stream: usize, event: Arc<PooledEvent>, owners: HeldOwners) {
+    pub fn until(&self, stream: usize, event: Arc<PooledEvent>, owners: KeptOwners) {
         let mut pending = self.pending();
         match pending.iter_mut().find(|(other, _)| *other == stream) {
             Some((_, batches)) => batches.push_back((event, owners)),
