@@ -37,10 +37,10 @@ pub(crate) unsafe fn run_moves(outputs: &[OutputPlan<'_>], affine: Option<&Affin
 /// The samples of the output are alive, and `elem` is an element of the output at `out`.
 unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *mut u8, elem: u64) {
     let sample = output.starts.sample_at(elem);
-    let class = output.class_of(sample);
-    let dims = &output.dims[class.dims.clone()];
+    let nest = output.nest_of(sample);
+    let dims = &output.dims[nest.dims.clone()];
     let mut rest = elem - output.starts.elems(sample).start;
-    let mut src = output.data[sample].wrapping_offset(class.src_offset as isize);
+    let mut src = output.data[sample].wrapping_offset(nest.src_offset as isize);
     let mut dst = output.place_of(sample, out);
     let mut coords = vec![0u64; dims.len()];
     let mut is_real = true;
@@ -58,11 +58,11 @@ unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *
         ElementOp::Read { .. } => {
             let mut bits = [0u8; 16];
             // SAFETY: a real coordinate of a living sample.
-            unsafe { src.copy_to_nonoverlapping(bits.as_mut_ptr(), class.dtype.size()) };
-            if !class.dtype.is_native() {
-                bits.chunks_mut(class.dtype.ordered_bytes()).for_each(<[u8]>::reverse);
+            unsafe { src.copy_to_nonoverlapping(bits.as_mut_ptr(), nest.dtype.size()) };
+            if !nest.dtype.is_native() {
+                bits.chunks_mut(nest.dtype.ordered_bytes()).for_each(<[u8]>::reverse);
             }
-            let channel = match class.channel {
+            let channel = match nest.channel {
                 Channel::None => 0,
                 Channel::Loop { dim, first, .. } => (coords[dim] - dims[dim].lo) as usize + first,
                 Channel::Inner { first } => {
@@ -71,7 +71,7 @@ unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *
                 }
             };
             convert_one(
-                class.dtype.native(),
+                nest.dtype.native(),
                 output.to(),
                 bits,
                 affine.map(|affine| (affine, channel)),

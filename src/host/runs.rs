@@ -65,7 +65,7 @@ pub(super) unsafe fn copy_runs<const STREAMING: bool>(
     let write = |sample: usize, own: Range<u64>| {
         prefetch_ahead(output, sample);
         let skip = own.start as usize * size;
-        let src = output.data[sample].wrapping_offset(output.class_of(sample).src_offset as isize);
+        let src = output.data[sample].wrapping_offset(output.nest_of(sample).src_offset as isize);
         let dst = output.place_of(sample, out);
         // SAFETY: a run of bytes holds all of the sample's elements, `own` among them.
         unsafe {
@@ -95,7 +95,7 @@ pub(super) fn for_alike_samples(
     };
     let bytes = of_each * output.dtype.size() as u64;
     let samples = elems.start.div_ceil(of_each)..elems.end / of_each;
-    let are_alike = output.class_ids.is_empty() && output.classes[0].src_offset == 0;
+    let are_alike = output.nest_ids.is_empty() && output.nests[0].src_offset == 0;
     if !are_alike || step != bytes as i64 || samples.is_empty() {
         return for_samples(output, elems, f);
     }
@@ -109,8 +109,8 @@ pub(super) fn for_alike_samples(
 #[inline]
 pub(super) fn prefetch_ahead(output: &OutputPlan<'_>, sample: usize) {
     let Starts::Rows { .. } = output.starts else { return };
-    let class = output.class_of(sample);
-    let bytes = (class.num_real as usize).wrapping_mul(class.dtype.size());
+    let nest = output.nest_of(sample);
+    let bytes = (nest.num_real as usize).wrapping_mul(nest.dtype.size());
     // Of longer ones fewer are read in the time that memory takes.
     let ahead = if bytes <= SHORT_SAMPLE { POLICY.rows_ahead } else { 4 };
     if let Some(&ahead) = output.data.get(sample + ahead) {

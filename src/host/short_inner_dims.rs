@@ -50,13 +50,13 @@ pub(super) fn has_short_rows(dims: &[Dim]) -> bool {
 /// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
 pub(super) unsafe fn write_short_rows(
     output: &OutputPlan<'_>,
-    class: &LoopNest,
+    nest: &LoopNest,
     affine: Option<&Affine>,
     place: &SamplePlace<'_>,
     own: Range<u64>,
 ) {
     let Some((short, dims)) = place.dims.split_last() else { return };
-    let rows = ShortRows::new(output, class, affine, short, dims);
+    let rows = ShortRows::new(output, nest, affine, short, dims);
     let mut held: HeldRows = [MaybeUninit::uninit(); MAX_HELD_ROWS * SHORT_ROW_BLOCK];
     let range = own.start.div_ceil(short.extent)..own.end.div_ceil(short.extent);
     let fill = |dst: *mut u8, stride: isize, len: usize| {
@@ -78,7 +78,7 @@ pub(super) unsafe fn write_short_rows(
 /// The properties that all stretches of a sample share.
 struct ShortRows<'a> {
     output: &'a OutputPlan<'a>,
-    class: &'a LoopNest,
+    nest: &'a LoopNest,
     affine: Option<(&'a Affine, AffineFn)>,
     move_row: RowFn,
     short: &'a Dim,
@@ -103,12 +103,12 @@ impl<'a> ShortRows<'a> {
     #[inline]
     fn new(
         output: &'a OutputPlan<'_>,
-        class: &'a LoopNest,
+        nest: &'a LoopNest,
         affine: Option<&'a Affine>,
         short: &'a Dim,
         dims: &'a [Dim],
     ) -> ShortRows<'a> {
-        let (size, from_size) = (output.dtype.size(), class.dtype.size());
+        let (size, from_size) = (output.dtype.size(), nest.dtype.size());
         let has_pixels =
             short.lo == 0 && short.hi == short.extent && short.dst_stride == size as i64;
         let is_mirrored = has_pixels
@@ -117,15 +117,15 @@ impl<'a> ShortRows<'a> {
                 goes_down(next.src_stride as isize, short.extent as usize * from_size)
                     && next.dst_stride == short.extent as i64 * size as i64
             })
-            && !matches!(class.channel, Channel::Loop { dim, .. } if dim + 1 == dims.len());
+            && !matches!(nest.channel, Channel::Loop { dim, .. } if dim + 1 == dims.len());
         let interleave = rows::interleave_rows(size, short.extent as usize);
         ShortRows {
             output,
-            class,
-            affine: affine.map(|affine| (affine, rows::affine_row(class.dtype, output.to()))),
-            move_row: match class.dtype == output.dtype {
+            nest,
+            affine: affine.map(|affine| (affine, rows::affine_row(nest.dtype, output.to()))),
+            move_row: match nest.dtype == output.dtype {
                 true => rows::copy_row(size),
-                false => rows::cast_row(class.dtype, output.to()),
+                false => rows::cast_row(nest.dtype, output.to()),
             },
             short,
             dims,
@@ -164,13 +164,13 @@ impl<'a> ShortRows<'a> {
     #[inline]
     unsafe fn reverse(&self, stretch: &Stretch<'_>) {
         let &Stretch { src, dst, next, len, coords, .. } = stretch;
-        let width = self.class.dtype.size();
+        let width = self.nest.dtype.size();
         let pixel = self.short.extent as usize * width;
-        if self.affine.is_none() && self.class.dtype == self.output.dtype {
+        if self.affine.is_none() && self.nest.dtype == self.output.dtype {
             // SAFETY: the caller's promise; nothing is converted.
             return unsafe { rows::reverse(src, dst, pixel, len) };
         }
-        let (channel, periodic) = match self.class.channel {
+        let (channel, periodic) = match self.nest.channel {
             Channel::None => (0, false),
             Channel::Inner { first } => (first, true),
             Channel::Loop { dim, first, .. } => (self.outer_channel(coords, dim, first), false),
@@ -245,7 +245,7 @@ impl<'a> ShortRows<'a> {
         let src = src
             .wrapping_offset(at as isize * self.short.src_stride as isize)
             .wrapping_offset(done as isize * from);
-        let (channel, periodic) = match self.class.channel {
+        let (channel, periodic) = match self.nest.channel {
             Channel::None => (0, false),
             // Several pixels may have become one row.
             Channel::Inner { first } => {

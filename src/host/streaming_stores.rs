@@ -125,8 +125,8 @@ impl StreamingStores {
     }
 
     fn least(&self, output: &OutputPlan<'_>) -> u64 {
-        let is_cut = || match &*output.classes {
-            [class] => output.dims[class.dims.clone()].iter().any(|dim| !dim.is_whole()),
+        let is_cut = || match &*output.nests {
+            [nest] => output.dims[nest.dims.clone()].iter().any(|dim| !dim.is_whole()),
             _ => matches!(output.starts, Starts::Rows { .. }),
         };
         match output.op {

@@ -85,7 +85,7 @@ unsafe fn write_constants<const STREAMING: bool>(
         }
     };
     for_samples(output, elems, |sample, own| {
-        let place = SamplePlace::of(output, output.class_of(sample), sample, out);
+        let place = SamplePlace::of(output, output.nest_of(sample), sample, out);
         let value = output.op.constant(sample).unwrap_or(output.fill);
         let fill = |dst: *mut u8, stride: isize, len: usize| write(&output.fill, dst, stride, len);
         walk(&place, own, fill, |_, dst, dim, len, _, _| {
@@ -109,32 +109,32 @@ unsafe fn write_samples<const STREAMING: bool>(
     let mut known: Option<(&LoopNest, Option<Box<Transposition>>, RowFn)> = None;
     let fill = rows::fill_of(output.dtype.size(), &output.fill);
     let write = |sample: usize, own: Range<u64>| {
-        let class = output.class_of(sample);
-        let place = SamplePlace::of(output, class, sample, out);
-        if !known.as_ref().is_some_and(|(of, ..)| std::ptr::eq(*of, class)) {
-            let is_other = class.planar || has_short_rows(place.dims);
+        let nest = output.nest_of(sample);
+        let place = SamplePlace::of(output, nest, sample, out);
+        if !known.as_ref().is_some_and(|(of, ..)| std::ptr::eq(*of, nest)) {
+            let is_other = nest.planar || has_short_rows(place.dims);
             let transposed = match is_other {
                 true => None,
-                false => Transposition::of_sample(output, class, affine),
+                false => Transposition::of_sample(output, nest, affine),
             };
             let row = match known {
-                Some((of, _, row)) if of.dtype == class.dtype => row,
-                _ => rows::cast_row(class.dtype, output.to()),
+                Some((of, _, row)) if of.dtype == nest.dtype => row,
+                _ => rows::cast_row(nest.dtype, output.to()),
             };
-            known = Some((class, transposed, row));
+            known = Some((nest, transposed, row));
         }
         let Some((_, transposed, row)) = &known else { return };
         prefetch_ahead(output, sample);
         // SAFETY: as for this function; `own` is inside the sample's own elements.
         unsafe {
             match (place.dims, affine) {
-                ([dim], None) if is_short(output, class, &own) => {
+                ([dim], None) if is_short(output, nest, &own) => {
                     write_short_row(output, &place, dim, *row, fill, own);
                 }
                 _ => {
                     write_sample::<STREAMING>(
                         output,
-                        class,
+                        nest,
                         affine,
                         transposed.as_deref(),
                         &place,
@@ -144,19 +144,19 @@ unsafe fn write_samples<const STREAMING: bool>(
             }
         }
     };
-    let [class, ..] = &*output.classes else { return };
-    let [dim] = &output.dims[class.dims.clone()] else { return for_samples(output, elems, write) };
-    let sizes = [class.dtype.size(), output.dtype.size()];
+    let [nest, ..] = &*output.nests else { return };
+    let [dim] = &output.dims[nest.dims.clone()] else { return for_samples(output, elems, write) };
+    let sizes = [nest.dtype.size(), output.dtype.size()];
     let is_run = affine.is_none()
-        && output.class_ids.is_empty()
-        && class.dtype != output.dtype
+        && output.nest_ids.is_empty()
+        && nest.dtype != output.dtype
         && dim.is_whole()
         && [dim.src_stride, dim.dst_stride] == sizes.map(|size| size as i64);
     let is_long = dim.extent * sizes[1] as u64 >= POLICY.min_streamed_run_bytes;
     if STREAMING && is_long || !is_run {
         return for_samples(output, elems, write);
     }
-    let cast = rows::cast_elems(class.dtype, output.to());
+    let cast = rows::cast_elems(nest.dtype, output.to());
     for_alike_samples(output, elems, write, |addresses, dst_offset, bytes| {
         // SAFETY: whole samples, which are runs of elements on both sides, one after the other.
         unsafe {
@@ -167,8 +167,8 @@ unsafe fn write_samples<const STREAMING: bool>(
 
 /// Whether elements of a row are so few that how they are written costs as much as they do.
 #[inline]
-fn is_short(output: &OutputPlan<'_>, class: &LoopNest, own: &Range<u64>) -> bool {
-    let size = output.dtype.size().max(class.dtype.size()) as u64;
+fn is_short(output: &OutputPlan<'_>, nest: &LoopNest, own: &Range<u64>) -> bool {
+    let size = output.dtype.size().max(nest.dtype.size()) as u64;
     (own.end - own.start) * size < POLICY.min_streamed_run_bytes
 }
 
@@ -231,7 +231,7 @@ unsafe fn write_short_row(
 /// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
 unsafe fn write_sample<const STREAMING: bool>(
     output: &OutputPlan<'_>,
-    class: &LoopNest,
+    nest: &LoopNest,
     affine: Option<&Affine>,
     transposed: Option<&Transposition>,
     place: &SamplePlace<'_>,
@@ -240,21 +240,21 @@ unsafe fn write_sample<const STREAMING: bool>(
     // SAFETY: as for this function.
     let write_rows = |own: Range<u64>| unsafe {
         match affine {
-            None => move_rows::<STREAMING>(output, class, place, own),
-            Some(affine) => transform_rows::<STREAMING>(output, class, affine, place, own),
+            None => move_rows::<STREAMING>(output, nest, place, own),
+            Some(affine) => transform_rows::<STREAMING>(output, nest, affine, place, own),
         }
     };
     // SAFETY: as above.
     unsafe {
         match transposed {
-            _ if class.planar => {
-                let planar = rows::planar_row(class.dtype, output.to());
-                write_planar(planar, class, output, affine, place, own, STREAMING);
+            _ if nest.planar => {
+                let planar = rows::planar_row(nest.dtype, output.to());
+                write_planar(planar, nest, output, affine, place, own, STREAMING);
             }
-            _ if has_short_rows(place.dims) => write_short_rows(output, class, affine, place, own),
+            _ if has_short_rows(place.dims) => write_short_rows(output, nest, affine, place, own),
             Some(whole) => {
                 let fill = |dst, stride, len| fill::<STREAMING>(output, dst, stride, len);
-                let sample = (output, class, affine);
+                let sample = (output, nest, affine);
                 write_transposed(whole, sample, place, own, fill, write_rows);
             }
             None => write_rows(own),
@@ -303,15 +303,15 @@ unsafe fn fill<const STREAMING: bool>(
 /// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
 unsafe fn move_rows<const STREAMING: bool>(
     output: &OutputPlan<'_>,
-    class: &LoopNest,
+    nest: &LoopNest,
     place: &SamplePlace<'_>,
     own: Range<u64>,
 ) {
-    let (size, width) = (output.dtype.size(), class.dtype.size());
-    let is_moved = class.dtype == output.dtype;
+    let (size, width) = (output.dtype.size(), nest.dtype.size());
+    let is_moved = nest.dtype == output.dtype;
     let row: RowFn = match is_moved {
         true => rows::copy_row(size),
-        false => rows::cast_row(class.dtype, output.to()),
+        false => rows::cast_row(nest.dtype, output.to()),
     };
     // SAFETY: the walk stays inside the sample's place in the output.
     let fill = |dst, stride, len| unsafe { fill::<STREAMING>(output, dst, stride, len) };
@@ -345,18 +345,18 @@ unsafe fn move_rows<const STREAMING: bool>(
 /// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
 unsafe fn transform_rows<const STREAMING: bool>(
     output: &OutputPlan<'_>,
-    class: &LoopNest,
+    nest: &LoopNest,
     affine: &Affine,
     place: &SamplePlace<'_>,
     own: Range<u64>,
 ) {
-    let (size, width) = (output.dtype.size(), class.dtype.size());
-    let row: AffineFn = rows::affine_row(class.dtype, output.to());
+    let (size, width) = (output.dtype.size(), nest.dtype.size());
+    let row: AffineFn = rows::affine_row(nest.dtype, output.to());
     // SAFETY: the walk stays inside the sample's place in the output.
     let fill = |dst, stride, len| unsafe { fill::<STREAMING>(output, dst, stride, len) };
     walk(place, own, fill, |src, dst, dim, len, column, coords| {
         let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
-        let channel_at = |done: usize| match class.channel {
+        let channel_at = |done: usize| match nest.channel {
             Channel::None => (0, false),
             Channel::Loop { dim, first, .. } => {
                 ((coords[dim] - place.dims[dim].lo) as usize + first, false)
@@ -389,7 +389,7 @@ unsafe fn transform_rows<const STREAMING: bool>(
 /// - The class is `planar`.
 unsafe fn write_planar(
     planar: PlanarFn,
-    class: &LoopNest,
+    nest: &LoopNest,
     output: &OutputPlan<'_>,
     affine: Option<&Affine>,
     place: &SamplePlace<'_>,
@@ -407,7 +407,7 @@ unsafe fn write_planar(
         }
     };
     let range = own.start.div_ceil(channels)..own.end.div_ceil(channels);
-    let pixel = channels as usize * class.dtype.size();
+    let pixel = channels as usize * nest.dtype.size();
     walk(&pixels, range, fill, |src, dst, dim, len, _, _| {
         // SAFETY: `len` real pixels of adjacent channels, and their places in every plane.
         unsafe {

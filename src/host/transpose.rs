@@ -127,27 +127,27 @@ impl Transposition {
     #[inline]
     pub fn of_sample(
         output: &OutputPlan<'_>,
-        class: &LoopNest,
+        nest: &LoopNest,
         affine: Option<&Affine>,
     ) -> Option<Box<Transposition>> {
-        if class.dims.len() < 2 {
+        if nest.dims.len() < 2 {
             return None;
         }
-        let dims = &output.dims[class.dims.clone()];
+        let dims = &output.dims[nest.dims.clone()];
         let all: SmallVec<[_; 8]> = dims.iter().map(|dim| 0..dim.extent).collect();
-        Transposition::of_box(output, class, affine, &all).map(Box::new)
+        Transposition::of_box(output, nest, affine, &all).map(Box::new)
     }
 
     /// Of a box of them, by their coordinates, of which those of padding are left out.
     fn of_box(
         output: &OutputPlan<'_>,
-        class: &LoopNest,
+        nest: &LoopNest,
         affine: Option<&Affine>,
         ranges: &[Range<u64>],
     ) -> Option<Self> {
-        let is_moved = affine.is_none() && class.dtype == output.dtype;
-        let (mut width, mut size) = (class.dtype.size(), output.dtype.size());
-        let (channel_at, mut channel) = match class.channel {
+        let is_moved = affine.is_none() && nest.dtype == output.dtype;
+        let (mut width, mut size) = (nest.dtype.size(), output.dtype.size());
+        let (channel_at, mut channel) = match nest.channel {
             _ if affine.is_none_or(|affine| affine.channels() == 1) => (None, 0),
             Channel::None => (None, 0),
             Channel::Loop { dim, first, .. } => (Some(dim), first),
@@ -155,7 +155,7 @@ impl Transposition {
         };
         let (mut src, mut dst) = (0isize, 0isize);
         let mut loops = Loops::new();
-        for (at, (dim, range)) in output.dims[class.dims.clone()].iter().zip(ranges).enumerate() {
+        for (at, (dim, range)) in output.dims[nest.dims.clone()].iter().zip(ranges).enumerate() {
             let real = range.start.max(dim.lo)..range.end.min(dim.hi);
             if real.is_empty() {
                 return None;
@@ -242,14 +242,14 @@ impl Transposition {
     pub unsafe fn write(
         &self,
         output: &OutputPlan<'_>,
-        class: &LoopNest,
+        nest: &LoopNest,
         affine: Option<&Affine>,
         place: &SamplePlace<'_>,
     ) {
         let convert = match affine {
-            Some(affine) => Convert::Affine(affine, rows::affine_row(class.dtype, output.to())),
-            None if class.dtype == output.dtype => Convert::Move,
-            None => Convert::Cast(rows::cast_row(class.dtype, output.to())),
+            Some(affine) => Convert::Affine(affine, rows::affine_row(nest.dtype, output.to())),
+            None if nest.dtype == output.dtype => Convert::Move,
+            None => Convert::Cast(rows::cast_row(nest.dtype, output.to())),
         };
         let (mut src, mut dst) =
             (place.src.wrapping_offset(self.src), place.dst.wrapping_offset(self.dst));
@@ -350,7 +350,7 @@ impl Transposition {
 /// - `whole` is of such samples.
 pub(super) unsafe fn write_transposed(
     whole: &Transposition,
-    (output, class, affine): (&OutputPlan<'_>, &LoopNest, Option<&Affine>),
+    (output, nest, affine): (&OutputPlan<'_>, &LoopNest, Option<&Affine>),
     place: &SamplePlace<'_>,
     own: Range<u64>,
     mut fill: impl FnMut(*mut u8, isize, usize),
@@ -362,13 +362,13 @@ pub(super) unsafe fn write_transposed(
             walk(place, elems, &mut fill, |_, _, _, _, _, _| {});
         }
         // SAFETY: real elements of those that the caller promised.
-        unsafe { one.write(output, class, affine, place) };
+        unsafe { one.write(output, nest, affine, place) };
     };
     if own == (0..place.dims.iter().map(|dim| dim.extent).product()) {
         return write_box(whole, own);
     }
     for_boxes(place.dims, own, 0, &mut SmallVec::new(), &mut |ranges, elems| {
-        match Transposition::of_box(output, class, affine, ranges) {
+        match Transposition::of_box(output, nest, affine, ranges) {
             Some(one) => write_box(&one, elems),
             None => write_rows(elems),
         }

@@ -22,14 +22,14 @@ impl<'a> SamplePlace<'a> {
     #[inline]
     pub fn of(
         output: &'a OutputPlan<'_>,
-        class: &LoopNest,
+        nest: &LoopNest,
         sample: usize,
         out: *mut u8,
     ) -> SamplePlace<'a> {
         SamplePlace {
-            src: output.data[sample].wrapping_offset(class.src_offset as isize),
+            src: output.data[sample].wrapping_offset(nest.src_offset as isize),
             dst: output.place_of(sample, out),
-            dims: &output.dims[class.dims.clone()],
+            dims: &output.dims[nest.dims.clone()],
         }
     }
 }

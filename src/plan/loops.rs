@@ -87,9 +87,9 @@ impl LoopNest {
             }
             dims.push(dim);
         }
-        let mut class = LoopNest::new(meta.dtype, dims, channel, src_offset, table);
-        class.planar = class.is_planar(batch_shape.dtype, table);
-        class
+        let mut nest = LoopNest::new(meta.dtype, dims, channel, src_offset, table);
+        nest.planar = nest.is_planar(batch_shape.dtype, table);
+        nest
     }
 
     /// The loops from such a source to a destination of its shape, in the order of the memory that is written.

@@ -13,7 +13,7 @@ mod moves;
 mod output;
 mod path;
 mod plan;
-mod planned;
+mod plan_body;
 mod policy;
 mod role;
 mod route;

@@ -175,7 +175,7 @@ impl<'s> Moves<'s> {
             if total == 0 {
                 continue;
             }
-            let class_ids = match classes.len() {
+            let nest_ids = match classes.len() {
                 1 => Vec::new(),
                 _ => (0..count).map(id_at).collect(),
             };
@@ -198,8 +198,8 @@ impl<'s> Moves<'s> {
                 fill: [0; 16],
                 data,
                 places,
-                class_ids: Cow::Owned(class_ids),
-                classes,
+                nest_ids: Cow::Owned(nest_ids),
+                nests: classes,
                 dims,
                 starts,
                 bytes_only,

@@ -30,8 +30,8 @@ pub(crate) struct OutputPlan<'s> {
     /// Where each sample's first element goes, if each sample has memory of its own; else empty, and `starts` says it.
     pub places: Cow<'s, [*const u8]>,
     /// LoopNest of each sample; empty if all are of the first.
-    pub class_ids: Cow<'s, [u32]>,
-    pub classes: Vec<LoopNest>,
+    pub nest_ids: Cow<'s, [u32]>,
+    pub nests: Vec<LoopNest>,
     pub dims: Vec<Dim>,
     pub starts: Starts,
     /// Whether every sample is one run of bytes to be moved.
@@ -137,7 +137,7 @@ impl OutputPlan<'_> {
         OutputPlan {
             data: Cow::Owned(self.data.into_owned()),
             places: Cow::Owned(self.places.into_owned()),
-            class_ids: Cow::Owned(self.class_ids.into_owned()),
+            nest_ids: Cow::Owned(self.nest_ids.into_owned()),
             leaf: self.leaf,
             role: self.role,
             dtype: self.dtype,
@@ -145,7 +145,7 @@ impl OutputPlan<'_> {
             layout: self.layout,
             op: self.op,
             fill: self.fill,
-            classes: self.classes,
+            nests: self.nests,
             dims: self.dims,
             starts: self.starts,
             bytes_only: self.bytes_only,
@@ -165,9 +165,9 @@ impl OutputPlan<'_> {
         OutputPlan {
             data: self.data.iter().map(further).collect(),
             places: Cow::Borrowed(&self.places),
-            class_ids: Cow::Borrowed(&self.class_ids),
+            nest_ids: Cow::Borrowed(&self.nest_ids),
             layout: self.layout.clone(),
-            classes: self.classes.clone(),
+            nests: self.nests.clone(),
             dims: self.dims.clone(),
             starts: self.starts.clone(),
             ranges,
@@ -194,13 +194,13 @@ impl OutputPlan<'_> {
         self.selected = Some(self.data.len());
         self.data = Cow::Owned(Vec::new());
         // Others are of samples that are not alike.
-        self.classes.truncate(1);
+        self.nests.truncate(1);
     }
 
     /// Whether samples at these addresses, which are all of the first class, are written as they are: neighbours are not merged.
     pub fn is_scattered(&self, data: &[*const u8]) -> bool {
         let is_merged = self.bytes_only && self.layout.is_compact();
-        !is_merged || are_scattered(data, self.classes[0].num_real * self.dtype.size() as u64)
+        !is_merged || are_scattered(data, self.nests[0].num_real * self.dtype.size() as u64)
     }
 
     /// What elements that are read become.
@@ -227,20 +227,20 @@ impl OutputPlan<'_> {
     pub fn bytes_read(&self) -> u64 {
         let ElementOp::Read { .. } = self.op else { return 0 };
         // Broadcast samples may be read more often than there are bytes to count it in.
-        let of = |class: &LoopNest| class.num_real.saturating_mul(class.dtype.size() as u64);
-        match &*self.class_ids {
+        let of = |nest: &LoopNest| nest.num_real.saturating_mul(nest.dtype.size() as u64);
+        match &*self.nest_ids {
             // At most.
             _ if self.selected.is_some() => {
-                let most = self.classes.iter().map(of).max().unwrap_or(0);
+                let most = self.nests.iter().map(of).max().unwrap_or(0);
                 most.saturating_mul(self.num_samples() as u64)
             }
-            [] => of(&self.classes[0]).saturating_mul(self.data.len() as u64),
-            ids => saturating_sum(ids.iter().map(|&id| of(&self.classes[id as usize]))),
+            [] => of(&self.nests[0]).saturating_mul(self.data.len() as u64),
+            ids => saturating_sum(ids.iter().map(|&id| of(&self.nests[id as usize]))),
         }
     }
 
-    pub fn class_of(&self, sample: usize) -> &LoopNest {
-        &self.classes[self.class_ids.get(sample).map_or(0, |&id| id as usize)]
+    pub fn nest_of(&self, sample: usize) -> &LoopNest {
+        &self.nests[self.nest_ids.get(sample).map_or(0, |&id| id as usize)]
     }
 }
 
@@ -265,20 +265,18 @@ pub(crate) fn data_output<'s>(
     };
     let mut dims = Vec::new();
     // One more where a device chooses samples: that of none.
-    let mut classes = Vec::with_capacity(samples.metas().len() + 1);
+    let mut nests = Vec::with_capacity(samples.metas().len() + 1);
     let mut nest = |meta| LoopNest::of_data(meta, batch_shape, None, &sample_strides, &mut dims);
-    classes.extend(samples.metas().iter().map(&mut nest));
+    nests.extend(samples.metas().iter().map(&mut nest));
     let (mut starts, mut data, mut is_table_of_runs) = (starts, None, false);
-    if let (Some((first, rows)), [row]) = (rows_of_table(batch_shape, samples, &layout), &*classes)
-    {
+    if let (Some((first, rows)), [row]) = (rows_of_table(batch_shape, samples, &layout), &*nests) {
         // A row that is one run of elements: the table is a run of these.
         if row.dims.len() == 1 {
             is_table_of_runs =
                 batch_shape.affine.is_none() && row.is_bytes(batch_shape.dtype, &dims);
             dims.clear();
             let meta = &samples.metas()[0];
-            classes[0] =
-                LoopNest::of_data(meta, batch_shape, Some(rows), &sample_strides, &mut dims);
+            nests[0] = LoopNest::of_data(meta, batch_shape, Some(rows), &sample_strides, &mut dims);
             starts = Starts::Rows { elems: layout.numel() as u64, step: 0 };
             data = Some(Cow::Owned(vec![first]));
         }
@@ -294,8 +292,8 @@ pub(crate) fn data_output<'s>(
         fill: batch_shape.value,
         data: data.unwrap_or_else(|| samples.data()),
         places: Cow::Borrowed(&[]),
-        class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
-        classes,
+        nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
+        nests,
         dims,
         starts,
         bytes_only: false,
@@ -305,7 +303,7 @@ pub(crate) fn data_output<'s>(
     };
     let is_kept = !affine && batch_shape.increments.is_none();
     output.bytes_only =
-        is_kept && all_used(&output, |class| class.is_bytes(batch_shape.dtype, &output.dims));
+        is_kept && all_used(&output, |nest| nest.is_bytes(batch_shape.dtype, &output.dims));
     if output.bytes_only && output.layout.is_compact() {
         output.ranges = merged_ranges(&output);
     }
@@ -350,12 +348,12 @@ pub(crate) fn saturating_sum(counts: impl Iterator<Item = u64>) -> u64 {
 }
 
 fn all_used(output: &OutputPlan<'_>, fits: impl Fn(&LoopNest) -> bool) -> bool {
-    match &*output.class_ids {
-        [] => fits(&output.classes[0]),
-        ids if ids.len() < output.classes.len() => {
-            ids.iter().all(|&id| fits(&output.classes[id as usize]))
+    match &*output.nest_ids {
+        [] => fits(&output.nests[0]),
+        ids if ids.len() < output.nests.len() => {
+            ids.iter().all(|&id| fits(&output.nests[id as usize]))
         }
-        _ => output.classes.iter().all(fits),
+        _ => output.nests.iter().all(fits),
     }
 }
 
@@ -366,7 +364,7 @@ fn merged_ranges(output: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
         let ranges = (0..output.data.len()).map(|sample| {
             let elems = output.starts.elems(sample);
             let src =
-                output.data[sample].wrapping_offset(output.class_of(sample).src_offset as isize);
+                output.data[sample].wrapping_offset(output.nest_of(sample).src_offset as isize);
             CopyRange { src, dst: elems.start * size, size: (elems.end - elems.start) * size }
         });
         ranges.filter(|range| range.size > 0)
@@ -377,7 +375,7 @@ fn merged_ranges(output: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
     // Looked for first, so that the usual scattered list costs half a pass and no memory.
     let most = output.data.len() / 2;
     let is_scattered = match &output.starts {
-        Starts::Rows { elems, .. } if output.class_ids.is_empty() && *elems > 0 => {
+        Starts::Rows { elems, .. } if output.nest_ids.is_empty() && *elems > 0 => {
             are_scattered(&output.data, elems * size)
         }
         _ => {
@@ -427,7 +425,7 @@ pub(crate) fn mask_output<'s>(
     let size = mask.dtype.size() as i64;
     let strides: Dims =
         layout.strides()[1..].iter().map(|stride| stride.wrapping_mul(size)).collect();
-    let classes = samples
+    let nests = samples
         .metas()
         .iter()
         .map(|meta| LoopNest::of_mask(meta, batch_shape, &strides, &mut dims))
@@ -444,8 +442,8 @@ pub(crate) fn mask_output<'s>(
         fill: mask.padding,
         data: samples.data(),
         places: Cow::Borrowed(&[]),
-        class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
-        classes,
+        nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
+        nests,
         dims,
         bytes_only: false,
         is_table_of_runs: false,
@@ -461,7 +459,7 @@ pub(crate) fn index_output<'s>(
     layout: Layout,
 ) -> OutputPlan<'s> {
     let mut dims = Vec::new();
-    let classes = samples
+    let nests = samples
         .metas()
         .iter()
         .map(|meta| {
@@ -479,8 +477,8 @@ pub(crate) fn index_output<'s>(
         fill: [0; 16],
         data: samples.data(),
         places: Cow::Borrowed(&[]),
-        class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
-        classes,
+        nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
+        nests,
         dims,
         starts: Starts::Joined { offsets, unit: 1, step: 8 },
         bytes_only: false,
@@ -498,7 +496,7 @@ pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPl
     };
     let offsets = Offsets::from_lengths((0..samples.len()).map(bytes))?;
     let mut dims = Vec::new();
-    let classes = samples.metas().iter().map(|meta| LoopNest::of_bytes(meta, &mut dims)).collect();
+    let nests = samples.metas().iter().map(|meta| LoopNest::of_bytes(meta, &mut dims)).collect();
     let mut output = OutputPlan {
         leaf: 0,
         role: Role::Data,
@@ -509,8 +507,8 @@ pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPl
         fill: [0; 16],
         data: samples.data(),
         places: Cow::Borrowed(&[]),
-        class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
-        classes,
+        nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
+        nests,
         dims,
         starts: Starts::Joined { offsets: offsets.clone(), unit: 1, step: 1 },
         bytes_only: false,
@@ -518,6 +516,6 @@ pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPl
         ranges: None,
         selected: None,
     };
-    output.bytes_only = all_used(&output, |class| class.is_bytes(DType::U8, &output.dims));
+    output.bytes_only = all_used(&output, |nest| nest.is_bytes(DType::U8, &output.dims));
     Ok((output, offsets))
 }

@@ -59,10 +59,10 @@ impl Path {
 impl Path {
     /// The path of data that does not cross between host and device.
     pub fn within(output: &OutputPlan<'_>) -> Path {
-        let converted = |class: &LoopNest| Path::of_conversion(class.dtype, output.dtype);
-        let conversion = || match &*output.class_ids {
-            [] => converted(&output.classes[0]),
-            ids => ids.iter().map(|&id| converted(&output.classes[id as usize])).max().flatten(),
+        let converted = |nest: &LoopNest| Path::of_conversion(nest.dtype, output.dtype);
+        let conversion = || match &*output.nest_ids {
+            [] => converted(&output.nests[0]),
+            ids => ids.iter().map(|&id| converted(&output.nests[id as usize])).max().flatten(),
         };
         match output.op {
             ElementOp::Read { affine: true, .. } => Path::Transform,

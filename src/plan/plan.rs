@@ -16,7 +16,7 @@ use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::device_moves::Lot;
 use crate::plan::moves::Moves;
 use crate::plan::output::{ElementOp, OutputPlan};
-use crate::plan::planned::{together, Planned};
+use crate::plan::plan_body::{selected_must_be_alone, PlanBody};
 use crate::plan::role::Role;
 use crate::plan::route::Route;
 use crate::plan::target::{check_apart, Leaf};
@@ -37,7 +37,7 @@ use crate::tensor::{
 /// ```
 #[derive(Debug, Default)]
 pub struct Plan<'s> {
-    planned: Arc<Planned<'s>>,
+    body: Arc<PlanBody<'s>>,
     /// The samples of each leaf, for an executor that has to move them first.
     pub(crate) lists: Vec<PlanSamples<'s>>,
     /// Owners of outputs that have to know of the work: see [`Target::owned_by`].
@@ -77,12 +77,12 @@ impl<'s> Plan<'s> {
     pub fn new<S: Samples + ?Sized>(samples: &'s S, collate: &Collate) -> Result<Plan<'s>> {
         match samples.to_list() {
             Cow::Borrowed(samples) => {
-                let planned = Planned::of_list(samples, collate, None)?;
-                Ok(Plan { planned, lists: vec![PlanSamples::Borrowed(samples)], ..Plan::default() })
+                let body = PlanBody::cached_for_list(samples, collate, None)?;
+                Ok(Plan { body, lists: vec![PlanSamples::Borrowed(samples)], ..Plan::default() })
             }
             Cow::Owned(samples) => {
-                let planned = Planned::owned(&samples, collate)?;
-                Ok(Plan { planned, lists: vec![PlanSamples::Owned(samples)], ..Plan::default() })
+                let body = PlanBody::owned_for_list(&samples, collate)?;
+                Ok(Plan { body, lists: vec![PlanSamples::Owned(samples)], ..Plan::default() })
             }
         }
     }
@@ -94,10 +94,10 @@ impl<'s> Plan<'s> {
     /// if it does not fit; [`Error::Layout`] if its elements overlap each other, a sample or another output.
     /// [`Error::Argument`] for samples selected by indices on a device beside other leaves.
     pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
-        let planned = Planned::of_leaves(leaves)?;
+        let body = PlanBody::for_leaves(leaves)?;
         let owners = leaves.iter().filter_map(|leaf| leaf.out.and_then(|out| out.owner.clone()));
         let plan = Plan {
-            planned,
+            body,
             lists: leaves.iter().map(|leaf| PlanSamples::Borrowed(leaf.samples)).collect(),
             out_owners: owners.collect(),
             arena: None,
@@ -122,10 +122,10 @@ impl<'s> Plan<'s> {
         let lots = lots.iter().enumerate();
         let lots = lots.map(|(at, lot)| moves.planned_lot(lot, leaves.len() + at, dsts, srcs));
         let lots = lots.collect::<Result<Vec<_>>>()?;
-        let (planned, lists) = Planned::of_moves(leaves, lots, reads_mapped)?;
+        let (body, lists) = PlanBody::for_moves(leaves, lots, reads_mapped)?;
         let of_leaves = leaves.iter().map(|leaf| PlanSamples::Borrowed(leaf.samples));
         let lists = of_leaves.chain(lists.into_iter().map(PlanSamples::Owned)).collect();
-        Ok(Plan { planned, lists, is_move: true, ..Plan::default() })
+        Ok(Plan { body, lists, is_move: true, ..Plan::default() })
     }
 
     /// Plans all leaves of a tree as one, with all tensors of all batches in one allocation, their
@@ -176,7 +176,7 @@ impl<'s> Plan<'s> {
         }
         let plan = Plan::for_leaves(leaves)?;
         if plan.selection().is_some() {
-            return Err(together());
+            return Err(selected_must_be_alone());
         }
         let device_of = |leaf: usize| plan.batch_shapes()[leaf].device;
         for (position, leaf) in inside() {
@@ -229,12 +229,12 @@ impl<'s> Plan<'s> {
 
     /// The batch of each leaf as it will be.
     pub fn batch_shapes(&self) -> &[BatchShape] {
-        &self.planned.batch_shapes
+        &self.body.batch_shapes
     }
 
     /// The tensors that the plan writes.
     pub(crate) fn outputs(&self) -> &[OutputPlan<'s>] {
-        &self.planned.outputs
+        &self.body.outputs
     }
 
     /// The address of each sample of an output.
@@ -247,7 +247,7 @@ impl<'s> Plan<'s> {
 
     /// The data that crosses between host and device, if any does.
     pub(crate) fn route(&self) -> Option<&Route<'s>> {
-        self.planned.route.as_deref()
+        self.body.route.as_deref()
     }
 
     /// Whether kernels may read page-locked samples where these are.
@@ -270,16 +270,16 @@ impl<'s> Plan<'s> {
         let route = Route::new(self.batch_shapes(), self.outputs(), &samples, reads_mapped)?;
         let route = route.map(|route| Box::new(route.into_owned()));
         // What crosses is in no plan that a list keeps.
-        debug_assert_eq!(Arc::strong_count(&self.planned), 1);
-        if let Some(planned) = Arc::get_mut(&mut self.planned) {
-            planned.route = route;
+        debug_assert_eq!(Arc::strong_count(&self.body), 1);
+        if let Some(body) = Arc::get_mut(&mut self.body) {
+            body.route = route;
         }
         Ok(())
     }
 
     /// The encoded launch, kept by an executor for the next run; `None` if the plan is not kept.
     pub(crate) fn launch(&self) -> Option<&Memo> {
-        self.planned.launch.as_ref().filter(|_| self.arena.is_none())
+        self.body.launch.as_ref().filter(|_| self.arena.is_none())
     }
 
     /// Bytes of the one allocation of a plan by [`Plan::in_arena`]; else 0.
@@ -307,7 +307,7 @@ impl<'s> Plan<'s> {
         }
         match (&output.ranges, &*output.data) {
             (Some(ranges), _) => (ranges.len() == 1).then(|| ranges[0].src),
-            (None, [only]) => Some(only.wrapping_offset(output.class_of(0).src_offset as isize)),
+            (None, [only]) => Some(only.wrapping_offset(output.nest_of(0).src_offset as isize)),
             _ => None,
         }
     }

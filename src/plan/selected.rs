@@ -62,13 +62,13 @@ impl OutputPlan<'_> {
     /// without elements where the index is of none.
     pub(super) fn select(&mut self, num_samples: usize) {
         let nothing = [Dim::whole(0, 0, 0)];
-        let dtype = self.classes[0].dtype;
-        self.classes.push(LoopNest::new(dtype, nothing, Channel::None, 0, &mut self.dims));
-        let mut data = Vec::with_capacity(self.classes.len());
+        let dtype = self.nests[0].dtype;
+        self.nests.push(LoopNest::new(dtype, nothing, Channel::None, 0, &mut self.dims));
+        let mut data = Vec::with_capacity(self.nests.len());
         data.extend_from_slice(&self.data);
         data.push(std::ptr::null());
         self.data = Cow::Owned(data);
-        self.class_ids = (0..self.classes.len() as u32).collect();
+        self.nest_ids = (0..self.nests.len() as u32).collect();
         self.ranges = None;
         self.selected = Some(num_samples);
     }

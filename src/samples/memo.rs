@@ -9,13 +9,13 @@ use crate::tensor::Owner;
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
     made: ForkMutex<Option<Owner>>,
-    is_wanted: AtomicBool,
+    was_seen: AtomicBool,
 }
 
 impl Memo {
     /// Whether this was asked before: what is made once is not worth keeping.
-    pub fn is_wanted_again(&self) -> bool {
-        self.is_wanted.swap(true, Ordering::Relaxed)
+    pub fn seen_twice(&self) -> bool {
+        self.was_seen.swap(true, Ordering::Relaxed)
     }
 
     pub fn get(&self) -> Option<Owner> {

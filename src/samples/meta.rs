@@ -69,7 +69,7 @@ pub(crate) struct Metas {
     /// Not the same in every process, so that layouts of one hash cannot be prepared.
     seed: u64,
     /// The latest plan for samples with this metadata, once one is asked for.
-    pub planned: OnceLock<Memo>,
+    pub plan_memo: OnceLock<Memo>,
 }
 
 impl Metas {
@@ -148,7 +148,7 @@ impl Metas {
     /// Adds one that is not there. Without room that was made for it (`reserve`) there may be no memory.
     pub fn insert(&mut self, meta: TensorMeta) -> u32 {
         let id = u32::try_from(self.all.len()).expect("fewer than 2^32 distinct layouts");
-        self.planned = OnceLock::new();
+        self.plan_memo = OnceLock::new();
         if id == 0 {
             self.first_length = meta.layout.shape().first().copied().unwrap_or(0);
             self.longest = meta.longest_row();

@@ -145,14 +145,14 @@ impl<'a> SampleList<'a> {
 
     /// The latest plan for samples of this list on a device, for others of as many: where plans differ only in which samples
     /// they read.
-    pub(crate) fn planned(&self) -> Option<&Memo> {
+    pub(crate) fn plan_memo(&self) -> Option<&Memo> {
         let is_alike = || {
             matches!(self.device(), Some(Device::Cuda(_)))
                 && self.is_uniform()
                 && self.each().len() > 1
         };
         let is_shared = self.selection.is_some() || is_alike();
-        is_shared.then(|| self.layouts.metas.planned.get_or_init(Memo::default))
+        is_shared.then(|| self.layouts.metas.plan_memo.get_or_init(Memo::default))
     }
 
     /// Whether all samples have the first of [`SampleList::metas`].

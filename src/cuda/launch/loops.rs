@@ -110,9 +110,9 @@ struct Nest {
 
 impl Nest {
     fn new(output: &OutputPlan<'_>, id: u32) -> Nest {
-        let class = &output.classes[id as usize];
-        let dims: SmallVec<[Dim; 4]> = output.dims[class.dims.clone()].into();
-        let (channel, first) = match class.channel {
+        let nest = &output.nests[id as usize];
+        let dims: SmallVec<[Dim; 4]> = output.dims[nest.dims.clone()].into();
+        let (channel, first) = match nest.channel {
             Channel::None => (None, 0),
             Channel::Loop { dim, first, .. } => (Some(dim), first),
             Channel::Inner { first } => (Some(dims.len() - 1), first),
@@ -172,7 +172,7 @@ impl Set {
     /// One for a shape whose joined extent is `None`: nests are cut along it.
     fn takes(&self, nest: &Nest, shape: &[Option<u64>], output: &OutputPlan<'_>) -> bool {
         let other = &self.nests[0];
-        let dtype = |nest: &Nest| output.classes[nest.id as usize].dtype;
+        let dtype = |nest: &Nest| output.nests[nest.id as usize].dtype;
         let key = |nest: &Nest| (dtype(nest), nest.dims.len(), nest.channel, nest.first);
         let extents = other.dims.iter().zip(&nest.dims).zip(shape);
         key(other) == key(nest)
@@ -235,7 +235,7 @@ pub(crate) fn groups(
     let steps = steps_of(output);
     let has_elements = |&id: &u32| {
         let is_there = steps.as_ref().is_none_or(|steps| steps[id as usize] != 0);
-        is_there && output.classes[id as usize].num_real > 0
+        is_there && output.nests[id as usize].num_real > 0
     };
     let (mut real, mut empty): (Vec<u32>, Vec<u32>) =
         used(output).into_iter().partition(has_elements);
@@ -255,20 +255,19 @@ pub(crate) fn groups(
     let groups = sets.iter().enumerate().map(|(number, set)| {
         let empty = if number == 0 { &empty[..] } else { &[] };
         let mut group = Group {
-            dtype: output.classes[set.nests[0].id as usize].dtype,
+            dtype: output.nests[set.nests[0].id as usize].dtype,
             samples: None,
             loops: loops_of(output, set, steps.as_deref(), empty),
             channel_first: set.nests[0].first as u64,
         };
         if !is_only {
-            let mut is_member = vec![false; output.classes.len()];
+            let mut is_member = vec![false; output.nests.len()];
             set.nests
                 .iter()
                 .map(|nest| nest.id)
                 .chain(empty.iter().copied())
                 .for_each(|id| is_member[id as usize] = true);
-            let samples =
-                (0u32..).zip(&*output.class_ids).filter(|(_, &id)| is_member[id as usize]);
+            let samples = (0u32..).zip(&*output.nest_ids).filter(|(_, &id)| is_member[id as usize]);
             group.samples = Some(samples.map(|(sample, _)| sample).collect());
         }
         group
@@ -285,17 +284,17 @@ pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
     let size = output.dtype.size() as u64;
     for id in used(output) {
         let nest = Nest::new(output, id);
-        let class = &output.classes[id as usize];
+        let loop_nest = &output.nests[id as usize];
         if matches!(output.op, ElementOp::Read { affine: false, .. })
-            && class.is_bytes(output.dtype, &output.dims)
-            && class.num_real.saturating_mul(size) < 1 << 31
+            && loop_nest.is_bytes(output.dtype, &output.dims)
+            && loop_nest.num_real.saturating_mul(size) < 1 << 31
         {
             runs.push(nest);
             continue;
         }
         let dim = |dim: &Dim| (dim.extent, (dim.extent > 1).then_some(dim.dst_stride));
         let dims: SmallVec<[_; 4]> = nest.dims.iter().map(dim).collect();
-        let dtype = output.classes[id as usize].dtype;
+        let dtype = output.nests[id as usize].dtype;
         let key = (dtype, nest.channel, nest.first, dims);
         match sets.get_mut(&key) {
             Some(set) => set.nests.push(nest),
@@ -311,20 +310,20 @@ pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
     let joined = are_varied.then_some(0);
     let varied = joined.map(|_| sets.len());
     sets.extend((!runs.is_empty()).then_some(Set { nests: runs, joined }));
-    let mut of_class = vec![0; output.classes.len()];
+    let mut set_of_nest = vec![0; output.nests.len()];
     for (number, set) in sets.iter().enumerate() {
-        set.nests.iter().for_each(|nest| of_class[nest.id as usize] = number);
+        set.nests.iter().for_each(|nest| set_of_nest[nest.id as usize] = number);
     }
     let mut members = vec![Vec::new(); sets.len()];
     if sets.len() > 1 {
-        for (sample, &id) in (0u32..).zip(&*output.class_ids) {
-            members[of_class[id as usize]].push(sample);
+        for (sample, &id) in (0u32..).zip(&*output.nest_ids) {
+            members[set_of_nest[id as usize]].push(sample);
         }
     }
     let group = |(number, (set, samples)): (usize, (&Set, Vec<u32>))| Group {
         dtype: match varied == Some(number) {
             true => DType::U8,
-            false => output.classes[set.nests[0].id as usize].dtype,
+            false => output.nests[set.nests[0].id as usize].dtype,
         },
         samples: (sets.len() > 1).then_some(samples),
         loops: match varied == Some(number) {
@@ -338,18 +337,18 @@ pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
 
 /// Classes of samples that are there.
 fn used(output: &OutputPlan<'_>) -> Vec<u32> {
-    let mut is_used = vec![output.class_ids.is_empty(); output.classes.len().min(1)];
-    is_used.resize(output.classes.len(), false);
-    output.class_ids.iter().for_each(|&id| is_used[id as usize] = true);
+    let mut is_used = vec![output.nest_ids.is_empty(); output.nests.len().min(1)];
+    is_used.resize(output.nests.len(), false);
+    output.nest_ids.iter().for_each(|&id| is_used[id as usize] = true);
     (0u32..).zip(is_used).filter(|(_, is_used)| *is_used).map(|(id, _)| id).collect()
 }
 
 /// Joined: how far each class goes along the joined dim.
 fn steps_of(output: &OutputPlan<'_>) -> Option<Vec<i64>> {
     let Starts::Joined { offsets, .. } = &output.starts else { return None };
-    let mut steps = vec![0; output.classes.len()];
+    let mut steps = vec![0; output.nests.len()];
     for (sample, ends) in offsets.as_slice().windows(2).enumerate() {
-        let id = output.class_ids.get(sample).map_or(0, |&id| id as usize);
+        let id = output.nest_ids.get(sample).map_or(0, |&id| id as usize);
         steps[id] = ends[1] - ends[0];
     }
     Some(steps)
@@ -363,7 +362,7 @@ fn alike(
     steps: Option<&[i64]>,
 ) -> Option<Option<usize>> {
     let first = nests.next()?;
-    let dtype = |nest: &Nest| output.classes[nest.id as usize].dtype;
+    let dtype = |nest: &Nest| output.nests[nest.id as usize].dtype;
     let key = |nest: &Nest| (dtype(nest), nest.dims.len(), nest.channel, nest.first);
     let mut joined = None;
     // Equal extents are not enough: loops of one set write at the same strides. That of a single coordinate says nothing.
@@ -453,7 +452,7 @@ fn loops_of(output: &OutputPlan<'_>, set: &Set, steps: Option<&[i64]>, empty: &[
         if same && (empty.is_empty() || of_empty == of_first) {
             return PerSample::Same(of_first);
         }
-        let mut each = vec![of_empty; output.classes.len()];
+        let mut each = vec![of_empty; output.nests.len()];
         set.nests.iter().for_each(|nest| each[nest.id as usize] = value(nest));
         PerSample::Each(each)
     };

@@ -156,7 +156,7 @@ fn push_placed_segments<'p>(
     segments: &mut SmallVec<[OutputSegment<'p>; 1]>,
 ) {
     let length_of = |sample: u32| {
-        let bytes = output.class_of(sample as usize).num_real * output.dtype.size() as u64;
+        let bytes = output.nest_of(sample as usize).num_real * output.dtype.size() as u64;
         u32::try_from(bytes).unwrap_or(u32::MAX)
     };
     for group in groups_of_placed(output) {
@@ -248,7 +248,7 @@ fn moved<'p>(
         }
         (None, Starts::Rows { elems, .. }) => rows(elems * size),
         (None, Starts::Joined { offsets, unit, .. }) => {
-            match (&*output.class_ids, offsets.as_slice()) {
+            match (&*output.nest_ids, offsets.as_slice()) {
                 ([], [_, first, ..]) => rows(*first as u64 * unit * size),
                 (_, offsets) => joined(unit * size, Cow::Borrowed(offsets)),
             }
@@ -288,15 +288,14 @@ impl OutputSegment<'_> {
 
     /// A number of a loop, of each sample in turn.
     pub fn each<'a>(&'a self, values: &'a [i64]) -> impl Iterator<Item = i64> + 'a {
-        let ids = &self.output.class_ids;
+        let ids = &self.output.nest_ids;
         (0..self.num_samples()).map(move |index| values[ids[self.sample(index)] as usize])
     }
 
     /// For samples that a device chooses: what is added to the address of a sample of each class, and the address that is
     /// read for one that is not there.
     pub fn offsets(&self, list: &ListTable) -> Vec<i64> {
-        let mut offsets: Vec<i64> =
-            self.output.classes.iter().map(|class| class.src_offset).collect();
+        let mut offsets: Vec<i64> = self.output.nests.iter().map(|nest| nest.src_offset).collect();
         if let Some(nothing) = offsets.last_mut() {
             *nothing = list.any_address() as i64;
         }
@@ -313,13 +312,13 @@ impl OutputSegment<'_> {
             (_, Sources::Ranges(ranges)) => {
                 SegmentAddresses::Each(ranges.iter().map(|range| range.src.addr() as u64).collect())
             }
-            (_, Sources::Samples) => match &output.classes[..] {
-                [class, ..]
-                    if output.class_ids.is_empty()
+            (_, Sources::Samples) => match &output.nests[..] {
+                [nest, ..]
+                    if output.nest_ids.is_empty()
                         && self.samples.is_none()
-                        && class.num_real > 0 =>
+                        && nest.num_real > 0 =>
                 {
-                    SegmentAddresses::Alike { data: self.data, src_offset: class.src_offset }
+                    SegmentAddresses::Alike { data: self.data, src_offset: nest.src_offset }
                 }
                 _ => SegmentAddresses::Each(self.addresses_by_class()),
             },
@@ -329,9 +328,9 @@ impl OutputSegment<'_> {
     fn addresses_by_class(&self) -> Vec<u64> {
         let output = self.output;
         let address = |sample: usize| {
-            let class = output.class_of(sample);
-            let first = address_of(self.data[sample], class.src_offset);
-            (class.num_real > 0).then_some(first)
+            let nest = output.nest_of(sample);
+            let first = address_of(self.data[sample], nest.src_offset);
+            (nest.num_real > 0).then_some(first)
         };
         let mut any = None;
         let mut all = Vec::with_capacity(self.num_samples());
@@ -348,9 +347,9 @@ impl OutputSegment<'_> {
 
     /// The bits of all addresses: what they are multiples of. Those of samples that a device chooses are in its list.
     pub fn address_bits(&self, addresses: &SegmentAddresses<'_>) -> u64 {
-        match (self.list, self.op, &self.output.classes[..]) {
-            (Some(list), ElementOp::Read { .. }, [classes @ .., _nothing]) => {
-                let offsets = classes.iter().map(|class| class.src_offset as u64);
+        match (self.list, self.op, &self.output.nests[..]) {
+            (Some(list), ElementOp::Read { .. }, [nests @ .., _nothing]) => {
+                let offsets = nests.iter().map(|nest| nest.src_offset as u64);
                 offsets.fold(list.alignment | list.any_address(), |all, own| all | own)
             }
             _ => addresses.bits(),
@@ -429,7 +428,7 @@ impl OutputSegment<'_> {
         loops.windows(2).all(|pair| {
             let [outer, inner] = pair else { return false };
             let Some(_) = inner.fixed() else { return outer.fixed() == Some(1) };
-            let ids = || 0..self.output.classes.len();
+            let ids = || 0..self.output.nests.len();
             let at = |number: &PerSample, id: usize| match number {
                 PerSample::Same(value) => *value,
                 PerSample::Each(values) => values[id],

@@ -1,4 +1,4 @@
-//! [`Planned`]: what a plan writes, which plans of one list may share.
+//! [`PlanBody`]: what a plan writes, which plans of one list may share.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::tensor::{Error, Layout, Result};
 
 /// The outputs of a plan; nothing changes once it is made.
 #[derive(Debug, Default)]
-pub(crate) struct Planned<'s> {
+pub(crate) struct PlanBody<'s> {
     pub batch_shapes: Vec<BatchShape>,
     pub outputs: Vec<OutputPlan<'s>>,
     /// The data that crosses between host and device, if any does.
@@ -24,82 +24,82 @@ pub(crate) struct Planned<'s> {
     pub launch: Option<Memo>,
 }
 
-impl<'s> Planned<'s> {
+impl<'s> PlanBody<'s> {
     /// # Errors
     /// The errors of [`Plan::for_leaves`](crate::Plan::for_leaves) that one leaf alone shows.
-    pub fn of_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Arc<Planned<'s>>> {
+    pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Arc<PlanBody<'s>>> {
         if let [leaf] = leaves {
-            let planned = Planned::of_list(leaf.samples, leaf.collate, leaf.out);
-            return planned.map_err(|error| error.at_path(leaf.path));
+            let body = PlanBody::cached_for_list(leaf.samples, leaf.collate, leaf.out);
+            return body.map_err(|error| error.at_path(leaf.path));
         }
-        let mut planned = Planned::with_capacity(leaves.len());
+        let mut body = PlanBody::with_capacity(leaves.len());
         for leaf in leaves {
-            let added = planned.add(leaf.samples, leaf.collate, leaf.out);
+            let added = body.add(leaf.samples, leaf.collate, leaf.out);
             added.map_err(|error| error.at_path(leaf.path))?;
         }
         let samples: Vec<_> = leaves.iter().map(|leaf| leaf.samples).collect();
-        planned.route = planned.route(&samples)?;
-        Ok(Arc::new(planned))
+        body.route = body.route(&samples)?;
+        Ok(Arc::new(body))
     }
 
     /// Plans leaves whose outputs are the only ones, and the lots of a move behind them. `reads_mapped`: whether kernels may read
     /// page-locked memory where it is. Gives the samples of each lot, too.
     ///
     /// # Errors
-    /// As [`Planned::of_leaves`].
-    pub fn of_moves<'a: 's>(
+    /// As [`PlanBody::for_leaves`].
+    pub fn for_moves<'a: 's>(
         leaves: &[Leaf<'s, 'a>],
         lots: Vec<PlannedLot<'s>>,
         reads_mapped: bool,
-    ) -> Result<(Arc<Planned<'s>>, Vec<SampleList<'s>>)> {
-        let mut planned = Planned::with_capacity(leaves.len() + lots.len());
+    ) -> Result<(Arc<PlanBody<'s>>, Vec<SampleList<'s>>)> {
+        let mut body = PlanBody::with_capacity(leaves.len() + lots.len());
         for leaf in leaves {
-            let added = planned.add(leaf.samples, leaf.collate, leaf.out);
+            let added = body.add(leaf.samples, leaf.collate, leaf.out);
             added.map_err(|error| error.at_path(leaf.path))?;
         }
         let samples: Vec<_> = leaves.iter().map(|leaf| leaf.samples).collect();
-        let route = Route::new(&planned.batch_shapes, &planned.outputs, &samples, reads_mapped)?;
+        let route = Route::new(&body.batch_shapes, &body.outputs, &samples, reads_mapped)?;
         let (mut lists, mut crossings) = (Vec::new(), Vec::new());
         for PlannedLot { list, batch_shape, output, path, crossing } in lots {
-            planned.batch_shapes.push(batch_shape);
-            planned.outputs.push(output);
+            body.batch_shapes.push(batch_shape);
+            body.outputs.push(output);
             lists.push(list);
             crossings.push((path, crossing));
         }
-        planned.route = Route::add_lots(route, &planned.outputs, crossings, reads_mapped);
-        Ok((Arc::new(planned), lists))
+        body.route = Route::add_lots(route, &body.outputs, crossings, reads_mapped);
+        Ok((Arc::new(body), lists))
     }
 
     /// Plans one list. Where samples on a device are alike, or the device chooses them, the plan does not depend on which
     /// samples these are: it is kept with their list and used for the next batch of the same size and options.
-    pub fn of_list<'a: 's>(
+    pub fn cached_for_list<'a: 's>(
         samples: &'s SampleList<'a>,
         collate: &Collate,
         out: Option<&'s Target<'s>>,
-    ) -> Result<Arc<Planned<'s>>> {
+    ) -> Result<Arc<PlanBody<'s>>> {
         // Of many samples, there has to be room for each plan.
         let is_short = samples.selection().is_some() || samples.len() < POLICY.many_samples;
-        let Some(memo) = samples.planned().filter(|_| out.is_none() && is_short) else {
-            return Planned::one(samples, collate, out).map(Arc::new);
+        let Some(memo) = samples.plan_memo().filter(|_| out.is_none() && is_short) else {
+            return PlanBody::for_list(samples, collate, out).map(Arc::new);
         };
-        let known = memo.get().and_then(|known| known.downcast::<Kept>().ok());
-        if let Some(kept) = known.filter(|kept| kept.is_of(samples, collate)) {
-            return Ok(Arc::clone(&kept.planned) as Arc<Planned<'s>>);
+        let cached = memo.get().and_then(|cached| cached.downcast::<CachedPlan>().ok());
+        if let Some(cached) = cached.filter(|cached| cached.fits(samples, collate)) {
+            return Ok(Arc::clone(&cached.body) as Arc<PlanBody<'s>>);
         }
-        let planned = Planned::one(samples, collate, out)?;
-        if !planned.is_of_any(samples) || !memo.is_wanted_again() {
-            return Ok(Arc::new(planned));
+        let body = PlanBody::for_list(samples, collate, out)?;
+        if !body.is_sample_independent(samples) || !memo.seen_twice() {
+            return Ok(Arc::new(body));
         }
-        let planned = planned.of_others(samples);
-        let kept = Kept { collate: collate.clone(), planned: Arc::new(planned) };
-        let planned = Arc::clone(&kept.planned);
-        memo.set(Arc::new(kept));
-        Ok(planned)
+        let body = body.into_reusable(samples);
+        let cached = CachedPlan { collate: collate.clone(), body: Arc::new(body) };
+        let body = Arc::clone(&cached.body);
+        memo.set(Arc::new(cached));
+        Ok(body)
     }
 
     /// Whether as many other samples of the list would be planned in the same way: nothing crosses, and no neighbours
     /// are merged.
-    fn is_of_any(&self, samples: &SampleList<'_>) -> bool {
+    fn is_sample_independent(&self, samples: &SampleList<'_>) -> bool {
         let is_fixed = |output: &OutputPlan<'_>| output.ranges.is_none();
         let has_own = |batch_shape: &BatchShape| batch_shape.increments.is_some();
         samples.selection().is_some()
@@ -109,38 +109,41 @@ impl<'s> Planned<'s> {
     }
 
     /// The same for other samples of the list, to be kept with it.
-    fn of_others<'o>(self, samples: &SampleList<'_>) -> Planned<'o> {
-        let mut planned = self.into_owned();
-        planned.launch = Some(Memo::default());
+    fn into_reusable<'o>(self, samples: &SampleList<'_>) -> PlanBody<'o> {
+        let mut body = self.into_owned();
+        body.launch = Some(Memo::default());
         if samples.selection().is_none() {
-            planned.outputs.iter_mut().for_each(OutputPlan::forget_samples);
+            body.outputs.iter_mut().for_each(OutputPlan::forget_samples);
         }
-        planned
+        body
     }
 
-    /// As [`Planned::of_list`], of a list that does not stay.
-    pub fn owned<'o>(samples: &SampleList<'_>, collate: &Collate) -> Result<Arc<Planned<'o>>> {
-        Planned::one(samples, collate, None).map(|planned| Arc::new(planned.into_owned()))
+    /// As [`PlanBody::cached_for_list`], of a list that does not stay.
+    pub fn owned_for_list<'o>(
+        samples: &SampleList<'_>,
+        collate: &Collate,
+    ) -> Result<Arc<PlanBody<'o>>> {
+        PlanBody::for_list(samples, collate, None).map(|body| Arc::new(body.into_owned()))
     }
 
-    fn one<'a: 's>(
+    fn for_list<'a: 's>(
         samples: &'s SampleList<'a>,
         collate: &Collate,
         out: Option<&'s Target<'s>>,
-    ) -> Result<Planned<'s>> {
-        let mut planned = Planned::with_capacity(1);
-        planned.add(samples, collate, out)?;
-        planned.route = planned.route(&[samples])?;
-        Ok(planned)
+    ) -> Result<PlanBody<'s>> {
+        let mut body = PlanBody::with_capacity(1);
+        body.add(samples, collate, out)?;
+        body.route = body.route(&[samples])?;
+        Ok(body)
     }
 
     fn route<'a: 's>(&self, samples: &[&'s SampleList<'a>]) -> Result<Option<Box<Route<'s>>>> {
         Route::new(&self.batch_shapes, &self.outputs, samples, !is_mapping_stale())
     }
 
-    fn with_capacity(count: usize) -> Planned<'s> {
+    fn with_capacity(count: usize) -> PlanBody<'s> {
         let (batch_shapes, outputs) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        Planned { batch_shapes, outputs, route: None, launch: None }
+        PlanBody { batch_shapes, outputs, route: None, launch: None }
     }
 
     fn add<'a: 's>(
@@ -178,7 +181,7 @@ impl<'s> Planned<'s> {
         })?;
         let is_selected = self.batch_shapes.first().is_some_and(|first| first.is_selected);
         if selection.is_some() && leaf > 0 || is_selected {
-            return Err(together());
+            return Err(selected_must_be_alone());
         }
         if let Some(selection) = selection {
             let num_samples = selection.indices.shape()[0] as usize;
@@ -188,30 +191,30 @@ impl<'s> Planned<'s> {
         Ok(())
     }
 
-    fn into_owned<'o>(self) -> Planned<'o> {
+    fn into_owned<'o>(self) -> PlanBody<'o> {
         let outputs = self.outputs.into_iter().map(OutputPlan::into_owned).collect();
         let route = self.route.map(|route| Box::new(route.into_owned()));
-        Planned { outputs, batch_shapes: self.batch_shapes, route, launch: self.launch }
+        PlanBody { outputs, batch_shapes: self.batch_shapes, route, launch: self.launch }
     }
 }
 
 /// The latest plan for samples of a list.
-struct Kept {
+struct CachedPlan {
     collate: Collate,
-    planned: Arc<Planned<'static>>,
+    body: Arc<PlanBody<'static>>,
 }
 
-impl Kept {
+impl CachedPlan {
     /// Whether it is what these samples of the list are to become.
-    fn is_of(&self, samples: &SampleList<'_>, collate: &Collate) -> bool {
-        let outputs = &self.planned.outputs;
-        self.planned.batch_shapes[0].num_samples == samples.len()
+    fn fits(&self, samples: &SampleList<'_>, collate: &Collate) -> bool {
+        let outputs = &self.body.outputs;
+        self.body.batch_shapes[0].num_samples == samples.len()
             && self.collate == *collate
             && (samples.selection().is_some() || outputs[0].is_scattered(samples.each()))
     }
 }
 
-pub(super) fn together() -> Error {
+pub(super) fn selected_must_be_alone() -> Error {
     let text =
         "samples taken by indices on a device are assembled alone: no other leaves, and no arena";
     Error::Argument(text.to_owned())
