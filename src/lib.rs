@@ -96,7 +96,7 @@
 //! | output plan | - | one tensor that a plan writes: data, a mask or indices, and where each sample is in it |
 //! | loop nest | iteration domain | the loops that lead from one sample to its place in the output, innermost last |
 //! | item, tile | work item | what one warp of a device or one step of a thread writes |
-//! | family | kernel variant | the inner loops that fit a part: rows, small_copy, contiguous_cast, planar, strided, ...: [`LaunchPart::family`] |
+//! | family | kernel variant | the inner loops that fit a part: rows, small_copy, contiguous_cast, planar, strided, ...: [`SegmentReport::family`] |
 //! | path (of execution) | execution path | how a leaf is executed: `gather`, `cast`, `upload`, ...; shown by [`Plan::explain`] |
 //! | route | data path | which data of a plan crosses between host and device, and by which copies |
 //! | arena | slab | one allocation that holds all tensors of a tree |
@@ -157,7 +157,7 @@ mod tensor;
 #[doc(hidden)]
 pub mod workers;
 
-pub use batch::{Batch, Fields, Filled, Parts};
+pub use batch::{Batch, Fields, LeafOutput, SampleBounds};
 pub use collate::{Affine, Collate, Form, Mask, Pad, PerDim, Ragged, Side, Transform};
 pub use devices::{cuda_build, device_of, devices};
 #[doc(hidden)]
@@ -166,7 +166,9 @@ pub use engine::{assemble, Engine, EngineBuilder, Packed, Resident};
 pub use explain::Explain;
 pub use host::{ChosenStores, StreamingStores};
 pub use observe::{nvtx_state, PoolStats, Span, Stage, Stats};
-pub use plan::{AsTarget, BatchShape, Launch, LaunchPart, Leaf, Padded, Placement, Plan, Target};
+pub use plan::{
+    AsTarget, BatchShape, Launch, Leaf, Padded, Placement, Plan, SegmentReport, Target,
+};
 pub use run_options::{OutputMemory, PinnedMemory, RunOptions};
 pub use samples::{SampleList, SampleView, Samples, TensorMeta};
 pub use tensor::{

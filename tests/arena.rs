@@ -11,8 +11,8 @@ use common::runner::{bytes_of, check_batch};
 use common::sample::views;
 use common::{oracle, runner, Ask, Expected, PadAsk, Sample};
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Error, Facet, Fields, Filled, Leaf, Mask, PerDim, Plan,
-    RunOptions, SampleList, SampleView, Side, Target, Tensor,
+    Batch, Collate, DType, Device, Engine, Error, Facet, Fields, Leaf, LeafOutput, Mask, PerDim,
+    Plan, RunOptions, SampleList, SampleView, Side, Target, Tensor,
 };
 
 /// One leaf of a tree, and what it should become.
@@ -108,14 +108,20 @@ fn moved(batch: &Batch, arena: &Tensor, copy: &Tensor) -> Batch {
         copy.part(byte_offset, tensor.dtype(), tensor.shape()).unwrap()
     };
     let boxed = |tensor: Option<&Tensor>| tensor.map(part).map(Box::new);
-    let mut fields = Fields::of_parts(batch.len(), batch.fields().parts().clone());
+    let mut fields = Fields::with_bounds(batch.len(), batch.fields().bounds().clone());
     fields.max_length = batch.max_length();
     (fields.lengths, fields.offsets) = (boxed(batch.lengths()), boxed(batch.offsets()));
     (fields.mask, fields.batch_index) = (boxed(batch.mask()), boxed(batch.batch_index()));
     Batch::try_new(part(batch.data()), fields).unwrap()
 }
 
-fn check(name: &str, filled: Vec<Filled>, cases: &[Case], device: Device, explained: (u64, u64)) {
+fn check(
+    name: &str,
+    filled: Vec<LeafOutput>,
+    cases: &[Case],
+    device: Device,
+    explained: (u64, u64),
+) {
     let align = if device == Device::Cpu { 64 } else { 256 };
     let batches: Vec<Batch> = filled
         .into_iter()
@@ -307,12 +313,15 @@ fn batches_that_do_not_fit_their_data() {
     let data = |shape: &[i64]| {
         Tensor::from_vec(vec![0u8; shape.iter().product::<i64>() as usize], shape).unwrap()
     };
-    let lengths = |all: &[i64]| windrow::Parts::padded([(0, Side::Left)], all);
+    let lengths = |all: &[i64]| windrow::SampleBounds::padded([(0, Side::Left)], all);
     let joined = |dim, all: &[i64]| {
-        windrow::Parts::joined(dim, windrow::Offsets::from_lengths(all.iter().copied()).unwrap())
+        windrow::SampleBounds::joined(
+            dim,
+            windrow::Offsets::from_lengths(all.iter().copied()).unwrap(),
+        )
     };
-    let make = |samples, parts| Batch::try_new(data(&[2, 3]), Fields::of_parts(samples, parts));
-    let rows = windrow::Parts::rows;
+    let make = |samples, parts| Batch::try_new(data(&[2, 3]), Fields::with_bounds(samples, parts));
+    let rows = windrow::SampleBounds::rows;
     for fits in [rows(), lengths(&[3, 0]), joined(0, &[2, 0]), joined(1, &[1, 2])] {
         let batch = make(2, fits.clone()).unwrap();
         assert!(batch.sample(0).is_ok() && batch.sample(1).is_ok(), "{fits:?}");
@@ -324,7 +333,7 @@ fn batches_that_do_not_fit_their_data() {
         assert!(matches!(make(3, parts), Err(Error::Argument(_))));
     }
     assert!(make(usize::MAX, lengths(&[1])).is_err());
-    assert!(Batch::try_new(data(&[]), Fields::of_parts(1, rows())).is_err());
+    assert!(Batch::try_new(data(&[]), Fields::with_bounds(1, rows())).is_err());
 }
 
 #[test]

@@ -11,8 +11,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use windrow::{
-    Batch, Collate, DType, Engine, Fields, Layout, Mask, Offsets, Pad, Parts, PerDim, Plan, Ragged,
-    SampleList, SampleView, Scalar, Side, Tensor,
+    Batch, Collate, DType, Engine, Fields, Layout, Mask, Offsets, Pad, PerDim, Plan, Ragged,
+    SampleBounds, SampleList, SampleView, Scalar, Side, Tensor,
 };
 
 /// `PROPTEST_CASES` overrides the number of cases.
@@ -452,11 +452,11 @@ proptest! {
             let _ = Plan::new(&[view.clone()], &Collate::pad(pad));
             let _ = Plan::new(&[view], &Collate::concat(start));
         }
-        let parts = [Some(Parts::rows()), Some(Parts::padded(sides, shape.clone()))];
+        let parts = [Some(SampleBounds::rows()), Some(SampleBounds::padded(sides, shape.clone()))];
         let offsets = [Offsets::try_new(other.clone()), Offsets::from_lengths(other)];
-        let joined = offsets.map(|offsets| Some(Parts::joined(index, offsets.ok()?)));
+        let joined = offsets.map(|offsets| Some(SampleBounds::joined(index, offsets.ok()?)));
         for parts in parts.into_iter().chain(joined).flatten() {
-            let fields = Fields::of_parts(count, parts);
+            let fields = Fields::with_bounds(count, parts);
             if let Ok(batch) = Batch::try_new(table.clone(), fields) {
                 for index in [0, 1, index, count.wrapping_sub(1)] {
                     let _ = batch.sample(index);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::batch::parts::Parts;
+use crate::batch::sample_bounds::SampleBounds;
 use crate::cuda::Completion;
 use crate::plan::{target_of, AsTarget, BatchShape, Role, Target};
 use crate::tensor::{DType, Error, Result, Tensor};
@@ -34,14 +34,14 @@ pub struct Fields {
     pub max_length: Option<i64>,
     /// Number of samples.
     pub num_samples: usize,
-    parts: Parts,
+    bounds: SampleBounds,
     /// Errors that only the device can find, known once it has run; `None` if nothing is late.
     pub(crate) completion: Option<Arc<Completion>>,
 }
 
 impl Fields {
     /// Fields without tensors, to be filled in for [`Batch::try_new`].
-    pub fn of_parts(num_samples: usize, parts: Parts) -> Fields {
+    pub fn with_bounds(num_samples: usize, bounds: SampleBounds) -> Fields {
         Fields {
             lengths: None,
             offsets: None,
@@ -50,7 +50,7 @@ impl Fields {
             arena: None,
             max_length: None,
             num_samples,
-            parts,
+            bounds,
             completion: None,
         }
     }
@@ -81,13 +81,13 @@ impl Fields {
 
     /// All but the tensors.
     pub(crate) fn of_shape(batch_shape: &BatchShape) -> Fields {
-        let fields = Fields::of_parts(batch_shape.num_samples, Parts::new(batch_shape));
+        let fields = Fields::with_bounds(batch_shape.num_samples, SampleBounds::new(batch_shape));
         Fields { max_length: batch_shape.max_length, ..fields }
     }
 
     /// Where each sample's real part is.
-    pub fn parts(&self) -> &Parts {
-        &self.parts
+    pub fn bounds(&self) -> &SampleBounds {
+        &self.bounds
     }
 
     /// The lengths or the offsets.
@@ -106,17 +106,17 @@ impl Batch {
     /// # Errors
     /// [`Error::Argument`] if a part would be outside of the data.
     pub fn try_new(data: Tensor, fields: Fields) -> Result<Batch> {
-        if !fields.parts.fit(fields.num_samples, data.shape()) {
+        if !fields.bounds.fit(fields.num_samples, data.shape()) {
             let text =
                 format!("{} samples in data of shape {:?}", fields.num_samples, data.shape());
-            return Err(Error::Argument(format!("{text}: {:?} do not fit", fields.parts)));
+            return Err(Error::Argument(format!("{text}: {:?} do not fit", fields.bounds)));
         }
         Ok(Batch { data, fields })
     }
 
     /// A batch of data of the shape that the fields were made for.
     pub(crate) fn new(data: Tensor, fields: Fields) -> Batch {
-        debug_assert!(fields.parts.fit(fields.num_samples, data.shape()));
+        debug_assert!(fields.bounds.fit(fields.num_samples, data.shape()));
         Batch { data, fields }
     }
 
@@ -203,7 +203,7 @@ impl Batch {
         if index >= self.fields.num_samples {
             return Err(Error::Argument(format!("sample {index} of {}", self.fields.num_samples)));
         }
-        self.fields.parts.view(&self.data, index)
+        self.fields.bounds.view(&self.data, index)
     }
 }
 

@@ -1,11 +1,11 @@
 //! Stage 5. The result of a run.
 
 mod batch;
-mod filled;
+mod leaf_output;
 mod order;
-mod parts;
+mod sample_bounds;
 
 pub use batch::{Batch, Fields};
-pub(crate) use filled::hand_out;
-pub use filled::Filled;
-pub use parts::Parts;
+pub(crate) use leaf_output::bind_arena;
+pub use leaf_output::LeafOutput;
+pub use sample_bounds::SampleBounds;

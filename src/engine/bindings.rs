@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::engine::Engine;
-use crate::batch::{Batch, Fields, Filled};
+use crate::batch::{Batch, Fields, LeafOutput};
 use crate::collate::{Collate, Form, Transform};
 use crate::cuda::PinnedBlock;
 use crate::host;
@@ -124,7 +124,7 @@ impl Engine {
         leaves: &[Leaf<'s, 'a>],
         begin: Option<Instant>,
         most_bytes: u64,
-    ) -> Option<Vec<Filled>> {
+    ) -> Option<Vec<LeafOutput>> {
         self.small_leaves(leaves, begin, most_bytes)
     }
 
@@ -149,7 +149,7 @@ impl Engine {
         collate: &Collate,
         out: Option<&Target<'_>>,
         begin: Option<Instant>,
-    ) -> Option<Filled> {
+    ) -> Option<LeafOutput> {
         let most_bytes = host::POLICY.small_bytes;
         let rows = SampleRows::taken(list, indices, most_bytes)?;
         self.small_rows(rows, collate, out, begin, most_bytes)

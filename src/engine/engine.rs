@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use crate::batch::{hand_out, Batch, Fields, Filled};
+use crate::batch::{bind_arena, Batch, Fields, LeafOutput};
 use crate::collate::Collate;
 use crate::cuda;
 use crate::engine::builder::EngineBuilder;
@@ -143,13 +143,13 @@ impl Engine {
         let begin = self.shared.counters.now();
         let rows = samples.to_rows(host::table_limits(collate));
         let small = rows.and_then(|rows| self.assemble_rows(rows, collate, None, begin));
-        if let Some(batch) = small.and_then(Filled::into_batch) {
+        if let Some(batch) = small.and_then(LeafOutput::into_batch) {
             return Ok(batch);
         }
         let (samples, collate) = (samples.to_list(), self.placed(collate));
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: None };
         let mut filled = self.run_with(self.plan(&[leaf], begin)?, options)?;
-        match filled.pop().and_then(Filled::into_batch) {
+        match filled.pop().and_then(LeafOutput::into_batch) {
             Some(batch) => Ok(batch),
             None => unreachable!("a plan of one leaf without an output gives one tensor"),
         }
@@ -213,7 +213,7 @@ impl Engine {
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::Argument`] if threads cannot be started. For work on a device as
     /// [`Engine::assemble_on`], and [`Error::Device`] for leaves on several devices.
-    pub fn run(&self, plan: Plan<'_>) -> Result<Vec<Filled>> {
+    pub fn run(&self, plan: Plan<'_>) -> Result<Vec<LeafOutput>> {
         self.run_with(plan, RunOptions::default())
     }
 
@@ -222,13 +222,13 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`]; [`Error::Layout`], [`Error::Device`] or [`Error::DType`] for memory given for an arena that is
     /// read-only, shared, too small, elsewhere, or not bytes.
-    pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
+    pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<LeafOutput>> {
         let counters = &self.shared.counters;
         let span = Span::timed(Stage::Run, counters.now(), &counters.run_ns);
         let tally = Tally::of_plan(&plan);
-        let mut filled: Vec<Filled> = Vec::with_capacity(plan.batch_shapes().len());
+        let mut filled: Vec<LeafOutput> = Vec::with_capacity(plan.batch_shapes().len());
         for batch_shape in plan.batch_shapes() {
-            filled.push(Filled { data: None, fields: Fields::new(batch_shape)? });
+            filled.push(LeafOutput { data: None, fields: Fields::new(batch_shape)? });
         }
         let executor = self.executor_of(&plan, &options)?;
         let current = executor.as_ref().map(|executor| executor.enter()).transpose()?;
@@ -271,7 +271,7 @@ impl Engine {
             }
         }
         if let (Some(arena), Some(memory)) = (&plan.arena, arena) {
-            hand_out(arena, &memory, &mut filled)?;
+            bind_arena(arena, &memory, &mut filled)?;
         }
         Ok(filled)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
-use crate::batch::Filled;
+use crate::batch::LeafOutput;
 use crate::cuda;
 use crate::host;
 use crate::plan::{BatchShape, Plan, Route};
@@ -32,7 +32,7 @@ impl Engine {
         plan: &Plan<'_>,
         placements: &[Option<*mut u8>],
         options: &RunOptions,
-        filled: &mut [Filled],
+        filled: &mut [LeafOutput],
         tensors: &mut [Option<Tensor>],
     ) -> Result<Option<Tensor>> {
         let is_host = |batch_shape: &BatchShape| {

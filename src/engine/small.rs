@@ -7,7 +7,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::engine::Engine;
-use crate::batch::{Fields, Filled};
+use crate::batch::{Fields, LeafOutput};
 use crate::collate::{Collate, Transform};
 use crate::host::{self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding, RowsMemory};
 use crate::observe::{Span, Stage, Tally};
@@ -70,9 +70,9 @@ impl<'s> Small<'s> {
     }
 
     /// The memory of the batch, of which nothing is written yet; `None` without memory.
-    fn room(&self, memory: &Arc<MemoryPool>) -> Option<Filled> {
+    fn room(&self, memory: &Arc<MemoryPool>) -> Option<LeafOutput> {
         let shape = self.shape;
-        let mut filled = Filled { data: None, fields: Fields::of_shape(shape) };
+        let mut filled = LeafOutput { data: None, fields: Fields::of_shape(shape) };
         let layout = match self.out {
             None => Some(Layout::compact(shape.dtype, &shape.shape).ok()?),
             Some(_) => None,
@@ -99,7 +99,7 @@ impl<'s> Small<'s> {
     }
 
     /// Makes the batch in its room.
-    fn write(&self, room: &mut Filled, threads: Option<&Helpers>) {
+    fn write(&self, room: &mut LeafOutput, threads: Option<&Helpers>) {
         let (rows, shape, fields) = (self.rows, self.shape, &room.fields);
         // SAFETY: just allocated, with a place for each number.
         #[allow(unsafe_code)]
@@ -166,7 +166,7 @@ impl Engine {
         leaves: &[Leaf<'s, 'a>],
         begin: Option<Instant>,
         most_bytes: u64,
-    ) -> Option<Vec<Filled>> {
+    ) -> Option<Vec<LeafOutput>> {
         // Shapes are large: each is made where it stays.
         let mut rows: SmallVec<[_; 1]> = SmallVec::with_capacity(leaves.len());
         for leaf in leaves {
@@ -203,7 +203,7 @@ impl Engine {
         out: Option<&'r Target<'r>>,
         begin: Option<Instant>,
         most_bytes: u64,
-    ) -> Option<Filled> {
+    ) -> Option<LeafOutput> {
         if !is_plain(collate, self.shared.device) {
             return None;
         }
@@ -218,7 +218,7 @@ impl Engine {
         collate: &Collate,
         out: Option<&'r Target<'r>>,
         begin: Option<Instant>,
-    ) -> Option<Filled> {
+    ) -> Option<LeafOutput> {
         if !is_plain(collate, self.shared.device) {
             return None;
         }
@@ -232,7 +232,7 @@ impl Engine {
         small: &Small<'_>,
         begin: Option<Instant>,
         most_bytes: u64,
-    ) -> Option<Filled> {
+    ) -> Option<LeafOutput> {
         self.write_small(std::slice::from_ref(small), begin, most_bytes, |write| {
             let mut made = small.room(&self.shared.memory)?;
             write(small, &mut made);
@@ -247,7 +247,7 @@ impl Engine {
         all: &[Small<'r>],
         begin: Option<Instant>,
         most_bytes: u64,
-        make: impl FnOnce(&mut dyn FnMut(&Small<'r>, &mut Filled)) -> Option<T>,
+        make: impl FnOnce(&mut dyn FnMut(&Small<'r>, &mut LeafOutput)) -> Option<T>,
     ) -> Option<T> {
         let traffic = all.iter().map(Small::traffic).fold(0, u64::saturating_add);
         if traffic >= most_bytes || self.shared.reference {

@@ -12,13 +12,13 @@ pub struct Launch {
     /// Whether the table is copied to the device before the launch; else it goes with its parameters.
     pub is_uploaded: bool,
     /// The parts that it writes. A tensor has several where its samples need different loops.
-    pub parts: Vec<LaunchPart>,
+    pub parts: Vec<SegmentReport>,
 }
 
 /// A part of one tensor that a launch writes by one family of loops.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct LaunchPart {
+pub struct SegmentReport {
     /// The leaf; `None` for the zeros between tensors of an arena.
     pub leaf: Option<usize>,
     /// `"data"`, `"mask"`, `"batch_index"`, `"lengths"`, `"offsets"` or `"gap"`.

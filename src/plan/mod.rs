@@ -22,7 +22,7 @@ mod target;
 
 pub(crate) use arena::Arena;
 pub use batch_shape::{BatchShape, Padded, Placement};
-pub use launch::{Launch, LaunchPart};
+pub use launch::{Launch, SegmentReport};
 pub(crate) use loops::{Channel, Dim, LoopNest};
 pub(crate) use moves::Moves;
 pub(crate) use output::{saturating_sum, CopyRange, ElementOp, OutputPlan, Starts};

@@ -56,7 +56,7 @@ impl Layout {
         let numel = checked_numel(shape).ok_or_else(too_large)?;
         numel.checked_mul(dtype.size() as i64).ok_or_else(too_large)?;
         let Some(strides) = strides else {
-            return Ok(Layout::of_parts(shape, &compact.ok_or_else(too_large)?));
+            return Ok(Layout::with_bounds(shape, &compact.ok_or_else(too_large)?));
         };
         if strides.len() != shape.len() {
             let (got, want) = (strides.len(), shape.len());
@@ -64,9 +64,9 @@ impl Layout {
         }
         if numel == 0 {
             // Nothing is read through the strides of an empty tensor, so they need not make sense.
-            return Ok(Layout::of_parts(shape, &compact.ok_or_else(too_large)?));
+            return Ok(Layout::with_bounds(shape, &compact.ok_or_else(too_large)?));
         }
-        let layout = Layout::of_parts(shape, strides);
+        let layout = Layout::with_bounds(shape, strides);
         layout.checked_span(dtype).ok_or_else(|| {
             Error::TooLarge(format!("strides {} of {dtype} reach beyond 64 bits", Tuple(strides)))
         })?;
@@ -86,7 +86,7 @@ impl Layout {
     }
 
     /// As many strides as extents.
-    fn of_parts(extents: &[i64], steps: &[i64]) -> Layout {
+    fn with_bounds(extents: &[i64], steps: &[i64]) -> Layout {
         let ndim = extents.len();
         if ndim > INLINE_NDIM {
             return Layout(ShapeAndStrides::Heap([extents, steps].concat().into()));

@@ -7,8 +7,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use windrow::bindings::{set_handed_out, End, RowsAhead};
 use windrow::{
-    Batch, BatchShape, Device, Engine, Error, Fields, Filled, Layout, Leaf, OutputMemory, Owner,
-    Plan, RunOptions, Stream, Target, Tensor,
+    Batch, BatchShape, Device, Engine, Error, Fields, Layout, Leaf, LeafOutput, OutputMemory,
+    Owner, Plan, RunOptions, Stream, Target, Tensor,
 };
 
 use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
@@ -309,7 +309,7 @@ fn run_jobs(
 /// The batch that was written for a job. `is_elsewhere`: on another stream than the one of its memory.
 fn batch_of(
     job: &Job,
-    mut filled: Filled,
+    mut filled: LeafOutput,
     stream: Option<Stream>,
     is_elsewhere: bool,
 ) -> windrow::Result<Batch> {

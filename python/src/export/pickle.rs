@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
-use windrow::{Batch, Device, Fields, Parts, Tensor};
+use windrow::{Batch, Device, Fields, SampleBounds, Tensor};
 
 use crate::export::buffer::on_host;
 use crate::export::dlpack::duplicate;
@@ -83,8 +83,8 @@ pub(crate) fn reduce_batch<'py>(batch: &Bound<'py, PyBatch>) -> PyResult<Reduced
             fields
         }
     };
-    let (few, column) = inner.fields().parts().to_numbers();
-    let parts = (few.to_vec(), packed(py, column)?);
+    let (header, column) = inner.fields().bounds().to_numbers();
+    let parts = (header.to_vec(), packed(py, column)?);
     let arena = batch.getattr(intern!(py, "arena"))?;
     let arguments = (arena, fields, parts, inner.len(), inner.max_length());
     Ok((maker(py, "_batch_of_fields")?, arguments.into_pyobject(py)?))
@@ -117,9 +117,9 @@ pub(crate) fn _batch_of_fields(
     max_length: Option<i64>,
 ) -> PyResult<PyBatch> {
     let py = fields.py();
-    let (few, column) = parts;
-    let parts = Parts::from_numbers(&few, unpacked(column.as_bytes())?).or_py_err(py)?;
-    let mut made = Fields::of_parts(num_samples, parts);
+    let (header, column) = parts;
+    let parts = SampleBounds::from_numbers(&header, unpacked(column.as_bytes())?).or_py_err(py)?;
+    let mut made = Fields::with_bounds(num_samples, parts);
     made.max_length = max_length;
     let arena: Option<Bound<'_, PyTensor>> = arena.extract()?;
     let memory = arena.as_ref().map(|arena| arena.get().inner());

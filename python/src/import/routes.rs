@@ -291,7 +291,7 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(match route_of(object)?.0 {
         ImportRoute::Batch => {
             let batch = object.cast::<PyBatch>()?.get();
-            batch.batch().fields().parts().are_rows()
+            batch.batch().fields().bounds().are_rows()
         }
         ImportRoute::Tensor
         | ImportRoute::Exchange { .. }

@@ -10,7 +10,7 @@ use crate::cuda::launch::launch_outputs::LaunchOutputs;
 use crate::cuda::launch::policy::Policy;
 use crate::cuda::launch::segment::OutputSegment;
 use crate::cuda::launch::table::{segments, Table};
-use crate::plan::{Launch, LaunchPart, Plan, Upload};
+use crate::plan::{Launch, Plan, SegmentReport, Upload};
 use crate::tensor::{DType, Device, Result};
 
 /// Where memory begins that there is none of yet.
@@ -69,14 +69,14 @@ fn described(
     table: &Table,
     segments: &[OutputSegment<'_>],
     numbers: &[HostMetadata],
-) -> Vec<LaunchPart> {
+) -> Vec<SegmentReport> {
     let labels =
         segments.iter().map(|segment| (Some(segment.output.leaf), segment.output.role.name()));
     let known = numbers.iter().map(|numbers| (Some(numbers.leaf), numbers.role.name()));
     let labels = labels.chain(known).chain(std::iter::repeat((None, "gap")));
     let ends = table.fields().skip(1).map(|field| field.head.first_item).chain([table.num_items()]);
     let segments = labels.zip(table.fields().zip(ends));
-    let segments = segments.map(|((leaf, output), (field, end))| LaunchPart {
+    let segments = segments.map(|((leaf, output), (field, end))| SegmentReport {
         leaf,
         output,
         family: field.family().name(),
@@ -84,7 +84,7 @@ fn described(
         items: u64::from(end - field.head.first_item),
         sources: sources_of(&field),
     });
-    let mut segments: Vec<LaunchPart> = segments.collect();
+    let mut segments: Vec<SegmentReport> = segments.collect();
     segments.dedup_by(|next, first| {
         let are_gaps = next.leaf.is_none() && first.leaf.is_none();
         first.items += if are_gaps { next.items } else { 0 };

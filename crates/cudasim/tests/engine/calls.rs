@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Filled, Leaf, Plan, RunOptions, SampleList, Stream,
+    Batch, Collate, DType, Device, Engine, Leaf, LeafOutput, Plan, RunOptions, SampleList, Stream,
 };
 
 use crate::capture::{end_capture, GLOBAL, RELAXED, THREAD_LOCAL};
@@ -50,7 +50,8 @@ impl Tree {
         let plan = if arena { Plan::in_arena(&leaves) } else { Plan::for_leaves(&leaves) };
         let mut options = RunOptions::default();
         options.stream = stream;
-        let batch = |filled: Filled| Batch::try_new(filled.data.unwrap(), filled.fields).unwrap();
+        let batch =
+            |filled: LeafOutput| Batch::try_new(filled.data.unwrap(), filled.fields).unwrap();
         engine.run_with(plan.unwrap(), options).unwrap().into_iter().map(batch).collect()
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cudasim::Live;
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Error, Filled, Leaf, Mask, Pad, Plan, Ragged,
+    Batch, Collate, DType, Device, Engine, Error, Leaf, LeafOutput, Mask, Pad, Plan, Ragged,
     RunOptions, Stream, Target, Transform,
 };
 
@@ -117,7 +117,7 @@ fn tree(setting: &Setting<'_>, engine: &Engine, in_arena: bool) -> windrow::Resu
     let leaf = |(samples, collate)| Leaf { samples, collate, path: "", out: None };
     let leaves: Vec<_> = samples.iter().zip(&collates).map(leaf).collect();
     let plan = if in_arena { Plan::in_arena(&leaves) } else { Plan::for_leaves(&leaves) };
-    let batch = |filled: Filled| Batch::try_new(filled.data.unwrap(), filled.fields).unwrap();
+    let batch = |filled: LeafOutput| Batch::try_new(filled.data.unwrap(), filled.fields).unwrap();
     Ok(engine.run_with(plan?, RunOptions::default())?.into_iter().map(batch).collect())
 }
 

@@ -1,4 +1,4 @@
-//! [`Parts`]: where each sample is in the data of a batch.
+//! [`SampleBounds`]: where each sample is in the data of a batch.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::tensor::{few, Dims, Error, Layout, Offsets, Result, Tensor};
 
 /// Where each sample's real part is in the data of a batch.
 #[derive(Clone, Debug)]
-pub struct Parts(Kind);
+pub struct SampleBounds(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
@@ -28,10 +28,10 @@ enum Kind {
     Joined { dim: usize, offsets: Offsets },
 }
 
-impl Parts {
+impl SampleBounds {
     /// Sample `i` is row `i`, as in a stack.
-    pub fn rows() -> Parts {
-        Parts(Kind::Rows)
+    pub fn rows() -> SampleBounds {
+        SampleBounds(Kind::Rows)
     }
 
     /// Sample `i` is in row `i`, within padding. `dims`: the padded dims, by their position in a sample's row, and the side
@@ -39,13 +39,13 @@ impl Parts {
     pub fn padded(
         dims: impl IntoIterator<Item = (usize, Side)>,
         lengths: impl Into<Arc<[i64]>>,
-    ) -> Parts {
-        Parts(Kind::Padded { dims: few(dims.into_iter()), lengths: lengths.into() })
+    ) -> SampleBounds {
+        SampleBounds(Kind::Padded { dims: few(dims.into_iter()), lengths: lengths.into() })
     }
 
     /// Sample `i` is `offsets[i]..offsets[i + 1]` along a dim of the data.
-    pub fn joined(dim: usize, offsets: Offsets) -> Parts {
-        Parts(Kind::Joined { dim, offsets })
+    pub fn joined(dim: usize, offsets: Offsets) -> SampleBounds {
+        SampleBounds(Kind::Joined { dim, offsets })
     }
 
     /// Whether sample `i` is the whole of row `i`.
@@ -53,8 +53,8 @@ impl Parts {
         matches!(self.0, Kind::Rows)
     }
 
-    pub(super) fn new(batch_shape: &BatchShape) -> Parts {
-        Parts(match &batch_shape.placement {
+    pub(super) fn new(batch_shape: &BatchShape) -> SampleBounds {
+        SampleBounds(match &batch_shape.placement {
             Placement::Rows => Kind::Rows,
             Placement::Joined { dim, offsets } => {
                 Kind::Joined { dim: *dim, offsets: offsets.clone() }
@@ -130,25 +130,25 @@ impl Parts {
         }
     }
 
-    /// The parts that [`Parts::to_numbers`] gave.
+    /// The parts that [`SampleBounds::to_numbers`] gave.
     ///
     /// # Errors
     /// [`Error::Argument`] for numbers that it never gives.
     #[doc(hidden)]
-    pub fn from_numbers(few: &[i64], column: Vec<i64>) -> Result<Parts> {
-        let refuse = || Error::Argument(format!("no parts of a batch: {few:?}"));
+    pub fn from_numbers(header: &[i64], column: Vec<i64>) -> Result<SampleBounds> {
+        let refuse = || Error::Argument(format!("no parts of a batch: {header:?}"));
         let dim_of = |dim: &i64| usize::try_from(*dim).map_err(|_| refuse());
         let side_of = |side: &i64| {
             let sides = [Side::Right, Side::Left, Side::Center];
             sides.into_iter().find(|known| *known as i64 == *side).ok_or_else(refuse)
         };
-        match few {
-            [0] => Ok(Parts::rows()),
+        match header {
+            [0] => Ok(SampleBounds::rows()),
             [1, dims @ ..] if dims.len() % 2 == 0 => {
                 let each = dims.chunks(2).map(|pair| Ok((dim_of(&pair[0])?, side_of(&pair[1])?)));
-                Ok(Parts::padded(each.collect::<Result<Vec<_>>>()?, column))
+                Ok(SampleBounds::padded(each.collect::<Result<Vec<_>>>()?, column))
             }
-            [2, dim] => Ok(Parts::joined(dim_of(dim)?, Offsets::try_new(column)?)),
+            [2, dim] => Ok(SampleBounds::joined(dim_of(dim)?, Offsets::try_new(column)?)),
             _ => Err(refuse()),
         }
     }

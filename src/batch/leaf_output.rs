@@ -1,4 +1,4 @@
-//! [`Filled`]: what a run makes of each leaf of a plan.
+//! [`LeafOutput`]: what a run makes of each leaf of a plan.
 #![allow(unsafe_code)] // Lengths, offsets and zeros into raw memory.
 
 use crate::batch::batch::{Batch, Fields};
@@ -7,14 +7,14 @@ use crate::tensor::{DType, Device, Result, Tensor};
 
 /// One leaf of a plan that was run.
 #[derive(Debug)]
-pub struct Filled {
+pub struct LeafOutput {
     /// The data; `None` if it was written to the caller's memory.
     pub data: Option<Tensor>,
     /// Everything else of the batch.
     pub fields: Fields,
 }
 
-impl Filled {
+impl LeafOutput {
     /// The batch, unless its data is in memory of the caller's.
     pub(crate) fn into_batch(self) -> Option<Batch> {
         self.data.map(|data| Batch::new(data, self.fields))
@@ -37,7 +37,7 @@ impl Filled {
 
 /// Makes the batches of views of the arena, once their fields have been written. On the host the
 /// rest is written here: lengths, offsets, and zeros in the gaps.
-pub(crate) fn hand_out(arena: &Arena, memory: &Tensor, filled: &mut [Filled]) -> Result<()> {
+pub(crate) fn bind_arena(arena: &Arena, memory: &Tensor, filled: &mut [LeafOutput]) -> Result<()> {
     let is_host = !matches!(arena.device, Device::Cuda(_));
     for (begin, count) in arena.gaps().filter(|_| is_host) {
         let gap = memory.part(begin, DType::U8, &[count as i64])?;
