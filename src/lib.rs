@@ -172,8 +172,8 @@ pub use plan::{
 pub use run_options::{OutputMemory, PinnedMemory, RunOptions};
 pub use samples::{SampleList, SampleView, Samples, TensorMeta};
 pub use tensor::{
-    CudaBuild, DType, Device, DeviceInfo, Dims, DriverError, Element, Error, Facet, Hint, Layout,
-    Mismatch, MoveSide, Offsets, Owner, Result, Scalar, Stream, Tensor, MAX_NDIM,
+    CudaBuild, DType, Device, DeviceInfo, Dims, DriverError, Element, Error, ErrorValue, Hint,
+    Layout, Mismatch, MoveSide, Offsets, Owner, Result, Scalar, Stream, Tensor, MAX_NDIM,
 };
 
 /// The examples of the README, as tests.

@@ -11,8 +11,8 @@ use common::runner::{bytes_of, check_batch};
 use common::sample::views;
 use common::{oracle, runner, Ask, Expected, PadAsk, Sample};
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Error, Facet, Fields, Leaf, LeafOutput, Mask, PerDim,
-    Plan, RunOptions, SampleList, SampleView, Side, Target, Tensor,
+    Batch, Collate, DType, Device, Engine, Error, ErrorValue, Fields, Leaf, LeafOutput, Mask,
+    PerDim, Plan, RunOptions, SampleList, SampleView, Side, Target, Tensor,
 };
 
 /// One leaf of a tree, and what it should become.
@@ -351,7 +351,7 @@ fn parts_of_bytes() {
     assert_eq!(error.to_string(), "tensor: expected int32 (1, 2) at byte 60, got 64 bytes");
     let floats = Tensor::from_vec(vec![0f32; 4], &[4]).unwrap();
     let error = floats.part(0, DType::U8, &[4]).unwrap_err();
-    assert_eq!(error.mismatch().map(|m| &m.got), Some(&Facet::DType(DType::F32)));
+    assert_eq!(error.mismatch().map(|m| &m.got), Some(&ErrorValue::DType(DType::F32)));
     let column = bytes.bytes().unwrap();
     let layout = windrow::Layout::try_new(DType::U8, &[32], Some(&[2])).unwrap();
     let gaps = column.view(0, layout).unwrap();

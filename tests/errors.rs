@@ -6,7 +6,7 @@ use common::runner::Frame;
 use common::sample::views;
 use common::{runner, Sample};
 use windrow::{
-    Collate, DType, Device, Engine, Error, Facet, Layout, Mask, Mismatch, Pad, Plan, Ragged,
+    Collate, DType, Device, Engine, Error, ErrorValue, Layout, Mask, Mismatch, Pad, Plan, Ragged,
     SampleList, SampleView, Scalar, Side, Tensor, Transform,
 };
 
@@ -76,13 +76,13 @@ fn check(shapes: &[&[i64]], collate: &Collate, is: Is, text: &str) -> Error {
     error
 }
 
-fn facets(error: &Error) -> (Option<usize>, &Facet, &Facet, usize) {
+fn error_values(error: &Error) -> (Option<usize>, &ErrorValue, &ErrorValue, usize) {
     let mismatch: &Mismatch = error.mismatch().expect("a mismatch");
     (mismatch.index, &mismatch.expected, &mismatch.got, mismatch.count)
 }
 
-fn shape(dims: &[i64]) -> Facet {
-    Facet::from(dims)
+fn shape(dims: &[i64]) -> ErrorValue {
+    ErrorValue::from(dims)
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn shapes_that_differ() {
         Is::Shape,
         "sample 2: expected shape (2, 4), got (2, 3); Collate::pad takes samples of different shapes",
     );
-    assert_eq!(facets(&error), (Some(2), &shape(&[2, 4]), &shape(&[2, 3]), 1));
+    assert_eq!(error_values(&error), (Some(2), &shape(&[2, 4]), &shape(&[2, 3]), 1));
     let hint = "samples of one batch have equal rank";
     for collate in [
         Collate::stack(),
@@ -115,7 +115,7 @@ fn shapes_that_differ() {
     ] {
         let text = format!("sample 1: expected shape (4,), got (); {hint}");
         let error = check(&[&[4], &[]], &collate, Is::Shape, &text);
-        assert_eq!(facets(&error), (Some(1), &shape(&[4]), &shape(&[]), 1));
+        assert_eq!(error_values(&error), (Some(1), &shape(&[4]), &shape(&[]), 1));
     }
     for (collate, first, second) in [
         (Collate::concat(0), [2, 4], "(2, 5)"),
@@ -145,7 +145,7 @@ fn three_offenders_then_the_count() {
         "sample 1: expected shape (2,), got (3,); sample 3: got (4,); sample 4: got (5,); \
          Collate::pad takes samples of different shapes",
     );
-    assert_eq!(facets(&error).3, 3);
+    assert_eq!(error_values(&error).3, 3);
     let error = check(
         &[&[2], &[3], &[2], &[4], &[5], &[6], &[0]],
         &Collate::stack(),
@@ -198,7 +198,10 @@ fn dtypes_that_differ() {
          4 samples differ in all; .cast(DType) casts on the way"
     );
     assert_eq!(variant(&error), Is::DType);
-    assert_eq!(facets(&error), (Some(2), &Facet::DType(DType::U8), &Facet::DType(DType::F32), 4));
+    assert_eq!(
+        error_values(&error),
+        (Some(2), &ErrorValue::DType(DType::U8), &ErrorValue::DType(DType::F32), 4)
+    );
 }
 
 #[test]
@@ -396,7 +399,7 @@ fn padding_that_does_not_fit() {
         Is::Shape,
         "sample 1: expected at most shape (2, 4), got shape (2, 5); Pad::truncate(true) cuts what does not fit",
     );
-    assert_eq!(facets(&error).0, Some(1));
+    assert_eq!(error_values(&error).0, Some(1));
     check(
         &[&[2]],
         &pad(Pad::new().size(i64::MAX).multiple_of(2)),
@@ -457,9 +460,15 @@ fn samples_elsewhere() {
     let text = format!("sample 1: expected cpu, got cuda:0; sample 2: got cuda:1; {hint}");
     assert_eq!((variant(&error), error.to_string()), (Is::Device, text));
     let error = refused(&[there(0), there(0), there(0), there(1), here.view()], &Collate::stack());
-    assert_eq!(facets(&error), (Some(3), &Facet::from("cuda:0"), &Facet::from("cuda:1"), 2));
+    assert_eq!(
+        error_values(&error),
+        (Some(3), &ErrorValue::from("cuda:0"), &ErrorValue::from("cuda:1"), 2)
+    );
     let error = refused(&[there(1)], &Collate::stack().device(Device::Cuda(0)));
-    assert_eq!(facets(&error), (Some(0), &Facet::from("cuda:0"), &Facet::from("cuda:1"), 1));
+    assert_eq!(
+        error_values(&error),
+        (Some(0), &ErrorValue::from("cuda:0"), &ErrorValue::from("cuda:1"), 1)
+    );
     #[cfg(not(feature = "cuda"))]
     for (samples, collate) in [
         (here.view(), Collate::stack().device(Device::Cuda(3))),

@@ -11,7 +11,7 @@ use common::runner::{bytes_of, Frame};
 use common::sample::views;
 use common::{runner, Ask, PadAsk, Paint, Sample};
 use windrow::{
-    AsTarget, Collate, DType, Device, Engine, Error, Facet, Fields, Layout, Leaf, Mask, Pad,
+    AsTarget, Collate, DType, Device, Engine, Error, ErrorValue, Fields, Layout, Leaf, Mask, Pad,
     PerDim, Plan, Ragged, SampleList, SampleView, Samples, Side, Target, Tensor,
 };
 
@@ -40,7 +40,7 @@ fn outputs_of_the_wrong_kind() {
     assert_eq!(error.to_string(), "out: expected shape (2, 3), got (3, 2)");
     let mismatch = error.mismatch().unwrap();
     assert!(matches!(error, Error::Shape(_)));
-    assert_eq!((mismatch.index, &mismatch.expected), (None, &Facet::from(&[2i64, 3][..])));
+    assert_eq!((mismatch.index, &mismatch.expected), (None, &ErrorValue::from(&[2i64, 3][..])));
     let mut frame = Frame::new(DType::U8, &[6], &[1], 0);
     assert!(matches!(refused(&mut frame), Error::Shape(_)), "shapes are not broadcast");
     let mut frame = Frame::new(DType::I8, &[2, 3], &[3, 1], 0);

@@ -77,7 +77,7 @@ class StandInData:
         return dict(self._store)
 
 
-# What makes a sample, and the cure that the error names.
+# What makes a sample, and the hint that the error names.
 UNKNOWN = {
     "TensorDict's structure": (lambda: StandInTensorDict({"x": leaf()}, (3,)), "to_dict"),
     "tensorclass's structure": (lambda: StandInTensorClass(leaf()), "to_dict"),
@@ -86,7 +86,7 @@ UNKNOWN = {
     "deque": (lambda: deque([1, 2]), "list or tuple"),
     "UserList": (lambda: UserList([1, 2]), "list or tuple"),
 }
-CURES = {
+HINTS = {
     "to_dict": lambda sample: sample.to_dict(),
     "list or tuple": list,
 }
@@ -94,13 +94,13 @@ CURES = {
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_unknown_containers_are_refused_with_the_cure(name):
-    make, cure = UNKNOWN[name]
+    make, hint = UNKNOWN[name]
     sample = make()
-    expected = ("container that wr.collate knows, got .*" + type(sample).__name__, f"give .*{cure}")
+    expected = ("container that wr.collate knows, got .*" + type(sample).__name__, f"give .*{hint}")
     refusal(lambda: wr.collate([sample] * 2), TypeError, "^sample 0: ", *expected)
     refusal(lambda: wr.collate([{"obs": sample}] * 2), TypeError, '^sample 0 at "obs": ', *expected)
     refusal(lambda: wr.explain([sample] * 2, "collate"), TypeError, *expected)
-    assert wr.collate([CURES[cure](sample)] * 2)
+    assert wr.collate([HINTS[hint](sample)] * 2)
 
 
 def test_an_unknown_container_beside_tensors():

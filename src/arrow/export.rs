@@ -43,8 +43,8 @@ impl Batch {
         let format = format_of(data.dtype())?;
         if matches!(data.device(), Device::Cuda(_)) {
             let mismatch = Mismatch::of("batch", "host memory", data.device().to_string());
-            let cure = Hint::Text("assemble it on the host for Arrow");
-            return Err(Error::Device(Box::new(mismatch.with_hint(cure))));
+            let hint = Hint::Text("assemble it on the host for Arrow");
+            return Err(Error::Device(Box::new(mismatch.with_hint(hint))));
         }
         if !data.layout().is_compact() {
             let got = format!("strides {:?}", data.strides());
@@ -91,9 +91,9 @@ fn format_of(dtype: DType) -> Result<&'static str> {
         DType::F64 => "g",
         dtype => {
             let mismatch = Mismatch::of("batch", "integers, float16, float32 or float64", dtype);
-            let cure =
+            let hint =
                 Hint::Text("Arrow has no such numbers in memory: assemble it as one of those");
-            return Err(Error::DType(Box::new(mismatch.with_hint(cure))));
+            return Err(Error::DType(Box::new(mismatch.with_hint(hint))));
         }
     })
 }

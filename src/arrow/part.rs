@@ -35,18 +35,18 @@ pub(super) fn broken(expected: impl Into<String>, got: impl Into<String>) -> Err
     Error::Layout(Box::new(Mismatch::new(Some(0), expected, got)))
 }
 
-pub(super) fn no_numbers(got: &str, cure: &'static str) -> Error {
+pub(super) fn no_numbers(got: &str, hint: &'static str) -> Error {
     let expected = "numbers, or lists or tensors of them";
-    Error::DType(Box::new(Mismatch::new(Some(0), expected, got).with_hint(Hint::Text(cure))))
+    Error::DType(Box::new(Mismatch::new(Some(0), expected, got).with_hint(Hint::Text(hint))))
 }
 
 /// The refusal of what has to be read here.
 pub(super) fn not_on_host(what: &str, device: Device) -> Error {
     let expected =
         "an Arrow array in host memory, or of numbers and fixed-size lists without nulls";
-    let cure = "copy it to the host before";
+    let hint = "copy it to the host before";
     let mismatch = Mismatch::new(Some(0), expected, format!("{what} on {device}"));
-    Error::Device(Box::new(mismatch.with_hint(Hint::Text(cure))))
+    Error::Device(Box::new(mismatch.with_hint(Hint::Text(hint))))
 }
 
 pub(super) fn no_room(count: usize) -> Error {

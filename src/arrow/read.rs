@@ -164,10 +164,10 @@ impl Column {
     ) -> Result<()> {
         let at_row = |fault| match fault {
             Fault::Null(position) => {
-                let cure = "fill or drop nulls before (fill_null and drop_null of pyarrow, fill_null and drop_nulls of polars, fillna and dropna of pandas)";
+                let hint = "fill or drop nulls before (fill_null and drop_null of pyarrow, fill_null and drop_nulls of polars, fillna and dropna of pandas)";
                 let row = num_before.saturating_add(position as usize);
                 let null = Mismatch::new(Some(row), "a value", "null");
-                Error::DType(Box::new(null.with_hint(Hint::Text(cure))))
+                Error::DType(Box::new(null.with_hint(Hint::Text(hint))))
             }
             Fault::Beyond(position, error) => {
                 error.at_index(num_before.saturating_add(position as usize))

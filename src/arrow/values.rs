@@ -139,7 +139,7 @@ pub(super) const CONVERT: &str = "leave the column out or convert it first";
 /// Why a column is not read.
 pub(super) fn unread(data_type: &DataType) -> Error {
     match data_type {
-        DataType::Other(got, cure) => no_numbers(got, cure),
+        DataType::Other(got, hint) => no_numbers(got, hint),
         DataType::List { .. } | DataType::View { .. } => no_numbers(
             "lists of lists whose type does not fix the inner length",
             "flatten one level before (pyarrow.compute.list_flatten), or cast the inner lists to ones of fixed size",

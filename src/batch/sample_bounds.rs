@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::collate::Side;
 use crate::plan::{BatchShape, Placement};
-use crate::tensor::{few, Dims, Error, Layout, Offsets, Result, Tensor};
+use crate::tensor::{small_vec, Dims, Error, Layout, Offsets, Result, Tensor};
 
 /// Where each sample's real part is in the data of a batch.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl SampleBounds {
         dims: impl IntoIterator<Item = (usize, Side)>,
         lengths: impl Into<Arc<[i64]>>,
     ) -> SampleBounds {
-        SampleBounds(Kind::Padded { dims: few(dims.into_iter()), lengths: lengths.into() })
+        SampleBounds(Kind::Padded { dims: small_vec(dims.into_iter()), lengths: lengths.into() })
     }
 
     /// Sample `i` is `offsets[i]..offsets[i + 1]` along a dim of the data.
@@ -60,7 +60,7 @@ impl SampleBounds {
                 Kind::Joined { dim: *dim, offsets: offsets.clone() }
             }
             Placement::Padded(padded) => Kind::Padded {
-                dims: few(padded.dims.iter().filter_map(|d| {
+                dims: small_vec(padded.dims.iter().filter_map(|d| {
                     Some((batch_shape.permute.iter().position(|&p| p == d)?, padded.sides[d]))
                 })),
                 lengths: match batch_shape.is_selected {

@@ -166,8 +166,8 @@ fn raise_integers<T: Integer>(
                 [low + start, high + start].into_iter().find(|sum| !limits.contains(sum))
             {
                 let mismatch = Mismatch::new(Some(sample), dtype, format!("{sum} once raised"));
-                let cure = Hint::Text("store it in a wider dtype");
-                return Err(Error::DType(Box::new(mismatch.with_hint(cure))));
+                let hint = Hint::Text("store it in a wider dtype");
+                return Err(Error::DType(Box::new(mismatch.with_hint(hint))));
             }
         }
     }

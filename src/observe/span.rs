@@ -84,7 +84,7 @@ impl Drop for Span<'_> {
 /// Whether ranges go to an NVTX tool; if not, why. Looks for the tool, as the first range does.
 ///
 /// # Errors
-/// The reason, and the cure.
+/// The reason, and the hint.
 pub fn nvtx_state() -> std::result::Result<(), &'static str> {
     nvtx::state()
 }

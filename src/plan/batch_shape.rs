@@ -13,8 +13,8 @@ use crate::plan::checks::{
 use crate::plan::role::Role;
 use crate::samples::{SampleList, SampleRows};
 use crate::tensor::{
-    checked_bytes, few, CastTo, DType, Device, DimSet, Dims, Error, Facet, Hint, Mismatch, Offsets,
-    Result,
+    checked_bytes, small_vec, CastTo, DType, Device, DimSet, Dims, Error, ErrorValue, Hint,
+    Mismatch, Offsets, Result,
 };
 
 /// The batch to be made: shapes, dtypes and the place of each sample. Nothing of it is memory yet.
@@ -329,8 +329,8 @@ impl BatchShape {
         }
         if !pad.truncate {
             let fits = |_, shape: &[i64]| shape.iter().zip(&size).all(|(have, room)| have <= room);
-            let expected = || Facet::Text(format!("at most {}", Facet::from(&size[..])));
-            let got = |index: usize| Facet::from(&used.shape_of(index)[..]);
+            let expected = || ErrorValue::Text(format!("at most {}", ErrorValue::from(&size[..])));
+            let got = |index: usize| ErrorValue::from(&used.shape_of(index)[..]);
             used.check_as(fits, expected, got, Hint::Truncate, Error::Shape)?;
         }
         let of_dim = |d| used.extents(d, size[d]);
@@ -343,7 +343,7 @@ impl BatchShape {
         self.mask = pad.mask_bits()?;
         self.shape.push(used.len() as i64);
         self.permute.iter().for_each(|&d| self.shape.push(size[d]));
-        let sides = few((0..ndim).map(|d| *pad.side.at(d)));
+        let sides = small_vec((0..ndim).map(|d| *pad.side.at(d)));
         self.placement = Placement::Padded(Padded { size, sides, dims, lengths });
         Ok(())
     }

@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 use crate::collate::{resolve_dim, Affine, Collate};
 use crate::plan::policy::POLICY;
 use crate::samples::{SampleList, TensorMeta};
-use crate::tensor::{few, DType, Device, DimSet, Dims, Error, Facet, Hint, Mismatch, Result};
+use crate::tensor::{
+    small_vec, DType, Device, DimSet, Dims, Error, ErrorValue, Hint, Mismatch, Result,
+};
 
 pub(super) fn no_dims(first: &[i64]) -> Error {
     let mismatch = Mismatch::new(Some(0), "at least one dim", first);
@@ -17,15 +19,15 @@ pub(super) fn no_dims(first: &[i64]) -> Error {
 pub(super) fn shape_mismatch(
     used: &UsedMetas<'_>,
     index: usize,
-) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
-    let shape = |i: usize| Facet::from(&used.shape_of(i)[..]);
+) -> (ErrorValue, ErrorValue, fn(Box<Mismatch>) -> Error) {
+    let shape = |i: usize| ErrorValue::from(&used.shape_of(i)[..]);
     (shape(0), shape(index), Error::Shape)
 }
 
 fn dtype_mismatch(
     used: &UsedMetas<'_>,
     index: usize,
-) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
+) -> (ErrorValue, ErrorValue, fn(Box<Mismatch>) -> Error) {
     (used.meta(0).dtype.into(), used.meta(index).dtype.into(), Error::DType)
 }
 
@@ -120,7 +122,7 @@ pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: boo
         "bool, an integer, float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2".into()
     };
     let got = |index: usize| match used.meta(index).dtype {
-        own if own.is_arithmetic() => Facet::Text(format!("a cast to {dtype}")),
+        own if own.is_arithmetic() => ErrorValue::Text(format!("a cast to {dtype}")),
         own => own.into(),
     };
     used.check_as(fits, expected, got, Hint::Text(ONLY_MOVED), Error::DType)
@@ -140,7 +142,7 @@ pub(super) fn check_width(used: &UsedMetas<'_>, dtype: DType, affine: &Affine) -
 }
 
 pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec<[usize; 4]>> {
-    let Some(order) = &collate.transform.permute else { return Ok(few(0..ndim)) };
+    let Some(order) = &collate.transform.permute else { return Ok(small_vec(0..ndim)) };
     let mut seen = DimSet::default();
     let mut permute = SmallVec::new();
     for &dim in order {
@@ -171,14 +173,14 @@ pub(super) fn resolve_channel_dim(
                 _ => {
                     return Err(Error::Argument(format!(
                         "mean or std has {channels} entries; channel_dim must say which dim of {} they belong to",
-                        Facet::from(shape)
+                        ErrorValue::from(shape)
                     )))
                 }
             }
         }
     };
-    let expected = || Facet::Text(format!("{channels} channels along dim {dim}"));
-    let got = |index: usize| Facet::from(&used.shape_of(index)[..]);
+    let expected = || ErrorValue::Text(format!("{channels} channels along dim {dim}"));
+    let got = |index: usize| ErrorValue::from(&used.shape_of(index)[..]);
     let fits = |_, shape: &[i64]| shape[dim] == channels;
     let hint = Hint::Text("mean and std have one entry for each channel");
     used.check_as(fits, expected, got, hint, Error::Shape)?;
@@ -188,8 +190,8 @@ pub(super) fn resolve_channel_dim(
 /// The dtype of the batch: the one asked for, or that of all samples.
 pub(super) fn resolve_dtype(used: &UsedMetas<'_>, collate: &Collate) -> Result<DType> {
     if let Some(dtype) = collate.dtype {
-        let cure = "batches are in native byte order: DType::native()";
-        let refused = || Mismatch::of("dtype", dtype.native(), dtype).with_hint(Hint::Text(cure));
+        let hint = "batches are in native byte order: DType::native()";
+        let refused = || Mismatch::of("dtype", dtype.native(), dtype).with_hint(Hint::Text(hint));
         return if dtype.is_native() { Ok(dtype) } else { Err(Error::DType(Box::new(refused()))) };
     }
     let dtype = used.meta(0).dtype.native();
@@ -322,7 +324,7 @@ impl<'a> UsedMetas<'a> {
     pub fn check(
         &self,
         fits: impl Fn(DType, &[i64]) -> bool,
-        mismatch: impl Fn(usize) -> (Facet, Facet, fn(Box<Mismatch>) -> Error),
+        mismatch: impl Fn(usize) -> (ErrorValue, ErrorValue, fn(Box<Mismatch>) -> Error),
         hint: Hint,
     ) -> Result<()> {
         if self.all(&fits) {
@@ -336,8 +338,8 @@ impl<'a> UsedMetas<'a> {
     pub fn check_as(
         &self,
         fits: impl Fn(DType, &[i64]) -> bool,
-        expected: impl Fn() -> Facet,
-        got: impl Fn(usize) -> Facet,
+        expected: impl Fn() -> ErrorValue,
+        got: impl Fn(usize) -> ErrorValue,
         hint: Hint,
         error: fn(Box<Mismatch>) -> Error,
     ) -> Result<()> {

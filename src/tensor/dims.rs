@@ -9,10 +9,10 @@ pub type Dims = SmallVec<[i64; 4]>;
 
 /// Collects by pushes: `collect` first asks for room for as many as there may be, which takes longer for the few dims of a tensor.
 #[inline]
-pub(crate) fn few<T>(items: impl Iterator<Item = T>) -> SmallVec<[T; 4]> {
-    let mut few = SmallVec::new();
-    items.for_each(|item| few.push(item));
-    few
+pub(crate) fn small_vec<T>(items: impl Iterator<Item = T>) -> SmallVec<[T; 4]> {
+    let mut small_vec = SmallVec::new();
+    items.for_each(|item| small_vec.push(item));
+    small_vec
 }
 
 /// Some of the dims of a tensor.

@@ -68,14 +68,14 @@ pub struct Mismatch {
     /// Path of the leaf in a tree of samples, or empty.
     pub path: String,
     /// The expected value.
-    pub expected: Facet,
+    pub expected: ErrorValue,
     /// The value of the first offender.
-    pub got: Facet,
+    pub got: ErrorValue,
     /// Further offenders, at most two.
-    pub others: Vec<(usize, Facet)>,
+    pub others: Vec<(usize, ErrorValue)>,
     /// How many samples offend in all.
     pub count: usize,
-    /// The cure, if one is known.
+    /// The hint, if one is known.
     pub hint: Option<Hint>,
     /// The subject of the error where it is no sample: `out`, unless [`Error::about`] says otherwise.
     pub subject: &'static str,
@@ -99,7 +99,7 @@ impl fmt::Display for MoveSide {
     }
 }
 
-/// The cure of a [`Mismatch`]. Its text names calls of this crate; a binding has its own words for
+/// The hint of a [`Mismatch`]. Its text names calls of this crate; a binding has its own words for
 /// those, which is why they are kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -142,7 +142,7 @@ impl fmt::Display for Hint {
 /// A property of a tensor as an error reports it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Facet {
+pub enum ErrorValue {
     /// A whole shape.
     Shape(Dims),
     /// A dtype.
@@ -151,37 +151,37 @@ pub enum Facet {
     Text(String),
 }
 
-impl fmt::Display for Facet {
+impl fmt::Display for ErrorValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Facet::Shape(dims) => write!(f, "shape {}", Tuple(dims)),
-            Facet::DType(dtype) => write!(f, "{dtype}"),
-            Facet::Text(text) => f.write_str(text),
+            ErrorValue::Shape(dims) => write!(f, "shape {}", Tuple(dims)),
+            ErrorValue::DType(dtype) => write!(f, "{dtype}"),
+            ErrorValue::Text(text) => f.write_str(text),
         }
     }
 }
 
-impl From<&str> for Facet {
+impl From<&str> for ErrorValue {
     fn from(text: &str) -> Self {
-        Facet::Text(text.to_owned())
+        ErrorValue::Text(text.to_owned())
     }
 }
 
-impl From<String> for Facet {
+impl From<String> for ErrorValue {
     fn from(text: String) -> Self {
-        Facet::Text(text)
+        ErrorValue::Text(text)
     }
 }
 
-impl From<DType> for Facet {
+impl From<DType> for ErrorValue {
     fn from(dtype: DType) -> Self {
-        Facet::DType(dtype)
+        ErrorValue::DType(dtype)
     }
 }
 
-impl From<&[i64]> for Facet {
+impl From<&[i64]> for ErrorValue {
     fn from(shape: &[i64]) -> Self {
-        Facet::Shape(shape.into())
+        ErrorValue::Shape(shape.into())
     }
 }
 
@@ -194,7 +194,11 @@ impl Error {
 
 impl Mismatch {
     /// One offender: sample `index`; without one [`Mismatch::subject`].
-    pub fn new(index: Option<usize>, expected: impl Into<Facet>, got: impl Into<Facet>) -> Self {
+    pub fn new(
+        index: Option<usize>,
+        expected: impl Into<ErrorValue>,
+        got: impl Into<ErrorValue>,
+    ) -> Self {
         Mismatch {
             index,
             side: None,
@@ -209,11 +213,15 @@ impl Mismatch {
     }
 
     /// An argument or a tensor that is no sample.
-    pub fn of(subject: &'static str, expected: impl Into<Facet>, got: impl Into<Facet>) -> Self {
+    pub fn of(
+        subject: &'static str,
+        expected: impl Into<ErrorValue>,
+        got: impl Into<ErrorValue>,
+    ) -> Self {
         Mismatch { subject, ..Mismatch::new(None, expected, got) }
     }
 
-    /// Adds the cure to the text.
+    /// Adds the hint to the text.
     #[must_use]
     pub fn with_hint(mut self, hint: Hint) -> Self {
         self.hint = Some(hint);
@@ -224,8 +232,8 @@ impl Mismatch {
     pub(crate) fn note(
         found: &mut Option<Mismatch>,
         index: usize,
-        expected: impl FnOnce() -> Facet,
-        got: Facet,
+        expected: impl FnOnce() -> ErrorValue,
+        got: ErrorValue,
     ) {
         match found {
             None => *found = Some(Mismatch::new(Some(index), expected(), got)),
@@ -241,9 +249,9 @@ impl Mismatch {
 
 impl Mismatch {
     /// The word "shape" is not said twice.
-    fn write_got(&self, f: &mut fmt::Formatter<'_>, got: &Facet) -> fmt::Result {
+    fn write_got(&self, f: &mut fmt::Formatter<'_>, got: &ErrorValue) -> fmt::Result {
         match (&self.expected, got) {
-            (Facet::Shape(_), Facet::Shape(dims)) => Tuple(dims).fmt(f),
+            (ErrorValue::Shape(_), ErrorValue::Shape(dims)) => Tuple(dims).fmt(f),
             _ => got.fmt(f),
         }
     }

@@ -14,11 +14,11 @@ mod stream;
 mod tensor;
 
 pub use device::{CudaBuild, Device, DeviceInfo};
-pub(crate) use dims::{few, DimSet, Tuple};
+pub(crate) use dims::{small_vec, DimSet, Tuple};
 pub use dims::{Dims, MAX_NDIM};
 pub(crate) use dtype::CastTo;
 pub use dtype::{DType, Element};
-pub use error::{DriverError, Error, Facet, Hint, Mismatch, MoveSide, Result};
+pub use error::{DriverError, Error, ErrorValue, Hint, Mismatch, MoveSide, Result};
 pub(crate) use footprint::{overlap, Footprint};
 pub use layout::Layout;
 pub(crate) use layout::{are_compact, bytes_of, checked_bytes, checked_numel, compact_strides};

@@ -130,12 +130,12 @@ fn fail(status: Status, text: &str, sample: i64) -> Status {
     status
 }
 
-/// The text of an error, with the cure in the words of this interface.
+/// The text of an error, with the hint in the words of this interface.
 fn text_of(error: &Error) -> String {
     let Some((mismatch, hint)) = error.mismatch().and_then(|m| Some((m, m.hint?))) else {
         return error.to_string();
     };
-    let cure = match hint {
+    let hint = match hint {
         Hint::Pad => "form = WINDROW_FORM_PAD takes samples of different shapes",
         Hint::Stack => "form = WINDROW_FORM_STACK takes samples without dims",
         Hint::Cast => "set dtype to cast on the way",
@@ -146,7 +146,7 @@ fn text_of(error: &Error) -> String {
         }
         _ => return error.to_string(),
     };
-    format!("{}; {cure}", bare(mismatch))
+    format!("{}; {hint}", bare(mismatch))
 }
 
 fn bare(mismatch: &Mismatch) -> Mismatch {

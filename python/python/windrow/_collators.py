@@ -11,7 +11,7 @@ import windrow as wr
 from windrow._fields import check, entries_of, give, numpy, of_sample, refusal
 from windrow._masking import draws, mask, offsets_of
 from windrow._packing import pack_tokens
-from windrow._padding import ADDED, CURES, features_of, is_mapping, options_of, padded, rows_of
+from windrow._padding import ADDED, HINTS, features_of, is_mapping, options_of, padded, rows_of
 from windrow._worker_results import for_workers
 
 # Keys that a tokenizer pads, those of one sequence each.
@@ -82,12 +82,12 @@ def _pad(
     sequences = {key: key for key in keys if key in _SEQUENCES}
     batch = TokenBatch(padded(features, sequences, values, options, wants_mask, return_tensors))
     others = {key: key for key in keys if key not in _SEQUENCES}
-    cures = {
+    hints = {
         "dtype=": "the arrays of a key have one dtype",
         "spec=": "a tokenizer pads ids, masks and token types: pad it before, or take the collator for it",
     }
     if others:
-        batch.update(padded(features, others, {}, None, False, return_tensors, cures))
+        batch.update(padded(features, others, {}, None, False, return_tensors, hints))
     are_lists = isinstance(features[0]["input_ids"], (list, tuple))
     for key in others:
         batch[key] = _as_python_floats(batch[key], [feature[key] for feature in features], are_lists, return_tensors)
@@ -116,10 +116,10 @@ def _as_python_floats(values: Any, rows: List[Any], are_lists: bool, return_tens
 
 
 def _labels(
-    features: Sequence[Any], name: str, value: int, options: Optional[Dict[str, Any]], return_tensors: str, cures: Mapping[str, str]
+    features: Sequence[Any], name: str, value: int, options: Optional[Dict[str, Any]], return_tensors: str, hints: Mapping[str, str]
 ) -> Any:
     """Labels, int64, padded by these options of `windrow.pad`; None: they have one length."""
-    labels = padded(features, {name: name}, {name: value}, options, False, return_tensors, cures, int64=True)[name]
+    labels = padded(features, {name: name}, {name: value}, options, False, return_tensors, hints, int64=True)[name]
     if labels.ndim == 1:
         raise refusal(wr.ShapeError, 0, name, "a list of labels", "one number")
     return labels
@@ -206,8 +206,8 @@ class DataCollatorForTokenClassification:
         batch, name, kind = _pad_but_labels(self, features, return_tensors)
         if name in features[0]:
             options = {"side": self.tokenizer.padding_side, "dims": 0, "size": batch["input_ids"].shape[1], "multiple_of": 1}
-            cures = {**CURES, "truncate=": "a sample has no more labels than the longest has tokens"}
-            batch[name] = _labels(features, name, self.label_pad_token_id, options, kind, cures)
+            hints = {**HINTS, "truncate=": "a sample has no more labels than the longest has tokens"}
+            batch[name] = _labels(features, name, self.label_pad_token_id, options, kind, hints)
         return batch
 
 
@@ -246,8 +246,8 @@ class DataCollatorForSeq2Seq:
             batch["labels"] = None
             return batch
         options = options_of(self.padding, self.max_length, self.pad_to_multiple_of, self.tokenizer.padding_side)
-        cures = {**CURES, "truncate=": "max_length= is at least the number of labels"}
-        batch["labels"] = _labels(features, name, self.label_pad_token_id, options, kind, cures)
+        hints = {**HINTS, "truncate=": "max_length= is at least the number of labels"}
+        batch["labels"] = _labels(features, name, self.label_pad_token_id, options, kind, hints)
         if self.model is not None and hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
             batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
         return batch

@@ -63,19 +63,19 @@ def column_of(samples: Sequence[Any], key: str) -> List[Any]:
     return values
 
 
-def refusal(kind: Any, index: int, path: str, expected: Any, got: Any, cure: str = "", what: str = "sample") -> Any:
+def refusal(kind: Any, index: int, path: str, expected: Any, got: Any, hint: str = "", what: str = "sample") -> Any:
     """An error of one sample, with its attributes."""
     place = f'{what} {index} at "{path}"' if path else f"{what} {index}"
-    error = kind(f"{place}: expected {expected}, got {got}{cure and '; ' + cure}")
+    error = kind(f"{place}: expected {expected}, got {got}{hint and '; ' + hint}")
     error.index, error.path, error.expected, error.got = index, path, expected, got
     return error
 
 
-def with_cure(error: Any, cures: Mapping[str, str]) -> Any:
-    """The same error with another cure for the one that has a word in it: an argument that the caller does not have."""
-    text, _, cure = str(error).rpartition("; ")
-    own = next((own for word, own in cures.items() if word in cure), cure)
-    return _as(error, f"{text}; {own}" if text else cure)
+def with_hint(error: Any, hints: Mapping[str, str]) -> Any:
+    """The same error with another hint for the one that has a word in it: an argument that the caller does not have."""
+    text, _, hint = str(error).rpartition("; ")
+    own = next((own for word, own in hints.items() if word in hint), hint)
+    return _as(error, f"{text}; {own}" if text else hint)
 
 
 def of_sample(error: Any, index: int) -> Any:

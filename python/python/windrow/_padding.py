@@ -8,13 +8,13 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import windrow as wr
 from windrow import _windrow
-from windrow._fields import entries_of, give, numpy, refusal, with_cure
+from windrow._fields import entries_of, give, numpy, refusal, with_hint
 from windrow._opener import located
 
 # What a tokenizer adds to masks and types.
 ADDED = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
 
-CURES = {
+HINTS = {
     "dims=": "the entries of a key differ in length alone",
     "dtype=": "the arrays of a key have one dtype",
     "truncate=": "max_length= is at least the longest length",
@@ -48,8 +48,8 @@ def features_of(features: Any) -> Sequence[Mapping[str, Any]]:
         raise ValueError("an empty list of features makes no batch")
     first = samples[0]
     if not is_mapping(first):
-        cure = '{"input_ids": row} makes one of a row of tokens'
-        raise TypeError(f'sample 0: expected a mapping with "input_ids", got {type(first).__name__}; {cure}')
+        hint = '{"input_ids": row} makes one of a row of tokens'
+        raise TypeError(f'sample 0: expected a mapping with "input_ids", got {type(first).__name__}; {hint}')
     if "input_ids" not in first:
         raise located(KeyError("sample 0: the key 'input_ids' is missing"), 0, "input_ids")
     return samples
@@ -68,9 +68,9 @@ def rows_of(samples: Any) -> Any:
     if _windrow.is_arrow(samples):
         return wr.SampleList(samples)
     if is_mapping(samples) or not hasattr(samples, "__len__"):
-        cure = "; [dict(zip(columns, row)) for row in zip(*columns.values())] makes one of a dict of columns"
+        hint = "; [dict(zip(columns, row)) for row in zip(*columns.values())] makes one of a dict of columns"
         is_columns = is_mapping(samples) and "input_ids" in samples
-        raise TypeError(f"expected a list of samples, got {type(samples).__name__}{cure if is_columns else ''}")
+        raise TypeError(f"expected a list of samples, got {type(samples).__name__}{hint if is_columns else ''}")
     return samples
 
 
@@ -86,7 +86,7 @@ def padded(
     options: Optional[Dict[str, Any]],
     wants_mask: bool,
     return_tensors: str,
-    cures: Mapping[str, str] = CURES,
+    hints: Mapping[str, str] = HINTS,
     int64: bool = False,
 ) -> Dict[str, Any]:
     """Columns of the features by name, and the attention mask of ``input_ids`` if it is wanted; ``int64``: of that dtype."""
@@ -100,7 +100,7 @@ def padded(
             columns = [_without_lists(entries_of(features, key), key) for key in names.values()]
             batch = _windrow.pad_columns([dict(zip(names.values(), row)) for row in zip(*columns)], *arguments)
     except (wr.ShapeError, wr.DTypeError) as error:
-        raise with_cure(error, cures) from None
+        raise with_hint(error, hints) from None
     result = {name: give(field, return_tensors) for name, field in batch.items()}
     if wants_mask:
         result["attention_mask"] = _attention(batch["input_ids"], return_tensors)

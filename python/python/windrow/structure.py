@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import windrow as wr
 from windrow import _windrow
-from windrow._fields import check, column_of, give, numpy, refusal, row, with_cure
+from windrow._fields import check, column_of, give, numpy, refusal, row, with_hint
 from windrow._worker_results import for_workers
 
 __all__ = ["BATCH_INPUT_KINDS", "KeyedJagged", "PaddedImages", "batch_input", "concat_graphs", "keyed_jagged", "pad_images"]
@@ -74,7 +74,7 @@ def pad_images(
             images, dims=dims, multiple_of=multiple_of, value=value, mask="pad", transform=transform, dtype=dtype
         )
     except wr.ShapeError as error:
-        raise with_cure(error, {"dims=": "images of one batch have equally many channels"}) from None
+        raise with_hint(error, {"dims=": "images of one batch have equally many channels"}) from None
     if batch.device in ("cpu", "pinned"):
         sizes = list(map(tuple, numpy(batch.lengths).tolist()))
     else:
@@ -150,8 +150,8 @@ def _check_mappings(graphs: Sequence[Any]) -> None:
     if all(issubclass(cls, Mapping) for cls in set(map(type, graphs))):
         return
     index, graph = next((index, graph) for index, graph in enumerate(graphs) if not isinstance(graph, Mapping))
-    cure = "; give its to_dict()" if hasattr(graph, "to_dict") else ""
-    raise TypeError(f"sample {index}: expected a mapping of array-likes, got {type(graph).__name__}{cure}")
+    hint = "; give its to_dict()" if hasattr(graph, "to_dict") else ""
+    raise TypeError(f"sample {index}: expected a mapping of array-likes, got {type(graph).__name__}{hint}")
 
 
 def _steps_of(
@@ -262,8 +262,8 @@ def _of_key(error: Any, keys: Sequence[str], num_samples: int) -> Any:
     if error.path not in ("", "values", "weights") or error.index is None:
         return error
     column, index = divmod(error.index, num_samples)
-    cure = "values of all keys have one dtype, and so have weights" if isinstance(error, wr.DTypeError) else ""
-    return refusal(type(error), index, keys[column], error.expected, error.got, cure)
+    hint = "values of all keys have one dtype, and so have weights" if isinstance(error, wr.DTypeError) else ""
+    return refusal(type(error), index, keys[column], error.expected, error.got, hint)
 
 
 def _check_weights(rows: Sequence[Any], weights: Sequence[Any], keys: Sequence[str], num_samples: int) -> None:
@@ -271,8 +271,8 @@ def _check_weights(rows: Sequence[Any], weights: Sequence[Any], keys: Sequence[s
     for position, (own, other) in enumerate(zip(rows, weights)):
         if (count := _length(own)) != (got := _length(other)):
             column, index = divmod(position, num_samples)
-            cure = "there is one for each value"
-            raise refusal(wr.ShapeError, index, keys[column], f"{count} weights", got, cure)
+            hint = "there is one for each value"
+            raise refusal(wr.ShapeError, index, keys[column], f"{count} weights", got, hint)
 
 
 def _length(values: Any) -> Optional[int]:

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyTuple};
-use windrow::{Collate, DType, Device, Error, Facet, Form, Hint, Mismatch, Pad, SampleList, Stage};
+use windrow::{
+    Collate, DType, Device, Error, ErrorValue, Form, Hint, Mismatch, Pad, SampleList, Stage,
+};
 
 use crate::collate::forms::PAD;
 use crate::collate::job::Job;
@@ -133,7 +135,7 @@ impl KeyColumn {
                 (shape @ [_], strides) => (shape, strides),
                 ([1, shape @ ..], [_, strides @ ..]) if shape.len() == 1 => (shape, strides),
                 (shape, _) => {
-                    let (expected, got) = ("shape (L,) or (1, L)", Facet::from(shape));
+                    let (expected, got) = ("shape (L,) or (1, L)", ErrorValue::from(shape));
                     let mismatch = Mismatch::new(Some(index), expected, got);
                     return Err(self.error(py, Error::Shape(Box::new(mismatch))));
                 }
@@ -165,7 +167,7 @@ impl KeyColumn {
         for index in 0..list.len() {
             let shape = list.meta(index).layout.shape();
             let Some(&extent) = shape.first() else {
-                let found = Mismatch::new(Some(index), "at least one dim", Facet::from(shape));
+                let found = Mismatch::new(Some(index), "at least one dim", ErrorValue::from(shape));
                 return Err(Error::Shape(Box::new(found)));
             };
             rows.push(extent);

@@ -72,12 +72,12 @@ pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
     })
 }
 
-/// The cure where torch alone has a dtype.
+/// The hint where torch alone has a dtype.
 const BY_TORCH: &str = ".torch() gives it";
 
 /// The error of a dtype that another library lacks.
-fn lacked(py: Python<'_>, expected: &str, dtype: DType, cure: &'static str) -> PyErr {
-    let mismatch = Mismatch::of("tensor", expected, dtype).with_hint(Hint::Text(cure));
+fn lacked(py: Python<'_>, expected: &str, dtype: DType, hint: &'static str) -> PyErr {
+    let mismatch = Mismatch::of("tensor", expected, dtype).with_hint(Hint::Text(hint));
     to_py_err(py, &Error::DType(Box::new(mismatch)))
 }
 

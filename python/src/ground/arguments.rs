@@ -70,7 +70,7 @@ pub(crate) fn unexpected(py: Python<'_>, call: &str, key: &str, takes: &[&str]) 
         Ok(owner) => owner,
         Err(error) => return error,
     };
-    let cure = match (word, owner) {
+    let hint = match (word, owner) {
         _ if takes.contains(&word) => format!("use {word}="),
         ("batch_first" | "dim", _) if !matches!(call, "concat" | "ragged") => {
             "dim 0 is always that of the samples".to_owned()
@@ -86,7 +86,7 @@ pub(crate) fn unexpected(py: Python<'_>, call: &str, key: &str, takes: &[&str]) 
         (word, Some(form)) => format!("wr.{form} takes {word}="),
         _ => format!("it takes {}", takes.join(", ")),
     };
-    PyTypeError::new_err(format!("{call}() got an unexpected keyword argument '{key}'; {cure}"))
+    PyTypeError::new_err(format!("{call}() got an unexpected keyword argument '{key}'; {hint}"))
 }
 
 /// Refuses the rest of the keyword arguments, if there is any.

@@ -78,7 +78,7 @@ pub(crate) fn in_other_order(index: Option<usize>, dtype: DType) -> Box<Mismatch
 const TO_NATIVE: &str = "array.astype(array.dtype.newbyteorder(\"=\")) is in native byte order";
 
 /// The replacement to suggest for an array whose dtype is not supported, by its buffer format, typestr or name.
-pub(crate) fn cure_of(dtype: &str) -> &'static str {
+pub(crate) fn hint_for(dtype: &str) -> &'static str {
     let name = dtype.trim_start_matches(|c: char| "@=<>!|".contains(c) || c.is_ascii_digit());
     let starts = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
     if ["int4", "uint4"].contains(&dtype) {

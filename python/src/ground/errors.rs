@@ -7,7 +7,7 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
-use windrow::{DriverError, Error, Facet, Form, Hint, Mismatch, MoveSide};
+use windrow::{DriverError, Error, ErrorValue, Form, Hint, Mismatch, MoveSide};
 
 create_exception!(
     windrow,
@@ -109,7 +109,7 @@ pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<Spec>) -> Py
     }
 }
 
-/// The text of an error with its cure in Python's words.
+/// The text of an error with its hint in Python's words.
 fn text_of(mismatch: &Mismatch, spec: Option<Spec>) -> String {
     let Some(hint) = mismatch.hint else { return mismatch.to_string() };
     let call = |class: &str, arguments: &str| match mismatch.path.as_str() {
@@ -149,8 +149,8 @@ fn mismatch_err(class: &Bound<'_, PyType>, text: &str, m: &Mismatch) -> PyResult
     let error = class.call1((text,))?;
     error.setattr("index", m.index)?;
     error.setattr("path", &m.path)?;
-    error.setattr("expected", facet(class.py(), &m.expected)?)?;
-    error.setattr("got", facet(class.py(), &m.got)?)?;
+    error.setattr("expected", error_value(class.py(), &m.expected)?)?;
+    error.setattr("got", error_value(class.py(), &m.got)?)?;
     error.setattr("side", m.side.map(|side| side.to_string()))?;
     Ok(PyErr::from_value(error))
 }
@@ -163,9 +163,9 @@ fn cuda_err(py: Python<'_>, text: &str, e: &DriverError) -> PyResult<PyErr> {
     Ok(PyErr::from_value(error))
 }
 
-fn facet<'py>(py: Python<'py>, facet: &Facet) -> PyResult<Bound<'py, PyAny>> {
-    match facet {
-        Facet::Shape(dims) => Ok(PyTuple::new(py, dims.iter())?.into_any()),
+fn error_value<'py>(py: Python<'py>, value: &ErrorValue) -> PyResult<Bound<'py, PyAny>> {
+    match value {
+        ErrorValue::Shape(dims) => Ok(PyTuple::new(py, dims.iter())?.into_any()),
         other => Ok(other.to_string().into_pyobject(py)?.into_any()),
     }
 }
@@ -264,20 +264,20 @@ impl std::fmt::Display for Whose {
 }
 
 /// The end of an error's text for an object of a class that cannot be read and has something that can; empty for other classes.
-pub(crate) fn array_cure(class: &Bound<'_, PyType>) -> PyResult<&'static str> {
+pub(crate) fn array_hint(class: &Bound<'_, PyType>) -> PyResult<&'static str> {
     // Arrow's tables; scipy.sparse; pandas, polars, Arrow's chunked arrays. The last that fits is the best.
-    let cures = [
+    let hints = [
         ("__arrow_c_stream__", "; give it in place of the list: a table is the list of its rows"),
         ("toarray", "; use .toarray()"),
         ("to_numpy", "; use .to_numpy()"),
     ];
-    let mut cure = "";
-    for (name, own) in cures {
+    let mut hint = "";
+    for (name, own) in hints {
         if matches!(answered(class.py(), class.hasattr(name))?, Ok(true)) {
-            cure = own;
+            hint = own;
         }
     }
-    Ok(cure)
+    Ok(hint)
 }
 
 /// Refuses something that is nothing we can read.
@@ -288,7 +288,7 @@ pub(crate) fn not_array_like<T>(
 ) -> PyResult<T> {
     let class = object.get_type();
     let text =
-        format!("expected an array-like, got {}{}", class_name(&class)?, array_cure(&class)?);
+        format!("expected an array-like, got {}{}", class_name(&class)?, array_hint(&class)?);
     Err(type_error(object.py(), whose, path, &text))
 }
 

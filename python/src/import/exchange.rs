@@ -147,9 +147,9 @@ impl<'py> Importer<'py> {
     fn export_failed(&self, object: &Bound<'py, PyAny>, index: usize) -> PyErr {
         let cause = self.exchange_failed(index);
         match shapeless(object) {
-            Ok(Some((got, cure))) => {
+            Ok(Some((got, hint))) => {
                 let found = Mismatch::new(Some(index), "a dense tensor", got);
-                let found = found.with_hint(Hint::Text(cure));
+                let found = found.with_hint(Hint::Text(hint));
                 let error = self.error(Error::Layout(Box::new(found)), index);
                 error.set_cause(self.py, Some(cause));
                 error

@@ -10,7 +10,7 @@ use windrow::{
     Collate, DType, Device, Engine, Error, Hint, Mismatch, MoveSide, SampleList, Stream,
 };
 
-use crate::ground::dtype::{cure_of, in_other_order, is_small};
+use crate::ground::dtype::{hint_for, in_other_order, is_small};
 use crate::ground::errors::{at, shown, to_py_err, Whose};
 use crate::ground::reserve::push_to;
 use crate::import::routes::{ImportRoute, Lazy};
@@ -212,7 +212,7 @@ impl<'py> Importer<'py> {
             false => (Error::Layout, "a native number format"),
         };
         let mismatch = Mismatch::new(Some(index), expected, got);
-        self.error(kind(Box::new(mismatch.with_hint(Hint::Text(cure_of(dtype))))), index)
+        self.error(kind(Box::new(mismatch.with_hint(Hint::Text(hint_for(dtype))))), index)
     }
 
     /// The producer's own words, as a typed error with its cause.

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyList, PyRange, PyTuple};
-use windrow::{Collate, DType, Device, Dims, Facet, Tensor};
+use windrow::{Collate, DType, Device, Dims, ErrorValue, Tensor};
 
 use crate::ground::errors::{is_answer, quoted, OrPyErr};
 use crate::ground::iterables::entries;
@@ -135,7 +135,7 @@ pub(crate) fn integers(
     let shape = Dims::from_slice(tensor.shape());
     if shape.len() != ndim || !(tensor.dtype().is_integer()) {
         let dims = if ndim == 1 { "one dim" } else { "two dims" };
-        let (dtype, got) = (tensor.dtype().native(), Facet::from(&shape[..]));
+        let (dtype, got) = (tensor.dtype().native(), ErrorValue::from(&shape[..]));
         let text = format!("{name} are integers of {dims}, not {dtype} of {got}");
         return Err(PyTypeError::new_err(text));
     }

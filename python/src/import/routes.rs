@@ -265,14 +265,14 @@ pub(crate) fn is_nested(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(is_torch(object)? && object.getattr("is_nested")?.is_truthy()?)
 }
 
-/// The kind of a torch tensor that has no memory of one shape, and the cure.
+/// The kind of a torch tensor that has no memory of one shape, and the hint.
 pub(crate) fn shapeless(object: &Bound<'_, PyAny>) -> PyResult<Option<(String, &'static str)>> {
     if !is_torch(object)? {
         return Ok(None);
     }
     if object.getattr("is_nested")?.is_truthy()? {
-        let cure = "it is a list of samples: give it in place of the list, or unbind() it";
-        return Ok(Some(("a nested tensor".to_owned(), cure)));
+        let hint = "it is a list of samples: give it in place of the list, or unbind() it";
+        return Ok(Some(("a nested tensor".to_owned(), hint)));
     }
     let layout = object.getattr("layout")?.str()?.to_string();
     Ok((layout != "torch.strided")

@@ -119,7 +119,7 @@ fn number_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Result<Number, Refusal
 }
 
 /// How a list of numbers at this leaf of a tree becomes a sample.
-pub(crate) fn row_cure(path: &str) -> String {
+pub(crate) fn row_hint(path: &str) -> String {
     match path {
         "" => String::new(),
         path => format!("; spec={{{path:?}: wr.Pad()}} takes a list of numbers as one sample"),
@@ -247,8 +247,8 @@ impl<'py> Importer<'py> {
 
     /// Refuses a list where an array is due.
     pub fn refuse_row(&self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
-        let (class, cure) = (class_name(&object.get_type())?, row_cure(&self.path));
-        let text = format!("expected an array-like, got {class}{cure}");
+        let (class, hint) = (class_name(&object.get_type())?, row_hint(&self.path));
+        let text = format!("expected an array-like, got {class}{hint}");
         Err(type_error(self.py, self.whose(index), &self.path, &text))
     }
 
@@ -268,12 +268,12 @@ impl<'py> Importer<'py> {
             Refusal::NotANumber(item) => {
                 let class = class_name(&item.get_type())?;
                 let text = format!("expected a Python number, got {class} at position {position}");
-                let cure = match item.is_none() {
+                let hint = match item.is_none() {
                     true => "",
                     false => "; numpy.asarray makes one array of a nested list or of arrays",
                 };
                 let whose = self.whose(index);
-                type_error(item.py(), whose, &self.path, &(text + cure))
+                type_error(item.py(), whose, &self.path, &(text + hint))
             }
         })
     }

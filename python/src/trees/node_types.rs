@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
-use crate::ground::errors::{answered, array_cure, at, class_name};
+use crate::ground::errors::{answered, array_hint, at, class_name};
 use crate::ground::iterables::{entries, list_of};
 use crate::import::importer::Reading;
 use crate::import::routes::{route_of, ImportRoute};
@@ -145,12 +145,12 @@ pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) ->
     let (py, class) = (first.py(), first.get_type());
     let is_array_like =
         || PyResult::Ok(answered(py, tensor_of(first, "sample", Reading::default()))?.is_ok());
-    // Others have a cure of their own.
+    // Others have a hint of their own.
     let is_plain =
-        matches!(route_of(first)?.0, ImportRoute::Protocols) && array_cure(&class)?.is_empty();
+        matches!(route_of(first)?.0, ImportRoute::Protocols) && array_hint(&class)?.is_empty();
     let is_refusal = is_plain && error.get_type(py).is(py.get_type::<PyTypeError>());
-    let has_cure = cure_for(&class)?.is_some() || !is_of_python(&class)?;
-    match is_refusal && has_cure && !is_array_like()? {
+    let has_hint = hint_for_class(&class)?.is_some() || !is_of_python(&class)?;
+    match is_refusal && has_hint && !is_array_like()? {
         true => unknown(&class, path),
         false => Ok(error),
     }
@@ -165,21 +165,21 @@ fn is_of_python(class: &Bound<'_, PyType>) -> PyResult<bool> {
 }
 
 fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {
-    let cure = cure_for(class)?
+    let hint = hint_for_class(class)?
         .unwrap_or("a dict of what it holds, or register the class (wr.register_node)");
     Ok(PyTypeError::new_err(format!(
-        "sample 0{}: expected an array-like or a container that wr.collate knows, got {}; give {cure}",
+        "sample 0{}: expected an array-like or a container that wr.collate knows, got {}; give {hint}",
         at(path),
         class_name(class)?
     )))
 }
 
 /// A known container with the same contents as one of this class, for the error text.
-fn cure_for(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
-    let cures = [("to_dict", "its to_dict()"), ("__iter__", "a list or tuple of its items")];
-    for (attribute, cure) in cures {
+fn hint_for_class(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
+    let hints = [("to_dict", "its to_dict()"), ("__iter__", "a list or tuple of its items")];
+    for (attribute, hint) in hints {
         if class.hasattr(attribute)? {
-            return Ok(Some(cure));
+            return Ok(Some(hint));
         }
     }
     Ok(None)

@@ -11,7 +11,7 @@ use crate::ground::iterables::{
 };
 use crate::ground::reserve::{push_to, room_for};
 use crate::import::columns::will_be_shared;
-use crate::import::rows::{is_row, row_cure};
+use crate::import::rows::{is_row, row_hint};
 use crate::ownership::child_columns::ChildColumns;
 use crate::trees::container::{
     name_of, names_of, position_of, ColumnPlace, Container, Maker, NodeType, Registered,
@@ -186,9 +186,9 @@ impl Container {
             let (index, got) = (place.start() + index, sample.len()?);
             if got != len {
                 let is_row = matches!(self.node_type, NodeType::Sequence(_, true));
-                let cure = if is_row { row_cure(path) } else { String::new() };
+                let hint = if is_row { row_hint(path) } else { String::new() };
                 let text =
-                    format!("sample {index}{}: expected {len} entries, got {got}{cure}", at(path));
+                    format!("sample {index}{}: expected {len} entries, got {got}{hint}", at(path));
                 let error = PyValueError::new_err(text);
                 return Err(located(sample.py(), error, Some(index), path));
             }

@@ -69,7 +69,7 @@ impl DriverError {
     }
 }
 
-/// In a forked child the driver answers NOT_INITIALIZED; there the cure is worth more than the code.
+/// In a forked child the driver answers NOT_INITIALIZED; there the hint is worth more than the code.
 impl From<DriverError> for Error {
     fn from(error: DriverError) -> Error {
         match error.code {

@@ -13,7 +13,7 @@ static STARTED: OnceLock<Result<()>> = OnceLock::new();
 /// Loads and starts the driver, once per process; every later answer is that of the first call.
 ///
 /// # Errors
-/// [`Error::NoDriver`], with the cure.
+/// [`Error::NoDriver`], with the hint.
 pub(crate) fn init() -> Result<()> {
     // A fork copies a lock that another thread holds: the child must not wait for it.
     if let Some(error) = forked() {

@@ -105,13 +105,13 @@ fn too_old((major, minor): (u32, u32)) -> Error {
         13 => "580 or newer (CUDA 13)".to_owned(),
         newer => format!("one for CUDA {newer} or newer"),
     };
-    let cure = match (major, minor) >= LARGE_PARAMETERS {
+    let hint = match (major, minor) >= LARGE_PARAMETERS {
         true => format!(", or build windrow with a CUDA {major} toolkit"),
         false => String::new(),
     };
     Error::NoDriver(format!(
         "the driver supports CUDA {major}.{minor} and the kernels were compiled with CUDA {TOOLKIT}: update the driver \
-         to {needed}{cure}"
+         to {needed}{hint}"
     ))
 }
 

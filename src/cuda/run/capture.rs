@@ -7,7 +7,7 @@ use crate::plan::{Plan, Role};
 use crate::run_options::RunOptions;
 use crate::tensor::{Device, Error, Result};
 
-/// The error for an operation that a captured stream does not allow, with its cure.
+/// The error for an operation that a captured stream does not allow, with its hint.
 pub(crate) fn refused_in_capture(what: impl Display) -> Error {
     Error::Argument(format!("the stream is being captured in a graph: {what}"))
 }

@@ -13,9 +13,9 @@ from windrow import _windrow
 _CURE = "leave the column out (columns=) or convert it first"
 
 
-def refuse(path: str, row: int, expected: str, got: str, cure: str) -> NoReturn:
+def refuse(path: str, row: int, expected: str, got: str, hint: str) -> NoReturn:
     """Raises what names the column and the row."""
-    error = wr.DTypeError(f"sample {row} at \"{path}\": expected {expected}, got {got}; {cure}")
+    error = wr.DTypeError(f"sample {row} at \"{path}\": expected {expected}, got {got}; {hint}")
     error.index, error.path, error.expected, error.got = row, path, expected, got
     raise error
 

@@ -33,7 +33,7 @@ def check(holds: Any, error: Type[Exception], text: Callable[[], str], index: Op
     torch._check(holds, text)
 
 
-def tensors(op: str, given: Sequence[torch.Tensor], free: Optional[int], cure: str = "") -> int:
+def tensors(op: str, given: Sequence[torch.Tensor], free: Optional[int], hint: str = "") -> int:
     """Tensors of one device, dtype and rank, equal in every dim but `free`. Returns `free` counted from the front."""
     first = given[0]
     dim = -1
@@ -45,10 +45,10 @@ def tensors(op: str, given: Sequence[torch.Tensor], free: Optional[int], cure: s
     for index, tensor in enumerate(given):
         _like(op, f"tensor {index}", tensor, first, index)
         is_same = tensor.dim() == first.dim()
-        check(is_same, OpShapeError, lambda: _shapes(op, index, tensor, first, dim, cure), index)
+        check(is_same, OpShapeError, lambda: _shapes(op, index, tensor, first, dim, hint), index)
         for d in range(first.dim()):
             if d != dim:
-                check(tensor.shape[d] == first.shape[d], OpShapeError, lambda: _shapes(op, index, tensor, first, dim, cure), index)
+                check(tensor.shape[d] == first.shape[d], OpShapeError, lambda: _shapes(op, index, tensor, first, dim, hint), index)
     return dim
 
 
@@ -68,9 +68,9 @@ def _like(op: str, name: str, tensor: torch.Tensor, first: torch.Tensor, index: 
     )
 
 
-def _shapes(op: str, index: int, tensor: torch.Tensor, first: torch.Tensor, dim: int, cure: str) -> str:
+def _shapes(op: str, index: int, tensor: torch.Tensor, first: torch.Tensor, dim: int, hint: str) -> str:
     want = _text("any" if d == dim else extent for d, extent in enumerate(first.shape))
-    return f"windrow::{op}: tensor {index}: expected shape {want}, got {_text(tensor.shape)}{cure}"
+    return f"windrow::{op}: tensor {index}: expected shape {want}, got {_text(tensor.shape)}{hint}"
 
 
 def _text(shape: Iterable[Any]) -> str:
