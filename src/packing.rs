@@ -66,12 +66,12 @@ impl IndexRows {
     }
 
     /// No rows, with room for so many samples.
-    fn with_room(num_samples: usize) -> Result<IndexRows> {
-        Ok(IndexRows { indices: room_for(num_samples)?, ..IndexRows::default() })
+    fn with_capacity(num_samples: usize) -> Result<IndexRows> {
+        Ok(IndexRows { indices: try_vec(num_samples)?, ..IndexRows::default() })
     }
 
     fn begin_row(&mut self) -> Result<()> {
-        self.offsets.try_reserve(1).map_err(|_| no_room::<usize>(self.offsets.len() + 1))?;
+        self.offsets.try_reserve(1).map_err(|_| out_of_memory::<usize>(self.offsets.len() + 1))?;
         self.offsets.push(self.indices.len());
         Ok(())
     }
@@ -86,7 +86,7 @@ impl IndexRows {
         for offset in &mut offsets {
             begin += std::mem::replace(offset, begin);
         }
-        let mut next = room_for(count)?;
+        let mut next = try_vec(count)?;
         next.extend_from_slice(&offsets);
         let mut indices = filled(0, order.len())?;
         for (&index, &row) in order.iter().zip(rows) {
@@ -97,10 +97,10 @@ impl IndexRows {
     }
 
     fn shuffled(self, seed: u64) -> Result<IndexRows> {
-        let mut rows: Vec<&[usize]> = room_for(self.len())?;
+        let mut rows: Vec<&[usize]> = try_vec(self.len())?;
         rows.extend(self.iter());
         shuffle(&mut rows, seed);
-        let mut shuffled = IndexRows::with_room(self.indices.len())?;
+        let mut shuffled = IndexRows::with_capacity(self.indices.len())?;
         for row in rows {
             shuffled.begin_row()?;
             shuffled.indices.extend_from_slice(row);
@@ -110,20 +110,20 @@ impl IndexRows {
 }
 
 /// An empty list with room for so many entries.
-fn room_for<T>(count: usize) -> Result<Vec<T>> {
+fn try_vec<T>(count: usize) -> Result<Vec<T>> {
     let mut entries = Vec::new();
-    entries.try_reserve_exact(count).map_err(|_| no_room::<T>(count))?;
+    entries.try_reserve_exact(count).map_err(|_| out_of_memory::<T>(count))?;
     Ok(entries)
 }
 
 /// As many times the same entry.
 fn filled<T: Copy>(entry: T, count: usize) -> Result<Vec<T>> {
-    let mut entries = room_for(count)?;
+    let mut entries = try_vec(count)?;
     entries.resize(count, entry);
     Ok(entries)
 }
 
-fn no_room<T>(count: usize) -> Error {
+fn out_of_memory<T>(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<T>() as u64) }
 }
 
@@ -161,7 +161,7 @@ pub fn pack(
         return Ok(rows?.counted(lengths, to_limit));
     }
     let order = sorted(0..lengths.len(), |index| -lengths[index])?;
-    let mut bins = Bins { rest: room_for(order.len())?, counts: room_for(order.len())?, most };
+    let mut bins = Bins { rest: try_vec(order.len())?, counts: try_vec(order.len())?, most };
     let rows = if how == Packing::FirstFitDecreasing {
         first_fit(lengths, &order, max_tokens, &mut bins)?
     } else {
@@ -238,7 +238,7 @@ pub fn buckets(
         )));
     }
     let order = sorted(order.into_iter(), bucket)?;
-    let mut rows = IndexRows::with_room(order.len())?;
+    let mut rows = IndexRows::with_capacity(order.len())?;
     let pieces = order.chunk_by(|&a, &b| boundaries.is_none() || bucket(a) == bucket(b));
     for row in pieces.flat_map(|piece| piece.chunks(batch_size)) {
         if row.len() == batch_size || !drop_last {
@@ -264,7 +264,7 @@ pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<I
     at_least_one("num_ranks", num_ranks)?;
     let order = shuffled_indices(lengths.len(), seed)?;
     let order = sorted(order.into_iter(), |index| -lengths[index])?;
-    let (mut ranks, mut rows) = (room_for(num_ranks)?, room_for(order.len())?);
+    let (mut ranks, mut rows) = (try_vec(num_ranks)?, try_vec(order.len())?);
     ranks.extend((0..num_ranks).map(|rank| Reverse((0u128, rank))));
     let mut ranks = BinaryHeap::from(ranks);
     for &index in &order {
@@ -303,7 +303,7 @@ fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) 
 }
 
 fn shuffled_indices(count: usize, seed: Option<u64>) -> Result<Vec<usize>> {
-    let mut order = room_for(count)?;
+    let mut order = try_vec(count)?;
     order.extend(0..count);
     if let Some(seed) = seed {
         shuffle(&mut order, seed);
@@ -317,16 +317,16 @@ fn sorted(
     order: impl ExactSizeIterator<Item = usize>,
     key: impl Fn(usize) -> i64,
 ) -> Result<Vec<usize>> {
-    let mut indices = room_for(order.len())?;
+    let mut indices = try_vec(order.len())?;
     indices.extend(order);
     // Key and place in one number, which sorts faster than a tuple; the sign is flipped, so that negative keys are the least.
     let number = |(place, &index): (usize, &usize)| {
         u128::from(key(index) as u64 ^ 1 << 63) << 64 | place as u128
     };
-    let mut places: Vec<u128> = room_for(indices.len())?;
+    let mut places: Vec<u128> = try_vec(indices.len())?;
     places.extend(indices.iter().enumerate().map(number));
     places.sort_unstable();
-    let mut order = room_for(places.len())?;
+    let mut order = try_vec(places.len())?;
     order.extend(places.into_iter().map(|number| indices[number as u64 as usize]));
     Ok(order)
 }
@@ -338,7 +338,7 @@ fn in_order(
     max_tokens: i64,
     most: usize,
 ) -> Result<IndexRows> {
-    let (mut rows, mut sum, mut count) = (IndexRows::with_room(order.len())?, 0, most);
+    let (mut rows, mut sum, mut count) = (IndexRows::with_capacity(order.len())?, 0, most);
     for index in order {
         if count == most || tokens(sum, count, index) > max_tokens || rows.is_empty() {
             rows.begin_row()?;
@@ -393,7 +393,7 @@ fn first_fit(
     let leaves = order.len().next_power_of_two();
     // Rows that are not open yet have room for anything.
     let mut room = filled(max_tokens, 2 * leaves)?;
-    let mut rows = room_for(order.len())?;
+    let mut rows = try_vec(order.len())?;
     for run in order.chunk_by(|&a, &b| lengths[a] == lengths[b]) {
         let (length, end) = (lengths[run[0]], rows.len() + run.len());
         while rows.len() < end {
@@ -429,9 +429,9 @@ fn best_fit(
     max_tokens: i64,
     bins: &mut Bins,
 ) -> Result<Vec<usize>> {
-    let mut enough = BinaryHeap::from(room_for::<Reverse<(i64, usize)>>(order.len())?);
-    let mut waiting = BinaryHeap::from(room_for::<(i64, usize)>(order.len())?);
-    let mut rows = room_for(order.len())?;
+    let mut enough = BinaryHeap::from(try_vec::<Reverse<(i64, usize)>>(order.len())?);
+    let mut waiting = BinaryHeap::from(try_vec::<(i64, usize)>(order.len())?);
+    let mut rows = try_vec(order.len())?;
     for run in order.chunk_by(|&a, &b| lengths[a] == lengths[b]) {
         let (length, end) = (lengths[run[0]], rows.len() + run.len());
         while waiting.peek().is_some_and(|&(rest, _)| rest >= length) {

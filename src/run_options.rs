@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::host::RowsAhead;
+use crate::host::PipelinedCopy;
 use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 
 /// Options of [`Engine::run_with`](crate::Engine::run_with).
@@ -11,7 +11,7 @@ use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 #[non_exhaustive]
 pub struct RunOptions {
     /// Rows copied ahead for each leaf: see `Engine::start_rows`.
-    pub(crate) ahead: Vec<Option<RowsAhead>>,
+    pub(crate) ahead: Vec<Option<PipelinedCopy>>,
     /// Where work on a device is enqueued; `None` is a stream of the engine's own.
     pub stream: Option<Stream>,
     /// Streams that wrote the samples; the work waits for what they have enqueued so far.

@@ -1,7 +1,7 @@
 //! Rows that are copied while later ones are still being found.
 #![allow(unsafe_code)] // Rows are pushed by address.
 
-use windrow::bindings::RowsAhead;
+use windrow::bindings::PipelinedCopy;
 use windrow::{
     Collate, DType, Engine, Leaf, Plan, RunOptions, SampleList, SampleView, Tensor, Transform,
 };
@@ -19,7 +19,7 @@ fn list(rows: &[Vec<f32>]) -> SampleList<'_> {
 }
 
 /// The rows handed out one by one, as an importer does it.
-fn push_all(engine: &Engine, samples: &SampleList<'_>) -> Option<RowsAhead> {
+fn push_all(engine: &Engine, samples: &SampleList<'_>) -> Option<PipelinedCopy> {
     let mut ahead = engine.start_rows(&Collate::stack(), samples.meta(0), samples.len())?;
     for index in 0..samples.len() {
         // SAFETY: the samples outlive what is copied ahead, in every test here.
@@ -28,7 +28,7 @@ fn push_all(engine: &Engine, samples: &SampleList<'_>) -> Option<RowsAhead> {
     Some(ahead)
 }
 
-fn options(ahead: RowsAhead) -> RunOptions {
+fn options(ahead: PipelinedCopy) -> RunOptions {
     let mut options = RunOptions::default();
     options.push_ahead(Some(ahead));
     options

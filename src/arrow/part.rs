@@ -49,7 +49,7 @@ pub(super) fn not_on_host(what: &str, device: Device) -> Error {
     Error::Device(Box::new(mismatch.with_hint(Hint::Text(hint))))
 }
 
-pub(super) fn no_room(count: usize) -> Error {
+pub(super) fn out_of_memory(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<usize>() as u64) }
 }
 
@@ -207,7 +207,7 @@ impl<'a> ArrayPart<'a> {
     /// # Safety
     /// After `expect`; buffer 1 has one more offset than the array entries.
     pub(super) unsafe fn offsets(&self, wide: bool) -> Result<Vec<i64>> {
-        let mut offsets = room_for(self.len.saturating_add(1))?;
+        let mut offsets = try_vec(self.len.saturating_add(1))?;
         if self.len == 0 {
             offsets.push(0);
             return Ok(offsets);
@@ -230,9 +230,9 @@ impl<'a> ArrayPart<'a> {
     }
 }
 
-pub(super) fn room_for<T>(count: i64) -> Result<Vec<T>> {
+pub(super) fn try_vec<T>(count: i64) -> Result<Vec<T>> {
     let count = usize::try_from(count).unwrap_or_default();
     let mut entries = Vec::new();
-    entries.try_reserve_exact(count).map_err(|_| no_room(count))?;
+    entries.try_reserve_exact(count).map_err(|_| out_of_memory(count))?;
     Ok(entries)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::ffi::{ArrowArray, ArrowSchema};
 use super::field::{DataType, SchemaField, Text, TextHow};
-use super::part::{broken, no_numbers, room_for, ArrayPart, Fault};
+use super::part::{broken, no_numbers, try_vec, ArrayPart, Fault};
 use super::texts::{push_texts, push_views};
 use super::values::{check_place, lists, shapes_of, unread, values, ArrayValues, CONVERT};
 use crate::samples::SampleList;
@@ -385,7 +385,7 @@ impl SampleSink<'_> {
         entries: &DataType,
     ) -> std::result::Result<(), Fault> {
         part.expect(3, 1)?;
-        let mut ranges = room_for(part.len)?;
+        let mut ranges = try_vec(part.len)?;
         let (mut begin, mut end) = (i64::MAX, 0);
         // SAFETY: the caller's promise; buffers and children were just counted.
         let all = unsafe {

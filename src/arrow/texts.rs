@@ -1,7 +1,7 @@
 //! Strings and bytes: where each is.
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
-use super::part::{broken, no_room, ArrayPart, Fault};
+use super::part::{broken, out_of_memory, ArrayPart, Fault};
 
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
@@ -20,7 +20,7 @@ pub(super) unsafe fn push_texts(
     if data.is_null() && offsets.first() != offsets.last() {
         return Err(broken("a buffer of bytes", "NULL").into());
     }
-    texts.try_reserve(part.len as usize).map_err(|_| no_room(part.len as usize))?;
+    texts.try_reserve(part.len as usize).map_err(|_| out_of_memory(part.len as usize))?;
     texts.extend(
         offsets.windows(2).map(|bounds| {
             (data.wrapping_add(bounds[0] as usize), (bounds[1] - bounds[0]) as usize)
@@ -49,7 +49,7 @@ pub(super) unsafe fn push_views(
         part.refuse_null()?;
         (part.filled(1)?, part.buffer(num_data as usize + 2).cast::<i64>())
     };
-    texts.try_reserve(part.len as usize).map_err(|_| no_room(part.len as usize))?;
+    texts.try_reserve(part.len as usize).map_err(|_| out_of_memory(part.len as usize))?;
     for row in 0..part.len {
         let view = views.wrapping_add((part.first() + row) as usize * VIEW_BYTES);
         // SAFETY: a view of the array.

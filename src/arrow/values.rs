@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
 use super::field::DataType;
-use super::part::{no_numbers, not_on_host, room_for, ArrayPart, Fault};
+use super::part::{no_numbers, not_on_host, try_vec, ArrayPart, Fault};
 use crate::devices::device_of;
 use crate::tensor::{checked_numel, DType, Device, Dims, Error, Mismatch, Result, Tensor};
 
@@ -158,7 +158,7 @@ pub(super) fn unread(data_type: &DataType) -> Error {
 /// # Safety
 /// The bitmap covers the bits.
 pub(super) unsafe fn unpack(bits: *const u8, first: i64, len: i64) -> Result<Vec<bool>> {
-    let mut bools = room_for(len)?;
+    let mut bools = try_vec(len)?;
     bools.extend((first..first + len).map(|at| {
         // SAFETY: the caller's promise.
         unsafe { *bits.add((at / 8) as usize) >> (at % 8) & 1 == 1 }
@@ -209,7 +209,7 @@ pub(super) unsafe fn shapes_of(
             DataType::Fixed(ndim, _) => {
                 let mut values = values(data_type, part)?;
                 values.tail.remove(0);
-                let mut offsets = room_for(part.len.saturating_add(1))?;
+                let mut offsets = try_vec(part.len.saturating_add(1))?;
                 offsets.extend((0..=part.len).map(|row| row * ndim));
                 (offsets, values)
             }
@@ -221,7 +221,7 @@ pub(super) unsafe fn shapes_of(
         (DType::I32, true) => false,
         (dtype, _) => return Err(no_numbers(&format!("shapes of {dtype}"), CONVERT).into()),
     };
-    let mut shapes = room_for(part.len)?;
+    let mut shapes = try_vec(part.len)?;
     for bounds in offsets.windows(2) {
         let extent = |position: i64| {
             let at = (position - offsets[0]) as usize;

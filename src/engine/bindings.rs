@@ -28,7 +28,7 @@ pub fn set_handed_out(tensor: &Tensor, is_handed_out: bool) {
 
 pub use super::moves::MoveOptions;
 pub use super::staging::Staging;
-pub use crate::host::{prefetch, raise_rows, RowsAhead};
+pub use crate::host::{prefetch, raise_rows, PipelinedCopy};
 pub use crate::tensor::{new_owners, Places};
 
 #[doc(hidden)]
@@ -87,15 +87,15 @@ impl Engine {
         collate: &Collate,
         meta: &TensorMeta,
         count: usize,
-    ) -> Option<RowsAhead> {
+    ) -> Option<PipelinedCopy> {
         let row_bytes = meta.layout.numel() as u64 * meta.dtype.size() as u64;
-        if !self.is_plain_stack(collate, meta) || !RowsAhead::pays_for(row_bytes, count) {
+        if !self.is_plain_stack(collate, meta) || !PipelinedCopy::pays_for(row_bytes, count) {
             return None;
         }
         // Without threads or memory the plain way is taken, which says what is wrong.
         let threads = self.shared.threads.helpers().ok()??;
         let block = self.shared.memory.allocate(row_bytes.checked_mul(count as u64)?).ok()?;
-        RowsAhead::start(block, row_bytes as usize, count, &threads)
+        PipelinedCopy::start(block, row_bytes as usize, count, &threads)
     }
 
     /// Has one of the engine's other threads wake up, since [`Engine::for_each`] is to follow: that takes it some 70 us.
@@ -219,7 +219,7 @@ impl Fields {
 #[doc(hidden)]
 impl RunOptions {
     /// Adds what was copied ahead for the next leaf: see [`Engine::start_rows`].
-    pub fn push_ahead(&mut self, rows: Option<RowsAhead>) {
+    pub fn push_ahead(&mut self, rows: Option<PipelinedCopy>) {
         self.ahead.push(rows);
     }
 }

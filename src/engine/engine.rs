@@ -9,7 +9,7 @@ use crate::batch::{bind_arena, Batch, Fields, LeafOutput};
 use crate::collate::Collate;
 use crate::cuda;
 use crate::engine::builder::EngineBuilder;
-use crate::host::{self, MemoryPool, Outputs, RowsAhead, StreamingStores, Threads};
+use crate::host::{self, MemoryPool, Outputs, PipelinedCopy, StreamingStores, Threads};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
 use crate::plan::{is_shared, AsTarget, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
@@ -54,7 +54,7 @@ impl Shared {
 }
 
 /// Of each output, memory of the engine's; or the rows that are copied already.
-type HostOutputs = (SmallVec<[Option<Tensor>; 1]>, Vec<Option<RowsAhead>>);
+type HostOutputs = (SmallVec<[Option<Tensor>; 1]>, Vec<Option<PipelinedCopy>>);
 
 impl Engine {
     /// The most threads that an engine starts, whatever is requested. More would keep the system busy for minutes.
@@ -335,13 +335,13 @@ impl Engine {
         plan: &Plan<'_>,
         placements: &[Option<*mut u8>],
         tensors: &mut [Option<Tensor>],
-        mut ahead: Vec<Option<RowsAhead>>,
+        mut ahead: Vec<Option<PipelinedCopy>>,
     ) -> Result<()> {
         let mut addresses = Vec::with_capacity(plan.outputs().len());
         for (index, tensor) in tensors.iter_mut().enumerate() {
             let rows = ahead.get_mut(index).and_then(Option::take);
             let output = &plan.outputs()[index];
-            if let Some(block) = rows.and_then(RowsAhead::finish) {
+            if let Some(block) = rows.and_then(PipelinedCopy::finish) {
                 *tensor = Some(block.into_tensor(output.dtype, output.layout.clone()));
                 addresses.push(None);
                 continue;

@@ -70,7 +70,7 @@ impl<'s> Small<'s> {
     }
 
     /// The memory of the batch, of which nothing is written yet; `None` without memory.
-    fn room(&self, memory: &Arc<MemoryPool>) -> Option<LeafOutput> {
+    fn allocate(&self, memory: &Arc<MemoryPool>) -> Option<LeafOutput> {
         let shape = self.shape;
         let mut filled = LeafOutput { data: None, fields: Fields::of_shape(shape) };
         let layout = match self.out {
@@ -99,8 +99,8 @@ impl<'s> Small<'s> {
     }
 
     /// Makes the batch in its room.
-    fn write(&self, room: &mut LeafOutput, threads: Option<&Helpers>) {
-        let (rows, shape, fields) = (self.rows, self.shape, &room.fields);
+    fn write(&self, output: &mut LeafOutput, threads: Option<&Helpers>) {
+        let (rows, shape, fields) = (self.rows, self.shape, &output.fields);
         // SAFETY: just allocated, with a place for each number.
         #[allow(unsafe_code)]
         unsafe {
@@ -126,7 +126,7 @@ impl<'s> Small<'s> {
             }
             _ => None,
         };
-        let own = room.data.as_ref().map(Tensor::data_ptr);
+        let own = output.data.as_ref().map(Tensor::data_ptr);
         let data = own.or(self.out.map(|out| out.data)).unwrap_or(std::ptr::null_mut());
         let bytes = shape.data_bytes() as usize;
         let memory = RowsMemory { data, bytes, to: shape.to() };
@@ -157,7 +157,7 @@ impl<'s> Small<'s> {
 }
 
 impl Engine {
-    /// Assembles all leaves without a plan, if together they read and write less than `limit_of` them, if the samples are
+    /// Assembles all leaves without a plan, if together they read and write fewer bytes than [`small_batch_limit`], if the samples are
     /// row-major rows on the host that differ in dim 0 at most, and if no more is asked for than to copy or cast
     /// them and to pad dim 0, into dense outputs if any. Otherwise, and if an input is wrong, returns `None` and does nothing: a
     /// plan does the work or reports the error. `begin`: when the work on the samples began. `most_bytes`: a lower limit.
@@ -184,11 +184,11 @@ impl Engine {
             all.push(Small::new(rows, shape, leaf.out)?);
         }
         check_apart(leaves).ok()?;
-        self.write_small(&all, begin, most_bytes.min(limit_of(&all)), |write| {
+        self.write_small(&all, begin, most_bytes.min(small_batch_limit(&all)), |write| {
             // All memory first: without it nothing is written.
             let mut made = Vec::with_capacity(all.len());
             for small in &all {
-                made.push(small.room(&self.shared.memory)?);
+                made.push(small.allocate(&self.shared.memory)?);
             }
             all.iter().zip(&mut made).for_each(|(small, made)| write(small, made));
             Some(made)
@@ -224,7 +224,7 @@ impl Engine {
         }
         let shape = BatchShape::of_rows(&rows, collate);
         let small = Small::new(&rows, &shape, out)?;
-        self.write_one(&small, begin, limit_of(std::slice::from_ref(&small)))
+        self.write_one(&small, begin, small_batch_limit(std::slice::from_ref(&small)))
     }
 
     fn write_one(
@@ -234,7 +234,7 @@ impl Engine {
         most_bytes: u64,
     ) -> Option<LeafOutput> {
         self.write_small(std::slice::from_ref(small), begin, most_bytes, |write| {
-            let mut made = small.room(&self.shared.memory)?;
+            let mut made = small.allocate(&self.shared.memory)?;
             write(small, &mut made);
             Some(made)
         })
@@ -259,8 +259,8 @@ impl Engine {
         };
         let span = Span::timed(Stage::Run, begin, &self.shared.counters.run_ns);
         let mut tally = Tally::default();
-        let made = make(&mut |small, room| {
-            small.write(room, threads.as_ref());
+        let made = make(&mut |small, output| {
+            small.write(output, threads.as_ref());
             small.add_to(&mut tally);
         })?;
         self.shared.counters.count(&tally);
@@ -271,7 +271,7 @@ impl Engine {
 
 /// The bytes from which on batches need a plan: it cuts rows into tiles, and writes long ones around the caches. Short rows need
 /// neither.
-fn limit_of(all: &[Small<'_>]) -> u64 {
+fn small_batch_limit(all: &[Small<'_>]) -> u64 {
     let policy = &host::POLICY;
     let row_bytes = |small: &Small<'_>| small.traffic() / small.rows.len() as u64;
     match all.iter().map(row_bytes).max().unwrap_or(0) {

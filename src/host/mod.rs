@@ -6,7 +6,6 @@
 
 mod alike_rows;
 mod convert;
-mod copy_ahead;
 #[cfg(test)]
 mod determinism_tests;
 mod isa;
@@ -15,6 +14,7 @@ mod machine;
 mod model_tests;
 mod pages;
 mod parallel_for;
+mod pipelined_copy;
 mod policy;
 mod pool;
 mod prefetch;
@@ -37,8 +37,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::collate::Affine;
 use crate::plan::{saturating_sum, OutputPlan, Plan};
 
-pub use copy_ahead::RowsAhead;
 pub(crate) use parallel_for::parallel_for;
+pub use pipelined_copy::PipelinedCopy;
 pub(crate) use policy::POLICY;
 pub(crate) use pool::MemoryPool;
 pub use prefetch::prefetch;

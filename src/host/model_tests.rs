@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-use super::copy_ahead::RowsAhead;
 use super::parallel_for::parallel_for;
+use super::pipelined_copy::PipelinedCopy;
 use super::pool::MemoryPool;
 use super::Helpers;
 
@@ -74,11 +74,11 @@ fn shared_work_that_panics_is_over_too() {
 const ROW_BYTES: usize = 16 << 10;
 
 /// Starts rows in a poisoned block, and finds them.
-fn pushed(pool: &Arc<MemoryPool>, count: usize, found: usize) -> RowsAhead {
+fn pushed(pool: &Arc<MemoryPool>, count: usize, found: usize) -> PipelinedCopy {
     static ROWS: [[u8; ROW_BYTES]; 3] = [[1; ROW_BYTES], [2; ROW_BYTES], [3; ROW_BYTES]];
     let mut block = pool.allocate((count * ROW_BYTES) as u64).unwrap();
     block.zero();
-    let mut ahead = RowsAhead::start(block, ROW_BYTES, count, &helpers(1)).unwrap();
+    let mut ahead = PipelinedCopy::start(block, ROW_BYTES, count, &helpers(1)).unwrap();
     for row in &ROWS[..found] {
         // SAFETY: a row that stays.
         unsafe { ahead.push(row.as_ptr()) };

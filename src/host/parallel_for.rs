@@ -1,8 +1,25 @@
-//! Work that is shared with threads which may come late.
+//! Work that is shared with helper threads that may start late, or never.
 //!
-//! A thread that is asked for help may not get to run for milliseconds, where another library's threads
-//! spin on its core. The caller waits only for helpers that started; one that comes later finds the door
-//! closed when it comes.
+//! The problem: a thread of the pool that is asked for help may not run for milliseconds, where another library's threads
+//! spin on its core. A plain scope (rayon's, the standard library's) waits for every thread that it has started, so that the
+//! whole call is as slow as the slowest start.
+//!
+//! ```text
+//! caller    open gate | take, take, take ... | close gate | wait until nobody is inside | return
+//! helper A      enter | take, take ......... | leave
+//! helper B                                                        enter: refused, nothing is touched
+//! ```
+//!
+//! ```text
+//! enter: before = state.fetch_add(1); if before has CLOSED: fetch_sub(1), refused
+//! leave: state.fetch_sub(1)
+//! close: state.fetch_or(CLOSED); spin until state == CLOSED
+//! ```
+//!
+//! The number of helpers inside and the flag CLOSED share one word, so that a helper is either counted before the gate
+//! closes, or sees that it is closed: with two words it could pass between the two. The job is on the caller's stack, hence
+//! the wait; the gate is in an `Arc`, hence a late helper may still look at it. `host/model_tests.rs` runs
+//! a caller with one and with two helpers under loom, which found that an earlier gate of two atomics was wrong.
 #![allow(unsafe_code)] // A job outlives no thread inside it, which the compiler cannot know.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -12,29 +29,28 @@ use crate::host::Helpers;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{spin_loop, thread};
 
-/// Lets helpers in until it is closed.
+/// Admits helper threads until it is closed.
 #[derive(Debug, Default)]
-pub(super) struct Door {
-    /// How many are inside, and [`CLOSED`]. One word, so that a thread that comes is either counted before the
-    /// door is closed, or sees that it is.
+pub(super) struct HelperGate {
+    /// The number of helpers inside, and the flag [`CLOSED`].
     state: AtomicUsize,
 }
 
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// A helper that was let in; dropped, it has left.
+/// A helper that was admitted. Its drop says that it has left.
 #[derive(Debug)]
-pub(super) struct Inside<'a>(&'a Door);
+pub(super) struct HelperGuard<'a>(&'a HelperGate);
 
-impl Door {
-    /// Lets the calling thread in, unless the door is closed.
-    pub fn enter(&self) -> Option<Inside<'_>> {
+impl HelperGate {
+    /// Admits the calling thread, unless the gate is closed.
+    pub fn enter(&self) -> Option<HelperGuard<'_>> {
         let before = self.state.fetch_add(1, Ordering::Acquire);
-        let inside = Inside(self);
-        (before & CLOSED == 0).then_some(inside)
+        let guard = HelperGuard(self);
+        (before & CLOSED == 0).then_some(guard)
     }
 
-    /// Closes the door, and returns when all have left; what they wrote is seen then.
+    /// Closes the gate and returns when all helpers have left. The caller then sees what they wrote.
     pub fn close_and_wait(&self) {
         self.state.fetch_or(CLOSED, Ordering::Relaxed);
         while self.state.load(Ordering::Acquire) != CLOSED {
@@ -44,7 +60,7 @@ impl Door {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for HelperGuard<'_> {
     fn drop(&mut self) {
         self.0.state.fetch_sub(1, Ordering::Release);
     }
@@ -57,10 +73,10 @@ struct Task(*const (dyn Fn() + Sync));
 // SAFETY: what it points to is `Sync`.
 unsafe impl Send for Task {}
 
-/// Closes a door even if the one who opened it panics.
-struct OpenDoor<'a>(&'a Door);
+/// Closes a gate on drop, also if its owner panics.
+struct GateCloser<'a>(&'a HelperGate);
 
-impl Drop for OpenDoor<'_> {
+impl Drop for GateCloser<'_> {
     fn drop(&mut self) {
         self.0.close_and_wait();
     }
@@ -87,17 +103,17 @@ pub(crate) fn parallel_for(count: usize, threads: Option<&Helpers>, run: impl Fn
         }
     };
     let help: &(dyn Fn() + Sync) = &help;
-    // SAFETY: only the lifetime changes. It is called by those inside of the door alone, and this function
-    // is not left, nor by a panic, before `OpenDoor` has closed the door and all of them have left.
+    // SAFETY: only the lifetime changes. Only helpers inside the gate call it, and this function
+    // does not return or unwind before `GateCloser` has closed the gate and all of them have left.
     let task = Task(unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &(dyn Fn() + Sync)>(help) });
-    let door = Arc::new(Door::default());
-    let opened = OpenDoor(&door);
+    let gate = Arc::new(HelperGate::default());
+    let opened = GateCloser(&gate);
     for _ in 0..threads.count.min(count.saturating_sub(1)) {
-        let door = Arc::clone(&door);
+        let gate = Arc::clone(&gate);
         threads.spawn(move || {
             let task = task;
-            if let Some(_inside) = door.enter() {
-                // SAFETY: inside of the door, so it lives.
+            if let Some(_guard) = gate.enter() {
+                // SAFETY: the caller does not return while this helper is inside the gate, so the job lives.
                 unsafe { (*task.0)() };
             }
         });
@@ -160,18 +176,18 @@ mod tests {
     fn a_panic_is_the_callers_and_no_thread_is_left_inside() {
         let threads = helpers(2);
         for bad in 0..20 {
-            let inside = AtomicUsize::new(0);
+            let num_inside = AtomicUsize::new(0);
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 parallel_for(20, Some(&threads), |i| {
-                    inside.fetch_add(1, Ordering::Relaxed);
+                    num_inside.fetch_add(1, Ordering::Relaxed);
                     let fails = i == bad;
                     std::thread::yield_now();
-                    inside.fetch_sub(1, Ordering::Relaxed);
+                    num_inside.fetch_sub(1, Ordering::Relaxed);
                     assert!(!fails, "this one fails");
                 });
             }));
             assert!(outcome.is_err());
-            assert_eq!(inside.load(Ordering::Relaxed), 0);
+            assert_eq!(num_inside.load(Ordering::Relaxed), 0);
         }
     }
 }

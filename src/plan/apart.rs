@@ -28,7 +28,7 @@ pub(super) fn check_pairs_apart(
     if dsts.metas().iter().all(|meta| meta.layout.numel() == 0) {
         return Ok(());
     }
-    let mut spans = room_for(dsts.len())?;
+    let mut spans = try_vec(dsts.len())?;
     spans.extend(
         each_span(dsts)
             .enumerate()
@@ -188,9 +188,9 @@ fn each_span<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Range<u64>> +
     })
 }
 
-fn room_for<T>(count: usize) -> Result<Vec<T>> {
+fn try_vec<T>(count: usize) -> Result<Vec<T>> {
     let mut entries = Vec::new();
-    let no_room = |_| Error::OutOfMemory { bytes: (count * size_of::<T>()) as u64 };
-    entries.try_reserve_exact(count).map_err(no_room)?;
+    let out_of_memory = |_| Error::OutOfMemory { bytes: (count * size_of::<T>()) as u64 };
+    entries.try_reserve_exact(count).map_err(out_of_memory)?;
     Ok(entries)
 }

@@ -58,17 +58,17 @@ impl Addresses {
     }
 }
 
-/// An empty list with room for so many entries.
-pub(super) fn room_for<T>(count: usize) -> Result<Vec<T>> {
+/// An empty list with capacity for `count` entries.
+pub(super) fn try_vec<T>(count: usize) -> Result<Vec<T>> {
     let mut entries = Vec::new();
-    entries.try_reserve_exact(count).map_err(|_| no_room(count))?;
+    entries.try_reserve_exact(count).map_err(|_| out_of_memory(count))?;
     Ok(entries)
 }
 
 /// Makes room for `count` entries in all.
 pub(super) fn reserve_in_all<T>(entries: &mut Vec<T>, count: usize) -> Result<()> {
     let additional = count.saturating_sub(entries.len());
-    entries.try_reserve(additional).map_err(|_| no_room(count))
+    entries.try_reserve(additional).map_err(|_| out_of_memory(count))
 }
 
 /// Where no error can be given.
@@ -78,6 +78,6 @@ pub(super) fn end_without_memory() -> ! {
 }
 
 #[cold]
-pub(super) fn no_room(count: usize) -> Error {
+pub(super) fn out_of_memory(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<*const u8>() as u64) }
 }

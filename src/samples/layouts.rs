@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::samples::addresses::{no_room, reserve_in_all};
+use crate::samples::addresses::{out_of_memory, reserve_in_all};
 use crate::samples::meta::{Metas, TensorMeta};
 use crate::tensor::{compact_strides, DType, Device, Dims, Layout, Result};
 
@@ -49,11 +49,11 @@ impl Layouts {
             }
         }
         let layout = Layout::try_new(dtype, shape, strides)?;
-        let has_room = match Arc::get_mut(&mut self.metas) {
+        let reserved = match Arc::get_mut(&mut self.metas) {
             Some(metas) => metas.reserve(),
-            None => self.metas.with_room().map(|metas| self.metas = Arc::new(metas)),
+            None => self.metas.with_capacity().map(|metas| self.metas = Arc::new(metas)),
         };
-        has_room.map_err(|_| no_room(self.metas.all().len()))?;
+        reserved.map_err(|_| out_of_memory(self.metas.all().len()))?;
         Ok(Arc::make_mut(&mut self.metas).insert(TensorMeta { dtype, device, layout }))
     }
 

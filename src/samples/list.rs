@@ -4,7 +4,9 @@ use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use crate::samples::addresses::{end_without_memory, no_room, reserve_in_all, room_for, Addresses};
+use crate::samples::addresses::{
+    end_without_memory, out_of_memory, reserve_in_all, try_vec, Addresses,
+};
 use crate::samples::layouts::Layouts;
 use crate::samples::meta::{Metas, TensorMeta};
 use crate::samples::read_only::ReadOnly;
@@ -110,10 +112,10 @@ impl<'a> SampleList<'a> {
         let count = self.len().saturating_add(additional);
         match &mut self.data {
             Addresses::Each(each) => {
-                each.try_reserve(additional).map_err(|_| no_room(additional))?
+                each.try_reserve(additional).map_err(|_| out_of_memory(additional))?
             }
             Addresses::Rows { .. } => {
-                let mut each = room_for(count)?;
+                let mut each = try_vec(count)?;
                 each.extend((0..self.len()).map(|index| self.data.at(index)));
                 self.data = Addresses::Each(each);
             }
@@ -131,7 +133,7 @@ impl<'a> SampleList<'a> {
     /// the same. Refused before anything is made for each of them, `additional` samples included.
     pub(crate) fn check_rows(&self, additional: usize) -> Result<()> {
         let Addresses::Rows { len, .. } = self.data else { return Ok(()) };
-        room_for::<*const u8>(len.saturating_add(additional)).map(drop)
+        try_vec::<*const u8>(len.saturating_add(additional)).map(drop)
     }
 
     /// Appends a sample that is already checked.
@@ -253,7 +255,7 @@ impl<'a> SampleList<'a> {
         other.try_exact()?;
         self.reserve(other.len())?;
         let owners = new_owners(&self.owners, &other.owners);
-        self.owners.try_reserve(owners.len()).map_err(|_| no_room(owners.len()))?;
+        self.owners.try_reserve(owners.len()).map_err(|_| out_of_memory(owners.len()))?;
         let len = self.len();
         for index in 0..other.len() {
             if let Err(error) = self.add_like(other.meta(index), other.data.at(index)) {

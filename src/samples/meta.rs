@@ -134,7 +134,7 @@ impl Metas {
     }
 
     /// A copy with room for one more.
-    pub fn with_room(&self) -> Result<Metas, TryReserveError> {
+    pub fn with_capacity(&self) -> Result<Metas, TryReserveError> {
         let Metas { first_length, longest, seed, .. } = *self;
         let mut copy = Metas { first_length, longest, seed, ..Metas::default() };
         copy.all.try_reserve(self.all.len() + 1)?;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-use crate::samples::addresses::{end_without_memory, room_for, Addresses};
+use crate::samples::addresses::{end_without_memory, try_vec, Addresses};
 use crate::samples::layouts::Layouts;
 use crate::samples::list::{outside, SampleList};
 use crate::samples::memo::Memo;
@@ -199,15 +199,15 @@ impl<'a> SampleList<'a> {
     pub fn take(&self, indices: impl IntoIterator<Item = i64>) -> Result<SampleList<'a>> {
         self.check_known()?;
         let (source, len) = (indices.into_iter(), self.len());
-        let mut indices = room_for(source.size_hint().0)?;
+        let mut indices = try_vec(source.size_hint().0)?;
         indices.extend(source);
         let (data, lengths, ids) = match self.is_uniform() {
             true => (self.addresses_at(&indices)?, Vec::new(), Vec::new()),
             false => {
                 let room = |is_empty: bool| if is_empty { 0 } else { indices.len() };
-                let mut data = room_for(indices.len())?;
-                let mut lengths = room_for(room(self.lengths.is_empty()))?;
-                let mut ids = room_for(room(self.layouts.ids.is_empty()))?;
+                let mut data = try_vec(indices.len())?;
+                let mut lengths = try_vec(room(self.lengths.is_empty()))?;
+                let mut ids = try_vec(room(self.layouts.ids.is_empty()))?;
                 for &index in &indices {
                     let position = position_of(index, len)?;
                     data.push(self.data.at(position));
@@ -285,7 +285,7 @@ impl<'a> SampleList<'a> {
     pub(crate) fn one_of_each(&self) -> Result<(SampleList<'a>, Vec<u32>)> {
         let ids = self.meta_ids().unwrap_or(&[0]);
         let mut number = vec![u32::MAX; self.metas().len()];
-        let (mut each, mut numbers) = (SampleList::new(), room_for(ids.len())?);
+        let (mut each, mut numbers) = (SampleList::new(), try_vec(ids.len())?);
         for (index, &id) in ids.iter().enumerate() {
             let number = &mut number[id as usize];
             if *number == u32::MAX {
@@ -353,7 +353,7 @@ fn look_up(
     len: usize,
     address: impl Fn(usize) -> *const u8,
 ) -> Result<Vec<*const u8>> {
-    let mut data = room_for(indices.len())?;
+    let mut data = try_vec(indices.len())?;
     let mut all_there = true;
     data.extend(indices.iter().map(|&index| match place_of(index, len) {
         place if place < len => address(place),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::samples::addresses::room_for;
+use crate::samples::addresses::try_vec;
 use crate::tensor::Result;
 
 /// Positions of samples that must not be written to, neighbours as one range. In most lists there are none, or all are.
@@ -95,7 +95,7 @@ impl ReadOnly {
         if self.0.is_empty() || self.has_all(len) {
             return Ok(self.clone());
         }
-        let mut taken = ReadOnly(room_for(indices.len().min(self.0.len()))?);
+        let mut taken = ReadOnly(try_vec(indices.len().min(self.0.len()))?);
         for (at, &index) in indices.iter().enumerate() {
             let position = if index < 0 { index + len as i64 } else { index };
             if self.has(position as usize) {

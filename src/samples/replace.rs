@@ -1,6 +1,6 @@
 //! Lists made from another: one sample in place of another, fewer samples, the same samples elsewhere.
 
-use crate::samples::addresses::{no_room, Addresses};
+use crate::samples::addresses::{out_of_memory, Addresses};
 use crate::samples::list::{outside, SampleList};
 use crate::samples::meta::TensorMeta;
 use crate::tensor::{new_owners, Device, Layout, Offsets, Result};
@@ -71,7 +71,7 @@ impl<'a> SampleList<'a> {
         // Of a table's rows there is an address each from now on.
         self.reserve(0)?;
         let owners = new_owners(&self.owners, &other.owners);
-        self.owners.try_reserve(owners.len()).map_err(|_| no_room(owners.len()))?;
+        self.owners.try_reserve(owners.len()).map_err(|_| out_of_memory(owners.len()))?;
         let TensorMeta { dtype, device, layout } = meta;
         let (shape, strides) = (layout.shape(), Some(layout.strides()));
         let place = match self.is_row(*dtype, *device, shape, strides) {

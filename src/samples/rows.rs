@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::samples::addresses::room_for;
+use crate::samples::addresses::try_vec;
 use crate::samples::list::SampleList;
 use crate::samples::meta::TensorMeta;
 use crate::samples::view::SampleView;
@@ -103,7 +103,7 @@ impl<'r> SampleRows<'r> {
         meta: &'r TensorMeta,
         rows: impl ExactSizeIterator<Item = (*const u8, i64)>,
     ) -> Option<SampleRows<'r>> {
-        let mut read = (room_for(rows.len()).ok()?, room_for(rows.len()).ok()?);
+        let mut read = (try_vec(rows.len()).ok()?, try_vec(rows.len()).ok()?);
         read.extend(rows);
         let (addresses, mut lengths): (Vec<*const u8>, Vec<i64>) = read;
         let length = *lengths.first()?;

@@ -41,8 +41,8 @@ impl Offsets {
         let lengths = lengths.into_iter();
         let count = lengths.size_hint().0.saturating_add(1);
         let mut boundaries = Vec::new();
-        let no_room = |_| Error::OutOfMemory { bytes: (count as u64).saturating_mul(8) };
-        boundaries.try_reserve(count).map_err(no_room)?;
+        let out_of_memory = |_| Error::OutOfMemory { bytes: (count as u64).saturating_mul(8) };
+        boundaries.try_reserve(count).map_err(out_of_memory)?;
         let mut total = 0i64;
         boundaries.push(0);
         for length in lengths {

@@ -10,7 +10,7 @@ use crate::ground::arguments::device_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::{check_list, in_a_row, tuple_from};
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
 use crate::import::integers::integers;
 use crate::import::tensor::table_of;
@@ -248,7 +248,7 @@ impl PySampleList {
 /// The positions of a slice of so many samples.
 fn positions_of(slice: &Bound<'_, PySlice>, len: usize) -> PyResult<Vec<i64>> {
     let slice = slice.indices(len as isize)?;
-    let mut positions = room_for(slice.slicelength)?;
+    let mut positions = try_vec(slice.slicelength)?;
     positions
         .extend((0..slice.slicelength as i64).map(|k| slice.start as i64 + k * slice.step as i64));
     Ok(positions)

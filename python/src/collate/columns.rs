@@ -19,7 +19,7 @@ use crate::ground::batch::PyBatch;
 use crate::ground::errors::{class_name, located, quoted, to_py_err, type_error, OrPyErr, Whose};
 use crate::ground::iterables::{is_mapping, items_of, value_of};
 use crate::ground::logging::Records;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
 use crate::ownership::copy::copy_of;
 use crate::samples::imported::Imported;
@@ -41,7 +41,7 @@ impl KeyColumn {
         key: &Bound<'py, PyAny>,
     ) -> PyResult<KeyColumn> {
         let py = key.py();
-        let mut items = room_for(samples.len())?;
+        let mut items = try_vec(samples.len())?;
         for (index, sample) in samples.iter().enumerate() {
             let missing = || {
                 let text = format!("sample {index}: the key {} is missing", quoted(key)?);
@@ -244,7 +244,7 @@ pub(crate) fn pad_columns<'py>(
         _ => None,
     });
     let samples = items_of(features)?;
-    let mut jobs = room_for(keys.len())?;
+    let mut jobs = try_vec(keys.len())?;
     for (name, key) in keys.iter() {
         let column = KeyColumn::read(&samples, name.extract()?, &key)?;
         let mut dtype = column.dtype(py)?;

@@ -19,7 +19,7 @@ use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, to_py_err, OrPyErr};
 use crate::ground::iterables::items_of;
 use crate::ground::logging::Records;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::integers::integers;
 use crate::ownership::copy::copy_of;
@@ -85,12 +85,12 @@ pub(crate) fn join_graphs<'py>(
     if graphs.is_empty() {
         return Err(to_py_err(py, &Error::Empty));
     }
-    let mut columns = room_for(dims.len())?;
+    let mut columns = try_vec(dims.len())?;
     for (key, _) in dims.iter() {
         columns.push(KeyColumn::read(&graphs, key.extract()?, &key)?);
     }
     let counts = counts_of(&graphs, &columns, nodes)?;
-    let (mut entries, mut jobs) = (room_for(columns.len())?, room_for(columns.len())?);
+    let (mut entries, mut jobs) = (try_vec(columns.len())?, try_vec(columns.len())?);
     for (column, (key, dim)) in columns.into_iter().zip(dims.iter()) {
         let steps = steps.get_item(&key)?.map(|steps| steps_of(&steps, &counts)).transpose()?;
         let steps = steps.unwrap_or(Steps::Given(Vec::new()));
@@ -277,7 +277,7 @@ fn members_of(
     follow: Vec<String>,
     nodes: Vec<i64>,
 ) -> PyResult<Vec<Members>> {
-    let mut members = room_for(follow.len() + 1)?;
+    let mut members = try_vec(follow.len() + 1)?;
     for name in follow {
         let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
             let key = quoted(PyString::new(py, &name).as_any())?;
@@ -300,7 +300,7 @@ fn member_jobs(
     let mut numbers = UploadedNumbers::default();
     let count = members[0].1.len() as i64 - 1;
     let indices = numbers.add(0..count).or_py_err(py)?;
-    let mut firsts = room_for(members.len())?;
+    let mut firsts = try_vec(members.len())?;
     for (_, offsets) in members {
         firsts.push(numbers.add(offsets.iter().copied()).or_py_err(py)?);
     }

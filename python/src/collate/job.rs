@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use windrow::bindings::RowsAhead;
+use windrow::bindings::PipelinedCopy;
 use windrow::{
     BatchShape, Collate, Engine, Error, Hint, Leaf, Mismatch, Owner, Stream, Target, Tensor,
 };
@@ -14,7 +14,7 @@ use crate::collate::options::{Options, LIST};
 use crate::collate::parsed::CopyMode;
 use crate::ground::batch::tensor_in;
 use crate::ground::errors::{at, class_of, located, to_caller, to_py_err, Spec};
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
 use crate::import::places::own_all_memory;
 use crate::import::routes::is_torch;
@@ -26,7 +26,7 @@ use crate::samples::imported::Imported;
 /// One leaf, ready to be planned.
 pub(crate) struct Job {
     /// Dropped first: it reads the samples.
-    pub ahead: Option<RowsAhead>,
+    pub ahead: Option<PipelinedCopy>,
     pub samples: Arc<Imported>,
     /// Leaves of a call have it in common.
     pub collate: Arc<Collate>,
@@ -55,7 +55,7 @@ impl Job {
     /// The samples of a call without trees.
     pub fn of_call(
         options: &Options<'_>,
-        import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
+        import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<PipelinedCopy>)>,
     ) -> PyResult<Job> {
         let job = Job::new(options, options.out.as_ref(), String::new(), import)?;
         Ok(Job { in_tree: false, ..job })
@@ -83,7 +83,7 @@ impl Job {
         options: &Options<'_>,
         out: Option<&Bound<'_, PyAny>>,
         path: String,
-        import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
+        import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<PipelinedCopy>)>,
     ) -> PyResult<Job> {
         let (stream, copy) = (options.stream, options.copy);
         let may_start = options.may_start && out.is_none() && copy == CopyMode::Always;
@@ -136,7 +136,7 @@ impl Job {
             }
             Ok(())
         };
-        let mut singles = room_for(self.samples.list.len())?;
+        let mut singles = try_vec(self.samples.list.len())?;
         for index in 0..self.samples.list.len() {
             let samples = self.samples.lent(py, &[index as i64])?;
             let refused = |error: Error| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::bindings::RowsAhead;
+use windrow::bindings::PipelinedCopy;
 
 use crate::collate::forms::form_of;
 use crate::collate::job::Job;
@@ -15,7 +15,7 @@ use crate::collate::parsed::CopyMode;
 use crate::collate::specs::Specs;
 use crate::ground::errors::{at, located};
 use crate::ground::iterables::list_of;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
 use crate::samples::columns::{import_leaf, LeafColumn};
 use crate::samples::imported::Imported;
@@ -80,7 +80,7 @@ impl<'py> Column<'py> {
         let leaf = |leaf: usize| match &columns[leaf] {
             LeafColumn::Tensors(samples) => Ok(Column::Imported(Arc::clone(samples))),
             LeafColumn::Objects(objects) => {
-                let mut samples = room_for(objects.len())?;
+                let mut samples = try_vec(objects.len())?;
                 samples.extend(objects.iter().map(|object| object.bind(py).clone()));
                 Ok(Column::of(samples))
             }
@@ -95,7 +95,7 @@ impl<'py> Column<'py> {
         self,
         py: Python<'py>,
         reading: Reading<'_>,
-    ) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
+    ) -> PyResult<(Arc<Imported>, Option<PipelinedCopy>)> {
         match self {
             Column::Objects(samples, _) => {
                 let place = ColumnPlace::new(reading.path, "");
@@ -152,7 +152,7 @@ impl<'py> Within<'py> {
     ) -> PyResult<Vec<Within<'py>>> {
         let around = Within { tensors: tensors.map(Rc::from), form: None };
         let around = if around.tensors.is_some() { around } else { self.around() };
-        let mut children = room_for(container.len())?;
+        let mut children = try_vec(container.len())?;
         children.resize(container.len(), around);
         let Some(forms) = forms else { return Ok(children) };
         for (child, within) in children.iter_mut().enumerate() {

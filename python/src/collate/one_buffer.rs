@@ -15,7 +15,7 @@ use crate::ground::dtype::dtype_of;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::{items_of, list_of};
 use crate::ground::logging::Records;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::tensor::{table_of, tensor_of};
@@ -85,7 +85,7 @@ pub(crate) fn _leaf_tensors<'py>(
     name: &str,
 ) -> PyResult<Vec<(Bound<'py, PyTensor>, &'static str)>> {
     let (py, name) = (leaves.py(), static_name(name));
-    let mut tensors = room_for(paths.len())?;
+    let mut tensors = try_vec(paths.len())?;
     for (leaf, path) in items_of(leaves)?.iter().zip(&paths) {
         let tensor = table_of(leaf, name, Reading { path, rows: false, ..Reading::OWNED })?;
         let dtype = tensor.dtype().native().name();
@@ -144,7 +144,7 @@ pub(crate) fn _unwritten(
 #[pyfunction]
 pub(crate) fn _places(parts: &Bound<'_, PyList>, align: u64) -> PyResult<(Vec<Place>, u64)> {
     let (py, mut all) = (parts.py(), Places::new(align));
-    let mut found = room_for(parts.len())?;
+    let mut found = try_vec(parts.len())?;
     for part in parts {
         let (dtype, shape): (Bound<'_, PyAny>, Vec<i64>) = part.extract()?;
         let dtype = dtype_of(&dtype)?;
@@ -176,7 +176,7 @@ pub(crate) fn _parts<'py>(
         let text = format!("{name}: expected {num_bytes} bytes or more, got {got}");
         return Err(PyValueError::new_err(text));
     }
-    let mut views = room_for(parts.len())?;
+    let mut views = try_vec(parts.len())?;
     for part in parts {
         let (dtype, shape, offset): (Bound<'py, PyAny>, Bound<'py, PyTuple>, u64) =
             part.extract()?;

@@ -7,7 +7,7 @@ use windrow::packing::{IndexRows, Packing};
 use windrow::{packing, Result, Tensor};
 
 use crate::ground::errors::OrPyErr;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::integers::integers;
 
@@ -64,7 +64,7 @@ fn lists<'py>(
 ) -> PyResult<Lists<'py>> {
     let lengths = numbers_of(lengths, "lengths")?;
     let rows = py.detach(|| rows(&lengths)).or_py_err(py)?;
-    let mut indices = room_for(rows.iter().map(<[usize]>::len).sum())?;
+    let mut indices = try_vec(rows.iter().map(<[usize]>::len).sum())?;
     indices.extend(rows.iter().flatten().map(|&index| index as i64));
     // Python's own ints and slices: where there is no memory for one, PyO3's panic.
     let shape = [indices.len() as i64];

@@ -11,7 +11,7 @@ use crate::collate::job::{is_frozen, torch_of_object, torch_of_owner, FROZEN};
 use crate::ground::batch::tensor_in;
 use crate::ground::errors::{at, of_pair, to_py_err};
 use crate::ground::iterables::{check_list, in_a_row, is_text, items_of, tuple_from};
-use crate::ground::reserve::{push_to, room_for};
+use crate::ground::reserve::{push_to, try_vec};
 use crate::import::importer::{Importer, Reading};
 use crate::import::places::{own_all_memory, own_list_memory};
 use crate::import::routes::{is_array, is_nested, is_tensor, keeps_gradients, route_of, Lazy};
@@ -106,7 +106,7 @@ pub(super) fn flatten_both<'py>(
     let flat = flatten(py, &mut PairRules, tree.clone(), String::new(), SEP);
     flat.end?;
     let (paths, leaves): (Vec<_>, Vec<_>) = flat.leaves.into_iter().unzip();
-    let mut others = room_for(leaves.len())?;
+    let mut others = try_vec(leaves.len())?;
     if let Some(other) = other {
         flat.tree.flatten_up_to(
             other.clone(),

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use windrow::bindings::{set_handed_out, End, RowsAhead};
+use windrow::bindings::{set_handed_out, End, PipelinedCopy};
 use windrow::{
     Batch, BatchShape, Device, Engine, Error, Fields, Layout, Leaf, LeafOutput, OutputMemory,
     Owner, Plan, RunOptions, Stream, Target, Tensor,
@@ -260,7 +260,7 @@ fn run_jobs(
         return Ok(batches);
     }
     let in_arena = !matches!(arena, ArenaMemory::No);
-    let ahead: Vec<Option<RowsAhead>> = jobs.iter_mut().map(|job| job.ahead.take()).collect();
+    let ahead: Vec<Option<PipelinedCopy>> = jobs.iter_mut().map(|job| job.ahead.take()).collect();
     let jobs = &*jobs;
     let targets = targets_of(jobs);
     let leaves = leaves_of(jobs, &targets);

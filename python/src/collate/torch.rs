@@ -27,7 +27,7 @@ use crate::ground::dtype::{in_other_order, typestr_of};
 use crate::ground::errors::{answered, at, is_answer, OrPyErr};
 use crate::ground::iterables::{is_list_or_tuple, items_of};
 use crate::ground::logging::Records;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::routes::keeps_gradients;
@@ -233,7 +233,7 @@ impl<'py> TorchCall<'_, 'py> {
     fn tree(&mut self, root: Site<'py>, path: String) -> PyResult<(TreeDef, Vec<ResultLeaf<'py>>)> {
         let sep = self.leaves.specs.sep();
         let flat = flatten(self.leaves.py, self, root, path, sep);
-        let mut leaves = room_for(flat.leaves.len())?;
+        let mut leaves = try_vec(flat.leaves.len())?;
         for (path, (torch_type, site)) in flat.leaves {
             leaves.push(self.leaf(torch_type, site, path)?);
         }
@@ -461,7 +461,7 @@ impl<'py> TorchCall<'_, 'py> {
             outputs.append((DType::U8.name(), (parts_bytes,)))?;
         }
         let tensors: Vec<Bound<'py, PyAny>> = allocate.call1((outputs,))?.extract()?;
-        let (mut tensors, mut outs) = (tensors.into_iter(), room_for(jobs.len())?);
+        let (mut tensors, mut outs) = (tensors.into_iter(), try_vec(jobs.len())?);
         let segment = if offsets.is_empty() { None } else { tensors.next_back() };
         let mut parts = offsets.into_iter();
         for job in jobs.iter_mut() {

@@ -20,7 +20,7 @@ use crate::ground::batch::PyBatch;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::{check_list, items_of, list_of, no_list};
 use crate::ground::logging::Records;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::ownership::holder::in_place;
 use crate::samples::columns::are_texts;
@@ -190,7 +190,7 @@ fn import<'py>(
     let mut rules = OurRules { leaves: &leaves, may_borrow, borrowed: None };
     let flat = flatten(py, &mut rules, root, String::new(), sep);
     let borrowed = rules.borrowed;
-    let mut outs = room_for(flat.leaves.len())?;
+    let mut outs = try_vec(flat.leaves.len())?;
     if let Some(out) = out {
         let open = |container: &Container, path: &str, out| {
             container.outputs(out, ColumnPlace::new(path, sep), OUT)
@@ -200,8 +200,8 @@ fn import<'py>(
             Ok(())
         })?;
     }
-    let (mut made, mut outs) = (room_for(flat.leaves.len())?, outs.into_iter());
-    leaves.jobs = room_for(flat.leaves.len())?;
+    let (mut made, mut outs) = (try_vec(flat.leaves.len())?, outs.into_iter());
+    leaves.jobs = try_vec(flat.leaves.len())?;
     for (path, Site { column, within }) in flat.leaves {
         let out = outs.next();
         if let Column::Passed(list) = column {

@@ -6,7 +6,7 @@ use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyTuple};
 use windrow::{Collate, DType, Device, Tensor};
 
 use crate::ground::errors::OrPyErr;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::ownership::copy::copy_of;
 
 /// The only element of a tensor.
@@ -84,7 +84,7 @@ pub(crate) fn row_of_numbers(items: &[Bound<'_, PyAny>]) -> PyResult<Option<Tens
 }
 
 fn row_of<T>(len: usize, values: impl Iterator<Item = PyResult<T>>) -> PyResult<Vec<T>> {
-    let mut row = room_for(len)?;
+    let mut row = try_vec(len)?;
     for value in values {
         row.push(value?);
     }

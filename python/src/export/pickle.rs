@@ -13,7 +13,7 @@ use crate::export::dlpack::duplicate;
 use crate::ground::batch::PyBatch;
 use crate::ground::dtype::dtype_of;
 use crate::ground::errors::OrPyErr;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
@@ -101,7 +101,7 @@ pub(crate) fn packed<'py>(py: Python<'py>, numbers: &[i64]) -> PyResult<Bound<'p
 }
 
 pub(crate) fn unpacked(bytes: &[u8]) -> PyResult<Vec<i64>> {
-    let mut numbers = room_for(bytes.len() / 8)?;
+    let mut numbers = try_vec(bytes.len() / 8)?;
     let each = bytes.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok());
     numbers.extend(each.map(i64::from_le_bytes));
     Ok(numbers)

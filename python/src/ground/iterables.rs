@@ -7,7 +7,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PyString, PyTuple, PyType};
 
 use crate::ground::errors::class_name;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 
 /// The items of a sequence. Those of a list are taken at one moment, whatever other threads do to it.
 pub(crate) fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
@@ -58,7 +58,7 @@ pub(crate) fn tuple_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Bound<'py,
 
 /// The items of a tuple.
 pub(crate) fn in_a_row<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let mut items = room_for(tuple.len())?;
+    let mut items = try_vec(tuple.len())?;
     items.extend(tuple.iter());
     Ok(items)
 }
@@ -70,7 +70,7 @@ pub(crate) fn entries<'py, T>(
     mut read: impl FnMut(Bound<'py, PyAny>) -> PyResult<T>,
 ) -> PyResult<Vec<T>> {
     let mut entries = match iterable.cast::<PyRange>() {
-        Ok(range) => room_for(range.len()?)?,
+        Ok(range) => try_vec(range.len()?)?,
         Err(_) => Vec::new(),
     };
     for entry in iterable.try_iter()? {

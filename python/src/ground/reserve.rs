@@ -5,8 +5,8 @@ use std::collections::TryReserveError;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
-/// A list with room for so many.
-pub(crate) fn room_for<T>(count: usize) -> PyResult<Vec<T>> {
+/// An empty list with capacity for `count` items.
+pub(crate) fn try_vec<T>(count: usize) -> PyResult<Vec<T>> {
     let mut items = Vec::new();
     items.try_reserve_exact(count).map_err(|_| {
         PyMemoryError::new_err(format!("could not allocate a list of {count} entries"))
@@ -17,19 +17,19 @@ pub(crate) fn room_for<T>(count: usize) -> PyResult<Vec<T>> {
 /// Appends to a list that grows with the samples.
 #[inline]
 pub(crate) fn push_to<T>(items: &mut Vec<T>, item: T) -> PyResult<()> {
-    items.try_reserve(1).map_err(no_room)?;
+    items.try_reserve(1).map_err(out_of_memory)?;
     items.push(item);
     Ok(())
 }
 
 #[cold]
-pub(crate) fn no_room(_: TryReserveError) -> PyErr {
+pub(crate) fn out_of_memory(_: TryReserveError) -> PyErr {
     PyMemoryError::new_err("could not allocate a longer list")
 }
 
 /// Checks that there is memory for a few small allocations that follow: one that fails ends the process.
-pub(crate) fn check_small_room() -> PyResult<()> {
+pub(crate) fn check_small_memory() -> PyResult<()> {
     // Or it would not be asked for at all.
-    std::hint::black_box(room_for::<u8>(4 << 10)?);
+    std::hint::black_box(try_vec::<u8>(4 << 10)?);
     Ok(())
 }

@@ -16,7 +16,7 @@ use pyo3::types::{PyList, PyTuple};
 use windrow::bindings::prefetch;
 use windrow::{Collate, DType, Device, Dims, Engine, Form, SampleList};
 
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::import::numpy_struct::{array_fields, prefetch_dims, ArrayStruct};
 use crate::import::routes::{known_route, route_of, ImportRoute, Lazy};
 use crate::ownership::child_columns::ChildColumns;
@@ -79,7 +79,7 @@ pub(crate) unsafe fn borrowed(
     let Some(reader) = ColumnReader::of(&samples.get_item(0)?)? else { return Ok(None) };
     let len = samples.len()?;
     let most_bytes = if matches!(collate.form(), Form::Stack) { most_bytes } else { u64::MAX };
-    let mut objects = room_for(len)?;
+    let mut objects = try_vec(len)?;
     objects.extend((0..len).map(|index| {
         // SAFETY: an entry of a list or tuple, as nothing has changed it since it was counted.
         let object = unsafe { item_of(samples.as_ptr(), index as ffi::Py_ssize_t) };
@@ -112,7 +112,7 @@ pub(crate) unsafe fn borrowed_pairs(
         return Ok(None);
     }
     let list = |side: &Bound<'_, PyAny>, item_of: ItemOf, reader: ColumnReader| -> PyResult<_> {
-        let mut objects = room_for(len)?;
+        let mut objects = try_vec(len)?;
         objects.extend((0..len).map(|index| {
             // SAFETY: as in `borrowed`.
             let object = unsafe { item_of(side.as_ptr(), index as ffi::Py_ssize_t) };
@@ -131,7 +131,7 @@ pub(crate) unsafe fn borrowed_pairs(
 
 /// References to the samples of a list that was [`borrowed`], which keep them.
 pub(crate) fn objects_of(samples: &Bound<'_, PyAny>, len: usize) -> PyResult<Vec<Py<PyAny>>> {
-    let mut objects = room_for(len)?;
+    let mut objects = try_vec(len)?;
     if let Some(item_of) = item_of(samples) {
         // SAFETY: as in `borrowed`; to count a reference runs no Python code.
         objects.extend((0..len).map(|index| unsafe {
@@ -171,7 +171,7 @@ pub(crate) fn read_columns(
     engine: &Engine,
     columns: &mut ChildColumns<'_>,
 ) -> PyResult<Vec<Option<SampleList<'static>>>> {
-    let mut lists = room_for(columns.len())?;
+    let mut lists = try_vec(columns.len())?;
     lists.resize_with(columns.len(), || Mutex::new(None));
     let found = readables(columns)?;
     let (num_columns, count) = (found.columns.len(), columns.num_rows());
@@ -202,7 +202,7 @@ pub(crate) fn read_columns(
 }
 
 fn readables(columns: &mut ChildColumns<'_>) -> PyResult<Readables> {
-    let mut found = Readables { columns: room_for(columns.len())?, objects: Vec::new() };
+    let mut found = Readables { columns: try_vec(columns.len())?, objects: Vec::new() };
     if !HAS_LOCK || columns.len() < 2 {
         return Ok(found);
     }
@@ -216,7 +216,7 @@ fn readables(columns: &mut ChildColumns<'_>) -> PyResult<Readables> {
             found.columns.push((column, reader));
         }
     }
-    found.objects = room_for(found.columns.len() * columns.num_rows())?;
+    found.objects = try_vec(found.columns.len() * columns.num_rows())?;
     found.objects.extend(found.columns.iter().flat_map(|(column, _)| columns.column(*column)));
     Ok(found)
 }

@@ -4,7 +4,7 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::bindings::{set_handed_out, RowsAhead};
+use windrow::bindings::{set_handed_out, PipelinedCopy};
 use windrow::dlpack::{DLDeviceType, ForeignTensor};
 use windrow::{
     Collate, DType, Device, Engine, Error, Hint, Mismatch, MoveSide, SampleList, Stream,
@@ -63,7 +63,7 @@ pub(crate) struct HeldStorage {
 pub(crate) struct Importer<'py> {
     pub py: Python<'py>,
     /// Copies rows while later ones are read, as long as all are alike. Dropped before `owner`.
-    pub ahead: Option<RowsAhead>,
+    pub ahead: Option<PipelinedCopy>,
     pub list: SampleList<'static>,
     pub owner: Holder,
     /// For each sample of a list that is kept what keeps it in place of the object itself, None of Python's where `owner` does;

@@ -10,7 +10,7 @@ use windrow::{Collate, DType, Device, Dims, ErrorValue, Tensor};
 
 use crate::ground::errors::{is_answer, quoted, OrPyErr};
 use crate::ground::iterables::entries;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
 use crate::import::numpy_struct::{array_fields, ArrayStruct};
 use crate::import::routes::{route_of, ImportRoute};
@@ -27,7 +27,7 @@ unsafe fn widened(dtype: DType, data: *const u8, count: usize) -> Option<PyResul
     unsafe fn of<T: Copy + Into<i64>>(data: *const u8, count: usize) -> Option<PyResult<Vec<i64>>> {
         // SAFETY: the caller's promise.
         let row = unsafe { std::slice::from_raw_parts(data.cast::<T>(), count) };
-        Some(room_for(count).map(|mut values| {
+        Some(try_vec(count).map(|mut values| {
             values.extend(row.iter().map(|&value| value.into()));
             values
         }))
@@ -122,7 +122,7 @@ pub(crate) fn integers(
         if rows.iter().any(|row| row.len() != width) {
             return Err(PyTypeError::new_err(format!("{name} are rows of unequal lengths")));
         }
-        let mut all = room_for(rows.len().saturating_mul(width))?;
+        let mut all = try_vec(rows.len().saturating_mul(width))?;
         rows.iter().for_each(|row| all.extend_from_slice(row));
         return Ok((all, Dims::from_slice(&[rows.len() as i64, width as i64])));
     }
@@ -150,7 +150,7 @@ pub(crate) fn integers(
     let collate = Collate::concat(0).cast(DType::I64).device(Device::Cpu);
     let row = py.detach(|| copy_of(&tensor, &collate, None)).or_py_err(py)?;
     let row = row.as_slice::<i64>().or_py_err(py)?;
-    let mut values = room_for(row.len())?;
+    let mut values = try_vec(row.len())?;
     values.extend_from_slice(row);
     let is_beyond = |&value: &i64| tensor.dtype().native() == DType::U64 && value < 0;
     match values.iter().position(is_beyond) {

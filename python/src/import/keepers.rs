@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 
 use crate::ground::batch::tensor_in;
-use crate::ground::reserve::{check_small_room, no_room, push_to};
+use crate::ground::reserve::{check_small_memory, out_of_memory, push_to};
 use crate::import::importer::Importer;
 use crate::import::routes::{ImportRoute, Lazy};
 use crate::ownership::holder::{keeper_of, Holder};
@@ -29,21 +29,21 @@ impl<'py> Importer<'py> {
         let storage = storage.map(|storage| storage.object.clone_ref(self.py));
         let position = self.list.len() - 1;
         if storage.is_some() {
-            self.tensors.try_reserve(position + 1 - self.tensors.len()).map_err(no_room)?;
+            self.tensors.try_reserve(position + 1 - self.tensors.len()).map_err(out_of_memory)?;
             self.tensors.resize_with(position, || None);
             self.tensors.push(Some(object.clone().unbind()));
         }
         let is_lent = std::mem::take(&mut self.is_lent);
         let is_number = std::mem::take(&mut self.is_number);
         let keeper = if self.is_on_device {
-            self.owner.objects.try_reserve(2).map_err(no_room)?;
+            self.owner.objects.try_reserve(2).map_err(out_of_memory)?;
             self.owner.objects.extend(storage);
             self.owner.objects.push(object.clone().unbind());
             self.py.None()
         } else if let Some(storage) = storage {
             storage
         } else if is_lent {
-            check_small_room()?;
+            check_small_memory()?;
             // Numbers of other samples are not for this one.
             let numbers = std::mem::take(&mut self.owner.numbers);
             let mut own = std::mem::take(&mut self.owner);
@@ -57,7 +57,7 @@ impl<'py> Importer<'py> {
         } else {
             return Ok(());
         };
-        self.keepers.try_reserve(position + 1 - self.keepers.len()).map_err(no_room)?;
+        self.keepers.try_reserve(position + 1 - self.keepers.len()).map_err(out_of_memory)?;
         self.keepers.resize_with(position, || None);
         self.keepers.push(Some(keeper));
         Ok(())

@@ -10,7 +10,7 @@ use crate::ground::batch::tensor_in;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::in_a_row;
 use crate::ground::modules::{grad_is_enabled, has_tangent, requires_grad};
-use crate::ground::reserve::{no_room, push_to, room_for};
+use crate::ground::reserve::{out_of_memory, push_to, try_vec};
 use crate::import::array_interface::ON_HOST;
 use crate::import::importer::Importer;
 use crate::import::routes::{route_of, ImportRoute, Lazy};
@@ -23,7 +23,7 @@ impl<'py> Importer<'py> {
         samples: &Bound<'py, PyTuple>,
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
-        let mut items = room_for(samples.len())?;
+        let mut items = try_vec(samples.len())?;
         items.extend(samples.iter_borrowed());
         self.import_items(&items, 0, stacker)?;
         match self.is_per_sample() {
@@ -39,7 +39,7 @@ impl<'py> Importer<'py> {
         start: usize,
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
-        let mut items = room_for(samples.len())?;
+        let mut items = try_vec(samples.len())?;
         items.extend(samples.iter().map(|sample| sample.as_borrowed()));
         self.import_items(&items, start, stacker)?;
         drop(items);
@@ -47,7 +47,7 @@ impl<'py> Importer<'py> {
             return self.keep(samples);
         }
         let objects = &mut self.owner.objects;
-        objects.try_reserve(samples.len()).map_err(no_room)?;
+        objects.try_reserve(samples.len()).map_err(out_of_memory)?;
         objects.extend(samples.into_iter().map(Bound::unbind));
         Ok(())
     }

@@ -163,7 +163,7 @@ impl<'py> Importer<'py> {
             // The route is that of numbers: a class cannot cease to be one.
             Err(_) => return self.import_by_protocol(object, index),
         };
-        let chunk = self.owner.numbers.room(1)?;
+        let chunk = self.owner.numbers.chunk_for(1)?;
         chunk.push(number.bits());
         let data = chunk[chunk.len() - 1].as_ptr();
         self.push_numbers(data, number.dtype(), &[], index)
@@ -181,7 +181,7 @@ impl<'py> Importer<'py> {
         if !copy_buffer(object, &mut cells.as_flattened_mut()[..dtype.size()])? {
             return self.import_by_protocol(object, index);
         }
-        let chunk = self.owner.numbers.room(count)?;
+        let chunk = self.owner.numbers.chunk_for(count)?;
         chunk.extend_from_slice(&cells[..count]);
         let data = chunk[chunk.len() - count].as_ptr();
         self.push_numbers(data, dtype, &[], index)
@@ -194,7 +194,7 @@ impl<'py> Importer<'py> {
             Ok(list) => list.len(),
             Err(_) => object.cast::<PyTuple>()?.len(),
         };
-        let chunk = self.owner.numbers.room(len)?;
+        let chunk = self.owner.numbers.chunk_for(len)?;
         let start = chunk.len();
         let reader = numbers::reader(self.py).as_ref().ok();
         let known = reader.and_then(|reader| reader.read(object, list.is_ok(), chunk));

@@ -8,7 +8,7 @@ use windrow::{Device, Error, Owner, Tensor};
 use crate::ground::batch::tensor_in;
 use crate::ground::dtype::in_other_order;
 use crate::ground::errors::to_py_err;
-use crate::ground::reserve::no_room;
+use crate::ground::reserve::out_of_memory;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::ownership::holder::{in_place, with_own_references, Reference};
@@ -51,7 +51,7 @@ pub(crate) fn table_of(
             Arc::new(Reference { object, storage, shared: None, places })
         }
         _ => {
-            owner.objects.try_reserve(2).map_err(no_room)?;
+            owner.objects.try_reserve(2).map_err(out_of_memory)?;
             owner.objects.extend(storage.into_iter().chain([object]));
             owner.places = places;
             Arc::new(owner)

@@ -6,7 +6,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::ground::errors::answered;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 
 /// A buffer view, released when dropped. The caller is attached then: `Holder` sees to it. A list of one: the view may
 /// point into itself and stays where it is, and a `Box` would end the process where there is no memory.
@@ -27,7 +27,7 @@ impl Drop for Buffer {
 impl Buffer {
     /// Asks an object for a view of its memory.
     pub fn new(object: &Bound<'_, PyAny>, flags: std::ffi::c_int) -> PyResult<Buffer> {
-        let mut view = room_for(1)?;
+        let mut view = try_vec(1)?;
         // SAFETY: all zeros is an empty view.
         view.push(unsafe { std::mem::zeroed() });
         // SAFETY: a live object and a view to fill in; we are attached.

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::{ffi, Borrowed};
 use windrow::bindings::prefetch;
 
-use crate::ground::reserve::{push_to, room_for};
+use crate::ground::reserve::{push_to, try_vec};
 
 /// How many values ahead of the count of a reference memory is asked for.
 const VALUES_AHEAD: usize = 16;
@@ -25,15 +25,15 @@ pub(crate) struct ChildColumns<'py> {
 
 impl<'py> ChildColumns<'py> {
     /// Without a row, with room for so many.
-    pub fn with_room(py: Python<'py>, num_columns: usize, num_rows: usize) -> PyResult<Self> {
-        let values = room_for(num_columns.saturating_mul(num_rows))?;
+    pub fn with_capacity(py: Python<'py>, num_columns: usize, num_rows: usize) -> PyResult<Self> {
+        let values = try_vec(num_columns.saturating_mul(num_rows))?;
         Ok(ChildColumns { py, values, num_columns, are_borrowed: true, lenders: Vec::new() })
     }
 
     /// Of columns that are equally long.
     pub fn of(py: Python<'py>, columns: Vec<Vec<Bound<'py, PyAny>>>) -> PyResult<Self> {
         let num_rows = columns.first().map_or(0, Vec::len);
-        let mut made = ChildColumns::with_room(py, columns.len(), num_rows)?;
+        let mut made = ChildColumns::with_capacity(py, columns.len(), num_rows)?;
         made.are_borrowed = false;
         let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
         for _ in 0..num_rows {
@@ -122,7 +122,7 @@ impl<'py> ChildColumns<'py> {
     /// The values of all columns, one column after the other.
     pub fn into_objects(mut self) -> PyResult<Vec<Py<PyAny>>> {
         self.hold();
-        let mut objects = room_for(self.values.len())?;
+        let mut objects = try_vec(self.values.len())?;
         for column in 0..self.num_columns {
             // SAFETY: objects with a reference each, which the list has from now on; attached.
             let value = |value| unsafe { Bound::from_owned_ptr(self.py, value) };
@@ -135,10 +135,10 @@ impl<'py> ChildColumns<'py> {
     /// For each column a list of its values.
     pub fn into_lists(self) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
         let (py, num_columns, num_rows) = (self.py, self.num_columns, self.num_rows());
-        let mut lists = room_for(num_columns)?;
+        let mut lists = try_vec(num_columns)?;
         let mut objects = self.into_objects()?.into_iter();
         for _ in 0..num_columns {
-            let mut list = room_for(num_rows)?;
+            let mut list = try_vec(num_rows)?;
             list.extend(objects.by_ref().take(num_rows).map(|object| object.into_bound(py)));
             lists.push(list);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use crate::ground::reserve::{no_room, push_to, room_for};
+use crate::ground::reserve::{out_of_memory, push_to, try_vec};
 
 /// What a sample has.
 pub(crate) trait Entry: Sized {
@@ -58,7 +58,7 @@ impl<T: Entry> Drop for Entries<T> {
 impl<T: Entry> Entries<T> {
     /// Makes room for the entries of so many more samples.
     pub fn reserve(&mut self, count: usize) -> PyResult<()> {
-        self.0.try_reserve_exact(count).map_err(no_room)
+        self.0.try_reserve_exact(count).map_err(out_of_memory)
     }
 
     /// Adds the entry of the next sample, which is number `index`.
@@ -76,7 +76,7 @@ impl<T: Entry> Entries<T> {
     /// Makes each of `len` samples have an entry of its own.
     fn spread(&mut self, py: Python<'_>, len: usize) -> PyResult<()> {
         if self.0.len() < len {
-            self.0.try_reserve(len + 1 - self.0.len()).map_err(no_room)?;
+            self.0.try_reserve(len + 1 - self.0.len()).map_err(out_of_memory)?;
             let all = self.0.pop().unwrap_or_else(T::none);
             self.0.extend((1..len).map(|_| all.copied(py)));
             self.0.push(all);
@@ -134,7 +134,7 @@ impl<T: Entry> Column<T> {
         if each.len() < 2 {
             return Ok(self.at(py, 0));
         }
-        let mut taken = room_for(positions.len())?;
+        let mut taken = try_vec(positions.len())?;
         taken.extend(positions.iter().map(|&position| {
             let end = if position < 0 { len as i64 } else { 0 };
             each[(position + end) as usize].copied(py)
@@ -145,7 +145,7 @@ impl<T: Entry> Column<T> {
     /// The entries, which no other column has, to be changed.
     fn own(&mut self, py: Python<'_>) -> PyResult<&mut Entries<T>> {
         if self.0.as_mut().is_none_or(|shared| Arc::get_mut(shared).is_none()) {
-            let mut copy = room_for(self.all().len())?;
+            let mut copy = try_vec(self.all().len())?;
             copy.extend(self.all().iter().map(|entry| entry.copied(py)));
             self.0 = Some(Arc::new(Entries(copy)));
         }
@@ -174,7 +174,7 @@ impl<T: Entry> Column<T> {
         }
         let own = self.own(py)?;
         own.spread(py, len)?;
-        own.0.try_reserve(other_len).map_err(no_room)?;
+        own.0.try_reserve(other_len).map_err(out_of_memory)?;
         own.0.extend((0..other_len).map(|index| other.entry(py, index)));
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-use crate::ground::reserve::{push_to, room_for};
+use crate::ground::reserve::{push_to, try_vec};
 
 /// Numbers in chunks that never move.
 #[derive(Default)]
@@ -10,11 +10,11 @@ pub(crate) struct NumberChunks(Vec<Vec<[u8; 8]>>);
 
 impl NumberChunks {
     /// A chunk with room for so many more.
-    pub fn room(&mut self, count: usize) -> PyResult<&mut Vec<[u8; 8]>> {
+    pub fn chunk_for(&mut self, count: usize) -> PyResult<&mut Vec<[u8; 8]>> {
         let last = self.0.last();
         if last.is_none_or(|chunk| chunk.capacity() - chunk.len() < count) {
             let grown = last.map_or(0, Vec::capacity).saturating_mul(2).clamp(16, 1 << 16);
-            push_to(&mut self.0, room_for(count.max(grown))?)?;
+            push_to(&mut self.0, try_vec(count.max(grown))?)?;
         }
         Ok(self.0.last_mut().expect("a chunk with room was just made"))
     }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use windrow::bindings::new_owners;
 use windrow::{Device, Error, Owner};
 
-use crate::ground::reserve::{no_room, push_to, room_for};
+use crate::ground::reserve::{out_of_memory, push_to, try_vec};
 use crate::ownership::column::{Column, Entries, Entry};
 use crate::ownership::holder::{
     producers_of_objects, producers_of_owners, Holder, Reference, Visited,
@@ -94,7 +94,7 @@ impl Owners {
         if tensors.is_empty() {
             return Ok(self);
         }
-        tensors.try_reserve(len.saturating_sub(tensors.len())).map_err(no_room)?;
+        tensors.try_reserve(len.saturating_sub(tensors.len())).map_err(out_of_memory)?;
         tensors.resize_with(len, || None);
         Ok(Owners { tensors: Column::from(Entries(tensors)), ..self })
     }
@@ -194,7 +194,7 @@ impl Owners {
 
     /// With another one, of all samples.
     pub fn with(&self, owner: Owner) -> PyResult<Owners> {
-        let mut shared = room_for(self.shared.len() + 1)?;
+        let mut shared = try_vec(self.shared.len() + 1)?;
         shared.extend_from_slice(&self.shared);
         shared.push(owner);
         Ok(Owners { shared: Arc::new(shared), ..self.clone() })
@@ -239,7 +239,7 @@ impl Owners {
             return Ok(());
         }
         let shared = Arc::make_mut(&mut self.shared);
-        shared.try_reserve(added.len()).map_err(no_room)?;
+        shared.try_reserve(added.len()).map_err(out_of_memory)?;
         shared.extend_from_slice(added);
         Ok(())
     }

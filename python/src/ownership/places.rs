@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::{ffi, intern};
 use windrow::{Error, Mismatch};
 
-use crate::ground::reserve::{check_small_room, no_room};
+use crate::ground::reserve::{check_small_memory, out_of_memory};
 use crate::ownership::column::{Column, Entries, Entry};
 
 /// Where the memory of a sample lay.
@@ -48,7 +48,7 @@ impl Place {
     /// Of a torch storage, which is kept as long as the place.
     pub fn of_storage(storage: &Bound<'_, PyAny>) -> PyResult<Place> {
         let address = data_ptr(storage)?;
-        check_small_room()?;
+        check_small_memory()?;
         Ok(Place::Ask(Arc::new(Ask::Storage(storage.as_ptr(), address))))
     }
 
@@ -141,7 +141,7 @@ impl Entries<Place> {
         if self.0.len() != index {
             return self.push(py, index, Place::Word(word, address));
         }
-        self.0.try_reserve(1).map_err(no_room)?;
+        self.0.try_reserve(1).map_err(out_of_memory)?;
         self.0.push(Place::Word(word, address));
         Ok(())
     }

@@ -17,7 +17,7 @@ use windrow::{Device, Error, Mismatch};
 
 use crate::engine::default::default_engine;
 use crate::ground::errors::{class_name, is_answer, shown, to_py_err, OrPyErr};
-use crate::ground::reserve::{push_to, room_for};
+use crate::ground::reserve::{push_to, try_vec};
 use crate::import::routes::{route_of, ImportRoute};
 use crate::ownership::holder::Holder;
 use crate::ownership::owners::Owners;
@@ -350,7 +350,7 @@ fn texts_of<'py>(
     is_utf8: bool,
     refused: impl Fn(Error) -> PyErr,
 ) -> PyResult<Bound<'py, PyList>> {
-    let mut objects = room_for(texts.len())?;
+    let mut objects = try_vec(texts.len())?;
     for (index, &(data, len)) in texts.iter().enumerate() {
         let bytes = match len {
             0 => &[],

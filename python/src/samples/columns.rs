@@ -8,7 +8,7 @@ use pyo3::types::{PyList, PyType};
 
 use crate::ground::errors::{class_name, not_array_like, Whose};
 use crate::ground::iterables::{is_list_or_tuple, is_text};
-use crate::ground::reserve::{no_room, room_for};
+use crate::ground::reserve::{out_of_memory, try_vec};
 use crate::import::importer::{Importer, Reading};
 use crate::import::rows::is_of_numbers;
 use crate::samples::imported::Imported;
@@ -153,7 +153,7 @@ impl LeafColumn {
     }
 
     pub fn of_objects(samples: Vec<Bound<'_, PyAny>>) -> PyResult<LeafColumn> {
-        let mut objects = room_for(samples.len())?;
+        let mut objects = try_vec(samples.len())?;
         for sample in samples {
             objects.push(match sample.cast_exact::<PyList>() {
                 // What is done to it later is not done to the samples.
@@ -171,7 +171,7 @@ impl LeafColumn {
                 Ok(LeafColumn::Tensors(Arc::new(imported.taken(py, positions)?)))
             }
             LeafColumn::Objects(objects) => {
-                let mut taken = room_for(positions.len())?;
+                let mut taken = try_vec(positions.len())?;
                 taken.extend(
                     positions.iter().map(|&position| objects[position as usize].clone_ref(py)),
                 );
@@ -236,11 +236,11 @@ fn own_objects<'a>(
     additional: usize,
 ) -> PyResult<&'a mut Vec<Py<PyAny>>> {
     if Arc::get_mut(objects).is_none() {
-        let mut copy = room_for(objects.len() + additional)?;
+        let mut copy = try_vec(objects.len() + additional)?;
         copy.extend(objects.iter().map(|object| object.clone_ref(py)));
         *objects = Arc::new(copy);
     }
     let own = Arc::get_mut(objects).expect("not shared");
-    own.try_reserve(additional).map_err(no_room)?;
+    own.try_reserve(additional).map_err(out_of_memory)?;
     Ok(own)
 }

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use windrow::bindings::RowsAhead;
+use windrow::bindings::PipelinedCopy;
 use windrow::{Collate, Device, Owner, SampleList, Tensor};
 
 use crate::ground::errors::{to_py_err, OrPyErr};
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::import::rows::{said_dtype, set_empty_dtype};
@@ -106,7 +106,7 @@ impl Imported {
         objects: Vec<Bound<'_, PyAny>>,
         start: usize,
         reading: Reading<'_>,
-    ) -> PyResult<(Imported, Option<RowsAhead>)> {
+    ) -> PyResult<(Imported, Option<PipelinedCopy>)> {
         let mut importer = Importer::new(py, reading);
         importer.import_objects(objects, start, reading.stacker)?;
         Imported::from_importer(importer)
@@ -122,7 +122,7 @@ impl Imported {
         objects: Vec<Bound<'py, PyAny>>,
         start: usize,
     ) -> PyResult<Imported> {
-        let mut known = room_for(objects.len())?;
+        let mut known = try_vec(objects.len())?;
         known.extend(objects.iter().map_while(|object| self.known(object)));
         let is_known = known.len() == objects.len();
         importer.empty_dtype = self.list.last_dtype().unwrap_or(importer.empty_dtype);
@@ -265,7 +265,7 @@ impl Imported {
         self.list.metas().iter().all(|meta| meta.device == Device::Cpu)
     }
 
-    pub fn from_importer(importer: Importer<'_>) -> PyResult<(Imported, Option<RowsAhead>)> {
+    pub fn from_importer(importer: Importer<'_>) -> PyResult<(Imported, Option<PipelinedCopy>)> {
         let is_per_sample = importer.is_per_sample();
         let Importer { py, list, owner, keepers, tensors, places, ahead, .. } = importer;
         let owners = match (is_per_sample, list.device()) {

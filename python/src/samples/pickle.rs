@@ -12,7 +12,7 @@ use windrow::{Collate, DType, Device, Error, Mismatch, Tensor};
 use crate::export::pickle::{maker, packed, unpacked, Reduced};
 use crate::ground::dtype::dtype_of;
 use crate::ground::errors::{to_py_err, OrPyErr};
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::rows::{has_no_numbers, set_empty_dtype};
@@ -96,7 +96,7 @@ fn groups_of(samples: &Imported) -> PyResult<Vec<Group>> {
     let mut known: HashMap<(DType, Option<&[i64]>), usize> = HashMap::new();
     // Samples of one layout are of one group.
     let (metas, ids) = (list.metas(), list.meta_ids());
-    let mut group_ids = room_for(metas.len())?;
+    let mut group_ids = try_vec(metas.len())?;
     for meta in metas {
         let shape = meta.layout.shape();
         let id = *known.entry((meta.dtype, shape.get(1..))).or_insert(groups.len());
@@ -175,7 +175,7 @@ fn samples_of_group(
 }
 
 fn rows_without_numbers(py: Python<'_>, count: usize) -> PyResult<Imported> {
-    let mut rows = room_for(count)?;
+    let mut rows = try_vec(count)?;
     rows.resize(count, PyTuple::empty(py).into_any());
     Imported::from_objects(py, rows, 0, Reading::OWNED).map(|(imported, _)| imported)
 }
@@ -183,7 +183,7 @@ fn rows_without_numbers(py: Python<'_>, count: usize) -> PyResult<Imported> {
 /// Where each of `len` samples is, of which these are the positions.
 fn inverse(positions: &[i64], len: usize) -> PyResult<Vec<i64>> {
     let unfit = || PyValueError::new_err("a list whose positions are not those of its samples");
-    let mut places = room_for(len)?;
+    let mut places = try_vec(len)?;
     places.resize(len, -1);
     for (place, &position) in positions.iter().enumerate() {
         let entry = usize::try_from(position).ok().and_then(|at| places.get_mut(at));
@@ -204,7 +204,7 @@ pub(crate) fn _list_of_trees(
     columns: &Bound<'_, PyList>,
     len: usize,
 ) -> PyResult<PySampleList> {
-    let mut leaves = room_for(columns.len())?;
+    let mut leaves = try_vec(columns.len())?;
     for column in columns.iter() {
         leaves.push(match column.cast::<PySampleList>() {
             Ok(list) => LeafColumn::Tensors(list.get().leaves(column.py())?),

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use windrow::bindings::RowsAhead;
+use windrow::bindings::PipelinedCopy;
 
 use crate::ground::iterables::{check_list, in_a_row, is_list_or_tuple, tuple_from};
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::import::importer::{Importer, Reading};
 use crate::import::routes::{is_array, is_nested, is_tensor};
 use crate::import::tensor::table_of;
@@ -22,7 +22,7 @@ use crate::samples::trees::{is_tree, Trees};
 pub(crate) fn import_samples(
     samples: &Bound<'_, PyAny>,
     reading: Reading<'_>,
-) -> PyResult<(Imported, Option<RowsAhead>)> {
+) -> PyResult<(Imported, Option<PipelinedCopy>)> {
     let py = samples.py();
     let tuple = if let Ok(list) = samples.cast_exact::<PyList>() {
         list.as_sequence().to_tuple()?
@@ -67,7 +67,7 @@ pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     let objects = match samples.cast_exact::<PyList>() {
         // Nothing changes it meanwhile.
         Ok(list) if HAS_LOCK => {
-            let mut objects = room_for(list.len())?;
+            let mut objects = try_vec(list.len())?;
             objects.extend(list.iter());
             objects
         }
@@ -93,7 +93,7 @@ pub(crate) fn rows_of_arrow(object: &Bound<'_, PyAny>) -> PyResult<ListSamples> 
 pub(crate) fn samples_of(
     samples: &Bound<'_, PyAny>,
     reading: Reading<'_>,
-) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
+) -> PyResult<(Arc<Imported>, Option<PipelinedCopy>)> {
     match samples.cast_exact::<PySampleList>() {
         Ok(list) => Ok((list.get().in_place(samples.py(), reading.path)?, None)),
         Err(_) => {

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use windrow::bindings::RowsAhead;
+use windrow::bindings::PipelinedCopy;
 use windrow::{Engine, SampleList};
 
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::import::columns::read_columns;
 use crate::import::importer::Reading;
 use crate::import::routes::{route_of, ImportRoute};
@@ -56,7 +56,7 @@ impl ReadColumn {
         self,
         py: Python<'_>,
         reading: Reading<'_>,
-    ) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
+    ) -> PyResult<(Arc<Imported>, Option<PipelinedCopy>)> {
         let ReadColumn { samples, objects } = self;
         if !reading.owned {
             return Ok((samples, None));
@@ -91,8 +91,8 @@ pub(crate) fn read_together<'py>(
         let read = lists.into_iter().flatten().map(read).collect();
         return Ok((read, Some(Borrowed { columns, producers })));
     }
-    let (py, num_rows, mut found) = (columns.py(), columns.num_rows(), room_for(lists.len())?);
-    owner.objects = room_for(lists.iter().flatten().map(SampleList::len).sum())?;
+    let (py, num_rows, mut found) = (columns.py(), columns.num_rows(), try_vec(lists.len())?);
+    owner.objects = try_vec(lists.iter().flatten().map(SampleList::len).sum())?;
     let mut objects = columns.into_objects()?.into_iter();
     for list in lists {
         let (start, column) = (owner.objects.len(), objects.by_ref().take(num_rows));
@@ -102,7 +102,7 @@ pub(crate) fn read_together<'py>(
                 Ok((list, start..owner.objects.len()))
             }
             None => {
-                let mut own = room_for(num_rows)?;
+                let mut own = try_vec(num_rows)?;
                 own.extend(column.map(|object| object.into_bound(py)));
                 Err(own)
             }

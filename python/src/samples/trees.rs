@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyInt, PyList, PyString, PyType};
 
 use crate::ground::errors::{at, class_name};
 use crate::ground::iterables::{is_list_or_tuple, is_mapping, is_text};
-use crate::ground::reserve::{push_to, room_for};
+use crate::ground::reserve::{push_to, try_vec};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::routes::{has_interface, route_of, ImportRoute};
@@ -86,7 +86,7 @@ impl Shape {
             let at = at(path);
             PyTypeError::new_err(format!("the samples of the two lists differ in structure{at}"))
         };
-        let mut columns = room_for(self.leaves.len())?;
+        let mut columns = try_vec(self.leaves.len())?;
         let parts = other.tree.fold(
             |leaf| Ok(Part::Leaf(leaf)),
             |container, children| Ok(Part::Container(container, children)),
@@ -158,8 +158,7 @@ impl Trees {
         len: Option<usize>,
         mut read: impl FnMut(&str, L) -> PyResult<(Content, LeafColumn)>,
     ) -> PyResult<Trees> {
-        let (mut columns, mut leaves) =
-            (room_for(flat.leaves.len())?, room_for(flat.leaves.len())?);
+        let (mut columns, mut leaves) = (try_vec(flat.leaves.len())?, try_vec(flat.leaves.len())?);
         for (path, leaf) in flat.leaves {
             let (content, column) = read(&path, leaf)?;
             columns.push(column);
@@ -236,7 +235,7 @@ impl Trees {
     /// Another structure, with sample and path.
     pub fn read_more(&self, samples: Vec<Bound<'_, PyAny>>, start: usize) -> PyResult<Trees> {
         let (py, len, leaves) = (samples[0].py(), samples.len(), &self.shape.leaves);
-        let mut columns = room_for(self.columns.len())?;
+        let mut columns = try_vec(self.columns.len())?;
         self.shape.tree.flatten_up_to(
             samples,
             |container, path, samples| {
@@ -248,7 +247,7 @@ impl Trees {
                 push_to(&mut columns, samples)
             },
         )?;
-        let mut read = room_for(columns.len())?;
+        let mut read = try_vec(columns.len())?;
         for ((leaf, own), samples) in leaves.iter().zip(&self.columns).zip(columns) {
             let place = place_after(start, &leaf.path);
             read.push(match len {

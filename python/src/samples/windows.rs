@@ -9,7 +9,7 @@ use windrow::{Collate, DType, Device, Dims, Error, Result, SampleList, Tensor};
 use crate::ground::arguments::{unfit, NoBool};
 use crate::ground::errors::{quoted, OrPyErr};
 use crate::ground::iterables::entries;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
 use crate::import::integers::integers;
 use crate::import::tensor::{table_of, tensor_of};
@@ -134,7 +134,7 @@ pub(crate) fn crops(
 /// Booleans of one dim, or one for all images.
 fn flags(flags: &Bound<'_, PyAny>, num_images: usize) -> PyResult<Vec<bool>> {
     if let Ok(flag) = flags.extract::<bool>() {
-        let mut flags = room_for(num_images)?;
+        let mut flags = try_vec(num_images)?;
         flags.resize(num_images, flag);
         return Ok(flags);
     }
@@ -157,7 +157,7 @@ fn flags(flags: &Bound<'_, PyAny>, num_images: usize) -> PyResult<Vec<bool>> {
     let collate = Collate::concat(0).cast(DType::U8).device(Device::Cpu);
     let row = flags.py().detach(|| copy_of(&tensor, &collate, None)).or_py_err(flags.py())?;
     let row = row.as_slice::<u8>().or_py_err(flags.py())?;
-    let mut flags = room_for(row.len())?;
+    let mut flags = try_vec(row.len())?;
     flags.extend(row.iter().map(|&flag| flag != 0));
     Ok(flags)
 }

@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use crate::ground::errors::{class_name, type_error, Whose};
 use crate::ground::iterables::{entries, list_of, tuple_of};
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 
 /// A container without its children.
 pub(crate) struct Container {
@@ -150,7 +150,7 @@ impl Container {
         if !self.class.bind(py).is(other.class.bind(py)) || self.len() != other.len() {
             return Ok(None);
         }
-        let mut order = room_for(self.len())?;
+        let mut order = try_vec(self.len())?;
         for child in 0..self.len() {
             let its = match (self.key(py, child), other.keys()) {
                 // Mostly in one order.

@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyType};
 use pyo3::{ffi, intern};
 use windrow::bindings::prefetch;
 
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::ownership::child_columns::ChildColumns;
 use crate::private_layouts::dict_entries::{are_known, prefetch_entries, HEAD_BYTES};
 use crate::private_layouts::HAS_LOCK;
@@ -35,7 +35,7 @@ impl<'a> Dicts<'a> {
     /// `are_held_next`: the caller counts references to the values before it reads these.
     pub fn new(py: Python<'_>, keys: &'a [Py<PyAny>], are_held_next: bool) -> PyResult<Dicts<'a>> {
         let lead = DICTS_AHEAD + VALUES_AHEAD.div_ceil(keys.len().max(1));
-        let (class, values) = ((std::ptr::null_mut(), false), room_for(keys.len())?);
+        let (class, values) = ((std::ptr::null_mut(), false), try_vec(keys.len())?);
         Ok(Dicts { keys, class, has_entries: are_known(py), lead, are_held_next, values })
     }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyRecursionError, PyRuntimeError};
 use pyo3::prelude::*;
 
-use crate::ground::reserve::{push_to, room_for};
+use crate::ground::reserve::{push_to, try_vec};
 use crate::trees::container::{ColumnPlace, Container};
 
 /// Deeper trees are refused: a container may hold itself.
@@ -186,7 +186,7 @@ impl TreeDef {
         mut leaf: impl FnMut(usize) -> PyResult<T>,
         mut close: impl FnMut(&'s Arc<Container>, Vec<T>) -> PyResult<T>,
     ) -> PyResult<T> {
-        let (mut made, mut position): (Vec<T>, _) = (room_for(self.nodes.len())?, self.num_leaves);
+        let (mut made, mut position): (Vec<T>, _) = (try_vec(self.nodes.len())?, self.num_leaves);
         for node in self.nodes.iter().rev() {
             let next = match node {
                 TreeNode::Leaf => {

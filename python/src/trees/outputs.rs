@@ -6,7 +6,7 @@ use pyo3::types::PyString;
 
 use crate::ground::errors::{at, class_name, in_words};
 use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping, value_of};
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::try_vec;
 use crate::trees::container::{name_of, position_of, ColumnPlace, Container, NodeType, Registered};
 use crate::trees::node_types::call_opener;
 
@@ -51,7 +51,7 @@ impl Container {
             NodeType::Dataclass(_) => keys = None,
             _ => {}
         }
-        let mut outputs = room_for(len)?;
+        let mut outputs = try_vec(len)?;
         for child in 0..len {
             let found = match (&self.node_type, self.key(py, child)) {
                 (NodeType::Dataclass(_), Some(field)) => out.getattr(field.cast::<PyString>()?),

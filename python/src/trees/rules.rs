@@ -9,7 +9,7 @@ use crate::ground::errors::{at, class_name, located};
 use crate::ground::iterables::{
     entries, is_list_or_tuple, is_mapping, items_of, list_of, value_of,
 };
-use crate::ground::reserve::{push_to, room_for};
+use crate::ground::reserve::{push_to, try_vec};
 use crate::import::columns::will_be_shared;
 use crate::import::rows::{is_row, row_hint};
 use crate::ownership::child_columns::ChildColumns;
@@ -105,7 +105,7 @@ type Named<'py> = (Vec<Py<PyAny>>, ChildColumns<'py>);
 
 /// The columns of a dict by name.
 fn named_columns<'py>(columns: &Bound<'py, PyDict>, num_samples: usize) -> PyResult<Named<'py>> {
-    let (mut names, mut values) = (room_for(columns.len())?, room_for(columns.len())?);
+    let (mut names, mut values) = (try_vec(columns.len())?, try_vec(columns.len())?);
     for item in columns.items() {
         let (name, column): (Bound<'py, PyAny>, Bound<'py, PyAny>) = item.extract()?;
         let column = items_of(&column)?;
@@ -144,7 +144,7 @@ impl Container {
     ) -> PyResult<ChildColumns<'py>> {
         let class = self.class.bind(py);
         if samples.is_empty() {
-            return ChildColumns::with_room(py, self.len(), 0);
+            return ChildColumns::with_capacity(py, self.len(), 0);
         }
         match &self.node_type {
             NodeType::Mapping(keys) => columns_of(class, keys, samples, place, readers),
@@ -196,7 +196,7 @@ impl Container {
         // One after the other: a list may have fewer entries than it says.
         let mut columns = Vec::new();
         for position in 0..len {
-            let mut column = room_for(samples.len())?;
+            let mut column = try_vec(samples.len())?;
             for sample in samples {
                 column.push(sample.get_item(position)?);
             }
@@ -212,7 +212,7 @@ fn column_of<'py>(
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let mut column = room_for(samples.len())?;
+    let mut column = try_vec(samples.len())?;
     for (index, sample) in samples.iter().enumerate() {
         column.push(sample.getattr_opt(field.cast::<PyString>()?)?.ok_or_else(|| {
             let (index, path) = (place.start() + index, place.join(&field.to_string()));
@@ -233,7 +233,7 @@ fn columns_of<'py>(
     readers: Option<&Engine>,
 ) -> PyResult<ChildColumns<'py>> {
     let py = class.py();
-    let mut columns = ChildColumns::with_room(py, keys.len(), samples.len())?;
+    let mut columns = ChildColumns::with_capacity(py, keys.len(), samples.len())?;
     let mut dicts = Dicts::new(py, keys, readers.is_none())?;
     let mut index = dicts.walk(&samples[..1], &mut columns)?;
     if let (Some(engine), Some(first)) = (readers, columns.first(0)) {

@@ -6,7 +6,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::ground::errors::is_answer;
 use crate::ground::iterables::{entries, tuple_of};
-use crate::ground::reserve::{push_to, room_for};
+use crate::ground::reserve::{push_to, try_vec};
 use crate::ownership::child_columns::ChildColumns;
 use crate::trees::container::{names_of, Container, Maker, NodeType};
 use crate::trees::dicts::Dicts;
@@ -23,7 +23,7 @@ pub(crate) fn open_mappings<'py>(
     let py = rules.py();
     let keys = entries(&samples[0], |key| Ok(key.unbind()))?;
     let (mut dicts, mut walked) =
-        (Dicts::new(py, &keys, true)?, ChildColumns::with_room(py, keys.len(), samples.len())?);
+        (Dicts::new(py, &keys, true)?, ChildColumns::with_capacity(py, keys.len(), samples.len())?);
     let num_walked = dicts.walk(samples, &mut walked)?;
     let mut columns: Vec<PyResult<Vec<_>>> = walked.into_lists()?.into_iter().map(Ok).collect();
     // Sample by sample, while a mapping is in a cache; a column ends at its first error.
@@ -89,14 +89,14 @@ fn maker(rules: &Bound<'_, PyAny>, function: &str, like: &Bound<'_, PyAny>) -> P
 }
 
 fn zip<'py>(samples: &[Bound<'py, PyAny>]) -> PyResult<Vec<PyResult<Vec<Bound<'py, PyAny>>>>> {
-    let mut rows = room_for(samples.len())?;
+    let mut rows = try_vec(samples.len())?;
     for sample in samples {
         rows.push(tuple_of(sample)?);
     }
     let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
-    let mut columns = room_for(len)?;
+    let mut columns = try_vec(len)?;
     for position in 0..len {
-        let mut items = room_for(rows.len())?;
+        let mut items = try_vec(rows.len())?;
         for row in &rows {
             items.push(row.get_item(position)?);
         }

@@ -72,7 +72,7 @@ impl Ring {
         let mut state = self.state();
         state.reclaim()?;
         loop {
-            if let Some(begin) = state.room(size) {
+            if let Some(begin) = state.find_space(size) {
                 return Ok(self.piece(&mut state, begin, size));
             }
             if state.capacity() < MAX_BYTES {
@@ -95,7 +95,7 @@ impl Ring {
     }
 
     fn piece(&self, state: &mut State, begin: usize, size: usize) -> Slot<'_> {
-        let memory = state.memory.as_ref().expect("`room` found a place in it");
+        let memory = state.memory.as_ref().expect("`find_space` found a place in it");
         let (memory, data) = (Arc::clone(memory), memory.as_ptr().wrapping_add(begin));
         let number = state.first + state.pieces.len() as u64;
         state.pieces.push_back(Piece { memory, begin, until: PieceUntil::Filled });
@@ -145,7 +145,7 @@ impl State {
     }
 
     /// Where `size` bytes are free.
-    fn room(&self, size: usize) -> Option<usize> {
+    fn find_space(&self, size: usize) -> Option<usize> {
         let memory = self.memory.as_ref()?;
         let oldest = self.pieces.iter().find(|piece| Arc::ptr_eq(&piece.memory, memory));
         let (head, end) = (self.head, memory.len());

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::host::parallel_for::Door;
+use crate::host::parallel_for::HelperGate;
 use crate::host::pool::Block;
 use crate::host::prefetch::prefetch;
 use crate::host::{rows, Helpers, StreamingStores, POLICY};
@@ -16,7 +16,7 @@ use crate::sync::{spin_loop, thread, Watched};
 
 /// The rows of a stack in the making. Dropped without being finished, it stops the copying.
 #[derive(Debug)]
-pub struct RowsAhead {
+pub struct PipelinedCopy {
     block: Option<Block>,
     shared: Arc<AheadState>,
     len: usize,
@@ -37,10 +37,10 @@ struct AheadState {
     /// No further rows will come.
     closed: AtomicBool,
     /// Of the threads that copy.
-    door: Door,
+    gate: HelperGate,
 }
 
-impl RowsAhead {
+impl PipelinedCopy {
     /// Whether copying ahead can pay for rows of this size.
     pub(crate) fn pays_for(row_bytes: u64, count: usize) -> bool {
         (1..=POLICY.max_ahead_row_bytes as u64).contains(&row_bytes)
@@ -53,7 +53,7 @@ impl RowsAhead {
         row_bytes: usize,
         count: usize,
         threads: &Helpers,
-    ) -> Option<RowsAhead> {
+    ) -> Option<PipelinedCopy> {
         debug_assert!(row_bytes * count <= block.size() as usize);
         let mut rows = Vec::new();
         rows.try_reserve_exact(count).ok()?;
@@ -69,13 +69,13 @@ impl RowsAhead {
             published: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
-            door: Door::default(),
+            gate: HelperGate::default(),
         });
         for _ in 0..threads.count.min(POLICY.max_ahead_helpers) {
             let shared = Arc::clone(&shared);
             threads.spawn(move || shared.help());
         }
-        Some(RowsAhead { block: Some(block), shared, len: 0 })
+        Some(PipelinedCopy { block: Some(block), shared, len: 0 })
     }
 
     /// The next row; it may be read from now on until this value is finished or dropped.
@@ -116,17 +116,17 @@ impl RowsAhead {
     pub(crate) fn finish(mut self) -> Option<Block> {
         self.close();
         self.shared.copy_chunks();
-        self.shared.door.close_and_wait();
+        self.shared.gate.close_and_wait();
         self.shared.written.own();
         self.block.take()
     }
 }
 
-impl Drop for RowsAhead {
+impl Drop for PipelinedCopy {
     fn drop(&mut self) {
         self.shared.next.store(self.shared.rows.len(), Ordering::Relaxed);
         self.close();
-        self.shared.door.close_and_wait();
+        self.shared.gate.close_and_wait();
         self.shared.written.own();
     }
 }
@@ -134,7 +134,7 @@ impl Drop for RowsAhead {
 impl AheadState {
     /// The work of another thread.
     fn help(&self) {
-        let Some(_inside) = self.door.enter() else { return };
+        let Some(_guard) = self.gate.enter() else { return };
         loop {
             let closed = self.closed.load(Ordering::Acquire);
             self.copy_chunks();
