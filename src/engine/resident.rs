@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cuda::ListTable;
 use crate::engine::engine::Engine;
-use crate::samples::{Listed, SampleList, Selection};
+use crate::samples::{ResidentList, SampleList, Selection};
 use crate::tensor::Owner;
 use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
 
@@ -14,7 +14,7 @@ use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
 /// in 64 KiB of page-locked host memory. Samples are not moved.
 #[derive(Clone, Debug)]
 pub struct Resident<'a> {
-    listed: Arc<Listed<SampleList<'a>>>,
+    list: Arc<ResidentList<SampleList<'a>>>,
     device: Device,
 }
 
@@ -48,14 +48,18 @@ impl Engine {
             );
             return Err(Error::Device(Box::new(found.with_hint(hint))));
         }
-        self.listed(samples, ordinal).map(|listed| Resident { listed: Arc::new(listed), device })
+        self.resident_list(samples, ordinal).map(|list| Resident { list: Arc::new(list), device })
     }
 
-    fn listed<'a>(&self, samples: SampleList<'a>, ordinal: u32) -> Result<Listed<SampleList<'a>>> {
-        let (one_of_each, metas) = samples.one_of_each()?;
+    fn resident_list<'a>(
+        &self,
+        samples: SampleList<'a>,
+        ordinal: u32,
+    ) -> Result<ResidentList<SampleList<'a>>> {
+        let (representatives, metas) = samples.representatives()?;
         let executor = self.executor(ordinal)?;
-        let table: Owner = executor.list_table(&samples, &one_of_each, &metas)?;
-        Ok(Listed { samples, one_of_each, table })
+        let table: Owner = executor.list_table(&samples, &representatives, &metas)?;
+        Ok(ResidentList { samples, representatives, table })
     }
 }
 
@@ -67,12 +71,12 @@ impl<'a> Resident<'a> {
 
     /// How many samples the list has.
     pub fn len(&self) -> usize {
-        self.listed.samples.len()
+        self.list.samples.len()
     }
 
     /// Whether the list is empty, which [`Engine::resident`] refuses.
     pub fn is_empty(&self) -> bool {
-        self.listed.samples.is_empty()
+        self.list.samples.is_empty()
     }
 
     /// The samples at `indices`, int32 or int64 `[N]` on the same device: to be stacked, or padded to a given size. The host
@@ -102,12 +106,12 @@ impl<'a> Resident<'a> {
     }
 
     fn selected(&self, indices: &Tensor) -> Result<SampleList<'a>> {
-        let table = self.listed.table.downcast_ref::<ListTable>();
+        let table = self.list.table.downcast_ref::<ListTable>();
         let block = table.and_then(|table| table.block.clone()).map(|block| block as Owner);
-        let kept = [Arc::clone(&self.listed.table), Arc::clone(indices.owner())];
+        let kept = [Arc::clone(&self.list.table), Arc::clone(indices.owner())];
         let owners = kept.into_iter().chain(block);
-        let (indices, listed) = (indices.clone(), Arc::clone(&self.listed));
-        Ok(SampleList::selected(Arc::new(Selection { indices, listed }), owners))
+        let (indices, list) = (indices.clone(), Arc::clone(&self.list));
+        Ok(SampleList::selected(Arc::new(Selection { indices, list }), owners))
     }
 
     /// Reports an index out of range that the device has found since the last check, without waiting.
@@ -115,7 +119,7 @@ impl<'a> Resident<'a> {
     /// # Errors
     /// [`Error::Index`].
     pub fn check(&self) -> Result<()> {
-        if let Some(table) = self.listed.table.downcast_ref::<ListTable>() {
+        if let Some(table) = self.list.table.downcast_ref::<ListTable>() {
             return table.check();
         }
         Ok(())

@@ -154,11 +154,11 @@ impl<'s> PlanBody<'s> {
     ) -> Result<()> {
         let batch_shape = BatchShape::new(samples, collate)?;
         let selection = samples.selection();
-        let planned = selection.map_or(samples, |selection| &selection.listed.one_of_each);
+        let planned = selection.map_or(samples, |selection| &selection.list.representatives);
         let layout = match out {
             None => Layout::compact(batch_shape.dtype, &batch_shape.shape)?,
             Some(out) => {
-                let read = selection.map_or(samples, |selection| &selection.listed.samples);
+                let read = selection.map_or(samples, |selection| &selection.list.samples);
                 check_target(out, &batch_shape, |written| read.sharing(written))?;
                 out.layout.clone()
             }

@@ -31,11 +31,11 @@ impl BatchShape {
         if !matches!(collate.form, Form::Stack | Form::Pad(_)) {
             return refuse("a joined batch has a size that depends on its samples");
         }
-        let listed = &selection.listed;
-        let planned = BatchShape::new(&listed.one_of_each, collate);
+        let list = &selection.list;
+        let planned = BatchShape::new(&list.representatives, collate);
         // The position of an offender is that in the whole list.
         let mut batch_shape = planned.map_err(|error| {
-            BatchShape::new(&listed.samples, collate).map_or_else(|told| told, |_| error)
+            BatchShape::new(&list.samples, collate).map_or_else(|told| told, |_| error)
         })?;
         if let (Placement::Padded(padded), Form::Pad(pad)) = (&batch_shape.placement, &collate.form)
         {

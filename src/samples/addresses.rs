@@ -43,17 +43,17 @@ impl Addresses {
     #[inline]
     pub fn each(&mut self) -> &mut Vec<*const u8> {
         if let Addresses::Rows { len, .. } = *self {
-            self.tell_one_by_one(len);
+            self.expand(len);
         }
         match self {
             Addresses::Each(each) => each,
-            Addresses::Rows { .. } => unreachable!("rows were just told one by one"),
+            Addresses::Rows { .. } => unreachable!("rows were just expanded"),
         }
     }
 
     /// Out of line, so that [`Addresses::each`] is small enough for a loop that appends.
     #[cold]
-    fn tell_one_by_one(&mut self, len: usize) {
+    fn expand(&mut self, len: usize) {
         *self = Addresses::Each((0..len).map(|index| self.at(index)).collect());
     }
 }

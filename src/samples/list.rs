@@ -214,11 +214,11 @@ impl<'a> SampleList<'a> {
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn extend_rows(&mut self, rows: impl IntoIterator<Item = (*const u8, i64)>) {
-        let longest = self.layouts.metas.longest;
-        if self.is_empty() || longest < 0 || self.layouts.last() != 0 || !self.keeps_lengths() {
+        let max_row_len = self.layouts.metas.max_row_len;
+        if self.is_empty() || max_row_len < 0 || self.layouts.last() != 0 || !self.keeps_lengths() {
             return;
         }
-        let fits = |&(_, length): &(_, i64)| (0..=longest).contains(&length);
+        let fits = |&(_, length): &(_, i64)| (0..=max_row_len).contains(&length);
         // An iterator may go on behind its end.
         let mut rows = rows.into_iter().take_while(fits).fuse();
         // The first row of another length begins the column of lengths.

@@ -36,7 +36,7 @@ impl TensorMeta {
 
     /// The largest extent of dim 0 that a row like this one may have; negative if it is no row, which
     /// are row-major and on the host.
-    fn longest_row(&self) -> i64 {
+    fn max_row_len(&self) -> i64 {
         let (shape, strides) = (self.layout.shape(), self.layout.strides());
         let [_, rest @ ..] = shape else { return -1 };
         let elements = checked_numel(rest).filter(|_| are_compact(strides, shape));
@@ -61,7 +61,7 @@ pub(crate) struct Metas {
     /// The extent of dim 0 of the first one; 0 without dims.
     pub first_length: i64,
     /// The largest extent of dim 0 that a row like the first one may have; negative if that is no row.
-    pub longest: i64,
+    pub max_row_len: i64,
     /// The newest of each hash; made with the second `TensorMeta`.
     newest: HashMap<u64, u32, BuildHasherDefault<Hashed>>,
     /// For each the one before it of the same hash, or itself.
@@ -84,11 +84,11 @@ impl Metas {
     pub fn has_row(&self, dtype: DType, device: Device, shape: &[i64]) -> bool {
         let Some(first) = self.all.first() else { return false };
         let own = first.layout.shape();
-        self.longest >= 0
+        self.max_row_len >= 0
             && first.dtype == dtype
             && first.device == device
             && matches!(shape, [length, rest @ ..] if own.len() == shape.len()
-                && same_dims(&own[1..], rest) && (0..=self.longest).contains(length))
+                && same_dims(&own[1..], rest) && (0..=self.max_row_len).contains(length))
     }
 
     pub fn all(&self) -> &[TensorMeta] {
@@ -135,8 +135,8 @@ impl Metas {
 
     /// A copy with room for one more.
     pub fn with_capacity(&self) -> Result<Metas, TryReserveError> {
-        let Metas { first_length, longest, seed, .. } = *self;
-        let mut copy = Metas { first_length, longest, seed, ..Metas::default() };
+        let Metas { first_length, max_row_len, seed, .. } = *self;
+        let mut copy = Metas { first_length, max_row_len, seed, ..Metas::default() };
         copy.all.try_reserve(self.all.len() + 1)?;
         copy.all.extend_from_slice(&self.all);
         copy.reserve()?;
@@ -151,7 +151,7 @@ impl Metas {
         self.plan_memo = OnceLock::new();
         if id == 0 {
             self.first_length = meta.layout.shape().first().copied().unwrap_or(0);
-            self.longest = meta.longest_row();
+            self.max_row_len = meta.max_row_len();
         }
         self.all.push(meta);
         if id == 1 {

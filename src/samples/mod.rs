@@ -18,7 +18,7 @@ pub use list::SampleList;
 pub(crate) use memo::Memo;
 pub use meta::TensorMeta;
 pub(crate) use rows::{EachRow, SampleRows, TableLimits};
-pub(crate) use selection::{Listed, Selection};
+pub(crate) use selection::{ResidentList, Selection};
 pub use view::SampleView;
 
 use std::borrow::Cow;

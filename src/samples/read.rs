@@ -166,7 +166,7 @@ impl<'a> SampleList<'a> {
         let metas = &self.layouts.metas;
         let first = metas.all().first()?;
         let is_host = first.device == Device::Cpu;
-        let are_rows = metas.longest >= 0 || is_host && first.layout.is_compact();
+        let are_rows = metas.max_row_len >= 0 || is_host && first.layout.is_compact();
         (self.layouts.ids.is_empty() && are_rows).then_some((first, &self.lengths))
     }
 
@@ -263,12 +263,12 @@ impl<'a> SampleList<'a> {
         selection: Arc<Selection<SampleList<'a>>>,
         owners: impl Iterator<Item = Owner>,
     ) -> SampleList<'a> {
-        let (listed, len) = (&selection.listed, selection.indices.shape()[0] as usize);
-        let samples = &listed.samples;
+        let (list, len) = (&selection.list, selection.indices.shape()[0] as usize);
+        let samples = &list.samples;
         SampleList {
             data: Addresses::Rows { first: samples.address(0), step: 0, len },
             layouts: Layouts {
-                metas: Arc::clone(&listed.one_of_each.layouts.metas),
+                metas: Arc::clone(&list.representatives.layouts.metas),
                 ids: Vec::new(),
             },
             lengths: Vec::new(),
@@ -282,7 +282,7 @@ impl<'a> SampleList<'a> {
 
     /// One sample for each `TensorMeta` in use, and for every sample the position of its own among these; empty if
     /// there is only one.
-    pub(crate) fn one_of_each(&self) -> Result<(SampleList<'a>, Vec<u32>)> {
+    pub(crate) fn representatives(&self) -> Result<(SampleList<'a>, Vec<u32>)> {
         let ids = self.meta_ids().unwrap_or(&[0]);
         let mut number = vec![u32::MAX; self.metas().len()];
         let (mut each, mut numbers) = (SampleList::new(), try_vec(ids.len())?);

@@ -9,15 +9,15 @@ use crate::tensor::{Owner, Tensor};
 pub(crate) struct Selection<L> {
     /// int32 or int64, one dim; on the device of the samples.
     pub indices: Tensor,
-    pub listed: Arc<Listed<L>>,
+    pub list: Arc<ResidentList<L>>,
 }
 
 /// A list whose table is on a device.
 #[derive(Debug)]
-pub(crate) struct Listed<L> {
+pub(crate) struct ResidentList<L> {
     pub samples: L,
     /// One sample for each `TensorMeta` in use.
-    pub one_of_each: L,
+    pub representatives: L,
     /// The list's table on the device, kept by the executor.
     pub table: Owner,
 }

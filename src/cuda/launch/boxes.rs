@@ -109,8 +109,8 @@ pub(crate) fn kind_of(
     let is_read = matches!(segment.op, ElementOp::Read { .. });
     let reads_aligned =
         !is_read || has_aligned_sources && loops().all(|own| is_multiple(&own.src_stride));
-    let is_odd = places % to.size() as u64 != 0 || !reads_aligned;
-    if to.size() == 16 || is_odd || segment.increments.is_some() {
+    let is_unaligned = places % to.size() as u64 != 0 || !reads_aligned;
+    if to.size() == 16 || is_unaligned || segment.increments.is_some() {
         return ElementLoop::Slow;
     }
     match is_read && !segment.is_move() {

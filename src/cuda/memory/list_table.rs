@@ -46,7 +46,7 @@ pub(crate) struct Chosen {
 impl ListTable {
     /// The table for the samples of a plan, if a device chooses them.
     pub fn of<'p>(plan: &'p Plan<'_>) -> Option<&'p ListTable> {
-        plan.selection().and_then(|selection| selection.listed.table.downcast_ref())
+        plan.selection().and_then(|selection| selection.list.table.downcast_ref())
     }
 
     /// The memory that is read for an index out of range, by samples of so many bytes that are moved.

@@ -28,7 +28,7 @@ impl Executor {
     pub fn list_table(
         &self,
         samples: &SampleList<'_>,
-        one_of_each: &SampleList<'_>,
+        representatives: &SampleList<'_>,
         metas: &[u32],
     ) -> Result<Arc<ListTable>> {
         let current = self.enter()?;
@@ -52,7 +52,7 @@ impl Executor {
         let alignment = words.iter().fold(first | step as u64, |all, address| all | address);
         let num_addresses = words.len() as u64;
         words.extend(in_pairs(metas, |meta| meta));
-        let zero_bytes = row_bytes(one_of_each).unwrap_or(0);
+        let zero_bytes = row_bytes(representatives).unwrap_or(0);
         let zeros = (words.len() as u64 * 8).next_multiple_of(16);
 
         let mut run = Run::new(self, &current, stream, false);
@@ -82,7 +82,7 @@ impl Executor {
             block,
             first,
             step,
-            num_metas: one_of_each.len(),
+            num_metas: representatives.len(),
             num_listed: samples.len(),
             alignment,
             found,
@@ -93,12 +93,12 @@ impl Executor {
 }
 
 /// The bytes of a sample, if all samples have as many in a row, which may be moved as they are.
-fn row_bytes(one_of_each: &SampleList<'_>) -> Option<u64> {
+fn row_bytes(representatives: &SampleList<'_>) -> Option<u64> {
     let bytes = |index| {
-        let meta = one_of_each.meta(index);
+        let meta = representatives.meta(index);
         meta.layout.is_compact().then(|| meta.layout.numel() as u64 * meta.dtype.size() as u64)
     };
-    bytes(0).filter(|_| (1..one_of_each.len()).all(|index| bytes(index) == bytes(0)))
+    bytes(0).filter(|_| (1..representatives.len()).all(|index| bytes(index) == bytes(0)))
 }
 
 /// The table of a launch whose samples a device chooses, as the kernel that makes it is told of it: but for the addresses
@@ -189,7 +189,7 @@ pub(crate) fn table_of(
     };
     // Never 0, which says that nothing was found.
     let call = list.num_calls.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
-    let chosen = Chosen { list: Arc::clone(&selection.listed.table), call };
+    let chosen = Chosen { list: Arc::clone(&selection.list.table), call };
     let num_words = table.num_words;
     let mut select = kernel_abi::Select {
         table: block.address(),
