@@ -254,7 +254,7 @@ fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
     Ok(pad)
 }
 
-/// Places samples that are equal except along dim 0 one after the other. ``common`` as for `stack`.
+/// StorageWatches samples that are equal except along dim 0 one after the other. ``common`` as for `stack`.
 ///
 /// Args:
 ///     offsets_dtype: ``"int64"`` or ``"int32"``.
@@ -377,13 +377,13 @@ fn small_of_table(
     options: &Options<'_>,
     begin: Option<Instant>,
 ) -> PyResult<Option<Batch>> {
-    if !options.is_copy() || !own.list.is_uniform() || own.places.all().len() > 1 {
+    if !options.is_copy() || !own.list.is_uniform() || own.watches.all().len() > 1 {
         return Ok(None);
     }
     // One that cannot be written to is refused once the samples were found to be there.
     let out = options.out.as_ref().map(|out| output_of(out, "", None));
     let Ok(out) = out.transpose() else { return Ok(None) };
-    if own.places.find_moved(py)?.is_some() {
+    if own.watches.find_moved(py)?.is_some() {
         return Ok(None);
     }
     let (engine, list, collate) = (&options.engine, &own.list, &options.collate);

@@ -19,8 +19,8 @@ use crate::ground::logging::Records;
 use crate::ground::modules::increment_version;
 use crate::ground::stream::stream_of;
 use crate::import::columns::{borrowed_pairs, objects_of};
-use crate::ownership::places::moved;
 use crate::ownership::ready::refuse_within;
+use crate::ownership::storage_watch::moved;
 use crate::samples::imported::Imported;
 
 /// Writes source ``i`` into destination ``i``, for all pairs in one call: weights into a model, rows of a batch into tensors of their
@@ -136,7 +136,7 @@ fn copy_pairs(
             .or_py_err(py)?,
     };
     // Reading the sources may have run code that moved a destination.
-    if let Some(index) = dsts.samples.places.find_moved(py)? {
+    if let Some(index) = dsts.samples.watches.find_moved(py)? {
         return Err(to_py_err(py, &moved(index).at_side(MoveSide::Destination, index)));
     }
     // On a device, and for a stream, the call may wait, which keeps no other thread waiting.

@@ -11,7 +11,7 @@ use crate::ground::errors::OrPyErr;
 use crate::ownership::copy::copy_by;
 use crate::ownership::holder::{producers_of, Holder};
 use crate::ownership::owners::Owners;
-use crate::ownership::places::Places;
+use crate::ownership::storage_watch::StorageWatches;
 use crate::samples::imported::Imported;
 
 /// Numbers that are uploaded together.
@@ -58,7 +58,7 @@ impl Uploaded {
     ) -> PyResult<Job> {
         let owners = owners.with(Arc::clone(&self.owner))?;
         let dim = list.common_ndim().map_or(0, |ndim| ndim as i64 - 1);
-        let samples = Arc::new(Imported { list, owners, places: Places::default() });
+        let samples = Arc::new(Imported { list, owners, watches: StorageWatches::default() });
         Ok(Job::of_leaf(samples, Collate::concat(dim).cast(dtype), name.to_owned()))
     }
 }

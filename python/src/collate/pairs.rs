@@ -13,10 +13,10 @@ use crate::ground::errors::{at, of_pair, to_py_err};
 use crate::ground::iterables::{check_list, in_a_row, is_text, items_of, tuple_from};
 use crate::ground::reserve::{push_to, try_vec};
 use crate::import::importer::{Importer, Reading};
-use crate::import::places::{own_all_memory, own_list_memory};
 use crate::import::routes::{is_array, is_nested, is_tensor, keeps_gradients, route_of, Lazy};
+use crate::import::storages::{own_all_memory, own_list_memory};
 use crate::import::tensor::table_of;
-use crate::ownership::places::moved;
+use crate::ownership::storage_watch::moved;
 use crate::samples::arrow::{is_arrow, samples_in};
 use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
@@ -219,7 +219,7 @@ impl Side {
         list.check_resident(py)?;
         let mut torch = Vec::new();
         if side == MoveSide::Destination {
-            own_list_memory(py, &samples.owners, &samples.places)?;
+            own_list_memory(py, &samples.owners, &samples.watches)?;
             if let Some(index) = samples.list.first_read_only() {
                 if samples.list.is_all_read_only() {
                     return Err(read_only(py, "a SampleList in read-only memory"));
@@ -240,7 +240,7 @@ impl Side {
                 torch.extend(written(py, tensor, None, "")?);
             }
         }
-        match samples.places.find_moved(py)? {
+        match samples.watches.find_moved(py)? {
             None => Ok(Side { samples, torch }),
             Some(index) => Err(to_py_err(py, &moved(index).at_side(side, index))),
         }

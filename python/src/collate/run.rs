@@ -474,7 +474,7 @@ fn view_of(
     (data, layout): ViewPlace,
 ) -> windrow::Result<Batch> {
     let samples = &job.samples;
-    let reference = samples.owners.together(samples.places.clone(), || samples.producers())?;
+    let reference = samples.owners.together(samples.watches.clone(), || samples.producers())?;
     let (owner, read_only): (Owner, _) = (Arc::new(reference), samples.list.is_read_only());
     // SAFETY: the samples are there in this layout, and their owners are held.
     #[allow(unsafe_code)]

@@ -16,7 +16,7 @@ use crate::ground::reserve::push_to;
 use crate::import::routes::{ImportRoute, Lazy};
 use crate::ownership::column::Entries;
 use crate::ownership::holder::{has_moved, producers_of, Holder};
-use crate::ownership::places::{moved, Place};
+use crate::ownership::storage_watch::{moved, StorageWatch};
 
 /// How objects are read.
 #[derive(Clone, Copy, Default)]
@@ -56,7 +56,7 @@ impl Reading<'_> {
 /// The storage of a torch tensor, which the tensor itself can exchange for another.
 pub(crate) struct HeldStorage {
     pub object: Py<PyAny>,
-    pub place: Place,
+    pub watch: StorageWatch,
 }
 
 /// Reads objects one after the other into a list.
@@ -78,7 +78,7 @@ pub(crate) struct Importer<'py> {
     /// A sample is not on the host: `owner` keeps it and those that follow.
     pub is_on_device: bool,
     /// Where the memory of samples that are kept is.
-    pub places: Entries<Place>,
+    pub watches: Entries<StorageWatch>,
     /// The storage of the last torch tensor, if it has one.
     pub storage: Option<HeldStorage>,
     /// The leaf these samples belong to, for errors.
@@ -118,7 +118,7 @@ impl<'py> Importer<'py> {
             is_lent: false,
             is_number: false,
             is_on_device: false,
-            places: Entries::default(),
+            watches: Entries::default(),
             storage: None,
             path: reading.path.to_owned(),
             paths: Vec::new(),

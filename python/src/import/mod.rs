@@ -32,7 +32,7 @@
 //! runs.
 //!
 //! What holds for each: a sample that is kept is held with the owner of its memory, a torch tensor by its storage, and one whose
-//! owner moves it afterwards is refused when it is used (`places`). Memory that must not be written to is marked so: read-only
+//! owner moves it afterwards is refused when it is used (`storages`). Memory that must not be written to is marked so: read-only
 //! arrays and buffers, JAX arrays and DLPack's flag; the table of torch never has it. On a device, work on a sample waits for the
 //! stream on which its library works now, which the exchange table says, or which `__dlpack__(stream=)` and
 //! `__cuda_array_interface__` order.
@@ -45,9 +45,9 @@ pub(crate) mod integers;
 pub(crate) mod keepers;
 pub(crate) mod numpy;
 pub(crate) mod numpy_struct;
-pub(crate) mod places;
 pub(crate) mod protocols;
 pub(crate) mod read;
 pub(crate) mod routes;
 pub(crate) mod rows;
+pub(crate) mod storages;
 pub(crate) mod tensor;

@@ -14,7 +14,7 @@ use crate::ground::reserve::{out_of_memory, push_to, try_vec};
 use crate::import::array_interface::ON_HOST;
 use crate::import::importer::Importer;
 use crate::import::routes::{route_of, ImportRoute, Lazy};
-use crate::ownership::places::Places;
+use crate::ownership::storage_watch::StorageWatches;
 
 impl<'py> Importer<'py> {
     /// Reads every sample of a tuple, which keeps them alive. `stacker` may stack them meanwhile.
@@ -66,7 +66,7 @@ impl<'py> Importer<'py> {
     ) -> PyResult<()> {
         self.list.reserve(items.len()).or_py_err(self.py)?;
         if self.owned {
-            self.places.reserve(items.len())?;
+            self.watches.reserve(items.len())?;
         }
         let num_read = self.import_empty_rows(items, start)?;
         for (index, sample) in items.iter().enumerate().skip(num_read) {
@@ -145,7 +145,7 @@ impl<'py> Importer<'py> {
         self.read(object, (route, lazy), index)?;
         if self.owned {
             self.check_writable(index)?;
-            self.remember_place(object, route, lazy)?;
+            self.watch_storage(object, route, lazy)?;
             if self.is_per_sample() {
                 self.note_keeper(object, route, lazy)?;
             }
@@ -210,7 +210,7 @@ impl<'py> Importer<'py> {
         }
         self.import_one(&items[count], start + count)?;
         let first = std::mem::take(&mut self.list);
-        let first_place = Places::from(std::mem::take(&mut self.places));
+        let first_watch = StorageWatches::from(std::mem::take(&mut self.watches));
         let first_keeper = std::mem::take(&mut self.keepers).pop().flatten();
         let first_tensor = std::mem::take(&mut self.tensors).pop().flatten();
         self.empty_dtype = first.meta(0).dtype.native();
@@ -218,7 +218,7 @@ impl<'py> Importer<'py> {
             self.import_one(item, start + index)?;
         }
         self.list.extend(&first).map_err(|error| self.error(error, start + count))?;
-        self.places.push(self.py, count, first_place.entry(self.py, 0))?;
+        self.watches.push(self.py, count, first_watch.entry(self.py, 0))?;
         self.keepers.resize_with(count, || None);
         self.keepers.push(first_keeper);
         if first_tensor.is_some() {

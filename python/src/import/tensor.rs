@@ -12,7 +12,7 @@ use crate::ground::reserve::out_of_memory;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::ownership::holder::{in_place, with_own_references, Reference};
-use crate::ownership::places::Places;
+use crate::ownership::storage_watch::StorageWatches;
 
 /// A single array-like as a tensor of the same memory. `name`: of the argument that it is.
 pub(crate) fn tensor_of(
@@ -42,18 +42,18 @@ pub(crate) fn table_of(
     let mut importer = Importer::new(py, reading);
     importer.argument = Some(name);
     importer.import_one(object, 0)?;
-    let Importer { list, mut owner, places, storage, .. } = importer;
+    let Importer { list, mut owner, watches, storage, .. } = importer;
     let (object, storage) = (object.clone().unbind(), storage.map(|storage| storage.object));
-    let (meta, places) = (list.meta(0), Places::from(places));
+    let (meta, watches) = (list.meta(0), StorageWatches::from(watches));
     let owner: Owner = match meta.device {
         Device::Cpu => {
             let object = Some(owner.with(py, object)?);
-            Arc::new(Reference { object, storage, shared: None, places })
+            Arc::new(Reference { object, storage, shared: None, watches })
         }
         _ => {
             owner.objects.try_reserve(2).map_err(out_of_memory)?;
             owner.objects.extend(storage.into_iter().chain([object]));
-            owner.places = places;
+            owner.watches = watches;
             Arc::new(owner)
         }
     };

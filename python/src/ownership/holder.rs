@@ -24,9 +24,9 @@ use crate::ground::errors::LayoutError;
 use crate::ground::reserve::push_to;
 use crate::ownership::buffer::Buffer;
 use crate::ownership::numbers::NumberChunks;
-use crate::ownership::places::{Places, MOVED};
 use crate::ownership::producers::Producers;
 use crate::ownership::release::{release, release_objects, Foreign};
+use crate::ownership::storage_watch::{StorageWatches, MOVED};
 
 pub(crate) type Visited = Result<(), PyTraverseError>;
 
@@ -46,7 +46,7 @@ pub(crate) struct Holder {
     /// The object is a torch tensor made for this output.
     pub is_output: bool,
     /// Where the memory of a single object on a device lay.
-    pub places: Places,
+    pub watches: StorageWatches,
     /// Values of Python numbers.
     pub numbers: NumberChunks,
 }
@@ -158,7 +158,7 @@ pub(crate) struct Reference {
     pub storage: Option<Py<PyAny>>,
     /// The owners that all samples of a list share, of a sample or a view of one.
     pub shared: Option<Arc<Vec<Owner>>>,
-    pub places: Places,
+    pub watches: StorageWatches,
 }
 
 impl Reference {
@@ -198,7 +198,7 @@ pub(crate) fn with_own_references(py: Python<'_>, tensor: &Tensor) -> Tensor {
                 object: copied(&reference.object),
                 storage: copied(&reference.storage),
                 shared: reference.shared.clone(),
-                places: reference.places.clone(),
+                watches: reference.watches.clone(),
             };
             under(Arc::new(reference), tensor, Device::Cpu)
         }
@@ -243,22 +243,22 @@ pub(crate) fn held_by(owner: &Owner) -> Held<'_> {
 }
 
 /// The places of the memory that an owner keeps, if it can move.
-pub(crate) fn places_of(owner: &Owner) -> Option<&Places> {
+pub(crate) fn watches_of(owner: &Owner) -> Option<&StorageWatches> {
     if let Some(reference) = owner.downcast_ref::<Reference>() {
-        return Some(&reference.places);
+        return Some(&reference.watches);
     }
     let holder = owner.downcast_ref::<Holder>()?;
     match &holder.tensors[..] {
         // Around a tensor of ours.
-        [inner] if holder.places.is_empty() => places_of(inner.owner()),
-        _ => Some(&holder.places),
+        [inner] if holder.watches.is_empty() => watches_of(inner.owner()),
+        _ => Some(&holder.watches),
     }
 }
 
 /// Whether the memory of a tensor was moved by its owner.
 pub(crate) fn has_moved(py: Python<'_>, tensor: &Tensor) -> PyResult<bool> {
-    match places_of(tensor.owner()) {
-        Some(places) => Ok(places.find_moved(py)?.is_some()),
+    match watches_of(tensor.owner()) {
+        Some(watches) => Ok(watches.find_moved(py)?.is_some()),
         None => Ok(false),
     }
 }

@@ -1,4 +1,4 @@
-//! Owners of samples, values that are borrowed for a while, the places of their memory, and the work that has to finish first.
+//! Owners of samples, values that are borrowed for a while, watches of their memory, and the work that has to finish first.
 
 pub(crate) mod buffer;
 pub(crate) mod child_columns;
@@ -7,7 +7,7 @@ pub(crate) mod copy;
 pub(crate) mod holder;
 pub(crate) mod numbers;
 pub(crate) mod owners;
-pub(crate) mod places;
 pub(crate) mod producers;
 pub(crate) mod ready;
 pub(crate) mod release;
+pub(crate) mod storage_watch;

@@ -12,9 +12,9 @@ use crate::ownership::column::{Column, Entries, Entry};
 use crate::ownership::holder::{
     producers_of_objects, producers_of_owners, Holder, Reference, Visited,
 };
-use crate::ownership::places::Places;
 use crate::ownership::producers::Producers;
 use crate::ownership::release::release_objects;
+use crate::ownership::storage_watch::StorageWatches;
 
 /// The owners that keep the samples of a list alive.
 #[derive(Clone, Default)]
@@ -137,9 +137,9 @@ impl Owners {
     }
 
     /// What a tensor that is a sample refers to.
-    pub fn of_sample(&self, py: Python<'_>, index: usize, places: Places) -> Reference {
+    pub fn of_sample(&self, py: Python<'_>, index: usize, watches: StorageWatches) -> Reference {
         let (object, shared) = (self.objects.entry(py, index), Some(Arc::clone(&self.shared)));
-        Reference { object, storage: None, shared, places }
+        Reference { object, storage: None, shared, watches }
     }
 
     /// What a tensor over all samples refers to, which are written when that work is done.
@@ -148,13 +148,13 @@ impl Owners {
     /// Out of memory.
     pub fn together(
         &self,
-        places: Places,
+        watches: StorageWatches,
         producers: impl FnOnce() -> Producers,
     ) -> windrow::Result<Reference> {
         let each = self.objects.all();
         let made: PyResult<_> = Python::attach(|py| {
             if each.len() < 2 {
-                return Ok(self.of_sample(py, 0, places));
+                return Ok(self.of_sample(py, 0, watches));
             }
             let mut holder = Holder::default();
             for object in each.iter().flatten() {
@@ -172,7 +172,7 @@ impl Owners {
                 }
             };
             let shared = Some(Arc::clone(&self.shared));
-            Ok(Reference { object: Some(object), storage: None, shared, places })
+            Ok(Reference { object: Some(object), storage: None, shared, watches })
         });
         made.map_err(|_| Error::OutOfMemory { bytes: size_of_val(each) as u64 })
     }

@@ -117,8 +117,8 @@ pub(crate) fn read<'py>(
     let columns = read.into_iter().map(|(path, content)| {
         let content = match content {
             Ok(list) => {
-                let (owners, places) = (owners.clone(), Default::default());
-                ArrowContent::Samples(Box::new(Imported { list, owners, places }))
+                let (owners, watches) = (owners.clone(), Default::default());
+                ArrowContent::Samples(Box::new(Imported { list, owners, watches }))
             }
             Err(texts) => ArrowContent::Texts(texts),
         };

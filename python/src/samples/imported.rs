@@ -15,17 +15,17 @@ use crate::import::rows::{said_dtype, set_empty_dtype};
 
 use crate::ownership::column::Column;
 use crate::ownership::copy::copy_of;
-use crate::ownership::holder::{has_moved, places_of, producers_of, Holder, Reference};
+use crate::ownership::holder::{has_moved, producers_of, watches_of, Holder, Reference};
 use crate::ownership::owners::Owners;
-use crate::ownership::places::{moved, Places};
 use crate::ownership::producers::Producers;
+use crate::ownership::storage_watch::{moved, StorageWatches};
 
 /// Samples and what keeps them alive.
 #[derive(Clone, Default)]
 pub(crate) struct Imported {
     pub list: SampleList<'static>,
     pub owners: Owners,
-    pub places: Places,
+    pub watches: StorageWatches,
 }
 
 impl Imported {
@@ -33,7 +33,11 @@ impl Imported {
     pub fn of_objects(list: SampleList<'static>, objects: Vec<Py<PyAny>>) -> Imported {
         let mut owner = Holder::default();
         owner.objects = objects;
-        Imported { list, owners: Owners::of_all(Arc::new(owner)), places: Places::default() }
+        Imported {
+            list,
+            owners: Owners::of_all(Arc::new(owner)),
+            watches: StorageWatches::default(),
+        }
     }
 
     /// The rows of a tensor of our own.
@@ -50,7 +54,8 @@ impl Imported {
         table: Tensor,
         list: SampleList<'static>,
     ) -> PyResult<Imported> {
-        let (device, places) = (table.device(), Places::together(places_of(table.owner())));
+        let (device, watches) =
+            (table.device(), StorageWatches::combined(watches_of(table.owner())));
         let owners = match table.owner().downcast_ref::<Reference>() {
             Some(reference) if device == Device::Cpu => Owners::of_reference(py, reference)?,
             _ => {
@@ -58,14 +63,14 @@ impl Imported {
                 Owners::of_list(py, Holder::of(table, producers), device)?
             }
         };
-        Ok(Imported { list, owners, places: Column::one(places) })
+        Ok(Imported { list, owners, watches: Column::one(watches) })
     }
 
     /// A sample of the list as a tensor, which keeps its memory alive.
     pub fn sample(&self, py: Python<'_>, index: usize) -> PyResult<Tensor> {
         let (meta, data) = (self.list.meta(index), self.list.address(index).cast_mut());
-        let places = self.places.at(py, index);
-        let owner: Owner = Arc::new(self.owners.of_sample(py, index, places));
+        let watches = self.watches.at(py, index);
+        let owner: Owner = Arc::new(self.owners.of_sample(py, index, watches));
         let (dtype, device, layout) = (meta.dtype, meta.device, meta.layout.clone());
         // SAFETY: the owners keep the memory of every sample of the list alive.
         #[allow(unsafe_code)]
@@ -147,8 +152,8 @@ impl Imported {
     pub fn taken(&self, py: Python<'_>, positions: &[i64]) -> PyResult<Imported> {
         let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
         let owners = self.owners.take(py, positions, self.list.len())?;
-        let places = self.places.take(py, positions, self.list.len())?;
-        Ok(Imported { list, owners, places })
+        let watches = self.watches.take(py, positions, self.list.len())?;
+        Ok(Imported { list, owners, watches })
     }
 
     /// As [`Imported::taken`], for a call: on the host they keep the whole list, without a reference to each sample.
@@ -157,14 +162,14 @@ impl Imported {
             return self.taken(py, positions);
         }
         let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
-        let places = self.places.take(py, positions, self.list.len())?;
-        Ok(Imported { list, owners: Owners::of_all(Arc::clone(self) as Owner), places })
+        let watches = self.watches.take(py, positions, self.list.len())?;
+        Ok(Imported { list, owners: Owners::of_all(Arc::clone(self) as Owner), watches })
     }
 
     /// # Errors
     /// LayoutError for a sample whose memory is elsewhere by now.
     pub fn check_in_place(&self, py: Python<'_>, path: &str) -> PyResult<()> {
-        match self.places.find_moved(py)? {
+        match self.watches.find_moved(py)? {
             None => Ok(()),
             Some(index) => Err(to_py_err(py, &moved(index).at_path(path))),
         }
@@ -205,15 +210,15 @@ impl Imported {
         // First of all: a table can have more rows than there is memory for their places.
         self.list.reserve(added).or_py_err(py)?;
         let others = self.agree_on_dtype(py, &other.list)?;
-        let places = |own: &mut Places| own.extend(py, len, &other.places, added);
+        let watches = |own: &mut StorageWatches| own.extend(py, len, &other.watches, added);
         let joined = self
             .owners
             .extend(py, len, &other.owners, added)
-            .and_then(|()| places(&mut self.places))
+            .and_then(|()| watches(&mut self.watches))
             .and_then(|()| self.list.extend(&others).or_py_err(py));
         if joined.is_err() {
             self.owners.truncate(len);
-            self.places.truncate(len);
+            self.watches.truncate(len);
         }
         joined
     }
@@ -228,9 +233,9 @@ impl Imported {
         let len = self.list.len();
         let others = self.agree_on_dtype(py, &other.list)?;
         self.owners.spread(py, len, &other.owners)?;
-        self.places.spread(py, len, &other.places)?;
+        self.watches.spread(py, len, &other.watches)?;
         self.list.replace(position, &others, 0).or_py_err(py)?;
-        let place = self.places.replace(py, position, &other.places);
+        let place = self.watches.replace(py, position, &other.watches);
         Ok((place, self.owners.replace(py, position, &other.owners)))
     }
 
@@ -238,14 +243,14 @@ impl Imported {
     pub fn truncate(&mut self, len: usize) {
         self.list.truncate(len);
         self.owners.truncate(len);
-        self.places.truncate(len);
+        self.watches.truncate(len);
     }
 
     /// The same samples, to be changed.
     fn copied(&self) -> windrow::Result<Imported> {
         let list = self.list.take(0..self.list.len() as i64)?;
-        let (owners, places) = (self.owners.clone(), self.places.clone());
-        Ok(Imported { list, owners, places })
+        let (owners, watches) = (self.owners.clone(), self.watches.clone());
+        Ok(Imported { list, owners, watches })
     }
 
     /// The work that the samples wait for; on the host, what is known of all of them.
@@ -267,7 +272,7 @@ impl Imported {
 
     pub fn from_importer(importer: Importer<'_>) -> PyResult<(Imported, Option<PipelinedCopy>)> {
         let is_per_sample = importer.is_per_sample();
-        let Importer { py, list, owner, keepers, tensors, places, ahead, .. } = importer;
+        let Importer { py, list, owner, keepers, tensors, watches, ahead, .. } = importer;
         let owners = match (is_per_sample, list.device()) {
             (true, Some(Device::Cpu) | None) if !importer.is_on_device => {
                 Owners::from_parts(Arc::default(), keepers)
@@ -280,6 +285,6 @@ impl Imported {
             (false, _) => Owners::of_all(Arc::new(owner)),
         };
         let owners = owners.with_tensors(tensors, list.len())?;
-        Ok((Imported { list, owners, places: Places::from(places) }, ahead))
+        Ok((Imported { list, owners, watches: StorageWatches::from(watches) }, ahead))
     }
 }

@@ -233,7 +233,7 @@ impl PySampleList {
         let (own, resident) = self.resident_on(py, device)?;
         let list = resident.take(&tensor).or_py_err(py)?;
         let owners = own.owners.with(Arc::clone(tensor.owner()))?;
-        Ok(Some(Imported { list, owners, places: own.places.clone() }))
+        Ok(Some(Imported { list, owners, watches: own.watches.clone() }))
     }
 
     /// The samples at these positions.

@@ -15,8 +15,8 @@ use crate::import::routes::{route_of, ImportRoute};
 use crate::ownership::child_columns::ChildColumns;
 use crate::ownership::holder::{held_by, Holder};
 use crate::ownership::owners::Owners;
-use crate::ownership::places::Places;
 use crate::ownership::producers::Producers;
+use crate::ownership::storage_watch::StorageWatches;
 use crate::samples::imported::Imported;
 
 /// A leaf that was read with others.
@@ -47,7 +47,7 @@ impl Borrowed<'_> {
 
 impl ReadColumn {
     fn new(list: SampleList<'static>, owners: &Owners, objects: Range<usize>) -> ReadColumn {
-        let samples = Imported { list, owners: owners.clone(), places: Places::default() };
+        let samples = Imported { list, owners: owners.clone(), watches: StorageWatches::default() };
         ReadColumn { samples: Arc::new(samples), objects }
     }
 

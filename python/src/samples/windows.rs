@@ -124,11 +124,11 @@ pub(crate) fn crops(
     let (boxes, extents) = integers(boxes, "boxes", 2)?;
     let flip = flip.map(|flip| flags(flip, images.list.len())).transpose()?;
     let list = crops_of(&images.list, &boxes, &extents, dims, flip.as_deref()).or_py_err(py)?;
-    let (owners, places) = match Arc::try_unwrap(images) {
-        Ok(images) => (images.owners, images.places),
-        Err(shared) => (shared.owners.copied(py), shared.places.clone()),
+    let (owners, watches) = match Arc::try_unwrap(images) {
+        Ok(images) => (images.owners, images.watches),
+        Err(shared) => (shared.owners.copied(py), shared.watches.clone()),
     };
-    Ok(PySampleList::from_imported(Imported { list, owners, places }))
+    Ok(PySampleList::from_imported(Imported { list, owners, watches }))
 }
 
 /// Booleans of one dim, or one for all images.

@@ -14,9 +14,9 @@ use crate::ground::modules::loaded;
 use crate::import::importer::{HeldStorage, Importer};
 use crate::import::numpy_struct::data_word;
 use crate::import::routes::{route_of, ImportRoute, Lazy};
-use crate::ownership::holder::{held_by, places_of, Held, Holder};
+use crate::ownership::holder::{held_by, watches_of, Held, Holder};
 use crate::ownership::owners::Owners;
-use crate::ownership::places::{address_in, Place, Places};
+use crate::ownership::storage_watch::{address_in, StorageWatch, StorageWatches};
 use crate::private_layouts::torch::reader;
 
 impl Importer<'_> {
@@ -26,7 +26,7 @@ impl Importer<'_> {
         let is_last = match (lazy, &self.storage) {
             (Lazy::No, _) => true,
             // Rows of one tensor have one.
-            (Lazy::Words(torch), Some(HeldStorage { place: Place::Word(word, _), .. })) => {
+            (Lazy::Words(torch), Some(HeldStorage { watch: StorageWatch::Word(word, _), .. })) => {
                 // SAFETY: a live object of a class that has words.
                 unsafe { torch.memory_of(object.as_ptr()) == Some(*word) }
             }
@@ -54,18 +54,18 @@ impl Importer<'_> {
             // A tensor that has none has its own word for that.
             answer => return answered(self.py, answer).map(drop),
         };
-        let place = match word {
+        let watch = match word {
             // SAFETY: as above.
-            Some(word) => Place::Word(word, unsafe { address_in(word) }),
-            None => Place::of_storage(&object)?,
+            Some(word) => StorageWatch::Word(word, unsafe { address_in(word) }),
+            None => StorageWatch::for_storage(&object)?,
         };
-        self.storage = Some(HeldStorage { object: object.unbind(), place });
+        self.storage = Some(HeldStorage { object: object.unbind(), watch });
         Ok(())
     }
 
     /// Remembers where the memory of the last sample is, if its owner can move it.
     #[inline]
-    pub fn remember_place(
+    pub fn watch_storage(
         &mut self,
         object: &Bound<'_, PyAny>,
         route: ImportRoute,
@@ -78,23 +78,23 @@ impl Importer<'_> {
                 // SAFETY: of NumPy's array, which the caller keeps.
                 match unsafe { address_in(word) } == data {
                     // SAFETY: as above.
-                    true => unsafe { self.places.push_word(self.py, position, word, data) },
-                    false => self.places.push_still(self.py, position),
+                    true => unsafe { self.watches.push_word(self.py, position, word, data) },
+                    false => self.watches.push_immovable(self.py, position),
                 }
             }
             (Lazy::No, _) => {
                 let is_own = matches!(route, ImportRoute::Tensor | ImportRoute::Batch);
                 let own = if is_own { tensor_in(object) } else { None };
-                let places = own.and_then(|own| places_of(own.owner()));
-                self.places.push(self.py, position, Places::together(places))
+                let watches = own.and_then(|own| watches_of(own.owner()));
+                self.watches.push(self.py, position, StorageWatches::combined(watches))
             }
-            _ => match self.storage.as_ref().map(|storage| &storage.place) {
+            _ => match self.storage.as_ref().map(|storage| &storage.watch) {
                 // SAFETY: of a storage that is held.
-                Some(&Place::Word(word, address)) => unsafe {
-                    self.places.push_word(self.py, position, word, address)
+                Some(&StorageWatch::Word(word, address)) => unsafe {
+                    self.watches.push_word(self.py, position, word, address)
                 },
-                Some(place) => self.places.push(self.py, position, place.clone()),
-                None => self.places.push_still(self.py, position),
+                Some(watch) => self.watches.push(self.py, position, watch.clone()),
+                None => self.watches.push_immovable(self.py, position),
             },
         }
     }
@@ -123,11 +123,15 @@ pub(crate) fn own_all_memory(py: Python<'_>, tensor: &Tensor) -> PyResult<()> {
 
 /// As [`own_all_memory`], of the samples of a list. Where the words of storages are known, and none of them shares its memory, that is
 /// all that is looked at.
-pub(crate) fn own_list_memory(py: Python<'_>, owners: &Owners, places: &Places) -> PyResult<()> {
+pub(crate) fn own_list_memory(
+    py: Python<'_>,
+    owners: &Owners,
+    watches: &StorageWatches,
+) -> PyResult<()> {
     let is_own = match reader(py) {
         None => true,
         // SAFETY: words of objects that the list holds.
-        Some(Ok(torch)) => places.all_words(|word| unsafe { !torch.is_word_of_shared(word) }),
+        Some(Ok(torch)) => watches.all_words(|word| unsafe { !torch.is_word_of_shared(word) }),
         Some(Err(_)) => false,
     };
     match is_own {

@@ -15,41 +15,41 @@ use crate::ownership::column::{Column, Entries, Entry};
 
 /// Where the memory of a sample lay.
 #[derive(Clone)]
-pub(crate) enum Place {
+pub(crate) enum StorageWatch {
     /// The word in which its owner has the address, and that address.
     Word(NonNull<AtomicUsize>, usize),
     /// No word has it.
-    Ask(Arc<Ask>),
+    Recheck(Arc<Recheck>),
 }
 
-const _: () = assert!(size_of::<Place>() == 16);
+const _: () = assert!(size_of::<StorageWatch>() == 16);
 
 /// Whom to ask for a place.
-pub(crate) enum Ask {
+pub(crate) enum Recheck {
     /// A torch storage, held by the same list, and the address of its memory.
     Storage(*mut ffi::PyObject, usize),
     /// Any of the places of a tensor over several of them, which the same list holds.
-    Any(Places),
+    Any(StorageWatches),
 }
 
 // SAFETY: words of objects that are held, read as atomics; Python objects are used attached only.
-unsafe impl Send for Place {}
+unsafe impl Send for StorageWatch {}
 // SAFETY: as above.
-unsafe impl Sync for Place {}
+unsafe impl Sync for StorageWatch {}
 // SAFETY: as above.
-unsafe impl Send for Ask {}
+unsafe impl Send for Recheck {}
 // SAFETY: as above.
-unsafe impl Sync for Ask {}
+unsafe impl Sync for Recheck {}
 
 /// The word of memory that does not move.
-static STILL: AtomicUsize = AtomicUsize::new(0);
+static IMMOVABLE: AtomicUsize = AtomicUsize::new(0);
 
-impl Place {
+impl StorageWatch {
     /// Of a torch storage, which is kept as long as the place.
-    pub fn of_storage(storage: &Bound<'_, PyAny>) -> PyResult<Place> {
+    pub fn for_storage(storage: &Bound<'_, PyAny>) -> PyResult<StorageWatch> {
         let address = data_ptr(storage)?;
         check_small_memory()?;
-        Ok(Place::Ask(Arc::new(Ask::Storage(storage.as_ptr(), address))))
+        Ok(StorageWatch::Recheck(Arc::new(Recheck::Storage(storage.as_ptr(), address))))
     }
 
     /// False if the memory is where it was; of a place that is to be asked for, true.
@@ -57,21 +57,21 @@ impl Place {
     fn may_have_moved(&self) -> bool {
         match self {
             // SAFETY: by `push_word`, or a static.
-            Place::Word(word, address) => unsafe { address_in(*word) != *address },
-            Place::Ask(_) => true,
+            StorageWatch::Word(word, address) => unsafe { address_in(*word) != *address },
+            StorageWatch::Recheck(_) => true,
         }
     }
 
     fn has_moved(&self, py: Python<'_>) -> PyResult<bool> {
         match self {
-            Place::Word(..) => Ok(self.may_have_moved()),
-            Place::Ask(ask) => match &**ask {
-                Ask::Storage(storage, address) => {
+            StorageWatch::Word(..) => Ok(self.may_have_moved()),
+            StorageWatch::Recheck(ask) => match &**ask {
+                Recheck::Storage(storage, address) => {
                     // SAFETY: held with the samples; attached.
                     let storage = unsafe { Bound::from_borrowed_ptr(py, *storage) };
                     Ok(data_ptr(&storage)? != *address)
                 }
-                Ask::Any(places) => Ok(places.find_moved(py)?.is_some()),
+                Recheck::Any(watches) => Ok(watches.find_moved(py)?.is_some()),
             },
         }
     }
@@ -92,35 +92,37 @@ fn data_ptr(storage: &Bound<'_, PyAny>) -> PyResult<usize> {
 }
 
 /// The places of a list of samples, or of one tensor.
-pub(crate) type Places = Column<Place>;
+pub(crate) type StorageWatches = Column<StorageWatch>;
 
-impl Entry for Place {
+impl Entry for StorageWatch {
     const IS_REFERENCE: bool = false;
 
     /// Of memory that does not move.
-    fn none() -> Place {
-        Place::Word(NonNull::from(&STILL), 0)
+    fn none() -> StorageWatch {
+        StorageWatch::Word(NonNull::from(&IMMOVABLE), 0)
     }
 
     /// Whether two places change together.
     #[inline]
-    fn is(&self, other: &Place) -> bool {
+    fn is(&self, other: &StorageWatch) -> bool {
         match (self, other) {
-            (Place::Word(own, _), Place::Word(other, _)) => own == other,
-            (Place::Ask(own), Place::Ask(other)) => match (&**own, &**other) {
-                (Ask::Storage(own, _), Ask::Storage(other, _)) => own == other,
-                _ => Arc::ptr_eq(own, other),
-            },
+            (StorageWatch::Word(own, _), StorageWatch::Word(other, _)) => own == other,
+            (StorageWatch::Recheck(own), StorageWatch::Recheck(other)) => {
+                match (&**own, &**other) {
+                    (Recheck::Storage(own, _), Recheck::Storage(other, _)) => own == other,
+                    _ => Arc::ptr_eq(own, other),
+                }
+            }
             _ => false,
         }
     }
 
-    fn copied(&self, _: Python<'_>) -> Place {
+    fn copied(&self, _: Python<'_>) -> StorageWatch {
         self.clone()
     }
 }
 
-impl Entries<Place> {
+impl Entries<StorageWatch> {
     /// The next sample's, which is number `index`, by the word in which its owner has the address.
     ///
     /// # Safety
@@ -135,50 +137,50 @@ impl Entries<Place> {
     ) -> PyResult<()> {
         match self.0[..] {
             // Rows of one tensor.
-            [Place::Word(all, _)] if all == word => return Ok(()),
+            [StorageWatch::Word(all, _)] if all == word => return Ok(()),
             _ => {}
         }
         if self.0.len() != index {
-            return self.push(py, index, Place::Word(word, address));
+            return self.push(py, index, StorageWatch::Word(word, address));
         }
         self.0.try_reserve(1).map_err(out_of_memory)?;
-        self.0.push(Place::Word(word, address));
+        self.0.push(StorageWatch::Word(word, address));
         Ok(())
     }
 
     /// A sample whose memory its owner does not move.
     #[inline]
-    pub fn push_still(&mut self, py: Python<'_>, index: usize) -> PyResult<()> {
+    pub fn push_immovable(&mut self, py: Python<'_>, index: usize) -> PyResult<()> {
         match self.0.is_empty() {
             true => Ok(()),
-            false => self.push(py, index, Place::none()),
+            false => self.push(py, index, StorageWatch::none()),
         }
     }
 }
 
-impl Places {
+impl StorageWatches {
     /// Whether a question about the words in which owners have the addresses of samples is answered by all; false also where there
     /// are places without a word.
     pub fn all_words(&self, is: impl Fn(NonNull<AtomicUsize>) -> bool) -> bool {
-        self.all().iter().all(|place| match place {
-            Place::Word(word, _) => *word == NonNull::from(&STILL) || is(*word),
-            Place::Ask(_) => false,
+        self.all().iter().all(|watch| match watch {
+            StorageWatch::Word(word, _) => *word == NonNull::from(&IMMOVABLE) || is(*word),
+            StorageWatch::Recheck(_) => false,
         })
     }
 
     /// Of rows or pieces of a tensor, by the places of its memory: of the same word as of the sample that it is, if it is one.
-    pub fn together(whole: Option<&Places>) -> Place {
+    pub fn combined(whole: Option<&StorageWatches>) -> StorageWatch {
         match whole.map(Column::all).unwrap_or_default() {
-            [] => Place::none(),
+            [] => StorageWatch::none(),
             [one] => one.clone(),
-            _ => Place::Ask(Arc::new(Ask::Any(whole.cloned().unwrap_or_default()))),
+            _ => StorageWatch::Recheck(Arc::new(Recheck::Any(whole.cloned().unwrap_or_default()))),
         }
     }
 
     /// The first of the samples whose memory has moved. Few instructions while none has.
     #[inline]
     pub fn find_moved(&self, py: Python<'_>) -> PyResult<Option<usize>> {
-        match self.all().iter().position(Place::may_have_moved) {
+        match self.all().iter().position(StorageWatch::may_have_moved) {
             None => Ok(None),
             Some(first) => self.search(py, first),
         }
@@ -186,8 +188,8 @@ impl Places {
 
     #[cold]
     fn search(&self, py: Python<'_>, first: usize) -> PyResult<Option<usize>> {
-        for (index, place) in self.all().iter().enumerate().skip(first) {
-            if place.has_moved(py)? {
+        for (index, watch) in self.all().iter().enumerate().skip(first) {
+            if watch.has_moved(py)? {
                 return Ok(Some(index));
             }
         }
