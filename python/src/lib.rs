@@ -22,7 +22,7 @@
 //! |---|---|---|
 //! | arguments | `collate::options`, `collate::specs` | options of the call and of leaves |
 //! | flatten | `trees::flatten`, which asks the rules of `collate::tree` what a column is; those use `trees::rules` and `trees::dicts` | a `TreeDef`, and for each leaf a column of objects |
-//! | group | `samples::together`, for each container that was opened: `import::columns` | columns that were read at once, by the engine's threads |
+//! | group | `samples::column_import`, for each container that was opened: `import::columns` | columns that were read at once, by the engine's threads |
 //! | leaves | `collate::leaves`: options by path, `import` of columns that were not read, `collate::job` | jobs |
 //! | plan and run | `collate::run` | batches |
 //! | unflatten | `trees::flatten`, `trees::container` | the tree of batches |

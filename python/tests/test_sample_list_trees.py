@@ -435,11 +435,11 @@ def test_objects_that_a_whole_batch_takes_apart():
         def __init__(self, nodes):
             self.nodes = nodes
 
-    def opener(samples, path, sep):
+    def flattener(samples, path, sep):
         children = [{"nodes": graph.nodes + 10 * number} for number, graph in enumerate(samples)]
-        return _nodes.Opened(children, lambda made: ("graphs", made["nodes"]), {"nodes": ("concat", {})})
+        return _nodes.Flattened(children, lambda made: ("graphs", made["nodes"]), {"nodes": ("concat", {})})
 
-    _nodes._registered[Graph] = opener
+    _nodes._registered[Graph] = flattener
     try:
         plain = [{"g": Graph(np.full(1 + i, i)), "n": i} for i in range(4)]
         samples = wr.SampleList(plain)

@@ -7,7 +7,7 @@ import operator
 from typing import Any, List, Mapping, Sequence
 
 import windrow as wr
-from windrow._opener import located
+from windrow._flattener import located
 
 
 # The dtype of a list of Python numbers, and the name of one of them.

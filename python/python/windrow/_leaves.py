@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import Any, Iterator, List, Mapping, Sequence, Tuple
 
-from windrow._opener import text_of
+from windrow._flattener import text_of
 from windrow._windrow import Batch, Tensor, _patterns_of
 from windrow.spec import List as ListSpec
 from windrow.spec import Stack

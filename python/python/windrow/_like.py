@@ -11,7 +11,7 @@ import copy
 from collections.abc import MutableMapping
 from typing import Any, Callable, Dict, Iterable, List
 
-from windrow._opener import at_path, class_name, located
+from windrow._flattener import at_path, class_name, located
 
 
 def template(make: Callable[[], Any], first: Any, path: str) -> Any:

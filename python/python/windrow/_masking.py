@@ -6,7 +6,7 @@ from typing import Any, Mapping, Optional, Sequence, Tuple
 
 import windrow as wr
 from windrow._fields import numpy, refusal
-from windrow._opener import located
+from windrow._flattener import located
 
 
 class TorchDraws:

@@ -1,6 +1,6 @@
-"""Classes that `windrow.collate` takes apart and makes again: those registered, and those of libraries that it knows.
+"""Classes that `windrow.collate` flattens and unflattens: those registered, and those of libraries that it knows.
 
-The compiled walker asks `find` for a class that is no plain container, and the opener that it gets for the children of a
+The compiled walker asks `find` for a class that is no plain container, and the flattener that it gets for the children of a
 column of samples.
 """
 
@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from windrow._like import object_like, object_template, template
-from windrow._opener import Opened, Opener, at_path, class_name, located, text_of
+from windrow._flattener import Flattened, Flattener, at_path, class_name, located, text_of
 
 __all__ = ["register_node"]
 
 
-_registered: Dict[type, Opener] = {}
-_known: Dict[type, Opener] = {}
+_registered: Dict[type, Flattener] = {}
+_known: Dict[type, Flattener] = {}
 # Classes made without end must not make a table grow with them.
 _MAX_KNOWN = 1024
 
@@ -62,8 +62,8 @@ def register_node(
     if cls in _registered:
         raise ValueError(f"{class_name(cls)} is registered already")
 
-    def opener(samples: List[Any], path: str, sep: str) -> Opened:
-        def again(samples: List[Any], start: int) -> List[Dict[str, Any]]:
+    def flattener(samples: List[Any], path: str, sep: str) -> Flattened:
+        def flatten_more(samples: List[Any], start: int) -> List[Dict[str, Any]]:
             children = []
             for index, sample in enumerate(samples, start):
                 mapping = flatten(sample)
@@ -73,13 +73,13 @@ def register_node(
                 children.append(dict(mapping))
             return children
 
-        return Opened(again(samples, 0), unflatten, again=again)
+        return Flattened(flatten_more(samples, 0), unflatten, flatten_more=flatten_more)
 
-    _registered[cls] = opener
+    _registered[cls] = flattener
 
 
-def find(cls: type, is_last: bool) -> Optional[Opener]:
-    """The opener of a class; `is_last`: it is no container by any other rule."""
+def find(cls: type, is_last: bool) -> Optional[Flattener]:
+    """The flattener of a class; `is_last`: it is no container by any other rule."""
     found = _registered.get(cls) or _known.get(cls)
     if found is None:
         found = _pytree(cls) if is_last else _library(cls)
@@ -98,59 +98,59 @@ def is_registered(cls: type) -> bool:
     return cls in _registered
 
 
-def tensordict_opener(cls: type) -> Optional[Opener]:
-    """The opener of TensorDict and tensorclass; None for other classes."""
-    return _of_tensordict(cls, "opener")
+def tensordict_flattener(cls: type) -> Optional[Flattener]:
+    """The flattener of TensorDict and tensorclass; None for other classes."""
+    return _of_tensordict(cls, "flattener")
 
 
-def _non_tensor_opener(cls: type) -> Optional[Opener]:
-    """The opener of NonTensorData of tensordict; None for other classes."""
-    return _of_tensordict(cls, "non_tensor_opener")
+def _non_tensor_flattener(cls: type) -> Optional[Flattener]:
+    """The flattener of NonTensorData of tensordict; None for other classes."""
+    return _of_tensordict(cls, "non_tensor_flattener")
 
 
-def _of_tensordict(cls: type, name: str) -> Optional[Opener]:
+def _of_tensordict(cls: type, name: str) -> Optional[Flattener]:
     if "tensordict" not in sys.modules:
         return None
     from windrow import _tensordict
 
-    found: Optional[Opener] = getattr(_tensordict, name)(cls)
+    found: Optional[Flattener] = getattr(_tensordict, name)(cls)
     return found
 
 
-def graph_opener(cls: type) -> Optional[Opener]:
-    """The opener of graphs of PyTorch Geometric; None for other classes."""
+def graph_flattener(cls: type) -> Optional[Flattener]:
+    """The flattener of graphs of PyTorch Geometric; None for other classes."""
     if "torch_geometric.data" not in sys.modules:
         return None
     from windrow import _pyg
 
-    return _pyg.opener(cls)
+    return _pyg.flattener(cls)
 
 
 def map_object(tree: Any, function: Callable[[Any], Any]) -> Any:
     """An object like this one with `function` applied to its children; None for other than those of a class."""
     cls: Any = type(tree)
-    if cls.__module__ in ("builtins", "torch", "numpy") or _non_tensor_opener(cls) is not None:
+    if cls.__module__ in ("builtins", "torch", "numpy") or _non_tensor_flattener(cls) is not None:
         return None
-    if tensordict_opener(cls) is not None:
+    if tensordict_flattener(cls) is not None:
         from windrow import _tensordict
 
         return _tensordict.mapped(tree, function)
     if "torch_geometric.data" in sys.modules and isinstance(tree, sys.modules["torch_geometric.data"].data.BaseData):
         return copy.copy(tree).apply(function)
-    opener = find(cls, False)
-    if opener is None and not isinstance(tree, (Mapping, tuple, list)):
+    flattener = find(cls, False)
+    if flattener is None and not isinstance(tree, (Mapping, tuple, list)):
         if dataclasses.is_dataclass(cls):
             return object_like(tree, {field.name: function(getattr(tree, field.name)) for field in dataclasses.fields(cls)})
-        opener = find(cls, True)
-    if opener is None:
+        flattener = find(cls, True)
+    if flattener is None:
         return None
-    children, close = opener([tree], "", ".")[:2]
+    children, unflatten = flattener([tree], "", ".")[:2]
     own = children[0] if isinstance(children, list) else {name: column[0] for name, column in children.items()}
-    return close({name: function(child) for name, child in own.items()})
+    return unflatten({name: function(child) for name, child in own.items()})
 
 
-def _library(cls: type) -> Optional[Opener]:
-    found = tensordict_opener(cls) or _non_tensor_opener(cls) or graph_opener(cls)
+def _library(cls: type) -> Optional[Flattener]:
+    found = tensordict_flattener(cls) or _non_tensor_flattener(cls) or graph_flattener(cls)
     if found is not None:
         return found
     if hasattr(cls, "__attrs_attrs__"):
@@ -160,16 +160,16 @@ def _library(cls: type) -> Optional[Opener]:
     return None
 
 
-def _opened(
+def _flattened(
     samples: List[Any],
     names_of: Callable[[Any], Iterable[str]],
     path: str,
     sep: str,
     like: Callable[[Any], Callable[[Dict[str, Any]], Any]],
-) -> Opened:
+) -> Flattened:
     """Attributes of each sample, by name. `like`: gives what makes objects like this one."""
 
-    def again(samples: List[Any], start: int) -> List[Dict[str, Any]]:
+    def flatten_more(samples: List[Any], start: int) -> List[Dict[str, Any]]:
         children = []
         for index, sample in enumerate(samples, start):
             try:
@@ -179,19 +179,19 @@ def _opened(
                 raise located(AttributeError(f"sample {index}{at_path(where)}: the field is not set"), index, where) from error
         return children
 
-    return Opened(again(samples, 0), like(samples[0]), again=again)
+    return Flattened(flatten_more(samples, 0), like(samples[0]), flatten_more=flatten_more)
 
 
-def _attrs(cls: Any) -> Opener:
+def _attrs(cls: Any) -> Flattener:
     names = [field.name for field in cls.__attrs_attrs__]
 
-    def opener(samples: List[Any], path: str, sep: str) -> Opened:
-        return _opened(samples, lambda _: names, path, sep, lambda first: partial(object_like, object_template(first, names, path)))
+    def flattener(samples: List[Any], path: str, sep: str) -> Flattened:
+        return _flattened(samples, lambda _: names, path, sep, lambda first: partial(object_like, object_template(first, names, path)))
 
-    return opener
+    return flattener
 
 
-def _pydantic(cls: Any) -> Opener:
+def _pydantic(cls: Any) -> Flattener:
     fields = list(getattr(cls, "__pydantic_fields__", None) or cls.model_fields)
     is_model = hasattr(cls, "model_copy")
     # A dataclass has them among its attributes.
@@ -201,7 +201,7 @@ def _pydantic(cls: Any) -> Opener:
         extra = sample.__pydantic_extra__ if is_model else vars(sample) if has_extra else None
         return dict.fromkeys((*fields, *extra)) if extra else fields
 
-    def opener(samples: List[Any], path: str, sep: str) -> Opened:
+    def flattener(samples: List[Any], path: str, sep: str) -> Flattened:
         def like(first: Any) -> Callable[[Dict[str, Any]], Any]:
             own = names_of(first)
             if not is_model:
@@ -209,12 +209,12 @@ def _pydantic(cls: Any) -> Opener:
             copied = template(lambda: first.model_copy(update=dict.fromkeys(own)), first, path)
             return lambda children: copied.model_copy(update=children)
 
-        return _opened(samples, names_of, path, sep, like)
+        return _flattened(samples, names_of, path, sep, like)
 
-    return opener
+    return flattener
 
 
-def _pytree(cls: Any) -> Optional[Opener]:
+def _pytree(cls: Any) -> Optional[Flattener]:
     """Classes registered with torch's pytrees or optree's. Not those of the standard library."""
     if cls.__module__ in ("builtins", "collections"):
         return None
@@ -266,13 +266,13 @@ def name_of(key: Any) -> str:
 
 def _unlike(
     cls: type, flatten: Callable[[Any], Tuple[Dict[str, Any], Any]], unflatten: Callable[[List[Any], Any], Any]
-) -> Opener:
-    """An opener that refuses samples whose context, all that is not a leaf, is not that of the first."""
+) -> Flattener:
+    """A flattener that refuses samples whose context, all that is not a leaf, is not that of the first."""
 
-    def opener(samples: List[Any], path: str, sep: str) -> Opened:
+    def flattener(samples: List[Any], path: str, sep: str) -> Flattened:
         context = flatten(samples[0])[1]
 
-        def again(samples: List[Any], start: int) -> List[Dict[str, Any]]:
+        def flatten_more(samples: List[Any], start: int) -> List[Dict[str, Any]]:
             children = []
             for index, sample in enumerate(samples, start):
                 leaves, own = flatten(sample)
@@ -282,6 +282,6 @@ def _unlike(
                 children.append(leaves)
             return children
 
-        return Opened(again(samples, 0), lambda made: unflatten(list(made.values()), context), again=again)
+        return Flattened(flatten_more(samples, 0), lambda made: unflatten(list(made.values()), context), flatten_more=flatten_more)
 
-    return opener
+    return flattener

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 import windrow as wr
 from windrow import _windrow
 from windrow._fields import entries_of, give, numpy, refusal, with_hint
-from windrow._opener import located
+from windrow._flattener import located
 
 # What a tokenizer adds to masks and types.
 ADDED = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}

@@ -14,12 +14,12 @@ from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.data.storage import N_KEYS, NodeStorage
 
 import windrow as wr
-from windrow._opener import Opened, Opener, at_path, class_name, located
+from windrow._flattener import Flattened, Flattener, at_path, class_name, located
 from windrow._windrow import _raise_rows
 
 
-def opener(cls: Any) -> Optional[Opener]:
-    """The opener of graphs; None for other classes."""
+def flattener(cls: Any) -> Optional[Flattener]:
+    """The flattener of graphs; None for other classes."""
     return _open if issubclass(cls, (Data, HeteroData)) and not issubclass(cls, Batch) else None
 
 
@@ -65,9 +65,9 @@ class _Nodes:
         return np.cumsum([0, *(count or 0 for count in self.counts())])
 
 
-def _open(samples: List[Any], path: str, sep: str) -> Opened:
+def _open(samples: List[Any], path: str, sep: str) -> Flattened:
     graphs = _Graphs(samples, path, sep)
-    return Opened(graphs.children, graphs.close, graphs.forms, class_name(type(samples[0])))
+    return Flattened(graphs.children, graphs.unflatten, graphs.forms, class_name(type(samples[0])))
 
 
 class _Graphs:
@@ -129,7 +129,7 @@ class _Graphs:
     def _where(self, name: str) -> str:
         return self._sep.join(filter(None, (self._path, name)))
 
-    def close(self, made: Dict[str, Any]) -> Any:
+    def unflatten(self, made: Dict[str, Any]) -> Any:
         out = Batch(_base_cls=type(self._samples[0])).stores_as(self._samples[0])
         device = next((_values(child).device for child in made.values()), None)
         slices: Dict[Any, Any] = {}

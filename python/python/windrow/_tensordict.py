@@ -10,7 +10,7 @@ import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 
 import windrow as wr
-from windrow._opener import Opened, Opener, at_path, class_name, located
+from windrow._flattener import Flattened, Flattener, at_path, class_name, located
 
 _NON_TENSORS = (NonTensorData, tensordict.NonTensorStack)
 # Entries that tensordict stacks by rules of its own: of an `UnbatchedTensor` it keeps the first.
@@ -19,8 +19,8 @@ _batch_size = operator.attrgetter("batch_size")
 _batch_size_of, _dict_of = operator.attrgetter("_batch_size"), operator.attrgetter("_tensordict")
 
 
-def opener(cls: Any) -> Optional[Opener]:
-    """The opener of a TensorDict or a tensorclass; None for other classes."""
+def flattener(cls: Any) -> Optional[Flattener]:
+    """The flattener of a TensorDict or a tensorclass; None for other classes."""
     if issubclass(cls, TensorDictBase):
         return _open
     is_own = tensordict.is_tensorclass(cls) and hasattr(cls, "from_tensordict")
@@ -29,35 +29,35 @@ def opener(cls: Any) -> Optional[Opener]:
     return None
 
 
-def non_tensor_opener(cls: Any) -> Optional[Opener]:
-    """The opener of NonTensorData and its like, which have no leaves and are stacked by tensordict; None for other classes."""
+def non_tensor_flattener(cls: Any) -> Optional[Flattener]:
+    """The flattener of NonTensorData and its like, which have no leaves and are stacked by tensordict; None for other classes."""
     if not issubclass(cls, _NON_TENSORS):
         return None
 
-    def open_stack(samples: List[Any], path: str, sep: str) -> Opened:
+    def open_stack(samples: List[Any], path: str, sep: str) -> Flattened:
         _check_sizes(list(map(_batch_size, samples)), path)
         stack = torch.stack(samples)
-        return Opened([{} for _ in samples], lambda children: stack)
+        return Flattened([{} for _ in samples], lambda children: stack)
 
     return open_stack
 
 
 def is_dense(cls: Any) -> bool:
     """Whether a class is TensorDict itself or a tensorclass, whatever else a subclass defines."""
-    return cls is TensorDict or opener(cls) is _open_class
+    return cls is TensorDict or flattener(cls) is _open_class
 
 
-def _open_class(samples: List[Any], path: str, sep: str) -> Opened:
+def _open_class(samples: List[Any], path: str, sep: str) -> Flattened:
     cls = type(samples[0])
     for index, sample in enumerate(samples):
         for name in sample._non_tensordict:
             text = f"{class_name(cls)} holds {name!r} outside of its TensorDict; make it NonTensorData"
             raise located(TypeError(f"sample {index}{at_path(path)}: {text}"), index, path)
     opened = _open([sample._tensordict for sample in samples], path, sep, class_name(cls))
-    return opened._replace(close=lambda children: cls.from_tensordict(opened.close(children)))
+    return opened._replace(unflatten=lambda children: cls.from_tensordict(opened.unflatten(children)))
 
 
-def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
+def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Flattened:
     first = samples[0]
     # A plain TensorDict is a dict within.
     are_plain = type(first) is TensorDict and (not name or set(map(type, samples)) == {TensorDict})
@@ -71,7 +71,7 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
         children = [{key: value for key, value in sample.items() if key not in stacks} for sample in children]
     order = list(_items(first))
 
-    def close(made: Dict[str, Any]) -> Any:
+    def unflatten(made: Dict[str, Any]) -> Any:
         source = {key: stacks[key] if key in stacks else made[key] for key in order} if stacks else made
         device = first.device
         if device is not None:
@@ -94,7 +94,7 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
             return cls._new_unsafe(source=source, batch_size=batch_size, device=device, names=names)
         return TensorDict(source, batch_size=batch_size, device=device, names=names)
 
-    return Opened(children, close, None, name or class_name(type(first)))
+    return Flattened(children, unflatten, None, name or class_name(type(first)))
 
 
 def _items_of(sample: Any, index: int, path: str) -> Dict[str, Any]:

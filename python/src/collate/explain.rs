@@ -9,7 +9,7 @@ use crate::collate::job::{job_error, leaf_of, target_of, Job};
 use crate::collate::moves::explain_pairs;
 use crate::collate::options::Options;
 use crate::collate::run::{device_of_work, made, views_in};
-use crate::collate::torch_memory::Lender;
+use crate::collate::torch_memory::OutputAllocator;
 use crate::collate::tree::jobs_of;
 use crate::engine::explain::PyExplain;
 use crate::samples::read::samples_of;
@@ -70,7 +70,7 @@ pub(crate) fn explain(
         device_of_work(&jobs, made(plan.batch_shapes(), &views))?;
         let views: Vec<bool> = views.iter().map(Option::is_some).collect();
         let explain = plan.explain_with(&views).named(jobs.iter().map(|job| job.path.clone()));
-        Ok((explain, Lender::name_of(&plan, &jobs)?))
+        Ok((explain, OutputAllocator::name_for(&plan, &jobs)?))
     });
     let (explain, device_memory) = explain.map_err(|error| job_error(py, &error, &jobs))?;
     Ok(PyExplain { explain, device_memory })

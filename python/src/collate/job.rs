@@ -11,7 +11,7 @@ use windrow::{
 };
 
 use crate::collate::options::{Options, LIST};
-use crate::collate::parsed::CopyMode;
+use crate::collate::options_cache::CopyMode;
 use crate::ground::batch::tensor_in;
 use crate::ground::errors::{at, class_of, located, to_caller, to_py_err, Spec};
 use crate::ground::reserve::try_vec;

@@ -11,21 +11,21 @@ use windrow::bindings::PipelinedCopy;
 use crate::collate::forms::form_of;
 use crate::collate::job::Job;
 use crate::collate::options::Options;
-use crate::collate::parsed::CopyMode;
+use crate::collate::options_cache::CopyMode;
 use crate::collate::specs::Specs;
 use crate::ground::errors::{at, located};
 use crate::ground::iterables::list_of;
 use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
+use crate::samples::column_import::ImportedColumn;
 use crate::samples::columns::{import_leaf, LeafColumn};
 use crate::samples::imported::Imported;
-use crate::samples::together::ReadColumn;
 use crate::samples::trees::Trees;
 use crate::trees::container::{ColumnPlace, Container};
-use crate::trees::flatten::{Opened, TreeDef};
+use crate::trees::flatten::{Classified, TreeDef};
 
 /// The same place of every sample.
-pub(super) struct Site<'py> {
+pub(super) struct NodeInput<'py> {
     pub column: Column<'py>,
     /// The rules of the class of the container around it.
     pub within: Within<'py>,
@@ -35,7 +35,7 @@ pub(super) enum Column<'py> {
     /// Not yet looked at. What torch's functions are given for it, unless that is a list.
     Objects(Vec<Bound<'py, PyAny>>, Given<'py>),
     /// A leaf that was read with others of its container.
-    Read(ReadColumn),
+    Read(ImportedColumn),
     /// A leaf that was imported before.
     Imported(Arc<Imported>),
     /// Taken apart before, as in a list of trees.
@@ -137,9 +137,9 @@ impl<'py> Within<'py> {
         &self,
         container: Arc<Container>,
         columns: Vec<Column<'py>>,
-    ) -> Opened<Site<'py>, L> {
-        let site = |column| Site { column, within: self.around() };
-        Opened::Container(container, columns.into_iter().map(site).collect())
+    ) -> Classified<NodeInput<'py>, L> {
+        let node = |column| NodeInput { column, within: self.around() };
+        Classified::Container(container, columns.into_iter().map(node).collect())
     }
 
     /// The rules for the children of a column that was opened, by its class.

@@ -49,7 +49,7 @@ impl PyStructure {
         self.0.fold(
             |leaf| leaves.get_item(leaf),
             |container, children| match container.keys().filter(|_| !container.is_open()) {
-                None => container.close(py, children),
+                None => container.unflatten(py, children),
                 Some(keys) => {
                     let dict = PyDict::new(py);
                     let mut items = keys.iter().zip(children);

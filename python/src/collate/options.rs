@@ -10,7 +10,7 @@ use pyo3::pybacked::PyBackedStr;
 use pyo3::types::PyDict;
 use windrow::{Collate, DType, Engine, Stream, Transform};
 
-use crate::collate::parsed::{known, remember, CopyMode, Items};
+use crate::collate::options_cache::{self, CopyMode, Items};
 use crate::collate::transform::PyTransform;
 use crate::engine::default::default_engine;
 use crate::engine::engine::PyEngine;
@@ -78,7 +78,7 @@ impl<'py> Given<'py> {
 
     /// The form with its options and the mode of the copy: as this thread has parsed them last, or parsed now.
     fn collate(&mut self, form: &CallForm) -> PyResult<(Collate, CopyMode)> {
-        if let Some(known) = known(form.name, &self.rest) {
+        if let Some(known) = options_cache::get(form.name, &self.rest) {
             return Ok(known);
         }
         let mut kwargs = Kwargs::new(form.name, &self.rest)?;
@@ -97,7 +97,7 @@ impl<'py> Given<'py> {
         kwargs.finish()?;
         // What of the rest belongs to the call alone is read each time.
         if is_rest_parsed {
-            remember(form.name, &self.rest, &parsed, copy);
+            options_cache::insert(form.name, &self.rest, &parsed, copy);
         }
         Ok((parsed, copy))
     }

@@ -22,7 +22,7 @@ use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
 use crate::samples::trees::is_tree;
 use crate::trees::container::ColumnPlace;
-use crate::trees::flatten::{flatten, Opened, TreeDef, TreeRules};
+use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
 use crate::trees::outputs::TreeNames;
 use crate::trees::rules;
 
@@ -124,24 +124,24 @@ impl<'py> TreeRules<'py> for PairRules {
     type Column = Bound<'py, PyAny>;
     type Leaf = Bound<'py, PyAny>;
 
-    fn open(
+    fn classify(
         &mut self,
         object: Bound<'py, PyAny>,
         place: ColumnPlace<'_>,
         _: bool,
-    ) -> PyResult<Opened<Self::Column, Self::Leaf>> {
+    ) -> PyResult<Classified<Self::Column, Self::Leaf>> {
         if is_text(&object) {
-            return Ok(Opened::Leaf(object));
+            return Ok(Classified::Leaf(object));
         }
         let samples = [object];
-        let opened = rules::open(&samples, place, false, None)?;
+        let flattened = rules::flatten_container(&samples, place, false, None)?;
         let [object] = samples;
-        Ok(match opened {
-            None => Opened::Leaf(object),
-            Some(opened) => {
-                let columns = opened.columns.into_lists()?.into_iter();
+        Ok(match flattened {
+            None => Classified::Leaf(object),
+            Some(flattened) => {
+                let columns = flattened.columns.into_lists()?.into_iter();
                 let children = columns.filter_map(|column| column.into_iter().next()).collect();
-                Opened::Container(Arc::new(opened.container), children)
+                Classified::Container(Arc::new(flattened.container), children)
             }
         })
     }

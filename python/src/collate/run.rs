@@ -12,15 +12,15 @@ use windrow::{
 };
 
 use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
-use crate::collate::parsed::CopyMode;
-use crate::collate::torch_memory::{Lender, TorchMemory, TorchPinned};
+use crate::collate::options_cache::CopyMode;
+use crate::collate::torch_memory::{OutputAllocator, TorchMemory, TorchPinned};
 use crate::ground::dtype::in_other_order;
 use crate::ground::errors::is_answer;
 use crate::ground::modules::increment_version;
 use crate::ownership::holder::{producers_of, Holder};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::refuse_within;
-use crate::samples::together::Borrowed;
+use crate::samples::column_import::Borrowed;
 
 /// Batches that read and write no more than this are made with the interpreter lock held: releasing it costs a large part of such
 /// a batch, and taking it back can wait 5 ms for a thread that computes.
@@ -426,7 +426,7 @@ fn order_work(
         }
     }
     options.keep.extend(producers.keep());
-    *memory = Lender::of(plan, &producers)?.memory(engine, ordinal)?;
+    *memory = OutputAllocator::for_plan(plan, &producers)?.memory(engine, ordinal)?;
     let lent_on = memory.as_ref().map(|memory| memory.stream());
     options.stream = match (asked.or(producers.current), lent_on) {
         // Memory that is lent within a capture is for work of that capture.

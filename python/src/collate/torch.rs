@@ -15,7 +15,7 @@ use windrow::{Batch, BatchShape, Collate, DType, Device, Error, Span, Stage};
 use crate::collate::forms::COLLATE;
 use crate::collate::job::job_error;
 use crate::collate::leaves::{
-    unflatten, Column, Given, JobResult, Leaves, ResultLeaf, Site, Within,
+    unflatten, Column, Given, JobResult, Leaves, NodeInput, ResultLeaf, Within,
 };
 use crate::collate::options::Options;
 use crate::collate::run::{arena_bytes, run, ArenaMemory};
@@ -35,8 +35,8 @@ use crate::import::tensor::tensor_of;
 use crate::samples::imported::Imported;
 use crate::samples::table::table_in;
 use crate::trees::container::ColumnPlace;
-use crate::trees::flatten::{flatten, Opened, TreeDef, TreeRules};
-use crate::trees::rules::{self, OpenedColumn};
+use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
+use crate::trees::rules::{self, FlattenedColumn};
 use crate::trees::torch_rules::{open_mappings, open_namedtuples, open_sequences};
 
 /// Samples that stay separate begin at multiples of this.
@@ -136,7 +136,8 @@ pub(crate) fn collate_torch<'py>(
         error: None,
     };
     let span = engine.enter(Stage::Import);
-    let (tree, leaves) = call.tree(Site { column, within: Within::default() }, String::new())?;
+    let (tree, leaves) =
+        call.tree(NodeInput { column, within: Within::default() }, String::new())?;
     call.leaves.specs.all_used()?;
     if let Some(error) = call.error {
         return Err(error);
@@ -148,22 +149,24 @@ pub(crate) fn collate_torch<'py>(
 }
 
 impl<'py> TreeRules<'py> for TorchCall<'_, 'py> {
-    type Column = Site<'py>;
-    type Leaf = (TorchType, Site<'py>);
+    type Column = NodeInput<'py>;
+    type Leaf = (TorchType, NodeInput<'py>);
 
-    fn open(
+    fn classify(
         &mut self,
-        Site { column, within }: Site<'py>,
+        NodeInput { column, within }: NodeInput<'py>,
         place: ColumnPlace<'_>,
         _: bool,
-    ) -> PyResult<Opened<Site<'py>, Self::Leaf>> {
+    ) -> PyResult<Classified<NodeInput<'py>, Self::Leaf>> {
         let (samples, given) = match column {
             Column::Objects(samples, given) => (samples, given),
             Column::Container(container, columns) => {
                 return Ok(within.container(container, columns));
             }
             Column::Failed(error) => return Err(*error),
-            column => return Ok(Opened::Leaf((TorchType::Other, Site { column, within }))),
+            column => {
+                return Ok(Classified::Leaf((TorchType::Other, NodeInput { column, within })))
+            }
         };
         let first = &samples[0];
         let torch_type = match self.type_of(first)? {
@@ -177,18 +180,18 @@ impl<'py> TreeRules<'py> for TorchCall<'_, 'py> {
             TorchType::Sequence => (open_sequences(&samples, self.rules)?, Given::Tuple),
             TorchType::Text => {
                 let column = Column::Passed(given.object(self.leaves.py, samples)?);
-                return Ok(Opened::Leaf((torch_type, Site { column, within })));
+                return Ok(Classified::Leaf((torch_type, NodeInput { column, within })));
             }
             TorchType::Stacked if self.has_spec || self.in_stack => {
-                return self.open_class(samples, given, within, place);
+                return self.flatten_class(samples, given, within, place);
             }
             TorchType::Fields if self.has_spec => {
-                return self.open_class(samples, given, within, place);
+                return self.flatten_class(samples, given, within, place);
             }
-            TorchType::Class => return self.open_class(samples, given, within, place),
+            TorchType::Class => return self.flatten_class(samples, given, within, place),
             _ => {
                 let column = Column::Objects(samples, given);
-                return Ok(Opened::Leaf((torch_type, Site { column, within })));
+                return Ok(Classified::Leaf((torch_type, NodeInput { column, within })));
             }
         };
         let column = |column| match column {
@@ -202,22 +205,22 @@ impl<'py> TreeRules<'py> for TorchCall<'_, 'py> {
 
 impl<'py> TorchCall<'_, 'py> {
     /// Opens a column of objects of a class by the rules of `collate`.
-    fn open_class(
+    fn flatten_class(
         &self,
         samples: Vec<Bound<'py, PyAny>>,
         given: Given<'py>,
         within: Within<'py>,
         place: ColumnPlace<'_>,
-    ) -> PyResult<Opened<Site<'py>, (TorchType, Site<'py>)>> {
-        let Some(opened) = rules::open(&samples, place, false, None)? else {
+    ) -> PyResult<Classified<NodeInput<'py>, (TorchType, NodeInput<'py>)>> {
+        let Some(flattened) = rules::flatten_container(&samples, place, false, None)? else {
             let column = Column::Objects(samples, given);
-            return Ok(Opened::Leaf((TorchType::Other, Site { column, within })));
+            return Ok(Classified::Leaf((TorchType::Other, NodeInput { column, within })));
         };
-        let OpenedColumn { container, columns, forms, tensors } = opened;
+        let FlattenedColumn { container, columns, forms, tensors } = flattened;
         let within = within.of_children(self.leaves.py, &container, tensors, forms.as_ref())?;
         let columns = columns.into_lists()?.into_iter().map(Column::of).zip(within);
-        let sites = columns.map(|(column, within)| Site { column, within }).collect();
-        Ok(Opened::Container(Arc::new(container), sites))
+        let nodes = columns.map(|(column, within)| NodeInput { column, within }).collect();
+        Ok(Classified::Container(Arc::new(container), nodes))
     }
 
     fn type_of(&self, sample: &Bound<'py, PyAny>) -> PyResult<TorchType> {
@@ -230,12 +233,16 @@ impl<'py> TorchCall<'_, 'py> {
     }
 
     /// Flattens a tree and reads its leaves.
-    fn tree(&mut self, root: Site<'py>, path: String) -> PyResult<(TreeDef, Vec<ResultLeaf<'py>>)> {
+    fn tree(
+        &mut self,
+        root: NodeInput<'py>,
+        path: String,
+    ) -> PyResult<(TreeDef, Vec<ResultLeaf<'py>>)> {
         let sep = self.leaves.specs.sep();
         let flat = flatten(self.leaves.py, self, root, path, sep);
         let mut leaves = try_vec(flat.leaves.len())?;
-        for (path, (torch_type, site)) in flat.leaves {
-            leaves.push(self.leaf(torch_type, site, path)?);
+        for (path, (torch_type, node)) in flat.leaves {
+            leaves.push(self.leaf(torch_type, node, path)?);
         }
         flat.end?;
         Ok((flat.tree, leaves))
@@ -244,7 +251,7 @@ impl<'py> TorchCall<'_, 'py> {
     fn leaf(
         &mut self,
         torch_type: TorchType,
-        Site { column, within }: Site<'py>,
+        NodeInput { column, within }: NodeInput<'py>,
         path: String,
     ) -> PyResult<ResultLeaf<'py>> {
         let (samples, given) = match column {
@@ -299,7 +306,7 @@ impl<'py> TorchCall<'_, 'py> {
         let num_jobs = self.leaves.jobs.len();
         let column = Column::Objects(samples.clone(), given.clone());
         self.in_stack = true;
-        let made = self.tree(Site { column, within }, path);
+        let made = self.tree(NodeInput { column, within }, path);
         self.in_stack = false;
         match made {
             Err(refusal) if is_answer(self.leaves.py, &refusal) => {

@@ -24,7 +24,7 @@ use crate::ownership::ready::torch_stream;
 
 /// The allocator of outputs on a device.
 #[derive(Clone, Copy)]
-pub(crate) enum Lender {
+pub(crate) enum OutputAllocator {
     /// The engine's own pool.
     Windrow,
     /// torch, on its current stream: samples are torch's.
@@ -33,24 +33,26 @@ pub(crate) enum Lender {
     TorchBeside(&'static DLPackExchangeAPI),
 }
 
-impl Lender {
+impl OutputAllocator {
     /// Of a plan whose samples wait for `producers`.
-    pub fn of(plan: &Plan<'_>, producers: &Producers) -> windrow::Result<Lender> {
+    pub fn for_plan(plan: &Plan<'_>, producers: &Producers) -> windrow::Result<OutputAllocator> {
         let is_on_device = |device: Device| matches!(device, Device::Cuda(_));
         if !plan.batch_shapes().iter().any(|shape| is_on_device(shape.device)) {
-            return Ok(Lender::Windrow);
+            return Ok(OutputAllocator::Windrow);
         }
         let are_on_host = !plan.batch_shapes().iter().any(|shape| is_on_device(shape.source));
-        let lender = Python::attach(|py| match producers.torch {
-            Some(api) if has_devices(py)? => Ok(Lender::TorchOnCurrent(api)),
-            None if are_on_host => Ok(used_table(py)?.map_or(Lender::Windrow, Lender::TorchBeside)),
-            _ => Ok(Lender::Windrow),
+        let allocator = Python::attach(|py| match producers.torch {
+            Some(api) if has_devices(py)? => Ok(OutputAllocator::TorchOnCurrent(api)),
+            None if are_on_host => {
+                Ok(used_table(py)?.map_or(OutputAllocator::Windrow, OutputAllocator::TorchBeside))
+            }
+            _ => Ok(OutputAllocator::Windrow),
         });
-        lender.map_err(of_torch)
+        allocator.map_err(of_torch)
     }
 
     /// Its name, if jobs have outputs on a device or in page-locked memory.
-    pub fn name_of(plan: &Plan<'_>, jobs: &[Job]) -> windrow::Result<Option<&'static str>> {
+    pub fn name_for(plan: &Plan<'_>, jobs: &[Job]) -> windrow::Result<Option<&'static str>> {
         let is_in = |device: fn(&Device) -> bool| {
             plan.batch_shapes().iter().any(|shape| device(&shape.device))
         };
@@ -63,9 +65,9 @@ impl Lender {
         for job in jobs {
             producers.merge(job.samples.producers());
         }
-        Ok(Some(match Lender::of(plan, &producers)? {
-            Lender::Windrow => "windrow",
-            Lender::TorchOnCurrent(_) | Lender::TorchBeside(_) => "torch",
+        Ok(Some(match OutputAllocator::for_plan(plan, &producers)? {
+            OutputAllocator::Windrow => "windrow",
+            OutputAllocator::TorchOnCurrent(_) | OutputAllocator::TorchBeside(_) => "torch",
         }))
     }
 
@@ -75,25 +77,25 @@ impl Lender {
         engine: &Engine,
         ordinal: u32,
     ) -> windrow::Result<Option<Arc<TorchMemory>>> {
-        let (stream, lane, owner, capture) = match self {
-            Lender::Windrow => return Ok(None),
-            Lender::TorchOnCurrent(api) => Python::attach(|py| {
+        let (stream, torch_stream, owner, capture) = match self {
+            OutputAllocator::Windrow => return Ok(None),
+            OutputAllocator::TorchOnCurrent(api) => Python::attach(|py| {
                 let stream = current_of(api, ordinal).ok_or_else(|| of_torch(PyErr::fetch(py)));
                 Ok::<_, Error>((stream?, None, None, None))
             })?,
-            Lender::TorchBeside(api) => {
+            OutputAllocator::TorchBeside(api) => {
                 let stream = engine.stream(ordinal)?;
-                let (current, lane) = Python::attach(|py| {
+                let (current, torch_stream) = Python::attach(|py| {
                     let current = current_of(api, ordinal).ok_or_else(|| PyErr::fetch(py))?;
                     Ok((current, torch_stream(py, stream, ordinal)?.unbind()))
                 })
                 .map_err(of_torch)?;
                 let capture = engine.capture_of(ordinal, current)?;
-                (stream, Some(lane), Some(engine.stream_owner(ordinal)?), capture)
+                (stream, Some(torch_stream), Some(engine.stream_owner(ordinal)?), capture)
             }
         };
         let (engine, raised) = (engine.clone(), Mutex::default());
-        Ok(Some(Arc::new(TorchMemory { stream, lane, owner, capture, engine, raised })))
+        Ok(Some(Arc::new(TorchMemory { stream, torch_stream, owner, capture, engine, raised })))
     }
 }
 
@@ -106,7 +108,7 @@ fn of_torch(error: PyErr) -> Error {
 pub(crate) struct TorchMemory {
     stream: Stream,
     /// The same stream as a torch stream, if it is not the current one.
-    lane: Option<Py<PyAny>>,
+    torch_stream: Option<Py<PyAny>>,
     /// Has it exist as long as the memory.
     owner: Option<Owner>,
     /// The capture that torch's current stream is in, if the stream of the memory is another one.
@@ -127,9 +129,11 @@ impl TorchMemory {
         ordinal: u32,
     ) -> PyResult<Option<Tensor>> {
         let beside = (self.owner.clone(), self.capture);
-        let Some(lane) = &self.lane else { return empty(py, dtype, shape, ordinal, beside) };
+        let Some(torch_stream) = &self.torch_stream else {
+            return empty(py, dtype, shape, ordinal, beside);
+        };
         let cuda = torch(py)?.getattr(intern!(py, "cuda"))?;
-        let scope = cuda.call_method1(intern!(py, "stream"), (lane,))?;
+        let scope = cuda.call_method1(intern!(py, "stream"), (torch_stream,))?;
         scope.call_method0(intern!(py, "__enter__"))?;
         let tensor = empty(py, dtype, shape, ordinal, beside);
         let none = py.None();

@@ -10,7 +10,7 @@ use windrow::{Batch, Stage};
 
 use crate::collate::forms::COLLATE;
 use crate::collate::job::Job;
-use crate::collate::leaves::{unflatten, Column, JobResult, Leaves, ResultLeaf, Site, Within};
+use crate::collate::leaves::{unflatten, Column, JobResult, Leaves, NodeInput, ResultLeaf, Within};
 use crate::collate::options::Options;
 use crate::collate::run::{hold, run, run_borrowed, ArenaMemory};
 use crate::collate::specs::Specs;
@@ -23,14 +23,14 @@ use crate::ground::logging::Records;
 use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::ownership::holder::in_place;
+use crate::samples::column_import::{import_columns, Borrowed, MaybeImported};
 use crate::samples::columns::are_texts;
 use crate::samples::list::{ListSamples, PySampleList};
 use crate::samples::table::table_in;
-use crate::samples::together::{read_together, Borrowed, MaybeRead};
 use crate::trees::container::{ColumnPlace, Container};
-use crate::trees::flatten::{flatten, Opened, TreeDef, TreeRules};
+use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
 use crate::trees::outputs::OUT;
-use crate::trees::rules::{self, OpenedColumn};
+use crate::trees::rules::{self, FlattenedColumn};
 
 /// Collates a list of trees into one tree of the same shape, in which every tensor leaf is a `Batch`, in one call.
 ///
@@ -177,7 +177,7 @@ fn import<'py>(
     mut options: Options<'py>,
 ) -> PyResult<Import<'py>> {
     let py = samples.py();
-    let root = Site { column: column_of(samples, sep)?, within: Within::default() };
+    let root = NodeInput { column: column_of(samples, sep)?, within: Within::default() };
     let out = options.out.take();
     let common = common.map(|common| common.copy()).transpose()?;
     if let Some(common) = common.as_ref().filter(|_| out.is_some()) {
@@ -202,7 +202,7 @@ fn import<'py>(
     }
     let (mut made, mut outs) = (try_vec(flat.leaves.len())?, outs.into_iter());
     leaves.jobs = try_vec(flat.leaves.len())?;
-    for (path, Site { column, within }) in flat.leaves {
+    for (path, NodeInput { column, within }) in flat.leaves {
         let out = outs.next();
         if let Column::Passed(list) = column {
             leaves.specs.pass(&path);
@@ -251,43 +251,44 @@ struct OurRules<'l, 'a, 'py> {
 }
 
 impl<'py> TreeRules<'py> for OurRules<'_, '_, 'py> {
-    type Column = Site<'py>;
-    type Leaf = Site<'py>;
+    type Column = NodeInput<'py>;
+    type Leaf = NodeInput<'py>;
 
-    fn open(
+    fn classify(
         &mut self,
-        Site { column, within }: Site<'py>,
+        NodeInput { column, within }: NodeInput<'py>,
         place: ColumnPlace<'_>,
         is_only: bool,
-    ) -> PyResult<Opened<Site<'py>, Site<'py>>> {
+    ) -> PyResult<Classified<NodeInput<'py>, NodeInput<'py>>> {
         let (py, engine) = (self.leaves.py, &self.leaves.options.engine);
         let samples = match column {
             Column::Objects(samples, _) => samples,
             Column::Container(container, columns) => {
                 return Ok(within.container(container, columns));
             }
-            column => return Ok(Opened::Leaf(Site { column, within })),
+            column => return Ok(Classified::Leaf(NodeInput { column, within })),
         };
         if are_texts(&samples, place)? {
             let column = Column::Passed(list_of(py, samples)?.into_any());
-            return Ok(Opened::Leaf(Site { column, within }));
+            return Ok(Classified::Leaf(NodeInput { column, within }));
         }
         let is_leaf = self.leaves.specs.names(place.path);
-        let Some(opened) = rules::open(&samples, place, is_leaf, Some(engine))? else {
-            return Ok(Opened::Leaf(Site { column: Column::of(samples), within }));
+        let Some(flattened) = rules::flatten_container(&samples, place, is_leaf, Some(engine))?
+        else {
+            return Ok(Classified::Leaf(NodeInput { column: Column::of(samples), within }));
         };
-        let OpenedColumn { container, mut columns, forms, tensors } = opened;
-        columns.keep(samples);
+        let FlattenedColumn { container, mut columns, forms, tensors } = flattened;
+        columns.retain_all(samples);
         if forms.is_some() {
-            columns.hold();
+            columns.take_references();
         }
         let within = within.of_children(py, &container, tensors, forms.as_ref())?;
         let may_borrow = self.may_borrow && is_only && container.has_plain_names(py);
-        let (columns, borrowed) = read_together(engine, columns, may_borrow)?;
+        let (columns, borrowed) = import_columns(engine, columns, may_borrow)?;
         self.borrowed = borrowed;
-        let column = |column: MaybeRead<'py>| column.map_or_else(Column::of, Column::Read);
-        let sites = columns.into_iter().map(column).zip(within);
-        let sites = sites.map(|(column, within)| Site { column, within }).collect();
-        Ok(Opened::Container(Arc::new(container), sites))
+        let column = |column: MaybeImported<'py>| column.map_or_else(Column::of, Column::Read);
+        let nodes = columns.into_iter().map(column).zip(within);
+        let nodes = nodes.map(|(column, within)| NodeInput { column, within }).collect();
+        Ok(Classified::Container(Arc::new(container), nodes))
     }
 }

@@ -208,7 +208,7 @@ fn readables(columns: &mut ChildColumns<'_>) -> PyResult<Readables> {
     }
     let is_known = |column| columns.first(column).is_none_or(|first| known_route(&first).is_some());
     if !(0..columns.len()).all(is_known) {
-        columns.hold();
+        columns.take_references();
     }
     for column in 0..columns.len() {
         let Some(first) = columns.first(column) else { continue };

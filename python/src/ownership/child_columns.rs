@@ -20,14 +20,14 @@ pub(crate) struct ChildColumns<'py> {
     num_columns: usize,
     are_borrowed: bool,
     /// The holders of the values that are borrowed.
-    lenders: Vec<Vec<Bound<'py, PyAny>>>,
+    temporaries: Vec<Vec<Bound<'py, PyAny>>>,
 }
 
 impl<'py> ChildColumns<'py> {
     /// Without a row, with room for so many.
     pub fn with_capacity(py: Python<'py>, num_columns: usize, num_rows: usize) -> PyResult<Self> {
         let values = try_vec(num_columns.saturating_mul(num_rows))?;
-        Ok(ChildColumns { py, values, num_columns, are_borrowed: true, lenders: Vec::new() })
+        Ok(ChildColumns { py, values, num_columns, are_borrowed: true, temporaries: Vec::new() })
     }
 
     /// Of columns that are equally long.
@@ -86,7 +86,7 @@ impl<'py> ChildColumns<'py> {
 
     /// Adds the next value of a row.
     pub fn push(&mut self, value: Bound<'py, PyAny>) -> PyResult<()> {
-        self.hold();
+        self.take_references();
         self.are_borrowed = false;
         push_to(&mut self.values, std::ptr::null_mut())?;
         if let Some(place) = self.values.last_mut() {
@@ -96,14 +96,14 @@ impl<'py> ChildColumns<'py> {
     }
 
     /// Keeps what holds the values.
-    pub fn keep(&mut self, lenders: Vec<Bound<'py, PyAny>>) {
+    pub fn retain_all(&mut self, temporaries: Vec<Bound<'py, PyAny>>) {
         if self.are_borrowed {
-            self.lenders.push(lenders);
+            self.temporaries.push(temporaries);
         }
     }
 
     /// Counts references to the values, if that was not done before: now Python code may run.
-    pub fn hold(&mut self) {
+    pub fn take_references(&mut self) {
         // Before the first one nothing is borrowed.
         if !self.are_borrowed || self.values.is_empty() {
             return;
@@ -112,16 +112,16 @@ impl<'py> ChildColumns<'py> {
             if let Some(later) = self.values.get(index + VALUES_AHEAD) {
                 prefetch(later.cast(), 1);
             }
-            // SAFETY: a live object that a lender holds, attached.
+            // SAFETY: a live object that a temporary holds, attached.
             unsafe { ffi::Py_INCREF(value) };
         }
         self.are_borrowed = false;
-        self.lenders.clear();
+        self.temporaries.clear();
     }
 
     /// The values of all columns, one column after the other.
     pub fn into_objects(mut self) -> PyResult<Vec<Py<PyAny>>> {
-        self.hold();
+        self.take_references();
         let mut objects = try_vec(self.values.len())?;
         for column in 0..self.num_columns {
             // SAFETY: objects with a reference each, which the list has from now on; attached.

@@ -13,7 +13,7 @@ use crate::import::importer::{Importer, Reading};
 use crate::import::rows::is_of_numbers;
 use crate::samples::imported::Imported;
 use crate::trees::container::{names_of, ColumnPlace};
-use crate::trees::node_types::{in_place_of, opener_of};
+use crate::trees::node_types::{flattener_of, in_place_of};
 
 /// The kind of a leaf that all samples share.
 pub(crate) enum Content {
@@ -89,7 +89,7 @@ impl Content {
         if are_texts(samples, place)? {
             return Ok(Content::Texts);
         }
-        match opener_of(&samples[0], false)?.is_none() && are_numbers(samples)? {
+        match flattener_of(&samples[0], false)?.is_none() && are_numbers(samples)? {
             true => Ok(Content::Numbers),
             false => Ok(Content::Tensors),
         }

@@ -1,6 +1,7 @@
 //! Lists of samples: what callers give as one, and `SampleList`.
 
 pub(crate) mod arrow;
+pub(crate) mod column_import;
 pub(crate) mod columns;
 pub(crate) mod imported;
 pub(crate) mod list;
@@ -8,6 +9,5 @@ pub(crate) mod pickle;
 pub(crate) mod pieces;
 pub(crate) mod read;
 pub(crate) mod table;
-pub(crate) mod together;
 pub(crate) mod trees;
 pub(crate) mod windows;

@@ -10,7 +10,7 @@ use crate::samples::arrow::{self, ArrowColumn, ArrowContent};
 use crate::samples::columns::{Content, LeafColumn};
 use crate::samples::trees::Trees;
 use crate::trees::container::{ColumnPlace, Container};
-use crate::trees::flatten::{flatten, Opened, TreeRules};
+use crate::trees::flatten::{flatten, Classified, TreeRules};
 
 /// The rows of an object that is Arrow's.
 pub(crate) fn table_in(samples: &Bound<'_, PyAny>, sep: &str) -> PyResult<Option<Trees>> {
@@ -44,14 +44,14 @@ impl<'py> TreeRules<'py> for TableRules<'py> {
     type Column = (Vec<ArrowColumn<'py>>, usize);
     type Leaf = ArrowContent<'py>;
 
-    fn open(
+    fn classify(
         &mut self,
         (mut columns, depth): Self::Column,
         place: ColumnPlace<'_>,
         _: bool,
-    ) -> PyResult<Opened<Self::Column, Self::Leaf>> {
+    ) -> PyResult<Classified<Self::Column, Self::Leaf>> {
         if columns.len() == 1 && columns[0].path.len() == depth {
-            return Ok(Opened::Leaf(columns.remove(0).content));
+            return Ok(Classified::Leaf(columns.remove(0).content));
         }
         let (names, mut children) = (PyDict::new(self.0), Vec::new());
         let mut columns = columns.into_iter().peekable();
@@ -74,6 +74,6 @@ impl<'py> TreeRules<'py> for TableRules<'py> {
             children.push((group, depth + 1));
         }
         let container = Container::dict(self.0, names.keys().iter().collect());
-        Ok(Opened::Container(Arc::new(container), children))
+        Ok(Classified::Container(Arc::new(container), children))
     }
 }

@@ -16,8 +16,8 @@ use crate::import::rows::is_of_numbers;
 use crate::import::tensor::tensor_of;
 use crate::samples::columns::{are_rows, Content, LeafColumn};
 use crate::trees::container::{names_of, ColumnPlace, Container};
-use crate::trees::flatten::{flatten, Flat, Opened, TreeDef, TreeRules};
-use crate::trees::node_types::{dataclass_fields, opener_of};
+use crate::trees::flatten::{flatten, Classified, Flat, TreeDef, TreeRules};
+use crate::trees::node_types::{dataclass_fields, flattener_of};
 use crate::trees::rules;
 
 /// Joins the names of a path in errors.
@@ -61,13 +61,13 @@ pub(crate) fn is_tree(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
     if has_interface(&class)? {
         return Ok(false);
     }
-    if is_list_or_tuple(sample) && opener_of(sample, false)?.is_none() {
+    if is_list_or_tuple(sample) && flattener_of(sample, false)?.is_none() {
         return Ok(names_of(&class)?.is_some() || !is_of_numbers(sample, true)?);
     }
     Ok(is_mapping(sample)?
         || dataclass_fields(&class)?.is_some()
-        || opener_of(sample, false)?.is_some()
-        || opener_of(sample, true)?.is_some())
+        || flattener_of(sample, false)?.is_some()
+        || flattener_of(sample, true)?.is_some())
 }
 
 /// Part of a structure: the number of a leaf, or a container.
@@ -125,28 +125,29 @@ impl<'py> TreeRules<'py> for ListRules {
     type Column = Vec<Bound<'py, PyAny>>;
     type Leaf = (Vec<Bound<'py, PyAny>>, Content);
 
-    fn open(
+    fn classify(
         &mut self,
         samples: Vec<Bound<'py, PyAny>>,
         place: ColumnPlace<'_>,
         _: bool,
-    ) -> PyResult<Opened<Self::Column, Self::Leaf>> {
+    ) -> PyResult<Classified<Self::Column, Self::Leaf>> {
         let content = match samples[0].cast::<PyType>().ok().filter(|_| self.is_template) {
             Some(class) => Content::Objects(class.clone().unbind()),
             None => Content::of(&samples, place)?,
         };
         if !matches!(content, Content::Tensors) {
-            return Ok(Opened::Leaf((samples, content)));
+            return Ok(Classified::Leaf((samples, content)));
         }
-        match rules::open(&samples, place, are_rows(&samples)?, None)? {
-            Some(opened) if !opened.container.is_open() => {
+        match rules::flatten_container(&samples, place, are_rows(&samples)?, None)? {
+            Some(flattened) if !flattened.container.is_open() => {
                 let class = samples[0].get_type().unbind();
-                Ok(Opened::Leaf((samples, Content::Objects(class))))
+                Ok(Classified::Leaf((samples, Content::Objects(class))))
             }
-            Some(opened) => {
-                Ok(Opened::Container(Arc::new(opened.container), opened.columns.into_lists()?))
-            }
-            None => Ok(Opened::Leaf((samples, content))),
+            Some(flattened) => Ok(Classified::Container(
+                Arc::new(flattened.container),
+                flattened.columns.into_lists()?,
+            )),
+            None => Ok(Classified::Leaf((samples, content))),
         }
     }
 }

@@ -31,9 +31,9 @@ pub(super) enum NodeType {
 
 /// An object of a class that `windrow._nodes` knows.
 pub(super) struct Registered {
-    pub opener: Py<PyAny>,
+    pub flattener: Py<PyAny>,
     /// Takes further samples apart as the first ones, if that does not depend on all samples of a batch.
-    pub again: Option<Py<PyAny>>,
+    pub flatten_more: Option<Py<PyAny>>,
     pub names: Vec<Py<PyAny>>,
 }
 
@@ -95,7 +95,7 @@ impl Container {
     }
 
     /// One of the same type around these.
-    pub fn close<'py>(
+    pub fn unflatten<'py>(
         &self,
         py: Python<'py>,
         children: Vec<Bound<'py, PyAny>>,
@@ -122,7 +122,7 @@ impl Container {
 
     /// Further samples can be taken apart as the first ones were.
     pub fn is_open(&self) -> bool {
-        !matches!(&self.node_type, NodeType::Registered(Registered { again: None, .. }))
+        !matches!(&self.node_type, NodeType::Registered(Registered { flatten_more: None, .. }))
     }
 
     /// Whether to ask for a path of a child runs no Python code.

@@ -49,7 +49,7 @@ impl<'a> Dicts<'a> {
         for (index, sample) in samples.iter().enumerate() {
             self.prefetch(samples, index);
             if !self.knows(sample) {
-                columns.hold();
+                columns.take_references();
             }
             let dict = self.dict(sample)?;
             let Some(values) = dict.and_then(|dict| self.in_order(dict)) else {

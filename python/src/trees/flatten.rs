@@ -30,15 +30,15 @@ pub(crate) trait TreeRules<'py> {
     type Leaf;
 
     /// Classifies a column, and opens it if it is one of containers. `is_only`: there is no leaf yet, and no other column is left.
-    fn open(
+    fn classify(
         &mut self,
         column: Self::Column,
         place: ColumnPlace<'_>,
         is_only: bool,
-    ) -> PyResult<Opened<Self::Column, Self::Leaf>>;
+    ) -> PyResult<Classified<Self::Column, Self::Leaf>>;
 }
 
-pub(crate) enum Opened<C, L> {
+pub(crate) enum Classified<C, L> {
     Leaf(L),
     /// With a column for each child.
     Container(Arc<Container>, Vec<C>),
@@ -114,12 +114,12 @@ impl<L> Flat<L> {
             };
             check_depth(open.len(), &path)?;
             let is_only = self.leaves.is_empty() && num_left == 0;
-            match rules.open(column, ColumnPlace::new(&path, sep), is_only)? {
-                Opened::Leaf(leaf) => {
+            match rules.classify(column, ColumnPlace::new(&path, sep), is_only)? {
+                Classified::Leaf(leaf) => {
                     push_to(&mut self.leaves, (path, leaf))?;
                     push_to(&mut self.tree.nodes, TreeNode::Leaf)?;
                 }
-                Opened::Container(container, children) => {
+                Classified::Container(container, children) => {
                     num_left += children.len();
                     let node = TreeNode::Container(Arc::clone(&container), path.clone());
                     push_to(&mut self.tree.nodes, node)?;
@@ -209,6 +209,6 @@ impl TreeDef {
         py: Python<'py>,
         leaf: impl FnMut(usize) -> PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.fold(leaf, |container, children| container.close(py, children))
+        self.fold(leaf, |container, children| container.unflatten(py, children))
     }
 }

@@ -80,20 +80,20 @@ impl<'py> Entries<'py> {
 }
 
 /// A column of objects of one class that `windrow._nodes` knows, opened.
-pub(super) struct OpenedClass<'py> {
+pub(super) struct FlattenedClass<'py> {
     pub children: Entries<'py>,
-    pub close: Bound<'py, PyAny>,
+    pub unflatten: Bound<'py, PyAny>,
     /// Form and arguments of children that are not stacked, by name.
     pub forms: Option<Bound<'py, PyDict>>,
     /// The class whose leaves are all torch tensors.
     pub tensors: Option<String>,
     /// Takes further objects apart as these, if that does not depend on all of a column.
-    pub again: Option<Bound<'py, PyAny>>,
+    pub flatten_more: Option<Bound<'py, PyAny>>,
 }
 
 /// The function that takes apart objects of a class which is not a container by itself, if there is one. `is_last`: no
 /// other rule makes the class a container either.
-pub(crate) fn opener_of<'py>(
+pub(crate) fn flattener_of<'py>(
     object: &Bound<'py, PyAny>,
     is_last: bool,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -106,25 +106,25 @@ pub(crate) fn opener_of<'py>(
     }
     let find = || py.import("windrow._nodes")?.getattr("find").map(Bound::unbind);
     let find = FIND.get_or_try_init(py, find)?.bind(py);
-    let opener = find.call1((object.get_type(), is_last))?;
-    Ok((!opener.is_none()).then_some(opener))
+    let flattener = find.call1((object.get_type(), is_last))?;
+    Ok((!flattener.is_none()).then_some(flattener))
 }
 
 /// Opens a column.
-pub(super) fn call_opener<'py>(
-    opener: &Bound<'py, PyAny>,
+pub(super) fn call_flattener<'py>(
+    flattener: &Bound<'py, PyAny>,
     samples: Vec<Bound<'py, PyAny>>,
     path: &str,
     sep: &str,
-) -> PyResult<OpenedClass<'py>> {
-    let opened = opener.call1((list_of(opener.py(), samples)?, path, sep))?;
-    let (children, close, forms, tensors, again): (Bound<'py, PyAny>, _, _, _, _) =
-        opened.extract()?;
+) -> PyResult<FlattenedClass<'py>> {
+    let flattened = flattener.call1((list_of(flattener.py(), samples)?, path, sep))?;
+    let (children, unflatten, forms, tensors, flatten_more): (Bound<'py, PyAny>, _, _, _, _) =
+        flattened.extract()?;
     let children = match children.cast_into::<PyDict>() {
         Ok(columns) => Entries::Columns(columns),
         Err(error) => Entries::Samples(error.into_inner().extract()?),
     };
-    Ok(OpenedClass { children, close, forms, tensors, again })
+    Ok(FlattenedClass { children, unflatten, forms, tensors, flatten_more })
 }
 
 /// Refuses containers that pass for a mapping or a dataclass and are more than one: what else they hold

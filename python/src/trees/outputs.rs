@@ -8,7 +8,7 @@ use crate::ground::errors::{at, class_name, in_words};
 use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping, value_of};
 use crate::ground::reserve::try_vec;
 use crate::trees::container::{name_of, position_of, ColumnPlace, Container, NodeType, Registered};
-use crate::trees::node_types::call_opener;
+use crate::trees::node_types::call_flattener;
 
 /// How a tree that is flattened as another one is named, and that one.
 #[derive(Clone, Copy)]
@@ -33,12 +33,12 @@ impl Container {
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (py, len, mut keys) = (out.py(), self.len(), self.keys());
         match &self.node_type {
-            NodeType::Registered(Registered { opener, .. })
+            NodeType::Registered(Registered { flattener, .. })
                 if out.get_type().is(self.class.bind(py)) =>
             {
-                let opened =
-                    call_opener(opener.bind(py), vec![out.clone()], place.path, place.sep)?;
-                out = opened.children.of_one(py)?.unwrap_or(out);
+                let flattened =
+                    call_flattener(flattener.bind(py), vec![out.clone()], place.path, place.sep)?;
+                out = flattened.children.of_one(py)?.unwrap_or(out);
             }
             NodeType::Sequence(..) | NodeType::Named(..) if is_list_or_tuple(&out) => {
                 let got = out.len()?;

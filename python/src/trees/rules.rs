@@ -18,11 +18,11 @@ use crate::trees::container::{
 };
 use crate::trees::dicts::Dicts;
 use crate::trees::node_types::{
-    call_opener, check_known, dataclass_fields, is_builtin, maker_of, opener_of, Entries,
+    call_flattener, check_known, dataclass_fields, flattener_of, is_builtin, maker_of, Entries,
 };
 
 /// A column of containers that was opened.
-pub(crate) struct OpenedColumn<'py> {
+pub(crate) struct FlattenedColumn<'py> {
     pub container: Container,
     /// For each child that of every sample.
     pub columns: ChildColumns<'py>,
@@ -34,15 +34,15 @@ pub(crate) struct OpenedColumn<'py> {
 
 /// Opens a column if its first sample is a container. `is_leaf`: a list or tuple is none. `readers`: whose threads then read the
 /// children, if any do.
-pub(crate) fn open<'py>(
+pub(crate) fn flatten_container<'py>(
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
     is_leaf: bool,
     readers: Option<&Engine>,
-) -> PyResult<Option<OpenedColumn<'py>>> {
+) -> PyResult<Option<FlattenedColumn<'py>>> {
     let (first, class) = (&samples[0], samples[0].get_type());
-    let node_type = if let Some(opener) = opener_of(first, false)? {
-        return open_class(opener, samples, place, readers).map(Some);
+    let node_type = if let Some(flattener) = flattener_of(first, false)? {
+        return flatten_class(flattener, samples, place, readers).map(Some);
     } else if is_mapping(first)? {
         if first.cast_exact::<PyDict>().is_err() {
             check_known(&class, place.path, true)?;
@@ -56,8 +56,8 @@ pub(crate) fn open<'py>(
     } else if let Some(fields) = dataclass_fields(&class)? {
         check_known(&class, place.path, false)?;
         NodeType::Dataclass(fields)
-    } else if let Some(opener) = opener_of(first, true)? {
-        return open_class(opener, samples, place, readers).map(Some);
+    } else if let Some(flattener) = flattener_of(first, true)? {
+        return flatten_class(flattener, samples, place, readers).map(Some);
     } else {
         return Ok(None);
     };
@@ -65,23 +65,23 @@ pub(crate) fn open<'py>(
     let mut container = Container { class: class.unbind(), node_type, maker: None };
     let mut columns = container.columns(first.py(), samples, place, readers)?;
     if !is_plain {
-        columns.hold();
+        columns.take_references();
         container.maker = Some(maker_of(first, &container.node_type, place.path)?);
     }
-    Ok(Some(OpenedColumn { container, columns, forms: None, tensors: None }))
+    Ok(Some(FlattenedColumn { container, columns, forms: None, tensors: None }))
 }
 
 /// Opens a column of objects by what knows their class.
-fn open_class<'py>(
-    opener: Bound<'py, PyAny>,
+fn flatten_class<'py>(
+    flattener: Bound<'py, PyAny>,
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
     readers: Option<&Engine>,
-) -> PyResult<OpenedColumn<'py>> {
+) -> PyResult<FlattenedColumn<'py>> {
     let class = samples[0].get_type();
     check_class(samples, &class, place)?;
-    let opened = call_opener(&opener, samples.to_vec(), place.path, place.sep)?;
-    let (names, columns) = match opened.children {
+    let flattened = call_flattener(&flattener, samples.to_vec(), place.path, place.sep)?;
+    let (names, columns) = match flattened.children {
         Entries::Columns(columns) => named_columns(&columns, samples.len())?,
         Entries::Samples(children) => {
             let Some(first) = children.first() else {
@@ -89,15 +89,16 @@ fn open_class<'py>(
             };
             let names = entries(first, |name| Ok(name.unbind()))?;
             let mut columns = columns_of(&class, &names, &children, place, readers)?;
-            columns.keep(children);
+            columns.retain_all(children);
             (names, columns)
         }
     };
-    let again = opened.again.map(Bound::unbind);
-    let node_type = NodeType::Registered(Registered { opener: opener.unbind(), again, names });
-    let maker = Some(Maker { function: opened.close.unbind(), like: None });
+    let flatten_more = flattened.flatten_more.map(Bound::unbind);
+    let node_type =
+        NodeType::Registered(Registered { flattener: flattener.unbind(), flatten_more, names });
+    let maker = Some(Maker { function: flattened.unflatten.unbind(), like: None });
     let container = Container { class: class.unbind(), node_type, maker };
-    Ok(OpenedColumn { container, columns, forms: opened.forms, tensors: opened.tensors })
+    Ok(FlattenedColumn { container, columns, forms: flattened.forms, tensors: flattened.tensors })
 }
 
 /// Names, and for each the children of all samples.
@@ -156,17 +157,18 @@ impl Container {
                 let columns = fields.iter().map(|field| column_of(field.bind(py), samples, place));
                 ChildColumns::of(py, columns.collect::<PyResult<_>>()?)
             }
-            NodeType::Registered(Registered { again, names, .. }) => {
+            NodeType::Registered(Registered { flatten_more, names, .. }) => {
                 check_class(samples, class, place)?;
-                let Some(again) = again else {
+                let Some(flatten_more) = flatten_more else {
                     let text =
                         format!("objects of {} are taken apart all at once", class_name(class)?);
                     return Err(PyTypeError::new_err(text));
                 };
                 let list = list_of(py, samples.iter().cloned())?;
-                let children: Vec<_> = again.bind(py).call1((list, place.start()))?.extract()?;
+                let children: Vec<_> =
+                    flatten_more.bind(py).call1((list, place.start()))?.extract()?;
                 let mut columns = columns_of(class, names, &children, place, readers)?;
-                columns.keep(children);
+                columns.retain_all(children);
                 Ok(columns)
             }
         }
@@ -245,7 +247,7 @@ fn columns_of<'py>(
     loop {
         index += dicts.walk(&samples[index..], &mut columns)?;
         let Some(sample) = samples.get(index) else { return Ok(columns) };
-        columns.hold();
+        columns.take_references();
         let dict = dicts.dict(sample)?;
         if dict.is_none() && !is_mapping(sample)? {
             return place.uneven(index, &class_name(class)?, sample);

@@ -113,9 +113,9 @@ class Types:
                     return code if cls in types or object in types or is_memmap(cls) else OTHER
             is_its_own = getattr(function, "__module__", "").partition(".")[0] == "tensordict"
             return self._stacked(cls) if is_its_own else OTHER
-        if _nodes.is_registered(cls) or _nodes.graph_opener(cls) is not None:
+        if _nodes.is_registered(cls) or _nodes.graph_flattener(cls) is not None:
             return CLASS
-        if _nodes.tensordict_opener(cls) is not None:
+        if _nodes.tensordict_flattener(cls) is not None:
             return self._stacked(cls)
         if isinstance(elem, collections.abc.Mapping):
             return MAPPING
@@ -129,7 +129,7 @@ class Types:
     @staticmethod
     def _stacked(cls: Any) -> int:
         """Of a class of tensordict. Lazy stacks and their like are stacked to classes of their own."""
-        if _nodes.tensordict_opener(cls) is None:
+        if _nodes.tensordict_flattener(cls) is None:
             return OTHER
         from windrow import _tensordict
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 
-class Opened(NamedTuple):
+class Flattened(NamedTuple):
     """A column of objects taken apart."""
 
     # By name, of each sample; or by name a list of those of all samples.
     children: Union[List[Dict[str, Any]], Dict[str, List[Any]]]
     # Makes one object of the assembled children.
-    close: Callable[[Dict[str, Any]], Any]
+    unflatten: Callable[[Dict[str, Any]], Any]
     # Children that are not stacked: form and arguments by name.
     forms: Optional[Dict[str, Tuple[str, Dict[str, Any]]]] = None
-    # The class whose leaves are torch tensors, all of them: `close` gets those without a form as such.
+    # The class whose leaves are torch tensors, all of them: `unflatten` gets those without a form as such.
     tensors: Optional[str] = None
     # Children of further samples, the first of which has this number: those of one do not depend on the others.
-    again: Optional[Callable[[List[Any], int], List[Dict[str, Any]]]] = None
+    flatten_more: Optional[Callable[[List[Any], int], List[Dict[str, Any]]]] = None
 
 
-# Called with a column of one class, its path and the separator of names; returns `Opened`.
-Opener = Callable[[List[Any], str, str], Opened]
+# Called with a column of one class, its path and the separator of names; returns `Flattened`.
+Flattener = Callable[[List[Any], str, str], Flattened]
 
 
 def text_of(key: Any) -> str:

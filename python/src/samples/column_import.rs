@@ -20,14 +20,14 @@ use crate::ownership::storage_watch::StorageWatches;
 use crate::samples::imported::Imported;
 
 /// A leaf that was read with others.
-pub(crate) struct ReadColumn {
+pub(crate) struct ImportedColumn {
     samples: Arc<Imported>,
     /// Which objects of the holder of all columns are its samples; none while these are borrowed, which then are asked for no views.
     objects: Range<usize>,
 }
 
 /// A column that was read, or as it is.
-pub(crate) type MaybeRead<'py> = Result<ReadColumn, Vec<Bound<'py, PyAny>>>;
+pub(crate) type MaybeImported<'py> = Result<ImportedColumn, Vec<Bound<'py, PyAny>>>;
 
 /// Columns that were read and are still borrowed.
 pub(crate) struct Borrowed<'py> {
@@ -45,10 +45,10 @@ impl Borrowed<'_> {
     }
 }
 
-impl ReadColumn {
-    fn new(list: SampleList<'static>, owners: &Owners, objects: Range<usize>) -> ReadColumn {
+impl ImportedColumn {
+    fn new(list: SampleList<'static>, owners: &Owners, objects: Range<usize>) -> ImportedColumn {
         let samples = Imported { list, owners: owners.clone(), watches: StorageWatches::default() };
-        ReadColumn { samples: Arc::new(samples), objects }
+        ImportedColumn { samples: Arc::new(samples), objects }
     }
 
     /// The samples. Those that are to be kept are read once more, for what is noted of these.
@@ -57,7 +57,7 @@ impl ReadColumn {
         py: Python<'_>,
         reading: Reading<'_>,
     ) -> PyResult<(Arc<Imported>, Option<PipelinedCopy>)> {
-        let ReadColumn { samples, objects } = self;
+        let ImportedColumn { samples, objects } = self;
         if !reading.owned {
             return Ok((samples, None));
         }
@@ -71,11 +71,11 @@ impl ReadColumn {
 
 /// Reads those of the columns that need no Python code to be read. `may_borrow`: none will run as long as the second result is there,
 /// which is, for columns that are borrowed and were all read, in place of owners of the samples.
-pub(crate) fn read_together<'py>(
+pub(crate) fn import_columns<'py>(
     engine: &Engine,
     mut columns: ChildColumns<'py>,
     may_borrow: bool,
-) -> PyResult<(Vec<MaybeRead<'py>>, Option<Borrowed<'py>>)> {
+) -> PyResult<(Vec<MaybeImported<'py>>, Option<Borrowed<'py>>)> {
     let lists = read_columns(engine, &mut columns)?;
     let mut owner = Holder::default();
     for (column, list) in lists.iter().enumerate() {
@@ -87,7 +87,7 @@ pub(crate) fn read_together<'py>(
     if may_borrow && columns.are_borrowed() && lists.iter().all(Option::is_some) {
         let producers = std::mem::take(&mut owner.producers);
         let owners = Owners::default();
-        let read = |list| Ok(ReadColumn::new(list, &owners, 0..0));
+        let read = |list| Ok(ImportedColumn::new(list, &owners, 0..0));
         let read = lists.into_iter().flatten().map(read).collect();
         return Ok((read, Some(Borrowed { columns, producers })));
     }
@@ -109,7 +109,8 @@ pub(crate) fn read_together<'py>(
         });
     }
     let owners = Owners::of_all(Arc::new(owner));
-    let column =
-        |found: Result<_, _>| found.map(|(list, objects)| ReadColumn::new(list, &owners, objects));
+    let column = |found: Result<_, _>| {
+        found.map(|(list, objects)| ImportedColumn::new(list, &owners, objects))
+    };
     Ok((found.into_iter().map(column).collect(), None))
 }

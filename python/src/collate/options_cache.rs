@@ -32,7 +32,7 @@ thread_local! {
 }
 
 /// The parsed form of the same arguments, if the last call on this thread had them.
-pub(super) fn known(form: &str, items: &Items<'_>) -> Option<(Collate, CopyMode)> {
+pub(super) fn get(form: &str, items: &Items<'_>) -> Option<(Collate, CopyMode)> {
     let find = |last: &RefCell<Option<Parsed>>| {
         let last = last.borrow();
         let last = last.as_ref()?;
@@ -53,7 +53,7 @@ pub(super) fn known(form: &str, items: &Items<'_>) -> Option<(Collate, CopyMode)
 }
 
 /// Keeps what arguments were parsed to, if none of them can change.
-pub(super) fn remember(form: &str, items: &Items<'_>, collate: &Collate, copy: CopyMode) {
+pub(super) fn insert(form: &str, items: &Items<'_>, collate: &Collate, copy: CopyMode) {
     if items.is_empty() || !items.iter().all(|(name, item)| is_text(name) && is_constant(item)) {
         return;
     }
