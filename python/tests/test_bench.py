@@ -380,7 +380,7 @@ def test_the_tables_and_plots_of_the_repository_are_those_of_the_newest_result()
 
 
 def test_groups_are_taken_from_the_newest_run_that_has_them(tmp_path):
-    for name in ("README.md", "python/README.md", "scripts/docs/readme_table.py", "scripts/gpu", "docs/index.md", "docs/performance.md", "docs/plots", "benches/results", "python/python/windrow/bench"):
+    for name in ("README.md", "python/README.md", "scripts/docs/readme_table.py", "scripts/gpu", "docs/gpu-runner.md", "docs/performance.md", "docs/plots", "benches/results", "python/python/windrow/bench"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
 
@@ -390,7 +390,7 @@ def test_groups_are_taken_from_the_newest_run_that_has_them(tmp_path):
         subprocess.run([*command, "--publish", str(tmp_path / "run.json")], check=True)
         subprocess.run([*command, "--check"], check=True)
         text = (tmp_path / "docs/performance.md").read_text()
-        return {name: text.split(f"<!-- {name}: begin -->")[1].split(f"<!-- {name}: end -->")[0] for name in ("table", "losses", "groups", "groups-losses", "moves")}
+        return {name: text.split(f"<!-- {name}: begin -->")[1].split(f"<!-- {name}: end -->")[0] for name in ("short", "table", "losses", "groups", "groups-losses", "moves")}
 
     def entry(name, theirs):
         timed = [{"name": contender, "quartiles": [t, t, t]} for contender, t in (("windrow", 2e-3), ("peer", theirs))]
@@ -398,11 +398,11 @@ def test_groups_are_taken_from_the_newest_run_that_has_them(tmp_path):
 
     full = {"machine": {"cpu": "x", "cores": "2", "date": "2099-01-01"}, "schema": 2, "sweeps": []}
     found = publish(workloads=[entry("W1", 1e-3), entry("small-pad", 1e-3), entry("source-tokens", 3e-3)])
-    assert all("2099-01-01-host-x-2core.json" in found[name] for name in ("table", "losses", "groups", "groups-losses"))
+    assert all("2099-01-01-host-x-2core.json" in found[name] for name in ("short", "table", "losses", "groups", "groups-losses"))
     for own, other in (("table", "groups"), ("losses", "groups-losses")):
         assert "<W1>" in found[own] and "<small-pad>" not in found[own]
         assert "<W1>" not in found[other] and "<small-pad>" in found[other]
-    assert "64 token lists of a tokenizer" in (tmp_path / "README.md").read_text()
+    assert "64 token lists of a tokenizer" in found["short"]
     # A later run without groups leaves theirs as they are.
     full["machine"]["date"] = "2099-01-02"
     later = publish(workloads=[entry("W1", 1e-3)])

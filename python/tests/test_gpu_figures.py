@@ -194,7 +194,7 @@ def test_a_check_notices_another_text(tmp_path):
 
 def test_without_records_no_gpu_has_run_it(tmp_path):
     assert plots("--records", tmp_path / "none.jsonl", "--to", tmp_path).returncode == 0
-    assert (tmp_path / "gpu-figures.md").read_text() == "# Figures of GPUs\n\nNo GPU has run it yet.\n"
+    assert (tmp_path / "gpu-figures.md").read_text() == "# Figures of GPUs\n\nThere are no records yet: [Checking on a GPU](gpu-runner.md).\n"
 
 
 def test_what_is_no_record_is_named(tmp_path):
@@ -213,7 +213,7 @@ def test_files_in_no_record_are_shown(tmp_path):
 
 
 def test_the_readme_says_what_the_records_hold(tmp_path):
-    names = ["README.md", "python/README.md", "scripts/docs/readme_table.py", "scripts/gpu", "docs/index.md", "docs/performance.md", "docs/plots", "benches/results", "python/python/windrow/bench"]
+    names = ["README.md", "python/README.md", "scripts/docs/readme_table.py", "scripts/gpu", "docs/gpu-runner.md", "docs/performance.md", "docs/plots", "benches/results", "python/python/windrow/bench"]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
@@ -224,15 +224,16 @@ def test_the_readme_says_what_the_records_hold(tmp_path):
     def lines():
         subprocess.run(command, check=True)
         subprocess.run([*command, "--check"], check=True)
-        return [(tmp_path / name).read_text() for name in ("README.md", "docs/index.md", "python/README.md")]
+        pages = ("README.md", "docs/gpu-runner.md", "python/README.md", "docs/performance.md")
+        return [" ".join((tmp_path / name).read_text().split()) for name in pages]
 
-    assert all("**No GPU has run it yet**: the CUDA engine is tested on a " in text for text in lines())
+    assert all("**No GPU has run it yet**: the CUDA engine is tested on a " in text for text in lines()[:3])
     write(records, all_records())
-    readme, index, package = lines()
+    readme, runner, package, performance = lines()
     h100 = f"{H100} (5 of 6 slots passed, not peers, driver 580-x, commit abc123, 2099-01-01)"
     said = f"**On a GPU** it ran on {h100} and {H200} (8 of 8 slots passed, driver 580-x, commit abc123, 2099-01-01): "
-    assert f"{said}[figures](docs/gpu-figures.md)." in readme and f"{said}[figures](gpu-figures.md)." in index and f"{said}figures." in package
-    assert "No GPU has run it" not in readme + index + package
-    table = readme.split("<!-- gpu: begin -->")[1].split("<!-- gpu: end -->")[0]
+    assert f"{said}[figures](docs/gpu-figures.md)." in readme and f"{said}[figures](gpu-figures.md)." in runner and f"{said}figures." in package
+    assert "No GPU has run it" not in readme + runner + package
+    table = performance.split("<!-- gpu: begin -->")[1].split("<!-- gpu: end -->")[0]
     of_h100, of_h200 = table.split(f"**{H200}")
     assert of_h100.count("| 256 x 224 x 224 x 3 uint8") == of_h200.count("| 256 x 224 x 224 x 3 uint8") == 1

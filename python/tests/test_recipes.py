@@ -35,6 +35,6 @@ def test_recipe(name):
     assert done.stdout.strip(), "a recipe shows what it made"
 
 
-def test_the_readme_names_them_all():
-    readme = (RECIPES.parents[1] / "README.md").read_text(encoding="utf-8")
-    assert [name for name in NAMES if f"examples/recipes/{name}" not in readme] == []
+def test_the_index_names_them_all():
+    index = (RECIPES.parents[1] / "docs/recipes/index.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"examples/recipes/{name}" not in index] == []

@@ -33,10 +33,10 @@ if "$cargo" check --quiet "${crate[@]}" 2>log; then
     echo "SKIP the refusal of cust's build script: it found a toolkit"
 elif ! grep -q "Could not find a cuda installation" log; then
     cat log >&2
-    echo "README.md quotes another message" >&2
+    echo "docs/compatibility.md quotes another message" >&2
     exit 1
 fi
-# README.md tells users this line.
+# docs/compatibility.md tells users this line.
 mkdir -p target/cuda/lib64 && export CUDA_LIBRARY_PATH=$PWD/target/cuda
 "$cargo" run --quiet "${crate[@]}"
 

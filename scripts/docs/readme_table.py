@@ -12,6 +12,7 @@ import functools
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,10 +77,18 @@ def publish(path):
     (RESULTS / name).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def source(path, report):
+def wrapped(text):
+    """Text in lines of 120 characters, words and list items left whole."""
+    return "\n".join(textwrap.fill(line, 120, break_long_words=False, break_on_hyphens=False, subsequent_indent="  " if line.startswith("- ") else "") for line in text.split("\n"))
+
+
+def source(path, report, caches="Caches are cold"):
+    """How, where and when a result was measured."""
     quick = " A quick run: no figures to go by." if report.get("options", {}).get("quick") else ""
-    small = ", but those of small batches of up to 256, whose calls are repeated" if any(entry["name"].startswith("small-") for entry in report.get("workloads", [])) else ""
-    return f"Medians, samples not in the caches{small}; {results.about(report['machine'])}; from `{path.relative_to(ROOT)}`.{quick}"
+    small = any(entry["name"].startswith("small-") for entry in report.get("workloads", []))
+    small = ", except for batches of up to 256 small samples, which are timed in a loop" if small else ""
+    cold = f" {caches}{small}." if caches else ""
+    return wrapped(f"Medians.{cold} Machine: {results.about(report['machine'])}; from `{path.relative_to(ROOT)}`.{quick}")
 
 
 def headline(path, report):
@@ -92,7 +101,7 @@ def headline(path, report):
     lines = [f"- **{worst[name][0]:.1f} times** as fast as `{worst[name][1]}`: {words}" for name, words in HEADLINE.items() if name in worst]
     names = " and ".join(f"{own['machine']['cores']} cores of an {own['machine']['cpu']}" for _, own in reversed(reports))
     which = f"The lowest of {len(reports)} machines ([each](docs/performance.md#machine-by-machine))" if len(reports) > 1 else "Measured on one machine"
-    return "\n" + "\n".join(lines) + f"\n\n{which}: {names}; each against the fastest of the other libraries.\n"
+    return "\n" + "\n".join(map(wrapped, lines)) + "\n\n" + wrapped(f"{which}: {names}; each against the fastest of the other libraries.") + "\n"
 
 
 def side_by_side(path, report):
@@ -112,7 +121,7 @@ def side_by_side(path, report):
     names = [f"{own['machine']['cpu']}, {own['machine']['cores']} cores, {own['machine']['date']}" for own in reports]
     header = ["workload", *[cell for name in names for cell in (name, "others / windrow")]]
     files = ", ".join(f"`{found.relative_to(ROOT)}`" for found, _ in machines())
-    return f"\n{results.markdown(header, lines)}\n\nMedians, samples not in the caches; from {files}.\n"
+    return f"\n{results.markdown(header, lines)}\n\n{wrapped(f'Medians. Caches are cold. From {files}.')}\n"
 
 
 def short_table(path, report):
@@ -127,7 +136,7 @@ def moves(path, report):
     """Moves, which are repeated, so that those of little memory stay in the caches; nothing was measured where there is no report."""
     if not report:
         return "\n**Not measured yet.**\n"
-    text = source(path, {**report, "workloads": []}).replace(", samples not in the caches", ", of calls that are repeated")
+    text = source(path, {**report, "workloads": []}, "Calls are timed in a loop")
     return f"\n{results.summary(only(report, 'moves'))}\n\n{text}\n\n{losses(path, report, 'moves').partition(chr(10) * 2 + 'Medians')[0].strip()}\n"
 
 
@@ -147,7 +156,7 @@ def losses(path, report, kind="host"):
     ]
     text = "Faster than windrow in that run:\n\n" + "\n".join(lines) if lines else "No other library was faster in that run."
     text += "\n\nTargets that were missed:\n\n" + "\n".join(missed) if missed else "\n\nNo target was missed."
-    return f"\n{text}\n\n{source(path, report)}\n"
+    return f"\n{wrapped(text)}\n\n{source(path, report)}\n"
 
 
 def scaling(path, report):
@@ -172,31 +181,18 @@ def pipelines(path, report):
             rates = (f"{line['count'] / seconds:,.0f}" for seconds in (middle, base))
             lines.append([line["title"], name, *rates, first, f"{results.versus(ratio)} ({least:.2f} to {most:.2f})"])
     header = ["pipeline", "", "a second", "the other", "", "windrow / other"]
-    return f"\n{results.markdown(header, lines)}\n\n{source(path, report).replace(', samples not in the caches', '')}\n"
+    return f"\n{results.markdown(header, lines)}\n\n{source(path, report, '')}\n"
 
 
-def workers(path, report):
-    """Loaders with two workers that stay, held against the first contender."""
-    lines = []
-    for line in report["lines"]:
-        if line["title"].startswith("2 workers (fork), "):
-            medians = {name: found[1] for name, found in line["quartiles"].items()}
-            (peer, base), ours = next(iter(medians.items())), medians["windrow"]
-            rates = (f"{line['count'] / seconds:,.0f} /s" for seconds in (ours, base))
-            lines.append([line["title"].partition(", ")[2], *rates, peer, results.number(base / ours)])
-    header = ["`DataLoader` with two worker processes", "windrow", "other", "which", "times as fast"]
-    return f"\n{results.markdown(header, lines)}\n\n{source(path, report).replace(', samples not in the caches', '')}\n"
-
-
-def gpu_line(path, gpus, page="docs/gpu-figures.md", simulated="#on-a-gpu"):
-    return f"\n{records.line(gpus, page, simulated)}\n"
+def gpu_line(path, gpus, page="docs/gpu-figures.md", simulated="docs/gpu-runner.md#without-a-gpu"):
+    return f"\n{wrapped(records.line(gpus, page, simulated))}\n"
 
 
 def gpu(path, gpus):
     """Of each GPU what passed, and its tables: never two in one."""
-    parts = [] if gpus else ["**No GPU has run it yet.**"]
+    parts = [] if gpus else ["There are no records yet: [Checking on a GPU](gpu-runner.md)."]
     for found in gpus:
-        parts.append(f"**{records.verdicts(found)}**, medians with cold caches:")
+        parts.append(wrapped(f"**{records.verdicts(found)}**, medians with cold caches:"))
         parts += [module.short(run) for module, run in ((gather_figures, found.gather()), (torch_figures, found.torch())) if run]
     return "\n" + "\n\n".join(parts) + "\n"
 
@@ -221,10 +217,10 @@ HEADLINE = {
 }
 
 FILES = {
-    "README.md": {"gpu-line": (gpu_line, "gpu"), "headline": (headline, "host"), "gpu": (gpu, "gpu"), "table": (short_table, "host"), "workers": (workers, "workers")},
-    "docs/index.md": {"gpu-line": (functools.partial(gpu_line, page="gpu-figures.md", simulated="testing.md"), "gpu")},
+    "README.md": {"gpu-line": (gpu_line, "gpu"), "headline": (headline, "host")},
+    "docs/gpu-runner.md": {"gpu-line": (functools.partial(gpu_line, page="gpu-figures.md", simulated="testing.md"), "gpu")},
     "python/README.md": {"gpu-line": (functools.partial(gpu_line, page="", simulated=""), "gpu")},
-    "docs/performance.md": {"table": (table, "host"), "machines": (side_by_side, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, kind="groups"), "groups"), "groups-losses": (functools.partial(losses, kind="groups"), "groups"), "moves": (moves, "moves"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers")},
+    "docs/performance.md": {"short": (short_table, "host"), "gpu": (gpu, "gpu"), "table": (table, "host"), "machines": (side_by_side, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, kind="groups"), "groups"), "groups-losses": (functools.partial(losses, kind="groups"), "groups"), "moves": (moves, "moves"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers")},
 }
 
 

@@ -90,7 +90,7 @@ def section(gpu):
 def made(gpus):
     """The text between the marks of the page, and the pictures by the names of their files."""
     if not gpus:
-        return "No GPU has run it yet.", {}
+        return "There are no records yet: [Checking on a GPU](gpu-runner.md).", {}
     found = [section(gpu) for gpu in gpus]
     return "\n\n".join(text for text, _ in found), {name: picture for _, pictures in found for name, picture in pictures.items()}
 
