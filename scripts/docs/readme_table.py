@@ -167,7 +167,7 @@ def scaling(path, report):
         parts.append(f"Nanoseconds per sample:\n\n{results.sweep_table(sweep)}")
     found = plots.plots(only(report))
     for name, (title, caption) in CAPTIONS.items():
-        parts += [f"### {title}\n\n![{title}](plots/{name}.svg)\n\n{caption}"] if name in found else []
+        parts += [f"### {title}\n\n![{title}](plots/{name}.svg)\n\n{wrapped(caption)}"] if name in found else []
     return "\n" + "\n\n".join(["## How the cost grows", *parts, source(path, report)]) + "\n" if parts else ""
 
 

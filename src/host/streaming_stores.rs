@@ -10,7 +10,7 @@
 //!
 //! | machine | copies | padded | computed | evidence |
 //! |---|---|---|---|---|
-//! | AMD EPYC, Zen 4, 32 MB of L3 | 32 MiB | 32 MiB | 32 MiB | 51 MB in rows of 2 KiB 5.4 ms, plain 7.6; docs/performance-notes.md |
+//! | AMD EPYC, Zen 4, 32 MB of L3 | 32 MiB | 32 MiB | 32 MiB | 51 MB in rows of 2 KiB 5.4 ms, plain 7.6; docs/performance-method.md |
 //! | Intel Xeon, Sapphire and Emerald Rapids | never | never | 32 MiB | 38.5 MB stacked 2.3 to 2.6 ms, plain 1.4; 154 MB normalised 5.1 to 5.6, plain 8.9 |
 //!
 //! A server of Intel with AVX-512 and fast short `rep movsb` (Ice Lake and newer) has the row of the Xeon, any other machine that of the
