@@ -162,6 +162,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	scripts/ci/unsafe_table.py --check
 	scripts/ci/module_cycles.py src python/src python/python/windrow
 	scripts/ci/script_list.py
+	scripts/docs/links.py
 	scripts/ci/commit_msg.sh
 	sed -n 's/^    "\([^"*]*\).*/\1/p' .cargo/mutants.toml | xargs ls -d >/dev/null
 	$(VENV)/bin/typos
