@@ -77,7 +77,7 @@ impl IndexRows {
     }
 
     /// The samples of each of `count` rows, `rows[i]` being the row of sample `order[i]`.
-    fn of(order: &[usize], rows: &[usize], count: usize) -> Result<IndexRows> {
+    fn from_order(order: &[usize], rows: &[usize], count: usize) -> Result<IndexRows> {
         let mut offsets = filled(0, count)?;
         for &row in rows {
             offsets[row] += 1;
@@ -167,7 +167,7 @@ pub fn pack(
     } else {
         best_fit(lengths, &order, max_tokens, &mut bins)?
     };
-    Ok(IndexRows::of(&order, &rows, bins.rest.len())?.counted(lengths, to_limit))
+    Ok(IndexRows::from_order(&order, &rows, bins.rest.len())?.counted(lengths, to_limit))
 }
 
 /// Batches of samples of similar lengths, each of at most `max_sequences` samples and at most `max_tokens` tokens. Tokens are
@@ -274,7 +274,7 @@ pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<I
         rows.push(*rank);
     }
     let most = ranks.into_iter().map(|Reverse((sum, _))| sum).max().unwrap_or(0);
-    Ok(IndexRows::of(&order, &rows, num_ranks)?.counted(lengths, |_| most))
+    Ok(IndexRows::from_order(&order, &rows, num_ranks)?.counted(lengths, |_| most))
 }
 
 fn at_least_one(name: &str, value: usize) -> Result<()> {

@@ -42,13 +42,17 @@ impl Batch {
         let data = self.data();
         let format = format_of(data.dtype())?;
         if matches!(data.device(), Device::Cuda(_)) {
-            let mismatch = Mismatch::of("batch", "host memory", data.device().to_string());
+            let mismatch = Mismatch::for_subject("batch", "host memory", data.device().to_string());
             let hint = Hint::Text("assemble it on the host for Arrow");
             return Err(Error::Device(Box::new(mismatch.with_hint(hint))));
         }
         if !data.layout().is_compact() {
             let got = format!("strides {:?}", data.strides());
-            return Err(Error::Layout(Box::new(Mismatch::of("batch", "data without gaps", got))));
+            return Err(Error::Layout(Box::new(Mismatch::for_subject(
+                "batch",
+                "data without gaps",
+                got,
+            ))));
         }
         let [len, tail @ ..] = data.shape() else {
             return Err(Error::Argument("data without dims has no rows for Arrow".to_owned()));
@@ -90,7 +94,8 @@ fn format_of(dtype: DType) -> Result<&'static str> {
         DType::F32 => "f",
         DType::F64 => "g",
         dtype => {
-            let mismatch = Mismatch::of("batch", "integers, float16, float32 or float64", dtype);
+            let mismatch =
+                Mismatch::for_subject("batch", "integers, float16, float32 or float64", dtype);
             let hint =
                 Hint::Text("Arrow has no such numbers in memory: assemble it as one of those");
             return Err(Error::DType(Box::new(mismatch.with_hint(hint))));

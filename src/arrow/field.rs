@@ -80,7 +80,7 @@ impl SchemaField {
 }
 
 fn broken(expected: &str, got: impl Into<String>) -> Error {
-    Error::Layout(Box::new(Mismatch::of("Arrow schema", expected, got.into())))
+    Error::Layout(Box::new(Mismatch::for_subject("Arrow schema", expected, got.into())))
 }
 
 /// # Safety

@@ -160,7 +160,7 @@ impl Collate {
     }
 
     /// Adds to the elements of each sample a number of its own, on the way to or from a device: whole numbers, modulo a power
-    /// of two. Batches on the host are raised by [`raise_rows`](crate::bindings::raise_rows), which finds sums that do not fit.
+    /// of two. Batches on the host are raised by [`add_per_sample`](crate::bindings::add_per_sample), which finds sums that do not fit.
     #[doc(hidden)]
     #[must_use]
     pub fn increments(mut self, increments: impl Into<Arc<[i64]>>) -> Collate {

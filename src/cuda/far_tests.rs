@@ -176,7 +176,7 @@ impl Gpu<'_> {
         near: impl Fn(&Field) -> Near,
         expected: impl Fn(&Near, &[u8]) -> Vec<u8>,
     ) {
-        let policy = Policy::of((9, 0)).unwrap();
+        let policy = Policy::for_capability((9, 0)).unwrap();
         // Alignments as of samples and outputs of the driver's; those of the memory below are the same.
         let mut data: Vec<u64> = (1..).map(|i| i << 40).take(samples.1.len()).collect();
         let field = table(samples, collate, &data, 1 << 50, &policy).fields().next().unwrap();

@@ -48,7 +48,7 @@ impl ForeignTensor<'_> {
 #[cold]
 #[inline(never)]
 fn refuse(kind: fn(Box<Mismatch>) -> Error, expected: &str, got: String) -> Error {
-    kind(Box::new(Mismatch::of("tensor", expected, got)))
+    kind(Box::new(Mismatch::for_subject("tensor", expected, got)))
 }
 
 /// The dtype of this crate for one of DLPack.
@@ -193,7 +193,7 @@ unsafe fn read_as<'a>(
 fn no_data(shape: &[i64]) -> Error {
     let got = format!("a NULL data pointer for shape {}", Tuple(shape));
     let hint = Hint::Text("fake and meta tensors look like this: they have no memory to read");
-    Error::Layout(Box::new(Mismatch::of("tensor", "memory", got).with_hint(hint)))
+    Error::Layout(Box::new(Mismatch::for_subject("tensor", "memory", got).with_hint(hint)))
 }
 
 #[cold]

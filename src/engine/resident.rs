@@ -32,7 +32,11 @@ impl Engine {
         samples.check_known()?;
         let Device::Cuda(ordinal) = device else {
             let got = device.to_string();
-            return Err(Error::Device(Box::new(Mismatch::of("device", "a CUDA device", got))));
+            return Err(Error::Device(Box::new(Mismatch::for_subject(
+                "device",
+                "a CUDA device",
+                got,
+            ))));
         };
         let mut found = None;
         for index in 0..if samples.is_uniform() { 1 } else { samples.len() } {
@@ -91,16 +95,16 @@ impl<'a> Resident<'a> {
     pub fn take(&self, indices: &Tensor) -> Result<SampleList<'a>> {
         self.check()?;
         if !matches!(indices.dtype(), DType::I32 | DType::I64) {
-            let mismatch = Mismatch::of("indices", "int32 or int64", indices.dtype());
+            let mismatch = Mismatch::for_subject("indices", "int32 or int64", indices.dtype());
             return Err(Error::DType(Box::new(mismatch)));
         }
         if indices.shape().len() != 1 {
-            let mismatch = Mismatch::of("indices", "one dim", indices.shape());
+            let mismatch = Mismatch::for_subject("indices", "one dim", indices.shape());
             return Err(Error::Shape(Box::new(mismatch)));
         }
         if indices.device() != self.device {
             let (expected, got) = (self.device.to_string(), indices.device().to_string());
-            return Err(Error::Device(Box::new(Mismatch::of("indices", expected, got))));
+            return Err(Error::Device(Box::new(Mismatch::for_subject("indices", expected, got))));
         }
         self.selected(indices)
     }

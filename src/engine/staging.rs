@@ -41,7 +41,8 @@ impl Staging {
                 engine.zeroed_pinned(ordinal, DType::U8, Layout::compact(DType::U8, &shape)?)
             }
             Device::Pinned => {
-                let found = Mismatch::of("device", "cpu or a CUDA device", device.to_string());
+                let found =
+                    Mismatch::for_subject("device", "cpu or a CUDA device", device.to_string());
                 Err(Error::Device(Box::new(found)))
             }
         };

@@ -23,12 +23,12 @@ impl Machine {
             let mut text = Vec::new();
             let read = |file: File| file.take(8 << 10).read_to_end(&mut text);
             let _ = File::open("/proc/cpuinfo").and_then(read);
-            Machine::of(&String::from_utf8_lossy(&text))
+            Machine::from_cpuinfo(&String::from_utf8_lossy(&text))
         })
     }
 
     /// As the lines of `/proc/cpuinfo` say.
-    pub(super) fn of(text: &str) -> Machine {
+    pub(super) fn from_cpuinfo(text: &str) -> Machine {
         let value = |key: &str| {
             let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
             pairs.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
@@ -62,10 +62,10 @@ mod tests {
     #[test]
     fn lines_of_cpuinfo() {
         let text = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Gold 6454S\nflags\t\t: fpu avx512f fsrm\n";
-        let machine = Machine::of(text);
+        let machine = Machine::from_cpuinfo(text);
         assert_eq!(machine.file_name(), "intel-r-xeon-r-gold-6454s");
         assert!(machine.has("avx512f") && machine.has("fsrm") && !machine.has("avx"));
-        let nothing = Machine::of("Serial : 1");
+        let nothing = Machine::from_cpuinfo("Serial : 1");
         assert_eq!((nothing.name.as_str(), nothing.vendor.as_str()), ("unknown", ""));
         assert!(!Machine::here().name.is_empty());
     }

@@ -4,6 +4,7 @@
 //! tiles of the same size. Threads take tiles in order from a counter, so that a slow one does not
 //! hold up the batch.
 
+mod add_per_sample;
 mod alike_rows;
 mod convert;
 #[cfg(test)]
@@ -18,7 +19,6 @@ mod pipelined_copy;
 mod policy;
 mod pool;
 mod prefetch;
-mod raise_indices;
 mod reference;
 mod rows;
 mod runs;
@@ -37,12 +37,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::collate::Affine;
 use crate::plan::{saturating_sum, OutputPlan, Plan};
 
+pub use add_per_sample::add_per_sample;
 pub(crate) use parallel_for::parallel_for;
 pub use pipelined_copy::PipelinedCopy;
 pub(crate) use policy::POLICY;
 pub(crate) use pool::MemoryPool;
 pub use prefetch::prefetch;
-pub use raise_indices::raise_rows;
 pub(crate) use reference::{run as run_reference, run_moves as run_moves_by_reference};
 pub(crate) use small_batches::{table_limits, write_numbers, write_rows, RowPadding, RowsMemory};
 pub use streaming_stores::{ChosenStores, StreamingStores};

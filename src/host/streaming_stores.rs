@@ -63,7 +63,7 @@ impl StreamingStores {
         StreamingStores { copies: LARGE, padded: LARGE, computed: LARGE };
 
     /// What a machine says of itself decides.
-    fn of(machine: &Machine) -> StreamingStores {
+    fn for_machine(machine: &Machine) -> StreamingStores {
         let is_xeon =
             machine.vendor == "GenuineIntel" && machine.has("avx512f") && machine.has("fsrm");
         let of_others = if is_xeon { NEVER } else { LARGE };
@@ -87,10 +87,10 @@ impl StreamingStores {
                 Some((source, Ok(stores))) => ChosenStores { stores, source },
                 Some((source, Err(error))) => {
                     let source = format!("{}; {source} is not read: {error}", machine.name);
-                    ChosenStores { stores: StreamingStores::of(machine), source }
+                    ChosenStores { stores: StreamingStores::for_machine(machine), source }
                 }
                 None => ChosenStores {
-                    stores: StreamingStores::of(machine),
+                    stores: StreamingStores::for_machine(machine),
                     source: machine.name.clone(),
                 },
             }
@@ -216,7 +216,8 @@ mod tests {
 
     #[test]
     fn of_machines() {
-        let machine = |text: &str| StreamingStores::of(&Machine::of(text)).to_string();
+        let machine =
+            |text: &str| StreamingStores::for_machine(&Machine::from_cpuinfo(text)).to_string();
         let all = "copies=33554432,padded=33554432,computed=33554432";
         assert_eq!(machine("vendor_id: AuthenticAMD\nflags: avx512f fsrm"), all);
         assert_eq!(machine("vendor_id: GenuineIntel\nflags: avx2 fsrm"), all);

@@ -85,7 +85,7 @@ unsafe fn write_constants<const STREAMING: bool>(
         }
     };
     for_samples(output, elems, |sample, own| {
-        let place = SamplePlace::of(output, output.nest_of(sample), sample, out);
+        let place = SamplePlace::new(output, output.nest_of(sample), sample, out);
         let value = output.op.constant(sample).unwrap_or(output.fill);
         let fill = |dst: *mut u8, stride: isize, len: usize| write(&output.fill, dst, stride, len);
         walk(&place, own, fill, |_, dst, dim, len, _, _| {
@@ -110,7 +110,7 @@ unsafe fn write_samples<const STREAMING: bool>(
     let fill = rows::fill_of(output.dtype.size(), &output.fill);
     let write = |sample: usize, own: Range<u64>| {
         let nest = output.nest_of(sample);
-        let place = SamplePlace::of(output, nest, sample, out);
+        let place = SamplePlace::new(output, nest, sample, out);
         if !known.as_ref().is_some_and(|(of, ..)| std::ptr::eq(*of, nest)) {
             let is_other = nest.planar || has_short_rows(place.dims);
             let transposed = match is_other {

@@ -20,7 +20,7 @@ pub(super) struct SamplePlace<'a> {
 
 impl<'a> SamplePlace<'a> {
     #[inline]
-    pub fn of(
+    pub fn new(
         output: &'a OutputPlan<'_>,
         nest: &LoopNest,
         sample: usize,

@@ -143,16 +143,19 @@ impl BatchShape {
             return BatchShape::of_selection(selection, collate);
         }
         samples.check_rows(0)?;
-        BatchShape::of(&UsedMetas::new(samples), collate)
+        BatchShape::from_metas(&UsedMetas::new(samples), collate)
     }
 
     /// As [`BatchShape::new`], of rows that no list is made of.
     pub(crate) fn of_rows(rows: &SampleRows<'_>, collate: &Collate) -> Result<BatchShape> {
         let (meta, length) = (rows.meta(), rows.at(0).1);
-        BatchShape::of(&UsedMetas::of_rows(meta, rows.len(), rows.lengths(), length), collate)
+        BatchShape::from_metas(
+            &UsedMetas::of_rows(meta, rows.len(), rows.lengths(), length),
+            collate,
+        )
     }
 
-    fn of(used: &UsedMetas<'_>, collate: &Collate) -> Result<BatchShape> {
+    fn from_metas(used: &UsedMetas<'_>, collate: &Collate) -> Result<BatchShape> {
         let ndim = used.shape().len();
         check_room(used.len(), ndim)?;
         let (source, device) = check_devices(used, collate)?;

@@ -191,7 +191,8 @@ pub(super) fn resolve_channel_dim(
 pub(super) fn resolve_dtype(used: &UsedMetas<'_>, collate: &Collate) -> Result<DType> {
     if let Some(dtype) = collate.dtype {
         let hint = "batches are in native byte order: DType::native()";
-        let refused = || Mismatch::of("dtype", dtype.native(), dtype).with_hint(Hint::Text(hint));
+        let refused =
+            || Mismatch::for_subject("dtype", dtype.native(), dtype).with_hint(Hint::Text(hint));
         return if dtype.is_native() { Ok(dtype) } else { Err(Error::DType(Box::new(refused()))) };
     }
     let dtype = used.meta(0).dtype.native();

@@ -45,7 +45,7 @@ impl BatchShape {
         }
         if batch_shape.device != batch_shape.source {
             let (expected, got) = (batch_shape.source.to_string(), batch_shape.device.to_string());
-            return Err(Error::Device(Box::new(Mismatch::of("device", expected, got))));
+            return Err(Error::Device(Box::new(Mismatch::for_subject("device", expected, got))));
         }
         debug_assert!(matches!(batch_shape.source, Device::Cuda(_)));
         let num_samples = selection.indices.shape()[0];

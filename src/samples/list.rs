@@ -85,7 +85,7 @@ impl<'a> SampleList<'a> {
     #[allow(unsafe_code)]
     pub unsafe fn rows_from_raw_parts(table: &Tensor) -> Result<SampleList<'a>> {
         let (Some(&len), [step, strides @ ..]) = (table.shape().first(), table.strides()) else {
-            let mismatch = Mismatch::of("samples", "at least one dim", table.shape());
+            let mismatch = Mismatch::for_subject("samples", "at least one dim", table.shape());
             return Err(Error::Shape(Box::new(mismatch)));
         };
         let layout = Layout::try_new(table.dtype(), &table.shape()[1..], Some(strides))?;

@@ -213,7 +213,7 @@ impl Mismatch {
     }
 
     /// An argument or a tensor that is no sample.
-    pub fn of(
+    pub fn for_subject(
         subject: &'static str,
         expected: impl Into<ErrorValue>,
         got: impl Into<ErrorValue>,

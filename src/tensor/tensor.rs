@@ -75,7 +75,7 @@ impl Tensor {
         let layout = Layout::compact(T::DTYPE, shape)?;
         if layout.numel() as usize != elements.len() {
             let got = format!("a vector of {} elements", elements.len());
-            return Err(Error::Shape(Box::new(Mismatch::of("tensor", shape, got))));
+            return Err(Error::Shape(Box::new(Mismatch::for_subject("tensor", shape, got))));
         }
         let data = elements.as_mut_ptr().cast();
         // SAFETY: moving a `Vec` does not move its elements; the layout was just counted.
@@ -137,11 +137,19 @@ impl Tensor {
     /// [`Error::Layout`] if it has gaps or another order, is misaligned for `T`, or has a bool that is neither 0 nor 1.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         if T::DTYPE != self.dtype {
-            return Err(Error::DType(Box::new(Mismatch::of("tensor", T::DTYPE, self.dtype))));
+            return Err(Error::DType(Box::new(Mismatch::for_subject(
+                "tensor",
+                T::DTYPE,
+                self.dtype,
+            ))));
         }
         if matches!(self.device, Device::Cuda(_)) {
             let got = self.device.to_string();
-            return Err(Error::Device(Box::new(Mismatch::of("tensor", "host memory", got))));
+            return Err(Error::Device(Box::new(Mismatch::for_subject(
+                "tensor",
+                "host memory",
+                got,
+            ))));
         }
         let numel = self.layout.numel() as usize;
         if numel == 0 {
@@ -150,7 +158,7 @@ impl Tensor {
         let data = self.data.cast::<T>();
         if !self.layout.is_compact() || !data.is_aligned() {
             let got = format!("strides {:?} at {:p}", self.strides(), self.data);
-            return Err(Error::Layout(Box::new(Mismatch::of(
+            return Err(Error::Layout(Box::new(Mismatch::for_subject(
                 "tensor",
                 "compact aligned memory",
                 got,
@@ -160,7 +168,8 @@ impl Tensor {
         #[allow(unsafe_code)]
         let bytes = || unsafe { std::slice::from_raw_parts(self.data, numel) };
         if T::DTYPE == DType::Bool && bytes().iter().any(|&byte| byte > 1) {
-            let mismatch = Mismatch::of("tensor", "bools of 0 and 1", "a bool that is neither");
+            let mismatch =
+                Mismatch::for_subject("tensor", "bools of 0 and 1", "a bool that is neither");
             return Err(Error::Layout(Box::new(mismatch)));
         }
         // SAFETY: `new_unchecked` promised that the layout is in valid initialised memory for as
@@ -184,7 +193,7 @@ impl Tensor {
             });
         if !fits {
             let got = format!("shape {:?} from element {start}", layout.shape());
-            return Err(Error::Layout(Box::new(Mismatch::of(
+            return Err(Error::Layout(Box::new(Mismatch::for_subject(
                 "tensor",
                 "a part of the tensor",
                 got,
@@ -201,7 +210,11 @@ impl Tensor {
     pub fn bytes(&self) -> Result<Tensor> {
         if !self.layout.is_compact() {
             let got = format!("strides {:?}", self.strides());
-            return Err(Error::Layout(Box::new(Mismatch::of("tensor", "compact memory", got))));
+            return Err(Error::Layout(Box::new(Mismatch::for_subject(
+                "tensor",
+                "compact memory",
+                got,
+            ))));
         }
         let layout = Layout::compact(DType::U8, &[self.nbytes() as i64])?;
         Ok(Tensor { dtype: DType::U8, layout, ..self.clone() })
@@ -222,10 +235,14 @@ impl Tensor {
     /// ```
     pub fn part(&self, byte_offset: u64, dtype: DType, shape: &[i64]) -> Result<Tensor> {
         if self.dtype != DType::U8 {
-            return Err(Error::DType(Box::new(Mismatch::of("tensor", DType::U8, self.dtype))));
+            return Err(Error::DType(Box::new(Mismatch::for_subject(
+                "tensor",
+                DType::U8,
+                self.dtype,
+            ))));
         }
         let refuse = |expected: String, got: String| {
-            Err(Error::Layout(Box::new(Mismatch::of("tensor", expected, got))))
+            Err(Error::Layout(Box::new(Mismatch::for_subject("tensor", expected, got))))
         };
         if !self.layout.is_compact() {
             return refuse("bytes without gaps".into(), format!("strides {:?}", self.strides()));

@@ -15,7 +15,7 @@ from torch_geometric.data.storage import N_KEYS, NodeStorage
 
 import windrow as wr
 from windrow._flattener import Flattened, Flattener, at_path, class_name, located
-from windrow._windrow import _raise_rows
+from windrow._windrow import _add_per_sample
 
 
 def flattener(cls: Any) -> Optional[Flattener]:
@@ -264,7 +264,7 @@ def _raised(child: Any, how: _Joined, ends: Any, path: str) -> Any:
     is_plain = own == 1 or steps.shape[1 : 1 + dim] == values.shape[:dim] and own == math.prod(values.shape[:dim])
     is_plain = is_plain and not values.requires_grad and not values.is_complex()
     if values.device.type == "cpu" and is_plain and values.is_contiguous():
-        _raise_rows(values, ends, steps.reshape(-1), dim, path)
+        _add_per_sample(values, ends, steps.reshape(-1), dim, path)
     elif steps.dim() == 1:
         counts = ends.diff().to(values.device)
         values += steps.to(values).repeat_interleave(counts).reshape(-1, *[1] * (values.dim() - 1 - dim))

@@ -263,7 +263,7 @@ def private_layouts() -> str:
 def facts() -> Dict[str, str]:
     """Facts about this installation, by name."""
     stats = wr.stats()
-    watchers = _windrow.watchers()
+    observers = _windrow.observers()
     return {
         "windrow": f"{wr.__version__}, {getattr(_windrow, '__file__', '?')}",
         "python": f"{platform.python_version()}, {platform.platform()}",
@@ -277,8 +277,8 @@ def facts() -> Dict[str, str]:
         "huge pages": huge_pages(),
         _shared_memory.FOLDER: shared_memory(),
         "workers": workers(),
-        "logging": "on" if watchers["logging"] else "off; WINDROW_LOG=1 or wr.set_logging() turns it on",
-        "nvtx": watchers["nvtx"] or "on, a profiler listens",
+        "logging": "on" if observers["logging"] else "off; WINDROW_LOG=1 or wr.set_logging() turns it on",
+        "nvtx": observers["nvtx"] or "on, a profiler listens",
         "private layouts": private_layouts(),
         "variables": variables(),
     }

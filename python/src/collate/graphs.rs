@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyString};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use windrow::bindings::raise_rows;
+use windrow::bindings::add_per_sample;
 use windrow::{Batch, Collate, DType, Device, Engine, Error, SampleList, Stage, Tensor};
 
 use crate::collate::columns::{space_for, KeyColumn};
@@ -231,7 +231,7 @@ fn raise(batch: &Batch, entry: &GraphEntry) -> windrow::Result<()> {
     // SAFETY: a batch that was made in this call; nothing else refers to it yet.
     #[allow(unsafe_code)]
     unsafe {
-        raise_rows(batch.data(), entry.dim.unwrap_or(0), &entry.offsets, &starts)
+        add_per_sample(batch.data(), entry.dim.unwrap_or(0), &entry.offsets, &starts)
     }
 }
 

@@ -70,7 +70,7 @@ impl<'py> Given<'py> {
 }
 
 impl<'py> Column<'py> {
-    pub fn of(objects: Vec<Bound<'py, PyAny>>) -> Column<'py> {
+    pub fn from_objects(objects: Vec<Bound<'py, PyAny>>) -> Column<'py> {
         Column::Objects(objects, Given::List)
     }
 
@@ -82,7 +82,7 @@ impl<'py> Column<'py> {
             LeafColumn::Objects(objects) => {
                 let mut samples = try_vec(objects.len())?;
                 samples.extend(objects.iter().map(|object| object.bind(py).clone()));
-                Ok(Column::of(samples))
+                Ok(Column::from_objects(samples))
             }
         };
         tree.fold(leaf, |container, children| {

@@ -3,6 +3,7 @@
 pub(crate) mod columns;
 pub(crate) mod explain;
 pub(crate) mod forms;
+pub(crate) mod graph_indices;
 pub(crate) mod graphs;
 pub(crate) mod job;
 pub(crate) mod leaves;
@@ -15,7 +16,6 @@ pub(crate) mod packed;
 pub(crate) mod packing;
 pub(crate) mod pairs;
 pub(crate) mod patterns;
-pub(crate) mod raise_indices;
 pub(crate) mod run;
 pub(crate) mod sequences;
 pub(crate) mod sequences_on_device;

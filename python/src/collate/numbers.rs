@@ -37,7 +37,7 @@ impl UploadedNumbers {
         let upload =
             || copy_by(default_engine(), &host, &to_device, None)?.view(0, host.layout().clone());
         let tensor = py.detach(upload).or_py_err(py)?;
-        let owner = Arc::new(Holder::of(tensor.clone(), producers_of(&tensor)));
+        let owner = Arc::new(Holder::from_tensor(tensor.clone(), producers_of(&tensor)));
         Ok(Uploaded { tensor, owner })
     }
 }

@@ -308,7 +308,7 @@ fn without_gradients(
             let got = "one that requires grad; detach() it, or call within torch.no_grad()";
             let found = match index {
                 Some(index) => Mismatch::new(Some(index), expected, got),
-                None => Mismatch::of("dsts", expected, got),
+                None => Mismatch::for_subject("dsts", expected, got),
             };
             let error = to_py_err(py, &Error::Layout(Box::new(found)));
             Err(of_pair(py, error, MoveSide::Destination, index, path))
@@ -343,7 +343,7 @@ fn written(
 
 /// The refusal of a side as a whole.
 fn read_only(py: Python<'_>, got: &str) -> PyErr {
-    let mismatch = Mismatch::of("dsts", "writable memory", got);
+    let mismatch = Mismatch::for_subject("dsts", "writable memory", got);
     let error = to_py_err(py, &Error::Layout(Box::new(mismatch)));
     of_pair(py, error, MoveSide::Destination, None, "")
 }

@@ -44,7 +44,7 @@ pub(crate) enum ArenaMemory {
 }
 
 impl ArenaMemory {
-    pub fn of(in_arena: bool) -> ArenaMemory {
+    pub fn new(in_arena: bool) -> ArenaMemory {
         match in_arena {
             true => ArenaMemory::Own,
             false => ArenaMemory::No,

@@ -43,7 +43,7 @@ pub(super) fn pack_on_device(
     let (separator, positions, boundaries, indices) = { make }().or_py_err(py)?;
     let numbers = numbers.upload(py, device)?;
     let (ids, labels) = (&columns[0].samples, &columns[columns.len() - 1].samples);
-    let mut lines = [(); 4].map(|()| Line::of(&numbers));
+    let mut lines = [(); 4].map(|()| Line::new(&numbers));
     let [own_ids, own_labels, places, index] = &mut lines;
     let mut write = || -> windrow::Result<()> {
         for (number, &length) in lengths.iter().enumerate() {
@@ -134,7 +134,7 @@ fn lines_of_rows<'n>(
     numbers: &'n Uploaded,
     (pads, places): (i64, i64),
 ) -> windrow::Result<[Line<'n>; 4]> {
-    let mut lines = [(); 4].map(|()| Line::of(numbers));
+    let mut lines = [(); 4].map(|()| Line::new(numbers));
     let [own_ids, own_labels, positions, segments] = &mut lines;
     let mut number = 0;
     for row in plan.rows(lengths) {
@@ -178,7 +178,7 @@ struct Line<'n> {
 }
 
 impl<'n> Line<'n> {
-    fn of(numbers: &'n Uploaded) -> Line<'n> {
+    fn new(numbers: &'n Uploaded) -> Line<'n> {
         Line { list: SampleList::new(), numbers: &numbers.tensor }
     }
 

@@ -218,7 +218,7 @@ impl<'py> TorchCall<'_, 'py> {
         };
         let FlattenedColumn { container, columns, forms, tensors } = flattened;
         let within = within.of_children(self.leaves.py, &container, tensors, forms.as_ref())?;
-        let columns = columns.into_lists()?.into_iter().map(Column::of).zip(within);
+        let columns = columns.into_lists()?.into_iter().map(Column::from_objects).zip(within);
         let nodes = columns.map(|(column, within)| NodeInput { column, within }).collect();
         Ok(Classified::Container(Arc::new(container), nodes))
     }
@@ -269,7 +269,7 @@ impl<'py> TorchCall<'_, 'py> {
             return self.stacked(samples, given, within, path);
         }
         if let Some(options) = self.leaves.options_of(&within, &path)? {
-            let column = Column::of(samples.clone());
+            let column = Column::from_objects(samples.clone());
             let leaf = self.leaves.add(Some(&options), path, column, &within, None);
             return leaf.or_else(|refusal| self.joined(samples, &within, refusal));
         }
@@ -348,7 +348,7 @@ impl<'py> TorchCall<'_, 'py> {
         unread: Option<&str>,
     ) -> PyResult<ResultLeaf<'py>> {
         let py = self.leaves.py;
-        let unread = unread.map(|path| (path.to_owned(), Column::of(samples.clone())));
+        let unread = unread.map(|path| (path.to_owned(), Column::from_objects(samples.clone())));
         let column = given.object(py, samples)?;
         match self.rules.call_method1(intern!(py, "other"), (column,)) {
             Ok(done) => Ok(ResultLeaf::Object(done)),
@@ -395,7 +395,7 @@ impl<'py> TorchCall<'_, 'py> {
             }
             Column::Imported(Arc::new(Imported::rows_of(py, row)?))
         } else {
-            Column::of(samples.to_vec())
+            Column::from_objects(samples.to_vec())
         };
         let within = Within::default();
         let job = self.leaves.job(None, path.to_owned(), column, &within, None);

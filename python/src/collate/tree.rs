@@ -93,7 +93,7 @@ pub(crate) fn collate<'py>(
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);
     let Import { tree, leaves, mut jobs, borrowed } = import(samples, spec, &sep, common, options)?;
-    let memory = ArenaMemory::of(arena);
+    let memory = ArenaMemory::new(arena);
     let mut batches = match borrowed {
         Some(borrowed) => run_borrowed(py, &engine, &mut jobs, borrowed, memory, span.end())?,
         None => run(py, &engine, &mut jobs, memory, span.end())?,
@@ -234,7 +234,7 @@ fn column_of<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Column<'py
         check_list(samples)?;
         let samples = items_of(samples).map_err(|error| no_list(samples, error))?;
         let len = samples.len();
-        (Column::of(samples), len)
+        (Column::from_objects(samples), len)
     };
     match len {
         0 => Err(PyValueError::new_err("an empty list of samples makes no batch")),
@@ -275,7 +275,10 @@ impl<'py> TreeRules<'py> for OurRules<'_, '_, 'py> {
         let is_leaf = self.leaves.specs.names(place.path);
         let Some(flattened) = rules::flatten_container(&samples, place, is_leaf, Some(engine))?
         else {
-            return Ok(Classified::Leaf(NodeInput { column: Column::of(samples), within }));
+            return Ok(Classified::Leaf(NodeInput {
+                column: Column::from_objects(samples),
+                within,
+            }));
         };
         let FlattenedColumn { container, mut columns, forms, tensors } = flattened;
         columns.retain_all(samples);
@@ -286,7 +289,8 @@ impl<'py> TreeRules<'py> for OurRules<'_, '_, 'py> {
         let may_borrow = self.may_borrow && is_only && container.has_plain_names(py);
         let (columns, borrowed) = import_columns(engine, columns, may_borrow)?;
         self.borrowed = borrowed;
-        let column = |column: MaybeImported<'py>| column.map_or_else(Column::of, Column::Read);
+        let column =
+            |column: MaybeImported<'py>| column.map_or_else(Column::from_objects, Column::Read);
         let nodes = columns.into_iter().map(column).zip(within);
         let nodes = nodes.map(|(column, within)| NodeInput { column, within }).collect();
         Ok(Classified::Container(Arc::new(container), nodes))

@@ -13,7 +13,7 @@ use crate::ground::logging;
 /// The observers of calls: ``logging`` (a bool, see `set_logging`) and ``nvtx`` (None if ranges go to
 /// a profiler, else the reason why not).
 #[pyfunction]
-pub(crate) fn watchers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+pub(crate) fn observers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("logging", logging::is_on())?;
     dict.set_item("nvtx", py.detach(windrow::nvtx_state).err())?;

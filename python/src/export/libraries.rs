@@ -77,7 +77,7 @@ const BY_TORCH: &str = ".torch() gives it";
 
 /// The error of a dtype that another library lacks.
 fn lacked(py: Python<'_>, expected: &str, dtype: DType, hint: &'static str) -> PyErr {
-    let mismatch = Mismatch::of("tensor", expected, dtype).with_hint(Hint::Text(hint));
+    let mismatch = Mismatch::for_subject("tensor", expected, dtype).with_hint(Hint::Text(hint));
     to_py_err(py, &Error::DType(Box::new(mismatch)))
 }
 
@@ -86,7 +86,7 @@ fn torch_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>
     let mut steps = layout.shape().iter().zip(layout.strides());
     if let Some((_, stride)) = steps.find(|&(&extent, &stride)| extent > 1 && stride < 0) {
         let got = format!("a stride of {stride}");
-        let mismatch = Mismatch::of("tensor", "strides from 0 on, as torch has them", got);
+        let mismatch = Mismatch::for_subject("tensor", "strides from 0 on, as torch has them", got);
         let hint = Hint::Text("wr.stack of it copies it row-major");
         return Err(to_py_err(py, &Error::Layout(Box::new(mismatch.with_hint(hint)))));
     }

@@ -76,7 +76,7 @@ pub(crate) unsafe fn borrowed(
         return Ok(None);
     }
     // May run Python code, which may change the list, and so may the release of the first sample; nothing below does.
-    let Some(reader) = ColumnReader::of(&samples.get_item(0)?)? else { return Ok(None) };
+    let Some(reader) = ColumnReader::for_first(&samples.get_item(0)?)? else { return Ok(None) };
     let len = samples.len()?;
     let most_bytes = if matches!(collate.form(), Form::Stack) { most_bytes } else { u64::MAX };
     let mut objects = try_vec(len)?;
@@ -105,7 +105,7 @@ pub(crate) unsafe fn borrowed_pairs(
     }
     // As in `borrowed`; both are counted again when no Python code runs any more.
     let (first_dst, first_src) = (dsts.get_item(0)?, srcs.get_item(0)?);
-    let readers = (ColumnReader::of(&first_dst)?, ColumnReader::of(&first_src)?);
+    let readers = (ColumnReader::for_first(&first_dst)?, ColumnReader::for_first(&first_src)?);
     let (Some(writer), Some(reader)) = readers else { return Ok(None) };
     drop((first_dst, first_src));
     if dsts.len()? != len || srcs.len()? != len {
@@ -212,7 +212,7 @@ fn readables(columns: &mut ChildColumns<'_>) -> PyResult<Readables> {
     }
     for column in 0..columns.len() {
         let Some(first) = columns.first(column) else { continue };
-        if let Some(reader) = ColumnReader::of(&first)? {
+        if let Some(reader) = ColumnReader::for_first(&first)? {
             found.columns.push((column, reader));
         }
     }
@@ -275,7 +275,7 @@ impl Reader {
 impl ColumnReader {
     /// The reader of objects of a class, of which this is one; `None` for other classes. Runs Python code unless the class [is
     /// known](known_route).
-    fn of(first: &Bound<'_, PyAny>) -> PyResult<Option<ColumnReader>> {
+    fn for_first(first: &Bound<'_, PyAny>) -> PyResult<Option<ColumnReader>> {
         let class = first.get_type_ptr();
         Ok(Reader::by(route_of(first)?).map(|reader| ColumnReader {
             class,

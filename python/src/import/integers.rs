@@ -24,7 +24,10 @@ use crate::ownership::copy::copy_of;
 unsafe fn widened(dtype: DType, data: *const u8, count: usize) -> Option<PyResult<Vec<i64>>> {
     /// # Safety
     /// `count` numbers of `T` at `data`, aligned for it.
-    unsafe fn of<T: Copy + Into<i64>>(data: *const u8, count: usize) -> Option<PyResult<Vec<i64>>> {
+    unsafe fn values_at<T: Copy + Into<i64>>(
+        data: *const u8,
+        count: usize,
+    ) -> Option<PyResult<Vec<i64>>> {
         // SAFETY: the caller's promise.
         let row = unsafe { std::slice::from_raw_parts(data.cast::<T>(), count) };
         Some(try_vec(count).map(|mut values| {
@@ -35,13 +38,13 @@ unsafe fn widened(dtype: DType, data: *const u8, count: usize) -> Option<PyResul
     // SAFETY: the caller's promise.
     unsafe {
         match dtype {
-            DType::I8 => of::<i8>(data, count),
-            DType::I16 => of::<i16>(data, count),
-            DType::I32 => of::<i32>(data, count),
-            DType::I64 => of::<i64>(data, count),
-            DType::U8 => of::<u8>(data, count),
-            DType::U16 => of::<u16>(data, count),
-            DType::U32 => of::<u32>(data, count),
+            DType::I8 => values_at::<i8>(data, count),
+            DType::I16 => values_at::<i16>(data, count),
+            DType::I32 => values_at::<i32>(data, count),
+            DType::I64 => values_at::<i64>(data, count),
+            DType::U8 => values_at::<u8>(data, count),
+            DType::U16 => values_at::<u16>(data, count),
+            DType::U32 => values_at::<u32>(data, count),
             _ => None,
         }
     }

@@ -178,7 +178,7 @@ fn number_of_numpy(scalar: &Bound<'_, PyAny>) -> PyResult<Option<Option<DType>>>
 }
 
 fn find_lazy(class: &Bound<'_, PyType>) -> PyResult<Lazy> {
-    Ok(match TorchReader::of(class) {
+    Ok(match TorchReader::for_class(class) {
         Some(words) => Lazy::Words(words),
         None if class.hasattr("is_neg")? && class.hasattr("is_conj")? => Lazy::Ask,
         None => Lazy::No,

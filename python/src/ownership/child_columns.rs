@@ -31,7 +31,7 @@ impl<'py> ChildColumns<'py> {
     }
 
     /// Of columns that are equally long.
-    pub fn of(py: Python<'py>, columns: Vec<Vec<Bound<'py, PyAny>>>) -> PyResult<Self> {
+    pub fn from_columns(py: Python<'py>, columns: Vec<Vec<Bound<'py, PyAny>>>) -> PyResult<Self> {
         let num_rows = columns.first().map_or(0, Vec::len);
         let mut made = ChildColumns::with_capacity(py, columns.len(), num_rows)?;
         made.are_borrowed = false;

@@ -53,7 +53,7 @@ pub(crate) struct Holder {
 
 impl Holder {
     /// Of a tensor, the work on which waits for `producers`.
-    pub fn of(tensor: Tensor, producers: Producers) -> Holder {
+    pub fn from_tensor(tensor: Tensor, producers: Producers) -> Holder {
         let mut holder = Holder::default();
         holder.tensors.push(tensor);
         holder.producers = producers;
@@ -62,7 +62,7 @@ impl Holder {
 
     /// The same tensor under an owner that records what it waits for.
     pub fn wrap(tensor: &Tensor, producers: Producers) -> Tensor {
-        let holder = Holder::of(Holder::innermost(tensor).clone(), producers);
+        let holder = Holder::from_tensor(Holder::innermost(tensor).clone(), producers);
         under(Arc::new(holder), tensor, tensor.device())
     }
 
@@ -74,7 +74,7 @@ impl Holder {
         lender: Py<PyAny>,
         stream: Option<Owner>,
     ) -> Tensor {
-        let mut holder = Holder::of(Holder::innermost(tensor).clone(), producers);
+        let mut holder = Holder::from_tensor(Holder::innermost(tensor).clone(), producers);
         holder.is_output = true;
         holder.objects.push(lender);
         holder.owners.extend(stream);

@@ -102,7 +102,7 @@ pub(crate) fn reader(py: Python<'_>) -> Option<&'static Result<TorchReader, Reas
 
 impl TorchReader {
     /// For a class of torch's tensors.
-    pub fn of(class: &Bound<'_, PyType>) -> Option<&'static TorchReader> {
+    pub fn for_class(class: &Bound<'_, PyType>) -> Option<&'static TorchReader> {
         let torch = loaded(class.py(), "torch._C", "TensorBase").ok()??;
         // SAFETY: two live types. Not `issubclass`, which a class may override.
         match unsafe { ffi::PyType_IsSubtype(class.as_type_ptr(), torch.as_type_ptr()) } {

@@ -305,7 +305,7 @@ fn call(
 }
 
 fn refused(expected: &str, got: &str) -> Error {
-    Error::Layout(Box::new(Mismatch::of("samples", expected, got)))
+    Error::Layout(Box::new(Mismatch::for_subject("samples", expected, got)))
 }
 
 fn no_capsules() -> PyErr {

@@ -85,7 +85,7 @@ pub(crate) fn import_leaf<'py, T>(
 
 impl Content {
     /// The kind of a column that has no containers.
-    pub fn of(samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) -> PyResult<Content> {
+    pub fn from_samples(samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) -> PyResult<Content> {
         if are_texts(samples, place)? {
             return Ok(Content::Texts);
         }

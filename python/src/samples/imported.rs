@@ -60,7 +60,7 @@ impl Imported {
             Some(reference) if device == Device::Cpu => Owners::of_reference(py, reference)?,
             _ => {
                 let producers = producers_of(&table);
-                Owners::of_list(py, Holder::of(table, producers), device)?
+                Owners::of_list(py, Holder::from_tensor(table, producers), device)?
             }
         };
         Ok(Imported { list, owners, watches: Column::one(watches) })

@@ -133,7 +133,7 @@ impl<'py> TreeRules<'py> for ListRules {
     ) -> PyResult<Classified<Self::Column, Self::Leaf>> {
         let content = match samples[0].cast::<PyType>().ok().filter(|_| self.is_template) {
             Some(class) => Content::Objects(class.clone().unbind()),
-            None => Content::of(&samples, place)?,
+            None => Content::from_samples(&samples, place)?,
         };
         if !matches!(content, Content::Tensors) {
             return Ok(Classified::Leaf((samples, content)));

@@ -117,7 +117,7 @@ fn named_columns<'py>(columns: &Bound<'py, PyDict>, num_samples: usize) -> PyRes
         names.push(name.unbind());
         values.push(column);
     }
-    Ok((names, ChildColumns::of(columns.py(), values)?))
+    Ok((names, ChildColumns::from_columns(columns.py(), values)?))
 }
 
 fn check_class(
@@ -150,12 +150,12 @@ impl Container {
         match &self.node_type {
             NodeType::Mapping(keys) => columns_of(class, keys, samples, place, readers),
             NodeType::Sequence(..) | NodeType::Named(..) => {
-                ChildColumns::of(py, self.columns_of_sequences(samples, place)?)
+                ChildColumns::from_columns(py, self.columns_of_sequences(samples, place)?)
             }
             NodeType::Dataclass(fields) => {
                 check_class(samples, class, place)?;
                 let columns = fields.iter().map(|field| column_of(field.bind(py), samples, place));
-                ChildColumns::of(py, columns.collect::<PyResult<_>>()?)
+                ChildColumns::from_columns(py, columns.collect::<PyResult<_>>()?)
             }
             NodeType::Registered(Registered { flatten_more, names, .. }) => {
                 check_class(samples, class, place)?;

@@ -43,7 +43,7 @@ pub(super) fn _receive<'py>(
         let owner = tensor.owner();
         let lease = match &last {
             Some((known, lease)) if Arc::ptr_eq(known, owner) => lease.clone_ref(py),
-            _ => Holder::of(tensor.clone(), Producers::default()).into_object(py)?,
+            _ => Holder::from_tensor(tensor.clone(), Producers::default()).into_object(py)?,
         };
         // Where torch gives a storage new memory, as `share_memory_` does, arrays of the tensor stay at the block: so it is
         // kept by the storage too.

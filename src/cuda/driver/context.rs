@@ -37,7 +37,7 @@ pub(crate) fn device_count() -> Result<u32> {
 pub(crate) fn describe(ordinal: u32) -> Result<tensor::DeviceInfo> {
     let device = Device::get_device(ordinal);
     let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
-    let info = DeviceFacts::of(device)?;
+    let info = DeviceFacts::new(device)?;
     Ok(tensor::DeviceInfo {
         device: tensor::Device::Cuda(ordinal),
         name: info.name,
@@ -60,7 +60,7 @@ pub(crate) struct DeviceFacts {
 }
 
 impl DeviceFacts {
-    fn of(device: Device) -> DriverResult<DeviceFacts> {
+    fn new(device: Device) -> DriverResult<DeviceFacts> {
         let attribute = |attribute| {
             let value = device.get_attribute(attribute);
             let value = value.map_err(|e| DriverError::from_cust("cuDeviceGetAttribute", e))?;
@@ -139,7 +139,7 @@ impl Context {
         let _relaxed = Relaxed::new();
         let device = Device::get_device(ordinal);
         let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
-        let info = DeviceFacts::of(device)?;
+        let info = DeviceFacts::new(device)?;
         let mut before: CUcontext = null_mut();
         // SAFETY: a live pointer to write to.
         unsafe { raw::cuCtxGetCurrent(&raw mut before) }.ok()?;

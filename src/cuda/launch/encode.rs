@@ -48,7 +48,7 @@ pub(crate) struct SegmentFamily<'p> {
 }
 
 impl<'p> SegmentFamily<'p> {
-    pub fn of(segment: &'p OutputSegment<'p>, policy: &Policy) -> SegmentFamily<'p> {
+    pub fn new(segment: &'p OutputSegment<'p>, policy: &Policy) -> SegmentFamily<'p> {
         let addresses = segment.addresses();
         let address_bits = segment.address_bits(&addresses);
         let family = family_of(&segment.work(address_bits), policy);
@@ -115,7 +115,7 @@ impl<'b> Builder<'b> {
         if let Some((num_samples, each)) = values.chosen {
             let numbers = values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
             let numbers = numbers.chain(std::iter::repeat_n(0, each)).collect();
-            head.data = self.table.chosen(num_samples, DeviceColumn::of(numbers, each, true))?;
+            head.data = self.table.chosen(num_samples, DeviceColumn::new(numbers, each, true))?;
             count = num_samples * each;
         } else {
             let wide = || values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
@@ -155,7 +155,7 @@ impl<'b> Builder<'b> {
             head.data = self.table.position()?;
             match (segment.list, addresses) {
                 (Some(list), _) => {
-                    let offsets = DeviceColumn::of(segment.offsets(list), 1, true);
+                    let offsets = DeviceColumn::new(segment.offsets(list), 1, true);
                     let column = DeviceColumn { is_address: true, ..offsets };
                     head.data = self.table.chosen(segment.num_samples(), column)?;
                 }

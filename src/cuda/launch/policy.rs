@@ -82,7 +82,7 @@ const TURN_BYTES: u64 = 512;
 impl Policy {
     /// # Errors
     /// [`Error::Argument`] for a trial that does not make sense.
-    pub fn of(capability: (u32, u32)) -> Result<Policy> {
+    pub fn for_capability(capability: (u32, u32)) -> Result<Policy> {
         let row = TABLE.iter().rev().find(|(from, _)| *from <= capability);
         let policy = row.map_or(TABLE[0].1, |(_, policy)| *policy);
         match std::env::var(TRIAL) {

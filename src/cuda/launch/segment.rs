@@ -96,7 +96,7 @@ pub(crate) fn push_segments<'p>(
     out: u64,
     segments: &mut SmallVec<[OutputSegment<'p>; 1]>,
 ) {
-    let list = output.selected.and_then(|_| ListTable::of(plan));
+    let list = output.selected.and_then(|_| ListTable::in_plan(plan));
     let data = plan.addresses(output);
     // A sample that is not there is moved too: it has to be what padding is.
     let sample_bytes = || output.bytes() / output.num_samples().max(1) as u64;

@@ -37,7 +37,7 @@ impl Table {
         policy: &Policy,
     ) -> Result<Table> {
         let values = || values.iter().filter(|values| !values.bytes.is_empty());
-        let segments = segments.iter().map(|segment| SegmentFamily::of(segment, policy));
+        let segments = segments.iter().map(|segment| SegmentFamily::new(segment, policy));
         let segments: SmallVec<[SegmentFamily<'_>; 1]> = segments.collect();
         let has_any = policy.always_any != 0 || !segments.iter().all(SegmentFamily::is_common);
         let num_fields = segments.len() + values().count();

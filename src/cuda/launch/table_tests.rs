@@ -37,7 +37,7 @@ fn rows(dtype: DType, lengths: &[i64]) -> SampleList<'static> {
 }
 
 fn policy() -> Policy {
-    Policy::of((9, 0)).unwrap()
+    Policy::for_capability((9, 0)).unwrap()
 }
 
 /// The table of a plan whose outputs are written to these places.

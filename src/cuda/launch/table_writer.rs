@@ -20,7 +20,7 @@ pub(crate) struct DeviceColumn {
 }
 
 impl DeviceColumn {
-    pub fn of(values: Vec<i64>, count: usize, is_wide: bool) -> DeviceColumn {
+    pub fn new(values: Vec<i64>, count: usize, is_wide: bool) -> DeviceColumn {
         debug_assert!(is_wide || count == 1);
         DeviceColumn { position: 0, values, count, is_wide, is_address: false }
     }

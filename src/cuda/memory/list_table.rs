@@ -45,7 +45,7 @@ pub(crate) struct Chosen {
 
 impl ListTable {
     /// The table for the samples of a plan, if a device chooses them.
-    pub fn of<'p>(plan: &'p Plan<'_>) -> Option<&'p ListTable> {
+    pub fn in_plan<'p>(plan: &'p Plan<'_>) -> Option<&'p ListTable> {
         plan.selection().and_then(|selection| selection.list.table.downcast_ref())
     }
 

@@ -291,7 +291,7 @@ impl Run<'_> {
         numbers: &[MetadataToWrite],
     ) -> Result<()> {
         let _span = Span::enter(Stage::Launch);
-        if let (Some(selection), Some(list)) = (plan.selection(), ListTable::of(plan)) {
+        if let (Some(selection), Some(list)) = (plan.selection(), ListTable::in_plan(plan)) {
             return self.launch_selected(plan, (selection, list), outputs, numbers);
         }
         let (executor, policy) = (self.executor, &self.executor.policy);

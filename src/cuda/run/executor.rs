@@ -75,7 +75,7 @@ impl Executor {
                 ));
             }
         }
-        let policy = Policy::of(context.info().capability)?;
+        let policy = Policy::for_capability(context.info().capability)?;
         let module = current.load(image()?)?;
         let small_and_large = |name: &str| {
             let of = |size| module.kernel(&format!("windrow_{name}_{size}"));
@@ -126,7 +126,7 @@ impl Executor {
         plan: &Plan<'_>,
         options: &RunOptions,
     ) -> Result<LaunchStream<'c>> {
-        if let Some(list) = ListTable::of(plan) {
+        if let Some(list) = ListTable::in_plan(plan) {
             list.check()?;
         }
         let stream = self.stream_for(current, options)?;

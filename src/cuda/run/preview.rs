@@ -31,7 +31,7 @@ pub(crate) fn launch_of(
     let device = driver::device_count().and_then(|_| driver::describe(ordinal)).ok();
     let capability = device.as_ref().map_or((0, 0), |device| device.compute_capability);
     let num_sms = device.map_or(MULTIPROCESSORS, |device| device.num_multiprocessors);
-    let policy = Policy::of(capability)?;
+    let policy = Policy::for_capability(capability)?;
 
     let outputs = assumed_outputs(plan, &is_view);
     let segments = segments(plan, outputs.outputs(plan));

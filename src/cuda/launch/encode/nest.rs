@@ -127,7 +127,7 @@ impl Builder<'_> {
             PerSample::Each(values) => values,
         };
         if segment.list.is_some() {
-            let column = DeviceColumn::of(values.clone(), 1, wide);
+            let column = DeviceColumn::new(values.clone(), 1, wide);
             return Ok((self.table.chosen(segment.num_samples(), column)?.into(), bit));
         }
         let each = segment.each(values);

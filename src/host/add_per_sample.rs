@@ -11,7 +11,7 @@ use super::convert::{Elem, BF16, F16};
 use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
 
 /// Which elements of a row-major batch are raised by which number.
-struct RaisedParts<'a> {
+struct Increments<'a> {
     /// Blocks of rows, one after the other.
     num_blocks: usize,
     /// Elements of a row.
@@ -22,13 +22,13 @@ struct RaisedParts<'a> {
     starts: &'a [i64],
 }
 
-impl<'a> RaisedParts<'a> {
-    fn of(
+impl<'a> Increments<'a> {
+    fn new(
         batch: &Tensor,
         dim: usize,
         offsets: &'a [i64],
         starts: &'a [i64],
-    ) -> Result<RaisedParts<'a>> {
+    ) -> Result<Increments<'a>> {
         let shape = batch.shape();
         let Some((before, [num_rows, after @ ..])) = shape.split_at_checked(dim) else {
             return Err(Error::Argument(format!("dim {dim} of a batch of {} dims", shape.len())));
@@ -46,7 +46,7 @@ impl<'a> RaisedParts<'a> {
                 format!("{} starts for {num_samples} samples of {num_blocks} blocks", starts.len());
             return Err(Error::Argument(text));
         }
-        Ok(RaisedParts { num_blocks, row_len, offsets, starts })
+        Ok(Increments { num_blocks, row_len, offsets, starts })
     }
 
     /// Each sample's number, elements and start, block by block.
@@ -74,15 +74,15 @@ impl<'a> RaisedParts<'a> {
 ///
 /// # Safety
 /// Nothing else reads or writes the memory meanwhile.
-pub unsafe fn raise_rows(
+pub unsafe fn add_per_sample(
     batch: &Tensor,
     dim: usize,
     offsets: &[i64],
     starts: &[i64],
 ) -> Result<()> {
-    let parts = RaisedParts::of(batch, dim, offsets, starts)?;
+    let parts = Increments::new(batch, dim, offsets, starts)?;
     if matches!(batch.device(), Device::Cuda(_)) {
-        return Err(Error::Device(Box::new(Mismatch::of(
+        return Err(Error::Device(Box::new(Mismatch::for_subject(
             "batch",
             "host memory",
             batch.device().to_string(),
@@ -94,7 +94,8 @@ pub unsafe fn raise_rows(
         return Ok(());
     }
     if !is_in_order || data.addr() % dtype.size() != 0 {
-        let mismatch = Mismatch::of("batch", "writable memory without gaps", "other memory");
+        let mismatch =
+            Mismatch::for_subject("batch", "writable memory without gaps", "other memory");
         return Err(Error::Layout(Box::new(mismatch)));
     }
     let count = batch.layout().numel() as usize;
@@ -109,11 +110,11 @@ pub unsafe fn raise_rows(
                 $(DType::$float => {
                     // SAFETY: as above.
                     let values = unsafe { std::slice::from_raw_parts_mut(data.cast::<$f>(), count) };
-                    raise_floats(values, &parts);
+                    add_to_floats(values, &parts);
                     Ok(())
                 })*
                 _ => {
-                    let mismatch = Mismatch::of("batch", "integers or real numbers", dtype);
+                    let mismatch = Mismatch::for_subject("batch", "integers or real numbers", dtype);
                     Err(Error::DType(Box::new(mismatch)))
                 }
             }
@@ -147,7 +148,7 @@ fn extremes<T: Integer>(values: &[T]) -> Option<(i128, i128)> {
 
 fn raise_integers<T: Integer>(
     values: &mut [T],
-    parts: &RaisedParts<'_>,
+    parts: &Increments<'_>,
     dtype: DType,
 ) -> Result<()> {
     let limits: Range<i128> = T::LIMITS.0.into()..T::LIMITS.1.into() + 1;
@@ -181,7 +182,7 @@ fn raise_integers<T: Integer>(
     Ok(())
 }
 
-fn raise_floats<T: Elem>(values: &mut [T], parts: &RaisedParts<'_>) {
+fn add_to_floats<T: Elem>(values: &mut [T], parts: &Increments<'_>) {
     for (_, part, start) in parts.iter() {
         let start = T::from_f64(start as f64);
         match T::DTYPE {
@@ -208,7 +209,7 @@ mod tests {
     ) -> Result<Tensor> {
         let batch = Tensor::from_vec(values, shape)?;
         // SAFETY: of this function alone.
-        unsafe { raise_rows(&batch, dim, offsets, starts) }.map(|()| batch)
+        unsafe { add_per_sample(&batch, dim, offsets, starts) }.map(|()| batch)
     }
 
     #[test]
@@ -228,7 +229,7 @@ mod tests {
         let batch = Tensor::from_vec(vec![1u64, u64::MAX - 1, 5], &[3]).unwrap();
         let raise = |starts: &[i64]| {
             // SAFETY: of this function alone.
-            unsafe { raise_rows(&batch, 0, &[0, 1, 2, 3], starts) }
+            unsafe { add_per_sample(&batch, 0, &[0, 1, 2, 3], starts) }
         };
         let error = raise(&[0, 2, 0]).unwrap_err();
         assert!(

@@ -1,7 +1,7 @@
 //! Raises the indices of joined graphs, for `windrow._pyg`.
 
 use pyo3::prelude::*;
-use windrow::bindings::raise_rows;
+use windrow::bindings::add_per_sample;
 
 use crate::ground::errors::to_py_err;
 use crate::import::importer::Reading;
@@ -19,7 +19,7 @@ use crate::import::tensor::tensor_of;
 /// Raises:
 ///     DTypeError: a sum that the dtype does not hold; the batch is as it was.
 #[pyfunction]
-pub(crate) fn _raise_rows(
+pub(crate) fn _add_per_sample(
     batch: &Bound<'_, PyAny>,
     offsets: &Bound<'_, PyAny>,
     starts: &Bound<'_, PyAny>,
@@ -32,6 +32,6 @@ pub(crate) fn _raise_rows(
     let (starts, _) = integers(starts, "starts", 1)?;
     // SAFETY: a batch that its caller has just made; nothing else refers to it yet.
     #[allow(unsafe_code)]
-    unsafe { raise_rows(&batch, dim, &offsets, &starts) }
+    unsafe { add_per_sample(&batch, dim, &offsets, &starts) }
         .map_err(|error| to_py_err(py, &error.at_path(path)))
 }
