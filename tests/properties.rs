@@ -449,8 +449,8 @@ proptest! {
         ];
         for view in views.into_iter().flatten() {
             let pad = Pad::new().dims(other.clone()).value(start).truncate(true);
-            let _ = Plan::new(&[view.clone()], &Collate::pad(pad));
-            let _ = Plan::new(&[view], &Collate::concat(start));
+            let _ = Plan::new(std::slice::from_ref(&view), &Collate::pad(pad));
+            let _ = Plan::new(std::slice::from_ref(&view), &Collate::concat(start));
         }
         let parts = [Some(SampleBounds::rows()), Some(SampleBounds::padded(sides, shape.clone()))];
         let offsets = [Offsets::try_new(other.clone()), Offsets::from_lengths(other)];

@@ -1,10 +1,48 @@
-//! [`EngineBuilder`]: the options of an engine.
+//! How an [`Engine`] is made.
 
 use std::sync::Arc;
 
-use crate::engine::engine::Engine;
-use crate::host::{StreamingStores, Threads, POLICY};
+use crate::cuda;
+use crate::engine::engine::{Engine, Shared};
+use crate::host::{MemoryPool, StreamingStores, Threads, POLICY};
+use crate::observe::Counters;
 use crate::tensor::{DType, Device, Result};
+
+impl Engine {
+    /// The most threads that an engine starts, whatever is requested. More would keep the system busy for minutes.
+    pub const MAX_THREADS: usize = 4096;
+
+    /// An engine with threads of its own, one for each core; batches are placed where their samples are unless a call says
+    /// otherwise.
+    pub fn host() -> Engine {
+        EngineBuilder::default().build_on_host()
+    }
+
+    /// As [`Engine::host`], with the caller's thread pool.
+    pub fn host_with(pool: Arc<rayon::ThreadPool>) -> Engine {
+        EngineBuilder::default().thread_pool(pool).build_on_host()
+    }
+
+    /// An engine with other options than those of [`Engine::host`].
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
+    }
+
+    /// The naive executor, one element at a time: the oracle of tests, with no other use.
+    pub fn reference() -> Engine {
+        let builder = EngineBuilder { is_reference: true, ..EngineBuilder::default() };
+        builder.threads(1).pool_bytes(0).build_on_host()
+    }
+
+    /// An engine whose batches go to a CUDA device unless a call says otherwise.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`] where there is no driver, no device, or none that the kernels fit;
+    /// [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
+    pub fn cuda(ordinal: u32) -> Result<Engine> {
+        Engine::builder().device(Device::Cuda(ordinal)).build()
+    }
+}
 
 /// Options of an engine, from [`Engine::builder`].
 ///
@@ -16,12 +54,12 @@ use crate::tensor::{DType, Device, Result};
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct EngineBuilder {
-    pub(super) threads: Option<usize>,
-    pub(super) thread_pool: Option<Arc<rayon::ThreadPool>>,
-    pub(super) pool_bytes: Option<u64>,
-    pub(super) device: Option<Device>,
-    pub(super) streaming_stores: Option<StreamingStores>,
-    pub(super) is_reference: bool,
+    threads: Option<usize>,
+    thread_pool: Option<Arc<rayon::ThreadPool>>,
+    pool_bytes: Option<u64>,
+    device: Option<Device>,
+    streaming_stores: Option<StreamingStores>,
+    is_reference: bool,
 }
 
 impl EngineBuilder {
@@ -67,7 +105,7 @@ impl EngineBuilder {
     }
 
     /// The engine, whose device is not looked for yet.
-    pub(super) fn build_on_host(self) -> Engine {
+    fn build_on_host(self) -> Engine {
         let available = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = match &self.thread_pool {
             Some(pool) => Threads::Given(Arc::clone(pool)),
@@ -75,7 +113,15 @@ impl EngineBuilder {
                 Threads::own(self.threads.unwrap_or_else(available).clamp(1, Engine::MAX_THREADS))
             }
         };
-        let pool_bytes = self.pool_bytes.unwrap_or(POLICY.pool_bytes);
-        Engine::new(threads, pool_bytes, &self)
+        let shared = Shared {
+            threads,
+            memory: MemoryPool::new(self.pool_bytes.unwrap_or(POLICY.pool_bytes)),
+            counters: Counters::default(),
+            reference: self.is_reference,
+            device: self.device,
+            devices: cuda::Devices::default(),
+            streaming_stores: self.streaming_stores,
+        };
+        Engine { shared: Arc::new(shared) }
     }
 }

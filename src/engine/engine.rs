@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 use crate::batch::{bind_arena, Batch, Fields, LeafOutput};
 use crate::collate::Collate;
 use crate::cuda;
-use crate::engine::builder::EngineBuilder;
 use crate::host::{self, MemoryPool, Outputs, PipelinedCopy, StreamingStores, Threads};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
 use crate::plan::{is_shared, AsTarget, Leaf, Plan, Role};
@@ -57,55 +56,8 @@ impl Shared {
 type HostOutputs = (SmallVec<[Option<Tensor>; 1]>, Vec<Option<PipelinedCopy>>);
 
 impl Engine {
-    /// The most threads that an engine starts, whatever is requested. More would keep the system busy for minutes.
-    pub const MAX_THREADS: usize = 4096;
-
-    /// An engine with threads of its own, one for each core; batches are placed where their samples are unless a call says
-    /// otherwise.
-    pub fn host() -> Engine {
-        EngineBuilder::default().build_on_host()
-    }
-
-    /// As [`Engine::host`], with the caller's thread pool.
-    pub fn host_with(pool: Arc<rayon::ThreadPool>) -> Engine {
-        EngineBuilder::default().thread_pool(pool).build_on_host()
-    }
-
-    /// An engine with other options than those of [`Engine::host`].
-    pub fn builder() -> EngineBuilder {
-        EngineBuilder::default()
-    }
-
-    /// The naive executor, one element at a time: the oracle of tests, with no other use.
-    pub fn reference() -> Engine {
-        let builder = EngineBuilder { is_reference: true, ..EngineBuilder::default() };
-        builder.threads(1).pool_bytes(0).build_on_host()
-    }
-
-    pub(super) fn new(threads: Threads, pool_bytes: u64, builder: &EngineBuilder) -> Engine {
-        let shared = Shared {
-            threads,
-            memory: MemoryPool::new(pool_bytes),
-            counters: Counters::default(),
-            reference: builder.is_reference,
-            device: builder.device,
-            devices: cuda::Devices::default(),
-            streaming_stores: builder.streaming_stores,
-        };
-        Engine { shared: Arc::new(shared) }
-    }
-
     pub(super) fn streaming_stores(&self) -> StreamingStores {
         self.shared.streaming_stores.unwrap_or_else(|| StreamingStores::chosen().stores)
-    }
-
-    /// An engine whose batches go to a CUDA device unless a call says otherwise.
-    ///
-    /// # Errors
-    /// [`Error::NoDriver`] where there is no driver, no device, or none that the kernels fit;
-    /// [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
-    pub fn cuda(ordinal: u32) -> Result<Engine> {
-        Engine::builder().device(Device::Cuda(ordinal)).build()
     }
 
     /// Assembles one batch.
