@@ -142,6 +142,25 @@ def test_grad_mode_is_that_of_the_thread():
     assert len(seen) == 1
 
 
+def test_grad_mode_that_a_sample_turns_on():
+    """What torch said before of the mode does not hold for those behind it."""
+
+    class Switch:
+        array = np.ones(3, np.float32)
+
+        @property
+        def __array_interface__(self):
+            torch.set_grad_enabled(True)
+            return self.array.__array_interface__
+
+    with torch.no_grad():
+        assert_tensor(wr.stack([torch.zeros(3), leaf(), leaf() * 2, leaf()[:]]), np.outer([0, 1, 2, 1], np.arange(3)).astype("f4"))
+        for call in (wr.stack, wr.SampleList):
+            torch.set_grad_enabled(False)
+            refusal(lambda: call([leaf(), leaf(), Switch(), leaf()]), wr.LayoutError, index=3)
+    assert torch.is_grad_enabled()
+
+
 def test_an_error_leaves_the_list_as_it_was():
     samples = wr.SampleList([torch.zeros(3)])
     refusal(lambda: samples.extend([torch.zeros(3), leaf()]), wr.LayoutError)
@@ -317,8 +336,9 @@ class Mine(torch.Tensor):
 wr.stack([torch.ones(3).as_subclass(Mine)] * 5), wr.stack([torch.nn.Parameter(torch.ones(3), requires_grad=False)])
 assert not asked and len(probed) == 1
 with torch.no_grad():
-    wr.stack([torch.ones(3, requires_grad=True)])
-assert len(asked) == 1
+    leaves = [torch.ones(3, requires_grad=True) for _ in range(5)]
+    wr.stack(leaves), wr.SampleList(leaves), wr.pad([leaves[0], leaves[1][:2] * 2, torch.nn.Parameter(torch.ones(2))])
+assert not asked
 """
 
 

@@ -31,6 +31,18 @@ pub(crate) fn grad_is_enabled(py: Python<'_>) -> PyResult<bool> {
     torch.call_method0("is_grad_enabled")?.is_truthy()
 }
 
+/// Whether torch records nothing now, on this thread: its grad mode is off, and there is no level of dual tensors. A torch that does not
+/// tell of levels may record.
+pub(crate) fn records_nothing(py: Python<'_>) -> PyResult<bool> {
+    Ok(!may_have_tangents(py)? && !grad_is_enabled(py)?)
+}
+
+fn may_have_tangents(py: Python<'_>) -> PyResult<bool> {
+    let Some(forward) = module(py, "torch.autograd.forward_ad")? else { return Ok(false) };
+    let level = attribute(&forward, "_current_level")?;
+    Ok(level.and_then(|level| level.extract::<i64>().ok()).is_none_or(|level| level >= 0))
+}
+
 /// Whether an object says of itself that it requires grad, as torch's tensors do.
 pub(crate) fn requires_grad(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let answer = object.getattr_opt(intern!(object.py(), "requires_grad"))?;
@@ -43,12 +55,10 @@ pub(crate) fn requires_grad(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 #[pyo3(name = "_has_tangent")]
 pub(crate) fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = tensor.py();
-    let Some(forward) = module(py, "torch.autograd.forward_ad")? else { return Ok(false) };
-    let level =
-        attribute(&forward, "_current_level")?.and_then(|level| level.extract::<i64>().ok());
-    if level.is_some_and(|level| level < 0) {
+    if !may_have_tangents(py)? {
         return Ok(false);
     }
+    let Some(forward) = module(py, "torch.autograd.forward_ad")? else { return Ok(false) };
     // Inference mode hides it.
     let mode = py.import(intern!(py, "torch"))?.call_method1("inference_mode", (false,))?;
     mode.call_method0("__enter__")?;

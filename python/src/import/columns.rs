@@ -16,6 +16,7 @@ use pyo3::types::{PyList, PyTuple};
 use windrow::bindings::prefetch;
 use windrow::{Collate, DType, Device, Dims, Engine, Form, SampleList};
 
+use crate::ground::modules::records_nothing;
 use crate::ground::reserve::try_vec;
 use crate::import::numpy_struct::{array_fields, prefetch_dims, ArrayStruct};
 use crate::import::routes::{known_route, route_of, ImportRoute, Lazy};
@@ -49,6 +50,8 @@ struct ColumnReader {
     reader: Reader,
     /// The samples are destinations: those that must not be written to as they are, are not read so.
     is_written: bool,
+    /// torch records nothing now, so that tensors that require grad are samples as others.
+    records_nothing: bool,
 }
 
 /// The fields of a sample, in memory that belongs to its object; without strides it is row-major.
@@ -75,19 +78,28 @@ pub(crate) unsafe fn borrowed(
     if !HAS_LOCK || !(1..=most_samples).contains(&samples.len()?) {
         return Ok(None);
     }
-    // May run Python code, which may change the list, and so may the release of the first sample; nothing below does.
+    // May run Python code, which may change the list, and so may the release of the first sample; `read` does not.
     let Some(reader) = ColumnReader::for_first(&samples.get_item(0)?)? else { return Ok(None) };
-    let len = samples.len()?;
     let most_bytes = if matches!(collate.form(), Form::Stack) { most_bytes } else { u64::MAX };
-    let mut objects = try_vec(len)?;
-    objects.extend((0..len).map(|index| {
-        // SAFETY: an entry of a list or tuple, as nothing has changed it since it was counted.
-        let object = unsafe { item_of(samples.as_ptr(), index as ffi::Py_ssize_t) };
-        prefetch(object.cast(), 1);
-        object
-    }));
-    // SAFETY: live objects, which the list holds.
-    Ok(unsafe { reader.list(&objects, 0..len, most_bytes) })
+    let read = |reader: ColumnReader| -> PyResult<_> {
+        let len = samples.len()?;
+        let mut objects = try_vec(len)?;
+        objects.extend((0..len).map(|index| {
+            // SAFETY: an entry of a list or tuple, as nothing has changed it since it was counted.
+            let object = unsafe { item_of(samples.as_ptr(), index as ffi::Py_ssize_t) };
+            prefetch(object.cast(), 1);
+            object
+        }));
+        // SAFETY: live objects, which the list holds.
+        Ok(unsafe { reader.list(&objects, 0..len, most_bytes) })
+    };
+    match read(reader)? {
+        // One may require grad. To ask whether that matters may run Python code, so the list is read again.
+        None if matches!(reader.reader, Reader::Dense(_)) && records_nothing(samples.py())? => {
+            read(ColumnReader { records_nothing: true, ..reader })
+        }
+        found => Ok(found),
+    }
 }
 
 /// As [`borrowed`], of the destinations and the sources of as many pairs, of whatever size. Also whether destinations are torch tensors.
@@ -231,16 +243,31 @@ impl Reader {
             _ => None,
         }
     }
+}
 
-    /// `is_written`: if it may be written to as it is.
+impl ColumnReader {
+    /// The reader of objects of a class, of which this is one; `None` for other classes. Runs Python code unless the class [is
+    /// known](known_route).
+    fn for_first(first: &Bound<'_, PyAny>) -> PyResult<Option<ColumnReader>> {
+        let class = first.get_type_ptr();
+        Ok(Reader::by(route_of(first)?).map(|reader| ColumnReader {
+            class,
+            reader,
+            is_written: false,
+            records_nothing: false,
+        }))
+    }
+
+    /// The fields of a sample, unless it has to be read in another way.
     ///
     /// # Safety
-    /// A live object of a class that this is for.
+    /// A live object of the class.
     #[inline]
-    unsafe fn read<'a>(self, object: *mut ffi::PyObject, is_written: bool) -> Option<RawArray<'a>> {
+    unsafe fn read<'a>(&self, object: *mut ffi::PyObject) -> Option<RawArray<'a>> {
+        let is_written = self.is_written;
         // SAFETY: the caller's promise.
         unsafe {
-            match self {
+            match self.reader {
                 Reader::Array => {
                     let array = array_fields(object)?;
                     let (data, dtype) = (array.data.cast_const(), array.dtype);
@@ -260,7 +287,8 @@ impl Reader {
                     })
                 }
                 Reader::Dense(torch) => {
-                    let fields = torch.fields_of(object).filter(|_| torch.has_no_grad(object))?;
+                    let is_sample = |_: &_| self.records_nothing || torch.has_no_grad(object);
+                    let fields = torch.fields_of(object).filter(is_sample)?;
                     if is_written && torch.may_be_shared(object) {
                         return None;
                     }
@@ -269,19 +297,6 @@ impl Reader {
                 }
             }
         }
-    }
-}
-
-impl ColumnReader {
-    /// The reader of objects of a class, of which this is one; `None` for other classes. Runs Python code unless the class [is
-    /// known](known_route).
-    fn for_first(first: &Bound<'_, PyAny>) -> PyResult<Option<ColumnReader>> {
-        let class = first.get_type_ptr();
-        Ok(Reader::by(route_of(first)?).map(|reader| ColumnReader {
-            class,
-            reader,
-            is_written: false,
-        }))
     }
 
     /// The samples of a range of objects; those behind it are asked for too. `None` if one is of another class or not to be
@@ -312,7 +327,7 @@ impl ColumnReader {
                 self.prefetch_ahead(|steps| objects.get(index + steps).copied());
                 let object = *objects.get(index)?;
                 let is_its = ffi::Py_TYPE(object) == self.class;
-                is_its.then(|| self.reader.read(object, self.is_written)).flatten()
+                is_its.then(|| self.read(object)).flatten()
             }
         };
         loop {

@@ -101,6 +101,8 @@ pub(crate) struct Importer<'py> {
     /// Of which pairs the objects are one.
     pub side: Option<MoveSide>,
     pub last: Option<(*mut ffi::PyTypeObject, ImportRoute, Lazy)>,
+    /// torch has said that it records nothing, since samples are of `last`'s class, of which none runs code of others.
+    pub is_unrecorded: bool,
     /// The last sample was read without running any code of others.
     pub is_quiet: bool,
     /// Arguments of `__dlpack__`, for the host and for devices.
@@ -131,6 +133,7 @@ impl<'py> Importer<'py> {
             argument: None,
             side: reading.side,
             last: None,
+            is_unrecorded: false,
             is_quiet: false,
             ahead: None,
             dlpack_kwargs: [None, None],

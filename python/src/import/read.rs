@@ -9,7 +9,7 @@ use windrow::{Collate, Engine};
 use crate::ground::batch::tensor_in;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::in_a_row;
-use crate::ground::modules::{grad_is_enabled, has_tangent, requires_grad};
+use crate::ground::modules::{grad_is_enabled, has_tangent, records_nothing, requires_grad};
 use crate::ground::reserve::{out_of_memory, push_to, try_vec};
 use crate::import::array_interface::ON_HOST;
 use crate::import::importer::Importer;
@@ -121,7 +121,7 @@ impl<'py> Importer<'py> {
         let (route, lazy) = match self.last {
             Some((last, route, lazy)) if last == class => (route, lazy),
             _ => {
-                self.ahead = None;
+                (self.ahead, self.is_unrecorded) = (None, false);
                 let (route, lazy) = route_of(object)?;
                 self.last = Some((class, route, lazy));
                 if let ImportRoute::Exchange { api, is_torch: true, .. } = route {
@@ -136,6 +136,10 @@ impl<'py> Importer<'py> {
             Lazy::No => {}
             // SAFETY: a live object of a class that has words.
             Lazy::Words(torch) if unsafe { torch.is_plain(object.as_ptr()) } => {}
+            // SAFETY: as above.
+            Lazy::Words(torch)
+                if unsafe { torch.has_its_values(object.as_ptr()) }
+                    && self.is_unrecorded(route)? => {}
             _ => self.ask_lazy(object, index)?,
         }
         if self.owned {
@@ -226,6 +230,18 @@ impl<'py> Importer<'py> {
             self.tensors.push(first_tensor);
         }
         Ok(count + 1)
+    }
+
+    /// Whether it does not matter that a sample requires grad. torch is asked once for samples that follow each other.
+    fn is_unrecorded(&mut self, route: ImportRoute) -> PyResult<bool> {
+        if self.is_unrecorded {
+            return Ok(true);
+        }
+        self.ahead = None;
+        let is_unrecorded = records_nothing(self.py)?;
+        self.is_unrecorded =
+            is_unrecorded && matches!(route, ImportRoute::Exchange { is_torch: true, .. });
+        Ok(is_unrecorded)
     }
 
     /// torch keeps conjugation and negation as a bit beside the memory, and read raw, the values are wrong; a

@@ -292,11 +292,19 @@ impl TorchReader {
     #[inline]
     pub unsafe fn is_plain(&self, object: *mut ffi::PyObject) -> bool {
         // SAFETY: subclasses of torch's tensors have their layout, which `check` has seen; what a tensor points to lives with it.
+        unsafe { self.has_its_values(object) && self.has_no_grad(object) }
+    }
+
+    /// Whether a tensor has its values in memory as they are, whatever its gradients.
+    ///
+    /// # Safety
+    /// A live object of a class that [`TorchReader::of`] was asked for.
+    #[inline]
+    pub unsafe fn has_its_values(&self, object: *mut ffi::PyObject) -> bool {
+        // SAFETY: as in `is_plain`.
         unsafe {
             let tensor = tensor_of(object);
-            tensor != 0
-                && word(tensor, self.keys()) & self.lazy_keys == 0
-                && self.has_no_grad(object)
+            tensor != 0 && word(tensor, self.keys()) & self.lazy_keys == 0
         }
     }
 
