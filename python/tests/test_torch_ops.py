@@ -151,6 +151,49 @@ def test_sums_of_take_have_the_same_bits_each_time():
     torch.testing.assert_close(grads[0].double(), exact, rtol=1e-4, atol=1e-4)
 
 
+LAYOUTS = {
+    "transposed": lambda t: t.transpose(0, 1).contiguous().transpose(0, 1),
+    "every other column": lambda t: torch.stack((t, t + 1), -1).flatten(-2)[..., ::2],
+    "backwards and forwards": lambda t: t.flip(0).flip(0)[..., :],
+    "expanded": lambda t: t[:1].expand_as(t),
+    "no columns": lambda t: t[..., :0],
+    "conjugated": lambda t: torch.complex(t, t + 1).conj(),
+    "negated": lambda t: torch._neg_view(t),
+}
+OF_ONE = {
+    "take": lambda t: ops.take(t, torch.tensor([[2, 0], [0, -1]])),
+    "unpad": lambda t: ops.unpad(t, torch.tensor([2, 0, 3, 1]), side="left")[0],
+    "unpad_list": lambda t: OPS.unpad_list(t, [2, 0, 3, 1], "center"),
+    "repad": lambda t: ops.repad(t, torch.tensor([0, 1, 1, 4]), 2.0)[0],
+    "stack": lambda t: ops.stack(list(t)),
+    "ragged": lambda t: ops.ragged([t[0], t[1], t[3][:2]])[0],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", OF_ONE)
+def test_every_layout(name, layout):
+    call, base = OF_ONE[name], leaf(4, 3, 2).detach()
+    given = LAYOUTS[layout](base)
+    want = call(given.resolve_conj().resolve_neg().contiguous())
+    assert torch.equal(call(given), want)
+    inputs = [base.clone().requires_grad_()]
+    if want.numel():
+        assert torch.autograd.gradcheck(lambda t: call(LAYOUTS[layout](t)), inputs)
+        assert torch.autograd.gradgradcheck(lambda t: call(LAYOUTS[layout](t)), inputs)
+
+
+def test_a_default_device_is_that_of_no_lengths():
+    """`torch.device(...)` as a mode says where new tensors of the caller are, not those that an operator needs on the way."""
+    data, lengths = ops.pad([leaf(n, 2) for n in (2, 0, 3)])
+    values, offsets = ops.unpad(data, lengths)
+    table = leaf(3, 2)
+    with torch.device("meta"):
+        out = [*ops.unpad(data, lengths), *ops.repad(values, offsets), ops.take(table, lengths - 3), *ops.pad(table, size=4), *ops.ragged(table)]
+        grad = torch.autograd.grad(ops.pad([table])[0].sum(), table)[0]
+    assert {t.device.type for t in (*out, grad)} == {"cpu"} and torch.equal(out[0], values) and torch.equal(out[2], data)
+
+
 def test_no_samples_are_batches_without_rows():
     values, offsets = ops.unpad(torch.zeros(0, 4, 2), torch.zeros(0, dtype=torch.int64))
     assert values.shape == (0, 2) and offsets.tolist() == [0]
@@ -168,20 +211,24 @@ def test_the_formulas_of_devices_are_those_of_the_host(side, width):
     tensors = [leaf(n, 2).detach() for n in (2, 0, 3)]
     data, lengths = ops.pad(tensors, 1, side, width)
     values, offsets = ops.ragged(tensors)
+    for rest in ((), (0,), (2, 2)):
+        table, ids = torch.randn(3, *rest), torch.tensor([[2, 0, -3], [3, -4, 1]], dtype=torch.int32)
+        want = table[torch.tensor([[2, 0, 0], [0, 0, 1]])]
+        want[1, :2] = 0
+        assert torch.equal(kernels.take_unseen(table, ids), want)
+        assert torch.equal(kernels.take_unseen(table[:0], ids), torch.zeros_like(want))
     for dtype in (torch.float32, torch.complex64):
         table, ids = torch.randn(5, 2, dtype=dtype), torch.tensor([3, 0, 3, -1, 7])
-        got = kernels.take_sums_on_device(table, ids, 4)
+        got = kernels.sorted_sums(table, ids, 4)
         assert torch.equal(got, kernels.take_sums(table[:3], ids[:3], 4))
     for rest in ((), (0,), (2, 2)):
         table, ids = torch.randn(5, *rest), torch.tensor([2, 0, 2])
-        got = kernels.take_sums_on_device(table[:3], ids, 4)
+        got = kernels.sorted_sums(table[:3], ids, 4)
         assert torch.equal(got, kernels.take_sums(table[:3], ids, 4))
-    for size in (None, len(values)):
-        got = kernels.unpad_on_device(data.flatten(0, 1), lengths, width, size, side)
-        assert all(map(torch.equal, got, (values, offsets)))
-    for size in (None, width) if width == 3 else (width,):
-        got = kernels.repad_on_device(values, offsets, 1, size, side)
-        assert all(map(torch.equal, got, (data, lengths)))
+    got = kernels.unpad_unseen(data.flatten(0, 1), lengths, width, len(values), side)
+    assert all(map(torch.equal, got, (values, offsets)))
+    got = kernels.repad_unseen(values, offsets, 1, width, side)
+    assert all(map(torch.equal, got, (data, lengths)))
 
 
 def test_sizes_that_a_device_has_not_looked_at():
@@ -198,11 +245,11 @@ def test_sizes_that_a_device_has_not_looked_at():
                     if min(lengths) >= 0 and place < 9:
                         sample = place // 3
                         assert place - starts[sample] == number - (ends[sample] - lengths[sample])
-    got = kernels.repad_on_device(torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3]), 0, 1, "right")[0]
+    got = kernels.repad_unseen(torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3]), 0, 1, "right")[0]
     assert got.tolist() == [[1], [3]]
     for values in (torch.tensor([1, 2]), torch.empty(0, dtype=torch.int64)):
         offsets = torch.tensor([0, len(values)])
-        for repad in (ops.repad, lambda *given: kernels.repad_on_device(*given, None, "right")):
+        for repad in (ops.repad, lambda *given: kernels.repad_unseen(*given, 2, "right")):
             with pytest.raises(ValueError, match="0.5"):
                 repad(values, offsets, 0.5)
     with pytest.raises(ValueError, match="0.5"):
@@ -277,6 +324,7 @@ def test_grad_of_torch_func():
     assert torch.equal(torch.func.grad(lambda y: torch.func.grad(cube)(y).sum())(x), 54 * x)
     taken = lambda x: ops.take(x, torch.tensor([0, 0, 2])).pow(2).sum()  # noqa: E731
     assert torch.func.grad(lambda y: torch.func.grad(taken)(y).sum())(x).tolist() == [4, 0, 2]
+    assert torch.equal(torch.func.functionalize(torch.func.grad(cube))(x), 27 * x**2)
     assert torch.equal(torch.func.jacrev(lambda x: ops.stack([x, x]))(x), torch.stack([torch.eye(3)] * 2))
     outer = leaf(3, dtype=torch.float32)
     inner = torch.func.grad(lambda x: ops.ragged([x * x, outer * x])[0].pow(2).sum())(x)
@@ -352,87 +400,22 @@ def test_nested_tensors_with_gaps_are_their_components():
     assert lengths.tolist() == [2, 4] and torch.equal(data[0, :2], base[0, 1:3]) and torch.equal(data[1], base[1, :4])
 
 
-def test_a_tensor_is_the_list_of_its_rows():
-    table = leaf(3, 2)
-    assert torch.equal(ops.stack(table), table) and torch.equal(ops.pad(table, size=3)[0][:, :2], table)
-    same_gradients(ops.ragged(table)[0], table.flatten(), [table])
-
-
-# refusals
-
-F32, META = torch.ones(2), torch.ones(2, device="meta")
-LISTS = {
-    "device": ([F32, META], wr.DeviceError, "Expected all tensors to be on the same device, but tensor 0 is on cpu and tensor 1 on meta"),
-    "dtype": ([F32, F32.double()], wr.DTypeError, "tensor 1: expected torch.float32, as tensor 0 has, got torch.float64"),
-    "integers": ([F32.long(), F32.clone().requires_grad_()], wr.DTypeError, "tensor 1: expected torch.int64, .* got torch.float32"),
-    "rank": ([F32, F32[None]], wr.ShapeError, r"tensor 1: expected shape \((2|any),\), got \(1, 2\)"),
-}
-
-
-@pytest.mark.parametrize("name", ["stack", "concat", "pad", "ragged", "take"])
-@pytest.mark.parametrize("case", LISTS)
-def test_lists_that_do_not_fit(name, case):
-    tensors, kind, text = LISTS[case]
-    arguments = (torch.tensor([0]),) if name == "take" else ()
-    for tensors in (tensors, [tensors[0], tensors[0], *tensors[1:]]):
-        error = refusal(lambda: getattr(ops, name)(tensors, *arguments), RuntimeError, text.replace("tensor 1", f"tensor {len(tensors) - 1}"))
-        assert isinstance(error, kind) and error.index == len(tensors) - 1 and f"windrow::{name}" in str(error)
-    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
-        refusal(lambda: getattr(ops, name)(LISTS[case][0], *arguments), RuntimeError, text)
-
-
-INTS = torch.tensor([0, 2])
-BAD = {
-    "no tensors": (lambda: ops.stack([]), "non-empty"),
-    "shapes": (lambda: ops.stack([F32, torch.ones(3)]), r"tensor 1: expected shape \(2,\), got \(3,\); windrow.torch.ops.pad"),
-    "other dims": (lambda: ops.ragged([torch.ones(1, 2), torch.ones(2, 3)]), r"tensor 1: expected shape \(any, 2\), got \(2, 3\)"),
-    "numbers": (lambda: ops.pad([torch.tensor(1.0)]), "at least one dim"),
-    "longer than size": (lambda: ops.pad([F32, torch.ones(3)], size=2), "tensor 1: expected at most size=2 rows, got 3"),
-    "negative size": (lambda: ops.repad(F32, INTS, size=-1), "size"),
-    "lengths of floats": (lambda: ops.unpad(torch.ones(2, 2), F32), "lengths: expected integers, got torch.float32"),
-    "offsets that require grad": (lambda: ops.repad(F32, F32.clone().requires_grad_()), "offsets: expected integers"),
-    "lengths elsewhere": (lambda: ops.unpad(torch.ones(2, 2), INTS.to("meta")), "lengths is on meta"),
-    "too few lengths": (lambda: ops.unpad(torch.ones(3, 2), INTS), "one for each of 3 rows, got 2"),
-    "ids of floats": (lambda: ops.take(torch.ones(2, 2), F32), "ids: expected integers"),
-    "a mask for ids": (lambda: ops.take(torch.ones(2, 2), F32 > 0), "ids: expected integers, got torch.bool"),
-    "a table that is a number": (lambda: ops.take(torch.tensor(1.0), INTS), "table: expected at least one dim"),
-    "padded of one dim": (lambda: ops.unpad(F32, INTS), "at least two dims"),
-    "dim": (lambda: ops.concat([F32, F32], 1), "dim 1 is not a dim"),
-    "side": (lambda: ops.pad([F32], side="top"), "side must be"),
-}
-# Found in the values: no trace can know them.
-VALUES = {
-    "lengths beyond": (lambda: ops.unpad(torch.ones(2, 2), torch.tensor([1, 3])), r"lengths\[1\]: expected 0 to 2, got 3"),
-    "negative lengths": (lambda: ops.unpad(torch.ones(2, 2), torch.tensor([-1, 2]), side="left"), r"lengths\[0\]: expected 0 to 2, got -1"),
-    "another sum": (lambda: ops.unpad(torch.ones(2, 2), torch.tensor([1, 2]), size=2), "expected 3, the sum of lengths, got 2"),
-    "rows longer than size": (lambda: ops.repad(torch.ones(3), torch.tensor([0, 3]), size=2), "sample 0: expected at most size=2 rows, got 3"),
-    "offsets from 1": (lambda: ops.repad(torch.ones(3), torch.tensor([1, 3])), r"offsets\[0\]: expected 0, got 1"),
-    "offsets that end early": (lambda: ops.repad(torch.ones(3), torch.tensor([0, 2])), r"offsets\[1\]: expected 3, got 2"),
-    "offsets that decrease": (lambda: ops.repad(torch.ones(3), torch.tensor([0, 2, 1, 3])), r"offsets\[2\]: expected at least 2"),
-    "ids beyond": (lambda: ops.take(torch.ones(2, 2), torch.tensor([[0], [2]])), r"ids\[1\]: index 2 is out of range for 2 rows"),
-    "ids below": (lambda: ops.take([F32, F32], torch.tensor([-3])), r"ids\[0\]: index -3 is out of range for 2 rows"),
-}
-
-
-@pytest.mark.parametrize("case", [*BAD, *VALUES])
-def test_bad_input(case):
-    call, text = {**BAD, **VALUES}[case]
-    kinds = {"dim": IndexError, "ids beyond": IndexError, "ids below": IndexError, "side": ValueError, "negative size": ValueError}
-    refusal(call, kinds.get(case, RuntimeError), text)
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_while_a_graph_is_traced(case):
-    call, text = BAD[case]
-    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
-        refusal(call, (RuntimeError, IndexError, ValueError), text)
-
-
-def test_eager_calls_name_the_op_that_keeps_gradients():
-    tensors = [torch.ones(2), torch.ones(3, requires_grad=True)]
-    for name in ("pad", "ragged", "concat", "stack"):
-        given = [tensor[:2] for tensor in tensors] if name == "stack" else tensors
-        refusal(lambda: getattr(wr, name)(given), wr.LayoutError, rf"windrow\.torch\.ops\.{name} keeps gradients", "detach", index=1)
+@pytest.mark.parametrize("shape", [(3, 2), (3, 2, 4), (1, 2, 4), (3, 1, 2), (3, 0, 2), (3, 2, 0), (1, 1)])
+@pytest.mark.parametrize("layout", ["rows", "transposed", "expanded"])
+def test_a_tensor_is_the_list_of_its_rows(shape, layout):
+    made = {"rows": shape, "transposed": shape[::-1], "expanded": (*shape[:1], *[1] * (len(shape) - 1))}[layout]
+    table = leaf(*made).permute(*reversed(range(len(shape)))) if layout == "transposed" else leaf(*made).expand(shape)
+    rows = list(table)
+    dims = range(1 - len(shape), len(shape) - 1)
+    calls = [ops.stack, ops.ragged, *[lambda t, dim=dim: ops.concat(t, dim) for dim in dims]]
+    calls += [lambda t, side=side, size=size: ops.pad(t, 1.5, side, size) for side in SIDES for size in (None, 5)]
+    for call in calls:
+        ours, theirs = (out if isinstance(out, tuple) else (out,) for out in (call(table), call(rows)))
+        for got, want in zip(ours, theirs):
+            assert got.dtype == want.dtype and torch.equal(got, want) and got.stride() == want.stride()
+        same_gradients(ours[0], theirs[0], [table])
+        assert not table.numel() or ours[0].data_ptr() != table.data_ptr()
+    assert torch.equal(ops.stack(table[:, 0]), table[:, 0]) if shape[1] else True
 
 
 # registration
@@ -467,6 +450,7 @@ def arguments(kind):
         "take": (data, ids),
         "take_list": (equal_shapes(tensors), ids),
         "unpad": (data, lengths),
+        "unpad_list": (data, lengths.tolist(), "right"),
         "repad": (joined, offsets, 1),
     }
     if tensors[0].requires_grad:

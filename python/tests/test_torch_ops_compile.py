@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 if not hasattr(torch.library, "custom_op"):
     pytest.skip("SKIP: operators need PyTorch 2.4", allow_module_level=True)
 import windrow.torch.ops as ops  # noqa: E402
+from test_torch_ops_refusals import BAD, VALUES  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.fx.experimental import sym_node  # noqa: E402
 
@@ -87,6 +88,48 @@ def test_compiled_by_inductor():
     run("inductor")
 
 
+def counts(count, turn):
+    """So many lengths of turn 0, 1 or 2. Those of turn 0 differ from each other and from all other sizes."""
+    return {0: [3, 17, 5, 7, 11, 13, 19, 23], 1: [4, 4, 9, 12, 6, 30, 2, 8], 2: [8, 2, 2, 5, 31, 3, 7, 6]}[turn][:count]
+
+
+def many(count, turn):
+    return [torch.randn(n, 29).requires_grad_() for n in counts(count, turn)]
+
+
+def values_and_offsets(count, turn):
+    lengths = counts(count, turn)
+    return torch.randn(sum(lengths) + 100, 29).requires_grad_(), torch.tensor([0, *lengths, 100]).cumsum(0), 100 + turn
+
+
+# Each op: a function, and its inputs by the number of samples and the turn.
+OF_LISTS = {
+    "stack": (ops.stack, lambda count, turn: ([torch.randn(37 + turn, 29).requires_grad_() for _ in range(count)],)),
+    "concat": (lambda t: ops.concat(t)[0], lambda *of: (many(*of),)),
+    "pad": (lambda t: ops.pad(t, 1.0, "left", None if not HAS_GUARDS else 31)[0], lambda *of: (many(*of),)),
+    "ragged": (lambda t: ops.ragged(t)[0], lambda *of: (many(*of),)),
+    "take of a list": (ops.take, lambda count, turn: ([torch.randn(37 + turn).requires_grad_() for _ in range(count)], torch.arange(53 + turn) % count)),
+    "stack of rows": (ops.stack, lambda count, turn: (torch.randn(count + turn * (count > 1), 29).requires_grad_(),)),
+    "pad of rows": (lambda t: ops.pad(t)[0], lambda count, turn: (torch.randn(count + turn * (count > 1), 37 + turn, 29).requires_grad_(),)),
+    "take": (ops.take, lambda count, turn: (torch.randn(count + turn * (count > 1), 29).requires_grad_(), torch.arange(53 + turn) % count)),
+    "repad": (lambda v, o, size: ops.repad(v, o, size=size)[0], values_and_offsets),
+    "repad and unpad": (lambda v, o, size: ops.unpad(*ops.repad(v, o, size=size), size=v.shape[0])[0], values_and_offsets),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+@pytest.mark.parametrize("name", OF_LISTS)
+def test_other_lengths_need_no_other_graph(name, count):
+    call, make = OF_LISTS[name]
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend=counter)
+    for turn in (0, 1, 2):
+        given = make(count, turn)
+        inputs = given[0] if isinstance(given[0], list) else [given[0]]
+        same(compiled(*given), call(*given), inputs)
+    assert counter.frame_count == 1
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, with_compiler])])
 def test_sizes_that_are_in_the_data(backend):
     def both(padded, lengths):
@@ -121,10 +164,15 @@ def test_nested_tensors_in_a_graph():
     same(torch.compile(step, fullgraph=True, backend="aot_eager")(*given), step(*given), [given[0]])
 
 
-def test_bad_input_is_refused_when_it_is_traced_and_when_it_runs():
-    compiled = torch.compile(lambda a, b: ops.stack([a, b]), fullgraph=True, backend="aot_eager")
-    refusal(lambda: compiled(torch.ones(2), torch.ones(3)), RuntimeError, r"tensor 1: expected shape \(2,\), got \(3,\)")
-    refusal(lambda: compiled(torch.ones(2), torch.ones(2, device="meta")), RuntimeError, "Expected all tensors to be on the same device")
+@pytest.mark.parametrize("case", [*BAD, *VALUES], ids=", ".join)
+def test_bad_input_of_a_graph(case):
+    """In the words of eager calls, when the graph is traced or, what values alone show, when it runs."""
+    call, tensors, _, text = {**BAD, **VALUES}[case]
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    refusal(lambda: compiled(*tensors), (RuntimeError, IndexError), text)
+
+
+def test_input_that_does_not_fit_a_graph_that_is_there():
     compiled = torch.compile(lambda a: ops.pad([a], size=3)[0], fullgraph=True, dynamic=True, backend="aot_eager")
     assert compiled(torch.ones(2)).shape == (1, 3)
     refusal(lambda: compiled(torch.ones(4)), RuntimeError, "at most size=3 rows")

@@ -1,12 +1,20 @@
-"""What the operators refuse, in the same words from real tensors and from traced ones, whose sizes may be symbols."""
+"""What the operators refuse, in the same words from real tensors and from traced ones, whose sizes may be symbols.
+
+Each operator has one function here, of the operator's own arguments. Its fake kernel calls it, and so does its kernel: before it
+begins, or for a list of tensors once the engine has refused one. What values alone show is at the end, for kernels.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Optional, Sequence, Type
+import functools
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Type
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 import windrow as wr
+
+Tensors = Sequence[torch.Tensor]
 
 
 class OpShapeError(wr.ShapeError, RuntimeError):
@@ -21,51 +29,162 @@ class OpDeviceError(wr.DeviceError, RuntimeError):
     """Tensors on several devices."""
 
 
-def check(holds: Any, error: Type[Exception], text: Callable[[], str], index: Optional[int] = None) -> None:
+class OpLayoutError(wr.LayoutError, RuntimeError):
+    """A tensor without memory of one shape."""
+
+
+class OpValueError(ValueError, RuntimeError):
+    """A number or an option that there is not."""
+
+
+# one function for each operator
+
+
+def stack(tensors: Tensors) -> None:
+    _alike("stack", tensors, None, "; windrow.torch.ops.pad takes tensors of different lengths")
+
+
+def concat(tensors: Tensors, dim: int = 0) -> int:
+    """Returns `dim` counted from the front."""
+    return _alike("concat", tensors, dim)
+
+
+def pad(tensors: Tensors, value: Any = 0.0, side: str = "right", size: Any = None) -> None:
+    _alike("pad", tensors, 0)
+    _side("pad", side)
+    if size is not None:
+        _size("pad", size)
+        _at_most("pad", "tensor", [tensor.shape[0] for tensor in tensors], size)
+    _value("pad", value, tensors[0])
+
+
+def ragged(tensors: Tensors) -> None:
+    _alike("ragged", tensors, 0)
+
+
+def take(table: torch.Tensor, ids: torch.Tensor) -> None:
+    _readable("take", "table", table)
+    _check(table.dim() > 0, OpShapeError, lambda: "windrow::take: table: expected at least one dim, got a number")
+    integers("take", "ids", ids, table)
+
+
+def take_list(tensors: Tensors, ids: torch.Tensor) -> None:
+    _alike("take", tensors, None)
+    integers("take", "ids", ids, tensors[0])
+
+
+def unpad(padded: torch.Tensor, lengths: torch.Tensor, size: Any = None, side: str = "right") -> None:
+    _readable("unpad", "padded", padded)
+    _check(padded.dim() >= 2, OpShapeError, lambda: f"windrow::unpad: padded: expected at least two dims, got {padded.dim()}")
+    integers("unpad", "lengths", lengths, padded, 1)
+    _check(
+        lengths.shape[0] == padded.shape[0],
+        OpShapeError,
+        lambda: f"windrow::unpad: lengths: expected one for each of {padded.shape[0]} rows, got {lengths.shape[0]}",
+    )
+    _size("unpad", size)
+    _side("unpad", side)
+
+
+def unpad_list(padded: torch.Tensor, lengths: Sequence[Any], side: str) -> None:
+    is_fit = padded.dim() >= 2 and len(lengths) == padded.shape[0]
+    _check(is_fit, OpShapeError, lambda: f"windrow::unpad_list: expected one length for each row, got {len(lengths)}")
+    _side("unpad_list", side)
+
+
+def repad(values: torch.Tensor, offsets: torch.Tensor, value: Any = 0.0, size: Any = None, side: str = "right") -> None:
+    _readable("repad", "values", values)
+    _check(values.dim() >= 1, OpShapeError, lambda: "windrow::repad: values: expected at least one dim, got a number")
+    integers("repad", "offsets", offsets, values, 1)
+    _check(offsets.shape[0] >= 1, OpShapeError, lambda: "windrow::repad: offsets: expected N + 1 of them for N samples, got none")
+    _size("repad", size)
+    _side("repad", side)
+    _value("repad", value, values)
+
+
+# what they are made of
+
+
+def _check(holds: Any, error: Type[Exception], text: Callable[[], str], index: Optional[int] = None) -> None:
     """Raises unless `holds`, a bool; of symbols it becomes a guard, or an assertion of the graph."""
     if holds is True:
         return
     if holds is False:
         raised = error(text())
-        if isinstance(raised, (OpShapeError, OpDTypeError, OpDeviceError)):
+        if isinstance(raised, (OpShapeError, OpDTypeError, OpDeviceError, OpLayoutError)):
             raised.index = index
         raise raised
     torch._check(holds, text)
 
 
-def tensors(op: str, given: Sequence[torch.Tensor], free: Optional[int], hint: str = "") -> int:
+def _alike(op: str, given: Tensors, free: Optional[int], hint: str = "") -> int:
     """Tensors of one device, dtype and rank, equal in every dim but `free`. Returns `free` counted from the front."""
+    _check(len(given) > 0, RuntimeError, lambda: f"windrow::{op} expects a non-empty list of tensors")
     first = given[0]
+    _readable(op, "tensor 0", first, 0)
     dim = -1
     if free is not None:
         rank = first.dim()
-        check(rank > 0, OpShapeError, lambda: f"windrow::{op}: tensor 0: expected at least one dim, got a number", 0)
-        check(-rank <= free < rank, IndexError, lambda: f"windrow::{op}: dim {free} is not a dim of tensors of {rank} dims")
+        _check(rank > 0, OpShapeError, lambda: f"windrow::{op}: tensor 0: expected at least one dim, got a number", 0)
+        _check(-rank <= free < rank, IndexError, lambda: f"windrow::{op}: dim {free} is not a dim of tensors of {rank} dims")
         dim = free % rank
     for index, tensor in enumerate(given):
-        _like(op, f"tensor {index}", tensor, first, index)
-        is_same = tensor.dim() == first.dim()
-        check(is_same, OpShapeError, lambda: _shapes(op, index, tensor, first, dim, hint), index)
+        _like(op, index, tensor, first)
+        shapes = functools.partial(_shapes, op, index, tensor, first, dim, hint)
+        _check(tensor.dim() == first.dim(), OpShapeError, shapes, index)
         for d in range(first.dim()):
             if d != dim:
-                check(tensor.shape[d] == first.shape[d], OpShapeError, lambda: _shapes(op, index, tensor, first, dim, hint), index)
+                _check(tensor.shape[d] == first.shape[d], OpShapeError, shapes, index)
     return dim
 
 
-def _like(op: str, name: str, tensor: torch.Tensor, first: torch.Tensor, index: Optional[int] = None) -> None:
-    check(
+def _like(op: str, index: int, tensor: torch.Tensor, first: torch.Tensor) -> None:
+    _check(
         tensor.device == first.device,
         OpDeviceError,
-        lambda: f"windrow::{op}: Expected all tensors to be on the same device, but tensor 0 is on {first.device} and {name} on "
+        lambda: f"windrow::{op}: Expected all tensors to be on the same device, but tensor 0 is on {first.device} and tensor {index} on "
         f"{tensor.device}; move it by .to()",
         index,
     )
-    check(
+    _check(
         tensor.dtype == first.dtype,
         OpDTypeError,
-        lambda: f"windrow::{op}: {name}: expected {first.dtype}, as tensor 0 has, got {tensor.dtype}; cast it by .to()",
+        lambda: f"windrow::{op}: tensor {index}: expected {first.dtype}, as tensor 0 has, got {tensor.dtype}; cast it by .to()",
         index,
     )
+    _dense(op, f"tensor {index}", tensor, index)
+
+
+def _dense(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = None) -> None:
+    _check(
+        tensor.layout == torch.strided,
+        OpLayoutError,
+        lambda: f"windrow::{op}: {name}: expected a dense tensor, got one of layout {tensor.layout}; use .to_dense()",
+        index,
+    )
+
+
+def _readable(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = None) -> None:
+    """A dense tensor, whose dtype the engine has."""
+    _dense(op, name, tensor, index)
+    said = _refusal(tensor.dtype)
+    _check(said is None, OpDTypeError, lambda: f"windrow::{op}: {name}: {said}", index)
+
+
+@functools.lru_cache(maxsize=None)
+def _refusal(dtype: torch.dtype) -> Optional[str]:
+    """What the engine says of a dtype that it has not."""
+    try:
+        wr.explain([_empty(dtype)])
+    except wr.DTypeError as error:
+        return str(error).replace("sample 0: ", "", 1)
+    return None
+
+
+def _empty(dtype: torch.dtype) -> torch.Tensor:
+    """A real tensor, while a graph is traced too."""
+    with _disable_current_modes():
+        return torch.empty(0, dtype=dtype, device="cpu")
 
 
 def _shapes(op: str, index: int, tensor: torch.Tensor, first: torch.Tensor, dim: int, hint: str) -> str:
@@ -81,73 +200,71 @@ def _text(shape: Iterable[Any]) -> str:
 def integers(op: str, name: str, given: torch.Tensor, beside: torch.Tensor, dim: Optional[int] = None) -> None:
     """Integers on the device of `beside`, of so many dims."""
     is_whole = not (given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool)
-    check(is_whole, OpDTypeError, lambda: f"windrow::{op}: {name}: expected integers, got {given.dtype}")
-    check(
+    _check(is_whole, OpDTypeError, lambda: f"windrow::{op}: {name}: expected integers, got {given.dtype}")
+    _check(
         given.device == beside.device,
         OpDeviceError,
         lambda: f"windrow::{op}: Expected all tensors to be on the same device, but {name} is on {given.device} and the tensor on "
         f"{beside.device}; move it by .to()",
     )
     if dim is not None:
-        check(given.dim() == dim, OpShapeError, lambda: f"windrow::{op}: {name}: expected {dim} dim, got {given.dim()}")
+        _check(given.dim() == dim, OpShapeError, lambda: f"windrow::{op}: {name}: expected {dim} dim, got {given.dim()}")
 
 
-def size(op: str, given: Any, lengths: Sequence[Any], name: str = "tensor") -> None:
-    """A size that none exceeds."""
-    check(given >= 0, ValueError, lambda: f"windrow::{op}: size must be at least 0, got {given}")
+def _size(op: str, given: Any) -> None:
+    if given is not None:
+        _check(given >= 0, OpValueError, lambda: f"windrow::{op}: size must be at least 0, got {given}")
+
+
+def _at_most(op: str, name: str, lengths: Iterable[Any], size: Any) -> None:
     for index, length in enumerate(lengths):
-        too_long = f"windrow::{op}: {name} {index}: expected at most size={given} rows, got {length}"
-        check(length <= given, OpShapeError, lambda: too_long, index)
+        text = f"windrow::{op}: {name} {index}: expected at most size={size} rows, got {length}"
+        _check(length <= size, OpShapeError, lambda: text, index)
 
 
-def side(op: str, given: str) -> None:
+def _side(op: str, given: str) -> None:
     if given not in ("right", "left", "center"):
-        raise ValueError(f'windrow::{op}: side must be "right", "left" or "center", got {given!r}')
+        raise OpValueError(f'windrow::{op}: side must be "right", "left" or "center", got {given!r}')
 
 
-def padded(op: str, given: torch.Tensor, lengths: torch.Tensor, total: Any) -> None:
-    """A padded batch, the lengths of its rows, and the sum of these if it is said."""
-    check(given.dim() >= 2, OpShapeError, lambda: f"windrow::{op}: padded: expected at least two dims, got {given.dim()}")
-    integers(op, "lengths", lengths, given, 1)
-    check(
-        lengths.shape[0] == given.shape[0],
-        OpShapeError,
-        lambda: f"windrow::{op}: lengths: expected one for each of {given.shape[0]} rows, got {lengths.shape[0]}",
-    )
-    if total is not None:
-        check(total >= 0, ValueError, lambda: f"windrow::{op}: size must be at least 0, got {total}")
+def _value(op: str, given: Any, beside: torch.Tensor) -> None:
+    """A number that the dtype has, by the engine's rules. Every dtype has 0; a symbol is looked at where the graph runs."""
+    if isinstance(given, (int, float, complex)) and given != 0:
+        try:
+            wr.explain([_empty(beside.dtype)], "pad", value=given, size=1)
+        except ValueError as error:
+            raise OpValueError(f"windrow::{op}: {error}") from None
 
 
-def ragged(op: str, values: torch.Tensor, offsets: torch.Tensor, width: Any) -> None:
-    """Values, the offsets of their rows, and the longest if it is said."""
-    check(values.dim() >= 1, OpShapeError, lambda: f"windrow::{op}: values: expected at least one dim, got a number")
-    integers(op, "offsets", offsets, values, 1)
-    check(offsets.shape[0] >= 1, OpShapeError, lambda: f"windrow::{op}: offsets: expected N + 1 of them for N samples, got none")
+# what values alone show
+
+
+def total(given: Optional[int], found: int) -> None:
+    """The size that `unpad` was told, beside the sum of the lengths."""
+    _check(given in (None, found), OpShapeError, lambda: f"windrow::unpad: size: expected {found}, the sum of lengths, got {given}")
+
+
+def lengths(given: List[int], width: int) -> None:
+    """Lengths of rows in a padded batch."""
+    for index, length in enumerate(given):
+        text = f"windrow::unpad: lengths[{index}]: expected 0 to {width}, got {length}"
+        _check(0 <= length <= width, OpShapeError, lambda: text, index)
+
+
+def offsets(given: List[int], num_values: int, width: Optional[int]) -> None:
+    """Offsets that cut all values, into pieces no longer than `width`."""
+    for index, want in ((0, 0), (len(given) - 1, num_values)):
+        text = f"windrow::repad: offsets[{index}]: expected {want}, got {given[index]}"
+        _check(given[index] == want, OpShapeError, lambda: text, index)
+    for index, (begin, end) in enumerate(zip(given, given[1:])):
+        text = f"windrow::repad: offsets[{index + 1}]: expected at least {begin}, as the one before, got {end}"
+        _check(begin <= end, OpShapeError, lambda: text, index)
     if width is not None:
-        check(width >= 0, ValueError, lambda: f"windrow::{op}: size must be at least 0, got {width}")
+        _at_most("repad", "sample", (end - begin for begin, end in zip(given, given[1:])), width)
 
 
-def lengths(op: str, given: torch.Tensor, width: int) -> None:
-    """Lengths on the host that lie in a padded batch."""
-    if bool(((given < 0) | (given > width)).any()):
-        index, length = next((i, n) for i, n in enumerate(given.tolist()) if not 0 <= n <= width)
-        check(False, OpShapeError, lambda: f"windrow::{op}: lengths[{index}]: expected 0 to {width}, got {length}", index)
-
-
-def offsets(op: str, given: torch.Tensor, num_values: int, width: Optional[int]) -> None:
-    """Offsets on the host that cut all values, into pieces no longer than `width`."""
-    bounds = given.tolist()
-    for index, bound, want in ((0, bounds[0], 0), (len(bounds) - 1, bounds[-1], num_values)):
-        check(bound == want, OpShapeError, lambda: f"windrow::{op}: offsets[{index}]: expected {want}, got {bound}", index)
-    for index, (begin, end) in enumerate(zip(bounds, bounds[1:])):
-        text = f"windrow::{op}: offsets[{index + 1}]: expected at least {begin}, as the one before, got {end}"
-        check(begin <= end, OpShapeError, lambda: text, index)
-    if width is not None:
-        size(op, width, [end - begin for begin, end in zip(bounds, bounds[1:])], "sample")
-
-
-def ids(op: str, given: torch.Tensor, count: int) -> None:
-    """Positions on the host."""
-    for index, position in enumerate(given.flatten().tolist()):
+def ids(given: List[int], count: int) -> None:
+    """Positions among so many rows."""
+    for index, position in enumerate(given):
         if not -count <= position < count:
-            raise IndexError(f"windrow::{op}: ids[{index}]: index {position} is out of range for {count} rows")
+            raise IndexError(f"windrow::take: ids[{index}]: index {position} is out of range for {count} rows")

@@ -1,8 +1,9 @@
-"""The operators on real tensors, by the engine. The checks of `_op_checks` run once the engine has refused something."""
+"""The operators on real tensors, by the engine."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Tuple
+import functools
+from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeVar
 
 import torch
 
@@ -11,103 +12,115 @@ from windrow.torch import _op_checks as checks
 
 Tensors = List[torch.Tensor]
 Pair = Tuple[torch.Tensor, torch.Tensor]
+Result = TypeVar("Result")
 
 any_requires_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad", None) or (
     lambda *given: any(t.requires_grad for arg in given for t in (arg if isinstance(arg, list) else [arg]) if isinstance(t, torch.Tensor))
 )
+# Where windrow does not read the words of tensors, each that requires grad is asked and detached, which takes longer than to detach all.
+_READS_WORDS = ("torch", "on") in [(name.split()[0], state) for name, state in wr._windrow._private_layouts()]
 
 
 def _plain(tensors: Tensors) -> Tensors:
-    """Tensors without gradients, which are read from their words: in half the time of asking each, even with this copy."""
-    if torch.is_grad_enabled() or not any_requires_grad(tensors):
+    if _READS_WORDS or torch.is_grad_enabled() or not any_requires_grad(tensors):
         return tensors
     return list(map(torch.Tensor.detach, tensors))
 
 
-STACK_CURE = "; windrow.torch.ops.pad takes tensors of different lengths"
+def _checked(check: Callable[..., Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Where a kernel raises, the check of its arguments says why. The engine looks at a list in less time than Python does."""
+
+    def decorate(kernel: Callable[..., Result]) -> Callable[..., Result]:
+        @functools.wraps(kernel)
+        def run(*args: Any) -> Result:
+            try:
+                return kernel(*args)
+            except Exception:
+                check(*args)
+                raise
+
+        return run
+
+    return decorate
 
 
+# lists of tensors
+
+
+@_checked(checks.stack)
 def stack(tensors: Tensors) -> torch.Tensor:
-    try:
-        return wr.stack(_plain(tensors)).torch()  # type: ignore[no-any-return]
-    except Exception:
-        checks.tensors("stack", tensors, None, STACK_CURE)
-        raise
+    return wr.stack(_plain(tensors)).torch()  # type: ignore[no-any-return]
 
 
+@_checked(checks.concat)
 def concat(tensors: Tensors, dim: int = 0) -> Pair:
-    try:
-        batch = wr.concat(_plain(tensors), dim=dim)
-    except Exception:
-        checks.tensors("concat", tensors, dim)
-        raise
-    assert batch.lengths is not None
-    return batch.torch(), batch.lengths.torch()
+    batch = wr.concat(_plain(tensors), dim=dim)
+    return batch.torch(), _torch(batch.lengths)
 
 
+@_checked(checks.pad)
 def pad(tensors: Tensors, value: Any = 0.0, side: str = "right", size: Optional[int] = None) -> Pair:
-    try:
-        batch = wr.pad(_plain(tensors), value=value, side=side, dims=0, size=size)
-    except Exception:
-        check_pad(tensors, side, size)
-        raise
-    assert batch.lengths is not None
-    return batch.torch(), batch.lengths.torch()
+    batch = wr.pad(_plain(tensors), value=value, side=side, dims=0, size=size)
+    return batch.torch(), _torch(batch.lengths)
 
 
-def check_pad(tensors: Tensors, side: str, size: Any) -> None:
-    checks.tensors("pad", tensors, 0)
-    checks.side("pad", side)
-    if size is not None:
-        checks.size("pad", size, [tensor.shape[0] for tensor in tensors])
-
-
+@_checked(checks.ragged)
 def ragged(tensors: Tensors) -> Pair:
-    try:
-        batch = wr.ragged(_plain(tensors))
-    except Exception:
-        checks.tensors("ragged", tensors, 0)
-        raise
-    assert batch.offsets is not None
-    return batch.torch(), batch.offsets.torch()
+    batch = wr.ragged(_plain(tensors))
+    return batch.torch(), _torch(batch.offsets)
+
+
+def _torch(part: Optional[wr.Tensor]) -> torch.Tensor:
+    """A part that every batch of its form has."""
+    assert part is not None
+    return part.torch()  # type: ignore[no-any-return]
+
+
+# take
 
 
 def take(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    check_take(table, ids)
+    checks.take(table, ids)
     if ids.numel() == 0:
         return table.new_empty((*ids.shape, *table.shape[1:]))
-    return _gathered(wr.SampleList(table.detach()), table, ids, table.shape[0])
+    if ids.device.type != "cpu":
+        return take_unseen(table, ids)
+    return _taken(wr.SampleList(table.detach()), ids, table.shape)
 
 
-def check_take(table: torch.Tensor, ids: torch.Tensor) -> None:
-    checks.check(table.dim() > 0, checks.OpShapeError, lambda: "windrow::take: table: expected at least one dim, got a number")
-    checks.integers("take", "ids", ids, table)
-
-
+@_checked(checks.take_list)
 def take_list(tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
     first = tensors[0]
     checks.integers("take", "ids", ids, first)
+    if ids.device.type != "cpu":
+        return take_unseen(wr.stack(_plain(tensors)).torch(), ids)
+    samples = wr.SampleList(_plain(tensors))
     # A list may hold samples of any kind, as long as those that are taken are alike.
-    if any(t.shape != first.shape or t.dtype != first.dtype or t.device != first.device for t in tensors):
-        checks.tensors("take", tensors, None)
+    wr.explain(samples)
     if ids.numel() == 0:
         return first.new_empty((*ids.shape, *first.shape))
-    return _gathered(wr.SampleList(_plain(tensors)), first, ids, len(tensors))
+    return _taken(samples, ids, (len(tensors), *first.shape))
 
 
-def _gathered(samples: wr.SampleList, first: torch.Tensor, ids: torch.Tensor, count: int) -> torch.Tensor:
-    """Samples at these positions. On a device, positions are read there, behind what has written them, and nothing waits."""
-    flat = ids.reshape(-1)
-    if first.device.type != "cpu":
-        samples = samples.to_device(first.device)
-        flat = flat if flat.dtype in (torch.int32, torch.int64) else flat.long()
+def _taken(samples: wr.SampleList, ids: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Samples at these positions; `shape`: that of a table of all of them."""
     try:
-        data = samples.stack(flat).torch()
+        return samples.stack(ids.reshape(-1)).torch().view((*ids.shape, *shape[1:]))  # type: ignore[no-any-return]
     except IndexError:
-        if first.device.type == "cpu":
-            checks.ids("take", ids, count)
+        checks.ids(ids.flatten().tolist(), shape[0])
         raise
-    return data.view((*ids.shape, *data.shape[1:]))  # type: ignore[no-any-return]
+
+
+def take_unseen(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Positions are read on the device, and nothing waits for them: a row out of range is 0. By torch's own functions, since a list of the
+    engine has a table on the device, which a captured graph would outlive."""
+    count, rest, flat = table.shape[0], table.shape[1:], ids.reshape(-1).long()
+    if count == 0:
+        return table.new_zeros((*ids.shape, *rest))
+    flat = torch.where(flat < 0, flat + count, flat)
+    rows = table.index_select(0, flat.clamp(0, count - 1))
+    is_outside = ((flat < 0) | (flat >= count)).view(-1, *[1] * len(rest))
+    return rows.masked_fill_(is_outside, 0).view((*ids.shape, *rest))
 
 
 def take_sums(grad: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
@@ -116,13 +129,13 @@ def take_sums(grad: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
     flat, ids = grad.reshape(ids.numel(), *rest), ids.reshape(-1).long()
     ids = torch.where(ids < 0, ids + rows, ids)
     if grad.device.type != "cpu":
-        return take_sums_on_device(flat, ids, rows)
+        return sorted_sums(flat, ids, rows)
     # On the host each row gets its gradients one position after the other.
     return grad.new_zeros((rows, *rest)).index_add_(0, ids, flat)
 
 
-def take_sums_on_device(flat: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
-    """By sorted positions: `index_add_` adds in any order there. Those out of range are summed in a row of their own, which is dropped."""
+def sorted_sums(flat: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
+    """By sorted positions: `index_add_` adds in any order on a device. Those out of range are summed in a row that is dropped."""
     if flat.numel() == 0:
         return flat.new_zeros((rows, *flat.shape[1:]))
     ids, numbers = torch.where((ids >= 0) & (ids < rows), ids, rows), flat.reshape(len(flat), -1)
@@ -132,6 +145,49 @@ def take_sums_on_device(flat: torch.Tensor, ids: torch.Tensor, rows: int) -> tor
     if flat.is_complex():
         sums = torch.view_as_complex(sums.view(rows, -1, 2))
     return sums.reshape(rows, *flat.shape[1:])
+
+
+# unpad and repad: the host knows where each sample is, or is not to wait for a device that does
+
+
+def unpad(padded: torch.Tensor, lengths: torch.Tensor, size: Optional[int] = None, side: str = "right") -> Pair:
+    checks.unpad(padded, lengths, size, side)
+    lengths = lengths.long()
+    if lengths.device.type != "cpu" and size is not None:
+        return unpad_unseen(_rows(padded), lengths, padded.shape[1], size, side)
+    values, offsets = _unpad_known(padded, lengths.cpu(), side)
+    checks.total(size, values.shape[0])
+    return values, offsets
+
+
+def unpad_list(padded: torch.Tensor, lengths: List[int], side: str) -> torch.Tensor:
+    """The gradient of `pad`, in one piece: the host knows these lengths, wherever the batch is."""
+    checks.unpad_list(padded, lengths, side)
+    return _unpad_known(padded, torch.tensor(lengths, dtype=torch.int64, device="cpu"), side)[0]
+
+
+def _rows(padded: torch.Tensor) -> torch.Tensor:
+    return padded.reshape(padded.shape[0] * padded.shape[1], *padded.shape[2:])
+
+
+def _unpad_known(padded: torch.Tensor, lengths: torch.Tensor, side: str) -> Pair:
+    if len(lengths) and padded.shape[1]:
+        return joined(_rows(padded), lengths, padded.shape[1], side)
+    checks.lengths(lengths.tolist(), padded.shape[1])
+    return padded.new_empty((0, *padded.shape[2:])), padded.new_zeros(len(lengths) + 1, dtype=torch.int64)
+
+
+def joined(rows: torch.Tensor, lengths: torch.Tensor, width: int, side: str) -> Pair:
+    """The samples among the rows of a padded batch, one after the other. On a device by one launch."""
+    starts = _starts(lengths, width, side)
+    try:
+        # Every other piece is a sample, those between are padding.
+        pieces = wr.SampleList.split(rows, torch.stack((starts, starts + lengths), 1).flatten())
+        batch = wr.ragged(pieces.take(torch.arange(0, 2 * len(lengths), 2, device="cpu")))
+    except Exception:
+        checks.lengths(lengths.tolist(), width)
+        raise
+    return batch.torch(), _torch(batch.offsets)
 
 
 def _starts(lengths: torch.Tensor, width: int, side: str) -> torch.Tensor:
@@ -144,49 +200,17 @@ def _starts(lengths: torch.Tensor, width: int, side: str) -> torch.Tensor:
     return starts
 
 
-def _offsets(lengths: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-
-
-def unpad(padded: torch.Tensor, lengths: torch.Tensor, size: Optional[int] = None, side: str = "right") -> Pair:
-    check_unpad(padded, lengths, size, side)
-    num, width = padded.shape[:2]
-    rows, lengths = padded.reshape(num * width, *padded.shape[2:]), lengths.long()
-    if padded.device.type != "cpu":
-        return unpad_on_device(rows, lengths, width, size, side)
-    if num == 0 or width == 0:
-        checks.lengths("unpad", lengths, width)
-        values, offsets = padded.new_empty((0, *padded.shape[2:])), lengths.new_zeros(num + 1)
-    else:
-        starts = _starts(lengths, width, side)
-        try:
-            # Every other piece is a sample, those between are padding.
-            pieces = wr.SampleList.split(rows, torch.stack((starts, starts + lengths), 1).flatten())
-            batch = wr.ragged(pieces.take(torch.arange(0, 2 * num, 2)))
-        except Exception:
-            checks.lengths("unpad", lengths, width)
-            raise
-        assert batch.offsets is not None
-        values, offsets = batch.torch(), batch.offsets.torch()
-    _check_total(values.shape[0], size)
-    return values, offsets
-
-
-def check_unpad(padded: torch.Tensor, lengths: torch.Tensor, size: Any, side: str) -> None:
-    checks.padded("unpad", padded, lengths, size)
-    checks.side("unpad", side)
-
-
-def _check_total(total: int, size: Optional[int]) -> None:
-    is_sum = size is None or total == size
-    checks.check(is_sum, checks.OpShapeError, lambda: f"windrow::unpad: size: expected {total}, the sum of lengths, got {size}")
+def unpad_unseen(rows: torch.Tensor, lengths: torch.Tensor, width: int, size: int, side: str) -> Pair:
+    """Lengths are read on the device, and nothing waits for them."""
+    places, offsets = _places(lengths, width, side, size)
+    return take_unseen(rows, places), offsets
 
 
 def _places(lengths: torch.Tensor, width: int, side: str, total: int) -> Pair:
     """The row of a padded batch that each value is in, and the offsets.
 
-    Nobody has looked at lengths that are on a device: a value that would be in the padding or the row of another sample, or in none, is
-    in the row behind the last.
+    Nobody has looked at the lengths: a value that would be in the padding or the row of another sample, or in none, is in the row behind
+    the last.
     """
     count, offsets, numbers = len(lengths), _offsets(lengths), torch.arange(total, device=lengths.device)
     sample = torch.searchsorted(offsets[1:], numbers, right=True)
@@ -196,46 +220,37 @@ def _places(lengths: torch.Tensor, width: int, side: str, total: int) -> Pair:
     return torch.where((sample < count) & (column >= 0) & (column < width), rows, count * width), offsets
 
 
-def unpad_on_device(rows: torch.Tensor, lengths: torch.Tensor, width: int, size: Optional[int], side: str) -> Pair:
-    """Lengths are read on the device, so that nothing waits if their sum is said."""
-    if size is None:
-        checks.lengths("unpad", lengths, width)
-        size = int(lengths.sum())
-    places, offsets = _places(lengths, width, side, size)
-    return (take(rows, places) if len(rows) else rows.new_zeros((size, *rows.shape[1:]))), offsets
+def _offsets(lengths: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
 
 
 def repad(
     values: torch.Tensor, offsets: torch.Tensor, value: Any = 0.0, size: Optional[int] = None, side: str = "right"
 ) -> Pair:
-    check_repad(values, offsets, size, side)
-    if values.device.type != "cpu":
-        return repad_on_device(values, offsets.long(), value, size, side)
-    num = offsets.shape[0] - 1
+    checks.repad(values, offsets, value, size, side)
+    if offsets.device.type != "cpu" and size is not None:
+        return repad_unseen(values, offsets.long(), value, size, side)
+    offsets = offsets.cpu()
+    if len(offsets) == 1 or int(offsets[0]) != 0 or int(offsets[-1]) != values.shape[0]:
+        checks.offsets(offsets.tolist(), values.shape[0], size)
+        # No samples, and no values.
+        return values.new_empty((0, size or 0, *values.shape[1:])), values.new_zeros(0, dtype=torch.int64)
+    return spread(values, offsets, value, size, side)
+
+
+def spread(values: torch.Tensor, offsets: torch.Tensor, value: Any, size: Optional[int], side: str) -> Pair:
+    """A padded batch of the samples that these offsets cut. On a device by one launch."""
     try:
-        is_whole = int(offsets[0]) == 0 and int(offsets[-1]) == values.shape[0]
-        if num == 0 or not is_whole:
-            checks.offsets("repad", offsets, values.shape[0], size)
-            return values.new_full((0, size or 0, *values.shape[1:]), _exact(value, values.dtype)), offsets.new_zeros(0, dtype=torch.int64)
         batch = wr.pad(wr.SampleList.split(values, offsets), value=value, side=side, dims=0, size=size)
-    except wr.ShapeError:
-        checks.offsets("repad", offsets, values.shape[0], size)
+    except Exception:
+        checks.offsets(offsets.tolist(), values.shape[0], size)
         raise
-    assert batch.lengths is not None
-    return batch.torch(), batch.lengths.torch()
+    return batch.torch(), _torch(batch.lengths)
 
 
-def check_repad(values: torch.Tensor, offsets: torch.Tensor, size: Any, side: str) -> None:
-    checks.ragged("repad", values, offsets, size)
-    checks.side("repad", side)
-
-
-def repad_on_device(values: torch.Tensor, offsets: torch.Tensor, value: Any, size: Optional[int], side: str) -> Pair:
-    """Offsets are read on the device, so that nothing waits if the longest is said."""
+def repad_unseen(values: torch.Tensor, offsets: torch.Tensor, value: Any, size: int, side: str) -> Pair:
+    """Offsets are read on the device, and nothing waits for them."""
     lengths = offsets.diff()
-    if size is None:
-        checks.offsets("repad", offsets, values.shape[0], None)
-        size = int(lengths.max()) if len(lengths) else 0
     places, _ = _places(lengths, size, side, values.shape[0])
     rows = len(lengths) * size
     padded = values.new_full((rows + 1, *values.shape[1:]), _exact(value, values.dtype)).index_copy_(0, places, values)[:rows]
@@ -243,5 +258,5 @@ def repad_on_device(values: torch.Tensor, offsets: torch.Tensor, value: Any, siz
 
 
 def _exact(value: Any, dtype: torch.dtype) -> Any:
-    """The value as the dtype has it; the engine refuses one that it has not."""
-    return wr.pad([torch.empty(0, dtype=dtype)], value=value, size=1).torch().item()
+    """The value as the dtype has it."""
+    return wr.pad([torch.empty(0, dtype=dtype, device="cpu")], value=value, size=1).torch().item()

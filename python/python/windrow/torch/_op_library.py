@@ -115,7 +115,7 @@ class _Function(_SingleLevelFunction):  # type: ignore[misc]
 
 
 def _fake_stack(tensors: Tensors) -> torch.Tensor:
-    checks.tensors("stack", tensors, None, kernels.STACK_CURE)
+    checks.stack(tensors)
     return tensors[0].new_empty((len(tensors), *tensors[0].shape))
 
 
@@ -139,7 +139,7 @@ _promoted(stack)
 
 
 def _fake_concat(tensors: Tensors, dim: int = 0) -> Pair:
-    dim = checks.tensors("concat", tensors, dim)
+    dim = checks.concat(tensors, dim)
     shape = list(tensors[0].shape)
     shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
     return tensors[0].new_empty(shape), tensors[0].new_empty(len(tensors), dtype=torch.int64)
@@ -169,7 +169,7 @@ _promoted(concat)
 
 
 def _fake_pad(tensors: Tensors, value: Any = 0.0, side: str = "right", size: Optional[int] = None) -> Pair:
-    kernels.check_pad(tensors, side, size)
+    checks.pad(tensors, value, side, size)
     largest: Any = torch.sym_max
     width = functools.reduce(largest, [tensor.shape[0] for tensor in tensors]) if size is None else size
     shape = (len(tensors), width, *tensors[0].shape[1:])
@@ -181,7 +181,6 @@ class _Pad(_Function):
     def forward(ctx: Any, value: Any, side: str, size: Optional[int], *tensors: torch.Tensor) -> Any:
         data, lengths = _Function.below(ctx, pad, list(tensors), value, side, size)
         ctx.side, ctx.sizes = side, _sizes(tensors, 0, lengths)
-        ctx.save_for_backward(lengths)
         ctx.mark_non_differentiable(lengths)
         return data, lengths
 
@@ -189,8 +188,7 @@ class _Pad(_Function):
     def backward(ctx: Any, grad: Optional[torch.Tensor], _: Any) -> Any:
         if grad is None:
             return (None,) * (3 + len(ctx.sizes))
-        values = unpad(grad, ctx.saved_tensors[0], sum(ctx.sizes), ctx.side)[0]
-        return (None, None, None, *values.split_with_sizes(ctx.sizes))
+        return (None, None, None, *unpad_list(grad, ctx.sizes, ctx.side).split_with_sizes(ctx.sizes))
 
 
 pad = _define(
@@ -200,11 +198,32 @@ _differentiable(pad, lambda tensors, value=0.0, side="right", size=None: _Pad.ap
 _promoted(pad)
 
 
+def _fake_unpad_list(padded: torch.Tensor, lengths: Sequence[int], side: str) -> torch.Tensor:
+    checks.unpad_list(padded, lengths, side)
+    return padded.new_empty((sum(lengths), *padded.shape[2:]))
+
+
+class _UnpadList(_Function):
+    @staticmethod
+    def forward(ctx: Any, padded: torch.Tensor, lengths: Sequence[int], side: str) -> Any:
+        ctx.width, ctx.sizes, ctx.side = padded.shape[1], lengths, side
+        return _Function.below(ctx, unpad_list, padded, lengths, side)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Optional[torch.Tensor]) -> Any:
+        padded = None if grad is None else pad(list(grad.split_with_sizes(ctx.sizes)), 0.0, ctx.side, ctx.width)[0]
+        return padded, None, None
+
+
+unpad_list = _define("unpad_list(Tensor padded, SymInt[] lengths, str side) -> Tensor", kernels.unpad_list, _fake_unpad_list)
+_differentiable(unpad_list, _UnpadList.apply)
+
+
 # ragged
 
 
 def _fake_ragged(tensors: Tensors) -> Pair:
-    checks.tensors("ragged", tensors, 0)
+    checks.ragged(tensors)
     values = tensors[0].new_empty((sum(tensor.shape[0] for tensor in tensors), *tensors[0].shape[1:]))
     return values, tensors[0].new_empty(len(tensors) + 1, dtype=torch.int64)
 
@@ -231,7 +250,7 @@ _promoted(ragged)
 
 
 def _fake_take(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    kernels.check_take(table, ids)
+    checks.take(table, ids)
     return table.new_empty((*ids.shape, *table.shape[1:]))
 
 
@@ -252,8 +271,7 @@ _differentiable(take, _Take.apply)
 
 
 def _fake_take_list(tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
-    checks.tensors("take", tensors, None)
-    checks.integers("take", "ids", ids, tensors[0])
+    checks.take_list(tensors, ids)
     return tensors[0].new_empty((*ids.shape, *tensors[0].shape))
 
 
@@ -304,7 +322,7 @@ def _unknown_size(size: Any) -> Any:
 
 
 def _fake_unpad(padded: torch.Tensor, lengths: torch.Tensor, size: Optional[int] = None, side: str = "right") -> Pair:
-    kernels.check_unpad(padded, lengths, size, side)
+    checks.unpad(padded, lengths, size, side)
     values = padded.new_empty((_unknown_size(size), *padded.shape[2:]))
     return values, padded.new_empty(padded.shape[0] + 1, dtype=torch.int64)
 
@@ -333,7 +351,7 @@ _differentiable(unpad, lambda padded, lengths, size=None, side="right": _Unpad.a
 def _fake_repad(
     values: torch.Tensor, offsets: torch.Tensor, value: Any = 0.0, size: Optional[int] = None, side: str = "right"
 ) -> Pair:
-    kernels.check_repad(values, offsets, size, side)
+    checks.repad(values, offsets, value, size, side)
     num = offsets.shape[0] - 1
     padded = values.new_empty((num, _unknown_size(size), *values.shape[1:]))
     return padded, values.new_empty(num, dtype=torch.int64)

@@ -29,7 +29,7 @@ Pair = Tuple[torch.Tensor, torch.Tensor]
 
 
 def _list(op: str, tensors: Tensors) -> List[torch.Tensor]:
-    """The tensors of a list; of a tensor its rows, of a nested one its components."""
+    """The tensors of a list; of a tensor its rows, whose number then belongs to a compiled graph; of a nested one its components."""
     found = list(tensors.unbind(0)) if isinstance(tensors, torch.Tensor) else list(tensors)
     if not found:
         raise RuntimeError(f"windrow::{op} expects a non-empty list of tensors")
@@ -43,6 +43,20 @@ def _jagged(tensors: Tensors) -> Optional[Pair]:
         if nested.lengths() is None and nested._ragged_idx == 1:
             return nested.values(), nested.offsets()
     return None
+
+
+def _table(tensors: Tensors) -> Optional[torch.Tensor]:
+    """A tensor in place of the list whose rows have rows, all of one length, so that none has to be looked at by itself."""
+    is_table = isinstance(tensors, torch.Tensor) and not tensors.is_nested and tensors.dim() > 1 and tensors.shape[0] > 0
+    return tensors if is_table else None  # type: ignore[return-value]
+
+
+def _copy(table: torch.Tensor) -> torch.Tensor:
+    return table.clone(memory_format=torch.contiguous_format)
+
+
+def _numbers(table: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.arange(count, device=table.device)
 
 
 def stack(tensors: Tensors) -> torch.Tensor:
@@ -65,7 +79,8 @@ def stack(tensors: Tensors) -> torch.Tensor:
         tensor([[0., 0.],
                 [1., 1.]])
     """
-    return _ops.stack(_list("stack", tensors))  # type: ignore[no-any-return]
+    table = _table(tensors)
+    return _ops.stack(_list("stack", tensors)) if table is None else _copy(table)
 
 
 def concat(tensors: Tensors, dim: int = 0) -> Pair:
@@ -82,7 +97,12 @@ def concat(tensors: Tensors, dim: int = 0) -> Pair:
         >>> ops.concat([torch.zeros(2), torch.ones(1)])
         (tensor([0., 0., 1.]), tensor([2, 1]))
     """
-    return _ops.concat(_list("concat", tensors), dim)  # type: ignore[no-any-return]
+    table = _table(tensors)
+    if table is None or not 1 - table.dim() <= dim < table.dim() - 1:
+        return _ops.concat(_list("concat", tensors), dim)  # type: ignore[no-any-return]
+    dim %= table.dim() - 1
+    lengths = torch.full((table.shape[0],), table.shape[1 + dim], device=table.device)
+    return _copy(table.movedim(0, dim)).flatten(dim, dim + 1), lengths
 
 
 def pad(tensors: Tensors, value: float = 0, side: str = "right", size: Optional[int] = None) -> Pair:
@@ -105,7 +125,11 @@ def pad(tensors: Tensors, value: float = 0, side: str = "right", size: Optional[
     jagged = _jagged(tensors)
     if jagged is not None:
         return repad(*jagged, value, size, side=side)
-    return _ops.pad(_list("pad", tensors), value, side, size)  # type: ignore[no-any-return]
+    table = _table(tensors)
+    if table is None or (size is not None and table.shape[1] > size):
+        return _ops.pad(_list("pad", tensors), value, side, size)  # type: ignore[no-any-return]
+    offsets = _numbers(table, table.shape[0] + 1) * table.shape[1]
+    return repad(table.flatten(0, 1), offsets, value, table.shape[1] if size is None else size, side=side)
 
 
 def ragged(tensors: Tensors) -> Pair:
@@ -122,7 +146,12 @@ def ragged(tensors: Tensors) -> Pair:
         >>> ops.ragged([torch.zeros(2), torch.ones(1)])
         (tensor([0., 0., 1.]), tensor([0, 2, 3]))
     """
-    return _jagged(tensors) or _ops.ragged(_list("ragged", tensors))
+    jagged, table = _jagged(tensors), _table(tensors)
+    if jagged is not None:
+        return jagged
+    if table is None:
+        return _ops.ragged(_list("ragged", tensors))  # type: ignore[no-any-return]
+    return _copy(table).flatten(0, 1), _numbers(table, table.shape[0] + 1) * table.shape[1]
 
 
 def take(tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
@@ -139,8 +168,7 @@ def take(tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
         torch.Tensor: ``[*ids.shape, *rest]``.
 
     Raises:
-        IndexError: a position is out of range. On a GPU it is not waited for: such a row is 0, and the error is raised where the engine
-            next looks.
+        IndexError: a position is out of range. On a GPU nobody looks at it: such a row is 0.
         RuntimeError: as for `stack`; ``ids`` are no integers, or on another device.
 
     Example:
