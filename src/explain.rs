@@ -13,7 +13,7 @@ use crate::tensor::{DType, Device, Tuple};
 #[non_exhaustive]
 pub struct Explain {
     /// How the data moves: `"view"` (it does not), `"memcpy"` (one range), `"gather"` (ranges of bytes), `"strided"`,
-    /// `"swap"` (of foreign byte order), `"cast"`, `"transform"`, or `"mixed"` where leaves differ. From host to device: `"upload"` (copies alone make the
+    /// `"swap"` (of foreign byte order), `"cast"`, `"transform"`, `"quantize"`, `"dequantize"`, or `"mixed"` where leaves differ. From host to device: `"upload"` (copies alone make the
     /// batch), `"staged"` (samples are copied, then assembled there), `"copied pinned"` (the same for page-locked samples) and
     /// `"direct pinned"` (the kernel reads page-locked samples over the bus). From device to host: `"download"`.
     pub path: &'static str,

@@ -158,7 +158,10 @@ mod tensor;
 pub mod workers;
 
 pub use batch::{Batch, Fields, LeafOutput, SampleBounds};
-pub use collate::{Affine, Collate, Form, Mask, Pad, PerDim, Ragged, Side, Transform};
+pub use collate::{
+    Affine, AnyTransform, Collate, Dequantize, Form, Granularity, Mask, Pad, PerDim, Quantize,
+    Ragged, Scales, Side, Transform,
+};
 pub use devices::{cuda_build, device_of, devices};
 #[doc(hidden)]
 pub use engine::bindings;

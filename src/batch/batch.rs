@@ -27,6 +27,8 @@ pub struct Fields {
     pub mask: Option<Box<Tensor>>,
     /// The sample of each row, int64 `[sum]`, if asked for.
     pub batch_index: Option<Box<Tensor>>,
+    /// The scales of quantised elements, float32 or float8_e8m0fnu, if there are some: see [`Batch::scales`].
+    pub scales: Option<Box<Tensor>>,
     /// The bytes that all tensors of this batch, and of the others of its call, are in: uint8, one
     /// allocation. Only if asked for, see [`Plan::in_arena`](crate::Plan::in_arena).
     pub arena: Option<Box<Tensor>>,
@@ -47,6 +49,7 @@ impl Fields {
             offsets: None,
             mask: None,
             batch_index: None,
+            scales: None,
             arena: None,
             max_length: None,
             num_samples,
@@ -162,6 +165,12 @@ impl Batch {
         self.fields.batch_index.as_deref()
     }
 
+    /// The scales by which [`Quantize`](crate::Quantize) divided elements: of each sample `[N]`; of each row the shape of the
+    /// data without its last dim; of blocks the same with the number of blocks in its place.
+    pub fn scales(&self) -> Option<&Tensor> {
+        self.fields.scales.as_deref()
+    }
+
     /// The bytes of all tensors of the call, if they were asked for in one allocation.
     pub fn arena(&self) -> Option<&Tensor> {
         self.fields.arena.as_deref()
@@ -216,9 +225,14 @@ impl AsRef<Tensor> for Batch {
 impl AsTarget for Batch {
     fn as_target(&mut self) -> Result<Target<'_>> {
         // Small batches have their fields in the block of the data.
-        let Fields { lengths, offsets, mask, batch_index, .. } = &self.fields;
-        let fields = [lengths, offsets, mask, batch_index].into_iter().flatten();
+        let Fields { lengths, offsets, mask, batch_index, scales, .. } = &self.fields;
+        let fields = [lengths, offsets, mask, batch_index, scales].into_iter().flatten();
         let own = fields.filter(|field| Arc::ptr_eq(field.owner(), self.data.owner())).count();
-        target_of(&mut self.data, 1 + own)
+        let Some(scales) = &mut self.fields.scales else {
+            return target_of(&mut self.data, 1 + own);
+        };
+        let is_one = Arc::ptr_eq(scales.owner(), self.data.owner());
+        let scales = target_of(scales, if is_one { 1 + own } else { 1 })?;
+        Ok(target_of(&mut self.data, 1 + own)?.with_scales(scales))
     }
 }

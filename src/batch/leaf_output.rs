@@ -28,6 +28,7 @@ impl LeafOutput {
             }
             Role::Mask => &mut self.fields.mask,
             Role::BatchIndex => &mut self.fields.batch_index,
+            Role::Scales => &mut self.fields.scales,
             Role::Lengths => &mut self.fields.lengths,
             Role::Offsets => &mut self.fields.offsets,
         };

@@ -2,6 +2,7 @@
 
 mod affine;
 mod pad;
+mod quantize;
 mod ragged;
 mod transform;
 
@@ -12,6 +13,8 @@ use crate::tensor::{DType, Device, Error, Result};
 pub use affine::Affine;
 pub(crate) use pad::MaskBits;
 pub use pad::{Mask, Pad, PerDim, Side};
+pub(crate) use quantize::{e8m0_value, Rescale};
+pub use quantize::{AnyTransform, Dequantize, Granularity, Quantize, Scales};
 pub use ragged::Ragged;
 pub use transform::Transform;
 
@@ -31,6 +34,8 @@ pub struct Collate {
     /// An increment for each sample, added to its elements.
     pub(crate) increments: Option<Arc<[i64]>>,
     pub(crate) saturate: bool,
+    /// What is done to elements by scales that some of them share.
+    pub(crate) rescale: Option<Box<Rescale>>,
 }
 
 /// The form of a batch.
@@ -69,7 +74,15 @@ impl Form {
 impl Collate {
     fn new(form: Form) -> Collate {
         let transform = Transform::default();
-        Collate { form, dtype: None, transform, device: None, increments: None, saturate: false }
+        Collate {
+            form,
+            dtype: None,
+            transform,
+            device: None,
+            increments: None,
+            saturate: false,
+            rescale: None,
+        }
     }
 
     /// Equal shapes to `[N, *shape]`.
@@ -144,12 +157,25 @@ impl Collate {
         Err(Error::Argument(text))
     }
 
-    /// Arithmetic and axis order on the way. Arithmetic on integers or bools needs a dtype by
-    /// [`Collate::cast`].
+    /// Arithmetic and axis order on the way ([`Transform`]), or scales that are found ([`Quantize`]) or given ([`Dequantize`]).
+    /// Arithmetic on integers or bools needs a dtype by [`Collate::cast`], and so does a [`Dequantize`]; a [`Quantize`] has its own.
     #[must_use]
-    pub fn transform(mut self, transform: Transform) -> Collate {
-        self.transform = transform;
+    pub fn transform(mut self, transform: impl Into<AnyTransform>) -> Collate {
+        (self.transform, self.rescale) = match transform.into() {
+            AnyTransform::Elements(transform) => (transform, None),
+            AnyTransform::Quantize(quantize) => {
+                (Transform::default(), Some(Box::new(Rescale::Quantize(quantize))))
+            }
+            AnyTransform::Dequantize(dequantize) => {
+                (Transform::default(), Some(Box::new(Rescale::Dequantize(dequantize))))
+            }
+        };
         self
+    }
+
+    /// Whether elements stay as they are, but for a cast.
+    pub(crate) fn has_no_transform(&self) -> bool {
+        self.rescale.is_none() && self.transform == Transform::default()
     }
 
     /// The device to place the batch on; without it, where the samples are.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::engine::Engine;
 use crate::batch::{Batch, Fields, LeafOutput};
-use crate::collate::{Collate, Form, Transform};
+use crate::collate::{Collate, Form};
 use crate::cuda::PinnedBlock;
 use crate::host;
 use crate::observe::{Span, Stage, Tally};
@@ -199,7 +199,7 @@ impl Engine {
     fn is_plain_stack(&self, collate: &Collate, meta: &TensorMeta) -> bool {
         collate.form == Form::Stack
             && collate.increments.is_none()
-            && collate.transform == Transform::default()
+            && collate.has_no_transform()
             && collate.dtype.unwrap_or(meta.dtype.native()) == meta.dtype
             && collate.device.or(self.shared.device).unwrap_or(Device::Cpu) == Device::Cpu
             && meta.device == Device::Cpu

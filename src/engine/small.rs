@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::engine::Engine;
 use crate::batch::{Fields, LeafOutput};
-use crate::collate::{Collate, Transform};
+use crate::collate::Collate;
 use crate::host::{self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding, RowsMemory};
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{check_apart, check_target, BatchShape, Leaf, Path, Placement, Target};
@@ -31,7 +31,7 @@ struct Small<'s> {
 /// Whether no more is asked for than what rows can be, on the host. `device`: where batches go if the options do not say.
 fn is_plain(collate: &Collate, device: Option<Device>) -> bool {
     collate.increments.is_none()
-        && collate.transform == Transform::default()
+        && collate.has_no_transform()
         && collate.device.or(device).is_none_or(|device| device == Device::Cpu)
 }
 

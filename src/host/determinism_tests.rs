@@ -3,8 +3,8 @@
 
 use super::isa::forced;
 use crate::{
-    Batch, Collate, DType, Device, Engine, Layout, Mask, Pad, Ragged, SampleList, SampleView, Side,
-    Tensor, Transform,
+    Batch, Collate, DType, Dequantize, Device, Engine, Granularity, Layout, Mask, Pad, Quantize,
+    Ragged, SampleList, SampleView, Side, Tensor, Transform,
 };
 
 const ARITHMETIC: &[DType] = DType::ALL.split_at(15).0;
@@ -36,7 +36,8 @@ fn sample(dtype: DType, shape: &[i64], seed: u64) -> Tensor {
 }
 
 fn bytes(batch: &Batch) -> Vec<Vec<u8>> {
-    let fields = [batch.lengths(), batch.offsets(), batch.mask(), batch.batch_index()];
+    let fields =
+        [batch.lengths(), batch.offsets(), batch.mask(), batch.batch_index(), batch.scales()];
     let tensors = std::iter::once(batch.data()).chain(fields.into_iter().flatten());
     let bytes = |tensor: &Tensor| {
         assert!(tensor.layout().is_compact() && tensor.device() == Device::Cpu);
@@ -114,6 +115,25 @@ fn small() -> Vec<(&'static str, Vec<Tensor>, Collate)> {
             let scaled = Transform::new().scale(1.0 / 3.0).mean([0.3]);
             cases.push(("scaled", samples.clone(), cast.transform(scaled)));
         }
+        let tables: Vec<_> = [5, 2].map(|n| sample(from, &[n, 77], n as u64)).into();
+        for to in [DType::F8E4M3FN, DType::F8E5M2, DType::I8] {
+            for scale in [Granularity::Sample, Granularity::Row, Granularity::Block(32)] {
+                if from.is_float() {
+                    let quantize = Quantize::new(to).scale(scale);
+                    let collate = Collate::concat(0).transform(quantize);
+                    cases.push(("quantised", tables.clone(), collate));
+                }
+            }
+            let scales =
+                Tensor::from_vec(vec![0.3f32, 7e-3, 1.0, 3e4, 0.7, 9.0, 2.5], &[7]).unwrap();
+            for wide in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+                if from == to {
+                    let given = Dequantize::new(scales.clone());
+                    let collate = Collate::concat(0).cast(wide).transform(given);
+                    cases.push(("dequantised", tables.clone(), collate));
+                }
+            }
+        }
     }
     cases
 }
@@ -153,5 +173,5 @@ fn instruction_sets_threads_and_executors_agree() {
             forced::up_to(None);
         }
     }
-    assert!(compared >= 2 * (4 * 11 + 2 * 13 * 13), "{compared}");
+    assert!(compared >= 2 * (4 * 11 + 2 * 13 * 13 + 6 * 9), "{compared}");
 }

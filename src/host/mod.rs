@@ -20,6 +20,7 @@ mod policy;
 mod pool;
 mod prefetch;
 mod reference;
+mod rescale;
 mod rows;
 mod runs;
 mod short_inner_dims;
@@ -35,7 +36,8 @@ mod walk;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::collate::Affine;
-use crate::plan::{saturating_sum, OutputPlan, Plan};
+use crate::plan::{saturating_sum, ElementOp, OutputPlan, Plan, Role};
+use rescale::TileScales;
 
 pub use add_per_sample::add_per_sample;
 pub(crate) use parallel_for::parallel_for;
@@ -144,10 +146,57 @@ impl<'p> Work<'p> {
             // stays inside the output, and every tile is taken once.
             #[allow(unsafe_code)]
             unsafe {
-                let output = &self.plan.outputs()[output];
-                tile::run(output, self.plan.affine_of(output), out, elems, &self.stores);
+                let planned = &self.plan.outputs()[output];
+                match planned.op {
+                    ElementOp::Rescale { .. } | ElementOp::Scales => {
+                        self.rescale(output, out, elems);
+                    }
+                    _ => {
+                        let affine = self.plan.affine_of(planned);
+                        tile::run(planned, affine, out, elems, &self.stores);
+                    }
+                }
             }
         });
+    }
+}
+
+impl Work<'_> {
+    /// Writes the elements of an output that is scaled, or of its scales.
+    ///
+    /// # Safety
+    /// As of [`Work::run`], of one tile.
+    #[allow(unsafe_code)]
+    #[inline(never)]
+    unsafe fn rescale(&self, index: usize, out: *mut u8, elems: std::ops::Range<u64>) {
+        let outputs = self.plan.outputs();
+        let output = &outputs[index];
+        let Some(scaling) = self.plan.batch_shapes()[output.leaf].scaling.as_deref() else {
+            return;
+        };
+        let of_leaf = |role| {
+            let is_its = |other: &OutputPlan<'_>| other.leaf == output.leaf && other.role == role;
+            outputs.iter().position(is_its)
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (scaling.quantize(), output.op) {
+                (Some(quantize), ElementOp::Scales) => {
+                    let Some(data) = of_leaf(Role::Data) else { return };
+                    rescale::run_empty(output, &outputs[data], quantize, out, elems);
+                }
+                (Some(quantize), _) => {
+                    let Some(scales) = of_leaf(Role::Scales) else { return };
+                    let Some(at) = self.outputs.0[scales] else { return };
+                    let found = TileScales::Found { quantize, output: &outputs[scales], out: at };
+                    rescale::run(output, found, out, elems);
+                }
+                (None, _) => {
+                    let scales = scaling.given.as_deref().unwrap_or_default();
+                    rescale::run(output, TileScales::Given { scales, first: &[] }, out, elems);
+                }
+            }
+        }
     }
 }
 

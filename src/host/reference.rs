@@ -4,15 +4,33 @@
 
 use half::{bf16, f16};
 
-use crate::collate::Affine;
+use crate::collate::{Affine, Quantize};
 use crate::host::Outputs;
-use crate::plan::{Channel, ElementOp, OutputPlan, Plan};
+use crate::plan::{Channel, ElementOp, Groups, OutputPlan, Plan, Role};
 use crate::tensor::{CastTo, DType, Scalar};
 
 /// Runs a plan.
 pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
-    let outputs = plan.outputs().iter().zip(&outputs.0);
-    for (output, out) in outputs.filter_map(|(output, out)| Some((output, (*out)?))) {
+    let addressed = plan.outputs().iter().zip(&outputs.0);
+    for (output, out) in addressed.filter_map(|(output, out)| Some((output, (*out)?))) {
+        if let Some(scaling) = &plan.batch_shapes()[output.leaf].scaling {
+            let own = plan.outputs().iter().zip(&outputs.0);
+            let scales =
+                own.clone().find(|(own, _)| (own.leaf, own.role) == (output.leaf, Role::Scales));
+            let scales = scales.and_then(|(output, out)| Some((output, (*out)?)));
+            let given = scaling.given.as_deref().unwrap_or_default();
+            // SAFETY: as below.
+            unsafe {
+                match output.op {
+                    ElementOp::Scales => continue,
+                    ElementOp::Rescale { .. } => {
+                        rescale(output, out, scaling.quantize().zip(scales), given);
+                        continue;
+                    }
+                    _ => {}
+                }
+            }
+        }
         for elem in 0..output.numel() {
             // SAFETY: the plan borrows its samples, and `Outputs::new` promised the output.
             unsafe { write_element(plan.affine_of(output), output, out, elem) };
@@ -33,13 +51,112 @@ pub(crate) unsafe fn run_moves(outputs: &[OutputPlan<'_>], affine: Option<&Affin
     }
 }
 
+/// Divides elements by their scales, which are written, or multiplies them by those that are given.
+///
 /// # Safety
-/// The samples of the output are alive, and `elem` is an element of the output at `out`.
-unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *mut u8, elem: u64) {
-    let sample = output.starts.sample_at(elem);
+/// The samples of the output are alive, and its elements and those of the scales may be written to.
+pub(crate) unsafe fn rescale(
+    output: &OutputPlan<'_>,
+    out: *mut u8,
+    found: Option<(&Quantize, (&OutputPlan<'_>, *mut u8))>,
+    given: &[f32],
+) {
+    let mut given = given.iter();
+    for sample in 0..output.num_samples() {
+        let elems = output.starts.elems(sample);
+        let (groups, count) = (output.nest_of(sample).groups, elems.end - elems.start);
+        let num_groups = match (found, groups) {
+            (Some((_, (scales, _))), _) => {
+                let own = scales.starts.elems(sample);
+                own.end - own.start
+            }
+            (None, Groups::Sample) => 1,
+            (None, Groups::Blocks { row: 0, .. }) => 0,
+            (None, Groups::Blocks { row, per_row, .. }) => count / row * per_row,
+        };
+        for group in 0..num_groups {
+            let own = groups.elems(group, count);
+            let places = || own.clone().map(|elem| place_of(output, sample, out, elem));
+            // SAFETY: elements of the output, and one of its scales.
+            unsafe {
+                let scale = match found {
+                    None => *given.next().unwrap_or(&1.0),
+                    Some((quantize, (scales, at))) => {
+                        let place = place_of(scales, sample, at, group);
+                        let is_real = match groups {
+                            Groups::Sample => true,
+                            Groups::Blocks { .. } => place.is_real,
+                        };
+                        let read = |place: ElementPlace| float_at(output, sample, &place);
+                        let values = places().filter(|place| place.is_real).map(read);
+                        let amax = values.filter(|x| !x.is_nan()).fold(0f32, |a, x| a.max(x.abs()));
+                        let (scale, bits) = match is_real {
+                            true => found_scale(quantize, amax),
+                            false if scales.dtype == DType::F32 => (1.0, 1f32.to_ne_bytes()),
+                            false => (1.0, [127, 0, 0, 0]),
+                        };
+                        let size = scales.dtype.size();
+                        place.dst.copy_from_nonoverlapping(bits.as_ptr(), size);
+                        scale
+                    }
+                };
+                for place in places() {
+                    let bits = match place.is_real {
+                        false => output.fill,
+                        true => {
+                            let x = float_at(output, sample, &place);
+                            let number = match found {
+                                None => x * scale,
+                                Some(_) => (x / scale).copysign(x),
+                            };
+                            write(
+                                output.to(),
+                                match output.dtype {
+                                    DType::I8 => Scalar::Float(number.round_ties_even().into()),
+                                    _ => Scalar::Float(number.into()),
+                                },
+                            )
+                        }
+                    };
+                    place.dst.copy_from_nonoverlapping(bits.as_ptr(), output.dtype.size());
+                }
+            }
+        }
+    }
+}
+
+/// The scale of elements of at most this magnitude, and its bits.
+fn found_scale(quantize: &Quantize, amax: f32) -> (f32, [u8; 4]) {
+    let amax = amax.max(quantize.eps as f32);
+    let (largest, exponent) = match quantize.dtype {
+        DType::I8 => (127.0, 0),
+        DType::F8E4M3FN => (448.0, 8),
+        _ => (57344.0, 15),
+    };
+    if quantize.scale_dtype == DType::F32 {
+        return (amax / largest, (amax / largest).to_ne_bytes());
+    }
+    let mut power = 128;
+    while 2f64.powi(power) > amax.into() && power > -150 {
+        power -= 1;
+    }
+    let power = (power - exponent).clamp(-127, 127);
+    (2f64.powi(power) as f32, [(power + 127) as u8, 0, 0, 0])
+}
+
+/// An element of an output and what it is made of.
+struct ElementPlace {
+    src: *const u8,
+    dst: *mut u8,
+    coords: Vec<u64>,
+    is_real: bool,
+}
+
+/// The place of element `elem` of a sample.
+fn place_of(output: &OutputPlan<'_>, sample: usize, out: *mut u8, elem: u64) -> ElementPlace {
     let nest = output.nest_of(sample);
     let dims = &output.dims[nest.dims.clone()];
-    let mut rest = elem - output.starts.elems(sample).start;
+    let mut rest = elem;
     let mut src = output.data[sample].wrapping_offset(nest.src_offset as isize);
     let mut dst = output.place_of(sample, out);
     let mut coords = vec![0u64; dims.len()];
@@ -52,16 +169,47 @@ unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *
         let real = (*coord as i64).wrapping_sub(dim.lo as i64);
         src = src.wrapping_offset(real.wrapping_mul(dim.src_stride) as isize);
     }
+    ElementPlace { src, dst, coords, is_real }
+}
+
+/// The bits of an element of a sample, in native order.
+///
+/// # Safety
+/// The place is that of a real element of a living sample.
+unsafe fn bits_at(dtype: DType, place: &ElementPlace) -> [u8; 16] {
+    let mut bits = [0u8; 16];
+    // SAFETY: the caller's promise.
+    unsafe { place.src.copy_to_nonoverlapping(bits.as_mut_ptr(), dtype.size()) };
+    if !dtype.is_native() {
+        bits.chunks_mut(dtype.ordered_bytes()).for_each(<[u8]>::reverse);
+    }
+    bits
+}
+
+/// The element in float32.
+///
+/// # Safety
+/// The place is that of a real element of a living sample.
+unsafe fn float_at(output: &OutputPlan<'_>, sample: usize, place: &ElementPlace) -> f32 {
+    let dtype = output.nest_of(sample).dtype;
+    // SAFETY: the caller's promise.
+    read(dtype.native(), unsafe { bits_at(dtype, place) }).to_f32()
+}
+
+/// # Safety
+/// The samples of the output are alive, and `elem` is an element of the output at `out`.
+unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *mut u8, elem: u64) {
+    let sample = output.starts.sample_at(elem);
+    let nest = output.nest_of(sample);
+    let dims = &output.dims[nest.dims.clone()];
+    let place = place_of(output, sample, out, elem - output.starts.elems(sample).start);
     let size = output.dtype.size();
     let bits = match output.op {
-        _ if !is_real => output.fill,
+        _ if !place.is_real => output.fill,
         ElementOp::Read { .. } => {
-            let mut bits = [0u8; 16];
             // SAFETY: a real coordinate of a living sample.
-            unsafe { src.copy_to_nonoverlapping(bits.as_mut_ptr(), nest.dtype.size()) };
-            if !nest.dtype.is_native() {
-                bits.chunks_mut(nest.dtype.ordered_bytes()).for_each(<[u8]>::reverse);
-            }
+            let bits = unsafe { bits_at(nest.dtype, &place) };
+            let coords = &place.coords;
             let channel = match nest.channel {
                 Channel::None => 0,
                 Channel::Loop { dim, first, .. } => (coords[dim] - dims[dim].lo) as usize + first,
@@ -80,7 +228,7 @@ unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *
         op => op.constant(sample).unwrap_or(output.fill),
     };
     // SAFETY: an element of the output.
-    unsafe { dst.copy_from_nonoverlapping(bits.as_ptr(), size) };
+    unsafe { place.dst.copy_from_nonoverlapping(bits.as_ptr(), size) };
 }
 
 /// One element from one dtype to another, through the affine map if there is one.

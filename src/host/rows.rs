@@ -17,6 +17,7 @@ mod blocks;
 mod interleave;
 mod moves;
 mod planar;
+mod rescale;
 mod reverse;
 #[cfg(test)]
 #[path = "rows_tests.rs"]
@@ -26,6 +27,7 @@ pub(crate) use blocks::GatherFn;
 pub(crate) use interleave::{interleave_rows, InterleaveFn};
 use moves::{copy, gather, swap, swap_elems};
 pub(crate) use moves::{copy_bytes, fill_of, fill_row, stream_fence, FillFn};
+pub(crate) use rescale::{amax_row, rescale_row, AmaxFn, RescaleFn};
 pub(crate) use reverse::{for_reversed_blocks, reverse};
 
 /// `len` elements from `src` to `dst`.

@@ -14,8 +14,12 @@ use crate::collate::Affine;
 use crate::host::policy::POLICY;
 use crate::tensor::DType;
 
+mod quantise;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
+
+use quantise::{amax_body, quantise_body};
+pub(super) use quantise::{Float, Magnitude, Quantised};
 
 /// Elements handled at a time.
 pub(super) const BLOCK: usize = POLICY.block_elems;
@@ -133,6 +137,19 @@ pub(super) trait Isa: 'static {
     /// The processor runs this compilation; `n` pixels at `src`, and room for `n` elements in each of the rows at
     /// `dst`, at any address and disjoint.
     unsafe fn split<T: Copy, const C: usize>(src: *const u8, dst: *mut u8, plane: isize, n: usize);
+
+    /// The largest magnitude of those up to `last`, or 0.
+    ///
+    /// # Safety
+    /// The processor runs this compilation; `n` elements at `src`, contiguous, at any address.
+    unsafe fn amax<B: Magnitude>(src: *const u8, n: usize, last: B) -> B;
+
+    /// `x / scale` in float32, rounded to nearest even and saturated.
+    ///
+    /// # Safety
+    /// The processor runs this compilation; `n` elements at `src` and room for as many at `dst`, contiguous, at any
+    /// address and disjoint.
+    unsafe fn quantise<S: Elem, D: Quantised>(src: *const u8, dst: *mut u8, n: usize, scale: f32);
 }
 
 /// # Safety
@@ -391,6 +408,25 @@ macro_rules! compile {
                 // SAFETY: the caller's promises.
                 unsafe { split_body::<$isa, T, C>(s, d, plane, n) }
             }
+            /// # Safety
+            /// The processor runs this compilation; `n` elements at `s`, contiguous, at any address.
+            $(#[$feature])*
+            #[inline(never)]
+            pub(super) unsafe fn amax<B: Magnitude>(s: *const u8, n: usize, last: B) -> B {
+                // SAFETY: the caller's promises.
+                unsafe { amax_body::<B>(s, n, last) }
+            }
+            /// # Safety
+            /// The processor runs this compilation; `n` elements at `s` and room for as many at `d`, contiguous, at
+            /// any address and disjoint.
+            $(#[$feature])*
+            #[inline(never)]
+            pub(super) unsafe fn quantise<S: Elem, D: Quantised>(
+                s: *const u8, d: *mut u8, n: usize, scale: f32,
+            ) {
+                // SAFETY: the caller's promises.
+                unsafe { quantise_body::<S, D>(s, d, n, scale) }
+            }
         }
 
         impl Isa for $isa {
@@ -413,6 +449,16 @@ macro_rules! compile {
             ) {
                 // SAFETY: the caller's promises.
                 unsafe { $module::split::<T, C>(src, dst, plane, n) }
+            }
+            unsafe fn amax<B: Magnitude>(src: *const u8, n: usize, last: B) -> B {
+                // SAFETY: the caller's promises.
+                unsafe { $module::amax::<B>(src, n, last) }
+            }
+            unsafe fn quantise<S: Elem, D: Quantised>(
+                src: *const u8, dst: *mut u8, n: usize, scale: f32,
+            ) {
+                // SAFETY: the caller's promises.
+                unsafe { $module::quantise::<S, D>(src, dst, n, scale) }
             }
         }
     };

@@ -11,6 +11,7 @@ use crate::plan::checks::{
     resolve_channel_dim, resolve_dtype, resolve_permute, shape_mismatch, UsedMetas,
 };
 use crate::plan::role::Role;
+use crate::plan::scaling::{result_dtype, Scaling};
 use crate::samples::{SampleList, SampleRows};
 use crate::tensor::{
     checked_bytes, small_vec, CastTo, DType, Device, DimSet, Dims, Error, ErrorValue, Hint,
@@ -42,6 +43,8 @@ pub struct BatchShape {
     pub(crate) increments: Option<Arc<[i64]>>,
     /// Results beyond the largest finite number become it.
     pub(crate) saturate: bool,
+    /// The scales of elements.
+    pub(crate) scaling: Option<Box<Scaling>>,
     /// The sample dim that the channels of `affine` are along.
     pub(crate) channel_dim: Option<usize>,
     /// A device chooses the samples; `lengths` then has those of one sample for each `TensorMeta`.
@@ -166,7 +169,10 @@ impl BatchShape {
         )?;
         let mut batch_shape = BatchShape {
             shape: Dims::new(),
-            dtype: resolve_dtype(used, collate)?,
+            dtype: match &collate.rescale {
+                None => resolve_dtype(used, collate)?,
+                Some(rescale) => result_dtype(used, rescale, collate.dtype, [source, device])?,
+            },
             num_samples: used.len(),
             source,
             device,
@@ -178,6 +184,7 @@ impl BatchShape {
             affine: None,
             increments: None,
             saturate: collate.saturate,
+            scaling: None,
             channel_dim: None,
             is_selected: false,
             bytes: 0,
@@ -187,6 +194,9 @@ impl BatchShape {
         collate.check_saturate_in(batch_shape.dtype)?;
         batch_shape.raise(collate)?;
         batch_shape.place(used, &collate.form)?;
+        if let Some(rescale) = &collate.rescale {
+            batch_shape.scaling = Scaling::new(used, rescale, &batch_shape)?;
+        }
         batch_shape.bytes = batch_shape.checked_bytes()?;
         Ok(batch_shape)
     }
@@ -351,7 +361,7 @@ impl BatchShape {
         Ok(())
     }
 
-    /// Tensors beside the data.
+    /// Tensors beside the data of a batch that needs no plan, which has no scales.
     pub(crate) const MAX_OTHERS: u64 = 3;
 
     /// Calls `each` with the tensors beside the data: role, dtype and shape.
@@ -377,6 +387,9 @@ impl BatchShape {
                 each(Role::Mask, mask.dtype, &shape)?;
             }
             _ => {}
+        }
+        if let Some((quantize, shape)) = self.found_scales() {
+            each(Role::Scales, quantize.scale_dtype, shape)?;
         }
         Ok(())
     }

@@ -373,6 +373,7 @@ impl<'m, 's> Members<'m, 's> {
             affine: moves.affine.clone(),
             increments: None,
             saturate: false,
+            scaling: None,
             channel_dim: None,
             is_selected: false,
             bytes,

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::scaling::Groups;
 use crate::samples::TensorMeta;
 use crate::tensor::DType;
 
@@ -54,6 +55,8 @@ pub(crate) struct LoopNest {
     pub planar: bool,
     /// Real elements of a sample.
     pub num_real: u64,
+    /// Which elements share a scale, where elements are scaled.
+    pub groups: Groups,
 }
 
 impl LoopNest {
@@ -89,6 +92,10 @@ impl LoopNest {
         }
         let mut nest = LoopNest::new(meta.dtype, dims, channel, src_offset, table);
         nest.planar = nest.is_planar(batch_shape.dtype, table);
+
+        if let Some(scaling) = &batch_shape.scaling {
+            nest.groups = scaling.groups;
+        }
         nest
     }
 
@@ -207,7 +214,15 @@ impl LoopNest {
                 }
             }
         }
-        LoopNest { dtype, dims: start..table.len(), src_offset, channel, planar: false, num_real }
+        LoopNest {
+            dtype,
+            dims: start..table.len(),
+            src_offset,
+            channel,
+            planar: false,
+            num_real,
+            groups: Groups::Sample,
+        }
     }
 
     /// Whether a sample is one run of bytes, the same in source and output.
@@ -234,7 +249,7 @@ impl LoopNest {
 }
 
 /// A sample dim in the output: its loop, and how many elements are cut off before it.
-fn placed(
+pub(super) fn placed(
     placement: &Placement,
     d: usize,
     real: i64,

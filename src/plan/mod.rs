@@ -17,6 +17,7 @@ mod plan_body;
 mod policy;
 mod role;
 mod route;
+mod scaling;
 mod selected;
 mod target;
 
@@ -31,5 +32,6 @@ pub use plan::Plan;
 pub(crate) use policy::{is_shared, POLICY, SHARED_ALIGN};
 pub(crate) use role::Role;
 pub(crate) use route::{is_mapping_stale, set_mapping_stale, Route, Staged, Staging, Upload};
+pub(crate) use scaling::Groups;
 pub(crate) use target::{check_apart, check_target, target_of};
 pub use target::{AsTarget, Leaf, Target};

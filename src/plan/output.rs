@@ -59,6 +59,10 @@ pub(crate) enum ElementOp {
     /// Bytes are moved, or cast where the class has another dtype, or put through the affine map of
     /// the leaf's batch shape if `affine`. `saturate`: results beyond the largest finite number become it.
     Read { affine: bool, saturate: bool },
+    /// Elements are divided or multiplied by the scales of the leaf's batch shape, and rounded.
+    Rescale { saturate: bool },
+    /// The output of the data writes scales of its elements; here those of no elements are written.
+    Scales,
     /// Real elements become these bits.
     Const([u8; 16]),
     /// Real elements become the position of their sample, as int64.
@@ -72,7 +76,7 @@ impl ElementOp {
     /// The bits that real elements of a sample become, where nothing is read.
     pub fn constant(self, sample: usize) -> Option<[u8; 16]> {
         match self {
-            ElementOp::Read { .. } => None,
+            ElementOp::Read { .. } | ElementOp::Rescale { .. } | ElementOp::Scales => None,
             ElementOp::Const(bits) => Some(bits),
             ElementOp::Index => {
                 let mut bits = [0; 16];
@@ -205,7 +209,10 @@ impl OutputPlan<'_> {
 
     /// What elements that are read become.
     pub fn to(&self) -> CastTo {
-        let saturate = matches!(self.op, ElementOp::Read { saturate: true, .. });
+        let saturate = matches!(
+            self.op,
+            ElementOp::Read { saturate: true, .. } | ElementOp::Rescale { saturate: true }
+        );
         CastTo { dtype: self.dtype, saturate }
     }
 
@@ -225,7 +232,7 @@ impl OutputPlan<'_> {
 
     /// Bytes read of the samples.
     pub fn bytes_read(&self) -> u64 {
-        let ElementOp::Read { .. } = self.op else { return 0 };
+        let (ElementOp::Read { .. } | ElementOp::Rescale { .. }) = self.op else { return 0 };
         // Broadcast samples may be read more often than there are bytes to count it in.
         let of = |nest: &LoopNest| nest.num_real.saturating_mul(nest.dtype.size() as u64);
         match &*self.nest_ids {
@@ -288,7 +295,10 @@ pub(crate) fn data_output<'s>(
         dtype: batch_shape.dtype,
         out: None,
         layout,
-        op: ElementOp::Read { affine, saturate: batch_shape.saturate },
+        op: match &batch_shape.scaling {
+            Some(_) => ElementOp::Rescale { saturate: batch_shape.dtype.is_float8() },
+            None => ElementOp::Read { affine, saturate: batch_shape.saturate },
+        },
         fill: batch_shape.value,
         data: data.unwrap_or_else(|| samples.data()),
         places: Cow::Borrowed(&[]),
@@ -301,7 +311,7 @@ pub(crate) fn data_output<'s>(
         ranges: None,
         selected: None,
     };
-    let is_kept = !affine && batch_shape.increments.is_none();
+    let is_kept = !affine && batch_shape.increments.is_none() && batch_shape.scaling.is_none();
     output.bytes_only =
         is_kept && all_used(&output, |nest| nest.is_bytes(batch_shape.dtype, &output.dims));
     if output.bytes_only && output.layout.is_compact() {
@@ -319,6 +329,7 @@ fn rows_of_table(
     let is_plain = matches!(batch_shape.placement, Placement::Rows)
         && [batch_shape.source, batch_shape.device] == [Device::Cpu; 2]
         && batch_shape.increments.is_none()
+        && batch_shape.scaling.is_none()
         && layout.numel() > 0;
     let (first, step) = samples.as_table().filter(|_| is_plain)?;
     let to = layout.strides()[0].wrapping_mul(batch_shape.dtype.size() as i64);
@@ -329,12 +340,12 @@ fn rows_of_table(
 // nothing is ever reached through them: hence the wrapping products, and the zeros below.
 
 /// Elements of one row of dim 0.
-fn row_elems(layout: &Layout) -> u64 {
+pub(super) fn row_elems(layout: &Layout) -> u64 {
     checked_numel(&layout.shape()[1..]).unwrap_or(0) as u64
 }
 
 /// Elements of the output for one step along the joined dim.
-fn joined_unit(layout: &Layout, dim: usize) -> u64 {
+pub(super) fn joined_unit(layout: &Layout, dim: usize) -> u64 {
     if layout.numel() == 0 {
         return 0;
     }

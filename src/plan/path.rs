@@ -14,6 +14,8 @@ pub(crate) enum Path {
     Swap,
     Cast,
     Transform,
+    Quantize,
+    Dequantize,
     Upload,
     Staged,
     CopiedPinned,
@@ -23,7 +25,7 @@ pub(crate) enum Path {
 
 impl Path {
     /// In the order of their numbers.
-    pub const ALL: [Path; 12] = [
+    pub const ALL: [Path; 14] = [
         Path::View,
         Path::Memcpy,
         Path::Gather,
@@ -31,6 +33,8 @@ impl Path {
         Path::Swap,
         Path::Cast,
         Path::Transform,
+        Path::Quantize,
+        Path::Dequantize,
         Path::Upload,
         Path::Staged,
         Path::CopiedPinned,
@@ -47,6 +51,8 @@ impl Path {
             Path::Cast => "cast",
             Path::Swap => "swap",
             Path::Transform => "transform",
+            Path::Quantize => "quantize",
+            Path::Dequantize => "dequantize",
             Path::Upload => "upload",
             Path::Staged => "staged",
             Path::CopiedPinned => "copied pinned",
@@ -66,6 +72,8 @@ impl Path {
         };
         match output.op {
             ElementOp::Read { affine: true, .. } => Path::Transform,
+            ElementOp::Rescale { .. } if output.dtype.size() == 1 => Path::Quantize,
+            ElementOp::Rescale { .. } => Path::Dequantize,
             _ => {
                 let is_empty = output.bytes() == 0;
                 let is_moved = output.bytes_only || output.is_table_of_runs;

@@ -325,6 +325,7 @@ impl<'s> Plan<'s> {
         let is_kept = matches!(batch_shape.placement, Placement::Rows)
             && batch_shape.source == batch_shape.device
             && batch_shape.affine.is_none()
+            && batch_shape.scaling.is_none()
             && batch_shape.increments.is_none()
             && meta.dtype == batch_shape.dtype
             && step % size == 0;

@@ -9,6 +9,7 @@ use crate::plan::output::{data_output, index_output, mask_output, OutputPlan};
 use crate::plan::policy::POLICY;
 use crate::plan::role::Role;
 use crate::plan::route::{is_mapping_stale, Route};
+use crate::plan::scaling::scales_output;
 use crate::plan::target::{check_target, Leaf, Target};
 use crate::samples::{Memo, SampleList};
 use crate::tensor::{Error, Layout, Result};
@@ -164,6 +165,7 @@ impl<'s> PlanBody<'s> {
             }
         };
         let leaf = self.batch_shapes.len();
+        let scales_out = out.and_then(|out| out.scales.as_deref());
         let out = out.map(|out| out.data);
         self.outputs.push(OutputPlan { out, ..data_output(leaf, &batch_shape, planned, layout) });
         batch_shape.others(|role, dtype, shape| {
@@ -174,6 +176,12 @@ impl<'s> PlanBody<'s> {
                 }
                 (Role::BatchIndex, _, Placement::Joined { offsets, .. }) => {
                     self.outputs.push(index_output(leaf, samples, offsets.clone(), layout));
+                }
+                (Role::Scales, ..) => {
+                    let layout = scales_out.map_or(layout, |out| out.layout.clone());
+                    let scales = scales_output(leaf, &batch_shape, planned, layout);
+                    let out = scales_out.map(|out| out.data);
+                    self.outputs.extend(scales.map(|scales| OutputPlan { out, ..scales }));
                 }
                 _ => {}
             }

@@ -6,6 +6,8 @@ pub(crate) enum Role {
     Data,
     Mask,
     BatchIndex,
+    /// Of elements that were quantised; the output of the data writes them too.
+    Scales,
     /// Known before the plan runs, as `Offsets` are: no output writes them.
     Lengths,
     Offsets,
@@ -17,6 +19,7 @@ impl Role {
             Role::Data => "data",
             Role::Mask => "mask",
             Role::BatchIndex => "batch_index",
+            Role::Scales => "scales",
             Role::Lengths => "lengths",
             Role::Offsets => "offsets",
         }

@@ -20,6 +20,8 @@ pub struct Target<'t> {
     pub(crate) device: Device,
     /// The owner of memory on a device; windrow's own blocks record the work on them.
     pub(crate) owner: Option<Owner>,
+    /// The memory for the scales of a batch that is quantised.
+    pub(crate) scales: Option<Box<Target<'t>>>,
     memory: PhantomData<&'t mut [u8]>,
 }
 
@@ -36,7 +38,7 @@ impl<'t> Target<'t> {
             return Err(Error::Shape(Box::new(Mismatch::new(None, shape, got))));
         }
         let (data, dtype, device) = (data.as_mut_ptr().cast(), T::DTYPE, Device::Cpu);
-        Ok(Target { data, dtype, layout, device, owner: None, memory: PhantomData })
+        Ok(Target { data, dtype, layout, device, owner: None, scales: None, memory: PhantomData })
     }
 
     /// An output at a raw address.
@@ -52,7 +54,7 @@ impl<'t> Target<'t> {
         device: Device,
         layout: Layout,
     ) -> Target<'t> {
-        Target { data, dtype, layout, device, owner: None, memory: PhantomData }
+        Target { data, dtype, layout, device, owner: None, scales: None, memory: PhantomData }
     }
 
     /// Names the owner of the memory. If it is device memory that windrow allocated, the work runs after all work on streams
@@ -61,6 +63,19 @@ impl<'t> Target<'t> {
     pub fn owned_by(mut self, owner: &Owner) -> Target<'t> {
         self.owner = matches!(self.device, Device::Cuda(_)).then(|| Arc::clone(owner));
         self
+    }
+
+    /// Names the memory that the scales of a quantised batch are written to ([`Quantize`](crate::Quantize)); without it the
+    /// engine takes some from its pool.
+    #[must_use]
+    pub fn with_scales(mut self, scales: Target<'t>) -> Target<'t> {
+        self.scales = Some(Box::new(scales));
+        self
+    }
+
+    /// All memory that is written to.
+    fn footprints(&self) -> impl Iterator<Item = Footprint<'_>> {
+        std::iter::once(self).chain(self.scales.as_deref()).map(Target::footprint)
     }
 
     fn footprint(&self) -> Footprint<'_> {
@@ -98,8 +113,21 @@ impl AsTarget for Target<'_> {
             layout: self.layout.clone(),
             device: self.device,
             owner: self.owner.clone(),
+            scales: self
+                .scales
+                .as_mut()
+                .map(|scales| scales.as_target().map(Box::new))
+                .transpose()?,
             memory: PhantomData,
         })
+    }
+}
+
+/// The data of a batch that is quantised, and its scales.
+impl<D: AsTarget, S: AsTarget> AsTarget for (D, S) {
+    fn as_target(&mut self) -> Result<Target<'_>> {
+        let scales = self.1.as_target().map_err(|error| error.about("out of the scales"))?;
+        Ok(self.0.as_target()?.with_scales(scales))
     }
 }
 
@@ -125,7 +153,8 @@ pub(crate) fn target_of(tensor: &mut Tensor, own: usize) -> Result<Target<'_>> {
     }
     let (data, dtype, device) = (tensor.data_ptr(), tensor.dtype(), tensor.device());
     let layout = tensor.layout().clone();
-    let target = Target { data, dtype, layout, device, owner: None, memory: PhantomData };
+    let target =
+        Target { data, dtype, layout, device, owner: None, scales: None, memory: PhantomData };
     Ok(target.owned_by(tensor.owner()))
 }
 
@@ -134,25 +163,40 @@ pub(crate) fn target_of(tensor: &mut Tensor, own: usize) -> Result<Target<'_>> {
 pub(crate) fn check_target(
     out: &Target<'_>,
     batch_shape: &BatchShape,
+    mut sharing: impl FnMut(&Footprint<'_>) -> Option<usize>,
+) -> Result<()> {
+    check_memory(out, batch_shape.dtype, &batch_shape.shape, batch_shape.device, &mut sharing)?;
+    let Some(scales) = &out.scales else { return Ok(()) };
+    let Some((quantize, shape)) = batch_shape.found_scales() else {
+        let text = "out has memory for scales, which only a Quantize gives";
+        return Err(Error::Argument(text.to_owned()));
+    };
+    check_memory(scales, quantize.scale_dtype, shape, batch_shape.device, &mut sharing)
+        .map_err(|error| error.about("out of the scales"))
+}
+
+/// Checks that memory is of this dtype, shape and device, and apart from all samples.
+#[inline]
+fn check_memory(
+    out: &Target<'_>,
+    dtype: DType,
+    shape: &[i64],
+    device: Device,
     sharing: impl FnOnce(&Footprint<'_>) -> Option<usize>,
 ) -> Result<()> {
-    if out.layout.shape() != &batch_shape.shape[..] {
-        return Err(Error::Shape(Box::new(Mismatch::new(
-            None,
-            &batch_shape.shape[..],
-            out.layout.shape(),
-        ))));
+    if out.layout.shape() != shape {
+        return Err(Error::Shape(Box::new(Mismatch::new(None, shape, out.layout.shape()))));
     }
-    if out.device != batch_shape.device {
-        let (expected, got) = (batch_shape.device.to_string(), out.device.to_string());
+    if out.device != device {
+        let (expected, got) = (device.to_string(), out.device.to_string());
         return Err(Error::Device(Box::new(Mismatch::new(None, expected, got))));
     }
-    if out.dtype != out.dtype.native() && out.dtype.native() == batch_shape.dtype {
+    if out.dtype != out.dtype.native() && out.dtype.native() == dtype {
         let mismatch = Mismatch::new(None, "native byte order", out.dtype);
         return Err(Error::Layout(Box::new(mismatch)));
     }
-    if out.dtype != batch_shape.dtype {
-        return Err(Error::DType(Box::new(Mismatch::new(None, batch_shape.dtype, out.dtype))));
+    if out.dtype != dtype {
+        return Err(Error::DType(Box::new(Mismatch::new(None, dtype, out.dtype))));
     }
     let written = out.footprint();
     if written.shares_with_itself() {
@@ -175,7 +219,8 @@ pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
     let outs: Vec<(usize, Footprint<'_>)> = leaves
         .iter()
         .enumerate()
-        .filter_map(|(leaf, Leaf { out, .. })| out.map(|out| (leaf, out.footprint())))
+        .filter_map(|(leaf, Leaf { out, .. })| out.map(|out| (leaf, out)))
+        .flat_map(|(leaf, out)| out.footprints().map(move |written| (leaf, written)))
         .collect();
     if let Some((first, second)) = sharing_outputs(&outs) {
         let whose = output_at(leaves[first].path);
@@ -260,7 +305,7 @@ mod tests {
         let layout = Layout::try_new(DType::U8, &[rows, row], Some(&[10, 1])).unwrap();
         let data = std::ptr::without_provenance_mut(1000 + start);
         let (dtype, device) = (DType::U8, Device::Cpu);
-        Target { data, dtype, layout, device, owner: None, memory: PhantomData }
+        Target { data, dtype, layout, device, owner: None, scales: None, memory: PhantomData }
     }
 
     #[test]

@@ -114,6 +114,8 @@ pub enum Hint {
     Cast,
     /// Ask for a floating-point dtype.
     CastToFloat,
+    /// Ask for float32.
+    CastToFloat32,
     /// Cut what does not fit.
     Truncate,
     /// Name this dim among those to be padded.
@@ -132,6 +134,7 @@ impl fmt::Display for Hint {
             Hint::CastToFloat => {
                 ".cast(DType::F32) gives floats; an integer dtype truncates and saturates"
             }
+            Hint::CastToFloat32 => ".cast(DType::F32) names it",
             Hint::Truncate => "Pad::truncate(true) cuts what does not fit",
             Hint::PadDim(dim) => return write!(f, "name dim {dim} in Pad::dims to pad it too"),
             Hint::Device => "an arena is in one place: .device(Device) says which",

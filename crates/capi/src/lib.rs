@@ -140,6 +140,7 @@ fn text_of(error: &Error) -> String {
         Hint::Stack => "form = WINDROW_FORM_STACK takes samples without dims",
         Hint::Cast => "set dtype to cast on the way",
         Hint::CastToFloat => "set dtype to float32; an integer dtype truncates and saturates",
+        Hint::CastToFloat32 => "set dtype to float32",
         Hint::Truncate => "truncate = 1 cuts what does not fit",
         Hint::PadDim(dim) => {
             return format!("{}; name dim {dim} in dims to pad it too", bare(mismatch))

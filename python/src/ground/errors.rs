@@ -131,6 +131,7 @@ fn text_of(mismatch: &Mismatch, spec: Option<Spec>) -> String {
         (Hint::CastToFloat, _) => {
             "dtype=\"float32\" gives floats; an integer dtype truncates and saturates".to_owned()
         }
+        (Hint::CastToFloat32, _) => "dtype=\"float32\" names it".to_owned(),
         (Hint::Truncate, _) => "truncate=True cuts what does not fit".to_owned(),
         (Hint::PadDim(dim), _) => format!("name dim {dim} in dims= to pad it too"),
         (Hint::Device, _) => "an arena is in one place: device= says which".to_owned(),

@@ -267,7 +267,7 @@ fn columns_are_narrow_if_all_of_their_numbers_fit() {
             assert_eq!(values.from_size, if is_narrow { 2 } else { 4 }, "{longest}");
             assert_eq!(read(values.data.into(), is_narrow), lengths, "{longest}");
             if side == Side::Right {
-                assert_eq!(data.cols.hi, values.data.into());
+                assert_eq!(data.cols.hi, u64::from(values.data));
                 let bit = if is_narrow { varies::NARROW_HI } else { varies::HI };
                 assert_eq!(data.cols.varies, bit, "{longest}");
             } else {

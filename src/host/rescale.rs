@@ -1,0 +1,269 @@
+//! One tile of an output whose elements are divided or multiplied by scales that some of them share.
+//!
+//! A tile makes all elements of the scales that begin in it, some of which are beyond its end: so each scale is found by one thread,
+//! in one pass over elements that the second pass then has in the caches.
+#![allow(unsafe_code)] // Raw rows: addresses come from the plan.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use crate::collate::Quantize;
+use crate::host::rows::{self, AmaxFn, RescaleFn};
+use crate::host::runs::for_samples;
+use crate::host::walk::{walk, SamplePlace};
+use crate::plan::{Dim, Groups, LoopNest, OutputPlan};
+
+/// The scales of an output.
+#[derive(Clone, Copy)]
+pub(super) enum TileScales<'p> {
+    /// Found by this rule, and written to this output at its address.
+    Found { quantize: &'p Quantize, output: &'p OutputPlan<'p>, out: *mut u8 },
+    /// One after the other, padding among them; of samples that are not alike, where those of each begin.
+    Given { scales: &'p [f32], first: &'p [usize] },
+}
+
+/// The scales of one sample.
+enum SampleScales<'p> {
+    Found { quantize: &'p Quantize, place: SamplePlace<'p> },
+    Given(&'p [f32]),
+}
+
+impl SampleScales<'_> {
+    /// Writes scales of padding.
+    ///
+    /// # Safety
+    /// Scales of the sample.
+    unsafe fn pad(&self, groups: Range<u64>) {
+        let SampleScales::Found { quantize, place } = self else { return };
+        let one = quantize.bits_of(1.0);
+        for group in groups {
+            // SAFETY: the caller's promise.
+            unsafe { write_scale(place, group, &one, quantize) };
+        }
+    }
+
+    /// The scale of elements whose largest magnitude `amax` finds; written if it is found.
+    ///
+    /// # Safety
+    /// A scale of the sample.
+    #[inline]
+    unsafe fn scale_of(&self, group: u64, amax: impl FnOnce() -> f32) -> f32 {
+        match self {
+            SampleScales::Given(scales) => scales[group as usize],
+            SampleScales::Found { quantize, place } => {
+                let scale = quantize.scale_of(amax());
+                // SAFETY: the caller's promise.
+                unsafe { write_scale(place, group, &quantize.bits_of(scale), quantize) };
+                scale
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The place is that of a sample's scales, of which this is one.
+#[inline]
+unsafe fn write_scale(place: &SamplePlace<'_>, group: u64, bits: &[u8; 16], quantize: &Quantize) {
+    let (mut rest, mut dst) = (group, place.dst);
+    if let [dim] = place.dims {
+        dst = dst.wrapping_offset(group as isize * dim.dst_stride as isize);
+    } else {
+        for dim in place.dims.iter().rev() {
+            dst = dst.wrapping_offset((rest % dim.extent) as isize * dim.dst_stride as isize);
+            rest /= dim.extent;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { dst.copy_from_nonoverlapping(bits.as_ptr(), quantize.scale_dtype.size()) };
+}
+
+/// Writes the elements of an output whose scales begin among `elems`, and these scales.
+///
+/// # Safety
+/// The samples are alive; every element that the layouts of the output and of its scales reach from their addresses may be written
+/// to, and no other thread writes the elements of these scales.
+pub(super) unsafe fn run(
+    output: &OutputPlan<'_>,
+    scales: TileScales<'_>,
+    out: *mut u8,
+    elems: Range<u64>,
+) {
+    let mut known: Option<(&LoopNest, AmaxFn, RescaleFn)> = None;
+    for_samples(output, elems, |sample, own| {
+        let nest = output.nest_of(sample);
+        let fns = match known {
+            Some((of, amax, rescale)) if std::ptr::eq(of, nest) => (amax, rescale),
+            _ => {
+                let amax = match scales {
+                    TileScales::Found { .. } => rows::amax_row(nest.dtype),
+                    TileScales::Given { .. } => no_amax,
+                };
+                (amax, rows::rescale_row(nest.dtype, output.to()))
+            }
+        };
+        known = Some((nest, fns.0, fns.1));
+        let (whole, groups) = (output.starts.elems(sample), nest.groups);
+        let num_elems = whole.end - whole.start;
+        // Those that begin in the tile.
+        let first = groups.of(own.start);
+        let first = first + u64::from(groups.elems(first, num_elems).start < own.start);
+        let last = groups.of(own.end - 1);
+        if first > last {
+            return;
+        }
+        let range = groups.elems(first, num_elems).start..groups.elems(last, num_elems).end;
+        let sample_scales = match scales {
+            TileScales::Found { quantize, output, out } => {
+                let place = SamplePlace::new(output, output.nest_of(sample), sample, out);
+                SampleScales::Found { quantize, place }
+            }
+            TileScales::Given { scales, first } => {
+                let begin = match (first.get(sample), groups) {
+                    (Some(&first), _) => first,
+                    (None, Groups::Sample) => sample,
+                    (None, Groups::Blocks { row, per_row, .. }) => {
+                        (whole.start / row * per_row) as usize
+                    }
+                };
+                SampleScales::Given(&scales[begin..])
+            }
+        };
+        let place = SamplePlace::new(output, nest, sample, out);
+        let rescaled = Rescaled { output, groups, place, scales: sample_scales, fns };
+        // SAFETY: as for this function; whole groups of the sample.
+        unsafe {
+            match groups {
+                Groups::Sample => rescaled.write_sample(range),
+                Groups::Blocks { row, block, .. } => rescaled.write_blocks(range, [row, block]),
+            }
+        }
+    });
+}
+
+/// Where no scale is found.
+///
+/// # Safety
+/// None is needed.
+unsafe fn no_amax(_: *const u8, _: isize, _: usize) -> f32 {
+    0.0
+}
+
+/// One sample whose elements are scaled.
+struct Rescaled<'r, 'p> {
+    output: &'r OutputPlan<'p>,
+    groups: Groups,
+    place: SamplePlace<'r>,
+    scales: SampleScales<'r>,
+    fns: (AmaxFn, RescaleFn),
+}
+
+impl Rescaled<'_, '_> {
+    /// # Safety
+    /// `len` elements of padding.
+    unsafe fn fill(&self, dst: *mut u8, stride: isize, len: usize) {
+        let size = self.output.dtype.size();
+        // SAFETY: the caller's promise.
+        unsafe { rows::fill_row(dst, stride, size, &self.output.fill, len) };
+    }
+
+    /// All elements have one scale.
+    ///
+    /// # Safety
+    /// As of [`run`]; `range` are all elements of the sample.
+    unsafe fn write_sample(&self, range: Range<u64>) {
+        let (amax_of, rescale) = self.fns;
+        let amax = || {
+            let mut most = 0f32;
+            let read = |src: *const u8, _: *mut u8, dim: &Dim, len: usize, _: u64, _: &[u64]| {
+                // SAFETY: the walk gives real elements.
+                let own = unsafe { amax_of(src, dim.src_stride as isize, len) };
+                most = most.max(own);
+            };
+            walk(&self.place, range.clone(), |_, _, _| (), read);
+            most
+        };
+        // SAFETY: the sample's scale; the walk gives real elements and their places, and the places of padding.
+        unsafe {
+            let scale = self.scales.scale_of(0, amax);
+            let fill = |dst: *mut u8, stride: isize, len: usize| self.fill(dst, stride, len);
+            walk(&self.place, range.clone(), fill, |src, dst, dim, len, _, _| {
+                let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
+                rescale(src, from, dst, to, len, scale);
+            });
+        }
+    }
+
+    /// Blocks of rows of the last dim have a scale each. Each is within a row of the walk.
+    ///
+    /// # Safety
+    /// As of [`run`]; `range` are whole blocks of the sample.
+    unsafe fn write_blocks(&self, range: Range<u64>, [row_elems, block]: [u64; 2]) {
+        let (amax, rescale) = self.fns;
+        // Counted in the order of the walk.
+        let (at, group) = (Cell::new(range.start), Cell::new(self.groups.of(range.start)));
+        let fill = |dst: *mut u8, stride: isize, len: usize| {
+            let end = at.get() + len as u64;
+            let next = self.groups.of(end - 1) + 1;
+            // SAFETY: padding, and its scales.
+            unsafe {
+                self.fill(dst, stride, len);
+                self.scales.pad(group.get()..next);
+            }
+            at.set(end);
+            group.set(next);
+        };
+        walk(&self.place, range, fill, |src, dst, dim, len, _, _| {
+            let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
+            let (mut src, mut dst, mut own) = (src, dst, group.get());
+            let (mut column, mut left) = (at.get() % row_elems, len as u64);
+            at.set(at.get() + left);
+            while left > 0 {
+                let count = block.min(row_elems - column).min(left);
+                // SAFETY: the walk gives real elements and their places; a block has one scale of the sample.
+                unsafe {
+                    let scale = self.scales.scale_of(own, || amax(src, from, count as usize));
+                    rescale(src, from, dst, to, count as usize, scale);
+                }
+                src = src.wrapping_offset(count as isize * from);
+                dst = dst.wrapping_offset(count as isize * to);
+                (left, own, column) = (left - count, own + 1, column + count);
+                if column == row_elems {
+                    column = 0;
+                }
+            }
+            group.set(own);
+        });
+    }
+}
+
+/// Writes those scales among `elems` of an output of scales that no element has, as of an empty sample.
+///
+/// # Safety
+/// Every element that the output's layout reaches from `out` may be written to, and no other thread writes these.
+pub(super) unsafe fn run_empty(
+    scales: &OutputPlan<'_>,
+    data: &OutputPlan<'_>,
+    quantize: &Quantize,
+    out: *mut u8,
+    elems: Range<u64>,
+) {
+    if data.nests.iter().all(|nest| nest.groups.are_never_empty()) {
+        return;
+    }
+    let (one, least) = (quantize.bits_of(1.0), quantize.bits_of(quantize.scale_of(0.0)));
+    let size = scales.dtype.size();
+    for_samples(scales, elems, |sample, own| {
+        if !data.starts.elems(sample).is_empty() {
+            return;
+        }
+        let place = SamplePlace::new(scales, scales.nest_of(sample), sample, out);
+        let write = |value: &[u8; 16], dst: *mut u8, stride: isize, len: usize| {
+            // SAFETY: the walk stays inside the sample's place in the output.
+            unsafe { rows::fill_row(dst, stride, size, value, len) };
+        };
+        let pad = |dst: *mut u8, stride: isize, len: usize| write(&one, dst, stride, len);
+        walk(&place, own, pad, |_, dst, dim, len, _, _| {
+            write(&least, dst, dim.dst_stride as isize, len);
+        });
+    });
+}

@@ -1,0 +1,202 @@
+//! Rows of elements that share a scale: their largest magnitude, and the row divided or multiplied by it.
+
+use super::{BlockRoom, Row};
+use crate::host::convert::{BF16, F16, F8};
+use crate::host::isa::with_isa;
+use crate::host::simd::{Cast, Float, Isa, Magnitude, Pairs, Quantised, Scratch, BLOCK};
+use crate::tensor::{CastTo, DType};
+
+/// The largest magnitude of `len` elements, `stride` bytes apart, in float32; NaN does not count, and of none it is 0.
+pub(crate) type AmaxFn = unsafe fn(src: *const u8, stride: isize, len: usize) -> f32;
+
+/// As [`RowFn`](super::RowFn), divided or multiplied by a scale.
+pub(crate) type RescaleFn = unsafe fn(
+    src: *const u8,
+    src_stride: isize,
+    dst: *mut u8,
+    dst_stride: isize,
+    len: usize,
+    scale: f32,
+);
+
+/// Contiguous elements, at most [`BLOCK`] if they are multiplied, from `src` to `dst` by a scale.
+type Kernel = unsafe fn(src: *const u8, dst: *mut u8, n: usize, scale: f32);
+
+/// Evaluates `$body` with `$t` standing for the type of a floating-point dtype.
+macro_rules! with_float {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        with_float!(@ $dtype, $t, $body, F16 F16, BF16 BF16, F32 f32, F64 f64, F8E4M3FN F8<3, false>, F8E5M2 F8<2, false>)
+    };
+    (@ $dtype:expr, $t:ident, $body:expr, $($variant:ident $type:ty),*) => {
+        match $dtype {
+            $(DType::$variant => { type $t = $type; $body })*
+            other => unreachable!("{other} is not quantised"),
+        }
+    };
+}
+
+/// Of elements of a floating-point dtype.
+pub(crate) fn amax_row(src: DType) -> AmaxFn {
+    with_isa!(I => match src.is_native() {
+        true => with_float!(src, S => amax::<I, S, false>),
+        false => with_float!(src.native(), S => amax::<I, S, true>),
+    })
+}
+
+/// Floats divided by their scale, if they become float8 or int8; else those multiplied by it.
+pub(crate) fn rescale_row(src: DType, to: CastTo) -> RescaleFn {
+    let through = if to.dtype.is_float8() || to.dtype == DType::I8 { DType::F32 } else { src };
+    with_isa!(through, to.dtype, I => match to.dtype {
+        DType::I8 => quantise_row::<I, i8>(src),
+        DType::F8E4M3FN => quantise_row::<I, F8<3, true>>(src),
+        DType::F8E5M2 => quantise_row::<I, F8<2, true>>(src),
+        DType::F16 => dequantise_row::<I, F16>(src),
+        DType::BF16 => dequantise_row::<I, BF16>(src),
+        DType::F64 => dequantise_row::<I, f64>(src),
+        _ => dequantise_row::<I, f32>(src),
+    })
+}
+
+fn quantise_row<I: Isa, D: Quantised>(src: DType) -> RescaleFn {
+    match src.is_native() {
+        true => with_float!(src, S => quantise::<I, S, D, false>),
+        false => with_float!(src.native(), S => quantise::<I, S, D, true>),
+    }
+}
+
+fn dequantise_row<I: Isa, D: super::Elem>(src: DType) -> RescaleFn {
+    match src {
+        DType::I8 => dequantise::<I, i8, D>,
+        DType::F8E4M3FN => dequantise::<I, F8<3, false>, D>,
+        _ => dequantise::<I, F8<2, false>, D>,
+    }
+}
+
+/// # Safety
+/// `len` elements at `src`, `ss` bytes apart, at any address; the processor runs `I`. They are of other byte order if `SWAPPED`.
+unsafe fn amax<I: Isa, S: Float, const SWAPPED: bool>(
+    src: *const u8,
+    ss: isize,
+    len: usize,
+) -> f32 {
+    let size = size_of::<S>();
+    let mut most = S::Bits::ZERO;
+    let mut value = 0f32;
+    // SAFETY: `done + n <= len`, and at most `BLOCK` elements of at most 8 bytes are staged; the bits are those of an `S`.
+    unsafe {
+        if !SWAPPED && ss == size as isize {
+            most = I::amax(src, len, S::LAST);
+        } else {
+            let row = Row { src, ss, dst: std::ptr::null_mut(), ds: 0, len };
+            let mut stage = BlockRoom::new();
+            for done in (0..len).step_by(BLOCK) {
+                let block = Row {
+                    src: row.src.wrapping_offset(ss * done as isize),
+                    len: BLOCK.min(len - done),
+                    ..row
+                };
+                let own = I::amax(stage.gather(size, SWAPPED, block), block.len, S::LAST);
+                most = if own > most { own } else { most };
+            }
+        }
+        I::cast::<S, f32>((&raw const most).cast(), (&raw mut value).cast(), 1);
+    }
+    value
+}
+
+/// How elements of a pair of dtypes are scaled.
+struct Scaled {
+    /// Bytes of an element on both sides.
+    sizes: [usize; 2],
+    is_swapped: bool,
+    /// To float32, unless it is.
+    load: Option<Cast>,
+    /// From float32.
+    kernel: Kernel,
+}
+
+/// # Safety
+/// `len` elements at `src` and at `dst`, at their strides, at any address and disjoint; the processor runs `I`. Those at `src` are
+/// of other byte order if `SWAPPED`.
+unsafe fn quantise<I: Isa, S: Float, D: Quantised, const SWAPPED: bool>(
+    src: *const u8,
+    ss: isize,
+    dst: *mut u8,
+    ds: isize,
+    len: usize,
+    scale: f32,
+) {
+    let is_direct = matches!(S::DTYPE, DType::F32 | DType::BF16) && !SWAPPED;
+    // SAFETY: the sizes are those of the types; the rest is the caller's promise.
+    unsafe {
+        if is_direct && ss == size_of::<S>() as isize && ds == size_of::<D>() as isize {
+            return I::quantise::<S, D>(src, dst, len, scale);
+        }
+        let scaled = Scaled {
+            sizes: [size_of::<S>(), size_of::<D>()],
+            is_swapped: SWAPPED,
+            load: (S::DTYPE != DType::F32).then_some(I::cast::<S, f32> as Cast),
+            kernel: I::quantise::<f32, D>,
+        };
+        rescale_blocks(&scaled, Row { src, ss, dst, ds, len }, scale);
+    }
+}
+
+/// # Safety
+/// `len` elements at `src` and at `dst`, at their strides, at any address and disjoint; the processor runs `I`.
+unsafe fn dequantise<I: Isa, S: super::Elem, D: super::Elem>(
+    src: *const u8,
+    ss: isize,
+    dst: *mut u8,
+    ds: isize,
+    len: usize,
+    scale: f32,
+) {
+    let scaled = Scaled {
+        sizes: [size_of::<S>(), size_of::<D>()],
+        is_swapped: false,
+        load: Some(I::cast::<S, f32>),
+        kernel: multiply::<I, D>,
+    };
+    // SAFETY: the sizes are those of the types; the rest is the caller's promise.
+    unsafe { rescale_blocks(&scaled, Row { src, ss, dst, ds, len }, scale) };
+}
+
+/// # Safety
+/// The processor runs `I`; at most `BLOCK` floats at `x` and room for as many elements at `dst`, contiguous, at any address and
+/// disjoint.
+unsafe fn multiply<I: Isa, D: super::Elem>(x: *const u8, dst: *mut u8, n: usize, scale: f32) {
+    // Adding -0 changes nothing.
+    let pairs = Pairs { a: &raw const scale, b: &raw const MINUS_ZERO, period: 0 };
+    // SAFETY: the caller's promise; one pair for all.
+    unsafe { I::fma::<f32, D>(x, dst, n, pairs) };
+}
+
+static MINUS_ZERO: f32 = -0.0;
+
+/// # Safety
+/// The elements of the row are those of `scaled`, at its strides, at any address, those read and those written disjoint.
+// Once for all pairs, not once in each.
+#[inline(never)]
+unsafe fn rescale_blocks(scaled: &Scaled, row: Row, scale: f32) {
+    let [from, to] = scaled.sizes;
+    let (mut stage, mut wide) = (BlockRoom::new(), Scratch::<{ BLOCK * 4 }>::new());
+    for done in (0..row.len).step_by(BLOCK) {
+        // SAFETY: `done + n <= len`; at most `BLOCK` elements of at most 8 bytes fit each of the rooms, and the kernels are those
+        // of the elements they are given.
+        unsafe {
+            let block = row.part(done, BLOCK.min(row.len - done));
+            let mut x = stage.gather(from, scaled.is_swapped, block);
+            if let Some(load) = scaled.load {
+                load(x, wide.at(), block.len);
+                x = wide.at();
+            }
+            if block.ds == to as isize {
+                (scaled.kernel)(x, block.dst, block.len, scale);
+            } else {
+                (scaled.kernel)(x, stage.output.at(), block.len, scale);
+                stage.scatter(to, block);
+            }
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! [`Scaling`]: which elements of a batch share a scale, and where the scales are.
+//!
+//! The elements of a sample are counted in its own order, padding among them, as the loops of its [`LoopNest`] go. Elements
+//! that share a scale follow each other in that order: all of a sample, a row of the last dim, or a block of one. So the scale of an element
+//! is found by arithmetic ([`Groups::of`]), and scales are counted in the same order ([`scales_output`]).
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::collate::{e8m0_value, Dequantize, Granularity, Quantize, Rescale, Scales};
+use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::checks::UsedMetas;
+use crate::plan::loops::{placed, Channel, Dim, LoopNest};
+use crate::plan::output::{joined_unit, row_elems, ElementOp, OutputPlan, Starts};
+use crate::plan::role::Role;
+use crate::samples::{SampleList, TensorMeta};
+use crate::tensor::{
+    DType, Device, Dims, Error, ErrorValue, Hint, Layout, Mismatch, Result, Tensor,
+};
+
+/// What is done to the elements of a batch by scales that some of them share.
+#[derive(Clone, Debug)]
+pub(crate) struct Scaling {
+    pub rescale: Rescale,
+    pub groups: Groups,
+    /// The shape of the scales of the batch.
+    pub shape: Dims,
+    /// Scales that are given, in the order in which they are counted; padding has 1.
+    pub given: Option<Arc<[f32]>>,
+}
+
+/// The elements of a sample that share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Groups {
+    /// All of them.
+    Sample,
+    /// Blocks of so many, the last of each row shorter; `per_row` of them in a row of `row` elements.
+    Blocks { row: u64, block: u64, per_row: u64 },
+}
+
+impl Groups {
+    /// The group of an element.
+    #[inline]
+    pub fn of(self, elem: u64) -> u64 {
+        match self {
+            Groups::Sample => 0,
+            Groups::Blocks { row, block, per_row } => elem / row * per_row + elem % row / block,
+        }
+    }
+
+    /// The elements of a group, in a sample of so many.
+    #[inline]
+    pub fn elems(self, group: u64, num_elems: u64) -> std::ops::Range<u64> {
+        match self {
+            Groups::Sample => 0..num_elems,
+            Groups::Blocks { row, block, per_row } => {
+                let (begin, within) = (group / per_row * row, group % per_row * block);
+                begin + within..begin + row.min(within.saturating_add(block))
+            }
+        }
+    }
+
+    /// Whether no group is without elements, in samples that have some.
+    pub fn are_never_empty(self) -> bool {
+        matches!(self, Groups::Blocks { row: 1.., .. })
+    }
+}
+
+impl Scaling {
+    /// Of a batch whose samples are placed; `None` if nothing is scaled.
+    ///
+    /// # Errors
+    /// [`Error::Argument`], [`Error::DType`], [`Error::Device`], [`Error::Shape`].
+    pub fn new(
+        used: &UsedMetas<'_>,
+        rescale: &Rescale,
+        shape: &BatchShape,
+    ) -> Result<Option<Box<Scaling>>> {
+        let granularity = match rescale {
+            Rescale::Quantize(quantize) => quantize.scale,
+            Rescale::Dequantize(Dequantize { block: Some(block), .. }) => {
+                Granularity::Block(*block)
+            }
+            Rescale::Dequantize(_) => Granularity::Row,
+        };
+        let mut groups = groups_of(granularity, shape)?;
+        let scaling = |groups| Scaling {
+            rescale: rescale.clone(),
+            groups,
+            shape: scales_shape(groups, granularity, shape),
+            given: None,
+        };
+        let Rescale::Dequantize(dequantize) = rescale else {
+            return Ok(Some(Box::new(scaling(groups))));
+        };
+        if dequantize.block.is_none()
+            && are_of_samples(&dequantize.scales, shape, &scaling(groups).shape)
+        {
+            groups = Groups::Sample;
+        }
+        let mut scaling = scaling(groups);
+        scaling.given = Some(given_scales(used, &dequantize.scales, &scaling, shape)?);
+        Ok(Some(Box::new(scaling)))
+    }
+
+    /// The rule of scales that are found.
+    pub fn quantize(&self) -> Option<&Quantize> {
+        match &self.rescale {
+            Rescale::Quantize(quantize) => Some(quantize),
+            Rescale::Dequantize(_) => None,
+        }
+    }
+}
+
+impl BatchShape {
+    /// Scales that are found on the way: their rule and their shape.
+    pub(crate) fn found_scales(&self) -> Option<(&Quantize, &[i64])> {
+        let scaling = self.scaling.as_deref()?;
+        Some((scaling.quantize()?, &scaling.shape))
+    }
+}
+
+/// The dtype of a batch whose elements are scaled.
+///
+/// # Errors
+/// [`Error::Argument`] for a dtype beside a quantisation; [`Error::DType`] for samples that it does not take; [`Error::Device`].
+pub(super) fn result_dtype(
+    used: &UsedMetas<'_>,
+    rescale: &Rescale,
+    dtype: Option<DType>,
+    places: [Device; 2],
+) -> Result<DType> {
+    let name = match rescale {
+        Rescale::Quantize(quantize) => quantize.check().map(|()| "Quantize")?,
+        Rescale::Dequantize(dequantize) => dequantize.check().map(|()| "Dequantize")?,
+    };
+    if let Some(device) = places.iter().find(|place| matches!(place, Device::Cuda(_))) {
+        let mismatch = Mismatch::new(Some(0), "host memory", device.to_string());
+        let hint = match rescale {
+            Rescale::Quantize(_) => "quantising runs on the host yet: copy the samples there first",
+            Rescale::Dequantize(_) => {
+                "dequantising runs on the host yet: copy the samples there first"
+            }
+        };
+        return Err(Error::Device(Box::new(mismatch.with_hint(Hint::Text(hint)))));
+    }
+    let check = |expected: &'static str, fits: &dyn Fn(DType) -> bool, hint| {
+        let got = |index: usize| used.meta(index).dtype.into();
+        used.check_as(|own, _| fits(own.native()), || expected.into(), got, hint, Error::DType)
+    };
+    match (rescale, dtype) {
+        (Rescale::Quantize(_), Some(dtype)) => {
+            let text = format!("{name} has a dtype of its own, which excludes another, {dtype}");
+            Err(Error::Argument(text))
+        }
+        (Rescale::Quantize(quantize), None) => {
+            let hint = Hint::Text("a scale is found of floats: cast integers first");
+            check("floating-point samples to quantise", &DType::is_float, hint)?;
+            Ok(quantize.dtype)
+        }
+        (Rescale::Dequantize(_), dtype) => {
+            let hint = Hint::Text("Dequantize is the way back from these");
+            let fits = |own: DType| own.is_float8() || own == DType::I8;
+            check("int8, float8_e4m3fn or float8_e5m2 samples", &fits, hint)?;
+            let is_wide = |dtype: &DType| dtype.is_float() && !dtype.is_float8();
+            match dtype.filter(is_wide) {
+                Some(dtype) => Ok(dtype),
+                None => {
+                    let got = dtype.map_or("none".to_owned(), |dtype| dtype.to_string());
+                    let expected = "float16, bfloat16, float32 or float64 for what is dequantised";
+                    let mismatch = Mismatch::for_subject("dtype", expected, got);
+                    Err(Error::DType(Box::new(mismatch.with_hint(Hint::CastToFloat32))))
+                }
+            }
+        }
+    }
+}
+
+/// Which elements of samples in this batch share a scale.
+fn groups_of(granularity: Granularity, shape: &BatchShape) -> Result<Groups> {
+    let ndim = shape.permute.len();
+    // The extents of samples are those of the batch but for dims that are joined or padded.
+    let row = match &shape.placement {
+        Placement::Rows if ndim > 0 => Some(shape.shape[ndim]),
+        Placement::Padded(padded) if ndim > 0 && !padded.dims.contains(ndim - 1) => {
+            Some(padded.size[ndim - 1])
+        }
+        Placement::Joined { dim, .. } if dim + 1 < ndim => Some(shape.shape[ndim - 1]),
+        _ => None,
+    };
+    let Some(row) = row.map(|row| row as u64) else {
+        return match granularity {
+            Granularity::Block(elems) => Err(Error::Argument(format!(
+                "blocks of {elems} elements are along the last dim, which is the one that is joined or padded here: a sample \
+                 has one scale"
+            ))),
+            _ => Ok(Groups::Sample),
+        };
+    };
+    Ok(match granularity {
+        Granularity::Sample => Groups::Sample,
+        Granularity::Row => Groups::Blocks { row, block: row, per_row: 1 },
+        Granularity::Block(elems) => {
+            let block = elems as u64;
+            Groups::Blocks { row, block, per_row: row.div_ceil(block) }
+        }
+    })
+}
+
+fn scales_shape(groups: Groups, granularity: Granularity, shape: &BatchShape) -> Dims {
+    match groups {
+        Groups::Sample => smallvec::smallvec![shape.num_samples as i64],
+        Groups::Blocks { per_row, .. } => {
+            let rest = shape.shape.len() - 1;
+            let mut scales = Dims::from_slice(&shape.shape[..rest]);
+            if let Granularity::Block(_) = granularity {
+                scales.push(per_row as i64);
+            }
+            scales
+        }
+    }
+}
+
+/// The output of scales that are found. Its loops lead from where the elements of a scale begin in the sample to the scale.
+pub(super) fn scales_output<'s>(
+    leaf: usize,
+    batch_shape: &BatchShape,
+    samples: &'s SampleList<'_>,
+    layout: Layout,
+) -> Option<OutputPlan<'s>> {
+    let scaling = batch_shape.scaling.as_deref()?;
+    let quantize = scaling.quantize()?;
+    let dtype = quantize.scale_dtype;
+    let size = dtype.size() as i64;
+    let strides: Dims = layout.strides().iter().map(|stride| stride.wrapping_mul(size)).collect();
+    let (starts, own_strides) = match (&batch_shape.placement, scaling.groups) {
+        (Placement::Joined { dim, offsets }, Groups::Blocks { .. }) => {
+            let unit = joined_unit(&layout, *dim);
+            (Starts::Joined { offsets: offsets.clone(), unit, step: strides[*dim] }, &strides[..])
+        }
+        _ => {
+            let elems = row_elems(&layout);
+            (Starts::Rows { elems, step: strides[0] }, &strides[1..])
+        }
+    };
+    let mut dims = Vec::new();
+    let nest = |meta| nest_of_scales(meta, batch_shape, scaling.groups, own_strides, &mut dims);
+    let nests = samples.metas().iter().map(nest).collect();
+    Some(OutputPlan {
+        leaf,
+        role: Role::Scales,
+        dtype,
+        out: None,
+        layout,
+        op: ElementOp::Scales,
+        fill: quantize.bits_of(1.0),
+        data: samples.data(),
+        places: Cow::Borrowed(&[]),
+        nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
+        nests,
+        dims,
+        starts,
+        bytes_only: false,
+        is_table_of_runs: false,
+        ranges: None,
+        selected: None,
+    })
+}
+
+/// The loops over the scales of such a sample: over its dims but the last, and over the blocks of a row. `strides`: bytes from
+/// scale to scale.
+pub(super) fn nest_of_scales(
+    meta: &TensorMeta,
+    batch_shape: &BatchShape,
+    groups: Groups,
+    strides: &[i64],
+    table: &mut Vec<Dim>,
+) -> LoopNest {
+    let ndim = batch_shape.permute.len();
+    let nothing = [Dim::whole(0, 0, 0)];
+    if meta.layout.ndim() != ndim {
+        return LoopNest::new(meta.dtype, nothing, Channel::None, 0, table);
+    }
+    let Groups::Blocks { block, per_row, .. } = groups else {
+        return LoopNest::new(meta.dtype, [Dim::whole(1, 0, 0)], Channel::None, 0, table);
+    };
+    let size = meta.dtype.size() as i64;
+    let step = |d: usize| meta.layout.strides()[d].wrapping_mul(size);
+    let (mut dims, mut src_offset): (SmallVec<[Dim; 4]>, i64) = Default::default();
+    for (d, &stride) in strides.iter().enumerate().take(ndim - 1) {
+        let real = meta.layout.shape()[d];
+        let (dim, cut) = placed(&batch_shape.placement, d, real, step(d), stride);
+        src_offset = cut.wrapping_mul(step(d)).wrapping_add(src_offset);
+        dims.push(dim);
+    }
+    if let Some(&stride) = strides.get(ndim - 1) {
+        let along = (block as i64).wrapping_mul(step(ndim - 1));
+        dims.push(Dim::whole(per_row as i64, along, stride));
+    }
+    LoopNest::new(meta.dtype, dims, Channel::None, src_offset, table)
+}
+
+/// Whether given scales are one for each sample, where they are not as many as there are rows.
+fn are_of_samples(scales: &Scales, shape: &BatchShape, of_rows: &[i64]) -> bool {
+    match scales {
+        Scales::Batch(scales) => {
+            scales.shape() != of_rows && scales.shape() == [shape.num_samples as i64]
+        }
+        Scales::Samples(scales) => {
+            scales.len() == shape.num_samples && scales.iter().all(|own| own.shape().is_empty())
+        }
+    }
+}
+
+/// The extents of a sample's own scales, as a list has them, and how many places each dim is shifted by in the batch; and the
+/// extents there.
+fn own_scales(scaling: &Scaling, shape: &BatchShape, sample: &[i64], index: usize) -> [Dims; 3] {
+    let Groups::Blocks { per_row, .. } = scaling.groups else { return Default::default() };
+    let rest = shape.permute.len() - 1;
+    let mut own = Dims::from_slice(&sample[..rest]);
+    let (mut lead, mut room): (Dims, Dims) = (smallvec::smallvec![0; rest], own.clone());
+    match &shape.placement {
+        Placement::Padded(padded) => {
+            for d in 0..rest {
+                lead[d] = padded.sides[d].lead(own[d], padded.size[d]);
+                room[d] = padded.size[d];
+            }
+        }
+        Placement::Joined { dim, offsets } => {
+            let ends = &offsets.as_slice()[index..index + 2];
+            room[*dim] = ends[1] - ends[0];
+        }
+        Placement::Rows => {}
+    }
+    if scaling.shape.len()
+        > rest + usize::from(!matches!(shape.placement, Placement::Joined { .. }))
+    {
+        [&mut own, &mut room].into_iter().for_each(|extents| extents.push(per_row as i64));
+        lead.push(0);
+    }
+    [own, lead, room]
+}
+
+/// Reads given scales in the order in which they are counted.
+fn given_scales(
+    used: &UsedMetas<'_>,
+    scales: &Scales,
+    scaling: &Scaling,
+    shape: &BatchShape,
+) -> Result<Arc<[f32]>> {
+    let refuse =
+        |error: fn(Box<Mismatch>) -> Error, index, expected: ErrorValue, got: ErrorValue| {
+            let mut mismatch = Mismatch::for_subject("scales", expected, got);
+            mismatch.index = index;
+            Err(error(Box::new(mismatch)))
+        };
+    let is_of_each = matches!(scales, Scales::Samples(_));
+    if let Scales::Samples(all) = scales {
+        if all.len() != shape.num_samples {
+            let (own, samples) = (all.len(), shape.num_samples);
+            return Err(Error::Argument(format!("{own} scales for {samples} samples")));
+        }
+    }
+    for (index, tensor) in scales.tensors().iter().enumerate() {
+        let index = is_of_each.then_some(index);
+        if let Device::Cuda(_) = tensor.device() {
+            let got = tensor.device().to_string();
+            return refuse(Error::Device, index, "scales in host memory".into(), got.into());
+        }
+        if !(tensor.dtype().is_float() || tensor.dtype() == DType::F8E8M0FNU) {
+            let expected = "scales of a floating-point dtype or float8_e8m0fnu";
+            return refuse(Error::DType, index, expected.into(), tensor.dtype().into());
+        }
+        let expected: Dims = match index {
+            None => scaling.shape.clone(),
+            Some(index) => {
+                let [own, ..] = own_scales(scaling, shape, &used.shape_of(index), index);
+                own
+            }
+        };
+        if tensor.shape() != &expected[..] {
+            let facet = |shape: &[i64]| match is_of_each {
+                true => ErrorValue::Text(format!("scales of {}", ErrorValue::from(shape))),
+                false => ErrorValue::from(shape),
+            };
+            return refuse(Error::Shape, index, facet(&expected), facet(tensor.shape()));
+        }
+    }
+    let mut table = Vec::new();
+    let count = scales.tensors().iter().map(|own| own.layout().numel() as usize).sum();
+    let out_of_memory = |_| Error::OutOfMemory { bytes: 4 * count as u64 };
+    table.try_reserve_exact(count).map_err(out_of_memory)?;
+    match scales {
+        Scales::Batch(whole) => match &shape.placement {
+            Placement::Joined { dim, offsets } if *dim > 0 && scaling.groups != Groups::Sample => {
+                for index in 0..shape.num_samples {
+                    let ends = &offsets.as_slice()[index..index + 2];
+                    let mut extents = Dims::from_slice(whole.shape());
+                    extents[*dim] = ends[1] - ends[0];
+                    let layout = Layout::try_new(whole.dtype(), &extents, Some(whole.strides()))?;
+                    let first = ends[0].wrapping_mul(whole.strides()[*dim]);
+                    read_scales(&whole.view(first, layout)?, &mut table);
+                }
+            }
+            _ => read_scales(whole, &mut table),
+        },
+        Scales::Samples(all) => {
+            for (index, own) in all.iter().enumerate() {
+                let [extents, lead, room] =
+                    own_scales(scaling, shape, &used.shape_of(index), index);
+                if extents == room {
+                    read_scales(own, &mut table);
+                } else {
+                    let mut values = Vec::new();
+                    read_scales(own, &mut values);
+                    place_scales(&values, [&extents, &lead, &room], &mut table)?;
+                }
+            }
+        }
+    }
+    Ok(table.into())
+}
+
+/// Adds all scales of a tensor, row-major.
+fn read_scales(scales: &Tensor, table: &mut Vec<f32>) {
+    if let Ok(all) = scales.as_slice::<f32>() {
+        return table.extend_from_slice(all);
+    }
+    let numel = scales.layout().numel();
+    let (shape, strides) = (scales.shape(), scales.strides());
+    for index in 0..numel {
+        let (mut rest, mut at) = (index, 0);
+        for (&extent, &stride) in shape.iter().zip(strides).rev() {
+            at += rest % extent * stride;
+            rest /= extent;
+        }
+        table.push(scale_at(scales, at));
+    }
+}
+
+/// The scale so many elements from a tensor's first.
+fn scale_at(scales: &Tensor, elem: i64) -> f32 {
+    let size = scales.dtype().size();
+    let mut bytes = [0u8; 16];
+    let from = scales.data_ptr().wrapping_offset(elem as isize * size as isize);
+    // SAFETY: an element of the tensor's layout, in host memory (`given_scales`), which the tensor keeps.
+    #[allow(unsafe_code)]
+    unsafe {
+        from.copy_to_nonoverlapping(bytes.as_mut_ptr(), size);
+    }
+    if !scales.dtype().is_native() {
+        bytes[..size].reverse();
+    }
+    match scales.dtype().native() {
+        DType::F8E8M0FNU => e8m0_value(bytes[0]),
+        DType::F16 => half::f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+        DType::BF16 => half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+        DType::F64 => f64::from_le_bytes(std::array::from_fn(|i| bytes[i])) as f32,
+        _ => f32::from_le_bytes(std::array::from_fn(|i| bytes[i])),
+    }
+}
+
+/// Adds the scales of a padded sample, with 1 where its padding is.
+fn place_scales(
+    values: &[f32],
+    [extents, lead, room]: [&[i64]; 3],
+    table: &mut Vec<f32>,
+) -> Result<()> {
+    let count: i64 = room.iter().product();
+    let out_of_memory = |_| Error::OutOfMemory { bytes: 4 * count as u64 };
+    table.try_reserve(count as usize).map_err(out_of_memory)?;
+    for index in 0..count {
+        let (mut rest, mut at, mut step, mut is_real) = (index, 0, 1, true);
+        for d in (0..room.len()).rev() {
+            let coord = rest % room[d] - lead[d];
+            rest /= room[d];
+            is_real &= (0..extents[d]).contains(&coord);
+            at += coord * step;
+            step *= extents[d];
+        }
+        table.push(if is_real { values[at as usize] } else { 1.0 });
+    }
+    Ok(())
+}
