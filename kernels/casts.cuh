@@ -7,19 +7,23 @@
 namespace windrow {
 
 template <uint8_t dtype>
-constexpr uint32_t kSize = dtype == kBool || dtype == kI8 || dtype == kU8                       ? 1
+constexpr uint32_t kSize = dtype == kBool || dtype == kI8 || dtype == kU8 || dtype == kF8E4M3FN || dtype == kF8E5M2 ? 1
                            : dtype == kI16 || dtype == kU16 || dtype == kF16 || dtype == kBF16 ? 2
                            : dtype == kI32 || dtype == kU32 || dtype == kF32                   ? 4
                                                                                                : 8;
 template <uint8_t dtype>
 constexpr bool kSigned = dtype == kI8 || dtype == kI16 || dtype == kI32 || dtype == kI64;
 
+template <uint8_t dtype>
+constexpr bool kFloat8 = dtype == kF8E4M3FN || dtype == kF8E5M2;
+
 /// Casts that also have a loop for aligned sources alone.
 template <uint8_t from, uint8_t to, bool affine>
 constexpr bool kCommon = (from == kI32 && to == kI64) || (from == kI64 && to == kI32) || (from == kU8 && (to == kF16 || to == kF32)) ||
                          (!affine && ((from == kI16 && to == kF32) || (from == kF32 && (to == kF16 || to == kBF16)) ||
                                       (to == kF32 && (from == kF16 || from == kBF16)) ||
-                                      (from == kF64 && (to == kF16 || to == kBF16))));
+                                      (from == kF64 && (to == kF16 || to == kBF16)))) ||
+                         (kFloat8<to> && (from == kF32 || from == kBF16)) || (kFloat8<from> && to == kBF16);
 
 /// The bits of element `i` of a window, `size` bytes each.
 template <uint32_t size>
@@ -68,7 +72,7 @@ WINDROW_DEVICE bool any_nan(const float (&x)[n]) {
 template <uint8_t from, uint8_t to, bool affine>
 struct Integers : Pair<from, to, affine> {
     using Base = Pair<from, to, affine>;
-    WINDROW_DEVICE explicit Integers(const Affine&) {}
+    WINDROW_DEVICE Integers(const Affine&, uint32_t) {}
     WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
 #pragma unroll
         for (uint32_t i = 0; i < Base::kElems; ++i) {
@@ -94,7 +98,7 @@ template <uint8_t from, uint8_t to, bool affine>
 struct SmallIntegers : Pair<from, to, affine> {
     using Base = Pair<from, to, affine>;
     float a = 1, b = 0;
-    WINDROW_DEVICE explicit SmallIntegers(const Affine& map) {
+    WINDROW_DEVICE SmallIntegers(const Affine& map, uint32_t) {
         if (affine && map.a != nullptr) a = map.get<float>(0), b = map.get<float>(map.channels);
     }
     WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
@@ -113,25 +117,29 @@ struct SmallIntegers : Pair<from, to, affine> {
     }
 };
 
+/// Number `i` of some words, but for a NaN's bits: a float, or a byte.
+template <uint8_t from>
+WINDROW_DEVICE float number_at(const uint32_t* in, uint32_t i) {
+    if constexpr (from == kU8) return byte_as_float<false>(in, i);
+    if constexpr (from == kF32) return float_of(in[i]);
+    if constexpr (from == kBF16) return float_of(i % 2 ? in[i / 2] & 0xFFFF0000 : in[i / 2] << 16);
+    return float_of_f16(static_cast<uint16_t>(in[i / 2] >> (16 * (i % 2))));
+}
+
 /// Floats to floats of 16 and 32 bits. A vector with a NaN is made again element by element, since only
 /// the rules of convert.cuh keep its payload.
 template <uint8_t from, uint8_t to, bool affine>
 struct Floats : Pair<from, to, affine> {
     using Base = Pair<from, to, affine>;
     float a = 1, b = 0;
-    WINDROW_DEVICE explicit Floats(const Affine& map) {
+    WINDROW_DEVICE Floats(const Affine& map, uint32_t) {
         if (affine && map.a != nullptr) a = map.get<float>(0), b = map.get<float>(map.channels);
-    }
-    static WINDROW_DEVICE float at(const uint32_t (&in)[Base::kWords], uint32_t i) {
-        if constexpr (from == kF32) return float_of(in[i]);
-        if constexpr (from == kBF16) return float_of(i % 2 ? in[i / 2] & 0xFFFF0000 : in[i / 2] << 16);
-        return float_of_f16(static_cast<uint16_t>(in[i / 2] >> (16 * (i % 2))));
     }
     WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
         float x[Base::kElems];
 #pragma unroll
         for (uint32_t i = 0; i < Base::kElems; ++i) {
-            x[i] = at(in, i);
+            x[i] = number_at<from>(in, i);
             if (affine) x[i] = fmaf(x[i], a, b);
         }
         bool has_nan = false;
@@ -158,6 +166,70 @@ struct Floats : Pair<from, to, affine> {
     }
 };
 
+/// Floats, and bytes, to float8. Numbers that pack_float8() has no codes of get theirs one by one.
+template <uint8_t from, uint8_t to, bool affine>
+struct ToFloat8 : Pair<from, to, affine> {
+    using Base = Pair<from, to, affine>;
+    float a = 1, b = 0, limit;
+    bool saturates;
+    WINDROW_DEVICE ToFloat8(const Affine& map, uint32_t result) : saturates((result & kSaturate) != 0) {
+        if (affine && map.a != nullptr) a = map.get<float>(0), b = map.get<float>(map.channels);
+        limit = packed_limit(to, saturates);
+    }
+    WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
+        float x[Base::kElems];
+#pragma unroll
+        for (uint32_t i = 0; i < Base::kElems; ++i) {
+            x[i] = number_at<from>(in, i);
+            if (affine) x[i] = fmaf(x[i], a, b);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < 4; ++i) out[i] = pack_float8<!affine && from != kF32>(to, x + 4 * i);
+        if constexpr (Base::kFrom == 2) {
+            if (pairs_within(in, packed_limit_16(from, to, saturates))) return;
+        } else {
+            if (all_within(x, limit)) return;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < Base::kElems; ++i) {
+            // The widening of a float16 loses a NaN's sign.
+            const float one = from == kF16 ? from_f16(static_cast<uint32_t>(Base::bits_at(in, i))) : x[i];
+            const uint32_t shift = 8 * (i % 4), code = Float8(to).special(one, saturates);
+            if (!(fabsf(x[i]) <= limit)) out[i / 4] = (out[i / 4] & ~(0xFFu << shift)) | code << shift;
+        }
+    }
+};
+
+/// Float8 to floats of 16 and 32 bits: any number by float16, which has all of them. NaN are put in one by one.
+template <uint8_t from, uint8_t to, bool affine>
+struct FromFloat8 : Pair<from, to, affine> {
+    using Base = Pair<from, to, affine>;
+    WINDROW_DEVICE FromFloat8(const Affine&, uint32_t) {}
+    WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
+        float x[Base::kElems];
+        uint32_t carried = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < Base::kElems; i += 2) {
+            const uint32_t pair = unpack_float8(from, in[i / 4], i % 4 != 0);
+            if (to == kF16) out[i / 2] = pair;
+            else unpack_f16(pair, x[i], x[i + 1]);
+        }
+        if (to != kF16) pack<to>(x, out);
+        // Four at a time: what is behind the last number carries into the sign.
+#pragma unroll
+        for (uint32_t i = 0; i < Base::kWords; ++i) carried |= (in[i] & 0x7F7F7F7F) + (from == kF8E4M3FN ? 0x01010101 : 0x03030303);
+        if ((carried & 0x80808080) == 0) return;
+#pragma unroll
+        for (uint32_t i = 0; i < Base::kElems; ++i) {
+            const auto code = static_cast<uint32_t>(Base::bits_at(in, i));
+            if ((code & 0x7F) <= (from == kF8E4M3FN ? 0x7E : 0x7C)) continue;
+            const uint32_t nan = (code & 0x80) << 24 | (to == kF16 ? 0x7E000000 : 0x7FC00000);
+            if (Base::kTo == 4) out[i] = nan;
+            else out[i / 2] = i % 2 ? (out[i / 2] & 0xFFFF) | nan : (out[i / 2] & 0xFFFF0000) | nan >> 16;
+        }
+    }
+};
+
 /// to_odd() but for NaN, which stays some NaN: one rounding toward zero instead of a correction.
 WINDROW_DEVICE float toward_odd(double x) {
 #ifdef __CUDA_ARCH__
@@ -173,7 +245,7 @@ template <uint8_t from, uint8_t to, bool affine>
 struct Doubles : Pair<from, to, affine> {
     using Base = Pair<from, to, affine>;
     double a = 1, b = 0;
-    WINDROW_DEVICE explicit Doubles(const Affine& map) {
+    WINDROW_DEVICE Doubles(const Affine& map, uint32_t) {
         if (affine) a = map.get<double>(0), b = map.get<double>(map.channels);
     }
     WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {

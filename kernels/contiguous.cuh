@@ -232,11 +232,12 @@ WINDROW_DEVICE void cast_run(const RunCast& cast, const uint8_t* src, uint8_t* d
     src += cut.head * from_size;
     dst += cut.head << log_to;
     if (is_any) return run_groups(cast.codes, is_aligned, cast.affine, src, dst, cut.vectors, threads);
+    const uint32_t result = cast.to;
     if (cast.loop == kMovedLoop) return run_vectors(Bytes{}, is_aligned, src, dst, cut.vectors, threads);
     switch (cast.loop) {
 #define WINDROW_CAST(type, from, to, mapped) \
     case cast_number(from, to, mapped):      \
-        return run_vectors(type<from, to, mapped>(cast.affine), is_aligned, src, dst, cut.vectors, threads);
+        return run_vectors(type<from, to, mapped>(cast.affine, result), is_aligned, src, dst, cut.vectors, threads);
 #include "cast_table.h"
 #undef WINDROW_CAST
         case kRaised32: return run_vectors(Raised<kI32>(cast.affine), is_aligned, src, dst, cut.vectors, threads);

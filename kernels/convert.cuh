@@ -141,40 +141,50 @@ WINDROW_DEVICE float from_bf16(uint32_t bits) {
 
 WINDROW_DEVICE bool is_float8(uint8_t dtype) { return dtype == kF8E4M3FN || dtype == kF8E5M2; }
 
-/// float8_e4m3fn and float8_e5m2, one of them as the program runs: casts have one loop for both.
+/// The rule of float8_e4m3fn and float8_e5m2, of one of them as the program runs: casts have one loop for both. A float8 without
+/// its sign is the upper bits of a float32 that is 2^120 or 2^112 times smaller, subnormal numbers included.
 struct Float8 {
     uint32_t lost;      ///< bits of a float32 that are beyond the fraction
-    uint32_t rebias;    ///< from one bias to the other, in the exponent of a float32
-    uint32_t unit;      ///< a float32 whose last bit is the smallest number
+    uint32_t down;      ///< from a number to the float32 whose upper bits are its code, as a factor: bits of a float32
     uint32_t infinity;  ///< the code behind the largest number: of e4m3fn, which has no infinities, its NaN
+    uint32_t limit;     ///< bits of the largest float32 that is rounded to a finite number
 
     WINDROW_DEVICE explicit Float8(uint8_t dtype)
-        : lost(dtype == kF8E4M3FN ? 20 : 21), rebias(dtype == kF8E4M3FN ? 120u << 23 : 112u << 23),
-          unit(dtype == kF8E4M3FN ? 141u << 23 : 134u << 23), infinity(dtype == kF8E4M3FN ? 0x7F : 0x7C) {}
+        : lost(dtype == kF8E4M3FN ? 20 : 21), down((127u - (dtype == kF8E4M3FN ? 120 : 112)) << 23), infinity(dtype == kF8E4M3FN ? 0x7F : 0x7C),
+          limit(dtype == kF8E4M3FN ? 0x43E80000 : 0x476FFFFF) {}
 
-    /// To nearest even, `largest` in place of what is beyond; a NaN keeps its sign alone.
-    WINDROW_DEVICE uint32_t of(float x, uint32_t largest) const {
-        const uint32_t bits = bits_of(x), size = bits & 0x7FFFFFFF;
-        const uint32_t normal = (size - rebias + (1u << (lost - 1)) - 1 + (size >> lost & 1)) >> lost;
-        const uint32_t small = bits_of(float_of(size) + float_of(unit)) - unit;
-        const uint32_t finite = size < rebias + (1u << 23) ? small : normal;
-        return bits >> 24 & 0x80 | (size > 0x7F800000 ? infinity | 2 : finite < largest ? finite : largest);
+    /// The code in the bits from `lost` on of what is within `limit`, to nearest even: others have a larger one. Behind it are any bits.
+    /// `is_short`: numbers have 12 bits of fraction at most.
+    template <bool is_short = false>
+    WINDROW_DEVICE uint32_t rounded(float x) const {
+        uint32_t size = bits_of(x) & 0x7FFFFFFF;
+        // Rounded to odd, as the product loses bits of what becomes subnormal.
+        if (!is_short) size = (size | ((size & 0xFFF) + 0xFFF)) & ~0xFFFu;
+        const uint32_t small = bits_of(float_of(size) * float_of(down));
+        return small + ((1u << (lost - 1)) - 1 + (small >> lost & 1));
+    }
+
+    /// In place of a number that is beyond `limit`, or of a NaN, which keeps its sign alone.
+    WINDROW_DEVICE uint32_t special(float x, bool saturates) const {
+        return bits_of(x) >> 24 & 0x80 | (x != x ? infinity | 2 : infinity - saturates);
+    }
+
+    WINDROW_DEVICE uint32_t of(float x, bool saturates) const {
+        const bool is_within = fabsf(x) <= float_of(limit);
+        return is_within ? bits_of(x) >> 24 & 0x80 | rounded(x) >> lost : special(x, saturates);
     }
 
     /// Exact; a NaN has no payload.
     WINDROW_DEVICE float value(uint32_t bits) const {
-        const uint32_t code = bits & 0x7F, size = code << lost, tiny = rebias + (1u << 23);
-        const uint32_t small = bits_of(float_of(size + tiny) - float_of(tiny));
-        const uint32_t finite = size < 1u << 23 ? small : size + rebias;
-        const uint32_t special = code == 0x7C ? 0x7F800000 : 0x7FC00000;
+        const uint32_t code = bits & 0x7F, up = (254u << 23) - down;
+        const uint32_t finite = bits_of(float_of(code << lost) * float_of(up)), special = code == 0x7C ? 0x7F800000 : 0x7FC00000;
         return float_of((bits & 0x80) << 24 | (code < infinity ? finite : special));
     }
 };
 
 /// A float8 of a field's `to`.
 WINDROW_DEVICE uint32_t to_float8(float x, uint8_t result) {
-    const Float8 format(result & ~kSaturate);
-    return format.of(x, format.infinity - ((result & kSaturate) != 0));
+    return Float8(result & ~kSaturate).of(x, (result & kSaturate) != 0);
 }
 
 /// x * a + b, rounded once. A NaN is x quieted, or that of x86 if the operation made it; a and b

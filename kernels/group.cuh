@@ -141,12 +141,23 @@ WINDROW_DEVICE bool pack_group(Group& at, const float (&x)[kGroup], uint8_t to) 
     return true;
 }
 
-/// Floats of 8 bits. False, and nothing is done, if one may be a NaN, whose sign counts.
-WINDROW_DEVICE bool pack_float8(Group& at, const float (&x)[kGroup], Codes codes) {
-    if (any_nan(x)) return false;
+/// Floats of 8 bits. False, and nothing is done, if one may be a NaN, whose sign counts, or is beyond what pack_float8() takes.
+WINDROW_DEVICE bool pack_group_8(Group& at, const float (&x)[kGroup], Codes codes) {
+    const bool saturates = (codes.result() & kSaturate) != 0;
+    if (!all_within(x, packed_limit(codes.to(), saturates))) return false;
 #pragma unroll
-    for (uint32_t i = 0; i < kGroup; ++i) at.lo[i] = to_float8(x[i], codes.result());
+    for (uint32_t i = 0; i < kGroup; i += 4) {
+        const uint32_t word = pack_float8<false>(codes.to(), x + i);
+#pragma unroll
+        for (uint32_t byte = 0; byte < 4; ++byte) at.lo[i + byte] = word >> 8 * byte;
+    }
     return true;
+}
+
+/// Floats of 8 bits as numbers, but for a NaN's sign.
+WINDROW_DEVICE void unpack_group_8(const Group& at, uint8_t from, float (&x)[kGroup]) {
+#pragma unroll
+    for (uint32_t i = 0; i < kGroup; i += 2) unpack_f16(unpack_float8(from, pair_of<1>(at.lo[i], at.lo[i + 1]), false), x[i], x[i + 1]);
 }
 
 /// Numbers that float32 has room for, or that are rounded to it on their way. `odd`: to odd, as they are rounded once
@@ -155,11 +166,8 @@ template <class M>
 WINDROW_DEVICE bool cast_singles(Group& at, Codes codes, M& map, bool odd) {
     const uint8_t from = codes.from(), to = codes.to();
     float x[kGroup];
-    if (is_float8(from)) {
-        const Float8 format(from);
-#pragma unroll
-        for (uint32_t i = 0; i < kGroup; ++i) x[i] = format.value(at.lo[i]);
-    } else with_number(from, [&](auto number) {
+    if (is_float8(from)) unpack_group_8(at, from, x);
+    else with_number(from, [&](auto number) {
         using N = decltype(number);
         if constexpr (N::kIsWhole && sizeof(typename N::Bits) >= 4) {
             if (odd) {
@@ -175,7 +183,7 @@ WINDROW_DEVICE bool cast_singles(Group& at, Codes codes, M& map, bool odd) {
     });
     map.apply(x, false);
     if (is_half(to)) return pack_group(at, x, to);
-    if (is_float8(to)) return pack_float8(at, x, codes);
+    if (is_float8(to)) return pack_group_8(at, x, codes);
     if (to == kF32 && any_nan(x)) return false;
     with_number(to, [&](auto number) {
         using N = decltype(number);
@@ -205,7 +213,7 @@ WINDROW_DEVICE bool cast_doubles(Group& at, Codes codes, M& map) {
             float odd[kGroup];
 #pragma unroll
             for (uint32_t i = 0; i < kGroup; ++i) odd[i] = toward_odd(double_of(at.bits(i)));
-            return is_half(to) ? pack_group(at, odd, to) : pack_float8(at, odd, codes);
+            return is_half(to) ? pack_group(at, odd, to) : pack_group_8(at, odd, codes);
         }
         with_number(to, [&](auto number) {
             using N = decltype(number);

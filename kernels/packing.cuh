@@ -1,4 +1,4 @@
-// Integers as floats, and floats in 16 bits, several at once. A NaN loses its payload here: callers see to it.
+// Integers as floats, and floats in 16 and 8 bits, several at once. A NaN loses its payload or sign here: callers see to it.
 #pragma once
 
 #include "convert.cuh"
@@ -46,6 +46,118 @@ WINDROW_DEVICE uint32_t pair_of(uint32_t low, uint32_t high) {
 #else
     constexpr uint32_t kMask = (1u << 8 * bytes) - 1;
     return (low & kMask) | (high & kMask) << (8 * bytes);
+#endif
+}
+
+/// The highest bytes of two words and of two more, in a word.
+WINDROW_DEVICE uint32_t tops_of(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+#ifdef __CUDA_ARCH__
+    return __byte_perm(__byte_perm(a, b, 0x0073), __byte_perm(c, d, 0x0073), 0x5410);
+#else
+    return a >> 24 | b >> 24 << 8 | c >> 24 << 16 | d >> 24 << 24;
+#endif
+}
+
+/// Two halves of a word, of which each has a float16, as float32.
+WINDROW_DEVICE void unpack_f16(uint32_t pair, float& low, float& high) {
+#ifdef __CUDA_ARCH__
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }" : "=f"(low), "=f"(high) : "r"(pair));
+#else
+    low = float_of_f16(static_cast<uint16_t>(pair));
+    high = float_of_f16(static_cast<uint16_t>(pair >> 16));
+#endif
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define WINDROW_CASTS_FLOAT8 1
+#else
+#define WINDROW_CASTS_FLOAT8 0
+#endif
+
+/// What pack_float8() has the codes of: numbers up to here. The instructions saturate, which gives all of them if that is asked for.
+WINDROW_DEVICE float packed_limit(uint8_t dtype, bool saturates) {
+    return float_of(WINDROW_CASTS_FLOAT8 && saturates ? 0x7F800000 : Float8(dtype).limit);
+}
+
+/// The same as bits of a float of 16 bits. The largest bfloat16 do not count as within: see pairs_within().
+WINDROW_DEVICE uint32_t packed_limit_16(uint8_t from, uint8_t dtype, bool saturates) {
+    const uint32_t limit = Float8(dtype).limit;
+    if (WINDROW_CASTS_FLOAT8 && saturates) return from == kBF16 ? 0x7BFF : 0x7C00;
+    return from == kBF16 ? limit >> 16 : (limit - (112u << 23)) >> 13;
+}
+
+/// Four float8, each rounded to nearest even: by instructions on sm_89 and later. `is_short`: as in Float8::rounded().
+template <bool is_short>
+WINDROW_DEVICE uint32_t pack_float8(uint8_t dtype, const float* x) {
+#if WINDROW_CASTS_FLOAT8
+    uint32_t word;
+    if (dtype == kF8E4M3FN) {
+        asm("{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, %2, %1; cvt.rn.satfinite.e4m3x2.f32 high, %4, %3; mov.b32 %0, {low, high}; }"
+            : "=r"(word) : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));
+    } else {
+        asm("{ .reg .b16 low, high; cvt.rn.satfinite.e5m2x2.f32 low, %2, %1; cvt.rn.satfinite.e5m2x2.f32 high, %4, %3; mov.b32 %0, {low, high}; }"
+            : "=r"(word) : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));
+    }
+    return word;
+#else
+    const Float8 format(dtype);
+    auto code = [&](int i) { return format.rounded<is_short>(x[i]) << (24 - format.lost); };
+    const uint32_t codes = tops_of(code(0), code(1), code(2), code(3));
+    const uint32_t signs = tops_of(bits_of(x[0]), bits_of(x[1]), bits_of(x[2]), bits_of(x[3]));
+    return (codes & 0x7F7F7F7F) | (signs & 0x80808080);
+#endif
+}
+
+/// Two float8 of a word, the low or the high ones, as two float16, which have all of them but for NaN of e4m3fn.
+WINDROW_DEVICE uint32_t unpack_float8(uint8_t dtype, uint32_t word, bool high) {
+#ifdef __CUDA_ARCH__
+    if (dtype == kF8E4M3FN && WINDROW_CASTS_FLOAT8) {
+        uint32_t pair;
+        asm("{ .reg .b16 two; cvt.u16.u32 two, %1; cvt.rn.f16x2.e4m3x2 %0, two; }" : "=r"(pair) : "r"(high ? word >> 16 : word));
+        return pair;
+    }
+    // A float8_e5m2 is the upper byte of its float16, a float8_e4m3fn that of one 2^8 times smaller, but for a bit between sign and exponent.
+    uint32_t pair = __byte_perm(word, 0, high ? 0x3424 : 0x1404);
+    if (dtype == kF8E5M2) return pair;
+    pair = (pair >> 1 & 0x3F803F80) | (pair & 0x80008000);
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(pair), "r"(0x5C005C00));
+    return pair;
+#else
+    const Float8 format(dtype);
+    const uint32_t two = high ? word >> 16 : word;
+    return to_f16(format.value(two & 0xFF)) | static_cast<uint32_t>(to_f16(format.value(two >> 8 & 0xFF))) << 16;
+#endif
+}
+
+/// Whether none of the numbers is beyond a limit or NaN.
+template <uint32_t n>
+WINDROW_DEVICE bool all_within(const float (&x)[n], float limit) {
+#ifdef __CUDA_ARCH__
+    float most = fabsf(x[0]);
+#pragma unroll
+    for (uint32_t i = 1; i < n; ++i) asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(most), "f"(fabsf(x[i])));
+    return most <= limit;
+#else
+    bool within = true;
+    for (uint32_t i = 0; i < n; ++i) within = within && fabsf(x[i]) <= limit;
+    return within;
+#endif
+}
+
+/// The same of floats of 16 bits, two in each word; `limit` are the bits of one. The sizes of bfloat16 are in the order of the float16 of
+/// these bits, of which the largest, above all limits, are NaN.
+template <uint32_t n>
+WINDROW_DEVICE bool pairs_within(const uint32_t (&words)[n], uint32_t limit) {
+#ifdef __CUDA_ARCH__
+    uint32_t most;
+    asm("abs.f16x2 %0, %1;" : "=r"(most) : "r"(words[0]));
+#pragma unroll
+    for (uint32_t i = 1; i < n; ++i) asm("{ .reg .b32 size; abs.f16x2 size, %1; max.NaN.f16x2 %0, %0, size; }" : "+r"(most) : "r"(words[i]));
+    return (most + (0x7FFF - limit) * 0x10001 & 0x80008000) == 0;
+#else
+    bool within = true;
+    for (uint32_t i = 0; i < 2 * n; ++i) within = within && (words[i / 2] >> (16 * (i % 2)) & 0x7FFF) <= limit;
+    return within;
 #endif
 }
 

@@ -258,6 +258,25 @@ fn float8_of_every_value_of_sixteen_bits() {
     }
 }
 
+/// Float32 at each bound between two codes of a float8 and beside it, with all exponents: a bound has zeros in its lower half.
+#[test]
+fn float8_of_bounds_in_float32() {
+    let lows: [u128; 4] = [0, 1, 0x5A5A, 0xFFFF];
+    let mut sample = Sample::new(DType::F32, &[1024, 256], 0);
+    for at in 0..1024 * 256 {
+        let bits = (at as u128 % 65536) << 16 | lows[at as usize / 65536];
+        sample.put(&[at / 256, at % 256], bits);
+    }
+    let samples = [sample];
+    for to in [DType::F8E4M3FN, DType::F8E5M2] {
+        for ask in [Ask::stack().cast(to), Ask::stack().saturate(to)] {
+            runner().check(&format!("to {to}, {ask:?}"), &samples, &ask);
+            let turned = ask.permute(&[1, 0]);
+            runner().check(&format!("to {to}, {turned:?}"), &samples, &turned);
+        }
+    }
+}
+
 #[test]
 fn saturated_casts_of_every_form() {
     let long = |src, i: u64| Sample::rich(src, &[301 + i as i64, 4], 100 + i);

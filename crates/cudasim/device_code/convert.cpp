@@ -1,5 +1,6 @@
 // Conversions between numbers.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -27,6 +28,34 @@ uint32_t to_bfloat(uint32_t bits) {
     if ((bits & 0x7FFFFFFF) > 0x7F800000) return 0x7FFF;
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;  // ties to even
 }
+
+/// A float8: e4m3fn, which has no infinities, or e5m2.
+struct Float8 {
+    explicit Float8(const Instruction& in) : fraction(in.has(Mod::E4M3) ? 3 : 2), bias(in.has(Mod::E4M3) ? 7 : 15), largest(in.has(Mod::E4M3) ? 448 : 57344) {}
+
+    /// The spacing of numbers as large as one.
+    double spacing(double size) const { return std::ldexp(1.0, std::max(size == 0 ? 1 - bias : std::ilogb(size), 1 - bias) - fraction); }
+
+    /// To nearest even, and to the largest number at most. A NaN's sign is lost.
+    uint32_t of(uint32_t bits) const {
+        float value = as_float(bits);
+        if (value != value) return 0x7F;
+        double size = std::min(std::fabs(double(value)), largest);
+        size = std::nearbyint(size / spacing(size)) * spacing(size);
+        uint32_t units = uint32_t(size / spacing(size)), binade = uint32_t(std::ilogb(spacing(size)) + fraction + bias - 1);
+        return (bits >> 24 & 0x80) | (units + (binade << fraction));
+    }
+
+    uint32_t half_of(uint32_t code) const {
+        if ((code & 0x7F) == 0x7F) return 0x7FFF;
+        int binade = std::max(int(code & 0x7F) >> fraction, 1);
+        double units = double(code & 0x7F) - ((binade - 1) << fraction);
+        return (code & 0x80) << 8 | std::bit_cast<uint16_t>(_Float16(std::ldexp(units, binade - bias - fraction)));
+    }
+
+    int fraction, bias;
+    double largest;
+};
 
 /// An integer of a lane, as its sign and magnitude.
 struct Integer {
@@ -143,10 +172,26 @@ void run_f2f(Warp& warp, const Instruction& in, Lanes active) {
     warp.put(in[0], active, result);
 }
 
-/// Two float32 to a pair of 16 bits, the first to the upper half.
+/// Two float32 to a pair of 16 bits, the first to the upper half, or to two float8 with two others above them; or two float8 to a
+/// pair of float16.
 void run_f2fp(Warp& warp, const Instruction& in, Lanes active) {
-    Vector room_a, room_b, result;
-    const Vector &a = warp.floats(in[1], room_a), &b = warp.floats(in[2], room_b);
+    Vector rooms[3], result;
+    if (in.has(Mod::UNPACK_B)) {
+        if (!in.has(Mod::E4M3) || !in.has(Mod::F16)) warp.fail("F2FP that unpacks other types");
+        const Vector& a = warp.raw(in[1], rooms[0]);
+        for_lanes([&](int l) {
+            uint32_t two = in[1].half == 1 ? a[l] >> 16 : a[l];
+            result[l] = Float8(in).half_of(two & 0xFF) | Float8(in).half_of(two >> 8 & 0xFF) << 16;
+        });
+        return warp.put(in[0], active, result);
+    }
+    const Vector &a = warp.floats(in[1], rooms[0]), &b = warp.floats(in[2], rooms[1]);
+    if (in.has(Mod::PACK_AB_MERGE_C)) {
+        if (!in.has(Mod::SATFINITE) || in.has(Mod::E4M3) == in.has(Mod::E5M2)) warp.fail("F2FP to another type");
+        const Vector& c = warp.raw(in[3], rooms[2]);
+        for_lanes([&](int l) { result[l] = c[l] << 16 | Float8(in).of(a[l]) << 8 | Float8(in).of(b[l]); });
+        return warp.put(in[0], active, result);
+    }
     bool is_bfloat = in.has(Mod::BF16);
     for_lanes([&](int l) {
         result[l] = is_bfloat ? to_bfloat(a[l]) << 16 | to_bfloat(b[l]) : to_half(a[l]) << 16 | to_half(b[l]);

@@ -88,18 +88,23 @@ void run_fsel(Warp& warp, const Instruction& in, Lanes active) {
     warp.put(in[0], active, result);
 }
 
-/// The smaller where the last operand holds; a NaN loses against a number.
+/// The smallest where the last operand holds, else the largest; a NaN loses against a number, or wins with NAN.
 void run_fmnmx(Warp& warp, const Instruction& in, Lanes active) {
-    Vector room_a, room_b, result;
-    const Vector &a = warp.floats(in[1], room_a), &b = warp.floats(in[2], room_b);
-    Lanes is_min = warp.predicate(in[3]);
-    for_lanes([&](int l) {
-        float x = as_float(a[l]), y = as_float(b[l]);
-        bool is_least = is_min >> l & 1;
-        // -0 is less than +0 here.
-        bool x_first = x < y || (x == y && std::signbit(x) && !std::signbit(y));
-        result[l] = x != x && y != y ? kNan32 : x != x ? b[l] : y != y ? a[l] : x_first == is_least ? a[l] : b[l];
-    });
+    const size_t last = in.num_operands - 1;
+    Lanes is_min = warp.predicate(in[last]);
+    Vector room, result = warp.floats(in[1], room);
+    for (size_t i = 2; i < last; i++) {
+        Vector other;
+        const Vector& b = warp.floats(in[i], other);
+        for_lanes([&](int l) {
+            float x = as_float(result[l]), y = as_float(b[l]);
+            bool is_least = is_min >> l & 1, has_nan = x != x || y != y;
+            // -0 is less than +0 here.
+            bool x_first = x < y || (x == y && std::signbit(x) && !std::signbit(y));
+            bool is_nan = has_nan && (in.has(Mod::is_nan) || (x != x && y != y));
+            result[l] = is_nan ? kNan32 : x != x ? b[l] : y != y ? result[l] : x_first == is_least ? result[l] : b[l];
+        });
+    }
     warp.put(in[0], active, result);
 }
 
@@ -204,6 +209,21 @@ void run_hadd2(Warp& warp, const Instruction& in, Lanes active) {
     Vector result;
     for_lanes([&](int l) { result[l] = rounded(a.at(l, 0) + b.at(l, 0)); });
     warp.put(in[0], active, result);
+}
+
+/// The largest; a NaN wins, and is positive.
+void run_hmnmx2(Warp& warp, const Instruction& in, Lanes active) {
+    const size_t last = in.num_operands - 1;
+    if (!in.has(Mod::is_nan) || warp.predicate(in[last]) & active) warp.fail("the least of halves, or one without NAN");
+    Halves a(warp, in[1]), b(warp, in[2]), c(warp, in[last == 3 ? 2 : 3]);
+    put_halves(warp, in, active, [&](int l, int k) {
+        double all[] = {a.at(l, k), b.at(l, k), c.at(l, k)}, most = all[0];
+        for (double one : all) {
+            // -0 is less than +0 here.
+            if (one != one || one > most || (one == most && std::signbit(most))) most = one;
+        }
+        return most;
+    });
 }
 
 void run_hmul2(Warp& warp, const Instruction& in, Lanes active) {

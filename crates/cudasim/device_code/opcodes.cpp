@@ -80,7 +80,7 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
         add("FMUL", run_fmul, Unit::fma, "RZ");
         add("FFMA", run_ffma, Unit::fma);
         add("FSEL", run_fsel, Unit::alu);
-        add("FMNMX", run_fmnmx, Unit::alu);
+        add("FMNMX FMNMX3", run_fmnmx, Unit::alu, "NAN");
         add("FSETP", run_fsetp, Unit::alu, floats);
         add("DSETP", run_dsetp, Unit::fp64, floats);
         add("DADD", run_dadd, Unit::fp64);
@@ -89,12 +89,13 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
         add("MUFU", run_mufu, Unit::xu, "RCP");
         add("HADD2", run_hadd2, Unit::half, "F32");
         add("HMUL2", run_hmul2, Unit::half);
+        add("HMNMX2 VHMNMX", run_hmnmx2, Unit::alu, "NAN");
         add("HFMA2", run_hfma2, Unit::fma);
         add("I2F UI2F", run_i2f, Unit::xu, "F64 U8 S8 U16 S16 U32 U64 S64 RP RZ");
         add("I2FP", run_i2f, Unit::alu, "F32 S32 U32");
         add("F2I", run_f2i, Unit::xu, "FTZ TRUNC NTZ F64 U32 U64 S64");
         add("F2F", run_f2f, Unit::xu, "F64 F32 F16 RZ");
-        add("F2FP", run_f2fp, Unit::alu, "F16 BF16 F32 PACK_AB");
+        add("F2FP", run_f2fp, Unit::alu, "F16 BF16 F32 E4M3 E5M2 PACK_AB PACK_AB_MERGE_C UNPACK_B SATFINITE");
         add("LD LDG", run_load, Unit::memory, sizes + "E SYS CONSTANT NA", Access::table);
         add("ST STG", run_store, Unit::memory, sizes + "E SYS STRONG SM EF", Access::store);
         add("LDL", run_local, Unit::memory, sizes + "LU", Access::local);

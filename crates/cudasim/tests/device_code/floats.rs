@@ -45,6 +45,18 @@ pub fn float32() {
             _ => x.min(y).to_bits(),
         }
     });
+    let most = |all: &[f32]| {
+        let nan = all.iter().any(|x| x.is_nan());
+        bits(if nan { f32::NAN } else { all.iter().fold(0.0, |most, x| x.abs().max(most)) })
+    };
+    check("FMNMX.NAN R0, |R2|, |R4|, !PT", move |s, l| most(&[f(s, 2, l), f(s, 4, l)]));
+    check("FMNMX3.NAN R0, |R2|, |R4|, |R6|, !PT", move |s, l| {
+        most(&[f(s, 2, l), f(s, 4, l), f(s, 6, l)])
+    });
+    check("FMNMX3 R0, |R2|, |R4|, |R6|, !PT", |s, l| {
+        let all = [f(s, 2, l), f(s, 4, l), f(s, 6, l)];
+        bits(all.iter().fold(f32::NAN, |most, x| x.abs().max(most)))
+    });
 }
 
 #[test]
@@ -112,6 +124,18 @@ pub fn float16_pairs() {
     check("HMUL2 R0, R2, R4", move |s, l| {
         pair(&|k| f64::from(h(s, 2, l, k)) * f64::from(h(s, 4, l, k)))
     });
+    let most = |all: &[f16]| match all.iter().any(|x| x.is_nan()) {
+        true => 0x7FFF,
+        false => to(all.iter().map(|x| f64::from(*x).abs()).fold(0.0, f64::max)),
+    };
+    check("HMNMX2.NAN R0, |R2|, |R4|, !PT", move |s, l| {
+        let at = |k| most(&[h(s, 2, l, k), h(s, 4, l, k)]);
+        at(0) | at(1) << 16
+    });
+    check("VHMNMX.NAN R0, |R2|, |R4|, |R6|, !PT", move |s, l| {
+        let at = |k| most(&[h(s, 2, l, k), h(s, 4, l, k), h(s, 6, l, k)]);
+        at(0) | at(1) << 16
+    });
     check("HFMA2 R0, -RZ, RZ, 0, 5.9604644775390625e-08 /* 0x1 */", |_, _| 1);
     check("HFMA2 R0, R2, R4, R6", move |s, l| {
         let at = |register, k| f64::from(h(s, register, l, k));
@@ -169,6 +193,32 @@ pub fn floats_to_integers() {
     });
 }
 
+/// The value of a float8 of so many bits of fraction, which is no special one.
+fn float8_value(code: u32, fraction: i32) -> f64 {
+    let bias = (1 << (6 - fraction)) - 1;
+    let (exponent, size) =
+        ((code & 0x7F) as i32 >> fraction, f64::from(code & ((1 << fraction) - 1)));
+    let size = if exponent == 0 { size } else { size + f64::from(1 << fraction) };
+    let size = size * 2f64.powi(exponent.max(1) - bias - fraction);
+    if code & 0x80 == 0 {
+        size
+    } else {
+        -size
+    }
+}
+
+/// The nearest float8 whose value is at most `most`, by trying all: of two the one with an even code.
+fn float8_near(x: f32, fraction: i32, most: f64) -> u32 {
+    if x.is_nan() {
+        return 0x7F;
+    }
+    let size = f64::from(x.abs()).min(most);
+    let codes = (0..0x7F).filter(|&code| float8_value(code, fraction) <= most);
+    let away = |code: u32| (float8_value(code, fraction) - size).abs();
+    let by = |a: &u32, b: &u32| away(*a).total_cmp(&away(*b)).then((a & 1).cmp(&(b & 1)));
+    codes.min_by(by).expect("a code") | u32::from(x.is_sign_negative()) << 7
+}
+
 #[test]
 pub fn between_floats() {
     let half = |x: f32| if x.is_nan() { 0x7FFF } else { u32::from(f16::from_f32(x).to_bits()) };
@@ -177,6 +227,23 @@ pub fn between_floats() {
     check("F2FP.BF16.F32.PACK_AB R0, R2, -R4", move |s, l| {
         bfloat(f(s, 2, l)) << 16 | bfloat(-f(s, 4, l))
     });
+    let [small, large] = [(3, 448.0), (2, 57344.0)]
+        .map(|(fraction, most)| move |x: f32| float8_near(x, fraction, most));
+    check("F2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C R0, R2, R4, R6", move |s, l| {
+        s.r(6, l) << 16 | small(f(s, 2, l)) << 8 | small(f(s, 4, l))
+    });
+    check("F2FP.SATFINITE.E5M2.F32.PACK_AB_MERGE_C R0, R2, -R4, RZ", move |s, l| {
+        large(f(s, 2, l)) << 8 | large(-f(s, 4, l))
+    });
+    let halves = |two: u32| {
+        let half = |code: u32| match float8_value(code, 3) {
+            _ if code & 0x7F == 0x7F => 0x7FFF,
+            value => u32::from(f16::from_f64(value).to_bits()),
+        };
+        half(two & 0xFF) | half(two >> 8 & 0xFF) << 16
+    };
+    check("F2FP.F16.E4M3.UNPACK_B R0, R2", move |s, l| halves(s.r(2, l)));
+    check("F2FP.F16.E4M3.UNPACK_B R0, R2.H1", move |s, l| halves(s.r(2, l) >> 16));
     check("F2F.F16.F32 R0, R2", move |s, l| half(f(s, 2, l)));
     check("F2F.F32.F64 R0, R2", |s, l| bits(d(s, 2, l) as f32));
     check("F2F.F32.F64.RZ R0, R2", |s, l| {
