@@ -52,19 +52,25 @@ impl ReadOnly {
         if self.has(index) == is {
             return;
         }
-        let old = std::mem::take(&mut self.0);
-        let at = old.partition_point(|range| range.end <= index);
-        old[..at].iter().for_each(|range| self.push(range.clone()));
+        let at = self.0.partition_point(|range| range.end <= index);
         if is {
-            self.push(index..index + 1);
-        }
-        for range in &old[at..] {
-            if !is && range.contains(&index) {
-                self.push(range.start..index);
-                self.push(index + 1..range.end);
-            } else {
-                self.push(range.clone());
+            let follows = at > 0 && self.0[at - 1].end == index;
+            let leads = self.0.get(at).is_some_and(|range| range.start == index + 1);
+            match (follows, leads) {
+                (true, true) => self.0[at - 1].end = self.0.remove(at).end,
+                (true, false) => self.0[at - 1].end = index + 1,
+                (false, true) => self.0[at].start = index,
+                (false, false) => self.0.insert(at, index..index + 1),
             }
+            return;
+        }
+        let rest = index + 1..self.0[at].end;
+        self.0[at].end = index;
+        if !rest.is_empty() {
+            self.0.insert(at + 1, rest);
+        }
+        if self.0[at].is_empty() {
+            self.0.remove(at);
         }
     }
 
