@@ -280,7 +280,7 @@ def test_unknown_keywords_list_the_choices():
     for call, own in zip(CALLS, ["", "dim, ", "value, side, dims, size, multiple_of, truncate, mask, mask_dtype, ", "offsets_dtype, batch_index, ", "spec, sep, arena, "]):
         want = f"{call.__name__}() got an unexpected keyword argument 'colour'; it takes {own}{common}"
         assert text(lambda: call([paint(3)], colour=1), TypeError) == want
-    assert text(lambda: wr.explain([paint(3)], "heap"), ValueError) == 'form must be "stack", "concat", "pad", "ragged" or "collate", got "heap"'
+    assert text(lambda: wr.explain([paint(3)], "heap"), ValueError) == 'form must be "stack", "concat", "pad", "ragged", "collate" or "copy_many", got "heap"'
     assert text(lambda: wr.ragged([paint(3)], offsets_dtype="int16"), ValueError) == "offsets_dtype must be \"int32\" or \"int64\", got 'int16'"
     assert text(lambda: wr.pad([paint(3)], mask=True), ValueError) == 'mask must be None, "real" or "pad", got True'
 

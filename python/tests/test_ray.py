@@ -182,3 +182,10 @@ def test_an_iteration_that_is_left_early(dataset):
     for batch in dataset.iter_torch_batches(batch_size=16, collate_fn=collate, prefetch_batches=2):
         assert_batch(batch, int(batch["y"][0]), 16)
         break
+
+
+def test_a_header_of_more_bytes_than_there_are():
+    packed = windrow.ray.pack(pa.table({"ids": [[1, 2, 3], [4]]}), {"ids": wr.Pad()})
+    row = packed.to_pylist()[0]
+    with pytest.raises(ValueError, match="windrow_arena has 64 bytes, and windrow_header is of"):
+        windrow.ray.unpack({**row, "windrow_arena": row["windrow_arena"][:64]})

@@ -44,7 +44,8 @@ pub(crate) fn form_of(name: &str) -> PyResult<&'static CallForm> {
 }
 
 pub(crate) fn unknown_form(name: &str) -> PyErr {
-    let names: Vec<_> = FORMS.iter().map(|form| format!("{:?}", form.name)).collect();
+    let names = FORMS.iter().map(|form| form.name).chain(["copy_many"]);
+    let names: Vec<_> = names.map(|name| format!("{name:?}")).collect();
     let (last, others) = names.split_last().expect("forms");
     PyValueError::new_err(format!("form must be {} or {last}, got {name:?}", others.join(", ")))
 }

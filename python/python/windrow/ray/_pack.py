@@ -62,7 +62,8 @@ def unpack(batch: Any, device: Any = None) -> Dict[str, torch.Tensor]:
             ``"cuda"``.
 
     Raises:
-        ValueError: for another number of rows: use ``batch_size=1``, a row is a whole batch; a header that is none.
+        ValueError: for another number of rows: use ``batch_size=1``, a row is a whole batch; a header that is none, or of more bytes
+            than there are.
         KeyError: for rows that are not packed.
 
     Example:
@@ -78,6 +79,8 @@ def unpack(batch: Any, device: Any = None) -> Dict[str, torch.Tensor]:
     elif device is not None:
         arena = arena.to(device, copy=True)
     layout = wr.Layout.from_json(_header(batch))
+    if layout.nbytes > len(arena):
+        raise ValueError(f"{ARENA} has {len(arena)} bytes, and {HEADER} is of {layout.nbytes}")
     views = []
     for dtype, shape, start in zip(layout.dtypes, layout.shapes, layout.offsets):
         kind = getattr(torch, dtype)
