@@ -301,6 +301,53 @@ struct SelectParams {
     uint64_t words[(bytes - sizeof(Select)) / 8];
 };
 
+/// A side of pairs of which a device chooses some: see move.cuh.
+struct MoveSide {
+    const void* indices;        ///< null: pair i is of sample i
+    int64_t index_step;         ///< in elements
+    const uint64_t* addresses;  ///< of the samples; null: they are rows,
+    uint64_t first;             ///< where the first one begins,
+    int64_t step;               ///< and the bytes from row to row
+    uint64_t num_listed;        ///< samples that indices are of
+    uint64_t* found;            ///< of an index out of range: kFoundByMove and the position
+    uint32_t word;              ///< where in the words behind the parameters the addresses are,
+    uint16_t index_bytes;       ///< 4 or 8
+    uint8_t is_inline;          ///< if they are there
+    uint8_t is_gathered;        ///< row i is that of pair i, and indices say only whether it is there
+};
+
+constexpr uint64_t kFoundByMove = uint64_t{0xFFFFFFFF} << 32;
+
+/// A loop of a pair around rows of adjacent units. Strides are in bytes.
+struct MoveDim {
+    uint64_t extent;
+    int64_t src_stride;
+    int64_t dst_stride;
+};
+
+constexpr uint32_t kMostMoveDims = 12;
+
+/// Parameters of the kernel that moves pairs of which a device chooses some.
+struct Move {
+    MoveSide dst, src;
+    uint64_t row_units;         ///< units of a row, which are adjacent
+    uint64_t units;             ///< of a pair
+    uint32_t num_items;         ///< pieces of kMoveBytes
+    uint32_t items;             ///< of a pair
+    uint32_t log_unit;          ///< log2 of the bytes of a unit
+    uint32_t num_dims;          ///< 0: a pair is one row
+    MoveDim dims[kMostMoveDims];  ///< outermost first
+};
+
+template <int bytes>
+struct MoveParams {
+    Move move;
+    uint64_t words[(bytes - sizeof(Move)) / 8];
+};
+
+static_assert(sizeof(MoveSide) == 64 && offsetof(MoveSide, word) == 56 && offsetof(MoveSide, is_gathered) == 63, "layout");
+static_assert(sizeof(Move) == 448 && offsetof(Move, num_items) == 144 && offsetof(Move, dims) == 160, "layout");
+static_assert(sizeof(MoveParams<kLargeBytes>) == kLargeBytes, "layout");
 static_assert(sizeof(Column) == 16 && sizeof(Select) == 120, "layout");
 static_assert(offsetof(Select, call) == 80 && offsetof(Select, index_bytes) == 112, "layout");
 static_assert(sizeof(SelectParams<kLargeBytes>) == kLargeBytes, "layout");

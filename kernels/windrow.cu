@@ -5,6 +5,7 @@
 // and no exchange between lanes.
 #include "scalar_fallback.cuh"
 #include "contiguous.cuh"
+#include "move.cuh"
 #include "params.h"
 #include "planes.cuh"
 #include "policy.h"
@@ -167,9 +168,8 @@ WINDROW_DEVICE void metadata_item(const uint64_t* table, const Field& field, uin
 
 /// Writes an item. `has_any`: it may be of strided or contiguous_generic, too, which take more registers than all others.
 template <bool has_any, int bytes>
-WINDROW_DEVICE void write_item(const Params<bytes>& params) {
+WINDROW_DEVICE void write_item(const Params<bytes>& params, uint32_t item) {
     const Header& header = params.header;
-    const uint32_t item = warp_of_grid();
     if (item >= header.num_items) return;
     const uint64_t* table = header.table != nullptr ? header.table : params.table;
     // Those in the parameters are read from the constant bank: see params.h.
@@ -204,28 +204,30 @@ using windrow::Policy;
 using SmallParams = windrow::Params<windrow::kSmallBytes>;
 using LargeParams = windrow::Params<windrow::kLargeBytes>;
 using SmallSelect = windrow::SelectParams<windrow::kSmallBytes>;
+using SmallMove = windrow::MoveParams<windrow::kSmallBytes>;
+using LargeMove = windrow::MoveParams<windrow::kLargeBytes>;
 using LargeSelect = windrow::SelectParams<windrow::kLargeBytes>;
 
 // For batches that have only common families.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_small(const __grid_constant__ SmallParams params) {
-    windrow::write_item<false>(params);
+    windrow::write_item<false>(params, windrow::warp_of_grid());
 }
 
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_large(const __grid_constant__ LargeParams params) {
-    windrow::write_item<false>(params);
+    windrow::write_item<false>(params, windrow::warp_of_grid());
 }
 
 // For all others: whatever a batch has, there is one launch.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlocks)
     windrow_assemble_any_small(const __grid_constant__ SmallParams params) {
-    windrow::write_item<true>(params);
+    windrow::write_item<true>(params, windrow::warp_of_grid());
 }
 
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlocks)
     windrow_assemble_any_large(const __grid_constant__ LargeParams params) {
-    windrow::write_item<true>(params);
+    windrow::write_item<true>(params, windrow::warp_of_grid());
 }
 
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
@@ -236,4 +238,26 @@ extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_select_large(const __grid_constant__ LargeSelect params) {
     windrow::select_samples(params);
+}
+
+// For a launch whose blocks are bounded: each warp takes one item after the other. Whatever parameters are small, these have room for them.
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlocks)
+    windrow_bounded(const __grid_constant__ LargeParams params) {
+    const uint32_t warps = gridDim.x * (Policy::kThreads / windrow::kLanes);
+#pragma unroll 1
+    for (uint64_t item = windrow::warp_of_grid(); item < params.header.num_items; item += warps) {
+        windrow::write_item<true>(params, static_cast<uint32_t>(item));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
+    windrow_move_small(const __grid_constant__ SmallMove params) {
+    const uint32_t warps = gridDim.x * (Policy::kThreads / windrow::kLanes);
+    windrow::move_pairs(params.move, params.words, windrow::warp_of_grid(), warps, windrow::lane_of_thread());
+}
+
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
+    windrow_move_large(const __grid_constant__ LargeMove params) {
+    const uint32_t warps = gridDim.x * (Policy::kThreads / windrow::kLanes);
+    windrow::move_pairs(params.move, params.words, windrow::warp_of_grid(), warps, windrow::lane_of_thread());
 }

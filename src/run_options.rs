@@ -26,6 +26,9 @@ pub struct RunOptions {
     /// Host memory for the arena of a plan that has one: uint8, row-major, [`Plan::arena_bytes`](crate::Plan::arena_bytes) or
     /// more, writable and held by nothing else; `None` is the engine's own pool.
     pub arena: Option<Tensor>,
+    /// The most blocks of a launch that moves pairs, and so the share of the multiprocessors that it has; `None` is as many as there
+    /// is work for.
+    pub max_blocks: Option<u32>,
 }
 
 impl RunOptions {

@@ -353,6 +353,17 @@ fn columns_one_by_one() {
         )
     };
     cases.push(("to rows elsewhere", (0..half).map(from_column).collect()));
+    // Two tables whose widths have nothing in common, each into neighbours of its own.
+    let narrow = |at: i64| Piece {
+        shape: vec![rows, 1],
+        strides: vec![columns - 1, 1],
+        first: (table_bytes + 8 * turned(at)) as usize,
+        ..own(at)
+    };
+    let is_within = |&at: &i64| turned(at) < half - 1;
+    let into_narrow = |at: i64| (narrow(at), other(&narrow(at), 4));
+    let both = (0..half).map(into_own).chain((0..half).filter(is_within).map(into_narrow));
+    cases.push(("of two tables", both.collect()));
     for (what, pairs) in &cases {
         let expected = moved(&memory, pairs);
         for (name, engine) in runner().engines() {

@@ -109,3 +109,22 @@ fn a_tree_on_a_device() {
     expected.extend_from_slice(&host.buffer().as_slice::<u8>().unwrap()[64..]);
     assert_eq!(found, expected);
 }
+
+#[test]
+fn leaves_without_elements_may_be_anywhere() {
+    let empty = |device: Device| {
+        let layout = windrow::Layout::compact(DType::F32, &[0, 3]).unwrap();
+        // SAFETY: no element is read.
+        #[allow(unsafe_code)]
+        unsafe {
+            SampleView::from_raw_parts(std::ptr::null(), DType::F32, device, layout)
+        }
+    };
+    let weight = [1f32, 2.0];
+    let own = SampleView::from_slice(&weight, &[2]).unwrap();
+    let tree = [("none", empty(Device::Cuda(1))), ("w", own), ("more", empty(Device::Cuda(0)))];
+    let packed = Engine::host().pack(&tree).unwrap();
+    assert_eq!(packed.buffer().device(), Device::Cpu);
+    assert_eq!(packed.get("w").unwrap().as_slice::<f32>().unwrap(), weight);
+    assert_eq!(packed.get("more").unwrap().shape(), [0, 3]);
+}

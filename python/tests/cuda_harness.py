@@ -232,6 +232,15 @@ class SimulatedDriver(Driver):
         self.library.cudasim_trace(0)
         return result, calls
 
+    def most_blocks(self, work):
+        """How many blocks the largest launch of `work` has."""
+        self.library.cudasim_trace(1)
+        work()
+        self.library.cudasim_most_blocks.restype = c_uint64
+        blocks = self.library.cudasim_most_blocks()
+        self.library.cudasim_trace(0)
+        return blocks
+
     def steady_calls(self, work):
         """How often `work` makes each driver call, once what it keeps for later is there and nothing is under way."""
         for _ in range(6):

@@ -296,7 +296,6 @@ refused(lambda: wr.stack([first[0]], out=wr.stack([b"xyz"], device="cuda:1")), "
 listed = wr.SampleList([first[0], first[1]]).to_device("cuda:0")
 refused(lambda: listed.take(wr.stack([0, 1], device="cuda:1")), "indices", "cuda:0", "cuda:1")
 
-refused(lambda: wr.copy_many(first, second), "cuda:0", "cuda:1")
 for sides in ((first, second), ([first[0], second[0]], [b"abc", b"def"])):
     try:
         wr.copy_many(*sides, stream=2)

@@ -487,3 +487,13 @@ def test_leaves_beyond_63_bits():
     one = np.broadcast_to(np.zeros((), np.uint8), (1 << 62,))
     error = refusal(lambda: wr.pack({"a": one, "b": one[:-1], "c": one[:-2]}), ValueError)
     assert "beyond 64 bits together" in str(error)
+
+
+def test_errors_count_the_leaves_of_the_caller():
+    """Tied leaves, which are stored once, are counted as the others are."""
+    memory, w = np.zeros(400, np.uint8), np.ones(4, np.float32)
+    error = refusal(lambda: wr.pack({"a": w, "tied": w, "b": memory[8:24]}, out=memory), ValueError)
+    assert str(error) == 'destination 0 at "a": expected memory apart from source 2, got memory that overlaps source 2'
+    error = refusal(lambda: wr.pack({"a": w, "tied": w, "b": w + 1, "c": memory[70:80]}, out=memory), ValueError)
+    assert (error.index, error.path) == (2, "b") and "memory that overlaps source 3" in str(error)
+    assert not memory.any()

@@ -6,15 +6,17 @@
 //! | `builder` | how it is made |
 //! | `small` | batches without a plan |
 //! | `on_device`, `page_locked` | runs on a device, and where on the host their results go |
-//! | `moves`, `packed` | `copy_many`, `pack` |
+//! | `moves`, `chosen_moves`, `moves_across`, `packed` | `copy_many`, with ids on a device, and on several devices; `pack` |
 //! | `staging` | host memory in turn, copied whole to a device |
 //! | `resident` | `resident`: lists on a device |
 //! | [`bindings`] | what bindings in other languages need beside that |
 
 pub mod bindings;
 mod builder;
+mod chosen_moves;
 mod engine;
 mod moves;
+mod moves_across;
 mod on_device;
 mod packed;
 mod page_locked;

@@ -8,7 +8,7 @@ use crate::collate::{Collate, Transform};
 use crate::explain::Explain;
 use crate::host::{self, Helpers};
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{is_mapping_stale, AsTarget, Leaf, Moves, Plan, Target};
+use crate::plan::{is_chosen, is_mapping_stale, AsTarget, Leaf, Moves, Plan, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, Samples};
 use crate::tensor::{Device, Layout, MoveSide, Owner, Result};
@@ -48,7 +48,7 @@ impl Engine {
     /// [`Error::DType`](crate::Error::DType) for a cast of elements that are only moved ([`DType::is_arithmetic`](crate::DType::is_arithmetic));
     /// [`Error::Layout`](crate::Error::Layout) for a destination that is read-only or shared, whose elements overlap each other, or of foreign byte order;
     /// [`Error::Overlap`](crate::Error::Overlap) for a destination that shares bytes with another one, or with any source but its own identical one;
-    /// [`Error::Device`](crate::Error::Device) for sides on several devices; [`Error::OutOfMemory`](crate::Error::OutOfMemory); for work on a device as [`Engine::assemble`].
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory); for work on a device as [`Engine::assemble`].
     pub fn copy_many<S: Samples + ?Sized>(
         &self,
         dsts: &mut [impl AsTarget],
@@ -93,9 +93,18 @@ impl Engine {
         srcs: &SampleList<'_>,
         options: MoveOptions,
     ) -> Result<()> {
+        if is_chosen(dsts, srcs) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy_chosen(dsts, srcs, options) };
+        }
         let counters = &self.shared.counters;
         let plan = Span::timed(Stage::Plan, counters.now(), &counters.plan_ns);
         let moves = Moves::new(dsts, srcs, &options.transform)?;
+        if moves.is_on_several() {
+            drop(plan);
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy_across(dsts, srcs, &options) };
+        }
         let waits = moves.has_pinned_on_host();
         if moves.on_device.is_empty() && !waits {
             let begin = plan.end();
@@ -108,7 +117,7 @@ impl Engine {
         // Before anything is enqueued, as this may fail.
         let threads = self.threads_for(&moves)?;
         let devices = &self.shared.devices;
-        let named = ordinal_of([dsts, srcs]);
+        let named = moves.ordinal();
         let ordinal = named.unwrap_or(self.shared.ordinal());
         // Work that is enqueued already may use memory that the host is about to.
         if waits && (named.is_some() || options.run.stream.is_some()) {
@@ -181,7 +190,7 @@ impl Engine {
     ) -> Result<()> {
         let MoveOptions { transform, mut run, out_owners, .. } = options;
         let counters = &self.shared.counters;
-        let span = Span::timed(Stage::Plan, counters.now(), &counters.plan_ns);
+        let mut span = Span::timed(Stage::Plan, counters.now(), &counters.plan_ns);
         let is_pinned = srcs.metas().iter().any(|meta| meta.device == Device::Pinned);
         let reads_mapped = match is_pinned {
             true => {
@@ -191,15 +200,36 @@ impl Engine {
             }
             false => true,
         };
-        let (lots, runs) = moves.on_device_by_way(dsts, reads_mapped);
-        // SAFETY: the caller's promise.
-        let alone = unsafe { AloneLeaves::new(&runs, dsts, srcs, &transform)? };
-        let mut plan = Plan::of_moves(moves, &lots, &alone.leaves(), [dsts, srcs], reads_mapped)?;
-        plan.out_owners = out_owners;
         // Its parts do not keep them.
         run.keep.extend_from_slice(srcs.owners());
-        drop(span);
-        self.run_with(plan, run).map(drop)
+        for round in moves.rounds(reads_mapped) {
+            let (lots, runs) = moves.on_device_by_way(round, dsts, reads_mapped);
+            // SAFETY: the caller's promise.
+            let alone = unsafe { AloneLeaves::new(&runs, dsts, srcs, &transform)? };
+            let leaves = alone.leaves();
+            let mut plan = Plan::of_moves(moves, &lots, &leaves, [dsts, srcs], reads_mapped)?;
+            plan.out_owners.clone_from(&out_owners);
+            drop(span);
+            let own = RunOptions {
+                stream: run.stream,
+                producers: run.producers.clone(),
+                keep: run.keep.clone(),
+                max_blocks: run.max_blocks,
+                ..RunOptions::default()
+            };
+            self.run_with(plan, own)?;
+            span = Span::timed(Stage::Plan, counters.now(), &counters.plan_ns);
+        }
+        Ok(())
+    }
+
+    /// What [`Engine::copy_lists`] would refuse.
+    ///
+    /// # Errors
+    /// As [`Engine::copy_many`]; nothing is written.
+    #[doc(hidden)]
+    pub fn check_lists(dsts: &SampleList<'_>, srcs: &SampleList<'_>) -> Result<()> {
+        Moves::new(dsts, srcs, &Transform::default()).map(drop)
     }
 
     /// What a move would do: the pairs on the host and on a device as one account.
@@ -221,14 +251,6 @@ impl Engine {
         let plan = Plan::of_moves(&moves, &lots, &alone.leaves(), [dsts, srcs], reads_mapped)?;
         Ok(Explain { samples: moves.num_pairs, ..plan.explain() })
     }
-}
-
-/// The first device that a side is on.
-fn ordinal_of(sides: [&SampleList<'_>; 2]) -> Option<u32> {
-    sides.into_iter().flat_map(|list| list.metas()).find_map(|meta| match meta.device {
-        Device::Cuda(ordinal) => Some(ordinal),
-        _ => None,
-    })
 }
 
 /// Pairs that go by themselves, as leaves of a plan whose outputs are the destinations.

@@ -67,7 +67,10 @@ impl Engine {
     /// # Errors
     /// As [`Engine::copy_many`], with the name as the path; [`Error::Device`] for leaves in several places; [`Error::TooLarge`].
     pub fn pack(&self, tree: &[(impl AsRef<str>, SampleView<'_>)]) -> Result<Packed> {
-        let device = tree.first().map_or(Device::Cpu, |(_, leaf)| leaf.meta().device);
+        // What has no bytes may say that it is anywhere.
+        let has_bytes = |meta: &TensorMeta| meta.layout.numel() > 0;
+        let first = tree.iter().find(|(_, leaf)| has_bytes(leaf.meta()));
+        let device = first.map_or(Device::Cpu, |(_, leaf)| leaf.meta().device);
         let mut places = Places::new(ALIGN);
         let mut known: HashMap<(usize, &TensorMeta), usize> = HashMap::new();
         // Of each leaf that is stored: its position; of each leaf: which of these it is.
@@ -75,7 +78,7 @@ impl Engine {
         let (mut offsets, mut used) = (Vec::new(), 0);
         for (position, (name, leaf)) in tree.iter().enumerate() {
             let TensorMeta { dtype, device: own, layout } = leaf.meta();
-            if *own != device {
+            if *own != device && has_bytes(leaf.meta()) {
                 let found = Mismatch::new(None, device.to_string(), own.to_string());
                 let found = found.with_hint(Hint::Text("copy the leaves to one place first"));
                 return Err(Error::Device(Box::new(found)).about("tree").at_path(name.as_ref()));
@@ -120,6 +123,7 @@ impl Engine {
         self.copy_many(&mut targets, &leaves).map_err(|error| {
             let pair = error.mismatch().and_then(|mismatch| mismatch.index);
             let position = pair.and_then(|pair| stored.get(pair));
+            let error = error.renumbered(|pair| stored.get(pair).copied().unwrap_or(pair));
             match position {
                 Some(&position) => error.at_path(tree[position].0.as_ref()),
                 None => error,

@@ -49,7 +49,7 @@ pub(super) fn check_pairs_apart(
         check_destinations(dsts, &spans)?;
     }
     let Some(first) = spans.first().map(|span| span.start) else { return Ok(()) };
-    let mut circles = None;
+    let mut circles = Circles::default();
     for (source, read) in each_span(srcs).enumerate() {
         // Sources that are elsewhere take two comparisons.
         if read.is_empty() || read.end <= first || reach <= read.start {
@@ -63,11 +63,9 @@ pub(super) fn check_pairs_apart(
         let begun = spans.partition_point(|span| span.start < read.end);
         let mut may_share =
             spans[..begun].iter().rev().take_while(|span| span.reach > read.start).map(|s| s.pair);
-        if may_share.clone().nth(MANY).is_some() {
-            let circles = circles.get_or_insert_with(|| circles_of(dsts, srcs, &spans, is_same));
-            if circles.iter().any(|circle| circle.is_apart(&own)) {
-                continue;
-            }
+        let is_beside_many = may_share.clone().nth(MANY).is_some();
+        if is_beside_many && circles.are_apart(&own, &read, &spans, (dsts, srcs), is_same) {
+            continue;
         }
         let shares = |&pair: &usize| footprint(dsts, pair).shares_with(&own);
         if let Some(pair) = may_share.by_ref().filter(shares).min() {
@@ -80,8 +78,60 @@ pub(super) fn check_pairs_apart(
 /// A tensor is beside so many others before all are looked up together.
 const MANY: usize = 16;
 
-/// All destinations on the circles on which sources between them may be apart from them.
-#[cold]
+/// Destinations on the circles on which sources between them may be apart from them, made as they are asked for: of all together, and of
+/// each cluster by itself, since tables of different widths have no circle in common.
+#[derive(Default)]
+struct Circles {
+    of_all: Option<Vec<Circle>>,
+    /// Which spans each cluster has, and its circles.
+    clusters: Vec<(Range<usize>, Option<Vec<Circle>>)>,
+}
+
+impl Circles {
+    #[cold]
+    fn are_apart(
+        &mut self,
+        own: &Footprint<'_>,
+        read: &Range<u64>,
+        spans: &[Span],
+        (dsts, srcs): (&SampleList<'_>, &SampleList<'_>),
+        is_same: impl Fn(usize) -> bool,
+    ) -> bool {
+        let of_all = self.of_all.get_or_insert_with(|| circles_of(dsts, srcs, spans, &is_same));
+        if of_all.iter().any(|circle| circle.is_apart(own)) {
+            return true;
+        }
+        if self.clusters.is_empty() {
+            self.clusters = clusters_of(spans).map(|spans| (spans, None)).collect();
+        }
+        let begins = |range: &Range<usize>| spans[range.start].start;
+        let reach = |range: &Range<usize>| spans[range.end - 1].reach;
+        let first = self.clusters.partition_point(|(range, _)| reach(range) <= read.start);
+        let beside = &mut self.clusters[first..];
+        let count = beside.partition_point(|(range, _)| begins(range) < read.end);
+        count <= MANY
+            && beside[..count].iter_mut().all(|(range, circles)| {
+                let within = &spans[range.clone()];
+                let circles =
+                    circles.get_or_insert_with(|| circles_of(dsts, srcs, within, &is_same));
+                circles.iter().any(|circle| circle.is_apart(own))
+            })
+    }
+}
+
+/// Spans in a row of which each begins before those in front of it have ended.
+fn clusters_of(spans: &[Span]) -> impl Iterator<Item = Range<usize>> + '_ {
+    let mut begin = 0;
+    std::iter::from_fn(move || {
+        let rest = spans.get(begin..).filter(|rest| !rest.is_empty())?;
+        let goes_on = rest.windows(2).take_while(|pair| pair[1].start < pair[0].reach);
+        let cluster = begin..begin + 1 + goes_on.count();
+        begin = cluster.end;
+        Some(cluster)
+    })
+}
+
+/// Destinations on the circles that sources between them have in common with them.
 fn circles_of(
     dsts: &SampleList<'_>,
     srcs: &SampleList<'_>,
@@ -116,16 +166,8 @@ fn is_table_apart(dsts: &SampleList<'_>) -> bool {
 /// As [`check_pairs_apart`], of destinations alone, whose spans overlap: each cluster of these by itself.
 #[cold]
 fn check_destinations(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
-    let mut rest = spans;
-    while !rest.is_empty() {
-        let goes_on = rest.windows(2).take_while(|pair| pair[1].start < pair[0].reach);
-        let (cluster, others) = rest.split_at(1 + goes_on.count());
-        if cluster.len() > 1 {
-            check_cluster(dsts, cluster)?;
-        }
-        rest = others;
-    }
-    Ok(())
+    let clusters = clusters_of(spans).filter(|cluster| cluster.len() > 1);
+    clusters.map(|cluster| check_cluster(dsts, &spans[cluster])).collect()
 }
 
 /// Destinations among which none is by itself: those of a table on its circle, others in their order, beside those that have not

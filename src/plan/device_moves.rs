@@ -78,14 +78,37 @@ pub(super) enum Crossing<'s> {
 }
 
 impl<'s> Moves<'s> {
-    /// Pairs on a device as lots, and those that are leaves of their own: neighbours that are alike. `reads_mapped`: whether kernels
+    /// Pairs on a device, as many at a time as have room on it together, but for the last one.
+    pub fn rounds(&self, reads_mapped: bool) -> Vec<&[usize]> {
+        let room_of = |class: &PairClass<'_>| match way_of(class, reads_mapped) {
+            Some(Way::Staged | Way::PinnedStaged) => {
+                bytes_of(class.src.dtype, class.src.layout.shape())
+            }
+            Some(Way::Landed) => bytes_of(class.dst.dtype, class.dst.layout.shape()),
+            _ => 0,
+        };
+        let rooms: Vec<u64> = self.all.classes.iter().map(room_of).collect();
+        let (mut rounds, mut begin, mut room) = (Vec::new(), 0, 0);
+        for (at, &pair) in self.on_device.iter().enumerate() {
+            room += rooms[self.all.id_of(pair)];
+            if room >= POLICY.most_room_bytes {
+                rounds.push(&self.on_device[begin..=at]);
+                (begin, room) = (at + 1, 0);
+            }
+        }
+        rounds.extend(Some(&self.on_device[begin..]).filter(|rest| !rest.is_empty()));
+        rounds
+    }
+
+    /// Pairs of a round as lots, and those that are leaves of their own: neighbours that are alike. `reads_mapped`: whether kernels
     /// may read page-locked memory where it is.
     pub fn on_device_by_way(
         &self,
+        round: &[usize],
         dsts: &SampleList<'_>,
         reads_mapped: bool,
     ) -> (Vec<Lot>, Vec<Range<usize>>) {
-        self.by_way(self.on_device.iter().copied(), dsts, reads_mapped)
+        self.by_way(round.iter().copied(), dsts, reads_mapped)
     }
 
     /// The same of all pairs that something is written to.

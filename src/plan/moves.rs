@@ -109,6 +109,27 @@ impl<'s> Moves<'s> {
         self.all.classes.iter().any(is_pinned)
     }
 
+    /// Whether sides are on several devices.
+    pub fn is_on_several(&self) -> bool {
+        let mut ordinals = self.ordinals();
+        let first = ordinals.next();
+        ordinals.any(|ordinal| Some(ordinal) != first)
+    }
+
+    /// The first device that a side is on.
+    pub fn ordinal(&self) -> Option<u32> {
+        self.ordinals().next()
+    }
+
+    fn ordinals(&self) -> impl Iterator<Item = u32> + '_ {
+        let classes = self.all.classes.iter().filter(|class| class.is_on_device);
+        let sides = classes.flat_map(|class| [class.dst.device, class.src.device]);
+        sides.filter_map(|device| match device {
+            Device::Cuda(ordinal) => Some(ordinal),
+            _ => None,
+        })
+    }
+
     /// Elements of all outputs, in bytes read and written.
     pub fn traffic(&self) -> (u64, u64) {
         let read = self.outputs.iter().map(OutputPlan::bytes_read);
@@ -213,7 +234,7 @@ impl<'s> Moves<'s> {
 }
 
 impl<'l> PairClasses<'l> {
-    fn new(dsts: &'l SampleList<'_>, srcs: &'l SampleList<'_>) -> PairClasses<'l> {
+    pub fn new(dsts: &'l SampleList<'_>, srcs: &'l SampleList<'_>) -> PairClasses<'l> {
         let (dst_ids, src_ids) = (dsts.meta_ids(), srcs.meta_ids());
         let which = |pair: usize| {
             let id = |ids: Option<&[u32]>| ids.map_or(0, |ids| ids[pair]);
@@ -260,7 +281,7 @@ impl<'l> PairClasses<'l> {
     }
 
     /// Checks the pairs of each class; the error is that of the first pair that has one, and counts those of its kind.
-    fn check(&mut self, srcs: &SampleList<'_>, transform: Option<&Transform>) -> Result<()> {
+    pub fn check(&mut self, srcs: &SampleList<'_>, transform: Option<&Transform>) -> Result<()> {
         let mut found: Option<Error> = None;
         // Classes are in the order of their first pairs.
         for class in &mut self.classes {
@@ -277,21 +298,7 @@ impl<'l> PairClasses<'l> {
                 Some(_) => {}
             }
         }
-        found.map_or(Ok(()), Err)?;
-        // One plan is of one device.
-        let ordinals = self.classes.iter().filter_map(|class| Some((class.ordinal()?, class)));
-        let mut ordinals = ordinals.peekable();
-        let Some(&(expected, _)) = ordinals.peek() else { return Ok(()) };
-        match ordinals.find(|(ordinal, _)| *ordinal != expected) {
-            None => Ok(()),
-            Some((got, class)) => {
-                let [expected, got] = [expected, got].map(|own| Device::Cuda(own).to_string());
-                let found = Mismatch::new(None, expected, got);
-                let hint = Hint::Text("one call moves to and from one device");
-                let error = Error::Device(Box::new(found.with_hint(hint)));
-                Err(error.at_side(MoveSide::Destination, class.first))
-            }
-        }
+        found.map_or(Ok(()), Err)
     }
 }
 
@@ -304,18 +311,11 @@ impl<'l> PairClass<'l> {
             first,
             count: 0,
             is_same: false,
-            is_on_device: is_on_device(dst) || is_on_device(src),
+            // What has no elements may say that it is anywhere.
+            is_on_device: dst.layout.numel() > 0 && (is_on_device(dst) || is_on_device(src)),
             transformed: None,
             place: (0, 0),
         }
-    }
-
-    /// The device of a side.
-    fn ordinal(&self) -> Option<u32> {
-        [self.dst, self.src].into_iter().find_map(|meta| match meta.device {
-            Device::Cuda(ordinal) => Some(ordinal),
-            _ => None,
-        })
     }
 
     /// # Errors
@@ -325,12 +325,6 @@ impl<'l> PairClass<'l> {
         let is_cuda = |device: Device| matches!(device, Device::Cuda(_));
         if !crate::HAS_CUDA {
             return Err(Error::host_only(if is_cuda(to) { to } else { from }));
-        }
-        if is_cuda(to) && is_cuda(from) && to != from {
-            let found = Mismatch::new(None, from.to_string(), to.to_string());
-            let hint = Hint::Text("copy the source to that device first");
-            let error = Error::Device(Box::new(found.with_hint(hint)));
-            return Err(error.at_side(MoveSide::Destination, self.first));
         }
         if !self.src.dtype.is_native() && from != Device::Cpu {
             let expected = "native byte order, in which alone a device reads memory";

@@ -59,12 +59,12 @@ pub(crate) enum Upload<'s> {
     /// Copies alone make an output whose samples have places of their own: where to, where from, and how many bytes.
     Copied { output: usize, copies: Vec<(u64, u64, usize)> },
     /// Samples are copied as they are, and the kernel assembles them there.
-    Staged(Staging<'s>),
+    Staged(StagedBlock<'s>),
 }
 
 /// Device memory that samples are brought to before the kernel reads them: those of one output, or of several.
 #[derive(Debug)]
-pub(crate) struct Staging<'s> {
+pub(crate) struct StagedBlock<'s> {
     /// The samples are page-locked, and each is copied from where it is. In a graph they are not, for that would need
     /// memory: the kernel reads them over the bus.
     pub is_pinned: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Staging<'s> {
     pub outputs: Vec<Staged<'s>>,
 }
 
-/// The samples of an output in memory of a [`Staging`].
+/// The samples of an output in memory of a [`StagedBlock`].
 #[derive(Debug)]
 pub(crate) struct Staged<'s> {
     pub output: usize,
@@ -151,7 +151,7 @@ impl<'s> Route<'s> {
         let mut route = route.unwrap_or_else(|| {
             Box::new(Route { reads_mapped, paths: paths(), ..Route::default() })
         });
-        let mut together = Staging { is_pinned: false, bytes: 0, outputs: Vec::new() };
+        let mut together = StagedBlock { is_pinned: false, bytes: 0, outputs: Vec::new() };
         for (output, (path, crossing)) in (first..).zip(lots) {
             route.paths.push(path);
             match crossing {
@@ -160,7 +160,11 @@ impl<'s> Route<'s> {
                 Crossing::Staged { is_pinned: true, packed, offsets, read } => {
                     let bytes = packed.bytes();
                     let outputs = vec![Staged { output, begin: 0, packed, offsets, read }];
-                    route.uploads.push(Upload::Staged(Staging { is_pinned: true, bytes, outputs }));
+                    route.uploads.push(Upload::Staged(StagedBlock {
+                        is_pinned: true,
+                        bytes,
+                        outputs,
+                    }));
                 }
                 Crossing::Staged { packed, offsets, read, .. } => {
                     let begin = together.bytes;
@@ -217,7 +221,7 @@ impl Upload<'_> {
         match self {
             Upload::Batch(output) => Upload::Batch(output),
             Upload::Copied { output, copies } => Upload::Copied { output, copies },
-            Upload::Staged(Staging { is_pinned, bytes, outputs }) => {
+            Upload::Staged(StagedBlock { is_pinned, bytes, outputs }) => {
                 let owned = |staged: Staged<'_>| Staged {
                     output: staged.output,
                     begin: staged.begin,
@@ -226,7 +230,7 @@ impl Upload<'_> {
                     read: staged.read,
                 };
                 let outputs = outputs.into_iter().map(owned).collect();
-                Upload::Staged(Staging { is_pinned, bytes, outputs })
+                Upload::Staged(StagedBlock { is_pinned, bytes, outputs })
             }
         }
     }
@@ -239,7 +243,7 @@ impl Spread<'_> {
     }
 }
 
-impl Staging<'_> {
+impl StagedBlock<'_> {
     /// Bytes of the samples alone.
     pub fn sample_bytes(&self) -> u64 {
         saturating_sum(self.outputs.iter().map(|staged| staged.packed.bytes()))
@@ -312,7 +316,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
 
     /// Memory that the samples of these outputs are brought to.
     fn staged(&self, outputs: &[usize], is_pinned: bool) -> Result<Upload<'s>> {
-        let mut staging = Staging { is_pinned, bytes: 0, outputs: Vec::new() };
+        let mut staging = StagedBlock { is_pinned, bytes: 0, outputs: Vec::new() };
         for &output in outputs {
             let OutputPlan { leaf, out, ref layout, .. } = self.outputs[output];
             let (list, batch_shape) = (self.samples[leaf], &self.batch_shapes[leaf]);

@@ -316,7 +316,7 @@ impl<'a> SampleList<'a> {
             None => Ok(()),
             Some(_) => Err(Error::Argument(
                 "these samples were taken by indices on a device, which the host does not know: they can be \
-                 stacked or padded; take by indices on the host for all else"
+                 stacked, padded or moved by copy_many; take by indices on the host for all else"
                     .to_owned(),
             )),
         }

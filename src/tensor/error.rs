@@ -348,6 +348,30 @@ impl Error {
         }
     }
 
+    /// The same error of samples, or pairs, that have other numbers.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn renumbered(mut self, number: impl Fn(usize) -> usize) -> Self {
+        let is_overlap = matches!(self, Error::Overlap(_));
+        if let Some(mismatch) = self.mismatch_mut() {
+            mismatch.index = mismatch.index.map(&number);
+            mismatch.others.iter_mut().for_each(|(index, _)| *index = number(*index));
+            if is_overlap {
+                // The other tensor is the last word of both.
+                for facet in [&mut mismatch.expected, &mut mismatch.got] {
+                    let text = facet.to_string();
+                    let parts = text
+                        .rsplit_once(' ')
+                        .and_then(|(words, last)| Some((words, last.parse().ok()?)));
+                    if let Some((words, last)) = parts {
+                        *facet = format!("{words} {}", number(last)).into();
+                    }
+                }
+            }
+        }
+        self
+    }
+
     /// The same error as that of an argument, which is no sample.
     #[must_use]
     pub fn about(mut self, subject: &'static str) -> Self {

@@ -142,7 +142,9 @@ void run(Kernel& kernel, const Launch& launch, Reach::Find find) {
     if (warps.empty()) warps.push_back(std::make_unique<Warp>());
     std::vector<char> bank = bank_of(kernel, launch);
     Reach reach(std::move(find));
-    reach.is_written_once = kernel.name.rfind("windrow_select", 0) != 0;
+    // Indices may name a place twice, or several that are out of range.
+    auto begins = [&](const char* name) { return kernel.name.rfind(name, 0) == 0; };
+    reach.is_written_once = !begins("windrow_select") && !begins("windrow_move");
     reach.constants = {uint64_t(bank.data()), uint64_t(bank.data()) + bank.size()};
     Counts counts;
     BlockState block{&kernel, &bank, {launch.block[0], launch.block[1], launch.block[2]}, {}, {}};

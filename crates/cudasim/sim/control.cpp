@@ -26,6 +26,7 @@ static struct {
     uint64_t calls = 0;
     bool tracing = false;
     std::vector<std::string> trace;
+    uint64_t most_blocks = 0;  // of a launch, since the trace began
     std::vector<std::string> misuses;
 } control;
 
@@ -82,6 +83,11 @@ static CUresult injected(const char* name) {
 }
 
 thread_local const char* current_call = "nothing";
+
+void note_blocks(unsigned blocks) {
+    std::lock_guard lock(control.mutex);
+    control.most_blocks = std::max<uint64_t>(control.most_blocks, blocks);
+}
 
 CUresult enter(const char* name, const void* handle) {
     current_call = name;
@@ -175,6 +181,12 @@ CONTROL void cudasim_trace(int on) {
     std::lock_guard lock(control.mutex);
     control.tracing = on;
     control.trace.clear();
+    control.most_blocks = 0;
+}
+
+CONTROL uint64_t cudasim_most_blocks() {
+    std::lock_guard lock(control.mutex);
+    return control.most_blocks;
 }
 
 CONTROL char* cudasim_take_trace() {

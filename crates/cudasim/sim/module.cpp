@@ -265,6 +265,7 @@ API cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
     size_t num_params = machine_code ? machine_code->parameters.size() : function->kernel->num_params;
     bool has_params = params || !num_params;
     auto module = function->module;
+    note_blocks(grid_x);
     if (!grid_fits || !block_fits || !shared_fits || !has_params || extra)
         return CUDA_ERROR_INVALID_VALUE;
     if (machine_code) {

@@ -50,6 +50,8 @@ CUresult enter(const char* name, const void* handle = nullptr);
 CUresult enter(const char* name, const void* handle, Context*& context);
 /// Notes a use that is wrong whatever the timing; tests ask for the list.
 void misuse(const char* format, ...) __attribute__((format(printf, 1, 2)));
+/// Notes how many blocks a launch has.
+void note_blocks(unsigned blocks);
 /// The function that this thread has called last.
 extern thread_local const char* current_call;
 /// False before cuInit and in a child forked after it: nothing may be touched.

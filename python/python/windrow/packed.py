@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from windrow import _windrow
@@ -151,23 +150,18 @@ class Planned:
 
     def write(self, buffer: Tensor, engine: Optional[Engine] = None) -> None:
         """Writes all leaves, and zeros between them."""
-        _write(buffer, self.entries, [self.leaves.tensors[position] for position in self.leaves.stored], engine)
+        stored = self.leaves.stored
+        _write(buffer, self.entries, [self.leaves.tensors[position] for position in stored], stored, engine)
 
 
 def _bytes_of(buffer: Any, nbytes: int, name: str) -> Tensor:
     return _windrow._parts(buffer, [("uint8", (nbytes,), 0)], nbytes, name)[0]
 
 
-def _write(buffer: Tensor, entries: Sequence[LeafPlace], tensors: Sequence[Tensor], engine: Optional[Engine]) -> None:
-    """Writes tensors, and zeros between them."""
-    on_device = [tensor.device for tensor in tensors if _is_on_device(tensor)]
-    if on_device and not _is_on_device(buffer):
-        # To the host each of them would be a copy of its own.
-        _check_apart(buffer, entries, tensors)
-        there = _windrow._unwritten(buffer.nbytes, on_device[0], engine)
-        _write(there, entries, tensors, engine)
-        _windrow._copy_leaves([buffer], [there], [""], engine)
-        return
+def _write(
+    buffer: Tensor, entries: Sequence[LeafPlace], tensors: Sequence[Tensor], numbers: Sequence[int], engine: Optional[Engine]
+) -> None:
+    """Writes tensors, and zeros between them. `numbers`: of each among the leaves of the tree, as errors say."""
     parts, paths, gaps, end = [], [], [], 0
     for leaf in entries:
         if leaf.offset > end:
@@ -178,23 +172,17 @@ def _write(buffer: Tensor, entries: Sequence[LeafPlace], tensors: Sequence[Tenso
     zeros = bytes(max(gaps)[0] if gaps else 0)
     between = _windrow._parts(zeros, [("uint8", (length,), 0) for length, _ in gaps], 0, "buffer")
     parts += [("uint8", (length,), first) for length, first in gaps]
-    dsts = _windrow._parts(buffer, parts, buffer.nbytes, "buffer")
-    _windrow._copy_leaves(dsts, [*tensors, *between], paths + [""] * len(gaps), engine)
-
-
-def _check_apart(buffer: Tensor, entries: Sequence[LeafPlace], tensors: Sequence[Tensor]) -> None:
-    """Refuses leaves on the host that share memory with the buffer, which nothing else compares where both go by way of a device."""
-    first = buffer.data_ptr()
-    for leaf, tensor in zip(entries, tensors):
-        if _is_on_device(tensor) or not tensor.nbytes:
-            continue
-        reach = [(extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.strides)]
-        size = leaf.nbytes // math.prod(leaf.shape)
-        begin, end = (tensor.data_ptr() + size * sum(step for step in reach if (step > 0) == is_up) for is_up in (False, True))
-        if begin < first + buffer.nbytes and first < end + size:
-            error: Any = ValueError(f'tree at "{leaf.path}": expected memory apart from out, got memory that overlaps it')
-            error.path = leaf.path
-            raise error
+    dsts, srcs = _windrow._parts(buffer, parts, buffer.nbytes, "buffer"), [*tensors, *between]
+    paths += [""] * len(gaps)
+    on_device = [tensor.device for tensor in tensors if _is_on_device(tensor)]
+    if not on_device or _is_on_device(buffer):
+        _windrow._copy_leaves(dsts, srcs, paths, engine, list(numbers))
+        return
+    # To the host each of them would be a copy of its own. Leaves on the host may still share memory with the buffer.
+    _windrow._check_leaves(dsts, srcs, paths, list(numbers))
+    there = _windrow._unwritten(buffer.nbytes, on_device[0], engine)
+    _write(there, entries, tensors, numbers, engine)
+    _windrow._copy_leaves([buffer], [there], [""], engine)
 
 
 def _is_on_device(tensor: Tensor) -> bool:
@@ -380,7 +368,7 @@ def _buckets(leaves: _Tree, buffer: Tensor, align: int) -> Iterator[Packed]:
 
 def _filled(leaves: _Tree, buffer: Tensor, bucket: _Bucket) -> Packed:
     entries: List[LeafPlace] = []
-    nodes, stored, tensors = list(leaves.nodes), [], []
+    nodes, stored, tensors, numbers = list(leaves.nodes), [], [], []
     places = [place for place, node in enumerate(nodes) if node == LEAF]
     end = 0
     for position, (path, dtype, tensor) in enumerate(zip(leaves.paths, leaves.dtypes, leaves.tensors)):
@@ -398,9 +386,10 @@ def _filled(leaves: _Tree, buffer: Tensor, bucket: _Bucket) -> Packed:
         if first == position:
             stored.append(leaf)
             tensors.append(part)
+            numbers.append(position)
         end = max(end, offset + length)
     part = _bytes_of(buffer, end, "buffer")
-    _write(part, stored, tensors, None)
+    _write(part, stored, tensors, numbers, None)
     return Packed(part, layout_of(entries, end, nodes, leaves.structure))
 
 

@@ -43,7 +43,9 @@ use crate::samples::imported::Imported;
 ///     stream: of the CUDA device that a side is on, to enqueue the work on: a handle, a torch or CuPy stream, or an object with
 ///         ``__cuda_stream__``; None: the one that destinations or sources were written on, else one of the engine's own.
 ///     engine (Engine): None: the default one.
-///     max_blocks (int): without effect so far.
+///     max_blocks (int): the most blocks of threads of a launch, and so how much of the device's multiprocessors a move may take from
+///         what else runs there: 8 leave most of an H100 to a model, at a part of the speed. None: as many as there is work for. Without
+///         effect on the host.
 ///
 /// Raises:
 ///     ValueError: another number of sources than of destinations; a destination that shares bytes with another one, as where ids
@@ -52,7 +54,7 @@ use crate::samples::imported::Imported;
 ///     ShapeError, DTypeError: a pair that does not fit.
 ///     LayoutError: a destination that is read-only, a Python number or of foreign byte order, or whose elements overlap each other; a
 ///         torch tensor that requires grad while torch's grad mode is on: call within ``torch.no_grad()``.
-///     DeviceError: sides on several devices.
+///     DeviceError: ids on one device beside memory of another.
 ///     CudaUnavailable, CudaError: as for `stack`.
 ///     TypeError: what is no side, or no array-like. KeyError: trees of different keys.
 ///     RuntimeError: an inference tensor as destination outside of inference mode.
@@ -60,8 +62,14 @@ use crate::samples::imported::Imported;
 /// On return, destinations on the host are written and sources in pageable memory are read. Work on a device is in the order of the
 /// stream, and its memory is kept until it is done; who uses a destination on another stream orders that behind it. Pairs of
 /// page-locked memory wait for what is on the stream, without ``stream`` and beside no side on a device for what this engine has
-/// enqueued, and are copied by the host. All sources of a device, and all that go to it, are one launch; pageable memory below 1 MiB a tensor goes to the device in one copy, and
-/// comes back in one, which is waited for. Ids in device memory are refused on both sides.
+/// enqueued, and are copied by the host. With sides on several devices there is a launch for each, on a stream of the engine's own, and what goes from one to
+/// another goes by way of page-locked memory and waits for the first of the two. All sources of a device, and all that go to it, are one launch; pageable memory below 1 MiB a tensor goes to the device in one copy, and
+/// comes back in one, which is waited for.
+///
+/// Ids in device memory (`take` of a list after ``to_device``) may be on either side or on both; samples of a side are then all alike. The host does not read them,
+/// but where destinations are in pageable memory, and in a graph each launch does. An id out of range leaves its pair out: no byte of it is
+/// written, and the next use of the list raises IndexError. What the ids choose is not compared: where an id occurs twice among destinations, or a
+/// destination is also read, which of them wins is not defined, as in ``index_put_``.
 ///
 /// All of them are raised before a byte is written, with the position of the pair as ``.index``, ``.side`` (``"destination"`` or
 /// ``"source"``; ``"destination"`` where the two do not fit) and, in trees, ``.path``.
@@ -94,7 +102,7 @@ pub(crate) fn copy_many(
     let _records = Records::of_call(py);
     let transform = transform.map_or_else(|| Ok(Transform::default()), transform_of)?;
     let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
-    check_blocks(max_blocks)?;
+    let max_blocks = blocks_of(max_blocks)?;
     let stream = stream.map(stream_of).transpose()?;
     let span = engine.enter(Stage::Import);
     // SAFETY: `copy_columns` runs no Python code, and keeps the samples before this thread is detached.
@@ -106,9 +114,9 @@ pub(crate) fn copy_many(
         }
         return copy_columns(&engine, dsts, srcs, &lists, are_torch, &transform);
     }
-    let pairs = Pairs::read(dsts, srcs, stream)?;
+    let pairs = Pairs::read(dsts, srcs, stream, true)?;
     span.end();
-    copy_pairs(py, &engine, pairs, transform, stream)
+    copy_pairs(py, &engine, pairs, &[], transform, (stream, max_blocks))
 }
 
 /// Pairs that were read one by one.
@@ -116,15 +124,22 @@ fn copy_pairs(
     py: Python<'_>,
     engine: &Engine,
     Pairs { dsts, srcs, paths }: Pairs,
+    numbers: &[usize],
     transform: Transform,
-    stream: Option<Stream>,
+    (stream, max_blocks): (Option<Stream>, Option<u32>),
 ) -> PyResult<()> {
     check_counts(py, dsts.samples.list.len(), srcs.samples.list.len())?;
     let (to, from) = (&dsts.samples.list, &srcs.samples.list);
     if stream.is_some() {
         one_device(py, [to, from])?;
     }
-    let options = match dsts.samples.ordinal().or(srcs.samples.ordinal()) {
+    let named = dsts.samples.ordinal().or(srcs.samples.ordinal());
+    let used = named.and_then(|_| [to, from].into_iter().flat_map(cuda_devices).next());
+    let ordinal = match used {
+        Some(Device::Cuda(ordinal)) => Some(ordinal),
+        _ => named,
+    };
+    let mut options = match ordinal {
         None if stream.is_some() && !has_pinned([to, from]) => return Err(no_stream()),
         None => {
             let mut options = MoveOptions { transform, ..MoveOptions::default() };
@@ -135,15 +150,16 @@ fn copy_pairs(
             .map(|options| MoveOptions { transform, ..options })
             .or_py_err(py)?,
     };
+    options.run.max_blocks = max_blocks;
     // Reading the sources may have run code that moved a destination.
     if let Some(index) = dsts.samples.watches.find_moved(py)? {
         return Err(to_py_err(py, &moved(index).at_side(MoveSide::Destination, index)));
     }
     // On a device, and for a stream, the call may wait, which keeps no other thread waiting.
-    let is_on_host =
-        stream.is_none() && dsts.samples.ordinal().or(srcs.samples.ordinal()).is_none();
+    let is_on_host = stream.is_none() && ordinal.is_none();
     let is_quick = is_on_host && is_quick(to, from) && !has_pinned([to, from]);
-    copy(py, engine, to, from, options, is_quick).map_err(|error| pair_error(py, error, &paths))?;
+    copy(py, engine, to, from, options, is_quick)
+        .map_err(|error| pair_error(py, error, &paths, numbers))?;
     match dsts.torch.is_empty() {
         true => Ok(()),
         false => {
@@ -153,19 +169,36 @@ fn copy_pairs(
     }
 }
 
-/// As `copy_many`, of lists of leaves with these paths.
+/// As `copy_many`, of lists of leaves with these paths, of which errors say these numbers.
 pub(super) fn copy_leaves(
     engine: &Engine,
     dsts: &Bound<'_, PyList>,
     srcs: &Bound<'_, PyList>,
     paths: Vec<String>,
+    numbers: &[usize],
 ) -> PyResult<()> {
     let py = dsts.py();
     let span = engine.enter(Stage::Import);
-    let dsts = Side::of_objects(py, items_of(dsts)?, &paths, MoveSide::Destination, None)?;
-    let srcs = Side::of_objects(py, items_of(srcs)?, &paths, MoveSide::Source, None)?;
+    let dsts = Side::of_objects(py, items_of(dsts)?, &paths, (MoveSide::Destination, true), None)?;
+    let srcs = Side::of_objects(py, items_of(srcs)?, &paths, (MoveSide::Source, false), None)?;
     span.end();
-    copy_pairs(py, engine, Pairs { dsts, srcs, paths }, Transform::default(), None)
+    let pairs = Pairs { dsts, srcs, paths };
+    copy_pairs(py, engine, pairs, numbers, Transform::default(), (None, None))
+}
+
+/// What `copy_leaves` would refuse.
+pub(super) fn check_leaves(
+    dsts: &Bound<'_, PyList>,
+    srcs: &Bound<'_, PyList>,
+    paths: &[String],
+    numbers: &[usize],
+) -> PyResult<()> {
+    let py = dsts.py();
+    let dsts = Side::of_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, false), None)?;
+    let srcs = Side::of_objects(py, items_of(srcs)?, paths, (MoveSide::Source, false), None)?;
+    let (to, from) = (&dsts.samples.list, &srcs.samples.list);
+    let checked = py.detach(|| Engine::check_lists(to, from));
+    checked.map_err(|error| pair_error(py, error, paths, numbers))
 }
 
 /// Both sides are columns, which the caller's lists keep as long as no Python code runs.
@@ -230,10 +263,11 @@ fn copy(
     }
 }
 
-/// An error of pairs that have these paths, if they are leaves of trees.
-fn pair_error(py: Python<'_>, error: Error, paths: &[String]) -> PyErr {
+/// An error of pairs that have these paths and numbers, if they are leaves of trees.
+fn pair_error(py: Python<'_>, error: Error, paths: &[String], numbers: &[usize]) -> PyErr {
     let index = error.mismatch().and_then(|mismatch| mismatch.index);
     let path = index.and_then(|index| paths.get(index)).map_or("", String::as_str);
+    let error = error.renumbered(|pair| numbers.get(pair).copied().unwrap_or(pair));
     to_py_err(py, &error.at_path(path))
 }
 
@@ -260,19 +294,25 @@ pub(super) fn explain_pairs(
     };
     let transform = transform.as_ref().map_or_else(|| Ok(Transform::default()), transform_of)?;
     engine.as_ref().map(engine_of).transpose()?;
-    check_blocks(blocks.as_ref())?;
+    blocks_of(blocks.as_ref())?;
     let stream = stream.as_ref().map(stream_of).transpose()?;
-    let Pairs { dsts, srcs, paths } = Pairs::read(&dsts, srcs, stream)?;
+    let Pairs { dsts, srcs, paths } = Pairs::read(&dsts, srcs, stream, false)?;
     let (to, from) = (&dsts.samples.list, &srcs.samples.list);
     check_counts(py, to.len(), from.len())?;
+    if stream.is_some() {
+        one_device(py, [to, from])?;
+        let is_on_host = dsts.samples.ordinal().or(srcs.samples.ordinal()).is_none();
+        if is_on_host && !has_pinned([to, from]) {
+            return Err(no_stream());
+        }
+    }
     let explain = py.detach(|| Engine::explain_lists(to, from, &transform));
-    explain.map_err(|error| pair_error(py, error, &paths))
+    explain.map_err(|error| pair_error(py, error, &paths, &[]))
 }
 
-fn check_blocks(blocks: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-    blocks.map_or(Ok(()), |blocks| {
-        int_within(blocks, "max_blocks", 1..=u64::from(u32::MAX)).map(drop)
-    })
+fn blocks_of(blocks: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
+    let within = |blocks| int_within(blocks, "max_blocks", 1..=u64::from(u32::MAX));
+    Ok(blocks.map(within).transpose()?.map(|blocks| blocks as u32))
 }
 
 fn no_stream() -> PyErr {
@@ -287,17 +327,32 @@ fn has_pinned(sides: [&SampleList<'_>; 2]) -> bool {
 
 /// A stream is of one device.
 fn one_device(py: Python<'_>, sides: [&SampleList<'_>; 2]) -> PyResult<()> {
-    let devices = sides.into_iter().flat_map(|list| list.metas()).map(|meta| meta.device);
-    let mut devices = devices.filter(|device| matches!(device, Device::Cuda(_)));
-    let Some(first) = devices.next() else { return Ok(()) };
-    match devices.find(|device| *device != first) {
+    match device_beside(sides) {
         None => Ok(()),
-        Some(other) => {
+        Some((first, other)) => {
             let text =
                 format!("stream= is of one device, and the sides are on {first} and {other}");
             Err(of_pair(py, PyValueError::new_err(text), MoveSide::Destination, None, ""))
         }
     }
+}
+
+/// The first device that a side is on, and another one.
+fn device_beside(sides: [&SampleList<'_>; 2]) -> Option<(Device, Device)> {
+    let mut devices = sides.into_iter().flat_map(cuda_devices);
+    let first = devices.next()?;
+    devices.find(|device| *device != first).map(|other| (first, other))
+}
+
+/// The devices of a side's samples, some more than once: of those that have elements.
+fn cuda_devices<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Device> + 'l {
+    let metas = list.metas();
+    // A list that was taken may have metadata that none of its samples has.
+    let mut is_used = vec![list.meta_ids().is_none(); metas.len()];
+    list.meta_ids().into_iter().flatten().for_each(|&id| is_used[id as usize] = true);
+    let used =
+        metas.iter().zip(is_used).filter(|(meta, is_used)| *is_used && meta.layout.numel() > 0);
+    used.map(|(meta, _)| meta.device).filter(|device| matches!(device, Device::Cuda(_)))
 }
 
 /// Where work on a device is enqueued, what it waits for and what is held until it is done.
@@ -324,6 +379,12 @@ fn ordered(
         run.keep.extend(samples.owners.keep());
     }
     run.keep.extend(producers.keep());
+    if device_beside([&dsts.list, &srcs.list]).is_some() {
+        // Each device has a stream of the engine's own, which its producers are ordered around.
+        producers.current.into_iter().for_each(|current| producers.add(current));
+        run.producers = producers.streams;
+        return Ok(options);
+    }
     let stream = match asked.or(producers.current) {
         Some(stream) => stream,
         None => engine.stream(ordinal)?,

@@ -6,7 +6,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::bindings::Places;
 use windrow::Layout;
 
-use crate::collate::moves::copy_leaves;
+use crate::collate::moves::{check_leaves, copy_leaves};
 use crate::collate::options::engine_of;
 use crate::collate::pairs::flatten_both;
 use crate::engine::default::default_engine;
@@ -112,18 +112,31 @@ fn static_name(name: &str) -> &'static str {
     }
 }
 
-/// `copy_many` of leaves with these paths.
+/// What `_copy_leaves` would refuse, found without it.
 #[pyfunction]
-#[pyo3(signature = (dsts, srcs, paths, engine = None))]
+#[pyo3(signature = (dsts, srcs, paths, numbers))]
+pub(crate) fn _check_leaves(
+    dsts: &Bound<'_, PyList>,
+    srcs: &Bound<'_, PyList>,
+    paths: Vec<String>,
+    numbers: Vec<usize>,
+) -> PyResult<()> {
+    check_leaves(dsts, srcs, &paths, &numbers)
+}
+
+/// `copy_many` of leaves with these paths; errors say `numbers` in place of positions, if there are some.
+#[pyfunction]
+#[pyo3(signature = (dsts, srcs, paths, engine = None, numbers = None))]
 pub(crate) fn _copy_leaves(
     dsts: &Bound<'_, PyList>,
     srcs: &Bound<'_, PyList>,
     paths: Vec<String>,
     engine: Option<&Bound<'_, PyAny>>,
+    numbers: Option<Vec<usize>>,
 ) -> PyResult<()> {
     let _records = Records::of_call(dsts.py());
     let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
-    copy_leaves(&engine, dsts, srcs, paths)
+    copy_leaves(&engine, dsts, srcs, paths, &numbers.unwrap_or_default())
 }
 
 /// Bytes that are still to be written, all of them.

@@ -48,12 +48,13 @@ impl Pairs {
         dsts: &Bound<'_, PyAny>,
         srcs: &Bound<'_, PyAny>,
         stream: Option<Stream>,
+        is_written: bool,
     ) -> PyResult<Pairs> {
         match (is_tree_side(dsts)?, is_tree_side(srcs)?) {
-            (true, true) => Pairs::of_trees(dsts, srcs, stream),
+            (true, true) => Pairs::of_trees(dsts, srcs, stream, is_written),
             (false, false) => {
-                let dsts = Side::read(dsts, MoveSide::Destination, stream)?;
-                let srcs = Side::read(srcs, MoveSide::Source, stream)?;
+                let dsts = Side::read(dsts, (MoveSide::Destination, is_written), stream)?;
+                let srcs = Side::read(srcs, (MoveSide::Source, false), stream)?;
                 Ok(Pairs { dsts, srcs, paths: Vec::new() })
             }
             (is_first, _) => {
@@ -72,12 +73,19 @@ impl Pairs {
         dsts: &Bound<'_, PyAny>,
         srcs: &Bound<'_, PyAny>,
         stream: Option<Stream>,
+        is_written: bool,
     ) -> PyResult<Pairs> {
         let py = dsts.py();
         let names = TreeNames { name: "srcs", like: "destinations" };
         let (_, paths, destinations, sources) = flatten_both(dsts, Some(srcs), names)?;
-        let dsts = Side::of_objects(py, destinations, &paths, MoveSide::Destination, stream)?;
-        let srcs = Side::of_objects(py, sources, &paths, MoveSide::Source, stream)?;
+        let dsts = Side::of_objects(
+            py,
+            destinations,
+            &paths,
+            (MoveSide::Destination, is_written),
+            stream,
+        )?;
+        let srcs = Side::of_objects(py, sources, &paths, (MoveSide::Source, false), stream)?;
         Ok(Pairs { dsts, srcs, paths })
     }
 }
@@ -148,15 +156,20 @@ impl<'py> TreeRules<'py> for PairRules {
 }
 
 impl Side {
-    fn read(given: &Bound<'_, PyAny>, side: MoveSide, stream: Option<Stream>) -> PyResult<Side> {
+    /// `is_written`: destinations get memory of their own, which they may have shared with a lazy clone.
+    fn read(
+        given: &Bound<'_, PyAny>,
+        (side, is_written): (MoveSide, bool),
+        stream: Option<Stream>,
+    ) -> PyResult<Side> {
         let py = given.py();
         if let Ok(list) = given.cast_exact::<PySampleList>() {
-            return Side::of_list(py, list.get(), side);
+            return Side::of_list(py, list.get(), (side, is_written));
         }
         let is_list =
             given.is_exact_instance_of::<PyList>() || given.is_exact_instance_of::<PyTuple>();
         if is_list {
-            return Side::of_objects(py, items_of(given)?, &[], side, stream);
+            return Side::of_objects(py, items_of(given)?, &[], (side, is_written), stream);
         }
         if !is_array(given)? {
             if is_arrow(given)? {
@@ -172,18 +185,18 @@ impl Side {
         }
         if is_nested(given)? {
             let parts = tuple_from(&given.call_method0("unbind")?)?;
-            return Side::of_objects(py, in_a_row(&parts)?, &[], side, stream);
+            return Side::of_objects(py, in_a_row(&parts)?, &[], (side, is_written), stream);
         }
         if is_tensor(given)? {
-            return Side::of_table(given, side, stream);
+            return Side::of_table(given, (side, is_written), stream);
         }
-        Side::of_objects(py, in_a_row(&tuple_from(given)?)?, &[], side, stream)
+        Side::of_objects(py, in_a_row(&tuple_from(given)?)?, &[], (side, is_written), stream)
     }
 
     /// The rows of one tensor.
     fn of_table(
         given: &Bound<'_, PyAny>,
-        side: MoveSide,
+        (side, is_written): (MoveSide, bool),
         stream: Option<Stream>,
     ) -> PyResult<Side> {
         let py = given.py();
@@ -195,8 +208,11 @@ impl Side {
                 torch: Vec::new(),
             });
         }
-        own_memory_in(given)?;
-        let table = table_of(given, "dsts", Reading { rows: false, stream, ..Reading::OWNED })?;
+        let reading = Reading { rows: false, stream, ..kept_if(is_written) };
+        if is_written {
+            own_memory_in(given)?;
+        }
+        let table = table_of(given, "dsts", reading)?;
         if table.is_read_only() {
             return Err(read_only(py, "read-only memory"));
         }
@@ -207,7 +223,11 @@ impl Side {
     }
 
     /// Samples that were imported before.
-    fn of_list(py: Python<'_>, list: &PySampleList, side: MoveSide) -> PyResult<Side> {
+    fn of_list(
+        py: Python<'_>,
+        list: &PySampleList,
+        (side, is_written): (MoveSide, bool),
+    ) -> PyResult<Side> {
         if let ListSamples::Trees(trees) = list.snapshot() {
             let class = trees.class(py)?;
             let text = format!(
@@ -219,7 +239,9 @@ impl Side {
         list.check_resident(py)?;
         let mut torch = Vec::new();
         if side == MoveSide::Destination {
-            own_list_memory(py, &samples.owners, &samples.watches)?;
+            if is_written {
+                own_list_memory(py, &samples.owners, &samples.watches)?;
+            }
             if let Some(index) = samples.list.first_read_only() {
                 if samples.list.is_all_read_only() {
                     return Err(read_only(py, "a SampleList in read-only memory"));
@@ -251,7 +273,7 @@ impl Side {
         py: Python<'_>,
         objects: Vec<Bound<'_, PyAny>>,
         paths: &[String],
-        side: MoveSide,
+        (side, is_written): (MoveSide, bool),
         stream: Option<Stream>,
     ) -> PyResult<Side> {
         let path_of = |index: usize| paths.get(index).map_or("", String::as_str);
@@ -261,8 +283,10 @@ impl Side {
                 Reading { side: Some(side), rows: true, stream, ..Reading::default() }
             }
             MoveSide::Destination => {
-                objects.iter().try_for_each(own_memory_in)?;
-                Reading { side: Some(side), rows: false, stream, ..Reading::OWNED }
+                if is_written {
+                    objects.iter().try_for_each(own_memory_in)?;
+                }
+                Reading { side: Some(side), rows: false, stream, ..kept_if(is_written) }
             }
         };
         if side == MoveSide::Destination {
@@ -287,6 +311,15 @@ impl Side {
         importer.import_objects(objects, 0, None)?;
         let (samples, _) = Imported::from_importer(importer)?;
         Ok(Side { samples: Arc::new(samples), torch })
+    }
+}
+
+/// How destinations are read; those that are written to come to own their memory.
+fn kept_if(is_written: bool) -> Reading<'static> {
+    if is_written {
+        Reading::OWNED
+    } else {
+        Reading::default()
     }
 }
 

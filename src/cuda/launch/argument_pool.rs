@@ -41,6 +41,11 @@ impl KernelArguments<'_> {
         &self.memory[..if self.is_large { LARGE_BYTES } else { SMALL_BYTES } / 8]
     }
 
+    /// As many as the larger parameters have.
+    pub fn large_words(&self) -> &[u64] {
+        &self.memory
+    }
+
     /// The last of the words that they were made with.
     pub fn last_mut(&mut self, count: usize) -> &mut [u64] {
         &mut self.memory[self.num_words - count..self.num_words]

@@ -117,6 +117,49 @@ pub(crate) struct Select {
     pub reserved: u32,
 }
 
+/// A side of the pairs of [`Move`].
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
+#[repr(C)]
+pub(crate) struct MoveSide {
+    pub indices: u64,
+    pub index_step: i64,
+    pub addresses: u64,
+    pub first: u64,
+    pub step: i64,
+    pub num_listed: u64,
+    pub found: u64,
+    pub word: u32,
+    pub index_bytes: u16,
+    pub is_inline: u8,
+    pub is_gathered: u8,
+}
+
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
+#[repr(C)]
+pub(crate) struct MoveDim {
+    pub extent: u64,
+    pub src_stride: i64,
+    pub dst_stride: i64,
+}
+
+/// The most loops of a pair around its rows.
+pub(crate) const MOST_MOVE_DIMS: usize = 12;
+
+/// Parameters of the kernel that moves pairs of which a device chooses some.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
+#[repr(C)]
+pub(crate) struct Move {
+    pub dst: MoveSide,
+    pub src: MoveSide,
+    pub row_units: u64,
+    pub units: u64,
+    pub num_items: u32,
+    pub items: u32,
+    pub log_unit: u32,
+    pub num_dims: u32,
+    pub dims: [MoveDim; MOST_MOVE_DIMS],
+}
+
 /// Where in a table the columns begin that a device writes: behind all that goes with the parameters of a launch.
 pub(crate) const DEVICE_COLUMNS_START: u64 = 4096;
 
@@ -133,6 +176,9 @@ const _: () = {
     assert!(size_of::<Header>() == 16);
     assert!(size_of::<Column>() == 16 && size_of::<Select>() == 120);
     assert!(offset_of!(Select, call) == 80 && offset_of!(Select, index_bytes) == 112);
+    assert!(size_of::<MoveSide>() == 64 && offset_of!(MoveSide, is_gathered) == 63);
+    assert!(size_of::<Move>() == 448 && offset_of!(Move, num_items) == 144);
+    assert!(offset_of!(Move, dims) == 160);
     assert!(DEVICE_COLUMNS_START as usize * 8 >= LARGE_BYTES);
     assert!(SMALL_BYTES % 16 == 0 && LARGE_BYTES % 16 == 0 && LARGE_BYTES <= 32764);
 };

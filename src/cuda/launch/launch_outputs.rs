@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::plan::{OutputPlan, Plan, Staging};
+use crate::plan::{OutputPlan, Plan, StagedBlock};
 
 /// The outputs of a launch: as planned, or reading from where their samples were copied to.
 pub(crate) struct LaunchOutputs<'p> {
@@ -18,7 +18,7 @@ impl<'p> LaunchOutputs<'p> {
     }
 
     /// Has samples read from memory at this address.
-    pub fn stage(&mut self, staging: &'p Staging<'_>, memory: u64) {
+    pub fn stage(&mut self, staging: &'p StagedBlock<'_>, memory: u64) {
         // Most runs stage none.
         self.staged.resize_with(self.addresses.len(), || None);
         for staged in &staging.outputs {

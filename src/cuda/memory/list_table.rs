@@ -35,6 +35,9 @@ pub(crate) struct ListTable {
 /// Numbers of [`ListTable::found`]: a call uses that of its number, modulo the rest of them.
 pub(crate) const NUM_FOUND: usize = (64 << 10) / 8;
 
+/// The call of an index out of range that a move has met, which is that of no batch: kFoundByMove of kernels/params.h.
+const MOVE: u64 = u32::MAX as u64;
+
 /// A call whose indices may turn out to be out of range.
 #[derive(Clone, Debug)]
 pub(crate) struct Chosen {
@@ -77,13 +80,25 @@ impl ListTable {
     pub fn check(&self) -> Result<()> {
         match self.number(0).swap(0, Ordering::Relaxed) {
             0 => Ok(()),
+            found if found >> 32 == MOVE => {
+                Err(self.out_of_range(found, "an earlier move of this list: "))
+            }
             found => Err(self.out_of_range(found, "an earlier batch of this list: ")),
         }
     }
 
+    /// Notes an index out of range that the host has met in a move.
+    pub fn note(&self, position: u32) {
+        self.number(0).store(MOVE << 32 | u64::from(position), Ordering::Relaxed);
+    }
+
     fn out_of_range(&self, found: u64, whose: &str) -> Error {
+        let what = match found >> 32 == MOVE {
+            true => "its pair was left out",
+            false => "the batch has padding there",
+        };
         Error::Index(format!(
-            "{whose}the index at position {} is out of range for a list of {} samples, and the batch has padding there",
+            "{whose}the index at position {} is out of range for a list of {} samples, and {what}",
             found as u32, self.num_listed
         ))
     }

@@ -55,6 +55,7 @@ impl Executor {
         let mut run = Run::new(self, current, stream, is_capturing);
         let own: SmallVec<[usize; 4]> =
             (0..plan.outputs().len()).filter(|&output| plan.is_device_output(output)).collect();
+        run.max_blocks = options.max_blocks;
         run.find_producers(options)?;
         let finished = run.assemble(plan, placements, &own, options, host);
         run.end(finished)
@@ -115,7 +116,7 @@ impl Run<'_> {
         self.launch(plan, &memory.on_device, &numbers)?;
 
         let is_copying = self.download_outputs(&memory.downloads, host.threads)?;
-        self.finish(plan, &read, options)?;
+        self.finish(&plan.out_owners, plan.is_move, &read, options)?;
         if is_copying {
             self.stream.synchronize()?;
         }
@@ -369,11 +370,19 @@ impl Run<'_> {
         arguments: &KernelArguments<'_>,
     ) -> Result<()> {
         let (executor, threads) = (self.executor, self.executor.policy.threads);
-        let kernel = &executor.kernels[usize::from(has_any)][usize::from(arguments.is_large)];
         // A warp for each item.
         let grid = num_items.div_ceil(threads / 32);
-        let values = [arguments.words().as_ptr().cast()];
-        // SAFETY: the kernel has one parameter, of this size (`KernelArguments::words`). Samples and
+        let most = self.max_blocks.filter(|&most| most < grid);
+        let (kernel, grid, words) = match most {
+            // A warp takes one item after the other.
+            Some(most) => (&executor.bounded, most, arguments.large_words()),
+            None => {
+                let kernels = &executor.kernels[usize::from(has_any)];
+                (&kernels[usize::from(arguments.is_large)], grid, arguments.words())
+            }
+        };
+        let values = [words.as_ptr().cast()];
+        // SAFETY: the kernel has one parameter, of this size (`KernelArguments`). Samples and
         // outputs are as the plan's maker promised, and held until the event after this.
         unsafe { self.stream.launch(kernel, [grid, 1, 1], [threads, 1, 1], 0, &values) }?;
         self.result.traffic.launches += 1;

@@ -36,6 +36,10 @@ pub(crate) struct Executor {
     pub(crate) kernels: [[Kernel; 2]; 2],
     /// The kernels that make a table of indices.
     pub(crate) select: [Kernel; 2],
+    /// The kernels that move pairs of which a device chooses some.
+    pub(crate) moves: [Kernel; 2],
+    /// That of all families, with large parameters, for launches of few blocks.
+    pub(crate) bounded: Kernel,
     pub(crate) arguments: ArgumentPool,
     pub(crate) memory: Arc<DeviceMemory>,
     pub(crate) pinned: Arc<PinnedPool>,
@@ -82,7 +86,8 @@ impl Executor {
             Ok::<_, DriverError>([of("small")?, of("large")?])
         };
         let kernels = [small_and_large("assemble")?, small_and_large("assemble_any")?];
-        let select = small_and_large("select")?;
+        let (select, moves) = (small_and_large("select")?, small_and_large("move")?);
+        let bounded = module.kernel("windrow_bounded")?;
         let events = Arc::new(EventPool::default());
         let (memory, stream) =
             (DeviceMemory::new(&current, &events)?, Arc::new(current.stream(0)?));
@@ -94,6 +99,8 @@ impl Executor {
             policy,
             kernels,
             select,
+            moves,
+            bounded,
             arguments: ArgumentPool::default(),
             memory,
             pinned,
@@ -221,6 +228,17 @@ impl Executor {
             }
         }
         Ok(())
+    }
+
+    /// Whether a stream is of this device, as default streams are of every one.
+    pub fn has_stream(&self, stream: crate::Stream) -> Result<bool> {
+        let current = self.context.enter()?;
+        // SAFETY: the maker of the `Stream` vouched for its handle.
+        match unsafe { current.foreign_stream(stream.handle()) } {
+            Ok(_) => Ok(true),
+            Err(Error::Argument(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The number of the capture that a stream is in.

@@ -10,12 +10,14 @@
 //! | `upload`, `download` | host samples to the device, batches back |
 //! | `block` | page-locked memory to a device, without a plan |
 //! | `select` | samples by indices on a device |
+//! | `chosen_moves` | pairs of a move by indices on a device |
 //! | `enqueue` | what a run enqueues, in which order |
 //! | `mapping` | whether kernels read page-locked memory where it is: how an engine finds out |
 //! | `preview` | the launch of a plan, for `explain` |
 
 mod block;
 mod capture;
+mod chosen_moves;
 mod completion;
 mod devices;
 mod download;

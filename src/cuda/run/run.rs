@@ -51,6 +51,8 @@ pub(crate) struct Run<'r> {
     pub lent: Vec<Owner>,
     /// The samples are those of indices on the device.
     pub chosen: Option<Chosen>,
+    /// The most blocks of a launch, if there is a bound.
+    pub max_blocks: Option<u32>,
     pub result: RunResult,
 }
 
@@ -73,6 +75,7 @@ impl<'r> Run<'r> {
             slot: None,
             lent: Vec::new(),
             chosen: None,
+            max_blocks: None,
             result: RunResult::default(),
         }
     }
@@ -125,7 +128,6 @@ impl Run<'_> {
 
     /// Owners of what is read after the call has returned: what is in pageable memory has been read by then.
     pub fn readable<'p>(&self, plan: &'p Plan<'_>, options: &'p RunOptions) -> Readable<'p> {
-        let mut readable = Readable::default();
         let leaves = plan.batch_shapes().iter().zip(&plan.lists);
         let is_late = |batch_shape: &BatchShape| {
             let ends = [batch_shape.source, batch_shape.device];
@@ -133,7 +135,13 @@ impl Run<'_> {
                 && ends.iter().any(|end| matches!(end, Device::Cuda(_)))
         };
         let lists = leaves.filter(|(batch_shape, _)| is_late(batch_shape)).map(|(_, list)| list);
-        for owner in lists.flat_map(|list| list.owners()).chain(&options.keep) {
+        self.readable_of(lists.flat_map(|list| list.owners()).chain(&options.keep))
+    }
+
+    /// The same of owners of what is read.
+    pub fn readable_of<'p>(&self, owners: impl Iterator<Item = &'p Owner>) -> Readable<'p> {
+        let mut readable = Readable::default();
+        for owner in owners {
             match (self.block_of(owner), owner.downcast_ref()) {
                 (Some(block), _) => readable.blocks.push(block),
                 (None, Some(end)) => readable.ends.push(end),
@@ -155,6 +163,11 @@ impl Run<'_> {
                 stream.synchronize()?;
             }
         }
+        self.order_behind(read, &plan.out_owners)
+    }
+
+    /// As [`Run::order_behind_producers`], of work that the host has no part in.
+    pub fn order_behind(&mut self, read: &Readable<'_>, out_owners: &[Owner]) -> Result<()> {
         for &producer in &self.producers {
             self.executor.events.order(self.current, producer, self.stream)?;
         }
@@ -167,7 +180,7 @@ impl Run<'_> {
         for block in &read.blocks {
             block.wait_on(self.stream)?;
         }
-        for block in self.blocks_of(&plan.out_owners) {
+        for block in self.blocks_of(out_owners) {
             block.wait_for_users(self.current, &self.executor.events, self.stream)?;
         }
         Ok(())
@@ -231,7 +244,8 @@ impl Run<'_> {
     /// Marks the end of the work, for all who have to wait for it.
     pub fn finish(
         &mut self,
-        plan: &Plan<'_>,
+        out_owners: &[Owner],
+        is_move: bool,
         read: &Readable<'_>,
         options: &RunOptions,
     ) -> Result<()> {
@@ -245,7 +259,7 @@ impl Run<'_> {
         self.waited = Waited::default();
         let end = Arc::new(self.executor.events.take(self.current)?);
         self.stream.record(&end)?;
-        for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
+        for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(out_owners)) {
             block.set_ready(self.stream, Arc::clone(&end))?;
         }
         // Our own memory waits by itself, which spares it being held.
@@ -265,7 +279,7 @@ impl Run<'_> {
         }
         // A move has no batch that would be asked for its end: the next call lets go of what has been read.
         let completion =
-            (!plan.is_move).then(|| Completion::new(context, Some(end), chosen, keep_alive));
+            (!is_move).then(|| Completion::new(context, Some(end), chosen, keep_alive));
         self.result.completion = completion.map(Arc::new);
         Ok(())
     }

@@ -1,0 +1,181 @@
+//! Pairs of a move of which a device chooses one side or both: the kernel finds their ends itself, and leaves out what is out of range.
+#![allow(unsafe_code)] // A launch with raw addresses.
+
+use bytemuck::{bytes_of, cast_slice, Zeroable};
+
+use super::capture::refused_in_capture;
+use super::executor::Executor;
+use super::run::Run;
+use super::upload;
+use crate::cuda::launch::kernel_abi::{self, MoveDim, MoveSide, MOST_MOVE_DIMS, MOVE_BYTES};
+use crate::cuda::memory::list_table::ListTable;
+use crate::cuda::memory::policy::POLICY;
+use crate::observe::Traffic;
+use crate::plan::ChosenMove;
+use crate::run_options::RunOptions;
+use crate::samples::SampleList;
+use crate::tensor::{DType, Error, Owner, Result, Tensor};
+
+/// The largest unit that is loaded and stored as one.
+const MOST_UNIT_BYTES: u64 = 16;
+
+impl Executor {
+    /// Enqueues the pairs, as one launch. Returns when that is done.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where a graph has no room for addresses, or for
+    /// too many loops; [`Error::TooLarge`]; [`Error::Cuda`].
+    ///
+    /// # Safety
+    /// Destinations may be written to, sources are read, until the work is done.
+    pub unsafe fn move_chosen(
+        &self,
+        pairs: &ChosenMove<'_>,
+        options: &RunOptions,
+        out_owners: &[Owner],
+    ) -> Result<Traffic> {
+        let current = self.enter()?;
+        let stream = self.stream_for(&current, options)?;
+        let is_capturing = stream.is_capturing()?;
+        if !is_capturing {
+            self.keep_alive.reap_some(POLICY.max_keep_alive_queries)?;
+        }
+        let mut run = Run::new(self, &current, stream, is_capturing);
+        run.find_producers(options)?;
+        let finished = run.move_chosen(pairs, options, out_owners);
+        run.end(finished).map(|done| done.traffic)
+    }
+}
+
+impl Run<'_> {
+    fn move_chosen(
+        &mut self,
+        pairs: &ChosenMove<'_>,
+        options: &RunOptions,
+        out_owners: &[Owner],
+    ) -> Result<()> {
+        let (mut words, mut bits) = (Vec::new(), 0);
+        let mut side = |list, gathered| {
+            let (side, own) = side_of(list, gathered, &mut words);
+            bits |= own;
+            side
+        };
+        let (dst, src) = (side(pairs.dsts, None), side(pairs.srcs, pairs.gathered));
+        let mut launch = kernel_abi::Move { dst, src, ..kernel_abi::Move::zeroed() };
+        shape(&mut launch, pairs, bits)?;
+        // Memory first, so that nothing is enqueued if there is none.
+        let policy = &self.executor.policy;
+        let is_inline =
+            (size_of::<kernel_abi::Move>() + words.len() * 8) as u64 <= policy.inline_bytes;
+        let uploaded = match is_inline {
+            true => None,
+            false if self.is_capturing => {
+                return Err(refused_in_capture(
+                    "the addresses of so many samples have no room in the parameters of a kernel; capture fewer, or rows of one table",
+                ));
+            }
+            false => Some(self.allocate(words.len() as u64 * 8)?.address()),
+        };
+        let (dst_owners, src_owners) = (pairs.dsts.owners(), pairs.srcs.owners());
+        let gathered = pairs.gathered.map(Tensor::owner);
+        let all = dst_owners.iter().chain(src_owners).chain(gathered).chain(&options.keep);
+        let read = self.readable_of(all);
+        // What is chosen from, without its table.
+        let listed = pairs.dsts.selection().map_or(pairs.dsts, |own| &own.list.samples);
+        let written: Vec<Owner> = out_owners.iter().chain(listed.owners()).cloned().collect();
+        self.order_behind(&read, &written)?;
+        if let Some(address) = uploaded {
+            // SAFETY: a block of as many bytes, which is held until the event after the launch.
+            unsafe { upload::bytes(self, address, cast_slice(&words)) }?;
+            for side in [&mut launch.dst, &mut launch.src] {
+                if side.is_inline != 0 {
+                    side.addresses = address + u64::from(side.word) * 8;
+                    side.is_inline = 0;
+                }
+            }
+        }
+        let behind: &[u64] = if is_inline { &words } else { &[] };
+        let header = bytes_of(&launch);
+        let parameters = self.executor.arguments.with(cast_slice(header), behind, policy);
+        let kernel = &self.executor.moves[usize::from(parameters.is_large)];
+        let grid = launch.num_items.div_ceil(policy.threads / 32);
+        let grid = options.max_blocks.map_or(grid, |most| grid.min(most));
+        let values = [parameters.words().as_ptr().cast()];
+        // SAFETY: the kernel has one parameter, of this size. What it reads and writes is the caller's promise, and held until the
+        // event after this.
+        unsafe {
+            let block = [policy.threads, 1, 1];
+            self.stream.launch(kernel, [grid, 1, 1], block, 0, &values)
+        }?;
+        self.result.traffic.launches += 1;
+        self.finish(&written, true, &read, options)
+    }
+}
+
+fn table_of<'l>(list: &'l SampleList<'_>) -> Option<&'l ListTable> {
+    list.selection().and_then(|selection| selection.list.table.downcast_ref())
+}
+
+/// A side as the kernel reads it, and all addresses by or. Addresses that no device has go to `words`.
+fn side_of(
+    list: &SampleList<'_>,
+    gathered: Option<&Tensor>,
+    words: &mut Vec<u64>,
+) -> (MoveSide, u64) {
+    let mut side = MoveSide::default();
+    let mut bits = 0;
+    if let (Some(selection), Some(table)) = (list.selection(), table_of(list)) {
+        let indices = &selection.indices;
+        side.indices = indices.data_ptr().addr() as u64;
+        side.index_step = indices.strides()[0];
+        side.index_bytes = if indices.dtype() == DType::I64 { 8 } else { 4 };
+        (side.addresses, side.first, side.step) = (table.addresses, table.first, table.step);
+        side.num_listed = table.num_listed as u64;
+        side.found = table.found.as_ptr().addr() as u64;
+        bits = table.alignment;
+    } else if let (Some((first, step)), None) = (list.as_table(), gathered) {
+        (side.first, side.step) = (first.addr() as u64, step);
+        bits = side.first | step as u64;
+    } else if gathered.is_none() {
+        (side.word, side.is_inline) = (words.len() as u32, 1);
+        words.extend(list.data().iter().map(|data| data.addr() as u64));
+        bits = words[side.word as usize..].iter().fold(0, |all, address| all | address);
+    }
+    if let Some(gathered) = gathered {
+        let bytes = gathered.nbytes() / gathered.shape()[0].max(1) as usize;
+        (side.addresses, side.is_gathered) = (0, 1);
+        (side.first, side.step) = (gathered.data_ptr().addr() as u64, bytes as i64);
+        bits = side.first | side.step as u64;
+    }
+    (side, bits)
+}
+
+/// The loops of a pair, in the largest units that everything is a multiple of.
+fn shape(launch: &mut kernel_abi::Move, pairs: &ChosenMove<'_>, bits: u64) -> Result<()> {
+    let (outer, row_bytes) = pairs.rows();
+    if outer.len() > MOST_MOVE_DIMS {
+        return Err(Error::Argument(format!(
+            "ids on a device: at most {MOST_MOVE_DIMS} dims that no loops have in common, got {}; make one side contiguous",
+            outer.len()
+        )));
+    }
+    let strides = outer.iter().flat_map(|dim| [dim.src_stride, dim.dst_stride]);
+    let bits = strides.fold(bits | row_bytes, |all, stride| all | stride as u64);
+    let unit = MOST_UNIT_BYTES.min(1 << bits.trailing_zeros().min(4));
+    launch.log_unit = unit.trailing_zeros();
+    launch.row_units = row_bytes / unit;
+    launch.units = outer.iter().fold(launch.row_units, |all, dim| all.saturating_mul(dim.extent));
+    launch.num_dims = outer.len() as u32;
+    for (own, dim) in launch.dims.iter_mut().zip(outer) {
+        let (src_stride, dst_stride) = (dim.src_stride, dim.dst_stride);
+        *own = MoveDim { extent: dim.extent, src_stride, dst_stride };
+    }
+    let items = launch.units.div_ceil(MOVE_BYTES / unit);
+    let all = items.saturating_mul(pairs.dsts.len() as u64);
+    if all >= 1 << 31 {
+        let text = "more than 2^31 pieces of 2 KiB in one launch: move fewer pairs at a time";
+        return Err(Error::TooLarge(text.into()));
+    }
+    (launch.items, launch.num_items) = (items as u32, all as u32);
+    Ok(())
+}

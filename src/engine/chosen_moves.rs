@@ -1,0 +1,155 @@
+//! `copy_many` with ids on a device: pairs of which the host does not know all.
+
+use super::engine::Engine;
+use super::moves::MoveOptions;
+use crate::collate::Collate;
+use crate::cuda::ListTable;
+use crate::observe::{Span, Stage, Tally};
+use crate::plan::{first_of, needs_gather, ChosenMove, Leaf, Plan};
+use crate::run_options::RunOptions;
+use crate::samples::SampleList;
+use crate::tensor::{bytes_of, DType, Device, Error, Result, Tensor};
+
+impl Engine {
+    /// As [`Engine::copy_lists`], where a device chooses samples of a side. Sources that are elsewhere, or of another dtype, are gathered
+    /// first; destinations in pageable memory are written by the host, which has to wait anyway and so asks for the ids.
+    ///
+    /// # Safety
+    /// As of [`Engine::copy_lists`].
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn copy_chosen(
+        &self,
+        dsts: &SampleList<'_>,
+        srcs: &SampleList<'_>,
+        options: MoveOptions,
+    ) -> Result<()> {
+        let counters = &self.shared.counters;
+        let span = Span::timed(Stage::Plan, counters.now(), &counters.plan_ns);
+        for table in [dsts, srcs].into_iter().filter_map(table_of) {
+            table.check()?;
+        }
+        if dsts.is_empty() && srcs.is_empty() {
+            return Ok(());
+        }
+        if dsts.is_empty() || srcs.is_empty() {
+            let text = format!("{} destinations for {} sources", dsts.len(), srcs.len());
+            return Err(Error::Argument(text));
+        }
+        let is_gathered = needs_gather(dsts, srcs, &options.transform)?;
+        drop(span);
+        let dst = first_of(dsts);
+        if dst.layout.numel() == 0 {
+            return Ok(());
+        }
+        let sides = [dst.device, first_of(srcs).device];
+        let ordinal = sides.into_iter().find_map(|device| match device {
+            Device::Cuda(ordinal) => Some(ordinal),
+            _ => None,
+        });
+        let ordinal = ordinal.unwrap_or(self.shared.ordinal());
+        let executor = self.shared.devices.executor_on(ordinal, options.run.stream)?;
+        if dst.device == Device::Cpu {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy_known(dsts, srcs, options) };
+        }
+        let mut run = options.run;
+        let gathered = match is_gathered {
+            false => None,
+            true => {
+                let stream = run.stream.map_or_else(|| executor.stream(), Ok)?;
+                if executor.capture_of(stream)?.is_some() {
+                    return Err(Error::Argument(
+                        "the stream is being captured in a graph: ids on a device, with a cast, a transform, sources in pageable memory \
+                         or of several layouts, need memory in between; cast or upload before"
+                            .to_owned(),
+                    ));
+                }
+                let collate = Collate::stack().cast(dst.dtype).transform(options.transform);
+                let collate = collate.device(Device::Cuda(ordinal));
+                let own = RunOptions {
+                    stream: Some(stream),
+                    producers: run.producers.clone(),
+                    keep: run.keep.clone(),
+                    ..RunOptions::default()
+                };
+                run.stream = Some(stream);
+                Some(self.one_tensor(srcs, &collate, own)?)
+            }
+        };
+        let pairs = ChosenMove::new(dsts, srcs, gathered.as_ref())?;
+        let span = Span::timed(Stage::Run, counters.now(), &counters.run_ns);
+        // SAFETY: the caller's promise.
+        let traffic = unsafe { executor.move_chosen(&pairs, &run, &options.out_owners)? };
+        counters.count_traffic(traffic);
+        let (count, src) = (dsts.len() as u64, first_of(srcs));
+        let bytes = |dtype, shape| count.saturating_mul(bytes_of(dtype, shape));
+        let tally = Tally {
+            samples: count,
+            moves: count,
+            bytes_in: bytes(src.dtype, src.layout.shape()),
+            bytes_out: bytes(dst.dtype, dst.layout.shape()),
+            ..Tally::default()
+        };
+        counters.count(&tally);
+        span.note(&tally);
+        Ok(())
+    }
+
+    /// Asks for the ids, of sources, and copies the pairs that are there.
+    ///
+    /// # Safety
+    /// As of [`Engine::copy_lists`].
+    #[allow(unsafe_code)]
+    unsafe fn copy_known(
+        &self,
+        dsts: &SampleList<'_>,
+        srcs: &SampleList<'_>,
+        options: MoveOptions,
+    ) -> Result<()> {
+        let Some(selection) = srcs.selection() else {
+            return Err(Error::Argument("destinations of a device are on it".to_owned()));
+        };
+        let mut one = SampleList::new();
+        one.push_view(&(&selection.indices).into())?;
+        let own = RunOptions {
+            stream: options.run.stream,
+            producers: options.run.producers.clone(),
+            keep: options.run.keep.clone(),
+            ..RunOptions::default()
+        };
+        let collate = Collate::stack().cast(DType::I64).device(Device::Cpu);
+        let ids = self.one_tensor(&one, &collate, own)?;
+        let samples = &selection.list.samples;
+        let len = samples.len() as i64;
+        let is_there = |id: i64| (-len..len).contains(&id);
+        let ids = ids.as_slice::<i64>()?;
+        let known: Vec<i64> = ids.iter().copied().filter(|&id| is_there(id)).collect();
+        let srcs_known = samples.take(known)?;
+        let all = srcs_known.len() == dsts.len();
+        let lost = ids.iter().position(|&id| !is_there(id));
+        let kept = (0..ids.len()).filter(|&pair| is_there(ids[pair])).map(|pair| pair as i64);
+        let some_dsts = if all { None } else { Some(dsts.take(kept)?) };
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_lists(some_dsts.as_ref().unwrap_or(dsts), &srcs_known, options)? };
+        if let (Some(lost), Some(table)) = (lost, table_of(srcs)) {
+            table.note(lost as u32);
+        }
+        Ok(())
+    }
+
+    /// Samples as one tensor.
+    fn one_tensor(
+        &self,
+        samples: &SampleList<'_>,
+        collate: &Collate,
+        options: RunOptions,
+    ) -> Result<Tensor> {
+        let leaf = Leaf { samples, collate, path: "", out: None };
+        let filled = self.run_with(Plan::for_leaves(&[leaf])?, options)?;
+        filled.into_iter().find_map(|filled| filled.data).ok_or(Error::Empty)
+    }
+}
+
+fn table_of<'l>(list: &'l SampleList<'_>) -> Option<&'l ListTable> {
+    list.selection().and_then(|selection| selection.list.table.downcast_ref())
+}

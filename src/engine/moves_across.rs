@@ -1,0 +1,169 @@
+//! `copy_many` with sides on several devices: a call for each device, and by way of the host for what goes from one to another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::engine::Engine;
+use super::moves::MoveOptions;
+use crate::collate::Transform;
+use crate::run_options::RunOptions;
+use crate::samples::SampleList;
+use crate::tensor::{bytes_of, Device, Error, Places, Result, Stream};
+
+/// Bytes that are on the host at a time on their way from one device to another.
+const MOST_ACROSS_BYTES: u64 = 256 << 20;
+
+/// Where destinations begin in memory in between.
+const ALIGN: u64 = 64;
+
+/// The devices of a pair's destination and of its source.
+type Way = (Option<u32>, Option<u32>);
+
+impl Engine {
+    /// As [`Engine::copy_lists`] of pairs that were planned, and so checked, with sides on several devices.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a stream, which is of one device; as [`Engine::copy_lists`].
+    ///
+    /// # Safety
+    /// As of [`Engine::copy_lists`].
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn copy_across(
+        &self,
+        dsts: &SampleList<'_>,
+        srcs: &SampleList<'_>,
+        options: &MoveOptions,
+    ) -> Result<()> {
+        if options.run.stream.is_some() {
+            let text = "a stream is of one device, and the sides are on several";
+            return Err(Error::Argument(text.to_owned()));
+        }
+        let mut ways: BTreeMap<Way, Vec<i64>> = BTreeMap::new();
+        for pair in 0..dsts.len() {
+            let way = (ordinal_in(dsts, pair), ordinal_in(srcs, pair));
+            ways.entry(way).or_default().push(pair as i64);
+        }
+        // Pairs with one device between them are one call.
+        let mut of_one: BTreeMap<Option<u32>, Vec<i64>> = BTreeMap::new();
+        for (&(to, from), pairs) in &ways {
+            if to.is_none() || from.is_none() || to == from {
+                of_one.entry(to.or(from)).or_default().extend(pairs);
+            }
+        }
+        for (device, pairs) in of_one {
+            let (to, from) = (dsts.take(pairs.iter().copied())?, srcs.take(pairs)?);
+            // SAFETY: the caller's promise.
+            unsafe { self.copy_part(&to, &from, device, &options.transform, options)? };
+        }
+        for ((to, from), pairs) in ways {
+            let (Some(ordinal), Some(other)) = (to, from) else { continue };
+            let mut rest = &pairs[..];
+            while ordinal != other && !rest.is_empty() {
+                let mut bytes = 0;
+                let fits = |&&pair: &&i64| {
+                    bytes += bytes_at(dsts, pair);
+                    bytes <= MOST_ACROSS_BYTES
+                };
+                let count = rest.iter().take_while(fits).count().max(1);
+                let (some, others) = rest.split_at(count);
+                let (dsts, srcs) =
+                    (dsts.take(some.iter().copied())?, srcs.take(some.iter().copied())?);
+                // SAFETY: the caller's promise.
+                unsafe { self.copy_by_host(&dsts, &srcs, (ordinal, other), options)? };
+                rest = others;
+            }
+        }
+        Ok(())
+    }
+
+    /// Pairs from one device to another, by way of page-locked memory.
+    ///
+    /// # Safety
+    /// As of [`Engine::copy_lists`].
+    #[allow(unsafe_code)]
+    unsafe fn copy_by_host(
+        &self,
+        dsts: &SampleList<'_>,
+        srcs: &SampleList<'_>,
+        (to, from): (u32, u32),
+        options: &MoveOptions,
+    ) -> Result<()> {
+        let mut places = Places::new(ALIGN);
+        let too_large = || Error::TooLarge("the pairs are beyond 64 bits together".to_owned());
+        let offsets = (0..dsts.len() as i64)
+            .map(|pair| places.place(bytes_at(dsts, pair)).ok_or_else(too_large))
+            .collect::<Result<Vec<u64>>>()?;
+        let between = self.unwritten(places.end(), Device::Pinned)?;
+        let mut list = SampleList::new();
+        list.reserve(dsts.len())?;
+        for (pair, offset) in offsets.into_iter().enumerate() {
+            let meta = dsts.meta(pair);
+            let data = between.data_ptr().wrapping_add(offset as usize);
+            // SAFETY: a part of a block that nothing else has seen. It outlives both calls: the first one waits for its end, and the
+            // second one keeps the block.
+            unsafe { list.push(data, meta.dtype, Device::Pinned, meta.layout.shape(), None)? };
+        }
+        let plain = Transform::default();
+        // SAFETY: the caller's promise, and memory of our own.
+        unsafe {
+            self.copy_part(&list, srcs, Some(from), &options.transform, options)?;
+            // Page-locked destinations are written in the order of the stream.
+            let executor = self.executor(from)?;
+            executor.settle(&RunOptions::default())?;
+            let mut kept = MoveOptions::default();
+            kept.run.producers.clone_from(&options.run.producers);
+            kept.run.keep.clone_from(&options.run.keep);
+            kept.run.keep.push(Arc::clone(between.owner()));
+            kept.run.max_blocks = options.run.max_blocks;
+            kept.out_owners.clone_from(&options.out_owners);
+            self.copy_part(dsts, &list, Some(to), &plain, &kept)
+        }
+    }
+
+    /// Pairs of one device, on the engine's own stream: behind what their producers have enqueued there, and before what these
+    /// enqueue later.
+    ///
+    /// # Safety
+    /// As of [`Engine::copy_lists`].
+    #[allow(unsafe_code)]
+    unsafe fn copy_part(
+        &self,
+        dsts: &SampleList<'_>,
+        srcs: &SampleList<'_>,
+        device: Option<u32>,
+        transform: &Transform,
+        options: &MoveOptions,
+    ) -> Result<()> {
+        let mut own = MoveOptions { transform: transform.clone(), ..MoveOptions::default() };
+        let executor = device.map(|ordinal| self.executor(ordinal)).transpose()?;
+        let mut producers: Vec<Stream> = Vec::new();
+        if let Some(executor) = &executor {
+            for &producer in &options.run.producers {
+                if executor.has_stream(producer)? {
+                    producers.push(producer);
+                }
+            }
+            own.run.producers.clone_from(&producers);
+            own.run.keep.clone_from(&options.run.keep);
+            own.run.max_blocks = options.run.max_blocks;
+            own.out_owners.clone_from(&options.out_owners);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_lists(dsts, srcs, own)? };
+        let Some(executor) = executor else { return Ok(()) };
+        let stream = executor.stream()?;
+        producers.iter().try_for_each(|&producer| executor.order(&[stream], producer))
+    }
+}
+
+fn ordinal_in(list: &SampleList<'_>, pair: usize) -> Option<u32> {
+    match list.meta(pair).device {
+        Device::Cuda(ordinal) => Some(ordinal),
+        _ => None,
+    }
+}
+
+fn bytes_at(list: &SampleList<'_>, pair: i64) -> u64 {
+    let meta = list.meta(pair as usize);
+    bytes_of(meta.dtype, meta.layout.shape())
+}

@@ -1,0 +1,130 @@
+//! [`ChosenMove`]: pairs of which a device chooses one side or both.
+//!
+//! What is chosen is not known here: all samples of a list have to be alike, and what they share is not looked for.
+
+use crate::collate::Transform;
+use crate::plan::apart::check_pairs_apart;
+use crate::plan::loops::{Dim, LoopNest};
+use crate::plan::moves::PairClasses;
+use crate::samples::{SampleList, TensorMeta};
+use crate::tensor::{Device, Error, Hint, Layout, Mismatch, MoveSide, Result, Tensor};
+
+/// Pairs of which a device chooses some, all of them alike.
+#[derive(Debug)]
+pub(crate) struct ChosenMove<'m> {
+    pub dsts: &'m SampleList<'m>,
+    pub srcs: &'m SampleList<'m>,
+    /// Row-major copies of the sources in the order of pairs, which are read in their place.
+    pub gathered: Option<&'m Tensor>,
+    /// Bytes of an element.
+    pub size: u64,
+    dims: Vec<Dim>,
+}
+
+impl<'m> ChosenMove<'m> {
+    /// The pairs; `gathered` as of the field.
+    ///
+    /// # Errors
+    /// Of a layout.
+    pub fn new(
+        dsts: &'m SampleList<'m>,
+        srcs: &'m SampleList<'m>,
+        gathered: Option<&'m Tensor>,
+    ) -> Result<ChosenMove<'m>> {
+        let (dst, src) = (first_of(dsts), first_of(srcs));
+        let compact = Layout::compact(dst.dtype, dst.layout.shape())?;
+        let src = match gathered {
+            Some(_) => &TensorMeta { layout: compact, ..dst.clone() },
+            None => src,
+        };
+        let mut dims = Vec::new();
+        LoopNest::of_pair(src, dst, &mut dims);
+        Ok(ChosenMove { dsts, srcs, gathered, size: dst.dtype.size() as u64, dims })
+    }
+
+    /// The loops around rows of adjacent bytes, and the bytes of a row.
+    pub fn rows(&self) -> (&[Dim], u64) {
+        let size = self.size as i64;
+        match &self.dims[..] {
+            [outer @ .., row]
+                if row.extent <= 1 || (row.src_stride, row.dst_stride) == (size, size) =>
+            {
+                (outer, row.extent.saturating_mul(self.size))
+            }
+            all => (all, self.size),
+        }
+    }
+}
+
+/// Whether a device chooses samples of a side.
+pub(crate) fn is_chosen(dsts: &SampleList<'_>, srcs: &SampleList<'_>) -> bool {
+    dsts.selection().is_some() || srcs.selection().is_some()
+}
+
+/// The one of a list that stands for all.
+pub(crate) fn first_of<'l>(list: &'l SampleList<'_>) -> &'l TensorMeta {
+    match list.selection() {
+        Some(selection) => selection.list.representatives.meta(0),
+        None => list.meta(0),
+    }
+}
+
+/// What of a move is found without the chosen samples: whether sources, as they are or gathered first, fit. Both lists have samples.
+///
+/// # Errors
+/// [`Error::Argument`] for other counts, or for destinations that are not all alike; of pairs as
+/// [`Moves::new`](super::moves::Moves::new), but for what samples share that a device chooses.
+pub(crate) fn needs_gather(
+    dsts: &SampleList<'_>,
+    srcs: &SampleList<'_>,
+    transform: &Transform,
+) -> Result<bool> {
+    let known = |list: &SampleList<'_>| match list.selection() {
+        Some(selection) => selection.list.representatives.len(),
+        None => list.len(),
+    };
+    let count = known(srcs);
+    let reps = |list: &SampleList<'_>| -> Result<(usize, bool)> {
+        let are_alike = match list.selection() {
+            Some(selection) => selection.list.representatives.len() == 1,
+            None => list.representatives()?.0.len() == 1,
+        };
+        Ok((list.len(), are_alike))
+    };
+    let [(num_dsts, dsts_are_alike), (num_srcs, srcs_are_alike)] = [reps(dsts)?, reps(srcs)?];
+    if num_dsts != num_srcs {
+        let text = format!("{num_dsts} destinations for {num_srcs} sources");
+        return Err(Error::Argument(text));
+    }
+    if !dsts_are_alike {
+        return Err(Error::Argument(
+            "ids on a device: which pairs fit depends on them, so that destinations have to be of one shape, dtype and strides; \
+             take by ids on the host instead"
+                .to_owned(),
+        ));
+    }
+    let one_dst = match dsts.selection() {
+        Some(selection) => selection.list.representatives.take([0])?,
+        None => dsts.take([0])?,
+    };
+    let all_dsts = one_dst.take(std::iter::repeat_n(0, count))?;
+    let all_srcs = match srcs.selection() {
+        Some(selection) => &selection.list.representatives,
+        None => srcs,
+    };
+    let given = Some(transform).filter(|transform| **transform != Transform::default());
+    PairClasses::new(&all_dsts, all_srcs).check(all_srcs, given)?;
+    if dsts.selection().is_none() {
+        check_pairs_apart(dsts, &SampleList::new(), |_| false)?;
+    }
+    let (dst, src) = (first_of(dsts), first_of(srcs));
+    let is_cuda = |device: Device| matches!(device, Device::Cuda(_));
+    if is_cuda(src.device) && is_cuda(dst.device) && src.device != dst.device {
+        let found = Mismatch::new(None, src.device.to_string(), dst.device.to_string());
+        let hint =
+            Hint::Text("ids on a device are of one device: copy the sources to that one first");
+        let error = Error::Device(Box::new(found.with_hint(hint)));
+        return Err(error.at_side(MoveSide::Destination, 0));
+    }
+    Ok(given.is_some() || !srcs_are_alike || src.dtype != dst.dtype || src.device == Device::Cpu)
+}
