@@ -107,7 +107,7 @@ fn compile(command: &mut Command, nvcc: &Nvcc) -> Result<(), String> {
     Ok(())
 }
 
-/// Where `$WINDROW_KERNEL_CACHE`, a folder, has the image of these sources, compiler and flags. Profiles, features and
+/// The path of the image of these sources, compiler and flags in the folder `$WINDROW_KERNEL_CACHE`. Profiles, features and
 /// packages each run this script, and the kernels take minutes.
 fn kept_image(kernels: &Path, nvcc: &Nvcc, command: &Command) -> Result<Option<PathBuf>, String> {
     println!("cargo:rerun-if-env-changed=WINDROW_KERNEL_CACHE");

@@ -1,4 +1,4 @@
-// Which box an item of family strided is: found once for a warp.
+// The box of an item of family strided, located once for a warp.
 #pragma once
 
 #include "segments.cuh"
@@ -6,7 +6,7 @@
 namespace windrow {
 
 /// The rows of a box, or its columns: those in [lo, hi) are real, the rest padding. Strides are in bytes.
-struct Side {
+struct BoxAxis {
     uint32_t count, lo, hi;
     uint32_t channel;  ///< 1: the channel goes on from one to the next
     int32_t src, dst;
@@ -15,10 +15,10 @@ struct Side {
 /// Rows and columns are below 2^15, strides below 2^26 either way.
 struct Box {
     const uint64_t* table;
-    const Field* field;  ///< of which dtypes, map, padding and value are, and the samples of a list
+    const OutputDesc* desc;  ///< of which dtypes, map, padding and value are, and the samples of a list
     uint64_t src;        ///< address of element (0, 0), whether that is real or padding: of padding it may be none
     uint8_t* dst;        ///< of element (0, 0)
-    Side rows, cols;
+    BoxAxis rows, cols;
     bool is_list;      ///< row r is sample `number + r`, and `src` is not used
     uint32_t number;   ///< of the sample, or of that of row 0
     uint32_t channel;  ///< of element (0, 0) if that is real; modulo channels
@@ -46,7 +46,7 @@ WINDROW_DEVICE Bounds<Index> bounds_of(const uint64_t* table, const Loop& loop, 
 
 /// `count` coordinates from `begin` on.
 template <class Index>
-WINDROW_DEVICE Side side_of(const Bounds<Index>& bounds, const Loop& loop, Index begin, uint32_t most) {
+WINDROW_DEVICE BoxAxis axis_of(const Bounds<Index>& bounds, const Loop& loop, Index begin, uint32_t most) {
     const Index rest = bounds.extent - begin;
     const uint32_t count = rest < most ? static_cast<uint32_t>(rest) : most;
     auto clip = [&](Index bound) {
@@ -57,27 +57,27 @@ WINDROW_DEVICE Side side_of(const Bounds<Index>& bounds, const Loop& loop, Index
             static_cast<int32_t>(loop.dst_stride)};
 }
 
-/// A box of a field.
+/// A box of a descriptor.
 template <class Index>
-WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t item) {
+WINDROW_DEVICE Box box_of(const uint64_t* table, const OutputDesc& desc, uint32_t item) {
     constexpr bool kWideColumns = sizeof(Index) == 8;
-    const Nest& nest = field.nest;
-    const uint32_t samples = field.strided.samples;
+    const Nest& nest = desc.nest;
+    const uint32_t samples = desc.strided.samples;
     Box box = {};
     box.table = table;
-    box.field = &field;
-    box.is_list = samples != 0 && field.from_size != 0;
+    box.desc = &desc;
+    box.is_list = samples != 0 && desc.from_size != 0;
     uint32_t index;
     if (samples != 0) {
         // Its rows are samples.
         index = item * samples;
         item = 0;
-        box.rows.count = box.rows.hi = minimum(samples, field.num_samples - index);
+        box.rows.count = box.rows.hi = minimum(samples, desc.num_samples - index);
         box.rows.dst = static_cast<int32_t>(nest.step);
     } else {
         index = find_sample(table, nest, item);
     }
-    const SamplePlace<Index> place = place_of<Index>(table, field, index);
+    const SamplePlace<Index> place = place_of<Index>(table, desc, index);
     const Index offset = place.offset, steps = place.steps;
     box.number = place.number;
     // The columns.
@@ -92,15 +92,15 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t it
         item -= row * nest.pieces;
     }
     const Index begin = static_cast<Index>(item) * nest.piece;
-    box.cols = side_of<Index>(col, nest.cols, begin, nest.piece);
+    box.cols = axis_of<Index>(col, nest.cols, begin, nest.piece);
     // Signed: the first real one may be behind.
     auto distance = [](Index from, Index to) {
         return sizeof(Index) == 8 ? static_cast<int64_t>(to - from) : static_cast<int64_t>(static_cast<int32_t>(to - from));
     };
     int64_t real = distance(col.lo, begin), channel = nest.channel_first;
-    uint64_t src = samples != 0 || field.from_size == 0 ? 0 : reinterpret_cast<uint64_t>(source_of(table, field, index));
+    uint64_t src = samples != 0 || desc.from_size == 0 ? 0 : reinterpret_cast<uint64_t>(source_of(table, desc, index));
     src += static_cast<uint64_t>(real * box.cols.src);
-    uint8_t* dst = field.out + static_cast<int64_t>(offset) * nest.step + static_cast<int64_t>(begin) * box.cols.dst;
+    uint8_t* dst = desc.out + static_cast<int64_t>(offset) * nest.step + static_cast<int64_t>(begin) * box.cols.dst;
     if (box.cols.channel) channel += real;
     // The last of the outer loops is that of its rows.
     const Loop* loop = at<Loop>(table, nest.outer) + nest.num_outer;
@@ -121,7 +121,7 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t it
         src += static_cast<uint64_t>(real * bounds.src_stride);
         if (loop->channel_step) channel += real;
         if (d + 1 == nest.num_outer) {
-            box.rows = side_of<Index>(bounds, *loop, coord, loop->block);
+            box.rows = axis_of<Index>(bounds, *loop, coord, loop->block);
         } else if (coord < bounds.lo || coord >= bounds.hi) {
             is_real = false;
         }
@@ -129,7 +129,7 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t it
     if (!is_real) box.rows.hi = box.rows.lo;
     box.src = src;
     box.dst = dst;
-    if (field.op == kAffine) {
+    if (desc.op == kAffine) {
         // Below 0 in front of padding.
         const auto size = static_cast<Index>(channel < 0 ? -channel : channel);
         const uint32_t rest = static_cast<uint32_t>(
@@ -139,15 +139,15 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t it
     return box;
 }
 
-/// The same for the few fields that are kWide, compiled once.
-WINDROW_OUT_OF_LINE void wide_box(const uint64_t* table, const Field& field, uint32_t item, Box& box) {
-    box = box_of<uint64_t>(table, field, item);
+/// The same for the few descriptors that are kWide, compiled once.
+WINDROW_OUT_OF_LINE void wide_box(const uint64_t* table, const OutputDesc& desc, uint32_t item, Box& box) {
+    box = box_of<uint64_t>(table, desc, item);
 }
 
-WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t item) {
-    if (__builtin_expect(!(field.flags & kWide), true)) return box_of<uint32_t>(table, field, item);
+WINDROW_DEVICE Box box_of(const uint64_t* table, const OutputDesc& desc, uint32_t item) {
+    if (__builtin_expect(!(desc.flags & kWide), true)) return box_of<uint32_t>(table, desc, item);
     Box box;
-    wide_box(table, field, item, box);
+    wide_box(table, desc, item, box);
     return box;
 }
 

@@ -1,4 +1,4 @@
-// What holds the optimiser off. It takes no instruction of its own: each use is there for those that it saves.
+// Fences against the optimiser. They emit no instruction: each use is there for the instructions that it saves.
 #pragma once
 
 #include "memory.cuh"

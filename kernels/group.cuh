@@ -12,7 +12,7 @@ namespace windrow {
 /// Elements of a lane that are cast together.
 constexpr uint32_t kGroup = 8;
 
-/// How they are cast: `kind` of a field that is kStrided or kContiguousGeneric. src/cuda/launch/field.rs has the same.
+/// How they are cast: `kind` of a descriptor that is kStrided or kContiguousGeneric. src/cuda/launch/output_desc.rs has the same.
 enum Kind : uint8_t {
     kWhole = 0,       ///< moved, or cast among whole numbers
     kSingles = 1,     ///< through float32
@@ -21,15 +21,15 @@ enum Kind : uint8_t {
     kSlow = 4,        ///< one by one, as addresses are no multiples of the sizes, these are 16, or numbers are raised
 };
 
-/// The properties of a field that a loop over groups reads, in one register, since each turn needs the others.
+/// The properties of a descriptor that a loop over groups reads, in one register, since each turn needs the others.
 struct Codes {
     uint32_t word;
 
-    WINDROW_DEVICE Codes(const Field& field, uint32_t kind, uint32_t log_step)
-        : word(field.from | field.to << 4 | kind << 9 | field.log_to << 12 | field.from_size << 15 | log_step << 20) {}
+    WINDROW_DEVICE Codes(const OutputDesc& desc, uint32_t kind, uint32_t log_step)
+        : word(desc.from | desc.to << 4 | kind << 9 | desc.log_to << 12 | desc.from_size << 15 | log_step << 20) {}
     WINDROW_DEVICE uint8_t from() const { return word & 15; }
     WINDROW_DEVICE uint8_t to() const { return word >> 4 & 15; }
-    /// `to` as a field has it.
+    /// `to` as a descriptor has it.
     WINDROW_DEVICE uint8_t result() const { return word >> 4 & 31; }
     WINDROW_DEVICE uint8_t kind() const { return word >> 9 & 7; }
     WINDROW_DEVICE uint32_t log_to() const { return word >> 12 & 7; }
@@ -72,7 +72,7 @@ WINDROW_DEVICE uint32_t next_channel(uint32_t channel, uint32_t step, uint32_t c
     return channel >= channels ? channel - channels : channel;
 }
 
-/// The map of a field, whose channels are a lane's own. `Find`: gives its Affine, where it is needed and not before.
+/// The map of a descriptor, whose channels are a lane's own. `Find`: gives its Affine, where it is needed and not before.
 template <class Find>
 struct Map {
     Find find;

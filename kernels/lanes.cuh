@@ -24,7 +24,7 @@ WINDROW_DEVICE uint32_t divide(uint32_t n, Divisor by) {
 #endif
 }
 
-/// The samples of a field: addresses, or rows of a table. They are in the table of the launch, which may
+/// The samples of a descriptor: addresses, or rows of a table. They are in the table of the launch, which may
 /// be in the parameters, so plain loads read them.
 struct Sources {
     const uint64_t* addresses;

@@ -1,13 +1,13 @@
 // The parameters of a launch: one header and one table of 8-byte words, the same for every kernel.
 //
-// src/cuda/launch/field.rs and kernel_abi.rs mirror these structs; both sides assert sizes and offsets. The table is in the
-// kernel's parameters if it fits, else in device memory. Its fields are in the parameters even then: a warp
+// src/cuda/launch/output_desc.rs and kernel_abi.rs mirror these structs; both sides assert sizes and offsets. The table is in the
+// kernel's parameters if it fits, else in device memory. Its descriptors are in the parameters even then: a warp
 // reads them from the constant bank, without waiting for memory. Where there is no room for all of them, the kernel of all
 // families and large parameters reads them from the table. A position in the table is a number of
-// words from its beginning; position 0 is a field, so 0 also says "none".
+// words from its beginning; position 0 is a descriptor, so 0 also says "none".
 //
-// A field is one tensor to write, or the part of it whose samples have the same loops. Its work is cut
-// into items, numbered across all fields: a warp takes one item, which is of one field and, in most
+// A descriptor is one tensor to write, or the part of it whose samples have the same loops. Its work is cut
+// into items, numbered across all descriptors: a warp takes one item, which is of one descriptor and, in most
 // families, a piece of one row of one sample.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace windrow {
 
-/// How a field is written, and which member of its union says more. See src/cuda/launch/family.rs.
+/// How a descriptor is written, and which member of its union says more. See src/cuda/launch/family.rs.
 enum Family : uint8_t {
     /// Samples of one size, moved; size, sources and output are multiples of 16 bytes. An item is
     /// kMoveBytes of the output.
@@ -49,10 +49,10 @@ constexpr uint32_t kMoveBytes = 2048;
 /// The operation on a real element.
 enum Op : uint8_t {
     kRead = 0,    ///< the source's element, cast if it has another dtype
-    kConst = 1,   ///< the bits `value` of the field
+    kConst = 1,   ///< the bits `value` of the descriptor
     kIndex = 2,   ///< the number of its sample, as int64
     kAffine = 3,  ///< as kRead, through x * a[c] + b[c]
-    kRaise = 4,   ///< as kRead, plus a number of its sample, modulo a power of two: whole numbers
+    kAddPerSample = 4,   ///< as kRead, plus a number of its sample, modulo a power of two: whole numbers
 };
 
 /// Codes as in the dtype table of src/cuda/launch/kernel_abi.rs.
@@ -72,10 +72,10 @@ enum DType : uint8_t {
     kF64 = 12,
     kF8E4M3FN = 13,
     kF8E5M2 = 14,
-    kMoved = 15,  ///< complex, other float8 and smaller: moved by their size, never cast. kRaise: `from`, if it is `to`
+    kMoved = 15,  ///< complex, other float8 and smaller: moved by their size, never cast. kAddPerSample: `from`, if it is `to`
 };
 
-/// A bit of Field::to beside a float8: results beyond the largest finite number become it.
+/// A bit of OutputDesc::to beside a float8: results beyond the largest finite number become it.
 constexpr uint8_t kSaturate = 16;
 
 enum Flags : uint8_t {
@@ -95,11 +95,11 @@ struct Divisor {
 
 /// Bits for the properties that differ from sample to sample; each then has a position in place of the number.
 enum Varies : uint32_t {
-    kLo = 1,         ///< position of the field's columns: uint32 each, or uint64 if kWide
+    kLo = 1,         ///< position of the descriptor's columns: uint32 each, or uint64 if kWide
     kHi = 2,
     kSrcStride = 4,  ///< position of int64 each
     kExtent = 8,     ///< joined: extent and hi are `extent` elements for each step of offset
-    kNarrowLo = 16,  ///< in place of kLo: uint16 each. A field that is kWide has no such columns
+    kNarrowLo = 16,  ///< in place of kLo: uint16 each. A descriptor that is kWide has no such columns
     kNarrowHi = 32,
 };
 
@@ -181,7 +181,7 @@ struct Nest {
     uint8_t hint_shift;
     uint8_t log_coefficient;  ///< log2 of the bytes of a coefficient
     Loop cols;             ///< the innermost loop
-    uint32_t affine;       ///< position of a[channels], then b[channels]: float64 if either dtype is. kRaise: of an int64
+    uint32_t affine;       ///< position of a[channels], then b[channels]: float64 if either dtype is. kAddPerSample: of an int64
                            ///< for each sample of the tensor, and `channels` is 0
     uint32_t channels;
     Divisor by_channels;
@@ -216,7 +216,7 @@ struct Strided {
 };
 
 /// A head that all families have, and what `family` has beside it.
-struct alignas(16) Field {
+struct alignas(16) OutputDesc {
     uint8_t* out;
     uint32_t first_item;
     uint8_t family;
@@ -250,7 +250,7 @@ struct alignas(16) Field {
 struct Header {
     const uint64_t* table; ///< null: it follows in the parameters
     uint32_t num_items;
-    uint32_t last_field;   ///< its number: fields are at the beginning of the table, and of what follows
+    uint32_t last_desc;   ///< its number: descriptors are at the beginning of the table, and of what follows
 };
 
 /// The parameters of a kernel, `bytes` in all.
@@ -353,8 +353,8 @@ static_assert(offsetof(Select, call) == 80 && offsetof(Select, index_bytes) == 1
 static_assert(sizeof(SelectParams<kLargeBytes>) == kLargeBytes, "layout");
 static_assert(sizeof(Divisor) == 8, "layout");
 static_assert(sizeof(Loop) == 56 && offsetof(Loop, block) == 48, "layout");
-static_assert(sizeof(Field) == 224 && offsetof(Field, from_size) == 16 && offsetof(Field, value) == 20, "layout");
-static_assert(offsetof(Field, num_samples) == 24 && offsetof(Field, base) == 32 && offsetof(Field, nest) == 48, "layout");
+static_assert(sizeof(OutputDesc) == 224 && offsetof(OutputDesc, from_size) == 16 && offsetof(OutputDesc, value) == 20, "layout");
+static_assert(offsetof(OutputDesc, num_samples) == 24 && offsetof(OutputDesc, base) == 32 && offsetof(OutputDesc, nest) == 48, "layout");
 static_assert(sizeof(Rows) == 12 && sizeof(AlignedCopy) == 12 && sizeof(SmallCopy) == 16, "layout");
 static_assert(sizeof(ScalarFallback) == 24 && offsetof(ScalarFallback, affine) == 16, "layout");
 static_assert(sizeof(PlacedRows) == 24 && offsetof(PlacedRows, step) == 16, "layout");

@@ -182,7 +182,7 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t log_siz
     ThreadGroup each = threads;
 #pragma unroll 1
     do {
-        // What padding takes is not made ready before it is known that there is some.
+        // Registers for padding are not set up before some padding is found.
         opaque(each.rank);
         opaque(each.size);
         uint8_t* dst = run.dst + c * run.plane;

@@ -1,5 +1,5 @@
-// Which part of which sample an item is, found once for a warp in three steps: its sample, its row, and the segment of the row that
-// it writes together with its neighbours.
+// The part of a sample that an item writes, located once for a warp in three steps: its sample, its row, and the segment of the
+// row that it writes together with its neighbours.
 #pragma once
 
 #include "fences.cuh"
@@ -33,17 +33,17 @@ WINDROW_DEVICE void read_bound(const uint64_t* table, bool is_varied, bool is_na
 }
 
 template <bool by_id>
-WINDROW_DEVICE Sources sources_of(const uint64_t* table, const Field& field) {
-    return {table + field.data, by_id ? at<uint32_t>(table, field.data) : nullptr, field.base, static_cast<uint32_t>(field.stride)};
+WINDROW_DEVICE Sources sources_of(const uint64_t* table, const OutputDesc& desc) {
+    return {table + desc.data, by_id ? at<uint32_t>(table, desc.data) : nullptr, desc.base, static_cast<uint32_t>(desc.stride)};
 }
 
-WINDROW_DEVICE const uint8_t* source_of(const uint64_t* table, const Field& field, uint32_t sample) {
-    return field.flags & kById ? source_at<true>(sources_of<true>(table, field), sample)
-                               : source_at<false>(sources_of<false>(table, field), sample);
+WINDROW_DEVICE const uint8_t* source_of(const uint64_t* table, const OutputDesc& desc, uint32_t sample) {
+    return desc.flags & kById ? source_at<true>(sources_of<true>(table, desc), sample)
+                               : source_at<false>(sources_of<false>(table, desc), sample);
 }
 
-WINDROW_DEVICE Vec16 fill_of(const Field& field) {
-    const uint64_t* words = reinterpret_cast<const uint64_t*>(field.nest.fill);
+WINDROW_DEVICE Vec16 fill_of(const OutputDesc& desc) {
+    const uint64_t* words = reinterpret_cast<const uint64_t*>(desc.nest.fill);
     return {words[0], words[1]};
 }
 
@@ -70,23 +70,23 @@ WINDROW_DEVICE uint32_t find_sample(const uint64_t* table, const Nest& nest, uin
     return index;
 }
 
-/// Where a sample begins in the output. Index counts columns and offsets: 32 bits where the field is not kWide.
+/// The start of a sample in the output. Index counts columns and offsets: 32 bits where the descriptor is not kWide.
 template <class Index>
 struct SamplePlace {
     uint32_t number;  ///< among the samples of the tensor
-    Index offset;     ///< of its first element, in steps of the field
+    Index offset;     ///< of its first element, in steps of the descriptor
     Index steps;      ///< joined: how many it goes along; else 1
 };
 
-/// That of sample `index` of a field.
+/// Locates sample `index` of a descriptor.
 template <class Index>
-WINDROW_DEVICE SamplePlace<Index> place_of(const uint64_t* table, const Field& field, uint32_t index) {
-    const Nest& nest = field.nest;
+WINDROW_DEVICE SamplePlace<Index> place_of(const uint64_t* table, const OutputDesc& desc, uint32_t index) {
+    const Nest& nest = desc.nest;
     SamplePlace<Index> place = {index, index, 1};
     if (nest.places != 0) place.offset = place.number = at<uint32_t>(table, nest.places)[index];
-    // A branch: the compiler would do for all fields what is for these alone.
+    // A branch: the compiler would do for all descriptors what is for these alone.
     if (__builtin_expect(nest.offsets != 0, false)) {
-        if (field.flags & kOfLengths) {
+        if (desc.flags & kOfLengths) {
             place.steps = entry<Index>(table, nest.offsets, index);
             return place;
         }
@@ -108,12 +108,12 @@ struct RowPlace {
     uint32_t piece, pieces;  ///< the piece that the item is, and how many the row has
 };
 
-/// The row of item `item` of sample `index` of a field.
+/// The row of item `item` of sample `index` of a descriptor.
 template <class Index>
-WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const Field& field, uint32_t index, uint32_t item, uint32_t from_size) {
-    const Nest& nest = field.nest;
+WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const OutputDesc& desc, uint32_t index, uint32_t item, uint32_t from_size) {
+    const Nest& nest = desc.nest;
     RowPlace<Index> row;
-    row.src = from_size != 0 ? source_of(table, field, index) : nullptr;
+    row.src = from_size != 0 ? source_of(table, desc, index) : nullptr;
     row.number = index;
     row.extent = static_cast<Index>(nest.cols.extent);
     row.lo = static_cast<Index>(nest.cols.lo);
@@ -122,23 +122,23 @@ WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const Field& fiel
     row.channel = nest.channel_first;
     row.piece = item;
     row.pieces = nest.pieces;
-    if (!(field.flags & kVaried)) {
-        row.dst = field.out + static_cast<int64_t>(Index{index}) * nest.step;
+    if (!(desc.flags & kVaried)) {
+        row.dst = desc.out + static_cast<int64_t>(Index{index}) * nest.step;
         return row;
     }
-    const SamplePlace<Index> place = place_of<Index>(table, field, index);
+    const SamplePlace<Index> place = place_of<Index>(table, desc, index);
     row.number = place.number;
-    row.dst = field.out + static_cast<int64_t>(place.offset) * nest.step;
+    row.dst = desc.out + static_cast<int64_t>(place.offset) * nest.step;
     const uint32_t of_cols = nest.cols.varies;
     if (of_cols & kExtent) {
         row.hi = row.extent = row.extent * place.steps;
-        const uint32_t slack = (16 >> field.log_to) + nest.piece - 2;
+        const uint32_t slack = (16 >> desc.log_to) + nest.piece - 2;
         if (row.pieces == 0) {
             row.pieces = sizeof(Index) == 8 ? static_cast<uint32_t>((row.extent + slack) / nest.piece)
                                             : divide(static_cast<uint32_t>(row.extent) + slack, nest.by_pieces);
         }
     }
-    // Few fields have padding in front.
+    // Few descriptors have padding in front.
     if (of_cols & (kLo | kNarrowLo)) {
         force_branch();
         read_bound<Index>(table, of_cols & kLo, of_cols & kNarrowLo, index, row.lo);
@@ -178,7 +178,7 @@ WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const Field& fiel
         } else {
             row.src += real * stride;
             row.channel += loop->channel_step * real;
-            if (field.flags & kJoint) {
+            if (desc.flags & kJoint) {
                 const uint32_t bytes = stride < 64 ? static_cast<uint32_t>(stride) : 64;
                 row.before += minimum(real, 64) * bytes;
                 row.after += minimum(end - 1 - coord, 64) * bytes;
@@ -202,8 +202,8 @@ struct Segment {
 
 /// The segment that a piece of a row is of. It begins where the output is a multiple of 16, or with the row.
 template <class Index>
-WINDROW_DEVICE Segment find_segment(const Field& field, const RowPlace<Index>& row, uint32_t from_size) {
-    const uint32_t piece = field.nest.piece;
+WINDROW_DEVICE Segment find_segment(const OutputDesc& desc, const RowPlace<Index>& row, uint32_t from_size) {
+    const uint32_t piece = desc.nest.piece;
     Segment segment;
     segment.warp = row.piece % kWarpsPerSegment;
     const uint32_t first = row.piece - segment.warp;
@@ -211,7 +211,7 @@ WINDROW_DEVICE Segment find_segment(const Field& field, const RowPlace<Index>& r
     Index begin = 0;
     uint32_t span = kWarpsPerSegment * piece;
     if (row.pieces > kWarpsPerSegment) {
-        const uint32_t phase = misalignment(row.dst, 16) >> field.log_to;
+        const uint32_t phase = misalignment(row.dst, 16) >> desc.log_to;
         begin = static_cast<Index>(first) * piece;
         if (first == 0) span -= phase; else begin -= phase;
     }
@@ -225,14 +225,14 @@ WINDROW_DEVICE Segment find_segment(const Field& field, const RowPlace<Index>& r
     segment.real = end - segment.lead;
     const Index skipped = begin + segment.lead - row.lo, rest = row.hi - begin - end;
     segment.src = row.src + static_cast<uint64_t>(skipped) * from_size;
-    segment.dst = row.dst + static_cast<uint64_t>(begin) * field.to_size;
+    segment.dst = row.dst + static_cast<uint64_t>(begin) * desc.to_size;
     segment.before = row.before + static_cast<uint32_t>(skipped < 64 ? skipped : 64) * from_size;
     segment.after = row.after + static_cast<uint32_t>(rest < 64 ? rest : 64) * from_size;
     if (segment.real == 0) segment.lead = 0;
     return segment;
 }
 
-/// What an item of rows writes.
+/// The part of a row that an item writes.
 struct RowSegment {
     Segment part;
     uint32_t number;   ///< of the sample, among those of the tensor
@@ -240,20 +240,20 @@ struct RowSegment {
 };
 
 template <class Index>
-WINDROW_DEVICE RowSegment locate_segment(const uint64_t* table, const Field& field, uint32_t item, uint32_t from_size) {
-    const uint32_t index = find_sample(table, field.nest, item);
-    const RowPlace<Index> row = find_row<Index>(table, field, index, item, from_size);
-    return {find_segment<Index>(field, row, from_size), row.number, row.channel};
+WINDROW_DEVICE RowSegment locate_segment(const uint64_t* table, const OutputDesc& desc, uint32_t item, uint32_t from_size) {
+    const uint32_t index = find_sample(table, desc.nest, item);
+    const RowPlace<Index> row = find_row<Index>(table, desc, index, item, from_size);
+    return {find_segment<Index>(desc, row, from_size), row.number, row.channel};
 }
 
-/// The same for the few fields that are kWide, compiled once.
-WINDROW_OUT_OF_LINE RowSegment locate_wide_segment(const uint64_t* table, const Field& field, uint32_t item, uint32_t from_size) {
-    return locate_segment<uint64_t>(table, field, item, from_size);
+/// The same for the few descriptors that are kWide, compiled once.
+WINDROW_OUT_OF_LINE RowSegment locate_wide_segment(const uint64_t* table, const OutputDesc& desc, uint32_t item, uint32_t from_size) {
+    return locate_segment<uint64_t>(table, desc, item, from_size);
 }
 
-WINDROW_DEVICE RowSegment locate_segment(const uint64_t* table, const Field& field, uint32_t item, uint32_t from_size) {
-    if (__builtin_expect(!(field.flags & kWide), true)) return locate_segment<uint32_t>(table, field, item, from_size);
-    return locate_wide_segment(table, field, item, from_size);
+WINDROW_DEVICE RowSegment locate_segment(const uint64_t* table, const OutputDesc& desc, uint32_t item, uint32_t from_size) {
+    if (__builtin_expect(!(desc.flags & kWide), true)) return locate_segment<uint32_t>(table, desc, item, from_size);
+    return locate_wide_segment(table, desc, item, from_size);
 }
 
 }  // namespace windrow

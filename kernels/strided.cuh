@@ -6,7 +6,7 @@
 // elements at once. Where 2^log_step rows have more than 32 elements, each 32 of them are an item of their own, a
 // round: nothing of the box lives while it is written.
 //
-// Where a source is transposed, a lane has adjacent rows, whose elements are adjacent in the source, so that both sides are
+// If the source is transposed, a lane has adjacent rows, whose elements are adjacent in the source, so that both sides are
 // touched in whole sectors. Results of 8 and 16 bits are made by tiles of four columns: tile.cuh.
 #pragma once
 
@@ -16,7 +16,7 @@
 namespace windrow {
 
 /// The elements that a lane has yet to write of a column: `turns` of them, of which [first, last) are real. Addresses are numbers, as
-/// those of padding may be none. All other properties are read from the field again.
+/// those of padding may be none. All other properties are read from the descriptor again.
 struct LaneCursor {
     uint64_t src;  ///< of the first; of a list: from where each sample begins
     uint64_t dst;
@@ -36,11 +36,11 @@ struct LaneCursor {
 
 /// Codes of a box.
 struct BoxCodes : Codes {
-    WINDROW_DEVICE BoxCodes(const Field& field, bool is_list, bool is_adjacent, bool is_vector)
-        : Codes(field, field.strided.kind, field.strided.log_step) {
+    WINDROW_DEVICE BoxCodes(const OutputDesc& desc, bool is_list, bool is_adjacent, bool is_vector)
+        : Codes(desc, desc.strided.kind, desc.strided.log_step) {
         set(0, is_adjacent);
         set(1, is_list);
-        set(2, field.op == kAffine);
+        set(2, desc.op == kAffine);
         set(3, is_vector);
     }
     /// Elements of a lane are adjacent in the source.
@@ -53,9 +53,9 @@ struct BoxCodes : Codes {
     WINDROW_DEVICE uint32_t samples() const { return uint32_t{is_list()} << log_step(); }
 };
 
-/// Where an element of a list is, `turn` elements of the lane on.
+/// The address of an element of a list, `turn` elements of the lane on.
 WINDROW_DEVICE const uint8_t* listed_source(const Box& box, const LaneCursor& cursor, uint32_t turn) {
-    return source_of(box.table, *box.field, cursor.sample + (turn << box.field->strided.log_step)) + cursor.src;
+    return source_of(box.table, *box.desc, cursor.sample + (turn << box.desc->strided.log_step)) + cursor.src;
 }
 
 /// Elements of a lane, of which `count` are written and [first, last) are real.
@@ -65,7 +65,7 @@ struct Turns : Group {
     WINDROW_DEVICE bool is_real(uint32_t i) const { return i - first < last - first; }
 };
 
-/// Where a lane's elements are: adjacent in the source.
+/// Sources of a lane's elements that are adjacent.
 template <class T>
 struct Adjacent {
     /// Elements that are read of a group that is not whole, at most.
@@ -122,39 +122,39 @@ WINDROW_DEVICE void store_turns(const Turns& at, Steps& to) {
     }
 }
 
-WINDROW_DEVICE Affine affine_of(const Box& box) { return {at<uint8_t>(box.table, box.field->nest.affine), box.field->nest.channels}; }
+WINDROW_DEVICE Affine affine_of(const Box& box) { return {at<uint8_t>(box.table, box.desc->nest.affine), box.desc->nest.channels}; }
 
 /// How many of the turns from coordinate `t` on, 2^log_step apart, are below `end`.
 WINDROW_DEVICE uint32_t turns_below(uint32_t end, uint32_t t, uint32_t log_step) {
     return end > t ? (end - t + (1u << log_step) - 1) >> log_step : 0;
 }
 
-WINDROW_DEVICE uint64_t value_of(const Field& field, const LaneCursor& cursor) { return field.op == kConst ? field.value : cursor.sample; }
+WINDROW_DEVICE uint64_t value_of(const OutputDesc& desc, const LaneCursor& cursor) { return desc.op == kConst ? desc.value : cursor.sample; }
 
 /// The next `count` elements, at most kItemsPerThread, one by one: at any address, of 16 bytes, or with NaNs.
 WINDROW_DEVICE void write_slowly(const Box& box, BoxCodes codes, LaneCursor& cursor, uint32_t count) {
-    const Field& field = *box.field;
+    const OutputDesc& desc = *box.desc;
 #pragma unroll 1
     for (uint32_t i = 0; i < count; ++i) {
-        Vec16 bits = fill_of(field);
+        Vec16 bits = fill_of(desc);
         if (cursor.first == 0 && cursor.last > 0) {
-            bits = {value_of(field, cursor), 0};
-            if (field.from_size != 0) {
+            bits = {value_of(desc, cursor), 0};
+            if (desc.from_size != 0) {
                 const auto* src = codes.is_list() ? listed_source(box, cursor, 0) : reinterpret_cast<const uint8_t*>(cursor.src);
-                bits = read_bytes(src, field.from_size);
-                if (codes.is_mapped() || field.from != field.to) {
+                bits = read_bytes(src, desc.from_size);
+                if (codes.is_mapped() || desc.from != desc.to) {
                     const Affine map = codes.is_mapped() ? affine_of(box) : Affine{nullptr, 1};
-                    if (field.from != kMoved) bits.lo = convert_one(bits.lo, field.from, field.to, map, cursor.channel);
-                    if (field.op == kRaise) bits.lo += at<uint64_t>(box.table, field.nest.affine)[cursor.sample];
+                    if (desc.from != kMoved) bits.lo = convert_one(bits.lo, desc.from, desc.to, map, cursor.channel);
+                    if (desc.op == kAddPerSample) bits.lo += at<uint64_t>(box.table, desc.nest.affine)[cursor.sample];
                 }
             }
         }
-        // That of kItemsPerThread elements that are padding stays.
+        // The value of elements that are padding stays as it is.
         if (codes.is_mapped() && cursor.last > 0 && cursor.first + i < kItemsPerThread) {
-            cursor.channel = next_channel(cursor.channel, cursor.channel_step, field.nest.channels);
+            cursor.channel = next_channel(cursor.channel, cursor.channel_step, desc.nest.channels);
         }
         uint8_t* dst = reinterpret_cast<uint8_t*>(cursor.dst);
-        store_elements(dst, bits, field.to_size, 0, 1, field.to_size < 16 && misalignment(dst, field.to_size) == 0);
+        store_elements(dst, bits, desc.to_size, 0, 1, desc.to_size < 16 && misalignment(dst, desc.to_size) == 0);
         cursor.src = stepped(cursor.src, cursor.src_step, 1);
         cursor.dst = stepped(cursor.dst, cursor.dst_step, 1);
         cursor.pass(1, codes.samples());
@@ -197,7 +197,7 @@ WINDROW_DEVICE void read_turns(Turns& at, const Box& box, BoxCodes codes, const 
 
 /// The next `count` elements together, at most kItemsPerThread. False, and nothing is written, if they have to go one by one.
 WINDROW_DEVICE bool write_quickly(const Box& box, BoxCodes codes, LaneCursor& cursor, uint32_t count) {
-    const Field& field = *box.field;
+    const OutputDesc& desc = *box.desc;
     Turns at;
     at.count = count;
     at.first = minimum(cursor.first, kItemsPerThread);
@@ -206,7 +206,7 @@ WINDROW_DEVICE bool write_quickly(const Box& box, BoxCodes codes, LaneCursor& cu
     const bool is_whole = at.last - at.first == kItemsPerThread;
     if (at.first < at.last) {
         if (codes.from_size() == 0) {
-            const uint64_t bits = value_of(field, cursor);
+            const uint64_t bits = value_of(desc, cursor);
 #pragma unroll
             for (uint32_t k = 0; k < kItemsPerThread; ++k) at.set(k, bits);
         } else {
@@ -219,7 +219,7 @@ WINDROW_DEVICE bool write_quickly(const Box& box, BoxCodes codes, LaneCursor& cu
         }
     }
     if (at.last - at.first < count) {
-        const uint64_t bits = fill_of(field).lo;
+        const uint64_t bits = fill_of(desc).lo;
 #pragma unroll
         for (uint32_t k = 0; k < kItemsPerThread; ++k) if (!at.is_real(k)) at.set(k, bits);
     }
@@ -249,9 +249,9 @@ WINDROW_DEVICE uint32_t quotient(uint32_t n, uint32_t d) {
 
 /// Writes a round of a box.
 WINDROW_DEVICE void write_box(const Box& box, uint32_t round, uint32_t lane) {
-    const Field& field = *box.field;
-    const Strided& strided = field.strided;
-    const Side &rows = box.rows, &cols = box.cols;
+    const OutputDesc& desc = *box.desc;
+    const Strided& strided = desc.strided;
+    const BoxAxis &rows = box.rows, &cols = box.cols;
     const uint32_t log_step = strided.log_step, number = round * kLanes + lane, width = cols.count >> strided.log_columns;
     uint32_t row = quotient(number, width);
     const uint32_t col = number - row * width << strided.log_columns;
@@ -275,16 +275,16 @@ WINDROW_DEVICE void write_box(const Box& box, uint32_t round, uint32_t lane) {
     cursor.dst_step = rows.dst * (1 << log_step);
     cursor.sample = box.number + (box.is_list ? row : 0);
     cursor.channel = cursor.channel_step = 0;
-    if (field.op == kAffine) {
+    if (desc.op == kAffine) {
         // The channels of the first kItemsPerThread elements that are not all padding, and of what follows.
         auto modulo = [&](uint32_t channel) { return channel - divide(channel, strided.nest.by_channels) * strided.nest.channels; };
         const uint32_t down = row + ((cursor.first & ~(kItemsPerThread - 1)) << log_step);
         cursor.channel = modulo(box.channel + down * rows.channel + col * cols.channel);
         cursor.channel_step = modulo(rows.channel << log_step);
     }
-    const uint32_t size = field.from_size;
+    const uint32_t size = desc.from_size;
     const bool is_adjacent = cursor.src_step == static_cast<int32_t>(size) && !box.is_list;
-    BoxCodes codes(field, box.is_list, is_adjacent, is_adjacent && (cursor.src & (vector_of(size) - 1)) == 0);
+    BoxCodes codes(desc, box.is_list, is_adjacent, is_adjacent && (cursor.src & (vector_of(size) - 1)) == 0);
 #pragma unroll 1
     while (cursor.turns > 0) {
         opaque(codes.word);

@@ -170,7 +170,7 @@ struct Tile {
     }
 };
 
-/// Where a tile is, and where the elements beside the first are.
+/// The position of a tile, and the steps to the elements beside its first.
 struct TilePlace {
     uint64_t src, dst;
     int32_t src_step, dst_step;  ///< of a column of the source, of a row of the output
@@ -193,10 +193,10 @@ WINDROW_DEVICE void write_tile_slowly(Codes codes, const TilePlace& place) {
 
 /// Writes tiles of a box from an element on, down `turns` rows.
 WINDROW_DEVICE void write_tiles(const Box& box, uint32_t row, uint32_t col, uint32_t turns) {
-    const Field& field = *box.field;
-    const Side &rows = box.rows, &cols = box.cols;
-    const uint64_t src = stepped(box.src, cols.src, col), dst = reinterpret_cast<uintptr_t>(box.dst) + (col << field.log_to);
-    Codes codes(field, field.strided.kind, 0);
+    const OutputDesc& desc = *box.desc;
+    const BoxAxis &rows = box.rows, &cols = box.cols;
+    const uint64_t src = stepped(box.src, cols.src, col), dst = reinterpret_cast<uintptr_t>(box.dst) + (col << desc.log_to);
+    Codes codes(desc, desc.strided.kind, 0);
     Tile tile;
 #pragma unroll 1
     for (const uint32_t end = row + turns; row < end; row += kItemsPerThread) {

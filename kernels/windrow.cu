@@ -1,4 +1,4 @@
-// The kernels. All fields of a batch go in one launch, whatever is done for each of them: the engine takes the smaller
+// The kernels. All descriptors of a batch go in one launch, whatever is done for each of them: the engine takes the smaller
 // kernel of the two that has all their families.
 //
 // A warp takes one item and ends: nothing but the item lives while a family's function runs. No barrier
@@ -31,13 +31,13 @@ WINDROW_DEVICE uint32_t warp_of_grid() {
     return blockIdx.x * (Policy::kThreads / kLanes) + threadIdx.x / kLanes;
 }
 
-/// The field of an item.
-WINDROW_DEVICE uint32_t field_of(const Field* fields, uint32_t last_field, uint32_t item) {
-    uint32_t low = 0, high = last_field;
+/// The descriptor of an item.
+WINDROW_DEVICE uint32_t field_of(const OutputDesc* descs, uint32_t last_desc, uint32_t item) {
+    uint32_t low = 0, high = last_desc;
 #pragma unroll 1
     while (low < high) {
         const uint32_t middle = (low + high + 1) / 2;
-        if (fields[middle].first_item <= item) {
+        if (descs[middle].first_item <= item) {
             low = middle;
         } else {
             high = middle - 1;
@@ -47,51 +47,51 @@ WINDROW_DEVICE uint32_t field_of(const Field* fields, uint32_t last_field, uint3
 }
 
 template <bool by_id>
-WINDROW_DEVICE void rows_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const uint32_t vectors = field.rows.vectors;
-    const uint32_t first = own * (kMoveBytes / 16) + lane_of_thread();
-    rows_piece<by_id>(sources_of<by_id>(table, field), field.out, vectors, field.rows.by_vectors, first, vectors * field.num_samples);
+WINDROW_DEVICE void rows_item(const uint64_t* table, const OutputDesc& desc, uint32_t local_item) {
+    const uint32_t vectors = desc.rows.vectors;
+    const uint32_t first = local_item * (kMoveBytes / 16) + lane_of_thread();
+    rows_piece<by_id>(sources_of<by_id>(table, desc), desc.out, vectors, desc.rows.by_vectors, first, vectors * desc.num_samples);
 }
 
-WINDROW_DEVICE void aligned_copy_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const uint32_t sample = divide(own, field.aligned_copy.by_items);
-    aligned_copy_piece(source_of(table, field, sample), field.out, own, own - sample * field.aligned_copy.items, lane_of_thread());
-}
-
-template <bool by_id>
-WINDROW_DEVICE void placed_rows_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const PlacedRows& rows = field.placed_rows;
-    const uint32_t first = own * (kMoveBytes / 16) + lane_of_thread();
-    placed_rows_piece<by_id>(sources_of<by_id>(table, field), field.out, at<uint32_t>(table, rows.places), static_cast<uint32_t>(rows.step),
-                             rows.vectors, rows.by_vectors, first, rows.vectors * field.num_samples);
-}
-
-WINDROW_DEVICE void placed_copy_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const PlacedCopy& copy = field.placed_copy;
-    const uint32_t sample = divide(own, copy.by_items), piece = own - sample * copy.items;
-    uint8_t* out = field.out + copy.step * entry<uint32_t>(table, copy.places, sample);
-    aligned_copy_piece(source_of(table, field, sample), out, piece, piece, lane_of_thread());
+WINDROW_DEVICE void aligned_copy_item(const uint64_t* table, const OutputDesc& desc, uint32_t local_item) {
+    const uint32_t sample = divide(local_item, desc.aligned_copy.by_items);
+    aligned_copy_piece(source_of(table, desc, sample), desc.out, local_item, local_item - sample * desc.aligned_copy.items, lane_of_thread());
 }
 
 template <bool by_id>
-WINDROW_DEVICE void small_copy_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const SmallCopy& copy = field.small_copy;
-    const SmallSamples all = {sources_of<by_id>(table, field), field.out, copy.size * field.num_samples, copy.size, copy.by_size, copy.piece};
-    small_copy_piece<by_id>(all, own, lane_of_thread());
+WINDROW_DEVICE void placed_rows_item(const uint64_t* table, const OutputDesc& desc, uint32_t local_item) {
+    const PlacedRows& rows = desc.placed_rows;
+    const uint32_t first = local_item * (kMoveBytes / 16) + lane_of_thread();
+    placed_rows_piece<by_id>(sources_of<by_id>(table, desc), desc.out, at<uint32_t>(table, rows.places), static_cast<uint32_t>(rows.step),
+                             rows.vectors, rows.by_vectors, first, rows.vectors * desc.num_samples);
+}
+
+WINDROW_DEVICE void placed_copy_item(const uint64_t* table, const OutputDesc& desc, uint32_t local_item) {
+    const PlacedCopy& copy = desc.placed_copy;
+    const uint32_t sample = divide(local_item, copy.by_items), piece = local_item - sample * copy.items;
+    uint8_t* out = desc.out + copy.step * entry<uint32_t>(table, copy.places, sample);
+    aligned_copy_piece(source_of(table, desc, sample), out, piece, piece, lane_of_thread());
+}
+
+template <bool by_id>
+WINDROW_DEVICE void small_copy_item(const uint64_t* table, const OutputDesc& desc, uint32_t local_item) {
+    const SmallCopy& copy = desc.small_copy;
+    const SmallSamples all = {sources_of<by_id>(table, desc), desc.out, copy.size * desc.num_samples, copy.size, copy.by_size, copy.piece};
+    small_copy_piece<by_id>(all, local_item, lane_of_thread());
 }
 
 /// The operation on the elements of a row, which are all of one channel.
-WINDROW_DEVICE RunCast cast_of(const uint64_t* table, const Field& field, uint32_t channel, uint32_t number) {
-    const Contiguous& contiguous = field.contiguous;
+WINDROW_DEVICE RunCast cast_of(const uint64_t* table, const OutputDesc& desc, uint32_t channel, uint32_t number) {
+    const Contiguous& contiguous = desc.contiguous;
     const Nest& nest = contiguous.nest;
-    const uint64_t value = field.op == kConst ? field.value : number;
-    const Codes codes(field, contiguous.kind, 0);
-    RunCast cast = {field.from, field.to, contiguous.cast, field.from_size, field.to_size, field.log_to, {nullptr, 1}, value, codes,
-                    (field.flags & kMixed) != 0};
-    if (field.op >= kAffine) {
+    const uint64_t value = desc.op == kConst ? desc.value : number;
+    const Codes codes(desc, contiguous.kind, 0);
+    RunCast cast = {desc.from, desc.to, contiguous.cast, desc.from_size, desc.to_size, desc.log_to, {nullptr, 1}, value, codes,
+                    (desc.flags & kMixed) != 0};
+    if (desc.op >= kAffine) {
         if (channel >= nest.channels) {
             force_branch();
-            channel = field.op == kRaise ? number : channel - divide(channel, nest.by_channels) * nest.channels;
+            channel = desc.op == kAddPerSample ? number : channel - divide(channel, nest.by_channels) * nest.channels;
         }
         cast.affine = {at<uint8_t>(table, nest.affine) + (channel << nest.log_coefficient), nest.channels};
     }
@@ -100,59 +100,59 @@ WINDROW_DEVICE RunCast cast_of(const uint64_t* table, const Field& field, uint32
 
 /// Rows of adjacent elements, or of pixels. `is_any`: contiguous_generic alone, whose registers others have no use for.
 template <bool is_any>
-WINDROW_DEVICE void contiguous_item(const uint64_t* table, const Field& field, uint32_t own) {
+WINDROW_DEVICE void contiguous_item(const uint64_t* table, const OutputDesc& desc, uint32_t local_item) {
     const uint32_t lane = lane_of_thread();
-    const bool is_planar = !is_any && field.family == kPlanar;
+    const bool is_planar = !is_any && desc.family == kPlanar;
     ThreadGroup threads = {lane, kLanes};
-    if (field.nest.rows != 0) {
+    if (desc.nest.rows != 0) {
         // Short rows: one for each group of 8 lanes, whole.
-        own = own * (kLanes / kGroupLanes) + lane / kGroupLanes;
+        local_item = local_item * (kLanes / kGroupLanes) + lane / kGroupLanes;
         threads = {lane % kGroupLanes, kGroupLanes};
-        if (own >= field.num_samples * field.nest.items) return;
+        if (local_item >= desc.num_samples * desc.nest.items) return;
     }
-    const RowSegment segment = locate_segment(table, field, own, is_planar ? field.planar.planes : field.from_size);
+    const RowSegment segment = locate_segment(table, desc, local_item, is_planar ? desc.planar.planes : desc.from_size);
     const Segment& part = segment.part;
     threads.rank += kLanes * part.warp;
     threads.size *= part.warps;
     if (is_planar) {
-        const Planar& planar = field.planar;
+        const Planar& planar = desc.planar;
         const Pixels run = {part.src, part.dst, planar.plane, part.lead, part.real, part.width, part.before, part.after};
-        const float* by = field.op == kAffine ? at<float>(table, planar.nest.affine) : nullptr;
-        write_pixels(run, field.to, field.log_to, planar.planes, by, planar.nest.channels, fill_of(field), threads);
+        const float* by = desc.op == kAffine ? at<float>(table, planar.nest.affine) : nullptr;
+        write_pixels(run, desc.to, desc.log_to, planar.planes, by, planar.nest.channels, fill_of(desc), threads);
     } else {
         write_run<is_any>({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
-                   cast_of(table, field, segment.channel, segment.number), fill_of(field), threads);
+                   cast_of(table, desc, segment.channel, segment.number), fill_of(desc), threads);
     }
 }
 
-WINDROW_DEVICE void strided_item(const uint64_t* table, const Field& field, uint32_t own) {
+WINDROW_DEVICE void strided_item(const uint64_t* table, const OutputDesc& desc, uint32_t local_item) {
     uint32_t round = 0;
-    if (field.strided.rounds > 1) {
-        const uint32_t number = divide(own, field.strided.by_rounds);
-        round = own - number * field.strided.rounds;
-        own = number;
+    if (desc.strided.rounds > 1) {
+        const uint32_t number = divide(local_item, desc.strided.by_rounds);
+        round = local_item - number * desc.strided.rounds;
+        local_item = number;
     }
-    write_box(box_of(table, field, own), round, lane_of_thread());
+    write_box(box_of(table, desc, local_item), round, lane_of_thread());
 }
 
-WINDROW_DEVICE void scalar_fallback_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const ScalarFallback& scalars = field.scalar_fallback;
-    const Affine affine = {field.op == kAffine ? at<uint8_t>(table, scalars.affine) : nullptr, scalars.channels};
-    const Scalars all = {field.out, scalars.elems, scalars.by_elems, field.from_size, field.to_size, field.from, field.to, affine};
-    const uint32_t begin = own * scalars.piece, end = begin + minimum(scalars.elems * field.num_samples - begin, scalars.piece);
-    if (field.flags & kById) write_scalars<true>(all, sources_of<true>(table, field), begin + lane_of_thread(), end);
-    else write_scalars<false>(all, sources_of<false>(table, field), begin + lane_of_thread(), end);
+WINDROW_DEVICE void scalar_fallback_item(const uint64_t* table, const OutputDesc& desc, uint32_t local_item) {
+    const ScalarFallback& scalars = desc.scalar_fallback;
+    const Affine affine = {desc.op == kAffine ? at<uint8_t>(table, scalars.affine) : nullptr, scalars.channels};
+    const Scalars all = {desc.out, scalars.elems, scalars.by_elems, desc.from_size, desc.to_size, desc.from, desc.to, affine};
+    const uint32_t begin = local_item * scalars.piece, end = begin + minimum(scalars.elems * desc.num_samples - begin, scalars.piece);
+    if (desc.flags & kById) write_scalars<true>(all, sources_of<true>(table, desc), begin + lane_of_thread(), end);
+    else write_scalars<false>(all, sources_of<false>(table, desc), begin + lane_of_thread(), end);
 }
 
 /// Numbers of the table itself.
-WINDROW_DEVICE void metadata_item(const uint64_t* table, const Field& field, uint32_t own) {
+WINDROW_DEVICE void metadata_item(const uint64_t* table, const OutputDesc& desc, uint32_t local_item) {
     const uint32_t lane = lane_of_thread();
-    const Metadata& metadata = field.metadata;
-    const uint64_t begin = uint64_t{own} * metadata.piece, rest = metadata.count - begin;
+    const Metadata& metadata = desc.metadata;
+    const uint64_t begin = uint64_t{local_item} * metadata.piece, rest = metadata.count - begin;
     const uint32_t count = rest < metadata.piece ? static_cast<uint32_t>(rest) : metadata.piece;
-    const uint32_t from = field.from_size, to = field.to_size;
-    const uint8_t* src = at<uint8_t>(table, field.data) + begin * from;
-    uint8_t* dst = field.out + begin * to;
+    const uint32_t from = desc.from_size, to = desc.to_size;
+    const uint8_t* src = at<uint8_t>(table, desc.data) + begin * from;
+    uint8_t* dst = desc.out + begin * to;
 #pragma unroll 1
     for (uint32_t i = lane; i < count; i += kLanes) {
         uint64_t bits;
@@ -172,29 +172,29 @@ WINDROW_DEVICE void write_item(const Params<bytes>& params, uint32_t item) {
     const Header& header = params.header;
     if (item >= header.num_items) return;
     const uint64_t* table = header.table != nullptr ? header.table : params.table;
-    // Those in the parameters are read from the constant bank: see params.h.
-    const Field* fields = at<Field>(has_any && bytes == kLargeBytes ? table : params.table, 0);
-    if (header.last_field != 0) fields += field_of(fields, header.last_field, item);
-    const Field& field = *fields;
-    const uint32_t own = item - field.first_item;
-    const bool by_id = field.flags & kById;
-    const uint32_t family = field.family;
+    // Descriptors in the parameters are read from the constant bank: see params.h.
+    const OutputDesc* descs = at<OutputDesc>(has_any && bytes == kLargeBytes ? table : params.table, 0);
+    if (header.last_desc != 0) descs += field_of(descs, header.last_desc, item);
+    const OutputDesc& desc = *descs;
+    const uint32_t local_item = item - desc.first_item;
+    const bool by_id = desc.flags & kById;
+    const uint32_t family = desc.family;
     // The most frequent first.
-    if (family == kRows) return by_id ? rows_item<true>(table, field, own) : rows_item<false>(table, field, own);
-    if (family == kAlignedCopy) return aligned_copy_item(table, field, own);
-    if (family <= kPlanar) return contiguous_item<false>(table, field, own);
+    if (family == kRows) return by_id ? rows_item<true>(table, desc, local_item) : rows_item<false>(table, desc, local_item);
+    if (family == kAlignedCopy) return aligned_copy_item(table, desc, local_item);
+    if (family <= kPlanar) return contiguous_item<false>(table, desc, local_item);
     switch (family) {
-        case kSmallCopy: return by_id ? small_copy_item<true>(table, field, own) : small_copy_item<false>(table, field, own);
-        case kScalarFallback: return scalar_fallback_item(table, field, own);
-        case kPlacedRows: return by_id ? placed_rows_item<true>(table, field, own) : placed_rows_item<false>(table, field, own);
-        case kPlacedCopy: return placed_copy_item(table, field, own);
+        case kSmallCopy: return by_id ? small_copy_item<true>(table, desc, local_item) : small_copy_item<false>(table, desc, local_item);
+        case kScalarFallback: return scalar_fallback_item(table, desc, local_item);
+        case kPlacedRows: return by_id ? placed_rows_item<true>(table, desc, local_item) : placed_rows_item<false>(table, desc, local_item);
+        case kPlacedCopy: return placed_copy_item(table, desc, local_item);
         case kStrided:
-            if constexpr (has_any) strided_item(table, field, own);
+            if constexpr (has_any) strided_item(table, desc, local_item);
             return;
         case kContiguousGeneric:
-            if constexpr (has_any) contiguous_item<true>(table, field, own);
+            if constexpr (has_any) contiguous_item<true>(table, desc, local_item);
             return;
-        default: return metadata_item(table, field, own);
+        default: return metadata_item(table, desc, local_item);
     }
 }
 

@@ -13,8 +13,8 @@ use cust::sys::{cuMemHostRegister_v2, cuMemHostUnregister, CUresult};
 use super::driver::tests::context;
 use super::driver::{image, Kernel, StreamRef};
 use super::launch::argument_pool::ArgumentPool;
-use super::launch::field::{Family, Field, Nest, Work};
 use super::launch::kernel_abi::Header;
+use super::launch::output_desc::{Family, Nest, OutputDesc, Work};
 use super::launch::policy::Policy;
 use super::launch::table::{segments, Table};
 use crate::collate::{Collate, Ragged, Transform};
@@ -94,7 +94,7 @@ impl Drop for Sparse {
     }
 }
 
-/// Items of a batch of one field, what they write, and what they read for it.
+/// Items of a batch of one descriptor, what they write, and what they read for it.
 struct Near {
     items: Range<u64>,
     /// Bytes of the output, in the order in which they are expected.
@@ -106,15 +106,15 @@ struct Near {
 
 struct Gpu<'c> {
     stream: StreamRef<'c>,
-    /// Of common families, and of all.
+    /// The kernel of the common families, and the kernel of all families.
     kernels: [Kernel; 2],
 }
 
 /// Set in a process that runs one of these tests.
 const ALONE: &str = "WINDROW_TEST_ALONE";
 
-/// Where there is a driver, with the name of the test. On a GPU a stray access leaves the context of its process unusable, and
-/// what follows would fail too: there each of these tests has a process of its own.
+/// Calls `run` if there is a driver. On a GPU a stray access leaves the context of its process unusable, and
+/// the next tests would fail too: there each of these tests, named by `name`, has a process of its own.
 fn on_a_gpu(name: &str, run: impl FnOnce(&Gpu<'_>)) {
     let Some(context) = context() else { return };
     let is_simulated = context.info().name.starts_with("cudasim");
@@ -166,22 +166,22 @@ fn table(
 }
 
 impl Gpu<'_> {
-    /// Runs the items of a batch of these shapes that `near` picks by its field. `expected` says what becomes of the bytes
+    /// Runs the items of a batch of these shapes that `near` picks by its descriptor. `expected` says what becomes of the bytes
     /// that are read, of which it is given the first one's position.
     fn check(
         &self,
         samples: (DType, &[&[i64]]),
         collate: &Collate,
         family: Family,
-        near: impl Fn(&Field) -> Near,
+        near: impl Fn(&OutputDesc) -> Near,
         expected: impl Fn(&Near, &[u8]) -> Vec<u8>,
     ) {
         let policy = Policy::for_capability((9, 0)).unwrap();
         // Alignments as of samples and outputs of the driver's; those of the memory below are the same.
         let mut data: Vec<u64> = (1..).map(|i| i << 40).take(samples.1.len()).collect();
-        let field = table(samples, collate, &data, 1 << 50, &policy).fields().next().unwrap();
-        assert_eq!(field.family(), family);
-        let near = near(&field);
+        let desc = table(samples, collate, &data, 1 << 50, &policy).descs().next().unwrap();
+        assert_eq!(desc.family(), family);
+        let near = near(&desc);
         let mut source = Sparse::around(std::slice::from_ref(&near.read));
         let mut output = Sparse::around(&near.written);
         for all in source.memory() {
@@ -229,20 +229,20 @@ impl Gpu<'_> {
     }
 }
 
-fn nest_of(field: &Field) -> &Nest {
-    field.nest().expect("a family that goes row by row")
+fn nest_of(desc: &OutputDesc) -> &Nest {
+    desc.nest().expect("a family that goes row by row")
 }
 
 /// The items that share the stretch in which column `col` is, of row `row` of sample `sample`, and their columns.
 fn stretch(
-    field: &Field,
+    desc: &OutputDesc,
     sample: u64,
     first: u64,
     col: u64,
     cols: u64,
 ) -> (Range<u64>, Range<u64>) {
-    let (piece, size) = (u64::from(nest_of(field).piece), u64::from(field.head.to_size));
-    let phase = sample * nest_of(field).step as u64 % 16 / size;
+    let (piece, size) = (u64::from(nest_of(desc).piece), u64::from(desc.head.to_size));
+    let phase = sample * nest_of(desc).step as u64 % 16 / size;
     let stretch = 8 * piece;
     let number = (col + phase) / stretch;
     let begin = (number * stretch).saturating_sub(phase);
@@ -272,9 +272,9 @@ fn bytes_beyond_32_bits() {
         for (sample, col) in
             [0, 1].into_iter().flat_map(|sample| edges(cols).map(|col| (sample, col)))
         {
-            let near = |field: &Field| {
-                let first = sample as u64 * u64::from(nest_of(field).items);
-                let (items, read) = stretch(field, sample as u64, first, col, cols);
+            let near = |desc: &OutputDesc| {
+                let first = sample as u64 * u64::from(nest_of(desc).items);
+                let (items, read) = stretch(desc, sample as u64, first, col, cols);
                 let start = sample as u64 * cols;
                 let written = start + read.start..start + read.end;
                 Near { items, written: vec![written], sample, read }
@@ -298,11 +298,11 @@ fn offsets_beyond_32_bits() {
         let lengths = [3_000_000_001u64, 3_000_000_000, 7];
         for sample in 0..3 {
             let offset: u64 = lengths[..sample].iter().sum();
-            let near = |field: &Field| {
-                let slack = 15 + u64::from(nest_of(field).piece);
-                let pieces = |length: &u64| (length + slack - 1) / u64::from(nest_of(field).piece);
+            let near = |desc: &OutputDesc| {
+                let slack = 15 + u64::from(nest_of(desc).piece);
+                let pieces = |length: &u64| (length + slack - 1) / u64::from(nest_of(desc).piece);
                 let first: u64 = lengths[..sample].iter().map(pieces).sum();
-                let (piece, cols) = (u64::from(nest_of(field).piece), lengths[sample]);
+                let (piece, cols) = (u64::from(nest_of(desc).piece), lengths[sample]);
                 let phase = offset % 16;
                 let last = (cols - 1 + phase) / (8 * piece);
                 let begin = (last * 8 * piece).saturating_sub(phase);
@@ -330,8 +330,8 @@ fn casts_beyond_32_bits() {
         let cols = 3_000_000_000u64;
         let shape: &[&[i64]] = &[&[cols as i64]];
         let near = |col: u64, from: u64, to: u64| {
-            move |field: &Field| {
-                let (items, cols) = stretch(field, 0, 0, col, cols);
+            move |desc: &OutputDesc| {
+                let (items, cols) = stretch(desc, 0, 0, col, cols);
                 Near {
                     items,
                     written: vec![scaled(&cols, to)],
@@ -370,7 +370,7 @@ fn aligned_copies_beyond_32_bits() {
         let page = 2048u64;
         let pages = (3u64 << 30) / page;
         for (sample, own) in [(0, (1 << 31) / page), (1, (1 << 30) / page), (2, pages - 3)] {
-            let near = |_: &Field| {
+            let near = |_: &OutputDesc| {
                 let read = own * page..(own + 3) * page;
                 let first = sample as u64 * pages + own;
                 Near {
@@ -407,11 +407,11 @@ fn planes_beyond_32_bits() {
             .into_iter()
             .flat_map(|sample| cases.into_iter().chain(last).map(move |case| (sample, case)))
         {
-            let near = |field: &Field| {
-                let Work::Planar(planar) = field.work else { panic!("{field:?}") };
+            let near = |desc: &OutputDesc| {
+                let Work::Planar(planar) = desc.work else { panic!("{desc:?}") };
                 assert_eq!((planar.plane as u64, planar.planes), (pixels, 3));
-                let first = sample as u64 * u64::from(nest_of(field).items);
-                let (items, cols) = stretch(field, sample as u64, first, col, pixels);
+                let first = sample as u64 * u64::from(nest_of(desc).items);
+                let (items, cols) = stretch(desc, sample as u64, first, col, pixels);
                 let plane = |c: u64| (3 * sample as u64 + c) * pixels;
                 let written = (0..3).map(|c| plane(c) + cols.start..plane(c) + cols.end);
                 Near { items, written: written.collect(), sample, read: scaled(&cols, 3) }
@@ -432,9 +432,9 @@ fn transposes_beyond_32_bits() {
     on_a_gpu("transposes_beyond_32_bits", |gpu| {
         let (outer, rows, cols) = (2_400_000u64, 32u64, 40u64);
         for at in [0, (1 << 31) / (rows * cols), (1 << 32) / (rows * cols) / 2, outer - 1] {
-            let near = |field: &Field| {
-                let Work::Strided(strided) = field.work else { panic!("{field:?}") };
-                let items = u64::from(nest_of(field).items) * u64::from(strided.rounds) / outer;
+            let near = |desc: &OutputDesc| {
+                let Work::Strided(strided) = desc.work else { panic!("{desc:?}") };
+                let items = u64::from(nest_of(desc).items) * u64::from(strided.rounds) / outer;
                 let elements = at * rows * cols..(at + 1) * rows * cols;
                 Near {
                     items: at * items..(at + 1) * items,

@@ -1,4 +1,4 @@
-//! Which process started the driver: a child forked after that cannot use it.
+//! The process that started the driver: a child forked after that cannot use it.
 
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -393,7 +393,7 @@ impl StreamRef<'_> {
     }
 }
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     HostToDevice,

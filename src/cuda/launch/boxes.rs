@@ -1,7 +1,7 @@
-//! Which loops of a part are the rows and the columns of its boxes, and how their elements are written.
+//! The loops of a segment that are the rows and columns of its boxes, and how their elements are written.
 
-use super::field::ElementLoop;
 use super::loops::{Extent, Loops, PerSample, SampleLoop};
+use super::output_desc::ElementLoop;
 use super::segment::{OutputSegment, SampleStarts};
 use crate::plan::ElementOp;
 use crate::tensor::DType;
@@ -167,7 +167,7 @@ pub(crate) fn box_loops(segment: &OutputSegment<'_>) -> (Loops, bool) {
         Some((rows, cols)) if fits(&rows) => (Some(rows), cols),
         _ => (rows, cols),
     };
-    // What is left over of an item's number is the outermost coordinate, of which there may be any number.
+    // The rest of an item's number is the outermost coordinate, whose extent has no limit.
     let is_of_cols = rows.as_ref().is_none_or(|rows| is_across(segment, rows, &cols));
     let [rows, cols] = match (is_of_cols, rows) {
         (true, rows) => {

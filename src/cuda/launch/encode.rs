@@ -1,4 +1,4 @@
-//! The fields of a table, and what they refer to, as words.
+//! The descriptors of a table, and what they refer to, as words.
 
 mod families;
 mod nest;
@@ -7,16 +7,15 @@ use bytemuck::cast_slice;
 use smallvec::SmallVec;
 
 use super::family::family_of;
-use super::field::{
-    flags, Contiguous, Divisor, ElementLoop, Family, Field, Head, Metadata, Op, Planar, Work,
-    FIELD_WORDS,
-};
 use super::host_metadata::MetadataSegment;
 use super::kernel_abi::{
-    code_of, loop_of, raised_loop_of, DEVICE_COLUMNS_START, MOST_FIELDS, MOVED, MOVE_BYTES,
-    SATURATE,
+    add_loop_of, code_of, loop_of, DEVICE_COLUMNS_START, MAX_DESCS, MOVED, MOVE_BYTES, SATURATE,
 };
 use super::loops::SampleLoop;
+use super::output_desc::{
+    flags, Contiguous, Divisor, ElementLoop, Family, Head, Metadata, Op, OutputDesc, Planar, Work,
+    DESC_WORDS,
+};
 use super::policy::{Policy, WarpSlots};
 use super::segment::{address_of, OutputSegment, SegmentAddresses};
 use super::table_writer::{
@@ -28,12 +27,12 @@ use crate::tensor::{DType, Error, Result};
 /// The contents of a table.
 pub(crate) struct Encoded {
     pub words: Vec<u64>,
-    pub num_fields: u32,
+    pub num_descs: u32,
     pub num_items: u32,
     /// Columns that a device writes, from [`DEVICE_COLUMNS_START`] on, and how many words there are with them.
     pub chosen: Vec<DeviceColumn>,
     pub num_words: u64,
-    /// Of each part with samples that are all alike.
+    /// The address column of each segment whose samples are all alike.
     pub sources: SmallVec<[AddressColumn; 1]>,
     /// Whether it takes a kernel of all families.
     pub has_any: bool,
@@ -64,14 +63,14 @@ impl<'p> SegmentFamily<'p> {
 /// Rows whose elements are adjacent in the source and in the output.
 struct AdjacentRows<'l> {
     pub loops: &'l [SampleLoop],
-    /// Of pixels that become planes; else 0.
+    /// The number of planes that pixels are split into; 0 if they are not.
     pub planes: u64,
     pub address_bits: u64,
 }
 
 pub(crate) struct Builder<'b> {
     table: TableWriter,
-    num_fields: u32,
+    num_descs: u32,
     num_items: u64,
     slots: WarpSlots,
     sources: SmallVec<[AddressColumn; 1]>,
@@ -81,10 +80,10 @@ pub(crate) struct Builder<'b> {
 
 impl<'b> Builder<'b> {
     /// `has_any`: the launch takes a kernel of all families.
-    pub fn new(num_fields: usize, num_sms: u32, has_any: bool, policy: &'b Policy) -> Builder<'b> {
+    pub fn new(num_descs: usize, num_sms: u32, has_any: bool, policy: &'b Policy) -> Builder<'b> {
         Builder {
-            table: TableWriter::new(num_fields * FIELD_WORDS),
-            num_fields: 0,
+            table: TableWriter::new(num_descs * DESC_WORDS),
+            num_descs: 0,
             num_items: 0,
             slots: policy.warp_slots(num_sms, has_any),
             sources: SmallVec::new(),
@@ -96,14 +95,14 @@ impl<'b> Builder<'b> {
     /// # Errors
     /// [`Error::TooLarge`] where a device chooses samples and options take more than the parameters of a launch.
     pub fn finish(self) -> Result<Encoded> {
-        let Builder { table, num_fields, num_items, sources, has_any, .. } = self;
+        let Builder { table, num_descs, num_items, sources, has_any, .. } = self;
         let TableWriter { words, chosen, next, .. } = table;
         if !chosen.is_empty() && words.len() as u64 > DEVICE_COLUMNS_START {
             return Err(too_large("words of options"));
         }
         let num_items = num_items as u32;
-        let has_any = has_any || num_fields as usize > MOST_FIELDS;
-        Ok(Encoded { words, num_fields, num_items, chosen, num_words: next, sources, has_any })
+        let has_any = has_any || num_descs as usize > MAX_DESCS;
+        Ok(Encoded { words, num_descs, num_items, chosen, num_words: next, sources, has_any })
     }
 
     /// Numbers that are written as they are, or widened from 16 or 32 bits.
@@ -164,7 +163,7 @@ impl<'b> Builder<'b> {
                     self.sources(&mut head, family, data, address);
                     let count = self.table.words.len() as u32 - head.data;
                     self.sources.push(AddressColumn {
-                        field: self.num_fields,
+                        desc: self.num_descs,
                         family,
                         first: head.data,
                         count,
@@ -260,21 +259,21 @@ impl<'b> Builder<'b> {
         Ok(Coefficients { position, log_bytes: 3, ..Coefficients::default() })
     }
 
-    /// Puts a field into its place at the beginning of the table.
+    /// Puts a descriptor into its place at the beginning of the table.
     fn enter(&mut self, mut head: Head, work: Work, items: u64) -> Result<()> {
         head.first_item = self.num_items as u32;
         self.num_items = self.num_items.saturating_add(items);
         if self.num_items >= 1 << 31 {
             return Err(too_large("pieces of work"));
         }
-        let place = self.num_fields as usize * FIELD_WORDS;
-        Field { head, work }.write(&mut self.table.words[place..][..FIELD_WORDS]);
-        self.num_fields += 1;
+        let place = self.num_descs as usize * DESC_WORDS;
+        OutputDesc { head, work }.write(&mut self.table.words[place..][..DESC_WORDS]);
+        self.num_descs += 1;
         Ok(())
     }
 }
 
-/// Where a table has the coefficients of a map, or increments, and what is said of them.
+/// The position of affine coefficients or increments in the table, and their properties.
 #[derive(Default)]
 struct Coefficients {
     position: u32,
@@ -283,11 +282,11 @@ struct Coefficients {
     by_channels: Divisor,
 }
 
-/// What a field of any family has of a part.
+/// The head of a descriptor, which is the same for all families.
 fn head_of(segment: &OutputSegment<'_>) -> Result<Head> {
     let (op, value) = match segment.op {
         ElementOp::Read { .. } if segment.affine.is_some() => (Op::Affine, 0),
-        ElementOp::Read { .. } if segment.increments.is_some() => (Op::Raise, 0),
+        ElementOp::Read { .. } if segment.increments.is_some() => (Op::AddPerSample, 0),
         // Elements that are scaled are refused where a batch is planned.
         ElementOp::Read { .. } | ElementOp::Rescale { .. } | ElementOp::Scales => (Op::Read, 0),
         // A one of any dtype of masks has no bits beyond these.
@@ -325,7 +324,7 @@ fn repeated(bits: [u8; 16], size: usize) -> [u8; 16] {
 fn cast_of(segment: &OutputSegment<'_>) -> u8 {
     let number = match segment.increments {
         _ if segment.is_move() => None,
-        Some(_) if segment.is_of_one_dtype() => raised_loop_of(segment.to.size()),
+        Some(_) if segment.is_of_one_dtype() => add_loop_of(segment.to.size()),
         _ => loop_of(segment.from, segment.to, segment.affine.is_some()),
     };
     number.unwrap_or(0)

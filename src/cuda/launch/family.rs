@@ -1,10 +1,10 @@
-//! Which family of kernels writes a part of a batch: see kernels/params.h for what each of them takes.
+//! The choice of the kernel family that writes a segment: kernels/params.h says what each family takes.
 
 use std::ops::RangeInclusive;
 
-use super::field::Family;
-use super::kernel_abi::{loop_of, raised_loop_of, MOVE_BYTES};
+use super::kernel_abi::{add_loop_of, loop_of, MOVE_BYTES};
 use super::loops::SampleLoop;
+use super::output_desc::Family;
 use super::policy::Policy;
 use crate::plan::ElementOp;
 use crate::tensor::DType;
@@ -15,7 +15,7 @@ pub(crate) struct SegmentWork<'w> {
     pub op: ElementOp,
     pub is_move: bool,
     /// If numbers are raised: whether they are not cast too.
-    pub is_raised: Option<bool>,
+    pub adds_per_sample: Option<bool>,
     /// The dtypes on both sides of the cast.
     pub from: DType,
     pub to: DType,
@@ -31,7 +31,7 @@ pub(crate) struct SegmentWork<'w> {
     pub is_dense: bool,
     /// Each sample has a place of its own, at a multiple of what `out` is one of.
     pub is_placed: bool,
-    /// Of all samples together.
+    /// Bytes of all samples together.
     pub bytes: u64,
     /// All addresses of samples, by or.
     pub address_bits: u64,
@@ -134,9 +134,9 @@ pub(crate) fn family_of(work: &SegmentWork<'_>, policy: &Policy) -> Family {
             return Family::SmallCopy;
         }
     }
-    if let Some(is_of_one_dtype) = work.is_raised {
+    if let Some(is_of_one_dtype) = work.adds_per_sample {
         // The strided family raises them one by one.
-        let has_loop = is_of_one_dtype && raised_loop_of(work.to.size()).is_some();
+        let has_loop = is_of_one_dtype && add_loop_of(work.to.size()).is_some();
         return if has_loop && work.is_adjacent() {
             Family::ContiguousCast
         } else {

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use rustacuda_derive::DeviceCopy;
 
-use super::field::FIELD_WORDS;
+use super::output_desc::DESC_WORDS;
 use crate::tensor::DType;
 
 /// Bytes of an item of `Family::Rows` and `Family::AlignedCopy`.
@@ -55,7 +55,7 @@ pub(crate) fn loop_of(from: DType, to: DType, affine: bool) -> Option<u8> {
 
 /// The number of the loop over vectors that raises adjacent whole numbers of so many bytes, if there is one: kRaised32 and
 /// kRaised64 of kernels/casts.cuh.
-pub(crate) fn raised_loop_of(size: usize) -> Option<u8> {
+pub(crate) fn add_loop_of(size: usize) -> Option<u8> {
     let last = CASTS.len() as u8;
     match size {
         4 => Some(last + 1),
@@ -70,14 +70,14 @@ pub(crate) struct Header {
     /// 0: the table follows in the parameters.
     pub table: u64,
     pub num_items: u32,
-    pub last_field: u32,
+    pub last_desc: u32,
 }
 
 impl Header {
-    /// How many words of a table that is uploaded go with the parameters, too: those of its fields, or of as many as large
+    /// How many words of a table that is uploaded go with the parameters, too: those of its descriptors, or of as many as large
     /// parameters have room for. There is one at least.
-    pub fn field_words(&self) -> usize {
-        (self.last_field as usize + 1).min(MOST_FIELDS) * FIELD_WORDS
+    pub fn desc_words(&self) -> usize {
+        (self.last_desc as usize + 1).min(MAX_DESCS) * DESC_WORDS
     }
 }
 
@@ -160,16 +160,16 @@ pub(crate) struct Move {
     pub dims: [MoveDim; MOST_MOVE_DIMS],
 }
 
-/// Where in a table the columns begin that a device writes: behind all that goes with the parameters of a launch.
+/// Where in a table the first word of a table's device-written columns, behind all words that fit a launch's parameters.
 pub(crate) const DEVICE_COLUMNS_START: u64 = 4096;
 
 /// The two sizes of parameters that there are kernels for.
 pub(crate) const SMALL_BYTES: usize = 4096;
 pub(crate) const LARGE_BYTES: usize = 32752;
 
-/// The most fields that parameters have room for. Where there are more, the kernel of all families and large parameters reads
+/// The most descriptors that parameters have room for. Where there are more, the kernel of all families and large parameters reads
 /// them from the table.
-pub(crate) const MOST_FIELDS: usize = (LARGE_BYTES - size_of::<Header>()) / (8 * FIELD_WORDS);
+pub(crate) const MAX_DESCS: usize = (LARGE_BYTES - size_of::<Header>()) / (8 * DESC_WORDS);
 
 const _: () = {
     use std::mem::offset_of;

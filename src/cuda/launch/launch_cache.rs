@@ -1,11 +1,23 @@
-//! [`CachedTable`]: the table of a launch that is kept with its plan, for samples and outputs at other addresses.
+//! [`CachedTable`]: the table of a launch, cached with its plan, for samples and outputs at other addresses.
+//!
+//! The problem: a loop over a dataset takes batch after batch from one list. Each batch has the same table except for the addresses
+//! of its samples and outputs.
+//!
+//! ```text
+//! table       | descriptors: OUT_WORD, BASE_WORD, STRIDE_WORD ... | addresses or ids | lengths ...   |
+//! next batch  | ^ outputs of this run          ^ new base         | ^ rewritten      | as they were  |
+//! ```
+//!
+//! The families of kernels, and the loops of boxes, are chosen by the alignment of addresses up to 16 bytes. So a cached table fits
+//! only if the outputs are aligned and the alignment of all samples together is the same as before; otherwise a new table is made.
+//! `cached_launch` keeps nothing for other plans: plans with merged neighbours or a route are made anew each time.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::argument_pool::{ArgumentPool, KernelArguments};
-use super::field::{BASE_WORD, FIELD_WORDS, OUT_WORD, STRIDE_WORD};
+use super::output_desc::{BASE_WORD, DESC_WORDS, OUT_WORD, STRIDE_WORD};
 use super::policy::Policy;
 use super::segment::address_of;
 use super::table::Table;
@@ -17,16 +29,16 @@ use crate::tensor::{Owner, Result};
 /// The families of kernels, and the loops of boxes, depend on what addresses are multiples of up to this.
 const ALIGN: u64 = 16;
 
-/// For each field of a table, which of the addresses of a run it writes to.
+/// For each descriptor of a table, which of the addresses of a run it writes to.
 #[derive(Debug)]
 pub(crate) struct OutputAddresses(pub SmallVec<[usize; 2]>);
 
 impl OutputAddresses {
-    /// Has fields at the beginning of these words written to the addresses of a run.
+    /// Has descriptors at the beginning of these words written to the addresses of a run.
     pub fn place(&self, words: &mut [u64], addresses: &[u64]) {
-        let fields = words.chunks_exact_mut(FIELD_WORDS);
-        for (field, &out) in fields.zip(&self.0) {
-            field[OUT_WORD] = addresses[out];
+        let descs = words.chunks_exact_mut(DESC_WORDS);
+        for (desc, &out) in descs.zip(&self.0) {
+            desc[OUT_WORD] = addresses[out];
         }
     }
 }
@@ -85,9 +97,9 @@ impl CachedTable {
         let words = arguments.last_mut(self.table.as_bytes().len() / 8);
         self.outs.place(words, addresses);
         if let Some((base, shift)) = base {
-            let field = &mut words[sources.field as usize * FIELD_WORDS..];
-            field[BASE_WORD] = base;
-            field[STRIDE_WORD] = 1 << shift;
+            let desc = &mut words[sources.desc as usize * DESC_WORDS..];
+            desc[BASE_WORD] = base;
+            desc[STRIDE_WORD] = 1 << shift;
         }
         let (first, count) = (sources.first as usize, sources.count as usize);
         write_sources(&mut words[first..][..count], data, address, base);

@@ -1,8 +1,22 @@
-//! The loops of an output's samples: as few nests as will do, with columns for what differs in them.
+//! The loops of an output's samples: as few nests as possible, with a column for each number that differs between samples.
 //!
-//! A plan has a class for each kind of sample, collapsed as far as that kind allows. Kernels want one nest
-//! for all samples of a dtype: so classes are cut along the shape of the output again where they do not
-//! agree, and collapsed together.
+//! The problem: a plan has a loop nest for each distinct layout, collapsed as far as that layout allows. A kernel wants one nest for
+//! all samples of a dtype, since each nest is a descriptor of its own and each descriptor has items that are only partly full.
+//!
+//! ```text
+//! rows of a pad to [N, 4, 6]   layout A, compact: one loop of 24      layout B, row pitch 8: loops 4 and 6
+//! cut along the shape          A: loops 4 and 6, stride 6             B: loops 4 and 6, stride 8
+//! one nest                     loops 4 and 6; the outer stride is a column [6, 8]
+//! ```
+//!
+//! ```text
+//! groups:  if all nests have the same loops: one set
+//!          else cut each nest along the output's shape, put nests of equal loops into sets, and
+//!               collapse two loops of a set into one wherever all of its nests allow it
+//! ```
+//!
+//! A nest that does not divide along the shape stays in a set of its own. One descriptor for each layout would be simpler, but a
+//! ragged batch has a layout for nearly every sample.
 
 use std::collections::HashMap;
 
@@ -14,9 +28,9 @@ use crate::tensor::DType;
 /// A number of a loop.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PerSample {
-    /// Of all samples.
+    /// One value for all samples.
     Same(i64),
-    /// Of each class of the output.
+    /// A value for each loop nest of the output.
     Each(Vec<i64>),
 }
 
@@ -37,7 +51,7 @@ impl PerSample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     Fixed(u64),
-    /// So many for each step of the sample's offset, all of them real.
+    /// This number of coordinates for each step of the sample's offset, all of them real.
     Joined(u64),
 }
 
@@ -100,7 +114,7 @@ pub(crate) struct Group {
     pub channel_first: u64,
 }
 
-/// A class, with loops that those of its group have too.
+/// A loop nest of the plan, cut so that its loops are those of its group.
 struct Nest {
     id: u32,
     dims: SmallVec<[Dim; 4]>,
@@ -305,7 +319,7 @@ pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
         }
     }
     let mut sets: Vec<Set> = order.iter().filter_map(|key| sets.remove(key)).collect();
-    // Of one length they are as any others.
+    // Runs of one length are grouped like other loops.
     let are_varied = runs.iter().any(|run| run.dims[0].extent != runs[0].dims[0].extent);
     let joined = are_varied.then_some(0);
     let varied = joined.map(|_| sets.len());
@@ -335,7 +349,7 @@ pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
     sets.iter().zip(members).enumerate().map(group).collect()
 }
 
-/// Classes of samples that are there.
+/// The loop nests that some sample has.
 fn used(output: &OutputPlan<'_>) -> Vec<u32> {
     let mut is_used = vec![output.nest_ids.is_empty(); output.nests.len().min(1)];
     is_used.resize(output.nests.len(), false);
@@ -343,7 +357,7 @@ fn used(output: &OutputPlan<'_>) -> Vec<u32> {
     (0u32..).zip(is_used).filter(|(_, is_used)| *is_used).map(|(id, _)| id).collect()
 }
 
-/// Joined: how far each class goes along the joined dim.
+/// The extent of each nest along the joined dim, if samples are joined.
 fn steps_of(output: &OutputPlan<'_>) -> Option<Vec<i64>> {
     let Starts::Joined { offsets, .. } = &output.starts else { return None };
     let mut steps = vec![0; output.nests.len()];
@@ -441,7 +455,7 @@ fn loops_of(output: &OutputPlan<'_>, set: &Set, steps: Option<&[i64]>, empty: &[
     let is_varied = set.joined.is_some_and(|at| {
         set.nests.iter().any(|nest| nest.dims[at].extent != first.dims[at].extent)
     });
-    // Of a loop with one coordinate, strides say nothing.
+    // The strides of a loop with one coordinate have no meaning.
     let long = |at: usize| {
         let dims = set.nests.iter().map(|nest| &nest.dims[at]);
         dims.max_by_key(|dim| (dim.extent, dim.hi - dim.lo)).unwrap_or(&first.dims[at])

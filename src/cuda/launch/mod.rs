@@ -2,7 +2,7 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | `field`, `kernel_abi` | the structs that kernels/params.h has too |
+//! | `output_desc`, `kernel_abi` | the structs that kernels/params.h has too |
 //! | `policy` | numbers of a launch that tuning may change, for each architecture |
 //! | `launch_outputs`, `host_metadata` | what a launch writes; lengths and offsets, which the host knows |
 //! | `segment`, `loops`, `boxes`, `family` | the part of an output that one loop nest writes, and its family of kernels |
@@ -14,12 +14,12 @@ pub(crate) mod argument_pool;
 mod boxes;
 mod encode;
 mod family;
-pub(crate) mod field;
 pub(crate) mod host_metadata;
 pub(crate) mod kernel_abi;
 pub(crate) mod launch_cache;
 pub(crate) mod launch_outputs;
 mod loops;
+pub(crate) mod output_desc;
 pub(crate) mod policy;
 pub(crate) mod segment;
 pub(crate) mod table;

@@ -33,7 +33,7 @@ pub(crate) struct Policy {
     pub small_bytes: u64,
     /// Not 0: the kernels of all families write what those of common ones could, too.
     pub always_any: u64,
-    /// Elements from which on a field's columns and offsets are counted in 64 bits: at most 2^31.
+    /// Elements from which on a descriptor's columns and offsets are counted in 64 bits: at most 2^31.
     pub wide_from: u64,
     /// A column of lengths that are all below it has 16 bits: at most 2^16.
     pub narrow_below: u64,

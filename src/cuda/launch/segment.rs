@@ -1,28 +1,28 @@
-//! [`OutputSegment`]: what of an output of the plan one field of the table writes.
+//! [`OutputSegment`]: what of an output of the plan one descriptor of the table writes.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
 use super::family::SegmentWork;
-use super::field::Family;
 use super::loops::{groups, groups_of_placed, Extent, Group, Loops, PerSample, SampleLoop};
+use super::output_desc::Family;
 use super::table_writer::base_of;
 use crate::collate::Affine;
 use crate::cuda::memory::list_table::ListTable;
 use crate::plan::{CopyRange, ElementOp, OutputPlan, Placement, Plan, Role, Starts};
 use crate::tensor::DType;
 
-/// Where samples are read.
+/// The memory that samples are read from.
 #[derive(Clone, Copy)]
 pub(crate) enum Sources<'p> {
     Samples,
     Ranges(&'p [CopyRange]),
 }
 
-/// Where samples begin in the output.
+/// The start of each sample in the output.
 pub(crate) enum SampleStarts<'p> {
-    /// So many bytes apart.
+    /// Samples start at multiples of this number of bytes.
     Rows(i64),
     /// At `offsets` times `step` bytes.
     Joined { offsets: Cow<'p, [i64]>, step: i64 },
@@ -41,9 +41,9 @@ impl SampleStarts<'_> {
     }
 }
 
-/// Where samples of a part are read.
+/// The addresses that samples of a segment are read from.
 pub(crate) enum SegmentAddresses<'p> {
-    /// So many bytes behind the beginning of each, which the list has.
+    /// `src_offset` bytes behind the address that the list has for each sample.
     Alike {
         data: &'p [*const u8],
         src_offset: i64,
@@ -70,7 +70,7 @@ pub(crate) fn address_of(data: *const u8, src_offset: i64) -> u64 {
 /// The samples of an output with the same loops, or all of them.
 pub(crate) struct OutputSegment<'p> {
     pub output: &'p OutputPlan<'p>,
-    /// Where each sample of the output is.
+    /// The address of each sample of the output.
     data: &'p [*const u8],
     pub out: u64,
     pub op: ElementOp,
@@ -85,7 +85,7 @@ pub(crate) struct OutputSegment<'p> {
     /// An increment for each sample of the output.
     pub increments: Option<&'p [i64]>,
     pub channel_first: u64,
-    /// Where a device finds the samples that it chooses.
+    /// The table in which a device finds the samples that it selects.
     pub list: Option<&'p ListTable>,
 }
 
@@ -212,7 +212,7 @@ fn windows_of(
     windows
 }
 
-/// Where the samples of a group begin in the output.
+/// The starts of a group's samples in the output.
 fn sample_starts<'p>(output: &'p OutputPlan<'_>, group: &Group) -> SampleStarts<'p> {
     let is_varied = group.loops.iter().any(|own| own.fixed().is_none());
     match &output.starts {
@@ -339,7 +339,7 @@ impl OutputSegment<'_> {
             any = any.or(address);
             all.push(address.or(any).unwrap_or(0));
         }
-        // Those in front of the first that is read.
+        // Empty samples before the first one that is read get its address.
         let leading = all.iter().take_while(|&&address| address == 0).count();
         all[..leading].fill(any.unwrap_or(0));
         all
@@ -404,13 +404,13 @@ impl OutputSegment<'_> {
         SegmentWork {
             op: self.op,
             is_move: self.is_move(),
-            is_raised: self.increments.map(|_| self.is_of_one_dtype()),
+            adds_per_sample: self.increments.map(|_| self.is_of_one_dtype()),
             from: self.from,
             to: self.to,
             loops: &self.loops,
             num_samples: self.num_samples() as u64,
             channels: self.affine.map_or(1, Affine::channels),
-            // What all of them begin at multiples of.
+            // The alignment that all samples share, as the bits of their addresses.
             out: self.out | if is_placed { self.starts.step() as u64 } else { 0 },
             is_joined: self.is_joined(),
             is_dense: is_dense && self.samples.is_none(),

@@ -5,9 +5,9 @@ use smallvec::SmallVec;
 
 use super::argument_pool::{ArgumentPool, KernelArguments};
 use super::encode::{Builder, Encoded, SegmentFamily};
-use super::field::{Field, Loop, FIELD_WORDS};
 use super::host_metadata::MetadataSegment;
 use super::kernel_abi::Header;
+use super::output_desc::{Loop, OutputDesc, DESC_WORDS};
 use super::policy::Policy;
 use super::segment::{push_segments, OutputSegment};
 use super::table_writer::{AddressColumn, DeviceColumn};
@@ -40,17 +40,17 @@ impl Table {
         let segments = segments.iter().map(|segment| SegmentFamily::new(segment, policy));
         let segments: SmallVec<[SegmentFamily<'_>; 1]> = segments.collect();
         let has_any = policy.always_any != 0 || !segments.iter().all(SegmentFamily::is_common);
-        let num_fields = segments.len() + values().count();
-        let mut builder = Builder::new(num_fields, num_sms, has_any, policy);
+        let num_descs = segments.len() + values().count();
+        let mut builder = Builder::new(num_descs, num_sms, has_any, policy);
         for segment in &segments {
             builder.segment(segment)?;
         }
         for values in values() {
             builder.metadata(values)?;
         }
-        let Encoded { words, num_fields, num_items, chosen, num_words, sources, has_any } =
+        let Encoded { words, num_descs, num_items, chosen, num_words, sources, has_any } =
             builder.finish()?;
-        let header = Header { table: 0, num_items, last_field: num_fields.saturating_sub(1) };
+        let header = Header { table: 0, num_items, last_desc: num_descs.saturating_sub(1) };
         Ok(Table { words, header, chosen, num_words, sources, has_any })
     }
 
@@ -64,10 +64,10 @@ impl Table {
         self.num_words * 8
     }
 
-    /// Its fields, as the kernels read them.
-    pub fn fields(&self) -> impl Iterator<Item = Field> + '_ {
-        let fields = self.words.chunks_exact(FIELD_WORDS);
-        fields.take(self.header.last_field as usize + 1).map(Field::read)
+    /// Its descriptors, as the kernels read them.
+    pub fn descs(&self) -> impl Iterator<Item = OutputDesc> + '_ {
+        let descs = self.words.chunks_exact(DESC_WORDS);
+        descs.take(self.header.last_desc as usize + 1).map(OutputDesc::read)
     }
 
     /// Whether it goes with the parameters of the launch; else it is uploaded.
@@ -75,7 +75,7 @@ impl Table {
         self.bytes() <= policy.inline_bytes
     }
 
-    /// Whether it takes a kernel of all families, which has more registers: see [`Family::is_common`](super::field::Family::is_common).
+    /// Whether it takes a kernel of all families, which has more registers: see [`Family::is_common`](super::descriptor::Family::is_common).
     pub fn has_any(&self) -> bool {
         self.has_any
     }
@@ -85,7 +85,7 @@ impl Table {
         self.header.num_items
     }
 
-    /// Where it has the addresses of samples that are all alike.
+    /// The columns that hold addresses of samples that are all alike.
     pub fn sources(&self) -> &[AddressColumn] {
         &self.sources
     }
@@ -115,7 +115,7 @@ impl Table {
         let header = Header { table: table.unwrap_or(0), ..self.header };
         let words = match table {
             None => &self.words[..],
-            Some(_) => &self.words[..header.field_words()],
+            Some(_) => &self.words[..header.desc_words()],
         };
         pool.with(cast_slice(bytes_of(&header)), words, policy)
     }
@@ -142,6 +142,6 @@ const _: () = {
     const fn in_words<T: Pod>() -> bool {
         size_of::<T>() % 16 == 0
     }
-    assert!(FIELD_WORDS % 2 == 0 && in_words::<Header>());
+    assert!(DESC_WORDS % 2 == 0 && in_words::<Header>());
     assert!(size_of::<Loop>() % 8 == 0);
 };

@@ -6,14 +6,14 @@ use bytemuck::{cast_slice, pod_read_unaligned};
 
 use super::*;
 use crate::collate::{Collate, Mask, Pad, Ragged, Side, Transform};
-use crate::cuda::launch::field::{flags, varies, Family, Head, Metadata, Nest, Work};
 use crate::cuda::launch::host_metadata::host_metadata;
 use crate::cuda::launch::kernel_abi;
+use crate::cuda::launch::output_desc::{flags, varies, Family, Head, Metadata, Nest, Work};
 use crate::samples::{SampleList, SampleView};
 use crate::tensor::{DType, Device, Layout};
 
 const HERE: Device = Device::Cuda(0);
-/// Where an output is, at a multiple of 16.
+/// The address of an output, a multiple of 16.
 const OUT: u64 = 0x10_0000;
 const HEADER_BYTES: usize = size_of::<Header>();
 
@@ -59,20 +59,20 @@ fn table(samples: &SampleList<'_>, collate: &Collate, out: u64) -> Table {
 }
 
 impl Table {
-    fn field(&self, index: usize) -> Field {
-        self.fields().nth(index).unwrap()
+    fn desc(&self, index: usize) -> OutputDesc {
+        self.descs().nth(index).unwrap()
     }
 
     fn head(&self, index: usize) -> Head {
-        self.field(index).head
+        self.desc(index).head
     }
 
     fn nest(&self, index: usize) -> Nest {
-        *self.field(index).nest().unwrap()
+        *self.desc(index).nest().unwrap()
     }
 
     fn metadata(&self, index: usize) -> Metadata {
-        match self.field(index).work {
+        match self.desc(index).work {
             Work::Metadata(own) => own,
             other => panic!("{other:?}"),
         }
@@ -85,16 +85,16 @@ impl Table {
     }
 
     fn families(&self) -> Vec<Family> {
-        self.fields().map(|field| field.family()).collect()
+        self.descs().map(|desc| desc.family()).collect()
     }
 }
 
 #[test]
 fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
-    // One field, and 8 bytes for each sample.
-    let fixed = HEADER_BYTES + 8 * FIELD_WORDS;
+    // One descriptor, and 8 bytes for each sample.
+    let fixed = HEADER_BYTES + 8 * DESC_WORDS;
     let policy = Policy { min_ids: u64::MAX, ..policy() };
-    // Of one launch after the other.
+    // One pool serves one launch after the other.
     let pool = ArgumentPool::default();
     for (limit, larger) in
         [(kernel_abi::SMALL_BYTES, Some(kernel_abi::LARGE_BYTES)), (kernel_abi::LARGE_BYTES, None)]
@@ -178,9 +178,9 @@ fn scalars_are_written_element_by_element() {
         (DType::F32, 8, OUT, [8, 4], 1),
     ] {
         let table = table(&scalars(gap), &Collate::stack().cast(to), out);
-        let field = table.field(0);
-        let Work::ScalarFallback(scalars) = field.work else { panic!("{field:?}") };
-        assert_eq!(([field.head.from_size, field.head.to_size], scalars.elems), (sizes, each));
+        let desc = table.desc(0);
+        let Work::ScalarFallback(scalars) = desc.work else { panic!("{desc:?}") };
+        assert_eq!(([desc.head.from_size, desc.head.to_size], scalars.elems), (sizes, each));
         assert_eq!(table.num_items(), (5000 * each).div_ceil(scalars.piece));
         assert!(!table.has_any());
     }
@@ -231,8 +231,8 @@ fn lengths_are_columns_and_written_once() {
     let column = table.values_at::<u16>(data.cols.hi, lengths.len());
     assert!(column.iter().zip(&lengths).all(|(&a, &b)| i64::from(a) == b));
     // An id and a length for each row; 322 KB with a class for each length.
-    let fields = HEADER_BYTES + 3 * 8 * FIELD_WORDS;
-    assert_eq!(table.bytes() as usize, fields + (4 + 2) * lengths.len());
+    let descs = HEADER_BYTES + 3 * 8 * DESC_WORDS;
+    assert_eq!(table.bytes() as usize, descs + (4 + 2) * lengths.len());
     assert!(table.is_inline(&policy()));
     // A row, and four of the mask.
     assert_eq!([data.items, table.head(1).first_item, u32::from(table.nest(1).rows)], [1, 4096, 4]);
@@ -384,7 +384,7 @@ fn padded_images_share_their_loops_whatever_their_sizes() {
             collate.cast(DType::F16).transform(Transform::new().scale(0.5).permute([2, 0, 1]));
         let table = table(&list, &collate, OUT);
         assert_eq!(table.families(), [Family::Planar, Family::Strided]);
-        let Work::Planar(planar) = table.field(0).work else { panic!("{:?}", table.field(0)) };
+        let Work::Planar(planar) = table.desc(0).work else { panic!("{:?}", table.desc(0)) };
         let nest = planar.nest;
         assert_eq!((table.head(0).num_samples, nest.num_outer, planar.planes), (4, 1, 3));
         let outer = table.values_at::<Loop>(nest.outer.into(), 1)[0];
@@ -410,7 +410,7 @@ fn ids_take_the_place_of_addresses_that_they_reach() {
     assert_eq!((by_id, head.base, head.stride), (true, 0x1000_0000, 1024));
     let ids = table.values_at::<u32>(head.data.into(), 1000);
     assert!(ids.iter().zip(0..).all(|(&id, i)| id == i));
-    assert_eq!(table.bytes() as usize, HEADER_BYTES + 8 * FIELD_WORDS + 4000);
+    assert_eq!(table.bytes() as usize, HEADER_BYTES + 8 * DESC_WORDS + 4000);
     // Vectors of rows are counted in 32 bits, which those of aligned_copy are not.
     for (length, by_id) in [(512, false), (4096, true)] {
         let far = samples(DType::U8, &vec![&[length][..]; 1000], 1 << 26);
@@ -446,21 +446,21 @@ fn fields_go_with_the_parameters_wherever_the_table_is() {
     let (pool, policy) = (ArgumentPool::default(), policy());
     let bytes = [7; 4096];
     // As many as small and as large parameters have room for, and one more.
-    for (num_fields, is_large, has_any) in
+    for (num_descs, is_large, has_any) in
         [(18, false, false), (19, true, false), (146, true, false), (147, true, true)]
     {
         let value =
             |at| MetadataSegment { out: 16 * at, dtype: DType::I64, bytes: &bytes, chosen: None };
-        let values: Vec<MetadataSegment<'_>> = (0..num_fields).map(value).collect();
+        let values: Vec<MetadataSegment<'_>> = (0..num_descs).map(value).collect();
         let table = Table::new(&[], &values, 1, &policy).unwrap();
         let arguments = table.arguments(Some(0x77), &pool, &policy);
         let said = (arguments.is_large, table.has_any());
-        assert_eq!(said, (is_large, has_any), "{num_fields}");
+        assert_eq!(said, (is_large, has_any), "{num_descs}");
         let words = arguments.words();
-        assert_eq!((words[0], words[1] >> 32), (0x77, num_fields - 1));
-        let fields = num_fields.min(146) as usize * 8 * FIELD_WORDS;
+        assert_eq!((words[0], words[1] >> 32), (0x77, num_descs - 1));
+        let descs = num_descs.min(146) as usize * 8 * DESC_WORDS;
         let inside: &[u8] = &cast_slice(words)[HEADER_BYTES..];
-        assert_eq!(inside[..fields], table.as_bytes()[..fields]);
+        assert_eq!(inside[..descs], table.as_bytes()[..descs]);
     }
 }
 
@@ -474,7 +474,7 @@ fn values_stand_in_the_table_itself() {
         MetadataSegment { out: 0x80, dtype: DType::I64, bytes: &[], chosen: None },
     ];
     let table = table_of(&plan, &[Some(OUT)], &values, 1, &policy()).unwrap();
-    assert_eq!(table.header.last_field, 1);
+    assert_eq!(table.header.last_desc, 1);
     assert_eq!((table.head(1).out, table.metadata(1).count), (0x40, 5));
     assert_eq!(table.values_at::<u8>(table.head(1).data.into(), 20), bytes);
 }

@@ -1,9 +1,9 @@
-//! The words of a table: what fields refer to by position, each column of numbers once.
+//! The words of a table: what descriptors refer to by position, each column of numbers once.
 
 use bytemuck::{cast_slice, Pod};
 
-use super::field::Family;
 use super::kernel_abi::{DEVICE_COLUMNS_START, SMALL_BYTES};
+use super::output_desc::Family;
 use crate::tensor::{Error, Result};
 
 /// A column of a table that depends on which samples a device chooses.
@@ -26,11 +26,11 @@ impl DeviceColumn {
     }
 }
 
-/// Where a table has the addresses of samples that are all alike.
+/// The words of a table that hold the addresses of samples that are all alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressColumn {
-    /// The number of the field.
-    pub field: u32,
+    /// The number of the descriptor.
+    pub desc: u32,
     pub family: Family,
     /// Its first word, and how many there are.
     pub first: u32,
@@ -42,7 +42,7 @@ pub(crate) struct AddressColumn {
     pub is_by_id: bool,
 }
 
-/// Where a column is that several fields may use, how many numbers it has, and the bytes of each.
+/// The position of a column that several descriptors may share, its length, and the bytes of a number.
 struct NumberColumn {
     position: u32,
     count: usize,
@@ -51,7 +51,7 @@ struct NumberColumn {
 
 pub(crate) struct TableWriter {
     pub words: Vec<u64>,
-    /// Columns of up to 32 bits: lengths and offsets are written once, though several fields use them.
+    /// Columns of up to 32 bits: lengths and offsets are written once, though several descriptors use them.
     columns: Vec<NumberColumn>,
     /// Columns that a device writes, from [`DEVICE_COLUMNS_START`] on, and where the next one begins.
     pub chosen: Vec<DeviceColumn>,
@@ -59,7 +59,7 @@ pub(crate) struct TableWriter {
 }
 
 impl TableWriter {
-    /// So many zeros.
+    /// A table that begins with `len` zero words, for the descriptors.
     pub fn new(len: usize) -> TableWriter {
         // Most tables go with the parameters of a launch, and most of those with small ones.
         let mut words = Vec::with_capacity(len.max(SMALL_BYTES / 8));
@@ -150,7 +150,7 @@ impl TableWriter {
         Ok(position)
     }
 
-    /// Where the next word will be.
+    /// The position of the next word.
     pub fn position(&self) -> Result<u32> {
         u32::try_from(self.words.len()).map_err(|_| too_large("words of a table"))
     }
@@ -211,8 +211,8 @@ fn in_memory(first: u64, second: u64) -> u64 {
     }
 }
 
-/// Of every 2^shift'th item of `total` the sample that it is of, and the last sample: a hint for about every sample, so that
-/// the search has a step or two. `first`: the first item of each sample.
+/// The sample of every 2^shift'th item of `total`, then the last sample. There is about one hint per sample, so that
+/// the kernel's search takes a step or two. `first` holds the first item of each sample.
 pub(crate) fn hints_of(first: &[u32], total: u64) -> (u8, Vec<u32>) {
     let shift = (total / first.len().max(1) as u64).max(1).ilog2();
     let mut hints = Vec::with_capacity((total >> shift) as usize + 2);

@@ -26,11 +26,11 @@ struct Locked {
     mapping: Mapping,
 }
 
-/// What a page-locked tensor keeps.
+/// The owner of a page-locked tensor's memory.
 #[derive(Debug)]
 struct Reading {
     _pages: Owner,
-    /// Of the tensor in the block.
+    /// The lease that keeps the tensor's part of the block.
     _lease: Owner,
 }
 
@@ -125,7 +125,7 @@ static COPIES: Mutex<BTreeMap<u32, Arc<Copies>>> = Mutex::new(BTreeMap::new());
 /// Some were ever made.
 static HAS_COPIES: AtomicBool = AtomicBool::new(false);
 
-/// Those to a device. Not in a forked child, where the lock may be one that is never released.
+/// The copies to a device. Fails in a forked child, where the lock may never be released.
 fn copies(ordinal: u32) -> Result<Arc<Copies>> {
     if let Some(error) = forked() {
         return Err(error);

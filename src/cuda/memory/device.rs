@@ -21,7 +21,7 @@ use crate::tensor::{self, Error, Result};
 pub(crate) struct DeviceMemory {
     context: Arc<Context>,
     pool: MemPool,
-    /// Where memory is given back.
+    /// The stream on which memory is given back.
     release: OwnStream,
     events: Arc<EventPool>,
     used_bytes: AtomicU64,
@@ -285,7 +285,7 @@ impl DeviceMemory {
     fn end_behind(&self, current: &Current<'_>, user: StreamKey, end: &mut Parked) -> Result<()> {
         // SAFETY: as for `hand_to`, and not borrowed.
         let stream = unsafe { current.foreign_stream(user.handle) }?;
-        // What a captured graph does later is its owner's to order.
+        // The graph's owner orders its later launches.
         if !stream.is_capturing()? {
             let event = Arc::new(self.events.take(current)?);
             stream.record(&event)?;
@@ -456,7 +456,7 @@ impl DeviceBlock {
             }
             // SAFETY: as for `hand_to`, and not borrowed.
             let user = unsafe { current.foreign_stream(used.handle) }?;
-            // What a captured graph does later is its owner's to order.
+            // The graph's owner orders its later launches.
             if !user.is_capturing()? {
                 events.order(current, user, stream)?;
             }

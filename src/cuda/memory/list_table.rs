@@ -13,11 +13,11 @@ use crate::tensor::{Error, Owner, Result};
 #[derive(Debug)]
 pub(crate) struct ListTable {
     pub block: Option<Arc<DeviceBlock>>,
-    /// Where the address of each sample is; 0: they are rows, the first of which is at `first`, `step` bytes apart.
+    /// The device address of the samples' addresses; 0: samples are rows from `first` on, `step` bytes apart.
     pub addresses: u64,
     pub first: u64,
     pub step: i64,
-    /// Where the position of each sample's `TensorMeta` is; 0: there is one.
+    /// The device address of each sample's `TensorMeta` position; 0: all samples have the same.
     pub metas: u64,
     pub num_metas: usize,
     pub num_listed: usize,

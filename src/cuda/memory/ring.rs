@@ -1,5 +1,20 @@
-//! Page-locked memory that bytes of the host pass through on their way to a device. Pieces of it are given back in the
-//! order in which they were taken, so that the oldest one tells whether there is room.
+//! [`Ring`]: page-locked memory that bytes of the host pass through on their way to a device.
+//!
+//! The problem: an asynchronous copy reads page-locked memory some time after the call. A piece can be reused only when its copy has
+//! ended, which an event tells, and each query of an event is a call to the driver.
+//!
+//! ```text
+//! memory   |......|== 3 ==|= 4 =|==== 5 ====|.............|       = in use, oldest piece first
+//!                 ^tail = begin of the oldest ^head
+//!
+//! take:    reclaim pieces from the front, at most `max_ring_queries` event queries
+//!          place the new piece at head, or at 0 if it fits before tail
+//!          if neither fits: grow to larger memory, up to MAX_BYTES; else wait for the oldest piece
+//! ```
+//!
+//! Pieces are given back in the order in which they were taken, so the oldest one decides and one query usually suffices. A free
+//! list would have to query every piece. A slow copy at the front holds up those behind it; on one device copies end in about
+//! the order in which they were enqueued. Memory that has been outgrown is freed with its last piece.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -33,7 +48,7 @@ struct State {
     pieces: VecDeque<Piece>,
     /// The number of the piece at the front.
     first: u64,
-    /// Where the next piece begins.
+    /// The start of the next piece.
     head: usize,
 }
 
@@ -144,7 +159,7 @@ impl State {
         Ok(())
     }
 
-    /// Where `size` bytes are free.
+    /// The start of `size` free bytes.
     fn find_space(&self, size: usize) -> Option<usize> {
         let memory = self.memory.as_ref()?;
         let oldest = self.pieces.iter().find(|piece| Arc::ptr_eq(&piece.memory, memory));

@@ -8,7 +8,7 @@ use crate::sync::thread::{self, ThreadId};
 pub(crate) struct StreamKey {
     pub handle: usize,
     id: u64,
-    /// Of [`PER_THREAD`], which is another one on each thread, whose.
+    /// The thread, if the handle is [`PER_THREAD`], the per-thread default stream.
     thread: Option<ThreadId>,
 }
 
@@ -26,7 +26,7 @@ impl StreamKey {
         Ok(StreamKey { handle, id, thread })
     }
 
-    /// Where work finds what others of this handle have left, whose events it waits for.
+    /// The key under which freed blocks of this stream are pooled: work takes them after a wait for their events.
     pub fn wait_key(self) -> (usize, Option<ThreadId>) {
         (self.handle, self.thread)
     }

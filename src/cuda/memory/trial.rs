@@ -20,7 +20,7 @@ pub(crate) struct Mapping {
 pub(crate) struct Trial {
     pub value: u8,
     pub sample: PinnedBlock,
-    /// What the kernel has seen, once the event is reached.
+    /// The bytes that the kernel has read, valid once the event is reached.
     pub seen: PinnedBlock,
     pub end: PooledEvent,
     /// Until when calls wait for it.

@@ -73,7 +73,7 @@ impl End {
         Ok(())
     }
 
-    /// Of work that is behind this event.
+    /// The end of the work that this event marks.
     pub(super) fn new(context: &Arc<Context>, event: Arc<PooledEvent>) -> End {
         End { context: Arc::clone(context), event }
     }

@@ -68,7 +68,7 @@ fn addresses_of(outputs: &LaunchOutputs<'_>, numbers: &[MetadataToWrite]) -> Sma
     own.chain(numbers.iter().map(|number| number.address)).collect()
 }
 
-/// Where a run reads and writes.
+/// The memory that a run reads and writes.
 struct RunMemory<'p> {
     on_device: LaunchOutputs<'p>,
     downloads: Vec<PendingDownload>,
@@ -82,7 +82,7 @@ struct PendingDownload {
     to: *mut u8,
     /// The tensor that holds `to`, if it is not the caller's.
     tensor: Option<Tensor>,
-    /// Whose it is.
+    /// The outputs that the copy holds.
     outputs: SmallVec<[usize; 1]>,
     /// The output of the caller's that the tensor is spread over afterwards.
     spread: Option<*mut u8>,
@@ -321,7 +321,7 @@ impl Run<'_> {
         self.enqueue(table.num_items(), table.has_any(), &arguments)
     }
 
-    /// The table of a launch, and where its fields are written to.
+    /// The table of a launch, and where its descriptors are written to.
     fn table(
         &self,
         plan: &Plan<'_>,

@@ -19,7 +19,7 @@ use crate::plan::Plan;
 use crate::run_options::RunOptions;
 use crate::tensor::{DType, Device, DriverError, Error, Layout, Owner, Result, Tensor};
 
-/// Where a run is enqueued.
+/// The stream that a run is enqueued on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaunchStream<'c> {
     pub(crate) stream: StreamRef<'c>,
@@ -32,7 +32,7 @@ pub(crate) struct LaunchStream<'c> {
 pub(crate) struct Executor {
     pub(crate) context: Arc<Context>,
     pub(crate) policy: Policy,
-    /// Of common families and of all, each with small and with large parameters.
+    /// Kernels of the common families and of all families, each with small and with large parameters.
     pub(crate) kernels: [[Kernel; 2]; 2],
     /// The kernels that make a table of indices.
     pub(crate) select: [Kernel; 2],
@@ -122,7 +122,7 @@ impl Executor {
         self.context.enter()
     }
 
-    /// Where a run is enqueued, and whether that is a graph instead of the device. Asked before anything else is done.
+    /// The stream of a run, and whether a graph captures it. Determined before anything else is done.
     ///
     /// # Errors
     /// [`Error::Argument`] if this plan cannot be recorded in a graph; the capture goes on. [`Error::Index`] of an
@@ -222,7 +222,7 @@ impl Executor {
         for producer in producers.iter().filter(|&&producer| producer != consumer) {
             // SAFETY: as above.
             let first = unsafe { current.foreign_stream(producer.handle()) }?;
-            // What happens outside of a capture cannot be waited for in it.
+            // A capture cannot wait for work outside of it.
             if !is_capturing || first.capture()?.is_some() {
                 self.events.order(&current, first, then)?;
             }

@@ -19,7 +19,7 @@ use crate::tensor::{DType, Device, Layout, Result};
 
 /// Bytes that are read: fewer than those that would be copied first.
 const LEN: usize = 64;
-/// What they are, first and then.
+/// The bytes before and after the host writes.
 const VALUES: [u8; 2] = [0x3C, 0xC5];
 /// How long calls wait for the answer of a device that is busy, before they copy their samples instead.
 const PATIENCE: Duration = Duration::from_millis(200);

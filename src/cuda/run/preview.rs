@@ -4,16 +4,16 @@
 
 use super::devices::ordinal_of;
 use crate::cuda::driver;
-use crate::cuda::launch::field::{flags, Field, Op};
 use crate::cuda::launch::host_metadata::{host_metadata, HostMetadata, MetadataSegment};
 use crate::cuda::launch::launch_outputs::LaunchOutputs;
+use crate::cuda::launch::output_desc::{flags, Op, OutputDesc};
 use crate::cuda::launch::policy::Policy;
 use crate::cuda::launch::segment::OutputSegment;
 use crate::cuda::launch::table::{segments, Table};
 use crate::plan::{Launch, Plan, SegmentReport, Upload};
 use crate::tensor::{DType, Device, Result};
 
-/// Where memory begins that there is none of yet.
+/// Placeholder address for outputs that are not allocated yet.
 const ASSUMED: u64 = 1 << 40;
 
 /// Without a driver to ask: the multiprocessors of an H100 and an H200.
@@ -64,7 +64,7 @@ fn gaps_of(plan: &Plan<'_>) -> Vec<Vec<u8>> {
     arena.flat_map(|arena| arena.gaps().map(|(_, count)| vec![0; count])).collect()
 }
 
-/// Describes each field of a table: parts of outputs, numbers, then gaps, which count as one.
+/// Describes each descriptor of a table: parts of outputs, numbers, then gaps, which count as one.
 fn described(
     table: &Table,
     segments: &[OutputSegment<'_>],
@@ -74,15 +74,15 @@ fn described(
         segments.iter().map(|segment| (Some(segment.output.leaf), segment.output.role.name()));
     let known = numbers.iter().map(|numbers| (Some(numbers.leaf), numbers.role.name()));
     let labels = labels.chain(known).chain(std::iter::repeat((None, "gap")));
-    let ends = table.fields().skip(1).map(|field| field.head.first_item).chain([table.num_items()]);
-    let segments = labels.zip(table.fields().zip(ends));
-    let segments = segments.map(|((leaf, output), (field, end))| SegmentReport {
+    let ends = table.descs().skip(1).map(|desc| desc.head.first_item).chain([table.num_items()]);
+    let segments = labels.zip(table.descs().zip(ends));
+    let segments = segments.map(|((leaf, output), (desc, end))| SegmentReport {
         leaf,
         output,
-        family: field.family().name(),
-        samples: field.head.num_samples as usize,
-        items: u64::from(end - field.head.first_item),
-        sources: sources_of(&field),
+        family: desc.family().name(),
+        samples: desc.head.num_samples as usize,
+        items: u64::from(end - desc.head.first_item),
+        sources: sources_of(&desc),
     });
     let mut segments: Vec<SegmentReport> = segments.collect();
     segments.dedup_by(|next, first| {
@@ -114,15 +114,15 @@ fn assumed_outputs<'p>(plan: &'p Plan<'_>, is_view: impl Fn(usize) -> bool) -> L
     outputs
 }
 
-/// Where an output is in the arena of its plan, which begins at `ASSUMED`.
+/// The offset of an output in the arena of its plan, which begins at `ASSUMED`.
 fn arena_offset(plan: &Plan<'_>, index: usize) -> u64 {
     let places = plan.arena.iter().flat_map(|arena| arena.places(std::ptr::null_mut()));
     places.filter(|(output, _)| *output == index).map(|(_, place)| place.addr() as u64).sum()
 }
 
-/// How kernels find the samples of a field.
-fn sources_of(field: &Field) -> Option<&'static str> {
-    let head = field.head;
+/// How kernels find the samples of a descriptor.
+fn sources_of(desc: &OutputDesc) -> Option<&'static str> {
+    let head = desc.head;
     let reads = head.op != Op::Const as u8 && head.op != Op::Index as u8;
     match (reads && head.num_samples > 0, head.flags & flags::BY_ID != 0) {
         (false, _) => None,

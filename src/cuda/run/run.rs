@@ -109,7 +109,7 @@ impl Run<'_> {
             // SAFETY: the maker of the `Stream` vouched for its handle.
             let producer = unsafe { self.current.foreign_stream(producer) }?;
             match (self.is_capturing, producer.is_capturing()?) {
-                // What happens outside of a capture cannot be waited for in it.
+                // A capture cannot wait for work outside of it.
                 (true, false) => continue,
                 // To wait for it would draw our stream into the capture.
                 (false, true) => {

@@ -110,7 +110,7 @@ pub(crate) struct SelectedTable {
     num_columns: u32,
     num_words: u32,
     outs: OutputAddresses,
-    /// Of the table itself.
+    /// Bytes of the table itself.
     bytes: u64,
     header: kernel_abi::Header,
     has_any: bool,
@@ -146,9 +146,9 @@ impl SelectedTable {
         policy: &Policy,
     ) -> KernelArguments<'p> {
         let header = kernel_abi::Header { table, ..self.header };
-        let fields = &self.table_words()[..header.field_words()];
-        let mut arguments = pool.with(cast_slice(bytes_of(&header)), fields, policy);
-        self.outs.place(arguments.last_mut(fields.len()), addresses);
+        let descs = &self.table_words()[..header.desc_words()];
+        let mut arguments = pool.with(cast_slice(bytes_of(&header)), descs, policy);
+        self.outs.place(arguments.last_mut(descs.len()), addresses);
         arguments
     }
 

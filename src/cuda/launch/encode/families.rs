@@ -1,15 +1,15 @@
-//! What fields of each family have beside their heads, and how their work is cut into items.
+//! The members of each family's descriptor beside its head, and how its work is cut into items.
 
 use super::super::boxes::{
     box_loops, even_rows, is_tiled, kind_of, log_columns_of, log_step_of, tiled_rows, LANES, TURNS,
 };
 use super::super::family::is_team;
-use super::super::field::{
+use super::super::kernel_abi::MOVE_BYTES;
+use super::super::loops::SampleLoop;
+use super::super::output_desc::{
     flags, AlignedCopy, Family, Head, Nest, PlacedCopy, PlacedRows, Rows, ScalarFallback,
     SmallCopy, Strided, Work,
 };
-use super::super::kernel_abi::MOVE_BYTES;
-use super::super::loops::SampleLoop;
 use super::super::segment::{OutputSegment, SampleStarts};
 use super::{divisor, AdjacentRows, Builder, Coefficients};
 use crate::tensor::Result;

@@ -1,16 +1,16 @@
-//! The loops of a field as the kernels read them, and how many items they are cut into.
+//! The loops of a descriptor as the kernels read them, and how many items they are cut into.
 
 use bytemuck::cast_slice;
 
-use super::super::field::{flags, varies, Divisor, Head, Loop, Nest};
 use super::super::loops::{Extent, PerSample, SampleLoop};
+use super::super::output_desc::{flags, varies, Divisor, Head, Loop, Nest};
 use super::super::segment::{OutputSegment, SampleStarts};
 use super::super::table_writer::{hints_of, DeviceColumn};
 use super::{divisor, repeated, Builder, Coefficients};
 use crate::tensor::Result;
 
 impl Builder<'_> {
-    /// The loops of a field, and where its samples begin. Of the last outer one an item takes `block`
+    /// The loops of a descriptor, and where its samples begin. Of the last outer one an item takes `block`
     /// coordinates.
     pub(super) fn nest(
         &mut self,

@@ -1,4 +1,4 @@
-//! A field of a table, as `Field` in kernels/params.h, which says what each of its members means: a head that all fields have,
+//! A descriptor of a table, as `OutputDesc` in kernels/params.h, which says what each of its members means: a head that all descriptors have,
 //! and what their family has beside it.
 
 use std::mem::offset_of;
@@ -8,7 +8,7 @@ use rustacuda_derive::DeviceCopy;
 
 use crate::tensor::DType;
 
-/// How a field is written.
+/// How a descriptor is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Family {
@@ -72,7 +72,7 @@ pub(crate) enum Op {
     Const = 1,
     Index = 2,
     Affine = 3,
-    Raise = 4,
+    AddPerSample = 4,
 }
 
 /// Bits for the properties of a loop that differ from sample to sample.
@@ -108,7 +108,7 @@ pub(crate) enum ElementLoop {
 }
 
 impl ElementLoop {
-    /// Of elements at multiples of their sizes that are not only moved.
+    /// The loop for aligned elements that are converted, not only moved.
     pub fn of_cast(from: DType, to: DType, affine: bool) -> ElementLoop {
         let is_whole = |dtype: DType| dtype == DType::Bool || dtype.is_integer();
         if !affine && is_whole(from) && is_whole(to) {
@@ -162,13 +162,13 @@ pub(crate) struct Loop {
     pub channel_step: u16,
 }
 
-/// What all fields have. Their family is that of the [`Work`] beside it.
+/// The head of every descriptor. The variant of the [`Work`] beside it is its family.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
 #[repr(C)]
 pub(crate) struct Head {
     pub out: u64,
     pub first_item: u32,
-    /// As [`Field::write`] enters it.
+    /// As [`OutputDesc::write`] enters it.
     pub family: u8,
     pub op: u8,
     pub from: u8,
@@ -301,7 +301,7 @@ pub(crate) struct Strided {
     pub reserved: [u8; 5],
 }
 
-/// What a field has beside its head: the union of `Field` in kernels/params.h, whose tag is the family.
+/// The body of a descriptor: the union of `OutputDesc` in kernels/params.h, whose tag is the family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     Rows(Rows),
@@ -350,28 +350,28 @@ impl Work {
     }
 }
 
-/// TableWriter of a field in a table, and of its head.
-pub(crate) const FIELD_WORDS: usize = 28;
+/// TableWriter of a descriptor in a table, and of its head.
+pub(crate) const DESC_WORDS: usize = 28;
 const HEAD_WORDS: usize = size_of::<Head>() / 8;
 
-/// Which words of a field these are.
+/// Positions of members among the words of a descriptor.
 pub(crate) const OUT_WORD: usize = offset_of!(Head, out) / 8;
 pub(crate) const BASE_WORD: usize = offset_of!(Head, base) / 8;
 pub(crate) const STRIDE_WORD: usize = offset_of!(Head, stride) / 8;
 
-/// One field of a table.
+/// One descriptor of a table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Field {
+pub(crate) struct OutputDesc {
     pub head: Head,
     pub work: Work,
 }
 
-impl Field {
+impl OutputDesc {
     pub fn family(&self) -> Family {
         self.work.family()
     }
 
-    /// Puts it into [`FIELD_WORDS`] words, which are zeros.
+    /// Puts it into [`DESC_WORDS`] words, which are zeros.
     pub fn write(&self, words: &mut [u64]) {
         let head = Head { family: self.family() as u8, ..self.head };
         let (of_head, of_work) = words.split_at_mut(HEAD_WORDS);
@@ -380,8 +380,8 @@ impl Field {
         cast_slice_mut::<u64, u8>(of_work)[..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The one in [`FIELD_WORDS`] words of a table.
-    pub fn read(words: &[u64]) -> Field {
+    /// The one in [`DESC_WORDS`] words of a table.
+    pub fn read(words: &[u64]) -> OutputDesc {
         fn beginning_of<T: Pod>(words: &[u64]) -> T {
             pod_read_unaligned(&cast_slice(words)[..size_of::<T>()])
         }
@@ -400,7 +400,7 @@ impl Field {
             Family::PlacedRows => Work::PlacedRows(beginning_of(of_work)),
             Family::PlacedCopy => Work::PlacedCopy(beginning_of(of_work)),
         };
-        Field { head, work }
+        OutputDesc { head, work }
     }
 
     /// The loops of a family that goes row by row.
@@ -416,7 +416,7 @@ impl Field {
 }
 
 const _: () = {
-    assert!(8 * FIELD_WORDS == 224 && size_of::<Head>() == 48);
+    assert!(8 * DESC_WORDS == 224 && size_of::<Head>() == 48);
     assert!(offset_of!(Head, from_size) == 16 && offset_of!(Head, value) == 20);
     assert!(offset_of!(Head, num_samples) == 24 && offset_of!(Head, base) == 32);
     assert!(size_of::<Divisor>() == 8);
@@ -435,7 +435,7 @@ const _: () = {
     assert!(size_of::<Planar>() == 168 && offset_of!(Planar, planes) == 160);
     assert!(size_of::<Strided>() == 176 && offset_of!(Strided, nest) == 0);
     assert!(offset_of!(Strided, by_rounds) == 160 && offset_of!(Strided, kind) == 168);
-    assert!(size_of::<Head>() + size_of::<Strided>() <= 8 * FIELD_WORDS);
+    assert!(size_of::<Head>() + size_of::<Strided>() <= 8 * DESC_WORDS);
 };
 
 #[cfg(test)]
@@ -445,14 +445,14 @@ mod tests {
     #[test]
     fn fields_are_written_as_they_were_read() {
         for family in Family::ALL {
-            let mut words: [u64; FIELD_WORDS] =
+            let mut words: [u64; DESC_WORDS] =
                 std::array::from_fn(|at| 0x1011_1213 * (at as u64 + 7));
             cast_slice_mut::<u64, u8>(&mut words)[offset_of!(Head, family)] = family as u8;
-            let field = Field::read(&words);
-            assert_eq!(field.family(), family);
-            let mut again = [0; FIELD_WORDS];
-            field.write(&mut again);
-            let known = size_of::<Head>() + field.work.bytes().len();
+            let desc = OutputDesc::read(&words);
+            assert_eq!(desc.family(), family);
+            let mut again = [0; DESC_WORDS];
+            desc.write(&mut again);
+            let known = size_of::<Head>() + desc.work.bytes().len();
             let [before, after] = [&words, &again].map(|words| cast_slice::<u64, u8>(words));
             assert_eq!(before[..known], after[..known], "{family:?}");
             assert!(after[known..].iter().all(|&byte| byte == 0), "{family:?}");
