@@ -4,8 +4,8 @@
 A module of Rust imports those that its `crate::`, `super::` and `self::` paths name; a folder's `mod.rs` is a module of its own. A
 module of Python, where FOLDER is a package, imports what its statements name, those in functions too, but for `if TYPE_CHECKING:`;
 a folder's `__init__.py` is a module of its own. FOLDER's own `lib.rs` or `__init__.py` is the public surface, which all may import.
-Modules must not import each other in a cycle, and in Rust a room (a folder or file directly under FOLDER or another folder that is listed)
-imports only rooms listed before it. Tests are left out.
+Modules must not import each other in a cycle, and in Rust a module directly under FOLDER, or under another folder
+that is listed, imports only modules listed before it. Tests are left out.
 """
 
 import ast
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 # In the order of the data flow, ground types first.
-ROOMS = {
+LAYERS = {
     "src/cuda": "driver probe memory launch run",
     "src": "tensor sync workers dlpack packing samples collate plan observe host run_options cuda batch devices explain engine arrow",
     "python/src": "ground private_layouts engine ownership import export workers trees samples collate classes",
@@ -108,11 +108,11 @@ def cycles(edges):
 
 
 def upward(root, edges):
-    """Imports of a room that is listed later, or not at all."""
-    for folder, rooms in ROOMS.items():
+    """Imports of a module that is listed later, or not at all."""
+    for folder, listed in LAYERS.items():
         inside = Path(folder).relative_to(root).parts if Path(folder).is_relative_to(root) else None
-        order, depth = rooms.split(), len(inside or ())
-        place = {room: index for index, room in enumerate(order)}
+        order, depth = listed.split(), len(inside or ())
+        place = {module: index for index, module in enumerate(order)}
         for name, to in ((name, to) for name, others in edges.items() for to in others if inside is not None):
             if name[:depth] == to[:depth] == inside and len(name) > depth and len(to) > depth and name[depth] != to[depth]:
                 if not place.get(to[depth], len(order)) < place.get(name[depth], -1):

@@ -26,7 +26,7 @@ struct Generation {
     is_open: bool,
     /// At its end when all of them are gone. `None`: there was no descriptor to watch them by, and they count as living for ever.
     ended: Option<OwnedFd>,
-    /// What children inherit, kept while it is open.
+    /// The descriptor that children inherit, kept while it is open.
     inherited: Option<OwnedFd>,
 }
 

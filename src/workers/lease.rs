@@ -14,7 +14,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Of a claim that has just been made or received.
+    /// A lease for a claim that has just been made or received.
     pub(super) fn new(memory: Arc<Memory>, claim: u32, number: u64) -> Lease {
         Lease { life: forks::begin(), claim: Some(Claim { memory, claim, number }) }
     }

@@ -16,7 +16,7 @@ use crate::tensor::Owner;
 pub(super) const PAGE: u64 = 4096;
 /// Blocks that can be in use at a time.
 pub(super) const NUM_CLAIMS: u32 = 32 << 10;
-/// Of a claim: its word, offset and bytes of its block, and the block's [`Life`].
+/// Words of a claim: its state, the offset and bytes of its block, and the block's [`Life`].
 const CLAIM_WORDS: usize = 4;
 const FIRST_CLAIM: usize = PAGE as usize / 8;
 pub(super) const FIRST_BLOCK: u64 = PAGE + NUM_CLAIMS as u64 * CLAIM_WORDS as u64 * 8;
@@ -26,7 +26,7 @@ pub(super) const FIRST_BLOCK: u64 = PAGE + NUM_CLAIMS as u64 * CLAIM_WORDS as u6
 pub(super) enum Header {
     /// Two words that no other pool has.
     Key = 0,
-    /// Who has it.
+    /// The holder of the pool.
     Pool = 2,
     /// Not 0 when a reader has mapped the pool.
     Mapped,
@@ -38,7 +38,7 @@ pub(super) enum Header {
     Counters,
 }
 
-/// What a worker counts, for its reader to see.
+/// The counters that a worker publishes to its reader.
 #[derive(Clone, Copy)]
 pub(super) enum Counter {
     /// Messages sent.
@@ -63,7 +63,7 @@ impl Counter {
     ];
 }
 
-/// Which block a claim is of, and whether it is the block's first claim, which it has as long as it exists.
+/// The block of a claim, and whether this is the block's first claim, which lives as long as the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
     /// No other block of the pool has it, before or after: its pages are not those of a block that was at the same place. From 1 on.
@@ -76,7 +76,7 @@ pub(super) struct Life {
 struct Known {
     bytes: u64,
     life: u64,
-    /// What was made of its pages, for as long as they are the block's.
+    /// A value made from its pages, kept as long as the pages belong to the block.
     kept: Option<Owner>,
 }
 
@@ -167,7 +167,7 @@ impl Memory {
         word(2).store(bytes, Ordering::Relaxed);
     }
 
-    /// Which block a claim is of, if it was made for one that has not been removed.
+    /// The block of a claim, if that has not been removed.
     pub(super) fn life(&self, claim: u32) -> Option<Life> {
         let word = self.life_word(claim).load(Ordering::Acquire);
         (word != 0).then_some(Life { number: word >> 1, is_first: word & 1 == 1 })
@@ -206,7 +206,7 @@ impl Memory {
         self.base.as_ptr().wrapping_add(offset as usize)
     }
 
-    /// Where in the memory this address is.
+    /// The offset of this address in the memory.
     pub(super) fn offset_of(&self, address: *const u8) -> Option<u64> {
         let offset = (address as usize).checked_sub(self.base.as_ptr() as usize)?;
         (offset < self.bytes).then_some(offset as u64)
@@ -272,7 +272,7 @@ impl Memory {
             gone.extend(known.remove(&begin));
         }
         known.insert(offset, Known { bytes, life, kept: None });
-        // What was kept may make calls of a driver as it goes.
+        // The drop of the kept value may call the driver.
         drop(known);
         drop(gone);
         true
@@ -347,7 +347,7 @@ impl Memory {
         self.claims().any(|claim| self.place(claim).0 == offset && self.claim(claim).is_held())
     }
 
-    /// Who has the pool.
+    /// The word that says which process holds the pool.
     pub(super) fn pool(&self) -> PoolWord<'_> {
         PoolWord(self.header(Header::Pool))
     }
@@ -358,8 +358,8 @@ impl Memory {
         drop(known);
     }
 
-    /// Of a pool that is gone: what was sent and not read is lost, and all pages go back to the system but for those of blocks that a
-    /// reader has. These follow as they are released.
+    /// Clears a pool that is gone: batches that were sent and not read are lost, and all pages go back to the system except those of
+    /// blocks that a reader has. These follow as they are released.
     pub(super) fn clear(&self) {
         let held = self.claims().filter(|&claim| self.claim(claim).is_held_else_free());
         let mut held: Vec<_> = held.map(|claim| self.place(claim)).collect();

@@ -1,4 +1,4 @@
-//! What travels in place of a batch: where the tensors are, in some bytes.
+//! The message that is sent in place of a batch: the positions of its tensors, in a few bytes.
 #![allow(unsafe_code)] // A call of the system.
 
 use std::io;
@@ -19,7 +19,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Of a pool that its reader knows.
+    /// The origin in a pool that the reader has mapped already.
     pub(super) fn without_file(memory: &Memory) -> Origin {
         let (key, bytes) = (memory.key(), memory.bytes());
         Origin { key, bytes, process: u64::from(std::process::id()), file: NO_FILE, inode: [0; 2] }
@@ -57,17 +57,17 @@ pub(super) fn inode_of(ask: impl FnOnce(&mut libc::stat) -> i32) -> io::Result<[
 pub struct Placed {
     /// The position of its claim.
     pub claim: u32,
-    /// Of the first element, from the begin of the block.
+    /// The offset of the first element from the start of the block.
     pub offset: u64,
     pub dtype: DType,
     pub layout: Layout,
 }
 
-/// What a worker sends.
+/// The message of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     pub origin: Origin,
-    /// Which, and their numbers.
+    /// The claims and their numbers.
     pub claims: Vec<(u32, u64)>,
     pub tensors: Vec<Placed>,
 }

@@ -118,7 +118,7 @@ fn a_pool_that_is_left_is_taken_by_one() {
                 let holder = shared.pool().get();
                 let taken =
                     holder.state == LEFT && shared.pool().take(holder, Holder { process, state });
-                // Who has taken it is alone with it.
+                // The taker has the block to itself.
                 if taken {
                     shared.write(process);
                 }

@@ -36,7 +36,7 @@ struct Block {
 
 /// A block for tensors of this process, by a claim.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct Allocation {
     pub offset: u64,
     pub bytes: u64,
     pub life: u64,
@@ -65,7 +65,7 @@ impl Pool {
     pub fn new(limit: u64) -> io::Result<Pool> {
         let rounded =
             limit.checked_next_multiple_of(PAGE).and_then(|limit| limit.checked_mul(ROOM));
-        let bytes = rounded.and_then(|room| room.checked_add(FIRST_BLOCK + PAGE));
+        let bytes = rounded.and_then(|bytes| bytes.checked_add(FIRST_BLOCK + PAGE));
         let bytes = bytes.filter(|&bytes| bytes < 1 << 46).ok_or(io::ErrorKind::InvalidInput)?;
         let name = c"windrow-worker";
         // SAFETY: a name that ends; the descriptor is owned here alone.
@@ -125,7 +125,7 @@ impl Pool {
     }
 
     /// A block with no user. Its pages are made by the caller, if it is new.
-    pub fn allocate(&mut self, bytes: u64, limit: u64) -> Result<Room, Refusal> {
+    pub fn allocate(&mut self, bytes: u64, limit: u64) -> Result<Allocation, Refusal> {
         let bytes = size_class(bytes).ok_or(Refusal::Limit)?;
         let fits = bytes..=bytes.saturating_mul(MOST_LARGER);
         let mut best: Option<usize> = None;
@@ -151,7 +151,7 @@ impl Pool {
         };
         let Block { offset, bytes, life, .. } = self.blocks[index];
         let number = self.memory.claim(claim).claim();
-        Ok(Room { offset, bytes, life, claim, number, is_new })
+        Ok(Allocation { offset, bytes, life, claim, number, is_new })
     }
 
     fn add_block(&mut self, bytes: u64, limit: u64) -> Result<usize, Refusal> {
@@ -205,9 +205,9 @@ impl Pool {
     }
 
     /// A block whose pages could not be made; nothing has used it yet.
-    pub fn discard(&mut self, room: &Room) {
-        self.memory.release(room.claim, room.number);
-        if let Some(index) = self.block_at(room.offset) {
+    pub fn discard(&mut self, allocation: &Allocation) {
+        self.memory.release(allocation.claim, allocation.number);
+        if let Some(index) = self.block_at(allocation.offset) {
             self.remove(index);
         }
     }
@@ -261,7 +261,7 @@ impl Pool {
         (offset - begin < bytes).then_some(index)
     }
 
-    /// Where the block begins that has this address.
+    /// The start of the block that has this address.
     pub fn block_of(&self, address: *const u8) -> Option<u64> {
         let index = self.block_at(self.memory.offset_of(address)?)?;
         Some(self.blocks[index].offset)

@@ -25,9 +25,9 @@ const NOBODY: Holder = Holder { process: 0, state: GONE };
 struct Mapped {
     process: u64,
     pools: Vec<Arc<Memory>>,
-    /// Those of the parent when it forked, which a worker may take over.
+    /// The parent's mappings when it forked, which a worker may take over.
     inherited: Vec<Arc<Memory>>,
-    /// What the workers of pools counted that are let go by now.
+    /// The counts of workers whose pools have been released.
     ended: [u64; Counter::ALL.len()],
 }
 
@@ -137,7 +137,7 @@ fn close_if_ended(memory: &Memory) -> bool {
     is_ours
 }
 
-/// What the workers of all pools that this process has or had mapped have counted, by name.
+/// The counts of the workers of all pools that this process has or had mapped, by name.
 pub fn stats() -> Vec<(&'static str, u64)> {
     with_mapped(|mapped| {
         let counted = |counter| {
@@ -205,7 +205,7 @@ pub struct Block {
     offset: u64,
     bytes: u64,
     life: u64,
-    /// What is [kept](Block::keep) of it.
+    /// The value that is [kept](Block::keep) with it.
     pub kept: Option<Owner>,
 }
 

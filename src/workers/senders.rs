@@ -10,7 +10,7 @@ use super::forks;
 use super::lease::Lease;
 use super::memory::{Counter, Header, Memory};
 use super::message::{Message, Placed};
-use super::pool::{this_process, Pool, Refusal, Room};
+use super::pool::{this_process, Allocation, Pool, Refusal};
 use super::readers;
 use super::word::{GONE, LEFT};
 use crate::sync::ForkMutex;
@@ -123,19 +123,19 @@ pub fn allocate(outputs: &[(DType, Layout)], limit: u64) -> Result<Vec<Tensor>, 
 
 /// A block for this process.
 fn block(bytes: u64, limit: u64) -> Result<(Arc<Lease>, *mut u8), Refusal> {
-    let (memory, file, room) = with_pool(|own| {
+    let (memory, file, allocation) = with_pool(|own| {
         let pool = own.as_mut().ok_or(Refusal::Limit)?;
-        let room = pool.allocate(bytes, limit);
-        if room.is_err() {
+        let allocation = pool.allocate(bytes, limit);
+        if allocation.is_err() {
             pool.memory.counter(Counter::Refused).fetch_add(1, Ordering::Relaxed);
         }
-        Ok((Arc::clone(&pool.memory), pool.file.clone(), room?))
+        Ok((Arc::clone(&pool.memory), pool.file.clone(), allocation?))
     })?;
-    let Room { offset, bytes, life, claim, number, is_new } = room;
+    let Allocation { offset, bytes, life, claim, number, is_new } = allocation;
     if is_new {
         let file = file.as_ref().map(|file| file.as_fd());
         memory.create_pages(file, offset, bytes, life).map_err(|error| {
-            with_pool(|own| own.iter_mut().for_each(|pool| pool.discard(&room)));
+            with_pool(|own| own.iter_mut().for_each(|pool| pool.discard(&allocation)));
             Refusal::Memory(error)
         })?;
     } else {

@@ -95,7 +95,7 @@ fn a_message_is_read_once() {
         assert_eq!(received(&message).unwrap_err(), Unread::Stale);
         drop((arrived, tensors));
         assert_eq!(received(&message).unwrap_err(), Unread::Stale, "its blocks are free");
-        // What never left is no use of a block.
+        // A batch that was never sent does not count as a use of a block.
         let tensors = made(&[100_000]);
         let sent = parcel_of(&tensors).send().unwrap();
         let first = tensors[0].data_ptr();

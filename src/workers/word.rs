@@ -51,8 +51,8 @@ impl Word<'_> {
         self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Who has the claim ends it. True: the pool is gone, and the pages are to be given back, by this side or by the one that says so.
-    /// Neither overlooks the other.
+    /// Ends the claim of its holder. True: the pool is gone, and its pages have to be given back, by this side or by the side that
+    /// closed the pool. Neither side can miss the other.
     pub fn free(&self, number: u64, pool: &PoolWord<'_>) -> bool {
         self.0.store(number << 2 | FREE, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -87,7 +87,7 @@ pub(super) const LEFT: u64 = 1;
 /// Nobody will allocate: pages go back to the system.
 pub(super) const GONE: u64 = 2;
 
-/// Who has a pool, and what it is.
+/// The holder of a pool and its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub process: u64,
@@ -109,7 +109,7 @@ impl PoolWord<'_> {
         Holder { process: word >> 2, state: word & 3 }
     }
 
-    /// Who has the pool says what it is from now on.
+    /// The holder of the pool sets its state.
     pub fn set(&self, holder: Holder) {
         self.0.store(holder.packed(), Ordering::Release);
         fence(Ordering::SeqCst);
