@@ -19,7 +19,7 @@ pub struct Nvcc {
     pub arches: Vec<u32>,
 }
 
-/// Where a compiler may be, or why there is none.
+/// A place to look for a compiler, or the reason why there is none.
 type Place = fn() -> Result<PathBuf, String>;
 
 /// `$NVCC` if set, else the first that works of `$CUDA_HOME/bin`, `PATH` and the PyPI packages of

@@ -43,7 +43,7 @@ pub struct Explain {
     pub bytes_to_host: u64,
     /// Bytes of the one allocation of all leaves; 0 without one.
     pub arena_bytes: u64,
-    /// Of `arena_bytes`, the gaps that align the next tensor.
+    /// The part of `arena_bytes` that aligns tensors.
     pub arena_gap_bytes: u64,
     /// Shape and dtype of each leaf's data.
     pub outputs: Vec<(Vec<i64>, DType)>,
@@ -52,7 +52,7 @@ pub struct Explain {
     /// Whether the data of each leaf is written around the caches, if its memory was written to before: see
     /// [`StreamingStores`](crate::StreamingStores).
     pub around_caches: Vec<bool>,
-    /// Where each leaf is in its tree, if the caller said so: see [`Explain::named`].
+    /// The path of each leaf in its tree, if the caller named them: see [`Explain::named`].
     pub names: Vec<String>,
 }
 

@@ -137,7 +137,7 @@ mod batch;
 mod collate;
 #[cfg_attr(not(feature = "cuda"), path = "cuda/absent.rs")]
 mod cuda;
-// Of the engine only what the models need, without a driver.
+// The models need these files of the engine alone, without a driver.
 #[cfg(all(test, windrow_loom))]
 #[path = "cuda/model_tests.rs"]
 mod cuda_model_tests;

@@ -1,4 +1,4 @@
-//! Which samples go into which batch, from their lengths alone: packing into rows of a number of tokens,
+//! The choice of samples for each batch, from their lengths alone: packing into rows of a number of tokens,
 //! buckets of similar lengths, token budgets and equal work for ranks. No sample is read.
 
 use std::cmp::Reverse;

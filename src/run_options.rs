@@ -12,16 +12,16 @@ use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 pub struct RunOptions {
     /// Rows copied ahead for each leaf: see `Engine::start_rows`.
     pub(crate) ahead: Vec<Option<PipelinedCopy>>,
-    /// Where work on a device is enqueued; `None` is a stream of the engine's own.
+    /// The stream of work on a device; `None` is a stream of the engine's own.
     pub stream: Option<Stream>,
     /// Streams that wrote the samples; the work waits for what they have enqueued so far.
     pub producers: Vec<Stream>,
     /// Owners of the samples' memory, kept until the samples have been read. The work waits for pending writes to memory that
     /// windrow allocated, and for the end of any other call that is among the owners.
     pub keep: Vec<Owner>,
-    /// Where outputs on a device are; `None` is the engine's own pool.
+    /// The allocator of outputs on a device; `None` is the engine's own pool.
     pub memory: Option<Arc<dyn OutputMemory>>,
-    /// Where page-locked outputs are; `None` is the engine's own pool.
+    /// The allocator of page-locked outputs; `None` is the engine's own pool.
     pub pinned: Option<Arc<dyn PinnedMemory>>,
     /// Host memory for the arena of a plan that has one: uint8, row-major, [`Plan::arena_bytes`](crate::Plan::arena_bytes) or
     /// more, writable and held by nothing else; `None` is the engine's own pool.

@@ -87,7 +87,7 @@ def chosen(only: str) -> list[str]:
 
 
 def smi(query: str) -> str:
-    """What nvidia-smi says, within 20 seconds."""
+    """The answer of nvidia-smi, within 20 seconds."""
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "-i", "0"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
@@ -165,7 +165,7 @@ def run(options: argparse.Namespace, bench: Bench, clock: DeviceClock | None, be
     print(", ".join(f"{key} {value}" for key, value in (about_machine | versions).items()), flush=True)
     for number, name in enumerate(names):
         spent = time.perf_counter() - begin
-        # What is likely to end too late is not begun.
+        # Work that is likely to end too late is not begun.
         if spent + spent / max(number, 1) > options.seconds:
             report["left"] = names[number:]
             break

@@ -228,7 +228,7 @@ impl Catalogue {
     /// One range of bytes; a small batch; how many there are; many of one size.
     fn series(&mut self) {
         let (scale, some) = (self.scale, self.some());
-        // What a launch costs, and what a copy can reach.
+        // The cost of a launch, and the speed of a plain copy.
         for mebibytes in [1, 8, 64, 512] {
             let title = format!("one tensor of {mebibytes} MiB");
             self.add("one", title, &[Contiguous], move || rows(1, (mebibytes << 20) / scale));

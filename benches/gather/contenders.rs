@@ -1,4 +1,4 @@
-//! Who assembles the batch, or copies as many bytes.
+//! The contenders: each assembles the batch, or copies as many bytes.
 #![allow(clippy::too_many_arguments, reason = "the driver's")]
 
 use std::ffi::c_void;
@@ -26,7 +26,7 @@ pub struct Contender<'a> {
     pub name: &'a str,
     /// Its output is the batch.
     pub is_batch: bool,
-    /// Of windrow, by which more than the output can be compared.
+    /// windrow's engine, by which more than the output can be compared.
     pub engine: Option<&'a Engine>,
     pub run: Box<dyn Fn(&Set) -> Outcome + 'a>,
 }
@@ -130,7 +130,7 @@ impl<'a> Contenders<'a> {
         self.all.push(Contender { name, is_batch, engine: None, run: Box::new(run) });
     }
 
-    /// Of page-locked samples each of the two ways.
+    /// Each of the two ways that page-locked samples can take.
     fn ways(&mut self, engine: &'a Engine) {
         let (gpu, workload) = (self.gpu, self.workload);
         let ways = [DIRECT, RING].into_iter().enumerate().filter(|_| workload.is_pinned());

@@ -10,10 +10,10 @@ use super::workloads::{Set, Workload};
 /// All sets of a workload together: several times any L2.
 const COLD_BYTES: u64 = 300_000_000;
 
-/// Of work before anything is timed.
+/// The work before anything is timed.
 const WARM_UP_US: f64 = 200_000.0;
 
-/// So many that none is in the L2 when its turn comes again.
+/// Enough copies that none is in the L2 when its turn comes again.
 pub fn sets(workload: &Workload, quick: bool) -> Result<Vec<Set>, String> {
     let count = match quick {
         true => 2,

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The options of the command line.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Of the command line. Nothing without `--bench`: `cargo test --all-targets` starts benches too.
+    /// The options of this process. None without `--bench`: `cargo test --all-targets` starts benches too.
     pub fn of_program() -> Result<Option<Options>, String> {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         match arguments.iter().any(|argument| argument == "--bench") {

@@ -61,7 +61,7 @@ pub struct Block {
     pub bytes_moved: u64,
     num_leaves: usize,
     source_bytes: u64,
-    /// Of one call of windrow.
+    /// The launches of one call of windrow.
     pub launches: u64,
     uploaded: u64,
     absent: Vec<String>,
@@ -182,7 +182,7 @@ pub struct Report<'a> {
     quick: bool,
     machine: Vec<(&'static str, String)>,
     blocks: Vec<Block>,
-    /// Who gave a wrong batch.
+    /// The contenders that gave a wrong batch.
     wrong: Vec<String>,
     /// Workloads that there was no time for.
     left_out: Vec<String>,

@@ -15,7 +15,7 @@ from torch_workload import Workload, ours, triton_kernels
 from windrow._measure import MEAN, STD, normalised, transform
 
 ROUNDINGS = 4e-3
-"""Of float16 near the largest value, by chains of operations that round more often than is defined."""
+"""The tolerance for float16 near the largest value, for chains of operations that round more often than is defined."""
 SCALE, SHIFT = tuple(1 / 255 / s for s in STD), tuple(-m / s for m, s in zip(MEAN, STD))
 
 

@@ -137,7 +137,7 @@ class Measured:
             self.note(name, "wall", "cold", times.wall)
             self.note(name, "device", "cold", times.device, times.is_late)
             if not self.workload.crosses:
-                # What the run before it has read and written is what it reads and writes.
+                # The run reads and writes the memory of the run before it.
                 self.clock.cold = False
                 run()
                 self.note(name, "device", "warm", *self.clock.between_events(run, times.host))
@@ -167,7 +167,7 @@ class Measured:
             with torch.cuda.graph(graph):
                 output = self.calls[name](s)
         except Exception as error:
-            # Where the capture has ended with an error, torch stays on its stream, and believes that it goes on.
+            # After a capture that ended with an error, torch stays on its stream, and takes the capture for active.
             if torch.cuda.current_stream() != self.bench.stream:
                 raise CaptureEnded(f"{self.workload.name}: {name} has ended its capture: {error}") from error
             self.workload.absent[f"{name}, in a graph"] = (str(error).splitlines() or [type(error).__name__])[0][:160]

@@ -48,7 +48,7 @@ def stream() -> int:
 
 
 def tables(bench: Bench, s: Set, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where from, where to, how many bytes, on the device."""
+    """Sources, destinations and sizes, on the device."""
     sizes = torch.tensor([tensor.nbytes for tensor in s.tensors], dtype=torch.int64)
     made = bench.addresses(s.tensors), bench.addresses(list(out.unbind(0))), bench.uploaded(sizes)
     torch.cuda.current_stream().synchronize()

@@ -12,7 +12,7 @@ import torch
 
 @dataclass
 class Bench:
-    """Where the bench runs, and how."""
+    """The device and options of the bench."""
 
     dry: bool
     compiles: bool = False

@@ -33,7 +33,7 @@ struct Trial {
 pub struct Trials {
     all: Vec<Trial>,
     again: Engine,
-    /// Those that cannot be run here, and why.
+    /// The trials that cannot be run here, and why.
     skipped: Vec<(String, String)>,
 }
 

@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// Where samples are.
+/// The memory of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
     /// In shuffled order, at multiples of 256.
@@ -107,12 +107,12 @@ pub struct Workload {
     /// One for each leaf, as are `offsets` and `expected`.
     pub parts: Vec<Part>,
     pub lie: Lie,
-    /// Where in the arena each sample begins.
+    /// The start of each sample in the arena.
     offsets: Vec<Vec<usize>>,
     arena: Vec<u8>,
     /// The result of the host's engine.
     pub expected: Vec<Batch>,
-    /// Where in the memory for outputs each leaf's begins, and how much there is.
+    /// The start of each leaf's output in the memory for outputs, and its size.
     out_at: Vec<usize>,
     out_len: usize,
     pub bytes_read: u64,
@@ -252,7 +252,7 @@ impl Workload {
     }
 }
 
-/// Where each sample of each leaf begins, and where the last ends.
+/// The start of each sample of each leaf, and the end of the last.
 fn place(parts: &[Part], lie: Lie, random: &mut Random) -> (Vec<Vec<usize>>, usize) {
     let all = |(leaf, part): (usize, &Part)| {
         let samples = 0..part.shapes.len();

@@ -1,4 +1,4 @@
-//! Where samples are, and what they hold.
+//! The samples of the counted cases: their memory and contents.
 
 use windrow::{SampleList, SampleView};
 

@@ -1,4 +1,4 @@
-"""Which samples go into which batch, from their lengths: rows of a token budget, and equal work for ranks."""
+"""Chooses the samples of each batch from their lengths: rows of a token budget, and equal work for ranks."""
 
 import random
 

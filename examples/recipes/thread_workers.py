@@ -15,7 +15,7 @@ collate = windrow.torch.collate_fn(device="pinned" if wr.cuda_available() else N
 
 
 def load(indices):
-    """What a worker does: reading, decoding and augmenting belong here, in libraries that release the lock."""
+    """The work of a worker: reading, decoding and augmenting belong here, in libraries that release the lock."""
     return collate([samples[i] for i in indices])
 
 

@@ -155,7 +155,7 @@ unsafe fn free<T>(private: *mut c_void) {
     // SAFETY: the caller's promise.
     let private = unsafe { Box::from_raw(private.cast::<Private<T>>()) };
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(private))) {
-        // What it threw might panic again.
+        // The payload's own drop might panic again.
         std::mem::forget(payload);
     }
 }

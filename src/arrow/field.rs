@@ -346,14 +346,14 @@ unsafe fn text_at(text: *const c_char) -> Option<String> {
     text.to_str().ok().map(str::to_owned)
 }
 
-/// What is read of the metadata of a schema.
+/// The parts of a schema's metadata that windrow reads.
 #[derive(Default)]
 struct Metadata {
     /// The name of an extension type.
     extension: Option<String>,
     /// The metadata of an extension type.
     parameters: String,
-    /// What pandas says of a table that it made, which may have columns for its index.
+    /// The metadata that pandas adds to its tables, which may have columns for the index.
     of_pandas: String,
 }
 

@@ -60,7 +60,7 @@ pub(super) struct ArrayPart<'a> {
     /// The first one, from the array's own offset on.
     pub start: i64,
     pub len: i64,
-    /// Where the buffers are.
+    /// The device of the buffers.
     pub device: Device,
 }
 

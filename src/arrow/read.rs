@@ -32,7 +32,7 @@ pub struct Column {
     /// The rows of the column.
     pub rows: ColumnRows,
     field: SchemaField,
-    /// Of each struct on the way to it, the position of the field that leads there, and how many fields there are.
+    /// For each struct on the way to the column: the position of the child, and the number of children.
     places: Vec<(usize, usize)>,
 }
 
@@ -259,7 +259,7 @@ impl ColumnRows {
     }
 }
 
-/// Where samples go.
+/// The list that samples are added to, and the column they are of.
 struct SampleSink<'t> {
     list: &'t mut SampleList<'static>,
     unpacked: &'t mut Vec<Tensor>,

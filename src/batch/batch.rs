@@ -20,7 +20,7 @@ pub struct Fields {
     /// The real length of each sample (after truncation), int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
     /// `None` for a stack.
     pub lengths: Option<Box<Tensor>>,
-    /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged: int64, or int32 by
+    /// The start of each sample along the joined dim, `[N + 1]`, for concat and ragged: int64, or int32 by
     /// [`Ragged::offsets`](crate::Ragged::offsets).
     pub offsets: Option<Box<Tensor>>,
     /// `[N, *padded dims]`, if asked for; bool, or of [`Pad::mask_dtype`](crate::Pad::mask_dtype).
@@ -88,7 +88,7 @@ impl Fields {
         Fields { max_length: batch_shape.max_length, ..fields }
     }
 
-    /// Where each sample's real part is.
+    /// The bounds of each sample's real part.
     pub fn bounds(&self) -> &SampleBounds {
         &self.bounds
     }
@@ -149,7 +149,7 @@ impl Batch {
         self.fields.lengths.as_deref()
     }
 
-    /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged: int64, or int32 by
+    /// The start of each sample along the joined dim, `[N + 1]`, for concat and ragged: int64, or int32 by
     /// [`Ragged::offsets`](crate::Ragged::offsets).
     pub fn offsets(&self) -> Option<&Tensor> {
         self.fields.offsets.as_deref()

@@ -8,7 +8,7 @@ use crate::collate::Side;
 use crate::plan::{BatchShape, Placement};
 use crate::tensor::{small_vec, Dims, Error, Layout, Offsets, Result, Tensor};
 
-/// Where each sample's real part is in the data of a batch.
+/// The bounds of each sample's real part in the data of a batch.
 #[derive(Clone, Debug)]
 pub struct SampleBounds(Kind);
 
@@ -82,8 +82,9 @@ impl SampleBounds {
                 has_rows
                     && (is_known || lengths.is_empty())
                     && dims.iter().enumerate().all(|(k, &(dim, _))| {
-                        let room = shape[1..].get(dim);
-                        room.is_some_and(|room| rows().all(|row| (0..=*room).contains(&row[k])))
+                        let extent = shape[1..].get(dim);
+                        extent
+                            .is_some_and(|extent| rows().all(|row| (0..=*extent).contains(&row[k])))
                     })
             }
             Kind::Joined { dim, offsets } => {

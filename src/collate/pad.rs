@@ -15,7 +15,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Where the data begins in `total` places when `length` are real: negative if the first
+    /// The position of the first real element among `total`, of which `length` are real: negative if the first
     /// elements are cut off, like negative sizes in torch's `pad`.
     pub(crate) fn lead(self, length: i64, total: i64) -> i64 {
         match self {

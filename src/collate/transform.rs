@@ -106,7 +106,7 @@ impl Transform {
             (self.scale / std, -at(&self.mean, c, 0.0) / std)
         };
         let (a, b): (Vec<f64>, Vec<f64>) = (0..channels).map(pair).unzip();
-        // Of two NaN, the sample's and one from here, each way to multiply and add keeps another.
+        // FMA implementations differ in which of two NaN payloads survives, so non-finite coefficients are refused.
         if let Some(c) = (0..channels).find(|&c| !a[c].is_finite() || !b[c].is_finite()) {
             return Err(Error::Argument(format!(
                 "scale={}, mean={} and std={} of channel {c} give no finite factor and offset",

@@ -72,7 +72,7 @@ struct ExportBlock<H> {
     /// At offset 0, so that a pointer to it is a pointer to the block. The consumer may change it.
     managed: H,
     owner: Owner,
-    /// Of the whole block. Kept here because `ndim` is in the consumer's hands.
+    /// The layout of the whole block. It is kept here because the consumer may change `ndim`.
     allocated: alloc::Layout,
 }
 

@@ -147,7 +147,7 @@ impl fmt::Display for DLDataType {
 pub struct DLTensor {
     /// Start of the memory; `NULL` when there are no elements.
     pub data: *mut c_void,
-    /// Where the memory is.
+    /// The device of the memory.
     pub device: DLDevice,
     /// Number of dims.
     pub ndim: i32,

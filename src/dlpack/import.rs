@@ -24,7 +24,7 @@ pub struct ForeignTensor<'a> {
     pub data: *mut u8,
     /// The element type.
     pub dtype: DType,
-    /// Where the memory is. Page-locked host memory counts as [`Device::Cpu`].
+    /// The device of the memory. Page-locked host memory counts as [`Device::Cpu`].
     pub device: Device,
     /// The extents, none negative.
     pub shape: &'a [i64],
@@ -252,7 +252,7 @@ pub struct ManagedTensor(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// Of major version 1, once a constructor has returned it.
+    /// A tensor of major version 1, once a constructor has returned it.
     Versioned(NonNull<DLManagedTensorVersioned>),
     Legacy(NonNull<DLManagedTensor>),
 }

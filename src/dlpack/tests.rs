@@ -145,7 +145,7 @@ fn dims(tensor: &DLTensor) -> (Vec<i64>, Vec<i64>) {
 fn round_trip_keeps_everything_and_frees_once() {
     let frees = Frees::default();
     let mut made = 0;
-    // What the legacy form cannot say is in `values`.
+    // `values` covers the dtypes that the legacy form cannot express.
     for &dtype in DType::ALL.iter().filter(|dtype| !dtype.is_padded()) {
         for (shape, strides) in
             [(&[2, 3][..], &[3, 1][..]), (&[2, 2], &[-3, 0]), (&[], &[]), (&[1, 4], &[999, 1])]

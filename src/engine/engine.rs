@@ -37,7 +37,7 @@ pub(super) struct Shared {
     pub(super) memory: Arc<MemoryPool>,
     pub(super) counters: Counters,
     pub(super) reference: bool,
-    /// Where batches go if the call does not say; `None` is where the samples are.
+    /// The device of batches if the call does not name one; `None` keeps the samples' device.
     pub(super) device: Option<Device>,
     pub(super) devices: cuda::Devices,
     pub(super) streaming_stores: Option<StreamingStores>,
@@ -189,7 +189,7 @@ impl Engine {
                 plan.reroute(false)?;
             }
         }
-        // What a capture does not allow is refused here, before it can harm the capture.
+        // A call that a capture does not allow is refused here, before it can invalidate the capture.
         let device = match (&executor, &current) {
             (Some(executor), Some(current)) => {
                 Some((&**executor, current, executor.launch_stream(current, &plan, &options)?))

@@ -73,7 +73,7 @@ impl Engine {
         let device = first.map_or(Device::Cpu, |(_, leaf)| leaf.meta().device);
         let mut places = Places::new(ALIGN);
         let mut known: HashMap<(usize, &TensorMeta), usize> = HashMap::new();
-        // Of each leaf that is stored: its position; of each leaf: which of these it is.
+        // `stored` has the position of each stored leaf, `which` the stored leaf of each leaf.
         let (mut stored, mut which) = (Vec::new(), Vec::with_capacity(tree.len()));
         let (mut offsets, mut used) = (Vec::new(), 0);
         for (position, (name, leaf)) in tree.iter().enumerate() {
@@ -84,7 +84,7 @@ impl Engine {
                 return Err(Error::Device(Box::new(found)).about("tree").at_path(name.as_ref()));
             }
             let bytes = bytes_of(*dtype, layout.shape());
-            // What has no bytes may have any address.
+            // A leaf without bytes may have any address.
             let next = stored.len();
             let found = match bytes {
                 0 => next,

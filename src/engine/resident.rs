@@ -68,7 +68,7 @@ impl Engine {
 }
 
 impl<'a> Resident<'a> {
-    /// Where the samples are.
+    /// The device of the samples.
     pub fn device(&self) -> Device {
         self.device
     }

@@ -98,7 +98,7 @@ impl<'s> Small<'s> {
         others.ok().map(|()| filled)
     }
 
-    /// Makes the batch in its room.
+    /// Writes the batch into its output memory.
     fn write(&self, output: &mut LeafOutput, threads: Option<&Helpers>) {
         let (rows, shape, fields) = (self.rows, self.shape, &output.fields);
         // SAFETY: just allocated, with a place for each number.

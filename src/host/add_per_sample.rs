@@ -10,13 +10,13 @@ use std::ops::Range;
 use super::convert::{Elem, BF16, F16};
 use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
 
-/// Which elements of a row-major batch are raised by which number.
+/// The number that is added to each element of a row-major batch.
 struct Increments<'a> {
     /// Blocks of rows, one after the other.
     num_blocks: usize,
     /// Elements of a row.
     row_len: usize,
-    /// Where the rows of each sample begin, and where the last ones end.
+    /// The first row of each sample, and the end of the last one.
     offsets: &'a [i64],
     /// For each sample a number, or one for each block.
     starts: &'a [i64],

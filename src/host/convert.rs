@@ -295,7 +295,7 @@ pub(super) struct F8<const FRACTION: u32, const SATURATE: bool>(u8);
 
 impl<const FRACTION: u32, const SATURATE: bool> F8<FRACTION, SATURATE> {
     const BIAS: u32 = (1 << (6 - FRACTION)) - 1;
-    /// What is beyond all finite numbers.
+    /// The bits beyond those of all finite numbers.
     const INFINITY: u32 = if FRACTION == 3 { 0x7F } else { 0x7C };
     const NAN: u32 = if FRACTION == 3 { 0x7F } else { 0x7E };
     const LARGEST: u32 = Self::INFINITY - SATURATE as u32;

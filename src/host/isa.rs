@@ -1,4 +1,4 @@
-//! Which instruction set the loops of the host run: [`with_isa`] alone chooses.
+//! The instruction set of the host's loops: [`with_isa`] alone chooses it.
 
 #[cfg(avx512)]
 use crate::tensor::DType;

@@ -69,7 +69,7 @@ pub(crate) struct Tiling {
 }
 
 impl Tiling {
-    /// Of the outputs that are to be run, by position.
+    /// Cuts the outputs for which `is_run` is true, by position.
     pub fn new(plan: &Plan<'_>, is_run: impl Fn(usize) -> bool) -> Tiling {
         let total = saturating_sum(plan.outputs().iter().map(OutputPlan::bytes));
         let tile_bytes = tile_bytes(total);
@@ -98,7 +98,7 @@ impl Tiling {
     }
 }
 
-/// Where each output is written to; `None` for one that is written elsewhere.
+/// The address of each output; `None` for one that is written elsewhere.
 pub(crate) struct Outputs(Vec<Option<*mut u8>>);
 
 // SAFETY: tiles are disjoint ranges of elements, and elements of one output do not share memory
@@ -125,7 +125,7 @@ pub(crate) struct Work<'p> {
 }
 
 impl<'p> Work<'p> {
-    /// Of the outputs that have an address.
+    /// The work on the outputs that have an address.
     pub fn new(plan: &'p Plan<'p>, outputs: &'p Outputs, stores: StreamingStores) -> Work<'p> {
         let tiling = Tiling::new(plan, |output| outputs.0[output].is_some());
         Work { plan, outputs, tiling, stores }

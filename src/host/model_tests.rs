@@ -70,7 +70,7 @@ fn shared_work_that_panics_is_over_too() {
     }
 }
 
-/// So long that a chunk has two of them.
+/// Two rows of this size make a chunk.
 const ROW_BYTES: usize = 16 << 10;
 
 /// Starts rows in a poisoned block, and finds them.

@@ -5,8 +5,8 @@ pub(crate) struct HostPolicy {
     /// without a plan. Zen 4: a thread copies 2 MiB in 97 us, and comes 70 to 100 us after it is called if it sleeps. Columns of
     /// 256 KiB gained 4 % by a thread that copies ahead, and lost more on a busy machine.
     pub small_bytes: u64,
-    /// So many rows of a table are stacked by a plan, as one sample, however small they are. Zen 4, a stack of slices of int32:
-    /// 256 rows take 1.1 us without a plan, 3 rows 0.7 with one.
+    /// From this number of rows on, rows of a table are stacked by a plan, as one sample, however small they are. Zen 4, a stack
+    /// of slices of int32: 256 rows take 1.1 us without a plan, 3 rows 0.7 with one.
     pub table_rows: usize,
     /// Tiles are at least this large, so that a tile's set-up does not show. Rows that read and write less are never cut
     /// into tiles, so that a list of them needs no plan below `streaming_bytes`, and below `min_streamed_run_bytes` a row none at

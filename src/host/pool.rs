@@ -258,7 +258,7 @@ impl SmallBlocks {
         let raw = ManuallyDrop::new(raw);
         for slot in &self.0[small_size(raw.layout.size())] {
             let (none, data) = (ptr::null_mut(), raw.data.as_ptr());
-            // What was done to the memory is done before the next taker has it.
+            // Release order: earlier writes to the memory are visible to the next taker.
             if slot.compare_exchange(none, data, Ordering::Release, Ordering::Relaxed).is_ok() {
                 return None;
             }

@@ -43,7 +43,7 @@ impl Memory {
     }
 
     fn at(&mut self) -> *mut u8 {
-        // Of the whole buffer: strides may lead back from the first element.
+        // The pointer has the provenance of the whole buffer: strides may lead back from the first element.
         self.bytes.as_mut_ptr().wrapping_add(self.start)
     }
 }
@@ -69,7 +69,7 @@ fn pairs() -> impl Iterator<Item = (DType, DType)> {
     ARITHMETIC.iter().flat_map(|&s| ARITHMETIC.iter().map(move |&d| (s, d)))
 }
 
-/// What elements become where results saturate.
+/// The casts whose results saturate.
 fn saturated() -> [CastTo; 2] {
     [DType::F8E4M3FN, DType::F8E5M2].map(|dtype| CastTo { dtype, saturate: true })
 }
@@ -261,7 +261,7 @@ fn float8_ends(to: CastTo) -> Vec<(u64, u8)> {
     let most = oracle(DType::F64, to, f64::INFINITY.to_bits()) as u8;
     let value = |code: u8| match decode(to.dtype, code.into()) {
         Value::Finite(_, m, e) => m as f64 * f64::from(e).exp2(),
-        // What would be next.
+        // The element after the last one.
         _ => {
             if to.dtype == DType::F8E4M3FN {
                 480.0

@@ -111,7 +111,7 @@ pub(super) fn prefetch_ahead(output: &OutputPlan<'_>, sample: usize) {
     let Starts::Rows { .. } = output.starts else { return };
     let nest = output.nest_of(sample);
     let bytes = (nest.num_real as usize).wrapping_mul(nest.dtype.size());
-    // Of longer ones fewer are read in the time that memory takes.
+    // Fewer of the longer samples are read in the time of one access to memory.
     let ahead = if bytes <= SHORT_SAMPLE { POLICY.rows_ahead } else { 4 };
     if let Some(&ahead) = output.data.get(sample + ahead) {
         prefetch(ahead, bytes);

@@ -19,7 +19,7 @@ use crate::host::threads::Helpers;
 use crate::samples::{EachRow, SampleRows, TableLimits, TensorMeta};
 use crate::tensor::{CastTo, DType, Tensor};
 
-/// Where a row is along its own dim 0, and what fills the rest.
+/// The position of a row along dim 0, and the padding around it.
 #[derive(Clone, Copy)]
 pub(crate) struct RowPadding {
     pub extent: i64,
@@ -101,7 +101,7 @@ pub(crate) unsafe fn write_rows(
         return write(0..rows.len(), 0);
     }
     let step = rows.len().div_ceil(count);
-    // Where each range begins along dim 0 of the output.
+    // The start of each range along dim 0 of the output.
     let mut places = 0;
     let begin: Vec<(usize, i64)> = (0..rows.len())
         .step_by(step)
@@ -242,7 +242,7 @@ unsafe fn write_joined(
     while !range.is_empty() {
         let (end, places) = each.run_at(range.clone(), src_unit);
         let is_run = end - range.start >= MIN_RUN_ROWS;
-        // Where there is no run, none is looked for in the next rows: to look at each costs more than it finds.
+        // After a miss, the next rows are not searched for runs: a look at each row costs more than it finds.
         let next_look = range.end.min(range.start + POLICY.rows_between_looks);
         let end = if is_run { end } else { next_look };
         // SAFETY: the elements of all these rows, and their places in the output.

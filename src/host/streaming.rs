@@ -52,8 +52,8 @@ impl WrittenRows {
         }
     }
 
-    /// Where the rows begin at one place of a line, whole lines are made in a block, and copied out past
-    /// the caches; the ends, and other rows, go straight to where they belong. Another thread may read
+    /// If all rows begin at one position within a cache line, whole lines are made in a block and copied out past
+    /// the caches; the ends, and other rows, are written directly. Another thread may read
     /// them after [`rows::stream_fence`].
     ///
     /// # Safety

@@ -35,11 +35,11 @@ use crate::tensor::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamingStores {
-    /// Of bytes that are moved.
+    /// The limit for bytes that are moved.
     pub copies: u64,
-    /// Of rows with padding, and of masks.
+    /// The limit for rows with padding, and for masks.
     pub padded: u64,
-    /// Of elements that are cast, transformed or put into another order.
+    /// The limit for elements that are cast, transformed or permuted.
     pub computed: u64,
 }
 
@@ -62,7 +62,7 @@ impl StreamingStores {
     pub const ALL: StreamingStores =
         StreamingStores { copies: LARGE, padded: LARGE, computed: LARGE };
 
-    /// What a machine says of itself decides.
+    /// Chooses by the name and features of the processor.
     fn for_machine(machine: &Machine) -> StreamingStores {
         let is_xeon =
             machine.vendor == "GenuineIntel" && machine.has("avx512f") && machine.has("fsrm");

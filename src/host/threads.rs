@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::sync::ForkMutex;
 use crate::tensor::{Error, Result};
 
-/// Where the work is done.
+/// The threads that do the work.
 #[derive(Debug)]
 pub(crate) enum Threads {
     /// The caller's.

@@ -1,4 +1,33 @@
 //! One tile: a run of elements of one output, across as many samples as it covers.
+//!
+//! The problem: outputs differ in layout, dtype and arithmetic, and each combination has a fastest loop. A tile is cut by output
+//! bytes and knows no samples, so it may begin and end within a row:
+//!
+//! ```text
+//! output   |-- sample 0 --|-- sample 1 --|-- sample 2 --|-- sample 3 --|
+//! tiles    |    tile 0       |     tile 1      |     tile 2      | ...
+//! ```
+//!
+//! ```text
+//! run: write<streaming> around the caches if the output is large enough, else write<cached>
+//! write:
+//!     merged ranges of bytes       copy_ranges   neighbouring samples are one copy
+//!     samples that are only moved  copy_runs     one copy of bytes for each sample
+//!     masks, indices, constants    write_constants
+//!     anything else                write_samples: for each sample, one of
+//!         a whole sample of one row, cast    cast_all          alike samples in one loop
+//!         a short row                        write_short_row   padding, row, padding, without the walk
+//!         pixels to planes                   write_planar
+//!         a short innermost loop             short_inner_dims
+//!         another order than the output's    transpose
+//!         rows                               walk, a row function of the pair of dtypes
+//! ```
+//!
+//! `write` is compiled twice, by `STREAMING`, so that outputs that stay in the caches do not pay for a test in each row. The row
+//! function, and whether a sample is transposed, are looked up once for samples that share a loop nest. One loop over all elements
+//! would be far simpler, and is what `reference` does: it is the oracle that each of these paths is compared with. The limits are
+//! in `policy` and measured in docs/performance-notes.md: for example, ten cases take 1.11 of the time
+//! if no row is written as a short one.
 #![allow(unsafe_code)] // The raw copy loops: addresses come from the plan.
 
 use std::ops::Range;
@@ -190,7 +219,7 @@ unsafe fn write_short_row(
     let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
     let at = |column: u64| place.dst.wrapping_offset(column as isize * to);
     let (lo, hi) = (dim.lo.clamp(own.start, own.end), dim.hi.clamp(own.start, own.end));
-    // Where nothing is read, all is before it.
+    // If nothing is read, all of it is padding in front.
     let lo = if lo < hi { lo } else { own.end };
     // SAFETY: parts of `own`; those from `lo` to `hi` are real.
     unsafe {

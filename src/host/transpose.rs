@@ -115,7 +115,7 @@ pub(super) struct Transposition {
     is_staged: bool,
 }
 
-/// What is done with elements on their way.
+/// The conversion of elements on their way.
 enum Convert<'a> {
     Move,
     Cast(RowFn),
@@ -123,7 +123,7 @@ enum Convert<'a> {
 }
 
 impl Transposition {
-    /// Of all elements of a sample; `None` where its rows are as fast one by one.
+    /// Transposes all elements of a sample; `None` if its rows are as fast one by one.
     #[inline]
     pub fn of_sample(
         output: &OutputPlan<'_>,
@@ -138,7 +138,7 @@ impl Transposition {
         Transposition::of_box(output, nest, affine, &all).map(Box::new)
     }
 
-    /// Of a box of them, by their coordinates, of which those of padding are left out.
+    /// Transposes a box of elements, given by ranges of coordinates; coordinates of padding are left out.
     fn of_box(
         output: &OutputPlan<'_>,
         nest: &LoopNest,
@@ -185,7 +185,7 @@ impl Transposition {
         let inner =
             loops.last_mut().filter(|inner| inner.dst == size as isize && !inner.is_channel)?;
         let is_run = inner.src == inner.dst && is_moved;
-        // What is read of a line at one place.
+        // The bytes of a line that are read at one position.
         let run_bytes = if is_run { inner.extent * size } else { width };
         if is_run {
             let wide = 1 << run_bytes.trailing_zeros().min(4);

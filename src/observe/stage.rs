@@ -9,7 +9,7 @@ pub enum Stage {
     Plan,
     /// The plan is run: bytes are moved, or work that moves them is enqueued on a device.
     Run,
-    /// Of a run: the kernel's table is made, brought to the device, and the kernel enqueued.
+    /// A run makes the kernel's table, brings it to the device and enqueues the kernel.
     Launch,
     /// The host waits for a device.
     Wait,

@@ -34,7 +34,7 @@ pub struct Stats {
     pub batches: u64,
     /// Samples assembled, and pairs of [`Engine::copy_many`](crate::Engine::copy_many).
     pub samples: u64,
-    /// Of `samples`, the pairs; they are in no batch.
+    /// The pairs among `samples`; they are in no batch.
     pub moves: u64,
     /// Bytes read of samples.
     pub bytes_in: u64,
@@ -95,7 +95,7 @@ impl Stats {
 /// The account of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Of each leaf.
+    /// The path of each leaf.
     pub paths: SmallVec<[Path; 4]>,
     pub samples: u64,
     pub moves: u64,
@@ -205,7 +205,7 @@ impl Counters {
         add(&self.lent_bytes, traffic.lent_bytes);
     }
 
-    /// Where the time of a stage is summed.
+    /// The sum of a stage's time.
     pub fn time_of(&self, stage: Stage) -> Option<&AtomicU64> {
         match stage {
             Stage::Import => Some(&self.import_ns),

@@ -184,7 +184,7 @@ fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
             let share = |&(one, other): &(usize, usize)| {
                 footprint(dsts, one).shares_with(&footprint(dsts, other))
             };
-            // Where the circle begins depends on where the memory is, which the error does not.
+            // The start of the circle depends on addresses. The error must not, so the smallest pair is named.
             let pairs = neighbours.filter(share).map(|(a, b)| (a.max(b), a.min(b)));
             if let Some((second, first)) = pairs.min() {
                 return Err(not_apart(second, MoveSide::Destination, first));

@@ -44,7 +44,7 @@ impl ArenaSlot {
 }
 
 impl Arena {
-    /// Of the leaves that are in it, by their positions; all have one device.
+    /// Plans an arena for these leaves, given by position; all have one device.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
@@ -79,7 +79,7 @@ impl Arena {
         Ok(Arena { device, slots, tensor_bytes, layout })
     }
 
-    /// Of the whole, as bytes.
+    /// The layout of the whole arena, as bytes.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -107,7 +107,7 @@ impl Arena {
         self.bytes() - self.tensor_bytes
     }
 
-    /// Where each output is to be written, if the arena begins at `base`.
+    /// The address of each output, if the arena begins at `base`.
     pub fn places(&self, base: *mut u8) -> impl Iterator<Item = (usize, *mut u8)> + '_ {
         let place = move |slot: &ArenaSlot| base.wrapping_add(slot.byte_offset as usize);
         self.slots.iter().filter_map(move |slot| Some((slot.output?, place(slot))))

@@ -27,9 +27,9 @@ pub struct BatchShape {
     pub dtype: DType,
     /// Number of samples.
     pub num_samples: usize,
-    /// Where the samples are; page-locked and other host memory together count as the latter.
+    /// The device of the samples; a mix of page-locked and other host memory counts as the latter.
     pub source: Device,
-    /// Where the batch will be.
+    /// The device of the batch.
     pub device: Device,
     /// How samples are in the data.
     pub placement: Placement,
@@ -49,7 +49,7 @@ pub struct BatchShape {
     pub(crate) channel_dim: Option<usize>,
     /// A device chooses the samples; `lengths` then has those of one sample for each `TensorMeta`.
     pub(crate) is_selected: bool,
-    /// Of all tensors.
+    /// Bytes of all tensors.
     pub(crate) bytes: u64,
     /// Result dim `k` of a sample is sample dim `permute[k]`.
     pub(crate) permute: SmallVec<[usize; 4]>,
@@ -71,7 +71,7 @@ pub enum Placement {
     },
 }
 
-/// Which dims are padded, and how far.
+/// The padded dims and their extents.
 #[derive(Clone, Debug)]
 pub struct Padded {
     /// The extent of every sample dim in the batch, before the permutation.
@@ -85,7 +85,7 @@ pub struct Padded {
 }
 
 impl BatchShape {
-    /// What elements become.
+    /// The dtype of the batch, and whether casts to it saturate.
     pub(crate) fn to(&self) -> CastTo {
         CastTo { dtype: self.dtype, saturate: self.saturate }
     }
@@ -255,7 +255,7 @@ impl BatchShape {
         Ok(bytes)
     }
 
-    /// Where samples are in the batch, and how large that makes it.
+    /// Decides the position of samples in the batch, and the batch's shape.
     fn place(&mut self, used: &UsedMetas<'_>, form: &Form) -> Result<()> {
         let ndim = used.shape().len();
         if ndim == 0 && matches!(form, Form::Concat { .. } | Form::Ragged { .. }) {
@@ -341,7 +341,7 @@ impl BatchShape {
             size[d] = padded_extent(pad, d, ndim, size[d])?;
         }
         if !pad.truncate {
-            let fits = |_, shape: &[i64]| shape.iter().zip(&size).all(|(have, room)| have <= room);
+            let fits = |_, shape: &[i64]| shape.iter().zip(&size).all(|(have, most)| have <= most);
             let expected = || ErrorValue::Text(format!("at most {}", ErrorValue::from(&size[..])));
             let got = |index: usize| ErrorValue::from(&used.shape_of(index)[..]);
             used.check_as(fits, expected, got, Hint::Truncate, Error::Shape)?;

@@ -42,14 +42,14 @@ pub(super) fn check_room(samples: usize, ndim: usize) -> Result<()> {
         return Ok(());
     }
     let bytes = samples.saturating_mul(64 + 24 * ndim);
-    let mut room = Vec::<u8>::new();
-    room.try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes: bytes as u64 })?;
+    let mut capacity = Vec::<u8>::new();
+    capacity.try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes: bytes as u64 })?;
     // Or it would not be asked for at all.
-    std::hint::black_box(&room);
+    std::hint::black_box(&capacity);
     Ok(())
 }
 
-/// Where the samples are and where the batch will be.
+/// The devices of the samples and of the batch.
 pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(Device, Device)> {
     let first = used.meta(0).device;
     let mut source = first;
@@ -109,7 +109,7 @@ pub(super) fn check_float(dtype: DType) -> Result<()> {
     Err(Error::DType(Box::new(mismatch.with_hint(Hint::CastToFloat))))
 }
 
-/// What is said of dtypes that are no numbers to the engine.
+/// The error text for dtypes that the engine can only move.
 pub(super) const ONLY_MOVED: &str =
     "complex and smaller dtypes, and float8 but for e4m3fn and e5m2, are moved, never cast or transformed";
 
@@ -201,9 +201,9 @@ pub(super) fn resolve_dtype(used: &UsedMetas<'_>, collate: &Collate) -> Result<D
     Ok(dtype)
 }
 
-/// What the samples are like: every dtype and shape that some sample has, so that a check looks at these rather than at all
-/// samples. Of rows of several lengths these are the shortest and the longest alone: a check asks of an extent that it is a
-/// certain one or at most so large, which all are if both of these are.
+/// Every dtype and shape that some sample has. A check looks at these rather than at all samples. Rows of several lengths are
+/// represented by the shortest and the longest: a check compares an extent with a fixed number or an upper bound, so if
+/// both of these pass, all rows do.
 pub(crate) struct UsedMetas<'a> {
     /// The first sample's, but for the extent of dim 0 of a row.
     first: &'a TensorMeta,
@@ -240,7 +240,7 @@ impl<'a> UsedMetas<'a> {
         UsedMetas { first, shape: Dims::from_slice(first.layout.shape()), num_samples, of_each }
     }
 
-    /// So many rows that are like this one but for the extent of dim 0: `lengths`, of which there are none if each has the
+    /// The metas of `count` rows that differ from this one in the extent of dim 0 alone: `lengths`, empty if each has the
     /// `length` of the first.
     pub fn of_rows(
         first: &'a TensorMeta,

@@ -29,7 +29,7 @@ struct Arc {
     number: usize,
 }
 
-/// So many lengths of steps are tried as the least long one.
+/// The number of step lengths that are tried as the smallest long one.
 const MOST_LENGTHS: usize = 8;
 
 impl Circle {

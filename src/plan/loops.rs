@@ -30,7 +30,7 @@ impl Dim {
     }
 }
 
-/// Where the channel number of an element comes from.
+/// The source of an element's channel number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
     /// There is one pair of coefficients for all.
@@ -82,7 +82,7 @@ impl LoopNest {
             let (src_stride, dst_stride) =
                 (stride.wrapping_mul(src_size), strides[position].wrapping_mul(dst_size));
             let (dim, cut) = placed(&batch_shape.placement, d, real, src_stride, dst_stride);
-            // Where nothing is read, strides may be anything: of an empty sample, of an extent of 1.
+            // Strides that are never used may have any value, such as those of an empty sample or of an extent of 1.
             src_offset = cut.wrapping_mul(src_stride).wrapping_add(src_offset);
             if batch_shape.channel_dim == Some(d) {
                 channel =
@@ -130,7 +130,7 @@ impl LoopNest {
         };
         for (&extent, &stride) in meta.layout.shape().iter().zip(meta.layout.strides()).rev() {
             dims.push(Dim::whole(extent, stride.wrapping_mul(size), step));
-            // Of an empty sample nothing is read or written.
+            // An empty sample is neither read nor written.
             step = step.wrapping_mul(extent);
         }
         LoopNest::new(DType::U8, dims.into_iter().rev(), Channel::None, src_offset, table)

@@ -27,7 +27,7 @@ pub(crate) struct OutputPlan<'s> {
     pub fill: [u8; 16],
     /// Address of each sample; of rows of a table that are read as one sample, that of the first.
     pub data: Cow<'s, [*const u8]>,
-    /// Where each sample's first element goes, if each sample has memory of its own; else empty, and `starts` says it.
+    /// The address of each sample's first element in the output, if each sample has memory of its own; else empty: see `starts`.
     pub places: Cow<'s, [*const u8]>,
     /// LoopNest of each sample; empty if all are of the first.
     pub nest_ids: Cow<'s, [u32]>,
@@ -70,7 +70,7 @@ pub(crate) enum ElementOp {
 }
 
 impl ElementOp {
-    /// What is read is moved or cast.
+    /// Elements are moved or cast.
     pub const MOVED: ElementOp = ElementOp::Read { affine: false, saturate: false };
 
     /// The bits that real elements of a sample become, where nothing is read.
@@ -96,7 +96,7 @@ pub(crate) struct CopyRange {
     pub size: u64,
 }
 
-/// Where each sample's elements begin, in the order of the work and in the output.
+/// The start of each sample's elements, in the order of the work and in the output.
 #[derive(Clone, Debug)]
 pub(crate) enum Starts {
     /// Sample `i` has `elems` elements, `step` bytes after the sample before.
@@ -184,7 +184,7 @@ impl OutputPlan<'_> {
         !self.places.is_empty()
     }
 
-    /// Where a sample's first element goes, in an output at `out`.
+    /// The address of a sample's first element in an output at `out`.
     #[inline]
     pub fn place_of(&self, sample: usize, out: *mut u8) -> *mut u8 {
         match self.places.get(sample) {
@@ -207,7 +207,7 @@ impl OutputPlan<'_> {
         !is_merged || are_scattered(data, self.nests[0].num_real * self.dtype.size() as u64)
     }
 
-    /// What elements that are read become.
+    /// The dtype that elements are cast to, and whether the cast saturates.
     pub fn to(&self) -> CastTo {
         let saturate = matches!(
             self.op,
@@ -320,7 +320,7 @@ pub(crate) fn data_output<'s>(
     output
 }
 
-/// Where the first of samples is that are stacked on the host and are rows as far apart as each other, and the loop over them.
+/// The address of the first sample and the loop over all of them, if they are host rows of one pitch that are stacked.
 fn rows_of_table(
     batch_shape: &BatchShape,
     samples: &SampleList<'_>,

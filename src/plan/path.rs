@@ -84,7 +84,7 @@ impl Path {
         }
     }
 
-    /// Of data that no arithmetic is done on. `is_bytes`: whether each sample is one run of bytes to be moved.
+    /// The path of data without arithmetic. `is_bytes`: whether each sample is one run of bytes to be moved.
     pub fn untransformed(
         is_bytes: bool,
         is_one_range: impl FnOnce() -> bool,
@@ -97,7 +97,7 @@ impl Path {
         }
     }
 
-    /// What elements of a dtype go through to become those of another: a cast, or only their bytes the other way round.
+    /// The conversion from one dtype to another: a cast, or only a reversal of bytes.
     pub fn of_conversion(from: DType, to: DType) -> Option<Path> {
         match from == to {
             true => None,

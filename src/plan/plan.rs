@@ -42,13 +42,13 @@ pub struct Plan<'s> {
     pub(crate) lists: Vec<PlanSamples<'s>>,
     /// Owners of outputs that have to know of the work: see [`Target::owned_by`].
     pub(crate) out_owners: Vec<Owner>,
-    /// Where all that is written is, if it shares one allocation.
+    /// The layout of all outputs, if they share one allocation.
     pub(crate) arena: Option<Arena>,
-    /// What is written is no batch.
+    /// The plan writes destinations of a move, and no batch.
     pub(crate) is_move: bool,
 }
 
-/// Where each output of a plan is written, as far as that is known.
+/// The address of each output of a plan, as far as it is known.
 pub(crate) type Placements = SmallVec<[Option<*mut u8>; 4]>;
 
 /// The samples of a leaf. (A `Cow` would tie the plan to one lifetime.)
@@ -192,8 +192,8 @@ impl<'s> Plan<'s> {
         Ok(Plan { arena, ..plan })
     }
 
-    /// Where each output is to be written, as far as that is known: to memory of the caller's, or to its
-    /// place in an arena, if there is memory for it.
+    /// The address of each output, as far as it is known: in the caller's memory, or in the
+    /// arena, if that is allocated.
     pub(crate) fn placements(&self, arena: Option<&Tensor>) -> Placements {
         let mut placements: Placements = self.outputs().iter().map(|output| output.out).collect();
         if let (Some(arena), Some(memory)) = (&self.arena, arena) {
@@ -204,7 +204,7 @@ impl<'s> Plan<'s> {
         placements
     }
 
-    /// Which samples the only leaf has, if a device chooses them.
+    /// The selection of the only leaf's samples, if a device makes it.
     pub(crate) fn selection(&self) -> Option<&Selection<SampleList<'s>>> {
         self.lists.first().and_then(|list| list.selection())
     }
@@ -269,7 +269,7 @@ impl<'s> Plan<'s> {
         let samples: Vec<&SampleList<'_>> = self.lists.iter().map(|list| &**list).collect();
         let route = Route::new(self.batch_shapes(), self.outputs(), &samples, reads_mapped)?;
         let route = route.map(|route| Box::new(route.into_owned()));
-        // What crosses is in no plan that a list keeps.
+        // A plan with a route is never cached with a list.
         debug_assert_eq!(Arc::strong_count(&self.body), 1);
         if let Some(body) = Arc::get_mut(&mut self.body) {
             body.route = route;

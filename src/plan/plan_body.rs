@@ -78,7 +78,7 @@ impl<'s> PlanBody<'s> {
         collate: &Collate,
         out: Option<&'s Target<'s>>,
     ) -> Result<Arc<PlanBody<'s>>> {
-        // Of many samples, there has to be room for each plan.
+        // A plan of many samples must check for memory each time, so it is not cached.
         let is_short = samples.selection().is_some() || samples.len() < POLICY.many_samples;
         let Some(memo) = samples.plan_memo().filter(|_| out.is_none() && is_short) else {
             return PlanBody::for_list(samples, collate, out).map(Arc::new);

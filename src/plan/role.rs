@@ -1,6 +1,6 @@
 //! [`Role`]: which tensor of a batch.
 
-/// Which tensor of a batch.
+/// The role of a tensor in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Data,

@@ -43,7 +43,7 @@ pub(crate) struct Route<'s> {
 #[derive(Debug)]
 pub(crate) struct Spread<'s> {
     output: usize,
-    /// Where it begins in the memory that several come back from together.
+    /// The offset in the memory that several outputs come back in together.
     pub landing: Option<u64>,
     /// The output as it is written on the device and comes back, row-major.
     pub compact: OutputPlan<'s>,

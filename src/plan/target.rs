@@ -90,7 +90,7 @@ pub struct Leaf<'s, 'a> {
     pub samples: &'s SampleList<'a>,
     /// The options.
     pub collate: &'s Collate,
-    /// Where the leaf is in the tree; empty for a plain list.
+    /// The path of the leaf in the tree; empty for a plain list.
     pub path: &'s str,
     /// The memory to write to; without it the engine takes some from its pool.
     pub out: Option<&'s Target<'s>>,
@@ -259,7 +259,7 @@ fn sharing_outputs(outs: &[(usize, Footprint<'_>)]) -> Option<(usize, usize)> {
     found.map(|(second, first)| (first, second))
 }
 
-/// Where anything is written, so that a sample is looked up once and not in each output.
+/// The spans of all written memory, so that a sample is looked up once and not in each output.
 struct WrittenSpans(Vec<Range<i128>>);
 
 impl WrittenSpans {
@@ -300,7 +300,7 @@ fn not_apart(index: Option<usize>, whose: &str) -> Error {
 mod tests {
     use super::*;
 
-    /// So many rows of one pitch, at an address that nobody looks at.
+    /// A target of `rows` rows of one pitch, at an address that is never read.
     fn target(start: usize, rows: i64, row: i64) -> Target<'static> {
         let layout = Layout::try_new(DType::U8, &[rows, row], Some(&[10, 1])).unwrap();
         let data = std::ptr::without_provenance_mut(1000 + start);

@@ -3,7 +3,7 @@
 use crate::samples::meta::TensorMeta;
 use crate::tensor::{Error, Result};
 
-/// Where each sample begins.
+/// The address of each sample.
 #[derive(Clone, Debug)]
 pub(super) enum Addresses {
     Each(Vec<*const u8>),
@@ -71,7 +71,7 @@ pub(super) fn reserve_in_all<T>(entries: &mut Vec<T>, count: usize) -> Result<()
     entries.try_reserve(additional).map_err(|_| out_of_memory(count))
 }
 
-/// Where no error can be given.
+/// Ends the process, from functions that cannot return an error.
 #[cold]
 pub(super) fn end_without_memory() -> ! {
     std::alloc::handle_alloc_error(std::alloc::Layout::new::<TensorMeta>())

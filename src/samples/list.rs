@@ -23,18 +23,18 @@ use crate::tensor::{
 #[derive(Clone, Debug, Default)]
 pub struct SampleList<'a> {
     pub(super) data: Addresses,
-    /// Which layout each sample has. The first one stands for rows that differ from it in the extent of dim 0 alone: ragged
-    /// samples often have a length each, and to find a layout for each would take longer than all else.
+    /// The layout of each sample. The first one stands for rows that differ from it in the extent of dim 0 alone: ragged
+    /// samples often have a length each, and a search for each layout would take longer than all else.
     pub(super) layouts: Layouts,
     /// The extent of dim 0 of each row of the first layout, 0 for other samples; empty while each row has the first one's.
     pub(super) lengths: Vec<i64>,
     /// `layouts` with `lengths` applied, computed on first use.
     pub(super) exact: OnceLock<Layouts>,
-    /// Those that must not be written to.
+    /// The samples that must not be written to.
     pub(super) read_only: ReadOnly,
     /// Owners of device memory that the list itself must keep: see `SampleView`.
     pub(super) owners: Vec<Owner>,
-    /// Which samples these are, if only a device knows.
+    /// The selection that gives the samples, if a device makes it.
     pub(super) selection: Option<Arc<Selection<SampleList<'a>>>>,
     pub(super) memory: PhantomData<&'a [u8]>,
 }
@@ -391,13 +391,13 @@ impl<'a> SampleList<'a> {
     #[cold]
     pub(super) fn begin_columns(&mut self, has_ids: bool, has_lengths: bool) -> Result<()> {
         let (count, first) = (self.len(), self.layouts.metas.first_length);
-        let room = self.data.each().capacity().max(count + 1);
+        let capacity = self.data.each().capacity().max(count + 1);
         if has_ids && self.layouts.ids.is_empty() {
-            reserve_in_all(&mut self.layouts.ids, room)?;
+            reserve_in_all(&mut self.layouts.ids, capacity)?;
             self.layouts.ids.resize(count, 0);
         }
         if has_lengths && self.lengths.is_empty() {
-            reserve_in_all(&mut self.lengths, room)?;
+            reserve_in_all(&mut self.lengths, capacity)?;
             self.lengths.resize(count, first);
         }
         Ok(())

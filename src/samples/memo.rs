@@ -24,7 +24,7 @@ impl Memo {
 
     pub fn set(&self, made: Owner) {
         let old = self.made.lock().replace(made);
-        // What ends with it may call the driver: not under the lock.
+        // The drop may call the driver, so it happens outside the lock.
         drop(old);
     }
 }

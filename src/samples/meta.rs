@@ -12,7 +12,7 @@ use crate::tensor::{are_compact, checked_numel, DType, Device, Layout};
 pub struct TensorMeta {
     /// The element type.
     pub dtype: DType,
-    /// Where the memory is.
+    /// The device of the memory.
     pub device: Device,
     /// Shape and strides.
     pub layout: Layout,
@@ -127,7 +127,7 @@ impl Metas {
         }
         self.before.try_reserve(count - self.before.len())?;
         match count > self.newest.capacity() {
-            // Where lengths differ there are soon as many as samples.
+            // Lists of many lengths soon have as many metas as samples.
             true => self.newest.try_reserve(4 * count),
             false => Ok(()),
         }

@@ -90,7 +90,7 @@ impl<'a> SampleList<'a> {
         (!ids.is_empty()).then_some(ids)
     }
 
-    /// What the first sample is like, but for the extent of dim 0 of a row.
+    /// The metadata of the first sample, except for the extent of dim 0 of a row.
     #[inline]
     fn first(&self) -> Option<&TensorMeta> {
         let id = self.layouts.ids.first().copied().unwrap_or(0);
@@ -109,7 +109,7 @@ impl<'a> SampleList<'a> {
         (!self.is_empty() && self.layouts.metas.all().iter().all(same)).then_some(ndim)
     }
 
-    /// Where the first sample is.
+    /// The device of the first sample.
     pub fn device(&self) -> Option<Device> {
         self.first().map(|meta| meta.device)
     }
@@ -204,10 +204,10 @@ impl<'a> SampleList<'a> {
         let (data, lengths, ids) = match self.is_uniform() {
             true => (self.addresses_at(&indices)?, Vec::new(), Vec::new()),
             false => {
-                let room = |is_empty: bool| if is_empty { 0 } else { indices.len() };
+                let column_len = |is_empty: bool| if is_empty { 0 } else { indices.len() };
                 let mut data = try_vec(indices.len())?;
-                let mut lengths = try_vec(room(self.lengths.is_empty()))?;
-                let mut ids = try_vec(room(self.layouts.ids.is_empty()))?;
+                let mut lengths = try_vec(column_len(self.lengths.is_empty()))?;
+                let mut ids = try_vec(column_len(self.layouts.ids.is_empty()))?;
                 for &index in &indices {
                     let position = position_of(index, len)?;
                     data.push(self.data.at(position));
@@ -302,7 +302,7 @@ impl<'a> SampleList<'a> {
         Ok((each, numbers))
     }
 
-    /// Which samples these are, if only a device knows.
+    /// The selection that gives the samples, if a device makes it.
     pub(crate) fn selection(&self) -> Option<&Selection<SampleList<'a>>> {
         self.selection.as_deref()
     }
@@ -322,7 +322,7 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// Where each sample begins, if they are rows as far apart as each other: the first and the distance.
+    /// The address of the first sample and the pitch, if samples are rows of one pitch.
     pub(crate) fn as_table(&self) -> Option<(*const u8, i64)> {
         match self.data {
             Addresses::Rows { first, step, .. } => Some((first, step)),

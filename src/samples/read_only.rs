@@ -74,7 +74,7 @@ impl ReadOnly {
         }
     }
 
-    /// Of the first `len` samples alone.
+    /// Keeps the flags of the first `len` samples alone.
     pub fn truncate(&mut self, len: usize) {
         self.0.retain_mut(|range| {
             range.end = range.end.min(len);
@@ -93,7 +93,7 @@ impl ReadOnly {
         others.0.iter().for_each(|range| self.push(len + range.start..len + range.end));
     }
 
-    /// Of the samples at these valid positions of `len`; negative ones count from the end.
+    /// The flags of the samples at these valid positions of `len`; negative ones count from the end.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).

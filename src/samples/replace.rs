@@ -68,7 +68,7 @@ impl<'a> SampleList<'a> {
             }
         }
         let (meta, data) = (other.meta(from), other.address(from));
-        // Of a table's rows there is an address each from now on.
+        // Rows of a table get an address each from now on.
         self.reserve(0)?;
         let owners = new_owners(&self.owners, &other.owners);
         self.owners.try_reserve(owners.len()).map_err(|_| out_of_memory(owners.len()))?;

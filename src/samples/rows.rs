@@ -123,7 +123,7 @@ impl<'r> SampleRows<'r> {
         self.addresses.len()
     }
 
-    /// Where a row is, and its extent of dim 0.
+    /// The address of a row, and its extent of dim 0.
     #[inline]
     pub fn at(&self, index: usize) -> (*const u8, i64) {
         self.each().at(index)
@@ -178,7 +178,7 @@ impl<'r> SampleRows<'r> {
     }
 }
 
-/// Where rows are, and the extent of dim 0 of each.
+/// The addresses of rows, and the extent of dim 0 of each.
 #[derive(Clone, Copy)]
 pub(crate) struct EachRow<'r> {
     addresses: &'r [*const u8],

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::tensor::{Owner, Tensor};
 
-/// Which samples of which list, of the type `L`.
+/// A selection of samples from a list of type `L`.
 #[derive(Debug)]
 pub(crate) struct Selection<L> {
     /// int32 or int64, one dim; on the device of the samples.

@@ -10,7 +10,7 @@ use crate::tensor::{DType, Device, Element, Error, Layout, Mismatch, Owner, Resu
 pub struct SampleView<'a> {
     data: *const u8,
     meta: TensorMeta,
-    /// Of device memory, which is read after the call that took the view.
+    /// The owner of device memory, which is read after the call that took the view.
     owner: Option<Owner>,
     memory: PhantomData<&'a [u8]>,
 }

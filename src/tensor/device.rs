@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Where memory is.
+/// The location of memory: host, page-locked host or a CUDA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Device {

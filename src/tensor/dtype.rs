@@ -163,7 +163,7 @@ impl DType {
     }
 }
 
-/// What elements become by a cast.
+/// The target of a cast: a dtype, and whether values saturate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CastTo {
     pub dtype: DType,

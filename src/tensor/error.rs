@@ -63,7 +63,7 @@ pub struct DriverError {
 pub struct Mismatch {
     /// Position of the first offender in the list of samples, or of pairs; `None` when it is neither.
     pub index: Option<usize>,
-    /// Which tensor of a pair it is, in a call that moves one to the other.
+    /// The side of a pair that is wrong, in a call that moves one tensor to the other.
     pub side: Option<MoveSide>,
     /// Path of the leaf in a tree of samples, or empty.
     pub path: String,
@@ -81,7 +81,7 @@ pub struct Mismatch {
     pub subject: &'static str,
 }
 
-/// Which tensor of a pair: see [`Engine::copy_many`](crate::Engine::copy_many).
+/// A side of a pair: see [`Engine::copy_many`](crate::Engine::copy_many).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveSide {
     /// The one that is written.

@@ -36,7 +36,7 @@ impl<'l> Footprint<'l> {
         Footprint { span, dims: (layout.shape(), layout.strides()), size: dtype.size() as u64 }
     }
 
-    /// Of bytes without a gap.
+    /// The footprint of bytes without a gap.
     pub fn of_run(span: Range<i128>) -> Footprint<'l> {
         let size = (span.end - span.start) as u64;
         Footprint { span, dims: (&[], &[]), size }
@@ -64,7 +64,7 @@ impl<'l> Footprint<'l> {
             })
     }
 
-    /// What all steps from `long` on are multiples of, and `period` too, if it is not 0.
+    /// The greatest common divisor of all steps from `long` on, and of `period` if it is not 0.
     pub fn period(&self, long: u64, period: u64) -> u64 {
         self.steps().map(|(bytes, _)| bytes).filter(|&bytes| bytes >= long).fold(period, gcd)
     }
@@ -75,7 +75,7 @@ impl<'l> Footprint<'l> {
         self.size + short.map(|(bytes, times)| bytes * times).sum::<u64>()
     }
 
-    /// What is left of the first address when it is divided by a period.
+    /// The remainder of the first address divided by a period.
     pub fn rest(&self, period: u64) -> u64 {
         self.span.start.rem_euclid(i128::from(period)) as u64
     }

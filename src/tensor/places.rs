@@ -8,7 +8,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Of nothing so far.
+    /// An empty layout.
     pub fn new(align: u64) -> Places {
         Places { align, end: 0 }
     }
@@ -21,12 +21,12 @@ impl Places {
         Some(begin)
     }
 
-    /// Where the last tensor ends.
+    /// The end of the last tensor.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Where the next one would begin; `None` beyond 63 bits.
+    /// The start of the next tensor; `None` beyond 63 bits.
     pub fn aligned_end(&self) -> Option<u64> {
         let end = self.end.checked_next_multiple_of(self.align)?;
         i64::try_from(end).is_ok().then_some(end)

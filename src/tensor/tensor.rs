@@ -105,7 +105,7 @@ impl Tensor {
         self.dtype
     }
 
-    /// Where the memory is.
+    /// The device of the memory.
     pub fn device(&self) -> Device {
         self.device
     }

@@ -21,7 +21,7 @@ uint64_t rounded(double value) {
     return value != value ? 0xFFF8000000000000 : std::bit_cast<uint64_t>(value);
 }
 
-/// Of two floats, by the names that an ordered and an unordered comparison have.
+/// Compares two floats, ordered or unordered.
 Lanes compared(const Warp& warp, Compare compare, Lanes less, Lanes equal, Lanes greater) {
     Lanes unordered = ~(less | equal | greater);
     switch (compare) {

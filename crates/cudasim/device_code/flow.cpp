@@ -1,4 +1,4 @@
-// Where lanes go: branches, and the barriers at which those that parted meet again.
+// Control flow: branches, and the barriers at which diverged lanes reconverge.
 
 #include <algorithm>
 

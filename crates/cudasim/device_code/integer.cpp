@@ -49,7 +49,7 @@ void run_imad(Warp& warp, const Instruction& in, Lanes active) {
     if (a.negative || b.negative || c.inverted || add || in.has(Mod::X) || (has_carry && c.negative))
         warp.fail("IMAD of 64 bits with these operands");
     const Vector &x = warp.raw(a, room_a), &y = warp.raw(b, room_b);
-    // Of a pair, also where only the upper half of the sum is kept.
+    // The addend is a pair, also where only the upper half of the sum is kept.
     Pairs sum = warp.pairs(c);
     Lanes carry = 0;
     for_lanes([&](int l) {

@@ -35,7 +35,7 @@ Image* load() {
     return the_image;
 }
 
-/// Where a driver puts what kernels ask of a launch, by generation. Read off what nvcc's code loads.
+/// The constant-bank positions of a launch's properties, by generation. They are read off the loads in nvcc's code.
 struct Places {
     uint32_t first_parameter, block, grid, stack;
     uint32_t generic;       ///< the address of `generic_of` as memory
@@ -158,7 +158,7 @@ void run(Kernel& kernel, const Launch& launch, Reach::Find find) {
         if (timing) {
             Machine machine(timing);
             timed = uint32_t(machine.multiprocessors);
-            // Of a grid of one dim, as all of windrow's are.
+            // The grid has one dim, as all of windrow's have.
             uint32_t resident = resident_blocks(kernel, image()->arch, launch.block[0]);
             Modelled model = run_timed(block, launch.grid[0], resident, machine, reach, counts);
             char text[96];

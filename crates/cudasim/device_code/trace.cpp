@@ -9,7 +9,7 @@ namespace cudasim::device_code {
 
 namespace {
 
-/// Where generic addresses would mean shared and local memory: above all others.
+/// The generic addresses of shared and local memory: above all others.
 constexpr uint64_t kSharedBase = 0xFE00000000000000, kLocalBase = 0xFF00000000000000;
 
 template <class... T>

@@ -84,7 +84,7 @@ struct Warp {
     BlockState* block;
     Reach* reach;
     Counts* counts;
-    /// Of the last instruction: what it touched, for the model of time and for traces.
+    /// The memory that the last instruction touched, for the model of time and for traces.
     Touched touched;
 
     void reset(BlockState& of, uint32_t thread, uint32_t num_threads, Reach& may_touch, Counts& to);
@@ -116,7 +116,7 @@ struct Warp {
 
 inline float as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t as_bits(float value) { return std::bit_cast<uint32_t>(value); }
-/// Where the frames of local memory end: the first stack pointer of a thread.
+/// The end of the frames of local memory: the first stack pointer of a thread.
 constexpr uint32_t kStackTop = 0xFFFDC0;
 /// The NaN that the units return for any NaN.
 constexpr uint32_t kNan32 = 0x7FFFFFFF;

@@ -30,7 +30,7 @@ void die(const char* why) {
     abort();
 }
 
-/// Of the launch that runs on this thread.
+/// The reach of the launch that runs on this thread.
 static thread_local device_code::Reach* reach;
 
 void on_read(const void* p, size_t bytes) {

@@ -36,7 +36,7 @@ def _column(column: Any) -> Any:
         is_short = len(column) * column.type.byte_width <= count * _SHORT_BYTES
         # Ten times as fast as to join them.
         return pa.array(column.to_numpy()) if is_short else column
-    # Of all chunks together a buffer that several share is counted once.
+    # A buffer that several chunks share is counted once.
     some = range(0, count, count // 8)
     if column.get_total_buffer_size() > count * _SHORT_BYTES or max(column.chunk(i).nbytes for i in some) > 4 * _SHORT_BYTES:
         return column

@@ -531,7 +531,7 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
 
 
 def _found(rows: Any, template: List[int]) -> List[Any]:
-    """Where a run of ids begins, in each row."""
+    """The start of a run of ids, in each row."""
     import numpy as np
 
     if rows.shape[1] < len(template):

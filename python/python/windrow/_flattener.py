@@ -1,4 +1,4 @@
-"""What takes objects of one class apart for `windrow.collate`: `_nodes` has those of all classes."""
+"""Flatteners: each takes objects of one class apart for `windrow.collate`. `_nodes` has those of all classes."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def located(error: Any, index: Optional[int], path: str) -> Any:
 
 
 def at_path(path: str) -> str:
-    """Where in a tree, in an error; nothing for the root."""
+    """The place in a tree, for an error text; nothing for the root."""
     return f' at "{path}"' if path else ""

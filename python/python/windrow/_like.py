@@ -15,7 +15,7 @@ from windrow._flattener import at_path, class_name, located
 
 
 def template(make: Callable[[], Any], first: Any, path: str) -> Any:
-    """What `make` gives; its errors name the class and the place of the first sample."""
+    """The result of `make`; its errors name the class and the place of the first sample."""
     try:
         return make()
     except Exception as error:
@@ -24,7 +24,7 @@ def template(make: Callable[[], Any], first: Any, path: str) -> Any:
 
 
 def mapping_template(first: Any, keys: List[Any], path: str) -> Any:
-    """What `mapping_like` copies; the class, if it is made of a dict."""
+    """The template that `mapping_like` copies; the class, if it is made of a dict."""
     cls: Any = type(first)
     if not hasattr(cls, "__setitem__"):
         return cls
@@ -46,7 +46,7 @@ def mapping_template(first: Any, keys: List[Any], path: str) -> Any:
 
 
 def sequence_template(first: Any, path: str) -> Any:
-    """What `sequence_like` copies; the class, if it is made of a list."""
+    """The template that `sequence_like` copies; the class, if it is made of a list."""
     if isinstance(first, tuple):
         try:
             tuple.__new__(type(first))
@@ -56,7 +56,7 @@ def sequence_template(first: Any, path: str) -> Any:
 
 
 def object_template(first: Any, names: Iterable[str], path: str) -> Any:
-    """What `object_like` copies."""
+    """The template that `object_like` copies."""
     return template(lambda: object_like(first, dict.fromkeys(names)), first, path)
 
 

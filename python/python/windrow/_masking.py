@@ -1,4 +1,4 @@
-"""Which tokens masked language modelling hides, as transformers' collator draws them."""
+"""The tokens that masked language modelling hides, as transformers' collator draws them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TorchDraws:
         self.generator = None if seed is None else torch.Generator().manual_seed(seed)
 
     def chosen(self, share: Any, shape: Tuple[int, ...]) -> Any:
-        """Which elements are chosen, each with its share or all with the same."""
+        """Draws elements, each with its share or all with the same."""
         import numpy as np
         import torch
 
@@ -56,7 +56,7 @@ class NumpyDraws:
 
 
 def draws(kind: str, seed: Optional[int]) -> Any:
-    """Where numbers are drawn from; with a seed, in a worker process of torch's loader, the worker's number is added to it."""
+    """The source of random numbers; with a seed, in a worker process of torch's loader, the worker's number is added to it."""
     if seed is not None:
         import sys
 
@@ -87,7 +87,7 @@ def mask(collator: Any, ids: Any, special: Any, offsets: Any, source: Any) -> Tu
 
 
 def offsets_of(features: Sequence[Any], size: int, side: str) -> Any:
-    """Where each token begins and ends in its text: [N, size, 2], zeros where there is padding."""
+    """The start and end of each token in its text: [N, size, 2], zeros where there is padding."""
     import numpy as np
 
     rows = []

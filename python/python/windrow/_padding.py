@@ -11,7 +11,7 @@ from windrow import _windrow
 from windrow._fields import entries_of, give, numpy, refusal, with_hint
 from windrow._flattener import located
 
-# What a tokenizer adds to masks and types.
+# The values that a tokenizer adds to masks and types.
 ADDED = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
 
 HINTS = {
@@ -119,7 +119,7 @@ def _without_lists(rows: List[Any], path: str) -> List[Any]:
             arrays.append(np.array(row, dtype=object))
         except ValueError as error:
             raise refusal(wr.ShapeError, index, path, "arrays of one shape", error) from None
-        # What has no one shape is an array of lists.
+        # Rows without one shape become an array of lists.
         lists = [item for item in arrays[-1].flat if isinstance(item, (list, tuple))]
         if lists and len(lists) == arrays[-1].size:
             got = " and ".join(map(str, sorted(set(map(len, lists)))))

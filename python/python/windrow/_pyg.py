@@ -59,7 +59,7 @@ class _Nodes:
         return self._counts
 
     def ends(self, joined: Dict[str, Any]) -> Any:
-        """Where those of each graph begin, by what was joined: the offsets of each attribute."""
+        """The start of each graph's values: the offsets of each attribute."""
         if self.told_by is not None:
             return joined[self.told_by].numpy()
         return np.cumsum([0, *(count or 0 for count in self.counts())])
@@ -80,7 +80,7 @@ class _Graphs:
         self.children: Dict[str, List[Any]] = {}
         self.forms: Dict[str, Tuple[str, Dict[str, Any]]] = {}
         self._joined: Dict[str, _Joined] = {}
-        # Of each store the attributes that are lists of the graphs' own values.
+        # For each store, the attributes that are lists of the graphs' own values.
         self._passed: Dict[Any, List[Tuple[str, List[Any]]]] = {}
         self._nodes: Dict[Any, _Nodes] = {}
         self._columns = _stores(samples, path)
@@ -246,7 +246,7 @@ def _values(child: Any) -> Any:
 
 
 def _ends(child: Any, how: _Joined, count: int) -> Any:
-    """Where the values of each graph end."""
+    """The end of each graph's values."""
     if how.dim is None:
         return torch.arange(count + 1)
     offsets: Any = child.offsets

@@ -9,7 +9,7 @@ import shutil
 import sys
 from typing import Any, Iterator, Optional, Tuple
 
-# Where Linux has it as files. Other systems have no such folder.
+# The folder in which Linux has it as files. Other systems have no such folder.
 FOLDER = "/dev/shm"
 
 

@@ -18,7 +18,7 @@ class Case(NamedTuple):
 
     tensor: torch.Tensor
     storage: Any
-    # Of the tensor, of its storage and of its memory.
+    # Addresses of the tensor, of its storage and of its memory.
     addresses: List[int]
     keys: int
     is_lazy: bool

@@ -25,7 +25,7 @@ KINDS = ("copies", "padded", "computed")
 BATCH_BYTES = 96 << 20
 # Outputs from which on stores go around the caches where that is faster.
 LEAST_BYTES = 32 << 20
-# What streaming has to save: two measurements of the same differ by as much.
+# The share of time that streaming has to save: two measurements of the same differ by as much.
 GAIN = 0.03
 
 

@@ -47,7 +47,7 @@ def cpu_flags() -> Optional[List[str]]:
 
 
 def kernels() -> str:
-    """Which of the compiled kernels run here."""
+    """The compiled kernels that run here."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return f"baseline of {platform.machine()}"
     flags = cpu_flags()
@@ -147,7 +147,7 @@ def shared_memory() -> str:
 
 
 def workers() -> str:
-    """Where batches of worker processes are, and what those have counted that this process reads from."""
+    """The memory of worker processes' batches, and the counts of the workers that this process reads from."""
     if not hasattr(_windrow, "_start_pool"):
         return "new shared memory for each batch: this system has no memory that could be used again"
     counted = wr.stats()["workers"]

@@ -68,7 +68,7 @@ impl KeyColumn {
         Ok(KeyColumn { name: name.to_owned(), samples, are_rows, is_float })
     }
 
-    /// What torch makes of Python's numbers: bool, int64 or float32, and so of others that differ in dtype; int64 for whole
+    /// The dtype that torch gives Python's numbers: bool, int64 or float32, and so for others that differ in dtype; int64 for whole
     /// numbers of one dtype. `None`, the samples' own, for the rest.
     pub fn dtype(&self, py: Python<'_>) -> PyResult<Option<DType>> {
         let list = &self.samples.list;

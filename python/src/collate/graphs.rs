@@ -50,7 +50,7 @@ struct GraphEntry {
     /// The dim that it is joined along; `None` for entries without dims, which become one.
     dim: Option<usize>,
     steps: Steps,
-    /// Where the graphs begin along it, and where the last one ends.
+    /// The start of each graph along `dim`, and the end of the last one.
     offsets: Vec<i64>,
     /// The device that it is on.
     device: Option<Device>,

@@ -127,7 +127,7 @@ pub(super) struct Within<'py> {
 }
 
 impl<'py> Within<'py> {
-    /// Of the children of a container that says nothing of them.
+    /// The rules for children that their container has no rules for.
     fn around(&self) -> Within<'py> {
         Within { tensors: self.tensors.clone(), form: None }
     }
@@ -198,7 +198,7 @@ impl<'py> Within<'py> {
 /// The leaves of one call.
 pub(super) struct Leaves<'a, 'py> {
     pub py: Python<'py>,
-    /// Of the call, and of leaves that no spec names.
+    /// Options of the call, and of leaves that no spec names.
     pub options: Options<'py>,
     /// Options of the call, which those of a spec are added to.
     pub common: Option<&'a Bound<'py, PyDict>>,
@@ -206,9 +206,9 @@ pub(super) struct Leaves<'a, 'py> {
     pub jobs: Vec<Job>,
 }
 
-/// What a leaf becomes.
+/// The result of a leaf.
 pub(super) enum ResultLeaf<'py> {
-    /// What the next job gives.
+    /// The result of the next job.
     Job(JobResult),
     /// A list of the samples of so many jobs.
     List(usize),
@@ -217,7 +217,7 @@ pub(super) enum ResultLeaf<'py> {
     Tree(TreeDef, Vec<ResultLeaf<'py>>),
 }
 
-/// What is made of the batch of a job.
+/// The form in which a job's batch is returned.
 #[derive(Clone, Copy)]
 pub(super) enum JobResult {
     Batch,
@@ -257,7 +257,7 @@ impl<'py> Leaves<'_, 'py> {
         if let Some(options) = options.filter(|options| options.is_list) {
             let out = out.or(options.out.as_ref()).filter(|out| !out.is_none());
             check_list(self.py, options, &path, out.is_some())?;
-            // Where samples form the batch, they are copied all the same.
+            // Samples that already form the batch are copied all the same.
             let copy = CopyMode::Always;
             let options = Options { out: None, copy, may_start: false, ..options.clone() };
             let job = self.job(Some(&options), path, column, within, None)?;

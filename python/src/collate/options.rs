@@ -30,7 +30,7 @@ pub(crate) struct CallForm {
 pub(crate) struct Options<'py> {
     pub collate: Arc<Collate>,
     pub out: Option<Bound<'py, PyAny>>,
-    /// Where work on a device is enqueued, if the caller says so.
+    /// The stream of work on a device, if the caller names one.
     pub stream: Option<Stream>,
     pub copy: CopyMode,
     pub engine: Engine,
@@ -95,7 +95,7 @@ impl<'py> Given<'py> {
             }
         }
         kwargs.finish()?;
-        // What of the rest belongs to the call alone is read each time.
+        // Arguments of the call itself are read each time.
         if is_rest_parsed {
             options_cache::insert(form.name, &self.rest, &parsed, copy);
         }

@@ -60,7 +60,7 @@ pub(super) fn insert(form: &str, items: &Items<'_>, collate: &Collate, copy: Cop
     let items = items.iter().map(|(name, item)| (name.clone().unbind(), item.clone().unbind()));
     let parsed =
         Parsed { form: form.to_owned(), items: items.collect(), collate: collate.clone(), copy };
-    // Where the thread is ending, the next call parses them.
+    // This fails only while the thread ends.
     let _ = LAST.try_with(|last| last.replace(Some(parsed)));
 }
 

@@ -1,4 +1,4 @@
-//! Which pattern of a spec a path has: the one that it is, else the first glob that is for it.
+//! The pattern of a spec that a path matches: the equal one, else the first glob.
 //!
 //! Each path is looked up, whatever the number of patterns: among all as it is, and among globs by their beginning.
 

@@ -39,7 +39,7 @@ pub(crate) enum ArenaMemory {
     No,
     /// The engine's, or torch's on a device.
     Own,
-    /// Of the caller's, on the host, [`arena_bytes`] long.
+    /// Memory of the caller's, on the host, [`arena_bytes`] long.
     Given(Tensor),
 }
 
@@ -335,10 +335,10 @@ fn batch_of(
     Batch::try_new(data, filled.fields)
 }
 
-/// Where the samples of a leaf are the batch, and how they lie there.
+/// The address and layout of samples that already form the batch.
 type ViewPlace = (*const u8, Layout);
 
-/// Which leaves of a plan of all of them are handed out as they are.
+/// The leaves of a plan that are returned as views of the samples.
 pub(super) fn views_in(
     plan: &Plan<'_>,
     jobs: &[Job],
@@ -392,7 +392,7 @@ pub(super) fn device_of_work<'a>(
     Ok(ordinal)
 }
 
-/// Where work on a device is enqueued, what it waits for and what is held until it is done. Nothing
+/// Sets the stream of work on a device, what it waits for and what is held until it is done. Does nothing
 /// for work on the host.
 fn order_work(
     engine: &Engine,
@@ -485,7 +485,7 @@ fn view_of(
     Batch::try_new(tensor, Fields::new(shape)?)
 }
 
-/// Where and how a leaf of a plan that the call may hand out as it is does lie, if it can.
+/// The address and layout of a leaf that can be returned as a view, if any.
 fn view_in(
     plan: &Plan<'_>,
     position: usize,

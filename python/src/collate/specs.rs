@@ -11,7 +11,7 @@ use crate::ground::errors::attribute;
 pub(crate) struct Specs<'a, 'py> {
     sep: &'a str,
     entries: Vec<SpecEntry<'py>>,
-    /// Those of the entries.
+    /// The patterns of the entries.
     patterns: Patterns,
     paths: Vec<String>,
     /// The paths of str and bytes leaves.

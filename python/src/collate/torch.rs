@@ -113,7 +113,7 @@ pub(crate) fn collate_torch<'py>(
         }
         Some(table) => Column::of_trees(py, &table)?,
         None => {
-            // What torch does first, with the error of an empty or unfit batch.
+            // torch does this first, which gives the error of an empty or unfit batch.
             samples.get_item(0)?;
             Column::Objects(items_of(samples)?, Given::Object(samples.clone()))
         }
@@ -496,7 +496,7 @@ impl<'py> TorchCall<'_, 'py> {
         run(*py, &options.engine, jobs, arena, import.end())
     }
 
-    /// What the jobs make. `import`: the stage that ends when the outputs have their places.
+    /// Runs the jobs. `import`: the stage that ends when the outputs have their places.
     fn run(&mut self, import: Span<'_>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (outs, py) = (self.place_outputs()?, self.leaves.py);
         let batches = self.run_jobs(ArenaMemory::No, import)?.into_iter().zip(outs);

@@ -34,7 +34,7 @@ pub(crate) enum OutputAllocator {
 }
 
 impl OutputAllocator {
-    /// Of a plan whose samples wait for `producers`.
+    /// Chooses the allocator of a plan whose samples wait for `producers`.
     pub fn for_plan(plan: &Plan<'_>, producers: &Producers) -> windrow::Result<OutputAllocator> {
         let is_on_device = |device: Device| matches!(device, Device::Cuda(_));
         if !plan.batch_shapes().iter().any(|shape| is_on_device(shape.device)) {
@@ -113,7 +113,7 @@ pub(crate) struct TorchMemory {
     owner: Option<Owner>,
     /// The capture that torch's current stream is in, if the stream of the memory is another one.
     capture: Option<u64>,
-    /// Whose unused memory is given back where torch has none left.
+    /// The engine, whose unused memory is given back where torch has none left.
     engine: Engine,
     /// The exception that torch raised, which is more than an `Error` can say.
     raised: Mutex<Option<PyErr>>,
@@ -192,7 +192,7 @@ impl OutputMemory for TorchMemory {
 pub(crate) struct TorchPinned;
 
 impl TorchPinned {
-    /// Of a program that uses devices with torch.
+    /// torch's page-locked memory, if the program uses devices with torch.
     pub fn used() -> windrow::Result<Option<Arc<dyn PinnedMemory>>> {
         let table = Python::attach(used_table).map_err(of_torch)?;
         Ok(table.map(|_| Arc::new(TorchPinned) as Arc<dyn PinnedMemory>))

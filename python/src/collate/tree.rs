@@ -159,7 +159,7 @@ fn is_in_arena(arena: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
     }
 }
 
-/// What a call assembles.
+/// The jobs of a call.
 struct Import<'py> {
     tree: TreeDef,
     leaves: Vec<ResultLeaf<'py>>,

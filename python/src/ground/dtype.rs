@@ -69,7 +69,7 @@ pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
     (dtype.size() == size).then_some(dtype)
 }
 
-/// What is wrong with memory of other byte order, where only memory itself would do.
+/// The error for memory of foreign byte order, where only a view would do.
 pub(crate) fn in_other_order(index: Option<usize>, dtype: DType) -> Box<Mismatch> {
     let mismatch = Mismatch::new(index, "native byte order", dtype);
     Box::new(mismatch.with_hint(Hint::Text(TO_NATIVE)))

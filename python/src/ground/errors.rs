@@ -191,7 +191,7 @@ pub(crate) fn is_answer(py: Python<'_>, error: &PyErr) -> bool {
         && !error.is_instance_of::<PyRecursionError>(py)
 }
 
-/// What was asked for, or the answer that it is not to be had; an error that is none is passed on.
+/// The result, or the error that is an answer to the question; any other error is passed on.
 pub(crate) fn answered<T>(py: Python<'_>, asked: PyResult<T>) -> PyResult<PyResult<T>> {
     match asked {
         Err(error) if !is_answer(py, &error) => Err(error),
@@ -237,7 +237,7 @@ pub(crate) fn class_name(class: &Bound<'_, PyType>) -> PyResult<String> {
     text_in(class.py(), class.fully_qualified_name())
 }
 
-/// Where in a tree, for the text of an error: nothing at its root.
+/// The place in a tree, for the text of an error: nothing at its root.
 pub(crate) fn at(path: &str) -> String {
     match path {
         "" => String::new(),

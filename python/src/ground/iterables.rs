@@ -138,7 +138,7 @@ pub(crate) fn check_list(samples: &Bound<'_, PyAny>) -> PyResult<()> {
     } else if is_mapping(samples)? {
         "; a mapping is one sample of wr.collate, which takes a list of them"
     } else if samples.hasattr("to_numpy")? && samples.hasattr("columns")? {
-        // Of a pandas without the Arrow interface, or where that is not read. Their iterators give the columns.
+        // A pandas without the Arrow interface, or a place where that is not read. Iterators of such frames give columns.
         "; use .to_numpy(), or for wr.collate a list of dicts, one for each row"
     } else if samples.hasattr("toarray")? {
         "; use .toarray()"

@@ -343,7 +343,7 @@ impl ColumnReader {
             let (data, dtype, device) = (array.data, array.dtype, Device::Cpu);
             // SAFETY: as above.
             unsafe { list.push(data, dtype, device, &shape, strides.as_deref()) }.ok()?;
-            // Those behind it that are like it, as most are, without another look at the list for each.
+            // The next objects that are like it, as most are, are appended without another look at the list for each.
             let alike = (index + 1..end).map_while(|index| {
                 let next = read(index)?;
                 let is_alike = next.dtype == dtype

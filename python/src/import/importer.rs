@@ -27,7 +27,7 @@ pub(crate) struct Reading<'a> {
     pub owned: bool,
     /// Refuse what has no memory of its own, which would have to be copied.
     pub in_place: bool,
-    /// Where work on them will be enqueued, if that is known.
+    /// The stream of the work on them, if that is known.
     pub stream: Option<Stream>,
     /// The form that they are assembled in, which has an operator that keeps gradients.
     pub form: Option<&'static str>,
@@ -77,7 +77,7 @@ pub(crate) struct Importer<'py> {
     pub is_number: bool,
     /// A sample is not on the host: `owner` keeps it and those that follow.
     pub is_on_device: bool,
-    /// Where the memory of samples that are kept is.
+    /// Watches of the memory of samples that are kept.
     pub watches: Entries<StorageWatch>,
     /// The storage of the last torch tensor, if it has one.
     pub storage: Option<HeldStorage>,
@@ -92,13 +92,13 @@ pub(crate) struct Importer<'py> {
     pub rows: bool,
     /// The dtype of a row without numbers, where no sample has been read yet.
     pub empty_dtype: DType,
-    /// Where work on the samples will be enqueued, if that is known.
+    /// The stream of the work on the samples, if that is known.
     pub stream: Option<Stream>,
     /// The form that they are assembled in.
     pub form: Option<&'static str>,
     /// The argument that the one object is: there is no list that it has a position in.
     pub argument: Option<&'static str>,
-    /// Of which pairs the objects are one.
+    /// The side of pairs that the objects are.
     pub side: Option<MoveSide>,
     pub last: Option<(*mut ffi::PyTypeObject, ImportRoute, Lazy)>,
     /// torch has said that it records nothing, since samples are of `last`'s class, of which none runs code of others.

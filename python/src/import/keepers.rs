@@ -1,4 +1,4 @@
-//! What keeps each sample of a list alive by itself, so that it is released with its sample.
+//! Keepers: each keeps one sample of a list alive and is released with it.
 
 use pyo3::prelude::*;
 

@@ -31,7 +31,7 @@
 //! Nanoseconds for each object of 16 float32, on a Xeon (Sapphire Rapids), CPython 3.11, NumPy 2.4, torch 2.15, least of interleaved
 //! runs.
 //!
-//! What holds for each: a sample that is kept is held with the owner of its memory, a torch tensor by its storage, and one whose
+//! For each route: a sample that is kept is held with the owner of its memory, a torch tensor by its storage, and one whose
 //! owner moves it afterwards is refused when it is used (`storages`). Memory that must not be written to is marked so: read-only
 //! arrays and buffers, JAX arrays and DLPack's flag; the table of torch never has it. On a device, work on a sample waits for the
 //! stream on which its library works now, which the exchange table says, or which `__dlpack__(stream=)` and

@@ -27,7 +27,7 @@ use crate::ownership::buffer::{refuses_writes, Buffer};
 /// Why an array has nothing to give.
 enum Unfit {
     Deleted,
-    /// Of a dtype with this name.
+    /// A dtype with this name.
     DType(String),
 }
 

@@ -46,7 +46,7 @@ impl Number {
     }
 }
 
-/// Where the rows without numbers are: these have the dtype of their neighbours, that of later ones too.
+/// The address of rows without numbers. They have the dtype of their neighbours, also of later ones.
 static NO_NUMBERS: u64 = 0;
 
 /// The dtype of the samples of a list that are more than rows without numbers, in native byte order.

@@ -1,4 +1,4 @@
-//! Where the memory of samples is that are kept, which their owners can still move.
+//! Watches the memory of samples that are kept: their owners can still move it.
 #![allow(unsafe_code)] // Words of foreign objects.
 
 use std::collections::HashSet;

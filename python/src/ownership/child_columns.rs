@@ -30,7 +30,7 @@ impl<'py> ChildColumns<'py> {
         Ok(ChildColumns { py, values, num_columns, are_borrowed: true, temporaries: Vec::new() })
     }
 
-    /// Of columns that are equally long.
+    /// Children from columns that are equally long.
     pub fn from_columns(py: Python<'py>, columns: Vec<Vec<Bound<'py, PyAny>>>) -> PyResult<Self> {
         let num_rows = columns.first().map_or(0, Vec::len);
         let mut made = ChildColumns::with_capacity(py, columns.len(), num_rows)?;

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use crate::ground::reserve::{out_of_memory, push_to, try_vec};
 
-/// What a sample has.
+/// An entry of a sample.
 pub(crate) trait Entry: Sized {
     /// The garbage collector counts it: each column has its own.
     const IS_REFERENCE: bool;
@@ -94,7 +94,7 @@ impl<T: Entry> From<Entries<T>> for Column<T> {
 }
 
 impl<T: Entry> Column<T> {
-    /// Of all samples.
+    /// One entry for all samples.
     pub fn one(entry: T) -> Column<T> {
         Column::from(Entries(vec![entry]))
     }

@@ -45,14 +45,14 @@ pub(crate) struct Holder {
     pub producers: Producers,
     /// The object is a torch tensor made for this output.
     pub is_output: bool,
-    /// Where the memory of a single object on a device lay.
+    /// The watch of a single object's memory on a device.
     pub watches: StorageWatches,
     /// Values of Python numbers.
     pub numbers: NumberChunks,
 }
 
 impl Holder {
-    /// Of a tensor, the work on which waits for `producers`.
+    /// A holder of a tensor, the work on which waits for `producers`.
     pub fn from_tensor(tensor: Tensor, producers: Producers) -> Holder {
         let mut holder = Holder::default();
         holder.tensors.push(tensor);
@@ -150,7 +150,7 @@ impl Holder {
     }
 }
 
-/// What keeps the memory of a tensor over samples.
+/// The owner of a tensor that views samples.
 pub(crate) struct Reference {
     /// An object that does, of memory on the host; none: the owners do.
     pub object: Option<Py<PyAny>>,
@@ -223,7 +223,7 @@ pub(crate) fn keeper_of(object: &Bound<'_, PyAny>, tensor: &Tensor) -> Py<PyAny>
     kept.map_or_else(|| object.clone().unbind(), |kept| kept.clone_ref(object.py()))
 }
 
-/// What keeps memory for an owner.
+/// The objects, tensors and owners that keep memory for an owner.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Held<'a> {
     pub objects: [&'a [Py<PyAny>]; 2],

@@ -19,7 +19,7 @@ use crate::ownership::storage_watch::StorageWatches;
 /// The owners that keep the samples of a list alive.
 #[derive(Clone, Default)]
 pub(crate) struct Owners {
-    /// Of memory on a device, or for one call.
+    /// Owners of memory on a device, or for one call.
     shared: Arc<Vec<Owner>>,
     /// The object that keeps a sample, if one does by itself, and is released with it.
     objects: Column<Kept>,
@@ -54,12 +54,12 @@ impl Entry for Kept {
 }
 
 impl Owners {
-    /// Of all samples, for one call.
+    /// One owner of all samples, for one call.
     pub fn of_all(owner: Owner) -> Owners {
         Owners { shared: Arc::new(vec![owner]), ..Owners::default() }
     }
 
-    /// Of all samples of a list, which are on this device. Work on device memory is ordered by owners that are shared.
+    /// Owners of all samples of a list on this device. Work on device memory is ordered by owners that are shared.
     pub fn of_list(py: Python<'_>, holder: Holder, device: Device) -> PyResult<Owners> {
         match device {
             Device::Cpu => Ok(Owners::of_object(holder.into_object(py)?)),
@@ -67,12 +67,12 @@ impl Owners {
         }
     }
 
-    /// Of all samples, which one object keeps.
+    /// One object that keeps all samples.
     pub fn of_object(object: Py<PyAny>) -> Owners {
         Owners { objects: Column::one(Some(object)), ..Owners::default() }
     }
 
-    /// Of the samples of a list that is like a tensor, or over its memory.
+    /// Owners of samples that are a tensor's, or views of its memory.
     pub fn of_reference(py: Python<'_>, reference: &Reference) -> PyResult<Owners> {
         let (mut object, storage) = (reference.object.copied(py), reference.storage.copied(py));
         if let (Some(own), Some(storage)) = (&object, storage) {
@@ -84,7 +84,7 @@ impl Owners {
         Ok(Owners { shared, objects: Column::one(object), ..Owners::default() })
     }
 
-    /// Of many samples each, and of one sample each.
+    /// Owners of many samples each, and of one sample each.
     pub fn from_parts(shared: Arc<Vec<Owner>>, objects: Vec<Kept>) -> Owners {
         Owners { shared, objects: Column::from(Entries(objects)), ..Owners::default() }
     }
@@ -116,7 +116,7 @@ impl Owners {
         self.objects.all().iter().flatten()
     }
 
-    /// What work on a device that reads the samples is to hold.
+    /// The owners that work on a device has to hold while it reads the samples.
     pub fn keep(&self) -> impl Iterator<Item = Owner> {
         let objects = self.objects.0.clone().map(|objects| objects as Owner);
         std::iter::once(Arc::clone(&self.shared) as Owner).chain(objects)
@@ -136,13 +136,13 @@ impl Owners {
         producers
     }
 
-    /// What a tensor that is a sample refers to.
+    /// The owner of a tensor that is a sample.
     pub fn of_sample(&self, py: Python<'_>, index: usize, watches: StorageWatches) -> Reference {
         let (object, shared) = (self.objects.entry(py, index), Some(Arc::clone(&self.shared)));
         Reference { object, storage: None, shared, watches }
     }
 
-    /// What a tensor over all samples refers to, which are written when that work is done.
+    /// The owner of a tensor over all samples, which are written when that work is done.
     ///
     /// # Errors
     /// Out of memory.

@@ -87,7 +87,7 @@ pub(super) fn release(held: Released) {
         drop(tensors);
     };
     let mut held = Some(held);
-    // Where the thread is ending, there is nowhere to put anything off.
+    // An ending thread cannot put releases off.
     let is_counted = NESTED.try_with(|nested| {
         let (depth, put_off) = &mut *nested.borrow_mut();
         match *depth < MAX_NESTED {

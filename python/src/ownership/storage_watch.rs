@@ -1,5 +1,5 @@
-//! Where memory that outlives a call lay when it was imported. Its owner is held and may still move it, as
-//! `resize_` and `share_memory_` do; that is noticed before the memory is read.
+//! [`StorageWatch`]: the address that memory had at its import. Its owner is held and may still move it, as
+//! `resize_` and `share_memory_` do; a move is noticed before the memory is read.
 #![allow(unsafe_code)] // Words of foreign objects.
 
 use std::ptr::NonNull;
@@ -13,7 +13,7 @@ use windrow::{Error, Mismatch};
 use crate::ground::reserve::{check_small_memory, out_of_memory};
 use crate::ownership::column::{Column, Entries, Entry};
 
-/// Where the memory of a sample lay.
+/// The address of a sample's memory at its import, and a way to see whether that has changed.
 #[derive(Clone)]
 pub(crate) enum StorageWatch {
     /// The word in which its owner has the address, and that address.
@@ -24,7 +24,7 @@ pub(crate) enum StorageWatch {
 
 const _: () = assert!(size_of::<StorageWatch>() == 16);
 
-/// Whom to ask for a place.
+/// The object that is asked for its address.
 pub(crate) enum Recheck {
     /// A torch storage, held by the same list, and the address of its memory.
     Storage(*mut ffi::PyObject, usize),
@@ -45,7 +45,7 @@ unsafe impl Sync for Recheck {}
 static IMMOVABLE: AtomicUsize = AtomicUsize::new(0);
 
 impl StorageWatch {
-    /// Of a torch storage, which is kept as long as the place.
+    /// Watches a torch storage, which is kept as long as the watch.
     pub fn for_storage(storage: &Bound<'_, PyAny>) -> PyResult<StorageWatch> {
         let address = data_ptr(storage)?;
         check_small_memory()?;
@@ -97,7 +97,7 @@ pub(crate) type StorageWatches = Column<StorageWatch>;
 impl Entry for StorageWatch {
     const IS_REFERENCE: bool = false;
 
-    /// Of memory that does not move.
+    /// The watch of memory that does not move.
     fn none() -> StorageWatch {
         StorageWatch::Word(NonNull::from(&IMMOVABLE), 0)
     }
@@ -168,7 +168,7 @@ impl StorageWatches {
         })
     }
 
-    /// Of rows or pieces of a tensor, by the places of its memory: of the same word as of the sample that it is, if it is one.
+    /// The watch of rows or pieces of a tensor, from the watches of its memory: the same word, if there is one.
     pub fn combined(whole: Option<&StorageWatches>) -> StorageWatch {
         match whole.map(Column::all).unwrap_or_default() {
             [] => StorageWatch::none(),

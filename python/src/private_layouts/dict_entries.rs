@@ -1,4 +1,4 @@
-//! Where a dict has its entries, to ask for their memory ahead of time.
+//! The address of a dict's entries, to prefetch their memory.
 #![allow(unsafe_code)] // A word of a foreign object.
 
 use pyo3::prelude::*;

@@ -53,7 +53,7 @@ const PREFETCH_STEP: usize = 4;
 /// How many samples ahead the farthest object is asked for.
 pub(crate) const FARTHEST: usize = 4 * PREFETCH_STEP;
 
-/// Where the words are that are not in the same place in every release, and values that torch was asked for.
+/// The positions of words that differ between releases, and values that torch was asked for.
 pub(crate) struct TorchReader {
     /// The word of a tensor that has the number of dims; then come the extents, then the strides, room for [`MAX_DIMS`] each.
     sizes: usize,
@@ -514,7 +514,7 @@ fn dtype_of(number: u16) -> Option<DType> {
 struct Case<'py> {
     tensor: Bound<'py, PyAny>,
     storage: Bound<'py, PyAny>,
-    /// Of the tensor, of its storage and of its memory.
+    /// Addresses of the tensor, of its storage and of its memory.
     addresses: [usize; 3],
     keys: usize,
     is_lazy: bool,

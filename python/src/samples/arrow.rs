@@ -129,7 +129,7 @@ pub(crate) fn read<'py>(
 
 /// A column or a table with many short chunks as one with a single chunk, and others as they are.
 fn joined<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    // Of pyarrow's chunked classes, and of polars.
+    // The names of pyarrow's chunked classes, and of polars.
     for method in ["combine_chunks", "rechunk"] {
         if object.getattr_opt(method)?.is_some() {
             let chunks = object.py().import(intern!(object.py(), "windrow._chunks"))?;
@@ -144,7 +144,7 @@ struct ArrowReader<'a, 'py> {
     object: &'a Bound<'py, PyAny>,
     sep: &'a str,
     path: &'a str,
-    /// Where the buffers are.
+    /// The device of the buffers.
     device: Device,
     owner: Holder,
 }

@@ -22,7 +22,7 @@ use crate::samples::imported::Imported;
 /// A leaf that was read with others.
 pub(crate) struct ImportedColumn {
     samples: Arc<Imported>,
-    /// Which objects of the holder of all columns are its samples; none while these are borrowed, which then are asked for no views.
+    /// Positions of its samples among the holder's objects; empty while references are borrowed, when views are not allowed.
     objects: Range<usize>,
 }
 

@@ -156,7 +156,7 @@ impl LeafColumn {
         let mut objects = try_vec(samples.len())?;
         for sample in samples {
             objects.push(match sample.cast_exact::<PyList>() {
-                // What is done to it later is not done to the samples.
+                // Later changes of the list do not reach the samples.
                 Ok(list) => list.as_sequence().to_list()?.into_any().unbind(),
                 Err(_) => sample.unbind(),
             });

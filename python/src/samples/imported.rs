@@ -139,8 +139,8 @@ impl Imported {
         Ok(imported)
     }
 
-    /// What keeps an object alone, if the object is a sample of this list, or a view over some, and its owners are there. Wrapped
-    /// again on every import, they would become a longer and longer chain.
+    /// The owner of an object that is a sample of this list, or a view of samples whose owners the list has. Wrapped
+    /// again on every import, owners would become a longer and longer chain.
     fn known(&self, object: &Bound<'_, PyAny>) -> Option<Option<Py<PyAny>>> {
         let tensor = object.cast_exact::<PyTensor>().ok()?;
         let held = tensor.get().inner().owner().downcast_ref::<Reference>()?;

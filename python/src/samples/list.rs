@@ -67,7 +67,7 @@ use crate::samples::trees::{is_tree, Trees};
 #[pyclass(name = "SampleList", module = "windrow", frozen, sequence)]
 pub(crate) struct PySampleList {
     samples: Mutex<Versioned>,
-    /// Where the samples of a version are on their device, once that was asked for, to be found by indices there.
+    /// The list of one version on its device, made when first selected by indices there.
     resident: Mutex<Option<(u64, Resident<'static>)>>,
 }
 

@@ -180,7 +180,7 @@ fn rows_without_numbers(py: Python<'_>, count: usize) -> PyResult<Imported> {
     Imported::from_objects(py, rows, 0, Reading::OWNED).map(|(imported, _)| imported)
 }
 
-/// Where each of `len` samples is, of which these are the positions.
+/// The inverse of these positions of `len` samples.
 fn inverse(positions: &[i64], len: usize) -> PyResult<Vec<i64>> {
     let unfit = || PyValueError::new_err("a list whose positions are not those of its samples");
     let mut places = try_vec(len)?;

@@ -23,7 +23,7 @@ use crate::trees::rules;
 /// Joins the names of a path in errors.
 const SEP: &str = ".";
 
-/// Where samples are that will follow others in a list.
+/// The place of samples that will follow others in a list.
 fn place_after(start: usize, path: &str) -> ColumnPlace<'_> {
     ColumnPlace { added_to: Some(start), ..ColumnPlace::new(path, SEP) }
 }
@@ -32,7 +32,7 @@ fn place_after(start: usize, path: &str) -> ColumnPlace<'_> {
 #[derive(Clone)]
 pub(crate) struct Trees {
     shape: Arc<Shape>,
-    /// Of each leaf, in the order of the structure.
+    /// The column of each leaf, in the order of the structure.
     columns: Vec<LeafColumn>,
     len: usize,
 }
@@ -153,7 +153,7 @@ impl<'py> TreeRules<'py> for ListRules {
 }
 
 impl Trees {
-    /// Of leaves that `read` makes of what the rules have left of them. `len`: how many samples, if the leaves do not say it.
+    /// Trees of leaves that `read` makes from flattened ones. `len`: the number of samples, if the leaves do not say it.
     pub fn new<L>(
         flat: Flat<L>,
         len: Option<usize>,
@@ -184,7 +184,7 @@ impl Trees {
         self.shape.leaves.iter().map(|leaf| leaf.path.as_str()).zip(&self.columns)
     }
 
-    /// So many samples of this structure with other leaves, in its order.
+    /// Samples of this structure with other leaves, in its order.
     ///
     /// # Errors
     /// Other kinds of leaves, or leaves of another number of samples.

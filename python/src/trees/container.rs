@@ -40,12 +40,12 @@ pub(super) struct Registered {
 /// Makes a container of a dict or list of its children.
 pub(super) struct Maker {
     pub function: Py<PyAny>,
-    /// What the function makes others like, its first argument: a template of `windrow._like`, which is without the children of the first
+    /// The function's first argument, a model of the result: a template of `windrow._like` without the children of the first
     /// sample; by torch's rules the first sample.
     pub like: Option<Py<PyAny>>,
 }
 
-/// Where a column of samples is.
+/// The place of a column of samples in a tree.
 #[derive(Clone, Copy)]
 pub(crate) struct ColumnPlace<'a> {
     pub path: &'a str,

@@ -21,7 +21,7 @@ pub(super) struct Dicts<'a> {
     keys: &'a [Py<PyAny>],
     /// The last class that was asked for, and whether its objects give entries and length as dict itself does.
     class: (*mut ffi::PyTypeObject, bool),
-    /// Where dicts have their entries is known.
+    /// The position of dict entries is known.
     has_entries: bool,
     /// How many dicts ahead of its use the entries of one are asked for.
     lead: usize,

@@ -23,7 +23,7 @@ use crate::trees::container::{ColumnPlace, Container};
 /// Deeper trees are refused: a container may hold itself.
 const MAX_DEPTH: usize = 256;
 
-/// What is a leaf, and what the children of a container are.
+/// Rules that decide which column is a leaf and what the children of a container are.
 pub(crate) trait TreeRules<'py> {
     /// The same place of every sample.
     type Column;

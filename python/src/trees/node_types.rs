@@ -13,7 +13,7 @@ use crate::import::routes::{route_of, ImportRoute};
 use crate::import::tensor::tensor_of;
 use crate::trees::container::{Maker, NodeType, Registered};
 
-/// What makes containers like this one, which holds no child of it.
+/// A maker of containers like this one, which holds no child of it.
 pub(super) fn maker_of(
     first: &Bound<'_, PyAny>,
     node_type: &NodeType,

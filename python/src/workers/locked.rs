@@ -16,7 +16,7 @@ use crate::import::tensor::tensor_of;
 #[pyfunction]
 pub(super) fn _page_locked(tensor: &Bound<'_, PyAny>, ordinal: u32) -> PyResult<Option<PyTensor>> {
     let py = tensor.py();
-    // What torch exchanges for a storage's memory, its own reference to the block survives.
+    // The storage's reference to the block survives an exchange of its memory by torch.
     let storage = tensor.call_method0(intern!(py, "untyped_storage"))?;
     if !storage.hasattr(intern!(py, "_windrow_block"))? {
         return Ok(None);

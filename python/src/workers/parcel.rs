@@ -93,7 +93,7 @@ impl PyParcel {
 }
 
 impl PyParcel {
-    /// Where the storage of a tensor is among those that are copied. None: it is in memory that is shared already, or larger than the
+    /// The position of a tensor's storage among those that are copied. None: it is in memory that is shared already, or larger than the
     /// tensor. torch moves such a storage to shared memory once, for all its tensors.
     fn storage_of(&mut self, tensor: &Bound<'_, PyAny>, read: &Tensor) -> PyResult<Option<usize>> {
         let py = tensor.py();

@@ -45,8 +45,8 @@ pub(super) fn _receive<'py>(
             Some((known, lease)) if Arc::ptr_eq(known, owner) => lease.clone_ref(py),
             _ => Holder::from_tensor(tensor.clone(), Producers::default()).into_object(py)?,
         };
-        // Where torch gives a storage new memory, as `share_memory_` does, arrays of the tensor stay at the block: so it is
-        // kept by the storage too.
+        // If torch gives a storage new memory, as `share_memory_` does, arrays of the tensor still use the block, so the
+        // storage keeps it too.
         let storage = object.call_method0(intern!(py, "untyped_storage"))?;
         storage.setattr(intern!(py, "_windrow_block"), &lease)?;
         last = Some((Arc::clone(owner), lease));

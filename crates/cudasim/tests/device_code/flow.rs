@@ -78,7 +78,7 @@ pub fn calls_and_tables() {
         RET.REL.NODEC R4 `(.L_f)",
         |s, l| if s.p(1, l) { 7 } else { 8 },
     );
-    // Where a register says, counted from behind the branch.
+    // The target is in a register, relative to the end of the branch.
     let mut state = State::new(1);
     state.registers[3] = std::array::from_fn(|lane| 0x10 + (lane as u32 & 1) * 0x20);
     state

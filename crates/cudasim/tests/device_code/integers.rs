@@ -198,7 +198,7 @@ pub fn uniform() {
     });
     uniform("R2UR UR0, R2", |s| s.r(2, 0));
     check("IADD3 R0, R2, UR4, RZ", |s, l| s.r(2, l).wrapping_add(s.uniform[4]));
-    // Of the lanes' predicates, as a number and as the warp's.
+    // Votes over the lanes' predicates, as a number and as the warp's predicate.
     for (name, holds) in VOTES {
         each(&format!("VOTEU.{name} UR0, UP0, P1"), |before, after, _| {
             assert_eq!(after.uniform[0], before.predicates[1]);

@@ -156,7 +156,7 @@ fn a_block_is_not_written_while_it_is_copied(gpu: &Gpu) {
     for _ in 0..3 {
         assert_eq!(copied(gpu, true), [1; BYTES as usize]);
         reap_copies();
-        // What this would be without.
+        // Without the wait the copy is torn.
         assert_eq!(copied(gpu, false), [9; BYTES as usize]);
     }
     // And then it is free again.
@@ -191,7 +191,7 @@ fn pages_that_are_given_back_are_unlocked(gpu: &Gpu) {
     let locked = page_locked(&large, 0).unwrap();
     assert!(is_full_of(&locked, 4));
     drop((large, locked));
-    // Of the same place and size as before, with other pages.
+    // The new batch has the offset and size of the earlier one, with other pages.
     let again = batch(quarter, 5);
     assert_eq!((again.data_ptr(), gpu.sim.live().registered), (at, 0));
     assert!(is_full_of(&page_locked(&again, 0).unwrap(), 5));

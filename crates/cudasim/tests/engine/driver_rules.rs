@@ -1,5 +1,5 @@
-//! What a driver may do and a simulator need not: modules go with their last user, a wait for the whole device ends captures, a
-//! handle of a destroyed stream is not to be asked for anything.
+//! Rules of real drivers that a simulator could ignore: modules go with their last user, a wait for the whole device ends captures,
+//! and the handle of a destroyed stream must not be queried.
 
 use std::thread;
 

@@ -287,12 +287,12 @@ fn sweep(call: &Call, code: u32, of_contexts: bool) {
         let setting = Setting::new(&gpu);
         let before = without_contexts(&gpu);
         let engine = engine();
-        // What is made once is there, and memory to be used again.
+        // One-time state and reusable memory exist after these calls.
         for _ in 0..3 {
             check(&setting, call, (call.run)(&setting, &engine).unwrap(), call.name);
         }
         let mut result = Vec::new();
-        // What is done by then decides what is asked for: each call finds the same.
+        // All work ends first, so that each call makes the same driver calls.
         gpu.sim.synchronize_all();
         let functions = traced(&gpu, || result = (call.run)(&setting, &engine).unwrap());
         let drops = traced(&gpu, || drop(result));

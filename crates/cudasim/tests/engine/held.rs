@@ -280,7 +280,7 @@ fn more_borrowed_batches_than_are_kept_end_behind_the_device() {
             batch.data().ready_on_borrowed(lane.stream()).unwrap();
         }
         lane.copy(&copy, batches[0].data());
-        // Who drops them is not held up; the next call is.
+        // The drop does not wait; the next call does.
         drop(batches);
         waits(paused, || drop(batch()));
         assert_eq!(copy.read(), rows.bytes[0]);
@@ -370,7 +370,7 @@ fn a_stream_that_is_gone_is_waited_for_by_the_one_that_stands_for_it() {
         let rows = Rows::new(1, DType::U8, &[&[300]]);
         let (memory, late) = (Buffer::poisoned(gpu, 300), Lane::new(gpu));
         let samples = rows.at([memory.address]);
-        // What is slow the first time is done before the producer begins.
+        // One-time work is done before the producer begins.
         drop(engine.assemble(&samples, &Collate::stack()).unwrap());
         let paused = gate.pause();
         late.wait_for(&gate);

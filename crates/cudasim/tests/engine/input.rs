@@ -239,7 +239,7 @@ fn whose_memory_an_address_is() {
         assert_eq!(gpu.cuMemHostRegister_v2(pages.as_mut_ptr(), 8192, 0), 0);
         assert_eq!(place(address), Device::Pinned);
         assert_eq!(gpu.cuMemHostUnregister(pages.as_mut_ptr()), 0);
-        // What is no longer the driver's is not taken for a device's: importers refuse it as that.
+        // Freed memory is not taken for device memory, so importers refuse it.
         let freed = here.address;
         drop(here);
         assert_eq!([address, there, freed, 0].map(place), [Device::Cpu; 4]);

@@ -79,7 +79,7 @@ fn lists_do_not_share_what_is_kept() {
     });
 }
 
-/// So many samples of a list, by indices of the host.
+/// The samples at these indices of a list.
 fn rows_of(all: &Rows, chosen: &[i64]) -> Rows {
     let bytes = chosen.iter().map(|&index| all.bytes[index as usize].clone()).collect();
     let shapes = chosen.iter().map(|&index| all.shapes[index as usize].clone()).collect();

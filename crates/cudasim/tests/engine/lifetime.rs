@@ -274,7 +274,7 @@ fn a_device_is_left_with_the_last_that_is_on_it() {
     });
 }
 
-/// Where a device can have no other pool.
+/// On a device without other memory pools.
 #[test]
 fn the_pool_of_the_device_is_everybodys() {
     on_gpu(|gpu| {

@@ -44,7 +44,7 @@ fn prefetched(gpu: &Gpu, engine: &Engine, lane: &Lane<'_>) -> (Vec<Vec<u8>>, u32
             for seed in 0..BATCHES {
                 let batch = engine.assemble(&rows(seed).on_host(), &Collate::ragged(Ragged::new()));
                 let ends = batch.is_err();
-                // Who reads has gone away if it cannot be sent.
+                // A failed send means that the reader has gone away.
                 if send.send(batch).is_err() || ends {
                     break;
                 }

@@ -51,7 +51,7 @@ fn pairs(call: &Call, codes: [u32; 2]) -> usize {
     let mut count = 0;
     let longest = traced(&gpu, || drop(run())).len();
     for first in 1..=longest {
-        // What is done after a failure may take more calls than a run that succeeds.
+        // The cleanup after a failure may take more calls than a successful run.
         for second in first + 1..=longest + 8 {
             gpu.sim.synchronize_all();
             gpu.sim.fail_call(first as u64, codes[0]);

@@ -39,7 +39,7 @@ fn run(engine: &Engine, plan: Plan<'_>) -> Explain {
     explain
 }
 
-/// Of each part its output, family and sources.
+/// The output, family and sources of each segment.
 type Said = Vec<(&'static str, &'static str, Option<&'static str>)>;
 
 fn said(explain: &Explain) -> Said {

@@ -248,13 +248,13 @@ fn indices_on_the_device_cost_a_few_calls_however_many_there_are() {
                     if round == 0 {
                         assert_eq!(consume(&lane, &batch), listed.expected(&numbers, &collate));
                     }
-                    // What the batch held goes with it, the event of its end too.
+                    // The batch's resources are released with it, the event of its end too.
                     gpu.sim.synchronize_all();
                     drop(batch);
                 }
             }
             assert!(most.iter().all(|&calls| calls == most[0]), "{most:?}");
-            // What goes with the parameters is the same for any number of them.
+            // The parameters have the same size for any number of samples.
             let tables = [256, 65_536].map(|num| {
                 let (_memory, chosen) = indices(gpu, DType::I64, &vec![0; num]);
                 let taken = listed.resident.take(&chosen).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::rig::start;
 use crate::scenarios::{misuse, ALL};
 
-/// Which scenario to run without which wait, in a process of its own, for it may well crash.
+/// The scenario and the wait to leave out. It runs in a process of its own, because it may crash.
 const CASE: &str = "CUDASIM_TEST_IGNORED_WAIT";
 const SEEDS: u64 = 40;
 

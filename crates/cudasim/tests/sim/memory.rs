@@ -160,7 +160,7 @@ fn device_memory_ends() {
     assert_eq!(gpu.cuMemAllocFromPoolAsync(&mut q, 1, pool, stream), OUT_OF_MEMORY);
     gpu.cuMemFreeAsync(half, stream);
     gpu.cuStreamSynchronize(stream);
-    // What the pool keeps counts until it is trimmed.
+    // Memory that the pool keeps counts until it is trimmed.
     assert_eq!(gpu.cuMemAlloc_v2(&mut q, 1 << 20), OUT_OF_MEMORY);
     gpu.cuMemPoolTrimTo(pool, 0);
     assert_eq!(gpu.cuMemAlloc_v2(&mut q, 1 << 20), 0);

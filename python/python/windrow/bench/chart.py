@@ -61,7 +61,7 @@ class Series:
 
 @dataclass
 class Axis:
-    """Where a value is between two pixels, and which values are marked."""
+    """The position of a value between two pixels, and the values that are marked."""
 
     low: float
     high: float

@@ -70,7 +70,7 @@ class Result:
 
     name: str
     quartiles: Optional[List[float]]
-    # Of the speed of the fastest plain copy.
+    # The share of the speed of the fastest plain copy.
     share: Optional[float]
     problem: str = ""
     # The way of windrow that it is held against.
@@ -110,7 +110,7 @@ def finished(call: Callable[[], Any], setting: Setting) -> Callable[[], Any]:
 
 
 def repeated(call: Callable[[], Any], times: int) -> Callable[[], Any]:
-    """So many calls as one."""
+    """`times` calls as one."""
     if times == 1:
         return call
 

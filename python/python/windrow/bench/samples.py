@@ -58,7 +58,7 @@ class Samples:
     tensors: List[Any]
     # The one piece of memory that samples of equal shape are rows of.
     table: Any = None
-    # Which rows of a larger list they are.
+    # The rows of a larger list that they are.
     indices: Array = None
     # In the form of other libraries, by name, and what makes it.
     others: Dict[str, Any] = field(default_factory=dict)

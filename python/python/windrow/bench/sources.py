@@ -241,13 +241,13 @@ def first_fit(lengths: Array, max_tokens: int) -> List[List[int]]:
 
 
 def by_binpacking(lengths: Array, max_tokens: int) -> List[List[int]]:
-    """Of the package binpacking, whose bins are dicts."""
+    """Rows of the package binpacking, whose bins are dicts."""
     bins = module("binpacking").to_constant_volume(dict(enumerate(lengths.tolist())), max_tokens)
     return [list(row) for row in bins]
 
 
 def by_trl(s: Samples, max_tokens: int) -> Any:
-    """Of trl 0.20 and later, which joins the tokens of a table too. Here each token is the index of its sample."""
+    """Rows of trl 0.20 and later, which joins the tokens of a table too. Here each token is the index of its sample."""
     pa = module("pyarrow")
 
     def table(s: Samples) -> Any:

@@ -18,7 +18,7 @@ TOTAL_BYTES = 32 << 20
 MOST_SAMPLES = 65536
 ROW_BYTES = 512
 
-# Of the contenders of a workload these take part, from one piece the first two: a sweep has many points.
+# These contenders of a workload take part, from one piece the first two: a sweep has many points.
 STACKS = ("windrow", "torch.stack", "windrow, SampleList.take", "np.stack", "DALI as_batch")
 TREES = ("windrow", "default_collate", "torch.stack for each field", "np.stack for each field")
 

@@ -26,7 +26,7 @@ ENVIRONMENT: Dict[str, Tuple[Shape, str]] = {
 
 
 def leaves(num_leaves: int, shape: Shape = (32,)) -> Dict[str, Tuple[Shape, str]]:
-    """So many fields of one shape."""
+    """`num_leaves` fields of one shape."""
     return {f"leaf{i}": (shape, "float32") for i in range(num_leaves)}
 
 

@@ -18,7 +18,7 @@ from windrow.ray._collate import Gather
 
 HEADER = "windrow_header"
 ARENA = "windrow_arena"
-# Where tensors begin in the arena; its size is a multiple too, so that arenas one after the other in a
+# The alignment of tensors in the arena; its size is a multiple too, so that arenas one after the other in a
 # block keep it.
 _ALIGN = 64
 

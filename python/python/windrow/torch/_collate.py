@@ -141,7 +141,7 @@ class Collator:
         by_torch = self.spec is None and is_watched()
         if type(batch) not in (list, tuple) and not _windrow.is_arrow(batch):
             if self.spec is None and rules.classify(batch) == _registry.STACKED:
-                # Of a dataset that reads a batch at once: as tensordict has it, this is the batch.
+                # A dataset that reads a batch at once returns the batch itself, as tensordict does.
                 return rules.other(batch)
             _windrow.check_list(batch)
             if self.spec is None and not isinstance(batch, (list, tuple)):
@@ -208,7 +208,7 @@ class Rules:
             self.common["engine"] = wr.Engine(threads=threads)
 
     def _allocator(self) -> Any:
-        """What gives a worker process memory for batches."""
+        """The pool that gives a worker process memory for batches."""
         if self.pool is not None:
             return self.pool.allocate_bytes if self.arena else self.pool.allocate
         return share_bytes if self.arena else share

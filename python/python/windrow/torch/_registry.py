@@ -128,7 +128,7 @@ class Types:
 
     @staticmethod
     def _stacked(cls: Any) -> int:
-        """Of a class of tensordict. Lazy stacks and their like are stacked to classes of their own."""
+        """The rule of a class of tensordict. Lazy stacks and their like are stacked to classes of their own."""
         if _nodes.tensordict_flattener(cls) is None:
             return OTHER
         from windrow import _tensordict

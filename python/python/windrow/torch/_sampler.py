@@ -63,7 +63,7 @@ class BatchSampler(torch.utils.data.Sampler[List[int]]):
     def __iter__(self) -> Iterator[List[int]]:
         order = list(range(len(self.rows)))
         if self.seed is not None:
-            # Of both numbers, so that no epoch has the order of another seed's.
+            # The seed depends on both numbers, so that no epoch has the order of another seed's.
             random.Random(f"{self.seed} {self.epoch}").shuffle(order)
         for turn in range(len(self)):
             yield list(self.rows[order[(turn * self.num_ranks + self.rank) % len(order)]])

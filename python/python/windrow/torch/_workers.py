@@ -150,7 +150,7 @@ def pool(limit: Optional[int]) -> Optional[Pool]:
 
 
 def deliver(batch: Any, caller: Any) -> Any:
-    """What a function of windrow's with plain results returns to this caller in a worker process."""
+    """The result that a function of windrow's returns to this caller in a worker process, if it is a plain one."""
     if not in_worker_process() or str(caller.f_globals.get("__name__")).startswith("windrow."):
         return batch
     own = pool(None)
