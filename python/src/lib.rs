@@ -22,7 +22,7 @@
 //! |---|---|---|
 //! | arguments | `collate::options`, `collate::specs` | options of the call and of leaves |
 //! | flatten | `trees::flatten`, which asks the rules of `collate::tree` what a column is; those use `trees::rules` and `trees::dicts` | a `TreeDef`, and for each leaf a column of objects |
-//! | group | `samples::column_import`, for each container that was opened: `import::columns` | columns that were read at once, by the engine's threads |
+//! | group | `samples::column_import`, for each container that was opened: `import::column_reader` | columns that were read at once, by the engine's threads |
 //! | leaves | `collate::leaves`: options by path, `import` of columns that were not read, `collate::job` | jobs |
 //! | plan and run | `collate::run` | batches |
 //! | unflatten | `trees::flatten`, `trees::container` | the tree of batches |
@@ -94,7 +94,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(collate::torch::collate_torch, m)?,
         wrap_pyfunction!(collate::graph_indices::_add_per_sample, m)?,
         wrap_pyfunction!(collate::patterns::_patterns_of, m)?,
-        wrap_pyfunction!(collate::columns::pad_columns, m)?,
+        wrap_pyfunction!(collate::token_columns::pad_columns, m)?,
         wrap_pyfunction!(collate::graphs::join_graphs, m)?,
         wrap_pyfunction!(collate::sequences::pack_columns, m)?,
         wrap_pyfunction!(collate::sequences::pack_rows_of, m)?,

@@ -63,7 +63,7 @@ impl Fields {
     /// # Errors
     /// [`Error::TooLarge`] for int32 offsets beyond `i32::MAX`.
     pub fn new(batch_shape: &BatchShape) -> Result<Fields> {
-        let mut fields = Fields::of_shape(batch_shape);
+        let mut fields = Fields::for_shape(batch_shape);
         batch_shape.numbers(|role, dtype, shape, numbers| {
             if batch_shape.is_selected {
                 // A device writes them, of the samples that it chooses.
@@ -83,7 +83,7 @@ impl Fields {
     }
 
     /// All but the tensors.
-    pub(crate) fn of_shape(batch_shape: &BatchShape) -> Fields {
+    pub(crate) fn for_shape(batch_shape: &BatchShape) -> Fields {
         let fields = Fields::with_bounds(batch_shape.num_samples, SampleBounds::new(batch_shape));
         Fields { max_length: batch_shape.max_length, ..fields }
     }

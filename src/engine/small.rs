@@ -72,7 +72,7 @@ impl<'s> Small<'s> {
     /// The memory of the batch, of which nothing is written yet; `None` without memory.
     fn allocate(&self, memory: &Arc<MemoryPool>) -> Option<LeafOutput> {
         let shape = self.shape;
-        let mut filled = LeafOutput { data: None, fields: Fields::of_shape(shape) };
+        let mut filled = LeafOutput { data: None, fields: Fields::for_shape(shape) };
         let layout = match self.out {
             None => Some(Layout::compact(shape.dtype, &shape.shape).ok()?),
             Some(_) => None,
@@ -144,7 +144,7 @@ impl<'s> Small<'s> {
     fn add_to(&self, tally: &mut Tally) {
         let (dtype, data_bytes) = (self.shape.dtype, self.shape.data_bytes());
         let real_bytes = self.elems * dtype.size() as u64;
-        let conversion = Path::of_conversion(self.rows.meta().dtype, dtype);
+        let conversion = Path::for_conversion(self.rows.meta().dtype, dtype);
         let is_bytes = conversion.is_none() && real_bytes == data_bytes;
         let is_one_range = || real_bytes > 0 && self.rows.is_one_range();
         tally.paths.push(Path::untransformed(is_bytes, is_one_range, || conversion));
@@ -177,7 +177,7 @@ impl Engine {
         }
         let mut shapes: SmallVec<[_; 1]> = SmallVec::with_capacity(leaves.len());
         for (leaf, rows) in leaves.iter().zip(&rows) {
-            shapes.push(BatchShape::of_rows(rows, leaf.collate));
+            shapes.push(BatchShape::for_rows(rows, leaf.collate));
         }
         let mut all: SmallVec<[Small<'_>; 4]> = SmallVec::with_capacity(leaves.len());
         for ((leaf, rows), shape) in leaves.iter().zip(&rows).zip(&shapes) {
@@ -207,7 +207,7 @@ impl Engine {
         if !is_plain(collate, self.shared.device) {
             return None;
         }
-        let shape = BatchShape::of_rows(&rows, collate);
+        let shape = BatchShape::for_rows(&rows, collate);
         self.write_one(&Small::new(&rows, &shape, out)?, begin, most_bytes)
     }
 
@@ -222,7 +222,7 @@ impl Engine {
         if !is_plain(collate, self.shared.device) {
             return None;
         }
-        let shape = BatchShape::of_rows(&rows, collate);
+        let shape = BatchShape::for_rows(&rows, collate);
         let small = Small::new(&rows, &shape, out)?;
         self.write_one(&small, begin, small_batch_limit(std::slice::from_ref(&small)))
     }

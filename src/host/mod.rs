@@ -5,7 +5,6 @@
 //! hold up the batch.
 
 mod add_per_sample;
-mod alike_rows;
 mod convert;
 #[cfg(test)]
 mod determinism_tests;
@@ -31,6 +30,7 @@ mod streaming_stores;
 mod threads;
 mod tile;
 mod transpose;
+mod uniform_rows;
 mod walk;
 
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Calls of the system.
 
 #[cfg(all(target_os = "linux", not(miri)))] // Miri has no pages.
-pub(super) use linux::{is_touched, prefer_huge};
+pub(super) use linux::{is_resident, prefer_huge};
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod linux {
@@ -19,7 +19,7 @@ mod linux {
     /// the first write, and then its lines are in the caches: a batch of 38 MB in new shared memory took 10 to 15 %
     /// longer written around them (Sapphire Rapids).
     #[inline(never)]
-    pub fn is_touched(end: *const u8) -> bool {
+    pub fn is_resident(end: *const u8) -> bool {
         let page = ((end as usize).wrapping_sub(1) & !(PAGES_BYTES - 1)) as *mut libc::c_void;
         let mut found = 1u8;
         // SAFETY: one page is asked about, and one byte is written; an address without memory is an error.
@@ -29,14 +29,14 @@ mod linux {
 }
 
 #[cfg(any(not(target_os = "linux"), miri))]
-pub(super) use elsewhere::{is_touched, prefer_huge};
+pub(super) use elsewhere::{is_resident, prefer_huge};
 
 /// Other systems choose their pages themselves, and all memory counts as touched.
 #[cfg(any(not(target_os = "linux"), miri))]
 mod elsewhere {
     pub fn prefer_huge(_: *mut u8, _: usize) {}
 
-    pub fn is_touched(_: *const u8) -> bool {
+    pub fn is_resident(_: *const u8) -> bool {
         true
     }
 }
@@ -46,7 +46,7 @@ mod tests {
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
     fn memory_that_was_never_written() {
-        use super::linux::{is_touched, PAGES_BYTES};
+        use super::linux::{is_resident, PAGES_BYTES};
 
         let size = 8 * PAGES_BYTES;
         // SAFETY: a mapping of its own, whose bytes are written within its size, and which is then gone.
@@ -56,11 +56,11 @@ mod tests {
             let map = libc::mmap(std::ptr::null_mut(), size, access, flags, -1, 0);
             assert_ne!(map, libc::MAP_FAILED);
             let middle = map.cast::<u8>().add(size / 2);
-            assert!(!is_touched(middle));
+            assert!(!is_resident(middle));
             middle.sub(PAGES_BYTES + 1).write_bytes(1, PAGES_BYTES);
-            assert!(is_touched(middle) && !is_touched(middle.add(2 * PAGES_BYTES)));
+            assert!(is_resident(middle) && !is_resident(middle.add(2 * PAGES_BYTES)));
             assert_eq!(libc::munmap(map, size), 0);
         }
-        assert!(is_touched(16 as *const u8), "what cannot be asked counts as touched");
+        assert!(is_resident(16 as *const u8), "what cannot be asked counts as touched");
     }
 }

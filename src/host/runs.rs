@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use crate::host::alike_rows::copy_all;
 use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
 use crate::host::rows;
+use crate::host::uniform_rows::copy_all;
 use crate::plan::{CopyRange, OutputPlan, Starts};
 
 /// Calls `f` with every sample that owns some of the elements, and which of its own they are.
@@ -76,7 +76,7 @@ pub(super) unsafe fn copy_runs<const STREAMING: bool>(
     if STREAMING {
         return for_samples(output, elems, write);
     }
-    for_alike_samples(output, elems, write, |addresses, dst_offset, bytes| {
+    for_uniform_samples(output, elems, write, |addresses, dst_offset, bytes| {
         // SAFETY: whole samples of so many bytes, one after the other.
         unsafe { copy_all(addresses, out.wrapping_offset(dst_offset), bytes) };
     });
@@ -84,7 +84,7 @@ pub(super) unsafe fn copy_runs<const STREAMING: bool>(
 
 /// As [`for_samples`], where samples are alike, read from where they begin and written one after the other: calls `write_all` with
 /// those that are wholly among the elements, with where the first goes and the bytes of each in the output, and `f` with the others.
-pub(super) fn for_alike_samples(
+pub(super) fn for_uniform_samples(
     output: &OutputPlan<'_>,
     elems: Range<u64>,
     mut f: impl FnMut(usize, Range<u64>),

@@ -1,6 +1,6 @@
 //! Rows of small batches, written one after the other by the calling thread.
 //!
-//! Rows of one size are those of `alike_rows`, or one row if they are as far apart as each other. Others are written one by one,
+//! Rows of one size are those of `uniform_rows`, or one row if they are as far apart as each other. Others are written one by one,
 //! but as one row where some follow each other in memory:
 //! a row of up to 32 bytes by two loads that may overlap, a longer one by the system's copy, a cast by the vector loop for its
 //! pair of dtypes. Padding is filled on the way, so that each output line is written once, while it is in the first cache.
@@ -9,13 +9,13 @@
 use std::ops::Range;
 
 use crate::collate::{Collate, Form, MaskBits, Side};
-use crate::host::alike_rows::{cast_all, copy_all, copy_short};
 use crate::host::parallel_for;
 use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
 use crate::host::rows;
 use crate::host::simd::Cast;
 use crate::host::threads::Helpers;
+use crate::host::uniform_rows::{cast_all, copy_all, copy_short};
 use crate::samples::{EachRow, SampleRows, TableLimits, TensorMeta};
 use crate::tensor::{CastTo, DType, Tensor};
 

@@ -33,13 +33,13 @@
 use std::ops::Range;
 
 use crate::collate::Affine;
-use crate::host::alike_rows::cast_all;
-use crate::host::pages::is_touched;
+use crate::host::pages::is_resident;
 use crate::host::rows::{self, AffineFn, FillFn, PlanarFn, RowFn};
-use crate::host::runs::{copy_ranges, copy_runs, for_alike_samples, for_samples, prefetch_ahead};
+use crate::host::runs::{copy_ranges, copy_runs, for_samples, for_uniform_samples, prefetch_ahead};
 use crate::host::short_inner_dims::{has_short_rows, write_short_rows};
 use crate::host::streaming::WrittenRows;
 use crate::host::transpose::{write_transposed, Transposition};
+use crate::host::uniform_rows::cast_all;
 use crate::host::walk::{goes_down, in_order, walk, SamplePlace};
 use crate::host::{StreamingStores, POLICY};
 use crate::plan::{Channel, Dim, ElementOp, LoopNest, OutputPlan};
@@ -60,8 +60,8 @@ pub(super) unsafe fn run(
     // Two compilations, so that outputs that stay in the caches do not pay for the others.
     // SAFETY: as for this function.
     unsafe {
-        let is_touched = || !output.places.is_empty() || is_touched(out.wrapping_add(end));
-        if stores.are_for(output) && is_touched() {
+        let is_resident = || !output.places.is_empty() || is_resident(out.wrapping_add(end));
+        if stores.are_for(output) && is_resident() {
             write::<true>(output, affine, out, elems);
             rows::stream_fence();
         } else {
@@ -144,7 +144,7 @@ unsafe fn write_samples<const STREAMING: bool>(
             let is_other = nest.planar || has_short_rows(place.dims);
             let transposed = match is_other {
                 true => None,
-                false => Transposition::of_sample(output, nest, affine),
+                false => Transposition::for_sample(output, nest, affine),
             };
             let row = match known {
                 Some((of, _, row)) if of.dtype == nest.dtype => row,
@@ -186,7 +186,7 @@ unsafe fn write_samples<const STREAMING: bool>(
         return for_samples(output, elems, write);
     }
     let cast = rows::cast_elems(nest.dtype, output.to());
-    for_alike_samples(output, elems, write, |addresses, dst_offset, bytes| {
+    for_uniform_samples(output, elems, write, |addresses, dst_offset, bytes| {
         // SAFETY: whole samples, which are runs of elements on both sides, one after the other.
         unsafe {
             cast_all(addresses, out.wrapping_offset(dst_offset), bytes / sizes[1], sizes, cast);

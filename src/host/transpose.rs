@@ -125,7 +125,7 @@ enum Convert<'a> {
 impl Transposition {
     /// Transposes all elements of a sample; `None` if its rows are as fast one by one.
     #[inline]
-    pub fn of_sample(
+    pub fn for_sample(
         output: &OutputPlan<'_>,
         nest: &LoopNest,
         affine: Option<&Affine>,
@@ -135,11 +135,11 @@ impl Transposition {
         }
         let dims = &output.dims[nest.dims.clone()];
         let all: SmallVec<[_; 8]> = dims.iter().map(|dim| 0..dim.extent).collect();
-        Transposition::of_box(output, nest, affine, &all).map(Box::new)
+        Transposition::for_box(output, nest, affine, &all).map(Box::new)
     }
 
     /// Transposes a box of elements, given by ranges of coordinates; coordinates of padding are left out.
-    fn of_box(
+    fn for_box(
         output: &OutputPlan<'_>,
         nest: &LoopNest,
         affine: Option<&Affine>,
@@ -368,7 +368,7 @@ pub(super) unsafe fn write_transposed(
         return write_box(whole, own);
     }
     for_boxes(place.dims, own, 0, &mut SmallVec::new(), &mut |ranges, elems| {
-        match Transposition::of_box(output, nest, affine, ranges) {
+        match Transposition::for_box(output, nest, affine, ranges) {
             Some(one) => write_box(&one, elems),
             None => write_rows(elems),
         }

@@ -143,17 +143,17 @@ impl BatchShape {
             return Err(Error::Empty);
         }
         if let Some(selection) = samples.selection() {
-            return BatchShape::of_selection(selection, collate);
+            return BatchShape::for_selection(selection, collate);
         }
         samples.check_rows(0)?;
         BatchShape::from_metas(&UsedMetas::new(samples), collate)
     }
 
     /// As [`BatchShape::new`], of rows that no list is made of.
-    pub(crate) fn of_rows(rows: &SampleRows<'_>, collate: &Collate) -> Result<BatchShape> {
+    pub(crate) fn for_rows(rows: &SampleRows<'_>, collate: &Collate) -> Result<BatchShape> {
         let (meta, length) = (rows.meta(), rows.at(0).1);
         BatchShape::from_metas(
-            &UsedMetas::of_rows(meta, rows.len(), rows.lengths(), length),
+            &UsedMetas::for_rows(meta, rows.len(), rows.lengths(), length),
             collate,
         )
     }

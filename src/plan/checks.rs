@@ -225,7 +225,7 @@ enum OfEach<'a> {
 impl<'a> UsedMetas<'a> {
     pub fn new(samples: &'a SampleList<'_>) -> UsedMetas<'a> {
         if let Some((first, lengths @ [length, ..])) = samples.as_rows() {
-            return UsedMetas::of_rows(first, samples.len(), lengths, *length);
+            return UsedMetas::for_rows(first, samples.len(), lengths, *length);
         }
         let (metas, num_samples) = (samples.metas(), samples.len());
         let (first, of_each) = match samples.meta_ids() {
@@ -242,7 +242,7 @@ impl<'a> UsedMetas<'a> {
 
     /// The metas of `count` rows that differ from this one in the extent of dim 0 alone: `lengths`, empty if each has the
     /// `length` of the first.
-    pub fn of_rows(
+    pub fn for_rows(
         first: &'a TensorMeta,
         num_samples: usize,
         lengths: &'a [i64],

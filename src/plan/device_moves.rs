@@ -228,7 +228,7 @@ impl<'s> Moves<'s> {
                     (0..lot.pairs.len()).map(|sample| std::ptr::without_provenance(at(sample)));
                 let data = data.collect();
                 let read = members.output(data, Some(places), false, |at, class, table| {
-                    LoopNest::of_pair(&metas[at], class.dst, table)
+                    LoopNest::for_pair(&metas[at], class.dst, table)
                 })?;
                 Crossing::Landed { compact, read }
             }

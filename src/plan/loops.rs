@@ -62,7 +62,7 @@ pub(crate) struct LoopNest {
 impl LoopNest {
     /// The loops of such samples in the data of a batch, or, within a loop over all of them, those of a table of such rows.
     /// `strides` are those of the output for the sample's dims, in the result's order.
-    pub fn of_data(
+    pub fn for_data(
         meta: &TensorMeta,
         batch_shape: &BatchShape,
         rows: Option<Dim>,
@@ -100,7 +100,7 @@ impl LoopNest {
     }
 
     /// The loops from such a source to a destination of its shape, in the order of the memory that is written.
-    pub fn of_pair(src: &TensorMeta, dst: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
+    pub fn for_pair(src: &TensorMeta, dst: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
         let [from, to] = [src, dst].map(|meta| meta.dtype.size() as i64);
         let strides = src.layout.strides().iter().zip(dst.layout.strides());
         let dim = |(&extent, (&src, &dst)): (&i64, (&i64, &i64))| {
@@ -117,7 +117,7 @@ impl LoopNest {
     }
 
     /// The loops of such samples, copied as bytes in row-major order.
-    pub fn of_bytes(meta: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
+    pub fn for_bytes(meta: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
         let (size, ordered) = (meta.dtype.size() as i64, meta.dtype.ordered_bytes() as i64);
         let mut step = size;
         // Bytes of other order are read backwards, those of complex elements part by part.
@@ -138,7 +138,7 @@ impl LoopNest {
 
     /// The loops of such samples in a mask: only the padded dims, and nothing is read. `strides`: bytes from place to
     /// place in the mask.
-    pub fn of_mask(
+    pub fn for_mask(
         meta: &TensorMeta,
         batch_shape: &BatchShape,
         strides: &[i64],

@@ -388,9 +388,9 @@ impl<'l> PairClass<'l> {
         table: &mut Vec<Dim>,
     ) -> LoopNest {
         match &self.transformed {
-            None => LoopNest::of_pair(src, dst, table),
+            None => LoopNest::for_pair(src, dst, table),
             Some(transformed) => {
-                LoopNest::of_data(src, transformed, None, dst.layout.strides(), table)
+                LoopNest::for_data(src, transformed, None, dst.layout.strides(), table)
             }
         }
     }

@@ -273,7 +273,7 @@ pub(crate) fn data_output<'s>(
     let mut dims = Vec::new();
     // One more where a device chooses samples: that of none.
     let mut nests = Vec::with_capacity(samples.metas().len() + 1);
-    let mut nest = |meta| LoopNest::of_data(meta, batch_shape, None, &sample_strides, &mut dims);
+    let mut nest = |meta| LoopNest::for_data(meta, batch_shape, None, &sample_strides, &mut dims);
     nests.extend(samples.metas().iter().map(&mut nest));
     let (mut starts, mut data, mut is_table_of_runs) = (starts, None, false);
     if let (Some((first, rows)), [row]) = (rows_of_table(batch_shape, samples, &layout), &*nests) {
@@ -283,7 +283,8 @@ pub(crate) fn data_output<'s>(
                 batch_shape.affine.is_none() && row.is_bytes(batch_shape.dtype, &dims);
             dims.clear();
             let meta = &samples.metas()[0];
-            nests[0] = LoopNest::of_data(meta, batch_shape, Some(rows), &sample_strides, &mut dims);
+            nests[0] =
+                LoopNest::for_data(meta, batch_shape, Some(rows), &sample_strides, &mut dims);
             starts = Starts::Rows { elems: layout.numel() as u64, step: 0 };
             data = Some(Cow::Owned(vec![first]));
         }
@@ -439,7 +440,7 @@ pub(crate) fn mask_output<'s>(
     let nests = samples
         .metas()
         .iter()
-        .map(|meta| LoopNest::of_mask(meta, batch_shape, &strides, &mut dims))
+        .map(|meta| LoopNest::for_mask(meta, batch_shape, &strides, &mut dims))
         .collect();
     let elems = row_elems(&layout);
     OutputPlan {
@@ -507,7 +508,7 @@ pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPl
     };
     let offsets = Offsets::from_lengths((0..samples.len()).map(bytes))?;
     let mut dims = Vec::new();
-    let nests = samples.metas().iter().map(|meta| LoopNest::of_bytes(meta, &mut dims)).collect();
+    let nests = samples.metas().iter().map(|meta| LoopNest::for_bytes(meta, &mut dims)).collect();
     let mut output = OutputPlan {
         leaf: 0,
         role: Role::Data,

@@ -65,7 +65,7 @@ impl Path {
 impl Path {
     /// The path of data that does not cross between host and device.
     pub fn within(output: &OutputPlan<'_>) -> Path {
-        let converted = |nest: &LoopNest| Path::of_conversion(nest.dtype, output.dtype);
+        let converted = |nest: &LoopNest| Path::for_conversion(nest.dtype, output.dtype);
         let conversion = || match &*output.nest_ids {
             [] => converted(&output.nests[0]),
             ids => ids.iter().map(|&id| converted(&output.nests[id as usize])).max().flatten(),
@@ -98,7 +98,7 @@ impl Path {
     }
 
     /// The conversion from one dtype to another: a cast, or only a reversal of bytes.
-    pub fn of_conversion(from: DType, to: DType) -> Option<Path> {
+    pub fn for_conversion(from: DType, to: DType) -> Option<Path> {
         match from == to {
             true => None,
             false if from.native() == to => Some(Path::Swap),

@@ -15,7 +15,7 @@ impl BatchShape {
     /// # Errors
     /// The outputs of a batch of all samples of the list; [`Error::Argument`] where the shape of the batch depends on
     /// which samples these are.
-    pub(super) fn of_selection(
+    pub(super) fn for_selection(
         selection: &Selection<SampleList<'_>>,
         collate: &Collate,
     ) -> Result<BatchShape> {

@@ -177,7 +177,7 @@ impl<'a> SampleList<'a> {
             Some((meta, lengths)) => {
                 let begin = self.data.at(index).addr() as i128;
                 let bytes = lengths[index].wrapping_mul(meta.unit());
-                Footprint::of_run(begin..begin + i128::from(bytes))
+                Footprint::for_run(begin..begin + i128::from(bytes))
             }
             None => {
                 let TensorMeta { dtype, layout, .. } = self.meta(index);

@@ -155,7 +155,7 @@ impl<'r> SampleRows<'r> {
         };
         let shares = |index: &usize| {
             let Range { start, end } = bytes_of(*index);
-            Footprint::of_run(start as i128..end as i128).shares_with(other)
+            Footprint::for_run(start as i128..end as i128).shares_with(other)
         };
         // Most outputs are elsewhere, which takes a look at all rows.
         match (0..rows.len()).any(|index| overlap(&span, &bytes_of(index))) {

@@ -31,13 +31,13 @@ impl<'l> Footprint<'l> {
         let (span, base) = (layout.byte_span(dtype), data.addr() as i128);
         let span = base + i128::from(span.start)..base + i128::from(span.end);
         if layout.is_compact() {
-            return Footprint::of_run(span);
+            return Footprint::for_run(span);
         }
         Footprint { span, dims: (layout.shape(), layout.strides()), size: dtype.size() as u64 }
     }
 
     /// The footprint of bytes without a gap.
-    pub fn of_run(span: Range<i128>) -> Footprint<'l> {
+    pub fn for_run(span: Range<i128>) -> Footprint<'l> {
         let size = (span.end - span.start) as u64;
         Footprint { span, dims: (&[], &[]), size }
     }

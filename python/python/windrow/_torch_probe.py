@@ -1,4 +1,4 @@
-"""Tensors of every kind that `private_layouts/torch.rs` tells apart, each with what torch itself says of it."""
+"""Tensors of every kind that `private_layouts/torch_layout.rs` tells apart, each with what torch itself says of it."""
 
 from __future__ import annotations
 

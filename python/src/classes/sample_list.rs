@@ -18,9 +18,9 @@ use crate::ownership::holder::Visited;
 use crate::samples::arrow::is_arrow;
 use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
+use crate::samples::list_import::{import_list, rows_of_arrow};
 use crate::samples::pickle::reduce_list;
 use crate::samples::pieces::{pieces, shaped_pieces};
-use crate::samples::read::{import_list, rows_of_arrow};
 
 #[pymethods]
 impl PySampleList {

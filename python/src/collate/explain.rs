@@ -12,7 +12,7 @@ use crate::collate::run::{device_of_work, made, views_in};
 use crate::collate::torch_memory::OutputAllocator;
 use crate::collate::tree::jobs_of;
 use crate::engine::explain::PyExplain;
-use crate::samples::read::samples_of;
+use crate::samples::list_import::samples_of;
 
 /// Plans a call without running it: path, bytes read and written, tiles, launches, padding, bytes of an arena.
 ///
@@ -55,7 +55,7 @@ pub(crate) fn explain(
         if options.is_list {
             return Err(unknown_form(form));
         }
-        (vec![Job::of_call(&options, |reading| samples_of(samples, reading))?], false)
+        (vec![Job::for_call(&options, |reading| samples_of(samples, reading))?], false)
     };
     let explain = py.detach(|| -> windrow::Result<_> {
         let targets: Vec<_> = jobs.iter().map(|job| job.out().map(target_of)).collect();

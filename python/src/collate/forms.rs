@@ -16,10 +16,10 @@ use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, OrPyErr};
 use crate::ground::logging::Records;
 use crate::ground::modules::increment_version;
-use crate::import::columns::{borrowed, objects_of};
+use crate::import::column_reader::{borrowed, objects_of};
 use crate::samples::imported::Imported;
 use crate::samples::list::PySampleList;
-use crate::samples::read::samples_of;
+use crate::samples::list_import::samples_of;
 
 /// `collate`, whose leaves are stacked where no spec says otherwise.
 pub(crate) const COLLATE: CallForm =
@@ -310,8 +310,8 @@ fn assemble(
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
     let py = samples.py();
-    let _records = Records::of_call(py);
-    let options = Options::of_call(form, engine, kwargs)?;
+    let _records = Records::for_call(py);
+    let options = Options::for_call(form, engine, kwargs)?;
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);
     let collate = &options.collate;
@@ -322,7 +322,7 @@ fn assemble(
         false => None,
     };
     let Some(list) = list else {
-        let job = Job::of_call(&options, |reading| samples_of(samples, reading))?;
+        let job = Job::for_call(&options, |reading| samples_of(samples, reading))?;
         let mut batches = run(py, &engine, &mut [job], ArenaMemory::No, span.end())?;
         return Ok(PyBatch::from(batches.remove(0)));
     };
@@ -332,7 +332,7 @@ fn assemble(
     }
     let objects = objects_of(samples, list.len())?;
     let kept = Arc::new(Imported::of_objects(list, objects));
-    let job = Job::of_call(&options, |_| Ok((kept, None)))?;
+    let job = Job::for_call(&options, |_| Ok((kept, None)))?;
     let mut batches = run_detached(py, &engine, &mut [job], ArenaMemory::No, begin)?;
     Ok(PyBatch::from(batches.remove(0)))
 }
@@ -346,8 +346,8 @@ pub(crate) fn stack_taken(
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
     let py = indices.py();
-    let _records = Records::of_call(py);
-    let options = Options::of_call(&STACK, engine, kwargs)?;
+    let _records = Records::for_call(py);
+    let options = Options::for_call(&STACK, engine, kwargs)?;
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);
     let (own, positions) = list.asked_for(indices)?;
@@ -365,7 +365,7 @@ pub(crate) fn stack_taken(
         }
     };
     samples.check_in_place(py, "")?;
-    let job = Job::of_call(&options, |_| Ok((samples, None)))?;
+    let job = Job::for_call(&options, |_| Ok((samples, None)))?;
     let mut batches = run(py, &engine, &mut [job], ArenaMemory::No, begin)?;
     Ok(PyBatch::from(batches.remove(0)))
 }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use windrow::bindings::add_per_sample;
 use windrow::{Batch, Collate, DType, Device, Engine, Error, SampleList, Stage, Tensor};
 
-use crate::collate::columns::{space_for, KeyColumn};
 use crate::collate::job::Job;
-use crate::collate::numbers::UploadedNumbers;
 use crate::collate::run::{run, ArenaMemory};
+use crate::collate::token_columns::{space_for, KeyColumn};
+use crate::collate::uploaded_numbers::UploadedNumbers;
 use crate::engine::default::default_engine;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, to_py_err, OrPyErr};
@@ -78,7 +78,7 @@ pub(crate) fn join_graphs<'py>(
     follow: Vec<String>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = graphs.py();
-    let _records = Records::of_call(py);
+    let _records = Records::for_call(py);
     let engine = default_engine();
     let span = engine.enter(Stage::Import);
     let graphs = items_of(graphs)?;
@@ -207,7 +207,7 @@ fn entry_of(
 fn increment(py: Python<'_>, engine: &Engine, entry: &GraphEntry, job: &mut Job) -> PyResult<()> {
     let steps = entry.steps.or_ends(|| {
         let collate = Collate::clone(&job.collate).device(Device::Cpu);
-        let mut copy = [Job::of_leaf(Arc::clone(&job.samples), collate, job.path.clone())];
+        let mut copy = [Job::for_leaf(Arc::clone(&job.samples), collate, job.path.clone())];
         let batches = run(py, engine, &mut copy, ArenaMemory::No, engine.now())?;
         ends_of(batches[0].data(), entry).or_py_err(py)
     })?;

@@ -19,7 +19,7 @@ use crate::import::importer::Reading;
 use crate::import::routes::is_torch;
 use crate::import::storages::own_all_memory;
 use crate::import::tensor::tensor_of;
-use crate::ownership::holder::{held_by, in_place, producers_of, Held, Holder};
+use crate::ownership::holder::{held_by, in_place, producers_of, HeldObjects, Holder};
 use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
 
@@ -53,7 +53,7 @@ struct JobOutput {
 
 impl Job {
     /// The samples of a call without trees.
-    pub fn of_call(
+    pub fn for_call(
         options: &Options<'_>,
         import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<PipelinedCopy>)>,
     ) -> PyResult<Job> {
@@ -62,7 +62,7 @@ impl Job {
     }
 
     /// A leaf of samples that are there, all of whose options are said.
-    pub fn of_leaf(samples: Arc<Imported>, collate: impl Into<Arc<Collate>>, path: String) -> Job {
+    pub fn for_leaf(samples: Arc<Imported>, collate: impl Into<Arc<Collate>>, path: String) -> Job {
         Job {
             ahead: None,
             samples,
@@ -153,7 +153,7 @@ impl Job {
                 engine: self.engine.clone(),
                 stream: self.stream,
                 is_single: true,
-                ..Job::of_leaf(Arc::new(samples), collate, path)
+                ..Job::for_leaf(Arc::new(samples), collate, path)
             });
         }
         Ok(singles)
@@ -270,7 +270,7 @@ pub(super) fn torch_of_object(py: Python<'_>, object: &Py<PyAny>) -> PyResult<Op
     }
 }
 
-fn torch_in(py: Python<'_>, held: Held<'_>) -> PyResult<Option<Py<PyAny>>> {
+fn torch_in(py: Python<'_>, held: HeldObjects<'_>) -> PyResult<Option<Py<PyAny>>> {
     let mut next = Some(held);
     while let Some(held) = next {
         next = match held.tensors {

@@ -18,8 +18,8 @@ use crate::ground::iterables::list_of;
 use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
 use crate::samples::column_import::ImportedColumn;
-use crate::samples::columns::{import_leaf, LeafColumn};
 use crate::samples::imported::Imported;
+use crate::samples::leaf_columns::{import_leaf, LeafColumn};
 use crate::samples::trees::Trees;
 use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::flatten::{Classified, TreeDef};
@@ -75,7 +75,7 @@ impl<'py> Column<'py> {
     }
 
     /// The columns of samples that were taken apart before.
-    pub fn of_trees(py: Python<'py>, trees: &Trees) -> PyResult<Column<'py>> {
+    pub fn from_trees(py: Python<'py>, trees: &Trees) -> PyResult<Column<'py>> {
         let (tree, columns) = trees.parts();
         let leaf = |leaf: usize| match &columns[leaf] {
             LeafColumn::Tensors(samples) => Ok(Column::Imported(Arc::clone(samples))),

@@ -1,6 +1,5 @@
 //! The assembling calls: options, jobs, the walks of trees, one plan and one run for all leaves.
 
-pub(crate) mod columns;
 pub(crate) mod explain;
 pub(crate) mod forms;
 pub(crate) mod graph_indices;
@@ -8,7 +7,6 @@ pub(crate) mod graphs;
 pub(crate) mod job;
 pub(crate) mod leaves;
 pub(crate) mod moves;
-pub(crate) mod numbers;
 pub(crate) mod one_buffer;
 pub(crate) mod options;
 pub(crate) mod options_cache;
@@ -21,7 +19,9 @@ pub(crate) mod sequences;
 pub(crate) mod sequences_on_device;
 pub(crate) mod specs;
 pub(crate) mod staging;
+pub(crate) mod token_columns;
 pub(crate) mod torch;
 pub(crate) mod torch_memory;
 pub(crate) mod transform;
 pub(crate) mod tree;
+pub(crate) mod uploaded_numbers;

@@ -18,7 +18,7 @@ use crate::ground::iterables::{items_of, list_of};
 use crate::ground::logging::Records;
 use crate::ground::modules::increment_version;
 use crate::ground::stream::stream_of;
-use crate::import::columns::{borrowed_pairs, objects_of};
+use crate::import::column_reader::{borrowed_pairs, objects_of};
 use crate::ownership::ready::refuse_within;
 use crate::ownership::storage_watch::moved;
 use crate::samples::imported::Imported;
@@ -99,7 +99,7 @@ pub(crate) fn copy_many(
     max_blocks: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let py = dsts.py();
-    let _records = Records::of_call(py);
+    let _records = Records::for_call(py);
     let transform = transform.map_or_else(|| Ok(Transform::default()), transform_of)?;
     let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
     let max_blocks = blocks_of(max_blocks)?;

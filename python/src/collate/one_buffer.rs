@@ -134,7 +134,7 @@ pub(crate) fn _copy_leaves(
     engine: Option<&Bound<'_, PyAny>>,
     numbers: Option<Vec<usize>>,
 ) -> PyResult<()> {
-    let _records = Records::of_call(dsts.py());
+    let _records = Records::for_call(dsts.py());
     let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
     copy_leaves(&engine, dsts, srcs, paths, &numbers.unwrap_or_default())
 }

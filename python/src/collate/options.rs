@@ -167,12 +167,12 @@ impl<'f, 'py> Kwargs<'f, 'py> {
 impl<'py> Options<'py> {
     /// Reads the keyword arguments of a form.
     pub fn parse(form: &CallForm, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Options<'py>> {
-        Options::of_call(form, None, kwargs)
+        Options::for_call(form, None, kwargs)
     }
 
     /// As `parse`, of a call that takes `engine` by itself: PyO3 makes another dict of what it does not know, and so none
     /// for a call with nothing else.
-    pub fn of_call(
+    pub fn for_call(
         form: &CallForm,
         engine: Option<&Bound<'py, PyAny>>,
         kwargs: Option<&Bound<'py, PyDict>>,

@@ -2,7 +2,7 @@
 
 use windrow::{Error, Hint, Mismatch};
 
-use crate::collate::columns::space_for;
+use crate::collate::token_columns::space_for;
 use crate::ground::tensor::PyTensor;
 
 /// Ids, labels, positions, perhaps the sample of each, where each sequence begins, and the length of the longest.

@@ -5,11 +5,11 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use windrow::{Batch, Collate, DType, Device, Error, Layout, Ragged, Stage, Tensor};
 
-use crate::collate::columns::{space_for, KeyColumn};
 use crate::collate::job::Job;
 use crate::collate::packed::{check_labels, Packed, PackedTensors, RowPlan};
 use crate::collate::run::{run, ArenaMemory};
 use crate::collate::sequences_on_device::{pack_on_device, pack_rows_on_device};
+use crate::collate::token_columns::{space_for, KeyColumn};
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::items_of;
@@ -30,7 +30,7 @@ pub(crate) fn pack_columns<'py>(
     wants_index: bool,
 ) -> PyResult<Packed> {
     let py = features.py();
-    let _records = Records::of_call(py);
+    let _records = Records::for_call(py);
     let (columns, begin) = columns_of(features, ids, labels)?;
     match columns[0].samples.list.device() {
         Some(device @ Device::Cuda(_)) => {
@@ -88,7 +88,7 @@ pub(crate) fn pack_rows_of<'py>(
     pads: (i64, i64, i64),
 ) -> PyResult<PackedTensors> {
     let py = features.py();
-    let _records = Records::of_call(py);
+    let _records = Records::for_call(py);
     let (columns, begin) = columns_of(features, ids, labels)?;
     let (counts, _) = integers(counts, "counts", 1)?;
     let plan = RowPlan { counts: &counts, max_tokens, pads };

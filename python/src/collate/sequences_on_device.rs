@@ -10,10 +10,10 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use windrow::{Batch, DType, Device, Error, Layout, Offsets, SampleList, Tensor};
 
-use crate::collate::columns::KeyColumn;
-use crate::collate::numbers::{Uploaded, UploadedNumbers};
 use crate::collate::packed::{check_labels, Packed, PackedTensors, RowPlan};
 use crate::collate::run::{run, ArenaMemory};
+use crate::collate::token_columns::KeyColumn;
+use crate::collate::uploaded_numbers::{Uploaded, UploadedNumbers};
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
 use crate::ground::tensor::PyTensor;

@@ -73,7 +73,7 @@ impl PyStaging {
     #[pyo3(signature = (stream = None))]
     #[allow(unsafe_code)]
     fn upload(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let _records = Records::of_call(py);
+        let _records = Records::for_call(py);
         let stream = match stream {
             Some(stream) => Some(stream_of(stream)?),
             None => torch_stream(py, self.staging().device().device())?,

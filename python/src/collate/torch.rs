@@ -33,7 +33,7 @@ use crate::import::importer::Reading;
 use crate::import::routes::keeps_gradients;
 use crate::import::tensor::tensor_of;
 use crate::samples::imported::Imported;
-use crate::samples::table::table_in;
+use crate::samples::table_trees::table_in;
 use crate::trees::container::ColumnPlace;
 use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
 use crate::trees::rules::{self, FlattenedColumn};
@@ -106,12 +106,12 @@ pub(crate) fn collate_torch<'py>(
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
-    let _records = Records::of_call(py);
+    let _records = Records::for_call(py);
     let column = match table_in(samples, sep)? {
         Some(table) if table.len() == 0 => {
             return Err(PyValueError::new_err("a table without rows makes no batch"));
         }
-        Some(table) => Column::of_trees(py, &table)?,
+        Some(table) => Column::from_trees(py, &table)?,
         None => {
             // torch does this first, which gives the error of an empty or unfit batch.
             samples.get_item(0)?;

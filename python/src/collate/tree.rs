@@ -24,9 +24,9 @@ use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::ownership::holder::in_place;
 use crate::samples::column_import::{import_columns, Borrowed, MaybeImported};
-use crate::samples::columns::are_texts;
+use crate::samples::leaf_columns::are_texts;
 use crate::samples::list::{ListSamples, PySampleList};
-use crate::samples::table::table_in;
+use crate::samples::table_trees::table_in;
 use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
 use crate::trees::outputs::OUT;
@@ -87,7 +87,7 @@ pub(crate) fn collate<'py>(
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
-    let _records = Records::of_call(py);
+    let _records = Records::for_call(py);
     let (sep, arena) = (sep_of(sep)?, is_in_arena(arena)?);
     let options = Options { may_start: !arena, ..Options::parse(&COLLATE, common)? };
     let engine = options.engine.clone();
@@ -226,10 +226,10 @@ fn column_of<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Column<'py
         let len = samples.len();
         match samples {
             ListSamples::Leaves(samples) => (Column::Imported(samples), len),
-            ListSamples::Trees(trees) => (Column::of_trees(py, &trees)?, len),
+            ListSamples::Trees(trees) => (Column::from_trees(py, &trees)?, len),
         }
     } else if let Some(trees) = table_in(samples, sep)? {
-        (Column::of_trees(py, &trees)?, trees.len())
+        (Column::from_trees(py, &trees)?, trees.len())
     } else {
         check_list(samples)?;
         let samples = items_of(samples).map_err(|error| no_list(samples, error))?;

@@ -116,7 +116,7 @@ impl Visit for StageRecord {
 pub(crate) struct Records<'py>(Option<Python<'py>>);
 
 impl<'py> Records<'py> {
-    pub fn of_call(py: Python<'py>) -> Records<'py> {
+    pub fn for_call(py: Python<'py>) -> Records<'py> {
         let is_on = IS_ON.load(Ordering::Relaxed);
         if is_on {
             THREAD.with_borrow_mut(|thread| thread.num_calls += 1);
@@ -199,6 +199,6 @@ pub(crate) fn is_on() -> bool {
 
 /// The stage of an export, to be dropped at its end.
 pub(crate) fn exporting(py: Python<'_>) -> (windrow::Span<'static>, Records<'_>) {
-    let records = Records::of_call(py);
+    let records = Records::for_call(py);
     (windrow::Span::enter(windrow::Stage::Export), records)
 }

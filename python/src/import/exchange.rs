@@ -13,7 +13,7 @@ use crate::ground::reserve::push_to;
 use crate::ground::stream::current_of;
 use crate::import::importer::Importer;
 use crate::import::routes::{shapeless, Lazy};
-use crate::private_layouts::torch::{DenseFields, MAX_DIMS};
+use crate::private_layouts::torch_layout::{DenseFields, MAX_DIMS};
 
 impl<'py> Importer<'py> {
     /// Reads an object by the exchange table of its type; a dense torch tensor of the host's without a call where its words are

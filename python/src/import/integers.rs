@@ -12,7 +12,7 @@ use crate::ground::errors::{is_answer, quoted, OrPyErr};
 use crate::ground::iterables::entries;
 use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
-use crate::import::numpy_struct::{array_fields, ArrayStruct};
+use crate::import::numpy_layout::{array_fields, ArrayStruct};
 use crate::import::routes::{route_of, ImportRoute};
 use crate::import::tensor::table_of;
 use crate::ownership::copy::copy_of;

@@ -1,9 +1,9 @@
 //! Import: any array-like to a sample, in one of two ways.
 //!
-//! - **Columns** (`columns`): many NumPy arrays or dense torch tensors of one class, read from their structs without running Python
+//! - **Columns** (`column_reader`): many NumPy arrays or dense torch tensors of one class, read from their structs without running Python
 //!   code, without a reference to each, and by several threads if they are the leaves of containers. Short lists of a call are one
 //!   column, too.
-//! - **Items** (`read`): everything else, one object after the other, by the route of its class (`routes`), which is found once.
+//! - **Items** (`items`): everything else, one object after the other, by the route of its class (`routes`), which is found once.
 //!
 //! Beside them stands one branch, for stacks of 1 MiB or more: rows that need no Python code to be read are copied by another thread
 //! while the next ones are read (`Importer::ahead`). 4096 rows of 512 bytes take 174 us with it and 204 without as arrays, 201 and
@@ -38,15 +38,15 @@
 //! `__cuda_array_interface__` order.
 
 pub(crate) mod array_interface;
-pub(crate) mod columns;
+pub(crate) mod column_reader;
 pub(crate) mod exchange;
 pub(crate) mod importer;
 pub(crate) mod integers;
+pub(crate) mod items;
 pub(crate) mod keepers;
 pub(crate) mod numpy;
-pub(crate) mod numpy_struct;
+pub(crate) mod numpy_layout;
 pub(crate) mod protocols;
-pub(crate) mod read;
 pub(crate) mod routes;
 pub(crate) mod rows;
 pub(crate) mod storages;

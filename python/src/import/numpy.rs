@@ -9,7 +9,7 @@ use windrow::{Device, Dims};
 
 use crate::ground::dtype::{dtype_of_kind, named_dtype};
 use crate::import::importer::Importer;
-use crate::import::numpy_struct::{array_fields, ArrayFields, ArrayStruct};
+use crate::import::numpy_layout::{array_fields, ArrayFields, ArrayStruct};
 
 impl<'py> Importer<'py> {
     /// A NumPy array by its `__array_struct__`; whatever is unusual about it goes the long way.

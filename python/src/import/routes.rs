@@ -16,8 +16,8 @@ use crate::ground::dtype::dtype_of_kind;
 use crate::ground::errors::attribute;
 use crate::ground::modules::{grad_is_enabled, has_tangent, loaded, module, requires_grad};
 use crate::ground::tensor::PyTensor;
-use crate::import::numpy_struct::is_laid_out;
-use crate::private_layouts::torch::TorchReader;
+use crate::import::numpy_layout::is_laid_out;
+use crate::private_layouts::torch_layout::TorchReader;
 
 /// The way from an object to a sample.
 #[derive(Clone, Copy)]

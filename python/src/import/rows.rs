@@ -9,7 +9,7 @@ use windrow::{DType, Device, Error, Mismatch, MoveSide, SampleList, TensorMeta};
 use crate::ground::errors::{class_name, shown, type_error, OrPyErr};
 use crate::import::importer::{Importer, Reading};
 use crate::ownership::buffer::copy_buffer;
-use crate::private_layouts::numbers;
+use crate::private_layouts::pyint_layout;
 
 /// The value of a Python number.
 #[derive(Clone, Copy)]
@@ -196,7 +196,7 @@ impl<'py> Importer<'py> {
         };
         let chunk = self.owner.numbers.chunk_for(len)?;
         let start = chunk.len();
-        let reader = numbers::reader(self.py).as_ref().ok();
+        let reader = pyint_layout::reader(self.py).as_ref().ok();
         let known = reader.and_then(|reader| reader.read(object, list.is_ok(), chunk));
         let read = match (known, list) {
             (Some(dtype), _) => Ok(Some(dtype)),

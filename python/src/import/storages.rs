@@ -12,12 +12,12 @@ use crate::ground::batch::tensor_in;
 use crate::ground::errors::answered;
 use crate::ground::modules::loaded;
 use crate::import::importer::{HeldStorage, Importer};
-use crate::import::numpy_struct::data_word;
+use crate::import::numpy_layout::data_word;
 use crate::import::routes::{route_of, ImportRoute, Lazy};
-use crate::ownership::holder::{held_by, watches_of, Held, Holder};
+use crate::ownership::holder::{held_by, watches_of, HeldObjects, Holder};
 use crate::ownership::owners::Owners;
 use crate::ownership::storage_watch::{address_in, StorageWatch, StorageWatches};
-use crate::private_layouts::torch::reader;
+use crate::private_layouts::torch_layout::reader;
 
 impl Importer<'_> {
     /// Holds the storage of a torch tensor.
@@ -149,11 +149,12 @@ fn own_memory_of<'py>(
     mut objects: Vec<Bound<'py, PyAny>>,
 ) -> PyResult<()> {
     let mut seen = HashSet::new();
-    let add = |held: Held<'_>, owners: &mut Vec<Owner>, objects: &mut Vec<Bound<'py, PyAny>>| {
-        owners.extend(held.tensors.iter().map(Tensor::owner).chain(held.owners).cloned());
-        let held = held.objects.into_iter().flatten();
-        objects.extend(held.map(|object| object.bind(py).clone()));
-    };
+    let add =
+        |held: HeldObjects<'_>, owners: &mut Vec<Owner>, objects: &mut Vec<Bound<'py, PyAny>>| {
+            owners.extend(held.tensors.iter().map(Tensor::owner).chain(held.owners).cloned());
+            let held = held.objects.into_iter().flatten();
+            objects.extend(held.map(|object| object.bind(py).clone()));
+        };
     loop {
         if let Some(owner) = owners.pop() {
             if seen.insert(Arc::as_ptr(&owner).addr()) {

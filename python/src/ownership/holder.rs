@@ -23,7 +23,7 @@ use windrow::{Device, Owner, Stream, Tensor};
 use crate::ground::errors::LayoutError;
 use crate::ground::reserve::push_to;
 use crate::ownership::buffer::Buffer;
-use crate::ownership::numbers::NumberChunks;
+use crate::ownership::number_chunks::NumberChunks;
 use crate::ownership::producers::Producers;
 use crate::ownership::release::{release, release_objects, Foreign};
 use crate::ownership::storage_watch::{StorageWatches, MOVED};
@@ -94,8 +94,8 @@ impl Holder {
         self.into_object(py)
     }
 
-    pub fn held(&self) -> Held<'_> {
-        Held { objects: [&self.objects, &[]], tensors: &self.tensors, owners: &self.owners }
+    pub fn held(&self) -> HeldObjects<'_> {
+        HeldObjects { objects: [&self.objects, &[]], tensors: &self.tensors, owners: &self.owners }
     }
 
     /// Whether it keeps more than objects and tensors.
@@ -225,20 +225,20 @@ pub(crate) fn keeper_of(object: &Bound<'_, PyAny>, tensor: &Tensor) -> Py<PyAny>
 
 /// The objects, tensors and owners that keep memory for an owner.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Held<'a> {
+pub(crate) struct HeldObjects<'a> {
     pub objects: [&'a [Py<PyAny>]; 2],
     pub tensors: &'a [Tensor],
     pub owners: &'a [Owner],
 }
 
-pub(crate) fn held_by(owner: &Owner) -> Held<'_> {
+pub(crate) fn held_by(owner: &Owner) -> HeldObjects<'_> {
     match owner.downcast_ref::<Reference>() {
-        Some(reference) => Held {
+        Some(reference) => HeldObjects {
             objects: [reference.object.as_slice(), reference.storage.as_slice()],
             owners: reference.owners(),
             tensors: &[],
         },
-        None => owner.downcast_ref::<Holder>().map_or_else(Held::default, Holder::held),
+        None => owner.downcast_ref::<Holder>().map_or_else(HeldObjects::default, Holder::held),
     }
 }
 

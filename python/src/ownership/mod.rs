@@ -5,7 +5,7 @@ pub(crate) mod child_columns;
 pub(crate) mod column;
 pub(crate) mod copy;
 pub(crate) mod holder;
-pub(crate) mod numbers;
+pub(crate) mod number_chunks;
 pub(crate) mod owners;
 pub(crate) mod producers;
 pub(crate) mod ready;

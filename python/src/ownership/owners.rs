@@ -55,25 +55,25 @@ impl Entry for Kept {
 
 impl Owners {
     /// One owner of all samples, for one call.
-    pub fn of_all(owner: Owner) -> Owners {
+    pub fn from_one(owner: Owner) -> Owners {
         Owners { shared: Arc::new(vec![owner]), ..Owners::default() }
     }
 
     /// Owners of all samples of a list on this device. Work on device memory is ordered by owners that are shared.
-    pub fn of_list(py: Python<'_>, holder: Holder, device: Device) -> PyResult<Owners> {
+    pub fn for_list(py: Python<'_>, holder: Holder, device: Device) -> PyResult<Owners> {
         match device {
-            Device::Cpu => Ok(Owners::of_object(holder.into_object(py)?)),
-            _ => Ok(Owners::of_all(Arc::new(holder))),
+            Device::Cpu => Ok(Owners::from_object(holder.into_object(py)?)),
+            _ => Ok(Owners::from_one(Arc::new(holder))),
         }
     }
 
     /// One object that keeps all samples.
-    pub fn of_object(object: Py<PyAny>) -> Owners {
+    pub fn from_object(object: Py<PyAny>) -> Owners {
         Owners { objects: Column::one(Some(object)), ..Owners::default() }
     }
 
     /// Owners of samples that are a tensor's, or views of its memory.
-    pub fn of_reference(py: Python<'_>, reference: &Reference) -> PyResult<Owners> {
+    pub fn from_reference(py: Python<'_>, reference: &Reference) -> PyResult<Owners> {
         let (mut object, storage) = (reference.object.copied(py), reference.storage.copied(py));
         if let (Some(own), Some(storage)) = (&object, storage) {
             let mut holder = Holder::default();

@@ -6,11 +6,11 @@
 //!
 //! | layout | file | who uses it | the official call | ns a sample, with it and without |
 //! |---|---|---|---|---:|
-//! | `PyLongObject`, `PyFloatObject`, `PyListObject`, `PyTupleObject` | `numbers` | `import/rows`: samples that are lists of numbers | `PyLong_AsLongLong`, `PyFloat_AsDouble` for each | 16 ints: 63, 302 |
+//! | `PyLongObject`, `PyFloatObject`, `PyListObject`, `PyTupleObject` | `pyint_layout` | `import/rows`: samples that are lists of numbers | `PyLong_AsLongLong`, `PyFloat_AsDouble` for each | 16 ints: 63, 302 |
 //! | `PyDictObject` | `dict_entries` | `trees/dicts`: asks for memory ahead | none | 4096 dicts of 8 arrays, not in the caches: 420, 492 |
-//! | `TensorImpl` | `torch` | `import/columns`, `import/exchange`: a dense tensor of the host's | the exchange table of its class | 20, 98 |
-//! | `AutogradMeta` | `torch` | every import of a torch tensor | `requires_grad`, `unpack_dual()`, `is_neg()`, `is_conj()` | 20, 350 |
-//! | `StorageImpl` | `torch` | `import/places`: its Python object, its address while a list holds it, what releases it | `untyped_storage()`, `data_ptr()` | in a list that is kept: 46, 92 |
+//! | `TensorImpl` | `torch_layout` | `import/column_reader`, `import/exchange`: a dense tensor of the host's | the exchange table of its class | 20, 98 |
+//! | `AutogradMeta` | `torch_layout` | every import of a torch tensor | `requires_grad`, `unpack_dual()`, `is_neg()`, `is_conj()` | 20, 350 |
+//! | `StorageImpl` | `torch_layout` | `import/storages`: its Python object, its address while a list holds it, what releases it | `untyped_storage()`, `data_ptr()` | in a list that is kept: 46, 92 |
 //!
 //! Measured on a Xeon (Sapphire Rapids), CPython 3.11 and torch 2.15, least of interleaved runs. All of torch's together: a stack of
 //! 256 tensors takes 5.5 us with them and 106 without, a `SampleList` of 4096 0.18 and 3.2 ms. Checked, by the tests of words, on
@@ -20,8 +20,8 @@
 //! NumPy's array struct and torch's exchange table are not here: both are official, and always used.
 
 pub(crate) mod dict_entries;
-pub(crate) mod numbers;
-pub(crate) mod torch;
+pub(crate) mod pyint_layout;
+pub(crate) mod torch_layout;
 
 use std::sync::LazyLock;
 
@@ -70,10 +70,13 @@ fn check_python(py: Python<'_>) -> Result<(), Reason> {
 pub(crate) fn _private_layouts(py: Python<'_>) -> PyResult<Vec<(String, String)>> {
     let version = py.version_info();
     let python = format!("CPython {}.{}", version.major, version.minor);
-    let mut found = vec![(python, state(numbers::reader(py)))];
+    let mut found = vec![(python, state(pyint_layout::reader(py)))];
     if let Some(torch) = module(py, "torch")? {
         let name = format!("torch {}", torch.getattr("__version__")?);
-        found.push((name, state(torch::reader(py).unwrap_or(&Err("not imported".to_owned())))));
+        found.push((
+            name,
+            state(torch_layout::reader(py).unwrap_or(&Err("not imported".to_owned()))),
+        ));
     }
     Ok(found)
 }

@@ -113,7 +113,7 @@ pub(crate) fn read<'py>(
         };
         read.push((column.path, content));
     }
-    let owners = Owners::of_list(py, reader.owner, reader.device)?;
+    let owners = Owners::for_list(py, reader.owner, reader.device)?;
     let columns = read.into_iter().map(|(path, content)| {
         let content = match content {
             Ok(list) => {

@@ -9,7 +9,7 @@ use windrow::bindings::PipelinedCopy;
 use windrow::{Engine, SampleList};
 
 use crate::ground::reserve::try_vec;
-use crate::import::columns::read_columns;
+use crate::import::column_reader::read_columns;
 use crate::import::importer::Reading;
 use crate::import::routes::{route_of, ImportRoute};
 use crate::ownership::child_columns::ChildColumns;
@@ -41,7 +41,7 @@ impl Borrowed<'_> {
         let mut owner = Holder::default();
         owner.producers = self.producers;
         owner.objects = self.columns.into_objects()?;
-        Ok(Owners::of_all(Arc::new(owner)))
+        Ok(Owners::from_one(Arc::new(owner)))
     }
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn import_columns<'py>(
             }
         });
     }
-    let owners = Owners::of_all(Arc::new(owner));
+    let owners = Owners::from_one(Arc::new(owner));
     let column = |found: Result<_, _>| {
         found.map(|(list, objects)| ImportedColumn::new(list, &owners, objects))
     };

@@ -35,7 +35,7 @@ impl Imported {
         owner.objects = objects;
         Imported {
             list,
-            owners: Owners::of_all(Arc::new(owner)),
+            owners: Owners::from_one(Arc::new(owner)),
             watches: StorageWatches::default(),
         }
     }
@@ -57,10 +57,10 @@ impl Imported {
         let (device, watches) =
             (table.device(), StorageWatches::combined(watches_of(table.owner())));
         let owners = match table.owner().downcast_ref::<Reference>() {
-            Some(reference) if device == Device::Cpu => Owners::of_reference(py, reference)?,
+            Some(reference) if device == Device::Cpu => Owners::from_reference(py, reference)?,
             _ => {
                 let producers = producers_of(&table);
-                Owners::of_list(py, Holder::from_tensor(table, producers), device)?
+                Owners::for_list(py, Holder::from_tensor(table, producers), device)?
             }
         };
         Ok(Imported { list, owners, watches: Column::one(watches) })
@@ -163,7 +163,7 @@ impl Imported {
         }
         let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
         let watches = self.watches.take(py, positions, self.list.len())?;
-        Ok(Imported { list, owners: Owners::of_all(Arc::clone(self) as Owner), watches })
+        Ok(Imported { list, owners: Owners::from_one(Arc::clone(self) as Owner), watches })
     }
 
     /// # Errors
@@ -279,10 +279,10 @@ impl Imported {
             }
             // Released with its sample, as on the host; work on a device holds it (`Owners::keep`).
             (true, Some(Device::Pinned)) if list.len() == 1 => {
-                Owners::of_object(owner.into_object(py)?)
+                Owners::from_object(owner.into_object(py)?)
             }
             (true, _) => Owners::from_parts(Arc::new(vec![Arc::new(owner) as Owner]), keepers),
-            (false, _) => Owners::of_all(Arc::new(owner)),
+            (false, _) => Owners::from_one(Arc::new(owner)),
         };
         let owners = owners.with_tensors(tensors, list.len())?;
         Ok((Imported { list, owners, watches: StorageWatches::from(watches) }, ahead))

@@ -14,8 +14,8 @@ use crate::import::importer::{Importer, Reading};
 use crate::import::integers::{integers, is_list};
 use crate::import::tensor::tensor_of;
 use crate::ownership::holder::Visited;
-use crate::samples::columns::LeafColumn;
 use crate::samples::imported::Imported;
+use crate::samples::leaf_columns::LeafColumn;
 use crate::samples::trees::{is_tree, Trees};
 
 /// Samples that are imported, checked and kept alive once. Every assembling call takes one in place of a list.

@@ -2,12 +2,12 @@
 
 pub(crate) mod arrow;
 pub(crate) mod column_import;
-pub(crate) mod columns;
 pub(crate) mod imported;
+pub(crate) mod leaf_columns;
 pub(crate) mod list;
+pub(crate) mod list_import;
 pub(crate) mod pickle;
 pub(crate) mod pieces;
-pub(crate) mod read;
-pub(crate) mod table;
+pub(crate) mod table_trees;
 pub(crate) mod trees;
 pub(crate) mod windows;

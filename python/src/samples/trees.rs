@@ -14,7 +14,7 @@ use crate::import::importer::Reading;
 use crate::import::routes::{has_interface, route_of, ImportRoute};
 use crate::import::rows::is_of_numbers;
 use crate::import::tensor::tensor_of;
-use crate::samples::columns::{are_rows, Content, LeafColumn};
+use crate::samples::leaf_columns::{are_rows, Content, LeafColumn};
 use crate::trees::container::{names_of, ColumnPlace, Container};
 use crate::trees::flatten::{flatten, Classified, Flat, TreeDef, TreeRules};
 use crate::trees::node_types::{dataclass_fields, flattener_of};

@@ -16,8 +16,8 @@ use crate::import::tensor::{table_of, tensor_of};
 use crate::ownership::copy::copy_of;
 use crate::samples::imported::Imported;
 use crate::samples::list::PySampleList;
+use crate::samples::list_import::samples_of;
 use crate::samples::pieces::{push, refuse};
-use crate::samples::read::samples_of;
 
 /// Windows of one array, ``array[start:start + length]`` for each start, with no Python object for each of them.
 ///

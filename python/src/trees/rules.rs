@@ -10,7 +10,7 @@ use crate::ground::iterables::{
     entries, is_list_or_tuple, is_mapping, items_of, list_of, value_of,
 };
 use crate::ground::reserve::{push_to, try_vec};
-use crate::import::columns::will_be_shared;
+use crate::import::column_reader::will_be_shared;
 use crate::import::rows::{is_row, row_hint};
 use crate::ownership::child_columns::ChildColumns;
 use crate::trees::container::{

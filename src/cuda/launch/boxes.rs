@@ -114,7 +114,7 @@ pub(crate) fn kind_of(
         return ElementLoop::Slow;
     }
     match is_read && !segment.is_move() {
-        true => ElementLoop::of_cast(from, to, segment.affine.is_some()),
+        true => ElementLoop::for_cast(from, to, segment.affine.is_some()),
         false => ElementLoop::Whole,
     }
 }

@@ -207,7 +207,7 @@ impl<'b> Builder<'b> {
             }
             Family::ContiguousGeneric => {
                 let kind =
-                    ElementLoop::of_cast(segment.from, segment.to, segment.affine.is_some()) as u8;
+                    ElementLoop::for_cast(segment.from, segment.to, segment.affine.is_some()) as u8;
                 let work = |nest| {
                     Work::ContiguousGeneric(Contiguous { nest, kind, ..Contiguous::default() })
                 };

@@ -109,7 +109,7 @@ pub(crate) enum ElementLoop {
 
 impl ElementLoop {
     /// The loop for aligned elements that are converted, not only moved.
-    pub fn of_cast(from: DType, to: DType, affine: bool) -> ElementLoop {
+    pub fn for_cast(from: DType, to: DType, affine: bool) -> ElementLoop {
         let is_whole = |dtype: DType| dtype == DType::Bool || dtype.is_integer();
         if !affine && is_whole(from) && is_whole(to) {
             return ElementLoop::Whole;

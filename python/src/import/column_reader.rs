@@ -18,10 +18,10 @@ use windrow::{Collate, DType, Device, Dims, Engine, Form, SampleList};
 
 use crate::ground::modules::records_nothing;
 use crate::ground::reserve::try_vec;
-use crate::import::numpy_struct::{array_fields, prefetch_dims, ArrayStruct};
+use crate::import::numpy_layout::{array_fields, prefetch_dims, ArrayStruct};
 use crate::import::routes::{known_route, route_of, ImportRoute, Lazy};
 use crate::ownership::child_columns::ChildColumns;
-use crate::private_layouts::torch::{TorchReader, FARTHEST};
+use crate::private_layouts::torch_layout::{TorchReader, FARTHEST};
 use crate::private_layouts::HAS_LOCK;
 
 /// One thread reads fewer samples sooner than another one starts.

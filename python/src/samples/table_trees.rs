@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::samples::arrow::{self, ArrowColumn, ArrowContent};
-use crate::samples::columns::{Content, LeafColumn};
+use crate::samples::leaf_columns::{Content, LeafColumn};
 use crate::samples::trees::Trees;
 use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::flatten::{flatten, Classified, TreeRules};

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn alike_rows_of_every_size() {
+    fn uniform_rows_of_every_size() {
         use crate::collate::Collate;
         use crate::samples::{SampleList, SampleView};
         use crate::Engine;

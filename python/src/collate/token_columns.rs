@@ -209,7 +209,7 @@ impl KeyColumn {
     }
 
     pub fn job(self, collate: Collate) -> Job {
-        Job::of_leaf(Arc::new(self.samples), collate, self.name)
+        Job::for_leaf(Arc::new(self.samples), collate, self.name)
     }
 }
 
@@ -235,7 +235,7 @@ pub(crate) fn pad_columns<'py>(
     int64: bool,
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = features.py();
-    let _records = Records::of_call(py);
+    let _records = Records::for_call(py);
     let engine = default_engine();
     let span = engine.enter(Stage::Import);
     let pad = options.map(|options| Options::parse(&PAD, Some(options))).transpose()?;

@@ -15,7 +15,7 @@ use crate::private_layouts::HAS_LOCK;
 use crate::samples::arrow::{is_arrow, read, samples_in};
 use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
-use crate::samples::table::trees_of_table;
+use crate::samples::table_trees::trees_of_table;
 use crate::samples::trees::{is_tree, Trees};
 
 /// Imports every sample of a list, tuple or other iterable; of a tensor or an Arrow array every row, of a nested tensor every component.

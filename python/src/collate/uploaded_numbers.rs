@@ -59,6 +59,6 @@ impl Uploaded {
         let owners = owners.with(Arc::clone(&self.owner))?;
         let dim = list.common_ndim().map_or(0, |ndim| ndim as i64 - 1);
         let samples = Arc::new(Imported { list, owners, watches: StorageWatches::default() });
-        Ok(Job::of_leaf(samples, Collate::concat(dim).cast(dtype), name.to_owned()))
+        Ok(Job::for_leaf(samples, Collate::concat(dim).cast(dtype), name.to_owned()))
     }
 }
