@@ -56,14 +56,14 @@ pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(
     let mut found = None;
     for index in used.several() {
         match (source, used.meta(index).device) {
-            (known, own) if known == own => {}
+            (known, device) if known == device => {}
             // Both are host memory.
             (Device::Cpu | Device::Pinned, Device::Cpu | Device::Pinned) => {
                 source = Device::Cpu;
             }
-            (_, own) => {
+            (_, device) => {
                 let expected = || first.to_string().into();
-                Mismatch::note(&mut found, index, expected, own.to_string().into());
+                Mismatch::note(&mut found, index, expected, device.to_string().into());
             }
         }
     }
@@ -76,7 +76,7 @@ pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(
     if is_on_device(source) || source == Device::Pinned && is_on_device(device) {
         // The host turns elements round as it reads them; kernels do not.
         let expected = || "native byte order, in which alone a device reads samples".into();
-        let fits = |own: DType, _: &[i64]| own.is_native();
+        let fits = |from: DType, _: &[i64]| from.is_native();
         let got = |index: usize| used.meta(index).dtype.into();
         used.check_as(
             fits,
@@ -115,15 +115,15 @@ pub(super) const ONLY_MOVED: &str =
 
 /// Samples of most dtypes of one byte and of complex ones are moved as they are: no cast, no arithmetic.
 pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: bool) -> Result<()> {
-    let fits = |own: DType, _: &[i64]| {
-        own.native() == dtype && !computes || own.is_arithmetic() && dtype.is_arithmetic()
+    let fits = |from: DType, _: &[i64]| {
+        from.native() == dtype && !computes || from.is_arithmetic() && dtype.is_arithmetic()
     };
     let expected = || {
         "bool, an integer, float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2".into()
     };
     let got = |index: usize| match used.meta(index).dtype {
-        own if own.is_arithmetic() => ErrorValue::Text(format!("a cast to {dtype}")),
-        own => own.into(),
+        from if from.is_arithmetic() => ErrorValue::Text(format!("a cast to {dtype}")),
+        from => from.into(),
     };
     used.check_as(fits, expected, got, Hint::Text(ONLY_MOVED), Error::DType)
 }
@@ -131,7 +131,7 @@ pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: boo
 /// Arithmetic is in float32 unless samples or results are float64.
 pub(super) fn check_width(used: &UsedMetas<'_>, dtype: DType, affine: &Affine) -> Result<()> {
     let Some(channel) = affine.beyond_f32() else { return Ok(()) };
-    if used.all(|own, _| [own.native(), dtype].contains(&DType::F64)) {
+    if used.all(|from, _| [from.native(), dtype].contains(&DType::F64)) {
         return Ok(());
     }
     let (factor, offset) = (affine.a()[channel], affine.b()[channel] + 0.0);
@@ -196,7 +196,7 @@ pub(super) fn resolve_dtype(used: &UsedMetas<'_>, collate: &Collate) -> Result<D
         return if dtype.is_native() { Ok(dtype) } else { Err(Error::DType(Box::new(refused()))) };
     }
     let dtype = used.meta(0).dtype.native();
-    let same = |own: DType, _: &[i64]| own.native() == dtype;
+    let same = |from: DType, _: &[i64]| from.native() == dtype;
     used.check(same, |index| dtype_mismatch(used, index), Hint::Cast)?;
     Ok(dtype)
 }

@@ -141,14 +141,14 @@ impl AsTarget for Tensor {
 ///
 /// # Errors
 /// [`Error::Layout`] if the memory is read-only or there are other references.
-pub(crate) fn target_of(tensor: &mut Tensor, own: usize) -> Result<Target<'_>> {
+pub(crate) fn target_of(tensor: &mut Tensor, num_refs: usize) -> Result<Target<'_>> {
     let refuse = |expected: &str, got: &str| {
         Err(Error::Layout(Box::new(Mismatch::new(None, expected, got))))
     };
     if tensor.is_read_only() {
         return refuse("writable memory", "read-only memory");
     }
-    if Arc::strong_count(tensor.owner()) + Arc::weak_count(tensor.owner()) != own {
+    if Arc::strong_count(tensor.owner()) + Arc::weak_count(tensor.owner()) != num_refs {
         return refuse("memory that nothing else holds", "shared memory");
     }
     let (data, dtype, device) = (tensor.data_ptr(), tensor.dtype(), tensor.device());

@@ -83,12 +83,12 @@ impl Metas {
     #[inline]
     pub fn has_row(&self, dtype: DType, device: Device, shape: &[i64]) -> bool {
         let Some(first) = self.all.first() else { return false };
-        let own = first.layout.shape();
+        let first_shape = first.layout.shape();
         self.max_row_len >= 0
             && first.dtype == dtype
             && first.device == device
-            && matches!(shape, [length, rest @ ..] if own.len() == shape.len()
-                && same_dims(&own[1..], rest) && (0..=self.max_row_len).contains(length))
+            && matches!(shape, [length, rest @ ..] if first_shape.len() == shape.len()
+                && same_dims(&first_shape[1..], rest) && (0..=self.max_row_len).contains(length))
     }
 
     pub fn all(&self) -> &[TensorMeta] {

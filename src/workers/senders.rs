@@ -34,10 +34,10 @@ fn with_pool<R>(run: impl FnOnce(&mut Option<Pool>) -> R) -> R {
     let process = forks::process();
     let (result, _inherited);
     {
-        let mut own = OWN.lock();
+        let mut slot = OWN.lock();
         let fresh = || Own { process, pool: None };
-        _inherited = (own.process != process).then(|| std::mem::replace(&mut *own, fresh()));
-        result = run(&mut own.pool);
+        _inherited = (slot.process != process).then(|| std::mem::replace(&mut *slot, fresh()));
+        result = run(&mut slot.pool);
     }
     result
 }
@@ -51,24 +51,24 @@ pub fn start(limit: u64) -> io::Result<()> {
     let taken = readers::take_inherited().into_iter().find_map(Pool::take_over);
     let pool = taken.map_or_else(|| Pool::new(limit), Ok)?;
     readers::add(Arc::clone(&pool.memory));
-    with_pool(|own| *own = Some(pool));
+    with_pool(|slot| *slot = Some(pool));
     Ok(())
 }
 
 /// Whether this process has a pool.
 pub fn is_started() -> bool {
-    with_pool(|own| own.is_some())
+    with_pool(|slot| slot.is_some())
 }
 
 /// Whether this address is in a block of the pool of this process.
 pub fn is_own(address: *const u8) -> bool {
-    with_pool(|own| own.as_ref().is_some_and(|pool| pool.block_of(address).is_some()))
+    with_pool(|slot| slot.as_ref().is_some_and(|pool| pool.block_of(address).is_some()))
 }
 
 /// The descriptor of the pool, for a reader that has not mapped it yet.
 pub fn file() -> Option<Arc<OwnedFd>> {
-    with_pool(|own| {
-        let pool = own.as_ref()?;
+    with_pool(|slot| {
+        let pool = slot.as_ref()?;
         let is_mapped = pool.memory.header(Header::Mapped).load(Ordering::Acquire) != 0;
         pool.file.clone().filter(|_| !is_mapped)
     })
@@ -123,8 +123,8 @@ pub fn allocate(outputs: &[(DType, Layout)], limit: u64) -> Result<Vec<Tensor>, 
 
 /// A block for this process.
 fn block(bytes: u64, limit: u64) -> Result<(Arc<Lease>, *mut u8), Refusal> {
-    let (memory, file, allocation) = with_pool(|own| {
-        let pool = own.as_mut().ok_or(Refusal::Limit)?;
+    let (memory, file, allocation) = with_pool(|slot| {
+        let pool = slot.as_mut().ok_or(Refusal::Limit)?;
         let allocation = pool.allocate(bytes, limit);
         if allocation.is_err() {
             pool.memory.counter(Counter::Refused).fetch_add(1, Ordering::Relaxed);
@@ -135,7 +135,7 @@ fn block(bytes: u64, limit: u64) -> Result<(Arc<Lease>, *mut u8), Refusal> {
     if is_new {
         let file = file.as_ref().map(|file| file.as_fd());
         memory.create_pages(file, offset, bytes, life).map_err(|error| {
-            with_pool(|own| own.iter_mut().for_each(|pool| pool.discard(&allocation)));
+            with_pool(|slot| slot.iter_mut().for_each(|pool| pool.discard(&allocation)));
             Refusal::Memory(error)
         })?;
     } else {
@@ -156,8 +156,8 @@ pub struct Parcel {
 impl Parcel {
     /// Adds a tensor in the pool, which must live until the parcel is sent. False: it is not in the pool.
     pub fn add(&mut self, data: *const u8, dtype: DType, layout: &Layout) -> bool {
-        let place = with_pool(|own| {
-            let pool = own.as_ref()?;
+        let place = with_pool(|slot| {
+            let pool = slot.as_ref()?;
             Some((pool.block_of(data)?, pool.memory.offset_of(data)?))
         });
         let Some((block, offset)) = place else { return false };
@@ -172,8 +172,8 @@ impl Parcel {
 
     /// A message of all that was added, in which each block has a claim of its own; `None` if there are no claims left.
     pub fn send(&self) -> Option<Sent> {
-        with_pool(|own| {
-            let pool = own.as_mut()?;
+        with_pool(|slot| {
+            let pool = slot.as_mut()?;
             let memory = Arc::clone(&pool.memory);
             let message = Message {
                 origin: pool.origin,

@@ -66,7 +66,7 @@ pub(crate) fn run(
     arena: ArenaMemory,
     begin: Option<Instant>,
 ) -> PyResult<Vec<Batch>> {
-    let is_its = |job: &Job| job.engine.as_ref().is_none_or(|own| own.is(engine));
+    let is_its = |job: &Job| job.engine.as_ref().is_none_or(|job_engine| job_engine.is(engine));
     match jobs.iter().all(is_its) {
         true => run_on(py, engine, jobs, arena, begin),
         false => run_by_engines(py, engine, jobs, arena, begin),
@@ -83,14 +83,14 @@ fn run_by_engines(
     begin: Option<Instant>,
 ) -> PyResult<Vec<Batch>> {
     let mut engines: Vec<Engine> = Vec::new();
-    for own in jobs.iter().map(|job| job.engine.as_ref().unwrap_or(engine)) {
-        if !engines.iter().any(|known| known.is(own)) {
-            engines.push(own.clone());
+    for job_engine in jobs.iter().map(|job| job.engine.as_ref().unwrap_or(engine)) {
+        if !engines.iter().any(|known| known.is(job_engine)) {
+            engines.push(job_engine.clone());
         }
     }
     let number_of = |job: &Job| {
-        let own = job.engine.as_ref().unwrap_or(engine);
-        engines.iter().position(|known| known.is(own))
+        let job_engine = job.engine.as_ref().unwrap_or(engine);
+        engines.iter().position(|known| known.is(job_engine))
     };
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|&position| number_of(&jobs[position]));
@@ -110,10 +110,10 @@ fn run_by_engines(
             let views = views_in(&plan, jobs, &leaves, false)?;
             let (mut shapes, mut views) = (plan.batch_shapes(), &views[..]);
             for (part, _) in parts() {
-                let (own, is_view);
-                (own, shapes) = shapes.split_at(part.len());
+                let (part_shapes, is_view);
+                (part_shapes, shapes) = shapes.split_at(part.len());
                 (is_view, views) = views.split_at(part.len());
-                device_of_work(part, made(own, is_view))?;
+                device_of_work(part, made(part_shapes, is_view))?;
             }
             Ok(())
         };
@@ -122,10 +122,10 @@ fn run_by_engines(
     let lens: Vec<usize> = parts().map(|(part, _)| part.len()).collect();
     let (mut rest, mut arena) = (jobs, Some(arena));
     let mut made = Vec::with_capacity(order.len());
-    for (own, len) in engines.iter().zip(lens) {
+    for (engine, len) in engines.iter().zip(lens) {
         let (part, others) = std::mem::take(&mut rest).split_at_mut(len);
         rest = others;
-        made.extend(run_on(py, own, part, arena.take().unwrap_or(ArenaMemory::No), begin)?);
+        made.extend(run_on(py, engine, part, arena.take().unwrap_or(ArenaMemory::No), begin)?);
     }
     let mut batches: Vec<_> = order.into_iter().zip(made).collect();
     batches.sort_by_key(|(position, _)| *position);
@@ -411,12 +411,12 @@ fn order_work(
     // Outputs first: their memory may be in use by what was enqueued where it was allocated.
     let mut producers = Producers::default();
     for out in jobs.iter().filter_map(Job::out) {
-        let mut own = producers_of(out);
-        if block_of(&own).is_some() {
+        let mut out_producers = producers_of(out);
+        if block_of(&out_producers).is_some() {
             // The engine itself orders the work behind and before others on memory of its own.
-            own.tensors.clear();
+            out_producers.tensors.clear();
         }
-        producers.merge(own);
+        producers.merge(out_producers);
         options.keep.push(Arc::clone(out.owner()));
     }
     for job in jobs {

@@ -55,10 +55,10 @@ pub(crate) fn log_columns_of(
     // Elements of a column are read as vectors: vector_of() of kernels/tile.cuh.
     let vector = (4 * from).min(16);
     let others = || outer.iter().chain([cols]);
-    let strides = others().map(|own| own.src_stride.same().map_or(1, |stride| stride as u64));
+    let strides = others().map(|dim| dim.src_stride.same().map_or(1, |stride| stride as u64));
     let is_vector = rows.src_stride.is(from as i64)
         && strides.fold(address_bits, |all, stride| all | stride) % vector == 0;
-    let places = outer.iter().chain([rows]).map(|own| own.dst_stride as u64);
+    let places = outer.iter().chain([rows]).map(|dim| dim.dst_stride as u64);
     let places =
         places.fold(segment.out | segment.starts.step() as u64, |all, stride| all | stride);
     let is_even = cols.dst_stride == to as i64 && (places | (num_cols * to)) % (4 * to) == 0;
@@ -99,16 +99,16 @@ pub(crate) fn kind_of(
     has_aligned_sources: bool,
 ) -> ElementLoop {
     let (from, to) = (segment.from, segment.to);
-    let loops = || loops.iter().filter(|own| own.fixed() != Some(1));
+    let loops = || loops.iter().filter(|dim| dim.fixed() != Some(1));
     let places = segment.out | segment.starts.step() as u64;
-    let places = loops().fold(places, |all, own| all | own.dst_stride as u64);
+    let places = loops().fold(places, |all, dim| all | dim.dst_stride as u64);
     let is_multiple = |number: &PerSample| match number {
         PerSample::Same(value) => value % from.size() as i64 == 0,
         PerSample::Each(values) => values.iter().all(|value| value % from.size() as i64 == 0),
     };
     let is_read = matches!(segment.op, ElementOp::Read { .. });
     let reads_aligned =
-        !is_read || has_aligned_sources && loops().all(|own| is_multiple(&own.src_stride));
+        !is_read || has_aligned_sources && loops().all(|dim| is_multiple(&dim.src_stride));
     let is_unaligned = places % to.size() as u64 != 0 || !reads_aligned;
     if to.size() == 16 || is_unaligned || segment.increments.is_some() {
         return ElementLoop::Slow;
@@ -124,35 +124,35 @@ pub(crate) fn kind_of(
 pub(crate) fn box_loops(segment: &OutputSegment<'_>) -> (Loops, bool) {
     // Strides of a box have 32 bits, for up to 32 coordinates at a time.
     let is_short = |stride: u64| stride < 1 << 26;
-    let fits = |own: &SampleLoop| {
-        is_short(largest(&own.src_stride)) && is_short(own.dst_stride.unsigned_abs())
+    let fits = |dim: &SampleLoop| {
+        is_short(largest(&dim.src_stride)) && is_short(dim.dst_stride.unsigned_abs())
     };
     let nothing = || SampleLoop::whole(Extent::Fixed(1), 0, 0);
     let mut rest = segment.loops.clone();
-    rest.retain(|own| own.fixed() != Some(1) || !own.is_whole());
+    rest.retain(|dim| dim.fixed() != Some(1) || !dim.is_whole());
     let mut take = |key: &dyn Fn(&SampleLoop) -> u64| {
         let fitting =
-            rest.iter().enumerate().filter(|(_, own)| fits(own) && own.fixed() != Some(1));
+            rest.iter().enumerate().filter(|(_, dim)| fits(dim) && dim.fixed() != Some(1));
         // The inner one of two alike.
-        let best = fitting.min_by_key(|(at, own)| (key(own), usize::MAX - at)).map(|(at, _)| at);
+        let best = fitting.min_by_key(|(at, dim)| (key(dim), usize::MAX - at)).map(|(at, _)| at);
         best.map(|at| rest.remove(at))
     };
-    let cols = take(&|own| own.dst_stride.unsigned_abs()).unwrap_or_else(nothing);
-    let is_even = |own: &SampleLoop| {
-        let numbers = [&own.lo, &own.hi, &own.src_stride];
-        own.fixed().is_some_and(|extent| extent < 512)
-            && own.lo.is(0)
+    let cols = take(&|dim| dim.dst_stride.unsigned_abs()).unwrap_or_else(nothing);
+    let is_even = |dim: &SampleLoop| {
+        let numbers = [&dim.lo, &dim.hi, &dim.src_stride];
+        dim.fixed().is_some_and(|extent| extent < 512)
+            && dim.lo.is(0)
             && numbers.iter().all(|number| number.same().is_some())
     };
     let is_in_order = segment.samples.is_none()
         && segment.op != ElementOp::Index
         && matches!(segment.starts, SampleStarts::Rows(step) if is_short(step.unsigned_abs()));
-    let inner = |own: &SampleLoop| match largest(&own.src_stride) {
+    let inner = |dim: &SampleLoop| match largest(&dim.src_stride) {
         stride if stride > 0 && stride < largest(&cols.src_stride) => (0, stride),
-        _ => (1, own.dst_stride.unsigned_abs()),
+        _ => (1, dim.dst_stride.unsigned_abs()),
     };
-    let rows = take(&|own| {
-        let (rank, stride) = inner(own);
+    let rows = take(&|dim| {
+        let (rank, stride) = inner(dim);
         rank << 63 | stride.min(i64::MAX as u64)
     });
     if rows.is_none()
@@ -176,23 +176,23 @@ pub(crate) fn box_loops(segment: &OutputSegment<'_>) -> (Loops, bool) {
         }
         (false, rows) => [rows.unwrap_or_else(nothing), cols],
     };
-    rest.sort_by_key(|own| own.fixed().is_some());
+    rest.sort_by_key(|dim| dim.fixed().is_some());
     rest.push(rows);
     rest.push(cols);
     (rest, false)
 }
 
 /// A loop over many times all channels as one over the times, and one over the channels: a lane then has elements of one.
-fn by_channels(segment: &OutputSegment<'_>, own: &SampleLoop) -> Option<(SampleLoop, SampleLoop)> {
+fn by_channels(segment: &OutputSegment<'_>, dim: &SampleLoop) -> Option<(SampleLoop, SampleLoop)> {
     let channels = segment.affine?.channels() as u64;
-    let (extent, src_stride) = (own.fixed()?, own.src_stride.same()?);
-    if !own.is_channel || !own.is_whole() || extent <= channels || extent % channels != 0 {
+    let (extent, src_stride) = (dim.fixed()?, dim.src_stride.same()?);
+    if !dim.is_channel || !dim.is_whole() || extent <= channels || extent % channels != 0 {
         return None;
     }
     let over = |stride: i64| stride.checked_mul(channels as i64);
-    let (of_src, of_dst) = (over(src_stride)?, over(own.dst_stride)?);
+    let (of_src, of_dst) = (over(src_stride)?, over(dim.dst_stride)?);
     let times = SampleLoop::whole(Extent::Fixed(extent / channels), of_src, of_dst);
-    let each = SampleLoop::whole(Extent::Fixed(channels), src_stride, own.dst_stride);
+    let each = SampleLoop::whole(Extent::Fixed(channels), src_stride, dim.dst_stride);
     Some((times, SampleLoop { is_channel: true, ..each }))
 }
 
@@ -202,7 +202,7 @@ fn is_across(segment: &OutputSegment<'_>, rows: &SampleLoop, cols: &SampleLoop) 
     let samples = segment.num_samples().max(1) as u64;
     let fixed = segment.loops.iter().filter_map(SampleLoop::fixed).product::<u64>().max(1);
     let extent =
-        |own: &SampleLoop| own.fixed().unwrap_or(segment.output.numel() / samples / fixed).max(1);
+        |dim: &SampleLoop| dim.fixed().unwrap_or(segment.output.numel() / samples / fixed).max(1);
     let (num_rows, num_cols) = (extent(rows), extent(cols));
     let log_step = log_step_of(Some(rows), cols);
     let lanes = u64::from(LANES);

@@ -435,8 +435,9 @@ fn cut(
     let mut sets: Vec<Set> = Vec::new();
     for nest in nests {
         let step = steps.map(|steps| steps[nest.id as usize] as u64);
-        let own: SmallVec<[u64; 6]> = shape.iter().filter_map(|&extent| extent.or(step)).collect();
-        let Some(nest) = nest.cut(&own) else {
+        let extents: SmallVec<[u64; 6]> =
+            shape.iter().filter_map(|&extent| extent.or(step)).collect();
+        let Some(nest) = nest.cut(&extents) else {
             sets.push(Set { nests: vec![nest], joined: None });
             continue;
         };
@@ -472,24 +473,24 @@ fn loops_of(output: &OutputPlan<'_>, set: &Set, steps: Option<&[i64]>, empty: &[
     };
     let one = |at: usize| {
         let (dim, long) = (&first.dims[at], long(at));
-        let mut own = SampleLoop::whole(Extent::Fixed(dim.extent), 0, long.dst_stride);
+        let mut sample_loop = SampleLoop::whole(Extent::Fixed(dim.extent), 0, long.dst_stride);
         if is_varied && set.joined == Some(at) {
             let steps = steps.map_or(1, |steps| steps[first.id as usize]).max(1);
-            own.extent = Extent::Joined(dim.extent / steps as u64);
+            sample_loop.extent = Extent::Joined(dim.extent / steps as u64);
         } else {
             // A sample without elements has rows, of padding.
             let is_cols = at + 1 == first.dims.len();
             let of_empty = |bound: u64| if is_cols { 0 } else { bound as i64 };
-            own.lo = number(&|nest| nest.dims[at].lo as i64, of_empty(dim.lo));
-            own.hi = number(&|nest| nest.dims[at].hi as i64, of_empty(dim.hi));
+            sample_loop.lo = number(&|nest| nest.dims[at].lo as i64, of_empty(dim.lo));
+            sample_loop.hi = number(&|nest| nest.dims[at].hi as i64, of_empty(dim.hi));
         }
         let src_stride = |nest: &Nest| match &nest.dims[at] {
             dim if dim.hi - dim.lo > 1 => dim.src_stride,
             _ => long.src_stride,
         };
-        own.src_stride = number(&src_stride, src_stride(first));
-        own.is_channel = first.channel == Some(at);
-        own
+        sample_loop.src_stride = number(&src_stride, src_stride(first));
+        sample_loop.is_channel = first.channel == Some(at);
+        sample_loop
     };
     (0..first.dims.len()).map(one).collect()
 }

@@ -336,16 +336,16 @@ impl Work {
 
     fn bytes(&self) -> &[u8] {
         match self {
-            Work::Rows(own) => bytes_of(own),
-            Work::AlignedCopy(own) => bytes_of(own),
-            Work::ContiguousCast(own) | Work::ContiguousGeneric(own) => bytes_of(own),
-            Work::Planar(own) => bytes_of(own),
-            Work::SmallCopy(own) => bytes_of(own),
-            Work::Strided(own) => bytes_of(own),
-            Work::Metadata(own) => bytes_of(own),
-            Work::ScalarFallback(own) => bytes_of(own),
-            Work::PlacedRows(own) => bytes_of(own),
-            Work::PlacedCopy(own) => bytes_of(own),
+            Work::Rows(work) => bytes_of(work),
+            Work::AlignedCopy(work) => bytes_of(work),
+            Work::ContiguousCast(work) | Work::ContiguousGeneric(work) => bytes_of(work),
+            Work::Planar(work) => bytes_of(work),
+            Work::SmallCopy(work) => bytes_of(work),
+            Work::Strided(work) => bytes_of(work),
+            Work::Metadata(work) => bytes_of(work),
+            Work::ScalarFallback(work) => bytes_of(work),
+            Work::PlacedRows(work) => bytes_of(work),
+            Work::PlacedCopy(work) => bytes_of(work),
         }
     }
 }
@@ -407,9 +407,9 @@ impl OutputDesc {
     #[cfg(test)]
     pub fn nest(&self) -> Option<&Nest> {
         match &self.work {
-            Work::ContiguousCast(own) | Work::ContiguousGeneric(own) => Some(&own.nest),
-            Work::Planar(own) => Some(&own.nest),
-            Work::Strided(own) => Some(&own.nest),
+            Work::ContiguousCast(work) | Work::ContiguousGeneric(work) => Some(&work.nest),
+            Work::Planar(work) => Some(&work.nest),
+            Work::Strided(work) => Some(&work.nest),
             _ => None,
         }
     }

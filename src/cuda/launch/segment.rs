@@ -163,7 +163,7 @@ fn push_placed_segments<'p>(
         let all = group.samples.unwrap_or_else(|| (0..data.len() as u32).collect());
         let place = |sample: u32| output.places[sample as usize].addr() as u64;
         let is_whole = all.len() == data.len();
-        let is_varied = group.loops.iter().any(|own| own.fixed().is_none());
+        let is_varied = group.loops.iter().any(|dim| dim.fixed().is_none());
         let to = if is_varied { DType::U8 } else { output.dtype };
         for (samples, (base, shift)) in windows_of(all, place) {
             let ids = samples.iter().map(|&sample| ((place(sample) - base) >> shift) as u32);
@@ -214,7 +214,7 @@ fn windows_of(
 
 /// The starts of a group's samples in the output.
 fn sample_starts<'p>(output: &'p OutputPlan<'_>, group: &Group) -> SampleStarts<'p> {
-    let is_varied = group.loops.iter().any(|own| own.fixed().is_none());
+    let is_varied = group.loops.iter().any(|dim| dim.fixed().is_none());
     match &output.starts {
         Starts::Rows { step, .. } => SampleStarts::Rows(*step),
         Starts::Joined { offsets, step, .. } if is_varied || group.samples.is_some() => {
@@ -350,7 +350,7 @@ impl OutputSegment<'_> {
         match (self.list, self.op, &self.output.nests[..]) {
             (Some(list), ElementOp::Read { .. }, [nests @ .., _nothing]) => {
                 let offsets = nests.iter().map(|nest| nest.src_offset as u64);
-                offsets.fold(list.alignment | list.any_address(), |all, own| all | own)
+                offsets.fold(list.alignment | list.any_address(), |all, offset| all | offset)
             }
             _ => addresses.bits(),
         }
@@ -392,7 +392,7 @@ impl OutputSegment<'_> {
 
     /// The properties that decide on the family.
     pub fn work(&self, address_bits: u64) -> SegmentWork<'_> {
-        let is_varied = self.loops.iter().any(|own| own.fixed().is_none());
+        let is_varied = self.loops.iter().any(|dim| dim.fixed().is_none());
         let elems = self.loops.iter().filter_map(SampleLoop::fixed).product::<u64>();
         let sample_bytes = elems * self.to.size() as u64;
         let is_dense = match self.starts {

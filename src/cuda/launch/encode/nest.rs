@@ -29,12 +29,12 @@ impl Builder<'_> {
         };
         let most =
             (0..segment.num_samples()).map(|index| segment.step_of(index)).max().unwrap_or(0);
-        let mut wide = outer.iter().chain([cols]).any(|own| {
-            let extent = match own.extent {
+        let mut wide = outer.iter().chain([cols]).any(|dim| {
+            let extent = match dim.extent {
                 Extent::Fixed(extent) => extent,
                 Extent::Joined(unit) => most.saturating_mul(unit),
             };
-            is_beyond(extent) || is_wide(&own.lo) || is_wide(&own.hi)
+            is_beyond(extent) || is_wide(&dim.lo) || is_wide(&dim.hi)
         });
         let mut nest = Nest {
             step: segment.starts.step(),
@@ -66,9 +66,9 @@ impl Builder<'_> {
         nest.cols = self.looped(segment, cols, 1, wide)?;
         let last = outer.len().saturating_sub(1);
         let blocks =
-            outer.iter().enumerate().map(|(at, own)| (own, if at == last { block } else { 1 }));
+            outer.iter().enumerate().map(|(at, dim)| (dim, if at == last { block } else { 1 }));
         let outer = blocks
-            .map(|(own, block)| self.looped(segment, own, block, wide))
+            .map(|(dim, block)| self.looped(segment, dim, block, wide))
             .collect::<Result<Vec<Loop>>>()?;
         nest.num_outer = outer.len() as u8;
         let is_placed = nest.places != 0 || nest.offsets != 0;
@@ -84,16 +84,16 @@ impl Builder<'_> {
     fn looped(
         &mut self,
         segment: &OutputSegment<'_>,
-        own: &SampleLoop,
+        dim: &SampleLoop,
         block: u64,
         wide: bool,
     ) -> Result<Loop> {
-        let (lo, of_lo) = self.number(segment, &own.lo, wide, [varies::LO, varies::NARROW_LO])?;
-        let (hi, of_hi) = self.number(segment, &own.hi, wide, [varies::HI, varies::NARROW_HI])?;
+        let (lo, of_lo) = self.number(segment, &dim.lo, wide, [varies::LO, varies::NARROW_LO])?;
+        let (hi, of_hi) = self.number(segment, &dim.hi, wide, [varies::HI, varies::NARROW_HI])?;
         let (src_stride, of_stride) =
-            self.number(segment, &own.src_stride, true, [varies::SRC_STRIDE, 0])?;
+            self.number(segment, &dim.src_stride, true, [varies::SRC_STRIDE, 0])?;
         let mut varies = of_lo | of_hi | of_stride;
-        let (extent, by_blocks) = match own.extent {
+        let (extent, by_blocks) = match dim.extent {
             Extent::Fixed(extent) => (extent, divisor(extent.div_ceil(block)).unwrap_or_default()),
             Extent::Joined(unit) => {
                 varies |= varies::EXTENT;
@@ -105,11 +105,11 @@ impl Builder<'_> {
             lo: lo as u64,
             hi: hi as u64,
             src_stride,
-            dst_stride: own.dst_stride,
+            dst_stride: dim.dst_stride,
             by_blocks,
             block: block as u32,
             varies,
-            channel_step: own.is_channel.into(),
+            channel_step: dim.is_channel.into(),
         })
     }
 
@@ -156,7 +156,7 @@ impl Builder<'_> {
         let blocks = (0..outer.len()).map(|at| if at == last { block } else { 1 });
         let blocks: Vec<u64> = blocks.collect();
         let rows = |step: u64| {
-            let of = |(own, block): (&SampleLoop, &u64)| match own.extent {
+            let of = |(dim, block): (&SampleLoop, &u64)| match dim.extent {
                 Extent::Fixed(extent) => extent.div_ceil(*block),
                 Extent::Joined(unit) => (unit * step).div_ceil(*block),
             };
@@ -168,7 +168,7 @@ impl Builder<'_> {
         } else {
             nest.by_pieces = divisor(u64::from(nest.piece))?;
         }
-        let is_fixed = cols.fixed().is_some() && outer.iter().all(|own| own.fixed().is_some());
+        let is_fixed = cols.fixed().is_some() && outer.iter().all(|dim| dim.fixed().is_some());
         if let (true, Some(cols)) = (is_fixed, cols.fixed()) {
             let items = pieces(cols).saturating_mul(rows(1));
             (nest.items, nest.by_items) = (items as u32, divisor(items)?);
