@@ -452,7 +452,7 @@ fn an_engine_inside_its_own_threads() {
 fn small_and_large_stacks_agree() {
     let (engine, reference) = (Engine::host(), Engine::reference());
     let around_the_limit = [(1, 1), (3, 0), (8, 16), (255, 1024), (256, 1024), (257, 1024)];
-    // Of rows below 64 KiB read and written more are, up to 32 MiB: in ranges, by several threads.
+    // Batches of rows below 64 KiB need no plan up to 32 MiB: they are written in ranges, by several threads.
     let short_rows = [(20_000, 33), (1100, 512), (40, 16_383), (40, 16_384), (40, 16_385)];
     let all_of_them = [(511, 16_383), (512, 16_383), (513, 16_383)];
     for (count, length) in around_the_limit.into_iter().chain(short_rows).chain(all_of_them) {

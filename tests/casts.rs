@@ -125,7 +125,7 @@ fn transposes_of_every_pair_of_dtypes() {
     }
 }
 
-/// Of more rows than a box has, and of samples of many sizes that are joined or padded.
+/// More rows than a box has, and samples of many sizes that are joined or padded.
 #[test]
 fn transposes_of_many_sizes() {
     use DType::{Bool, BF16, F16, F64, I16, I64, I8, U8};

@@ -45,7 +45,7 @@ fn interleaved_channels_to_planes() {
     }
 }
 
-/// So many pixels that whole vectors of them are written, planes of one phase and of several.
+/// Enough pixels for whole vectors, with planes of one phase and of several.
 #[test]
 fn bytes_of_larger_images_to_planes() {
     for channels in [3, 4] {

@@ -433,7 +433,7 @@ fn values_that_a_dtype_cannot_hold() {
     let samples = [Sample::new(DType::U8, &[2], 0)];
     let collate = Collate::pad(Pad::new().value(256)).cast(DType::I16);
     assert!(Plan::new(&views(&samples), &collate).is_ok());
-    // Of a type without a zero it is the smallest number; there is none below.
+    // The padding of a dtype without a zero is its smallest number.
     let samples = [Sample::new(DType::F8E8M0FNU, &[1], 9)];
     let views = views(&samples);
     let batch = Engine::host().assemble(&views, &Collate::pad(Pad::new().size(2))).unwrap();

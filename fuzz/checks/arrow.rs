@@ -45,12 +45,12 @@ enum Format {
     LargeBinary,
     BinaryView,
     Tensor(u8, u8),
-    /// Of a shape for each, in this many dims.
+    /// Tensors with a shape each, in this many dims.
     Tensors(u8),
     Text(String),
 }
 
-/// Of the one buffer that views of strings and bytes point into.
+/// Bytes of the buffer that views of strings and bytes point into.
 const VIEWED_BYTES: usize = 64;
 
 const NUMBERS: [(&str, usize); 11] = [
@@ -222,7 +222,7 @@ struct Memory {
     lists: Vec<Box<[*mut c_void]>>,
 }
 
-// What they point to is freed by `Memory`.
+// `Memory` frees the memory that they point to.
 unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
     // SAFETY: called once, with the live struct that it belongs to.
     unsafe { (*schema).release = None };
@@ -397,7 +397,7 @@ pub fn check(data: &[u8]) {
         {
             let _ = engine.assemble(list, &collate);
         }
-        // What was bits lives as long as the list.
+        // Unpacked bits live as long as the list.
         assert!(unpacked
             .iter()
             .all(|tensor| tensor.nbytes() > 0 || list.is_empty() || tensor.shape().contains(&0)));

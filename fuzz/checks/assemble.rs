@@ -222,7 +222,7 @@ fn batch(u: &mut Unstructured<'_>) -> Result<(Vec<Sample>, Ask)> {
     Ok((samples, ask))
 }
 
-/// Of values in float8, the oracle knows 0 and 1.
+/// The oracle knows 0 and 1 among the values in float8.
 fn judged(ask: &Ask, dtype: DType) -> bool {
     match &ask.form {
         Form::Pad(pad) => {
@@ -299,6 +299,6 @@ fn taken(u: &mut Unstructured<'_>, samples: &[Sample], ask: &Ask) -> Result<()> 
 
 /// Assembles the batch that an input describes on every executor.
 pub fn check(data: &[u8]) {
-    // What runs out of bytes is no case.
+    // Input that runs out of bytes is no case.
     let _ = check_case(&mut Unstructured::new(data));
 }

@@ -222,7 +222,7 @@ struct Foreign {
     major: u32,
 }
 
-/// Where the elements of a struct are said to be.
+/// The addresses that a struct claims for its elements.
 struct Elements {
     /// The address in the struct.
     data: usize,

@@ -288,6 +288,6 @@ fn check_case(u: &mut Unstructured<'_>) -> Result<()> {
 
 /// Plans the lists that an input describes.
 pub fn check(data: &[u8]) {
-    // What runs out of bytes is no case.
+    // Input that runs out of bytes is no case.
     let _ = check_case(&mut Unstructured::new(data));
 }

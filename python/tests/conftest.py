@@ -12,7 +12,7 @@ import dlpack_harness
 import windrow as wr
 
 
-# What a shell starts in the background ignores interrupts, and so do the processes that it starts.
+# A process that a shell starts in the background ignores interrupts, and so do its children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -63,7 +63,7 @@ _SIGNATURES = {
 
 
 class Live(ctypes.Structure):
-    """What exists in the simulated driver."""
+    """The objects that exist in the simulated driver."""
 
     _fields_ = [
         (name, c_uint64)
@@ -141,7 +141,7 @@ class Driver:
         return code == 0
 
     def after(self, producer, consumer):
-        """What comes next on `consumer` waits for what is on `producer`."""
+        """Later work on `consumer` waits for the work on `producer`."""
         event = c_void_p()
         self.cuEventCreate(byref(event), 2)
         self.cuEventRecord(event, producer)
@@ -150,7 +150,7 @@ class Driver:
 
     @contextlib.contextmanager
     def captured(self, stream):
-        """What comes on `stream` goes into a graph; the block gets a function that replays it, and one that frees it."""
+        """Work on `stream` goes into a graph; the block gets a function that replays it, and one that frees it."""
         graph, runnable, call = c_void_p(), c_void_p(), {}
         self.cuStreamBeginCapture_v2(stream, 1)
         yield call
@@ -225,7 +225,7 @@ class SimulatedDriver(Driver):
         self.library.cudasim_reset()
 
     def traced(self, work):
-        """What `work` gives, and the driver calls that it makes."""
+        """The result of `work`, and the driver calls that it makes."""
         self.library.cudasim_trace(1)
         result = work()
         calls = self._lines("cudasim_take_trace")

@@ -150,7 +150,7 @@ class Handle:
         return _new(self.address, name or (VERSIONED if self.versioned else LEGACY), None)
 
     def drop(self, capsule):
-        """What the destructor of a capsule does: an unused one calls the deleter."""
+        """Does what the destructor of a capsule does: an unused one calls the deleter."""
         if self.has_deleter and name_of(capsule) in (VERSIONED, LEGACY):
             counting_deleter(self.address)
 

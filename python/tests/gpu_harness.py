@@ -183,7 +183,7 @@ class Other:
 
     @classmethod
     def run(cls, test, arguments):
-        """What went wrong, if anything."""
+        """The failure, if any."""
         is_new = cls.process is None
         try:
             verdict, text = cls.start() if is_new else ("ready", "")

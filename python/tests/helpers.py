@@ -17,7 +17,7 @@ from dlpack_harness import Producer
 
 POISON = 0xA5
 
-# What a tensor that cannot be read may raise.
+# The errors that a tensor that cannot be read may raise.
 TYPED = (wr.ShapeError, wr.DTypeError, wr.DeviceError, wr.LayoutError, BufferError, ValueError)
 
 

@@ -206,7 +206,7 @@ class T:
     permute: tuple | None = None
 
     def arguments(self):
-        """What differs from the defaults, as keyword arguments."""
+        """The options that differ from the defaults, as keyword arguments."""
         default = T()
         return {k: v for k, v in vars(self).items() if v is not getattr(default, k)}
 

@@ -188,7 +188,7 @@ def test_an_element_of_a_list_is_one_sample():
 
 
 class Memory:
-    """What an Arrow buffer holds on to."""
+    """The owner that an Arrow buffer holds on to."""
 
     def __init__(self, values):
         self.values = values

@@ -85,7 +85,7 @@ class Pair:
 
 
 def changed(array, **fields):
-    """What an array exports, with other values in its struct. Not of what pyarrow's own release reads: children that are not there."""
+    """Exports an array with other values in its struct. Children are not changed: pyarrow's own release reads them."""
     schema, capsule = array.__arrow_c_array__()
     struct = Array.from_address(_POINTER(capsule, b"arrow_array"))
     for name, value in fields.items():
@@ -171,7 +171,7 @@ def test_tables_of_other_columns():
 )
 def test_structs_that_contradict_their_type(array, fields, text):
     if text is None:
-        # So many offsets are in no memory: they are not asked for one after the other first.
+        # No memory holds so many offsets: they are not allocated one after the other first.
         with pytest.raises((MemoryError, wr.LayoutError)):
             wr.collate(changed(array, **fields))
         return

@@ -81,7 +81,7 @@ def test_buffer_requests():
         assert requested(strided, flags) is None
     for flags in (STRIDES, F_ORDER, ANY_ORDER):
         assert requested(strided, flags).buf == strided.data_ptr()
-    # Of two dims or none of the orders: a consumer that asks for one reads `len` bytes from `buf` on.
+    # The array has two dims and neither order: a consumer that asks for one reads `len` bytes from `buf` on.
     padded = wr.pad([paint((2, 3), "int32"), paint((3, 4), "int32")])[0]
     for tensor in (padded, wr.asarray(paint((4, 6), "int32")[::-1]), wr.asarray(paint(6)[::2])):
         for flags in (0, ND, C_ORDER, F_ORDER, ANY_ORDER):

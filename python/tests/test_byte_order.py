@@ -134,7 +134,7 @@ def test_lists_that_are_kept():
     agree(wr.stack(wr.crops(table, boxes, flip=True)), wr.stack(wr.crops(np.stack(native), boxes, flip=True)))
     values_ = np.concatenate(native)
     agree(wr.ragged(wr.SampleList.split(other(values_), [0, 7, 7, 30])), wr.ragged(wr.SampleList.split(values_, [0, 7, 7, 30])))
-    # What is read is the memory as it is then.
+    # The memory is read as it is then.
     late = other(native[0])
     kept = wr.SampleList([late])
     late[...] = 3

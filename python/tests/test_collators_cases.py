@@ -12,7 +12,7 @@ from test_collators import assert_same, both, sequence, tokenizer, torch, transf
 
 KINDS = pytest.mark.parametrize("kind", ["pt", "np"])
 SIDES = pytest.mark.parametrize("side", ["right", "left"])
-# What a feature's entries are.
+# The classes of a feature's entries.
 WRAPS = {"list": list, "array": np.array, "tensor": torch.tensor}
 EVEN, UNEVEN = [list(range(10)), list(range(10))], [list(range(5)), list(range(10))]
 

@@ -1,4 +1,4 @@
-"""What wr.collate takes for a container, what it refuses, and trees deeper than a stack: beside test_collate.py."""
+"""Containers that wr.collate takes and refuses, and trees deeper than a stack: beside test_collate.py."""
 
 import collections
 import dataclasses
@@ -24,7 +24,7 @@ def leaf(seed=0):
 
 
 class StandInTensorDict(MutableMapping):
-    """What windrow sees of tensordict.TensorDict."""
+    """The parts of tensordict.TensorDict that windrow sees."""
 
     batch_dims = 1
 
@@ -65,7 +65,7 @@ class StandInTensorClass:
 
 
 class StandInData:
-    """What windrow sees of torch_geometric.data.Data."""
+    """The parts of torch_geometric.data.Data that windrow sees."""
 
     def __init__(self, **fields):
         self._store = fields
@@ -77,7 +77,7 @@ class StandInData:
         return dict(self._store)
 
 
-# What makes a sample, and the hint that the error names.
+# A maker of samples, and the hint that the error names.
 UNKNOWN = {
     "TensorDict's structure": (lambda: StandInTensorDict({"x": leaf()}, (3,)), "to_dict"),
     "tensorclass's structure": (lambda: StandInTensorClass(leaf()), "to_dict"),

@@ -78,7 +78,7 @@ def test_samples_that_are_known_from_before(torch, captured, samples):  # noqa: 
 
 @pytest.mark.simulated("lists driver calls")
 def test_torch_without_memory(sim, torch, captured, samples):  # noqa: F811
-    """What windrow can give back without the device being idle, it gives, though other memory waits for that."""
+    """windrow gives back the memory that needs no idle device, though other memory waits for that."""
     wr.stack([Cai(torch.driver, row) for row in ROWS])
     wr.stack([Cai(torch.driver, row) for row in ROWS]).__dlpack__(stream=sim.stream())
     gc.collect()

@@ -202,7 +202,7 @@ def test_work_on_another_stream_keeps_the_memory(torch, streams):
 
 @pytest.mark.parametrize("arena", [False, True])
 def test_parts_are_views_of_torchs_tensors(torch, arena):
-    """Of one that torch knows, so that it protects them as the whole."""
+    """Views belong to a storage that torch knows, so that it protects them as the whole."""
     trees = [{"x": row, "n": n} for n, row in enumerate(ROWS)]
     batch = wr.collate(trees, device="cuda", arena=arena)
     whole = batch["x"].arena.torch() if arena else batch["x"].torch()

@@ -199,7 +199,7 @@ def test_cycles_that_are_referred_to_stay(holder, source, torch):
 
 
 def test_views_over_several_objects_are_collected():
-    """What is over several rows keeps them through one object."""
+    """A view of several rows keeps them through one object."""
     rows = list(node(7.0))
     batch = wr.stack(rows, copy=False)
     rows[1].held = [batch, *batch, wr.asarray(batch), wr.SampleList([batch[2]])]
@@ -223,7 +223,7 @@ def as_bytes(held):
 
 
 def test_exports_hold_a_cycle():
-    """What another library has is not seen, and keeps all of it until it is let go."""
+    """An export to another library is not seen by the collector, and keeps all of it until it is released."""
     exports = [lambda t: t.numpy(), memoryview, lambda t: np.asarray(t), lambda t: t.__dlpack__(max_version=(1, 0))]
     for export in exports:
         x = node(7.0)

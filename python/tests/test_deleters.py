@@ -183,7 +183,7 @@ def test_tensors_that_torch_frees_without_the_lock(use, torch):
     isolated.fork(
         f"""
 import pytest, weakref, torch, windrow.torch
-# What torch brings is not looked through each time.
+# Collections do not traverse torch's objects each time.
 gc.collect(), gc.freeze()
 
 kept = []

@@ -1,4 +1,4 @@
-"""What windrow accepts through DLPack: the consumer checks C1 to C15 for host memory, with capsules built by ctypes."""
+"""DLPack import: the consumer checks C1 to C15 for host memory, with capsules built by ctypes."""
 
 import threading
 

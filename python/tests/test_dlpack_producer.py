@@ -1,4 +1,4 @@
-"""What windrow exports through DLPack: the producer checks P1 to P16 for host memory."""
+"""DLPack export: the producer checks P1 to P16 for host memory."""
 
 import ctypes
 import gc

@@ -245,7 +245,7 @@ def allocated(prototype, set_error):
 
 
 def prototype_of(**build):
-    """What an allocator must not read is wrong."""
+    """Members that an allocator must not read have wrong values."""
     handle = Handle(paint((2, 3), "float32"), data=None, byte_offset=2**64 - 1, **build)
     handle.struct.dl_tensor.strides = ctypes.cast(8, ctypes.POINTER(ctypes.c_int64))
     return handle

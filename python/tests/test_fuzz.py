@@ -1,4 +1,4 @@
-"""What fuzzing found, and a short run of each target of `python/fuzz`."""
+"""Findings of fuzzing, and a short run of each target of `python/fuzz`."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which stream waits for which, with torch's own tensors and streams on a GPU."""
+"""Order between streams, with torch's own tensors and streams on a GPU."""
 
 import ctypes
 import gc

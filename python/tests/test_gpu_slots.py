@@ -136,7 +136,7 @@ class Machine:
         return [(record["slot"], record["verdict"]) for record in self.records()]
 
     def ran(self):
-        """What has begun since the last question."""
+        """The slots that have begun since the last question."""
         file = self.folder / "ran"
         names = file.read_text().split() if file.exists() else []
         file.unlink(missing_ok=True)
@@ -165,7 +165,7 @@ def test_a_slot_costs_itself_alone(machine):
         row("good", "echo 5 passed"),
         row("bad", "echo E  wrong byte; exit 3"),
         row("aborts", "kill -ABRT $$"),
-        # What it starts is in a session of its own, and neither heeds SIGTERM.
+        # Its child is in a session of its own, and neither heeds SIGTERM.
         row("hangs", "trap '' TERM; setsid bash -c \"trap '' TERM; echo \\$\\$ >left; sleep 61; true\" & sleep 60; sleep 60", limit=1),
         row("sticky", "echo 'thread panicked: CUDA_ERROR_ILLEGAL_ADDRESS'; exit 101"),
         row("leaves", "sleep 62 & echo $! >behind"),
@@ -385,7 +385,7 @@ def test_the_bundle_has_what_its_queue_runs():
         for name in names:
             assert imported(place / f"{name}.py") & there <= names, name
     assert "bench_torch" in benches
-    # What tries out a real driver's means on the simulated one is asked of a real one.
+    # Tests that try a real driver's means on the simulated one also run on a real one.
     (order,) = re.findall(r"^ORDER = .*? in \(([^)]*)\)", (python / "test_cuda_harness.py").read_text(), re.M)
     (streams,) = [line for line in queue if line.startswith("streams|")]
     assert {f"test_{name}.py" for name in re.findall(r'"(\w+)"', order)} <= set(streams.split())
@@ -399,7 +399,7 @@ def test_workloads_that_hang_leave_time_for_the_others():
 
 
 def engine_of(folder):
-    """What bundle.sh takes for the hash of the engine, in a folder that is laid out as a checkout."""
+    """The hash of the engine by bundle.sh, in a folder that is laid out as a checkout."""
     (function,) = re.findall(r"^engine_hash\(\) \{\n.*?^\}\n", (GPU / "bundle.sh").read_text(), re.M | re.S)
     script = f"set -euo pipefail; cd {folder}; to=out/gpu-check; {function} engine_hash"
     return subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True).stdout.strip()

@@ -116,7 +116,7 @@ def test_graphs_in_a_tree_with_specs():
 
 
 def test_number_of_nodes_of_unlike_graphs():
-    """Where one graph says its number of nodes itself, or has its attributes in another order."""
+    """One graph gives its number of nodes itself, or has its attributes in another order."""
     ones = [Data(x=torch.rand(n, 1), edge_index=torch.randint(0, n, (2, 3))) for n in (2, 3)]
     for last in (
         Data(x=torch.rand(2, 1), edge_index=torch.tensor([[4], [0]]), num_nodes=5),

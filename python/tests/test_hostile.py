@@ -142,7 +142,7 @@ HOOKS = {
     "value float": lambda e: wr.pad(ROWS, value=raising(e, __float__=0)()),
     "dtype": lambda e: wr.stack(ROWS, dtype=Raises(e, "name")),
     "device": lambda e: wr.stack(ROWS, device=raising(e, __str__=0)()),
-    # What an error would have quoted.
+    # The object that an error would have quoted.
     "int beyond 64 bits": lambda e: wr.stack([raising(e, int, __str__=0)(2**70)]),
     "value beyond every dtype": lambda e: wr.pad(ROWS, value=raising(e, int, __str__=0)(2**200)),
     "size beyond 64 bits": lambda e: wr.pad(ROWS, size=raising(e, int, __repr__=0)(2**70)),
@@ -339,7 +339,7 @@ def test_torch_tensors_of_read_only_memory_come_with_its_warning(torch):
     for view in views:
         with pytest.warns(UserWarning, match="read-only") as ours:
             view.torch()
-        # Where the caller is.
+        # The warning names the caller's line.
         assert len(ours) == 1 and ours[0].filename == of_torch[0].filename == __file__
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -510,7 +510,7 @@ def test_subclasses_of_torchs_tensor(torch):
 
 
 def test_memory_that_is_held_cannot_be_resized():
-    """What windrow holds by a protocol that can say so is refused by its owner, not by us."""
+    """Resizes of memory that windrow holds by such a protocol are refused by the owner, not by windrow."""
 
     class Resizing(Producer):
         def __dlpack__(self, **kwargs):

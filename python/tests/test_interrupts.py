@@ -46,7 +46,7 @@ def storm(call, end):
         for _ in range(4):
             call()
         signal.setitimer(signal.ITIMER_REAL, 0)
-    # What another thread was given arrives here at the latest.
+    # An interrupt that another thread was given arrives here at the latest.
     time.sleep(0.05)
 
 for name, call in calls.items():

@@ -180,7 +180,7 @@ def test_the_memory_is_shared_on_the_cpu_and_outlives_the_batch():
 
 
 def run(code, **environment):
-    """What a fresh interpreter prints."""
+    """The output of a fresh interpreter."""
     done = isolated.python("-c", code, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout.split("\n")[:-1]

@@ -1,4 +1,4 @@
-"""What keeps what alive, threads, views, plans, counters, and forks."""
+"""Lifetimes, threads, views, plans, counters and forks."""
 
 import sys
 import threading

@@ -11,7 +11,7 @@ import windrow as wr
 from cuda_harness import Cai, plain
 from helpers import assert_same, paint_values, refusal
 
-# Of several shapes, one of which has no elements.
+# Several shapes, one of which has no elements.
 SHAPES = [(4, 6, 3), (2, 5, 3), (0, 1, 3), (7, 2, 3)]
 LAYOUTS = {
     "row-major": lambda x: x,
@@ -230,7 +230,7 @@ def test_tensors_of_torch(torch, arena):
 
 
 class Shared:
-    """What is in shared memory before torch sends it, and whether that is one segment."""
+    """The tensors that are in shared memory before torch sends them, and whether that is one segment."""
 
     def __init__(self, collate):
         self.collate = collate

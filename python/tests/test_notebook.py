@@ -39,7 +39,7 @@ def pictures(cells):
 def test_every_picture_shows_something(cells):
     found = pictures(cells)
     assert [picture.shape[0] for picture in found] == [300, 150, 150, 150, 150]
-    # Of the photographs, pieces, planes and padded pieces; the mask is black and white.
+    # Pictures of the photographs, pieces, planes and padded pieces; the mask is black and white.
     assert all(len(np.unique(picture)) > 100 for picture in found[:4]) and len(np.unique(found[4])) >= 2
 
 

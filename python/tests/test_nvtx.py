@@ -45,7 +45,7 @@ def recorder(tmp_path_factory):
 
 
 def ranges(recorder, device="", **environment):
-    """What the program tells the recorder, and its own two lines."""
+    """The recorder's lines of the program, and the program's own two lines."""
     record = recorder.with_name("record.txt")
     record.unlink(missing_ok=True)
     base = {name: value for name, value in os.environ.items() if name not in ("WINDROW_NVTX", "NVTX_INJECTION64_PATH")}

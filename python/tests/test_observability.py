@@ -169,7 +169,7 @@ def test_what_has_to_be_written_is_written_though_the_data_could_be_a_view(form,
 
 @pytest.fixture
 def records():
-    """What the loggers were told."""
+    """The records of the loggers."""
     told = []
 
     class Told(logging.Handler):

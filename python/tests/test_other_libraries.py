@@ -1,4 +1,4 @@
-"""What other libraries have for an array and is none, or has no memory to show: refused by sample and leaf, with the cure."""
+"""Objects of other libraries that are no arrays, or have no memory to show: refused by sample and leaf, with a hint."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the package is before its first use: an import that costs nothing, a demo that needs nothing."""
+"""The package before its first use: an import that costs nothing, a demo that needs nothing."""
 
 import pytest
 

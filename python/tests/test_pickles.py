@@ -205,7 +205,7 @@ def test_a_list_of_no_trees(how, registered):  # noqa: F811
     for make in [*makers(registered).values(), nested, lambda i: {"x": paint(3, "int16", i), "y": "a", "z": [1, 2]}]:
         again = BY[how](wr.SampleList([make(0), make(1)])[:0])
         assert len(again) == 0
-        # What comes is to have the structure that the samples had.
+        # Appended samples must have the structure that the samples had.
         refusal(lambda again=again: again.append({"no such": 1}), (KeyError, TypeError, ValueError))
         again.extend([make(7), make(8)])
         assert_same_tree(wr.collate(again), wr.collate([make(7), make(8)]))

@@ -15,7 +15,7 @@ PRELUDE = """
 import torch
 from helpers import refusal
 torch.set_num_threads(1)
-# What torch brings is not looked through each time.
+# Collections do not traverse torch's objects each time.
 gc.collect(), gc.freeze()
 N = 1000
 

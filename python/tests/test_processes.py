@@ -1,4 +1,4 @@
-"""What a process does around windrow: signals, forks, interpreters."""
+"""The process around windrow: signals, forks, interpreters."""
 
 import os
 import sys

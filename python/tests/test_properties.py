@@ -192,7 +192,7 @@ def pad_options(draw, shapes):
     longest = [max(s[d] for s in shapes) for d in range(rank)]
     padded, _ = oracle.plan_padding(shapes, options.get("dims"))
     may_be_one = rank == 1 or "dims" in options
-    # What names one dim has to name all that differ.
+    # A call that names one dim has to name all that differ.
     names = set() if may_be_one else differ
     if kind == "scalar" and may_be_one:
         options["size"] = max((longest[d] for d in padded), default=0) + draw(st.integers(0, 3))

@@ -135,7 +135,7 @@ def test_nested_tensors_of_torch_are_lists_of_samples(layout):
     assert_same(wr.pad(nested, value=-1, dims=0).numpy(), padded.numpy())
     assert len(wr.SampleList(nested)) == 3 and wr.SampleList(nested)[1].shape == (4, 3)
     assert_same(wr.ragged(wr.ragged(rows).nested()).numpy(), batch.numpy())
-    # Where a sample is due there is no shape for it.
+    # In the place of a sample it has no shape.
     is_list = r"got a nested tensor; it is a list of samples: give it in place of the list, or unbind\(\) it"
     is_sparse = r"got a tensor of layout torch.sparse_coo; use to_dense\(\)"
     calls = {lambda: wr.stack([nested]): is_list, lambda: wr.collate([{"a": nested}]): is_list, lambda: wr.stack([rows[0].to_sparse()]): is_sparse}

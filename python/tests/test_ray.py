@@ -32,7 +32,7 @@ def cluster():
 
 
 def row(i):
-    """What row `i` of the whole dataset holds."""
+    """Row `i` of the whole dataset."""
     return {
         "ids": np.arange(i, i + 1 + i * 7 % 23, dtype=np.int32),
         "image": np.full((2 + i % 3, 3 + i % 2, 3), i % 251, np.uint8),

@@ -63,7 +63,7 @@ def tabled(driver, array, **memory):
 CHOSEN = np.array([3, 0, -1, 4, 4, -5])
 
 
-# What a call costs, by driver calls
+# The cost of a call, in driver calls
 
 
 @pytest.mark.simulated("which lists its calls")
@@ -199,7 +199,7 @@ def test_an_index_out_of_range_is_padding_and_raised_late(driver):
 def test_a_list_with_replaced_samples_is_known_anew(driver):
     samples = listed(driver, ROWS)
     before = samples.take(Cai(driver, np.array([0, 1])))
-    # What is planned of it is kept, and is not that of the changed list.
+    # Its cached plan is not used for the changed list.
     assert_same(fetch(driver, wr.stack(before)), np.stack(ROWS[:2]))
     samples[1] = Cai(driver, ROWS[0] + 1)
     assert_same(fetch(driver, samples.stack(Cai(driver, np.array([1, 0])))), np.stack([ROWS[0] + 1, ROWS[0]]))

@@ -176,7 +176,7 @@ def test_in_a_collate_fn_of_torch(torch):
     ],
 )
 def test_numbers_of_every_size(make, values):
-    """Those of one digit are read from the objects, the others asked for."""
+    """Ints of one digit are read from the objects, the others by a call."""
     want = np.array(values)
     for rows in ([make(values)], [make(values), make(values[::-1])]):
         batch = wr.ragged(rows)

@@ -272,7 +272,7 @@ def test_many_torch_tensors(torch):
 
 
 def test_numbers_after_many_torch_tensors(torch):
-    """What is looked at ahead of time may be of another type."""
+    """An object that is prefetched may be of another type."""
     for other in (3, 2.5, np.float32(7), np.array(8.5)):
         samples = [torch.tensor(float(i)) for i in range(40)] + [other] * 40
         want = np.concatenate([np.arange(40.0), np.full(40, other)]).astype("f4")

@@ -372,7 +372,7 @@ def test_keyed_jagged_that_does_not_fit():
 
 
 def test_an_empty_list_decides_no_dtype():
-    """Of all keys together: it is the others that must agree, as without it."""
+    """The option is for all keys together: the others must agree, as without it."""
     floats = [{"price": [19.99], "stock": [0.5]}, {"price": [4.5], "stock": []}]
     assert keyed_jagged(floats).values.tolist() == [pytest.approx(19.99), 4.5, 0.5]
     of_shorts = [{"a": [], "b": np.array([300], "i2")}, {"a": [], "b": np.array([5], "i2")}]

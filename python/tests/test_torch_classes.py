@@ -161,7 +161,7 @@ def test_memory_mapped_tensordicts(td, tmp_path):
 
 
 def test_a_tensordict_that_is_the_batch(td):
-    """Of a data set that reads a batch at once."""
+    """The batch of a data set that reads a batch at once."""
     whole = torch.stack([make(td, i) for i in range(3)])
     if any(fn.__module__.startswith("tensordict") for fn in default_collate_fn_map.values()):
         assert wt.collate_fn()(whole) is default_collate(whole) is whole
@@ -386,7 +386,7 @@ def test_tables(library):
 
 
 class Shared:
-    """What is in shared memory before torch sends it."""
+    """The tensors that are in shared memory before torch sends them."""
 
     def __init__(self, collate):
         self.collate = collate

@@ -471,7 +471,7 @@ BROKEN = {
 @pytest.mark.slow
 @pytest.mark.parametrize("how", BROKEN)
 def test_torch_of_another_layout(how):
-    """What the trial does not confirm is asked for by attribute, of each tensor."""
+    """A property that the trial does not confirm is read by attribute, from each tensor."""
     isolated.fork(
         f"""
 import torch

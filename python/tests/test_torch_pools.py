@@ -81,7 +81,7 @@ def in_pools(batch):
 
 
 def counted(since=None):
-    """What workers have counted, since then if that is given."""
+    """The counts of workers, from those of `since` on if given."""
     stats = wr.stats()["workers"]
     return stats if since is None else {name: value - since[name] for name, value in stats.items()}
 
@@ -104,7 +104,7 @@ def as_worker(monkeypatch):
 
 
 def fetched(collate, samples):
-    """What goes to torch's queue."""
+    """The message for torch's queue."""
     fetcher = torch.utils.data._utils.fetch._MapDatasetFetcher(samples, True, collate, False)
     return fetcher.fetch(range(len(samples)))
 
@@ -134,7 +134,7 @@ Point = collections.namedtuple("Point", "x y")
 
 
 def trees():
-    """What `default_collate` takes, and what it keeps as it is."""
+    """Samples that `default_collate` takes, and some that it keeps as they are."""
     return [
         {"x": f32(i, 3), "big": torch.full((20, 1000), i), "y": i, "f": i / 2, "a": np.full(4, i, np.int16), "s": f"s{i}",
          "e": torch.empty(0), "none": torch.empty(0, 3), "p": Point(i, f32(i, 2).bfloat16()), "c": torch.full((2,), 1j * i),
@@ -488,7 +488,7 @@ def test_epochs_of_fresh_workers_use_the_same_memory():
     assert counted()["pool_bytes"] == 0
 
 
-# What goes wrong.
+# Failures.
 
 
 def test_a_message_that_is_read_twice(as_worker):
@@ -591,7 +591,7 @@ def test_no_pool(as_worker, monkeypatch, caplog):
 
 
 def test_the_default_limit(tmp_path, monkeypatch):
-    """Of the machine, or of the least that a control group and those around it allow."""
+    """The memory of the machine, or the least that a control group and its parents allow."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     root, listing = tmp_path / "cgroup", tmp_path / "listing"
 

@@ -183,7 +183,7 @@ def test_many_workers_with_few_descriptors_and_little_shared_memory():
 
 
 def faults():
-    """Of this process and its workers that have ended."""
+    """Page faults of this process and of its workers that have ended."""
     return sum(resource.getrusage(who).ru_minflt for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 

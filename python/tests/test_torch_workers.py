@@ -52,7 +52,7 @@ class Shared:
 START = [m for m in ("fork", "spawn", "forkserver") if m in multiprocessing.get_all_start_methods()]
 
 
-# What is not a fork imports torch in each worker.
+# Start methods other than fork import torch in each worker.
 WORKERS = {"fork": 2, "spawn": 1, "forkserver": 1}
 
 

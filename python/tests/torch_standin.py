@@ -19,7 +19,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 class Torch(types.ModuleType):
-    """What windrow needs from torch. `current` is the stream that it works on."""
+    """The parts of torch that windrow needs. `current` is the stream that it works on."""
 
     OutOfMemoryError = OutOfMemoryError
     #: A capture was ended by a call that it forbids. In this process torch then stays on the capture's stream, and its

@@ -227,7 +227,7 @@ def compare(found, known):
 
 
 def beyond(found):
-    """What is wrong with the counts whatever they were before."""
+    """Faults of the counts, whatever they were before."""
     counted = {case: value for cases in found.values() for case, value in cases.items()}
     for case, cap in CAPS.items():
         if counted.get(case, 0) > cap:

@@ -17,7 +17,7 @@ needs_cargo_fuzz() {
 }
 # Sanitizers are an unstable flag, which this lets a stable compiler take.
 export RUSTC_BOOTSTRAP=1
-# What does not fit into memory is refused, as without AddressSanitizer.
+# Allocations that do not fit into memory fail, as without AddressSanitizer.
 export ASAN_OPTIONS=allocator_may_return_null=1
 rust="dlpack assemble plan arrow moves"
 
@@ -58,7 +58,7 @@ if [[ ${1:-} == --cuda ]]; then
     shift
     features=(--features cuda) targets=assemble
     WINDROW_CUDA_DRIVER=$(env -u RUSTC_BOOTSTRAP scripts/sim/simulated_driver.sh)
-    # What the simulated driver holds at the end is no leak.
+    # Memory that the simulated driver holds at the end is no leak.
     export WINDROW_CUDA_DRIVER CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0
 fi
 seconds=${1:-300}

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIST = "scripts/README.md"
 # Names in braces stand for one path each, as in a shell.
 MENTION = r"scripts/[A-Za-z0-9_./-]*(\{[A-Za-z0-9_.,-]*\})?"
-# Of the caller's Python, such as where its packages are.
+# The environment without the settings of the caller's Python, such as its package paths.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 

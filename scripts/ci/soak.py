@@ -81,7 +81,7 @@ class Soak:
         self.engine = self.new_engine()
         self.kept = deque(maxlen=16)
         self.counts = {"batches": 0, "checked": 0, "failed": 0, "engines": 0}
-        # Of the default engine.
+        # The expected count of the default engine.
         self.expected = 0
         wr.reset_stats()
 
@@ -194,7 +194,7 @@ class Soak:
             raise AssertionError(f"{form} of {bad!r} did not fail")
 
     def tidy(self):
-        """What happens now and then in a long run; then the figures have to agree."""
+        """Rare events of a long run; then the figures have to agree."""
         if self.random.random() < 0.5:
             self.engine = self.new_engine()
             self.counts["engines"] += 1
@@ -225,7 +225,7 @@ class Soak:
 def main(arguments):
     soak, begun, looks = Soak(arguments.seed, arguments.checked), time.monotonic(), []
     report = arguments.report.open("w") if arguments.report else None
-    # What is there already is not looked through at every collection.
+    # Collections do not traverse the objects that exist already.
     gc.freeze()
     rounds = 0
     while soak.counts["batches"] < arguments.batches and time.monotonic() - begun < arguments.seconds:

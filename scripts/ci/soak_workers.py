@@ -100,7 +100,7 @@ class Around:
 
 
 def users_of(batch, rng):
-    """What a program may keep of a batch, as a function that looks at it."""
+    """The part of a batch that a program may keep, as a function that looks at it."""
     number, kind = int(batch["number"][0]), rng.randrange(3)
     if kind == 0:
         return lambda batch=batch: check(batch)

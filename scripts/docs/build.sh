@@ -7,7 +7,7 @@
 set -euo pipefail
 [[ $# == 0 ]] || { echo "$0: unknown argument $1" >&2; exit 2; }
 cd "$(dirname "$0")/../.."
-# Of the pages outside docs/.
+# The links of pages outside docs/.
 scripts/docs/links.py
 make --silent .venv/.docs .venv/.windrow
 # Not quiet: that would hide the warnings before `strict` counts them, dead links among them.

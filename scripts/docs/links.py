@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parents[2]
-# What each link is in: Markdown, a reference, HTML.
+# The forms of links: Markdown, a reference, HTML.
 LONGEST = 120
 # Kept as it is until the first release cuts it.
 UNWRAPPED = {ROOT / "CHANGELOG.md"}
@@ -31,7 +31,7 @@ def prose(text):
 
 
 def anchors(text):
-    """Those of its headings, as GitHub makes them, and those that it names itself."""
+    """The anchors of its headings, as GitHub makes them, and those that it names itself."""
     found = set(re.findall(r"\b(?:id|name)=\"([^\"]+)\"", text))
     for heading in re.findall(r"^#{1,6}\s+(.*?)\s*#*$", without_blocks(text), re.M):
         words = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()

@@ -20,7 +20,7 @@ RESULTS = ROOT / "benches/results"
 PLOTS = ROOT / "docs/plots"
 # Workloads with tables of their own, and with a file of their own where nothing else was measured.
 APART = {"groups": ("source-", "small-"), "moves": ("move-",)}
-# What is compiled here would go into the next wheel.
+# Bytecode that is compiled here would go into the next wheel.
 sys.dont_write_bytecode = True
 # The package without the compiled module that `import windrow` wants.
 sys.path[:0] = [str(ROOT / "scripts/gpu"), str(ROOT / "python/python/windrow")]

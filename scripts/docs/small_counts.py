@@ -117,7 +117,7 @@ def by_stage(path):
 
 
 def counts(python, environment, titles=(), read=None):
-    """What `read` makes of the profile of each case, and how often the case was called; `None` where nothing can be counted."""
+    """The result of `read` for the profile of each case, and its number of calls; `None` where nothing can be counted."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--dump-before=getpriority", "--compress-strings=no", "--compress-pos=no",
                    f"--callgrind-out-file={folder}/out", str(python), "-c", PROGRAM, *titles]  # fmt: skip

@@ -148,7 +148,7 @@ engine_hash() {
     done | sha256sum | cut -c 1-12
 }
 
-# What is there already comes first: a file that is missing is told before minutes of building.
+# Existing files come first: a missing one is reported before minutes of building.
 # The tests of devices, with what they import, which is of other tests too; test_gpu_slots.py knows what has to be here.
 helpers=(conftest cuda_harness dlpack_harness gpu_harness helpers isolated oracle torch_standin test_arrow test_arrow_hostile)
 tests=(cuda cuda_kept cuda_streams cuda_torch cuda_captures cuda_calls resident arena arrow_devices)
@@ -201,13 +201,13 @@ if ((simulate)); then
     strip -o "$to/libcudasim.so" "$(scripts/sim/simulated_driver.sh)"
 fi
 cp scripts/gpu/slots.sh scripts/gpu/runner/{slots.py,stalls.py,counts.sh,driver.sh,trials.txt,README.md} benches/device-instructions.json "$to"
-# What other machines have answered.
+# The answers of other machines.
 [[ ! -f benches/results/gpu/done.jsonl ]] || cp benches/results/gpu/done.jsonl "$to"
 git describe --always --dirty --abbrev=12 >"$to/COMMIT"
 engine_hash >"$to/ENGINE"
 kernel_hashes "$PWD/$to/images/windrow.fatbin" >"$to/KERNELS"
 
-# What the programs ask of the C library.
+# The versions of the C library that the programs need.
 glibc=$(objdump -T "$to"/tests/* "$to"/bench/* | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
 echo "${glibc#GLIBC_}" >"$to/GLIBC"
 # The simulated programs have an image each: a dictionary of more than one program finds all but the first.

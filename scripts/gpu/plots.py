@@ -17,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# What is compiled here would go into the next wheel.
+# Bytecode that is compiled here would go into the next wheel.
 sys.dont_write_bytecode = True
 # The package without the compiled module that `import windrow` wants.
 sys.path[:0] = [str(HERE), str(ROOT / "python/python/windrow")]
@@ -50,7 +50,7 @@ def table(rows):
 
 
 def package(report):
-    """What `python -m windrow bench` measured on the device."""
+    """The measurements of `python -m windrow bench` on the device."""
     parts = [results.about(report["machine"]), results.summary(report)]
     for entry in report["workloads"]:
         parts += [f"**{results.heading(entry)}**", results.markdown(results.header(entry), results.rows(entry))]
@@ -58,7 +58,7 @@ def package(report):
 
 
 def slots(gpu):
-    """What was run, by the newest record of each slot."""
+    """The runs, by the newest record of each slot."""
     keys = ("slot", "verdict", "seconds", "when", "commit", "driver", "note")
     return table([{key: record.get(key) for key in keys} for record in gpu.newest.values()])
 

@@ -32,7 +32,7 @@ class Gpu:
         return "-".join(re.findall(r"[a-z0-9]+", self.name.lower().replace("nvidia", "")))
 
     def figures(self, kind):
-        """What the newest ok records of a kind measured, by slot."""
+        """The figures of the newest ok records of a kind, by slot."""
         return {slot: record["figures"] for slot, record in self.ok.items() if kind_of(record.get("figures"), self.simulated) == kind}
 
     def gather(self):
@@ -105,7 +105,7 @@ def verdicts(gpu):
 
 
 def line(gpus, page, simulated):
-    """What the first screen says of GPUs, with links where there are any."""
+    """The first screen's words on GPUs, with links where there are any."""
     link = lambda words, to: f"[{words}]({to})" if to else words
     if not gpus:
         return f"**No GPU has run it yet**: the CUDA engine is tested on a {link('simulated driver', simulated)} only."

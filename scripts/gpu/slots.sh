@@ -23,7 +23,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 # While this file is open the device stays initialised: else each program would wait seconds for it.
 [[ ! -r /dev/nvidia0 ]] || exec 9</dev/nvidia0
 
-# What the sizes of a slot are on the simulator; empty on a GPU.
+# The sizes of a slot on the simulator; empty on a GPU.
 simulate='' quick='' queue='' has_queue=0 options=()
 while (($#)); do
     case $1 in
@@ -42,7 +42,7 @@ if [[ -n $simulate ]]; then
     use_simulator
     [[ -z ${short:-} ]] || simulate=short
 else
-    # What a shell has of other work: a record of this GPU would be the simulator's.
+    # Settings that a shell keeps from other work: a record of this GPU would be the simulator's.
     unset WINDROW_CUDA_DRIVER WINDROW_TEST_DRIVER
     if [[ " ${options[*]} " != *' --list '* ]] && ! has_gpu; then
         echo "no GPU here (try --simulate)" >&2
@@ -282,7 +282,7 @@ profiler() {
     found ncu /usr/local/cuda*/bin/ncu /opt/nvidia/nsight-compute/*/ncu || { echo "SKIP: ncu is not installed" >&2; return 1; }
 }
 
-# What limits each workload, in one launch with cold caches. ncu locks the GPU to its base clock unless it is told not to, and
+# The limits of each workload, in one launch with cold caches. ncu locks the GPU to its base clock unless it is told not to, and
 # takes an option once. A workload that hangs leaves time for the others.
 stalls() { # workloads...
     local name file files=() ncu status=0

@@ -51,7 +51,7 @@ class Workload:
         return sorted(found, key=lambda pair: pair[1])
 
     def idioms(self, clock="device"):
-        """Those that get a list of samples and make a batch, as a user calls them."""
+        """The peers that get a list of samples and make a batch, as a user calls them."""
         return [pair for pair in self.others(clock) if not any(part in pair[0] for part in SPARED)]
 
     def sample_bytes(self):

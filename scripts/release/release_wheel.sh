@@ -23,13 +23,13 @@ crates=${CARGO_HOME:-$HOME/.cargo}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Of these the last that fits counts.
+# The last of these that fits counts.
 export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=/windrow \
 --remap-path-prefix=$CARGO_TARGET_DIR=/target --remap-path-prefix=$crates=/cargo"
 flags=()
 if [[ ${WHEEL_ZIG:-1} == 1 && $(uname -s) == Linux ]]; then
     flags=(--zig --compatibility manylinux2014)
-    # Of both only the names count, for the linker. zig looks for a shared library where other linkers take the
+    # Only the names of both count, for the linker. zig looks for a shared library where other linkers take the
     # empty archive of crates/windrow-driver; nothing is taken from it. And it would link an unwinder of its own, which
     # cannot read the frames of the one that everybody in a process has to share, libgcc_s: CPython before 3.14 ends
     # daemon threads by it, and crashed in ours.

@@ -108,7 +108,7 @@ def main() -> int:
         python = [f"{folder}/env/{'Scripts' if os.name == 'nt' else 'bin'}/python", "-I"]
         pip = [*python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
         subprocess.run([*pip, "install", "--no-index", "--no-deps", wheel], check=True)
-        # Of a build with the lock it is on before the import too.
+        # A build with the lock has it on before the import too.
         gil = subprocess.run([*python, "-c", "import sys; sys.exit(getattr(sys, '_is_gil_enabled', lambda: 0)())"])
         subprocess.run([*python, "-W", "error", "-c", IMPORT, *["gil"] * gil.returncode], check=True, cwd=folder)
         if "-cp313t-" in wheel.name:

@@ -28,7 +28,7 @@ sys.dont_write_bytecode = True
 import test_device_code  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Of the workloads' numbers of samples.
+# The divisor of the workloads' numbers of samples.
 SCALE = 16
 # A mutant that takes so much longer than the code as it is does not end; in seconds, and in times.
 PATIENCE = 20, 10
@@ -94,7 +94,7 @@ def listed(*command):
 
 
 def tests_of(run, bench, options):
-    """Those that the options choose, not yet run."""
+    """The mutants that the options choose, not yet run."""
     every = not (options.suite or options.workload)
     suites = options.suite or (run.SUITES if every else [])
     for suite, program in run.programs(suites).items() if suites else []:

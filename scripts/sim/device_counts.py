@@ -54,7 +54,7 @@ WARPS = {"W10a": 32 * MULTIPROCESSORS, "W10a address": 32 * MULTIPROCESSORS}
 # Of pairs of dtypes in adjacent elements, and of everything else.
 FLOATS_OF_16_BITS, FLOAT64, ANY = 62, 130, 350
 
-# What is bounded, as it is said.
+# The names of the bounded figures.
 INSTRUCTIONS, LOST_LANES, STORES, LOADS = "instructions for 16 bytes", "lanes that are not there", "times the stored sectors", "times the loaded sectors"
 SPILLED, LAUNCHES, EMPTY_SLOTS = "spills for 512 bytes", "launches", "warp slots without a piece"
 
@@ -90,7 +90,7 @@ def built(arches):
 
 
 def run(bench, driver, cubin, only=None, scale=1, pairs=False, **environment):
-    """What the bench says of each workload, with the counts of its launches; `scale` divides the numbers of samples."""
+    """The bench's line for each workload, with the counts of its launches; `scale` divides the numbers of samples."""
     with tempfile.TemporaryDirectory() as folder:
         counts = pathlib.Path(folder) / "counts"
         counts.touch()
@@ -185,7 +185,7 @@ def bound_of(line):
 
 
 def missed(line, more=None):
-    """What of a row is above its bound: what -> figure, bound. A row of the file knows less."""
+    """The figures of a row that are above their bounds: name -> figure, bound. A row of the file has fewer figures."""
     name = line["workload"]
     checks = [
         (INSTRUCTIONS, line["instructions_per_16_bytes"], bound_of(line)),
@@ -225,7 +225,7 @@ def above_bounds(line, more=None):
 
 
 def met(counted):
-    """What is in MISSED and no longer missed."""
+    """The entries of MISSED that are no longer missed."""
     found = {(*key(line), more["case"]): missed(line, more) for line, more in counted}
     return [
         f"{name}, sm_{arch}{', ' * bool(case)}{case}: the bound of {what} is met: take it out of MISSED"
@@ -246,7 +246,7 @@ def risen(line, known):
 
 
 def gate(counted, is_whole):
-    """What is wrong with counts of one architecture: of all workloads, or of some."""
+    """Faults of the counts of one architecture: of all workloads, or of some."""
     arch = counted[0][0]["arch"]
     if arch not in ARCHES:
         print(f"sm_{arch}: no counts are kept, so there is nothing to compare with")
@@ -262,7 +262,7 @@ def gate(counted, is_whole):
 
 
 def faults_of_files():
-    """What is wrong with the file, and with the table that is written from it."""
+    """Faults of the file, and of the table that is written from it."""
     lines = written()
     found, wanted = collections.Counter(key(line) for line in lines), itertools.product(BOUNDS, ARCHES)
     wanted = collections.Counter(wanted)
@@ -326,7 +326,7 @@ def table(lines):
 
 
 def grown(lines):
-    """Where another architecture takes over 5 % more than sm_90."""
+    """The rows in which another architecture takes over 5 % more than sm_90."""
     by = {key(line): line["instructions_per_16_bytes"] for line in lines}
     more = {(name, arch): count / by[name, 90] - 1 for (name, arch), count in by.items() if (name, 90) in by}
     texts = [f"{name} on sm_{arch} by {share:.1%}" for (name, arch), share in more.items() if share > OTHER_ARCHES - 1]

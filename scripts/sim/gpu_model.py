@@ -51,7 +51,7 @@ def constant(name):
 
 
 def timing():
-    """What CUDASIM_TIMING is, for a run that is to be recorded."""
+    """The value of CUDASIM_TIMING for a run that is to be recorded."""
     return ",".join(f"{name}={constant(name)}" for name in TIMING)
 
 
@@ -70,7 +70,7 @@ def record(found):
             "instructions": sum(launch["instructions"] for launch in launches),
             "timing_model_us": round(sum(launch["model_us"] for launch in launches), 2),
         })  # fmt: skip
-    # Of several with one name the dearest, as in the other file.
+    # The dearest of several with one name, as in the other file.
     best = {}
     for row in sorted(rows, key=lambda row: row["instructions"] / row["bytes_written"]):
         best[row["workload"]] = row
@@ -81,7 +81,7 @@ def record(found):
 
 
 def predicted(time, count):
-    """What is said of a workload: microseconds of each part, and of all."""
+    """The line of a workload: microseconds of each part, and of all."""
     written = time["bytes_written"]
     memory = (time["bytes_read"] + written) / constant("bytes_per_second") * 1e6
     warp_instructions = count["instructions_per_16_bytes"] * written / 16 / 32

@@ -34,7 +34,7 @@ PARTS = {"windrow": "far_tests", "engine": "resident", "sizes": "lengths", "move
 # Random cases of a property, the same in every run, so that coverage is: the emulator takes some hundred times as long as
 # a host, where the cases differ from run to run.
 CASES, SEED = 144, 1
-# Where tables are, by the sizes that may go with the parameters of a launch; of the smaller and of the larger kernel.
+# The place of tables, by the sizes that may go with the parameters of a launch; of the smaller and of the larger kernel.
 # Those in memory have columns of 64 bits, as fields of 2^31 elements have them; those of large parameters no narrow ones. With
 # each, which kernels: those that a batch takes, or for all batches those of all families, whose instructions for common ones are others.
 INLINE, MEMORY, LARGE = "", ", tables in memory, wide", ", large parameters, not narrow"
@@ -66,7 +66,7 @@ REASONS = {
 }
 # What the kernels of common families have a copy of, for a few of the pairs of dtypes alone: that of the others is held.
 OF_ANY = {"one element"}
-# What numbers of samples are divided by where workloads run with other tables than their own.
+# The divisor of numbers of samples where workloads run with other tables than their own.
 SCALE = 16
 # The first whose file an instruction comes from, through all functions that it was inlined into.
 FAMILIES = {

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 CARGO = os.environ.get("CARGO", "cargo")
 TIMEOUT = 300
-# Those that take long come last, and only where the others have found nothing; `waits::` and `pairs_of` do not come.
+# Slow suites come last, and only where the others have found nothing; `waits::` and `pairs_of` do not run.
 SLOW = ["scenarios_give", "each_call_of", "waits::", "pairs_of"]
 SUITES = [[word for slow in SLOW for word in ("--skip", slow)], ["scenarios_give"], ["each_call_of"]]
 
@@ -229,7 +229,7 @@ pub(crate) fn is_mutant(number: u32) -> bool {
 }
 """
 
-# What waits, or tells others what to wait for; each has to be in an edit, or be one of `ELSEWHERE`.
+# Calls that wait, or tell others what to wait for; each has to be in an edit, or be one of `ELSEWHERE`.
 WAITS = re.compile(r"\.(synchronize|synchronize_all|query|record|wait|wait_on|wait_for_users|order|order_behind_producers"
                    r"|set_ready|set_read|free_after|event)\(")
 ELSEWHERE = {

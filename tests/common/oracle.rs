@@ -7,7 +7,7 @@ use super::convert::{affine, cast, cast_saturating, scalar, Bits};
 use super::coordinates;
 use super::sample::Sample;
 
-/// Of samples with more elements, only the shape of the view is looked at.
+/// Only the shape of the view is compared for samples with more elements.
 const LARGE: i64 = 20_000;
 
 /// A batch as it must be, byte for byte.
@@ -188,7 +188,7 @@ fn mask_of(
     (std::iter::once(samples.len() as i64).chain(extents).collect(), pad.mask_dtype, bytes)
 }
 
-/// Where a sample begins in the result.
+/// The start of a sample in the result.
 #[derive(Clone, Copy)]
 enum At {
     Row,

@@ -22,7 +22,7 @@ impl Piece {
         Piece { dtype, shape: shape.to_vec(), strides: layout.strides().to_vec(), first }
     }
 
-    /// Of a random layout, somewhere in the memory. `repeats`: elements may be read again and again.
+    /// A piece of a random layout, somewhere in the memory. `repeats`: elements may be read repeatedly.
     pub fn random(
         random: &mut Random,
         dtype: DType,
@@ -121,7 +121,7 @@ pub fn random_bytes(random: &mut Random, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.next() as u8).collect()
 }
 
-/// What a loop of single elements makes of the memory.
+/// The memory after a loop over single elements.
 pub fn moved(memory: &[u8], pairs: &[(Piece, Piece)]) -> Vec<u8> {
     let mut out = memory.to_vec();
     for (dst, src) in pairs {

@@ -54,7 +54,7 @@ impl Memory for PinnedBytes {
 pub struct Copies<M> {
     memory: Vec<M>,
     addresses: Vec<u64>,
-    /// What one allocation of all was made of, and where each copy is in it.
+    /// The contents of one allocation of all, and the offset of each copy in it.
     image: Vec<u8>,
     places: Vec<Range<usize>>,
 }
@@ -111,9 +111,9 @@ impl<M: Memory> Copies<M> {
 /// the gaps between them nor what surrounds them. A GPU has a copy of all.
 pub struct Placed<'s> {
     samples: &'s [Sample],
-    /// Where the samples' own memory is used, the ranges that are registered.
+    /// The ranges that are registered, if the samples' own memory is used.
     registered: Option<Vec<*const u8>>,
-    /// Of the samples, unless those are registered, and of the frames.
+    /// Copies of the samples, unless those are registered, and of the frames.
     copies: Copies<Bytes>,
 }
 
@@ -143,7 +143,7 @@ impl Placed<'_> {
         self.samples.iter().enumerate().map(at).collect()
     }
 
-    /// Where a frame is.
+    /// The address of a frame.
     pub fn frame(&self, index: usize) -> u64 {
         self.copies.address(self.num_copied() + index)
     }

@@ -28,7 +28,7 @@ pub struct Runner {
     engines: Vec<(&'static str, Engine)>,
 }
 
-/// Which engines a test program runs, by `WINDROW_TEST_ENGINES`: three runs divide them (docs/testing.md).
+/// The engines that a test program runs, by `WINDROW_TEST_ENGINES`: three runs divide them (docs/testing.md).
 #[derive(Clone, Copy, PartialEq)]
 enum Engines {
     /// Every engine, in every way.

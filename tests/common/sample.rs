@@ -168,7 +168,7 @@ impl Sample {
         low - low.min((self.buffer.as_ptr().addr() + low) % 64)..end
     }
 
-    /// What a copy of the sample has to hold.
+    /// The bytes that a copy of the sample has to hold.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.extent()]
     }

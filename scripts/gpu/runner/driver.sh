@@ -16,7 +16,7 @@ use_simulator() {
     export WINDROW_CUDA_DRIVER CUDASIM_DELAY_US=0
 }
 
-# Where containers have the driver, if the loader does not know.
+# The driver's place in containers, if the loader does not know it.
 if ! ldconfig -p 2>/dev/null | grep -q libcuda.so.1 && [[ -e /usr/local/nvidia/lib64/libcuda.so.1 ]]; then
     export LD_LIBRARY_PATH=/usr/local/nvidia/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi

@@ -146,14 +146,14 @@ def state_of(slot, here, earlier, facts):
 
 
 def in_order(slots, states, again):
-    """What never ran before what failed. What the others need comes in its place of the queue all the same."""
+    """Slots that never ran come before those that failed. A slot that others need keeps its place in the queue."""
     first = [slot for slot in slots if states[slot.name] == "never" or slot.is_needed and states[slot.name] == "again"]
     second = [slot for slot in slots if states[slot.name] == "again" and not slot.is_needed]
     return first + second + ([slot for slot in slots if states[slot.name] == "ok"] if again else [])
 
 
 def processes_of(state):
-    """Of slots of this state: the mark is in their environment."""
+    """Processes of slots of this state: the mark is in their environment."""
     mark = f"{MARK}={state}".encode()
     for folder in pathlib.Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
@@ -186,7 +186,7 @@ def gpu_answers():
         asked = subprocess.Popen(["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         asked.wait(timeout=20)
     except (OSError, subprocess.TimeoutExpired):
-        # Where a GPU has failed it cannot even be killed, so nobody waits for it.
+        # After a failure of the GPU a process cannot even be killed, so nobody waits for it.
         return False
     return asked.stdout.read().startswith(b"GPU")
 
@@ -238,7 +238,7 @@ class Queue:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             refuse(f"another queue runs with {self.state}")
-        # So that the slot that runs ends, too.
+        # The handler ends the running slot, too.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         end_all(self.state)
         append(self.done, [])  # drops a torn line
@@ -365,7 +365,7 @@ class Queue:
         return "ok", note
 
     def save(self):
-        """What goes back: every record of this machine, and every file."""
+        """Copies the answer: every record of this machine, and every file."""
         self.replace("done.jsonl", lambda path: shutil.copy(self.done, path))
 
         def pack(path):
