@@ -241,7 +241,8 @@ fn what_cannot_share_an_allocation() {
     let out = Target::from_slice(&mut memory, &[3, 2, 3]).unwrap();
     let leaf = leaves(&lists, &cases)[0];
     let error = Plan::in_arena(&[leaf, Leaf { out: Some(&out), path: "x.y", ..leaf }]).unwrap_err();
-    let text = "at \"x.y\": an arena is memory of its own, which excludes out=";
+    let text =
+        "at \"x.y\": an arena allocates its outputs itself, so it cannot be combined with out=";
     assert_eq!(error, Error::Argument(text.into()));
     assert_eq!(memory, [7; 18]);
 

@@ -93,7 +93,7 @@ fn empty_lists() {
         Collate::ragged(Ragged::new()),
         Collate::pad(Pad::new()),
     ] {
-        check(&[], &collate, Is::Empty, "an empty list of samples makes no batch");
+        check(&[], &collate, Is::Empty, "cannot assemble an empty list of samples");
     }
 }
 

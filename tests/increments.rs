@@ -81,8 +81,12 @@ fn increments_that_are_refused() {
     let ragged = || windrow::Collate::ragged(windrow::Ragged::new()).device(windrow::Device::Cpu);
     refused(&samples, ragged().increments([1]), "1 increments for 2 samples");
     let scaled = ragged().transform(windrow::Transform::new().scale(2.0)).cast(DType::I64);
-    refused(&samples, scaled.increments([1, 2]), "increments exclude scale, mean and std");
-    let why = "sample 0: expected integers, of which a device makes sums, got float32";
+    refused(
+        &samples,
+        scaled.increments([1, 2]),
+        "increments cannot be combined with scale, mean or std",
+    );
+    let why = "sample 0: expected an integer dtype, because increments are added to the elements, got float32";
     refused(&floats, ragged().increments([1]), why);
     refused(&samples, ragged().increments([1, 2]), "sample 0: expected a device, got cpu");
 }

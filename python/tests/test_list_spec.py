@@ -134,7 +134,7 @@ def test_errors_have_sample_and_path():
     refused(np.ones((2, 2, 4), "float32"), wr.ShapeError, 'sample 4 at "x": expected 3 channels', spec=channels, index=4, path="x")
     ints = wr.List(transform=wr.Transform(scale=2))
     refusal(lambda: wr.collate(images("uint8"), ints), wr.DTypeError, "sample 0.*float32", index=0)
-    refusal(lambda: wr.collate([], wr.List()), ValueError, "an empty list of samples makes no batch")
+    refusal(lambda: wr.collate([], wr.List()), ValueError, "cannot assemble an empty list of samples")
     refusal(lambda: wr.collate(trees(arrays), {"text": wr.List()}), ValueError, "of str or bytes")
     refusal(lambda: wr.List(stream=1), TypeError, "stream")
     refusal(lambda: wr.List(dtype="float31"), TypeError, "float31")

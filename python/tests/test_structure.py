@@ -336,7 +336,7 @@ def test_sums_on_a_device_wrap_around(join):
 def test_graphs_on_a_device_that_are_refused(join):
     graphs = [{"x": np.ones((2, 1)), "pos_index": np.ones((1, 2), "f4")} for _ in range(2)]
     there, before = on_device(graphs), wr.stats()["launches"]
-    why = "expected integers, of which a device makes sums, got float32"
+    why = "expected an integer dtype, because increments are added to the elements, got float32"
     refusal(lambda: join(there), wr.DTypeError, why, path="pos_index")
     refusal(lambda: concat_graphs([graphs[0], there[0]]), wr.DeviceError, "", index=1, path="x")
     with pytest.raises(KeyError, match="follow_batch: no graph has the key 'z'"):

@@ -104,8 +104,7 @@ impl SampleBounds {
             Kind::Padded { dims, lengths } => {
                 let row = data.select(index as i64)?;
                 if lengths.is_empty() && !dims.is_empty() {
-                    let text = "the lengths of samples taken by indices on a device are there too: `data` has the \
-                                whole rows, `lengths` how long they are";
+                    let text = "sample lengths are on the device: slice `data` by `lengths` there";
                     return Err(Error::Argument(text.to_owned()));
                 }
                 let real = |(k, &(dim, side)): (usize, &(usize, Side))| {

@@ -225,15 +225,20 @@ impl BatchShape {
     fn raise(&mut self, collate: &Collate) -> Result<()> {
         let Some(increments) = &collate.increments else { return Ok(()) };
         if self.affine.is_some() {
-            return Err(Error::Argument("increments exclude scale, mean and std".to_owned()));
+            return Err(Error::Argument(
+                "increments cannot be combined with scale, mean or std".to_owned(),
+            ));
         }
         if increments.len() != self.num_samples {
             let (own, samples) = (increments.len(), self.num_samples);
             return Err(Error::Argument(format!("{own} increments for {samples} samples")));
         }
         if !self.dtype.is_integer() {
-            let mismatch =
-                Mismatch::new(Some(0), "integers, of which a device makes sums", self.dtype);
+            let mismatch = Mismatch::new(
+                Some(0),
+                "an integer dtype, because increments are added to the elements",
+                self.dtype,
+            );
             return Err(Error::DType(Box::new(mismatch)));
         }
         let places = [self.source, self.device];

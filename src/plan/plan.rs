@@ -171,7 +171,7 @@ impl<'s> Plan<'s> {
     ) -> Result<Plan<'s>> {
         let inside = || leaves.iter().enumerate().filter(|(leaf, _)| is_in(*leaf));
         if let Some((_, leaf)) = inside().find(|(_, leaf)| leaf.out.is_some()) {
-            let text = "an arena is memory of its own, which excludes out=";
+            let text = "an arena allocates its outputs itself, so it cannot be combined with out=";
             return Err(Error::Argument(text.to_owned()).at_path(leaf.path));
         }
         let plan = Plan::for_leaves(leaves)?;

@@ -98,8 +98,8 @@ impl<'s> PlanBody<'s> {
         Ok(body)
     }
 
-    /// Whether as many other samples of the list would be planned in the same way: nothing crosses, and no neighbours
-    /// are merged.
+    /// Whether the plan is valid for any other samples of this list, if they are as many: no transfers, no merged
+    /// copies.
     fn is_sample_independent(&self, samples: &SampleList<'_>) -> bool {
         let is_fixed = |output: &OutputPlan<'_>| output.ranges.is_none();
         let has_own = |batch_shape: &BatchShape| batch_shape.increments.is_some();
@@ -109,7 +109,7 @@ impl<'s> PlanBody<'s> {
                 && !self.batch_shapes.iter().any(has_own)
     }
 
-    /// The same for other samples of the list, to be kept with it.
+    /// Turns the plan into one for any samples of the list, to be cached with the list.
     fn into_reusable<'o>(self, samples: &SampleList<'_>) -> PlanBody<'o> {
         let mut body = self.into_owned();
         body.launch = Some(Memo::default());
@@ -119,7 +119,7 @@ impl<'s> PlanBody<'s> {
         body
     }
 
-    /// As [`PlanBody::cached_for_list`], of a list that does not stay.
+    /// As [`PlanBody::cached_for_list`], for a list that ends with the call: nothing is cached or borrowed.
     pub fn owned_for_list<'o>(
         samples: &SampleList<'_>,
         collate: &Collate,
@@ -213,7 +213,7 @@ struct CachedPlan {
 }
 
 impl CachedPlan {
-    /// Whether it is what these samples of the list are to become.
+    /// Whether this cached plan fits these samples and options.
     fn fits(&self, samples: &SampleList<'_>, collate: &Collate) -> bool {
         let outputs = &self.body.outputs;
         self.body.batch_shapes[0].num_samples == samples.len()
@@ -224,6 +224,6 @@ impl CachedPlan {
 
 pub(super) fn selected_must_be_alone() -> Error {
     let text =
-        "samples taken by indices on a device are assembled alone: no other leaves, and no arena";
+        "samples selected by a device index tensor cannot be combined with other leaves or with an arena";
     Error::Argument(text.to_owned())
 }

@@ -26,7 +26,7 @@ impl BatchShape {
             )))
         };
         if collate.increments.is_some() {
-            return refuse("increments are those of samples that are known");
+            return refuse("increments need samples selected on the host");
         }
         if !matches!(collate.form, Form::Stack | Form::Pad(_)) {
             return refuse("a joined batch has a size that depends on its samples");

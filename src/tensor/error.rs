@@ -251,7 +251,7 @@ impl Mismatch {
 }
 
 impl Mismatch {
-    /// The word "shape" is not said twice.
+    /// Omits the word "shape" if `expected` already has it.
     fn write_got(&self, f: &mut fmt::Formatter<'_>, got: &ErrorValue) -> fmt::Result {
         match (&self.expected, got) {
             (ErrorValue::Shape(_), ErrorValue::Shape(dims)) => Tuple(dims).fmt(f),
@@ -424,7 +424,7 @@ impl fmt::Display for Error {
             | Error::Device(m)
             | Error::Layout(m)
             | Error::Overlap(m) => m.fmt(f),
-            Error::Empty => f.write_str("an empty list of samples makes no batch"),
+            Error::Empty => f.write_str("cannot assemble an empty list of samples"),
             Error::Argument(text)
             | Error::Index(text)
             | Error::TooLarge(text)

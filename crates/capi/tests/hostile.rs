@@ -103,7 +103,7 @@ fn impossible_options_are_a_status() {
         assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
         assert_eq!(
             (text().as_str(), windrow_error_sample()),
-            ("an empty list of samples makes no batch", -1)
+            ("cannot assemble an empty list of samples", -1)
         );
         assert_eq!(windrow_samples_push(samples, &row(&mut data, &mut shape)), Status::Ok);
         for (options, wanted) in [

@@ -45,7 +45,7 @@ def features_of(features: Any) -> Sequence[Mapping[str, Any]]:
     """Features as a sequence of mappings with ``input_ids``; those of an Arrow table are its rows."""
     samples = features if type(features) is list else rows_of(features)
     if not len(samples):
-        raise ValueError("an empty list of features makes no batch")
+        raise ValueError("cannot assemble an empty list of features")
     first = samples[0]
     if not is_mapping(first):
         hint = '{"input_ids": row} makes one of a row of tokens'

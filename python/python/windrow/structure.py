@@ -136,7 +136,7 @@ def concat_graphs(
     check(return_tensors)
     graphs = graphs if hasattr(graphs, "__len__") else list(graphs)
     if not len(graphs):
-        raise ValueError("an empty list of graphs makes no batch")
+        raise ValueError("cannot assemble an empty list of graphs")
     _check_mappings(graphs)
     keys = list(graphs[0])
     dims = {key: (cat_dims or {}).get(key, -1 if _is_index(key) else 0) for key in keys}
@@ -221,7 +221,7 @@ def keyed_jagged(
     """
     check(return_tensors)
     if not samples:
-        raise ValueError("an empty list of samples makes no batch")
+        raise ValueError("cannot assemble an empty list of samples")
     keys = list(samples[0] if keys is None else keys)
 
     rows, weighed = _rows_of(samples, keys), None

@@ -109,7 +109,7 @@ pub(crate) fn collate_torch<'py>(
     let _records = Records::for_call(py);
     let column = match table_in(samples, sep)? {
         Some(table) if table.len() == 0 => {
-            return Err(PyValueError::new_err("a table without rows makes no batch"));
+            return Err(PyValueError::new_err("cannot assemble a table without rows"));
         }
         Some(table) => Column::from_trees(py, &table)?,
         None => {

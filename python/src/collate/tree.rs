@@ -237,7 +237,7 @@ fn column_of<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Column<'py
         (Column::from_objects(samples), len)
     };
     match len {
-        0 => Err(PyValueError::new_err("an empty list of samples makes no batch")),
+        0 => Err(PyValueError::new_err("cannot assemble an empty list of samples")),
         _ => Ok(column),
     }
 }

@@ -198,7 +198,7 @@ impl LeafColumn {
                 own.extend(other.iter().map(|object| object.clone_ref(py)));
                 Ok(())
             }
-            _ => Err(PyTypeError::new_err("leaves of different content")),
+            _ => Err(PyTypeError::new_err("cannot mix tensors and other objects in one leaf")),
         }
     }
 
@@ -224,12 +224,12 @@ impl LeafColumn {
                 own_objects(py, own, 0)?[index] = other[0].clone_ref(py);
                 Ok(())
             }
-            _ => Err(PyTypeError::new_err("leaves of different content")),
+            _ => Err(PyTypeError::new_err("cannot mix tensors and other objects in one leaf")),
         }
     }
 }
 
-/// Objects to be changed, in a copy if others have them as they are, with room for so many more.
+/// Objects to be changed, in a copy if they are shared, with capacity for `additional` more.
 fn own_objects<'a>(
     py: Python<'_>,
     objects: &'a mut Arc<Vec<Py<PyAny>>>,

@@ -44,7 +44,7 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
     _windrow.check_list(samples)
     samples = list(samples)
     if not samples:
-        raise ValueError("an empty list of samples makes no batch")
+        raise ValueError("cannot assemble an empty list of samples")
     first, tree = jax.tree_util.tree_flatten_with_path(samples[0])
     paths = [sep.join(map(name_of, path)) for path, _ in first]
     if len(set(paths)) < len(paths):
