@@ -96,7 +96,10 @@
 //! | output plan | - | one tensor that a plan writes: data, a mask or indices, and where each sample is in it |
 //! | loop nest | iteration domain | the loops that lead from one sample to its place in the output, innermost last |
 //! | item, tile | work item | what one warp of a device or one step of a thread writes |
-//! | family | kernel variant | the inner loops that fit a part: rows, small_copy, contiguous_cast, planar, strided, ...: [`SegmentReport::family`] |
+//! | plan body | - | the shapes, outputs and route of a plan; cached with a list whose samples all give the same |
+//! | output segment | - | the samples of an output that one loop nest of a kernel writes |
+//! | descriptor | - | the entry of a launch table for one output segment: its family, loops and addresses |
+//! | family | kernel variant | the inner loops that fit an output segment: rows, small_copy, contiguous_cast, planar, strided, ...: [`SegmentReport::family`] |
 //! | path (of execution) | execution path | how a leaf is executed: `gather`, `cast`, `upload`, ...; shown by [`Plan::explain`] |
 //! | route | data path | which data of a plan crosses between host and device, and by which copies |
 //! | arena | slab | one allocation that holds all tensors of a tree |

@@ -1,5 +1,28 @@
 //! The choice of samples for each batch, from their lengths alone: packing into rows of a number of tokens,
 //! buckets of similar lengths, token budgets and equal work for ranks. No sample is read.
+//!
+//! The problem: bin packing by "first fit decreasing" looks for the first of up to n rows with enough room, n times. A scan of the
+//! rows makes that O(n^2).
+//!
+//! ```text
+//! first fit: a tree over the rows, each node with the most room below it     sample of 3 tokens, rows of 8
+//!
+//!                 8                     go left if the left child has room
+//!             2       8                 for the sample, else right
+//!           2   1   4   8
+//! row       0   1   2   3               -> row 2; then its room 4 becomes 1, and maxima are mended upwards
+//! ```
+//!
+//! ```text
+//! first_fit:  sort longest first; for each run of equal lengths: descend to the first row with room,
+//!             put in as many of the run as fit, mend the path to the root
+//! best_fit:   two heaps: `enough`, rows with room for the current length, least room first; `waiting`, the others,
+//!             most room first. Lengths only shrink, so a row moves from `waiting` to `enough` once per fill
+//! balance:    a heap of ranks by their sums; the longest sample goes to the smallest sum
+//! ```
+//!
+//! Both take O(n log n). Runs of equal lengths are placed together: token lengths repeat, and a descent for each run is cheaper
+//! than one for each sample. Exact packing is NP-hard; first fit decreasing needs at most 11/9 of the fewest rows.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -65,7 +88,7 @@ impl IndexRows {
         self
     }
 
-    /// No rows, with room for so many samples.
+    /// No rows, with capacity for `num_samples` samples.
     fn with_capacity(num_samples: usize) -> Result<IndexRows> {
         Ok(IndexRows { indices: try_vec(num_samples)?, ..IndexRows::default() })
     }
@@ -109,7 +132,7 @@ impl IndexRows {
     }
 }
 
-/// An empty list with room for so many entries.
+/// An empty list with capacity for `count` entries.
 fn try_vec<T>(count: usize) -> Result<Vec<T>> {
     let mut entries = Vec::new();
     entries.try_reserve_exact(count).map_err(|_| out_of_memory::<T>(count))?;

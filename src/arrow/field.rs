@@ -22,7 +22,7 @@ pub(super) enum DataType {
     Number(DType),
     /// One bit each.
     Bits,
-    /// Lists of so many entries.
+    /// Lists of this fixed number of entries.
     Fixed(i64, Box<SchemaField>),
     List {
         /// Offsets are 64 bits.

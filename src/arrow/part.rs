@@ -100,7 +100,7 @@ impl<'a> ArrayPart<'a> {
         self.array.offset + self.start
     }
 
-    /// Checks that the array has so many buffers, and children.
+    /// Checks the array's numbers of buffers and of children.
     pub(super) fn expect(&self, num_buffers: i64, num_children: usize) -> Result<()> {
         let ArrowArray { n_buffers, n_children, buffers, children, .. } = *self.array;
         if n_buffers != num_buffers || n_buffers > 0 && buffers.is_null() {

@@ -3,7 +3,7 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`driver`] | the calls of the driver |
-//! | `probe` | devices, the driver, whose memory an address is |
+//! | `probe` | devices, the driver, the device that owns an address |
 //! | `memory` | device and page-locked memory, and what is kept alive until a device has finished with it |
 //! | `launch` | the table of a launch: a plan as the kernels read it |
 //! | `run` | runs of plans: what is enqueued, in which order, and what is known when it is done |

@@ -36,8 +36,8 @@ fn is_plain(collate: &Collate, device: Option<Device>) -> bool {
 }
 
 impl<'s> Small<'s> {
-    /// `None` if more is asked for than to copy or cast the rows and to pad dim 0; and if anything is wrong, which a
-    /// plan then tells.
+    /// Returns `None` unless the batch only copies or casts the rows and pads dim 0. Invalid input also gives `None`: the
+    /// planner reports the error.
     #[inline]
     fn new(
         rows: &'s SampleRows<'s>,
@@ -269,8 +269,8 @@ impl Engine {
     }
 }
 
-/// The bytes from which on batches need a plan: it cuts rows into tiles, and writes long ones around the caches. Short rows need
-/// neither.
+/// Size limit of batches without a plan, in bytes: a plan cuts rows into tiles, and writes long ones around the caches. Short
+/// rows need neither, so their limit is higher.
 fn small_batch_limit(all: &[Small<'_>]) -> u64 {
     let policy = &host::POLICY;
     let row_bytes = |small: &Small<'_>| small.traffic() / small.rows.len() as u64;

@@ -55,7 +55,7 @@ pub(crate) fn is_small(traffic: u64) -> bool {
     traffic < POLICY.small_bytes
 }
 
-/// Bytes of a tile of so many in all: a multiple of 64, so that no cache line and no element belongs to two tiles.
+/// Bytes of a tile, of `total` bytes: a multiple of 64, so that no cache line and no element belongs to two tiles.
 fn tile_bytes(total: u64) -> u64 {
     (total / 64).clamp(POLICY.min_tile_bytes, POLICY.max_tile_bytes).next_multiple_of(64)
 }

@@ -1,4 +1,4 @@
-//! The numbers that the host's executor is tuned by, as `cuda::launch::policy` has those of a device.
+//! The tuning numbers of the host's executor. `cuda::launch::policy` has those of a device.
 
 pub(crate) struct HostPolicy {
     /// Below this many bytes read and written, starting other threads costs more than it saves, and a batch is made

@@ -40,7 +40,7 @@ unsafe impl Sync for RowsMemory {}
 /// How many rows ahead memory is asked for.
 const AHEAD: usize = POLICY.rows_ahead;
 
-/// Rows that follow each other in memory are one copy from so many on.
+/// The number of adjacent rows from which on they are one copy.
 const MIN_RUN_ROWS: usize = POLICY.min_run_rows;
 
 /// A stack of more rows of a table takes a plan, which reads them as one sample, less than their addresses.

@@ -416,7 +416,7 @@ fn for_boxes(
     }
 }
 
-/// Appends the same offsets `stride` further on each time, until they are there so many times.
+/// Appends the same offsets `stride` further on each time, until they are there `times` times.
 fn repeat(offsets: &mut Vec<isize>, stride: isize, times: usize) {
     let (mut done, end) = (offsets.len(), offsets.len() * times);
     offsets.resize(end, 0);

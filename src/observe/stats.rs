@@ -121,7 +121,7 @@ impl Tally {
         }
     }
 
-    /// One batch of rows of so many bytes in all.
+    /// Traffic of one batch of rows of `bytes` bytes in all.
     pub fn of_rows(path: Path, rows: usize, bytes: u64) -> Tally {
         Tally {
             paths: smallvec![path],

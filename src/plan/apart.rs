@@ -1,4 +1,23 @@
 //! Whether destinations of a move are apart from each other and from what is read: by spans in the order of addresses.
+//!
+//! The problem: with n pairs a comparison of each destination with all others is O(n^2), and two tensors whose spans overlap may
+//! still share nothing, as columns of one table.
+//!
+//! ```text
+//! spans by start   |--a--|   |----b----|      |--c--|
+//!                               |--d--|                   b and d overlap: only they are compared exactly
+//! reach                 ^a        ^b  ^b          ^c      the largest end so far
+//! ```
+//!
+//! ```text
+//! sort destinations by start; if each starts behind the reach of those before it, all are apart
+//! else: for each cluster of overlapping spans, compare footprints, on a circle if there are many
+//! for each source: skip it if it is outside of all spans or its own destination;
+//!     else binary search for the spans that begin before its end, and compare back while their reach is behind its start
+//! ```
+//!
+//! The sort is skipped for spans that are in order already, as rows of a table are. Exact answers for two strided tensors are a
+//! problem of integer programming: `Footprint` says what it answers exactly and where it may take apart tensors for sharing ones.
 
 use std::ops::Range;
 
@@ -75,7 +94,7 @@ pub(super) fn check_pairs_apart(
     Ok(())
 }
 
-/// A tensor is beside so many others before all are looked up together.
+/// The number of overlapping spans from which on all are looked up together.
 const MANY: usize = 16;
 
 /// Destinations on the circles on which sources between them may be apart from them, made as they are asked for: of all together, and of

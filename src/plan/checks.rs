@@ -359,7 +359,7 @@ impl<'a> UsedMetas<'a> {
     }
 }
 
-/// The shape of a row like this one, of so many places along dim 0.
+/// The shape of a row like this one, with this extent of dim 0.
 fn row_shape(like: &[i64], length: i64) -> Dims {
     let mut shape = Dims::from_slice(like);
     shape.iter_mut().take(1).for_each(|extent| *extent = length);

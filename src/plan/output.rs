@@ -193,15 +193,15 @@ impl OutputPlan<'_> {
         }
     }
 
-    /// Has the output stand for any samples that are like its own.
+    /// Drops the sample addresses, so that the plan can be reused for other samples of the same layout.
     pub fn forget_samples(&mut self) {
         self.selected = Some(self.data.len());
         self.data = Cow::Owned(Vec::new());
-        // Others are of samples that are not alike.
+        // Further nests are those of other layouts.
         self.nests.truncate(1);
     }
 
-    /// Whether samples at these addresses, which are all of the first class, are written as they are: neighbours are not merged.
+    /// Whether copies of these samples, all of the first loop nest, would stay separate: neighbours are not merged.
     pub fn is_scattered(&self, data: &[*const u8]) -> bool {
         let is_merged = self.bytes_only && self.layout.is_compact();
         !is_merged || are_scattered(data, self.nests[0].num_real * self.dtype.size() as u64)
@@ -413,7 +413,7 @@ fn merged_ranges(output: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
     Some(merged)
 }
 
-/// Whether merging neighbours would not halve the copies of samples, of so many bytes each.
+/// Whether merging adjacent samples of `bytes` bytes would save less than half of the copies.
 fn are_scattered(data: &[*const u8], bytes: u64) -> bool {
     let (bytes, mut left) = (bytes as usize, data.len() / 2);
     // Some at a time, without a branch for each.

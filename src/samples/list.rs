@@ -129,8 +129,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// A table may have more rows than there is memory to tell them apart, if they are empty or all
-    /// the same. Refused before anything is made for each of them, `additional` samples included.
+    /// A table with empty or broadcast rows can have more rows than fit a table of pointers. Checks this
+    /// before one entry per row is allocated, `additional` samples included.
     pub(crate) fn check_rows(&self, additional: usize) -> Result<()> {
         let Addresses::Rows { len, .. } = self.data else { return Ok(()) };
         try_vec::<*const u8>(len.saturating_add(additional)).map(drop)
@@ -150,7 +150,7 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// A list of views. Without memory the process ends, as where a `Vec` grows.
+    /// Builds a list from views. Aborts on allocation failure, like `Vec::push`.
     pub(crate) fn of_views(views: impl IntoIterator<Item = impl Borrow<SampleView<'a>>>) -> Self {
         let (mut list, views) = (SampleList::new(), views.into_iter());
         list.data.each().reserve(views.size_hint().0);

@@ -60,7 +60,7 @@ pub(crate) mod sealed {
         /// The samples as a list.
         fn to_list(&self) -> Cow<'_, SampleList<'_>>;
 
-        /// The samples where they are, if they are rows that a small batch is made of without a list of them, and no table
+        /// Returns the samples as borrowed rows if a small batch can be made of them without a list, and if they are no table
         /// beyond the limits.
         fn to_rows(&self, limits: TableLimits) -> Option<SampleRows<'_>>;
     }

@@ -3,6 +3,16 @@
 //! A fork copies memory as it is, with the locks that other threads hold, and not those threads: the
 //! child would wait forever. So a fork waits until all of these locks are free and keeps them so
 //! until it is done. No thread may hold two of them, or call Python or a driver while holding one.
+//!
+//! ```text
+//! thread A      gate.read | lock | ... | unlock | gate.read released
+//! forking       pthread_atfork prepare: gate.write waits for A ........... | fork | parent, child: gate.write released
+//! thread B                                      gate.read waits ................. | lock
+//! ```
+//!
+//! One gate stands for all locks: a list of locks to take in `prepare` would have to change with each mutex that is made or
+//! dropped. Each lock costs an atomic read lock more. A second lock under the first could deadlock: the writer waits for the first
+//! reader, and the second read waits for the writer.
 
 use std::sync::PoisonError;
 

@@ -4,6 +4,15 @@
 //! blocks, and sends messages that say where tensors are; the reader writes one word when the last tensor of a block has died, and
 //! the worker sees that when it looks for room. There is no lock, queue or semaphore between them, so that nothing hangs and nothing is
 //! lost if either side is killed. Linux alone has such files.
+//!
+//! ```text
+//! worker   allocate block | claim word = sent     | message ->                              | word free: reuse
+//! reader                                            -> message | word = held | ... last drop: word = free
+//! memory   |pool word|claims: [word, offset, bytes, life] ...|  block  |  block  |   free   |
+//! ```
+//!
+//! A free list under a shared lock would be simpler, but a worker that is killed while it holds the lock would stop the loader.
+//! A claim in state `sent` may be taken by either side, hence by compare-exchange; in any other state one side alone writes it.
 #![allow(missing_docs)] // For bindings, as `engine/bindings.rs`.
 
 #[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]

@@ -1,4 +1,22 @@
 // Control flow: branches, and the barriers at which diverged lanes reconverge.
+//
+// The problem: the 32 lanes of a warp share one instruction, but a branch may send some of them elsewhere. The machine code says
+// where they meet again (BSSY names a barrier and its lanes, BSYNC waits there). In between each group of lanes runs by itself.
+//
+//     ready     stack of groups {at, lanes}: the top one runs, one instruction at a time
+//     waiting   groups that wait at a barrier
+//     barriers  per lane: the lanes that a barrier register waits for
+//
+//            BSSY B0                       ready: {0, 1111}
+//         @P BRA else   lanes 1100 taken   ready: {2, 0011} {else, 1100}     the taken group runs first
+//            ...        BSYNC B0           waiting: {7, 1100}                then the other one
+//     else:  ...        BSYNC B0           all lanes of B0 wait: ready: {7, 1111}
+//
+// A lane that exits is taken out of `live`, so that no barrier waits for it; BREAK takes lanes out of one barrier. If nothing is
+// ready and not all wait at __syncthreads, the lanes wait for each other: the emulator fails rather than hang.
+//
+// Comparing addresses after each instruction would be simpler and would merge groups anywhere. The machine code names its meeting
+// points; groups that meet elsewhere would give other counts of issued instructions, which this emulator is for.
 
 #include <algorithm>
 

@@ -245,7 +245,7 @@ impl PySampleList {
     }
 }
 
-/// The positions of a slice of so many samples.
+/// The positions of a slice of `len` samples.
 fn positions_of(slice: &Bound<'_, PySlice>, len: usize) -> PyResult<Vec<i64>> {
     let slice = slice.indices(len as isize)?;
     let mut positions = try_vec(slice.slicelength)?;

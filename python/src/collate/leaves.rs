@@ -210,7 +210,7 @@ pub(super) struct Leaves<'a, 'py> {
 pub(super) enum ResultLeaf<'py> {
     /// The result of the next job.
     Job(JobResult),
-    /// A list of the samples of so many jobs.
+    /// A list of the samples of this number of jobs.
     List(usize),
     Object(Bound<'py, PyAny>),
     /// A tree in its place.

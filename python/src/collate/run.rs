@@ -222,7 +222,7 @@ fn leaves_of<'s>(jobs: &'s [Job], targets: &'s [Option<Target<'s>>]) -> Vec<Leaf
     jobs.iter().enumerate().map(|(position, job)| leaf_of(job, out(position))).collect()
 }
 
-/// Batches that need no plan, if they read and write no more than so many bytes.
+/// Assembles batches that need no plan, if they read and write at most `most_bytes`.
 fn run_small(
     engine: &Engine,
     jobs: &[Job],

@@ -213,7 +213,7 @@ impl KeyColumn {
     }
 }
 
-/// An empty list with room for so many numbers.
+/// An empty list with capacity for this number of numbers.
 pub(crate) fn space_for<T>(count: usize) -> windrow::Result<Vec<T>> {
     let mut numbers = Vec::new();
     let bytes = (count as u64).saturating_mul(size_of::<T>() as u64);

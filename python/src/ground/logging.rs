@@ -187,7 +187,7 @@ fn emit(py: Python<'_>, ended: &[(StageRecord, f64)]) -> PyResult<()> {
 pub(crate) fn set_logging(enabled: bool) {
     static ONCE: Once = Once::new();
     IS_ON.store(enabled, Ordering::Relaxed);
-    // Fails if there is one already, which then is this one: nothing else can reach this module's.
+    // This can only fail if this module installed it before: the subscriber registry is private to the extension.
     ONCE.call_once(|| drop(tracing::subscriber::set_global_default(Collector)));
     tracing::callsite::rebuild_interest_cache();
 }

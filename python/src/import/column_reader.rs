@@ -27,7 +27,7 @@ use crate::private_layouts::HAS_LOCK;
 /// One thread reads fewer samples sooner than another one starts.
 const LEAST_SHARED: usize = 2048;
 
-/// Parts of the columns for each thread: so many that none waits long for the last part of a thread that started late.
+/// Parts of the columns for each thread: enough that none waits long for the last part of a thread that started late.
 const PARTS_OF_A_THREAD: usize = 16;
 
 /// Stacks of a container that read and write more are copied while they are read.
@@ -162,7 +162,7 @@ fn item_of(samples: &Bound<'_, PyAny>) -> Option<ItemOf> {
     }
 }
 
-/// Whether several threads will read so many samples, of which this is the first. Runs no Python code.
+/// Whether several threads will read `num_samples` samples, the first of which is given. Runs no Python code.
 pub(crate) fn will_be_shared(first: &Bound<'_, PyAny>, num_samples: usize) -> bool {
     num_samples >= LEAST_SHARED
         && known_route(first).is_some_and(|route| Reader::by(route).is_some())
@@ -433,7 +433,7 @@ fn are_same(dims: &[AtomicI64], known: &[i64]) -> bool {
     dims.len() == known.len() && dims.iter().zip(known).all(is_same)
 }
 
-/// Bytes that a stack of so many samples reads and writes at least.
+/// The least number of bytes that a stack of `count` samples reads and writes.
 #[inline]
 fn bytes_moved(count: usize, dtype: DType, shape: &[i64]) -> u64 {
     let sizes = [2, count as i64, dtype.size() as i64];

@@ -32,7 +32,7 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Reads every object of a list of our own, the first of which is number `start`, and keeps it alive.
+    /// Reads every object of a list of our own and keeps it alive. `start`: the number of the first.
     pub fn import_objects(
         &mut self,
         samples: Vec<Bound<'py, PyAny>>,
@@ -57,7 +57,7 @@ impl<'py> Importer<'py> {
         self.import_items(&[object.as_borrowed()], index, None)
     }
 
-    /// Reads objects, the first of which is number `start` of its list.
+    /// Reads objects. `start`: the number of the first in its list.
     fn import_items(
         &mut self,
         items: &[Borrowed<'_, 'py, PyAny>],

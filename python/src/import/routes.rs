@@ -38,7 +38,7 @@ pub(crate) enum ImportRoute {
     /// The same where NumPy's structs are not those that we know, and arrays of subclasses: `__array_struct__` says in a third
     /// of the time what a capsule says.
     ArrayStruct,
-    /// A NumPy masked array: as `Protocols`, none of which says what is masked.
+    /// A NumPy masked array: read as `Protocols`, none of which transfers the mask.
     Masked,
     /// A NumPy scalar of this dtype: a sample without dims.
     Scalar(DType),

@@ -24,7 +24,7 @@ pub(crate) struct ChildColumns<'py> {
 }
 
 impl<'py> ChildColumns<'py> {
-    /// Without a row, with room for so many.
+    /// Columns without rows, with capacity for `num_rows`.
     pub fn with_capacity(py: Python<'py>, num_columns: usize, num_rows: usize) -> PyResult<Self> {
         let values = try_vec(num_columns.saturating_mul(num_rows))?;
         Ok(ChildColumns { py, values, num_columns, are_borrowed: true, temporaries: Vec::new() })

@@ -28,7 +28,7 @@ pub(crate) trait Entry: Sized {
 /// The entries of samples: none if no sample has one, one if all have the same, or one for each.
 pub(crate) struct Entries<T: Entry>(pub(super) Vec<T>);
 
-/// The same of a list, whose copies have them in common until one is changed.
+/// The entries of a list; copies of the list share them until one is changed.
 pub(crate) struct Column<T: Entry>(pub(super) Option<Arc<Entries<T>>>);
 
 impl<T: Entry> Default for Entries<T> {
@@ -56,7 +56,7 @@ impl<T: Entry> Drop for Entries<T> {
 }
 
 impl<T: Entry> Entries<T> {
-    /// Makes room for the entries of so many more samples.
+    /// Reserves memory for the entries of `count` more samples.
     pub fn reserve(&mut self, count: usize) -> PyResult<()> {
         self.0.try_reserve_exact(count).map_err(out_of_memory)
     }
@@ -152,7 +152,7 @@ impl<T: Entry> Column<T> {
         Ok(self.0.as_mut().and_then(Arc::get_mut).expect("just made"))
     }
 
-    /// Adds the entries of `other_len` more samples to those of `len`. After an error the column is to be truncated.
+    /// Appends the entries of `other_len` samples to the entries of `len`. After an error the caller truncates the column.
     pub fn extend(
         &mut self,
         py: Python<'_>,

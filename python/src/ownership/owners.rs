@@ -30,7 +30,7 @@ pub(crate) struct Owners {
 
 type Kept = Option<Py<PyAny>>;
 
-/// The owner of a sample that was replaced, and those of others that none has any more.
+/// The owner of a replaced sample, and owners that no sample needs any more.
 type Replaced = ([Option<Kept>; 2], Option<Arc<Vec<Owner>>>);
 
 impl Entry for Kept {
@@ -177,7 +177,7 @@ impl Owners {
         made.map_err(|_| Error::OutOfMemory { bytes: size_of_val(each) as u64 })
     }
 
-    /// Keeps those of the first `len` samples.
+    /// Keeps the owners of the first `len` samples.
     pub fn truncate(&mut self, len: usize) {
         self.objects.truncate(len);
         self.tensors.truncate(len);
@@ -219,7 +219,7 @@ impl Owners {
         (!self.shared.is_empty() && !is_used()).then(|| std::mem::take(&mut self.shared))
     }
 
-    /// Adds those of `other_len` more samples to those of `len`. After an error they are to be truncated.
+    /// Appends the owners of `other_len` samples to the owners of `len`. After an error the caller truncates them.
     pub fn extend(
         &mut self,
         py: Python<'_>,
@@ -244,7 +244,7 @@ impl Owners {
         Ok(())
     }
 
-    /// Makes room for [`Owners::replace`] among those of `len` samples.
+    /// Reserves memory for [`Owners::replace`] in a list of `len` samples.
     pub fn spread(&mut self, py: Python<'_>, len: usize, other: &Owners) -> PyResult<()> {
         self.add_shared(other)?;
         self.tensors.spread(py, len, &other.tensors)?;

@@ -23,7 +23,7 @@ pub(crate) struct NumberReader {
 }
 
 /// # Safety
-/// A `T` at so many bytes from the start of a live object.
+/// Reads a `T` at an offset in bytes from the start of a live object.
 #[inline(always)]
 unsafe fn at<T: Copy>(object: *mut ffi::PyObject, bytes: usize) -> T {
     // SAFETY: the caller's promise.

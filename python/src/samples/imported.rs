@@ -105,7 +105,7 @@ impl Imported {
         }
     }
 
-    /// Imports objects gathered from trees, the first of which is number `start`.
+    /// Imports objects gathered from trees. `start`: the number of the first.
     pub fn from_objects(
         py: Python<'_>,
         objects: Vec<Bound<'_, PyAny>>,
@@ -117,10 +117,10 @@ impl Imported {
         Imported::from_importer(importer)
     }
 
-    /// Samples of which these objects are, as further ones of this list.
+    /// Imports these objects as further samples of this list, without a new owner if it has them already.
     ///
     /// # Errors
-    /// As those of the importer, which is for samples that are kept.
+    /// The errors of the importer, which must be one for samples that are kept.
     pub fn read_more<'py>(
         &self,
         mut importer: Importer<'py>,
@@ -148,7 +148,7 @@ impl Imported {
         is_its.then(|| held.object.as_ref().map(|kept| kept.clone_ref(object.py())))
     }
 
-    /// The samples at these positions, of which negative ones count from the end.
+    /// The samples at these positions; negative ones count from the end.
     pub fn taken(&self, py: Python<'_>, positions: &[i64]) -> PyResult<Imported> {
         let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
         let owners = self.owners.take(py, positions, self.list.len())?;

@@ -99,7 +99,7 @@ impl ListSamples {
         }
     }
 
-    /// The samples at these positions, of which negative ones count from the end.
+    /// The samples at these positions; negative ones count from the end.
     pub fn taken(&self, py: Python<'_>, positions: Vec<i64>) -> PyResult<ListSamples> {
         Ok(match self {
             ListSamples::Leaves(imported) => {
@@ -263,7 +263,7 @@ impl PySampleList {
         Ok((own, Some(positions)))
     }
 
-    /// The position of one of `len` samples, of which a negative one counts from the end.
+    /// The position of one of `len` samples; a negative one counts from the end.
     pub fn position(index: &Bound<'_, PyAny>, len: usize) -> PyResult<usize> {
         let words =
             "an index of a SampleList is an int or a slice; take(indices) takes an array of them";
@@ -276,7 +276,7 @@ impl PySampleList {
         }
     }
 
-    /// Reads objects, the first of which is number `start` of this list. An empty list takes those of any kind.
+    /// Reads objects. `start`: the number of the first in this list. An empty list takes objects of any kind.
     fn read(
         &self,
         py: Python<'_>,

@@ -259,7 +259,7 @@ impl Trees {
         Ok(Trees { shape: Arc::clone(&self.shape), columns: read, len })
     }
 
-    /// The samples at these positions, of which negative ones count from the end.
+    /// The samples at these positions; negative ones count from the end.
     pub fn taken(&self, py: Python<'_>, mut positions: Vec<i64>) -> PyResult<Trees> {
         let len = self.len as i64;
         for position in &mut positions {

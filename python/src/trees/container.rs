@@ -20,9 +20,9 @@ pub(crate) struct Container {
 pub(super) enum NodeType {
     /// The keys.
     Mapping(Vec<Py<PyAny>>),
-    /// A list or tuple of so many entries; whether they began with a number.
+    /// A list or tuple: the number of entries, and whether the first is a number.
     Sequence(usize, bool),
-    /// A namedtuple of so many entries; their names, which may be more or fewer.
+    /// A namedtuple: the names of fields, and the number of entries, which may differ.
     Named(Vec<String>, usize),
     /// The names of the fields.
     Dataclass(Vec<Py<PyAny>>),
@@ -50,7 +50,7 @@ pub(super) struct Maker {
 pub(crate) struct ColumnPlace<'a> {
     pub path: &'a str,
     pub sep: &'a str,
-    /// They are added to a list that has so many.
+    /// The number of samples already in the list that they are appended to.
     pub added_to: Option<usize>,
 }
 
@@ -145,7 +145,7 @@ impl Container {
         })
     }
 
-    /// For each child its position among those of another container that is to be like this one.
+    /// The position of each child in another container that must be like this one.
     pub fn order_in(&self, py: Python<'_>, other: &Container) -> PyResult<Option<Vec<usize>>> {
         if !self.class.bind(py).is(other.class.bind(py)) || self.len() != other.len() {
             return Ok(None);

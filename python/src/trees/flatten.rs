@@ -73,7 +73,7 @@ struct Open<C> {
     children: std::iter::Enumerate<std::vec::IntoIter<C>>,
 }
 
-/// Flattens a tree of columns, of which `path` is the root's. `sep` joins the names of a path.
+/// Flattens a tree of columns. `path` is the path of the root, `sep` joins the names of a path.
 pub(crate) fn flatten<'py, R: TreeRules<'py>>(
     py: Python<'py>,
     rules: &mut R,
@@ -203,7 +203,7 @@ impl TreeDef {
         made.pop().ok_or_else(|| PyRuntimeError::new_err("a tree without a root"))
     }
 
-    /// A tree of these leaves, of which `leaf` gives each by its number: the last one first.
+    /// Makes a tree of leaves. `leaf` gives a leaf by its number; it is called for the last one first.
     pub fn unflatten<'py>(
         &self,
         py: Python<'py>,

@@ -57,7 +57,7 @@ pub(crate) fn open_namedtuples<'py>(
     Ok((container(&samples[0], node_type, Some(maker)), columns))
 }
 
-/// Sequences of one length, of which tuples become lists.
+/// Sequences of one length; tuples become lists.
 ///
 /// # Errors
 /// The rules of torch for sequences of several lengths.

@@ -212,7 +212,7 @@ pub(crate) enum MemoryKind {
     Pinned,
     /// Migrates between host and device.
     Managed,
-    /// Host memory of which the driver knows nothing.
+    /// Host memory that the driver does not know.
     Pageable,
 }
 

@@ -74,7 +74,7 @@ pub(crate) fn log_columns_of(
     }
 }
 
-/// Rows of a box with tiles, and those of a lane: about `turns`. Of how many, if all samples have as many.
+/// Rows of a box with tiles, and rows of a lane: about `turns`. `all`: the number of rows, if all samples have the same.
 pub(crate) fn tiled_rows(all: Option<u64>, turns: u64) -> (u64, u64) {
     let Some(all) = all else { return (turns, turns) };
     let even = all.div_ceil(all.div_ceil(turns)).next_multiple_of(TURNS);

@@ -37,7 +37,7 @@ pub(crate) struct SegmentWork<'w> {
     pub address_bits: u64,
 }
 
-/// Bytes of samples that are moved and share a warp. They have at least so many: no vector holds parts of three.
+/// Sample sizes for which a warp copies several samples. The minimum ensures that a 16-byte vector spans at most two samples.
 const SMALL_COPY_BYTES: RangeInclusive<u64> = 24..=2048;
 
 impl SegmentWork<'_> {

@@ -11,7 +11,7 @@ pub(crate) struct MetadataSegment<'v> {
     pub out: u64,
     pub dtype: DType,
     pub bytes: &'v [u8],
-    /// If a device chooses the samples, how many there are, and how many numbers each has: `bytes` are then those of
+    /// If a device selects the samples: the number of samples, and of numbers for each. `bytes` then has the numbers of
     /// one sample for each `TensorMeta`.
     pub chosen: Option<(usize, usize)>,
 }

@@ -53,7 +53,7 @@ pub(crate) fn loop_of(from: DType, to: DType, affine: bool) -> Option<u8> {
     number(affine).or_else(|| number(true).filter(|_| is_small))
 }
 
-/// The number of the loop over vectors that raises adjacent whole numbers of so many bytes, if there is one: kRaised32 and
+/// Index of the vector loop that adds an increment to integers of `size` bytes, if there is one: kRaised32 and
 /// kRaised64 of kernels/casts.cuh.
 pub(crate) fn add_loop_of(size: usize) -> Option<u8> {
     let last = CASTS.len() as u8;
@@ -74,8 +74,8 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// How many words of a table that is uploaded go with the parameters, too: those of its descriptors, or of as many as large
-    /// parameters have room for. There is one at least.
+    /// The number of words of an uploaded table that also go with the parameters: those of all descriptors, or of as many as
+    /// fit large parameters. There is one at least.
     pub fn desc_words(&self) -> usize {
         (self.last_desc as usize + 1).min(MAX_DESCS) * DESC_WORDS
     }

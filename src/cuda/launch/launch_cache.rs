@@ -43,8 +43,8 @@ impl OutputAddresses {
     }
 }
 
-/// The result of `make` for a run that writes to these addresses. It is kept with a plan that is kept with its list, which
-/// is right for the one device that the list is on.
+/// Returns the cached launch of this plan, or builds it with `make`. It is cached only if the plan is cached with its list,
+/// which is on one device, and if the outputs at `addresses` are aligned.
 pub(crate) fn cached_launch<T: Send + Sync + 'static>(
     plan: &Plan<'_>,
     addresses: &[u64],

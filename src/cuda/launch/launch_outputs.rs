@@ -12,7 +12,7 @@ pub(crate) struct LaunchOutputs<'p> {
 }
 
 impl<'p> LaunchOutputs<'p> {
-    /// Nothing, of so many outputs.
+    /// No address assigned, for `num_outputs` outputs.
     pub fn unassigned(num_outputs: usize) -> LaunchOutputs<'p> {
         LaunchOutputs { addresses: SmallVec::from_elem(None, num_outputs), staged: Vec::new() }
     }

@@ -289,8 +289,8 @@ pub(crate) fn groups(
     groups.collect()
 }
 
-/// The groups of an output whose samples have places of their own: those of the same loops, but for how they step in the source; and
-/// those that are runs of bytes, of whatever lengths.
+/// The groups of an output whose samples are placed one by one: samples whose loops differ in source strides alone, and samples
+/// that are runs of bytes of any lengths.
 pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
     let mut sets: HashMap<_, Set> = HashMap::new();
     let mut order = Vec::new();
@@ -450,7 +450,7 @@ fn cut(
     sets
 }
 
-/// The loops of a set; `empty` are classes without elements that go with it.
+/// The loops of a set; `empty` are the nests without elements that go with it.
 fn loops_of(output: &OutputPlan<'_>, set: &Set, steps: Option<&[i64]>, empty: &[u32]) -> Loops {
     let first = &set.nests[0];
     let is_varied = set.joined.is_some_and(|at| {

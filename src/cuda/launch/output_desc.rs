@@ -41,7 +41,7 @@ impl Family {
         Family::PlacedCopy,
     ];
 
-    /// Whether the kernels of fewer registers have it, of which more warps are there at once.
+    /// Whether the kernel of common families has it. That kernel has fewer registers and more resident warps.
     pub fn is_common(self) -> bool {
         !matches!(self, Family::Strided | Family::ContiguousGeneric)
     }
@@ -350,7 +350,7 @@ impl Work {
     }
 }
 
-/// TableWriter of a descriptor in a table, and of its head.
+/// Words of a descriptor in a table, and of its head.
 pub(crate) const DESC_WORDS: usize = 28;
 const HEAD_WORDS: usize = size_of::<Head>() / 8;
 

@@ -22,7 +22,7 @@ pub(crate) struct Policy {
     pub max_item_bytes: u64,
     /// Output that could be written while a warp finds its item.
     pub setup_bytes: u64,
-    /// Warps that a multiprocessor has room for: by the kernels of common families, and by those of all, which have more registers.
+    /// Resident warps of a multiprocessor: of the kernel of common families, and of the kernel of all, which has more registers.
     pub warps_per_sm: u64,
     pub any_warps_per_sm: u64,
     /// Samples from which on their addresses are written as 32-bit multiples of a common divisor.
@@ -31,7 +31,7 @@ pub(crate) struct Policy {
     pub inline_bytes: u64,
     /// The largest parameters for which the kernel of small ones is launched.
     pub small_bytes: u64,
-    /// Not 0: the kernels of all families write what those of common ones could, too.
+    /// Not 0: the kernel of all families also runs launches that the kernel of common ones could run.
     pub always_any: u64,
     /// Elements from which on a descriptor's columns and offsets are counted in 64 bits: at most 2^31.
     pub wide_from: u64,

@@ -31,7 +31,7 @@ pub(crate) enum SampleStarts<'p> {
 }
 
 impl SampleStarts<'_> {
-    /// Bytes from sample to sample, or for a step of offset, or what those of samples with places of their own are multiples of.
+    /// Bytes from sample to sample, or for a step of offset, or the unit of the starts of placed samples.
     pub fn step(&self) -> i64 {
         match self {
             SampleStarts::Rows(step)
@@ -147,8 +147,8 @@ pub(crate) fn push_segments<'p>(
     }
 }
 
-/// The parts of an output whose samples have places of their own: all of a group if these are within as many steps from the first
-/// one as 32 bits count, else as many of them at a time.
+/// The segments of an output whose samples are placed one by one: a group is one segment if all starts are within 2^32 steps of the
+/// first one, else it is cut into several.
 fn push_placed_segments<'p>(
     output: &'p OutputPlan<'_>,
     data: &'p [*const u8],
@@ -292,8 +292,8 @@ impl OutputSegment<'_> {
         (0..self.num_samples()).map(move |index| values[ids[self.sample(index)] as usize])
     }
 
-    /// For samples that a device chooses: what is added to the address of a sample of each class, and the address that is
-    /// read for one that is not there.
+    /// For samples that a device selects: the offset that is added to the address of a sample of each loop nest, and the
+    /// address that is read for an index out of range.
     pub fn offsets(&self, list: &ListTable) -> Vec<i64> {
         let mut offsets: Vec<i64> = self.output.nests.iter().map(|nest| nest.src_offset).collect();
         if let Some(nothing) = offsets.last_mut() {

@@ -19,17 +19,17 @@ use crate::tensor::Result;
 pub(crate) struct Table {
     words: Vec<u64>,
     header: Header,
-    /// Columns behind the words that a device writes: those of samples that it chooses.
+    /// Columns behind the words, which a device writes for the samples that it selects.
     chosen: Vec<DeviceColumn>,
-    /// TableWriter with these.
+    /// The number of words, these columns included.
     num_words: u64,
     sources: SmallVec<[AddressColumn; 1]>,
     has_any: bool,
 }
 
 impl Table {
-    /// The table of these parts, in their order, then of the values that have bytes. `num_sms` multiprocessors share the
-    /// items, of which the policy says how large they are.
+    /// The table of these segments, in their order, then of the metadata that has bytes. `num_sms` multiprocessors share the
+    /// items, whose sizes are in the policy.
     pub fn new(
         segments: &[OutputSegment<'_>],
         values: &[MetadataSegment<'_>],

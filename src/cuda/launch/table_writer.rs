@@ -10,10 +10,10 @@ use crate::tensor::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct DeviceColumn {
     pub position: u32,
-    /// `count` numbers of each class, the last of which is that of samples that are not there.
+    /// `count` numbers for each loop nest; the last entry is for indices out of range.
     pub values: Vec<i64>,
     pub count: usize,
-    /// 64 bits, else 32 and one number for each class.
+    /// Numbers have 64 bits, else 32 and there is one for each loop nest.
     pub is_wide: bool,
     /// Numbers are added to the address of the sample, if it is there.
     pub is_address: bool,
@@ -67,7 +67,7 @@ impl TableWriter {
         TableWriter { words, columns: Vec::new(), chosen: Vec::new(), next: DEVICE_COLUMNS_START }
     }
 
-    /// A column that a device writes: `count` numbers for each sample that it chooses, by its class.
+    /// Adds a column that a device writes: `count` numbers for each sample that it selects, by its loop nest.
     pub fn chosen(&mut self, num_samples: usize, column: DeviceColumn) -> Result<u32> {
         let is_there = |known: &&DeviceColumn| {
             (known.count, known.is_wide, known.is_address)

@@ -35,9 +35,9 @@ pub(crate) struct DeviceMemory {
     handed_out: Mutex<Vec<(Vec<StreamKey>, Parked)>>,
 }
 
-/// Memory of a block that is gone, in one of three lists: `parked`, left to the stream of its work; `ending`, on its way to the pool;
-/// `handed_out`, used by streams that cannot be asked. If no stream but that of its work has used it, the next work there has it again, however
-/// far behind the device is.
+/// A freed block, in one of three lists: `parked`, left to the stream of its work; `ending`, on its way to the pool;
+/// `handed_out`, used by streams that cannot be queried. If only its home stream used it, the next allocation on that
+/// stream can reuse it at once: stream order protects it.
 #[derive(Debug)]
 struct Parked {
     address: DevicePtr,
@@ -444,7 +444,7 @@ impl DeviceBlock {
             (users.readers.clone(), users.streams.clone(), has_unnamed)
         };
         if has_unnamed {
-            // Streams that may be gone, and those of other threads, cannot be asked.
+            // Streams that may be gone, and per-thread streams of other threads, cannot be queried.
             return Ok(current.synchronize()?);
         }
         for (_, event) in &readers {

@@ -41,7 +41,7 @@ impl KeepAlive {
         self.reap_some(usize::MAX)
     }
 
-    /// Releases owners of the oldest batches of each stream if they are no longer read, by so many queries at most.
+    /// Releases owners of the oldest batches of each stream if they are no longer read, by at most `most` queries.
     pub fn reap_some(&self, most: usize) -> Result<()> {
         let mut reached: SmallVec<[_; 2]> = SmallVec::new();
         {

@@ -52,7 +52,7 @@ impl ListTable {
         plan.selection().and_then(|selection| selection.list.table.downcast_ref())
     }
 
-    /// The memory that is read for an index out of range, by samples of so many bytes that are moved.
+    /// The memory that is read for an index out of range, if samples of `bytes` bytes are moved.
     pub fn zeros(&self, bytes: u64) -> Option<u64> {
         (self.zeros.1 >= bytes).then_some(self.zeros.0)
     }

@@ -132,7 +132,7 @@ impl PinnedBlock {
         self.pinned.as_ref().map_or(std::ptr::null_mut(), Pinned::as_ptr)
     }
 
-    /// The block as a tensor, whose owner it is.
+    /// The block as a tensor that owns it.
     pub fn into_tensor(self, dtype: DType, layout: Layout) -> Tensor {
         let data = self.as_ptr();
         debug_assert!(layout.is_compact());

@@ -142,7 +142,7 @@ impl State {
         self.memory.as_ref().map_or(0, |memory| memory.len())
     }
 
-    /// Gives back the oldest pieces, as far as a few questions tell.
+    /// Frees completed pieces, oldest first; queries at most `max_ring_queries` events.
     fn reclaim(&mut self) -> Result<()> {
         let mut queries = 0;
         while let Some(oldest) = self.pieces.front() {

@@ -1,4 +1,4 @@
-//! [`Completion`]: what is known of a batch only when the device has come so far.
+//! [`Completion`]: the end of a batch's work, and errors that only the device can report.
 #![allow(unsafe_code)] // Handles of others' streams.
 
 use std::sync::Arc;

@@ -50,7 +50,7 @@ pub(crate) struct Executor {
     pub(crate) mapping: Mapping,
     /// The last stream of others that work went to.
     last: LastStream,
-    /// Stands for streams of others that may be gone by the time when their work is asked for.
+    /// Internal stream that waits on foreign producers at import, because their streams may be destroyed later.
     arrivals: OwnStream,
     pub(crate) keep_alive: Arc<KeepAlive>,
 }

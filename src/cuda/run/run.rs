@@ -49,7 +49,7 @@ pub(crate) struct Run<'r> {
     pub slot: Option<Slot<'r>>,
     /// Owners of outputs in memory of another library's.
     pub lent: Vec<Owner>,
-    /// The samples are those of indices on the device.
+    /// A device selects the samples.
     pub chosen: Option<Chosen>,
     /// The most blocks of a launch, if there is a bound.
     pub max_blocks: Option<u32>,

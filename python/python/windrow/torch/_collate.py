@@ -103,7 +103,7 @@ class Collator:
         workers_memory: Optional[int] = None,
     ) -> None:
         if threads is not None:
-            wr.Engine(threads=threads)  # Says here what it may be.
+            wr.Engine(threads=threads)  # Validates `threads` now.
         self.spec = spec
         self.device = None if device is None else str(device)
         self.sep = sep

@@ -14,7 +14,7 @@ use super::super::segment::{OutputSegment, SampleStarts};
 use super::{divisor, AdjacentRows, Builder, Coefficients};
 use crate::tensor::Result;
 
-/// Elements that a lane writes of a box: so many times [`TURNS`].
+/// Elements that a lane writes of a box, as a multiple of [`TURNS`].
 const MAX_TURNS: u64 = 128;
 /// Columns of a box.
 const MAX_BOX_COLS: u64 = 1024;
