@@ -193,9 +193,9 @@ EDITS = {
          "if early { self.order_behind_producers(plan, &self.readable(plan, options))?; }\nlet arena = plan.arena.as_ref()"),
         ("self.order_behind_producers(plan, &read)?;\n\n",
          "if !early { self.order_behind_producers(plan, &read)?; }\n\n"),
-        ("self.launch(plan, &memory.on_device, &numbers)?;",
+        ("self.launch(plan, &memory.on_device, &metadata)?;",
          "let early = is('end: marked before the launch');\n"
-         "if early { self.finish(plan, &read, options)?; }\nself.launch(plan, &memory.on_device, &numbers)?;"),
+         "if early { self.finish(plan, &read, options)?; }\nself.launch(plan, &memory.on_device, &metadata)?;"),
         ("self.finish(plan, &read, options)?;\n        if is_copying {\n            self.stream.synchronize()?;",
          "if !early { self.finish(plan, &read, options)?; }\n"
          "if is_copying {\nif !is('batch in page-locked memory: not waited for') { self.stream.synchronize()?; }"),

@@ -64,7 +64,7 @@ impl Fields {
     /// [`Error::TooLarge`] for int32 offsets beyond `i32::MAX`.
     pub fn new(batch_shape: &BatchShape) -> Result<Fields> {
         let mut fields = Fields::for_shape(batch_shape);
-        batch_shape.numbers(|role, dtype, shape, numbers| {
+        batch_shape.for_each_metadata(|role, dtype, shape, numbers| {
             if batch_shape.is_selected {
                 // A device writes them, of the samples that it chooses.
                 return Ok(());

@@ -55,7 +55,7 @@ impl Devices {
 
     pub fn reset_waits(&self) {}
 
-    pub fn empty(&self) {}
+    pub fn clear(&self) {}
 }
 
 /// No plan needs a device: one that would is refused where it is made.
@@ -97,7 +97,7 @@ pub(crate) struct Host<'h> {
 pub(crate) struct RunResult {
     pub tensors: Vec<(usize, Tensor)>,
     pub spread: Vec<(usize, Tensor, *mut u8)>,
-    pub numbers: Vec<(usize, Role, Tensor)>,
+    pub metadata: Vec<(usize, Role, Tensor)>,
     pub arena: Option<Tensor>,
     pub traffic: Traffic,
     pub completion: Option<Arc<Completion>>,

@@ -107,7 +107,7 @@ fn memory_is_freed_when_every_device_is_done() {
         memory_of(&batch).write(7);
         let copy = Transfer::begin(&memory_of(&batch), 7, &device.everything);
         drop(batch);
-        pool.empty(&device.enter().unwrap()).unwrap();
+        pool.clear(&device.enter().unwrap()).unwrap();
         assert_eq!(pool.bytes(), (0, 0));
         copy.join();
     });

@@ -62,7 +62,7 @@ impl Engine {
     }
 
     /// Whether both are one engine.
-    pub fn is(&self, other: &Engine) -> bool {
+    pub fn is_same(&self, other: &Engine) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 

@@ -443,8 +443,8 @@ impl Engine {
 
     /// Gives free output memory back to the system.
     pub fn empty_cache(&self) {
-        self.shared.memory.empty();
-        self.shared.devices.empty();
+        self.shared.memory.clear();
+        self.shared.devices.clear();
     }
 
     /// Threads that work on a large batch, the calling one included.

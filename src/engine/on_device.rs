@@ -60,7 +60,7 @@ impl Engine {
                 host::run_part(&output, 0..output.numel(), out, threads.as_ref());
             }
         }
-        for (leaf, role, tensor) in result.numbers {
+        for (leaf, role, tensor) in result.metadata {
             filled[leaf].set(role, tensor);
         }
         for (filled, batch_shape) in filled.iter_mut().zip(plan.batch_shapes()) {

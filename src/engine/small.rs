@@ -89,7 +89,7 @@ impl<'s> Small<'s> {
         let beside = shape.bytes - shape.data_bytes() + BatchShape::MAX_OTHERS * ALIGN;
         let block = memory.allocate(end.saturating_add(beside)).ok()?.share();
         filled.data = layout.map(|layout| block.part(0, shape.dtype, layout));
-        let others = shape.others(|role, dtype, shape| {
+        let others = shape.for_each_field(|role, dtype, shape| {
             let (at, layout) = (end.next_multiple_of(ALIGN), Layout::compact(dtype, shape)?);
             end = at + bytes_of(dtype, shape);
             filled.set(role, block.part(at, dtype, layout));

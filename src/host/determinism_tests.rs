@@ -142,13 +142,13 @@ fn small() -> Vec<(&'static str, Vec<Tensor>, Collate)> {
 #[cfg(not(miri))] // Loops over every pair of dtypes, which take hours there.
 fn instruction_sets_threads_and_executors_agree() {
     let (engines, naive) = (engines(), Engine::reference());
-    for isa in forced::NAMES.iter().filter(|isa| !forced::is_here(isa)) {
+    for isa in forced::NAMES.iter().filter(|isa| !forced::is_supported(isa)) {
         eprintln!("SKIP: {isa} is not there; the best of the others runs in its place");
     }
     for (best, isa) in forced::NAMES.iter().enumerate() {
-        forced::up_to(Some(isa));
+        forced::limit_to(Some(isa));
         for (position, other) in forced::NAMES.iter().enumerate() {
-            let expected = position <= best && forced::is_here(other);
+            let expected = position <= best && forced::is_supported(other);
             assert_eq!(forced::is_used(other), expected, "{other} under {isa}");
         }
     }
@@ -159,7 +159,7 @@ fn instruction_sets_threads_and_executors_agree() {
             let collate = collate.device(Device::Cpu);
             let want = bytes(&naive.assemble(&samples, &collate).unwrap());
             for isa in forced::NAMES {
-                forced::up_to(Some(isa));
+                forced::limit_to(Some(isa));
                 for (engine_name, engine) in &engines {
                     if !large && engine_name != "1 threads" && engine_name != "device" {
                         continue;
@@ -170,7 +170,7 @@ fn instruction_sets_threads_and_executors_agree() {
                     compared += 1;
                 }
             }
-            forced::up_to(None);
+            forced::limit_to(None);
         }
     }
     assert!(compared >= 2 * (4 * 11 + 2 * 13 * 13 + 6 * 9), "{compared}");

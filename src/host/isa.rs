@@ -109,7 +109,7 @@ pub(super) mod forced {
     static BEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
     /// Nothing better than this one, on any thread; `None` for whatever the processor has.
-    pub fn up_to(name: Option<&str>) {
+    pub fn limit_to(name: Option<&str>) {
         BEST.store(name.map_or(usize::MAX, position), Ordering::SeqCst);
     }
 
@@ -118,7 +118,7 @@ pub(super) mod forced {
     }
 
     /// Whether this build and this processor have it.
-    pub fn is_here(name: &str) -> bool {
+    pub fn is_supported(name: &str) -> bool {
         match name {
             #[cfg(target_arch = "x86_64")]
             "avx2" => super::detects_avx2(),

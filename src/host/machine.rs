@@ -16,7 +16,7 @@ pub struct Machine {
 
 impl Machine {
     /// This one. Read once.
-    pub fn here() -> &'static Machine {
+    pub fn current() -> &'static Machine {
         static HERE: OnceLock<Machine> = OnceLock::new();
         HERE.get_or_init(|| {
             // The first processor's part: all of it takes the system milliseconds where there are hundreds.
@@ -67,6 +67,6 @@ mod tests {
         assert!(machine.has("avx512f") && machine.has("fsrm") && !machine.has("avx"));
         let nothing = Machine::from_cpuinfo("Serial : 1");
         assert_eq!((nothing.name.as_str(), nothing.vendor.as_str()), ("unknown", ""));
-        assert!(!Machine::here().name.is_empty());
+        assert!(!Machine::current().name.is_empty());
     }
 }

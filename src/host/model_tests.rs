@@ -135,7 +135,7 @@ fn a_pool_gives_a_block_to_one_at_a_time() {
         };
         let other = thread::spawn(work(&pool, 0));
         work(&pool, 1)();
-        pool.empty();
+        pool.clear();
         other.join().unwrap();
         let stats = pool.stats();
         assert_eq!((stats.used_bytes, stats.hits + stats.misses), (0, 4));

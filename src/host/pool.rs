@@ -174,13 +174,13 @@ impl MemoryPool {
     /// New memory; without any, the free blocks are released and it is tried once more.
     fn fresh(&self, layout: Layout) -> Option<Raw> {
         allocate_raw(layout).or_else(|| {
-            self.empty();
+            self.clear();
             allocate_raw(layout)
         })
     }
 
     /// Releases all free blocks.
-    pub fn empty(&self) {
+    pub fn clear(&self) {
         let large = std::mem::take(&mut *self.lock());
         for raw in large.into_iter().chain(self.small.drain()) {
             self.free_bytes.fetch_sub(raw.layout.size() as u64, Ordering::Relaxed);
@@ -337,7 +337,7 @@ mod tests {
         let stats = pool.stats();
         assert_eq!((stats.hits, stats.misses, stats.used_bytes), (1, 1, 0));
         assert!(stats.free_bytes >= 100_000);
-        pool.empty();
+        pool.clear();
         assert_eq!(pool.stats().free_bytes, 0);
     }
 
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!((again.data(), pool.stats().hits), (address, 1));
         assert_eq!((pool.stats().free_bytes, pool.stats().used_bytes), (0, 1024));
         drop(again);
-        pool.empty();
+        pool.clear();
         assert_eq!((pool.stats().free_bytes, pool.stats().used_bytes), (0, 0));
     }
 

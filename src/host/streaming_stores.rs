@@ -75,7 +75,7 @@ impl StreamingStores {
     pub fn chosen() -> &'static ChosenStores {
         static CHOSEN: OnceLock<ChosenStores> = OnceLock::new();
         CHOSEN.get_or_init(|| {
-            let machine = Machine::here();
+            let machine = Machine::current();
             let variable =
                 std::env::var(VARIABLE).ok().map(|text| (VARIABLE.to_owned(), text.parse()));
             let file = || {
@@ -109,7 +109,7 @@ impl StreamingStores {
             () if cfg!(target_os = "macos") => home().map(|home| home.join("Library/Caches")),
             () => set("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(home()?.join(".cache"))),
         };
-        Some(folder?.join(Path::new("windrow")).join(Machine::here().file_name() + ".json"))
+        Some(folder?.join(Path::new("windrow")).join(Machine::current().file_name() + ".json"))
     }
 
     /// Whether an output is written around the caches where its memory was written before: as one of its size and kind, with rows

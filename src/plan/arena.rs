@@ -72,7 +72,7 @@ impl Arena {
                 Ok(())
             };
             add(Role::Data, batch_shape.dtype, &batch_shape.shape)?;
-            batch_shape.others(add)?;
+            batch_shape.for_each_field(add)?;
         }
         let end = places.aligned_end().ok_or_else(too_large)?;
         let layout = Layout::compact(DType::U8, &[end as i64])?;

@@ -105,11 +105,11 @@ impl BatchShape {
     }
 
     /// Calls `each` with the tensors that are known before anything runs: role, dtype, shape and numbers.
-    pub(crate) fn numbers(
+    pub(crate) fn for_each_metadata(
         &self,
         mut each: impl FnMut(Role, DType, &[i64], &[i64]) -> Result<()>,
     ) -> Result<()> {
-        self.others(|role, dtype, shape| match (role, &self.placement) {
+        self.for_each_field(|role, dtype, shape| match (role, &self.placement) {
             (Role::Offsets, Placement::Joined { offsets, .. }) => {
                 each(role, dtype, shape, offsets.as_slice())
             }
@@ -253,7 +253,7 @@ impl BatchShape {
     /// One check for every product of extents that is made later, and the bytes of all tensors.
     pub(super) fn checked_bytes(&self) -> Result<u64> {
         let mut bytes = checked_bytes(self.dtype, &self.shape)?;
-        self.others(|_, dtype, shape| {
+        self.for_each_field(|_, dtype, shape| {
             bytes = bytes.saturating_add(checked_bytes(dtype, shape)?);
             Ok(())
         })?;
@@ -370,7 +370,7 @@ impl BatchShape {
     pub(crate) const MAX_OTHERS: u64 = 3;
 
     /// Calls `each` with the tensors beside the data: role, dtype and shape.
-    pub(crate) fn others(
+    pub(crate) fn for_each_field(
         &self,
         mut each: impl FnMut(Role, DType, &[i64]) -> Result<()>,
     ) -> Result<()> {

@@ -168,7 +168,7 @@ impl<'s> PlanBody<'s> {
         let scales_out = out.and_then(|out| out.scales.as_deref());
         let out = out.map(|out| out.data);
         self.outputs.push(OutputPlan { out, ..data_output(leaf, &batch_shape, planned, layout) });
-        batch_shape.others(|role, dtype, shape| {
+        batch_shape.for_each_field(|role, dtype, shape| {
             let layout = Layout::compact(dtype, shape)?;
             match (role, &batch_shape.mask, &batch_shape.placement) {
                 (Role::Mask, &Some(mask), _) => {

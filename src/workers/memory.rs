@@ -154,14 +154,14 @@ impl Memory {
     }
 
     /// Offset and bytes of the block of a claim, which are those of a block while it is not free.
-    pub(super) fn place(&self, claim: u32) -> (u64, u64) {
+    pub(super) fn block_of_claim(&self, claim: u32) -> (u64, u64) {
         let word = |index| {
             self.word_at(FIRST_CLAIM + claim as usize * CLAIM_WORDS + index).load(Ordering::Relaxed)
         };
         (word(1), word(2))
     }
 
-    pub(super) fn set_place(&self, claim: u32, offset: u64, bytes: u64) {
+    pub(super) fn set_block_of_claim(&self, claim: u32, offset: u64, bytes: u64) {
         let word = |index| self.word_at(FIRST_CLAIM + claim as usize * CLAIM_WORDS + index);
         word(1).store(offset, Ordering::Relaxed);
         word(2).store(bytes, Ordering::Relaxed);
@@ -196,7 +196,7 @@ impl Memory {
     }
 
     /// Whether this range is behind the first block's begin and within the memory.
-    pub(super) fn has(&self, offset: u64, bytes: u64) -> bool {
+    pub(super) fn contains(&self, offset: u64, bytes: u64) -> bool {
         let end = offset.checked_add(bytes);
         offset >= FIRST_BLOCK && end.is_some_and(|end| end <= self.bytes as u64)
     }
@@ -335,16 +335,17 @@ impl Memory {
 
     /// A claim of this process ends: the block's last tensor has died, on any thread, at any moment.
     pub(super) fn release(&self, claim: u32, number: u64) {
-        let (offset, bytes) = self.place(claim);
+        let (offset, bytes) = self.block_of_claim(claim);
         let is_gone = self.claim(claim).free(number, &self.pool());
-        if is_gone && self.has(offset, bytes) && !self.is_held(offset) {
+        if is_gone && self.contains(offset, bytes) && !self.is_held(offset) {
             self.remove_pages(offset, bytes);
         }
     }
 
     /// Whether a reader has the block that begins here, by any of its claims.
     fn is_held(&self, offset: u64) -> bool {
-        self.claims().any(|claim| self.place(claim).0 == offset && self.claim(claim).is_held())
+        self.claims()
+            .any(|claim| self.block_of_claim(claim).0 == offset && self.claim(claim).is_held())
     }
 
     /// The word that says which process holds the pool.
@@ -362,7 +363,7 @@ impl Memory {
     /// blocks that a reader has. These follow as they are released.
     pub(super) fn clear(&self) {
         let held = self.claims().filter(|&claim| self.claim(claim).is_held_else_free());
-        let mut held: Vec<_> = held.map(|claim| self.place(claim)).collect();
+        let mut held: Vec<_> = held.map(|claim| self.block_of_claim(claim)).collect();
         held.sort_unstable();
         let mut begin = FIRST_BLOCK;
         for (offset, bytes) in held.into_iter().chain([(self.bytes(), 0)]) {

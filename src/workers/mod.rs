@@ -41,6 +41,6 @@ pub use {
     memory::{Mapping, Memory},
     message::{Message, Origin},
     pool::Refusal,
-    readers::{block_at, known, map, open, receive, stats, sweep, Block, Unread},
+    readers::{block_at, map, mapped, open, receive, stats, sweep, Block, Unread},
     senders::{allocate, close, file, is_own, is_started, start, Parcel, Sent},
 };

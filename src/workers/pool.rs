@@ -103,9 +103,9 @@ impl Pool {
         let (mut blocks, mut held, mut spare) = (Vec::new(), Vec::new(), Vec::new());
         for claim in memory.claims() {
             let is_held = memory.claim(claim).is_held_else_free();
-            let (offset, bytes) = memory.place(claim);
+            let (offset, bytes) = memory.block_of_claim(claim);
             match memory.life(claim) {
-                Some(life) if life.is_first && memory.has(offset, bytes) => {
+                Some(life) if life.is_first && memory.contains(offset, bytes) => {
                     blocks.push(Block { offset, bytes, life: life.number, claims: vec![claim] })
                 }
                 _ if is_held => held.push((offset, claim)),
@@ -246,7 +246,7 @@ impl Pool {
                 claim
             }
         };
-        self.memory.set_place(claim, block.offset, block.bytes);
+        self.memory.set_block_of_claim(claim, block.offset, block.bytes);
         let life = Life { number: block.life, is_first: block.claims.is_empty() };
         self.memory.set_life(claim, Some(life));
         block.claims.push(claim);

@@ -55,7 +55,7 @@ pub(super) fn take_inherited() -> Vec<Arc<Memory>> {
 }
 
 /// The pool of a message, if it is mapped.
-pub fn known(origin: &Origin) -> Option<Arc<Memory>> {
+pub fn mapped(origin: &Origin) -> Option<Arc<Memory>> {
     with_pools(|pools| pools.iter().find(|pool| pool.key() == origin.key).cloned())
 }
 
@@ -171,8 +171,8 @@ pub fn receive(memory: &Arc<Memory>, message: &Message) -> Result<Vec<Tensor>, U
             return Err(Unread::Stale);
         }
         let lease = Lease::new(Arc::clone(memory), claim, number);
-        let (offset, bytes) = memory.place(claim);
-        let life = memory.life(claim).filter(|_| memory.has(offset, bytes));
+        let (offset, bytes) = memory.block_of_claim(claim);
+        let life = memory.life(claim).filter(|_| memory.contains(offset, bytes));
         memory.map_pages(offset, bytes, life.ok_or(Unread::Broken)?.number);
         blocks.push((Arc::new(lease), offset, bytes));
     }

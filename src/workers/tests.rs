@@ -49,7 +49,7 @@ fn message_of(tensors: &[Tensor]) -> Message {
 }
 
 fn received(message: &Message) -> std::result::Result<Vec<Tensor>, Unread> {
-    receive(&known(&message.origin).unwrap(), message)
+    receive(&mapped(&message.origin).unwrap(), message)
 }
 
 fn count(name: &str) -> u64 {
@@ -133,13 +133,13 @@ fn a_closed_pool_keeps_what_a_reader_has() {
         tensors.iter().for_each(|tensor| paint(tensor, 3));
         let (read, unread) = (message_of(&tensors[..1]), message_of(&tensors[1..]));
         let arrived = received(&read).unwrap();
-        let pool = known(&read.origin).unwrap();
+        let pool = mapped(&read.origin).unwrap();
         drop(tensors);
         close(false);
         assert!(is_painted(&arrived[0], 3));
         assert_eq!(receive(&pool, &unread).unwrap_err(), Unread::Stale);
         sweep();
-        assert!(known(&read.origin).is_none() && is_painted(&arrived[0], 3));
+        assert!(mapped(&read.origin).is_none() && is_painted(&arrived[0], 3));
     });
 }
 
@@ -169,7 +169,7 @@ fn a_pool_is_taken_over_with_its_blocks() {
         tensors.iter().for_each(|tensor| paint(tensor, 5));
         let (read, unread) = (message_of(&tensors[..1]), message_of(&tensors[1..]));
         let arrived = received(&read).unwrap();
-        let memory = known(&read.origin).unwrap();
+        let memory = mapped(&read.origin).unwrap();
         drop(tensors);
         assert!(pool::Pool::take_over(memory.clone()).is_none(), "its worker lives");
         close(true);
@@ -248,7 +248,7 @@ fn messages_that_no_worker_sent() {
                 let mut bytes = bytes.clone();
                 bytes[at] = value;
                 if let Some(message) = Message::decode(&bytes) {
-                    let _ = receive(&known(&message.origin).unwrap(), &message);
+                    let _ = receive(&mapped(&message.origin).unwrap(), &message);
                 }
             }
         }

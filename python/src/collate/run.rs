@@ -66,7 +66,8 @@ pub(crate) fn run(
     arena: ArenaMemory,
     begin: Option<Instant>,
 ) -> PyResult<Vec<Batch>> {
-    let is_its = |job: &Job| job.engine.as_ref().is_none_or(|job_engine| job_engine.is(engine));
+    let is_its =
+        |job: &Job| job.engine.as_ref().is_none_or(|job_engine| job_engine.is_same(engine));
     match jobs.iter().all(is_its) {
         true => run_on(py, engine, jobs, arena, begin),
         false => run_by_engines(py, engine, jobs, arena, begin),
@@ -84,13 +85,13 @@ fn run_by_engines(
 ) -> PyResult<Vec<Batch>> {
     let mut engines: Vec<Engine> = Vec::new();
     for job_engine in jobs.iter().map(|job| job.engine.as_ref().unwrap_or(engine)) {
-        if !engines.iter().any(|known| known.is(job_engine)) {
+        if !engines.iter().any(|known| known.is_same(job_engine)) {
             engines.push(job_engine.clone());
         }
     }
     let number_of = |job: &Job| {
         let job_engine = job.engine.as_ref().unwrap_or(engine);
-        engines.iter().position(|known| known.is(job_engine))
+        engines.iter().position(|known| known.is_same(job_engine))
     };
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|&position| number_of(&jobs[position]));

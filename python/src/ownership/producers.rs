@@ -47,7 +47,7 @@ impl Producers {
             self.add(stream);
         }
         for end in other.ends {
-            if !self.ends.iter().any(|known| known.is(&end)) {
+            if !self.ends.iter().any(|known| known.is_same(&end)) {
                 self.ends.push(end);
             }
         }

@@ -57,7 +57,7 @@ pub(super) fn _receive<'py>(
 
 fn mapped(origin: &Origin, file: &Bound<'_, PyAny>) -> PyResult<Arc<Memory>> {
     let py = file.py();
-    if let Some(memory) = workers::known(origin) {
+    if let Some(memory) = workers::mapped(origin) {
         return Ok(memory);
     }
     let refused = match py.detach(|| workers::open(origin)) {

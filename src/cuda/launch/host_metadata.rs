@@ -42,7 +42,7 @@ pub(crate) fn host_metadata(plan: &Plan<'_>) -> Result<Vec<HostMetadata>> {
     for (leaf, batch_shape) in
         batch_shapes.filter(|(_, batch_shape)| matches!(batch_shape.device, Device::Cuda(_)))
     {
-        batch_shape.numbers(|role, dtype, shape, numbers| {
+        batch_shape.for_each_metadata(|role, dtype, shape, numbers| {
             let (shape, is_selected) = (shape.into(), batch_shape.is_selected);
             let bytes = match dtype {
                 DType::I32 => numbers.iter().flat_map(|&n| (n as i32).to_ne_bytes()).collect(),

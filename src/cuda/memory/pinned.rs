@@ -66,7 +66,7 @@ impl PinnedPool {
     pub fn lock(&self, current: &Current<'_>, size: usize) -> Result<Pinned> {
         match current.pinned(size) {
             Err(error) if error.is_out_of_memory() => {
-                self.empty(current)?;
+                self.clear(current)?;
                 current.pinned(size).map_err(|error| match error.is_out_of_memory() {
                     true => Error::OutOfMemory { bytes: size as u64 },
                     false => error.into(),
@@ -108,7 +108,7 @@ impl PinnedPool {
     }
 
     /// Unlocks and frees what is unused. Waits for all devices.
-    pub fn empty(&self, current: &Current<'_>) -> Result<()> {
+    pub fn clear(&self, current: &Current<'_>) -> Result<()> {
         let free = std::mem::take(&mut self.state().free);
         if !free.is_empty() {
             current.synchronize_all()?;

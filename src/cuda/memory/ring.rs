@@ -119,7 +119,7 @@ impl Ring {
     }
 
     /// Frees the memory, unless pieces of it are being filled. The device has done all its work.
-    pub fn empty(&self) {
+    pub fn clear(&self) {
         let mut state = self.state();
         if !state.pieces.iter().any(|piece| matches!(piece.until, PieceUntil::Filled)) {
             let first = state.first + state.pieces.len() as u64;

@@ -95,7 +95,7 @@ impl End {
     }
 
     /// Whether both are the end of one call.
-    pub fn is(&self, other: &End) -> bool {
+    pub fn is_same(&self, other: &End) -> bool {
         Arc::ptr_eq(&self.event, &other.event)
     }
 }

@@ -77,7 +77,7 @@ impl Devices {
     }
 
     /// Gives unused memory back to the devices and the system.
-    pub fn empty(&self) {
+    pub fn clear(&self) {
         // Releases may run arbitrary code: not under the lock.
         for executor in self.all() {
             // A device that fails has nothing to give back; the next batch says so.

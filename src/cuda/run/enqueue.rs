@@ -63,9 +63,9 @@ impl Executor {
 }
 
 /// The addresses that a run writes to: of outputs, then of numbers.
-fn addresses_of(outputs: &LaunchOutputs<'_>, numbers: &[MetadataToWrite]) -> SmallVec<[u64; 4]> {
+fn addresses_of(outputs: &LaunchOutputs<'_>, metadata: &[MetadataToWrite]) -> SmallVec<[u64; 4]> {
     let own = outputs.addresses.iter().map(|place| place.unwrap_or(0));
-    own.chain(numbers.iter().map(|number| number.address)).collect()
+    own.chain(metadata.iter().map(|number| number.address)).collect()
 }
 
 /// The memory that a run reads and writes.
@@ -107,13 +107,13 @@ impl Run<'_> {
         let known = host_metadata(plan)?;
         self.share_outputs(plan, placements, own, options, &known)?;
         let mut memory = self.memory(plan, placements, own, options, host.memory)?;
-        let numbers = self.numbers(plan, options, known)?;
+        let metadata = self.metadata(plan, options, known)?;
         // Behind the allocations: memory just given may be in use by work that is enqueued already.
         let read = self.readable(plan, options);
         self.order_behind_producers(plan, &read)?;
 
         self.upload_samples(plan, &mut memory.on_device, host.threads)?;
-        self.launch(plan, &memory.on_device, &numbers)?;
+        self.launch(plan, &memory.on_device, &metadata)?;
 
         let is_copying = self.download_outputs(&memory.downloads, host.threads)?;
         self.finish(&plan.out_owners, plan.is_move, &read, options)?;
@@ -289,17 +289,17 @@ impl Run<'_> {
         &mut self,
         plan: &Plan<'_>,
         outputs: &LaunchOutputs<'_>,
-        numbers: &[MetadataToWrite],
+        metadata: &[MetadataToWrite],
     ) -> Result<()> {
         let _span = Span::enter(Stage::Launch);
         if let (Some(selection), Some(list)) = (plan.selection(), ListTable::in_plan(plan)) {
-            return self.launch_selected(plan, (selection, list), outputs, numbers);
+            return self.launch_selected(plan, (selection, list), outputs, metadata);
         }
         let (executor, policy) = (self.executor, &self.executor.policy);
         if plan.launch().is_some() {
-            let addresses = addresses_of(outputs, numbers);
+            let addresses = addresses_of(outputs, metadata);
             let cached = cached_launch(plan, &addresses, || {
-                let (table, outs) = self.table(plan, outputs, numbers)?;
+                let (table, outs) = self.table(plan, outputs, metadata)?;
                 Ok(CachedTable { table, outs })
             })?;
             let data = plan.addresses(&plan.outputs()[0]);
@@ -309,7 +309,7 @@ impl Run<'_> {
                 return self.enqueue(table.num_items(), table.has_any(), &arguments);
             }
         }
-        let (table, _) = self.table(plan, outputs, numbers)?;
+        let (table, _) = self.table(plan, outputs, metadata)?;
         if table.num_items() == 0 {
             return Ok(());
         }
@@ -326,10 +326,10 @@ impl Run<'_> {
         &self,
         plan: &Plan<'_>,
         outputs: &LaunchOutputs<'_>,
-        numbers: &[MetadataToWrite],
+        metadata: &[MetadataToWrite],
     ) -> Result<(Table, OutputAddresses)> {
         let values: Vec<MetadataSegment<'_>> =
-            numbers.iter().map(MetadataToWrite::values).collect();
+            metadata.iter().map(MetadataToWrite::values).collect();
         let segments = segments(plan, outputs.outputs(plan));
         let num_sms = self.current.context().info().num_sms;
         let table = Table::new(&segments, &values, num_sms, &self.executor.policy)?;
@@ -346,12 +346,12 @@ impl Run<'_> {
         plan: &Plan<'_>,
         (selection, list): (&Selection<SampleList<'_>>, &ListTable),
         outputs: &LaunchOutputs<'_>,
-        numbers: &[MetadataToWrite],
+        metadata: &[MetadataToWrite],
     ) -> Result<()> {
         let (executor, policy) = (self.executor, &self.executor.policy);
-        let addresses = addresses_of(outputs, numbers);
+        let addresses = addresses_of(outputs, metadata);
         let table = cached_launch(plan, &addresses, || {
-            let (table, outs) = self.table(plan, outputs, numbers)?;
+            let (table, outs) = self.table(plan, outputs, metadata)?;
             Ok(SelectedTable::new(&table, outs))
         })?;
         let num_items = table.num_items();

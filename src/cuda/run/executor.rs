@@ -294,8 +294,8 @@ impl Executor {
         let current = self.context.enter()?;
         current.synchronize()?;
         self.keep_alive.reap()?;
-        self.ring.empty();
-        self.pinned.empty(&current)?;
+        self.ring.clear();
+        self.pinned.clear(&current)?;
         Ok(self.memory.trim(&current)?)
     }
 

@@ -29,8 +29,8 @@ impl Run<'_> {
         let new = own.iter().filter(|&&index| is_new(index));
         let outputs = new.map(|&index| &plan.outputs()[index]);
         let outputs = outputs.filter(|output| plan.batch_shapes()[output.leaf].is_on_device());
-        let numbers = known.iter().map(|known| bytes_of(known.dtype, &known.shape));
-        let sizes = outputs.map(OutputPlan::bytes).chain(numbers);
+        let metadata = known.iter().map(|known| bytes_of(known.dtype, &known.shape));
+        let sizes = outputs.map(OutputPlan::bytes).chain(metadata);
         let sizes: Vec<u64> = sizes.filter(|&bytes| is_shared(bytes)).collect();
         if sizes.len() > 1 {
             let bytes = sizes.iter().map(|bytes| bytes.next_multiple_of(SHARED_ALIGN)).sum();
@@ -106,7 +106,7 @@ impl Run<'_> {
     }
 
     /// Memory for lengths and offsets of batches on the device; and the zeros of an arena's gaps.
-    pub fn numbers(
+    pub fn metadata(
         &mut self,
         plan: &Plan<'_>,
         options: &RunOptions,
@@ -123,7 +123,7 @@ impl Run<'_> {
             };
             let address = tensor.data_ptr().addr() as u64;
             all.push(MetadataToWrite { address, dtype, bytes, chosen });
-            self.result.numbers.push((leaf, role, tensor));
+            self.result.metadata.push((leaf, role, tensor));
         }
         if let (Some(arena), Some(memory)) = (&plan.arena, &self.result.arena) {
             let base = memory.data_ptr().addr() as u64;

@@ -36,10 +36,11 @@ pub(crate) fn launch_of(
     let outputs = assumed_outputs(plan, &is_view);
     let segments = segments(plan, outputs.outputs(plan));
 
-    let mut numbers = host_metadata(plan)?;
-    numbers.retain(|numbers| !is_view(numbers.leaf) && !numbers.bytes.is_empty());
+    let mut metadata = host_metadata(plan)?;
+    metadata.retain(|metadata| !is_view(metadata.leaf) && !metadata.bytes.is_empty());
     let gaps = gaps_of(plan);
-    let known = numbers.iter().map(|numbers| (numbers.dtype, &numbers.bytes[..], numbers.chosen()));
+    let known =
+        metadata.iter().map(|metadata| (metadata.dtype, &metadata.bytes[..], metadata.chosen()));
     let zeros = gaps.iter().map(|zeros| (DType::U8, &zeros[..], None));
     let values: Vec<MetadataSegment<'_>> = known
         .chain(zeros)
@@ -54,7 +55,7 @@ pub(crate) fn launch_of(
         items: table.num_items().into(),
         table_bytes: table.as_bytes().len() as u64,
         is_uploaded: !table.is_inline(&policy),
-        parts: described(&table, &segments, &numbers),
+        parts: described(&table, &segments, &metadata),
     }))
 }
 
@@ -68,11 +69,11 @@ fn gaps_of(plan: &Plan<'_>) -> Vec<Vec<u8>> {
 fn described(
     table: &Table,
     segments: &[OutputSegment<'_>],
-    numbers: &[HostMetadata],
+    metadata: &[HostMetadata],
 ) -> Vec<SegmentReport> {
     let labels =
         segments.iter().map(|segment| (Some(segment.output.leaf), segment.output.role.name()));
-    let known = numbers.iter().map(|numbers| (Some(numbers.leaf), numbers.role.name()));
+    let known = metadata.iter().map(|metadata| (Some(metadata.leaf), metadata.role.name()));
     let labels = labels.chain(known).chain(std::iter::repeat((None, "gap")));
     let ends = table.descs().skip(1).map(|desc| desc.head.first_item).chain([table.num_items()]);
     let segments = labels.zip(table.descs().zip(ends));

@@ -24,7 +24,7 @@ pub(crate) struct RunResult {
     /// Outputs that came back to be spread over memory of the caller's, as their plan says.
     pub spread: Vec<(usize, Tensor, *mut u8)>,
     /// Lengths and offsets of each leaf whose batch is on the device.
-    pub numbers: Vec<(usize, Role, Tensor)>,
+    pub metadata: Vec<(usize, Role, Tensor)>,
     /// The one allocation on the device that has all of these, if there is one.
     pub arena: Option<Tensor>,
     pub traffic: Traffic,

@@ -5,7 +5,7 @@ use std::env;
 use std::process::Command;
 
 use windrow::bindings::{hold, lock_refusal, lock_stats, page_locked, reap_copies, try_lock};
-use windrow::workers::{allocate, close, known, receive, start as start_pool, sweep};
+use windrow::workers::{allocate, close, mapped, receive, start as start_pool, sweep};
 use windrow::workers::{Message, Parcel};
 use windrow::{DType, Device, Layout, Tensor};
 
@@ -73,7 +73,7 @@ fn batch(bytes: i64, value: u8) -> Tensor {
     let bytes = parcel.send().unwrap().hand_over().unwrap();
     drop(made);
     let message = Message::decode(&bytes).unwrap();
-    receive(&known(&message.origin).unwrap(), &message).unwrap().remove(0)
+    receive(&mapped(&message.origin).unwrap(), &message).unwrap().remove(0)
 }
 
 fn is_full_of(tensor: &Tensor, value: u8) -> bool {
