@@ -170,7 +170,7 @@ fn bytes_of(block: &DeviceBlock) -> Arc<Memory> {
     unsafe { Memory::at(block.address() as *const Memory) }
 }
 
-/// Has the device read a block on a stream; the block is told, or was handed to that stream before.
+/// Makes the device read a block on a stream; the block records the event, or was handed to that stream before.
 fn read(device: &Arc<Context>, block: &DeviceBlock, value: u32, is_handed: bool) -> Transfer {
     let current = device.enter().unwrap();
     // SAFETY: a handle of the model's.

@@ -209,7 +209,7 @@ impl StreamRef<'_> {
         Ok(false)
     }
 
-    /// Has the device do something, behind what is on the stream.
+    /// Enqueues work on the stream.
     pub fn run(self, work: impl FnOnce() + Send + 'static) -> Transfer {
         let mut queue = self.queue.0.lock().unwrap();
         let (before, done) = (take(&mut *queue), Arc::<Work>::default());

@@ -203,7 +203,7 @@ fn entry_of(
     Ok((GraphEntry { name, dim: place, steps, offsets, device }, collate))
 }
 
-/// Has a job on a device raise its values. For the largest ones these are copied to the host first.
+/// Adds increments to a job on a device. If they depend on the largest values, samples are copied to the host first.
 fn increment(py: Python<'_>, engine: &Engine, entry: &GraphEntry, job: &mut Job) -> PyResult<()> {
     let steps = entry.steps.or_ends(|| {
         let collate = Collate::clone(&job.collate).device(Device::Cpu);

@@ -52,7 +52,7 @@ pub(super) fn get(form: &str, items: &Items<'_>) -> Option<(Collate, CopyMode)> 
     }
 }
 
-/// Keeps what arguments were parsed to, if none of them can change.
+/// Stores the parsed arguments, if none of them can change.
 pub(super) fn insert(form: &str, items: &Items<'_>, collate: &Collate, copy: CopyMode) {
     if items.is_empty() || !items.iter().all(|(name, item)| is_text(name) && is_constant(item)) {
         return;

@@ -109,7 +109,7 @@ pub(crate) struct TorchMemory {
     stream: Stream,
     /// The same stream as a torch stream, if it is not the current one.
     torch_stream: Option<Py<PyAny>>,
-    /// Has it exist as long as the memory.
+    /// The owner that keeps the stream as long as the memory.
     owner: Option<Owner>,
     /// The capture that torch's current stream is in, if the stream of the memory is another one.
     capture: Option<u64>,

@@ -19,7 +19,7 @@ use crate::samples::imported::Imported;
 pub(crate) struct UploadedNumbers(Vec<i64>);
 
 impl UploadedNumbers {
-    /// Says where they begin.
+    /// Appends numbers and returns their start.
     pub fn add(&mut self, numbers: impl IntoIterator<Item = i64>) -> windrow::Result<i64> {
         let (first, numbers) = (self.0.len() as i64, numbers.into_iter());
         let count = numbers.size_hint().0;

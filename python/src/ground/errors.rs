@@ -199,7 +199,7 @@ pub(crate) fn answered<T>(py: Python<'_>, asked: PyResult<T>) -> PyResult<PyResu
     }
 }
 
-/// Says it in other words, if it is an answer at all.
+/// Replaces the text of an error that is an answer.
 pub(crate) fn in_words(py: Python<'_>, error: PyErr, words: impl FnOnce() -> PyErr) -> PyErr {
     if is_answer(py, &error) {
         words()

@@ -63,7 +63,7 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    /// Keeps the samples of the list, which these objects are.
+    /// Keeps these objects, which are the samples of the list.
     pub fn keep(&mut self, objects: Vec<Bound<'py, PyAny>>) -> PyResult<()> {
         let numbers = match self.owner.numbers.is_empty() {
             true => None,

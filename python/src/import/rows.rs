@@ -61,7 +61,7 @@ pub(crate) fn has_no_numbers(list: &SampleList<'_>, index: usize) -> bool {
     std::ptr::addr_eq(list.address(index), &raw const NO_NUMBERS)
 }
 
-/// Gives the rows without numbers of a list another dtype.
+/// Sets the dtype of the rows without numbers of a list.
 pub(crate) fn set_empty_dtype(
     py: Python<'_>,
     list: &mut SampleList<'static>,

@@ -100,7 +100,7 @@ impl Importer<'_> {
     }
 }
 
-/// Gives a torch tensor that shares its memory copy-on-write memory of its own, as torch does where memory is lent that may be
+/// Ends copy-on-write sharing of a torch tensor's memory, as torch does before it lends memory that may be
 /// written to.
 pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
     let is_own = match lazy {

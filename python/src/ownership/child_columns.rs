@@ -95,7 +95,7 @@ impl<'py> ChildColumns<'py> {
         Ok(())
     }
 
-    /// Keeps what holds the values.
+    /// Keeps the containers that hold the values.
     pub fn retain_all(&mut self, temporaries: Vec<Bound<'py, PyAny>>) {
         if self.are_borrowed {
             self.temporaries.push(temporaries);

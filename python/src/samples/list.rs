@@ -343,7 +343,7 @@ impl PySampleList {
         Ok(())
     }
 
-    /// Has the list refer to another sample at a position, which is there.
+    /// Replaces the sample at a valid position of the list.
     pub fn replace(&self, position: usize, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = sample.py();
         let other = self.read(py, vec![sample.clone()], position)?;

@@ -210,12 +210,12 @@ impl Trees {
         self.shape.tree.root().map_or(Ok("objects".to_owned()), |root| class_name(root.class(py)))
     }
 
-    /// Takes the samples of a new list apart.
+    /// Flattens the samples of a new list.
     pub fn read(samples: Vec<Bound<'_, PyAny>>) -> PyResult<Trees> {
         Trees::read_as(samples, false)
     }
 
-    /// Takes a template or a sample apart.
+    /// Flattens a template or a sample.
     pub fn read_template(template: Bound<'_, PyAny>) -> PyResult<Trees> {
         Trees::read_as(vec![template], true)
     }
@@ -230,7 +230,7 @@ impl Trees {
         })
     }
 
-    /// Takes further samples apart, which are to have the structure of these. The first will be number `start`.
+    /// Flattens further samples, which must have the structure of these. `start`: the number of the first.
     ///
     /// # Errors
     /// Another structure, with sample and path.

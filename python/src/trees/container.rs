@@ -32,7 +32,7 @@ pub(super) enum NodeType {
 /// An object of a class that `windrow._nodes` knows.
 pub(super) struct Registered {
     pub flattener: Py<PyAny>,
-    /// Takes further samples apart as the first ones, if that does not depend on all samples of a batch.
+    /// Flattens further samples as the first ones, if that does not depend on all samples of a batch.
     pub flatten_more: Option<Py<PyAny>>,
     pub names: Vec<Py<PyAny>>,
 }

@@ -87,7 +87,7 @@ pub(super) struct FlattenedClass<'py> {
     pub forms: Option<Bound<'py, PyDict>>,
     /// The class whose leaves are all torch tensors.
     pub tensors: Option<String>,
-    /// Takes further objects apart as these, if that does not depend on all of a column.
+    /// Flattens further objects as these, if that does not depend on all of a column.
     pub flatten_more: Option<Bound<'py, PyAny>>,
 }
 

@@ -132,7 +132,7 @@ fn check_class(
 }
 
 impl Container {
-    /// Takes samples apart that are to be of this class and to have these children: for each child that of every sample.
+    /// Flattens samples that must be of this class and have these children: a column for each child.
     ///
     /// # Errors
     /// Another structure, with sample and path.

@@ -40,7 +40,7 @@ pub(super) fn _try_page_lock(py: Python<'_>, ordinal: u32) -> PyResult<()> {
     py.detach(|| try_lock(ordinal)).or_py_err(py)
 }
 
-/// Keeps page-locked tensors, and so their blocks, until what is on the stream now is done.
+/// Keeps page-locked tensors, and so their blocks, until the work that is on the stream now has ended.
 #[pyfunction]
 pub(super) fn _hold_copies(
     py: Python<'_>,

@@ -236,7 +236,7 @@ impl Relaxed {
     }
 }
 
-/// Has the calling thread in relaxed mode from now on. Nothing without a driver.
+/// Puts the calling thread into relaxed capture mode. Does nothing without a driver.
 pub fn relax_captures() {
     if init().is_ok() && forked().is_none() {
         std::mem::forget(Relaxed::new());

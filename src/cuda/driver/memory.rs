@@ -116,7 +116,7 @@ impl MemPool {
         Ok(address)
     }
 
-    /// Gives memory back, behind what is enqueued on `stream`.
+    /// Frees memory in the order of `stream`.
     ///
     /// # Safety
     /// `address` is from [`MemPool::alloc`] and is given back once; nothing that is not ordered

@@ -34,7 +34,7 @@ const ALIGN: u64 = 16;
 pub(crate) struct OutputAddresses(pub SmallVec<[usize; 2]>);
 
 impl OutputAddresses {
-    /// Has descriptors at the beginning of these words written to the addresses of a run.
+    /// Writes the output addresses of a run into the descriptors at the beginning of these words.
     pub fn place(&self, words: &mut [u64], addresses: &[u64]) {
         let descs = words.chunks_exact_mut(DESC_WORDS);
         for (desc, &out) in descs.zip(&self.0) {

@@ -17,7 +17,7 @@ impl<'p> LaunchOutputs<'p> {
         LaunchOutputs { addresses: SmallVec::from_elem(None, num_outputs), staged: Vec::new() }
     }
 
-    /// Has samples read from memory at this address.
+    /// Makes the launch read staged samples from memory at this address.
     pub fn stage(&mut self, staging: &'p StagedBlock<'_>, memory: u64) {
         // Most runs stage none.
         self.staged.resize_with(self.addresses.len(), || None);

@@ -142,7 +142,7 @@ fn copies(ordinal: u32) -> Result<Arc<Copies>> {
     Ok(copies)
 }
 
-/// Keeps owners until what is on the stream now is done: copies from page-locked tensors.
+/// Keeps owners until the work that is on the stream now has ended: copies from page-locked tensors.
 ///
 /// # Errors
 /// [`Error::Argument`] for a stream of another device or context; [`Error::Cuda`]. Then they are kept for ever.

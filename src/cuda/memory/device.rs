@@ -233,7 +233,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Gives back memory of blocks that were handed to this stream, behind what is on it now: it is known to exist.
+    /// Frees blocks that were handed to this stream, behind the work that is on it now. The caller names the stream, so it exists.
     fn name(
         &self,
         current: &Current<'_>,
@@ -281,7 +281,7 @@ impl DeviceMemory {
         handed_out.len() > POLICY.max_parked || count > POLICY.min_idle && is_much
     }
 
-    /// Has the end of memory wait for what is on a stream that still exists.
+    /// Makes the release of memory wait for the work on a stream that still exists.
     fn end_behind(&self, current: &Current<'_>, user: StreamKey, end: &mut Parked) -> Result<()> {
         // SAFETY: as for `hand_to`, and not borrowed.
         let stream = unsafe { current.foreign_stream(user.handle) }?;
@@ -329,7 +329,7 @@ impl DeviceMemory {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives memory back once its users are done, now or at a later call.
+    /// Frees memory once its users are done, now or at a later call.
     fn give_back(&self, current: &Current<'_>, one: Parked) -> DriverResult<()> {
         match one.is_done() {
             Ok(true) => self.free(current, &one),
@@ -345,7 +345,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Gives memory back behind its users.
+    /// Frees memory behind its users.
     fn free_behind(&self, current: &Current<'_>, one: &Parked) -> DriverResult<()> {
         let release = self.release.on(current);
         if one.events.iter().try_for_each(|(_, event)| release.wait(event)).is_err() {
@@ -355,13 +355,13 @@ impl DeviceMemory {
         self.free(current, one)
     }
 
-    /// Gives memory back that nothing uses any more, or nothing but what the release stream is behind.
+    /// Frees memory without users, or whose users the release stream waits for.
     fn free(&self, current: &Current<'_>, one: &Parked) -> DriverResult<()> {
         // SAFETY: allocated from this pool, given back once; the release stream is behind all users.
         unsafe { self.pool.free(self.release.on(current), one.address) }
     }
 
-    /// Gives back what has ended meanwhile, of so much as a call asks for.
+    /// Frees blocks whose users have ended. Queries at most `max_parked` blocks.
     fn free_ended(&self, current: &Current<'_>) -> DriverResult<()> {
         let count = self.ending().len().min(POLICY.max_parked);
         for _ in 0..count {
@@ -371,7 +371,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Gives unused memory back to the device, but for what streams without a name may use. Waits for its events.
+    /// Returns unused memory to the device, except blocks that unnamed streams may use. Waits for the blocks' events.
     pub fn trim_known(&self, current: &Current<'_>) -> DriverResult<()> {
         let mut unused = std::mem::take(&mut *self.parked());
         unused.extend(std::mem::take(&mut *self.ending()));
@@ -381,7 +381,7 @@ impl DeviceMemory {
         self.pool.trim(0)
     }
 
-    /// Gives all unused memory back to the device. Waits for the device if streams without a name may use some of it.
+    /// Returns all unused memory to the device. Waits for the device if unnamed streams may use some of it.
     pub fn trim(&self, current: &Current<'_>) -> DriverResult<()> {
         self.end_all(current)?;
         self.trim_known(current)
@@ -403,7 +403,7 @@ impl DeviceBlock {
         self.address
     }
 
-    /// Says when the block has been written on a stream, behind all who read it before.
+    /// Records the event after which the block has been written on a stream, behind all earlier readers.
     pub fn set_ready(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
         let (stream, mut users) = (StreamKey::new(stream)?, self.users());
         users.ready = Some((stream, event));
@@ -411,7 +411,7 @@ impl DeviceBlock {
         Ok(())
     }
 
-    /// Says when work on a stream has read the block.
+    /// Records the event after which work on a stream has read the block.
     pub fn set_read(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
         let (stream, mut users) = (StreamKey::new(stream)?, self.users());
         // Within a stream the last one says it all.
@@ -491,7 +491,7 @@ impl DeviceBlock {
         Ok(())
     }
 
-    /// Has the block's end wait for the whole device.
+    /// Makes the release of the block wait for the whole device.
     pub fn hand_to_unnamed(&self) -> Result<()> {
         // First: in a forked child the lock below may be one that is never released.
         let _current = self.memory.context.enter()?;

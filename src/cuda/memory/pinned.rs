@@ -140,7 +140,7 @@ impl PinnedBlock {
         unsafe { Tensor::new_unchecked(Arc::new(self), data, dtype, Device::Pinned, layout, false) }
     }
 
-    /// Says whether others may have the address of the block, as they may if nobody has said so: engines keep it as long as
+    /// Sets whether others may have the address of the block, which is the default. Engines keep the block as long as
     /// they read it.
     pub fn set_handed_out(&self, is_handed_out: bool) {
         self.is_handed_out.store(is_handed_out, Ordering::Relaxed);

@@ -15,7 +15,7 @@ pub(crate) struct Completion {
     /// `None` in a graph, which can be launched any number of times.
     end: Option<Arc<PooledEvent>>,
     chosen: Option<Chosen>,
-    /// Has samples of this call until the end.
+    /// The keeper of this call's samples until the end.
     keep_alive: Option<Arc<KeepAlive>>,
 }
 

@@ -138,7 +138,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes memory for all that is written: on the device, and on the host for what comes back.
+    /// Allocates the memory of all outputs: on the device, and on the host for what comes back.
     fn memory<'p>(
         &mut self,
         plan: &'p Plan<'_>,

@@ -277,8 +277,8 @@ impl Executor {
         self.pinned.take(&self.context.enter()?, bytes)
     }
 
-    /// Gives unused memory of the device back, but for what streams without a name may use: `waits` for the device to give that
-    /// too. Says whether there is such memory.
+    /// Returns unused memory to the device, except blocks that unnamed streams may use; with `waits` it waits for the device and
+    /// returns these, too. The result says whether there are such blocks.
     pub fn trim(&self, waits: bool) -> Result<bool> {
         let current = self.context.enter()?;
         self.keep_alive.reap()?;

@@ -68,7 +68,7 @@ impl Executor {
         }
     }
 
-    /// Has a kernel read page-locked bytes, and brings back what it has seen.
+    /// Makes a kernel read page-locked bytes, and brings back the bytes that it has seen.
     fn begin_trial(
         &self,
         current: &Current<'_>,

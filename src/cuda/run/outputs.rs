@@ -12,7 +12,7 @@ use crate::run_options::RunOptions;
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Tensor};
 
 impl Run<'_> {
-    /// Takes memory for all small outputs in one piece: a tree of many leaves has many of them.
+    /// Allocates all small outputs in one piece: a tree of many leaves has many of them.
     pub fn share_outputs(
         &mut self,
         plan: &Plan<'_>,
