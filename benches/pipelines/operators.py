@@ -1,5 +1,5 @@
 """windrow.torch.ops inside a model, forward and backward: beside torch.stack, pad_sequence, jagged nested tensors and FBGEMM, if it is
-there, beside the eager call, and beside an operator that does nothing, which shows what torch's dispatcher costs.
+there, and beside the eager call with an operator that does nothing, which is what torch's dispatcher costs an operator of Python's.
 
 A backward is timed alone, for one gradient of the result; the contenders take turns. Results and gradients are compared before anything
 is timed.
@@ -25,7 +25,9 @@ except (ImportError, OSError) as error:
     FBGEMM = None
 
 Tensors = Sequence[torch.Tensor]
-SECONDS = 2.0
+# Of rows their number, the longest and their width; and the seconds of a comparison.
+SIZES, SECONDS = ((512, 64, 64), (64, 512, 256), (2048, 16, 16)), 2.0
+QUICK_SIZES, QUICK_SECONDS = ((12, 5, 4),), 0.0
 
 
 @torch.library.custom_op("windrow_bench::identity", mutates_args=())
@@ -46,35 +48,51 @@ def leaves(count: int, longest: int, width: int) -> List[torch.Tensor]:
     return [torch.randn(length, width, generator=generator).requires_grad_() for length in lengths]
 
 
-def forward(title: str, calls: Dict[str, Callable[[], torch.Tensor]], others: Dict[str, Callable[[], Any]], count: int) -> Dict[str, Any]:
-    """Calls that give one result, and others beside them."""
-    want = next(iter(calls.values()))()
-    for name, call in calls.items():
-        assert torch.equal(call(), want), f"{title}: the result of {name} differs"
-    return line(title, count, interleave({**calls, **others}, SECONDS))
+class Comparisons:
+    """Compares and times contenders; `say` gets each comparison as it is done."""
+
+    def __init__(self, say: Callable[[Dict[str, Any]], None], seconds: float) -> None:
+        self.say, self.seconds = say, seconds
+
+    def time(self, title: str, calls: Dict[str, Callable[[], Any]], count: int) -> None:
+        self.say(line(title, count, interleave(calls, self.seconds)))
+
+    def forward(self, title: str, calls: Dict[str, Callable[[], torch.Tensor]], count: int, others: Dict[str, Callable[[], Any]] = {}) -> None:
+        """Calls that give one result, and others beside them."""
+        want = next(iter(calls.values()))()
+        for name, call in calls.items():
+            assert torch.equal(call(), want), f"{title}: the result of {name} differs"
+        self.time(title, {**calls, **others}, count)
+
+    def backward(self, title: str, calls: Dict[str, Callable[[], torch.Tensor]], inputs: Tensors, count: int) -> None:
+        """The gradients of the inputs, for one of the result."""
+        results = {name: call() for name, call in calls.items()}
+        weight = torch.randn(next(iter(results.values())).shape)
+
+        def grads(result: torch.Tensor) -> Any:
+            return torch.autograd.grad(result, inputs, weight, retain_graph=True)
+
+        want = grads(next(iter(results.values())))
+        for name, result in results.items():
+            for got, expected in zip(grads(result), want):
+                torch.testing.assert_close(got, expected, msg=lambda text, name=name: f"{title}: gradients of {name} differ: {text}")
+        self.time(title, {name: (lambda result=result: grads(result)) for name, result in results.items()}, count)
+
+    def both(self, title: str, calls: Dict[str, Callable[[], torch.Tensor]], inputs: Tensors, count: int) -> None:
+        """The result and the gradients of the inputs, as in a step of training. What is compared is compared by the other two."""
+        weight = torch.randn(next(iter(calls.values()))().shape)
+        self.time(title, {name: (lambda call=call: torch.autograd.grad(call(), inputs, weight)) for name, call in calls.items()}, count)
 
 
-def backward(title: str, calls: Dict[str, Callable[[], torch.Tensor]], inputs: Tensors, count: int) -> Dict[str, Any]:
-    """The gradients of the inputs, for one of the result."""
-    results = {name: call() for name, call in calls.items()}
-    weight = torch.randn(next(iter(results.values())).shape)
+def eager(call: Callable[[Tensors], Any], tensors: List[torch.Tensor]) -> Dict[str, Callable[[], Any]]:
+    """The eager call, and what an operator of it may take at most: the call and an operator that does nothing."""
+    name = f"windrow.{call.__name__}"
 
-    def grads(result: torch.Tensor) -> Any:
-        return torch.autograd.grad(result, inputs, weight, retain_graph=True)
+    def within() -> Any:
+        with torch.no_grad():
+            return call(tensors).torch()
 
-    want = grads(next(iter(results.values())))
-    for name, result in results.items():
-        for got, expected in zip(grads(result), want):
-            torch.testing.assert_close(got, expected, msg=lambda text, name=name: f"{title}: gradients of {name} differ: {text}")
-    timed = {name: (lambda result=result: grads(result)) for name, result in results.items()}
-    return line(title, count, interleave(timed, SECONDS))
-
-
-def both(title: str, calls: Dict[str, Callable[[], torch.Tensor]], inputs: Tensors, count: int) -> Dict[str, Any]:
-    """The result and the gradients of the inputs, as in a step of training. What is compared is compared by the other two."""
-    weight = torch.randn(next(iter(calls.values()))().shape)
-    timed = {name: (lambda call=call: torch.autograd.grad(call(), inputs, weight)) for name, call in calls.items()}
-    return line(title, count, interleave(timed, SECONDS))
+    return {f"{name}, eager": within, f"{name}, eager, and an identity operator": lambda: (within(), identity(tensors))}
 
 
 def nested(tensors: Tensors, size: int) -> torch.Tensor:
@@ -89,41 +107,53 @@ def jagged_to_padded(values: torch.Tensor, offsets: torch.Tensor, size: int) -> 
     return FBGEMM.jagged_to_padded_dense(values, [offsets], [size], 0.0)
 
 
-def measure(say: Callable[[Dict[str, Any]], None]) -> None:
+def measure(say: Callable[[Dict[str, Any]], None], quick: bool = False) -> None:
     """Every comparison in turn; `say` gets each as it is done."""
-    for count, longest, width in ((512, 64, 64), (64, 512, 256), (2048, 16, 16)):
-        what = f"{count} rows of 1 to {longest} x {width} floats"
-        rows = leaves(count, longest, width)
-        plain = [row.detach() for row in rows]
-        alike = [row.detach()[:1].clone().requires_grad_() for row in rows]
-        offsets = ops.ragged(plain)[1]
-        longest = max(map(len, rows))
-        dispatcher = {"an identity operator": lambda: identity(plain)}
-        eager = {"windrow.pad, eager": lambda: wr.pad(plain, dims=0).torch()}
-        pads = lambda rows: {"pad_sequence": lambda: pad_sequence(rows, True), "ops.pad": lambda: ops.pad(rows)[0]}  # noqa: E731
-        say(forward(f"pad without gradients, {what}", {**pads(plain), **eager}, dispatcher, count))
-        say(forward(f"pad, recorded, {what}", pads(rows), {"an identity operator": lambda: identity(rows)}, count))
-        say(backward(f"backward of pad, {what}", pads(rows), rows, count))
-        stacks = {"torch.stack": lambda: torch.stack(alike), "ops.stack": lambda: ops.stack(alike)}
-        say(forward(f"stack, recorded, of their first rows, {what}", stacks, {}, count))
-        say(backward(f"backward of that stack, {what}", stacks, alike, count))
-        joins = {"torch.nested": lambda: nested(rows, longest), "ops.ragged, ops.repad": lambda: ragged_and_repad(rows, longest)}
-        if FBGEMM:
-            joins["torch.cat, FBGEMM"] = lambda: jagged_to_padded(torch.cat(rows), offsets, longest)
-        say(forward(f"ragged and repad, recorded, {what}", joins, {}, count))
-        say(backward(f"backward of ragged and repad, {what}", joins, rows, count))
-        say(both(f"ragged and repad with gradients, {what}", joins, rows, count))
-        values = torch.cat(plain).requires_grad_()
-        of_values = {
-            "torch.nested": lambda: torch.nested.nested_tensor_from_jagged(values, offsets).to_padded_tensor(0.0, (count, longest, width)),
-            "ops.repad": lambda: ops.repad(values, offsets, size=longest)[0],
-        }
-        if FBGEMM:
-            of_values["FBGEMM"] = lambda: jagged_to_padded(values, offsets, longest)
-        say(forward(f"repad of values, recorded, {what}", of_values, {}, count))
-        say(backward(f"backward of repad of values, {what}", of_values, [values], count))
-    table = torch.randn(10_000, 64).requires_grad_()
-    ids = torch.randint(0, 10_000, (16_384,))
+    of = Comparisons(say, QUICK_SECONDS if quick else SECONDS)
+    for count, longest, width in QUICK_SIZES if quick else SIZES:
+        lists(of, count, longest, width)
+    rows, positions, width = (20, 32, 4) if quick else (10_000, 16_384, 64)
+    table, ids = torch.randn(rows, width).requires_grad_(), torch.randint(0, rows, (positions,))
     takes = {"torch.embedding": lambda: torch.embedding(table, ids), "ops.take": lambda: ops.take(table, ids)}
-    say(forward("take of 16384 of 10000 rows of 64 floats, recorded", takes, {}, len(ids)))
-    say(backward("backward of that take", takes, [table], len(ids)))
+    of.forward(f"take of {positions} of {rows} rows of {width} floats, recorded", takes, positions)
+    of.backward("backward of that take", takes, [table], positions)
+    items, chosen = [torch.randn(width).requires_grad_() for _ in range(min(rows, 512))], ids % min(rows, 512)
+    takes = {"torch.stack, indexed": lambda: torch.stack(items)[chosen], "ops.take": lambda: ops.take(items, chosen)}
+    of.forward(f"take of {positions} of a list of {len(items)} rows of {width} floats, recorded", takes, positions)
+    of.backward("backward of that take of a list", takes, items, positions)
+
+
+def lists(of: Comparisons, count: int, longest: int, width: int) -> None:
+    """Lists of so many rows."""
+    what = f"{count} rows of 1 to {longest} x {width} floats"
+    rows = leaves(count, longest, width)
+    plain = [row.detach() for row in rows]
+    alike = [row.detach()[:1].clone().requires_grad_() for row in rows]
+    offsets = ops.ragged(plain)[1]
+    longest = max(map(len, rows))
+    pads = lambda rows: {"pad_sequence": lambda: pad_sequence(rows, True), "ops.pad": lambda: ops.pad(rows)[0]}  # noqa: E731
+    pad = lambda rows: wr.pad(rows, dims=0)  # noqa: E731
+    pad.__name__ = "pad"
+    of.forward(f"pad without gradients, {what}", pads(plain), count, eager(pad, plain))
+    of.forward(f"pad, recorded, {what}", pads(rows), count, eager(pad, rows))
+    of.backward(f"backward of pad, {what}", pads(rows), rows, count)
+    stacks = {"torch.stack": lambda: torch.stack(alike), "ops.stack": lambda: ops.stack(alike)}
+    of.forward(f"stack, recorded, of their first rows, {what}", stacks, count, eager(wr.stack, alike))
+    of.backward(f"backward of that stack, {what}", stacks, alike, count)
+    cats = {"torch.cat": lambda: torch.cat(rows), "ops.ragged": lambda: ops.ragged(rows)[0]}
+    of.forward(f"ragged, recorded, {what}", cats, count, eager(wr.ragged, rows))
+    joins = {"torch.nested": lambda: nested(rows, longest), "ops.ragged, ops.repad": lambda: ragged_and_repad(rows, longest)}
+    if FBGEMM:
+        joins["torch.cat, FBGEMM"] = lambda: jagged_to_padded(torch.cat(rows), offsets, longest)
+    of.forward(f"ragged and repad, recorded, {what}", joins, count)
+    of.backward(f"backward of ragged and repad, {what}", joins, rows, count)
+    of.both(f"ragged and repad with gradients, {what}", joins, rows, count)
+    values = torch.cat(plain).requires_grad_()
+    of_values = {
+        "torch.nested": lambda: torch.nested.nested_tensor_from_jagged(values, offsets).to_padded_tensor(0.0, (count, longest, width)),
+        "ops.repad": lambda: ops.repad(values, offsets, size=longest)[0],
+    }
+    if FBGEMM:
+        of_values["FBGEMM"] = lambda: jagged_to_padded(values, offsets, longest)
+    of.forward(f"repad of values, recorded, {what}", of_values, count)
+    of.backward(f"backward of repad of values, {what}", of_values, [values], count)

@@ -1,6 +1,6 @@
 """Whole pipelines with windrow and without: torch's DataLoader, default_collate on dicts, Ray Data.
 
-    python benches/pipelines/run.py [--only workers|operators] [--json FILE] [--commit ID]
+    python benches/pipelines/run.py [--only workers|operators [--quick]] [--json FILE] [--commit ID]
 
 Worker processes, and the operators of windrow.torch.ops, have results of their own, by `--only`.
 """
@@ -32,6 +32,7 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["workers", "operators"], help="DataLoaders with worker processes, or torch operators, and nothing else")
+    parser.add_argument("--quick", action="store_true", help="operators of a few short rows, a few times: whether their results are right")
     parser.add_argument("--json", type=Path, help="write the results to this file too")
     parser.add_argument("--commit", default="", help="which windrow this is, for the file")
     options = parser.parse_args()
@@ -41,8 +42,10 @@ def main() -> None:
         lines.append(found)
         show(found)
 
-    if options.only:
-        {"workers": workers, "operators": operators}[options.only].measure(say)
+    if options.only == "operators":
+        operators.measure(say, options.quick)
+    elif options.only:
+        workers.measure(say)
     else:
         loader.measure(say)
         try:

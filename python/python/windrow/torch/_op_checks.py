@@ -175,16 +175,16 @@ def _readable(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = N
 def _refusal(dtype: torch.dtype) -> Optional[str]:
     """What the engine says of a dtype that it has not."""
     try:
-        wr.explain([_empty(dtype)])
+        _explain(dtype)
     except wr.DTypeError as error:
         return str(error).replace("sample 0: ", "", 1)
     return None
 
 
-def _empty(dtype: torch.dtype) -> torch.Tensor:
-    """A real tensor, while a graph is traced too."""
+def _explain(dtype: torch.dtype, value: Any = 0) -> None:
+    """Asks the engine about a real tensor, while a graph is traced too."""
     with _disable_current_modes():
-        return torch.empty(0, dtype=dtype, device="cpu")
+        wr.explain([torch.empty(0, dtype=dtype, device="cpu")], "pad", value=value, size=1)
 
 
 def _shapes(op: str, index: int, tensor: torch.Tensor, first: torch.Tensor, dim: int, hint: str) -> str:
@@ -231,7 +231,7 @@ def _value(op: str, given: Any, beside: torch.Tensor) -> None:
     """A number that the dtype has, by the engine's rules. Every dtype has 0; a symbol is looked at where the graph runs."""
     if isinstance(given, (int, float, complex)) and given != 0:
         try:
-            wr.explain([_empty(beside.dtype)], "pad", value=given, size=1)
+            _explain(beside.dtype, given)
         except ValueError as error:
             raise OpValueError(f"windrow::{op}: {error}") from None
 
