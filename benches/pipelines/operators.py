@@ -7,6 +7,7 @@ is timed.
 
 from __future__ import annotations
 
+import time
 from typing import Any, Callable, Dict, List, Sequence
 
 import torch
@@ -14,7 +15,7 @@ import windrow as wr
 import windrow.torch.ops as ops
 from loader import line
 from torch.nn.utils.rnn import pad_sequence
-from windrow._measure import interleave
+from windrow._measure import interleave, seconds_of
 
 try:
     import fbgemm_gpu  # noqa: F401
@@ -51,11 +52,12 @@ def leaves(count: int, longest: int, width: int) -> List[torch.Tensor]:
 class Comparisons:
     """Compares and times contenders; `say` gets each comparison as it is done."""
 
-    def __init__(self, say: Callable[[Dict[str, Any]], None], seconds: float) -> None:
-        self.say, self.seconds = say, seconds
+    def __init__(self, say: Callable[[Dict[str, Any]], None], seconds: float, clock: Callable[[Callable[[], Any]], float]) -> None:
+        self.say, self.seconds, self.clock = say, seconds, clock
 
     def time(self, title: str, calls: Dict[str, Callable[[], Any]], count: int) -> None:
-        self.say(line(title, count, interleave(calls, self.seconds)))
+        # The gradient of pad_sequence takes seconds.
+        self.say(line(title, count, interleave(calls, self.seconds, (3, 101), clock=self.clock)))
 
     def forward(self, title: str, calls: Dict[str, Callable[[], torch.Tensor]], count: int, others: Dict[str, Callable[[], Any]] = {}) -> None:
         """Calls that give one result, and others beside them."""
@@ -107,9 +109,20 @@ def jagged_to_padded(values: torch.Tensor, offsets: torch.Tensor, size: int) -> 
     return FBGEMM.jagged_to_padded_dense(values, [offsets], [size], 0.0)
 
 
-def measure(say: Callable[[Dict[str, Any]], None], quick: bool = False) -> None:
+def cpu_seconds_of(call: Callable[[], Any]) -> float:
+    """What all threads of the process spend."""
+    begin = time.process_time()
+    result = call()
+    spent = time.process_time() - begin
+    del result
+    return spent
+
+
+def measure(say: Callable[[Dict[str, Any]], None], quick: bool = False, cpu: bool = False) -> None:
     """Every comparison in turn; `say` gets each as it is done."""
-    of = Comparisons(say, QUICK_SECONDS if quick else SECONDS)
+    if cpu:
+        torch.set_num_threads(1)
+    of = Comparisons(say, QUICK_SECONDS if quick else SECONDS, cpu_seconds_of if cpu else seconds_of)
     for count, longest, width in QUICK_SIZES if quick else SIZES:
         lists(of, count, longest, width)
     rows, positions, width = (20, 32, 4) if quick else (10_000, 16_384, 64)

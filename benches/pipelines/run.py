@@ -1,6 +1,6 @@
 """Whole pipelines with windrow and without: torch's DataLoader, default_collate on dicts, Ray Data.
 
-    python benches/pipelines/run.py [--only workers|operators [--quick]] [--json FILE] [--commit ID]
+    python benches/pipelines/run.py [--only workers|operators [--quick] [--cpu]] [--json FILE] [--commit ID]
 
 Worker processes, and the operators of windrow.torch.ops, have results of their own, by `--only`.
 """
@@ -33,6 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["workers", "operators"], help="DataLoaders with worker processes, or torch operators, and nothing else")
     parser.add_argument("--quick", action="store_true", help="operators of a few short rows, a few times: whether their results are right")
+    parser.add_argument("--cpu", action="store_true", help="operators by the time that the processors spend, for a machine that others use")
     parser.add_argument("--json", type=Path, help="write the results to this file too")
     parser.add_argument("--commit", default="", help="which windrow this is, for the file")
     options = parser.parse_args()
@@ -43,7 +44,7 @@ def main() -> None:
         show(found)
 
     if options.only == "operators":
-        operators.measure(say, options.quick)
+        operators.measure(say, options.quick, options.cpu)
     elif options.only:
         workers.measure(say)
     else:
@@ -55,7 +56,7 @@ def main() -> None:
         else:
             ray_data.measure(say)
     if options.json:
-        report = {"machine": {**machine("torch", "ray"), "commit": options.commit, "load": f"{os.getloadavg()[0]:.0f}"}, "group": options.only or "pipelines", "lines": lines}
+        report = {"machine": {**machine("torch", "ray"), "commit": options.commit, "load": f"{os.getloadavg()[0]:.0f}", **({"clock": "processors"} if options.cpu else {})}, "group": options.only or "pipelines", "lines": lines}
         options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 

@@ -2,7 +2,7 @@
 """Writes what README.md and docs/ say of measurements, tables and plots, from the newest result under benches/results/.
 
 What they say of GPUs is from the records of benches/results/gpu/, of which scripts/gpu/plots.py makes a page. `--check` compares instead; `--publish FILE` first takes a result there, under its date and machine: one of
-`python -m windrow bench --json FILE`, of the same with `--only source --only small-` or `--only move-`, or of `benches/pipelines/run.py --json FILE`, with `--only workers` or without.
+`python -m windrow bench --json FILE`, of the same with `--only source --only small-` or `--only move-`, or of `benches/pipelines/run.py --json FILE`, with `--only workers`, `--only operators` or without.
 What these options select, the "groups" and the "moves", have tables of their own, each made from the newest result that has such workloads.
 Needs neither a build nor NumPy.
 """
@@ -181,6 +181,7 @@ def pipelines(path, report):
             rates = (f"{line['count'] / seconds:,.0f}" for seconds in (middle, base))
             lines.append([line["title"], name, *rates, first, f"{results.versus(ratio)} ({least:.2f} to {most:.2f})"])
     header = ["pipeline", "", "a second", "the other", "", "windrow / other"]
+    clock = " of the seconds that all cores spent, torch with one thread" if report["machine"].get("clock") == "processors" else ""
     return f"\n{results.markdown(header, lines)}\n\n{source(path, report, '')}\n"
 
 
@@ -220,7 +221,7 @@ FILES = {
     "README.md": {"gpu-line": (gpu_line, "gpu"), "headline": (headline, "host")},
     "docs/gpu-runner.md": {"gpu-line": (functools.partial(gpu_line, page="gpu-figures.md", simulated="testing.md"), "gpu")},
     "python/README.md": {"gpu-line": (functools.partial(gpu_line, page="", simulated=""), "gpu")},
-    "docs/performance.md": {"short": (short_table, "host"), "gpu": (gpu, "gpu"), "table": (table, "host"), "machines": (side_by_side, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, kind="groups"), "groups"), "groups-losses": (functools.partial(losses, kind="groups"), "groups"), "moves": (moves, "moves"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers")},
+    "docs/performance.md": {"short": (short_table, "host"), "gpu": (gpu, "gpu"), "table": (table, "host"), "machines": (side_by_side, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, kind="groups"), "groups"), "groups-losses": (functools.partial(losses, kind="groups"), "groups"), "moves": (moves, "moves"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers"), "operators": (pipelines, "operators")},
 }
 
 

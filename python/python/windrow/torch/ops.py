@@ -46,7 +46,7 @@ def _jagged(tensors: Tensors) -> Optional[Pair]:
 
 
 def _table(tensors: Tensors) -> Optional[torch.Tensor]:
-    """A tensor in place of the list whose rows have rows, all of one length, so that none has to be looked at by itself."""
+    """A tensor in place of the list whose rows have rows: all of one length, so that it need not be taken apart."""
     is_table = isinstance(tensors, torch.Tensor) and not tensors.is_nested and tensors.dim() > 1 and tensors.shape[0] > 0
     return tensors if is_table else None  # type: ignore[return-value]
 
@@ -55,8 +55,8 @@ def _copy(table: torch.Tensor) -> torch.Tensor:
     return table.clone(memory_format=torch.contiguous_format)
 
 
-def _numbers(table: torch.Tensor, count: int) -> torch.Tensor:
-    return torch.arange(count, device=table.device)
+def _even_offsets(table: torch.Tensor) -> torch.Tensor:
+    return torch.arange(table.shape[0] + 1, device=table.device) * table.shape[1]
 
 
 def stack(tensors: Tensors) -> torch.Tensor:
@@ -128,8 +128,7 @@ def pad(tensors: Tensors, value: float = 0, side: str = "right", size: Optional[
     table = _table(tensors)
     if table is None or (size is not None and table.shape[1] > size):
         return _ops.pad(_list("pad", tensors), value, side, size)  # type: ignore[no-any-return]
-    offsets = _numbers(table, table.shape[0] + 1) * table.shape[1]
-    return repad(table.flatten(0, 1), offsets, value, table.shape[1] if size is None else size, side=side)
+    return repad(table.flatten(0, 1), _even_offsets(table), value, table.shape[1] if size is None else size, side=side)
 
 
 def ragged(tensors: Tensors) -> Pair:
@@ -151,7 +150,7 @@ def ragged(tensors: Tensors) -> Pair:
         return jagged
     if table is None:
         return _ops.ragged(_list("ragged", tensors))  # type: ignore[no-any-return]
-    return _copy(table).flatten(0, 1), _numbers(table, table.shape[0] + 1) * table.shape[1]
+    return _copy(table).flatten(0, 1), _even_offsets(table)
 
 
 def take(tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
