@@ -85,8 +85,7 @@ def _sizes(tensors: Sequence[torch.Tensor], dim: int, lengths: Optional[torch.Te
     found = offsets if lengths is None else lengths
     if type(found) is not torch.Tensor or found.device.type != "cpu" or _is_traced() or _is_transformed():
         return [tensor.shape[dim] for tensor in tensors]
-    numbers: List[int] = found.tolist()
-    return numbers if lengths is not None else [end - begin for begin, end in zip(numbers, numbers[1:])]
+    return (found if lengths is not None else found.diff()).tolist()
 
 
 class _Function(_SingleLevelFunction):  # type: ignore[misc]
