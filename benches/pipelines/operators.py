@@ -25,6 +25,9 @@ except (ImportError, OSError) as error:
     print(f"SKIP FBGEMM: {error}")
     FBGEMM = None
 
+# Jagged tensors are padded from 2.6 on; FBGEMM's wheel loads beside the release that it was built with alone.
+HAS_NESTED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)
+
 Tensors = Sequence[torch.Tensor]
 # Of rows their number, the longest and their width; and the seconds of a comparison.
 SIZES, SECONDS = ((512, 64, 64), (64, 512, 256), (2048, 16, 16)), 2.0
@@ -155,17 +158,19 @@ def lists(of: Comparisons, count: int, longest: int, width: int) -> None:
     of.backward(f"backward of that stack, {what}", stacks, alike, count)
     cats = {"torch.cat": lambda: torch.cat(rows), "ops.ragged": lambda: ops.ragged(rows)[0]}
     of.forward(f"ragged, recorded, {what}", cats, count, eager(wr.ragged, rows))
-    joins = {"torch.nested": lambda: nested(rows, longest), "ops.ragged, ops.repad": lambda: ragged_and_repad(rows, longest)}
+    joins: Dict[str, Callable[[], torch.Tensor]] = {"torch.nested": lambda: nested(rows, longest)} if HAS_NESTED else {}
+    joins["ops.ragged, ops.repad"] = lambda: ragged_and_repad(rows, longest)
     if FBGEMM:
         joins["torch.cat, FBGEMM"] = lambda: jagged_to_padded(torch.cat(rows), offsets, longest)
     of.forward(f"ragged and repad, recorded, {what}", joins, count)
     of.backward(f"backward of ragged and repad, {what}", joins, rows, count)
     of.both(f"ragged and repad with gradients, {what}", joins, rows, count)
     values = torch.cat(plain).requires_grad_()
-    of_values = {
-        "torch.nested": lambda: torch.nested.nested_tensor_from_jagged(values, offsets).to_padded_tensor(0.0, (count, longest, width)),
-        "ops.repad": lambda: ops.repad(values, offsets, size=longest)[0],
-    }
+    of_values: Dict[str, Callable[[], torch.Tensor]] = {"ops.repad": lambda: ops.repad(values, offsets, size=longest)[0]}
+    if HAS_NESTED:
+        from_jagged = torch.nested.nested_tensor_from_jagged
+        padded = {"torch.nested": lambda: from_jagged(values, offsets).to_padded_tensor(0.0, (count, longest, width))}
+        of_values = {**padded, **of_values}
     if FBGEMM:
         of_values["FBGEMM"] = lambda: jagged_to_padded(values, offsets, longest)
     of.forward(f"repad of values, recorded, {what}", of_values, count)

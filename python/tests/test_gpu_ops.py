@@ -64,6 +64,16 @@ def test_nothing_waits_for_late_tensors():
         torch.testing.assert_close(a.cpu(), b)
 
 
+@pytest.mark.usefixtures("gpu")
+def test_positions_out_of_range_are_rows_of_zeros():
+    """The context goes on: nothing is read outside of the table."""
+    table = torch.randn(4, 3, device=HERE, requires_grad=True)
+    ids = torch.tensor([0, 4, -4, -5, 1 << 40], device=HERE)
+    for out in (ops.take(table, ids), ops.take(list(table), ids)):
+        assert_bits(out, torch.stack([table[0], table[0] * 0, table[0], table[0] * 0, table[0] * 0]).detach().cpu())
+        assert torch.autograd.grad(out.sum(), table)[0][:, 0].tolist() == [2, 0, 0, 0]
+
+
 @own_process
 def test_operators_in_a_graph():
     tensors = [row.cuda().requires_grad_() for row in rows()]

@@ -160,7 +160,7 @@ def take(tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
     time, on a GPU too.
 
     Args:
-        tensors: a table ``[V, *rest]``, or a list of V tensors of the shape ``rest``.
+        tensors: a table ``[V, *rest]``, or a list of V tensors of the shape ``rest``, which on a GPU become a table first.
         ids: an integer tensor of any shape; negative ones count from the end.
 
     Returns:
