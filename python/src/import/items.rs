@@ -137,9 +137,11 @@ impl<'py> Importer<'py> {
             // SAFETY: a live object of a class that has words.
             Lazy::Words(torch) if unsafe { torch.is_plain(object.as_ptr()) } => {}
             // SAFETY: as above.
-            Lazy::Words(torch)
-                if unsafe { torch.has_its_values(object.as_ptr()) }
-                    && self.is_unrecorded(route)? => {}
+            Lazy::Words(torch) if unsafe { torch.has_its_values(object.as_ptr()) } => {
+                if !self.is_unrecorded(route)? {
+                    self.ask_lazy(object, index)?;
+                }
+            }
             _ => self.ask_lazy(object, index)?,
         }
         if self.owned {
