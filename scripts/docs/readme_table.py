@@ -181,8 +181,8 @@ def pipelines(path, report):
             rates = (f"{line['count'] / seconds:,.0f}" for seconds in (middle, base))
             lines.append([line["title"], name, *rates, first, f"{results.versus(ratio)} ({least:.2f} to {most:.2f})"])
     header = ["pipeline", "", "a second", "the other", "", "windrow / other"]
-    clock = " of the seconds that all cores spent, torch with one thread" if report["machine"].get("clock") == "processors" else ""
-    return f"\n{results.markdown(header, lines)}\n\n{source(path, report, '')}\n"
+    clock = "Seconds are those that all cores spent, torch with one thread" if report["machine"].get("clock") == "processors" else ""
+    return f"\n{results.markdown(header, lines)}\n\n{source(path, report, clock)}\n"
 
 
 def gpu_line(path, gpus, page="docs/gpu-figures.md", simulated="docs/gpu-runner.md#without-a-gpu"):
