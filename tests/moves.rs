@@ -14,8 +14,8 @@ use windrow::{
 #[cfg(feature = "cuda")]
 use windrow::{Device, Target};
 
-fn with(transform: &Transform) -> MoveOptions {
-    MoveOptions { transform: transform.clone(), ..MoveOptions::default() }
+fn with(transform: &Transform) -> MoveOptions<'static> {
+    MoveOptions { transform: transform.clone().into(), ..MoveOptions::default() }
 }
 
 #[test]

@@ -68,6 +68,8 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<ground::batch::PyBatch>()?;
     m.add_class::<samples::list::PySampleList>()?;
     m.add_class::<collate::transform::PyTransform>()?;
+    m.add_class::<collate::quantize::PyQuantize>()?;
+    m.add_class::<collate::quantize::PyDequantize>()?;
     m.add_class::<collate::one_buffer::PyStructure>()?;
     m.add_class::<collate::staging::PyStaging>()?;
     m.add_class::<engine::engine::PyEngine>()?;

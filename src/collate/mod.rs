@@ -173,6 +173,18 @@ impl Collate {
         self
     }
 
+    /// Whether the batch has scales that are found on the way.
+    #[doc(hidden)]
+    pub fn is_quantised(&self) -> bool {
+        matches!(self.rescale.as_deref(), Some(Rescale::Quantize(_)))
+    }
+
+    /// Whether scales are given.
+    #[doc(hidden)]
+    pub fn is_dequantised(&self) -> bool {
+        matches!(self.rescale.as_deref(), Some(Rescale::Dequantize(_)))
+    }
+
     /// Whether elements stay as they are, but for a cast.
     pub(crate) fn has_no_transform(&self) -> bool {
         self.rescale.is_none() && self.transform == Transform::default()

@@ -25,8 +25,8 @@ pub enum Granularity {
 /// [`Quantize::scale_dtype`] the scale is a power of two as OCP MX has it: `2^(floor(log2(max(amax, eps))) - e)`, where `e` is
 /// 8 for float8_e4m3fn and 15 for float8_e5m2, and at least `2^-127`.
 ///
-/// NaN does not count for `amax` and stays NaN, in int8 0. An infinity makes the scale infinite and the results 0 or NaN; a
-/// power of two stays finite, and infinities saturate. Padding has scale 1 and the value of the padding. The scales are
+/// NaN does not count for `amax` and stays NaN, in int8 0. An infinity makes the scale infinite and the results 0, or NaN of infinities; of
+/// powers of two, which have no infinity, NaN, and all results NaN. Padding has scale 1 and the value of the padding. The scales are
 /// [`Batch::scales`](crate::Batch::scales).
 ///
 /// ```
@@ -139,6 +139,8 @@ impl Quantize {
     pub(crate) fn scale_of(&self, amax: f32) -> f32 {
         let amax = amax.max(self.eps32());
         match self.scale_dtype {
+            // There is no infinity among powers of two.
+            DType::F8E8M0FNU if amax == f32::INFINITY => f32::NAN,
             DType::F8E8M0FNU => {
                 // Subnormal numbers are below the least power all the same.
                 let exponent = (amax.to_bits() >> 23) as i32 - 127 - self.exponent();

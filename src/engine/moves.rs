@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::engine::Engine;
-use crate::collate::{Collate, Transform};
+use crate::collate::{AnyTransform, Collate};
 use crate::explain::Explain;
 use crate::host::{self, Helpers};
 use crate::observe::{Span, Stage, Tally};
@@ -15,9 +15,11 @@ use crate::tensor::{Device, Layout, MoveSide, Owner, Result};
 
 /// Options of [`Engine::copy_lists`].
 #[derive(Debug, Default)]
-pub struct MoveOptions {
+pub struct MoveOptions<'o> {
     /// What each source is put through.
-    pub transform: Transform,
+    pub transform: AnyTransform,
+    /// Where the scales go that are found: as many destinations as there are pairs.
+    pub scales_out: Option<&'o SampleList<'o>>,
     /// Of work on a device.
     pub run: RunOptions,
     /// Owners of destinations on a device that have to know of the work: see [`Target::owned_by`].
@@ -91,7 +93,7 @@ impl Engine {
         &self,
         dsts: &SampleList<'_>,
         srcs: &SampleList<'_>,
-        options: MoveOptions,
+        options: MoveOptions<'_>,
     ) -> Result<()> {
         if is_chosen(dsts, srcs) {
             // SAFETY: the caller's promise.
@@ -99,7 +101,7 @@ impl Engine {
         }
         let counters = &self.shared.counters;
         let plan = Span::timed(Stage::Plan, counters.now(), &counters.plan_ns);
-        let moves = Moves::new(dsts, srcs, &options.transform)?;
+        let moves = Moves::new(dsts, srcs, &options.transform, options.scales_out)?;
         if moves.is_on_several() {
             drop(plan);
             // SAFETY: the caller's promise.
@@ -160,15 +162,11 @@ impl Engine {
         let (bytes_in, bytes_out) = moves.traffic();
         let samples = (moves.num_pairs - moves.on_device.len()) as u64;
         let tally = Tally { samples, moves: samples, bytes_in, bytes_out, ..Tally::default() };
-        let affine = moves.affine.as_deref();
         // SAFETY: the list of sources borrows them; destinations are the caller's promise, and were found to be apart.
         unsafe {
             match self.shared.reference {
-                true => host::run_moves_by_reference(&moves.outputs, affine),
-                false => {
-                    let stores = self.streaming_stores();
-                    host::run_moves(&moves.outputs, affine, &stores, threads);
-                }
+                true => host::run_moves_by_reference(moves),
+                false => host::run_moves(moves, &self.streaming_stores(), threads),
             }
         }
         counters.count(&tally);
@@ -186,7 +184,7 @@ impl Engine {
         dsts: &SampleList<'_>,
         srcs: &SampleList<'_>,
         ordinal: u32,
-        options: MoveOptions,
+        options: MoveOptions<'_>,
     ) -> Result<()> {
         let MoveOptions { transform, mut run, out_owners, .. } = options;
         let counters = &self.shared.counters;
@@ -229,7 +227,7 @@ impl Engine {
     /// As [`Engine::copy_many`]; nothing is written.
     #[doc(hidden)]
     pub fn check_lists(dsts: &SampleList<'_>, srcs: &SampleList<'_>) -> Result<()> {
-        Moves::new(dsts, srcs, &Transform::default()).map(drop)
+        Moves::new(dsts, srcs, &AnyTransform::default(), None).map(drop)
     }
 
     /// What a move would do: the pairs on the host and on a device as one account.
@@ -240,16 +238,21 @@ impl Engine {
     pub fn explain_lists(
         dsts: &SampleList<'_>,
         srcs: &SampleList<'_>,
-        transform: &Transform,
+        transform: &AnyTransform,
+        scales_out: Option<&SampleList<'_>>,
     ) -> Result<Explain> {
-        let moves = Moves::new(dsts, srcs, transform)?;
+        let moves = Moves::new(dsts, srcs, transform, scales_out)?;
         let reads_mapped = !is_mapping_stale();
         let (lots, runs) = moves.all_by_way([dsts, srcs], reads_mapped);
         // SAFETY: nothing is written.
         #[allow(unsafe_code)]
         let alone = unsafe { AloneLeaves::new(&runs, dsts, srcs, transform)? };
         let plan = Plan::of_moves(&moves, &lots, &alone.leaves(), [dsts, srcs], reads_mapped)?;
-        Ok(Explain { samples: moves.num_pairs, ..plan.explain() })
+        let explain = plan.explain();
+        let found = moves.scales.iter().filter_map(|scales| scales.found.as_ref());
+        let scale_bytes: u64 = found.map(|(_, output)| output.bytes()).sum();
+        let bytes_written = explain.bytes_written.saturating_add(scale_bytes);
+        Ok(Explain { samples: moves.num_pairs, bytes_written, ..explain })
     }
 }
 
@@ -268,7 +271,7 @@ impl<'a> AloneLeaves<'a> {
         runs: &[Range<usize>],
         dsts: &SampleList<'a>,
         srcs: &SampleList<'a>,
-        transform: &Transform,
+        transform: &AnyTransform,
     ) -> Result<AloneLeaves<'a>> {
         let mut all = AloneLeaves { lists: Vec::new(), collates: Vec::new(), targets: Vec::new() };
         for pairs in runs {

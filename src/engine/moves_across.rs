@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::engine::Engine;
 use super::moves::MoveOptions;
-use crate::collate::Transform;
+use crate::collate::AnyTransform;
 use crate::run_options::RunOptions;
 use crate::samples::SampleList;
 use crate::tensor::{bytes_of, Device, Error, Places, Result, Stream};
@@ -103,7 +103,7 @@ impl Engine {
             // second one keeps the block.
             unsafe { list.push(data, meta.dtype, Device::Pinned, meta.layout.shape(), None)? };
         }
-        let plain = Transform::default();
+        let plain = AnyTransform::default();
         // SAFETY: the caller's promise, and memory of our own.
         unsafe {
             self.copy_part(&list, srcs, Some(from), &options.transform, options)?;
@@ -131,7 +131,7 @@ impl Engine {
         dsts: &SampleList<'_>,
         srcs: &SampleList<'_>,
         device: Option<u32>,
-        transform: &Transform,
+        transform: &AnyTransform,
         options: &MoveOptions,
     ) -> Result<()> {
         let mut own = MoveOptions { transform: transform.clone(), ..MoveOptions::default() };

@@ -279,6 +279,14 @@ pub(super) struct F16(u16);
 #[repr(transparent)]
 pub(super) struct BF16(u16);
 
+impl BF16 {
+    /// Exact, a NaN as it is.
+    #[inline(always)]
+    pub(super) fn unquieted(self) -> f32 {
+        f32::from_bits(u32::from(self.0) << 16)
+    }
+}
+
 floats! {
     F16 F16 Half; f16_to_f32, f16_to_f32, |x| f64::from(f16_to_f32(x)), f32_to_f16, |x| f32_to_f16(f64_to_odd(x));
     BF16 BF16 Half; bf16_to_f32, bf16_to_f32, |x| f64::from(bf16_to_f32(x)), f32_to_bf16, |x| f32_to_bf16(f64_to_odd(x));
@@ -517,8 +525,8 @@ mod tests {
     fn small_integers_are_exact_when_rounded_to_odd() {
         for x in i16::MIN..=i16::MAX {
             assert_eq!((x.to_f32_odd(), (x as u16).to_f32_odd()), (x.into(), (x as u16).into()));
-            assert_eq!((x as i8).to_f32_odd(), (x as i8).into());
-            assert_eq!((x as u8).to_f32_odd(), (x as u8).into());
+            assert_eq!((x as i8).to_f32_odd(), f32::from(x as i8));
+            assert_eq!((x as u8).to_f32_odd(), f32::from(x as u8));
             assert_eq!(Bool(x as u8).to_f32_odd(), f32::from(u8::from(x as u8 != 0)));
         }
     }

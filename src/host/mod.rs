@@ -35,8 +35,7 @@ mod walk;
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::collate::Affine;
-use crate::plan::{saturating_sum, ElementOp, OutputPlan, Plan, Role};
+use crate::plan::{saturating_sum, ElementOp, Moves, OutputPlan, Plan, Role};
 use rescale::TileScales;
 
 pub use add_per_sample::add_per_sample;
@@ -223,26 +222,41 @@ pub(crate) unsafe fn run_part(
     });
 }
 
-/// Writes all elements of outputs whose samples have places of their own, put through `affine` where they say so.
+/// Writes all elements of moves that are on the host, and their scales.
 ///
 /// # Safety
-/// The samples are alive, and every element that the loops of an output reach from its places may be written to, by nothing else.
+/// The samples are alive, and every element that the loops of an output or of its scales reach from their places may be written
+/// to, by nothing else.
 #[allow(unsafe_code)]
 pub(crate) unsafe fn run_moves(
-    outputs: &[OutputPlan<'_>],
-    affine: Option<&Affine>,
+    moves: &Moves<'_>,
     stores: &StreamingStores,
     threads: Option<&Helpers>,
 ) {
-    for output in outputs {
+    let affine = moves.affine.as_deref();
+    for (index, output) in moves.outputs.iter().enumerate() {
         let numel = output.numel();
+        let scales = moves.scales.get(index);
         let tile_elems = tile_bytes(output.bytes()) / output.dtype.size() as u64;
         parallel_for(numel.div_ceil(tile_elems) as usize, threads, |tile| {
             let begin = tile as u64 * tile_elems;
             let part = begin..(begin + tile_elems).min(numel);
+            let nowhere = std::ptr::null_mut();
             // SAFETY: the caller's promise; tiles are disjoint.
-            unsafe { tile::run(output, affine, std::ptr::null_mut(), part, stores) };
+            unsafe {
+                match scales {
+                    None => tile::run(output, affine, nowhere, part, stores),
+                    Some(scales) => {
+                        rescale::run(output, TileScales::of_moves(scales), nowhere, part);
+                    }
+                }
+            };
         });
+        if let Some((quantize, found)) = scales.and_then(|scales| scales.found.as_ref()) {
+            let (nowhere, all) = (std::ptr::null_mut(), 0..found.numel());
+            // SAFETY: the caller's promise, for scales that no tile has written.
+            unsafe { rescale::run_empty(found, output, quantize, nowhere, all) };
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use crate::collate::{Affine, Quantize};
 use crate::host::Outputs;
-use crate::plan::{Channel, ElementOp, Groups, OutputPlan, Plan, Role};
+use crate::plan::{Channel, ElementOp, Groups, Moves, OutputPlan, Plan, Role};
 use crate::tensor::{CastTo, DType, Scalar};
 
 /// Runs a plan.
@@ -42,8 +42,16 @@ pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
 ///
 /// # Safety
 /// As of [`run_moves`](crate::host::run_moves).
-pub(crate) unsafe fn run_moves(outputs: &[OutputPlan<'_>], affine: Option<&Affine>) {
-    for output in outputs {
+pub(crate) unsafe fn run_moves(moves: &Moves<'_>) {
+    let affine = moves.affine.as_deref();
+    for (index, output) in moves.outputs.iter().enumerate() {
+        if let Some(scales) = moves.scales.get(index) {
+            let nowhere = std::ptr::null_mut();
+            let found = scales.found.as_ref().map(|(quantize, own)| (quantize, (own, nowhere)));
+            // SAFETY: the caller's promise.
+            unsafe { rescale(output, nowhere, found, &scales.given) };
+            continue;
+        }
         for elem in 0..output.numel() {
             // SAFETY: the caller's promise.
             unsafe { write_element(affine, output, std::ptr::null_mut(), elem) };
@@ -135,6 +143,9 @@ fn found_scale(quantize: &Quantize, amax: f32) -> (f32, [u8; 4]) {
     };
     if quantize.scale_dtype == DType::F32 {
         return (amax / largest, (amax / largest).to_ne_bytes());
+    }
+    if amax.is_infinite() {
+        return (f32::NAN, [255, 0, 0, 0]);
     }
     let mut power = 128;
     while 2f64.powi(power) > amax.into() && power > -150 {

@@ -8,10 +8,11 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use crate::collate::Quantize;
-use crate::host::rows::{self, AmaxFn, RescaleFn};
+use crate::host::rows::{self, AmaxFn, RescaleFn, RunFn};
 use crate::host::runs::for_samples;
+use crate::host::simd::BlockRun;
 use crate::host::walk::{walk, SamplePlace};
-use crate::plan::{Dim, Groups, LoopNest, OutputPlan};
+use crate::plan::{Dim, Groups, LoopNest, MoveScales, OutputPlan};
 
 /// The scales of an output.
 #[derive(Clone, Copy)]
@@ -20,6 +21,18 @@ pub(super) enum TileScales<'p> {
     Found { quantize: &'p Quantize, output: &'p OutputPlan<'p>, out: *mut u8 },
     /// One after the other, padding among them; of samples that are not alike, where those of each begin.
     Given { scales: &'p [f32], first: &'p [usize] },
+}
+
+impl<'p> TileScales<'p> {
+    /// Those of pairs.
+    pub fn of_moves(scales: &'p MoveScales<'p>) -> TileScales<'p> {
+        match &scales.found {
+            Some((quantize, output)) => {
+                TileScales::Found { quantize, output, out: std::ptr::null_mut() }
+            }
+            None => TileScales::Given { scales: &scales.given, first: &scales.first },
+        }
+    }
 }
 
 /// The scales of one sample.
@@ -34,12 +47,25 @@ impl SampleScales<'_> {
     /// # Safety
     /// Scales of the sample.
     unsafe fn pad(&self, groups: Range<u64>) {
-        let SampleScales::Found { quantize, place } = self else { return };
+        let SampleScales::Found { quantize, place } = self else {
+            return;
+        };
         let one = quantize.bits_of(1.0);
         for group in groups {
             // SAFETY: the caller's promise.
             unsafe { write_scale(place, group, &one, quantize) };
         }
+    }
+
+    /// Where scales that are found go from this one on, if they are as far apart as each other.
+    fn run_at(&self, group: u64) -> Option<BlockRun<'_>> {
+        let SampleScales::Found { quantize, place } = self else {
+            return None;
+        };
+        let [dim] = place.dims else { return None };
+        let stride = dim.dst_stride as isize;
+        let scales = place.dst.wrapping_offset(group as isize * stride);
+        Some(BlockRun { quantize, row: 0, block: 0, column: 0, scales, stride })
     }
 
     /// The scale of elements whose largest magnitude `amax` finds; written if it is found.
@@ -88,20 +114,23 @@ pub(super) unsafe fn run(
     out: *mut u8,
     elems: Range<u64>,
 ) {
-    let mut known: Option<(&LoopNest, AmaxFn, RescaleFn)> = None;
+    let mut known: Option<(&LoopNest, RowFns)> = None;
     for_samples(output, elems, |sample, own| {
         let nest = output.nest_of(sample);
         let fns = match known {
-            Some((of, amax, rescale)) if std::ptr::eq(of, nest) => (amax, rescale),
+            Some((of, fns)) if std::ptr::eq(of, nest) => fns,
             _ => {
-                let amax = match scales {
-                    TileScales::Found { .. } => rows::amax_row(nest.dtype),
-                    TileScales::Given { .. } => no_amax,
-                };
-                (amax, rows::rescale_row(nest.dtype, output.to()))
+                let rescale = rows::rescale_row(nest.dtype, output.to());
+                match scales {
+                    TileScales::Found { .. } => {
+                        let run = rows::run_of(nest.dtype, output.to());
+                        RowFns { amax: rows::amax_row(nest.dtype), rescale, run }
+                    }
+                    TileScales::Given { .. } => RowFns { amax: no_amax, rescale, run: None },
+                }
             }
         };
-        known = Some((nest, fns.0, fns.1));
+        known = Some((nest, fns));
         let (whole, groups) = (output.starts.elems(sample), nest.groups);
         let num_elems = whole.end - whole.start;
         // Those that begin in the tile.
@@ -129,7 +158,7 @@ pub(super) unsafe fn run(
             }
         };
         let place = SamplePlace::new(output, nest, sample, out);
-        let rescaled = Rescaled { output, groups, place, scales: sample_scales, fns };
+        let rescaled = Rescaled { output, nest, groups, place, scales: sample_scales, fns };
         // SAFETY: as for this function; whole groups of the sample.
         unsafe {
             match groups {
@@ -148,13 +177,23 @@ unsafe fn no_amax(_: *const u8, _: isize, _: usize) -> f32 {
     0.0
 }
 
+/// What makes the rows of a sample.
+#[derive(Clone, Copy)]
+struct RowFns {
+    amax: AmaxFn,
+    rescale: RescaleFn,
+    /// Of rows without gaps whose scales are as far apart as each other.
+    run: Option<RunFn>,
+}
+
 /// One sample whose elements are scaled.
 struct Rescaled<'r, 'p> {
     output: &'r OutputPlan<'p>,
+    nest: &'r LoopNest,
     groups: Groups,
     place: SamplePlace<'r>,
     scales: SampleScales<'r>,
-    fns: (AmaxFn, RescaleFn),
+    fns: RowFns,
 }
 
 impl Rescaled<'_, '_> {
@@ -171,7 +210,7 @@ impl Rescaled<'_, '_> {
     /// # Safety
     /// As of [`run`]; `range` are all elements of the sample.
     unsafe fn write_sample(&self, range: Range<u64>) {
-        let (amax_of, rescale) = self.fns;
+        let RowFns { amax: amax_of, rescale, .. } = self.fns;
         let amax = || {
             let mut most = 0f32;
             let read = |src: *const u8, _: *mut u8, dim: &Dim, len: usize, _: u64, _: &[u64]| {
@@ -198,7 +237,8 @@ impl Rescaled<'_, '_> {
     /// # Safety
     /// As of [`run`]; `range` are whole blocks of the sample.
     unsafe fn write_blocks(&self, range: Range<u64>, [row_elems, block]: [u64; 2]) {
-        let (amax, rescale) = self.fns;
+        let RowFns { amax, rescale, run } = self.fns;
+        let sizes = [self.nest.dtype.size() as isize, self.output.dtype.size() as isize];
         // Counted in the order of the walk.
         let (at, group) = (Cell::new(range.start), Cell::new(self.groups.of(range.start)));
         let fill = |dst: *mut u8, stride: isize, len: usize| {
@@ -217,6 +257,16 @@ impl Rescaled<'_, '_> {
             let (mut src, mut dst, mut own) = (src, dst, group.get());
             let (mut column, mut left) = (at.get() % row_elems, len as u64);
             at.set(at.get() + left);
+            if let (Some(run), true) = (run, [from, to] == sizes) {
+                if let Some(scales) = self.scales.run_at(own) {
+                    let [row, block] = [row_elems, block].map(|elems| elems as usize);
+                    let blocks = BlockRun { row, block, column: column as usize, ..scales };
+                    // SAFETY: as below, for all blocks.
+                    unsafe { run(src, dst, len, &blocks) };
+                    group.set(self.groups.of(at.get() - 1) + 1);
+                    return;
+                }
+            }
             while left > 0 {
                 let count = block.min(row_elems - column).min(left);
                 // SAFETY: the walk gives real elements and their places; a block has one scale of the sample.

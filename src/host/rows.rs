@@ -27,7 +27,7 @@ pub(crate) use blocks::GatherFn;
 pub(crate) use interleave::{interleave_rows, InterleaveFn};
 use moves::{copy, gather, swap, swap_elems};
 pub(crate) use moves::{copy_bytes, fill_of, fill_row, stream_fence, FillFn};
-pub(crate) use rescale::{amax_row, rescale_row, AmaxFn, RescaleFn};
+pub(crate) use rescale::{amax_row, rescale_row, run_of, AmaxFn, RescaleFn, RunFn};
 pub(crate) use reverse::{for_reversed_blocks, reverse};
 
 /// `len` elements from `src` to `dst`.

@@ -18,8 +18,8 @@ mod quantise;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 
-use quantise::{amax_body, quantise_body};
-pub(super) use quantise::{Float, Magnitude, Quantised};
+use quantise::{amax_body, quantise_body, quantise_run_body};
+pub(super) use quantise::{BlockRun, Float, Magnitude, Quantised};
 
 /// Elements handled at a time.
 pub(super) const BLOCK: usize = POLICY.block_elems;
@@ -149,7 +149,18 @@ pub(super) trait Isa: 'static {
     /// # Safety
     /// The processor runs this compilation; `n` elements at `src` and room for as many at `dst`, contiguous, at any
     /// address and disjoint.
-    unsafe fn quantise<S: Elem, D: Quantised>(src: *const u8, dst: *mut u8, n: usize, scale: f32);
+    unsafe fn quantise<S: Float, D: Quantised>(src: *const u8, dst: *mut u8, n: usize, scale: f32);
+
+    /// Blocks of `n` elements in all, each by a scale that is found and written.
+    ///
+    /// # Safety
+    /// As of [`Isa::quantise`]; room for the scales of all blocks.
+    unsafe fn quantise_run<S: Float, D: Quantised>(
+        src: *const u8,
+        dst: *mut u8,
+        n: usize,
+        run: &BlockRun<'_>,
+    );
 }
 
 /// # Safety
@@ -421,11 +432,21 @@ macro_rules! compile {
             /// any address and disjoint.
             $(#[$feature])*
             #[inline(never)]
-            pub(super) unsafe fn quantise<S: Elem, D: Quantised>(
+            pub(super) unsafe fn quantise<S: Float, D: Quantised>(
                 s: *const u8, d: *mut u8, n: usize, scale: f32,
             ) {
                 // SAFETY: the caller's promises.
                 unsafe { quantise_body::<S, D>(s, d, n, scale) }
+            }
+            /// # Safety
+            /// As of `quantise`; room for the scales of all blocks.
+            $(#[$feature])*
+            #[inline(never)]
+            pub(super) unsafe fn quantise_run<S: Float, D: Quantised>(
+                s: *const u8, d: *mut u8, n: usize, run: &BlockRun<'_>,
+            ) {
+                // SAFETY: the caller's promises.
+                unsafe { quantise_run_body::<S, D>(s, d, n, run) }
             }
         }
 
@@ -454,11 +475,17 @@ macro_rules! compile {
                 // SAFETY: the caller's promises.
                 unsafe { $module::amax::<B>(src, n, last) }
             }
-            unsafe fn quantise<S: Elem, D: Quantised>(
+            unsafe fn quantise<S: Float, D: Quantised>(
                 src: *const u8, dst: *mut u8, n: usize, scale: f32,
             ) {
                 // SAFETY: the caller's promises.
                 unsafe { $module::quantise::<S, D>(src, dst, n, scale) }
+            }
+            unsafe fn quantise_run<S: Float, D: Quantised>(
+                src: *const u8, dst: *mut u8, n: usize, run: &BlockRun<'_>,
+            ) {
+                // SAFETY: the caller's promises.
+                unsafe { $module::quantise_run::<S, D>(src, dst, n, run) }
             }
         }
     };

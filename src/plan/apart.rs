@@ -186,7 +186,7 @@ fn is_table_apart(dsts: &SampleList<'_>) -> bool {
 #[cold]
 fn check_destinations(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     let clusters = clusters_of(spans).filter(|cluster| cluster.len() > 1);
-    clusters.map(|cluster| check_cluster(dsts, &spans[cluster])).collect()
+    clusters.try_for_each(|cluster| check_cluster(dsts, &spans[cluster]))
 }
 
 /// Destinations among which none is by itself: those of a table on its circle, others in their order, beside those that have not

@@ -2,7 +2,7 @@
 //!
 //! What is chosen is not known here: all samples of a list have to be alike, and what they share is not looked for.
 
-use crate::collate::Transform;
+use crate::collate::AnyTransform;
 use crate::plan::apart::check_pairs_apart;
 use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::moves::PairClasses;
@@ -38,7 +38,7 @@ impl<'m> ChosenMove<'m> {
             None => src,
         };
         let mut dims = Vec::new();
-        LoopNest::of_pair(src, dst, &mut dims);
+        LoopNest::for_pair(src, dst, &mut dims);
         Ok(ChosenMove { dsts, srcs, gathered, size: dst.dtype.size() as u64, dims })
     }
 
@@ -77,7 +77,7 @@ pub(crate) fn first_of<'l>(list: &'l SampleList<'_>) -> &'l TensorMeta {
 pub(crate) fn needs_gather(
     dsts: &SampleList<'_>,
     srcs: &SampleList<'_>,
-    transform: &Transform,
+    transform: &AnyTransform,
 ) -> Result<bool> {
     let known = |list: &SampleList<'_>| match list.selection() {
         Some(selection) => selection.list.representatives.len(),
@@ -112,7 +112,7 @@ pub(crate) fn needs_gather(
         Some(selection) => &selection.list.representatives,
         None => srcs,
     };
-    let given = Some(transform).filter(|transform| **transform != Transform::default());
+    let given = Some(transform).filter(|transform| **transform != AnyTransform::default());
     PairClasses::new(&all_dsts, all_srcs).check(all_srcs, given)?;
     if dsts.selection().is_none() {
         check_pairs_apart(dsts, &SampleList::new(), |_| false)?;

@@ -358,7 +358,11 @@ impl<'m, 's> Members<'m, 's> {
             dtype: self.dtype,
             out: None,
             layout: self.layout.clone(),
-            op: ElementOp::Read { affine, saturate: false },
+            op: match self.classes[0].transformed.as_ref().is_some_and(|own| own.scaling.is_some())
+            {
+                true => ElementOp::Rescale { saturate: self.dtype.is_float8() },
+                false => ElementOp::Read { affine, saturate: false },
+            },
             fill: [0; 16],
             data: Cow::Owned(data),
             places: Cow::Owned(places.unwrap_or_default()),

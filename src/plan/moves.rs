@@ -11,11 +11,12 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::collate::{Affine, Collate, Transform};
+use crate::collate::{Affine, AnyTransform, Collate, Dequantize, Scales};
 use crate::plan::apart::check_pairs_apart;
 use crate::plan::batch_shape::BatchShape;
 use crate::plan::checks::ONLY_MOVED;
 use crate::plan::loops::{Dim, LoopNest};
+use crate::plan::move_scales::{check_scales_out, given_for, MoveScales};
 use crate::plan::output::{ElementOp, OutputPlan, Starts};
 use crate::plan::role::Role;
 use crate::samples::{SampleList, TensorMeta};
@@ -28,6 +29,8 @@ use crate::tensor::{
 pub(crate) struct Moves<'s> {
     /// One for each dtype of destinations on the host that something is written to.
     pub outputs: Vec<OutputPlan<'s>>,
+    /// The scales of each output; none if nothing is scaled.
+    pub scales: Vec<MoveScales<'s>>,
     /// What sources are put through.
     pub affine: Option<Box<Affine>>,
     /// Pairs with a side on a device that something is written to, by position.
@@ -69,7 +72,8 @@ impl<'s> Moves<'s> {
     pub fn new<'a: 's>(
         dsts: &'s SampleList<'a>,
         srcs: &'s SampleList<'a>,
-        transform: &Transform,
+        transform: &AnyTransform,
+        scales_out: Option<&SampleList<'a>>,
     ) -> Result<Moves<'s>> {
         dsts.check_known()?;
         srcs.check_known()?;
@@ -79,6 +83,7 @@ impl<'s> Moves<'s> {
         }
         let mut moves = Moves {
             outputs: Vec::new(),
+            scales: Vec::new(),
             affine: None,
             on_device: Vec::new(),
             num_pairs: dsts.len(),
@@ -90,13 +95,15 @@ impl<'s> Moves<'s> {
         dsts.check_rows(0)?;
         srcs.check_rows(0)?;
         let mut all = PairClasses::new(dsts, srcs);
-        let transform = Some(transform).filter(|transform| **transform != Transform::default());
+        let asked = transform;
+        let transform = Some(asked).filter(|asked| **asked != AnyTransform::default());
         all.check(srcs, transform)?;
+        check_scales_out(dsts, srcs, &all, asked, scales_out)?;
         check_pairs_apart(dsts, srcs, |pair| all.of(pair).is_same)?;
         moves.affine = all.classes.iter_mut().find_map(|class| {
             class.transformed.as_mut().and_then(|transformed| transformed.affine.take())
         });
-        moves.add(dsts, srcs, &mut all)?;
+        moves.add([dsts, srcs], &mut all, asked, scales_out)?;
         moves.all = all;
         Ok(moves)
     }
@@ -139,9 +146,10 @@ impl<'s> Moves<'s> {
 
     fn add<'a: 's>(
         &mut self,
-        dsts: &'s SampleList<'a>,
-        srcs: &'s SampleList<'a>,
+        [dsts, srcs]: [&'s SampleList<'a>; 2],
         all: &mut PairClasses<'s>,
+        transform: &AnyTransform,
+        scales_out: Option<&SampleList<'a>>,
     ) -> Result<()> {
         let mut dtypes: Vec<DType> = Vec::new();
         let mut nests: Vec<(Vec<LoopNest>, Vec<Dim>)> = Vec::new();
@@ -172,6 +180,7 @@ impl<'s> Moves<'s> {
             && self.on_device.is_empty()
             && !(may_skip && (0..dsts.len()).any(is_done));
         let affine = self.affine.is_some();
+        let is_scaled = !matches!(transform, AnyTransform::Elements(_));
         for (output, (dtype, (classes, dims))) in dtypes.into_iter().zip(nests).enumerate() {
             let is_its = |pair: &usize| {
                 let class = all.of(*pair);
@@ -193,8 +202,13 @@ impl<'s> Moves<'s> {
                 let total = offsets.total() as u64;
                 (Starts::Joined { offsets, unit: 1, step: 0 }, total)
             };
-            if total == 0 {
+            // Scales of no elements are written, too.
+            if total == 0 && !is_scaled {
                 continue;
+            }
+            if is_scaled {
+                let its: Vec<usize> = (0..count).map(pair_at).collect();
+                self.scales.push(MoveScales::new(&its, all, srcs, transform, scales_out)?);
             }
             let nest_ids = match classes.len() {
                 1 => Vec::new(),
@@ -207,7 +221,8 @@ impl<'s> Moves<'s> {
                     pairs.iter().map(|&pair| dsts.address(pair)).collect(),
                 ),
             };
-            let bytes_only = !affine && classes.iter().all(|class| class.is_bytes(dtype, &dims));
+            let bytes_only =
+                !affine && !is_scaled && classes.iter().all(|class| class.is_bytes(dtype, &dims));
             let total = i64::try_from(total).unwrap_or(i64::MAX);
             self.outputs.push(OutputPlan {
                 leaf: 0,
@@ -215,7 +230,10 @@ impl<'s> Moves<'s> {
                 dtype,
                 out: None,
                 layout: Layout::compact(dtype, &[total])?,
-                op: ElementOp::Read { affine, saturate: false },
+                op: match is_scaled {
+                    true => ElementOp::Rescale { saturate: dtype.is_float8() },
+                    false => ElementOp::Read { affine, saturate: false },
+                },
                 fill: [0; 16],
                 data,
                 places,
@@ -281,11 +299,13 @@ impl<'l> PairClasses<'l> {
     }
 
     /// Checks the pairs of each class; the error is that of the first pair that has one, and counts those of its kind.
-    pub fn check(&mut self, srcs: &SampleList<'_>, transform: Option<&Transform>) -> Result<()> {
+    pub fn check(&mut self, srcs: &SampleList<'_>, transform: Option<&AnyTransform>) -> Result<()> {
         let mut found: Option<Error> = None;
         // Classes are in the order of their first pairs.
         for class in &mut self.classes {
-            let Err(mut error) = class.check(srcs, transform) else { continue };
+            let Err(mut error) = class.check(srcs, transform) else {
+                continue;
+            };
             let count = error.mismatch_mut().map_or(0, |mismatch| {
                 mismatch.count = class.count;
                 class.count
@@ -338,7 +358,7 @@ impl<'l> PairClass<'l> {
 
     /// # Errors
     /// Those of [`Engine::copy_many`](crate::Engine::copy_many) that one pair shows without its addresses.
-    fn check(&mut self, srcs: &SampleList<'_>, transform: Option<&Transform>) -> Result<()> {
+    fn check(&mut self, srcs: &SampleList<'_>, transform: Option<&AnyTransform>) -> Result<()> {
         let (dst, src, first) = (self.dst, self.src, self.first);
         let refuse = |error: fn(Box<Mismatch>) -> Error, mismatch: Mismatch| {
             Err(error(Box::new(mismatch)).at_side(MoveSide::Destination, first))
@@ -353,7 +373,17 @@ impl<'l> PairClass<'l> {
             return refuse(Error::DType, found.with_hint(Hint::Text(ONLY_MOVED)));
         }
         if let Some(transform) = transform {
-            self.transformed = Some(transformed(srcs, dst.dtype, transform, first)?);
+            let transformed = transformed(srcs, dst.dtype, transform, first)?;
+            if dst.dtype != transformed.dtype {
+                let found = Mismatch::new(None, transformed.dtype, dst.dtype);
+                return refuse(Error::DType, found);
+            }
+            if transformed.scaling.is_some() && self.is_on_device {
+                let found = Mismatch::new(None, "host memory", dst.device.to_string());
+                let hint = Hint::Text("quantising runs on the host yet");
+                return refuse(Error::Device, found.with_hint(hint));
+            }
+            self.transformed = Some(transformed);
         }
         let expected: Dims = match &self.transformed {
             Some(transformed) => transformed.shape[1..].into(),
@@ -400,10 +430,20 @@ impl<'l> PairClass<'l> {
 fn transformed(
     srcs: &SampleList<'_>,
     dtype: DType,
-    transform: &Transform,
+    transform: &AnyTransform,
     pair: usize,
 ) -> Result<BatchShape> {
-    let collate = Collate::stack().cast(dtype).transform(transform.clone());
+    let collate = match transform {
+        AnyTransform::Elements(transform) => {
+            Collate::stack().cast(dtype).transform(transform.clone())
+        }
+        AnyTransform::Quantize(quantize) => Collate::stack().transform(*quantize),
+        AnyTransform::Dequantize(dequantize) => {
+            let own = Scales::Samples(vec![given_for(dequantize, pair, srcs.len())?]);
+            let given = Dequantize { block: dequantize.block, ..Dequantize::new(own) };
+            Collate::stack().cast(dtype).transform(given)
+        }
+    };
     BatchShape::new(&srcs.take([pair as i64])?, &collate).map_err(|error| match error {
         Error::Argument(text) => Error::Argument(text),
         error => error.at_side(MoveSide::Source, pair),

@@ -343,6 +343,22 @@ fn own_scales(scaling: &Scaling, shape: &BatchShape, sample: &[i64], index: usiz
     [own, lead, room]
 }
 
+/// Checks the dtype and place of given scales, those of a sample or of all.
+pub(super) fn check_given(scales: &Tensor, index: Option<usize>) -> Result<()> {
+    let refuse = |error: fn(Box<Mismatch>) -> Error, expected: &str, got: ErrorValue| {
+        let mismatch = Mismatch::for_subject("scales", expected, got);
+        Err(error(Box::new(Mismatch { index, ..mismatch })))
+    };
+    if let Device::Cuda(_) = scales.device() {
+        return refuse(Error::Device, "scales in host memory", scales.device().to_string().into());
+    }
+    if !(scales.dtype().is_float() || scales.dtype() == DType::F8E8M0FNU) {
+        let expected = "scales of a floating-point dtype or float8_e8m0fnu";
+        return refuse(Error::DType, expected, scales.dtype().into());
+    }
+    Ok(())
+}
+
 /// Reads given scales in the order in which they are counted.
 fn given_scales(
     used: &UsedMetas<'_>,
@@ -365,14 +381,7 @@ fn given_scales(
     }
     for (index, tensor) in scales.tensors().iter().enumerate() {
         let index = is_of_each.then_some(index);
-        if let Device::Cuda(_) = tensor.device() {
-            let got = tensor.device().to_string();
-            return refuse(Error::Device, index, "scales in host memory".into(), got.into());
-        }
-        if !(tensor.dtype().is_float() || tensor.dtype() == DType::F8E8M0FNU) {
-            let expected = "scales of a floating-point dtype or float8_e8m0fnu";
-            return refuse(Error::DType, index, expected.into(), tensor.dtype().into());
-        }
+        check_given(tensor, index)?;
         let expected: Dims = match index {
             None => scaling.shape.clone(),
             Some(index) => {
@@ -424,7 +433,7 @@ fn given_scales(
 }
 
 /// Adds all scales of a tensor, row-major.
-fn read_scales(scales: &Tensor, table: &mut Vec<f32>) {
+pub(super) fn read_scales(scales: &Tensor, table: &mut Vec<f32>) {
     if let Ok(all) = scales.as_slice::<f32>() {
         return table.extend_from_slice(all);
     }

@@ -302,6 +302,16 @@ impl Frame {
         }
     }
 
+    /// Adds the buffer's elements to a list, which does not keep it, as a destination.
+    pub fn add_to(&mut self, list: &mut SampleList<'static>) {
+        let (shape, strides) = (self.layout.shape(), Some(self.layout.strides()));
+        // SAFETY: the buffer was made as large as the layout's span; the list is used while the frame lives.
+        unsafe {
+            let data = self.bytes.as_mut_ptr().add(self.first);
+            list.push(data, self.dtype, Device::Cpu, shape, strides).expect("a sound layout");
+        }
+    }
+
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

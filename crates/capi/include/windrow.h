@@ -90,6 +90,8 @@ typedef enum {
   WINDROW_FIELD_MASK = 3,
   // The sample of each row of a ragged batch, int64.
   WINDROW_FIELD_BATCH_INDEX = 4,
+  // The scales of a batch that was quantised, of `scale_dtype`; absent if they were written to memory of the caller.
+  WINDROW_FIELD_SCALES = 5,
 } windrow_field;
 
 // An assembled batch. Its tensors are handed out by DLPack and live on without it.
@@ -164,6 +166,22 @@ typedef struct {
   // Not 0: of a batch of float8_e4m3fn or float8_e5m2; values beyond the largest finite one become it. For a batch of another
   // dtype, WINDROW_STATUS_ARGUMENT.
   int32_t saturate;
+  // float8_e4m3fn, float8_e5m2 or int8: elements are divided by scales that are found on the way, and the batch has this
+  // dtype and `WINDROW_FIELD_SCALES`. With `dtype`, `scale`, `mean`, `std` or `permute`, WINDROW_STATUS_ARGUMENT. All zero: not.
+  DLDataType quantize;
+  // Which elements share a scale: 0 a row of the last dim, -1 a sample, else blocks of so many along the last dim.
+  int64_t scale_of;
+  // The dtype of the scales that are found: float32, or float8_e8m0fnu for powers of two. All zero: float32.
+  DLDataType scale_dtype;
+  // The least magnitude that a scale is made of; 0: 1e-12.
+  double eps;
+  // Where `windrow_assemble_into` writes the scales that are found; NULL: in memory of windrow's.
+  const DLTensor *scales_out;
+  // Scales that int8 or float8 samples are multiplied by on the way to `dtype`, shaped as those of a batch of this form are;
+  // NULL: they are not. With `scale`, `mean`, `std` or `permute`, WINDROW_STATUS_ARGUMENT.
+  const DLTensor *scales;
+  // The block length of `scales`, if they are of blocks along the last dim; else 0.
+  int64_t scales_block;
 } windrow_options;
 
 #ifdef __cplusplus
@@ -255,8 +273,8 @@ windrow_status windrow_assemble_on(const windrow_engine *engine,
 //
 // # Safety
 // `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
-// is NULL or points to a place for a pointer. The memory of `out` may be written to, and nothing else uses it during the
-// call, on a device until that work is done.
+// is NULL or points to a place for a pointer. The memory of `out` and of `scales_out` may be written to, and nothing else uses it
+// during the call, on a device until that work is done.
 windrow_status windrow_assemble_into(const windrow_engine *engine,
                                      const windrow_samples *samples,
                                      const windrow_options *options,

@@ -15,9 +15,10 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
 
 use windrow::dlpack::{self, DLManagedTensorVersioned, DLTensor};
-use windrow::{Error, Fields, Hint, Mismatch, SampleList, Stream, Target, Tensor};
+use windrow::{Error, Fields, Hint, Mismatch, SampleList, Stream, Tensor};
 
 pub use moves::{windrow_copy_many, windrow_copy_many_on};
+use options::target_at;
 pub use options::{Form, Mask, Options};
 
 /// The result of a call.
@@ -77,6 +78,7 @@ impl Batch {
             2 => fields.offsets.as_deref(),
             3 => fields.mask.as_deref(),
             4 => fields.batch_index.as_deref(),
+            5 => fields.scales.as_deref(),
             _ => return None,
         })
     }
@@ -96,6 +98,8 @@ pub enum Field {
     Mask = 3,
     /// The sample of each row of a ragged batch, int64.
     BatchIndex = 4,
+    /// The scales of a batch that was quantised, of `scale_dtype`; absent if they were written to memory of the caller.
+    Scales = 5,
 }
 
 /// The last failure of a thread.
@@ -352,8 +356,8 @@ pub unsafe extern "C" fn windrow_assemble_on(
 ///
 /// # Safety
 /// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
-/// is NULL or points to a place for a pointer. The memory of `out` may be written to, and nothing else uses it during the
-/// call, on a device until that work is done.
+/// is NULL or points to a place for a pointer. The memory of `out` and of `scales_out` may be written to, and nothing else uses it
+/// during the call, on a device until that work is done.
 #[no_mangle]
 pub unsafe extern "C" fn windrow_assemble_into(
     engine: *const Engine,
@@ -370,9 +374,11 @@ pub unsafe extern "C" fn windrow_assemble_into(
         }
         // SAFETY: the caller's promise.
         let mut target = unsafe {
-            let foreign = dlpack::read_tensor(out).map_err(|error| error.about("out"))?;
-            let layout = foreign.layout().map_err(|error| error.about("out"))?;
-            Target::from_raw_parts(foreign.data, foreign.dtype, foreign.device, layout)
+            let target = target_at(out).map_err(|error| error.about("out"))?;
+            match options.as_ref().map_or(Ok(None), |options| options.scales_target())? {
+                Some(scales) => target.with_scales(scales),
+                None => target,
+            }
         };
         let fields = engine.assemble_into(samples, &collate, &mut target)?;
         if batch.is_null() {

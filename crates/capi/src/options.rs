@@ -1,7 +1,12 @@
 //! The options of a batch, as a struct of C.
 
-use windrow::dlpack::{device_from_dl, dtype_from_dl, DLDataType, DLDevice};
-use windrow::{Collate, DType, Error, Pad, Ragged, Result, Scalar, Side, Transform};
+use std::sync::Arc;
+
+use windrow::dlpack::{self, device_from_dl, dtype_from_dl, DLDataType, DLDevice, DLTensor};
+use windrow::{
+    AnyTransform, Collate, DType, Dequantize, Error, Granularity, Pad, Quantize, Ragged, Result,
+    Scalar, Side, Target, Tensor, Transform,
+};
 
 /// The form of the batch: `windrow_options.form`.
 #[repr(C)]
@@ -94,6 +99,22 @@ pub struct Options {
     /// Not 0: of a batch of float8_e4m3fn or float8_e5m2; values beyond the largest finite one become it. For a batch of another
     /// dtype, WINDROW_STATUS_ARGUMENT.
     pub saturate: i32,
+    /// float8_e4m3fn, float8_e5m2 or int8: elements are divided by scales that are found on the way, and the batch has this
+    /// dtype and `WINDROW_FIELD_SCALES`. With `dtype`, `scale`, `mean`, `std` or `permute`, WINDROW_STATUS_ARGUMENT. All zero: not.
+    pub quantize: DLDataType,
+    /// Which elements share a scale: 0 a row of the last dim, -1 a sample, else blocks of so many along the last dim.
+    pub scale_of: i64,
+    /// The dtype of the scales that are found: float32, or float8_e8m0fnu for powers of two. All zero: float32.
+    pub scale_dtype: DLDataType,
+    /// The least magnitude that a scale is made of; 0: 1e-12.
+    pub eps: f64,
+    /// Where `windrow_assemble_into` writes the scales that are found; NULL: in memory of windrow's.
+    pub scales_out: *const DLTensor,
+    /// Scales that int8 or float8 samples are multiplied by on the way to `dtype`, shaped as those of a batch of this form are;
+    /// NULL: they are not. With `scale`, `mean`, `std` or `permute`, WINDROW_STATUS_ARGUMENT.
+    pub scales: *const DLTensor,
+    /// The block length of `scales`, if they are of blocks along the last dim; else 0.
+    pub scales_block: i64,
 }
 
 impl Default for Options {
@@ -101,6 +122,33 @@ impl Default for Options {
         // SAFETY: numbers and pointers may be zero.
         let zero: Options = unsafe { std::mem::zeroed() };
         Options { size: size_of::<Options>(), scale: 1.0, ..zero }
+    }
+}
+
+/// A tensor of the caller's memory, which stays as long as the call.
+///
+/// # Safety
+/// A tensor whose memory is there as long as the result.
+unsafe fn tensor_at(tensor: *const DLTensor) -> Result<Tensor> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let foreign = dlpack::read_tensor(tensor)?;
+        let layout = foreign.layout()?;
+        let (data, dtype, device) = (foreign.data, foreign.dtype, foreign.device);
+        Ok(Tensor::new_unchecked(Arc::new(()), data, dtype, device, layout, true))
+    }
+}
+
+/// Memory of the caller's to be written to.
+///
+/// # Safety
+/// The memory may be written to, and nothing else uses it while the target lives.
+pub(crate) unsafe fn target_at<'t>(tensor: *const DLTensor) -> Result<Target<'t>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let foreign = dlpack::read_tensor(tensor)?;
+        let layout = foreign.layout()?;
+        Ok(Target::from_raw_parts(foreign.data, foreign.dtype, foreign.device, layout))
     }
 }
 
@@ -162,7 +210,62 @@ impl Options {
         if self.has_channel_dim != 0 {
             transform = transform.channel_dim(self.channel_dim);
         }
-        Ok(collate.transform(transform))
+        // SAFETY: the caller's promise.
+        match unsafe { self.scaled() }? {
+            None => Ok(collate.transform(transform)),
+            Some(_) if transform != Transform::new() => {
+                refuse("quantize and scales exclude scale, mean, std and permute".to_owned())
+            }
+            Some(scaled) => Ok(collate.transform(scaled)),
+        }
+    }
+
+    /// # Safety
+    /// As of [`Options::collate`].
+    unsafe fn scaled(&self) -> Result<Option<AnyTransform>> {
+        if self.quantize.bits != 0 {
+            if !self.scales.is_null() {
+                return Err(Error::Argument(
+                    "quantize excludes scales, which are its inverse's".into(),
+                ));
+            }
+            let dtype = dtype_from_dl(self.quantize).map_err(|error| error.about("quantize"))?;
+            let mut quantize = Quantize::new(dtype).scale(match self.scale_of {
+                0 => Granularity::Row,
+                -1 => Granularity::Sample,
+                elems => Granularity::Block(elems),
+            });
+            if self.scale_dtype.bits != 0 {
+                let dtype = dtype_from_dl(self.scale_dtype);
+                quantize = quantize.scale_dtype(dtype.map_err(|error| error.about("scale_dtype"))?);
+            }
+            if self.eps != 0.0 {
+                quantize = quantize.eps(self.eps);
+            }
+            return Ok(Some(quantize.into()));
+        }
+        if self.scales.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise.
+        let scales = unsafe { tensor_at(self.scales) }.map_err(|error| error.about("scales"))?;
+        let given = Dequantize::new(scales);
+        Ok(Some(match self.scales_block {
+            0 => given.into(),
+            elems => given.block(elems).into(),
+        }))
+    }
+
+    /// Where scales go, if that is memory of the caller's.
+    ///
+    /// # Safety
+    /// The memory may be written to, and nothing else uses it while the target lives.
+    pub(crate) unsafe fn scales_target<'t>(&self) -> Result<Option<Target<'t>>> {
+        if self.scales_out.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { target_at(self.scales_out) }.map(Some).map_err(|error| error.about("scales_out"))
     }
 
     fn ragged(&self) -> Ragged {

@@ -11,7 +11,7 @@ from windrow.spec import List as ListSpec
 from windrow.spec import Stack
 
 # The fields of a batch beside its data, in the order of the results.
-FIELDS = ("lengths", "offsets", "mask", "batch_index")
+FIELDS = ("lengths", "offsets", "mask", "batch_index", "scales")
 
 
 def named_fields(name: str, batch: Batch) -> List[Tuple[str, Tensor]]:

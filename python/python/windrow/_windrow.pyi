@@ -32,6 +32,7 @@ _Samples = Union["SampleList", "Tensor", Iterable[_ArrayLike]]
 _Device = Any
 # A handle, a torch or CuPy stream, anything with __cuda_stream__.
 _Stream = Any
+_AnyTransform = Union["Transform", "Quantize", "Dequantize"]
 
 class _Mismatch:
     index: Optional[int]
@@ -111,6 +112,8 @@ class Batch(_TensorLike):
     @property
     def batch_index(self) -> Optional[Tensor]: ...
     @property
+    def scales(self) -> Optional[Tensor]: ...
+    @property
     def arena(self) -> Optional[Tensor]: ...
     @property
     def arena_layout(self) -> Optional[Dict[str, Tuple[str, _Shape, int]]]: ...
@@ -137,7 +140,7 @@ class SampleList:
         device: Optional[_Device] = None,
         out: Any = None,
         stream: Optional[_Stream] = None,
-        transform: Optional[Transform] = None,
+        transform: Optional[_AnyTransform] = None,
         saturate: bool = False,
         copy: Optional[bool] = True,
         engine: Optional[Engine] = None,
@@ -153,6 +156,22 @@ class SampleList:
     def __setitem__(self, index: SupportsIndex, sample: _ArrayLike, /) -> None: ...
     def __reduce_ex__(self, protocol: Any, /) -> Any: ...
     def __copy__(self) -> "SampleList": ...
+
+@final
+class Quantize:
+    def __new__(
+        cls,
+        dtype: _DType,
+        scale: Union[str, int, None] = "row",
+        scale_dtype: _DType = "float32",
+        eps: float = 1e-12,
+    ) -> "Quantize": ...
+    def __getnewargs_ex__(self) -> Tuple[Tuple[()], Dict[str, Any]]: ...
+
+@final
+class Dequantize:
+    def __new__(cls, scales: Any, block: Optional[int] = None) -> "Dequantize": ...
+    def __getnewargs__(self) -> Tuple[Any, Optional[int]]: ...
 
 @final
 class Transform:
@@ -263,7 +282,7 @@ def stack(
     device: Optional[_Device] = None,
     out: Optional[_ArrayLike] = None,
     stream: Optional[_Stream] = None,
-    transform: Optional[Transform] = None,
+    transform: Optional[_AnyTransform] = None,
     saturate: bool = False,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
@@ -276,7 +295,7 @@ def concat(
     device: Optional[_Device] = None,
     out: Optional[_ArrayLike] = None,
     stream: Optional[_Stream] = None,
-    transform: Optional[Transform] = None,
+    transform: Optional[_AnyTransform] = None,
     saturate: bool = False,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
@@ -296,7 +315,7 @@ def pad(
     device: Optional[_Device] = None,
     out: Optional[_ArrayLike] = None,
     stream: Optional[_Stream] = None,
-    transform: Optional[Transform] = None,
+    transform: Optional[_AnyTransform] = None,
     saturate: bool = False,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
@@ -310,7 +329,7 @@ def ragged(
     device: Optional[_Device] = None,
     out: Optional[_ArrayLike] = None,
     stream: Optional[_Stream] = None,
-    transform: Optional[Transform] = None,
+    transform: Optional[_AnyTransform] = None,
     saturate: bool = False,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
@@ -325,7 +344,7 @@ def collate(
     device: Optional[_Device] = None,
     out: Any = None,
     stream: Optional[_Stream] = None,
-    transform: Optional[Transform] = None,
+    transform: Optional[_AnyTransform] = None,
     saturate: bool = False,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
@@ -345,7 +364,8 @@ def copy_many(
     dsts: Any,
     srcs: Any,
     *,
-    transform: Optional[Transform] = None,
+    transform: Optional[_AnyTransform] = None,
+    scales_out: Any = None,
     stream: Optional[_Stream] = None,
     engine: Optional[Engine] = None,
     max_blocks: Optional[int] = None,

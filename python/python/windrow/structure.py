@@ -61,6 +61,8 @@ def pad_images(
         ((2, 3, 4, 8), [(2, 5), (4, 3)])
     """
     check(return_tensors)
+    if transform is not None and not isinstance(transform, wr.Transform):
+        raise TypeError(f"transform must be a wr.Transform, got {transform!r}; wr.pad takes others, and gives their scales")
     images = images if hasattr(images, "__len__") else list(images)
     try:
         first = wr.asarray(images[0]).shape if len(images) else (0, 0, 0)

@@ -53,6 +53,11 @@ tensor_methods!(PyBatch, {
     }
 
     #[getter]
+    fn scales(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 6, || self.batch().scales().map(|tensor| with_own_references(py, tensor)))
+    }
+
+    #[getter]
     fn arena_layout<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(arena) = self.batch().arena() else { return Ok(None) };
         let layout = PyDict::new(py);

@@ -5,7 +5,7 @@ use pyo3::types::PyDict;
 use windrow::Plan;
 
 use crate::collate::forms::{form_of, unknown_form};
-use crate::collate::job::{job_error, leaf_of, target_of, Job};
+use crate::collate::job::{job_error, leaf_of, Job};
 use crate::collate::moves::explain_pairs;
 use crate::collate::options::Options;
 use crate::collate::run::{device_of_work, made, views_in};
@@ -58,7 +58,7 @@ pub(crate) fn explain(
         (vec![Job::for_call(&options, |reading| samples_of(samples, reading))?], false)
     };
     let explain = py.detach(|| -> windrow::Result<_> {
-        let targets: Vec<_> = jobs.iter().map(|job| job.out().map(target_of)).collect();
+        let targets: Vec<_> = jobs.iter().map(Job::target).collect();
         let leaves = jobs.iter().zip(&targets).map(|(job, out)| leaf_of(job, out.as_ref()));
         let leaves: Vec<_> = leaves.collect();
         let is_part = |leaf: usize| in_arena || jobs[leaf].is_part();

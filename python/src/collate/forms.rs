@@ -72,13 +72,13 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 ///         even. What is too large becomes infinite, in float8_e4m3fn NaN, as ml_dtypes has it.
 ///     device (str): device to place the batch on, ``"cpu"``, ``"pinned"``, ``"cuda"`` (which is ``"cuda:0"``)
 ///         or ``"cuda:1"``; None: where the samples are.
-///     out: a writable array-like of exactly the result's shape, dtype and device. If it is a torch tensor
+///     out: a writable array-like of exactly the result's shape, dtype and device, of a `Quantize` a pair of them ``(data, scales)``. If it is a torch tensor
 ///         that was saved for ``backward``, ``backward`` raises, as after any operation in place.
 ///     stream: of a CUDA device, to enqueue the work on: a handle, a torch or CuPy stream,
 ///         or an object with ``__cuda_stream__``; None: the one that ``out`` or the samples were
 ///         written on, else one of the engine's own.
-///     transform (Transform): arithmetic and axis order on the way. Arithmetic on integers or bools needs
-///         ``dtype``: a floating-point one, or an integer one, which truncates and saturates.
+///     transform (Transform, Quantize or Dequantize): arithmetic and axis order on the way, or scales that are found or given.
+///         Arithmetic on integers or bools needs ``dtype``: a floating-point one, or an integer one, which truncates and saturates.
 ///     saturate (bool): of a batch in float8_e4m3fn or float8_e5m2: values beyond the largest finite one (448, 57344), infinities
 ///         among them, become it; NaN stays NaN. Samples of that dtype without arithmetic are moved as they are.
 ///     copy (bool or None): True: a copy. None: may return a view where the samples already form the batch in memory. False: a

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
 use windrow::bindings::PipelinedCopy;
 use windrow::{
     BatchShape, Collate, Engine, Error, Hint, Leaf, Mismatch, Owner, Stream, Target, Tensor,
@@ -13,7 +14,7 @@ use windrow::{
 use crate::collate::options::{Options, LIST};
 use crate::collate::options_cache::CopyMode;
 use crate::ground::batch::tensor_in;
-use crate::ground::errors::{at, class_of, located, to_caller, to_py_err, Spec};
+use crate::ground::errors::{at, class_of, located, quoted, to_caller, to_py_err, Spec};
 use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
 use crate::import::routes::is_torch;
@@ -47,8 +48,10 @@ pub(crate) struct Job {
 /// Memory of the caller's that a job writes to.
 struct JobOutput {
     tensor: Tensor,
-    /// The torch tensor that it is.
-    torch: Option<Py<PyAny>>,
+    /// Of a batch that is quantised.
+    scales: Option<Tensor>,
+    /// The torch tensors that they are.
+    torch: Vec<Py<PyAny>>,
 }
 
 impl Job {
@@ -100,7 +103,9 @@ impl Job {
             rows: true,
             side: None,
         })?;
-        let out = out.map(|out| JobOutput::new(out, &path, stream)).transpose()?.map(Box::new);
+        let has_scales = options.collate.is_quantised();
+        let out = out.map(|out| JobOutput::new(out, &path, stream, has_scales));
+        let out = out.transpose()?.map(Box::new);
         Ok(Job {
             ahead,
             samples,
@@ -169,26 +174,67 @@ impl Job {
         self.out.as_ref().map(|out| &out.tensor)
     }
 
-    /// The torch tensor that it writes to.
-    pub fn torch_out(&self) -> Option<&Py<PyAny>> {
-        self.out.as_ref()?.torch.as_ref()
+    /// The memory that its scales are written to, if that is the caller's.
+    pub fn scales_out(&self) -> Option<&Tensor> {
+        self.out.as_ref().and_then(|out| out.scales.as_ref())
+    }
+
+    /// All memory of the caller's, to be written to.
+    pub fn target(&self) -> Option<Target<'_>> {
+        let target = target_of(self.out()?);
+        Some(match self.scales_out() {
+            Some(scales) => target.with_scales(target_of(scales)),
+            None => target,
+        })
+    }
+
+    /// The torch tensors that it writes to.
+    pub fn torch_outs(&self) -> &[Py<PyAny>] {
+        self.out.as_ref().map_or(&[], |out| &out.torch)
     }
 
     /// Writes to memory of no history that was found after the samples were read.
     pub fn write_to(&mut self, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let tensor = output_of(out, &self.path, self.stream)?;
-        self.out = Some(Box::new(JobOutput { tensor, torch: None }));
+        self.out = Some(Box::new(JobOutput { tensor, scales: None, torch: Vec::new() }));
         self.ahead = None;
         Ok(())
     }
 }
 
 impl JobOutput {
-    fn new(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyResult<JobOutput> {
+    fn new(
+        out: &Bound<'_, PyAny>,
+        path: &str,
+        stream: Option<Stream>,
+        has_scales: bool,
+    ) -> PyResult<JobOutput> {
+        if has_scales {
+            let Some([data, scales]) = pair_in(out)? else {
+                let text = format!(
+                    "out{} of a wr.Quantize must be a pair (data, scales), got {}",
+                    at(path),
+                    quoted(out)?
+                );
+                return Err(located(out.py(), PyTypeError::new_err(text), None, path));
+            };
+            let own = JobOutput::new(&data, path, stream, false)?;
+            let found = JobOutput::new(&scales, path, stream, false)?;
+            let torch = own.torch.into_iter().chain(found.torch).collect();
+            return Ok(JobOutput { tensor: own.tensor, scales: Some(found.tensor), torch });
+        }
         let tensor = output_of(out, path, stream)?;
-        let torch = torch_of(out.py(), &tensor)?;
-        Ok(JobOutput { tensor, torch })
+        let torch = torch_of(out.py(), &tensor)?.into_iter().collect();
+        Ok(JobOutput { tensor, scales: None, torch })
     }
+}
+
+/// The two objects of a list or tuple of as many.
+fn pair_in<'py>(out: &Bound<'py, PyAny>) -> PyResult<Option<[Bound<'py, PyAny>; 2]>> {
+    if !out.is_instance_of::<PyTuple>() && !out.is_instance_of::<PyList>() || out.len()? != 2 {
+        return Ok(None);
+    }
+    Ok(Some([out.get_item(0)?, out.get_item(1)?]))
 }
 
 /// An error of these jobs, in the words of the caller.

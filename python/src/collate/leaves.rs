@@ -282,10 +282,21 @@ impl<'py> Leaves<'_, 'py> {
         within: &Within<'py>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Job> {
+        let out_of_spec = options.and_then(|options| options.out.as_ref());
+        let options = options.unwrap_or(&self.options);
+        if options.collate.is_quantised() {
+            if let Some(class) = &within.tensors {
+                let text = format!(
+                    "leaf{}: leaves within {class} are torch tensors, which have no scales",
+                    at(&path)
+                );
+                return Err(located(self.py, PyValueError::new_err(text), None, &path));
+            }
+        }
         let rows = self.specs.names(&path);
-        let out = out.or(options.and_then(|options| options.out.as_ref()));
+        let out = out.or(out_of_spec);
         let import = |reading: Reading<'_>| column.import(self.py, Reading { rows, ..reading });
-        let mut job = Job::new(options.unwrap_or(&self.options), out, path, import)?;
+        let mut job = Job::new(options, out, path, import)?;
         job.is_form_fixed = within.tensors.is_some();
         Ok(job)
     }
@@ -293,7 +304,11 @@ impl<'py> Leaves<'_, 'py> {
 
 /// Refuses options for samples that stay separate.
 fn check_list(py: Python<'_>, options: &Options<'_>, path: &str, has_out: bool) -> PyResult<()> {
+    let is_rescaled = options.collate.is_quantised() || options.collate.is_dequantised();
     let refused = match (has_out, options.copy) {
+        _ if is_rescaled => {
+            "wr.List has no place for scales: give another spec, or another transform="
+        }
         (true, _) => "out= has no place for the tensors of wr.List: give None there",
         (_, CopyMode::Never) => "copy=False asks for a view, wr.List for a copy",
         _ => return Ok(()),

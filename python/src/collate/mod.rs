@@ -14,6 +14,7 @@ pub(crate) mod packed;
 pub(crate) mod packing;
 pub(crate) mod pairs;
 pub(crate) mod patterns;
+pub(crate) mod quantize;
 pub(crate) mod run;
 pub(crate) mod sequences;
 pub(crate) mod sequences_on_device;

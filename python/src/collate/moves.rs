@@ -6,10 +6,11 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use windrow::bindings::MoveOptions;
-use windrow::{Device, Engine, Error, Explain, MoveSide, SampleList, Stage, Stream, Transform};
+use windrow::{AnyTransform, Device, Engine, Error, Explain, MoveSide, SampleList, Stage, Stream};
 
-use crate::collate::options::{engine_of, transform_of};
+use crate::collate::options::engine_of;
 use crate::collate::pairs::{Pairs, Side};
+use crate::collate::quantize::transform_of;
 use crate::collate::run::{ATTACHED_BYTES, SAMPLE_BYTES};
 use crate::engine::default::default_engine;
 use crate::ground::arguments::int_within;
@@ -39,7 +40,11 @@ use crate::samples::imported::Imported;
 /// Args:
 ///     dsts: the destinations, in memory that may be written to.
 ///     srcs: as many sources.
-///     transform (Transform): arithmetic and axis order on the way; a destination has the shape of the result.
+///     transform (Transform, Quantize or Dequantize): arithmetic and axis order on the way, or scales that are found or given; a
+///         destination has the shape of the result. The scales of a `Dequantize` are a list with those of each source, or an array with
+///         these along dim 0.
+///     scales_out: of a `Quantize`: where its scales go, a side as ``dsts``: for each pair one of the scales' dtype, without dims for
+///         ``"sample"`` and of 1-d sources, for rows of the source's shape without its last dim, for blocks with their number in its place.
 ///     stream: of the CUDA device that a side is on, to enqueue the work on: a handle, a torch or CuPy stream, or an object with
 ///         ``__cuda_stream__``; None: the one that destinations or sources were written on, else one of the engine's own.
 ///     engine (Engine): None: the default one.
@@ -89,25 +94,31 @@ use crate::samples::imported::Imported;
 ///     >>> model["w"].tolist(), model["n"]
 ///     ([1.0, 2.0], bytearray(b'!'))
 #[pyfunction]
-#[pyo3(signature = (dsts, srcs, *, transform = None, stream = None, engine = None, max_blocks = None))]
+#[pyo3(signature = (dsts, srcs, *, transform = None, scales_out = None, stream = None, engine = None, max_blocks = None))]
+#[allow(clippy::too_many_arguments, reason = "those of Python")]
 pub(crate) fn copy_many(
     dsts: &Bound<'_, PyAny>,
     srcs: &Bound<'_, PyAny>,
     transform: Option<&Bound<'_, PyAny>>,
+    scales_out: Option<&Bound<'_, PyAny>>,
     stream: Option<&Bound<'_, PyAny>>,
     engine: Option<&Bound<'_, PyAny>>,
     max_blocks: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let py = dsts.py();
     let _records = Records::for_call(py);
-    let transform = transform.map_or_else(|| Ok(Transform::default()), transform_of)?;
+    let transform = transform.map_or_else(|| Ok(AnyTransform::default()), transform_of)?;
     let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
     let max_blocks = blocks_of(max_blocks)?;
     let stream = stream.map(stream_of).transpose()?;
     let span = engine.enter(Stage::Import);
     // SAFETY: `copy_columns` runs no Python code, and keeps the samples before this thread is detached.
     #[allow(unsafe_code)]
-    if let Some((lists, are_torch)) = unsafe { borrowed_pairs(dsts, srcs) }? {
+    let borrowed = match scales_out {
+        None => unsafe { borrowed_pairs(dsts, srcs) }?,
+        Some(_) => None,
+    };
+    if let Some((lists, are_torch)) = borrowed {
         span.end();
         if stream.is_some() {
             return Err(no_stream());
@@ -115,8 +126,9 @@ pub(crate) fn copy_many(
         return copy_columns(&engine, dsts, srcs, &lists, are_torch, &transform);
     }
     let pairs = Pairs::read(dsts, srcs, stream, true)?;
+    let scales = scales_out.map(|scales| Side::of_scales(dsts, scales, stream)).transpose()?;
     span.end();
-    copy_pairs(py, &engine, pairs, &[], transform, (stream, max_blocks))
+    copy_pairs(py, &engine, pairs, &[], (transform, scales), (stream, max_blocks))
 }
 
 /// Pairs that were read one by one.
@@ -125,7 +137,7 @@ fn copy_pairs(
     engine: &Engine,
     Pairs { dsts, srcs, paths }: Pairs,
     numbers: &[usize],
-    transform: Transform,
+    (transform, scales): (AnyTransform, Option<Side>),
     (stream, max_blocks): (Option<Stream>, Option<u32>),
 ) -> PyResult<()> {
     check_counts(py, dsts.samples.list.len(), srcs.samples.list.len())?;
@@ -158,12 +170,16 @@ fn copy_pairs(
     // On a device, and for a stream, the call may wait, which keeps no other thread waiting.
     let is_on_host = stream.is_none() && ordinal.is_none();
     let is_quick = is_on_host && is_quick(to, from) && !has_pinned([to, from]);
+    let scales_out = scales.as_ref().map(|scales| &scales.samples.list);
+    let options = MoveOptions { scales_out, ..options };
     copy(py, engine, to, from, options, is_quick)
         .map_err(|error| pair_error(py, error, &paths, numbers))?;
-    match dsts.torch.is_empty() {
+    let mut written = dsts.torch;
+    written.extend(scales.into_iter().flat_map(|scales| scales.torch));
+    match written.is_empty() {
         true => Ok(()),
         false => {
-            let torch = dsts.torch.into_iter().map(|tensor| tensor.into_bound(py));
+            let torch = written.into_iter().map(|tensor| tensor.into_bound(py));
             increment_version(list_of(py, torch)?.as_any())
         }
     }
@@ -182,8 +198,8 @@ pub(super) fn copy_leaves(
     let dsts = Side::of_objects(py, items_of(dsts)?, &paths, (MoveSide::Destination, true), None)?;
     let srcs = Side::of_objects(py, items_of(srcs)?, &paths, (MoveSide::Source, false), None)?;
     span.end();
-    let pairs = Pairs { dsts, srcs, paths };
-    copy_pairs(py, engine, pairs, numbers, Transform::default(), (None, None))
+    let as_it_is = (AnyTransform::default(), None);
+    copy_pairs(py, engine, Pairs { dsts, srcs, paths }, numbers, as_it_is, (None, None))
 }
 
 /// What `copy_leaves` would refuse.
@@ -208,7 +224,7 @@ fn copy_columns(
     srcs: &Bound<'_, PyAny>,
     [to, from]: &[SampleList<'static>; 2],
     are_torch: bool,
-    transform: &Transform,
+    transform: &AnyTransform,
 ) -> PyResult<()> {
     let py = dsts.py();
     let is_quick = is_quick(to, from);
@@ -250,7 +266,7 @@ fn copy(
     engine: &Engine,
     to: &SampleList<'static>,
     from: &SampleList<'static>,
-    options: MoveOptions,
+    options: MoveOptions<'_>,
     is_quick: bool,
 ) -> windrow::Result<()> {
     // SAFETY: destinations were found to be writable as they were read; that nothing else touches them during the call is its
@@ -276,9 +292,9 @@ pub(super) fn explain_pairs(
     srcs: &Bound<'_, PyAny>,
     arguments: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Explain> {
-    const NAMES: [&str; 5] = ["dsts", "transform", "stream", "engine", "max_blocks"];
+    const NAMES: [&str; 6] = ["dsts", "transform", "scales_out", "stream", "engine", "max_blocks"];
     let py = srcs.py();
-    let mut given: [Option<Bound<'_, PyAny>>; 5] = Default::default();
+    let mut given: [Option<Bound<'_, PyAny>>; 6] = Default::default();
     for (name, value) in arguments.into_iter().flatten() {
         let name: String = name.extract()?;
         let Some(at) = NAMES.iter().position(|known| *known == name) else {
@@ -287,16 +303,18 @@ pub(super) fn explain_pairs(
         };
         given[at] = Some(value).filter(|value| !value.is_none());
     }
-    let [dsts, transform, stream, engine, blocks] = given;
+    let [dsts, transform, scales_out, stream, engine, blocks] = given;
     let Some(dsts) = dsts else {
         let text = "copy_many needs dsts=, the destinations, beside the sources";
         return Err(PyTypeError::new_err(text));
     };
-    let transform = transform.as_ref().map_or_else(|| Ok(Transform::default()), transform_of)?;
+    let transform = transform.as_ref().map_or_else(|| Ok(AnyTransform::default()), transform_of)?;
     engine.as_ref().map(engine_of).transpose()?;
     blocks_of(blocks.as_ref())?;
     let stream = stream.as_ref().map(stream_of).transpose()?;
+    let scales = scales_out.map(|scales| Side::of_scales(&dsts, &scales, stream)).transpose()?;
     let Pairs { dsts, srcs, paths } = Pairs::read(&dsts, srcs, stream, false)?;
+    let scales = scales.as_ref().map(|scales| &scales.samples.list);
     let (to, from) = (&dsts.samples.list, &srcs.samples.list);
     check_counts(py, to.len(), from.len())?;
     if stream.is_some() {
@@ -306,7 +324,7 @@ pub(super) fn explain_pairs(
             return Err(no_stream());
         }
     }
-    let explain = py.detach(|| Engine::explain_lists(to, from, &transform));
+    let explain = py.detach(|| Engine::explain_lists(to, from, &transform, scales));
     explain.map_err(|error| pair_error(py, error, &paths, &[]))
 }
 
@@ -362,7 +380,7 @@ fn ordered(
     srcs: &Imported,
     asked: Option<Stream>,
     ordinal: u32,
-) -> windrow::Result<MoveOptions> {
+) -> windrow::Result<MoveOptions<'static>> {
     let mut options = MoveOptions::default();
     // Destinations first: their memory may be in use by what was enqueued where it was allocated.
     let mut producers = dsts.producers();

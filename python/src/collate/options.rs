@@ -8,10 +8,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::PyDict;
-use windrow::{Collate, DType, Engine, Stream, Transform};
+use windrow::{Collate, DType, Engine, Stream};
 
 use crate::collate::options_cache::{self, CopyMode, Items};
-use crate::collate::transform::PyTransform;
+use crate::collate::quantize::transform_of;
 use crate::engine::default::default_engine;
 use crate::engine::engine::PyEngine;
 use crate::ground::arguments::{device_of, takes_of, unexpected, unfit};
@@ -245,17 +245,6 @@ fn copy_mode(copy: &Bound<'_, PyAny>) -> PyResult<CopyMode> {
         Err(error) => {
             let text = format!("copy must be True, False or None, got {}", copy.repr()?);
             Err(in_words(copy.py(), error, || PyTypeError::new_err(text)))
-        }
-    }
-}
-
-/// The transform of `transform=`.
-pub(super) fn transform_of(transform: &Bound<'_, PyAny>) -> PyResult<Transform> {
-    match transform.cast::<PyTransform>() {
-        Ok(transform) => Ok(transform.get().transform.clone()),
-        Err(_) => {
-            let text = format!("transform must be a wr.Transform, got {}", transform.repr()?);
-            Err(PyTypeError::new_err(text))
         }
     }
 }

@@ -156,6 +156,20 @@ impl<'py> TreeRules<'py> for PairRules {
 }
 
 impl Side {
+    /// The destinations of the scales of pairs with these destinations.
+    pub fn of_scales(
+        dsts: &Bound<'_, PyAny>,
+        scales: &Bound<'_, PyAny>,
+        stream: Option<Stream>,
+    ) -> PyResult<Side> {
+        if !is_tree_side(dsts)? {
+            return Side::read(scales, (MoveSide::Destination, true), stream);
+        }
+        let names = TreeNames { name: "scales_out", like: "destinations" };
+        let (_, paths, _, places) = flatten_both(dsts, Some(scales), names)?;
+        Side::of_objects(dsts.py(), places, &paths, (MoveSide::Destination, true), stream)
+    }
+
     /// `is_written`: destinations get memory of their own, which they may have shared with a lazy clone.
     fn read(
         given: &Bound<'_, PyAny>,

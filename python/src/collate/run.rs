@@ -11,7 +11,7 @@ use windrow::{
     Owner, Plan, RunOptions, Stream, Target, Tensor,
 };
 
-use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
+use crate::collate::job::{block_of, job_error, leaf_of, Job};
 use crate::collate::options_cache::CopyMode;
 use crate::collate::torch_memory::{OutputAllocator, TorchMemory, TorchPinned};
 use crate::ground::dtype::in_other_order;
@@ -205,14 +205,14 @@ pub(crate) fn run_detached(
 
 /// Tells torch of its tensors that were written to.
 fn have_been_written(py: Python<'_>, jobs: &[Job]) -> PyResult<()> {
-    let mut outs = jobs.iter().filter_map(Job::torch_out);
+    let mut outs = jobs.iter().flat_map(Job::torch_outs);
     outs.try_for_each(|out| increment_version(out.bind(py)))
 }
 
 /// The outputs of jobs; none if no job has one.
 fn targets_of(jobs: &[Job]) -> Vec<Option<Target<'_>>> {
     match jobs.iter().any(|job| job.out().is_some()) {
-        true => jobs.iter().map(|job| job.out().map(target_of)).collect(),
+        true => jobs.iter().map(Job::target).collect(),
         false => Vec::new(),
     }
 }
@@ -314,8 +314,8 @@ fn batch_of(
     stream: Option<Stream>,
     is_elsewhere: bool,
 ) -> windrow::Result<Batch> {
-    let Fields { lengths, offsets, mask, batch_index, arena, .. } = &filled.fields;
-    let parts = [lengths, offsets, mask, batch_index, arena].into_iter().flatten();
+    let Fields { lengths, offsets, mask, batch_index, scales, arena, .. } = &filled.fields;
+    let parts = [lengths, offsets, mask, batch_index, scales, arena].into_iter().flatten();
     for part in parts.map(|part| &**part).chain(&filled.data) {
         // Nobody has asked for its address yet.
         set_handed_out(part, false);
@@ -323,9 +323,12 @@ fn batch_of(
     let end = filled.fields.end();
     let written_on = |tensor: &Tensor| written_on(tensor, stream, end.as_ref());
     if is_elsewhere {
-        let Fields { lengths, offsets, mask, batch_index, arena, .. } = &mut filled.fields;
-        let fields = [lengths, offsets, mask, batch_index, arena];
+        let Fields { lengths, offsets, mask, batch_index, scales, arena, .. } = &mut filled.fields;
+        let fields = [lengths, offsets, mask, batch_index, scales, arena];
         fields.into_iter().flatten().for_each(|field| **field = written_on(field));
+    }
+    if let Some(scales) = job.scales_out() {
+        filled.fields.scales = Some(Box::new(written_on(scales)));
     }
     let data = match (filled.data, job.out()) {
         (Some(data), _) if is_elsewhere => written_on(&data),

@@ -506,7 +506,7 @@ impl<'py> TorchCall<'_, 'py> {
                 return out.map_or_else(sample, |out| out.get_item(0));
             }
             let data = out.map_or_else(|| libraries::torch(py, batch.data()), Ok)?;
-            if batch.lengths().is_none() && batch.offsets().is_none() {
+            if batch.lengths().is_none() && batch.offsets().is_none() && batch.scales().is_none() {
                 return Ok(data);
             }
             let batch = Bound::new(py, PyBatch::from(batch))?;

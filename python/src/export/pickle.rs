@@ -143,6 +143,7 @@ pub(crate) fn _batch_of_fields(
             "offsets" => &mut made.offsets,
             "mask" => &mut made.mask,
             "batch_index" => &mut made.batch_index,
+            "scales" => &mut made.scales,
             other => return Err(PyValueError::new_err(format!("a batch has no field {other:?}"))),
         };
         *place = Some(Box::new(tensor));

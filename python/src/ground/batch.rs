@@ -18,6 +18,8 @@ use crate::ground::tensor::PyTensor;
 ///         ``offsets_dtype`` of `ragged`.
 ///     mask (Tensor or None): ``[N, *padded dims]``, if requested; bool, or the given ``mask_dtype``.
 ///     batch_index (Tensor or None): sample of each row, int64 ``[sum]``, if asked for.
+///     scales (Tensor or None): by which `Quantize` divided, float32 or float8_e8m0fnu: of samples ``[N]``, of rows the shape of
+///         ``data`` without its last dim, of blocks the same with the number of blocks in its place.
 ///     arena (Tensor or None): uint8, the one allocation of all leaves of `collate`, if asked for; the
 ///         same object for each of them.
 ///     arena_layout (dict or None): the place in the arena of each tensor that this batch has: name to dtype, shape and byte offset.
@@ -27,7 +29,7 @@ use crate::ground::tensor::PyTensor;
 pub(crate) struct PyBatch {
     batch: Batch,
     /// Each field as an object, made when first asked for.
-    fields: [PyOnceLock<Option<Py<PyTensor>>>; 6],
+    fields: [PyOnceLock<Option<Py<PyTensor>>>; 7],
     /// torch's tensor of the offsets, by which torch knows ragged sizes that are the same.
     pub nested_offsets: PyOnceLock<Py<PyAny>>,
 }
@@ -35,7 +37,7 @@ pub(crate) struct PyBatch {
 impl From<Batch> for PyBatch {
     #[inline]
     fn from(batch: Batch) -> Self {
-        let (fields, nested_offsets) = ([const { PyOnceLock::new() }; 6], PyOnceLock::new());
+        let (fields, nested_offsets) = ([const { PyOnceLock::new() }; 7], PyOnceLock::new());
         PyBatch { batch, fields, nested_offsets }
     }
 }
@@ -75,6 +77,7 @@ impl PyBatch {
             ("offsets", self.batch.offsets()),
             ("mask", self.batch.mask()),
             ("batch_index", self.batch.batch_index()),
+            ("scales", self.batch.scales()),
         ];
         fields.into_iter().filter_map(|(name, tensor)| Some((name, tensor?)))
     }

@@ -1,9 +1,9 @@
 //! Rows of elements that share a scale: their largest magnitude, and the row divided or multiplied by it.
 
 use super::{BlockRoom, Row};
-use crate::host::convert::{BF16, F16, F8};
+use crate::host::convert::{convert, BF16, F16, F8};
 use crate::host::isa::with_isa;
-use crate::host::simd::{Cast, Float, Isa, Magnitude, Pairs, Quantised, Scratch, BLOCK};
+use crate::host::simd::{BlockRun, Cast, Float, Isa, Magnitude, Pairs, Quantised, Scratch, BLOCK};
 use crate::tensor::{CastTo, DType};
 
 /// The largest magnitude of `len` elements, `stride` bytes apart, in float32; NaN does not count, and of none it is 0.
@@ -18,6 +18,9 @@ pub(crate) type RescaleFn = unsafe fn(
     len: usize,
     scale: f32,
 );
+
+/// Contiguous blocks, each divided by a scale that is found and written.
+pub(crate) type RunFn = unsafe fn(src: *const u8, dst: *mut u8, n: usize, run: &BlockRun<'_>);
 
 /// Contiguous elements, at most [`BLOCK`] if they are multiplied, from `src` to `dst` by a scale.
 type Kernel = unsafe fn(src: *const u8, dst: *mut u8, n: usize, scale: f32);
@@ -57,6 +60,19 @@ pub(crate) fn rescale_row(src: DType, to: CastTo) -> RescaleFn {
     })
 }
 
+/// Of elements that need no room between two passes.
+pub(crate) fn run_of(src: DType, to: CastTo) -> Option<RunFn> {
+    with_isa!(DType::F32, to.dtype, I => match (src, to.dtype) {
+        (DType::F32, DType::I8) => Some(I::quantise_run::<f32, i8>),
+        (DType::F32, DType::F8E4M3FN) => Some(I::quantise_run::<f32, F8<3, true>>),
+        (DType::F32, DType::F8E5M2) => Some(I::quantise_run::<f32, F8<2, true>>),
+        (DType::BF16, DType::I8) => Some(I::quantise_run::<BF16, i8>),
+        (DType::BF16, DType::F8E4M3FN) => Some(I::quantise_run::<BF16, F8<3, true>>),
+        (DType::BF16, DType::F8E5M2) => Some(I::quantise_run::<BF16, F8<2, true>>),
+        _ => None,
+    })
+}
+
 fn quantise_row<I: Isa, D: Quantised>(src: DType) -> RescaleFn {
     match src.is_native() {
         true => with_float!(src, S => quantise::<I, S, D, false>),
@@ -79,29 +95,34 @@ unsafe fn amax<I: Isa, S: Float, const SWAPPED: bool>(
     ss: isize,
     len: usize,
 ) -> f32 {
-    let size = size_of::<S>();
-    let mut most = S::Bits::ZERO;
-    let mut value = 0f32;
-    // SAFETY: `done + n <= len`, and at most `BLOCK` elements of at most 8 bytes are staged; the bits are those of an `S`.
+    // SAFETY: the caller's promise; the bits are those of an `S`.
     unsafe {
-        if !SWAPPED && ss == size as isize {
-            most = I::amax(src, len, S::LAST);
-        } else {
-            let row = Row { src, ss, dst: std::ptr::null_mut(), ds: 0, len };
-            let mut stage = BlockRoom::new();
-            for done in (0..len).step_by(BLOCK) {
-                let block = Row {
-                    src: row.src.wrapping_offset(ss * done as isize),
-                    len: BLOCK.min(len - done),
-                    ..row
-                };
-                let own = I::amax(stage.gather(size, SWAPPED, block), block.len, S::LAST);
-                most = if own > most { own } else { most };
-            }
-        }
-        I::cast::<S, f32>((&raw const most).cast(), (&raw mut value).cast(), 1);
+        let most = match !SWAPPED && ss == size_of::<S>() as isize {
+            true => I::amax(src, len, S::LAST),
+            false => amax_strided::<I, S, SWAPPED>(src, ss, len),
+        };
+        convert(std::mem::transmute_copy::<S::Bits, S>(&most))
     }
-    value
+}
+
+/// # Safety
+/// As of [`amax`].
+// Apart, for the room that it takes.
+#[inline(never)]
+unsafe fn amax_strided<I: Isa, S: Float, const SWAPPED: bool>(
+    src: *const u8,
+    ss: isize,
+    len: usize,
+) -> S::Bits {
+    let (mut most, mut stage) = (S::Bits::ZERO, BlockRoom::new());
+    for done in (0..len).step_by(BLOCK) {
+        let (src, len) = (src.wrapping_offset(ss * done as isize), BLOCK.min(len - done));
+        let block = Row { src, ss, dst: std::ptr::null_mut(), ds: 0, len };
+        // SAFETY: `done + n <= len`, and at most `BLOCK` elements of at most 8 bytes are staged.
+        let own = unsafe { I::amax(stage.gather(size_of::<S>(), SWAPPED, block), len, S::LAST) };
+        most = if own > most { own } else { most };
+    }
+    most
 }
 
 /// How elements of a pair of dtypes are scaled.

@@ -1,7 +1,11 @@
 //! The largest magnitude of elements, and elements divided by a scale and rounded.
 
+use std::mem::MaybeUninit;
+
 use super::super::convert::{convert, Elem, BF16, F16, F8};
 use super::{input, output, Loose};
+use crate::collate::Quantize;
+use crate::tensor::DType;
 
 /// A signed integer as wide as a float, whose bits without the sign are in the order of the magnitudes.
 pub(in crate::host) trait Magnitude: Copy + PartialOrd + 'static {
@@ -31,12 +35,29 @@ pub(in crate::host) trait Float: Elem {
 
     /// The last magnitude that is no NaN.
     const LAST: Self::Bits;
+
+    /// In float32, to be divided: that a division quiets a NaN, need not be done before.
+    #[inline(always)]
+    fn dividend(self) -> f32 {
+        convert(self)
+    }
 }
 
 impl<const FRACTION: u32, const SATURATE: bool> Float for F8<FRACTION, SATURATE> {
     type Bits = i8;
 
     const LAST: i8 = if FRACTION == 3 { 0x7E } else { 0x7C };
+}
+
+impl Float for BF16 {
+    type Bits = i16;
+
+    const LAST: i16 = 0x7F80;
+
+    #[inline(always)]
+    fn dividend(self) -> f32 {
+        self.unquieted()
+    }
 }
 
 macro_rules! floats {
@@ -49,7 +70,7 @@ macro_rules! floats {
     )*};
 }
 
-floats!(F16 i16 0x7C00, BF16 i16 0x7F80, f32 i32 0x7F80_0000, f64 i64 0x7FF0_0000_0000_0000);
+floats!(F16 i16 0x7C00, f32 i32 0x7F80_0000, f64 i64 0x7FF0_0000_0000_0000);
 
 /// What elements are quantised to.
 pub(in crate::host) trait Quantised: Elem {
@@ -77,20 +98,35 @@ impl Quantised for i8 {
     }
 }
 
+/// Elements at a time: short blocks are whole vectors, too.
+const STEP: usize = 32;
+
 /// The largest magnitude of those up to `last`, or 0.
 ///
 /// # Safety
 /// The processor runs this compilation; `n` elements at `src`, at any address.
 #[inline(always)]
 pub(super) unsafe fn amax_body<B: Magnitude>(src: *const u8, n: usize, last: B) -> B {
-    let mut most = B::ZERO;
-    // SAFETY: the caller's promise.
-    for x in unsafe { input::<B>(src, n) } {
+    let larger = |most: B, x: Loose<B>| {
         let bits = { x.0 }.without_sign();
         let bits = if bits > last { B::ZERO } else { bits };
-        most = if bits > most { bits } else { most };
+        if bits > most {
+            bits
+        } else {
+            most
+        }
+    };
+    // SAFETY: the caller's promise.
+    let steps = unsafe { input::<B>(src, n) }.chunks_exact(STEP);
+    let rest = steps.remainder();
+    let mut each = [B::ZERO; STEP];
+    for step in steps {
+        for (most, &x) in each.iter_mut().zip(step) {
+            *most = larger(*most, x);
+        }
     }
-    most
+    let most = each.into_iter().fold(B::ZERO, |a, b| if b > a { b } else { a });
+    rest.iter().fold(most, |most, &x| larger(most, x))
 }
 
 /// `x / scale` in float32, rounded to nearest even and saturated.
@@ -99,7 +135,7 @@ pub(super) unsafe fn amax_body<B: Magnitude>(src: *const u8, n: usize, last: B) 
 /// The processor runs this compilation; `n` elements at `src` and room for as many at `dst`, contiguous, at any address and
 /// disjoint.
 #[inline(always)]
-pub(super) unsafe fn quantise_body<S: Elem, D: Quantised>(
+pub(super) unsafe fn quantise_body<S: Float, D: Quantised>(
     src: *const u8,
     dst: *mut u8,
     n: usize,
@@ -107,9 +143,78 @@ pub(super) unsafe fn quantise_body<S: Elem, D: Quantised>(
 ) {
     // SAFETY: the caller's pointers are good for `n` elements and disjoint.
     let (src, dst) = unsafe { (input::<S>(src, n), output::<D>(dst, n)) };
-    for (d, s) in dst.iter_mut().zip(src) {
-        let x: f32 = convert(s.0);
+    match scale.is_finite() {
+        true => each(src, dst, |x| x / scale),
         // Of two infinities processors make NaNs of either sign.
-        d.write(Loose(D::nearest((x / scale).copysign(x))));
+        false => each(src, dst, |x| (x / scale).copysign(x)),
+    }
+}
+
+#[inline(always)]
+fn each<S: Float, D: Quantised>(
+    src: &[Loose<S>],
+    dst: &mut [MaybeUninit<Loose<D>>],
+    divided: impl Fn(f32) -> f32 + Copy,
+) {
+    let one = |x: &Loose<S>| MaybeUninit::new(Loose(D::nearest(divided({ x.0 }.dividend()))));
+    let mut steps = dst.chunks_exact_mut(STEP);
+    for (d, s) in (&mut steps).zip(src.chunks_exact(STEP)) {
+        if let (Ok(d), Ok(s)) =
+            (<&mut [MaybeUninit<Loose<D>>; STEP]>::try_from(d), <&[Loose<S>; STEP]>::try_from(s))
+        {
+            *d = std::array::from_fn(|at| one(&s[at]));
+        }
+    }
+    for (d, s) in steps.into_remainder().iter_mut().zip(src.chunks_exact(STEP).remainder()) {
+        *d = one(s);
+    }
+}
+
+/// Blocks one after the other, each with a scale of its own.
+#[derive(Clone, Copy)]
+pub(in crate::host) struct BlockRun<'q> {
+    pub quantize: &'q Quantize,
+    /// Elements of a row, and of a block, of which the last of a row may have fewer; and where in a row the first one is.
+    pub row: usize,
+    pub block: usize,
+    pub column: usize,
+    /// Where the first scale goes, and the bytes to the next one.
+    pub scales: *mut u8,
+    pub stride: isize,
+}
+
+/// Finds the scales of blocks, writes them, and divides by them.
+///
+/// # Safety
+/// As of [`quantise_body`]; room for the scales of all blocks.
+#[inline(always)]
+pub(super) unsafe fn quantise_run_body<S: Float, D: Quantised>(
+    src: *const u8,
+    dst: *mut u8,
+    n: usize,
+    run: &BlockRun<'_>,
+) {
+    let BlockRun { quantize, row, block, mut column, mut scales, stride } = *run;
+    let is_power = quantize.scale_dtype == DType::F8E8M0FNU;
+    let mut done = 0;
+    while done < n {
+        let count = block.min(row - column).min(n - done);
+        // SAFETY: `done + count <= n`; the bits are those of an `S`; a scale for each block.
+        unsafe {
+            let src = src.add(done * size_of::<S>());
+            let most = amax_body::<S::Bits>(src, count, S::LAST);
+            let amax: f32 = convert(std::mem::transmute_copy::<S::Bits, S>(&most));
+            let scale = quantize.scale_of(amax);
+            match is_power {
+                true => *scales = quantize.bits_of(scale)[0],
+                false => scales.cast::<f32>().write_unaligned(scale),
+            }
+            quantise_body::<S, D>(src, dst.add(done * size_of::<D>()), count, scale);
+        }
+        scales = scales.wrapping_offset(stride);
+        (done, column) = (done + count, column + count);
+        if column == row {
+            column = 0;
+        }
     }
 }

@@ -65,7 +65,7 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
             leaves[path] = placed
             continue
         longest = batches[path].max_length
-        leaves[path] = placed["data"] if specs[path].form == "stack" else Batch(**placed, max_length=longest)
+        leaves[path] = placed["data"] if placed.keys() == {"data"} else Batch(**placed, max_length=longest)
     return jax.tree_util.tree_unflatten(tree, [leaves[path] for path in columns[0]])
 
 

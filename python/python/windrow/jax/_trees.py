@@ -13,11 +13,11 @@ from windrow import _windrow
 from windrow._nodes import name_of
 
 # Tensors that a batch may have beside its data.
-FIELDS = ("lengths", "offsets", "mask", "batch_index")
+FIELDS = ("lengths", "offsets", "mask", "batch_index", "scales")
 
 
 class Batch(NamedTuple):
-    """A leaf that was padded, joined or packed; the fields of a `windrow.Batch`, and a pytree.
+    """A leaf that was padded, joined, packed or quantised; the fields of a `windrow.Batch`, and a pytree.
 
     Those that do not apply are None. ``max_length`` is an int of the host: under ``jit`` pass it as a
     static argument where it decides a shape.
@@ -29,6 +29,7 @@ class Batch(NamedTuple):
     mask: Any = None
     batch_index: Any = None
     max_length: Optional[int] = None
+    scales: Any = None
 
 
 def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any]:

@@ -22,7 +22,7 @@ _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
 class Batch(NamedTuple):
-    """A leaf that was padded, joined or packed: the fields of a `windrow.Batch` as torch tensors.
+    """A leaf that was padded, joined, packed or quantised: the fields of a `windrow.Batch` as torch tensors.
 
     Those that do not apply are None. It is pickled, pinned and moved as any namedtuple is.
     """
@@ -33,6 +33,7 @@ class Batch(NamedTuple):
     mask: Optional[torch.Tensor] = None
     batch_index: Optional[torch.Tensor] = None
     max_length: Optional[int] = None
+    scales: Optional[torch.Tensor] = None
 
 
 def collate_fn(
@@ -283,6 +284,7 @@ class Rules:
             torch_of(batch.mask),
             torch_of(batch.batch_index),
             batch.max_length,
+            torch_of(batch.scales),
         )
 
     def views(self, batch: wr.Batch, segment: Optional[torch.Tensor]) -> Any:

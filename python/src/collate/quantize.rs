@@ -1,0 +1,236 @@
+//! `Quantize` and `Dequantize`: elements that share a scale are divided by it, or multiplied.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use windrow::{AnyTransform, DType, Dequantize, Granularity, Quantize, Scales, Tensor};
+
+use crate::collate::transform::PyTransform;
+use crate::ground::arguments::NoBool;
+use crate::ground::dtype::dtype_of;
+use crate::ground::errors::{is_answer, quoted, OrPyErr};
+use crate::ground::reserve::push_to;
+use crate::import::importer::Reading;
+use crate::import::tensor::table_of;
+use crate::ownership::holder::in_place;
+
+/// Divides elements by a scale that is found on the way, and rounds them to float8 or int8: a ``transform=``.
+///
+/// The elements that share a scale are read for the largest magnitude among them, ``amax``, in float32, float64 rounded to it. The scale
+/// is ``max(amax, eps) / largest``, in float32, where ``largest`` is 448 (float8_e4m3fn), 57344 (float8_e5m2) or 127 (int8). The
+/// result is ``x / scale``, in float32, rounded to nearest even and saturated.
+///
+/// Args:
+///     dtype: ``"float8_e4m3fn"``, ``"float8_e5m2"`` or ``"int8"``.
+///     scale (str or int): ``"sample"``: one scale for each sample. ``"row"``: one for each row of the last dim; where that is the dim that
+///         is joined or padded, as of 1-d samples, the row is the sample. A block length: one for each block of so many
+///         elements along the last dim, of which the last may be shorter; ValueError where that dim is joined or padded.
+///     scale_dtype: ``"float32"``; or, not for int8, ``"e8m0"``: powers of two as float8_e8m0fnu, those of OCP MX:
+///         ``2 ** (floor(log2(max(amax, eps))) - e)`` with ``e`` 8 for float8_e4m3fn and 15 for float8_e5m2, at least ``2 ** -127``.
+///     eps (float): the least magnitude that a scale is made of, positive.
+///
+/// ``Batch.scales`` has the scales: of samples ``[N]``; of rows the shape of ``data`` without its last dim; of blocks the same with the
+/// number of blocks in its place. Padding has scale 1 and ``value`` as given. ``out=`` takes a pair ``(data, scales)``.
+///
+/// Rows of zeros have ``eps / largest`` as scale and stay zeros, -0 too; so do samples and rows without elements. NaN does not
+/// count for ``amax`` and stays NaN, in int8 0. An infinity makes a float32 scale infinite: results are then 0, and NaN of infinities, in
+/// int8 0; of powers of two, which have no infinity, NaN, and all results NaN. Subnormal numbers count as what they are, in ``amax`` and in results.
+///
+/// Samples are floating point: integers are a DTypeError. ``dtype=`` beside it is a ValueError, for the batch has its ``dtype``. On a
+/// device it is a DeviceError so far. Within `wr.List` and classes whose leaves are torch tensors, where scales have no place, it is a
+/// ValueError.
+///
+/// Raises:
+///     ValueError: an argument with a wrong value.
+///
+/// Examples:
+///     >>> import windrow as wr
+///     >>> batch = wr.stack([[1.0, -127.0], [0.0, 0.5]], transform=wr.Quantize("int8"))
+///     >>> memoryview(batch).tolist(), memoryview(batch.scales).tolist()[0]
+///     ([[1, -127], [0, 127]], 1.0)
+#[pyclass(name = "Quantize", module = "windrow", frozen)]
+pub(crate) struct PyQuantize {
+    quantize: Quantize,
+    kwargs: Py<PyDict>,
+}
+
+#[pymethods]
+impl PyQuantize {
+    #[new]
+    #[pyo3(
+        signature = (dtype, scale = None, scale_dtype = None, eps = NoBool(1e-12)),
+        text_signature = "(dtype, scale='row', scale_dtype='float32', eps=1e-12)"
+    )]
+    fn new(
+        dtype: &Bound<'_, PyAny>,
+        scale: Option<&Bound<'_, PyAny>>,
+        scale_dtype: Option<&Bound<'_, PyAny>>,
+        eps: NoBool<f64>,
+    ) -> PyResult<PyQuantize> {
+        let py = dtype.py();
+        let mut quantize = Quantize::new(dtype_of(dtype)?);
+        let kwargs = PyDict::new(py);
+        kwargs.set_item("dtype", dtype_of(dtype)?.name())?;
+        if let Some(scale) = scale {
+            quantize = quantize.scale(granularity_of(scale)?);
+            kwargs.set_item("scale", scale)?;
+        }
+        if let Some(scale_dtype) = scale_dtype {
+            let dtype = scale_dtype_of(scale_dtype)?;
+            quantize = quantize.scale_dtype(dtype);
+            kwargs.set_item("scale_dtype", dtype.name())?;
+        }
+        let NoBool(eps) = eps;
+        if eps != 1e-12 {
+            kwargs.set_item("eps", eps)?;
+        }
+        let quantize = quantize.eps(eps);
+        quantize.check().map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(PyQuantize { quantize, kwargs: kwargs.unbind() })
+    }
+
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> ((), Bound<'py, PyDict>) {
+        ((), self.kwargs.bind(py).clone())
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let items =
+            self.kwargs.bind(py).iter().map(|(key, value)| Ok(format!("{key}={}", value.repr()?)));
+        Ok(format!("Quantize({})", items.collect::<PyResult<Vec<_>>>()?.join(", ")))
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<PyQuantize>().is_ok_and(|other| other.get().quantize == self.quantize)
+    }
+}
+
+fn granularity_of(scale: &Bound<'_, PyAny>) -> PyResult<Granularity> {
+    let text = || -> PyResult<String> {
+        Ok(format!("scale must be \"sample\", \"row\" or a block length, got {}", quoted(scale)?))
+    };
+    if let Ok(name) = scale.cast::<PyString>() {
+        return match name.extract::<&str>()? {
+            "sample" => Ok(Granularity::Sample),
+            "row" => Ok(Granularity::Row),
+            _ => Err(PyValueError::new_err(text()?)),
+        };
+    }
+    match scale.extract::<NoBool<i64>>() {
+        Ok(NoBool(elems)) => Ok(Granularity::Block(elems)),
+        Err(error) if is_answer(scale.py(), &error) => Err(PyTypeError::new_err(text()?)),
+        Err(error) => Err(error),
+    }
+}
+
+fn scale_dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
+    if dtype.cast::<PyString>().is_ok_and(|name| name.extract::<&str>().is_ok_and(|n| n == "e8m0"))
+    {
+        return Ok(DType::F8E8M0FNU);
+    }
+    dtype_of(dtype)
+}
+
+/// Multiplies elements of int8, float8_e4m3fn or float8_e5m2 with their scales, in float32, and rounds the product to ``dtype=``: a
+/// ``transform=``.
+///
+/// Args:
+///     scales: those of the batch, an array-like as ``Batch.scales`` of a batch of this form has them: of samples ``[N]``, of rows, or of
+///         blocks; where rows and samples are as many, those of rows. Or a list or tuple with one array-like, or one number, for each sample: a
+///         number, or an array without dims, for all its elements, else one for each of its rows or blocks. Of a floating-point dtype or
+///         float8_e8m0fnu, in host memory. They are read at the time of the call.
+///     block (int): the block length, if the scales are of blocks; else None.
+///
+/// The call needs ``dtype=``: float16, bfloat16, float32 or float64, else DTypeError. Other samples than int8, float8_e4m3fn and
+/// float8_e5m2 are a DTypeError, scales of another shape a ShapeError, on a device a DeviceError so far. NaN, of a sample or a scale, gives NaN. Padding keeps
+/// ``value`` as given: it is not multiplied. Within `wr.List` it is a ValueError.
+///
+/// Raises:
+///     ValueError: a ``block`` below 1.
+///     TypeError: scales that are no array-like.
+///
+/// Examples:
+///     >>> import windrow as wr
+///     >>> batch = wr.ragged([[0.5, -2.0], [96.0]], transform=wr.Quantize("int8"))
+///     >>> back = wr.ragged(batch, dtype="float32", transform=wr.Dequantize(batch.scales))
+///     >>> [round(x, 2) for x in memoryview(back).tolist()]
+///     [0.5, -2.0, 96.0]
+#[pyclass(name = "Dequantize", module = "windrow", frozen)]
+pub(crate) struct PyDequantize {
+    dequantize: Dequantize,
+    scales: Py<PyAny>,
+    tensors: Vec<Tensor>,
+    block: Option<i64>,
+}
+
+#[pymethods]
+impl PyDequantize {
+    #[new]
+    #[pyo3(signature = (scales, block = None))]
+    fn new(scales: &Bound<'_, PyAny>, block: Option<NoBool<i64>>) -> PyResult<PyDequantize> {
+        let read = |own: &Bound<'_, PyAny>| {
+            table_of(own, "scales", Reading { rows: true, ..Reading::OWNED })
+        };
+        let is_list =
+            scales.is_exact_instance_of::<PyList>() || scales.is_exact_instance_of::<PyTuple>();
+        let (tensors, all): (Vec<Tensor>, Scales) = if is_list {
+            let mut tensors = Vec::new();
+            for own in scales.try_iter()? {
+                let own = own?;
+                let is_number =
+                    own.is_exact_instance_of::<PyFloat>() || own.is_exact_instance_of::<PyInt>();
+                push_to(
+                    &mut tensors,
+                    match is_number {
+                        true => Tensor::from_vec(vec![own.extract::<f64>()? as f32], &[])
+                            .or_py_err(own.py())?,
+                        false => read(&own)?,
+                    },
+                )?;
+            }
+            (tensors.clone(), tensors.into())
+        } else {
+            let whole = read(scales)?;
+            (vec![whole.clone()], whole.into())
+        };
+        let (mut dequantize, block) = (Dequantize::new(all), block.map(|NoBool(block)| block));
+        if let Some(block) = block {
+            dequantize = dequantize.block(block);
+        }
+        dequantize.check().map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(PyDequantize { dequantize, scales: scales.clone().unbind(), tensors, block })
+    }
+
+    fn __getnewargs__(&self, py: Python<'_>) -> (Py<PyAny>, Option<i64>) {
+        (self.scales.clone_ref(py), self.block)
+    }
+
+    fn __repr__(&self) -> String {
+        let block = self.block.map(|block| format!(", block={block}")).unwrap_or_default();
+        match &self.tensors[..] {
+            [whole] => format!("Dequantize({} {:?}{block})", whole.dtype(), whole.shape()),
+            each => format!("Dequantize({} scales{block})", each.len()),
+        }
+    }
+}
+
+/// The transform of `transform=`.
+pub(super) fn transform_of(transform: &Bound<'_, PyAny>) -> PyResult<AnyTransform> {
+    if let Ok(transform) = transform.cast::<PyTransform>() {
+        return Ok(transform.get().transform.clone().into());
+    }
+    if let Ok(quantize) = transform.cast::<PyQuantize>() {
+        return Ok(quantize.get().quantize.into());
+    }
+    if let Ok(dequantize) = transform.cast::<PyDequantize>() {
+        let dequantize = dequantize.get();
+        for tensor in &dequantize.tensors {
+            in_place(transform.py(), tensor)?;
+        }
+        return Ok(dequantize.dequantize.clone().into());
+    }
+    let text = format!(
+        "transform must be a wr.Transform, wr.Quantize or wr.Dequantize, got {}",
+        transform.repr()?
+    );
+    Err(PyTypeError::new_err(text))
+}

@@ -1,0 +1,203 @@
+//! [`MoveScales`]: the scales of pairs, each found in a source and written to a place of its own, or given for it.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use crate::collate::{AnyTransform, Dequantize, Quantize, Scales};
+use crate::plan::apart::check_pairs_apart;
+use crate::plan::loops::{Dim, LoopNest};
+use crate::plan::moves::PairClasses;
+use crate::plan::output::{ElementOp, OutputPlan, Starts};
+use crate::plan::role::Role;
+use crate::plan::scaling::{check_given, nest_of_scales, read_scales, Groups};
+use crate::samples::SampleList;
+use crate::tensor::{
+    Device, Dims, Error, ErrorValue, Footprint, Layout, Mismatch, MoveSide, Offsets, Result, Tensor,
+};
+
+/// The scales of the pairs of one output.
+#[derive(Debug, Default)]
+pub(crate) struct MoveScales<'s> {
+    /// The rule by which they are found, and where they are written.
+    pub found: Option<(Quantize, OutputPlan<'s>)>,
+    /// Those that are given, pair after pair, and where each pair's begin.
+    pub given: Vec<f32>,
+    pub first: Vec<usize>,
+}
+
+/// Where the name of an argument is not that of a side.
+const SCALES_OUT: &str = "scales_out";
+
+/// Checks the destinations of scales against the pairs, whose shapes have been found.
+///
+/// # Errors
+/// [`Error::Argument`] for scales of a move that has none, the other way round, or of another number; [`Error::Shape`],
+/// [`Error::DType`], [`Error::Device`] or [`Error::Layout`] for those that do not fit; [`Error::Overlap`].
+pub(super) fn check_scales_out(
+    dsts: &SampleList<'_>,
+    srcs: &SampleList<'_>,
+    all: &PairClasses<'_>,
+    transform: &AnyTransform,
+    scales: Option<&SampleList<'_>>,
+) -> Result<()> {
+    let refuse = |text: String| Err(Error::Argument(text));
+    let (quantize, scales) = match (transform, scales) {
+        (AnyTransform::Quantize(quantize), Some(scales)) => (quantize, scales),
+        (AnyTransform::Quantize(_), None) => {
+            return refuse("a Quantize of a move needs scales_out, to which its scales go".into())
+        }
+        (_, Some(_)) => {
+            return refuse("scales_out is for the scales of a Quantize, and there is none".into())
+        }
+        _ => return Ok(()),
+    };
+    scales.check_known()?;
+    if scales.len() != dsts.len() {
+        let (own, pairs) = (scales.len(), dsts.len());
+        return refuse(format!("scales_out has {own} destinations of scales for {pairs} pairs"));
+    }
+    scales.check_rows(0)?;
+    for pair in 0..dsts.len() {
+        let meta = scales.meta(pair);
+        let refuse = |error: fn(Box<Mismatch>) -> Error, expected: ErrorValue, got: ErrorValue| {
+            let expected = format!("{expected} for pair {pair}");
+            Err(error(Box::new(Mismatch::for_subject(SCALES_OUT, expected, got))))
+        };
+        let expected = scales_shape(all, pair);
+        if meta.layout.shape() != &expected[..] {
+            return refuse(Error::Shape, (&expected[..]).into(), meta.layout.shape().into());
+        }
+        if meta.dtype != quantize.scale_dtype {
+            return refuse(Error::DType, quantize.scale_dtype.into(), meta.dtype.into());
+        }
+        if let Device::Cuda(_) = meta.device {
+            let got = meta.device.to_string();
+            return refuse(Error::Device, "host memory".into(), got.into());
+        }
+        if Footprint::new(std::ptr::null(), &meta.layout, meta.dtype).shares_with_itself() {
+            let got = format!("strides {:?} for shape {:?}", meta.layout.strides(), expected);
+            return refuse(Error::Layout, "elements with a place of their own".into(), got.into());
+        }
+    }
+    let mut written = dsts.clone();
+    written.extend(scales)?;
+    check_pairs_apart(&written, srcs, |_| false).map_err(|mut error| {
+        if let Some(mismatch) = error.mismatch_mut() {
+            if let Some(pair) = mismatch.index.filter(|&index| index >= dsts.len()) {
+                let pair = pair - dsts.len();
+                mismatch.got =
+                    ErrorValue::Text(format!("{}, at the scales of pair {pair}", mismatch.got));
+                (mismatch.index, mismatch.side, mismatch.subject) = (None, None, SCALES_OUT);
+            }
+        }
+        error
+    })
+}
+
+/// The shape of the scales of a pair.
+fn scales_shape(all: &PairClasses<'_>, pair: usize) -> Dims {
+    let scaling = all.of(pair).transformed.as_ref().and_then(|shape| shape.scaling.as_deref());
+    scaling.map(|scaling| scaling.shape[1..].into()).unwrap_or_default()
+}
+
+/// The given scales of a pair, as those of a stack of its source.
+pub(super) fn given_for(dequantize: &Dequantize, pair: usize, num_pairs: usize) -> Result<Tensor> {
+    let refuse = |own: i64| Err(Error::Argument(format!("{own} scales for {num_pairs} pairs")));
+    match &*dequantize.scales {
+        Scales::Samples(all) if all.len() != num_pairs => refuse(all.len() as i64),
+        Scales::Samples(all) => Ok(all[pair].clone()),
+        Scales::Batch(all) => match all.shape().first() {
+            Some(&own) if own == num_pairs as i64 => all.select(pair as i64),
+            own => refuse(own.copied().unwrap_or(1)),
+        },
+    }
+}
+
+impl<'s> MoveScales<'s> {
+    /// Of the pairs of an output, by position.
+    pub(super) fn new<'a: 's>(
+        pairs: &[usize],
+        all: &PairClasses<'s>,
+        srcs: &'s SampleList<'a>,
+        transform: &AnyTransform,
+        scales_out: Option<&SampleList<'a>>,
+    ) -> Result<MoveScales<'s>> {
+        match (transform, scales_out) {
+            (AnyTransform::Quantize(quantize), Some(scales)) => {
+                let output = scales_output(pairs, all, srcs, quantize, scales)?;
+                Ok(MoveScales { found: Some((*quantize, output)), ..MoveScales::default() })
+            }
+            (AnyTransform::Dequantize(dequantize), _) => {
+                let mut own = MoveScales::default();
+                for &pair in pairs {
+                    own.first.push(own.given.len());
+                    let scales = given_for(dequantize, pair, srcs.len())?;
+                    check_given(&scales, Some(pair))?;
+                    let expected = scales_shape(all, pair);
+                    if scales.shape() != &expected[..] {
+                        let facet = |shape: &[i64]| {
+                            ErrorValue::Text(format!("scales of {}", ErrorValue::from(shape)))
+                        };
+                        let found = Mismatch::new(None, facet(&expected), facet(scales.shape()));
+                        let error = Error::Shape(Box::new(found));
+                        return Err(error.at_side(MoveSide::Source, pair));
+                    }
+                    read_scales(&scales, &mut own.given);
+                }
+                Ok(own)
+            }
+            _ => Ok(MoveScales::default()),
+        }
+    }
+}
+
+/// The scales of pairs, each at a place of its own.
+fn scales_output<'s, 'a: 's>(
+    pairs: &[usize],
+    all: &PairClasses<'s>,
+    srcs: &'s SampleList<'a>,
+    quantize: &Quantize,
+    scales: &SampleList<'a>,
+) -> Result<OutputPlan<'s>> {
+    let dtype = quantize.scale_dtype;
+    let mut known: HashMap<(usize, u32), u32> = HashMap::new();
+    let (mut nests, mut dims): (Vec<LoopNest>, Vec<Dim>) = Default::default();
+    let (mut ids, mut counts) = (Vec::with_capacity(pairs.len()), Vec::with_capacity(pairs.len()));
+    for &pair in pairs {
+        let nest = all.of(pair);
+        let meta_id = scales.meta_ids().map_or(0, |ids| ids[pair]);
+        let meta = scales.meta(pair);
+        counts.push(meta.layout.numel());
+        let next = nests.len() as u32;
+        let id = *known.entry((all.id_of(pair), meta_id)).or_insert(next);
+        if let (true, Some(shape)) = (id == next, &nest.transformed) {
+            let groups = shape.scaling.as_ref().map_or(Groups::Sample, |scaling| scaling.groups);
+            let size = dtype.size() as i64;
+            let strides: Dims =
+                meta.layout.strides().iter().map(|stride| stride.wrapping_mul(size)).collect();
+            nests.push(nest_of_scales(nest.src, shape, groups, &strides, &mut dims));
+        }
+        ids.push(id);
+    }
+    let offsets = Offsets::from_lengths(counts)?;
+    let layout = Layout::compact(dtype, &[offsets.total()])?;
+    Ok(OutputPlan {
+        leaf: 0,
+        role: Role::Scales,
+        dtype,
+        out: None,
+        layout,
+        op: ElementOp::Scales,
+        fill: quantize.bits_of(1.0),
+        data: pairs.iter().map(|&pair| srcs.address(pair)).collect(),
+        places: pairs.iter().map(|&pair| scales.address(pair)).collect(),
+        nest_ids: Cow::Owned(ids),
+        nests,
+        dims,
+        starts: Starts::Joined { offsets, unit: 1, step: 0 },
+        bytes_only: false,
+        is_table_of_runs: false,
+        ranges: None,
+        selected: None,
+    })
+}
