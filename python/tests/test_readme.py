@@ -9,6 +9,7 @@ FILES = ["README.md", "python/README.md", "docs/index.md", "docs/observability.m
 NEEDS = {
     "docs/recipes/arrow.md": ["polars", "datasets"],
     "docs/recipes/classes.md": [],
+    "docs/recipes/fp8.md": ["torch"],
     "docs/recipes/moves.md": ["torch"],
     "docs/recipes/sequences.md": ["torch"],
     "docs/recipes/torch.md": ["tensordict", "torch_geometric", "pyarrow"],
