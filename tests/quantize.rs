@@ -466,8 +466,10 @@ fn random_moves() {
             })
             .collect();
         let all = views(&samples);
-        let alone: Vec<_> =
-            all.iter().map(|view| engines[0].assemble(std::slice::from_ref(view), &collate)).collect();
+        let alone: Vec<_> = all
+            .iter()
+            .map(|view| engines[0].assemble(std::slice::from_ref(view), &collate))
+            .collect();
         if alone.iter().any(Result::is_err) {
             continue;
         }

@@ -19,9 +19,9 @@ mod policy;
 mod pool;
 mod prefetch;
 mod reference;
-mod rescale;
 mod rows;
 mod runs;
+mod scale_groups;
 mod short_inner_dims;
 mod simd;
 mod small_batches;
@@ -36,7 +36,7 @@ mod walk;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::plan::{saturating_sum, ElementOp, Moves, OutputPlan, Plan, Role};
-use rescale::TileScales;
+use scale_groups::TileScales;
 
 pub use add_per_sample::add_per_sample;
 pub(crate) use parallel_for::parallel_for;
@@ -182,17 +182,17 @@ impl Work<'_> {
             match (scaling.quantize(), output.op) {
                 (Some(quantize), ElementOp::Scales) => {
                     let Some(data) = of_leaf(Role::Data) else { return };
-                    rescale::run_empty(output, &outputs[data], quantize, out, elems);
+                    scale_groups::run_empty(output, &outputs[data], quantize, out, elems);
                 }
                 (Some(quantize), _) => {
                     let Some(scales) = of_leaf(Role::Scales) else { return };
                     let Some(at) = self.outputs.0[scales] else { return };
                     let found = TileScales::Found { quantize, output: &outputs[scales], out: at };
-                    rescale::run(output, found, out, elems);
+                    scale_groups::run(output, found, out, elems);
                 }
                 (None, _) => {
                     let scales = scaling.given.as_deref().unwrap_or_default();
-                    rescale::run(output, TileScales::Given { scales, first: &[] }, out, elems);
+                    scale_groups::run(output, TileScales::Given { scales, first: &[] }, out, elems);
                 }
             }
         }
@@ -247,7 +247,7 @@ pub(crate) unsafe fn run_moves(
                 match scales {
                     None => tile::run(output, affine, nowhere, part, stores),
                     Some(scales) => {
-                        rescale::run(output, TileScales::of_moves(scales), nowhere, part);
+                        scale_groups::run(output, TileScales::of_moves(scales), nowhere, part);
                     }
                 }
             };
@@ -255,7 +255,7 @@ pub(crate) unsafe fn run_moves(
         if let Some((quantize, found)) = scales.and_then(|scales| scales.found.as_ref()) {
             let (nowhere, all) = (std::ptr::null_mut(), 0..found.numel());
             // SAFETY: the caller's promise, for scales that no tile has written.
-            unsafe { rescale::run_empty(found, output, quantize, nowhere, all) };
+            unsafe { scale_groups::run_empty(found, output, quantize, nowhere, all) };
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Counts the bytes and samples that a plan moves: for [`crate::Explain`] before a run, and for [`crate::Stats`] after it.
 
-use crate::plan::batch_shape::{BatchShape, Padded, Placement};
+use crate::plan::batch_shape::BatchShape;
 use crate::plan::output::saturating_sum;
 use crate::plan::path::Path;
+use crate::plan::placement::{Padded, Placement};
 use crate::plan::plan::Plan;
 use crate::plan::role::Role;
 use crate::plan::route::Upload;

@@ -185,7 +185,7 @@ fn is_table_apart(dsts: &SampleList<'_>) -> bool {
 /// As [`check_pairs_apart`], of destinations alone, whose spans overlap: each cluster of these by itself.
 #[cold]
 fn check_destinations(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
-    let clusters = clusters_of(spans).filter(|cluster| cluster.len() > 1);
+    let mut clusters = clusters_of(spans).filter(|cluster| cluster.len() > 1);
     clusters.try_for_each(|cluster| check_cluster(dsts, &spans[cluster]))
 }
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::collate::{resolve_dim, Affine, Collate, Form, MaskBits, Pad, PerDim, Ragged, Side};
+use crate::collate::{resolve_dim, Affine, Collate, Form, MaskBits, Pad, PerDim, Quantize, Ragged};
 use crate::plan::checks::{
     check_arithmetic, check_devices, check_float, check_room, check_width, no_dims,
     resolve_channel_dim, resolve_dtype, resolve_permute, shape_mismatch, UsedMetas,
 };
+use crate::plan::placement::{Padded, Placement};
 use crate::plan::role::Role;
-use crate::plan::scaling::{result_dtype, Scaling};
+use crate::plan::scaling::{result_dtype, BatchExtents, Scaling};
 use crate::samples::{SampleList, SampleRows};
 use crate::tensor::{
     checked_bytes, small_vec, CastTo, DType, Device, DimSet, Dims, Error, ErrorValue, Hint,
@@ -55,36 +56,13 @@ pub struct BatchShape {
     pub(crate) permute: SmallVec<[usize; 4]>,
 }
 
-/// How samples are in the data of a batch.
-#[derive(Clone, Debug)]
-pub enum Placement {
-    /// Sample `i` is row `i` of dim 0.
-    Rows,
-    /// Sample `i` is row `i` of dim 0, its real part inside padding.
-    Padded(Padded),
-    /// Sample `i` is `offsets[i]..offsets[i + 1]` of a dim of the result.
-    Joined {
-        /// The dim of the result.
-        dim: usize,
-        /// The boundaries.
-        offsets: Offsets,
-    },
-}
-
-/// The padded dims and their extents.
-#[derive(Clone, Debug)]
-pub struct Padded {
-    /// The extent of every sample dim in the batch, before the permutation.
-    pub(crate) size: Dims,
-    /// The side of every sample dim.
-    pub(crate) sides: SmallVec<[Side; 4]>,
-    /// The padded sample dims.
-    pub(crate) dims: DimSet,
-    /// The real extents of these, row-major.
-    pub(crate) lengths: Arc<[i64]>,
-}
-
 impl BatchShape {
+    /// Scales that are found on the way: their rule and their shape.
+    pub(crate) fn found_scales(&self) -> Option<(&Quantize, &[i64])> {
+        let scaling = self.scaling.as_deref()?;
+        Some((scaling.quantize()?, &scaling.shape))
+    }
+
     /// The dtype of the batch, and whether casts to it saturate.
     pub(crate) fn to(&self) -> CastTo {
         CastTo { dtype: self.dtype, saturate: self.saturate }
@@ -195,7 +173,13 @@ impl BatchShape {
         batch_shape.raise(collate)?;
         batch_shape.place(used, &collate.form)?;
         if let Some(rescale) = &collate.rescale {
-            batch_shape.scaling = Scaling::new(used, rescale, &batch_shape)?;
+            let extents = BatchExtents {
+                placement: &batch_shape.placement,
+                shape: &batch_shape.shape,
+                num_samples: batch_shape.num_samples,
+                ndim: batch_shape.permute.len(),
+            };
+            batch_shape.scaling = Scaling::new(used, rescale, &extents)?;
         }
         batch_shape.bytes = batch_shape.checked_bytes()?;
         Ok(batch_shape)

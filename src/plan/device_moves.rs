@@ -18,11 +18,12 @@ use std::ops::Range;
 use smallvec::smallvec;
 
 use crate::collate::Ragged;
-use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::batch_shape::BatchShape;
 use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::moves::{Moves, PairClass};
 use crate::plan::output::{packed_output, ElementOp, OutputPlan, Starts};
 use crate::plan::path::Path;
+use crate::plan::placement::Placement;
 use crate::plan::policy::POLICY;
 use crate::plan::role::Role;
 use crate::samples::{SampleList, TensorMeta};

@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::batch_shape::BatchShape;
+use crate::plan::placement::Placement;
 use crate::plan::scaling::Groups;
 use crate::samples::TensorMeta;
 use crate::tensor::DType;

@@ -9,7 +9,8 @@ use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::moves::PairClasses;
 use crate::plan::output::{ElementOp, OutputPlan, Starts};
 use crate::plan::role::Role;
-use crate::plan::scaling::{check_given, nest_of_scales, read_scales, Groups};
+use crate::plan::scales_output::nest_of_scales;
+use crate::plan::scaling::{check_given, read_scales, Groups};
 use crate::samples::SampleList;
 use crate::tensor::{
     Device, Dims, Error, ErrorValue, Footprint, Layout, Mismatch, MoveSide, Offsets, Result, Tensor,

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::collate::MaskBits;
-use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::batch_shape::BatchShape;
 use crate::plan::loops::{Channel, Dim, LoopNest};
+use crate::plan::placement::Placement;
 use crate::plan::role::Role;
 use crate::samples::SampleList;
 use crate::tensor::Result;

@@ -12,10 +12,11 @@ use smallvec::SmallVec;
 
 use crate::collate::{Affine, Collate};
 use crate::plan::arena::Arena;
-use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::batch_shape::BatchShape;
 use crate::plan::device_moves::Lot;
 use crate::plan::moves::Moves;
 use crate::plan::output::{ElementOp, OutputPlan};
+use crate::plan::placement::Placement;
 use crate::plan::plan_body::{selected_must_be_alone, PlanBody};
 use crate::plan::role::Role;
 use crate::plan::route::Route;

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use crate::collate::Collate;
-use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::batch_shape::BatchShape;
 use crate::plan::device_moves::PlannedLot;
 use crate::plan::output::{data_output, index_output, mask_output, OutputPlan};
+use crate::plan::placement::Placement;
 use crate::plan::policy::POLICY;
 use crate::plan::role::Role;
 use crate::plan::route::{is_mapping_stale, Route};
-use crate::plan::scaling::scales_output;
+use crate::plan::scales_output::scales_output;
 use crate::plan::target::{check_target, Leaf, Target};
 use crate::samples::{Memo, SampleList};
 use crate::tensor::{Error, Layout, Result};

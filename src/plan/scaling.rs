@@ -1,21 +1,14 @@
 //! [`Scaling`]: which elements of a batch share a scale, and where the scales are.
 //!
-//! The elements of a sample are counted in its own order, padding among them, as the loops of its [`LoopNest`] go. Elements
+//! The elements of a sample are counted in its own order, padding among them, as the loops of its `LoopNest` go. Elements
 //! that share a scale follow each other in that order: all of a sample, a row of the last dim, or a block of one. So the scale of an element
-//! is found by arithmetic ([`Groups::of`]), and scales are counted in the same order ([`scales_output`]).
+//! is found by arithmetic ([`Groups::of`]), and scales are counted in the same order (`scales_output`).
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::collate::{e8m0_value, Dequantize, Granularity, Quantize, Rescale, Scales};
-use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::checks::UsedMetas;
-use crate::plan::loops::{placed, Channel, Dim, LoopNest};
-use crate::plan::output::{joined_unit, row_elems, ElementOp, OutputPlan, Starts};
-use crate::plan::role::Role;
-use crate::samples::{SampleList, TensorMeta};
+use crate::plan::placement::Placement;
 use crate::tensor::{
     DType, Device, Dims, Error, ErrorValue, Hint, Layout, Mismatch, Result, Tensor,
 };
@@ -29,6 +22,15 @@ pub(crate) struct Scaling {
     pub shape: Dims,
     /// Scales that are given, in the order in which they are counted; padding has 1.
     pub given: Option<Arc<[f32]>>,
+}
+
+/// What a batch is like whose elements are scaled.
+pub(super) struct BatchExtents<'b> {
+    pub placement: &'b Placement,
+    pub shape: &'b [i64],
+    pub num_samples: usize,
+    /// Dims of a sample.
+    pub ndim: usize,
 }
 
 /// The elements of a sample that share a scale.
@@ -73,10 +75,10 @@ impl Scaling {
     ///
     /// # Errors
     /// [`Error::Argument`], [`Error::DType`], [`Error::Device`], [`Error::Shape`].
-    pub fn new(
+    pub(super) fn new(
         used: &UsedMetas<'_>,
         rescale: &Rescale,
-        shape: &BatchShape,
+        shape: &BatchExtents<'_>,
     ) -> Result<Option<Box<Scaling>>> {
         let granularity = match rescale {
             Rescale::Quantize(quantize) => quantize.scale,
@@ -111,14 +113,6 @@ impl Scaling {
             Rescale::Quantize(quantize) => Some(quantize),
             Rescale::Dequantize(_) => None,
         }
-    }
-}
-
-impl BatchShape {
-    /// Scales that are found on the way: their rule and their shape.
-    pub(crate) fn found_scales(&self) -> Option<(&Quantize, &[i64])> {
-        let scaling = self.scaling.as_deref()?;
-        Some((scaling.quantize()?, &scaling.shape))
     }
 }
 
@@ -179,8 +173,8 @@ pub(super) fn result_dtype(
 }
 
 /// Which elements of samples in this batch share a scale.
-fn groups_of(granularity: Granularity, shape: &BatchShape) -> Result<Groups> {
-    let ndim = shape.permute.len();
+fn groups_of(granularity: Granularity, shape: &BatchExtents<'_>) -> Result<Groups> {
+    let ndim = shape.ndim;
     // The extents of samples are those of the batch but for dims that are joined or padded.
     let row = match &shape.placement {
         Placement::Rows if ndim > 0 => Some(shape.shape[ndim]),
@@ -209,7 +203,7 @@ fn groups_of(granularity: Granularity, shape: &BatchShape) -> Result<Groups> {
     })
 }
 
-fn scales_shape(groups: Groups, granularity: Granularity, shape: &BatchShape) -> Dims {
+fn scales_shape(groups: Groups, granularity: Granularity, shape: &BatchExtents<'_>) -> Dims {
     match groups {
         Groups::Sample => smallvec::smallvec![shape.num_samples as i64],
         Groups::Blocks { per_row, .. } => {
@@ -223,87 +217,8 @@ fn scales_shape(groups: Groups, granularity: Granularity, shape: &BatchShape) ->
     }
 }
 
-/// The output of scales that are found. Its loops lead from where the elements of a scale begin in the sample to the scale.
-pub(super) fn scales_output<'s>(
-    leaf: usize,
-    batch_shape: &BatchShape,
-    samples: &'s SampleList<'_>,
-    layout: Layout,
-) -> Option<OutputPlan<'s>> {
-    let scaling = batch_shape.scaling.as_deref()?;
-    let quantize = scaling.quantize()?;
-    let dtype = quantize.scale_dtype;
-    let size = dtype.size() as i64;
-    let strides: Dims = layout.strides().iter().map(|stride| stride.wrapping_mul(size)).collect();
-    let (starts, own_strides) = match (&batch_shape.placement, scaling.groups) {
-        (Placement::Joined { dim, offsets }, Groups::Blocks { .. }) => {
-            let unit = joined_unit(&layout, *dim);
-            (Starts::Joined { offsets: offsets.clone(), unit, step: strides[*dim] }, &strides[..])
-        }
-        _ => {
-            let elems = row_elems(&layout);
-            (Starts::Rows { elems, step: strides[0] }, &strides[1..])
-        }
-    };
-    let mut dims = Vec::new();
-    let nest = |meta| nest_of_scales(meta, batch_shape, scaling.groups, own_strides, &mut dims);
-    let nests = samples.metas().iter().map(nest).collect();
-    Some(OutputPlan {
-        leaf,
-        role: Role::Scales,
-        dtype,
-        out: None,
-        layout,
-        op: ElementOp::Scales,
-        fill: quantize.bits_of(1.0),
-        data: samples.data(),
-        places: Cow::Borrowed(&[]),
-        nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
-        nests,
-        dims,
-        starts,
-        bytes_only: false,
-        is_table_of_runs: false,
-        ranges: None,
-        selected: None,
-    })
-}
-
-/// The loops over the scales of such a sample: over its dims but the last, and over the blocks of a row. `strides`: bytes from
-/// scale to scale.
-pub(super) fn nest_of_scales(
-    meta: &TensorMeta,
-    batch_shape: &BatchShape,
-    groups: Groups,
-    strides: &[i64],
-    table: &mut Vec<Dim>,
-) -> LoopNest {
-    let ndim = batch_shape.permute.len();
-    let nothing = [Dim::whole(0, 0, 0)];
-    if meta.layout.ndim() != ndim {
-        return LoopNest::new(meta.dtype, nothing, Channel::None, 0, table);
-    }
-    let Groups::Blocks { block, per_row, .. } = groups else {
-        return LoopNest::new(meta.dtype, [Dim::whole(1, 0, 0)], Channel::None, 0, table);
-    };
-    let size = meta.dtype.size() as i64;
-    let step = |d: usize| meta.layout.strides()[d].wrapping_mul(size);
-    let (mut dims, mut src_offset): (SmallVec<[Dim; 4]>, i64) = Default::default();
-    for (d, &stride) in strides.iter().enumerate().take(ndim - 1) {
-        let real = meta.layout.shape()[d];
-        let (dim, cut) = placed(&batch_shape.placement, d, real, step(d), stride);
-        src_offset = cut.wrapping_mul(step(d)).wrapping_add(src_offset);
-        dims.push(dim);
-    }
-    if let Some(&stride) = strides.get(ndim - 1) {
-        let along = (block as i64).wrapping_mul(step(ndim - 1));
-        dims.push(Dim::whole(per_row as i64, along, stride));
-    }
-    LoopNest::new(meta.dtype, dims, Channel::None, src_offset, table)
-}
-
 /// Whether given scales are one for each sample, where they are not as many as there are rows.
-fn are_of_samples(scales: &Scales, shape: &BatchShape, of_rows: &[i64]) -> bool {
+fn are_of_samples(scales: &Scales, shape: &BatchExtents<'_>, of_rows: &[i64]) -> bool {
     match scales {
         Scales::Batch(scales) => {
             scales.shape() != of_rows && scales.shape() == [shape.num_samples as i64]
@@ -316,9 +231,14 @@ fn are_of_samples(scales: &Scales, shape: &BatchShape, of_rows: &[i64]) -> bool 
 
 /// The extents of a sample's own scales, as a list has them, and how many places each dim is shifted by in the batch; and the
 /// extents there.
-fn own_scales(scaling: &Scaling, shape: &BatchShape, sample: &[i64], index: usize) -> [Dims; 3] {
+fn own_scales(
+    scaling: &Scaling,
+    shape: &BatchExtents<'_>,
+    sample: &[i64],
+    index: usize,
+) -> [Dims; 3] {
     let Groups::Blocks { per_row, .. } = scaling.groups else { return Default::default() };
-    let rest = shape.permute.len() - 1;
+    let rest = shape.ndim - 1;
     let mut own = Dims::from_slice(&sample[..rest]);
     let (mut lead, mut room): (Dims, Dims) = (smallvec::smallvec![0; rest], own.clone());
     match &shape.placement {
@@ -364,7 +284,7 @@ fn given_scales(
     used: &UsedMetas<'_>,
     scales: &Scales,
     scaling: &Scaling,
-    shape: &BatchShape,
+    shape: &BatchExtents<'_>,
 ) -> Result<Arc<[f32]>> {
     let refuse =
         |error: fn(Box<Mismatch>) -> Error, index, expected: ErrorValue, got: ErrorValue| {

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 
 use crate::collate::{Collate, Form};
-use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::batch_shape::BatchShape;
 use crate::plan::loops::{Channel, Dim, LoopNest};
 use crate::plan::output::OutputPlan;
+use crate::plan::placement::Placement;
 use crate::samples::{SampleList, Selection};
 use crate::tensor::{Device, Error, Mismatch, Result};
 
