@@ -88,6 +88,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(collate::one_buffer::_leaf_bytes, m)?,
         wrap_pyfunction!(collate::one_buffer::_copy_leaves, m)?,
         wrap_pyfunction!(collate::one_buffer::_check_leaves, m)?,
+        wrap_pyfunction!(collate::one_buffer::_copy_parts, m)?,
         wrap_pyfunction!(collate::one_buffer::_unwritten, m)?,
         wrap_pyfunction!(collate::one_buffer::_parts, m)?,
         wrap_pyfunction!(collate::one_buffer::_places, m)?,

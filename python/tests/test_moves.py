@@ -555,3 +555,33 @@ def test_a_copy_is_no_destination():
         refusal(call, wr.LayoutError, "expected memory that may be written to, got a copy")
     wr.copy_many([array], [Copied()])
     assert wr.stack([Copied()]).shape == (1, 4)
+
+
+def test_lists_that_are_written_to():
+    torch = pytest.importorskip("torch")
+    tensors, base = [torch.zeros(4) for _ in range(5)], torch.zeros(5, 4)
+    rows = np.arange(20, dtype="f4").reshape(5, 4)
+    for target in (tensors, list(base)):
+        listed = wr.SampleList(target)
+        for version in (1, 2):
+            wr.copy_many(listed, wr.SampleList([torch.from_numpy(row * version) for row in rows]))
+            np.testing.assert_array_equal(np.stack([own.numpy() for own in target]), rows * version)
+            assert all(own._version >= version for own in target)
+    listed = wr.SampleList(tensors)
+    tensors[2].requires_grad_()
+    refusal(lambda: wr.copy_many(listed, rows * 3), wr.LayoutError)
+    assert (tensors[0].numpy() == rows[0] * 2).all()
+    with torch.no_grad():
+        wr.copy_many(listed, rows * 3)
+    np.testing.assert_array_equal(tensors[2].detach().numpy(), rows[2] * 3)
+    with torch.inference_mode():
+        frozen = torch.zeros(4)
+        inside = wr.SampleList([frozen, torch.zeros(4)])
+        wr.copy_many(inside, rows[:2])
+    refusal(lambda: wr.copy_many(inside, rows[2:4]), RuntimeError)
+    assert (frozen.numpy() == rows[0]).all()
+    # Beside arrays of NumPy, views of ours and storages that they share.
+    mixed = [torch.zeros(4), np.zeros(4, "f4"), wr.asarray(torch.zeros(4)), torch.zeros(4)]
+    wr.copy_many(wr.SampleList(mixed), rows[:4])
+    assert [own._version for own in (mixed[0], mixed[3])] == [1, 1]
+    np.testing.assert_array_equal(np.stack([np.asarray(own) for own in mixed]), rows[:4])

@@ -45,6 +45,12 @@ class Layout:
     # The containers themselves, of whatever class; not in a pickle and not in JSON.
     _structure: Any = dataclasses.field(default=None, compare=False)
 
+    @functools.cached_property
+    def _parts(self) -> Optional[List[Tuple[str, Tuple[int, ...], int]]]:
+        """Dtype, shape and first byte of each leaf; None if some are tied, or pieces of leaves."""
+        parts = list(zip(self.dtypes, self.shapes, self.offsets))
+        return None if len(set(parts)) < len(parts) or any(self._pieces) else parts
+
     def __repr__(self) -> str:
         return f"Layout({len(self.paths)} leaves, nbytes={self.nbytes})"
 

@@ -221,20 +221,21 @@ def unpack(buffer: Any, layout: Layout, *, into: Any = None) -> Any:
     """
     if not isinstance(layout, Layout):
         raise TypeError(f"layout must be a wr.Layout, got {type(layout).__name__}; Layout.from_json reads text")
-    views = _views(buffer, layout)
     if into is None:
+        views = _views(buffer, layout)
         if layout._structure is None or None in layout._nodes:
             return plain_tree(layout._nodes, views)
         return layout._structure.unflatten(views)
     # By keys and positions alone, so that a dataclass takes what comes as a dict.
     paths, leaves, _, structure = _windrow._flatten(into)
     nodes = nodes_of(structure)
-    sources = views
+    # Most often each leaf is by itself and whole, and the buffer is on the host.
+    parts = layout._parts if tuple(nodes) == layout._nodes else None
+    if parts is not None and _windrow._copy_parts(leaves, buffer, parts, layout.nbytes, paths):
+        return into
+    sources = views = _views(buffer, layout)
     if tuple(nodes) != layout._nodes:
         _, leaves, sources, _ = _windrow._flatten(plain_tree(nodes, leaves), plain_tree(layout._nodes, views))
-    elif len(set(map(id, views))) == len(views) and not any(layout._pieces) and not (views and _is_on_device(views[0])):
-        _windrow._copy_leaves(leaves, views, paths)
-        return into
     count: Dict[int, int] = {}
     for view in views:
         count[id(view)] = count.get(id(view), 0) + 1

@@ -125,18 +125,22 @@ pub(crate) fn copy_many(
         }
         return copy_columns(&engine, dsts, srcs, &lists, are_torch, &transform);
     }
-    let pairs = Pairs::read(dsts, srcs, stream, true)?;
+    let Pairs { dsts, srcs, paths } = Pairs::read(dsts, srcs, stream, true)?;
     let scales = scales_out.map(|scales| Side::of_scales(dsts, scales, stream)).transpose()?;
     span.end();
-    copy_pairs(py, &engine, pairs, &[], (transform, scales), (stream, max_blocks))
+    let named = |pair: usize| (paths.get(pair).cloned().unwrap_or_default(), pair);
+    copy_pairs(py, &engine, (dsts, srcs), &named, (transform, scales), (stream, max_blocks))
 }
+
+/// What errors call a pair: its path, if it is of trees, and its number.
+type Named<'n> = &'n dyn Fn(usize) -> (String, usize);
 
 /// Pairs that were read one by one.
 fn copy_pairs(
     py: Python<'_>,
     engine: &Engine,
-    Pairs { dsts, srcs, paths }: Pairs,
-    numbers: &[usize],
+    (dsts, srcs): (Side, Side),
+    named: Named<'_>,
     (transform, scales): (AnyTransform, Option<Side>),
     (stream, max_blocks): (Option<Stream>, Option<u32>),
 ) -> PyResult<()> {
@@ -145,11 +149,11 @@ fn copy_pairs(
     if stream.is_some() {
         one_device(py, [to, from])?;
     }
-    let named = dsts.samples.ordinal().or(srcs.samples.ordinal());
-    let used = named.and_then(|_| [to, from].into_iter().flat_map(cuda_devices).next());
+    let first = dsts.samples.ordinal().or(srcs.samples.ordinal());
+    let used = first.and_then(|_| [to, from].into_iter().flat_map(cuda_devices).next());
     let ordinal = match used {
         Some(Device::Cuda(ordinal)) => Some(ordinal),
-        _ => named,
+        _ => first,
     };
     let mut options = match ordinal {
         None if stream.is_some() && !has_pinned([to, from]) => return Err(no_stream()),
@@ -172,8 +176,7 @@ fn copy_pairs(
     let is_quick = is_on_host && is_quick(to, from) && !has_pinned([to, from]);
     let scales_out = scales.as_ref().map(|scales| &scales.samples.list);
     let options = MoveOptions { scales_out, ..options };
-    copy(py, engine, to, from, options, is_quick)
-        .map_err(|error| pair_error(py, error, &paths, numbers))?;
+    copy(py, engine, to, from, options, is_quick).map_err(|error| pair_error(py, error, named))?;
     let mut written = dsts.torch;
     written.extend(scales.into_iter().flat_map(|scales| scales.torch));
     match written.is_empty() {
@@ -190,31 +193,41 @@ pub(super) fn copy_leaves(
     engine: &Engine,
     dsts: &Bound<'_, PyList>,
     srcs: &Bound<'_, PyList>,
-    paths: Vec<String>,
-    numbers: &[usize],
+    paths: &Bound<'_, PyAny>,
+    numbers: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let py = dsts.py();
     let span = engine.enter(Stage::Import);
-    let dsts = Side::of_objects(py, items_of(dsts)?, &paths, (MoveSide::Destination, true), None)?;
-    let srcs = Side::of_objects(py, items_of(srcs)?, &paths, (MoveSide::Source, false), None)?;
+    let sides = leaf_sides(paths, |paths| {
+        let dsts =
+            Side::of_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, true), None)?;
+        let srcs = Side::of_objects(py, items_of(srcs)?, paths, (MoveSide::Source, false), None)?;
+        Ok((dsts, srcs))
+    })?;
     span.end();
     let as_it_is = (AnyTransform::default(), None);
-    copy_pairs(py, engine, Pairs { dsts, srcs, paths }, numbers, as_it_is, (None, None))
+    copy_pairs(py, engine, Pairs { dsts, srcs, paths }, &named, as_it_is, ().ok());
+    (path, number.unwrap_or(pair))
 }
 
 /// What `copy_leaves` would refuse.
 pub(super) fn check_leaves(
     dsts: &Bound<'_, PyList>,
     srcs: &Bound<'_, PyList>,
-    paths: &[String],
-    numbers: &[usize],
+    paths: &Bound<'_, PyAny>,
+    numbers: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let py = dsts.py();
-    let dsts = Side::of_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, false), None)?;
-    let srcs = Side::of_objects(py, items_of(srcs)?, paths, (MoveSide::Source, false), None)?;
+    let (dsts, srcs) = leaf_sides(paths, |paths| {
+        let dsts =
+            Side::of_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, false), None)?;
+        let srcs = Side::of_objects(py, items_of(srcs)?, paths, (MoveSide::Source, false), None)?;
+        Ok((dsts, srcs))
+    })?;
     let (to, from) = (&dsts.samples.list, &srcs.samples.list);
     let checked = py.detach(|| Engine::check_lists(to, from));
-    checked.map_err(|error| pair_error(py, error, paths, numbers))
+    let named = |pair: usize| name_of_leaf(pair, paths, Some(numbers));
+    checked.map_err(|error| pair_error(py, error, &named))
 }
 
 /// Both sides are columns, which the caller's lists keep as long as no Python code runs.
@@ -279,12 +292,11 @@ fn copy(
     }
 }
 
-/// An error of pairs that have these paths and numbers, if they are leaves of trees.
-fn pair_error(py: Python<'_>, error: Error, paths: &[String], numbers: &[usize]) -> PyErr {
+/// An error of pairs with these names.
+fn pair_error(py: Python<'_>, error: Error, named: Named<'_>) -> PyErr {
     let index = error.mismatch().and_then(|mismatch| mismatch.index);
-    let path = index.and_then(|index| paths.get(index)).map_or("", String::as_str);
-    let error = error.renumbered(|pair| numbers.get(pair).copied().unwrap_or(pair));
-    to_py_err(py, &error.at_path(path))
+    let path = index.map_or_else(String::new, |index| named(index).0);
+    to_py_err(py, &error.renumbered(|pair| named(pair).1).at_path(&path))
 }
 
 /// `explain` of pairs: `arguments` are those of `copy_many`, with ``dsts``.
@@ -325,7 +337,8 @@ pub(super) fn explain_pairs(
         }
     }
     let explain = py.detach(|| Engine::explain_lists(to, from, &transform, scales));
-    explain.map_err(|error| pair_error(py, error, &paths, &[]))
+    let named = |pair: usize| (paths.get(pair).cloned().unwrap_or_default(), pair);
+    explain.map_err(|error| pair_error(py, error, &named))
 }
 
 fn blocks_of(blocks: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {

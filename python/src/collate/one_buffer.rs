@@ -4,9 +4,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::bindings::Places;
-use windrow::Layout;
+use windrow::{DType, Device, Layout, SampleList, Tensor};
 
-use crate::collate::moves::{check_leaves, copy_leaves};
+use crate::collate::moves::{check_leaves, copy_leaves, copy_parts};
 use crate::collate::options::engine_of;
 use crate::collate::pairs::flatten_both;
 use crate::engine::default::default_engine;
@@ -118,10 +118,10 @@ fn static_name(name: &str) -> &'static str {
 pub(crate) fn _check_leaves(
     dsts: &Bound<'_, PyList>,
     srcs: &Bound<'_, PyList>,
-    paths: Vec<String>,
-    numbers: Vec<usize>,
+    paths: &Bound<'_, PyAny>,
+    numbers: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    check_leaves(dsts, srcs, &paths, &numbers)
+    check_leaves(dsts, srcs, paths, numbers)
 }
 
 /// `copy_many` of leaves with these paths; errors say `numbers` in place of positions, if there are some.
@@ -130,13 +130,49 @@ pub(crate) fn _check_leaves(
 pub(crate) fn _copy_leaves(
     dsts: &Bound<'_, PyList>,
     srcs: &Bound<'_, PyList>,
-    paths: Vec<String>,
+    paths: &Bound<'_, PyAny>,
     engine: Option<&Bound<'_, PyAny>>,
-    numbers: Option<Vec<usize>>,
+    numbers: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let _records = Records::for_call(dsts.py());
     let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
-    copy_leaves(&engine, dsts, srcs, paths, &numbers.unwrap_or_default())
+    copy_leaves(&engine, dsts, srcs, paths, numbers)
+}
+
+/// As `_copy_leaves`, from row-major parts of bytes, each with its dtype, shape and first byte. False, and nothing is done, if these
+/// are not on the host.
+#[pyfunction]
+pub(crate) fn _copy_parts(
+    dsts: &Bound<'_, PyList>,
+    buffer: &Bound<'_, PyAny>,
+    parts: &Bound<'_, PyList>,
+    num_bytes: u64,
+    paths: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
+    let py = dsts.py();
+    let _records = Records::of_call(py);
+    let memory = bytes_of_buffer(buffer, num_bytes, "buffer")?;
+    if memory.device() != Device::Cpu {
+        return Ok(false);
+    }
+    let mut list = SampleList::new();
+    list.reserve(parts.len()).or_py_err(py)?;
+    let mut last: Option<(Bound<'_, PyAny>, DType)> = None;
+    for part in parts {
+        let (name, shape, offset): (Bound<'_, PyAny>, Bound<'_, PyTuple>, u64) = part.extract()?;
+        let dtype = try_vec((known, dtype)) if known.is(&name) => *dtype,
+            _ => dtype_of(&name)?,
+        };
+        let shape: Vec<i64> = shape.extract()?;
+        let view = memory.part(offset, dtype, &shape).map_err(|error| error.about("buffer"));
+        let data = view.or_py_err(py)?.data_ptr();
+        // SAFETY: a part of the buffer, which the samples' owner keeps.
+        #[allow(unsafe_code)]
+        unsafe { list.push(data, dtype, Device::Cpu, &shape, None) }.or_py_err(py)?;
+        last = Some((name, dtype));
+    }
+    copy_parts(default_engine(), dsts, (memory, list), paths)?;
+    Ok(true)
 }
 
 /// Bytes that are still to be written, all of them.
@@ -157,7 +193,7 @@ pub(crate) fn _unwritten(
 #[pyfunction]
 pub(crate) fn _places(parts: &Bound<'_, PyList>, align: u64) -> PyResult<(Vec<Place>, u64)> {
     let (py, mut all) = (parts.py(), Places::new(align));
-    let mut found = try_vec(parts.len())?;
+    let mut found = room_for(parts.len())?;
     for part in parts {
         let (dtype, shape): (Bound<'_, PyAny>, Vec<i64>) = part.extract()?;
         let dtype = dtype_of(&dtype)?;
@@ -173,6 +209,21 @@ pub(crate) fn _places(parts: &Bound<'_, PyList>, align: u64) -> PyResult<(Vec<Pl
 /// Dtype, first byte and number of bytes.
 type Place = (&'static str, u64, u64);
 
+/// The memory of an argument that has so many bytes at least.
+fn bytes_of_buffer(
+    buffer: &Bound<'_, PyAny>,
+    num_bytes: u64,
+    name: &'static str,
+) -> PyResult<Tensor> {
+    let memory = tensor_of(buffer, name, Reading::OWNED)?;
+    if (memory.nbytes() as u64) < num_bytes {
+        let got = memory.nbytes();
+        let text = format!("{name}: expected {num_bytes} bytes or more, got {got}");
+        return Err(PyValueError::new_err(text));
+    }
+    Ok(memory)
+}
+
 /// Row-major views of bytes, each with its dtype, shape and first byte. `num_bytes`: how many there are at least; `name`: of the
 /// argument that has them.
 #[pyfunction]
@@ -183,12 +234,7 @@ pub(crate) fn _parts<'py>(
     name: &str,
 ) -> PyResult<Vec<Bound<'py, PyTensor>>> {
     let (py, name) = (buffer.py(), static_name(name));
-    let memory = tensor_of(buffer, name, Reading::OWNED)?;
-    if (memory.nbytes() as u64) < num_bytes {
-        let got = memory.nbytes();
-        let text = format!("{name}: expected {num_bytes} bytes or more, got {got}");
-        return Err(PyValueError::new_err(text));
-    }
+    let memory = bytes_of_buffer(buffer, num_bytes, name)?;
     let mut views = try_vec(parts.len())?;
     for part in parts {
         let (dtype, shape, offset): (Bound<'py, PyAny>, Bound<'py, PyTuple>, u64) =

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use windrow::{Error, Mismatch, MoveSide, Stream};
@@ -11,7 +12,9 @@ use crate::collate::job::{is_frozen, torch_of_object, torch_of_owner, FROZEN};
 use crate::ground::batch::tensor_in;
 use crate::ground::errors::{at, of_pair, to_py_err};
 use crate::ground::iterables::{check_list, in_a_row, is_text, items_of, tuple_from};
+use crate::ground::modules::loaded;
 use crate::ground::reserve::{push_to, try_vec};
+use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::import::routes::{is_array, is_nested, is_tensor, keeps_gradients, route_of, Lazy};
 use crate::import::storages::{own_all_memory, own_list_memory};
@@ -111,7 +114,7 @@ pub(super) fn flatten_both<'py>(
     names: TreeNames,
 ) -> PyResult<FlatPair<'py>> {
     let py = tree.py();
-    let flat = flatten(py, &mut PairRules, tree.clone(), String::new(), SEP);
+    let flat = flatten(py, &mut PairRules::default(), tree.clone(), String::new(), SEP);
     flat.end?;
     let (paths, leaves): (Vec<_>, Vec<_>) = flat.leaves.into_iter().unzip();
     let mut others = try_vec(leaves.len())?;
@@ -126,20 +129,45 @@ pub(super) fn flatten_both<'py>(
 }
 
 /// The leaves of one tree: what is no container.
-struct PairRules;
+#[derive(Default)]
+struct PairRules {
+    /// The last class, and whether it is torch's or NumPy's own or ours, which are no containers.
+    last: Option<(*mut PyTypeObject, bool)>,
+}
+
+impl PairRules {
+    /// Whether an object is of a class that is a leaf whatever classes are registered.
+    fn classify(&mut self, object: &Bound<'_, PyAny>) -> PyResult<Classified<Self::Column, Self::Leaf>> {
+        let class = Ok(Classified::Leaf(object.get_type_ptr();
+        if let Some((_, is_plain)) = self.last.filter(|&(last, _)| last == class) {
+            return Ok(is_plain);
+        }
+        let py = object.py();
+        let own = object.get_type();
+        let is = |module: &str, name: &str| {
+            Ok::<_, PyErr>(loaded(py, module, name)?.is_some_and(|known| known.is(&own)))
+        };
+        let is_plain = own.is(py.get_type::<PyTensor>())
+            || is("torch", "Tensor")?
+            || is("torch.nn", "Parameter")?
+            || is("numpy", "ndarray")?;
+        self.last = Some((class, is_plain));
+        Ok(is_plain)
+    }
+}
 
 impl<'py> TreeRules<'py> for PairRules {
     type Column = Bound<'py, PyAny>;
     type Leaf = Bound<'py, PyAny>;
 
-    fn classify(
+    fn open(
         &mut self,
         object: Bound<'py, PyAny>,
         place: ColumnPlace<'_>,
         _: bool,
-    ) -> PyResult<Classified<Self::Column, Self::Leaf>> {
-        if is_text(&object) {
-            return Ok(Classified::Leaf(object));
+    ) -> PyResult<Opened<Self::Column, Self::Leaf>> {
+        if self.is_plain(&object)? || is_text(&object) {
+            return Ok(Opened::Leaf(object));
         }
         let samples = [object];
         let flattened = rules::flatten_container(&samples, place, false, None)?;
@@ -264,11 +292,26 @@ impl Side {
                 return Err(to_py_err(py, &Error::Layout(Box::new(found)).at_side(side, index)));
             }
             for tensor in samples.owners.tensors() {
+                if is_plain_torch(tensor.bind(py)) {
+                    push_to(&mut torch, tensor.clone_ref(py))?;
+                    continue;
+                }
                 let tensor = without_gradients(py, Some(tensor.clone_ref(py)), None, "")?;
                 torch.extend(written(py, tensor, None, "")?);
             }
+            // Arrays and storages, which hold nothing of torch's that is written to, are as many as samples.
+            let mut skipped = None;
             for kept in samples.owners.objects() {
-                let tensor = without_gradients(py, torch_of_object(py, kept)?, None, "")?;
+                let object = kept.bind(py);
+                if skipped == Some(object.get_type_ptr()) {
+                    continue;
+                }
+                let tensor = torch_of_object(py, kept)?;
+                if tensor.is_none() && !holds_others(object) {
+                    skipped = Some(object.get_type_ptr());
+                    continue;
+                }
+                let tensor = without_gradients(py, tensor, None, "")?;
                 torch.extend(written(py, tensor, None, "")?);
             }
             for owner in samples.owners.shared().iter() {
@@ -334,6 +377,21 @@ fn kept_if(is_written: bool) -> Reading<'static> {
         Reading::OWNED
     } else {
         Reading::default()
+    }
+}
+
+/// Whether an object is one of ours that others are in.
+fn holds_others(object: &Bound<'_, PyAny>) -> bool {
+    object.is_exact_instance_of::<Holder>() || tensor_in(object).is_some()
+}
+
+/// Whether a tensor is torch's and as plain as most are, which its words say.
+#[allow(unsafe_code)]
+fn is_plain_torch(object: &Bound<'_, PyAny>) -> bool {
+    match known_route(object) {
+        // SAFETY: a live object of a class that has words.
+        Some((_, Lazy::Words(torch))) => unsafe { torch.is_plain_on_host(object.as_ptr()) },
+        _ => false,
     }
 }
 
