@@ -115,6 +115,8 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(engine::machine::_relax_captures, m)?,
         wrap_pyfunction!(engine::machine::_streaming_stores, m)?,
         wrap_pyfunction!(engine::machine::_calibration_file, m)?,
+        wrap_pyfunction!(engine::machine::_page_copies, m)?,
+        wrap_pyfunction!(engine::machine::_set_page_copies, m)?,
         wrap_pyfunction!(engine::machine::_reads_page_locked, m)?,
         wrap_pyfunction!(engine::machine::cuda_build, m)?,
         wrap_pyfunction!(engine::machine::observers, m)?,

@@ -53,6 +53,57 @@ def test_a_file_of_the_user_has_the_name_of_the_processor(tmp_path):
         assert os.path.dirname(path) == str(tmp_path / "windrow")
 
 
+OBEYED = """
+import numpy as np, windrow as wr
+from windrow import _windrow
+host = wr.SampleList(wr.stack([bytes(4096)] * 64, device="pinned"))
+device = wr.SampleList(wr.stack([bytes(4096)] * 64, device="cuda"))
+print(_windrow._page_copies(0))
+for count in (4, 40):
+    ids = list(range(0, count, 2))
+    print(*wr.explain(host.take(ids), "copy_many", dsts=device.take(ids)).paths)
+    wr.copy_many(device.take(ids), host.take(ids))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.simulated("which is measured in a moment")
+def test_pages_go_to_a_device_as_was_measured(sim, tmp_path):
+    path = tmp_path / "machine.json"
+    environment = {**os.environ, "WINDROW_CALIBRATION": str(path)}
+    done = isolated.python("-m", "windrow", "calibrate", "--seconds", "0.01", env=environment)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(path.read_text())["gpus"]
+    assert "driver" in found["gpu"] and "16 x 512" in found["microseconds"] and "1024 x 32768" in found["microseconds"]
+    assert [pair.split("=")[0] for pair in found["page_copies"].split(",")] == ["16", "128", "1024"]
+
+    def obeyed():
+        done = isolated.python("-c", OBEYED, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split("\n")[:3]
+
+    assert obeyed()[0] == found["page_copies"]
+    # The fewer of them by a kernel, and the more by copies.
+    path.write_text(json.dumps({"gpus": [{"page_copies": "1=never,16=4096"}]}))
+    assert obeyed() == ["1=never,16=4096", "direct pinned", "copied pinned"]
+    for text in ("{}", '{"page_copies": "always"}', "[1, 2"):
+        path.write_text(text)
+        assert obeyed() == ["None", "direct pinned", "direct pinned"]
+
+
+@pytest.mark.slow
+@pytest.mark.simulated("whose name is known")
+def test_each_gpu_has_a_file_of_its_own(sim, tmp_path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    environment.pop("WINDROW_CALIBRATION", None)
+    done = isolated.python("-m", "windrow", "calibrate", "--seconds", "0.01", env=environment)
+    assert done.returncode == 0, done.stderr
+    first, second = sorted((tmp_path / "windrow").iterdir(), key=lambda file: "driver" in file.name)
+    assert "host" in json.loads(first.read_text()) and "page_copies" in json.loads(second.read_text())
+    done = isolated.python("-c", OBEYED, env=environment)
+    assert done.stdout.split("\n")[0] == json.loads(second.read_text())["page_copies"], done.stderr
+
+
 def test_an_engine_is_told():
     samples = [np.random.default_rng(i).integers(0, 255, (64, 64, 3), "u1") for i in range(20)]
     uneven = [sample[: 40 + i % 5] for i, sample in enumerate(samples)]

@@ -79,6 +79,8 @@ cores|90|200|engine|all|host_cores 80
 forms|30|170|engine|all|pytests test_cuda.py test_torch_prefetch.py -k 'not test_torch_prefetch or on_a_gpu'
 blocks|40|200|engine|all|pytests test_torch_locked.py test_gpu_memory.py -k 'not test_gpu_memory or go_from_their_blocks'
 blockrates|30|170|engine|all|block_rates
+moves|40|200|engine|all|pytests test_cuda_moves.py test_cuda_move_ids.py test_cuda_packed.py
+pages|50|150|engine|all|page_rates
 rest|60|200|kernels|all|matrix properties errors windrow
 libraries|40|200|engine|all|pytests test_gpu_libraries.py -m 'not slow' -k 'not cupy and not triton and not jax'
 operators|40|200|engine|all|pytests test_gpu_ops.py -m 'not slow'
@@ -183,6 +185,26 @@ assert torch.equal(batch.torch(), torch.stack(rows)) and batch.torch().device.ty
 print(torch.__version__, torch.version.cuda, "1 batch passed")' || return
     # Not among the facts: it imports torch too, and the first import may take minutes.
     py -m windrow doctor 2>&1 | head -n 60
+}
+
+# Page-locked pages to the device, by a kernel that reads them over the bus and by copies: where one wins over the other, and how much of
+# the bus a kernel leaves at 512 bytes, which is what reads that are staged by bulk copies could gain.
+page_rates() {
+    WINDROW_CALIBRATION=$keep/calibration.json py -m windrow calibrate --seconds "${simulate:+0.}16" >"$keep/calibration.txt" || return 1
+    py - "$keep/calibration.json" <<'RATES'
+import json, sys
+for gpu in json.load(open(sys.argv[1]))["gpus"]:
+    print(gpu["gpu"], gpu["page_copies"])
+    best, small = 0.0, 0.0
+    for name, times in gpu["microseconds"].items():
+        count, size = map(int, name.split(" x "))
+        rates = {way: count * size / 1000 / own for way, own in times.items()}
+        print(name, *(f"{way} {rate:.1f} GB/s" for way, rate in rates.items()))
+        best = max(best, *rates.values())
+        if (count, size) == (1024, 512):
+            small = rates["kernel"]
+    print(f"a kernel reads 512-byte pages at {small / best:.2f} of the best rate: bulk copies are worth a trial below 0.80")
+RATES
 }
 
 # Images a second from two worker processes: from their blocks, staged, and by torch's thread that page-locks.

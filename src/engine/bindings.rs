@@ -28,7 +28,9 @@ pub fn set_handed_out(tensor: &Tensor, is_handed_out: bool) {
 
 pub use super::moves::MoveOptions;
 pub use super::staging::Staging;
+pub use crate::host::calibration_file;
 pub use crate::host::{add_per_sample, prefetch, PipelinedCopy};
+pub use crate::plan::PageCopies;
 pub use crate::tensor::{new_owners, Places};
 
 #[doc(hidden)]

@@ -48,11 +48,16 @@ impl Machine {
 
     /// The name as that of a file.
     pub fn file_name(&self) -> String {
-        let kept = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-        let name: String = self.name.chars().map(kept).collect();
-        let words: Vec<&str> = name.split('-').filter(|word| !word.is_empty()).collect();
-        words.join("-")
+        as_file_name(&self.name)
     }
+}
+
+/// A name as that of a file: its letters and digits.
+pub(super) fn as_file_name(name: &str) -> String {
+    let kept = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = name.chars().map(kept).collect();
+    let words: Vec<&str> = name.split('-').filter(|word| !word.is_empty()).collect();
+    words.join("-")
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub(crate) use pool::MemoryPool;
 pub use prefetch::prefetch;
 pub(crate) use reference::{run as run_reference, run_moves as run_moves_by_reference};
 pub(crate) use small_batches::{table_limits, write_numbers, write_rows, RowPadding, RowsMemory};
-pub use streaming_stores::{ChosenStores, StreamingStores};
+pub use streaming_stores::{calibration_file, text_in_file, ChosenStores, StreamingStores};
 pub(crate) use threads::{Helpers, Threads};
 
 /// Whether one thread alone is faster, by bytes read and written.

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-use crate::host::machine::Machine;
+use crate::host::machine::{as_file_name, Machine};
 use crate::host::POLICY;
 use crate::plan::{ElementOp, OutputPlan, Starts};
 use crate::tensor::{Error, Result};
@@ -99,14 +99,15 @@ impl StreamingStores {
 
     /// The file of measurements of this machine: `WINDROW_CALIBRATION`, else `windrow/<processor>.json` in the user's cache folder.
     pub fn file() -> Option<PathBuf> {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        if let Some(path) = set("WINDROW_CALIBRATION") {
-            return Some(path.into());
-        }
-        let home = || set("HOME").map(PathBuf::from);
-        let folder = match () {
-            () if cfg!(windows) => set("LOCALAPPDATA").map(PathBuf::from),
-            () if cfg!(target_os = "macos") => home().map(|home| home.join("Library/Caches")),
+        calibration_file(&Machine::here().file_name())
+    }
+
+    /// Whether an output is written around the caches where its memory was written before: as one of its size and kind, with rows
+    /// that are long enough.
+    pub(crate) fn are_for(&self, output: &OutputPlan<'_>) -> bool {
+        let runs = match &output.ranges {
+            Some(ranges) => ranges.len() as u64,
+            None if output.bytes_only => output.num_samples() as u64,
             () => set("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(home()?.join(".cache"))),
         };
         Some(folder?.join(Path::new("windrow")).join(Machine::current().file_name() + ".json"))
@@ -181,15 +182,32 @@ impl FromStr for StreamingStores {
     }
 }
 
-/// The policy in a file of measurements: the one text of this name, which no JSON library is needed for.
-fn of_file(text: &str) -> Result<StreamingStores> {
-    let value = || {
-        let (_, rest) = text.split_once("\"streaming_stores\"")?;
-        let rest = rest.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
-        Some(rest.split_once('"')?.0)
+/// The file of measurements of a processor or device: `WINDROW_CALIBRATION`, else one of this name in the user's cache folder.
+pub fn calibration_file(name: &str) -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(path) = set("WINDROW_CALIBRATION") {
+        return Some(path.into());
+    }
+    let home = || set("HOME").map(PathBuf::from);
+    let folder = match () {
+        () if cfg!(windows) => set("LOCALAPPDATA").map(PathBuf::from),
+        () if cfg!(target_os = "macos") => home().map(|home| home.join("Library/Caches")),
+        () => set("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(home()?.join(".cache"))),
     };
+    Some(folder?.join(Path::new("windrow")).join(as_file_name(name) + ".json"))
+}
+
+/// The first text of this name in a file of measurements, which no JSON library is needed for.
+pub fn text_in_file<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    let (_, rest) = text.split_once(&format!("\"{name}\""))?;
+    let rest = rest.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+    Some(rest.split_once('"')?.0)
+}
+
+/// The policy in a file of measurements.
+fn of_file(text: &str) -> Result<StreamingStores> {
     let missing = || Error::Argument("it has no text \"streaming_stores\"".to_owned());
-    value().ok_or_else(missing)?.parse()
+    text_in_file(text, "streaming_stores").ok_or_else(missing)?.parse()
 }
 
 #[cfg(test)]

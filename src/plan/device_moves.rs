@@ -22,6 +22,7 @@ use crate::plan::batch_shape::BatchShape;
 use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::moves::{Moves, PairClass};
 use crate::plan::output::{packed_output, ElementOp, OutputPlan, Starts};
+use crate::plan::page_copies::least_copied_bytes;
 use crate::plan::path::Path;
 use crate::plan::placement::Placement;
 use crate::plan::policy::POLICY;
@@ -272,7 +273,11 @@ fn way_of(class: &PairClass<'_>, reads_mapped: bool) -> Option<Way> {
             let mut table = Vec::new();
             let nest = class.nest_between(src, dst, &mut table);
             let is_run = class.transformed.is_none() && nest.is_bytes(dst.dtype, &table);
-            let is_copied = !reads_mapped || bytes(src) >= POLICY.min_copied_bytes;
+            let least = match dst.device {
+                Device::Cuda(ordinal) => least_copied_bytes(ordinal, class.count() as u64),
+                _ => POLICY.min_copied_bytes,
+            };
+            let is_copied = !reads_mapped || bytes(src) >= least;
             match () {
                 () if is_copied && is_run => Some(Way::Copied),
                 () if is_copied && src.layout.is_compact() => Some(Way::PinnedStaged),

@@ -323,6 +323,11 @@ impl<'l> PairClasses<'l> {
 }
 
 impl<'l> PairClass<'l> {
+    /// How many pairs there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     fn new(dst: &'l TensorMeta, src: &'l TensorMeta, first: usize) -> PairClass<'l> {
         let is_on_device = |meta: &TensorMeta| matches!(meta.device, Device::Cuda(_));
         PairClass {

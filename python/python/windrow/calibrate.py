@@ -1,20 +1,24 @@
-"""Measures which large batches this machine writes faster around its caches, and keeps the answer for this user.
+"""Measures which large batches this machine writes faster around its caches, and from which size on page-locked pages go to each of its
+GPUs by copies rather than by a kernel, and keeps the answers for this user.
 
 usage: python -m windrow calibrate [--seconds N] [--print]
 
-Writes windrow/<processor>.json in the user's cache folder, or the file that WINDROW_CALIBRATION names, and every engine on this machine
-goes by it from its next start on. --print only prints. A minute at most; the machine should do nothing else meanwhile.
+Writes windrow/<processor>.json and windrow/<GPU and driver>.json in the user's cache folder, or all of it into the file that
+WINDROW_CALIBRATION names, and every engine on this machine goes by it from its next start on. --print only prints. A minute at most, and
+less than one for each GPU; the machine should do nothing else meanwhile. N seconds are for the host, and as many for each GPU.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 import windrow as wr
 from windrow import _windrow
@@ -27,6 +31,10 @@ BATCH_BYTES = 96 << 20
 LEAST_BYTES = 32 << 20
 # The share of time that streaming has to save: two measurements of the same differ by as much.
 GAIN = 0.03
+# Page-locked pages: the bytes of one, how many there are, and the most bytes of them together.
+PAGES = (512, 2048, 8 << 10, 32 << 10, 128 << 10)
+COUNTS = (16, 128, 1024)
+MOST_PAGE_BYTES = 48 << 20
 
 
 def only(kind: str, bytes_: str) -> str:
@@ -73,6 +81,65 @@ def measure(seconds: float) -> Dict[str, Any]:
     return {"processor": cpu_name(), "cores": num_cores(), "windrow": wr.__version__, "host": host}
 
 
+def pages(ordinal: int, seconds: float) -> Dict[str, Any]:
+    """From which size on page-locked pages go to a device by its copy engine, by their number, and what that is from."""
+    sizes = [(count, size) for count, size in itertools.product(COUNTS, PAGES) if count * size <= MOST_PAGE_BYTES]
+    times: Dict[str, Dict[str, float]] = {}
+    faster: Dict[int, List[int]] = {count: [] for count in COUNTS}
+    known = _windrow._page_copies(ordinal)
+    try:
+        for count, size in sizes:
+            own = _both_ways(ordinal, count, size, seconds / len(sizes))
+            times[f"{count} x {size}"] = own
+            if own["copies"] < own["kernel"] * (1 - GAIN):
+                faster[count].append(size)
+    finally:
+        _windrow._set_page_copies(ordinal, known)
+    least: Dict[int, Optional[int]] = {}
+    for count in COUNTS:
+        own_sizes = [size for of, size in sizes if of == count]
+        # The sizes from which on all are faster.
+        tail = list(itertools.takewhile(lambda size: size in faster[count], reversed(own_sizes)))
+        least[count] = tail[-1] if tail else None
+    text = ",".join(f"{count}={size or 'never'}" for count, size in least.items())
+    return {"page_copies": text, "microseconds": times}
+
+
+def _both_ways(ordinal: int, count: int, size: int, seconds: float) -> Dict[str, float]:
+    """Microseconds of so many pages by a kernel and by copies, one after the other."""
+    zeros = [bytes(size)] * (2 * count)
+    order = random.Random(0).sample(range(2 * count), count)
+    host = wr.SampleList(wr.stack(zeros, device="pinned"))
+    device = wr.stack(zeros, device=f"cuda:{ordinal}")
+    sources, places, done = host.take(order), wr.SampleList(device).take(order[::-1]), bytearray(size)
+    ways = {"kernel": "1=never", "copies": "1=0"}
+    times: Dict[str, List[float]] = {way: [] for way in ways}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times["kernel"]) < 4:
+        for way, text in ways.items():
+            _windrow._set_page_copies(ordinal, text)
+            begin = time.perf_counter()
+            wr.copy_many(places, sources)
+            wr.copy_many([done], [device[0]])  # Waits for what is on the stream.
+            times[way].append((time.perf_counter() - begin) * 1e6)
+    # The first call of each way has its memory to find.
+    return {way: round(statistics.median(own[1:]), 2) for way, own in times.items()}
+
+
+def gpus(seconds: float) -> Dict[str, Dict[str, Any]]:
+    """By the names of their files, what is found of each GPU."""
+    if not wr.cuda_available():
+        return {}
+    major, minor = _windrow.cuda_build()["driver"]
+    found: Dict[str, Dict[str, Any]] = {}
+    for device in wr.devices():
+        if device["device"].startswith("cuda:"):
+            name = f"{device['name']} driver {major}.{minor}"
+            if name not in found:
+                found[name] = {"gpu": name, "windrow": wr.__version__, **pages(int(device["device"][5:]), seconds)}
+    return found
+
+
 def main(argv: List[str]) -> int:
     """The command line."""
     arguments, seconds = list(argv), 12.0
@@ -83,13 +150,21 @@ def main(argv: List[str]) -> int:
     if arguments not in ([], ["--print"]):
         print(__doc__)
         return 0 if arguments in (["-h"], ["--help"]) else 2
-    found = measure(seconds)
-    text = json.dumps(found, indent=1)
-    print(text)
-    path = _windrow._calibration_file()
-    if arguments or path is None:
-        return 0
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(text + "\n", encoding="utf-8")
-    print(f"written to {path}", file=sys.stderr)
+    host, of_gpus = measure(seconds), gpus(seconds)
+    files = {_windrow._calibration_file(): host}
+    for name, found in of_gpus.items():
+        path = _windrow._calibration_file(name)
+        if path in files:
+            # One file for all, of which an engine takes the first GPU's.
+            host.setdefault("gpus", []).append(found)
+        else:
+            files[path] = found
+    for path, found in files.items():
+        text = json.dumps(found, indent=1)
+        print(text)
+        if arguments or path is None:
+            continue
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text + "\n", encoding="utf-8")
+        print(f"written to {path}", file=sys.stderr)
     return 0

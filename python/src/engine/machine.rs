@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use windrow::bindings::{calibration_file, PageCopies};
 use windrow::{Device, StreamingStores};
 
 use crate::engine::default::default_engine;
@@ -75,10 +76,26 @@ pub(crate) fn _streaming_stores() -> (String, String) {
     (chosen.stores.to_string(), chosen.source.clone())
 }
 
-/// The file that ``python -m windrow calibrate`` writes.
+/// The file that ``python -m windrow calibrate`` writes of the processor, or of a device and driver of this name.
 #[pyfunction]
-pub(crate) fn _calibration_file() -> Option<PathBuf> {
-    StreamingStores::file()
+#[pyo3(signature = (name = None))]
+pub(crate) fn _calibration_file(name: Option<&str>) -> Option<PathBuf> {
+    name.map_or_else(StreamingStores::file, calibration_file)
+}
+
+/// From which size on page-locked pairs go to a device by its copy engine, by their number; None: it was not measured.
+#[pyfunction]
+pub(crate) fn _page_copies(ordinal: u32) -> Option<String> {
+    PageCopies::of(ordinal).map(|copies| copies.to_string())
+}
+
+/// Has all pairs of a device go by this text, or as if it had not been measured.
+#[pyfunction]
+#[pyo3(signature = (ordinal, text))]
+pub(crate) fn _set_page_copies(py: Python<'_>, ordinal: u32, text: Option<&str>) -> PyResult<()> {
+    let copies = text.map(str::parse).transpose().or_py_err(py)?;
+    PageCopies::set(ordinal, copies);
+    Ok(())
 }
 
 /// ``toolkit``, ``targets`` of the kernels and ``driver`` (newest CUDA version it supports).

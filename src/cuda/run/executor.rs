@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::capture::{check_capture, refused_in_capture};
 use crate::cuda::driver::{
-    image, Context, Current, EventPool, Kernel, LastStream, OwnStream, StreamRef, Waits,
+    driver_version, image, Context, Current, EventPool, Kernel, LastStream, OwnStream, StreamRef,
+    Waits,
 };
 use crate::cuda::launch::argument_pool::ArgumentPool;
 use crate::cuda::launch::policy::Policy;
@@ -15,7 +16,8 @@ use crate::cuda::memory::list_table::ListTable;
 use crate::cuda::memory::pinned::{PinnedBlock, PinnedPool};
 use crate::cuda::memory::ring::Ring;
 use crate::cuda::memory::trial::Mapping;
-use crate::plan::Plan;
+use crate::host::{calibration_file, text_in_file};
+use crate::plan::{PageCopies, Plan};
 use crate::run_options::RunOptions;
 use crate::tensor::{DType, Device, DriverError, Error, Layout, Owner, Result, Tensor};
 
@@ -80,6 +82,10 @@ impl Executor {
             }
         }
         let policy = Policy::for_capability(context.info().capability)?;
+        // What cannot be read counts as missing.
+        if let Some(copies) = measured_copies(&context.info().name) {
+            PageCopies::set(ordinal, Some(copies));
+        }
         let module = current.load(image()?)?;
         let small_and_large = |name: &str| {
             let of = |size| module.kernel(&format!("windrow_{name}_{size}"));
@@ -309,6 +315,14 @@ impl Executor {
     pub fn waits(&self) -> &Waits {
         self.context.waits()
     }
+}
+
+/// What `python -m windrow calibrate` has found of a device by this driver.
+fn measured_copies(name: &str) -> Option<PageCopies> {
+    let (major, minor) = driver_version().ok()?;
+    let path = calibration_file(&format!("{name} driver {major}.{minor}"))?;
+    let text = std::fs::read_to_string(path).ok()?;
+    text_in_file(&text, "page_copies")?.parse().ok()
 }
 
 impl Drop for Executor {

@@ -1,0 +1,101 @@
+//! [`PageCopies`]: from which size on page-locked pairs go to a device by copies of its own engine, and not by a kernel that reads them
+//! over the bus, as it was measured on a machine.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::RwLock;
+
+use crate::plan::policy::POLICY;
+use crate::tensor::{Error, Result};
+
+/// For as many pairs or more, the bytes of one from which on copies are faster; `u64::MAX` is never. By their numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageCopies(Vec<(u64, u64)>);
+
+/// Those of devices that were measured.
+static MEASURED: RwLock<BTreeMap<u32, PageCopies>> = RwLock::new(BTreeMap::new());
+
+impl PageCopies {
+    /// Has all pairs of a device go by this; `None`: as of a device that was not measured.
+    pub fn set(ordinal: u32, copies: Option<PageCopies>) {
+        if let Ok(mut measured) = MEASURED.write() {
+            match copies {
+                Some(copies) => measured.insert(ordinal, copies),
+                None => measured.remove(&ordinal),
+            };
+        }
+    }
+
+    /// What pairs of a device go by, if it was measured.
+    pub fn of(ordinal: u32) -> Option<PageCopies> {
+        MEASURED.try_read().ok()?.get(&ordinal).cloned()
+    }
+
+    fn least_bytes(&self, count: u64) -> u64 {
+        let at = self.0.partition_point(|&(own, _)| own <= count);
+        self.0.get(at.saturating_sub(1)).map_or(POLICY.min_copied_bytes, |&(_, bytes)| bytes)
+    }
+}
+
+/// Bytes of a pair from which on so many of them are copied to a device. In a forked child the lock may be one that is never released:
+/// then as of a device that was not measured.
+pub(super) fn least_copied_bytes(ordinal: u32, count: u64) -> u64 {
+    let measured = MEASURED.try_read().ok();
+    let own = measured.as_ref().and_then(|measured| measured.get(&ordinal));
+    own.map_or(POLICY.min_copied_bytes, |copies| copies.least_bytes(count))
+}
+
+impl fmt::Display for PageCopies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, &(count, bytes)) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            match bytes {
+                u64::MAX => write!(f, "{comma}{count}=never")?,
+                bytes => write!(f, "{comma}{count}={bytes}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for PageCopies {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<PageCopies> {
+        let pair = |pair: &str| {
+            let (count, bytes) = pair.split_once('=')?;
+            let bytes = match bytes.trim() {
+                "never" => u64::MAX,
+                bytes => bytes.parse().ok()?,
+            };
+            Some((count.trim().parse::<u64>().ok()?, bytes))
+        };
+        let pairs: Option<Vec<(u64, u64)>> = text.split(',').map(pair).collect();
+        let is_ordered = |pairs: &Vec<(u64, u64)>| pairs.windows(2).all(|two| two[0].0 < two[1].0);
+        pairs.filter(is_ordered).map(PageCopies).ok_or_else(|| {
+            let expected = "COUNT=BYTES,..., with rising counts, and each a whole number or never";
+            Error::Argument(format!("page copies are {expected}, got {text:?}"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_by_number() {
+        let text = "16=never,128=65536,1024=0";
+        let copies: PageCopies = text.parse().unwrap();
+        assert_eq!(copies.to_string(), text);
+        for (count, least) in
+            [(1, u64::MAX), (127, u64::MAX), (128, 65536), (1023, 65536), (1024, 0), (9999, 0)]
+        {
+            assert_eq!(copies.least_bytes(count), least);
+        }
+        for wrong in ["", "16", "16=-1", "a=1", "16=1,16=2", "128=1,16=2", "16=1,"] {
+            assert!(wrong.parse::<PageCopies>().is_err(), "{wrong}");
+        }
+    }
+}
