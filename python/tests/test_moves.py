@@ -362,7 +362,7 @@ def test_explain():
     assert (error.index, error.side) == (2, "destination")
     assert "needs dsts=" in str(refusal(lambda: wr.explain(srcs, "copy_many"), TypeError))
     error = refusal(lambda: wr.explain(srcs, "copy_many", dsts=dsts, dtype="f4"), TypeError)
-    assert str(error) == 'copy_many has no argument "dtype"; it has dsts, transform, stream, engine, max_blocks'
+    assert str(error) == 'copy_many has no argument "dtype"; it has dsts, transform, scales_out, stream, engine, max_blocks'
     refusal(lambda: wr.explain(srcs, "copy_many", dsts=dsts[:2]), ValueError)
     assert wr.explain([], "copy_many", dsts=[]).samples == 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import numpy as np
 
@@ -59,3 +59,77 @@ def copied(tensors: List[Any], out: Any) -> Any:
     for row, tensor in zip(out.unbind(0), tensors):
         row.copy_(tensor)
     return out
+
+
+def quantised_rows(length: int, num_samples: int, source: str, block: Optional[int], targets: List[Target]) -> Callable[..., Workload]:
+    """Rows to float8_e4m3fn by a scale for each of them or for each block, and the scales. Results are compared as bytes."""
+
+    def make(name: str, title: str, setting: Setting) -> Workload:
+        if torch is None:
+            raise Skip("torch is not installed")
+        if not setting.on_host:
+            raise Skip("scales are found on the host so far")
+        rng, count, engine = np.random.default_rng(11), setting.count(num_samples), setting.engine
+
+        def rows() -> Samples:
+            return of_dtype(samples_of([(length,)] * count, "float32", setting, rng), getattr(torch, source))
+
+        sets = sets_of(rows, setting)
+        transform = wr.Quantize("float8_e4m3fn", scale=block or "row")
+        blocks = length // (block or length)
+        outs = torch.empty((count, length), dtype=torch.float8_e4m3fn), torch.empty((count, blocks) if block else (count,))
+
+        def own(batch: Any) -> Any:
+            return both(batch.torch(), batch.scales.torch())
+
+        def eager(s: Samples) -> Any:
+            return both(*by_formula(torch.stack(s.tensors), blocks))
+
+        expected: Callable[[Samples], Tuple[Array, ...]] = lambda s: tuple(part.numpy() for part in eager(s))
+        found = Contenders(setting)
+        found.add("windrow", "windrow", lambda s: own(wr.stack(s.tensors, transform=transform, engine=engine)))
+        found.add("windrow", "windrow, out=", lambda s: (wr.stack(s.tensors, transform=transform, out=outs, engine=engine), both(*outs))[1])
+        found.add("torch", "torch.stack, amax, divide, to", eager)
+        compiled: Any = torch.compile(by_formula, dynamic=False) if setting.compiles else None
+        slow = "" if setting.compiles else "compiling takes 20 s: not with --quick or --seconds"
+        found.add(
+            "torch",
+            "torch.stack, torch.compile of the rest",
+            lambda s: both(*compiled(torch.stack(s.tensors), blocks)),
+            cannot=slow,
+        )
+        return Workload(name, title, setting, sets, expected, found, targets)
+
+    return make
+
+
+def images(num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
+    """Images of bytes to float8_e4m3fn in 0 to 1."""
+
+    def make(name: str, title: str, setting: Setting) -> Workload:
+        if torch is None:
+            raise Skip("torch is not installed")
+        rng, count, engine = np.random.default_rng(12), setting.count(num_samples), setting.engine
+        sets = sets_of(lambda: samples_of([(224, 224, 3)] * count, "uint8", setting, rng), setting)
+        transform = wr.Transform(scale=1 / 255)
+        dtype = torch.float8_e4m3fn
+        eager: Callable[[Samples], Any] = lambda s: as_bytes(torch.stack(s.tensors).float().mul(1 / 255).to(dtype))
+        expected: Callable[[Samples], Tuple[Array, ...]] = lambda s: (eager(s).cpu().numpy(),)
+        found = Contenders(setting)
+        found.add("windrow", "windrow", lambda s: as_bytes(wr.stack(s.tensors, dtype=dtype, transform=transform, engine=engine).torch()))
+        found.add("torch", "torch.stack, float, mul, to", eager)
+        return Workload(name, title, setting, sets, expected, found, targets)
+
+    return make
+
+
+def by_formula(rows: Any, blocks: int) -> Tuple[Any, Any]:
+    """vLLM's quantisation by tokens, or by blocks of them."""
+    groups = rows.float().reshape(len(rows), blocks, -1)
+    scales = groups.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 448
+    data = (groups / scales).clamp(-448, 448).to(torch.float8_e4m3fn)
+    return data.reshape(rows.shape), scales.squeeze(-1)
+
+
+def both(data: Any, scales: Any) -> Tuple[Any, Any]:
+    return as_bytes(data), scales.reshape(len(scales), -1)

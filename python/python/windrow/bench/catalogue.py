@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Dict, List
 
-from windrow.bench.casts import float8_rows
+from windrow.bench.casts import float8_rows, quantised_rows
+from windrow.bench.casts import images as float8_images
 from windrow.bench.lengths import padded, ragged
 from windrow.bench.moves import random_batch, stack, upload
 from windrow.bench.pairs import cases as move_cases
@@ -20,6 +21,7 @@ STACKS = ("torch.stack", "np.stack", "DALI as_batch")
 OUTS = ("torch.stack(out=)", "np.stack(out=)", "DALI as_batch")
 PCM = 1 / 32768
 FLOOR = Target("windrow", (MEMCPY,), 0.7)
+EAGER = "torch.stack, amax, divide, to"
 
 
 def images(targets: List[Target], dtype: str) -> Definition:
@@ -107,6 +109,22 @@ WORKLOADS: Dict[str, Definition] = {
     "Q-large": Definition(
         "stack 16 x 4 MiB float32 to float8_e5m2",
         float8_rows(1 << 20, 16, "float32", "float8_e5m2", [Target("windrow, out=", ("copy_ of each row",), 1.4)]),
+    ),
+    "Q-row": Definition(
+        "quantise 4096 tokens of 4096 bfloat16 to float8_e4m3fn, a scale for each",
+        quantised_rows(4096, 4096, "bfloat16", None, [Target("windrow", (EAGER,), 4.0)]),
+    ),
+    "Q-128": Definition(
+        "quantise 4096 tokens of 4096 bfloat16 to float8_e4m3fn, a scale for each 128",
+        quantised_rows(4096, 4096, "bfloat16", 128, [Target("windrow", (EAGER,), 4.0)]),
+    ),
+    "Q-pages": Definition(
+        "gather 1024 pages of 128 x 64 float32 to float8_e4m3fn, a scale for each row",
+        quantised_rows(8192, 1024, "float32", 64, [Target("windrow", (EAGER,), 2.0)]),
+    ),
+    "Q-images": Definition(
+        "stack 256 x (224, 224, 3) uint8 to float8_e4m3fn in 0 to 1",
+        float8_images(256, [Target("windrow", ("torch.stack, float, mul, to",), 4.0)]),
     ),
     "L64": large(64),
     "L256": large(256),
