@@ -339,6 +339,20 @@ windrow_status windrow_copy_many_on(const windrow_engine *engine,
                                     const windrow_samples *srcs,
                                     void *stream);
 
+// As `windrow_copy_many`, of sources that are put through what `options` say: `scale`, `mean`, `std` and `permute`, or `quantize`, or
+// `scales`, whose dim 0 is that of the pairs. All other options are not read. A destination has the shape of the result. The
+// scales that are found are written to the tensors of `scales_out`, one for each pair: of rows of the source's shape without its last
+// dim, of blocks with their number in its place, of a sample without dims; NULL without `quantize`. On the host alone where
+// elements are scaled.
+//
+// # Safety
+// As of `windrow_copy_many`, and of `windrow_assemble` for the options; `scales_out` is a list as `dsts` or NULL.
+windrow_status windrow_copy_many_with(const windrow_engine *engine,
+                                      const windrow_samples *dsts,
+                                      const windrow_samples *srcs,
+                                      const windrow_options *options,
+                                      const windrow_samples *scales_out);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -17,7 +17,7 @@ use std::ptr;
 use windrow::dlpack::{self, DLManagedTensorVersioned, DLTensor};
 use windrow::{Error, Fields, Hint, Mismatch, SampleList, Stream, Tensor};
 
-pub use moves::{windrow_copy_many, windrow_copy_many_on};
+pub use moves::{windrow_copy_many, windrow_copy_many_on, windrow_copy_many_with};
 use options::target_at;
 pub use options::{Form, Mask, Options};
 

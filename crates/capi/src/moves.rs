@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use windrow::bindings::MoveOptions;
 use windrow::{Error, Stream};
 
-use crate::{guarded, is_null, Engine, Samples, Status};
+use crate::{guarded, is_null, Engine, Options, Samples, Status};
 
 /// Writes source `i` into destination `i`, for all of both lists, which have as many tensors: `dsts` is a list whose memory is written
 /// to. Shapes are equal pair by pair; dtypes may differ, and elements are then cast; strides and alignment may be any. A
@@ -43,6 +43,35 @@ pub unsafe extern "C" fn windrow_copy_many_on(
     guarded(|| unsafe { copy_many(engine, dsts, srcs, Some(Stream::from_raw(stream as usize))) })
 }
 
+/// As `windrow_copy_many`, of sources that are put through what `options` say: `scale`, `mean`, `std` and `permute`, or `quantize`, or
+/// `scales`, whose dim 0 is that of the pairs. All other options are not read. A destination has the shape of the result. The
+/// scales that are found are written to the tensors of `scales_out`, one for each pair: of rows of the source's shape without its last
+/// dim, of blocks with their number in its place, of a sample without dims; NULL without `quantize`. On the host alone where
+/// elements are scaled.
+///
+/// # Safety
+/// As of `windrow_copy_many`, and of `windrow_assemble` for the options; `scales_out` is a list as `dsts` or NULL.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_copy_many_with(
+    engine: *const Engine,
+    dsts: *const Samples,
+    srcs: *const Samples,
+    options: *const Options,
+    scales_out: *const Samples,
+) -> Status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let options = options.as_ref().ok_or_else(|| is_null("options"))?;
+            options.check_size()?;
+            let scales_out = scales_out.as_ref().map(|scales| &scales.0);
+            let transform = options.transform()?;
+            let options = MoveOptions { transform, scales_out, ..MoveOptions::default() };
+            copy_lists(engine, dsts, srcs, options)
+        }
+    })
+}
+
 /// # Safety
 /// As of `windrow_copy_many`.
 unsafe fn copy_many(
@@ -53,6 +82,18 @@ unsafe fn copy_many(
 ) -> Result<(), Error> {
     let mut options = MoveOptions::default();
     options.run.stream = stream;
+    // SAFETY: the caller's promise.
+    unsafe { copy_lists(engine, dsts, srcs, options) }
+}
+
+/// # Safety
+/// As of `windrow_copy_many`.
+unsafe fn copy_lists(
+    engine: *const Engine,
+    dsts: *const Samples,
+    srcs: *const Samples,
+    options: MoveOptions<'_>,
+) -> Result<(), Error> {
     // SAFETY: the caller's promise.
     unsafe {
         let engine = engine.as_ref().ok_or_else(|| is_null("engine"))?;

@@ -164,13 +164,7 @@ impl Options {
     /// The arrays have as many entries as the options say.
     pub(crate) unsafe fn collate(&self) -> Result<Collate> {
         let refuse = |text: String| Err(Error::Argument(text));
-        if self.size != size_of::<Options>() {
-            let wanted = size_of::<Options>();
-            return refuse(format!(
-                "options of {} bytes instead of {wanted}: call windrow_options_init, and use the windrow.h of this library",
-                self.size
-            ));
-        }
+        self.check_size()?;
         let of_ragged = [("offsets_i32", self.offsets_i32), ("batch_index", self.batch_index)];
         if let Some((option, _)) = of_ragged.iter().find(|(_, set)| *set != 0 && self.form != 3) {
             return refuse(format!("{option} is an option of a ragged batch"));
@@ -194,6 +188,28 @@ impl Options {
         if self.saturate != 0 {
             collate = collate.saturate();
         }
+        // SAFETY: the caller's promise.
+        Ok(collate.transform(unsafe { self.transform() }?))
+    }
+
+    /// # Errors
+    /// [`Error::Argument`] for options of another library.
+    pub(crate) fn check_size(&self) -> Result<()> {
+        let wanted = size_of::<Options>();
+        if self.size == wanted {
+            return Ok(());
+        }
+        Err(Error::Argument(format!(
+            "options of {} bytes instead of {wanted}: call windrow_options_init, and use the windrow.h of this library",
+            self.size
+        )))
+    }
+
+    /// What samples are put through.
+    ///
+    /// # Safety
+    /// As of [`Options::collate`].
+    pub(crate) unsafe fn transform(&self) -> Result<AnyTransform> {
         let mut transform = Transform::new().scale(self.scale);
         // SAFETY: the caller's promise.
         unsafe {
@@ -212,11 +228,11 @@ impl Options {
         }
         // SAFETY: the caller's promise.
         match unsafe { self.scaled() }? {
-            None => Ok(collate.transform(transform)),
-            Some(_) if transform != Transform::new() => {
-                refuse("quantize and scales exclude scale, mean, std and permute".to_owned())
-            }
-            Some(scaled) => Ok(collate.transform(scaled)),
+            None => Ok(transform.into()),
+            Some(_) if transform != Transform::new() => Err(Error::Argument(
+                "quantize and scales exclude scale, mean, std and permute".to_owned(),
+            )),
+            Some(scaled) => Ok(scaled),
         }
     }
 

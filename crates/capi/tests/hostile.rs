@@ -203,7 +203,7 @@ fn impossible_outputs_are_a_status() {
 
         assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Ok);
         let mut tensor = null_mut();
-        assert_eq!(windrow_batch_tensor(batch, 5, &mut tensor), Status::Argument);
+        assert_eq!(windrow_batch_tensor(batch, 6, &mut tensor), Status::Argument);
         assert_eq!(windrow_batch_tensor(batch, 3, &mut tensor), Status::Ok);
         assert!(tensor.is_null() && windrow_batch_len(batch) == 1);
         assert_eq!((windrow_batch_max_length(batch), windrow_batch_max_length(null())), (-1, -1));

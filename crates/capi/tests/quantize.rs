@@ -120,3 +120,42 @@ fn there_and_back() {
         windrow_engine_free(engine);
     }
 }
+
+#[test]
+fn moves() {
+    let (mut rows, mut codes, mut found) = ([[1f32, -254.0], [0.0, 0.5]], [[7i8; 2]; 2], [0f32; 2]);
+    // SAFETY: as above.
+    unsafe {
+        let mut engine = null_mut();
+        assert_eq!(windrow_engine_new(1, &mut engine), Status::Ok);
+        let mut lists = [null_mut(); 3];
+        lists.iter_mut().for_each(|list| assert_eq!(windrow_samples_new(list), Status::Ok));
+        let [srcs, dsts, scales] = lists;
+        for index in 0..2 {
+            let row = tensor(&mut rows[index], DType::F32, &[2]);
+            assert_eq!(windrow_samples_push(srcs, &row), Status::Ok);
+            let row = tensor(&mut codes[index], DType::I8, &[2]);
+            assert_eq!(windrow_samples_push(dsts, &row), Status::Ok);
+            let scale = tensor(&mut found[index..=index], DType::F32, &[]);
+            assert_eq!(windrow_samples_push(scales, &scale), Status::Ok);
+        }
+        let mut options = std::mem::zeroed::<Options>();
+        assert_eq!(windrow_options_init(&mut options), Status::Ok);
+        options.quantize = code(DType::I8);
+        let status = windrow_copy_many_with(engine, dsts, srcs, &options, std::ptr::null());
+        assert_eq!((status, codes), (Status::Argument, [[7; 2]; 2]));
+        assert!(text().contains("needs scales_out"), "{}", text());
+        let status = windrow_copy_many_with(engine, dsts, srcs, &options, scales);
+        assert_eq!(status, Status::Ok, "{}", text());
+        assert_eq!((codes, found), ([[0, -127], [0, 127]], [2.0, 0.5 / 127.0]));
+        // And back.
+        let given = tensor(&mut found, DType::F32, &[2]);
+        assert_eq!(windrow_options_init(&mut options), Status::Ok);
+        options.scales = &given;
+        let status = windrow_copy_many_with(engine, srcs, dsts, &options, std::ptr::null());
+        assert_eq!(status, Status::Ok, "{}", text());
+        assert_eq!(rows, [[0.0, -254.0], [0.0, 0.5]]);
+        lists.into_iter().for_each(|list| windrow_samples_free(list));
+        windrow_engine_free(engine);
+    }
+}
