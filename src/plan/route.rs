@@ -1,5 +1,5 @@
-//! [`Route`]: what of a plan crosses between host and device, and how. It is decided here, once, when the plan is made: the
-//! executor of the device does what it says, and [`crate::Explain`] reports it.
+//! [`Route`]: the data of a plan that crosses between host and device, and by which copies. The route is chosen once, when the
+//! plan is made: the device's executor follows it, and [`crate::Explain`] reports it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,8 +13,8 @@ use crate::plan::role::Role;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{bytes_of, Device, Layout, Offsets, Result};
 
-/// Whether kernels have stale copies of page-locked memory instead of the memory, as under confidential computing. Whoever
-/// has found it so says it, for all devices.
+/// Whether kernels see stale copies of page-locked memory, as under confidential computing. A trial on one device sets it,
+/// for all devices.
 static IS_MAPPING_STALE: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn set_mapping_stale() {
@@ -30,16 +30,16 @@ pub(crate) fn is_mapping_stale() -> bool {
 pub(crate) struct Route<'s> {
     /// Whether kernels may read page-locked memory where it is.
     pub reads_mapped: bool,
-    /// How the data of each leaf moves.
+    /// The path of each leaf's data.
     pub paths: Vec<Path>,
-    /// In the order in which they are enqueued.
+    /// Uploads in the order in which they are enqueued.
     pub uploads: Vec<Upload<'s>>,
-    /// Bytes of memory that outputs come back from together.
+    /// Bytes of the device memory from which several outputs come back in one copy.
     pub landing_bytes: u64,
     spread: Vec<Spread<'s>>,
 }
 
-/// An output that comes back to memory with gaps or in another order, or whose samples each have a place of their own.
+/// An output whose host memory has gaps, another order of dims, or an address for each sample: it comes back row-major.
 #[derive(Debug)]
 pub(crate) struct Spread<'s> {
     output: usize,
@@ -47,22 +47,22 @@ pub(crate) struct Spread<'s> {
     pub landing: Option<u64>,
     /// The output as it is written on the device and comes back, row-major.
     pub compact: OutputPlan<'s>,
-    /// The output as it is read from there, which is at address 0.
+    /// The output as it is read from that memory, which is at address 0.
     read: OutputPlan<'static>,
 }
 
-/// Host samples that are brought to the device.
+/// An upload of host samples.
 #[derive(Debug)]
 pub(crate) enum Upload<'s> {
-    /// Copies alone make the batch of this output.
+    /// Copies alone write this output; no kernel runs.
     Batch(usize),
-    /// Copies alone make an output whose samples have places of their own: where to, where from, and how many bytes.
+    /// Copies alone write an output whose samples have addresses of their own: destination, source and bytes of each.
     Copied { output: usize, copies: Vec<(u64, u64, usize)> },
     /// Samples are copied as they are, and the kernel assembles them there.
     Staged(StagedBlock<'s>),
 }
 
-/// Device memory that samples are brought to before the kernel reads them: those of one output, or of several.
+/// Device memory for samples of one output or of several, filled before the kernel reads them.
 #[derive(Debug)]
 pub(crate) struct StagedBlock<'s> {
     /// The samples are page-locked, and each is copied from where it is. In a graph they are not, for that would need
@@ -78,7 +78,7 @@ pub(crate) struct Staged<'s> {
     pub output: usize,
     /// Bytes from the start of the memory.
     pub begin: u64,
-    /// The samples row-major, one after the other, as bytes; and where each begins.
+    /// The samples row-major, one after the other, as bytes, and the start of each.
     pub packed: OutputPlan<'s>,
     pub offsets: Offsets,
     /// The output as it is read from memory at address 0.
@@ -133,7 +133,7 @@ impl<'s> Route<'s> {
         Ok(Some(Box::new(route)))
     }
 
-    /// Adds what of the lots of a move crosses, which are the last of these outputs.
+    /// Adds the transfers of a move's lots, which are the last of these outputs.
     pub(super) fn add_lots(
         route: Option<Box<Route<'s>>>,
         outputs: &[OutputPlan<'s>],
@@ -184,7 +184,7 @@ impl<'s> Route<'s> {
         Some(route)
     }
 
-    /// Whether outputs are spread over memory of the host's when they have come back.
+    /// Whether any output is spread over host memory after it has come back.
     pub fn has_spread(&self) -> bool {
         !self.spread.is_empty()
     }
@@ -237,7 +237,7 @@ impl Upload<'_> {
 }
 
 impl Spread<'_> {
-    /// The output as it is read where the batch has come back to.
+    /// The output as it is read from the memory that the batch has come back to.
     pub fn read_at(&self, memory: *const u8) -> OutputPlan<'_> {
         self.read.read_from(memory.wrapping_add(self.landing.unwrap_or(0) as usize))
     }
@@ -251,7 +251,7 @@ impl StagedBlock<'_> {
 }
 
 impl Staged<'_> {
-    /// The output as it is read where the memory is.
+    /// The output as it is read from memory at this address.
     pub fn read_at(&self, memory: u64) -> OutputPlan<'_> {
         self.read.read_from(std::ptr::without_provenance((memory + self.begin) as usize))
     }
@@ -314,7 +314,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
         }
     }
 
-    /// Memory that the samples of these outputs are brought to.
+    /// The staging memory for the samples of these outputs.
     fn staged(&self, outputs: &[usize], is_pinned: bool) -> Result<Upload<'s>> {
         let mut staging = StagedBlock { is_pinned, bytes: 0, outputs: Vec::new() };
         for &output in outputs {

@@ -143,8 +143,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// The latest plan for samples of this list on a device, for others of as many: where plans differ only in which samples
-    /// they read.
+    /// The cached plan for samples of this list on a device. It serves other samples of the same number, if plans differ only in the
+    /// samples that they read.
     pub(crate) fn plan_memo(&self) -> Option<&Memo> {
         let is_alike = || {
             matches!(self.device(), Some(Device::Cuda(_)))
@@ -230,7 +230,7 @@ impl<'a> SampleList<'a> {
         })
     }
 
-    /// The address of each sample at these positions, of which negative ones count from the end.
+    /// The address of each sample at these positions; negative ones count from the end.
     ///
     /// # Errors
     /// [`Error::Index`], [`Error::OutOfMemory`].
@@ -331,7 +331,7 @@ impl<'a> SampleList<'a> {
     }
 }
 
-/// The position that an index says in a list of `len` samples; a negative one counts from the end.
+/// The position for an index into a list of `len` samples; a negative one counts from the end.
 #[inline(always)]
 fn position_of(index: i64, len: usize) -> Result<usize> {
     match place_of(index, len) {

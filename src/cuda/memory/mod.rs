@@ -3,12 +3,12 @@
 //! | module | what it knows |
 //! |---|---|
 //! | `policy` | the numbers that tuning may change |
-//! | `device`, `stream_key` | outputs in stream order, and the streams that they were handed to |
+//! | `device`, `stream_key` | outputs in stream order, and the streams that use them |
 //! | `pinned`, `ring` | page-locked host memory: for batches, and on the way to the device |
 //! | `trial` | whether kernels read page-locked memory where it is: what an engine has found |
 //! | `keep_alive` | owners of samples, until the device has read them |
 //! | `blocks` | blocks of worker processes, page-locked for copies to devices |
-//! | `list_table` | what is on a device for a list of samples |
+//! | `list_table` | the table of a list's addresses on a device |
 
 pub(crate) mod blocks;
 pub(crate) mod device;

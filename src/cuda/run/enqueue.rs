@@ -62,7 +62,7 @@ impl Executor {
     }
 }
 
-/// The addresses that a run writes to: of outputs, then of numbers.
+/// The addresses that a run writes to: of outputs, then of metadata.
 fn addresses_of(outputs: &LaunchOutputs<'_>, metadata: &[MetadataToWrite]) -> SmallVec<[u64; 4]> {
     let own = outputs.addresses.iter().map(|place| place.unwrap_or(0));
     own.chain(metadata.iter().map(|number| number.address)).collect()
@@ -74,7 +74,7 @@ struct RunMemory<'p> {
     downloads: Vec<PendingDownload>,
 }
 
-/// A batch that comes back to the host, or several at once.
+/// A copy of one output, or of several together, back to the host.
 struct PendingDownload {
     bytes: u64,
     is_pinned: bool,
@@ -84,7 +84,7 @@ struct PendingDownload {
     tensor: Option<Tensor>,
     /// The outputs that the copy holds.
     outputs: SmallVec<[usize; 1]>,
-    /// The output of the caller's that the tensor is spread over afterwards.
+    /// The caller's output that the tensor is spread over afterwards.
     spread: Option<*mut u8>,
 }
 
@@ -124,7 +124,7 @@ impl Run<'_> {
             let own = tensor.as_ref().filter(|_| spread.is_some());
             if let Some(block) = own.and_then(|tensor| tensor.owner().downcast_ref::<PinnedBlock>())
             {
-                // It is spread from, and then used again.
+                // The block is read once more and is then free.
                 block.set_handed_out(false);
             }
             for (index, tensor) in outputs.into_iter().zip(std::iter::repeat(tensor)) {
@@ -204,7 +204,7 @@ impl Run<'_> {
         Ok(memory)
     }
 
-    /// Memory for outputs that come back together, which are spread from there.
+    /// Allocates the memory of outputs that come back together and are spread from there.
     fn landing(&mut self, bytes: u64, host: &Arc<MemoryPool>) -> Result<PendingDownload> {
         let address = self.allocate(bytes)?.address();
         let layout = Layout::compact(DType::U8, &[i64::try_from(bytes).unwrap_or(i64::MAX)])?;
@@ -221,7 +221,7 @@ impl Run<'_> {
         Ok(PendingDownload { bytes, is_pinned, address, to, tensor: Some(tensor), outputs, spread })
     }
 
-    /// Brings samples to the device, as it is planned.
+    /// Uploads samples by the plan's route.
     fn upload_samples<'p>(
         &mut self,
         plan: &'p Plan<'_>,
@@ -263,7 +263,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Copies batches to the host. Whether copies are under way that the stream has to be waited for.
+    /// Enqueues the copies of batches to the host. Returns whether the caller has to wait for the stream.
     fn download_outputs(
         &mut self,
         downloads: &[PendingDownload],
@@ -321,7 +321,7 @@ impl Run<'_> {
         self.enqueue(table.num_items(), table.has_any(), &arguments)
     }
 
-    /// The table of a launch, and where its descriptors are written to.
+    /// The table of a launch, and the output address of each descriptor.
     fn table(
         &self,
         plan: &Plan<'_>,
@@ -389,7 +389,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Brings a table that is too large for parameters to the device.
+    /// Uploads a table that is too large for parameters.
     fn upload_table(&mut self, table: &Table) -> Result<u64> {
         let bytes = table.as_bytes();
         if self.is_capturing {

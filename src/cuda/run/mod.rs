@@ -3,9 +3,9 @@
 //! | module | what it knows |
 //! |---|---|
 //! | `devices` | the executors of an engine |
-//! | `executor` | what there is of one device |
-//! | `completion` | what is known of a batch when the device has come so far |
-//! | `run` | one run: its marks and waits |
+//! | `executor` | the streams, kernels and pools of one device |
+//! | `completion` | the end of a batch, and errors that only the device reports |
+//! | `run` | one run: its events and waits |
 //! | `outputs`, `capture` | into which memory, and what can be recorded in a graph |
 //! | `upload`, `download` | host samples to the device, batches back |
 //! | `block` | page-locked memory to a device, without a plan |

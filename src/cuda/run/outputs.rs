@@ -1,4 +1,4 @@
-//! Memory for what a run writes: outputs, lengths and offsets, and where on the host batches come back to.
+//! Memory for what a run writes: outputs, lengths and offsets, and host memory for batches that come back.
 #![allow(unsafe_code)] // A block as tensors.
 
 use std::sync::Arc;
@@ -138,7 +138,7 @@ impl Run<'_> {
     }
 }
 
-/// Numbers on their way to the device.
+/// Lengths, offsets or zeros that the launch writes.
 pub(crate) struct MetadataToWrite {
     pub address: u64,
     dtype: DType,

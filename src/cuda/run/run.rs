@@ -40,10 +40,10 @@ pub(crate) struct Run<'r> {
     pub is_capturing: bool,
     /// The streams that the work waits for.
     pub producers: Vec<StreamRef<'r>>,
-    /// Device memory had for this run: given back behind it, whether it fails or not.
+    /// Device memory of this run. It is freed behind the run, whether that fails or not.
     pub blocks: SmallVec<[Arc<DeviceBlock>; 2]>,
     pub waited: Waited,
-    /// The block that small outputs share, and how much of it they have taken so far.
+    /// The block that small outputs share, and the bytes of it that are taken.
     pub shared: Option<(Arc<DeviceBlock>, u64)>,
     /// Page-locked memory that is being filled or copied.
     pub slot: Option<Slot<'r>>,
@@ -87,7 +87,7 @@ impl<'r> Run<'r> {
             && !self.is_capturing
             && stream.synchronize().or_else(|_| current.synchronize()).is_err()
         {
-            // The device has failed: what it may still write to is not given back.
+            // The device has failed: memory that it may still write to is not freed.
             self.blocks.drain(..).for_each(std::mem::forget);
             self.lent.drain(..).for_each(std::mem::forget);
         }
@@ -126,7 +126,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Owners of what is read after the call has returned: what is in pageable memory has been read by then.
+    /// Owners of memory that is read after the call has returned. Pageable memory has been read by then.
     pub fn readable<'p>(&self, plan: &'p Plan<'_>, options: &'p RunOptions) -> Readable<'p> {
         let leaves = plan.batch_shapes().iter().zip(&plan.lists);
         let is_late = |batch_shape: &BatchShape| {
@@ -186,13 +186,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Memory of windrow's on this device, of whatever engine.
+    /// Blocks of windrow's on this device, of any engine.
     fn block_of<'o>(&self, owner: &'o Owner) -> Option<&'o DeviceBlock> {
         let block = owner.downcast_ref::<DeviceBlock>()?;
         (block.context().raw() == self.current.context().raw()).then_some(block)
     }
 
-    /// Each one once, however many samples are in it.
+    /// Blocks are distinct, however many samples are in each.
     fn blocks_of<'o>(
         &self,
         owners: impl IntoIterator<Item = &'o Owner>,
@@ -203,7 +203,7 @@ impl Run<'_> {
         blocks
     }
 
-    /// A point behind what is enqueued so far.
+    /// Records an event behind the work that is enqueued so far.
     pub fn event(&self) -> Result<Arc<PooledEvent>> {
         let event = Arc::new(self.executor.events.take(self.current)?);
         self.stream.record(&event)?;
@@ -221,7 +221,7 @@ impl Run<'_> {
         fill: impl FnOnce(*mut u8),
     ) -> Result<()> {
         let slot = self.executor.ring.take(self.current, &self.executor.pinned, bytes)?;
-        // Kept if the copy cannot be marked: until the run has waited for it.
+        // If no event can be recorded, the slot is kept until the run has waited for the copy.
         let from = self.slot.insert(slot).as_ptr();
         fill(from);
         // SAFETY: the slot has as many bytes and is kept until the event; the place is the caller's promise.
@@ -241,7 +241,7 @@ impl Run<'_> {
         Ok(block)
     }
 
-    /// Marks the end of the work, for all who have to wait for it.
+    /// Records the end of the work in all blocks that others wait for.
     pub fn finish(
         &mut self,
         out_owners: &[Owner],
@@ -262,12 +262,12 @@ impl Run<'_> {
         for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(out_owners)) {
             block.set_ready(self.stream, Arc::clone(&end))?;
         }
-        // Our own memory waits by itself, which spares it being held.
+        // windrow's own blocks carry the event, so they need not be kept alive here.
         for block in &read.blocks {
             block.set_read(self.stream, Arc::clone(&end))?;
         }
         let mut owners: SmallVec<[Owner; 2]> = read.others.iter().copied().cloned().collect();
-        // In its own order, another library may give its memory out again at once.
+        // Another library may reuse its memory at once, in the order of its own stream.
         let is_elsewhere =
             |memory: &Arc<dyn OutputMemory>| memory.stream().handle() != self.stream.handle();
         if options.memory.as_ref().is_some_and(is_elsewhere) {
@@ -277,7 +277,7 @@ impl Run<'_> {
         if let Some(keep_alive) = &keep_alive {
             keep_alive.until(self.stream.handle(), Arc::clone(&end), owners);
         }
-        // A move has no batch that would be asked for its end: the next call lets go of what has been read.
+        // A move has no batch that waits for its end: the next call releases the owners of what has been read.
         let completion =
             (!is_move).then(|| Completion::new(context, Some(end), chosen, keep_alive));
         self.result.completion = completion.map(Arc::new);
@@ -294,7 +294,7 @@ pub(crate) struct Readable<'p> {
     ends: SmallVec<[&'p End; 1]>,
 }
 
-/// However many samples are in a block.
+/// Blocks are counted once, however many samples are in each.
 fn each_once(blocks: &mut SmallVec<[&DeviceBlock; 4]>) {
     blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
     blocks.dedup_by(|a, b| std::ptr::eq(*a, *b));

@@ -8,8 +8,8 @@ use crate::host::{self, Helpers};
 use crate::plan::{OutputPlan, Staged, POLICY};
 use crate::tensor::Result;
 
-/// Enqueues copies of outputs whose bytes are only moved to device memory of `bytes` bytes from `place` on, where each
-/// begins so many bytes behind.
+/// Enqueues copies of outputs whose bytes are only moved to device memory of `bytes` bytes from `place` on. Each output has
+/// its offset in that memory.
 pub(crate) fn gathered<'p>(
     run: &mut Run<'_>,
     outputs: impl Iterator<Item = (u64, &'p OutputPlan<'p>)> + Clone,
@@ -59,7 +59,7 @@ pub(crate) unsafe fn bytes(run: &mut Run<'_>, place: u64, bytes: &[u8]) -> Resul
     Ok(())
 }
 
-/// Enqueues copies of page-locked tensors to where they go, each by where to, where from, and how many bytes.
+/// Enqueues copies of page-locked tensors, each given by destination, source and bytes.
 pub(crate) fn as_they_are(run: &mut Run<'_>, copies: &[(u64, u64, usize)]) -> Result<()> {
     let mut batch = CopyBatch::new(Direction::HostToDevice);
     for &(to, from, bytes) in copies {
@@ -70,7 +70,7 @@ pub(crate) fn as_they_are(run: &mut Run<'_>, copies: &[(u64, u64, usize)]) -> Re
     Ok(unsafe { run.stream.copy_batch(&batch) }?)
 }
 
-/// Enqueues copies of page-locked samples, each row-major, to where they belong in memory from `base`
+/// Enqueues copies of page-locked samples, each row-major, to their offsets in memory from `base`
 /// on.
 pub(crate) fn copied(run: &Run<'_>, staged: &Staged<'_>, base: u64) -> Result<()> {
     let mut copies = CopyBatch::new(Direction::HostToDevice);
