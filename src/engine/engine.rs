@@ -196,7 +196,7 @@ impl Engine {
             }
             _ => None,
         };
-        // All memory on the host first: without it nothing is written, on a device either.
+        // All host memory is allocated first: without it nothing is written, on a device either.
         let arena = self.host_arena(&plan, &mut options)?;
         let placements = plan.placements(arena.as_ref());
         let (mut tensors, ahead) = self.host_outputs(&plan, &placements, &mut options)?;
@@ -241,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// Memory for each output that the host writes and that has none; or else the rows of it that are copied already.
+    /// Allocates each output that the host writes and that has no memory, or takes over the copy that is in progress.
     fn host_outputs(
         &self,
         plan: &Plan<'_>,
@@ -281,7 +281,7 @@ impl Engine {
         Ok((tensors, ahead))
     }
 
-    /// Writes the outputs that are on the host. What was copied ahead becomes the tensor of its output.
+    /// Writes the outputs that are on the host. The block of a pipelined copy becomes the tensor of its output.
     fn run_on_host(
         &self,
         plan: &Plan<'_>,
@@ -406,7 +406,7 @@ impl Engine {
         Ok(block.into_tensor(dtype, layout))
     }
 
-    /// Zeroed page-locked memory, had by way of this device.
+    /// Zeroed page-locked memory, allocated through this device.
     pub(super) fn zeroed_pinned(
         &self,
         ordinal: u32,

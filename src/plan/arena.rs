@@ -1,4 +1,4 @@
-//! [`Arena`]: where tensors of a plan are that share one allocation, those of all leaves or of some.
+//! [`Arena`]: the layout of tensors that share one allocation, of all leaves of a plan or of some.
 
 use crate::plan::batch_shape::BatchShape;
 use crate::plan::role::Role;
@@ -10,7 +10,7 @@ use crate::tensor::{
 /// Tensors of an arena begin at multiples of this in host memory: a cache line.
 const HOST_ALIGN: u64 = 64;
 
-/// On a device, and in page-locked memory, which is copied to one: as far apart as the driver's own
+/// The alignment on a device, and in page-locked memory, which is copied to one: that of the driver's own
 /// allocations.
 const DEVICE_ALIGN: u64 = 256;
 

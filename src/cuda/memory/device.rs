@@ -27,11 +27,11 @@ pub(crate) struct DeviceMemory {
     used_bytes: AtomicU64,
     /// The oldest first.
     parked: Mutex<VecDeque<Parked>>,
-    /// Memory that goes back to the pool when its events are reached, asked in turn: in the order of one stream, a slow reader
-    /// would hold up all that is given back after it.
+    /// Blocks that are freed when their events are reached, queried in turn. If they were freed in the order of one stream, a slow
+    /// reader would hold up all blocks after its own.
     ending: Mutex<VecDeque<Parked>>,
-    /// Memory of blocks that are gone, and the streams that they were handed to: their owners may have destroyed those
-    /// by now. It goes back when they have been named again, or when the device is done.
+    /// Freed blocks that were handed to foreign streams, which may be destroyed by now, and these streams. A block goes back to the
+    /// pool when a call has named its streams again, or when the device is idle.
     handed_out: Mutex<Vec<(Vec<StreamKey>, Parked)>>,
 }
 
@@ -43,8 +43,8 @@ struct Parked {
     address: DevicePtr,
     bytes: u64,
     home: StreamKey,
-    /// Events of the work that used the block, and the streams of these. A stream at the same address may be another one by
-    /// now.
+    /// Events of the work that used the block, and the streams of these events. A stream with the same handle may be another one
+    /// by now.
     events: SmallVec<[(StreamKey, Arc<PooledEvent>); 2]>,
 }
 
@@ -59,7 +59,7 @@ impl Parked {
     }
 }
 
-/// The events that a call has had its stream wait for: memory of one batch has the same, and once is enough.
+/// The events that the stream of a call already waits for: blocks of one batch share events, and one wait is enough.
 #[derive(Debug, Default)]
 pub(crate) struct Waited(SmallVec<[Arc<PooledEvent>; 2]>);
 
@@ -76,8 +76,8 @@ impl Waited {
 /// Sizes are multiples of this, as the driver's are.
 const SIZE_ALIGN: u64 = 512;
 
-/// A block of device memory. Dropped, on whatever thread, it goes back behind the work that wrote it
-/// and behind everything enqueued by then on the streams it was handed to.
+/// A block of device memory. Its drop, on any thread, frees it behind the work that wrote it
+/// and behind all work enqueued by then on the streams it was handed to.
 #[derive(Debug)]
 pub(crate) struct DeviceBlock {
     address: DevicePtr,
@@ -114,8 +114,8 @@ impl DeviceMemory {
         }))
     }
 
-    /// Memory for work on `stream`. If there is none, what is unused is given back to the device and
-    /// it is tried once more.
+    /// Allocates memory for work on `stream`. If there is none, unused memory is returned to the device and
+    /// the allocation is tried once more.
     pub fn allocate(
         self: &Arc<Self>,
         current: &Current<'_>,
@@ -172,7 +172,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Memory of this size that work on the stream has left. If there is none, all that it has left goes back to the pool in
+    /// Takes a parked block of this size from the stream. If there is none, all blocks parked for the stream go back to the pool in
     /// its order.
     fn unpark(
         &self,
@@ -214,7 +214,7 @@ impl DeviceMemory {
         Ok(None)
     }
 
-    /// Orders a stream behind the users of parked memory, which is then its own; else it stays parked.
+    /// Orders a stream behind the users of a parked block and gives it the block; on failure the block stays parked.
     fn wait_for(
         &self,
         stream: StreamRef<'_>,
@@ -261,7 +261,7 @@ impl DeviceMemory {
         self.give_back_all(current, ended)
     }
 
-    /// Leaves memory to the stream of its work; gives the oldest if there is too much of it.
+    /// Parks a block for the stream of its work; returns the oldest block if too much is parked.
     fn park(&self, one: Parked) -> Option<Parked> {
         let mut parked = self.parked();
         parked.push_back(one);
@@ -272,7 +272,7 @@ impl DeviceMemory {
         }
     }
 
-    /// The next call waits for the device then. Who drops a batch may hold what the device waits for, such as a lock.
+    /// Whether the next call has to wait for the device. A drop cannot wait: its thread may hold a lock that the device's work needs.
     fn has_too_much_handed_out(&self) -> bool {
         let handed_out = self.handed_out();
         let idle = handed_out.iter().filter(|(streams, _)| streams.contains(&ANY_STREAM));
@@ -301,7 +301,7 @@ impl DeviceMemory {
             return Ok(());
         }
         if let Err(error) = current.synchronize() {
-            // Such as beside a capture: it stays until another time.
+            // A wait fails beside a capture: the block stays for a later call.
             self.handed_out().extend(handed_out);
             return Err(error);
         }
@@ -338,7 +338,7 @@ impl DeviceMemory {
                 Ok(())
             }
             Err(error) => {
-                // Nothing can be told any more: then everything has to end first.
+                // No event can be recorded any more: all work has to end first.
                 current.synchronize().map_err(|_| error)?;
                 self.free(current, &one)
             }
@@ -349,7 +349,7 @@ impl DeviceMemory {
     fn free_behind(&self, current: &Current<'_>, one: &Parked) -> DriverResult<()> {
         let release = self.release.on(current);
         if one.events.iter().try_for_each(|(_, event)| release.wait(event)).is_err() {
-            // Order cannot be told any more: then everything has to end first.
+            // No event can be recorded any more: all work has to end first.
             current.synchronize()?;
         }
         self.free(current, one)
@@ -414,7 +414,7 @@ impl DeviceBlock {
     /// Records the event after which work on a stream has read the block.
     pub fn set_read(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
         let (stream, mut users) = (StreamKey::new(stream)?, self.users());
-        // Within a stream the last one says it all.
+        // The last event of a stream is behind all earlier ones.
         users.readers.retain(|(reader, _)| *reader != stream);
         users.readers.push((stream, event));
         Ok(())
@@ -549,7 +549,7 @@ impl Drop for DeviceBlock {
             users.streams.into_iter().partition(|user| user.is_of_another_thread());
         for user in named {
             let is_told = self.memory.end_behind(&current, user, &mut end).is_ok();
-            // Order cannot be told any more: then everything has to end first. If that fails too, the memory is lost.
+            // No event can be recorded any more: all work has to end first. If that fails too, the memory is lost.
             if !is_told && current.synchronize().is_err() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! [`ListTable`]: what is on a device for a list, and the indices it has found out of range.
+//! [`ListTable`]: the table of a list on its device, and the indices that the device has found out of range.
 #![allow(unsafe_code)] // Numbers that a kernel writes to the host's memory.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use super::pinned::PinnedBlock;
 use crate::plan::Plan;
 use crate::tensor::{Error, Owner, Result};
 
-/// The part of a list that is on its device, for indices that are there too.
+/// The table of a list on its device, by which kernels find samples by indices on that device.
 #[derive(Debug)]
 pub(crate) struct ListTable {
     pub block: Option<Arc<DeviceBlock>>,
@@ -21,7 +21,7 @@ pub(crate) struct ListTable {
     pub metas: u64,
     pub num_metas: usize,
     pub num_listed: usize,
-    /// A sample of zeros, and its bytes: what is read for an index out of range where bytes are moved.
+    /// The address and bytes of a sample of zeros: it is read for an index out of range where bytes are moved.
     pub zeros: (u64, u64),
     /// All addresses, by or.
     pub alignment: u64,
@@ -32,7 +32,7 @@ pub(crate) struct ListTable {
     pub captured: Mutex<Vec<Arc<DeviceBlock>>>,
 }
 
-/// Numbers of [`ListTable::found`]: a call uses that of its number, modulo the rest of them.
+/// The length of [`ListTable::found`]: a call uses the slot of its number, modulo the number of slots for calls.
 pub(crate) const NUM_FOUND: usize = (64 << 10) / 8;
 
 /// The call of an index out of range that a move has met, which is that of no batch: kFoundByMove of kernels/params.h.

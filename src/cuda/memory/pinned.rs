@@ -31,7 +31,7 @@ struct Free {
 #[derive(Debug)]
 enum BlockUntil {
     Now,
-    /// A block that others had: they may have copies under way on streams we know nothing of, of any
+    /// The block was handed out: others may have copies under way on streams that windrow does not know, of any
     /// device.
     EverythingIsDone,
 }
@@ -62,7 +62,7 @@ impl PinnedPool {
         Ok(PinnedBlock { pinned: Some(pinned), is_handed_out, pool })
     }
 
-    /// New memory. If there is none, what is unused is given back and it is tried once more.
+    /// Locks new memory. If there is none, unused blocks are freed and the allocation is tried once more.
     pub fn lock(&self, current: &Current<'_>, size: usize) -> Result<Pinned> {
         match current.pinned(size) {
             Err(error) if error.is_out_of_memory() => {
@@ -76,7 +76,7 @@ impl PinnedPool {
         }
     }
 
-    /// A block of the size that nothing reads any more. Waits for all devices if many are unused that others had.
+    /// Takes a free block of the size that nothing reads any more. Waits for all devices if many free blocks were handed out.
     fn find(&self, current: &Current<'_>, size: usize) -> Result<Option<Pinned>> {
         let fits = |free: &Free| free.pinned.len() == size;
         let foreign = |free: &Free| matches!(free.until, BlockUntil::EverythingIsDone);
@@ -146,7 +146,7 @@ impl PinnedBlock {
         self.is_handed_out.store(is_handed_out, Ordering::Relaxed);
     }
 
-    /// Only its owner has had the block, and is done with it.
+    /// Frees a block that was not handed out, and that its owner is done with.
     pub fn free(self) {
         self.set_handed_out(false);
     }
@@ -156,7 +156,7 @@ impl Drop for PinnedBlock {
     fn drop(&mut self) {
         let Some(pinned) = self.pinned.take() else { return };
         if forked().is_some() {
-            // The parent's, and so may be the lock.
+            // In a forked child the block is the parent's, and its lock may never be released.
             return std::mem::forget(pinned);
         }
         let until = match self.is_handed_out.load(Ordering::Relaxed) {
