@@ -99,18 +99,7 @@ impl StreamingStores {
 
     /// The file of measurements of this machine: `WINDROW_CALIBRATION`, else `windrow/<processor>.json` in the user's cache folder.
     pub fn file() -> Option<PathBuf> {
-        calibration_file(&Machine::here().file_name())
-    }
-
-    /// Whether an output is written around the caches where its memory was written before: as one of its size and kind, with rows
-    /// that are long enough.
-    pub(crate) fn are_for(&self, output: &OutputPlan<'_>) -> bool {
-        let runs = match &output.ranges {
-            Some(ranges) => ranges.len() as u64,
-            None if output.bytes_only => output.num_samples() as u64,
-            () => set("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(home()?.join(".cache"))),
-        };
-        Some(folder?.join(Path::new("windrow")).join(Machine::current().file_name() + ".json"))
+        calibration_file(&Machine::current().file_name())
     }
 
     /// Whether an output is written around the caches where its memory was written before: as one of its size and kind, with rows

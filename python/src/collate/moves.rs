@@ -6,7 +6,9 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use windrow::bindings::MoveOptions;
-use windrow::{AnyTransform, Device, Engine, Error, Explain, MoveSide, SampleList, Stage, Stream};
+use windrow::{
+    AnyTransform, Device, Engine, Error, Explain, MoveSide, SampleList, Stage, Stream, Tensor,
+};
 
 use crate::collate::options::engine_of;
 use crate::collate::pairs::{Pairs, Side};
@@ -125,8 +127,10 @@ pub(crate) fn copy_many(
         }
         return copy_columns(&engine, dsts, srcs, &lists, are_torch, &transform);
     }
+    let scales_dsts = dsts;
     let Pairs { dsts, srcs, paths } = Pairs::read(dsts, srcs, stream, true)?;
-    let scales = scales_out.map(|scales| Side::of_scales(dsts, scales, stream)).transpose()?;
+    let scales =
+        scales_out.map(|scales| Side::of_scales(scales_dsts, scales, stream)).transpose()?;
     span.end();
     let named = |pair: usize| (paths.get(pair).cloned().unwrap_or_default(), pair);
     copy_pairs(py, &engine, (dsts, srcs), &named, (transform, scales), (stream, max_blocks))
@@ -205,8 +209,46 @@ pub(super) fn copy_leaves(
         Ok((dsts, srcs))
     })?;
     span.end();
+    let named = |pair: usize| name_of_leaf(pair, paths, numbers);
+    copy_pairs(py, engine, sides, &named, (AnyTransform::default(), None), (None, None))
+}
+
+/// As `copy_leaves`, from parts of one tensor.
+pub(super) fn copy_parts(
+    engine: &Engine,
+    dsts: &Bound<'_, PyList>,
+    (memory, list): (Tensor, SampleList<'static>),
+    paths: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let py = dsts.py();
+    let span = engine.enter(Stage::Import);
+    let dsts = leaf_sides(paths, |paths| {
+        Side::of_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, true), None)
+    })?;
+    let samples = Arc::new(Imported::parts_of(py, memory, list)?);
+    span.end();
+    let sides = (dsts, Side { samples, torch: Vec::new() });
     let as_it_is = (AnyTransform::default(), None);
-    copy_pairs(py, engine, Pairs { dsts, srcs, paths }, &named, as_it_is, ().ok());
+    let named = |pair: usize| name_of_leaf(pair, paths, None);
+    copy_pairs(py, engine, sides, &named, as_it_is, (None, None))
+}
+
+/// What is read of leaves. Their paths are asked for where one of them is refused.
+fn leaf_sides<T>(paths: &Bound<'_, PyAny>, read: impl Fn(&[String]) -> PyResult<T>) -> PyResult<T> {
+    match read(&[]) {
+        Ok(sides) => Ok(sides),
+        Err(_) => read(&paths.extract::<Vec<String>>()?),
+    }
+}
+
+/// What errors call a leaf.
+fn name_of_leaf(
+    pair: usize,
+    paths: &Bound<'_, PyAny>,
+    numbers: Option<&Bound<'_, PyAny>>,
+) -> (String, usize) {
+    let path = paths.get_item(pair).and_then(|path| path.extract()).unwrap_or_default();
+    let number = numbers.and_then(|all| all.get_item(pair).ok()?.extract().ok());
     (path, number.unwrap_or(pair))
 }
 

@@ -150,7 +150,7 @@ pub(crate) fn _copy_parts(
     paths: &Bound<'_, PyAny>,
 ) -> PyResult<bool> {
     let py = dsts.py();
-    let _records = Records::of_call(py);
+    let _records = Records::for_call(py);
     let memory = bytes_of_buffer(buffer, num_bytes, "buffer")?;
     if memory.device() != Device::Cpu {
         return Ok(false);
@@ -160,7 +160,8 @@ pub(crate) fn _copy_parts(
     let mut last: Option<(Bound<'_, PyAny>, DType)> = None;
     for part in parts {
         let (name, shape, offset): (Bound<'_, PyAny>, Bound<'_, PyTuple>, u64) = part.extract()?;
-        let dtype = try_vec((known, dtype)) if known.is(&name) => *dtype,
+        let dtype = match &last {
+            Some((known, dtype)) if known.is(&name) => *dtype,
             _ => dtype_of(&name)?,
         };
         let shape: Vec<i64> = shape.extract()?;
@@ -193,7 +194,7 @@ pub(crate) fn _unwritten(
 #[pyfunction]
 pub(crate) fn _places(parts: &Bound<'_, PyList>, align: u64) -> PyResult<(Vec<Place>, u64)> {
     let (py, mut all) = (parts.py(), Places::new(align));
-    let mut found = room_for(parts.len())?;
+    let mut found = try_vec(parts.len())?;
     for part in parts {
         let (dtype, shape): (Bound<'_, PyAny>, Vec<i64>) = part.extract()?;
         let dtype = dtype_of(&dtype)?;

@@ -16,9 +16,12 @@ use crate::ground::modules::loaded;
 use crate::ground::reserve::{push_to, try_vec};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
-use crate::import::routes::{is_array, is_nested, is_tensor, keeps_gradients, route_of, Lazy};
+use crate::import::routes::{
+    is_array, is_nested, is_tensor, keeps_gradients, known_route, route_of, Lazy,
+};
 use crate::import::storages::{own_all_memory, own_list_memory};
 use crate::import::tensor::table_of;
+use crate::ownership::holder::Holder;
 use crate::ownership::storage_watch::moved;
 use crate::samples::arrow::{is_arrow, samples_in};
 use crate::samples::imported::Imported;
@@ -136,9 +139,9 @@ struct PairRules {
 }
 
 impl PairRules {
-    /// Whether an object is of a class that is a leaf whatever classes are registered.
-    fn classify(&mut self, object: &Bound<'_, PyAny>) -> PyResult<Classified<Self::Column, Self::Leaf>> {
-        let class = Ok(Classified::Leaf(object.get_type_ptr();
+    /// Whether an object is of a class that is a leaf whatever nests are registered.
+    fn is_plain(&mut self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let class = object.get_type_ptr();
         if let Some((_, is_plain)) = self.last.filter(|&(last, _)| last == class) {
             return Ok(is_plain);
         }
@@ -160,14 +163,14 @@ impl<'py> TreeRules<'py> for PairRules {
     type Column = Bound<'py, PyAny>;
     type Leaf = Bound<'py, PyAny>;
 
-    fn open(
+    fn classify(
         &mut self,
         object: Bound<'py, PyAny>,
         place: ColumnPlace<'_>,
         _: bool,
-    ) -> PyResult<Opened<Self::Column, Self::Leaf>> {
+    ) -> PyResult<Classified<Self::Column, Self::Leaf>> {
         if self.is_plain(&object)? || is_text(&object) {
-            return Ok(Opened::Leaf(object));
+            return Ok(Classified::Leaf(object));
         }
         let samples = [object];
         let flattened = rules::flatten_container(&samples, place, false, None)?;
