@@ -1,4 +1,4 @@
-//! Output memory that is used again: touching fresh pages costs as much as filling them.
+//! [`MemoryPool`]: output memory for reuse. The first touch of fresh pages costs as much as filling them.
 #![allow(unsafe_code)] // Allocation and release of raw blocks.
 
 use std::alloc::{alloc, dealloc, Layout};
@@ -45,7 +45,7 @@ const SLOTS: usize = POLICY.slots_of_a_size;
 /// Sizes of [`block_layout`] below `min_locked_bytes`: 16 up to 1 KiB, then 8 to each power of two, less the limit itself.
 const SMALL_SIZES: usize = 63;
 
-/// A block nothing uses.
+/// A free block.
 #[derive(Debug)]
 struct Raw {
     data: NonNull<u8>,
@@ -62,7 +62,7 @@ impl Drop for Raw {
     }
 }
 
-/// A block in use. Dropping it gives it back to its pool, on whatever thread.
+/// A block in use. Its drop returns it to the pool, on any thread.
 #[derive(Debug)]
 pub(crate) struct Block {
     raw: Option<Raw>,
@@ -80,12 +80,12 @@ impl Block {
 }
 
 impl Block {
-    /// Bytes of the block, at least as many as were asked for.
+    /// Bytes of the block, at least the requested number.
     pub fn size(&self) -> u64 {
         self.raw.as_ref().map_or(0, |raw| raw.layout.size() as u64)
     }
 
-    /// The block as a tensor, whose owner it is. The taker of the block makes sure that all of it is
+    /// The block as a tensor that owns it. The caller makes sure that all of it is
     /// written before the tensor is shared.
     pub fn into_tensor(self, dtype: DType, layout: TensorLayout) -> Tensor {
         debug_assert!(layout.is_compact() && bytes_of(dtype, layout.shape()) <= self.size());
@@ -107,7 +107,7 @@ impl Block {
     }
 }
 
-/// A block of which tensors are parts.
+/// A block that several tensors share.
 pub(crate) struct SharedBlock {
     owner: Owner,
     data: *mut u8,
@@ -115,7 +115,7 @@ pub(crate) struct SharedBlock {
 }
 
 impl SharedBlock {
-    /// A row-major tensor from byte `at` on. As of [`Block::into_tensor`], it is written before it is shared.
+    /// A row-major tensor from byte `at` on. As with [`Block::into_tensor`], the caller writes it before it is shared.
     pub fn part(&self, at: u64, dtype: DType, layout: TensorLayout) -> Tensor {
         let bytes = bytes_of(dtype, layout.shape());
         assert!(at + bytes <= self.size, "a part of {bytes} bytes at {at} of {}", self.size);
@@ -171,7 +171,7 @@ impl MemoryPool {
         Ok(Block { raw: Some(raw), pool: Arc::clone(self) })
     }
 
-    /// New memory; without any, the free blocks are released and it is tried once more.
+    /// Allocates memory; if there is none, releases the free blocks and tries once more.
     fn fresh(&self, layout: Layout) -> Option<Raw> {
         allocate_raw(layout).or_else(|| {
             self.clear();
@@ -196,7 +196,7 @@ impl MemoryPool {
         }
     }
 
-    /// Keeps a block for later; returns those that the cap pushes out.
+    /// Keeps a free block; returns the blocks that exceed the cap.
     fn give_back(&self, raw: Raw) -> SmallVec<[Raw; 1]> {
         let size = raw.layout.size() as u64;
         self.used_bytes.fetch_sub(size, Ordering::Relaxed);
@@ -248,7 +248,7 @@ impl Default for SmallBlocks {
 }
 
 impl SmallBlocks {
-    /// A free block of this very size.
+    /// Takes a free block of exactly this size.
     fn take(&self, layout: Layout) -> Option<Raw> {
         self.0[small_size(layout.size())].iter().find_map(|slot| take(slot, layout))
     }

@@ -1,4 +1,4 @@
-//! Samples that are runs of bytes or of elements: which of them a tile has, and copies of those that are only moved.
+//! Samples that are runs of bytes or of elements: the ones within a tile, and copies of those that are only moved.
 #![allow(unsafe_code)] // Raw copies: addresses come from the plan.
 
 use std::ops::Range;
@@ -9,7 +9,7 @@ use crate::host::rows;
 use crate::host::uniform_rows::copy_all;
 use crate::plan::{CopyRange, OutputPlan, Starts};
 
-/// Calls `f` with every sample that owns some of the elements, and which of its own they are.
+/// Calls `f` with every sample that has some of the elements, and with their range within the sample.
 pub(super) fn for_samples(
     output: &OutputPlan<'_>,
     elems: Range<u64>,

@@ -37,7 +37,7 @@ pub(crate) struct RowsMemory {
 // SAFETY: an address, from which each thread writes places of its own (`write_rows`).
 unsafe impl Sync for RowsMemory {}
 
-/// How many rows ahead memory is asked for.
+/// The distance of the prefetch, in rows.
 const AHEAD: usize = POLICY.rows_ahead;
 
 /// The number of adjacent rows from which on they are one copy.
@@ -151,7 +151,7 @@ impl Writer {
         self.sizes.map(|size| size * self.elems)
     }
 
-    /// Writes so many places.
+    /// Writes this number of places along dim 0.
     ///
     /// # Safety
     /// They are there on both sides.
@@ -169,7 +169,7 @@ impl Writer {
     }
 }
 
-/// Rows of so many places each, one after the other.
+/// Writes rows of this number of places each, one after the other.
 ///
 /// # Safety
 /// The rows are alive, and the writer's elements are theirs; `dst` has room for all of them, which nothing else has.
@@ -186,8 +186,8 @@ unsafe fn write_alike(addresses: &[*const u8], writer: &Writer, places: usize, d
     }
 }
 
-/// Writes rows of so many places as one row, if they are as far apart as each other: numbers, or rows without gaps between them.
-/// Says whether it did.
+/// Writes rows of this number of places as one row, if they have one pitch: numbers, or rows without gaps between them.
+/// Returns whether it did.
 ///
 /// # Safety
 /// The rows are alive, and the writer's elements are theirs; `dst` has room for all of them, which nothing else has.
@@ -218,7 +218,7 @@ unsafe fn write_as_one(
     true
 }
 
-/// Asks for the memory of a row that is read soon, if there is one more.
+/// Prefetches the memory of a row that is read soon, if there is one more.
 #[inline]
 fn ask(rows: EachRow<'_>, index: usize, unit: usize) {
     if index < rows.len() {
@@ -227,7 +227,7 @@ fn ask(rows: EachRow<'_>, index: usize, unit: usize) {
     }
 }
 
-/// Rows one after the other, from `dst` on: those that follow each other in memory too as one, row by row the others.
+/// Writes rows one after the other, from `dst` on: rows that are adjacent in memory as one, the others row by row.
 ///
 /// # Safety
 /// The rows are alive, and the writer's elements are theirs; `dst` has room for all rows of the range, which nothing
@@ -259,7 +259,7 @@ unsafe fn write_joined(
     }
 }
 
-/// Rows one after the other, from `dst` on, each by itself. Gives where the last one ends.
+/// Writes rows one after the other, from `dst` on, each by itself. Returns the end of the last one.
 ///
 /// # Safety
 /// As [`write_joined`].
@@ -282,8 +282,8 @@ unsafe fn write_apart(
     dst
 }
 
-/// Each row within its padding, and its mask. A mask of bytes is set as a whole to what padding has and then the real
-/// part of each row, which takes fewer calls than each part of a row by itself.
+/// Writes each row within its padding, and its mask. A mask of bytes is set to the value of padding as a whole, then the real
+/// part of each row is set: this takes fewer calls than each part of a row by itself.
 ///
 /// # Safety
 /// The rows are alive, and the writer's elements are theirs; `dst` has room for each row of the range with its padding, and

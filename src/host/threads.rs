@@ -10,7 +10,7 @@ use crate::tensor::{Error, Result};
 pub(crate) enum Threads {
     /// The caller's.
     Given(Arc<rayon::ThreadPool>),
-    /// Made at the first batch that is worth it, and again in a forked child: threads do not
+    /// Threads are started at the first batch that is large enough, and again in a forked child: threads do not
     /// survive a fork.
     Own {
         /// The calling thread included.
@@ -24,12 +24,12 @@ pub(crate) enum Threads {
 pub(crate) struct Helpers {
     #[cfg_attr(windrow_loom, allow(dead_code))] // Its threads are loom's.
     pub pool: Arc<rayon::ThreadPool>,
-    /// How many of them, so that with the calling thread there are as many as the engine has.
+    /// The number of helpers: one less than the engine's threads, since the calling thread works too.
     pub count: usize,
 }
 
 impl Helpers {
-    /// Has one of them do this, when it comes to it.
+    /// Queues work for one of them.
     #[cfg(not(windrow_loom))]
     pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
         self.pool.spawn(work);
@@ -144,7 +144,7 @@ mod linux {
     #[derive(Debug)]
     pub(crate) struct Ids {
         threads: Box<[AtomicI32]>,
-        /// The places that all of them were given last.
+        /// The set of processors that the threads were given last.
         given: Mutex<Option<libc::cpu_set_t>>,
     }
 
@@ -154,13 +154,13 @@ mod linux {
             Ids { threads, given: Mutex::new(None) }
         }
 
-        /// Notes the calling thread.
+        /// Records the id of the calling thread.
         pub fn enter(&self, index: usize) {
             // SAFETY: a question without arguments.
             self.threads[index].store(unsafe { libc::gettid() }, Ordering::Release);
         }
 
-        /// Lets the threads run where the calling one may, but not where it is: with few cores Linux
+        /// Keeps the threads off the caller's current processor: with few cores Linux
         /// often wakes a thread on the waker's own, where it waits until the waker is done. (Zen 4, two
         /// cores, Linux 6.18: 0.51 ms with it and 0.33 without, for 4096 rows of 512 bytes.) The system is asked once for each place
         /// of the caller: this takes longer than to copy 64 KiB.

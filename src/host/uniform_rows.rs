@@ -1,6 +1,6 @@
 //! Rows of one size, copied or cast one after the other.
 //!
-//! The loop asks for the memory of a row some rows before it reads it, since rows can be anywhere. Rows that are only moved are
+//! The loop prefetches a row some rows before it reads it, since rows can be anywhere. Rows that are only moved are
 //! copied in blocks of 16 or 32 bytes, whose number is known when the loop is compiled, so that a row has no branch; longer ones
 //! by the system's copy.
 #![allow(unsafe_code)] // Raw rows.
@@ -10,7 +10,7 @@ use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
 use crate::host::simd::{Cast, Isa};
 
-/// How many rows ahead memory is asked for.
+/// The distance of the prefetch, in rows.
 const AHEAD: usize = POLICY.rows_ahead;
 
 /// Copies rows of `bytes` each one after the other.
@@ -86,20 +86,20 @@ unsafe fn copy_narrow(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
     // SAFETY: the caller's promise, and as many blocks as are begun in a row.
     unsafe {
         match bytes.div_ceil(16) {
-            1 if bytes == 16 => copy_alike::<1, 16>(addresses, dst, bytes),
-            2 => copy_alike::<2, 16>(addresses, dst, bytes),
-            3 => copy_alike::<3, 16>(addresses, dst, bytes),
-            4 => copy_alike::<4, 16>(addresses, dst, bytes),
-            5 => copy_alike::<5, 16>(addresses, dst, bytes),
-            6 => copy_alike::<6, 16>(addresses, dst, bytes),
-            7 => copy_alike::<7, 16>(addresses, dst, bytes),
-            8 => copy_alike::<8, 16>(addresses, dst, bytes),
-            _ => copy_alike::<0, 16>(addresses, dst, bytes),
+            1 if bytes == 16 => copy_uniform::<1, 16>(addresses, dst, bytes),
+            2 => copy_uniform::<2, 16>(addresses, dst, bytes),
+            3 => copy_uniform::<3, 16>(addresses, dst, bytes),
+            4 => copy_uniform::<4, 16>(addresses, dst, bytes),
+            5 => copy_uniform::<5, 16>(addresses, dst, bytes),
+            6 => copy_uniform::<6, 16>(addresses, dst, bytes),
+            7 => copy_uniform::<7, 16>(addresses, dst, bytes),
+            8 => copy_uniform::<8, 16>(addresses, dst, bytes),
+            _ => copy_uniform::<0, 16>(addresses, dst, bytes),
         }
     }
 }
 
-/// As [`copy_alike`], by registers of 32 bytes.
+/// As [`copy_uniform`], by registers of 32 bytes.
 ///
 /// # Safety
 /// The processor has AVX2. `bytes` bytes at each address, at most `32 * N` and more than 32 less, and as many for each
@@ -108,7 +108,7 @@ unsafe fn copy_narrow(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
 #[target_feature(enable = "avx2")]
 unsafe fn copy_wide<const N: usize>(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
     // SAFETY: the caller's promise.
-    unsafe { copy_alike::<N, 32>(addresses, dst, bytes) }
+    unsafe { copy_uniform::<N, 32>(addresses, dst, bytes) }
 }
 
 /// Copies rows of one size one after the other: of `N` blocks of `B` bytes, the last two of which may overlap, or for an
@@ -118,7 +118,7 @@ unsafe fn copy_wide<const N: usize>(addresses: &[*const u8], dst: *mut u8, bytes
 /// So many bytes at each address, at most `B * N` and more than one block less, and as many for each at `dst`, which
 /// nothing else has.
 #[inline(always)]
-unsafe fn copy_alike<const N: usize, const B: usize>(
+unsafe fn copy_uniform<const N: usize, const B: usize>(
     addresses: &[*const u8],
     mut dst: *mut u8,
     bytes: usize,
@@ -137,7 +137,7 @@ unsafe fn copy_alike<const N: usize, const B: usize>(
     }
 }
 
-/// One row of [`copy_alike`].
+/// One row of [`copy_uniform`].
 ///
 /// # Safety
 /// `bytes` bytes at `src`, at most `B * N` and more than one block less unless `N` is 0, and as many at `dst`, which
