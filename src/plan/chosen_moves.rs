@@ -5,7 +5,7 @@
 use crate::collate::AnyTransform;
 use crate::plan::apart::check_pairs_apart;
 use crate::plan::loops::{Dim, LoopNest};
-use crate::plan::moves::PairClasses;
+use crate::plan::pair_classes::PairClasses;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{Device, Error, Hint, Layout, Mismatch, MoveSide, Result, Tensor};
 

@@ -14,6 +14,7 @@ mod move_scales;
 mod moves;
 mod output;
 mod page_copies;
+mod pair_classes;
 mod path;
 mod placement;
 mod plan;

@@ -3,17 +3,17 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::collate::{AnyTransform, Dequantize, Quantize, Scales};
+use crate::collate::{AnyTransform, Quantize};
 use crate::plan::apart::check_pairs_apart;
 use crate::plan::loops::{Dim, LoopNest};
-use crate::plan::moves::PairClasses;
 use crate::plan::output::{ElementOp, OutputPlan, Starts};
+use crate::plan::pair_classes::{given_for, PairClasses};
 use crate::plan::role::Role;
 use crate::plan::scales_output::nest_of_scales;
 use crate::plan::scaling::{check_given, read_scales, Groups};
 use crate::samples::SampleList;
 use crate::tensor::{
-    Device, Dims, Error, ErrorValue, Footprint, Layout, Mismatch, MoveSide, Offsets, Result, Tensor,
+    Device, Dims, Error, ErrorValue, Footprint, Layout, Mismatch, MoveSide, Offsets, Result,
 };
 
 /// The scales of the pairs of one output.
@@ -99,19 +99,6 @@ pub(super) fn check_scales_out(
 fn scales_shape(all: &PairClasses<'_>, pair: usize) -> Dims {
     let scaling = all.of(pair).transformed.as_ref().and_then(|shape| shape.scaling.as_deref());
     scaling.map(|scaling| scaling.shape[1..].into()).unwrap_or_default()
-}
-
-/// The given scales of a pair, as those of a stack of its source.
-pub(super) fn given_for(dequantize: &Dequantize, pair: usize, num_pairs: usize) -> Result<Tensor> {
-    let refuse = |own: i64| Err(Error::Argument(format!("{own} scales for {num_pairs} pairs")));
-    match &*dequantize.scales {
-        Scales::Samples(all) if all.len() != num_pairs => refuse(all.len() as i64),
-        Scales::Samples(all) => Ok(all[pair].clone()),
-        Scales::Batch(all) => match all.shape().first() {
-            Some(&own) if own == num_pairs as i64 => all.select(pair as i64),
-            own => refuse(own.copied().unwrap_or(1)),
-        },
-    }
 }
 
 impl<'s> MoveScales<'s> {

@@ -114,9 +114,9 @@ pub(crate) fn copy_many(
     let max_blocks = blocks_of(max_blocks)?;
     let stream = stream.map(stream_of).transpose()?;
     let span = engine.enter(Stage::Import);
-    // SAFETY: `copy_columns` runs no Python code, and keeps the samples before this thread is detached.
     #[allow(unsafe_code)]
     let borrowed = match scales_out {
+        // SAFETY: `copy_columns` runs no Python code, and keeps the samples before this thread is detached.
         None => unsafe { borrowed_pairs(dsts, srcs) }?,
         Some(_) => None,
     };
