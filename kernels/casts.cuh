@@ -184,7 +184,12 @@ struct ToFloat8 : Pair<from, to, affine> {
             if (affine) x[i] = fmaf(x[i], a, b);
         }
 #pragma unroll
-        for (uint32_t i = 0; i < 4; ++i) out[i] = pack_float8<!affine && from != kF32>(to, x + 4 * i);
+        for (uint32_t i = 0; i < 4; ++i) {
+            uint32_t signs;
+            if constexpr (Base::kFrom == 2) signs = high_bytes_of(in[2 * i], in[2 * i + 1]);
+            else signs = signs_of(x + 4 * i);
+            out[i] = pack_float8<!affine && from != kF32>(to, x + 4 * i, signs);
+        }
         if constexpr (Base::kFrom == 2) {
             if (pairs_within(in, packed_limit_16(from, to, saturates))) return;
         } else {

@@ -147,7 +147,7 @@ WINDROW_DEVICE bool pack_group_8(Group& at, const float (&x)[kGroup], Codes code
     if (!all_within(x, packed_limit(codes.to(), saturates))) return false;
 #pragma unroll
     for (uint32_t i = 0; i < kGroup; i += 4) {
-        const uint32_t word = pack_float8<false>(codes.to(), x + i);
+        const uint32_t word = pack_float8<false>(codes.to(), x + i, signs_of(x + i));
 #pragma unroll
         for (uint32_t byte = 0; byte < 4; ++byte) at.lo[i + byte] = word >> 8 * byte;
     }
@@ -156,8 +156,15 @@ WINDROW_DEVICE bool pack_group_8(Group& at, const float (&x)[kGroup], Codes code
 
 /// Floats of 8 bits as numbers, but for a NaN's sign.
 WINDROW_DEVICE void unpack_group_8(const Group& at, uint8_t from, float (&x)[kGroup]) {
+#if WINDROW_CASTS_FLOAT8
 #pragma unroll
     for (uint32_t i = 0; i < kGroup; i += 2) unpack_f16(unpack_float8(from, pair_of<1>(at.lo[i], at.lo[i + 1]), false), x[i], x[i + 1]);
+#else
+    // A NaN of e4m3fn has to be one here.
+    const Float8 format(from);
+#pragma unroll
+    for (uint32_t i = 0; i < kGroup; ++i) x[i] = format.value(at.lo[i]);
+#endif
 }
 
 /// Numbers that float32 has room for, or that are rounded to it on their way. `odd`: to odd, as they are rounded once

@@ -38,6 +38,15 @@ WINDROW_DEVICE void pack(const float* x, uint32_t (&out)[4]) {
     }
 }
 
+/// The high bytes of both halves of a word, and of another.
+WINDROW_DEVICE uint32_t high_bytes_of(uint32_t low, uint32_t high) {
+#ifdef __CUDA_ARCH__
+    return __byte_perm(low, high, 0x7531);
+#else
+    return (low >> 8 & 0xFF) | (low >> 24) << 8 | (high >> 8 & 0xFF) << 16 | (high >> 24) << 24;
+#endif
+}
+
 /// The low `bytes` bytes of a word, and behind them those of another: 1 or 2.
 template <uint32_t bytes>
 WINDROW_DEVICE uint32_t pair_of(uint32_t low, uint32_t high) {
@@ -86,9 +95,13 @@ WINDROW_DEVICE uint32_t packed_limit_16(uint8_t from, uint8_t dtype, bool satura
     return from == kBF16 ? limit >> 16 : (limit - (112u << 23)) >> 13;
 }
 
-/// Four float8, each rounded to nearest even: by instructions on sm_89 and later. `is_short`: as in Float8::rounded().
+/// The signs of four numbers, in the highest bits of bytes.
+WINDROW_DEVICE uint32_t signs_of(const float* x) { return tops_of(bits_of(x[0]), bits_of(x[1]), bits_of(x[2]), bits_of(x[3])); }
+
+/// Four float8, each rounded to nearest even: by instructions on sm_89 and later. `is_short`: as in Float8::rounded(); `signs`: as of
+/// signs_of(), which the instructions do not need.
 template <bool is_short>
-WINDROW_DEVICE uint32_t pack_float8(uint8_t dtype, const float* x) {
+WINDROW_DEVICE uint32_t pack_float8(uint8_t dtype, const float* x, uint32_t signs) {
 #if WINDROW_CASTS_FLOAT8
     uint32_t word;
     if (dtype == kF8E4M3FN) {
@@ -103,7 +116,6 @@ WINDROW_DEVICE uint32_t pack_float8(uint8_t dtype, const float* x) {
     const Float8 format(dtype);
     auto code = [&](int i) { return format.rounded<is_short>(x[i]) << (24 - format.lost); };
     const uint32_t codes = tops_of(code(0), code(1), code(2), code(3));
-    const uint32_t signs = tops_of(bits_of(x[0]), bits_of(x[1]), bits_of(x[2]), bits_of(x[3]));
     return (codes & 0x7F7F7F7F) | (signs & 0x80808080);
 #endif
 }

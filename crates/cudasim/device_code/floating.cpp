@@ -238,7 +238,8 @@ void run_hfma2(Warp& warp, const Instruction& in, Lanes active) {
         for_lanes([&](int l) { result[l] = in[3].bits; });
         return warp.put(in[0], active, result);
     }
-    Halves a(warp, in[1]), b(warp, in[2]), c(warp, in[3]);
+    // Both halves of an immediate are in the text.
+    Halves a(warp, in[1]), b(warp, in[2]), c(warp, in[in[2].kind == Kind::immediate ? 4 : 3]);
     put_halves(warp, in, active, [&](int l, int k) { return std::fma(double(a.at(l, k)), b.at(l, k), c.at(l, k)); });
 }
 

@@ -90,7 +90,7 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
         add("HADD2", run_hadd2, Unit::half, "F32");
         add("HMUL2", run_hmul2, Unit::half);
         add("HMNMX2 VHMNMX", run_hmnmx2, Unit::alu, "NAN");
-        add("HFMA2", run_hfma2, Unit::fma);
+        add("HFMA2", run_hfma2, Unit::fma, "MMA");
         add("I2F UI2F", run_i2f, Unit::xu, "F64 U8 S8 U16 S16 U32 U64 S64 RP RZ");
         add("I2FP", run_i2f, Unit::alu, "F32 S32 U32");
         add("F2I", run_f2i, Unit::xu, "FTZ TRUNC NTZ F64 U32 U64 S64");

@@ -141,6 +141,9 @@ pub fn float16_pairs() {
         let at = |register, k| f64::from(h(s, register, l, k));
         pair(&|k| at(2, k) * at(4, k) + at(6, k))
     });
+    check("HFMA2.MMA R0, R2, 256, 256, -RZ /* 0x5c005c00 */", move |s, l| {
+        pair(&|k| f64::from(h(s, 2, l, k)) * 256.0)
+    });
     check("HADD2.F32 R0, -RZ, R2.H0_H0", move |s, l| bits(h(s, 2, l, 0).to_f32()));
     check("HADD2.F32 R0, -RZ, R2.H1_H1", move |s, l| bits(h(s, 2, l, 1).to_f32()));
 }
