@@ -220,6 +220,10 @@ def test_a_bound_of_ids_on_the_device(sim):
         blocks = sim.most_blocks(lambda bound=bound: wr.copy_many(target.take(ids), source.take(ids), max_blocks=bound))
         assert least <= blocks <= most
     assert_same(written(), paint_values((64, 8192), "float32"))
+    # What is cast is gathered first, by a launch that is bounded as well.
+    target, written = listed(sim, np.zeros((64, 8192), "f2"))
+    assert sim.most_blocks(lambda: wr.copy_many(target.take(ids), source.take(ids), max_blocks=3)) == 3
+    assert_same(written(), paint_values((64, 8192), "float32").astype("f2"))
 
 
 # What there is room for

@@ -70,6 +70,7 @@ impl Engine {
                     stream: Some(stream),
                     producers: run.producers.clone(),
                     keep: run.keep.clone(),
+                    max_blocks: run.max_blocks,
                     ..RunOptions::default()
                 };
                 run.stream = Some(stream);
