@@ -34,7 +34,7 @@ pub(crate) fn grad_is_enabled(py: Python<'_>) -> PyResult<bool> {
 /// Whether torch records nothing now, on this thread: its grad mode is off, and there is no level of dual tensors. A torch that does not
 /// tell of levels may record.
 pub(crate) fn records_nothing(py: Python<'_>) -> PyResult<bool> {
-    Ok(!may_have_tangents(py)? && !grad_is_enabled(py)?)
+    Ok(!grad_is_enabled(py)? && !may_have_tangents(py)?)
 }
 
 fn may_have_tangents(py: Python<'_>) -> PyResult<bool> {

@@ -136,13 +136,7 @@ impl<'py> Importer<'py> {
             Lazy::No => {}
             // SAFETY: a live object of a class that has words.
             Lazy::Words(torch) if unsafe { torch.is_plain(object.as_ptr()) } => {}
-            // SAFETY: as above.
-            Lazy::Words(torch) if unsafe { torch.has_its_values(object.as_ptr()) } => {
-                if !self.is_unrecorded(route)? {
-                    self.ask_lazy(object, index)?;
-                }
-            }
-            _ => self.ask_lazy(object, index)?,
+            _ => self.ask_lazy(object, (route, lazy), index)?,
         }
         if self.owned {
             // Before memory is lent, for the same reason.
@@ -249,7 +243,19 @@ impl<'py> Importer<'py> {
     /// torch keeps conjugation and negation as a bit beside the memory, and read raw, the values are wrong; a
     /// batch has no part in gradients.
     #[cold]
-    fn ask_lazy(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+    fn ask_lazy(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        (route, lazy): (ImportRoute, Lazy),
+        index: usize,
+    ) -> PyResult<()> {
+        if let Lazy::Words(torch) = lazy {
+            // SAFETY: a live object of a class that has words.
+            let has_its_values = unsafe { torch.has_its_values(object.as_ptr()) };
+            if has_its_values && self.is_unrecorded(route)? {
+                return Ok(());
+            }
+        }
         self.ahead = None;
         if requires_grad(object)? && grad_is_enabled(self.py)? {
             let op =
