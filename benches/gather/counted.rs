@@ -46,6 +46,12 @@ fn casts(count: usize, from: DType, to: DType) -> Vec<Part> {
     vec![part("", from, vec![vec![16_384]; count], Collate::stack().cast(to))]
 }
 
+/// The same to float8, whose largest number larger ones become.
+fn saturated(count: usize, from: DType, to: DType) -> Vec<Part> {
+    let collate = Collate::stack().cast(to).saturate();
+    vec![part("", from, vec![vec![16_384]; count], collate)]
+}
+
 /// Rows of 128 numbers.
 fn lookups(count: usize) -> Vec<Part> {
     vec![part("", DType::F32, vec![vec![128]; count], Collate::stack())]
@@ -128,6 +134,9 @@ fn rows_of_file(scale: Scale) -> Vec<Counted> {
     add("scalars", "i64", |scale| scalars(scale.of(16_384), DType::I64, DType::I64));
     add("scalars", "i32 to i64", |scale| scalars(scale.of(16_384), DType::I32, DType::I64));
     add("scalars", "f64 to f32", |scale| scalars(scale.of(16_384), DType::F64, DType::F32));
+    for (name, case, parts) in FLOAT8 {
+        add(name, case, parts);
+    }
     for (case, parts) in STRIDED {
         add("strided worst", case, parts);
     }
@@ -147,6 +156,25 @@ const BY_ADDRESS: [(&str, Lie, Parts); 3] = [
     ("W10a address", Lie::Misaligned, |scale| rows(scale.of(100_000), 77)),
     ("512 B misaligned address", Lie::Misaligned, |scale| rows(scale.of(131_072), 512)),
 ];
+
+/// Casts of adjacent elements to float8 and back.
+const FLOAT8: [(&str, &str, Parts); 12] = {
+    use DType::{BF16, F32, F8E4M3FN as E4M3, F8E5M2 as E5M2};
+    [
+        ("bf16 to f8", "e4m3fn", |scale| casts(scale.of(1024), BF16, E4M3)),
+        ("bf16 to f8", "e5m2", |scale| casts(scale.of(1024), BF16, E5M2)),
+        ("bf16 to f8 saturated", "e4m3fn", |scale| saturated(scale.of(1024), BF16, E4M3)),
+        ("bf16 to f8 saturated", "e5m2", |scale| saturated(scale.of(1024), BF16, E5M2)),
+        ("f32 to f8", "e4m3fn", |scale| casts(scale.of(1024), F32, E4M3)),
+        ("f32 to f8", "e5m2", |scale| casts(scale.of(1024), F32, E5M2)),
+        ("f32 to f8 saturated", "e4m3fn", |scale| saturated(scale.of(1024), F32, E4M3)),
+        ("f32 to f8 saturated", "e5m2", |scale| saturated(scale.of(1024), F32, E5M2)),
+        ("f8 to bf16", "e4m3fn", |scale| casts(scale.of(1024), E4M3, BF16)),
+        ("f8 to bf16", "e5m2", |scale| casts(scale.of(1024), E5M2, BF16)),
+        ("f8 to f32", "e4m3fn", |scale| casts(scale.of(1024), E4M3, F32)),
+        ("f8 to f32", "e5m2", |scale| casts(scale.of(1024), E5M2, F32)),
+    ]
+};
 
 /// Elements that are apart on one side.
 const STRIDED: [(&str, Parts); 7] = [

@@ -93,7 +93,8 @@ impl Part {
 }
 
 fn is_float(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+    use DType::{BF16, F16, F32, F64, F8E4M3FN, F8E5M2};
+    matches!(dtype, F16 | BF16 | F32 | F64 | F8E4M3FN | F8E5M2)
 }
 
 /// Random bits hold more NaNs than samples do, and kernels have a slower path for them.

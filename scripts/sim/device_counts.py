@@ -41,9 +41,12 @@ BOUNDS = {
     "W1 f16": 46, "W1 f32": 34, "W2": 32, "W2b": 36, "W3 address": 26, "W3 id": 29, "W4a": 34, "W4b": 40, "W4c": 31, "W5": 350,
     "W5b": 31, "W5b affine": 52, "images and labels": 31, "W6": 27, "W7": 70, "W9": 350, "W10a": 160, "W10a address": 160, "W10b": 84, "one tensor": 27, "512 B misaligned": 60,
     "512 B misaligned address": 60, "32 KiB misaligned": 31, "short ragged i32 to i64": 80, "i64 to i32": 62, "f32 to f16": 62, "f16 to f32": 62, "f64": 130,
+    "bf16 to f8": 98, "bf16 to f8 saturated": 70, "f32 to f8": 126, "f32 to f8 saturated": 90, "f8 to bf16": 62, "f8 to f32": 62,
     "scalars": 350, "strided worst": 350, "M1": 60, "M2": 62, "M3 4 KiB": 30, "M3 32 KiB": 30, "M4": 32,
 }  # fmt: skip
 OTHER_ARCHES = 1.05
+# No instructions for casts of float8 are on sm_80.
+WITHOUT_FLOAT8 = 2.5
 LANES = {"W10a": 20, "W10a address": 20, "M1": 24}
 STORE_SECTORS = {"W10a": 1.45, "W10a address": 1.45}
 LOAD_SECTORS = {"W10a": 8.0, "W10a address": 8.0, "W10b": 12.5, "scalars": 8.0}
@@ -181,7 +184,8 @@ def show(counted):
 
 
 def bound_of(line):
-    return BOUNDS.get(line["workload"], ANY) * (1 if line["arch"] == 90 else OTHER_ARCHES)
+    name, arch = line["workload"], line["arch"]
+    return BOUNDS.get(name, ANY) * (1 if arch == 90 else WITHOUT_FLOAT8 if arch == 80 and "f8" in name else OTHER_ARCHES)
 
 
 def missed(line, more=None):
