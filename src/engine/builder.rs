@@ -37,8 +37,8 @@ impl Engine {
     /// An engine whose batches go to a CUDA device unless a call says otherwise.
     ///
     /// # Errors
-    /// [`Error::NoDriver`] where there is no driver, no device, or none that the kernels fit;
-    /// [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
+    /// [`Error::NoDriver`](crate::Error::NoDriver) where there is no driver, no device, or none that the kernels fit;
+    /// [`Error::Argument`](crate::Error::Argument) for a device that is not there; [`Error::Cuda`](crate::Error::Cuda).
     pub fn cuda(ordinal: u32) -> Result<Engine> {
         Engine::builder().device(Device::Cuda(ordinal)).build()
     }
