@@ -160,8 +160,8 @@ EDITS = {
         ("stream.synchronize()?;\n    list.captured", "if !is('memory of a graph: not waited for') { stream.synchronize()?; }\n    list.captured"),
     ],
     "run/run.rs": [
-        ("stream.synchronize()?;\n            }\n        }\n        for &producer",
-         "if !is('page-locked, read by the host: writers not waited for') { stream.synchronize()?; }\n            }\n        }\n        for &producer"),
+        ("stream.synchronize()?;\n            }\n        }\n        self.order_behind(",
+         "if !is('page-locked, read by the host: writers not waited for') { stream.synchronize()?; }\n            }\n        }\n        self.order_behind("),
         ("if finished.is_err()\n", "if finished.is_err() && !is('failed call: not waited for')\n"),
         (".chain(lender).map(", ".chain(lender.filter(|_| !is('lender of memory: not waited for'))).map("),
         swapped("producers", "self.executor.events.order(self.current, ", "producer", "self.stream"),
@@ -178,8 +178,8 @@ EDITS = {
         ("self.stream.record(&event)?;\n        Ok(event)",
          "if !is('chunk: no record') { self.stream.record(&event)?; }\n        Ok(event)"),
         without("end: no record", "self.stream.record(&end)?;"),
-        (".chain(self.blocks_of(&plan.out_owners)) {\n            block.set_ready(self.stream, Arc::clone(&end))?;",
-         ".chain(self.blocks_of(&plan.out_owners).into_iter().filter(|_| !is('end: outputs not told'))) {\n"
+        (".chain(self.blocks_of(out_owners)) {\n            block.set_ready(self.stream, Arc::clone(&end))?;",
+         ".chain(self.blocks_of(out_owners).into_iter().filter(|_| !is('end: outputs not told'))) {\n"
          "            if !is('end: blocks not told') { block.set_ready(self.stream, Arc::clone(&end))?; }"),
         without("end: samples of ours not told", "block.set_read(self.stream, Arc::clone(&end))?;"),
         without("end: samples not held", "keep_alive.until(self.stream.handle(), Arc::clone(&end), owners);"),
@@ -195,9 +195,9 @@ EDITS = {
          "if !early { self.order_behind_producers(plan, &read)?; }\n\n"),
         ("self.launch(plan, &memory.on_device, &metadata)?;",
          "let early = is('end: marked before the launch');\n"
-         "if early { self.finish(plan, &read, options)?; }\nself.launch(plan, &memory.on_device, &metadata)?;"),
-        ("self.finish(plan, &read, options)?;\n        if is_copying {\n            self.stream.synchronize()?;",
-         "if !early { self.finish(plan, &read, options)?; }\n"
+         "if early { self.finish(&plan.out_owners, plan.is_move, &read, options)?; }\nself.launch(plan, &memory.on_device, &metadata)?;"),
+        ("self.finish(&plan.out_owners, plan.is_move, &read, options)?;\n        if is_copying {\n            self.stream.synchronize()?;",
+         "if !early { self.finish(&plan.out_owners, plan.is_move, &read, options)?; }\n"
          "if is_copying {\nif !is('batch in page-locked memory: not waited for') { self.stream.synchronize()?; }"),
     ],
     "run/download.rs": [
