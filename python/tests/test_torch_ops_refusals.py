@@ -84,6 +84,9 @@ VALUES = {
     ("unpad", "negative lengths"): (
         lambda a, n: ops.unpad(a, n, size=1, side="left"), (ones(2, 2), torch.tensor([-1, 2])), wr.ShapeError, r"lengths\[0\]: expected 0 to 2, got -1"
     ),
+    ("unpad", "centred lengths beyond"): (
+        lambda a, n: ops.unpad(a, n, size=9, side="center"), (ones(3, 5), torch.tensor([1, 7, 1])), wr.ShapeError, r"lengths\[1\]: expected 0 to 5, got 7"
+    ),
     ("unpad", "another sum"): (lambda a, n: ops.unpad(a, n, size=2), (ones(2, 2), torch.tensor([1, 2])), wr.ShapeError, "size: expected 3, the sum of lengths, got 2"),
     ("repad", "rows longer than size"): (
         lambda a, o: ops.repad(a, o, size=2), (ones(3), torch.tensor([0, 3])), wr.ShapeError, "sample 0: expected at most size=2 rows, got 3"

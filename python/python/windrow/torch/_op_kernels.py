@@ -179,6 +179,9 @@ def _unpad_known(padded: torch.Tensor, lengths: torch.Tensor, side: str) -> Pair
 
 def joined(rows: torch.Tensor, lengths: torch.Tensor, width: int, side: str) -> Pair:
     """The samples among the rows of a padded batch, one after the other. On a device by one launch."""
+    # A row that is too long would begin before its own place, within the neighbours.
+    if side == "center" and int(lengths.max()) > width:
+        checks.lengths(lengths.tolist(), width)
     starts = _starts(lengths, width, side)
     try:
         # Every other piece is a sample, those between are padding.
