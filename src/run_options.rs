@@ -62,6 +62,12 @@ impl RunOptions {
         RunOptions { pinned: Some(pinned), ..self }
     }
 
+    /// A launch has at most so many blocks.
+    #[must_use]
+    pub fn max_blocks(self, count: u32) -> RunOptions {
+        RunOptions { max_blocks: Some(count), ..self }
+    }
+
     /// The arena of a plan that has one is this memory.
     #[must_use]
     pub fn arena(self, arena: Tensor) -> RunOptions {

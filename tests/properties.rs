@@ -436,10 +436,13 @@ proptest! {
         let _ = Tensor::from_vec(vec![0u8; 6], &shape);
         let _ = bytes.part(start as u64, dtype, &shape);
         let _ = table.select(start);
+        let mut wild = vec![table.clone()];
         let layouts = [Layout::compact(dtype, &shape), Layout::try_new(dtype, &shape, Some(&other))];
         for layout in layouts.into_iter().flatten() {
             if let Ok(view) = table.view(start, layout) {
                 let _ = (view.as_slice::<i32>().map(<[i32]>::len), view.select(start), view.bytes());
+                let _ = (view.nbytes(), Plan::new(&[&view], &Collate::pad(Pad::new())));
+                wild.push(view);
             }
         }
         let elements = [0i16; 6];
@@ -456,10 +459,12 @@ proptest! {
         let offsets = [Offsets::try_new(other.clone()), Offsets::from_lengths(other)];
         let joined = offsets.map(|offsets| Some(SampleBounds::joined(index, offsets.ok()?)));
         for parts in parts.into_iter().chain(joined).flatten() {
-            let fields = Fields::with_bounds(count, parts);
-            if let Ok(batch) = Batch::try_new(table.clone(), fields) {
-                for index in [0, 1, index, count.wrapping_sub(1)] {
-                    let _ = batch.sample(index);
+            for data in &wild {
+                let fields = Fields::with_bounds(count, parts.clone());
+                if let Ok(batch) = Batch::try_new(data.clone(), fields) {
+                    for index in [0, 1, index, count.wrapping_sub(1)] {
+                        let _ = batch.sample(index);
+                    }
                 }
             }
         }

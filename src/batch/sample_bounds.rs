@@ -157,10 +157,11 @@ impl SampleBounds {
 /// `length` places from `start` on along each dim named.
 fn narrow(tensor: &Tensor, parts: &[(usize, i64, i64)]) -> Result<Tensor> {
     let mut shape: Dims = tensor.shape().into();
-    let mut first = 0;
+    let mut first = 0i64;
     for &(dim, start, length) in parts {
         shape[dim] = length;
-        first += start * tensor.strides()[dim];
+        // Beyond 64 bits only along a dim of one place, whose stride may be anything: what begins behind it is empty.
+        first = first.wrapping_add(start.wrapping_mul(tensor.strides()[dim]));
     }
     tensor.view(first, Layout::try_new(tensor.dtype(), &shape, Some(tensor.strides()))?)
 }

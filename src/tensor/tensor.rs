@@ -186,11 +186,14 @@ impl Tensor {
         let size = self.dtype.size() as i64;
         let (whole, part) = (self.layout.byte_span(self.dtype), layout.byte_span(self.dtype));
         let shift = start.checked_mul(size);
+        // A layout that was checked for a smaller dtype may count bytes beyond 64 bits, in places that are all the same.
+        let is_counted = layout.numel().checked_mul(size).is_some();
         let fits = part.is_empty()
-            || shift.is_some_and(|shift| {
-                part.start.checked_add(shift).is_some_and(|low| low >= whole.start)
-                    && part.end.checked_add(shift).is_some_and(|high| high <= whole.end)
-            });
+            || is_counted
+                && shift.is_some_and(|shift| {
+                    part.start.checked_add(shift).is_some_and(|low| low >= whole.start)
+                        && part.end.checked_add(shift).is_some_and(|high| high <= whole.end)
+                });
         if !fits {
             let got = format!("shape {:?} from element {start}", layout.shape());
             return Err(Error::Layout(Box::new(Mismatch::for_subject(
