@@ -451,6 +451,34 @@ fn devices_are_refused_where_a_batch_is_planned() {
 
 /// Pairs of any shapes and dtypes, each scale at a place of its own, against the naive executor and against stacks of one.
 #[test]
+fn pairs_have_given_scales_of_their_own() {
+    let shapes: [&[i64]; 3] = [&[3, 0], &[2, 2], &[1, 3]];
+    let codes = [vec![], vec![1i8, 2, 3, 4], vec![5, 6, 7]];
+    let given = [vec![9.0f32, 9.0, 9.0], vec![2.0, 4.0], vec![0.5]];
+    for engine in [Engine::host(), Engine::reference()] {
+        let srcs: SampleList<'_> = codes
+            .iter()
+            .zip(shapes)
+            .map(|(own, shape)| SampleView::from_slice(own, shape).unwrap())
+            .collect();
+        let mut out = [vec![], vec![0f32; 4], vec![0f32; 3]];
+        let mut dsts = SampleList::new();
+        for (own, shape) in out.iter_mut().zip(shapes) {
+            // SAFETY: vectors that nothing else has until they are compared.
+            unsafe { dsts.push(own.as_mut_ptr().cast(), DType::F32, Device::Cpu, shape, None) }
+                .unwrap();
+        }
+        let scales =
+            given.iter().map(|own| Tensor::from_vec(own.clone(), &[own.len() as i64]).unwrap());
+        let transform = Dequantize::new(windrow::Scales::Samples(scales.collect())).into();
+        let options = MoveOptions { transform, ..MoveOptions::default() };
+        // SAFETY: as above.
+        unsafe { engine.copy_lists(&dsts, &srcs, options) }.unwrap();
+        assert_eq!(out, [vec![], vec![2.0, 4.0, 12.0, 16.0], vec![2.5, 3.0, 3.5]]);
+    }
+}
+
+#[test]
 fn random_moves() {
     let mut random = Random::new(50);
     let engines = [Engine::host(), Engine::reference()];

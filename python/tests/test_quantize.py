@@ -347,6 +347,12 @@ def test_copy_many_refuses():
     refusal(move(scales[::-1]), wr.ShapeError, r"scales_out: expected shape \(2,\) for pair 0")
     refusal(move([own.astype(np.float64) for own in scales]), wr.DTypeError, "scales_out: expected float32 for pair 0, got float64")
     refusal(move([scales[0], np.frombuffer(dsts[1].data, np.float32, 3)]), ValueError, "overlaps")
+    error = refusal(lambda: wr.copy_many(dsts, x, transform=quantize, scales_out=wr.SampleList([scales[0][:2], scales[1]]).take([1, 1])), wr.ShapeError)
+    both = [drawn(2, 8), drawn(2, 8)]
+    twice = wr.SampleList([scales[0]]).take([0, 0])
+    into = [np.zeros((2, 8), np.int8) for _ in both]
+    error = refusal(lambda: wr.copy_many(into, both, transform=quantize, scales_out=twice), ValueError)
+    assert "the scales of pair 0" in str(error) and "destination 2" not in str(error), error
     refusal(move(scales, dsts=[dst.astype(np.float32) for dst in dsts]), wr.DTypeError, "expected int8, got float32")
     assert all((dst == 7).all() for dst in dsts) and all((own == 7).all() for own in scales)
     wide = [np.zeros((n, 8), np.float32) for n in (2, 3)]

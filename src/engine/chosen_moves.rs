@@ -2,10 +2,10 @@
 
 use super::engine::Engine;
 use super::moves::MoveOptions;
-use crate::collate::Collate;
+use crate::collate::{AnyTransform, Collate};
 use crate::cuda::ListTable;
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{first_of, needs_gather, ChosenMove, Leaf, Plan};
+use crate::plan::{first_of, needs_gather, ChosenMove, Leaf, Plan, NO_SCALES};
 use crate::run_options::RunOptions;
 use crate::samples::SampleList;
 use crate::tensor::{bytes_of, DType, Device, Error, Result, Tensor};
@@ -34,6 +34,9 @@ impl Engine {
         if dsts.is_empty() || srcs.is_empty() {
             let text = format!("{} destinations for {} sources", dsts.len(), srcs.len());
             return Err(Error::Argument(text));
+        }
+        if options.scales_out.is_some() && matches!(options.transform, AnyTransform::Elements(_)) {
+            return Err(Error::Argument(NO_SCALES.to_owned()));
         }
         let is_gathered = needs_gather(dsts, srcs, &options.transform)?;
         drop(span);

@@ -1,6 +1,6 @@
 //! `copy_many` with sides on several devices: a call for each device, and by way of the host for what goes from one to another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::engine::Engine;
@@ -49,6 +49,19 @@ impl Engine {
             if to.is_none() || from.is_none() || to == from {
                 of_one.entry(to.or(from)).or_default().extend(pairs);
             }
+        }
+        // Page-locked pairs without a side on a device are the host's, behind what has been enqueued for them.
+        let ordinals: BTreeSet<u32> =
+            ways.keys().flat_map(|&(to, from)| to.into_iter().chain(from)).collect();
+        for ordinal in ordinals.into_iter().filter(|_| of_one.contains_key(&None)) {
+            let executor = self.executor(ordinal)?;
+            let mut run = RunOptions::default();
+            for &producer in &options.run.producers {
+                if executor.has_stream(producer)? {
+                    run.producers.push(producer);
+                }
+            }
+            executor.settle(&run)?;
         }
         for (device, pairs) in of_one {
             let (to, from) = (dsts.take(pairs.iter().copied())?, srcs.take(pairs)?);

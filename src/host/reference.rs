@@ -24,7 +24,7 @@ pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
                 match output.op {
                     ElementOp::Scales => continue,
                     ElementOp::Rescale { .. } => {
-                        rescale(output, out, scaling.quantize().zip(scales), given);
+                        rescale(output, out, scaling.quantize().zip(scales), (given, &[]));
                         continue;
                     }
                     _ => {}
@@ -49,7 +49,7 @@ pub(crate) unsafe fn run_moves(moves: &Moves<'_>) {
             let nowhere = std::ptr::null_mut();
             let found = scales.found.as_ref().map(|(quantize, own)| (quantize, (own, nowhere)));
             // SAFETY: the caller's promise.
-            unsafe { rescale(output, nowhere, found, &scales.given) };
+            unsafe { rescale(output, nowhere, found, (&scales.given, &scales.first)) };
             continue;
         }
         for elem in 0..output.numel() {
@@ -67,10 +67,14 @@ pub(crate) unsafe fn rescale(
     output: &OutputPlan<'_>,
     out: *mut u8,
     found: Option<(&Quantize, (&OutputPlan<'_>, *mut u8))>,
-    given: &[f32],
+    (all_given, first): (&[f32], &[usize]),
 ) {
-    let mut given = given.iter();
+    let mut given = all_given.iter();
     for sample in 0..output.num_samples() {
+        // Pairs of moves have scales of their own.
+        if let Some(&first) = first.get(sample) {
+            given = all_given[first..].iter();
+        }
         let elems = output.starts.elems(sample);
         let (groups, count) = (output.nest_of(sample).groups, elems.end - elems.start);
         let num_groups = match (found, groups) {

@@ -79,6 +79,12 @@ pub(crate) fn needs_gather(
     srcs: &SampleList<'_>,
     transform: &AnyTransform,
 ) -> Result<bool> {
+    if !matches!(transform, AnyTransform::Elements(_)) {
+        let found = Mismatch::new(None, "host memory", first_of(dsts).device.to_string());
+        let hint = Hint::Text("quantising and dequantising run on the host yet");
+        let error = Error::Device(Box::new(found.with_hint(hint)));
+        return Err(error.at_side(MoveSide::Destination, 0));
+    }
     let known = |list: &SampleList<'_>| match list.selection() {
         Some(selection) => selection.list.representatives.len(),
         None => list.len(),

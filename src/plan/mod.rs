@@ -32,7 +32,7 @@ pub use batch_shape::BatchShape;
 pub(crate) use chosen_moves::{first_of, is_chosen, needs_gather, ChosenMove};
 pub use launch::{Launch, SegmentReport};
 pub(crate) use loops::{Channel, Dim, LoopNest};
-pub(crate) use move_scales::MoveScales;
+pub(crate) use move_scales::{MoveScales, NO_SCALES};
 pub(crate) use moves::Moves;
 pub(crate) use output::{saturating_sum, CopyRange, ElementOp, OutputPlan, Starts};
 pub use page_copies::PageCopies;

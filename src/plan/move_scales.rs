@@ -26,6 +26,9 @@ pub(crate) struct MoveScales<'s> {
     pub first: Vec<usize>,
 }
 
+/// The error of destinations of scales in a move that finds none.
+pub(crate) const NO_SCALES: &str = "scales_out is for the scales of a Quantize, and there is none";
+
 /// Where the name of an argument is not that of a side.
 const SCALES_OUT: &str = "scales_out";
 
@@ -47,9 +50,7 @@ pub(super) fn check_scales_out(
         (AnyTransform::Quantize(_), None) => {
             return refuse("a Quantize of a move needs scales_out, to which its scales go".into())
         }
-        (_, Some(_)) => {
-            return refuse("scales_out is for the scales of a Quantize, and there is none".into())
-        }
+        (_, Some(_)) => return refuse(NO_SCALES.into()),
         _ => return Ok(()),
     };
     scales.check_known()?;
@@ -71,9 +72,10 @@ pub(super) fn check_scales_out(
         if meta.dtype != quantize.scale_dtype {
             return refuse(Error::DType, quantize.scale_dtype.into(), meta.dtype.into());
         }
-        if let Device::Cuda(_) = meta.device {
+        // Nothing waits for what a device still does with page-locked scales.
+        if meta.device != Device::Cpu {
             let got = meta.device.to_string();
-            return refuse(Error::Device, "host memory".into(), got.into());
+            return refuse(Error::Device, "pageable host memory".into(), got.into());
         }
         if Footprint::new(std::ptr::null(), &meta.layout, meta.dtype).shares_with_itself() {
             let got = format!("strides {:?} for shape {:?}", meta.layout.strides(), expected);
@@ -86,13 +88,28 @@ pub(super) fn check_scales_out(
         if let Some(mismatch) = error.mismatch_mut() {
             if let Some(pair) = mismatch.index.filter(|&index| index >= dsts.len()) {
                 let pair = pair - dsts.len();
-                mismatch.got =
-                    ErrorValue::Text(format!("{}, at the scales of pair {pair}", mismatch.got));
+                let named = |value: &ErrorValue| named_scales(value.to_string(), dsts.len());
+                (mismatch.expected, mismatch.got) = (
+                    ErrorValue::Text(named(&mismatch.expected)),
+                    ErrorValue::Text(format!(
+                        "{}, at the scales of pair {pair}",
+                        named(&mismatch.got)
+                    )),
+                );
                 (mismatch.index, mismatch.side, mismatch.subject) = (None, None, SCALES_OUT);
             }
         }
         error
     })
+}
+
+/// The text with the name of scales that it calls a destination behind all destinations.
+fn named_scales(text: String, num_dsts: usize) -> String {
+    let number = text.rsplit_once("destination ").and_then(|(words, number)| {
+        let pair = number.parse::<usize>().ok()?.checked_sub(num_dsts)?;
+        Some(format!("{words}the scales of pair {pair}"))
+    });
+    number.unwrap_or(text)
 }
 
 /// The shape of the scales of a pair.

@@ -169,7 +169,7 @@ impl<'l> PairClass<'l> {
             }
             if transformed.scaling.is_some() && self.is_on_device {
                 let found = Mismatch::new(None, "host memory", dst.device.to_string());
-                let hint = Hint::Text("quantising runs on the host yet");
+                let hint = Hint::Text("quantising and dequantising run on the host yet");
                 return refuse(Error::Device, found.with_hint(hint));
             }
             self.transformed = Some(transformed);

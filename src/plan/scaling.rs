@@ -269,8 +269,10 @@ pub(super) fn check_given(scales: &Tensor, index: Option<usize>) -> Result<()> {
         let mismatch = Mismatch::for_subject("scales", expected, got);
         Err(error(Box::new(Mismatch { index, ..mismatch })))
     };
-    if let Device::Cuda(_) = scales.device() {
-        return refuse(Error::Device, "scales in host memory", scales.device().to_string().into());
+    // They are read as a batch is planned, and nothing waits for what a device still writes to page-locked ones.
+    if scales.device() != Device::Cpu {
+        let expected = "scales in pageable host memory";
+        return refuse(Error::Device, expected, scales.device().to_string().into());
     }
     if !(scales.dtype().is_float() || scales.dtype() == DType::F8E8M0FNU) {
         let expected = "scales of a floating-point dtype or float8_e8m0fnu";

@@ -180,16 +180,18 @@ fn copy_pairs(
     let is_quick = is_on_host && is_quick(to, from) && !has_pinned([to, from]);
     let scales_out = scales.as_ref().map(|scales| &scales.samples.list);
     let options = MoveOptions { scales_out, ..options };
-    copy(py, engine, to, from, options, is_quick).map_err(|error| pair_error(py, error, named))?;
+    let copied = copy(py, engine, to, from, options, is_quick);
+    // Errors of input come before anything is written.
+    let is_late = |error: &Error| {
+        matches!(error, Error::Cuda(_) | Error::OutOfMemory { .. } | Error::Index(_))
+    };
     let mut written = dsts.torch;
     written.extend(scales.into_iter().flat_map(|scales| scales.torch));
-    match written.is_empty() {
-        true => Ok(()),
-        false => {
-            let torch = written.into_iter().map(|tensor| tensor.into_bound(py));
-            increment_version(list_of(py, torch)?.as_any())
-        }
+    if !written.is_empty() && copied.as_ref().err().is_none_or(is_late) {
+        let torch = written.into_iter().map(|tensor| tensor.into_bound(py));
+        increment_version(list_of(py, torch)?.as_any())?;
     }
+    copied.map_err(|error| pair_error(py, error, named))
 }
 
 /// As `copy_many`, of lists of leaves with these paths, of which errors say these numbers.
