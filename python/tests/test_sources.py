@@ -13,7 +13,7 @@ import isolated
 import oracle
 import windrow as wr
 from dlpack_harness import Producer
-from helpers import assert_tensor, memory, paint, paint_values, refusal
+from helpers import assert_tensor, memory, paint, paint_values, reads_private_layouts, refusal
 
 
 class ArrayInterface:
@@ -248,8 +248,9 @@ def test_torch_tensor_that_is_moved_while_it_is_asked(torch):
 
     with torch.no_grad(), Move():
         batch = wr.stack([sample])
-    assert moved
-    assert_tensor(batch, np.full((1, 1000), 7, np.float32))
+    # Its words are read without a question, where they are known.
+    assert bool(moved) != reads_private_layouts("torch")
+    assert_tensor(batch, np.full((1, 1000), 7 if moved else 1, np.float32))
 
 
 def test_torch_tensors_without_dense_host_memory_are_refused(torch):

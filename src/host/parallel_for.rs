@@ -19,7 +19,7 @@
 //! The number of helpers inside and the flag CLOSED share one word, so that a helper is either counted before the gate
 //! closes, or sees that it is closed: with two words it could pass between the two. The job is on the caller's stack, hence
 //! the wait; the gate is in an `Arc`, so a late helper may still look at it. Beside torch's spinning threads a stack of 32
-//! images took 3.71 ms with a wait for late helpers and 0.35 ms with this gate (docs/performance-notes.md). `host/model_tests.rs` runs
+//! images took 3.71 ms with a wait for late helpers and 0.35 ms with this gate (docs/performance-method.md). `host/model_tests.rs` runs
 //! a caller with one and with two helpers under loom, which found that an earlier gate of two atomics was wrong.
 #![allow(unsafe_code)] // A job outlives no thread inside it, which the compiler cannot know.
 

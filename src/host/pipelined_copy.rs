@@ -17,7 +17,7 @@
 //! all helpers have left.
 //!
 //! A copy after the import would be simpler: 4096 rows of 512 bytes from torch then take 1.05 ms, against 0.52 ms on two cores
-//! (docs/performance-notes.md, which has the measurements behind the limits of `pays_for`, too). `host/model_tests.rs` runs importer
+//! (docs/performance-method.md, which has the measurements behind the limits of `pays_for`, too). `host/model_tests.rs` runs importer
 //! and helper under loom.
 #![allow(unsafe_code)] // Copies between raw addresses.
 

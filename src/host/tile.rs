@@ -26,7 +26,7 @@
 //! `write` is compiled twice, by `STREAMING`, so that outputs that stay in the caches do not pay for a test in each row. The row
 //! function, and whether a sample is transposed, are looked up once for samples that share a loop nest. One loop over all elements
 //! would be far simpler, and is what `reference` does: it is the oracle that each of these paths is compared with. The limits are
-//! in `policy` and measured in docs/performance-notes.md: for example, ten cases take 1.11 of the time
+//! in `policy` and measured in docs/performance-method.md: for example, ten cases take 1.11 of the time
 //! if no row is written as a short one.
 #![allow(unsafe_code)] // The raw copy loops: addresses come from the plan.
 

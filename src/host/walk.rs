@@ -21,7 +21,7 @@
 //! ```
 //!
 //! Addresses are summed anew for each row, so that a carry of the odometer needs no correction of running sums. Rows that go down in memory are prefetched, because the
-//! hardware prefetches ascending rows alone: without it they take 1.23 of the time (docs/performance-notes.md).
+//! hardware prefetches ascending rows alone: without it they take 1.23 of the time (docs/performance-method.md).
 #![allow(unsafe_code)] // Rows that go down in memory.
 
 use std::ops::Range;

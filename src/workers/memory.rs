@@ -201,7 +201,7 @@ impl Memory {
         offset >= FIRST_BLOCK && end.is_some_and(|end| end <= self.bytes as u64)
     }
 
-    /// The address of a place in a block; only a valid one if [`Memory::has`] it.
+    /// The address of a place in a block; only a valid one if [`Memory::contains`] it.
     pub(super) fn at(&self, offset: u64) -> *mut u8 {
         self.base.as_ptr().wrapping_add(offset as usize)
     }

@@ -1,4 +1,4 @@
-//! The list that an import fills, what keeps its samples alive, and its errors. See `read` for the entry points.
+//! The list that an import fills, what keeps its samples alive, and its errors. See `items` for the entry points.
 #![allow(unsafe_code)] // Foreign pointers enter here.
 
 use pyo3::ffi;

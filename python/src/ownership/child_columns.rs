@@ -74,7 +74,7 @@ impl<'py> ChildColumns<'py> {
     /// Adds a row.
     ///
     /// # Safety
-    /// Live objects that a dict holds, which is among what is [kept](ChildColumns::keep), or lives, until references are counted or these
+    /// Live objects that a dict holds, which is among what is [kept](ChildColumns::retain_all), or lives, until references are counted or these
     /// columns are dropped; no Python code runs before that.
     pub unsafe fn push_row(&mut self, values: &[*mut ffi::PyObject]) {
         if !self.are_borrowed {

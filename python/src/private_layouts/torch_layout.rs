@@ -222,7 +222,7 @@ impl TorchReader {
     /// The word of a tensor's storage that has the address of its memory.
     ///
     /// # Safety
-    /// A live object of a class that [`TorchReader::of`] was asked for.
+    /// A live object of a class that [`TorchReader::for_class`] was asked for.
     #[inline]
     pub unsafe fn memory_of(&self, object: *mut ffi::PyObject) -> Option<NonNull<AtomicUsize>> {
         // SAFETY: as in `is_plain`.
@@ -235,7 +235,7 @@ impl TorchReader {
     /// Whether a tensor shares its memory copy-on-write.
     ///
     /// # Safety
-    /// A live object of a class that [`TorchReader::of`] was asked for.
+    /// A live object of a class that [`TorchReader::for_class`] was asked for.
     pub unsafe fn may_be_shared(&self, object: *mut ffi::PyObject) -> bool {
         // SAFETY: as in `is_plain`.
         unsafe {
@@ -263,7 +263,7 @@ impl TorchReader {
     /// all else of an import, each time.
     ///
     /// # Safety
-    /// A live object of a class that [`TorchReader::of`] was asked for.
+    /// A live object of a class that [`TorchReader::for_class`] was asked for.
     pub unsafe fn storage_object<'py>(
         &self,
         object: &Bound<'py, PyAny>,
@@ -288,7 +288,7 @@ impl TorchReader {
     /// where that is not to be seen here.
     ///
     /// # Safety
-    /// A live object of a class that [`TorchReader::of`] was asked for.
+    /// A live object of a class that [`TorchReader::for_class`] was asked for.
     #[inline]
     pub unsafe fn is_plain(&self, object: *mut ffi::PyObject) -> bool {
         // SAFETY: subclasses of torch's tensors have their layout, which `check` has seen; what a tensor points to lives with it.
@@ -298,7 +298,7 @@ impl TorchReader {
     /// Whether a tensor has its values in memory as they are, whatever its gradients.
     ///
     /// # Safety
-    /// A live object of a class that [`TorchReader::of`] was asked for.
+    /// A live object of a class that [`TorchReader::for_class`] was asked for.
     #[inline]
     pub unsafe fn has_its_values(&self, object: *mut ffi::PyObject) -> bool {
         // SAFETY: as in `is_plain`.
@@ -324,7 +324,7 @@ impl TorchReader {
     /// Whether a tensor does not require grad and has no tangent; false also where that is not to be seen here.
     ///
     /// # Safety
-    /// A live object of a class that [`TorchReader::of`] was asked for, whose tensor is there.
+    /// A live object of a class that [`TorchReader::for_class`] was asked for, whose tensor is there.
     #[inline]
     pub unsafe fn has_no_grad(&self, object: *mut ffi::PyObject) -> bool {
         // SAFETY: as in `is_plain`.
@@ -396,7 +396,7 @@ impl TorchReader {
     /// list so many places ahead; `class`: that of the tensors; `is_kept`: the objects of their storages are read too.
     ///
     /// # Safety
-    /// The objects are alive, and [`TorchReader::of`] was asked for the class.
+    /// The objects are alive, and [`TorchReader::for_class`] was asked for the class.
     #[inline]
     pub unsafe fn prefetch_ahead(
         &self,
