@@ -231,6 +231,22 @@ def test_the_formulas_of_devices_are_those_of_the_host(side, width):
     assert all(map(torch.equal, got, (data, lengths)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint64, torch.bool])
+def test_the_formulas_of_devices_move_every_dtype(dtype):
+    from windrow.torch import _op_kernels as kernels
+
+    bits = lambda tensor: tensor.contiguous().view(torch.uint8)  # noqa: E731
+    rows = torch.arange(10).reshape(5, 2).remainder(2).to(dtype)
+    values, offsets = rows, torch.tensor([0, 2, 2, 5])
+    padded, lengths = ops.repad(values, offsets, 1, 4)
+    got = kernels.repad_unseen(values, offsets, 1, 4, "right")
+    assert got[0].dtype == dtype and torch.equal(bits(got[0]), bits(padded)) and torch.equal(got[1], lengths)
+    got = kernels.unpad_unseen(padded.flatten(0, 1), lengths, 4, 5, "right")
+    assert got[0].dtype == dtype and torch.equal(bits(got[0]), bits(values)) and torch.equal(got[1], offsets)
+    taken = kernels.take_unseen(values, torch.tensor([[4, -5], [7, 1]]))
+    assert taken.dtype == dtype and not bits(taken[1, 0]).any() and torch.equal(bits(taken[0, 0]), bits(values[4]))
+
+
 def test_sizes_that_a_device_has_not_looked_at():
     from windrow.torch import _op_kernels as kernels
 

@@ -20,6 +20,11 @@ any_requires_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad",
 # Where windrow does not read the words of tensors, it asks and detaches each that requires grad; to detach all takes less time.
 _READS_WORDS = ("torch", "on") in [(name.split()[0], state) for name, state in wr._windrow._private_layouts()]
 
+# Dtypes that torch gathers, and integers of as many bytes as others have.
+_GATHERED = {torch.bool, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64}
+_GATHERED |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 def _plain(tensors: Tensors) -> Tensors:
     if _READS_WORDS or torch.is_grad_enabled() or not any_requires_grad(tensors):
@@ -114,13 +119,20 @@ def _taken(samples: wr.SampleList, ids: torch.Tensor, shape: Sequence[int]) -> t
 def take_unseen(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Positions are read on the device, and nothing waits for them: a row out of range is 0. By torch's own functions, since a list of the
     engine has a table on the device, which a captured graph would outlive."""
+    table, dtype = _movable(table), table.dtype
     count, rest, flat = table.shape[0], table.shape[1:], ids.reshape(-1).long()
     if count == 0:
-        return table.new_zeros((*ids.shape, *rest))
+        return table.new_zeros((*ids.shape, *rest)).view(dtype)
     flat = torch.where(flat < 0, flat + count, flat)
     rows = table.index_select(0, flat.clamp(0, count - 1))
     is_outside = ((flat < 0) | (flat >= count)).view(-1, *[1] * len(rest))
-    return rows.masked_fill_(is_outside, 0).view((*ids.shape, *rest))
+    return rows.masked_fill_(is_outside, 0).view((*ids.shape, *rest)).view(dtype)
+
+
+def _movable(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory, as integers where torch has no gather for the dtype: float8 and wide unsigned integers."""
+    is_rare = tensor.dtype not in _GATHERED and not tensor.dtype.is_complex
+    return tensor.view(_INTEGERS[tensor.element_size()]) if is_rare else tensor
 
 
 def take_sums(grad: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
@@ -256,8 +268,9 @@ def repad_unseen(values: torch.Tensor, offsets: torch.Tensor, value: Any, size: 
     lengths = offsets.diff()
     places, _ = _places(lengths, size, side, values.shape[0])
     rows = len(lengths) * size
-    padded = values.new_full((rows + 1, *values.shape[1:]), _exact(value, values.dtype)).index_copy_(0, places, values)[:rows]
-    return padded.view(len(lengths), size, *values.shape[1:]), lengths
+    padded = values.new_full((rows + 1, *values.shape[1:]), _exact(value, values.dtype))
+    _movable(padded).index_copy_(0, places, _movable(values))
+    return padded[:rows].view(len(lengths), size, *values.shape[1:]), lengths
 
 
 def _exact(value: Any, dtype: torch.dtype) -> Any:
