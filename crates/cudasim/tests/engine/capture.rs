@@ -6,7 +6,7 @@ use windrow::{
 };
 
 use crate::faults::{traced, watched, INVALID_HANDLE, LAUNCH_FAILED, OUT_OF_MEMORY, UNKNOWN};
-use crate::rig::{consume, engine, host_bytes, on_gpu, run, start, Buffer, Gpu, Lane, Rows};
+use crate::rig::{consume, engine, host_bytes, on_gpu, run, start, Buffer, Gpu, Lane, Rows, HERE};
 
 pub const GLOBAL: u32 = 0;
 pub const THREAD_LOCAL: u32 = 1;
@@ -160,12 +160,14 @@ fn the_first_use_of_an_engine_is_refused_and_the_capture_goes_on() {
         let target = tensor.as_target().unwrap();
         let stack = Collate::stack();
         for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
-            let fresh = engine();
+            // One that is made for a device looks at it at once.
+            let fresh = Engine::builder().threads(1).build().unwrap();
+            let to_device = stack.clone().device(HERE);
             assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, mode), 0);
             let before = gpu.sim.live();
             for error in [
                 into(&fresh, &samples, &stack, &target, on(lane.stream())).unwrap_err(),
-                fresh.assemble_on(&rows.on_host(), &stack, &lane.stream()).unwrap_err(),
+                fresh.assemble_on(&rows.on_host(), &to_device, &lane.stream()).unwrap_err(),
             ] {
                 assert!(
                     matches!(&error, Error::Argument(text)
