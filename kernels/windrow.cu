@@ -225,9 +225,14 @@ extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlock
     windrow::write_item<true>(params, windrow::warp_of_grid());
 }
 
+// Also for launches whose blocks are bounded, whatever their parameters: a warp then takes one item after the other.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlocks)
     windrow_assemble_any_large(const __grid_constant__ LargeParams params) {
-    windrow::write_item<true>(params, windrow::warp_of_grid());
+    const uint32_t warps = gridDim.x * (Policy::kThreads / windrow::kLanes);
+#pragma unroll 1
+    for (uint64_t item = windrow::warp_of_grid(); item < params.header.num_items; item += warps) {
+        windrow::write_item<true>(params, static_cast<uint32_t>(item));
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
@@ -238,16 +243,6 @@ extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_select_large(const __grid_constant__ LargeSelect params) {
     windrow::select_samples(params);
-}
-
-// For a launch whose blocks are bounded: each warp takes one item after the other. Whatever parameters are small, these have room for them.
-extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlocks)
-    windrow_bounded(const __grid_constant__ LargeParams params) {
-    const uint32_t warps = gridDim.x * (Policy::kThreads / windrow::kLanes);
-#pragma unroll 1
-    for (uint64_t item = windrow::warp_of_grid(); item < params.header.num_items; item += warps) {
-        windrow::write_item<true>(params, static_cast<uint32_t>(item));
-    }
 }
 
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)

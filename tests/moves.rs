@@ -606,3 +606,110 @@ fn rows_on_a_device() {
         }
     }
 }
+
+/// Ids on a device, of either side or of both: a pair whose id is out of range is left out.
+#[cfg(feature = "cuda")]
+#[test]
+fn ids_on_a_device() {
+    use common::device::{self, Bytes};
+    use std::sync::Arc;
+
+    if device::engine().is_none() {
+        return;
+    }
+    let engine = Engine::cuda(0).unwrap();
+    let here = Device::Cuda(0);
+    let mut random = Random::new(51);
+    for row in [16, 77, 528, 4100] {
+        for (case, wide) in [(0, true), (1, false), (2, true), (2, false)] {
+            let (rows, count) = (40usize, 24usize);
+            let (before, source) =
+                (random_bytes(&mut random, rows * row), random_bytes(&mut random, rows * row));
+            let (written, read) = (Bytes::of(&before), Bytes::of(&source));
+            let tensor = |bytes: &Bytes, dtype: DType, shape: &[i64]| {
+                let layout = Layout::compact(dtype, shape).unwrap();
+                // SAFETY: memory that lives until the work is done.
+                unsafe {
+                    let owner = Arc::new(());
+                    Tensor::new_unchecked(
+                        owner,
+                        bytes.address as *mut u8,
+                        dtype,
+                        here,
+                        layout,
+                        false,
+                    )
+                }
+            };
+            let shape = [rows as i64, row as i64];
+            let tables = [&written, &read].map(|bytes| tensor(bytes, DType::U8, &shape));
+            // Destinations differ; every fifth id is out of range, at either end.
+            let ids = |step: usize, random: &mut Random| -> Vec<i64> {
+                let first = random.below(rows as u64) as usize;
+                let at = |pair: usize| ((first + step * pair) % rows) as i64;
+                (0..count)
+                    .map(|pair| match pair % 5 {
+                        4 if pair % 2 == 0 => rows as i64 + pair as i64,
+                        4 => -(rows as i64) - 1 - pair as i64,
+                        3 => at(pair) - rows as i64,
+                        _ => at(pair),
+                    })
+                    .collect()
+            };
+            let all = [ids(1, &mut random), ids(7, &mut random)];
+            let known: Vec<i64> = (0..count as i64).collect();
+            let (dtype, on_device) = match wide {
+                true => (
+                    DType::I64,
+                    all.each_ref()
+                        .map(|ids| Bytes::of(&bytes_of_all(ids, |id| id.to_ne_bytes().to_vec()))),
+                ),
+                false => (
+                    DType::I32,
+                    all.each_ref().map(|ids| {
+                        Bytes::of(&bytes_of_all(ids, |id| (id as i32).to_ne_bytes().to_vec()))
+                    }),
+                ),
+            };
+            let chosen = |side: usize| {
+                let list = SampleList::rows(&tables[side]).unwrap();
+                let resident = engine.resident(list, here).unwrap();
+                (
+                    resident.take(&tensor(&on_device[side], dtype, &[count as i64])).unwrap(),
+                    resident,
+                )
+            };
+            let listed = |side: usize| {
+                SampleList::rows(&tables[side]).unwrap().take(known.iter().copied()).unwrap()
+            };
+            let (is_dst, is_src) = (case != 1, case != 0);
+            let (dst, src) = (is_dst.then(|| chosen(0)), is_src.then(|| chosen(1)));
+            let dsts = dst.as_ref().map_or_else(|| listed(0), |(list, _)| list.clone());
+            let srcs = src.as_ref().map_or_else(|| listed(1), |(list, _)| list.clone());
+            // SAFETY: memory of the test alone.
+            unsafe { engine.copy_lists(&dsts, &srcs, MoveOptions::default()) }.unwrap();
+            let place = |ids: &[i64], is_chosen: bool, pair: usize| {
+                let id = if is_chosen { ids[pair] } else { pair as i64 };
+                let id = if id < 0 { id + rows as i64 } else { id };
+                (0..rows as i64).contains(&id).then_some(id as usize * row)
+            };
+            let mut expected = before.clone();
+            for pair in 0..count {
+                if let (Some(to), Some(from)) =
+                    (place(&all[0], is_dst, pair), place(&all[1], is_src, pair))
+                {
+                    expected[to..to + row].copy_from_slice(&source[from..from + row]);
+                }
+            }
+            assert!(written.to_host() == expected, "rows of {row}, case {case}, {dtype}");
+            for resident in [dst, src].into_iter().flatten().map(|(_, resident)| resident) {
+                assert!(matches!(resident.check(), Err(Error::Index(_))));
+            }
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn bytes_of_all(ids: &[i64], bytes: impl Fn(i64) -> Vec<u8>) -> Vec<u8> {
+    ids.iter().flat_map(|&id| bytes(id)).collect()
+}

@@ -375,7 +375,7 @@ impl Run<'_> {
         let most = self.max_blocks.filter(|&most| most < grid);
         let (kernel, grid, words) = match most {
             // A warp takes one item after the other.
-            Some(most) => (&executor.bounded, most, arguments.large_words()),
+            Some(most) => (&executor.kernels[1][1], most, arguments.large_words()),
             None => {
                 let kernels = &executor.kernels[usize::from(has_any)];
                 (&kernels[usize::from(arguments.is_large)], grid, arguments.words())

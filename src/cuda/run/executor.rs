@@ -40,8 +40,6 @@ pub(crate) struct Executor {
     pub(crate) select: [Kernel; 2],
     /// The kernels that move pairs of which a device chooses some.
     pub(crate) moves: [Kernel; 2],
-    /// That of all families, with large parameters, for launches of few blocks.
-    pub(crate) bounded: Kernel,
     pub(crate) arguments: ArgumentPool,
     pub(crate) memory: Arc<DeviceMemory>,
     pub(crate) pinned: Arc<PinnedPool>,
@@ -93,7 +91,6 @@ impl Executor {
         };
         let kernels = [small_and_large("assemble")?, small_and_large("assemble_any")?];
         let (select, moves) = (small_and_large("select")?, small_and_large("move")?);
-        let bounded = module.kernel("windrow_bounded")?;
         let events = Arc::new(EventPool::default());
         let (memory, stream) =
             (DeviceMemory::new(&current, &events)?, Arc::new(current.stream(0)?));
@@ -106,7 +103,6 @@ impl Executor {
             kernels,
             select,
             moves,
-            bounded,
             arguments: ArgumentPool::default(),
             memory,
             pinned,
