@@ -691,7 +691,7 @@ fn ids_on_a_device() {
             let place = |ids: &[i64], is_chosen: bool, pair: usize| {
                 let id = if is_chosen { ids[pair] } else { pair as i64 };
                 let id = if id < 0 { id + rows as i64 } else { id };
-                (0..rows as i64).contains(&id).then_some(id as usize * row)
+                (0..rows as i64).contains(&id).then(|| id as usize * row)
             };
             let mut expected = before.clone();
             for pair in 0..count {
