@@ -607,7 +607,8 @@ fn rows_on_a_device() {
     }
 }
 
-/// Ids on a device, of either side or of both: a pair whose id is out of range is left out.
+/// Ids on a device, of either side or of both, of rows of a table and of samples by address, with gaps and in another order of dims:
+/// a pair whose id is out of range is left out.
 #[cfg(feature = "cuda")]
 #[test]
 fn ids_on_a_device() {
@@ -620,96 +621,124 @@ fn ids_on_a_device() {
     let engine = Engine::cuda(0).unwrap();
     let here = Device::Cuda(0);
     let mut random = Random::new(51);
-    for row in [16, 77, 528, 4100] {
-        for (case, wide) in [(0, true), (1, false), (2, true), (2, false)] {
-            let (rows, count) = (40usize, 24usize);
-            let (before, source) =
-                (random_bytes(&mut random, rows * row), random_bytes(&mut random, rows * row));
-            let (written, read) = (Bytes::of(&before), Bytes::of(&source));
-            let tensor = |bytes: &Bytes, dtype: DType, shape: &[i64]| {
-                let layout = Layout::compact(dtype, shape).unwrap();
+    let (rows, count) = (40usize, 24usize);
+    // The dtype, the shape of a sample, and for both sides the strides of the table.
+    type Case = (DType, Vec<i64>, [Vec<i64>; 2]);
+    let compact = |dtype, n: i64| (dtype, vec![n], [vec![n, 1], vec![n, 1]]);
+    let cases: Vec<Case> = vec![
+        compact(DType::U8, 16),
+        compact(DType::U8, 77),
+        compact(DType::I16, 264),
+        compact(DType::U8, 4100),
+        (DType::U8, vec![33], [vec![40, 1], vec![48, 1]]),
+        compact(DType::I16, 7),
+        compact(DType::I32, 3),
+        compact(DType::I64, 3),
+        (DType::I16, vec![3, 7], [vec![40, 9, 1], vec![24, 8, 1]]),
+        (DType::I32, vec![3, 5], [vec![40, 7, 1], vec![24, 6, 1]]),
+        (DType::F64, vec![3, 3], [vec![24, 5, 1], vec![20, 4, 1]]),
+        (DType::U8, vec![3, 32], [vec![160, 48, 1], vec![96, 32, 1]]),
+        (DType::U8, vec![3, 9], [vec![160, 48, 1], vec![37, 11, 1]]),
+        (DType::F32, vec![5], [vec![20, 3], vec![12, 2]]),
+        (DType::I16, vec![3, 6], [vec![40, 12, 2], vec![18, 1, 3]]),
+        (DType::F64, vec![2, 3, 4], [vec![24, 12, 4, 1], vec![40, 1, 2, 6]]),
+        (DType::U8, vec![3, 32], [vec![120, 40, 1], vec![96, 32, 1]]),
+    ];
+    for (dtype, shape, strides) in cases {
+        for turn in 0..6 {
+            let (is_dst, is_src) = (turn % 3 != 1, turn % 3 != 0);
+            let (by_address, wide) = (turn > 2, turn % 2 == 0);
+            let size = dtype.size();
+            let table: Vec<i64> = [rows as i64].into_iter().chain(shape.iter().copied()).collect();
+            let layouts =
+                strides.each_ref().map(|own| Layout::try_new(dtype, &table, Some(own)).unwrap());
+            let memory = layouts
+                .each_ref()
+                .map(|layout| random_bytes(&mut random, layout.byte_span(dtype).end as usize));
+            let on_device = memory.each_ref().map(|bytes| Bytes::of(bytes));
+            let tensor = |address: u64, dtype: DType, layout: &Layout| {
                 // SAFETY: memory that lives until the work is done.
                 unsafe {
-                    let owner = Arc::new(());
-                    Tensor::new_unchecked(
-                        owner,
-                        bytes.address as *mut u8,
-                        dtype,
-                        here,
-                        layout,
-                        false,
-                    )
+                    let (owner, data) = (Arc::new(()), address as *mut u8);
+                    Tensor::new_unchecked(owner, data, dtype, here, layout.clone(), false)
                 }
             };
-            let shape = [rows as i64, row as i64];
-            let tables = [&written, &read].map(|bytes| tensor(bytes, DType::U8, &shape));
+            let tables =
+                [0, 1].map(|side: usize| tensor(on_device[side].address, dtype, &layouts[side]));
             // Destinations differ; every fifth id is out of range, at either end.
-            let ids = |step: usize, random: &mut Random| -> Vec<i64> {
+            let ids = [1, 7].map(|step: usize| -> Vec<i64> {
                 let first = random.below(rows as u64) as usize;
                 let at = |pair: usize| ((first + step * pair) % rows) as i64;
-                (0..count)
-                    .map(|pair| match pair % 5 {
-                        4 if pair % 2 == 0 => rows as i64 + pair as i64,
-                        4 => -(rows as i64) - 1 - pair as i64,
-                        3 => at(pair) - rows as i64,
-                        _ => at(pair),
-                    })
-                    .collect()
-            };
-            let all = [ids(1, &mut random), ids(7, &mut random)];
-            let known: Vec<i64> = (0..count as i64).collect();
-            let (dtype, on_device) = match wide {
-                true => (
-                    DType::I64,
-                    all.each_ref()
-                        .map(|ids| Bytes::of(&bytes_of_all(ids, |id| id.to_ne_bytes().to_vec()))),
-                ),
-                false => (
-                    DType::I32,
-                    all.each_ref().map(|ids| {
-                        Bytes::of(&bytes_of_all(ids, |id| (id as i32).to_ne_bytes().to_vec()))
-                    }),
-                ),
-            };
-            let chosen = |side: usize| {
-                let list = SampleList::rows(&tables[side]).unwrap();
-                let resident = engine.resident(list, here).unwrap();
-                (
-                    resident.take(&tensor(&on_device[side], dtype, &[count as i64])).unwrap(),
-                    resident,
-                )
-            };
+                let id = |pair: usize| match pair % 5 {
+                    4 if pair % 2 == 0 => rows as i64 + pair as i64,
+                    4 => -(rows as i64) - 1 - pair as i64,
+                    3 => at(pair) - rows as i64,
+                    _ => at(pair),
+                };
+                (0..count).map(id).collect()
+            });
+            let index_dtype = if wide { DType::I64 } else { DType::I32 };
+            let index_bytes = ids.each_ref().map(|ids| {
+                let bytes = |&id: &i64| match wide {
+                    true => id.to_ne_bytes().to_vec(),
+                    false => (id as i32).to_ne_bytes().to_vec(),
+                };
+                Bytes::of(&ids.iter().flat_map(bytes).collect::<Vec<u8>>())
+            });
             let listed = |side: usize| {
-                SampleList::rows(&tables[side]).unwrap().take(known.iter().copied()).unwrap()
+                let all = SampleList::rows(&tables[side]).unwrap();
+                if !by_address {
+                    return all;
+                }
+                let mut list = SampleList::new();
+                for row in 0..rows {
+                    let own = &strides[side][1..];
+                    // SAFETY: a row of the table.
+                    unsafe { list.push(all.address(row), dtype, here, &shape, Some(own)) }.unwrap();
+                }
+                list
             };
-            let (is_dst, is_src) = (case != 1, case != 0);
+            let known = |side: usize| listed(side).take(0..count as i64).unwrap();
+            let chosen = |side: usize| {
+                let resident = engine.resident(listed(side), here).unwrap();
+                let layout = Layout::compact(index_dtype, &[count as i64]).unwrap();
+                let indices = tensor(index_bytes[side].address, index_dtype, &layout);
+                (resident.take(&indices).unwrap(), resident)
+            };
             let (dst, src) = (is_dst.then(|| chosen(0)), is_src.then(|| chosen(1)));
-            let dsts = dst.as_ref().map_or_else(|| listed(0), |(list, _)| list.clone());
-            let srcs = src.as_ref().map_or_else(|| listed(1), |(list, _)| list.clone());
+            let dsts = dst.as_ref().map_or_else(|| known(0), |(list, _)| list.clone());
+            let srcs = src.as_ref().map_or_else(|| known(1), |(list, _)| list.clone());
             // SAFETY: memory of the test alone.
             unsafe { engine.copy_lists(&dsts, &srcs, MoveOptions::default()) }.unwrap();
-            let place = |ids: &[i64], is_chosen: bool, pair: usize| {
-                let id = if is_chosen { ids[pair] } else { pair as i64 };
+            let place = |side: usize, is_chosen: bool, pair: usize| {
+                let id = if is_chosen { ids[side][pair] } else { pair as i64 };
                 let id = if id < 0 { id + rows as i64 } else { id };
-                (0..rows as i64).contains(&id).then(|| id as usize * row)
+                (0..rows as i64).contains(&id).then_some(id)
             };
-            let mut expected = before.clone();
+            let mut expected = memory[0].clone();
             for pair in 0..count {
-                if let (Some(to), Some(from)) =
-                    (place(&all[0], is_dst, pair), place(&all[1], is_src, pair))
-                {
-                    expected[to..to + row].copy_from_slice(&source[from..from + row]);
+                let (Some(to), Some(from)) = (place(0, is_dst, pair), place(1, is_src, pair))
+                else {
+                    continue;
+                };
+                for elem in 0..shape.iter().product::<i64>() {
+                    let mut rest = elem;
+                    let mut at = [to * strides[0][0], from * strides[1][0]];
+                    for dim in (0..shape.len()).rev() {
+                        let coord = rest % shape[dim];
+                        rest /= shape[dim];
+                        for (at, strides) in at.iter_mut().zip(&strides) {
+                            *at += coord * strides[dim + 1];
+                        }
+                    }
+                    let [to, from] = at.map(|at| at as usize * size);
+                    expected[to..to + size].copy_from_slice(&memory[1][from..from + size]);
                 }
             }
-            assert!(written.to_host() == expected, "rows of {row}, case {case}, {dtype}");
+            assert!(on_device[0].to_host() == expected, "{dtype} {shape:?}, turn {turn}");
             for resident in [dst, src].into_iter().flatten().map(|(_, resident)| resident) {
                 assert!(matches!(resident.check(), Err(Error::Index(_))));
             }
         }
     }
-}
-
-#[cfg(feature = "cuda")]
-fn bytes_of_all(ids: &[i64], bytes: impl Fn(i64) -> Vec<u8>) -> Vec<u8> {
-    ids.iter().flat_map(|&id| bytes(id)).collect()
 }

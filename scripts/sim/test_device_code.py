@@ -62,6 +62,7 @@ WIDE = {
 LEAST = 0.95
 REASONS = {
     "one element": (0.88, "NaNs, infinities and denormals of dtype pairs that the suites have no such values for"),
+    "move": (0.88, "quotients in 64 bits: samples of more than 2^32 units"),
     "dispatch": (0.88, "quotients by numbers that only the device knows: rows of samples joined along an outer dim, in 64 bits"),
 }
 # What the kernels of common families have a copy of, for a few of the pairs of dtypes alone: that of the others is held.
