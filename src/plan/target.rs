@@ -166,30 +166,17 @@ pub(crate) fn check_target(
     mut sharing: impl FnMut(&Footprint<'_>) -> Option<usize>,
 ) -> Result<()> {
     check_memory(out, batch_shape.dtype, &batch_shape.shape, batch_shape.device, &mut sharing)?;
-    match &out.scales {
-        None => Ok(()),
-        Some(scales) => check_scales(scales, batch_shape, &mut sharing),
-    }
-}
-
-/// As [`check_target`], of the memory for scales.
-#[cold]
-fn check_scales(
-    scales: &Target<'_>,
-    batch_shape: &BatchShape,
-    sharing: &mut dyn FnMut(&Footprint<'_>) -> Option<usize>,
-) -> Result<()> {
+    let Some(scales) = &out.scales else { return Ok(()) };
     let Some((quantize, shape)) = batch_shape.found_scales() else {
         let text = "out has memory for scales, which only a Quantize gives";
         return Err(Error::Argument(text.to_owned()));
     };
-    check_memory(scales, quantize.scale_dtype, shape, batch_shape.device, sharing)
+    check_memory(scales, quantize.scale_dtype, shape, batch_shape.device, &mut sharing)
         .map_err(|error| error.about("out of the scales"))
 }
 
-/// Checks that memory is of this dtype, shape and device, and apart from all samples. A part of its caller, as every small batch
-/// with an output passes here.
-#[inline(always)]
+/// Checks that memory is of this dtype, shape and device, and apart from all samples.
+#[inline]
 fn check_memory(
     out: &Target<'_>,
     dtype: DType,
