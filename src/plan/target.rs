@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::collate::Collate;
@@ -20,8 +21,9 @@ pub struct Target<'t> {
     pub(crate) device: Device,
     /// The owner of memory on a device; windrow's own blocks record the work on them.
     pub(crate) owner: Option<Owner>,
-    /// The memory for the scales of a batch that is quantised.
-    pub(crate) scales: Option<Box<Target<'t>>>,
+    /// The memory for the scales of a batch that is quantised. Shared, so that a target is given on and dropped in line: a box of its
+    /// own kind would take a call each.
+    pub(crate) scales: Option<Rc<Target<'t>>>,
     memory: PhantomData<&'t mut [u8]>,
 }
 
@@ -69,7 +71,7 @@ impl<'t> Target<'t> {
     /// engine takes some from its pool.
     #[must_use]
     pub fn with_scales(mut self, scales: Target<'t>) -> Target<'t> {
-        self.scales = Some(Box::new(scales));
+        self.scales = Some(Rc::new(scales));
         self
     }
 
@@ -113,11 +115,7 @@ impl AsTarget for Target<'_> {
             layout: self.layout.clone(),
             device: self.device,
             owner: self.owner.clone(),
-            scales: self
-                .scales
-                .as_mut()
-                .map(|scales| scales.as_target().map(Box::new))
-                .transpose()?,
+            scales: self.scales.clone(),
             memory: PhantomData,
         })
     }
