@@ -147,7 +147,7 @@ impl<'p> Work<'p> {
             unsafe {
                 let planned = &self.plan.outputs()[output];
                 match planned.op {
-                    ElementOp::Rescale { .. } | ElementOp::Scales => {
+                    ElementOp::Rescale | ElementOp::Scales => {
                         self.rescale(output, out, elems);
                     }
                     _ => {

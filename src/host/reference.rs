@@ -23,7 +23,7 @@ pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
             unsafe {
                 match output.op {
                     ElementOp::Scales => continue,
-                    ElementOp::Rescale { .. } => {
+                    ElementOp::Rescale => {
                         rescale(output, out, scaling.quantize().zip(scales), (given, &[]));
                         continue;
                     }

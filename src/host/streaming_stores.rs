@@ -122,7 +122,7 @@ impl StreamingStores {
         match output.op {
             _ if output.bytes_only => self.copies,
             ElementOp::Read { .. } if !is_cut() => self.computed,
-            ElementOp::Rescale { .. } | ElementOp::Scales => NEVER,
+            ElementOp::Rescale | ElementOp::Scales => NEVER,
             _ => self.padded,
         }
     }

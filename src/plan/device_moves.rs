@@ -361,26 +361,20 @@ impl<'m, 's> Members<'m, 's> {
         };
         Ok(OutputPlan {
             leaf: self.leaf,
-            role: Role::Data,
-            dtype: self.dtype,
-            out: None,
-            layout: self.layout.clone(),
-            op: match self.classes[0].transformed.as_ref().is_some_and(|own| own.scaling.is_some())
-            {
-                true => ElementOp::Rescale { saturate: self.dtype.is_float8() },
-                false => ElementOp::Read { affine, saturate: false },
-            },
-            fill: [0; 16],
             data: Cow::Owned(data),
             places: Cow::Owned(places.unwrap_or_default()),
             nest_ids: Cow::Owned(self.ids.clone()),
             nests: classes,
             dims,
-            starts,
             bytes_only,
-            is_table_of_runs: false,
-            ranges: None,
-            selected: None,
+            ..OutputPlan::new(
+                Role::Data,
+                self.dtype,
+                self.layout.clone(),
+                // Scaled elements of a device were refused.
+                ElementOp::Read { affine, saturate: false },
+                starts,
+            )
         })
     }
 

@@ -129,7 +129,7 @@ impl<'s> MoveScales<'s> {
     ) -> Result<MoveScales<'s>> {
         match (transform, scales_out) {
             (AnyTransform::Quantize(quantize), Some(scales)) => {
-                let output = scales_output(pairs, all, srcs, quantize, scales)?;
+                let output = scales_of_pairs(pairs, all, srcs, quantize, scales)?;
                 Ok(MoveScales { found: Some((*quantize, output)), ..MoveScales::default() })
             }
             (AnyTransform::Dequantize(dequantize), _) => {
@@ -157,7 +157,7 @@ impl<'s> MoveScales<'s> {
 }
 
 /// The scales of pairs, each at a place of its own.
-fn scales_output<'s, 'a: 's>(
+fn scales_of_pairs<'s, 'a: 's>(
     pairs: &[usize],
     all: &PairClasses<'s>,
     srcs: &'s SampleList<'a>,
@@ -187,22 +187,18 @@ fn scales_output<'s, 'a: 's>(
     let offsets = Offsets::from_lengths(counts)?;
     let layout = Layout::compact(dtype, &[offsets.total()])?;
     Ok(OutputPlan {
-        leaf: 0,
-        role: Role::Scales,
-        dtype,
-        out: None,
-        layout,
-        op: ElementOp::Scales,
         fill: quantize.bits_of(1.0),
         data: pairs.iter().map(|&pair| srcs.address(pair)).collect(),
         places: pairs.iter().map(|&pair| scales.address(pair)).collect(),
         nest_ids: Cow::Owned(ids),
         nests,
         dims,
-        starts: Starts::Joined { offsets, unit: 1, step: 0 },
-        bytes_only: false,
-        is_table_of_runs: false,
-        ranges: None,
-        selected: None,
+        ..OutputPlan::new(
+            Role::Scales,
+            dtype,
+            layout,
+            ElementOp::Scales,
+            Starts::Joined { offsets, unit: 1, step: 0 },
+        )
     })
 }

@@ -197,26 +197,22 @@ impl<'s> Moves<'s> {
                 !affine && !is_scaled && classes.iter().all(|class| class.is_bytes(dtype, &dims));
             let total = i64::try_from(total).unwrap_or(i64::MAX);
             self.outputs.push(OutputPlan {
-                leaf: 0,
-                role: Role::Data,
-                dtype,
-                out: None,
-                layout: Layout::compact(dtype, &[total])?,
-                op: match is_scaled {
-                    true => ElementOp::Rescale { saturate: dtype.is_float8() },
-                    false => ElementOp::Read { affine, saturate: false },
-                },
-                fill: [0; 16],
                 data,
                 places,
                 nest_ids: Cow::Owned(nest_ids),
                 nests: classes,
                 dims,
-                starts,
                 bytes_only,
-                is_table_of_runs: false,
-                ranges: None,
-                selected: None,
+                ..OutputPlan::new(
+                    Role::Data,
+                    dtype,
+                    Layout::compact(dtype, &[total])?,
+                    match is_scaled {
+                        true => ElementOp::Rescale,
+                        false => ElementOp::Read { affine, saturate: false },
+                    },
+                    starts,
+                )
             });
         }
         Ok(())

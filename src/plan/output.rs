@@ -60,8 +60,8 @@ pub(crate) enum ElementOp {
     /// Bytes are moved, or cast where the class has another dtype, or put through the affine map of
     /// the leaf's batch shape if `affine`. `saturate`: results beyond the largest finite number become it.
     Read { affine: bool, saturate: bool },
-    /// Elements are divided or multiplied by the scales of the leaf's batch shape, and rounded.
-    Rescale { saturate: bool },
+    /// Elements are divided or multiplied by the scales of the leaf's batch shape, and rounded; into float8 they saturate.
+    Rescale,
     /// The output of the data writes scales of its elements; here those of no elements are written.
     Scales,
     /// Real elements become these bits.
@@ -77,7 +77,7 @@ impl ElementOp {
     /// The bits that real elements of a sample become, where nothing is read.
     pub fn constant(self, sample: usize) -> Option<[u8; 16]> {
         match self {
-            ElementOp::Read { .. } | ElementOp::Rescale { .. } | ElementOp::Scales => None,
+            ElementOp::Read { .. } | ElementOp::Rescale | ElementOp::Scales => None,
             ElementOp::Const(bits) => Some(bits),
             ElementOp::Index => {
                 let mut bits = [0; 16];
@@ -138,6 +138,35 @@ impl Starts {
 }
 
 impl OutputPlan<'_> {
+    /// An output without samples, whose elements are read one by one: the plan of each kind fills in the rest.
+    pub fn new<'o>(
+        role: Role,
+        dtype: DType,
+        layout: Layout,
+        op: ElementOp,
+        starts: Starts,
+    ) -> OutputPlan<'o> {
+        OutputPlan {
+            leaf: 0,
+            role,
+            dtype,
+            out: None,
+            layout,
+            op,
+            fill: [0; 16],
+            data: Cow::Borrowed(&[]),
+            places: Cow::Borrowed(&[]),
+            nest_ids: Cow::Borrowed(&[]),
+            nests: Vec::new(),
+            dims: Vec::new(),
+            starts,
+            bytes_only: false,
+            is_table_of_runs: false,
+            ranges: None,
+            selected: None,
+        }
+    }
+
     pub fn into_owned<'o>(self) -> OutputPlan<'o> {
         OutputPlan {
             data: Cow::Owned(self.data.into_owned()),
@@ -210,10 +239,11 @@ impl OutputPlan<'_> {
 
     /// The dtype that elements are cast to, and whether the cast saturates.
     pub fn to(&self) -> CastTo {
-        let saturate = matches!(
-            self.op,
-            ElementOp::Read { saturate: true, .. } | ElementOp::Rescale { saturate: true }
-        );
+        let saturate = match self.op {
+            ElementOp::Read { saturate, .. } => saturate,
+            ElementOp::Rescale => self.dtype.is_float8(),
+            _ => false,
+        };
         CastTo { dtype: self.dtype, saturate }
     }
 
@@ -233,7 +263,7 @@ impl OutputPlan<'_> {
 
     /// Bytes read of the samples.
     pub fn bytes_read(&self) -> u64 {
-        let (ElementOp::Read { .. } | ElementOp::Rescale { .. }) = self.op else { return 0 };
+        let (ElementOp::Read { .. } | ElementOp::Rescale) = self.op else { return 0 };
         // Broadcast samples may be read more often than there are bytes to count it in.
         let of = |nest: &LoopNest| nest.num_real.saturating_mul(nest.dtype.size() as u64);
         match &*self.nest_ids {
@@ -293,25 +323,22 @@ pub(crate) fn data_output<'s>(
     let affine = batch_shape.affine.is_some();
     let mut output = OutputPlan {
         leaf,
-        role: Role::Data,
-        dtype: batch_shape.dtype,
-        out: None,
-        layout,
-        op: match &batch_shape.scaling {
-            Some(_) => ElementOp::Rescale { saturate: batch_shape.dtype.is_float8() },
-            None => ElementOp::Read { affine, saturate: batch_shape.saturate },
-        },
         fill: batch_shape.value,
         data: data.unwrap_or_else(|| samples.data()),
-        places: Cow::Borrowed(&[]),
         nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         nests,
         dims,
-        starts,
-        bytes_only: false,
         is_table_of_runs,
-        ranges: None,
-        selected: None,
+        ..OutputPlan::new(
+            Role::Data,
+            batch_shape.dtype,
+            layout,
+            match &batch_shape.scaling {
+                Some(_) => ElementOp::Rescale,
+                None => ElementOp::Read { affine, saturate: batch_shape.saturate },
+            },
+            starts,
+        )
     };
     let is_kept = !affine && batch_shape.increments.is_none() && batch_shape.scaling.is_none();
     output.bytes_only =
@@ -446,22 +473,18 @@ pub(crate) fn mask_output<'s>(
     let elems = row_elems(&layout);
     OutputPlan {
         leaf,
-        role: Role::Mask,
-        dtype: mask.dtype,
-        out: None,
-        starts: Starts::Rows { elems, step: (elems as i64).wrapping_mul(size) },
-        layout,
-        op: ElementOp::Const(mask.real),
         fill: mask.padding,
         data: samples.data(),
-        places: Cow::Borrowed(&[]),
         nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         nests,
         dims,
-        bytes_only: false,
-        is_table_of_runs: false,
-        ranges: None,
-        selected: None,
+        ..OutputPlan::new(
+            Role::Mask,
+            mask.dtype,
+            layout,
+            ElementOp::Const(mask.real),
+            Starts::Rows { elems, step: (elems as i64).wrapping_mul(size) },
+        )
     }
 }
 
@@ -482,22 +505,17 @@ pub(crate) fn index_output<'s>(
         .collect();
     OutputPlan {
         leaf,
-        role: Role::BatchIndex,
-        dtype: DType::I64,
-        out: None,
-        layout,
-        op: ElementOp::Index,
-        fill: [0; 16],
         data: samples.data(),
-        places: Cow::Borrowed(&[]),
         nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         nests,
         dims,
-        starts: Starts::Joined { offsets, unit: 1, step: 8 },
-        bytes_only: false,
-        is_table_of_runs: false,
-        ranges: None,
-        selected: None,
+        ..OutputPlan::new(
+            Role::BatchIndex,
+            DType::I64,
+            layout,
+            ElementOp::Index,
+            Starts::Joined { offsets, unit: 1, step: 8 },
+        )
     }
 }
 
@@ -511,23 +529,17 @@ pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPl
     let mut dims = Vec::new();
     let nests = samples.metas().iter().map(|meta| LoopNest::for_bytes(meta, &mut dims)).collect();
     let mut output = OutputPlan {
-        leaf: 0,
-        role: Role::Data,
-        dtype: DType::U8,
-        out: None,
-        layout: Layout::compact(DType::U8, &[offsets.total()])?,
-        op: ElementOp::MOVED,
-        fill: [0; 16],
         data: samples.data(),
-        places: Cow::Borrowed(&[]),
         nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         nests,
         dims,
-        starts: Starts::Joined { offsets: offsets.clone(), unit: 1, step: 1 },
-        bytes_only: false,
-        is_table_of_runs: false,
-        ranges: None,
-        selected: None,
+        ..OutputPlan::new(
+            Role::Data,
+            DType::U8,
+            Layout::compact(DType::U8, &[offsets.total()])?,
+            ElementOp::MOVED,
+            Starts::Joined { offsets: offsets.clone(), unit: 1, step: 1 },
+        )
     };
     output.bytes_only = all_used(&output, |nest| nest.is_bytes(DType::U8, &output.dims));
     Ok((output, offsets))

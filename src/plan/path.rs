@@ -72,8 +72,8 @@ impl Path {
         };
         match output.op {
             ElementOp::Read { affine: true, .. } => Path::Transform,
-            ElementOp::Rescale { .. } if output.dtype.size() == 1 => Path::Quantize,
-            ElementOp::Rescale { .. } => Path::Dequantize,
+            ElementOp::Rescale if output.dtype.size() == 1 => Path::Quantize,
+            ElementOp::Rescale => Path::Dequantize,
             _ => {
                 let is_empty = output.bytes() == 0;
                 let is_moved = output.bytes_only || output.is_table_of_runs;

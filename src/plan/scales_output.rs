@@ -40,22 +40,12 @@ pub(super) fn scales_output<'s>(
     let nests = samples.metas().iter().map(nest).collect();
     Some(OutputPlan {
         leaf,
-        role: Role::Scales,
-        dtype,
-        out: None,
-        layout,
-        op: ElementOp::Scales,
         fill: quantize.bits_of(1.0),
         data: samples.data(),
-        places: Cow::Borrowed(&[]),
         nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         nests,
         dims,
-        starts,
-        bytes_only: false,
-        is_table_of_runs: false,
-        ranges: None,
-        selected: None,
+        ..OutputPlan::new(Role::Scales, dtype, layout, ElementOp::Scales, starts)
     })
 }
 

@@ -288,7 +288,7 @@ fn head_of(segment: &OutputSegment<'_>) -> Result<Head> {
         ElementOp::Read { .. } if segment.affine.is_some() => (Op::Affine, 0),
         ElementOp::Read { .. } if segment.increments.is_some() => (Op::AddPerSample, 0),
         // Elements that are scaled are refused where a batch is planned.
-        ElementOp::Read { .. } | ElementOp::Rescale { .. } | ElementOp::Scales => (Op::Read, 0),
+        ElementOp::Read { .. } | ElementOp::Rescale | ElementOp::Scales => (Op::Read, 0),
         // A one of any dtype of masks has no bits beyond these.
         ElementOp::Const([a, b, c, d, ..]) => (Op::Const, u32::from_le_bytes([a, b, c, d])),
         ElementOp::Index => (Op::Index, 0),

@@ -156,7 +156,7 @@ pub(crate) fn family_of(work: &SegmentWork<'_>, policy: &Policy) -> Family {
         ElementOp::Read { affine, .. } => loop_of(work.from, work.to, affine).is_some(),
         ElementOp::Const(_) | ElementOp::Index => true,
         // Refused where a batch is planned.
-        ElementOp::Rescale { .. } | ElementOp::Scales => false,
+        ElementOp::Rescale | ElementOp::Scales => false,
     };
     if is_long && has_one_channel && work.is_adjacent() {
         return if has_loop { Family::ContiguousCast } else { Family::ContiguousGeneric };
@@ -176,9 +176,7 @@ pub(crate) fn is_team(
     policy: &Policy,
 ) -> bool {
     let most = match op {
-        ElementOp::Read { .. } | ElementOp::Rescale { .. } | ElementOp::Scales => {
-            policy.max_team_bytes
-        }
+        ElementOp::Read { .. } | ElementOp::Rescale | ElementOp::Scales => policy.max_team_bytes,
         ElementOp::Const(_) | ElementOp::Index => 2 * policy.max_team_bytes,
     };
     planes == 1 && row_bytes <= most && outer.iter().all(|own| own.fixed().is_some())
