@@ -30,7 +30,7 @@ SUITES = "executors", "casts", "increments", "channels", "properties"
 MORE_SUITES = "outputs", "batch", "arena"
 # Of other programs some tests: samples of more than 2^32 bytes, those that the device selects, lengths at the bounds of a table, and
 # rows that go to places of their own.
-PARTS = {"windrow": "far_tests", "engine": "resident", "sizes": "lengths", "moves": "on_a_device"}
+PARTS = {"windrow": "far_tests", "engine": "resident", "sizes": "lengths", "device_moves": "on_a_device"}
 # Random cases of a property, the same in every run, so that coverage is: the emulator takes some hundred times as long as
 # a host, where the cases differ from run to run.
 CASES, SEED = 144, 1
@@ -55,7 +55,7 @@ EVERY_TABLE, PAIRS = "properties", "casts"
 WIDE = {
     "executors": "rows_with_gaps_joined_along_an_outer_dim",
     "channels": "one_mean_or_one_deviation_for_many_channels",
-    "moves": "on_a_device",
+    "device_moves": "on_a_device",
 }
 
 # The share of a family's instructions that has to be executed; and where less is, how much, and why.
