@@ -120,7 +120,7 @@ WORKLOADS: Dict[str, Definition] = {
     ),
     "Q-pages": Definition(
         "gather 1024 pages of 128 x 64 float32 to float8_e4m3fn, a scale for each row",
-        quantised_rows(8192, 1024, "float32", 64, [Target("windrow", (EAGER,), 2.0)]),
+        quantised_rows(8192, 1024, "float32", 64, [Target("windrow", (EAGER,), 4.0)]),
     ),
     "Q-images": Definition(
         "stack 256 x (224, 224, 3) uint8 to float8_e4m3fn in 0 to 1",
