@@ -43,11 +43,11 @@ pub unsafe extern "C" fn windrow_copy_many_on(
     guarded(|| unsafe { copy_many(engine, dsts, srcs, Some(Stream::from_raw(stream as usize))) })
 }
 
-/// As `windrow_copy_many`, of sources that are put through what `options` say: `scale`, `mean`, `std` and `permute`, or `quantize`, or
-/// `scales`, whose dim 0 is that of the pairs. All other options are not read. A destination has the shape of the result. The
-/// scales that are found are written to the tensors of `scales_out`, one for each pair: of rows of the source's shape without its last
-/// dim, of blocks with their number in its place, of a sample without dims; NULL without `quantize`. On the host alone where
-/// elements are scaled.
+/// As `windrow_copy_many`, of sources that are put through what `options` say: `scale`, `mean` and `std` with their channel dim, and
+/// `permute`; or `quantize` with what belongs to it; or `scales`, whose dim 0 is that of the pairs. No other option is read. A
+/// destination has the shape of the result. The scales that are found are written to the tensors of `scales_out`, one for each pair: of
+/// rows of the source's shape without its last dim, of blocks with their number in its place, of a sample without dims; NULL without
+/// `quantize`. On the host alone where elements are scaled.
 ///
 /// # Safety
 /// As of `windrow_copy_many`, and of `windrow_assemble` for the options; `scales_out` is a list as `dsts` or NULL.

@@ -108,7 +108,7 @@ def pack(tree: Any, *, device: Any = None, align: int = 64, out: Any = None, eng
         DTypeError: ``out`` of another dtype than uint8.
         LayoutError: ``out`` that is read-only or has gaps, a leaf whose memory cannot be read, as of a torch tensor that requires grad
             while torch's grad mode is on.
-        DeviceError: leaves in different places without ``device``, or on several CUDA devices.
+        DeviceError: leaves in different places without ``device``.
         CudaUnavailable, CudaError: ``device`` cannot be used, or a call of the driver failed.
 
     Examples:
