@@ -371,8 +371,12 @@ impl<'m, 's> Members<'m, 's> {
                 Role::Data,
                 self.dtype,
                 self.layout.clone(),
-                // Scaled elements of a device were refused.
-                ElementOp::Read { affine, saturate: false },
+                // Only pairs on the host get here with scales.
+                match self.classes[0].transformed.as_ref().is_some_and(|own| own.scaling.is_some())
+                {
+                    true => ElementOp::Rescale,
+                    false => ElementOp::Read { affine, saturate: false },
+                },
                 starts,
             )
         })
