@@ -344,15 +344,26 @@ def test_copy_many_refuses():
     refusal(move(None), ValueError, "needs scales_out")
     refusal(move(scales, None), ValueError, "scales_out is for the scales of a Quantize")
     refusal(move(scales[:1]), ValueError, "scales_out has 1 destinations of scales for 2 pairs")
-    refusal(move(scales[::-1]), wr.ShapeError, r"scales_out: expected shape \(2,\) for pair 0")
-    refusal(move([own.astype(np.float64) for own in scales]), wr.DTypeError, "scales_out: expected float32 for pair 0, got float64")
-    refusal(move([scales[0], np.frombuffer(dsts[1].data, np.float32, 3)]), ValueError, "overlaps")
+    def at_scales(index, *arguments):
+        error = refusal(*arguments)
+        assert (error.side, error.index) == ("scales_out", index), error
+    at_scales(0, move(scales[::-1]), wr.ShapeError, r"scales_out 0: expected shape \(2,\), got \(3,\)")
+    at_scales(1, move([scales[0], scales[1].astype(np.float64)]), wr.DTypeError, "scales_out 1: expected float32, got float64")
+    at_scales(1, move([scales[0], np.frombuffer(dsts[1].data, np.float32, 3)]), ValueError, "scales_out 1: .*overlaps destination 1")
+    read_only = scales[1].copy()
+    read_only.flags.writeable = False
+    at_scales(1, move([scales[0], read_only]), wr.LayoutError, "scales_out 1: expected writable memory")
+    at_scales(1, move([scales[0], "text"]), TypeError, "scales_out 1: expected an array-like")
+    at_scales(0, move([torch.zeros(2, requires_grad=True), scales[1]]), wr.LayoutError, "scales_out 0: .*requires grad")
+    table = np.zeros((2, 3), np.float32)
+    table.flags.writeable = False
+    at_scales(None, move(table), wr.LayoutError, "scales_out: expected writable memory")
     error = refusal(lambda: wr.copy_many(dsts, x, transform=quantize, scales_out=wr.SampleList([scales[0][:2], scales[1]]).take([1, 1])), wr.ShapeError)
     both = [drawn(2, 8), drawn(2, 8)]
     twice = wr.SampleList([scales[0]]).take([0, 0])
     into = [np.zeros((2, 8), np.int8) for _ in both]
     error = refusal(lambda: wr.copy_many(into, both, transform=quantize, scales_out=twice), ValueError)
-    assert "the scales of pair 0" in str(error) and "destination 2" not in str(error), error
+    assert "scales_out 0" in str(error) and "destination" not in str(error), error
     refusal(move(scales, dsts=[dst.astype(np.float32) for dst in dsts]), wr.DTypeError, "expected int8, got float32")
     assert all((dst == 7).all() for dst in dsts) and all((own == 7).all() for own in scales)
     wide = [np.zeros((n, 8), np.float32) for n in (2, 3)]

@@ -249,7 +249,8 @@ fn each_span<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Range<u64>> +
     })
 }
 
-fn try_vec<T>(count: usize) -> Result<Vec<T>> {
+/// An empty list with capacity for `count` entries.
+pub(super) fn try_vec<T>(count: usize) -> Result<Vec<T>> {
     let mut entries = Vec::new();
     let out_of_memory = |_| Error::OutOfMemory { bytes: (count * size_of::<T>()) as u64 };
     entries.try_reserve_exact(count).map_err(out_of_memory)?;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::collate::{AnyTransform, Quantize};
-use crate::plan::apart::check_pairs_apart;
+use crate::plan::apart::{check_pairs_apart, try_vec};
 use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::output::{ElementOp, OutputPlan, Starts};
 use crate::plan::pair_classes::{given_for, PairClasses};
@@ -13,7 +13,8 @@ use crate::plan::scales_output::nest_of_scales;
 use crate::plan::scaling::{check_given, read_scales, Groups};
 use crate::samples::SampleList;
 use crate::tensor::{
-    Device, Dims, Error, ErrorValue, Footprint, Layout, Mismatch, MoveSide, Offsets, Result,
+    bytes_of, DType, Device, Dims, Error, ErrorValue, Footprint, Layout, Mismatch, MoveSide,
+    Offsets, Result,
 };
 
 /// The scales of the pairs of one output.
@@ -28,9 +29,6 @@ pub(crate) struct MoveScales<'s> {
 
 /// The error of destinations of scales in a move that finds none.
 pub(crate) const NO_SCALES: &str = "scales_out is for the scales of a Quantize, and there is none";
-
-/// Where the name of an argument is not that of a side.
-const SCALES_OUT: &str = "scales_out";
 
 /// Checks the destinations of scales against the pairs, whose shapes have been found.
 ///
@@ -62,8 +60,8 @@ pub(super) fn check_scales_out(
     for pair in 0..dsts.len() {
         let meta = scales.meta(pair);
         let refuse = |error: fn(Box<Mismatch>) -> Error, expected: ErrorValue, got: ErrorValue| {
-            let expected = format!("{expected} for pair {pair}");
-            Err(error(Box::new(Mismatch::for_subject(SCALES_OUT, expected, got))))
+            let found = Mismatch::new(None, expected, got);
+            Err(error(Box::new(found)).at_side(MoveSide::Scales, pair))
         };
         let expected = scales_shape(all, pair);
         if meta.layout.shape() != &expected[..] {
@@ -87,16 +85,10 @@ pub(super) fn check_scales_out(
     check_pairs_apart(&written, srcs, |_| false).map_err(|mut error| {
         if let Some(mismatch) = error.mismatch_mut() {
             if let Some(pair) = mismatch.index.filter(|&index| index >= dsts.len()) {
-                let pair = pair - dsts.len();
                 let named = |value: &ErrorValue| named_scales(value.to_string(), dsts.len());
-                (mismatch.expected, mismatch.got) = (
-                    ErrorValue::Text(named(&mismatch.expected)),
-                    ErrorValue::Text(format!(
-                        "{}, at the scales of pair {pair}",
-                        named(&mismatch.got)
-                    )),
-                );
-                (mismatch.index, mismatch.side, mismatch.subject) = (None, None, SCALES_OUT);
+                (mismatch.expected, mismatch.got) =
+                    (named(&mismatch.expected), named(&mismatch.got));
+                (mismatch.index, mismatch.side) = (Some(pair - dsts.len()), Some(MoveSide::Scales));
             }
         }
         error
@@ -104,12 +96,12 @@ pub(super) fn check_scales_out(
 }
 
 /// The text with the name of scales that it calls a destination behind all destinations.
-fn named_scales(text: String, num_dsts: usize) -> String {
-    let number = text.rsplit_once("destination ").and_then(|(words, number)| {
+fn named_scales(text: String, num_dsts: usize) -> ErrorValue {
+    let named = text.rsplit_once("destination ").and_then(|(words, number)| {
         let pair = number.parse::<usize>().ok()?.checked_sub(num_dsts)?;
-        Some(format!("{words}the scales of pair {pair}"))
+        Some(format!("{words}{} {pair}", MoveSide::Scales))
     });
-    number.unwrap_or(text)
+    ErrorValue::Text(named.unwrap_or(text))
 }
 
 /// The shape of the scales of a pair.
@@ -133,7 +125,7 @@ impl<'s> MoveScales<'s> {
                 Ok(MoveScales { found: Some((*quantize, output)), ..MoveScales::default() })
             }
             (AnyTransform::Dequantize(dequantize), _) => {
-                let mut own = MoveScales::default();
+                let mut own = MoveScales { first: try_vec(pairs.len())?, ..MoveScales::default() };
                 for &pair in pairs {
                     own.first.push(own.given.len());
                     let scales = given_for(dequantize, pair, srcs.len())?;
@@ -147,6 +139,10 @@ impl<'s> MoveScales<'s> {
                         let error = Error::Shape(Box::new(found));
                         return Err(error.at_side(MoveSide::Source, pair));
                     }
+                    let bytes = bytes_of(DType::F32, scales.shape());
+                    let count = scales.layout().numel() as usize;
+                    let out_of_memory = |_| Error::OutOfMemory { bytes };
+                    own.given.try_reserve(count).map_err(out_of_memory)?;
                     read_scales(&scales, &mut own.given);
                 }
                 Ok(own)
@@ -167,7 +163,8 @@ fn scales_of_pairs<'s, 'a: 's>(
     let dtype = quantize.scale_dtype;
     let mut known: HashMap<(usize, u32), u32> = HashMap::new();
     let (mut nests, mut dims): (Vec<LoopNest>, Vec<Dim>) = Default::default();
-    let (mut ids, mut counts) = (Vec::with_capacity(pairs.len()), Vec::with_capacity(pairs.len()));
+    let (mut ids, mut counts) = (try_vec(pairs.len())?, try_vec(pairs.len())?);
+    let (mut data, mut places) = (try_vec(pairs.len())?, try_vec(pairs.len())?);
     for &pair in pairs {
         let nest = all.of(pair);
         let meta_id = scales.meta_ids().map_or(0, |ids| ids[pair]);
@@ -183,13 +180,15 @@ fn scales_of_pairs<'s, 'a: 's>(
             nests.push(nest_of_scales(nest.src, shape, groups, &strides, &mut dims));
         }
         ids.push(id);
+        data.push(srcs.address(pair));
+        places.push(scales.address(pair));
     }
     let offsets = Offsets::from_lengths(counts)?;
     let layout = Layout::compact(dtype, &[offsets.total()])?;
     Ok(OutputPlan {
         fill: quantize.bits_of(1.0),
-        data: pairs.iter().map(|&pair| srcs.address(pair)).collect(),
-        places: pairs.iter().map(|&pair| scales.address(pair)).collect(),
+        data: Cow::Owned(data),
+        places: Cow::Owned(places),
         nest_ids: Cow::Owned(ids),
         nests,
         dims,

@@ -88,6 +88,16 @@ pub enum MoveSide {
     Destination,
     /// The one that is read.
     Source,
+    /// Where the scales of a source are written.
+    Scales,
+}
+
+impl MoveSide {
+    /// Whether the move writes to it.
+    #[must_use]
+    pub fn is_written(self) -> bool {
+        self != MoveSide::Source
+    }
 }
 
 impl fmt::Display for MoveSide {
@@ -95,6 +105,7 @@ impl fmt::Display for MoveSide {
         f.write_str(match self {
             MoveSide::Destination => "destination",
             MoveSide::Source => "source",
+            MoveSide::Scales => "scales_out",
         })
     }
 }

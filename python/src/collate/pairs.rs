@@ -194,11 +194,11 @@ impl Side {
         stream: Option<Stream>,
     ) -> PyResult<Side> {
         if !is_tree_side(dsts)? {
-            return Side::read(scales, (MoveSide::Destination, true), stream);
+            return Side::read(scales, (MoveSide::Scales, true), stream);
         }
         let names = TreeNames { name: "scales_out", like: "destinations" };
         let (_, paths, _, places) = flatten_both(dsts, Some(scales), names)?;
-        Side::of_objects(dsts.py(), places, &paths, (MoveSide::Destination, true), stream)
+        Side::of_objects(dsts.py(), places, &paths, (MoveSide::Scales, true), stream)
     }
 
     /// `is_written`: destinations get memory of their own, which they may have shared with a lazy clone.
@@ -221,9 +221,7 @@ impl Side {
                 let samples = samples_in(given, "")?;
                 return match side {
                     MoveSide::Source => Ok(Side { samples: Arc::new(samples), torch: Vec::new() }),
-                    MoveSide::Destination => {
-                        Err(read_only(py, "an Arrow array, which no one writes to"))
-                    }
+                    side => Err(read_only(py, side, "an Arrow array, which no one writes to")),
                 };
             }
             check_list(given)?;
@@ -247,7 +245,7 @@ impl Side {
         let py = given.py();
         if side == MoveSide::Source {
             let reading = Reading { rows: false, stream, ..Reading::default() };
-            let table = table_of(given, "srcs", reading)?;
+            let table = table_of(given, argument_of(side), reading)?;
             return Ok(Side {
                 samples: Arc::new(Imported::rows_of(py, table)?),
                 torch: Vec::new(),
@@ -257,12 +255,12 @@ impl Side {
         if is_written {
             own_memory_in(given)?;
         }
-        let table = table_of(given, "dsts", reading)?;
+        let table = table_of(given, argument_of(side), reading)?;
         if table.is_read_only() {
-            return Err(read_only(py, "read-only memory"));
+            return Err(read_only(py, side, "read-only memory"));
         }
-        let torch = without_gradients(py, torch_of_owner(py, table.owner())?, None, "")?;
-        let torch = written(py, torch, None, "")?;
+        let torch = without_gradients(py, torch_of_owner(py, table.owner())?, side, None, "")?;
+        let torch = written(py, torch, side, None, "")?;
         let samples = Arc::new(Imported::rows_of(py, table)?);
         Ok(Side { samples, torch: torch.into_iter().collect() })
     }
@@ -283,13 +281,13 @@ impl Side {
         let samples = list.leaves(py)?;
         list.check_resident(py)?;
         let mut torch = Vec::new();
-        if side == MoveSide::Destination {
+        if side.is_written() {
             if is_written {
                 own_list_memory(py, &samples.owners, &samples.watches)?;
             }
             if let Some(index) = samples.list.first_read_only() {
                 if samples.list.is_all_read_only() {
-                    return Err(read_only(py, "a SampleList in read-only memory"));
+                    return Err(read_only(py, side, "a SampleList in read-only memory"));
                 }
                 let found = Mismatch::new(Some(index), "writable memory", "read-only memory");
                 return Err(to_py_err(py, &Error::Layout(Box::new(found)).at_side(side, index)));
@@ -299,8 +297,8 @@ impl Side {
                     push_to(&mut torch, tensor.clone_ref(py))?;
                     continue;
                 }
-                let tensor = without_gradients(py, Some(tensor.clone_ref(py)), None, "")?;
-                torch.extend(written(py, tensor, None, "")?);
+                let tensor = without_gradients(py, Some(tensor.clone_ref(py)), side, None, "")?;
+                torch.extend(written(py, tensor, side, None, "")?);
             }
             // Arrays and storages, which hold nothing of torch's that is written to, are as many as samples.
             let mut skipped = None;
@@ -314,12 +312,12 @@ impl Side {
                     skipped = Some(object.get_type_ptr());
                     continue;
                 }
-                let tensor = without_gradients(py, tensor, None, "")?;
-                torch.extend(written(py, tensor, None, "")?);
+                let tensor = without_gradients(py, tensor, side, None, "")?;
+                torch.extend(written(py, tensor, side, None, "")?);
             }
             for owner in samples.owners.shared().iter() {
-                let tensor = without_gradients(py, torch_of_owner(py, owner)?, None, "")?;
-                torch.extend(written(py, tensor, None, "")?);
+                let tensor = without_gradients(py, torch_of_owner(py, owner)?, side, None, "")?;
+                torch.extend(written(py, tensor, side, None, "")?);
             }
         }
         match samples.watches.find_moved(py)? {
@@ -342,26 +340,26 @@ impl Side {
             MoveSide::Source => {
                 Reading { side: Some(side), rows: true, stream, ..Reading::default() }
             }
-            MoveSide::Destination => {
+            side => {
                 if is_written {
                     objects.iter().try_for_each(own_memory_in)?;
                 }
                 Reading { side: Some(side), rows: false, stream, ..kept_if(is_written) }
             }
         };
-        if side == MoveSide::Destination {
+        if side.is_written() {
             for (index, object) in objects.iter().enumerate() {
                 let found = match tensor_in(object) {
                     Some(tensor) => {
                         let torch = torch_of_owner(py, tensor.owner())?;
-                        without_gradients(py, torch, Some(index), path_of(index))?
+                        without_gradients(py, torch, side, Some(index), path_of(index))?
                     }
                     None => match route_of(object)?.1 {
                         Lazy::No => None,
                         _ => Some(object.clone().unbind()),
                     },
                 };
-                if let Some(found) = written(py, found, Some(index), path_of(index))? {
+                if let Some(found) = written(py, found, side, Some(index), path_of(index))? {
                     push_to(&mut torch, found)?;
                 }
             }
@@ -407,6 +405,7 @@ fn own_memory_in(object: &Bound<'_, PyAny>) -> PyResult<()> {
 fn without_gradients(
     py: Python<'_>,
     torch: Option<Py<PyAny>>,
+    side: MoveSide,
     index: Option<usize>,
     path: &str,
 ) -> PyResult<Option<Py<PyAny>>> {
@@ -416,10 +415,10 @@ fn without_gradients(
             let got = "one that requires grad; detach() it, or call within torch.no_grad()";
             let found = match index {
                 Some(index) => Mismatch::new(Some(index), expected, got),
-                None => Mismatch::for_subject("dsts", expected, got),
+                None => Mismatch::for_subject(argument_of(side), expected, got),
             };
             let error = to_py_err(py, &Error::Layout(Box::new(found)));
-            Err(of_pair(py, error, MoveSide::Destination, index, path))
+            Err(of_pair(py, error, side, index, path))
         }
         _ => Ok(torch),
     }
@@ -430,6 +429,7 @@ fn without_gradients(
 fn written(
     py: Python<'_>,
     torch: Option<Py<PyAny>>,
+    side: MoveSide,
     index: Option<usize>,
     path: &str,
 ) -> PyResult<Option<Py<PyAny>>> {
@@ -441,17 +441,26 @@ fn written(
         _ => false,
     };
     if !is_plain && is_frozen(object)? {
-        let whose = index.map_or("dsts".to_owned(), |index| format!("destination {index}"));
+        let whose = index.map_or(argument_of(side).to_owned(), |index| format!("{side} {index}"));
         let text = format!("{whose}{}: {FROZEN}", at(path));
         let error = PyRuntimeError::new_err(text);
-        return Err(of_pair(py, error, MoveSide::Destination, index, path));
+        return Err(of_pair(py, error, side, index, path));
     }
     Ok(Some(tensor))
 }
 
+/// The argument of `copy_many` that gives a side.
+fn argument_of(side: MoveSide) -> &'static str {
+    match side {
+        MoveSide::Destination => "dsts",
+        MoveSide::Source => "srcs",
+        MoveSide::Scales => "scales_out",
+    }
+}
+
 /// The refusal of a side as a whole.
-fn read_only(py: Python<'_>, got: &str) -> PyErr {
-    let mismatch = Mismatch::for_subject("dsts", "writable memory", got);
+fn read_only(py: Python<'_>, side: MoveSide, got: &str) -> PyErr {
+    let mismatch = Mismatch::for_subject(argument_of(side), "writable memory", got);
     let error = to_py_err(py, &Error::Layout(Box::new(mismatch)));
-    of_pair(py, error, MoveSide::Destination, None, "")
+    of_pair(py, error, side, None, "")
 }

@@ -234,7 +234,7 @@ impl<'py> Importer<'py> {
     /// Refuses a destination that must not be written to, which was read last.
     #[inline]
     pub fn check_writable(&self, index: usize) -> PyResult<()> {
-        match self.side == Some(MoveSide::Destination) && self.list.is_read_only() {
+        match self.side.is_some_and(MoveSide::is_written) && self.list.is_read_only() {
             true => Err(self.layout_error(index, "writable memory", "read-only memory")),
             false => Ok(()),
         }

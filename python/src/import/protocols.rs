@@ -238,8 +238,8 @@ impl<'py> Importer<'py> {
             };
             return Err(PyValueError::new_err(format!("{}: {what}", self.named(index))));
         };
-        let is_written = self.side == Some(MoveSide::Destination)
-            || matches!(self.argument, Some("out" | "dsts"));
+        let is_written = self.side.is_some_and(MoveSide::is_written)
+            || matches!(self.argument, Some("out" | "dsts" | "scales_out"));
         if is_written && managed.is_copied() {
             let got = "a copy, to which nobody looks";
             return Err(self.layout_error(index, "memory that may be written to", got));

@@ -231,7 +231,7 @@ impl<'py> Importer<'py> {
         shape: &[i64],
         index: usize,
     ) -> PyResult<()> {
-        if self.side == Some(MoveSide::Destination) {
+        if self.side.is_some_and(MoveSide::is_written) {
             return Err(self.layout_error(index, "writable memory", "a Python number"));
         }
         if self.in_place {
