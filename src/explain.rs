@@ -57,6 +57,36 @@ pub struct Explain {
 }
 
 impl Explain {
+    /// The account of several calls together. A launch is described if it is the only one.
+    pub(crate) fn for_calls(calls: Vec<Explain>) -> Explain {
+        let mut launches = calls.iter().filter_map(|call| call.launch.as_ref());
+        let launch = launches.next().filter(|_| launches.next().is_none()).cloned();
+        let sum = |of: fn(&Explain) -> u64| saturating_sum(calls.iter().map(of));
+        let count = |of: fn(&Explain) -> usize| calls.iter().map(of).sum();
+        let paths: Vec<_> = calls.iter().flat_map(|call| call.paths.iter().copied()).collect();
+        Explain {
+            path: one_path(&paths),
+            samples: count(|call| call.samples),
+            leaves: count(|call| call.leaves),
+            bytes_read: sum(|call| call.bytes_read),
+            bytes_written: sum(|call| call.bytes_written),
+            padding_bytes: sum(|call| call.padding_bytes),
+            padding_waste: 0.0,
+            ranges: count(|call| call.ranges),
+            tiles: count(|call| call.tiles),
+            launches: count(|call| call.launches),
+            launch,
+            bytes_to_device: sum(|call| call.bytes_to_device),
+            bytes_to_host: sum(|call| call.bytes_to_host),
+            arena_bytes: sum(|call| call.arena_bytes),
+            arena_gap_bytes: sum(|call| call.arena_gap_bytes),
+            outputs: calls.iter().flat_map(|call| call.outputs.iter().cloned()).collect(),
+            paths,
+            around_caches: calls.iter().flat_map(|call| call.around_caches.clone()).collect(),
+            names: Vec::new(),
+        }
+    }
+
     /// `views`: of each leaf, whether it is returned as a view. Those that are not named are not.
     pub(crate) fn new(plan: &Plan<'_>, views: &[bool]) -> Explain {
         let is_view = |leaf: usize| views.get(leaf) == Some(&true);
@@ -70,11 +100,7 @@ impl Explain {
             .enumerate()
             .map(|(leaf, path)| if is_view(leaf) { Path::View } else { path }.name())
             .collect();
-        let path = match paths.split_first() {
-            Some((first, rest)) if rest.iter().any(|path| path != first) => "mixed",
-            Some((first, _)) => first,
-            None => Path::Gather.name(),
-        };
+        let path = one_path(&paths);
         let written = saturating_sum(data().map(OutputPlan::bytes));
         let padding_bytes = plan.padding_bytes();
         Explain {
@@ -128,6 +154,15 @@ impl Explain {
     #[must_use]
     pub fn named(self, names: impl IntoIterator<Item = String>) -> Explain {
         Explain { names: names.into_iter().collect(), ..self }
+    }
+}
+
+/// The path that all leaves have.
+fn one_path(paths: &[&'static str]) -> &'static str {
+    match paths.split_first() {
+        Some((first, rest)) if rest.iter().any(|path| path != first) => "mixed",
+        Some((first, _)) => first,
+        None => Path::Gather.name(),
     }
 }
 

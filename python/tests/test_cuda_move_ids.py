@@ -262,10 +262,12 @@ assert (got == rows[[5, 4, 3]]).all()
 first, second = (wr.stack(rows * by, device=name) for by, name in ((1, "cuda:0"), (2, "cuda:1")))
 wide = wr.stack(np.zeros((6, 50)), device="cuda:1")
 host = np.zeros(50, "f4")
-wr.copy_many(
-    [second[0], wide[1], first[2], first[3], host, wide[2]],
-    [first[0], first[1], second[2], first[4], rows[1], rows[3]],
-)
+dsts, srcs = [second[0], wide[1], first[2], first[3], host, wide[2]], [first[0], first[1], second[2], first[4], rows[1], rows[3]]
+plan, before = wr.explain(srcs, "copy_many", dsts=dsts), wr.stats()
+wr.copy_many(dsts, srcs)
+launches, down = (wr.stats()[name] - before[name] for name in ("launches", "bytes_to_host"))
+assert (plan.samples, plan.path, plan.bytes_read, plan.bytes_written) == (6, "mixed", 6 * 200, 4 * 200 + 2 * 400)
+assert plan.launches == launches == 6 and 800 == plan.bytes_to_host <= down, (plan, launches, down)
 assert (read(second)[0] == rows[0]).all() and (read(second)[1:] == 2 * rows[1:]).all()
 assert (read(first)[2] == 2 * rows[2]).all() and (read(first)[3] == rows[4]).all() and (host == rows[1]).all()
 assert (read(wide)[1] == rows[1]).all() and (read(wide)[2] == rows[3]).all() and not read(wide)[3:].any()
@@ -294,6 +296,15 @@ except wr.DeviceError as error:
     assert "copy the sources to that one first" in str(error)
 else:
     raise AssertionError
+# What the host reads and writes beside them waits for the devices.
+locked = wr.stack(np.zeros((2, 50), "f4"), device="pinned")
+for turn in range(5):
+    wr.copy_many([locked[0], locked[1]], [second[turn], first[turn]])
+    wr.copy_many([host, first[5], second[5]], [locked[0], rows[0], rows[1]])
+    assert (host == read(second)[turn]).all(), turn
+    wr.copy_many([second[4]], [locked[1]])
+    wr.copy_many([locked[1], first[5], second[5]], [rows[turn], rows[0], rows[1]])
+    assert (read(second)[4] == read(first)[turn]).all() and (locked.numpy()[1] == rows[turn]).all(), turn
 # A list of which one device's samples are taken, and leaves without elements elsewhere.
 both = wr.SampleList([first[0], second[0]])
 wr.copy_many(both.take([1]), [rows[2]], stream=2)

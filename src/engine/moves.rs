@@ -242,6 +242,10 @@ impl Engine {
         scales_out: Option<&SampleList<'_>>,
     ) -> Result<Explain> {
         let moves = Moves::new(dsts, srcs, transform, scales_out)?;
+        if moves.is_on_several() {
+            let explain = Engine::explain_across(dsts, srcs, transform)?;
+            return Ok(Explain { samples: moves.num_pairs, ..explain });
+        }
         let reads_mapped = !is_mapping_stale();
         let (lots, runs) = moves.all_by_way([dsts, srcs], reads_mapped);
         // SAFETY: nothing is written.

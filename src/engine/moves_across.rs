@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::engine::Engine;
 use super::moves::MoveOptions;
 use crate::collate::AnyTransform;
+use crate::explain::Explain;
 use crate::run_options::RunOptions;
 use crate::samples::SampleList;
 use crate::tensor::{bytes_of, Device, Error, Places, Result, Stream};
@@ -15,9 +16,6 @@ const MOST_ACROSS_BYTES: u64 = 256 << 20;
 
 /// Where destinations begin in memory in between.
 const ALIGN: u64 = 64;
-
-/// The devices of a pair's destination and of its source.
-type Way = (Option<u32>, Option<u32>);
 
 impl Engine {
     /// As [`Engine::copy_lists`] of pairs that were planned, and so checked, with sides on several devices.
@@ -38,21 +36,8 @@ impl Engine {
             let text = "a stream is of one device, and the sides are on several";
             return Err(Error::Argument(text.to_owned()));
         }
-        let mut ways: BTreeMap<Way, Vec<i64>> = BTreeMap::new();
-        for pair in 0..dsts.len() {
-            let way = (ordinal_in(dsts, pair), ordinal_in(srcs, pair));
-            ways.entry(way).or_default().push(pair as i64);
-        }
-        // Pairs with one device between them are one call.
-        let mut of_one: BTreeMap<Option<u32>, Vec<i64>> = BTreeMap::new();
-        for (&(to, from), pairs) in &ways {
-            if to.is_none() || from.is_none() || to == from {
-                of_one.entry(to.or(from)).or_default().extend(pairs);
-            }
-        }
+        let Calls { of_one, between, ordinals } = Calls::new(dsts, srcs);
         // Page-locked pairs without a side on a device are the host's, behind what has been enqueued for them.
-        let ordinals: BTreeSet<u32> =
-            ways.keys().flat_map(|&(to, from)| to.into_iter().chain(from)).collect();
         for ordinal in ordinals.into_iter().filter(|_| of_one.contains_key(&None)) {
             let executor = self.executor(ordinal)?;
             let mut run = RunOptions::default();
@@ -68,10 +53,9 @@ impl Engine {
             // SAFETY: the caller's promise.
             unsafe { self.copy_part(&to, &from, device, &options.transform, options)? };
         }
-        for ((to, from), pairs) in ways {
-            let (Some(ordinal), Some(other)) = (to, from) else { continue };
+        for (way, pairs) in between {
             let mut rest = &pairs[..];
-            while ordinal != other && !rest.is_empty() {
+            while !rest.is_empty() {
                 let mut bytes = 0;
                 let fits = |&&pair: &&i64| {
                     bytes += bytes_at(dsts, pair);
@@ -82,7 +66,7 @@ impl Engine {
                 let (dsts, srcs) =
                     (dsts.take(some.iter().copied())?, srcs.take(some.iter().copied())?);
                 // SAFETY: the caller's promise.
-                unsafe { self.copy_by_host(&dsts, &srcs, (ordinal, other), options)? };
+                unsafe { self.copy_by_host(&dsts, &srcs, way, options)? };
                 rest = others;
             }
         }
@@ -101,21 +85,11 @@ impl Engine {
         (to, from): (u32, u32),
         options: &MoveOptions,
     ) -> Result<()> {
-        let mut places = Places::new(ALIGN);
-        let too_large = || Error::TooLarge("the pairs are beyond 64 bits together".to_owned());
-        let offsets = (0..dsts.len() as i64)
-            .map(|pair| places.place(bytes_at(dsts, pair)).ok_or_else(too_large))
-            .collect::<Result<Vec<u64>>>()?;
-        let between = self.unwritten(places.end(), Device::Pinned)?;
-        let mut list = SampleList::new();
-        list.reserve(dsts.len())?;
-        for (pair, offset) in offsets.into_iter().enumerate() {
-            let meta = dsts.meta(pair);
-            let data = between.data_ptr().wrapping_add(offset as usize);
-            // SAFETY: a part of a block that nothing else has seen. It outlives both calls: the first one waits for its end, and the
-            // second one keeps the block.
-            unsafe { list.push(data, meta.dtype, Device::Pinned, meta.layout.shape(), None)? };
-        }
+        let (offsets, bytes) = places_between(dsts)?;
+        let between = self.unwritten(bytes, Device::Pinned)?;
+        // SAFETY: parts of a block that nothing else has seen. It outlives both calls: the first one waits for its end, and the
+        // second one keeps the block.
+        let list = unsafe { list_between(dsts, &offsets, between.data_ptr())? };
         let plain = AnyTransform::default();
         // SAFETY: the caller's promise, and memory of our own.
         unsafe {
@@ -131,6 +105,39 @@ impl Engine {
             kept.out_owners.clone_from(&options.out_owners);
             self.copy_part(dsts, &list, Some(to), &plain, &kept)
         }
+    }
+
+    /// What [`Engine::copy_across`] would do, each byte read and written counted once.
+    ///
+    /// # Errors
+    /// As [`Engine::explain_lists`].
+    pub(super) fn explain_across(
+        dsts: &SampleList<'_>,
+        srcs: &SampleList<'_>,
+        transform: &AnyTransform,
+    ) -> Result<Explain> {
+        let taken = |pairs: &[i64]| -> Result<_> {
+            Ok((dsts.take(pairs.iter().copied())?, srcs.take(pairs.iter().copied())?))
+        };
+        let Calls { of_one, between, .. } = Calls::new(dsts, srcs);
+        let mut calls: Vec<Explain> = Vec::new();
+        for pairs in of_one.values() {
+            let (dsts, srcs) = taken(pairs)?;
+            calls.push(Engine::explain_lists(&dsts, &srcs, transform, None)?);
+        }
+        for pairs in between.values() {
+            let (dsts, srcs) = taken(pairs)?;
+            let (offsets, _) = places_between(&dsts)?;
+            let begin = std::ptr::without_provenance(ALIGN as usize);
+            // SAFETY: nothing is read or written.
+            #[allow(unsafe_code)]
+            let list = unsafe { list_between(&dsts, &offsets, begin)? };
+            let down = Engine::explain_lists(&list, &srcs, transform, None)?;
+            let up = Engine::explain_lists(&dsts, &list, &AnyTransform::default(), None)?;
+            calls.push(Explain { bytes_written: 0, ..down });
+            calls.push(Explain { bytes_read: 0, ..up });
+        }
+        Ok(Explain::for_calls(calls))
     }
 
     /// Pairs of one device, on the engine's own stream: behind what their producers have enqueued there, and before what these
@@ -167,6 +174,63 @@ impl Engine {
         let stream = executor.stream()?;
         producers.iter().try_for_each(|&producer| executor.order(&[stream], producer))
     }
+}
+
+/// The pairs of each call.
+struct Calls {
+    /// Those with one device between them, or none.
+    of_one: BTreeMap<Option<u32>, Vec<i64>>,
+    /// Those from one device to another, by the devices of their destinations and sources.
+    between: BTreeMap<(u32, u32), Vec<i64>>,
+    ordinals: BTreeSet<u32>,
+}
+
+impl Calls {
+    fn new(dsts: &SampleList<'_>, srcs: &SampleList<'_>) -> Calls {
+        let (mut of_one, mut between): (BTreeMap<_, Vec<i64>>, BTreeMap<_, Vec<i64>>) =
+            Default::default();
+        let mut ordinals = BTreeSet::new();
+        for pair in 0..dsts.len() {
+            let (to, from) = (ordinal_in(dsts, pair), ordinal_in(srcs, pair));
+            ordinals.extend(to.into_iter().chain(from));
+            let pairs = match (to, from) {
+                (Some(to), Some(from)) if to != from => between.entry((to, from)).or_default(),
+                _ => of_one.entry(to.or(from)).or_default(),
+            };
+            pairs.push(pair as i64);
+        }
+        Calls { of_one, between, ordinals }
+    }
+}
+
+/// Where each pair is in memory in between, and the bytes of that.
+fn places_between(dsts: &SampleList<'_>) -> Result<(Vec<u64>, u64)> {
+    let mut places = Places::new(ALIGN);
+    let too_large = || Error::TooLarge("the pairs are beyond 64 bits together".to_owned());
+    let place = |pair| places.place(bytes_at(dsts, pair)).ok_or_else(too_large);
+    let offsets = (0..dsts.len() as i64).map(place).collect::<Result<Vec<u64>>>()?;
+    Ok((offsets, places.end()))
+}
+
+/// Tensors of the destinations' dtypes and shapes, row-major in page-locked memory.
+///
+/// # Safety
+/// The memory from `begin` to the end of the last place may be written to for as long as the list is used.
+#[allow(unsafe_code)]
+unsafe fn list_between<'l>(
+    dsts: &SampleList<'_>,
+    offsets: &[u64],
+    begin: *const u8,
+) -> Result<SampleList<'l>> {
+    let mut list = SampleList::new();
+    list.reserve(dsts.len())?;
+    for (pair, &offset) in offsets.iter().enumerate() {
+        let meta = dsts.meta(pair);
+        let data = begin.wrapping_add(offset as usize);
+        // SAFETY: within the caller's memory.
+        unsafe { list.push(data, meta.dtype, Device::Pinned, meta.layout.shape(), None)? };
+    }
+    Ok(list)
 }
 
 fn ordinal_in(list: &SampleList<'_>, pair: usize) -> Option<u32> {
