@@ -168,7 +168,7 @@ pub use collate::{
 pub use devices::{cuda_build, device_of, devices};
 #[doc(hidden)]
 pub use engine::bindings;
-pub use engine::{assemble, Engine, EngineBuilder, Packed, Resident};
+pub use engine::{assemble, CopyOptions, Engine, EngineBuilder, Packed, Resident};
 pub use explain::Explain;
 pub use host::{ChosenStores, StreamingStores};
 pub use observe::{nvtx_state, PoolStats, Span, Stage, Stats};

@@ -10,8 +10,8 @@ use common::sample::views;
 use common::{Random, Sample};
 use windrow::bindings::MoveOptions;
 use windrow::{
-    Batch, Collate, DType, Dequantize, Device, Engine, Error, Granularity, Pad, Quantize, Ragged,
-    SampleList, SampleView, Scalar, Side, Tensor,
+    Batch, Collate, CopyOptions, DType, Dequantize, Device, Engine, Error, Granularity, Pad,
+    Quantize, Ragged, SampleList, SampleView, Scalar, Side, Target, Tensor,
 };
 
 const FLOATS: [DType; 6] =
@@ -534,4 +534,48 @@ fn random_moves() {
             }
         }
     }
+}
+
+#[test]
+fn targets_of_copy_many_with() {
+    let x = [3f32, -6.0, 0.25, 1.0, 2.0, 4.0];
+    let srcs = [SampleView::from_slice(&x, &[2, 3]).unwrap()];
+    let quantize = Quantize::new(DType::I8).scale(Granularity::Row);
+    let want = Engine::reference().assemble(&srcs, &Collate::stack().transform(quantize)).unwrap();
+    let (mut codes, mut scales) = ([7i8; 6], [7f32; 2]);
+    let refused = |number: usize, shape: &[i64]| {
+        let (mut codes, mut scales) = ([7i8; 6], [[7f32; 2]; 2]);
+        let mut targets: Vec<Target<'_>> = scales
+            .iter_mut()
+            .map(|own| {
+                Target::from_slice(&mut own[..shape.iter().product::<i64>() as usize], shape)
+            })
+            .collect::<Result<_, _>>()
+            .unwrap();
+        targets.truncate(number);
+        let mut dsts = [Target::from_slice(&mut codes, &[2, 3]).unwrap()];
+        let options = CopyOptions::new().transform(quantize).scales_out(targets);
+        let error = Engine::host().copy_many_with(&mut dsts, &srcs, options).unwrap_err();
+        assert_eq!((codes, scales), ([7; 6], [[7.0; 2]; 2]));
+        error.to_string()
+    };
+    assert_eq!(refused(2, &[2]), "scales_out has 2 destinations of scales for 1 pairs");
+    assert_eq!(refused(1, &[1]), "scales_out 0: expected shape (2,), got (1,)");
+    let mut dsts = [Target::from_slice(&mut codes, &[2, 3]).unwrap()];
+    let options = CopyOptions::new().transform(quantize).scales_out(vec![Target::from_slice(
+        &mut scales,
+        &[2],
+    )
+    .unwrap()]);
+    Engine::host().copy_many_with(&mut dsts, &srcs, options).unwrap();
+    assert_eq!(codes, want.data().as_slice::<i8>().unwrap());
+    assert_eq!(scales, want.scales().unwrap().as_slice::<f32>().unwrap());
+    let mut back = [7f32; 6];
+    let mut dsts = [Target::from_slice(&mut back, &[2, 3]).unwrap()];
+    let srcs = [SampleView::from_slice(&codes, &[2, 3]).unwrap()];
+    let given = Dequantize::new(vec![Tensor::from_vec(scales.to_vec(), &[2]).unwrap()]);
+    let options = CopyOptions::new().transform(given);
+    Engine::host().copy_many_with(&mut dsts, &srcs, options).unwrap();
+    let want: Vec<f32> = (0..6).map(|i| f32::from(codes[i]) * scales[i / 3]).collect();
+    assert_eq!(back, want[..]);
 }

@@ -26,6 +26,7 @@ mod staging;
 
 pub use builder::EngineBuilder;
 pub use engine::Engine;
+pub use moves::CopyOptions;
 pub use packed::Packed;
 pub use resident::Resident;
 

@@ -26,6 +26,60 @@ pub struct MoveOptions<'o> {
     pub out_owners: Vec<Owner>,
 }
 
+/// Options of [`Engine::copy_many_with`].
+#[derive(Debug, Default)]
+pub struct CopyOptions<'t> {
+    transform: AnyTransform,
+    scales_out: Option<Vec<Target<'t>>>,
+    run: RunOptions,
+}
+
+impl<'t> CopyOptions<'t> {
+    /// Those of [`Engine::copy_many`].
+    #[must_use]
+    pub fn new() -> Self {
+        CopyOptions::default()
+    }
+
+    /// What each source is put through: a [`Transform`](crate::Transform), a [`Quantize`](crate::Quantize) or a
+    /// [`Dequantize`](crate::Dequantize). A destination has the shape of its result.
+    #[must_use]
+    pub fn transform(mut self, transform: impl Into<AnyTransform>) -> Self {
+        self.transform = transform.into();
+        self
+    }
+
+    /// Where the scales of a [`Quantize`](crate::Quantize) are written: host memory of the scales' dtype for each pair, of the source's
+    /// shape without its last dim (by row), with the number of blocks in its place (by block), or without dims (by sample).
+    #[must_use]
+    pub fn scales_out(mut self, scales: Vec<Target<'t>>) -> Self {
+        self.scales_out = Some(scales);
+        self
+    }
+
+    /// Options of work on a device, such as its stream.
+    #[must_use]
+    pub fn run(mut self, run: RunOptions) -> Self {
+        self.run = run;
+        self
+    }
+}
+
+/// Targets as samples, which are not read.
+fn list_of_targets<'t>(targets: &[Target<'t>]) -> Result<SampleList<'t>> {
+    let mut list = SampleList::new();
+    list.reserve(targets.len())?;
+    for Target { data, dtype, device, layout, .. } in targets {
+        let (shape, strides) = (layout.shape(), Some(layout.strides()));
+        // SAFETY: memory of the targets, which are borrowed for longer than the list.
+        #[allow(unsafe_code)]
+        unsafe {
+            list.push(*data, *dtype, *device, shape, strides)?;
+        }
+    }
+    Ok(list)
+}
+
 impl Engine {
     /// Writes source `i` to destination `i`, for all pairs at once, in host, page-locked and device memory. The two have the same shape, any strides and any alignment;
     /// where they differ in dtype, elements are cast as by [`Collate::cast`](crate::Collate::cast). A pair that is the same memory
@@ -56,27 +110,47 @@ impl Engine {
         dsts: &mut [impl AsTarget],
         srcs: &S,
     ) -> Result<()> {
-        let mut list = SampleList::new();
-        list.reserve(dsts.len())?;
+        self.copy_many_with(dsts, srcs, CopyOptions::new())
+    }
+
+    /// As [`Engine::copy_many`], with elements that are transformed, quantised or dequantised on the way.
+    ///
+    /// ```
+    /// use windrow::{CopyOptions, Dequantize, Engine, Quantize, DType, SampleView, Target, Tensor};
+    /// let row = [1f32, -2.0, 0.5, 127.0];
+    /// let (mut page, mut scale) = ([0i8; 4], [0f32; 1]);
+    /// let mut dsts = [Target::from_slice(&mut page, &[4])?];
+    /// let srcs = [SampleView::from_slice(&row, &[4])?];
+    /// let options = CopyOptions::new()
+    ///     .transform(Quantize::new(DType::I8))
+    ///     .scales_out(vec![Target::from_slice(&mut scale, &[])?]);
+    /// Engine::host().copy_many_with(&mut dsts, &srcs, options)?;
+    /// assert_eq!((page, scale), ([1, -2, 0, 127], [1.0]));
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Engine::copy_many`]; of the transform those of [`Engine::assemble`]. [`Error::Argument`](crate::Error::Argument) for a
+    /// `Quantize` without scales, for scales without a `Quantize`, or of another number.
+    pub fn copy_many_with<S: Samples + ?Sized>(
+        &self,
+        dsts: &mut [impl AsTarget],
+        srcs: &S,
+        options: CopyOptions<'_>,
+    ) -> Result<()> {
         let mut targets: Vec<Target<'_>> = Vec::with_capacity(dsts.len());
         for (index, dst) in dsts.iter_mut().enumerate() {
             let target = dst.as_target();
             targets.push(target.map_err(|error| error.at_side(MoveSide::Destination, index))?);
         }
-        for Target { data, dtype, device, layout, .. } in &targets {
-            let (shape, strides) = (layout.shape(), Some(layout.strides()));
-            // SAFETY: memory of the targets, which are borrowed until the end of the call. It is not read.
-            #[allow(unsafe_code)]
-            unsafe {
-                list.push(*data, *dtype, *device, shape, strides)?;
-            }
-        }
-        let mut options = MoveOptions::default();
-        options.out_owners.extend(targets.iter().filter_map(|target| target.owner.clone()));
+        let CopyOptions { transform, scales_out, run } = options;
+        let scales_out = scales_out.as_deref().map(list_of_targets).transpose()?;
+        let out_owners = targets.iter().filter_map(|target| target.owner.clone()).collect();
+        let options = MoveOptions { transform, scales_out: scales_out.as_ref(), run, out_owners };
         // SAFETY: targets are memory that may be written to, by nothing else.
         #[allow(unsafe_code)]
         unsafe {
-            self.copy_lists(&list, &srcs.to_list(), options)
+            self.copy_lists(&list_of_targets(&targets)?, &srcs.to_list(), options)
         }
     }
 
