@@ -18,7 +18,7 @@ struct Store<T> {
     length: usize,
 }
 
-impl<T: windrow::Element> Store<T> {
+impl<T: windrow::tensor::Element> Store<T> {
     /// `count` samples of `length`, in shuffled order if asked for, `gap` elements apart.
     fn new(
         count: usize,

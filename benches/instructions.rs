@@ -13,9 +13,9 @@ mod sweep;
 use std::hint::black_box;
 
 use rows::{byte, bytes_for, rows, shuffled};
+use windrow::plan::{Leaf, Target};
 use windrow::{
-    Collate, DType, Device, Engine, Leaf, Mask, Pad, Plan, Ragged, SampleList, SampleView, Target,
-    Transform,
+    Collate, DType, Device, Engine, Mask, Pad, Plan, Ragged, SampleList, SampleView, Transform,
 };
 
 /// A name and what is done so many times.

@@ -1,11 +1,12 @@
-//! [`Explain`]: the account of a plan.
+//! [`Explain`]: the account of a plan, with the [`Launch`] that a device would get.
 
 use std::fmt;
 
 use crate::cuda;
 use crate::host::{ChosenStores, StreamingStores, Tiling};
 use crate::observe::share;
-use crate::plan::{num_ranges, saturating_sum, Arena, Launch, OutputPlan, Path, Plan, Role};
+pub use crate::plan::launch::{Launch, SegmentReport};
+use crate::plan::{num_ranges, saturating_sum, Arena, OutputPlan, Path, Plan, Role};
 use crate::tensor::{DType, Device, Tuple};
 
 /// The account of a plan, before it is run.
@@ -50,7 +51,7 @@ pub struct Explain {
     /// How the data of each leaf moves.
     pub paths: Vec<&'static str>,
     /// Whether the data of each leaf is written around the caches, if its memory was written to before: see
-    /// [`StreamingStores`](crate::StreamingStores).
+    /// [`StreamingStores`].
     pub around_caches: Vec<bool>,
     /// The path of each leaf in its tree, if the caller named them: see [`Explain::named`].
     pub names: Vec<String>,

@@ -45,7 +45,7 @@
 //! | choice | [`packing`] | which samples form a batch, from their lengths alone; independent of all below |
 //! | import | [`dlpack`], [`arrow`] | foreign tensors and columns, validated before they are trusted |
 //! | samples | [`SampleView`], [`SampleList`] | an address for each sample, and every distinct layout once |
-//! | collate | [`Collate`], [`BatchShape`] | form and options; the shapes of the batch, and every error of input |
+//! | collate | [`Collate`], [`BatchShape`](plan::BatchShape) | form and options; the shapes of the batch, and every error of input |
 //! | plan | [`Plan`] | loops, merged ranges, which sample writes which output bytes; no memory yet |
 //! | engine | [`Engine`] | threads, streams and output memory; runs plans on the host or on a device |
 //! | batch | [`Batch`], [`Tensor`] | the result, and zero-copy views of its samples |
@@ -69,7 +69,7 @@
 //! # Observability
 //!
 //! [`Plan::explain`] reports what a plan would do, [`Engine::stats`] what an engine has done, by path and
-//! stage. Feature `tracing` opens a span for each [`Stage`]; with feature `cuda`, `WINDROW_NVTX=1` opens NVTX ranges.
+//! stage. Feature `tracing` opens a span for each [`Stage`](observe::Stage); with feature `cuda`, `WINDROW_NVTX=1` opens NVTX ranges.
 //!
 //! # Glossary
 //!
@@ -89,17 +89,17 @@
 //! | cast | dtype conversion | of every element, with the rules of [`Collate::cast`] |
 //! | layout | shape and strides | [`Layout`]; strides count elements |
 //! | compact | C-contiguous, row-major | no gaps and no reversed or permuted dims |
-//! | metadata | - | dtype, layout and device of a tensor: [`TensorMeta`], stored once for all samples that share it |
+//! | metadata | - | dtype, layout and device of a tensor: [`TensorMeta`](samples::TensorMeta), stored once for all samples that share it |
 //! | sample list | - | imported samples: [`SampleList`], made once and used for many batches |
 //! | plan | execution plan | a value that says what will be written where; pure host data |
-//! | batch shape | resolved batch | the shapes and dtypes that samples and options give together: [`BatchShape`] |
+//! | batch shape | resolved batch | the shapes and dtypes that samples and options give together: [`BatchShape`](plan::BatchShape) |
 //! | output plan | - | one tensor that a plan writes: data, a mask or indices, and where each sample is in it |
 //! | loop nest | iteration domain | the loops that lead from one sample to its place in the output, innermost last |
 //! | item, tile | work item | what one warp of a device or one step of a thread writes |
 //! | plan body | - | the shapes, outputs and route of a plan; cached with a list whose samples all give the same |
 //! | output segment | - | the samples of an output that one loop nest of a kernel writes |
 //! | descriptor | - | the entry of a launch table for one output segment: its family, loops and addresses |
-//! | family | kernel variant | the inner loops that fit an output segment: rows, small_copy, contiguous_cast, planar, strided, ...: [`SegmentReport::family`] |
+//! | family | kernel variant | the inner loops that fit an output segment: rows, small_copy, contiguous_cast, planar, strided, ...: [`SegmentReport::family`](explain::SegmentReport::family) |
 //! | path (of execution) | execution path | how a leaf is executed: `gather`, `cast`, `upload`, ...; shown by [`Plan::explain`] |
 //! | route | data path | which data of a plan crosses between host and device, and by which copies |
 //! | arena | slab | one allocation that holds all tensors of a tree |
@@ -136,50 +136,53 @@ compile_error!(
 pub(crate) const HAS_CUDA: bool = cfg!(feature = "cuda");
 
 pub mod arrow;
-mod batch;
-mod collate;
+pub mod batch;
+pub mod collate;
 #[cfg_attr(not(feature = "cuda"), path = "cuda/absent.rs")]
 mod cuda;
 // The models need these files of the engine alone, without a driver.
 #[cfg(all(test, windrow_loom))]
 #[path = "cuda/model_tests.rs"]
 mod cuda_model_tests;
-mod devices;
+pub mod device;
 pub mod dlpack;
-mod engine;
-mod explain;
+pub mod engine;
+pub mod explain;
 mod host;
-mod observe;
+pub mod observe;
 pub mod packing;
-mod plan;
+pub mod plan;
 mod run_options;
-mod samples;
+pub mod samples;
 mod sync;
-mod tensor;
+pub mod tensor;
 
 #[doc(hidden)]
 pub mod workers;
 
-pub use batch::{Batch, Fields, LeafOutput, SampleBounds};
-pub use collate::{
-    Affine, AnyTransform, Collate, Dequantize, Form, Granularity, Mask, Pad, PerDim, Quantize,
-    Ragged, Scales, Side, Transform,
-};
-pub use devices::{cuda_build, device_of, devices};
+/// Errors: [`Error`], and what it says of samples, outputs and drivers.
+pub mod error {
+    pub use crate::tensor::error::{
+        DriverError, Error, ErrorValue, Hint, Mismatch, MoveSide, Result,
+    };
+}
+
+/// What bindings in other languages need beside the public interface. Free to change.
 #[doc(hidden)]
-pub use engine::bindings;
-pub use engine::{assemble, CopyOptions, Engine, EngineBuilder, Packed, Resident};
-pub use explain::Explain;
-pub use host::{ChosenStores, StreamingStores};
-pub use observe::{nvtx_state, PoolStats, Span, Stage, Stats};
-pub use plan::{
-    AsTarget, BatchShape, Launch, Leaf, Padded, Placement, Plan, SegmentReport, Target,
-};
-pub use run_options::{OutputMemory, PinnedMemory, RunOptions};
-pub use samples::{SampleList, SampleView, Samples, TensorMeta};
-pub use tensor::{
-    CudaBuild, DType, Device, DeviceInfo, Dims, DriverError, Element, Error, ErrorValue, Hint,
-    Layout, Mismatch, MoveSide, Offsets, Owner, Result, Scalar, Stream, Tensor, MAX_NDIM,
+pub mod bindings {
+    pub use crate::engine::bindings::*;
+}
+
+#[doc(inline)]
+pub use self::{
+    batch::Batch,
+    collate::{Collate, Dequantize, Mask, Pad, Quantize, Ragged, Side, Transform},
+    engine::{assemble, Engine, EngineBuilder, Packed},
+    error::{Error, Result},
+    observe::Stats,
+    plan::Plan,
+    samples::{SampleList, SampleView, Samples},
+    tensor::{DType, Device, Layout, Stream, Tensor},
 };
 
 /// The examples of the README, as tests.

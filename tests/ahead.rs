@@ -2,9 +2,9 @@
 #![allow(unsafe_code)] // Rows are pushed by address.
 
 use windrow::bindings::PipelinedCopy;
-use windrow::{
-    Collate, DType, Engine, Leaf, Plan, RunOptions, SampleList, SampleView, Tensor, Transform,
-};
+use windrow::engine::RunOptions;
+use windrow::plan::Leaf;
+use windrow::{Collate, DType, Engine, Plan, SampleList, SampleView, Tensor, Transform};
 
 fn engine() -> Engine {
     Engine::builder().threads(3).build().unwrap()

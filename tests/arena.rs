@@ -10,9 +10,13 @@ use common::ask::Form;
 use common::runner::{bytes_of, check_batch};
 use common::sample::views;
 use common::{oracle, runner, Ask, Expected, PadAsk, Sample};
+use windrow::batch::{Fields, LeafOutput};
+use windrow::collate::PerDim;
+use windrow::engine::RunOptions;
+use windrow::error::ErrorValue;
+use windrow::plan::{Leaf, Target};
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Error, ErrorValue, Fields, Leaf, LeafOutput, Mask,
-    PerDim, Plan, RunOptions, SampleList, SampleView, Side, Target, Tensor,
+    Batch, Collate, DType, Device, Engine, Error, Mask, Plan, SampleList, SampleView, Side, Tensor,
 };
 
 /// One leaf of a tree, and what it should become.
@@ -314,15 +318,15 @@ fn batches_that_do_not_fit_their_data() {
     let data = |shape: &[i64]| {
         Tensor::from_vec(vec![0u8; shape.iter().product::<i64>() as usize], shape).unwrap()
     };
-    let lengths = |all: &[i64]| windrow::SampleBounds::padded([(0, Side::Left)], all);
+    let lengths = |all: &[i64]| windrow::batch::SampleBounds::padded([(0, Side::Left)], all);
     let joined = |dim, all: &[i64]| {
-        windrow::SampleBounds::joined(
+        windrow::batch::SampleBounds::joined(
             dim,
-            windrow::Offsets::from_lengths(all.iter().copied()).unwrap(),
+            windrow::tensor::Offsets::from_lengths(all.iter().copied()).unwrap(),
         )
     };
     let make = |samples, parts| Batch::try_new(data(&[2, 3]), Fields::with_bounds(samples, parts));
-    let rows = windrow::SampleBounds::rows;
+    let rows = windrow::batch::SampleBounds::rows;
     for fits in [rows(), lengths(&[3, 0]), joined(0, &[2, 0]), joined(1, &[1, 2])] {
         let batch = make(2, fits.clone()).unwrap();
         assert!(batch.sample(0).is_ok() && batch.sample(1).is_ok(), "{fits:?}");

@@ -9,9 +9,13 @@ use std::thread;
 use std::time::Duration;
 
 use common::{runner, Ask, PadAsk, Sample};
+use windrow::batch::Fields;
+use windrow::collate::{Form, PerDim};
+use windrow::observe::Stage;
+use windrow::tensor::Offsets;
 use windrow::{
-    assemble, Batch, Collate, DType, Device, Engine, Error, Fields, Form, Layout, Mask, Offsets,
-    Pad, PerDim, Plan, Ragged, SampleList, SampleView, Side, Stage, Tensor, Transform,
+    assemble, Batch, Collate, DType, Device, Engine, Error, Layout, Mask, Pad, Plan, Ragged,
+    SampleList, SampleView, Side, Tensor, Transform,
 };
 
 fn rows(lengths: &[usize]) -> Vec<Vec<i32>> {
@@ -100,7 +104,7 @@ fn options_of_an_engine() {
     let on_host = Engine::builder().device(Device::Cpu).build().unwrap();
     let batch = on_host.assemble(&[[1u8]], &Collate::stack()).unwrap();
     assert_eq!(batch.data().device(), Device::Cpu);
-    if windrow::devices().is_err() {
+    if windrow::device::devices().is_err() {
         let refused = Engine::builder().device(Device::Cuda(0)).build();
         assert!(matches!(refused, Err(Error::NoDriver(_))));
     }

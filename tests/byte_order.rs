@@ -1,9 +1,10 @@
 //! Samples in the byte order of other machines: what their native twins give, by every executor of the host.
 #![allow(unsafe_code)] // Samples at raw addresses.
 
+use windrow::plan::Target;
 use windrow::{
     Collate, DType, Device, Engine, Error, Layout, Mask, Pad, Ragged, SampleList, SampleView, Side,
-    Target, Transform,
+    Transform,
 };
 
 /// Bytes of samples of these shapes, in native order and in the other.

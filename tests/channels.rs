@@ -6,7 +6,8 @@ mod common;
 
 use common::ask::SIDES;
 use common::{runner, Ask, PadAsk, Sample};
-use windrow::{DType, Mask, PerDim, Side};
+use windrow::collate::PerDim;
+use windrow::{DType, Mask, Side};
 
 #[test]
 fn interleaved_channels_to_planes() {

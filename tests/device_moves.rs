@@ -7,7 +7,8 @@ mod common;
 use common::pieces::{moved, random_bytes, shares, Piece};
 use common::{Random, ARITHMETIC};
 use windrow::bindings::MoveOptions;
-use windrow::{DType, Device, Engine, Error, Layout, SampleList, SampleView, Target, Tensor};
+use windrow::plan::Target;
+use windrow::{DType, Device, Engine, Error, Layout, SampleList, SampleView, Tensor};
 
 /// The same on a device: from the host and page-locked memory to the device, back, and from there to there.
 #[test]

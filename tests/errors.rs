@@ -5,9 +5,11 @@ mod common;
 use common::runner::Frame;
 use common::sample::views;
 use common::{runner, Sample};
+use windrow::error::{ErrorValue, Mismatch};
+use windrow::tensor::Scalar;
 use windrow::{
-    Collate, DType, Device, Engine, Error, ErrorValue, Layout, Mask, Mismatch, Pad, Plan, Ragged,
-    SampleList, SampleView, Scalar, Side, Tensor, Transform,
+    Collate, DType, Device, Engine, Error, Layout, Mask, Pad, Plan, Ragged, SampleList, SampleView,
+    Side, Tensor, Transform,
 };
 
 /// The expected class and text of an error.
@@ -529,14 +531,15 @@ fn paths_are_named() {
     let samples = [Sample::new(DType::U8, &[2], 0), Sample::new(DType::U8, &[3], 0)];
     let list = samples.iter().map(Sample::view).collect();
     let stack = Collate::stack();
-    let leaf = windrow::Leaf { samples: &list, collate: &stack, path: "camera.front", out: None };
+    let leaf =
+        windrow::plan::Leaf { samples: &list, collate: &stack, path: "camera.front", out: None };
     let error = Plan::for_leaves(&[leaf]).unwrap_err();
     assert_eq!(error.mismatch().unwrap().path, "camera.front");
     let text = "sample 1 at \"camera.front\": expected shape (2,), got (3,); \
                 Collate::pad takes samples of different shapes";
     assert_eq!(error.to_string(), text);
     let concat = Collate::concat(5);
-    let leaf = windrow::Leaf { collate: &concat, ..leaf };
+    let leaf = windrow::plan::Leaf { collate: &concat, ..leaf };
     let error = Plan::for_leaves(&[leaf]).unwrap_err();
     assert_eq!(error.to_string(), "at \"camera.front\": dim=5 for samples of 1 dims");
 }

@@ -8,7 +8,9 @@ use common::ask::Form;
 use common::ask::SIDES;
 use common::sample::ordered;
 use common::{runner, Ask, PadAsk, Sample};
-use windrow::{DType, Mask, PerDim, Scalar, Side};
+use windrow::collate::PerDim;
+use windrow::tensor::Scalar;
+use windrow::{DType, Mask, Side};
 
 /// Around every width of a vector, a cache line and a block.
 const LENGTHS: &[i64] = &[

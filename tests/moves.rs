@@ -8,9 +8,8 @@ use std::collections::BTreeSet;
 use common::pieces::{moved, random_bytes, run, shares, Piece};
 use common::{runner, Random, ARITHMETIC};
 use windrow::bindings::MoveOptions;
-use windrow::{
-    Collate, DType, Engine, Error, Layout, MoveSide, SampleList, SampleView, Tensor, Transform,
-};
+use windrow::error::MoveSide;
+use windrow::{Collate, DType, Engine, Error, Layout, SampleList, SampleView, Tensor, Transform};
 
 fn with(transform: &Transform) -> MoveOptions<'static> {
     MoveOptions { transform: transform.clone().into(), ..MoveOptions::default() }

@@ -3,10 +3,10 @@
 mod common;
 
 use common::{sample::views, Sample};
-use windrow::{
-    BatchShape, Collate, DType, Engine, Error, Fields, Hint, Mask, Pad, Plan, Ragged, Result,
-    Target, Transform,
-};
+use windrow::batch::Fields;
+use windrow::error::Hint;
+use windrow::plan::{BatchShape, Target};
+use windrow::{Collate, DType, Engine, Error, Mask, Pad, Plan, Ragged, Result, Transform};
 
 fn samples(shapes: &[&[i64]]) -> Vec<Sample> {
     shapes.iter().map(|shape| Sample::new(DType::U8, shape, 1)).collect()

@@ -10,9 +10,13 @@ use std::time::Duration;
 use common::runner::{bytes_of, Frame};
 use common::sample::views;
 use common::{runner, Ask, PadAsk, Paint, Sample};
+use windrow::batch::Fields;
+use windrow::collate::PerDim;
+use windrow::error::ErrorValue;
+use windrow::plan::{AsTarget, Leaf, Target};
 use windrow::{
-    AsTarget, Collate, DType, Device, Engine, Error, ErrorValue, Fields, Layout, Leaf, Mask, Pad,
-    PerDim, Plan, Ragged, SampleList, SampleView, Samples, Side, Target, Tensor,
+    Collate, DType, Device, Engine, Error, Layout, Mask, Pad, Plan, Ragged, SampleList, SampleView,
+    Samples, Side, Tensor,
 };
 
 fn two_rows() -> [Sample; 2] {
@@ -322,7 +326,7 @@ fn outputs_that_are_read_only_or_elsewhere() {
     let engine = Engine::host();
     let samples = two_rows();
     let (samples, stack) = (views(&samples), Collate::stack());
-    let owner: windrow::Owner = Arc::new(());
+    let owner: windrow::tensor::Owner = Arc::new(());
     let layout = Layout::compact(DType::U8, &[2, 3]).unwrap();
     let tensor_on = |device, read_only| {
         // SAFETY: the address is never used: both tensors are refused.
@@ -450,7 +454,7 @@ fn integers_of_128_bits_as_padding() {
     let sample = SampleView::from_slice(&[1u8, 2], &[2]).unwrap();
     for value in [i128::MIN, i128::MIN + 1, i128::MAX, -1] {
         for &dtype in common::ARITHMETIC {
-            let pad = Pad::new().size(3).value(windrow::Scalar::Int(value));
+            let pad = Pad::new().size(3).value(windrow::tensor::Scalar::Int(value));
             survives(&sample, 1, &Collate::pad(pad).cast(dtype));
         }
     }
@@ -504,7 +508,7 @@ fn samples_of_other_kinds_that_were_not_taken() {
 
 #[test]
 fn many_dims() {
-    let shape = vec![1i64; windrow::MAX_NDIM - 1];
+    let shape = vec![1i64; windrow::tensor::MAX_NDIM - 1];
     let mut wide = shape.clone();
     (wide[0], wide[62]) = (2, 3);
     let samples: Vec<_> = (0..2).map(|i| Sample::new(DType::U8, &wide, i)).collect();
@@ -517,7 +521,7 @@ fn many_dims() {
         ..PadAsk::default()
     };
     runner().check("63 dims, padded", &samples, &Ask::pad(pad));
-    let most = vec![1i64; windrow::MAX_NDIM];
+    let most = vec![1i64; windrow::tensor::MAX_NDIM];
     let sample = Sample::new(DType::U8, &most, 0);
     let error = Engine::host().assemble(&[sample.view()], &Collate::stack()).unwrap_err();
     assert_eq!(error, Error::Argument("65 dims; at most 64 are supported".to_owned()));

@@ -10,9 +10,12 @@ use common::{runner, Ask, PadAsk, Paint, Sample, ARITHMETIC};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
+use windrow::batch::{Fields, SampleBounds};
+use windrow::collate::PerDim;
+use windrow::tensor::{Offsets, Scalar};
 use windrow::{
-    Batch, Collate, DType, Engine, Fields, Layout, Mask, Offsets, Pad, PerDim, Plan, Ragged,
-    SampleBounds, SampleList, SampleView, Scalar, Side, Tensor,
+    Batch, Collate, DType, Engine, Layout, Mask, Pad, Plan, Ragged, SampleList, SampleView, Side,
+    Tensor,
 };
 
 /// `PROPTEST_CASES` overrides the number of cases.

@@ -9,9 +9,13 @@ use common::runner::Frame;
 use common::sample::views;
 use common::{Random, Sample};
 use windrow::bindings::MoveOptions;
+use windrow::collate::Granularity;
+use windrow::engine::CopyOptions;
+use windrow::plan::Target;
+use windrow::tensor::Scalar;
 use windrow::{
-    Batch, Collate, CopyOptions, DType, Dequantize, Device, Engine, Error, Granularity, Pad,
-    Quantize, Ragged, SampleList, SampleView, Scalar, Side, Target, Tensor,
+    Batch, Collate, DType, Dequantize, Device, Engine, Error, Pad, Quantize, Ragged, SampleList,
+    SampleView, Side, Tensor,
 };
 
 const FLOATS: [DType; 6] =
@@ -421,16 +425,16 @@ fn refusals() {
     // Outputs that do not fit; nothing is written.
     let (mut data, mut found) = ([7i8; 4], [7f32; 2]);
     let mut out = (
-        windrow::Target::from_slice(&mut data, &[1, 4]).unwrap(),
-        windrow::Target::from_slice(&mut found, &[2]).unwrap(),
+        windrow::plan::Target::from_slice(&mut data, &[1, 4]).unwrap(),
+        windrow::plan::Target::from_slice(&mut found, &[2]).unwrap(),
     );
     let error = Engine::host().assemble_into(&row, &stack(int8), &mut out).unwrap_err();
     assert_eq!(error.to_string(), "out of the scales: expected shape (1,), got (2,)");
     drop(out);
     assert_eq!((data, found), ([7; 4], [7.0; 2]));
     let mut out = (
-        windrow::Target::from_slice(&mut data, &[1, 4]).unwrap(),
-        windrow::Target::from_slice(&mut found[..1], &[1]).unwrap(),
+        windrow::plan::Target::from_slice(&mut data, &[1, 4]).unwrap(),
+        windrow::plan::Target::from_slice(&mut found[..1], &[1]).unwrap(),
     );
     let error = Engine::host().assemble_into(&codes, &Collate::stack(), &mut out).unwrap_err();
     assert_eq!(error.to_string(), "out has memory for scales, which only a Quantize gives");
@@ -470,7 +474,7 @@ fn pairs_have_given_scales_of_their_own() {
         }
         let scales =
             given.iter().map(|own| Tensor::from_vec(own.clone(), &[own.len() as i64]).unwrap());
-        let transform = Dequantize::new(windrow::Scales::Samples(scales.collect())).into();
+        let transform = Dequantize::new(windrow::collate::Scales::Samples(scales.collect())).into();
         let options = MoveOptions { transform, ..MoveOptions::default() };
         // SAFETY: as above.
         unsafe { engine.copy_lists(&dsts, &srcs, options) }.unwrap();

@@ -7,7 +7,9 @@ mod common;
 use common::ask::SIDES;
 use common::runner::{bytes_of, Frame, Runner};
 use common::{runner, Ask, PadAsk, Paint, Sample};
-use windrow::{Collate, DType, Engine, Pad, PerDim, Scalar, Side};
+use windrow::collate::PerDim;
+use windrow::tensor::Scalar;
+use windrow::{Collate, DType, Engine, Pad, Side};
 
 /// Elements of a dtype just below, at and just above a number of bytes.
 fn around(bytes: i64, dtype: DType) -> [i64; 3] {

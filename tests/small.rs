@@ -24,8 +24,9 @@ use common::runner::bytes_of;
 use common::runner::same_bytes;
 use common::sample::views;
 use common::{runner, Ask, PadAsk, Sample};
+use windrow::collate::PerDim;
 use windrow::{
-    Collate, DType, Device, Engine, Layout, Mask, Pad, PerDim, Ragged, SampleList, SampleView, Side,
+    Collate, DType, Device, Engine, Layout, Mask, Pad, Ragged, SampleList, SampleView, Side,
 };
 
 fn samples(dtype: DType, shapes: &[&[i64]]) -> Vec<Sample> {

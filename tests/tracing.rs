@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
-use windrow::{Collate, DType, Engine, Pad, SampleView, Span, Stage, Transform};
+use windrow::observe::{Span, Stage};
+use windrow::{Collate, DType, Engine, Pad, SampleView, Transform};
 
 /// Names of spans in the order of their ends, with what they recorded.
 #[derive(Clone, Default)]

@@ -3,7 +3,10 @@
 
 use std::ffi::c_void;
 use std::mem::transmute;
-use windrow::{Collate, Device, Engine, Fields, Leaf, Plan, RunOptions, SampleList, Target};
+use windrow::batch::Fields;
+use windrow::engine::RunOptions;
+use windrow::plan::{Leaf, Target};
+use windrow::{Collate, Device, Engine, Plan, SampleList};
 use windrow_driver::Function;
 
 use super::gpu::{allocate, check, Gpu, Outcome};

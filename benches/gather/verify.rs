@@ -1,6 +1,7 @@
 //! Comparison of every output with the host engine's batch.
 
-use windrow::{Fields, Tensor};
+use windrow::batch::Fields;
+use windrow::Tensor;
 
 use super::contenders::{self, Contender};
 use super::gpu::device::{self, cuMemsetD8Async};

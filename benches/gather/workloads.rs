@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use windrow::{
-    Batch, Collate, DType, Device, Engine, Layout, Leaf, Plan, Ragged, SampleList, Tensor,
-};
+use windrow::plan::Leaf;
+use windrow::{Batch, Collate, DType, Device, Engine, Layout, Plan, Ragged, SampleList, Tensor};
 
 use super::gpu::allocate;
 use super::gpu::device::{Bytes, PinnedBytes};

@@ -5,7 +5,9 @@ use crate::common::ask::Form;
 use crate::common::runner::{bytes_of, Frame};
 use crate::common::{self, runner, Ask, PadAsk, Paint, Sample, ARITHMETIC};
 use arbitrary::{Result, Unstructured};
-use windrow::{DType, Mask, PerDim, Plan, SampleList, Scalar, Side};
+use windrow::collate::PerDim;
+use windrow::tensor::Scalar;
+use windrow::{DType, Mask, Plan, SampleList, Side};
 
 /// The oracle goes element by element.
 const LARGEST: i64 = 4_000;

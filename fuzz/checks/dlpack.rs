@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use windrow::dlpack::*;
-use windrow::{Collate, DType, Device, Element, Engine, Error, SampleList, SampleView, Tensor};
+use windrow::tensor::Element;
+use windrow::{Collate, DType, Device, Engine, Error, SampleList, SampleView, Tensor};
 
 /// Small numbers, mostly, and the edges of 64 bits.
 #[derive(Arbitrary, Clone, Copy, Debug)]

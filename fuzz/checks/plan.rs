@@ -5,9 +5,11 @@
 use std::ptr;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
+use windrow::plan::{BatchShape, Leaf, Target};
+use windrow::tensor::{Offsets, Scalar};
 use windrow::{
-    BatchShape, Collate, DType, Device, Layout, Leaf, Mask, Offsets, Pad, Plan, Ragged, SampleList,
-    SampleView, Scalar, Side, Target, Tensor, Transform,
+    Collate, DType, Device, Layout, Mask, Pad, Plan, Ragged, SampleList, SampleView, Side, Tensor,
+    Transform,
 };
 
 fn number(u: &mut Unstructured<'_>) -> Result<i64> {

@@ -93,7 +93,7 @@ impl Columns {
     }
 
     /// As [`Columns::append`], of an array whose buffers are on a device. Samples are read when a batch is assembled, after
-    /// the work on [`RunOptions::producers`](crate::RunOptions::producers).
+    /// the work on [`RunOptions::producers`](crate::engine::RunOptions::producers).
     ///
     /// # Errors
     /// As [`Columns::append`]; [`Error::Device`] for a column of which something has to be read on the host: lists of several

@@ -3,7 +3,7 @@
 
 use super::field::DataType;
 use super::part::{no_numbers, not_on_host, try_vec, ArrayPart, Fault};
-use crate::devices::device_of;
+use crate::device::device_of;
 use crate::tensor::{checked_numel, DType, Device, Dims, Error, Mismatch, Result, Tensor};
 
 /// Numbers one after the other, in groups of the shape `tail`.

@@ -185,7 +185,7 @@ impl Batch {
     /// complete when its call returns, and so is a view; a batch of a graph is not waited for.
     ///
     /// # Errors
-    /// [`Error::Index`] if an index on the device was out of range, see [`crate::Resident::take`]; [`Error::Cuda`] if the
+    /// [`Error::Index`] if an index on the device was out of range, see [`crate::engine::Resident::take`]; [`Error::Cuda`] if the
     /// device has failed.
     pub fn check(&self) -> Result<()> {
         if let Some(completion) = &self.fields.completion {

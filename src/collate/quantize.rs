@@ -30,7 +30,8 @@ pub enum Granularity {
 /// [`Batch::scales`](crate::Batch::scales).
 ///
 /// ```
-/// use windrow::{Collate, DType, Engine, Granularity, Quantize};
+/// use windrow::collate::Granularity;
+/// use windrow::{Collate, DType, Engine, Quantize};
 /// let rows: [&[f32]; 2] = [&[1.0, -254.0, 3.0, 0.5], &[0.0; 4]];
 /// let int8 = Quantize::new(DType::I8).scale(Granularity::Block(2));
 /// let batch = Engine::host().assemble(&rows, &Collate::stack().transform(int8))?;

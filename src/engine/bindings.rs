@@ -30,8 +30,9 @@ pub use super::moves::MoveOptions;
 pub use super::staging::Staging;
 pub use crate::host::calibration_file;
 pub use crate::host::{add_per_sample, prefetch, PipelinedCopy};
-pub use crate::plan::PageCopies;
-pub use crate::tensor::{new_owners, Places};
+pub use crate::plan::page_copies::PageCopies;
+pub use crate::tensor::places::Places;
+pub use crate::tensor::tensor::new_owners;
 
 #[doc(hidden)]
 impl Engine {

@@ -1,17 +1,18 @@
-//! Stage 4. Runs plans: see [`Engine`], whose methods are in these files:
-//!
-//! | file | methods |
-//! |---|---|
-//! | `engine` | `assemble` and its kin, `plan`, `run`, `run_with`; streams, memory, counters |
-//! | `builder` | how it is made |
-//! | `small` | batches without a plan |
-//! | `on_device`, `page_locked` | runs on a device, and where on the host their results go |
-//! | `moves`, `chosen_moves`, `moves_across`, `packed` | `copy_many`, with ids on a device, and on several devices; `pack` |
-//! | `staging` | host memory in turn, copied whole to a device |
-//! | `resident` | `resident`: lists on a device |
-//! | [`bindings`] | what bindings in other languages need beside that |
+//! Stage 4. [`Engine`] runs plans; options of a run, and memory of the caller that it uses.
 
-pub mod bindings;
+// The methods of `Engine` are in these files:
+// | file | methods |
+// |---|---|
+// | `engine` | `assemble` and its kin, `plan`, `run`, `run_with`; streams, memory, counters |
+// | `builder` | how it is made |
+// | `small` | batches without a plan |
+// | `on_device`, `page_locked` | runs on a device, and where on the host their results go |
+// | `moves`, `chosen_moves`, `moves_across`, `packed` | `copy_many`, with ids on a device, and on several devices; `pack` |
+// | `staging` | host memory in turn, copied whole to a device |
+// | `resident` | `resident`: lists on a device |
+// | `bindings` | what bindings in other languages need beside that |
+
+pub(crate) mod bindings;
 mod builder;
 mod chosen_moves;
 mod engine;
@@ -29,6 +30,9 @@ pub use engine::Engine;
 pub use moves::CopyOptions;
 pub use packed::Packed;
 pub use resident::Resident;
+
+pub use crate::host::{ChosenStores, StreamingStores};
+pub use crate::run_options::{OutputMemory, PinnedMemory, RunOptions};
 
 use std::sync::OnceLock;
 

@@ -86,7 +86,8 @@ impl Engine {
     /// and dtype is left as it is.
     ///
     /// ```
-    /// use windrow::{Engine, SampleView, Target};
+    /// use windrow::plan::Target;
+    /// use windrow::{Engine, SampleView};
     /// let (mut weights, mut step) = ([0f32; 4], [0i64; 1]);
     /// let mut dsts = [Target::from_slice(&mut weights, &[2, 2])?, Target::from_slice(&mut step, &[])?];
     /// let srcs = [
@@ -116,7 +117,9 @@ impl Engine {
     /// As [`Engine::copy_many`], with elements that are transformed, quantised or dequantised on the way.
     ///
     /// ```
-    /// use windrow::{CopyOptions, Dequantize, Engine, Quantize, DType, SampleView, Target, Tensor};
+    /// use windrow::engine::CopyOptions;
+    /// use windrow::plan::Target;
+    /// use windrow::{DType, Engine, Quantize, SampleView};
     /// let row = [1f32, -2.0, 0.5, 127.0];
     /// let (mut page, mut scale) = ([0i8; 4], [0f32; 1]);
     /// let mut dsts = [Target::from_slice(&mut page, &[4])?];

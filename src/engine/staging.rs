@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::engine::Engine;
 use crate::cuda;
-use crate::devices::devices;
+use crate::device::devices;
 use crate::host;
 use crate::observe::Traffic;
 use crate::tensor::{DType, Device, Error, Layout, Mismatch, Result, Stream, Tensor};

@@ -200,7 +200,7 @@ fn add_to_floats<T: Elem>(values: &mut [T], parts: &Increments<'_>) {
 mod tests {
     use super::*;
 
-    fn raised<T: crate::Element>(
+    fn raised<T: crate::tensor::Element>(
         values: Vec<T>,
         shape: &[i64],
         dim: usize,

@@ -2,9 +2,10 @@
 //! a device.
 
 use super::isa::forced;
+use crate::collate::Granularity;
 use crate::{
-    Batch, Collate, DType, Dequantize, Device, Engine, Granularity, Layout, Mask, Pad, Quantize,
-    Ragged, SampleList, SampleView, Side, Tensor, Transform,
+    Batch, Collate, DType, Dequantize, Device, Engine, Layout, Mask, Pad, Quantize, Ragged,
+    SampleList, SampleView, Side, Tensor, Transform,
 };
 
 const ARITHMETIC: &[DType] = DType::ALL.split_at(15).0;

@@ -29,7 +29,7 @@ use crate::tensor::{Error, Result};
 /// The smallest outputs, in bytes, that are written around the caches; `u64::MAX` for none. As text, `copies=never,padded=never,computed=33554432`.
 ///
 /// ```
-/// let stores: windrow::StreamingStores = "copies=never,padded=never,computed=1048576".parse()?;
+/// let stores: windrow::engine::StreamingStores = "copies=never,padded=never,computed=1048576".parse()?;
 /// assert_eq!(stores.computed, 1 << 20);
 /// # Ok::<(), windrow::Error>(())
 /// ```

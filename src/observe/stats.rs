@@ -44,7 +44,7 @@ pub struct Stats {
     pub data_bytes: u64,
     /// Bytes of data that are padding.
     pub padding_bytes: u64,
-    /// Batches by how their data moved, by the names of [`Explain::path`](crate::Explain::path); their sum is `batches`.
+    /// Batches by how their data moved, by the names of [`Explain::path`](crate::explain::Explain::path); their sum is `batches`.
     pub paths: BTreeMap<&'static str, u64>,
     /// Batches that are views of their samples' memory: nothing was copied.
     pub views: u64,
@@ -59,7 +59,7 @@ pub struct Stats {
     pub waits: u64,
     /// Bytes of batches in device memory that windrow allocated.
     pub device_bytes: u64,
-    /// Bytes of outputs that another library's allocator gave ([`RunOptions::memory`](crate::RunOptions::memory)).
+    /// Bytes of outputs that another library's allocator gave ([`RunOptions::memory`](crate::engine::RunOptions::memory)).
     pub lent_bytes: u64,
     /// Bytes of page-locked host memory that windrow allocated: unused, in use.
     pub pinned_bytes: (u64, u64),

@@ -1,4 +1,4 @@
-//! Counts the bytes and samples that a plan moves: for [`crate::Explain`] before a run, and for [`crate::Stats`] after it.
+//! Counts the bytes and samples that a plan moves: for [`crate::explain::Explain`] before a run, and for [`crate::Stats`] after it.
 
 use crate::plan::batch_shape::BatchShape;
 use crate::plan::output::saturating_sum;

@@ -1,6 +1,6 @@
 //! [`Launch`]: what the one kernel launch of a plan does, as an account of it.
 
-/// The one launch of a batch that is on a device, or comes from one: see [`crate::Explain::launch`]. How work is
+/// The one launch of a batch that is on a device, or comes from one: see [`crate::explain::Explain::launch`]. How work is
 /// cut depends on the device; without a driver it is cut as for an H200.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

@@ -4,7 +4,7 @@ use crate::plan::loops::LoopNest;
 use crate::plan::output::{ElementOp, OutputPlan};
 use crate::tensor::DType;
 
-/// How the data of a leaf moves: what [`crate::Explain::path`] says of each.
+/// How the data of a leaf moves: what [`crate::explain::Explain::path`] says of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Path {
     View,

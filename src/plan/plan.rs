@@ -134,7 +134,8 @@ impl<'s> Plan<'s> {
     /// host memory, of 256 in page-locked memory and on a device; between them are zeros.
     ///
     /// ```
-    /// use windrow::{Collate, Ragged, DType, Engine, Leaf, Plan, SampleList, SampleView};
+    /// use windrow::plan::Leaf;
+    /// use windrow::{Collate, DType, Engine, Plan, Ragged, SampleList, SampleView};
     /// let rows: [&[i32]; 2] = [&[1, 2, 3], &[4]];
     /// let (mut ids, mut labels) = (SampleList::new(), SampleList::new());
     /// for (row, label) in rows.iter().zip(&[7u8, 8]) {

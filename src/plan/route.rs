@@ -1,5 +1,5 @@
 //! [`Route`]: the data of a plan that crosses between host and device, and by which copies. The route is chosen once, when the
-//! plan is made: the device's executor follows it, and [`crate::Explain`] reports it.
+//! plan is made: the device's executor follows it, and [`crate::explain::Explain`] reports it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

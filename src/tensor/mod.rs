@@ -1,29 +1,31 @@
 //! The ground types, which know no stage of the data flow: tensors, dtypes, devices, layouts, errors, streams.
 
-mod device;
+pub(crate) mod device;
 mod dims;
 mod dtype;
-mod error;
+pub(crate) mod error;
 mod footprint;
 mod layout;
 mod names;
 mod offsets;
-mod places;
+pub(crate) mod places;
 mod scalar;
 mod stream;
-mod tensor;
+pub(crate) mod tensor;
 
-pub use device::{CudaBuild, Device, DeviceInfo};
+pub use device::Device;
+pub(crate) use device::{CudaBuild, DeviceInfo};
 pub(crate) use dims::{small_vec, DimSet, Tuple};
 pub use dims::{Dims, MAX_NDIM};
 pub(crate) use dtype::CastTo;
 pub use dtype::{DType, Element};
-pub use error::{DriverError, Error, ErrorValue, Hint, Mismatch, MoveSide, Result};
+pub(crate) use error::{DriverError, Error, ErrorValue, Hint, Mismatch, MoveSide, Result};
 pub(crate) use footprint::{overlap, Footprint};
 pub use layout::Layout;
 pub(crate) use layout::{are_compact, bytes_of, checked_bytes, checked_numel, compact_strides};
 pub use offsets::Offsets;
-pub use places::Places;
+pub(crate) use places::Places;
 pub use scalar::Scalar;
 pub use stream::Stream;
-pub use tensor::{new_owners, Owner, Tensor};
+pub(crate) use tensor::new_owners;
+pub use tensor::{Owner, Tensor};

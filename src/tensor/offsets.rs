@@ -33,7 +33,7 @@ impl Offsets {
     /// [`Error::OutOfMemory`].
     ///
     /// ```
-    /// let offsets = windrow::Offsets::from_lengths([3, 1, 2])?;
+    /// let offsets = windrow::tensor::Offsets::from_lengths([3, 1, 2])?;
     /// assert_eq!(offsets.as_slice(), [0, 3, 4, 6]);
     /// # Ok::<(), windrow::Error>(())
     /// ```

@@ -1,6 +1,8 @@
 //! [`Ask`]: one batch as a test asks for it, of the library and of the oracle.
 
-use windrow::{Collate, DType, Mask, Pad, PerDim, Ragged, Scalar, Side, Transform};
+use windrow::collate::PerDim;
+use windrow::tensor::Scalar;
+use windrow::{Collate, DType, Mask, Pad, Ragged, Side, Transform};
 
 /// The form of a batch.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! Conversions of single elements, by exact integer arithmetic on their bits.
 
-use windrow::{DType, Scalar};
+use windrow::tensor::Scalar;
+use windrow::DType;
 
 /// The bits of one element, in the low `dtype.size()` bytes.
 pub type Bits = u128;

@@ -1,6 +1,8 @@
 //! The oracle: every batch by plain loops over coordinates, one element at a time.
 
-use windrow::{DType, Mask, PerDim, Scalar, Side};
+use windrow::collate::PerDim;
+use windrow::tensor::Scalar;
+use windrow::{DType, Mask, Side};
 
 use super::ask::{Ask, Form, PadAsk};
 use super::convert::{affine, cast, cast_saturating, scalar, Bits};

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use windrow::{DType, Device, Engine, Error, Layout, SampleView, Target};
+use windrow::plan::Target;
+use windrow::{DType, Device, Engine, Error, Layout, SampleView};
 
 use super::convert::cast;
 use super::{coordinates, Random};

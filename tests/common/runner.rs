@@ -3,9 +3,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use windrow::batch::Fields;
+use windrow::plan::Target;
+use windrow::tensor::Element;
 use windrow::{
-    Batch, Collate, DType, Device, Element, Engine, Fields, Layout, Plan, SampleList, SampleView,
-    Target, Tensor,
+    Batch, Collate, DType, Device, Engine, Layout, Plan, SampleList, SampleView, Tensor,
 };
 
 use super::ask::{Ask, Form};

@@ -14,8 +14,10 @@ use std::ffi::{c_char, c_void, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
 
+use windrow::batch::Fields;
 use windrow::dlpack::{self, DLManagedTensorVersioned, DLTensor};
-use windrow::{Error, Fields, Hint, Mismatch, SampleList, Stream, Tensor};
+use windrow::error::{Hint, Mismatch};
+use windrow::{Error, SampleList, Stream, Tensor};
 
 pub use moves::{windrow_copy_many, windrow_copy_many_on, windrow_copy_many_with};
 use options::target_at;

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use windrow::collate::{AnyTransform, Granularity};
 use windrow::dlpack::{self, device_from_dl, dtype_from_dl, DLDataType, DLDevice, DLTensor};
+use windrow::plan::Target;
+use windrow::tensor::Scalar;
 use windrow::{
-    AnyTransform, Collate, DType, Dequantize, Error, Granularity, Pad, Quantize, Ragged, Result,
-    Scalar, Side, Target, Tensor, Transform,
+    Collate, DType, Dequantize, Error, Pad, Quantize, Ragged, Result, Side, Tensor, Transform,
 };
 
 /// The form of the batch: `windrow_options.form`.

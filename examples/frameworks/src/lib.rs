@@ -1,6 +1,9 @@
 //! Code that the examples share.
 
-use windrow::{Collate, Element, Engine, Fields, Plan, Samples, Target};
+use windrow::batch::Fields;
+use windrow::plan::Target;
+use windrow::tensor::Element;
+use windrow::{Collate, Engine, Plan, Samples};
 
 /// The error of an example.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

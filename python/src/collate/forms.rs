@@ -6,7 +6,10 @@ use std::time::Instant;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use windrow::{Batch, Collate, DType, Pad, PerDim, Ragged, Side, Stage, TensorMeta};
+use windrow::collate::PerDim;
+use windrow::observe::Stage;
+use windrow::samples::TensorMeta;
+use windrow::{Batch, Collate, DType, Pad, Ragged, Side};
 
 use crate::collate::job::{output_of, target_of, torch_of, Job};
 use crate::collate::options::{CallForm, Kwargs, Options, LIST};

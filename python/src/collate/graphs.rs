@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use windrow::bindings::add_per_sample;
-use windrow::{Batch, Collate, DType, Device, Engine, Error, SampleList, Stage, Tensor};
+use windrow::observe::Stage;
+use windrow::{Batch, Collate, DType, Device, Engine, Error, SampleList, Tensor};
 
 use crate::collate::job::Job;
 use crate::collate::run::{run, ArenaMemory};

@@ -7,9 +7,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use windrow::bindings::PipelinedCopy;
-use windrow::{
-    BatchShape, Collate, Engine, Error, Hint, Leaf, Mismatch, Owner, Stream, Target, Tensor,
-};
+use windrow::error::{Hint, Mismatch};
+use windrow::plan::{BatchShape, Leaf, Target};
+use windrow::tensor::Owner;
+use windrow::{Collate, Engine, Error, Stream, Tensor};
 
 use crate::collate::options::{Options, LIST};
 use crate::collate::options_cache::CopyMode;

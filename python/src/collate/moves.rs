@@ -6,9 +6,11 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use windrow::bindings::MoveOptions;
-use windrow::{
-    AnyTransform, Device, Engine, Error, Explain, MoveSide, SampleList, Stage, Stream, Tensor,
-};
+use windrow::collate::AnyTransform;
+use windrow::error::MoveSide;
+use windrow::explain::Explain;
+use windrow::observe::Stage;
+use windrow::{Device, Engine, Error, SampleList, Stream, Tensor};
 
 use crate::collate::options::engine_of;
 use crate::collate::pairs::{Pairs, Side};

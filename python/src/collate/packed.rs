@@ -1,6 +1,7 @@
 //! Packed sequences: rules that hold wherever they are packed.
 
-use windrow::{Error, Hint, Mismatch};
+use windrow::error::{Hint, Mismatch};
+use windrow::Error;
 
 use crate::collate::token_columns::space_for;
 use crate::ground::tensor::PyTensor;

@@ -6,7 +6,8 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi::PyTypeObject;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use windrow::{Error, Mismatch, MoveSide, Stream};
+use windrow::error::{Mismatch, MoveSide};
+use windrow::{Error, Stream};
 
 use crate::collate::job::{is_frozen, torch_of_object, torch_of_owner, FROZEN};
 use crate::ground::batch::tensor_in;

@@ -3,7 +3,8 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
-use windrow::{AnyTransform, DType, Dequantize, Granularity, Quantize, Scales, Tensor};
+use windrow::collate::{AnyTransform, Granularity, Scales};
+use windrow::{DType, Dequantize, Quantize, Tensor};
 
 use crate::collate::transform::PyTransform;
 use crate::ground::arguments::NoBool;

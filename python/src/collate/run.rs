@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use windrow::batch::{Fields, LeafOutput};
 use windrow::bindings::{set_handed_out, End, PipelinedCopy};
-use windrow::{
-    Batch, BatchShape, Device, Engine, Error, Fields, Layout, Leaf, LeafOutput, OutputMemory,
-    Owner, Plan, RunOptions, Stream, Target, Tensor,
-};
+use windrow::engine::{OutputMemory, RunOptions};
+use windrow::plan::{BatchShape, Leaf, Target};
+use windrow::tensor::Owner;
+use windrow::{Batch, Device, Engine, Error, Layout, Plan, Stream, Tensor};
 
 use crate::collate::job::{block_of, job_error, leaf_of, Job};
 use crate::collate::options_cache::CopyMode;

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use windrow::{Batch, Collate, DType, Device, Error, Layout, Ragged, Stage, Tensor};
+use windrow::observe::Stage;
+use windrow::{Batch, Collate, DType, Device, Error, Layout, Ragged, Tensor};
 
 use crate::collate::job::Job;
 use crate::collate::packed::{check_labels, Packed, PackedTensors, RowPlan};

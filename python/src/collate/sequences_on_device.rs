@@ -8,7 +8,8 @@
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use windrow::{Batch, DType, Device, Error, Layout, Offsets, SampleList, Tensor};
+use windrow::tensor::Offsets;
+use windrow::{Batch, DType, Device, Error, Layout, SampleList, Tensor};
 
 use crate::collate::packed::{check_labels, Packed, PackedTensors, RowPlan};
 use crate::collate::run::{run, ArenaMemory};

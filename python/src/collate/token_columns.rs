@@ -5,9 +5,10 @@ use std::sync::Arc;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyTuple};
-use windrow::{
-    Collate, DType, Device, Error, ErrorValue, Form, Hint, Mismatch, Pad, SampleList, Stage,
-};
+use windrow::collate::Form;
+use windrow::error::{ErrorValue, Hint, Mismatch};
+use windrow::observe::Stage;
+use windrow::{Collate, DType, Device, Error, Pad, SampleList};
 
 use crate::collate::forms::PAD;
 use crate::collate::job::Job;

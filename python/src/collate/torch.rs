@@ -10,7 +10,9 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use windrow::{Batch, BatchShape, Collate, DType, Device, Error, Span, Stage};
+use windrow::observe::{Span, Stage};
+use windrow::plan::BatchShape;
+use windrow::{Batch, Collate, DType, Device, Error};
 
 use crate::collate::forms::COLLATE;
 use crate::collate::job::job_error;

@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::bindings::relaxed;
 use windrow::dlpack::DLPackExchangeAPI;
-use windrow::{
-    DType, Device, Engine, Error, OutputMemory, Owner, PinnedMemory, Plan, Stream, Tensor,
-};
+use windrow::engine::{OutputMemory, PinnedMemory};
+use windrow::tensor::Owner;
+use windrow::{DType, Device, Engine, Error, Plan, Stream, Tensor};
 
 use crate::collate::job::Job;
 use crate::ground::stream::current_of;

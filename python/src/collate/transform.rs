@@ -3,7 +3,8 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::{PerDim, Transform};
+use windrow::collate::PerDim;
+use windrow::Transform;
 
 use crate::ground::arguments::{none_unknown, per_dim, NoBool, TRANSFORM};
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use windrow::{Batch, Stage};
+use windrow::observe::Stage;
+use windrow::Batch;
 
 use crate::collate::forms::COLLATE;
 use crate::collate::job::Job;

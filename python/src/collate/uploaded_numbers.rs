@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use windrow::{Collate, DType, Device, Error, Owner, SampleList, Tensor};
+use windrow::tensor::Owner;
+use windrow::{Collate, DType, Device, Error, SampleList, Tensor};
 
 use crate::collate::job::Job;
 use crate::engine::default::default_engine;

@@ -2,7 +2,8 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::{Device, StreamingStores};
+use windrow::engine::StreamingStores;
+use windrow::Device;
 
 use crate::engine::default::default_engine;
 use crate::engine::stats::stats_of;

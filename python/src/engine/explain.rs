@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use windrow::{Explain, Launch};
+use windrow::explain::{Explain, Launch};
 
 /// The plan of a call that is not run. ``str()`` gives a readable account, and `as_dict` the same as data. Each key of `as_dict`
 /// is an attribute too.

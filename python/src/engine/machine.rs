@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::bindings::{calibration_file, PageCopies};
-use windrow::{Device, StreamingStores};
+use windrow::engine::StreamingStores;
+use windrow::Device;
 
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
@@ -17,7 +18,7 @@ use crate::ground::logging;
 pub(crate) fn observers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("logging", logging::is_on())?;
-    dict.set_item("nvtx", py.detach(windrow::nvtx_state).err())?;
+    dict.set_item("nvtx", py.detach(windrow::observe::nvtx_state).err())?;
     Ok(dict)
 }
 
@@ -25,7 +26,7 @@ pub(crate) fn observers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 /// processes that use it must be spawned, not forked.
 #[pyfunction]
 pub(crate) fn cuda_available(py: Python<'_>) -> bool {
-    py.detach(|| windrow::devices().is_ok_and(|devices| !devices.is_empty()))
+    py.detach(|| windrow::device::devices().is_ok_and(|devices| !devices.is_empty()))
 }
 
 /// Whether kernels of a device read page-locked memory as the host has it; under confidential computing they do not, and what lies
@@ -53,7 +54,7 @@ pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
         entry.set_item("name", name)?;
         Ok(entry)
     };
-    let found = py.detach(windrow::devices).unwrap_or_default();
+    let found = py.detach(windrow::device::devices).unwrap_or_default();
     let mut all = vec![entry(Device::Cpu, "host memory")?];
     if !found.is_empty() {
         all.push(entry(Device::Pinned, "page-locked host memory")?);
@@ -104,7 +105,7 @@ pub(crate) fn _set_page_copies(py: Python<'_>, ordinal: u32, text: Option<&str>)
 ///     CudaUnavailable: with the reason and the cure.
 #[pyfunction]
 pub(crate) fn cuda_build(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    let build = py.detach(windrow::cuda_build).or_py_err(py)?;
+    let build = py.detach(windrow::device::cuda_build).or_py_err(py)?;
     let dict = PyDict::new(py);
     dict.set_item("toolkit", build.toolkit)?;
     dict.set_item("targets", build.targets)?;

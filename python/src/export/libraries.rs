@@ -6,7 +6,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::bindings::set_handed_out;
-use windrow::{DType, Device, Error, Hint, Mismatch, Tensor};
+use windrow::error::{Hint, Mismatch};
+use windrow::{DType, Device, Error, Tensor};
 
 use crate::export::buffer::on_host;
 use crate::export::dlpack::{delete_versioned, duplicate};

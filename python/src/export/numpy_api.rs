@@ -10,7 +10,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyCapsule;
-use windrow::{DType, Dims, Tensor};
+use windrow::tensor::Dims;
+use windrow::{DType, Tensor};
 
 use crate::ground::errors::OrPyErr;
 use crate::ground::tensor::PyTensor;

@@ -6,7 +6,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
-use windrow::{Batch, Device, Fields, SampleBounds, Tensor};
+use windrow::batch::{Fields, SampleBounds};
+use windrow::{Batch, Device, Tensor};
 
 use crate::export::buffer::on_host;
 use crate::export::dlpack::duplicate;

@@ -5,7 +5,9 @@ use std::ops::RangeInclusive;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyInt, PyString};
-use windrow::{Device, Form, PerDim, Scalar};
+use windrow::collate::{Form, PerDim};
+use windrow::tensor::Scalar;
+use windrow::Device;
 
 use crate::ground::errors::{attribute, in_words, is_answer, quoted, shown, OrPyErr};
 use crate::ground::iterables::entries;

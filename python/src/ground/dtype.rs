@@ -6,7 +6,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 use windrow::dlpack::{dtype_from_dl, DLDataType, DLDataTypeCode};
-use windrow::{DType, Hint, Mismatch};
+use windrow::error::{Hint, Mismatch};
+use windrow::DType;
 
 use crate::ground::errors::{attribute, shown};
 

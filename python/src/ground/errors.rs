@@ -7,7 +7,9 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
-use windrow::{DriverError, Error, ErrorValue, Form, Hint, Mismatch, MoveSide};
+use windrow::collate::Form;
+use windrow::error::{DriverError, ErrorValue, Hint, Mismatch, MoveSide};
+use windrow::Error;
 
 create_exception!(
     windrow,

@@ -198,7 +198,7 @@ pub(crate) fn is_on() -> bool {
 }
 
 /// The stage of an export, to be dropped at its end.
-pub(crate) fn exporting(py: Python<'_>) -> (windrow::Span<'static>, Records<'_>) {
+pub(crate) fn exporting(py: Python<'_>) -> (windrow::observe::Span<'static>, Records<'_>) {
     let records = Records::for_call(py);
-    (windrow::Span::enter(windrow::Stage::Export), records)
+    (windrow::observe::Span::enter(windrow::observe::Stage::Export), records)
 }

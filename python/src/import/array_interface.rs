@@ -5,7 +5,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use windrow::dlpack::ForeignTensor;
-use windrow::{DType, Device, Error, Mismatch, Stream, MAX_NDIM};
+use windrow::error::Mismatch;
+use windrow::tensor::MAX_NDIM;
+use windrow::{DType, Device, Error, Stream};
 
 use crate::engine::default::default_engine;
 use crate::ground::dtype::{dtype_of_typestr, named_dtype};
@@ -102,7 +104,7 @@ impl<'py> Importer<'py> {
 
     /// The CUDA device of an address.
     fn cuda_device_of(&self, address: usize, index: usize) -> PyResult<Device> {
-        match windrow::device_of(address) {
+        match windrow::device::device_of(address) {
             Ok(Device::Cpu) => {
                 let mismatch = Mismatch::new(
                     Some(index),

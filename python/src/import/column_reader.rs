@@ -14,7 +14,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use windrow::bindings::prefetch;
-use windrow::{Collate, DType, Device, Dims, Engine, Form, SampleList};
+use windrow::collate::Form;
+use windrow::tensor::Dims;
+use windrow::{Collate, DType, Device, Engine, SampleList};
 
 use crate::ground::modules::records_nothing;
 use crate::ground::reserve::try_vec;

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use pyo3::prelude::*;
 use windrow::dlpack::{DLPackExchangeAPI, DLTensor, ManagedTensor};
-use windrow::{dlpack, DType, Device, Error, Hint, Mismatch};
+use windrow::error::{Hint, Mismatch};
+use windrow::{dlpack, DType, Device, Error};
 
 use crate::ground::dtype::is_small;
 use crate::ground::errors::{attribute, is_answer, shown};

@@ -6,9 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::bindings::{set_handed_out, PipelinedCopy};
 use windrow::dlpack::{DLDeviceType, ForeignTensor};
-use windrow::{
-    Collate, DType, Device, Engine, Error, Hint, Mismatch, MoveSide, SampleList, Stream,
-};
+use windrow::error::{Hint, Mismatch, MoveSide};
+use windrow::{Collate, DType, Device, Engine, Error, SampleList, Stream};
 
 use crate::ground::dtype::{hint_for, in_other_order, is_small};
 use crate::ground::errors::{at, shown, to_py_err, Whose};
@@ -155,7 +154,7 @@ impl<'py> Importer<'py> {
     ) -> PyResult<()> {
         let is_known = !matches!(kind, DLDeviceType::CUDA_HOST | DLDeviceType::CUDA_MANAGED);
         if !is_known && !foreign.shape.contains(&0) {
-            match windrow::device_of(foreign.data.addr()) {
+            match windrow::device::device_of(foreign.data.addr()) {
                 Ok(Device::Cpu) if foreign.device != Device::Cpu => {
                     let got = "an address that the driver does not know";
                     return Err(self.layout_error(index, "managed memory", got));

@@ -6,7 +6,9 @@ use std::ffi::c_int;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyList, PyRange, PyTuple};
-use windrow::{Collate, DType, Device, Dims, ErrorValue, Tensor};
+use windrow::error::ErrorValue;
+use windrow::tensor::Dims;
+use windrow::{Collate, DType, Device, Tensor};
 
 use crate::ground::errors::{is_answer, quoted, OrPyErr};
 use crate::ground::iterables::entries;

@@ -12,7 +12,8 @@ use windrow::dlpack::{
     DLDeviceType, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
     USED_DLTENSOR_VERSIONED,
 };
-use windrow::{dlpack, DType, Device, Error, Mismatch, MoveSide, Stream};
+use windrow::error::{Mismatch, MoveSide};
+use windrow::{dlpack, DType, Device, Error, Stream};
 
 use crate::ground::dtype::{dtype_of_format, is_small};
 use crate::ground::errors::{
@@ -271,7 +272,7 @@ impl<'py> Importer<'py> {
         if foreign.shape.contains(&0) {
             return Ok(());
         }
-        match windrow::device_of(foreign.data.addr()) {
+        match windrow::device::device_of(foreign.data.addr()) {
             Ok(device) if device == foreign.device => Ok(()),
             Ok(device) => {
                 let expected = format!("memory of {}, as the producer says", foreign.device);

@@ -4,7 +4,9 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
 use windrow::dlpack::ForeignTensor;
-use windrow::{DType, Device, Error, Mismatch, MoveSide, SampleList, TensorMeta};
+use windrow::error::{Mismatch, MoveSide};
+use windrow::samples::TensorMeta;
+use windrow::{DType, Device, Error, SampleList};
 
 use crate::ground::errors::{class_name, shown, type_error, OrPyErr};
 use crate::import::importer::{Importer, Reading};

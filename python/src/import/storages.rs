@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use windrow::{Owner, Tensor};
+use windrow::tensor::Owner;
+use windrow::Tensor;
 
 use crate::ground::batch::tensor_in;
 use crate::ground::errors::answered;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use windrow::{Device, Error, Owner, Tensor};
+use windrow::tensor::Owner;
+use windrow::{Device, Error, Tensor};
 
 use crate::ground::batch::tensor_in;
 use crate::ground::dtype::in_other_order;

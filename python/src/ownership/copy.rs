@@ -1,6 +1,8 @@
 //! Copies of single tensors by the engine itself.
 
-use windrow::{Collate, Engine, Error, Leaf, Plan, RunOptions, SampleList, Stream, Tensor};
+use windrow::engine::RunOptions;
+use windrow::plan::Leaf;
+use windrow::{Collate, Engine, Error, Plan, SampleList, Stream, Tensor};
 
 use crate::engine::default::index_engine;
 use crate::ownership::holder::producers_of;

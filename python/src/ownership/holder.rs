@@ -18,7 +18,8 @@ use pyo3::prelude::*;
 use windrow::arrow::ArrowArray;
 use windrow::bindings::set_handed_out;
 use windrow::dlpack::ManagedTensor;
-use windrow::{Device, Owner, Stream, Tensor};
+use windrow::tensor::Owner;
+use windrow::{Device, Stream, Tensor};
 
 use crate::ground::errors::LayoutError;
 use crate::ground::reserve::push_to;

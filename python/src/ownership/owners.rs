@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use windrow::bindings::new_owners;
-use windrow::{Device, Error, Owner};
+use windrow::tensor::Owner;
+use windrow::{Device, Error};
 
 use crate::ground::reserve::{out_of_memory, push_to, try_vec};
 use crate::ownership::column::{Column, Entries, Entry};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use windrow::bindings::End;
 use windrow::dlpack::DLPackExchangeAPI;
-use windrow::{Owner, Stream, Tensor};
+use windrow::tensor::Owner;
+use windrow::{Stream, Tensor};
 
 /// Work that may still be writing.
 #[derive(Clone, Default)]

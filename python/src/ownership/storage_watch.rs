@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::{ffi, intern};
-use windrow::{Error, Mismatch};
+use windrow::error::Mismatch;
+use windrow::Error;
 
 use crate::ground::reserve::{check_small_memory, out_of_memory};
 use crate::ownership::column::{Column, Entries, Entry};

@@ -13,7 +13,8 @@ use windrow::arrow::{
     ARROW_DEVICE_CUDA_HOST, ARROW_DEVICE_CUDA_MANAGED, ARROW_SCHEMA,
 };
 use windrow::dlpack::DLDeviceType;
-use windrow::{Device, Error, Mismatch};
+use windrow::error::Mismatch;
+use windrow::{Device, Error};
 
 use crate::engine::default::default_engine;
 use crate::ground::errors::{class_name, is_answer, shown, to_py_err, OrPyErr};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use windrow::bindings::PipelinedCopy;
-use windrow::{Collate, Device, Owner, SampleList, Tensor};
+use windrow::tensor::Owner;
+use windrow::{Collate, Device, SampleList, Tensor};
 
 use crate::ground::errors::{to_py_err, OrPyErr};
 use crate::ground::reserve::try_vec;

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
-use windrow::{Device, Resident};
+use windrow::engine::Resident;
+use windrow::Device;
 
 use crate::engine::default::default_engine;
 use crate::ground::arguments::position_of;

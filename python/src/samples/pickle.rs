@@ -7,7 +7,8 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use windrow::{Collate, DType, Device, Error, Mismatch, Tensor};
+use windrow::error::Mismatch;
+use windrow::{Collate, DType, Device, Error, Tensor};
 
 use crate::export::pickle::{maker, packed, unpacked, Reduced};
 use crate::ground::dtype::dtype_of;

@@ -1,6 +1,7 @@
 //! Samples that are consecutive pieces of one tensor.
 
-use windrow::{Error, Mismatch, Result, SampleList, Tensor};
+use windrow::error::Mismatch;
+use windrow::{Error, Result, SampleList, Tensor};
 
 /// Sample `i` is `values[offsets[i]..offsets[i + 1]]` along dim 0. The caller keeps the tensor alive.
 pub(crate) fn pieces(values: &Tensor, offsets: &[i64]) -> Result<SampleList<'static>> {

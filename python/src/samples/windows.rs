@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use windrow::{Collate, DType, Device, Dims, Error, Result, SampleList, Tensor};
+use windrow::tensor::Dims;
+use windrow::{Collate, DType, Device, Error, Result, SampleList, Tensor};
 
 use crate::ground::arguments::{unfit, NoBool};
 use crate::ground::errors::{quoted, OrPyErr};

@@ -9,8 +9,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use windrow::bindings::reap_copies;
+use windrow::tensor::Owner;
 use windrow::workers::{self, Memory, Message, Origin, Unread};
-use windrow::Owner;
 
 use crate::export::libraries;
 use crate::ownership::holder::Holder;

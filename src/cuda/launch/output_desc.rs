@@ -46,7 +46,7 @@ impl Family {
         !matches!(self, Family::Strided | Family::ContiguousGeneric)
     }
 
-    /// Its name, as [`Explain`](crate::Explain) says it.
+    /// Its name, as [`Explain`](crate::explain::Explain) says it.
     pub fn name(self) -> &'static str {
         match self {
             Family::Rows => "rows",

@@ -1,4 +1,4 @@
-//! The launch that a run of a plan would make, for [`Explain`](crate::Explain): the very table that it
+//! The launch that a run of a plan would make, for [`Explain`](crate::explain::Explain): the very table that it
 //! would send, decoded. Memory that a run would allocate is assumed to begin where the driver's does, at
 //! a multiple of 512.
 

@@ -99,7 +99,8 @@ fn each_block_is_locked_once(gpu: &Gpu) {
         let first = arrived.data_ptr();
         let locked = page_locked(&arrived, 0).unwrap();
         assert!(is_full_of(&locked, value) && locked.data_ptr() != first);
-        let place = |tensor: &Tensor| windrow::device_of(tensor.data_ptr() as usize).unwrap();
+        let place =
+            |tensor: &Tensor| windrow::device::device_of(tensor.data_ptr() as usize).unwrap();
         assert_eq!((place(&arrived), place(&locked)), (Device::Cpu, Device::Pinned));
         copy(gpu, &to, &locked, &lane);
         hold(vec![locked.owner().clone()], 0, lane.stream()).unwrap();

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use windrow::{
-    Batch, Collate, DType, Device, Engine, Leaf, LeafOutput, Plan, RunOptions, SampleList, Stream,
-};
+use windrow::batch::LeafOutput;
+use windrow::engine::RunOptions;
+use windrow::plan::Leaf;
+use windrow::{Batch, Collate, DType, Device, Engine, Plan, SampleList, Stream};
 
 use crate::capture::{end_capture, GLOBAL, RELAXED, THREAD_LOCAL};
 use crate::rig::{consume, engine, host_bytes, on_gpu, Buffer, Gpu, Lane, Paused, Rows, HERE};

@@ -1,8 +1,10 @@
 //! Graphs: what can be recorded, and what is refused without harm.
 
+use windrow::engine::RunOptions;
+use windrow::plan::{AsTarget, Leaf, Target};
 use windrow::{
-    AsTarget, Collate, DType, Device, Engine, Error, Leaf, Mask, Pad, Plan, RunOptions, SampleList,
-    SampleView, Stream, Target, Transform,
+    Collate, DType, Device, Engine, Error, Mask, Pad, Plan, SampleList, SampleView, Stream,
+    Transform,
 };
 
 use crate::faults::{traced, watched, INVALID_HANDLE, LAUNCH_FAILED, OUT_OF_MEMORY, UNKNOWN};

@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use windrow::batch::Fields;
+use windrow::engine::{OutputMemory, RunOptions};
+use windrow::plan::{AsTarget, Leaf};
 use windrow::{
-    AsTarget, Batch, Collate, DType, Engine, Error, Fields, Layout, Leaf, Mask, OutputMemory, Pad,
-    Plan, RunOptions, SampleList, Stream, Tensor,
+    Batch, Collate, DType, Engine, Error, Layout, Mask, Pad, Plan, SampleList, Stream, Tensor,
 };
 
 use crate::calls::traced;

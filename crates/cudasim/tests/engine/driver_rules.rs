@@ -3,7 +3,8 @@
 
 use std::thread;
 
-use windrow::{Collate, DType, Engine, Pad, RunOptions, SampleList, SampleView, Stream};
+use windrow::engine::RunOptions;
+use windrow::{Collate, DType, Engine, Pad, SampleList, SampleView, Stream};
 
 use crate::calls::{count, traced};
 use crate::capture::{end_capture, GLOBAL};

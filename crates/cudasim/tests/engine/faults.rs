@@ -6,9 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use cudasim::Live;
+use windrow::batch::LeafOutput;
+use windrow::engine::RunOptions;
+use windrow::plan::{Leaf, Target};
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Error, Leaf, LeafOutput, Mask, Pad, Plan, Ragged,
-    RunOptions, Stream, Target, Transform,
+    Batch, Collate, DType, Device, Engine, Error, Mask, Pad, Plan, Ragged, Stream, Transform,
 };
 
 use crate::rig::{consume, engine, run, start, Buffer, Gpu, Lane, Pinned, Rows, HERE};

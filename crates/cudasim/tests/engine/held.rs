@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread;
 
+use windrow::engine::{OutputMemory, RunOptions};
+use windrow::tensor::Owner;
 use windrow::{
-    Collate, DType, Device, Engine, Error, Layout, OutputMemory, Owner, Plan, RunOptions,
-    SampleList, SampleView, Stream, Tensor,
+    Collate, DType, Device, Engine, Error, Layout, Plan, SampleList, SampleView, Stream, Tensor,
 };
 
 use crate::lifetime::{counted, keeping, settle};

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use windrow::engine::RunOptions;
+use windrow::plan::{Leaf, Target};
 use windrow::{
-    Collate, DType, Device, Engine, Error, Layout, Leaf, Plan, Ragged, RunOptions, SampleList,
-    SampleView, Stream, Target, Tensor,
+    Collate, DType, Device, Engine, Error, Layout, Plan, Ragged, SampleList, SampleView, Stream,
+    Tensor,
 };
 
 use crate::calls::traced;
@@ -224,7 +226,7 @@ fn streams_of_others_and_streams_that_are_gone() {
 #[test]
 fn whose_memory_an_address_is() {
     on_gpu(|gpu| {
-        let place = |address: u64| windrow::device_of(address as usize).unwrap();
+        let place = |address: u64| windrow::device::device_of(address as usize).unwrap();
         let here = Buffer::of(gpu, &[1; 64]);
         let (mut there, mut context) = (0, 0);
         assert_eq!(gpu.cuDevicePrimaryCtxRetain(&mut context, 1), 0);

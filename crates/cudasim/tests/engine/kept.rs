@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::thread;
 
+use windrow::engine::RunOptions;
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Layout, Mask, Pad, Plan, Ragged, RunOptions, SampleList,
-    Tensor,
+    Batch, Collate, DType, Device, Engine, Layout, Mask, Pad, Plan, Ragged, SampleList, Tensor,
 };
 
 use crate::calls::traced;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use windrow::{Collate, DType, Device, Engine, Owner, Ragged, RunOptions, SampleView};
+use windrow::engine::RunOptions;
+use windrow::tensor::Owner;
+use windrow::{Collate, DType, Device, Engine, Ragged, SampleView};
 
 use crate::rig::{consume, engine, hold, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE};
 

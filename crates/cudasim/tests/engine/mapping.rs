@@ -4,9 +4,8 @@
 use std::env;
 use std::process::Command;
 
-use windrow::{
-    Collate, DType, Device, Error, Layout, Pad, RunOptions, SampleList, SampleView, Transform,
-};
+use windrow::engine::RunOptions;
+use windrow::{Collate, DType, Device, Error, Layout, Pad, SampleList, SampleView, Transform};
 
 use crate::calls::{count, traced};
 use crate::capture::{end_capture, GLOBAL};

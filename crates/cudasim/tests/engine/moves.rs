@@ -1,7 +1,8 @@
 //! Pairs of page-locked memory, which the host copies between the work of a device.
 
 use windrow::bindings::MoveOptions;
-use windrow::{DType, Device, Engine, RunOptions};
+use windrow::engine::RunOptions;
+use windrow::{DType, Device, Engine};
 
 use crate::held::{pause_own, waits};
 use crate::rig::{engine, on_gpu, Buffer, Gpu, Lane, Pinned, Rows};

@@ -1,8 +1,10 @@
 //! The launch that `explain` describes, beside the launch that runs.
 
+use windrow::engine::RunOptions;
+use windrow::explain::Explain;
+use windrow::plan::{Leaf, Target};
 use windrow::{
-    Collate, DType, Engine, Explain, Layout, Leaf, Mask, Pad, Plan, Ragged, RunOptions, SampleList,
-    SampleView, Target, Transform,
+    Collate, DType, Engine, Layout, Mask, Pad, Plan, Ragged, SampleList, SampleView, Transform,
 };
 
 use crate::rig::{engine, on_gpu, Buffer, Pinned, Rows, HERE};

@@ -43,7 +43,7 @@ fn child() {
         "missing" => refused(&["no driver found", missing]),
         "none" => refused(&["no device", "CUDA_VISIBLE_DEVICES"]),
         "old" | "no large parameters" => {
-            let toolkit = windrow::cuda_build().unwrap().toolkit;
+            let toolkit = windrow::device::cuda_build().unwrap().toolkit;
             let toolkit = format!("compiled with CUDA {toolkit}");
             let version = if case == "old" { "11.4" } else { "12.0" };
             refused(&[&format!("supports CUDA {version}"), &toolkit, "update the driver to"]);

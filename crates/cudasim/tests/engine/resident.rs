@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
+use windrow::engine::{Resident, RunOptions};
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Error, Layout, Mask, Pad, Plan, Ragged, Resident,
-    RunOptions, SampleList, SampleView, Side, Tensor, Transform,
+    Batch, Collate, DType, Device, Engine, Error, Layout, Mask, Pad, Plan, Ragged, SampleList,
+    SampleView, Side, Tensor, Transform,
 };
 
 use crate::calls::{count, traced};

@@ -5,9 +5,9 @@ use std::ptr::null_mut;
 use std::sync::{Arc, Once, OnceLock};
 
 use cudasim::Live;
+use windrow::engine::{OutputMemory, RunOptions};
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Layout, OutputMemory, Plan, RunOptions, SampleList,
-    SampleView, Stream, Tensor,
+    Batch, Collate, DType, Device, Engine, Layout, Plan, SampleList, SampleView, Stream, Tensor,
 };
 
 pub use crate::gpu::Gpu;

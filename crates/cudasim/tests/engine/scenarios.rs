@@ -1,9 +1,8 @@
 //! Programs in which a missing wait, or memory let go too early, gives wrong bytes under some delays.
 
 use cudasim::Sim;
-use windrow::{
-    Collate, DType, Device, Engine, Pad, Ragged, RunOptions, SampleList, SampleView, Transform,
-};
+use windrow::engine::RunOptions;
+use windrow::{Collate, DType, Device, Engine, Pad, Ragged, SampleList, SampleView, Transform};
 
 use crate::calls::Tree;
 use crate::rig::{consume, engine, host_bytes, run, Buffer, Gpu, Lane, Rows, HERE};

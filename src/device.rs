@@ -1,7 +1,8 @@
 //! CUDA devices, the driver, and the device that owns an address.
 
 use crate::cuda::probe;
-use crate::tensor::{CudaBuild, Device, DeviceInfo, Result};
+pub use crate::tensor::device::{CudaBuild, DeviceInfo};
+use crate::tensor::{Device, Result};
 
 /// The CUDA devices that this process may use. Starts the driver.
 ///
