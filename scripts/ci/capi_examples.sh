@@ -18,8 +18,13 @@ mkdir -p "$to"
 flags=(-Wall -Wextra -Werror -g -Icrates/capi/include)
 system=(-lpthread -ldl -lm)
 [[ $(uname -s) == Linux ]] || system=()
-cc -std=c11 "${flags[@]}" crates/capi/examples/pad.c -o "$to/pad" -L"$libraries" -lwindrow_capi "-Wl,-rpath,$PWD/$libraries"
-c++ -std=c++17 "${flags[@]}" crates/capi/examples/normalise.cpp -o "$to/normalise" "$libraries/libwindrow_capi.a" "${system[@]}"
+# The header by itself, by every standard that it promises.
+for standard in c99 c11; do
+    cc -std="$standard" -pedantic "${flags[@]}" -fsyntax-only -x c - <<<'#include "windrow.h"'
+done
+c++ -std=c++17 -pedantic "${flags[@]}" -fsyntax-only -x c++ - <<<'#include "windrow.h"'
+cc -std=c11 -pedantic "${flags[@]}" crates/capi/examples/pad.c -o "$to/pad" -L"$libraries" -lwindrow_capi "-Wl,-rpath,$PWD/$libraries"
+c++ -std=c++17 -pedantic "${flags[@]}" crates/capi/examples/normalise.cpp -o "$to/normalise" "$libraries/libwindrow_capi.a" "${system[@]}"
 checked=()
 if command -v valgrind >/dev/null; then
     checked=(valgrind --quiet --error-exitcode=1 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite)

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "windrow.h"
@@ -9,7 +10,9 @@
 namespace {
 
 void check(windrow_status status) {
-    if (status != WINDROW_STATUS_OK) throw std::runtime_error(windrow_error());
+    if (status != WINDROW_STATUS_OK) {
+        throw std::runtime_error(std::string(windrow_status_name(status)) + ": " + windrow_error());
+    }
 }
 
 template <class T, void (*release)(T *)>
@@ -41,6 +44,7 @@ int main() {
     const int64_t permute[] = {2, 0, 1};
     windrow_options options;
     check(windrow_options_init(&options));
+    options.has_dtype = 1;
     options.dtype = {2, 32, 1};
     options.scale = 1.0 / 255;
     options.mean = mean;

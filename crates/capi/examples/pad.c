@@ -7,7 +7,8 @@
 
 static void check(windrow_status status) {
     if (status != WINDROW_STATUS_OK) {
-        fprintf(stderr, "windrow: %s (sample %" PRId64 ")\n", windrow_error(), windrow_error_sample());
+        fprintf(stderr, "windrow %s: %s: %s (sample %" PRId64 ")\n", windrow_version(), windrow_status_name(status),
+                windrow_error(), windrow_error_sample());
         exit(1);
     }
 }
@@ -42,9 +43,12 @@ int main(void) {
 
     check(windrow_options_init(&options));
     options.form = WINDROW_FORM_PAD;
-    options.value = -1;
+    options.value = windrow_int64(-1);
+    options.side = WINDROW_SIDE_RIGHT;
     options.mask = WINDROW_MASK_REAL;
+    options.has_mask_dtype = 1;
     options.mask_dtype = (DLDataType){0, 32, 1};
+    options.has_dtype = 1;
     options.dtype = (DLDataType){0, 64, 1};
     check(windrow_assemble(engine, samples, &options, &batch));
 

@@ -6,6 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// The version of this header; `windrow_version` has that of the library that runs.
+#define WINDROW_VERSION "0.1.0"
+#define WINDROW_VERSION_MAJOR 0
+#define WINDROW_VERSION_MINOR 1
+#define WINDROW_VERSION_PATCH 0
+
 // Include dlpack.h before this file to use its own definitions of these structs, which are the same.
 #ifndef DLPACK_DLPACK_H_
 typedef struct { int32_t device_type; int32_t device_id; } DLDevice;
@@ -94,6 +100,38 @@ typedef enum {
   WINDROW_FIELD_SCALES = 5,
 } windrow_field;
 
+// The side that padding is on: `windrow_options.side`. With `truncate`, the side that is cut off too.
+typedef enum {
+  // After the data.
+  WINDROW_SIDE_RIGHT = 0,
+  // Before the data.
+  WINDROW_SIDE_LEFT = 1,
+  // Half before, half after; the odd one after.
+  WINDROW_SIDE_CENTER = 2,
+} windrow_side;
+
+// Which elements share a scale: `windrow_options.scale_of`.
+typedef enum {
+  // A row of the last dim.
+  WINDROW_GRANULARITY_ROW = 0,
+  // A sample.
+  WINDROW_GRANULARITY_SAMPLE = 1,
+  // A block of `scale_block` elements along the last dim.
+  WINDROW_GRANULARITY_BLOCK = 2,
+} windrow_granularity;
+
+// Which member of `windrow_number.as` holds the number: `windrow_number.kind`.
+typedef enum {
+  // `int64`.
+  WINDROW_NUMBER_KIND_INT64 = 0,
+  // `uint64`.
+  WINDROW_NUMBER_KIND_UINT64 = 1,
+  // `float64`.
+  WINDROW_NUMBER_KIND_FLOAT64 = 2,
+  // `complex128`: real and imaginary part.
+  WINDROW_NUMBER_KIND_COMPLEX128 = 3,
+} windrow_number_kind;
+
 // An assembled batch. Its tensors are handed out by DLPack and live on without it.
 typedef struct windrow_batch windrow_batch;
 
@@ -103,7 +141,32 @@ typedef struct windrow_engine windrow_engine;
 // A list of borrowed samples. Used by one thread at a time.
 typedef struct windrow_samples windrow_samples;
 
+// The number itself; `windrow_number.kind` says which member it is.
+typedef union {
+  // Of `WINDROW_NUMBER_KIND_INT64`.
+  int64_t int64;
+  // Of `WINDROW_NUMBER_KIND_UINT64`.
+  uint64_t uint64;
+  // Of `WINDROW_NUMBER_KIND_FLOAT64`.
+  double float64;
+  // Of `WINDROW_NUMBER_KIND_COMPLEX128`: real and imaginary part.
+  double complex128[2];
+} windrow_number_value;
+
+// A number. `windrow_int64`, `windrow_uint64`, `windrow_float64` and `windrow_complex128` make one. It reaches the dtype that
+// it is for exactly or, where that is a floating-point dtype, rounded once; a number that an integer dtype cannot hold is
+// WINDROW_STATUS_ARGUMENT.
+typedef struct {
+  // A `windrow_number_kind`.
+  int32_t kind;
+  // The number.
+  windrow_number_value as;
+} windrow_number;
+
 // How a batch is assembled. Call `windrow_options_init` first, then set what differs. Arrays are read during the call.
+// A `has_...` that is 0 says that the option which it names is not given; that option is then zero, as `windrow_options_init`
+// leaves it, or WINDROW_STATUS_ARGUMENT. The struct and what it points to belong to the caller, and no call keeps them. Several
+// threads may read one struct at once.
 // `dim` is read for `WINDROW_FORM_CONCAT` only, and `value` to `num_multiples` for `WINDROW_FORM_PAD` only.
 typedef struct {
   // `sizeof(windrow_options)`, set by `windrow_options_init`.
@@ -112,21 +175,25 @@ typedef struct {
   int32_t form;
   // The dim of a concat; negative counts from the end.
   int64_t dim;
-  // The dtype of the batch; all zero: all samples must share a dtype, which is kept.
+  // Not 0: `dtype` is given. Otherwise all samples must share a dtype, which is kept.
+  int32_t has_dtype;
+  // The dtype of the batch, which elements are cast to.
   DLDataType dtype;
-  // The device to place the batch on; all zero: where the samples are.
+  // Not 0: `device` is given. Otherwise the batch is where the samples are.
+  int32_t has_device;
+  // The device to place the batch on.
   DLDevice device;
-  // Padding, if `int_value` is NULL.
-  double value;
-  // Padding as an integer, exact for int64.
-  const int64_t *int_value;
-  // The side that padding is on: 0 right, 1 left, 2 both.
+  // The value of padding, at first the integer 0.
+  windrow_number value;
+  // A `windrow_side`.
   int32_t side;
   // Not 0: cut samples off that are larger than `sizes`.
   int32_t truncate;
   // A `windrow_mask`.
   int32_t mask;
-  // The dtype of the mask: 1 where it is true. All zero: bool.
+  // Not 0: `mask_dtype` is given. Otherwise the mask is bool.
+  int32_t has_mask_dtype;
+  // The dtype of the mask: 1 where it is true.
   DLDataType mask_dtype;
   // The dims that are padded; NULL: those that an entry of `sizes` or `multiples` names or, if none does, those that differ.
   // Samples of one dim are always padded along it.
@@ -155,10 +222,10 @@ typedef struct {
   const double *std;
   // Entries of `std`.
   size_t num_std;
-  // The dim of the channels, if `has_channel_dim` is not 0.
-  int64_t channel_dim;
   // Not 0: `channel_dim` is given. Otherwise it is the only dim whose extent is the number of entries of `mean` or `std`.
   int32_t has_channel_dim;
+  // The dim of the channels; negative counts from the end.
+  int64_t channel_dim;
   // The order of a sample's dims in the batch; NULL: as they are.
   const int64_t *permute;
   // Entries of `permute`.
@@ -166,21 +233,30 @@ typedef struct {
   // Not 0: of a batch of float8_e4m3fn or float8_e5m2; values beyond the largest finite one become it. For a batch of another
   // dtype, WINDROW_STATUS_ARGUMENT.
   int32_t saturate;
+  // Not 0: `quantize` is given, with which `dtype`, `scale`, `mean`, `std` or `permute` is WINDROW_STATUS_ARGUMENT. The options from
+  // `scale_of` to `eps` belong to it.
+  int32_t has_quantize;
   // float8_e4m3fn, float8_e5m2 or int8: elements are divided by scales that are found on the way, and the batch has this
-  // dtype and `WINDROW_FIELD_SCALES`. With `dtype`, `scale`, `mean`, `std` or `permute`, WINDROW_STATUS_ARGUMENT. All zero: not.
+  // dtype and `WINDROW_FIELD_SCALES`.
   DLDataType quantize;
-  // Which elements share a scale: 0 a row of the last dim, -1 a sample, else blocks of so many along the last dim.
-  int64_t scale_of;
-  // The dtype of the scales that are found: float32, or float8_e8m0fnu for powers of two. All zero: float32.
+  // A `windrow_granularity`: which elements share a scale.
+  int32_t scale_of;
+  // The elements of a block of `WINDROW_GRANULARITY_BLOCK`.
+  int64_t scale_block;
+  // Not 0: `scale_dtype` is given. Otherwise scales that are found are float32.
+  int32_t has_scale_dtype;
+  // The dtype of the scales that are found: float32, or float8_e8m0fnu for powers of two.
   DLDataType scale_dtype;
-  // The least magnitude that a scale is made of; 0: 1e-12.
+  // The least magnitude that a scale is made of, at first 1e-12.
   double eps;
   // Where `windrow_assemble_into` writes the scales that are found; NULL: in memory of windrow's.
   const DLTensor *scales_out;
   // Scales that int8 or float8 samples are multiplied by on the way to `dtype`, shaped as those of a batch of this form are;
   // NULL: they are not. With `scale`, `mean`, `std` or `permute`, WINDROW_STATUS_ARGUMENT.
   const DLTensor *scales;
-  // The block length of `scales`, if they are of blocks along the last dim; else 0.
+  // Not 0: `scales_block` is given. Otherwise `scales` are of rows or of samples, as their shape says.
+  int32_t has_scales_block;
+  // The elements of a block, if `scales` are of blocks along the last dim.
   int64_t scales_block;
 } windrow_options;
 
@@ -188,11 +264,9 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-// The text of this thread's last failure, and "" before the first; valid until the next one.
-const char *windrow_error(void);
-
-// The position of the sample that this thread's last failure is about; -1 if there is none, or if only the text names it.
-int64_t windrow_error_sample(void);
+// The version of the library that runs, such as "0.1.0": `WINDROW_VERSION` is that of the header that was compiled. A string of
+// the library, valid forever. Any thread may call it.
+const char *windrow_version(void);
 
 // Makes an engine with `num_threads` threads, the calling one included; 0 means one for each core.
 //
@@ -352,6 +426,28 @@ windrow_status windrow_copy_many_with(const windrow_engine *engine,
                                       const windrow_samples *srcs,
                                       const windrow_options *options,
                                       const windrow_samples *scales_out);
+
+// A number that is an integer. It owns nothing, and any thread may call this.
+windrow_number windrow_int64(int64_t value);
+
+// A number that is an integer without a sign, for values beyond int64.
+windrow_number windrow_uint64(uint64_t value);
+
+// A number of floating point.
+windrow_number windrow_float64(double value);
+
+// A complex number.
+windrow_number windrow_complex128(double re, double im);
+
+// The name of a status, such as "WINDROW_STATUS_SHAPE", and "unknown status" for any other number. A string of the library,
+// valid forever. Any thread may call it.
+const char *windrow_status_name(int32_t status);
+
+// The text of this thread's last failure, and "" before the first; valid until the next one.
+const char *windrow_error(void);
+
+// The position of the sample that this thread's last failure is about; -1 if there is none, or if only the text names it.
+int64_t windrow_error_sample(void);
 
 #ifdef __cplusplus
 }  // extern "C"

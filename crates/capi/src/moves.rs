@@ -5,7 +5,8 @@ use std::ffi::c_void;
 use windrow::bindings::MoveOptions;
 use windrow::{Error, Stream};
 
-use crate::{guarded, is_null, Engine, Options, Samples, Status};
+use crate::status::{guarded, is_null};
+use crate::{Engine, Options, Samples, Status};
 
 /// Writes source `i` into destination `i`, for all of both lists, which have as many tensors: `dsts` is a list whose memory is written
 /// to. Shapes are equal pair by pair; dtypes may differ, and elements are then cast; strides and alignment may be any. A

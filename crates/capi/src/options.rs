@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use windrow::collate::{AnyTransform, Granularity};
-use windrow::dlpack::{self, device_from_dl, dtype_from_dl, DLDataType, DLDevice, DLTensor};
-use windrow::plan::Target;
-use windrow::tensor::Scalar;
-use windrow::{
-    Collate, DType, Dequantize, Error, Pad, Quantize, Ragged, Result, Side, Tensor, Transform,
+use windrow::collate::AnyTransform;
+use windrow::dlpack::{
+    self, device_from_dl, dtype_from_dl, DLDataType, DLDataTypeCode, DLDevice, DLDeviceType,
+    DLTensor,
 };
+use windrow::plan::Target;
+use windrow::{
+    Collate, DType, Dequantize, Error, Pad, Quantize, Ragged, Result, Tensor, Transform,
+};
+
+use crate::number::Number;
 
 /// The form of the batch: `windrow_options.form`.
 #[repr(C)]
@@ -36,7 +40,34 @@ pub enum Mask {
     Pad = 2,
 }
 
+/// The side that padding is on: `windrow_options.side`. With `truncate`, the side that is cut off too.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// After the data.
+    Right = 0,
+    /// Before the data.
+    Left = 1,
+    /// Half before, half after; the odd one after.
+    Center = 2,
+}
+
+/// Which elements share a scale: `windrow_options.scale_of`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granularity {
+    /// A row of the last dim.
+    Row = 0,
+    /// A sample.
+    Sample = 1,
+    /// A block of `scale_block` elements along the last dim.
+    Block = 2,
+}
+
 /// How a batch is assembled. Call `windrow_options_init` first, then set what differs. Arrays are read during the call.
+/// A `has_...` that is 0 says that the option which it names is not given; that option is then zero, as `windrow_options_init`
+/// leaves it, or WINDROW_STATUS_ARGUMENT. The struct and what it points to belong to the caller, and no call keeps them. Several
+/// threads may read one struct at once.
 /// `dim` is read for `WINDROW_FORM_CONCAT` only, and `value` to `num_multiples` for `WINDROW_FORM_PAD` only.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -47,21 +78,25 @@ pub struct Options {
     pub form: i32,
     /// The dim of a concat; negative counts from the end.
     pub dim: i64,
-    /// The dtype of the batch; all zero: all samples must share a dtype, which is kept.
+    /// Not 0: `dtype` is given. Otherwise all samples must share a dtype, which is kept.
+    pub has_dtype: i32,
+    /// The dtype of the batch, which elements are cast to.
     pub dtype: DLDataType,
-    /// The device to place the batch on; all zero: where the samples are.
+    /// Not 0: `device` is given. Otherwise the batch is where the samples are.
+    pub has_device: i32,
+    /// The device to place the batch on.
     pub device: DLDevice,
-    /// Padding, if `int_value` is NULL.
-    pub value: f64,
-    /// Padding as an integer, exact for int64.
-    pub int_value: *const i64,
-    /// The side that padding is on: 0 right, 1 left, 2 both.
+    /// The value of padding, at first the integer 0.
+    pub value: Number,
+    /// A `windrow_side`.
     pub side: i32,
     /// Not 0: cut samples off that are larger than `sizes`.
     pub truncate: i32,
     /// A `windrow_mask`.
     pub mask: i32,
-    /// The dtype of the mask: 1 where it is true. All zero: bool.
+    /// Not 0: `mask_dtype` is given. Otherwise the mask is bool.
+    pub has_mask_dtype: i32,
+    /// The dtype of the mask: 1 where it is true.
     pub mask_dtype: DLDataType,
     /// The dims that are padded; NULL: those that an entry of `sizes` or `multiples` names or, if none does, those that differ.
     /// Samples of one dim are always padded along it.
@@ -90,10 +125,10 @@ pub struct Options {
     pub std: *const f64,
     /// Entries of `std`.
     pub num_std: usize,
-    /// The dim of the channels, if `has_channel_dim` is not 0.
-    pub channel_dim: i64,
     /// Not 0: `channel_dim` is given. Otherwise it is the only dim whose extent is the number of entries of `mean` or `std`.
     pub has_channel_dim: i32,
+    /// The dim of the channels; negative counts from the end.
+    pub channel_dim: i64,
     /// The order of a sample's dims in the batch; NULL: as they are.
     pub permute: *const i64,
     /// Entries of `permute`.
@@ -101,21 +136,30 @@ pub struct Options {
     /// Not 0: of a batch of float8_e4m3fn or float8_e5m2; values beyond the largest finite one become it. For a batch of another
     /// dtype, WINDROW_STATUS_ARGUMENT.
     pub saturate: i32,
+    /// Not 0: `quantize` is given, with which `dtype`, `scale`, `mean`, `std` or `permute` is WINDROW_STATUS_ARGUMENT. The options from
+    /// `scale_of` to `eps` belong to it.
+    pub has_quantize: i32,
     /// float8_e4m3fn, float8_e5m2 or int8: elements are divided by scales that are found on the way, and the batch has this
-    /// dtype and `WINDROW_FIELD_SCALES`. With `dtype`, `scale`, `mean`, `std` or `permute`, WINDROW_STATUS_ARGUMENT. All zero: not.
+    /// dtype and `WINDROW_FIELD_SCALES`.
     pub quantize: DLDataType,
-    /// Which elements share a scale: 0 a row of the last dim, -1 a sample, else blocks of so many along the last dim.
-    pub scale_of: i64,
-    /// The dtype of the scales that are found: float32, or float8_e8m0fnu for powers of two. All zero: float32.
+    /// A `windrow_granularity`: which elements share a scale.
+    pub scale_of: i32,
+    /// The elements of a block of `WINDROW_GRANULARITY_BLOCK`.
+    pub scale_block: i64,
+    /// Not 0: `scale_dtype` is given. Otherwise scales that are found are float32.
+    pub has_scale_dtype: i32,
+    /// The dtype of the scales that are found: float32, or float8_e8m0fnu for powers of two.
     pub scale_dtype: DLDataType,
-    /// The least magnitude that a scale is made of; 0: 1e-12.
+    /// The least magnitude that a scale is made of, at first 1e-12.
     pub eps: f64,
     /// Where `windrow_assemble_into` writes the scales that are found; NULL: in memory of windrow's.
     pub scales_out: *const DLTensor,
     /// Scales that int8 or float8 samples are multiplied by on the way to `dtype`, shaped as those of a batch of this form are;
     /// NULL: they are not. With `scale`, `mean`, `std` or `permute`, WINDROW_STATUS_ARGUMENT.
     pub scales: *const DLTensor,
-    /// The block length of `scales`, if they are of blocks along the last dim; else 0.
+    /// Not 0: `scales_block` is given. Otherwise `scales` are of rows or of samples, as their shape says.
+    pub has_scales_block: i32,
+    /// The elements of a block, if `scales` are of blocks along the last dim.
     pub scales_block: i64,
 }
 
@@ -123,7 +167,7 @@ impl Default for Options {
     fn default() -> Options {
         // SAFETY: numbers and pointers may be zero.
         let zero: Options = unsafe { std::mem::zeroed() };
-        Options { size: size_of::<Options>(), scale: 1.0, ..zero }
+        Options { size: size_of::<Options>(), scale: 1.0, eps: 1e-12, ..zero }
     }
 }
 
@@ -161,6 +205,25 @@ unsafe fn list<T: Copy>(values: *const T, count: usize) -> Option<Vec<T>> {
     (!values.is_null()).then(|| unsafe { std::slice::from_raw_parts(values, count) }.to_vec())
 }
 
+/// An option that is there if its flag says so. One that is set without its flag was meant to be there.
+///
+/// # Errors
+/// [`Error::Argument`] for such a one.
+fn given<T: PartialEq>(name: &str, flag: i32, value: T, absent: T) -> Result<Option<T>> {
+    if flag == 0 && value != absent {
+        return Err(Error::Argument(format!(
+            "{name} is set and has_{name} is 0; set has_{name} to 1, or leave {name} as windrow_options_init does"
+        )));
+    }
+    Ok((flag != 0).then_some(value))
+}
+
+fn given_dtype(name: &'static str, flag: i32, dtype: DLDataType) -> Result<Option<DType>> {
+    let absent = DLDataType { code: DLDataTypeCode(0), bits: 0, lanes: 0 };
+    let found = given(name, flag, dtype, absent)?;
+    found.map(|dtype| dtype_from_dl(dtype).map_err(|error| error.about(name))).transpose()
+}
+
 impl Options {
     /// # Safety
     /// The arrays have as many entries as the options say.
@@ -179,13 +242,13 @@ impl Options {
             3 => Collate::ragged(self.ragged()),
             form => return refuse(format!("form must be a windrow_form, got {form}")),
         };
-        if self.dtype.bits != 0 {
-            collate =
-                collate.cast(dtype_from_dl(self.dtype).map_err(|error| error.about("dtype"))?);
+        if let Some(dtype) = given_dtype("dtype", self.has_dtype, self.dtype)? {
+            collate = collate.cast(dtype);
         }
-        if self.device.device_type.0 != 0 {
+        let absent = DLDevice { device_type: DLDeviceType(0), device_id: 0 };
+        if let Some(device) = given("device", self.has_device, self.device, absent)? {
             collate =
-                collate.device(device_from_dl(self.device).map_err(|error| error.about("device"))?);
+                collate.device(device_from_dl(device).map_err(|error| error.about("device"))?);
         }
         if self.saturate != 0 {
             collate = collate.saturate();
@@ -225,8 +288,8 @@ impl Options {
                 transform = transform.permute(permute);
             }
         }
-        if self.has_channel_dim != 0 {
-            transform = transform.channel_dim(self.channel_dim);
+        if let Some(dim) = given("channel_dim", self.has_channel_dim, self.channel_dim, 0)? {
+            transform = transform.channel_dim(dim);
         }
         // SAFETY: the caller's promise.
         match unsafe { self.scaled() }? {
@@ -241,36 +304,39 @@ impl Options {
     /// # Safety
     /// As of [`Options::collate`].
     unsafe fn scaled(&self) -> Result<Option<AnyTransform>> {
-        if self.quantize.bits != 0 {
+        let quantize = given_dtype("quantize", self.has_quantize, self.quantize)?;
+        let scale_dtype = given_dtype("scale_dtype", self.has_scale_dtype, self.scale_dtype)?;
+        let block = given("scales_block", self.has_scales_block, self.scales_block, 0)?;
+        if let Some(dtype) = quantize {
             if !self.scales.is_null() {
                 return Err(Error::Argument(
                     "quantize excludes scales, which are its inverse's".into(),
                 ));
             }
-            let dtype = dtype_from_dl(self.quantize).map_err(|error| error.about("quantize"))?;
-            let mut quantize = Quantize::new(dtype).scale(match self.scale_of {
-                0 => Granularity::Row,
-                -1 => Granularity::Sample,
-                elems => Granularity::Block(elems),
+            let quantize = Quantize::new(dtype).eps(self.eps).scale(match self.scale_of {
+                0 => windrow::collate::Granularity::Row,
+                1 => windrow::collate::Granularity::Sample,
+                2 => windrow::collate::Granularity::Block(self.scale_block),
+                other => {
+                    return Err(Error::Argument(format!(
+                        "scale_of must be a windrow_granularity, got {other}"
+                    )))
+                }
             });
-            if self.scale_dtype.bits != 0 {
-                let dtype = dtype_from_dl(self.scale_dtype);
-                quantize = quantize.scale_dtype(dtype.map_err(|error| error.about("scale_dtype"))?);
-            }
-            if self.eps != 0.0 {
-                quantize = quantize.eps(self.eps);
-            }
-            return Ok(Some(quantize.into()));
+            return Ok(Some(match scale_dtype {
+                Some(dtype) => quantize.scale_dtype(dtype).into(),
+                None => quantize.into(),
+            }));
         }
         if self.scales.is_null() {
             return Ok(None);
         }
         // SAFETY: the caller's promise.
         let scales = unsafe { tensor_at(self.scales) }.map_err(|error| error.about("scales"))?;
-        let given = Dequantize::new(scales);
-        Ok(Some(match self.scales_block {
-            0 => given.into(),
-            elems => given.block(elems).into(),
+        let dequantize = Dequantize::new(scales);
+        Ok(Some(match block {
+            None => dequantize.into(),
+            Some(elems) => dequantize.block(elems).into(),
         }))
     }
 
@@ -304,10 +370,7 @@ impl Options {
         let mut pad = Pad::new().truncate(self.truncate != 0);
         // SAFETY: the caller's promise.
         unsafe {
-            pad = pad.value(match self.int_value.as_ref() {
-                Some(&value) => Scalar::from(value),
-                None => Scalar::from(self.value),
-            });
+            pad = pad.value(self.value.scalar("value")?);
             if let Some(dims) = list(self.dims, self.num_dims) {
                 pad = pad.dims(dims);
             }
@@ -320,16 +383,13 @@ impl Options {
             }
         }
         pad = pad.side(match self.side {
-            0 => Side::Right,
-            1 => Side::Left,
-            2 => Side::Center,
-            side => {
-                return refuse(format!("side must be 0 (right), 1 (left) or 2 (both), got {side}"))
-            }
+            0 => windrow::Side::Right,
+            1 => windrow::Side::Left,
+            2 => windrow::Side::Center,
+            side => return refuse(format!("side must be a windrow_side, got {side}")),
         });
-        if self.mask_dtype.bits != 0 {
-            let dtype = dtype_from_dl(self.mask_dtype);
-            pad = pad.mask_dtype(dtype.map_err(|error| error.about("mask_dtype"))?);
+        if let Some(dtype) = given_dtype("mask_dtype", self.has_mask_dtype, self.mask_dtype)? {
+            pad = pad.mask_dtype(dtype);
         }
         match self.mask {
             0 => Ok(pad),

@@ -13,12 +13,14 @@ fn text() -> String {
 }
 
 const UINT8: DLDataType = DLDataType { code: DLDataTypeCode::UINT, bits: 8, lanes: 1 };
+const INT8: DLDataType = DLDataType { code: DLDataTypeCode::INT, bits: 8, lanes: 1 };
+const CPU: DLDevice = DLDevice { device_type: DLDeviceType::CPU, device_id: 0 };
 const COMPLEX: DLDataType = DLDataType { code: DLDataTypeCode::COMPLEX, bits: 64, lanes: 1 };
 
 fn row(data: &mut [u8], shape: &mut [i64]) -> DLTensor {
     DLTensor {
         data: data.as_mut_ptr().cast::<c_void>(),
-        device: DLDevice { device_type: DLDeviceType::CPU, device_id: 0 },
+        device: CPU,
         ndim: shape.len() as i32,
         dtype: UINT8,
         shape: shape.as_mut_ptr(),
@@ -109,22 +111,140 @@ fn impossible_options_are_a_status() {
         for (options, wanted) in [
             (Options { size: 8, ..options }, "windrow_options_init"),
             (Options { form: 9, ..options }, "form must be a windrow_form, got 9"),
+            (Options { form: 2, side: 7, ..options }, "side must be a windrow_side, got 7"),
+            (Options { form: 2, side: -1, ..options }, "side must be a windrow_side, got -1"),
             (
-                Options { form: 2, side: 7, ..options },
-                "side must be 0 (right), 1 (left) or 2 (both), got 7",
+                Options { form: 2, value: Number { kind: 4, ..windrow_int64(0) }, ..options },
+                "value.kind must be a windrow_number_kind, got 4",
+            ),
+            (
+                Options { form: 2, value: windrow_int64(256), ..options },
+                "value=256 is not representable in uint8",
+            ),
+            (
+                Options { form: 2, value: windrow_complex128(0.0, 1.0), ..options },
+                "is not representable in uint8",
             ),
             (Options { form: 2, mask: -1, ..options }, "mask must be a windrow_mask, got -1"),
             (Options { offsets_i32: 1, ..options }, "offsets_i32"),
-            (Options { form: 2, mask: 1, mask_dtype: COMPLEX, ..options }, "mask_dtype must be"),
-            (Options { form: 2, mask_dtype: UINT8, ..options }, "mask is not set"),
+            (
+                Options { form: 2, mask: 1, has_mask_dtype: 1, mask_dtype: COMPLEX, ..options },
+                "mask_dtype must be",
+            ),
+            (
+                Options { form: 2, has_mask_dtype: 1, mask_dtype: UINT8, ..options },
+                "mask is not set",
+            ),
+            (
+                Options { has_quantize: 1, quantize: INT8, scale_of: 3, ..options },
+                "scale_of must be a windrow_granularity, got 3",
+            ),
+            (
+                Options { has_quantize: 1, quantize: INT8, scale_of: 2, ..options },
+                "at least 1 element, got 0",
+            ),
+            (Options { has_quantize: 1, quantize: INT8, eps: 0.0, ..options }, "eps must be"),
         ] {
             assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
             assert!(text().contains(wanted), "{}", text());
+        }
+        // What is set without its flag, and flags without what they announce.
+        for (options, name) in [
+            (Options { dtype: UINT8, ..options }, "dtype"),
+            (Options { device: CPU, ..options }, "device"),
+            (Options { form: 2, mask: 1, mask_dtype: UINT8, ..options }, "mask_dtype"),
+            (Options { channel_dim: 1, ..options }, "channel_dim"),
+            (Options { quantize: INT8, ..options }, "quantize"),
+            (
+                Options { has_quantize: 1, quantize: INT8, scale_dtype: UINT8, ..options },
+                "scale_dtype",
+            ),
+            (Options { scales_block: 2, ..options }, "scales_block"),
+        ] {
+            assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
+            let wanted = format!("{name} is set and has_{name} is 0; ");
+            assert!(text().starts_with(&wanted), "{}", text());
+        }
+        for (options, name, status) in [
+            (Options { has_dtype: 1, ..options }, "dtype", Status::Dtype),
+            (Options { has_device: 1, ..options }, "device", Status::Device),
+            (Options { has_quantize: 1, ..options }, "quantize", Status::Dtype),
+        ] {
+            assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), status);
+            assert!(text().starts_with(name), "{}", text());
         }
         options.scale = 0.5;
         assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Dtype);
         assert!(text().contains("set dtype to float32"), "{}", text());
         assert!(batch.is_null());
+    }
+}
+
+/// The row of two elements, padded from `[1]`, as each dtype has the number.
+#[test]
+fn numbers_pad_exactly() {
+    let handles = Handles::new();
+    let (engine, samples) = (handles.engine, handles.samples);
+    let (mut one, mut lengths, sizes) = ([1u8], [1i64], [2i64]);
+    let code = |code, bits| DLDataType { code, bits, lanes: 1 };
+    let int64 = code(DLDataTypeCode::INT, 64);
+    let uint64 = code(DLDataTypeCode::UINT, 64);
+    let float64 = code(DLDataTypeCode::FLOAT, 64);
+    for (value, dtype, wanted) in [
+        (windrow_int64(i64::MAX), int64, i64::MAX as u64),
+        (windrow_uint64(u64::MAX), uint64, u64::MAX),
+        (windrow_float64(-0.1), float64, (-0.1f64).to_bits()),
+        (Options::default().value, int64, 0),
+        (windrow_float64(3.0), uint64, 3),
+    ] {
+        let (sample, mut out, mut shape) = (row(&mut one, &mut lengths), [9u64; 2], [1i64, 2]);
+        let mut into = row(&mut [], &mut shape);
+        (into.data, into.dtype) = (out.as_mut_ptr().cast(), dtype);
+        let options = Options {
+            form: Form::Pad as i32,
+            value,
+            has_dtype: 1,
+            dtype,
+            sizes: sizes.as_ptr(),
+            num_sizes: 1,
+            ..Options::default()
+        };
+        // SAFETY: handles of the library, arrays of the sizes given, and NULL.
+        unsafe {
+            windrow_samples_clear(samples);
+            assert_eq!(windrow_samples_push(samples, &sample), Status::Ok);
+            let status = windrow_assemble_into(engine, samples, &options, &into, null_mut());
+            assert_eq!(status, Status::Ok, "{}", text());
+        }
+        assert_eq!(out[1], wanted, "{value:?}");
+    }
+}
+
+/// Each side, and with `truncate` the side that is cut off.
+#[test]
+fn sides_are_those_of_the_enum() {
+    let handles = Handles::new();
+    let (engine, samples) = (handles.engine, handles.samples);
+    let (mut data, mut length) = ([1u8, 2], [2i64]);
+    let sizes = [4i64];
+    // SAFETY: handles of the library, arrays of the sizes given, and NULL.
+    unsafe {
+        assert_eq!(windrow_samples_push(samples, &row(&mut data, &mut length)), Status::Ok);
+        for (side, wanted) in
+            [(Side::Right, [1, 2, 0, 0]), (Side::Left, [0, 0, 1, 2]), (Side::Center, [0, 1, 2, 0])]
+        {
+            let (mut out, mut shape) = ([9u8; 4], [1i64, 4]);
+            let into = row(&mut out, &mut shape);
+            let options = Options {
+                form: Form::Pad as i32,
+                side: side as i32,
+                sizes: sizes.as_ptr(),
+                num_sizes: 1,
+                ..Options::default()
+            };
+            let status = windrow_assemble_into(engine, samples, &options, &into, null_mut());
+            assert_eq!((status, out), (Status::Ok, wanted), "{}", text());
+        }
     }
 }
 

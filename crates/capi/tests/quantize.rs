@@ -62,7 +62,7 @@ fn there_and_back() {
         }
         let mut options = std::mem::zeroed::<Options>();
         assert_eq!(windrow_options_init(&mut options), Status::Ok);
-        options.quantize = code(DType::I8);
+        (options.has_quantize, options.quantize) = (1, code(DType::I8));
         let mut batch = null_mut();
         assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Ok);
         assert_eq!(field::<i8>(batch, Field::Data), (vec![0, -127, 2, 0, 0, -127], vec![2, 3]));
@@ -70,7 +70,9 @@ fn there_and_back() {
         windrow_batch_free(batch);
         // Blocks, into memory of the caller.
         options.quantize = code(DType::F8E4M3FN);
-        (options.scale_of, options.scale_dtype, options.eps) = (2, code(DType::F8E8M0FNU), 1e-6);
+        (options.scale_of, options.scale_block) = (Granularity::Block as i32, 2);
+        (options.has_scale_dtype, options.scale_dtype) = (1, code(DType::F8E8M0FNU));
+        options.eps = 1e-6;
         let (mut data, mut found) = ([0u8; 6], [0u8; 4]);
         let out = tensor(&mut data, DType::F8E4M3FN, &[2, 3]);
         let scales = tensor(&mut found, DType::F8E8M0FNU, &[2, 2]);
@@ -92,11 +94,12 @@ fn there_and_back() {
             assert_eq!(windrow_samples_push(samples, &row), Status::Ok);
         }
         assert_eq!(windrow_options_init(&mut options), Status::Ok);
-        (options.scales, options.scales_block) = (&scales, 2);
+        options.scales = &scales;
+        (options.has_scales_block, options.scales_block) = (1, 2);
         let status = windrow_assemble(engine, samples, &options, &mut batch);
         assert_eq!(status, Status::Dtype);
         assert!(text().ends_with("got none; set dtype to float32"), "{}", text());
-        options.dtype = code(DType::F32);
+        (options.has_dtype, options.dtype) = (1, code(DType::F32));
         assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Ok);
         let (back, _) = field::<f32>(batch, Field::Data);
         assert_eq!(back, [1.0, -224.0, 3.0, 0.0, 0.5, -112.0]);
@@ -107,7 +110,14 @@ fn there_and_back() {
                 (|options| options.mean = &0.5) as fn(&mut Options),
                 "exclude scale, mean, std and permute",
             ),
-            (|options| options.quantize = code(DType::I8), "quantize excludes scales"),
+            (
+                |options| {
+                    options.has_dtype = 0;
+                    options.dtype = Options::default().dtype;
+                    (options.has_quantize, options.quantize) = (1, code(DType::I8));
+                },
+                "quantize excludes scales",
+            ),
             (|options| options.scales_block = -1, "block must be at least 1 element, got -1"),
         ] {
             let mut wrong = options;
@@ -141,7 +151,7 @@ fn moves() {
         }
         let mut options = std::mem::zeroed::<Options>();
         assert_eq!(windrow_options_init(&mut options), Status::Ok);
-        options.quantize = code(DType::I8);
+        (options.has_quantize, options.quantize) = (1, code(DType::I8));
         let status = windrow_copy_many_with(engine, dsts, srcs, &options, std::ptr::null());
         assert_eq!((status, codes), (Status::Argument, [[7; 2]; 2]));
         assert!(text().contains("needs scales_out"), "{}", text());

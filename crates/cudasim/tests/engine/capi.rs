@@ -75,11 +75,17 @@ fn batches_of_c_are_enqueued_on_the_stream_of_the_caller() {
                 }
                 let pad = Options {
                     form: Form::Pad as i32,
-                    value: -1.0,
+                    value: windrow_float64(-1.0),
+                    has_device: 1,
                     device: GPU,
                     ..Options::default()
                 };
-                let pad = Options { mask: Mask::Real as i32, mask_dtype: UINT8, ..pad };
+                let pad = Options {
+                    mask: Mask::Real as i32,
+                    has_mask_dtype: 1,
+                    mask_dtype: UINT8,
+                    ..pad
+                };
                 let stream = lane.handle as *mut c_void;
                 let paused = lane.pause();
                 lane.write(memory[0].address, &bytes(&[1, 2, 3]));
@@ -93,8 +99,12 @@ fn batches_of_c_are_enqueued_on_the_stream_of_the_caller() {
                     assert_eq!(read(gpu, lane, batch, Field::Mask), [1, 1, 1, 1, 0, 0]);
                 }
                 windrow_batch_free(batch);
-                let ragged =
-                    Options { form: Form::Ragged as i32, device: GPU, ..Options::default() };
+                let ragged = Options {
+                    form: Form::Ragged as i32,
+                    has_device: 1,
+                    device: GPU,
+                    ..Options::default()
+                };
                 let status = windrow_assemble_on(engine, samples, &ragged, stream, &mut batch);
                 assert_eq!(status, Status::Ok, "{}", text());
                 assert_eq!(windrow_batch_max_length(batch), 3);
@@ -120,12 +130,12 @@ fn failures_of_the_driver_have_its_words_in_c() {
             let tensor = row(host.as_mut_ptr().cast(), CPU, &mut length);
             assert_eq!(windrow_samples_push(samples, &tensor), Status::Ok);
             let far = DLDevice { device_id: 7, ..GPU };
-            let options = Options { device: far, ..Options::default() };
+            let options = Options { has_device: 1, device: far, ..Options::default() };
             let stream = lane.handle as *mut c_void;
             let status = windrow_assemble_on(engine, samples, &options, stream, &mut batch);
             assert_eq!(status, Status::Argument, "{}", text());
             assert!(text().contains("cuda:7"), "{}", text());
-            let options = Options { device: GPU, ..Options::default() };
+            let options = Options { has_device: 1, device: GPU, ..Options::default() };
             gpu.sim.fail_function("cuLaunchKernel", 1, 1);
             let status = windrow_assemble_on(engine, samples, &options, stream, &mut batch);
             gpu.sim.clear_faults();
