@@ -71,7 +71,7 @@ announce-test:
 	@echo "Left out: make test-slow (processes, whole programs), test-package, test-short, lint. Nothing needs a GPU."
 
 # Without a driver, so that every test of a device says SKIP: those are of test-simulated.
-HOST_SUITES := $(patsubst tests/%.rs,--test %,$(wildcard tests/*.rs)) --test header --test hostile
+HOST_SUITES := $(patsubst tests/%.rs,--test %,$(wildcard tests/*.rs)) --test header --test hostile --test log
 test-host: $(NVCC_READY)
 	WINDROW_CUDA_DRIVER=none $(CARGO_TEST) --lib $(HOST_SUITES) --bench host --examples
 	$(CARGO_TEST) --doc

@@ -224,7 +224,7 @@ impl fmt::Display for Explain {
             self.write_launch(f, launch)?;
         }
         if self.around_caches.contains(&true) {
-            let ChosenStores { stores, source } = StreamingStores::chosen();
+            let ChosenStores { stores, source, .. } = StreamingStores::chosen();
             write!(f, "\nstores         around the caches: {stores} ({source})")?;
         }
         let crossing =

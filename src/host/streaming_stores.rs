@@ -50,6 +50,8 @@ pub struct ChosenStores {
     pub stores: StreamingStores,
     /// An environment variable, a file or the name of the processor.
     pub source: String,
+    /// The environment variable or the file that is not followed, because it cannot be read, and why.
+    pub refused: Option<String>,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -84,14 +86,17 @@ impl StreamingStores {
                 Some((path.display().to_string(), of_file(&text)))
             };
             match variable.or_else(file) {
-                Some((source, Ok(stores))) => ChosenStores { stores, source },
+                Some((source, Ok(stores))) => ChosenStores { stores, source, refused: None },
                 Some((source, Err(error))) => {
-                    let source = format!("{}; {source} is not read: {error}", machine.name);
-                    ChosenStores { stores: StreamingStores::for_machine(machine), source }
+                    let refused = format!("{source} is not read: {error}");
+                    let source = format!("{}; {refused}", machine.name);
+                    let stores = StreamingStores::for_machine(machine);
+                    ChosenStores { stores, source, refused: Some(refused) }
                 }
                 None => ChosenStores {
                     stores: StreamingStores::for_machine(machine),
                     source: machine.name.clone(),
+                    refused: None,
                 },
             }
         })

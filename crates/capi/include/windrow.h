@@ -132,6 +132,16 @@ typedef enum {
   WINDROW_NUMBER_KIND_COMPLEX128 = 3,
 } windrow_number_kind;
 
+// How much is reported: `windrow_set_log`.
+typedef enum {
+  // Each call that fails.
+  WINDROW_LOG_LEVEL_ERROR = 1,
+  // Settings that are not followed, and what is done instead, when an engine is made.
+  WINDROW_LOG_LEVEL_WARNING = 2,
+  // The stages of each call, with their times, paths, samples and bytes.
+  WINDROW_LOG_LEVEL_DEBUG = 3,
+} windrow_log_level;
+
 // An assembled batch. Its tensors are handed out by DLPack and live on without it.
 typedef struct windrow_batch windrow_batch;
 
@@ -259,6 +269,10 @@ typedef struct {
   // The elements of a block, if `scales` are of blocks along the last dim.
   int64_t scales_block;
 } windrow_options;
+
+// Takes a record: the `user` of `windrow_set_log`, a `windrow_log_level` and a text, which is valid until it returns.
+// NULL: there is none.
+typedef void (*windrow_log_callback)(void *user, int32_t level, const char *text);
 
 #ifdef __cplusplus
 extern "C" {
@@ -388,6 +402,21 @@ windrow_status windrow_batch_tensor(const windrow_batch *batch,
 // # Safety
 // `batch` is NULL, or comes from this library, is not in use by a call and has not been freed.
 void windrow_batch_free(windrow_batch *batch);
+
+// Reports to `callback` from now on, from all threads and engines, in place of an earlier one; NULL: no longer. Records of
+// `level`, a `windrow_log_level`, and of lower ones are given; with NULL it is not read. Set it before the first engine is made.
+//
+// The callback runs on the thread that called, when the work of its call is done and before it returns, perhaps on several
+// threads at once. The library holds nothing meanwhile that another call needs, but for the callback itself: this function
+// returns when no thread is in the callback that was set before, which is never called again. The callback may call other
+// functions of the library, which then report nothing; this one is WINDROW_STATUS_ARGUMENT within it. It does not throw, nor leave
+// by longjmp.
+//
+// # Safety
+// `callback` and `user` may be used by any thread until this has been called again.
+windrow_status windrow_set_log(windrow_log_callback callback,
+                               void *user,
+                               int32_t level);
 
 // Writes source `i` into destination `i`, for all of both lists, which have as many tensors: `dsts` is a list whose memory is written
 // to. Shapes are equal pair by pair; dtypes may differ, and elements are then cast; strides and alignment may be any. A

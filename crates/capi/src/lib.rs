@@ -6,6 +6,7 @@
 //! device until its work is done.
 #![allow(unsafe_code)] // A C interface.
 
+mod log;
 mod moves;
 mod number;
 mod options;
@@ -18,6 +19,7 @@ use windrow::batch::Fields;
 use windrow::dlpack::{self, DLManagedTensorVersioned, DLTensor};
 use windrow::{Error, SampleList, Stream, Tensor};
 
+pub use log::{windrow_set_log, LogCallback, LogLevel};
 pub use moves::{windrow_copy_many, windrow_copy_many_on, windrow_copy_many_with};
 pub use number::{
     windrow_complex128, windrow_float64, windrow_int64, windrow_uint64, Number, NumberKind,
@@ -103,6 +105,7 @@ pub unsafe extern "C" fn windrow_engine_new(
             0 => windrow::Engine::host(),
             count => windrow::Engine::builder().threads(count).build()?,
         };
+        log::report_settings();
         // SAFETY: the caller's promise.
         unsafe { give(engine, "engine", Engine(made)) }
     })

@@ -7,6 +7,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use windrow::error::{Hint, Mismatch};
 use windrow::Error;
 
+use crate::log::{self, LogLevel};
+
 /// The result of a call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,14 +136,17 @@ fn bare(mismatch: &Mismatch) -> Mismatch {
 
 /// Runs the body of a function that C calls.
 pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Error>) -> Status {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => Status::Ok,
+    let (status, text, sample) = match log::watched(|| catch_unwind(AssertUnwindSafe(body))) {
+        Ok(Ok(())) => return Status::Ok,
         Ok(Err(error)) => {
             let sample = error.mismatch().and_then(|mismatch| mismatch.index);
-            fail(status_of(&error), &text_of(&error), sample.map_or(-1, |index| index as i64))
+            (status_of(&error), text_of(&error), sample.map_or(-1, |index| index as i64))
         }
-        Err(_) => fail(Status::Bug, "a bug of windrow: it panicked, see stderr", -1),
-    }
+        Err(_) => (Status::Bug, "a bug of windrow: it panicked, see stderr".to_owned(), -1),
+    };
+    log::report(LogLevel::Error, || format!("{}: {text}", status.name().to_string_lossy()));
+    // Last, because the callback may call functions that fail.
+    fail(status, &text, sample)
 }
 
 pub(crate) fn is_null(name: &str) -> Error {
