@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the C library into a folder, and builds and runs the C and the C++ example of crates/capi with it: by the
 # compiler alone, by the project with a Makefile and pkg-config, and by that with CMake, as far as these are installed; under
-# valgrind if that is.
+# valgrind if that is. Then the two programs of docs/c.md.
 #
 # usage: scripts/ci/capi_examples.sh
 [[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
@@ -68,6 +68,18 @@ version=$(sed -n 's/^#define WINDROW_VERSION "\(.*\)"$/\1/p' crates/capi/include
 if ! readelf -d "$to/pad" | grep -q "NEEDED.*\[libwindrow\.so\.${version%%.*}\]"; then
     echo "pad does not ask for libwindrow.so.${version%%.*}" >&2
     exit 1
+fi
+
+# The two programs of docs/c.md: the right one runs, and valgrind sees what is wrong with the other.
+for name in right wrong; do
+    awk -v first="/* $name.c */" '$0 == "```" { inside = 0 } $0 == first { inside = 1 } inside' docs/c.md >"$to/$name.c"
+    cc -std=c11 "${flags[@]}" "$to/$name.c" -o "$to/$name" "-L$lib" -lwindrow "-Wl,-rpath,$lib"
+done
+got=$(${checked[@]+"${checked[@]}"} "$to/right")
+[[ $got == 'WINDROW_STATUS_OK: 2 samples' ]] || { echo "right.c of docs/c.md printed $got" >&2; exit 1; }
+if [[ ${#checked[@]} -gt 0 ]]; then
+    "${checked[@]}" "$to/wrong" >/dev/null 2>"$to/wrong.log" && { echo "valgrind finds nothing wrong with wrong.c of docs/c.md" >&2; exit 1; }
+    grep -q 'Invalid read' "$to/wrong.log" || { cat "$to/wrong.log" >&2; exit 1; }
 fi
 
 if command -v pkg-config >/dev/null; then
