@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the C library into a folder, and builds and runs the C and the C++ example of crates/capi with it: by the
 # compiler alone, by the project with a Makefile and pkg-config, and by that with CMake, as far as these are installed; under
-# valgrind if that is. Then the two programs of docs/c.md.
+# valgrind if that is. Then the two programs of docs/c.md. The library has to have the binary interface of
+# crates/capi/abi.txt.
 #
 # usage: scripts/ci/capi_examples.sh
 [[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
@@ -70,6 +71,7 @@ if ! readelf -d "$to/pad" | grep -q "NEEDED.*\[libwindrow\.so\.${version%%.*}\]"
     exit 1
 fi
 
+"${PYTHON:-python3}" scripts/ci/c_abi.py --check "$lib/libwindrow.so"
 # The two programs of docs/c.md: the right one runs, and valgrind sees what is wrong with the other.
 for name in right wrong; do
     awk -v first="/* $name.c */" '$0 == "```" { inside = 0 } $0 == first { inside = 1 } inside' docs/c.md >"$to/$name.c"
