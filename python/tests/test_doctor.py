@@ -40,7 +40,7 @@ def test_doctor_says_what_there_is(driver):
     ],
 )
 def test_doctor_says_that_the_driver_is_too_old(monkeypatch, toolkit, driver, end):
-    monkeypatch.setattr(_windrow, "cuda_build", lambda: {"toolkit": toolkit, "targets": "sm_90", "driver": driver})
+    monkeypatch.setattr(_windrow, "_cuda_build", lambda: {"toolkit": toolkit, "targets": "sm_90", "driver": driver})
     assert windrow.doctor.cuda().endswith(end)
 
 

@@ -27,14 +27,14 @@ try:
     wr.stack(rows)
 except wr.ShapeError:
     pass
-print(_windrow.observers()["nvtx"])
+print(_windrow._observers()["nvtx"])
 print([line for line in open("/proc/self/maps") if "recorder" in line][:1])
 """
 
 
 @pytest.fixture(scope="module")
 def recorder(tmp_path_factory):
-    if "not in this build" in str(wr._windrow.observers()["nvtx"]):
+    if "not in this build" in str(wr._windrow._observers()["nvtx"]):
         pytest.skip("SKIP: NVTX comes with the CUDA engine, which this platform has not")
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:

@@ -17,7 +17,7 @@ NAMES = [n for n in (*oracle.ARITHMETIC, *oracle.COMPLEX) if n != "bfloat16"]
 
 def test_they_are_known_here():
     """Or the short way was never tested."""
-    assert _windrow.import_route(np.zeros(2)) == "array"
+    assert _windrow._import_route(np.zeros(2)) == "array"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,7 +56,7 @@ def test_a_numpy_of_another_release():
 import oracle
 from windrow import _windrow
 np.__version__ = "3.0.0"
-assert _windrow.import_route(np.ones(2)) == "array struct"
+assert _windrow._import_route(np.ones(2)) == "array struct"
 rows = [paint((n, 3), "float32", n) for n in (2, 5, 1)]
 assert_tensor(wr.pad(rows), oracle.pad(rows, "float32").data)
 assert_tensor(wr.ragged([row[:, 1:] for row in rows]), np.concatenate([row[:, 1:] for row in rows]))

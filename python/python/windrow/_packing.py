@@ -55,7 +55,7 @@ def pack_tokens(
     check(return_tensors)
     features = features_of(features)
     names = result_keys(features)
-    ids, labels, positions, index, boundaries, longest = _windrow.pack_columns(
+    ids, labels, positions, index, boundaries, longest = _windrow._pack_columns(
         features, "input_ids", names.get("labels"), separator_id, position_ids_start, return_seq_idx
     )
     result = {
@@ -124,7 +124,7 @@ def pack_rows(
         raise ValueError("max_tokens= is needed: this plan has no max_tokens, unlike one of plan.pack")
     limit = int_of("max_tokens", limit)
     features = features_of(_picked(rows_of(samples), plan))
-    columns = _windrow.pack_rows_of(
+    columns = _windrow._pack_rows_of(
         features,
         "input_ids",
         result_keys(features).get("labels"),

@@ -65,7 +65,7 @@ def rows_of(samples: Any) -> Any:
     """A list of samples as it is, and the rows of an Arrow object."""
     if isinstance(samples, (list, tuple)):
         return samples
-    if _windrow.is_arrow(samples):
+    if _windrow._is_arrow(samples):
         return wr.SampleList(samples)
     if is_mapping(samples) or not hasattr(samples, "__len__"):
         hint = "; [dict(zip(columns, row)) for row in zip(*columns.values())] makes one of a dict of columns"
@@ -93,12 +93,12 @@ def padded(
     arguments = (names, values, options, "input_ids" if wants_mask else None, int64)
     try:
         try:
-            batch = _windrow.pad_columns(features, *arguments)
+            batch = _windrow._pad_columns(features, *arguments)
         except (TypeError, wr.DTypeError):
             if not all(map(is_mapping, features)):
                 raise
             columns = [_without_lists(entries_of(features, key), key) for key in names.values()]
-            batch = _windrow.pad_columns([dict(zip(names.values(), row)) for row in zip(*columns)], *arguments)
+            batch = _windrow._pad_columns([dict(zip(names.values(), row)) for row in zip(*columns)], *arguments)
     except (wr.ShapeError, wr.DTypeError) as error:
         raise with_hint(error, hints) from None
     result = {name: give(field, return_tensors) for name, field in batch.items()}

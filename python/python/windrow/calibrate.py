@@ -130,7 +130,7 @@ def gpus(seconds: float) -> Dict[str, Dict[str, Any]]:
     """By the names of their files, what is found of each GPU."""
     if not wr.cuda_available():
         return {}
-    major, minor = _windrow.cuda_build()["driver"]
+    major, minor = _windrow._cuda_build()["driver"]
     found: Dict[str, Dict[str, Any]] = {}
     for device in wr.devices():
         if device["device"].startswith("cuda:"):

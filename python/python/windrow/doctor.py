@@ -65,7 +65,7 @@ DRIVERS = {12: ((12, 1), "530 or newer"), 13: ((13, 0), "580 or newer")}
 def cuda() -> str:
     """The driver and what the kernels were compiled for, or why there is no CUDA."""
     try:
-        build = _windrow.cuda_build()
+        build = _windrow._cuda_build()
     except Exception as error:
         return str(error)
     (major, minor), toolkit = build["driver"], build["toolkit"]
@@ -167,7 +167,7 @@ def has_buffer(value: Any) -> bool:
 
 def route(value: Any) -> str:
     """How windrow reads a value of this type."""
-    way = str(_windrow.import_route(value))
+    way = str(_windrow._import_route(value))
     if way != "protocols":
         return {"exchange": "C exchange API"}.get(way, way)
     offered = [name for name in PROTOCOLS if has_buffer(value) if name == "buffer"]
@@ -263,7 +263,7 @@ def private_layouts() -> str:
 def facts() -> Dict[str, str]:
     """Facts about this installation, by name."""
     stats = wr.stats()
-    observers = _windrow.observers()
+    observers = _windrow._observers()
     return {
         "windrow": f"{wr.__version__}, {getattr(_windrow, '__file__', '?')}",
         "python": f"{platform.python_version()}, {platform.platform()}",

@@ -53,7 +53,7 @@ def _optional(name: str, value: Any, least: int = 1, bits: int = 63) -> Optional
 
 def _numbers(numbers: Any) -> Any:
     """Lengths or boundaries as an array-like, those of an Arrow column too."""
-    if isinstance(numbers, list) or not _windrow.is_arrow(numbers):
+    if isinstance(numbers, list) or not _windrow._is_arrow(numbers):
         return numbers
     column = _windrow.SampleList(numbers)
     try:

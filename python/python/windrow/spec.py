@@ -14,7 +14,7 @@ class _Spec:
     kwargs: Dict[str, Any]
 
     def __init__(self, **kwargs: Any) -> None:
-        _windrow.check_options(self.form, **kwargs)
+        _windrow._check_options(self.form, **kwargs)
         self.kwargs = kwargs
 
     def __repr__(self) -> str:

@@ -144,7 +144,7 @@ def concat_graphs(
     dims = {key: (cat_dims or {}).get(key, -1 if _is_index(key) else 0) for key in keys}
     steps = {key: how for key in keys if (how := _steps_of(key, graphs, increments or {})) is not None}
     nodes = list(map(int, map(num_nodes, graphs))) if callable(num_nodes) else num_nodes
-    joined = _windrow.join_graphs(graphs, dims, steps, nodes, list(follow_batch))
+    joined = _windrow._join_graphs(graphs, dims, steps, nodes, list(follow_batch))
     return {key: give(field, return_tensors) for key, field in joined.items()}
 
 

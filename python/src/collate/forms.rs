@@ -300,7 +300,7 @@ fn ragged_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Ragged> {
 
 /// Raises what a call of ``form`` with these arguments would, without samples.
 #[pyfunction]
-#[pyo3(signature = (form, /, **kwargs))]
+#[pyo3(name = "_check_options", signature = (form, /, **kwargs))]
 pub(crate) fn check_options(form: &str, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
     Options::parse(form_of(form)?, kwargs).map(drop)
 }

@@ -70,7 +70,7 @@ struct GraphEntry {
 /// Returns:
 ///     dict: a batch by key; tensors under ``batch``, ``ptr`` and those of ``follow``.
 #[pyfunction]
-#[pyo3(signature = (graphs, dims, steps, nodes, follow, /))]
+#[pyo3(name = "_join_graphs", signature = (graphs, dims, steps, nodes, follow, /))]
 pub(crate) fn join_graphs<'py>(
     graphs: &Bound<'py, PyAny>,
     dims: &Bound<'py, PyDict>,

@@ -21,7 +21,7 @@ use crate::import::integers::integers;
 /// The columns of `pack_tokens`: ids, labels, positions and perhaps the sample of each, int64 and int32 ``[1, total]``;
 /// where each sequence begins, int32 ``[N + 1]``; and the length of the longest.
 #[pyfunction]
-#[pyo3(signature = (features, ids, labels, separator, start, wants_index, /))]
+#[pyo3(name = "_pack_columns", signature = (features, ids, labels, separator, start, wants_index, /))]
 pub(crate) fn pack_columns<'py>(
     features: &Bound<'py, PyAny>,
     ids: &Bound<'py, PyAny>,
@@ -79,7 +79,7 @@ fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Option<Instant>) -> Py
 /// The columns of `pack_rows`: ids, labels, positions and segments, int64 ``[B, max_tokens]``, and the boundaries of all
 /// sequences and of the padding behind them, int32. ``counts``: the samples of each row, which follow each other.
 #[pyfunction]
-#[pyo3(signature = (features, ids, labels, counts, max_tokens, pads, /))]
+#[pyo3(name = "_pack_rows_of", signature = (features, ids, labels, counts, max_tokens, pads, /))]
 pub(crate) fn pack_rows_of<'py>(
     features: &Bound<'py, PyAny>,
     ids: &Bound<'py, PyAny>,

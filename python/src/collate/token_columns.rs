@@ -226,7 +226,7 @@ pub(crate) fn space_for<T>(count: usize) -> windrow::Result<Vec<T>> {
 /// ``keys``: of the features, by name; ``values``: of padding, by name; ``options``: of `pad`, None to stack all;
 /// ``masked``: the column that has a mask, int64 as what tokenizers give; ``int64``: all columns are cast to it.
 #[pyfunction]
-#[pyo3(signature = (features, keys, values, options, masked, int64, /))]
+#[pyo3(name = "_pad_columns", signature = (features, keys, values, options, masked, int64, /))]
 pub(crate) fn pad_columns<'py>(
     features: &Bound<'py, PyAny>,
     keys: &Bound<'py, PyDict>,

@@ -98,7 +98,7 @@ struct TorchCall<'a, 'py> {
 
 /// As `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``.
 #[pyfunction]
-#[pyo3(signature = (samples, rules, spec = None, *, sep = ".", by_torch = false, **common), text_signature = "(samples, rules, spec=None, *, sep='.', by_torch=False, device=None, stream=None, engine=None)")]
+#[pyo3(name = "_collate_torch", signature = (samples, rules, spec = None, *, sep = ".", by_torch = false, **common), text_signature = "(samples, rules, spec=None, *, sep='.', by_torch=False, device=None, stream=None, engine=None)")]
 pub(crate) fn collate_torch<'py>(
     samples: &Bound<'py, PyAny>,
     rules: &Bound<'py, PyAny>,

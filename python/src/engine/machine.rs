@@ -15,6 +15,7 @@ use crate::ground::logging;
 /// The observers of calls: ``logging`` (a bool, see `set_logging`) and ``nvtx`` (None if ranges go to
 /// a profiler, else the reason why not).
 #[pyfunction]
+#[pyo3(name = "_observers")]
 pub(crate) fn observers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("logging", logging::is_on())?;
@@ -104,6 +105,7 @@ pub(crate) fn _set_page_copies(py: Python<'_>, ordinal: u32, text: Option<&str>)
 /// Raises:
 ///     CudaUnavailable: with the reason and the cure.
 #[pyfunction]
+#[pyo3(name = "_cuda_build")]
 pub(crate) fn cuda_build(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let build = py.detach(windrow::device::cuda_build).or_py_err(py)?;
     let dict = PyDict::new(py);

@@ -130,6 +130,7 @@ pub(crate) fn is_text(object: &Bound<'_, PyAny>) -> bool {
 
 /// Refuses a single sample, a table of columns, or text, where a list of samples is due.
 #[pyfunction]
+#[pyo3(name = "_check_list")]
 pub(crate) fn check_list(samples: &Bound<'_, PyAny>) -> PyResult<()> {
     let hint = if is_list_or_tuple(samples) {
         return Ok(());

@@ -313,6 +313,7 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// How objects of this type are read: ``"tensor"``, ``"number"``, ``"row"``, ``"exchange"``, ``"array"``, ``"array struct"`` or ``"protocols"``.
 #[pyfunction]
+#[pyo3(name = "_import_route")]
 pub(crate) fn import_route(object: &Bound<'_, PyAny>) -> PyResult<&'static str> {
     Ok(match route_of(object)?.0 {
         ImportRoute::Tensor | ImportRoute::Batch => "tensor",

@@ -47,7 +47,7 @@ pub(crate) enum ArrowContent<'py> {
 
 /// Whether an object is to be read as Arrow's: it has one of the methods, and no better route is known.
 #[pyfunction]
-#[pyo3(signature = (object, /))]
+#[pyo3(name = "_is_arrow", signature = (object, /))]
 pub(crate) fn is_arrow(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if !matches!(route_of(object)?.0, ImportRoute::Protocols) || object.is_instance_of::<PyType>() {
         return Ok(false);
@@ -375,7 +375,7 @@ fn texts_of<'py>(
 
 /// The columns of a table by name, those of structs by their names joined by a dot, as lists of samples.
 #[pyfunction]
-#[pyo3(signature = (table, /))]
+#[pyo3(name = "_arrow_columns", signature = (table, /))]
 pub(crate) fn arrow_columns<'py>(table: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
     let py = table.py();
     let columns = PyDict::new(py);

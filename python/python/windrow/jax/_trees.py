@@ -42,7 +42,7 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
         ValueError: for no samples, and for one whose tree differs from the first one's, by position.
         TypeError: for a mapping or text in place of the list, and for a leaf that JAX does not look into though it is a container.
     """
-    _windrow.check_list(samples)
+    _windrow._check_list(samples)
     samples = list(samples)
     if not samples:
         raise ValueError("cannot assemble an empty list of samples")

@@ -41,7 +41,7 @@ def columns_of(batch: Any, names: Optional[Iterable[str]]) -> Dict[str, wr.Sampl
             raise KeyError(f"no column {name!r}; there are {', '.join(map(repr, there))}")
     if not is_table:
         return {name: _from_numpy(batch[name], name) for name in wanted}
-    columns: Dict[str, wr.SampleList] = _windrow.arrow_columns(batch.select(wanted))
+    columns: Dict[str, wr.SampleList] = _windrow._arrow_columns(batch.select(wanted))
     return columns
 
 

@@ -140,14 +140,14 @@ class Collator:
         if rules is None or not rules.is_current():
             rules = self._rules[in_worker] = Rules(self, in_worker)
         by_torch = self.spec is None and is_watched()
-        if type(batch) not in (list, tuple) and not _windrow.is_arrow(batch):
+        if type(batch) not in (list, tuple) and not _windrow._is_arrow(batch):
             if self.spec is None and rules.classify(batch) == _registry.STACKED:
                 # A dataset that reads a batch at once returns the batch itself, as tensordict does.
                 return rules.other(batch)
-            _windrow.check_list(batch)
+            _windrow._check_list(batch)
             if self.spec is None and not isinstance(batch, (list, tuple)):
                 return rules.other(batch)
-        return _windrow.collate_torch(batch, rules, self.spec, sep=self.sep, by_torch=by_torch, **rules.common)
+        return _windrow._collate_torch(batch, rules, self.spec, sep=self.sep, by_torch=by_torch, **rules.common)
 
     def _is_for_torch(self, sample: torch.Tensor) -> bool:
         """Whether torch's function makes a batch of such samples: of those that keep gradients, and of subclasses."""

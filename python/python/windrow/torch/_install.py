@@ -60,7 +60,7 @@ def _column_fn(original: _registry.CollateFn) -> _registry.CollateFn:
     def collate_column(batch: Any, *, collate_fn_map: Optional[_registry.CollateMap] = None) -> Any:
         if _is_for_engine(batch, collate_fn_map):
             columns = _columns(os.getpid() if in_worker_process() else 0)
-            result = _windrow.collate_torch(batch, columns, engine=columns.engine)
+            result = _windrow._collate_torch(batch, columns, engine=columns.engine)
             if result is not _REFUSED:
                 return result
         return original(batch, collate_fn_map=collate_fn_map)
