@@ -1,8 +1,11 @@
 """explain, stats and records of logging: they say what was done, all of it, and never cost a batch."""
 
+import copy
 import json
 import logging
 import os
+import pickle
+import re
 import signal
 import sys
 import threading
@@ -100,6 +103,26 @@ def test_every_stage_of_the_host_has_its_time():
 
 
 # explain
+
+
+def test_stats_are_attributes_items_and_a_table():
+    wr.reset_stats()
+    wr.stack([paint(1500), paint(1500)])
+    for stats in (wr.stats(), wr.Engine(threads=1).stats()):
+        assert stats.paths is stats["paths"] and {*stats} <= {*dir(stats)}
+        assert [getattr(stats, name) for name in stats] == [*stats.values()] and list(dict(stats)) == [*stats]
+        declared = re.findall(r"^        (\w+) \(", wr.Stats.__doc__, re.M)
+        assert list(stats) == declared
+        for copied in (pickle.loads(pickle.dumps(stats)), copy.deepcopy(stats)):
+            assert type(copied) is wr.Stats and copied == stats
+        assert json.loads(json.dumps(stats)) == json.loads(json.dumps(dict(stats))) == stats
+        with pytest.raises(AttributeError, match="'Stats' has no attribute 'sample'"):
+            stats.sample
+        with pytest.raises(KeyError):
+            stats["sample"]
+    lines = str(wr.stats()).splitlines()
+    assert len(lines) == len(wr.stats()) and "bytes_in           3,000" in lines and "paths              gather 1" in lines
+    assert repr(wr.stats()).startswith("batches            1\n") and wr.Engine(threads=1).stats().workers == {}
 
 
 def test_explain_of_a_tree():

@@ -41,6 +41,7 @@ from windrow._windrow import (
     windows,
 )
 from windrow._nodes import register_node
+from windrow._stats import Stats
 from windrow.packed import Layout, Packed, pack, pack_buckets, unpack
 from windrow.spec import Concat, List, Pad, Ragged, Stack
 from windrow.staging import Staging
@@ -66,6 +67,7 @@ __all__ = [
     "ShapeError",
     "Stack",
     "Staging",
+    "Stats",
     "Tensor",
     "Transform",
     "__version__",

@@ -18,6 +18,8 @@ from typing import (
     overload,
 )
 
+from windrow._stats import Stats
+
 __version__: str
 
 _Number = Union[bool, int, float, complex]
@@ -185,37 +187,6 @@ class Transform:
     ) -> "Transform": ...
     def __getnewargs_ex__(self) -> Tuple[Tuple[()], Dict[str, Any]]: ...
 
-class _Stats(TypedDict):
-    batches: int
-    samples: int
-    moves: int
-    bytes_in: int
-    bytes_out: int
-    data_bytes: int
-    padding_bytes: int
-    padding_waste: float
-    paths: Dict[str, int]
-    views: int
-    launches: int
-    bytes_to_device: int
-    bytes_to_host: int
-    waits: int
-    import_seconds: float
-    plan_seconds: float
-    run_seconds: float
-    wait_seconds: float
-    pool_bytes: int
-    pool_used_bytes: int
-    pool_hits: int
-    pool_misses: int
-    device_bytes: int
-    lent_bytes: int
-    pinned_bytes: int
-    pinned_used_bytes: int
-
-class _AllStats(_Stats):
-    workers: Dict[str, int]
-
 class _DeviceRequired(TypedDict):
     device: str
     name: str
@@ -246,7 +217,7 @@ class Engine:
     ) -> "Engine": ...
     @property
     def threads(self) -> int: ...
-    def stats(self) -> _Stats: ...
+    def stats(self) -> Stats: ...
     def reset_stats(self) -> None: ...
     def empty_cache(self) -> None: ...
 
@@ -461,7 +432,7 @@ def devices() -> List[_DeviceInfo]: ...
 def _cuda_build() -> _CudaBuild: ...
 def _observers() -> _Observers: ...
 def set_logging(enabled: bool = True) -> None: ...
-def stats() -> _AllStats: ...
+def stats() -> Stats: ...
 def reset_stats() -> None: ...
 def empty_cache() -> None: ...
 

@@ -93,9 +93,9 @@ impl PyEngine {
         Ok(PyEngine { engine, device })
     }
 
-    /// Counters of this engine, as those of `stats`.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        stats_of(py, &self.engine)
+    /// Counters of this engine, as those of `windrow.stats`; ``workers``, which are the process's, is empty.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        stats_of(py, &self.engine, PyDict::new(py))
     }
 
     /// Sets the counters to 0, as `windrow.reset_stats` does for the default engine.

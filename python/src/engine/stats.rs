@@ -1,15 +1,18 @@
 //! Counters, and memory that is kept for later.
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyType};
 
 use crate::engine::default::{default_engine, index_engine};
 
-/// The counters of an engine.
+/// The counters of an engine, and of worker processes, as a `windrow.Stats`.
 pub(super) fn stats_of<'py>(
     py: Python<'py>,
     engine: &windrow::Engine,
-) -> PyResult<Bound<'py, PyDict>> {
+    workers: Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static STATS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let stats = py.detach(|| engine.stats());
     let dict = PyDict::new(py);
     dict.set_item("batches", stats.batches)?;
@@ -38,25 +41,25 @@ pub(super) fn stats_of<'py>(
     dict.set_item("lent_bytes", stats.lent_bytes)?;
     dict.set_item("pinned_bytes", stats.pinned_bytes.0)?;
     dict.set_item("pinned_used_bytes", stats.pinned_bytes.1)?;
-    Ok(dict)
+    dict.set_item("workers", workers)?;
+    STATS.import(py, "windrow._stats", "Stats")?.call((), Some(&dict))
 }
 
-/// Counters of the default engine since it was made or since `reset_stats`.
+/// Counters of the default engine since it was made or since `reset_stats`. The seconds are measured from the first call of `stats`
+/// or `reset_stats` on.
 ///
 /// Returns:
-///     dict: counts: ``batches`` (each leaf of a tree is one), ``samples``, ``moves`` (those of them that are pairs of `copy_many`, in no
-///     batch), ``paths`` (a dict: batches by path, named as in `explain`), ``views``, ``launches`` and ``waits`` (for a device). Bytes: ``bytes_in``, ``bytes_out``, ``data_bytes``, ``padding_bytes``,
-///     ``bytes_to_device``, ``bytes_to_host`` and ``lent_bytes`` (outputs in torch's memory). ``padding_waste``: share of padding in
-///     the data, 0 to 1. Bytes at present: ``pool_bytes`` (free), ``pool_used_bytes``, ``device_bytes`` (in use), ``pinned_bytes``
-///     (free) and ``pinned_used_bytes``. ``pool_hits`` and ``pool_misses`` count from the start of the engine. Seconds of the calling
-///     threads: ``import_seconds``, ``plan_seconds``, ``run_seconds`` and ``wait_seconds``, part of which is also in ``run_seconds``.
-///     The first three are measured from the first call of `stats` or `reset_stats` on. ``workers``: what worker processes of torch's
-///     loaders have counted that this process reads from: ``batches`` (or single tensors) by way of their pools and their ``bytes``;
-///     how often there was no room (``refused``) and the batch went torch's way; ``blocks`` that were made; ``pool_bytes`` at present.
-///     Of these blocks this process has page-locked so many (``locked``), and ``locked_bytes`` are at present.
+///     Stats: an attribute for each counter. It prints as a table, and is a mapping of the same names.
+///
+/// Examples:
+///     >>> import windrow as wr
+///     >>> wr.reset_stats()
+///     >>> batch = wr.pad([[1.5], [2.5, 3.5]])
+///     >>> stats = wr.stats()
+///     >>> stats.samples, stats.padding_waste, stats["samples"]
+///     (2, 0.25, 2)
 #[pyfunction]
-pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    let stats = stats_of(py, default_engine())?;
+pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let workers = PyDict::new(py);
     #[cfg(target_os = "linux")]
     for (name, count) in windrow::workers::stats() {
@@ -65,8 +68,7 @@ pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let (locked, locked_bytes) = windrow::bindings::lock_stats();
     workers.set_item("locked", locked)?;
     workers.set_item("locked_bytes", locked_bytes)?;
-    stats.set_item("workers", workers)?;
-    Ok(stats)
+    stats_of(py, default_engine(), workers)
 }
 
 /// Sets the counters of the default engine to 0, except ``pool_hits``, ``pool_misses``, ``workers`` and the bytes at present. Times are measured
