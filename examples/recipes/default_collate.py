@@ -8,10 +8,10 @@ samples = [{"state": torch.rand(14).numpy(), "reward": 0.5} for _ in range(8)]
 
 if __name__ == "__main__":
     expected = default_collate(samples)
-    windrow.torch.install()
-    assert torch.equal(default_collate(samples)["state"], expected["state"])
-    # Workers that are spawned start without it.
-    spawned = {"num_workers": 1, "multiprocessing_context": "spawn", "worker_init_fn": windrow.torch.install}
-    for batch in DataLoader(samples, batch_size=4, **spawned):
-        print(batch["state"].shape, batch["reward"])
-    windrow.torch.uninstall()
+    # For the whole process, until the end of the block.
+    with windrow.torch.install():
+        assert torch.equal(default_collate(samples)["state"], expected["state"])
+        # Workers that are spawned start without it.
+        spawned = {"num_workers": 1, "multiprocessing_context": "spawn", "worker_init_fn": windrow.torch.install}
+        for batch in DataLoader(samples, batch_size=4, **spawned):
+            print(batch["state"].shape, batch["reward"])

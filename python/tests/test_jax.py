@@ -120,7 +120,7 @@ ROWS = [paint_values(n, "float32", n) for n in (3, 0, 5, 1)]
 def test_pad():
     got = windrow.jax.pad(ROWS, value=-1, multiple_of=4, mask="real", dtype="bfloat16")
     want = oracle.pad(ROWS, "float32", -1, multiple_of=4, mask="real", dst="bfloat16")
-    assert isinstance(got, windrow.jax.Batch)
+    assert isinstance(got, windrow.jax.JaxBatch)
     assert_array(got.data, want.data, "bfloat16")
     assert_array(got.mask, want.mask)
     assert_array(got.lengths, np.array([3, 0, 5, 1], np.int32))

@@ -45,7 +45,7 @@ def assert_batch(batch, indices):
     samples = [Source()[i] for i in indices]
     ids = oracle.pad([sample["ids"] for sample in samples], "int64", -1, mask="real")
     assert_same(np.asarray(batch["image"]), np.stack([sample["image"] for sample in samples]))
-    assert isinstance(batch["ids"], windrow.jax.Batch)
+    assert isinstance(batch["ids"], windrow.jax.JaxBatch)
     assert_same(np.asarray(batch["ids"].data), ids.data)
     assert_same(np.asarray(batch["ids"].mask), ids.mask)
     assert_same(np.asarray(batch["ids"].lengths), ids.lengths)

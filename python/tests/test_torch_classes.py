@@ -323,7 +323,7 @@ def test_classes_of_fields():
             assert str(ours.value) == str(theirs.value)
         batch = wt.collate_fn({"x.ids": wr.Pad(value=-1)})(samples)
         assert type(batch) is cls and batch.name == ["n0", "n1", "n2"] and batch.x["y"].tolist() == [0, 1, 2]
-        assert type(batch.x["ids"]) is wt.Batch and batch.x["ids"].data.tolist() == [[0, -1, -1], [0, 1, -1], [0, 1, 2]]
+        assert type(batch.x["ids"]) is wt.TorchBatch and batch.x["ids"].data.tolist() == [[0, -1, -1], [0, 1, -1], [0, 1, 2]]
         assert type(wt.collate_fn({})([samples[0]] * 2)) is cls
     assert batch is not samples[0] and samples[0].name == "n0"
 

@@ -314,7 +314,7 @@ def test_spec():
     batch = [{"ids": rows(i), "n": {"v": rows(i)}, "y": f32(i, 2)} for i in range(3)]
     spec = {"ids": wr.Pad(value=-1, mask="pad"), "n.*": wr.Ragged(), "y": wr.Stack(dtype="float64")}
     out = wt.collate_fn(spec)(batch)
-    assert type(out["ids"]) is wt.Batch and type(out["y"]) is torch.Tensor
+    assert type(out["ids"]) is wt.TorchBatch and type(out["y"]) is torch.Tensor
     assert out["ids"].data.tolist() == [[0, -1, -1], [0, 1, -1], [0, 1, 2]]
     assert out["ids"].lengths.tolist() == [1, 2, 3]
     assert out["ids"].mask.tolist() == [[False, True, True], [False, False, True], [False, False, False]]

@@ -1,6 +1,8 @@
 """windrow.torch.install: default_collate itself, with windrow behind it."""
 
+import logging
 import multiprocessing
+import os
 
 import numpy as np
 import pytest
@@ -86,6 +88,31 @@ def test_twice_is_once(before):
     assert list(TABLE.items()) == before
     wt.uninstall()
     assert list(TABLE.items()) == before
+
+
+def test_a_block_ends_with_torchs_own_functions(before):
+    with pytest.raises(KeyError), wt.install():
+        assert list(TABLE.items()) != before
+        with wt.install():
+            pass
+        assert list(TABLE.items()) != before, "the outer block has not ended"
+        raise KeyError
+    assert list(TABLE.items()) == before
+    wt.install()
+    with wt.install():
+        pass
+    assert list(TABLE.items()) != before, "installed before the block"
+    wt.uninstall()
+    assert list(TABLE.items()) == before
+
+
+def test_a_log_line_says_what_is_replaced(caplog, before):
+    with caplog.at_level(logging.INFO, "windrow"), wt.install(), wt.install():
+        pass
+    (record,) = caplog.records
+    assert record.name == "windrow.torch" and record.levelno == logging.INFO
+    assert "collate_tensor_fn" in record.getMessage() and f"replaced in process {os.getpid()}, for every caller" in record.getMessage()
+    assert "for\n    the whole process" in wt.install.__doc__
 
 
 def test_what_others_installed_stays(before):

@@ -407,10 +407,10 @@ def test_one_tensor_in_two_places():
 
 
 def test_containers_keep_their_type():
-    batch = Pair(OrderedDict(a=[large(0)]), (1, None, wt.Batch(large(1), max_length=3)))
+    batch = Pair(OrderedDict(a=[large(0)]), (1, None, wt.TorchBatch(large(1), max_length=3)))
     transfer = Lagging(1)
     moved = transfer.finish(transfer.start(batch))
-    assert type(moved) is Pair and type(moved.left) is OrderedDict and type(moved.right[2]) is wt.Batch
+    assert type(moved) is Pair and type(moved.left) is OrderedDict and type(moved.right[2]) is wt.TorchBatch
     assert moved.right[2].max_length == 3 and torch.equal(moved.right[2].data, large(1))
 
 

@@ -144,7 +144,7 @@ def test_spec_in_workers(start):
         Samples(samples), batch_size=2, num_workers=1, collate_fn=wt.collate_fn(spec), multiprocessing_context=start
     )
     batch = list(loader)[1]
-    assert type(batch["ids"]) is wt.Batch
+    assert type(batch["ids"]) is wt.TorchBatch
     assert batch["ids"].data.tolist() == [[0, 1, 2, 0], [0, 1, 2, 3]]
     assert batch["ids"].mask.sum().item() == 7
     assert batch["v"].offsets.tolist() == [0, 3, 7] and batch["v"].max_length == 4

@@ -10,6 +10,6 @@
 """
 
 from windrow.jax._collate import collate, concat, pad, ragged, stack
-from windrow.jax._trees import Batch
+from windrow.jax._trees import JaxBatch
 
-__all__ = ["Batch", "collate", "concat", "pad", "ragged", "stack"]
+__all__ = ["JaxBatch", "collate", "concat", "pad", "ragged", "stack"]

@@ -8,7 +8,7 @@ import jax
 
 import windrow as wr
 from windrow import _leaves
-from windrow.jax._trees import Batch, fields_of, flatten
+from windrow.jax._trees import JaxBatch, fields_of, flatten
 
 # Beyond it JAX, unless jax_enable_x64 is set, has no integers.
 _INT32_MAX = 2**31 - 1
@@ -18,7 +18,7 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
     """A list of pytrees to one pytree of the same structure, assembled in one call, on JAX's device.
 
     Pytrees are what JAX takes for one, nodes of your own included (``jax.tree_util.register_*``). A
-    stacked leaf becomes a ``jax.Array``, one of `windrow.List` a list of them, any other a `Batch` of arrays; strings become lists.
+    stacked leaf becomes a ``jax.Array``, one of `windrow.List` a list of them, any other a `JaxBatch` of arrays; strings become lists.
 
     Placement: host leaves are assembled on the host and handed to ``jax.device_put``, all at once: on an
     accelerator that is one explicit copy, on the CPU none. The arrays are not committed to a device
@@ -65,7 +65,7 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
             leaves[path] = placed
             continue
         longest = batches[path].max_length
-        leaves[path] = placed["data"] if placed.keys() == {"data"} else Batch(**placed, max_length=longest)
+        leaves[path] = placed["data"] if placed.keys() == {"data"} else JaxBatch(**placed, max_length=longest)
     return jax.tree_util.tree_unflatten(tree, [leaves[path] for path in columns[0]])
 
 
@@ -84,13 +84,13 @@ def stack(samples: Iterable[Any], *, sep: str = ".", device: Any = None, **optio
 
 
 def concat(samples: Iterable[Any], *, sep: str = ".", device: Any = None, **options: Any) -> Any:
-    """Every leaf of a list of pytrees joined along ``dim``: `Batch` leaves with ``lengths`` and
+    """Every leaf of a list of pytrees joined along ``dim``: `JaxBatch` leaves with ``lengths`` and
     ``offsets``. Takes the arguments of `windrow.concat` as `stack` does."""
     return collate(samples, wr.Concat(**options), sep=sep, device=device)
 
 
 def pad(samples: Iterable[Any], *, sep: str = ".", device: Any = None, **options: Any) -> Any:
-    """Every leaf of a list of pytrees padded: `Batch` leaves with ``lengths`` and, if asked for,
+    """Every leaf of a list of pytrees padded: `JaxBatch` leaves with ``lengths`` and, if asked for,
     ``mask``. Takes the arguments of `windrow.pad` as `stack` does.
 
     Example:
@@ -103,7 +103,7 @@ def pad(samples: Iterable[Any], *, sep: str = ".", device: Any = None, **options
 
 
 def ragged(samples: Iterable[Any], *, sep: str = ".", device: Any = None, **options: Any) -> Any:
-    """Every leaf of a list of pytrees as values and offsets: `Batch` leaves. Takes the arguments
+    """Every leaf of a list of pytrees as values and offsets: `JaxBatch` leaves. Takes the arguments
     of `windrow.ragged` as `stack` does."""
     return collate(samples, wr.Ragged(**options), sep=sep, device=device)
 

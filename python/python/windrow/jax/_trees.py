@@ -16,7 +16,7 @@ from windrow._nodes import name_of
 FIELDS = ("lengths", "offsets", "mask", "batch_index", "scales")
 
 
-class Batch(NamedTuple):
+class JaxBatch(NamedTuple):
     """A leaf that was padded, joined, packed or quantised; the fields of a `windrow.Batch`, and a pytree.
 
     Those that do not apply are None. ``max_length`` is an int of the host: under ``jit`` pass it as a

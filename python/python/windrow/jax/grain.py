@@ -19,7 +19,7 @@ from grain.multiprocessing import SharedMemoryArray
 
 import windrow as wr
 from windrow import _leaves, _shared_memory
-from windrow.jax._trees import Batch, fields_of, flatten
+from windrow.jax._trees import JaxBatch, fields_of, flatten
 
 
 class BatchFn:
@@ -30,7 +30,7 @@ class BatchFn:
     on the result of ``batch``. With one worker, or after a later step, it copies the batch once, as it does its own; it also copies
     leaves of dtypes that NumPy lacks, bfloat16 and float8.
 
-    A stacked leaf becomes an array, any other a `windrow.jax.Batch` of arrays; strings become
+    A stacked leaf becomes an array, any other a `windrow.jax.JaxBatch` of arrays; strings become
     lists. The arrays stay on the host: ``jax.device_put`` moves a whole batch.
 
     Args:
@@ -99,7 +99,7 @@ class BatchFn:
         if spec.form == "stack":
             return data
         fields = {name: tensor.numpy() for name, tensor in fields_of(batch).items()}
-        return Batch(data, **fields, max_length=batch.max_length)
+        return JaxBatch(data, **fields, max_length=batch.max_length)
 
     def _own_engine(self) -> Optional[wr.Engine]:
         """An engine of this process: its threads do not outlive a fork."""

@@ -21,7 +21,7 @@ _function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
-class Batch(NamedTuple):
+class TorchBatch(NamedTuple):
     """A leaf that was padded, joined, packed or quantised: the fields of a `windrow.Batch` as torch tensors.
 
     Those that do not apply are None. It is pickled, pinned and moved as any namedtuple is.
@@ -58,7 +58,7 @@ def collate_fn(
 
     Args:
         spec: as for `windrow.collate`: leaf path, with globs, to `windrow.Pad` and the
-            like. A leaf so named becomes a `Batch` of tensors, or a tensor if it is stacked.
+            like. A leaf so named becomes a `TorchBatch` of tensors, or a tensor if it is stacked.
         device: device to place tensors on; None: where the samples are. ``"cuda"`` and ``"pinned"`` are
             for the main process and workers that are threads: in a worker process, leave it to
             `Prefetcher`.
@@ -239,7 +239,7 @@ class Rules:
         if dim is None:
             return data
         lengths = torch.tensor([tensor.shape[dim] for tensor in column])
-        return Batch(data, lengths, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+        return TorchBatch(data, lengths, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
 
     def mapping(self, first: Any, children: Dict[Any, Any]) -> Any:
         """A mapping like the first sample's, by torch's rules."""
@@ -272,12 +272,12 @@ class Rules:
         """A tensor that is in a segment, of which others have the rest."""
         return view(segment, dtype, shape, int(segment.storage_offset()) + offset)
 
-    def fields(self, data: torch.Tensor, batch: wr.Batch) -> Batch:
+    def fields(self, data: torch.Tensor, batch: wr.Batch) -> TorchBatch:
         """A leaf that has more than its data."""
         def torch_of(field: Optional[wr.Tensor]) -> Optional[torch.Tensor]:
             return None if field is None else field.torch()
 
-        return Batch(
+        return TorchBatch(
             data,
             torch_of(batch.lengths),
             torch_of(batch.offsets),
@@ -294,7 +294,7 @@ class Rules:
         if segment is None:
             return self.fields(batch.torch(), batch) if len(layout) > 1 else batch.torch()
         tensors = {name: view(segment, *place) for name, place in layout.items()}
-        return Batch(**tensors, max_length=batch.max_length) if len(tensors) > 1 else tensors["data"]
+        return TorchBatch(**tensors, max_length=batch.max_length) if len(tensors) > 1 else tensors["data"]
 
 
 _types: Optional[_registry.Types] = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import threading
-from typing import Any, Dict, Optional
+from types import TracebackType
+from typing import Any, Dict, Optional, Type
 
 import torch
 
@@ -20,6 +22,7 @@ MIN_TENSOR_BYTES = 1 << 20
 MIN_TENSORS = 128
 
 _REFUSED = object()
+_logger = logging.getLogger("windrow.torch")
 # Held while the table is changed.
 _changing = threading.Lock()
 
@@ -80,8 +83,25 @@ def _is_for_engine(batch: Any, table: Optional[_registry.CollateMap]) -> bool:
     return elem.numel() * elem.itemsize * len(batch) >= MIN_TENSOR_BYTES
 
 
-def install(worker_id: Optional[int] = None) -> None:
-    """Makes windrow assemble the tensors, arrays and numbers of every caller of ``default_collate``.
+class Installed:
+    """What `install` returns: at the end of its ``with`` block torch has its own functions again, unless they were replaced before it."""
+
+    __slots__ = ("_replaced",)
+
+    def __init__(self, replaced: bool) -> None:
+        self._replaced = replaced
+
+    def __enter__(self) -> "Installed":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        if self._replaced:
+            uninstall()
+
+
+def install(worker_id: Optional[int] = None) -> Installed:
+    """Makes windrow assemble the tensors, arrays and numbers of every caller of ``default_collate``: it replaces torch's functions for
+    the whole process, until `uninstall` or the end of a ``with`` block, and says so to the logger ``windrow.torch`` (INFO).
 
     Replaces entries in torch's table of collate functions, each with a function that gives the same
     results and errors. Batches of fewer than 128 tensors with less than 1 MiB together stay with ``torch.stack``, which starts
@@ -91,20 +111,23 @@ def install(worker_id: Optional[int] = None) -> None:
     Args:
         worker_id: ignored; a ``worker_init_fn`` is called with one.
 
+    Returns:
+        Installed: a context manager, for the time of a block. Nothing needs to be done with it otherwise.
+
     Raises:
         RuntimeError: this torch has no such table.
 
     Example:
         >>> import torch, windrow.torch
-        >>> windrow.torch.install()
-        >>> torch.utils.data.default_collate([{"x": 1.5}, {"x": 2.5}])
+        >>> with windrow.torch.install():
+        ...     torch.utils.data.default_collate([{"x": 1.5}, {"x": 2.5}])
         {'x': tensor([1.5000, 2.5000], dtype=torch.float64)}
-        >>> windrow.torch.uninstall()
     """
     module = _registry.find()
     table = module.default_collate_fn_map
     names = ("collate_tensor_fn", "collate_numpy_array_fn", "collate_float_fn", "collate_int_fn")
     known = [getattr(module, name, None) for name in names]
+    replaced = []
     with _changing:
         for key, function in list(table.items()):
             # Replaced in place: torch looks subclasses up in the order of the entries.
@@ -112,6 +135,10 @@ def install(worker_id: Optional[int] = None) -> None:
                 ours = _column_fn(function)
                 _collate.replaced[ours] = function
                 table[key] = ours
+                replaced.append(function.__name__)
+    if replaced:
+        _logger.info("torch's %s are replaced in process %d, for every caller of default_collate", ", ".join(sorted(set(replaced))), os.getpid())
+    return Installed(bool(replaced))
 
 
 def uninstall() -> None:
