@@ -1,8 +1,8 @@
 """Batch assembly: scattered sample tensors to one batch, in one pass.
 
     >>> import windrow as wr
-    >>> wr.stack([b"abc", b"def"]).shape
-    (2, 3)
+    >>> wr.stack([[1, 2, 3], [4, 5, 6]])
+    Batch(2 samples, shape=(2, 3), dtype=int64, device=cpu)
 """
 
 import os as _os
