@@ -108,7 +108,7 @@ gpu-model:
 
 test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
-	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow
+	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow windrow.spec
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "not slow and not alone" python/tests
 	$(BY_OFFICIAL_CALLS) -n 2 -m "not slow and not alone" $(READING)
 
@@ -159,6 +159,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
 	scripts/docs/readme_table.py --check
 	scripts/gpu/plots.py --check
+	scripts/docs/stubs.py --check
 	scripts/ci/unsafe_table.py --check
 	scripts/ci/module_cycles.py src python/src python/python/windrow
 	scripts/ci/script_list.py

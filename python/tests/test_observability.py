@@ -125,6 +125,23 @@ def test_stats_are_attributes_items_and_a_table():
     assert repr(wr.stats()).startswith("batches            1\n") and wr.Engine(threads=1).stats().workers == {}
 
 
+SPECS = [wr.Stack(dtype="float32"), wr.Concat(dim=0, device="cpu"), wr.Pad(multiple_of=8, mask="real"), wr.Ragged(batch_index=True)]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.form)
+def test_a_spec_explains_its_form(spec):
+    samples = [paint(3), paint(3)]
+    assert spec.explain(samples).as_dict() == wr.explain(samples, spec.form, **spec.kwargs).as_dict()
+    with pytest.raises(TypeError, match="sample 1"):
+        spec.explain([paint(3), None])
+
+
+def test_a_list_spec_explains_itself():
+    samples, spec = [paint(3, "float32"), paint(5, "float32")], wr.List(dtype="float64")
+    assert spec.explain(samples).as_dict() == wr.explain(samples, "collate", spec=spec).as_dict()
+    assert spec.explain(samples).bytes_written == 64
+
+
 def test_explain_of_a_tree():
     arguments = {"spec": SPEC, "sep": "/"}
     plan = wr.explain(SAMPLES, "collate", **arguments)

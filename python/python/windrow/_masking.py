@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional, Sequence, Tuple
+from typing import Any, Mapping, Optional, Sequence, Tuple, cast
 
 import windrow as wr
 from windrow._fields import numpy, refusal
@@ -99,7 +99,7 @@ def offsets_of(features: Sequence[Any], size: int, side: str) -> Any:
         if row.shape != (count, 2) and row.size + count > 0:
             raise refusal(wr.ShapeError, index, "offset_mapping", (count, 2), row.shape, "one pair for each token")
         rows.append(row.reshape(-1, 2))
-    return numpy(wr.pad(rows, dims=0, side=side, size=size))
+    return numpy(wr.pad(rows, dims=0, side=cast(Any, side), size=size))
 
 
 def begins_of_words(offsets: Any, special: Any) -> Any:

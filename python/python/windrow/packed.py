@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, TypeVar, overload
 
 from windrow import _windrow
 from windrow._layout import LEAF, Layout, LeafPlace, Piece, layout_of, nodes_of, plain_tree
 from windrow._windrow import DeviceError, Engine, Tensor
 
+if TYPE_CHECKING:
+    from windrow._windrow import _ArrayLike, _Device
+
 __all__ = ["Layout", "Packed", "pack", "pack_buckets", "unpack"]
+
+_T = TypeVar("_T")
 
 
 class _Tree:
@@ -88,7 +93,7 @@ class Packed:
         return f"Packed({len(self.layout.paths)} leaves, nbytes={self.nbytes}, device={self.buffer.device})"
 
 
-def pack(tree: Any, *, device: Any = None, align: int = 64, out: Any = None, engine: Optional[Engine] = None) -> Packed:
+def pack(tree: Any, *, device: Optional[_Device] = None, align: int = 64, out: Optional[_ArrayLike] = None, engine: Optional[Engine] = None) -> Packed:
     """Copies all leaves of one tree into one buffer, by one `copy_many`: a model's parameters, the metadata of a step.
 
     A tree is what `collate` takes for one sample; Python numbers are leaves without dims. Leaves of the same memory, dtype and shape, such
@@ -197,7 +202,11 @@ def _views(buffer: Any, layout: Layout) -> List[Tensor]:
     return [views[position] for position in which]
 
 
-def unpack(buffer: Any, layout: Layout, *, into: Any = None) -> Any:
+@overload
+def unpack(buffer: _ArrayLike, layout: Layout, *, into: None = None) -> Any: ...
+@overload
+def unpack(buffer: _ArrayLike, layout: Layout, *, into: _T) -> _T: ...
+def unpack(buffer: _ArrayLike, layout: Layout, *, into: Any = None) -> Any:
     """The tree that was packed: views of the buffer, or written into existing tensors by one `copy_many`.
 
     The views are `Tensor` objects where the buffer is, read-only if that is; tied leaves are one object. In place of a TensorDict or a graph of PyTorch
@@ -300,7 +309,7 @@ def _piece_of(dst: Any, path: str, piece: Piece, nbytes: int) -> Tensor:
     return _windrow._parts(_windrow._leaf_bytes(dst, path, "into"), [("uint8", (nbytes,), start)], start + nbytes, "into")[0]
 
 
-def pack_buckets(tree: Any, max_bytes: int, *, device: Any = None, align: int = 64) -> Iterator[Packed]:
+def pack_buckets(tree: Any, max_bytes: int, *, device: Optional[_Device] = None, align: int = 64) -> Iterator[Packed]:
     """The leaves of one tree in buffers of at most ``max_bytes``, one after the other: weights sent to another process or machine.
 
     All of them share one buffer: each is valid until the next one is asked for. A leaf that is larger than a bucket is cut along its bytes.

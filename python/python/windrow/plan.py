@@ -7,7 +7,7 @@ Each function returns `Rows`, a list of lists of sample indices. ``DataLoader(..
 from __future__ import annotations
 
 import operator
-from typing import Any, Iterable, List, Optional
+from typing import Any, Iterable, List, Literal, Optional
 
 from windrow import _windrow
 
@@ -62,7 +62,12 @@ def _numbers(numbers: Any) -> Any:
         raise TypeError(f"a column of lists in place of integers: {error}") from None
 
 
-def pack(lengths: Any, max_tokens: int, how: str = "first_fit_decreasing", max_sequences: Optional[int] = None) -> Rows:
+def pack(
+    lengths: Any,
+    max_tokens: int,
+    how: Literal["first_fit_decreasing", "best_fit_decreasing", "in_order"] = "first_fit_decreasing",
+    max_sequences: Optional[int] = None,
+) -> Rows:
     """Packs samples into rows of at most ``max_tokens`` tokens, in O(n log n).
 
     Args:

@@ -1,9 +1,10 @@
 """Specs of `windrow.collate`: a form and its keyword arguments for a leaf."""
 
-from typing import Any, ClassVar, Dict, Optional
+import inspect
+from typing import Any, Callable, ClassVar, Dict, Optional
 
 from windrow import _windrow
-from windrow._windrow import Transform
+from windrow._windrow import Explain, Transform
 
 
 class _Spec:
@@ -13,9 +14,15 @@ class _Spec:
     __slots__ = ("kwargs",)
     kwargs: Dict[str, Any]
 
-    def __init__(self, **kwargs: Any) -> None:
-        _windrow._check_options(self.form, **kwargs)
-        self.kwargs = kwargs
+    def explain(self, samples: Any) -> Explain:
+        """The plan of samples assembled as this spec says, without running it: `windrow.explain` of its form and arguments.
+
+        Examples:
+            >>> import windrow as wr
+            >>> wr.Pad(multiple_of=8).explain([[1, 2, 3], [4]]).padding_bytes
+            96
+        """
+        return _windrow.explain(samples, self.form, **self.kwargs)
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.kwargs.items())
@@ -28,11 +35,27 @@ class _Spec:
         return hash((self.form, tuple(self.kwargs)))
 
 
+def _init_of(form: str) -> Callable[..., None]:
+    """The initialiser of a form's spec, with the signature of the call. Arguments that are not given stay those of `collate`, so it
+    keeps those that are."""
+
+    def __init__(self: _Spec, **kwargs: Any) -> None:
+        _windrow._check_options(form, **kwargs)
+        self.kwargs = kwargs
+
+    call = inspect.signature(getattr(_windrow, form))
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    takes = [each for each in call.parameters.values() if each.kind is each.KEYWORD_ONLY and each.name != "stream"]
+    setattr(__init__, "__signature__", call.replace(parameters=[own, *takes]))
+    return __init__
+
+
 class Stack(_Spec):
     """Spec of a leaf that is stacked. Takes the keyword arguments of `windrow.stack` but ``stream``, and raises its errors for wrong ones."""
 
     form = "stack"
     __slots__ = ()
+    __init__ = _init_of("stack")
 
 
 class Concat(_Spec):
@@ -40,6 +63,7 @@ class Concat(_Spec):
 
     form = "concat"
     __slots__ = ()
+    __init__ = _init_of("concat")
 
 
 class Pad(_Spec):
@@ -47,6 +71,7 @@ class Pad(_Spec):
 
     form = "pad"
     __slots__ = ()
+    __init__ = _init_of("pad")
 
 
 class Ragged(_Spec):
@@ -54,6 +79,7 @@ class Ragged(_Spec):
 
     form = "ragged"
     __slots__ = ()
+    __init__ = _init_of("ragged")
 
 
 class List(_Spec):
@@ -78,4 +104,9 @@ class List(_Spec):
 
     def __init__(self, dtype: Any = None, transform: Optional[Transform] = None) -> None:
         given = {"dtype": dtype, "transform": transform}
-        super().__init__(**{name: value for name, value in given.items() if value is not None})
+        self.kwargs = {name: value for name, value in given.items() if value is not None}
+        _windrow._check_options(self.form, **self.kwargs)
+
+    def explain(self, samples: Any) -> Explain:
+        """The plan of samples that stay separate, without running it: `windrow.explain` of ``"collate"`` with this spec."""
+        return _windrow.explain(samples, "collate", spec=self)

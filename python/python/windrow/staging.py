@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from windrow import _windrow
 from windrow._windrow import Engine, Tensor
+
+if TYPE_CHECKING:
+    from windrow._windrow import _Device, _DType, _Stream
 
 __all__ = ["Staging"]
 
@@ -49,7 +52,7 @@ class Staging:
 
     __slots__ = ("_blocks", "device", "host", "nbytes")
 
-    def __init__(self, spec: Mapping[str, Tuple[Sequence[int], Any]], *, device: Any = None, engine: Optional[Engine] = None) -> None:
+    def __init__(self, spec: Mapping[str, Tuple[Sequence[int], _DType]], *, device: Optional[_Device] = None, engine: Optional[Engine] = None) -> None:
         parts, nbytes = _parts_of(spec)
         self.nbytes = nbytes
         self._blocks = blocks = _windrow._Staging(nbytes, device, engine)
@@ -57,7 +60,7 @@ class Staging:
         self.host: Mapping[str, Tensor] = _Host(blocks, views[:2])
         self.device: Mapping[str, Tensor] = MappingProxyType(views[2])
 
-    def upload(self, stream: Any = None) -> None:
+    def upload(self, stream: Optional[_Stream] = None) -> None:
         """Enqueues one copy of all that is in ``host``, and gives ``host`` the other block.
 
         The copy is in the order of ``stream``, behind all that was enqueued on the tensors of ``device`` by streams that were named:

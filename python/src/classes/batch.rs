@@ -20,26 +20,32 @@ use crate::ground::tensor::PyTensor;
 use crate::ownership::holder::{in_place, visit_tensor, with_own_references, Visited};
 
 tensor_methods!(PyBatch, {
+    /// The samples, assembled.
     #[getter]
     fn data(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
         self.field(py, 0, || Some(with_own_references(py, self.batch().data())))
     }
 
+    /// The real length of each sample: int64 ``[N]``, or ``[N, k]`` if ``k != 1`` dims are padded; None in a stack.
     #[getter]
     fn lengths(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
         self.field(py, 1, || self.batch().lengths().map(|tensor| with_own_references(py, tensor)))
     }
 
+    /// Where each sample begins along the joined dim, and the end of the last, ``[N + 1]``; None in other batches than of `concat`
+    /// and `ragged`.
     #[getter]
     fn offsets(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
         self.field(py, 2, || self.batch().offsets().map(|tensor| with_own_references(py, tensor)))
     }
 
+    /// ``[N, *padded dims]``, if ``mask`` was given: bool, or the given ``mask_dtype``; else None.
     #[getter]
     fn mask(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
         self.field(py, 3, || self.batch().mask().map(|tensor| with_own_references(py, tensor)))
     }
 
+    /// The sample that each row comes from, int64 ``[sum]``, if ``batch_index`` was given; else None.
     #[getter]
     fn batch_index(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
         self.field(py, 4, || {
@@ -47,16 +53,19 @@ tensor_methods!(PyBatch, {
         })
     }
 
+    /// uint8, the one allocation of all leaves of `collate` with ``arena=True``, the same object for each; else None.
     #[getter]
     fn arena(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
         self.field(py, 5, || self.batch().arena().map(|tensor| with_own_references(py, tensor)))
     }
 
+    /// What `Quantize` divided by, float32 or float8_e8m0fnu; None without one.
     #[getter]
     fn scales(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
         self.field(py, 6, || self.batch().scales().map(|tensor| with_own_references(py, tensor)))
     }
 
+    /// The place in the arena of each tensor of this batch: name to dtype, shape and byte offset; None without an arena.
     #[getter]
     fn arena_layout<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(arena) = self.batch().arena() else { return Ok(None) };
@@ -69,6 +78,7 @@ tensor_methods!(PyBatch, {
         Ok(Some(layout))
     }
 
+    /// The largest length of a ragged batch, an int of the host; None in other batches.
     #[getter]
     fn max_length(&self) -> Option<i64> {
         self.batch().max_length()

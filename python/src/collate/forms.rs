@@ -258,7 +258,7 @@ fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
     Ok(pad)
 }
 
-/// StorageWatches samples that are equal except along dim 0 one after the other. ``common`` as for `stack`.
+/// Joins samples that are equal except along dim 0, and says where each begins. ``common`` as for `stack`.
 ///
 /// Args:
 ///     offsets_dtype: ``"int64"`` or ``"int32"``.

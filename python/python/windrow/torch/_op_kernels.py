@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeVar, cast
 
 import torch
 
@@ -54,7 +54,7 @@ def _checked(check: Callable[..., Any]) -> Callable[[Callable[..., Result]], Cal
 
 @_checked(checks.stack)
 def stack(tensors: Tensors) -> torch.Tensor:
-    return wr.stack(_plain(tensors)).torch()  # type: ignore[no-any-return]
+    return wr.stack(_plain(tensors)).torch()
 
 
 @_checked(checks.concat)
@@ -65,7 +65,7 @@ def concat(tensors: Tensors, dim: int = 0) -> Pair:
 
 @_checked(checks.pad)
 def pad(tensors: Tensors, value: Any = 0.0, side: str = "right", size: Optional[int] = None) -> Pair:
-    batch = wr.pad(_plain(tensors), value=value, side=side, dims=0, size=size)
+    batch = wr.pad(_plain(tensors), value=value, side=cast(Any, side), dims=0, size=size)
     return batch.torch(), _torch(batch.lengths)
 
 
@@ -78,7 +78,7 @@ def ragged(tensors: Tensors) -> Pair:
 def _torch(part: Optional[wr.Tensor]) -> torch.Tensor:
     """A part that every batch of its form has."""
     assert part is not None
-    return part.torch()  # type: ignore[no-any-return]
+    return part.torch()
 
 
 # take
@@ -110,7 +110,7 @@ def take_list(tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
 def _taken(samples: wr.SampleList, ids: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Samples at these positions; `shape`: that of a table of all of them."""
     try:
-        return samples.stack(ids.reshape(-1)).torch().view((*ids.shape, *shape[1:]))  # type: ignore[no-any-return]
+        return samples.stack(ids.reshape(-1)).torch().view((*ids.shape, *shape[1:]))
     except IndexError:
         checks.ids(ids.flatten().tolist(), shape[0])
         raise
@@ -256,7 +256,7 @@ def repad(
 def spread(values: torch.Tensor, offsets: torch.Tensor, value: Any, size: Optional[int], side: str) -> Pair:
     """A padded batch of the samples that these offsets cut. On a device by one launch."""
     try:
-        batch = wr.pad(wr.SampleList.split(values, offsets), value=value, side=side, dims=0, size=size)
+        batch = wr.pad(wr.SampleList.split(values, offsets), value=value, side=cast(Any, side), dims=0, size=size)
     except Exception:
         checks.offsets(offsets.tolist(), values.shape[0], size)
         raise

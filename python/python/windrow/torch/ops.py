@@ -13,7 +13,7 @@ The first dim of a sample is the one that differs. Needs PyTorch 2.4 or newer.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, List, Literal, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -105,7 +105,7 @@ def concat(tensors: Tensors, dim: int = 0) -> Pair:
     return _copy(table.movedim(0, dim)).flatten(dim, dim + 1), lengths
 
 
-def pad(tensors: Tensors, value: float = 0, side: str = "right", size: Optional[int] = None) -> Pair:
+def pad(tensors: Tensors, value: float = 0, side: Literal["right", "left", "center"] = "right", size: Optional[int] = None) -> Pair:
     """Pads tensors that are equal but for dim 0 to the longest, as `windrow.pad` does. Arguments and errors as for `stack`.
 
     Args:
@@ -181,7 +181,7 @@ def take(tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
     return _ops.take_list(_list("take", tensors), ids)  # type: ignore[no-any-return]
 
 
-def unpad(padded: torch.Tensor, lengths: torch.Tensor, *, size: Optional[int] = None, side: str = "right") -> Pair:
+def unpad(padded: torch.Tensor, lengths: torch.Tensor, *, size: Optional[int] = None, side: Literal["right", "left", "center"] = "right") -> Pair:
     """The samples of a padded batch without their padding, one after the other: the inverse of `pad`.
 
     Args:
@@ -206,7 +206,7 @@ def unpad(padded: torch.Tensor, lengths: torch.Tensor, *, size: Optional[int] = 
 
 
 def repad(
-    values: torch.Tensor, offsets: torch.Tensor, value: float = 0, size: Optional[int] = None, *, side: str = "right"
+    values: torch.Tensor, offsets: torch.Tensor, value: float = 0, size: Optional[int] = None, *, side: Literal["right", "left", "center"] = "right"
 ) -> Pair:
     """A ragged batch as a padded one: the inverse of `unpad`.
 
