@@ -160,6 +160,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	scripts/docs/readme_table.py --check
 	scripts/gpu/plots.py --check
 	scripts/docs/stubs.py --check
+	scripts/ci/python_api.py --check
 	scripts/ci/unsafe_table.py --check
 	scripts/ci/module_cycles.py src python/src python/python/windrow
 	scripts/ci/script_list.py
