@@ -59,6 +59,7 @@ pub struct Explain {
 
 impl Explain {
     /// The account of several calls together. A launch is described if it is the only one.
+    #[cfg(feature = "unstable-bindings")]
     pub(crate) fn for_calls(calls: Vec<Explain>) -> Explain {
         let mut launches = calls.iter().filter_map(|call| call.launch.as_ref());
         let launch = launches.next().filter(|_| launches.next().is_none()).cloned();

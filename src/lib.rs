@@ -51,6 +51,11 @@
 //! | batch | [`Batch`], [`Tensor`] | the result, and zero-copy views of its samples |
 //! | export | [`dlpack`], [`arrow`] | managed tensors and arrays for other libraries |
 //!
+//! # Threads
+//!
+//! [`Engine`], [`Batch`], [`Tensor`], [`Packed`], [`SampleView`], [`SampleList`], [`Plan`], [`Collate`], [`Error`] and the
+//! types of reports are `Send` and `Sync`. Threads can call one engine at the same time; its clones are the same engine.
+//!
 //! # On a GPU
 //!
 //! With feature `cuda` the same plan runs on a device: one launch for all leaves, on a given stream
@@ -70,6 +75,17 @@
 //!
 //! [`Plan::explain`] reports what a plan would do, [`Engine::stats`] what an engine has done, by path and
 //! stage. Feature `tracing` opens a span for each [`Stage`](observe::Stage); with feature `cuda`, `WINDROW_NVTX=1` opens NVTX ranges.
+//!
+//! # Crate features
+//!
+//! None is on by default, and none needs anything at start.
+//!
+//! | feature | adds | needs |
+//! |---|---|---|
+//! | `cuda` | the CUDA engine, on Linux x86-64 and aarch64 | nvcc to build |
+//! | `tracing` | spans of the crate `tracing` around the stages of a call | |
+//! | `testing` | `Engine::reference()`, a naive executor to compare others with | |
+//! | `unstable-bindings` | what this repository's bindings for Python and C use; changes in every release | |
 //!
 //! # Glossary
 //!
@@ -118,8 +134,11 @@
 //! - *One library copy per sample?* For samples of a few kilobytes or less, the calls cost more than the bytes.
 //! - *The global rayon pool?* It belongs to the program. An engine has its own, or uses a given one.
 
-// The linter sees the code that only a device executes in builds with the feature.
-#![cfg_attr(not(feature = "cuda"), allow(dead_code, unused_imports))]
+// The linter sees the code that only a device executes, or only a binding calls, in builds with both features.
+#![cfg_attr(
+    not(all(feature = "cuda", feature = "unstable-bindings")),
+    allow(dead_code, unused_imports)
+)]
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("windrow counts bytes in 64 bits and addresses them: it needs a 64-bit target");
@@ -157,8 +176,11 @@ pub mod samples;
 mod sync;
 pub mod tensor;
 
+#[cfg(feature = "unstable-bindings")]
 #[doc(hidden)]
 pub mod workers;
+#[cfg(not(feature = "unstable-bindings"))]
+mod workers;
 
 /// Errors: [`Error`], and what it says of samples, outputs and drivers.
 pub mod error {
@@ -168,6 +190,7 @@ pub mod error {
 }
 
 /// What bindings in other languages need beside the public interface. Free to change.
+#[cfg(feature = "unstable-bindings")]
 #[doc(hidden)]
 pub mod bindings {
     pub use crate::engine::bindings::*;
@@ -183,6 +206,28 @@ pub use self::{
     plan::Plan,
     samples::{SampleList, SampleView, Samples},
     tensor::{DType, Device, Layout, Stream, Tensor},
+};
+
+/// What threads may share or pass on, as "Threads" above says: a change that takes it away does not compile.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Engine>();
+    shared::<EngineBuilder>();
+    shared::<engine::Resident>();
+    shared::<Batch>();
+    shared::<batch::Fields>();
+    shared::<Tensor>();
+    shared::<Packed>();
+    shared::<Collate>();
+    shared::<SampleView<'_>>();
+    shared::<SampleList<'_>>();
+    shared::<samples::TensorMeta>();
+    shared::<Plan<'_>>();
+    shared::<plan::BatchShape>();
+    shared::<explain::Explain>();
+    shared::<Stats>();
+    shared::<Stream>();
+    shared::<Error>();
 };
 
 /// The examples of the README, as tests.

@@ -245,7 +245,7 @@ fn check_case(u: &mut Unstructured<'_>) -> Result<()> {
         Ok(plan) => {
             // A mask may be large where there are no elements.
             let (numel, bytes) = (
-                plan.batch_shapes()[0].shape.iter().product::<i64>(),
+                plan.batch_shapes()[0].shape().iter().product::<i64>(),
                 plan.explain().bytes_written,
             );
             if numel > 4 * LARGEST

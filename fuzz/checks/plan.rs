@@ -164,7 +164,7 @@ fn address(u: &mut Unstructured<'_>) -> Result<*mut u8> {
 fn accepted(spec: &BatchShape, samples: &SampleList<'_>) {
     let size = spec.dtype.size() as i128;
     let mut bytes = size;
-    for &extent in &spec.shape {
+    for &extent in spec.shape() {
         assert!(extent >= 0);
         bytes = bytes.saturating_mul(extent.into());
     }
@@ -246,9 +246,9 @@ fn plan_alone(
     accepted(spec, list);
     assert!(!plan.explain().to_string().is_empty());
     let _ = plan.as_view(0);
-    let strides = numbers(u, spec.shape.len())?;
+    let strides = numbers(u, spec.shape().len())?;
     let strides = u.arbitrary::<bool>()?.then_some(&strides[..]);
-    let layout = Layout::try_new(spec.dtype, &spec.shape, strides);
+    let layout = Layout::try_new(spec.dtype, spec.shape(), strides);
     let data = address(u)?;
     // SAFETY: it is not written to.
     Ok(layout

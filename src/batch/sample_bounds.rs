@@ -118,6 +118,7 @@ impl SampleBounds {
     }
 
     /// The kind and what little it has, and its column of numbers, for a pickle.
+    #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn to_numbers(&self) -> (Vec<i64>, &[i64]) {
         match &self.0 {
@@ -134,6 +135,7 @@ impl SampleBounds {
     ///
     /// # Errors
     /// [`Error::Argument`] for numbers that it never gives.
+    #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn from_numbers(header: &[i64], column: Vec<i64>) -> Result<SampleBounds> {
         let refuse = || Error::Argument(format!("no parts of a batch: {header:?}"));

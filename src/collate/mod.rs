@@ -174,12 +174,14 @@ impl Collate {
     }
 
     /// Whether the batch has scales that are found on the way.
+    #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn is_quantised(&self) -> bool {
         matches!(self.rescale.as_deref(), Some(Rescale::Quantize(_)))
     }
 
     /// Whether scales are given.
+    #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn is_dequantised(&self) -> bool {
         matches!(self.rescale.as_deref(), Some(Rescale::Dequantize(_)))
@@ -199,6 +201,7 @@ impl Collate {
 
     /// Adds to the elements of each sample a number of its own, on the way to or from a device: whole numbers, modulo a power
     /// of two. Batches on the host are raised by [`add_per_sample`](crate::bindings::add_per_sample), which finds sums that do not fit.
+    #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     #[must_use]
     pub fn increments(mut self, increments: impl Into<Arc<[i64]>>) -> Collate {

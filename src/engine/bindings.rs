@@ -1,5 +1,6 @@
 //! The interface for bindings in other languages, beside the public one: stages that begin before there is a plan, batches
-//! without a plan, and the ends of calls. Hidden from the documentation, and free to change.
+//! without a plan, and the ends of calls. Hidden from the documentation, and free to change. What the engine uses itself
+//! is there without feature `unstable-bindings` too.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub use super::staging::Staging;
 pub use crate::host::calibration_file;
 pub use crate::host::{add_per_sample, prefetch, PipelinedCopy};
 pub use crate::plan::page_copies::PageCopies;
+pub use crate::tensor::dims::Dims;
 pub use crate::tensor::places::Places;
 pub use crate::tensor::tensor::new_owners;
 
@@ -63,7 +65,11 @@ impl Engine {
             }
         }
     }
+}
 
+#[cfg(feature = "unstable-bindings")]
+#[doc(hidden)]
+impl Engine {
     /// Whether both are one engine.
     pub fn is_same(&self, other: &Engine) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
@@ -211,6 +217,7 @@ impl Engine {
     }
 }
 
+#[cfg(feature = "unstable-bindings")]
 #[doc(hidden)]
 impl Fields {
     /// The end of the work on a device that writes the batch, unless that is in a graph.
@@ -219,6 +226,7 @@ impl Fields {
     }
 }
 
+#[cfg(feature = "unstable-bindings")]
 #[doc(hidden)]
 impl RunOptions {
     /// Adds what was copied ahead for the next leaf: see [`Engine::start_rows`].

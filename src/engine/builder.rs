@@ -28,7 +28,8 @@ impl Engine {
         EngineBuilder::default()
     }
 
-    /// The naive executor, one element at a time: the oracle of tests, with no other use.
+    /// The naive executor, one element at a time: the oracle of tests, with no other use. Needs feature `testing`.
+    #[cfg(feature = "testing")]
     pub fn reference() -> Engine {
         let builder = EngineBuilder { is_reference: true, ..EngineBuilder::default() };
         builder.threads(1).pool_bytes(0).build_on_host()

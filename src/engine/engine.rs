@@ -149,6 +149,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Plan::partly_in_arena`].
+    #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn plan_in_arena<'s, 'a: 's>(
         &self,

@@ -302,6 +302,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::copy_many`]; nothing is written.
+    #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn check_lists(dsts: &SampleList<'_>, srcs: &SampleList<'_>) -> Result<()> {
         Moves::new(dsts, srcs, &AnyTransform::default(), None).map(drop)
@@ -311,6 +312,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::copy_many`]; nothing is written.
+    #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn explain_lists(
         dsts: &SampleList<'_>,

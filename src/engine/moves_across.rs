@@ -111,6 +111,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::explain_lists`].
+    #[cfg(feature = "unstable-bindings")]
     pub(super) fn explain_across(
         dsts: &SampleList<'_>,
         srcs: &SampleList<'_>,

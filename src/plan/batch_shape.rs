@@ -22,8 +22,7 @@ use crate::tensor::{
 /// The batch to be made: shapes, dtypes and the place of each sample. Nothing of it is memory yet.
 #[derive(Clone, Debug)]
 pub struct BatchShape {
-    /// Shape of the data, in the result's order of dims.
-    pub shape: Dims,
+    pub(crate) shape: Dims,
     /// Dtype of the data.
     pub dtype: DType,
     /// Number of samples.
@@ -57,6 +56,11 @@ pub struct BatchShape {
 }
 
 impl BatchShape {
+    /// The shape of the data, in the result's order of dims.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
     /// Scales that are found on the way: their rule and their shape.
     pub(crate) fn found_scales(&self) -> Option<(&Quantize, &[i64])> {
         let scaling = self.scaling.as_deref()?;
@@ -102,7 +106,11 @@ impl BatchShape {
     }
 
     /// The shape of the lengths: `[N]`, or `[N, k]` if `k != 1` dims are padded.
-    pub fn lengths_shape(&self) -> Dims {
+    pub fn lengths_shape(&self) -> Vec<i64> {
+        self.lengths_dims().into_vec()
+    }
+
+    fn lengths_dims(&self) -> Dims {
         let mut shape: Dims = smallvec::smallvec![self.num_samples as i64];
         if let Placement::Padded(Padded { dims, .. }) = &self.placement {
             if dims.len() != 1 {
@@ -359,7 +367,7 @@ impl BatchShape {
         mut each: impl FnMut(Role, DType, &[i64]) -> Result<()>,
     ) -> Result<()> {
         if self.has_lengths() {
-            each(Role::Lengths, DType::I64, &self.lengths_shape())?;
+            each(Role::Lengths, DType::I64, &self.lengths_dims())?;
         }
         match (&self.placement, &self.mask) {
             (Placement::Joined { offsets, .. }, _) => {

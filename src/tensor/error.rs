@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use crate::tensor::dims::{Dims, Tuple};
+use crate::tensor::dims::Tuple;
 use crate::tensor::dtype::DType;
 
 /// The result of every fallible call of this crate.
@@ -158,7 +158,7 @@ impl fmt::Display for Hint {
 #[non_exhaustive]
 pub enum ErrorValue {
     /// A whole shape.
-    Shape(Dims),
+    Shape(Vec<i64>),
     /// A dtype.
     DType(DType),
     /// Anything else, in words.

@@ -1,7 +1,7 @@
 //! The ground types, which know no stage of the data flow: tensors, dtypes, devices, layouts, errors, streams.
 
 pub(crate) mod device;
-mod dims;
+pub(crate) mod dims;
 mod dtype;
 pub(crate) mod error;
 mod footprint;
@@ -15,8 +15,8 @@ pub(crate) mod tensor;
 
 pub use device::Device;
 pub(crate) use device::{CudaBuild, DeviceInfo};
-pub(crate) use dims::{small_vec, DimSet, Tuple};
-pub use dims::{Dims, MAX_NDIM};
+pub use dims::MAX_NDIM;
+pub(crate) use dims::{small_vec, DimSet, Dims, Tuple};
 pub(crate) use dtype::CastTo;
 pub use dtype::{DType, Element};
 pub(crate) use error::{DriverError, Error, ErrorValue, Hint, Mismatch, MoveSide, Result};

@@ -454,11 +454,11 @@ impl<'py> TorchCall<'_, 'py> {
         for job in &*jobs {
             let shape = BatchShape::new(&job.samples.list, &job.collate);
             let shape = shape.map_err(|error| job_error(py, &error.at_path(&job.path), [job]))?;
-            let output = (shape.dtype, PyTuple::new(py, shape.shape.iter())?);
+            let output = (shape.dtype, PyTuple::new(py, shape.shape().iter())?);
             match job.is_part() {
                 false => outputs.append((output.0.name(), output.1))?,
                 true => {
-                    let count: i64 = shape.shape.iter().product();
+                    let count: i64 = shape.shape().iter().product();
                     let bytes = count as u64 * shape.dtype.size() as u64;
                     offsets.push((output, parts_bytes));
                     parts_bytes = (parts_bytes + bytes).next_multiple_of(PART_ALIGN);

@@ -10,7 +10,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyCapsule;
-use windrow::tensor::Dims;
+use windrow::bindings::Dims;
 use windrow::{DType, Tensor};
 
 use crate::ground::errors::OrPyErr;

@@ -14,8 +14,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use windrow::bindings::prefetch;
+use windrow::bindings::Dims;
 use windrow::collate::Form;
-use windrow::tensor::Dims;
 use windrow::{Collate, DType, Device, Engine, SampleList};
 
 use crate::ground::modules::records_nothing;

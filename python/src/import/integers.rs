@@ -6,8 +6,8 @@ use std::ffi::c_int;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyList, PyRange, PyTuple};
+use windrow::bindings::Dims;
 use windrow::error::ErrorValue;
-use windrow::tensor::Dims;
 use windrow::{Collate, DType, Device, Tensor};
 
 use crate::ground::errors::{is_answer, quoted, OrPyErr};

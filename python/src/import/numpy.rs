@@ -4,8 +4,8 @@
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use pyo3::{ffi, intern};
+use windrow::bindings::Dims;
 use windrow::dlpack::ForeignTensor;
-use windrow::tensor::Dims;
 use windrow::Device;
 
 use crate::ground::dtype::{dtype_of_kind, named_dtype};

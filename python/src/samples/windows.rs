@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use windrow::tensor::Dims;
+use windrow::bindings::Dims;
 use windrow::{Collate, DType, Device, Error, Result, SampleList, Tensor};
 
 use crate::ground::arguments::{unfit, NoBool};
