@@ -142,7 +142,8 @@ pub(crate) fn report_settings() {
 
 /// Runs a call and reports its stages.
 pub(crate) fn watched<T>(call: impl FnOnce() -> T) -> T {
-    if !is_reported(LogLevel::Debug) {
+    // Spans of a thread whose variables are gone have no place to be kept in.
+    if !is_reported(LogLevel::Debug) || STAGES.try_with(|_| ()).is_err() {
         return call();
     }
     STAGES.set(Some(Stages::default()));
@@ -169,6 +170,11 @@ struct Stage {
 /// Keeps the spans of a call.
 struct Collector;
 
+/// Does something with the stages of this thread, if it is in a call that is watched.
+fn with_stages(body: impl FnOnce(&mut Stages)) {
+    let _ = STAGES.try_with(|stages| stages.borrow_mut().as_mut().map(body));
+}
+
 impl Subscriber for Collector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "windrow"
@@ -184,26 +190,23 @@ impl Subscriber for Collector {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let stage =
             Stage { name: span.metadata().name(), begin: Instant::now(), facts: String::new() };
-        STAGES.with_borrow_mut(|stages| {
-            if let Some(stages) = stages {
-                stages.open.push((id, stage));
-            }
+        with_stages(|stages| {
+            stages.open.push((id, stage));
         });
         Id::from_u64(id)
     }
 
     fn record(&self, id: &Id, values: &Record<'_>) {
-        STAGES.with_borrow_mut(|stages| {
-            let mut open = stages.iter_mut().flat_map(|stages| &mut stages.open);
-            if let Some((_, stage)) = open.find(|(open, _)| *open == id.into_u64()) {
+        with_stages(|stages| {
+            let open = stages.open.iter_mut().find(|(open, _)| *open == id.into_u64());
+            if let Some((_, stage)) = open {
                 values.record(stage);
             }
         });
     }
 
     fn try_close(&self, id: Id) -> bool {
-        STAGES.with_borrow_mut(|stages| {
-            let Some(stages) = stages else { return };
+        with_stages(|stages| {
             if let Some(at) = stages.open.iter().rposition(|(open, _)| *open == id.into_u64()) {
                 let (_, Stage { name, begin, facts }) = stages.open.remove(at);
                 let micros = begin.elapsed().as_secs_f64() * 1e6;

@@ -106,7 +106,8 @@ fn status_of(error: &Error) -> Status {
 
 fn fail(status: Status, text: &str, sample: i64) -> Status {
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    FAILURE.with_borrow_mut(|failure| *failure = Some(Failure { text, sample }));
+    // A thread that ends may call from the destructors of its other variables: the text is gone then.
+    let _ = FAILURE.try_with(|failure| failure.replace(Some(Failure { text, sample })));
     status
 }
 
@@ -156,13 +157,15 @@ pub(crate) fn is_null(name: &str) -> Error {
 /// The text of this thread's last failure, and "" before the first; valid until the next one.
 #[no_mangle]
 pub extern "C" fn windrow_error() -> *const c_char {
-    FAILURE.with_borrow(|failure| {
-        failure.as_ref().map_or(c"".as_ptr(), |failure| failure.text.as_ptr())
-    })
+    let text =
+        FAILURE.try_with(|failure| failure.borrow().as_ref().map(|failure| failure.text.as_ptr()));
+    text.ok().flatten().unwrap_or(c"".as_ptr())
 }
 
 /// The position of the sample that this thread's last failure is about; -1 if there is none, or if only the text names it.
 #[no_mangle]
 pub extern "C" fn windrow_error_sample() -> i64 {
-    FAILURE.with_borrow(|failure| failure.as_ref().map_or(-1, |failure| failure.sample))
+    let sample =
+        FAILURE.try_with(|failure| failure.borrow().as_ref().map(|failure| failure.sample));
+    sample.ok().flatten().unwrap_or(-1)
 }

@@ -185,6 +185,32 @@ fn what_a_callback_throws_ends_there() {
     unset();
 }
 
+/// Fails when its thread ends, after the library's own variables of the thread have gone.
+struct Last;
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        assert_eq!(failure(), Status::Argument);
+        assert_eq!((error().as_str(), windrow_error_sample()), ("", -1));
+    }
+}
+
+#[test]
+fn calls_of_a_thread_that_ends_fail_as_others_do() {
+    thread_local!(static LAST: Last = const { Last });
+    let _turn = turn();
+    let kept = Kept::default();
+    set(Some(keep), (&raw const kept).cast(), LogLevel::Debug);
+    let end = thread::spawn(|| {
+        // Made first and so destroyed last.
+        LAST.with(|_| ());
+        assert_eq!(failure(), Status::Argument);
+    });
+    end.join().unwrap();
+    unset();
+    assert_eq!(kept.into_inner().unwrap().len(), 2);
+}
+
 /// In a process of its own, since these settings are read once.
 #[test]
 fn settings_that_are_not_followed_are_warnings() {
