@@ -109,6 +109,9 @@ gpu-model:
 test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
 	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow windrow.spec
+	$(PY) -m mypy --config-file examples/mypy.ini python/tests/typed_program.py examples/*.py examples/recipes/*.py
+	if $(PY) -m pyright --version >/dev/null 2>&1; then $(PY) -m pyright --pythonpath $(PY) -p python/tests/pyrightconfig.json; \
+		else echo "SKIP pyright: it did not install"; fi
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "not slow and not alone" python/tests
 	$(BY_OFFICIAL_CALLS) -n 2 -m "not slow and not alone" $(READING)
 
@@ -227,6 +230,7 @@ $(VENV)/.test: python/requirements/test.txt python/requirements/peers.txt python
 	@$(call optional,'lightning>=2.4',its test is skipped.)
 	@$(call optional,'transformers>=4.45',its tests are skipped.)
 	@$(call optional,'spdl-core>=0.8',its test is skipped.)
+	@$(call optional,'pyright>=1.1.380',user programs are checked by mypy alone.)
 	@$(call optional,'trl==0.15.2',the collator that follows its own is tested by hand-written cases alone.)
 	@$(call optionals,python/requirements/peers.txt,its tests are skipped.)
 	@$(call optional,-r python/requirements/jax.txt,tests of windrow.jax.grain are skipped.)

@@ -1,6 +1,7 @@
 """transformers' data collators under their own names: the same results, also from the numbers of a tokenizer alone."""
 
 import functools
+from typing import Any
 
 import torch
 import transformers
@@ -17,7 +18,7 @@ tokenizer = transformers.PreTrainedTokenizerFast(
 )  # fmt: skip
 
 
-def features(num: int, *keys: str) -> list:
+def features(num: int, *keys: str) -> list[dict[str, Any]]:
     rows = []
     for n in range(num):
         ids = [2, *range(4, 6 + 3 * n), 3]
@@ -26,7 +27,7 @@ def features(num: int, *keys: str) -> list:
     return rows
 
 
-CASES = {
+CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "DataCollatorWithPadding": ({"pad_to_multiple_of": 8}, features(6, "label")),
     "DataCollatorForTokenClassification": ({}, features(6, "labels")),
     "DataCollatorForSeq2Seq": ({"label_pad_token_id": -1}, features(6, "labels", "attention_mask")),

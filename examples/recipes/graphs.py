@@ -4,7 +4,7 @@ import torch
 from windrow.structure import concat_graphs
 
 
-def ring(n: int) -> dict:
+def ring(n: int) -> dict[str, object]:
     nodes = torch.arange(n)
     return {"x": torch.rand(n, 4), "edge_index": torch.stack([nodes, nodes.roll(-1)]), "y": n}
 

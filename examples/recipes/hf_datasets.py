@@ -1,5 +1,7 @@
 """Hugging Face datasets to batches, from the memory of their Arrow tables: no Python object for a row."""
 
+from typing import Any
+
 import datasets
 import numpy as np
 from torch.utils.data import DataLoader
@@ -19,7 +21,7 @@ for table in dataset.with_format("arrow").iter(batch_size=256):
 
 
 # With torch's loader, over the numbers of the rows; a worker has the dataset's files mapped, not its rows.
-def collate(rows):
+def collate(rows: list[int]) -> dict[str, Any]:
     return collate_columns(dataset, spec, rows=rows, columns=["input_ids", "label"])
 
 

@@ -2,21 +2,23 @@
 
 import mmap
 import tempfile
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import windrow as wr
 
 NUM_ROWS, LENGTH = 512, 4096
 
 
-def map_rows(path, dtype, shape):
+def map_rows(path: str, dtype: str, shape: tuple[int, int]) -> tuple[mmap.mmap, npt.NDArray[Any]]:
     """The mapping, and the file as an array of rows, of which nothing is read yet."""
     with open(path, "rb") as file:
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return memory, np.frombuffer(memory, dtype).reshape(shape)
 
 
-def read_ahead(memory, row_bytes, indices):
+def read_ahead(memory: mmap.mmap, row_bytes: int, indices: list[int]) -> None:
     """Asks the system for these rows and does not wait. It reads one page after the other else, when each is touched."""
     for index in indices:
         start = index * row_bytes // mmap.PAGESIZE * mmap.PAGESIZE

@@ -2,6 +2,7 @@
 
 import pickle
 from multiprocessing import Pipe, Process
+from multiprocessing.connection import Connection
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ samples = [{"image": np.full((8, 8, 3), i, np.uint8), "ids": np.arange(i + 1), "
 spec = {"image": wr.Stack(dtype="float32"), "ids": wr.Pad(value=-1, mask="real")}
 
 
-def receive(pipe):
+def receive(pipe: Connection) -> None:
     head, buffer = pipe.recv_bytes(), pipe.recv_bytes()
     tree = pickle.loads(head, buffers=[buffer])
     pipe.send((tree["ids"].numpy().tolist(), tree["image"].shape))
@@ -23,13 +24,13 @@ if __name__ == "__main__":
     print(arena, tree["ids"].arena_layout)
 
     # The pickle has the containers and where each tensor is; the bytes go beside it, once.
-    buffers = []
+    buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(tree, protocol=5, buffer_callback=buffers.append)
     print(len(head), "bytes and", len(buffers), "buffer")
 
     # To a device by one copy; the same pickle makes the tree of it.
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    moved = torch.from_dlpack(arena).to(device, copy=True)
+    moved = arena.torch().to(device, copy=True)
     print(pickle.loads(head, buffers=[moved])["ids"].torch())
 
     # To another process.

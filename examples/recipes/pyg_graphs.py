@@ -16,10 +16,10 @@ def ring(n: int) -> Data:
 class Pair(Data):
     """Two graphs in one; the edges of each are raised by its own number of nodes."""
 
-    def __inc__(self, key, value, *args, **kwargs):
+    def __inc__(self, key: str, value: object, *args: object, **kwargs: object) -> int:
         return {"edges_a": len(self.x_a), "edges_b": len(self.x_b)}.get(key, 0)
 
-    def __cat_dim__(self, key, value, *args, **kwargs):
+    def __cat_dim__(self, key: str, value: object, *args: object, **kwargs: object) -> int:
         return 1 if key.startswith("edges") else 0
 
 

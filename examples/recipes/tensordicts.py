@@ -34,10 +34,10 @@ print(half["obs", "pixels"].dtype, half["obs", "t"].dtype)
 
 # Into a TensorDict that is there already, in files here.
 with tempfile.TemporaryDirectory() as folder:
-    stored = torch.stack(steps).apply(torch.zeros_like).memmap_(folder)
+    stored = TensorDict.stack(steps).apply(torch.zeros_like).memmap_(folder)
     wr.collate(steps, out=stored)
     assert (TensorDict.load_memmap(folder) == batch).all()
 
-transitions = [Transition(torch.ones(4) * t, torch.zeros(2), f"task {t}", batch_size=[]) for t in range(3)]
+transitions = [Transition(torch.ones(4) * t, torch.zeros(2), f"task {t}", batch_size=[]) for t in range(3)]  # type: ignore[call-arg]
 joined = wr.collate(transitions)
 print(type(joined).__name__, joined.observation.shape, joined.task)

@@ -1,7 +1,9 @@
 """A loader whose workers are threads: batches are made where they are used, in page-locked memory if there is a GPU."""
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import torch
 import windrow as wr
@@ -14,15 +16,16 @@ batches = torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(samples),
 collate = windrow.torch.collate_fn(device="pinned" if wr.cuda_available() else None)
 
 
-def load(indices):
+def load(indices: list[int]) -> dict[str, Any]:
     """The work of a worker: reading, decoding and augmenting belong here, in libraries that release the lock."""
-    return collate([samples[i] for i in indices])
+    batch: dict[str, Any] = collate([samples[i] for i in indices])
+    return batch
 
 
-def ahead_of_use(batches, workers=2, depth=4):
+def ahead_of_use(batches: Iterable[list[int]], workers: int = 2, depth: int = 4) -> Iterator[dict[str, Any]]:
     """Batches in order, up to `depth` of them begun before they are asked for."""
     with ThreadPoolExecutor(workers) as pool:
-        under_way = deque()
+        under_way: deque[Future[dict[str, Any]]] = deque()
         for indices in batches:
             under_way.append(pool.submit(load, indices))
             if len(under_way) >= depth:
