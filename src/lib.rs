@@ -184,9 +184,8 @@ mod workers;
 
 /// Errors: [`Error`], and what it says of samples, outputs and drivers.
 pub mod error {
-    pub use crate::tensor::error::{
-        DriverError, Error, ErrorValue, Hint, Mismatch, MoveSide, Result,
-    };
+    pub use crate::tensor::error::{DriverError, Error, ErrorKind, Message, Result};
+    pub use crate::tensor::mismatch::{ErrorValue, Hint, Mismatch, MoveSide};
 }
 
 /// What bindings in other languages need beside the public interface. Free to change.

@@ -205,7 +205,7 @@ pub fn token_budget(
     max_sequences: Option<usize>,
 ) -> Result<IndexRows> {
     if pad_to_multiple_of < 1 {
-        return Err(Error::Argument(format!(
+        return Err(Error::argument(format!(
             "pad_to_multiple_of must be at least 1, got {pad_to_multiple_of}"
         )));
     }
@@ -255,7 +255,7 @@ pub fn buckets(
     if let Some(place) =
         boundaries.unwrap_or_default().windows(2).position(|pair| pair[0] >= pair[1])
     {
-        return Err(Error::Argument(format!(
+        return Err(Error::argument(format!(
             "boundaries have to increase; number {} does not",
             place + 1
         )));
@@ -302,21 +302,21 @@ pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<I
 
 fn at_least_one(name: &str, value: usize) -> Result<()> {
     if value == 0 {
-        return Err(Error::Argument(format!("{name} must be at least 1, got 0")));
+        return Err(Error::argument(format!("{name} must be at least 1, got 0")));
     }
     Ok(())
 }
 
 fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) -> Result<()> {
     if max_tokens < 1 {
-        return Err(Error::Argument(format!("max_tokens must be at least 1, got {max_tokens}")));
+        return Err(Error::argument(format!("max_tokens must be at least 1, got {max_tokens}")));
     }
     for (index, &length) in lengths.iter().enumerate() {
         if length < 0 {
-            return Err(Error::Argument(format!("sample {index}: a negative length, {length}")));
+            return Err(Error::argument(format!("sample {index}: a negative length, {length}")));
         }
         if padded(length) > max_tokens {
-            return Err(Error::Argument(format!(
+            return Err(Error::argument(format!(
                 "sample {index}: a length of {}, more than max_tokens={max_tokens}; truncate or drop it",
                 padded(length)
             )));

@@ -13,7 +13,7 @@ use common::{oracle, runner, Ask, Expected, PadAsk, Sample};
 use windrow::batch::{Fields, LeafOutput};
 use windrow::collate::PerDim;
 use windrow::engine::RunOptions;
-use windrow::error::ErrorValue;
+use windrow::error::{ErrorKind, ErrorValue};
 use windrow::plan::{Leaf, Target};
 use windrow::{
     Batch, Collate, DType, Device, Engine, Error, Mask, Plan, SampleList, SampleView, Side, Tensor,
@@ -247,7 +247,8 @@ fn what_cannot_share_an_allocation() {
     let error = Plan::in_arena(&[leaf, Leaf { out: Some(&out), path: "x.y", ..leaf }]).unwrap_err();
     let text =
         "at \"x.y\": an arena allocates its outputs itself, so it cannot be combined with out=";
-    assert_eq!(error, Error::Argument(text.into()));
+    assert_eq!((error.kind(), error.path()), (ErrorKind::Argument, "x.y"));
+    assert_eq!(error.to_string(), text);
     assert_eq!(memory, [7; 18]);
 
     let none = SampleList::new();

@@ -123,7 +123,7 @@ fn views_of_samples() {
             assert_eq!(view.as_slice::<i32>().unwrap(), row);
             assert!(Arc::ptr_eq(view.owner(), batch.data().owner()), "no copy");
         }
-        assert_eq!(batch.sample(3).unwrap_err(), Error::Argument("sample 3 of 3".to_owned()));
+        assert_eq!(batch.sample(3).unwrap_err(), Error::argument("sample 3 of 3".to_owned()));
         assert!(batch.sample(usize::MAX).is_err());
         assert_eq!((batch.len(), batch.is_empty()), (3, false));
     }
@@ -247,7 +247,7 @@ fn bounds_of_views() {
     let tensor = Tensor::from_vec((0..12i16).collect(), &[3, 4]).unwrap();
     assert_eq!(tensor.select(2).unwrap().as_slice::<i16>().unwrap(), [8, 9, 10, 11]);
     for row in [3, -1, i64::MIN, i64::MAX] {
-        assert_eq!(tensor.select(row).unwrap_err(), Error::Argument(format!("row {row} of 3")));
+        assert_eq!(tensor.select(row).unwrap_err(), Error::argument(format!("row {row} of 3")));
     }
     let scalar = tensor.select(0).unwrap().select(1).unwrap();
     assert_eq!((scalar.shape(), scalar.nbytes()), (&[][..], 2));
@@ -381,7 +381,7 @@ fn lists_of_samples() {
     );
     for index in [4, -5, i64::MAX, i64::MIN] {
         let error = list.take([0, index]).unwrap_err();
-        assert_eq!(error, Error::Index(format!("index {index} in a list of 4 samples")));
+        assert_eq!(error, Error::index(format!("index {index} in a list of 4 samples")));
     }
     list.extend(&taken).unwrap();
     list.extend(&SampleList::new()).unwrap();

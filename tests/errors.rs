@@ -428,7 +428,7 @@ fn values_that_a_dtype_cannot_hold() {
         let error = refused(&views(&samples), &Collate::pad(Pad::new().value(value)));
         assert_eq!(
             error,
-            Error::Argument(format!("value={value} is not representable in {dtype}"))
+            Error::argument(format!("value={value} is not representable in {dtype}"))
         );
     }
     // Padding has the dtype of the result.

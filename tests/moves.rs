@@ -236,7 +236,7 @@ fn refusals() {
     let view = SampleView::from(&[1u8, 2][..]);
     let error =
         engine.copy_many::<[SampleView<'_>]>(&mut [] as &mut [Tensor], &[view]).unwrap_err();
-    assert_eq!(error, Error::Argument("0 destinations for 1 sources".to_owned()));
+    assert_eq!(error, Error::argument("0 destinations for 1 sources".to_owned()));
     let mut tensor = Tensor::from_vec(vec![0u8; 2], &[2]).unwrap();
     let shared = tensor.clone();
     let error = engine.copy_many(std::slice::from_mut(&mut tensor), &[SampleView::from(&shared)]);

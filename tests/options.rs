@@ -89,7 +89,7 @@ fn the_dtype_of_a_mask_is_one_for_a_mask() {
 #[test]
 fn one_number_speaks_of_dims() {
     let text = |shapes: &[&[i64]], pad: Pad| match refused(&samples(shapes), &Collate::pad(pad)) {
-        Error::Argument(text) => text,
+        Error::Argument(message) => message.to_string(),
         other => panic!("{other}"),
     };
     let tail = "for samples of 2 dims: name those to pad in dims, or give one entry for each";
@@ -173,7 +173,7 @@ fn offsets_are_integers() {
             assert_eq!(batch.offsets().unwrap().dtype(), dtype);
             continue;
         }
-        let error = Error::Argument(format!("offsets are int32 or int64, not {dtype}"));
+        let error = Error::argument(format!("offsets are int32 or int64, not {dtype}"));
         assert_eq!(refused(&list, &collate), error);
         let mut out = [0xA5u8; 4];
         let mut target = Target::from_slice(&mut out, &[4]).unwrap();

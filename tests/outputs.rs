@@ -524,6 +524,6 @@ fn many_dims() {
     let most = vec![1i64; windrow::tensor::MAX_NDIM];
     let sample = Sample::new(DType::U8, &most, 0);
     let error = Engine::host().assemble(&[sample.view()], &Collate::stack()).unwrap_err();
-    assert_eq!(error, Error::Argument("65 dims; at most 64 are supported".to_owned()));
+    assert_eq!(error, Error::argument("65 dims; at most 64 are supported".to_owned()));
     runner().check("64 dims", &[sample], &Ask::concat(63));
 }

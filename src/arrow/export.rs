@@ -55,7 +55,7 @@ impl Batch {
             ))));
         }
         let [len, tail @ ..] = data.shape() else {
-            return Err(Error::Argument("data without dims has no rows for Arrow".to_owned()));
+            return Err(Error::argument("data without dims has no rows for Arrow".to_owned()));
         };
         self.check()?;
         let mut sizes = vec![*len];

@@ -65,7 +65,7 @@ unsafe fn numbers(part: ArrayPart<'_>, dtype: DType) -> std::result::Result<Arra
     let bytes = (part.first() + part.len).checked_mul(dtype.size() as i64);
     if bytes.is_none() {
         let text = format!("{} entries of {dtype} are beyond 64 bits", part.len);
-        return Err(Error::TooLarge(text).into());
+        return Err(Error::too_large(text).into());
     }
     let data = data.wrapping_add(part.first() as usize * dtype.size());
     if part.device != Device::Cpu && part.len > 0 {
@@ -108,7 +108,7 @@ unsafe fn fixed_lists(
     unsafe { part.refuse_null() }?;
     let in_entries = |lists: i64| {
         let text = || format!("lists of {size} are beyond 64 bits");
-        lists.checked_mul(size).ok_or_else(|| Error::TooLarge(text()))
+        lists.checked_mul(size).ok_or_else(|| Error::too_large(text()))
     };
     let (start, len) = (in_entries(part.first())?, in_entries(part.len)?);
     // SAFETY: the caller's promise; the children were just counted.

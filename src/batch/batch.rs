@@ -112,7 +112,7 @@ impl Batch {
         if !fields.bounds.fit(fields.num_samples, data.shape()) {
             let text =
                 format!("{} samples in data of shape {:?}", fields.num_samples, data.shape());
-            return Err(Error::Argument(format!("{text}: {:?} do not fit", fields.bounds)));
+            return Err(Error::argument(format!("{text}: {:?} do not fit", fields.bounds)));
         }
         Ok(Batch { data, fields })
     }
@@ -210,7 +210,7 @@ impl Batch {
     /// [`Error::Argument`] if there is no such sample, or if only a device knows how long it is.
     pub fn sample(&self, index: usize) -> Result<Tensor> {
         if index >= self.fields.num_samples {
-            return Err(Error::Argument(format!("sample {index} of {}", self.fields.num_samples)));
+            return Err(Error::argument(format!("sample {index} of {}", self.fields.num_samples)));
         }
         self.fields.bounds.view(&self.data, index)
     }

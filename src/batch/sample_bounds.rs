@@ -105,7 +105,7 @@ impl SampleBounds {
                 let row = data.select(index as i64)?;
                 if lengths.is_empty() && !dims.is_empty() {
                     let text = "sample lengths are on the device: slice `data` by `lengths` there";
-                    return Err(Error::Argument(text.to_owned()));
+                    return Err(Error::argument(text.to_owned()));
                 }
                 let real = |(k, &(dim, side)): (usize, &(usize, Side))| {
                     let length = lengths[index * dims.len() + k];
@@ -138,7 +138,7 @@ impl SampleBounds {
     #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn from_numbers(header: &[i64], column: Vec<i64>) -> Result<SampleBounds> {
-        let refuse = || Error::Argument(format!("no parts of a batch: {header:?}"));
+        let refuse = || Error::argument(format!("no parts of a batch: {header:?}"));
         let dim_of = |dim: &i64| usize::try_from(*dim).map_err(|_| refuse());
         let side_of = |side: &i64| {
             let sides = [Side::Right, Side::Left, Side::Center];

@@ -154,7 +154,7 @@ impl Collate {
         }
         let text =
             format!("saturate is for batches of float8_e4m3fn or float8_e5m2, not of {dtype}");
-        Err(Error::Argument(text))
+        Err(Error::argument(text))
     }
 
     /// Arithmetic and axis order on the way ([`Transform`]), or scales that are found ([`Quantize`]) or given ([`Dequantize`]).
@@ -221,6 +221,6 @@ pub(crate) fn resolve_dim(name: &str, dim: i64, ndim: usize) -> Result<usize> {
     if (0..ndim as i64).contains(&from_front) {
         Ok(from_front as usize)
     } else {
-        Err(Error::Argument(format!("{name}={dim} for samples of {ndim} dims")))
+        Err(Error::argument(format!("{name}={dim} for samples of {ndim} dims")))
     }
 }

@@ -44,7 +44,7 @@ impl std::str::FromStr for Side {
             "right" => Ok(Side::Right),
             "left" => Ok(Side::Left),
             "center" => Ok(Side::Center),
-            _ => Err(Error::Argument(format!(
+            _ => Err(Error::argument(format!(
                 "side must be \"right\", \"left\" or \"center\", got \"{name}\""
             ))),
         }
@@ -67,7 +67,7 @@ impl std::str::FromStr for Mask {
         match name {
             "real" => Ok(Mask::Real),
             "pad" => Ok(Mask::Pad),
-            _ => Err(Error::Argument(format!(
+            _ => Err(Error::argument(format!(
                 "mask must be None, \"real\" or \"pad\", got \"{name}\""
             ))),
         }
@@ -94,7 +94,7 @@ pub enum PerDim<T> {
 impl<T: Clone> PerDim<T> {
     pub(crate) fn check(&self, name: &str, ndim: usize) -> Result<()> {
         match self {
-            PerDim::Each(values) if values.len() != ndim => Err(Error::Argument(format!(
+            PerDim::Each(values) if values.len() != ndim => Err(Error::argument(format!(
                 "{name} has {} entries for samples of {ndim} dims",
                 values.len()
             ))),
@@ -251,7 +251,7 @@ impl Pad {
     /// [`Error::Argument`] if a mask cannot have the dtype, or if the dtype is not bool and no mask is requested.
     pub fn check_mask(&self) -> Result<()> {
         use DType::{Bool, F16, F32, I32, I64, U8};
-        let (refuse, dtype) = (|text: String| Err(Error::Argument(text)), self.mask_dtype);
+        let (refuse, dtype) = (|text: String| Err(Error::argument(text)), self.mask_dtype);
         match (self.mask_dtype, self.mask) {
             (Bool, _) | (U8 | I32 | I64 | F16 | F32, Some(_)) => Ok(()),
             (U8 | I32 | I64 | F16 | F32, None) => {

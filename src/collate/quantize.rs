@@ -80,7 +80,7 @@ impl Quantize {
     /// # Errors
     /// [`Error::Argument`] for another dtype, a block of less than one element, or an `eps` that gives no scale.
     pub fn check(&self) -> Result<()> {
-        let refuse = |text: String| Err(Error::Argument(text));
+        let refuse = |text: String| Err(Error::argument(text));
         if !self.dtype.is_float8() && self.dtype != DType::I8 {
             let dtype = self.dtype;
             return refuse(format!(
@@ -258,7 +258,7 @@ impl Dequantize {
     /// [`Error::Argument`] for a block of less than one element.
     pub fn check(&self) -> Result<()> {
         match self.block {
-            Some(elems @ ..1) => Err(Error::Argument(format!(
+            Some(elems @ ..1) => Err(Error::argument(format!(
                 "Dequantize: block must be at least 1 element, got {elems}"
             ))),
             _ => Ok(()),

@@ -38,7 +38,7 @@ impl Ragged {
     pub(crate) fn check(&self) -> Result<()> {
         match self.offsets {
             DType::I32 | DType::I64 => Ok(()),
-            other => Err(Error::Argument(format!("offsets are int32 or int64, not {other}"))),
+            other => Err(Error::argument(format!("offsets are int32 or int64, not {other}"))),
         }
     }
 }

@@ -84,7 +84,7 @@ impl Transform {
         let channels = self.mean.len().max(self.std.len()).max(1);
         for (name, values) in [("mean", &self.mean), ("std", &self.std)] {
             if values.len() > 1 && values.len() != channels {
-                return Err(Error::Argument(format!(
+                return Err(Error::argument(format!(
                     "{name} has {} entries where mean or std has {channels}",
                     values.len()
                 )));
@@ -108,7 +108,7 @@ impl Transform {
         let (a, b): (Vec<f64>, Vec<f64>) = (0..channels).map(pair).unzip();
         // FMA implementations differ in which of two NaN payloads survives, so non-finite coefficients are refused.
         if let Some(c) = (0..channels).find(|&c| !a[c].is_finite() || !b[c].is_finite()) {
-            return Err(Error::Argument(format!(
+            return Err(Error::argument(format!(
                 "scale={}, mean={} and std={} of channel {c} give no finite factor and offset",
                 self.scale,
                 at(&self.mean, c, 0.0),

@@ -205,7 +205,7 @@ fn unknown_major(version: DLPackVersion) -> Error {
 #[cold]
 #[inline(never)]
 fn offset_too_large(byte_offset: u64) -> Error {
-    Error::TooLarge(format!("byte offset {byte_offset} leads beyond the address space"))
+    Error::too_large(format!("byte offset {byte_offset} leads beyond the address space"))
 }
 
 /// Reads a versioned tensor without owning it, as [`read_tensor`] does, with version and flags.

@@ -33,10 +33,10 @@ impl Engine {
         }
         if dsts.is_empty() || srcs.is_empty() {
             let text = format!("{} destinations for {} sources", dsts.len(), srcs.len());
-            return Err(Error::Argument(text));
+            return Err(Error::argument(text));
         }
         if options.scales_out.is_some() && matches!(options.transform, AnyTransform::Elements(_)) {
-            return Err(Error::Argument(NO_SCALES.to_owned()));
+            return Err(Error::argument(NO_SCALES.to_owned()));
         }
         let is_gathered = needs_gather(dsts, srcs, &options.transform)?;
         drop(span);
@@ -61,7 +61,7 @@ impl Engine {
             true => {
                 let stream = run.stream.map_or_else(|| executor.stream(), Ok)?;
                 if executor.capture_of(stream)?.is_some() {
-                    return Err(Error::Argument(
+                    return Err(Error::argument(
                         "the stream is being captured in a graph: ids on a device, with a cast, a transform, sources in pageable memory \
                          or of several layouts, need memory in between; cast or upload before"
                             .to_owned(),
@@ -111,7 +111,7 @@ impl Engine {
         options: MoveOptions,
     ) -> Result<()> {
         let Some(selection) = srcs.selection() else {
-            return Err(Error::Argument("destinations of a device are on it".to_owned()));
+            return Err(Error::argument("destinations of a device are on it".to_owned()));
         };
         let mut one = SampleList::new();
         one.push_view(&(&selection.indices).into())?;

@@ -34,7 +34,7 @@ impl Engine {
     ) -> Result<()> {
         if options.run.stream.is_some() {
             let text = "a stream is of one device, and the sides are on several";
-            return Err(Error::Argument(text.to_owned()));
+            return Err(Error::argument(text.to_owned()));
         }
         let Calls { of_one, between, ordinals } = Calls::new(dsts, srcs);
         // Page-locked pairs without a side on a device are the host's, behind what has been enqueued for them.
@@ -207,7 +207,7 @@ impl Calls {
 /// Where each pair is in memory in between, and the bytes of that.
 fn places_between(dsts: &SampleList<'_>) -> Result<(Vec<u64>, u64)> {
     let mut places = Places::new(ALIGN);
-    let too_large = || Error::TooLarge("the pairs are beyond 64 bits together".to_owned());
+    let too_large = || Error::too_large("the pairs are beyond 64 bits together".to_owned());
     let place = |pair| places.place(bytes_at(dsts, pair)).ok_or_else(too_large);
     let offsets = (0..dsts.len() as i64).map(place).collect::<Result<Vec<u64>>>()?;
     Ok((offsets, places.end()))

@@ -95,7 +95,7 @@ impl Engine {
                 continue;
             }
             let text = "the leaves are beyond 64 bits together";
-            offsets.push(places.place(bytes).ok_or_else(|| Error::TooLarge(text.to_owned()))?);
+            offsets.push(places.place(bytes).ok_or_else(|| Error::too_large(text.to_owned()))?);
             stored.push(position);
             used += bytes;
         }

@@ -87,7 +87,7 @@ impl Staging {
             Device::Cuda(ordinal) => Some(self.engine.executor(ordinal)?),
             _ if stream.is_some() => {
                 let text = "stream= is for a CUDA device; host memory has no streams";
-                return Err(Error::Argument(text.into()));
+                return Err(Error::argument(text.into()));
             }
             _ => None,
         };

@@ -31,20 +31,20 @@ impl<'a> Increments<'a> {
     ) -> Result<Increments<'a>> {
         let shape = batch.shape();
         let Some((before, [num_rows, after @ ..])) = shape.split_at_checked(dim) else {
-            return Err(Error::Argument(format!("dim {dim} of a batch of {} dims", shape.len())));
+            return Err(Error::argument(format!("dim {dim} of a batch of {} dims", shape.len())));
         };
         let product = |extents: &[i64]| extents.iter().product::<i64>() as usize;
         let (num_blocks, row_len) = (product(before), product(after));
         let num_samples = offsets.len().saturating_sub(1);
         let is_ordered = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
         if offsets.first() != Some(&0) || offsets.last() != Some(num_rows) || !is_ordered {
-            return Err(Error::Argument(format!("offsets that are not those of {num_rows} rows")));
+            return Err(Error::argument(format!("offsets that are not those of {num_rows} rows")));
         }
         if starts.len() != num_samples && Some(starts.len()) != num_samples.checked_mul(num_blocks)
         {
             let text =
                 format!("{} starts for {num_samples} samples of {num_blocks} blocks", starts.len());
-            return Err(Error::Argument(text));
+            return Err(Error::argument(text));
         }
         Ok(Increments { num_blocks, row_len, offsets, starts })
     }

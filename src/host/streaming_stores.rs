@@ -171,7 +171,7 @@ impl FromStr for StreamingStores {
         };
         read().ok_or_else(|| {
             let expected = "copies=BYTES,padded=BYTES,computed=BYTES, each a whole number or never";
-            Error::Argument(format!("streaming stores are {expected}, got {text:?}"))
+            Error::argument(format!("streaming stores are {expected}, got {text:?}"))
         })
     }
 }
@@ -200,7 +200,7 @@ pub fn text_in_file<'t>(text: &'t str, name: &str) -> Option<&'t str> {
 
 /// The policy in a file of measurements.
 fn of_file(text: &str) -> Result<StreamingStores> {
-    let missing = || Error::Argument("it has no text \"streaming_stores\"".to_owned());
+    let missing = || Error::argument("it has no text \"streaming_stores\"".to_owned());
     text_in_file(text, "streaming_stores").ok_or_else(missing)?.parse()
 }
 

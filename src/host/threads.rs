@@ -122,7 +122,7 @@ impl Made {
                 return Error::OutOfMemory { bytes: (count * STACK_BYTES) as u64 };
             }
             std::hint::black_box(probe);
-            Error::Argument(format!(
+            Error::argument(format!(
                 "cannot start {count} threads: {e}; an engine with one thread starts none"
             ))
         })?;

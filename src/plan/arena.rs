@@ -56,7 +56,7 @@ impl Arena {
         let mut places = Places::new(align);
         let too_large = || {
             let text = "the tensors of one arena are beyond 64 bits together";
-            Error::TooLarge(text.to_owned())
+            Error::too_large(text.to_owned())
         };
         for (leaf, batch_shape) in batch_shapes.iter().enumerate() {
             let mut add = |role, dtype, shape: &[i64]| -> Result<()> {

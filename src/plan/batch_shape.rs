@@ -217,13 +217,13 @@ impl BatchShape {
     fn raise(&mut self, collate: &Collate) -> Result<()> {
         let Some(increments) = &collate.increments else { return Ok(()) };
         if self.affine.is_some() {
-            return Err(Error::Argument(
+            return Err(Error::argument(
                 "increments cannot be combined with scale, mean or std".to_owned(),
             ));
         }
         if increments.len() != self.num_samples {
             let (own, samples) = (increments.len(), self.num_samples);
-            return Err(Error::Argument(format!("{own} increments for {samples} samples")));
+            return Err(Error::argument(format!("{own} increments for {samples} samples")));
         }
         if !self.dtype.is_integer() {
             let mismatch = Mismatch::new(
@@ -264,7 +264,7 @@ impl BatchShape {
             Form::Ragged(ragged) => {
                 ragged.check()?;
                 if self.permute[0] != 0 {
-                    return Err(Error::Argument(
+                    return Err(Error::argument(
                         "a ragged batch joins along dim 0, so permute must leave dim 0 first"
                             .into(),
                     ));
@@ -411,7 +411,7 @@ fn padded_extent(pad: &Pad, dim: usize, ndim: usize, longest: i64) -> Result<i64
         rest => size.checked_add(multiple - rest),
     };
     let text = || format!("size {size} rounded up to {multiple} is beyond 64 bits");
-    rounded.ok_or_else(|| Error::TooLarge(text()))
+    rounded.ok_or_else(|| Error::too_large(text()))
 }
 
 /// The sample dims to pad: those that `dims`, an entry of `size` or a `multiple_of` above 1 name, so that
@@ -421,7 +421,7 @@ fn padded_dims(pad: &Pad, ndim: usize, differing: DimSet) -> Result<DimSet> {
     if pad.dims.is_none() && pad.size == PerDim::All(None) && pad.multiple_of == PerDim::All(1) {
         return Ok(if ndim == 1 { DimSet::all(1) } else { differing });
     }
-    let refuse = |text| Err(Error::Argument(text));
+    let refuse = |text| Err(Error::argument(text));
     let mut named = DimSet::default();
     for &dim in pad.dims.iter().flatten() {
         let dim = resolve_dim("dims", dim, ndim)?;

@@ -135,7 +135,7 @@ pub(super) fn check_width(used: &UsedMetas<'_>, dtype: DType, affine: &Affine) -
         return Ok(());
     }
     let (factor, offset) = (affine.a()[channel], affine.b()[channel] + 0.0);
-    Err(Error::Argument(format!(
+    Err(Error::argument(format!(
         "the factor {factor:e} and the offset {offset:e} of channel {channel} are beyond float32, in which they are applied; \
          float64 samples or results have them applied in float64"
     )))
@@ -151,7 +151,7 @@ pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec
         seen.insert(dim);
     }
     if permute.len() != ndim || seen != DimSet::all(ndim) {
-        return Err(Error::Argument(format!("permute={order:?} is not an order of {ndim} dims")));
+        return Err(Error::argument(format!("permute={order:?} is not an order of {ndim} dims")));
     }
     Ok(permute)
 }
@@ -171,7 +171,7 @@ pub(super) fn resolve_channel_dim(
             match (fitting.next(), fitting.next()) {
                 (Some(dim), None) => dim,
                 _ => {
-                    return Err(Error::Argument(format!(
+                    return Err(Error::argument(format!(
                         "mean or std has {channels} entries; channel_dim must say which dim of {} they belong to",
                         ErrorValue::from(shape)
                     )))

@@ -100,10 +100,10 @@ pub(crate) fn needs_gather(
     let [(num_dsts, dsts_are_alike), (num_srcs, srcs_are_alike)] = [reps(dsts)?, reps(srcs)?];
     if num_dsts != num_srcs {
         let text = format!("{num_dsts} destinations for {num_srcs} sources");
-        return Err(Error::Argument(text));
+        return Err(Error::argument(text));
     }
     if !dsts_are_alike {
-        return Err(Error::Argument(
+        return Err(Error::argument(
             "ids on a device: which pairs fit depends on them, so that destinations have to be of one shape, dtype and strides; \
              take by ids on the host instead"
                 .to_owned(),

@@ -42,7 +42,7 @@ pub(super) fn check_scales_out(
     transform: &AnyTransform,
     scales: Option<&SampleList<'_>>,
 ) -> Result<()> {
-    let refuse = |text: String| Err(Error::Argument(text));
+    let refuse = |text: String| Err(Error::argument(text));
     let (quantize, scales) = match (transform, scales) {
         (AnyTransform::Quantize(quantize), Some(scales)) => (quantize, scales),
         (AnyTransform::Quantize(_), None) => {

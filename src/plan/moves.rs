@@ -51,7 +51,7 @@ impl<'s> Moves<'s> {
         srcs.check_known()?;
         if dsts.len() != srcs.len() {
             let text = format!("{} destinations for {} sources", dsts.len(), srcs.len());
-            return Err(Error::Argument(text));
+            return Err(Error::argument(text));
         }
         let mut moves = Moves {
             outputs: Vec::new(),

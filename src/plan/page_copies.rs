@@ -75,7 +75,7 @@ impl FromStr for PageCopies {
         let is_ordered = |pairs: &Vec<(u64, u64)>| pairs.windows(2).all(|two| two[0].0 < two[1].0);
         pairs.filter(is_ordered).map(PageCopies).ok_or_else(|| {
             let expected = "COUNT=BYTES,..., with rising counts, and each a whole number or never";
-            Error::Argument(format!("page copies are {expected}, got {text:?}"))
+            Error::argument(format!("page copies are {expected}, got {text:?}"))
         })
     }
 }

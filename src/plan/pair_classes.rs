@@ -241,7 +241,7 @@ fn transformed(
 
 /// The given scales of a pair, as those of a stack of its source.
 pub(super) fn given_for(dequantize: &Dequantize, pair: usize, num_pairs: usize) -> Result<Tensor> {
-    let refuse = |own: i64| Err(Error::Argument(format!("{own} scales for {num_pairs} pairs")));
+    let refuse = |own: i64| Err(Error::argument(format!("{own} scales for {num_pairs} pairs")));
     match &*dequantize.scales {
         Scales::Samples(all) if all.len() != num_pairs => refuse(all.len() as i64),
         Scales::Samples(all) => Ok(all[pair].clone()),

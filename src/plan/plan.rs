@@ -174,7 +174,7 @@ impl<'s> Plan<'s> {
         let inside = || leaves.iter().enumerate().filter(|(leaf, _)| is_in(*leaf));
         if let Some((_, leaf)) = inside().find(|(_, leaf)| leaf.out.is_some()) {
             let text = "an arena allocates its outputs itself, so it cannot be combined with out=";
-            return Err(Error::Argument(text.to_owned()).at_path(leaf.path));
+            return Err(Error::argument(text.to_owned()).at_path(leaf.path));
         }
         let plan = Plan::for_leaves(leaves)?;
         if plan.selection().is_some() {

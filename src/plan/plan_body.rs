@@ -226,5 +226,5 @@ impl CachedPlan {
 pub(super) fn selected_must_be_alone() -> Error {
     let text =
         "samples selected by a device index tensor cannot be combined with other leaves or with an arena";
-    Error::Argument(text.to_owned())
+    Error::argument(text.to_owned())
 }

@@ -147,7 +147,7 @@ pub(super) fn result_dtype(
     match (rescale, dtype) {
         (Rescale::Quantize(_), Some(dtype)) => {
             let text = format!("{name} has a dtype of its own, which excludes another, {dtype}");
-            Err(Error::Argument(text))
+            Err(Error::argument(text))
         }
         (Rescale::Quantize(quantize), None) => {
             let hint = Hint::Text("a scale is found of floats: cast integers first");
@@ -186,7 +186,7 @@ fn groups_of(granularity: Granularity, shape: &BatchExtents<'_>) -> Result<Group
     };
     let Some(row) = row.map(|row| row as u64) else {
         return match granularity {
-            Granularity::Block(elems) => Err(Error::Argument(format!(
+            Granularity::Block(elems) => Err(Error::argument(format!(
                 "blocks of {elems} elements are along the last dim, which is the one that is joined or padded here: a sample \
                  has one scale"
             ))),
@@ -298,7 +298,7 @@ fn given_scales(
     if let Scales::Samples(all) = scales {
         if all.len() != shape.num_samples {
             let (own, samples) = (all.len(), shape.num_samples);
-            return Err(Error::Argument(format!("{own} scales for {samples} samples")));
+            return Err(Error::argument(format!("{own} scales for {samples} samples")));
         }
     }
     for (index, tensor) in scales.tensors().iter().enumerate() {

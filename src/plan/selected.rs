@@ -21,7 +21,7 @@ impl BatchShape {
         collate: &Collate,
     ) -> Result<BatchShape> {
         let refuse = |what: &str| {
-            Err(Error::Argument(format!(
+            Err(Error::argument(format!(
                 "{what}: the samples are taken by indices on a device, which the host does not know; take by \
                  indices on the host instead"
             )))

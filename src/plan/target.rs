@@ -167,7 +167,7 @@ pub(crate) fn check_target(
     let Some(scales) = &out.scales else { return Ok(()) };
     let Some((quantize, shape)) = batch_shape.found_scales() else {
         let text = "out has memory for scales, which only a Quantize gives";
-        return Err(Error::Argument(text.to_owned()));
+        return Err(Error::argument(text.to_owned()));
     };
     check_memory(scales, quantize.scale_dtype, shape, batch_shape.device, &mut sharing)
         .map_err(|error| error.about("out of the scales"))

@@ -423,7 +423,7 @@ impl<'a> SampleList<'a> {
 
 #[cold]
 pub(super) fn outside(index: i64, len: i64) -> Error {
-    Error::Index(format!("index {index} in a list of {len} samples"))
+    Error::index(format!("index {index} in a list of {len} samples"))
 }
 
 impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {

@@ -314,7 +314,7 @@ impl<'a> SampleList<'a> {
     pub fn check_known(&self) -> Result<()> {
         match self.selection {
             None => Ok(()),
-            Some(_) => Err(Error::Argument(
+            Some(_) => Err(Error::argument(
                 "these samples were taken by indices on a device, which the host does not know: they can be \
                  stacked, padded or moved by copy_many; take by indices on the host for all else"
                     .to_owned(),

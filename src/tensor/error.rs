@@ -2,8 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use crate::tensor::dims::Tuple;
-use crate::tensor::dtype::DType;
+use crate::tensor::mismatch::{Mismatch, MoveSide};
 
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -27,22 +26,83 @@ pub enum Error {
     /// An empty list of samples: the batch would have no shape.
     Empty,
     /// An argument that is wrong by itself, whatever the samples are.
-    Argument(String),
+    Argument(Box<Message>),
     /// An index that is out of range for a list. If a device found it, it may belong to an earlier call.
-    Index(String),
+    Index(Box<Message>),
     /// A size in elements or bytes that does not fit in 64 bits, or offsets that do not fit in int32; the text says which.
-    TooLarge(String),
+    TooLarge(Box<Message>),
     /// Memory of `bytes` bytes could not be allocated, for an output, a list or a table.
     OutOfMemory {
         /// Bytes asked for.
         bytes: u64,
     },
     /// A view was demanded but the samples do not form the batch in memory.
-    NotAView(String),
+    NotAView(Box<Message>),
     /// No CUDA driver, no device, or a build without the CUDA engine.
-    NoDriver(String),
+    NoDriver(Box<Message>),
     /// A driver call failed.
     Cuda(Box<DriverError>),
+}
+
+/// What kind of error an [`Error`] is, for callers that do not look into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// [`Error::Shape`].
+    Shape,
+    /// [`Error::DType`].
+    DType,
+    /// [`Error::Device`].
+    Device,
+    /// [`Error::Layout`].
+    Layout,
+    /// [`Error::Overlap`].
+    Overlap,
+    /// [`Error::Empty`].
+    Empty,
+    /// [`Error::Argument`].
+    Argument,
+    /// [`Error::Index`].
+    Index,
+    /// [`Error::TooLarge`].
+    TooLarge,
+    /// [`Error::OutOfMemory`].
+    OutOfMemory,
+    /// [`Error::NotAView`].
+    NotAView,
+    /// [`Error::NoDriver`].
+    NoDriver,
+    /// [`Error::Cuda`].
+    Cuda,
+}
+
+/// The words of an error that is no [`Mismatch`], with the leaf and the sample that they are about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    text: String,
+    path: String,
+    sample: Option<usize>,
+}
+
+impl Message {
+    /// All words, those on the leaf and the sample too.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    fn boxed(text: String) -> Box<Message> {
+        Box::new(Message { text, path: String::new(), sample: None })
+    }
+
+    fn prefix(&mut self, words: impl Display) {
+        self.text = format!("{words}: {}", self.text);
+    }
+}
+
+impl Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 /// A call of the CUDA driver that failed, in the driver's words.
@@ -58,244 +118,92 @@ pub struct DriverError {
     pub text: String,
 }
 
-/// One or several samples that differ from what was expected.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Mismatch {
-    /// Position of the first offender in the list of samples, or of pairs; `None` when it is neither.
-    pub index: Option<usize>,
-    /// The side of a pair that is wrong, in a call that moves one tensor to the other.
-    pub side: Option<MoveSide>,
-    /// Path of the leaf in a tree of samples, or empty.
-    pub path: String,
-    /// The expected value.
-    pub expected: ErrorValue,
-    /// The value of the first offender.
-    pub got: ErrorValue,
-    /// Further offenders, at most two.
-    pub others: Vec<(usize, ErrorValue)>,
-    /// How many samples offend in all.
-    pub count: usize,
-    /// The hint, if one is known.
-    pub hint: Option<Hint>,
-    /// The subject of the error where it is no sample: `out`, unless [`Error::about`] says otherwise.
-    pub subject: &'static str,
-}
-
-/// A side of a pair: see [`Engine::copy_many`](crate::Engine::copy_many).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MoveSide {
-    /// The one that is written.
-    Destination,
-    /// The one that is read.
-    Source,
-    /// Where the scales of a source are written.
-    Scales,
-}
-
-impl MoveSide {
-    /// Whether the move writes to it.
-    #[must_use]
-    pub fn is_written(self) -> bool {
-        self != MoveSide::Source
+impl Error {
+    /// An [`Error::Argument`] in these words.
+    pub fn argument(text: String) -> Error {
+        Error::Argument(Message::boxed(text))
     }
-}
 
-impl fmt::Display for MoveSide {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            MoveSide::Destination => "destination",
-            MoveSide::Source => "source",
-            MoveSide::Scales => "scales_out",
-        })
+    /// An [`Error::Index`] in these words.
+    pub fn index(text: String) -> Error {
+        Error::Index(Message::boxed(text))
     }
-}
 
-/// The hint of a [`Mismatch`]. Its text names calls of this crate; a binding has its own words for
-/// those, which is why they are kept apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Hint {
-    /// Words that fit every caller.
-    Text(&'static str),
-    /// Pad the samples.
-    Pad,
-    /// Stack the samples.
-    Stack,
-    /// Ask for one dtype.
-    Cast,
-    /// Ask for a floating-point dtype.
-    CastToFloat,
-    /// Ask for float32.
-    CastToFloat32,
-    /// Cut what does not fit.
-    Truncate,
-    /// Name this dim among those to be padded.
-    PadDim(usize),
-    /// Say where the leaves of an arena are to be.
-    Device,
-}
-
-impl fmt::Display for Hint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Hint::Text(text) => text,
-            Hint::Pad => "Collate::pad takes samples of different shapes",
-            Hint::Stack => "Collate::stack takes samples without dims",
-            Hint::Cast => ".cast(DType) casts on the way",
-            Hint::CastToFloat => {
-                ".cast(DType::F32) gives floats; an integer dtype truncates and saturates"
-            }
-            Hint::CastToFloat32 => ".cast(DType::F32) names it",
-            Hint::Truncate => "Pad::truncate(true) cuts what does not fit",
-            Hint::PadDim(dim) => return write!(f, "name dim {dim} in Pad::dims to pad it too"),
-            Hint::Device => "an arena is in one place: .device(Device) says which",
-        })
+    /// An [`Error::TooLarge`] in these words.
+    pub fn too_large(text: String) -> Error {
+        Error::TooLarge(Message::boxed(text))
     }
-}
 
-/// A property of a tensor as an error reports it.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum ErrorValue {
-    /// A whole shape.
-    Shape(Vec<i64>),
-    /// A dtype.
-    DType(DType),
-    /// Anything else, in words.
-    Text(String),
-}
+    /// An [`Error::NotAView`] in these words.
+    pub fn not_a_view(text: String) -> Error {
+        Error::NotAView(Message::boxed(text))
+    }
 
-impl fmt::Display for ErrorValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// An [`Error::NoDriver`] for this reason.
+    pub fn no_driver(text: String) -> Error {
+        Error::NoDriver(Message::boxed(text))
+    }
+
+    /// What kind of error this is.
+    ///
+    /// ```
+    /// use windrow::error::ErrorKind;
+    /// use windrow::{assemble, Collate};
+    ///
+    /// let error = assemble(&[[1, 2]], &Collate::stack().cast(windrow::DType::C64)).unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::DType);
+    /// assert_eq!((error.sample(), error.path()), (Some(0), ""));
+    /// ```
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            ErrorValue::Shape(dims) => write!(f, "shape {}", Tuple(dims)),
-            ErrorValue::DType(dtype) => write!(f, "{dtype}"),
-            ErrorValue::Text(text) => f.write_str(text),
+            Error::Shape(_) => ErrorKind::Shape,
+            Error::DType(_) => ErrorKind::DType,
+            Error::Device(_) => ErrorKind::Device,
+            Error::Layout(_) => ErrorKind::Layout,
+            Error::Overlap(_) => ErrorKind::Overlap,
+            Error::Empty => ErrorKind::Empty,
+            Error::Argument(_) => ErrorKind::Argument,
+            Error::Index(_) => ErrorKind::Index,
+            Error::TooLarge(_) => ErrorKind::TooLarge,
+            Error::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+            Error::NotAView(_) => ErrorKind::NotAView,
+            Error::NoDriver(_) => ErrorKind::NoDriver,
+            Error::Cuda(_) => ErrorKind::Cuda,
         }
     }
-}
 
-impl From<&str> for ErrorValue {
-    fn from(text: &str) -> Self {
-        ErrorValue::Text(text.to_owned())
+    /// The path of the leaf that the error is of, or empty.
+    pub fn path(&self) -> &str {
+        match (self.mismatch(), self.message()) {
+            (Some(mismatch), _) => &mismatch.path,
+            (_, Some(message)) => &message.path,
+            _ => "",
+        }
     }
-}
 
-impl From<String> for ErrorValue {
-    fn from(text: String) -> Self {
-        ErrorValue::Text(text)
+    /// The position of the first sample, or pair of a move, that the error is of.
+    pub fn sample(&self) -> Option<usize> {
+        match (self.mismatch(), self.message()) {
+            (Some(mismatch), _) => mismatch.index,
+            (_, Some(message)) => message.sample,
+            _ => None,
+        }
     }
-}
 
-impl From<DType> for ErrorValue {
-    fn from(dtype: DType) -> Self {
-        ErrorValue::DType(dtype)
+    fn message(&self) -> Option<&Message> {
+        match self {
+            Error::Argument(message)
+            | Error::Index(message)
+            | Error::TooLarge(message)
+            | Error::NotAView(message)
+            | Error::NoDriver(message) => Some(message),
+            _ => None,
+        }
     }
-}
 
-impl From<&[i64]> for ErrorValue {
-    fn from(shape: &[i64]) -> Self {
-        ErrorValue::Shape(shape.into())
-    }
-}
-
-impl Error {
     /// The error for a device in a build without the CUDA engine.
     pub(crate) fn host_only(what: impl Display) -> Error {
-        Error::NoDriver(format!("{what}: this build of windrow works on the host only"))
-    }
-}
-
-impl Mismatch {
-    /// One offender: sample `index`; without one [`Mismatch::subject`].
-    pub fn new(
-        index: Option<usize>,
-        expected: impl Into<ErrorValue>,
-        got: impl Into<ErrorValue>,
-    ) -> Self {
-        Mismatch {
-            index,
-            side: None,
-            path: String::new(),
-            expected: expected.into(),
-            got: got.into(),
-            others: Vec::new(),
-            count: 1,
-            hint: None,
-            subject: "out",
-        }
-    }
-
-    /// An argument or a tensor that is no sample.
-    pub fn for_subject(
-        subject: &'static str,
-        expected: impl Into<ErrorValue>,
-        got: impl Into<ErrorValue>,
-    ) -> Self {
-        Mismatch { subject, ..Mismatch::new(None, expected, got) }
-    }
-
-    /// Adds the hint to the text.
-    #[must_use]
-    pub fn with_hint(mut self, hint: Hint) -> Self {
-        self.hint = Some(hint);
-        self
-    }
-
-    /// Gathers offenders one at a time: the first three are kept, all are counted.
-    pub(crate) fn note(
-        found: &mut Option<Mismatch>,
-        index: usize,
-        expected: impl FnOnce() -> ErrorValue,
-        got: ErrorValue,
-    ) {
-        match found {
-            None => *found = Some(Mismatch::new(Some(index), expected(), got)),
-            Some(first) => {
-                if first.others.len() < 2 {
-                    first.others.push((index, got));
-                }
-                first.count += 1;
-            }
-        }
-    }
-}
-
-impl Mismatch {
-    /// Omits the word "shape" if `expected` already has it.
-    fn write_got(&self, f: &mut fmt::Formatter<'_>, got: &ErrorValue) -> fmt::Result {
-        match (&self.expected, got) {
-            (ErrorValue::Shape(_), ErrorValue::Shape(dims)) => Tuple(dims).fmt(f),
-            _ => got.fmt(f),
-        }
-    }
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let side = self.side.map(|side| side.to_string());
-        let noun = side.as_deref().unwrap_or("sample");
-        match self.index {
-            Some(index) => write!(f, "{noun} {index}")?,
-            None if side.is_some() => write!(f, "{noun}s")?,
-            None => f.write_str(self.subject)?,
-        }
-        if !self.path.is_empty() {
-            write!(f, " at \"{}\"", self.path)?;
-        }
-        write!(f, ": expected {}, got ", self.expected)?;
-        self.write_got(f, &self.got)?;
-        for (index, got) in &self.others {
-            write!(f, "; {noun} {index}: got ")?;
-            self.write_got(f, got)?;
-        }
-        if self.count > 1 + self.others.len() {
-            write!(f, "; {} {noun}s differ in all", self.count)?;
-        }
-        match self.hint {
-            Some(hint) => write!(f, "; {hint}"),
-            None => Ok(()),
-        }
+        Error::no_driver(format!("{what}: this build of windrow works on the host only"))
     }
 }
 
@@ -311,13 +219,14 @@ impl Error {
             | Error::Overlap(m) => {
                 leaf.clone_into(&mut m.path);
             }
-            Error::Argument(text)
-            | Error::Index(text)
-            | Error::TooLarge(text)
-            | Error::NotAView(text)
+            Error::Argument(message)
+            | Error::Index(message)
+            | Error::TooLarge(message)
+            | Error::NotAView(message)
                 if !leaf.is_empty() =>
             {
-                *text = format!("at \"{leaf}\": {text}");
+                message.prefix(format_args!("at \"{leaf}\""));
+                leaf.clone_into(&mut message.path);
             }
             _ => {}
         }
@@ -335,8 +244,9 @@ impl Error {
             | Error::Overlap(m) => {
                 m.index = Some(index);
             }
-            Error::Argument(text) | Error::Index(text) | Error::TooLarge(text) => {
-                *text = format!("sample {index}: {text}")
+            Error::Argument(message) | Error::Index(message) | Error::TooLarge(message) => {
+                message.prefix(format_args!("sample {index}"));
+                message.sample = Some(index);
             }
             _ => {}
         }
@@ -345,18 +255,19 @@ impl Error {
 
     /// The same error as that of one tensor of pair `index`.
     #[must_use]
-    pub fn at_side(self, side: MoveSide, index: usize) -> Self {
-        match self {
-            Error::Argument(text) => Error::Argument(format!("{side} {index}: {text}")),
-            Error::Index(text) => Error::Index(format!("{side} {index}: {text}")),
-            Error::TooLarge(text) => Error::TooLarge(format!("{side} {index}: {text}")),
-            mut error => {
+    pub fn at_side(mut self, side: MoveSide, index: usize) -> Self {
+        match &mut self {
+            Error::Argument(message) | Error::Index(message) | Error::TooLarge(message) => {
+                message.prefix(format_args!("{side} {index}"));
+                message.sample = Some(index);
+            }
+            error => {
                 if let Some(mismatch) = error.mismatch_mut() {
                     (mismatch.side, mismatch.index) = (Some(side), Some(index));
                 }
-                error
             }
         }
+        self
     }
 
     /// The same error of samples, or pairs, that have other numbers.
@@ -394,8 +305,9 @@ impl Error {
             | Error::Overlap(m) => {
                 (m.index, m.subject) = (None, subject);
             }
-            Error::Argument(text) | Error::Index(text) | Error::TooLarge(text) => {
-                *text = format!("{subject}: {text}")
+            Error::Argument(message) | Error::Index(message) | Error::TooLarge(message) => {
+                message.prefix(subject);
+                message.sample = None;
             }
             _ => {}
         }
@@ -436,23 +348,30 @@ impl fmt::Display for Error {
             | Error::Layout(m)
             | Error::Overlap(m) => m.fmt(f),
             Error::Empty => f.write_str("cannot assemble an empty list of samples"),
-            Error::Argument(text)
-            | Error::Index(text)
-            | Error::TooLarge(text)
-            | Error::NotAView(text) => f.write_str(text),
+            Error::Argument(message)
+            | Error::Index(message)
+            | Error::TooLarge(message)
+            | Error::NotAView(message) => message.fmt(f),
             Error::OutOfMemory { bytes } => {
                 write!(
                     f,
                     "could not allocate {bytes} bytes for the batch: reduce the batch size or free other batches"
                 )
             }
-            Error::NoDriver(text) => write!(f, "CUDA is not available: {text}"),
+            Error::NoDriver(message) => write!(f, "CUDA is not available: {message}"),
             Error::Cuda(error) => error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Cuda(error) => Some(&**error),
+            _ => None,
+        }
+    }
+}
 
 impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -475,3 +394,47 @@ impl DriverError {
 }
 
 impl std::error::Error for DriverError {}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn parts_of_an_error_need_no_text() {
+        let makes = [Error::argument, Error::index, Error::too_large];
+        let kinds = [ErrorKind::Argument, ErrorKind::Index, ErrorKind::TooLarge];
+        for (make, kind) in makes.into_iter().zip(kinds) {
+            let error = make("no".to_owned()).at_index(3).at_path("a.b");
+            assert_eq!((error.kind(), error.sample(), error.path()), (kind, Some(3), "a.b"));
+            assert_eq!(error.to_string(), "at \"a.b\": sample 3: no");
+            let error = make("no".to_owned()).at_side(MoveSide::Source, 2).at_path("");
+            assert_eq!((error.sample(), error.path()), (Some(2), ""));
+            assert_eq!(error.to_string(), "source 2: no");
+            let error = make("no".to_owned()).at_index(1).about("scales");
+            assert_eq!(error.sample(), None);
+            assert_eq!(error.to_string(), "scales: sample 1: no");
+        }
+        let view = Error::not_a_view("no".to_owned()).at_path("a");
+        assert_eq!((view.kind(), view.path(), view.sample()), (ErrorKind::NotAView, "a", None));
+        let driver = Error::no_driver("no".to_owned()).at_path("a");
+        assert_eq!((driver.kind(), driver.path()), (ErrorKind::NoDriver, ""));
+        assert_eq!(driver.to_string(), "CUDA is not available: no");
+        let shape = Mismatch::new(Some(4), &[2i64][..], &[3i64][..]);
+        let shape = Error::Shape(Box::new(shape)).at_path("c");
+        let parts = (shape.kind(), shape.sample(), shape.path());
+        assert_eq!(parts, (ErrorKind::Shape, Some(4), "c"));
+        assert_eq!((Error::Empty.kind(), Error::Empty.sample()), (ErrorKind::Empty, None));
+    }
+
+    #[test]
+    fn the_driver_is_the_source() {
+        let (name, text) = ("CUDA_ERROR_INVALID_VALUE".to_owned(), "invalid".to_owned());
+        let call = DriverError { function: "cuMemcpyAsync", code: 1, name, text };
+        let error = Error::Cuda(Box::new(call.clone()));
+        let source = error.source().and_then(|source| source.downcast_ref::<DriverError>());
+        assert_eq!((error.kind(), source), (ErrorKind::Cuda, Some(&call)));
+        assert!(Error::Empty.source().is_none());
+    }
+}

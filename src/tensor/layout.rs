@@ -42,17 +42,17 @@ impl Layout {
     pub fn try_new(dtype: DType, shape: &[i64], strides: Option<&[i64]>) -> Result<Layout> {
         if shape.len() > MAX_NDIM {
             let ndim = shape.len();
-            return Err(Error::Argument(format!("{ndim} dims; at most {MAX_NDIM} are supported")));
+            return Err(Error::argument(format!("{ndim} dims; at most {MAX_NDIM} are supported")));
         }
         if let Some(&extent) = shape.iter().find(|&&extent| extent < 0) {
-            return Err(Error::Argument(format!(
+            return Err(Error::argument(format!(
                 "negative extent {extent} in shape {}",
                 Tuple(shape)
             )));
         }
         let compact = compact_strides(shape);
         let too_large =
-            || Error::TooLarge(format!("shape {} of {dtype} is beyond 64 bits", Tuple(shape)));
+            || Error::too_large(format!("shape {} of {dtype} is beyond 64 bits", Tuple(shape)));
         let numel = checked_numel(shape).ok_or_else(too_large)?;
         numel.checked_mul(dtype.size() as i64).ok_or_else(too_large)?;
         let Some(strides) = strides else {
@@ -60,7 +60,7 @@ impl Layout {
         };
         if strides.len() != shape.len() {
             let (got, want) = (strides.len(), shape.len());
-            return Err(Error::Argument(format!("{got} strides for {want} dims")));
+            return Err(Error::argument(format!("{got} strides for {want} dims")));
         }
         if numel == 0 {
             // Nothing is read through the strides of an empty tensor, so they need not make sense.
@@ -68,7 +68,7 @@ impl Layout {
         }
         let layout = Layout::with_bounds(shape, strides);
         layout.checked_span(dtype).ok_or_else(|| {
-            Error::TooLarge(format!("strides {} of {dtype} reach beyond 64 bits", Tuple(strides)))
+            Error::too_large(format!("strides {} of {dtype} reach beyond 64 bits", Tuple(strides)))
         })?;
         Ok(layout)
     }

@@ -19,7 +19,7 @@ impl FromStr for DType {
         let code = name.strip_prefix(['<', '>', '=', '|']).unwrap_or(name);
         let Some(dtype) = numpy_code(code) else {
             let names: Vec<_> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
-            return Err(Error::Argument(format!(
+            return Err(Error::argument(format!(
                 "dtype must be one of {}, or NumPy's name or code for one, such as \"half\" or \"<f4\", got {name:?}",
                 names.join(", ")
             )));
@@ -29,7 +29,7 @@ impl FromStr for DType {
             false => ('>', '<', "little"),
         };
         if dtype.size() > 1 && name.starts_with(other) {
-            return Err(Error::Argument(format!(
+            return Err(Error::argument(format!(
                 "dtype={name:?} is {which}-endian; batches have the byte order of this machine: \"{own}{code}\""
             )));
         }
@@ -102,7 +102,7 @@ impl FromStr for Device {
                 .and_then(|ordinal| ordinal.parse().ok())
                 .map(Device::Cuda)
                 .ok_or_else(|| {
-                    Error::Argument(format!(
+                    Error::argument(format!(
                         "device must be \"cpu\", \"pinned\", \"cuda\" or \"cuda:N\", got {name:?}"
                     ))
                 }),

@@ -21,7 +21,7 @@ impl Offsets {
     /// [`Error::Argument`] if they are empty, do not begin at 0 or decrease.
     pub fn try_new(boundaries: Vec<i64>) -> Result<Offsets> {
         if boundaries.first() != Some(&0) || boundaries.windows(2).any(|pair| pair[1] < pair[0]) {
-            return Err(Error::Argument("offsets must begin at 0 and never decrease".to_owned()));
+            return Err(Error::argument("offsets must begin at 0 and never decrease".to_owned()));
         }
         Ok(Offsets(boundaries.into()))
     }
@@ -47,7 +47,7 @@ impl Offsets {
         boundaries.push(0);
         for length in lengths {
             if length < 0 {
-                return Err(Error::Argument(format!("negative length {length}")));
+                return Err(Error::argument(format!("negative length {length}")));
             }
             total = total.checked_add(length).ok_or_else(too_long)?;
             boundaries.push(total);
@@ -96,7 +96,7 @@ impl Offsets {
         let total = self.total();
         match i32::try_from(total) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Error::TooLarge(format!(
+            Err(_) => Err(Error::too_large(format!(
                 "offsets up to {total} do not fit in int32; ask for int64 offsets"
             ))),
         }
@@ -104,7 +104,7 @@ impl Offsets {
 }
 
 fn too_long() -> Error {
-    Error::TooLarge("the lengths add up to more than 64 bits hold".to_owned())
+    Error::too_large("the lengths add up to more than 64 bits hold".to_owned())
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl Scalar {
     /// [`Error::Argument`] if an integer dtype cannot hold it exactly, if a finite number would become infinite, if it is complex
     /// and `dtype` is not, or if a float8 or float4 dtype lacks it (NaN, infinity, sign). Floating-point dtypes round to nearest even.
     pub fn bits(self, dtype: DType) -> Result<[u8; 16]> {
-        let refuse = || Error::Argument(format!("value={self} is not representable in {dtype}"));
+        let refuse = || Error::argument(format!("value={self} is not representable in {dtype}"));
         let mut bits = [0u8; 16];
         let mut put = |bytes: &[u8]| bits[..bytes.len()].copy_from_slice(bytes);
         if dtype == DType::Bool || dtype.is_integer() || dtype.is_padded() {

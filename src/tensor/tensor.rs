@@ -7,8 +7,9 @@ use std::sync::Arc;
 use crate::tensor::device::Device;
 use crate::tensor::dims::{Dims, Tuple};
 use crate::tensor::dtype::{DType, Element};
-use crate::tensor::error::{Error, Mismatch, Result};
+use crate::tensor::error::{Error, Result};
 use crate::tensor::layout::{bytes_of, Layout};
+use crate::tensor::mismatch::Mismatch;
 
 /// Anything whose drop releases the memory of a tensor: a pool block, a foreign tensor, a Python object.
 pub type Owner = Arc<dyn Any + Send + Sync>;
@@ -280,10 +281,10 @@ impl Tensor {
     /// [`Error::Argument`] when there is no such index or no dim 0.
     pub fn select(&self, index: i64) -> Result<Tensor> {
         let Some(&extent) = self.shape().first() else {
-            return Err(Error::Argument("a tensor without dims has no rows".to_owned()));
+            return Err(Error::argument("a tensor without dims has no rows".to_owned()));
         };
         if !(0..extent).contains(&index) {
-            return Err(Error::Argument(format!("row {index} of {extent}")));
+            return Err(Error::argument(format!("row {index} of {extent}")));
         }
         let (shape, strides): (Dims, Dims) = (self.shape()[1..].into(), self.strides()[1..].into());
         let start = self.strides()[0].checked_mul(index).unwrap_or(0);

@@ -350,7 +350,7 @@ pub unsafe extern "C" fn windrow_batch_tensor(
             return Err(is_null("tensor"));
         }
         let Some(found) = batch.tensor(field) else {
-            return Err(Error::Argument(format!("field must be a windrow_field, got {field}")));
+            return Err(Error::argument(format!("field must be a windrow_field, got {field}")));
         };
         let exported = found.map_or(ptr::null_mut(), |tensor| tensor.to_dlpack().as_ptr());
         // SAFETY: the caller's promise.

@@ -77,7 +77,7 @@ pub unsafe extern "C" fn windrow_set_log(
     level: i32,
 ) -> Status {
     guarded(|| {
-        let refuse = |text: String| Err(Error::Argument(text));
+        let refuse = |text: String| Err(Error::argument(text));
         if IS_REPORTING.get() {
             return refuse("windrow_set_log cannot be called within the log callback".to_owned());
         }

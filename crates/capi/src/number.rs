@@ -84,7 +84,7 @@ impl Number {
                 2 => Scalar::from(self.r#as.float64),
                 3 => Scalar::Complex(self.r#as.complex128[0], self.r#as.complex128[1]),
                 kind => {
-                    return Err(Error::Argument(format!(
+                    return Err(Error::argument(format!(
                         "{name}.kind must be a windrow_number_kind, got {kind}; windrow_int64 and windrow_float64 make numbers"
                     )))
                 }

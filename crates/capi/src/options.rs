@@ -211,7 +211,7 @@ unsafe fn list<T: Copy>(values: *const T, count: usize) -> Option<Vec<T>> {
 /// [`Error::Argument`] for such a one.
 fn given<T: PartialEq>(name: &str, flag: i32, value: T, absent: T) -> Result<Option<T>> {
     if flag == 0 && value != absent {
-        return Err(Error::Argument(format!(
+        return Err(Error::argument(format!(
             "{name} is set and has_{name} is 0; set has_{name} to 1, or leave {name} as windrow_options_init does"
         )));
     }
@@ -228,7 +228,7 @@ impl Options {
     /// # Safety
     /// The arrays have as many entries as the options say.
     pub(crate) unsafe fn collate(&self) -> Result<Collate> {
-        let refuse = |text: String| Err(Error::Argument(text));
+        let refuse = |text: String| Err(Error::argument(text));
         self.check_size()?;
         let of_ragged = [("offsets_i32", self.offsets_i32), ("batch_index", self.batch_index)];
         if let Some((option, _)) = of_ragged.iter().find(|(_, set)| *set != 0 && self.form != 3) {
@@ -264,7 +264,7 @@ impl Options {
         if self.size == wanted {
             return Ok(());
         }
-        Err(Error::Argument(format!(
+        Err(Error::argument(format!(
             "options of {} bytes instead of {wanted}: call windrow_options_init, and use the windrow.h of this library",
             self.size
         )))
@@ -294,7 +294,7 @@ impl Options {
         // SAFETY: the caller's promise.
         match unsafe { self.scaled() }? {
             None => Ok(transform.into()),
-            Some(_) if transform != Transform::new() => Err(Error::Argument(
+            Some(_) if transform != Transform::new() => Err(Error::argument(
                 "quantize and scales exclude scale, mean, std and permute".to_owned(),
             )),
             Some(scaled) => Ok(scaled),
@@ -309,7 +309,7 @@ impl Options {
         let block = given("scales_block", self.has_scales_block, self.scales_block, 0)?;
         if let Some(dtype) = quantize {
             if !self.scales.is_null() {
-                return Err(Error::Argument(
+                return Err(Error::argument(
                     "quantize excludes scales, which are its inverse's".into(),
                 ));
             }
@@ -318,7 +318,7 @@ impl Options {
                 1 => windrow::collate::Granularity::Sample,
                 2 => windrow::collate::Granularity::Block(self.scale_block),
                 other => {
-                    return Err(Error::Argument(format!(
+                    return Err(Error::argument(format!(
                         "scale_of must be a windrow_granularity, got {other}"
                     )))
                 }
@@ -366,7 +366,7 @@ impl Options {
     /// # Safety
     /// The arrays have as many entries as the options say.
     unsafe fn pad(&self) -> Result<Pad> {
-        let refuse = |text: String| Err(Error::Argument(text));
+        let refuse = |text: String| Err(Error::argument(text));
         let mut pad = Pad::new().truncate(self.truncate != 0);
         // SAFETY: the caller's promise.
         unsafe {

@@ -151,7 +151,7 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Error>) -> Status {
 }
 
 pub(crate) fn is_null(name: &str) -> Error {
-    Error::Argument(format!("{name} is NULL"))
+    Error::argument(format!("{name} is NULL"))
 }
 
 /// The text of this thread's last failure, and "" before the first; valid until the next one.

@@ -261,7 +261,7 @@ fn added_up(numbers: impl ExactSizeIterator<Item = i64>) -> windrow::Result<Vec<
     let mut sum = 0i64;
     sums.push(sum);
     for number in numbers {
-        let too_large = || Error::TooLarge("numbers of nodes, or increments: beyond int64".into());
+        let too_large = || Error::too_large("numbers of nodes, or increments: beyond int64".into());
         sum = sum.checked_add(number).ok_or_else(too_large)?;
         sums.push(sum);
     }

@@ -26,7 +26,7 @@ impl<'p> RowPlan<'p> {
         let (rows, max_tokens) = (self.counts.len(), self.max_tokens);
         let total = rows.checked_mul(max_tokens).filter(|&total| i32::try_from(total).is_ok());
         total.ok_or_else(|| {
-            Error::TooLarge(format!("{rows} rows of {max_tokens} tokens: beyond int32"))
+            Error::too_large(format!("{rows} rows of {max_tokens} tokens: beyond int32"))
         })
     }
 
@@ -42,7 +42,7 @@ impl<'p> RowPlan<'p> {
             let used = own.iter().fold(0u64, |used, &length| used.saturating_add(length as u64));
             match (max_tokens as u64).checked_sub(used) {
                 Some(left) => Ok((own, left as usize)),
-                None => Err(Error::Argument(format!(
+                None => Err(Error::argument(format!(
                     "row {row} of the plan has more than max_tokens={max_tokens} tokens: it was made from \
                      other lengths"
                 ))),

@@ -371,7 +371,7 @@ fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
     match (job.copy, in_arena) {
         (CopyMode::Never, true) => {
             let why = "copy=False asks for a view, arena=True for a copy".to_owned();
-            Err(Error::Argument(why).at_path(&job.path))
+            Err(Error::argument(why).at_path(&job.path))
         }
         (mode, _) => Ok(mode != CopyMode::Always && !in_arena),
     }
@@ -390,7 +390,7 @@ pub(super) fn device_of_work<'a>(
     });
     let is_host_work = ordinal.is_none() && has_work;
     if is_host_work && jobs.iter().any(|job| job.stream.is_some()) {
-        return Err(Error::Argument(
+        return Err(Error::argument(
             "stream= is for batches on a CUDA device; host memory has no streams".into(),
         ));
     }
@@ -505,7 +505,7 @@ fn view_in(
                 return Err(error.about("samples").at_path(leaf.path));
             }
             let why = "copy=False, but the samples do not form the whole batch in memory";
-            Err(Error::NotAView(why.to_owned()).at_path(leaf.path))
+            Err(Error::not_a_view(why.to_owned()).at_path(leaf.path))
         }
         view => Ok(view),
     }

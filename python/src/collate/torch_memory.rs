@@ -100,7 +100,7 @@ impl OutputAllocator {
 }
 
 fn of_torch(error: PyErr) -> Error {
-    Error::Argument(format!("torch: {error}"))
+    Error::argument(format!("torch: {error}"))
 }
 
 /// torch's allocator, for one call.
@@ -179,7 +179,7 @@ impl OutputMemory for TorchMemory {
                 true => Error::OutOfMemory {
                     bytes: extents.fold(dtype.size() as u64, u64::saturating_mul),
                 },
-                false => Error::Argument(format!("torch.empty: {error}")),
+                false => Error::argument(format!("torch.empty: {error}")),
             };
             *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             text

@@ -238,7 +238,7 @@ impl<'py> Importer<'py> {
         }
         if self.in_place {
             let why = "copy=False, but Python numbers have no memory that a batch could be";
-            return Err(self.error(Error::NotAView(why.to_owned()), index));
+            return Err(self.error(Error::not_a_view(why.to_owned()), index));
         }
         // Values that `owner` holds: a chunk is never grown beyond its capacity, so they do not move.
         let (device, strides, read_only) = (Device::Cpu, None, false);

@@ -102,7 +102,7 @@ pub(crate) fn refuse_within(
     if default_engine().capture_of(ordinal, stream)? != Some(capture) {
         return Ok(());
     }
-    Err(Error::Argument(
+    Err(Error::argument(
         "the batch was made of samples on the host while the stream was being captured in a graph, which has no part in \
          their copy: the batch has to be made outside of the capture"
             .into(),
@@ -134,5 +134,5 @@ fn used_on(output: &Tensor, ordinal: u32, stream: Stream) -> windrow::Result<()>
         object.call_method1(py, intern!(py, "record_stream"), (stream,))?;
         Ok(())
     })
-    .map_err(|error| Error::Argument(format!("torch: {error}")))
+    .map_err(|error| Error::argument(format!("torch: {error}")))
 }

@@ -58,7 +58,7 @@ fn windows_of(table: &Tensor, starts: &[i64], length: i64) -> Result<SampleList<
         return Err(refuse(0, "an array of at least one dim", "a single value"));
     };
     if length < 0 {
-        return Err(Error::Argument(format!("length must be at least 0, got {length}")));
+        return Err(Error::argument(format!("length must be at least 0, got {length}")));
     }
     let mut shape = table.shape().to_vec();
     shape[0] = length;
@@ -177,7 +177,7 @@ fn crops_of(
     }
     if let Some(flip) = flip.filter(|flip| flip.len() != images.len()) {
         let text = format!("flip has {} entries for {} images", flip.len(), images.len());
-        return Err(Error::Argument(text));
+        return Err(Error::argument(text));
     }
     let mut list = SampleList::new();
     list.reserve(images.len())?;
@@ -209,7 +209,7 @@ fn push_crop(
     let (rows, cols) = (place(dims.0), place(dims.1));
     if rows.max(cols) >= shape.len() || rows == cols {
         let text = format!("dims={dims:?} are not two dims of sample {index}, which has {ndim}");
-        return Err(Error::Argument(text));
+        return Err(Error::argument(text));
     }
     let [left, top, right, bottom] = [corners[0], corners[1], corners[2], corners[3]];
     let (height, width) = (shape[rows], shape[cols]);

@@ -131,10 +131,10 @@ impl Context {
     pub(crate) fn primary(ordinal: u32) -> Result<Arc<Context>> {
         let count = device_count()?;
         if count == 0 {
-            return Err(Error::NoDriver("driver present, no device".into()));
+            return Err(Error::no_driver("driver present, no device".into()));
         }
         if ordinal >= count {
-            return Err(Error::Argument(format!("cuda:{ordinal}: there are {count} CUDA devices")));
+            return Err(Error::argument(format!("cuda:{ordinal}: there are {count} CUDA devices")));
         }
         let _relaxed = Relaxed::new();
         let device = Device::get_device(ordinal);

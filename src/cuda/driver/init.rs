@@ -24,7 +24,7 @@ pub(crate) fn init() -> Result<()> {
 
 fn start() -> Result<()> {
     started::mark();
-    let unavailable = |text: String| Err(Error::NoDriver(text));
+    let unavailable = |text: String| Err(Error::no_driver(text));
     if let Err(text) = windrow_driver::load() {
         return unavailable(format!("no driver found: {text}"));
     }

@@ -21,14 +21,14 @@ use crate::tensor::{DriverError, Error, Result};
 pub(crate) fn image() -> Result<Cow<'static, [u8]>> {
     match std::env::var_os("WINDROW_CUDA_IMAGE") {
         // The driver reads a header, whatever the length.
-        None if IMAGE.is_empty() => Err(Error::NoDriver(
+        None if IMAGE.is_empty() => Err(Error::no_driver(
             "windrow was built without kernels (WINDROW_CUDA_EMBED=0): set WINDROW_CUDA_IMAGE to \
              the file that has them, or build without that variable"
                 .to_owned(),
         )),
         None => Ok(Cow::Borrowed(IMAGE)),
         Some(path) => std::fs::read(&path).map(Cow::Owned).map_err(|error| {
-            Error::Argument(format!("WINDROW_CUDA_IMAGE={}: {error}", Path::new(&path).display()))
+            Error::argument(format!("WINDROW_CUDA_IMAGE={}: {error}", Path::new(&path).display()))
         }),
     }
 }
@@ -109,7 +109,7 @@ fn too_old((major, minor): (u32, u32)) -> Error {
         true => format!(", or build windrow with a CUDA {major} toolkit"),
         false => String::new(),
     };
-    Error::NoDriver(format!(
+    Error::no_driver(format!(
         "the driver supports CUDA {major}.{minor} and the kernels were compiled with CUDA {TOOLKIT}: update the driver \
          to {needed}{hint}"
     ))
@@ -123,7 +123,7 @@ fn explain(error: DriverError, ordinal: u32, info: &DeviceFacts, driver: (u32, u
     }
     if matches!(error.code, NO_BINARY_FOR_GPU | UNSUPPORTED_PTX_VERSION) {
         let (capability_major, capability_minor) = info.capability;
-        return Error::NoDriver(format!(
+        return Error::no_driver(format!(
             "no kernels for cuda:{ordinal} ({}, compute capability {capability_major}.{capability_minor}) \
              with a driver for CUDA {major}.{minor}: they were compiled with CUDA {TOOLKIT} for \
              {TARGETS}; update the driver, or build windrow with \
@@ -178,12 +178,12 @@ mod tests {
         };
         let Error::NoDriver(text) = told(NO_BINARY_FOR_GPU, (11, 4)) else { panic!() };
         let old = format!("supports CUDA 11.4 and the kernels were compiled with CUDA {TOOLKIT}: update the driver to ");
-        assert!(text.contains(&old) && !text.contains("build windrow"), "{text}");
+        assert!(text.as_str().contains(&old) && !text.as_str().contains("build windrow"), "{text}");
         let Error::NoDriver(text) = too_old((12, 1)) else { panic!() };
-        assert!(text.ends_with(", or build windrow with a CUDA 12 toolkit"), "{text}");
+        assert!(text.as_str().ends_with(", or build windrow with a CUDA 12 toolkit"), "{text}");
         let Error::NoDriver(text) = told(UNSUPPORTED_PTX_VERSION, (99, 1)) else { panic!() };
         for part in ["cuda:2 (a GPU, compute capability 7.5)", "99.1", TARGETS, "ARCHS=75"] {
-            assert!(text.contains(part), "{text}");
+            assert!(text.as_str().contains(part), "{text}");
         }
         assert!(matches!(told(700, (99, 1)), Error::Cuda(error) if error.code == 700));
     }

@@ -19,7 +19,7 @@ pub(crate) fn forked() -> Option<Error> {
     if by == 0 || by == process::id() {
         return None;
     }
-    Some(Error::NoDriver(
+    Some(Error::no_driver(
         "this process was forked after its parent had begun to use CUDA, which no driver survives; \
          start such processes by spawn or forkserver"
             .into(),

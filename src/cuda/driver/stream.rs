@@ -94,7 +94,7 @@ impl Current<'_> {
             // SAFETY: the caller vouches for the handle; a live pointer to write to.
             unsafe { raw::cuStreamGetCtx(raw, &raw mut context) }.ok()?;
             if context != self.context.raw() {
-                return Err(Error::Argument(format!(
+                return Err(Error::argument(format!(
                     "stream {handle:#x}: expected a stream of cuda:{} in its primary context, got one \
                      of another device or context (a green context is another one)",
                     self.context.ordinal()

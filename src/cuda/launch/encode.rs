@@ -143,7 +143,7 @@ impl<'b> Builder<'b> {
     pub fn segment(&mut self, own: &SegmentFamily<'_>) -> Result<()> {
         let &SegmentFamily { segment, ref addresses, address_bits, family } = own;
         if segment.list.is_some() && segment.samples.is_some() {
-            return Err(Error::Argument(
+            return Err(Error::argument(
                 "the samples of this list differ in dtype, or in strides that no loops have in common; indices \
                  on a device need samples of one dtype that are contiguous"
                     .to_owned(),

@@ -92,7 +92,7 @@ impl Policy {
     }
 
     fn with(mut self, trial: &str) -> Result<Policy> {
-        let refuse = |why: &str| Error::Argument(format!("{TRIAL}={trial}: {why}"));
+        let refuse = |why: &str| Error::argument(format!("{TRIAL}={trial}: {why}"));
         for part in trial.split(',').filter(|part| !part.trim().is_empty()) {
             let (name, value) = part.split_once('=').ok_or_else(|| refuse("NAME=NUMBER,..."))?;
             let number: u32 = value.trim().parse().map_err(|_| refuse("a number is missing"))?;

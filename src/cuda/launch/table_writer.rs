@@ -228,7 +228,7 @@ pub(crate) fn hints_of(first: &[u32], total: u64) -> (u8, Vec<u32>) {
 }
 
 pub(crate) fn too_large(what: &str) -> Error {
-    Error::TooLarge(format!(
+    Error::too_large(format!(
         "more than 2^31 {what} in one launch: assemble fewer samples at a time"
     ))
 }

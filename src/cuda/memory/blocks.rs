@@ -91,7 +91,7 @@ fn lock(block: &Block, ordinal: u32) -> Result<Locked> {
 }
 
 fn unmapped(error: &std::io::Error) -> Error {
-    Error::Argument(format!("memory cannot be mapped for a second time: {error}"))
+    Error::argument(format!("memory cannot be mapped for a second time: {error}"))
 }
 
 /// Why memory of worker processes is not page-locked, if that was tried and refused.

@@ -472,7 +472,7 @@ impl DeviceBlock {
         let stream = unsafe { current.foreign_stream(handle) }?;
         let user = StreamKey::new(stream)?;
         if stream.is_capturing()? {
-            return Err(Error::Argument(
+            return Err(Error::argument(
                 "the stream is being captured in a graph, which cannot wait for work outside of it: \
                  hand the batch over before the capture begins"
                     .into(),

@@ -97,7 +97,7 @@ impl ListTable {
             true => "its pair was left out",
             false => "the batch has padding there",
         };
-        Error::Index(format!(
+        Error::index(format!(
             "{whose}the index at position {} is out of range for a list of {} samples, and {what}",
             found as u32, self.num_listed
         ))

@@ -28,7 +28,7 @@ impl Executor {
         let block =
             to.owner().downcast_ref::<DeviceBlock>().filter(|_| from.nbytes() == to.nbytes());
         let Some(block) = block else {
-            return Err(Error::Argument(
+            return Err(Error::argument(
                 "no memory of windrow's on a device, of as many bytes".into(),
             ));
         };

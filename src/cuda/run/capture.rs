@@ -9,7 +9,7 @@ use crate::tensor::{Device, Error, Result};
 
 /// The error for an operation that a captured stream does not allow, with its hint.
 pub(crate) fn refused_in_capture(what: impl Display) -> Error {
-    Error::Argument(format!("the stream is being captured in a graph: {what}"))
+    Error::argument(format!("the stream is being captured in a graph: {what}"))
 }
 
 /// Refuses what cannot be recorded in a graph: memory of the engine, copies from and to pageable memory.

@@ -154,7 +154,7 @@ fn side_of(
 fn shape(launch: &mut kernel_abi::Move, pairs: &ChosenMove<'_>, bits: u64) -> Result<()> {
     let (outer, row_bytes) = pairs.rows();
     if outer.len() > MOST_MOVE_DIMS {
-        return Err(Error::Argument(format!(
+        return Err(Error::argument(format!(
             "ids on a device: at most {MOST_MOVE_DIMS} dims that no loops have in common, got {}; make one side contiguous",
             outer.len()
         )));
@@ -174,7 +174,7 @@ fn shape(launch: &mut kernel_abi::Move, pairs: &ChosenMove<'_>, bits: u64) -> Re
     let all = items.saturating_mul(pairs.dsts.len() as u64);
     if all >= 1 << 31 {
         let text = "more than 2^31 pieces of 2 KiB in one launch: move fewer pairs at a time";
-        return Err(Error::TooLarge(text.into()));
+        return Err(Error::too_large(text.into()));
     }
     (launch.items, launch.num_items) = (items as u32, all as u32);
     Ok(())

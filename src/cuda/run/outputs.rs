@@ -50,7 +50,7 @@ impl Run<'_> {
                     && tensor.layout().is_compact()
                     && !tensor.is_read_only();
                 if !is_fit {
-                    return Err(Error::Argument(format!(
+                    return Err(Error::argument(format!(
                         "expected a row-major output of the allocator, {dtype} {:?} on {device}, got {tensor:?}",
                         layout.shape()
                     )));

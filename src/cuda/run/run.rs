@@ -113,7 +113,7 @@ impl Run<'_> {
                 (true, false) => continue,
                 // To wait for it would draw our stream into the capture.
                 (false, true) => {
-                    return Err(Error::Argument(
+                    return Err(Error::argument(
                         "the samples come from a stream that is being captured in a graph, and the \
                          batch is to be assembled outside of it"
                             .into(),

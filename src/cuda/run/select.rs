@@ -34,7 +34,7 @@ impl Executor {
         let current = self.enter()?;
         let stream = self.stream.on(&current);
         if !self.reads_mapped(&current, true)? {
-            return Err(Error::Argument(
+            return Err(Error::argument(
                 "indices on the device report those out of range through page-locked memory, which kernels of this \
                  machine do not share with the host, as under confidential computing: give indices on the host"
                     .into(),

@@ -67,7 +67,9 @@ fn child_beside_stale_mappings() {
         let memory = rows.upload(gpu);
         let list = rows.at(memory.iter().map(|buffer| buffer.address));
         let refused = engine.resident(list.clone(), HERE).unwrap_err();
-        assert!(matches!(&refused, Error::Argument(text) if text.contains("confidential")));
+        assert!(
+            matches!(&refused, Error::Argument(text) if text.as_str().contains("confidential"))
+        );
         // A graph would have no memory to copy them to.
         let pinned = rows.pinned(gpu);
         let samples = rows.on(Device::Pinned, &pinned.addresses);
@@ -76,7 +78,9 @@ fn child_beside_stale_mappings() {
         let mut options = lent_by(&lane, out.tensor(DType::U8, &[2, 8]));
         options.stream = Some(lane.stream());
         let refused = run(&engine, &samples, &Collate::stack().device(HERE), options).unwrap_err();
-        assert!(matches!(&refused, Error::Argument(text) if text.contains("confidential")));
+        assert!(
+            matches!(&refused, Error::Argument(text) if text.as_str().contains("confidential"))
+        );
         drop(end_capture(gpu, &lane));
         gpu.sim.set_confidential(false);
     });
