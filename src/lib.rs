@@ -84,6 +84,7 @@
 //! |---|---|---|
 //! | `cuda` | the CUDA engine, on Linux x86-64 and aarch64 | nvcc to build |
 //! | `tracing` | spans of the crate `tracing` around the stages of a call | |
+//! | `ndarray` | arrays as samples, by `SampleView::try_from`, and tensors as arrays, by `Tensor::as_array` | |
 //! | `testing` | `Engine::reference()`, a naive executor to compare others with | |
 //! | `unstable-bindings` | what this repository's bindings for Python and C use; changes in every release | |
 //!
@@ -154,6 +155,8 @@ compile_error!(
 /// Whether this build has the CUDA engine: what else depends on the feature is which file is `cuda` and which is `nvtx`.
 pub(crate) const HAS_CUDA: bool = cfg!(feature = "cuda");
 
+#[cfg(feature = "ndarray")]
+mod arrays;
 pub mod arrow;
 pub mod batch;
 pub mod collate;

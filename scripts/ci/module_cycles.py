@@ -16,7 +16,7 @@ from pathlib import Path
 # In the order of the data flow, ground types first.
 LAYERS = {
     "src/cuda": "driver probe memory launch run",
-    "src": "tensor sync workers dlpack packing samples collate plan observe host run_options cuda batch device explain engine arrow",
+    "src": "tensor sync workers dlpack packing samples arrays collate plan observe host run_options cuda batch device explain engine arrow",
     "python/src": "ground private_layouts engine ownership import export workers trees samples collate classes",
 }
 

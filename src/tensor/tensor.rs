@@ -137,21 +137,7 @@ impl Tensor {
     /// [`Error::DType`] if `T` is not the dtype; [`Error::Device`] if the memory is not on the host;
     /// [`Error::Layout`] if it has gaps or another order, is misaligned for `T`, or has a bool that is neither 0 nor 1.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
-        if T::DTYPE != self.dtype {
-            return Err(Error::DType(Box::new(Mismatch::for_subject(
-                "tensor",
-                T::DTYPE,
-                self.dtype,
-            ))));
-        }
-        if matches!(self.device, Device::Cuda(_)) {
-            let got = self.device.to_string();
-            return Err(Error::Device(Box::new(Mismatch::for_subject(
-                "tensor",
-                "host memory",
-                got,
-            ))));
-        }
+        self.check_host_elements::<T>()?;
         let numel = self.layout.numel() as usize;
         if numel == 0 {
             return Ok(&[]);
@@ -177,6 +163,26 @@ impl Tensor {
         // long as the owner lives, which `self` holds; compactness and alignment were just checked.
         #[allow(unsafe_code)]
         Ok(unsafe { std::slice::from_raw_parts(data, numel) })
+    }
+
+    /// Whether the elements are of type `T`, and on the host.
+    pub(crate) fn check_host_elements<T: Element>(&self) -> Result<()> {
+        if T::DTYPE != self.dtype {
+            return Err(Error::DType(Box::new(Mismatch::for_subject(
+                "tensor",
+                T::DTYPE,
+                self.dtype,
+            ))));
+        }
+        if matches!(self.device, Device::Cuda(_)) {
+            let got = self.device.to_string();
+            return Err(Error::Device(Box::new(Mismatch::for_subject(
+                "tensor",
+                "host memory",
+                got,
+            ))));
+        }
+        Ok(())
     }
 
     /// A view of part of this tensor: `start` elements into the memory, with another layout.
