@@ -159,7 +159,8 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	$(CARGO) clippy --locked -- -D warnings
 	$(WITH_NVCC) CUDASIM_BUILD=0 $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/ci/oldest_pyo3.sh --check
-	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked --features ndarray,testing
+	scripts/ci/public_items.py
 	scripts/docs/readme_table.py --check
 	scripts/gpu/plots.py --check
 	scripts/docs/stubs.py --check
