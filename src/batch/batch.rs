@@ -108,6 +108,15 @@ impl Batch {
     ///
     /// # Errors
     /// [`Error::Argument`] if a part would be outside of the data.
+    ///
+    /// ```
+    /// use windrow::batch::{Fields, SampleBounds};
+    /// use windrow::{Batch, Tensor};
+    /// let data = Tensor::from_vec(vec![1u8, 2, 3, 4], &[2, 2])?;
+    /// let batch = Batch::try_new(data, Fields::with_bounds(2, SampleBounds::rows()))?;
+    /// assert_eq!(batch.sample(1)?.as_slice::<u8>()?, [3, 4]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn try_new(data: Tensor, fields: Fields) -> Result<Batch> {
         if !fields.bounds.fit(fields.num_samples, data.shape()) {
             let text =

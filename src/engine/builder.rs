@@ -14,16 +14,35 @@ impl Engine {
 
     /// An engine with threads of its own, one for each core; batches are placed where their samples are unless a call says
     /// otherwise.
+    ///
+    /// ```
+    /// use windrow::{Collate, Engine};
+    /// let engine = Engine::host(); // made once, used for many batches
+    /// assert_eq!(engine.assemble(&[[1, 2], [3, 4]], &Collate::stack())?.data().shape(), [2, 2]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn host() -> Engine {
         EngineBuilder::default().build_on_host()
     }
 
     /// As [`Engine::host`], with the caller's thread pool.
+    ///
+    /// ```
+    /// let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    /// let engine = windrow::Engine::host_with(std::sync::Arc::new(pool));
+    /// assert_eq!(engine.num_threads(), 2);
+    /// ```
     pub fn host_with(pool: Arc<rayon::ThreadPool>) -> Engine {
         EngineBuilder::default().thread_pool(pool).build_on_host()
     }
 
     /// An engine with other options than those of [`Engine::host`].
+    ///
+    /// ```
+    /// let engine = windrow::Engine::builder().threads(2).pool_bytes(1 << 20).build()?;
+    /// assert_eq!(engine.num_threads(), 2);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn builder() -> EngineBuilder {
         EngineBuilder::default()
     }
@@ -40,6 +59,15 @@ impl Engine {
     /// # Errors
     /// [`Error::NoDriver`](crate::Error::NoDriver) where there is no driver, no device, or none that the kernels fit;
     /// [`Error::Argument`](crate::Error::Argument) for a device that is not there; [`Error::Cuda`](crate::Error::Cuda).
+    ///
+    /// ```
+    /// use windrow::{Engine, Error};
+    /// let engine = match Engine::cuda(0) {
+    ///     Err(Error::NoDriver(_)) => Engine::host(),
+    ///     engine => engine?,
+    /// };
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn cuda(ordinal: u32) -> Result<Engine> {
         Engine::builder().device(Device::Cuda(ordinal)).build()
     }

@@ -65,6 +65,14 @@ impl Engine {
     /// # Errors
     /// Every error of input, see [`Error`]; [`Error::OutOfMemory`]; [`Error::Argument`] if threads cannot be started; for work
     /// on a device [`Error::NoDriver`] and [`Error::Cuda`].
+    ///
+    /// ```
+    /// use windrow::{Collate, Engine, Pad};
+    /// let rows = [vec![1, 2], vec![3]];
+    /// let batch = Engine::host().assemble(&rows, &Collate::pad(Pad::new().value(-1)))?;
+    /// assert_eq!(batch.data().as_slice::<i32>()?, [1, 2, 3, -1]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn assemble<S: Samples + ?Sized>(&self, samples: &S, collate: &Collate) -> Result<Batch> {
         self.assemble_with(samples, collate, RunOptions::default())
     }
@@ -76,6 +84,16 @@ impl Engine {
     /// # Errors
     /// As [`Engine::assemble`]; [`Error::Argument`] for a stream of another device or context, or one
     /// that is captured in a graph, where no memory can be allocated; [`Error::Cuda`].
+    ///
+    /// ```
+    /// use windrow::{Collate, Device, Engine};
+    /// if let Ok(engine) = Engine::cuda(0) {
+    ///     let (stream, collate) = (engine.stream(0)?, Collate::stack().device(Device::Cuda(0)));
+    ///     let batch = engine.assemble_on(&[[1, 2], [3, 4]], &collate, &stream)?;
+    ///     assert_eq!(batch.data().device(), Device::Cuda(0));
+    /// }
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn assemble_on<S: Samples + ?Sized>(
         &self,
         samples: &S,
@@ -113,6 +131,15 @@ impl Engine {
     /// # Errors
     /// As [`Engine::assemble`]; [`Error::Shape`], [`Error::DType`] or [`Error::Device`] if the output does not fit;
     /// [`Error::Layout`] if it is read-only or shared, overlaps a sample, or has elements that overlap.
+    ///
+    /// ```
+    /// use windrow::{plan::Target, Collate, Engine};
+    /// let mut memory = [0; 4];
+    /// let mut out = Target::from_slice(&mut memory, &[2, 2])?;
+    /// Engine::host().assemble_into(&[[1, 2], [3, 4]], &Collate::stack(), &mut out)?;
+    /// assert_eq!(memory, [1, 2, 3, 4]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn assemble_into<S: Samples + ?Sized>(
         &self,
         samples: &S,
@@ -166,6 +193,14 @@ impl Engine {
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::Argument`] if threads cannot be started. For work on a device as
     /// [`Engine::assemble_on`], and [`Error::Device`] for leaves on several devices.
+    ///
+    /// ```
+    /// use windrow::{Collate, Engine, Plan, SampleView};
+    /// let rows = [SampleView::from([1u8, 2].as_slice()), SampleView::from([3u8, 4].as_slice())];
+    /// let outputs = Engine::host().run(Plan::new(&rows, &Collate::stack())?)?;
+    /// assert_eq!(outputs.len(), 1);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn run(&self, plan: Plan<'_>) -> Result<Vec<LeafOutput>> {
         self.run_with(plan, RunOptions::default())
     }
@@ -390,6 +425,13 @@ impl Engine {
     /// # Errors
     /// [`Error::NoDriver`] for memory of a device that is not there; as [`Layout::try_new`] for an
     /// impossible shape; [`Error::OutOfMemory`]; [`Error::Cuda`].
+    ///
+    /// ```
+    /// use windrow::{DType, Device, Engine};
+    /// let tensor = Engine::host().empty(DType::F32, &[2, 3], Device::Cpu)?;
+    /// assert_eq!((tensor.shape(), tensor.nbytes()), (&[2, 3][..], 24));
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn empty(&self, dtype: DType, shape: &[i64], device: Device) -> Result<Tensor> {
         let layout = Layout::compact(dtype, shape)?;
         match device {
@@ -427,6 +469,15 @@ impl Engine {
 
     /// Counters since the engine was made or since they were reset. Times are measured from the first call of this or of
     /// [`Engine::reset_stats`] on.
+    ///
+    /// ```
+    /// use windrow::{Collate, Engine};
+    /// let engine = Engine::host();
+    /// engine.reset_stats();
+    /// engine.assemble(&[[1u8, 2], [3, 4]], &Collate::stack())?;
+    /// assert_eq!(engine.stats().batches, 1);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn stats(&self) -> Stats {
         self.shared.counters.watch();
         let stats = self.shared.counters.snapshot(self.shared.memory.stats());

@@ -55,6 +55,12 @@ impl<'a> SampleView<'a> {
     /// # Errors
     /// [`Error::Layout`] if the strides lead out of the slice; [`Error::Argument`] or
     /// [`Error::TooLarge`] for an impossible layout.
+    ///
+    /// ```
+    /// let column = windrow::SampleView::with_strides(&[1u8, 2, 3, 4, 5], &[3], &[2])?;
+    /// assert_eq!(column.shape(), [3]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn with_strides<T: Element>(
         data: &'a [T],
         shape: &[i64],

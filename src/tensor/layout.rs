@@ -39,6 +39,13 @@ impl Layout {
     /// # Errors
     /// [`Error::Argument`] for a negative extent, a wrong number of strides or too many dims;
     /// [`Error::TooLarge`] when a size or an offset in bytes leaves 64 bits.
+    ///
+    /// ```
+    /// use windrow::{DType, Layout};
+    /// let transposed = Layout::try_new(DType::F32, &[3, 2], Some(&[1, 3]))?;
+    /// assert!(!transposed.is_compact());
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn try_new(dtype: DType, shape: &[i64], strides: Option<&[i64]>) -> Result<Layout> {
         if shape.len() > MAX_NDIM {
             let ndim = shape.len();
@@ -77,6 +84,12 @@ impl Layout {
     ///
     /// # Errors
     /// As [`Layout::try_new`].
+    ///
+    /// ```
+    /// use windrow::{DType, Layout};
+    /// assert_eq!(Layout::compact(DType::F32, &[2, 3])?.strides(), [3, 1]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     #[inline]
     pub fn compact(dtype: DType, shape: &[i64]) -> Result<Layout> {
         match filled(dtype, shape) {

@@ -19,6 +19,13 @@ impl Offsets {
     ///
     /// # Errors
     /// [`Error::Argument`] if they are empty, do not begin at 0 or decrease.
+    ///
+    /// ```
+    /// use windrow::tensor::Offsets;
+    /// assert_eq!(Offsets::try_new(vec![0, 2, 5])?.lengths().collect::<Vec<_>>(), [2, 3]);
+    /// assert!(Offsets::try_new(vec![0, 2, 1]).is_err());
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn try_new(boundaries: Vec<i64>) -> Result<Offsets> {
         if boundaries.first() != Some(&0) || boundaries.windows(2).any(|pair| pair[1] < pair[0]) {
             return Err(Error::argument("offsets must begin at 0 and never decrease".to_owned()));
