@@ -1,4 +1,8 @@
 //! Keyword arguments to a `Collate`.
+//!
+//! The signature that a call declares (`text_signature`) is the source of its names and defaults: for Python, for the stubs, and for
+//! messages about unknown arguments. A call takes `**kwargs` all the same. With PyO3's parser of each argument, a stack of 8 rows
+//! took 9,823 instructions in place of 9,379 without keyword arguments, and 14,993 in place of 12,533 with three.
 
 use std::borrow::Cow;
 use std::sync::Arc;
