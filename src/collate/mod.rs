@@ -91,6 +91,14 @@ impl Collate {
     }
 
     /// Samples that are equal but for `dim`, joined along it, with lengths and offsets.
+    ///
+    /// ```
+    /// use windrow::{assemble, Collate};
+    /// let batch = assemble(&[vec![1, 2], vec![3]], &Collate::concat(0))?;
+    /// assert_eq!(batch.data().as_slice::<i32>()?, [1, 2, 3]);
+    /// assert_eq!(batch.lengths().unwrap().as_slice::<i64>()?, [2, 1]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn concat(dim: i64) -> Collate {
         Collate::new(Form::Concat { dim })
     }

@@ -17,6 +17,14 @@ impl Default for Ragged {
 
 impl Ragged {
     /// Offsets of int64, no batch index.
+    ///
+    /// ```
+    /// use windrow::{assemble, Collate, DType, Ragged};
+    /// let ragged = Ragged::new().offsets(DType::I32);
+    /// let batch = assemble(&[vec![1, 2], vec![3]], &Collate::ragged(ragged))?;
+    /// assert_eq!(batch.offsets().unwrap().as_slice::<i32>()?, [0, 2, 3]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn new() -> Ragged {
         Ragged::default()
     }

@@ -35,6 +35,13 @@ impl Default for Transform {
 
 impl Transform {
     /// No arithmetic, no permutation.
+    ///
+    /// ```
+    /// use windrow::{assemble, Collate, DType, Transform};
+    /// let collate = Collate::stack().cast(DType::F32).transform(Transform::new().scale(0.5));
+    /// assert_eq!(assemble(&[[2u8, 4]], &collate)?.data().as_slice::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn new() -> Transform {
         Transform::default()
     }

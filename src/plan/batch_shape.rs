@@ -124,6 +124,14 @@ impl BatchShape {
     ///
     /// # Errors
     /// Every error of input there is; see [`Error`].
+    ///
+    /// ```
+    /// use windrow::{plan::BatchShape, Collate, Pad, SampleList, Tensor};
+    /// let table = Tensor::from_vec(vec![1u8, 2, 3, 4, 5, 6], &[2, 3])?;
+    /// let shape = BatchShape::new(&SampleList::rows(&table)?, &Collate::pad(Pad::new().size(4)))?;
+    /// assert_eq!(shape.shape(), [2, 4]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn new(samples: &SampleList<'_>, collate: &Collate) -> Result<BatchShape> {
         if samples.is_empty() {
             return Err(Error::Empty);

@@ -33,6 +33,12 @@ impl<'t> Target<'t> {
     /// # Errors
     /// [`Error::Shape`] if the shape does not have as many elements as the slice; as [`Layout::try_new`] for an impossible
     /// shape.
+    ///
+    /// ```
+    /// let mut memory = [0f32; 6];
+    /// let target = windrow::plan::Target::from_slice(&mut memory, &[2, 3])?;
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn from_slice<T: Element>(data: &'t mut [T], shape: &[i64]) -> Result<Target<'t>> {
         let layout = Layout::compact(T::DTYPE, shape)?;
         if layout.numel() as usize != data.len() {

@@ -49,6 +49,14 @@ unsafe impl Sync for SampleList<'_> {}
 
 impl<'a> SampleList<'a> {
     /// An empty list.
+    ///
+    /// ```
+    /// use windrow::{SampleList, SampleView};
+    /// let mut list = SampleList::new();
+    /// list.push_view(&SampleView::from([1u8, 2].as_slice()))?;
+    /// assert_eq!(list.len(), 1);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn new() -> SampleList<'a> {
         SampleList::default()
     }
