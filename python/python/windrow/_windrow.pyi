@@ -1050,7 +1050,7 @@ def copy_many(
     destination is also read, which of them wins is not defined, as in ``index_put_``.
 
     All of them are raised before a byte is written, with the position of the pair as ``.index``, ``.side`` (``"destination"`` or
-    ``"source"``; ``"destination"`` where the two do not fit) and, in trees, ``.path``.
+    ``"source"``; ``"destination"`` where the two do not fit; ``"scales_out"`` of the destinations of scales) and, in trees, ``.path``.
 
     Examples:
         >>> import windrow as wr
