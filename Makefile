@@ -51,6 +51,11 @@ endif
 SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell find src python/src \
 	python/python kernels build build.rs -name '*.rs' -o -name '*.cu*' -o -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
+# What the longest step of a first build does; cargo prints nothing meanwhile.
+ANNOUNCE_KERNELS = echo "Building the wheel: about a minute on two cores." && ls target/kernels/*.fatbin >/dev/null 2>&1 || \
+	echo "The CUDA kernels take three to six more, once, with or without a GPU here: nvcc compiles them for sm_80, 90, 100 and 120." \
+		"WINDROW_CUDA_ARCHS=90 is for one of these alone."
+
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 # The packages of a file; one that has no wheel does not keep the others from being installed.
@@ -204,17 +209,20 @@ wait-mutants: $(NVCC_READY)
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9) and "windrow needs Python 3.9 or newer")'
+	@echo "Making $(VENV), with pip and maturin from PyPI: half a minute."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --quiet --upgrade pip 'maturin>=1.12.6,<2'
 	@touch $@
 
 $(VENV)/.windrow: $(VENV)/.venv $(NVCC_READY) $(SOURCES)
+	@$(if $(NVCC_READY),$(ANNOUNCE_KERNELS))
 	rm -rf target/wheels
 	$(WHEEL_NVCC) $(PY) -m maturin build --release --locked --manifest-path python/Cargo.toml --interpreter $(PY) --out target/wheels
 	$(PIP) --quiet --force-reinstall --no-deps target/wheels/*.whl
 	@touch $@
 
 $(VENV)/.cuda: python/requirements/cuda.txt $(VENV)/.venv
+	@echo "Installing nvcc from PyPI into $(VENV)/nvcc: 280 MB."
 	$(PIP) --quiet --upgrade --target $(VENV)/nvcc -r $<
 	@touch $@
 
