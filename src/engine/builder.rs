@@ -48,6 +48,15 @@ impl Engine {
     }
 
     /// The naive executor, one element at a time: the oracle of tests, with no other use. Needs feature `testing`.
+    ///
+    /// ```
+    /// use windrow::{Collate, Engine};
+    /// let (rows, stack) = ([[1u8, 2], [3, 4]], Collate::stack());
+    /// let wanted = Engine::reference().assemble(&rows, &stack)?;
+    /// let batch = Engine::host().assemble(&rows, &stack)?;
+    /// assert_eq!(batch.data().as_slice::<u8>()?, wanted.data().as_slice::<u8>()?);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     #[cfg(feature = "testing")]
     pub fn reference() -> Engine {
         let builder = EngineBuilder { is_reference: true, ..EngineBuilder::default() };

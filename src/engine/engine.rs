@@ -210,6 +210,15 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`]; [`Error::Layout`], [`Error::Device`] or [`Error::DType`] for memory given for an arena that is
     /// read-only, shared, too small, elsewhere, or not bytes.
+    ///
+    /// ```
+    /// use windrow::engine::RunOptions;
+    /// use windrow::{Collate, Engine, Plan};
+    /// let plan = Plan::new(&[[1u8, 2], [3, 4]], &Collate::stack())?;
+    /// let outputs = Engine::host().run_with(plan, RunOptions::default())?;
+    /// assert_eq!(outputs[0].data.as_ref().expect("no out").shape(), [2, 2]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<LeafOutput>> {
         let counters = &self.shared.counters;
         let span = Span::timed(Stage::Run, counters.now(), &counters.run_ns);
@@ -377,49 +386,6 @@ impl Engine {
         self.shared.devices.executor(ordinal)
     }
 
-    /// The stream that work on a device is enqueued on if no other is named.
-    ///
-    /// # Errors
-    /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
-    pub fn stream(&self, ordinal: u32) -> Result<Stream> {
-        self.shared.devices.executor(ordinal)?.stream()
-    }
-
-    /// A stream that exists as long as the engine and is ordered behind what is on `producer` now. Use it as a producer where
-    /// `producer` itself may be destroyed.
-    ///
-    /// # Errors
-    /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
-    pub fn adopt(&self, ordinal: u32, producer: Stream) -> Result<Stream> {
-        self.shared.devices.executor(ordinal)?.adopt(producer)
-    }
-
-    /// As [`Engine::adopt`], behind an event of another library (`CUevent`, `cudaEvent_t`).
-    ///
-    /// # Errors
-    /// As [`Engine::stream`].
-    ///
-    /// # Safety
-    /// The handle is that of an event that exists during the call.
-    #[allow(unsafe_code)]
-    pub unsafe fn adopt_event(&self, ordinal: u32, event: usize) -> Result<Stream> {
-        let executor = self.shared.devices.executor(ordinal)?;
-        // SAFETY: the caller's promise.
-        unsafe { executor.adopt_event(event) }
-    }
-
-    /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now, all of them
-    /// streams of one device.
-    ///
-    /// # Errors
-    /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
-    pub fn order(&self, ordinal: u32, producers: &[Stream], consumer: Stream) -> Result<()> {
-        if producers.iter().all(|&producer| producer == consumer) {
-            return Ok(());
-        }
-        self.shared.devices.executor(ordinal)?.order(producers, consumer)
-    }
-
     /// Zeroed memory from the output pool.
     ///
     /// # Errors
@@ -487,6 +453,14 @@ impl Engine {
     }
 
     /// Sets the counters to 0; the pool's figures of memory stay. Times are measured from then on.
+    ///
+    /// ```
+    /// let engine = windrow::Engine::host();
+    /// engine.assemble(&[[1u8, 2], [3, 4]], &windrow::Collate::stack())?;
+    /// engine.reset_stats();
+    /// assert_eq!(engine.stats().batches, 0);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn reset_stats(&self) {
         self.shared.counters.watch();
         self.shared.counters.reset();
@@ -494,12 +468,20 @@ impl Engine {
     }
 
     /// Gives free output memory back to the system.
+    ///
+    /// ```
+    /// let engine = windrow::Engine::host();
+    /// drop(engine.assemble(&[[0u8; 1 << 16]; 4], &windrow::Collate::stack())?);
+    /// engine.empty_cache();
+    /// assert_eq!(engine.stats().pool.free_bytes, 0);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn empty_cache(&self) {
         self.shared.memory.clear();
         self.shared.devices.clear();
     }
 
-    /// Threads that work on a large batch, the calling one included.
+    /// Threads that work on a large batch, the calling one included: see [`Engine::builder`].
     pub fn num_threads(&self) -> usize {
         self.shared.threads.count()
     }

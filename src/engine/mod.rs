@@ -3,7 +3,8 @@
 // The methods of `Engine` are in these files:
 // | file | methods |
 // |---|---|
-// | `engine` | `assemble` and its kin, `plan`, `run`, `run_with`; streams, memory, counters |
+// | `engine` | `assemble` and its kin, `plan`, `run`, `run_with`; memory, counters |
+// | `streams` | `stream`, `adopt`, `order` |
 // | `builder` | how it is made |
 // | `small` | batches without a plan |
 // | `on_device`, `page_locked` | runs on a device, and where on the host their results go |
@@ -24,6 +25,7 @@ mod page_locked;
 mod resident;
 mod small;
 mod staging;
+mod streams;
 
 pub use builder::EngineBuilder;
 pub use engine::Engine;

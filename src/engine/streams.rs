@@ -1,0 +1,69 @@
+//! Streams of an engine, and their order around those of others.
+
+use super::engine::Engine;
+use crate::tensor::{Result, Stream};
+#[allow(unused_imports, reason = "for the documentation")]
+use crate::Error;
+
+impl Engine {
+    /// The stream that work on a device is enqueued on if no other is named.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
+    ///
+    /// ```
+    /// use windrow::error::ErrorKind;
+    /// use windrow::Engine;
+    /// match Engine::host().stream(0) {
+    ///     Ok(stream) => println!("{:#x}", stream.handle()),
+    ///     Err(error) => assert_eq!(error.kind(), ErrorKind::NoDriver),
+    /// }
+    /// ```
+    pub fn stream(&self, ordinal: u32) -> Result<Stream> {
+        self.shared.devices.executor(ordinal)?.stream()
+    }
+
+    /// A stream that exists as long as the engine and is ordered behind what is on `producer` now. Use it as a producer where
+    /// `producer` itself may be destroyed.
+    ///
+    /// # Errors
+    /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
+    ///
+    /// ```no_run
+    /// use windrow::Engine;
+    /// let engine = Engine::host();
+    /// let producer = engine.stream(0)?; // such as that of another library
+    /// let own = engine.adopt(0, producer)?;
+    /// engine.order(0, &[own], engine.stream(0)?)?; // what follows reads what the producer wrote
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
+    pub fn adopt(&self, ordinal: u32, producer: Stream) -> Result<Stream> {
+        self.shared.devices.executor(ordinal)?.adopt(producer)
+    }
+
+    /// As [`Engine::adopt`], behind an event of another library (`CUevent`, `cudaEvent_t`).
+    ///
+    /// # Errors
+    /// As [`Engine::stream`].
+    ///
+    /// # Safety
+    /// The handle is that of an event that exists during the call.
+    #[allow(unsafe_code)]
+    pub unsafe fn adopt_event(&self, ordinal: u32, event: usize) -> Result<Stream> {
+        let executor = self.shared.devices.executor(ordinal)?;
+        // SAFETY: the caller's promise.
+        unsafe { executor.adopt_event(event) }
+    }
+
+    /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now, all of them
+    /// streams of one device.
+    ///
+    /// # Errors
+    /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
+    pub fn order(&self, ordinal: u32, producers: &[Stream], consumer: Stream) -> Result<()> {
+        if producers.iter().all(|&producer| producer == consumer) {
+            return Ok(());
+        }
+        self.shared.devices.executor(ordinal)?.order(producers, consumer)
+    }
+}
