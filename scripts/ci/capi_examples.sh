@@ -66,8 +66,10 @@ c++ -std=c++17 "${flags[@]}" crates/capi/examples/normalise.cpp -o "$to/normalis
 pad ${checked[@]+"${checked[@]}"} "$to/pad"
 ${checked[@]+"${checked[@]}"} "$to/normalise"
 version=$(sed -n 's/^#define WINDROW_VERSION "\(.*\)"$/\1/p' crates/capi/include/windrow.h)
-if ! readelf -d "$to/pad" | grep -q "NEEDED.*\[libwindrow\.so\.${version%%.*}\]"; then
-    echo "pad does not ask for libwindrow.so.${version%%.*}" >&2
+interface=${version%%.*}
+[[ $interface != 0 ]] || interface=${version%.*}
+if ! readelf -d "$to/pad" | grep -qF "[libwindrow.so.$interface]"; then
+    echo "pad does not ask for libwindrow.so.$interface" >&2
     exit 1
 fi
 

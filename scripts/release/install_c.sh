@@ -21,20 +21,24 @@ done
 [[ $(uname -s) == Linux ]] || { echo "$0: the C library is installed on Linux only; elsewhere link target/release/libwindrow_capi" >&2; exit 1; }
 if [[ -z $built ]]; then
     (cd "$root" && "${CARGO:-cargo}" build --locked --release -p windrow-capi ${features:+--features "$features"})
-    built=${CARGO_TARGET_DIR:-$root/target}/release
+    # Relative to the folder that cargo ran in.
+    built=$(cd "$root" && realpath -m "${CARGO_TARGET_DIR:-target}")/release
 fi
 
 header=$root/crates/capi/include/windrow.h
 version=$(sed -n 's/^#define WINDROW_VERSION "\(.*\)"$/\1/p' "$header")
 major=${version%%.*}
 minor=${version#*.} minor=${minor%%.*}
+# Before 1.0 a minor version may change structs: see crates/capi/build.rs.
+interface=$major
+[[ $major != 0 ]] || interface=0.$minor
 lib=${DESTDIR:-}$prefix/$libdir
 mkdir -p "${DESTDIR:-}$prefix/include" "$lib/pkgconfig" "$lib/cmake/windrow"
 install -m 644 "$header" "${DESTDIR:-}$prefix/include/windrow.h"
 install -m 644 "$built/libwindrow_capi.a" "$lib/libwindrow.a"
 install -m 755 "$built/libwindrow_capi.so" "$lib/libwindrow.so.$version"
-ln -sf "libwindrow.so.$version" "$lib/libwindrow.so.$major"
-ln -sf "libwindrow.so.$major" "$lib/libwindrow.so"
+ln -sf "libwindrow.so.$version" "$lib/libwindrow.so.$interface"
+ln -sf "libwindrow.so.$interface" "$lib/libwindrow.so"
 
 # From $libdir back to the prefix.
 up=.. rest=$libdir
@@ -61,7 +65,7 @@ if(NOT TARGET windrow::windrow)
     add_library(windrow::windrow SHARED IMPORTED)
     set_target_properties(windrow::windrow PROPERTIES
         IMPORTED_LOCATION "\${_windrow_prefix}/$libdir/libwindrow.so.$version"
-        IMPORTED_SONAME "libwindrow.so.$major"
+        IMPORTED_SONAME "libwindrow.so.$interface"
         INTERFACE_INCLUDE_DIRECTORIES "\${_windrow_prefix}/include")
     add_library(windrow::windrow-static STATIC IMPORTED)
     set_target_properties(windrow::windrow-static PROPERTIES

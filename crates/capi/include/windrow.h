@@ -12,6 +12,9 @@
 #define WINDROW_VERSION_MINOR 1
 #define WINDROW_VERSION_PATCH 0
 
+// Fills in the defaults of `windrow_options`: see `windrow_options_init_sized`.
+#define windrow_options_init(options) windrow_options_init_sized((options), sizeof(windrow_options))
+
 // Include dlpack.h before this file to use its own definitions of these structs, which are the same.
 #ifndef DLPACK_DLPACK_H_
 typedef struct { int32_t device_type; int32_t device_id; } DLDevice;
@@ -326,11 +329,13 @@ void windrow_samples_clear(windrow_samples *samples);
 // `samples` is NULL, or comes from `windrow_samples_new`, is not in use by a call and has not been freed.
 void windrow_samples_free(windrow_samples *samples);
 
-// Fills in the defaults: a stack of the samples as they are.
+// Fills in the defaults: a stack of the samples as they are. `windrow_options_init(options)` calls it with
+// `size = sizeof(windrow_options)`; another size than the library's is WINDROW_STATUS_ARGUMENT, and nothing is written.
 //
 // # Safety
-// `options` points to a place for options.
-windrow_status windrow_options_init(windrow_options *options);
+// `options` points to a place of `size` bytes for options.
+windrow_status windrow_options_init_sized(windrow_options *options,
+                                          size_t size);
 
 // Assembles a batch in memory of windrow.
 //
@@ -475,7 +480,7 @@ const char *windrow_status_name(int32_t status);
 // The text of this thread's last failure, and "" before the first; valid until the next one.
 const char *windrow_error(void);
 
-// The position of the sample that this thread's last failure is about; -1 if there is none, or if only the text names it.
+// The position of the sample that this thread's last failure is about; -1 if there is none.
 int64_t windrow_error_sample(void);
 
 #ifdef __cplusplus

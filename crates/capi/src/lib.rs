@@ -191,16 +191,18 @@ pub unsafe extern "C" fn windrow_samples_free(samples: *mut Samples) {
     unsafe { free(samples) }
 }
 
-/// Fills in the defaults: a stack of the samples as they are.
+/// Fills in the defaults: a stack of the samples as they are. `windrow_options_init(options)` calls it with
+/// `size = sizeof(windrow_options)`; another size than the library's is WINDROW_STATUS_ARGUMENT, and nothing is written.
 ///
 /// # Safety
-/// `options` points to a place for options.
+/// `options` points to a place of `size` bytes for options.
 #[no_mangle]
-pub unsafe extern "C" fn windrow_options_init(options: *mut Options) -> Status {
+pub unsafe extern "C" fn windrow_options_init_sized(options: *mut Options, size: usize) -> Status {
     guarded(|| {
         if options.is_null() {
             return Err(is_null("options"));
         }
+        options::check_size(size)?;
         // SAFETY: the caller's promise.
         unsafe { options.write(Options::default()) };
         Ok(())

@@ -64,7 +64,7 @@ pub unsafe extern "C" fn windrow_copy_many_with(
         // SAFETY: the caller's promise.
         unsafe {
             let options = options.as_ref().ok_or_else(|| is_null("options"))?;
-            options.check_size()?;
+            crate::options::check_size(options.size)?;
             let scales_out = scales_out.as_ref().map(|scales| &scales.0);
             let transform = options.transform()?;
             let options = MoveOptions { transform, scales_out, ..MoveOptions::default() };

@@ -224,12 +224,24 @@ fn given_dtype(name: &'static str, flag: i32, dtype: DLDataType) -> Result<Optio
     found.map(|dtype| dtype_from_dl(dtype).map_err(|error| error.about(name))).transpose()
 }
 
+/// # Errors
+/// [`Error::Argument`] for options of another size than this library's.
+pub(crate) fn check_size(size: usize) -> Result<()> {
+    let wanted = size_of::<Options>();
+    if size == wanted {
+        return Ok(());
+    }
+    Err(Error::argument(format!(
+        "options of {size} bytes instead of {wanted}: call windrow_options_init, and use the windrow.h of this library"
+    )))
+}
+
 impl Options {
     /// # Safety
     /// The arrays have as many entries as the options say.
     pub(crate) unsafe fn collate(&self) -> Result<Collate> {
         let refuse = |text: String| Err(Error::argument(text));
-        self.check_size()?;
+        check_size(self.size)?;
         let of_ragged = [("offsets_i32", self.offsets_i32), ("batch_index", self.batch_index)];
         if let Some((option, _)) = of_ragged.iter().find(|(_, set)| *set != 0 && self.form != 3) {
             return refuse(format!("{option} is an option of a ragged batch"));
@@ -255,19 +267,6 @@ impl Options {
         }
         // SAFETY: the caller's promise.
         Ok(collate.transform(unsafe { self.transform() }?))
-    }
-
-    /// # Errors
-    /// [`Error::Argument`] for options of another library.
-    pub(crate) fn check_size(&self) -> Result<()> {
-        let wanted = size_of::<Options>();
-        if self.size == wanted {
-            return Ok(());
-        }
-        Err(Error::argument(format!(
-            "options of {} bytes instead of {wanted}: call windrow_options_init, and use the windrow.h of this library",
-            self.size
-        )))
     }
 
     /// What samples are put through.

@@ -140,8 +140,8 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Error>) -> Status {
     let (status, text, sample) = match log::watched(|| catch_unwind(AssertUnwindSafe(body))) {
         Ok(Ok(())) => return Status::Ok,
         Ok(Err(error)) => {
-            let sample = error.mismatch().and_then(|mismatch| mismatch.index);
-            (status_of(&error), text_of(&error), sample.map_or(-1, |index| index as i64))
+            let sample = error.sample().map_or(-1, |index| index as i64);
+            (status_of(&error), text_of(&error), sample)
         }
         Err(_) => (Status::Bug, "a bug of windrow: it panicked, see stderr".to_owned(), -1),
     };
@@ -162,7 +162,7 @@ pub extern "C" fn windrow_error() -> *const c_char {
     text.ok().flatten().unwrap_or(c"".as_ptr())
 }
 
-/// The position of the sample that this thread's last failure is about; -1 if there is none, or if only the text names it.
+/// The position of the sample that this thread's last failure is about; -1 if there is none.
 #[no_mangle]
 pub extern "C" fn windrow_error_sample() -> i64 {
     let sample =

@@ -5,8 +5,8 @@ use std::ffi::{c_char, CStr};
 
 use windrow_capi::*;
 
-/// The macros of the version that Cargo has.
-fn version_macros() -> String {
+/// The macros of the version that Cargo has, and of the options' size.
+fn macros() -> String {
     let whole = concat!("\"", env!("CARGO_PKG_VERSION"), "\"");
     let mut lines =
         "\n// The version of this header; `windrow_version` has that of the library that runs.\n"
@@ -19,14 +19,15 @@ fn version_macros() -> String {
     ] {
         lines += &format!("#define {name} {value}\n");
     }
-    lines
+    lines += "\n// Fills in the defaults of `windrow_options`: see `windrow_options_init_sized`.\n";
+    lines + "#define windrow_options_init(options) windrow_options_init_sized((options), sizeof(windrow_options))\n"
 }
 
 #[test]
 fn the_header_is_current() {
     let folder = env!("CARGO_MANIFEST_DIR");
     let mut config = cbindgen::Config::from_file(format!("{folder}/cbindgen.toml")).unwrap();
-    config.after_includes = Some(version_macros() + &config.after_includes.unwrap_or_default());
+    config.after_includes = Some(macros() + &config.after_includes.unwrap_or_default());
     let mut text = Vec::new();
     cbindgen::generate_with_config(folder, config).unwrap().write(&mut text);
     let path = format!("{folder}/include/windrow.h");

@@ -335,3 +335,19 @@ fn impossible_outputs_are_a_status() {
         windrow_engine_free(null_mut());
     }
 }
+
+#[test]
+fn options_of_another_header_are_not_written() {
+    let mut options = Options { size: 7, form: 9, ..Options::default() };
+    for size in [0, 8, size_of::<Options>() - 1, size_of::<Options>() + 8] {
+        // SAFETY: a place for options; nothing is written for another size.
+        let status = unsafe { windrow_options_init_sized(&mut options, size) };
+        assert_eq!((status, options.size, options.form), (Status::Argument, 7, 9), "{size}");
+    }
+    // SAFETY: as above.
+    assert_eq!(
+        unsafe { windrow_options_init_sized(&mut options, size_of::<Options>()) },
+        Status::Ok
+    );
+    assert_eq!((options.size, options.form), (size_of::<Options>(), 0));
+}

@@ -61,7 +61,7 @@ fn there_and_back() {
             assert_eq!(windrow_samples_push(samples, &row), Status::Ok);
         }
         let mut options = std::mem::zeroed::<Options>();
-        assert_eq!(windrow_options_init(&mut options), Status::Ok);
+        assert_eq!(windrow_options_init_sized(&mut options, size_of::<Options>()), Status::Ok);
         (options.has_quantize, options.quantize) = (1, code(DType::I8));
         let mut batch = null_mut();
         assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Ok);
@@ -93,7 +93,7 @@ fn there_and_back() {
             let row = tensor(row, DType::F8E4M3FN, &[3]);
             assert_eq!(windrow_samples_push(samples, &row), Status::Ok);
         }
-        assert_eq!(windrow_options_init(&mut options), Status::Ok);
+        assert_eq!(windrow_options_init_sized(&mut options, size_of::<Options>()), Status::Ok);
         options.scales = &scales;
         (options.has_scales_block, options.scales_block) = (1, 2);
         let status = windrow_assemble(engine, samples, &options, &mut batch);
@@ -150,7 +150,7 @@ fn moves() {
             assert_eq!(windrow_samples_push(scales, &scale), Status::Ok);
         }
         let mut options = std::mem::zeroed::<Options>();
-        assert_eq!(windrow_options_init(&mut options), Status::Ok);
+        assert_eq!(windrow_options_init_sized(&mut options, size_of::<Options>()), Status::Ok);
         (options.has_quantize, options.quantize) = (1, code(DType::I8));
         let status = windrow_copy_many_with(engine, dsts, srcs, &options, std::ptr::null());
         assert_eq!((status, codes), (Status::Argument, [[7; 2]; 2]));
@@ -160,7 +160,7 @@ fn moves() {
         assert_eq!((codes, found), ([[0, -127], [0, 127]], [2.0, 0.5 / 127.0]));
         // And back.
         let given = tensor(&mut found, DType::F32, &[2]);
-        assert_eq!(windrow_options_init(&mut options), Status::Ok);
+        assert_eq!(windrow_options_init_sized(&mut options, size_of::<Options>()), Status::Ok);
         options.scales = &given;
         let status = windrow_copy_many_with(engine, srcs, dsts, &options, std::ptr::null());
         assert_eq!(status, Status::Ok, "{}", text());
