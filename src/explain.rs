@@ -36,7 +36,7 @@ pub struct Explain {
     pub tiles: usize,
     /// Kernel launches; 0 on the host.
     pub launches: usize,
-    /// The parts of the kernel launch; `None` without one.
+    /// The parts of the kernel launch; `None` without one, and for the launches of several devices.
     pub launch: Option<Launch>,
     /// Bytes that cross from the host to a device, those of the launch's table included if it is uploaded.
     pub bytes_to_device: u64,

@@ -50,7 +50,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::empty`].
-    pub fn unwritten(&self, num_bytes: u64, device: Device) -> Result<Tensor> {
+    pub(super) fn unwritten(&self, num_bytes: u64, device: Device) -> Result<Tensor> {
         let layout = Layout::compact(DType::U8, &[i64::try_from(num_bytes).unwrap_or(i64::MAX)])?;
         match device {
             Device::Cpu => {
@@ -70,6 +70,18 @@ impl Engine {
 #[cfg(feature = "unstable-bindings")]
 #[doc(hidden)]
 impl Engine {
+    /// As [`Engine::empty`], of bytes with any contents.
+    ///
+    /// # Errors
+    /// As [`Engine::empty`].
+    ///
+    /// # Safety
+    /// The caller writes all of the bytes before anything reads them.
+    #[allow(unsafe_code)]
+    pub unsafe fn unwritten_bytes(&self, num_bytes: u64, device: Device) -> Result<Tensor> {
+        self.unwritten(num_bytes, device)
+    }
+
     /// Whether both are one engine.
     pub fn is_same(&self, other: &Engine) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)

@@ -11,7 +11,7 @@ use crate::observe::{Span, Stage, Tally};
 use crate::plan::{is_chosen, is_mapping_stale, AsTarget, Leaf, Moves, Plan, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, Samples};
-use crate::tensor::{Device, Layout, MoveSide, Owner, Result};
+use crate::tensor::{Device, Error, Layout, MoveSide, Owner, Result};
 
 /// Options of [`Engine::copy_lists`].
 #[derive(Debug, Default)]
@@ -65,11 +65,30 @@ impl<'t> CopyOptions<'t> {
     }
 }
 
+pub(super) fn cuda_ordinal(device: Device) -> Option<u32> {
+    match device {
+        Device::Cuda(ordinal) => Some(ordinal),
+        _ => None,
+    }
+}
+
+/// The first device of a list's samples.
+fn device_of_list(list: &SampleList<'_>) -> Option<u32> {
+    list.metas().iter().find_map(|meta| cuda_ordinal(meta.device))
+}
+
 /// Targets as samples, which are not read.
-fn list_of_targets<'t>(targets: &[Target<'t>]) -> Result<SampleList<'t>> {
+///
+/// # Errors
+/// [`Error::Argument`](crate::Error::Argument) for a target with memory for scales, which a pair has no place for.
+fn list_of_targets<'t>(side: MoveSide, targets: &[Target<'t>]) -> Result<SampleList<'t>> {
     let mut list = SampleList::new();
     list.reserve(targets.len())?;
-    for Target { data, dtype, device, layout, .. } in targets {
+    for (index, Target { data, dtype, device, layout, scales, .. }) in targets.iter().enumerate() {
+        if scales.is_some() {
+            let text = "a target with scales is for a batch; the scales of pairs go to scales_out";
+            return Err(Error::argument(text.to_owned()).at_side(side, index));
+        }
         let (shape, strides) = (layout.shape(), Some(layout.strides()));
         // SAFETY: memory of the targets, which are borrowed for longer than the list.
         #[allow(unsafe_code)]
@@ -83,7 +102,8 @@ fn list_of_targets<'t>(targets: &[Target<'t>]) -> Result<SampleList<'t>> {
 impl Engine {
     /// Writes source `i` to destination `i`, for all pairs at once, in host, page-locked and device memory. The two have the same shape, any strides and any alignment;
     /// where they differ in dtype, elements are cast as by [`Collate::cast`](crate::Collate::cast). A pair that is the same memory
-    /// and dtype is left as it is.
+    /// and dtype is left as it is. Destinations on the host, page-locked ones too, are written when the call returns; work on a device
+    /// is in stream order.
     ///
     /// ```
     /// use windrow::plan::Target;
@@ -114,7 +134,8 @@ impl Engine {
         self.copy_many_with(dsts, srcs, CopyOptions::new())
     }
 
-    /// As [`Engine::copy_many`], with elements that are transformed, quantised or dequantised on the way.
+    /// As [`Engine::copy_many`], with elements that are transformed, quantised or dequantised on the way. Of the run's options
+    /// those of memory are for batches, and have no effect.
     ///
     /// ```
     /// use windrow::engine::CopyOptions;
@@ -134,7 +155,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::copy_many`]; of the transform those of [`Engine::assemble`]. [`Error::Argument`](crate::Error::Argument) for a
-    /// `Quantize` without scales, for scales without a `Quantize`, or of another number.
+    /// `Quantize` without scales, for scales without a `Quantize`, or of another number, and for a stream beside sides on several
+    /// devices; [`Error::Device`](crate::Error::Device) for a `Quantize` or `Dequantize` beside a side on a device, and for scales
+    /// that are not in pageable host memory.
     pub fn copy_many_with<S: Samples + ?Sized>(
         &self,
         dsts: &mut [impl AsTarget],
@@ -147,13 +170,28 @@ impl Engine {
             targets.push(target.map_err(|error| error.at_side(MoveSide::Destination, index))?);
         }
         let CopyOptions { transform, scales_out, run } = options;
-        let scales_out = scales_out.as_deref().map(list_of_targets).transpose()?;
+        let (stream, reads_pinned) =
+            (run.stream, targets.iter().any(|target| target.device == Device::Pinned));
+        let scales_out =
+            scales_out.as_deref().map(|own| list_of_targets(MoveSide::Scales, own)).transpose()?;
+        let dsts = list_of_targets(MoveSide::Destination, &targets)?;
         let out_owners = targets.iter().filter_map(|target| target.owner.clone()).collect();
         let options = MoveOptions { transform, scales_out: scales_out.as_ref(), run, out_owners };
         // SAFETY: targets are memory that may be written to, by nothing else.
         #[allow(unsafe_code)]
         unsafe {
-            self.copy_lists(&list_of_targets(&targets)?, &srcs.to_list(), options)
+            self.copy_lists(&dsts, &srcs.to_list(), options)?;
+        }
+        match (reads_pinned, stream) {
+            (false, _) => Ok(()),
+            (true, None) => self.shared.devices.settle(),
+            (true, stream) => {
+                let ordinals = targets.iter().filter_map(|target| cuda_ordinal(target.device));
+                let ordinal = ordinals.chain(device_of_list(&srcs.to_list())).next();
+                let ordinal = ordinal.unwrap_or(self.shared.ordinal());
+                let executor = self.shared.devices.executor_on(ordinal, stream)?;
+                executor.settle(&RunOptions { stream, ..RunOptions::default() })
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::engine::Engine;
-use super::moves::MoveOptions;
+use super::moves::{cuda_ordinal, MoveOptions};
 use crate::collate::AnyTransform;
 use crate::explain::Explain;
 use crate::run_options::RunOptions;
@@ -54,20 +54,11 @@ impl Engine {
             unsafe { self.copy_part(&to, &from, device, &options.transform, options)? };
         }
         for (way, pairs) in between {
-            let mut rest = &pairs[..];
-            while !rest.is_empty() {
-                let mut bytes = 0;
-                let fits = |&&pair: &&i64| {
-                    bytes += bytes_at(dsts, pair);
-                    bytes <= MOST_ACROSS_BYTES
-                };
-                let count = rest.iter().take_while(fits).count().max(1);
-                let (some, others) = rest.split_at(count);
+            for part in parts_of(dsts, &pairs) {
                 let (dsts, srcs) =
-                    (dsts.take(some.iter().copied())?, srcs.take(some.iter().copied())?);
+                    (dsts.take(part.iter().copied())?, srcs.take(part.iter().copied())?);
                 // SAFETY: the caller's promise.
                 unsafe { self.copy_by_host(&dsts, &srcs, way, options)? };
-                rest = others;
             }
         }
         Ok(())
@@ -126,8 +117,8 @@ impl Engine {
             let (dsts, srcs) = taken(pairs)?;
             calls.push(Engine::explain_lists(&dsts, &srcs, transform, None)?);
         }
-        for pairs in between.values() {
-            let (dsts, srcs) = taken(pairs)?;
+        for part in between.values().flat_map(|pairs| parts_of(dsts, pairs)) {
+            let (dsts, srcs) = taken(part)?;
             let (offsets, _) = places_between(&dsts)?;
             let begin = std::ptr::without_provenance(ALIGN as usize);
             // SAFETY: nothing is read or written.
@@ -204,6 +195,22 @@ impl Calls {
     }
 }
 
+/// Neighbours of at most [`MOST_ACROSS_BYTES`] together, or one pair.
+fn parts_of<'p>(dsts: &SampleList<'_>, pairs: &'p [i64]) -> Vec<&'p [i64]> {
+    let (mut parts, mut rest) = (Vec::new(), pairs);
+    while !rest.is_empty() {
+        let mut bytes = 0u64;
+        let fits = |&&pair: &&i64| {
+            bytes = bytes.saturating_add(bytes_at(dsts, pair));
+            bytes <= MOST_ACROSS_BYTES
+        };
+        let (part, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+        parts.push(part);
+        rest = others;
+    }
+    parts
+}
+
 /// Where each pair is in memory in between, and the bytes of that.
 fn places_between(dsts: &SampleList<'_>) -> Result<(Vec<u64>, u64)> {
     let mut places = Places::new(ALIGN);
@@ -235,10 +242,7 @@ unsafe fn list_between<'l>(
 }
 
 fn ordinal_in(list: &SampleList<'_>, pair: usize) -> Option<u32> {
-    match list.meta(pair).device {
-        Device::Cuda(ordinal) => Some(ordinal),
-        _ => None,
-    }
+    cuda_ordinal(list.meta(pair).device)
 }
 
 fn bytes_at(list: &SampleList<'_>, pair: i64) -> u64 {
