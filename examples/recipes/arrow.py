@@ -24,7 +24,7 @@ print(batch["ids"].shape, batch["image"].dtype, batch["label"].numpy(), batch["n
 
 # A column is the list of its rows; imported once, batches are made by index.
 rows = wr.SampleList(table["ids"])
-print(wr.ragged(rows.take([4, 0])).numpy())
+print(wr.ragged(rows.take([4, 0])).offsets.numpy())
 
 # The same of polars and of a query.
 print(wr.pad(pl.from_arrow(table)["ids"]).shape)

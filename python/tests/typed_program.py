@@ -3,7 +3,7 @@
 Each ``type: ignore`` is a refusal: both checkers report one that is not needed.
 """
 
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import torch
@@ -22,7 +22,8 @@ batch = wr.pad(tensors, side="left", mask="real", mask_dtype="int64", dtype=torc
 assert_type(batch, wr.Batch)
 assert_type(batch.torch(), torch.Tensor)
 assert_type(batch[0].torch(), torch.Tensor)
-assert_type(batch.lengths, Optional[wr.Tensor])
+assert_type(batch.data, wr.Tensor)
+batch.lengths.numpy().sum()
 assert_type(batch.shape, Tuple[int, ...])
 assert_type([sample.dtype for sample in batch], List[str])
 wr.stack(np.ones((2, 3)), dtype=np.float32, out=np.ones((2, 3), np.float32))
@@ -32,6 +33,9 @@ wr.stack([1, 2.5, True])
 wr.ragged(lists, offsets_dtype="int32")
 wr.concat([wr.asarray(arrays[0]), tensors[0], arrays[1]])
 wr.pad(lists, size=4, side=["right"])
+wr.pad(lists, size=np.int64(4), dims=np.int64(0), value=np.float32(0))
+batch[np.int64(0)]
+wr.Transform(mean=np.zeros(3), std=np.ones(3), channel_dim=0, permute=np.array([1, 2, 0]))
 rows = wr.SampleList(arrays)
 assert_type(rows.take(np.array([0])), wr.SampleList)
 assert_type(rows.take([0]).stack([0]), wr.Batch)
@@ -40,6 +44,8 @@ assert_type(rows.take([0]).stack([0]), wr.Batch)
 trees = [{"x": tensor, "y": tensor} for tensor in tensors]
 assert_type(wr.collate(trees), Dict[str, wr.Batch])
 assert_type(wr.collate(trees, {"x": wr.Pad(side="left", multiple_of=8), "y": wr.Ragged()}), Dict[str, wr.Batch])
+nested: List[Dict[str, Any]] = [{"a": {"b": 1.5}, "name": "x"}]
+wr.collate(nested)["a"]["b"]
 own: Dict[str, List[wr.Tensor]] = wr.collate(trees, wr.List())
 weights = {"w": np.ones(2)}
 packed = wr.pack(weights)
@@ -62,6 +68,13 @@ with windrow.torch.install():
 wr.pad(lists, side="lft")  # type: ignore
 wr.pad(lists, mask="reel")  # type: ignore
 wr.pad(lists, pad_value=3)  # type: ignore
+wr.pad(lists, mask="real", mask_dtype="int23")  # type: ignore
+wr.Quantize("int9")  # type: ignore
+wr.stack(lists, dtype=dict)  # type: ignore
+wr.copy_many(3, 4)  # type: ignore
+wr.stats().batchs  # type: ignore
+windrow.torch.collate_fn({"x": "pad"})  # type: ignore
+windrow.torch.collate_fn(device=3.5)  # type: ignore
 wr.stack("abc")  # type: ignore
 wr.stack([object()])  # type: ignore
 wr.stack(lists, dtype=3)  # type: ignore

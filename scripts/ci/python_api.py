@@ -88,6 +88,13 @@ def of_body(module, path, node):
         name = name_of(member)
         if name and (not name.startswith("_") or name.endswith("__")) and name not in ("__slots__", "__module__"):
             members.setdefault(name, []).append(member)
+    for each in node.body:
+        slots = each.value if isinstance(each, ast.Assign) and name_of(each) == "__slots__" else None
+        own = ast.literal_eval(slots) if slots else ()
+        if isinstance(each, FUNCTIONS) and each.name == "__init__":
+            targets = [target for inner in ast.walk(each) if isinstance(inner, (ast.Assign, ast.AnnAssign)) for target in getattr(inner, "targets", [None])]
+            own = [target.attr for target in targets if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"]
+        yield from (f"{path}.{name}" for name in own if not name.startswith("_") and name not in members)
     for name, nodes in members.items():
         if isinstance(nodes[0], FUNCTIONS):
             yield from of_function(f"{path}.{name}", nodes)
@@ -105,7 +112,8 @@ def of_name(module, name):
         yield path
     elif isinstance(nodes[0], ast.ClassDef):
         yield f"class {path}({', '.join(map(ast.unparse, nodes[0].bases))})"
-        yield from sorted(set(of_body(home, path, nodes[0])))
+        # Overloads stay in their order, which has a meaning.
+        yield from sorted(dict.fromkeys(of_body(home, path, nodes[0])), key=lambda line: line.split("(")[0])
     elif isinstance(nodes[0], FUNCTIONS):
         yield from of_function(path, nodes)
     else:

@@ -148,7 +148,7 @@ def stub_of_specs(stub):
     ])
 
 
-TYPING = {"Any", "ClassVar", "Dict", "Iterable", "Literal", "Mapping", "Optional", "Sequence", "Tuple", "Union"}
+TYPING = {"Any", "ClassVar", "Dict", "Iterable", "Literal", "Mapping", "Optional", "Sequence", "SupportsComplex", "SupportsFloat", "SupportsIndex", "Tuple", "Union"}
 
 
 def types_in_calls(arguments, used):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Dict, List
 if TYPE_CHECKING:
     from typing import Literal, overload
 
+    _Base = Dict[str, Any]
+
     _Counts = Literal["paths", "workers"]
     _Fractions = Literal["padding_waste", "import_seconds", "plan_seconds", "run_seconds", "wait_seconds"]
     _Sums = Literal[
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
         "pinned_bytes",
         "pinned_used_bytes",
     ]
+else:
+    _Base = dict
 
 
-class Stats(Dict[str, Any]):
+class Stats(_Base):
     """Counters of an engine, at the time of the call. It is a dict, prints as a table, and each item is an attribute too.
 
     Bytes named ``pool``, ``device`` and ``pinned`` are those at present. ``pool_hits`` and ``pool_misses`` count from the start of the
@@ -72,6 +76,7 @@ class Stats(Dict[str, Any]):
             and ``locked_bytes`` are at present. Empty for an engine of one's own.
     """
 
+    __module__ = "windrow"
     __slots__ = ()
 
     if TYPE_CHECKING:
@@ -113,10 +118,12 @@ class Stats(Dict[str, Any]):
         def __getitem__(self, name: str, /) -> Any: ...
         def __getitem__(self, name: str, /) -> Any: ...
 
-    def __getattr__(self, name: str) -> Any:
-        if name in self:
-            return self[name]
-        raise AttributeError(f"'Stats' has no attribute {name!r}")
+    if not TYPE_CHECKING:  # A checker knows the names above alone.
+
+        def __getattr__(self, name):
+            if name in self:
+                return self[name]
+            raise AttributeError(f"'Stats' has no attribute {name!r}")
 
     def __dir__(self) -> List[str]:
         return [*super().__dir__(), *self]
@@ -125,7 +132,12 @@ class Stats(Dict[str, Any]):
         width = max(map(len, self), default=0)
         return "\n".join(f"{name:<{width}}  {_shown(value)}" for name, value in self.items())
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return f"Stats({super().__repr__()})"
+
+    def copy(self) -> "Stats":
+        """The same counters."""
+        return Stats(self)
 
 
 def _shown(value: object) -> str:

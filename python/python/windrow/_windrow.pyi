@@ -13,6 +13,8 @@ from typing import (
     Optional,
     Protocol,
     Sequence,
+    SupportsComplex,
+    SupportsFloat,
     SupportsIndex,
     Tuple,
     Type,
@@ -38,7 +40,9 @@ from windrow.spec import _Spec
 __version__: str
 
 _Number = Union[bool, int, float, complex]
-_PerDim = Union[int, Sequence[int]]
+_PerDim = Union[SupportsIndex, Sequence[SupportsIndex]]
+# A number of any library.
+_Value = Union[_Number, SupportsFloat, SupportsComplex]
 _Shape = Tuple[int, ...]
 
 class _SupportsDLPack(Protocol):
@@ -91,8 +95,10 @@ class _SupportsDType(Protocol):
     @property
     def dtype(self) -> Any: ...
 
-# NumPy's aliases and codes are names too.
-_DType = Union[_Name, str, _np.dtype[Any], _torch.dtype, Type[Any], _SupportsDLPackDType, _SupportsDType]
+# Of the libraries; Python's and NumPy's types of numbers.
+_DTypeObject = Union[_np.dtype[Any], _torch.dtype, Type[Union[bool, int, float, complex, _np.generic]], _SupportsDLPackDType]
+# NumPy's aliases and codes are names too, so that a checker refuses no text.
+_DType = Union[_Name, str, _DTypeObject, _SupportsDType]
 _Side = Literal["right", "left", "center"]
 _Device = Union[Literal["cpu", "pinned", "cuda"], str, _torch.device]
 
@@ -114,10 +120,14 @@ _Out = Union[_Array, _Buffer, Tuple[_ArrayLike, _ArrayLike]]
 _AnySpec = Union[_Stack, _Concat, _Pad, _Ragged]
 _BatchSpecs = Union[_AnySpec, Mapping[str, _AnySpec]]
 _Specs = Union[_Spec, Mapping[str, _Spec]]
+# A side of moves: samples, a tree, or a list of trees.
+_Sides = Union[_Samples, Mapping[Any, Any], Sequence[Any]]
 _Form = Literal["stack", "concat", "pad", "ragged", "collate", "copy_many"]
 # Samples of a class whose base has no types match the first overload, whatever that takes.
 @final
 class _Untyped: ...
+
+_UntypedTree = Union[_Untyped, Dict[Any, _Untyped]]
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Leaf = TypeVar("_Leaf", bound=Union[_Array, bool, int, float])
@@ -258,21 +268,21 @@ class Batch(_TensorLike):
     def data(self) -> Tensor:
         """The samples, assembled."""
     @property
-    def lengths(self) -> Optional[Tensor]:
+    def lengths(self) -> Union[Tensor, Any]:
         """The real length of each sample: int64 ``[N]``, or ``[N, k]`` if ``k != 1`` dims are padded; None in a stack."""
     @property
-    def offsets(self) -> Optional[Tensor]:
+    def offsets(self) -> Union[Tensor, Any]:
         """Where each sample begins along the joined dim, and the end of the last, ``[N + 1]``; None in other batches than of `concat`
         and `ragged`.
         """
     @property
-    def mask(self) -> Optional[Tensor]:
+    def mask(self) -> Union[Tensor, Any]:
         """``[N, *padded dims]``, if ``mask`` was given: bool, or the given ``mask_dtype``; else None."""
     @property
-    def batch_index(self) -> Optional[Tensor]:
+    def batch_index(self) -> Union[Tensor, Any]:
         """The sample that each row comes from, int64 ``[sum]``, if ``batch_index`` was given; else None."""
     @property
-    def scales(self) -> Optional[Tensor]:
+    def scales(self) -> Union[Tensor, Any]:
         """What `Quantize` divided by, float32 or float8_e8m0fnu; None without one."""
     @property
     def arena(self) -> Optional[Tensor]:
@@ -281,9 +291,9 @@ class Batch(_TensorLike):
     def arena_layout(self) -> Optional[Dict[str, Tuple[str, _Shape, int]]]:
         """The place in the arena of each tensor of this batch: name to dtype, shape and byte offset; None without an arena."""
     @property
-    def max_length(self) -> Optional[int]:
+    def max_length(self) -> Union[int, Any]:
         """The largest length of a ragged batch, an int of the host; None in other batches."""
-    def __getitem__(self, index: int, /) -> Tensor:
+    def __getitem__(self, index: SupportsIndex, /) -> Tensor:
         """The real part of sample ``index``, without a copy."""
     def __iter__(self) -> Iterator[Tensor]: ...
     def check(self) -> None:
@@ -517,9 +527,9 @@ class Quantize:
 
     def __new__(
         cls,
-        dtype: Union[Literal["float8_e4m3fn", "float8_e5m2", "int8"], _DType],
+        dtype: Union[Literal["float8_e4m3fn", "float8_e5m2", "int8"], _DTypeObject],
         scale: Union[Literal["row", "sample"], int, None] = "row",
-        scale_dtype: Union[Literal["float32", "e8m0"], _DType] = "float32",
+        scale_dtype: Union[Literal["float32", "e8m0"], _DTypeObject] = "float32",
         eps: float = 1e-12,
     ) -> "Quantize": ...
     def __getnewargs_ex__(self) -> Tuple[Tuple[()], Dict[str, Any]]: ...
@@ -585,10 +595,10 @@ class Transform:
     def __new__(
         cls,
         scale: float = 1.0,
-        mean: Union[float, Sequence[float], None] = None,
-        std: Union[float, Sequence[float], None] = None,
+        mean: Union[SupportsFloat, Sequence[SupportsFloat], _Array, None] = None,
+        std: Union[SupportsFloat, Sequence[SupportsFloat], _Array, None] = None,
         channel_dim: Optional[int] = None,
-        permute: Optional[Sequence[int]] = None,
+        permute: Union[Sequence[SupportsIndex], _Array, None] = None,
     ) -> "Transform": ...
     def __getnewargs_ex__(self) -> Tuple[Tuple[()], Dict[str, Any]]: ...
 
@@ -749,16 +759,16 @@ def stack(
 
     Examples:
         >>> import windrow as wr
-        >>> batch = wr.stack([b"abc", b"def"], dtype="int32")
+        >>> batch = wr.stack([[1, 2, 3], [4, 5, 6]], dtype="int32")
         >>> batch.shape, batch.dtype
         ((2, 3), 'int32')
         >>> memoryview(batch).tolist()
-        [[97, 98, 99], [100, 101, 102]]
+        [[1, 2, 3], [4, 5, 6]]
     """
 def concat(
     samples: _Samples,
     *,
-    dim: int = 0,
+    dim: SupportsIndex = 0,
     dtype: Optional[_DType] = None,
     device: Optional[_Device] = None,
     out: Optional[_Out] = None,
@@ -782,22 +792,22 @@ def concat(
 
     Examples:
         >>> import windrow as wr
-        >>> batch = wr.concat([b"ab", b"cde"])
+        >>> batch = wr.concat([[1, 2], [3, 4, 5]])
         >>> batch.shape, memoryview(batch.offsets).tolist()
         ((5,), [0, 2, 5])
     """
 def pad(
     samples: _Samples,
     *,
-    value: _Number = 0,
+    value: _Value = 0,
     side: Union[_Side, Sequence[_Side]] = "right",
     dims: Optional[_PerDim] = None,
-    size: Union[int, Sequence[Optional[int]], None] = None,
+    size: Union[SupportsIndex, Sequence[Optional[SupportsIndex]], None] = None,
     multiple_of: _PerDim = 1,
     truncate: bool = False,
     mask: Optional[Literal["real", "pad"]] = None,
     mask_dtype: Union[
-        Literal["bool", "uint8", "int32", "int64", "float16", "float32"], _DType
+        Literal["bool", "uint8", "int32", "int64", "float16", "float32"], _DTypeObject
     ] = "bool",
     dtype: Optional[_DType] = None,
     device: Optional[_Device] = None,
@@ -840,9 +850,9 @@ def pad(
 
     Examples:
         >>> import windrow as wr
-        >>> batch = wr.pad([b"a", b"bcd"], value=46, mask="real")
-        >>> bytes(batch), memoryview(batch.mask).tolist()
-        (b'a..bcd', [[True, False, False], [True, True, True]])
+        >>> batch = wr.pad([[1], [2, 3, 4]], value=-1, mask="real")
+        >>> memoryview(batch).tolist(), memoryview(batch.mask).tolist()
+        ([[1, -1, -1], [2, 3, 4]], [[True, False, False], [True, True, True]])
         >>> images = [memoryview(bytes(3 * n)).cast("B", (3, n)) for n in (4, 5)]
         >>> wr.pad(images, dims=1, multiple_of=8).shape
         (2, 3, 8)
@@ -850,7 +860,7 @@ def pad(
 def ragged(
     samples: _Samples,
     *,
-    offsets_dtype: Union[Literal["int64", "int32"], _DType] = "int64",
+    offsets_dtype: Union[Literal["int64", "int32"], _DTypeObject] = "int64",
     batch_index: bool = False,
     dtype: Optional[_DType] = None,
     device: Optional[_Device] = None,
@@ -883,7 +893,7 @@ def ragged(
     """
 @overload
 def collate(
-    samples: Iterable[_Untyped],
+    samples: Iterable[_UntypedTree],
     spec: Optional[_Specs] = None,
     *,
     sep: str = ".",
@@ -988,8 +998,8 @@ def _collate_torch(
 ) -> Any:
     """As `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``."""
 def copy_many(
-    dsts: Any,
-    srcs: Any,
+    dsts: _Sides,
+    srcs: _Sides,
     *,
     transform: Optional[_AnyTransform] = None,
     scales_out: Any = None,

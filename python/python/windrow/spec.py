@@ -46,6 +46,7 @@ def _init_of(form: str) -> Callable[..., None]:
     call = inspect.signature(getattr(_windrow, form))
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     takes = [each for each in call.parameters.values() if each.kind is each.KEYWORD_ONLY and each.name != "stream"]
+    __init__.__qualname__ = f"{form.capitalize()}.__init__"
     setattr(__init__, "__signature__", call.replace(parameters=[own, *takes]))
     return __init__
 
@@ -109,4 +110,4 @@ class List(_Spec):
 
     def explain(self, samples: Any) -> Explain:
         """The plan of samples that stay separate, without running it: `windrow.explain` of ``"collate"`` with this spec."""
-        return _windrow.explain(samples, "collate", spec=self)
+        return _windrow.explain(samples, "collate", spec={"": self})

@@ -1,7 +1,7 @@
 # Written by scripts/docs/stubs.py, from _windrow.pyi and spec.py.
 """Specs of `windrow.collate`: a form and its keyword arguments for a leaf."""
 
-from typing import Any, ClassVar, Dict, Iterable, Literal, Optional, Sequence, Union
+from typing import Any, ClassVar, Dict, Iterable, Literal, Optional, Sequence, SupportsIndex, Union
 
 from windrow._windrow import (
     Engine,
@@ -9,12 +9,13 @@ from windrow._windrow import (
     Transform,
     _AnyTransform,
     _DType,
+    _DTypeObject,
     _Device,
-    _Number,
     _Out,
     _PerDim,
     _Samples,
     _Side,
+    _Value,
 )
 
 class _Spec:
@@ -58,7 +59,7 @@ class Concat(_Spec):
     def __init__(
         self,
         *,
-        dim: int = 0,
+        dim: SupportsIndex = 0,
         dtype: Optional[_DType] = None,
         device: Optional[_Device] = None,
         out: Optional[_Out] = None,
@@ -75,14 +76,14 @@ class Pad(_Spec):
     def __init__(
         self,
         *,
-        value: _Number = 0,
+        value: _Value = 0,
         side: Union[_Side, Sequence[_Side]] = "right",
         dims: Optional[_PerDim] = None,
-        size: Union[int, Sequence[Optional[int]], None] = None,
+        size: Union[SupportsIndex, Sequence[Optional[SupportsIndex]], None] = None,
         multiple_of: _PerDim = 1,
         truncate: bool = False,
         mask: Optional[Literal['real', 'pad']] = None,
-        mask_dtype: Union[Literal['bool', 'uint8', 'int32', 'int64', 'float16', 'float32'], _DType] = "bool",
+        mask_dtype: Union[Literal['bool', 'uint8', 'int32', 'int64', 'float16', 'float32'], _DTypeObject] = "bool",
         dtype: Optional[_DType] = None,
         device: Optional[_Device] = None,
         out: Optional[_Out] = None,
@@ -99,7 +100,7 @@ class Ragged(_Spec):
     def __init__(
         self,
         *,
-        offsets_dtype: Union[Literal['int64', 'int32'], _DType] = "int64",
+        offsets_dtype: Union[Literal['int64', 'int32'], _DTypeObject] = "int64",
         batch_index: bool = False,
         dtype: Optional[_DType] = None,
         device: Optional[_Device] = None,

@@ -107,11 +107,11 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 ///
 /// Examples:
 ///     >>> import windrow as wr
-///     >>> batch = wr.stack([b"abc", b"def"], dtype="int32")
+///     >>> batch = wr.stack([[1, 2, 3], [4, 5, 6]], dtype="int32")
 ///     >>> batch.shape, batch.dtype
 ///     ((2, 3), 'int32')
 ///     >>> memoryview(batch).tolist()
-///     [[97, 98, 99], [100, 101, 102]]
+///     [[1, 2, 3], [4, 5, 6]]
 #[pyfunction]
 #[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, dtype=None, device=None, out=None, stream=None, transform=None, saturate=False, copy=True, engine=None)")]
 pub(crate) fn stack(
@@ -136,7 +136,7 @@ pub(crate) fn stack(
 ///
 /// Examples:
 ///     >>> import windrow as wr
-///     >>> batch = wr.concat([b"ab", b"cde"])
+///     >>> batch = wr.concat([[1, 2], [3, 4, 5]])
 ///     >>> batch.shape, memoryview(batch.offsets).tolist()
 ///     ((5,), [0, 2, 5])
 #[pyfunction]
@@ -186,9 +186,9 @@ fn concat_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
 ///
 /// Examples:
 ///     >>> import windrow as wr
-///     >>> batch = wr.pad([b"a", b"bcd"], value=46, mask="real")
-///     >>> bytes(batch), memoryview(batch.mask).tolist()
-///     (b'a..bcd', [[True, False, False], [True, True, True]])
+///     >>> batch = wr.pad([[1], [2, 3, 4]], value=-1, mask="real")
+///     >>> memoryview(batch).tolist(), memoryview(batch.mask).tolist()
+///     ([[1, -1, -1], [2, 3, 4]], [[True, False, False], [True, True, True]])
 ///     >>> images = [memoryview(bytes(3 * n)).cast("B", (3, n)) for n in (4, 5)]
 ///     >>> wr.pad(images, dims=1, multiple_of=8).shape
 ///     (2, 3, 8)

@@ -22,6 +22,9 @@ from windrow import _leaves, _shared_memory
 from windrow.jax._trees import JaxBatch, fields_of, flatten
 
 
+__all__ = ["BatchFn"]
+
+
 class BatchFn:
     """A ``batch_fn`` for grain's ``batch`` and ``Batch``: pytrees to a pytree of NumPy arrays.
 

@@ -11,11 +11,11 @@ import importlib
 from typing import Any
 
 from windrow.torch._collate import Collator, TorchBatch, collate_fn
-from windrow.torch._install import install, uninstall
+from windrow.torch._install import Installed, install, uninstall
 from windrow.torch._prefetch import Prefetcher
 from windrow.torch._sampler import BatchSampler
 
-__all__ = ["BatchSampler", "Collator", "Prefetcher", "ToDevice", "TorchBatch", "collate_fn", "install", "uninstall"]
+__all__ = ["BatchSampler", "Collator", "Installed", "Prefetcher", "ToDevice", "TorchBatch", "collate_fn", "install", "uninstall"]
 
 
 def __getattr__(name: str) -> Any:

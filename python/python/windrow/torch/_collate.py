@@ -6,7 +6,7 @@ import collections.abc
 import copy
 import pickle
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.utils.data
@@ -15,6 +15,9 @@ import windrow as wr
 from windrow import _windrow
 from windrow.torch import _registry, _workers
 from windrow.torch._shared import in_worker_process, share, share_bytes, view
+
+if TYPE_CHECKING:
+    from windrow._windrow import _Device, _Specs
 
 # torch's functions behave otherwise under these, so that they are left to work.
 _function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
@@ -37,8 +40,8 @@ class TorchBatch(NamedTuple):
 
 
 def collate_fn(
-    spec: Any = None,
-    device: Any = None,
+    spec: Optional[_Specs] = None,
+    device: Optional[_Device] = None,
     *,
     sep: str = ".",
     threads: Optional[int] = None,

@@ -83,20 +83,33 @@ def _is_for_engine(batch: Any, table: Optional[_registry.CollateMap]) -> bool:
     return elem.numel() * elem.itemsize * len(batch) >= MIN_TENSOR_BYTES
 
 
+# Calls of `install` since the last `uninstall` that no block has ended, and how often it was called.
+_holds, _uninstalls = 0, 0
+
+
 class Installed:
-    """What `install` returns: at the end of its ``with`` block torch has its own functions again, unless they were replaced before it."""
+    """What `install` returns. At the end of its ``with`` block torch has its own functions again, unless another call of `install` or
+    another block, as of another thread, still has them replaced."""
 
-    __slots__ = ("_replaced",)
+    __slots__ = ("_is_free", "_since")
 
-    def __init__(self, replaced: bool) -> None:
-        self._replaced = replaced
+    def __init__(self, since: int) -> None:
+        self._is_free = True
+        self._since = since
 
     def __enter__(self) -> "Installed":
+        if not (self._is_free and self._since == _uninstalls):
+            self._since = install()._since
+        self._is_free = False
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
-        if self._replaced:
-            uninstall()
+        global _holds
+        with _changing:
+            if self._since == _uninstalls:
+                _holds -= 1
+                if _holds == 0:
+                    _restore()
 
 
 def install(worker_id: Optional[int] = None) -> Installed:
@@ -123,12 +136,15 @@ def install(worker_id: Optional[int] = None) -> Installed:
         ...     torch.utils.data.default_collate([{"x": 1.5}, {"x": 2.5}])
         {'x': tensor([1.5000, 2.5000], dtype=torch.float64)}
     """
+    global _holds
     module = _registry.find()
     table = module.default_collate_fn_map
     names = ("collate_tensor_fn", "collate_numpy_array_fn", "collate_float_fn", "collate_int_fn")
     known = [getattr(module, name, None) for name in names]
     replaced = []
     with _changing:
+        _holds += 1
+        installed = Installed(_uninstalls)
         for key, function in list(table.items()):
             # Replaced in place: torch looks subclasses up in the order of the entries.
             if function in known:
@@ -138,7 +154,7 @@ def install(worker_id: Optional[int] = None) -> Installed:
                 replaced.append(function.__name__)
     if replaced:
         _logger.info("torch's %s are replaced in process %d, for every caller of default_collate", ", ".join(sorted(set(replaced))), os.getpid())
-    return Installed(bool(replaced))
+    return installed
 
 
 def uninstall() -> None:
@@ -146,8 +162,15 @@ def uninstall() -> None:
 
     An entry replaced since then is left as it is.
     """
-    table = _registry.find().default_collate_fn_map
     with _changing:
-        for key, function in list(table.items()):
-            if function in _collate.replaced:
-                table[key] = _collate.replaced.pop(function)
+        _restore()
+
+
+def _restore() -> None:
+    """`uninstall`, under the lock."""
+    global _holds, _uninstalls
+    _holds, _uninstalls = 0, _uninstalls + 1
+    table = _registry.find().default_collate_fn_map
+    for key, function in list(table.items()):
+        if function in _collate.replaced:
+            table[key] = _collate.replaced.pop(function)
