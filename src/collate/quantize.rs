@@ -124,7 +124,7 @@ impl Quantize {
         }
     }
 
-    /// The exponent of [`Quantize::largest`].
+    /// The exponent of [`Quantize::largest`], of a float8 dtype.
     pub(crate) fn exponent(&self) -> i32 {
         match self.dtype {
             DType::F8E4M3FN => 8,

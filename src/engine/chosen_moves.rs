@@ -11,8 +11,13 @@ use crate::samples::SampleList;
 use crate::tensor::{bytes_of, DType, Device, Error, Result, Tensor};
 
 impl Engine {
-    /// As [`Engine::copy_lists`], where a device chooses samples of a side. Sources that are elsewhere, or of another dtype, are gathered
-    /// first; destinations in pageable memory are written by the host, which has to wait anyway and so asks for the ids.
+    /// As [`Engine::copy_lists`], where a device chooses samples of a side. Sources in pageable memory, of several layouts or of
+    /// another dtype, or with a transform, are gathered first; destinations in pageable memory are written by the host, which
+    /// has to wait anyway and so asks for the ids.
+    ///
+    /// # Errors
+    /// As of [`Engine::copy_lists`]; [`Error::Device`] for sides on two CUDA devices, or a transform by scales;
+    /// [`Error::Argument`] in a capture, if sources are gathered; [`Error::Index`] for an id out of range of an earlier call.
     ///
     /// # Safety
     /// As of [`Engine::copy_lists`].
@@ -99,7 +104,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Asks for the ids, of sources, and copies the pairs that are there.
+    /// Waits for the ids of the sources and copies the pairs whose ids are in range; the next call reports the first other one.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a device chooses the destinations alone; as of [`Engine::copy_lists`].
     ///
     /// # Safety
     /// As of [`Engine::copy_lists`].

@@ -158,7 +158,8 @@ impl Engine {
         filled.pop().map(|filled| filled.fields).ok_or(Error::Empty)
     }
 
-    /// As [`Plan::for_leaves`], counted as a stage that began at `begin`.
+    /// As [`Plan::for_leaves`], without the engine's device, which [`Engine::placed`] sets; counted as a stage that began at
+    /// `begin`, whose time is not summed if that is `None`.
     ///
     /// # Errors
     /// As [`Plan::for_leaves`].
@@ -229,7 +230,9 @@ impl Engine {
         }
         let executor = self.executor_of(&plan, &options)?;
         let current = executor.as_ref().map(|executor| executor.enter()).transpose()?;
-        if let (Some(executor), Some(current), true) = (&executor, &current, plan.reads_mapped()) {
+        if let (Some(executor), Some(current), true) =
+            (&executor, &current, plan.has_mapped_samples())
+        {
             if !executor.reads_mapped(current, false)? {
                 plan.reroute(false)?;
             }
@@ -360,7 +363,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Memory on the host, row-major.
+    /// Uninitialised memory on the host for a compact layout, page-locked if `device` is.
     pub(super) fn host_tensor(
         &self,
         dtype: DType,

@@ -161,10 +161,10 @@ impl<'p> Work<'p> {
 }
 
 impl Work<'_> {
-    /// Writes the elements of an output that is scaled, or of its scales.
+    /// Writes elements that are scaled, with their scales if these are found; of an output of scales those that no element has.
     ///
     /// # Safety
-    /// As of [`Work::run`], of one tile.
+    /// As of [`tile::run`]; no other thread writes the scales of these elements either.
     #[allow(unsafe_code)]
     #[inline(never)]
     unsafe fn rescale(&self, index: usize, out: *mut u8, elems: std::ops::Range<u64>) {
@@ -199,7 +199,8 @@ impl Work<'_> {
     }
 }
 
-/// Writes the elements `elems` of an output that no affine map is of.
+/// Writes the elements `elems` of an output that has no affine map and no scales, by all threads, whatever the size. `out` is
+/// the address of the output, not of the first of these elements.
 ///
 /// # Safety
 /// The samples are alive, and every element that the output's layout reaches from `out` among `elems` may be written to.

@@ -19,12 +19,12 @@ use crate::plan::{Dim, Groups, LoopNest, MoveScales, OutputPlan};
 pub(super) enum TileScales<'p> {
     /// Found by this rule, and written to this output at its address.
     Found { quantize: &'p Quantize, output: &'p OutputPlan<'p>, out: *mut u8 },
-    /// One after the other, padding among them; of samples that are not alike, where those of each begin.
+    /// One after the other, those of padding too. `first` has where each pair's begin; it is empty for a batch.
     Given { scales: &'p [f32], first: &'p [usize] },
 }
 
 impl<'p> TileScales<'p> {
-    /// Those of pairs.
+    /// The scales of a move's pairs: found where its plan has a rule, at addresses of their own, else given.
     pub fn of_moves(scales: &'p MoveScales<'p>) -> TileScales<'p> {
         match &scales.found {
             Some((quantize, output)) => {
@@ -42,7 +42,7 @@ enum SampleScales<'p> {
 }
 
 impl SampleScales<'_> {
-    /// Writes scales of padding.
+    /// Writes 1 as the scale of groups that have padding only, if scales are found; does nothing if they are given.
     ///
     /// # Safety
     /// Scales of the sample.
@@ -57,7 +57,7 @@ impl SampleScales<'_> {
         }
     }
 
-    /// Where scales that are found go from this one on, if they are as far apart as each other.
+    /// Where found scales go from this one on, if they are evenly spaced; the caller sets row, block and column.
     fn run_at(&self, group: u64) -> Option<BlockRun<'_>> {
         let SampleScales::Found { quantize, place } = self else {
             return None;
@@ -182,7 +182,7 @@ unsafe fn no_amax(_: *const u8, _: isize, _: usize) -> f32 {
 struct RowFns {
     amax: AmaxFn,
     rescale: RescaleFn,
-    /// Of rows without gaps whose scales are as far apart as each other.
+    /// Makes rows without gaps whose scales are evenly spaced.
     run: Option<RunFn>,
 }
 
@@ -286,7 +286,7 @@ impl Rescaled<'_, '_> {
     }
 }
 
-/// Writes those scales among `elems` of an output of scales that no element has, as of an empty sample.
+/// Writes those scales among `elems` whose samples have no elements: the scale of 0, and 1 for padding.
 ///
 /// # Safety
 /// Every element that the output's layout reaches from `out` may be written to, and no other thread writes these.

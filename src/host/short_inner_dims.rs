@@ -36,6 +36,7 @@ const MAX_HELD_ROWS: usize = 4;
 /// A block of each, elements of at most eight bytes.
 type HeldRows = [MaybeUninit<u64>; MAX_HELD_ROWS * SHORT_ROW_BLOCK];
 
+/// Whether the last dim is so short, and the dim around it so long, that its rows are read along that one.
 pub(super) fn has_short_rows(dims: &[Dim]) -> bool {
     let [.., next, short] = dims else { return false };
     let is_across = short.src_stride.unsigned_abs() > next.src_stride.unsigned_abs();
@@ -43,11 +44,11 @@ pub(super) fn has_short_rows(dims: &[Dim]) -> bool {
     short.extent <= longest && next.extent > POLICY.short_run as u64
 }
 
-/// Writes short rows along the next dim. Of the elements `own` the rows are those whose first element would be counted in.
+/// Writes whole short rows along the next dim: those whose first element is in `own`, with their elements behind it.
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
-/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
+/// - Every element of these rows, from `place.dst` on, may be written and is not accessed by anything else.
 pub(super) unsafe fn write_short_rows(
     output: &OutputPlan<'_>,
     nest: &LoopNest,
@@ -150,7 +151,7 @@ impl<'a> ShortRows<'a> {
         }
     }
 
-    /// The channel of outer loops, which is that of a whole stretch.
+    /// The channel at these coordinates of an outer loop, `dim`, whose first real element has channel `first`.
     #[inline]
     fn outer_channel(&self, coords: &[u64], dim: usize, first: usize) -> usize {
         (coords[dim] - self.dims[dim].lo) as usize + first

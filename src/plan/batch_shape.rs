@@ -77,7 +77,8 @@ impl BatchShape {
         matches!(self.device, Device::Cuda(_))
     }
 
-    /// The real extents, row-major, of [`BatchShape::lengths_shape`]. `None` for a stack.
+    /// The real extents, row-major, of [`BatchShape::lengths_shape`]; `None` for a stack. If a device chooses the samples, those
+    /// of one sample for each `TensorMeta`.
     pub fn lengths(&self) -> Option<Cow<'_, [i64]>> {
         match &self.placement {
             Placement::Rows => None,
@@ -86,7 +87,7 @@ impl BatchShape {
         }
     }
 
-    /// Calls `each` with the tensors that are known before anything runs: role, dtype, shape and numbers.
+    /// Calls `each` with the lengths and the offsets, whose numbers the host knows: role, dtype, shape and numbers.
     pub(crate) fn for_each_metadata(
         &self,
         mut each: impl FnMut(Role, DType, &[i64], &[i64]) -> Result<()>,
@@ -105,7 +106,7 @@ impl BatchShape {
         !matches!(self.placement, Placement::Rows)
     }
 
-    /// The shape of the lengths: `[N]`, or `[N, k]` if `k != 1` dims are padded.
+    /// The shape of the lengths: `[N]`, or `[N, k]` if `k != 1` dims are padded. `[N]` for a stack, which has no lengths.
     pub fn lengths_shape(&self) -> Vec<i64> {
         self.lengths_dims().into_vec()
     }
@@ -186,7 +187,7 @@ impl BatchShape {
         };
         batch_shape.transform(used, collate)?;
         collate.check_saturate_in(batch_shape.dtype)?;
-        batch_shape.raise(collate)?;
+        batch_shape.set_increments(collate)?;
         batch_shape.place(used, &collate.form)?;
         if let Some(rescale) = &collate.rescale {
             let extents = BatchExtents {
@@ -201,7 +202,7 @@ impl BatchShape {
         Ok(batch_shape)
     }
 
-    /// The arithmetic on elements, and the channels that it differs by.
+    /// Sets the affine map and its channel dim, and checks that samples and dtype allow the arithmetic.
     fn transform(&mut self, used: &UsedMetas<'_>, collate: &Collate) -> Result<()> {
         self.affine = match collate.transform.computes() {
             true => collate.transform.affine()?.map(Box::new),
@@ -221,8 +222,9 @@ impl BatchShape {
         }
     }
 
-    /// The numbers that are added to elements.
-    fn raise(&mut self, collate: &Collate) -> Result<()> {
+    /// Sets the increments. Refuses them beside an affine map, in another number than the samples, for a dtype that is no
+    /// integer, and where neither the samples nor the batch are on a device.
+    fn set_increments(&mut self, collate: &Collate) -> Result<()> {
         let Some(increments) = &collate.increments else { return Ok(()) };
         if self.affine.is_some() {
             return Err(Error::argument(
@@ -250,7 +252,8 @@ impl BatchShape {
         Ok(())
     }
 
-    /// One check for every product of extents that is made later, and the bytes of all tensors.
+    /// The bytes of all tensors. Refuses a tensor that is too large, so that no later product of extents overflows; the sum
+    /// saturates.
     pub(super) fn checked_bytes(&self) -> Result<u64> {
         let mut bytes = checked_bytes(self.dtype, &self.shape)?;
         self.for_each_field(|_, dtype, shape| {
@@ -400,8 +403,9 @@ impl BatchShape {
     }
 }
 
-/// The extent in the batch of a padded dim of `ndim`, of which the samples' largest is `longest`. One size or multiple for all is
-/// for the dims in [`Pad::dims`], not for those that the other option names.
+/// The extent in the batch of a padded dim of `ndim`: its size, or the samples' largest, `longest`, rounded up to its multiple.
+/// A size may be below `longest`, which the caller refuses or truncates to. One size or multiple for all is for the dims in
+/// [`Pad::dims`], not for those that the other option names.
 fn padded_extent(pad: &Pad, dim: usize, ndim: usize, longest: i64) -> Result<i64> {
     let is_meant =
         |named: &i64| resolve_dim("dims", *named, ndim).is_ok_and(|resolved| resolved == dim);
@@ -424,7 +428,7 @@ fn padded_extent(pad: &Pad, dim: usize, ndim: usize, longest: i64) -> Result<i64
 
 /// The sample dims to pad: those that `dims`, an entry of `size` or a `multiple_of` above 1 name, so that
 /// the same options pad the same dims in every batch. If nothing names one, all that differ; of samples
-/// of one dim always that one.
+/// of one dim always that one. Refuses one size or multiple for all without [`Pad::dims`], unless samples have one dim.
 fn padded_dims(pad: &Pad, ndim: usize, differing: DimSet) -> Result<DimSet> {
     if pad.dims.is_none() && pad.size == PerDim::All(None) && pad.multiple_of == PerDim::All(1) {
         return Ok(if ndim == 1 { DimSet::all(1) } else { differing });

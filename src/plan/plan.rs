@@ -108,8 +108,8 @@ impl<'s> Plan<'s> {
         Ok(plan)
     }
 
-    /// Plans pairs with a side on a device: lots, and leaves for those that go by themselves, whose outputs were found to be apart.
-    /// `reads_mapped`: whether kernels may read page-locked memory where it is.
+    /// Plans pairs with a side on a device: lots, and leaves for those that go by themselves, whose outputs were found to be
+    /// apart. The caller sets `out_owners`. `reads_mapped`: whether kernels may read page-locked memory where it is.
     ///
     /// # Errors
     /// As [`Plan::for_leaves`].
@@ -157,8 +157,8 @@ impl<'s> Plan<'s> {
     /// ```
     ///
     /// # Errors
-    /// As [`Plan::for_leaves`]; [`Error::Argument`] for a leaf with an output of its own;
-    /// [`Error::Device`] for leaves in different places; [`Error::TooLarge`].
+    /// As [`Plan::for_leaves`]; [`Error::Argument`] for a leaf with an output of its own, or samples selected by indices on a
+    /// device; [`Error::Device`] for leaves in different places; [`Error::TooLarge`].
     pub fn in_arena<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
         Plan::partly_in_arena(leaves, |_| true)
     }
@@ -166,7 +166,7 @@ impl<'s> Plan<'s> {
     /// As [`Plan::in_arena`], of which only some leaves are in the arena: `is_in` says it by their positions.
     ///
     /// # Errors
-    /// As [`Plan::in_arena`], of the leaves in the arena.
+    /// As [`Plan::in_arena`], of the leaves in the arena; for samples selected by indices on a device, whether in it or not.
     pub fn partly_in_arena<'a: 's>(
         leaves: &[Leaf<'s, 'a>],
         is_in: impl Fn(usize) -> bool,
@@ -239,7 +239,7 @@ impl<'s> Plan<'s> {
         &self.body.outputs
     }
 
-    /// The address of each sample of an output.
+    /// The address of each sample of an output; none of samples that a device chooses.
     pub(crate) fn addresses<'p>(&'p self, output: &'p OutputPlan<'_>) -> &'p [*const u8] {
         match output.selected {
             Some(_) => self.lists[output.leaf].each(),
@@ -252,15 +252,16 @@ impl<'s> Plan<'s> {
         self.body.route.as_deref()
     }
 
-    /// Whether kernels may read page-locked samples where these are.
-    pub(crate) fn reads_mapped(&self) -> bool {
+    /// Whether page-locked samples go to a batch on a device, so that the route depends on whether kernels may read them.
+    pub(crate) fn has_mapped_samples(&self) -> bool {
         let ends = |shape: &BatchShape| (shape.source, shape.device);
         self.batch_shapes()
             .iter()
             .any(|shape| matches!(ends(shape), (Device::Pinned, Device::Cuda(_))))
     }
 
-    /// Chooses the route anew. `reads_mapped`: whether kernels may read page-locked memory where it is.
+    /// Chooses the route anew, if there is one and it was chosen with another `reads_mapped`: whether kernels may read
+    /// page-locked memory where it is. No other plan shares the body.
     ///
     /// # Errors
     /// As [`Route::new`].
@@ -290,7 +291,8 @@ impl<'s> Plan<'s> {
     }
 
     /// The address of the batch, if the samples already form it in memory, row-major without gaps, and
-    /// nothing else has to be written: no mask, no batch index, no lengths or offsets on a device.
+    /// nothing else has to be written: no mask, no batch index, no lengths or offsets on a device. Whether the leaf has an output
+    /// of its own is the caller's to check.
     pub fn as_view(&self, leaf: usize) -> Option<*const u8> {
         let mut outputs = self.outputs().iter().filter(|output| output.leaf == leaf);
         let (Some(output), None) = (outputs.next(), outputs.next()) else { return None };

@@ -141,7 +141,7 @@ impl AsTarget for Tensor {
     }
 }
 
-/// A tensor's memory as a target. `own`: references to its owner that the caller has exclusively, the tensor's included.
+/// A tensor's memory as a target. `num_refs`: references to its owner that the caller has exclusively, the tensor's included.
 ///
 /// # Errors
 /// [`Error::Layout`] if the memory is read-only or there are other references.
@@ -162,8 +162,8 @@ pub(crate) fn target_of(tensor: &mut Tensor, num_refs: usize) -> Result<Target<'
     Ok(target.owned_by(tensor.owner()))
 }
 
-/// Checks that an output is memory for a batch of this shape, and apart from all samples. `sharing`: the first sample that
-/// shares a byte with it.
+/// Checks that an output, and its memory for scales, fits a batch of this shape and is apart from all samples; not from each
+/// other: see [`check_apart`]. `sharing`: the first sample that shares a byte with what is written.
 pub(crate) fn check_target(
     out: &Target<'_>,
     batch_shape: &BatchShape,
@@ -217,8 +217,8 @@ fn check_memory(
     }
 }
 
-/// Leaves of one plan are written at the same time: no output may be over another one, or over the
-/// samples of another leaf.
+/// Leaves of one plan are written at the same time: no output or scales may be over other ones, of the same leaf too, or over
+/// the samples of another leaf.
 pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
     let outs: Vec<(usize, Footprint<'_>)> = leaves
         .iter()
@@ -246,8 +246,9 @@ pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
     Ok(())
 }
 
-/// Two leaves whose outputs share a byte: among all such pairs that with the first second leaf. Outputs are gone through by where
-/// they begin, beside those that have not ended: few are alive at once, but for columns of one table.
+/// Two leaves whose outputs share a byte, or one twice, for its data and scales: among all such pairs that with the first second
+/// leaf. Outputs are gone through by where they begin, beside those that have not ended: few are alive at once, but for columns
+/// of one table.
 fn sharing_outputs(outs: &[(usize, Footprint<'_>)]) -> Option<(usize, usize)> {
     let mut order: Vec<_> = outs.iter().filter(|(_, out)| !out.span().is_empty()).collect();
     order.sort_by_key(|(_, out)| out.span().start);
@@ -294,9 +295,10 @@ fn output_at(path: &str) -> String {
     }
 }
 
-fn not_apart(index: Option<usize>, whose: &str) -> Error {
+/// The error of sample `index`, or of an output if there is none, that overlaps the memory of `output`.
+fn not_apart(index: Option<usize>, output: &str) -> Error {
     let (expected, got) =
-        (format!("memory apart from {whose}"), format!("memory that overlaps {whose}"));
+        (format!("memory apart from {output}"), format!("memory that overlaps {output}"));
     Error::Layout(Box::new(Mismatch::new(index, expected, got)))
 }
 

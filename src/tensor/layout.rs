@@ -34,7 +34,7 @@ impl fmt::Debug for Layout {
 }
 
 impl Layout {
-    /// Checks a foreign shape; `strides: None` means row-major without gaps.
+    /// Checks a foreign shape; `strides: None` means row-major without gaps, which an empty tensor is given in any case.
     ///
     /// # Errors
     /// [`Error::Argument`] for a negative extent, a wrong number of strides or too many dims;
@@ -237,7 +237,8 @@ pub(crate) fn compact_strides(shape: &[i64]) -> Option<Dims> {
     Some(strides)
 }
 
-/// Whether strides are those of a tensor in one piece, row by row, which one without strides is.
+/// Whether strides are exactly those of a row-major tensor that has elements, for an extent of 1 too, where
+/// [`Layout::is_compact`] ignores them.
 #[inline]
 pub(crate) fn are_compact(strides: &[i64], shape: &[i64]) -> bool {
     let mut elements = 1;
@@ -262,10 +263,10 @@ pub(crate) fn checked_numel(shape: &[i64]) -> Option<i64> {
     numel
 }
 
-/// Bytes of a row-major tensor of this shape.
+/// Bytes of a row-major tensor of this shape, whose extents are at least 0, which is not checked.
 ///
 /// # Errors
-/// As [`Layout::compact`].
+/// [`Error::TooLarge`].
 #[inline]
 pub(crate) fn checked_bytes(dtype: DType, shape: &[i64]) -> Result<u64> {
     let most = |all: i64, &extent: &i64| all.checked_mul(extent.max(1));

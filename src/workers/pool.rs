@@ -18,7 +18,7 @@ const ROOM: u64 = 4;
 /// Why there is no block.
 #[derive(Debug)]
 pub enum Refusal {
-    /// More than the limit would be in use.
+    /// More than the limit would be in use, or the pool has no claim or no address range left.
     Limit,
     /// The system has none.
     Memory(io::Error),
@@ -165,7 +165,7 @@ impl Pool {
         let life = self.memory.counter(Counter::Blocks).fetch_add(1, Ordering::Relaxed) + 1;
         self.blocks.insert(index, Block { offset, bytes, life, claims: Vec::new() });
         self.bytes += bytes;
-        self.count_blocks();
+        self.publish_bytes();
         Ok(index)
     }
 
@@ -201,7 +201,7 @@ impl Pool {
         self.memory.header(Header::Removed).fetch_add(1, Ordering::Release);
         self.spare.extend(block.claims);
         self.bytes -= block.bytes;
-        self.count_blocks();
+        self.publish_bytes();
     }
 
     /// A block whose pages could not be made; nothing has used it yet.
@@ -212,10 +212,12 @@ impl Pool {
         }
     }
 
-    fn count_blocks(&self) {
+    /// Publishes the bytes of all blocks to the reader.
+    fn publish_bytes(&self) {
         self.memory.counter(Counter::BlockBytes).store(self.bytes, Ordering::Relaxed);
     }
 
+    /// Whether no claim of the block is in use. A free block keeps its first claim; the others become spare.
     fn is_free(&mut self, index: usize) -> bool {
         let (memory, claims) = (&self.memory, &mut self.blocks[index].claims);
         let is_free = claims.iter().all(|&claim| memory.claim(claim).is_free());
@@ -253,7 +255,7 @@ impl Pool {
         Some(claim)
     }
 
-    /// The block that has this offset.
+    /// The index of the block that contains this offset, at its begin or inside.
     fn block_at(&self, offset: u64) -> Option<usize> {
         let behind = self.blocks.partition_point(|block| block.offset <= offset);
         let index = behind.checked_sub(1)?;
@@ -275,14 +277,14 @@ impl Pool {
     }
 }
 
-/// Four sizes to a power of two: at most a fifth of a block is unused.
+/// Rounds up to whole pages and to four sizes to a power of two: above four pages at most a fifth is unused.
 fn size_class(bytes: u64) -> Option<u64> {
     let bytes = bytes.max(PAGE);
     let step = (bytes.checked_next_power_of_two()? / 8).max(PAGE);
     bytes.checked_next_multiple_of(step)
 }
 
-/// A pool of this process.
+/// The holder of a pool of this process, by the process's id, in this state.
 pub(super) fn this_process(state: u64) -> Holder {
     Holder { process: u64::from(std::process::id()), state }
 }

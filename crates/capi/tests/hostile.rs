@@ -345,9 +345,7 @@ fn options_of_another_header_are_not_written() {
         assert_eq!((status, options.size, options.form), (Status::Argument, 7, 9), "{size}");
     }
     // SAFETY: as above.
-    assert_eq!(
-        unsafe { windrow_options_init_sized(&mut options, size_of::<Options>()) },
-        Status::Ok
-    );
+    let status = unsafe { windrow_options_init_sized(&mut options, size_of::<Options>()) };
+    assert_eq!(status, Status::Ok);
     assert_eq!((options.size, options.form), (size_of::<Options>(), 0));
 }

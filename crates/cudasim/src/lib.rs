@@ -284,12 +284,13 @@ impl Sim {
         live
     }
 
-    /// Sets all controls back to their defaults and forgets what was noted. Objects stay.
+    /// Sets all controls but [`Sim::recycle`] back to their defaults and forgets what was noted. Objects stay.
     pub fn reset(&self) {
         // SAFETY: a control without arguments.
         unsafe { (self.reset)() }
     }
 
+    /// The lines of a string of the simulator, which is freed and must not be null.
     fn lines(&self, text: *mut c_char) -> Vec<String> {
         // SAFETY: a C string that this call owns.
         let lines = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();

@@ -44,7 +44,7 @@ impl Glob {
 }
 
 impl Patterns {
-    /// The next pattern.
+    /// Adds the next pattern. A glob also counts as its exact text; of equal patterns the first counts.
     pub fn push(&mut self, pattern: &str) {
         let position = self.len;
         self.len += 1;

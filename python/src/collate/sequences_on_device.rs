@@ -183,7 +183,7 @@ impl<'n> Line<'n> {
         Line { list: SampleList::new(), numbers: &numbers.tensor }
     }
 
-    /// Numbers from one on, or with stride 0 that one again and again.
+    /// A sample of uploaded numbers: those from position `first` on, or with stride 0 the one there again and again.
     fn numbers(&mut self, first: i64, length: i64, stride: i64) -> windrow::Result<()> {
         self.list.reserve(1)?;
         push(&mut self.list, self.numbers, first, &[1, length], Some(&[0, stride]))

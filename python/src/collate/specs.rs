@@ -91,7 +91,7 @@ impl<'a, 'py> Specs<'a, 'py> {
         self.patterns.exactly(path).is_some()
     }
 
-    /// Form and arguments of a leaf that a spec names: the spec's over the common ones.
+    /// Form and arguments of a leaf by the entry that is its path, else by the first glob: the entry's over the common ones.
     pub fn find(
         &mut self,
         path: &str,

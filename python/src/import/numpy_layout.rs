@@ -69,7 +69,7 @@ pub(crate) struct ArrayFields<'a> {
     pub flags: c_int,
 }
 
-/// The dtypes for NumPy's own numbers.
+/// The dtype for one of NumPy's own numbers, with its byte order; None for others and for swapped ones that we have not.
 #[inline]
 fn dtype_of(descr: &Descr) -> Option<DType> {
     match descr.byte_order as u8 {
@@ -84,7 +84,7 @@ fn swapped_dtype_of(descr: &Descr) -> Option<DType> {
     native_dtype_of(descr)?.swapped()
 }
 
-/// As [`dtype_of`], whatever the byte order.
+/// As [`dtype_of`], with the byte order taken to be native.
 #[inline]
 fn native_dtype_of(descr: &Descr) -> Option<DType> {
     const LONG_IS_64: bool = size_of::<std::ffi::c_long>() == 8;

@@ -25,8 +25,8 @@ pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
     default_engine().order(ordinal, &producers.streams, stream)
 }
 
-/// As [`ready_on`], for work on streams that a library keeps to itself: the memory stays until its device has been
-/// waited for.
+/// Keeps the memory for work on streams that a library keeps to itself, until its device has been waited for. Unlike
+/// [`ready_on`] it orders nothing.
 pub(crate) fn held_until_idle(tensor: &Tensor) -> windrow::Result<()> {
     producers_of(tensor).tensors.iter().try_for_each(Tensor::ready_on_unnamed)
 }
@@ -81,7 +81,7 @@ fn part_of<'py>(
     bytes.call_method1(intern!(py, "view"), (dtype,))?.call_method1(as_strided, (shape, strides))
 }
 
-/// The torch tensor that memory was lent by, and the stream that it belongs to.
+/// The torch tensor that lends an output its memory, and the stream that it belongs to; `None` for torch's samples.
 fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
     let holder = output.owner().downcast_ref::<Holder>()?;
     match (&holder.objects[..], &holder.tensors[..]) {
@@ -92,7 +92,7 @@ fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
     }
 }
 
-/// Refuses memory in a capture that it was written beside, of samples on the host.
+/// Refuses a stream in the capture during which the memory was written, from samples on the host: no part of its graph.
 pub(crate) fn refuse_within(
     producers: &Producers,
     ordinal: u32,

@@ -46,7 +46,7 @@ unsafe impl Sync for Recheck {}
 static IMMOVABLE: AtomicUsize = AtomicUsize::new(0);
 
 impl StorageWatch {
-    /// Watches a torch storage, which is kept as long as the watch.
+    /// Watches a torch storage, which the caller keeps as long as the watch: the watch holds no reference.
     pub fn for_storage(storage: &Bound<'_, PyAny>) -> PyResult<StorageWatch> {
         let address = data_ptr(storage)?;
         check_small_memory()?;
@@ -103,7 +103,7 @@ impl Entry for StorageWatch {
         StorageWatch::Word(NonNull::from(&IMMOVABLE), 0)
     }
 
-    /// Whether two places change together.
+    /// Whether two places change together: those of one word, one storage or one list of places.
     #[inline]
     fn is(&self, other: &StorageWatch) -> bool {
         match (self, other) {
@@ -160,8 +160,8 @@ impl Entries<StorageWatch> {
 }
 
 impl StorageWatches {
-    /// Whether a question about the words in which owners have the addresses of samples is answered by all; false also where there
-    /// are places without a word.
+    /// Whether the answer is yes for all words in which owners have the addresses of samples; memory that does not move is not
+    /// asked about. False if a place has no word.
     pub fn all_words(&self, is: impl Fn(NonNull<AtomicUsize>) -> bool) -> bool {
         self.all().iter().all(|watch| match watch {
             StorageWatch::Word(word, _) => *word == NonNull::from(&IMMOVABLE) || is(*word),

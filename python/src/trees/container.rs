@@ -87,7 +87,7 @@ impl Container {
         }
     }
 
-    /// A dict with these keys, in place of a mapping without children of its own.
+    /// The container of a plain dict with these keys, such as the groups of a table's column names.
     pub fn dict<'py>(py: Python<'py>, keys: Vec<Bound<'py, PyAny>>) -> Container {
         let keys = keys.into_iter().map(Bound::unbind).collect();
         let class = py.get_type::<PyDict>().unbind();
@@ -131,7 +131,7 @@ impl Container {
         self.keys().is_none_or(|keys| keys.iter().all(is_plain))
     }
 
-    /// The path of a child.
+    /// The path of a child, by its key, its field's name or its position.
     pub fn path_of(
         &self,
         py: Python<'_>,
@@ -145,7 +145,7 @@ impl Container {
         })
     }
 
-    /// The position of each child in another container that must be like this one.
+    /// The position of each child in another container; None if that has another class, number of children or keys.
     pub fn order_in(&self, py: Python<'_>, other: &Container) -> PyResult<Option<Vec<usize>>> {
         if !self.class.bind(py).is(other.class.bind(py)) || self.len() != other.len() {
             return Ok(None);
@@ -163,12 +163,12 @@ impl Container {
         Ok(Some(order))
     }
 
-    /// Whether its entries have positions and not names, and are in a tuple.
+    /// Whether its class is tuple or a subclass, namedtuples too, and its children have no keys.
     pub fn is_tuple(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.keys().is_none() && self.class.bind(py).is_subclass_of::<PyTuple>()?)
     }
 
-    /// The names of its children, if they have any.
+    /// The keys of a mapping, a dataclass or a registered class; None for a sequence or namedtuple, whose maker takes a list.
     pub fn keys(&self) -> Option<&[Py<PyAny>]> {
         match &self.node_type {
             NodeType::Mapping(keys)
@@ -178,7 +178,7 @@ impl Container {
         }
     }
 
-    /// The name of a child in a dict of a class's children.
+    /// The key of a child, as of [`Container::keys`].
     pub fn key<'a, 'py>(&'a self, py: Python<'py>, child: usize) -> Option<&'a Bound<'py, PyAny>> {
         self.keys()?.get(child).map(|key| key.bind(py))
     }
@@ -201,7 +201,7 @@ pub(super) fn position_of(keys: &[Py<PyAny>], key: &Bound<'_, PyAny>) -> PyResul
     Ok(None)
 }
 
-/// The names of a namedtuple's fields, which may be more or fewer than its entries.
+/// The names in the `_fields` of a tuple's or list's class, more or fewer than its entries; None if it has no `_fields`.
 pub(crate) fn names_of(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<String>>> {
     let names = |fields: Bound<'_, PyAny>| entries(&fields, |field| field.extract());
     class.getattr_opt("_fields")?.map(names).transpose()

@@ -29,7 +29,8 @@ pub(crate) trait TreeRules<'py> {
     type Column;
     type Leaf;
 
-    /// Classifies a column, and opens it if it is one of containers. `is_only`: there is no leaf yet, and no other column is left.
+    /// Classifies a column, and opens it if it is one of containers. `is_only`: all leaves will be of this column, as there is no
+    /// leaf yet and no other column is left.
     fn classify(
         &mut self,
         column: Self::Column,
@@ -157,7 +158,8 @@ impl TreeDef {
         })
     }
 
-    /// Flattens what has the structure of this tree: `open` gives the children of a container, `leaf` takes a leaf with its number.
+    /// Flattens what has the structure of this tree: `open` gives the children of a container, `leaf` takes a leaf with its
+    /// number. `open` has to give as many as the container has, which is not checked.
     pub fn flatten_up_to<T>(
         &self,
         root: T,

@@ -1,4 +1,4 @@
-//! windrow's rules for containers: all samples have the class, the keys and the lengths of the first.
+//! windrow's rules for containers: all samples have the kind, the keys and the lengths of the first; objects, its class too.
 
 use pyo3::exceptions::{PyAttributeError, PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -32,8 +32,8 @@ pub(crate) struct FlattenedColumn<'py> {
     pub tensors: Option<String>,
 }
 
-/// Opens a column if its first sample is a container. `is_leaf`: a list or tuple is none. `readers`: whose threads then read the
-/// children, if any do.
+/// Opens a column, of at least one sample, if its first sample is a container. `is_leaf`: a list or tuple is none. `readers`:
+/// whose threads then read the children, if any do.
 pub(crate) fn flatten_container<'py>(
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
@@ -132,7 +132,8 @@ fn check_class(
 }
 
 impl Container {
-    /// Flattens samples that must be of this class and have these children: a column for each child.
+    /// Flattens samples that must have these children: a column for each child. In place of a list or tuple any list or tuple
+    /// will do, in place of a mapping any mapping; other objects must be of this class.
     ///
     /// # Errors
     /// Another structure, with sample and path.
@@ -225,8 +226,8 @@ fn column_of<'py>(
     Ok(column)
 }
 
-/// The values of mappings for each of these keys, which are all that they have. They are borrowed where the mappings are dicts that
-/// were only walked: the caller keeps the samples.
+/// The values of mappings, of at least one, for each of these keys, which are all that they have. They are borrowed where the
+/// mappings are dicts that were only walked: the caller keeps the samples.
 fn columns_of<'py>(
     class: &Bound<'py, PyType>,
     keys: &[Py<PyAny>],

@@ -62,7 +62,7 @@ impl Executor {
     }
 }
 
-/// The addresses that a run writes to: of outputs, then of metadata.
+/// The addresses that a run writes to: of outputs, 0 for those that the launch does not write, then of metadata.
 fn addresses_of(outputs: &LaunchOutputs<'_>, metadata: &[MetadataToWrite]) -> SmallVec<[u64; 4]> {
     let own = outputs.addresses.iter().map(|place| place.unwrap_or(0));
     own.chain(metadata.iter().map(|number| number.address)).collect()
@@ -84,11 +84,12 @@ struct PendingDownload {
     tensor: Option<Tensor>,
     /// The outputs that the copy holds.
     outputs: SmallVec<[usize; 1]>,
-    /// The caller's output that the tensor is spread over afterwards.
+    /// The caller's output that the tensor is spread over afterwards; null where each sample has a place of its own.
     spread: Option<*mut u8>,
 }
 
 impl Run<'_> {
+    /// Allocates all memory, then uploads, launches and downloads; `own` are the outputs that the device reads or writes.
     pub fn assemble(
         &mut self,
         plan: &Plan<'_>,
@@ -204,7 +205,7 @@ impl Run<'_> {
         Ok(memory)
     }
 
-    /// Allocates the memory of outputs that come back together and are spread from there.
+    /// Allocates memory, on the device and the host, for outputs that come back together; on the host pinned up to a chunk.
     fn landing(&mut self, bytes: u64, host: &Arc<MemoryPool>) -> Result<PendingDownload> {
         let address = self.allocate(bytes)?.address();
         let layout = Layout::compact(DType::U8, &[i64::try_from(bytes).unwrap_or(i64::MAX)])?;
@@ -221,7 +222,7 @@ impl Run<'_> {
         Ok(PendingDownload { bytes, is_pinned, address, to, tensor: Some(tensor), outputs, spread })
     }
 
-    /// Uploads samples by the plan's route.
+    /// Uploads samples by the plan's route. An output that is thereby complete loses its address: the launch leaves it out.
     fn upload_samples<'p>(
         &mut self,
         plan: &'p Plan<'_>,
@@ -263,7 +264,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Enqueues the copies of batches to the host. Returns whether the caller has to wait for the stream.
+    /// Copies batches to the host: to pinned memory by enqueuing, else until they are there. Returns whether any is enqueued.
     fn download_outputs(
         &mut self,
         downloads: &[PendingDownload],
@@ -321,7 +322,7 @@ impl Run<'_> {
         self.enqueue(table.num_items(), table.has_any(), &arguments)
     }
 
-    /// The table of a launch, and the output address of each descriptor.
+    /// The table of a launch, and for each descriptor which of [`addresses_of`] it writes to.
     fn table(
         &self,
         plan: &Plan<'_>,
@@ -363,6 +364,7 @@ impl Run<'_> {
         self.enqueue(num_items, table.has_any(), &arguments)
     }
 
+    /// Launches the kernel for `num_items` warps, in at most `max_blocks` blocks; `has_any` as of [`Table::has_any`].
     fn enqueue(
         &mut self,
         num_items: u32,
@@ -389,7 +391,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Uploads a table that is too large for parameters.
+    /// Uploads a table that is too large for parameters; refused in a capture.
     fn upload_table(&mut self, table: &Table) -> Result<u64> {
         let bytes = table.as_bytes();
         if self.is_capturing {

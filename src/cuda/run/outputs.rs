@@ -39,7 +39,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Memory on the device for an output, row-major.
+    /// Row-major memory on the device for an output: the options' allocator's if it gives any, else the run's own.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an allocator's tensor that does not fit; refused in a capture without an allocator's memory.
     pub fn output(&mut self, options: &RunOptions, dtype: DType, layout: Layout) -> Result<Tensor> {
         let ordinal = self.current.context().ordinal();
         let device = Device::Cuda(ordinal);
@@ -77,7 +80,7 @@ impl Run<'_> {
         Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
     }
 
-    /// Memory on the host for an output read from the device: the caller's or ours.
+    /// Memory on the host for an output read from the device: the caller's, else pinned for a pinned batch, else of `host`.
     pub fn host_memory(
         &mut self,
         plan: &Plan<'_>,

@@ -8,8 +8,8 @@ use crate::collate::Affine;
 use crate::tensor::DType;
 
 /// # Safety
-/// `pixels` of `channels` elements at `src`, and as many rows at `dst`, `plane_stride` bytes apart; a pair for each
-/// channel, or one. Elements are as wide as `T`; the processor runs `I`.
+/// `pixels` of `channels` elements at `src`, and as many rows at `dst`, `plane` bytes apart. Elements are as wide as `T`;
+/// the processor runs `I`.
 pub(super) unsafe fn planar_copy<I: Isa, T: Copy>(
     src: *const u8,
     dst: *mut u8,
@@ -46,8 +46,8 @@ struct Pixels {
 }
 
 /// # Safety
-/// `pixels` of `channels` elements at `src`, and as many rows at `dst`, `plane_stride` bytes apart; a pair for each
-/// channel, or one. The processor runs `I`.
+/// `len` pixels of `channels` elements at `src`, and as many rows at `dst`, `plane` bytes apart; a pair for each channel,
+/// or one. The processor runs `I`.
 pub(super) unsafe fn planar<I: Isa, S: Elem, D: Elem>(
     src: *const u8,
     dst: *mut u8,
@@ -76,9 +76,11 @@ pub(super) unsafe fn planar<I: Isa, S: Elem, D: Elem>(
     }
 }
 
+/// `split` moves source elements to planes, which are then computed in `T` and written as destination elements.
+///
 /// # Safety
-/// `pixels` of `channels` elements at `src`, and as many rows at `dst`, `plane_stride` bytes apart; a pair for each
-/// channel, or one. Elements are those of `pair`, as wide as `split` takes them.
+/// `len` pixels of `channels` elements at `src`, and as many rows at `dst`, `plane` bytes apart; a pair for each channel,
+/// or one. Elements are those of `pair`, and `split` takes ones as wide as those at `src`.
 unsafe fn planar_blocks<T: Real>(
     pair: &Pair<T>,
     split: PlanarFn,

@@ -36,7 +36,7 @@ pub(in crate::host) trait Float: Elem {
     /// The last magnitude that is no NaN.
     const LAST: Self::Bits;
 
-    /// In float32, to be divided: that a division quiets a NaN, need not be done before.
+    /// In float32, to be divided. A signaling NaN may remain one: the division quiets it.
     #[inline(always)]
     fn dividend(self) -> f32 {
         convert(self)
