@@ -270,3 +270,9 @@ def test_classes_whose_leaves_are_tensors(torch):
     td = pytest.importorskip("tensordict")
     samples = [td.TensorDict({"x": torch.ones(2)}, [])] * 2
     refusal(lambda: wr.collate(samples, {"x": wr.List()}), ValueError, "is that of wr.List: leaves within .* are torch tensors")
+
+
+def test_the_plan_of_lists_of_numbers():
+    for lists in ([[1, 2, 3], [4]], [[1, 2], [3, 4]]):
+        plan = wr.List().explain(lists)
+        assert plan.bytes_read == plan.bytes_written == 8 * sum(map(len, lists)), plan

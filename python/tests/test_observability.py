@@ -122,7 +122,8 @@ def test_stats_are_attributes_items_and_a_table():
             stats["sample"]
     lines = str(wr.stats()).splitlines()
     assert len(lines) == len(wr.stats()) and "bytes_in           3,000" in lines and "paths              gather 1" in lines
-    assert repr(wr.stats()).startswith("batches            1\n") and wr.Engine(threads=1).stats().workers == {}
+    assert str(wr.stats()).startswith("batches            1\n") and repr(wr.stats()).startswith("Stats({'batches': 1, ")
+    assert wr.stats().copy().batches == 1 and wr.Engine(threads=1).stats().workers == {}
 
 
 SPECS = [wr.Stack(dtype="float32"), wr.Concat(dim=0, device="cpu"), wr.Pad(multiple_of=8, mask="real"), wr.Ragged(batch_index=True)]

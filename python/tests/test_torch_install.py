@@ -106,6 +106,31 @@ def test_a_block_ends_with_torchs_own_functions(before):
     assert list(TABLE.items()) == before
 
 
+def test_blocks_overlap(before):
+    first, second = wt.install(), wt.install()
+    with first:
+        second.__enter__()
+    assert list(TABLE.items()) != before
+    second.__exit__(None, None, None)
+    assert list(TABLE.items()) == before
+    # The same object again.
+    with first:
+        assert list(TABLE.items()) != before
+    assert list(TABLE.items()) == before
+    # For good, in a block, until it is undone.
+    with wt.install():
+        wt.install()
+    assert list(TABLE.items()) != before
+    with wt.install():
+        wt.uninstall()
+        assert list(TABLE.items()) == before
+        later = wt.install()
+    assert list(TABLE.items()) != before
+    with later:
+        pass
+    assert list(TABLE.items()) == before
+
+
 def test_a_log_line_says_what_is_replaced(caplog, before):
     with caplog.at_level(logging.INFO, "windrow"), wt.install(), wt.install():
         pass
