@@ -26,7 +26,9 @@ use crate::tensor::{
     Device, Dims, Error, Footprint, Hint, Layout, Mismatch, Owner, Result, Tensor,
 };
 
-/// A plan for one batch, or for all leaves of one tree: which bytes will be written from where.
+/// A plan for one batch, or for all leaves of one tree: which bytes will be written from where. It runs once, since it has the
+/// addresses of its samples and the memory of its outputs, and the engine may choose its route anew. A second plan of the same
+/// [`SampleList`] is cheap: the list keeps what does not depend on addresses.
 ///
 /// ```
 /// use windrow::{Collate, Ragged, Plan, SampleView};

@@ -116,7 +116,7 @@ pub(crate) fn report(level: LogLevel, text: impl FnOnce() -> String) {
         return;
     };
     IS_REPORTING.set(true);
-    // A callback that throws all the same ends here and not in the engine.
+    // A panic of a callback in Rust ends here and not in the engine; an exception of C++ ends the process.
     // SAFETY: the promise of `windrow_set_log`; the lock keeps both.
     let _ = catch_unwind(AssertUnwindSafe(|| unsafe {
         callback(*user, level as i32, text.as_ptr());
