@@ -15,7 +15,7 @@ pub fn assemble<T: Element + Default, S: Samples + ?Sized>(
     collate: &Collate,
 ) -> windrow::Result<(Vec<T>, Vec<usize>, Fields)> {
     let collate = collate.clone().cast(T::DTYPE);
-    let shape = Plan::new(samples, &collate)?.batch_shapes()[0].shape.to_vec();
+    let shape = Plan::new(samples, &collate)?.batch_shapes()[0].shape().to_vec();
     let extents: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
     let mut data = vec![T::default(); extents.iter().product()];
     let mut target = Target::from_slice(&mut data, &shape)?;
