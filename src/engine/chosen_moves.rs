@@ -50,10 +50,7 @@ impl Engine {
             return Ok(());
         }
         let sides = [dst.device, first_of(srcs).device];
-        let ordinal = sides.into_iter().find_map(|device| match device {
-            Device::Cuda(ordinal) => Some(ordinal),
-            _ => None,
-        });
+        let ordinal = sides.into_iter().find_map(Device::ordinal);
         let ordinal = ordinal.unwrap_or(self.shared.ordinal());
         let executor = self.shared.devices.executor_on(ordinal, options.run.stream)?;
         if dst.device == Device::Cpu {

@@ -1,5 +1,6 @@
 //! `copy_many`: many tensors written to as many others.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use crate::observe::{Span, Stage, Tally};
 use crate::plan::{is_chosen, is_mapping_stale, AsTarget, Leaf, Moves, Plan, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, Samples};
-use crate::tensor::{Device, Error, Layout, MoveSide, Owner, Result};
+use crate::tensor::{Device, Error, Layout, MoveSide, Owner, Result, Stream};
 
 /// Options of [`Engine::copy_lists`].
 #[derive(Debug, Default)]
@@ -63,18 +64,6 @@ impl<'t> CopyOptions<'t> {
         self.run = run;
         self
     }
-}
-
-pub(super) fn cuda_ordinal(device: Device) -> Option<u32> {
-    match device {
-        Device::Cuda(ordinal) => Some(ordinal),
-        _ => None,
-    }
-}
-
-/// The first device of a list's samples.
-fn device_of_list(list: &SampleList<'_>) -> Option<u32> {
-    list.metas().iter().find_map(|meta| cuda_ordinal(meta.device))
 }
 
 /// Targets as samples, which are not read.
@@ -170,8 +159,7 @@ impl Engine {
             targets.push(target.map_err(|error| error.at_side(MoveSide::Destination, index))?);
         }
         let CopyOptions { transform, scales_out, run } = options;
-        let (stream, reads_pinned) =
-            (run.stream, targets.iter().any(|target| target.device == Device::Pinned));
+        let (stream, srcs) = (run.stream, srcs.to_list());
         let scales_out =
             scales_out.as_deref().map(|own| list_of_targets(MoveSide::Scales, own)).transpose()?;
         let dsts = list_of_targets(MoveSide::Destination, &targets)?;
@@ -180,19 +168,28 @@ impl Engine {
         // SAFETY: targets are memory that may be written to, by nothing else.
         #[allow(unsafe_code)]
         unsafe {
-            self.copy_lists(&dsts, &srcs.to_list(), options)?;
+            self.copy_lists(&dsts, &srcs, options)?;
         }
-        match (reads_pinned, stream) {
-            (false, _) => Ok(()),
-            (true, None) => self.shared.devices.settle(),
-            (true, stream) => {
-                let ordinals = targets.iter().filter_map(|target| cuda_ordinal(target.device));
-                let ordinal = ordinals.chain(device_of_list(&srcs.to_list())).next();
-                let ordinal = ordinal.unwrap_or(self.shared.ordinal());
-                let executor = self.shared.devices.executor_on(ordinal, stream)?;
-                executor.settle(&RunOptions { stream, ..RunOptions::default() })
+        match dsts.metas().iter().any(|meta| meta.device == Device::Pinned) {
+            true => self.wait_for_pinned([&dsts, &srcs], stream),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until the devices have written page-locked destinations, which safe code may read next. A graph that is being captured
+    /// writes them when it is launched.
+    fn wait_for_pinned(&self, sides: [&SampleList<'_>; 2], stream: Option<Stream>) -> Result<()> {
+        let metas = sides.into_iter().flat_map(|side| side.metas().iter());
+        let ordinals: BTreeSet<u32> = metas.filter_map(|meta| meta.device.ordinal()).collect();
+        for ordinal in ordinals {
+            let executor = self.shared.devices.executor_on(ordinal, stream)?;
+            let stream = stream.map_or_else(|| executor.stream(), Ok)?;
+            if executor.capture_of(stream)?.is_none() {
+                let run = RunOptions { stream: Some(stream), ..RunOptions::default() };
+                executor.settle(&run)?;
             }
         }
+        Ok(())
     }
 
     /// As [`Engine::copy_many`], of destinations that are samples of a list, with sources put through a transform on the way.

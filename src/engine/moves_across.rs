@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::engine::Engine;
-use super::moves::{cuda_ordinal, MoveOptions};
+use super::moves::MoveOptions;
 use crate::collate::AnyTransform;
 use crate::explain::Explain;
 use crate::run_options::RunOptions;
@@ -242,7 +242,7 @@ unsafe fn list_between<'l>(
 }
 
 fn ordinal_in(list: &SampleList<'_>, pair: usize) -> Option<u32> {
-    cuda_ordinal(list.meta(pair).device)
+    list.meta(pair).device.ordinal()
 }
 
 fn bytes_at(list: &SampleList<'_>, pair: i64) -> u64 {

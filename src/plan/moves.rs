@@ -103,10 +103,7 @@ impl<'s> Moves<'s> {
     fn ordinals(&self) -> impl Iterator<Item = u32> + '_ {
         let classes = self.all.classes.iter().filter(|class| class.is_on_device);
         let sides = classes.flat_map(|class| [class.dst.device, class.src.device]);
-        sides.filter_map(|device| match device {
-            Device::Cuda(ordinal) => Some(ordinal),
-            _ => None,
-        })
+        sides.filter_map(Device::ordinal)
     }
 
     /// Elements of all outputs, in bytes read and written.

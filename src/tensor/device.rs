@@ -14,6 +14,16 @@ pub enum Device {
     Cuda(u32),
 }
 
+impl Device {
+    /// The number of a CUDA device.
+    pub(crate) fn ordinal(self) -> Option<u32> {
+        match self {
+            Device::Cuda(ordinal) => Some(ordinal),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

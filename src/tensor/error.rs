@@ -212,13 +212,6 @@ impl Error {
     #[must_use]
     pub fn at_path(mut self, leaf: &str) -> Self {
         match &mut self {
-            Error::Shape(m)
-            | Error::DType(m)
-            | Error::Device(m)
-            | Error::Layout(m)
-            | Error::Overlap(m) => {
-                leaf.clone_into(&mut m.path);
-            }
             Error::Argument(message)
             | Error::Index(message)
             | Error::TooLarge(message)
@@ -228,7 +221,11 @@ impl Error {
                 message.prefix(format_args!("at \"{leaf}\""));
                 leaf.clone_into(&mut message.path);
             }
-            _ => {}
+            error => {
+                if let Some(mismatch) = error.mismatch_mut() {
+                    leaf.clone_into(&mut mismatch.path);
+                }
+            }
         }
         self
     }
@@ -237,18 +234,15 @@ impl Error {
     #[must_use]
     pub fn at_index(mut self, index: usize) -> Self {
         match &mut self {
-            Error::Shape(m)
-            | Error::DType(m)
-            | Error::Device(m)
-            | Error::Layout(m)
-            | Error::Overlap(m) => {
-                m.index = Some(index);
-            }
             Error::Argument(message) | Error::Index(message) | Error::TooLarge(message) => {
                 message.prefix(format_args!("sample {index}"));
                 message.sample = Some(index);
             }
-            _ => {}
+            error => {
+                if let Some(mismatch) = error.mismatch_mut() {
+                    mismatch.index = Some(index);
+                }
+            }
         }
         self
     }
@@ -298,18 +292,15 @@ impl Error {
     #[must_use]
     pub fn about(mut self, subject: &'static str) -> Self {
         match &mut self {
-            Error::Shape(m)
-            | Error::DType(m)
-            | Error::Device(m)
-            | Error::Layout(m)
-            | Error::Overlap(m) => {
-                (m.index, m.subject) = (None, subject);
-            }
             Error::Argument(message) | Error::Index(message) | Error::TooLarge(message) => {
                 message.prefix(subject);
                 message.sample = None;
             }
-            _ => {}
+            error => {
+                if let Some(mismatch) = error.mismatch_mut() {
+                    (mismatch.index, mismatch.subject) = (None, subject);
+                }
+            }
         }
         self
     }

@@ -49,6 +49,26 @@ fn page_locked_pairs_wait_for_what_the_engine_has_enqueued() {
 }
 
 #[test]
+fn page_locked_destinations_are_written_on_return() {
+    on_gpu(|gpu| {
+        let engine = engine();
+        let (rows, pinned, copy) = memory(gpu);
+        let (on_device, on_host) =
+            (rows.at([copy.address]), rows.on(Device::Pinned, &pinned.addresses));
+        // SAFETY: memory of that size, which nothing else uses.
+        unsafe { engine.copy_lists(&on_device, &on_host, MoveOptions::default()) }.unwrap();
+        let mut tensor = engine.empty(DType::U8, &[LEN as i64], Device::Pinned).unwrap();
+        let mut download =
+            || engine.copy_many(std::slice::from_mut(&mut tensor), &on_device).unwrap();
+        download();
+        assert_eq!(gpu.cuCtxSynchronize(), 0);
+        let paused = pause_own(gpu, &engine);
+        waits(paused, download);
+        assert_eq!(tensor.as_slice::<u8>().unwrap(), [1; LEN]);
+    });
+}
+
+#[test]
 fn page_locked_pairs_wait_for_the_stream_and_the_writers() {
     on_gpu(|gpu| {
         for is_named in [true, false] {
