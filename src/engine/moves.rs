@@ -170,14 +170,17 @@ impl Engine {
         unsafe {
             self.copy_lists(&dsts, &srcs, options)?;
         }
-        match dsts.metas().iter().any(|meta| meta.device == Device::Pinned) {
+        // Other moves wait for their copies to the host.
+        match is_chosen(&dsts, &srcs)
+            && dsts.metas().iter().any(|meta| meta.device == Device::Pinned)
+        {
             true => self.wait_for_pinned([&dsts, &srcs], stream),
             false => Ok(()),
         }
     }
 
-    /// Waits until the devices have written page-locked destinations, which safe code may read next. A graph that is being captured
-    /// writes them when it is launched.
+    /// Waits until kernels have written page-locked destinations, which safe code may read next. A graph that is being captured writes
+    /// them when it is launched.
     fn wait_for_pinned(&self, sides: [&SampleList<'_>; 2], stream: Option<Stream>) -> Result<()> {
         let metas = sides.into_iter().flat_map(|side| side.metas().iter());
         let ordinals: BTreeSet<u32> = metas.filter_map(|meta| meta.device.ordinal()).collect();

@@ -2,7 +2,7 @@
 
 use windrow::bindings::MoveOptions;
 use windrow::engine::RunOptions;
-use windrow::{DType, Device, Engine};
+use windrow::{Collate, DType, Device, Engine};
 
 use crate::held::{pause_own, waits};
 use crate::rig::{engine, on_gpu, Buffer, Gpu, Lane, Pinned, Rows};
@@ -51,20 +51,28 @@ fn page_locked_pairs_wait_for_what_the_engine_has_enqueued() {
 #[test]
 fn page_locked_destinations_are_written_on_return() {
     on_gpu(|gpu| {
-        let engine = engine();
-        let (rows, pinned, copy) = memory(gpu);
-        let (on_device, on_host) =
-            (rows.at([copy.address]), rows.on(Device::Pinned, &pinned.addresses));
-        // SAFETY: memory of that size, which nothing else uses.
-        unsafe { engine.copy_lists(&on_device, &on_host, MoveOptions::default()) }.unwrap();
-        let mut tensor = engine.empty(DType::U8, &[LEN as i64], Device::Pinned).unwrap();
-        let mut download =
-            || engine.copy_many(std::slice::from_mut(&mut tensor), &on_device).unwrap();
-        download();
-        assert_eq!(gpu.cuCtxSynchronize(), 0);
-        let paused = pause_own(gpu, &engine);
-        waits(paused, download);
-        assert_eq!(tensor.as_slice::<u8>().unwrap(), [1; LEN]);
+        // Small ones come back together, large ones by a copy each; where a device chooses the source, a kernel writes them.
+        for (len, is_chosen) in [(LEN, false), (1 << 21, false), (LEN, true)] {
+            let (engine, rows) = (engine(), Rows::new(3, DType::U8, &[&[len as i64]]));
+            let uploaded = rows.upload(gpu);
+            let listed = rows.at([uploaded[0].address]);
+            let here = Device::Cuda(0);
+            let zero = Collate::concat(0).device(here);
+            let zero = engine.assemble(&[[0i64]], &zero).unwrap();
+            let resident = engine.resident(listed.clone(), here).unwrap();
+            let srcs = match is_chosen {
+                true => resident.take(zero.data()).unwrap(),
+                false => listed,
+            };
+            let mut tensor = engine.empty(DType::U8, &[len as i64], Device::Pinned).unwrap();
+            let mut download =
+                || engine.copy_many(std::slice::from_mut(&mut tensor), &srcs).unwrap();
+            download();
+            assert_eq!(gpu.cuCtxSynchronize(), 0);
+            let paused = pause_own(gpu, &engine);
+            waits(paused, download);
+            assert!(tensor.as_slice::<u8>().unwrap() == rows.bytes[0]);
+        }
     });
 }
 
