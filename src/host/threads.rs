@@ -22,7 +22,7 @@ pub(crate) enum Threads {
 /// Threads that may help the calling one.
 #[derive(Debug)]
 pub(crate) struct Helpers {
-    #[cfg_attr(windrow_loom, allow(dead_code))] // Its threads are loom's.
+    #[cfg_attr(all(test, windrow_loom), allow(dead_code))] // Its threads are loom's.
     pub pool: Arc<rayon::ThreadPool>,
     /// The number of helpers: one less than the engine's threads, since the calling thread works too.
     pub count: usize,
@@ -30,13 +30,13 @@ pub(crate) struct Helpers {
 
 impl Helpers {
     /// Queues work for one of them.
-    #[cfg(not(windrow_loom))]
+    #[cfg(not(all(test, windrow_loom)))]
     pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
         self.pool.spawn(work);
     }
 
     /// As a thread of the checker's.
-    #[cfg(windrow_loom)]
+    #[cfg(all(test, windrow_loom))]
     pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
         drop(crate::sync::thread::spawn(work));
     }

@@ -19,10 +19,10 @@ use std::sync::PoisonError;
 use crate::sync::primitives::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 /// Held for reading while a [`ForkMutex`] is held, for writing by a fork.
-#[cfg(not(windrow_loom))]
+#[cfg(not(all(test, windrow_loom)))]
 static GATE: RwLock<()> = RwLock::new(());
 
-#[cfg(windrow_loom)]
+#[cfg(all(test, windrow_loom))]
 crate::sync::primitives::lazy_static! {
     static ref GATE: RwLock<()> = RwLock::new(());
 }
@@ -44,7 +44,7 @@ impl<T> ForkMutex<T> {
     }
 
     /// With the value, in what a fork calls ([`on_fork`]): it has the gate to itself, so that nobody has the lock.
-    #[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
+    #[cfg(all(target_os = "linux", not(any(miri, all(test, windrow_loom)))))]
     pub fn in_fork<R>(&self, run: impl FnOnce(&mut T) -> R) -> R {
         run(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -76,10 +76,10 @@ impl<T> std::ops::DerefMut for Guard<'_, T> {
     }
 }
 
-#[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
+#[cfg(all(target_os = "linux", not(any(miri, all(test, windrow_loom)))))]
 pub(crate) use at_fork::on_fork;
 
-#[cfg(all(unix, not(any(miri, windrow_loom))))]
+#[cfg(all(unix, not(any(miri, all(test, windrow_loom)))))]
 mod at_fork {
     use std::cell::Cell;
     use std::sync::{Once, OnceLock, PoisonError, RwLockWriteGuard};
@@ -139,7 +139,7 @@ mod at_fork {
     }
 }
 
-#[cfg(any(not(unix), miri, windrow_loom))]
+#[cfg(any(not(unix), miri, all(test, windrow_loom)))]
 mod at_fork {
     /// There is no fork.
     pub fn watch() {}

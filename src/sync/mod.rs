@@ -3,7 +3,7 @@
 mod fork;
 mod primitives;
 
-#[cfg(all(target_os = "linux", not(any(miri, windrow_loom))))]
+#[cfg(all(target_os = "linux", not(any(miri, all(test, windrow_loom)))))]
 pub(crate) use fork::on_fork;
 pub(crate) use fork::{ForkMutex, Guard};
 pub(crate) use primitives::*;

@@ -1,14 +1,14 @@
 //! Synchronisation primitives: the standard library's, or loom's, which tries out every interleaving of threads and
 //! every order of memory that the processor may choose (`scripts/ci/loom.sh`).
 
-#[cfg(not(windrow_loom))]
+#[cfg(not(all(test, windrow_loom)))]
 pub(crate) use std::{
     hint::spin_loop,
     sync::{atomic, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard},
     thread,
 };
 
-#[cfg(windrow_loom)]
+#[cfg(all(test, windrow_loom))]
 pub(crate) use loom::{
     lazy_static,
     sync::{atomic, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard},
@@ -16,17 +16,17 @@ pub(crate) use loom::{
 };
 
 /// A checker has no time: a waiting thread yields.
-#[cfg(windrow_loom)]
+#[cfg(all(test, windrow_loom))]
 pub(crate) fn spin_loop() {}
 
 /// Memory that a raw address leads to, which loom cannot see: accesses are recorded here. Nothing without loom.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
-    #[cfg(windrow_loom)]
+    #[cfg(all(test, windrow_loom))]
     memory: loom::cell::UnsafeCell<()>,
 }
 
-#[cfg(windrow_loom)]
+#[cfg(all(test, windrow_loom))]
 // SAFETY: loom records accesses, and there is nothing to race for.
 #[allow(unsafe_code)]
 unsafe impl Sync for Watched {}
@@ -35,14 +35,14 @@ impl Watched {
     /// The calling thread has a part of it, beside others with theirs.
     #[inline]
     pub fn share(&self) {
-        #[cfg(windrow_loom)]
+        #[cfg(all(test, windrow_loom))]
         self.memory.with(|_| ());
     }
 
     /// The calling thread has all of it: others with a part are done, and seen to be done.
     #[inline]
     pub fn own(&self) {
-        #[cfg(windrow_loom)]
+        #[cfg(all(test, windrow_loom))]
         self.memory.with_mut(|_| ());
     }
 }
