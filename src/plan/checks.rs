@@ -50,6 +50,7 @@ pub(super) fn check_room(samples: usize, ndim: usize) -> Result<()> {
 }
 
 /// The devices of the samples and of the batch.
+#[inline]
 pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(Device, Device)> {
     let first = used.meta(0).device;
     let mut source = first;
@@ -114,6 +115,7 @@ pub(super) const ONLY_MOVED: &str =
     "complex and smaller dtypes, and float8 but for e4m3fn and e5m2, are moved, never cast or transformed";
 
 /// Samples of most dtypes of one byte and of complex ones are moved as they are: no cast, no arithmetic.
+#[inline]
 pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: bool) -> Result<()> {
     let fits = |from: DType, _: &[i64]| {
         from.native() == dtype && !computes || from.is_arithmetic() && dtype.is_arithmetic()
@@ -141,6 +143,7 @@ pub(super) fn check_width(used: &UsedMetas<'_>, dtype: DType, affine: &Affine) -
     )))
 }
 
+#[inline]
 pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec<[usize; 4]>> {
     let Some(order) = &collate.transform.permute else { return Ok(small_vec(0..ndim)) };
     let mut seen = DimSet::default();
@@ -188,6 +191,7 @@ pub(super) fn resolve_channel_dim(
 }
 
 /// The dtype of the batch: the one asked for, or that of all samples.
+#[inline]
 pub(super) fn resolve_dtype(used: &UsedMetas<'_>, collate: &Collate) -> Result<DType> {
     if let Some(dtype) = collate.dtype {
         let hint = "batches are in native byte order: DType::native()";
@@ -322,6 +326,7 @@ impl<'a> UsedMetas<'a> {
         }
     }
 
+    #[inline]
     pub fn check(
         &self,
         fits: impl Fn(DType, &[i64]) -> bool,
