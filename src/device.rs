@@ -8,6 +8,13 @@ use crate::tensor::{Device, Result};
 ///
 /// # Errors
 /// [`Error::NoDriver`](crate::Error::NoDriver) without a driver or a device; [`Error::Cuda`](crate::Error::Cuda).
+///
+/// ```
+/// match windrow::device::devices() {
+///     Ok(devices) => println!("{} CUDA devices", devices.len()),
+///     Err(error) => println!("{error}"), // such as a build without feature `cuda`
+/// }
+/// ```
 pub fn devices() -> Result<Vec<DeviceInfo>> {
     probe::devices()
 }
@@ -17,6 +24,13 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
 ///
 /// # Errors
 /// [`Error::NoDriver`](crate::Error::NoDriver); [`Error::Cuda`](crate::Error::Cuda).
+///
+/// ```no_run
+/// let tensor = windrow::Engine::cuda(0)?.empty(windrow::DType::F32, &[4], windrow::Device::Cuda(0))?;
+/// let device = windrow::device::device_of(tensor.data_ptr() as usize)?;
+/// assert_eq!(device, windrow::Device::Cuda(0));
+/// # Ok::<(), windrow::Error>(())
+/// ```
 pub fn device_of(address: usize) -> Result<Device> {
     probe::device_of(address)
 }
@@ -25,6 +39,12 @@ pub fn device_of(address: usize) -> Result<Device> {
 ///
 /// # Errors
 /// [`Error::NoDriver`](crate::Error::NoDriver); [`Error::Cuda`](crate::Error::Cuda).
+///
+/// ```no_run
+/// let build = windrow::device::cuda_build()?;
+/// println!("kernels for {:?}", build);
+/// # Ok::<(), windrow::Error>(())
+/// ```
 pub fn cuda_build() -> Result<CudaBuild> {
     probe::cuda_build()
 }

@@ -198,6 +198,12 @@ pub fn pack(
 ///
 /// # Errors
 /// As [`pack`], for lengths rounded up in this way; [`Error::Argument`] for a `pad_to_multiple_of` below 1.
+///
+/// ```
+/// let rows = windrow::packing::token_budget(&[3, 9, 4, 8], 16, 1, None)?;
+/// assert_eq!(rows.iter().collect::<Vec<_>>(), [&[0, 2][..], &[3], &[1]]);
+/// # Ok::<(), windrow::Error>(())
+/// ```
 pub fn token_budget(
     lengths: &[i64],
     max_tokens: i64,
@@ -236,6 +242,12 @@ pub fn token_budget(
 /// # Errors
 /// [`Error::Argument`]: `batch_size` is 0, a length is negative, or `boundaries` do not increase.
 /// [`Error::OutOfMemory`].
+///
+/// ```
+/// let rows = windrow::packing::buckets(&[3, 9, 4, 8], 2, Some(&[5]), false, None)?;
+/// assert_eq!(rows.iter().collect::<Vec<_>>(), [&[0, 2][..], &[1, 3]]);
+/// # Ok::<(), windrow::Error>(())
+/// ```
 pub fn buckets(
     lengths: &[i64],
     batch_size: usize,
@@ -282,6 +294,12 @@ pub fn buckets(
 ///
 /// # Errors
 /// [`Error::Argument`]: `num_ranks` is 0, or a length is negative. [`Error::OutOfMemory`].
+///
+/// ```
+/// let ranks = windrow::packing::balance(&[3, 9, 4, 8], 2, None)?;
+/// assert_eq!(ranks.iter().collect::<Vec<_>>(), [[1, 0], [3, 2]]); // 12 each
+/// # Ok::<(), windrow::Error>(())
+/// ```
 pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<IndexRows> {
     check_lengths(lengths, i64::MAX, |length| length)?;
     at_least_one("num_ranks", num_ranks)?;

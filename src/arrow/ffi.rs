@@ -118,6 +118,10 @@ macro_rules! owned {
     ($($type:ident: $($field:ident = $empty:expr),*;)*) => {$(
         impl $type {
             /// A struct that owns nothing, as after a move.
+            ///
+            /// ```
+            /// assert!(windrow::arrow::ArrowArray::empty().is_released());
+            /// ```
             pub const fn empty() -> $type {
                 $type { $($field: $empty,)* release: None, private_data: std::ptr::null_mut() }
             }
@@ -131,6 +135,16 @@ macro_rules! owned {
             ///
             /// # Safety
             /// A struct of this kind, which nothing else uses meanwhile.
+            ///
+            /// ```
+            /// use windrow::arrow::ArrowArray;
+            /// let batch = windrow::assemble(&[[1i32, 2], [3, 4]], &windrow::Collate::stack())?;
+            /// let (_, mut lent) = batch.to_arrow()?;
+            /// // SAFETY: a struct of this kind, which nothing else uses.
+            /// let array = unsafe { ArrowArray::take(&mut lent) };
+            /// assert!(lent.is_released() && array.length == 2);
+            /// # Ok::<(), windrow::Error>(())
+            /// ```
             pub unsafe fn take(place: *mut $type) -> $type {
                 // SAFETY: the caller's promise. The one left behind owns nothing.
                 unsafe { std::ptr::replace(place, $type::empty()) }

@@ -43,6 +43,12 @@ pub struct Fields {
 
 impl Fields {
     /// Fields without tensors, to be filled in for [`Batch::try_new`].
+    ///
+    /// ```
+    /// use windrow::batch::{Fields, SampleBounds};
+    /// let fields = Fields::with_bounds(2, SampleBounds::rows());
+    /// assert!(fields.lengths.is_none() && fields.bounds().are_rows());
+    /// ```
     pub fn with_bounds(num_samples: usize, bounds: SampleBounds) -> Fields {
         Fields {
             lengths: None,
@@ -62,6 +68,16 @@ impl Fields {
     ///
     /// # Errors
     /// [`Error::TooLarge`] for int32 offsets beyond `i32::MAX`.
+    ///
+    /// ```
+    /// use windrow::batch::Fields;
+    /// use windrow::plan::BatchShape;
+    /// use windrow::{Collate, Ragged, SampleList, SampleView};
+    /// let rows: SampleList = [&[1i32, 2][..], &[3]].into_iter().map(SampleView::from).collect();
+    /// let fields = Fields::new(&BatchShape::new(&rows, &Collate::ragged(Ragged::new()))?)?;
+    /// assert_eq!(fields.offsets.unwrap().as_slice::<i64>()?, [0, 2, 3]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn new(batch_shape: &BatchShape) -> Result<Fields> {
         let mut fields = Fields::for_shape(batch_shape);
         batch_shape.for_each_metadata(|role, dtype, shape, numbers| {

@@ -30,12 +30,31 @@ enum Kind {
 
 impl SampleBounds {
     /// Sample `i` is row `i`, as in a stack.
+    ///
+    /// ```
+    /// use windrow::batch::{Fields, SampleBounds};
+    /// use windrow::{Batch, Tensor};
+    /// let data = Tensor::from_vec(vec![1i32, 2, 3, 4], &[2, 2])?;
+    /// let batch = Batch::try_new(data, Fields::with_bounds(2, SampleBounds::rows()))?;
+    /// assert_eq!(batch.sample(1)?.as_slice::<i32>()?, [3, 4]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn rows() -> SampleBounds {
         SampleBounds(Kind::Rows)
     }
 
     /// Sample `i` is in row `i`, within padding. `dims`: the padded dims, by their position in a sample's row, and the side
     /// that padding is on. `lengths`: the real length of each sample along each of these dims, `[N, k]` row-major.
+    ///
+    /// ```
+    /// use windrow::batch::{Fields, SampleBounds};
+    /// use windrow::{Batch, Side, Tensor};
+    /// let data = Tensor::from_vec(vec![1i32, 0, 2, 3], &[2, 2])?;
+    /// let bounds = SampleBounds::padded([(0, Side::Right)], [1, 2]);
+    /// let batch = Batch::try_new(data, Fields::with_bounds(2, bounds))?;
+    /// assert_eq!(batch.sample(0)?.as_slice::<i32>()?, [1]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn padded(
         dims: impl IntoIterator<Item = (usize, Side)>,
         lengths: impl Into<Arc<[i64]>>,
@@ -44,6 +63,16 @@ impl SampleBounds {
     }
 
     /// Sample `i` is `offsets[i]..offsets[i + 1]` along a dim of the data.
+    ///
+    /// ```
+    /// use windrow::batch::{Fields, SampleBounds};
+    /// use windrow::{tensor::Offsets, Batch, Tensor};
+    /// let data = Tensor::from_vec(vec![1i32, 2, 3], &[3])?;
+    /// let bounds = SampleBounds::joined(0, Offsets::from_lengths([1, 2])?);
+    /// let batch = Batch::try_new(data, Fields::with_bounds(2, bounds))?;
+    /// assert_eq!(batch.sample(1)?.as_slice::<i32>()?, [2, 3]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn joined(dim: usize, offsets: Offsets) -> SampleBounds {
         SampleBounds(Kind::Joined { dim, offsets })
     }

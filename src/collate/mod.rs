@@ -86,6 +86,13 @@ impl Collate {
     }
 
     /// Equal shapes to `[N, *shape]`.
+    ///
+    /// ```
+    /// use windrow::{assemble, Collate};
+    /// let batch = assemble(&[vec![1, 2], vec![3, 4]], &Collate::stack())?;
+    /// assert_eq!((batch.data().shape(), batch.lengths().is_none()), (&[2, 2][..], true));
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn stack() -> Collate {
         Collate::new(Form::Stack)
     }
@@ -104,11 +111,27 @@ impl Collate {
     }
 
     /// Samples of equal rank to `[N, *max]`, with lengths and perhaps a mask.
+    ///
+    /// ```
+    /// use windrow::{assemble, Collate, Pad};
+    /// let batch = assemble(&[vec![1, 2], vec![3]], &Collate::pad(Pad::new().value(-1)))?;
+    /// assert_eq!(batch.data().as_slice::<i32>()?, [1, 2, 3, -1]);
+    /// assert_eq!(batch.lengths().unwrap().as_slice::<i64>()?, [2, 1]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn pad(pad: Pad) -> Collate {
         Collate::new(Form::Pad(pad))
     }
 
     /// Samples that are equal but for dim 0 to values, offsets and lengths.
+    ///
+    /// ```
+    /// use windrow::{assemble, Collate, Ragged};
+    /// let batch = assemble(&[vec![1, 2], vec![3]], &Collate::ragged(Ragged::new()))?;
+    /// assert_eq!(batch.data().as_slice::<i32>()?, [1, 2, 3]);
+    /// assert_eq!(batch.offsets().unwrap().as_slice::<i64>()?, [0, 2, 3]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn ragged(ragged: Ragged) -> Collate {
         Collate::new(Form::Ragged(ragged))
     }

@@ -152,6 +152,15 @@ impl Default for Pad {
 
 impl Pad {
     /// Zeros on the right, up to the largest sample.
+    ///
+    /// ```
+    /// use windrow::{assemble, Collate, Mask, Pad, Side};
+    /// let pad = Pad::new().side(Side::Left).multiple_of(4).mask(Mask::Real);
+    /// let batch = assemble(&[vec![1, 2], vec![3]], &Collate::pad(pad))?;
+    /// assert_eq!(batch.data().as_slice::<i32>()?, [0, 0, 1, 2, 0, 0, 0, 3]);
+    /// assert_eq!(batch.mask().unwrap().shape(), [2, 4]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn new() -> Pad {
         Pad::default()
     }

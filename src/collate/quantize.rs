@@ -50,6 +50,15 @@ pub struct Quantize {
 
 impl Quantize {
     /// To float8_e4m3fn, float8_e5m2 or int8, with a float32 scale for each row of the last dim.
+    ///
+    /// ```
+    /// use windrow::{assemble, Collate, DType, Quantize};
+    /// let to_int8 = Quantize::new(DType::I8);
+    /// let batch = assemble(&[vec![1f32, -127.0]], &Collate::stack().transform(to_int8))?;
+    /// assert_eq!(batch.data().as_slice::<i8>()?, [1, -127]);
+    /// assert_eq!(batch.scales().unwrap().as_slice::<f32>()?, [1.0]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn new(dtype: DType) -> Quantize {
         Quantize { dtype, scale: Granularity::Row, scale_dtype: DType::F32, eps: 1e-12 }
     }
@@ -241,6 +250,15 @@ impl PartialEq for Scales {
 
 impl Dequantize {
     /// By the scales of samples or of rows.
+    ///
+    /// ```
+    /// use windrow::{assemble, Collate, DType, Dequantize, Tensor};
+    /// let by_scales = Dequantize::new(Tensor::from_vec(vec![0.5f32, 2.0], &[2])?);
+    /// let collate = Collate::stack().transform(by_scales).cast(DType::F32);
+    /// let batch = assemble(&[vec![2i8, 4], vec![3, 5]], &collate)?;
+    /// assert_eq!(batch.data().as_slice::<f32>()?, [1.0, 2.0, 6.0, 10.0]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn new(scales: impl Into<Scales>) -> Dequantize {
         Dequantize { scales: Arc::new(scales.into()), block: None }
     }

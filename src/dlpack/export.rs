@@ -17,6 +17,11 @@ use crate::tensor::{DType, Device, Owner, Tensor};
 
 /// The dtype of DLPack for one of this crate. Of a [padded](DType::is_padded) one a tensor has
 /// [`FLAG_IS_SUBBYTE_TYPE_PADDED`] too.
+///
+/// ```
+/// let float = windrow::dlpack::dtype_to_dl(windrow::DType::F32);
+/// assert_eq!((float.bits, float.lanes), (32, 1));
+/// ```
 pub const fn dtype_to_dl(dtype: DType) -> DLDataType {
     let (code, bits, lanes) = match dtype {
         DType::Bool => (Code::BOOL, 8, 1),
@@ -55,6 +60,10 @@ pub const fn dtype_to_dl(dtype: DType) -> DLDataType {
 ///
 /// Page-locked host memory goes out as plain host memory: torch refuses the other kind, and
 /// consumers that care ask `__dlpack_device__`.
+///
+/// ```
+/// assert_eq!(windrow::dlpack::device_to_dl(windrow::Device::Cuda(1)).device_id, 1);
+/// ```
 pub fn device_to_dl(device: Device) -> DLDevice {
     match device {
         Device::Cpu | Device::Pinned => DLDevice { device_type: DLDeviceType::CPU, device_id: 0 },

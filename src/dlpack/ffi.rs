@@ -272,6 +272,12 @@ impl DLPackExchangeAPI {
     /// # Safety
     /// `api` is `NULL` or points to an exchange table; the same holds for each `prev_api`; all of
     /// them live unchanged for the rest of the process.
+    ///
+    /// ```
+    /// use windrow::dlpack::DLPackExchangeAPI;
+    /// // SAFETY: NULL is allowed. A program passes what a type's `__dlpack_c_exchange_api__` holds.
+    /// assert!(unsafe { DLPackExchangeAPI::find(std::ptr::null()) }.is_none());
+    /// ```
     pub unsafe fn find(api: *const DLPackExchangeAPI) -> Option<&'static DLPackExchangeAPI> {
         let mut header = api.cast::<DLPackExchangeAPIHeader>();
         for _ in 0..Self::MAX_CHAIN {

@@ -56,6 +56,13 @@ fn refuse(kind: fn(Box<Mismatch>) -> Error, expected: &str, got: String) -> Erro
 /// # Errors
 /// [`Error::DType`] for a combination of code, bits and lanes that has no counterpart. Fewer bits than a byte are packed,
 /// unless the flags of the tensor say otherwise, which [`read_versioned`] looks at.
+///
+/// ```
+/// use windrow::dlpack::{dtype_from_dl, dtype_to_dl};
+/// use windrow::DType;
+/// assert_eq!(dtype_from_dl(dtype_to_dl(DType::BF16))?, DType::BF16);
+/// # Ok::<(), windrow::Error>(())
+/// ```
 #[inline]
 pub fn dtype_from_dl(dtype: DLDataType) -> Result<DType> {
     Ok(match (dtype.code, dtype.bits, dtype.lanes) {
@@ -94,6 +101,13 @@ pub fn dtype_from_dl(dtype: DLDataType) -> Result<DType> {
 ///
 /// # Errors
 /// [`Error::Device`] for any kind but host and CUDA, and for a negative CUDA ordinal.
+///
+/// ```
+/// use windrow::dlpack::{device_from_dl, device_to_dl};
+/// use windrow::Device;
+/// assert_eq!(device_from_dl(device_to_dl(Device::Cuda(1)))?, Device::Cuda(1));
+/// # Ok::<(), windrow::Error>(())
+/// ```
 #[inline]
 pub fn device_from_dl(device: DLDevice) -> Result<Device> {
     let DLDevice { device_type, device_id } = device;
@@ -121,6 +135,16 @@ pub fn device_from_dl(device: DLDevice) -> Result<Device> {
 /// [`Error::DType`] and [`Error::Device`] as [`dtype_from_dl`] and [`device_from_dl`];
 /// [`Error::Layout`] for a number of dims outside 0 to 64, a missing shape, a negative extent, or
 /// elements without an address; [`Error::TooLarge`] if the byte offset leaves the address space.
+///
+/// ```
+/// use windrow::{dlpack::read_tensor, DType, Tensor};
+/// let tensor = Tensor::from_vec(vec![1f32, 2.0], &[2])?;
+/// let lent = tensor.borrow_tensor();
+/// // SAFETY: the struct and the tensor, whose shape it points to, outlive the use.
+/// let read = unsafe { read_tensor(&lent) }?;
+/// assert_eq!((read.dtype, read.layout()?.shape()), (DType::F32, &[2][..]));
+/// # Ok::<(), windrow::Error>(())
+/// ```
 #[inline]
 pub unsafe fn read_tensor<'a>(tensor: *const DLTensor) -> Result<ForeignTensor<'a>> {
     // SAFETY: the caller's promise.
@@ -220,6 +244,17 @@ fn offset_too_large(byte_offset: u64) -> Error {
 /// # Errors
 /// [`Error::Layout`] for another major version, of which nothing past the flags is read; else as
 /// [`read_tensor`].
+///
+/// ```
+/// use windrow::dlpack::{read_versioned, ManagedTensor};
+/// use windrow::{DType, Tensor};
+/// let managed = Tensor::from_vec(vec![1f32, 2.0], &[2])?.to_dlpack();
+/// // SAFETY: the struct is valid until its deleter is called, below.
+/// let dtype = unsafe { read_versioned(managed.as_ptr()) }?.dtype;
+/// assert_eq!(dtype, DType::F32);
+/// drop(unsafe { ManagedTensor::from_versioned(managed.as_ptr()) }?);
+/// # Ok::<(), windrow::Error>(())
+/// ```
 pub unsafe fn read_versioned<'a>(
     managed: *const DLManagedTensorVersioned,
 ) -> Result<ForeignTensor<'a>> {
@@ -278,6 +313,15 @@ impl ManagedTensor {
     ///
     /// # Errors
     /// [`Error::Layout`] for another major version than 1; nothing past the flags is read then.
+    ///
+    /// ```
+    /// use windrow::{dlpack::ManagedTensor, Tensor};
+    /// let producer = Tensor::from_vec(vec![1f32, 2.0], &[2])?;
+    /// // SAFETY: a valid struct, given up here.
+    /// let managed = unsafe { ManagedTensor::from_versioned(producer.to_dlpack().as_ptr()) }?;
+    /// assert_eq!(managed.tensor()?.layout()?.shape(), [2]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub unsafe fn from_versioned(managed: *mut DLManagedTensorVersioned) -> Result<ManagedTensor> {
         debug_assert!(!managed.is_null());
         // SAFETY: not NULL by the caller's promise. From here on drop calls the deleter.
@@ -300,6 +344,15 @@ impl ManagedTensor {
     /// - Until then every element that shape and strides reach is valid memory of the device, and on the host
     ///   initialised to values of the dtype when it is read.
     /// - Nothing writes to host memory while a slice of it from [`Tensor::as_slice`](crate::Tensor::as_slice) is alive.
+    ///
+    /// ```
+    /// use windrow::{dlpack::ManagedTensor, Tensor};
+    /// let producer = Tensor::from_vec(vec![1f32, 2.0], &[2])?;
+    /// // SAFETY: a valid struct, given up here.
+    /// let managed = unsafe { ManagedTensor::from_legacy(producer.to_dlpack_legacy().as_ptr()) };
+    /// assert_eq!(managed.flags(), 0); // a legacy struct has none
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub unsafe fn from_legacy(managed: *mut DLManagedTensor) -> ManagedTensor {
         debug_assert!(!managed.is_null());
         // SAFETY: not NULL by the caller's promise.
@@ -397,6 +450,16 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`ManagedTensor::from_versioned`] and [`ManagedTensor::into_tensor`].
+    ///
+    /// ```
+    /// use windrow::Tensor;
+    /// let producer = Tensor::from_vec(vec![1f32, 2.0], &[2])?;
+    /// let managed = producer.to_dlpack(); // such as another library's
+    /// // SAFETY: a valid struct, given up here.
+    /// let tensor = unsafe { Tensor::from_dlpack(managed.as_ptr()) }?;
+    /// assert_eq!(tensor.data_ptr(), producer.data_ptr()); // no copy
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub unsafe fn from_dlpack(managed: *mut DLManagedTensorVersioned) -> Result<Tensor> {
         // SAFETY: the caller's promise.
         unsafe { ManagedTensor::from_versioned(managed) }?.into_tensor()
@@ -416,6 +479,15 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`ManagedTensor::into_tensor`].
+    ///
+    /// ```
+    /// use windrow::Tensor;
+    /// let producer = Tensor::from_vec(vec![1f32, 2.0], &[2])?;
+    /// // SAFETY: a valid struct, given up here.
+    /// let tensor = unsafe { Tensor::from_dlpack_legacy(producer.to_dlpack_legacy().as_ptr()) }?;
+    /// assert_eq!(tensor.as_slice::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub unsafe fn from_dlpack_legacy(managed: *mut DLManagedTensor) -> Result<Tensor> {
         // SAFETY: the caller's promise.
         unsafe { ManagedTensor::from_legacy(managed) }.into_tensor()

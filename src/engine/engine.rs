@@ -485,6 +485,12 @@ impl Engine {
     }
 
     /// Threads that work on a large batch, the calling one included: see [`Engine::builder`].
+    ///
+    /// ```
+    /// let engine = windrow::Engine::builder().threads(2).build()?;
+    /// assert_eq!(engine.num_threads(), 2);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn num_threads(&self) -> usize {
         self.shared.threads.count()
     }

@@ -37,6 +37,13 @@ pub struct CopyOptions<'t> {
 
 impl<'t> CopyOptions<'t> {
     /// Those of [`Engine::copy_many`].
+    ///
+    /// ```
+    /// use windrow::engine::CopyOptions;
+    /// use windrow::{DType, Quantize};
+    /// let options = CopyOptions::new().transform(Quantize::new(DType::F8E4M3FN));
+    /// println!("{options:?}");
+    /// ```
     #[must_use]
     pub fn new() -> Self {
         CopyOptions::default()

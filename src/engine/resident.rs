@@ -25,6 +25,17 @@ impl Engine {
     /// # Errors
     /// [`Error::Empty`]; [`Error::Device`] for samples that are not all on `device`; [`Error::NoDriver`];
     /// [`Error::Argument`] for samples that were selected by indices on a device; [`Error::OutOfMemory`]; [`Error::Cuda`].
+    ///
+    /// ```no_run
+    /// use windrow::{Collate, Device, DType, Engine, SampleList};
+    /// let engine = Engine::cuda(0)?;
+    /// let table = engine.empty(DType::F32, &[1000, 64], Device::Cuda(0))?;
+    /// let indices = engine.empty(DType::I64, &[32], Device::Cuda(0))?; // a kernel writes them
+    /// let resident = engine.resident(SampleList::rows(&table)?, Device::Cuda(0))?;
+    /// let batch = engine.assemble(&resident.take(&indices)?, &Collate::stack())?; // nothing waits
+    /// resident.check()?; // after it: whether an index was out of range
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn resident<'a>(&self, samples: SampleList<'a>, device: Device) -> Result<Resident<'a>> {
         if samples.is_empty() {
             return Err(Error::Empty);

@@ -48,6 +48,14 @@ impl Engine {
     ///
     /// # Safety
     /// The handle is that of an event that exists during the call.
+    ///
+    /// ```no_run
+    /// # let event = 0usize; // recorded by another library
+    /// let engine = windrow::Engine::cuda(0)?;
+    /// // SAFETY: the event exists until the call has returned.
+    /// let stream = unsafe { engine.adopt_event(0, event) }?; // behind the work that was recorded
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     #[allow(unsafe_code)]
     pub unsafe fn adopt_event(&self, ordinal: u32, event: usize) -> Result<Stream> {
         let executor = self.shared.devices.executor(ordinal)?;
@@ -60,6 +68,14 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
+    ///
+    /// ```no_run
+    /// use windrow::{Engine, Stream};
+    /// let engine = Engine::cuda(0)?;
+    /// let own = engine.stream(0)?;
+    /// engine.order(0, &[Stream::LEGACY], own)?; // what follows on `own` reads what is written there
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn order(&self, ordinal: u32, producers: &[Stream], consumer: Stream) -> Result<()> {
         if producers.iter().all(|&producer| producer == consumer) {
             return Ok(());

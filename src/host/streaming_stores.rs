@@ -74,6 +74,11 @@ impl StreamingStores {
 
     /// The policy of this process: of `WINDROW_STREAMING_STORES`, else of the file that `python -m windrow calibrate` writes, else by
     /// what the processor says of itself. What cannot be read counts as missing, and `source` says so. Read once.
+    ///
+    /// ```
+    /// let chosen = windrow::engine::StreamingStores::chosen();
+    /// println!("chosen by {}", chosen.source);
+    /// ```
     pub fn chosen() -> &'static ChosenStores {
         static CHOSEN: OnceLock<ChosenStores> = OnceLock::new();
         CHOSEN.get_or_init(|| {
@@ -103,6 +108,13 @@ impl StreamingStores {
     }
 
     /// The file of measurements of this machine: `WINDROW_CALIBRATION`, else `windrow/<processor>.json` in the user's cache folder.
+    ///
+    /// ```
+    /// match windrow::engine::StreamingStores::file() {
+    ///     Some(file) => println!("{}", file.display()),
+    ///     None => println!("no home folder"),
+    /// }
+    /// ```
     pub fn file() -> Option<PathBuf> {
         calibration_file(&Machine::current().file_name())
     }

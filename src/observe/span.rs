@@ -24,6 +24,13 @@ pub struct Span<'c> {
 
 impl Span<'static> {
     /// A stage whose time is not summed.
+    ///
+    /// ```
+    /// use windrow::observe::{Span, Stage};
+    /// let span = Span::enter(Stage::Plan);
+    /// // ... planning: a span of crate `tracing`, a range of NVTX
+    /// drop(span);
+    /// ```
     pub fn enter(stage: Stage) -> Span<'static> {
         Span::new(stage, None)
     }
@@ -85,6 +92,12 @@ impl Drop for Span<'_> {
 ///
 /// # Errors
 /// The reason, and the hint.
+///
+/// ```
+/// if let Err(reason) = windrow::observe::nvtx_state() {
+///     println!("no NVTX ranges: {reason}");
+/// }
+/// ```
 pub fn nvtx_state() -> std::result::Result<(), &'static str> {
     nvtx::state()
 }

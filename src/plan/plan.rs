@@ -77,6 +77,16 @@ impl<'s> Plan<'s> {
     ///
     /// # Errors
     /// Every error of input; see [`BatchShape::new`].
+    ///
+    /// ```
+    /// use windrow::{Collate, Engine, Plan};
+    /// let rows = [vec![1i32, 2], vec![3, 4]];
+    /// let plan = Plan::new(&rows, &Collate::stack())?;
+    /// println!("{}", plan.explain());
+    /// let outputs = Engine::host().run(plan)?;
+    /// assert_eq!(outputs[0].data.as_ref().unwrap().shape(), [2, 2]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn new<S: Samples + ?Sized>(samples: &'s S, collate: &Collate) -> Result<Plan<'s>> {
         match samples.to_list() {
             Cow::Borrowed(samples) => {
@@ -96,6 +106,21 @@ impl<'s> Plan<'s> {
     /// Every error of input, with the path of its leaf. For an output, [`Error::Shape`], [`Error::DType`] or [`Error::Device`]
     /// if it does not fit; [`Error::Layout`] if its elements overlap each other, a sample or another output.
     /// [`Error::Argument`] for samples selected by indices on a device beside other leaves.
+    ///
+    /// ```
+    /// use windrow::plan::Leaf;
+    /// use windrow::{Collate, Engine, Pad, Plan, SampleList, SampleView};
+    /// let ids: SampleList = [&[1i32, 2][..], &[3]].into_iter().map(SampleView::from).collect();
+    /// let labels: SampleList = [&[7u8][..], &[8]].into_iter().map(SampleView::from).collect();
+    /// let (pad, stack) = (Collate::pad(Pad::new()), Collate::stack());
+    /// let plan = Plan::for_leaves(&[
+    ///     Leaf { samples: &ids, collate: &pad, path: "ids", out: None },
+    ///     Leaf { samples: &labels, collate: &stack, path: "labels", out: None },
+    /// ])?;
+    /// let outputs = Engine::host().run(plan)?; // both in one pass, on a device in one launch
+    /// assert_eq!(outputs[1].data.as_ref().unwrap().as_slice::<u8>()?, [7, 8]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
         let body = PlanBody::for_leaves(leaves)?;
         let owners = leaves.iter().filter_map(|leaf| leaf.out.and_then(|out| out.owner.clone()));
@@ -169,6 +194,17 @@ impl<'s> Plan<'s> {
     ///
     /// # Errors
     /// As [`Plan::in_arena`], of the leaves in the arena; for samples selected by indices on a device, whether in it or not.
+    ///
+    /// ```
+    /// use windrow::plan::Leaf;
+    /// use windrow::{Collate, Plan, SampleList, SampleView};
+    /// let labels: SampleList = [&[7u8][..], &[8]].into_iter().map(SampleView::from).collect();
+    /// let stack = Collate::stack();
+    /// let leaf = |path| Leaf { samples: &labels, collate: &stack, path, out: None };
+    /// let plan = Plan::partly_in_arena(&[leaf("x"), leaf("y")], |leaf| leaf == 0)?;
+    /// assert_eq!(plan.explain().arena_bytes, 64); // x alone
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     pub fn partly_in_arena<'a: 's>(
         leaves: &[Leaf<'s, 'a>],
         is_in: impl Fn(usize) -> bool,

@@ -55,6 +55,18 @@ impl<'t> Target<'t> {
     /// Every element that `layout` reaches from `data` in the memory of `device` may be written to
     /// during `'t`, and nothing else reads or writes it meanwhile. On a CUDA device that lasts until
     /// the work enqueued is done.
+    ///
+    /// ```
+    /// use windrow::plan::Target;
+    /// use windrow::{Collate, DType, Device, Engine, Layout};
+    /// let mut memory = [0i32; 4];
+    /// let layout = Layout::compact(DType::I32, &[2, 2])?;
+    /// // SAFETY: the array has the four elements, and nothing else uses it before the call ends.
+    /// let mut target = unsafe { Target::from_raw_parts(memory.as_mut_ptr().cast(), DType::I32, Device::Cpu, layout) };
+    /// Engine::host().assemble_into(&[[1, 2], [3, 4]], &Collate::stack(), &mut target)?;
+    /// assert_eq!(memory, [1, 2, 3, 4]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     #[allow(unsafe_code)]
     pub unsafe fn from_raw_parts(
         data: *mut u8,

@@ -90,6 +90,15 @@ impl<'a> SampleList<'a> {
     /// # Safety
     /// The table's memory stays valid and unchanged during `'a`; on a CUDA device or in page-locked memory until the work that
     /// reads it is done.
+    ///
+    /// ```
+    /// use windrow::{SampleList, Tensor};
+    /// let table = Tensor::from_vec(vec![1i32, 2, 3, 4], &[2, 2])?;
+    /// // SAFETY: the table outlives the list, and nobody writes to it.
+    /// let list = unsafe { SampleList::rows_from_raw_parts(&table) }?;
+    /// assert_eq!(list.len(), 2);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     #[allow(unsafe_code)]
     pub unsafe fn rows_from_raw_parts(table: &Tensor) -> Result<SampleList<'a>> {
         let (Some(&len), [step, strides @ ..]) = (table.shape().first(), table.strides()) else {

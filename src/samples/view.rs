@@ -83,6 +83,16 @@ impl<'a> SampleView<'a> {
     /// # Safety
     /// Every element that `layout` reaches from `data` is initialised memory of `device` that
     /// nothing writes to or frees during `'a`; on a CUDA device or in page-locked memory until the work that reads it is done.
+    ///
+    /// ```
+    /// use windrow::{DType, Device, Layout, SampleView};
+    /// let memory = [1i32, 2, 3, 4];
+    /// let layout = Layout::compact(DType::I32, &[2, 2])?;
+    /// // SAFETY: the array has the four elements, and outlives the view unchanged.
+    /// let view = unsafe { SampleView::from_raw_parts(memory.as_ptr().cast(), DType::I32, Device::Cpu, layout) };
+    /// assert_eq!(view.shape(), [2, 2]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     #[allow(unsafe_code)]
     pub unsafe fn from_raw_parts(
         data: *const u8,

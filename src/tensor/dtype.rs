@@ -117,6 +117,12 @@ dtypes! {
 
 impl DType {
     /// The dtype that [`DType::name`] gives this name.
+    ///
+    /// ```
+    /// use windrow::DType;
+    /// assert_eq!(DType::from_name("bfloat16"), Some(DType::BF16));
+    /// assert_eq!(DType::from_name("half"), None);
+    /// ```
     pub fn from_name(name: &str) -> Option<DType> {
         DType::ALL.iter().copied().find(|dtype| dtype.name() == name)
     }

@@ -148,6 +148,12 @@ impl From<&[i64]> for ErrorValue {
 
 impl Mismatch {
     /// One offender: sample `index`; without one [`Mismatch::subject`].
+    ///
+    /// ```
+    /// use windrow::error::{Error, Mismatch};
+    /// let error = Error::Shape(Box::new(Mismatch::new(Some(3), &[2i64, 2][..], &[2i64][..])));
+    /// assert_eq!(error.sample(), Some(3));
+    /// ```
     pub fn new(
         index: Option<usize>,
         expected: impl Into<ErrorValue>,
@@ -167,6 +173,13 @@ impl Mismatch {
     }
 
     /// An argument or a tensor that is no sample.
+    ///
+    /// ```
+    /// use windrow::error::{Error, Hint, Mismatch};
+    /// let mismatch = Mismatch::for_subject("indices", "int32 or int64", "float32");
+    /// let error = Error::DType(Box::new(mismatch.with_hint(Hint::Text("cast them"))));
+    /// assert!(error.to_string().contains("indices"));
+    /// ```
     pub fn for_subject(
         subject: &'static str,
         expected: impl Into<ErrorValue>,

@@ -15,6 +15,13 @@ impl Stream {
     /// # Safety
     /// The handle is that of a stream that exists as long as batches enqueued on it, or exported to it,
     /// live.
+    ///
+    /// ```
+    /// # let handle = 0usize; // `torch.cuda.current_stream().cuda_stream`, a `cudaStream_t`
+    /// // SAFETY: the stream outlives every batch that is enqueued on it.
+    /// let stream = unsafe { windrow::Stream::from_raw(handle) };
+    /// assert_eq!(stream, windrow::Stream::LEGACY); // as 0 is the legacy default stream
+    /// ```
     #[allow(unsafe_code)]
     pub unsafe fn from_raw(handle: usize) -> Stream {
         // The two names of the legacy stream must compare equal.

@@ -49,6 +49,17 @@ impl Tensor {
     ///   place until `owner` is dropped; on [`Device::Cpu`] it is initialised when read.
     /// - Unless `read_only` is set, consumers of an export may write to the memory.
     /// - Nothing writes to it while a slice from [`Tensor::as_slice`] is alive.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use windrow::{DType, Device, Layout, Tensor};
+    /// let mut memory = vec![1i32, 2, 3, 4];
+    /// let (data, layout) = (memory.as_mut_ptr().cast(), Layout::compact(DType::I32, &[4])?);
+    /// // SAFETY: the vector has the four elements, keeps them in place and is the owner.
+    /// let tensor = unsafe { Tensor::new_unchecked(Arc::new(memory), data, DType::I32, Device::Cpu, layout, false) };
+    /// assert_eq!(tensor.as_slice::<i32>()?, [1, 2, 3, 4]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     #[allow(unsafe_code)]
     pub unsafe fn new_unchecked(
         owner: Owner,
