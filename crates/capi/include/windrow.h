@@ -179,8 +179,8 @@ typedef struct {
 // How a batch is assembled. Call `windrow_options_init` first, then set what differs. Arrays are read during the call.
 // A `has_...` that is 0 says that the option which it names is not given; that option is then zero, as `windrow_options_init`
 // leaves it, or WINDROW_STATUS_ARGUMENT. The struct and what it points to belong to the caller, and no call keeps them. Several
-// threads may read one struct at once.
-// `dim` is read for `WINDROW_FORM_CONCAT` only, and `value` to `num_multiples` for `WINDROW_FORM_PAD` only.
+// threads may read one struct at once. An option that is set and that the other options leave without a meaning is
+// WINDROW_STATUS_ARGUMENT: `dim` belongs to `WINDROW_FORM_CONCAT`, and `value` to `num_multiples` to `WINDROW_FORM_PAD`.
 typedef struct {
   // `sizeof(windrow_options)`, set by `windrow_options_init`.
   size_t size;
@@ -413,9 +413,9 @@ void windrow_batch_free(windrow_batch *batch);
 //
 // The callback runs on the thread that called, when the work of its call is done and before it returns, perhaps on several
 // threads at once. The library holds nothing meanwhile that another call needs, but for the callback itself: this function
-// returns when no thread is in the callback that was set before, which is never called again. The callback may call other
-// functions of the library, which then report nothing; this one is WINDROW_STATUS_ARGUMENT within it. It does not throw, nor leave
-// by longjmp.
+// returns when no thread is in the callback that was set before, which is never called again; calls that report
+// wait as long. The callback may call other functions of the library, which then report nothing; this one is
+// WINDROW_STATUS_ARGUMENT within it. It does not throw, nor leave by longjmp.
 //
 // # Safety
 // `callback` and `user` may be used by any thread until this has been called again.
@@ -448,8 +448,8 @@ windrow_status windrow_copy_many_on(const windrow_engine *engine,
                                     void *stream);
 
 // As `windrow_copy_many`, of sources that are put through what `options` say: `scale`, `mean` and `std` with their channel dim, and
-// `permute`; or `quantize` with what belongs to it; or `scales`, whose dim 0 is that of the pairs. No other option is read. A
-// destination has the shape of the result. The scales that are found are written to the tensors of `scales_out`, one for each pair: of
+// `permute`; or `quantize` with what belongs to it; or `scales`, whose dim 0 is that of the pairs. Any other option that is
+// set is WINDROW_STATUS_ARGUMENT. A destination has the shape of the result. The scales that are found are written to the tensors of `scales_out`, one for each pair: of
 // rows of the source's shape without its last dim, of blocks with their number in its place, of a sample without dims; NULL without
 // `quantize`. On the host alone where elements are scaled.
 //

@@ -64,9 +64,9 @@ thread_local! {
 ///
 /// The callback runs on the thread that called, when the work of its call is done and before it returns, perhaps on several
 /// threads at once. The library holds nothing meanwhile that another call needs, but for the callback itself: this function
-/// returns when no thread is in the callback that was set before, which is never called again. The callback may call other
-/// functions of the library, which then report nothing; this one is WINDROW_STATUS_ARGUMENT within it. It does not throw, nor leave
-/// by longjmp.
+/// returns when no thread is in the callback that was set before, which is never called again; calls that report
+/// wait as long. The callback may call other functions of the library, which then report nothing; this one is
+/// WINDROW_STATUS_ARGUMENT within it. It does not throw, nor leave by longjmp.
 ///
 /// # Safety
 /// `callback` and `user` may be used by any thread until this has been called again.
@@ -170,8 +170,11 @@ struct Stage {
 /// Keeps the spans of a call.
 struct Collector;
 
-/// Does something with the stages of this thread, if it is in a call that is watched.
+/// Does something with the stages of this thread, if it is in a call that is watched and not in the callback.
 fn with_stages(body: impl FnOnce(&mut Stages)) {
+    if IS_REPORTING.get() {
+        return;
+    }
     let _ = STAGES.try_with(|stages| stages.borrow_mut().as_mut().map(body));
 }
 

@@ -45,8 +45,8 @@ pub unsafe extern "C" fn windrow_copy_many_on(
 }
 
 /// As `windrow_copy_many`, of sources that are put through what `options` say: `scale`, `mean` and `std` with their channel dim, and
-/// `permute`; or `quantize` with what belongs to it; or `scales`, whose dim 0 is that of the pairs. No other option is read. A
-/// destination has the shape of the result. The scales that are found are written to the tensors of `scales_out`, one for each pair: of
+/// `permute`; or `quantize` with what belongs to it; or `scales`, whose dim 0 is that of the pairs. Any other option that is
+/// set is WINDROW_STATUS_ARGUMENT. A destination has the shape of the result. The scales that are found are written to the tensors of `scales_out`, one for each pair: of
 /// rows of the source's shape without its last dim, of blocks with their number in its place, of a sample without dims; NULL without
 /// `quantize`. On the host alone where elements are scaled.
 ///
@@ -64,9 +64,8 @@ pub unsafe extern "C" fn windrow_copy_many_with(
         // SAFETY: the caller's promise.
         unsafe {
             let options = options.as_ref().ok_or_else(|| is_null("options"))?;
-            crate::options::check_size(options.size)?;
             let scales_out = scales_out.as_ref().map(|scales| &scales.0);
-            let transform = options.transform()?;
+            let transform = options.move_transform()?;
             let options = MoveOptions { transform, scales_out, ..MoveOptions::default() };
             copy_lists(engine, dsts, srcs, options)
         }

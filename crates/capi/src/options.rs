@@ -8,6 +8,7 @@ use windrow::dlpack::{
     DLTensor,
 };
 use windrow::plan::Target;
+use windrow::tensor::Scalar;
 use windrow::{
     Collate, DType, Dequantize, Error, Pad, Quantize, Ragged, Result, Tensor, Transform,
 };
@@ -67,8 +68,8 @@ pub enum Granularity {
 /// How a batch is assembled. Call `windrow_options_init` first, then set what differs. Arrays are read during the call.
 /// A `has_...` that is 0 says that the option which it names is not given; that option is then zero, as `windrow_options_init`
 /// leaves it, or WINDROW_STATUS_ARGUMENT. The struct and what it points to belong to the caller, and no call keeps them. Several
-/// threads may read one struct at once.
-/// `dim` is read for `WINDROW_FORM_CONCAT` only, and `value` to `num_multiples` for `WINDROW_FORM_PAD` only.
+/// threads may read one struct at once. An option that is set and that the other options leave without a meaning is
+/// WINDROW_STATUS_ARGUMENT: `dim` belongs to `WINDROW_FORM_CONCAT`, and `value` to `num_multiples` to `WINDROW_FORM_PAD`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -198,11 +199,20 @@ pub(crate) unsafe fn target_at<'t>(tensor: *const DLTensor) -> Result<Target<'t>
     }
 }
 
+/// # Errors
+/// [`Error::Argument`] for entries without an array.
+///
 /// # Safety
 /// NULL, or an array of so many values.
-unsafe fn list<T: Copy>(values: *const T, count: usize) -> Option<Vec<T>> {
+unsafe fn list<T: Copy>(name: &str, values: *const T, count: usize) -> Result<Option<Vec<T>>> {
+    if values.is_null() {
+        return match count {
+            0 => Ok(None),
+            _ => Err(Error::argument(format!("num_{name} is {count} and {name} is NULL"))),
+        };
+    }
     // SAFETY: not NULL, and the caller's promise.
-    (!values.is_null()).then(|| unsafe { std::slice::from_raw_parts(values, count) }.to_vec())
+    Ok(Some(unsafe { std::slice::from_raw_parts(values, count) }.to_vec()))
 }
 
 /// An option that is there if its flag says so. One that is set without its flag was meant to be there.
@@ -216,6 +226,15 @@ fn given<T: PartialEq>(name: &str, flag: i32, value: T, absent: T) -> Result<Opt
         )));
     }
     Ok((flag != 0).then_some(value))
+}
+
+/// # Errors
+/// [`Error::Argument`] for the first of these options that is set, unless what they belong to is there.
+fn refuse_set(owner: &str, is_there: bool, options: &[(&str, bool)]) -> Result<()> {
+    match options.iter().find(|(_, is_set)| *is_set && !is_there) {
+        Some((name, _)) => Err(Error::argument(format!("{name} is an option of {owner}"))),
+        None => Ok(()),
+    }
 }
 
 fn given_dtype(name: &'static str, flag: i32, dtype: DLDataType) -> Result<Option<DType>> {
@@ -242,10 +261,8 @@ impl Options {
     pub(crate) unsafe fn collate(&self) -> Result<Collate> {
         let refuse = |text: String| Err(Error::argument(text));
         check_size(self.size)?;
-        let of_ragged = [("offsets_i32", self.offsets_i32), ("batch_index", self.batch_index)];
-        if let Some((option, _)) = of_ragged.iter().find(|(_, set)| *set != 0 && self.form != 3) {
-            return refuse(format!("{option} is an option of a ragged batch"));
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.check_form_options() }?;
         let mut collate = match self.form {
             0 => Collate::stack(),
             1 => Collate::concat(self.dim),
@@ -269,21 +286,90 @@ impl Options {
         Ok(collate.transform(unsafe { self.transform() }?))
     }
 
+    /// # Errors
+    /// [`Error::Argument`] for an option of another form that is set.
+    ///
+    /// # Safety
+    /// The member of `value` that its kind names has been written to.
+    unsafe fn check_form_options(&self) -> Result<()> {
+        refuse_set("WINDROW_FORM_CONCAT", self.form == 1, &[("dim", self.dim != 0)])?;
+        // SAFETY: the caller's promise.
+        let value = unsafe { self.value.scalar("value") }?;
+        let options = [
+            ("value", value != Scalar::from(0i64)),
+            ("side", self.side != 0),
+            ("truncate", self.truncate != 0),
+            ("mask", self.mask != 0),
+            ("mask_dtype", self.has_mask_dtype != 0),
+            ("dims", !self.dims.is_null()),
+            ("sizes", !self.sizes.is_null()),
+            ("multiples", !self.multiples.is_null()),
+        ];
+        refuse_set("WINDROW_FORM_PAD", self.form == 2, &options)?;
+        let options =
+            [("offsets_i32", self.offsets_i32 != 0), ("batch_index", self.batch_index != 0)];
+        refuse_set("WINDROW_FORM_RAGGED", self.form == 3, &options)
+    }
+
+    /// # Errors
+    /// [`Error::Argument`] for an option of `quantize` or of `scales` that is set without them.
+    fn check_scale_options(&self) -> Result<()> {
+        let options = [
+            ("scale_of", self.scale_of != 0),
+            ("scale_dtype", self.has_scale_dtype != 0),
+            ("eps", self.eps != Options::default().eps),
+            ("scales_out", !self.scales_out.is_null()),
+        ];
+        refuse_set("quantize", self.has_quantize != 0, &options)?;
+        let is_block = self.scale_of == Granularity::Block as i32;
+        refuse_set(
+            "WINDROW_GRANULARITY_BLOCK",
+            is_block,
+            &[("scale_block", self.scale_block != 0)],
+        )?;
+        let options = [("scales_block", self.has_scales_block != 0)];
+        refuse_set("scales", !self.scales.is_null(), &options)
+    }
+
+    /// What the sources of moves are put through.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an option of batches that is set.
+    ///
+    /// # Safety
+    /// As of [`Options::collate`].
+    pub(crate) unsafe fn move_transform(&self) -> Result<AnyTransform> {
+        check_size(self.size)?;
+        let options = [
+            ("form", self.form != 0),
+            ("dtype", self.has_dtype != 0),
+            ("device", self.has_device != 0),
+            ("saturate", self.saturate != 0),
+            ("options.scales_out", !self.scales_out.is_null()),
+        ];
+        refuse_set("windrow_assemble, not of moves", false, &options)?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.check_form_options()?;
+            self.transform()
+        }
+    }
+
     /// What samples are put through.
     ///
     /// # Safety
     /// As of [`Options::collate`].
-    pub(crate) unsafe fn transform(&self) -> Result<AnyTransform> {
+    unsafe fn transform(&self) -> Result<AnyTransform> {
         let mut transform = Transform::new().scale(self.scale);
         // SAFETY: the caller's promise.
         unsafe {
-            if let Some(mean) = list(self.mean, self.num_mean) {
+            if let Some(mean) = list("mean", self.mean, self.num_mean)? {
                 transform = transform.mean(mean);
             }
-            if let Some(std) = list(self.std, self.num_std) {
+            if let Some(std) = list("std", self.std, self.num_std)? {
                 transform = transform.std(std);
             }
-            if let Some(permute) = list(self.permute, self.num_permute) {
+            if let Some(permute) = list("permute", self.permute, self.num_permute)? {
                 transform = transform.permute(permute);
             }
         }
@@ -303,6 +389,7 @@ impl Options {
     /// # Safety
     /// As of [`Options::collate`].
     unsafe fn scaled(&self) -> Result<Option<AnyTransform>> {
+        self.check_scale_options()?;
         let quantize = given_dtype("quantize", self.has_quantize, self.quantize)?;
         let scale_dtype = given_dtype("scale_dtype", self.has_scale_dtype, self.scale_dtype)?;
         let block = given("scales_block", self.has_scales_block, self.scales_block, 0)?;
@@ -370,14 +457,14 @@ impl Options {
         // SAFETY: the caller's promise.
         unsafe {
             pad = pad.value(self.value.scalar("value")?);
-            if let Some(dims) = list(self.dims, self.num_dims) {
+            if let Some(dims) = list("dims", self.dims, self.num_dims)? {
                 pad = pad.dims(dims);
             }
-            if let Some(sizes) = list(self.sizes, self.num_sizes) {
+            if let Some(sizes) = list("sizes", self.sizes, self.num_sizes)? {
                 let given = |size: i64| (size != -1).then_some(size);
                 pad = pad.sizes(sizes.into_iter().map(given).collect::<Vec<_>>());
             }
-            if let Some(multiples) = list(self.multiples, self.num_multiples) {
+            if let Some(multiples) = list("multiples", self.multiples, self.num_multiples)? {
                 pad = pad.multiples_of(multiples);
             }
         }

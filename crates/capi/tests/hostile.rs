@@ -148,6 +148,52 @@ fn impossible_options_are_a_status() {
             assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
             assert!(text().contains(wanted), "{}", text());
         }
+        // What is set and belongs to something that is not there.
+        let quantised = Options { has_quantize: 1, quantize: INT8, ..options };
+        let (number, tensor) = ([1i64], row(&mut [], &mut []));
+        for (options, wanted) in [
+            (Options { dim: 1, ..options }, "dim is an option of WINDROW_FORM_CONCAT"),
+            (
+                Options { value: windrow_int64(1), ..options },
+                "value is an option of WINDROW_FORM_PAD",
+            ),
+            (Options { value: windrow_float64(0.0), ..options }, "value is an option of"),
+            (Options { form: 3, side: 1, ..options }, "side is an option of WINDROW_FORM_PAD"),
+            (Options { truncate: 1, ..options }, "truncate is an option of"),
+            (Options { mask: 1, ..options }, "mask is an option of"),
+            (
+                Options { has_mask_dtype: 1, mask_dtype: UINT8, ..options },
+                "mask_dtype is an option of",
+            ),
+            (Options { dims: number.as_ptr(), ..options }, "dims is an option of"),
+            (Options { sizes: number.as_ptr(), ..options }, "sizes is an option of"),
+            (Options { multiples: number.as_ptr(), ..options }, "multiples is an option of"),
+            (Options { form: 2, num_dims: 1, ..options }, "num_dims is 1 and dims is NULL"),
+            (Options { form: 2, num_sizes: 1, ..options }, "num_sizes is 1 and sizes is NULL"),
+            (Options { form: 2, num_multiples: 1, ..options }, "num_multiples is 1 and multiples"),
+            (Options { num_mean: 3, ..options }, "num_mean is 3 and mean is NULL"),
+            (Options { num_std: 3, ..options }, "num_std is 3 and std is NULL"),
+            (Options { num_permute: 3, ..options }, "num_permute is 3 and permute is NULL"),
+            (
+                Options { batch_index: 1, ..options },
+                "batch_index is an option of WINDROW_FORM_RAGGED",
+            ),
+            (Options { scale_of: 1, ..options }, "scale_of is an option of quantize"),
+            (
+                Options { has_scale_dtype: 1, scale_dtype: UINT8, ..options },
+                "scale_dtype is an option",
+            ),
+            (Options { eps: 1.0, ..options }, "eps is an option of quantize"),
+            (Options { scales_out: &tensor, ..options }, "scales_out is an option of quantize"),
+            (
+                Options { scale_block: 2, ..quantised },
+                "scale_block is an option of WINDROW_GRANULARITY_BLOCK",
+            ),
+            (Options { has_scales_block: 1, ..options }, "scales_block is an option of scales"),
+        ] {
+            assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
+            assert!(text().starts_with(wanted), "{}", text());
+        }
         // What is set without its flag, and flags without what they announce.
         for (options, name) in [
             (Options { dtype: UINT8, ..options }, "dtype"),

@@ -107,7 +107,7 @@ fn there_and_back() {
         // What excludes each other.
         for (set, words) in [
             (
-                (|options| options.mean = &0.5) as fn(&mut Options),
+                (|options| (options.mean, options.num_mean) = (&0.5, 1)) as fn(&mut Options),
                 "exclude scale, mean, std and permute",
             ),
             (
@@ -122,7 +122,6 @@ fn there_and_back() {
         ] {
             let mut wrong = options;
             set(&mut wrong);
-            wrong.num_mean = 1;
             let status = windrow_assemble(engine, samples, &wrong, &mut batch);
             assert!(status == Status::Argument && text().contains(words), "{}", text());
         }
@@ -155,6 +154,16 @@ fn moves() {
         let status = windrow_copy_many_with(engine, dsts, srcs, &options, std::ptr::null());
         assert_eq!((status, codes), (Status::Argument, [[7; 2]; 2]));
         assert!(text().contains("needs scales_out"), "{}", text());
+        for wrong in [
+            Options { form: 3, ..options },
+            Options { saturate: 1, ..options },
+            Options { has_dtype: 1, dtype: code(DType::I8), ..options },
+            Options { dim: 1, ..options },
+        ] {
+            let status = windrow_copy_many_with(engine, dsts, srcs, &wrong, scales);
+            assert_eq!((status, codes), (Status::Argument, [[7; 2]; 2]));
+            assert!(text().contains(" is an option of "), "{}", text());
+        }
         let status = windrow_copy_many_with(engine, dsts, srcs, &options, scales);
         assert_eq!(status, Status::Ok, "{}", text());
         assert_eq!((codes, found), ([[0, -127], [0, 127]], [2.0, 0.5 / 127.0]));
