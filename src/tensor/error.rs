@@ -81,26 +81,26 @@ pub enum ErrorKind {
 pub struct Message {
     text: String,
     path: String,
-    sample: Option<usize>,
+    /// The sample, or the tensor of a pair.
+    place: Option<(Option<MoveSide>, usize)>,
 }
 
 impl Message {
-    /// All words, those on the leaf and the sample too.
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-
     fn boxed(text: String) -> Box<Message> {
-        Box::new(Message { text, path: String::new(), sample: None })
-    }
-
-    fn prefix(&mut self, words: impl Display) {
-        self.text = format!("{words}: {}", self.text);
+        Box::new(Message { text, path: String::new(), place: None })
     }
 }
 
 impl Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.path.is_empty() {
+            write!(f, "at \"{}\": ", self.path)?;
+        }
+        match self.place {
+            Some((Some(side), index)) => write!(f, "{side} {index}: ")?,
+            Some((None, index)) => write!(f, "sample {index}: ")?,
+            None => {}
+        }
         f.write_str(&self.text)
     }
 }
@@ -120,26 +120,56 @@ pub struct DriverError {
 
 impl Error {
     /// An [`Error::Argument`] in these words.
+    ///
+    /// ```
+    /// use windrow::error::{Error, ErrorKind};
+    /// let error = Error::argument("the reason".to_owned());
+    /// assert_eq!(error.kind(), ErrorKind::Argument);
+    /// ```
     pub fn argument(text: String) -> Error {
         Error::Argument(Message::boxed(text))
     }
 
     /// An [`Error::Index`] in these words.
+    ///
+    /// ```
+    /// use windrow::error::{Error, ErrorKind};
+    /// let error = Error::index("the reason".to_owned());
+    /// assert_eq!(error.kind(), ErrorKind::Index);
+    /// ```
     pub fn index(text: String) -> Error {
         Error::Index(Message::boxed(text))
     }
 
     /// An [`Error::TooLarge`] in these words.
+    ///
+    /// ```
+    /// use windrow::error::{Error, ErrorKind};
+    /// let error = Error::too_large("the reason".to_owned());
+    /// assert_eq!(error.kind(), ErrorKind::TooLarge);
+    /// ```
     pub fn too_large(text: String) -> Error {
         Error::TooLarge(Message::boxed(text))
     }
 
     /// An [`Error::NotAView`] in these words.
+    ///
+    /// ```
+    /// use windrow::error::{Error, ErrorKind};
+    /// let error = Error::not_a_view("the reason".to_owned());
+    /// assert_eq!(error.kind(), ErrorKind::NotAView);
+    /// ```
     pub fn not_a_view(text: String) -> Error {
         Error::NotAView(Message::boxed(text))
     }
 
     /// An [`Error::NoDriver`] for this reason.
+    ///
+    /// ```
+    /// use windrow::error::{Error, ErrorKind};
+    /// let error = Error::no_driver("the reason".to_owned());
+    /// assert_eq!(error.kind(), ErrorKind::NoDriver);
+    /// ```
     pub fn no_driver(text: String) -> Error {
         Error::NoDriver(Message::boxed(text))
     }
@@ -185,7 +215,7 @@ impl Error {
     pub fn sample(&self) -> Option<usize> {
         match (self.mismatch(), self.message()) {
             (Some(mismatch), _) => mismatch.index,
-            (_, Some(message)) => message.sample,
+            (_, Some(message)) => message.place.map(|(_, index)| index),
             _ => None,
         }
     }
@@ -215,12 +245,7 @@ impl Error {
             Error::Argument(message)
             | Error::Index(message)
             | Error::TooLarge(message)
-            | Error::NotAView(message)
-                if !leaf.is_empty() =>
-            {
-                message.prefix(format_args!("at \"{leaf}\""));
-                leaf.clone_into(&mut message.path);
-            }
+            | Error::NotAView(message) => leaf.clone_into(&mut message.path),
             error => {
                 if let Some(mismatch) = error.mismatch_mut() {
                     leaf.clone_into(&mut mismatch.path);
@@ -232,34 +257,22 @@ impl Error {
 
     /// The same error as that of sample `index`.
     #[must_use]
-    pub fn at_index(mut self, index: usize) -> Self {
-        match &mut self {
-            Error::Argument(message) | Error::Index(message) | Error::TooLarge(message) => {
-                message.prefix(format_args!("sample {index}"));
-                message.sample = Some(index);
-            }
-            error => {
-                if let Some(mismatch) = error.mismatch_mut() {
-                    mismatch.index = Some(index);
-                }
-            }
-        }
-        self
+    pub fn at_index(self, index: usize) -> Self {
+        self.at_place(None, index)
     }
 
     /// The same error as that of one tensor of pair `index`.
     #[must_use]
-    pub fn at_side(mut self, side: MoveSide, index: usize) -> Self {
-        match &mut self {
-            Error::Argument(message) | Error::Index(message) | Error::TooLarge(message) => {
-                message.prefix(format_args!("{side} {index}"));
-                message.sample = Some(index);
-            }
-            error => {
-                if let Some(mismatch) = error.mismatch_mut() {
-                    (mismatch.side, mismatch.index) = (Some(side), Some(index));
-                }
-            }
+    pub fn at_side(self, side: MoveSide, index: usize) -> Self {
+        self.at_place(Some(side), index)
+    }
+
+    fn at_place(mut self, side: Option<MoveSide>, index: usize) -> Self {
+        if let Some(message) = self.numbered_message_mut() {
+            message.place = Some((side, index));
+        } else if let Some(mismatch) = self.mismatch_mut() {
+            mismatch.side = side.or(mismatch.side);
+            mismatch.index = Some(index);
         }
         self
     }
@@ -269,6 +282,11 @@ impl Error {
     #[must_use]
     pub fn renumbered(mut self, number: impl Fn(usize) -> usize) -> Self {
         let is_overlap = matches!(self, Error::Overlap(_));
+        if let Some((_, index)) =
+            self.numbered_message_mut().and_then(|message| message.place.as_mut())
+        {
+            *index = number(*index);
+        }
         if let Some(mismatch) = self.mismatch_mut() {
             mismatch.index = mismatch.index.map(&number);
             mismatch.others.iter_mut().for_each(|(index, _)| *index = number(*index));
@@ -291,18 +309,24 @@ impl Error {
     /// The same error as that of an argument, which is no sample.
     #[must_use]
     pub fn about(mut self, subject: &'static str) -> Self {
-        match &mut self {
-            Error::Argument(message) | Error::Index(message) | Error::TooLarge(message) => {
-                message.prefix(subject);
-                message.sample = None;
-            }
-            error => {
-                if let Some(mismatch) = error.mismatch_mut() {
-                    (mismatch.index, mismatch.subject) = (None, subject);
-                }
-            }
+        if let Some(message) = self.numbered_message_mut() {
+            let path = std::mem::take(&mut message.path);
+            message.text = format!("{subject}: {message}");
+            (message.path, message.place) = (path, None);
+        } else if let Some(mismatch) = self.mismatch_mut() {
+            (mismatch.index, mismatch.subject) = (None, subject);
         }
         self
+    }
+
+    /// The message of an error that may be one sample's.
+    fn numbered_message_mut(&mut self) -> Option<&mut Message> {
+        match self {
+            Error::Argument(message) | Error::Index(message) | Error::TooLarge(message) => {
+                Some(message)
+            }
+            _ => None,
+        }
     }
 
     /// The mismatch behind an error of input that has one.
@@ -406,6 +430,8 @@ mod tests {
             let error = make("no".to_owned()).at_index(1).about("scales");
             assert_eq!(error.sample(), None);
             assert_eq!(error.to_string(), "scales: sample 1: no");
+            let error = make("no".to_owned()).at_index(1).renumbered(|index| index + 4);
+            assert_eq!((error.sample(), error.to_string().as_str()), (Some(5), "sample 5: no"));
         }
         let view = Error::not_a_view("no".to_owned()).at_path("a");
         assert_eq!((view.kind(), view.path(), view.sample()), (ErrorKind::NotAView, "a", None));
