@@ -4,7 +4,8 @@
 Reads the pages that `cargo doc --no-deps --features ndarray,testing` wrote to FOLDER (target/doc/windrow), so that no
 compiler but the stable one is needed; pages of items that are gone are left out.
 Each line of scripts/ci/public-items.txt is an item, a member or an implementation as its page declares it. Fails on a
-line that is new or gone; `--write` writes the list.
+line that is new or gone, and on a constructor, a function of a module or a method of Engine without an example; `--write`
+writes the list.
 """
 
 import html
@@ -35,10 +36,13 @@ def between(page, begin, ends):
     return page[found : min((at for end in ends if (at := page.find(f'<h2 id="{end}"', found)) > 0), default=len(page))]
 
 
-def items(root):
+def pages_of(root):
     overview = root / "all.html"
     links = re.findall(r'href="([^"#:]+\.html)"', overview.read_text(encoding="utf-8")) if overview.exists() else []
-    pages = {file: file.read_text(encoding="utf-8") for link in links if (file := root / link).exists()}
+    return {file: file.read_text(encoding="utf-8") for link in links if (file := root / link).exists()}
+
+
+def items(root, pages):
     for file, page in pages.items():
         kind, _, rest = file.name.partition(".")
         declared = re.search(r'<pre class="rust item-decl"><code>(.*?)</code></pre>', page, re.S)
@@ -57,14 +61,31 @@ def items(root):
         yield from (f"{name}: {found}" for found in headers(implemented, "h3") if not AUTOMATIC.match(found))
 
 
+def without_example(pages):
+    """Constructors, functions of modules and methods of Engine whose documentation has no example."""
+    for file, page in pages.items():
+        kind, _, name = file.stem.partition(".")
+        # A method begins with its header; what is before the next one is its documentation.
+        own = between(page, "implementations", ("trait-implementations", "synthetic-implementations", "blanket-implementations"))
+        parts = re.split(r'(?=<h4 class="code-header">)', own)[1:] if kind in ("struct", "enum") else [page] if kind == "fn" else []
+        for part in parts:
+            signature = plain(re.search(r'<(h4|pre)[^>]*>(.*?)</\1>', part, re.S)[2])
+            makes = kind == "fn" or name == "Engine" or re.search(r"\(&?('\w+ )?(mut )?self\b", signature) is None
+            if " fn " in signature and makes and "example-wrap" not in part:
+                yield f"{name}: {signature}"
+
+
 def main():
     arguments = sys.argv[1:]
     if "--help" in arguments:
         return print(__doc__)
     folder = Path(*[argument for argument in arguments if argument != "--write"] or ["target/doc/windrow"])
-    found = sorted(set(items(folder)))
+    pages = pages_of(folder)
+    found = sorted(set(items(folder, pages)))
     if not found:
         sys.exit(f"{folder} has no pages: cargo doc --no-deps --features ndarray,testing writes them")
+    if bare := list(without_example(pages)):
+        sys.exit("\n".join([*bare, "no example: these are what a program begins with, so each has one that is run"]))
     if "--write" in arguments:
         return LIST.write_text("\n".join(found) + "\n", encoding="utf-8")
     listed = LIST.read_text(encoding="utf-8").splitlines()
