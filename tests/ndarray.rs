@@ -1,7 +1,9 @@
 //! Arrays of `ndarray` as samples, and tensors as such arrays.
 
+use std::sync::Arc;
+
 use ndarray::{arr0, array, s, Array1, Array2, Array3, ArrayD, IxDyn};
-use windrow::{assemble, Collate, DType, Error, Layout, Pad, Ragged, SampleView, Tensor};
+use windrow::{assemble, Collate, DType, Device, Error, Layout, Pad, Ragged, SampleView, Tensor};
 
 fn views<'a, D: ndarray::Dimension>(
     arrays: &'a [ndarray::ArrayView<'a, i32, D>],
@@ -78,6 +80,22 @@ fn tensors_that_are_no_arrays_are_refused() {
     let bools = bytes.part(0, DType::Bool, &[3]).unwrap();
     assert!(matches!(bools.as_array::<bool>(), Err(Error::Layout(_))));
     assert!(bytes.part(0, DType::Bool, &[2]).unwrap().as_array::<bool>().is_ok());
+
+    for (skipped, device) in [(1, Device::Cpu), (0, Device::Cuda(0))] {
+        let memory = vec![0i32; 3];
+        let data = memory.as_ptr().cast_mut().cast::<u8>().wrapping_add(skipped);
+        let layout = Layout::compact(DType::I32, &[2]).unwrap();
+        // SAFETY: the elements are in the vector, which is the owner; nothing is said of their alignment.
+        #[allow(unsafe_code)]
+        let tensor = unsafe {
+            Tensor::new_unchecked(Arc::new(memory), data, DType::I32, device, layout, true)
+        };
+        let refused = tensor.as_array::<i32>().unwrap_err();
+        match device {
+            Device::Cpu => assert!(refused.to_string().contains("aligned memory"), "{refused}"),
+            _ => assert!(matches!(refused, Error::Device(_)), "{refused}"),
+        }
+    }
 
     let layout = Layout::try_new(DType::I32, &[2, 1, 3], Some(&[-3, -9, -1])).unwrap();
     let reversed = tensor.view(5, layout).unwrap();

@@ -7,15 +7,17 @@ mod common;
 use common::ask::Form;
 use common::runner::bytes_of;
 use common::{runner, Ask, PadAsk, Paint, Sample, ARITHMETIC};
+use ndarray::{ArrayView, IxDyn, ShapeBuilder};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use windrow::batch::{Fields, SampleBounds};
-use windrow::collate::PerDim;
+use windrow::collate::{AnyTransform, Granularity, PerDim};
+use windrow::plan::Target;
 use windrow::tensor::{Offsets, Scalar};
 use windrow::{
-    Batch, Collate, DType, Engine, Layout, Mask, Pad, Plan, Ragged, SampleList, SampleView, Side,
-    Tensor,
+    Batch, Collate, DType, Dequantize, Engine, Layout, Mask, Pad, Plan, Quantize, Ragged,
+    SampleList, SampleView, Side, Tensor,
 };
 
 /// `PROPTEST_CASES` overrides the number of cases.
@@ -457,6 +459,25 @@ proptest! {
             let pad = Pad::new().dims(other.clone()).value(start).truncate(true);
             let _ = Plan::new(std::slice::from_ref(&view), &Collate::pad(pad));
             let _ = Plan::new(std::slice::from_ref(&view), &Collate::concat(start));
+        }
+        let sizes = |numbers: &[i64]| numbers.iter().map(|&n| n as usize).collect::<Vec<_>>();
+        let array_shape = IxDyn(&sizes(&shape)).strides(IxDyn(&sizes(&other)));
+        if let Ok(array) = ArrayView::from_shape(array_shape, &elements) {
+            let view = SampleView::try_from(array);
+            prop_assert!(view.is_err() || Plan::new(&[view.unwrap()], &Collate::stack()).is_ok());
+        }
+        let mut memory = elements;
+        if let Ok(mut target) = Target::from_slice(&mut memory, &shape) {
+            let samples = [&elements[..count.min(6)]];
+            for collate in [Collate::stack(), Collate::ragged(Ragged::new()), Collate::concat(start)] {
+                let _ = Engine::host().assemble_into(&samples, &collate, &mut target);
+            }
+        }
+        let floats = [&[0.5f32; 4][..count.min(4)], &[2.0]];
+        let quantize = Quantize::new(dtype).scale(Granularity::Block(start));
+        let dequantize = Dequantize::new(bytes.clone()).block(start);
+        for transform in [AnyTransform::from(quantize), dequantize.into()] {
+            let _ = Plan::new(&floats, &Collate::ragged(Ragged::new()).transform(transform));
         }
         let parts = [Some(SampleBounds::rows()), Some(SampleBounds::padded(sides, shape.clone()))];
         let offsets = [Offsets::try_new(other.clone()), Offsets::from_lengths(other)];
