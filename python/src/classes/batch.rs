@@ -118,6 +118,7 @@ tensor_methods!(PyBatch, {
         }
     }
 
+    // The views of all samples are made at once.
     fn __iter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
         let (py, batch) = (slf.py(), slf.get().batch());
         let items = PyList::empty(py);
@@ -169,13 +170,13 @@ tensor_methods!(PyBatch, {
     ///     DeviceError: for a batch on a device.
     ///     LayoutError: for data with gaps.
     ///     ValueError: for data without dims.
+    // `requested_schema` is ignored: the interface lets a producer give its own types.
     #[pyo3(signature = (requested_schema = None))]
     fn __arrow_c_array__<'py>(
         &self,
         py: Python<'py>,
         requested_schema: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
-        // The interface lets a producer give its own types.
         let _ = requested_schema;
         in_place(py, self.inner())?;
         if let Some(offsets) = self.batch().offsets() {
@@ -216,7 +217,7 @@ tensor_methods!(PyBatch, {
     }
 });
 
-/// A capsule that drops the value at its end.
+/// A capsule of this name that owns `value` and drops it with itself.
 #[allow(deprecated)] // `new_with_value` came with PyO3 0.29, and the free-threaded 3.13 has 0.28: scripts/ci/oldest_pyo3.sh.
 fn capsule_of<'py, T: Send + 'static>(
     py: Python<'py>,

@@ -245,7 +245,7 @@ impl PySampleList {
     }
 }
 
-/// The positions of a slice of `len` samples.
+/// The positions, all below `len`, that a slice of a list of `len` samples takes, in its order.
 fn positions_of(slice: &Bound<'_, PySlice>, len: usize) -> PyResult<Vec<i64>> {
     let slice = slice.indices(len as isize)?;
     let mut positions = try_vec(slice.slicelength)?;

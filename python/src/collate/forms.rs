@@ -36,9 +36,10 @@ const RAGGED: CallForm =
 
 const FORMS: [&CallForm; 5] = [&STACK, &CONCAT, &PAD, &RAGGED, &COLLATE];
 
+/// The form of `wr.List`, whose samples stay separate.
 const SEPARATE: CallForm = CallForm { name: LIST, ..COLLATE };
 
-/// The form of this name.
+/// The form of this name, that of `wr.List` included; ValueError for any other name.
 pub(crate) fn form_of(name: &str) -> PyResult<&'static CallForm> {
     if name == LIST {
         return Ok(&SEPARATE);
@@ -46,6 +47,7 @@ pub(crate) fn form_of(name: &str) -> PyResult<&'static CallForm> {
     FORMS.into_iter().find(|form| form.name == name).ok_or_else(|| unknown_form(name))
 }
 
+/// The ValueError of a name that is no form.
 pub(crate) fn unknown_form(name: &str) -> PyErr {
     let names = FORMS.iter().map(|form| form.name).chain(["copy_many"]);
     let names: Vec<_> = names.map(|name| format!("{name:?}")).collect();
@@ -373,7 +375,8 @@ pub(crate) fn stack_taken(
     Ok(PyBatch::from(batches.remove(0)))
 }
 
-/// The stack, if it is small, and the samples are rows of one table.
+/// The stack, if it is small and the samples are rows of one table. `None`, with nothing written, leaves it to a job, which finds
+/// the errors too: for a view, a stream, an `out` that is refused, memory that was moved, a position that is not in the list.
 fn small_of_table(
     py: Python<'_>,
     own: &Imported,

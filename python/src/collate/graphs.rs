@@ -129,7 +129,7 @@ pub(crate) fn join_graphs<'py>(
     Ok(result)
 }
 
-/// The number of nodes of each graph.
+/// The number of nodes of each graph, 0 or more. That given numbers are as many as graphs is left to the caller.
 fn counts_of<'py>(
     graphs: &[Bound<'py, PyAny>],
     columns: &[KeyColumn],
@@ -158,6 +158,7 @@ fn counts_of<'py>(
     }
 }
 
+/// The increments of `"ends"`, of any other string, which stands for the numbers of nodes, or of integers, as many as graphs.
 fn steps_of(steps: &Bound<'_, PyAny>, counts: &[i64]) -> PyResult<Steps> {
     match steps.extract::<&str>() {
         Ok("ends") => Ok(Steps::Ends),
@@ -204,7 +205,8 @@ fn entry_of(
     Ok((GraphEntry { name, dim: place, steps, offsets, device }, collate))
 }
 
-/// Adds increments to a job on a device. If they depend on the largest values, samples are copied to the host first.
+/// Adds increments to the options of a job on a device. If they depend on the largest values, samples are copied to the host
+/// first.
 fn increment(py: Python<'_>, engine: &Engine, entry: &GraphEntry, job: &mut Job) -> PyResult<()> {
     let steps = entry.steps.or_ends(|| {
         let collate = Collate::clone(&job.collate).device(Device::Cpu);
@@ -218,14 +220,14 @@ fn increment(py: Python<'_>, engine: &Engine, entry: &GraphEntry, job: &mut Job)
     Ok(())
 }
 
-/// The sum that is added to each graph's values; `None` if all are 0.
+/// For each graph the sum of the increments before it, which is added to its values; `None` if all are 0.
 fn starts_of(entry: &GraphEntry, steps: &[i64]) -> windrow::Result<Option<Vec<i64>>> {
     let before_last = entry.offsets.len() - 2;
     let starts = added_up(steps.get(..before_last).unwrap_or(&[]).iter().copied())?;
     Ok(starts.iter().any(|&start| start != 0).then_some(starts))
 }
 
-/// Raises the values of a batch that nothing else refers to yet.
+/// Raises the values of a batch on the host, in place. The caller ensures that nothing else refers to the batch.
 fn raise(batch: &Batch, entry: &GraphEntry) -> windrow::Result<()> {
     let steps = entry.steps.or_ends(|| ends_of(batch.data(), entry))?;
     let Some(starts) = starts_of(entry, &steps)? else { return Ok(()) };
@@ -236,7 +238,8 @@ fn raise(batch: &Batch, entry: &GraphEntry) -> windrow::Result<()> {
     }
 }
 
-/// One more than the largest value of each sample, 0 for those without values.
+/// One more than the largest value of each sample, as int64 and at most its largest; 0 for samples without values. `data` is on
+/// the host.
 fn ends_of(data: &Tensor, entry: &GraphEntry) -> windrow::Result<Vec<i64>> {
     let own = match data.layout().numel() {
         0 => None,
@@ -255,7 +258,7 @@ fn ends_of(data: &Tensor, entry: &GraphEntry) -> windrow::Result<Vec<i64>> {
     Ok(ends)
 }
 
-/// 0, and the sum of the numbers up to each.
+/// 0, and the sum of the numbers up to and with each; an error beyond int64.
 fn added_up(numbers: impl ExactSizeIterator<Item = i64>) -> windrow::Result<Vec<i64>> {
     let mut sums = space_for(numbers.len() + 1)?;
     let mut sum = 0i64;
@@ -271,7 +274,7 @@ fn added_up(numbers: impl ExactSizeIterator<Item = i64>) -> windrow::Result<Vec<
 /// Members of a batch: the names of the index of each element's sample and of the offsets, and the offsets.
 type Members = ([String; 2], Vec<i64>);
 
-/// The members of the entries that are asked for, and of the nodes.
+/// The members of the entries that `follow` names, and last those of the nodes; KeyError for a name that is no entry.
 fn members_of(
     py: Python<'_>,
     entries: &[GraphEntry],
@@ -291,7 +294,8 @@ fn members_of(
     Ok(members)
 }
 
-/// The same on a device: two jobs for each, whose samples are parts of numbers that are uploaded.
+/// Appends two jobs for each of the members, which is at least one: the tensors of [`membership`] on a device. Their samples are
+/// parts of numbers that are uploaded here.
 fn member_jobs(
     py: Python<'_>,
     members: &[Members],
@@ -324,7 +328,7 @@ fn member_jobs(
     Ok(())
 }
 
-/// The same on the host.
+/// The index of each element's sample, and the offsets: int64, on the host.
 fn membership(offsets: &[i64]) -> windrow::Result<[Tensor; 2]> {
     let total = offsets.last().copied().unwrap_or(0) as usize;
     let mut samples = space_for(total)?;

@@ -27,19 +27,19 @@ use crate::samples::imported::Imported;
 
 /// One leaf, ready to be planned.
 pub(crate) struct Job {
-    /// Dropped first: it reads the samples.
+    /// The copy that began during the import, if one did. Declared before `samples`, which it reads, so that it is dropped first.
     pub ahead: Option<PipelinedCopy>,
     pub samples: Arc<Imported>,
     /// Leaves of a call have it in common.
     pub collate: Arc<Collate>,
     pub path: String,
-    /// Runs it; `None` is that of the call.
+    /// The engine that runs it; `None` is that of the call.
     pub engine: Option<Engine>,
-    /// A leaf of a tree, whose form a spec says.
+    /// Whether it is a leaf of a tree: the hints of errors then name a spec in place of a call.
     in_tree: bool,
-    /// One of the samples of a leaf that stay separate, in one allocation.
+    /// Whether it has one sample of a leaf whose samples stay separate.
     pub is_single: bool,
-    /// Within a class whose leaves take no other form.
+    /// Whether the leaf is within a class whose leaves take no other form.
     pub is_form_fixed: bool,
     out: Option<Box<JobOutput>>,
     pub stream: Option<Stream>,
@@ -49,14 +49,14 @@ pub(crate) struct Job {
 /// Memory of the caller's that a job writes to.
 struct JobOutput {
     tensor: Tensor,
-    /// Of a batch that is quantised.
+    /// The memory of the scales, where the batch is quantised.
     scales: Option<Tensor>,
-    /// The torch tensors that they are.
+    /// The torch tensors among both, whose versions are raised when they were written.
     torch: Vec<Py<PyAny>>,
 }
 
 impl Job {
-    /// The samples of a call without trees.
+    /// The job of a call without trees, which writes to the `out` of its options; `import` as for [`Job::new`].
     pub fn for_call(
         options: &Options<'_>,
         import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<PipelinedCopy>)>,
@@ -65,7 +65,7 @@ impl Job {
         Ok(Job { in_tree: false, ..job })
     }
 
-    /// A leaf of samples that are there, all of whose options are said.
+    /// The job of a leaf that was imported before: a copy in memory of the engine's, by the engine and on the stream of the call.
     pub fn for_leaf(samples: Arc<Imported>, collate: impl Into<Arc<Collate>>, path: String) -> Job {
         Job {
             ahead: None,
@@ -82,7 +82,8 @@ impl Job {
         }
     }
 
-    /// Imports the samples of a leaf with `import`, which may copy ahead by engine and options.
+    /// The job of a leaf, whose samples `import` reads and may copy ahead. `out` is read after them; that of the options is not
+    /// used.
     pub fn new(
         options: &Options<'_>,
         out: Option<&Bound<'_, PyAny>>,
@@ -122,7 +123,7 @@ impl Job {
         })
     }
 
-    /// A job for each sample, which stay separate.
+    /// A job for each sample of a leaf whose samples stay separate, without `out` and the copy ahead of this one.
     ///
     /// # Errors
     /// Samples that cannot be assembled, each for itself, or of several dtypes or devices.
@@ -165,7 +166,7 @@ impl Job {
         Ok(singles)
     }
 
-    /// Whether it is written to the one allocation of samples that stay separate.
+    /// Whether it is written to the one allocation of the call for samples that stay separate, and not to memory of the caller's.
     pub fn is_part(&self) -> bool {
         self.is_single && self.out.is_none()
     }
@@ -194,7 +195,8 @@ impl Job {
         self.out.as_ref().map_or(&[], |out| &out.torch)
     }
 
-    /// Writes to memory of no history that was found after the samples were read.
+    /// Has it write to `out`, new memory without history in torch: no version is raised for it. Drops the copy ahead, and an
+    /// `out` that it had.
     pub fn write_to(&mut self, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let tensor = output_of(out, &self.path, self.stream)?;
         self.out = Some(Box::new(JobOutput { tensor, scales: None, torch: Vec::new() }));
@@ -204,6 +206,7 @@ impl Job {
 }
 
 impl JobOutput {
+    /// Reads `out`: with `has_scales` a pair of data and scales, else TypeError.
     fn new(
         out: &Bound<'_, PyAny>,
         path: &str,
@@ -230,7 +233,7 @@ impl JobOutput {
     }
 }
 
-/// The two objects of a list or tuple of as many.
+/// The two objects of a list or tuple of two; `None` for anything else.
 fn pair_in<'py>(out: &Bound<'py, PyAny>) -> PyResult<Option<[Bound<'py, PyAny>; 2]>> {
     if !out.is_instance_of::<PyTuple>() && !out.is_instance_of::<PyList>() || out.len()? != 2 {
         return Ok(None);
@@ -252,7 +255,8 @@ pub(crate) fn job_error<'j>(
     to_caller(py, error, jobs.into_iter().find(is_its).map(spec))
 }
 
-/// The memory of `out=`, refused if it must not be written to.
+/// The memory of `out=`, refused if it must not be written to. A tensor of ours that shares memory with a lazy clone of torch's
+/// owns its memory afterwards.
 pub(super) fn output_of(
     out: &Bound<'_, PyAny>,
     path: &str,
@@ -273,7 +277,7 @@ pub(super) fn output_of(
     Ok(tensor)
 }
 
-/// Outside of inference mode torch's own `out=` refuses a tensor that was made within it.
+/// Refuses a torch tensor that was made in inference mode outside of that mode, as torch's own `out=` does.
 fn refuse_inference(py: Python<'_>, tensor: &Tensor, path: &str) -> PyResult<()> {
     let Some(out) = torch_of(py, tensor)? else { return Ok(()) };
     match is_frozen(out.bind(py))? {
@@ -295,17 +299,17 @@ pub(super) fn is_frozen(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
         && !py.import("torch")?.call_method0("is_inference_mode_enabled")?.is_truthy()?)
 }
 
-/// The torch tensor whose memory an output is, by way of `asarray` and earlier results too.
+/// The torch tensor whose memory an output is, by way of `asarray` and earlier results too; `None` for other memory.
 pub(super) fn torch_of(py: Python<'_>, output: &Tensor) -> PyResult<Option<Py<PyAny>>> {
     torch_of_owner(py, output.owner())
 }
 
-/// As [`torch_of`], of memory that this keeps.
+/// As [`torch_of`], of memory that `owner` keeps alive.
 pub(super) fn torch_of_owner(py: Python<'_>, owner: &Owner) -> PyResult<Option<Py<PyAny>>> {
     torch_in(py, held_by(owner))
 }
 
-/// As [`torch_of`], of memory that an object of a list keeps.
+/// As [`torch_of`], of memory that `object`, one of the owners of a list, keeps alive or is.
 pub(super) fn torch_of_object(py: Python<'_>, object: &Py<PyAny>) -> PyResult<Option<Py<PyAny>>> {
     let object = object.bind(py);
     match object.cast_exact::<Holder>() {
@@ -317,6 +321,7 @@ pub(super) fn torch_of_object(py: Python<'_>, object: &Py<PyAny>) -> PyResult<Op
     }
 }
 
+/// The first torch tensor among objects that are held, and those that they hold.
 fn torch_in(py: Python<'_>, held: HeldObjects<'_>) -> PyResult<Option<Py<PyAny>>> {
     let mut next = Some(held);
     while let Some(held) = next {
@@ -340,8 +345,9 @@ pub(super) fn leaf_of<'s>(job: &'s Job, out: Option<&'s Target<'s>>) -> Leaf<'s,
     Leaf { samples: &job.samples.list, collate: &job.collate, path: &job.path, out }
 }
 
-/// Memory of `out=`, to be written to.
+/// Memory of `out=`, to be written to. `out` comes from [`output_of`], which has refused memory that must not be written to.
 pub(super) fn target_of(out: &Tensor) -> Target<'_> {
+    debug_assert!(!out.is_read_only());
     // SAFETY: the tensor is writable (`output_of`); that nothing else touches it during the call is the
     // contract of `out=`.
     #[allow(unsafe_code)]
@@ -354,7 +360,7 @@ pub(super) fn target_of(out: &Tensor) -> Target<'_> {
     }
 }
 
-/// The owner of memory that is windrow's own.
+/// The owner of memory that is windrow's own, which is the one tensor of its producers; `None` for memory of others.
 pub(super) fn block_of(producers: &Producers) -> Option<&Owner> {
     match &producers.tensors[..] {
         [only] => Some(only.owner()),

@@ -24,28 +24,30 @@ use crate::samples::trees::Trees;
 use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::flatten::{Classified, TreeDef};
 
-/// The same place of every sample.
+/// The objects at one place of all samples, and the rules for them.
 pub(super) struct NodeInput<'py> {
     pub column: Column<'py>,
     /// The rules of the class of the container around it.
     pub within: Within<'py>,
 }
 
+/// What is at one place of all samples.
 pub(super) enum Column<'py> {
-    /// Not yet looked at. What torch's functions are given for it, unless that is a list.
+    /// Objects that were not looked at yet, one for each sample, and the object that torch's functions are given for them.
     Objects(Vec<Bound<'py, PyAny>>, Given<'py>),
-    /// A leaf that was read with others of its container.
+    /// A leaf that was read together with others of its container.
     Read(ImportedColumn),
     /// A leaf that was imported before.
     Imported(Arc<Imported>),
-    /// Taken apart before, as in a list of trees.
+    /// A container that was taken apart before, as in a list of trees, with the columns of its children.
     Container(Arc<Container>, Vec<Column<'py>>),
-    /// A leaf that becomes this object.
+    /// A leaf whose result is this object: it has no job.
     Passed(Bound<'py, PyAny>),
-    /// Why it could not be read.
+    /// The error of reading it, which is raised when the leaf is imported.
     Failed(Box<PyErr>),
 }
 
+/// The object that torch's functions are given for a column: a list or tuple of its samples, or an object of the caller's.
 #[derive(Clone)]
 pub(super) enum Given<'py> {
     List,
@@ -74,7 +76,7 @@ impl<'py> Column<'py> {
         Column::Objects(objects, Given::List)
     }
 
-    /// The columns of samples that were taken apart before.
+    /// The root column of a list of trees: containers, and leaves that are imported, or objects where they are texts.
     pub fn from_trees(py: Python<'py>, trees: &Trees) -> PyResult<Column<'py>> {
         let (tree, columns) = trees.parts();
         let leaf = |leaf: usize| match &columns[leaf] {
@@ -90,7 +92,7 @@ impl<'py> Column<'py> {
         })
     }
 
-    /// The samples of a leaf.
+    /// The samples of a leaf, and their copy ahead if one began; ValueError for a container and for an object that is passed on.
     fn import(
         self,
         py: Python<'py>,
@@ -120,9 +122,9 @@ impl<'py> Column<'py> {
 /// The rules that a class has for the leaves in it.
 #[derive(Clone, Default)]
 pub(super) struct Within<'py> {
-    /// The class whose leaves are torch tensors, if they are: those without a form are made such ones.
+    /// The name of the class around, if its leaves have to be torch tensors: the result of a leaf without `form` is one.
     pub tensors: Option<Rc<str>>,
-    /// Form and arguments of this one.
+    /// Form and arguments that the class has for this leaf.
     pub form: Option<Rc<(String, Bound<'py, PyDict>)>>,
 }
 
@@ -132,7 +134,7 @@ impl<'py> Within<'py> {
         Within { tensors: self.tensors.clone(), form: None }
     }
 
-    /// A container of these columns, taken apart before.
+    /// A container that was taken apart into these columns, whose class has no rules for them.
     pub fn container<L>(
         &self,
         container: Arc<Container>,
@@ -142,8 +144,9 @@ impl<'py> Within<'py> {
         Classified::Container(container, columns.into_iter().map(node).collect())
     }
 
-    /// The rules for the children of a column that was opened, by its class.
-    pub fn of_children(
+    /// The rules for each child of `container`, in order: `tensors` or else the class around, and the entry of the child's key in
+    /// `forms`.
+    pub fn for_children(
         &self,
         py: Python<'py>,
         container: &Container,
@@ -162,7 +165,8 @@ impl<'py> Within<'py> {
         Ok(children)
     }
 
-    /// Form and arguments of a leaf for which a spec or its class has them.
+    /// Form and arguments of a leaf for which a spec or its class has them; the class's arguments take precedence over the
+    /// spec's. `None` if neither has: those of the call apply. Marks the spec's entry as used.
     ///
     /// # Errors
     /// A spec of another form for a leaf that is to be a torch tensor.
@@ -200,7 +204,7 @@ pub(super) struct Leaves<'a, 'py> {
     pub py: Python<'py>,
     /// Options of the call, and of leaves that no spec names.
     pub options: Options<'py>,
-    /// Options of the call, which those of a spec are added to.
+    /// Keyword arguments of the call, under those of a spec.
     pub common: Option<&'a Bound<'py, PyDict>>,
     pub specs: Specs<'a, 'py>,
     pub jobs: Vec<Job>,
@@ -210,10 +214,11 @@ pub(super) struct Leaves<'a, 'py> {
 pub(super) enum ResultLeaf<'py> {
     /// The result of the next job.
     Job(JobResult),
-    /// A list of the samples of this number of jobs.
+    /// A list of the one samples of the next jobs, of this number.
     List(usize),
+    /// This object, without a job.
     Object(Bound<'py, PyAny>),
-    /// A tree in its place.
+    /// A tree of results in place of the leaf.
     Tree(TreeDef, Vec<ResultLeaf<'py>>),
 }
 
@@ -228,7 +233,7 @@ pub(super) enum JobResult {
 }
 
 impl<'py> Leaves<'_, 'py> {
-    /// Form and arguments of a leaf for which a spec or its class has them.
+    /// As [`Within::options`]; ValueError for a stream of the leaf's own.
     pub fn options_of(
         &mut self,
         within: &Within<'py>,
@@ -245,7 +250,8 @@ impl<'py> Leaves<'_, 'py> {
         Ok(options)
     }
 
-    /// Adds the jobs of a leaf; without `options` it is one by those of the call.
+    /// Imports a leaf and appends its jobs to `jobs`: one, or for `wr.List` one for each sample. Without `options` those of the
+    /// call apply. `out` takes precedence over that of the options; `wr.List` refuses both.
     pub fn add(
         &mut self,
         options: Option<&Options<'py>>,
@@ -273,7 +279,7 @@ impl<'py> Leaves<'_, 'py> {
         }))
     }
 
-    /// A job of the samples of a leaf; without `options` by those of the call.
+    /// Imports a leaf as one job, which is not appended; `options` and `out` as for [`Leaves::add`].
     pub fn job(
         &self,
         options: Option<&Options<'py>>,
@@ -302,7 +308,7 @@ impl<'py> Leaves<'_, 'py> {
     }
 }
 
-/// Refuses options for samples that stay separate.
+/// Refuses scales, `out=` and `copy=False` for samples that stay separate.
 fn check_list(py: Python<'_>, options: &Options<'_>, path: &str, has_out: bool) -> PyResult<()> {
     let is_rescaled = options.collate.is_quantised() || options.collate.is_dequantised();
     let refused = match (has_out, options.copy) {
@@ -317,7 +323,7 @@ fn check_list(py: Python<'_>, options: &Options<'_>, path: &str, has_out: bool) 
     Err(located(py, error, None, path))
 }
 
-/// The tree of results. `job`: gives what each job made, the last one first.
+/// The tree of results. `job` is called once for each job, the last one first, and gives what it made.
 pub(super) fn unflatten<'py>(
     py: Python<'py>,
     tree: &TreeDef,

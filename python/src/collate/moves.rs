@@ -141,7 +141,8 @@ pub(crate) fn copy_many(
 /// What errors call a pair: its path, if it is of trees, and its number.
 type Named<'n> = &'n dyn Fn(usize) -> (String, usize);
 
-/// Pairs that were read one by one.
+/// Checks, orders and copies pairs that were read one by one. Versions of torch destinations are raised if anything may have been
+/// written, after an error of the device too.
 fn copy_pairs(
     py: Python<'_>,
     engine: &Engine,
@@ -196,7 +197,8 @@ fn copy_pairs(
     copied.map_err(|error| pair_error(py, error, named))
 }
 
-/// As `copy_many`, of lists of leaves with these paths, of which errors say these numbers.
+/// As `copy_many` of two lists of leaves. Errors name a leaf by its path, and by its number in place of its position in the
+/// lists.
 pub(super) fn copy_leaves(
     engine: &Engine,
     dsts: &Bound<'_, PyList>,
@@ -217,7 +219,7 @@ pub(super) fn copy_leaves(
     copy_pairs(py, engine, sides, &named, (AnyTransform::default(), None), (None, None))
 }
 
-/// As `copy_leaves`, from parts of one tensor.
+/// As `copy_leaves`, from parts of one tensor, `memory`, which keeps the samples of `list` alive.
 pub(super) fn copy_parts(
     engine: &Engine,
     dsts: &Bound<'_, PyList>,
@@ -237,7 +239,7 @@ pub(super) fn copy_parts(
     copy_pairs(py, engine, sides, &named, as_it_is, (None, None))
 }
 
-/// What is read of leaves. Their paths are asked for where one of them is refused.
+/// The result of `read` without paths, which are dear to extract; where that fails, `read` runs again with them, for its error.
 fn leaf_sides<T>(paths: &Bound<'_, PyAny>, read: impl Fn(&[String]) -> PyResult<T>) -> PyResult<T> {
     match read(&[]) {
         Ok(sides) => Ok(sides),
@@ -245,7 +247,7 @@ fn leaf_sides<T>(paths: &Bound<'_, PyAny>, read: impl Fn(&[String]) -> PyResult<
     }
 }
 
-/// What errors call a leaf.
+/// The path and the number that errors have for a leaf: "" and its position where `paths` and `numbers` have none.
 fn name_of_leaf(
     pair: usize,
     paths: &Bound<'_, PyAny>,
@@ -256,7 +258,7 @@ fn name_of_leaf(
     (path, number.unwrap_or(pair))
 }
 
-/// What `copy_leaves` would refuse.
+/// Raises what `copy_leaves` would refuse; nothing is written.
 pub(super) fn check_leaves(
     dsts: &Bound<'_, PyList>,
     srcs: &Bound<'_, PyList>,
@@ -276,7 +278,8 @@ pub(super) fn check_leaves(
     checked.map_err(|error| pair_error(py, error, &named))
 }
 
-/// Both sides are columns, which the caller's lists keep as long as no Python code runs.
+/// Copies columns, whose objects the caller's lists keep alive as long as no Python code runs: references are taken before the
+/// interpreter lock is released. Versions of torch destinations are raised afterwards.
 fn copy_columns(
     engine: &Engine,
     dsts: &Bound<'_, PyAny>,
@@ -320,6 +323,8 @@ fn is_quick(to: &SampleList<'_>, from: &SampleList<'_>) -> bool {
     bytes(to).saturating_add(bytes(from)) <= most
 }
 
+/// Copies pairs, with the interpreter lock held if `is_quick`. Destinations were found to be writable; that nothing else touches
+/// them during the call is left to the caller of `copy_many`.
 fn copy(
     py: Python<'_>,
     engine: &Engine,
@@ -345,7 +350,7 @@ fn pair_error(py: Python<'_>, error: Error, named: Named<'_>) -> PyErr {
     to_py_err(py, &error.renumbered(|pair| named(pair).1).at_path(&path))
 }
 
-/// `explain` of pairs: `arguments` are those of `copy_many`, with ``dsts``.
+/// `explain` of pairs, of which none is copied: `arguments` are those of `copy_many`, with ``dsts``.
 pub(super) fn explain_pairs(
     srcs: &Bound<'_, PyAny>,
     arguments: Option<&Bound<'_, PyDict>>,
@@ -387,22 +392,25 @@ pub(super) fn explain_pairs(
     explain.map_err(|error| pair_error(py, error, &named))
 }
 
+/// The int of `max_blocks=`, 1 or more; `None` for no limit.
 fn blocks_of(blocks: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
     let within = |blocks| int_within(blocks, "max_blocks", 1..=u64::from(u32::MAX));
     Ok(blocks.map(within).transpose()?.map(|blocks| blocks as u32))
 }
 
+/// The error of a stream for host memory alone.
 fn no_stream() -> PyErr {
     PyValueError::new_err("stream= is for tensors on a CUDA device; host memory has no streams")
 }
 
+/// Whether a side has metadata of page-locked memory, be it of none of its samples.
 fn has_pinned(sides: [&SampleList<'_>; 2]) -> bool {
     let is_pinned =
         |list: &SampleList<'_>| list.metas().iter().any(|meta| meta.device == Device::Pinned);
     sides.into_iter().any(is_pinned)
 }
 
-/// A stream is of one device.
+/// Refuses a stream for sides on several devices.
 fn one_device(py: Python<'_>, sides: [&SampleList<'_>; 2]) -> PyResult<()> {
     match device_beside(sides) {
         None => Ok(()),
@@ -414,14 +422,14 @@ fn one_device(py: Python<'_>, sides: [&SampleList<'_>; 2]) -> PyResult<()> {
     }
 }
 
-/// The first device that a side is on, and another one.
+/// Two devices, if samples with elements are on more than one: that of the first sample of all, and another.
 fn device_beside(sides: [&SampleList<'_>; 2]) -> Option<(Device, Device)> {
     let mut devices = sides.into_iter().flat_map(cuda_devices);
     let first = devices.next()?;
     devices.find(|device| *device != first).map(|other| (first, other))
 }
 
-/// The devices of a side's samples, some more than once: of those that have elements.
+/// The CUDA devices of the samples of a side that have elements; some come more than once.
 fn cuda_devices<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Device> + 'l {
     let metas = list.metas();
     // A list that was taken may have metadata that none of its samples has.
@@ -432,7 +440,8 @@ fn cuda_devices<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Device> + 
     used.map(|(meta, _)| meta.device).filter(|device| matches!(device, Device::Cuda(_)))
 }
 
-/// Where work on a device is enqueued, what it waits for and what is held until it is done.
+/// The options of work on the device `ordinal`: its stream, the streams that it waits for, and the owners that are held until it
+/// is done. Sides on several devices leave the stream unset: each device then has one of the engine's.
 fn ordered(
     engine: &Engine,
     dsts: &Imported,
@@ -472,6 +481,7 @@ fn ordered(
     Ok(options)
 }
 
+/// Refuses another number of sources than of destinations.
 fn check_counts(py: Python<'_>, dsts: usize, srcs: usize) -> PyResult<()> {
     if dsts == srcs {
         return Ok(());

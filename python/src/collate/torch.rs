@@ -219,7 +219,7 @@ impl<'py> TorchCall<'_, 'py> {
             return Ok(Classified::Leaf((TorchType::Other, NodeInput { column, within })));
         };
         let FlattenedColumn { container, columns, forms, tensors } = flattened;
-        let within = within.of_children(self.leaves.py, &container, tensors, forms.as_ref())?;
+        let within = within.for_children(self.leaves.py, &container, tensors, forms.as_ref())?;
         let columns = columns.into_lists()?.into_iter().map(Column::from_objects).zip(within);
         let nodes = columns.map(|(column, within)| NodeInput { column, within }).collect();
         Ok(Classified::Container(Arc::new(container), nodes))

@@ -286,7 +286,7 @@ impl<'py> TreeRules<'py> for OurRules<'_, '_, 'py> {
         if forms.is_some() {
             columns.take_references();
         }
-        let within = within.of_children(py, &container, tensors, forms.as_ref())?;
+        let within = within.for_children(py, &container, tensors, forms.as_ref())?;
         let may_borrow = self.may_borrow && is_only && container.has_plain_names(py);
         let (columns, borrowed) = import_columns(engine, columns, may_borrow)?;
         self.borrowed = borrowed;
