@@ -132,7 +132,7 @@ pub(crate) fn copy_many(
     let scales_dsts = dsts;
     let Pairs { dsts, srcs, paths } = Pairs::read(dsts, srcs, stream, true)?;
     let scales =
-        scales_out.map(|scales| Side::of_scales(scales_dsts, scales, stream)).transpose()?;
+        scales_out.map(|scales| Side::for_scales(scales_dsts, scales, stream)).transpose()?;
     span.end();
     let named = |pair: usize| (paths.get(pair).cloned().unwrap_or_default(), pair);
     copy_pairs(py, &engine, (dsts, srcs), &named, (transform, scales), (stream, max_blocks))
@@ -210,8 +210,8 @@ pub(super) fn copy_leaves(
     let span = engine.enter(Stage::Import);
     let sides = leaf_sides(paths, |paths| {
         let dsts =
-            Side::of_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, true), None)?;
-        let srcs = Side::of_objects(py, items_of(srcs)?, paths, (MoveSide::Source, false), None)?;
+            Side::from_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, true), None)?;
+        let srcs = Side::from_objects(py, items_of(srcs)?, paths, (MoveSide::Source, false), None)?;
         Ok((dsts, srcs))
     })?;
     span.end();
@@ -229,7 +229,7 @@ pub(super) fn copy_parts(
     let py = dsts.py();
     let span = engine.enter(Stage::Import);
     let dsts = leaf_sides(paths, |paths| {
-        Side::of_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, true), None)
+        Side::from_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, true), None)
     })?;
     let samples = Arc::new(Imported::parts_of(py, memory, list)?);
     span.end();
@@ -268,8 +268,8 @@ pub(super) fn check_leaves(
     let py = dsts.py();
     let (dsts, srcs) = leaf_sides(paths, |paths| {
         let dsts =
-            Side::of_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, false), None)?;
-        let srcs = Side::of_objects(py, items_of(srcs)?, paths, (MoveSide::Source, false), None)?;
+            Side::from_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, false), None)?;
+        let srcs = Side::from_objects(py, items_of(srcs)?, paths, (MoveSide::Source, false), None)?;
         Ok((dsts, srcs))
     })?;
     let (to, from) = (&dsts.samples.list, &srcs.samples.list);
@@ -375,7 +375,7 @@ pub(super) fn explain_pairs(
     engine.as_ref().map(engine_of).transpose()?;
     blocks_of(blocks.as_ref())?;
     let stream = stream.as_ref().map(stream_of).transpose()?;
-    let scales = scales_out.map(|scales| Side::of_scales(&dsts, &scales, stream)).transpose()?;
+    let scales = scales_out.map(|scales| Side::for_scales(&dsts, &scales, stream)).transpose()?;
     let Pairs { dsts, srcs, paths } = Pairs::read(&dsts, srcs, stream, false)?;
     let scales = scales.as_ref().map(|scales| &scales.samples.list);
     let (to, from) = (&dsts.samples.list, &srcs.samples.list);

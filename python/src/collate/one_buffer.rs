@@ -103,6 +103,7 @@ pub(crate) fn _leaf_bytes(leaf: &Bound<'_, PyAny>, path: &str, name: &str) -> Py
     Ok(PyTensor::from(bytes.or_py_err(leaf.py())?))
 }
 
+/// The name of an argument as a static string: "buffer" for all but the other three.
 fn static_name(name: &str) -> &'static str {
     match name {
         "into" => "into",
@@ -139,8 +140,8 @@ pub(crate) fn _copy_leaves(
     copy_leaves(&engine, dsts, srcs, paths, numbers)
 }
 
-/// As `_copy_leaves`, from row-major parts of bytes, each with its dtype, shape and first byte. False, and nothing is done, if these
-/// are not on the host.
+/// As `_copy_leaves`, from row-major parts of bytes, each with its dtype, shape and first byte. False, and nothing is done, if
+/// these are not in pageable memory of the host.
 #[pyfunction]
 pub(crate) fn _copy_parts(
     dsts: &Bound<'_, PyList>,
@@ -213,7 +214,7 @@ pub(crate) fn _places(parts: &Bound<'_, PyList>, align: u64) -> PyResult<(Vec<Pl
 /// Dtype, first byte and number of bytes.
 type Place = (&'static str, u64, u64);
 
-/// The memory of an argument that has so many bytes at least.
+/// The memory of an argument; ValueError if it has fewer bytes.
 fn bytes_of_buffer(
     buffer: &Bound<'_, PyAny>,
     num_bytes: u64,

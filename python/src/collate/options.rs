@@ -23,7 +23,7 @@ use crate::ground::dtype::dtype_of;
 use crate::ground::errors::{in_words, is_answer, quoted};
 use crate::ground::stream::stream_of;
 
-/// A form as callers name it, and what reads the options that are its own.
+/// A form as callers name it, and the function that takes the options of its own out of the arguments.
 pub(crate) struct CallForm {
     pub name: &'static str,
     pub options: fn(&mut Kwargs<'_, '_>) -> PyResult<Collate>,
@@ -38,9 +38,9 @@ pub(crate) struct Options<'py> {
     pub stream: Option<Stream>,
     pub copy: CopyMode,
     pub engine: Engine,
-    /// Rows may be copied while later samples are still being read.
+    /// Whether rows may be copied while later samples are still being read.
     pub may_start: bool,
-    /// The samples of a leaf stay separate.
+    /// Whether the samples of a leaf stay separate, as by `wr.List`.
     pub is_list: bool,
 }
 
@@ -55,6 +55,8 @@ struct Given<'py> {
 }
 
 impl<'py> Given<'py> {
+    /// Sorts arguments by the identity of their names; a name that is not interned goes to `rest`, where [`Given::collate`] finds
+    /// it.
     fn new(kwargs: Option<&Bound<'py, PyDict>>) -> Given<'py> {
         let mut given = Given::default();
         let Some(kwargs) = kwargs else { return given };
@@ -80,7 +82,8 @@ impl<'py> Given<'py> {
         given
     }
 
-    /// The form with its options and the mode of the copy: as this thread has parsed them last, or parsed now.
+    /// The form with its options and the mode of the copy, from `rest`: as this thread has parsed them last, or parsed now and
+    /// stored. Refuses unknown arguments. Those of the call that were in `rest` are in their fields afterwards.
     fn collate(&mut self, form: &CallForm) -> PyResult<(Collate, CopyMode)> {
         if let Some(known) = options_cache::get(form.name, &self.rest) {
             return Ok(known);
@@ -107,8 +110,8 @@ impl<'py> Given<'py> {
     }
 }
 
-/// Keyword arguments that must all be taken. Read once: to ask a dict for every name that there might be makes a
-/// string of each.
+/// Keyword arguments that must all be taken out. Read once: to ask a dict for every name that there might be makes a string of
+/// each.
 pub(crate) struct Kwargs<'a, 'py> {
     form: &'a str,
     items: Vec<(PyBackedStr, Bound<'py, PyAny>)>,
@@ -120,17 +123,18 @@ impl<'f, 'py> Kwargs<'f, 'py> {
         Ok(Kwargs { form, items: items.collect::<PyResult<_>>()? })
     }
 
-    /// An argument as given, `None` included.
+    /// Takes an argument out, be it Python's None; `None` if it was not given.
     pub fn raw(&mut self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let found = self.items.iter().position(|(given, _)| **given == *name);
         Ok(found.map(|position| self.items.swap_remove(position).1))
     }
 
-    /// An argument that is not `None`.
+    /// Takes an argument out; `None` if it was not given or is Python's None.
     pub fn get(&mut self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         Ok(self.raw(name)?.filter(|item| !item.is_none()))
     }
 
+    /// As [`Kwargs::get`], converted; TypeError that `name` must be `what`.
     pub fn extract<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(
         &mut self,
         name: &str,
@@ -140,7 +144,7 @@ impl<'f, 'py> Kwargs<'f, 'py> {
         item.extract::<T>().map(Some).map_err(|error| unfit(&item, name, what, error))
     }
 
-    /// A dtype, one of a few.
+    /// As [`Kwargs::get`], one of these dtypes, else ValueError.
     pub fn dtype_among(&mut self, name: &str, choices: &[DType]) -> PyResult<Option<DType>> {
         let Some(item) = self.get(name)? else { return Ok(None) };
         match dtype_of(&item) {
@@ -159,7 +163,7 @@ impl<'f, 'py> Kwargs<'f, 'py> {
         }
     }
 
-    /// Refuses options that were not asked for.
+    /// Refuses an argument that was not taken out.
     fn finish(self) -> PyResult<()> {
         let Some((name, item)) = self.items.first() else { return Ok(()) };
         let takes = takes_of(item.py(), self.form)?;
@@ -208,12 +212,12 @@ impl<'py> Options<'py> {
         Ok(Options { collate, out, stream, copy, engine, may_start: true, is_list })
     }
 
-    /// Whether the batch is a copy in memory of the engine's own.
+    /// Whether the batch is a copy in memory of the engine's own, and no stream is named.
     pub fn is_plain(&self) -> bool {
         self.out.is_none() && self.is_copy()
     }
 
-    /// Whether the batch is a copy in no stream's order.
+    /// Whether the batch is a copy, to `out` or new memory, and no stream is named.
     pub fn is_copy(&self) -> bool {
         self.stream.is_none() && self.copy == CopyMode::Always
     }

@@ -10,8 +10,11 @@ use windrow::Collate;
 /// Whether a call may return a view instead of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyMode {
+    /// `copy=True`: the batch is a copy.
     Always,
+    /// `copy=None`: a view where the samples form the batch in memory.
     IfNeeded,
+    /// `copy=False`: a view, or an error.
     Never,
 }
 
@@ -31,7 +34,7 @@ thread_local! {
     static LAST: RefCell<Option<Parsed>> = const { RefCell::new(None) };
 }
 
-/// The parsed form of the same arguments, if the last call on this thread had them.
+/// The parsed form of the same objects in the same order, if they were stored last on this thread. `None` without arguments.
 pub(super) fn get(form: &str, items: &Items<'_>) -> Option<(Collate, CopyMode)> {
     let find = |last: &RefCell<Option<Parsed>>| {
         let last = last.borrow();
@@ -52,7 +55,7 @@ pub(super) fn get(form: &str, items: &Items<'_>) -> Option<(Collate, CopyMode)> 
     }
 }
 
-/// Stores the parsed arguments, if none of them can change.
+/// Stores the parsed arguments for this thread, in place of those before, if there are some and none of them can change.
 pub(super) fn insert(form: &str, items: &Items<'_>, collate: &Collate, copy: CopyMode) {
     if items.is_empty() || !items.iter().all(|(name, item)| is_text(name) && is_constant(item)) {
         return;
@@ -68,6 +71,7 @@ fn is_text(object: &Bound<'_, PyAny>) -> bool {
     object.is_exact_instance_of::<PyString>()
 }
 
+/// Whether an object is None, an exact str, int, float or bool, or a tuple of such.
 fn is_constant(object: &Bound<'_, PyAny>) -> bool {
     let is_single = |object: &Bound<'_, PyAny>| {
         object.is_none()

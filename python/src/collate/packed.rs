@@ -21,7 +21,7 @@ pub(crate) struct RowPlan<'p> {
 }
 
 impl<'p> RowPlan<'p> {
-    /// The places of all rows together.
+    /// The number of tokens of all rows, padding included; an error beyond int32.
     pub fn total(self) -> windrow::Result<usize> {
         let (rows, max_tokens) = (self.counts.len(), self.max_tokens);
         let total = rows.checked_mul(max_tokens).filter(|&total| i32::try_from(total).is_ok());
@@ -30,7 +30,8 @@ impl<'p> RowPlan<'p> {
         })
     }
 
-    /// The lengths of the sequences of each row, and what is left of it.
+    /// For each row the lengths of its sequences, and the number of tokens that is left for padding; an error for a row beyond
+    /// `max_tokens`. That counts add up to the number of lengths is not checked: those that are left over are left out.
     pub fn rows(
         self,
         lengths: &'p [i64],
@@ -50,7 +51,8 @@ impl<'p> RowPlan<'p> {
         })
     }
 
-    /// Where each sequence begins in the flattened rows, and the padding behind those of a row.
+    /// 0, then the end of each sequence in the flattened rows, and of the padding behind those of a row. The caller has checked
+    /// [`RowPlan::total`]: ends beyond int32 overflow.
     pub fn boundaries(self, lengths: &'p [i64]) -> windrow::Result<Vec<i32>> {
         let mut boundaries = space_for(1 + lengths.len() + self.counts.len())?;
         let mut end = 0;
@@ -67,6 +69,7 @@ impl<'p> RowPlan<'p> {
     }
 }
 
+/// Refuses a sample whose number of labels, in `others`, is not that of its ids, in `own`.
 pub(crate) fn check_labels(own: &[i64], others: &[i64]) -> windrow::Result<()> {
     let mut pairs = own.iter().zip(others).enumerate();
     match pairs.find(|(_, (own, other))| own != other) {

@@ -11,14 +11,15 @@ use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::integers::integers;
 
-/// More lists than that are made without the garbage collector.
+/// More lists than this are made with the garbage collector turned off.
 const COLLECTED_LISTS: usize = 1024;
 
-/// Python's cyclic garbage collector does not run until this is dropped. It would go through all lists made so far again and
-/// again, which takes longer than to make them, and finds nothing: they hold ints.
+/// Python's cyclic garbage collector is off until this is dropped, if many lists are made. It would go through all lists made so
+/// far again and again, which takes longer than to make them, and finds nothing: they hold ints.
 struct NoCollector<'py>(Option<Bound<'py, PyModule>>);
 
 impl<'py> NoCollector<'py> {
+    /// Turns the collector off for more than [`COLLECTED_LISTS`] lists, unless the program has.
     fn new(py: Python<'py>, num_lists: usize) -> PyResult<NoCollector<'py>> {
         if num_lists <= COLLECTED_LISTS {
             return Ok(NoCollector(None));
@@ -42,7 +43,7 @@ impl Drop for NoCollector<'_> {
     }
 }
 
-/// Integers that are no indices: those beyond 63 bits are a ValueError.
+/// Integers of one dim that are no indices: those beyond 63 bits are a ValueError.
 fn numbers_of(numbers: &Bound<'_, PyAny>, name: &'static str) -> PyResult<Vec<i64>> {
     let py = numbers.py();
     let (numbers, _) = integers(numbers, name, 1).map_err(|error| {
@@ -57,6 +58,7 @@ fn numbers_of(numbers: &Bound<'_, PyAny>, name: &'static str) -> PyResult<Vec<i6
 /// Rows as lists of ints, the number of their tokens, and the share of padding.
 type Lists<'py> = (Bound<'py, PyList>, u128, f64);
 
+/// The rows of indices that `rows` makes of the lengths, with the interpreter lock released.
 fn lists<'py>(
     py: Python<'py>,
     lengths: &Bound<'py, PyAny>,

@@ -39,7 +39,7 @@ const SEP: &str = ".";
 /// One side of all pairs.
 pub(super) struct Side {
     pub samples: Arc<Imported>,
-    /// The torch tensors among destinations.
+    /// The torch tensors that are written to; none for sources.
     pub torch: Vec<Py<PyAny>>,
 }
 
@@ -51,6 +51,8 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
+    /// Imports both sides, destinations first; `is_written` as for [`Side::read`]. TypeError if one side alone is a tree. That
+    /// both have as many samples is not checked.
     pub fn read(
         dsts: &Bound<'_, PyAny>,
         srcs: &Bound<'_, PyAny>,
@@ -58,7 +60,7 @@ impl Pairs {
         is_written: bool,
     ) -> PyResult<Pairs> {
         match (is_tree_side(dsts)?, is_tree_side(srcs)?) {
-            (true, true) => Pairs::of_trees(dsts, srcs, stream, is_written),
+            (true, true) => Pairs::from_trees(dsts, srcs, stream, is_written),
             (false, false) => {
                 let dsts = Side::read(dsts, (MoveSide::Destination, is_written), stream)?;
                 let srcs = Side::read(srcs, (MoveSide::Source, false), stream)?;
@@ -75,8 +77,8 @@ impl Pairs {
         }
     }
 
-    /// Flattens the sources as the destinations are.
-    fn of_trees(
+    /// Imports the leaves of two trees; an error where the sources differ in structure from the destinations.
+    fn from_trees(
         dsts: &Bound<'_, PyAny>,
         srcs: &Bound<'_, PyAny>,
         stream: Option<Stream>,
@@ -85,19 +87,19 @@ impl Pairs {
         let py = dsts.py();
         let names = TreeNames { name: "srcs", like: "destinations" };
         let (_, paths, destinations, sources) = flatten_both(dsts, Some(srcs), names)?;
-        let dsts = Side::of_objects(
+        let dsts = Side::from_objects(
             py,
             destinations,
             &paths,
             (MoveSide::Destination, is_written),
             stream,
         )?;
-        let srcs = Side::of_objects(py, sources, &paths, (MoveSide::Source, false), stream)?;
+        let srcs = Side::from_objects(py, sources, &paths, (MoveSide::Source, false), stream)?;
         Ok(Pairs { dsts, srcs, paths })
     }
 }
 
-/// Whether a side is a tree, or a list of trees.
+/// Whether a side is a tree, or a list or tuple whose first entry is one.
 fn is_tree_side(side: &Bound<'_, PyAny>) -> PyResult<bool> {
     if side.is_exact_instance_of::<PyList>() || side.is_exact_instance_of::<PyTuple>() {
         return side.try_iter()?.next().map_or(Ok(false), |first| is_tree(&first?));
@@ -111,7 +113,7 @@ fn is_tree_side(side: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// A tree, the paths of its leaves, its leaves, and those of another tree at the same places, none without one.
 type FlatPair<'py> = (TreeDef, Vec<String>, Vec<Bound<'py, PyAny>>, Vec<Bound<'py, PyAny>>);
 
-/// Flattens a tree by [`PairRules`], and another one as it is.
+/// Flattens a tree by [`PairRules`], and another one along its structure; an error where that differs.
 pub(super) fn flatten_both<'py>(
     tree: &Bound<'py, PyAny>,
     other: Option<&Bound<'py, PyAny>>,
@@ -132,15 +134,16 @@ pub(super) fn flatten_both<'py>(
     Ok((flat.tree, paths, leaves, others))
 }
 
-/// The leaves of one tree: what is no container.
+/// The rules of one tree, in which everything that is no container is a leaf.
 #[derive(Default)]
 struct PairRules {
-    /// The last class, and whether it is torch's or NumPy's own or ours, which are no containers.
+    /// The class that was asked for last, and whether it is a leaf for certain.
     last: Option<(*mut PyTypeObject, bool)>,
 }
 
 impl PairRules {
-    /// Whether an object is of a class that is a leaf whatever nests are registered.
+    /// Whether an object is exactly a tensor of ours, a torch tensor or parameter or a NumPy array: a leaf whatever containers
+    /// are registered.
     fn is_plain(&mut self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
         let class = object.get_type_ptr();
         if let Some((_, is_plain)) = self.last.filter(|&(last, _)| last == class) {
@@ -188,8 +191,8 @@ impl<'py> TreeRules<'py> for PairRules {
 }
 
 impl Side {
-    /// The destinations of the scales of pairs with these destinations.
-    pub fn of_scales(
+    /// The destinations of scales, which are a tree as `dsts` if that is one. Read to be written to: see [`Side::read`].
+    pub fn for_scales(
         dsts: &Bound<'_, PyAny>,
         scales: &Bound<'_, PyAny>,
         stream: Option<Stream>,
@@ -199,10 +202,11 @@ impl Side {
         }
         let names = TreeNames { name: "scales_out", like: "destinations" };
         let (_, paths, _, places) = flatten_both(dsts, Some(scales), names)?;
-        Side::of_objects(dsts.py(), places, &paths, (MoveSide::Scales, true), stream)
+        Side::from_objects(dsts.py(), places, &paths, (MoveSide::Scales, true), stream)
     }
 
-    /// `is_written`: destinations get memory of their own, which they may have shared with a lazy clone.
+    /// Imports one side. Destinations are refused if they must not be written to. `is_written`: they will be, so that those that
+    /// share memory with a lazy clone own it afterwards.
     fn read(
         given: &Bound<'_, PyAny>,
         (side, is_written): (MoveSide, bool),
@@ -210,12 +214,12 @@ impl Side {
     ) -> PyResult<Side> {
         let py = given.py();
         if let Ok(list) = given.cast_exact::<PySampleList>() {
-            return Side::of_list(py, list.get(), (side, is_written));
+            return Side::from_list(py, list.get(), (side, is_written));
         }
         let is_list =
             given.is_exact_instance_of::<PyList>() || given.is_exact_instance_of::<PyTuple>();
         if is_list {
-            return Side::of_objects(py, items_of(given)?, &[], (side, is_written), stream);
+            return Side::from_objects(py, items_of(given)?, &[], (side, is_written), stream);
         }
         if !is_array(given)? {
             if is_arrow(given)? {
@@ -229,16 +233,16 @@ impl Side {
         }
         if is_nested(given)? {
             let parts = tuple_from(&given.call_method0("unbind")?)?;
-            return Side::of_objects(py, in_a_row(&parts)?, &[], (side, is_written), stream);
+            return Side::from_objects(py, in_a_row(&parts)?, &[], (side, is_written), stream);
         }
         if is_tensor(given)? {
-            return Side::of_table(given, (side, is_written), stream);
+            return Side::from_table(given, (side, is_written), stream);
         }
-        Side::of_objects(py, in_a_row(&tuple_from(given)?)?, &[], (side, is_written), stream)
+        Side::from_objects(py, in_a_row(&tuple_from(given)?)?, &[], (side, is_written), stream)
     }
 
-    /// The rows of one tensor.
-    fn of_table(
+    /// The rows of one tensor along dim 0; as [`Side::read`].
+    fn from_table(
         given: &Bound<'_, PyAny>,
         (side, is_written): (MoveSide, bool),
         stream: Option<Stream>,
@@ -252,7 +256,7 @@ impl Side {
                 torch: Vec::new(),
             });
         }
-        let reading = Reading { rows: false, stream, ..kept_if(is_written) };
+        let reading = Reading { rows: false, stream, ..reading_for(is_written) };
         if is_written {
             own_memory_in(given)?;
         }
@@ -261,13 +265,13 @@ impl Side {
             return Err(read_only(py, side, "read-only memory"));
         }
         let torch = without_gradients(py, torch_of_owner(py, table.owner())?, side, None, "")?;
-        let torch = written(py, torch, side, None, "")?;
+        let torch = unless_frozen(py, torch, side, None, "")?;
         let samples = Arc::new(Imported::rows_of(py, table)?);
         Ok(Side { samples, torch: torch.into_iter().collect() })
     }
 
-    /// Samples that were imported before.
-    fn of_list(
+    /// Samples that were imported before, unless their memory has moved; as [`Side::read`]. TypeError for a list of trees.
+    fn from_list(
         py: Python<'_>,
         list: &PySampleList,
         (side, is_written): (MoveSide, bool),
@@ -299,7 +303,7 @@ impl Side {
                     continue;
                 }
                 let tensor = without_gradients(py, Some(tensor.clone_ref(py)), side, None, "")?;
-                torch.extend(written(py, tensor, side, None, "")?);
+                torch.extend(unless_frozen(py, tensor, side, None, "")?);
             }
             // Arrays and storages, which hold nothing of torch's that is written to, are as many as samples.
             let mut skipped = None;
@@ -314,11 +318,11 @@ impl Side {
                     continue;
                 }
                 let tensor = without_gradients(py, tensor, side, None, "")?;
-                torch.extend(written(py, tensor, side, None, "")?);
+                torch.extend(unless_frozen(py, tensor, side, None, "")?);
             }
             for owner in samples.owners.shared().iter() {
                 let tensor = without_gradients(py, torch_of_owner(py, owner)?, side, None, "")?;
-                torch.extend(written(py, tensor, side, None, "")?);
+                torch.extend(unless_frozen(py, tensor, side, None, "")?);
             }
         }
         match samples.watches.find_moved(py)? {
@@ -327,8 +331,8 @@ impl Side {
         }
     }
 
-    /// Array-likes, with the path of each if they are leaves of a tree.
-    pub fn of_objects(
+    /// Array-likes, with the path of each if they are leaves of a tree; as [`Side::read`].
+    pub fn from_objects(
         py: Python<'_>,
         objects: Vec<Bound<'_, PyAny>>,
         paths: &[String],
@@ -345,7 +349,7 @@ impl Side {
                 if is_written {
                     objects.iter().try_for_each(own_memory_in)?;
                 }
-                Reading { side: Some(side), rows: false, stream, ..kept_if(is_written) }
+                Reading { side: Some(side), rows: false, stream, ..reading_for(is_written) }
             }
         };
         if side.is_written() {
@@ -360,7 +364,7 @@ impl Side {
                         _ => Some(object.clone().unbind()),
                     },
                 };
-                if let Some(found) = written(py, found, side, Some(index), path_of(index))? {
+                if let Some(found) = unless_frozen(py, found, side, Some(index), path_of(index))? {
                     push_to(&mut torch, found)?;
                 }
             }
@@ -373,8 +377,8 @@ impl Side {
     }
 }
 
-/// How destinations are read; those that are written to come to own their memory.
-fn kept_if(is_written: bool) -> Reading<'static> {
+/// How destinations are read: as owned tensors if they will be written to.
+fn reading_for(is_written: bool) -> Reading<'static> {
     if is_written {
         Reading::OWNED
     } else {
@@ -382,12 +386,13 @@ fn kept_if(is_written: bool) -> Reading<'static> {
     }
 }
 
-/// Whether an object is one of ours that others are in.
+/// Whether an object is one of ours that may hold a torch tensor: a holder, a tensor or a batch.
 fn holds_others(object: &Bound<'_, PyAny>) -> bool {
     object.is_exact_instance_of::<Holder>() || tensor_in(object).is_some()
 }
 
-/// Whether a tensor is torch's and as plain as most are, which its words say.
+/// Whether an object is a torch tensor whose fields say that it may be written to here: dense, on the host, without gradients and
+/// not of inference mode. False also where they do not say so.
 #[allow(unsafe_code)]
 fn is_plain_torch(object: &Bound<'_, PyAny>) -> bool {
     match known_route(object) {
@@ -397,12 +402,12 @@ fn is_plain_torch(object: &Bound<'_, PyAny>) -> bool {
     }
 }
 
-/// Has a tensor of ours that is to be written to own its memory, which may have come to be shared with a lazy clone.
+/// Has a tensor of ours own its memory, which may have come to be shared with a lazy clone. Does nothing for other objects.
 fn own_memory_in(object: &Bound<'_, PyAny>) -> PyResult<()> {
     tensor_in(object).map_or(Ok(()), |tensor| own_all_memory(object.py(), tensor))
 }
 
-/// A torch tensor that was imported earlier, refused if it has a part in gradients now, as one that is imported now would be.
+/// `torch` as it is, refused if it has a part in gradients now. For one that was imported earlier: an import now would refuse it.
 fn without_gradients(
     py: Python<'_>,
     torch: Option<Py<PyAny>>,
@@ -425,9 +430,9 @@ fn without_gradients(
     }
 }
 
-/// A torch tensor that is written to, refused if it must not be here.
+/// `torch` as it is, refused if it is an inference tensor outside of inference mode.
 #[allow(unsafe_code)]
-fn written(
+fn unless_frozen(
     py: Python<'_>,
     torch: Option<Py<PyAny>>,
     side: MoveSide,
@@ -459,7 +464,7 @@ fn argument_of(side: MoveSide) -> &'static str {
     }
 }
 
-/// The refusal of a side as a whole.
+/// The LayoutError of a side that, as a whole, must not be written to: `got`.
 fn read_only(py: Python<'_>, side: MoveSide, got: &str) -> PyErr {
     let mismatch = Mismatch::for_subject(argument_of(side), "writable memory", got);
     let error = to_py_err(py, &Error::Layout(Box::new(mismatch)));

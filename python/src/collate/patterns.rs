@@ -25,12 +25,12 @@ struct Glob {
     pattern: String,
     /// The text after its last special character.
     end: String,
-    /// It has one star and nothing else that is special.
+    /// Whether it has one star and nothing else that is special.
     is_star: bool,
 }
 
 impl Glob {
-    /// Whether it is for a path that begins as it does.
+    /// Whether it matches a path. The caller has found that the path begins with the text before the first special character.
     fn is_for(&self, py: Python<'_>, path: &str) -> PyResult<bool> {
         if !path.ends_with(&self.end) {
             return Ok(false);
@@ -58,12 +58,12 @@ impl Patterns {
         globs.push(Glob { position, pattern, end, is_star });
     }
 
-    /// The pattern that is exactly this path.
+    /// The position of the pattern that is exactly this path.
     pub fn exactly(&self, path: &str) -> Option<usize> {
         self.exact.get(path).copied()
     }
 
-    /// The pattern of a path.
+    /// The position of the pattern for a path: the equal one, else the first glob that matches.
     pub fn find(&self, py: Python<'_>, path: &str) -> PyResult<Option<usize>> {
         if let Some(position) = self.exactly(path) {
             return Ok(Some(position));

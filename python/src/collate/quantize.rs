@@ -105,6 +105,7 @@ impl PyQuantize {
     }
 }
 
+/// The granularity of `scale=`. Its range is checked with the whole.
 fn granularity_of(scale: &Bound<'_, PyAny>) -> PyResult<Granularity> {
     let text = || -> PyResult<String> {
         Ok(format!("scale must be \"sample\", \"row\" or a block length, got {}", quoted(scale)?))
@@ -123,6 +124,7 @@ fn granularity_of(scale: &Bound<'_, PyAny>) -> PyResult<Granularity> {
     }
 }
 
+/// The dtype of `scale_dtype=`: `"e8m0"`, or the name of any dtype. Whether scales can have it is checked with the whole.
 fn scale_dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     if dtype.cast::<PyString>().is_ok_and(|name| name.extract::<&str>().is_ok_and(|n| n == "e8m0"))
     {
@@ -214,7 +216,7 @@ impl PyDequantize {
     }
 }
 
-/// The transform of `transform=`.
+/// The transform of `transform=`; an error if the memory of its scales was moved since.
 pub(super) fn transform_of(transform: &Bound<'_, PyAny>) -> PyResult<AnyTransform> {
     if let Ok(transform) = transform.cast::<PyTransform>() {
         return Ok(transform.get().transform.clone().into());

@@ -37,6 +37,7 @@ pub(crate) const FEW: usize = 1024;
 
 /// Whether all outputs of a call are in one allocation.
 pub(crate) enum ArenaMemory {
+    /// Each tensor has an allocation of its own.
     No,
     /// The engine's, or torch's on a device.
     Own,
@@ -53,13 +54,15 @@ impl ArenaMemory {
     }
 }
 
-/// How large the arena of these jobs will be.
+/// The bytes of the arena of these jobs, of which none has an `out`.
 pub(crate) fn arena_bytes(jobs: &[Job]) -> windrow::Result<u64> {
     let leaves: Vec<_> = jobs.iter().map(|job| leaf_of(job, None)).collect();
     Ok(Plan::in_arena(&leaves)?.arena_bytes())
 }
 
-/// Plans all jobs as one and runs them, without the interpreter lock. `begin`: when the import ended.
+/// Plans all jobs as one and runs them, without the interpreter lock unless they are small; a batch for each job, in order. An
+/// error of input comes before anything is written. Jobs whose specs name several engines are sorted by engine afterwards; the
+/// batches are not. `begin`: when the import ended.
 pub(crate) fn run(
     py: Python<'_>,
     engine: &Engine,
@@ -76,6 +79,7 @@ pub(crate) fn run(
 }
 
 /// As [`run`], of leaves whose specs name other engines than the call does: a plan for each engine.
+/// Refuses an arena for several. `jobs` is sorted by engine afterwards, the batches are in the order that it had before.
 #[cold]
 fn run_by_engines(
     py: Python<'_>,
@@ -134,6 +138,7 @@ fn run_by_engines(
     Ok(batches.into_iter().map(|(_, batch)| batch).collect())
 }
 
+/// As [`run`], on one engine.
 fn run_on(
     py: Python<'_>,
     engine: &Engine,
@@ -170,7 +175,7 @@ pub(crate) fn run_borrowed(
     }
 }
 
-/// Keeps the samples of jobs alive.
+/// Takes references to borrowed samples, and makes all of them the owners of each job's samples.
 pub(crate) fn hold(borrowed: Borrowed<'_>, jobs: &mut [Job]) -> PyResult<()> {
     let owners = borrowed.into_owners()?;
     for job in jobs {
@@ -179,6 +184,7 @@ pub(crate) fn hold(borrowed: Borrowed<'_>, jobs: &mut [Job]) -> PyResult<()> {
     Ok(())
 }
 
+/// As [`run`], on one engine and without the interpreter lock, however small the batches are.
 pub(crate) fn run_detached(
     py: Python<'_>,
     engine: &Engine,
@@ -204,13 +210,13 @@ pub(crate) fn run_detached(
     })
 }
 
-/// Tells torch of its tensors that were written to.
+/// Raises the versions of the torch tensors that jobs write to.
 fn have_been_written(py: Python<'_>, jobs: &[Job]) -> PyResult<()> {
     let mut outs = jobs.iter().flat_map(Job::torch_outs);
     outs.try_for_each(|out| increment_version(out.bind(py)))
 }
 
-/// The outputs of jobs; none if no job has one.
+/// The `out` of each job; an empty list if no job has one.
 fn targets_of(jobs: &[Job]) -> Vec<Option<Target<'_>>> {
     match jobs.iter().any(|job| job.out().is_some()) {
         true => jobs.iter().map(Job::target).collect(),
@@ -224,7 +230,8 @@ fn leaves_of<'s>(jobs: &'s [Job], targets: &'s [Option<Target<'s>>]) -> Vec<Leaf
     jobs.iter().enumerate().map(|(position, job)| leaf_of(job, out(position))).collect()
 }
 
-/// Assembles batches that need no plan, if they read and write at most `most_bytes`.
+/// Assembles batches that need no plan, if they read and write at most `most_bytes`, with the interpreter lock as it is. `None`
+/// leaves all jobs to a plan: for an arena, a stream, a view, a copy ahead, and for errors, which that finds.
 fn run_small(
     engine: &Engine,
     jobs: &[Job],
@@ -249,6 +256,8 @@ fn run_small(
         .collect()
 }
 
+/// Plans and runs jobs on one engine; called without the interpreter lock. Sets `memory` if outputs are in torch's, and
+/// `has_begun` before anything is written.
 fn run_jobs(
     engine: &Engine,
     jobs: &mut [Job],
@@ -308,7 +317,8 @@ fn run_jobs(
     batches.into_iter().map(|batch| batch.ok_or(Error::Empty)).collect()
 }
 
-/// The batch that was written for a job. `is_elsewhere`: on another stream than the one of its memory.
+/// The batch that was written for a job, whose page-locked parts count as not handed out. `is_elsewhere`: it was written on
+/// another stream than that of its memory.
 fn batch_of(
     job: &Job,
     mut filled: LeafOutput,
@@ -343,7 +353,8 @@ fn batch_of(
 /// The address and layout of samples that already form the batch.
 type ViewPlace = (*const u8, Layout);
 
-/// The leaves of a plan that are returned as views of the samples.
+/// For each leaf of a plan its place in the samples' memory if it is returned as a view, else `None`; an error for `copy=False`
+/// if it cannot be.
 pub(super) fn views_in(
     plan: &Plan<'_>,
     jobs: &[Job],
@@ -366,7 +377,7 @@ pub(super) fn made<'a>(
     shapes.iter().zip(views).filter(|(_, view)| view.is_none()).map(|(shape, _)| shape)
 }
 
-/// Whether a leaf may be handed out as it is.
+/// Whether a leaf may be returned as a view; an error for `copy=False` in an arena.
 fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
     match (job.copy, in_arena) {
         (CopyMode::Never, true) => {
@@ -377,7 +388,8 @@ fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
     }
 }
 
-/// The device that does the work, if one does; without one a stream is refused.
+/// The ordinal of the first CUDA device among sources and outputs of these shapes. `None` for work on the host, which refuses a
+/// stream, and without shapes.
 pub(super) fn device_of_work<'a>(
     jobs: &[Job],
     made: impl IntoIterator<Item = &'a BatchShape>,
@@ -397,8 +409,8 @@ pub(super) fn device_of_work<'a>(
     Ok(ordinal)
 }
 
-/// Sets the stream of work on a device, what it waits for and what is held until it is done. Does nothing
-/// for work on the host.
+/// Sets the stream of work on a device, the streams that it waits for, the owners that are held until it is done, and torch's
+/// allocators where they apply. Work on the host gets that of page-locked memory alone.
 fn order_work(
     engine: &Engine,
     jobs: &[Job],
@@ -455,8 +467,8 @@ fn order_work(
     Ok(())
 }
 
-/// An output that is written at the end of the call: its stream may be gone when that is waited for. In a graph there is no
-/// such end, and the stream is that of the capture.
+/// `out` with the end of the call as what others wait for, since the stream may be gone by then. In a graph there is no such end,
+/// and they wait for the stream of the capture. Host memory is returned as it is.
 fn written_on(out: &Tensor, stream: Option<Stream>, end: Option<&End>) -> Tensor {
     let (Device::Cuda(_), Some(stream)) = (out.device(), stream) else { return out.clone() };
     let mut producers = producers_of(out);
@@ -471,7 +483,7 @@ fn written_on(out: &Tensor, stream: Option<Stream>, end: Option<&End>) -> Tensor
     Holder::wrap(out, producers)
 }
 
-/// The samples' own memory, where they form the batch.
+/// The batch that is the samples' own memory, which it keeps alive. Counts it as a view.
 fn view_of(
     engine: &Engine,
     job: &Job,
@@ -490,7 +502,7 @@ fn view_of(
     Batch::try_new(tensor, Fields::new(shape)?)
 }
 
-/// The address and layout of a leaf that can be returned as a view, if any.
+/// The place of a leaf that can be returned as a view; `None` if it cannot or has an `out`, an error for `copy=False`.
 fn view_in(
     plan: &Plan<'_>,
     position: usize,

@@ -41,7 +41,8 @@ pub(crate) fn pack_columns<'py>(
     }
 }
 
-/// Ids, and labels if there are any, of one dim and whole numbers; and when they were read, if times are measured.
+/// The column of ids, and that of labels if there is one, of one dim and whole numbers or bools, else an error; and when they
+/// were read, if times are measured.
 fn columns_of<'py>(
     features: &Bound<'py, PyAny>,
     ids: &Bound<'py, PyAny>,
@@ -63,7 +64,8 @@ fn columns_of<'py>(
     Ok((columns, span.end()))
 }
 
-/// One sequence after the other, int64, with as many labels as ids.
+/// A batch for each column, on the host: one sequence after the other, int64. An error for a sample with another number of labels
+/// than of ids.
 fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Option<Instant>) -> PyResult<Vec<Batch>> {
     let collate = || Collate::ragged(Ragged::new().offsets(DType::I32)).cast(DType::I64);
     let mut jobs: Vec<Job> = columns.into_iter().map(|column| column.job(collate())).collect();
@@ -99,6 +101,7 @@ pub(crate) fn pack_rows_of<'py>(
     }
 }
 
+/// The results of `pack_rows` on the host, from [`joined`] batches; without labels the ids are labels.
 fn rows_of(batches: &[Batch], plan: RowPlan<'_>) -> windrow::Result<PackedTensors> {
     let Some(lengths) = batches[0].lengths() else { return Err(Error::Empty) };
     let lengths = lengths.as_slice::<i64>()?;
@@ -139,6 +142,7 @@ fn rows_of(batches: &[Batch], plan: RowPlan<'_>) -> windrow::Result<PackedTensor
     Ok((ids?, labels?, positions?, segments?, boundaries))
 }
 
+/// The results of `pack_tokens` on the host, from [`joined`] batches; without labels the ids are labels.
 fn pack(
     batches: &[Batch],
     separator: i64,

@@ -22,7 +22,8 @@ use crate::ownership::owners::Owners;
 use crate::samples::imported::Imported;
 use crate::samples::pieces::push;
 
-/// `pack_tokens`: the label of each first token, the first position, and whether the sequence of each token is asked for.
+/// `pack_tokens` of columns on `device`, with the label of each first token, the first position, and whether the sequence of each
+/// token is asked for. The work is enqueued, not waited for.
 pub(super) fn pack_on_device(
     py: Python<'_>,
     columns: Vec<KeyColumn>,
@@ -80,7 +81,7 @@ pub(super) fn pack_on_device(
     Ok((data(ids), data(labels), data(positions), index, data(boundaries), longest))
 }
 
-/// `pack_rows`. Rows that follow each other are one line, of which the results are views.
+/// `pack_rows` of columns on `device`, enqueued. Rows that follow each other are one line, of which the results are views.
 pub(super) fn pack_rows_on_device(
     py: Python<'_>,
     columns: Vec<KeyColumn>,
@@ -156,7 +157,7 @@ fn lines_of_rows<'n>(
     Ok(lines)
 }
 
-/// How long each sequence is; there are as many labels as ids.
+/// The number of tokens of each sequence; an error if it has another number of labels, or is not on `device`.
 fn lengths_of(py: Python<'_>, columns: &[KeyColumn], device: Device) -> PyResult<Vec<i64>> {
     let mut lengths: Vec<Vec<i64>> = Vec::new();
     for column in columns {
@@ -168,6 +169,7 @@ fn lengths_of(py: Python<'_>, columns: &[KeyColumn], device: Device) -> PyResult
     Ok(lengths.swap_remove(0))
 }
 
+/// The largest length, 0 without sequences.
 fn longest_of(lengths: &[i64]) -> i64 {
     lengths.iter().copied().max().unwrap_or(0)
 }
@@ -183,13 +185,13 @@ impl<'n> Line<'n> {
         Line { list: SampleList::new(), numbers: &numbers.tensor }
     }
 
-    /// A sample of uploaded numbers: those from position `first` on, or with stride 0 the one there again and again.
+    /// Appends a sample of uploaded numbers: those from position `first` on, or with stride 0 the one there again and again.
     fn numbers(&mut self, first: i64, length: i64, stride: i64) -> windrow::Result<()> {
         self.list.reserve(1)?;
         push(&mut self.list, self.numbers, first, &[1, length], Some(&[0, stride]))
     }
 
-    /// A sequence but for its first tokens.
+    /// Appends a sequence without its first `skipped` tokens, of which it has as many (not checked).
     fn sequence(&mut self, samples: &Imported, index: usize, skipped: i64) -> windrow::Result<()> {
         self.list.reserve(1)?;
         let meta = samples.list.meta(index);
@@ -209,7 +211,7 @@ impl<'n> Line<'n> {
         }
     }
 
-    /// A sequence of labels, the first of which is a number.
+    /// Appends a sequence of labels whose first is the uploaded number at `first`; nothing takes its place in an empty one.
     fn labels(&mut self, samples: &Imported, index: usize, first: i64) -> windrow::Result<()> {
         let skipped = samples.list.meta(index).layout.shape()[0].min(1);
         self.numbers(first, skipped, 0)?;

@@ -13,6 +13,7 @@ pub(crate) struct Specs<'a, 'py> {
     entries: Vec<SpecEntry<'py>>,
     /// The patterns of the entries.
     patterns: Patterns,
+    /// The paths of leaves that [`Specs::find`] was asked for.
     paths: Vec<String>,
     /// The paths of str and bytes leaves.
     texts: Vec<String>,
@@ -79,7 +80,7 @@ impl<'a, 'py> Specs<'a, 'py> {
         self.entries.is_empty()
     }
 
-    /// A leaf of text, which no spec is for.
+    /// Records a leaf of text, which no spec is for, for the error of [`Specs::all_used`].
     pub fn pass(&mut self, path: &str) {
         if !self.entries.is_empty() {
             self.texts.push(path.to_owned());
@@ -91,7 +92,8 @@ impl<'a, 'py> Specs<'a, 'py> {
         self.patterns.exactly(path).is_some()
     }
 
-    /// Form and arguments of a leaf by the entry that is its path, else by the first glob: the entry's over the common ones.
+    /// Form and arguments of a leaf by the entry that is its path, else by the first glob that matches, whose arguments take
+    /// precedence over the common ones; `None` if no entry matches. Records the leaf, and the entry as used.
     pub fn find(
         &mut self,
         path: &str,
@@ -112,8 +114,10 @@ impl<'a, 'py> Specs<'a, 'py> {
         Ok(Some((entry.form.clone(), kwargs)))
     }
 
+    /// Called after the last leaf.
+    ///
     /// # Errors
-    /// An entry matched no leaf: names the leaves.
+    /// ValueError for an entry that matched no leaf, or leaves of text alone: names the leaves.
     pub fn all_used(&self) -> PyResult<()> {
         let Some(unused) = self.entries.iter().find(|entry| !entry.used) else { return Ok(()) };
         let pattern = &unused.pattern;

@@ -15,7 +15,10 @@ use crate::ground::tensor::PyTensor;
 
 /// Two blocks of host memory in turn, and one of a device.
 #[pyclass(name = "_Staging", module = "windrow._windrow", frozen)]
-pub(crate) struct PyStaging(Option<Staging>);
+pub(crate) struct PyStaging(
+    /// `None` only while it is dropped.
+    Option<Staging>,
+);
 
 impl Drop for PyStaging {
     /// An engine waits for its work on devices, which others may need the interpreter lock for.
@@ -83,7 +86,8 @@ impl PyStaging {
     }
 }
 
-/// torch's current stream, if torch uses the device: what reads the tensors runs there.
+/// torch's current stream on a device, if the program uses devices with torch: what reads the tensors runs there. `None` on the
+/// host.
 fn torch_stream(py: Python<'_>, device: Device) -> PyResult<Option<Stream>> {
     let Device::Cuda(ordinal) = device else { return Ok(None) };
     let Some(api) = used_table(py)? else { return Ok(None) };

@@ -36,6 +36,7 @@ pub(crate) struct KeyColumn {
 }
 
 impl KeyColumn {
+    /// Imports what each sample has under `key`; KeyError for a sample without it. `name`: of the leaf, for errors.
     pub fn read<'py>(
         samples: &[Bound<'py, PyAny>],
         name: &str,
@@ -88,6 +89,7 @@ impl KeyColumn {
         Ok(Some(if self.are_bools() { DType::Bool } else { DType::I64 }))
     }
 
+    /// Whether samples with elements are all bools, and there is one.
     fn are_bools(&self) -> bool {
         let mut dtypes = self.samples.list.filled_dtypes().peekable();
         dtypes.peek().is_some() && dtypes.all(|dtype| dtype == DType::Bool)
@@ -104,7 +106,7 @@ impl KeyColumn {
         self.error(py, Error::DType(Box::new(Mismatch::new(Some(index), "whole numbers", got))))
     }
 
-    /// Refuses numbers beyond int64, which a cast would make negative.
+    /// Refuses numbers beyond int64, which a cast would make negative. Reads all uint64 samples, from a device too.
     fn check_range(&self, py: Python<'_>) -> PyResult<()> {
         let list = &self.samples.list;
         for index in (0..list.len()).filter(|&index| list.meta(index).dtype.native() == DType::U64)
@@ -122,7 +124,7 @@ impl KeyColumn {
         Ok(())
     }
 
-    /// Sequences of one dim. A tokenizer that gives tensors gives ``[1, L]``.
+    /// Makes each sample one of shape ``[L]``, also of ``[1, L]``, as tokenizers give tensors; ShapeError for any other shape.
     pub fn flatten(&mut self, py: Python<'_>) -> PyResult<()> {
         let list = &self.samples.list;
         if list.common_ndim() == Some(1) {
@@ -161,7 +163,7 @@ impl KeyColumn {
         self.is_float || self.are_rows
     }
 
-    /// The first extent of each sample.
+    /// The extent of dim 0 of each sample; an error for one without dims.
     pub fn rows(&self) -> windrow::Result<Vec<i64>> {
         let list = &self.samples.list;
         let mut rows = space_for(list.len())?;
@@ -176,7 +178,7 @@ impl KeyColumn {
         Ok(rows)
     }
 
-    /// Whether these options of `pad` add numbers to a row.
+    /// Whether padding to `size` and `multiple_of` of these options of `pad` changes the length of a row.
     fn is_padded(&self, options: &Bound<'_, PyDict>) -> PyResult<bool> {
         let option = |name| -> PyResult<Option<i64>> {
             Ok(options.get_item(name)?.map(|value| value.extract()).transpose()?.flatten())
@@ -188,7 +190,8 @@ impl KeyColumn {
         Ok(size % multiple_of.max(1) != 0 || rows.iter().any(|&row| row != size))
     }
 
-    /// How long each sequence is, all of which are on this device.
+    /// The length of each sequence; DeviceError for one that is not on this device. Called after [`KeyColumn::flatten`]: a sample
+    /// without dims panics.
     pub fn lengths_on(&self, device: Device) -> windrow::Result<Vec<i64>> {
         let list = &self.samples.list;
         let mut lengths = space_for(list.len())?;
@@ -205,16 +208,18 @@ impl KeyColumn {
         Ok(lengths)
     }
 
+    /// The Python exception of an error of this column, with its name as path.
     pub fn error(&self, py: Python<'_>, error: Error) -> PyErr {
         to_py_err(py, &error.at_path(&self.name))
     }
 
+    /// The job that assembles the column into memory of the engine's.
     pub fn job(self, collate: Collate) -> Job {
         Job::for_leaf(Arc::new(self.samples), collate, self.name)
     }
 }
 
-/// An empty list with capacity for this number of numbers.
+/// An empty list with capacity for `count` items, or an error for a lack of memory.
 pub(crate) fn space_for<T>(count: usize) -> windrow::Result<Vec<T>> {
     let mut numbers = Vec::new();
     let bytes = (count as u64).saturating_mul(size_of::<T>() as u64);

@@ -50,12 +50,13 @@ enum TorchType {
     Tensor,
     Array,
     Number,
-    /// Strings: the column itself.
+    /// Strings: the column itself is the result.
     Text,
     Mapping,
+    /// A namedtuple.
     Named,
     Sequence,
-    /// For torch's function.
+    /// A type that is left to torch's function.
     Other,
     /// A class that torch's function stacks, and `windrow.collate` sooner.
     Stacked,
@@ -79,20 +80,20 @@ impl TorchType {
 struct TorchCall<'a, 'py> {
     leaves: Leaves<'a, 'py>,
     rules: &'a Bound<'py, PyAny>,
-    /// By type.
+    /// The kind of each type that is known.
     codes: Bound<'py, PyDict>,
-    /// Gives memory for outputs; without it the engine does.
+    /// The function that gives memory for outputs; without one the engine does.
     allocate: Option<Bound<'py, PyAny>>,
-    /// All outputs are in one allocation, which `allocate` gives by the byte.
+    /// Whether all outputs are in one allocation, which `allocate` gives by the byte.
     in_arena: bool,
-    /// The caller says on which device the batch is placed.
+    /// Whether the caller says on which device the batch is placed.
     is_placed: bool,
     has_spec: bool,
-    /// Leaves without a spec are left to torch's functions.
+    /// Whether leaves without a spec are left to torch's functions.
     by_torch: bool,
-    /// Within objects that torch's function stacks if a leaf is not for the engine.
+    /// Whether leaves are within objects that torch's function stacks if one of them is not for the engine.
     in_stack: bool,
-    /// torch's first.
+    /// torch's first error, which is raised unless a spec that matches no leaf is the reason.
     error: Option<PyErr>,
 }
 
@@ -206,7 +207,7 @@ impl<'py> TreeRules<'py> for TorchCall<'_, 'py> {
 }
 
 impl<'py> TorchCall<'_, 'py> {
-    /// Opens a column of objects of a class by the rules of `collate`.
+    /// Opens a column of objects of a class by the rules of `collate`; one that they do not know is a leaf for torch's function.
     fn flatten_class(
         &self,
         samples: Vec<Bound<'py, PyAny>>,
@@ -225,6 +226,7 @@ impl<'py> TorchCall<'_, 'py> {
         Ok(Classified::Container(Arc::new(container), nodes))
     }
 
+    /// The kind of a sample's type: that of `rules.codes`, else what `rules.classify` says.
     fn type_of(&self, sample: &Bound<'py, PyAny>) -> PyResult<TorchType> {
         match self.codes.get_item(sample.get_type())? {
             Some(code) => TorchType::read(&code),
@@ -234,7 +236,7 @@ impl<'py> TorchCall<'_, 'py> {
         }
     }
 
-    /// Flattens a tree and reads its leaves.
+    /// Flattens a tree and reads its leaves, whose jobs are appended. The error of a leaf comes before that of the structure.
     fn tree(
         &mut self,
         root: NodeInput<'py>,
@@ -250,6 +252,7 @@ impl<'py> TorchCall<'_, 'py> {
         Ok((flat.tree, leaves))
     }
 
+    /// Appends the job of a leaf, or takes what torch's function makes of it.
     fn leaf(
         &mut self,
         torch_type: TorchType,
@@ -319,7 +322,8 @@ impl<'py> TorchCall<'_, 'py> {
         }
     }
 
-    /// In place of a leaf that is not for the engine: a leaf of a class without a spec keeps the gradients of its samples.
+    /// What `rules.joined` makes, with gradients, of a leaf that its class has a form for and the engine refused. `refusal` is
+    /// the error where there is a spec, for other leaves, and if nothing is made.
     fn joined(
         &self,
         samples: Vec<Bound<'py, PyAny>>,
@@ -341,7 +345,9 @@ impl<'py> TorchCall<'_, 'py> {
         }
     }
 
-    /// A column for torch's function; why it is not for the engine, if that is known, or the path of one that was not read.
+    /// What torch's function makes of a column. The cause of its error is `refusal`, the reason why the leaf is not for the
+    /// engine, or what an import of the leaf at the path `unread` finds. With a spec, the first error is kept and None takes the
+    /// place of the leaf.
     fn other(
         &mut self,
         samples: Vec<Bound<'py, PyAny>>,
@@ -373,7 +379,8 @@ impl<'py> TorchCall<'_, 'py> {
         }
     }
 
-    /// The leaf for the engine, or why it is not for it, if that is known.
+    /// Appends the job of a leaf as torch would stack it; plain numbers may become a torch tensor at once. Else the reason why
+    /// the leaf is not for the engine, if that is known: then nothing is appended.
     fn try_leaf(
         &mut self,
         torch_type: TorchType,
@@ -444,7 +451,8 @@ impl<'py> TorchCall<'_, 'py> {
         Ok(Ok(ResultLeaf::Job(JobResult::Torch)))
     }
 
-    /// Asks for the memory of all outputs at once.
+    /// Asks `allocate` for the memory of all outputs at once, and has the jobs write there. For each job the torch tensor that it
+    /// writes to; `None` where the memory is windrow's.
     fn place_outputs(&mut self) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         let (py, jobs) = (self.leaves.py, &mut self.leaves.jobs);
         let Some(allocate) = self.allocate.as_ref().filter(|_| !jobs.is_empty()) else {
@@ -498,7 +506,8 @@ impl<'py> TorchCall<'_, 'py> {
         run(*py, &options.engine, jobs, arena, import.end())
     }
 
-    /// Runs the jobs. `import`: the stage that ends when the outputs have their places.
+    /// Runs the jobs: a torch tensor for each, or what `rules.fields` makes of a batch with more than data. `import`: the stage
+    /// that ends when the outputs have their places.
     fn run(&mut self, import: Span<'_>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (outs, py) = (self.place_outputs()?, self.leaves.py);
         let batches = self.run_jobs(ArenaMemory::No, import)?.into_iter().zip(outs);

@@ -48,10 +48,11 @@ impl OutputAllocator {
             }
             _ => Ok(OutputAllocator::Windrow),
         });
-        allocator.map_err(of_torch)
+        allocator.map_err(from_torch)
     }
 
-    /// Its name, if jobs have outputs on a device or in page-locked memory.
+    /// The library that gives the memory of outputs: ``"torch"`` or ``"windrow"`` on a device, ``"torch"`` for page-locked memory
+    /// that it lends, else `None`.
     pub fn name_for(plan: &Plan<'_>, jobs: &[Job]) -> windrow::Result<Option<&'static str>> {
         let is_in = |device: fn(&Device) -> bool| {
             plan.batch_shapes().iter().any(|shape| device(&shape.device))
@@ -71,7 +72,7 @@ impl OutputAllocator {
         }))
     }
 
-    /// Its memory, if it is not the engine's.
+    /// The memory for the outputs of one call on the device `ordinal`; `None` if the engine gives it.
     pub fn memory(
         self,
         engine: &Engine,
@@ -80,7 +81,7 @@ impl OutputAllocator {
         let (stream, torch_stream, owner, capture) = match self {
             OutputAllocator::Windrow => return Ok(None),
             OutputAllocator::TorchOnCurrent(api) => Python::attach(|py| {
-                let stream = current_of(api, ordinal).ok_or_else(|| of_torch(PyErr::fetch(py)));
+                let stream = current_of(api, ordinal).ok_or_else(|| from_torch(PyErr::fetch(py)));
                 Ok::<_, Error>((stream?, None, None, None))
             })?,
             OutputAllocator::TorchBeside(api) => {
@@ -89,7 +90,7 @@ impl OutputAllocator {
                     let current = current_of(api, ordinal).ok_or_else(|| PyErr::fetch(py))?;
                     Ok((current, torch_stream(py, stream, ordinal)?.unbind()))
                 })
-                .map_err(of_torch)?;
+                .map_err(from_torch)?;
                 let capture = engine.capture_of(ordinal, current)?;
                 (stream, Some(torch_stream), Some(engine.stream_owner(ordinal)?), capture)
             }
@@ -99,7 +100,8 @@ impl OutputAllocator {
     }
 }
 
-fn of_torch(error: PyErr) -> Error {
+/// An exception of torch's as an error of the engine's, by its text.
+fn from_torch(error: PyErr) -> Error {
     Error::argument(format!("torch: {error}"))
 }
 
@@ -141,7 +143,7 @@ impl TorchMemory {
         tensor
     }
 
-    /// The exception that torch raised, the cause of the error that came of it.
+    /// Takes the exception that torch raised, the cause of the error of [`TorchMemory::allocate`].
     pub fn take_raised(&self) -> Option<PyErr> {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -152,6 +154,8 @@ impl OutputMemory for TorchMemory {
         self.stream
     }
 
+    /// Asks torch; where it is out of memory, again after the engine has given back memory that nothing uses, at last after a
+    /// wait.
     fn allocate(
         &self,
         dtype: DType,
@@ -194,13 +198,13 @@ pub(crate) struct TorchPinned;
 impl TorchPinned {
     /// torch's page-locked memory, if the program uses devices with torch.
     pub fn used() -> windrow::Result<Option<Arc<dyn PinnedMemory>>> {
-        let table = Python::attach(used_table).map_err(of_torch)?;
+        let table = Python::attach(used_table).map_err(from_torch)?;
         Ok(table.map(|_| Arc::new(TorchPinned) as Arc<dyn PinnedMemory>))
     }
 }
 
 impl PinnedMemory for TorchPinned {
-    /// `None` for a dtype that torch does not have, and for a torch that locks no pages.
+    /// `None` for a dtype that torch does not have, and after any exception of torch's, such as of one that locks no pages.
     fn allocate(&self, dtype: DType, shape: &[i64]) -> Option<Tensor> {
         Python::attach(|py| -> PyResult<Option<Tensor>> {
             // It asks for events of copies from memory that is unused by now.

@@ -119,8 +119,8 @@ pub(crate) fn collate<'py>(
     })
 }
 
-/// The leaves that a call of `collate` with these arguments would plan, and whether in an arena. Nothing
-/// is copied yet.
+/// The jobs that a call of `collate` with these arguments would plan, with their samples held, and whether in an arena. Nothing
+/// is copied.
 pub(crate) fn jobs_of(
     samples: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
@@ -142,7 +142,7 @@ pub(crate) fn jobs_of(
     Ok((jobs, in_arena))
 }
 
-/// The separator between the keys of a path.
+/// The separator between the keys of a path, "." if none is given; TypeError for what is no string.
 fn sep_of<'a>(sep: Option<&'a Bound<'_, PyAny>>) -> PyResult<Cow<'a, str>> {
     let Some(sep) = sep else {
         return Ok(Cow::Borrowed("."));
@@ -153,6 +153,7 @@ fn sep_of<'a>(sep: Option<&'a Bound<'_, PyAny>>) -> PyResult<Cow<'a, str>> {
     }
 }
 
+/// The bool of `arena=`, false if it is not given.
 fn is_in_arena(arena: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
     match arena {
         Some(arena) => arena.extract().map_err(|error| unfit(arena, "arena", "a bool", error)),
@@ -160,16 +161,16 @@ fn is_in_arena(arena: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
     }
 }
 
-/// The jobs of a call.
+/// The leaves of a call, imported.
 struct Import<'py> {
     tree: TreeDef,
     leaves: Vec<ResultLeaf<'py>>,
     jobs: Vec<Job>,
-    /// The samples of all jobs, if they are borrowed.
+    /// What keeps the samples of all jobs alive until Python code runs, if they are borrowed.
     borrowed: Option<Borrowed<'py>>,
 }
 
-/// Flattens the samples and reads all leaves.
+/// Flattens the samples and reads all leaves; the error of a leaf comes before that of the structure.
 fn import<'py>(
     samples: &Bound<'py, PyAny>,
     spec: Option<&Bound<'py, PyAny>>,
@@ -218,7 +219,7 @@ fn import<'py>(
     Ok(Import { tree: flat.tree, leaves: made, jobs: leaves.jobs, borrowed })
 }
 
-/// The samples of a call, as one column.
+/// The samples of a call, as one column; ValueError for none.
 fn column_of<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Column<'py>> {
     let py = samples.py();
     let (column, len) = if let Ok(list) = samples.cast_exact::<PySampleList>() {
@@ -246,7 +247,7 @@ fn column_of<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Column<'py
 /// The rules of `collate`.
 struct OurRules<'l, 'a, 'py> {
     leaves: &'l Leaves<'a, 'py>,
-    /// No Python code runs after the samples were flattened, if no leaf needs it to be read.
+    /// Whether no Python code runs after the samples were flattened, unless a leaf needs it to be read.
     may_borrow: bool,
     borrowed: Option<Borrowed<'py>>,
 }

@@ -20,7 +20,7 @@ use crate::samples::imported::Imported;
 pub(crate) struct UploadedNumbers(Vec<i64>);
 
 impl UploadedNumbers {
-    /// Appends numbers and returns their start.
+    /// Appends numbers and returns the position of the first.
     pub fn add(&mut self, numbers: impl IntoIterator<Item = i64>) -> windrow::Result<i64> {
         let (first, numbers) = (self.0.len() as i64, numbers.into_iter());
         let count = numbers.size_hint().0;
@@ -30,6 +30,7 @@ impl UploadedNumbers {
         Ok(first)
     }
 
+    /// Enqueues the copy of all numbers to a device.
     pub fn upload(self, py: Python<'_>, device: Device) -> PyResult<Uploaded> {
         let shape = [self.0.len() as i64];
         let host = Tensor::from_vec(self.0, &shape).or_py_err(py)?;
@@ -44,12 +45,15 @@ impl UploadedNumbers {
 }
 
 pub(crate) struct Uploaded {
+    /// The numbers, int64, in one dim.
     pub tensor: Tensor,
+    /// Keeps the tensor, and has the stream that it is written on.
     owner: Owner,
 }
 
 impl Uploaded {
-    /// A result, of samples that may be views of the numbers.
+    /// The job that joins `list` along its last dim, as `dtype`. Its samples are views of the numbers, or in memory that `owners`
+    /// keep (not checked).
     pub fn job(
         &self,
         name: &str,
