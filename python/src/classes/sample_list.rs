@@ -9,7 +9,7 @@ use crate::collate::forms::stack_taken;
 use crate::ground::arguments::device_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::OrPyErr;
-use crate::ground::iterables::{check_list, in_a_row, tuple_from};
+use crate::ground::iterables::{check_list, tuple_from, tuple_items};
 use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
 use crate::import::integers::integers;
@@ -24,6 +24,7 @@ use crate::samples::pieces::{pieces, shaped_pieces};
 
 #[pymethods]
 impl PySampleList {
+    // Without samples an empty list; the samples of another list are shared until one of the two changes.
     #[new]
     #[pyo3(signature = (samples = None))]
     fn new(samples: Option<&Bound<'_, PyAny>>) -> PyResult<PySampleList> {
@@ -31,7 +32,6 @@ impl PySampleList {
             return Ok(PySampleList::from_imported(Imported::default()));
         };
         match samples.cast_exact::<PySampleList>() {
-            // Shared until one of the two lists changes.
             Ok(list) => Ok(PySampleList::from_samples(list.get().snapshot())),
             Err(_) => import_list(samples).map(PySampleList::from_samples),
         }
@@ -150,7 +150,7 @@ impl PySampleList {
             }
         };
         let list = list.or_py_err(values.py())?;
-        Imported::parts_of(values.py(), table, list).map(PySampleList::from_imported)
+        Imported::from_parts(values.py(), table, list).map(PySampleList::from_imported)
     }
 
     /// Imports one more sample; in a list of trees it must have the same structure. An error names the position it would have had.
@@ -170,7 +170,7 @@ impl PySampleList {
             return self.join(samples.py(), rows_of_arrow(samples)?);
         }
         check_list(samples)?;
-        self.add(samples.py(), in_a_row(&tuple_from(samples)?)?)
+        self.add(samples.py(), tuple_items(&tuple_from(samples)?)?)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Visited {

@@ -174,6 +174,8 @@ tensor_methods!(PyTensor, {
         Ok(*extent as usize)
     }
 
+    // `int`, `float`, `complex` and `bool` take one element, which is waited for on a device; another number of elements is an
+    // error.
     fn __int__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.get_type::<PyInt>().call1((number_of(py, self.inner())?,))
     }
@@ -191,6 +193,7 @@ tensor_methods!(PyTensor, {
         PyMemoryView::from(slf)?.call_method0("tobytes")
     }
 
+    // TypeError unless it is one integer or bool.
     fn __index__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.inner().dtype() {
             dtype if dtype.is_integer() || dtype == DType::Bool => self.__int__(py),

@@ -336,7 +336,7 @@ fn assemble(
         return Ok(PyBatch::from(batch));
     }
     let objects = objects_of(samples, list.len())?;
-    let kept = Arc::new(Imported::of_objects(list, objects));
+    let kept = Arc::new(Imported::from_list(list, objects));
     let job = Job::for_call(&options, |_| Ok((kept, None)))?;
     let mut batches = run_detached(py, &engine, &mut [job], ArenaMemory::No, begin)?;
     Ok(PyBatch::from(batches.remove(0)))

@@ -231,7 +231,7 @@ pub(super) fn copy_parts(
     let dsts = leaf_sides(paths, |paths| {
         Side::from_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, true), None)
     })?;
-    let samples = Arc::new(Imported::parts_of(py, memory, list)?);
+    let samples = Arc::new(Imported::from_parts(py, memory, list)?);
     span.end();
     let sides = (dsts, Side { samples, torch: Vec::new() });
     let as_it_is = (AnyTransform::default(), None);

@@ -243,6 +243,7 @@ fn collate_of(form: &CallForm, kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate>
     Ok(collate)
 }
 
+/// The mode of `copy=`; TypeError unless it is True, False or None.
 fn copy_mode(copy: &Bound<'_, PyAny>) -> PyResult<CopyMode> {
     if copy.is_none() {
         return Ok(CopyMode::IfNeeded);

@@ -67,6 +67,7 @@ pub(super) fn insert(form: &str, items: &Items<'_>, collate: &Collate, copy: Cop
     let _ = LAST.try_with(|last| last.replace(Some(parsed)));
 }
 
+/// Whether an object is a str, and of no subclass.
 fn is_text(object: &Bound<'_, PyAny>) -> bool {
     object.is_exact_instance_of::<PyString>()
 }

@@ -12,7 +12,7 @@ use windrow::{Error, Stream};
 use crate::collate::job::{is_frozen, torch_of_object, torch_of_owner, FROZEN};
 use crate::ground::batch::tensor_in;
 use crate::ground::errors::{at, of_pair, to_py_err};
-use crate::ground::iterables::{check_list, in_a_row, is_text, items_of, tuple_from};
+use crate::ground::iterables::{check_list, is_text, items_of, tuple_from, tuple_items};
 use crate::ground::modules::loaded;
 use crate::ground::reserve::{push_to, try_vec};
 use crate::ground::tensor::PyTensor;
@@ -233,12 +233,12 @@ impl Side {
         }
         if is_nested(given)? {
             let parts = tuple_from(&given.call_method0("unbind")?)?;
-            return Side::from_objects(py, in_a_row(&parts)?, &[], (side, is_written), stream);
+            return Side::from_objects(py, tuple_items(&parts)?, &[], (side, is_written), stream);
         }
         if is_tensor(given)? {
             return Side::from_table(given, (side, is_written), stream);
         }
-        Side::from_objects(py, in_a_row(&tuple_from(given)?)?, &[], (side, is_written), stream)
+        Side::from_objects(py, tuple_items(&tuple_from(given)?)?, &[], (side, is_written), stream)
     }
 
     /// The rows of one tensor along dim 0; as [`Side::read`].
@@ -252,7 +252,7 @@ impl Side {
             let reading = Reading { rows: false, stream, ..Reading::default() };
             let table = table_of(given, argument_of(side), reading)?;
             return Ok(Side {
-                samples: Arc::new(Imported::rows_of(py, table)?),
+                samples: Arc::new(Imported::from_rows(py, table)?),
                 torch: Vec::new(),
             });
         }
@@ -266,7 +266,7 @@ impl Side {
         }
         let torch = without_gradients(py, torch_of_owner(py, table.owner())?, side, None, "")?;
         let torch = unless_frozen(py, torch, side, None, "")?;
-        let samples = Arc::new(Imported::rows_of(py, table)?);
+        let samples = Arc::new(Imported::from_rows(py, table)?);
         Ok(Side { samples, torch: torch.into_iter().collect() })
     }
 

@@ -46,6 +46,7 @@ pub(crate) enum ArenaMemory {
 }
 
 impl ArenaMemory {
+    /// `Own` or `No`.
     pub fn new(in_arena: bool) -> ArenaMemory {
         match in_arena {
             true => ArenaMemory::Own,
@@ -491,7 +492,8 @@ fn view_of(
     (data, layout): ViewPlace,
 ) -> windrow::Result<Batch> {
     let samples = &job.samples;
-    let reference = samples.owners.together(samples.watches.clone(), || samples.producers())?;
+    let reference =
+        samples.owners.joint_reference(samples.watches.clone(), || samples.producers())?;
     let (owner, read_only): (Owner, _) = (Arc::new(reference), samples.list.is_read_only());
     // SAFETY: the samples are there in this layout, and their owners are held.
     #[allow(unsafe_code)]

@@ -402,7 +402,7 @@ impl<'py> TorchCall<'_, 'py> {
             if self.allocate.is_none() && !self.is_placed && !self.in_arena {
                 return Ok(Ok(ResultLeaf::Object(libraries::torch(py, &row)?)));
             }
-            Column::Imported(Arc::new(Imported::rows_of(py, row)?))
+            Column::Imported(Arc::new(Imported::from_rows(py, row)?))
         } else {
             Column::from_objects(samples.to_vec())
         };

@@ -9,7 +9,7 @@ use crate::ground::dtype::typestr_of;
 use crate::ground::errors::OrPyErr;
 use crate::ownership::ready::ready_on;
 
-/// `__array_interface__` of a host tensor.
+/// `__array_interface__` of a host tensor; AttributeError for one on a device, and for a dtype without a typestr.
 pub(crate) fn array_interface<'py>(
     py: Python<'py>,
     tensor: &Tensor,
@@ -22,8 +22,8 @@ pub(crate) fn array_interface<'py>(
     described(py, tensor, &typestr)
 }
 
-/// `__cuda_array_interface__` of a device tensor, version 3. The legacy default stream is ordered
-/// behind the tensor and named: ours may be gone before the consumer looks.
+/// `__cuda_array_interface__` of a device tensor, version 3; AttributeError for others. The legacy default stream is ordered
+/// behind what still writes the tensor, and named: ours may be gone before the consumer looks.
 pub(crate) fn cuda_array_interface<'py>(
     py: Python<'py>,
     tensor: &Tensor,
@@ -39,7 +39,7 @@ pub(crate) fn cuda_array_interface<'py>(
     Ok(interface)
 }
 
-/// The entries that both array interfaces share.
+/// The entries that both array interfaces share, with strides in bytes, and address 0 for an empty tensor on a device.
 fn described<'py>(py: Python<'py>, tensor: &Tensor, typestr: &str) -> PyResult<Bound<'py, PyDict>> {
     let size = tensor.dtype().size() as i64;
     let is_empty_on_device =

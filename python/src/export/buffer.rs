@@ -11,7 +11,7 @@ use windrow::{Device, Layout, Tensor};
 use crate::ground::dtype::format_of;
 use crate::ground::errors::DeviceError;
 
-/// Refuses what only host memory can do.
+/// Refuses a tensor on a device for `what`, which reads host memory.
 pub(super) fn on_host(tensor: &Tensor, what: &str) -> PyResult<()> {
     match tensor.device() {
         Device::Cuda(ordinal) => Err(DeviceError::new_err(format!(
@@ -29,7 +29,7 @@ fn is_column_major(tensor: &Tensor) -> bool {
     Layout::try_new(tensor.dtype(), &shape, Some(&strides)).is_ok_and(|layout| layout.is_compact())
 }
 
-/// Fills in a buffer view.
+/// Fills in a buffer view. After an error, as for an order of memory that is not requested, its `obj` is NULL.
 ///
 /// # Safety
 /// `view` is the view that Python passed to `bf_getbuffer` of `owner`, which holds `tensor`.

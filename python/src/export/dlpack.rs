@@ -29,7 +29,8 @@ pub(crate) fn dlpack_device(tensor: &Tensor) -> (i32, i32) {
     }
 }
 
-/// The stream that a consumer named; `None` if it waits by itself, or if there is nothing to wait for.
+/// The stream that a consumer named, or the legacy default stream for memory of a device; `None` if it waits by itself, or if
+/// there is nothing to wait for.
 fn consumer_stream(
     py: Python<'_>,
     tensor: &Tensor,
@@ -52,7 +53,7 @@ fn consumer_stream(
     }
 }
 
-/// `__dlpack__`.
+/// `__dlpack__`: a capsule of the tensor, or of a copy for another device or `copy=True`, ready on the consumer's stream.
 pub(crate) fn dlpack<'py>(
     py: Python<'py>,
     tensor: &Tensor,
@@ -114,7 +115,7 @@ fn is_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// The device that a consumer asks for.
+/// The device that a consumer asks for: the memory's own, or the host, which page-locked memory is; BufferError for any other.
 fn target_of(tensor: &Tensor, dl_device: &Bound<'_, PyAny>) -> PyResult<Device> {
     let asked: (i64, i64) = dl_device.extract().map_err(|e| {
         let refuse = || PyTypeError::new_err("dl_device must be None or a tuple of two ints");
@@ -205,7 +206,8 @@ unsafe extern "C" fn drop_legacy(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// A row-major copy on a device in memory of its own.
+/// A row-major copy in memory of its own on a device, behind what still writes the tensor, on `stream` or one of its producers'
+/// or ours.
 pub(super) fn duplicate(
     tensor: &Tensor,
     device: Device,

@@ -69,6 +69,9 @@ fn attached(f: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
     })
 }
 
+/// The tensor that an object of ours is or stands for, and the object, as long as which the pointer is valid. TypeError for
+/// another object, LayoutError for memory that was moved.
+///
 /// # Safety
 /// `object` is a live Python object.
 unsafe fn tensor_at<'py>(
@@ -85,6 +88,7 @@ unsafe fn tensor_at<'py>(
     Ok((object, tensor))
 }
 
+/// An export of the object's tensor, which the caller owns.
 unsafe extern "C" fn from_py_object(
     object: *mut c_void,
     out: *mut *mut DLManagedTensorVersioned,
@@ -101,6 +105,7 @@ unsafe extern "C" fn from_py_object(
     })
 }
 
+/// The object's tensor, borrowed: shape and strides live as long as the object.
 unsafe extern "C" fn borrow_from_py_object(object: *mut c_void, out: *mut DLTensor) -> c_int {
     attached(|py| {
         // SAFETY: as above; the shape and strides lent belong to the object.
@@ -116,6 +121,7 @@ unsafe extern "C" fn borrow_from_py_object(object: *mut c_void, out: *mut DLTens
     })
 }
 
+/// A `Tensor` that owns `managed`. After a failure `managed` is still the caller's.
 unsafe extern "C" fn to_py_object(
     managed: *mut DLManagedTensorVersioned,
     out: *mut *mut c_void,
@@ -135,7 +141,8 @@ unsafe extern "C" fn to_py_object(
     })
 }
 
-/// Memory for callers that write tensors into our memory. Called without the interpreter.
+/// Memory of the dtype, shape and device of `prototype`, not initialised, for callers that write tensors into our memory. Called
+/// without the interpreter: an error goes to `set_error`.
 unsafe extern "C" fn allocate(
     prototype: *mut DLTensor,
     out: *mut *mut DLManagedTensorVersioned,

@@ -50,7 +50,8 @@ pub(crate) fn numpy<'py>(
     asarray(tensor.as_bits())?.call_method1("view", (dtype,))
 }
 
-/// Zero-copy torch tensor.
+/// Zero-copy torch tensor; where torch lends the memory, that tensor or a view of it. Warns of read-only memory; DTypeError for a
+/// dtype that torch lacks.
 pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     if let Some(own) = lent_tensor(py, tensor)? {
         return Ok(own);
@@ -82,6 +83,7 @@ fn lacked(py: Python<'_>, expected: &str, dtype: DType, hint: &'static str) -> P
     to_py_err(py, &Error::DType(Box::new(mismatch)))
 }
 
+/// A torch tensor of the same memory, by torch's exchange table or by DLPack; LayoutError for a stride below 0.
 fn torch_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     let layout = tensor.layout();
     let mut steps = layout.shape().iter().zip(layout.strides());
@@ -101,8 +103,8 @@ fn torch_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>
     py.import(intern!(py, "torch"))?.call_method1(intern!(py, "from_dlpack"), (object,))
 }
 
-/// A torch tensor of host memory by torch's own exchange table, where it has one: a third of what `from_dlpack`
-/// takes, which passes on whether the memory may be written to.
+/// A torch tensor of host memory by torch's own exchange table: a third of what `from_dlpack` takes. `None` if torch has no
+/// table, and for read-only memory, which only `from_dlpack` passes on as such.
 fn through_exchange<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(take) = torch_api(py)?.and_then(|api| api.managed_tensor_to_py_object_no_sync) else {
         return Ok(None);
@@ -122,7 +124,8 @@ fn through_exchange<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bo
     }
 }
 
-/// JAX array, zero-copy where JAX takes the alignment. JAX takes no memory with gaps, and may write to what it is given.
+/// JAX array, zero-copy where JAX takes the alignment. JAX takes no memory with gaps, and may write to what it is given: of that,
+/// and of read-only memory, the array is a copy.
 pub(crate) fn jax<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     match tensor.dtype() {
         DType::F4E2M1FNX2 => {
@@ -157,7 +160,8 @@ pub(crate) fn cupy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py,
     py.import("cupy")?.call_method1("asarray", (numpy(py, tensor, None)?,))
 }
 
-/// `__array__` in NumPy's protocol.
+/// `__array__` in NumPy's protocol: an array of the same memory, or a copy for another dtype or `copy=True`; ValueError if
+/// `copy=False` forbids it.
 pub(crate) fn array<'py>(
     py: Python<'py>,
     tensor: &Tensor,

@@ -9,7 +9,7 @@ use crate::ground::errors::OrPyErr;
 use crate::ground::reserve::try_vec;
 use crate::ownership::copy::copy_of;
 
-/// The only element of a tensor.
+/// The only element of a tensor as a Python number, from a device too.
 ///
 /// # Errors
 /// TypeError for another number of elements than one, and for dtypes that convert to nothing, as most of float8.
@@ -59,7 +59,8 @@ pub(crate) fn is_single(tensor: &Tensor) -> bool {
     tensor.layout().numel() == 1
 }
 
-/// Python numbers of one type as a row; not those beyond 64 bits.
+/// Python numbers as a row of bools, float64 or int64. The caller gives at least one, all of one class. `None` for ints beyond 64
+/// bits and for other objects.
 pub(crate) fn row_of_numbers(items: &[Bound<'_, PyAny>]) -> PyResult<Option<Tensor>> {
     let shape = [items.len() as i64];
     let row = if items[0].is_instance_of::<PyBool>() {

@@ -50,7 +50,7 @@ unsafe impl Send for Api {}
 // SAFETY: as above.
 unsafe impl Sync for Api {}
 
-/// The number of one of NumPy's own dtypes.
+/// NumPy's number for a dtype; `None` if NumPy itself lacks it.
 fn number_of(dtype: DType) -> Option<c_int> {
     const LONG_IS_64: bool = size_of::<std::ffi::c_long>() == 8;
     Some(match dtype {
@@ -96,6 +96,7 @@ pub(crate) fn array_of<'py>(
 }
 
 impl Api {
+    /// The table of the NumPy that can be imported; `None` if its arrays are not those of `numpy.asarray`.
     fn find(py: Python<'_>) -> PyResult<Option<Api>> {
         let module = match py.import("numpy._core._multiarray_umath") {
             Ok(module) => module,
@@ -151,6 +152,7 @@ impl Api {
         Ok(true)
     }
 
+    /// As [`array_of`]; `None` for a dtype that NumPy lacks, and for an empty tensor.
     fn make<'py>(
         &self,
         py: Python<'py>,

@@ -27,7 +27,8 @@ pub(crate) fn maker<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyA
     py.import(intern!(py, "windrow._windrow"))?.getattr(name)
 }
 
-/// A tensor as its bytes, row-major, dtype and shape.
+/// A tensor as its bytes, row-major, dtype and shape; DeviceError for one on a device. From protocol 5 on the bytes are a
+/// `PickleBuffer` of the same memory if the tensor has no gaps.
 pub(crate) fn reduce_tensor<'py>(
     py: Python<'py>,
     tensor: &Tensor,
@@ -101,6 +102,7 @@ pub(crate) fn packed<'py>(py: Python<'py>, numbers: &[i64]) -> PyResult<Bound<'p
     })
 }
 
+/// The numbers of which [`packed`] made the bytes; what is left over of the last 8 is left out.
 pub(crate) fn unpacked(bytes: &[u8]) -> PyResult<Vec<i64>> {
     let mut numbers = try_vec(bytes.len() / 8)?;
     let each = bytes.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok());

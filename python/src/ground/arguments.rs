@@ -22,7 +22,7 @@ pub(crate) fn takes_of(py: Python<'_>, call: &str) -> PyResult<Vec<String>> {
     Ok(names.filter(is_keyword).map(str::to_owned).collect())
 }
 
-/// The form that has this argument of its own.
+/// The first form that has this argument of its own; `None` if none has, or `stack` has it, and so all do.
 fn owner_of(py: Python<'_>, word: &str) -> PyResult<Option<&'static str>> {
     let is_in = |call| takes_of(py, call).map(|all| all.iter().any(|name| name == word));
     if is_in("stack")? {
@@ -56,6 +56,7 @@ const PEERS: &[(&str, &str)] = &[
     ("truncation", "truncate"),
 ];
 
+/// The arguments of `Transform`.
 pub(crate) const TRANSFORM: &[&str] = &["scale", "mean", "std", "channel_dim", "permute"];
 
 /// The refusal of a keyword argument that `call` does not take: our word for it, or the calls that take it, or all
@@ -103,7 +104,8 @@ pub(crate) fn none_unknown(
     }
 }
 
-/// The refusal of an argument that did not become what it is to be.
+/// The refusal of an argument that must be `what`, after `error` of its conversion: ValueError for an int beyond 64 bits, else
+/// TypeError. An error that is no answer is returned as it is.
 pub(crate) fn unfit(item: &Bound<'_, PyAny>, name: &str, what: &str, error: PyErr) -> PyErr {
     let py = item.py();
     match (is_answer(py, &error), quoted(item)) {
@@ -116,7 +118,7 @@ pub(crate) fn unfit(item: &Bound<'_, PyAny>, name: &str, what: &str, error: PyEr
     }
 }
 
-/// An int of a range; a bool is none.
+/// An int of a range; ValueError for one beyond it, TypeError for anything else, bools too.
 pub(crate) fn int_within(
     item: &Bound<'_, PyAny>,
     name: &str,
@@ -155,7 +157,8 @@ pub(crate) fn position_of(
     Ok(usize::try_from(position).ok().filter(|position| *position < len))
 }
 
-/// A single option, or a sequence of one for each dim.
+/// A single option, or one for each entry of an iterable that is no string; bools are refused. TypeError, or ValueError for ints
+/// beyond 64 bits.
 pub(crate) fn per_dim<'py, T>(
     item: &Bound<'py, PyAny>,
     name: &str,
@@ -200,7 +203,7 @@ where
     }
 }
 
-/// A number, exactly as given.
+/// A number, exactly as given: ints up to 128 bits, ValueError beyond; TypeError for what is no number.
 pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     if let Ok(float) = value.cast::<PyFloat>() {
         return Ok(Scalar::Float(float.value()));

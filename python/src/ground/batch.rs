@@ -69,7 +69,7 @@ impl PyBatch {
         &self.batch
     }
 
-    /// The tensors that there are, by name.
+    /// The tensors that there are, by name, `data` first; the arena is not among them.
     pub fn tensors(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
         let fields = [
             ("data", Some(self.batch.data())),
@@ -82,7 +82,7 @@ impl PyBatch {
         fields.into_iter().filter_map(|(name, tensor)| Some((name, tensor?)))
     }
 
-    /// A field as an object, of this tensor if it is not there yet.
+    /// The field of number `position` as an object, the same each time; `tensor` is asked for it the first time.
     pub fn field(
         &self,
         py: Python<'_>,
@@ -106,7 +106,7 @@ impl PyBatch {
     }
 }
 
-/// The tensor that an object of ours is or stands for.
+/// The tensor that an object of ours is or stands for; `None` for any other object.
 #[inline]
 pub(crate) fn tensor_in<'t>(object: &'t Bound<'_, PyAny>) -> Option<&'t Tensor> {
     match object.cast_exact::<PyTensor>() {

@@ -155,7 +155,8 @@ pub(crate) fn dtype_of_kind(kind: u8, size: usize) -> Option<DType> {
     })
 }
 
-/// The dtype of an array by its name: that is how NumPy knows the types of ml_dtypes.
+/// The dtype of an array by its name, as NumPy knows the types of ml_dtypes; `None` for those that NumPy itself has, and for
+/// elements of another size.
 pub(crate) fn named_dtype(array: &Bound<'_, PyAny>, item_bytes: usize) -> PyResult<Option<DType>> {
     let dtype = attribute(array, "dtype")?;
     let name = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "name"))?;
@@ -164,7 +165,8 @@ pub(crate) fn named_dtype(array: &Bound<'_, PyAny>, item_bytes: usize) -> PyResu
     Ok(known.filter(|&known: &DType| typestr_of(known).is_none() && known.size() == item_bytes))
 }
 
-/// A dtype by name, from NumPy, torch, JAX, ml_dtypes or Python itself, or by what it says of itself for DLPack.
+/// A dtype by name, from NumPy, torch, JAX, ml_dtypes or Python itself, or by what it says of itself for DLPack; TypeError for
+/// others, and for foreign byte order.
 pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     let parse =
         |name: &str| name.parse::<DType>().map_err(|error| PyTypeError::new_err(error.to_string()));

@@ -52,6 +52,7 @@ create_exception!(
      started CUDA, or is a worker."
 );
 
+/// Adds the exception classes to the module. Their attributes are None, or "" for `path`, where an error does not set them.
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = m.py();
     for (name, class) in [
@@ -84,11 +85,11 @@ pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
 pub(crate) struct Spec {
     /// The class of specs for it.
     pub class: String,
-    /// The class that the leaf is within takes no other.
+    /// Whether the class that the leaf is within takes no other form.
     pub is_fixed: bool,
 }
 
-/// The same in the words of the caller. `spec`: of a tree, whose leaf has it.
+/// As [`to_py_err`], with hints that name the spec of a leaf of a tree in place of a call, if one is given.
 pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<Spec>) -> PyErr {
     let text = match error.mismatch() {
         Some(m) => text_of(m, spec),
@@ -201,7 +202,7 @@ pub(crate) fn answered<T>(py: Python<'_>, asked: PyResult<T>) -> PyResult<PyResu
     }
 }
 
-/// Replaces the text of an error that is an answer.
+/// The error of `words` in place of one that is an answer; any other as it is.
 pub(crate) fn in_words(py: Python<'_>, error: PyErr, words: impl FnOnce() -> PyErr) -> PyErr {
     if is_answer(py, &error) {
         words()
@@ -210,7 +211,7 @@ pub(crate) fn in_words(py: Python<'_>, error: PyErr, words: impl FnOnce() -> PyE
     }
 }
 
-/// A text of Python's for that of an error.
+/// A text that Python was asked for, "?" if asking failed; an error that is no answer is passed on.
 fn text_in(py: Python<'_>, asked: PyResult<Bound<'_, PyString>>) -> PyResult<String> {
     let text = answered(py, asked)?.ok();
     Ok(text.map_or_else(|| "?".to_owned(), |text| text.to_string_lossy().into_owned()))
@@ -283,7 +284,7 @@ pub(crate) fn array_hint(class: &Bound<'_, PyType>) -> PyResult<&'static str> {
     Ok(hint)
 }
 
-/// Refuses something that is nothing we can read.
+/// The TypeError of an object that is no array-like, with a hint where its class has one.
 pub(crate) fn not_array_like<T>(
     whose: Whose,
     path: &str,
@@ -306,7 +307,7 @@ pub(crate) fn type_error(py: Python<'_>, whose: Whose, path: &str, text: &str) -
     }
 }
 
-/// An error with the sample and the leaf that it is of as attributes.
+/// The error with `index` and `path` as attributes: the sample, None for an argument, and the leaf.
 pub(crate) fn located(py: Python<'_>, error: PyErr, index: Option<usize>, path: &str) -> PyErr {
     let value = error.value(py);
     match value.setattr("index", index).and_then(|()| value.setattr("path", path)) {
@@ -315,7 +316,7 @@ pub(crate) fn located(py: Python<'_>, error: PyErr, index: Option<usize>, path: 
     }
 }
 
-/// As [`located`], of a tensor of a pair; without an index of a whole side.
+/// As [`located`], with `side` too: `index` is that of a pair, None for a side as a whole.
 pub(crate) fn of_pair(
     py: Python<'_>,
     error: PyErr,

@@ -12,15 +12,15 @@ use crate::ground::reserve::try_vec;
 /// The items of a sequence. Those of a list are taken at one moment, whatever other threads do to it.
 pub(crate) fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     if let Ok(list) = sequence.cast_exact::<PyList>() {
-        return in_a_row(&list.as_sequence().to_tuple()?);
+        return tuple_items(&list.as_sequence().to_tuple()?);
     }
     if let Ok(tuple) = sequence.cast_exact::<PyTuple>() {
-        return in_a_row(tuple);
+        return tuple_items(tuple);
     }
     entries(sequence, Ok)
 }
 
-/// The list of samples, as a tuple.
+/// The items of any iterable that is given as the list of samples, as a tuple; TypeError that it is none.
 pub(crate) fn tuple_from<'py>(samples: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     let tuple = samples.py().get_type::<PyTuple>().call1((samples,));
     tuple.map_err(|error| no_list(samples, error))?.cast_into::<PyTuple>().map_err(PyErr::from)
@@ -57,7 +57,7 @@ pub(crate) fn tuple_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Bound<'py,
 }
 
 /// The items of a tuple.
-pub(crate) fn in_a_row<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+pub(crate) fn tuple_items<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let mut items = try_vec(tuple.len())?;
     items.extend(tuple.iter());
     Ok(items)
@@ -83,7 +83,8 @@ pub(crate) fn entries<'py, T>(
     Ok(entries)
 }
 
-/// The value of a mapping under a key that it has. `__missing__` is not asked for others: it may add them to the mapping.
+/// The value of a mapping under a key; `None` if it has no such key. `__missing__` is not asked: it may add the key to the
+/// mapping.
 pub(crate) fn value_of<'py>(
     mapping: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
@@ -123,7 +124,7 @@ pub(crate) fn is_list_or_tuple(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>()
 }
 
-/// Whether a leaf passes through, as a list.
+/// Whether an object is a str or bytes. Leaves of these pass through, as a list.
 pub(crate) fn is_text(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>()
 }

@@ -116,6 +116,7 @@ impl Visit for StageRecord {
 pub(crate) struct Records<'py>(Option<Python<'py>>);
 
 impl<'py> Records<'py> {
+    /// From now on this thread keeps the spans of a call, if logging is on.
     pub fn for_call(py: Python<'py>) -> Records<'py> {
         let is_on = IS_ON.load(Ordering::Relaxed);
         if is_on {
@@ -150,6 +151,7 @@ impl Drop for Records<'_> {
     }
 }
 
+/// Hands records with their seconds to `logging`, whose handlers may run any code.
 fn emit(py: Python<'_>, ended: &[(StageRecord, f64)]) -> PyResult<()> {
     let record = |(stage, seconds): &(StageRecord, f64)| {
         let fields = PyDict::new(py);

@@ -6,7 +6,7 @@ use pyo3::{ffi, intern};
 
 use crate::ground::errors::{answered, attribute, is_answer};
 
-/// A module that is already imported.
+/// A module, if the program has imported it; none is imported here.
 pub(crate) fn module<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
     // SAFETY: attached; the interpreter's own dict, borrowed, or NULL when that is gone.
     #[allow(unsafe_code)]
@@ -15,7 +15,7 @@ pub(crate) fn module<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<
     modules.map_or(Ok(None), |modules| modules.get_item(name))
 }
 
-/// A class of such a module.
+/// A class of a module, if the program has imported that and it has the class.
 pub(crate) fn loaded<'py>(
     py: Python<'py>,
     module: &str,
@@ -25,7 +25,7 @@ pub(crate) fn loaded<'py>(
     Ok(attribute(&module, name)?.and_then(|class| class.cast_into().ok()))
 }
 
-/// Whether torch records now what gradients need, on this thread.
+/// Whether torch records now what gradients need, on this thread; true where torch is not imported.
 pub(crate) fn grad_is_enabled(py: Python<'_>) -> PyResult<bool> {
     let Some(torch) = module(py, "torch")? else { return Ok(true) };
     torch.call_method0("is_grad_enabled")?.is_truthy()
@@ -37,6 +37,7 @@ pub(crate) fn records_nothing(py: Python<'_>) -> PyResult<bool> {
     Ok(!grad_is_enabled(py)? && !may_have_tangents(py)?)
 }
 
+/// Whether this thread is in a level of dual tensors, or in a torch that does not tell.
 fn may_have_tangents(py: Python<'_>) -> PyResult<bool> {
     let Some(forward) = module(py, "torch.autograd.forward_ad")? else { return Ok(false) };
     let level = attribute(&forward, "_current_level")?;
@@ -69,8 +70,8 @@ pub(crate) fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(!dual.getattr("tangent")?.is_none())
 }
 
-/// Tells torch of a tensor that was written to, or of a list of them, so that `backward` does not take what they hold for what was
-/// saved.
+/// Raises the version of a torch tensor that was written to, or of each in a list, so that `backward` does not take what they
+/// hold for what was saved. Does nothing where torch is not imported.
 pub(crate) fn increment_version(tensors: &Bound<'_, PyAny>) -> PyResult<()> {
     let Some(graph) = module(tensors.py(), "torch.autograd.graph")? else { return Ok(()) };
     let increment =

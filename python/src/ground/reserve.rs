@@ -14,7 +14,7 @@ pub(crate) fn try_vec<T>(count: usize) -> PyResult<Vec<T>> {
     Ok(items)
 }
 
-/// Appends to a list that grows with the samples.
+/// Appends to a list that grows with the samples; MemoryError where it cannot.
 #[inline]
 pub(crate) fn push_to<T>(items: &mut Vec<T>, item: T) -> PyResult<()> {
     items.try_reserve(1).map_err(out_of_memory)?;
@@ -27,7 +27,7 @@ pub(crate) fn out_of_memory(_: TryReserveError) -> PyErr {
     PyMemoryError::new_err("could not allocate a longer list")
 }
 
-/// Checks that there is memory for a few small allocations that follow: one that fails ends the process.
+/// MemoryError unless there are 4 KiB for a few small allocations that follow: one that fails ends the process.
 pub(crate) fn check_small_memory() -> PyResult<()> {
     // Or it would not be asked for at all.
     std::hint::black_box(try_vec::<u8>(4 << 10)?);

@@ -9,7 +9,8 @@ use windrow::Stream;
 
 use crate::ground::errors::{answered, attribute, shown};
 
-/// The stream of `stream=`: a handle, an object with `__cuda_stream__`, a torch or CuPy stream.
+/// The stream of `stream=`: a handle, an object with `__cuda_stream__`, a torch or CuPy stream; TypeError for others. That it is
+/// alive is left to the caller.
 pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
     let handle = if object.is_instance_of::<PyBool>() {
         None
@@ -41,12 +42,12 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
     }
 }
 
-/// An int, if it is one.
+/// The value of an int; `None` for any other object.
 fn handle_of(object: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     Ok(answered(object.py(), object.extract())?.ok())
 }
 
-/// A stream by a handle that the caller was given as such.
+/// A stream by a handle that the caller was given as such; ValueError for a negative one.
 pub(crate) fn from_handle(handle: i64) -> PyResult<Stream> {
     let handle = usize::try_from(handle)
         .map_err(|_| PyValueError::new_err(format!("stream={handle} is not a stream handle")))?;
@@ -59,7 +60,7 @@ pub(crate) fn is_borrowed(stream: Stream) -> bool {
     stream.handle() > 2
 }
 
-/// The stream that a library works on now; `None` after a refusal, with Python's error set.
+/// The stream that a library works on now, on the device `ordinal`; `None` after a refusal, with Python's error set.
 pub(crate) fn current_of(api: &DLPackExchangeAPI, ordinal: u32) -> Option<Stream> {
     let Some(current) = api.current_work_stream else { return Some(Stream::LEGACY) };
     let mut handle = std::ptr::null_mut();

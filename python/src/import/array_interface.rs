@@ -23,8 +23,8 @@ pub(crate) const ON_HOST: &str = "__array_interface__";
 pub(crate) const ON_DEVICE: &str = "__cuda_array_interface__";
 
 impl<'py> Importer<'py> {
-    /// A dict that describes memory: that of `__array_interface__`, or of `__cuda_array_interface__`, versions 2 and 3, which names no
-    /// device. Neither keeps anything alive.
+    /// Appends what a dict describes: that of `__array_interface__`, or of `__cuda_array_interface__`, versions 2 and 3, which
+    /// names no device. Neither keeps anything alive: `object`, which is left to the caller, does.
     pub fn import_interface(
         &mut self,
         object: &Bound<'py, PyAny>,
@@ -102,7 +102,7 @@ impl<'py> Importer<'py> {
         push_to(&mut self.owner.objects, interface.into_any().unbind())
     }
 
-    /// The CUDA device of an address.
+    /// The CUDA device of an address; DeviceError for one of the host.
     fn cuda_device_of(&self, address: usize, index: usize) -> PyResult<Device> {
         match windrow::device::device_of(address) {
             Ok(Device::Cpu) => {
@@ -176,7 +176,7 @@ impl<'py> Importer<'py> {
         Ok((dtype, shape, strides))
     }
 
-    /// Byte strides to element strides.
+    /// Byte strides to element strides; LayoutError for a stride that is used and no whole number of elements.
     pub fn in_elements(
         &self,
         shape: &[i64],

@@ -50,9 +50,9 @@ enum Reader {
 struct ColumnReader {
     class: *mut ffi::PyTypeObject,
     reader: Reader,
-    /// The samples are destinations: those that must not be written to as they are, are not read so.
+    /// Whether the samples are destinations: those that must not be written to as they are, are not read.
     is_written: bool,
-    /// torch records nothing now, so that tensors that require grad are samples as others.
+    /// Whether torch records nothing now, so that tensors that require grad are samples as others.
     records_nothing: bool,
 }
 
@@ -156,6 +156,7 @@ pub(crate) fn objects_of(samples: &Bound<'_, PyAny>, len: usize) -> PyResult<Vec
     Ok(objects)
 }
 
+/// The function that gives entries of a list or tuple, which borrow; `None` for other classes, subclasses too.
 fn item_of(samples: &Bound<'_, PyAny>) -> Option<ItemOf> {
     match () {
         () if samples.is_exact_instance_of::<PyList>() => Some(ffi::PyList_GetItem),
@@ -167,7 +168,7 @@ fn item_of(samples: &Bound<'_, PyAny>) -> Option<ItemOf> {
 /// Whether several threads will read `num_samples` samples, the first of which is given. Runs no Python code.
 pub(crate) fn will_be_shared(first: &Bound<'_, PyAny>, num_samples: usize) -> bool {
     num_samples >= LEAST_SHARED
-        && known_route(first).is_some_and(|route| Reader::by(route).is_some())
+        && known_route(first).is_some_and(|route| Reader::for_route(route).is_some())
 }
 
 /// Columns to be read, each with its position among all, and their objects one column after the other.
@@ -179,8 +180,8 @@ struct Readables {
 // SAFETY: the objects are held or borrowed, and no Python code runs meanwhile: other threads only read what they hold.
 unsafe impl Sync for Readables {}
 
-/// The samples of each column of a container that is one and no large stack; `None` for the others, and for all where one column is
-/// all there is. Each column has a sample or more. Runs no Python code while columns are borrowed.
+/// For each child of a container its samples, if they can be read as a column and are no large stack; `None` for the others, and
+/// for an only child. Each column has a sample or more. Runs no Python code while columns are borrowed.
 pub(crate) fn read_columns(
     engine: &Engine,
     columns: &mut ChildColumns<'_>,
@@ -215,6 +216,8 @@ pub(crate) fn read_columns(
     Ok(lists.into_iter().map(into_inner).collect())
 }
 
+/// The columns whose class is read so. Takes references to all first if the class of one is not known yet, since it is then
+/// asked.
 fn readables(columns: &mut ChildColumns<'_>) -> PyResult<Readables> {
     let mut found = Readables { columns: try_vec(columns.len())?, objects: Vec::new() };
     if !HAS_LOCK || columns.len() < 2 {
@@ -236,7 +239,8 @@ fn readables(columns: &mut ChildColumns<'_>) -> PyResult<Readables> {
 }
 
 impl Reader {
-    fn by(route: (ImportRoute, Lazy)) -> Option<Reader> {
+    /// `None` for objects that are not read as columns.
+    fn for_route(route: (ImportRoute, Lazy)) -> Option<Reader> {
         match route {
             (ImportRoute::Array, Lazy::No) => Some(Reader::Array),
             (ImportRoute::Exchange { is_torch: true, .. }, Lazy::Words(torch)) => {
@@ -252,7 +256,7 @@ impl ColumnReader {
     /// known](known_route).
     fn for_first(first: &Bound<'_, PyAny>) -> PyResult<Option<ColumnReader>> {
         let class = first.get_type_ptr();
-        Ok(Reader::by(route_of(first)?).map(|reader| ColumnReader {
+        Ok(Reader::for_route(route_of(first)?).map(|reader| ColumnReader {
             class,
             reader,
             is_written: false,
@@ -404,6 +408,7 @@ impl ColumnReader {
 }
 
 impl RawArray<'_> {
+    /// Whether it has these strides; without strides, on both sides, it is row-major.
     #[inline]
     fn has_strides(&self, known: Option<&[i64]>) -> bool {
         match (self.strides, known) {

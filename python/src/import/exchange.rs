@@ -17,8 +17,8 @@ use crate::import::routes::{shapeless, Lazy};
 use crate::private_layouts::torch_layout::{DenseFields, MAX_DIMS};
 
 impl<'py> Importer<'py> {
-    /// Reads an object by the exchange table of its type; a dense torch tensor of the host's without a call where its words are
-    /// known.
+    /// Appends an object by the exchange table of its type; a dense torch tensor of the host's without a call where its words are
+    /// known. Its library's current stream becomes a producer.
     #[inline(always)] // A call for each sample costs a twentieth of its import.
     pub fn import_exchanged(
         &mut self,
@@ -56,7 +56,7 @@ impl<'py> Importer<'py> {
         self.push(&foreign, index)
     }
 
-    /// A dense torch tensor of the host's.
+    /// Appends a dense torch tensor of the host's.
     #[inline]
     fn push_dense(&mut self, fields: &DenseFields<'_>, index: usize) -> PyResult<()> {
         let &DenseFields { data, dtype, shape, strides } = fields;
@@ -73,7 +73,7 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    /// An owned tensor from an exchange table, for types whose borrowed ones do not say all.
+    /// Appends an owned tensor from an exchange table, for types whose borrowed ones do not say whether they are read-only.
     fn import_owned(
         &mut self,
         object: &Bound<'py, PyAny>,
@@ -101,19 +101,20 @@ impl<'py> Importer<'py> {
         push_to(&mut self.owner.managed, managed)
     }
 
-    /// torch says of its integers of 1 to 7 bits that they are bytes. Without its words they were asked for before.
+    /// Refuses a torch tensor of integers of 1 to 7 bits, of which torch reports that they are bytes, by its words. One without
+    /// words was asked before.
     #[inline]
     pub fn check_dtype(
         &self,
         object: &Bound<'py, PyAny>,
         lazy: Lazy,
-        told: DType,
+        reported: DType,
         index: usize,
     ) -> PyResult<()> {
         match lazy {
-            Lazy::Words(torch) if matches!(told, DType::I8 | DType::U8) => {
+            Lazy::Words(torch) if matches!(reported, DType::I8 | DType::U8) => {
                 // SAFETY: a live object of a class that has words.
-                match unsafe { torch.dtype_of(object.as_ptr()) } == Some(told) {
+                match unsafe { torch.dtype_of(object.as_ptr()) } == Some(reported) {
                     true => Ok(()),
                     false => self.check_small(object, index),
                 }
@@ -133,8 +134,8 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Work goes on the stream that the library works on now: what it has enqueued comes before, and
-    /// what it will enqueue after.
+    /// Adds the stream that the library works on now to the producers, and as the one for work on a device if there is none yet:
+    /// what the library has enqueued comes before that work, what it will enqueue after.
     #[inline]
     fn follow(&mut self, api: &DLPackExchangeAPI, device: Device, index: usize) -> PyResult<()> {
         let Device::Cuda(ordinal) = device else { return Ok(()) };
@@ -144,7 +145,8 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    /// The error of a tensor that could not be had, in our words where the reason is known.
+    /// The error of a tensor that could not be had, in our words where the reason is known. Takes the exception that the table
+    /// has set.
     fn export_failed(&self, object: &Bound<'py, PyAny>, index: usize) -> PyErr {
         let cause = self.exchange_failed(index);
         match shapeless(object) {
@@ -160,6 +162,7 @@ impl<'py> Importer<'py> {
         }
     }
 
+    /// The exception that a table has set, which is taken, as a LayoutError with that as cause.
     fn exchange_failed(&self, index: usize) -> PyErr {
         match PyErr::take(self.py) {
             Some(error) if !is_answer(self.py, &error) => error,

@@ -22,24 +22,25 @@ use crate::ownership::storage_watch::{moved, StorageWatch};
 pub(crate) struct Reading<'a> {
     /// The leaf they belong to, for errors.
     pub path: &'a str,
-    /// Ask for owned tensors even where a borrowed one would do: those know if they are read-only.
+    /// Whether they are kept after the call: owned tensors are asked for even where a borrowed one would do, since those know if
+    /// they are read-only, and moves of their memory are watched.
     pub owned: bool,
-    /// Refuse what has no memory of its own, which would have to be copied.
+    /// Whether to refuse what has no memory of its own, which would have to be copied.
     pub in_place: bool,
     /// The stream of the work on them, if that is known.
     pub stream: Option<Stream>,
     /// The form that they are assembled in, which has an operator that keeps gradients.
     pub form: Option<&'static str>,
-    /// May stack them meanwhile.
+    /// The engine that may stack them, by these options, while they are read.
     pub stacker: Option<(&'a Engine, &'a Collate)>,
-    /// A list or tuple of Python numbers is a sample.
+    /// Whether a list or tuple of Python numbers is a sample.
     pub rows: bool,
     /// They are one side of pairs. Destinations are refused if they must not be written to; they are read as owned ones.
     pub side: Option<MoveSide>,
 }
 
 impl Reading<'_> {
-    /// To be kept.
+    /// How samples are read that are kept after the call.
     pub const OWNED: Self = Reading {
         path: "",
         owned: true,
@@ -65,16 +66,16 @@ pub(crate) struct Importer<'py> {
     pub ahead: Option<PipelinedCopy>,
     pub list: SampleList<'static>,
     pub owner: Holder,
-    /// For each sample of a list that is kept what keeps it in place of the object itself, None of Python's where `owner` does;
-    /// shorter than the list where all that follow are kept by themselves.
+    /// For each sample of a list that is kept, the object that keeps it in place of the sample itself (see `keepers`), Python's
+    /// None where `owner` does; shorter than the list where all that follow are kept by themselves.
     pub keepers: Vec<Option<Py<PyAny>>>,
     /// For each sample of a list that is kept the torch tensor that it is; shorter than the list where those that follow are none.
     pub tensors: Vec<Option<Py<PyAny>>>,
-    /// The last sample was lent, and `owner` has what gives it back.
+    /// Whether the last sample was lent, and `owner` has what gives it back.
     pub is_lent: bool,
-    /// The values of the last sample are among the numbers of `owner`.
+    /// Whether the values of the last sample are among the numbers of `owner`.
     pub is_number: bool,
-    /// A sample is not on the host: `owner` keeps it and those that follow.
+    /// Whether a sample is not in pageable memory: `owner` keeps it and those that follow.
     pub is_on_device: bool,
     /// Watches of the memory of samples that are kept.
     pub watches: Entries<StorageWatch>,
@@ -85,9 +86,9 @@ pub(crate) struct Importer<'py> {
     /// The leaf of each, if they are several.
     pub paths: Vec<String>,
     pub owned: bool,
-    /// Refuse what has no memory of its own.
+    /// Whether to refuse what has no memory of its own.
     pub in_place: bool,
-    /// A list or tuple of Python numbers is a sample.
+    /// Whether a list or tuple of Python numbers is a sample.
     pub rows: bool,
     /// The dtype of a row without numbers, where no sample has been read yet.
     pub empty_dtype: DType,
@@ -99,10 +100,12 @@ pub(crate) struct Importer<'py> {
     pub argument: Option<&'static str>,
     /// The side of pairs that the objects are.
     pub side: Option<MoveSide>,
+    /// The class of the last object, and how its objects are read.
     pub last: Option<(*mut ffi::PyTypeObject, ImportRoute, Lazy)>,
-    /// torch has said that it records nothing, since samples are of `last`'s class, of which none runs code of others.
+    /// Whether torch has said that it records nothing, and only samples of `last`'s class, which run no code of others, came
+    /// since.
     pub is_unrecorded: bool,
-    /// The last sample was read without running any code of others.
+    /// Whether the last sample was read without running any code of others.
     pub is_quiet: bool,
     /// Arguments of `__dlpack__`, for the host and for devices.
     pub dlpack_kwargs: [Option<Bound<'py, PyDict>>; 2],
@@ -139,13 +142,13 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Whether samples are to be released one by one.
+    /// Whether samples are released one by one: those of a list that is kept.
     pub fn is_per_sample(&self) -> bool {
         self.owned && self.argument.is_none()
     }
 
-    /// Page-locked and managed memory has no ordinal in DLPack, and the former may be claimed of any
-    /// host memory: the driver knows.
+    /// Sets the device of memory that a producer says is page-locked or managed, as the driver knows it: DLPack has no ordinal
+    /// for these, and the former may be claimed of any host memory.
     pub fn place(
         &self,
         foreign: &mut ForeignTensor<'_>,
@@ -168,7 +171,8 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    /// The last sample was read without running any code of others: it may be copied ahead, if it is like the first.
+    /// Notes that the last sample was read without running any code of others, and copies it ahead if a copy has begun; one that
+    /// is unlike the first ends that.
     pub fn push_ahead(&mut self) {
         self.is_quiet = true;
         match &mut self.ahead {
@@ -181,6 +185,7 @@ impl<'py> Importer<'py> {
         }
     }
 
+    /// The exception of an error of sample `index`, or of the argument or the pair that it is, with the path of the leaf.
     pub fn error(&self, error: Error, index: usize) -> PyErr {
         let error = match (self.argument, self.side) {
             (None, None) => error.at_index(index),
@@ -239,6 +244,7 @@ impl<'py> Importer<'py> {
         }
     }
 
+    /// Appends a sample, whose memory the caller or `owner` keeps alive.
     pub fn push(&mut self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
         self.is_quiet = false;
         if self.in_place && !foreign.dtype.is_native() {
@@ -263,6 +269,8 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
+    /// Appends a tensor of ours, which counts as handed out; LayoutError if its memory was moved. `owner` keeps it, and knows
+    /// what it waits for, unless it is in pageable memory: that is left to the caller.
     pub fn push_tensor(&mut self, tensor: &windrow::Tensor, index: usize) -> PyResult<()> {
         set_handed_out(tensor, true);
         if has_moved(self.py, tensor)? {

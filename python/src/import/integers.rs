@@ -19,10 +19,10 @@ use crate::import::routes::{route_of, ImportRoute};
 use crate::import::tensor::table_of;
 use crate::ownership::copy::copy_of;
 
-/// The numbers of a row in memory, if none of them wraps in int64.
+/// The numbers of a row in memory as int64; `None` for uint64, which may wrap, and for dtypes that are no integers.
 ///
 /// # Safety
-/// So many numbers of the dtype, aligned for it.
+/// `count` numbers of the dtype at `data`, aligned for it.
 unsafe fn widened(dtype: DType, data: *const u8, count: usize) -> Option<PyResult<Vec<i64>>> {
     /// # Safety
     /// `count` numbers of `T` at `data`, aligned for it.
@@ -52,7 +52,8 @@ unsafe fn widened(dtype: DType, data: *const u8, count: usize) -> Option<PyResul
     }
 }
 
-/// The numbers of a tensor that has some, if it is row-major and on the host.
+/// The numbers of a tensor that has some; `None` unless it is row-major, aligned, in pageable memory and of a dtype of
+/// [`widened`].
 fn integers_of(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
     let (data, size) = (tensor.data_ptr().cast_const(), tensor.dtype().size());
     let is_row = tensor.device() == Device::Cpu && tensor.layout().is_compact();
@@ -64,7 +65,7 @@ fn integers_of(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
 }
 
 /// The numbers of a NumPy array of one dim, read from its struct: to make a tensor of it takes longer than all else for
-/// the indices of a small batch.
+/// the indices of a small batch. `None` for anything else, an empty array too.
 fn integers_in(array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
     const IN_A_ROW: c_int = ArrayStruct::C_CONTIGUOUS | ArrayStruct::ALIGNED;
     if !matches!(route_of(array)?.0, ImportRoute::Array) {
@@ -81,7 +82,7 @@ fn integers_in(array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
     }
 }
 
-/// One of a list of ints. A mask is no list of positions.
+/// One of a list of ints; IndexError beyond 63 bits, TypeError for anything else, bools too: a mask is no list of positions.
 fn int_at(number: &Bound<'_, PyAny>, name: &str, position: usize) -> PyResult<i64> {
     let py = number.py();
     match number.extract() {
@@ -97,13 +98,15 @@ fn int_at(number: &Bound<'_, PyAny>, name: &str, position: usize) -> PyResult<i6
     }
 }
 
+/// Whether an object is a list, a tuple or a range.
 pub(crate) fn is_list(numbers: &Bound<'_, PyAny>) -> bool {
     numbers.is_instance_of::<PyList>()
         || numbers.is_instance_of::<PyTuple>()
         || numbers.is_instance_of::<PyRange>()
 }
 
-/// Numbers and their shape, from any integer array-like of so many dims, or one dim of ints.
+/// Numbers, row by row, and their shape, from an integer array-like of `ndim` dims, 1 or 2, or a list of ints or of rows of them.
+/// IndexError beyond 63 bits, TypeError for anything else. Waits for numbers on a device.
 pub(crate) fn integers(
     numbers: &Bound<'_, PyAny>,
     name: &'static str,

@@ -8,7 +8,7 @@ use windrow::{Collate, Engine};
 
 use crate::ground::batch::tensor_in;
 use crate::ground::errors::OrPyErr;
-use crate::ground::iterables::in_a_row;
+use crate::ground::iterables::tuple_items;
 use crate::ground::modules::{grad_is_enabled, has_tangent, records_nothing, requires_grad};
 use crate::ground::reserve::{out_of_memory, push_to, try_vec};
 use crate::import::array_interface::ON_HOST;
@@ -17,7 +17,7 @@ use crate::import::routes::{route_of, ImportRoute, Lazy};
 use crate::ownership::storage_watch::StorageWatches;
 
 impl<'py> Importer<'py> {
-    /// Reads every sample of a tuple, which keeps them alive. `stacker` may stack them meanwhile.
+    /// Reads every sample of a tuple and keeps them alive. `stacker` may stack them meanwhile.
     pub fn import_tuple(
         &mut self,
         samples: &Bound<'py, PyTuple>,
@@ -27,7 +27,7 @@ impl<'py> Importer<'py> {
         items.extend(samples.iter_borrowed());
         self.import_items(&items, 0, stacker)?;
         match self.is_per_sample() {
-            true => self.keep(in_a_row(samples)?),
+            true => self.keep(tuple_items(samples)?),
             false => push_to(&mut self.owner.objects, samples.clone().into_any().unbind()),
         }
     }
@@ -228,7 +228,8 @@ impl<'py> Importer<'py> {
         Ok(count + 1)
     }
 
-    /// Whether it does not matter that a sample requires grad. torch is asked once for samples that follow each other.
+    /// Whether torch records nothing now, so that a sample may require grad. torch is asked once for samples that follow each
+    /// other.
     fn is_unrecorded(&mut self, route: ImportRoute) -> PyResult<bool> {
         if self.is_unrecorded {
             return Ok(true);
@@ -240,8 +241,8 @@ impl<'py> Importer<'py> {
         Ok(is_unrecorded)
     }
 
-    /// torch keeps conjugation and negation as a bit beside the memory, and read raw, the values are wrong; a
-    /// batch has no part in gradients.
+    /// Refuses a torch tensor that has a part in gradients, as a batch has none, and one whose memory does not hold its values:
+    /// torch keeps conjugation and negation as a bit beside the memory.
     #[cold]
     fn ask_lazy(
         &mut self,

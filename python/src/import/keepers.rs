@@ -1,4 +1,20 @@
 //! Keepers: each keeps one sample of a list alive and is released with it.
+//!
+//! The list is kept longer than the call, and its samples are replaced one by one, so that one owner of all would keep memory
+//! that no sample has. What keeps a sample depends on how it was read:
+//!
+//! | the last sample | `Importer::keepers` at its position | who keeps the memory |
+//! |---|---|---|
+//! | an array of NumPy's, or anything else, in pageable memory | nothing | the object itself |
+//! | a torch tensor with a storage | the storage; the tensor is in `Importer::tensors` | the storage, since the tensor can
+//! exchange it |
+//! | lent, by a capsule or a buffer | a holder of the loan and of the object | that holder |
+//! | a Python number, or a row of some | Python's None | a holder of the numbers of all samples that were read together |
+//! | a tensor of ours | the object of its list, or the tensor | that |
+//! | not in pageable memory, and all that follow | Python's None | `Importer::owner`, which work on a device holds too |
+//!
+//! `note_keeper` fills in one position after each sample; `keep` replaces nothing by the object and None by the holder of the
+//! numbers.
 
 use pyo3::prelude::*;
 
@@ -9,7 +25,7 @@ use crate::import::routes::{ImportRoute, Lazy};
 use crate::ownership::holder::{keeper_of, Holder};
 
 impl<'py> Importer<'py> {
-    /// Notes what keeps the last sample, unless the object does.
+    /// Notes what keeps the last sample, unless the object does. Takes what lent it out of `owner`.
     #[inline]
     pub fn note_keeper(
         &mut self,
@@ -24,6 +40,7 @@ impl<'py> Importer<'py> {
         }
     }
 
+    /// As [`Importer::note_keeper`], of anything but a plain array.
     fn note_other(&mut self, object: &Bound<'py, PyAny>, lazy: Lazy) -> PyResult<()> {
         let storage = self.storage.as_ref().filter(|_| !matches!(lazy, Lazy::No));
         let storage = storage.map(|storage| storage.object.clone_ref(self.py));
@@ -63,7 +80,7 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    /// Keeps these objects, which are the samples of the list.
+    /// Fills in the keepers of all samples of the list, which these objects are.
     pub fn keep(&mut self, objects: Vec<Bound<'py, PyAny>>) -> PyResult<()> {
         let numbers = match self.owner.numbers.is_empty() {
             true => None,

@@ -13,7 +13,8 @@ use crate::import::importer::Importer;
 use crate::import::numpy_layout::{array_fields, ArrayFields, ArrayStruct};
 
 impl<'py> Importer<'py> {
-    /// A NumPy array by its `__array_struct__`; whatever is unusual about it goes the long way.
+    /// Appends a NumPy array by its `__array_struct__`, or by its protocols if its dtype is not ours or a stride no whole
+    /// element.
     #[inline(never)]
     pub fn import_array_struct(
         &mut self,
@@ -56,7 +57,7 @@ impl<'py> Importer<'py> {
         )
     }
 
-    /// A NumPy array by its struct; whatever is unusual about it goes the long way.
+    /// Appends a NumPy array by its struct, or by its `__array_struct__` if its dtype is not one of NumPy's own that we have.
     #[inline]
     pub fn import_array(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         // SAFETY: the route is that of arrays that are laid out so.
@@ -66,6 +67,7 @@ impl<'py> Importer<'py> {
         }
     }
 
+    /// Appends an array, or reads it by its protocols if a stride is no whole number of elements.
     #[inline]
     fn push_array(
         &mut self,

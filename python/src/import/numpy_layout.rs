@@ -111,7 +111,7 @@ fn native_dtype_of(descr: &Descr) -> Option<DType> {
     })
 }
 
-/// The fields of an array of a dtype that we have.
+/// The fields of an array; `None` for a dtype that is not NumPy's own, or that we have not.
 ///
 /// # Safety
 /// A live NumPy array, for which [`is_laid_out`] holds; attached.
@@ -131,7 +131,7 @@ pub(crate) unsafe fn array_fields<'a>(object: *mut ffi::PyObject) -> Option<Arra
     }
 }
 
-/// The word of an array that has the address of its data.
+/// The word of a NumPy array that has the address of its data. Nothing is read here.
 pub(crate) fn data_word(array: *mut ffi::PyObject) -> NonNull<AtomicUsize> {
     let word = array.wrapping_byte_add(std::mem::offset_of!(Array, data));
     NonNull::new(word.cast()).expect("an object")

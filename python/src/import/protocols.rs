@@ -33,8 +33,8 @@ enum Unfit {
 }
 
 impl<'py> Importer<'py> {
-    /// Interfaces that are looked up on the object, in this order; the first refusal is the one
-    /// reported if none works.
+    /// Appends an object by interfaces that are looked up on it, in this order; the first refusal is the one reported if none
+    /// works.
     pub fn import_by_protocol(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         self.ahead = None;
         if object.is_instance_of::<PyType>() {
@@ -142,6 +142,8 @@ impl<'py> Importer<'py> {
         Ok(name.filter(is_unfit).map(Unfit::DType))
     }
 
+    /// Appends what `method`, the object's `__dlpack__`, gives. On a device it is asked to order its work before the stream of
+    /// the work, or the legacy default stream.
     fn import_dlpack(
         &mut self,
         object: &Bound<'py, PyAny>,
@@ -207,7 +209,8 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    /// Takes the tensor out of a capsule. Until it is found fit the capsule keeps it.
+    /// Takes the tensor out of a capsule and appends it. Until it is found fit the capsule keeps it. `announced`: by
+    /// `__dlpack_device__`.
     fn consume(
         &mut self,
         capsule: &Bound<'py, PyCapsule>,
@@ -266,8 +269,8 @@ impl<'py> Importer<'py> {
         push_to(&mut self.owner.managed, managed)
     }
 
-    /// A kernel that reads an address which is no device memory ends all work of the process on that
-    /// device, so a producer is not simply believed.
+    /// Refuses memory of which the driver says that it is not on the producer's device: a kernel that reads an address which is
+    /// no device memory ends all work of the process on that device.
     fn check_device(&self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
         if foreign.shape.contains(&0) {
             return Ok(());
@@ -289,6 +292,7 @@ impl<'py> Importer<'py> {
         }
     }
 
+    /// Refuses a tensor that cannot be read, or has a layout that cannot be expressed.
     fn check(&self, foreign: windrow::Result<ForeignTensor<'_>>, index: usize) -> PyResult<()> {
         foreign
             .and_then(|foreign| foreign.layout())
@@ -296,6 +300,7 @@ impl<'py> Importer<'py> {
             .map_err(|error| self.error(error, index))
     }
 
+    /// Appends a view by the buffer protocol, which `owner` holds.
     fn import_buffer(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         // NumPy's word for a dtype that the protocol has no letter for is a ValueError.
         let no_letter = |error: PyErr| match error.is_instance_of::<PyValueError>(self.py) {

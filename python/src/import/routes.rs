@@ -107,6 +107,7 @@ pub(crate) fn known_route(object: &Bound<'_, PyAny>) -> Option<(ImportRoute, Laz
     Some(found.route)
 }
 
+/// The route of a class, of which `object` is one. Runs Python code.
 fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<ImportRoute> {
     let py = class.py();
     if class.is(py.get_type::<PyTensor>()) {
@@ -166,8 +167,8 @@ pub(crate) fn has_interface(class: &Bound<'_, PyType>) -> PyResult<bool> {
     Ok(false)
 }
 
-/// The dtype of a NumPy scalar that is a bool, an integer, a float or a complex number, if we have it. Durations are none of
-/// these, though their class is one of integers.
+/// For a NumPy scalar that is a bool, an integer, a float or a complex number its dtype, `Some(None)` if we have not that; `None`
+/// for any other, such as durations, though their class is one of integers.
 fn number_of_numpy(scalar: &Bound<'_, PyAny>) -> PyResult<Option<Option<DType>>> {
     let Some(dtype) = attribute(scalar, "dtype")? else { return Ok(None) };
     let kind = attribute(&dtype, "kind")?.and_then(|kind| kind.extract::<String>().ok());
@@ -177,6 +178,7 @@ fn number_of_numpy(scalar: &Bound<'_, PyAny>) -> PyResult<Option<Option<DType>>>
     Ok(kind.map(dtype))
 }
 
+/// How objects of a class say that they require grad, or that their values are not in memory as they are.
 fn find_lazy(class: &Bound<'_, PyType>) -> PyResult<Lazy> {
     Ok(match TorchReader::for_class(class) {
         Some(words) => Lazy::Words(words),
@@ -244,7 +246,7 @@ fn is_plain_subclass(class: &Bound<'_, PyType>) -> PyResult<bool> {
     Ok(true)
 }
 
-/// Whether an object is a torch tensor.
+/// Whether an object is a torch tensor, or of a class that has `is_neg` and `is_conj` as torch's have.
 pub(crate) fn is_torch(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(!matches!(route_of(object)?.1, Lazy::No))
 }
@@ -265,7 +267,7 @@ pub(crate) fn is_nested(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(is_torch(object)? && object.getattr("is_nested")?.is_truthy()?)
 }
 
-/// The kind of a torch tensor that has no memory of one shape, and the hint.
+/// The kind of a torch tensor that has no memory of one shape, and the hint; `None` for any other object.
 pub(crate) fn shapeless(object: &Bound<'_, PyAny>) -> PyResult<Option<(String, &'static str)>> {
     if !is_torch(object)? {
         return Ok(None);

@@ -38,7 +38,7 @@ impl Number {
         }
     }
 
-    /// In memory; a bool is the first byte.
+    /// Its bytes in memory, in native order; a bool is the first byte.
     fn bits(self) -> [u8; 8] {
         match self {
             Number::Bool(value) => [u8::from(value), 0, 0, 0, 0, 0, 0, 0],
@@ -51,7 +51,7 @@ impl Number {
 /// The address of rows without numbers. They have the dtype of their neighbours, also of later ones.
 static NO_NUMBERS: u64 = 0;
 
-/// The dtype of the samples of a list that are more than rows without numbers, in native byte order.
+/// The dtype of the first sample of a list that is no row without numbers, in native byte order; `None` if there is none.
 pub(crate) fn said_dtype(list: &SampleList<'_>) -> Option<DType> {
     (0..list.len())
         .find(|&index| !has_no_numbers(list, index))
@@ -95,6 +95,7 @@ enum Refusal<'py> {
     },
 }
 
+/// The value of a Python number, or why it is none; an error is one of Python's that is no answer.
 fn number_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Result<Number, Refusal<'py>>> {
     // Exact types first: the others are found by walking their bases.
     if let Ok(float) = object.cast_exact::<PyFloat>() {
@@ -137,7 +138,8 @@ pub(crate) fn is_row(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     first.map_or(Ok(false), |first| Ok(number_of(&first)?.is_ok()))
 }
 
-/// Whether a list or tuple has nothing but numbers, or None where that is let pass, in it.
+/// Whether a list or tuple has nothing but numbers in it, of whatever size, or, with `or_none`, None; TypeError for any other
+/// object.
 pub(crate) fn is_of_numbers(object: &Bound<'_, PyAny>, or_none: bool) -> PyResult<bool> {
     fn all<'py>(
         mut items: impl Iterator<Item = Bound<'py, PyAny>>,
@@ -157,7 +159,7 @@ pub(crate) fn is_of_numbers(object: &Bound<'_, PyAny>, or_none: bool) -> PyResul
 }
 
 impl<'py> Importer<'py> {
-    /// A number by itself.
+    /// Appends a number by itself.
     pub fn import_number(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let number = match number_of(object)? {
             Ok(number) => number,
@@ -171,7 +173,7 @@ impl<'py> Importer<'py> {
         self.push_numbers(data, number.dtype(), &[], index)
     }
 
-    /// A NumPy scalar.
+    /// Appends a NumPy scalar.
     pub fn import_scalar(
         &mut self,
         object: &Bound<'py, PyAny>,
@@ -189,7 +191,7 @@ impl<'py> Importer<'py> {
         self.push_numbers(data, dtype, &[], index)
     }
 
-    /// A list or tuple of numbers.
+    /// Appends a list or tuple of numbers; one without any has the dtype of the sample before it.
     pub fn import_row(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let list = object.cast::<PyList>();
         let len = match &list {
@@ -222,10 +224,12 @@ impl<'py> Importer<'py> {
         self.push_numbers(data, dtype, &[count as i64], index)
     }
 
+    /// Appends a row without numbers, of this dtype until another is set.
     fn push_no_numbers(&mut self, dtype: DType, index: usize) -> PyResult<()> {
         self.push_numbers((&raw const NO_NUMBERS).cast(), dtype, &[0], index)
     }
 
+    /// Appends numbers that `owner` holds, at `data`.
     fn push_numbers(
         &mut self,
         data: *const u8,
@@ -259,6 +263,7 @@ impl<'py> Importer<'py> {
         self.error(Error::DType(Box::new(mismatch)), index)
     }
 
+    /// The error of the number at a position of row `index`.
     fn refuse_at(&self, position: usize, refusal: Refusal<'py>, index: usize) -> PyResult<()> {
         Err(match refusal {
             Refusal::TooLarge(got) => {
@@ -281,8 +286,8 @@ impl<'py> Importer<'py> {
     }
 }
 
-/// Appends the numbers of a row, as many as there is room for: another thread may lengthen the list. Gives
-/// their dtype, if there are any.
+/// Appends the numbers of a row, as many as there is room for: another thread may lengthen the list. Gives their dtype, if there
+/// are any, or the position of the first that is refused, and why; then some may have been appended.
 fn read_row<'py>(
     chunk: &mut Vec<[u8; 8]>,
     items: impl Iterator<Item = Bound<'py, PyAny>>,
@@ -312,7 +317,7 @@ fn read_row<'py>(
     Ok(Ok(dtype))
 }
 
-/// Makes neighbours of bools that were read one to a cell.
+/// Moves bools that were read one to a cell of 8 bytes, from cell `start` on, into as many bytes; the cells behind are removed.
 fn pack_bools(chunk: &mut Vec<[u8; 8]>, start: usize) {
     let count = chunk.len() - start;
     for position in 0..count {

@@ -21,7 +21,7 @@ use crate::ownership::storage_watch::{address_in, StorageWatch, StorageWatches};
 use crate::private_layouts::torch_layout::reader;
 
 impl Importer<'_> {
-    /// Holds the storage of a torch tensor.
+    /// Has `storage` be that of a torch tensor, whose sharing with lazy clones is ended; as it is for any other object.
     #[inline]
     pub fn hold_storage(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
         let is_last = match (lazy, &self.storage) {
@@ -39,6 +39,7 @@ impl Importer<'_> {
         }
     }
 
+    /// As [`Importer::hold_storage`], of a torch tensor whose storage is not the last one.
     #[inline(never)]
     fn hold_another(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
         self.storage = None;
@@ -64,7 +65,7 @@ impl Importer<'_> {
         Ok(())
     }
 
-    /// Remembers where the memory of the last sample is, if its owner can move it.
+    /// Appends the watch of the last sample's memory: where it is, if its owner can move it.
     #[inline]
     pub fn watch_storage(
         &mut self,
@@ -144,6 +145,7 @@ pub(crate) fn own_list_memory(
     }
 }
 
+/// As [`own_memory`], of all torch tensors and storages among these, and among what they hold; each is looked at once.
 fn own_memory_of<'py>(
     py: Python<'py>,
     mut owners: Vec<Owner>,
@@ -179,6 +181,7 @@ fn own_memory_of<'py>(
     }
 }
 
+/// Whether an object is an untyped storage of torch's.
 fn is_storage(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match loaded(object.py(), "torch", "UntypedStorage")? {
         Some(class) => object.is_instance(&class),

@@ -15,7 +15,7 @@ use crate::import::importer::{Importer, Reading};
 use crate::ownership::holder::{in_place, with_own_references, Reference};
 use crate::ownership::storage_watch::StorageWatches;
 
-/// A single array-like as a tensor of the same memory. `name`: of the argument that it is.
+/// A single array-like as a tensor of the same memory; LayoutError for foreign byte order. `name`: of the argument that it is.
 pub(crate) fn tensor_of(
     object: &Bound<'_, PyAny>,
     name: &'static str,
@@ -29,7 +29,8 @@ pub(crate) fn tensor_of(
     Ok(tensor)
 }
 
-/// As [`tensor_of`], of an array whose parts are samples: its byte order may be another one.
+/// As [`tensor_of`], of an array whose parts are samples: its byte order may be another one. A tensor of ours counts as handed
+/// out, and is refused if its memory was moved.
 pub(crate) fn table_of(
     object: &Bound<'_, PyAny>,
     name: &'static str,

@@ -19,7 +19,7 @@ pub(crate) struct ChildColumns<'py> {
     values: Vec<*mut ffi::PyObject>,
     num_columns: usize,
     are_borrowed: bool,
-    /// The holders of the values that are borrowed.
+    /// The containers that hold the values that are borrowed.
     temporaries: Vec<Vec<Bound<'py, PyAny>>>,
 }
 
@@ -30,7 +30,7 @@ impl<'py> ChildColumns<'py> {
         Ok(ChildColumns { py, values, num_columns, are_borrowed: true, temporaries: Vec::new() })
     }
 
-    /// Children from columns that are equally long.
+    /// Children from columns that are equally long (not checked), with a reference to each.
     pub fn from_columns(py: Python<'py>, columns: Vec<Vec<Bound<'py, PyAny>>>) -> PyResult<Self> {
         let num_rows = columns.first().map_or(0, Vec::len);
         let mut made = ChildColumns::with_capacity(py, columns.len(), num_rows)?;
@@ -51,10 +51,12 @@ impl<'py> ChildColumns<'py> {
         self.num_columns
     }
 
+    /// The number of whole rows; 0 without columns.
     pub fn num_rows(&self) -> usize {
         self.values.len().checked_div(self.num_columns).unwrap_or(0)
     }
 
+    /// Whether no reference has been counted, so that no Python code may run.
     pub fn are_borrowed(&self) -> bool {
         self.are_borrowed
     }
@@ -64,14 +66,14 @@ impl<'py> ChildColumns<'py> {
         self.values.iter().skip(column).step_by(self.num_columns.max(1)).copied()
     }
 
-    /// The value of a column in the first row.
+    /// The value of a column in the first row; `None` without rows.
     pub fn first(&self, column: usize) -> Option<Borrowed<'_, 'py, PyAny>> {
         let &first = self.values.get(column)?;
         // SAFETY: a live object, and alive as long as these columns are not changed.
         Some(unsafe { Borrowed::from_ptr(self.py, first) })
     }
 
-    /// Adds a row.
+    /// Adds a row, which has a value for each column (not checked).
     ///
     /// # Safety
     /// Live objects that a dict holds, which is among what is [kept](ChildColumns::retain_all), or lives, until references are counted or these
@@ -84,7 +86,7 @@ impl<'py> ChildColumns<'py> {
         self.values.extend_from_slice(values);
     }
 
-    /// Adds the next value of a row.
+    /// Adds the next value of a row, with its reference; those of values before are counted first.
     pub fn push(&mut self, value: Bound<'py, PyAny>) -> PyResult<()> {
         self.take_references();
         self.are_borrowed = false;
@@ -95,7 +97,7 @@ impl<'py> ChildColumns<'py> {
         Ok(())
     }
 
-    /// Keeps the containers that hold the values.
+    /// Keeps the containers that hold the values, as long as these are borrowed.
     pub fn retain_all(&mut self, temporaries: Vec<Bound<'py, PyAny>>) {
         if self.are_borrowed {
             self.temporaries.push(temporaries);

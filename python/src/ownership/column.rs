@@ -8,7 +8,7 @@ use crate::ground::reserve::{out_of_memory, push_to, try_vec};
 
 /// An entry of a sample.
 pub(crate) trait Entry: Sized {
-    /// The garbage collector counts it: each column has its own.
+    /// Whether the garbage collector counts it, so that each column has one of its own.
     const IS_REFERENCE: bool;
 
     /// The entry of a sample that has none.
@@ -17,6 +17,7 @@ pub(crate) trait Entry: Sized {
     /// Whether two entries are one.
     fn is(&self, other: &Self) -> bool;
 
+    /// The same entry for another column, with a reference of its own.
     fn copied(&self, py: Python<'_>) -> Self;
 
     /// Drops the entries of a column that is gone.
@@ -73,7 +74,7 @@ impl<T: Entry> Entries<T> {
         push_to(&mut self.0, entry)
     }
 
-    /// Makes each of `len` samples have an entry of its own.
+    /// Gives each of `len` samples an entry of its own.
     fn spread(&mut self, py: Python<'_>, len: usize) -> PyResult<()> {
         if self.0.len() < len {
             self.0.try_reserve(len + 1 - self.0.len()).map_err(out_of_memory)?;
@@ -99,10 +100,12 @@ impl<T: Entry> Column<T> {
         Column::from(Entries(vec![entry]))
     }
 
+    /// No entry if no sample has one, one if all have the same, or one for each.
     pub fn all(&self) -> &[T] {
         self.0.as_ref().map_or(&[], |entries| &entries.0)
     }
 
+    /// Whether no sample has an entry.
     pub fn is_empty(&self) -> bool {
         self.all().is_empty()
     }
@@ -142,7 +145,7 @@ impl<T: Entry> Column<T> {
         Ok(Column::from(Entries(taken)))
     }
 
-    /// The entries, which no other column has, to be changed.
+    /// The entries to be changed: copied first if another column has them.
     fn own(&mut self, py: Python<'_>) -> PyResult<&mut Entries<T>> {
         if self.0.as_mut().is_none_or(|shared| Arc::get_mut(shared).is_none()) {
             let mut copy = try_vec(self.all().len())?;
@@ -179,7 +182,8 @@ impl<T: Entry> Column<T> {
         Ok(())
     }
 
-    /// Makes each of `len` samples have an entry of its own, if one of them or another has one.
+    /// Gives each of `len` samples an entry of its own, if one of them or of `other` has one: [`Column::replace`] then cannot
+    /// fail.
     pub fn spread(&mut self, py: Python<'_>, len: usize, other: &Column<T>) -> PyResult<()> {
         match self.is_empty() && other.is_empty() {
             true => Ok(()),
@@ -187,14 +191,14 @@ impl<T: Entry> Column<T> {
         }
     }
 
-    /// The entry of the first sample of another list in place of that of a sample, after `spread`. What it was so far, the
-    /// release of which can run any code.
+    /// Puts the entry of the first sample of another list in place of that of a sample, after [`Column::spread`]. Returns the
+    /// entry before, the release of which can run any code; `None` if neither list has entries.
     pub fn replace(&mut self, py: Python<'_>, index: usize, other: &Column<T>) -> Option<T> {
         let entry = Arc::get_mut(self.0.as_mut()?)?.0.get_mut(index)?;
         Some(std::mem::replace(entry, other.entry(py, 0)))
     }
 
-    /// Keeps the entries of the first `len` samples.
+    /// Keeps the entries of the first `len` samples. Does nothing if another column has them.
     pub fn truncate(&mut self, len: usize) {
         if let Some(entries) = self.0.as_mut().and_then(Arc::get_mut) {
             entries.0.truncate(len);

@@ -7,7 +7,8 @@ use windrow::{Collate, Engine, Error, Plan, SampleList, Stream, Tensor};
 use crate::engine::default::index_engine;
 use crate::ownership::holder::producers_of;
 
-/// A copy of one tensor by a form, behind all pending writes to it. Not in the user's counters.
+/// A batch of one tensor by a form, behind all pending writes to it: a stack has a dim 0 of extent 1. Complete on the host,
+/// enqueued on a device. Not in the user's counters.
 pub(crate) fn copy_of(
     tensor: &Tensor,
     collate: &Collate,

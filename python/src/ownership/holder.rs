@@ -44,7 +44,7 @@ pub(crate) struct Holder {
     pub owners: Vec<Owner>,
     /// The work that reads of this device memory wait for.
     pub producers: Producers,
-    /// The object is a torch tensor made for this output.
+    /// Whether the one object is a torch tensor that lends an output its memory.
     pub is_output: bool,
     /// The watch of a single object's memory on a device.
     pub watches: StorageWatches,
@@ -61,7 +61,7 @@ impl Holder {
         holder
     }
 
-    /// The same tensor under an owner that records what it waits for.
+    /// The same tensor under an owner that records `producers` as what it waits for, in place of those before.
     pub fn wrap(tensor: &Tensor, producers: Producers) -> Tensor {
         let holder = Holder::from_tensor(Holder::innermost(tensor).clone(), producers);
         under(Arc::new(holder), tensor, tensor.device())
@@ -82,6 +82,7 @@ impl Holder {
         under(Arc::new(holder), tensor, device)
     }
 
+    /// A Python object that is this holder.
     pub fn into_object(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(Py::new(py, self)?.into_any())
     }
@@ -153,7 +154,7 @@ impl Holder {
 
 /// The owner of a tensor that views samples.
 pub(crate) struct Reference {
-    /// An object that does, of memory on the host; none: the owners do.
+    /// The object that keeps memory of the host; `None` where `shared` does.
     pub object: Option<Py<PyAny>>,
     /// The storage of a torch tensor, which can exchange it for another.
     pub storage: Option<Py<PyAny>>,
@@ -232,6 +233,7 @@ pub(crate) struct HeldObjects<'a> {
     pub owners: &'a [Owner],
 }
 
+/// What keeps memory for an owner; nothing for one that is neither a [`Holder`] nor a [`Reference`].
 pub(crate) fn held_by(owner: &Owner) -> HeldObjects<'_> {
     match owner.downcast_ref::<Reference>() {
         Some(reference) => HeldObjects {
@@ -243,7 +245,7 @@ pub(crate) fn held_by(owner: &Owner) -> HeldObjects<'_> {
     }
 }
 
-/// The places of the memory that an owner keeps, if it can move.
+/// The watches of the memory that an owner keeps, which are empty if it cannot move; `None` for other owners.
 pub(crate) fn watches_of(owner: &Owner) -> Option<&StorageWatches> {
     if let Some(reference) = owner.downcast_ref::<Reference>() {
         return Some(&reference.watches);
@@ -264,7 +266,7 @@ pub(crate) fn has_moved(py: Python<'_>, tensor: &Tensor) -> PyResult<bool> {
     }
 }
 
-/// A tensor to be read or handed on, if its memory is where it was.
+/// The tensor, to be read or handed on; LayoutError if its memory was moved. Page-locked memory counts as handed out afterwards.
 pub(crate) fn in_place<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t Tensor> {
     set_handed_out(tensor, true);
     match has_moved(py, tensor)? {
@@ -273,7 +275,7 @@ pub(crate) fn in_place<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t T
     }
 }
 
-/// The work that a tensor waits for; none if it is on the host.
+/// The work that a tensor waits for; none if it is in pageable memory.
 pub(crate) fn producers_of(tensor: &Tensor) -> Producers {
     if tensor.device() == Device::Cpu {
         return Producers::default();

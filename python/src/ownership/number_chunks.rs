@@ -9,7 +9,7 @@ use crate::ground::reserve::{push_to, try_vec};
 pub(crate) struct NumberChunks(Vec<Vec<[u8; 8]>>);
 
 impl NumberChunks {
-    /// A chunk with capacity for `count` more numbers.
+    /// A chunk with capacity for `count` more numbers. The caller appends no more than its capacity, or the numbers would move.
     pub fn chunk_for(&mut self, count: usize) -> PyResult<&mut Vec<[u8; 8]>> {
         let last = self.0.last();
         if last.is_none_or(|chunk| chunk.capacity() - chunk.len() < count) {

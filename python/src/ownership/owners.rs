@@ -60,7 +60,8 @@ impl Owners {
         Owners { shared: Arc::new(vec![owner]), ..Owners::default() }
     }
 
-    /// Owners of all samples of a list on this device. Work on device memory is ordered by owners that are shared.
+    /// A holder as the owner of all samples of a list on this device: as an object in pageable memory, else shared, since work on
+    /// device memory is ordered by owners that are shared.
     pub fn for_list(py: Python<'_>, holder: Holder, device: Device) -> PyResult<Owners> {
         match device {
             Device::Cpu => Ok(Owners::from_object(holder.into_object(py)?)),
@@ -73,7 +74,7 @@ impl Owners {
         Owners { objects: Column::one(Some(object)), ..Owners::default() }
     }
 
-    /// Owners of samples that are a tensor's, or views of its memory.
+    /// Owners of samples that are a tensor with this owner, or views of its memory.
     pub fn from_reference(py: Python<'_>, reference: &Reference) -> PyResult<Owners> {
         let (mut object, storage) = (reference.object.copied(py), reference.storage.copied(py));
         if let (Some(own), Some(storage)) = (&object, storage) {
@@ -85,7 +86,7 @@ impl Owners {
         Ok(Owners { shared, objects: Column::one(object), ..Owners::default() })
     }
 
-    /// Owners of many samples each, and of one sample each.
+    /// Owners of many samples each, and for each sample the object that keeps it by itself, or none.
     pub fn from_parts(shared: Arc<Vec<Owner>>, objects: Vec<Kept>) -> Owners {
         Owners { shared, objects: Column::from(Entries(objects)), ..Owners::default() }
     }
@@ -128,7 +129,7 @@ impl Owners {
         &self.shared
     }
 
-    /// The work that the samples wait for; if they are `on_host`, that of all of them together.
+    /// The work that the samples wait for; if they are `on_host`, what their shared owners know, without a look at each object.
     pub fn producers(&self, on_host: bool) -> Producers {
         let mut producers = producers_of_owners(&self.shared);
         if !on_host {
@@ -137,17 +138,22 @@ impl Owners {
         producers
     }
 
-    /// The owner of a tensor that is a sample.
-    pub fn of_sample(&self, py: Python<'_>, index: usize, watches: StorageWatches) -> Reference {
+    /// The owner of a tensor that is sample `index`, whose memory `watches` watch.
+    pub fn sample_reference(
+        &self,
+        py: Python<'_>,
+        index: usize,
+        watches: StorageWatches,
+    ) -> Reference {
         let (object, shared) = (self.objects.entry(py, index), Some(Arc::clone(&self.shared)));
         Reference { object, storage: None, shared, watches }
     }
 
-    /// The owner of a tensor over all samples, which are written when that work is done.
+    /// The owner of a tensor over all samples, which wait for what `producers` gives, if it is called.
     ///
     /// # Errors
     /// Out of memory.
-    pub fn together(
+    pub fn joint_reference(
         &self,
         watches: StorageWatches,
         producers: impl FnOnce() -> Producers,
@@ -155,7 +161,7 @@ impl Owners {
         let each = self.objects.all();
         let made: PyResult<_> = Python::attach(|py| {
             if each.len() < 2 {
-                return Ok(self.of_sample(py, 0, watches));
+                return Ok(self.sample_reference(py, 0, watches));
             }
             let mut holder = Holder::default();
             for object in each.iter().flatten() {
@@ -184,7 +190,7 @@ impl Owners {
         self.tensors.truncate(len);
     }
 
-    /// The same of another list, which has its own reference to an object that keeps all samples.
+    /// The same owners for another list, with a reference of its own to an object that keeps all samples.
     pub fn copied(&self, py: Python<'_>) -> Owners {
         let objects = match self.objects.all() {
             [all] => Column::one(all.copied(py)),
@@ -213,7 +219,7 @@ impl Owners {
         Ok(taken)
     }
 
-    /// Lets go of what many samples have, if each has an object that keeps it.
+    /// Takes out the shared owners, if each sample has an object that keeps it.
     fn drop_unused(&mut self) -> Option<Arc<Vec<Owner>>> {
         let objects = self.objects.all();
         let is_used = || objects.is_empty() || objects.iter().rev().any(Option::is_none);
@@ -233,7 +239,7 @@ impl Owners {
         self.objects.extend(py, len, &other.objects, other_len)
     }
 
-    /// Adds the owners of many samples that another list has.
+    /// Adds the shared owners of another list that this one has not.
     fn add_shared(&mut self, other: &Owners) -> PyResult<()> {
         let added = new_owners(&self.shared, &other.shared);
         if added.is_empty() {

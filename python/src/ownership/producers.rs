@@ -27,19 +27,20 @@ pub(crate) struct Producers {
 }
 
 impl Producers {
-    /// Adds a stream.
+    /// Adds a stream, once.
     pub fn add(&mut self, stream: Stream) {
         if !self.streams.contains(&stream) {
             self.streams.push(stream);
         }
     }
 
-    /// The owners of windrow's own that the work waits for.
+    /// The owners that work on the memory holds until it is done: our own tensors and ends of calls.
     pub fn keep(&self) -> Vec<Owner> {
         let tensors = self.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
         tensors.chain(self.ends.iter().map(|end| Arc::new(end.clone()) as Owner)).collect()
     }
 
+    /// Adds the work of `other`; its `current`, `torch` and `made_beside` count only where this has none.
     pub fn merge(&mut self, other: Producers) {
         self.current = self.current.or(other.current);
         self.torch = self.torch.or(other.torch);

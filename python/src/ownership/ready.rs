@@ -10,8 +10,8 @@ use crate::ground::stream::current_of;
 use crate::ownership::holder::{producers_of, Holder};
 use crate::ownership::producers::Producers;
 
-/// Orders what is enqueued on a stream from now on behind all that still writes a tensor. The memory
-/// stays until that work is done.
+/// Orders what is enqueued on a stream from now on behind all that still writes a tensor, whose memory stays until that work is
+/// done. Does nothing for host memory; an error for a stream in a capture that has no part in what wrote the tensor.
 pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
     let Device::Cuda(ordinal) = tensor.device() else { return Ok(()) };
     let producers = producers_of(tensor);
@@ -31,8 +31,8 @@ pub(crate) fn held_until_idle(tensor: &Tensor) -> windrow::Result<()> {
     producers_of(tensor).tensors.iter().try_for_each(Tensor::ready_on_unnamed)
 }
 
-/// The torch tensor that an output is, or a view of the one that it is a part of, if torch lent the memory. torch's current
-/// stream waits for what is still written.
+/// The torch tensor that an output is, or a view of the one that it is a part of, if torch lent the memory, else `None`. torch's
+/// current stream waits for what is still written.
 pub(crate) fn lent_tensor<'py>(
     py: Python<'py>,
     output: &Tensor,
@@ -92,7 +92,8 @@ fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
     }
 }
 
-/// Refuses a stream in the capture during which the memory was written, from samples on the host: no part of its graph.
+/// Refuses a stream in the capture beside which the memory was written, from samples on the host: that copy is no part of the
+/// graph.
 pub(crate) fn refuse_within(
     producers: &Producers,
     ordinal: u32,

@@ -62,7 +62,7 @@ impl Foreign {
     }
 }
 
-/// Releases references alone.
+/// As [`release`], of references alone.
 pub(super) fn release_objects(objects: Vec<Option<Py<PyAny>>>) {
     if !objects.is_empty() {
         release((Foreign { objects, ..Foreign::default() }, Vec::new()));
@@ -79,8 +79,9 @@ thread_local! {
     static NESTED: RefCell<(usize, Vec<Released>)> = const { RefCell::new((0, Vec::new())) };
 }
 
-/// Releases what was held. Tensors and arrays that are each other's memory by turns, made in a loop,
-/// form a chain, which would use up the stack if each release were made within the one before.
+/// Releases what was held, on whatever thread, attached or not; beyond [`MAX_NESTED`] releases within each other it is put off
+/// until the first one ends. Tensors and arrays that are each other's memory by turns, made in a loop, form a chain, which would
+/// use up the stack.
 pub(super) fn release(held: Released) {
     let release = |(foreign, tensors): Released| {
         foreign.release();
@@ -113,7 +114,7 @@ pub(super) fn release(held: Released) {
     }
 }
 
-/// Runs what needs the interpreter. PyO3 counts how often it has attached a thread; others may have
+/// Runs what needs the interpreter, attached for certain. PyO3 counts how often it has attached a thread; others may have
 /// detached it since, as torch does while it frees a tensor, of which ours may be the memory.
 fn attached(run: impl FnOnce()) {
     // SAFETY: the interpreter is there (`try_attach`); whether this thread is attached, it knows itself,

@@ -53,7 +53,7 @@ impl StorageWatch {
         Ok(StorageWatch::Recheck(Arc::new(Recheck::Storage(storage.as_ptr(), address))))
     }
 
-    /// False if the memory is where it was; of a place that is to be asked for, true.
+    /// False if the memory is where it was; true if it was moved, or an object has to be asked. Runs no Python code.
     #[inline]
     fn may_have_moved(&self) -> bool {
         match self {
@@ -63,6 +63,7 @@ impl StorageWatch {
         }
     }
 
+    /// Whether the memory was moved. May run Python code.
     fn has_moved(&self, py: Python<'_>) -> PyResult<bool> {
         match self {
             StorageWatch::Word(..) => Ok(self.may_have_moved()),
@@ -124,7 +125,7 @@ impl Entry for StorageWatch {
 }
 
 impl Entries<StorageWatch> {
-    /// The next sample's, which is number `index`, by the word in which its owner has the address.
+    /// Adds the watch of the next sample, which is number `index`, by the word in which its owner has the address.
     ///
     /// # Safety
     /// The word of a live object, kept as long as the place.
@@ -149,7 +150,7 @@ impl Entries<StorageWatch> {
         Ok(())
     }
 
-    /// A sample whose memory its owner does not move.
+    /// Adds the watch of the next sample, whose memory its owner does not move.
     #[inline]
     pub fn push_immovable(&mut self, py: Python<'_>, index: usize) -> PyResult<()> {
         match self.0.is_empty() {
@@ -178,7 +179,7 @@ impl StorageWatches {
         }
     }
 
-    /// The first of the samples whose memory has moved. Few instructions while none has.
+    /// The position of the first sample whose memory has moved; 0 where all are in one place. Few instructions while none has.
     #[inline]
     pub fn find_moved(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         match self.all().iter().position(StorageWatch::may_have_moved) {

@@ -23,7 +23,7 @@ pub(crate) fn are_known(py: Python<'_>) -> bool {
     *ARE_KNOWN.get_or_init(py, || check_python(py).is_ok())
 }
 
-/// Asks for the memory of a dict's entries.
+/// Asks for the memory of a dict's first `num_entries` entries. The caller has found that they [are known](are_known).
 pub(crate) fn prefetch_entries(dict: &Bound<'_, PyDict>, num_entries: usize) {
     // SAFETY: a live dict is larger than that in every release (`are_known`). Nothing is read at the address.
     let entries = unsafe { dict.as_ptr().cast::<*const u8>().byte_add(ENTRIES).read() };

@@ -48,6 +48,7 @@ pub(crate) fn read_switch() {
     LazyLock::force(&IS_SWITCHED_ON);
 }
 
+/// Refuses all readers where the switch is off.
 fn check_switch() -> Result<(), Reason> {
     match *IS_SWITCHED_ON {
         true => Ok(()),
@@ -55,6 +56,7 @@ fn check_switch() -> Result<(), Reason> {
     }
 }
 
+/// Refuses readers of CPython's objects where the switch is off, without a lock, and for releases that were not tested.
 fn check_python(py: Python<'_>) -> Result<(), Reason> {
     check_switch()?;
     let version = py.version_info();

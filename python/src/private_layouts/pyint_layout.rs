@@ -44,8 +44,8 @@ pub(crate) fn reader(py: Python<'_>) -> &Result<NumberReader, Reason> {
 }
 
 impl NumberReader {
-    /// Appends the values of a list or tuple that holds ints of one digit, which has 30 bits, or floats, and nothing else; as many
-    /// as there is room for. `None`, and nothing is appended, if it is another.
+    /// Appends the values of a list or tuple of ints of one digit, which has 30 bits, or of floats, and gives their dtype.
+    /// `None`, and nothing is appended, for an empty one, one with anything else, and one longer than the capacity that is left.
     #[inline(never)] // As a part of the loop over samples its own loop takes a tenth more instructions.
     pub fn read(
         self,
@@ -85,7 +85,7 @@ impl NumberReader {
         Some(dtype)
     }
 
-    /// The value of an int of one digit.
+    /// The value of an int of one digit; `None` for a larger one.
     ///
     /// # Safety
     /// A live object of Python's own int.

@@ -101,7 +101,7 @@ pub(crate) fn reader(py: Python<'_>) -> Option<&'static Result<TorchReader, Reas
 }
 
 impl TorchReader {
-    /// For a class of torch's tensors.
+    /// The reader for torch's tensor class and subclasses; `None` for other classes, and where the reader is off.
     pub fn for_class(class: &Bound<'_, PyType>) -> Option<&'static TorchReader> {
         let torch = loaded(class.py(), "torch._C", "TensorBase").ok()??;
         // SAFETY: two live types. Not `issubclass`, which a class may override.
@@ -219,7 +219,7 @@ impl TorchReader {
         self.flags / size_of::<usize>() - TANGENTS
     }
 
-    /// The word of a tensor's storage that has the address of its memory.
+    /// The word of a tensor's storage that has the address of its memory; `None` for a tensor without a storage.
     ///
     /// # Safety
     /// A live object of a class that [`TorchReader::for_class`] was asked for.
@@ -232,7 +232,7 @@ impl TorchReader {
         Some(unsafe { storage.add(MEMORY) })
     }
 
-    /// Whether a tensor shares its memory copy-on-write.
+    /// Whether a tensor shares its memory copy-on-write, as lazy clones do.
     ///
     /// # Safety
     /// A live object of a class that [`TorchReader::for_class`] was asked for.
@@ -308,7 +308,7 @@ impl TorchReader {
         }
     }
 
-    /// As [`TorchReader::is_plain`], of a dense tensor on the host that is none of inference mode: it may be written to.
+    /// As [`TorchReader::is_plain`], and the tensor is dense, on the host and none of inference mode: it may be written to.
     ///
     /// # Safety
     /// As of [`TorchReader::is_plain`].
@@ -348,7 +348,7 @@ impl TorchReader {
         }
     }
 
-    /// The dtype of a tensor, if it is one that torch says no other of by DLPack.
+    /// The dtype of a tensor, if it is one of those that torch reports as they are by DLPack, and we have it.
     ///
     /// # Safety
     /// As of [`has_no_grad`](TorchReader::has_no_grad).
@@ -473,7 +473,7 @@ unsafe fn storage_of(object: *mut ffi::PyObject) -> usize {
     }
 }
 
-/// The minor release of a torch 2.
+/// The minor release of the torch that is imported; `None` if it is no torch 2.
 fn minor_release(py: Python<'_>) -> PyResult<Option<u32>> {
     let Some(torch) = module(py, "torch")? else { return Ok(None) };
     let version = torch.getattr("__version__")?.str()?.to_string();
@@ -494,6 +494,7 @@ fn untyped_storage(tensor: &Bound<'_, PyAny>) -> Option<ffi::PyCFunction> {
     }
 }
 
+/// Whether dims are the known ones now.
 fn are_dims(dims: &[AtomicI64], known: &[i64]) -> bool {
     let now = dims.iter().map(|dim| dim.load(Ordering::Relaxed));
     now.eq(known.iter().copied())

@@ -30,11 +30,12 @@ const METHODS: [&str; 3] = ["__arrow_c_array__", "__arrow_c_stream__", "__arrow_
 
 /// The rows of an Arrow object.
 pub(crate) struct ArrowRows<'py> {
-    /// Rows have fields, as those of a table.
+    /// Whether rows have fields, as those of a table.
     pub is_struct: bool,
     pub columns: Vec<ArrowColumn<'py>>,
 }
 
+/// A column of numbers or texts, by its name and those of the structs around it, outermost first.
 pub(crate) struct ArrowColumn<'py> {
     pub path: Vec<String>,
     pub content: ArrowContent<'py>,
@@ -42,6 +43,7 @@ pub(crate) struct ArrowColumn<'py> {
 
 pub(crate) enum ArrowContent<'py> {
     Samples(Box<Imported>),
+    /// A str or bytes for each row.
     Texts(Bound<'py, PyList>),
 }
 
@@ -60,13 +62,13 @@ pub(crate) fn is_arrow(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(false)
 }
 
-/// The rows of an Arrow object that is no table, as samples.
+/// The rows of an Arrow object as samples; TypeError for a table, and for a column of texts.
 pub(crate) fn samples_in(object: &Bound<'_, PyAny>, path: &str) -> PyResult<Imported> {
     read(object, ".", path)?.samples(object)
 }
 
 impl ArrowRows<'_> {
-    /// The samples of `object`, which must have one column of numbers.
+    /// The samples; TypeError, which names the class of `object`, unless they are one column of numbers.
     pub fn samples(mut self, object: &Bound<'_, PyAny>) -> PyResult<Imported> {
         match self.columns.pop() {
             Some(ArrowColumn { content: ArrowContent::Samples(samples), .. })
@@ -128,7 +130,7 @@ pub(crate) fn read<'py>(
     Ok(ArrowRows { is_struct, columns: columns.collect() })
 }
 
-/// A column or a table with many short chunks as one with a single chunk, and others as they are.
+/// A column or a table with many short chunks as one with a single chunk, by its library, and other objects as they are.
 fn joined<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     // The names of pyarrow's chunked classes, and of polars.
     for method in ["combine_chunks", "rechunk"] {
@@ -151,20 +153,21 @@ struct ArrowReader<'a, 'py> {
 }
 
 impl<'py> ArrowReader<'_, 'py> {
+    /// The columns by the first method that the object has.
     fn columns(&mut self) -> PyResult<Columns> {
         if let Some(pair) = self.ask(METHODS[0])? {
-            return self.of_array(&pair);
+            return self.read_array(&pair);
         }
         if let Some(capsule) = self.ask(METHODS[1])? {
-            return self.of_stream(&capsule.cast_into().map_err(|_| no_capsules())?);
+            return self.read_stream(&capsule.cast_into().map_err(|_| no_capsules())?);
         }
         match self.ask(METHODS[2])? {
-            Some(pair) => self.of_device_array(&pair),
+            Some(pair) => self.read_device_array(&pair),
             None => Err(no_capsules()),
         }
     }
 
-    /// The result of a method of the interface; `None` if the object does not have it.
+    /// The result of a method of the interface; `None` if the object does not have it, LayoutError if it raises.
     fn ask(&self, method: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = self.object.py();
         let Some(method) = self.object.getattr_opt(method)? else { return Ok(None) };
@@ -180,6 +183,7 @@ impl<'py> ArrowReader<'_, 'py> {
         }
     }
 
+    /// The exception of an error, at the path of the leaf unless the error names one.
     fn error(&self, error: Error) -> PyErr {
         let py = self.object.py();
         match (self.path, error.mismatch()) {
@@ -189,6 +193,7 @@ impl<'py> ArrowReader<'_, 'py> {
         }
     }
 
+    /// Appends the rows of an array, which `owner` keeps also after an error.
     fn append(&mut self, columns: &mut Columns, array: ArrowArray) -> PyResult<()> {
         // Kept before its memory is used.
         push_to(&mut self.owner.arrays, array)?;
@@ -197,7 +202,7 @@ impl<'py> ArrowReader<'_, 'py> {
         unsafe { columns.append_on(array, self.device) }.map_err(|error| self.error(error))
     }
 
-    fn of_array(&mut self, pair: &Bound<'py, PyAny>) -> PyResult<Columns> {
+    fn read_array(&mut self, pair: &Bound<'py, PyAny>) -> PyResult<Columns> {
         let (schema, array) = capsules(pair, ARROW_ARRAY)?;
         let mut columns = columns_of(&schema, self.sep).map_err(|error| self.error(error))?;
         // SAFETY: the capsule's struct, which is moved out of it.
@@ -206,7 +211,8 @@ impl<'py> ArrowReader<'_, 'py> {
         Ok(columns)
     }
 
-    fn of_stream(&mut self, capsule: &Bound<'py, PyCapsule>) -> PyResult<Columns> {
+    /// Reads all arrays of a stream, without the interpreter lock while it is asked for one.
+    fn read_stream(&mut self, capsule: &Bound<'py, PyCapsule>) -> PyResult<Columns> {
         let py = self.object.py();
         // SAFETY: the capsule's struct, which is moved out of it.
         let mut stream = unsafe { ArrowArrayStream::take(pointer(capsule, ARROW_ARRAY_STREAM)?) };
@@ -233,7 +239,9 @@ impl<'py> ArrowReader<'_, 'py> {
         }
     }
 
-    fn of_device_array(&mut self, pair: &Bound<'py, PyAny>) -> PyResult<Columns> {
+    /// Reads an array of the host or of a device; there, its event becomes a producer. DeviceError for other devices, and for
+    /// host memory that is still being written.
+    fn read_device_array(&mut self, pair: &Bound<'py, PyAny>) -> PyResult<Columns> {
         let (schema, array) = capsules(pair, ARROW_DEVICE_ARRAY)?;
         let mut columns = columns_of(&schema, self.sep).map_err(|error| self.error(error))?;
         // SAFETY: the capsule's struct, alive while the capsule is.
@@ -272,7 +280,8 @@ impl<'py> ArrowReader<'_, 'py> {
     }
 }
 
-/// Calls a stream without the interpreter lock, which it may wait for. Its own words if it fails.
+/// Calls a stream without the interpreter lock, which it may wait for. The inner error is the stream's own refusal, in its words;
+/// the outer one an exception that is no answer.
 fn call(
     py: Python<'_>,
     stream: &mut ArrowArrayStream,
@@ -313,7 +322,7 @@ fn no_capsules() -> PyErr {
     PyTypeError::new_err("the Arrow PyCapsule interface gives capsules of a schema and an array")
 }
 
-/// The capsules of a schema and of an array.
+/// The capsules of a schema and of an array of this name, unused, of which the structs were not looked at.
 fn capsules<'py>(
     pair: &Bound<'py, PyAny>,
     name: &CStr,
@@ -329,7 +338,7 @@ fn capsules<'py>(
     Ok((schema, array))
 }
 
-/// The struct of a capsule of this name.
+/// The struct of a capsule; ValueError if it has another name, as one that was used. That a `T` is there is left to the producer.
 fn pointer<T>(capsule: &Bound<'_, PyCapsule>, name: &CStr) -> PyResult<*mut T> {
     capsule.pointer_checked(Some(name)).map(|pointer| pointer.as_ptr().cast()).map_err(|_| {
         PyValueError::new_err(format!("expected a capsule named {}", name.to_string_lossy()))

@@ -26,7 +26,7 @@ pub(crate) struct ImportedColumn {
     objects: Range<usize>,
 }
 
-/// A column that was read, or as it is.
+/// A column that was read, or else its objects.
 pub(crate) type MaybeImported<'py> = Result<ImportedColumn, Vec<Bound<'py, PyAny>>>;
 
 /// Columns that were read and are still borrowed.
@@ -36,7 +36,7 @@ pub(crate) struct Borrowed<'py> {
 }
 
 impl Borrowed<'_> {
-    /// Counts references to all samples: what then keeps them alive.
+    /// Counts references to all samples, which keep them alive from then on.
     pub fn into_owners(self) -> PyResult<Owners> {
         let mut owner = Holder::default();
         owner.producers = self.producers;
@@ -51,7 +51,8 @@ impl ImportedColumn {
         ImportedColumn { samples: Arc::new(samples), objects }
     }
 
-    /// The samples. Those that are to be kept are read once more, for what is noted of these.
+    /// The samples. With `reading.owned` they are read once more, one by one, for their keepers and watches: not where they are
+    /// borrowed.
     pub fn import(
         self,
         py: Python<'_>,
@@ -69,8 +70,9 @@ impl ImportedColumn {
     }
 }
 
-/// Reads those of the columns that need no Python code to be read. `may_borrow`: none will run as long as the second result is there,
-/// which is, for columns that are borrowed and were all read, in place of owners of the samples.
+/// Reads those of the columns that need no Python code to be read. Their samples have an owner, unless there is a second result:
+/// with `may_borrow`, where all columns were read and are borrowed, it keeps them, and the caller runs no Python code before it
+/// is dropped or made owners.
 pub(crate) fn import_columns<'py>(
     engine: &Engine,
     mut columns: ChildColumns<'py>,

@@ -30,8 +30,8 @@ pub(crate) struct Imported {
 }
 
 impl Imported {
-    /// Samples on the host, which these objects are.
-    pub fn of_objects(list: SampleList<'static>, objects: Vec<Py<PyAny>>) -> Imported {
+    /// Samples of pageable memory that were read of these objects, which keep them.
+    pub fn from_list(list: SampleList<'static>, objects: Vec<Py<PyAny>>) -> Imported {
         let mut owner = Holder::default();
         owner.objects = objects;
         Imported {
@@ -41,16 +41,16 @@ impl Imported {
         }
     }
 
-    /// The rows of a tensor of our own.
-    pub fn rows_of(py: Python<'_>, table: Tensor) -> PyResult<Imported> {
+    /// The rows of a tensor of our own along dim 0, without a copy; an error for one without dims.
+    pub fn from_rows(py: Python<'_>, table: Tensor) -> PyResult<Imported> {
         // SAFETY: the tensor, which holds the owner, is kept below.
         #[allow(unsafe_code)]
         let list = unsafe { SampleList::rows_from_raw_parts(&table) }.or_py_err(py)?;
-        Imported::parts_of(py, table, list)
+        Imported::from_parts(py, table, list)
     }
 
-    /// Samples that are parts of a tensor of our own.
-    pub fn parts_of(
+    /// Samples that are parts of a tensor of our own (not checked), which keeps them.
+    pub fn from_parts(
         py: Python<'_>,
         table: Tensor,
         list: SampleList<'static>,
@@ -67,11 +67,11 @@ impl Imported {
         Ok(Imported { list, owners, watches: Column::one(watches) })
     }
 
-    /// A sample of the list as a tensor, which keeps its memory alive.
+    /// A sample of the list as a tensor, which keeps its memory alive. That the memory was not moved is not checked.
     pub fn sample(&self, py: Python<'_>, index: usize) -> PyResult<Tensor> {
         let (meta, data) = (self.list.meta(index), self.list.address(index).cast_mut());
         let watches = self.watches.at(py, index);
-        let owner: Owner = Arc::new(self.owners.of_sample(py, index, watches));
+        let owner: Owner = Arc::new(self.owners.sample_reference(py, index, watches));
         let (dtype, device, layout) = (meta.dtype, meta.device, meta.layout.clone());
         // SAFETY: the owners keep the memory of every sample of the list alive.
         #[allow(unsafe_code)]
@@ -87,7 +87,8 @@ impl Imported {
         })
     }
 
-    /// As `sample`, as an object, one of other byte order in a copy; `path` is that of the leaf, for errors.
+    /// As `sample`, as an object, one of other byte order in a copy; LayoutError if its memory was moved, with the path of the
+    /// leaf.
     pub fn object<'py>(
         &self,
         py: Python<'py>,
@@ -149,7 +150,7 @@ impl Imported {
         is_its.then(|| held.object.as_ref().map(|kept| kept.clone_ref(object.py())))
     }
 
-    /// The samples at these positions; negative ones count from the end.
+    /// The samples at these positions, of which negative ones count from the end; IndexError for one that is not in the list.
     pub fn taken(&self, py: Python<'_>, positions: &[i64]) -> PyResult<Imported> {
         let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
         let owners = self.owners.take(py, positions, self.list.len())?;
@@ -157,7 +158,7 @@ impl Imported {
         Ok(Imported { list, owners, watches })
     }
 
-    /// As [`Imported::taken`], for a call: on the host they keep the whole list, without a reference to each sample.
+    /// As [`Imported::taken`], for one call: in pageable memory they keep the whole list, without a reference to each sample.
     pub fn lent(self: &Arc<Self>, py: Python<'_>, positions: &[i64]) -> PyResult<Imported> {
         if !self.is_on_host() {
             return self.taken(py, positions);
@@ -176,7 +177,7 @@ impl Imported {
         }
     }
 
-    /// These samples, to be changed: in a copy if others have them as they are.
+    /// These samples, to be changed: `shared` becomes a copy of its own if others have it.
     pub fn own<'a>(shared: &'a mut Arc<Imported>, py: Python<'_>) -> PyResult<&'a mut Imported> {
         if Arc::get_mut(shared).is_none() {
             *shared = Arc::new(shared.copied().or_py_err(py)?);
@@ -184,8 +185,8 @@ impl Imported {
         Ok(Arc::get_mut(shared).expect("not shared"))
     }
 
-    /// Rows without numbers on one side have the dtype of the other side's samples from now on. Gives the other list as it is to
-    /// come to this one.
+    /// Gives rows without numbers in this list the dtype of the other's samples. Returns the other list, in a copy if its rows
+    /// without numbers had to get the dtype of this one's.
     fn agree_on_dtype<'o>(
         &mut self,
         py: Python<'_>,
@@ -205,7 +206,7 @@ impl Imported {
         Ok(Cow::Borrowed(other))
     }
 
-    /// Adds the samples of another list; on an error none.
+    /// Adds the samples of another list; on an error none. Rows without numbers may have another dtype afterwards.
     pub fn join(&mut self, py: Python<'_>, other: &Imported) -> PyResult<()> {
         let (len, added) = (self.list.len(), other.list.len());
         // First of all: a table can have more rows than there is memory for their places.
@@ -224,7 +225,8 @@ impl Imported {
         joined
     }
 
-    /// The first sample of another list in place of one. What may be released now, which can run any code.
+    /// Puts the first sample of another list in the place of one; on an error the samples are as before. Returns what may be
+    /// released now, which can run any code.
     pub fn replace(
         &mut self,
         py: Python<'_>,
@@ -240,26 +242,26 @@ impl Imported {
         Ok((place, self.owners.replace(py, position, &other.owners)))
     }
 
-    /// Keeps the first `len` samples.
+    /// Keeps the first `len` samples. Called after [`Imported::own`]: owners that are shared stay.
     pub fn truncate(&mut self, len: usize) {
         self.list.truncate(len);
         self.owners.truncate(len);
         self.watches.truncate(len);
     }
 
-    /// The same samples, to be changed.
+    /// The same samples in a list of their own; owners and watches are shared until one of them changes.
     fn copied(&self) -> windrow::Result<Imported> {
         let list = self.list.take(0..self.list.len() as i64)?;
         let (owners, watches) = (self.owners.clone(), self.watches.clone());
         Ok(Imported { list, owners, watches })
     }
 
-    /// The work that the samples wait for; on the host, what is known of all of them.
+    /// The work that the samples wait for; in pageable memory what their shared owners know.
     pub fn producers(&self) -> Producers {
         self.owners.producers(self.is_on_host())
     }
 
-    /// The first device that a sample is on.
+    /// The ordinal of the first CUDA device in the metadata; `None` if there is none.
     pub fn ordinal(&self) -> Option<u32> {
         self.list.metas().iter().find_map(|meta| match meta.device {
             Device::Cuda(ordinal) => Some(ordinal),
@@ -267,10 +269,12 @@ impl Imported {
         })
     }
 
+    /// Whether all samples are in pageable memory.
     pub fn is_on_host(&self) -> bool {
         self.list.metas().iter().all(|meta| meta.device == Device::Cpu)
     }
 
+    /// The samples that were read, with their owners: for each sample by its keeper if they are kept, else one for all.
     pub fn from_importer(importer: Importer<'_>) -> PyResult<(Imported, Option<PipelinedCopy>)> {
         let is_per_sample = importer.is_per_sample();
         let Importer { py, list, owner, keepers, tensors, watches, ahead, .. } = importer;

@@ -58,7 +58,8 @@ fn are_numbers(samples: &[Bound<'_, PyAny>]) -> PyResult<bool> {
     Ok(true)
 }
 
-/// Whether a column that begins with a list of Python numbers is one of rows: it has others than lists and tuples, such as arrays.
+/// Whether a column, of at least one sample, begins with a list of Python numbers and has others than lists and tuples, such as
+/// arrays: its lists are rows.
 pub(crate) fn are_rows(samples: &[Bound<'_, PyAny>]) -> PyResult<bool> {
     let is_one = |sample: &Bound<'_, PyAny>| is_list_or_tuple(sample);
     Ok(is_one(&samples[0])
@@ -67,7 +68,8 @@ pub(crate) fn are_rows(samples: &[Bound<'_, PyAny>]) -> PyResult<bool> {
         && names_of(&samples[0].get_type())?.is_none())
 }
 
-/// Reads a column of array-likes.
+/// Reads a column of array-likes, of at least one, by `import`. TypeError for None; where `import` refuses a sample, the first
+/// one may get an error that says what to give in its place.
 pub(crate) fn import_leaf<'py, T>(
     samples: Vec<Bound<'py, PyAny>>,
     place: ColumnPlace<'_>,
@@ -95,7 +97,7 @@ impl Content {
         }
     }
 
-    /// Refuses what is no such leaf.
+    /// The TypeError of the first sample that is no such leaf. Array-likes are not looked at here.
     pub fn check(&self, samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) -> PyResult<()> {
         for (index, sample) in samples.iter().enumerate() {
             let expected = match self {
@@ -113,6 +115,7 @@ impl Content {
         Ok(())
     }
 
+    /// Whether both are of one kind, and objects of one class.
     pub fn is_like(&self, py: Python<'_>, other: &Content) -> bool {
         match (self, other) {
             (Content::Objects(own), Content::Objects(other)) => own.bind(py).is(other.bind(py)),
@@ -129,7 +132,7 @@ impl LeafColumn {
         content: &Content,
     ) -> PyResult<LeafColumn> {
         if !matches!(content, Content::Tensors) {
-            return LeafColumn::of_objects(samples);
+            return LeafColumn::from_objects(samples);
         }
         let (path, start) = (place.path, place.start());
         let py = samples[0].py();
@@ -139,20 +142,21 @@ impl LeafColumn {
         Ok(LeafColumn::Tensors(Arc::new(imported)))
     }
 
-    /// Reads this leaf of one further sample.
+    /// Reads this leaf of one further sample as a column of its own.
     pub fn read_one(
         &self,
         sample: Vec<Bound<'_, PyAny>>,
         place: ColumnPlace<'_>,
     ) -> PyResult<LeafColumn> {
-        let LeafColumn::Tensors(own) = self else { return LeafColumn::of_objects(sample) };
+        let LeafColumn::Tensors(own) = self else { return LeafColumn::from_objects(sample) };
         let importer =
             Importer::new(sample[0].py(), Reading { path: place.path, ..Reading::OWNED });
         let read = |sample| own.read_more(importer, sample, place.start());
         Ok(LeafColumn::Tensors(Arc::new(import_leaf(sample, place, read)?)))
     }
 
-    pub fn of_objects(samples: Vec<Bound<'_, PyAny>>) -> PyResult<LeafColumn> {
+    /// A column of objects as they are, lists in a copy.
+    pub fn from_objects(samples: Vec<Bound<'_, PyAny>>) -> PyResult<LeafColumn> {
         let mut objects = try_vec(samples.len())?;
         for sample in samples {
             objects.push(match sample.cast_exact::<PyList>() {
@@ -164,7 +168,7 @@ impl LeafColumn {
         Ok(LeafColumn::Objects(Arc::new(objects)))
     }
 
-    /// The leaves of the samples at these positions, which are there and none of them negative.
+    /// The leaves of the samples at these positions. The caller has found that they are there, and none is negative.
     pub fn taken(&self, py: Python<'_>, positions: &[i64]) -> PyResult<LeafColumn> {
         match self {
             LeafColumn::Tensors(imported) => {
@@ -187,7 +191,7 @@ impl LeafColumn {
         }
     }
 
-    /// Adds the leaves of other samples; on an error none.
+    /// Adds the leaves of other samples; on an error none. TypeError for a column of the other kind.
     pub fn join(&mut self, py: Python<'_>, other: &LeafColumn) -> PyResult<()> {
         match (self, other) {
             (LeafColumn::Tensors(own), LeafColumn::Tensors(other)) => {
@@ -202,7 +206,7 @@ impl LeafColumn {
         }
     }
 
-    /// Keeps the first `len` leaves.
+    /// Keeps the first `len` leaves. Does nothing to a column that another list shares.
     pub fn truncate(&mut self, len: usize) {
         match self {
             LeafColumn::Tensors(imported) => {
@@ -214,7 +218,7 @@ impl LeafColumn {
         }
     }
 
-    /// The first leaf of another column in place of one.
+    /// Puts the first leaf of another column in the place of one. What was there is released here.
     pub fn replace(&mut self, py: Python<'_>, index: usize, other: &LeafColumn) -> PyResult<()> {
         match (self, other) {
             (LeafColumn::Tensors(own), LeafColumn::Tensors(other)) => {

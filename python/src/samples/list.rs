@@ -87,7 +87,7 @@ impl ListSamples {
         }
     }
 
-    /// The samples, if they are array-likes.
+    /// The samples, if they are array-likes; TypeError for trees.
     fn leaves(self, py: Python<'_>) -> PyResult<Arc<Imported>> {
         match self {
             ListSamples::Leaves(imported) => Ok(imported),
@@ -100,7 +100,7 @@ impl ListSamples {
         }
     }
 
-    /// The samples at these positions; negative ones count from the end.
+    /// The samples at these positions, of which negative ones count from the end; IndexError for one that is not in the list.
     pub fn taken(&self, py: Python<'_>, positions: Vec<i64>) -> PyResult<ListSamples> {
         Ok(match self {
             ListSamples::Leaves(imported) => {
@@ -128,6 +128,7 @@ impl PySampleList {
         PySampleList::from_samples(ListSamples::Leaves(Arc::new(imported)))
     }
 
+    /// The samples, locked. The caller runs no Python code while it has the guard.
     fn samples(&self) -> MutexGuard<'_, Versioned> {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,7 +153,7 @@ impl PySampleList {
         }
     }
 
-    /// Lets go of the samples, as the collector asks of a list in a cycle.
+    /// Empties the list, as the collector asks of one in a cycle. To release the samples can run any code.
     pub fn clear(&self) {
         let gone = std::mem::replace(
             &mut self.samples().samples,
@@ -179,7 +180,8 @@ impl PySampleList {
         self.snapshot().leaves(py)
     }
 
-    /// As `leaves`, if no sample has moved since it was imported.
+    /// As `leaves`; LayoutError if the memory of a sample was moved since its import, and the error that indices on the device
+    /// have had.
     pub fn in_place(&self, py: Python<'_>, path: &str) -> PyResult<Arc<Imported>> {
         let own = self.leaves(py)?;
         self.check_resident(py)?;
@@ -195,7 +197,8 @@ impl PySampleList {
         }
     }
 
-    /// The part of this list that is on a device: made again after every change of the list.
+    /// The samples, and their addresses in the memory of their device: uploaded now, which is waited for, unless that was done
+    /// for this device since the last change of the list. TypeError for trees.
     pub fn resident_on(
         &self,
         py: Python<'_>,
@@ -218,7 +221,8 @@ impl PySampleList {
         Ok((own, made))
     }
 
-    /// The samples at positions that are on a device, if they are and this list is known there.
+    /// The samples at indices in the memory of a device, which are not read here; `None` for other indices, and for a list that
+    /// was not made selectable by [`PySampleList::resident_on`].
     fn chosen(&self, indices: &Bound<'_, PyAny>) -> PyResult<Option<Imported>> {
         let py = indices.py();
         let Some(device) = self.resident().as_ref().map(|(_, made)| made.device()) else {
@@ -237,7 +241,7 @@ impl PySampleList {
         Ok(Some(Imported { list, owners, watches: own.watches.clone() }))
     }
 
-    /// The samples at these positions.
+    /// The samples at these positions, as `SampleList.take` has them.
     pub fn taken(&self, indices: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
         let py = indices.py();
         let own = self.snapshot();
@@ -249,8 +253,8 @@ impl PySampleList {
         own.taken(py, positions)
     }
 
-    /// Array-likes, and the positions of those of them that are asked for, not yet looked up: by indices on a device the
-    /// samples themselves.
+    /// All samples, which are array-likes, and the positions that are asked for, not yet looked up. By indices on a device the
+    /// samples at these, and no positions.
     pub fn asked_for(
         &self,
         indices: &Bound<'_, PyAny>,
@@ -264,7 +268,7 @@ impl PySampleList {
         Ok((own, Some(positions)))
     }
 
-    /// The position of one of `len` samples; a negative one counts from the end.
+    /// The position of one of `len` samples, of which a negative one counts from the end; IndexError if it is not there.
     pub fn position(index: &Bound<'_, PyAny>, len: usize) -> PyResult<usize> {
         let words =
             "an index of a SampleList is an int or a slice; take(indices) takes an array of them";
@@ -277,7 +281,8 @@ impl PySampleList {
         }
     }
 
-    /// Reads objects. `start`: the number of the first in this list. An empty list takes objects of any kind.
+    /// Reads objects to come to this list, which is not changed: to trees of its structure, or to an empty list of any kind.
+    /// `start`: the number of the first.
     fn read(
         &self,
         py: Python<'_>,
@@ -310,7 +315,8 @@ impl PySampleList {
         self.join(py, added)
     }
 
-    /// Adds the samples of another list; on an error none.
+    /// Adds the samples of another list; on an error none. TypeError for samples of the other kind, and trees of another
+    /// structure.
     pub fn join(&self, py: Python<'_>, mut other: ListSamples) -> PyResult<()> {
         // Released without the lock of the list, and structures are compared without it.
         let _gone;
@@ -344,7 +350,7 @@ impl PySampleList {
         Ok(())
     }
 
-    /// Replaces the sample at a valid position of the list.
+    /// Replaces the sample at a valid position of the list; on an error none.
     pub fn replace(&self, position: usize, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = sample.py();
         let other = self.read(py, vec![sample.clone()], position)?;
@@ -365,6 +371,7 @@ impl PySampleList {
     }
 }
 
+/// Shows the collector the references of samples that no other list has.
 fn visit_samples(samples: &Arc<Imported>, visit: &PyVisit<'_>) -> Visited {
     match Arc::strong_count(samples) {
         1 => samples.owners.visit(visit),

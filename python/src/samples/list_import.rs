@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use windrow::bindings::PipelinedCopy;
 
-use crate::ground::iterables::{check_list, in_a_row, is_list_or_tuple, tuple_from};
+use crate::ground::iterables::{check_list, is_list_or_tuple, tuple_from, tuple_items};
 use crate::ground::reserve::try_vec;
 use crate::import::importer::{Importer, Reading};
 use crate::import::routes::{is_array, is_nested, is_tensor};
@@ -39,7 +39,7 @@ pub(crate) fn import_samples(
             tuple_from(&samples.call_method0("unbind")?)?
         } else if is_tensor(samples)? {
             let table = table_of(samples, "samples", Reading { owned: true, ..reading })?;
-            return Ok((Imported::rows_of(py, table)?, None));
+            return Ok((Imported::from_rows(py, table)?, None));
         } else {
             tuple_from(samples)?
         }
@@ -49,7 +49,7 @@ pub(crate) fn import_samples(
     Imported::from_importer(importer)
 }
 
-/// As `import_samples`, to be kept; trees are taken apart.
+/// As `import_samples`, of a new list, which keeps the samples: trees are taken apart.
 pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     if !is_list_or_tuple(samples) {
         if !is_array(samples)? {
@@ -71,7 +71,7 @@ pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
             objects.extend(list.iter());
             objects
         }
-        _ => in_a_row(&tuple_from(samples)?)?,
+        _ => tuple_items(&tuple_from(samples)?)?,
     };
     if objects.first().map_or(Ok(false), is_tree)? {
         return Trees::read(objects).map(ListSamples::Trees);
@@ -80,7 +80,7 @@ pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     Ok(ListSamples::Leaves(Arc::new(imported)))
 }
 
-/// The rows of an Arrow object: those of a table are trees.
+/// The rows of an Arrow object: those of a table are trees; TypeError for a column of texts.
 pub(crate) fn rows_of_arrow(object: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     let rows = read(object, ".", "")?;
     match rows.is_struct {
@@ -89,7 +89,7 @@ pub(crate) fn rows_of_arrow(object: &Bound<'_, PyAny>) -> PyResult<ListSamples> 
     }
 }
 
-/// Either a list imported before or samples imported now.
+/// The samples of a `SampleList`, unless their memory was moved, or of anything else, imported now.
 pub(crate) fn samples_of(
     samples: &Bound<'_, PyAny>,
     reading: Reading<'_>,

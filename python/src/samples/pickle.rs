@@ -34,7 +34,7 @@ struct Group {
     is_uniform: bool,
 }
 
-/// A list as its samples are now.
+/// A list as its samples are now, by value; DeviceError for samples on a device.
 pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult<Reduced<'py>> {
     match list.snapshot() {
         ListSamples::Leaves(_) => {
@@ -91,6 +91,8 @@ fn reduced<'py>(py: Python<'py>, samples: &Imported) -> PyResult<Bound<'py, PyLi
     Ok(groups)
 }
 
+/// The groups of all samples but rows without numbers, those of one dtype and the same extents beyond dim 0; in the order of the
+/// list.
 fn groups_of(samples: &Imported) -> PyResult<Vec<Group>> {
     let list = &samples.list;
     let mut groups: Vec<Group> = Vec::new();
@@ -118,6 +120,7 @@ fn groups_of(samples: &Imported) -> PyResult<Vec<Group>> {
 }
 
 impl Group {
+    /// Adds a sample of the list; `extent`: that of its dim 0, 1 without dims.
     fn push(&mut self, index: usize, extent: i64) {
         let end = self.offsets.last().copied().unwrap_or(0);
         // A sum beyond 64 bits is for the plan to refuse, which has the extents.
@@ -126,6 +129,7 @@ impl Group {
         self.positions.push(index as i64);
     }
 
+    /// The options by which its samples are one tensor on the host.
     fn collate(&self) -> Collate {
         let collate = match self.is_uniform {
             true => Collate::stack(),
@@ -165,23 +169,25 @@ pub(crate) fn _list_of_groups(groups: &Bound<'_, PyList>) -> PyResult<PySampleLi
     Ok(PySampleList::from_imported(whole))
 }
 
+/// The samples of a group: without offsets the rows of its tensor.
 fn samples_of_group(
     py: Python<'_>,
     tensor: Tensor,
     offsets: Option<Bound<'_, PyBytes>>,
 ) -> PyResult<Imported> {
-    let Some(offsets) = offsets else { return Imported::rows_of(py, tensor) };
+    let Some(offsets) = offsets else { return Imported::from_rows(py, tensor) };
     let list = pieces(&tensor, &unpacked(offsets.as_bytes())?).or_py_err(py)?;
-    Imported::parts_of(py, tensor, list)
+    Imported::from_parts(py, tensor, list)
 }
 
+/// Rows without numbers, of float64.
 fn rows_without_numbers(py: Python<'_>, count: usize) -> PyResult<Imported> {
     let mut rows = try_vec(count)?;
     rows.resize(count, PyTuple::empty(py).into_any());
     Imported::from_objects(py, rows, 0, Reading::OWNED).map(|(imported, _)| imported)
 }
 
-/// The inverse of these positions of `len` samples.
+/// The inverse of these positions of `len` samples; ValueError unless each of them is there once.
 fn inverse(positions: &[i64], len: usize) -> PyResult<Vec<i64>> {
     let unfit = || PyValueError::new_err("a list whose positions are not those of its samples");
     let mut places = try_vec(len)?;
@@ -209,7 +215,7 @@ pub(crate) fn _list_of_trees(
     for column in columns.iter() {
         leaves.push(match column.cast::<PySampleList>() {
             Ok(list) => LeafColumn::Tensors(list.get().leaves(column.py())?),
-            Err(_) => LeafColumn::of_objects(column.cast::<PyList>()?.iter().collect())?,
+            Err(_) => LeafColumn::from_objects(column.cast::<PyList>()?.iter().collect())?,
         });
     }
     let trees = Trees::read_template(like.clone())?.with_columns(leaves, len)?;

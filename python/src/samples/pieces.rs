@@ -56,7 +56,8 @@ pub(crate) fn shaped_pieces(
     Ok(list)
 }
 
-/// Appends what begins at row `first`, which was found to be inside `values`.
+/// Appends what begins at row `first` of `values`, read-only if that is; without `strides` it is row-major. The caller has found
+/// that it is inside `values`, which has a dim or more, and keeps these alive.
 pub(crate) fn push(
     list: &mut SampleList<'static>,
     values: &Tensor,
@@ -77,7 +78,7 @@ pub(crate) fn push(
     Ok(())
 }
 
-/// Offsets that never go back and stay inside the tensor.
+/// Refuses offsets that go back or leave the tensor, none at all, and a tensor without dims.
 fn check_offsets(values: &Tensor, offsets: &[i64]) -> Result<()> {
     let Some(&len) = values.shape().first() else {
         return Err(refuse(0, "values of at least one dim", "a single value"));
@@ -100,6 +101,7 @@ fn check_offsets(values: &Tensor, offsets: &[i64]) -> Result<()> {
     }
 }
 
+/// The ShapeError of sample `index`.
 pub(crate) fn refuse(index: usize, expected: impl Into<String>, got: impl Into<String>) -> Error {
     let (expected, got): (String, String) = (expected.into(), got.into());
     Error::Shape(Box::new(Mismatch::new(Some(index), expected, got)))

@@ -12,7 +12,7 @@ use crate::samples::trees::Trees;
 use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::flatten::{flatten, Classified, TreeRules};
 
-/// The rows of an object that is Arrow's.
+/// The rows of an object that is Arrow's; `None` for any other object.
 pub(crate) fn table_in(samples: &Bound<'_, PyAny>, sep: &str) -> PyResult<Option<Trees>> {
     match arrow::is_arrow(samples)? {
         true => trees_of_table(samples.py(), arrow::read(samples, sep, "")?.columns).map(Some),

@@ -23,7 +23,7 @@ use crate::trees::rules;
 /// Joins the names of a path in errors.
 const SEP: &str = ".";
 
-/// The place of samples that will follow others in a list.
+/// The place of samples that will follow `start` others in a list.
 fn place_after(start: usize, path: &str) -> ColumnPlace<'_> {
     ColumnPlace { added_to: Some(start), ..ColumnPlace::new(path, SEP) }
 }
@@ -77,7 +77,7 @@ enum Part<'a> {
 }
 
 impl Shape {
-    /// For each column of a list of this structure that of another list.
+    /// For each column of a list of this structure the position of that of another list, whose keys may be in another order.
     ///
     /// # Errors
     /// Another structure, with the path.
@@ -117,7 +117,7 @@ impl Shape {
 
 /// Flattens the samples of a new list: what a whole batch takes apart at once is a leaf of objects.
 struct ListRules {
-    /// The one sample has classes in place of such objects.
+    /// Whether the one sample is a template, which has classes in place of such objects.
     is_template: bool,
 }
 
@@ -210,12 +210,12 @@ impl Trees {
         self.shape.tree.root().map_or(Ok("objects".to_owned()), |root| class_name(root.class(py)))
     }
 
-    /// Flattens the samples of a new list.
+    /// Flattens the samples of a new list, at least one, and imports their leaves.
     pub fn read(samples: Vec<Bound<'_, PyAny>>) -> PyResult<Trees> {
         Trees::read_as(samples, false)
     }
 
-    /// Flattens a template or a sample.
+    /// Flattens a template or a sample, as a list of one.
     pub fn read_template(template: Bound<'_, PyAny>) -> PyResult<Trees> {
         Trees::read_as(vec![template], true)
     }
@@ -230,7 +230,8 @@ impl Trees {
         })
     }
 
-    /// Flattens further samples, which must have the structure of these. `start`: the number of the first.
+    /// Flattens further samples, at least one, which must have the structure of these, as a list that is
+    /// [alike](Trees::is_alike). `start`: the number of the first.
     ///
     /// # Errors
     /// Another structure, with sample and path.
@@ -259,7 +260,7 @@ impl Trees {
         Ok(Trees { shape: Arc::clone(&self.shape), columns: read, len })
     }
 
-    /// The samples at these positions; negative ones count from the end.
+    /// The samples at these positions, of which negative ones count from the end; IndexError for one that is not in the list.
     pub fn taken(&self, py: Python<'_>, mut positions: Vec<i64>) -> PyResult<Trees> {
         let len = self.len as i64;
         for position in &mut positions {
@@ -274,7 +275,7 @@ impl Trees {
         Ok(Trees { shape: Arc::clone(&self.shape), columns, len: positions.len() })
     }
 
-    /// A sample as a tree of tensors; other leaves are as they were given.
+    /// A sample as a tree of tensors; other leaves are as they were given, lists in a copy.
     pub fn sample<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
         self.shape.tree.unflatten(py, |leaf| match &self.columns[leaf] {
             LeafColumn::Tensors(imported) => {
@@ -320,7 +321,7 @@ impl Trees {
         Ok(Trees { shape: Arc::clone(&self.shape), columns, len: other.len })
     }
 
-    /// Adds the samples of another list that is alike; on an error none.
+    /// Adds the samples of another list that is alike (not checked); on an error none.
     pub fn join(&mut self, py: Python<'_>, other: &Trees) -> PyResult<()> {
         for position in 0..self.columns.len() {
             if let Err(error) = self.columns[position].join(py, &other.columns[position]) {

@@ -50,9 +50,10 @@ pub(crate) fn windows(
     let table = table_of(array, "array", Reading::OWNED)?;
     let (starts, _) = integers(starts, "starts", 1)?;
     let list = windows_of(&table, &starts, length).or_py_err(py)?;
-    Imported::parts_of(py, table, list).map(PySampleList::from_imported)
+    Imported::from_parts(py, table, list).map(PySampleList::from_imported)
 }
 
+/// Windows of `length` rows, one for each start, all inside the table, which the caller keeps alive.
 fn windows_of(table: &Tensor, starts: &[i64], length: i64) -> Result<SampleList<'static>> {
     let Some(&len) = table.shape().first() else {
         return Err(refuse(0, "an array of at least one dim", "a single value"));
@@ -132,7 +133,7 @@ pub(crate) fn crops(
     Ok(PySampleList::from_imported(Imported { list, owners, watches }))
 }
 
-/// Booleans of one dim, or one for all images.
+/// Booleans of one dim, of whatever number, or one for all images, repeated; TypeError for anything else.
 fn flags(flags: &Bound<'_, PyAny>, num_images: usize) -> PyResult<Vec<bool>> {
     if let Ok(flag) = flags.extract::<bool>() {
         let mut flags = try_vec(num_images)?;
@@ -163,6 +164,7 @@ fn flags(flags: &Bound<'_, PyAny>, num_images: usize) -> PyResult<Vec<bool>> {
     Ok(flags)
 }
 
+/// The crops of all images, inside of which their boxes are; the caller keeps the images alive. `extents`: those of the boxes.
 fn crops_of(
     images: &SampleList<'static>,
     boxes: &[i64],
@@ -191,7 +193,8 @@ fn crops_of(
     Ok(list)
 }
 
-/// Appends the crop of image `index` whose corners are left, top, right and bottom. The caller keeps the image alive.
+/// Appends the crop of image `index` whose corners are left, top, right and bottom; an error for a box that is not inside the
+/// image. The caller keeps the image alive.
 fn push_crop(
     list: &mut SampleList<'static>,
     images: &SampleList<'static>,

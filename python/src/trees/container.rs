@@ -13,7 +13,7 @@ use crate::ground::reserve::try_vec;
 pub(crate) struct Container {
     pub(super) class: Py<PyType>,
     pub(super) node_type: NodeType,
-    /// None of dict, list and tuple themselves.
+    /// What makes the container of the results; `None` for dict, list and tuple themselves.
     pub(super) maker: Option<Maker>,
 }
 
@@ -64,6 +64,7 @@ impl<'a> ColumnPlace<'a> {
         self.added_to.unwrap_or(0)
     }
 
+    /// The path of the child of this name.
     pub fn join(&self, name: &str) -> String {
         match self.path {
             "" => name.to_owned(),
@@ -71,7 +72,7 @@ impl<'a> ColumnPlace<'a> {
         }
     }
 
-    /// Refuses a sample of another class than those before it.
+    /// The TypeError of sample `index` of the column, which is not as those before it.
     pub fn uneven<T>(&self, index: usize, expected: &str, other: &Bound<'_, PyAny>) -> PyResult<T> {
         let text = format!("expected {expected}, got {}", class_name(&other.get_type())?);
         Err(type_error(other.py(), Whose::Sample(self.start() + index), self.path, &text))
@@ -94,7 +95,7 @@ impl Container {
         Container { class, node_type: NodeType::Mapping(keys), maker: None }
     }
 
-    /// One of the same type around these.
+    /// A container of the same type with these children, one for each of its own (not checked).
     pub fn unflatten<'py>(
         &self,
         py: Python<'py>,
@@ -120,7 +121,7 @@ impl Container {
         self.class.bind(py)
     }
 
-    /// Further samples can be taken apart as the first ones were.
+    /// Whether further samples can be taken apart as the first ones were; not where that depends on all samples of a batch.
     pub fn is_open(&self) -> bool {
         !matches!(&self.node_type, NodeType::Registered(Registered { flatten_more: None, .. }))
     }
@@ -192,6 +193,7 @@ pub(super) fn name_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     }
 }
 
+/// The position of the first key that equals this one. Compares, which can run any code.
 pub(super) fn position_of(keys: &[Py<PyAny>], key: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     for (position, own) in keys.iter().enumerate() {
         if own.bind(key.py()).eq(key)? {

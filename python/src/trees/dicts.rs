@@ -21,11 +21,11 @@ pub(super) struct Dicts<'a> {
     keys: &'a [Py<PyAny>],
     /// The last class that was asked for, and whether its objects give entries and length as dict itself does.
     class: (*mut ffi::PyTypeObject, bool),
-    /// The position of dict entries is known.
+    /// Whether the position of dict entries is known.
     has_entries: bool,
     /// How many dicts ahead of its use the entries of one are asked for.
     lead: usize,
-    /// References are counted next, which waits for the memory of the values.
+    /// Whether references are counted next, which waits for the memory of the values.
     are_held_next: bool,
     /// The values of the dict that was walked last, without references.
     values: Vec<*mut ffi::PyObject>,
@@ -55,7 +55,7 @@ impl<'a> Dicts<'a> {
             let Some(values) = dict.and_then(|dict| self.in_order(dict)) else {
                 return Ok(index);
             };
-            // SAFETY: of a live dict, which the caller keeps; no Python code runs from here on but after `hold`.
+            // SAFETY: of a live dict, which the caller keeps; no Python code runs from here on but after `take_references`.
             unsafe { columns.push_row(values) };
         }
         Ok(samples.len())
@@ -66,7 +66,8 @@ impl<'a> Dicts<'a> {
         sample.get_type_ptr() == self.class.0
     }
 
-    /// An object as a dict, if it is one whose class gives entries and length as dict itself does.
+    /// An object as a dict, if it is one whose class gives entries and length as dict itself does. May run Python code for a
+    /// class that is not that of the object before.
     pub fn dict<'b, 'py>(
         &mut self,
         sample: &'b Bound<'py, PyAny>,

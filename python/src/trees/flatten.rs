@@ -90,6 +90,7 @@ pub(crate) fn flatten<'py, R: TreeRules<'py>>(
 }
 
 impl<L> Flat<L> {
+    /// Appends nodes and leaves up to the first error.
     fn fill<'py, R: TreeRules<'py, Leaf = L>>(
         &mut self,
         py: Python<'py>,
@@ -131,6 +132,7 @@ impl<L> Flat<L> {
     }
 }
 
+/// RecursionError for [`MAX_DEPTH`] containers around a column.
 fn check_depth(depth: usize, path: &str) -> PyResult<()> {
     if depth < MAX_DEPTH {
         return Ok(());
@@ -142,7 +144,7 @@ fn check_depth(depth: usize, path: &str) -> PyResult<()> {
 }
 
 impl TreeDef {
-    /// The container that all samples are, if they are no leaf.
+    /// The container that all samples are; `None` if they are a leaf.
     pub fn root(&self) -> Option<&Container> {
         match self.nodes.first() {
             Some(TreeNode::Container(root, _)) => Some(root),
@@ -150,7 +152,7 @@ impl TreeDef {
         }
     }
 
-    /// Its containers, each before its children, and in place of each leaf nothing.
+    /// Its nodes, each before its children: containers, and `None` for each leaf.
     pub fn containers(&self) -> impl Iterator<Item = Option<&Container>> {
         self.nodes.iter().map(|node| match node {
             TreeNode::Leaf => None,
@@ -182,7 +184,8 @@ impl TreeDef {
         Ok(())
     }
 
-    /// Makes something of each leaf, by its number, and of each container with what was made of its children: the last ones first.
+    /// Makes something of each leaf, by its number, and of each container with what was made of its children, which are in order.
+    /// The last leaf is the first to be made.
     pub fn fold<'s, T>(
         &'s self,
         mut leaf: impl FnMut(usize) -> PyResult<T>,

@@ -13,7 +13,7 @@ use crate::import::routes::{route_of, ImportRoute};
 use crate::import::tensor::tensor_of;
 use crate::trees::container::{Maker, NodeType, Registered};
 
-/// A maker of containers like this one, which holds no child of it.
+/// A maker of containers like the first of the samples, which holds no child of it.
 pub(super) fn maker_of(
     first: &Bound<'_, PyAny>,
     node_type: &NodeType,
@@ -63,8 +63,8 @@ pub(super) enum Entries<'py> {
 }
 
 impl<'py> Entries<'py> {
-    /// The children of the first sample by name.
-    pub fn of_one(self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    /// The children of the first sample, by name; `None` without samples.
+    pub fn into_first(self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self {
             Entries::Samples(samples) => Ok(samples.into_iter().next()),
             Entries::Columns(columns) => {
@@ -85,7 +85,7 @@ pub(super) struct FlattenedClass<'py> {
     pub unflatten: Bound<'py, PyAny>,
     /// Form and arguments of children that are not stacked, by name.
     pub forms: Option<Bound<'py, PyDict>>,
-    /// The class whose leaves are all torch tensors.
+    /// The name of the class, if its leaves have to be torch tensors.
     pub tensors: Option<String>,
     /// Flattens further objects as these, if that does not depend on all of a column.
     pub flatten_more: Option<Bound<'py, PyAny>>,
@@ -110,7 +110,7 @@ pub(crate) fn flattener_of<'py>(
     Ok((!flattener.is_none()).then_some(flattener))
 }
 
-/// Opens a column.
+/// Opens a column of objects of the flattener's class, by its Python code.
 pub(super) fn call_flattener<'py>(
     flattener: &Bound<'py, PyAny>,
     samples: Vec<Bound<'py, PyAny>>,
@@ -140,7 +140,8 @@ pub(crate) fn check_known(class: &Bound<'_, PyType>, path: &str, is_mapping: boo
     Ok(())
 }
 
-/// In place of an error of reading a column of leaves, what its first one is if that is no leaf.
+/// The error of reading a column of leaves. A TypeError becomes one that says how to give an object as the first, if that is of a
+/// class that could be a container and is no array-like.
 pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) -> PyResult<PyErr> {
     let (py, class) = (first.py(), first.get_type());
     let is_array_like =
@@ -164,6 +165,7 @@ fn is_of_python(class: &Bound<'_, PyType>) -> PyResult<bool> {
     Ok(MODULES.into_iter().any(|own| module.eq(own).unwrap_or(false)))
 }
 
+/// The TypeError of a container of an unknown class, with what to give instead.
 fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {
     let hint = hint_for_class(class)?
         .unwrap_or("a dict of what it holds, or register the class (wr.register_node)");

@@ -21,7 +21,7 @@ pub(crate) struct TreeNames {
 pub(crate) const OUT: TreeNames = TreeNames { name: "out", like: "samples" };
 
 impl Container {
-    /// The entries of a tree of outputs for the children.
+    /// The entry of a tree of outputs for each child, in the order of the children.
     ///
     /// # Errors
     /// An entry that is missing, or that the samples have not.
@@ -38,7 +38,7 @@ impl Container {
             {
                 let flattened =
                     call_flattener(flattener.bind(py), vec![out.clone()], place.path, place.sep)?;
-                out = flattened.children.of_one(py)?.unwrap_or(out);
+                out = flattened.children.into_first(py)?.unwrap_or(out);
             }
             NodeType::Sequence(..) | NodeType::Named(..) if is_list_or_tuple(&out) => {
                 let got = out.len()?;

@@ -28,12 +28,13 @@ pub(crate) struct FlattenedColumn<'py> {
     pub columns: ChildColumns<'py>,
     /// Form and arguments of children that are not stacked, by name.
     pub forms: Option<Bound<'py, PyDict>>,
-    /// The class whose leaves are all torch tensors.
+    /// The name of the class, if its leaves have to be torch tensors.
     pub tensors: Option<String>,
 }
 
-/// Opens a column, of at least one sample, if its first sample is a container. `is_leaf`: a list or tuple is none. `readers`:
-/// whose threads then read the children, if any do.
+/// Opens a column, of at least one sample, if its first sample is a container, else `None`. `is_leaf`: a list or tuple is no
+/// container. `readers`: the engine whose threads read the children next, if any do. Values of dicts are borrowed: the caller
+/// keeps the samples.
 pub(crate) fn flatten_container<'py>(
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
@@ -71,7 +72,7 @@ pub(crate) fn flatten_container<'py>(
     Ok(Some(FlattenedColumn { container, columns, forms: None, tensors: None }))
 }
 
-/// Opens a column of objects by what knows their class.
+/// Opens a column of objects of one class by the flattener of that class.
 fn flatten_class<'py>(
     flattener: Bound<'py, PyAny>,
     samples: &[Bound<'py, PyAny>],
@@ -120,6 +121,7 @@ fn named_columns<'py>(columns: &Bound<'py, PyDict>, num_samples: usize) -> PyRes
     Ok((names, ChildColumns::from_columns(columns.py(), values)?))
 }
 
+/// Refuses a sample of another class.
 fn check_class(
     samples: &[Bound<'_, PyAny>],
     class: &Bound<'_, PyType>,
@@ -175,6 +177,7 @@ impl Container {
         }
     }
 
+    /// As [`Container::columns`], of a list, tuple or namedtuple.
     fn columns_of_sequences<'py>(
         &self,
         samples: &[Bound<'py, PyAny>],
@@ -209,7 +212,7 @@ impl Container {
     }
 }
 
-/// A field of dataclasses.
+/// A field of all dataclasses; AttributeError where it is not set.
 fn column_of<'py>(
     field: &Bound<'py, PyAny>,
     samples: &[Bound<'py, PyAny>],
@@ -288,7 +291,7 @@ fn check_no_other_key(
     Ok(())
 }
 
-/// A key that not every sample has.
+/// The KeyError of a key that not every sample has.
 fn uneven_key(
     index: usize,
     key: &Bound<'_, PyAny>,

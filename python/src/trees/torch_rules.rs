@@ -79,15 +79,18 @@ pub(crate) fn open_sequences<'py>(
     Ok((container(&list, NodeType::Sequence(columns.len(), false), maker), columns))
 }
 
+/// A container of the class of `first`.
 fn container(first: &Bound<'_, PyAny>, node_type: NodeType, maker: Option<Maker>) -> Container {
     Container { class: first.get_type().unbind(), node_type, maker }
 }
 
+/// The maker that calls a function of `rules` with `like` first.
 fn maker(rules: &Bound<'_, PyAny>, function: &str, like: &Bound<'_, PyAny>) -> PyResult<Maker> {
     let function = rules.getattr(function)?.unbind();
     Ok(Maker { function, like: Some(like.clone().unbind()) })
 }
 
+/// A column for each position that all samples have; none of them is an error.
 fn zip<'py>(samples: &[Bound<'py, PyAny>]) -> PyResult<Vec<PyResult<Vec<Bound<'py, PyAny>>>>> {
     let mut rows = try_vec(samples.len())?;
     for sample in samples {

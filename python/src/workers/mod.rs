@@ -79,6 +79,7 @@ fn _allocate_in_pool(
     Ok(tensors.map(|tensors| tensors.into_iter().map(PyTensor::from).collect()))
 }
 
+/// Tensors of these layouts in the pool, not initialised; `None` if there is no room below `limit` bytes.
 fn allocated(
     py: Python<'_>,
     outputs: &[(DType, Layout)],

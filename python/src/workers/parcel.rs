@@ -22,11 +22,13 @@ pub(super) struct PyParcel {
 }
 
 struct Added {
+    /// A tensor in pageable memory, without gradients.
     tensor: Tensor,
     /// The position of its storage, if that is copied.
     storage: Option<usize>,
 }
 
+/// A storage that is copied; `address` is that of its memory.
 struct Storage {
     address: usize,
     bytes: usize,
@@ -93,8 +95,8 @@ impl PyParcel {
 }
 
 impl PyParcel {
-    /// The position of a tensor's storage among those that are copied. None: it is in memory that is shared already, or larger than the
-    /// tensor. torch moves such a storage to shared memory once, for all its tensors.
+    /// The position of a tensor's storage among those that are copied, where it is added. `None`: it is in memory that is shared
+    /// already, or larger than the tensor. torch moves such a storage to shared memory once, for all its tensors.
     fn storage_of(&mut self, tensor: &Bound<'_, PyAny>, read: &Tensor) -> PyResult<Option<usize>> {
         let py = tensor.py();
         let storage = tensor.call_method0(intern!(py, "untyped_storage"))?;

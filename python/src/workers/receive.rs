@@ -55,6 +55,8 @@ pub(super) fn _receive<'py>(
     Ok(result)
 }
 
+/// The memory of a worker's pool: mapped before, opened by the system's name for it, or by the descriptor that `file` gives and
+/// gives away. RuntimeError if none of these works.
 fn mapped(origin: &Origin, file: &Bound<'_, PyAny>) -> PyResult<Arc<Memory>> {
     let py = file.py();
     if let Some(memory) = workers::mapped(origin) {
