@@ -161,6 +161,7 @@ tensor_methods!(PyBatch, {
         )
     }
 
+    // `requested_schema` is ignored: the interface lets a producer give its own types.
     /// The Arrow PyCapsule interface: the samples as an array in the memory of the batch, which stays as long as the
     /// array. A ragged batch gives lists (`large_list`, or `list` with ``offsets_dtype="int32"``), any other the rows of its
     /// data; further dims are fixed-size lists.
@@ -170,7 +171,6 @@ tensor_methods!(PyBatch, {
     ///     DeviceError: for a batch on a device.
     ///     LayoutError: for data with gaps.
     ///     ValueError: for data without dims.
-    // `requested_schema` is ignored: the interface lets a producer give its own types.
     #[pyo3(signature = (requested_schema = None))]
     fn __arrow_c_array__<'py>(
         &self,

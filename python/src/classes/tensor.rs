@@ -54,8 +54,8 @@ macro_rules! tensor_methods {
                 self.inner().nbytes()
             }
 
-            /// Address of the first element.
             // Marks page-locked memory as handed out: it is not used again before the work of others on it is done.
+            /// Address of the first element.
             fn data_ptr(&self) -> usize {
                 set_handed_out(self.inner(), true);
                 self.inner().data_ptr().expose_provenance()
