@@ -17,7 +17,7 @@ use crate::ground::arguments::position_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{shown, OrPyErr};
 use crate::ground::tensor::PyTensor;
-use crate::ownership::holder::{in_place, visit_tensor, with_own_references, Visited};
+use crate::ownership::holder::{unmoved, visit_tensor, with_own_references, Visited};
 
 tensor_methods!(PyBatch, {
     /// The samples, assembled.
@@ -178,7 +178,7 @@ tensor_methods!(PyBatch, {
         requested_schema: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
         let _ = requested_schema;
-        in_place(py, self.inner())?;
+        unmoved(py, self.inner())?;
         if let Some(offsets) = self.batch().offsets() {
             set_handed_out(offsets, true);
         }

@@ -79,7 +79,7 @@ impl PySampleList {
                 "to_device takes samples that are array-likes, and those of this list are trees ({class}); make a SampleList of each leaf"
             )));
         }
-        slf.get().in_place(slf.py(), "")?;
+        slf.get().unmoved(slf.py(), "")?;
         slf.get().resident_on(slf.py(), device_of(device)?)?;
         Ok(slf)
     }

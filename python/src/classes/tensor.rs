@@ -14,7 +14,7 @@ use windrow::DType;
 use crate::export::number::{is_single, number_of};
 use crate::export::{array_interface, buffer, dlpack, libraries, pickle};
 use crate::ground::tensor::PyTensor;
-use crate::ownership::holder::{in_place, visit_tensor, Visited};
+use crate::ownership::holder::{unmoved, visit_tensor, Visited};
 
 /// The methods that a tensor and a batch, which stands for its data, have in common: those of the
 /// tensor that `inner()` gives.
@@ -66,19 +66,19 @@ macro_rules! tensor_methods {
             fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
                 let (py, tensor) = (slf.py(), slf.get().inner());
                 let keeper = slf.get().is_all_memory().then(|| slf.as_any());
-                libraries::numpy(py, in_place(py, tensor)?, keeper)
+                libraries::numpy(py, unmoved(py, tensor)?, keeper)
             }
 
             /// A torch tensor of the same memory. DTypeError for a dtype that torch lacks. torch has no read-only tensors: of
             /// immutable memory it comes with a UserWarning, as from ``torch.from_numpy``, and must not be written to.
             fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                libraries::torch(py, in_place(py, self.inner())?)
+                libraries::torch(py, unmoved(py, self.inner())?)
             }
 
             /// A JAX array, of the same memory if JAX accepts its alignment, else a copy; of read-only memory, and of any that is not
             /// row-major without gaps, a copy. JAX arrays are immutable: do not write to the memory afterwards. On a device, the array may be deleted before the work that uses it is done.
             fn jax<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                libraries::jax(py, in_place(py, self.inner())?)
+                libraries::jax(py, unmoved(py, self.inner())?)
             }
 
             /// The JAX array of it, for ``jax.numpy.asarray`` and JAX's functions.
@@ -88,7 +88,7 @@ macro_rules! tensor_methods {
 
             /// A CuPy array of the same device memory; for host memory a copy on the current device.
             fn cupy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                libraries::cupy(py, in_place(py, self.inner())?)
+                libraries::cupy(py, unmoved(py, self.inner())?)
             }
 
             /// DLPack capsule; a legacy one without ``max_version`` or below 1.0. BufferError: read-only memory in a legacy capsule,
@@ -102,7 +102,7 @@ macro_rules! tensor_methods {
                 dl_device: Option<&Bound<'py, PyAny>>,
                 copy: Option<&Bound<'py, PyAny>>,
             ) -> PyResult<Bound<'py, PyAny>> {
-                dlpack::dlpack(py, in_place(py, self.inner())?, stream, max_version, dl_device, copy)
+                dlpack::dlpack(py, unmoved(py, self.inner())?, stream, max_version, dl_device, copy)
             }
 
             fn __dlpack_device__(&self) -> (i32, i32) {
@@ -111,12 +111,12 @@ macro_rules! tensor_methods {
 
             #[getter]
             fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-                array_interface::array_interface(py, in_place(py, self.inner())?)
+                array_interface::array_interface(py, unmoved(py, self.inner())?)
             }
 
             #[getter]
             fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-                array_interface::cuda_array_interface(py, in_place(py, self.inner())?)
+                array_interface::cuda_array_interface(py, unmoved(py, self.inner())?)
             }
 
             #[pyo3(signature = (dtype = None, copy = None))]
@@ -126,14 +126,14 @@ macro_rules! tensor_methods {
                 dtype: Option<&Bound<'py, PyAny>>,
                 copy: Option<bool>,
             ) -> PyResult<Bound<'py, PyAny>> {
-                libraries::array(py, in_place(py, self.inner())?, dtype, copy)
+                libraries::array(py, unmoved(py, self.inner())?, dtype, copy)
             }
 
             #[allow(unsafe_code)]
             unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
                 let owner = slf.clone().into_any();
                 // SAFETY: Python's own view; `slf` holds the tensor.
-                unsafe { buffer::get_buffer(in_place(slf.py(), slf.get().inner())?, owner, view, flags) }
+                unsafe { buffer::get_buffer(unmoved(slf.py(), slf.get().inner())?, owner, view, flags) }
             }
 
             #[allow(unsafe_code)]
@@ -162,7 +162,7 @@ tensor_methods!(PyTensor, {
         py: Python<'py>,
         protocol: i32,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-        pickle::reduce_tensor(py, in_place(py, self.inner())?, protocol)
+        pickle::reduce_tensor(py, unmoved(py, self.inner())?, protocol)
     }
 
     fn __len__(&self) -> PyResult<usize> {

@@ -13,7 +13,7 @@ use windrow::{Batch, Collate, DType, Pad, Ragged, Side};
 
 use crate::collate::job::{output_of, target_of, torch_of, Job};
 use crate::collate::options::{CallForm, Kwargs, Options, LIST};
-use crate::collate::run::{run, run_detached, ArenaMemory, ATTACHED_BYTES, FEW};
+use crate::collate::run::{run, run_detached, ArenaMemory, ATTACHED_BYTES, ATTACHED_SAMPLES};
 use crate::ground::arguments::{per_dim, scalar_of, NoBool};
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, OrPyErr};
@@ -323,7 +323,7 @@ fn assemble(
     let list = match options.is_plain() {
         // SAFETY: below, `assemble_small_list` runs no Python code, this thread stays attached, and then the samples are kept.
         #[allow(unsafe_code)]
-        true => unsafe { borrowed(samples, collate, FEW, ATTACHED_BYTES) }?,
+        true => unsafe { borrowed(samples, collate, ATTACHED_SAMPLES, ATTACHED_BYTES) }?,
         false => None,
     };
     let Some(list) = list else {
@@ -369,7 +369,7 @@ pub(crate) fn stack_taken(
             }
         }
     };
-    samples.check_in_place(py, "")?;
+    samples.check_unmoved(py, "")?;
     let job = Job::for_call(&options, |_| Ok((samples, None)))?;
     let mut batches = run(py, &engine, &mut [job], ArenaMemory::No, begin)?;
     Ok(PyBatch::from(batches.remove(0)))
@@ -401,7 +401,7 @@ fn small_of_table(
     let bytes = |meta: &TensorMeta| meta.dtype.size() as u64 * meta.layout.numel() as u64;
     let row_bytes = list.metas().first().map_or(0, bytes);
     let most_rows = ATTACHED_BYTES / 2 / row_bytes.max(1);
-    let is_short = positions.len() as u64 <= most_rows.min(FEW as u64);
+    let is_short = positions.len() as u64 <= most_rows.min(ATTACHED_SAMPLES as u64);
     let Some(filled) = (if is_short { take() } else { py.detach(take) }) else { return Ok(None) };
     if let Some(torch) = out.as_ref().map_or(Ok(None), |out| torch_of(py, out))? {
         increment_version(torch.bind(py))?;

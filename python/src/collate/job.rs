@@ -21,7 +21,7 @@ use crate::import::importer::Reading;
 use crate::import::routes::is_torch;
 use crate::import::storages::own_all_memory;
 use crate::import::tensor::tensor_of;
-use crate::ownership::holder::{held_by, in_place, producers_of, HeldObjects, Holder};
+use crate::ownership::holder::{held_by, producers_of, unmoved, HeldObjects, Holder};
 use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
 
@@ -94,11 +94,11 @@ impl Job {
         let may_start = options.may_start && out.is_none() && copy == CopyMode::Always;
         let stacker = may_start.then_some((&options.engine, &*options.collate));
         let owned = copy != CopyMode::Always && out.is_none();
-        let in_place = owned && copy == CopyMode::Never;
+        let must_be_view = owned && copy == CopyMode::Never;
         let (samples, ahead) = import(Reading {
             path: &path,
             owned,
-            in_place,
+            must_be_view,
             stream,
             form: Some(options.collate.form().name()),
             stacker,
@@ -271,7 +271,7 @@ pub(super) fn output_of(
     if tensor_in(out).is_some() {
         // Since the tensor was made, its memory may have come to be shared with a lazy clone.
         own_all_memory(out.py(), &tensor)?;
-        in_place(out.py(), &tensor)?;
+        unmoved(out.py(), &tensor)?;
     }
     refuse_inference(out.py(), &tensor, path)?;
     Ok(tensor)

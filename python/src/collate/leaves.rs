@@ -28,13 +28,13 @@ use crate::trees::flatten::{Classified, TreeDef};
 pub(super) struct NodeInput<'py> {
     pub column: Column<'py>,
     /// The rules of the class of the container around it.
-    pub within: Within<'py>,
+    pub within: ClassRules<'py>,
 }
 
-/// What is at one place of all samples.
+/// The content of one place of all samples, read or not.
 pub(super) enum Column<'py> {
     /// Objects that were not looked at yet, one for each sample, and the object that torch's functions are given for them.
-    Objects(Vec<Bound<'py, PyAny>>, Given<'py>),
+    Objects(Vec<Bound<'py, PyAny>>, TorchArgument<'py>),
     /// A leaf that was read together with others of its container.
     Read(ImportedColumn),
     /// A leaf that was imported before.
@@ -49,14 +49,14 @@ pub(super) enum Column<'py> {
 
 /// The object that torch's functions are given for a column: a list or tuple of its samples, or an object of the caller's.
 #[derive(Clone)]
-pub(super) enum Given<'py> {
+pub(super) enum TorchArgument<'py> {
     List,
     /// As `zip` gives them.
     Tuple,
     Object(Bound<'py, PyAny>),
 }
 
-impl<'py> Given<'py> {
+impl<'py> TorchArgument<'py> {
     /// The object that torch's functions are given for these samples.
     pub fn object(
         self,
@@ -64,16 +64,16 @@ impl<'py> Given<'py> {
         samples: Vec<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         match self {
-            Given::Object(object) => Ok(object),
-            Given::List => Ok(list_of(py, samples)?.into_any()),
-            Given::Tuple => Ok(list_of(py, samples)?.as_sequence().to_tuple()?.into_any()),
+            TorchArgument::Object(object) => Ok(object),
+            TorchArgument::List => Ok(list_of(py, samples)?.into_any()),
+            TorchArgument::Tuple => Ok(list_of(py, samples)?.as_sequence().to_tuple()?.into_any()),
         }
     }
 }
 
 impl<'py> Column<'py> {
     pub fn from_objects(objects: Vec<Bound<'py, PyAny>>) -> Column<'py> {
-        Column::Objects(objects, Given::List)
+        Column::Objects(objects, TorchArgument::List)
     }
 
     /// The root column of a list of trees: containers, and leaves that are imported, or objects where they are texts.
@@ -108,7 +108,7 @@ impl<'py> Column<'py> {
             }
             Column::Read(column) => column.import(py, reading),
             Column::Imported(samples) => {
-                samples.check_in_place(py, reading.path)?;
+                samples.check_unmoved(py, reading.path)?;
                 Ok((samples, None))
             }
             Column::Failed(error) => Err(*error),
@@ -121,17 +121,17 @@ impl<'py> Column<'py> {
 
 /// The rules that a class has for the leaves in it.
 #[derive(Clone, Default)]
-pub(super) struct Within<'py> {
+pub(super) struct ClassRules<'py> {
     /// The name of the class around, if its leaves have to be torch tensors: the result of a leaf without `form` is one.
     pub tensors: Option<Rc<str>>,
     /// Form and arguments that the class has for this leaf.
     pub form: Option<Rc<(String, Bound<'py, PyDict>)>>,
 }
 
-impl<'py> Within<'py> {
+impl<'py> ClassRules<'py> {
     /// The rules for children that their container has no rules for.
-    fn around(&self) -> Within<'py> {
-        Within { tensors: self.tensors.clone(), form: None }
+    fn around(&self) -> ClassRules<'py> {
+        ClassRules { tensors: self.tensors.clone(), form: None }
     }
 
     /// A container that was taken apart into these columns, whose class has no rules for them.
@@ -152,8 +152,8 @@ impl<'py> Within<'py> {
         container: &Container,
         tensors: Option<String>,
         forms: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Vec<Within<'py>>> {
-        let around = Within { tensors: tensors.map(Rc::from), form: None };
+    ) -> PyResult<Vec<ClassRules<'py>>> {
+        let around = ClassRules { tensors: tensors.map(Rc::from), form: None };
         let around = if around.tensors.is_some() { around } else { self.around() };
         let mut children = try_vec(container.len())?;
         children.resize(container.len(), around);
@@ -233,10 +233,10 @@ pub(super) enum JobResult {
 }
 
 impl<'py> Leaves<'_, 'py> {
-    /// As [`Within::options`]; ValueError for a stream of the leaf's own.
+    /// As [`ClassRules::options`]; ValueError for a stream of the leaf's own.
     pub fn options_of(
         &mut self,
-        within: &Within<'py>,
+        within: &ClassRules<'py>,
         path: &str,
     ) -> PyResult<Option<Options<'py>>> {
         let mut options = within.options(&mut self.specs, self.common, path)?;
@@ -257,7 +257,7 @@ impl<'py> Leaves<'_, 'py> {
         options: Option<&Options<'py>>,
         path: String,
         column: Column<'py>,
-        within: &Within<'py>,
+        within: &ClassRules<'py>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<ResultLeaf<'py>> {
         if let Some(options) = options.filter(|options| options.is_list) {
@@ -285,7 +285,7 @@ impl<'py> Leaves<'_, 'py> {
         options: Option<&Options<'py>>,
         path: String,
         column: Column<'py>,
-        within: &Within<'py>,
+        within: &ClassRules<'py>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Job> {
         let out_of_spec = options.and_then(|options| options.out.as_ref());

@@ -138,7 +138,7 @@ pub(crate) fn copy_many(
     copy_pairs(py, &engine, (dsts, srcs), &named, (transform, scales), (stream, max_blocks))
 }
 
-/// What errors call a pair: its path, if it is of trees, and its number.
+/// The path, if it is of trees, and the number that errors have for a pair.
 type Named<'n> = &'n dyn Fn(usize) -> (String, usize);
 
 /// Checks, orders and copies pairs that were read one by one. Versions of torch destinations are raised if anything may have been

@@ -447,8 +447,8 @@ fn unless_frozen(
         _ => false,
     };
     if !is_plain && is_frozen(object)? {
-        let whose = index.map_or(argument_of(side).to_owned(), |index| format!("{side} {index}"));
-        let text = format!("{whose}{}: {FROZEN}", at(path));
+        let subject = index.map_or(argument_of(side).to_owned(), |index| format!("{side} {index}"));
+        let text = format!("{subject}{}: {FROZEN}", at(path));
         let error = PyRuntimeError::new_err(text);
         return Err(of_pair(py, error, side, index, path));
     }

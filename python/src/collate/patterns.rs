@@ -14,7 +14,7 @@ const SPECIAL: [char; 4] = ['*', '?', '[', ']'];
 pub(super) struct Patterns {
     len: usize,
     exact: HashMap<String, usize>,
-    /// By the text before their first special character.
+    /// The patterns with special characters, by the text before the first of these.
     globs: HashMap<String, Vec<Glob>>,
     /// The lengths of these texts.
     lengths: BTreeSet<usize>,

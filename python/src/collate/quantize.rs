@@ -13,7 +13,7 @@ use crate::ground::errors::{is_answer, quoted, OrPyErr};
 use crate::ground::reserve::push_to;
 use crate::import::importer::Reading;
 use crate::import::tensor::table_of;
-use crate::ownership::holder::in_place;
+use crate::ownership::holder::unmoved;
 
 /// Divides elements by a scale that is found on the way, and rounds them to float8 or int8: a ``transform=``.
 ///
@@ -227,7 +227,7 @@ pub(super) fn transform_of(transform: &Bound<'_, PyAny>) -> PyResult<AnyTransfor
     if let Ok(dequantize) = transform.cast::<PyDequantize>() {
         let dequantize = dequantize.get();
         for tensor in &dequantize.tensors {
-            in_place(transform.py(), tensor)?;
+            unmoved(transform.py(), tensor)?;
         }
         return Ok(dequantize.dequantize.clone().into());
     }

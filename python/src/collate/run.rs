@@ -28,12 +28,12 @@ use crate::samples::column_import::Borrowed;
 /// 1024 rows of 68 bytes are less.
 pub(crate) const ATTACHED_BYTES: u64 = 160 << 10;
 
-/// Or no more than this for each sample, a line of memory read and written, where the lock was held to read the samples, which takes
-/// several lines for each.
+/// Batches that read and write no more than this for each sample, a line of memory each, are made with the lock held too if it
+/// was held to read the samples, which takes several lines for each.
 pub(crate) const SAMPLE_BYTES: u64 = 128;
 
 /// Calls with more samples than this release the lock at once: finding out whether their batch is small takes too long.
-pub(crate) const FEW: usize = 1024;
+pub(crate) const ATTACHED_SAMPLES: usize = 1024;
 
 /// Whether all outputs of a call are in one allocation.
 pub(crate) enum ArenaMemory {
@@ -147,7 +147,7 @@ fn run_on(
     arena: ArenaMemory,
     begin: Option<Instant>,
 ) -> PyResult<Vec<Batch>> {
-    if jobs.iter().map(|job| job.samples.list.len()).sum::<usize>() <= FEW {
+    if jobs.iter().map(|job| job.samples.list.len()).sum::<usize>() <= ATTACHED_SAMPLES {
         if let Some(batches) = run_small(engine, jobs, &arena, begin, ATTACHED_BYTES) {
             have_been_written(py, jobs)?;
             return Ok(batches);
@@ -249,7 +249,7 @@ fn run_small(
     }
     let targets = targets_of(jobs);
     let filled = engine.assemble_small(&leaves_of(jobs, &targets), begin, most_bytes)?;
-    // In the memory of what it takes.
+    // Collected into the memory of `filled`, without an allocation.
     filled
         .into_iter()
         .zip(jobs)

@@ -191,14 +191,14 @@ impl<'n> Line<'n> {
         push(&mut self.list, self.numbers, first, &[1, length], Some(&[0, stride]))
     }
 
-    /// Appends a sequence without its first `skipped` tokens, of which it has as many (not checked).
+    /// Appends a sequence without its first `skipped` tokens. That it has as many is not checked.
     fn sequence(&mut self, samples: &Imported, index: usize, skipped: i64) -> windrow::Result<()> {
         self.list.reserve(1)?;
         let meta = samples.list.meta(index);
         let (length, stride) = (meta.layout.shape()[0], meta.layout.strides()[0]);
         let step = skipped.wrapping_mul(stride).wrapping_mul(meta.dtype.size() as i64);
         let data = samples.list.address(index).wrapping_offset(step as isize);
-        // SAFETY: a sample of the list, without so many elements, which it has.
+        // SAFETY: a sample of the list, without its first elements, which it has.
         #[allow(unsafe_code)]
         unsafe {
             self.list.push(

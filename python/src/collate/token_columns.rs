@@ -17,7 +17,9 @@ use crate::collate::run::{run, ArenaMemory};
 use crate::engine::default::default_engine;
 use crate::ground::arguments::scalar_of;
 use crate::ground::batch::PyBatch;
-use crate::ground::errors::{class_name, located, quoted, to_py_err, type_error, OrPyErr, Whose};
+use crate::ground::errors::{
+    class_name, located, quoted, to_py_err, type_error, ErrorSubject, OrPyErr,
+};
 use crate::ground::iterables::{is_mapping, items_of, value_of};
 use crate::ground::logging::Records;
 use crate::ground::reserve::try_vec;
@@ -55,7 +57,7 @@ impl KeyColumn {
                 Err(_) if !is_mapping(sample)? => {
                     let class = class_name(&sample.get_type())?;
                     let text = format!("expected a mapping, as sample 0 is, got {class}");
-                    return Err(type_error(py, Whose::Sample(index), "", &text));
+                    return Err(type_error(py, ErrorSubject::Sample(index), "", &text));
                 }
                 Err(error) => return Err(error),
             }

@@ -17,7 +17,7 @@ use windrow::{Batch, Collate, DType, Device, Error};
 use crate::collate::forms::COLLATE;
 use crate::collate::job::job_error;
 use crate::collate::leaves::{
-    unflatten, Column, Given, JobResult, Leaves, NodeInput, ResultLeaf, Within,
+    unflatten, ClassRules, Column, JobResult, Leaves, NodeInput, ResultLeaf, TorchArgument,
 };
 use crate::collate::options::Options;
 use crate::collate::run::{arena_bytes, run, ArenaMemory};
@@ -118,7 +118,7 @@ pub(crate) fn collate_torch<'py>(
         None => {
             // torch does this first, which gives the error of an empty or unfit batch.
             samples.get_item(0)?;
-            Column::Objects(items_of(samples)?, Given::Object(samples.clone()))
+            Column::Objects(items_of(samples)?, TorchArgument::Object(samples.clone()))
         }
     };
     let allocate = rules.getattr(intern!(py, "allocate"))?;
@@ -140,7 +140,7 @@ pub(crate) fn collate_torch<'py>(
     };
     let span = engine.enter(Stage::Import);
     let (tree, leaves) =
-        call.tree(NodeInput { column, within: Within::default() }, String::new())?;
+        call.tree(NodeInput { column, within: ClassRules::default() }, String::new())?;
     call.leaves.specs.all_used()?;
     if let Some(error) = call.error {
         return Err(error);
@@ -178,9 +178,9 @@ impl<'py> TreeRules<'py> for TorchCall<'_, 'py> {
             torch_type => torch_type,
         };
         let ((container, columns), given) = match torch_type {
-            TorchType::Mapping => (open_mappings(&samples, self.rules)?, Given::List),
-            TorchType::Named => (open_namedtuples(&samples, self.rules)?, Given::Tuple),
-            TorchType::Sequence => (open_sequences(&samples, self.rules)?, Given::Tuple),
+            TorchType::Mapping => (open_mappings(&samples, self.rules)?, TorchArgument::List),
+            TorchType::Named => (open_namedtuples(&samples, self.rules)?, TorchArgument::Tuple),
+            TorchType::Sequence => (open_sequences(&samples, self.rules)?, TorchArgument::Tuple),
             TorchType::Text => {
                 let column = Column::Passed(given.object(self.leaves.py, samples)?);
                 return Ok(Classified::Leaf((torch_type, NodeInput { column, within })));
@@ -211,8 +211,8 @@ impl<'py> TorchCall<'_, 'py> {
     fn flatten_class(
         &self,
         samples: Vec<Bound<'py, PyAny>>,
-        given: Given<'py>,
-        within: Within<'py>,
+        given: TorchArgument<'py>,
+        within: ClassRules<'py>,
         place: ColumnPlace<'_>,
     ) -> PyResult<Classified<NodeInput<'py>, (TorchType, NodeInput<'py>)>> {
         let Some(flattened) = rules::flatten_container(&samples, place, false, None)? else {
@@ -301,8 +301,8 @@ impl<'py> TorchCall<'_, 'py> {
     fn stacked(
         &mut self,
         samples: Vec<Bound<'py, PyAny>>,
-        given: Given<'py>,
-        within: Within<'py>,
+        given: TorchArgument<'py>,
+        within: ClassRules<'py>,
         path: String,
     ) -> PyResult<ResultLeaf<'py>> {
         if self.by_torch {
@@ -322,12 +322,12 @@ impl<'py> TorchCall<'_, 'py> {
         }
     }
 
-    /// What `rules.joined` makes, with gradients, of a leaf that its class has a form for and the engine refused. `refusal` is
+    /// The result of `rules.joined`, with gradients, of a leaf that its class has a form for and the engine refused. `refusal` is
     /// the error where there is a spec, for other leaves, and if nothing is made.
     fn joined(
         &self,
         samples: Vec<Bound<'py, PyAny>>,
-        within: &Within<'py>,
+        within: &ClassRules<'py>,
         refusal: PyErr,
     ) -> PyResult<ResultLeaf<'py>> {
         let py = self.leaves.py;
@@ -337,7 +337,7 @@ impl<'py> TorchCall<'_, 'py> {
         if !is_answer(py, &refusal) {
             return Err(refusal);
         }
-        let list = Given::List.object(py, samples)?;
+        let list = TorchArgument::List.object(py, samples)?;
         let made = self.rules.call_method1(intern!(py, "joined"), (list, form, kwargs))?;
         match made.is_none() {
             true => Err(refusal),
@@ -345,13 +345,13 @@ impl<'py> TorchCall<'_, 'py> {
         }
     }
 
-    /// What torch's function makes of a column. The cause of its error is `refusal`, the reason why the leaf is not for the
+    /// The result of torch's function for a column. The cause of its error is `refusal`, the reason why the leaf is not for the
     /// engine, or what an import of the leaf at the path `unread` finds. With a spec, the first error is kept and None takes the
     /// place of the leaf.
     fn other(
         &mut self,
         samples: Vec<Bound<'py, PyAny>>,
-        given: Given<'py>,
+        given: TorchArgument<'py>,
         refusal: Option<PyErr>,
         unread: Option<&str>,
     ) -> PyResult<ResultLeaf<'py>> {
@@ -363,7 +363,7 @@ impl<'py> TorchCall<'_, 'py> {
             Err(error) => {
                 let refusal = refusal.or_else(|| {
                     let (path, column) = unread?;
-                    self.leaves.job(None, path, column, &Within::default(), None).err()
+                    self.leaves.job(None, path, column, &ClassRules::default(), None).err()
                 });
                 // torch's error, and what is wrong with which sample.
                 if let (Some(refusal), None) = (refusal, error.cause(py)) {
@@ -406,7 +406,7 @@ impl<'py> TorchCall<'_, 'py> {
         } else {
             Column::from_objects(samples.to_vec())
         };
-        let within = Within::default();
+        let within = ClassRules::default();
         let job = self.leaves.job(None, path.to_owned(), column, &within, None);
         let mut job = match answered(py, job)? {
             Ok(job) => job,

@@ -11,7 +11,9 @@ use windrow::Batch;
 
 use crate::collate::forms::COLLATE;
 use crate::collate::job::Job;
-use crate::collate::leaves::{unflatten, Column, JobResult, Leaves, NodeInput, ResultLeaf, Within};
+use crate::collate::leaves::{
+    unflatten, ClassRules, Column, JobResult, Leaves, NodeInput, ResultLeaf,
+};
 use crate::collate::options::Options;
 use crate::collate::run::{hold, run, run_borrowed, ArenaMemory};
 use crate::collate::specs::Specs;
@@ -23,7 +25,7 @@ use crate::ground::iterables::{check_list, items_of, list_of, no_list};
 use crate::ground::logging::Records;
 use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
-use crate::ownership::holder::in_place;
+use crate::ownership::holder::unmoved;
 use crate::samples::column_import::{import_columns, Borrowed, MaybeImported};
 use crate::samples::leaf_columns::are_texts;
 use crate::samples::list::{ListSamples, PySampleList};
@@ -100,7 +102,7 @@ pub(crate) fn collate<'py>(
         None => run(py, &engine, &mut jobs, memory, span.end())?,
     };
     drop(jobs);
-    // Else it is that of leaves of `List` alone.
+    // Without `arena=True` an arena has the leaves of `List` alone, and is not shown.
     let arena = batches.iter().find_map(Batch::arena).filter(|_| arena);
     let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
     unflatten(py, &tree, leaves, &mut |result| {
@@ -110,7 +112,7 @@ pub(crate) fn collate<'py>(
             JobResult::Batch => {
                 Bound::new(py, PyBatch::in_arena(batch, arena.as_ref()))?.into_any()
             }
-            JobResult::Torch => torch(py, in_place(py, batch.data())?)?,
+            JobResult::Torch => torch(py, unmoved(py, batch.data())?)?,
             JobResult::Sample => {
                 let sample = batch.sample(0).or_py_err(py)?;
                 Bound::new(py, PyTensor::from(sample))?.into_any()
@@ -166,7 +168,7 @@ struct Import<'py> {
     tree: TreeDef,
     leaves: Vec<ResultLeaf<'py>>,
     jobs: Vec<Job>,
-    /// What keeps the samples of all jobs alive until Python code runs, if they are borrowed.
+    /// The columns that keep the samples of all jobs alive until Python code runs, if they are borrowed.
     borrowed: Option<Borrowed<'py>>,
 }
 
@@ -179,7 +181,7 @@ fn import<'py>(
     mut options: Options<'py>,
 ) -> PyResult<Import<'py>> {
     let py = samples.py();
-    let root = NodeInput { column: column_of(samples, sep)?, within: Within::default() };
+    let root = NodeInput { column: column_of(samples, sep)?, within: ClassRules::default() };
     let out = options.out.take();
     let common = common.map(|common| common.copy()).transpose()?;
     if let Some(common) = common.as_ref().filter(|_| out.is_some()) {

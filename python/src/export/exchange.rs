@@ -18,7 +18,7 @@ use crate::export::dlpack::padded;
 use crate::ground::batch::{tensor_in, PyBatch};
 use crate::ground::errors::{shown, to_py_err, OrPyErr};
 use crate::ground::tensor::PyTensor;
-use crate::ownership::holder::in_place;
+use crate::ownership::holder::unmoved;
 use crate::ownership::ready::ready_on;
 
 static API: DLPackExchangeAPI = DLPackExchangeAPI {
@@ -69,8 +69,8 @@ fn attached(f: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
     })
 }
 
-/// The tensor that an object of ours is or stands for, and the object, as long as which the pointer is valid. TypeError for
-/// another object, LayoutError for memory that was moved.
+/// The tensor that an object of ours is or stands for, and the object, which keeps the pointer valid. TypeError for another
+/// object, LayoutError for memory that was moved.
 ///
 /// # Safety
 /// `object` is a live Python object.
@@ -84,7 +84,7 @@ unsafe fn tensor_at<'py>(
         let class = shown(&object.get_type())?;
         return Err(PyTypeError::new_err(format!("not a windrow tensor: {class}")));
     };
-    let tensor: *const Tensor = in_place(py, tensor)?;
+    let tensor: *const Tensor = unmoved(py, tensor)?;
     Ok((object, tensor))
 }
 

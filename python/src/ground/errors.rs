@@ -250,19 +250,19 @@ pub(crate) fn at(path: &str) -> String {
 
 /// The subject of an error.
 #[derive(Clone, Copy)]
-pub(crate) enum Whose {
+pub(crate) enum ErrorSubject {
     Sample(usize),
     Argument(&'static str),
     /// One of a pair.
     Pair(MoveSide, usize),
 }
 
-impl std::fmt::Display for Whose {
+impl std::fmt::Display for ErrorSubject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Whose::Sample(index) => write!(f, "sample {index}"),
-            Whose::Argument(name) => f.write_str(name),
-            Whose::Pair(side, index) => write!(f, "{side} {index}"),
+            ErrorSubject::Sample(index) => write!(f, "sample {index}"),
+            ErrorSubject::Argument(name) => f.write_str(name),
+            ErrorSubject::Pair(side, index) => write!(f, "{side} {index}"),
         }
     }
 }
@@ -286,24 +286,24 @@ pub(crate) fn array_hint(class: &Bound<'_, PyType>) -> PyResult<&'static str> {
 
 /// The TypeError of an object that is no array-like, with a hint where its class has one.
 pub(crate) fn not_array_like<T>(
-    whose: Whose,
+    subject: ErrorSubject,
     path: &str,
     object: &Bound<'_, PyAny>,
 ) -> PyResult<T> {
     let class = object.get_type();
     let text =
         format!("expected an array-like, got {}{}", class_name(&class)?, array_hint(&class)?);
-    Err(type_error(object.py(), whose, path, &text))
+    Err(type_error(object.py(), subject, path, &text))
 }
 
 /// A TypeError that names sample and leaf, in its text and as attributes.
-pub(crate) fn type_error(py: Python<'_>, whose: Whose, path: &str, text: &str) -> PyErr {
-    let text = format!("{whose}{}: {text}", at(path));
+pub(crate) fn type_error(py: Python<'_>, subject: ErrorSubject, path: &str, text: &str) -> PyErr {
+    let text = format!("{subject}{}: {text}", at(path));
     let error = PyTypeError::new_err(text);
-    match whose {
-        Whose::Sample(index) => located(py, error, Some(index), path),
-        Whose::Argument(_) => located(py, error, None, path),
-        Whose::Pair(side, index) => of_pair(py, error, side, Some(index), path),
+    match subject {
+        ErrorSubject::Sample(index) => located(py, error, Some(index), path),
+        ErrorSubject::Argument(_) => located(py, error, None, path),
+        ErrorSubject::Pair(side, index) => of_pair(py, error, side, Some(index), path),
     }
 }
 

@@ -26,7 +26,8 @@ pub(crate) fn tuple_from<'py>(samples: &Bound<'py, PyAny>) -> PyResult<Bound<'py
     tuple.map_err(|error| no_list(samples, error))?.cast_into::<PyTuple>().map_err(PyErr::from)
 }
 
-/// In place of an error of going through what is given as the list of samples: that it is none, for a TypeError.
+/// The error of iterating what is given as the list of samples: a TypeError becomes one that it is no list, any other stays as it
+/// is.
 pub(crate) fn no_list(samples: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     let py = samples.py();
     if !error.is_instance_of::<PyTypeError>(py) {

@@ -29,7 +29,7 @@ pub(crate) fn out_of_memory(_: TryReserveError) -> PyErr {
 
 /// MemoryError unless there are 4 KiB for a few small allocations that follow: one that fails ends the process.
 pub(crate) fn check_small_memory() -> PyResult<()> {
-    // Or it would not be asked for at all.
+    // The compiler would leave the allocation out otherwise.
     std::hint::black_box(try_vec::<u8>(4 << 10)?);
     Ok(())
 }

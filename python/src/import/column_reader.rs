@@ -433,7 +433,7 @@ fn copied(dims: &[AtomicI64]) -> Dims {
     dims.iter().map(|dim| dim.load(Ordering::Relaxed)).collect()
 }
 
-/// Without a call, for a few entries.
+/// Whether dims are the known ones now. A loop, since a call costs more for a few entries.
 #[inline]
 fn are_same(dims: &[AtomicI64], known: &[i64]) -> bool {
     let is_same = |(dim, &known): (&AtomicI64, &i64)| dim.load(Ordering::Relaxed) == known;

@@ -10,7 +10,7 @@ use windrow::error::{Hint, Mismatch, MoveSide};
 use windrow::{Collate, DType, Device, Engine, Error, SampleList, Stream};
 
 use crate::ground::dtype::{hint_for, in_other_order, is_small};
-use crate::ground::errors::{at, shown, to_py_err, Whose};
+use crate::ground::errors::{at, shown, to_py_err, ErrorSubject};
 use crate::ground::reserve::push_to;
 use crate::import::routes::{ImportRoute, Lazy};
 use crate::ownership::column::Entries;
@@ -26,7 +26,7 @@ pub(crate) struct Reading<'a> {
     /// they are read-only, and moves of their memory are watched.
     pub owned: bool,
     /// Whether to refuse what has no memory of its own, which would have to be copied.
-    pub in_place: bool,
+    pub must_be_view: bool,
     /// The stream of the work on them, if that is known.
     pub stream: Option<Stream>,
     /// The form that they are assembled in, which has an operator that keeps gradients.
@@ -44,7 +44,7 @@ impl Reading<'_> {
     pub const OWNED: Self = Reading {
         path: "",
         owned: true,
-        in_place: false,
+        must_be_view: false,
         stream: None,
         form: None,
         stacker: None,
@@ -87,7 +87,7 @@ pub(crate) struct Importer<'py> {
     pub paths: Vec<String>,
     pub owned: bool,
     /// Whether to refuse what has no memory of its own.
-    pub in_place: bool,
+    pub must_be_view: bool,
     /// Whether a list or tuple of Python numbers is a sample.
     pub rows: bool,
     /// The dtype of a row without numbers, where no sample has been read yet.
@@ -127,7 +127,7 @@ impl<'py> Importer<'py> {
             path: reading.path.to_owned(),
             paths: Vec::new(),
             owned: reading.owned,
-            in_place: reading.in_place,
+            must_be_view: reading.must_be_view,
             rows: reading.rows,
             empty_dtype: DType::F64,
             stream: reading.stream,
@@ -197,14 +197,14 @@ impl<'py> Importer<'py> {
 
     /// The object in the text of an error.
     pub fn named(&self, index: usize) -> String {
-        format!("{}{}", self.whose(index), at(&self.path))
+        format!("{}{}", self.subject(index), at(&self.path))
     }
 
-    pub fn whose(&self, index: usize) -> Whose {
+    pub fn subject(&self, index: usize) -> ErrorSubject {
         match (self.argument, self.side) {
-            (None, None) => Whose::Sample(index),
-            (None, Some(side)) => Whose::Pair(side, index),
-            (Some(name), _) => Whose::Argument(name),
+            (None, None) => ErrorSubject::Sample(index),
+            (None, Some(side)) => ErrorSubject::Pair(side, index),
+            (Some(name), _) => ErrorSubject::Argument(name),
         }
     }
 
@@ -247,7 +247,7 @@ impl<'py> Importer<'py> {
     /// Appends a sample, whose memory the caller or `owner` keeps alive.
     pub fn push(&mut self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
         self.is_quiet = false;
-        if self.in_place && !foreign.dtype.is_native() {
+        if self.must_be_view && !foreign.dtype.is_native() {
             let error = Error::Layout(in_other_order(Some(index), foreign.dtype));
             return Err(self.error(error, index));
         }

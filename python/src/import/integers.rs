@@ -75,7 +75,7 @@ fn integers_in(array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
     let Some(array) = (unsafe { array_fields(array.as_ptr()) }) else { return Ok(None) };
     match array.shape {
         &[count] if count > 0 && array.flags & IN_A_ROW == IN_A_ROW => {
-            // SAFETY: so many elements without gaps, aligned, by the array's word; the caller holds it.
+            // SAFETY: `count` elements without gaps, aligned, by the array's word; the caller holds it.
             unsafe { widened(array.dtype, array.data, count as usize) }.transpose()
         }
         _ => Ok(None),

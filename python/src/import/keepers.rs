@@ -98,7 +98,7 @@ impl<'py> Importer<'py> {
             }
             keeper => keeper,
         };
-        // In the memory of the objects.
+        // Collected into the memory of `objects`, without an allocation.
         self.keepers = objects.into_iter().map(keeper_of).collect();
         Ok(())
     }

@@ -39,7 +39,7 @@ impl<'py> Importer<'py> {
         self.ahead = None;
         if object.is_instance_of::<PyType>() {
             // Its attributes are those of its objects.
-            return not_array_like(self.whose(index), &self.path, object);
+            return not_array_like(self.subject(index), &self.path, object);
         }
         let mut refusal: Option<PyErr> = None;
         if let Some(method) = object.getattr_opt(intern!(self.py, "__dlpack__"))? {
@@ -78,7 +78,7 @@ impl<'py> Importer<'py> {
             }
         }
         match refusal {
-            None => not_array_like(self.whose(index), &self.path, object),
+            None => not_array_like(self.subject(index), &self.path, object),
             Some(error) if error.get_type(self.py).is(self.py.get_type::<PyBufferError>()) => {
                 Err(self.wrap(error, index))
             }
@@ -93,7 +93,7 @@ impl<'py> Importer<'py> {
             "expected an array-like, got {name}: inside jit, grad or vmap of JAX an array has no values \
              yet; make the batch outside"
         );
-        Err(type_error(self.py, self.whose(index), &self.path, &text))
+        Err(type_error(self.py, self.subject(index), &self.path, &text))
     }
 
     /// The exception of a producer that was asked for its memory. A refusal is memory that cannot be expressed,

@@ -56,9 +56,9 @@ pub(crate) enum ImportRoute {
 #[derive(Clone, Copy)]
 pub(crate) enum Lazy {
     No,
-    /// Visible in the words of torch objects.
+    /// They may; this reader sees it in the words of the object.
     Words(&'static TorchReader),
-    /// To be asked for.
+    /// They may; the object has to be asked, by its methods.
     Ask,
 }
 

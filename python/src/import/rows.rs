@@ -240,7 +240,7 @@ impl<'py> Importer<'py> {
         if self.side.is_some_and(MoveSide::is_written) {
             return Err(self.layout_error(index, "writable memory", "a Python number"));
         }
-        if self.in_place {
+        if self.must_be_view {
             let why = "copy=False, but Python numbers have no memory that a batch could be";
             return Err(self.error(Error::not_a_view(why.to_owned()), index));
         }
@@ -255,7 +255,7 @@ impl<'py> Importer<'py> {
     pub fn refuse_row(&self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let (class, hint) = (class_name(&object.get_type())?, row_hint(&self.path));
         let text = format!("expected an array-like, got {class}{hint}");
-        Err(type_error(self.py, self.whose(index), &self.path, &text))
+        Err(type_error(self.py, self.subject(index), &self.path, &text))
     }
 
     fn dtype_error(&self, index: usize, expected: DType, got: &str) -> PyErr {
@@ -279,8 +279,8 @@ impl<'py> Importer<'py> {
                     true => "",
                     false => "; numpy.asarray makes one array of a nested list or of arrays",
                 };
-                let whose = self.whose(index);
-                type_error(item.py(), whose, &self.path, &(text + hint))
+                let subject = self.subject(index);
+                type_error(item.py(), subject, &self.path, &(text + hint))
             }
         })
     }

@@ -12,7 +12,7 @@ use crate::ground::errors::to_py_err;
 use crate::ground::reserve::out_of_memory;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
-use crate::ownership::holder::{in_place, with_own_references, Reference};
+use crate::ownership::holder::{unmoved, with_own_references, Reference};
 use crate::ownership::storage_watch::StorageWatches;
 
 /// A single array-like as a tensor of the same memory; LayoutError for foreign byte order. `name`: of the argument that it is.
@@ -39,7 +39,7 @@ pub(crate) fn table_of(
     let py = object.py();
     // Ours as it is: what also kept the object would grow with every result that is an output again.
     if let Some(tensor) = tensor_in(object) {
-        return in_place(py, tensor).map(|tensor| with_own_references(py, tensor));
+        return unmoved(py, tensor).map(|tensor| with_own_references(py, tensor));
     }
     let mut importer = Importer::new(py, reading);
     importer.argument = Some(name);

@@ -49,7 +49,7 @@ pub(crate) fn copy_buffer(object: &Bound<'_, PyAny>, into: &mut [u8]) -> PyResul
     let view = buffer.view();
     let has_size = usize::try_from(view.len) == Ok(into.len()) && !view.buf.is_null();
     if has_size {
-        // SAFETY: so many bytes by the view, in a row as it was asked for simply; `into` is memory of its own.
+        // SAFETY: the view has the size of `into`, in a row as it was asked for simply; `into` is memory of its own.
         unsafe { view.buf.cast::<u8>().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
     }
     Ok(has_size)

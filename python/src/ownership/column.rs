@@ -131,7 +131,7 @@ impl<T: Entry> Column<T> {
     /// The entries of the samples at these valid positions, of `len`; negative ones count from the end.
     pub fn take(&self, py: Python<'_>, positions: &[i64], len: usize) -> PyResult<Column<T>> {
         if positions.is_empty() {
-            return Ok(Column::default()); // Whose owners may go.
+            return Ok(Column::default()); // Their owners may go.
         }
         let each = self.all();
         if each.len() < 2 {

@@ -233,7 +233,7 @@ pub(crate) struct HeldObjects<'a> {
     pub owners: &'a [Owner],
 }
 
-/// What keeps memory for an owner; nothing for one that is neither a [`Holder`] nor a [`Reference`].
+/// The objects, tensors and owners that keep memory for an owner; none for one that is neither a [`Holder`] nor a [`Reference`].
 pub(crate) fn held_by(owner: &Owner) -> HeldObjects<'_> {
     match owner.downcast_ref::<Reference>() {
         Some(reference) => HeldObjects {
@@ -252,7 +252,7 @@ pub(crate) fn watches_of(owner: &Owner) -> Option<&StorageWatches> {
     }
     let holder = owner.downcast_ref::<Holder>()?;
     match &holder.tensors[..] {
-        // Around a tensor of ours.
+        // A holder of a tensor of ours has the watches of that.
         [inner] if holder.watches.is_empty() => watches_of(inner.owner()),
         _ => Some(&holder.watches),
     }
@@ -267,7 +267,7 @@ pub(crate) fn has_moved(py: Python<'_>, tensor: &Tensor) -> PyResult<bool> {
 }
 
 /// The tensor, to be read or handed on; LayoutError if its memory was moved. Page-locked memory counts as handed out afterwards.
-pub(crate) fn in_place<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t Tensor> {
+pub(crate) fn unmoved<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t Tensor> {
     set_handed_out(tensor, true);
     match has_moved(py, tensor)? {
         false => Ok(tensor),

@@ -23,33 +23,34 @@ pub(crate) struct Owners {
     /// Owners of memory on a device, or for one call.
     shared: Arc<Vec<Owner>>,
     /// The object that keeps a sample, if one does by itself, and is released with it.
-    objects: Column<Kept>,
+    objects: Column<MaybeObject>,
     /// The torch tensor that a sample is, for torch to know when it has been written to: it can exchange its storage, which is what
     /// keeps the memory.
-    tensors: Column<Kept>,
+    tensors: Column<MaybeObject>,
 }
 
-type Kept = Option<Py<PyAny>>;
+/// The entry of a sample: an object, or none.
+type MaybeObject = Option<Py<PyAny>>;
 
 /// The owner of a replaced sample, and owners that no sample needs any more.
-type Replaced = ([Option<Kept>; 2], Option<Arc<Vec<Owner>>>);
+type Replaced = ([Option<MaybeObject>; 2], Option<Arc<Vec<Owner>>>);
 
-impl Entry for Kept {
+impl Entry for MaybeObject {
     const IS_REFERENCE: bool = true;
 
-    fn none() -> Kept {
+    fn none() -> MaybeObject {
         None
     }
 
-    fn is(&self, other: &Kept) -> bool {
+    fn is(&self, other: &MaybeObject) -> bool {
         self.as_ref().map(Py::as_ptr) == other.as_ref().map(Py::as_ptr)
     }
 
-    fn copied(&self, py: Python<'_>) -> Kept {
+    fn copied(&self, py: Python<'_>) -> MaybeObject {
         self.as_ref().map(|object| object.clone_ref(py))
     }
 
-    fn release(objects: Vec<Kept>) {
+    fn release(objects: Vec<MaybeObject>) {
         release_objects(objects);
     }
 }
@@ -87,12 +88,12 @@ impl Owners {
     }
 
     /// Owners of many samples each, and for each sample the object that keeps it by itself, or none.
-    pub fn from_parts(shared: Arc<Vec<Owner>>, objects: Vec<Kept>) -> Owners {
+    pub fn from_parts(shared: Arc<Vec<Owner>>, objects: Vec<MaybeObject>) -> Owners {
         Owners { shared, objects: Column::from(Entries(objects)), ..Owners::default() }
     }
 
-    /// With the torch tensors that the first ones of `len` samples are.
-    pub fn with_tensors(self, mut tensors: Vec<Kept>, len: usize) -> PyResult<Owners> {
+    /// The same owners with the torch tensors that samples are, from the first one on; there are `len` samples.
+    pub fn with_tensors(self, mut tensors: Vec<MaybeObject>, len: usize) -> PyResult<Owners> {
         if tensors.is_empty() {
             return Ok(self);
         }
@@ -199,7 +200,7 @@ impl Owners {
         Owners { shared: Arc::clone(&self.shared), objects, tensors: self.tensors.clone() }
     }
 
-    /// With another one, of all samples.
+    /// The same owners and another one, of all samples.
     pub fn with(&self, owner: Owner) -> PyResult<Owners> {
         let mut shared = try_vec(self.shared.len() + 1)?;
         shared.extend_from_slice(&self.shared);

@@ -48,9 +48,10 @@ const STORAGE_OBJECT: usize = 10;
 /// Shapes and strides of more dims are not within the tensor.
 pub(crate) const MAX_DIMS: usize = 5;
 
-/// How many samples ahead the farthest object of a chain is asked for; those before it by as many more each.
+/// How many samples ahead the last object of a chain is asked for, the base of a view; each one before it in the chain as many
+/// more ahead.
 const PREFETCH_STEP: usize = 4;
-/// How many samples ahead the farthest object is asked for.
+/// How many samples ahead the first object of a chain is asked for, the Python object.
 pub(crate) const FARTHEST: usize = 4 * PREFETCH_STEP;
 
 /// The positions of words that differ between releases, and values that torch was asked for.
@@ -76,8 +77,10 @@ pub(crate) struct DenseFields<'a> {
     pub strides: &'a [AtomicI64],
 }
 
+/// The word at a position in an object, as it is now.
+///
 /// # Safety
-/// `start` is the address of a live object with so many words and one more.
+/// `start` is the address of a live object of more than `position` words.
 #[inline(always)]
 unsafe fn word(start: usize, position: usize) -> usize {
     let start = std::ptr::with_exposed_provenance_mut::<usize>(start);
@@ -201,19 +204,19 @@ impl TorchReader {
         unsafe { word(word(tensor_of(tensor.as_ptr()), STORAGE), STORAGE_OBJECT) == 0 }
     }
 
-    /// In a tensor, the word of its dispatch keys.
+    /// The word of a tensor that has its dispatch keys.
     #[inline]
     fn keys(&self) -> usize {
         self.sizes + 14
     }
 
-    /// In the autograd metadata of a view, the word of the tensor that it is a view of.
+    /// The word of a view's autograd metadata that has the tensor of which it is a view.
     #[inline]
     fn base(&self) -> usize {
         self.flags / size_of::<usize>() + 2 + MUTEX
     }
 
-    /// In autograd metadata, the word of the tangents of forward-mode AD.
+    /// The word of autograd metadata that has the tangents of forward-mode AD.
     #[inline]
     fn tangents(&self) -> usize {
         self.flags / size_of::<usize>() - TANGENTS

@@ -170,7 +170,7 @@ impl Imported {
 
     /// # Errors
     /// LayoutError for a sample whose memory is elsewhere by now.
-    pub fn check_in_place(&self, py: Python<'_>, path: &str) -> PyResult<()> {
+    pub fn check_unmoved(&self, py: Python<'_>, path: &str) -> PyResult<()> {
         match self.watches.find_moved(py)? {
             None => Ok(()),
             Some(index) => Err(to_py_err(py, &moved(index).at_path(path))),

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyType};
 
-use crate::ground::errors::{class_name, not_array_like, Whose};
+use crate::ground::errors::{class_name, not_array_like, ErrorSubject};
 use crate::ground::iterables::{is_list_or_tuple, is_text};
 use crate::ground::reserve::{out_of_memory, try_vec};
 use crate::import::importer::{Importer, Reading};
@@ -77,7 +77,7 @@ pub(crate) fn import_leaf<'py, T>(
 ) -> PyResult<T> {
     let (first, path) = (samples[0].clone(), place.path);
     if let Some(index) = samples.iter().position(|sample| sample.is_none()) {
-        return not_array_like(Whose::Sample(place.start() + index), path, &samples[index]);
+        return not_array_like(ErrorSubject::Sample(place.start() + index), path, &samples[index]);
     }
     import(samples).map_err(|error| match place.added_to {
         None => in_place_of(error, &first, path).unwrap_or_else(|e| e),

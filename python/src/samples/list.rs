@@ -182,10 +182,10 @@ impl PySampleList {
 
     /// As `leaves`; LayoutError if the memory of a sample was moved since its import, and the error that indices on the device
     /// have had.
-    pub fn in_place(&self, py: Python<'_>, path: &str) -> PyResult<Arc<Imported>> {
+    pub fn unmoved(&self, py: Python<'_>, path: &str) -> PyResult<Arc<Imported>> {
         let own = self.leaves(py)?;
         self.check_resident(py)?;
-        own.check_in_place(py, path)?;
+        own.check_unmoved(py, path)?;
         Ok(own)
     }
 

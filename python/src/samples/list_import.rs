@@ -95,7 +95,7 @@ pub(crate) fn samples_of(
     reading: Reading<'_>,
 ) -> PyResult<(Arc<Imported>, Option<PipelinedCopy>)> {
     match samples.cast_exact::<PySampleList>() {
-        Ok(list) => Ok((list.get().in_place(samples.py(), reading.path)?, None)),
+        Ok(list) => Ok((list.get().unmoved(samples.py(), reading.path)?, None)),
         Err(_) => {
             let (imported, ahead) = import_samples(samples, reading)?;
             Ok((Arc::new(imported), ahead))

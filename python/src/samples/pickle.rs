@@ -26,11 +26,11 @@ use crate::samples::trees::Trees;
 
 /// Samples of a list that make one tensor.
 struct Group {
-    /// In the list.
+    /// Their positions in the list, in order.
     positions: Vec<i64>,
     /// The sum of the extents of dim 0 before each sample, and of all.
     offsets: Vec<i64>,
-    /// All are of one shape.
+    /// Whether the extents of dim 0 are all the same.
     is_uniform: bool,
 }
 
@@ -38,7 +38,7 @@ struct Group {
 pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult<Reduced<'py>> {
     match list.snapshot() {
         ListSamples::Leaves(_) => {
-            let groups = reduced(py, &*list.in_place(py, "")?)?;
+            let groups = reduced(py, &*list.unmoved(py, "")?)?;
             Ok((maker(py, "_list_of_groups")?, (groups,).into_pyobject(py)?))
         }
         ListSamples::Trees(trees) => {
@@ -47,7 +47,7 @@ pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult
                 match column {
                     LeafColumn::Objects(objects) => columns.append(PyList::new(py, &**objects)?)?,
                     LeafColumn::Tensors(imported) => {
-                        imported.check_in_place(py, path)?;
+                        imported.check_unmoved(py, path)?;
                         let samples = ListSamples::Leaves(Arc::clone(imported));
                         columns.append(Bound::new(py, PySampleList::from_samples(samples))?)?;
                     }

@@ -40,7 +40,7 @@ pub(crate) fn trees_of_table(py: Python<'_>, columns: Vec<ArrowColumn<'_>>) -> P
 struct TableRules<'py>(Python<'py>);
 
 impl<'py> TreeRules<'py> for TableRules<'py> {
-    /// With the number of containers around them.
+    /// The columns within a container, and the number of containers around them.
     type Column = (Vec<ArrowColumn<'py>>, usize);
     type Leaf = ArrowContent<'py>;
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
-use crate::ground::errors::{class_name, type_error, Whose};
+use crate::ground::errors::{class_name, type_error, ErrorSubject};
 use crate::ground::iterables::{entries, list_of, tuple_of};
 use crate::ground::reserve::try_vec;
 
@@ -13,7 +13,7 @@ use crate::ground::reserve::try_vec;
 pub(crate) struct Container {
     pub(super) class: Py<PyType>,
     pub(super) node_type: NodeType,
-    /// What makes the container of the results; `None` for dict, list and tuple themselves.
+    /// The function that makes the container of the results; `None` for dict, list and tuple themselves.
     pub(super) maker: Option<Maker>,
 }
 
@@ -75,7 +75,7 @@ impl<'a> ColumnPlace<'a> {
     /// The TypeError of sample `index` of the column, which is not as those before it.
     pub fn uneven<T>(&self, index: usize, expected: &str, other: &Bound<'_, PyAny>) -> PyResult<T> {
         let text = format!("expected {expected}, got {}", class_name(&other.get_type())?);
-        Err(type_error(other.py(), Whose::Sample(self.start() + index), self.path, &text))
+        Err(type_error(other.py(), ErrorSubject::Sample(self.start() + index), self.path, &text))
     }
 }
 

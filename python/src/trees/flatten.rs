@@ -41,14 +41,14 @@ pub(crate) trait TreeRules<'py> {
 
 pub(crate) enum Classified<C, L> {
     Leaf(L),
-    /// With a column for each child.
+    /// A container, and a column for each of its children.
     Container(Arc<Container>, Vec<C>),
 }
 
 /// A tree that was flattened.
 pub(crate) struct Flat<L> {
     pub tree: TreeDef,
-    /// With their paths.
+    /// The leaves with their paths, in order.
     pub leaves: Vec<(String, L)>,
     /// The error that ended the walk, which is due when the leaves before it are done.
     pub end: PyResult<()>,
@@ -63,7 +63,7 @@ pub(crate) struct TreeDef {
 
 enum TreeNode {
     Leaf,
-    /// With its path.
+    /// A container and its path.
     Container(Arc<Container>, String),
 }
 

@@ -89,7 +89,8 @@ fn check_keys(
     Ok(())
 }
 
-/// In place of an error of asking a tree of outputs for the entry at `path`.
+/// The error for an entry at `path` that a tree of outputs does not give: a KeyError or TypeError, or `error` if that is no
+/// answer.
 fn no_entry(out: &Bound<'_, PyAny>, path: &str, names: TreeNames, error: PyErr) -> PyErr {
     let py = out.py();
     let class = match class_name(&out.get_type()) {

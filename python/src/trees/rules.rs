@@ -103,10 +103,13 @@ fn flatten_class<'py>(
 }
 
 /// Names, and for each the children of all samples.
-type Named<'py> = (Vec<Py<PyAny>>, ChildColumns<'py>);
+type NamedColumns<'py> = (Vec<Py<PyAny>>, ChildColumns<'py>);
 
 /// The columns of a dict by name.
-fn named_columns<'py>(columns: &Bound<'py, PyDict>, num_samples: usize) -> PyResult<Named<'py>> {
+fn named_columns<'py>(
+    columns: &Bound<'py, PyDict>,
+    num_samples: usize,
+) -> PyResult<NamedColumns<'py>> {
     let (mut names, mut values) = (try_vec(columns.len())?, try_vec(columns.len())?);
     for item in columns.items() {
         let (name, column): (Bound<'py, PyAny>, Bound<'py, PyAny>) = item.extract()?;
