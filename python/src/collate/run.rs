@@ -258,7 +258,7 @@ fn run_small(
 }
 
 /// Plans and runs jobs on one engine; called without the interpreter lock. Sets `memory` if outputs are in torch's, and
-/// `has_begun` before anything is written.
+/// `has_begun` once anything may have been written, also where it then fails.
 fn run_jobs(
     engine: &Engine,
     jobs: &mut [Job],
