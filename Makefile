@@ -115,7 +115,8 @@ test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
 	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow windrow.spec
 	$(PY) -m mypy --config-file examples/mypy.ini python/tests/typed_program.py examples/*.py examples/recipes/*.py
-	if $(PY) -m pyright --version >/dev/null 2>&1; then $(PY) -m pyright --pythonpath $(PY) -p python/tests/pyrightconfig.json; \
+	if $(PY) -m pyright --version >/dev/null 2>&1; then $(PY) -m pyright --pythonpath $(PY) -p python/tests/pyrightconfig.json && \
+		$(PY) -m pyright --pythonpath $(PY) -p examples/pyrightconfig.json; \
 		else echo "SKIP pyright: it did not install"; fi
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "not slow and not alone" python/tests
 	$(BY_OFFICIAL_CALLS) -n 2 -m "not slow and not alone" $(READING)

@@ -27,6 +27,6 @@ rows = wr.SampleList(table["ids"])
 print(wr.ragged(rows.take([4, 0])).offsets.numpy())
 
 # The same of polars and of a query.
-print(wr.pad(pl.from_arrow(table)["ids"]).shape)
-query = duckdb.sql("select range as y, range(range) as steps from range(4)")
+print(wr.pad(pl.DataFrame(table)["ids"]).shape)
+query = duckdb.connect().sql("select range as y, range(range) as steps from range(4)")
 print(wr.collate(query, {"steps": wr.Ragged()})["steps"].numpy())

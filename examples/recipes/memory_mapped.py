@@ -36,4 +36,4 @@ with tempfile.NamedTemporaryFile() as file:
         read_ahead(memory, rows[0].nbytes, coming)  # While this batch is assembled and used.
         batch = samples.stack(indices)
         assert (batch.numpy()[:, 0] == indices).all()
-    print(batch)
+    print(samples)
