@@ -5,7 +5,7 @@ use ndarray::{ArrayBase, ArrayView, ArrayViewD, Axis, Data, Dimension, IxDyn, Sh
 use crate::samples::SampleView;
 use crate::tensor::{DType, Device, Dims, Element, Error, Layout, Mismatch, Result, Tensor};
 
-/// Any strides are taken, negative ones too.
+/// Any strides are taken, negative ones too. The errors are those of [`Layout::try_new`], as for too many dims.
 ///
 /// ```
 /// use ndarray::{array, s};
@@ -48,7 +48,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::DType`] if `T` is not the dtype; [`Error::Device`] if the memory is not on the host; [`Error::Layout`] if
-    /// it is misaligned for `T`, or has a bool that is neither 0 nor 1; [`Error::TooLarge`] for a shape that `ndarray` cannot have.
+    /// it is misaligned for `T`, or has a bool that is neither 0 nor 1; [`Error::TooLarge`] for a shape that `ndarray` cannot
+    /// have.
     ///
     /// ```
     /// use windrow::{assemble, Collate, Pad};
@@ -83,7 +84,8 @@ impl Tensor {
     }
 }
 
-/// The view of all elements: `ndarray` begins at the lowest address, and inverts the dims that go down from there.
+/// The view of all elements, in the order of the tensor. `ndarray` begins at the lowest address and inverts dims of negative
+/// stride.
 ///
 /// # Safety
 /// The tensor has elements, all of them valid for `T`, aligned, and on the host.

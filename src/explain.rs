@@ -14,8 +14,9 @@ use crate::tensor::{DType, Device, Tuple};
 #[non_exhaustive]
 pub struct Explain {
     /// How the data moves: `"view"` (it does not), `"memcpy"` (one range), `"gather"` (ranges of bytes), `"strided"`,
-    /// `"swap"` (of foreign byte order), `"cast"`, `"transform"`, `"quantize"`, `"dequantize"`, or `"mixed"` where leaves differ. From host to device: `"upload"` (copies alone make the
-    /// batch), `"staged"` (samples are copied, then assembled there), `"copied pinned"` (the same for page-locked samples) and
+    /// `"swap"` (of foreign byte order), `"cast"`, `"transform"`, `"quantize"`, `"dequantize"`, or `"mixed"` where leaves
+    /// differ. From host to device: `"upload"` (copies alone make the batch), `"staged"` (samples are copied, then assembled
+    /// there), `"copied pinned"` (the same for page-locked samples) and
     /// `"direct pinned"` (the kernel reads page-locked samples over the bus). From device to host: `"download"`.
     pub path: &'static str,
     /// Number of samples of the first leaf.
@@ -58,7 +59,7 @@ pub struct Explain {
 }
 
 impl Explain {
-    /// The account of several calls together. A launch is described if it is the only one.
+    /// The sums of several calls; a launch is described if it is the only one. `padding_waste` is 0, and leaves have no names.
     #[cfg(feature = "unstable-bindings")]
     pub(crate) fn for_calls(calls: Vec<Explain>) -> Explain {
         let mut launches = calls.iter().filter_map(|call| call.launch.as_ref());
@@ -89,7 +90,8 @@ impl Explain {
         }
     }
 
-    /// `views`: of each leaf, whether it is returned as a view. Those that are not named are not.
+    /// `views`: for each leaf, whether it is returned as a view, which is not written; leaves behind the end of the slice are
+    /// not.
     pub(crate) fn new(plan: &Plan<'_>, views: &[bool]) -> Explain {
         let is_view = |leaf: usize| views.get(leaf) == Some(&true);
         let outputs = || plan.outputs().iter().filter(|output| !is_view(output.leaf));
@@ -159,7 +161,7 @@ impl Explain {
     }
 }
 
-/// The path that all leaves have.
+/// The path that all leaves have; `"mixed"` if they differ, `"gather"` without leaves.
 fn one_path(paths: &[&'static str]) -> &'static str {
     match paths.split_first() {
         Some((first, rest)) if rest.iter().any(|path| path != first) => "mixed",
@@ -168,7 +170,8 @@ fn one_path(paths: &[&'static str]) -> &'static str {
     }
 }
 
-/// On the host; a device has its own caches.
+/// Whether the data of each leaf is written around the caches: false for views and for leaves on a device, which has its own
+/// caches.
 fn around_caches(plan: &Plan<'_>, is_view: impl Fn(usize) -> bool) -> Vec<bool> {
     let stores = &StreamingStores::chosen().stores;
     let data = plan.outputs().iter().filter(|output| output.role == Role::Data);
@@ -179,7 +182,7 @@ fn around_caches(plan: &Plan<'_>, is_view: impl Fn(usize) -> bool) -> Vec<bool> 
         .collect()
 }
 
-/// The launch of the leaves that are not handed out as views. A run that would be refused makes none.
+/// The launch of the leaves that are not returned as views. `None` on the host, and if the run would be refused.
 fn launch_of(plan: &Plan<'_>, is_view: impl Fn(usize) -> bool) -> Option<Launch> {
     cuda::launch_of(plan, is_view).unwrap_or_default()
 }

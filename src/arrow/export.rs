@@ -9,12 +9,13 @@ use super::ffi::{ArrowArray, ArrowSchema};
 use crate::batch::Batch;
 use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
 
-/// The private data of an exported struct.
+/// The private data of an exported struct: it owns all that the struct points to, its children too.
 struct Private<T> {
-    /// Their memory is that of the buffers.
+    /// Keeps the memory of `buffers` alive.
     _tensors: Vec<Tensor>,
     buffers: Vec<*const c_void>,
     children: Vec<*mut T>,
+    /// The format and the name of a schema.
     texts: Vec<CString>,
 }
 
@@ -79,7 +80,7 @@ impl Batch {
     }
 }
 
-/// The format of numbers.
+/// The Arrow format string of a dtype; [`Error::DType`] for bool and for dtypes that Arrow does not have.
 fn format_of(dtype: DType) -> Result<&'static str> {
     Ok(match dtype {
         DType::I8 => "c",
@@ -103,6 +104,7 @@ fn format_of(dtype: DType) -> Result<&'static str> {
     })
 }
 
+/// A nullable schema named `item`, which owns its children. `format` contains no NUL.
 fn schema_of(format: &str, children: Vec<ArrowSchema>) -> ArrowSchema {
     /// `ARROW_FLAG_NULLABLE`, as every library has it unless told otherwise.
     const NULLABLE: i64 = 2;
@@ -124,7 +126,8 @@ fn schema_of(format: &str, children: Vec<ArrowSchema>) -> ArrowSchema {
     schema
 }
 
-/// An array over the memory of these tensors.
+/// An array of `len` rows without nulls, which owns its children and keeps the tensors alive. A buffer of `None`, or of an empty
+/// tensor, is NULL.
 fn array_of(len: i64, buffers: Vec<Option<&Tensor>>, children: Vec<ArrowArray>) -> ArrowArray {
     let address = |tensor: &Option<&Tensor>| match tensor {
         Some(tensor) if tensor.nbytes() > 0 => tensor.data_ptr().cast_const().cast(),

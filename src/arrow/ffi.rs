@@ -75,9 +75,9 @@ pub struct ArrowArray {
 #[repr(C)]
 #[derive(Debug)]
 pub struct ArrowArrayStream {
-    /// Gives the type; an errno.
+    /// Writes the type; returns 0, or an errno.
     pub get_schema: Option<unsafe extern "C" fn(*mut ArrowArrayStream, *mut ArrowSchema) -> c_int>,
-    /// Gives the next array, or a released one at the end; an errno.
+    /// Writes the next array, or a released one at the end; returns 0, or an errno.
     pub get_next: Option<unsafe extern "C" fn(*mut ArrowArrayStream, *mut ArrowArray) -> c_int>,
     /// The text of the last failure; may be NULL.
     pub get_last_error: Option<unsafe extern "C" fn(*mut ArrowArrayStream) -> *const c_char>,

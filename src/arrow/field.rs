@@ -34,7 +34,8 @@ pub(super) enum DataType {
         entries: Box<SchemaField>,
     },
     Struct(Vec<SchemaField>),
-    /// Tensors of one shape, in lists of their elements.
+    /// Tensors of one shape, in lists of their elements. `order` is the permutation that leads from the shape in storage to
+    /// that of a sample; `None` keeps it.
     Tensor {
         shape: Dims,
         order: Option<Dims>,
@@ -48,7 +49,7 @@ pub(super) enum DataType {
         parts: Vec<SchemaField>,
     },
     Text(Text),
-    /// Not read, and why.
+    /// A type that is not read: its name in errors, and the cure.
     Other(String, &'static str),
 }
 
@@ -68,10 +69,14 @@ pub(super) enum TextHow {
 const CONVERT: &str = "leave the column out or convert it first";
 
 impl SchemaField {
-    /// Reads a schema.
+    /// Reads a schema. Types that windrow does not support become [`DataType::Other`], without an error. The index columns that
+    /// pandas names itself become structs without fields.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] for a schema that contradicts itself or is too deep; [`Error::OutOfMemory`].
     ///
     /// # Safety
-    /// A schema that is not changed meanwhile, with as many children as it says, ended strings and metadata of the
+    /// A schema that is not changed meanwhile, with as many children as it says, NUL-terminated strings and metadata of the
     /// sizes in it.
     pub unsafe fn read(schema: &ArrowSchema) -> Result<SchemaField> {
         // SAFETY: the caller's promise.
@@ -83,9 +88,11 @@ fn broken(expected: &str, got: impl Into<String>) -> Error {
     Error::Layout(Box::new(Mismatch::for_subject("Arrow schema", expected, got.into())))
 }
 
+/// As [`SchemaField::read`], `depth` levels below the root.
+///
 /// # Safety
-/// A schema that is not changed meanwhile, with as many children as it says, ended strings and metadata of the sizes in
-/// it.
+/// A schema that is not changed meanwhile, with as many children as it says, NUL-terminated strings and metadata of the
+/// sizes in it.
 unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<SchemaField> {
     if schema.is_released() {
         return Err(broken("one that is alive", "a released one"));
@@ -122,7 +129,7 @@ unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<SchemaField> {
     // SAFETY: the caller's promise.
     let metadata = unsafe { Metadata::read(schema.metadata) }?;
     let is_level = |child: &&mut SchemaField| {
-        is_index(&child.name) && has_text(&metadata.of_pandas, "index_columns", &child.name)
+        is_index(&child.name) && has_text(&metadata.pandas, "index_columns", &child.name)
     };
     children.iter_mut().filter(is_level).for_each(leave_out);
     let data_type = data_type_of(&format, children)?;
@@ -139,11 +146,12 @@ fn is_index(name: &str) -> bool {
     level.is_some_and(|level| level.parse::<u32>().is_ok())
 }
 
-/// A struct without fields has no columns.
+/// Makes the field a struct without fields, which has no columns.
 fn leave_out(field: &mut SchemaField) {
     field.data_type = DataType::Struct(Vec::new());
 }
 
+/// The type that a format string names; [`DataType::Other`] for one that is not read, an error for a wrong number of children.
 fn data_type_of(format: &str, children: Vec<SchemaField>) -> Result<DataType> {
     let number = match format {
         "c" => Some(DType::I8),
@@ -186,7 +194,7 @@ fn data_type_of(format: &str, children: Vec<SchemaField>) -> Result<DataType> {
                 };
                 return Ok(DataType::Fixed(size, Box::new(only(format, children)?)));
             }
-            None => return Ok(DataType::Other(words_of(format), CONVERT)),
+            None => return Ok(DataType::Other(format_noun(format), CONVERT)),
         },
     };
     match children.len() {
@@ -195,7 +203,7 @@ fn data_type_of(format: &str, children: Vec<SchemaField>) -> Result<DataType> {
     }
 }
 
-/// The one child of a list.
+/// The one child of a list; an error if there are none or several.
 fn only(format: &str, mut children: Vec<SchemaField>) -> Result<SchemaField> {
     match (children.pop(), children.is_empty()) {
         (Some(child), true) => Ok(child),
@@ -206,8 +214,8 @@ fn only(format: &str, mut children: Vec<SchemaField>) -> Result<SchemaField> {
     }
 }
 
-/// The name of a format that is not read.
-fn words_of(format: &str) -> String {
+/// The noun for a format that is not read, as errors show it.
+fn format_noun(format: &str) -> String {
     let name = match format.as_bytes() {
         [b'n', ..] => "null",
         [b'd', ..] => "decimal",
@@ -225,7 +233,8 @@ fn words_of(format: &str) -> String {
     format!("a column of the Arrow type {name}")
 }
 
-/// A type that an extension gives a meaning.
+/// The type that an extension gives to its storage: tensors, or [`DataType::Other`] for an extension that is not known. An error
+/// for metadata that does not fit the storage.
 fn extended(data_type: DataType, extension: &str, metadata: &str) -> Result<DataType> {
     let broken = |expected: &str| broken(expected, format!("{metadata:?} of {extension}"));
     match (extension, data_type) {
@@ -263,7 +272,7 @@ fn extended(data_type: DataType, extension: &str, metadata: &str) -> Result<Data
     }
 }
 
-/// The order of dims that metadata has, if any but the usual one.
+/// The `permutation` of dims in metadata, `None` without one. `Err` if it does not permute `ndim` dims, or any number for `None`.
 fn order_of(metadata: &str, ndim: Option<usize>) -> std::result::Result<Option<Dims>, ()> {
     let Some(order) = integers_in(metadata, "permutation") else { return Ok(None) };
     let mut sorted = order.clone();
@@ -275,7 +284,8 @@ fn order_of(metadata: &str, ndim: Option<usize>) -> std::result::Result<Option<D
     }
 }
 
-/// The list of integers under a key of a JSON object, or, of no key, that the text is.
+/// The list of integers under a key of a JSON object, or that `json` itself is if `key` is empty. `None` if it is missing or has
+/// other entries.
 pub(super) fn integers_in(json: &str, key: &str) -> Option<Dims> {
     let list = |text: &str| -> Option<Dims> {
         let inside = text.trim_start().strip_prefix('[')?.split_once(']')?.0;
@@ -296,7 +306,7 @@ fn has_text(json: &str, key: &str, text: &str) -> bool {
     list.is_some_and(|list| strings_of(list).any(|(depth, word, _)| depth == 1 && word == text))
 }
 
-/// A JSON object from the value under a key on.
+/// The text of a JSON object from the value under one of its own keys on; `None` without the key.
 fn value_in<'j>(json: &'j str, key: &str) -> Option<&'j str> {
     strings_of(json).find_map(|(depth, word, after)| {
         let value = after.trim_start().strip_prefix(':')?;
@@ -304,7 +314,8 @@ fn value_in<'j>(json: &'j str, key: &str) -> Option<&'j str> {
     })
 }
 
-/// The strings of a JSON value up to its end: how deep they are, and the text after each.
+/// The keys and strings of a JSON value up to its end: how many brackets are open around each (1 in the outermost object), the
+/// raw text with its escapes, and the text after it.
 fn strings_of(json: &str) -> impl Iterator<Item = (usize, &str, &str)> {
     let (mut depth, mut rest) = (0usize, json);
     std::iter::from_fn(move || loop {
@@ -324,7 +335,7 @@ fn strings_of(json: &str) -> impl Iterator<Item = (usize, &str, &str)> {
     })
 }
 
-/// Splits at the closing quotation mark: the text before it and the text after it.
+/// Splits behind an opening quotation mark at the closing one: the text before it and after it. `None` without one.
 fn string_of(text: &str) -> Option<(&str, &str)> {
     let mut is_escaped = false;
     let end = text.bytes().position(|byte| {
@@ -335,8 +346,10 @@ fn string_of(text: &str) -> Option<(&str, &str)> {
     Some((&text[..end], &text[end + 1..]))
 }
 
+/// A copy of a C string; `None` for NULL and for what is not UTF-8.
+///
 /// # Safety
-/// NULL or an ended string.
+/// NULL or a NUL-terminated string.
 unsafe fn text_at(text: *const c_char) -> Option<String> {
     if text.is_null() {
         return None;
@@ -354,10 +367,12 @@ struct Metadata {
     /// The metadata of an extension type.
     parameters: String,
     /// The metadata that pandas adds to its tables, which may have columns for the index.
-    of_pandas: String,
+    pandas: String,
 }
 
 impl Metadata {
+    /// Reads the metadata of a schema; empty for NULL. An error for a negative size.
+    ///
     /// # Safety
     /// NULL or the metadata of a schema, of the sizes in it.
     unsafe fn read(metadata: *const c_char) -> Result<Metadata> {
@@ -381,7 +396,7 @@ impl Metadata {
             match key.as_str() {
                 "ARROW:extension:name" => read.extension = Some(value),
                 "ARROW:extension:metadata" => read.parameters = value,
-                "pandas" => read.of_pandas = value,
+                "pandas" => read.pandas = value,
                 _ => {}
             }
         }
@@ -389,10 +404,10 @@ impl Metadata {
     }
 }
 
-/// A size in metadata, which is then behind.
+/// Reads a size and moves `at` behind it; an error if the size is negative.
 ///
 /// # Safety
-/// It points to one.
+/// `at` points to an int32 in readable memory, at any alignment.
 unsafe fn size_at(at: &mut *const u8) -> Result<usize> {
     // SAFETY: the caller's promise.
     let size = unsafe { at.cast::<i32>().read_unaligned() };

@@ -10,11 +10,13 @@ pub(super) enum Fault {
     Null(i64),
     /// The position of the first entry that the memory does not have, and the error.
     Beyond(i64, Error),
+    /// Any other error. Its index, if it has one, is an entry of the part.
     Refused(Error),
 }
 
 impl Fault {
-    /// The fault of a child as one of its parent: `parent_of` gives the parent's entry for one of the child.
+    /// The fault of a child as one of its parent: `parent_of` gives the parent's entry for one of the child. Refusals are
+    /// unchanged.
     pub(super) fn in_parent(self, parent_of: impl FnOnce(i64) -> i64) -> Fault {
         match self {
             Fault::Null(position) => Fault::Null(parent_of(position)),
@@ -30,17 +32,19 @@ impl From<Error> for Fault {
     }
 }
 
+/// An [`Error::Layout`] at entry 0 of the part.
 pub(super) fn broken(expected: impl Into<String>, got: impl Into<String>) -> Error {
     let (expected, got): (String, String) = (expected.into(), got.into());
     Error::Layout(Box::new(Mismatch::new(Some(0), expected, got)))
 }
 
+/// An [`Error::DType`] at entry 0 of the part.
 pub(super) fn no_numbers(got: &str, hint: &'static str) -> Error {
     let expected = "numbers, or lists or tensors of them";
     Error::DType(Box::new(Mismatch::new(Some(0), expected, got).with_hint(Hint::Text(hint))))
 }
 
-/// The refusal of what has to be read here.
+/// The [`Error::Device`] for `what` the host has to read although it is on a device.
 pub(super) fn not_on_host(what: &str, device: Device) -> Error {
     let expected =
         "an Arrow array in host memory, or of numbers and fixed-size lists without nulls";
@@ -49,6 +53,7 @@ pub(super) fn not_on_host(what: &str, device: Device) -> Error {
     Error::Device(Box::new(mismatch.with_hint(Hint::Text(hint))))
 }
 
+/// The error for `count` entries that could not be allocated, counted as 8 bytes each.
 pub(super) fn out_of_memory(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<usize>() as u64) }
 }
@@ -65,6 +70,8 @@ pub(super) struct ArrayPart<'a> {
 }
 
 impl<'a> ArrayPart<'a> {
+    /// The entries `start..start + len`. Checks the array's own numbers, but no pointer: [`Fault::Beyond`] has the first entry
+    /// that the array is too short for.
     pub(super) fn new(
         array: &'a ArrowArray,
         start: i64,
@@ -95,12 +102,13 @@ impl<'a> ArrayPart<'a> {
         }
     }
 
-    /// The position of the first entry in the buffers.
+    /// The position of the first entry in the buffers, the array's own offset included.
     pub(super) fn first(&self) -> i64 {
         self.array.offset + self.start
     }
 
-    /// Checks the array's numbers of buffers and of children.
+    /// Checks the array's numbers of buffers and of children, and that the lists of their pointers are there. The pointers in the
+    /// lists may be NULL.
     pub(super) fn expect(&self, num_buffers: i64, num_children: usize) -> Result<()> {
         let ArrowArray { n_buffers, n_children, buffers, children, .. } = *self.array;
         if n_buffers != num_buffers || n_buffers > 0 && buffers.is_null() {
@@ -114,7 +122,7 @@ impl<'a> ArrayPart<'a> {
         Ok(())
     }
 
-    /// The address of a buffer.
+    /// The address of a buffer, which may be NULL.
     ///
     /// # Safety
     /// After `expect`: there are more buffers than `position`.
@@ -123,11 +131,11 @@ impl<'a> ArrayPart<'a> {
         unsafe { *self.array.buffers.add(position) }.cast()
     }
 
-    /// As `buffer`, of one that is there if there are entries.
+    /// As `buffer`; an error for NULL if the part has entries.
     ///
     /// # Safety
     /// After `expect`: there are more buffers than `position`.
-    pub(super) unsafe fn filled(&self, position: usize) -> Result<*const u8> {
+    pub(super) unsafe fn required_buffer(&self, position: usize) -> Result<*const u8> {
         // SAFETY: the caller's promise.
         let buffer = unsafe { self.buffer(position) };
         match buffer.is_null() && self.len > 0 {
@@ -136,6 +144,8 @@ impl<'a> ArrayPart<'a> {
         }
     }
 
+    /// The entries `start..start + len` of a child, counted from the child's own offset on.
+    ///
     /// # Safety
     /// After `expect`: there are more children than `position`.
     pub(super) unsafe fn child(
@@ -152,10 +162,11 @@ impl<'a> ArrayPart<'a> {
         }
     }
 
-    /// The position of the first null.
+    /// [`Fault::Null`] at the first null, if there is one. A null count of 0 is believed. An array of unknown count and without a
+    /// bitmap has no nulls; a bitmap on a device is an error.
     ///
     /// # Safety
-    /// After `expect`; of a type with a bitmap of what is valid, which covers the entries.
+    /// After `expect`, for a type whose buffer 0 is a validity bitmap; a bitmap that is there covers the entries.
     pub(super) unsafe fn refuse_null(&self) -> std::result::Result<(), Fault> {
         if self.array.null_count == 0 || self.len == 0 {
             return Ok(());
@@ -187,10 +198,10 @@ impl<'a> ArrayPart<'a> {
         Ok(())
     }
 
-    /// An offset or a size: number `position` from the first one on.
+    /// The integer of entry `position` of the part, in a buffer of int64 (`wide`) or int32.
     ///
     /// # Safety
-    /// There is one in the buffer.
+    /// The buffer has an integer for this entry; it may be misaligned.
     pub(super) unsafe fn int(&self, buffer: *const u8, wide: bool, position: i64) -> i64 {
         let at = (self.first() + position) as usize;
         // SAFETY: the caller's promise.
@@ -202,10 +213,11 @@ impl<'a> ArrayPart<'a> {
         }
     }
 
-    /// The offsets of entries, which begin at 0 or above and do not go back: one more than there are entries.
+    /// The offsets in buffer 1, one more than the part has entries. They are at least 0 and do not go back; others are an
+    /// error at their entry. `[0]` for a part without entries, whose buffer is not read.
     ///
     /// # Safety
-    /// After `expect`; buffer 1 has one more offset than the array entries.
+    /// After `expect`; buffer 1 has one more offset than the array has entries.
     pub(super) unsafe fn offsets(&self, wide: bool) -> Result<Vec<i64>> {
         let mut offsets = try_vec(self.len.saturating_add(1))?;
         if self.len == 0 {
@@ -213,7 +225,7 @@ impl<'a> ArrayPart<'a> {
             return Ok(offsets);
         }
         // SAFETY: the caller's promise.
-        let buffer = unsafe { self.filled(1) }?;
+        let buffer = unsafe { self.required_buffer(1) }?;
         // SAFETY: the caller's promise.
         offsets.extend((0..=self.len).map(|position| unsafe { self.int(buffer, wide, position) }));
         // All at once, without a branch for each.
@@ -230,6 +242,7 @@ impl<'a> ArrayPart<'a> {
     }
 }
 
+/// An empty vector with room for `count` entries; [`Error::OutOfMemory`] without the memory.
 pub(super) fn try_vec<T>(count: i64) -> Result<Vec<T>> {
     let count = usize::try_from(count).unwrap_or_default();
     let mut entries = Vec::new();

@@ -14,8 +14,8 @@ use crate::tensor::{
     checked_numel, compact_strides, Device, Dims, Error, Hint, Layout, Mismatch, Result, Tensor,
 };
 
-/// Rows of Arrow arrays as samples, by column. A struct has a column for each of its fields, one that is no
-/// struct is a single column without a name.
+/// Rows of Arrow arrays as samples, by column. A struct has a column for each field that is no struct, at any depth; an array
+/// that is no struct is a single column without a name.
 #[derive(Debug)]
 pub struct Columns {
     columns: Vec<Column>,
@@ -83,7 +83,7 @@ impl Columns {
         Ok(Columns { columns, is_struct, sep: sep.to_owned(), num_rows: 0 })
     }
 
-    /// Whether rows have fields.
+    /// Whether the root is a struct, even one without fields.
     pub fn is_struct(&self) -> bool {
         self.is_struct
     }
@@ -108,7 +108,8 @@ impl Columns {
     ///
     /// # Errors
     /// As [`Columns::append`]; [`Error::Device`] for a column of which something has to be read on the host: lists of several
-    /// lengths, bools, strings, a bitmap of nulls; and if the buffers are not where they are said to be; [`Error::NoDriver`]; [`Error::Cuda`].
+    /// lengths, bools, strings, a bitmap of nulls; and if the buffers are not where they are said to be; [`Error::NoDriver`];
+    /// [`Error::Cuda`].
     ///
     /// # Safety
     /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
@@ -124,7 +125,7 @@ impl Columns {
         Ok(())
     }
 
-    /// The number of rows so far.
+    /// The number of rows of all arrays that were appended without an error.
     pub fn num_rows(&self) -> usize {
         self.num_rows
     }
@@ -135,6 +136,8 @@ impl Columns {
     }
 }
 
+/// Appends an empty column for each field below this one that is no struct, in the order of the schema. `path` and `places`
+/// lead to this field, before and after the call.
 fn add_columns(
     field: SchemaField,
     path: &mut Vec<String>,
@@ -162,7 +165,8 @@ fn add_columns(
 }
 
 impl Column {
-    /// Appends the rows of an array, the first of which is number `num_before`.
+    /// Appends the rows of an array, the first of which is number `num_before` in errors. After an error some rows may be
+    /// appended.
     ///
     /// # Safety
     /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
@@ -198,7 +202,7 @@ impl Column {
         .map_err(at_row)
     }
 
-    /// The part of an array that belongs to this column.
+    /// The rows of this column in the root array; a null in a struct on the way is a fault.
     ///
     /// # Safety
     /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
@@ -222,7 +226,7 @@ impl Column {
 }
 
 impl ColumnRows {
-    /// Appends the rows of a part of an array.
+    /// Appends the rows of a part of an array. Samples are marked read-only.
     ///
     /// # Safety
     /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
@@ -277,10 +281,11 @@ struct SampleSink<'t> {
 }
 
 impl SampleSink<'_> {
-    /// Rows of one shape, one after the other, their dims in another order perhaps.
+    /// Appends `len` rows of one shape that follow one another in memory. `shape` is that in memory; the samples have its dims in
+    /// the order `order`.
     ///
     /// # Safety
-    /// The values are there, and stay.
+    /// The values are as many as `len` rows of the shape have elements, and stay.
     unsafe fn push_table(
         &mut self,
         values: ArrayValues,
@@ -327,8 +332,11 @@ impl SampleSink<'_> {
         Ok(())
     }
 
+    /// Appends one sample in host memory: row-major in `shape` from entry `first` of the values on, its dims then in the order
+    /// `order`.
+    ///
     /// # Safety
-    /// The values are there from `first` on, and stay.
+    /// From `first` on there are as many values as the shape has elements, and they stay.
     unsafe fn push_piece(
         &mut self,
         values: &ArrayValues,
@@ -354,6 +362,8 @@ impl SampleSink<'_> {
         }
     }
 
+    /// Appends a sample for each list, in the memory of the entries.
+    ///
     /// # Safety
     /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
     /// the samples are used, and nothing writes to them meanwhile.
@@ -386,6 +396,9 @@ impl SampleSink<'_> {
         Ok(())
     }
 
+    /// Appends a sample for each list view; views may overlap and be in any order. A null anywhere between the first entry
+    /// that is viewed and the last one is an error, in a gap too.
+    ///
     /// # Safety
     /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
     /// the samples are used, and nothing writes to them meanwhile.
@@ -401,7 +414,7 @@ impl SampleSink<'_> {
         // SAFETY: the caller's promise; buffers and children were just counted.
         let all = unsafe {
             part.refuse_null()?;
-            let (offsets, sizes) = (part.filled(1)?, part.filled(2)?);
+            let (offsets, sizes) = (part.required_buffer(1)?, part.required_buffer(2)?);
             for row in 0..part.len {
                 let (offset, size) = (part.int(offsets, wide, row), part.int(sizes, wide, row));
                 let last = offset.checked_add(size).filter(|_| offset >= 0 && size >= 0);
@@ -450,6 +463,9 @@ impl SampleSink<'_> {
         Ok(())
     }
 
+    /// Appends a tensor of `shape` for each row, from storage of fixed-size lists or of lists. Lists of another length are an
+    /// error.
+    ///
     /// # Safety
     /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
     /// the samples are used, and nothing writes to them meanwhile.
@@ -485,6 +501,9 @@ impl SampleSink<'_> {
         unsafe { self.push_table(values, part, shape, order) }
     }
 
+    /// Appends a tensor for each row, whose elements are in child `data` and whose shape is in child `shape`. A shape that
+    /// does not fit the number of elements, or `order`, is an error at its row.
+    ///
     /// # Safety
     /// The array is of its column's type, with as many children as that has and buffers as large as its lengths and offsets say.
     /// They stay as long as the samples are used, and nothing writes to them meanwhile.
@@ -527,7 +546,7 @@ impl SampleSink<'_> {
     }
 }
 
-/// Dims in the order of a permutation.
+/// Shape and strides with dim `order[i]` at `i`.
 fn ordered(shape: &[i64], strides: &[i64], order: &[i64]) -> (Dims, Dims) {
     let at = |dims: &[i64]| order.iter().map(|&dim| dims[dim as usize]).collect();
     (at(shape), at(strides))

@@ -3,6 +3,8 @@
 
 use super::part::{broken, out_of_memory, ArrayPart, Fault};
 
+/// Appends the address and the bytes of each row of an array with offsets. The address of an empty row may be NULL.
+///
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
@@ -29,6 +31,9 @@ pub(super) unsafe fn push_texts(
     Ok(())
 }
 
+/// Appends the address and the bytes of each row of an array of views. A view that leaves its buffer is an error at its row,
+/// after the rows before it are appended.
+///
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
@@ -36,7 +41,7 @@ pub(super) unsafe fn push_views(
     texts: &mut Vec<(*const u8, usize)>,
     part: ArrayPart<'_>,
 ) -> std::result::Result<(), Fault> {
-    /// Bytes of a view, and of a text within it.
+    /// Bytes of a view, and the most bytes of a text that is stored within it.
     const VIEW_BYTES: usize = 16;
     const INLINE_BYTES: usize = 12;
     let num_data = part.array.n_buffers.saturating_sub(3);
@@ -47,7 +52,7 @@ pub(super) unsafe fn push_views(
     // SAFETY: the caller's promise; the buffers were just counted.
     let (views, sizes) = unsafe {
         part.refuse_null()?;
-        (part.filled(1)?, part.buffer(num_data as usize + 2).cast::<i64>())
+        (part.required_buffer(1)?, part.buffer(num_data as usize + 2).cast::<i64>())
     };
     texts.try_reserve(part.len as usize).map_err(|_| out_of_memory(part.len as usize))?;
     for row in 0..part.len {

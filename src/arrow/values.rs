@@ -11,7 +11,7 @@ pub(super) struct ArrayValues {
     pub data: *const u8,
     pub dtype: DType,
     pub tail: Dims,
-    /// Their memory, if they were bits.
+    /// The owner of `data`, if the array has bits; `None` if `data` is in the array.
     pub unpacked: Option<Tensor>,
 }
 
@@ -23,7 +23,7 @@ impl ArrayValues {
     }
 }
 
-/// The numbers of a part, which may be in lists of fixed size.
+/// The numbers of a part, which may be in lists of fixed size; an error for nulls and all other types. Only bools are copied.
 ///
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
@@ -52,6 +52,8 @@ pub(super) unsafe fn values(
     }
 }
 
+/// The numbers of a part, in its own memory. The driver is asked whether memory of a device is where the array says.
+///
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
@@ -60,7 +62,7 @@ unsafe fn numbers(part: ArrayPart<'_>, dtype: DType) -> std::result::Result<Arra
     // SAFETY: the caller's promise; the buffers were just counted.
     let data = unsafe {
         part.refuse_null()?;
-        part.filled(1)?
+        part.required_buffer(1)?
     };
     let bytes = (part.first() + part.len).checked_mul(dtype.size() as i64);
     if bytes.is_none() {
@@ -79,6 +81,8 @@ unsafe fn numbers(part: ArrayPart<'_>, dtype: DType) -> std::result::Result<Arra
     Ok(ArrayValues { data, dtype, tail: Dims::new(), unpacked: None })
 }
 
+/// The bools of a part, unpacked to a byte each in memory of their own.
+///
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
@@ -87,7 +91,7 @@ unsafe fn bits(part: ArrayPart<'_>) -> std::result::Result<ArrayValues, Fault> {
     // SAFETY: the caller's promise; the buffers were just counted, and the bitmap covers the entries.
     let bools = unsafe {
         part.refuse_null()?;
-        unpack(part.filled(1)?, part.first(), part.len)?
+        unpack(part.required_buffer(1)?, part.first(), part.len)?
     };
     let shape = [bools.len() as i64];
     let unpacked = Tensor::from_vec(bools, &shape)?;
@@ -95,6 +99,8 @@ unsafe fn bits(part: ArrayPart<'_>) -> std::result::Result<ArrayValues, Fault> {
     Ok(ArrayValues { data, dtype: DType::Bool, tail: Dims::new(), unpacked: Some(unpacked) })
 }
 
+/// The numbers of lists of `size` entries, with `size` as the first extent of their tail.
+///
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
@@ -118,7 +124,7 @@ unsafe fn fixed_lists(
     Ok(values)
 }
 
-/// Refuses a type of which something has to be read here if it is on a device.
+/// Refuses a type whose buffers the host has to read, if they are on a device.
 pub(super) fn check_place(data_type: &DataType, device: Device) -> Result<()> {
     let what = match data_type {
         _ if device == Device::Cpu => return Ok(()),
@@ -136,7 +142,7 @@ pub(super) fn check_place(data_type: &DataType, device: Device) -> Result<()> {
 
 pub(super) const CONVERT: &str = "leave the column out or convert it first";
 
-/// Why a column is not read.
+/// The error that says why a column of this type is not read.
 pub(super) fn unread(data_type: &DataType) -> Error {
     match data_type {
         DataType::Other(got, hint) => no_numbers(got, hint),
@@ -155,6 +161,8 @@ pub(super) fn unread(data_type: &DataType) -> Error {
     }
 }
 
+/// The `len` bits from bit `first` on, the lowest bit of a byte first.
+///
 /// # Safety
 /// The bitmap covers the bits.
 pub(super) unsafe fn unpack(bits: *const u8, first: i64, len: i64) -> Result<Vec<bool>> {
@@ -166,7 +174,8 @@ pub(super) unsafe fn unpack(bits: *const u8, first: i64, len: i64) -> Result<Vec
     Ok(bools)
 }
 
-/// The offsets of lists, and the values from the first of these on.
+/// The offsets of lists as the array has them, and the values from the first offset on: entry `offset` is value
+/// `offset - offsets[0]`.
 ///
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
@@ -193,7 +202,7 @@ pub(super) unsafe fn lists(
     }
 }
 
-/// The shapes that stand beside tensors: integers, as many for each row as it has dims.
+/// The shapes that stand beside tensors: int32 or int64, as many for each row as it has dims. Their values are not checked.
 ///
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the

@@ -313,7 +313,7 @@ impl BatchShape {
             |_, other: &[i64]| shape[..dim] == other[..dim] && shape[dim + 1..] == other[dim + 1..];
         let hint = Hint::Text("only the joined dim may differ");
         used.check(equal_but_for_dim, |index| shape_mismatch(used, index), hint)?;
-        let offsets = Offsets::of_lengths(&used.extents(dim, i64::MAX))?;
+        let offsets = Offsets::from_lengths_unchecked(&used.extents(dim, i64::MAX))?;
         let joined = |d: usize| if d == dim { offsets.total() } else { shape[d] };
         self.permute.iter().for_each(|&d| self.shape.push(joined(d)));
         let result_dim = self.permute.iter().position(|&d| d == dim).unwrap_or(dim);

@@ -89,7 +89,11 @@ impl<'r> SampleRows<'r> {
         slice_of: impl Fn(&S) -> &[T],
     ) -> Option<SampleRows<'r>> {
         let meta = const {
-            &TensorMeta { dtype: T::DTYPE, device: Device::Cpu, layout: Layout::of_slice::<T>(&[]) }
+            &TensorMeta {
+                dtype: T::DTYPE,
+                device: Device::Cpu,
+                layout: Layout::from_slice::<T>(&[]),
+            }
         };
         let each = |sample| {
             let slice = slice_of(sample);

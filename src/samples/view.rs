@@ -149,6 +149,6 @@ impl<'a, T: Element> From<&'a [T]> for SampleView<'a> {
     /// A sample of one dim.
     #[inline]
     fn from(data: &'a [T]) -> SampleView<'a> {
-        SampleView::new(data.as_ptr().cast(), T::DTYPE, Device::Cpu, Layout::of_slice(data))
+        SampleView::new(data.as_ptr().cast(), T::DTYPE, Device::Cpu, Layout::from_slice(data))
     }
 }

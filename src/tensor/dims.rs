@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 /// Extents or strides of one tensor; four dims without an allocation.
 pub type Dims = SmallVec<[i64; 4]>;
 
-/// Collects by pushes: `collect` first asks for room for as many as there may be, which takes longer for the few dims of a tensor.
+/// Collects by pushes: `collect` first asks for room for as many as there may be, which takes longer for the few dims of a
+/// tensor.
 #[inline]
 pub(crate) fn small_vec<T>(items: impl Iterator<Item = T>) -> SmallVec<[T; 4]> {
     let mut small_vec = SmallVec::new();
@@ -25,7 +26,7 @@ impl DimSet {
         (0..ndim).collect()
     }
 
-    /// Whether the dim is new.
+    /// Adds a dim, which is below [`MAX_NDIM`]; whether it was absent.
     pub fn insert(&mut self, dim: usize) -> bool {
         let is_new = !self.contains(dim);
         self.0 |= 1 << dim;

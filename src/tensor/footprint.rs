@@ -27,6 +27,7 @@ pub(crate) struct Footprint<'l> {
 }
 
 impl<'l> Footprint<'l> {
+    /// The footprint of a tensor whose element of indices 0 is at `data`, which is not read.
     pub fn new(data: *const u8, layout: &'l Layout, dtype: DType) -> Footprint<'l> {
         let (span, base) = (layout.byte_span(dtype), data.addr() as i128);
         let span = base + i128::from(span.start)..base + i128::from(span.end);
@@ -47,7 +48,7 @@ impl<'l> Footprint<'l> {
         &self.span
     }
 
-    /// The bytes of each step, and how often it is taken.
+    /// The bytes of each step without its sign, and how often it is taken. Dims of one element or of stride 0 have none.
     pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let each = self.dims.0.iter().zip(self.dims.1);
         let taken = each.filter(|(&extent, &stride)| extent > 1 && stride != 0);
@@ -64,18 +65,18 @@ impl<'l> Footprint<'l> {
             })
     }
 
-    /// The greatest common divisor of all steps from `long` on, and of `period` if it is not 0.
+    /// The greatest common divisor of all steps of at least `long` bytes, and of `period` if it is not 0. 0 if there are neither.
     pub fn period(&self, long: u64, period: u64) -> u64 {
         self.steps().map(|(bytes, _)| bytes).filter(|&bytes| bytes >= long).fold(period, gcd)
     }
 
-    /// Bytes from the first one to behind the last one that steps below `long` reach.
+    /// Bytes from the first one to behind the last one that steps of fewer than `long` bytes reach.
     pub fn reach_below(&self, long: u64) -> u64 {
         let short = self.steps().filter(|(bytes, _)| *bytes < long);
         self.size + short.map(|(bytes, times)| bytes * times).sum::<u64>()
     }
 
-    /// The remainder of the first address divided by a period.
+    /// The remainder of the lowest address divided by a period, which is not 0.
     pub fn rest(&self, period: u64) -> u64 {
         self.span.start.rem_euclid(i128::from(period)) as u64
     }
@@ -86,7 +87,7 @@ impl<'l> Footprint<'l> {
         self.reach_below(long) <= ahead && ahead.saturating_add(other.reach_below(long)) <= period
     }
 
-    /// Whether two indices may reach the same element: unless each step is longer than all that shorter ones reach.
+    /// Whether two indices may reach the same byte: unless each step is at least as long as all that shorter ones reach.
     pub fn shares_with_itself(&self) -> bool {
         let mut steps: Vec<(u64, u64)> = self.steps().collect();
         steps.sort_unstable();
@@ -102,7 +103,7 @@ impl<'l> Footprint<'l> {
     }
 }
 
-/// Whether any address is in both.
+/// Whether any address is in both ranges; an empty range shares none.
 pub(crate) fn overlap<T: Copy + Ord>(one: &Range<T>, other: &Range<T>) -> bool {
     one.start.max(other.start) < one.end.min(other.end)
 }

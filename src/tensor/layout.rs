@@ -9,11 +9,11 @@ use crate::tensor::error::{Error, Result};
 /// Shape and strides of one tensor. Strides count elements and may be zero or negative.
 ///
 /// Invariants: every extent is at least 0, there are as many strides as extents, at most
-/// [`MAX_NDIM`], and every byte offset from the first element fits in an `i64`.
+/// [`MAX_NDIM`], and every byte offset from the first element fits in an `i64` for the dtype it was checked with.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Layout(ShapeAndStrides);
 
-/// Dims that need no allocation.
+/// The most dims that need no allocation.
 const INLINE_NDIM: usize = 4;
 
 /// Extents, then strides.
@@ -63,7 +63,7 @@ impl Layout {
         let numel = checked_numel(shape).ok_or_else(too_large)?;
         numel.checked_mul(dtype.size() as i64).ok_or_else(too_large)?;
         let Some(strides) = strides else {
-            return Ok(Layout::with_bounds(shape, &compact.ok_or_else(too_large)?));
+            return Ok(Layout::from_parts_unchecked(shape, &compact.ok_or_else(too_large)?));
         };
         if strides.len() != shape.len() {
             let (got, want) = (strides.len(), shape.len());
@@ -71,9 +71,9 @@ impl Layout {
         }
         if numel == 0 {
             // Nothing is read through the strides of an empty tensor, so they need not make sense.
-            return Ok(Layout::with_bounds(shape, &compact.ok_or_else(too_large)?));
+            return Ok(Layout::from_parts_unchecked(shape, &compact.ok_or_else(too_large)?));
         }
-        let layout = Layout::with_bounds(shape, strides);
+        let layout = Layout::from_parts_unchecked(shape, strides);
         layout.checked_span(dtype).ok_or_else(|| {
             Error::too_large(format!("strides {} of {dtype} reach beyond 64 bits", Tuple(strides)))
         })?;
@@ -92,14 +92,14 @@ impl Layout {
     /// ```
     #[inline]
     pub fn compact(dtype: DType, shape: &[i64]) -> Result<Layout> {
-        match filled(dtype, shape) {
+        match try_compact_inline(dtype, shape) {
             Some(layout) => Ok(layout),
             None => Layout::try_new(dtype, shape, None),
         }
     }
 
-    /// As many strides as extents.
-    fn with_bounds(extents: &[i64], steps: &[i64]) -> Layout {
+    /// A layout of as many strides as extents. Neither this nor any other invariant is checked.
+    fn from_parts_unchecked(extents: &[i64], steps: &[i64]) -> Layout {
         let ndim = extents.len();
         if ndim > INLINE_NDIM {
             return Layout(ShapeAndStrides::Heap([extents, steps].concat().into()));
@@ -112,7 +112,7 @@ impl Layout {
 
     /// One dim, the elements of a slice.
     #[inline]
-    pub(crate) const fn of_slice<T>(data: &[T]) -> Layout {
+    pub(crate) const fn from_slice<T>(data: &[T]) -> Layout {
         // A slice has at most isize::MAX bytes.
         let shape = [data.len() as i64, 0, 0, 0];
         Layout(ShapeAndStrides::Inline { ndim: 1, shape, strides: [1, 0, 0, 0] })
@@ -170,7 +170,7 @@ impl Layout {
         checked_numel(self.shape()).expect("checked by try_new")
     }
 
-    /// Whether the elements are row-major without gaps; the stride of an extent of 1 is ignored.
+    /// Whether the elements are row-major without gaps; the stride of an extent of 1 is ignored, and an empty tensor is compact.
     pub fn is_compact(&self) -> bool {
         let mut step = 1;
         for (&extent, &stride) in self.shape().iter().zip(self.strides()).rev() {
@@ -193,6 +193,7 @@ impl Layout {
         self.checked_span(dtype).unwrap_or(i64::MIN..i64::MAX)
     }
 
+    /// As [`Layout::byte_span`]; `None` if it leaves 64 bits.
     fn checked_span(&self, dtype: DType) -> Option<std::ops::Range<i64>> {
         let size = dtype.size() as i64;
         if self.shape().contains(&0) {
@@ -215,7 +216,7 @@ impl Layout {
 
 /// A row-major tensor that has elements and few dims, in one pass; `None` for any other, and for what is an error.
 #[inline]
-fn filled(dtype: DType, extents: &[i64]) -> Option<Layout> {
+fn try_compact_inline(dtype: DType, extents: &[i64]) -> Option<Layout> {
     let (mut shape, mut strides, mut step) = ([0; INLINE_NDIM], [0; INLINE_NDIM], 1i64);
     if extents.len() > INLINE_NDIM {
         return None;
@@ -228,7 +229,7 @@ fn filled(dtype: DType, extents: &[i64]) -> Option<Layout> {
     Some(Layout(ShapeAndStrides::Inline { ndim: extents.len() as u8, shape, strides }))
 }
 
-/// Strides of a row-major tensor without gaps, as torch gives them for empty ones too.
+/// Strides of a row-major tensor without gaps, as torch gives them for empty ones too. `None` beyond 64 bits.
 pub(crate) fn compact_strides(shape: &[i64]) -> Option<Dims> {
     let mut strides: Dims = smallvec::smallvec![1; shape.len()];
     for i in (1..shape.len()).rev() {
@@ -277,7 +278,7 @@ pub(crate) fn checked_bytes(dtype: DType, shape: &[i64]) -> Result<u64> {
     }
 }
 
-/// Bytes of a tensor of this shape, already known to fit.
+/// Bytes of a tensor of this shape, which are known to fit in 63 bits; not checked.
 #[inline]
 pub(crate) fn bytes_of(dtype: DType, shape: &[i64]) -> u64 {
     checked_numel(shape).unwrap_or(0) as u64 * dtype.size() as u64

@@ -43,11 +43,13 @@ impl From<f32> for Scalar {
 }
 
 impl Scalar {
-    /// The bits of this number in `dtype`, in the first `dtype.size()` bytes.
+    /// The bits of this number in `dtype`, in the first `dtype.size()` bytes; the others are 0. `dtype` has this machine's
+    /// byte order.
     ///
     /// # Errors
     /// [`Error::Argument`] if an integer dtype cannot hold it exactly, if a finite number would become infinite, if it is complex
-    /// and `dtype` is not, or if a float8 or float4 dtype lacks it (NaN, infinity, sign). Floating-point dtypes round to nearest even.
+    /// and `dtype` is not, or if a float8 or float4 dtype lacks it (NaN, infinity, sign). Floating-point dtypes round to
+    /// nearest even.
     pub fn bits(self, dtype: DType) -> Result<[u8; 16]> {
         let refuse = || Error::argument(format!("value={self} is not representable in {dtype}"));
         let mut bits = [0u8; 16];
@@ -105,6 +107,7 @@ impl Scalar {
         }
     }
 
+    /// The number as an integer; `None` if it has a fraction, is complex, or is a float that no dtype's integers reach.
     fn as_int(self) -> Option<i128> {
         match self {
             Scalar::Int(value) => Some(value),
@@ -116,7 +119,7 @@ impl Scalar {
         }
     }
 
-    /// Rounded once, to nearest even. An integer does not go through float64.
+    /// The number, or the real part, rounded once, to nearest even. An integer does not go through float64.
     pub(crate) fn to_f32(self) -> f32 {
         match self {
             Scalar::Int(value) => value as f32,
@@ -145,6 +148,7 @@ impl Scalar {
         }
     }
 
+    /// Real and imaginary part, of which an integer is rounded to float64.
     fn as_complex(self) -> (f64, f64) {
         match self {
             Scalar::Int(value) => (value as f64, 0.0),
@@ -168,6 +172,7 @@ impl std::fmt::Display for Scalar {
     }
 }
 
+/// The smallest and the largest value of bool or an integer dtype, int4 and uint4 included.
 fn int_range(dtype: DType) -> (i128, i128) {
     match dtype {
         DType::Bool => (0, 1),
@@ -178,7 +183,7 @@ fn int_range(dtype: DType) -> (i128, i128) {
     }
 }
 
-/// Twice the code of the float4 nearest to `value`; on a tie the even code. `None` if there is no such magnitude.
+/// A byte with the code of the float4 nearest to `value` in both halves; on a tie the even code. `None` for NaN and beyond 6.
 fn float4_pair(value: f64) -> Option<u8> {
     const MAGNITUDES: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     let distance = |code: u8| (MAGNITUDES[usize::from(code)] - value.abs()).abs();

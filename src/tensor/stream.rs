@@ -28,7 +28,7 @@ impl Stream {
         Stream(handle.max(1))
     }
 
-    /// The handle.
+    /// The handle, 1 for the legacy stream; never 0.
     pub fn handle(self) -> usize {
         self.0
     }

@@ -14,7 +14,7 @@ use crate::tensor::mismatch::Mismatch;
 /// Anything whose drop releases the memory of a tensor: a pool block, a foreign tensor, a Python object.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
-/// The owners among `other` that `own` lacks. Lists that come from one another begin
+/// The owners of `other` behind those with which both lists begin. Lists that come from one another begin
 /// with the same owners; joined again and again, each of these would be there twice as often every time.
 pub fn new_owners<'o>(own: &[Owner], other: &'o [Owner]) -> &'o [Owner] {
     let shared = own.iter().zip(other).take_while(|(own, other)| Arc::ptr_eq(own, other));
@@ -127,7 +127,8 @@ impl Tensor {
         self.layout.numel() as usize * self.dtype.size()
     }
 
-    /// Address of the first element. Null or dangling when the tensor is empty.
+    /// Address of the element whose indices are all 0; a negative stride leads below it. Null or dangling when the tensor is
+    /// empty.
     pub fn data_ptr(&self) -> *mut u8 {
         self.data
     }
@@ -176,7 +177,7 @@ impl Tensor {
         Ok(unsafe { std::slice::from_raw_parts(data, numel) })
     }
 
-    /// Whether the elements are of type `T`, and on the host.
+    /// [`Error::DType`] unless the elements are of type `T`, [`Error::Device`] unless they are on the host, page-locked or not.
     pub(crate) fn check_host_elements<T: Element>(&self) -> Result<()> {
         if T::DTYPE != self.dtype {
             return Err(Error::DType(Box::new(Mismatch::for_subject(
@@ -196,10 +197,10 @@ impl Tensor {
         Ok(())
     }
 
-    /// A view of part of this tensor: `start` elements into the memory, with another layout.
+    /// A view of part of this tensor: `start` elements from [`Tensor::data_ptr`] on, with another layout.
     ///
     /// # Errors
-    /// [`Error::Layout`] if the view would leave the memory of this tensor.
+    /// [`Error::Layout`] if the view would leave the bytes between this tensor's first and last one. An empty view never does.
     pub fn view(&self, start: i64, layout: Layout) -> Result<Tensor> {
         let size = self.dtype.size() as i64;
         let (whole, part) = (self.layout.byte_span(self.dtype), layout.byte_span(self.dtype));
@@ -292,10 +293,10 @@ impl Tensor {
         Tensor { dtype, ..self.clone() }
     }
 
-    /// Drops dim 0 at `index`, without a copy.
+    /// The part at `index` of dim 0, without that dim and without a copy.
     ///
     /// # Errors
-    /// [`Error::Argument`] when there is no such index or no dim 0.
+    /// [`Error::Argument`] when there is no such index, which a negative one is too, or no dim 0.
     pub fn select(&self, index: i64) -> Result<Tensor> {
         let Some(&extent) = self.shape().first() else {
             return Err(Error::argument("a tensor without dims has no rows".to_owned()));
