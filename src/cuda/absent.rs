@@ -306,7 +306,7 @@ impl End {
     }
 
     /// Whether both are the end of one call.
-    pub fn is(&self, _: &End) -> bool {
+    pub fn is_same(&self, _: &End) -> bool {
         match self.0 {}
     }
 }

@@ -3,12 +3,12 @@
 use super::driver::{self, MemoryKind};
 use crate::tensor::{CudaBuild, Device, DeviceInfo, Result};
 
-/// The devices that this process may use.
+/// The devices that this process may use. Starts the driver.
 pub(crate) fn devices() -> Result<Vec<DeviceInfo>> {
     (0..driver::device_count()?).map(driver::describe).collect()
 }
 
-/// The place of an address.
+/// The place of an address, which is not read; [`Device::Cpu`] for one that the driver does not know. Starts the driver.
 pub(crate) fn device_of(address: usize) -> Result<Device> {
     driver::init()?;
     let info = driver::pointer_info(address as u64)?;

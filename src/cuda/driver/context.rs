@@ -33,7 +33,7 @@ pub(crate) fn device_count() -> Result<u32> {
     Ok(Device::num_devices().map_err(|e| DriverError::from_cust("cuDeviceGetCount", e))?)
 }
 
-/// A device, to choose from.
+/// What the driver says of a device. Call [`init`] before; an ordinal that does not exist is a driver error.
 pub(crate) fn describe(ordinal: u32) -> Result<tensor::DeviceInfo> {
     let device = Device::get_device(ordinal);
     let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
@@ -95,12 +95,13 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// One more, until the span is dropped.
+    /// Counts a wait, whose time is added when the span is dropped.
     pub(super) fn begin(&self) -> Span<'_> {
         self.count.fetch_add(1, Ordering::Relaxed);
         Span::timed(Stage::Wait, Some(Instant::now()), &self.nanos)
     }
 
+    /// The number of waits since the last reset, and their time. A wait that is under way is counted without its time.
     pub(crate) fn get(&self) -> (u64, Duration) {
         let nanos = self.nanos.load(Ordering::Relaxed);
         (self.count.load(Ordering::Relaxed), Duration::from_nanos(nanos))
@@ -186,6 +187,7 @@ impl Context {
         }
     }
 
+    /// As [`Context::enter`], for a process that was not forked since, which is not checked.
     fn push(self: &Arc<Self>) -> DriverResult<Current<'_>> {
         let mut now: CUcontext = null_mut();
         // SAFETY: a live pointer to write to.
@@ -198,7 +200,8 @@ impl Context {
         Ok(Current { context: self, is_pushed, _relaxed: Relaxed::new(), thread: PhantomData })
     }
 
-    /// Runs the release of an object of this context, from a drop.
+    /// Runs the release of an object of this context, from a drop, with the context current. Does nothing in a forked child,
+    /// or if the context cannot be entered.
     pub(super) fn release(self: &Arc<Self>, release: impl FnOnce()) {
         quietly(|| {
             if let Ok(_current) = self.push() {
@@ -236,14 +239,15 @@ impl Relaxed {
     }
 }
 
-/// Puts the calling thread into relaxed capture mode. Does nothing without a driver.
+/// Puts the calling thread into relaxed capture mode for good. Starts the driver; does nothing without one.
 pub fn relax_captures() {
     if init().is_ok() && forked().is_none() {
         std::mem::forget(Relaxed::new());
     }
 }
 
-/// Does some work, such as calls of another library, in relaxed mode. As it is without a driver.
+/// Runs some work, such as calls of another library, in relaxed mode, and returns its result. Starts the driver; without one, the
+/// work runs as it is.
 pub fn relaxed<T>(work: impl FnOnce() -> T) -> T {
     let _relaxed = (init().is_ok() && forked().is_none()).then(Relaxed::new);
     work()

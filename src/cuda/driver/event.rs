@@ -39,13 +39,14 @@ impl Event {
         self.raw
     }
 
-    /// Whether the work it was last recorded behind is done. Not while its stream is captured.
+    /// Whether the work it was last recorded behind is done; true if it was never recorded. An error if its stream was being
+    /// captured when it was recorded.
     pub(crate) fn query(&self) -> DriverResult<bool> {
         // SAFETY: a live event.
         unsafe { raw::cuEventQuery(self.raw) }.is_ready()
     }
 
-    /// Blocks until then.
+    /// Blocks until the work it was last recorded behind is done, which the context counts as a wait.
     pub(crate) fn synchronize(&self) -> DriverResult<()> {
         let _wait = self.context.waits().begin();
         // SAFETY: a live event.

@@ -16,7 +16,7 @@ pub(crate) struct EventPool {
 }
 
 impl EventPool {
-    /// An event, new or used before.
+    /// An event, new or used before: it has no meaning until the caller records it.
     pub(crate) fn take(self: &Arc<Self>, current: &Current<'_>) -> DriverResult<PooledEvent> {
         let free = self.free.lock().pop();
         let event = free.map_or_else(|| current.event(), Ok)?;
@@ -36,7 +36,7 @@ impl EventPool {
         then.wait(&event)
     }
 
-    /// How many are ready.
+    /// The number of events that are not in use.
     #[cfg(test)]
     pub(super) fn num_free(&self) -> usize {
         self.free.lock().len()

@@ -80,7 +80,7 @@ impl Current<'_> {
         Ok(pool)
     }
 
-    /// Page-locked host memory.
+    /// New page-locked host memory, which is not initialised; a dangling address for 0 bytes.
     pub(crate) fn pinned(&self, bytes: usize) -> DriverResult<Pinned> {
         let mut address = null_mut();
         if bytes > 0 {
@@ -91,7 +91,7 @@ impl Current<'_> {
         Ok(Pinned { address, bytes, context: self.context.clone() })
     }
 
-    /// Page-locks memory of the system's.
+    /// Page-locks memory that the system allocated, for all contexts, until the result is dropped.
     ///
     /// # Safety
     /// Whole pages, which stay mapped until the result is dropped.
@@ -107,7 +107,7 @@ impl Current<'_> {
 }
 
 impl MemPool {
-    /// Memory for work that is enqueued on `stream` from here on, or ordered behind it.
+    /// Memory for work that is enqueued on `stream` from here on, or ordered behind it. It is not initialised.
     pub(crate) fn alloc(&self, stream: StreamRef<'_>, bytes: usize) -> DriverResult<DevicePtr> {
         let mut address = 0;
         // SAFETY: a live pool and stream, and a live pointer to write to.

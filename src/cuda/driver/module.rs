@@ -62,10 +62,10 @@ type Loaded = (u64, Cow<'static, [u8]>, Module);
 static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
 impl Current<'_> {
-    /// Loads an image made by nvcc, once for each context.
+    /// Loads an image made by nvcc. The same bytes are loaded once for each context, and never unloaded before it ends.
     ///
     /// # Errors
-    /// [`Error::NoDriver`] if the driver is too old for it or it has nothing for this device.
+    /// [`Error::NoDriver`] if the driver is too old for it or it has nothing for this device; [`Error::Cuda`].
     pub(crate) fn load(&self, image: Cow<'static, [u8]>) -> Result<Module> {
         let version = driver_version()?;
         if version < LARGE_PARAMETERS {

@@ -26,8 +26,8 @@ pub(crate) fn forked() -> Option<Error> {
     ))
 }
 
-/// The release of an object of the driver, from a drop: there is no caller to tell of an error; the driver
-/// may be gone (at process exit) or belong to the parent process.
+/// Runs the release of an object of the driver, from a drop; not in a forked child, whose driver belongs to the parent process.
+/// There is no caller to tell of an error, and the driver may be gone (at process exit).
 pub(super) fn quietly(release: impl FnOnce()) {
     if forked().is_none() {
         release();

@@ -210,7 +210,8 @@ impl StreamRef<'_> {
         Ok(status != 0)
     }
 
-    /// The number of the capture that work goes to, if it does, which no other capture of the process has.
+    /// The number of the capture that work goes to, which no other capture of the process has. `None` if the stream is not
+    /// captured; the legacy stream never is.
     pub(crate) fn capture(self) -> DriverResult<Option<u64>> {
         // It cannot be captured, nor asked while a blocking stream is: that is an error.
         if self.handle() <= LEGACY_STREAM {
@@ -295,6 +296,10 @@ impl StreamRef<'_> {
         unsafe { self.copy(Direction::DeviceToHost, dst as u64, src, bytes) }
     }
 
+    /// Enqueues a copy; no bytes are no call.
+    ///
+    /// # Safety
+    /// As for `h2d` and `d2h`.
     unsafe fn copy(
         self,
         direction: Direction,

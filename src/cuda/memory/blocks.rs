@@ -1,10 +1,11 @@
 //! Blocks of worker processes, page-locked for copies to devices.
 //!
-//! The tensors of a batch view a block where its reader has mapped the pool, and that memory is pageable: what others copy from it has been
-//! read when their call returns, as of any tensor. windrow copies from a second mapping of the same pages. That alone is page-locked, nobody
-//! else has its address, and the block is kept until the copy is done: it is never written by its worker while a device reads it. The driver
-//! has no other way that is right. What others copy from page-locked memory is under way on streams that nobody names, when the last tensor
-//! dies; an event of the whole context (`cuCtxRecordEvent`) would cover them, and ends every capture that is under way on one of them.
+//! The tensors of a batch view a block where its reader has mapped the pool, and that memory is pageable: what others copy
+//! from it has been read when their call returns, as of any tensor. windrow copies from a second mapping of the same pages.
+//! That alone is page-locked, nobody else has its address, and the block is kept until the copy is done: it is never written
+//! by its worker while a device reads it. The driver has no other way that is right. What others copy from page-locked memory
+//! is under way on streams that nobody names, when the last tensor dies; an event of the whole context (`cuCtxRecordEvent`)
+//! would cover them, and ends every capture that is under way on one of them.
 #![allow(unsafe_code)] // Tensors of other addresses, and a stream of another library.
 
 use std::collections::BTreeMap;
@@ -56,9 +57,10 @@ impl Drop for Locked {
     }
 }
 
-/// The same elements in page-locked memory, for a copy to a device alone: `None` if the tensor is in no block of a worker process, or if its
-/// block cannot be page-locked ([`lock_refusal`] says why). What keeps the tensor is kept by the result, to be held until the copy is
-/// done ([`hold`]).
+/// The same elements in page-locked memory, for a copy to a device alone. The first call for a block page-locks it, for as
+/// long as the block exists. `None` if the tensor is in no block of a worker process, in a forked child, or if a block could
+/// not be page-locked, which is then not tried again ([`lock_refusal`] says why). The result keeps what keeps the tensor; hold
+/// it until the copy is done ([`hold`]).
 pub fn page_locked(tensor: &Tensor, ordinal: u32) -> Option<Tensor> {
     let span = tensor.layout().byte_span(tensor.dtype());
     let begin = tensor.data_ptr().wrapping_offset(span.start as isize);
@@ -81,10 +83,12 @@ pub fn page_locked(tensor: &Tensor, ordinal: u32) -> Option<Tensor> {
     let data = base.wrapping_add(block.offset_of(tensor.data_ptr()));
     let owner = Arc::new(Reading { _pages: pages, _lease: Arc::clone(tensor.owner()) });
     let (dtype, layout) = (tensor.dtype(), tensor.layout().clone());
-    // SAFETY: the bytes of the tensor's elements, all of them in the block, of which this is another mapping; the owner keeps both.
+    // SAFETY: the bytes of the tensor's elements, all of them in the block, of which this is another mapping; the owner keeps
+    // both.
     Some(unsafe { Tensor::new_unchecked(owner, data, dtype, Device::Cpu, layout, false) })
 }
 
+/// Maps a block for a second time and page-locks that mapping.
 fn lock(block: &Block, ordinal: u32) -> Result<Locked> {
     let mapping = block.map_again().map_err(|error| unmapped(&error))?;
     Locked::new(&copies(ordinal)?.context.enter()?, mapping)
@@ -108,7 +112,7 @@ pub fn try_lock(ordinal: u32) -> Result<()> {
     Locked::new(&copies(ordinal)?.context.enter()?, mapping).map(drop)
 }
 
-/// Blocks that were page-locked, and bytes that are at present.
+/// The number of blocks that were page-locked so far, and the bytes that are page-locked at present.
 pub fn lock_stats() -> (u64, u64) {
     (COUNT.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed))
 }
@@ -160,7 +164,7 @@ pub fn hold(owners: Vec<Owner>, ordinal: u32, stream: Stream) -> Result<()> {
     copies.keep_alive.reap()
 }
 
-/// Lets go what was held for copies that are done. Waits for nothing.
+/// Drops the owners that were held for copies that are done. Waits for no device.
 pub fn reap_copies() {
     if !HAS_COPIES.load(Ordering::Relaxed) || forked().is_some() {
         return;

@@ -27,11 +27,11 @@ pub(crate) struct DeviceMemory {
     used_bytes: AtomicU64,
     /// The oldest first.
     parked: Mutex<VecDeque<Parked>>,
-    /// Blocks that are freed when their events are reached, queried in turn. If they were freed in the order of one stream, a slow
-    /// reader would hold up all blocks after its own.
+    /// Blocks that are freed when their events are reached, queried in turn. If they were freed in the order of one stream, a
+    /// slow reader would hold up all blocks after its own.
     ending: Mutex<VecDeque<Parked>>,
-    /// Freed blocks that were handed to foreign streams, which may be destroyed by now, and these streams. A block goes back to the
-    /// pool when a call has named its streams again, or when the device is idle.
+    /// Freed blocks that were handed to foreign streams, which may be destroyed by now, and these streams. A block goes back
+    /// to the pool when a call has named its streams again, or when the device is idle.
     handed_out: Mutex<Vec<(Vec<StreamKey>, Parked)>>,
 }
 
@@ -49,6 +49,7 @@ struct Parked {
 }
 
 impl Parked {
+    /// Whether all its events are reached.
     fn is_done(&self) -> DriverResult<bool> {
         for (_, event) in &self.events {
             if !event.query()? {
@@ -64,6 +65,7 @@ impl Parked {
 pub(crate) struct Waited(SmallVec<[Arc<PooledEvent>; 2]>);
 
 impl Waited {
+    /// Orders the stream behind an event, unless it waits for it already.
     fn once(&mut self, stream: StreamRef<'_>, event: &Arc<PooledEvent>) -> DriverResult<()> {
         if !self.0.iter().any(|known| Arc::ptr_eq(known, event)) {
             stream.wait(event)?;
@@ -114,8 +116,9 @@ impl DeviceMemory {
         }))
     }
 
-    /// Allocates memory for work on `stream`. If there is none, unused memory is returned to the device and
-    /// the allocation is tried once more.
+    /// Allocates memory for work on `stream`, which it may order behind earlier users of the memory. No bytes get the address
+    /// 0. Without free memory, or if too many freed blocks wait for their streams, unused memory is returned first, for which
+    /// the host may wait.
     pub fn allocate(
         self: &Arc<Self>,
         current: &Current<'_>,
@@ -133,7 +136,7 @@ impl DeviceMemory {
             if self.has_too_much_handed_out() {
                 self.end_all(current)?;
             }
-            self.name(current, stream, home)?;
+            self.note_named(current, stream, home)?;
             match self.unpark(stream, home, size as u64, waited)? {
                 Some(address) => address,
                 None => self.fresh(current, stream, size)?,
@@ -144,6 +147,8 @@ impl DeviceMemory {
         Ok(DeviceBlock { address, bytes, home, memory, users })
     }
 
+    /// Memory from the pool. When the device has none left, unused memory is returned to it and the allocation is tried again:
+    /// first what needs no wait for the whole device, then the rest.
     fn fresh(
         &self,
         current: &Current<'_>,
@@ -172,8 +177,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Takes a parked block of this size from the stream. If there is none, all blocks parked for the stream go back to the pool in
-    /// its order.
+    /// Takes a parked block of this size from the stream. If there is none, all blocks parked for the stream go back to the
+    /// pool in its order.
     fn unpark(
         &self,
         stream: StreamRef<'_>,
@@ -233,8 +238,9 @@ impl DeviceMemory {
         }
     }
 
-    /// Frees blocks that were handed to this stream, behind the work that is on it now. The caller names the stream, so it exists.
-    fn name(
+    /// Notes that a caller names a stream, which therefore exists: freed blocks that were handed to it wait for the work that
+    /// is on it now, and are freed behind it if no other stream has yet to be named.
+    fn note_named(
         &self,
         current: &Current<'_>,
         stream: StreamRef<'_>,
@@ -261,7 +267,7 @@ impl DeviceMemory {
         self.give_back_all(current, ended)
     }
 
-    /// Parks a block for the stream of its work; returns the oldest block if too much is parked.
+    /// Parks a block for the stream of its work; returns the oldest block, for the caller to free, if too much is parked.
     fn park(&self, one: Parked) -> Option<Parked> {
         let mut parked = self.parked();
         parked.push_back(one);
@@ -272,7 +278,8 @@ impl DeviceMemory {
         }
     }
 
-    /// Whether the next call has to wait for the device. A drop cannot wait: its thread may hold a lock that the device's work needs.
+    /// Whether the next call has to wait for the device. A drop cannot wait: its thread may hold a lock that the device's work
+    /// needs.
     fn has_too_much_handed_out(&self) -> bool {
         let handed_out = self.handed_out();
         let idle = handed_out.iter().filter(|(streams, _)| streams.contains(&ANY_STREAM));
@@ -281,7 +288,7 @@ impl DeviceMemory {
         handed_out.len() > POLICY.max_parked || count > POLICY.min_idle && is_much
     }
 
-    /// Makes the release of memory wait for the work on a stream that still exists.
+    /// Makes the release of memory wait for the work on a stream that still exists; for none while the stream is captured.
     fn end_behind(&self, current: &Current<'_>, user: StreamKey, end: &mut Parked) -> Result<()> {
         // SAFETY: as for `hand_to`, and not borrowed.
         let stream = unsafe { current.foreign_stream(user.handle) }?;
@@ -308,6 +315,7 @@ impl DeviceMemory {
         self.give_back_all(current, handed_out.into_iter().map(|(_, one)| one))
     }
 
+    /// As [`Self::give_back`], for all of them even after an error; returns the first one.
     fn give_back_all(
         &self,
         current: &Current<'_>,
@@ -387,12 +395,12 @@ impl DeviceMemory {
         self.trim_known(current)
     }
 
-    /// Whether streams without a name may use some of it.
+    /// Whether freed blocks wait for the streams that they were handed to, which no call has named since.
     pub fn has_unnamed(&self) -> bool {
         !self.handed_out().is_empty()
     }
 
-    /// Bytes of blocks in use.
+    /// Bytes of blocks in use, as they were asked for.
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Ordering::Relaxed)
     }
@@ -403,7 +411,8 @@ impl DeviceBlock {
         self.address
     }
 
-    /// Records the event after which the block has been written on a stream, behind all earlier readers.
+    /// Records the event after which the block has been written on a stream. The caller has ordered the writing behind all
+    /// earlier readers, which are forgotten.
     pub fn set_ready(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
         let (stream, mut users) = (StreamKey::new(stream)?, self.users());
         users.ready = Some((stream, event));
@@ -427,7 +436,7 @@ impl DeviceBlock {
     }
 
     /// Orders a stream behind everything that has been enqueued on the block, so that it may be
-    /// written anew.
+    /// written anew. Waits for the whole device if some of its streams cannot be named.
     pub fn wait_for_users(
         &self,
         current: &Current<'_>,
@@ -478,7 +487,7 @@ impl DeviceBlock {
                     .into(),
             ));
         }
-        self.memory.name(&current, stream, user)?;
+        self.memory.note_named(&current, stream, user)?;
         self.wait_on(stream)?;
         let mut users = self.users();
         let streams = match is_borrowed && handle > PER_THREAD {
@@ -491,7 +500,7 @@ impl DeviceBlock {
         Ok(())
     }
 
-    /// Makes the release of the block wait for the whole device.
+    /// Makes the release of the block wait for the whole device: streams that nobody names may use it.
     pub fn hand_to_unnamed(&self) -> Result<()> {
         // First: in a forked child the lock below may be one that is never released.
         let _current = self.memory.context.enter()?;
@@ -502,7 +511,7 @@ impl DeviceBlock {
         Ok(())
     }
 
-    /// Blocks until the block has been written.
+    /// Blocks until the block has been written; returns at once if nothing was enqueued to write it.
     pub fn synchronize(&self) -> Result<()> {
         // First: in a forked child the lock below may be one that is never released.
         let _current = self.memory.context.enter()?;

@@ -22,7 +22,7 @@ type Pending = VecDeque<(usize, Batches)>;
 type Batches = VecDeque<(Arc<PooledEvent>, KeptOwners)>;
 
 impl KeepAlive {
-    /// Keeps owners until the event is reached, which is the last one on the stream.
+    /// Keeps owners until the event is reached, which the caller recorded behind all earlier ones of the stream.
     pub fn until(&self, stream: usize, event: Arc<PooledEvent>, owners: KeptOwners) {
         let mut pending = self.pending();
         match pending.iter_mut().find(|(other, _)| *other == stream) {
@@ -36,12 +36,12 @@ impl KeepAlive {
         self.pending().is_empty()
     }
 
-    /// Releases what is no longer read.
+    /// Drops the owners that are no longer read. Waits for nothing.
     pub fn reap(&self) -> Result<()> {
         self.reap_some(usize::MAX)
     }
 
-    /// Releases owners of the oldest batches of each stream if they are no longer read, by at most `most` queries.
+    /// Drops the owners of the oldest batches of each stream if they are no longer read, by at most `most` queries.
     pub fn reap_some(&self, most: usize) -> Result<()> {
         let mut reached: SmallVec<[_; 2]> = SmallVec::new();
         {
@@ -67,7 +67,7 @@ impl KeepAlive {
         Ok(())
     }
 
-    /// Releases everything once it is no longer read.
+    /// Blocks until nothing is read any more, and drops all owners.
     pub fn finish(&self) {
         let pending = std::mem::take(&mut *self.pending());
         for (event, owners) in pending.into_iter().flat_map(|(_, batches)| batches) {

@@ -52,12 +52,12 @@ impl ListTable {
         plan.selection().and_then(|selection| selection.list.table.downcast_ref())
     }
 
-    /// The memory that is read for an index out of range, if samples of `bytes` bytes are moved.
+    /// The memory that is read for an index out of range; `None` if it has fewer than `bytes` bytes, those of a sample.
     pub fn zeros(&self, bytes: u64) -> Option<u64> {
         (self.zeros.1 >= bytes).then_some(self.zeros.0)
     }
 
-    /// An address that may be read in place of a sample, if there is one.
+    /// An address that may be read in place of a sample: zeros, or else the first sample.
     pub fn any_address(&self) -> u64 {
         match self.zeros.1 {
             0 => self.first,
@@ -65,6 +65,7 @@ impl ListTable {
         }
     }
 
+    /// A slot of [`ListTable::found`]: slot 0 is the list's, the others those of calls.
     fn number(&self, slot: usize) -> &AtomicU64 {
         debug_assert!(slot < NUM_FOUND);
         let numbers = self.found.as_ptr().cast::<AtomicU64>();
@@ -87,7 +88,7 @@ impl ListTable {
         }
     }
 
-    /// Notes an index out of range that the host has met in a move.
+    /// Notes an index out of range that the host has met in a move, for the next [`ListTable::check`].
     pub fn note(&self, position: u32) {
         self.number(0).store(MOVE << 32 | u64::from(position), Ordering::Relaxed);
     }
@@ -105,12 +106,13 @@ impl ListTable {
 }
 
 impl Chosen {
-    /// Its number of [`ListTable::found`].
+    /// Its slot in [`ListTable::found`], which later calls use too.
     pub fn slot(&self) -> usize {
         1 + self.call as usize % (NUM_FOUND - 1)
     }
 
-    /// Reports errors that the device has found. An error of a graph is reported once for each replay that found it.
+    /// Reports an index out of range that the device has found in this call. The error stays, but `in_graph` it is reported
+    /// once for each replay that found it. Call it when the work has ended.
     ///
     /// # Errors
     /// [`Error::Index`].

@@ -49,7 +49,7 @@ pub(crate) struct PinnedBlock {
 const MAX_SPARE: usize = if cfg!(windrow_loom) { 1 } else { POLICY.max_spare_pinned };
 
 impl PinnedPool {
-    /// A block of at least `bytes` that nothing reads any more.
+    /// A block of at least `bytes`, a power of two, that nothing reads any more. It is not initialised. May wait for all devices.
     pub fn take(self: &Arc<Self>, current: &Current<'_>, bytes: u64) -> Result<PinnedBlock> {
         let size = usize::try_from(bytes).ok().and_then(usize::checked_next_power_of_two);
         let size = size.ok_or(Error::OutOfMemory { bytes })?.max(POLICY.min_pinned_bytes);
@@ -62,7 +62,7 @@ impl PinnedPool {
         Ok(PinnedBlock { pinned: Some(pinned), is_handed_out, pool })
     }
 
-    /// Locks new memory. If there is none, unused blocks are freed and the allocation is tried once more.
+    /// Page-locks new memory. If there is none, unused blocks are freed and the allocation is tried once more.
     pub fn lock(&self, current: &Current<'_>, size: usize) -> Result<Pinned> {
         match current.pinned(size) {
             Err(error) if error.is_out_of_memory() => {
@@ -107,7 +107,7 @@ impl PinnedPool {
         Ok(found.map(|free| free.pinned))
     }
 
-    /// Unlocks and frees what is unused. Waits for all devices.
+    /// Unlocks and frees what is unused, if anything is; waits for all devices before.
     pub fn clear(&self, current: &Current<'_>) -> Result<()> {
         let free = std::mem::take(&mut self.state().free);
         if !free.is_empty() {
@@ -132,7 +132,7 @@ impl PinnedBlock {
         self.pinned.as_ref().map_or(std::ptr::null_mut(), Pinned::as_ptr)
     }
 
-    /// The block as a tensor that owns it.
+    /// The block as a tensor that owns it. The layout is compact and has no more bytes than the block.
     pub fn into_tensor(self, dtype: DType, layout: Layout) -> Tensor {
         let data = self.as_ptr();
         debug_assert!(layout.is_compact());

@@ -5,20 +5,21 @@ pub(crate) struct MemoryPolicy {
     /// The page-locked memory that host samples go through: its first size, and the largest.
     pub min_ring_bytes: usize,
     pub max_ring_bytes: usize,
-    /// Events that a call for some of it asks for at most: more than one piece is given back for each that is taken.
+    /// The most events that a call for a piece of it queries: two, so that more pieces are given back than taken.
     pub max_ring_queries: usize,
-    /// Events that a call asks for at most to let samples of earlier calls go: more than one batch for each that is made.
+    /// The most events that a call queries to drop the owners of earlier batches: two, so that more are dropped than kept.
     pub max_keep_alive_queries: usize,
-    /// Page-locked blocks are powers of two from here on.
+    /// The size of the smallest page-locked block; larger ones are powers of two.
     pub min_pinned_bytes: usize,
     /// Page-locked blocks that others had, of one size and of all, from which on all devices are waited for instead of more
     /// memory being locked: once for all of these blocks.
     pub max_spare_pinned: usize,
     pub max_spare_pinned_bytes: usize,
-    /// Blocks of device memory that dropped batches leave at most; what was parked before goes back to the pool.
+    /// The most freed blocks of device memory that are parked for their streams; the oldest go back to the pool.
     pub max_parked: usize,
-    /// The part of a device's memory that waits for the whole device at most, if more blocks do than a loop needs to run
-    /// ahead.
+    /// Freed blocks that nobody's stream can be asked about wait until the device is idle. The next call waits for that if
+    /// they are more than `min_idle` blocks, as a loop needs to run ahead, and more than one part in `idle_share` of the
+    /// device's memory.
     pub idle_share: u64,
     pub min_idle: usize,
 }

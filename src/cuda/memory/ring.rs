@@ -1,7 +1,7 @@
 //! [`Ring`]: page-locked memory that bytes of the host pass through on their way to a device.
 //!
-//! The problem: an asynchronous copy reads page-locked memory some time after the call. A piece can be reused only when its copy has
-//! ended, which an event tells, and each query of an event is a call to the driver.
+//! The problem: an asynchronous copy reads page-locked memory some time after the call. A piece can be reused only when its
+//! copy has ended, which an event tells, and each query of an event is a call to the driver.
 //!
 //! ```text
 //! memory   |......|== 3 ==|= 4 =|==== 5 ====|.............|       = in use, oldest piece first
@@ -109,6 +109,7 @@ impl Ring {
         }
     }
 
+    /// Adds a piece at `begin`, which `find_space` found, as the newest one.
     fn piece(&self, state: &mut State, begin: usize, size: usize) -> Slot<'_> {
         let memory = state.memory.as_ref().expect("`find_space` found a place in it");
         let (memory, data) = (Arc::clone(memory), memory.as_ptr().wrapping_add(begin));
@@ -118,7 +119,7 @@ impl Ring {
         Slot { ring: self, number, data }
     }
 
-    /// Frees the memory, unless pieces of it are being filled. The device has done all its work.
+    /// Frees the memory, unless pieces of it are being filled. The caller has waited for all work of the device.
     pub fn clear(&self) {
         let mut state = self.state();
         if !state.pieces.iter().any(|piece| matches!(piece.until, PieceUntil::Filled)) {
@@ -142,7 +143,7 @@ impl State {
         self.memory.as_ref().map_or(0, |memory| memory.len())
     }
 
-    /// Frees completed pieces, oldest first; queries at most `max_ring_queries` events.
+    /// Frees the oldest pieces up to the first one in use; queries at most `max_ring_queries` events.
     fn reclaim(&mut self) -> Result<()> {
         let mut queries = 0;
         while let Some(oldest) = self.pieces.front() {
@@ -159,7 +160,7 @@ impl State {
         Ok(())
     }
 
-    /// The start of `size` free bytes.
+    /// The start of `size` free bytes in the present memory; `None` without them.
     fn find_space(&self, size: usize) -> Option<usize> {
         let memory = self.memory.as_ref()?;
         let oldest = self.pieces.iter().find(|piece| Arc::ptr_eq(&piece.memory, memory));
@@ -187,7 +188,7 @@ impl Slot<'_> {
         self.data
     }
 
-    /// The piece may be used again when the event is reached.
+    /// The piece may be used again when the event is reached. A slot that is dropped instead is free at once.
     pub fn free_after(self, event: Arc<PooledEvent>) {
         self.free(PieceUntil::Event(event));
         std::mem::forget(self);

@@ -11,6 +11,7 @@ use crate::tensor::Tensor;
 /// Whether kernels read page-locked memory as the host has it.
 #[derive(Debug, Default)]
 pub(crate) struct Mapping {
+    /// Empty until a trial has ended.
     pub known: OnceLock<bool>,
     trial: Mutex<Option<Trial>>,
 }
@@ -25,12 +26,13 @@ pub(crate) struct Trial {
     pub end: PooledEvent,
     /// Until when calls wait for it.
     pub deadline: Instant,
-    /// Exists until then.
+    /// Kept for the kernel's outputs until the trial has ended.
     pub _batch: Vec<Tensor>,
     pub stream: OwnStream,
 }
 
 impl Mapping {
+    /// The trial under way, locked.
     pub fn trial(&self) -> MutexGuard<'_, Option<Trial>> {
         self.trial.lock().unwrap_or_else(PoisonError::into_inner)
     }

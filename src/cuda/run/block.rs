@@ -11,11 +11,13 @@ use crate::run_options::RunOptions;
 use crate::tensor::{Error, Result, Stream, Tensor};
 
 impl Executor {
-    /// Enqueues one copy of all bytes of page-locked memory to as many of windrow's own on this device, behind all that is enqueued on
-    /// that memory so far. Page-locked memory that is dropped meanwhile is used again when the device has been waited for.
+    /// Enqueues one copy of all bytes of page-locked memory to as many of windrow's own on this device, behind all that is
+    /// enqueued on that memory so far. Page-locked memory that is dropped meanwhile is used again when the device has been
+    /// waited for.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a stream of another device or context, or one that is being captured; [`Error::Cuda`].
+    /// [`Error::Argument`] for a stream of another device or context, or one that is being captured, and if `to` is no memory of
+    /// windrow's of as many bytes; [`Error::Cuda`].
     pub fn copy_block(&self, from: &Tensor, to: &Tensor, stream: Option<Stream>) -> Result<End> {
         let current = self.enter()?;
         let options = RunOptions { stream, ..RunOptions::default() };
@@ -34,8 +36,8 @@ impl Executor {
         };
         block.wait_for_users(&current, &self.events, stream)?;
         let end = Arc::new(self.events.take(&current)?);
-        // SAFETY: memory of two tensors, of as many bytes, on the host and on the device. A block of the pool that others had is used
-        // again, or freed, when everything is done; the device's goes back behind the event.
+        // SAFETY: memory of two tensors, of as many bytes, on the host and on the device. A block of the pool that others had
+        // is used again, or freed, when everything is done; the device's goes back behind the event.
         unsafe { stream.h2d(to.data_ptr().addr() as u64, from.data_ptr(), from.nbytes()) }?;
         let mark = || {
             stream.record(&end)?;

@@ -1,4 +1,5 @@
-//! Pairs of a move of which a device chooses one side or both: the kernel finds their ends itself, and leaves out what is out of range.
+//! Pairs of a move of which a device chooses one side or both: the kernel finds their ends itself, and leaves out what is out
+//! of range.
 #![allow(unsafe_code)] // A launch with raw addresses.
 
 use bytemuck::{bytes_of, cast_slice, Zeroable};
@@ -20,7 +21,8 @@ use crate::tensor::{DType, Error, Owner, Result, Tensor};
 const MOST_UNIT_BYTES: u64 = 16;
 
 impl Executor {
-    /// Enqueues the pairs, as one launch. Returns when that is done.
+    /// Enqueues the pairs, as one launch, and returns when it is enqueued. Pairs whose index is out of range are left out,
+    /// which a later call of the list reports.
     ///
     /// # Errors
     /// [`Error::Argument`] where a graph has no room for addresses, or for
@@ -48,6 +50,7 @@ impl Executor {
 }
 
 impl Run<'_> {
+    /// As [`Executor::move_chosen`]; the caller ends the run.
     fn move_chosen(
         &mut self,
         pairs: &ChosenMove<'_>,
@@ -62,7 +65,7 @@ impl Run<'_> {
         };
         let (dst, src) = (side(pairs.dsts, None), side(pairs.srcs, pairs.gathered));
         let mut launch = kernel_abi::Move { dst, src, ..kernel_abi::Move::zeroed() };
-        shape(&mut launch, pairs, bits)?;
+        set_loops(&mut launch, pairs, bits)?;
         // Memory first, so that nothing is enqueued if there is none.
         let policy = &self.executor.policy;
         let is_inline =
@@ -101,8 +104,8 @@ impl Run<'_> {
         let grid = launch.num_items.div_ceil(policy.threads / 32);
         let grid = options.max_blocks.map_or(grid, |most| grid.min(most));
         let values = [parameters.words().as_ptr().cast()];
-        // SAFETY: the kernel has one parameter, of this size. What it reads and writes is the caller's promise, and held until the
-        // event after this.
+        // SAFETY: the kernel has one parameter, of this size. What it reads and writes is the caller's promise, and held until
+        // the event after this.
         unsafe {
             let block = [policy.threads, 1, 1];
             self.stream.launch(kernel, [grid, 1, 1], block, 0, &values)
@@ -116,7 +119,9 @@ fn table_of<'l>(list: &'l SampleList<'_>) -> Option<&'l ListTable> {
     list.selection().and_then(|selection| selection.list.table.downcast_ref())
 }
 
-/// A side as the kernel reads it, and all addresses by or. Addresses that no device has go to `words`.
+/// A side as the kernel reads it, and all its addresses and strides by or. Addresses that the device does not have yet are
+/// appended to
+/// `words`.
 fn side_of(
     list: &SampleList<'_>,
     gathered: Option<&Tensor>,
@@ -150,8 +155,9 @@ fn side_of(
     (side, bits)
 }
 
-/// The loops of a pair, in the largest units that everything is a multiple of.
-fn shape(launch: &mut kernel_abi::Move, pairs: &ChosenMove<'_>, bits: u64) -> Result<()> {
+/// Sets the loops of a pair in the parameters, in the largest units up to 16 bytes that everything is a multiple of, and the
+/// number of items. An error for too many loops or items.
+fn set_loops(launch: &mut kernel_abi::Move, pairs: &ChosenMove<'_>, bits: u64) -> Result<()> {
     let (outer, row_bytes) = pairs.rows();
     if outer.len() > MOST_MOVE_DIMS {
         return Err(Error::argument(format!(

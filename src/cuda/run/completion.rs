@@ -35,7 +35,8 @@ impl Completion {
         self.end.as_ref().map(|event| End { context, event: Arc::clone(event) })
     }
 
-    /// Blocks until the work is done, and says how it ended.
+    /// Blocks until the work is done, drops the owners of samples that have been read, and returns the error that the device
+    /// found, if any. Work in a graph is not waited for.
     pub fn check(&self) -> Result<()> {
         let _current = self.context.enter()?;
         if let Some(end) = &self.end {

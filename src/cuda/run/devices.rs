@@ -17,16 +17,18 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
+    /// The executor of a device, which the first call makes.
+    ///
     /// # Errors
-    /// As [`Executor::new`].
+    /// As [`Executor::new`]; [`Error::NoDriver`] in a forked child.
     pub fn executor(&self, ordinal: u32) -> Result<Arc<Executor>> {
         self.executor_on(ordinal, None)
     }
 
-    /// The executor for work on a stream.
+    /// As [`Devices::executor`], for work on a stream. If the executor is yet to be made, the stream must not be captured.
     ///
     /// # Errors
-    /// As [`Executor::new`].
+    /// As [`Executor::new`]; [`Error::NoDriver`] in a forked child.
     pub fn executor_on(&self, ordinal: u32, stream: Option<Stream>) -> Result<Arc<Executor>> {
         if let Some(error) = driver::forked() {
             return Err(error);
@@ -76,7 +78,7 @@ impl Devices {
         executors.values().cloned().collect()
     }
 
-    /// Gives unused memory back to the devices and the system.
+    /// Gives unused memory back to the devices and the system. Waits for the devices; errors are ignored.
     pub fn clear(&self) {
         // Releases may run arbitrary code: not under the lock.
         for executor in self.all() {
@@ -86,7 +88,7 @@ impl Devices {
     }
 }
 
-/// The device that a plan needs, if it needs one.
+/// The device that a plan needs, if it needs one. [`Error::Device`] if it needs several.
 pub(crate) fn ordinal_of(plan: &Plan<'_>) -> Result<Option<u32>> {
     let mut found = None;
     for device in

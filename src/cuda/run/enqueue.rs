@@ -286,6 +286,8 @@ impl Run<'_> {
         Ok(is_copying)
     }
 
+    /// Enqueues the one launch that writes all outputs with an address, and the metadata; no launch if there is nothing to
+    /// write. Its table is cached with the plan where that is possible.
     fn launch(
         &mut self,
         plan: &Plan<'_>,
@@ -359,7 +361,7 @@ impl Run<'_> {
         if num_items == 0 {
             return Ok(());
         }
-        let address = select::table_of(self, selection, list, &table, &addresses)?;
+        let address = select::enqueue_table(self, selection, list, &table, &addresses)?;
         let arguments = table.arguments(address, &addresses, &executor.arguments, policy);
         self.enqueue(num_items, table.has_any(), &arguments)
     }

@@ -161,7 +161,8 @@ impl Executor {
         }
     }
 
-    /// Waits for what is enqueued where a run would be, and where its samples were written: the host may then use the same memory.
+    /// Waits for what is enqueued where a run would be, and where its samples were written: the host may then use the same
+    /// memory.
     ///
     /// # Errors
     /// [`Error::Argument`] for a stream that is being captured in a graph, or of another device or context; [`Error::Cuda`].
@@ -187,13 +188,14 @@ impl Executor {
         Ok(unsafe { crate::Stream::from_raw(self.stream.handle()) })
     }
 
-    /// The owner that keeps the stream in existence after the engine, for memory of another library's that belongs to it.
+    /// The owner that keeps the stream in existence after the engine, for memory of another library's that belongs to it. The
+    /// stream's drop then waits for its work.
     pub fn stream_owner(&self) -> Owner {
         self.stream.share();
         Arc::clone(&self.stream) as Owner
     }
 
-    /// A stream of our own that is behind what is on `producer` now.
+    /// The stream of our own that stands for foreign producers, ordered behind what is on `producer` now.
     pub fn adopt(&self, producer: crate::Stream) -> Result<crate::Stream> {
         let current = self.context.enter()?;
         // SAFETY: the maker of the `Stream` vouched for its handle.
@@ -215,7 +217,8 @@ impl Executor {
         Ok(unsafe { crate::Stream::from_raw(self.arrivals.handle()) })
     }
 
-    /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now.
+    /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now. In a capture, producers outside of
+    /// captures are left out.
     pub fn order(&self, producers: &[crate::Stream], consumer: crate::Stream) -> Result<()> {
         let current = self.context.enter()?;
         // SAFETY: the maker of the `Stream` vouched for its handle.
@@ -243,14 +246,14 @@ impl Executor {
         }
     }
 
-    /// The number of the capture that a stream is in.
+    /// The number of the capture that a stream is in; `None` if it is in none.
     pub fn capture_of(&self, stream: crate::Stream) -> Result<Option<u64>> {
         let current = self.context.enter()?;
         // SAFETY: the maker of the `Stream` vouched for its handle.
         Ok(unsafe { current.foreign_stream(stream.handle()) }?.capture()?)
     }
 
-    /// Memory in the order of the stream of our own, zeroed or as it comes.
+    /// Memory in the order of the stream of our own, zeroed or not initialised. `bytes` are at least those of the compact layout.
     pub fn memory(
         &self,
         dtype: DType,
@@ -291,7 +294,7 @@ impl Executor {
         Ok(self.memory.has_unnamed())
     }
 
-    /// Gives unused memory back. Waits for the device.
+    /// Gives all unused memory back, page-locked memory too. Waits for the device.
     pub fn empty_cache(&self) -> Result<()> {
         let current = self.context.enter()?;
         current.synchronize()?;
@@ -313,7 +316,7 @@ impl Executor {
     }
 }
 
-/// What `python -m windrow calibrate` has found of a device by this driver.
+/// What `python -m windrow calibrate` has found of a device by this driver; `None` if that was not run.
 fn measured_copies(name: &str) -> Option<PageCopies> {
     let (major, minor) = driver_version().ok()?;
     let path = calibration_file(&format!("{name} driver {major}.{minor}"))?;

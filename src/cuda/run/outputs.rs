@@ -12,7 +12,8 @@ use crate::run_options::RunOptions;
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Tensor};
 
 impl Run<'_> {
-    /// Allocates all small outputs in one piece: a tree of many leaves has many of them.
+    /// Allocates one block that [`Run::output`] cuts all small outputs from, if there are several: a tree of many leaves has
+    /// many of them. None if an allocator or an arena has the memory.
     pub fn share_outputs(
         &mut self,
         plan: &Plan<'_>,
@@ -80,7 +81,9 @@ impl Run<'_> {
         Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
     }
 
-    /// Memory on the host for an output read from the device: the caller's, else pinned for a pinned batch, else of `host`.
+    /// Memory on the host for an output read from the device, and its tensor unless it is the caller's (`placement`). A pinned
+    /// batch gets that of the options' allocator if it gives any, else of the pool of page-locked memory; any other batch that
+    /// of `host`.
     pub fn host_memory(
         &mut self,
         plan: &Plan<'_>,
@@ -108,7 +111,8 @@ impl Run<'_> {
         Ok((tensor.data_ptr(), Some(tensor)))
     }
 
-    /// Memory for lengths and offsets of batches on the device; and the zeros of an arena's gaps.
+    /// Allocates memory for lengths and offsets of batches on the device, which the launch has to write with the zeros of an
+    /// arena's gaps.
     pub fn metadata(
         &mut self,
         plan: &Plan<'_>,

@@ -80,7 +80,8 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// Ends the run with what has been enqueued. After a failure, work under way ends before samples and memory are released.
+    /// Ends the run with what has been enqueued. After a failure it blocks until work under way has ended, before samples and
+    /// memory are released; not in a capture.
     pub fn end(mut self, finished: Result<()>) -> Result<RunResult> {
         let (stream, current) = (self.stream, self.current);
         if finished.is_err()
@@ -96,8 +97,8 @@ impl<'r> Run<'r> {
 }
 
 impl Run<'_> {
-    /// The distinct streams that have to be waited for: those that wrote samples, and the one that
-    /// memory for outputs belongs to.
+    /// Sets the distinct streams that the work has to wait for: those that wrote samples, and the one that
+    /// memory for outputs belongs to. An error for one that is being captured if the run is not.
     pub fn find_producers(&mut self, options: &RunOptions) -> Result<()> {
         let lender = options.memory.iter().map(|memory| memory.stream());
         let mut seen: SmallVec<[usize; 4]> = smallvec![self.stream.handle()];
@@ -138,7 +139,7 @@ impl Run<'_> {
         self.readable_of(lists.flat_map(|list| list.owners()).chain(&options.keep))
     }
 
-    /// The same of owners of what is read.
+    /// As [`Run::readable`], of these owners of what is read.
     pub fn readable_of<'p>(&self, owners: impl Iterator<Item = &'p Owner>) -> Readable<'p> {
         let mut readable = Readable::default();
         for owner in owners {
@@ -152,7 +153,8 @@ impl Run<'_> {
         readable
     }
 
-    /// One event for each producer; windrow's own calls and tensors carry theirs.
+    /// Orders the stream behind the producers, the calls and blocks of windrow's that are read, and all users of the outputs'
+    /// memory. Blocks until producers are done if the host itself reads page-locked samples.
     pub fn order_behind_producers(&mut self, plan: &Plan<'_>, read: &Readable<'_>) -> Result<()> {
         let is_pinned = |(_, shape): &(usize, &BatchShape)| shape.source == Device::Pinned;
         let mut pinned = plan.batch_shapes().iter().enumerate().filter(is_pinned);
@@ -166,7 +168,7 @@ impl Run<'_> {
         self.order_behind(read, &plan.out_owners)
     }
 
-    /// As [`Run::order_behind_producers`], of work that the host has no part in.
+    /// As [`Run::order_behind_producers`], of work that the host has no part in. In a capture, behind the producers alone.
     pub fn order_behind(&mut self, read: &Readable<'_>, out_owners: &[Owner]) -> Result<()> {
         for &producer in &self.producers {
             self.executor.events.order(self.current, producer, self.stream)?;
@@ -233,6 +235,7 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Device memory, not initialised, that the run holds until its end; it is freed behind the work of the run.
     pub fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {
         let memory = &self.executor.memory;
         let block = memory.allocate(self.current, self.stream, bytes, &mut self.waited)?;
@@ -241,7 +244,9 @@ impl Run<'_> {
         Ok(block)
     }
 
-    /// Records the end of the work in all blocks that others wait for.
+    /// Records the end of the work in all blocks that are written or read, keeps the owners of everything else that is read
+    /// until then, and sets the result's completion; a move has none. In a capture there is no end, and owners are the
+    /// caller's to keep.
     pub fn finish(
         &mut self,
         out_owners: &[Owner],
@@ -294,7 +299,7 @@ pub(crate) struct Readable<'p> {
     ends: SmallVec<[&'p End; 1]>,
 }
 
-/// Blocks are counted once, however many samples are in each.
+/// Leaves each block once, however many samples are in it.
 fn each_once(blocks: &mut SmallVec<[&DeviceBlock; 4]>) {
     blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
     blocks.dedup_by(|a, b| std::ptr::eq(*a, *b));

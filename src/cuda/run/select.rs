@@ -24,7 +24,10 @@ use crate::tensor::{DType, Error, Result, Tensor};
 
 impl Executor {
     /// Brings to the device what it has to know of a list to find its samples by indices: their addresses, unless
-    /// they are rows of one table, and the position of each one's `TensorMeta`, if there are several.
+    /// they are rows of one table, and the position of each one's `TensorMeta`, if there are several. Blocks until it is there.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if kernels do not read page-locked memory as the host has it; [`Error::OutOfMemory`]; [`Error::Cuda`].
     pub fn list_table(
         &self,
         samples: &SampleList<'_>,
@@ -167,8 +170,9 @@ impl SelectedTable {
     }
 }
 
-/// Enqueues the kernel that makes a table, and gives its address.
-pub(crate) fn table_of(
+/// Enqueues the kernel that makes a table, and returns the table's address. The run then has a call of the list, whose indices
+/// out of range are found. Refused in a capture if the parameters have no room.
+pub(crate) fn enqueue_table(
     run: &mut Run<'_>,
     selection: &Selection<SampleList<'_>>,
     list: &ListTable,

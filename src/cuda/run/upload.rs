@@ -40,7 +40,7 @@ pub(crate) fn gathered<'p>(
     Ok(())
 }
 
-/// Enqueues bytes that are known on the host.
+/// Enqueues a copy of bytes of the host, which may change when the call has returned.
 ///
 /// # Safety
 /// The place has room for them and is held until the copy is done.
@@ -59,7 +59,7 @@ pub(crate) unsafe fn bytes(run: &mut Run<'_>, place: u64, bytes: &[u8]) -> Resul
     Ok(())
 }
 
-/// Enqueues copies of page-locked tensors, each given by destination, source and bytes.
+/// Enqueues copies of page-locked tensors, each given by destination, source and bytes. The plan vouches for both addresses.
 pub(crate) fn as_they_are(run: &mut Run<'_>, copies: &[(u64, u64, usize)]) -> Result<()> {
     let mut batch = CopyBatch::new(Direction::HostToDevice);
     for &(to, from, bytes) in copies {
