@@ -1,8 +1,8 @@
 //! The choice of samples for each batch, from their lengths alone: packing into rows of a number of tokens,
 //! buckets of similar lengths, token budgets and equal work for ranks. No sample is read.
 //!
-//! The problem: bin packing by "first fit decreasing" looks for the first of up to n rows with enough room, n times. A scan of the
-//! rows makes that O(n^2).
+//! The problem: bin packing by "first fit decreasing" looks for the first of up to n rows with enough room, n times. A scan of
+//! the rows makes that O(n^2).
 //!
 //! ```text
 //! first fit: a tree over the rows, each node with the most room below it     sample of 3 tokens, rows of 8
@@ -93,13 +93,15 @@ impl IndexRows {
         Ok(IndexRows { indices: try_vec(num_samples)?, ..IndexRows::default() })
     }
 
+    /// Begins an empty row behind the others, to which indices are then added.
     fn begin_row(&mut self) -> Result<()> {
         self.offsets.try_reserve(1).map_err(|_| out_of_memory::<usize>(self.offsets.len() + 1))?;
         self.offsets.push(self.indices.len());
         Ok(())
     }
 
-    /// The samples of each of `count` rows, `rows[i]` being the row of sample `order[i]`.
+    /// The samples of each of `count` rows, `rows[i]` being the row of sample `order[i]`. A row has its samples in the order
+    /// of `order`.
     fn from_order(order: &[usize], rows: &[usize], count: usize) -> Result<IndexRows> {
         let mut offsets = filled(0, count)?;
         for &row in rows {
@@ -119,6 +121,7 @@ impl IndexRows {
         Ok(IndexRows { indices, offsets, ..IndexRows::default() })
     }
 
+    /// The rows in another order, by the seed; their samples stay in order. The counts are 0.
     fn shuffled(self, seed: u64) -> Result<IndexRows> {
         let mut rows: Vec<&[usize]> = try_vec(self.len())?;
         rows.extend(self.iter());
@@ -139,7 +142,7 @@ fn try_vec<T>(count: usize) -> Result<Vec<T>> {
     Ok(entries)
 }
 
-/// As many times the same entry.
+/// A list of `count` times the same entry.
 fn filled<T: Copy>(entry: T, count: usize) -> Result<Vec<T>> {
     let mut entries = try_vec(count)?;
     entries.resize(count, entry);
@@ -325,6 +328,7 @@ fn at_least_one(name: &str, value: usize) -> Result<()> {
     Ok(())
 }
 
+/// Fails for the first length that is negative or, after padding, above `max_tokens`.
 fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) -> Result<()> {
     if max_tokens < 1 {
         return Err(Error::argument(format!("max_tokens must be at least 1, got {max_tokens}")));
@@ -343,6 +347,7 @@ fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) 
     Ok(())
 }
 
+/// The indices below `count`, in ascending order without a seed.
 fn shuffled_indices(count: usize, seed: Option<u64>) -> Result<Vec<usize>> {
     let mut order = try_vec(count)?;
     order.extend(0..count);
@@ -352,8 +357,8 @@ fn shuffled_indices(count: usize, seed: Option<u64>) -> Result<Vec<usize>> {
     Ok(order)
 }
 
-/// Sample indices by a key; equal ones stay in their order. The standard library's stable sorts end the process
-/// where there is no memory for them.
+/// Sample indices in ascending order of a key; equal ones stay in their order. The standard library's stable sorts end the
+/// process where there is no memory for them.
 fn sorted(
     order: impl ExactSizeIterator<Item = usize>,
     key: impl Fn(usize) -> i64,
@@ -372,7 +377,8 @@ fn sorted(
     Ok(order)
 }
 
-/// Rows that are filled one after another. `tokens(so far, samples so far, index)` of a row with one more sample.
+/// Rows that are filled one after another, each with at most `most` samples and `max_tokens` tokens; a sample that is longer
+/// has a row of its own. `tokens(so far, samples so far, index)` are the tokens of a row with one more sample.
 fn in_order(
     order: impl ExactSizeIterator<Item = usize>,
     tokens: impl Fn(i64, usize, usize) -> i64,
@@ -401,7 +407,8 @@ struct Bins {
 }
 
 impl Bins {
-    /// Puts as many of `count` samples of a length into a row as it takes, one at least; returns how many, and what still fits.
+    /// Puts as many of `count` samples of a length into a row as it takes; returns how many, and the tokens that still fit, -1
+    /// if no sample does. The caller ensures that the row takes one.
     fn put(&mut self, row: usize, length: i64, count: usize) -> (usize, i64) {
         let fitting = match length {
             0 => count,
@@ -414,6 +421,7 @@ impl Bins {
         (taken, self.rest[row])
     }
 
+    /// Opens an empty row and returns its number.
     fn open(&mut self, max_tokens: i64) -> usize {
         self.rest.push(max_tokens);
         self.counts.push(0);
@@ -421,7 +429,7 @@ impl Bins {
     }
 }
 
-/// The row of each sample of `order`.
+/// The row of each sample of `order`, which has the longest first.
 ///
 /// A tree over the rows has the most room below each node, so the first row with room is found by one descent. Rooms only shrink:
 /// of samples of one length, a row takes as many as it has room for, and then the next one is looked for.
@@ -462,8 +470,8 @@ fn first_fit(
     Ok(rows)
 }
 
-/// The row of each sample of `order`. Lengths only shrink: a row that has too little room for this one waits among
-/// the others, the roomiest first, until it has enough.
+/// The row of each sample of `order`, which has the longest first. Lengths only shrink: a row that has too little room for
+/// this one waits among the others, the roomiest first, until it has enough.
 fn best_fit(
     lengths: &[i64],
     order: &[usize],

@@ -26,7 +26,7 @@ pub struct RunOptions {
     /// Host memory for the arena of a plan that has one: uint8, row-major, [`Plan::arena_bytes`](crate::Plan::arena_bytes) or
     /// more, writable and held by nothing else; `None` is the engine's own pool.
     pub arena: Option<Tensor>,
-    /// The most blocks of a launch that moves pairs, and so the share of the multiprocessors that it has; `None` is as many as there
+    /// The most blocks of a launch, and so the share of the multiprocessors that it has; `None` is as many as there
     /// is work for.
     pub max_blocks: Option<u32>,
 }
@@ -74,7 +74,7 @@ impl RunOptions {
         RunOptions { arena: Some(arena), ..self }
     }
 
-    /// Page-locked memory of another library's, if there is some.
+    /// Page-locked memory of the options' allocator; `None` without one, or if what it gives does not fit.
     pub(crate) fn pinned_tensor(&self, dtype: DType, layout: &Layout) -> Option<Tensor> {
         let tensor = self.pinned.as_ref()?.allocate(dtype, layout.shape())?;
         let is_fit = (tensor.dtype(), tensor.device()) == (dtype, Device::Pinned)

@@ -85,7 +85,8 @@ struct ExportBlock<H> {
     allocated: alloc::Layout,
 }
 
-/// Puts `tensor` into a block of its own. `wrap` makes the struct from its tensor part.
+/// Puts `tensor` into a block of its own, which holds its owner until [`delete`] is called. `wrap` makes the struct from its
+/// tensor part.
 fn export<H>(tensor: &Tensor, wrap: impl FnOnce(DLTensor) -> H) -> NonNull<H> {
     let ndim = tensor.layout().ndim();
     let (allocated, dims_at) = alloc::Layout::array::<[i64; 2]>(ndim)
@@ -106,12 +107,12 @@ fn export<H>(tensor: &Tensor, wrap: impl FnOnce(DLTensor) -> H) -> NonNull<H> {
     };
     let managed = wrap(DLTensor { shape, strides, ..tensor.borrow_tensor() });
     let owner = tensor.owner().clone();
-    // SAFETY: the block begins with room for a `Block<H>`, aligned for it.
+    // SAFETY: the block begins with room for an `ExportBlock<H>`, aligned for it.
     unsafe { block.cast::<ExportBlock<H>>().write(ExportBlock { managed, owner, allocated }) };
     block.cast()
 }
 
-/// The deleter of a struct that [`export`] made.
+/// The deleter of a struct that [`export`] made: frees the block and drops the owner. A panic of the owner's drop stays here.
 ///
 /// # Safety
 /// `managed` is `NULL` or came from [`export`] with the same `H`, and is not used again.

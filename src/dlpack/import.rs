@@ -151,7 +151,7 @@ pub unsafe fn read_tensor<'a>(tensor: *const DLTensor) -> Result<ForeignTensor<'
     unsafe { read_as(tensor, dtype_from_dl) }
 }
 
-/// As [`read_tensor`], its dtype by a function.
+/// As [`read_tensor`], with `dtype_of` in place of [`dtype_from_dl`].
 ///
 /// # Safety
 /// As of [`read_tensor`].

@@ -20,7 +20,8 @@ use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 pub use crate::cuda::{hold, lock_refusal, lock_stats, page_locked, reap_copies, try_lock};
 pub use crate::cuda::{relax_captures, relaxed, End};
 
-/// Says whether others may have the address of a page-locked tensor of windrow's: what they have not, is used again at once.
+/// Says whether others may have the address of a page-locked tensor of windrow's: memory that they do not have is used again
+/// at once. No effect for other tensors.
 pub fn set_handed_out(tensor: &Tensor, is_handed_out: bool) {
     if let Some(block) = tensor.owner().downcast_ref::<PinnedBlock>() {
         block.set_handed_out(is_handed_out);
@@ -38,7 +39,7 @@ pub use crate::tensor::tensor::new_owners;
 
 #[doc(hidden)]
 impl Engine {
-    /// The options with the place that a batch goes to, if that is the engine's to say.
+    /// The options with the engine's device, if it has one and the options name none.
     pub fn placed<'c>(&self, collate: &'c Collate) -> Cow<'c, Collate> {
         match self.shared.device {
             Some(device) if collate.device.is_none() => Cow::Owned(collate.clone().device(device)),
@@ -87,7 +88,7 @@ impl Engine {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// When a stage begins; `None` before the first [`Engine::stats`] or [`Engine::reset_stats`].
+    /// The present time, for a stage that begins; `None` before the first [`Engine::stats`] or [`Engine::reset_stats`].
     pub fn now(&self) -> Option<Instant> {
         self.shared.counters.now()
     }
@@ -202,8 +203,8 @@ impl Engine {
         executor.reads_mapped(&current, true)
     }
 
-    /// Gives unused memory of a device back, but for what streams without a name may use: `waits` for the device to give that too.
-    /// Says whether there is such memory.
+    /// Gives unused memory of a device back, but for what streams without a name may use; with `waits` it waits for the device
+    /// and gives that back too. Returns whether such memory is left.
     ///
     /// # Errors
     /// As [`Engine::stream`].
@@ -211,7 +212,7 @@ impl Engine {
         self.shared.devices.executor(ordinal)?.trim(waits)
     }
 
-    /// Notes a batch that was returned as a view of its samples' memory.
+    /// Counts a batch that was returned as a view of its samples' memory.
     pub fn count_view(&self, num_samples: usize) {
         self.shared.counters.count(&Tally::of_view(num_samples));
     }

@@ -146,7 +146,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Samples as one tensor.
+    /// Assembles samples, of which there is at least one, into one tensor.
     fn one_tensor(
         &self,
         samples: &SampleList<'_>,
@@ -159,6 +159,7 @@ impl Engine {
     }
 }
 
+/// The table by which a device chooses the samples of a list; `None` if the host knows them.
 fn table_of<'l>(list: &'l SampleList<'_>) -> Option<&'l ListTable> {
     list.selection().and_then(|selection| selection.list.table.downcast_ref())
 }

@@ -44,6 +44,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// The CUDA device that page-locks memory: that of the engine, else the first one.
     pub(super) fn ordinal(&self) -> u32 {
         match self.device {
             Some(Device::Cuda(ordinal)) => ordinal,
@@ -52,10 +53,11 @@ impl Shared {
     }
 }
 
-/// Of each output, memory of the engine's; or the rows that are copied already.
+/// Memory of the engine's for each output of a plan, and the rows of each that are copied already.
 type HostOutputs = (SmallVec<[Option<Tensor>; 1]>, Vec<Option<PipelinedCopy>>);
 
 impl Engine {
+    /// The outputs that are written around the caches: those of the engine's options, else of this machine.
     pub(super) fn streaming_stores(&self) -> StreamingStores {
         self.shared.streaming_stores.unwrap_or_else(|| StreamingStores::chosen().stores)
     }
@@ -276,7 +278,8 @@ impl Engine {
         Ok(filled)
     }
 
-    /// The memory of a plan's arena, if that is on the host.
+    /// The memory of a plan's arena, if that is on the host: the caller's, which leaves the options and is checked, else new
+    /// memory.
     fn host_arena(&self, plan: &Plan<'_>, options: &mut RunOptions) -> Result<Option<Tensor>> {
         let arena = plan.arena.as_ref().filter(|arena| !matches!(arena.device, Device::Cuda(_)));
         let Some(arena) = arena else { return Ok(None) };
@@ -289,7 +292,8 @@ impl Engine {
         }
     }
 
-    /// Allocates each output that the host writes and that has no memory, or takes over the copy that is in progress.
+    /// Allocates each output that the host writes and that has no memory, or takes over the copy that is in progress; the
+    /// options then have none. `None` for outputs that the device writes or that have a place.
     fn host_outputs(
         &self,
         plan: &Plan<'_>,

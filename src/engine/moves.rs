@@ -19,9 +19,9 @@ use crate::tensor::{Device, Error, Layout, MoveSide, Owner, Result, Stream};
 pub struct MoveOptions<'o> {
     /// What each source is put through.
     pub transform: AnyTransform,
-    /// Where the scales go that are found: as many destinations as there are pairs.
+    /// Destinations of the scales that are found: as many as there are pairs.
     pub scales_out: Option<&'o SampleList<'o>>,
-    /// Of work on a device.
+    /// Options of work on a device.
     pub run: RunOptions,
     /// Owners of destinations on a device that have to know of the work: see [`Target::owned_by`].
     pub out_owners: Vec<Owner>,
@@ -259,7 +259,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The threads that are to help with pairs on the host, if they are worth it.
+    /// The threads that are to help with pairs on the host; `None` if these have too few bytes for that.
     fn threads_for(&self, moves: &Moves<'_>) -> Result<Option<Helpers>> {
         let (bytes_in, bytes_out) = moves.traffic();
         match host::is_small(bytes_in.saturating_add(bytes_out)) {
@@ -268,7 +268,7 @@ impl Engine {
         }
     }
 
-    /// The pairs that are on the host.
+    /// Writes the pairs that are on the host; all are written when it returns. `begin`: when the stage began.
     ///
     /// # Safety
     /// As of [`Engine::copy_lists`].
@@ -295,7 +295,7 @@ impl Engine {
         span.note(&tally);
     }
 
-    /// The pairs that have a side on a device, as one plan.
+    /// Enqueues the pairs that have a side on a device, as one plan for each round of theirs.
     ///
     /// # Safety
     /// As of [`Engine::copy_lists`].
@@ -343,7 +343,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What [`Engine::copy_lists`] would refuse.
+    /// Fails where [`Engine::copy_lists`] would fail before it writes anything.
     ///
     /// # Errors
     /// As [`Engine::copy_many`]; nothing is written.
@@ -392,6 +392,8 @@ struct AloneLeaves<'a> {
 }
 
 impl<'a> AloneLeaves<'a> {
+    /// A leaf for each range of pairs: a stack of the sources into the destinations, which follow each other in memory.
+    ///
     /// # Safety
     /// As of [`Engine::copy_lists`], for as long as the leaves are run.
     #[allow(unsafe_code)]

@@ -11,10 +11,10 @@ use crate::run_options::RunOptions;
 use crate::samples::SampleList;
 use crate::tensor::{bytes_of, Device, Error, Places, Result, Stream};
 
-/// Bytes that are on the host at a time on their way from one device to another.
+/// The most bytes that are on the host at a time on their way from one device to another, unless one pair has more.
 const MOST_ACROSS_BYTES: u64 = 256 << 20;
 
-/// Where destinations begin in memory in between.
+/// Pairs begin at multiples of this in memory in between.
 const ALIGN: u64 = 64;
 
 impl Engine {
@@ -64,7 +64,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Pairs from one device to another, by way of page-locked memory.
+    /// Moves pairs from one device to another, by way of page-locked memory. Blocks until they are on the host.
     ///
     /// # Safety
     /// As of [`Engine::copy_lists`].
@@ -132,8 +132,8 @@ impl Engine {
         Ok(Explain::for_calls(calls))
     }
 
-    /// Pairs of one device, on the engine's own stream: behind what their producers have enqueued there, and before what these
-    /// enqueue later.
+    /// Moves pairs of one device, on the engine's own stream: behind what their producers have enqueued there, and before what
+    /// these enqueue later. `device` `None`: pairs without a side on one.
     ///
     /// # Safety
     /// As of [`Engine::copy_lists`].
@@ -195,7 +195,7 @@ impl Calls {
     }
 }
 
-/// Neighbours of at most [`MOST_ACROSS_BYTES`] together, or one pair.
+/// Cuts pairs into runs of at most [`MOST_ACROSS_BYTES`] together, or of one pair.
 fn parts_of<'p>(dsts: &SampleList<'_>, pairs: &'p [i64]) -> Vec<&'p [i64]> {
     let (mut parts, mut rest) = (Vec::new(), pairs);
     while !rest.is_empty() {
@@ -211,7 +211,7 @@ fn parts_of<'p>(dsts: &SampleList<'_>, pairs: &'p [i64]) -> Vec<&'p [i64]> {
     parts
 }
 
-/// Where each pair is in memory in between, and the bytes of that.
+/// The offset of each pair in memory in between, in bytes, and the bytes of that memory.
 fn places_between(dsts: &SampleList<'_>) -> Result<(Vec<u64>, u64)> {
     let mut places = Places::new(ALIGN);
     let too_large = || Error::too_large("the pairs are beyond 64 bits together".to_owned());

@@ -11,7 +11,7 @@ use crate::run_options::RunOptions;
 use crate::tensor::{Device, Result, Tensor};
 
 impl Engine {
-    /// The executor of what of a plan is on a device.
+    /// The executor of the device of a plan; `None` for a plan that is all on the host.
     pub(super) fn executor_of(
         &self,
         plan: &Plan<'_>,
@@ -21,7 +21,8 @@ impl Engine {
         ordinal.map(|ordinal| self.shared.devices.executor_on(ordinal, options.stream)).transpose()
     }
 
-    /// Runs what of a plan is on a device; gives the arena, if that does.
+    /// Runs the outputs of a plan that are on a device, and sets their tensors, metadata and completion. Returns the memory of
+    /// an arena on the device.
     pub(super) fn run_on_device(
         &self,
         (executor, current, launch_stream): (

@@ -61,10 +61,12 @@ impl<'s> Small<'s> {
         Some(Small { rows, shape, out, elems: shape.num_real() })
     }
 
+    /// Bytes read of samples.
     fn bytes_in(&self) -> u64 {
         self.elems.saturating_mul(self.rows.meta().dtype.size() as u64)
     }
 
+    /// Bytes read and written.
     fn traffic(&self) -> u64 {
         self.bytes_in().saturating_add(self.shape.bytes)
     }
@@ -269,8 +271,8 @@ impl Engine {
     }
 }
 
-/// Size limit of batches without a plan, in bytes: a plan cuts rows into tiles, and writes long ones around the caches. Short
-/// rows need neither, so their limit is higher.
+/// Limit of the bytes read and written by batches without a plan: a plan cuts rows into tiles, and writes long ones around the
+/// caches. Short rows need neither, so their limit is higher.
 fn small_batch_limit(all: &[Small<'_>]) -> u64 {
     let policy = &host::POLICY;
     let row_bytes = |small: &Small<'_>| small.traffic() / small.rows.len() as u64;

@@ -210,6 +210,7 @@ unsafe extern "C" fn export_table(id: u32) -> *const c_void {
     }
 }
 
+/// Loads the profiler's library and starts it; an error says why there is none.
 fn load() -> Result<Tool, String> {
     let is_set = |value: &std::ffi::OsString| !value.is_empty() && value != "0";
     if env::var_os("WINDROW_NVTX").filter(is_set).is_none() {

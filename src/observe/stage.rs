@@ -31,7 +31,7 @@ impl Stage {
         }
     }
 
-    /// Fields are filled in by [`Span::note`].
+    /// The `tracing` span of the stage, entered on this thread; [`Span::note`] fills its fields.
     #[cfg(feature = "tracing")]
     pub(super) fn span(self) -> tracing::span::EnteredSpan {
         use tracing::field::Empty;

@@ -76,7 +76,7 @@ pub struct Stats {
     pub pool: PoolStats,
 }
 
-/// Transfers, launches and waits of one run on a device.
+/// Launches and transfers of one run on a device, and the bytes of its outputs in memory of another library's.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub launches: u64,
@@ -106,7 +106,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// To be asked before the run, which changes what is planned.
+    /// The account of a plan. Call it before the run, which changes what is planned.
     pub fn of_plan(plan: &Plan<'_>) -> Tally {
         let shapes = plan.batch_shapes().iter();
         let samples = shapes.map(|batch_shape| batch_shape.num_samples as u64).sum();
@@ -181,6 +181,7 @@ impl Counters {
         self.is_watched.load(Ordering::Relaxed).then(Instant::now)
     }
 
+    /// Adds the account of one run.
     pub fn count(&self, tally: &Tally) {
         for &path in &tally.paths {
             add(&self.paths[path as usize], 1);
@@ -193,7 +194,7 @@ impl Counters {
         add(&self.padding_bytes, tally.padding_bytes);
     }
 
-    /// Notes an output on the host that another library's allocator gave.
+    /// Counts the bytes of an output on the host that another library's allocator gave.
     pub fn lend(&self, bytes: u64) {
         add(&self.lent_bytes, bytes);
     }
@@ -205,7 +206,7 @@ impl Counters {
         add(&self.lent_bytes, traffic.lent_bytes);
     }
 
-    /// The sum of a stage's time.
+    /// The sum of a stage's nanoseconds; `None` for a stage whose time is not summed here.
     pub fn time_of(&self, stage: Stage) -> Option<&AtomicU64> {
         match stage {
             Stage::Import => Some(&self.import_ns),
@@ -215,6 +216,7 @@ impl Counters {
         }
     }
 
+    /// The counters at present; waits, and memory of devices and page-locked memory, are 0 for the caller to set.
     pub fn snapshot(&self, pool: PoolStats) -> Stats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let time = |counter: &AtomicU64| Duration::from_nanos(get(counter));
@@ -246,6 +248,7 @@ impl Counters {
         }
     }
 
+    /// Sets all counters and times to 0. Whether times are summed stays.
     pub fn reset(&self) {
         let counters = [
             &self.samples,

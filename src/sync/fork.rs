@@ -11,8 +11,8 @@
 //! ```
 //!
 //! One gate stands for all locks: a list of locks to take in `prepare` would have to change with each mutex that is made or
-//! dropped. Each lock costs an atomic read lock more. A second lock under the first could deadlock: the writer waits for the first
-//! reader, and the second read waits for the writer.
+//! dropped. Each lock costs an atomic read lock more. A second lock under the first could deadlock: the writer waits for the
+//! first reader, and the second read waits for the writer.
 
 use std::sync::PoisonError;
 
@@ -38,17 +38,19 @@ pub(crate) struct Guard<'m, T> {
 }
 
 impl<T> ForkMutex<T> {
+    /// A mutex of this value. From the first one on, every fork of the process goes through the gate.
     pub fn new(value: T) -> ForkMutex<T> {
         at_fork::watch();
         ForkMutex(Mutex::new(value))
     }
 
-    /// With the value, in what a fork calls ([`on_fork`]): it has the gate to itself, so that nobody has the lock.
+    /// Runs with the value, in what a fork calls ([`on_fork`]): the fork has the gate to itself, so that nobody has the lock.
     #[cfg(all(target_os = "linux", not(any(miri, all(test, windrow_loom)))))]
     pub fn in_fork<R>(&self, run: impl FnOnce(&mut T) -> R) -> R {
         run(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Locks the value; waits for a fork that is under way. The thread holds no other such lock, which is not checked.
     pub fn lock(&self) -> Guard<'_, T> {
         let _gate = GATE.read().unwrap_or_else(PoisonError::into_inner);
         // Nothing panics while such a lock is held; if it did, the figures would still be usable.
@@ -98,14 +100,15 @@ mod at_fork {
         in_child: fn(),
     }
 
-    /// Has `before` be called by each fork from now on, while no fork-safe lock is held, and `in_child` in the child. They must not
-    /// take such locks but by `in_fork`. Once for the process.
+    /// Has `before` be called by each fork from now on, while no fork-safe lock is held, and `in_child` in the child. They
+    /// must not take such locks but by `in_fork`. The first call of the process counts; later ones have no effect.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     pub fn on_fork(before: fn(), in_child: fn()) {
         watch();
         let _ = CALLED.set(Called { before, in_child });
     }
 
+    /// Before a fork: waits until no fork-safe lock is held, and keeps others from being taken.
     extern "C" fn close() {
         // A thread that is ending and forks does without.
         let _ = CLOSED.try_with(|closed| {
@@ -123,6 +126,7 @@ mod at_fork {
         open();
     }
 
+    /// After a fork, in the parent and in the child: locks can be taken again.
     extern "C" fn open() {
         let _ = CLOSED.try_with(Cell::take);
     }

@@ -1,6 +1,6 @@
-//! Blocks while processes fork. A child has the tensors that its parent had, in memory that both share: a block that was in use when a
-//! process forked is not written again before the children of that time have ended, however they end. That is known by a pipe, of which
-//! they all have the writing end.
+//! Blocks while processes fork. A child has the tensors that its parent had, in memory that both share: a block that was in
+//! use when a process forked is not written again before the children of that time have ended, however they end. That is known
+//! by a pipe, of which they all have the writing end.
 #![allow(unsafe_code)] // Calls of the system.
 
 use std::io;
@@ -59,7 +59,8 @@ static FORKS: LazyLock<ForkMutex<Forks>> = LazyLock::new(|| {
     ForkMutex::default()
 });
 
-/// The process, as numbers tell it from its children.
+/// A number that tells this process from those it was forked from and from its children. Forks are watched from the first call
+/// on.
 pub(super) fn process() -> u64 {
     LazyLock::force(&FORKS);
     PROCESS.load(Ordering::Relaxed)
@@ -72,7 +73,7 @@ pub(super) struct Life {
     generation: u64,
 }
 
-/// A lease begins.
+/// Begins a lease, and releases what waited for children that are gone by now.
 pub(super) fn begin() -> Life {
     if HAS_DEFERRED.load(Ordering::Relaxed) {
         poll();
@@ -84,7 +85,8 @@ pub(super) fn begin() -> Life {
     })
 }
 
-/// A lease ends: its claim is released, now or when no child has the block any more. One that was inherited is the parent's.
+/// Ends a lease: its claim is released, now or when no child has the block any more. One that was inherited is the parent's:
+/// nothing happens.
 pub(super) fn end(life: Life, claim: Claim) {
     if life.process != PROCESS.load(Ordering::Relaxed) {
         return;
@@ -128,7 +130,7 @@ pub(super) fn poll() {
 }
 
 impl Forks {
-    /// With those of this process. What is left of a parent's is dropped outside of the lock.
+    /// Runs with the forks of this process, under the lock; what is left of a parent's is dropped outside of it.
     fn with<R>(run: impl FnOnce(&mut Forks) -> R) -> R {
         let (result, inherited);
         {
@@ -145,7 +147,7 @@ impl Forks {
         result
     }
 
-    /// Children from now on are another generation.
+    /// Children from now on are another generation than those so far.
     fn seal(&mut self) {
         if let Some(last) = self.generations.last_mut() {
             last.is_open = false;
@@ -160,6 +162,7 @@ impl Generation {
         Generation { number, is_open: true, ended, inherited }
     }
 
+    /// Whether all its children are known to be gone; false while it is open, and always if there was no descriptor.
     fn has_ended(&self) -> bool {
         let (Some(end), None) = (&self.ended, &self.inherited) else { return false };
         let mut asked = libc::pollfd { fd: end.as_raw_fd(), events: 0, revents: 0 };
@@ -180,6 +183,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
+/// Before a fork: begins a generation of children, if blocks are in use and none is open.
 fn before() {
     FORKS.in_fork(|forks| {
         let is_open = forks.generations.last().is_some_and(|last| last.is_open);
@@ -193,6 +197,7 @@ fn before() {
     });
 }
 
+/// In the child of a fork: it has no leases and nothing deferred, whatever its copy of the memory says.
 fn in_child() {
     PROCESS.fetch_add(1, Ordering::Relaxed);
     HAS_DEFERRED.store(false, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The memory of a pool, as the worker and its reader map it: a sparse file without a name, of its full size from the start. First
-//! words of the pool, then the claims, then blocks.
+//! The memory of a pool, as the worker and its reader map it: a sparse file without a name, of its full size from the start.
+//! First words of the pool, then the claims, then blocks.
 #![allow(unsafe_code)] // Calls of the system, and words in memory that processes share.
 
 use std::collections::BTreeMap;
@@ -66,7 +66,8 @@ impl Counter {
 /// The block of a claim, and whether this is the block's first claim, which lives as long as the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
-    /// No other block of the pool has it, before or after: its pages are not those of a block that was at the same place. From 1 on.
+    /// No other block of the pool has it, before or after: its pages are not those of a block that was at the same place. From
+    /// 1 on.
     pub number: u64,
     pub is_first: bool,
 }
@@ -97,7 +98,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps the file of a pool, which must be as long as this.
+    /// Maps the file of a pool, for reading and writing. An error if it is shorter than `bytes`, or these have no room for a
+    /// block.
     pub fn map(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Memory> {
         // SAFETY: the struct is plain numbers, and filled in by the call.
         let size = unsafe {
@@ -127,6 +129,7 @@ impl Memory {
         Ok(memory)
     }
 
+    /// The number that tells the pool from all others.
     pub fn key(&self) -> u128 {
         let half = |index| u128::from(self.word_at(index).load(Ordering::Relaxed));
         half(Header::Key as usize) | half(Header::Key as usize + 1) << 64
@@ -167,7 +170,7 @@ impl Memory {
         word(2).store(bytes, Ordering::Relaxed);
     }
 
-    /// The block of a claim, if that has not been removed.
+    /// The life of the block of a claim; `None` if the block has been removed.
     pub(super) fn life(&self, claim: u32) -> Option<Life> {
         let word = self.life_word(claim).load(Ordering::Acquire);
         (word != 0).then_some(Life { number: word >> 1, is_first: word & 1 == 1 })
@@ -188,7 +191,7 @@ impl Memory {
         0..NUM_CLAIMS.min(count as u32)
     }
 
-    /// A word before the first block.
+    /// The word at this index, before the first block; a panic behind that.
     fn word_at(&self, index: usize) -> &AtomicU64 {
         assert!(index < FIRST_BLOCK as usize / 8);
         // SAFETY: in the mapping, which is longer than that; aligned, and by all processes used as this type only.
@@ -225,7 +228,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes the pages of a new block, which fails here where otherwise a write would end the process.
+    /// Makes the pages of a new block, which fails here where otherwise a write would end the process. An old system without a
+    /// `file` makes none.
     pub(super) fn create_pages(
         &self,
         file: Option<BorrowedFd<'_>>,
@@ -290,7 +294,8 @@ impl Memory {
         is_inside.then(|| (begin, block.bytes, block.life, block.kept.clone()))
     }
 
-    /// Keeps what was made of a block's pages. Gives what is kept from now on: another thread may have been earlier.
+    /// Keeps what was made of a block's pages, until they are given back. Returns what is kept from now on, as another thread
+    /// may have been earlier; `made` itself, which is not kept, if the block is gone.
     pub(super) fn keep(&self, offset: u64, life: u64, made: Owner) -> Owner {
         let mut known = self.known.lock();
         let block = known.get_mut(&offset).filter(|block| block.life == life);
@@ -299,7 +304,7 @@ impl Memory {
         kept.unwrap_or(made)
     }
 
-    /// Lets go what was made of pages that the worker has given back since.
+    /// Drops what was made of pages that the worker has given back since.
     pub(super) fn forget_removed(&self) {
         let removed = self.header(Header::Removed).load(Ordering::Acquire);
         if self.removed.swap(removed, Ordering::Relaxed) == removed {
@@ -310,7 +315,7 @@ impl Memory {
         self.forget(|life| !alive.contains(&life));
     }
 
-    /// Lets go what was made of these blocks.
+    /// Drops what was made of the blocks whose number is gone.
     pub(super) fn forget(&self, is_gone: impl Fn(u64) -> bool) {
         let mut gone = Vec::new();
         for block in self.known.lock().values_mut().filter(|block| is_gone(block.life)) {
@@ -319,7 +324,7 @@ impl Memory {
         drop(gone);
     }
 
-    /// A second mapping of a block.
+    /// A second mapping of a block, of the same pages.
     pub(super) fn map_again(&self, offset: u64, bytes: u64) -> io::Result<Mapping> {
         // SAFETY: of a range of the mapping, which stays as it is: the old size is 0.
         let base = unsafe {
@@ -328,7 +333,7 @@ impl Memory {
         Mapping::new(base, bytes as usize)
     }
 
-    /// Gives the pages back to the system, in all processes.
+    /// Gives the pages back to the system, in all processes; they then read as zeros.
     pub(super) fn remove_pages(&self, offset: u64, bytes: u64) {
         let _ = self.advise(offset, bytes, libc::MADV_REMOVE);
     }
@@ -353,16 +358,16 @@ impl Memory {
         PoolWord(self.header(Header::Pool))
     }
 
-    /// In a child, which has mapped no pages yet.
+    /// Forgets which blocks have mapped pages, and what was made of them: a child has mapped none yet.
     pub(super) fn forget_pages(&self) {
         let known = std::mem::take(&mut *self.known.lock());
         drop(known);
     }
 
-    /// Clears a pool that is gone: batches that were sent and not read are lost, and all pages go back to the system except those of
-    /// blocks that a reader has. These follow as they are released.
+    /// Clears a pool that is gone: batches that were sent and not read are lost, and all pages go back to the system except
+    /// those of blocks that a reader has. These follow as they are released.
     pub(super) fn clear(&self) {
-        let held = self.claims().filter(|&claim| self.claim(claim).is_held_else_free());
+        let held = self.claims().filter(|&claim| self.claim(claim).free_unless_held());
         let mut held: Vec<_> = held.map(|claim| self.block_of_claim(claim)).collect();
         held.sort_unstable();
         let mut begin = FIRST_BLOCK;
@@ -403,11 +408,11 @@ impl Mapping {
         Ok(Mapping { base, bytes })
     }
 
-    /// Some bytes as those of a pool are, and of no pool.
+    /// Zeros in memory that is shared as a pool's is, and belongs to no pool.
     ///
     /// # Errors
     /// Those of the system.
-    pub fn of_zeros(bytes: usize) -> io::Result<Mapping> {
+    pub fn anonymous(bytes: usize) -> io::Result<Mapping> {
         let (access, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping, at an address of the system's choice.

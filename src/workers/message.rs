@@ -57,7 +57,7 @@ pub(super) fn inode_of(ask: impl FnOnce(&mut libc::stat) -> i32) -> io::Result<[
 pub struct Placed {
     /// The position of its claim.
     pub claim: u32,
-    /// The offset of the first element from the start of the block.
+    /// Bytes from the start of the block to the first element.
     pub offset: u64,
     pub dtype: DType,
     pub layout: Layout,

@@ -102,7 +102,7 @@ fn pages_are_given_back_by_one_side_at_least() {
             thread::spawn(move || shared.word().free(number, &shared.pool()))
         };
         shared.pool().set(Holder { process: 1, state: GONE });
-        let by_owner = !shared.word().is_held_else_free();
+        let by_owner = !shared.word().free_unless_held();
         assert!(reader.join().unwrap() || by_owner);
     });
 }

@@ -102,7 +102,7 @@ impl Pool {
         memory.forget_pages();
         let (mut blocks, mut held, mut spare) = (Vec::new(), Vec::new(), Vec::new());
         for claim in memory.claims() {
-            let is_held = memory.claim(claim).is_held_else_free();
+            let is_held = memory.claim(claim).free_unless_held();
             let (offset, bytes) = memory.block_of_claim(claim);
             match memory.life(claim) {
                 Some(life) if life.is_first && memory.contains(offset, bytes) => {
@@ -124,7 +124,8 @@ impl Pool {
         Some(pool)
     }
 
-    /// A block with no user. Its pages are made by the caller, if it is new.
+    /// A block of at least `bytes` with no other user, claimed for tensors of this process; all blocks have at most `limit`
+    /// bytes. The caller makes its pages, if it is new.
     pub fn allocate(&mut self, bytes: u64, limit: u64) -> Result<Allocation, Refusal> {
         let bytes = size_class(bytes).ok_or(Refusal::Limit)?;
         let fits = bytes..=bytes.saturating_mul(MOST_LARGER);
@@ -154,6 +155,7 @@ impl Pool {
         Ok(Allocation { offset, bytes, life, claim, number, is_new })
     }
 
+    /// Adds a block without pages and claims, for which free ones may be removed; returns its index.
     fn add_block(&mut self, bytes: u64, limit: u64) -> Result<usize, Refusal> {
         if self.bytes.saturating_add(bytes) > limit {
             self.drop_free(bytes, limit);
@@ -169,7 +171,7 @@ impl Pool {
         Ok(index)
     }
 
-    /// The first place between blocks, or behind them, with so much room.
+    /// The first place between blocks, or behind them, with so much room: the index of a block there, and its offset.
     fn gap(&self, bytes: u64) -> Option<(usize, u64)> {
         let mut begin = FIRST_BLOCK;
         for (index, block) in self.blocks.iter().enumerate() {
@@ -192,6 +194,7 @@ impl Pool {
         }
     }
 
+    /// Removes a free block: its pages go back to the system, and its claims become spare.
     fn remove(&mut self, index: usize) {
         let block = self.blocks.remove(index);
         self.memory.remove_pages(block.offset, block.bytes);
@@ -204,7 +207,7 @@ impl Pool {
         self.publish_bytes();
     }
 
-    /// A block whose pages could not be made; nothing has used it yet.
+    /// Ends an allocation whose pages could not be made, which nothing has used, and removes its block.
     pub fn discard(&mut self, allocation: &Allocation) {
         self.memory.release(allocation.claim, allocation.number);
         if let Some(index) = self.block_at(allocation.offset) {
@@ -227,7 +230,7 @@ impl Pool {
         is_free
     }
 
-    /// A free claim, of this block from now on.
+    /// A free claim, of this block from now on; `None` if all are in use.
     fn claim_for(&mut self, index: usize) -> Option<u32> {
         let block = &mut self.blocks[index];
         let is_free = |&claim: &u32| self.memory.claim(claim).is_free();
@@ -263,13 +266,14 @@ impl Pool {
         (offset - begin < bytes).then_some(index)
     }
 
-    /// The start of the block that has this address.
+    /// The offset of the block that has this address; `None` if none has.
     pub fn block_of(&self, address: *const u8) -> Option<u64> {
         let index = self.block_at(self.memory.offset_of(address)?)?;
         Some(self.blocks[index].offset)
     }
 
-    /// A claim for a message, of a block that tensors of this process keep in use.
+    /// A claim for a message and its number, of a block that tensors of this process keep in use. `None` if all claims are in
+    /// use.
     pub fn send(&mut self, offset: u64) -> Option<(u32, u64)> {
         let index = self.block_at(offset)?;
         let claim = self.claim_for(index)?;
@@ -277,7 +281,8 @@ impl Pool {
     }
 }
 
-/// Rounds up to whole pages and to four sizes to a power of two: above four pages at most a fifth is unused.
+/// Rounds up to whole pages and to four sizes to a power of two: above four pages at most a fifth is unused. `None` beyond 64
+/// bits.
 fn size_class(bytes: u64) -> Option<u64> {
     let bytes = bytes.max(PAGE);
     let step = (bytes.checked_next_power_of_two()? / 8).max(PAGE);

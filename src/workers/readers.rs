@@ -33,7 +33,7 @@ struct Mapped {
 
 static MAPPED: LazyLock<ForkMutex<Mapped>> = LazyLock::new(ForkMutex::default);
 
-/// With the pools of this process. Pools are let go outside of the lock.
+/// Runs with the pools of this process, under the lock. `run` drops no pool, but returns those that are to be dropped.
 fn with_mapped<R>(run: impl FnOnce(&mut Mapped) -> R) -> R {
     let process = forks::process();
     let mut mapped = MAPPED.lock();
@@ -49,7 +49,7 @@ fn with_pools<R>(run: impl FnOnce(&mut Vec<Arc<Memory>>) -> R) -> R {
     with_mapped(|mapped| run(&mut mapped.pools))
 }
 
-/// Pools of the parent when it forked, once.
+/// The pools that the parent had mapped when it forked; the next call returns none.
 pub(super) fn take_inherited() -> Vec<Arc<Memory>> {
     with_mapped(|mapped| std::mem::take(&mut mapped.inherited))
 }
@@ -59,6 +59,7 @@ pub fn mapped(origin: &Origin) -> Option<Arc<Memory>> {
     with_pools(|pools| pools.iter().find(|pool| pool.key() == origin.key).cloned())
 }
 
+/// Adds a pool to those that this process has mapped.
 pub(super) fn add(memory: Arc<Memory>) {
     with_pools(|pools| pools.push(memory));
 }
@@ -81,7 +82,8 @@ pub fn open(origin: &Origin) -> io::Result<Arc<Memory>> {
     map(origin, &file.into())
 }
 
-/// As [`open`], by a descriptor that was handed over.
+/// As [`open`], by a descriptor that was handed over. The worker then knows that the pool is mapped. Pools of workers that
+/// have ended are let go before.
 ///
 /// # Errors
 /// It is of another file, or cannot be mapped.
@@ -102,8 +104,8 @@ pub fn map(origin: &Origin, file: &OwnedFd) -> io::Result<Arc<Memory>> {
     Ok(memory)
 }
 
-/// Lets pools go whose worker has ended: what is still in use goes with the last tensor. A worker that is forked from now on finds none
-/// to take over.
+/// Lets pools go whose worker has ended: what is still in use goes with the last tensor. A worker that is forked from now on
+/// finds none to take over.
 pub fn sweep() {
     forks::poll();
     let ended = with_mapped(|mapped| {
@@ -122,7 +124,7 @@ pub fn sweep() {
     ended.iter().for_each(|pool| pool.forget(|_| true));
 }
 
-/// Closes a pool that nobody allocates from; false where someone does.
+/// Closes a pool that nobody allocates from; true if it is closed, false while someone does.
 fn close_if_ended(memory: &Memory) -> bool {
     let holder = memory.pool().get();
     match holder.state {
@@ -180,6 +182,7 @@ pub fn receive(memory: &Arc<Memory>, message: &Message) -> Result<Vec<Tensor>, U
     message.tensors.iter().map(|placed| tensor(memory, &blocks, placed)).collect()
 }
 
+/// A tensor of a message, which keeps its block; [`Unread::Broken`] if it would leave the block.
 fn tensor(
     memory: &Memory,
     blocks: &[(Owner, u64, u64)],
@@ -193,8 +196,8 @@ fn tensor(
     }
     let data = memory.at(begin + placed.offset);
     let (dtype, layout) = (placed.dtype, placed.layout.clone());
-    // SAFETY: all elements are in the block, as was just checked, which is in the mapping, as `receive` has checked. The lease keeps
-    // both, and until it ends nobody writes to the block but who has its tensors.
+    // SAFETY: all elements are in the block, as was just checked, which is in the mapping, as `receive` has checked. The lease
+    // keeps both, and until it ends nobody writes to the block but who has its tensors.
     Ok(unsafe { Tensor::new_unchecked(Arc::clone(owner), data, dtype, Device::Cpu, layout, false) })
 }
 
@@ -209,7 +212,7 @@ pub struct Block {
     pub kept: Option<Owner>,
 }
 
-/// The block that has all of these bytes, which a tensor keeps in use.
+/// The block that has all of these bytes, which a tensor keeps in use; `None` for memory of no pool.
 pub fn block_at(address: *const u8, bytes: u64) -> Option<Block> {
     let (memory, at) = with_pools(|pools| {
         let mut places = pools.iter().map(|pool| (pool, pool.offset_of(address)));
@@ -220,7 +223,7 @@ pub fn block_at(address: *const u8, bytes: u64) -> Option<Block> {
 }
 
 impl Block {
-    /// How far behind its begin an address of it is.
+    /// Bytes from its begin to an address in it.
     pub fn offset_of(&self, address: *const u8) -> usize {
         address as usize - self.memory.at(self.offset) as usize
     }
@@ -233,8 +236,8 @@ impl Block {
         self.memory.map_again(self.offset, self.bytes)
     }
 
-    /// Keeps what was made of its pages, until the worker gives these back or the pool ends. Gives what is kept from now on: another
-    /// thread may have been earlier.
+    /// Keeps what was made of its pages, until the worker gives these back or the pool ends. Returns what is kept from now on:
+    /// another thread may have been earlier.
     pub fn keep(&self, made: Owner) -> Owner {
         self.memory.keep(self.offset, self.life, made)
     }

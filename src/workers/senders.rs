@@ -16,8 +16,8 @@ use super::word::{GONE, LEFT};
 use crate::sync::ForkMutex;
 use crate::tensor::{bytes_of, DType, Device, Layout, Owner, Tensor};
 
-/// Tensors below this share a block: each block costs more than so few bytes. Larger ones have one of their own, so that keeping a
-/// batch's labels does not keep its images.
+/// Tensors below this share a block: each block costs more than so few bytes. Larger ones have one of their own, so that
+/// keeping a batch's labels does not keep its images.
 const SMALL_BYTES: u64 = 64 << 10;
 const ALIGN: u64 = 64;
 
@@ -29,7 +29,7 @@ struct Own {
 
 static OWN: LazyLock<ForkMutex<Own>> = LazyLock::new(ForkMutex::default);
 
-/// With the pool of this process, if it has one; a parent's is let go, outside of the lock.
+/// Runs with the pool of this process, if it has one, under the lock; a parent's is dropped outside of it.
 fn with_pool<R>(run: impl FnOnce(&mut Option<Pool>) -> R) -> R {
     let process = forks::process();
     let (result, _inherited);
@@ -65,7 +65,7 @@ pub fn is_own(address: *const u8) -> bool {
     with_pool(|slot| slot.as_ref().is_some_and(|pool| pool.block_of(address).is_some()))
 }
 
-/// The descriptor of the pool, for a reader that has not mapped it yet.
+/// The descriptor of the pool, for a reader that has not mapped it yet; `None` if it has, or without a pool.
 pub fn file() -> Option<Arc<OwnedFd>> {
     with_pool(|slot| {
         let pool = slot.as_ref()?;
@@ -74,8 +74,8 @@ pub fn file() -> Option<Arc<OwnedFd>> {
     })
 }
 
-/// Ends the pool of this process: what was sent and not read is lost, what a reader has stays until it lets go. The rest of its memory
-/// goes back to the system, unless it is left for a worker that the reader forks.
+/// Ends the pool of this process: what was sent and not read is lost, what a reader has stays until it lets go. The rest of
+/// its memory goes back to the system, unless it is left for a worker that the reader forks.
 pub fn close(is_left: bool) {
     if let Some(pool) = with_pool(Option::take) {
         let state = if is_left { LEFT } else { GONE };
@@ -86,8 +86,8 @@ pub fn close(is_left: bool) {
     }
 }
 
-/// Tensors of these dtypes and shapes, not initialised, in blocks of the pool, which are to be `limit` bytes at most; without elements
-/// they are in none.
+/// Tensors of these dtypes and shapes, not initialised, in blocks of the pool, which are to be `limit` bytes at most; without
+/// elements they are in none.
 ///
 /// # Errors
 /// No room below the limit, or no memory.
@@ -112,8 +112,8 @@ pub fn allocate(outputs: &[(DType, Layout)], limit: u64) -> Result<Vec<Tensor>, 
             }
             _ => block(size, limit).map(|(lease, begin)| (lease as Owner, begin))?,
         };
-        // SAFETY: room for all elements, in a block that its claim keeps for this process as long as the lease lives; bytes of any
-        // value until it is written.
+        // SAFETY: room for all elements, in a block that its claim keeps for this process as long as the lease lives; bytes of
+        // any value until it is written.
         tensors.push(unsafe {
             Tensor::new_unchecked(owner, data, *dtype, Device::Cpu, layout.clone(), false)
         });
@@ -121,7 +121,8 @@ pub fn allocate(outputs: &[(DType, Layout)], limit: u64) -> Result<Vec<Tensor>, 
     Ok(tensors)
 }
 
-/// A block for this process.
+/// A block of at least `bytes` with pages, and its address: for this process until the lease is dropped. A refusal is counted;
+/// [`Refusal::Limit`] without a pool.
 fn block(bytes: u64, limit: u64) -> Result<(Arc<Lease>, *mut u8), Refusal> {
     let (memory, file, allocation) = with_pool(|slot| {
         let pool = slot.as_mut().ok_or(Refusal::Limit)?;

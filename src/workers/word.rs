@@ -1,5 +1,5 @@
-//! The words that several processes write. That of a claim says who has a block, and how often the claim was made, so that a message
-//! that is read twice, or too late, is found out. That of a pool says who has it.
+//! The words that several processes write. That of a claim says who has a block, and how often the claim was made, so that a
+//! message that is read twice, or too late, is found out. That of a pool says who has it.
 
 use crate::sync::atomic::{fence, AtomicU64, Ordering};
 
@@ -20,12 +20,13 @@ impl Word<'_> {
         self.0.load(Ordering::Acquire) & 3 == FREE
     }
 
-    /// A free claim taken by the worker for tensors of its own.
+    /// Takes a free claim for tensors of the worker's own, and returns its new number. Only the worker calls it; that the
+    /// claim is free is not checked.
     pub fn claim(&self) -> u64 {
         self.renew(LOCAL)
     }
 
-    /// A free claim taken for a message; what was written to the block before is seen by who reads that.
+    /// As [`Word::claim`], for a message; what was written to the block before is seen by who reads that.
     pub fn send(&self) -> u64 {
         self.renew(SENT)
     }
@@ -36,12 +37,12 @@ impl Word<'_> {
         number
     }
 
-    /// The reader takes the claim of a message over, once.
+    /// The reader takes over the claim of a message; false if it was read or revoked before, or made anew since.
     pub fn receive(&self, number: u64) -> bool {
         self.exchange(number, SENT, HELD)
     }
 
-    /// A claim whose message nobody reads any more.
+    /// Frees the claim of a message that nobody has read; false if someone has, or if it was freed.
     pub fn revoke(&self, number: u64) -> bool {
         self.exchange(number, SENT, FREE)
     }
@@ -51,8 +52,8 @@ impl Word<'_> {
         self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Ends the claim of its holder. True: the pool is gone, and its pages have to be given back, by this side or by the side that
-    /// closed the pool. Neither side can miss the other.
+    /// Ends the claim, which its holder alone may do. True: the pool is gone, and its pages have to be given back, by this
+    /// side or by the side that closed the pool. Neither side can miss the other.
     pub fn free(&self, number: u64, pool: &PoolWord<'_>) -> bool {
         self.0.store(number << 2 | FREE, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -64,8 +65,9 @@ impl Word<'_> {
         self.0.load(Ordering::Acquire) & 3 == HELD
     }
 
-    /// Ends the claim of a worker that has ended, unless it is a reader's. To be asked by who has the pool.
-    pub fn is_held_else_free(&self) -> bool {
+    /// Ends the claim of a worker that has ended, unless a reader has it, which the result says. Only the holder of the pool
+    /// calls it.
+    pub fn free_unless_held(&self) -> bool {
         let word = self.0.load(Ordering::Acquire);
         match word & 3 {
             HELD => true,
@@ -109,13 +111,13 @@ impl PoolWord<'_> {
         Holder { process: word >> 2, state: word & 3 }
     }
 
-    /// The holder of the pool sets its state.
+    /// Sets the holder and its state; only the present holder calls it.
     pub fn set(&self, holder: Holder) {
         self.0.store(holder.packed(), Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// The pool of who was seen to have it, unless someone else has taken it.
+    /// Makes `to` the holder if `from` still is; whether it did.
     pub fn take(&self, from: Holder, to: Holder) -> bool {
         let (from, to) = (from.packed(), to.packed());
         let taken = self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();

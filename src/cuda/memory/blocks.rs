@@ -108,7 +108,7 @@ pub fn lock_refusal() -> Option<String> {
 /// # Errors
 /// It cannot be page-locked.
 pub fn try_lock(ordinal: u32) -> Result<()> {
-    let mapping = Mapping::of_zeros(1 << 16).map_err(|error| unmapped(&error))?;
+    let mapping = Mapping::anonymous(1 << 16).map_err(|error| unmapped(&error))?;
     Locked::new(&copies(ordinal)?.context.enter()?, mapping).map(drop)
 }
 

@@ -115,6 +115,7 @@ impl Run<'_> {
     }
 }
 
+/// The table by which a device chooses the samples of a list; `None` if the host knows them.
 fn table_of<'l>(list: &'l SampleList<'_>) -> Option<&'l ListTable> {
     list.selection().and_then(|selection| selection.list.table.downcast_ref())
 }
