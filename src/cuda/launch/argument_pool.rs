@@ -13,7 +13,8 @@ pub(crate) struct ArgumentPool {
 }
 
 impl ArgumentPool {
-    /// A header with words behind it, in parameters of the size that one of the kernels has.
+    /// A header with words behind it, in parameters of the size that one of the kernels has. Together they have at most
+    /// [`LARGE_BYTES`]; more is a panic.
     pub fn with(&self, header: &[u64], words: &[u64], policy: &Policy) -> KernelArguments<'_> {
         let free = self.free.lock().pop();
         let mut memory = free.unwrap_or_else(|| vec![0; LARGE_BYTES / 8].into());
@@ -46,7 +47,7 @@ impl KernelArguments<'_> {
         &self.memory
     }
 
-    /// The last of the words that they were made with.
+    /// The last `count` of the words that they were made with.
     pub fn last_mut(&mut self, count: usize) -> &mut [u64] {
         &mut self.memory[self.num_words - count..self.num_words]
     }

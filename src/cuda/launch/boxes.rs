@@ -17,6 +17,7 @@ fn is_transposed(rows: &SampleLoop, cols: &SampleLoop) -> bool {
     largest(&rows.src_stride) < largest(&cols.src_stride) && !rows.src_stride.is(0)
 }
 
+/// The largest magnitude that a number has in any sample.
 fn largest(number: &PerSample) -> u64 {
     match number {
         PerSample::Same(value) => value.unsigned_abs(),
@@ -26,7 +27,8 @@ fn largest(number: &PerSample) -> u64 {
     }
 }
 
-/// Whether a lane has adjacent rows of a box, as these are adjacent elements of the source, which many columns have.
+/// Whether a box has tiles: its rows are adjacent elements of the source, so that a lane has adjacent rows, and it has enough
+/// columns for all lanes.
 pub(crate) fn is_tiled(rows: Option<&SampleLoop>, cols: &SampleLoop) -> bool {
     rows.is_some_and(|rows| is_transposed(rows, cols))
         && cols.fixed().is_some_and(|num_cols| num_cols >= 2 * u64::from(LANES))
@@ -42,7 +44,8 @@ pub(crate) fn log_step_of(rows: Option<&SampleLoop>, cols: &SampleLoop) -> u32 {
     LANES.ilog2().saturating_sub(num_cols.trailing_zeros())
 }
 
-/// Log2 of the adjacent columns of a lane: it has tiles where its rows are adjacent, too, if these are all whole.
+/// Log2 of the adjacent columns of a lane in a box with tiles: 2 if all tiles are whole, and are read and written as vectors,
+/// else 0.
 pub(crate) fn log_columns_of(
     segment: &OutputSegment<'_>,
     loops: &[SampleLoop],
@@ -74,14 +77,14 @@ pub(crate) fn log_columns_of(
     }
 }
 
-/// Rows of a box with tiles, and rows of a lane: about `turns`. `all`: the number of rows, if all samples have the same.
+/// Rows of a box with tiles, and rows of a lane: about `turns`. `all`: the number of rows, if all samples have the same number.
 pub(crate) fn tiled_rows(all: Option<u64>, turns: u64) -> (u64, u64) {
     let Some(all) = all else { return (turns, turns) };
     let even = all.div_ceil(all.div_ceil(turns)).next_multiple_of(TURNS);
     (all.min(MAX_TILED_ROWS.next_multiple_of(even)), even)
 }
 
-/// Rows of a box without: `turns` of a lane, or about as many.
+/// Rows of a box without tiles: about `turns` for each lane. `all` is as for [`tiled_rows`].
 pub(crate) fn even_rows(all: Option<u64>, turns: u64, log_step: u32) -> u64 {
     let rows = turns << log_step;
     let Some(all) = all else { return rows };
@@ -119,8 +122,8 @@ pub(crate) fn kind_of(
     }
 }
 
-/// The loops of a part in the order of its boxes: outer ones, then the rows of a box, then its columns. Or only the
-/// columns, where the rows are whole samples.
+/// The loops of a segment in the order of its boxes: outer ones, then the rows of a box, then its columns. True with the
+/// columns alone: the rows of a box are whole samples.
 pub(crate) fn box_loops(segment: &OutputSegment<'_>) -> (Loops, bool) {
     // Strides of a box have 32 bits, for up to 32 coordinates at a time.
     let is_short = |stride: u64| stride < 1 << 26;
@@ -182,7 +185,8 @@ pub(crate) fn box_loops(segment: &OutputSegment<'_>) -> (Loops, bool) {
     (rest, false)
 }
 
-/// A loop over many times all channels as one over the times, and one over the channels: a lane then has elements of one.
+/// A loop over many times all channels as one over the times, and one over the channels: a lane then has elements of one channel.
+/// `None` for other loops.
 fn by_channels(segment: &OutputSegment<'_>, dim: &SampleLoop) -> Option<(SampleLoop, SampleLoop)> {
     let channels = segment.affine?.channels() as u64;
     let (extent, src_stride) = (dim.fixed()?, dim.src_stride.same()?);

@@ -26,6 +26,8 @@ impl<'p> LaunchOutputs<'p> {
         }
     }
 
+    /// The outputs that the launch writes, each with its address: as planned, reading from staged samples, or compact where the
+    /// host spreads them afterwards.
     pub fn outputs<'w>(
         &'w self,
         plan: &'w Plan<'_>,

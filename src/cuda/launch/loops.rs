@@ -68,7 +68,7 @@ pub(crate) struct SampleLoop {
 }
 
 impl SampleLoop {
-    /// All real.
+    /// A loop without padding, the same for all samples.
     pub fn whole(extent: Extent, src_stride: i64, dst_stride: i64) -> SampleLoop {
         let hi = match extent {
             Extent::Fixed(extent) => extent as i64,
@@ -93,6 +93,7 @@ impl SampleLoop {
         }
     }
 
+    /// Its number of coordinates; `None` if each sample has its own.
     pub fn fixed(&self) -> Option<u64> {
         match self.extent {
             Extent::Fixed(extent) => Some(extent),
@@ -134,7 +135,8 @@ impl Nest {
         Nest { id, dims, channel, first }
     }
 
-    /// Cut along a shape, outermost extent first, from which ones are left out.
+    /// The nest with a loop for each extent of a shape, outermost first; extents of 1 may be left out of it. `None` if its
+    /// loops do not divide along the shape.
     fn cut(&self, shape: &[u64]) -> Option<Nest> {
         let kept = self.dims.iter().enumerate().filter(|(_, dim)| dim.extent != 1);
         let mut left: SmallVec<[(usize, Dim); 4]> = kept.map(|(at, dim)| (at, *dim)).collect();
@@ -183,7 +185,7 @@ struct Set {
 }
 
 impl Set {
-    /// One for a shape whose joined extent is `None`: nests are cut along it.
+    /// Whether a nest fits the set. All are cut along `shape`, whose joined extent is `None`.
     fn takes(&self, nest: &Nest, shape: &[Option<u64>], output: &OutputPlan<'_>) -> bool {
         let other = &self.nests[0];
         let dtype = |nest: &Nest| output.nests[nest.id as usize].dtype;
@@ -239,8 +241,8 @@ fn goes_on(outer: &Dim, inner: &Dim) -> bool {
         && (outer.extent <= 1 || reaches(inner.dst_stride, outer.dst_stride))
 }
 
-/// The groups of an output that has elements. `joined`: the dim that samples follow each other in, if they
-/// do; `channels`: pairs of coefficients.
+/// The groups of an output that has elements: each sample is in one of them, but joined samples without elements may be in none.
+/// `joined`: the dim that samples follow each other in, if they do; `channels`: pairs of coefficients.
 pub(crate) fn groups(
     output: &OutputPlan<'_>,
     joined: Option<usize>,

@@ -8,7 +8,7 @@
 //! | `segment`, `loops`, `boxes`, `family` | the part of an output that one loop nest writes, and its family of kernels |
 //! | `table_writer`, `encode`, `table` | the table itself |
 //! | `launch_cache` | the launch of a plan, cached for the plan's next run |
-//! | `arguments` | parameters of launches, in memory that is used again |
+//! | `argument_pool` | parameters of launches, in memory that is used again |
 
 pub(crate) mod argument_pool;
 mod boxes;

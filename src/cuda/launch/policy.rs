@@ -80,6 +80,8 @@ const MIN_SMALL_COPY_BYTES: u64 = 1 << 10;
 const TURN_BYTES: u64 = 512;
 
 impl Policy {
+    /// The numbers for a compute capability, with those of the environment's trial in their place.
+    ///
     /// # Errors
     /// [`Error::Argument`] for a trial that does not make sense.
     pub fn for_capability(capability: (u32, u32)) -> Result<Policy> {

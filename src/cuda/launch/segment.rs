@@ -89,7 +89,7 @@ pub(crate) struct OutputSegment<'p> {
     pub list: Option<&'p ListTable>,
 }
 
-/// The parts of an output that has elements.
+/// Appends the segments of an output that has elements, which begins at address `out`.
 pub(crate) fn push_segments<'p>(
     plan: &'p Plan<'_>,
     output: &'p OutputPlan<'_>,
@@ -147,8 +147,8 @@ pub(crate) fn push_segments<'p>(
     }
 }
 
-/// The segments of an output whose samples are placed one by one: a group is one segment if all starts are within 2^32 steps of the
-/// first one, else it is cut into several.
+/// Appends the segments of an output whose samples are placed one by one: a group is one segment if all starts are within 2^32
+/// steps of the first one, else it is cut into several.
 fn push_placed_segments<'p>(
     output: &'p OutputPlan<'_>,
     data: &'p [*const u8],
@@ -191,7 +191,7 @@ fn push_placed_segments<'p>(
     }
 }
 
-/// Samples whose places a base and a power of two say in 32 bits, and these.
+/// Cuts samples into runs, each with a base and the log2 of a step: all places of a run are less than 2^32 steps behind its base.
 fn windows_of(
     mut samples: Vec<u32>,
     place: impl Fn(u32) -> u64 + Copy,
@@ -227,7 +227,7 @@ fn sample_starts<'p>(output: &'p OutputPlan<'_>, group: &Group) -> SampleStarts<
     }
 }
 
-/// Samples that are runs of bytes, or what is left of them when neighbours are merged.
+/// The segment of an output whose samples are runs of bytes: one for each sample, or fewer where neighbours are merged.
 fn moved<'p>(
     output: &'p OutputPlan<'_>,
     data: &'p [*const u8],
@@ -286,14 +286,14 @@ impl OutputSegment<'_> {
         self.samples.as_ref().map_or(index, |samples| samples[index] as usize)
     }
 
-    /// A number of a loop, of each sample in turn.
+    /// The number of a loop for each sample in turn, by the loop nest of the sample. The output has several nests.
     pub fn each<'a>(&'a self, values: &'a [i64]) -> impl Iterator<Item = i64> + 'a {
         let ids = &self.output.nest_ids;
         (0..self.num_samples()).map(move |index| values[ids[self.sample(index)] as usize])
     }
 
-    /// For samples that a device selects: the offset that is added to the address of a sample of each loop nest, and the
-    /// address that is read for an index out of range.
+    /// For samples that a device selects: the offset that is added to the address of a sample of each loop nest; the last
+    /// one is instead the address that is read for an index out of range.
     pub fn offsets(&self, list: &ListTable) -> Vec<i64> {
         let mut offsets: Vec<i64> = self.output.nests.iter().map(|nest| nest.src_offset).collect();
         if let Some(nothing) = offsets.last_mut() {
@@ -320,12 +320,12 @@ impl OutputSegment<'_> {
                 {
                     SegmentAddresses::Alike { data: self.data, src_offset: nest.src_offset }
                 }
-                _ => SegmentAddresses::Each(self.addresses_by_class()),
+                _ => SegmentAddresses::Each(self.addresses_by_nest()),
             },
         }
     }
 
-    fn addresses_by_class(&self) -> Vec<u64> {
+    fn addresses_by_nest(&self) -> Vec<u64> {
         let output = self.output;
         let address = |sample: usize| {
             let nest = output.nest_of(sample);
@@ -356,7 +356,8 @@ impl OutputSegment<'_> {
         }
     }
 
-    /// How far sample `index` goes along a joined dim.
+    /// How far sample `index` goes along a joined dim, in steps of its starts; bytes for placed runs, and 1 where nothing is
+    /// joined.
     pub fn step_of(&self, index: usize) -> u64 {
         match &self.starts {
             SampleStarts::Placed { lengths: Some(lengths), .. } => lengths[index].into(),
@@ -368,6 +369,7 @@ impl OutputSegment<'_> {
         }
     }
 
+    /// Whether samples may differ in length.
     pub fn is_joined(&self) -> bool {
         matches!(
             self.starts,

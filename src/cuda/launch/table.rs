@@ -75,7 +75,8 @@ impl Table {
         self.bytes() <= policy.inline_bytes
     }
 
-    /// Whether it takes a kernel of all families, which has more registers: see [`Family::is_common`](super::descriptor::Family::is_common).
+    /// Whether it takes a kernel of all families, which has more registers: see
+    /// [`Family::is_common`](super::output_desc::Family::is_common).
     pub fn has_any(&self) -> bool {
         self.has_any
     }
@@ -85,7 +86,7 @@ impl Table {
         self.header.num_items
     }
 
-    /// The columns that hold addresses of samples that are all alike.
+    /// The columns that hold addresses of samples that are all alike, one for each descriptor of such samples.
     pub fn sources(&self) -> &[AddressColumn] {
         &self.sources
     }
@@ -105,7 +106,7 @@ impl Table {
         self.header
     }
 
-    /// The parameters of a launch, for the table inside them (`None`) or at a device address.
+    /// The parameters of a launch, for the table inside them (`None`), which is then inline, or at a device address.
     pub fn arguments<'p>(
         &self,
         table: Option<u64>,

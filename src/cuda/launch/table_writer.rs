@@ -67,7 +67,8 @@ impl TableWriter {
         TableWriter { words, columns: Vec::new(), chosen: Vec::new(), next: DEVICE_COLUMNS_START }
     }
 
-    /// Adds a column that a device writes: `count` numbers for each sample that it selects, by its loop nest.
+    /// Adds a column that a device writes, unless there is the same one: `count` numbers for each sample that it selects, by
+    /// its loop nest. Returns its position.
     pub fn chosen(&mut self, num_samples: usize, column: DeviceColumn) -> Result<u32> {
         let is_there = |known: &&DeviceColumn| {
             (known.count, known.is_wide, known.is_address)
@@ -84,7 +85,7 @@ impl TableWriter {
         Ok(position)
     }
 
-    /// Numbers in as many bits as `wide` says.
+    /// The position of numbers of 64 bits, or of 32 if not `wide`.
     pub fn numbers(&mut self, numbers: impl Iterator<Item = i64>, wide: bool) -> Result<u32> {
         match wide {
             true => self.push_words(numbers.map(|number| number as u64)),
@@ -92,7 +93,7 @@ impl TableWriter {
         }
     }
 
-    /// Numbers of 32 bits, where they have been written before if they have.
+    /// The position of numbers of 32 bits, which are written unless there is the same column.
     pub fn column(&mut self, numbers: &[u32]) -> Result<u32> {
         match self.known(numbers) {
             Some(position) => Ok(position),
@@ -100,7 +101,8 @@ impl TableWriter {
         }
     }
 
-    /// The same of 16 bits if all are below `narrow_below`, unless there is one of 32 already; and whether it has 16.
+    /// As [`TableWriter::column`], of 16 bits if all are below `narrow_below`, unless there is one of 32 already; and whether
+    /// it has 16.
     pub fn lengths(&mut self, numbers: &[u32], narrow_below: u64) -> Result<(u32, bool)> {
         let most = numbers.iter().max().copied().unwrap_or(0);
         if u64::from(most) >= narrow_below {
@@ -116,7 +118,7 @@ impl TableWriter {
         }
     }
 
-    /// The position of a column of these numbers.
+    /// The position of a column of these numbers that was written before.
     fn known<T: Pod>(&self, numbers: &[T]) -> Option<u32> {
         let bytes: &[u8] = cast_slice(numbers);
         let is_there = |known: &&NumberColumn| {
@@ -132,12 +134,14 @@ impl TableWriter {
         Ok(position)
     }
 
+    /// Appends words and returns their position.
     pub fn push_words(&mut self, words: impl Iterator<Item = u64>) -> Result<u32> {
         let position = self.position()?;
         self.words.extend(words);
         Ok(position)
     }
 
+    /// Appends bytes, with zeros up to a whole word, and returns their position.
     pub fn push_bytes(&mut self, bytes: &[u8]) -> Result<u32> {
         let position = self.position()?;
         let (whole, rest) = bytes.split_at(bytes.len() / 8 * 8);
@@ -177,8 +181,8 @@ pub(crate) fn write_sources<T: Copy>(
         .for_each(|(word, pair)| *word = in_memory(id(pair[0]), id(pair[1])));
 }
 
-/// An address that is not behind any of these, and a power of two that all distances from it are multiples of, if the
-/// quotients have 32 bits.
+/// An address that is not behind any of these, and the log2 of a power of two that all distances from it are multiples of, if the
+/// quotients have 32 bits. `None` without samples.
 pub(crate) fn base_of<T: Copy>(
     samples: &[T],
     address: impl Fn(T) -> u64,
