@@ -1,4 +1,27 @@
 //! The loops of a segment that are the rows and columns of its boxes, and how their elements are written.
+//!
+//! The problem: memory is read and written in sectors of 32 bytes. Stores fill sectors if neighbouring lanes have neighbours
+//! in the output, loads if the neighbours in the source belong to one warp. In a transposed source these are neighbours along
+//! different loops.
+//!
+//! ```text
+//! loop w: output stride 1, source stride C  -> columns, dealt to lanes        w   0   1   2   3
+//! loop c: output stride W, source stride 1  -> rows, taken by a lane    c 0       L0  L1  L2  L3    a store: one row
+//!                                                                       c 1       L0  L1  L2  L3    a lane's loads: one column
+//! ```
+//!
+//! ```text
+//! box_loops:  columns  the loop of the least output stride
+//!             rows     a loop of less source stride than the columns, else that of the next output stride
+//!             neither rows nor outer loops, small even samples in order: the rows are whole samples
+//!             no rows, a loop over many times all channels: times become rows, channels columns
+//!             lanes along the columns alone idle no more than down the rows: a box has one row of columns
+//! log_step:   log2 of the rows that 32 lanes cover at once; 0 with tiles, whose lanes have adjacent rows
+//! ```
+//!
+//! One loop for each box would be simpler. A lane of a transposed source would then have elements of as many sectors as it has
+//! turns. Tiles of 8 rows and 4 columns make results of 8 and 16 bits by whole words: float64 to int16 takes a warp 203
+//! instructions in place of 408 (docs/gpu-performance.md).
 
 use super::loops::{Extent, Loops, PerSample, SampleLoop};
 use super::output_desc::ElementLoop;
@@ -44,8 +67,8 @@ pub(crate) fn log_step_of(rows: Option<&SampleLoop>, cols: &SampleLoop) -> u32 {
     LANES.ilog2().saturating_sub(num_cols.trailing_zeros())
 }
 
-/// Log2 of the adjacent columns of a lane in a box with tiles: 2 if all tiles are whole, and are read and written as vectors,
-/// else 0.
+/// Log2 of the adjacent columns of a lane in a box with tiles: 2 for casts without padding whose tiles are read and written as
+/// vectors, else 0.
 pub(crate) fn log_columns_of(
     segment: &OutputSegment<'_>,
     loops: &[SampleLoop],

@@ -1,4 +1,21 @@
 //! Output memory on a device.
+//!
+//! The problem: the drop of a block, on any thread, cannot wait for the device, and work on several streams may still use the
+//! block. Some of these streams are another library's, which may have destroyed them since: to query them would be undefined.
+//!
+//! ```text
+//! drop      used on its home stream alone                   -> parked      the next allocation there takes it, in stream order
+//!           used by work with events, or on named streams   -> ending      freed to the pool when all events are reached
+//!           handed to streams that may be gone              -> handed_out  until calls have named them all: -> ending
+//!
+//! allocate  too much handed out: wait for the device, free it all
+//!           note that the stream is named
+//!           a parked block of the size, else give all blocks parked for the stream to the pool, behind their users
+//!           free ended blocks, then take memory of the pool; none left: trim parked and ending, then handed out too
+//! ```
+//!
+//! Freeing each block in the order of one stream would be simpler, but a slow reader would hold up all blocks behind its own.
+//! Parked blocks need no call of the driver: a loop reuses its memory however far it runs ahead.
 #![allow(unsafe_code)] // Memory given back to the driver.
 
 use std::collections::VecDeque;
@@ -27,11 +44,9 @@ pub(crate) struct DeviceMemory {
     used_bytes: AtomicU64,
     /// The oldest first.
     parked: Mutex<VecDeque<Parked>>,
-    /// Blocks that are freed when their events are reached, queried in turn. If they were freed in the order of one stream, a
-    /// slow reader would hold up all blocks after its own.
+    /// Blocks that are freed when their events are reached, queried in turn.
     ending: Mutex<VecDeque<Parked>>,
-    /// Freed blocks that were handed to foreign streams, which may be destroyed by now, and these streams. A block goes back
-    /// to the pool when a call has named its streams again, or when the device is idle.
+    /// Freed blocks that were handed to foreign streams, which may be destroyed by now, and these streams.
     handed_out: Mutex<Vec<(Vec<StreamKey>, Parked)>>,
 }
 
