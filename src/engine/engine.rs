@@ -367,7 +367,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Uninitialised memory on the host for a compact layout, page-locked if `device` is.
+    /// Uninitialised memory on the host for a compact layout; page-locked if `device` is, from the options' allocator if it
+    /// gives any.
     pub(super) fn host_tensor(
         &self,
         dtype: DType,
@@ -393,7 +394,7 @@ impl Engine {
         self.shared.devices.executor(ordinal)
     }
 
-    /// Zeroed memory from the output pool.
+    /// Zeroed memory from the output pool. On a device it is zeroed in the order of [`Engine::stream`].
     ///
     /// # Errors
     /// [`Error::NoDriver`] for memory of a device that is not there; as [`Layout::try_new`] for an
@@ -459,7 +460,7 @@ impl Engine {
         Stats { waits, wait_time, device_bytes, pinned_bytes, ..stats }
     }
 
-    /// Sets the counters to 0; the pool's figures of memory stay. Times are measured from then on.
+    /// Sets the counters to 0; the figures of pools, and of memory, stay. Times are measured from then on.
     ///
     /// ```
     /// let engine = windrow::Engine::host();
@@ -474,7 +475,7 @@ impl Engine {
         self.shared.devices.reset_waits();
     }
 
-    /// Gives free output memory back to the system.
+    /// Gives free output memory back to the system. Waits for the devices that the engine has used.
     ///
     /// ```
     /// let engine = windrow::Engine::host();

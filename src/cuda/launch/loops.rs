@@ -35,6 +35,7 @@ pub(crate) enum PerSample {
 }
 
 impl PerSample {
+    /// Whether it is this value for all samples.
     pub fn is(&self, value: i64) -> bool {
         *self == PerSample::Same(value)
     }

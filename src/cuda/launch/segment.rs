@@ -273,6 +273,7 @@ fn moved<'p>(
 }
 
 impl OutputSegment<'_> {
+    /// The number of its samples, or of ranges of bytes where neighbours were merged.
     pub fn num_samples(&self) -> usize {
         match (self.sources, &self.samples) {
             (Sources::Ranges(ranges), _) => ranges.len(),
@@ -302,8 +303,8 @@ impl OutputSegment<'_> {
         offsets
     }
 
-    /// Addresses of the samples' first elements read, unless a device chooses the samples. Those of samples without any may be
-    /// stale, and are given as that of another.
+    /// Addresses of the samples' first elements read; none if nothing is read or a device chooses the samples. Those of samples
+    /// without elements may be stale, and are given as that of another.
     pub fn addresses(&self) -> SegmentAddresses<'_> {
         let output = self.output;
         match (self.op, self.sources) {
@@ -425,7 +426,7 @@ impl OutputSegment<'_> {
         }
     }
 
-    /// Whether the rows of each sample follow each other in memory without a gap.
+    /// Whether the rows of each sample follow each other in the source without a gap, whatever padding the output has.
     pub fn is_joint(&self, loops: &[SampleLoop]) -> bool {
         loops.windows(2).all(|pair| {
             let [outer, inner] = pair else { return false };

@@ -393,7 +393,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Uploads a table that is too large for parameters; refused in a capture.
+    /// Uploads a table that is too large for parameters, and returns its address on the device; refused in a capture.
     fn upload_table(&mut self, table: &Table) -> Result<u64> {
         let bytes = table.as_bytes();
         if self.is_capturing {

@@ -81,7 +81,7 @@ impl<'r> Run<'r> {
     }
 
     /// Ends the run with what has been enqueued. After a failure it blocks until work under way has ended, before samples and
-    /// memory are released; not in a capture.
+    /// memory are released; not in a capture. Memory that a failed device may still write to is never freed.
     pub fn end(mut self, finished: Result<()>) -> Result<RunResult> {
         let (stream, current) = (self.stream, self.current);
         if finished.is_err()
@@ -212,7 +212,7 @@ impl Run<'_> {
         Ok(event)
     }
 
-    /// Enqueues a copy of bytes that `fill` writes, at most a chunk of them.
+    /// Enqueues a copy of bytes that `fill` writes, at most a chunk of them. Waits for earlier copies if the ring is full.
     ///
     /// # Safety
     /// The place has room for them and is held until the copy is done.
