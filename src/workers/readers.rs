@@ -212,7 +212,7 @@ pub struct Block {
     pub kept: Option<Owner>,
 }
 
-/// The block that has all of these bytes, which a tensor keeps in use; `None` for memory of no pool.
+/// The block that has all of these bytes, which a tensor keeps in use; `None` for other memory.
 pub fn block_at(address: *const u8, bytes: u64) -> Option<Block> {
     let (memory, at) = with_pools(|pools| {
         let mut places = pools.iter().map(|pool| (pool, pool.offset_of(address)));

@@ -171,7 +171,8 @@ impl Parcel {
         true
     }
 
-    /// A message of all that was added, in which each block has a claim of its own; `None` if there are no claims left.
+    /// A message of all that was added, in which each block has a claim of its own; `None` if there are no claims
+    /// left, or no pool.
     pub fn send(&self) -> Option<Sent> {
         with_pool(|slot| {
             let pool = slot.as_mut()?;

@@ -15,7 +15,7 @@
 //!             rows     a loop of less source stride than the columns, else that of the next output stride
 //!             neither rows nor outer loops, small even samples in order: the rows are whole samples
 //!             no rows, a loop over many times all channels: times become rows, channels columns
-//!             lanes along the columns alone idle no more than down the rows: a box has one row of columns
+//!             lanes along the columns alone idle no more than down the rows: these are the rows of a box of one column
 //! log_step:   log2 of the rows that 32 lanes cover at once; 0 with tiles, whose lanes have adjacent rows
 //! ```
 //!

@@ -105,7 +105,7 @@ impl<'b> Builder<'b> {
         Ok(Encoded { words, num_descs, num_items, chosen, num_words: next, sources, has_any })
     }
 
-    /// Numbers that are written as they are, or widened from 16 or 32 bits.
+    /// Adds the descriptor of numbers that are written as they are, or widened from 16 or 32 bits.
     pub fn metadata(&mut self, values: &MetadataSegment<'_>) -> Result<()> {
         let size = values.dtype.size();
         let mut head =
@@ -140,6 +140,10 @@ impl<'b> Builder<'b> {
         self.enter(head, Work::Metadata(work), count.div_ceil(piece))
     }
 
+    /// Adds the descriptor of a segment, with all that it refers to.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for samples that a device selects and that are in several segments; [`Error::TooLarge`].
     pub fn segment(&mut self, own: &SegmentFamily<'_>) -> Result<()> {
         let &SegmentFamily { segment, ref addresses, address_bits, family } = own;
         if segment.list.is_some() && segment.samples.is_some() {
@@ -217,7 +221,7 @@ impl<'b> Builder<'b> {
         }
     }
 
-    /// Addresses; or if they are many, how many times a power of two each is behind a base.
+    /// Appends addresses; or if they are many, how many times a power of two each is behind a base, which the head then has.
     fn sources<T: Copy>(
         &mut self,
         head: &mut Head,
@@ -237,7 +241,7 @@ impl<'b> Builder<'b> {
         write_sources(&mut words[first..], samples, address, base);
     }
 
-    /// Factors and offsets of a map, or increments.
+    /// Appends the factors and offsets of a map, or increments; nothing for a segment without them.
     fn coefficients(&mut self, segment: &OutputSegment<'_>) -> Result<Coefficients> {
         if let Some(affine) = segment.affine {
             let is_wide = [segment.from, segment.to].contains(&DType::F64);
@@ -259,7 +263,7 @@ impl<'b> Builder<'b> {
         Ok(Coefficients { position, log_bytes: 3, ..Coefficients::default() })
     }
 
-    /// Puts a descriptor into its place at the beginning of the table.
+    /// Puts the next descriptor into its place at the beginning of the table; its items follow those of the others.
     fn enter(&mut self, mut head: Head, work: Work, items: u64) -> Result<()> {
         head.first_item = self.num_items as u32;
         self.num_items = self.num_items.saturating_add(items);

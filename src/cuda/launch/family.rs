@@ -64,6 +64,7 @@ impl SegmentWork<'_> {
         is_one || reads && cols.dst_stride == self.to.size() as i64
     }
 
+    /// Whether uint8 pixels of 3 or 4 channels are split into planes.
     fn is_planar(&self) -> bool {
         let [planes, .., pixels] = self.loops else { return false };
         let ElementOp::Read { affine, .. } = self.op else { return false };
@@ -105,6 +106,8 @@ impl SegmentWork<'_> {
     }
 }
 
+/// The family that writes a segment: the most special one that takes it. It depends on addresses up to their multiples of 16
+/// alone.
 pub(crate) fn family_of(work: &SegmentWork<'_>, policy: &Policy) -> Family {
     let cols = &work.loops[work.loops.len() - 1];
     let size = work.to.size() as u64;

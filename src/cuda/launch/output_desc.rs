@@ -380,7 +380,7 @@ impl OutputDesc {
         cast_slice_mut::<u64, u8>(of_work)[..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The one in [`DESC_WORDS`] words of a table.
+    /// The descriptor in [`DESC_WORDS`] words that [`OutputDesc::write`] wrote; a panic for the number of no family.
     pub fn read(words: &[u64]) -> OutputDesc {
         fn beginning_of<T: Pod>(words: &[u64]) -> T {
             pod_read_unaligned(&cast_slice(words)[..size_of::<T>()])

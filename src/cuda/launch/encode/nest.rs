@@ -141,7 +141,7 @@ impl Builder<'_> {
     }
 
     /// Cuts the rows of each sample into items: `pieces` for a row of so many columns, and one for `block` coordinates of the last
-    /// outer loop. Gives the number of all.
+    /// outer loop. Sets the members of the nest by which kernels find their item, and returns the number of all items.
     pub(super) fn items(
         &mut self,
         nest: &mut Nest,
