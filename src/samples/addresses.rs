@@ -1,4 +1,4 @@
-//! [`Addresses`]: where each sample of a list begins; room for the columns of a list.
+//! [`Addresses`]: where each sample of a list begins; allocation of a list's columns.
 
 use crate::samples::meta::TensorMeta;
 use crate::tensor::{Error, Result};
@@ -29,7 +29,7 @@ impl Addresses {
         }
     }
 
-    /// The address of a sample that is there.
+    /// The address of sample `index`, which is below `len`: that is not checked for rows.
     pub fn at(&self, index: usize) -> *const u8 {
         match self {
             Addresses::Each(each) => each[index],
@@ -39,7 +39,7 @@ impl Addresses {
         }
     }
 
-    /// A list that can grow.
+    /// The addresses as a list that can grow: rows get an entry each first. Without memory the process ends.
     #[inline]
     pub fn each(&mut self) -> &mut Vec<*const u8> {
         if let Addresses::Rows { len, .. } = *self {
@@ -51,7 +51,7 @@ impl Addresses {
         }
     }
 
-    /// Out of line, so that [`Addresses::each`] is small enough for a loop that appends.
+    /// Turns rows into an entry each. Out of line, so that [`Addresses::each`] is small enough for a loop that appends.
     #[cold]
     fn expand(&mut self, len: usize) {
         *self = Addresses::Each((0..len).map(|index| self.at(index)).collect());
@@ -77,6 +77,7 @@ pub(super) fn end_without_memory() -> ! {
     std::alloc::handle_alloc_error(std::alloc::Layout::new::<TensorMeta>())
 }
 
+/// The error for `count` entries of 8 bytes.
 #[cold]
 pub(super) fn out_of_memory(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<*const u8>() as u64) }

@@ -15,13 +15,17 @@ pub(super) struct Layouts {
 }
 
 impl Layouts {
-    /// Position in `metas` of the last sample.
+    /// Position in `metas` of the last sample; 0 without samples.
     #[inline]
     pub fn last(&self) -> u32 {
         self.ids.last().copied().unwrap_or(0)
     }
 
-    /// The position of a layout, which is added if it is new. `strides: None` means row-major without gaps.
+    /// The position of a layout in `metas`, where it is added if it is new; `ids` stays as it is. `strides: None` means row-major
+    /// without gaps.
+    ///
+    /// # Errors
+    /// As [`Layout::try_new`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     #[inline]
     pub fn id_of(
         &mut self,
@@ -58,6 +62,7 @@ impl Layouts {
     }
 
     /// Adds to `exact` these layouts with the lengths of rows applied, for the samples behind those that it has already.
+    /// `lengths` has one of each sample; on an error `exact` has some of them.
     #[cold]
     pub fn apply(&self, lengths: &[i64], exact: &mut Layouts) -> Result<()> {
         reserve_in_all(&mut exact.ids, lengths.len())?;

@@ -146,8 +146,11 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// A table with empty or broadcast rows can have more rows than fit a table of pointers. Checks this
-    /// before one entry per row is allocated, `additional` samples included.
+    /// Checks that an address for each row of a table fits memory, `additional` samples included: a table with empty or broadcast
+    /// rows can have more rows. Other lists pass.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
     pub(crate) fn check_rows(&self, additional: usize) -> Result<()> {
         let Addresses::Rows { len, .. } = self.data else { return Ok(()) };
         try_vec::<*const u8>(len.saturating_add(additional)).map(drop)
@@ -285,7 +288,8 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// Marks all samples, those that follow too, as such that must not be written to, so that a view of them is read-only.
+    /// Marks all samples as such that must not be written to, so that a view of them is read-only: those that are pushed later
+    /// too, until the list is extended by another or truncated.
     pub fn mark_read_only(&mut self) {
         self.read_only = ReadOnly::all();
     }
@@ -297,12 +301,12 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// Whether some sample must not be written to.
+    /// Whether some sample must not be written to; true of an empty list by [`SampleList::mark_read_only`], too.
     pub fn is_read_only(&self) -> bool {
         self.read_only.first().is_some()
     }
 
-    /// Whether no sample may be written to.
+    /// Whether no sample may be written to; false of an empty list, but for [`SampleList::mark_read_only`].
     pub fn is_all_read_only(&self) -> bool {
         self.read_only.has_all(self.len())
     }
@@ -317,14 +321,14 @@ impl<'a> SampleList<'a> {
         self.read_only.has(index)
     }
 
-    /// Appends a sample like another one.
+    /// Appends a sample with this metadata at `data`, which is not read. Owners and marks as read-only are the caller's to add.
     #[inline]
     pub(super) fn add_like(&mut self, meta: &TensorMeta, data: *const u8) -> Result<()> {
         let TensorMeta { dtype, device, layout } = meta;
         self.add(data, *dtype, *device, layout.shape(), Some(layout.strides()))
     }
 
-    /// Appends a sample, which is not read.
+    /// As [`SampleList::push`]; the sample is not read.
     #[inline]
     fn add(
         &mut self,
@@ -360,7 +364,7 @@ impl<'a> SampleList<'a> {
             && (self.keeps_lengths() || shape[0] == metas.first_length)
     }
 
-    /// The position of the layout of a sample that is no row, and what the list has as its length.
+    /// The position of the layout of a sample that is no row, added if it is new, and the sample's entry in `lengths`.
     pub(super) fn place_of(
         &mut self,
         dtype: DType,
@@ -373,14 +377,15 @@ impl<'a> SampleList<'a> {
         Ok((id, if id == 0 { self.layouts.metas.first_length } else { 0 }))
     }
 
-    /// Whether rows of other lengths have the first layout. Not among samples of several layouts, of which few are such rows:
-    /// each length is a layout then, and a list that is taken from this one has no layouts to derive.
+    /// Whether rows of other lengths are kept as lengths of the first layout. Not among samples of several layouts, of which few
+    /// are such rows: each length is a layout then, and a list that is taken from this one has no layouts to derive.
     #[inline]
     fn keeps_lengths(&self) -> bool {
         !self.lengths.is_empty() || self.layouts.ids.is_empty()
     }
 
-    /// A call for each sample costs a tenth of what a list takes.
+    /// Appends a sample to all columns, without [`SampleList::follow`]. On an error the samples are unchanged. Inlined, since a
+    /// call for each sample costs a tenth of what a list takes.
     #[inline(always)]
     fn append(&mut self, data: *const u8, id: u32, length: i64) -> Result<()> {
         let (has_ids, has_lengths) = self.columns_with(id, length);
@@ -397,7 +402,7 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// Whether ids, and whether lengths, are kept of each sample once there is such a one.
+    /// Whether the list has a column of ids, and one of lengths, once a sample with these is in it.
     #[inline(always)]
     pub(super) fn columns_with(&self, id: u32, length: i64) -> (bool, bool) {
         let is_other = || id == 0 && length != self.layouts.metas.first_length;
@@ -438,6 +443,7 @@ impl<'a> SampleList<'a> {
     }
 }
 
+/// The error for an index that is not in a list of `len` samples.
 #[cold]
 pub(super) fn outside(index: i64, len: i64) -> Error {
     Error::index(format!("index {index} in a list of {len} samples"))

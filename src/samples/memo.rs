@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::ForkMutex;
 use crate::tensor::Owner;
 
-/// The last such thing; without it, it is made again.
+/// The value that was set last, of any type; none at first. Without it, it is made again.
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
     made: ForkMutex<Option<Owner>>,
@@ -13,7 +13,7 @@ pub(crate) struct Memo {
 }
 
 impl Memo {
-    /// Whether this was asked before: what is made once is not worth keeping.
+    /// False at the first call and true at every later one: what is made once is not worth keeping.
     pub fn seen_twice(&self) -> bool {
         self.was_seen.swap(true, Ordering::Relaxed)
     }
@@ -29,7 +29,7 @@ impl Memo {
     }
 }
 
-/// Nothing: what a copy is of may change.
+/// The copy is empty, because its owner may change what the value was made of.
 impl Clone for Memo {
     fn clone(&self) -> Memo {
         Memo::default()

@@ -27,15 +27,15 @@ impl TensorMeta {
             && same_dims(self.layout.strides(), strides)
     }
 
-    /// Bytes of one place along dim 0 of a row-major sample.
+    /// Bytes of one place along dim 0 of a row-major sample; without dims those of an element.
     #[inline]
     pub(crate) fn unit(&self) -> i64 {
         let rest = self.layout.shape().get(1..).unwrap_or_default();
         rest.iter().fold(self.dtype.size() as i64, |bytes, &extent| bytes.wrapping_mul(extent))
     }
 
-    /// The largest extent of dim 0 that a row like this one may have; negative if it is no row, which
-    /// are row-major and on the host.
+    /// The largest extent of dim 0 that a row like this one may have; negative if it is no row. Rows are row-major, on the host,
+    /// and have a byte or more for each place along dim 0.
     fn max_row_len(&self) -> i64 {
         let (shape, strides) = (self.layout.shape(), self.layout.strides());
         let [_, rest @ ..] = shape else { return -1 };
@@ -95,7 +95,7 @@ impl Metas {
         &self.all
     }
 
-    /// The position of one that is there.
+    /// The position of this metadata; `None` if it is not there.
     pub fn find(
         &self,
         dtype: DType,
@@ -133,7 +133,7 @@ impl Metas {
         }
     }
 
-    /// A copy with room for one more.
+    /// A copy with room for one more, without the plan.
     pub fn with_capacity(&self) -> Result<Metas, TryReserveError> {
         let Metas { first_length, max_row_len, seed, .. } = *self;
         let mut copy = Metas { first_length, max_row_len, seed, ..Metas::default() };
@@ -145,7 +145,8 @@ impl Metas {
         Ok(copy)
     }
 
-    /// Adds one that is not there. Without room that was made for it (`reserve`) there may be no memory.
+    /// Adds one that is not there, which is not checked, and forgets the plan. Without memory, which `reserve` makes sure of, the
+    /// process ends.
     pub fn insert(&mut self, meta: TensorMeta) -> u32 {
         let id = u32::try_from(self.all.len()).expect("fewer than 2^32 distinct layouts");
         self.plan_memo = OnceLock::new();
@@ -164,6 +165,7 @@ impl Metas {
         id
     }
 
+    /// Enters one into the hash table; all before it have been entered.
     fn enter(&mut self, id: u32) {
         let TensorMeta { dtype, device, layout } = &self.all[id as usize];
         let hash = self.hash(*dtype, *device, layout.shape(), layout.strides());

@@ -27,7 +27,10 @@ impl<'a> SampleList<'a> {
         self.len() == 0
     }
 
-    /// Every distinct layout, and each sample's position among them.
+    /// Every distinct layout, and each sample's position among them, with lengths applied. Kept for later calls.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
     #[inline]
     pub(super) fn try_exact(&self) -> Result<&Layouts> {
         if self.lengths.is_empty() {
@@ -42,7 +45,7 @@ impl<'a> SampleList<'a> {
         Ok(self.exact.get_or_init(|| exact))
     }
 
-    /// As [`SampleList::try_exact`], where no error can be given.
+    /// As [`SampleList::try_exact`], where no error can be given: without memory the process ends.
     #[inline]
     pub(super) fn exact(&self) -> &Layouts {
         self.try_exact().unwrap_or_else(|_| end_without_memory())
@@ -53,7 +56,7 @@ impl<'a> SampleList<'a> {
         &self.owners
     }
 
-    /// The address of each sample's first element.
+    /// The address of each sample's first element; for rows of a table the addresses are made by this call.
     pub fn data(&self) -> Cow<'_, [*const u8]> {
         match &self.data {
             Addresses::Each(each) => Cow::Borrowed(each),
@@ -97,12 +100,13 @@ impl<'a> SampleList<'a> {
         self.layouts.metas.all().get(id as usize).filter(|_| !self.is_empty())
     }
 
-    /// Dims of the first sample.
+    /// Number of dims of the first sample; 0 without samples.
     pub(crate) fn ndim(&self) -> usize {
         self.first().map_or(0, |meta| meta.layout.ndim())
     }
 
-    /// The number of dims of the samples; `None` if they differ in it, or if there is no sample.
+    /// The number of dims of the samples; `None` if the layouts differ in it, of which some may have no sample after `take`, or
+    /// if there is no sample.
     pub fn common_ndim(&self) -> Option<usize> {
         let ndim = self.ndim();
         let same = |meta: &TensorMeta| meta.layout.ndim() == ndim;
@@ -114,7 +118,8 @@ impl<'a> SampleList<'a> {
         self.first().map(|meta| meta.device)
     }
 
-    /// The dtypes of samples that have elements, some more than once.
+    /// The dtypes of layouts that have elements, in native byte order, some more than once; after `take`, perhaps some that no
+    /// sample has.
     pub fn filled_dtypes(&self) -> impl Iterator<Item = DType> + '_ {
         let has_long = self.lengths.iter().any(|&length| length > 0);
         let is_filled = move |(id, meta): &(usize, &TensorMeta)| {
@@ -135,7 +140,7 @@ impl<'a> SampleList<'a> {
         last.filter(|_| !self.is_empty()).map(|meta| meta.dtype.native())
     }
 
-    /// The address of each sample, if there is one for each.
+    /// The address of each sample; empty for rows of a table.
     pub(crate) fn each(&self) -> &[*const u8] {
         match &self.data {
             Addresses::Each(each) => each,
@@ -143,8 +148,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// The cached plan for samples of this list on a device. It serves other samples of the same number, if plans differ only in the
-    /// samples that they read.
+    /// The cached plan for samples of this list on a device. It serves other samples of the same number, if plans differ only in
+    /// the samples that they read; `None` if they differ in more.
     pub(crate) fn plan_memo(&self) -> Option<&Memo> {
         let is_alike = || {
             matches!(self.device(), Some(Device::Cuda(_)))
@@ -160,8 +165,8 @@ impl<'a> SampleList<'a> {
         self.lengths.is_empty() && self.layouts.ids.is_empty()
     }
 
-    /// The metadata that all samples share, if they are row-major on the host and differ in the extent of dim 0
-    /// at most, and the extent of each; none if all have the first one's.
+    /// The metadata that all samples share, if they are row-major on the host and differ in the extent of dim 0 at most; and the
+    /// extent of each, empty if all have that of the metadata.
     pub(crate) fn as_rows(&self) -> Option<(&TensorMeta, &[i64])> {
         let metas = &self.layouts.metas;
         let first = metas.all().first()?;
@@ -247,7 +252,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// Neighbours that have the metadata of the first of them, as a list that does not keep them alive.
+    /// The samples of a range as a list that does not keep them alive. The range has a sample, and all have the metadata of its
+    /// first one, which is not checked.
     pub(crate) fn alike(&self, range: Range<usize>) -> SampleList<'a> {
         let meta = self.meta(range.start).clone();
         SampleList {
@@ -257,8 +263,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// Samples that a device selects, and what else has to be kept for the work on them. By this list's own
-    /// fields every sample is the first of the list they are from: code that reads samples checks the selection.
+    /// Samples that a device selects, and what else has to be kept for the work on them. By this list's own fields every sample
+    /// is the first of the list they are from, which is not empty: code that reads samples checks the selection.
     pub(crate) fn selected(
         selection: Arc<Selection<SampleList<'a>>>,
         owners: impl Iterator<Item = Owner>,
@@ -280,8 +286,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// One sample for each `TensorMeta` in use, and for every sample the position of its own among these; empty if
-    /// there is only one.
+    /// One sample for each `TensorMeta` in use, in the order of their first samples, and for every sample the position of its own
+    /// among these; empty if there is only one. The list is not empty.
     pub(crate) fn representatives(&self) -> Result<(SampleList<'a>, Vec<u32>)> {
         let ids = self.meta_ids().unwrap_or(&[0]);
         let mut number = vec![u32::MAX; self.metas().len()];
@@ -322,7 +328,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// The address of the first sample and the pitch, if samples are rows of one pitch.
+    /// The address of the first sample and the pitch in bytes, if the list has samples as rows of a table. Samples that a device
+    /// selects are such, of pitch 0.
     pub(crate) fn as_table(&self) -> Option<(*const u8, i64)> {
         match self.data {
             Addresses::Rows { first, step, .. } => Some((first, step)),
@@ -346,7 +353,10 @@ fn place_of(index: i64, len: usize) -> usize {
     index.wrapping_add(if index < 0 { len as i64 } else { 0 }) as usize
 }
 
-/// The address of each sample at these positions in a list of `len`.
+/// The address of each sample at these indices in a list of `len`; negative ones count from the end.
+///
+/// # Errors
+/// [`Error::Index`], [`Error::OutOfMemory`].
 #[inline(always)]
 fn look_up(
     indices: &[i64],

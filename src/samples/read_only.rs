@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::samples::addresses::try_vec;
 use crate::tensor::Result;
 
-/// Positions of samples that must not be written to, neighbours as one range. In most lists there are none, or all are.
+/// Positions of samples that must not be written to, neighbours as one range, in order. In most lists there are none, or all are.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReadOnly(Vec<Range<usize>>);
 
@@ -33,7 +33,7 @@ impl ReadOnly {
         self.0.get(at).is_some_and(|range| range.start <= index)
     }
 
-    /// Whether they are all of `len`.
+    /// Whether they are all of `len`, and there is one.
     pub fn has_all(&self, len: usize) -> bool {
         self.0.first().is_some_and(|range| range.start == 0 && range.end >= len)
     }
@@ -82,7 +82,8 @@ impl ReadOnly {
         });
     }
 
-    /// Adds those of the first `count` samples of another list, behind the `len` of this one.
+    /// Adds those of the first `count` samples of another list, behind the `len` of this one; a mark of all samples that follow
+    /// ends there.
     pub fn extend(&mut self, len: usize, other: &ReadOnly, count: usize) {
         if other.0.is_empty() && self.0.last().is_none_or(|range| range.end <= len) {
             return;

@@ -6,7 +6,7 @@ use crate::samples::meta::TensorMeta;
 use crate::tensor::{new_owners, Device, Layout, Offsets, Result};
 
 impl SampleList<'static> {
-    /// One sample at address 0, of a list that nothing reads.
+    /// A list of one sample with this metadata at address 0, which nothing may read.
     pub(crate) fn of_meta(meta: &TensorMeta) -> Result<SampleList<'static>> {
         let mut list = SampleList::new();
         list.add_like(meta, std::ptr::null())?;
@@ -15,8 +15,8 @@ impl SampleList<'static> {
 }
 
 impl<'a> SampleList<'a> {
-    /// The same samples row-major, the bytes of each from its offset on, in memory of a device that begins at address 0:
-    /// addresses to be added to, of samples that nothing reads.
+    /// The same samples row-major in native byte order, each from its offset in bytes on, in memory of a device that begins at
+    /// address 0: addresses to be added to, of samples that nothing may read.
     pub(crate) fn packed_at(
         &self,
         offsets: &Offsets,
@@ -89,7 +89,8 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// Keeps the first `len` samples, all if there are no more.
+    /// Keeps the first `len` samples, all if there are no more. Samples that are pushed later are no longer marked by
+    /// [`SampleList::mark_read_only`].
     ///
     /// ```
     /// use windrow::{SampleList, SampleView};

@@ -9,7 +9,7 @@ use crate::samples::meta::TensorMeta;
 use crate::samples::view::SampleView;
 use crate::tensor::{are_compact, bytes_of, overlap, Device, Element, Footprint, Layout};
 
-/// The largest table whose rows are looked at one by one: a plan reads a larger one in fewer steps.
+/// The largest table, in bytes and in rows, whose rows are looked at one by one: a plan reads a larger one in fewer steps.
 #[derive(Clone, Copy, Debug)]
 pub struct TableLimits {
     pub bytes: u64,
@@ -20,7 +20,7 @@ pub struct TableLimits {
 pub struct SampleRows<'r> {
     meta: &'r TensorMeta,
     addresses: Cow<'r, [*const u8]>,
-    /// The extent of dim 0 of each, if they differ.
+    /// The extent of dim 0 of each; empty if they do not differ.
     lengths: Cow<'r, [i64]>,
     /// The extent of dim 0 of samples without a length of their own; 1 without dims.
     length: i64,
@@ -31,7 +31,7 @@ pub struct SampleRows<'r> {
 unsafe impl Sync for SampleRows<'_> {}
 
 impl<'r> SampleRows<'r> {
-    /// The samples of a list, if they are such.
+    /// The samples of a list, if they are such; `None` also without samples, for a table beyond `limits`, or without memory.
     pub fn of_list(list: &'r SampleList<'_>, limits: TableLimits) -> Option<SampleRows<'r>> {
         let (meta, lengths) = list.as_rows().filter(|_| !list.is_empty())?;
         if list.as_table().is_some() {
@@ -48,7 +48,8 @@ impl<'r> SampleRows<'r> {
         Some(SampleRows { meta, addresses, lengths, length: length_of(meta) })
     }
 
-    /// The samples at these positions of a list, if they are such and do not differ.
+    /// The samples at these indices of a list, if they are such and do not differ; `None` also without indices, for one out of
+    /// range, or if the samples have more than `most_bytes` together.
     pub fn taken(
         list: &'r SampleList<'_>,
         indices: &[i64],
@@ -63,7 +64,7 @@ impl<'r> SampleRows<'r> {
         Some(SampleRows { meta, addresses, lengths: Cow::Borrowed(&[]), length: length_of(meta) })
     }
 
-    /// Views, if they are such.
+    /// Views, if they are such; `None` also without views or memory.
     pub fn of_views(views: &'r [SampleView<'_>]) -> Option<SampleRows<'r>> {
         let meta = views.first()?.meta();
         if meta.device != Device::Cpu || !are_compact(meta.layout.strides(), meta.layout.shape()) {
@@ -83,7 +84,7 @@ impl<'r> SampleRows<'r> {
         SampleRows::of_each(meta, views.iter().map(each))
     }
 
-    /// Samples that are slices, each a row of one dim.
+    /// Samples that are slices, each a row of one dim; `None` without slices or memory.
     pub fn of_slices<T: Element, S>(
         samples: &'r [S],
         slice_of: impl Fn(&S) -> &[T],
@@ -102,7 +103,7 @@ impl<'r> SampleRows<'r> {
         SampleRows::of_each(meta, samples.iter().map(each))
     }
 
-    /// The address and the extent of dim 0 of each.
+    /// Rows by the address and the extent of dim 0 of each; `None` without rows or memory.
     fn of_each(
         meta: &'r TensorMeta,
         rows: impl ExactSizeIterator<Item = (*const u8, i64)>,
@@ -139,12 +140,12 @@ impl<'r> SampleRows<'r> {
         EachRow { addresses: &self.addresses, lengths: &self.lengths, length: self.length }
     }
 
-    /// The addresses of rows that do not differ at all.
+    /// The addresses of rows that do not differ at all, else `None`.
     pub fn alike(&self) -> Option<&[*const u8]> {
         self.lengths.is_empty().then_some(&self.addresses)
     }
 
-    /// The extent of dim 0 of each row, if they differ.
+    /// The extent of dim 0 of each row; empty if they do not differ.
     pub fn lengths(&self) -> &[i64] {
         &self.lengths
     }
@@ -201,8 +202,8 @@ impl EachRow<'_> {
         (self.addresses[index], length)
     }
 
-    /// Up to where rows from the first of the range on begin where the one before ends, and the extents of these added up. `unit`:
-    /// bytes of one place along dim 0.
+    /// The end of the run of rows from the first of the range on, of which each begins where the one before it ends, and their
+    /// extents of dim 0 added up. The range has a row. `unit`: bytes of one place along dim 0.
     #[inline]
     pub fn run_at(&self, range: Range<usize>, unit: usize) -> (usize, i64) {
         let (mut end, mut places) = (range.start, 0i64);
@@ -219,6 +220,7 @@ impl EachRow<'_> {
     }
 }
 
+/// The extent of dim 0; 1 without dims.
 #[inline]
 fn length_of(meta: &TensorMeta) -> i64 {
     meta.layout.shape().first().copied().unwrap_or(1)
