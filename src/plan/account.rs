@@ -19,7 +19,8 @@ impl<'s> Plan<'s> {
         })
     }
 
-    /// Bytes of samples that are brought to the device.
+    /// Bytes that are copied to the device: samples, and batches that the host makes of them. Without those that kernels read
+    /// over the bus.
     pub(crate) fn bytes_to_device(&self) -> u64 {
         let uploads = self.route().into_iter().flat_map(|route| &route.uploads);
         saturating_sum(uploads.map(|upload| match upload {
@@ -30,19 +31,19 @@ impl<'s> Plan<'s> {
         }))
     }
 
-    /// Bytes of batches that are brought to the host.
+    /// Bytes of the batches' data that are brought to the host.
     pub(crate) fn bytes_to_host(&self) -> u64 {
         let data = self.outputs().iter().filter(|output| output.role == Role::Data);
         let moved = data.zip(self.paths()).filter(|(_, path)| *path == Path::Download);
         saturating_sum(moved.map(|(output, _)| output.bytes()))
     }
 
-    /// Bytes of the data.
+    /// Bytes of the data of all leaves.
     pub(crate) fn data_bytes(&self) -> u64 {
         saturating_sum(self.batch_shapes().iter().map(BatchShape::data_bytes))
     }
 
-    /// Bytes of the data that hold padding.
+    /// Bytes of the data that hold padding, as far as the host knows them.
     pub(crate) fn padding_bytes(&self) -> u64 {
         let real = |shape: &BatchShape| shape.num_real() * shape.dtype.size() as u64;
         saturating_sum(self.batch_shapes().iter().map(|shape| shape.data_bytes() - real(shape)))
@@ -60,7 +61,7 @@ impl BatchShape {
         bytes_of(self.dtype, &self.shape)
     }
 
-    /// Elements of the data that are no padding, as far as the host knows them.
+    /// Elements of the data that are no padding; all of them if a device chooses the samples.
     pub(crate) fn num_real(&self) -> u64 {
         let all = || self.data_bytes() / self.dtype.size() as u64;
         let Placement::Padded(Padded { size, dims, lengths, .. }) = &self.placement else {

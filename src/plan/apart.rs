@@ -34,11 +34,11 @@ struct Span {
     pair: usize,
 }
 
-/// Checks that each destination is apart from all others, and from all sources but its own, if that begins at the same address and
-/// `is_same` says of its pair that both are alike.
+/// Checks that each destination is apart from all others, and from all sources but its own, if that begins at the same address
+/// and `is_same` says of its pair that both are alike. Elements of one destination that share memory are not found.
 ///
 /// # Errors
-/// [`Error::Overlap`] names both pairs.
+/// [`Error::Overlap`] names both pairs; [`Error::OutOfMemory`].
 pub(super) fn check_pairs_apart(
     dsts: &SampleList<'_>,
     srcs: &SampleList<'_>,
@@ -107,6 +107,8 @@ struct Circles {
 }
 
 impl Circles {
+    /// Whether a source is apart from all destinations by circles; if not, it may be apart all the same. `own`, `read`: the
+    /// source's bytes and their span.
     #[cold]
     fn are_apart(
         &mut self,
@@ -138,7 +140,7 @@ impl Circles {
     }
 }
 
-/// Spans in a row of which each begins before those in front of it have ended.
+/// Runs of spans, by position, of which each begins before those in front of it have ended; a span by itself is one, too.
 fn clusters_of(spans: &[Span]) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut begin = 0;
     std::iter::from_fn(move || {
@@ -150,7 +152,7 @@ fn clusters_of(spans: &[Span]) -> impl Iterator<Item = Range<usize>> + '_ {
     })
 }
 
-/// Destinations on the circles that sources between them have in common with them.
+/// Destinations on the circles that sources between them have in common with them. There is a span.
 fn circles_of(
     dsts: &SampleList<'_>,
     srcs: &SampleList<'_>,
@@ -169,8 +171,8 @@ fn circles_of(
     Circle::each(&written, &read).collect()
 }
 
-/// Destinations that are rows as far apart as each other, such as columns of a table, are apart if these are one tensor with
-/// elements that have places of their own.
+/// Whether destinations are rows as far apart as each other, such as columns of a table, and together one tensor whose elements
+/// have places of their own. If not, they may be apart all the same.
 fn is_table_apart(dsts: &SampleList<'_>) -> bool {
     let (Some((first, step)), [meta]) = (dsts.as_table(), dsts.metas()) else { return false };
     let TensorMeta { dtype, layout, .. } = meta;
@@ -189,8 +191,8 @@ fn check_destinations(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     clusters.try_for_each(|cluster| check_cluster(dsts, &spans[cluster]))
 }
 
-/// Destinations among which none is by itself: those of a table on its circle, others in their order, beside those that have not
-/// ended.
+/// Checks that the destinations of one cluster are apart from each other: those of a table on its circle, others in their order,
+/// beside those that have not ended.
 fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     if spans.len() > MANY {
         let written: Vec<_> =
@@ -225,6 +227,7 @@ fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     Ok(())
 }
 
+/// The error of destination `pair`, which overlaps a source or another destination.
 fn not_apart(pair: usize, side: MoveSide, other: usize) -> Error {
     let expected = format!("memory apart from {side} {other}");
     let got = format!("memory that overlaps {side} {other}");

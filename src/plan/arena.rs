@@ -44,7 +44,7 @@ impl ArenaSlot {
 }
 
 impl Arena {
-    /// Plans an arena for these leaves, given by position; all have one device.
+    /// Plans an arena for the leaves for whose positions `is_in` is true. All of these have one device, which is not checked.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
@@ -88,7 +88,7 @@ impl Arena {
         self.layout.numel() as u64
     }
 
-    /// As much as there is to be of memory that the caller gives.
+    /// The first [`Arena::bytes`] of memory that the caller gives, as a tensor of uint8.
     ///
     /// # Errors
     /// [`Error::Layout`] if it is read-only or shared, too small, or has gaps; [`Error::Device`];
@@ -107,7 +107,7 @@ impl Arena {
         self.bytes() - self.tensor_bytes
     }
 
-    /// The address of each output, if the arena begins at `base`.
+    /// The position and the address of each output that is in the arena, if that begins at `base`.
     pub fn places(&self, base: *mut u8) -> impl Iterator<Item = (usize, *mut u8)> + '_ {
         let place = move |slot: &ArenaSlot| base.wrapping_add(slot.byte_offset as usize);
         self.slots.iter().filter_map(move |slot| Some((slot.output?, place(slot))))

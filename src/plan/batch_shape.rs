@@ -299,6 +299,7 @@ impl BatchShape {
         }
     }
 
+    /// Places samples as rows of a new dim 0; refuses other shapes than the first one's.
     fn stack(&mut self, used: &UsedMetas<'_>) -> Result<()> {
         let shape = used.shape();
         used.check(|_, own| own == shape, |index| shape_mismatch(used, index), Hint::Pad)?;
@@ -307,6 +308,7 @@ impl BatchShape {
         Ok(())
     }
 
+    /// Places samples one after the other along sample dim `dim`; refuses samples that differ elsewhere.
     fn join(&mut self, used: &UsedMetas<'_>, dim: usize) -> Result<()> {
         let shape = used.shape();
         let equal_but_for_dim =
@@ -321,6 +323,7 @@ impl BatchShape {
         Ok(())
     }
 
+    /// Places samples as rows of a new dim 0 with padding, and sets its value and the mask; refuses samples that do not fit.
     fn pad(&mut self, used: &UsedMetas<'_>, pad: &Pad) -> Result<()> {
         let first = used.shape();
         let ndim = first.len();
@@ -369,7 +372,7 @@ impl BatchShape {
         Ok(())
     }
 
-    /// Tensors beside the data of a batch that needs no plan, which has no scales.
+    /// The most tensors beside the data of a batch that needs no plan, which has no scales.
     pub(crate) const MAX_OTHERS: u64 = 3;
 
     /// Calls `each` with the tensors beside the data: role, dtype and shape.

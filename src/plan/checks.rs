@@ -11,11 +11,13 @@ use crate::tensor::{
     small_vec, DType, Device, DimSet, Dims, Error, ErrorValue, Hint, Mismatch, Result,
 };
 
+/// The error for joined samples without dims.
 pub(super) fn no_dims(first: &[i64]) -> Error {
     let mismatch = Mismatch::new(Some(0), "at least one dim", first);
     Error::Shape(Box::new(mismatch.with_hint(Hint::Stack)))
 }
 
+/// For [`UsedMetas::check`]: the first sample's shape, that of sample `index`, and the class of the error.
 pub(super) fn shape_mismatch(
     used: &UsedMetas<'_>,
     index: usize,
@@ -24,6 +26,7 @@ pub(super) fn shape_mismatch(
     (shape(0), shape(index), Error::Shape)
 }
 
+/// For [`UsedMetas::check`]: the first sample's dtype, that of sample `index`, and the class of the error.
 fn dtype_mismatch(
     used: &UsedMetas<'_>,
     index: usize,
@@ -49,7 +52,11 @@ pub(super) fn check_room(samples: usize, ndim: usize) -> Result<()> {
     Ok(())
 }
 
-/// The devices of the samples and of the batch.
+/// The devices of the samples and of the batch; a mix of page-locked and other host memory counts as the latter.
+///
+/// # Errors
+/// [`Error::Device`] for samples in several places, for a batch on another device than theirs, and in a build without CUDA;
+/// [`Error::Layout`] for a foreign byte order where a kernel would read it.
 #[inline]
 pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(Device, Device)> {
     let first = used.meta(0).device;
@@ -101,7 +108,8 @@ pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(
     }
 }
 
-/// Arithmetic on integers gives numbers that those cannot hold: where to is the caller's to say.
+/// Refuses an integer or bool dtype, for a batch with arithmetic and no cast: arithmetic on integers gives numbers that those
+/// cannot hold, so the caller has to name a dtype.
 pub(super) fn check_float(dtype: DType) -> Result<()> {
     if !dtype.is_integer() && dtype != DType::Bool {
         return Ok(());
@@ -114,7 +122,8 @@ pub(super) fn check_float(dtype: DType) -> Result<()> {
 pub(super) const ONLY_MOVED: &str =
     "complex and smaller dtypes, and float8 but for e4m3fn and e5m2, are moved, never cast or transformed";
 
-/// Samples of most dtypes of one byte and of complex ones are moved as they are: no cast, no arithmetic.
+/// Checks that samples are cast or computed with only if both dtypes allow arithmetic, which complex ones and most of one byte do
+/// not: those are moved as they are.
 #[inline]
 pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: bool) -> Result<()> {
     let fits = |from: DType, _: &[i64]| {
@@ -130,7 +139,7 @@ pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: boo
     used.check_as(fits, expected, got, Hint::Text(ONLY_MOVED), Error::DType)
 }
 
-/// Arithmetic is in float32 unless samples or results are float64.
+/// Refuses coefficients beyond float32, in which arithmetic is done unless all samples or the results are float64.
 pub(super) fn check_width(used: &UsedMetas<'_>, dtype: DType, affine: &Affine) -> Result<()> {
     let Some(channel) = affine.beyond_f32() else { return Ok(()) };
     if used.all(|from, _| [from.native(), dtype].contains(&DType::F64)) {
@@ -143,6 +152,7 @@ pub(super) fn check_width(used: &UsedMetas<'_>, dtype: DType, affine: &Affine) -
     )))
 }
 
+/// The sample dim of each dim of the result; refuses what is no order of `ndim` dims.
 #[inline]
 pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec<[usize; 4]>> {
     let Some(order) = &collate.transform.permute else { return Ok(small_vec(0..ndim)) };
@@ -190,7 +200,10 @@ pub(super) fn resolve_channel_dim(
     Ok(dim)
 }
 
-/// The dtype of the batch: the one asked for, or that of all samples.
+/// The dtype of the batch: the one asked for, or that of all samples, in native byte order.
+///
+/// # Errors
+/// [`Error::DType`] for a dtype of foreign byte order, or samples of several dtypes without one asked for.
 #[inline]
 pub(super) fn resolve_dtype(used: &UsedMetas<'_>, collate: &Collate) -> Result<DType> {
     if let Some(dtype) = collate.dtype {
@@ -326,6 +339,7 @@ impl<'a> UsedMetas<'a> {
         }
     }
 
+    /// Checks that all that is in use fits; else an error of class and texts by `mismatch` lists the samples that do not.
     #[inline]
     pub fn check(
         &self,
@@ -340,7 +354,7 @@ impl<'a> UsedMetas<'a> {
         self.check_as(fits, || expected.clone(), |index| mismatch(index).1, hint, error)
     }
 
-    /// Lists the offenders if some `TensorMeta` does not fit.
+    /// As [`UsedMetas::check`], with what was expected, and what came, each made by a function of its own.
     pub fn check_as(
         &self,
         fits: impl Fn(DType, &[i64]) -> bool,

@@ -22,10 +22,10 @@ pub(crate) struct ChosenMove<'m> {
 }
 
 impl<'m> ChosenMove<'m> {
-    /// The pairs; `gathered` as of the field.
+    /// The pairs, which [`needs_gather`] has checked; `gathered` as of the field.
     ///
     /// # Errors
-    /// Of a layout.
+    /// As [`Layout::compact`].
     pub fn new(
         dsts: &'m SampleList<'m>,
         srcs: &'m SampleList<'m>,
@@ -69,10 +69,12 @@ pub(crate) fn first_of<'l>(list: &'l SampleList<'_>) -> &'l TensorMeta {
     }
 }
 
-/// What of a move is found without the chosen samples: whether sources, as they are or gathered first, fit. Both lists have samples.
+/// Checks what of a move is known without the chosen samples, and says whether the sources have to be gathered first: those with
+/// a transform, of another dtype, of several layouts, or in pageable memory. Both lists have samples.
 ///
 /// # Errors
-/// [`Error::Argument`] for other counts, or for destinations that are not all alike; of pairs as
+/// [`Error::Argument`] for lists of unequal length, or for destinations that are not all alike; [`Error::Device`] for a transform
+/// by scales, or sides on two devices; of pairs as
 /// [`Moves::new`](super::moves::Moves::new), but for what samples share that a device chooses.
 pub(crate) fn needs_gather(
     dsts: &SampleList<'_>,

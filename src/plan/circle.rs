@@ -15,7 +15,7 @@ use crate::tensor::Footprint;
 pub(super) struct Circle {
     period: u64,
     long: u64,
-    /// By where they begin.
+    /// In the order of their starts.
     arcs: Vec<Arc>,
     /// For each the farthest end of those up to it.
     ends: Vec<u64>,
@@ -51,6 +51,7 @@ impl Circle {
         lengths.into_iter().map(move |long| Circle::new(tensors, others, long))
     }
 
+    /// The circle on which steps of `long` bytes and more are long.
     fn new(tensors: &[(usize, Footprint<'_>)], others: &[Footprint<'_>], long: u64) -> Circle {
         let all = tensors.iter().map(|(_, of)| of).chain(others);
         let period = all.fold(0, |period, of| of.period(long, period));
@@ -70,7 +71,7 @@ impl Circle {
         Circle { period, long, arcs, ends }
     }
 
-    /// Neighbours whose arcs are not apart; none if all are apart.
+    /// Pairs of neighbours, by their numbers, whose arcs are not apart; none if all arcs are apart.
     pub fn neighbours(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let count = if self.arcs.len() > 1 { self.arcs.len() } else { 0 };
         (0..count).filter_map(move |at| {
@@ -80,7 +81,8 @@ impl Circle {
         })
     }
 
-    /// Whether a tensor, whose steps were counted, is apart from all that are here. Their arcs may overlap each other.
+    /// Whether a tensor's arc is apart from all that are here, which may overlap each other; if not, the tensor may be apart from
+    /// theirs all the same. Its steps were counted by [`Circle::each`], which is not checked.
     pub fn is_apart(&self, of: &Footprint<'_>) -> bool {
         let start = of.rest(self.period);
         let (end, again) = (start.saturating_add(of.reach_below(self.long)), start + self.period);

@@ -81,7 +81,7 @@ pub(super) enum Crossing<'s> {
 }
 
 impl<'s> Moves<'s> {
-    /// Pairs on a device, as many at a time as have room on it together, but for the last one.
+    /// Pairs on a device, cut into rounds: a round ends with the pair by which its copies on the device reach `most_room_bytes`.
     pub fn rounds(&self, reads_mapped: bool) -> Vec<&[usize]> {
         let room_of = |class: &PairClass<'_>| match way_of(class, reads_mapped) {
             Some(Way::Staged | Way::PinnedStaged) => {
@@ -127,6 +127,7 @@ impl<'s> Moves<'s> {
         self.by_way((0..self.num_pairs).filter(is_written), dsts, reads_mapped)
     }
 
+    /// The pairs as lots, and those that are leaves of their own, as ranges of neighbours that are alike.
     fn by_way(
         &self,
         pairs: impl Iterator<Item = usize>,
@@ -152,8 +153,8 @@ impl<'s> Moves<'s> {
         (lots, self.runs_of(dsts, &alone))
     }
 
-    /// Neighbours of one class whose destinations are one after the other. With bytes between them others may be there, beside which
-    /// rows with gaps count as sharing memory.
+    /// Ranges of neighbours of one class whose destinations are one after the other. With bytes between them others may be there,
+    /// beside which rows with gaps count as sharing memory.
     fn runs_of(&self, dsts: &SampleList<'_>, pairs: &[usize]) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for &pair in pairs {
@@ -251,7 +252,7 @@ impl<'s> Moves<'s> {
     }
 }
 
-/// Row-major in native byte order.
+/// The same shape and device, row-major and in native byte order.
 fn packed(meta: &TensorMeta) -> Result<TensorMeta> {
     let dtype = meta.dtype.native();
     Ok(TensorMeta {
@@ -303,6 +304,7 @@ struct Members<'m, 's> {
 }
 
 impl<'m, 's> Members<'m, 's> {
+    /// The members of a lot, which has pairs.
     fn new(moves: &'m Moves<'s>, lot: &Lot, leaf: usize) -> Result<Members<'m, 's>> {
         let mut local = vec![u32::MAX; moves.all.classes.len()];
         let (mut classes, mut ids) = (Vec::new(), Vec::with_capacity(lot.pairs.len()));
@@ -334,6 +336,7 @@ impl<'m, 's> Members<'m, 's> {
         Ok(Members { classes, ids, count, leaf, dtype, layout, offsets })
     }
 
+    /// What `meta` gives for each class, in their order.
     fn each(&self, meta: impl Fn(&PairClass<'_>) -> Result<TensorMeta>) -> Result<Vec<TensorMeta>> {
         self.classes.iter().map(|class| meta(class)).collect()
     }

@@ -20,6 +20,7 @@ pub(crate) struct Dim {
 }
 
 impl Dim {
+    /// A loop without padding; the extent is not negative.
     pub fn whole(extent: i64, src_stride: i64, dst_stride: i64) -> Dim {
         let extent = extent as u64;
         Dim { extent, lo: 0, hi: extent, src_stride, dst_stride }
@@ -62,7 +63,8 @@ pub(crate) struct LoopNest {
 
 impl LoopNest {
     /// The loops of such samples in the data of a batch, or, within a loop over all of them, those of a table of such rows.
-    /// `strides` are those of the output for the sample's dims, in the result's order.
+    /// `strides` are those of the output for the sample's dims, in elements and the result's order. Metadata of another rank than
+    /// the batch's, which no sample has, gets a loop of nothing.
     pub fn for_data(
         meta: &TensorMeta,
         batch_shape: &BatchShape,
@@ -137,8 +139,8 @@ impl LoopNest {
         LoopNest::new(DType::U8, dims.into_iter().rev(), Channel::None, src_offset, table)
     }
 
-    /// The loops of such samples in a mask: only the padded dims, and nothing is read. `strides`: bytes from place to
-    /// place in the mask.
+    /// The loops of such samples in the mask of a padded batch: only the padded dims, and nothing is read. `strides`: bytes from
+    /// place to place in the mask. Other ranks as of [`LoopNest::for_data`].
     pub fn for_mask(
         meta: &TensorMeta,
         batch_shape: &BatchShape,
@@ -161,7 +163,8 @@ impl LoopNest {
         LoopNest::new(DType::Bool, dims, Channel::None, 0, table)
     }
 
-    /// Collapses `dims` into the table.
+    /// The nest of these loops, outermost first, which go to the end of the table as the fewest that visit the same elements in
+    /// the same order. `channel` names a dim by its position in `dims`.
     pub fn new(
         dtype: DType,
         dims: impl IntoIterator<Item = Dim>,
@@ -226,7 +229,7 @@ impl LoopNest {
         }
     }
 
-    /// Whether a sample is one run of bytes, the same in source and output.
+    /// Whether a sample is one run of bytes, the same in source and output, which has this dtype: no padding, cast or stride.
     pub fn is_bytes(&self, dtype: DType, table: &[Dim]) -> bool {
         let [dim] = &table[self.dims.clone()] else { return false };
         let size = dtype.size() as i64;
@@ -234,6 +237,7 @@ impl LoopNest {
         self.dtype == dtype && dim.is_whole() && steps
     }
 
+    /// See [`LoopNest::planar`]; `dtype`: the output's.
     fn is_planar(&self, dtype: DType, table: &[Dim]) -> bool {
         let [channels, .., pixels] = &table[self.dims.clone()] else { return false };
         if !self.dtype.is_native() {
@@ -278,6 +282,7 @@ fn steps_over(outer: &Dim, inner: &Dim) -> bool {
         && reach(inner.dst_stride) == Some(outer.dst_stride)
 }
 
+/// The one loop that two are, of which [`steps_over`] is true.
 fn merged(outer: &Dim, inner: &Dim) -> Dim {
     Dim {
         // An output without elements may have extents beyond 64 bits together; it is never walked.

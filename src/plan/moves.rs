@@ -106,13 +106,14 @@ impl<'s> Moves<'s> {
         sides.filter_map(Device::ordinal)
     }
 
-    /// Elements of all outputs, in bytes read and written.
+    /// Bytes read and bytes written by the outputs on the host, without scales.
     pub fn traffic(&self) -> (u64, u64) {
         let read = self.outputs.iter().map(OutputPlan::bytes_read);
         let written = self.outputs.iter().map(OutputPlan::bytes);
         (read.fold(0, u64::saturating_add), written.fold(0, u64::saturating_add))
     }
 
+    /// Adds the outputs of pairs on the host, with their scales, and the positions of pairs on a device.
     fn add<'a: 's>(
         &mut self,
         [dsts, srcs]: [&'s SampleList<'a>; 2],

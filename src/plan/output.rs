@@ -30,7 +30,7 @@ pub(crate) struct OutputPlan<'s> {
     pub data: Cow<'s, [*const u8]>,
     /// The address of each sample's first element in the output, if each sample has memory of its own; else empty: see `starts`.
     pub places: Cow<'s, [*const u8]>,
-    /// LoopNest of each sample; empty if all are of the first.
+    /// Position of each sample's nest in `nests`; empty if all have the first.
     pub nest_ids: Cow<'s, [u32]>,
     pub nests: Vec<LoopNest>,
     pub dims: Vec<Dim>,
@@ -107,7 +107,7 @@ pub(crate) enum Starts {
 }
 
 impl Starts {
-    /// The sample that element `elem` belongs to; empty samples own none.
+    /// The sample that element `elem` of all, which is below their number, belongs to; empty samples own none.
     pub fn sample_at(&self, elem: u64) -> usize {
         match self {
             Starts::Rows { elems, .. } => (elem / elems) as usize,
@@ -223,7 +223,7 @@ impl OutputPlan<'_> {
         }
     }
 
-    /// Drops the sample addresses, so that the plan can be reused for other samples of the same layout.
+    /// Drops the sample addresses and all nests but the first, so that the plan can be reused for other samples of that layout.
     pub fn forget_samples(&mut self) {
         self.selected = Some(self.data.len());
         self.data = Cow::Owned(Vec::new());
@@ -231,7 +231,8 @@ impl OutputPlan<'_> {
         self.nests.truncate(1);
     }
 
-    /// Whether copies of these samples, all of the first loop nest, would stay separate: neighbours are not merged.
+    /// Whether copies of these samples, all of the first loop nest, would stay separate, because the output has no merged copies
+    /// or they would save less than half.
     pub fn is_scattered(&self, data: &[*const u8]) -> bool {
         let is_merged = self.bytes_only && self.layout.is_compact();
         !is_merged || are_scattered(data, self.nests[0].num_real * self.dtype.size() as u64)
@@ -261,7 +262,7 @@ impl OutputPlan<'_> {
         bytes_of(self.dtype, self.layout.shape())
     }
 
-    /// Bytes read of the samples.
+    /// Bytes read of the samples; at most, if a device chooses them.
     pub fn bytes_read(&self) -> u64 {
         let (ElementOp::Read { .. } | ElementOp::Rescale) = self.op else { return 0 };
         // Broadcast samples may be read more often than there are bytes to count it in.
@@ -282,6 +283,7 @@ impl OutputPlan<'_> {
     }
 }
 
+/// The output of a leaf's data, which has this layout of the batch's shape, from all of these samples.
 pub(crate) fn data_output<'s>(
     leaf: usize,
     batch_shape: &BatchShape,
@@ -373,7 +375,7 @@ pub(super) fn row_elems(layout: &Layout) -> u64 {
     checked_numel(&layout.shape()[1..]).unwrap_or(0) as u64
 }
 
-/// Elements of the output for one step along the joined dim.
+/// Elements of the output for one step along the joined dim; 0 if the output has none.
 pub(super) fn joined_unit(layout: &Layout, dim: usize) -> u64 {
     if layout.numel() == 0 {
         return 0;
@@ -387,6 +389,7 @@ pub(crate) fn saturating_sum(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::saturating_add)
 }
 
+/// Whether the nests of all samples fit.
 fn all_used(output: &OutputPlan<'_>, fits: impl Fn(&LoopNest) -> bool) -> bool {
     match &*output.nest_ids {
         [] => fits(&output.nests[0]),
@@ -397,7 +400,8 @@ fn all_used(output: &OutputPlan<'_>, fits: impl Fn(&LoopNest) -> bool) -> bool {
     }
 }
 
-/// Merges samples that are neighbours in the source as they are in the output.
+/// The copies of a row-major `bytes_only` output, one for samples that are neighbours in the source as they are in the output;
+/// `None` if that saves less than half of them.
 fn merged_ranges(output: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
     let size = output.dtype.size() as u64;
     let ranges = || {
@@ -441,7 +445,7 @@ fn merged_ranges(output: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
     Some(merged)
 }
 
-/// Whether merging adjacent samples of `bytes` bytes would save less than half of the copies.
+/// Whether merging adjacent samples of `bytes` bytes would save less than half of the copies. There is a sample.
 fn are_scattered(data: &[*const u8], bytes: u64) -> bool {
     let (bytes, mut left) = (bytes as usize, data.len() / 2);
     // Some at a time, without a branch for each.
@@ -454,6 +458,7 @@ fn are_scattered(data: &[*const u8], bytes: u64) -> bool {
     })
 }
 
+/// The output of a leaf's mask, which has this row-major layout.
 pub(crate) fn mask_output<'s>(
     leaf: usize,
     batch_shape: &BatchShape,
@@ -488,6 +493,7 @@ pub(crate) fn mask_output<'s>(
     }
 }
 
+/// The output of a leaf's batch index, which has this row-major layout: `offsets` are those of the joined dim 0.
 pub(crate) fn index_output<'s>(
     leaf: usize,
     samples: &'s SampleList<'_>,

@@ -27,19 +27,21 @@ impl PageCopies {
         }
     }
 
-    /// What pairs of a device go by, if it was measured.
+    /// What pairs of a device go by; `None` if it was not measured, or if the lock is held, as it may be for ever in a forked
+    /// child.
     pub fn of(ordinal: u32) -> Option<PageCopies> {
         MEASURED.try_read().ok()?.get(&ordinal).cloned()
     }
 
+    /// As [`least_copied_bytes`], by these numbers.
     fn least_bytes(&self, count: u64) -> u64 {
         let at = self.0.partition_point(|&(own, _)| own <= count);
         self.0.get(at.saturating_sub(1)).map_or(POLICY.min_copied_bytes, |&(_, bytes)| bytes)
     }
 }
 
-/// Bytes of a pair from which on so many of them are copied to a device. In a forked child the lock may be one that is never released:
-/// then as of a device that was not measured.
+/// The bytes of a pair from which on `count` of them are copied to a device by its copy engine. In a forked child the lock may be
+/// one that is never released: then as of a device that was not measured.
 pub(super) fn least_copied_bytes(ordinal: u32, count: u64) -> u64 {
     let measured = MEASURED.try_read().ok();
     let own = measured.as_ref().and_then(|measured| measured.get(&ordinal));

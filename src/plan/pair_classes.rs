@@ -36,6 +36,7 @@ pub(super) struct PairClasses<'l> {
 }
 
 impl<'l> PairClasses<'l> {
+    /// The classes of pairs, of which there is one at least, in the order of their first pairs; nothing is checked.
     pub fn new(dsts: &'l SampleList<'_>, srcs: &'l SampleList<'_>) -> PairClasses<'l> {
         let (dst_ids, src_ids) = (dsts.meta_ids(), srcs.meta_ids());
         let which = |pair: usize| {
@@ -73,16 +74,18 @@ impl<'l> PairClasses<'l> {
         &self.classes[self.id_of(pair)]
     }
 
-    /// Whether a pair is the same memory and dtype, so that there is nothing to be done.
+    /// Whether a pair is the same memory and dtype, so that there is nothing to be done; known after [`PairClasses::check`].
     pub fn is_done(&self, pair: usize, dsts: &SampleList<'_>, srcs: &SampleList<'_>) -> bool {
         self.of(pair).is_same && dsts.address(pair) == srcs.address(pair)
     }
 
+    /// The position of a pair's class.
     pub fn id_of(&self, pair: usize) -> usize {
         self.ids.get(pair).map_or(0, |&id| id as usize)
     }
 
-    /// Checks the pairs of each class; the error is that of the first pair that has one, and counts those of its kind.
+    /// Checks the pairs of each class, but for memory that they share, and sets `is_same` and `transformed`. The error is that of
+    /// the first pair that has one, and counts those of its kind.
     pub fn check(&mut self, srcs: &SampleList<'_>, transform: Option<&AnyTransform>) -> Result<()> {
         let mut found: Option<Error> = None;
         // Classes are in the order of their first pairs.
@@ -128,7 +131,7 @@ impl<'l> PairClass<'l> {
     }
 
     /// # Errors
-    /// A pair that no work on a device is for.
+    /// [`Error::Device`] in a build without CUDA; [`Error::Layout`] for a source of foreign byte order, unless it is pageable.
     fn check_device(&self) -> Result<()> {
         let (to, from) = (self.dst.device, self.src.device);
         let is_cuda = |device: Device| matches!(device, Device::Cuda(_));
@@ -145,6 +148,8 @@ impl<'l> PairClass<'l> {
         Ok(())
     }
 
+    /// Checks one pair for all of the class, and sets `is_same` and `transformed`.
+    ///
     /// # Errors
     /// Those of [`Engine::copy_many`](crate::Engine::copy_many) that one pair shows without its addresses.
     fn check(&mut self, srcs: &SampleList<'_>, transform: Option<&AnyTransform>) -> Result<()> {

@@ -139,6 +139,7 @@ impl<'s> PlanBody<'s> {
         Ok(body)
     }
 
+    /// The route of all outputs; `None` if nothing crosses.
     fn route<'a: 's>(&self, samples: &[&'s SampleList<'a>]) -> Result<Option<Box<Route<'s>>>> {
         Route::new(&self.batch_shapes, &self.outputs, samples, !is_mapping_stale())
     }
@@ -148,6 +149,7 @@ impl<'s> PlanBody<'s> {
         PlanBody { batch_shapes, outputs, route: None, launch: None }
     }
 
+    /// Adds the batch shape and the outputs of one more leaf; after an error the body is of no use.
     fn add<'a: 's>(
         &mut self,
         samples: &'s SampleList<'a>,
@@ -214,7 +216,7 @@ struct CachedPlan {
 }
 
 impl CachedPlan {
-    /// Whether this cached plan fits these samples and options.
+    /// Whether this cached plan, of the list that keeps it or one taken from that, fits these samples and options.
     fn fits(&self, samples: &SampleList<'_>, collate: &Collate) -> bool {
         let outputs = &self.body.outputs;
         self.body.batch_shapes[0].num_samples == samples.len()

@@ -133,7 +133,8 @@ impl<'s> Route<'s> {
         Ok(Some(Box::new(route)))
     }
 
-    /// Adds the transfers of a move's lots, which are the last of these outputs.
+    /// The route of a move: that of its leaves, with the transfers of its lots, which are the last of these outputs; `None` if
+    /// nothing crosses.
     pub(super) fn add_lots(
         route: Option<Box<Route<'s>>>,
         outputs: &[OutputPlan<'s>],
@@ -194,7 +195,7 @@ impl<'s> Route<'s> {
         matches!(self.paths[leaf], Path::Upload | Path::Staged)
     }
 
-    /// How an output is spread over its memory, if that is not row-major.
+    /// How an output is spread over its memory, if it comes back to memory that is not row-major.
     pub fn spread(&self, output: usize) -> Option<&Spread<'s>> {
         self.spread.iter().find(|spread| spread.output == output)
     }
@@ -266,6 +267,7 @@ struct PlannedLeaves<'l, 's, 'a> {
 }
 
 impl<'s> PlannedLeaves<'_, 's, '_> {
+    /// The path of an output that does not cross together with others.
     fn path_of(&self, output: &OutputPlan<'_>) -> Path {
         let batch_shape = &self.batch_shapes[output.leaf];
         match (batch_shape.source, batch_shape.device) {
@@ -291,8 +293,8 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
                 || sample_bytes(list) >= POLICY.min_copied_bytes.saturating_mul(list.len() as u64))
     }
 
-    /// Outputs whose host samples go to the device in one copy, for the kernel to work on there: the smallest first, as
-    /// many as one copy takes. An output alone has a copy of its own.
+    /// Outputs whose host samples go to the device in one copy, for the kernel to work on there: the smallest first, as many as
+    /// one copy takes. An output alone has a copy of its own, so there are none or several.
     fn copied_together(&self) -> Vec<usize> {
         let is_uploaded = |output: &OutputPlan<'_>| {
             let goes_up = matches!(self.path_of(output), Path::Upload | Path::Staged);
@@ -357,6 +359,7 @@ fn is_cuda(device: Device) -> bool {
     matches!(device, Device::Cuda(_))
 }
 
+/// Bytes of all samples of a list, without gaps.
 fn sample_bytes(list: &SampleList<'_>) -> u64 {
     let bytes = |meta: &TensorMeta| bytes_of(meta.dtype, meta.layout.shape());
     saturating_sum((0..list.len()).map(|index| bytes(list.meta(index))))

@@ -14,8 +14,8 @@ impl BatchShape {
     /// The batch of any samples of the list. Lengths are those of one sample for each `TensorMeta`.
     ///
     /// # Errors
-    /// The outputs of a batch of all samples of the list; [`Error::Argument`] where the shape of the batch depends on
-    /// which samples these are.
+    /// As [`BatchShape::new`] of all samples of the list; [`Error::Argument`] where the shape of the batch depends on which
+    /// samples these are; [`Error::Device`] for a batch elsewhere.
     pub(super) fn for_selection(
         selection: &Selection<SampleList<'_>>,
         collate: &Collate,

@@ -299,6 +299,7 @@ impl WrittenSpans {
     }
 }
 
+/// The name of a leaf's output in an error.
 fn output_at(path: &str) -> String {
     if path.is_empty() {
         "out".to_owned()
