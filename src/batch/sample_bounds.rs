@@ -122,7 +122,10 @@ impl SampleBounds {
         }
     }
 
-    /// The real part of one of the samples in data that the parts fit.
+    /// The real part of sample `index`, which is below their number, in data that the parts fit.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if only a device knows the lengths.
     pub(super) fn view(&self, data: &Tensor, index: usize) -> Result<Tensor> {
         match &self.0 {
             Kind::Rows => data.select(index as i64),

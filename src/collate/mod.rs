@@ -246,7 +246,10 @@ impl Collate {
     }
 }
 
-/// A dim counted from the front or, if negative, from the end.
+/// The position of `dim`, which is counted from the front or, if negative, from the end.
+///
+/// # Errors
+/// [`Error::Argument`], with the option's name, for a dim that samples do not have.
 pub(crate) fn resolve_dim(name: &str, dim: i64, ndim: usize) -> Result<usize> {
     let from_front = if dim < 0 { dim + ndim as i64 } else { dim };
     if (0..ndim as i64).contains(&from_front) {

@@ -92,6 +92,7 @@ pub enum PerDim<T> {
 }
 
 impl<T: Clone> PerDim<T> {
+    /// Checks that there is one for all dims, or one for each of `ndim`.
     pub(crate) fn check(&self, name: &str, ndim: usize) -> Result<()> {
         match self {
             PerDim::Each(values) if values.len() != ndim => Err(Error::argument(format!(
@@ -165,7 +166,7 @@ impl Pad {
         Pad::default()
     }
 
-    /// Whether what is given for each dim is given for so many, and the mask's dtype is one for a mask.
+    /// Checks that what is given for each dim is given for `ndim` of them, and that the mask's dtype is one for a mask.
     pub(crate) fn check(&self, ndim: usize) -> Result<()> {
         self.check_mask()?;
         self.side.check("side", ndim)?;
@@ -272,7 +273,7 @@ impl Pad {
         }
     }
 
-    /// The bits of the mask, if one is asked for.
+    /// The bits of the mask; `None` if none is asked for.
     pub(crate) fn mask_bits(&self) -> Result<Option<MaskBits>> {
         let dtype = self.mask_dtype;
         let Some(mask) = self.mask else { return Ok(None) };

@@ -145,7 +145,7 @@ impl Quantize {
         self.eps as f32
     }
 
-    /// The scale of elements of at most this magnitude.
+    /// The scale of elements whose largest magnitude is `amax`; `eps` stands for less.
     pub(crate) fn scale_of(&self, amax: f32) -> f32 {
         let amax = amax.max(self.eps32());
         match self.scale_dtype {
@@ -160,7 +160,7 @@ impl Quantize {
         }
     }
 
-    /// The bits of a scale.
+    /// The bits of a scale in `scale_dtype`, from the first byte on; for float8_e8m0fnu it is a power of two or NaN.
     pub(crate) fn bits_of(&self, scale: f32) -> [u8; 16] {
         let mut bits = [0; 16];
         match self.scale_dtype {
@@ -232,7 +232,7 @@ impl Scales {
     }
 }
 
-/// The same memory.
+/// Equal are scales in the same memory; elements are not compared.
 impl PartialEq for Scales {
     fn eq(&self, other: &Scales) -> bool {
         let is_same = |(one, other): (&Tensor, &Tensor)| {

@@ -81,12 +81,15 @@ impl Transform {
         self
     }
 
-    /// Whether `scale`, `mean` or `std` is given.
+    /// Whether a `scale` other than 1, `mean` or `std` is given.
     pub(crate) fn computes(&self) -> bool {
         self.scale != 1.0 || !self.mean.is_empty() || !self.std.is_empty()
     }
 
     /// The multiply-add, or `None` if it would change nothing.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for several means beside another number of standard deviations, or coefficients that are not finite.
     pub(crate) fn affine(&self) -> Result<Option<Affine>> {
         let channels = self.mean.len().max(self.std.len()).max(1);
         for (name, values) in [("mean", &self.mean), ("std", &self.std)] {

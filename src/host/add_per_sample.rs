@@ -23,6 +23,10 @@ struct Increments<'a> {
 }
 
 impl<'a> Increments<'a> {
+    /// The increments of a batch.
+    ///
+    /// # Errors
+    /// Argument for offsets that are not those of `dim`, or starts of another number.
     fn new(
         batch: &Tensor,
         dim: usize,
@@ -69,8 +73,9 @@ impl<'a> Increments<'a> {
 /// `dim`, sample by sample. `offsets`: where the samples begin along `dim`.
 ///
 /// # Errors
-/// DType for integers that do not hold a sum, with the sample, and for complex numbers and the like; Layout for memory with gaps, Device
-/// for memory of a device. Nothing is written then.
+/// DType for integers that do not hold a sum, with the sample, and for complex numbers and the like; Layout for memory that is
+/// read-only, unaligned or has gaps, Device for memory of a device, Argument for offsets or starts that do not fit. Nothing is
+/// written then.
 ///
 /// # Safety
 /// Nothing else reads or writes the memory meanwhile.
@@ -138,7 +143,7 @@ macro_rules! integers {
 
 integers! { i8 i16 i32 i64 u8 u16 u32 u64 }
 
-/// The least and the largest.
+/// The least and the largest; `None` of none.
 fn extremes<T: Integer>(values: &[T]) -> Option<(i128, i128)> {
     let first = *values.first()?;
     let (low, high) =
@@ -146,6 +151,7 @@ fn extremes<T: Integer>(values: &[T]) -> Option<(i128, i128)> {
     Some((low.into(), high.into()))
 }
 
+/// Adds to integers, if all sums are within the limits of the dtype; else an error of the first sample with one that is not.
 fn raise_integers<T: Integer>(
     values: &mut [T],
     parts: &Increments<'_>,
@@ -182,6 +188,7 @@ fn raise_integers<T: Integer>(
     Ok(())
 }
 
+/// Adds to floats: the number rounded to the dtype, and the sum rounded from float32, or float64 for float64.
 fn add_to_floats<T: Elem>(values: &mut [T], parts: &Increments<'_>) {
     for (_, part, start) in parts.iter() {
         let start = T::from_f64(start as f64);
