@@ -18,7 +18,7 @@ struct Increments<'a> {
     row_len: usize,
     /// The first row of each sample, and the end of the last one.
     offsets: &'a [i64],
-    /// For each sample a number, or one for each block.
+    /// A number for each sample, or one for each of its blocks.
     starts: &'a [i64],
 }
 

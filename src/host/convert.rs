@@ -39,8 +39,9 @@ pub(super) trait Elem: Copy + 'static {
     fn to_f32_odd(self) -> f32;
     /// Rounded to nearest even.
     fn to_f64(self) -> f64;
+    /// Rounded to nearest even; of an integral type toward zero and saturated, with 0 for NaN; a bool is whether it is not 0.
     fn from_f32(x: f32) -> Self;
-    /// Rounded once.
+    /// As [`Elem::from_f32`], rounded once.
     fn from_f64(x: f64) -> Self;
     #[inline(always)]
     fn from_bf16(x: BF16) -> Self {
@@ -48,7 +49,7 @@ pub(super) trait Elem: Copy + 'static {
     }
 }
 
-/// One element from `S` to `D`.
+/// Converts one element from `S` to `D`, rounded once.
 #[inline(always)]
 pub(super) fn convert<S: Elem, D: Elem>(x: S) -> D {
     if matches!((S::KIND, D::KIND), (NumberKind::Integral, NumberKind::Integral)) {
@@ -65,7 +66,7 @@ pub(super) fn convert<S: Elem, D: Elem>(x: S) -> D {
 // Toward zero, saturating, NaN to 0, as `as` does; but `as` is compiled one element at a time where
 // these are vectors.
 
-/// Up to 16 bits: the limits are floats, and what is between is an i32.
+/// An integer of up to 16 bits: the limits are floats, and what is between is an i32.
 macro_rules! narrow {
     ($x:expr, $f:ident, $t:ident) => {{
         let x = clamp!($x, $t::MIN as $f, $t::MAX as $f);
@@ -313,7 +314,7 @@ impl<const FRACTION: u32, const SATURATE: bool> F8<FRACTION, SATURATE> {
     const REBIAS: u32 = (127 - Self::BIAS) << 23;
     const TINY: u32 = Self::REBIAS + (1 << 23);
 
-    /// To nearest even.
+    /// Rounds to nearest even.
     #[inline(always)]
     fn of_f32(x: f32) -> Self {
         let bits = x.to_bits();
@@ -423,7 +424,7 @@ fn pick(take: bool, a: u32, b: u32) -> u32 {
     (a & mask) | (b & !mask)
 }
 
-/// To nearest even; a NaN is quieted and keeps its sign and the top of its payload, as F16C does.
+/// Rounds to nearest even; a NaN is quieted and keeps its sign and the top of its payload, as F16C does.
 #[inline(always)]
 fn f32_to_f16(x: f32) -> F16 {
     let bits = x.to_bits();
@@ -456,7 +457,7 @@ fn f16_to_f32(x: F16) -> f32 {
     f32::from_bits((bits & 0x8000) << 16 | magnitude)
 }
 
-/// To nearest even; a NaN is quieted and keeps its sign and the top of its payload.
+/// Rounds to nearest even; a NaN is quieted and keeps its sign and the top of its payload.
 #[inline(always)]
 fn f32_to_bf16(x: f32) -> BF16 {
     let bits = x.to_bits();
@@ -472,7 +473,7 @@ fn bf16_to_f32(x: BF16) -> f32 {
     f32::from_bits(bits | pick(bits & 0x7FFF_FFFF > 0x7F80_0000, 0x0040_0000, 0))
 }
 
-/// Toward zero, with the last bit set when anything was lost.
+/// Rounds to odd: toward zero, with the last bit set when anything was lost. A NaN is quieted.
 #[inline(always)]
 fn f64_to_odd(x: f64) -> f32 {
     let near = x as f32;

@@ -108,7 +108,7 @@ pub(super) mod forced {
 
     static BEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-    /// Nothing better than this one, on any thread; `None` for whatever the processor has.
+    /// Allows nothing better than this one, on any thread; `None` allows whatever the processor has.
     pub fn limit_to(name: Option<&str>) {
         BEST.store(name.map_or(usize::MAX, position), Ordering::SeqCst);
     }

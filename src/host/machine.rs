@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 pub struct Machine {
     /// Its name, such as "AMD EPYC 9R14"; "unknown".
     pub name: String,
-    /// Such as "GenuineIntel".
+    /// The vendor, such as "GenuineIntel"; empty if it is not known.
     pub vendor: String,
     flags: Vec<String>,
 }
@@ -52,7 +52,7 @@ impl Machine {
     }
 }
 
-/// A name as that of a file: its letters and digits.
+/// A name as that of a file: its ASCII letters, in lower case, and digits, with a hyphen for whatever is between them.
 pub(super) fn as_file_name(name: &str) -> String {
     let kept = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = name.chars().map(kept).collect();

@@ -88,7 +88,7 @@ impl Tiling {
         self.first[self.first.len() - 1]
     }
 
-    /// The output of a tile, and its elements.
+    /// The position of a tile's output, and the elements of it that the tile has, in the order of the work.
     fn locate(&self, plan: &Plan<'_>, tile: usize) -> (usize, std::ops::Range<u64>) {
         let output = self.first.partition_point(|&first| first <= tile) - 1;
         let size = plan.outputs()[output].dtype.size() as u64;
@@ -130,13 +130,14 @@ impl<'p> Work<'p> {
         Work { plan, outputs, tiling, stores }
     }
 
-    /// Whether the batch is large enough to share out.
+    /// Whether the batch is large enough to share out: by the bytes of all outputs of the plan, whether they have an address or
+    /// not.
     pub fn wants_threads(&self) -> bool {
         let traffic = |output: &OutputPlan<'_>| output.bytes().saturating_add(output.bytes_read());
         !is_small(saturating_sum(self.plan.outputs().iter().map(traffic)))
     }
 
-    /// Runs all tiles on the calling thread and on those of the pool.
+    /// Runs all tiles on the calling thread and on those of the pool, and returns when they are done.
     pub fn run(&self, threads: Option<&Helpers>) {
         parallel_for(self.tiling.count(), threads, |tile| {
             let (output, elems) = self.tiling.locate(self.plan, tile);
@@ -161,7 +162,8 @@ impl<'p> Work<'p> {
 }
 
 impl Work<'_> {
-    /// Writes elements that are scaled, with their scales if these are found; of an output of scales those that no element has.
+    /// Writes the elements whose scales begin among `elems`, with the scales if these are found; of an output of scales those
+    /// that no element has.
     ///
     /// # Safety
     /// As of [`tile::run`]; no other thread writes the scales of these elements either.

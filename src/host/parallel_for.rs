@@ -83,7 +83,8 @@ impl Drop for GateCloser<'_> {
     }
 }
 
-/// Calls `run` once for each number below `count`, on the calling thread and on those that help.
+/// Calls `run` once for each number below `count`, on the calling thread and on those that help, and returns when all calls have
+/// ended. Each thread takes its numbers in rising order.
 ///
 /// # Panics
 /// If `run` does.

@@ -64,7 +64,8 @@ impl PipelinedCopy {
             && row_bytes.saturating_mul(count as u64) >= POLICY.small_bytes
     }
 
-    /// Starts with no rows. The block holds `count` of them. `None` without memory for their addresses.
+    /// Starts with no rows. The block holds `count` of them, of `row_bytes`, which is not 0. `None` without memory for their
+    /// addresses.
     pub(crate) fn start(
         block: Block,
         row_bytes: usize,
@@ -95,7 +96,8 @@ impl PipelinedCopy {
         Some(PipelinedCopy { block: Some(block), shared, len: 0 })
     }
 
-    /// The next row; it may be read from now on until this value is finished or dropped.
+    /// Appends the next row; it may be read from now on until this value is finished or dropped. Rows beyond the block's are
+    /// ignored.
     ///
     /// # Safety
     /// As many bytes as the first row has can be read at `row` until then, and nothing writes to them.
@@ -116,7 +118,7 @@ impl PipelinedCopy {
         self.shared.closed.store(true, Ordering::Release);
     }
 
-    /// Whether these are the rows that the output is made of.
+    /// Whether the output moves rows as many and as long as these, and all have come. Their addresses are not compared.
     pub(crate) fn fits(&self, output: &OutputPlan<'_>) -> bool {
         let row_bytes = self.shared.row_bytes as u64;
         let rows = match output.starts {
@@ -129,7 +131,7 @@ impl PipelinedCopy {
             && self.len == output.data.len()
     }
 
-    /// Copies what is left and gives the memory, all rows of it written.
+    /// Copies what is left and gives the block, in which all rows that were pushed are written.
     pub(crate) fn finish(mut self) -> Option<Block> {
         self.close();
         self.shared.copy_chunks();
@@ -149,7 +151,7 @@ impl Drop for PipelinedCopy {
 }
 
 impl AheadState {
-    /// The work of another thread.
+    /// The work of another thread: copies chunks until no further rows come.
     fn help(&self) {
         let Some(_guard) = self.gate.enter() else { return };
         loop {
@@ -165,7 +167,7 @@ impl AheadState {
         }
     }
 
-    /// Copies whatever is published and not taken.
+    /// Takes and copies chunks until none is left that is published; other threads may still copy theirs.
     fn copy_chunks(&self) {
         loop {
             let published = self.published.load(Ordering::Acquire);
@@ -185,6 +187,7 @@ impl AheadState {
         }
     }
 
+    /// Copies these rows, which are published and which the calling thread has taken.
     fn copy_rows(&self, begin: usize, end: usize) {
         let out = self.out.load(Ordering::Relaxed);
         self.written.share();

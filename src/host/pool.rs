@@ -149,7 +149,10 @@ impl MemoryPool {
         })
     }
 
-    /// Uninitialised memory, aligned to 64 bytes.
+    /// At least `bytes` of uninitialised memory, aligned to 64 bytes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
     pub fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Block> {
         let layout = block_layout(bytes).ok_or(Error::OutOfMemory { bytes })?;
         let found = match layout.size() < POLICY.min_locked_bytes {
@@ -228,8 +231,8 @@ impl MemoryPool {
     }
 }
 
-/// The smallest free block that fits and is not more than a quarter too large. Of equals the one
-/// used last: its pages are the likeliest to be in a cache.
+/// Takes the smallest free block that fits and is not more than a quarter too large. Of equals the one used last: its pages are
+/// the likeliest to be in a cache.
 fn find(free: &mut Vec<Raw>, size: usize) -> Option<Raw> {
     let fits = |raw: &Raw| (size..=size + size / 4).contains(&raw.layout.size());
     let (position, _) = free
@@ -253,7 +256,7 @@ impl SmallBlocks {
         self.0[small_size(layout.size())].iter().find_map(|slot| take(slot, layout))
     }
 
-    /// The block itself if all slots of its size are full.
+    /// Keeps a block; gives it back if all slots of its size are full.
     fn keep(&self, raw: Raw) -> Option<Raw> {
         let raw = ManuallyDrop::new(raw);
         for slot in &self.0[small_size(raw.layout.size())] {
@@ -266,6 +269,7 @@ impl SmallBlocks {
         Some(ManuallyDrop::into_inner(raw))
     }
 
+    /// Takes all blocks, each as the iterator comes to it.
     fn drain(&self) -> impl Iterator<Item = Raw> + '_ {
         self.0.iter().enumerate().flat_map(|(index, slots)| {
             let layout = small_layout(index);
@@ -280,7 +284,7 @@ impl Drop for SmallBlocks {
     }
 }
 
-/// The block in a slot for blocks of this layout.
+/// Takes the block out of a slot for blocks of this layout; `None` if there is none.
 fn take(slot: &AtomicPtr<u8>, layout: Layout) -> Option<Raw> {
     if slot.load(Ordering::Relaxed).is_null() {
         return None;
@@ -303,8 +307,8 @@ fn small_layout(index: usize) -> Layout {
     block_layout(size as u64).expect("less than `min_locked_bytes`")
 }
 
-/// Size and alignment of a block of at least `bytes`: an eighth of a power of two apart, so that
-/// batches of nearly the same size share blocks.
+/// Size and alignment of a block of at least `bytes`: an eighth of a power of two apart, so that batches of nearly the same size
+/// share blocks. `None` beyond the address space.
 fn block_layout(bytes: u64) -> Option<Layout> {
     let bytes = usize::try_from(bytes).ok()?.max(ALIGN);
     let step = (bytes.checked_next_power_of_two()? / 16).max(ALIGN);

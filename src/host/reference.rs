@@ -9,7 +9,7 @@ use crate::host::Outputs;
 use crate::plan::{Channel, ElementOp, Groups, Moves, OutputPlan, Plan, Role};
 use crate::tensor::{CastTo, DType, Scalar};
 
-/// Runs a plan.
+/// Writes the outputs of a plan that have an address.
 pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
     let addressed = plan.outputs().iter().zip(&outputs.0);
     for (output, out) in addressed.filter_map(|(output, out)| Some((output, (*out)?))) {
@@ -59,7 +59,8 @@ pub(crate) unsafe fn run_moves(moves: &Moves<'_>) {
     }
 }
 
-/// Divides elements by their scales, which are written, or multiplies them by those that are given.
+/// Divides elements by their scales, which are written, or multiplies them by those that are given: one after the other, or each
+/// pair's from its entry of `first` on.
 ///
 /// # Safety
 /// The samples of the output are alive, and its elements and those of the scales may be written to.
@@ -211,6 +212,8 @@ unsafe fn float_at(output: &OutputPlan<'_>, sample: usize, place: &ElementPlace)
     read(dtype.native(), unsafe { bits_at(dtype, place) }).to_f32()
 }
 
+/// Writes element `elem` of the output, counted over all samples, padding included.
+///
 /// # Safety
 /// The samples of the output are alive, and `elem` is an element of the output at `out`.
 unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *mut u8, elem: u64) {
@@ -272,6 +275,7 @@ fn convert_one(
     write(to, Scalar::Float(result))
 }
 
+/// The number of some bits, of which an element of the dtype has the first.
 fn read(dtype: DType, bits: [u8; 16]) -> Scalar {
     // Beyond the element there are zeros.
     let unsigned = i128::from(u64::from_le_bytes(std::array::from_fn(|i| bits[i])));
@@ -290,6 +294,7 @@ fn read(dtype: DType, bits: [u8; 16]) -> Scalar {
     }
 }
 
+/// The bits of a number as the dtype has it, rounded once, with zeros behind them.
 fn write(to: CastTo, number: Scalar) -> [u8; 16] {
     let dtype = to.dtype;
     let mut bits = [0u8; 16];
@@ -348,7 +353,8 @@ fn float8_value(dtype: DType, code: u8) -> f64 {
     magnitude.copysign(if code & 0x80 == 0 { 1.0 } else { -1.0 })
 }
 
-/// The code whose value is nearest; on a tie the even one.
+/// The code whose value is nearest; on a tie the even one. Beyond the largest number it is the code behind that, or that of the
+/// number if results saturate.
 fn nearest_float8(to: CastTo, x: f64) -> u8 {
     let (_, end) = format_of_float8(to.dtype);
     // Both sides are exact: a value has four bits at most.

@@ -160,7 +160,7 @@ pub(crate) fn cast_row(src: DType, to: CastTo) -> RowFn {
     with_isa!(src.native(), to.dtype, I => cast_row_on::<I>(src, to))
 }
 
-/// As [`cast_row`], of different dtypes, of elements one after the other on both sides.
+/// As [`cast_row`], of different dtypes, of any number of elements one after the other on both sides.
 pub(crate) fn cast_elems(src: DType, to: CastTo) -> Cast {
     with_isa!(src.native(), to.dtype, I => cast_elems_on::<I>(src, to))
 }

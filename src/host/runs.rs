@@ -9,7 +9,8 @@ use crate::host::rows;
 use crate::host::uniform_rows::copy_all;
 use crate::plan::{CopyRange, OutputPlan, Starts};
 
-/// Calls `f` with every sample that has some of the elements, and with their range within the sample.
+/// Calls `f` with every sample that has some of the elements, in order, and with their range within the sample. `elems` are
+/// elements of the output.
 pub(super) fn for_samples(
     output: &OutputPlan<'_>,
     elems: Range<u64>,
@@ -28,9 +29,10 @@ pub(super) fn for_samples(
     }
 }
 
+/// Copies the parts of the ranges that go to these bytes of the output.
+///
 /// # Safety
-/// The samples are alive; `bytes` of the output at `out` are in its bounds, may be written to, and no other thread
-/// writes them.
+/// The samples are alive; `bytes` of the output at `out` are in its bounds, may be written to, and no other thread writes them.
 pub(super) unsafe fn copy_ranges<const STREAMING: bool>(
     ranges: &[CopyRange],
     out: *mut u8,
@@ -51,7 +53,7 @@ pub(super) unsafe fn copy_ranges<const STREAMING: bool>(
     }
 }
 
-/// Every sample is one run of bytes.
+/// Writes the elements `elems` of samples that are one run of bytes each.
 ///
 /// # Safety
 /// The samples are alive; every element that the output's layout reaches from `out` may be written to, and no other
@@ -105,7 +107,7 @@ pub(super) fn for_uniform_samples(
     for_samples(output, samples.end * of_each..elems.end, f);
 }
 
-/// Scattered small samples wait for memory: the hardware cannot guess where the next one is.
+/// Prefetches one of the next samples, if all have one size in the output: the hardware cannot guess where it is.
 #[inline]
 pub(super) fn prefetch_ahead(output: &OutputPlan<'_>, sample: usize) {
     let Starts::Rows { .. } = output.starts else { return };

@@ -57,7 +57,7 @@ impl SampleScales<'_> {
         }
     }
 
-    /// Where found scales go from this one on, if they are evenly spaced; the caller sets row, block and column.
+    /// The places of found scales from this group on, if they are evenly spaced; the caller sets row, block and column.
     fn run_at(&self, group: u64) -> Option<BlockRun<'_>> {
         let SampleScales::Found { quantize, place } = self else {
             return None;
@@ -86,6 +86,8 @@ impl SampleScales<'_> {
     }
 }
 
+/// Writes the scale of a group, whose bits these are.
+///
 /// # Safety
 /// The place is that of a sample's scales, of which this is one.
 #[inline]
@@ -169,7 +171,7 @@ pub(super) unsafe fn run(
     });
 }
 
-/// Where no scale is found.
+/// An [`AmaxFn`] for scales that are given, which nothing calls.
 ///
 /// # Safety
 /// None is needed.
@@ -177,7 +179,7 @@ unsafe fn no_amax(_: *const u8, _: isize, _: usize) -> f32 {
     0.0
 }
 
-/// What makes the rows of a sample.
+/// The functions that make the rows of a sample.
 #[derive(Clone, Copy)]
 struct RowFns {
     amax: AmaxFn,
@@ -205,7 +207,7 @@ impl Rescaled<'_, '_> {
         unsafe { rows::fill_row(dst, stride, size, &self.output.fill, len) };
     }
 
-    /// All elements have one scale.
+    /// Writes a sample all of whose elements have one scale.
     ///
     /// # Safety
     /// As of [`run`]; `range` are all elements of the sample.
@@ -232,7 +234,7 @@ impl Rescaled<'_, '_> {
         }
     }
 
-    /// Blocks of rows of the last dim have a scale each. Each is within a row of the walk.
+    /// Writes blocks of rows of the last dim, which have a scale each. Each block is within a row of the walk.
     ///
     /// # Safety
     /// As of [`run`]; `range` are whole blocks of the sample.

@@ -36,7 +36,7 @@ const MAX_HELD_ROWS: usize = 4;
 /// A block of each, elements of at most eight bytes.
 type HeldRows = [MaybeUninit<u64>; MAX_HELD_ROWS * SHORT_ROW_BLOCK];
 
-/// Whether the last dim is so short, and the dim around it so long, that its rows are read along that one.
+/// Whether there is a dim around the last one, and the last is so short and that one so long that rows are read along that one.
 pub(super) fn has_short_rows(dims: &[Dim]) -> bool {
     let [.., next, short] = dims else { return false };
     let is_across = short.src_stride.unsigned_abs() > next.src_stride.unsigned_abs();

@@ -83,7 +83,9 @@ pub(super) type Fma<T> = unsafe fn(x: *const u8, dst: *mut u8, n: usize, pairs: 
 
 /// The type in which a transform is computed.
 pub(super) trait Real: Elem {
+    /// The factors and the offsets of all pairs.
     fn coefficients(affine: &Affine) -> (&[Self], &[Self]);
+    /// `self * a + b`, rounded once.
     fn fused(self, a: Self, b: Self) -> Self;
 }
 
@@ -112,20 +114,22 @@ pub(super) trait Isa: 'static {
     /// Whether loops for AVX2, such as those of `x86`, may be used.
     const AVX2: bool;
 
-    /// Conversion of [`Cast`].
+    /// Converts elements, as [`Cast`] does.
     ///
     /// # Safety
     /// The processor runs this compilation; `n` elements at `src` and room for as many at `dst`, contiguous, at any
     /// address and disjoint.
     unsafe fn cast<S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: usize);
 
-    /// To float32, rounded to odd.
+    /// Converts elements to float32, rounded to odd.
     ///
     /// # Safety
     /// The processor runs this compilation; `n` elements at `src` and room for as many floats at `dst`, contiguous, at
     /// any address and disjoint.
     unsafe fn odd<S: Elem>(src: *const u8, dst: *mut u8, n: usize);
 
+    /// As [`Fma`].
+    ///
     /// # Safety
     /// The processor runs this compilation; at most `BLOCK` elements at `x` and room for as many at `dst`, contiguous,
     /// at any address and disjoint; coefficients for the whole period of `pairs`.
@@ -138,7 +142,7 @@ pub(super) trait Isa: 'static {
     /// `dst`, at any address and disjoint.
     unsafe fn split<T: Copy, const C: usize>(src: *const u8, dst: *mut u8, plane: isize, n: usize);
 
-    /// The largest magnitude of those up to `last`, or 0.
+    /// The largest magnitude of those up to `last`, as its bits, or 0.
     ///
     /// # Safety
     /// The processor runs this compilation; `n` elements at `src`, contiguous, at any address.

@@ -19,7 +19,7 @@ use crate::host::uniform_rows::{cast_all, copy_all, copy_short};
 use crate::samples::{EachRow, SampleRows, TableLimits, TensorMeta};
 use crate::tensor::{CastTo, DType, Tensor};
 
-/// The position of a row along dim 0, and the padding around it.
+/// The extent along dim 0 that each row is padded or cut to, the side of the padding, and its bits.
 #[derive(Clone, Copy)]
 pub(crate) struct RowPadding {
     pub extent: i64,
@@ -43,7 +43,8 @@ const AHEAD: usize = POLICY.rows_ahead;
 /// The number of adjacent rows from which on they are one copy.
 const MIN_RUN_ROWS: usize = POLICY.min_run_rows;
 
-/// A stack of more rows of a table takes a plan, which reads them as one sample, less than their addresses.
+/// The largest table that is written without a plan: a stack of more rows takes a plan, which reads them as one sample, less than
+/// their addresses.
 pub(crate) fn table_limits(collate: &Collate) -> TableLimits {
     let policy = &POLICY;
     let rows = if collate.form == Form::Stack { policy.table_rows - 1 } else { usize::MAX };
@@ -70,8 +71,8 @@ pub(crate) unsafe fn write_numbers(tensor: Option<&Tensor>, numbers: impl Iterat
     }
 }
 
-/// Writes all rows one after the other, or each within its padding, and a mask of the places along their dim 0: on the
-/// calling thread and on those that help.
+/// Writes all rows one after the other, or each within its padding, and a mask of the places along their dim 0, which only padded
+/// rows have: on the calling thread and on those that help. A row longer than the extent of the padding is cut.
 ///
 /// # Safety
 /// The rows are alive; nothing else has the memory, which all of them fill, or each with its padding, and the mask, which has

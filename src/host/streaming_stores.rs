@@ -131,6 +131,7 @@ impl StreamingStores {
             && output.bytes() / runs.max(1) >= POLICY.min_streamed_run_bytes
     }
 
+    /// The smallest output of this kind that is written around the caches; scaled ones never are.
     fn least(&self, output: &OutputPlan<'_>) -> u64 {
         let is_cut = || match &*output.nests {
             [nest] => output.dims[nest.dims.clone()].iter().any(|dim| !dim.is_whole()),
@@ -188,7 +189,8 @@ impl FromStr for StreamingStores {
     }
 }
 
-/// The file of measurements of a processor or device: `WINDROW_CALIBRATION`, else one of this name in the user's cache folder.
+/// The file of measurements of a processor or device: `WINDROW_CALIBRATION`, else one of this name in the user's cache folder;
+/// `None` without such a folder. The file need not exist.
 pub fn calibration_file(name: &str) -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(path) = set("WINDROW_CALIBRATION") {

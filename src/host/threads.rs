@@ -75,7 +75,8 @@ impl Threads {
         }
     }
 
-    /// The threads that may help the calling one now, if there are any.
+    /// The threads that may help the calling one now, if there are any: started, if this process has none yet, and kept off the
+    /// caller's processor, if they are the engine's own.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if there is no memory for the stacks of threads, [`Error::Argument`] if the system

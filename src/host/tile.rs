@@ -44,7 +44,7 @@ use crate::host::walk::{goes_down, in_order, walk, SamplePlace};
 use crate::host::{StreamingStores, POLICY};
 use crate::plan::{Channel, Dim, ElementOp, LoopNest, OutputPlan};
 
-/// Writes the elements `elems` of an output, put through `affine` if it says so.
+/// Writes the elements `elems` of an output, put through `affine` if there is one. The output has no scales.
 ///
 /// # Safety
 /// The samples of the plan are alive; every element that the output's layout reaches from `out` may be
@@ -415,7 +415,7 @@ unsafe fn transform_rows<const STREAMING: bool>(
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
 /// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
-/// - The class is `planar`.
+/// - The nest is `planar`.
 unsafe fn write_planar(
     planar: PlanarFn,
     nest: &LoopNest,

@@ -64,7 +64,8 @@ struct Group {
 }
 
 impl Group {
-    /// Takes the last loops that `fits` accepts beside as many offsets as there are: at most `most` offsets.
+    /// Takes loops off the end, as long as `fits` accepts the next one beside the number of offsets so far, up to `most` offsets.
+    /// The last one may be cut.
     fn take(loops: &mut Loops, most: usize, fits: impl Fn(&Loop, usize) -> bool) -> Group {
         let mut cut = Loop { extent: 1, src: 0, dst: 0, is_channel: false };
         let (mut src, mut dst) = (Vec::with_capacity(most), Vec::with_capacity(most));
@@ -123,7 +124,7 @@ enum Convert<'a> {
 }
 
 impl Transposition {
-    /// Transposes all elements of a sample; `None` if its rows are as fast one by one.
+    /// The transposition of all elements of a sample; `None` if its rows are as fast one by one, or none is real.
     #[inline]
     pub fn for_sample(
         output: &OutputPlan<'_>,
@@ -138,7 +139,8 @@ impl Transposition {
         Transposition::for_box(output, nest, affine, &all).map(Box::new)
     }
 
-    /// Transposes a box of elements, given by ranges of coordinates; coordinates of padding are left out.
+    /// The transposition of a box of elements, given by ranges of coordinates, without those of padding; `None` as of
+    /// [`Transposition::for_sample`].
     fn for_box(
         output: &OutputPlan<'_>,
         nest: &LoopNest,
@@ -375,8 +377,9 @@ pub(super) unsafe fn write_transposed(
     });
 }
 
-/// Calls `f` with the boxes that a range of elements is made of, each the elements from one to another: the coordinates in the loops
-/// from `at` on; those before are in `ranges`.
+/// Calls `f` with the boxes that a range of elements is made of, in order: the coordinates of each in all loops, and its
+/// elements. `ranges` has the coordinates in the outermost loops; `elems` are counted within these, from element `first` of the
+/// sample on.
 fn for_boxes(
     dims: &[Dim],
     elems: Range<u64>,
@@ -431,7 +434,8 @@ fn repeat(offsets: &mut Vec<isize>, stride: isize, times: usize) {
     }
 }
 
-/// Makes one loop of two, if the outer one goes on where the inner one ends on both sides.
+/// Makes one loop of two, in the place of the outer one, if that goes on where the inner one ends on both sides. Says whether it
+/// did.
 fn merge(outer: &mut Loop, inner: &mut Loop) -> bool {
     let reach = |stride: isize| stride.checked_mul(inner.extent as isize);
     let goes_on = !inner.is_channel

@@ -85,7 +85,7 @@ pub(super) unsafe fn in_order(
     }
 }
 
-/// Asks for a row further down. Apart, to keep the common case small.
+/// Prefetches a row further down. Apart, to keep the common case small.
 #[inline(never)]
 fn ask_ahead(src: *const u8, rows: &Dim, inner: &Dim) {
     let row_bytes = inner.src_stride.unsigned_abs().wrapping_mul(inner.hi - inner.lo) as usize;

@@ -38,7 +38,7 @@ macro_rules! with_float {
     };
 }
 
-/// Of elements of a floating-point dtype.
+/// The largest magnitude of elements of a floating-point dtype.
 pub(crate) fn amax_row(src: DType) -> AmaxFn {
     with_isa!(I => match src.is_native() {
         true => with_float!(src, S => amax::<I, S, false>),
@@ -46,7 +46,7 @@ pub(crate) fn amax_row(src: DType) -> AmaxFn {
     })
 }
 
-/// Floats divided by their scale, if they become float8 or int8; else those multiplied by it.
+/// Divides floats by their scale and saturates, if they become float8 or int8; else multiplies int8 and float8 by it.
 pub(crate) fn rescale_row(src: DType, to: CastTo) -> RescaleFn {
     let through = if to.dtype.is_float8() || to.dtype == DType::I8 { DType::F32 } else { src };
     with_isa!(through, to.dtype, I => match to.dtype {
@@ -60,7 +60,7 @@ pub(crate) fn rescale_row(src: DType, to: CastTo) -> RescaleFn {
     })
 }
 
-/// Of elements that need no room between two passes.
+/// Quantises elements that need no room between two passes: float32 and bfloat16 in native byte order; `None` for others.
 pub(crate) fn run_of(src: DType, to: CastTo) -> Option<RunFn> {
     with_isa!(DType::F32, to.dtype, I => match (src, to.dtype) {
         (DType::F32, DType::I8) => Some(I::quantise_run::<f32, i8>),

@@ -72,7 +72,7 @@ macro_rules! floats {
 
 floats!(F16 i16 0x7C00, f32 i32 0x7F80_0000, f64 i64 0x7FF0_0000_0000_0000);
 
-/// What elements are quantised to.
+/// A type that elements are quantised to.
 pub(in crate::host) trait Quantised: Elem {
     /// Rounded to nearest even and saturated.
     fn nearest(x: f32) -> Self;
@@ -101,7 +101,7 @@ impl Quantised for i8 {
 /// Elements at a time: short blocks are whole vectors, too.
 const STEP: usize = 32;
 
-/// The largest magnitude of those up to `last`, or 0.
+/// The largest magnitude of those up to `last`, as its bits, or 0.
 ///
 /// # Safety
 /// The processor runs this compilation; `n` elements at `src`, at any address.
@@ -150,6 +150,7 @@ pub(super) unsafe fn quantise_body<S: Float, D: Quantised>(
     }
 }
 
+/// Writes the nearest `D` of `divided` of each element.
 #[inline(always)]
 fn each<S: Float, D: Quantised>(
     src: &[Loose<S>],
@@ -178,7 +179,7 @@ pub(in crate::host) struct BlockRun<'q> {
     pub row: usize,
     pub block: usize,
     pub column: usize,
-    /// Where the first scale goes, and the bytes to the next one.
+    /// The place of the first scale, and the bytes to the next one.
     pub scales: *mut u8,
     pub stride: isize,
 }
