@@ -34,7 +34,7 @@ pub struct Collate {
     /// An increment for each sample, added to its elements.
     pub(crate) increments: Option<Arc<[i64]>>,
     pub(crate) saturate: bool,
-    /// What is done to elements by scales that some of them share.
+    /// The operation on elements by scales that some of them share.
     pub(crate) rescale: Option<Box<Rescale>>,
 }
 
@@ -161,9 +161,9 @@ impl Collate {
         self
     }
 
-    /// Of a batch in float8_e4m3fn or float8_e5m2: values beyond the largest finite one (448 and 57344), infinities among them,
-    /// become it; NaN stays NaN. Samples of that dtype that no arithmetic is done on are moved as they are. For a batch of another
-    /// dtype [`Error::Argument`].
+    /// In a batch of float8_e4m3fn or float8_e5m2, values beyond the largest finite one (448 and 57344), infinities among them,
+    /// become it; NaN stays NaN. Samples of that dtype that no arithmetic is done on are moved as they are. A batch of another
+    /// dtype fails with [`Error::Argument`].
     #[must_use]
     pub fn saturate(mut self) -> Collate {
         self.saturate = true;

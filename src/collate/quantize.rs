@@ -284,22 +284,22 @@ impl Dequantize {
     }
 }
 
-/// What is done to elements by their scales.
+/// The operation on elements by their scales.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Rescale {
     Quantize(Quantize),
     Dequantize(Dequantize),
 }
 
-/// What samples are put through on their way: see [`Collate::transform`](super::Collate::transform).
+/// A transform of samples on their way to the batch: see [`Collate::transform`](super::Collate::transform).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum AnyTransform {
     /// Arithmetic and the order of dims.
     Elements(Transform),
-    /// To a smaller dtype, by scales that are found.
+    /// Conversion to a smaller dtype, by scales that are found.
     Quantize(Quantize),
-    /// Back, by scales that are given.
+    /// Conversion back, by scales that are given.
     Dequantize(Dequantize),
 }
 

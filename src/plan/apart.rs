@@ -25,7 +25,7 @@ use crate::plan::circle::Circle;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{Error, Footprint, Layout, Mismatch, MoveSide, Result};
 
-/// From the first byte of a destination to behind its last one.
+/// The addresses of a destination, from its first byte to behind its last one.
 struct Span {
     start: u64,
     end: u64,
@@ -240,7 +240,7 @@ fn footprint<'l>(list: &'l SampleList<'_>, index: usize) -> Footprint<'l> {
     Footprint::new(list.address(index), layout, *dtype)
 }
 
-/// From the first byte of each sample to behind its last one; empty for samples without elements.
+/// The addresses of each sample, from its first byte to behind its last one; empty for samples without elements.
 fn each_span<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Range<u64>> + 'l {
     let span = |meta: &TensorMeta| meta.layout.byte_span(meta.dtype);
     let (metas, ids) = (list.metas(), list.meta_ids());

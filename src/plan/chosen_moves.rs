@@ -1,6 +1,6 @@
 //! [`ChosenMove`]: pairs of which a device chooses one side or both.
 //!
-//! What is chosen is not known here: all samples of a list have to be alike, and what they share is not looked for.
+//! The chosen samples are not known here: all samples of a list have to be alike, and memory that they share is not looked for.
 
 use crate::collate::AnyTransform;
 use crate::plan::apart::check_pairs_apart;

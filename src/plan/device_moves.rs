@@ -61,7 +61,7 @@ pub(super) struct PlannedLot<'s> {
     pub crossing: Crossing<'s>,
 }
 
-/// What of a lot crosses between host and device, beside what the kernel reads itself.
+/// The part of a lot that crosses between host and device, beside what the kernel reads itself.
 pub(super) enum Crossing<'s> {
     Nothing,
     /// Each as it is: where to, where from, and how many bytes.
@@ -293,13 +293,13 @@ fn way_of(class: &PairClass<'_>, reads_mapped: bool) -> Option<Way> {
 /// The pairs of a lot by their classes.
 struct Members<'m, 's> {
     classes: Vec<&'m PairClass<'s>>,
-    /// That of each pair; empty if there is one.
+    /// The class of each pair, by position; empty if there is one class.
     ids: Vec<u32>,
     count: usize,
     leaf: usize,
     dtype: DType,
     layout: Layout,
-    /// Where each begins among the elements of all; none if all are alike.
+    /// The start of each pair among the elements of all; `None` if all have as many.
     offsets: Option<Offsets>,
 }
 
@@ -336,7 +336,7 @@ impl<'m, 's> Members<'m, 's> {
         Ok(Members { classes, ids, count, leaf, dtype, layout, offsets })
     }
 
-    /// What `meta` gives for each class, in their order.
+    /// The result of `meta` for each class, in their order.
     fn each(&self, meta: impl Fn(&PairClass<'_>) -> Result<TensorMeta>) -> Result<Vec<TensorMeta>> {
         self.classes.iter().map(|class| meta(class)).collect()
     }

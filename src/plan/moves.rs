@@ -27,7 +27,7 @@ pub(crate) struct Moves<'s> {
     pub outputs: Vec<OutputPlan<'s>>,
     /// The scales of each output; none if nothing is scaled.
     pub scales: Vec<MoveScales<'s>>,
-    /// What sources are put through.
+    /// The map that sources are put through.
     pub affine: Option<Box<Affine>>,
     /// Pairs with a side on a device that something is written to, by position.
     pub on_device: Vec<usize>,

@@ -27,8 +27,7 @@ impl PageCopies {
         }
     }
 
-    /// What pairs of a device go by; `None` if it was not measured, or if the lock is held, as it may be for ever in a forked
-    /// child.
+    /// The numbers of a device; `None` if it was not measured, or if the lock is held, as it may be for ever in a forked child.
     pub fn of(ordinal: u32) -> Option<PageCopies> {
         MEASURED.try_read().ok()?.get(&ordinal).cloned()
     }

@@ -22,7 +22,7 @@ pub(super) struct PairClass<'l> {
     /// Both are the same, so that pairs of the same address are nothing to be done.
     pub is_same: bool,
     pub is_on_device: bool,
-    /// What the transform makes of the source, if there is one.
+    /// The batch that the transform makes of the source, if there is one.
     pub transformed: Option<BatchShape>,
     /// Its output, and its loop nest there.
     pub place: (usize, u32),
@@ -220,7 +220,7 @@ impl<'l> PairClass<'l> {
     }
 }
 
-/// What a transform makes of a source, as the stack of this one: with all that is checked of those.
+/// The batch that a transform makes of a source, as a stack of that alone, with all checks of a batch.
 fn transformed(
     srcs: &SampleList<'_>,
     dtype: DType,

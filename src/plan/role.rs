@@ -6,7 +6,7 @@ pub(crate) enum Role {
     Data,
     Mask,
     BatchIndex,
-    /// Of elements that were quantised; the output of the data writes them too.
+    /// Scales of elements that were quantised; the output of the data writes them too.
     Scales,
     /// Known before the plan runs, as `Offsets` are: no output writes them.
     Lengths,

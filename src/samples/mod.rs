@@ -25,7 +25,7 @@ use std::borrow::Cow;
 
 use crate::tensor::{Element, Tensor};
 
-/// What an engine takes as samples: a [`SampleList`], or a slice, array or `Vec`
+/// Samples as an engine takes them: a [`SampleList`], or a slice, array or `Vec`
 ///
 /// - of `&[T]`, `Vec<T>` or `[T; N]`, each a sample of one dim;
 /// - of [`Tensor`]s or `&Tensor`s;
@@ -50,7 +50,7 @@ pub trait Samples: sealed::Read {}
 
 impl<S: sealed::Read + ?Sized> Samples for S {}
 
-/// What the engine reads of samples: out of reach, so that it may change.
+/// The way in which the engine reads samples: out of reach, so that it may change.
 pub(crate) mod sealed {
     use std::borrow::Cow;
 
