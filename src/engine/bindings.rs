@@ -158,7 +158,7 @@ impl Engine {
         begin: Option<Instant>,
         most_bytes: u64,
     ) -> Option<Batch> {
-        let rows = SampleRows::of_list(list, host::table_limits(collate))?;
+        let rows = SampleRows::from_list(list, host::table_limits(collate))?;
         self.small_rows(rows, collate, None, begin, most_bytes)?.into_batch()
     }
 
@@ -173,7 +173,7 @@ impl Engine {
         begin: Option<Instant>,
     ) -> Option<LeafOutput> {
         let most_bytes = host::POLICY.small_bytes;
-        let rows = SampleRows::taken(list, indices, most_bytes)?;
+        let rows = SampleRows::from_indices(list, indices, most_bytes)?;
         self.small_rows(rows, collate, out, begin, most_bytes)
     }
 

@@ -327,7 +327,7 @@ impl Engine {
             // SAFETY: the caller's promise.
             let alone = unsafe { AloneLeaves::new(&runs, dsts, srcs, &transform)? };
             let leaves = alone.leaves();
-            let mut plan = Plan::of_moves(moves, &lots, &leaves, [dsts, srcs], reads_mapped)?;
+            let mut plan = Plan::for_moves(moves, &lots, &leaves, [dsts, srcs], reads_mapped)?;
             plan.out_owners.clone_from(&out_owners);
             drop(span);
             let own = RunOptions {
@@ -375,7 +375,7 @@ impl Engine {
         // SAFETY: nothing is written.
         #[allow(unsafe_code)]
         let alone = unsafe { AloneLeaves::new(&runs, dsts, srcs, transform)? };
-        let plan = Plan::of_moves(&moves, &lots, &alone.leaves(), [dsts, srcs], reads_mapped)?;
+        let plan = Plan::for_moves(&moves, &lots, &alone.leaves(), [dsts, srcs], reads_mapped)?;
         let explain = plan.explain();
         let found = moves.scales.iter().filter_map(|scales| scales.found.as_ref());
         let scale_bytes: u64 = found.map(|(_, output)| output.bytes()).sum();

@@ -175,7 +175,7 @@ impl Engine {
             if !is_plain(leaf.collate, self.shared.device) {
                 return None;
             }
-            rows.push(SampleRows::of_list(leaf.samples, host::table_limits(leaf.collate))?);
+            rows.push(SampleRows::from_list(leaf.samples, host::table_limits(leaf.collate))?);
         }
         let mut shapes: SmallVec<[_; 1]> = SmallVec::with_capacity(leaves.len());
         for (leaf, rows) in leaves.iter().zip(&rows) {

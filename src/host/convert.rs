@@ -316,7 +316,7 @@ impl<const FRACTION: u32, const SATURATE: bool> F8<FRACTION, SATURATE> {
 
     /// Rounds to nearest even.
     #[inline(always)]
-    fn of_f32(x: f32) -> Self {
+    fn round_f32(x: f32) -> Self {
         let bits = x.to_bits();
         let abs = bits & 0x7FFF_FFFF;
         // A carry may run into the exponent.
@@ -347,9 +347,9 @@ impl<const FRACTION: u32, const SATURATE: bool> F8<FRACTION, SATURATE> {
         last
     };
 
-    /// As [`F8::of_f32`], in 16 bits, of which a vector has twice as many.
+    /// As [`F8::round_f32`], in 16 bits, of which a vector has twice as many.
     #[inline(always)]
-    fn of_bf16(x: BF16) -> Self {
+    fn round_bf16(x: BF16) -> Self {
         let pick = |take: bool, a: u16, b: u16| {
             let mask = u16::from(take).wrapping_neg();
             (a & mask) | (b & !mask)
@@ -405,15 +405,15 @@ impl<const FRACTION: u32, const SATURATE: bool> Elem for F8<FRACTION, SATURATE> 
     }
     #[inline(always)]
     fn from_f32(x: f32) -> Self {
-        F8::of_f32(x)
+        F8::round_f32(x)
     }
     #[inline(always)]
     fn from_f64(x: f64) -> Self {
-        F8::of_f32(f64_to_odd(x))
+        F8::round_f32(f64_to_odd(x))
     }
     #[inline(always)]
     fn from_bf16(x: BF16) -> Self {
-        F8::of_bf16(x)
+        F8::round_bf16(x)
     }
 }
 

@@ -250,7 +250,7 @@ pub(crate) unsafe fn run_moves(
                 match scales {
                     None => tile::run(output, affine, nowhere, part, stores),
                     Some(scales) => {
-                        scale_groups::run(output, TileScales::of_moves(scales), nowhere, part);
+                        scale_groups::run(output, TileScales::for_moves(scales), nowhere, part);
                     }
                 }
             };

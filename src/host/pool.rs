@@ -157,7 +157,7 @@ impl MemoryPool {
         let layout = block_layout(bytes).ok_or(Error::OutOfMemory { bytes })?;
         let found = match layout.size() < POLICY.min_locked_bytes {
             true => self.small.take(layout),
-            false => find(&mut self.lock(), layout.size()),
+            false => take_best_fit(&mut self.lock(), layout.size()),
         };
         let raw = match found {
             Some(raw) => {
@@ -233,7 +233,7 @@ impl MemoryPool {
 
 /// Takes the smallest free block that fits and is not more than a quarter too large. Of equals the one used last: its pages are
 /// the likeliest to be in a cache.
-fn find(free: &mut Vec<Raw>, size: usize) -> Option<Raw> {
+fn take_best_fit(free: &mut Vec<Raw>, size: usize) -> Option<Raw> {
     let fits = |raw: &Raw| (size..=size + size / 4).contains(&raw.layout.size());
     let (position, _) = free
         .iter()

@@ -25,7 +25,7 @@ pub(super) enum TileScales<'p> {
 
 impl<'p> TileScales<'p> {
     /// The scales of a move's pairs: found where its plan has a rule, at addresses of their own, else given.
-    pub fn of_moves(scales: &'p MoveScales<'p>) -> TileScales<'p> {
+    pub fn for_moves(scales: &'p MoveScales<'p>) -> TileScales<'p> {
         match &scales.found {
             Some((quantize, output)) => {
                 TileScales::Found { quantize, output, out: std::ptr::null_mut() }

@@ -43,15 +43,15 @@ impl<const BYTES: usize> Scratch<BYTES> {
 /// An element at any address.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
-struct Loose<T>(T);
+struct Unaligned<T>(T);
 
 /// Elements that are read.
 ///
 /// # Safety
 /// `n` initialised elements are at `src` and nothing writes to them meanwhile.
 #[inline(always)]
-unsafe fn input<'a, T>(src: *const u8, n: usize) -> &'a [Loose<T>] {
-    // SAFETY: by the contract above; `Loose` needs no alignment.
+unsafe fn input<'a, T>(src: *const u8, n: usize) -> &'a [Unaligned<T>] {
+    // SAFETY: by the contract above; `Unaligned` needs no alignment.
     unsafe { std::slice::from_raw_parts(src.cast(), n) }
 }
 
@@ -60,8 +60,8 @@ unsafe fn input<'a, T>(src: *const u8, n: usize) -> &'a [Loose<T>] {
 /// # Safety
 /// `n` elements may be written at `dst` and nothing else touches them meanwhile.
 #[inline(always)]
-unsafe fn output<'a, T>(dst: *mut u8, n: usize) -> &'a mut [MaybeUninit<Loose<T>>] {
-    // SAFETY: by the contract above; `Loose` needs no alignment, `MaybeUninit` no value.
+unsafe fn output<'a, T>(dst: *mut u8, n: usize) -> &'a mut [MaybeUninit<Unaligned<T>>] {
+    // SAFETY: by the contract above; `Unaligned` needs no alignment, `MaybeUninit` no value.
     unsafe { std::slice::from_raw_parts_mut(dst.cast(), n) }
 }
 
@@ -176,7 +176,7 @@ unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: u
         // SAFETY: the caller's pointers are good for `n` elements, here of bfloat16, and disjoint.
         let (src, dst) = unsafe { (input::<BF16>(src, n), output::<D>(dst, n)) };
         for (d, s) in dst.iter_mut().zip(src) {
-            d.write(Loose(D::from_bf16(s.0)));
+            d.write(Unaligned(D::from_bf16(s.0)));
         }
         return;
     }
@@ -218,26 +218,26 @@ unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: u
         };
     }
     for (d, s) in dst.iter_mut().zip(src) {
-        d.write(Loose(convert(s.0)));
+        d.write(Unaligned(convert(s.0)));
     }
 }
 
 /// Integers, `N` at a time: the last ones may be converted twice, so that a row ends without a loop of its own.
 #[inline(always)]
 fn cast_integers<S: Elem, D: Elem, const N: usize>(
-    src: &[Loose<S>],
-    dst: &mut [MaybeUninit<Loose<D>>],
+    src: &[Unaligned<S>],
+    dst: &mut [MaybeUninit<Unaligned<D>>],
 ) {
     let (Some(last), count) = (src.last_chunk::<N>(), src.len()) else {
         for (d, s) in dst.iter_mut().zip(src) {
-            d.write(Loose(convert(s.0)));
+            d.write(Unaligned(convert(s.0)));
         }
         return;
     };
     // All of them are read before the first is written: then they fit into vectors.
-    let each = |src: &[Loose<S>; N]| src.map(|x| MaybeUninit::new(Loose(convert(x.0))));
+    let each = |src: &[Unaligned<S>; N]| src.map(|x| MaybeUninit::new(Unaligned(convert(x.0))));
     for (d, s) in dst.chunks_exact_mut(N).zip(src.chunks_exact(N)) {
-        if let (Ok(d), Ok(s)) = (<&mut [MaybeUninit<Loose<D>>; N]>::try_from(d), s.try_into()) {
+        if let (Ok(d), Ok(s)) = (<&mut [MaybeUninit<Unaligned<D>>; N]>::try_from(d), s.try_into()) {
             *d = each(s);
         }
     }
@@ -260,7 +260,7 @@ unsafe fn odd_body<I: Isa, S: Elem>(src: *const u8, dst: *mut u8, n: usize) {
     // SAFETY: the caller's pointers are good for `n` elements and disjoint.
     let (src, dst) = unsafe { (input::<S>(src, n), output::<f32>(dst, n)) };
     for (d, s) in dst.iter_mut().zip(src) {
-        d.write(Loose({ s.0 }.to_f32_odd()));
+        d.write(Unaligned({ s.0 }.to_f32_odd()));
     }
 }
 
@@ -301,7 +301,7 @@ unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
         // SAFETY: there is one pair at least.
         let (a, b) = unsafe { (*a, *b) };
         for (d, s) in dst.iter_mut().zip(src) {
-            d.write(Loose(convert({ s.0 }.fused(a, b))));
+            d.write(Unaligned(convert({ s.0 }.fused(a, b))));
         }
         return;
     }
@@ -312,7 +312,7 @@ unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
     };
     if period >= n {
         for (((d, s), &a), &b) in dst.iter_mut().zip(src).zip(a).zip(b) {
-            d.write(Loose(convert({ s.0 }.fused(a, b))));
+            d.write(Unaligned(convert({ s.0 }.fused(a, b))));
         }
         return;
     }
@@ -324,23 +324,24 @@ unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
 /// `x * a + b` of elements with a pair each, eight at a time: the length of a period is then no obstacle to vectorising.
 #[inline(always)]
 fn fma_period<T: Real, D: Elem>(
-    src: &[Loose<T>],
-    dst: &mut [MaybeUninit<Loose<D>>],
+    src: &[Unaligned<T>],
+    dst: &mut [MaybeUninit<Unaligned<D>>],
     a: &[T],
     b: &[T],
 ) {
     let pairs = a.chunks_exact(8).zip(b.chunks_exact(8));
     for ((d, s), (a, b)) in dst.chunks_mut(8).zip(src.chunks(8)).zip(pairs) {
-        if let (Ok(d), Ok(s)) =
-            (<&mut [MaybeUninit<Loose<D>>; 8]>::try_from(&mut *d), <&[Loose<T>; 8]>::try_from(s))
-        {
+        if let (Ok(d), Ok(s)) = (
+            <&mut [MaybeUninit<Unaligned<D>>; 8]>::try_from(&mut *d),
+            <&[Unaligned<T>; 8]>::try_from(s),
+        ) {
             let x: [T; 8] = s.map(|x| x.0);
             let y: [D; 8] = std::array::from_fn(|i| convert(x[i].fused(a[i], b[i])));
-            *d = y.map(|y| MaybeUninit::new(Loose(y)));
+            *d = y.map(|y| MaybeUninit::new(Unaligned(y)));
             continue;
         }
         for (((d, s), &a), &b) in d.iter_mut().zip(s).zip(a).zip(b) {
-            d.write(Loose(convert({ s.0 }.fused(a, b))));
+            d.write(Unaligned(convert({ s.0 }.fused(a, b))));
         }
     }
 }

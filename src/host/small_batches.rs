@@ -221,7 +221,7 @@ unsafe fn write_as_one(
 
 /// Prefetches the memory of a row that is read soon, if there is one more.
 #[inline]
-fn ask(rows: EachRow<'_>, index: usize, unit: usize) {
+fn prefetch_row(rows: EachRow<'_>, index: usize, unit: usize) {
     if index < rows.len() {
         let (src, length) = rows.at(index);
         prefetch(src, length as usize * unit);
@@ -274,7 +274,7 @@ unsafe fn write_apart(
 ) -> *mut u8 {
     let ([src_unit, unit], rows) = (writer.units(), rows.each());
     for index in range {
-        ask(rows, index + AHEAD, src_unit);
+        prefetch_row(rows, index + AHEAD, src_unit);
         let (src, length) = rows.at(index);
         // SAFETY: a row's own elements, and their place in the output.
         unsafe { writer.write(src, dst, length as usize) };
@@ -313,7 +313,7 @@ unsafe fn write_padded(
         unsafe { mask.add(first).write_bytes(bits.padding[0], places) };
     }
     for index in range {
-        ask(rows, index + AHEAD, src_unit);
+        prefetch_row(rows, index + AHEAD, src_unit);
         let (src, length) = rows.at(index);
         let (mut cut, mut lead, real) = (0, 0, length.min(extent));
         if padding.side != Side::Right {

@@ -88,7 +88,7 @@ impl StreamingStores {
             let file = || {
                 let path = StreamingStores::file()?;
                 let text = std::fs::read_to_string(&path).ok()?;
-                Some((path.display().to_string(), of_file(&text)))
+                Some((path.display().to_string(), stores_in_file(&text)))
             };
             match variable.or_else(file) {
                 Some((source, Ok(stores))) => ChosenStores { stores, source, refused: None },
@@ -213,7 +213,7 @@ pub fn text_in_file<'t>(text: &'t str, name: &str) -> Option<&'t str> {
 }
 
 /// The policy in a file of measurements.
-fn of_file(text: &str) -> Result<StreamingStores> {
+fn stores_in_file(text: &str) -> Result<StreamingStores> {
     let missing = || Error::argument("it has no text \"streaming_stores\"".to_owned());
     text_in_file(text, "streaming_stores").ok_or_else(missing)?.parse()
 }
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn files_of_measurements() {
-        let stores = of_file(
+        let stores = stores_in_file(
             r#"{"cpu": "x", "host": {"streaming_stores": "copies=1,padded=2,computed=3"}}"#,
         );
         assert_eq!(
@@ -269,7 +269,7 @@ mod tests {
             r#"{"host": {"streaming_stores": 5}}"#,
             r#"{"host": {"streaming_stores": "x"}}"#,
         ] {
-            assert!(of_file(text).is_err(), "{text}");
+            assert!(stores_in_file(text).is_err(), "{text}");
         }
     }
 }

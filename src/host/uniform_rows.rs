@@ -162,7 +162,7 @@ unsafe fn copy_blocks<const N: usize, const B: usize>(src: *const u8, dst: *mut 
 /// # Safety
 /// So many bytes on both sides, disjoint.
 #[inline(always)]
-unsafe fn ends<const N: usize>(src: *const u8, dst: *mut u8, bytes: usize) {
+unsafe fn copy_ends<const N: usize>(src: *const u8, dst: *mut u8, bytes: usize) {
     // SAFETY: at least `N` bytes, at any address.
     unsafe {
         let first = src.cast::<[u8; N]>().read_unaligned();
@@ -188,10 +188,10 @@ pub(super) unsafe fn copy_short(src: *const u8, dst: *mut u8, bytes: usize) {
         match bytes {
             0 => {}
             1 => *dst = *src,
-            2..=3 => ends::<2>(src, dst, bytes),
-            4..=7 => ends::<4>(src, dst, bytes),
-            8..=15 => ends::<8>(src, dst, bytes),
-            _ => ends::<16>(src, dst, bytes),
+            2..=3 => copy_ends::<2>(src, dst, bytes),
+            4..=7 => copy_ends::<4>(src, dst, bytes),
+            8..=15 => copy_ends::<8>(src, dst, bytes),
+            _ => copy_ends::<16>(src, dst, bytes),
         }
     }
 }

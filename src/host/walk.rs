@@ -87,7 +87,7 @@ pub(super) unsafe fn in_order(
 
 /// Prefetches a row further down. Apart, to keep the common case small.
 #[inline(never)]
-fn ask_ahead(src: *const u8, rows: &Dim, inner: &Dim) {
+fn prefetch_row_ahead(src: *const u8, rows: &Dim, inner: &Dim) {
     let row_bytes = inner.src_stride.unsigned_abs().wrapping_mul(inner.hi - inner.lo) as usize;
     let stride = rows.src_stride as isize;
     let back = if inner.src_stride < 0 { row_bytes as isize } else { 0 };
@@ -151,7 +151,7 @@ pub(super) fn walk(
             if *coord < dim.extent {
                 // The hardware fetches ahead what goes up in memory; rows that go down are asked for.
                 if dim.src_stride < 0 {
-                    ask_ahead(src, dim, inner);
+                    prefetch_row_ahead(src, dim, inner);
                 }
                 break;
             }

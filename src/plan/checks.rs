@@ -227,10 +227,10 @@ pub(crate) struct UsedMetas<'a> {
     /// The first sample's.
     shape: Dims,
     num_samples: usize,
-    of_each: OfEach<'a>,
+    per_sample: PerSample<'a>,
 }
 
-enum OfEach<'a> {
+enum PerSample<'a> {
     /// All are as the first.
     Same,
     /// The position of each, and those in use.
@@ -245,16 +245,16 @@ impl<'a> UsedMetas<'a> {
             return UsedMetas::for_rows(first, samples.len(), lengths, *length);
         }
         let (metas, num_samples) = (samples.metas(), samples.len());
-        let (first, of_each) = match samples.meta_ids() {
-            None => (&metas[0], OfEach::Same),
+        let (first, per_sample) = match samples.meta_ids() {
+            None => (&metas[0], PerSample::Same),
             Some(ids) => {
                 let mut seen = vec![false; metas.len()];
                 let is_new = |id: &&u32| !std::mem::replace(&mut seen[**id as usize], true);
                 let used = ids.iter().filter(is_new).copied().collect();
-                (&metas[ids[0] as usize], OfEach::Ids { metas, ids, used })
+                (&metas[ids[0] as usize], PerSample::Ids { metas, ids, used })
             }
         };
-        UsedMetas { first, shape: Dims::from_slice(first.layout.shape()), num_samples, of_each }
+        UsedMetas { first, shape: Dims::from_slice(first.layout.shape()), num_samples, per_sample }
     }
 
     /// The metas of `count` rows that differ from this one in the extent of dim 0 alone: `lengths`, empty if each has the
@@ -266,16 +266,16 @@ impl<'a> UsedMetas<'a> {
         length: i64,
     ) -> UsedMetas<'a> {
         let of_row = |length| row_shape(first.layout.shape(), length);
-        let of_each = match lengths {
-            [] => OfEach::Same,
+        let per_sample = match lengths {
+            [] => PerSample::Same,
             _ => {
                 let further =
                     |[least, most]: [i64; 2], &length: &i64| [least.min(length), most.max(length)];
                 let [least, most] = lengths.iter().fold([length; 2], further);
-                OfEach::Rows { lengths, ends: [of_row(least), of_row(most)] }
+                PerSample::Rows { lengths, ends: [of_row(least), of_row(most)] }
             }
         };
-        UsedMetas { first, shape: of_row(length), num_samples, of_each }
+        UsedMetas { first, shape: of_row(length), num_samples, per_sample }
     }
 
     /// The shape of the first sample.
@@ -289,49 +289,50 @@ impl<'a> UsedMetas<'a> {
 
     /// The metadata of one sample, but for the extent of dim 0 of a row.
     pub fn meta(&self, index: usize) -> &TensorMeta {
-        match &self.of_each {
-            OfEach::Ids { metas, ids, .. } => &metas[ids[index] as usize],
+        match &self.per_sample {
+            PerSample::Ids { metas, ids, .. } => &metas[ids[index] as usize],
             _ => self.first,
         }
     }
 
     /// The samples behind the first, if they may differ in more than the extent of dim 0.
     fn several(&self) -> std::ops::Range<usize> {
-        match &self.of_each {
-            OfEach::Ids { ids, .. } => 1..ids.len(),
+        match &self.per_sample {
+            PerSample::Ids { ids, .. } => 1..ids.len(),
             _ => 0..0,
         }
     }
 
     /// The shape of one sample.
     pub fn shape_of(&self, index: usize) -> Dims {
-        match &self.of_each {
-            OfEach::Same => self.shape.clone(),
-            OfEach::Ids { .. } => self.meta(index).layout.shape().into(),
-            OfEach::Rows { lengths, .. } => row_shape(&self.shape, lengths[index]),
+        match &self.per_sample {
+            PerSample::Same => self.shape.clone(),
+            PerSample::Ids { .. } => self.meta(index).layout.shape().into(),
+            PerSample::Rows { lengths, .. } => row_shape(&self.shape, lengths[index]),
         }
     }
 
     /// Whether all that is in use fits: a dtype and a shape.
     pub fn all(&self, mut fits: impl FnMut(DType, &[i64]) -> bool) -> bool {
-        match &self.of_each {
-            OfEach::Same => fits(self.first.dtype, &self.shape),
-            OfEach::Ids { metas, used, .. } => used.iter().all(|&id| {
+        match &self.per_sample {
+            PerSample::Same => fits(self.first.dtype, &self.shape),
+            PerSample::Ids { metas, used, .. } => used.iter().all(|&id| {
                 let TensorMeta { dtype, layout, .. } = &metas[id as usize];
                 fits(*dtype, layout.shape())
             }),
-            OfEach::Rows { ends, .. } => ends.iter().all(|shape| fits(self.first.dtype, shape)),
+            PerSample::Rows { ends, .. } => ends.iter().all(|shape| fits(self.first.dtype, shape)),
         }
     }
 
     /// The extent of a dim of each sample, none counted for more than `most`.
     pub fn extents(&self, dim: usize, most: i64) -> Cow<'a, [i64]> {
-        match &self.of_each {
-            OfEach::Rows { lengths, ends: [_, longest] } if dim == 0 => match longest[0] <= most {
+        match &self.per_sample {
+            PerSample::Rows { lengths, ends: [_, longest] } if dim == 0 => match longest[0] <= most
+            {
                 true => Cow::Borrowed(lengths),
                 false => lengths.iter().map(|&length| length.min(most)).collect(),
             },
-            OfEach::Ids { metas, ids, .. } => {
+            PerSample::Ids { metas, ids, .. } => {
                 let of = |&id: &u32| metas[id as usize].layout.shape()[dim].min(most);
                 ids.iter().map(of).collect()
             }

@@ -140,7 +140,7 @@ impl<'s> Plan<'s> {
     ///
     /// # Errors
     /// As [`Plan::for_leaves`].
-    pub(crate) fn of_moves<'a: 's>(
+    pub(crate) fn for_moves<'a: 's>(
         moves: &Moves<'s>,
         lots: &[Lot],
         leaves: &[Leaf<'s, 'a>],

@@ -343,7 +343,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
         let layout = Layout::compact(dtype, output.layout.shape())?;
         let whole = TensorMeta { dtype, device: Device::Cpu, layout: layout.clone() };
         let compact = data_output(leaf, &self.batch_shapes[leaf], self.samples[leaf], layout);
-        let whole = SampleList::of_meta(&whole)?;
+        let whole = SampleList::for_meta(&whole)?;
         let batch_shape = BatchShape::new(&whole, &Collate::concat(0))?;
         let read = data_output(leaf, &batch_shape, &whole, output.layout.clone()).into_owned();
         Ok(Spread {

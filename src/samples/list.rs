@@ -171,7 +171,7 @@ impl<'a> SampleList<'a> {
     }
 
     /// Builds a list from views. Aborts on allocation failure, like `Vec::push`.
-    pub(crate) fn of_views(views: impl IntoIterator<Item = impl Borrow<SampleView<'a>>>) -> Self {
+    pub(crate) fn from_views(views: impl IntoIterator<Item = impl Borrow<SampleView<'a>>>) -> Self {
         let (mut list, views) = (SampleList::new(), views.into_iter());
         list.data.each().reserve(views.size_hint().0);
         for view in views {
@@ -451,6 +451,6 @@ pub(super) fn outside(index: i64, len: i64) -> Error {
 
 impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
     fn from_iter<I: IntoIterator<Item = SampleView<'a>>>(views: I) -> Self {
-        SampleList::of_views(views)
+        SampleList::from_views(views)
     }
 }

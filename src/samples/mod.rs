@@ -83,7 +83,7 @@ impl Read for SampleList<'_> {
     }
 
     fn to_rows(&self, limits: TableLimits) -> Option<SampleRows<'_>> {
-        SampleRows::of_list(self, limits)
+        SampleRows::from_list(self, limits)
     }
 }
 
@@ -119,11 +119,11 @@ impl<S: Sample, const N: usize> Read for [S; N] {
 
 impl Sample for SampleView<'_> {
     fn list(samples: &[Self]) -> SampleList<'_> {
-        SampleList::of_views(samples)
+        SampleList::from_views(samples)
     }
 
     fn rows(samples: &[Self]) -> Option<SampleRows<'_>> {
-        SampleRows::of_views(samples)
+        SampleRows::from_views(samples)
     }
 }
 
@@ -132,11 +132,11 @@ macro_rules! slices {
     ($($slice:ty $(, $len:ident)?;)*) => {$(
         impl<T: Element $(, const $len: usize)?> Sample for $slice {
             fn list(samples: &[Self]) -> SampleList<'_> {
-                SampleList::of_views(samples.iter().map(|row| SampleView::from(&row[..])))
+                SampleList::from_views(samples.iter().map(|row| SampleView::from(&row[..])))
             }
 
             fn rows(samples: &[Self]) -> Option<SampleRows<'_>> {
-                SampleRows::of_slices(samples, |row| &row[..])
+                SampleRows::from_slices(samples, |row| &row[..])
             }
         }
     )*};
@@ -152,7 +152,7 @@ slices! {
 
 impl Sample for Tensor {
     fn list(samples: &[Self]) -> SampleList<'_> {
-        SampleList::of_views(samples.iter().map(SampleView::from))
+        SampleList::from_views(samples.iter().map(SampleView::from))
     }
 
     fn rows(_: &[Self]) -> Option<SampleRows<'_>> {
@@ -162,7 +162,7 @@ impl Sample for Tensor {
 
 impl Sample for &Tensor {
     fn list(samples: &[Self]) -> SampleList<'_> {
-        SampleList::of_views(samples.iter().map(|&sample| SampleView::from(sample)))
+        SampleList::from_views(samples.iter().map(|&sample| SampleView::from(sample)))
     }
 
     fn rows(_: &[Self]) -> Option<SampleRows<'_>> {

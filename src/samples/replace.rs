@@ -7,7 +7,7 @@ use crate::tensor::{new_owners, Device, Layout, Offsets, Result};
 
 impl SampleList<'static> {
     /// A list of one sample with this metadata at address 0, which nothing may read.
-    pub(crate) fn of_meta(meta: &TensorMeta) -> Result<SampleList<'static>> {
+    pub(crate) fn for_meta(meta: &TensorMeta) -> Result<SampleList<'static>> {
         let mut list = SampleList::new();
         list.add_like(meta, std::ptr::null())?;
         Ok(list)

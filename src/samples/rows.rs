@@ -32,7 +32,7 @@ unsafe impl Sync for SampleRows<'_> {}
 
 impl<'r> SampleRows<'r> {
     /// The samples of a list, if they are such; `None` also without samples, for a table beyond `limits`, or without memory.
-    pub fn of_list(list: &'r SampleList<'_>, limits: TableLimits) -> Option<SampleRows<'r>> {
+    pub fn from_list(list: &'r SampleList<'_>, limits: TableLimits) -> Option<SampleRows<'r>> {
         let (meta, lengths) = list.as_rows().filter(|_| !list.is_empty())?;
         if list.as_table().is_some() {
             // Before there is an address for each row.
@@ -50,7 +50,7 @@ impl<'r> SampleRows<'r> {
 
     /// The samples at these indices of a list, if they are such and do not differ; `None` also without indices, for one out of
     /// range, or if the samples have more than `most_bytes` together.
-    pub fn taken(
+    pub fn from_indices(
         list: &'r SampleList<'_>,
         indices: &[i64],
         most_bytes: u64,
@@ -65,7 +65,7 @@ impl<'r> SampleRows<'r> {
     }
 
     /// Views, if they are such; `None` also without views or memory.
-    pub fn of_views(views: &'r [SampleView<'_>]) -> Option<SampleRows<'r>> {
+    pub fn from_views(views: &'r [SampleView<'_>]) -> Option<SampleRows<'r>> {
         let meta = views.first()?.meta();
         if meta.device != Device::Cpu || !are_compact(meta.layout.strides(), meta.layout.shape()) {
             return None;
@@ -81,11 +81,11 @@ impl<'r> SampleRows<'r> {
             return None;
         }
         let each = |view: &SampleView<'_>| (view.data(), length_of(view.meta()));
-        SampleRows::of_each(meta, views.iter().map(each))
+        SampleRows::from_each(meta, views.iter().map(each))
     }
 
     /// Samples that are slices, each a row of one dim; `None` without slices or memory.
-    pub fn of_slices<T: Element, S>(
+    pub fn from_slices<T: Element, S>(
         samples: &'r [S],
         slice_of: impl Fn(&S) -> &[T],
     ) -> Option<SampleRows<'r>> {
@@ -100,11 +100,11 @@ impl<'r> SampleRows<'r> {
             let slice = slice_of(sample);
             (slice.as_ptr().cast(), slice.len() as i64)
         };
-        SampleRows::of_each(meta, samples.iter().map(each))
+        SampleRows::from_each(meta, samples.iter().map(each))
     }
 
     /// Rows by the address and the extent of dim 0 of each; `None` without rows or memory.
-    fn of_each(
+    fn from_each(
         meta: &'r TensorMeta,
         rows: impl ExactSizeIterator<Item = (*const u8, i64)>,
     ) -> Option<SampleRows<'r>> {

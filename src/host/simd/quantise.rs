@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use super::super::convert::{convert, Elem, BF16, F16, F8};
-use super::{input, output, Loose};
+use super::{input, output, Unaligned};
 use crate::collate::Quantize;
 use crate::tensor::DType;
 
@@ -107,7 +107,7 @@ const STEP: usize = 32;
 /// The processor runs this compilation; `n` elements at `src`, at any address.
 #[inline(always)]
 pub(super) unsafe fn amax_body<B: Magnitude>(src: *const u8, n: usize, last: B) -> B {
-    let larger = |most: B, x: Loose<B>| {
+    let larger = |most: B, x: Unaligned<B>| {
         let bits = { x.0 }.without_sign();
         let bits = if bits > last { B::ZERO } else { bits };
         if bits > most {
@@ -153,16 +153,18 @@ pub(super) unsafe fn quantise_body<S: Float, D: Quantised>(
 /// Writes the nearest `D` of `divided` of each element.
 #[inline(always)]
 fn each<S: Float, D: Quantised>(
-    src: &[Loose<S>],
-    dst: &mut [MaybeUninit<Loose<D>>],
+    src: &[Unaligned<S>],
+    dst: &mut [MaybeUninit<Unaligned<D>>],
     divided: impl Fn(f32) -> f32 + Copy,
 ) {
-    let one = |x: &Loose<S>| MaybeUninit::new(Loose(D::nearest(divided({ x.0 }.dividend()))));
+    let one =
+        |x: &Unaligned<S>| MaybeUninit::new(Unaligned(D::nearest(divided({ x.0 }.dividend()))));
     let mut steps = dst.chunks_exact_mut(STEP);
     for (d, s) in (&mut steps).zip(src.chunks_exact(STEP)) {
-        if let (Ok(d), Ok(s)) =
-            (<&mut [MaybeUninit<Loose<D>>; STEP]>::try_from(d), <&[Loose<S>; STEP]>::try_from(s))
-        {
+        if let (Ok(d), Ok(s)) = (
+            <&mut [MaybeUninit<Unaligned<D>>; STEP]>::try_from(d),
+            <&[Unaligned<S>; STEP]>::try_from(s),
+        ) {
             *d = std::array::from_fn(|at| one(&s[at]));
         }
     }
