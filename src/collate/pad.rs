@@ -103,6 +103,7 @@ impl<T: Clone> PerDim<T> {
         }
     }
 
+    /// Whether there is one for all dims.
     pub(crate) fn is_one(&self) -> bool {
         matches!(self, PerDim::All(_))
     }
@@ -115,6 +116,7 @@ impl<T: Clone> PerDim<T> {
         }
     }
 
+    /// That of a sample dim.
     pub(crate) fn at(&self, dim: usize) -> &T {
         match self {
             PerDim::All(value) => value,

@@ -43,6 +43,7 @@ impl Ragged {
         self
     }
 
+    /// Checks the dtype of the offsets.
     pub(crate) fn check(&self) -> Result<()> {
         match self.offsets {
             DType::I32 | DType::I64 => Ok(()),

@@ -43,6 +43,7 @@ pub(super) trait Elem: Copy + 'static {
     fn from_f32(x: f32) -> Self;
     /// As [`Elem::from_f32`], rounded once.
     fn from_f64(x: f64) -> Self;
+    /// As [`Elem::from_f32`], of a bfloat16.
     #[inline(always)]
     fn from_bf16(x: BF16) -> Self {
         Self::from_f32(bf16_to_f32(x))

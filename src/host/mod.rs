@@ -106,6 +106,8 @@ pub(crate) struct Outputs(Vec<Option<*mut u8>>);
 unsafe impl Sync for Outputs {}
 
 impl Outputs {
+    /// The addresses of a plan's outputs, by position.
+    ///
     /// # Safety
     /// There is one entry for each output of the plan, and every element that the output's layout
     /// reaches from its address may be written to until the run is over, by nothing else.

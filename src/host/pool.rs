@@ -136,6 +136,7 @@ impl Drop for Block {
 }
 
 impl MemoryPool {
+    /// An empty pool that keeps free blocks of `cap` bytes in all.
     pub fn new(cap: u64) -> Arc<MemoryPool> {
         let zero = || AtomicU64::new(0);
         Arc::new(MemoryPool {

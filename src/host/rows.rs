@@ -175,6 +175,7 @@ pub(crate) fn planar_row(src: DType, to: CastTo) -> PlanarFn {
     with_isa!(src, to.dtype, I => planar_row_on::<I>(src, to))
 }
 
+/// As [`cast_row`], by one compilation.
 fn cast_row_on<I: Isa>(src: DType, to: CastTo) -> RowFn {
     if src == to.dtype {
         return copy_row(src.size());
@@ -189,6 +190,7 @@ fn cast_row_on<I: Isa>(src: DType, to: CastTo) -> RowFn {
     }
 }
 
+/// As [`cast_elems`], by one compilation; of equal dtypes it copies.
 fn cast_elems_on<I: Isa>(src: DType, to: CastTo) -> Cast {
     let native = src.native();
     if src.is_native() {
@@ -200,6 +202,7 @@ fn cast_elems_on<I: Isa>(src: DType, to: CastTo) -> Cast {
     with_type!(native, S => with_result!(to, D => cast_swapped::<I, S, D>))
 }
 
+/// As [`affine_row`], by one compilation.
 fn affine_row_on<I: Isa>(src: DType, to: CastTo) -> AffineFn {
     match src.is_native() {
         true => with_type!(src, S => with_result!(to, D => affine::<I, S, D, false>)),
@@ -207,6 +210,7 @@ fn affine_row_on<I: Isa>(src: DType, to: CastTo) -> AffineFn {
     }
 }
 
+/// As [`planar_row`], by one compilation.
 fn planar_row_on<I: Isa>(src: DType, to: CastTo) -> PlanarFn {
     if src == to.dtype && !src.is_arithmetic() {
         return with_width!(src.size(), T => planar::planar_copy::<I, T>);
@@ -269,6 +273,8 @@ impl Row {
     }
 }
 
+/// The [`RowFn`] of a pair of dtypes: elements of any strides are cast.
+///
 /// # Safety
 /// `len` elements at `src` and at `dst`, at their strides, at any address; the two sides are disjoint; the processor
 /// runs `I`. Those at `src` are of other byte order if `SWAPPED`.
@@ -290,6 +296,8 @@ unsafe fn cast<I: Isa, S: Elem, D: Elem, const SWAPPED: bool>(
     }
 }
 
+/// As [`cast`], of contiguous elements of other byte order.
+///
 /// # Safety
 /// The processor runs `I`; `len` elements of other byte order at `src`, and room for as many at `dst`, contiguous, at any
 /// address and disjoint.
@@ -299,6 +307,8 @@ unsafe fn cast_swapped<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, l
     unsafe { cast::<I, S, D, true>(src, ss, dst, ds, len) }
 }
 
+/// Casts a row block by block: a side with gaps or of other byte order goes through the stack.
+///
 /// # Safety
 /// The row has as many elements of `s` bytes to be read as of `d` bytes to be written, at its strides, at any address
 /// and disjoint; `kernel` takes such elements.
@@ -372,6 +382,8 @@ impl BlockRoom {
     }
 }
 
+/// The [`AffineFn`] of a pair of dtypes, computed in float64 if one of them is that, else in float32.
+///
 /// # Safety
 /// `len` elements at `src` and at `dst`, at their strides, at any address and disjoint; `channel` is one of the pairs
 /// of `affine`; the processor runs `I`. Those at `src` are of other byte order if `SWAPPED`.
@@ -410,6 +422,8 @@ unsafe fn affine<I: Isa, S: Elem, D: Elem, const SWAPPED: bool>(
 /// Up to so many channels, a few turns of them are laid out on the stack, to a multiple of eight.
 const TILED: usize = POLICY.max_tiled_channels;
 
+/// Transforms a row block by block; `channel` and `periodic` as of [`AffineFn`].
+///
 /// # Safety
 /// The elements of the row are those of `pair`, at its strides, at any address, those read and those written disjoint;
 /// `channel` is one of the pairs of the map.
@@ -466,6 +480,8 @@ unsafe fn affine_blocks<T: Real>(
     }
 }
 
+/// Transforms a block of a row.
+///
 /// # Safety
 /// At most `BLOCK` elements, those of `pair`, at the row's strides, at any address, those read and those written
 /// disjoint; coefficients for the whole period of `pairs`.

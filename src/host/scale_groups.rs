@@ -199,6 +199,8 @@ struct Rescaled<'r, 'p> {
 }
 
 impl Rescaled<'_, '_> {
+    /// Fills padding.
+    ///
     /// # Safety
     /// `len` elements of padding.
     unsafe fn fill(&self, dst: *mut u8, stride: isize, len: usize) {

@@ -167,6 +167,8 @@ pub(super) trait Isa: 'static {
     );
 }
 
+/// The body of [`Isa::cast`].
+///
 /// # Safety
 /// The processor runs this compilation; `n` elements at `src` and room for as many at `dst`, contiguous, at any address
 /// and disjoint.
@@ -246,6 +248,8 @@ fn cast_integers<S: Elem, D: Elem, const N: usize>(
     }
 }
 
+/// The body of [`Isa::odd`].
+///
 /// # Safety
 /// The processor runs this compilation; `n` elements at `src` and room for as many floats at `dst`, contiguous, at any
 /// address and disjoint.
@@ -264,6 +268,8 @@ unsafe fn odd_body<I: Isa, S: Elem>(src: *const u8, dst: *mut u8, n: usize) {
     }
 }
 
+/// The body of [`Isa::fma`].
+///
 /// # Safety
 /// The processor runs this compilation; at most `BLOCK` elements at `x` and room for as many at `dst`, contiguous, at
 /// any address and disjoint; coefficients for the whole period of `pairs`.
@@ -346,6 +352,8 @@ fn fma_period<T: Real, D: Elem>(
     }
 }
 
+/// The body of [`Isa::split`].
+///
 /// # Safety
 /// The processor runs this compilation; `n` pixels at `src`, and room for `n` elements in each of the rows at `dst`, at any
 /// address and disjoint.

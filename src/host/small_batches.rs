@@ -136,6 +136,7 @@ struct Writer {
 }
 
 impl Writer {
+    /// The writer of row-major samples like these, but for the extent of dim 0.
     fn new(meta: &TensorMeta, to: CastTo) -> Writer {
         let rest = meta.layout.shape().get(1..).unwrap_or_default();
         Writer {

@@ -106,6 +106,7 @@ const STACK_BYTES: usize = 2 << 20;
 const PROBE_BYTES: usize = 64 << 20;
 
 impl Made {
+    /// Starts `count` threads. Errors as of [`Threads::helpers`].
     fn new(process: u32, count: usize) -> Result<Made> {
         let ids = Arc::new(Ids::new(count));
         let entered = Arc::clone(&ids);

@@ -70,6 +70,8 @@ pub(super) unsafe fn run(
     }
 }
 
+/// As [`run`], around the caches if `STREAMING`; the fence is the caller's.
+///
 /// # Safety
 /// The samples are alive; every element that the output's layout reaches from `out` may be written to, and no other
 /// thread writes these elements.

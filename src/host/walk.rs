@@ -42,6 +42,7 @@ pub(super) struct SamplePlace<'a> {
 }
 
 impl<'a> SamplePlace<'a> {
+    /// The place of a sample in an output at `out`; `nest` is the sample's.
     #[inline]
     pub fn new(
         output: &'a OutputPlan<'_>,

@@ -153,6 +153,7 @@ impl BatchShape {
         )
     }
 
+    /// As [`BatchShape::new`], from the metadata of the samples.
     fn from_metas(used: &UsedMetas<'_>, collate: &Collate) -> Result<BatchShape> {
         let ndim = used.shape().len();
         check_room(used.len(), ndim)?;

@@ -240,6 +240,7 @@ enum PerSample<'a> {
 }
 
 impl<'a> UsedMetas<'a> {
+    /// The metas of a list, which has samples.
     pub fn new(samples: &'a SampleList<'_>) -> UsedMetas<'a> {
         if let Some((first, lengths @ [length, ..])) = samples.as_rows() {
             return UsedMetas::for_rows(first, samples.len(), lengths, *length);

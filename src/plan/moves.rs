@@ -100,6 +100,7 @@ impl<'s> Moves<'s> {
         self.ordinals().next()
     }
 
+    /// The devices of all sides that are on one, of classes whose pairs have elements.
     fn ordinals(&self) -> impl Iterator<Item = u32> + '_ {
         let classes = self.all.classes.iter().filter(|class| class.is_on_device);
         let sides = classes.flat_map(|class| [class.dst.device, class.src.device]);

@@ -167,6 +167,7 @@ impl OutputPlan<'_> {
         }
     }
 
+    /// The same output with tables of its own.
     pub fn into_owned<'o>(self) -> OutputPlan<'o> {
         OutputPlan {
             data: Cow::Owned(self.data.into_owned()),
@@ -248,6 +249,7 @@ impl OutputPlan<'_> {
         CastTo { dtype: self.dtype, saturate }
     }
 
+    /// Number of samples, whether the output has their addresses or not.
     pub fn num_samples(&self) -> usize {
         self.selected.unwrap_or(self.data.len())
     }
@@ -278,6 +280,7 @@ impl OutputPlan<'_> {
         }
     }
 
+    /// The loops of a sample.
     pub fn nest_of(&self, sample: usize) -> &LoopNest {
         &self.nests[self.nest_ids.get(sample).map_or(0, |&id| id as usize)]
     }

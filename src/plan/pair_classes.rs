@@ -130,6 +130,8 @@ impl<'l> PairClass<'l> {
         }
     }
 
+    /// Checks a class with a side on a device.
+    ///
     /// # Errors
     /// [`Error::Device`] in a build without CUDA; [`Error::Layout`] for a source of foreign byte order, unless it is pageable.
     fn check_device(&self) -> Result<()> {

@@ -27,6 +27,8 @@ pub(crate) struct PlanBody<'s> {
 }
 
 impl<'s> PlanBody<'s> {
+    /// Plans leaves; that their outputs are apart from each other is the caller's to check.
+    ///
     /// # Errors
     /// The errors of [`Plan::for_leaves`](crate::Plan::for_leaves) that one leaf alone shows.
     pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Arc<PlanBody<'s>>> {
@@ -128,6 +130,7 @@ impl<'s> PlanBody<'s> {
         PlanBody::for_list(samples, collate, None).map(|body| Arc::new(body.into_owned()))
     }
 
+    /// Plans one list, whether a plan is kept or not.
     fn for_list<'a: 's>(
         samples: &'s SampleList<'a>,
         collate: &Collate,

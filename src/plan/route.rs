@@ -17,10 +17,12 @@ use crate::tensor::{bytes_of, Device, Layout, Offsets, Result};
 /// for all devices.
 static IS_MAPPING_STALE: AtomicBool = AtomicBool::new(false);
 
+/// Sets [`IS_MAPPING_STALE`], for the rest of the process.
 pub(crate) fn set_mapping_stale() {
     IS_MAPPING_STALE.store(true, Ordering::Relaxed);
 }
 
+/// See [`IS_MAPPING_STALE`].
 pub(crate) fn is_mapping_stale() -> bool {
     IS_MAPPING_STALE.load(Ordering::Relaxed)
 }

@@ -293,6 +293,7 @@ impl WrittenSpans {
         WrittenSpans(spans)
     }
 
+    /// Whether one of these bytes may be written: gaps within a span count as written.
     fn hits(&self, bytes: &Range<i128>) -> bool {
         let at = self.0.partition_point(|span| span.end <= bytes.start);
         self.0.get(at).is_some_and(|span| overlap(span, bytes))

@@ -433,6 +433,7 @@ impl<'a> SampleList<'a> {
         }
     }
 
+    /// As [`SampleList::follow`], if they were asked for.
     #[cold]
     fn follow_added(&mut self) {
         let Some(mut exact) = self.exact.take() else { return };

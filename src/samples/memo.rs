@@ -22,6 +22,7 @@ impl Memo {
         self.made.lock().clone()
     }
 
+    /// Keeps a value in place of the one before.
     pub fn set(&self, made: Owner) {
         let old = self.made.lock().replace(made);
         // The drop may call the driver, so it happens outside the lock.

@@ -196,6 +196,7 @@ impl EachRow<'_> {
         self.addresses.len()
     }
 
+    /// The address of a row, and its extent of dim 0.
     #[inline]
     pub fn at(&self, index: usize) -> (*const u8, i64) {
         let length = self.lengths.get(index).copied().unwrap_or(self.length);

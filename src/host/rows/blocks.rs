@@ -26,6 +26,8 @@ pub(super) unsafe fn gather<T: Copy>(
     with_isa!(I => unsafe { gather_on::<I, T>(src, places, from, dst, to) })
 }
 
+/// As [`gather`], by one compilation.
+///
 /// # Safety
 /// As of [`GatherFn`]; the processor runs `I`.
 unsafe fn gather_on<I: Isa, T: Copy>(

@@ -32,6 +32,7 @@ pub(crate) fn interleave_rows(width: usize, channels: usize) -> Option<Interleav
     with_isa!(I => interleave_on::<I>(width, channels))
 }
 
+/// As [`interleave_rows`], by one compilation.
 fn interleave_on<I: Isa>(width: usize, channels: usize) -> Option<InterleaveFn> {
     #[cfg(target_arch = "x86_64")]
     if I::AVX2 {
@@ -40,6 +41,8 @@ fn interleave_on<I: Isa>(width: usize, channels: usize) -> Option<InterleaveFn> 
     pick!(plain, width, channels)
 }
 
+/// The [`InterleaveFn`] of `C` rows, for AVX2.
+///
 /// # Safety
 /// The processor runs AVX2; `C` rows of `len` elements, `held` bytes apart, and room for `len` pixels at `dst`, all at
 /// any address.
@@ -116,6 +119,8 @@ unsafe fn merge_3<T>(src: *const u8, held: usize, dst: *mut u8, len: usize) -> u
     vectors * 32 / width
 }
 
+/// The [`InterleaveFn`] of `C` rows, pixel by pixel.
+///
 /// # Safety
 /// `C` rows of `len` elements, `held` bytes apart, and room for `len` pixels at `dst`, all at any address.
 #[inline(always)]

@@ -5,6 +5,8 @@ use super::with_width;
 use crate::host::isa::with_isa;
 use crate::host::simd::Isa;
 
+/// The [`RowFn`](super::RowFn) that moves elements of one width.
+///
 /// # Safety
 /// `len` elements at `src` and at `dst`, at their strides, at any address; the two sides are disjoint. They are as wide
 /// as `T`.
@@ -24,6 +26,8 @@ pub(super) unsafe fn copy<T: Copy>(src: *const u8, ss: isize, dst: *mut u8, ds: 
     }
 }
 
+/// Moves elements of any stride to contiguous ones.
+///
 /// # Safety
 /// `len` elements at `src`, `stride` apart; as many, contiguous, at `dst`.
 pub(super) unsafe fn gather<T: Copy>(src: *const u8, stride: isize, dst: *mut u8, len: usize) {
@@ -36,6 +40,8 @@ pub(super) unsafe fn gather<T: Copy>(src: *const u8, stride: isize, dst: *mut u8
     }
 }
 
+/// Moves elements of any stride to any stride, one by one.
+///
 /// # Safety
 /// `len` elements on both sides, at their strides.
 pub(super) unsafe fn scatter<T: Copy>(
@@ -116,6 +122,8 @@ pub(super) unsafe fn swap_elems<T: Turned, const HALVES: bool>(
     }
 }
 
+/// Writes a value to all elements.
+///
 /// # Safety
 /// `len` elements at `dst`, `stride` apart.
 unsafe fn fill<T: Copy>(dst: *mut u8, stride: isize, value: T, len: usize) {
@@ -142,6 +150,8 @@ pub(crate) fn fill_of(width: usize, value: &[u8; 16]) -> FillFn {
     with_width!(width, T => if is_one_byte { fill_bytes::<T> } else { fill_elems::<T> })
 }
 
+/// The [`FillFn`] of a value whose bytes are all the same.
+///
 /// # Safety
 /// Room for `len` contiguous elements as wide as `T` at `dst`; all their bytes are the value's first.
 unsafe fn fill_bytes<T>(dst: *mut u8, value: &[u8; 16], len: usize) {
@@ -149,6 +159,8 @@ unsafe fn fill_bytes<T>(dst: *mut u8, value: &[u8; 16], len: usize) {
     unsafe { std::ptr::write_bytes(dst, value[0], len * size_of::<T>()) }
 }
 
+/// The [`FillFn`] of any value.
+///
 /// # Safety
 /// Room for `len` contiguous elements as wide as `T` at `dst`.
 unsafe fn fill_elems<T: Copy>(dst: *mut u8, value: &[u8; 16], len: usize) {
@@ -196,6 +208,8 @@ pub(crate) unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usize, stream
     }
 }
 
+/// Copies bytes around the caches, if `I` is for a processor with such stores, else through them.
+///
 /// # Safety
 /// The processor runs `I`; `len` bytes on both sides, disjoint.
 unsafe fn stream<I: Isa>(src: *const u8, dst: *mut u8, len: usize) {

@@ -7,6 +7,8 @@ use super::{affine_block, copy_row, gather, Pair, PairTable, PlanarFn, Row};
 use crate::collate::Affine;
 use crate::tensor::DType;
 
+/// The [`PlanarFn`] of elements that are moved, without a map.
+///
 /// # Safety
 /// `pixels` of `channels` elements at `src`, and as many rows at `dst`, `plane` bytes apart. Elements are as wide as `T`;
 /// the processor runs `I`.
@@ -45,6 +47,8 @@ struct Pixels {
     channels: usize,
 }
 
+/// The [`PlanarFn`] of a pair of dtypes.
+///
 /// # Safety
 /// `len` pixels of `channels` elements at `src`, and as many rows at `dst`, `plane` bytes apart; a pair for each channel,
 /// or one. The processor runs `I`.

@@ -73,6 +73,7 @@ pub(crate) fn run_of(src: DType, to: CastTo) -> Option<RunFn> {
     })
 }
 
+/// The [`RescaleFn`] that divides floats of a dtype.
 fn quantise_row<I: Isa, D: Quantised>(src: DType) -> RescaleFn {
     match src.is_native() {
         true => with_float!(src, S => quantise::<I, S, D, false>),
@@ -80,6 +81,7 @@ fn quantise_row<I: Isa, D: Quantised>(src: DType) -> RescaleFn {
     }
 }
 
+/// The [`RescaleFn`] that multiplies int8 or float8.
 fn dequantise_row<I: Isa, D: super::Elem>(src: DType) -> RescaleFn {
     match src {
         DType::I8 => dequantise::<I, i8, D>,
@@ -88,6 +90,8 @@ fn dequantise_row<I: Isa, D: super::Elem>(src: DType) -> RescaleFn {
     }
 }
 
+/// The [`AmaxFn`] of a dtype.
+///
 /// # Safety
 /// `len` elements at `src`, `ss` bytes apart, at any address; the processor runs `I`. They are of other byte order if `SWAPPED`.
 unsafe fn amax<I: Isa, S: Float, const SWAPPED: bool>(
@@ -105,6 +109,8 @@ unsafe fn amax<I: Isa, S: Float, const SWAPPED: bool>(
     }
 }
 
+/// The largest magnitude, as its bits, of elements with gaps or of other byte order.
+///
 /// # Safety
 /// As of [`amax`].
 // Apart, for the room that it takes.
@@ -136,6 +142,8 @@ struct Scaled {
     kernel: Kernel,
 }
 
+/// Divides elements by a scale, rounds to nearest even and saturates: a [`RescaleFn`].
+///
 /// # Safety
 /// `len` elements at `src` and at `dst`, at their strides, at any address and disjoint; the processor runs `I`. Those at `src` are
 /// of other byte order if `SWAPPED`.
@@ -163,6 +171,8 @@ unsafe fn quantise<I: Isa, S: Float, D: Quantised, const SWAPPED: bool>(
     }
 }
 
+/// Multiplies elements by a scale in float32 and casts the product: a [`RescaleFn`].
+///
 /// # Safety
 /// `len` elements at `src` and at `dst`, at their strides, at any address and disjoint; the processor runs `I`.
 unsafe fn dequantise<I: Isa, S: super::Elem, D: super::Elem>(
@@ -183,6 +193,8 @@ unsafe fn dequantise<I: Isa, S: super::Elem, D: super::Elem>(
     unsafe { rescale_blocks(&scaled, Row { src, ss, dst, ds, len }, scale) };
 }
 
+/// The [`Kernel`] that multiplies float32 and casts the product.
+///
 /// # Safety
 /// The processor runs `I`; at most `BLOCK` floats at `x` and room for as many elements at `dst`, contiguous, at any address and
 /// disjoint.
@@ -195,6 +207,8 @@ unsafe fn multiply<I: Isa, D: super::Elem>(x: *const u8, dst: *mut u8, n: usize,
 
 static MINUS_ZERO: f32 = -0.0;
 
+/// Scales a row block by block, through the stack.
+///
 /// # Safety
 /// The elements of the row are those of `scaled`, at its strides, at any address, those read and those written disjoint.
 // Once for all pairs, not once in each.

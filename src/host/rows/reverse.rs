@@ -39,6 +39,8 @@ pub(crate) unsafe fn reverse(src: *const u8, dst: *mut u8, pixel: usize, len: us
     with_isa!(I => unsafe { reverse_on::<I>(src, dst, pixel, len) })
 }
 
+/// As [`reverse`], by one compilation.
+///
 /// # Safety
 /// The processor runs `I`; `len` pixels can be read from `src` downwards, and as many written from `dst` upwards, elsewhere.
 unsafe fn reverse_on<I: Isa>(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {

@@ -11,6 +11,7 @@ use crate::tensor::DType;
 pub(in crate::host) trait Magnitude: Copy + PartialOrd + 'static {
     const ZERO: Self;
 
+    /// The bits without the sign.
     fn without_sign(self) -> Self;
 }
 
