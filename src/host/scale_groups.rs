@@ -1,7 +1,23 @@
 //! One tile of an output whose elements are divided or multiplied by scales that some of them share.
 //!
-//! A tile makes all elements of the scales that begin in it, some of which are beyond its end: so each scale is found by one thread,
-//! in one pass over elements that the second pass then has in the caches.
+//! The problem: a scale is known only when all elements that share it have been read, and a tile may end among them. So a tile
+//! makes all elements of the scales that begin in it, some of which are beyond its end: each scale is found by one thread, in one
+//! pass over elements that the second pass then has in the caches.
+//!
+//! ```text
+//! elements   |--- scale 0 ---|--- scale 1 ---|--- scale 2 ---|
+//! tiles      |       tile 0       |       tile 1       | ...
+//! written    by tile 0: scales 0 and 1, all elements of both     by tile 1: scale 2, all its elements
+//! ```
+//!
+//! ```text
+//! for each sample of the tile, of the scales that begin in it:
+//!     one for a sample: walk for the largest magnitude, find or look up the scale, walk to rescale
+//!     one for a block:  walk once; of each row all blocks by one loop if neither side has gaps, else block by block
+//! scales of no elements are written by `run_empty`, since no tile of the data has them
+//! ```
+//!
+//! To cut at the ends of tiles would be simpler, but two threads would have to agree on a scale before either writes.
 #![allow(unsafe_code)] // Raw rows: addresses come from the plan.
 
 use std::cell::Cell;

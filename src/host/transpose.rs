@@ -6,10 +6,26 @@
 //! ```text
 //! places:  the innermost loops of the output, until their elements, which have no gaps there, are enough for a row
 //! rows:    of the other loops those with the shortest steps in the source, until a row's neighbours fill a line of it
+//!
+//! source, a line each     output
+//! a b c d                 a e i m    row 0        a block of 4 rows and 4 places: each line of the source
+//! e f g h                 b f j n    row 1        is read once, for all rows
+//! i j k l                 c g k o    row 2
+//! m n o p                 d h l p    row 3
+//! ```
+//!
+//! ```text
+//! merge loops that are one on both sides; nothing to do here if the innermost one is read in order
+//! take places and rows; the other loops go around them, in the order of the source
+//! for each step of the other loops, each part of the rows, each part of the places:
+//!     moved: gather the block into the output; if rows lie far apart, by way of the stack
+//!     else:  gather it on the stack, then convert it into the output row by row
 //! ```
 //!
 //! The offsets of each group are in a table, so that it does not matter how many loops it is made of, and a loop that is longer
-//! than a group is cut. Elements that have no gaps on both sides, and are only moved, count as one that is wider.
+//! than a group is cut. Elements that have no gaps on both sides, and are only moved, count as one that is wider. Row by row, as
+//! `walk` goes, is simpler, and is left for rows that are read in order: the sizes below and docs/performance-method.md have the
+//! figures.
 #![allow(unsafe_code)] // Raw rows.
 
 use std::cmp::Reverse;
@@ -104,11 +120,11 @@ pub(super) struct Transposition {
     gather: GatherFn,
     /// Bytes of an element that is gathered.
     width: usize,
-    /// Around the groups, in the order of the source; that of the channels is the first.
+    /// The loops around the groups, in the order of the source; that of the channels is the first.
     outer: Loops,
     rows: Group,
     places: Group,
-    /// From the first element of the sample to that of the box.
+    /// Bytes from the first element of the sample to that of the box, on both sides.
     src: isize,
     dst: isize,
     channel: usize,

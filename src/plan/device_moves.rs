@@ -64,7 +64,7 @@ pub(super) struct PlannedLot<'s> {
 /// The part of a lot that crosses between host and device, beside what the kernel reads itself.
 pub(super) enum Crossing<'s> {
     Nothing,
-    /// Each as it is: where to, where from, and how many bytes.
+    /// Each pair as it is: address to, address from, and bytes.
     Copied(Vec<(u64, u64, usize)>),
     /// The sources row-major, and the output as it is read from these at address 0.
     Staged {

@@ -338,7 +338,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
         Ok(Upload::Staged(staging))
     }
 
-    /// An output whose memory has gaps or another order.
+    /// How an output is spread whose memory has gaps or another order of dims.
     fn spread(&self, index: usize) -> Result<Spread<'s>> {
         let output = &self.outputs[index];
         let (leaf, dtype) = (output.leaf, output.dtype);
