@@ -116,6 +116,9 @@ pub(crate) struct SharedBlock {
 
 impl SharedBlock {
     /// A row-major tensor from byte `at` on. As with [`Block::into_tensor`], the caller writes it before it is shared.
+    ///
+    /// # Panics
+    /// If it ends beyond the block.
     pub fn part(&self, at: u64, dtype: DType, layout: TensorLayout) -> Tensor {
         let bytes = bytes_of(dtype, layout.shape());
         assert!(at + bytes <= self.size, "a part of {bytes} bytes at {at} of {}", self.size);
@@ -136,7 +139,7 @@ impl Drop for Block {
 }
 
 impl MemoryPool {
-    /// An empty pool that keeps free blocks of `cap` bytes in all.
+    /// An empty pool that keeps free blocks of at most `cap` bytes in all.
     pub fn new(cap: u64) -> Arc<MemoryPool> {
         let zero = || AtomicU64::new(0);
         Arc::new(MemoryPool {

@@ -29,7 +29,8 @@ pub(super) fn for_samples(
     }
 }
 
-/// Copies the parts of the ranges that go to these bytes of the output.
+/// Copies the parts of the ranges, which are in the order of the output, that go to these bytes of it: around the caches if
+/// `STREAMING`, and the fence is the caller's.
 ///
 /// # Safety
 /// The samples are alive; `bytes` of the output at `out` are in its bounds, may be written to, and no other thread writes them.
@@ -53,7 +54,7 @@ pub(super) unsafe fn copy_ranges<const STREAMING: bool>(
     }
 }
 
-/// Writes the elements `elems` of samples that are one run of bytes each.
+/// Writes the elements `elems` of samples that are one run of bytes each; `STREAMING` as of [`copy_ranges`].
 ///
 /// # Safety
 /// The samples are alive; every element that the output's layout reaches from `out` may be written to, and no other

@@ -34,9 +34,9 @@ fn dtype_mismatch(
     (used.meta(0).dtype.into(), used.meta(index).dtype.into(), Error::DType)
 }
 
-/// The tables of a long list are megabytes, and an allocation that fails ends the process. So there
-/// has to be room for all of them before the first is made: addresses merged to ranges, and lengths
-/// and offsets, each up to three times, here and in the batch.
+/// Checks that there is memory for all tables of a long list before the first is made: addresses merged to ranges, and lengths
+/// and offsets, each up to three times, here and in the batch. They are megabytes, and an allocation that fails ends the process.
+/// Nothing is kept.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -169,7 +169,8 @@ pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec
     Ok(permute)
 }
 
-/// The dim of the channels, the extent of which every sample must have.
+/// The sample dim of the channels: the one that the options name, else the only one whose extent is their number. Refuses samples
+/// of another extent there.
 pub(super) fn resolve_channel_dim(
     used: &UsedMetas<'_>,
     collate: &Collate,
@@ -258,8 +259,8 @@ impl<'a> UsedMetas<'a> {
         UsedMetas { first, shape: Dims::from_slice(first.layout.shape()), num_samples, per_sample }
     }
 
-    /// The metas of `count` rows that differ from this one in the extent of dim 0 alone: `lengths`, empty if each has the
-    /// `length` of the first.
+    /// The metas of rows that differ from `first` in the extent of dim 0 alone, which is in `lengths`, or, if that is empty,
+    /// `length` for all. `length` is that of the first row.
     pub fn for_rows(
         first: &'a TensorMeta,
         num_samples: usize,

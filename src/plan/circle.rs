@@ -13,11 +13,13 @@ use crate::tensor::Footprint;
 /// ```
 #[derive(Debug)]
 pub(super) struct Circle {
+    /// Bytes around the circle.
     period: u64,
+    /// The least step, in bytes, that counts as long.
     long: u64,
     /// In the order of their starts.
     arcs: Vec<Arc>,
-    /// For each the farthest end of those up to it.
+    /// The farthest end among each arc and those before it.
     ends: Vec<u64>,
 }
 
@@ -26,6 +28,7 @@ pub(super) struct Circle {
 struct Arc {
     start: u64,
     reach: u64,
+    /// The number that came with the tensor.
     number: usize,
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct Metas {
     pub max_row_len: i64,
     /// The newest of each hash; made with the second `TensorMeta`.
     newest: HashMap<u64, u32, BuildHasherDefault<Hashed>>,
-    /// For each the one before it of the same hash, or itself.
+    /// The one before each that has the same hash, or itself.
     before: Vec<u32>,
     /// Not the same in every process, so that layouts of one hash cannot be prepared.
     seed: u64,
@@ -172,7 +172,7 @@ impl Metas {
         self.before.push(self.newest.insert(hash, id).unwrap_or(id));
     }
 
-    /// A few multiplications: the standard hash takes longer than all else that an import does.
+    /// The hash of metadata, by a few multiplications: the standard one takes longer than all else that an import does.
     fn hash(&self, dtype: DType, device: Device, shape: &[i64], strides: &[i64]) -> u64 {
         let place = match device {
             Device::Cpu => 0,

@@ -60,7 +60,8 @@ pub(crate) fn rescale_row(src: DType, to: CastTo) -> RescaleFn {
     })
 }
 
-/// Quantises elements that need no room between two passes: float32 and bfloat16 in native byte order; `None` for others.
+/// Quantises elements that need no room between two passes: float32 and bfloat16 in native byte order to int8 or float8; `None`
+/// for others.
 pub(crate) fn run_of(src: DType, to: CastTo) -> Option<RunFn> {
     with_isa!(DType::F32, to.dtype, I => match (src, to.dtype) {
         (DType::F32, DType::I8) => Some(I::quantise_run::<f32, i8>),
