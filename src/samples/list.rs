@@ -276,10 +276,11 @@ impl<'a> SampleList<'a> {
         self.reserve(other.len())?;
         let owners = new_owners(&self.owners, &other.owners);
         self.owners.try_reserve(owners.len()).map_err(|_| out_of_memory(owners.len()))?;
-        let len = self.len();
+        let (len, read_only) = (self.len(), self.read_only.clone());
         for index in 0..other.len() {
             if let Err(error) = self.add_like(other.meta(index), other.data.at(index)) {
                 self.truncate(len);
+                self.read_only = read_only;
                 return Err(error);
             }
         }

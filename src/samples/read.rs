@@ -269,7 +269,7 @@ impl<'a> SampleList<'a> {
         selection: Arc<Selection<SampleList<'a>>>,
         owners: impl Iterator<Item = Owner>,
     ) -> SampleList<'a> {
-        let (list, len) = (&selection.list, selection.indices.shape()[0] as usize);
+        let (list, len) = (&selection.list, selection.len());
         let samples = &list.samples;
         SampleList {
             data: Addresses::Rows { first: samples.address(0), step: 0, len },

@@ -1,5 +1,7 @@
 //! Lists made from another: one sample in place of another, fewer samples, the same samples elsewhere.
 
+use std::sync::Arc;
+
 use crate::samples::addresses::{out_of_memory, Addresses};
 use crate::samples::list::{outside, SampleList};
 use crate::samples::meta::TensorMeta;
@@ -107,5 +109,8 @@ impl<'a> SampleList<'a> {
         self.lengths.truncate(len);
         self.read_only.truncate(len);
         self.exact.take();
+        if let Some(selection) = self.selection.as_deref().filter(|from| from.len() > len) {
+            self.selection = selection.first(len).map(Arc::new);
+        }
     }
 }

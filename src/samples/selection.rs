@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::tensor::{Owner, Tensor};
+use crate::tensor::{Layout, Owner, Tensor};
 
 /// A selection of samples from a list of type `L`.
 #[derive(Debug)]
@@ -10,6 +10,21 @@ pub(crate) struct Selection<L> {
     /// int32 or int64, one dim; on the device of the samples.
     pub indices: Tensor,
     pub list: Arc<ResidentList<L>>,
+}
+
+impl<L> Selection<L> {
+    /// Number of samples selected.
+    pub fn len(&self) -> usize {
+        self.indices.shape()[0] as usize
+    }
+
+    /// The selection by the first `len` indices, which are not more than there are.
+    pub fn first(&self, len: usize) -> Option<Selection<L>> {
+        let layout =
+            Layout::try_new(self.indices.dtype(), &[len as i64], Some(self.indices.strides()));
+        let indices = layout.and_then(|layout| self.indices.view(0, layout)).ok()?;
+        Some(Selection { indices, list: Arc::clone(&self.list) })
+    }
 }
 
 /// A list whose table is on a device.

@@ -144,6 +144,23 @@ fn indices_on_the_device_choose_samples_for_every_stack() {
     });
 }
 
+#[test]
+fn a_selection_is_truncated_with_its_indices() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let listed = Listed::new(gpu, &engine, DType::F32, &[&[77][..]; 5]);
+        let (_memory, chosen) = indices(gpu, DType::I64, &CHOSEN);
+        let mut taken = listed.resident.take(&chosen).unwrap();
+        for len in [20, 4, 1] {
+            taken.truncate(len);
+            let batch = engine.assemble_on(&taken, &Collate::stack(), &lane.stream()).unwrap();
+            let wanted = &CHOSEN[..len.min(CHOSEN.len())];
+            assert_eq!((taken.len(), batch.len()), (wanted.len(), wanted.len()));
+            assert_eq!(consume(&lane, &batch), listed.expected(wanted, &Collate::stack()));
+        }
+    });
+}
+
 /// Pads to a given size, with all that a pad has.
 fn pads() -> Vec<Collate> {
     let pad = |size: i64| Pad::new().size(size).value(7);
@@ -203,10 +220,10 @@ fn indices_out_of_range_are_zeros_in_a_stack_and_are_told_late() {
                 }
                 for _ in 0..2 {
                     let Err(Error::Index(text)) = batch.check() else { panic!("not told") };
-                    assert!(text.as_str().contains("list of 5 samples"), "{text}");
+                    assert!(text.to_string().contains("list of 5 samples"), "{text}");
                     assert!(
-                        text.as_str().contains("position 1")
-                            || text.as_str().contains("position 3"),
+                        text.to_string().contains("position 1")
+                            || text.to_string().contains("position 3"),
                         "{text}"
                     );
                 }
