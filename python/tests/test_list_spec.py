@@ -175,6 +175,17 @@ def test_engines_of_specs():
     assert engine.stats()["samples"] == 4
 
 
+def test_engines_of_specs_around_it_in_torch():
+    pytest.importorskip("torch")
+    from windrow.torch import collate_fn
+
+    engine, arrays = wr.Engine(threads=1), images("float32")
+    spec = {"a": wr.Stack(engine=engine), "x": wr.List(), "b": wr.Stack(engine=engine)}
+    batch = collate_fn(spec)([{"a": n, "x": x, "b": -n} for n, x in enumerate(arrays)])
+    assert (batch["a"].tolist(), batch["b"].tolist()) == ([0, 1, 2, 3], [0, -1, -2, -3])
+    assert [tensor.tolist() for tensor in batch["x"]] == [x.tolist() for x in arrays]
+
+
 # On a device
 
 

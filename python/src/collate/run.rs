@@ -62,8 +62,7 @@ pub(crate) fn arena_bytes(jobs: &[Job]) -> windrow::Result<u64> {
 }
 
 /// Plans all jobs as one and runs them, without the interpreter lock unless they are small; a batch for each job, in order. An
-/// error of input comes before anything is written. Jobs whose specs name several engines are sorted by engine afterwards; the
-/// batches are not. `begin`: when the import ended.
+/// error of input comes before anything is written. `begin`: when the import ended.
 pub(crate) fn run(
     py: Python<'_>,
     engine: &Engine,
@@ -80,7 +79,7 @@ pub(crate) fn run(
 }
 
 /// As [`run`], of leaves whose specs name other engines than the call does: a plan for each engine.
-/// Refuses an arena for several. `jobs` is sorted by engine afterwards, the batches are in the order that it had before.
+/// Refuses an arena for several. After an error the jobs are in the order of their engines.
 #[cold]
 fn run_by_engines(
     py: Python<'_>,
@@ -127,16 +126,23 @@ fn run_by_engines(
         check().map_err(|error| job_error(py, &error, &*jobs))?;
     }
     let lens: Vec<usize> = parts().map(|(part, _)| part.len()).collect();
-    let (mut rest, mut arena) = (jobs, Some(arena));
+    let (mut rest, mut arena) = (&mut *jobs, Some(arena));
     let mut made = Vec::with_capacity(order.len());
     for (engine, len) in engines.iter().zip(lens) {
         let (part, others) = std::mem::take(&mut rest).split_at_mut(len);
         rest = others;
         made.extend(run_on(py, engine, part, arena.take().unwrap_or(ArenaMemory::No), begin)?);
     }
-    let mut batches: Vec<_> = order.into_iter().zip(made).collect();
-    batches.sort_by_key(|(position, _)| *position);
-    Ok(batches.into_iter().map(|(_, batch)| batch).collect())
+    // Each batch and its job go back to where the caller has them.
+    for place in 0..order.len() {
+        while order[place] != place {
+            let from = order[place];
+            made.swap(place, from);
+            jobs.swap(place, from);
+            order.swap(place, from);
+        }
+    }
+    Ok(made)
 }
 
 /// As [`run`], on one engine.
