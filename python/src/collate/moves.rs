@@ -131,8 +131,8 @@ pub(crate) fn copy_many(
     }
     let scales_dsts = dsts;
     let Pairs { dsts, srcs, paths } = Pairs::read(dsts, srcs, stream, true)?;
-    let scales =
-        scales_out.map(|scales| Side::for_scales(scales_dsts, scales, stream)).transpose()?;
+    let read = |scales| Side::for_scales(scales_dsts, scales, stream, true);
+    let scales = scales_out.map(read).transpose()?;
     span.end();
     let named = |pair: usize| (paths.get(pair).cloned().unwrap_or_default(), pair);
     copy_pairs(py, &engine, (dsts, srcs), &named, (transform, scales), (stream, max_blocks))
@@ -375,7 +375,8 @@ pub(super) fn explain_pairs(
     engine.as_ref().map(engine_of).transpose()?;
     blocks_of(blocks.as_ref())?;
     let stream = stream.as_ref().map(stream_of).transpose()?;
-    let scales = scales_out.map(|scales| Side::for_scales(&dsts, &scales, stream)).transpose()?;
+    let read = |scales| Side::for_scales(&dsts, &scales, stream, false);
+    let scales = scales_out.map(read).transpose()?;
     let Pairs { dsts, srcs, paths } = Pairs::read(&dsts, srcs, stream, false)?;
     let scales = scales.as_ref().map(|scales| &scales.samples.list);
     let (to, from) = (&dsts.samples.list, &srcs.samples.list);

@@ -191,18 +191,20 @@ impl<'py> TreeRules<'py> for PairRules {
 }
 
 impl Side {
-    /// The destinations of scales, which are a tree as `dsts` if that is one. Read to be written to: see [`Side::read`].
+    /// The destinations of scales, which are a tree as `dsts` if that is one. `is_written`: see [`Side::read`].
     pub fn for_scales(
         dsts: &Bound<'_, PyAny>,
         scales: &Bound<'_, PyAny>,
         stream: Option<Stream>,
+        is_written: bool,
     ) -> PyResult<Side> {
+        let side = (MoveSide::Scales, is_written);
         if !is_tree_side(dsts)? {
-            return Side::read(scales, (MoveSide::Scales, true), stream);
+            return Side::read(scales, side, stream);
         }
         let names = TreeNames { name: "scales_out", like: "destinations" };
         let (_, paths, _, places) = flatten_both(dsts, Some(scales), names)?;
-        Side::from_objects(dsts.py(), places, &paths, (MoveSide::Scales, true), stream)
+        Side::from_objects(dsts.py(), places, &paths, side, stream)
     }
 
     /// Imports one side. Destinations are refused if they must not be written to. `is_written`: they will be, so that those that
