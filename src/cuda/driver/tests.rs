@@ -59,7 +59,7 @@ fn a_forked_child_gets_an_error_that_names_the_cure() {
         let child = libc::fork();
         if child == 0 {
             let told = match (started, init()) {
-                (Ok(()), Err(Error::NoDriver(text))) => text.as_str().contains("spawn"),
+                (Ok(()), Err(Error::NoDriver(text))) => text.to_string().contains("spawn"),
                 (Err(before), Err(after)) => before == after,
                 _ => false,
             };

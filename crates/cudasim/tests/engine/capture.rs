@@ -130,7 +130,7 @@ fn what_cannot_be_recorded_is_refused_and_the_capture_goes_on() {
         for (number, refused) in refused.into_iter().enumerate() {
             let error = refused.expect_err(&format!("call {number}"));
             assert!(
-                matches!(&error, Error::Argument(text) if text.as_str().contains("captured")),
+                matches!(&error, Error::Argument(text) if text.to_string().contains("captured")),
                 "{error}"
             );
         }
@@ -139,7 +139,7 @@ fn what_cannot_be_recorded_is_refused_and_the_capture_goes_on() {
         behind.producers = vec![lane.stream()];
         let error = run(&engine, &samples, &stack, behind).unwrap_err();
         assert!(
-            matches!(&error, Error::Argument(text) if text.as_str().contains("captured")),
+            matches!(&error, Error::Argument(text) if text.to_string().contains("captured")),
             "{error}"
         );
 
@@ -176,7 +176,7 @@ fn the_first_use_of_an_engine_is_refused_and_the_capture_goes_on() {
             ] {
                 assert!(
                     matches!(&error, Error::Argument(text)
-                        if text.as_str().contains("captured") && text.as_str().contains("one batch before")),
+                        if text.to_string().contains("captured") && text.to_string().contains("one batch before")),
                     "{error}"
                 );
             }

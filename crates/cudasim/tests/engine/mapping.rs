@@ -68,7 +68,7 @@ fn child_beside_stale_mappings() {
         let list = rows.at(memory.iter().map(|buffer| buffer.address));
         let refused = engine.resident(list.clone(), HERE).unwrap_err();
         assert!(
-            matches!(&refused, Error::Argument(text) if text.as_str().contains("confidential"))
+            matches!(&refused, Error::Argument(text) if text.to_string().contains("confidential"))
         );
         // A graph would have no memory to copy them to.
         let pinned = rows.pinned(gpu);
@@ -79,7 +79,7 @@ fn child_beside_stale_mappings() {
         options.stream = Some(lane.stream());
         let refused = run(&engine, &samples, &Collate::stack().device(HERE), options).unwrap_err();
         assert!(
-            matches!(&refused, Error::Argument(text) if text.as_str().contains("confidential"))
+            matches!(&refused, Error::Argument(text) if text.to_string().contains("confidential"))
         );
         drop(end_capture(gpu, &lane));
         gpu.sim.set_confidential(false);

@@ -29,7 +29,7 @@ fn child() {
     let refused = |words: &[&str]| {
         for _ in 0..2 {
             let Err(Error::NoDriver(text)) = Engine::cuda(0) else { panic!("no error") };
-            assert!(words.iter().all(|word| text.as_str().contains(word)), "{text}");
+            assert!(words.iter().all(|word| text.to_string().contains(word)), "{text}");
         }
         // The host goes on.
         let rows = Rows::new(1, DType::U8, &[&[5]]);
@@ -131,7 +131,8 @@ fn forked() {
     if child == 0 {
         let mut ok = true;
         let mut refused = |result: windrow::Result<()>| {
-            ok &= matches!(&result, Err(Error::NoDriver(text)) if text.as_str().contains("spawn"));
+            ok &=
+                matches!(&result, Err(Error::NoDriver(text)) if text.to_string().contains("spawn"));
         };
         refused(Engine::cuda(0).map(drop));
         refused(engine.assemble(&samples, &Collate::ragged(Ragged::new())).map(drop));
