@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-import torch_peers as peers
+import native_peers as peers
 import windrow as wr
 from torch_samples import Bench, Set, samples, sets_of
 from torch_workload import Workload, ours, triton_kernels

@@ -10,7 +10,7 @@ from typing import Any, Callable
 import numpy as np
 import torch
 
-import torch_peers as peers
+import native_peers as peers
 from torch_samples import Bench
 from torch_workload import Workload
 from windrow.bench.clocks import DeviceClock

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable
 
 import windrow as wr
-from torch_peers import Absent
+from native_peers import Absent
 
 Call = Callable[[Any], Any]
 

@@ -21,7 +21,7 @@ use crate::import::importer::Reading;
 use crate::import::tensor::{table_of, tensor_of};
 use crate::ownership::holder::with_own_references;
 use crate::trees::flatten::TreeDef;
-use crate::trees::outputs::TreeNames;
+use crate::trees::flatten_like::TreeNames;
 
 /// The containers of one tree.
 #[pyclass(name = "_Structure", module = "windrow._windrow", frozen)]

@@ -30,7 +30,7 @@ use crate::samples::list::{ListSamples, PySampleList};
 use crate::samples::trees::is_tree;
 use crate::trees::container::ColumnPlace;
 use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
-use crate::trees::outputs::TreeNames;
+use crate::trees::flatten_like::TreeNames;
 use crate::trees::rules;
 
 /// Joins the names of a path.

@@ -32,7 +32,7 @@ use crate::samples::list::{ListSamples, PySampleList};
 use crate::samples::table_trees::table_in;
 use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
-use crate::trees::outputs::OUT;
+use crate::trees::flatten_like::OUT;
 use crate::trees::rules::{self, FlattenedColumn};
 
 /// Collates a list of trees into one tree of the same shape, in which every tensor leaf is a `Batch`, in one call.

@@ -3,7 +3,7 @@
 pub(crate) mod container;
 mod dicts;
 pub(crate) mod flatten;
+pub(crate) mod flatten_like;
 pub(crate) mod node_types;
-pub(crate) mod outputs;
 pub(crate) mod rules;
 pub(crate) mod torch_rules;
