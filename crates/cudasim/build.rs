@@ -49,6 +49,7 @@ fn main() {
     println!("cargo:rustc-env=CUDASIM_LIBRARY={}", library.display());
 }
 
+/// The flags of every source and of the link. The build ends here if nvcc, whose headers they name, is not found.
 fn flags_of_all() -> Vec<String> {
     let mut flags = strings(&[
         "-std=c++20",
@@ -92,7 +93,7 @@ fn unit(folder: &Path, out: &Path) -> PathBuf {
     unit
 }
 
-/// The kernels of a folder, as g++ takes them.
+/// The kernels of a folder as g++ takes them, written to `out`.
 fn kernels_for_the_host(folder: &Path, here: &Path, flags: &[String], out: &Path) -> Vec<Source> {
     let include = text(&here.join("sim/cudasim.h"));
     let own = strings(&[
@@ -171,7 +172,7 @@ fn kernels_of(source: &str, preprocessed: &str) -> Vec<(String, bool)> {
     names.map(|name| (name.clone(), marked(&name))).collect()
 }
 
-/// Two at a time; gives the object files.
+/// Compiles two sources at a time; gives the object files in the order of the sources.
 fn compile_all(sources: &[Source], flags: &[String], out: &Path) -> Vec<PathBuf> {
     let object = |source: &Path| out.join(source.file_name().unwrap()).with_extension("o");
     let rest = Mutex::new(sources.iter());
@@ -189,7 +190,7 @@ fn compile_all(sources: &[Source], flags: &[String], out: &Path) -> Vec<PathBuf>
     sources.iter().map(|(source, _)| object(source)).collect()
 }
 
-/// Runs a compiler, passes its warnings on and gives its output.
+/// Runs a compiler, passes its warnings on and gives its output; the build ends here if it fails.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| {
         panic!("the simulator needs a C++20 compiler, $CXX or g++: {error}");

@@ -303,7 +303,9 @@ void windrow_engine_free(windrow_engine *engine);
 // `samples` points to a place for a pointer.
 windrow_status windrow_samples_new(windrow_samples **samples);
 
-// Appends a sample. The struct is only read within the call; its memory is borrowed.
+// Appends a sample, with strides in elements, or NULL if it is row-major without gaps. The struct is only read within the
+// call; its memory is borrowed. A sample that is refused is not appended; `windrow_error_sample` is the position that it would
+// have had.
 //
 // # Safety
 // A list, and a tensor whose shape and strides have `ndim` entries. Every element that they reach stays valid and
@@ -337,7 +339,8 @@ void windrow_samples_free(windrow_samples *samples);
 windrow_status windrow_options_init_sized(windrow_options *options,
                                           size_t size);
 
-// Assembles a batch in memory of windrow.
+// Assembles a batch in memory of windrow. `batch` is written only if the call succeeds. Work on a device goes to one of the
+// engine's own streams: `windrow_batch_ready_on` orders others behind it.
 //
 // # Safety
 // `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
@@ -394,7 +397,8 @@ int64_t windrow_batch_max_length(const windrow_batch *batch);
 size_t windrow_batch_len(const windrow_batch *batch);
 
 // Hands out a tensor of a batch, a `windrow_field`, by DLPack: the caller owns it and calls its deleter once. Its memory lives
-// as long as it does. NULL if the batch has no such tensor.
+// as long as it does. NULL, and WINDROW_STATUS_OK, if the batch has no such tensor; WINDROW_STATUS_ARGUMENT for a number that
+// is no field.
 //
 // # Safety
 // A batch, and a place for a pointer.
@@ -409,7 +413,8 @@ windrow_status windrow_batch_tensor(const windrow_batch *batch,
 void windrow_batch_free(windrow_batch *batch);
 
 // Reports to `callback` from now on, from all threads and engines, in place of an earlier one; NULL: no longer. Records of
-// `level`, a `windrow_log_level`, and of lower ones are given; with NULL it is not read. Set it before the first engine is made.
+// `level`, a `windrow_log_level`, and of lower ones are given; another number is WINDROW_STATUS_ARGUMENT, and with NULL it is
+// not read. Set the callback before the first engine is made.
 //
 // The callback runs on the thread that called, when the work of its call is done and before it returns, perhaps on several
 // threads at once. The library holds nothing meanwhile that another call needs, but for the callback itself: this function
@@ -427,7 +432,7 @@ windrow_status windrow_set_log(windrow_log_callback callback,
 // to. Shapes are equal pair by pair; dtypes may differ, and elements are then cast; strides and alignment may be any. A
 // pair that is the same memory and dtype is left as it is. All errors are found before a byte is written;
 // `windrow_error_sample` is the position of the pair. A destination that shares bytes with another one, or with any source but its own
-// identical one, is WINDROW_STATUS_ARGUMENT.
+// identical one, is WINDROW_STATUS_ARGUMENT. Work on a device goes to one of the engine's own streams.
 //
 // # Safety
 // `engine`, `dsts` and `srcs` are handles of this library. The memory of destinations may be written to, and nothing else uses
@@ -477,7 +482,7 @@ windrow_number windrow_complex128(double re, double im);
 // valid forever. Any thread may call it.
 const char *windrow_status_name(int32_t status);
 
-// The text of this thread's last failure, and "" before the first; valid until the next one.
+// The text of this thread's last failure, and "" before the first; valid until the next one, or until the thread ends.
 const char *windrow_error(void);
 
 // The position of the sample that this thread's last failure is about; -1 if there is none.

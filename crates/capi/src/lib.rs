@@ -50,7 +50,7 @@ impl From<windrow::Batch> for Batch {
 }
 
 impl Batch {
-    /// The tensor of a [`Field`], if the batch has it; `None` for what is no field.
+    /// The tensor of a [`Field`]: `None` for a number that is no field, `Some(None)` if the batch lacks it.
     fn tensor(&self, field: i32) -> Option<Option<&Tensor>> {
         let fields = &self.fields;
         Some(match field {
@@ -131,7 +131,9 @@ pub unsafe extern "C" fn windrow_samples_new(samples: *mut *mut Samples) -> Stat
     guarded(|| unsafe { give(samples, "samples", Samples::default()) })
 }
 
-/// Appends a sample. The struct is only read within the call; its memory is borrowed.
+/// Appends a sample, with strides in elements, or NULL if it is row-major without gaps. The struct is only read within the
+/// call; its memory is borrowed. A sample that is refused is not appended; `windrow_error_sample` is the position that it would
+/// have had.
 ///
 /// # Safety
 /// A list, and a tensor whose shape and strides have `ndim` entries. Every element that they reach stays valid and
@@ -209,7 +211,8 @@ pub unsafe extern "C" fn windrow_options_init_sized(options: *mut Options, size:
     })
 }
 
-/// Assembles a batch in memory of windrow.
+/// Assembles a batch in memory of windrow. `batch` is written only if the call succeeds. Work on a device goes to one of the
+/// engine's own streams: `windrow_batch_ready_on` orders others behind it.
 ///
 /// # Safety
 /// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
@@ -335,7 +338,8 @@ pub unsafe extern "C" fn windrow_batch_len(batch: *const Batch) -> usize {
 }
 
 /// Hands out a tensor of a batch, a `windrow_field`, by DLPack: the caller owns it and calls its deleter once. Its memory lives
-/// as long as it does. NULL if the batch has no such tensor.
+/// as long as it does. NULL, and WINDROW_STATUS_OK, if the batch has no such tensor; WINDROW_STATUS_ARGUMENT for a number that
+/// is no field.
 ///
 /// # Safety
 /// A batch, and a place for a pointer.
@@ -371,7 +375,10 @@ pub unsafe extern "C" fn windrow_batch_free(batch: *mut Batch) {
     unsafe { free(batch) }
 }
 
-/// Reads what both ways to assemble take.
+/// The engine, the list and the options of a call that assembles.
+///
+/// # Errors
+/// [`Error::Argument`] for NULL and for options that are wrong.
 ///
 /// # Safety
 /// Handles of this library, or NULL; options with arrays of as many entries as they say.
@@ -389,7 +396,10 @@ unsafe fn read<'a>(
     }
 }
 
-/// Moves a value to the heap and its pointer to the caller.
+/// Moves a value to the heap and its pointer to the caller; [`free`] drops it.
+///
+/// # Errors
+/// [`Error::Argument`] if `place` is NULL; the value is then dropped.
 ///
 /// # Safety
 /// `place` is NULL or points to a place for a pointer.
@@ -402,6 +412,8 @@ unsafe fn give<T>(place: *mut *mut T, name: &str, value: T) -> Result<(), Error>
     Ok(())
 }
 
+/// Drops what [`give`] moved to the heap; NULL is ignored.
+///
 /// # Safety
 /// NULL, or a pointer from `give` that nothing uses.
 unsafe fn free<T>(handle: *mut T) {

@@ -60,7 +60,8 @@ thread_local! {
 }
 
 /// Reports to `callback` from now on, from all threads and engines, in place of an earlier one; NULL: no longer. Records of
-/// `level`, a `windrow_log_level`, and of lower ones are given; with NULL it is not read. Set it before the first engine is made.
+/// `level`, a `windrow_log_level`, and of lower ones are given; another number is WINDROW_STATUS_ARGUMENT, and with NULL it is
+/// not read. Set the callback before the first engine is made.
 ///
 /// The callback runs on the thread that called, when the work of its call is done and before it returns, perhaps on several
 /// threads at once. The library holds nothing meanwhile that another call needs, but for the callback itself: this function
@@ -100,11 +101,12 @@ pub unsafe extern "C" fn windrow_set_log(
     })
 }
 
+/// Whether records of `level` are taken, and this thread is not in the callback.
 fn is_reported(level: LogLevel) -> bool {
     level as i32 <= LEVEL.load(Ordering::Relaxed) && !IS_REPORTING.get()
 }
 
-/// Hands a record to the callback, if there is one that takes it.
+/// Hands a record to the callback if [`is_reported`], and makes the text only then; a panic of the callback ends here.
 pub(crate) fn report(level: LogLevel, text: impl FnOnce() -> String) {
     if !is_reported(level) {
         return;
@@ -124,7 +126,7 @@ pub(crate) fn report(level: LogLevel, text: impl FnOnce() -> String) {
     IS_REPORTING.set(false);
 }
 
-/// Reports settings that the process does not follow.
+/// Reports settings that the process does not follow, as [`LogLevel::Warning`].
 pub(crate) fn report_settings() {
     if !is_reported(LogLevel::Warning) {
         return;
@@ -140,7 +142,7 @@ pub(crate) fn report_settings() {
     }
 }
 
-/// Runs a call and reports its stages.
+/// Runs a call; behind it, reports the stages that ended on this thread, if records of [`LogLevel::Debug`] are taken.
 pub(crate) fn watched<T>(call: impl FnOnce() -> T) -> T {
     // Spans of a thread whose variables are gone have no place to be kept in.
     if !is_reported(LogLevel::Debug) || STAGES.try_with(|_| ()).is_err() {
@@ -154,7 +156,8 @@ pub(crate) fn watched<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The stages of one thread.
+/// The stages of the call that this thread makes: the open ones by the ids of their spans, and the texts of those that have
+/// ended.
 #[derive(Default)]
 struct Stages {
     open: Vec<(u64, Stage)>,
@@ -170,7 +173,8 @@ struct Stage {
 /// Keeps the spans of a call.
 struct Collector;
 
-/// Does something with the stages of this thread, if it is in a call that is watched and not in the callback.
+/// Calls `body` with the stages of this thread, if it is in a call that is watched and not in the callback; else does
+/// nothing.
 fn with_stages(body: impl FnOnce(&mut Stages)) {
     if IS_REPORTING.get() {
         return;

@@ -12,7 +12,7 @@ use crate::{Engine, Options, Samples, Status};
 /// to. Shapes are equal pair by pair; dtypes may differ, and elements are then cast; strides and alignment may be any. A
 /// pair that is the same memory and dtype is left as it is. All errors are found before a byte is written;
 /// `windrow_error_sample` is the position of the pair. A destination that shares bytes with another one, or with any source but its own
-/// identical one, is WINDROW_STATUS_ARGUMENT.
+/// identical one, is WINDROW_STATUS_ARGUMENT. Work on a device goes to one of the engine's own streams.
 ///
 /// # Safety
 /// `engine`, `dsts` and `srcs` are handles of this library. The memory of destinations may be written to, and nothing else uses
@@ -72,6 +72,8 @@ pub unsafe extern "C" fn windrow_copy_many_with(
     })
 }
 
+/// [`copy_lists`] without a transform.
+///
 /// # Safety
 /// As of `windrow_copy_many`.
 unsafe fn copy_many(
@@ -86,6 +88,11 @@ unsafe fn copy_many(
     unsafe { copy_lists(engine, dsts, srcs, options) }
 }
 
+/// Writes `srcs` into `dsts`.
+///
+/// # Errors
+/// [`Error::Argument`] for NULL; those of the engine.
+///
 /// # Safety
 /// As of `windrow_copy_many`.
 unsafe fn copy_lists(

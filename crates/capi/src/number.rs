@@ -70,6 +70,8 @@ pub extern "C" fn windrow_complex128(re: f64, im: f64) -> Number {
 }
 
 impl Number {
+    /// The number in the member of its kind; errors call it `name`.
+    ///
     /// # Safety
     /// The member of its kind has been written to.
     ///

@@ -88,6 +88,7 @@ thread_local! {
     static FAILURE: RefCell<Option<Failure>> = const { RefCell::new(None) };
 }
 
+/// The status of an error; [`Status::Bug`] for a kind that C has no status for.
 fn status_of(error: &Error) -> Status {
     match error {
         Error::Shape(_) => Status::Shape,
@@ -104,6 +105,7 @@ fn status_of(error: &Error) -> Status {
     }
 }
 
+/// Makes this the last failure of the thread, and returns `status`.
 fn fail(status: Status, text: &str, sample: i64) -> Status {
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     // A thread that ends may call from the destructors of its other variables: the text is gone then.
@@ -131,11 +133,13 @@ fn text_of(error: &Error) -> String {
     format!("{}; {hint}", bare(mismatch))
 }
 
+/// The mismatch without its hint.
 fn bare(mismatch: &Mismatch) -> Mismatch {
     Mismatch { hint: None, ..mismatch.clone() }
 }
 
-/// Runs the body of a function that C calls.
+/// Runs the body of a function that C calls. An error, or a panic, is reported to the log and becomes the last failure of the
+/// thread.
 pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Error>) -> Status {
     let (status, text, sample) = match log::watched(|| catch_unwind(AssertUnwindSafe(body))) {
         Ok(Ok(())) => return Status::Ok,
@@ -150,11 +154,12 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Error>) -> Status {
     fail(status, &text, sample)
 }
 
+/// The error for an argument that is NULL.
 pub(crate) fn is_null(name: &str) -> Error {
     Error::argument(format!("{name} is NULL"))
 }
 
-/// The text of this thread's last failure, and "" before the first; valid until the next one.
+/// The text of this thread's last failure, and "" before the first; valid until the next one, or until the thread ends.
 #[no_mangle]
 pub extern "C" fn windrow_error() -> *const c_char {
     let text =

@@ -21,7 +21,7 @@ struct Unsupported : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-/// Machine code did what no GPU allows, or what the emulator does not know.
+/// Machine code did what no GPU allows, or what the emulator does not know: `run` ends the program.
 struct Failure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -147,16 +147,17 @@ struct Image {
     std::map<std::string, Kernel> kernels;
 };
 
-/// Reads a cubin, without its instructions' meaning.
+/// Reads a cubin, without its instructions' meaning. Throws an Unsupported.
 Image read_cubin(const std::string& path);
-/// Adds the meaning from nvdisasm's listing of the same cubin.
+/// Adds the meaning from nvdisasm's listing of the same cubin. Throws an Unsupported where the two differ.
 void read_listing(const std::string& path, Image& image);
-/// One instruction as nvdisasm writes it, `low` and `high` being its bits.
+/// One instruction as nvdisasm writes it, `low` and `high` being its bits. If it is not known, `run` is null and `why_not` says
+/// why.
 Instruction parse(const std::string& text, uint64_t low, uint64_t high,
                   const std::map<std::string, uint32_t>& labels);
 /// For tests: a line for each opcode, with the modifiers that it may have.
 std::string opcode_table();
-/// Finds what an instruction does by its opcode and modifiers; `run` stays null where it is not known.
+/// Finds what an instruction does by its opcode and modifiers. Throws an Unsupported if one of them is not known.
 void find_opcode(Instruction& instruction, std::string_view opcode);
 
 }  // namespace cudasim::device_code

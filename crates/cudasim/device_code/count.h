@@ -13,7 +13,9 @@ struct Touched {
     uint64_t sectors[160];  ///< 32 lanes of 16 bytes, none aligned: two for each; a pair may be more
     uint64_t addresses[32];  ///< by lane, for those that took part; of local and shared memory from its beginning
 
+    /// Forgets the sectors and lines; `addresses` stays as it is.
     void clear() { num_sectors = num_lines = 0; }
+    /// Adds the sectors and lines of `bytes` bytes, at least one.
     void add(uint64_t address, uint32_t bytes);
 };
 
@@ -27,13 +29,15 @@ struct Counts {
     uint64_t units[size_t(Unit::count)] = {};
     Accesses accesses[size_t(Access::count)];
 
-    /// One line of JSON, with what is known of the launch.
+    /// Appends one line of JSON; `more`: members of it that describe the launch.
     void write(FILE* file, const Kernel& kernel, const std::string& more) const;
 };
 
-/// Appends which instructions were ever run to a file: lines "KERNEL RUN OF", then those never run.
+/// Appends a line to a file for each instruction but the padding: architecture, kernel, address, how often it was run, and
+/// whether the emulator knows it; then its text and its source behind tabs.
 void write_coverage(const char* path, const Image& image);
-/// Instructions by the line of their source, dearest first; needs a listing with -g.
+/// Appends to a file how many instructions of warps each line of the source took, dearest first, with their mean number of
+/// lanes; needs a listing with -g.
 void write_lines(const char* path, const Image& image);
 
 }  // namespace cudasim::device_code

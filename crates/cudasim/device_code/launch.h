@@ -14,15 +14,18 @@ struct Launch {
     std::vector<char> parameters;   ///< as they lie in bank 0, from the first on
 };
 
-/// The image that CUDASIM_DEVICE_CODE names, read when first asked for; null where it is not set.
+/// The image that CUDASIM_DEVICE_CODE names, read when first asked for; null if it is not set. Ends the program if the image
+/// cannot be read.
 Image* image();
 /// A kernel of it by name, or null.
 Kernel* find_kernel(const std::string& name);
-/// Copies the arguments of a launch, by the sizes that the cubin says.
+/// Copies the arguments of a launch, one pointer for each parameter, by the sizes that the cubin says.
 std::vector<char> parameters_of(const Kernel& kernel, void** arguments);
-/// Blocks of so many threads that a multiprocessor has room for.
+/// The number of blocks of `threads` threads that a multiprocessor has room for, by registers and threads; shared memory is
+/// not looked at.
 uint32_t resident_blocks(const Kernel& kernel, uint32_t arch, uint32_t threads);
-/// Runs all blocks; one launch at a time.
+/// Runs all blocks, one launch at a time, and adds its counts to the file that CUDASIM_COUNTS names. Ends the program at a
+/// Failure.
 void run(Kernel& kernel, const Launch& launch, Reach::Find find);
 
 }  // namespace cudasim::device_code

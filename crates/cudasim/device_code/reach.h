@@ -29,6 +29,7 @@ class Reach {
     /// Whether a byte has one writer. Any thread of the kernel that selects samples may tell the host of an index out of range.
     bool is_written_once = true;
 
+    /// Whether these bytes are in one allocation; or, to read, in the constants.
     bool may_read(uint64_t address, uint64_t bytes) {
         return constants.has(address, bytes) || known(address, bytes);
     }
@@ -45,13 +46,14 @@ class Reach {
         return is_first;
     }
 
-    /// For a message: the allocation that an address is in or right behind.
+    /// The allocation that an address is in or right behind; empty if there is none.
     Range near(uint64_t address) {
         Range here = find(address);
         return here.end ? here : find(address - 1);
     }
 
   private:
+    /// Whether these bytes are in one allocation. One that was found may stay known when it is freed.
     bool known(uint64_t address, uint64_t bytes) {
         Range& last = lasts[address >> 12 & (kLasts - 1)];
         if (last.has(address, bytes)) return true;

@@ -11,10 +11,11 @@ namespace cudasim::device_code {
 struct Machine {
     double multiprocessors = 0, gigahertz = 0, bytes_per_second = 0, latency = 0, l1_latency = 0, l1_bytes = 0;
 
-    /// From `name=number,...`, all of them.
+    /// Reads `name=number,...`, which has to name all of them.
     explicit Machine(const char* text);
 };
 
+/// Clocks until the last block has ended, instructions issued, and sectors that went to or came from memory.
 struct Modelled {
     uint64_t clocks = 0, issued = 0, dram_sectors = 0;
 };

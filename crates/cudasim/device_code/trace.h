@@ -38,6 +38,7 @@ class Trace {
     };
 
     void add_addresses(std::string& text, const Warp& warp, const Instruction& in, Lanes active);
+    /// An address as the trace has it.
     uint64_t placed(uint64_t address);
 
     FILE* file;

@@ -87,24 +87,31 @@ struct Warp {
     /// The memory that the last instruction touched, for the model of time and for traces.
     Touched touched;
 
+    /// Makes it the warp of threads from `thread` on, of which the block has `num_threads` left; nothing of an earlier one stays.
     void reset(BlockState& of, uint32_t thread, uint32_t num_threads, Reach& may_touch, Counts& to);
     bool done() const { return ready.empty() && waiting.empty(); }
+    /// Whether all lanes that have not ended wait at the barrier of the block.
     bool at_block_barrier() const;
+    /// Lets all waiting lanes go on; each warp of the block is at the barrier or has ended.
     void leave_block_barrier();
-    /// One instruction of the running group.
+    /// Runs one instruction of the running group, counts it, and returns it. There is a group that is ready.
     const Instruction& step();
     /// Lets lanes go on whose barriers are complete.
     void release();
 
+    /// `bytes` bytes, at most 4, of a constant bank, which has to have them.
     uint32_t constant(uint8_t bank, int64_t offset, unsigned bytes = 4) const;
+    /// The lanes for which a predicate holds, after its inversion.
     Lanes predicate(const Operand& operand) const;
-    /// An operand as it is, and with its sign: of integers, of floats. `word` 1: the second of a pair.
+    /// An operand as it is, and with its sign: of integers, of floats. `word` 1: the second of a pair. The result may be in
+    /// `room`, or the register itself.
     const Vector& raw(const Operand& operand, Vector& room, int word = 0) const;
     const Vector& integers(const Operand& operand, Vector& room) const;
     const Vector& floats(const Operand& operand, Vector& room) const;
     Pairs pairs(const Operand& operand) const;
     Doubles doubles(const Operand& operand) const;
 
+    /// Writes a register or predicate of the active lanes; one of the warp gets the first active lane's value.
     void put(const Operand& operand, Lanes active, const Vector& value, int word = 0);
     void put(const Operand& operand, Lanes active, const Pairs& value);
     void put(const Operand& operand, Lanes active, Lanes value);

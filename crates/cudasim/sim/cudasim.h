@@ -49,10 +49,13 @@ struct Fiber {
 
 extern thread_local Fiber* current;
 
+/// Waits for the live threads of the block, and of the warp; ends the program in a kernel without fibers.
 void barrier();
 void warp_barrier();
-/// The slot of another lane of this warp; null if the warp has no such lane or it has returned.
+/// The slot of another lane of this warp; null if the warp has no such lane or it has returned. Ends the program in a kernel
+/// without fibers.
 const uint64_t* peek(unsigned lane);
+/// Ends the program with a message that names the thread.
 [[noreturn]] void die(const char* why);
 
 /// Called before every read of a sample and every store to an output: end the program if it is not in memory that is in
@@ -74,6 +77,7 @@ struct Kernel {
     size_t num_params;
 };
 
+/// Makes a kernel known by its name.
 void add(const char* name, Kernel kernel);
 
 template <class... A, size_t... I>
@@ -95,7 +99,7 @@ int reg(const char* name, void (*kernel)(A...), bool fibers) {
     return 0;
 }
 
-/// Every lane of the warp offers `value`; gives what lane `source` offered.
+/// Every live lane of the warp offers `value`; gives what lane `source` offered, or `value` itself if there is no such lane.
 template <class T>
 T exchange(T value, unsigned source) {
     static_assert(sizeof(T) <= 8);
@@ -108,7 +112,7 @@ T exchange(T value, unsigned source) {
     return result;
 }
 
-/// A mask of the live lanes of the warp in which `value` is not zero.
+/// The mask of the live lanes of the warp for which `value` holds.
 inline unsigned ballot(bool value) {
     current->slot = value;
     warp_barrier();
@@ -129,6 +133,7 @@ extern thread_local dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
 // ---- barriers and warps ----------------------------------------------------------------------
+// Masks are not looked at: all live lanes of the warp take part.
 
 static inline void __syncthreads() { cudasim::barrier(); }
 static inline void __syncwarp(unsigned = ~0u) { cudasim::warp_barrier(); }

@@ -50,7 +50,7 @@ CUresult enter(const char* name, const void* handle = nullptr);
 CUresult enter(const char* name, const void* handle, Context*& context);
 /// Notes a use that is wrong whatever the timing; tests ask for the list.
 void misuse(const char* format, ...) __attribute__((format(printf, 1, 2)));
-/// Notes how many blocks a launch has.
+/// Notes how many blocks a launch has: the most since the trace began are kept.
 void note_blocks(unsigned blocks);
 /// The function that this thread has called last.
 extern thread_local const char* current_call;
@@ -117,7 +117,7 @@ extern thread_local std::vector<CUcontext> context_stack;
 Context& context_at(int device);
 Context* context_of(CUcontext handle);
 CUcontext handle_of(const Context* context);
-/// A number of the environment.
+/// A variable of the environment as a number; `otherwise` if it is not set.
 long setting(const char* name, long otherwise);
 int num_devices();
 size_t device_memory();
@@ -127,7 +127,7 @@ int driver_version();
 
 // ---- streams and events (stream.cpp, event.cpp) ----------------------------------------------
 
-/// A point in a stream: what an event captures when it is recorded.
+/// A point in a stream: what an event captures when it is recorded. Without a stream it is reached from the beginning.
 struct Ticket {
     StreamPtr stream;
     uint64_t number = 0;
@@ -148,12 +148,16 @@ struct Stream : std::enable_shared_from_this<Stream> {
 
     Stream(Context* context, unsigned flags, int priority);
     bool blocking() const { return !(flags & CU_STREAM_NON_BLOCKING); }
+    /// Queues an operation, without the rules of `submit`, and returns its number.
     uint64_t push(Operation operation);
+    /// Waits until the operation of this number is done; `global` is not held.
     void wait(uint64_t number);
     bool reached(uint64_t number);
+    /// The end of what has been queued so far.
     Ticket last();
     /// Lets the thread end once the queue is empty.
     void close();
+    /// Draws the next seed, if no work is left.
     void reseed();
 
     Random random;  // of the stream's thread
@@ -176,17 +180,19 @@ extern thread_local bool in_host_function;
 extern Table<CUstream, Stream> streams;
 /// The next stream gets the handle of a destroyed one, as a real driver may have it.
 void recycle_handle(CUstream handle);
-/// Resolves a handle, the default streams included.
+/// Finds the stream of a handle, default streams included. An unknown handle is noted as misuse. `global` is held.
 CUresult find_stream(CUstream handle, Context* current, StreamPtr& stream);
 #define ENTER_STREAM(context, stream, handle) \
     ENTER_CONTEXT(context, handle);           \
     Guard guard(global);                      \
     StreamPtr stream;                         \
     if (CUresult unknown = find_stream(handle, context, stream)) return unknown
-/// Queues an operation by the legacy rule, or makes a node of it while the stream is captured.
+/// Queues an operation by the legacy rule and sets `ticket` to its end; or, while the stream is captured, makes a node of it
+/// and leaves `ticket` as it is. `global` is held.
 CUresult submit(const StreamPtr& stream, Operation operation, Ticket* ticket = nullptr);
-/// The ends of all streams of a context.
+/// The ends of all streams of a context, destroyed ones that still have work included. `global` is held.
 std::vector<Ticket> ends_of(const Context* context);
+/// Waits for them; `global` is not held.
 void wait_for_all(const Context* context);
 /// A random delay, bounded by what the tests set.
 void random_delay(Random& random);
@@ -204,7 +210,9 @@ struct Event {
 };
 
 extern Table<CUevent, Event> events;
+/// The n-th wait for an event from now on does nothing; 0: none.
 void ignore_wait(uint64_t n);
+/// Waits for events so far, ignored ones included.
 uint64_t num_waits();
 
 // ---- capture and graphs (capture.cpp, graph.cpp) ---------------------------------------------
@@ -244,7 +252,7 @@ CUresult forbidden_by_capture();
 CUresult forbidden_on(const StreamPtr& stream);
 /// For calls that would cover captured streams: refused in whatever mode, and their captures are lost.
 CUresult forbidden_of_context(const Context* context);
-/// The legacy stream may not be used while a blocking stream of the context is captured.
+/// The legacy stream may not be used while a blocking stream of the context is captured; `invalidate`: the capture is lost.
 CUresult forbidden_on_legacy(const Context* context, bool invalidate = true);
 void end_captures_of(const Context* context);
 size_t num_graph_execs();
@@ -272,19 +280,21 @@ struct Allocation {
 };
 
 extern std::map<uintptr_t, Allocation> allocations;
-/// The allocation that holds address `p`, or null.
+/// The allocation that holds address `p`, or null; `base`: its address, to be used only if it is found.
 Allocation* find_memory(uintptr_t p, uintptr_t* base = nullptr);
 /// Whether [p, p + size) is in one allocation.
 bool in_one_allocation(uintptr_t p, size_t size);
 
 /// Memory between guard bytes. Fresh memory holds 0xA5, freed memory 0xDD.
 constexpr unsigned char kFresh = 0xA5, kFreed = 0xDD;
+/// Memory that counts as freed until `begin_use`; null if the system has none.
 char* guarded_new(size_t capacity);
 void guarded_delete(char* p, size_t capacity);
-/// Marks [p + size, p + capacity) as out of bounds and the rest as usable, or all as freed.
+/// Marks [p + size, p + capacity) as out of bounds and the rest as usable and fresh; or all as freed, and notes writes out of
+/// bounds as misuse.
 void begin_use(char* p, size_t size, size_t capacity);
 void end_use(char* p, size_t size, size_t capacity);
-/// The memory in use that holds an address, at this point of a stream; empty where there is none.
+/// The memory in use that holds an address, at this point of a stream; empty if there is none. `global` is not held.
 device_code::Reach::Range memory_in_use_at(uintptr_t address);
 /// Notes a misuse unless freed memory still holds 0xDD.
 void check_untouched(const char* p, size_t capacity);
@@ -295,7 +305,8 @@ size_t device_memory_used(int device);
 uint64_t new_buffer_id();
 /// Whether kernels have stale copies of page-locked memory, as under confidential computing.
 extern std::atomic<bool> confidential;
-/// Runs a kernel so: it reads the copies that were made when the memory was locked, and the host does not see what it writes.
+/// Runs a kernel with such copies: it reads the copies that were made when the memory was locked, and the host does not see
+/// what it writes.
 void with_stale_mappings(const std::function<void()>& kernel);
 /// Notes writes outside live allocations and to those freed last. Streams must be idle.
 void check_memory();
@@ -313,7 +324,9 @@ CUmemoryPool handle_of(const Pool* pool);
 
 // ---- modules and kernels (module.cpp, exec.cpp) ----------------------------------------------
 
+/// A kernel that was compiled for the host, or null.
 const Kernel* find_kernel(const std::string& name);
+/// Runs all blocks on this thread, in any order. Ends the program at a deadlock and at an access that `Reach` does not allow.
 void run_grid(const Bound& kernel, dim3 grid, dim3 block);
 size_t num_modules();
 void drop_modules_of(const Context* context);

@@ -100,20 +100,21 @@ controls! {
     reset: fn(), c"cudasim_reset";
 }
 
+/// The address of a symbol, or null.
 fn find(handle: *mut c_void, symbol: &CStr) -> *mut c_void {
     // SAFETY: `handle` came from dlopen and is never closed; the name is a C string.
     unsafe { libc::dlsym(handle, symbol.as_ptr()) }
 }
 
-/// Loads the simulated driver once. The same path loaded elsewhere in this process is the same
+/// Loads the simulated driver once, and panics if it cannot be. The same path loaded elsewhere in this process is the same
 /// instance.
 pub fn load() -> &'static Sim {
     static SIM: OnceLock<Sim> = OnceLock::new();
     SIM.get_or_init(open)
 }
 
-/// The simulated driver for one test at a time: its controls begin at their defaults, and go back to
-/// them at the end.
+/// The simulated driver for one test at a time: waits for the test that has it. Its controls begin at their defaults, and go
+/// back to them at the end.
 pub fn exclusive() -> Exclusive {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +123,7 @@ pub fn exclusive() -> Exclusive {
     exclusive
 }
 
-/// Given by [`exclusive`].
+/// Given by [`exclusive`]; dropping it lets the next test have the driver.
 pub struct Exclusive {
     sim: &'static Sim,
     _turn: MutexGuard<'static, ()>,
@@ -149,7 +150,7 @@ impl Sim {
         find(self.handle as *mut c_void, name)
     }
 
-    /// Starts the random sequences of all streams anew.
+    /// Starts the random sequences of all streams anew, but for those that have work left.
     pub fn set_seed(&self, seed: u64) {
         // SAFETY: a control of numbers only.
         unsafe { (self.set_seed)(seed) }
@@ -245,7 +246,7 @@ impl Sim {
         unsafe { (self.pause)(stream, 1) != 0 }
     }
 
-    /// Ends [`Sim::pause`].
+    /// Ends [`Sim::pause`]; false if the handle is unknown.
     pub fn resume(&self, stream: usize) -> bool {
         // SAFETY: the handle is only looked up.
         unsafe { (self.pause)(stream, 0) != 0 }

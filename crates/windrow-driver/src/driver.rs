@@ -28,6 +28,7 @@ static KNOWN: [u32; 32] = bitmap(&[
     906, 907, 908, 909, 910, 911, 999,
 ]);
 
+/// A bit for each code, which is below 1024.
 const fn bitmap(codes: &[u32]) -> [u32; 32] {
     let mut words = [0; 32];
     let mut i = 0;
@@ -41,11 +42,12 @@ const fn bitmap(codes: &[u32]) -> [u32; 32] {
 static LOADED: AtomicBool = AtomicBool::new(false);
 static LAST_UNKNOWN: AtomicU32 = AtomicU32::new(0);
 
-/// The latest result code that was replaced by 999, or 0.
+/// The latest result code of any thread that was replaced by 999, or 0.
 pub fn last_unknown_code() -> u32 {
     LAST_UNKNOWN.load(Ordering::Relaxed)
 }
 
+/// The code, or 999 in place of one that [`KNOWN`] lacks.
 #[inline]
 fn checked(code: u32) -> u32 {
     if code < 1000 && KNOWN[code as usize / 32] >> (code % 32) & 1 == 1 {
@@ -54,13 +56,14 @@ fn checked(code: u32) -> u32 {
     unknown(code)
 }
 
+/// Notes a code for [`last_unknown_code`]; the result is 999.
 #[cold]
 fn unknown(code: u32) -> u32 {
     LAST_UNKNOWN.store(code, Ordering::Relaxed);
     UNKNOWN
 }
 
-/// The result of a call whose slot is empty: no driver, or a driver without this function.
+/// The result of a call whose slot is empty: 100 as long as no driver is loaded, 500 if the driver lacks the function.
 #[cold]
 extern "C" fn absent() -> u32 {
     if LOADED.load(Ordering::Acquire) {
@@ -244,6 +247,8 @@ pub fn load_from(library: &CStr) -> Result<usize, &'static str> {
         .map_or_else(|text| Err(text.as_str()), |n| Ok(*n))
 }
 
+/// Loads a library, for the life of the process, and fills the slots of the functions that it has. Returns the number of the
+/// others.
 fn fill(library: &CStr) -> Result<usize, String> {
     // SAFETY: a NUL-terminated name; the library stays loaded for the life of the process.
     let handle = unsafe { dlopen(library.as_ptr(), RTLD_NOW) };
