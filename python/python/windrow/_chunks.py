@@ -27,6 +27,7 @@ def joined(data: Any) -> Any:
 
 
 def _column(column: Any) -> Any:
+    """A chunked array of pyarrow, by the rule of `joined`."""
     import pyarrow as pa
 
     count = column.num_chunks

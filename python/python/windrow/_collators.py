@@ -476,6 +476,7 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
         self._instruction = None if instruction_template is None else self._ids("instruction_template", instruction_template)
 
     def _ids(self, name: str, template: Union[str, Sequence[int]]) -> List[int]:
+        """The ids of a template, at least one; a text is encoded by the tokenizer."""
         ids = self.tokenizer.encode(template, add_special_tokens=False) if isinstance(template, str) else list(template)
         if not ids:
             raise ValueError(f"{name}={template!r} has no tokens")
@@ -517,6 +518,7 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
             row[begins[-1] :] = self.ignore_index
 
     def _without_padding(self, batch: Dict[str, Any]) -> Dict[str, Any]:
+        """The tokens that the attention mask has, as one row, with positions and boundaries; each first label is ignored."""
         import numpy as np
 
         is_real = batch.pop("attention_mask").astype(bool)
@@ -531,7 +533,7 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
 
 
 def _found(rows: Any, template: List[int]) -> List[Any]:
-    """The start of a run of ids, in each row."""
+    """For each row, every position where the ids of the template begin."""
     import numpy as np
 
     if rows.shape[1] < len(template):

@@ -34,6 +34,7 @@ def values(tensor: Any) -> Any:
 
 
 def fastest(call: Callable[[], object]) -> float:
+    """Seconds of the fastest of some calls."""
     times = []
     for _ in range(ROUNDS):
         begin = time.perf_counter()
@@ -60,7 +61,7 @@ def scaled(rows: Sequence[bytes]) -> Tuple[Any, ...]:
 
 
 def main(missing: str) -> int:
-    """The demo without what is missing; 0, or it ends with the batch that is wrong."""
+    """The demo without what is missing: 0, or 1 without any text. Ends the program at a batch that is wrong."""
     rows = paragraphs()
     if not rows:
         print("The source of Python's standard library is not installed: there is no text to make batches of.")

@@ -15,7 +15,11 @@ NUMBERS = {bool: ("bool", "a bool"), int: ("int64", "an int"), float: ("float32"
 
 
 def row(values: Any, index: int, path: str = "", what: str = "sample") -> Any:
-    """Lists of Python numbers as one array-like: int64, or float32 as torch makes of floats."""
+    """A list of Python numbers as one array-like: int64, or float32 as torch makes of floats; an array-like as it is.
+
+    Raises:
+        TypeError, DTypeError: None, a str, a mapping, or a list of anything else; `what` and `index` name the sample.
+    """
 
     def refused(kind: Any, expected: str, got: str) -> Any:
         return refusal(kind, index, path, expected, got, what=what)
@@ -72,14 +76,14 @@ def refusal(kind: Any, index: int, path: str, expected: Any, got: Any, hint: str
 
 
 def with_hint(error: Any, hints: Mapping[str, str]) -> Any:
-    """The same error with another hint for the one that has a word in it: an argument that the caller does not have."""
+    """The same error, with the hint of `hints` in place of one that has its word: an argument that the caller does not have."""
     text, _, hint = str(error).rpartition("; ")
     own = next((own for word, own in hints.items() if word in hint), hint)
     return _as(error, f"{text}; {own}" if text else hint)
 
 
 def of_sample(error: Any, index: int) -> Any:
-    """The same error where the caller has the sample, at another place of its list."""
+    """The same error, with the place `index` that the caller's list has the sample at."""
     other = _as(error, error.args[0].replace(f"sample {error.index}", f"sample {index}", 1))
     other.index = index
     return other

@@ -103,6 +103,8 @@ class Layout:
 
 
 class LeafPlace(NamedTuple):
+    """A leaf, and the bytes of the buffer that it has."""
+
     path: str
     dtype: str
     shape: Tuple[int, ...]
@@ -120,23 +122,26 @@ def layout_of(leaves: Sequence[LeafPlace], nbytes: int, nodes: Iterable[Node], s
 
 
 def _number(given: Any, what: str) -> int:
+    """A number from 0 to 2**63 - 1; refuses anything else."""
     if type(given) is not int or not 0 <= given <= _MOST:
         raise ValueError(f"{what}: expected an integer from 0 to 2**63 - 1, got {_short(given)}")
     return given
 
 
 def _short(given: Any) -> str:
+    """What was given, for an error text of bounded length."""
     text = repr(given)
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 @functools.lru_cache(maxsize=64)
 def _item_bytes(dtype: str) -> int:
+    """Bytes of an element; TypeError for an unknown dtype."""
     return _windrow._tensor_of_bytes(bytes(16), dtype, (1,)).nbytes
 
 
 def _type_and_bytes(dtype: Any, shape: Any, what: str) -> Tuple[Tuple[int, ...], int]:
-    """The shape, and the bytes of a tensor of it."""
+    """The shape, and the bytes of a tensor of it; refuses what is none, and more than 2**63 - 1 bytes."""
     if not isinstance(dtype, str) or len(dtype) > 40 or not isinstance(shape, list) or len(shape) > 64:
         raise ValueError(f"{what}: expected the name of a dtype and a list of at most 64 extents")
     try:
@@ -152,6 +157,7 @@ def _type_and_bytes(dtype: Any, shape: Any, what: str) -> Tuple[Tuple[int, ...],
 
 
 def _leaf_of(given: Any, position: int) -> LeafPlace:
+    """A leaf, and a piece that lies within its tensor; refuses anything else."""
     what = f"leaf {position}"
     if not isinstance(given, dict) or not isinstance(given.get("path"), str):
         raise ValueError(f"{what}: expected path, dtype, shape and offset")
@@ -169,6 +175,7 @@ def _leaf_of(given: Any, position: int) -> LeafPlace:
 
 
 def _check_apart(leaves: Sequence[LeafPlace], nbytes: int) -> None:
+    """Refuses leaves that end outside of the buffer, or that share bytes without being the same."""
     last: Optional[LeafPlace] = None
     for leaf in sorted(leaves, key=lambda leaf: (leaf.offset, leaf.nbytes)):
         if leaf.offset + leaf.nbytes > nbytes:
@@ -181,6 +188,7 @@ def _check_apart(leaves: Sequence[LeafPlace], nbytes: int) -> None:
 
 
 def _checked_nodes(given: Sequence[Any], num_leaves: int) -> List[Node]:
+    """The nodes of one tree of so many leaves, each container before its children; refuses anything else."""
     nodes: List[Node] = []
     due = 1
     for node in given:
@@ -212,7 +220,7 @@ def _checked_nodes(given: Sequence[Any], num_leaves: int) -> List[Node]:
 
 
 def nodes_of(structure: Any) -> List[Node]:
-    """The containers of a tree as a layout has them."""
+    """The leaves and containers of a tree as a layout has them."""
     nodes: List[Node] = []
     for node in structure.nodes():
         if node is None:

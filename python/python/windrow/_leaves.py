@@ -15,7 +15,7 @@ FIELDS = ("lengths", "offsets", "mask", "batch_index", "scales")
 
 
 def named_fields(name: str, batch: Batch) -> List[Tuple[str, Tensor]]:
-    """The data under the column's name, all else under that name and the field's."""
+    """The data under the column's name, each other tensor under NAME_FIELD."""
     fields = [(name, batch.data)]
     for field in FIELDS:
         value = getattr(batch, field)

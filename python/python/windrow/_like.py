@@ -24,7 +24,7 @@ def template(make: Callable[[], Any], first: Any, path: str) -> Any:
 
 
 def mapping_template(first: Any, keys: List[Any], path: str) -> Any:
-    """The template that `mapping_like` copies; the class, if it is made of a dict."""
+    """The template that `mapping_like` copies: the class, if it is made of a dict; a dict, if its copies share their entries."""
     cls: Any = type(first)
     if not hasattr(cls, "__setitem__"):
         return cls
@@ -129,7 +129,7 @@ def _bare_copy(first: Any) -> Any:
 
 
 def _copy_apart(first: Any) -> Any:
-    """A copy of a mapping that keeps its entries in an attribute, with an attribute of its own."""
+    """A copy of a mapping that keeps its entries in an attribute: containers that are attributes are copied too."""
     made = copy.copy(first)
     slots = [getattr(cls, "__slots__", ()) for cls in type(first).__mro__]
     names = [name for own in slots for name in ([own] if isinstance(own, str) else own)]

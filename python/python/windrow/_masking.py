@@ -18,7 +18,7 @@ class TorchDraws:
         self.generator = None if seed is None else torch.Generator().manual_seed(seed)
 
     def chosen(self, share: Any, shape: Tuple[int, ...]) -> Any:
-        """Draws elements, each with its share or all with the same."""
+        """A mask of NumPy: True for the elements that were drawn, each with its share or all with the same."""
         import numpy as np
         import torch
 
@@ -26,7 +26,7 @@ class TorchDraws:
         return torch.bernoulli(shares, generator=self.generator).bool().numpy()
 
     def words(self, where: Any, num_words: int) -> Any:
-        """A word for each element that is True. One is drawn for every element, as transformers does."""
+        """A word below `num_words` for each element that is True. One is drawn for every element, as transformers does."""
         import torch
 
         drawn = torch.randint(num_words, where.shape, dtype=torch.long, generator=self.generator)

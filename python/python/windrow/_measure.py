@@ -70,7 +70,8 @@ def random_bytes(count: int) -> Array:
 
 
 class Memcpy:
-    """Plain copies of large blocks on a number of threads: what the memory of this machine gives."""
+    """Plain copies on a number of threads: what the memory of this machine gives. Each call copies `num_bytes` bytes, from the
+    next place of a source of `total_bytes` bytes to the same target."""
 
     def __init__(self, num_bytes: int, threads: int, total_bytes: int) -> None:
         self.num_bytes = max(num_bytes, 1)
@@ -110,7 +111,8 @@ def interleave(
     tick: Callable[[float], None] = lambda share: None,
     clock: Callable[[Callable[[], object]], Any] = seconds_of,
 ) -> Dict[str, List[Any]]:
-    """What a clock says of each call: one of each in turn, so that a slow spell of the machine hits all alike.
+    """What a clock says of each call: one of each in turn, so that a slow spell of the machine hits all alike. There are at least
+    `rounds[0]` rounds, and at most `rounds[1]` until `seconds` are over, behind one call of each that is not clocked.
 
     A result is dropped before the next call, outside the clock: every library may reuse its memory.
     A pause lets the threads of the last one fall asleep: OpenMP's spin for a while. The C allocator

@@ -109,6 +109,7 @@ def _non_tensor_flattener(cls: type) -> Optional[Flattener]:
 
 
 def _of_tensordict(cls: type, name: str) -> Optional[Flattener]:
+    """What the function `name` of `_tensordict` gives for a class; None if tensordict is not imported."""
     if "tensordict" not in sys.modules:
         return None
     from windrow import _tensordict
@@ -150,6 +151,7 @@ def map_object(tree: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _library(cls: type) -> Optional[Flattener]:
+    """The flattener of a class of tensordict, PyTorch Geometric, attrs or pydantic; None for other classes."""
     found = tensordict_flattener(cls) or _non_tensor_flattener(cls) or graph_flattener(cls)
     if found is not None:
         return found

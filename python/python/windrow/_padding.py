@@ -42,7 +42,7 @@ def options_of(
 
 
 def features_of(features: Any) -> Sequence[Mapping[str, Any]]:
-    """Features as a sequence of mappings with ``input_ids``; those of an Arrow table are its rows."""
+    """Features as a sequence, not empty, whose first is a mapping with ``input_ids``; those of an Arrow table are its rows."""
     samples = features if type(features) is list else rows_of(features)
     if not len(samples):
         raise ValueError("cannot assemble an empty list of features")
@@ -56,13 +56,13 @@ def features_of(features: Any) -> Sequence[Mapping[str, Any]]:
 
 
 def result_keys(features: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
-    """Keys of the result to keys of the features."""
+    """Keys of the result to keys of the features, but for entries that are None in the first: ``label`` becomes ``labels``."""
     keys: List[str] = [key for key in features[0] if features[0][key] is not None]
     return {("labels" if key == "label" else key): key for key in keys}
 
 
 def rows_of(samples: Any) -> Any:
-    """A list of samples as it is, and the rows of an Arrow object."""
+    """A list of samples, or any other sequence, as it is; the rows of an Arrow object. Refuses a mapping."""
     if isinstance(samples, (list, tuple)):
         return samples
     if _windrow._is_arrow(samples):

@@ -54,12 +54,13 @@ class _Nodes:
                 self.told_by = told_by
 
     def counts(self) -> List[Any]:
+        """The number of nodes of each graph; None where it is unknown."""
         if self._counts is None:
             self._counts = [store.num_nodes if self._has_own_dims else _num_nodes(store) for store in self._stores]
         return self._counts
 
     def ends(self, joined: Dict[str, Any]) -> Any:
-        """The start of each graph's values: the offsets of each attribute."""
+        """N + 1 numbers: the first node of each graph, and the end of the last. `joined`: the same of each attribute of the store."""
         if self.told_by is not None:
             return joined[self.told_by].numpy()
         return np.cumsum([0, *(count or 0 for count in self.counts())])
@@ -71,7 +72,7 @@ def _open(samples: List[Any], path: str, sep: str) -> Flattened:
 
 
 class _Graphs:
-    """The attributes of graphs by name, how each is joined, and the batch of what they were joined to."""
+    """The attributes of graphs by name (`children`, `forms`), and how they become a `Batch` (`unflatten`)."""
 
     def __init__(self, samples: List[Any], path: str, sep: str) -> None:
         self._samples, self._path, self._sep = samples, path, sep
@@ -88,6 +89,7 @@ class _Graphs:
             self._add_store(key, stores)
 
     def _add_store(self, key: Any, stores: List[Any]) -> None:
+        """Adds the attributes that the first graph's store has: to the children, or to the lists that are passed on."""
         mappings = list(map(_mapping_of, stores))
         if _has_nodes(stores[0]):
             self._nodes[key] = _Nodes(stores, mappings, self._has_own_dims)
@@ -102,6 +104,7 @@ class _Graphs:
                 self._add(key, stores, attr, name, values)
 
     def _add(self, key: Any, stores: List[Any], attr: str, name: str, values: List[Any]) -> None:
+        """Adds an attribute to the children; refuses one that is no dense tensor and no number."""
         # A nested tensor of any graph, else the first.
         index = next(compress(count(), map(getattr, values, repeat("is_nested"), repeat(False))), 0)
         elem, first = values[index], self._samples[0]
@@ -127,9 +130,11 @@ class _Graphs:
         self._joined[name] = _Joined(key, attr, dim, steps)
 
     def _where(self, name: str) -> str:
+        """The path of an attribute."""
         return self._sep.join(filter(None, (self._path, name)))
 
     def unflatten(self, made: Dict[str, Any]) -> Any:
+        """The `Batch` of PyTorch Geometric of the assembled children, which are raised in place."""
         out = Batch(_base_cls=type(self._samples[0])).stores_as(self._samples[0])
         device = next((_values(child).device for child in made.values()), None)
         slices: Dict[Any, Any] = {}
@@ -146,8 +151,8 @@ class _Graphs:
         return out
 
     def _fill(self, store: Any, made: Dict[str, Any], slices: Dict[str, Any], increments: Dict[str, Any], device: Any) -> None:
-        """A store of the batch, its attributes in the order of the first graph's; where the values of each graph are, and what they
-        were raised by."""
+        """Fills a store of the batch, in the order of the first graph's attributes; `slices`: where the values of each graph are;
+        `increments`: what they were raised by."""
         key, stores, count = store._key, self._columns[store._key], len(self._samples)
         own = {how.attr: (name, how) for name, how in self._joined.items() if how.store == key}
         passed = dict(self._passed.get(key, ()))
@@ -192,6 +197,7 @@ def _stores(samples: List[Any], path: str) -> Dict[Any, List[Any]]:
 
 
 def _values_of(mappings: List[Dict[str, Any]], attr: str, path: str, name: str, sep: str) -> List[Any]:
+    """An attribute of each graph's store; KeyError for a graph without it."""
     try:
         return list(map(operator.itemgetter(attr), mappings))
     except KeyError:
@@ -201,10 +207,12 @@ def _values_of(mappings: List[Dict[str, Any]], attr: str, path: str, name: str, 
 
 
 def _holds_tensors(values: Any) -> bool:
+    """Whether a list has tensors or containers in it."""
     return not isinstance(values, str) and any(isinstance(value, (torch.Tensor, dict, list, tuple)) for value in values)
 
 
 def _has_nodes(store: Any) -> bool:
+    """Whether a store is of nodes, whose number is known."""
     return isinstance(store, NodeStorage) and bool(store.can_infer_num_nodes)
 
 
@@ -220,7 +228,8 @@ def _num_nodes(store: Any) -> Any:
 
 
 def _steps(samples: List[Any], stores: List[Any], attr: str, values: List[Any], nodes: Optional[_Nodes]) -> Any:
-    """The increments of each graph's values by the graphs' own ``__inc__``; None if all are 0."""
+    """What each graph's values are raised by: the sum of the ``__inc__`` of the graphs before it. None if all are 0, `_BY_NODES`
+    if it is the first node of the graph."""
     if type(samples[0]).__inc__ is Data.__inc__ and nodes is not None and "batch" not in attr:
         # The default `__inc__` depends on the number of nodes, which it would look for in each graph.
         if not (samples[0].__inc__(attr, values[0], stores[0]) or "index" in attr or attr == "face"):
@@ -246,7 +255,7 @@ def _values(child: Any) -> Any:
 
 
 def _ends(child: Any, how: _Joined, count: int) -> Any:
-    """The end of each graph's values."""
+    """N + 1 numbers: the start of each graph's values, and the end of the last."""
     if how.dim is None:
         return torch.arange(count + 1)
     offsets: Any = child.offsets
@@ -254,7 +263,7 @@ def _ends(child: Any, how: _Joined, count: int) -> Any:
 
 
 def _raised(child: Any, how: _Joined, ends: Any, path: str) -> Any:
-    """The values, raised."""
+    """The values of a child, raised in place."""
     values, steps = _values(child), how.steps
     if steps is None:
         return values

@@ -43,7 +43,7 @@ def cpu_name() -> str:
 
 
 def caches() -> Dict[int, int]:
-    """The bytes of each level of data caches that the first core reaches; empty where the system does not say."""
+    """By level, the bytes of the data cache that the first core reaches; empty where the system does not say."""
     found = {}
     for folder in sorted(glob.glob("/sys/devices/system/cpu/cpu0/cache/index*")):
         try:
@@ -56,5 +56,5 @@ def caches() -> Dict[int, int]:
 
 
 def cache_bytes() -> int:
-    """Size of the last-level cache; 32 MiB where the system does not say."""
+    """Bytes of the third-level cache; 32 MiB if there is none or the system does not say."""
     return caches().get(3, 32 << 20)

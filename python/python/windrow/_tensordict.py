@@ -48,6 +48,7 @@ def is_dense(cls: Any) -> bool:
 
 
 def _open_class(samples: List[Any], path: str, sep: str) -> Flattened:
+    """A tensorclass taken apart; refuses one that holds anything outside of its TensorDict."""
     cls = type(samples[0])
     for index, sample in enumerate(samples):
         for name in sample._non_tensordict:
@@ -58,6 +59,7 @@ def _open_class(samples: List[Any], path: str, sep: str) -> Flattened:
 
 
 def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Flattened:
+    """TensorDicts of one batch_size taken apart; `name`: of the tensorclass that they are in."""
     first = samples[0]
     # A plain TensorDict is a dict within.
     are_plain = type(first) is TensorDict and (not name or set(map(type, samples)) == {TensorDict})
@@ -131,7 +133,7 @@ def _check_sizes(sizes: List[torch.Size], path: str) -> None:
 
 
 def _fit(values: Iterable[Any], batch_size: torch.Size, device: Any) -> bool:
-    """Whether the constructor of a TensorDict takes tensors as they are."""
+    """Whether tensors have the batch_size and the device already, so that the constructor of a TensorDict keeps them as they are."""
     num_dims = len(batch_size)
     # All have the dim of the batch: a stack is of nothing else. Attributes of each take as long as to make the tensors.
     have_size = num_dims == 1 or all(value.shape[:num_dims] == batch_size for value in values)

@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 
 def cases() -> List[Case]:
-    """The first is a plain tensor."""
+    """Tensors of every kind, the first of which is a plain one."""
     plain, leaf, other = torch.zeros((3, 4), dtype=torch.float32), torch.zeros(4, dtype=torch.float32), torch.zeros(4, dtype=torch.float32)
     leaf.requires_grad_()
     result, kept = leaf * 2, leaf * 3
@@ -93,10 +93,12 @@ def lazy_clones() -> List[torch.Tensor]:
 
 
 def _keys(tensor: torch.Tensor) -> int:
+    """The word of the tensor's dispatch keys."""
     return int(torch._C._dispatch_keys(tensor).raw_repr())
 
 
 def _case(tensor: torch.Tensor, plain_keys: int) -> Case:
+    """The case of a tensor without a tangent; `plain_keys`: the dispatch keys of a plain tensor."""
     storage, base, keys = tensor.untyped_storage(), tensor._base, _keys(tensor)
     memory, is_lazy = storage.data_ptr(), tensor.is_neg() or tensor.is_conj()
     requires_grad = tensor.requires_grad or (base is not None and base.requires_grad)
