@@ -139,6 +139,7 @@ class Collator:
         return batch
 
     def _collate(self, batch: Any, in_worker: bool) -> Any:
+        """The batch, by the rules of this kind of process."""
         rules = self._rules.get(in_worker)
         if rules is None or not rules.is_current():
             rules = self._rules[in_worker] = Rules(self, in_worker)
@@ -212,7 +213,7 @@ class Rules:
             self.common["engine"] = wr.Engine(threads=threads)
 
     def _allocator(self) -> Any:
-        """The pool that gives a worker process memory for batches."""
+        """The function that gives a worker process memory for batches, of its pool or of torch."""
         if self.pool is not None:
             return self.pool.allocate_bytes if self.arena else self.pool.allocate
         return share_bytes if self.arena else share
@@ -320,7 +321,7 @@ def is_watched() -> bool:
 
 
 def _scalars(column: Any) -> Optional[torch.Tensor]:
-    """NumPy scalars of one type: torch reads them one by one."""
+    """NumPy scalars of one type as a tensor, since torch reads them one by one; None for any other column."""
     np = _registry.numpy()
     if np is None or not isinstance(column[0], (np.number, np.bool_)):
         return None
@@ -332,11 +333,12 @@ def _scalars(column: Any) -> Optional[torch.Tensor]:
 
 
 def _torch_device(device: str) -> str:
+    """The device that torch has to have: page-locked memory is CUDA's."""
     return "cuda" if device == "pinned" else device
 
 
 def to_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """A tensor that torch made, where the others are."""
+    """A tensor that torch made, moved to the device of the others."""
     if device == "pinned":
         return tensor.pin_memory()
     return tensor.to(device)

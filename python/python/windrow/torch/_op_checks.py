@@ -118,7 +118,8 @@ def _check(holds: Any, error: Type[Exception], text: Callable[[], str], index: O
 
 
 def _alike(op: str, given: Tensors, free: Optional[int], hint: str = "") -> int:
-    """Tensors of one device, dtype and rank, equal in every dim but `free`. Returns `free` counted from the front."""
+    """Refuses tensors that are not of one device, dtype and rank, or differ in another dim than `free`. Returns `free` counted
+    from the front, -1 for None."""
     _check(len(given) > 0, RuntimeError, lambda: f"windrow::{op} expects a non-empty list of tensors")
     first = given[0]
     _readable(op, "tensor 0", first, 0)
@@ -139,6 +140,7 @@ def _alike(op: str, given: Tensors, free: Optional[int], hint: str = "") -> int:
 
 
 def _like(op: str, index: int, tensor: torch.Tensor, first: torch.Tensor) -> None:
+    """Refuses a tensor of another device or dtype than the first, and one that is not dense."""
     _check(
         tensor.device == first.device,
         OpDeviceError,
@@ -156,6 +158,7 @@ def _like(op: str, index: int, tensor: torch.Tensor, first: torch.Tensor) -> Non
 
 
 def _dense(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = None) -> None:
+    """Refuses a tensor that is not dense."""
     _check(
         tensor.layout == torch.strided,
         OpLayoutError,
@@ -165,7 +168,7 @@ def _dense(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = None
 
 
 def _readable(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = None) -> None:
-    """A dense tensor, whose dtype the engine has."""
+    """Refuses a tensor that is not dense, or whose dtype the engine has not."""
     _dense(op, name, tensor, index)
     said = _refusal(tensor.dtype)
     _check(said is None, OpDTypeError, lambda: f"windrow::{op}: {name}: {said}", index)
@@ -173,7 +176,7 @@ def _readable(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = N
 
 @functools.lru_cache(maxsize=None)
 def _refusal(dtype: torch.dtype) -> Optional[str]:
-    """What the engine says of a dtype that it has not."""
+    """What the engine says of a dtype that it has not; None for one that it has."""
     try:
         _explain(dtype)
     except wr.DTypeError as error:
@@ -182,12 +185,13 @@ def _refusal(dtype: torch.dtype) -> Optional[str]:
 
 
 def _explain(dtype: torch.dtype, value: Any = 0) -> None:
-    """Asks the engine about a real tensor, while a graph is traced too."""
+    """Raises what the engine says of a dtype and a padding value. It is asked with a real tensor, while a graph is traced too."""
     with _disable_current_modes():
         wr.explain([torch.empty(0, dtype=dtype, device="cpu")], "pad", value=value, size=1)
 
 
 def _shapes(op: str, index: int, tensor: torch.Tensor, first: torch.Tensor, dim: int, hint: str) -> str:
+    """The text of the error for a shape; `dim` may have any extent, -1: none may."""
     want = _text("any" if d == dim else extent for d, extent in enumerate(first.shape))
     return f"windrow::{op}: tensor {index}: expected shape {want}, got {_text(tensor.shape)}{hint}"
 
@@ -198,7 +202,7 @@ def _text(shape: Iterable[Any]) -> str:
 
 
 def integers(op: str, name: str, given: torch.Tensor, beside: torch.Tensor, dim: Optional[int] = None) -> None:
-    """Integers on the device of `beside`, of so many dims."""
+    """Refuses what are no integers on the device of `beside`, or have another number of dims than `dim`."""
     is_whole = not (given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool)
     _check(is_whole, OpDTypeError, lambda: f"windrow::{op}: {name}: expected integers, got {given.dtype}")
     _check(
@@ -212,23 +216,27 @@ def integers(op: str, name: str, given: torch.Tensor, beside: torch.Tensor, dim:
 
 
 def _size(op: str, given: Any) -> None:
+    """Refuses a size below 0."""
     if given is not None:
         _check(given >= 0, OpValueError, lambda: f"windrow::{op}: size must be at least 0, got {given}")
 
 
 def _at_most(op: str, name: str, lengths: Iterable[Any], size: Any) -> None:
+    """Refuses lengths beyond `size`."""
     for index, length in enumerate(lengths):
         text = f"windrow::{op}: {name} {index}: expected at most size={size} rows, got {length}"
         _check(length <= size, OpShapeError, lambda: text, index)
 
 
 def _side(op: str, given: str) -> None:
+    """Refuses an unknown side."""
     if given not in ("right", "left", "center"):
         raise OpValueError(f'windrow::{op}: side must be "right", "left" or "center", got {given!r}')
 
 
 def _value(op: str, given: Any, beside: torch.Tensor) -> None:
-    """A number that the dtype has, by the engine's rules. Every dtype has 0; a symbol is looked at where the graph runs."""
+    """Refuses a number that the dtype has not, by the engine's rules. Every dtype has 0; a symbol is looked at where the graph
+    runs."""
     if isinstance(given, (int, float, complex)) and given != 0:
         try:
             _explain(beside.dtype, given)
@@ -240,19 +248,19 @@ def _value(op: str, given: Any, beside: torch.Tensor) -> None:
 
 
 def total(given: Optional[int], found: int) -> None:
-    """The size that `unpad` was told, beside the sum of the lengths."""
+    """Refuses a size of `unpad` that is not `found`, the sum of the lengths."""
     _check(given in (None, found), OpShapeError, lambda: f"windrow::unpad: size: expected {found}, the sum of lengths, got {given}")
 
 
 def lengths(given: List[int], width: int) -> None:
-    """Lengths of rows in a padded batch."""
+    """Refuses lengths that are not from 0 to `width`."""
     for index, length in enumerate(given):
         text = f"windrow::unpad: lengths[{index}]: expected 0 to {width}, got {length}"
         _check(0 <= length <= width, OpShapeError, lambda: text, index)
 
 
 def offsets(given: List[int], num_values: int, width: Optional[int]) -> None:
-    """Offsets that cut all values, into pieces no longer than `width`."""
+    """Refuses offsets that do not cut all values in order, into pieces no longer than `width`."""
     for index, want in ((0, 0), (len(given) - 1, num_values)):
         text = f"windrow::repad: offsets[{index}]: expected {want}, got {given[index]}"
         _check(given[index] == want, OpShapeError, lambda: text, index)
@@ -264,7 +272,7 @@ def offsets(given: List[int], num_values: int, width: Optional[int]) -> None:
 
 
 def ids(given: List[int], count: int) -> None:
-    """Positions among so many rows."""
+    """Refuses positions out of range for `count` rows."""
     for index, position in enumerate(given):
         if not -count <= position < count:
             raise IndexError(f"windrow::take: ids[{index}]: index {position} is out of range for {count} rows")

@@ -27,6 +27,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _plain(tensors: Tensors) -> Tensors:
+    """The tensors; detached, if grad mode is off, some require grad, and the engine would detach each of those by a call."""
     if _READS_WORDS or torch.is_grad_enabled() or not any_requires_grad(tensors):
         return tensors
     return list(map(torch.Tensor.detach, tensors))
@@ -179,10 +180,12 @@ def unpad_list(padded: torch.Tensor, lengths: List[int], side: str) -> torch.Ten
 
 
 def _rows(padded: torch.Tensor) -> torch.Tensor:
+    """The rows of all samples of a padded batch as one table."""
     return padded.reshape(padded.shape[0] * padded.shape[1], *padded.shape[2:])
 
 
 def _unpad_known(padded: torch.Tensor, lengths: torch.Tensor, side: str) -> Pair:
+    """Values and offsets by lengths that are on the host, which are checked."""
     if len(lengths) and padded.shape[1]:
         return joined(_rows(padded), lengths, padded.shape[1], side)
     checks.lengths(lengths.tolist(), padded.shape[1])
@@ -190,7 +193,8 @@ def _unpad_known(padded: torch.Tensor, lengths: torch.Tensor, side: str) -> Pair
 
 
 def joined(rows: torch.Tensor, lengths: torch.Tensor, width: int, side: str) -> Pair:
-    """The samples among the rows of a padded batch, one after the other. On a device by one launch."""
+    """The samples among the rows of a padded batch, one after the other, and their offsets. The lengths are on the host, and
+    checked. On a device by one launch."""
     # A row that is too long would begin before its own place, within the neighbours.
     if side == "center" and int(lengths.max()) > width:
         checks.lengths(lengths.tolist(), width)
@@ -206,7 +210,7 @@ def joined(rows: torch.Tensor, lengths: torch.Tensor, width: int, side: str) -> 
 
 
 def _starts(lengths: torch.Tensor, width: int, side: str) -> torch.Tensor:
-    """Where each sample begins among all rows of a padded batch."""
+    """The first row of each sample among all rows of a padded batch."""
     starts = torch.arange(lengths.shape[0], device=lengths.device) * width
     if side == "left":
         return starts + (width - lengths)
@@ -236,6 +240,7 @@ def _places(lengths: torch.Tensor, width: int, side: str, total: int) -> Pair:
 
 
 def _offsets(lengths: torch.Tensor) -> torch.Tensor:
+    """N + 1 offsets, on the device of the lengths."""
     return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
 
 
@@ -254,7 +259,7 @@ def repad(
 
 
 def spread(values: torch.Tensor, offsets: torch.Tensor, value: Any, size: Optional[int], side: str) -> Pair:
-    """A padded batch of the samples that these offsets cut. On a device by one launch."""
+    """A padded batch of the samples that offsets on the host cut, and their lengths. On a device by one launch."""
     try:
         batch = wr.pad(wr.SampleList.split(values, offsets), value=value, side=cast(Any, side), dims=0, size=size)
     except Exception:

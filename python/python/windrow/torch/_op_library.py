@@ -73,6 +73,7 @@ def _promoted(op: Any) -> None:
 
 
 def _widest(tensors: Tensors) -> Tensors:
+    """In float32, if they are of several dtypes out of float16, bfloat16 and float32; others as they are."""
     dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) == 1 or not dtypes <= {torch.float16, torch.bfloat16, torch.float32}:
         return tensors
@@ -100,6 +101,7 @@ class _Function(_SingleLevelFunction):  # type: ignore[misc]
 
     @staticmethod
     def below(ctx: Any, op: Any, *args: Any) -> Any:
+        """Calls an operator below autograd, for `forward`; its name is noted for `jvp`."""
         ctx.name = op._opname
         ctx.set_materialize_grads(False)
         with _below_autograd():

@@ -112,6 +112,7 @@ class _Fetching:
         self._thread.start()
 
     def _run(self) -> None:
+        """The thread: fetches until the loader ends or fails, or the line is closed; then lets go of the loader."""
         try:
             self._transfer.begin()
             while self._has_room():
@@ -133,12 +134,13 @@ class _Fetching:
                 self._changed.notify_all()
 
     def _has_room(self) -> bool:
+        """Waits until the line has room, or is closed: False."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or len(self._line) < self._depth)
             return not self._is_closed
 
     def take(self) -> Optional[Started]:
-        """The next batch; None after the last. An error comes after the batches before it."""
+        """Waits for the next batch; None after the last. An error comes after the batches before it."""
         with self._changed:
             self._changed.wait_for(lambda: self._line or self._is_done)
             if self._line:
@@ -159,7 +161,7 @@ class _Fetching:
         return None
 
     def close(self) -> None:
-        """Ends the thread, with the batch that it is fetching now."""
+        """Drops the line and ends the thread once it has the batch that it is fetching; waits `JOIN_SECONDS` for that at most."""
         with self._changed:
             self._is_closed = True
             self._line.clear()

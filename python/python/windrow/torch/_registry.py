@@ -106,6 +106,7 @@ class Types:
         return bool(self._module.default_collate_fn_map == self.seen) and _nodes.num_registered() == self.num_registered
 
     def _code(self, elem: Any) -> int:
+        """The code of a sample's type; OTHER for what torch's own functions are left to do."""
         cls, function = type(elem), self._function(elem)
         if function is not None:
             for name, types, code in self._known:

@@ -54,12 +54,14 @@ def share_bytes(nbytes: int) -> torch.Tensor:
 
 
 def view(memory: torch.Tensor, dtype: str, shape: Tuple[int, ...], byte_offset: int) -> torch.Tensor:
-    """A tensor that is in a segment."""
+    """A tensor in the storage of `memory`, from the beginning of which `byte_offset` counts; it is a multiple of an element's
+    bytes."""
     kind = getattr(torch, dtype)
     return _view(memory.untyped_storage(), byte_offset // kind.itemsize, kind, shape)
 
 
 def _view(segment: Any, start: int, dtype: torch.dtype, shape: Tuple[int, ...]) -> torch.Tensor:
+    """A row-major tensor in a storage; `start` counts elements."""
     tensor: Any = torch.empty(0, dtype=dtype)
     view: torch.Tensor = tensor.set_(segment, start, shape)
     return view

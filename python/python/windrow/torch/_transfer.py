@@ -62,7 +62,8 @@ def bytes_of(tensor: torch.Tensor) -> int:
 
 
 class Started(NamedTuple):
-    """A batch on its way."""
+    """A batch on its way: the tree on the device, the tensors there that copies fill, and the event behind the copies, None on
+    the host."""
 
     tree: Any
     tensors: Tuple[torch.Tensor, ...]
@@ -175,13 +176,15 @@ class CudaTransfer:
         return started.tree
 
     def _is_small(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor may be copied together with others."""
         return 0 < bytes_of(tensor) < MIN_STAGED_BYTES and is_plain(tensor)
 
     def _is_staged(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is large and not page-locked, so that it is copied to page-locked memory first."""
         return bytes_of(tensor) >= MIN_STAGED_BYTES and is_plain(tensor) and not self._is_pinned(tensor)
 
     def _lock(self, tensors: List[torch.Tensor]) -> Dict[int, wr.Tensor]:
-        """Page-locked ones in place of those that are in blocks of worker processes, by id."""
+        """By id, page-locked tensors in place of those that are in blocks of worker processes. Warns once if others are left."""
         found = ((id(tensor), self._page_locked(tensor)) for tensor in tensors)
         locked = {key: source for key, source in found if source is not None}
         if len(locked) < len(tensors):
@@ -189,7 +192,8 @@ class CudaTransfer:
         return locked
 
     def _stage(self, slot: _Slot, sources: List[torch.Tensor]) -> Dict[int, torch.Tensor]:
-        """Copies tensors to page-locked memory, one behind the other: where each is there."""
+        """Copies tensors to the slot's page-locked memory, which may be made anew, one behind the other; by id, where each is
+        there."""
         nbytes = sum(_rounded(bytes_of(tensor)) for tensor in sources)
         if not nbytes:
             return {}
@@ -204,9 +208,11 @@ class CudaTransfer:
     # Methods that the tests' stand-in overrides.
 
     def _page_locked(self, tensor: torch.Tensor) -> Optional[wr.Tensor]:
+        """The tensor in page-locked memory, if it is in a block of a worker process that can be page-locked."""
         return _windrow._page_locked(tensor, self._device.index) if hasattr(_windrow, "_page_locked") else None
 
     def _hold(self, sources: List[wr.Tensor]) -> None:
+        """Keeps blocks of worker processes until the copies on the stream are done."""
         _windrow._hold_copies(sources, self._device.index, self._stream.cuda_stream)
 
     def _pinned(self, nbytes: int) -> torch.Tensor:

@@ -61,8 +61,9 @@ class Pool:
         return share_bytes(nbytes) if tensors is None else tensors[0]
 
     def message(self, batch: Any) -> Any:
-        """What torch's queue is to send in place of a batch. All that can fail is done here: where the queue pickles, in a thread of its
-        own, an error is printed, the batch is lost, and the loop waits for it without end."""
+        """What torch's queue is to send in place of a batch: the batch itself, if the pool has no room. All that can fail is
+        done here: where the queue pickles, in a thread of its own, an error is printed, the batch is lost, and the loop waits
+        for it without end."""
         parcel = _windrow._Parcel()
 
         def reduce(tensor: torch.Tensor) -> Any:
@@ -80,7 +81,8 @@ class Pool:
         return _Message(sent, data.getvalue())
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy in the pool of a tensor that is plain memory."""
+        """A copy in the pool of a tensor that is plain memory; any other tensor, and one that the pool has no room for, as it
+        is."""
         storage: Any = tensor.untyped_storage() if is_plain(tensor) else None
         if storage is None or not tensor.numel() or storage.is_shared():
             return tensor
@@ -88,6 +90,7 @@ class Pool:
         return tensor if made is None else made[0].torch().copy_(tensor)
 
     def _allocate(self, outputs: Outputs) -> Optional[Sequence[Any]]:
+        """Uninitialised tensors of windrow's in the pool; None, and a warning the first time, if it has no room."""
         tensors = _windrow._allocate_in_pool(outputs, self.limit)
         if tensors is None:
             self._warn()
@@ -150,7 +153,8 @@ def pool(limit: Optional[int]) -> Optional[Pool]:
 
 
 def deliver(batch: Any, caller: Any) -> Any:
-    """The result that a function of windrow's returns to this caller in a worker process, if it is a plain one."""
+    """The result of a collator as its caller gets it: in a worker process a message, if the caller only sends it, else with its
+    tensors in the pool; elsewhere, and for callers within windrow, as it is."""
     if not in_worker_process() or str(caller.f_globals.get("__name__")).startswith("windrow."):
         return batch
     own = pool(None)
@@ -166,6 +170,7 @@ def _is_forked() -> bool:
 
 
 def _warn(reason: str) -> None:
+    """Logs once in this process why batches go torch's way."""
     global _has_warned
     if not _has_warned:
         _log.warning("batches of this worker process go torch's way, in new shared memory: %s", reason)
@@ -187,6 +192,7 @@ def _file() -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _offer(file: int, process: int) -> Any:
+    """A descriptor as multiprocessing hands it to another process, made once for each; None if it cannot."""
     try:
         return reduction.DupFd(file)
     except OSError:

@@ -52,10 +52,12 @@ def _table(tensors: Tensors) -> Optional[torch.Tensor]:
 
 
 def _copy(table: torch.Tensor) -> torch.Tensor:
+    """A row-major copy, through which gradients flow."""
     return table.clone(memory_format=torch.contiguous_format)
 
 
 def _even_offsets(table: torch.Tensor) -> torch.Tensor:
+    """The offsets of a table's samples, which have one length."""
     return torch.arange(table.shape[0] + 1, device=table.device) * table.shape[1]
 
 
