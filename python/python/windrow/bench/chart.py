@@ -77,11 +77,13 @@ class Axis:
         return Axis(low, high if high > low else low + 1, begin, end, log)
 
     def at(self, value: float) -> float:
+        """The pixel of a value, above 0 where the axis is logarithmic."""
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
         part = ((math.log(value) if self.log else value) - low) / (high - low)
         return round(self.begin + part * (self.end - self.begin), 1)
 
     def ticks(self) -> List[float]:
+        """The values that are marked, from low to high."""
         if not self.log:
             step = 10 ** math.floor(math.log10(self.high))
             step = next(step * part for part in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0) if self.high / (step * part) <= 8)

@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def size(value: str) -> Tuple[int, int]:
+    """The count and the bytes of a sample, of COUNTxBYTES; both are above 0."""
     count, _, sample_bytes = value.partition("x")
     if not (count.isdigit() and sample_bytes.isdigit() and int(count) and int(sample_bytes)):
         raise argparse.ArgumentTypeError("two numbers above 0, such as 4096x512")
@@ -68,7 +69,7 @@ def listing() -> str:
 
 
 def begins(name: str, only: str) -> bool:
-    """W4 is meant by W4a; W1 is not by W10a."""
+    """Whether `only` means a workload: W4 means W4a, and W1 does not mean W10a."""
     rest = name[len(only) :]
     return name.startswith(only) and not (only[-1:].isdigit() and rest[:1].isdigit())
 
@@ -94,7 +95,7 @@ def counted(names: List[str], points: List[str]) -> str:
 
 
 def setting(options: argparse.Namespace) -> Setting:
-    """How all workloads are run; ends the program where the device is not there."""
+    """How all workloads are run; raises Skip where the device is not there. Sets torch's number of threads, if there is one."""
     if options.device != "cpu" and not (torch and torch.cuda.is_available() and wr.cuda_available()):
         found = "no driver" if torch and torch.cuda.is_available() else "torch finds no CUDA device"
         reason = found if torch else "torch is not installed"
@@ -152,7 +153,7 @@ def run_sweep(sweep: Sweep, points: List[Point], budget: Budget, progress: Progr
 
 
 def run(options: argparse.Namespace) -> results.Report:
-    """Measures what is asked for."""
+    """Measures what is asked for, and prints each table as it is found."""
     base = setting(options)
     info = machine("torch", "nvidia.dali", "jax", "cupy")
     if torch and not base.on_host:
@@ -203,7 +204,7 @@ def run(options: argparse.Namespace) -> results.Report:
 
 
 def main(argv: List[str]) -> int:
-    """The command line; 1 if windrow gave a wrong batch."""
+    """The command line; 1 if a contender of windrow's has a problem: a wrong batch, or none."""
     options = parser().parse_args(argv)
     if options.list:
         print(listing())

@@ -54,6 +54,7 @@ class Budget:
         return self.part(Pace(0.02, 3, 100) if self.quick else Pace(0.375, 5, 100))
 
     def part(self, pace: Pace) -> Optional[Pace]:
+        """The pace of the next part, which counts as done from then on; None if it would end too late."""
         now = time.perf_counter()
         share = (self.end - now) / max(self.num_parts - self.done, 1)
         # Making and verifying samples takes its time: what is likely to end too late is not begun.
@@ -164,7 +165,7 @@ class DeviceCopy:
 
 
 def copies(num_bytes: int, setting: Setting) -> Dict[str, Callable[[], object]]:
-    """The rates of plain copies on this machine, by the name of each contender."""
+    """Calls that copy so many bytes in one piece, by name: on the host on one thread and on all, else on the device."""
     if not setting.on_host:
         return {f"{MEMCPY}, device": DeviceCopy(num_bytes, setting.device)}
     counts = sorted({1, setting.threads or num_cores()})

@@ -35,6 +35,7 @@ def table(header: List[str], lines: List[List[str]], kinds: List[str]) -> str:
 
 
 def kind_of(entry: Entry, result: Entry) -> str:
+    """The class of a contender's line: faster than windrow, of windrow, or neither."""
     lost = result in results.losses(entry)
     return "loss" if lost else "ours" if result["name"].startswith("windrow") else ""
 

@@ -41,6 +41,7 @@ def moves(title: str, make: Callable[[Setting, np.random.Generator], Workload]) 
 
 
 def workload(setting: Setting, srcs: List[Any], want: Any, found: Contenders, targets: List[Target], repeat: int = 1) -> Workload:
+    """A workload of moves, whose contenders give all bytes that they have written. It has no name yet."""
     nbytes = sum(tensor.nbytes for tensor in srcs)
     samples = Anything([], [], size=nbytes)
 
@@ -51,6 +52,7 @@ def workload(setting: Setting, srcs: List[Any], want: Any, found: Contenders, ta
 
 
 def bytes_of(tensors: List[Any]) -> Any:
+    """The bytes of all tensors as one."""
     return Written(tensors).cpu()
 
 

@@ -105,6 +105,7 @@ def dali_scaled(arrays: List[Array], dtype: str) -> Any:
 
 
 def rounded_up(sizes: Sequence[int], multiple: int) -> int:
+    """The largest of the sizes, rounded up."""
     return -(-max(sizes) // multiple) * multiple
 
 

@@ -23,6 +23,7 @@ def median(result: Optional[Entry]) -> Optional[float]:
 
 
 def find(entry: Entry, name: str) -> Optional[Entry]:
+    """The result of a contender, or None."""
     return next((result for result in entry["results"] if result["name"] == name), None)
 
 
@@ -31,11 +32,13 @@ def layout(entry: Entry) -> str:
 
 
 def is_peer(result: Entry) -> bool:
+    """Whether a contender is of another library: neither windrow's nor a plain copy."""
     return not result["name"].startswith(("windrow", MEMCPY))
 
 
 def ratio(entry: Entry, result: Entry) -> Optional[float]:
-    """How many times windrow's time a contender takes, each with `out=`, by index or neither; below 1 windrow loses."""
+    """How many times windrow's time a contender takes, each with `out=`, by index or neither; below 1 windrow loses. None if
+    one of them was not timed, or the contender is none of another library."""
     against = result.get("against") or ("windrow, out=" if "out=" in result["name"] else "windrow")
     ours = median(find(entry, against)) or median(find(entry, "windrow"))
     theirs = median(result)
@@ -85,7 +88,7 @@ def about(machine: Dict[str, str]) -> str:
 
 
 def milliseconds(seconds: Optional[float]) -> str:
-    """Three digits that count; `-` for nothing."""
+    """Milliseconds, or microseconds below one of them, with three digits that count; `-` for nothing."""
     if seconds is None:
         return "-"
     ms = seconds * 1e3

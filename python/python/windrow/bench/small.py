@@ -64,6 +64,7 @@ def compared(
 
 
 def rows(rng: np.random.Generator, count: int, shortest: int, longest: int, rest: Tuple[int, ...], dtype: str) -> List[Array]:
+    """Rows of random lengths, both ends included; int64 ones are ids of tokens."""
     made = []
     for length in rng.integers(shortest, longest + 1, count):
         size = int(length) * int(np.prod(rest, dtype=np.int64))

@@ -259,6 +259,7 @@ def by_trl(s: Samples, max_tokens: int) -> Any:
 
 
 def rows_of_table(table: Any) -> List[Array]:
+    """The samples of each row of trl's table: one index for each sequence."""
     columns = (table[name].to_numpy() for name in ("ids", "seq_lengths"))
     return [ids[np.cumsum(lengths) - lengths] for ids, lengths in zip(*columns)]
 

@@ -34,6 +34,7 @@ class Point:
     timed: Tuple[str, ...] = STACKS
 
     def __call__(self) -> Workload:
+        """Makes the workload, with the contenders that take part."""
         workload = self.definition(f"{self.x}", self.setting)
         names = self.timed if self.setting.layout == "scattered" else self.timed[:2]
         contenders = workload.contenders
@@ -55,6 +56,7 @@ class Sweep:
 
 
 def both(setting: Setting) -> List[Setting]:
+    """The setting in each layout."""
     return [replace(setting, layout=layout) for layout in LAYOUTS]
 
 
