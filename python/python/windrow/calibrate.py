@@ -58,7 +58,7 @@ def batches() -> Dict[str, Callable[[Any], Any]]:
 
 
 def compare(kind: str, make: Callable[[Any], Any], seconds: float) -> Dict[str, Any]:
-    """Milliseconds of a batch with and without streaming stores, one after the other."""
+    """Median milliseconds of a batch with streaming stores (`around`) and without (`plain`), made in turn."""
     engines = {"around": wr.Engine(streaming_stores=only(kind, "0")), "plain": wr.Engine(streaming_stores=only(kind, "never"))}
     times: Dict[str, List[float]] = {name: [] for name in engines}
     for engine in engines.values():
@@ -106,7 +106,8 @@ def pages(ordinal: int, seconds: float) -> Dict[str, Any]:
 
 
 def _both_ways(ordinal: int, count: int, size: int, seconds: float) -> Dict[str, float]:
-    """Microseconds of so many pages by a kernel and by copies, one after the other."""
+    """Median microseconds of `count` pages by a kernel and by copies, in turn. The device keeps the last way: the caller sets
+    it back."""
     zeros = [bytes(size)] * (2 * count)
     order = random.Random(0).sample(range(2 * count), count)
     host = wr.SampleList(wr.stack(zeros, device="pinned"))
@@ -127,7 +128,7 @@ def _both_ways(ordinal: int, count: int, size: int, seconds: float) -> Dict[str,
 
 
 def gpus(seconds: float) -> Dict[str, Dict[str, Any]]:
-    """By the names of their files, what is found of each GPU."""
+    """What is found of each kind of GPU, by the name of its file; empty without CUDA."""
     if not wr.cuda_available():
         return {}
     major, minor = _windrow._cuda_build()["driver"]

@@ -176,7 +176,7 @@ def route(value: Any) -> str:
 
 
 def import_cost(make: Callable[[], Any]) -> float:
-    """Nanoseconds to read one of a thousand."""
+    """Nanoseconds to read one object of a list of a thousand, the median of some times."""
     values = [make() for _ in range(1000)]
     wr.SampleList(values)
     times = []
@@ -205,7 +205,7 @@ def library(name: str, probe: Callable[[Any], Any]) -> Dict[str, Any]:
 
 
 def libraries() -> List[Dict[str, Any]]:
-    """All of them. Some warn when they are loaded."""
+    """A row for each library of `PROBES`, which are imported. What they warn of meanwhile is not shown."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [library(name, probe) for name, probe in PROBES.items()]
@@ -255,7 +255,7 @@ def variables() -> str:
 
 
 def private_layouts() -> str:
-    """Whether words of objects of CPython and torch are read, and why not."""
+    """Whether words of objects of CPython and torch are read, and why not. Imports torch."""
     load("torch")
     return "; ".join(f"{library}: {state}" for library, state in _windrow._private_layouts())
 
@@ -285,7 +285,7 @@ def facts() -> Dict[str, str]:
 
 
 def cuda_facts() -> Iterator[Tuple[str, str]]:
-    """The devices."""
+    """Facts about CUDA, by name: a line for each device and each path. The driver is there."""
     for text in cuda_devices():
         yield "device", text
     yield "in use", f"{wr.stats()['device_bytes']} bytes of devices"

@@ -30,6 +30,7 @@ class _Tree:
         for position, tensor in enumerate(self.tensors):
             key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.strides)
             self.first.append(first.setdefault(key, position) if tensor.nbytes else position)
+        # The positions of the leaves that are first, which alone are stored.
         self.stored = [position for position, first in enumerate(self.first) if first == position]
 
     def places(self, align: int) -> Tuple[List[Tuple[int, int]], int]:
@@ -53,6 +54,7 @@ class _Tree:
 
 
 def _alignment(align: Any) -> int:
+    """The alignment, a power of two; refuses anything else."""
     if isinstance(align, bool) or not isinstance(align, int):
         raise TypeError(f"align must be an int, got {align!r}")
     if align < 1 or align & (align - 1) or align > 1 << 30:
@@ -154,12 +156,13 @@ class Planned:
         self.layout = layout_of(entries, nbytes, leaves.nodes, leaves.structure)
 
     def write(self, buffer: Tensor, engine: Optional[Engine] = None) -> None:
-        """Writes all leaves, and zeros between them."""
+        """Writes all leaves, and zeros between them, to a buffer that has as many bytes as the layout or more."""
         stored = self.leaves.stored
         _write(buffer, self.entries, [self.leaves.tensors[position] for position in stored], stored, engine)
 
 
 def _bytes_of(buffer: Any, nbytes: int, name: str) -> Tensor:
+    """The first bytes of a buffer; refuses one that has fewer, gaps or another dtype than uint8, by its `name`."""
     return _windrow._parts(buffer, [("uint8", (nbytes,), 0)], nbytes, name)[0]
 
 
@@ -299,6 +302,7 @@ def _place_of(dst: Any, path: str) -> Any:
 
 
 def _piece_of(dst: Any, path: str, piece: Piece, nbytes: int) -> Tensor:
+    """The bytes of a destination that a piece goes to; refuses a destination that is not as the leaf that was cut."""
     start, dtype, shape = piece
     tensor = _windrow._leaf_tensors([dst], [path], "into")[0][0]
     for kind, expected, got in ((_windrow.DTypeError, dtype, tensor.dtype), (_windrow.ShapeError, shape, tensor.shape)):
@@ -347,6 +351,7 @@ _Bucket = Dict[int, Tuple[Tensor, int, int]]
 
 
 def _buckets(leaves: _Tree, buffer: Tensor, align: int) -> Iterator[Packed]:
+    """The buckets in the order of the leaves, each in `buffer` until the next one is asked for."""
     bucket: _Bucket = {}
     end = 0
     for position, tensor in enumerate(leaves.tensors):
@@ -377,6 +382,7 @@ def _buckets(leaves: _Tree, buffer: Tensor, align: int) -> Iterator[Packed]:
 
 
 def _filled(leaves: _Tree, buffer: Tensor, bucket: _Bucket) -> Packed:
+    """Writes a bucket to the beginning of the buffer; its layout has a node for every leaf of the tree."""
     entries: List[LeafPlace] = []
     nodes, stored, tensors, numbers = list(leaves.nodes), [], [], []
     places = [place for place, node in enumerate(nodes) if node == LEAF]

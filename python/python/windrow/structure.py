@@ -149,6 +149,7 @@ def concat_graphs(
 
 
 def _check_mappings(graphs: Sequence[Any]) -> None:
+    """Refuses a graph that is no mapping."""
     if all(issubclass(cls, Mapping) for cls in set(map(type, graphs))):
         return
     index, graph = next((index, graph) for index, graph in enumerate(graphs) if not isinstance(graph, Mapping))
@@ -159,7 +160,8 @@ def _check_mappings(graphs: Sequence[Any]) -> None:
 def _steps_of(
     key: str, graphs: Sequence[Mapping[str, Any]], increments: Mapping[str, Increment]
 ) -> Union[str, List[int], None]:
-    """The increment that each graph adds to later ones: ``"nodes"``, ``"ends"`` (its largest value plus 1), numbers or nothing."""
+    """The increment that each graph adds to later ones: ``"nodes"``, ``"ends"`` (its largest value plus 1), a number for each
+    graph but the last, or None."""
     if key in increments:
         own = increments[key]
         if callable(own):
@@ -278,7 +280,7 @@ def _check_weights(rows: Sequence[Any], weights: Sequence[Any], keys: Sequence[s
 
 
 def _length(values: Any) -> Optional[int]:
-    """The number of values; None if they are no sequence, which the call itself refuses."""
+    """The number of values; None for an array without dims, which the call itself refuses."""
     shape = getattr(values, "shape", None)
     if shape is None:
         return len(values)

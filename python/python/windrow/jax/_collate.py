@@ -117,4 +117,5 @@ def _arrays(batch: wr.Batch, path: str) -> Dict[str, Any]:
 
 
 def _array(tensor: wr.Tensor) -> Any:
+    """An array of JAX if it is on a device, else one of NumPy; of the same memory."""
     return tensor.jax() if tensor.device.startswith("cuda") else tensor.numpy()

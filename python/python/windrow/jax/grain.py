@@ -86,6 +86,8 @@ class BatchFn:
         return jax.tree_util.tree_unflatten(tree, list(leaves.values()))
 
     def _leaf(self, column: List[Any], spec: Any, made: List[SharedMemoryArray]) -> Any:
+        """The batch of a leaf. In shared memory, if it can be: the segment is then added to `made`, also if the call fails
+        later."""
         samples = wr.SampleList(column)
         kwargs = {"engine": self._own_engine(), **spec.kwargs}
         data = None

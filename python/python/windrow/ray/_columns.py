@@ -46,6 +46,7 @@ def columns_of(batch: Any, names: Optional[Iterable[str]]) -> Dict[str, wr.Sampl
 
 
 def _from_numpy(column: Any, path: str) -> wr.SampleList:
+    """The samples of a NumPy column, rows of objects too; refuses what are no numbers."""
     array = np.asarray(column)
     if array.dtype.kind == "O":
         for row, item in enumerate(array):
