@@ -43,6 +43,8 @@ constexpr unsigned char kGuard = 0xFD;
 // Memory of the system's and none of malloc's, which takes all later memory of a thread from elsewhere once a request of that thread could
 // not be met: allocations of one device would be further apart than on any GPU.
 constexpr size_t kSlabBytes = 4 << 20, kLargeBytes = 1 << 20;
+// The addresses of slabs, reserved at once for the same reason: a library may reserve more than a GPU has between two of them.
+constexpr size_t kReservedBytes = size_t(64) << 30;
 
 static char* from_system(size_t bytes) {
     void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -55,11 +57,26 @@ static struct Slabs {
     std::mutex mutex;
     std::map<size_t, std::vector<char*>> free;
     char *next = nullptr, *end = nullptr;
+    char *reserved = nullptr, *reserved_end = nullptr;
 }& slabs = *new Slabs;
 
 /// The bytes of a block with its guards, as far apart as the guards.
 static size_t block_bytes(size_t capacity) {
     return (capacity + 3 * kGuardBytes - 1) / kGuardBytes * kGuardBytes;
+}
+
+/// A slab of the reserved addresses; of any others when these are used up or could not be had. The caller holds the lock.
+static char* new_slab() {
+    if (!slabs.reserved_end) {
+        void* reserved = mmap(nullptr, kReservedBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        slabs.reserved = slabs.reserved_end = static_cast<char*>(reserved);
+        if (reserved != MAP_FAILED) slabs.reserved_end += kReservedBytes;
+    }
+    if (slabs.reserved == slabs.reserved_end) return from_system(kSlabBytes);
+    char* slab = slabs.reserved;
+    if (mprotect(slab, kSlabBytes, PROT_READ | PROT_WRITE)) return nullptr;
+    slabs.reserved += kSlabBytes;
+    return slab;
 }
 
 static char* new_block(size_t bytes) {
@@ -72,7 +89,7 @@ static char* new_block(size_t bytes) {
         return block;
     }
     if (size_t(slabs.end - slabs.next) < bytes) {
-        char* slab = from_system(kSlabBytes);
+        char* slab = new_slab();
         if (!slab) return nullptr;
         slabs.next = slab;
         slabs.end = slab + kSlabBytes;
