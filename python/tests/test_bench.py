@@ -125,7 +125,7 @@ def test_a_contender_that_raises_is_reported_and_the_run_goes_on():
         raise MemoryError("no room\nfor this")
 
     found, _ = measure(workload_of(windrow=right, fails=fails), PACE)
-    assert next(r for r in found if r.name == "fails").problem == "MemoryError: no room"
+    assert next(r for r in found if r.name == "fails").problem == "FAILED: MemoryError: no room"
     assert next(r for r in found if r.name == "windrow").quartiles
 
 

@@ -367,6 +367,8 @@ def test_keyed_jagged_that_does_not_fit():
     samples = [{"a": [1, 2]}, {"a": [3]}]
     with pytest.raises(wr.ShapeError, match='sample 1 at "a": expected 1 weights, got 2'):
         keyed_jagged(samples, weights=[{"a": [1, 2]}, {"a": [3, 4]}])
+    with pytest.raises(wr.ShapeError, match='sample 1 at "a": expected 1 weights, got float'):
+        keyed_jagged(samples, weights=[{"a": [1, 2]}, {"a": 0.5}])
     with pytest.raises(KeyError, match="sample 1: the key 'b'"):
         keyed_jagged([{"b": [1]}, {"a": [3]}])
 

@@ -276,14 +276,14 @@ def _check_weights(rows: Sequence[Any], weights: Sequence[Any], keys: Sequence[s
         if (count := _length(own)) != (got := _length(other)):
             column, index = divmod(position, num_samples)
             hint = "there is one for each value"
-            raise refusal(wr.ShapeError, index, keys[column], f"{count} weights", got, hint)
+            raise refusal(wr.ShapeError, index, keys[column], f"{count} weights", type(other).__name__ if got is None else got, hint)
 
 
 def _length(values: Any) -> Optional[int]:
     """The number of values; None for an array without dims, which the call itself refuses."""
     shape = getattr(values, "shape", None)
     if shape is None:
-        return len(values)
+        return len(values) if hasattr(values, "__len__") else None
     return int(shape[0]) if len(shape) else None
 
 
@@ -336,12 +336,10 @@ def batch_input(kind: str, requests: Sequence[Any], *, dtype: str = "int32") -> 
             raise wr.ShapeError("requests differ in rank")
         shape = (-1,) if kind.endswith("FLATTEN") else (len(items), len(shapes[0]) - 1)
         values: Any = np.array(items, dtype=np.int64).reshape(shape)
-    elif kind == "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE":
-        return np.zeros(int(counts.max()), dtype)
-    elif kind == "BATCH_ELEMENT_COUNT":
+    elif kind in ("BATCH_ELEMENT_COUNT", "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"):
         values = counts
     else:
         values = np.cumsum([0, *counts] if kind.endswith("WITH_ZERO") else counts)
     if values.size and values.max() > np.iinfo(np.int32).max:
         raise ValueError(f"{kind}: {values.max()} is beyond 2^31 - 1")
-    return values.astype(dtype)
+    return np.zeros(int(values.max()), dtype) if kind.endswith("AS_SHAPE") else values.astype(dtype)

@@ -204,7 +204,7 @@ def run(options: argparse.Namespace) -> results.Report:
 
 
 def main(argv: List[str]) -> int:
-    """The command line; 1 if a contender of windrow's has a problem: a wrong batch, or none."""
+    """The command line; 1 if a batch of windrow's is wrong or failed."""
     options = parser().parse_args(argv)
     if options.list:
         print(listing())
@@ -226,7 +226,7 @@ def main(argv: List[str]) -> int:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
     ours = (result for found in report["workloads"] for result in found["results"] if result["name"].startswith("windrow"))
-    return int(any(result["problem"] for result in ours))
+    return int(any(result["problem"].startswith(("WRONG", "FAILED")) for result in ours))
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def verify(workload: Workload, name: str, want: Tuple[Array, ...], pace: Pace) -
             if text:
                 return f"WRONG: {text}"
     except Exception as error:
-        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        return f"FAILED: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return f"slow: {seconds:.1f} s for one batch, timed no further" if seconds > slow_seconds else ""
 
 
