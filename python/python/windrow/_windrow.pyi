@@ -1139,8 +1139,8 @@ def _copy_leaves(
 def _copy_parts(
     dsts: List[Any], buffer: _ArrayLike, parts: List[Tuple[str, _Shape, int]], num_bytes: int, paths: Sequence[str]
 ) -> bool:
-    """As `_copy_leaves`, from row-major parts of bytes, each with its dtype, shape and first byte. False, and nothing is done, if these
-    are not on the host.
+    """As `_copy_leaves`, from row-major parts of bytes, each with its dtype, shape and first byte. False, and nothing is done, if
+    these are not in pageable memory of the host.
     """
 def _check_leaves(dsts: List[Any], srcs: List[Any], paths: List[str], numbers: List[int]) -> None:
     """What `_copy_leaves` would refuse, found without it."""
