@@ -257,7 +257,7 @@ def test_streams_that_are_none(driver):
     for wrong in (True, "1", 2.5, object(), Named(cuda_stream="1")):
         refusal(lambda: wr.stack(samples, stream=wrong), TypeError)
     refusal(lambda: wr.stack(samples, stream=Named(__cuda_stream__=(7, 1))), ValueError, "version 7")
-    refusal(lambda: wr.collate([{"x": s} for s in samples], {"x": wr.Stack(stream=LEGACY)}), ValueError, "leaf")
+    refusal(lambda: wr.collate([{"x": s} for s in samples], {"x": wr.Stack(stream=LEGACY)}), TypeError, "Stack: stream= is an argument of the call")
 
 
 def test_collate_takes_a_stream(streams):

@@ -40,6 +40,8 @@ def _init_of(form: str) -> Callable[..., None]:
     keeps those that are."""
 
     def __init__(self: _Spec, **kwargs: Any) -> None:
+        if "stream" in kwargs:
+            raise TypeError(f"wr.{type(self).__name__}: stream= is an argument of the call, as one stream writes all leaves")
         _windrow._check_options(form, **kwargs)
         self.kwargs = kwargs
 

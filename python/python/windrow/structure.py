@@ -7,12 +7,15 @@ them on the host. They need NumPy, and torch for ``return_tensors="pt"``.
 from __future__ import annotations
 
 import array
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import windrow as wr
 from windrow import _windrow
 from windrow._fields import check, column_of, give, numpy, refusal, row, with_hint
 from windrow._worker_results import for_workers
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["BATCH_INPUT_KINDS", "KeyedJagged", "PaddedImages", "batch_input", "concat_graphs", "keyed_jagged", "pad_images"]
 
@@ -297,7 +300,7 @@ BATCH_INPUT_KINDS = (
 )
 
 
-def batch_input(kind: str, requests: Sequence[Any], *, dtype: str = "int32") -> Any:
+def batch_input(kind: str, requests: Sequence[Any], *, dtype: str = "int32") -> np.ndarray[Any, Any]:
     """A ``batch_input`` of Triton Inference Server for requests that are joined without padding.
 
     Args:

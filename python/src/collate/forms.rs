@@ -276,7 +276,7 @@ fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
 ///
 /// Examples:
 ///     >>> import windrow as wr
-///     >>> batch = wr.ragged([b"ab", b"", b"c"], batch_index=True)
+///     >>> batch = wr.ragged([[5, 6], [], [7]], batch_index=True)
 ///     >>> memoryview(batch.offsets).tolist(), memoryview(batch.batch_index).tolist(), batch.max_length
 ///     ([0, 2, 2, 3], [0, 0, 2], 2)
 #[pyfunction]
