@@ -42,6 +42,8 @@ enum Family : uint8_t {
     kPlacedRows = 9,
     /// As kAlignedCopy, of such samples.
     kPlacedCopy = 10,
+    /// Elements are divided by scales that groups of them share, or multiplied: an item is a group, or the four of a warp.
+    kQuantised = 11,
 };
 
 constexpr uint32_t kMoveBytes = 2048;
@@ -215,6 +217,33 @@ struct Strided {
     uint8_t reserved[5];
 };
 
+/// Bits of ScaleRule::flags.
+enum ScaleFlags : uint32_t {
+    kGiven = 1,       ///< scales are given, else found
+    kPowers = 2,      ///< found scales are powers of two, a byte each
+    kOfSample = 4,    ///< a group is a sample, else `piece` elements of a row, of which the last of a row may have fewer
+    kJoinedRows = 8,  ///< a sample has `rows` rows for each step of its offset
+};
+
+/// Scales of groups. Behind it is an int64 for each outer loop: bytes from the found scale of a coordinate to that of the next.
+struct ScaleRule {
+    float least;        ///< the least magnitude that scales are found for
+    float largest;      ///< the largest number of the results' dtype,
+    int32_t exponent;   ///< and its exponent
+    uint32_t flags;     ///< of ScaleFlags
+    uint32_t rows;      ///< of a group
+    uint32_t given;     ///< position of float32 each
+    int64_t step;       ///< bytes of found scales from sample to sample, or joined: for one step; given scales: their number
+    int64_t block_step; ///< bytes from the found scale of a block to that of the next one of its row
+};
+
+struct Quantised {
+    Nest nest;
+    uint8_t* scales;    ///< that are found
+    uint32_t rule;      ///< position of a ScaleRule
+    uint32_t groups;
+};
+
 /// A head that all families have, and what `family` has beside it.
 struct alignas(16) OutputDesc {
     uint8_t* out;
@@ -243,7 +272,8 @@ struct alignas(16) OutputDesc {
         Contiguous contiguous;
         Planar planar;
         Strided strided;
-        Nest nest;         ///< with which the last three begin
+        Quantised quantised;
+        Nest nest;         ///< with which the last four begin
     };
 };
 
@@ -365,6 +395,8 @@ static_assert(offsetof(Nest, cols) == 64 && offsetof(Nest, affine) == 120 && off
 static_assert(sizeof(Contiguous) == 160 && offsetof(Contiguous, cast) == 152, "layout");
 static_assert(sizeof(Planar) == 168 && offsetof(Planar, planes) == 160, "layout");
 static_assert(sizeof(Strided) == 176 && offsetof(Strided, by_rounds) == 160 && offsetof(Strided, kind) == 168, "layout");
+static_assert(sizeof(Quantised) == 168 && offsetof(Quantised, scales) == 152 && offsetof(Quantised, groups) == 164, "layout");
+static_assert(sizeof(ScaleRule) == 40 && offsetof(ScaleRule, flags) == 12 && offsetof(ScaleRule, step) == 24, "layout");
 static_assert(sizeof(Header) == 16, "layout");
 static_assert(sizeof(Params<kLargeBytes>) == kLargeBytes, "layout");
 

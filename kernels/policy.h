@@ -11,6 +11,9 @@
 #ifndef WINDROW_ANY_BLOCKS
 #define WINDROW_ANY_BLOCKS 3
 #endif
+#ifndef WINDROW_QUANTISED_BLOCKS
+#define WINDROW_QUANTISED_BLOCKS 2
+#endif
 #ifndef WINDROW_LOAD
 #define WINDROW_LOAD 0
 #endif
@@ -28,6 +31,8 @@ struct Policy {
     static constexpr unsigned kBlocks = WINDROW_BLOCKS;
     /// The same of the kernels that have all families: 80 registers, which is as many as these need.
     static constexpr unsigned kAnyBlocks = WINDROW_ANY_BLOCKS;
+    /// The same of the kernel that quantises, too: 128 registers, since a lane keeps up to 32 words of its group.
+    static constexpr unsigned kQuantisedBlocks = WINDROW_QUANTISED_BLOCKS;
     /// 16-byte loads of sources: 0 read-only path, as all others; 1 the same, and not kept in the
     /// first cache.
     static constexpr unsigned kLoad = WINDROW_LOAD;

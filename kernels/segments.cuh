@@ -108,9 +108,10 @@ struct RowPlace {
     uint32_t piece, pieces;  ///< the piece that the item is, and how many the row has
 };
 
-/// The row of item `item` of sample `index` of a descriptor.
-template <class Index>
-WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const OutputDesc& desc, uint32_t index, uint32_t item, uint32_t from_size) {
+/// The row of item `item` of sample `index` of a descriptor. `each` is told the coordinate in each outer loop.
+template <class Index, class Each>
+WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const OutputDesc& desc, uint32_t index, uint32_t item, uint32_t from_size,
+                                        const Each& each) {
     const Nest& nest = desc.nest;
     RowPlace<Index> row;
     row.src = from_size != 0 ? source_of(table, desc, index) : nullptr;
@@ -172,6 +173,7 @@ WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const OutputDesc&
             coord -= rest * whole;
         }
         const uint32_t real = coord - first;
+        each(d, coord);
         row.dst += coord * loop->dst_stride;
         if (real >= end - first) {
             row.hi = row.lo;
@@ -186,6 +188,11 @@ WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const OutputDesc&
         }
     }
     return row;
+}
+
+template <class Index>
+WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const OutputDesc& desc, uint32_t index, uint32_t item, uint32_t from_size) {
+    return find_row<Index>(table, desc, index, item, from_size, [](uint32_t, uint32_t) {});
 }
 
 /// How many neighbouring pieces of a row are one segment, which their warps write together.

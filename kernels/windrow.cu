@@ -1,14 +1,15 @@
 // The kernels. All descriptors of a batch go in one launch, whatever is done for each of them: the engine takes the smaller
 // kernel of the two that has all their families.
 //
-// A warp takes one item and ends: nothing but the item lives while a family's function runs. No barrier
-// and no exchange between lanes.
+// A warp takes one item and ends: nothing but the item lives while a family's function runs. No barrier, and no exchange between
+// lanes but for the largest magnitude of a group in quantise.cuh.
 #include "scalar_fallback.cuh"
 #include "contiguous.cuh"
 #include "move.cuh"
 #include "params.h"
 #include "planes.cuh"
 #include "policy.h"
+#include "quantise.cuh"
 #include "rows.cuh"
 #include "segments.cuh"
 #include "select.cuh"
@@ -166,8 +167,9 @@ WINDROW_DEVICE void metadata_item(const uint64_t* table, const OutputDesc& desc,
     }
 }
 
-/// Writes an item. `has_any`: it may be of strided or contiguous_generic, too, which take more registers than all others.
-template <bool has_any, int bytes>
+/// Writes an item. `has_any`: it may be of strided or contiguous_generic, too, which take more registers than all others;
+/// `has_quantised`: it may also be of quantised, which takes more than these.
+template <bool has_any, bool has_quantised = false, int bytes>
 WINDROW_DEVICE void write_item(const Params<bytes>& params, uint32_t item) {
     const Header& header = params.header;
     if (item >= header.num_items) return;
@@ -193,6 +195,9 @@ WINDROW_DEVICE void write_item(const Params<bytes>& params, uint32_t item) {
             return;
         case kContiguousGeneric:
             if constexpr (has_any) contiguous_item<true>(table, desc, local_item);
+            return;
+        case kQuantised:
+            if constexpr (has_quantised) write_groups(table, desc, local_item, lane_of_thread());
             return;
         default: return metadata_item(table, desc, local_item);
     }
@@ -232,6 +237,16 @@ extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlock
 #pragma unroll 1
     for (uint64_t item = windrow::warp_of_grid(); item < params.header.num_items; item += warps) {
         windrow::write_item<true>(params, static_cast<uint32_t>(item));
+    }
+}
+
+// For batches whose elements share scales, whatever else they have.
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kQuantisedBlocks)
+    windrow_quantise(const __grid_constant__ LargeParams params) {
+    const uint32_t warps = gridDim.x * (Policy::kThreads / windrow::kLanes);
+#pragma unroll 1
+    for (uint64_t item = windrow::warp_of_grid(); item < params.header.num_items; item += warps) {
+        windrow::write_item<true, true>(params, static_cast<uint32_t>(item));
     }
 }
 

@@ -7,20 +7,16 @@ mod common;
 
 use common::runner::Frame;
 use common::sample::views;
+use common::scaled::{any_of, block_of, Case, FLOATS};
 use common::{Random, Sample};
 use windrow::bindings::MoveOptions;
 use windrow::collate::Granularity;
 use windrow::engine::CopyOptions;
 use windrow::plan::Target;
-use windrow::tensor::Scalar;
 use windrow::{
     Batch, Collate, DType, Dequantize, Device, Engine, Error, Pad, Quantize, Ragged, SampleList,
     SampleView, Side, Tensor,
 };
-
-const FLOATS: [DType; 6] =
-    [DType::F16, DType::BF16, DType::F32, DType::F64, DType::F8E4M3FN, DType::F8E5M2];
-const QUANTISED: [DType; 3] = [DType::F8E4M3FN, DType::F8E5M2, DType::I8];
 
 fn bytes(tensor: &Tensor) -> Vec<u8> {
     tensor.bytes().unwrap().as_slice::<u8>().unwrap().to_vec()
@@ -31,78 +27,13 @@ fn quantised(engine: &Engine, samples: &[SampleView<'_>], collate: &Collate) -> 
     [bytes(batch.data()), bytes(batch.scales().expect("scales"))]
 }
 
-/// A random quantisation.
-fn any_of(random: &mut Random, most: i64) -> Quantize {
-    let dtype = QUANTISED[random.below(3) as usize];
-    let scale = match random.below(4) {
-        0 => Granularity::Sample,
-        1 => Granularity::Row,
-        _ => Granularity::Block(1 + random.below(most as u64) as i64),
-    };
-    let eps = [1e-12, 1e-3, 1e-35][random.below(3) as usize];
-    let quantize = Quantize::new(dtype).scale(scale).eps(eps);
-    match dtype != DType::I8 && random.below(2) == 0 {
-        true => quantize.scale_dtype(DType::F8E8M0FNU),
-        false => quantize,
-    }
-}
-
-/// A form for samples of so many dims, the dims that may differ, and whether the last one is not joined or padded.
-fn any_form(random: &mut Random, ndim: usize) -> (Collate, Vec<usize>) {
-    let sides = [Side::Right, Side::Left, Side::Center];
-    match random.below(4) {
-        1 => (Collate::ragged(Ragged::new()), vec![0]),
-        2 => {
-            let dim = random.below(ndim as u64) as usize;
-            (Collate::concat(dim as i64), vec![dim])
-        }
-        3 => {
-            let side = sides[random.below(3) as usize];
-            let dims: Vec<usize> = (0..ndim).filter(|_| random.below(2) == 0).collect();
-            let named: Vec<i64> = dims.iter().map(|&dim| dim as i64).collect();
-            let mut pad = Pad::new().side(side).dims(named).value(Scalar::Float(0.5));
-            if !dims.is_empty() && random.below(2) == 0 {
-                pad = pad.size(3).truncate(true);
-            }
-            (Collate::pad(pad), dims)
-        }
-        _ => (Collate::stack(), Vec::new()),
-    }
-}
-
 #[test]
 fn random_batches() {
     let mut random = Random::new(49);
     let (host, naive) = (Engine::host(), Engine::reference());
     let mut outcomes = [0; 3];
     for case in 0..if cfg!(miri) { 10 } else { 3000 } {
-        let ndim = 1 + random.below(3) as usize;
-        let shape: Vec<i64> =
-            (0..ndim).map(|_| [0, 1, 2, 3, 5, 40][random.below(6) as usize]).collect();
-        let (collate, differ) = any_form(&mut random, ndim);
-        let quantize = any_of(&mut random, 45);
-        let samples: Vec<Sample> = (0..1 + random.below(4))
-            .map(|_| {
-                let mut shape = shape.clone();
-                for &dim in &differ {
-                    shape[dim] = [0, 1, 2, 4, 7][random.below(5) as usize];
-                }
-                let from = FLOATS[random.below(6) as usize];
-                let strides: Vec<i64> = (0..ndim)
-                    .map(|dim| {
-                        let step =
-                            shape[dim + 1..].iter().map(|&extent| extent.max(1)).product::<i64>();
-                        match random.below(12) {
-                            0 => -2 * step,
-                            1 => 0,
-                            2 => 3 * step,
-                            _ => step,
-                        }
-                    })
-                    .collect();
-                Sample::strided(from, &shape, &strides, random.below(1000))
-            })
-            .collect();
+        let Case { samples, collate, quantize, shape } = Case::random(&mut random);
         let views = views(&samples);
         let collate = collate.transform(quantize);
         let name = format!("case {case}: {collate:?} of {shape:?}");
@@ -155,12 +86,6 @@ fn random_batches() {
         outcomes[2] += 1;
     }
     assert!(cfg!(miri) || outcomes.iter().all(|&count| count > 200), "{outcomes:?}");
-}
-
-fn block_of(quantize: &Quantize) -> Option<i64> {
-    let text = format!("{quantize:?}");
-    let (_, rest) = text.split_once("Block(")?;
-    rest.split_once(')')?.0.parse().ok()
 }
 
 fn view_of(tensor: &Tensor) -> SampleView<'_> {
@@ -438,19 +363,6 @@ fn refusals() {
     );
     let error = Engine::host().assemble_into(&codes, &Collate::stack(), &mut out).unwrap_err();
     assert_eq!(error.to_string(), "out has memory for scales, which only a Quantize gives");
-}
-
-#[test]
-#[cfg(feature = "cuda")]
-fn devices_are_refused_where_a_batch_is_planned() {
-    let row = [1f32, 2.0];
-    let row = [SampleView::from_slice(&row, &[2]).unwrap()];
-    let collate = Collate::stack().device(Device::Cuda(0)).transform(Quantize::new(DType::I8));
-    let error = windrow::Plan::new(&row, &collate).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "sample 0: expected host memory, got cuda:0; quantising runs on the host yet: copy the samples there first"
-    );
 }
 
 /// Pairs of any shapes and dtypes, each scale at a place of its own, against the naive executor and against stacks of one.

@@ -59,6 +59,32 @@ def check(driver, batch, want, target):
         assert_same(fetch(driver, batch), want.numpy())
 
 
+@pytest.mark.parametrize("scale", ["sample", "row", 2])
+@pytest.mark.parametrize("form", ["stack", "pad", "ragged"])
+def test_quantised_batches(driver, form, scale):
+    call, samples = getattr(wr, form), ROWS if form == "stack" else UNEVEN
+    quantize = wr.Quantize("int8", scale=scale)
+    want = call(samples, transform=quantize)
+    assert wr.explain(samples, form, transform=quantize, device="cuda").path in ("staged", "quantize")
+    for place in ("cpu", "pinned", "cuda"):
+        batch = call(on(driver, place, samples), transform=quantize, device="cuda")
+        assert batch.device == batch.scales.device == "cuda:0"
+        assert_same(plain(batch.data), want.numpy())
+        assert_same(plain(batch.scales), want.scales.numpy())
+        given = wr.Dequantize(want.scales, block=None if isinstance(scale, str) else scale)
+        back = call(batch, dtype="float32", transform=given)
+        assert_same(plain(back.data), call(want, dtype="float32", transform=given).numpy())
+        refusal(lambda batch=batch: call(batch, dtype="float32", transform=given, device="cpu"), wr.DeviceError, "copy it to the host")
+
+
+def test_moves_are_quantised_on_the_host(driver):
+    dsts, scales = [np.zeros((4, 6), np.int8) for _ in ROWS], [np.zeros(4, np.float32) for _ in ROWS]
+    srcs = on(driver, "cuda", ROWS)
+    call = lambda: wr.copy_many(dsts, srcs, transform=wr.Quantize("int8"), scales_out=scales)  # noqa: E731
+    refusal(call, wr.DeviceError, "host memory")
+    assert not np.any(dsts)
+
+
 @pytest.mark.parametrize("target", ["cpu", "pinned", "cuda"])
 @pytest.mark.parametrize("source", ["cpu", "pinned", "cuda"])
 @pytest.mark.parametrize("call", CALLS)

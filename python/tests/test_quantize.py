@@ -414,13 +414,6 @@ def test_samples_that_are_refused():
     refusal(lambda: wr.stack(codes8, dtype="float32", transform=wr.Dequantize([1.0, 2.0])), ValueError, "2 scales for 1 samples")
     refusal(lambda: wr.stack(codes8, dtype="float32", transform=wr.Dequantize(np.ones((1, 3), np.float32))), wr.ShapeError)
     refusal(lambda: wr.stack(codes8, dtype="float32", transform=wr.Dequantize(np.ones(1, np.int32))), wr.DTypeError)
-    # A build without devices knows of none.
-    for transform, dtype in ((quantize, None), (wr.Dequantize([1.0]), "float32")):
-        samples = [np.zeros(3, np.int8 if dtype else np.float32)]
-        call = lambda samples=samples, transform=transform, dtype=dtype: wr.stack(  # noqa: E731
-            samples, transform=transform, dtype=dtype, device="cuda"
-        )
-        refusal(call, (wr.DeviceError, wr.CudaUnavailable), "on the host yet|works on the host only")
 
 
 def test_scales_that_moved_are_refused():

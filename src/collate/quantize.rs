@@ -27,7 +27,9 @@ pub enum Granularity {
 ///
 /// NaN does not count for `amax` and stays NaN, in int8 0. An infinity makes the scale infinite and the results 0, or NaN of infinities; of
 /// powers of two, which have no infinity, NaN, and all results NaN. Padding has scale 1 and the value of the padding. The scales are
-/// [`Batch::scales`](crate::Batch::scales).
+/// [`Batch::scales`](crate::Batch::scales), where the batch is.
+///
+/// A batch is quantised where its samples are, or on the way to a device, not from a device to the host; moves on the host alone.
 ///
 /// ```
 /// use windrow::collate::Granularity;

@@ -16,7 +16,7 @@ use super::launch::argument_pool::ArgumentPool;
 use super::launch::kernel_abi::Header;
 use super::launch::output_desc::{Family, Nest, OutputDesc, Work};
 use super::launch::policy::Policy;
-use super::launch::table::{segments, Table};
+use super::launch::table::{segments, Table, TableKernel};
 use crate::collate::{Collate, Ragged, Transform};
 use crate::plan::Plan;
 use crate::samples::{SampleList, SampleView};
@@ -221,7 +221,7 @@ impl Gpu<'_> {
         words[first_item] = words[first_item] >> 32 << 32 | u64::from(begin);
         let grid = count.div_ceil(policy.threads / 32);
         let values = [words.as_ptr().cast()];
-        let kernel = &self.kernels[usize::from(table.has_any())];
+        let kernel = &self.kernels[usize::from(table.kernel() != TableKernel::Common)];
         // SAFETY: the kernel has one parameter, of this size; its items read and write what exists.
         unsafe { self.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }
             .unwrap();

@@ -174,9 +174,13 @@ impl<'l> PairClass<'l> {
                 let found = Mismatch::new(None, transformed.dtype, dst.dtype);
                 return refuse(Error::DType, found);
             }
-            if transformed.scaling.is_some() && self.is_on_device {
-                let found = Mismatch::new(None, "host memory", dst.device.to_string());
-                let hint = Hint::Text("quantising and dequantising run on the host yet");
+            let ends = [dst.device, src.device];
+            let device = ends.iter().find(|end| matches!(end, Device::Cuda(_)));
+            if let (true, Some(device)) = (transformed.scaling.is_some(), device) {
+                let found = Mismatch::new(None, "host memory", device.to_string());
+                let hint = Hint::Text(
+                    "moves are quantised and dequantised on the host alone, batches on devices, too",
+                );
                 return refuse(Error::Device, found.with_hint(hint));
             }
             self.transformed = Some(transformed);

@@ -320,7 +320,9 @@ impl<'s> Plan<'s> {
 
     /// The encoded launch, kept by an executor for the next run; `None` if the plan is not kept.
     pub(crate) fn launch(&self) -> Option<&Memo> {
-        self.body.launch.as_ref().filter(|_| self.arena.is_none())
+        // A table has the addresses of scales that are found.
+        let is_found = || self.batch_shapes().iter().any(|shape| shape.found_scales().is_some());
+        self.body.launch.as_ref().filter(|_| self.arena.is_none() && !is_found())
     }
 
     /// Bytes of the one allocation of a plan by [`Plan::in_arena`]; else 0.

@@ -289,7 +289,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
     /// Whether page-locked samples are copied to the device as they are, for the kernel to work on there.
     fn is_copied(&self, output: &OutputPlan<'_>) -> bool {
         let list = self.samples[output.leaf];
-        matches!(output.op, ElementOp::Read { .. })
+        matches!(output.op, ElementOp::Read { .. } | ElementOp::Rescale)
             && list.metas().iter().all(|meta| meta.layout.is_compact())
             && (!self.reads_mapped
                 || sample_bytes(list) >= POLICY.min_copied_bytes.saturating_mul(list.len() as u64))
@@ -300,7 +300,8 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
     fn copied_together(&self) -> Vec<usize> {
         let is_uploaded = |output: &OutputPlan<'_>| {
             let goes_up = matches!(self.path_of(output), Path::Upload | Path::Staged);
-            goes_up && matches!(output.op, ElementOp::Read { .. }) && output.numel() > 0
+            let reads = matches!(output.op, ElementOp::Read { .. } | ElementOp::Rescale);
+            goes_up && reads && output.numel() > 0
         };
         let outputs = self.outputs.iter().enumerate().filter(|(_, output)| is_uploaded(output));
         let bytes = |output: &OutputPlan<'_>| sample_bytes(self.samples[output.leaf]);

@@ -130,12 +130,12 @@ pub(super) fn result_dtype(
         Rescale::Quantize(quantize) => quantize.check().map(|()| "Quantize")?,
         Rescale::Dequantize(dequantize) => dequantize.check().map(|()| "Dequantize")?,
     };
-    if let Some(device) = places.iter().find(|place| matches!(place, Device::Cuda(_))) {
-        let mismatch = Mismatch::new(Some(0), "host memory", device.to_string());
+    if let [source @ Device::Cuda(_), Device::Cpu | Device::Pinned] = places {
+        let mismatch = Mismatch::new(Some(0), "host memory", source.to_string());
         let hint = match rescale {
-            Rescale::Quantize(_) => "quantising runs on the host yet: copy the samples there first",
+            Rescale::Quantize(_) => "a batch is quantised where its samples are, or on the way to a device: copy it to the host afterwards",
             Rescale::Dequantize(_) => {
-                "dequantising runs on the host yet: copy the samples there first"
+                "a batch is dequantised where its samples are, or on the way to a device: copy it to the host afterwards"
             }
         };
         return Err(Error::Device(Box::new(mismatch.with_hint(Hint::Text(hint)))));

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::collate::{Collate, Form};
+use crate::collate::{Collate, Form, Rescale};
 use crate::plan::batch_shape::BatchShape;
 use crate::plan::loops::{Channel, Dim, LoopNest};
 use crate::plan::output::OutputPlan;
@@ -29,6 +29,9 @@ impl BatchShape {
         if collate.increments.is_some() {
             return refuse("increments need samples selected on the host");
         }
+        if let Some(Rescale::Dequantize(_)) = collate.rescale.as_deref() {
+            return refuse("a Dequantize needs samples selected on the host");
+        }
         if !matches!(collate.form, Form::Stack | Form::Pad(_)) {
             return refuse("a joined batch has a size that depends on its samples");
         }
@@ -53,6 +56,10 @@ impl BatchShape {
         batch_shape.is_selected = true;
         batch_shape.num_samples = num_samples as usize;
         batch_shape.shape[0] = num_samples;
+        let scaling = batch_shape.scaling.as_deref_mut();
+        if let Some(count) = scaling.and_then(|scaling| scaling.shape.first_mut()) {
+            *count = num_samples;
+        }
         batch_shape.bytes = batch_shape.checked_bytes()?;
         Ok(batch_shape)
     }

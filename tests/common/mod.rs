@@ -18,6 +18,7 @@ pub mod pieces;
 pub mod placed;
 pub mod runner;
 pub mod sample;
+pub mod scaled;
 
 pub use ask::{Ask, PadAsk};
 pub use oracle::{oracle, Expected};

@@ -37,8 +37,9 @@ use crate::ownership::holder::unmoved;
 /// count for ``amax`` and stays NaN, in int8 0. An infinity makes a float32 scale infinite: results are then 0, and NaN of infinities, in
 /// int8 0; of powers of two, which have no infinity, NaN, and all results NaN. Subnormal numbers count as what they are, in ``amax`` and in results.
 ///
-/// Samples are floating point: integers are a DTypeError. ``dtype=`` beside it is a ValueError, for the batch has its ``dtype``. On a
-/// device it is a DeviceError so far. Within `wr.List` and classes whose leaves are torch tensors, where scales have no place, it is a
+/// Samples are floating point: integers are a DTypeError. ``dtype=`` beside it is a ValueError, for the batch has its ``dtype``. A
+/// batch is quantised where its samples are, or on the way to a device; from a device to the host, and in `copy_many` with a
+/// side on a device, it is a DeviceError. Within `wr.List` and classes whose leaves are torch tensors, where scales have no place, it is a
 /// ValueError.
 ///
 /// Raises:
@@ -144,7 +145,9 @@ fn scale_dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
 ///     block (int): the block length, if the scales are of blocks; else None.
 ///
 /// The call needs ``dtype=``: float16, bfloat16, float32 or float64, else DTypeError. Other samples than int8, float8_e4m3fn and
-/// float8_e5m2 are a DTypeError, scales of another shape a ShapeError, on a device a DeviceError so far. NaN, of a sample or a scale, gives NaN. Padding keeps
+/// float8_e5m2 are a DTypeError, scales of another shape a ShapeError. A batch is dequantised where its samples are, or on the way to a device; from a device to the
+/// host, and in `copy_many` with a side on a device, it is a DeviceError. Samples taken by indices on a device are a ValueError. NaN, of
+/// a sample or a scale, gives NaN. Padding keeps
 /// ``value`` as given: it is not multiplied. Within `wr.List` it is a ValueError.
 ///
 /// Raises:

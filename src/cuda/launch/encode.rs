@@ -2,6 +2,7 @@
 
 mod families;
 mod nest;
+mod quantised;
 
 use bytemuck::cast_slice;
 use smallvec::SmallVec;
@@ -52,6 +53,10 @@ impl<'p> SegmentFamily<'p> {
         let address_bits = segment.address_bits(&addresses);
         let family = family_of(&segment.work(address_bits), policy);
         SegmentFamily { segment, addresses, address_bits, family }
+    }
+
+    pub fn is_quantised(&self) -> bool {
+        self.family == Family::Quantised
     }
 
     /// As [`Family::is_common`].
@@ -190,6 +195,7 @@ impl<'b> Builder<'b> {
             Family::ScalarFallback => {
                 self.scalar_fallback(head, segment, address_bits, &coefficients)
             }
+            Family::Quantised => self.quantised(head, segment),
             Family::Strided | Family::Metadata => {
                 self.strided(head, segment, address_bits, &coefficients)
             }
@@ -291,7 +297,6 @@ fn head_of(segment: &OutputSegment<'_>) -> Result<Head> {
     let (op, value) = match segment.op {
         ElementOp::Read { .. } if segment.affine.is_some() => (Op::Affine, 0),
         ElementOp::Read { .. } if segment.increments.is_some() => (Op::AddPerSample, 0),
-        // Elements that are scaled are refused where a batch is planned.
         ElementOp::Read { .. } | ElementOp::Rescale | ElementOp::Scales => (Op::Read, 0),
         // A one of any dtype of masks has no bits beyond these.
         ElementOp::Const([a, b, c, d, ..]) => (Op::Const, u32::from_le_bytes([a, b, c, d])),
@@ -339,5 +344,5 @@ fn divisor(divisor: u64) -> Result<Divisor> {
 }
 
 fn addresses_are_read(op: ElementOp) -> bool {
-    matches!(op, ElementOp::Read { .. })
+    matches!(op, ElementOp::Read { .. } | ElementOp::Rescale)
 }

@@ -109,6 +109,9 @@ impl SegmentWork<'_> {
 /// The family that writes a segment: the most special one that takes it. It depends on addresses up to their multiples of 16
 /// alone.
 pub(crate) fn family_of(work: &SegmentWork<'_>, policy: &Policy) -> Family {
+    if work.op == ElementOp::Rescale {
+        return Family::Quantised;
+    }
     let cols = &work.loops[work.loops.len() - 1];
     let size = work.to.size() as u64;
     let is_one_run = work.loops.len() == 1 && cols.is_whole() && work.is_adjacent();
@@ -158,7 +161,7 @@ pub(crate) fn family_of(work: &SegmentWork<'_>, policy: &Policy) -> Family {
         ElementOp::Read { .. } if work.is_move => true,
         ElementOp::Read { affine, .. } => loop_of(work.from, work.to, affine).is_some(),
         ElementOp::Const(_) | ElementOp::Index => true,
-        // Refused where a batch is planned.
+        // Of a family of its own, which writes the scales, too.
         ElementOp::Rescale | ElementOp::Scales => false,
     };
     if is_long && has_one_channel && work.is_adjacent() {

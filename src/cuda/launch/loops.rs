@@ -249,6 +249,50 @@ pub(crate) fn groups(
     joined: Option<usize>,
     channels: usize,
 ) -> Vec<Group> {
+    grouped(output, |real, steps| {
+        let nests = || real.iter().map(|&id| Nest::new(output, id));
+        match alike(output, nests(), steps) {
+            Some(joined) => vec![Set { nests: nests().collect(), joined }],
+            None => cut(output, nests(), joined, steps, channels),
+        }
+    })
+}
+
+/// As [`groups`], with a loop for each of these dims of a sample and one for its rows, the last dim, in every group. Extents of 1
+/// are left out of `dims`.
+pub(crate) fn groups_of_rows(
+    output: &OutputPlan<'_>,
+    joined: Option<usize>,
+    dims: &[usize],
+) -> Vec<Group> {
+    let shape = output.layout.shape();
+    let extents = match joined {
+        Some(_) => shape,
+        None => &shape[1..],
+    };
+    let extent = |d: usize| (joined != Some(d)).then_some(extents[d] as u64);
+    let shape = dims.iter().copied().chain([extents.len() - 1]).map(extent).collect();
+    let is_padding = |real: &[u32]| real.iter().all(|&id| output.nests[id as usize].num_real == 0);
+    let mut has_none = false;
+    let mut groups = grouped(output, |real, steps| {
+        has_none = is_padding(real);
+        let nests = real.iter().map(|&id| Nest::new(output, id));
+        cut_along(output, nests, &shape, steps)
+    });
+    if let (true, [group]) = (has_none, &mut groups[..]) {
+        // Extents of 1 that are padding.
+        if let Some(cols) = group.loops.last_mut() {
+            (cols.lo, cols.hi) = (PerSample::Same(0), PerSample::Same(0));
+        }
+    }
+    groups
+}
+
+/// Groups of the sets that `sets_of` makes of the nests with elements, and of their extents along the joined dim.
+fn grouped(
+    output: &OutputPlan<'_>,
+    sets_of: impl FnOnce(&[u32], Option<&[i64]>) -> Vec<Set>,
+) -> Vec<Group> {
     let steps = steps_of(output);
     let has_elements = |&id: &u32| {
         let is_there = steps.as_ref().is_none_or(|steps| steps[id as usize] != 0);
@@ -259,11 +303,7 @@ pub(crate) fn groups(
     if real.is_empty() {
         real = empty.drain(..1).collect();
     }
-    let nests = || real.iter().map(|&id| Nest::new(output, id));
-    let sets = match alike(output, nests(), steps.as_deref()) {
-        Some(joined) => vec![Set { nests: nests().collect(), joined }],
-        None => cut(output, nests(), joined, steps.as_deref(), channels),
-    };
+    let sets = sets_of(&real, steps.as_deref());
     let mut is_only = sets.len() == 1;
     if steps.is_some() && !empty.is_empty() {
         // Nothing is written for them.
@@ -434,6 +474,18 @@ fn cut(
         None => shape[1..].iter().filter(|&&extent| extent != 1).map(|&e| Some(e as u64)).collect(),
     };
     let shape = if shape.is_empty() { SmallVec::from_elem(Some(1), 1) } else { shape };
+    let mut sets = cut_along(output, nests, &shape, steps);
+    sets.iter_mut().for_each(|set| set.collapse(channels));
+    sets
+}
+
+/// Cuts nests along a shape, whose joined extent is `None`, and sets those together that fit.
+fn cut_along(
+    output: &OutputPlan<'_>,
+    nests: impl Iterator<Item = Nest>,
+    shape: &SmallVec<[Option<u64>; 6]>,
+    steps: Option<&[i64]>,
+) -> Vec<Set> {
     let joined = shape.iter().position(Option::is_none);
     let mut sets: Vec<Set> = Vec::new();
     for nest in nests {
@@ -444,12 +496,11 @@ fn cut(
             sets.push(Set { nests: vec![nest], joined: None });
             continue;
         };
-        match sets.iter_mut().find(|set| set.takes(&nest, &shape, output)) {
+        match sets.iter_mut().find(|set| set.takes(&nest, shape, output)) {
             Some(set) => set.nests.push(nest),
             None => sets.push(Set { nests: vec![nest], joined }),
         }
     }
-    sets.iter_mut().for_each(|set| set.collapse(channels));
     sets
 }
 

@@ -23,11 +23,12 @@ pub(crate) enum Family {
     ScalarFallback = 8,
     PlacedRows = 9,
     PlacedCopy = 10,
+    Quantised = 11,
 }
 
 impl Family {
     /// In the order of their numbers.
-    const ALL: [Family; 11] = [
+    const ALL: [Family; 12] = [
         Family::Rows,
         Family::AlignedCopy,
         Family::ContiguousCast,
@@ -39,11 +40,12 @@ impl Family {
         Family::ScalarFallback,
         Family::PlacedRows,
         Family::PlacedCopy,
+        Family::Quantised,
     ];
 
     /// Whether the kernel of common families has it. That kernel has fewer registers and more resident warps.
     pub fn is_common(self) -> bool {
-        !matches!(self, Family::Strided | Family::ContiguousGeneric)
+        !matches!(self, Family::Strided | Family::ContiguousGeneric | Family::Quantised)
     }
 
     /// Its name, as [`Explain`](crate::explain::Explain) says it.
@@ -60,6 +62,7 @@ impl Family {
             Family::ScalarFallback => "scalar_fallback",
             Family::PlacedRows => "placed_rows",
             Family::PlacedCopy => "placed_copy",
+            Family::Quantised => "quantised",
         }
     }
 }
@@ -93,6 +96,14 @@ pub(crate) mod flags {
     pub const VARIED: u8 = 8;
     pub const MIXED: u8 = 16;
     pub const OF_LENGTHS: u8 = 32;
+}
+
+/// [`ScaleRule::flags`]: bits.
+pub(crate) mod scale_flags {
+    pub const GIVEN: u32 = 1;
+    pub const POWERS: u32 = 2;
+    pub const OF_SAMPLE: u32 = 4;
+    pub const JOINED_ROWS: u32 = 8;
 }
 
 /// How elements are written whose pair of dtypes has no loop of its own: `kind` of
@@ -301,6 +312,29 @@ pub(crate) struct Strided {
     pub reserved: [u8; 5],
 }
 
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
+#[repr(C)]
+pub(crate) struct Quantised {
+    pub nest: Nest,
+    pub scales: u64,
+    pub rule: u32,
+    pub groups: u32,
+}
+
+/// Scales of groups, in the table; behind it are the strides of found scales.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
+#[repr(C)]
+pub(crate) struct ScaleRule {
+    pub least: f32,
+    pub largest: f32,
+    pub exponent: i32,
+    pub flags: u32,
+    pub rows: u32,
+    pub given: u32,
+    pub step: i64,
+    pub block_step: i64,
+}
+
 /// The body of a descriptor: the union of `OutputDesc` in kernels/params.h, whose tag is the family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
@@ -315,6 +349,7 @@ pub(crate) enum Work {
     ScalarFallback(ScalarFallback),
     PlacedRows(PlacedRows),
     PlacedCopy(PlacedCopy),
+    Quantised(Quantised),
 }
 
 impl Work {
@@ -331,6 +366,7 @@ impl Work {
             Work::ScalarFallback(_) => Family::ScalarFallback,
             Work::PlacedRows(_) => Family::PlacedRows,
             Work::PlacedCopy(_) => Family::PlacedCopy,
+            Work::Quantised(_) => Family::Quantised,
         }
     }
 
@@ -346,6 +382,7 @@ impl Work {
             Work::ScalarFallback(work) => bytes_of(work),
             Work::PlacedRows(work) => bytes_of(work),
             Work::PlacedCopy(work) => bytes_of(work),
+            Work::Quantised(work) => bytes_of(work),
         }
     }
 }
@@ -399,6 +436,7 @@ impl OutputDesc {
             Family::ScalarFallback => Work::ScalarFallback(beginning_of(of_work)),
             Family::PlacedRows => Work::PlacedRows(beginning_of(of_work)),
             Family::PlacedCopy => Work::PlacedCopy(beginning_of(of_work)),
+            Family::Quantised => Work::Quantised(beginning_of(of_work)),
         };
         OutputDesc { head, work }
     }
@@ -410,6 +448,7 @@ impl OutputDesc {
             Work::ContiguousCast(work) | Work::ContiguousGeneric(work) => Some(&work.nest),
             Work::Planar(work) => Some(&work.nest),
             Work::Strided(work) => Some(&work.nest),
+            Work::Quantised(work) => Some(&work.nest),
             _ => None,
         }
     }
@@ -435,6 +474,10 @@ const _: () = {
     assert!(size_of::<Planar>() == 168 && offset_of!(Planar, planes) == 160);
     assert!(size_of::<Strided>() == 176 && offset_of!(Strided, nest) == 0);
     assert!(offset_of!(Strided, by_rounds) == 160 && offset_of!(Strided, kind) == 168);
+    assert!(size_of::<Quantised>() == 168 && offset_of!(Quantised, scales) == 152);
+    assert!(offset_of!(Quantised, nest) == 0 && offset_of!(Quantised, groups) == 164);
+    assert!(size_of::<ScaleRule>() == 40 && offset_of!(ScaleRule, flags) == 12);
+    assert!(offset_of!(ScaleRule, step) == 24);
     assert!(size_of::<Head>() + size_of::<Strided>() <= 8 * DESC_WORDS);
 };
 

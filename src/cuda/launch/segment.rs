@@ -10,7 +10,7 @@ use super::output_desc::Family;
 use super::table_writer::base_of;
 use crate::collate::Affine;
 use crate::cuda::memory::list_table::ListTable;
-use crate::plan::{CopyRange, ElementOp, OutputPlan, Placement, Plan, Role, Starts};
+use crate::plan::{CopyRange, ElementOp, OutputPlan, Placement, Plan, Role, Scaling, Starts};
 use crate::tensor::DType;
 
 /// The memory that samples are read from.
@@ -71,7 +71,7 @@ pub(crate) fn address_of(data: *const u8, src_offset: i64) -> u64 {
 pub(crate) struct OutputSegment<'p> {
     pub output: &'p OutputPlan<'p>,
     /// The address of each sample of the output.
-    data: &'p [*const u8],
+    pub(super) data: &'p [*const u8],
     pub out: u64,
     pub op: ElementOp,
     pub from: DType,
@@ -87,6 +87,20 @@ pub(crate) struct OutputSegment<'p> {
     pub channel_first: u64,
     /// The table in which a device finds the samples that it selects.
     pub list: Option<&'p ListTable>,
+    /// The scales that elements are divided by or multiplied with.
+    pub scales: Option<SegmentScales<'p>>,
+}
+
+/// The scales of a segment's elements.
+pub(crate) struct SegmentScales<'p> {
+    pub scaling: &'p Scaling,
+    /// The address of the first one that is found.
+    pub out: u64,
+    /// From sample to sample, or for a step of offset: bytes of found scales, else a number of given ones.
+    pub step: i64,
+    /// Bytes from the found scale of a block to that of the next one, and along each outer loop.
+    pub block_step: i64,
+    pub outer_steps: Vec<i64>,
 }
 
 /// Appends the segments of an output that has elements, which begins at address `out`.
@@ -143,6 +157,7 @@ pub(crate) fn push_segments<'p>(
             increments,
             channel_first: group.channel_first,
             list,
+            scales: None,
         });
     }
 }
@@ -186,6 +201,7 @@ fn push_placed_segments<'p>(
                 increments: None,
                 channel_first: group.channel_first,
                 list: None,
+                scales: None,
             });
         }
     }
@@ -213,7 +229,7 @@ fn windows_of(
 }
 
 /// The starts of a group's samples in the output.
-fn sample_starts<'p>(output: &'p OutputPlan<'_>, group: &Group) -> SampleStarts<'p> {
+pub(super) fn sample_starts<'p>(output: &'p OutputPlan<'_>, group: &Group) -> SampleStarts<'p> {
     let is_varied = group.loops.iter().any(|dim| dim.fixed().is_none());
     match &output.starts {
         Starts::Rows { step, .. } => SampleStarts::Rows(*step),
@@ -269,6 +285,7 @@ fn moved<'p>(
         increments: None,
         channel_first: 0,
         list,
+        scales: None,
     }
 }
 
@@ -349,7 +366,7 @@ impl OutputSegment<'_> {
     /// The bits of all addresses: what they are multiples of. Those of samples that a device chooses are in its list.
     pub fn address_bits(&self, addresses: &SegmentAddresses<'_>) -> u64 {
         match (self.list, self.op, &self.output.nests[..]) {
-            (Some(list), ElementOp::Read { .. }, [nests @ .., _nothing]) => {
+            (Some(list), ElementOp::Read { .. } | ElementOp::Rescale, [nests @ .., _nothing]) => {
                 let offsets = nests.iter().map(|nest| nest.src_offset as u64);
                 offsets.fold(list.alignment | list.any_address(), |all, offset| all | offset)
             }

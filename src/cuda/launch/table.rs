@@ -9,9 +9,10 @@ use super::host_metadata::MetadataSegment;
 use super::kernel_abi::Header;
 use super::output_desc::{Loop, OutputDesc, DESC_WORDS};
 use super::policy::Policy;
+use super::scaled_segments::{push_empty_scales, push_rescaled_segments};
 use super::segment::{push_segments, OutputSegment};
 use super::table_writer::{AddressColumn, DeviceColumn};
-use crate::plan::{OutputPlan, Plan};
+use crate::plan::{ElementOp, OutputPlan, Plan};
 use crate::tensor::Result;
 
 /// The table of a launch.
@@ -25,6 +26,18 @@ pub(crate) struct Table {
     num_words: u64,
     sources: SmallVec<[AddressColumn; 1]>,
     has_any: bool,
+    has_quantised: bool,
+}
+
+/// The kernel that a table takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableKernel {
+    /// Of the common families.
+    Common,
+    /// Of all families but one, which has more registers: see [`Family::is_common`](super::output_desc::Family::is_common).
+    Any,
+    /// Of all families, which has still more.
+    Quantise,
 }
 
 impl Table {
@@ -40,6 +53,7 @@ impl Table {
         let segments = segments.iter().map(|segment| SegmentFamily::new(segment, policy));
         let segments: SmallVec<[SegmentFamily<'_>; 1]> = segments.collect();
         let has_any = policy.always_any != 0 || !segments.iter().all(SegmentFamily::is_common);
+        let has_quantised = segments.iter().any(SegmentFamily::is_quantised);
         let num_descs = segments.len() + values().count();
         let mut builder = Builder::new(num_descs, num_sms, has_any, policy);
         for segment in &segments {
@@ -51,7 +65,7 @@ impl Table {
         let Encoded { words, num_descs, num_items, chosen, num_words, sources, has_any } =
             builder.finish()?;
         let header = Header { table: 0, num_items, last_desc: num_descs.saturating_sub(1) };
-        Ok(Table { words, header, chosen, num_words, sources, has_any })
+        Ok(Table { words, header, chosen, num_words, sources, has_any, has_quantised })
     }
 
     /// Columns that a device writes.
@@ -75,10 +89,13 @@ impl Table {
         self.bytes() <= policy.inline_bytes
     }
 
-    /// Whether it takes a kernel of all families, which has more registers: see
-    /// [`Family::is_common`](super::output_desc::Family::is_common).
-    pub fn has_any(&self) -> bool {
-        self.has_any
+    /// The kernel that has all families of the table: see [`Family::is_common`](super::output_desc::Family::is_common).
+    pub fn kernel(&self) -> TableKernel {
+        match (self.has_quantised, self.has_any) {
+            (true, _) => TableKernel::Quantise,
+            (false, true) => TableKernel::Any,
+            (false, false) => TableKernel::Common,
+        }
     }
 
     /// Warps that the launch needs.
@@ -128,8 +145,20 @@ pub(crate) fn segments<'p>(
     outputs: impl Iterator<Item = (&'p OutputPlan<'p>, u64)>,
 ) -> SmallVec<[OutputSegment<'p>; 1]> {
     let mut segments = SmallVec::new();
-    for (output, out) in outputs.filter(|(output, _)| output.numel() > 0) {
-        push_segments(plan, output, out, &mut segments);
+    let outputs: SmallVec<[(&OutputPlan<'_>, u64); 4]> =
+        outputs.filter(|(output, _)| output.numel() > 0).collect();
+    for &(output, out) in &outputs {
+        match output.op {
+            ElementOp::Rescale => {
+                let is_own = |scales: &OutputPlan<'_>| {
+                    (scales.leaf, scales.op) == (output.leaf, ElementOp::Scales)
+                };
+                let scales = outputs.iter().copied().find(|(scales, _)| is_own(scales));
+                push_rescaled_segments(plan, (output, out), scales, &mut segments);
+            }
+            ElementOp::Scales => push_empty_scales(plan, output, out, &mut segments),
+            _ => push_segments(plan, output, out, &mut segments),
+        }
     }
     segments
 }

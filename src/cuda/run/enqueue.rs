@@ -19,7 +19,7 @@ use crate::cuda::launch::host_metadata::{host_metadata, MetadataSegment};
 use crate::cuda::launch::launch_cache::{cached_launch, CachedTable, OutputAddresses};
 use crate::cuda::launch::launch_outputs::LaunchOutputs;
 use crate::cuda::launch::segment::OutputSegment;
-use crate::cuda::launch::table::{segments, Table};
+use crate::cuda::launch::table::{segments, Table, TableKernel};
 use crate::cuda::memory::list_table::ListTable;
 use crate::cuda::memory::pinned::PinnedBlock;
 use crate::cuda::memory::policy::POLICY;
@@ -309,7 +309,7 @@ impl Run<'_> {
             let known = cached.arguments(data, &addresses, &executor.arguments, policy);
             if let Some(arguments) = known {
                 let table = &cached.table;
-                return self.enqueue(table.num_items(), table.has_any(), &arguments);
+                return self.enqueue(table.num_items(), table.kernel(), &arguments);
             }
         }
         let (table, _) = self.table(plan, outputs, metadata)?;
@@ -321,7 +321,7 @@ impl Run<'_> {
             false => Some(self.upload_table(&table)?),
         };
         let arguments = table.arguments(address, &executor.arguments, policy);
-        self.enqueue(table.num_items(), table.has_any(), &arguments)
+        self.enqueue(table.num_items(), table.kernel(), &arguments)
     }
 
     /// The table of a launch, and for each descriptor which of [`addresses_of`] it writes to.
@@ -363,25 +363,28 @@ impl Run<'_> {
         }
         let address = select::enqueue_table(self, selection, list, &table, &addresses)?;
         let arguments = table.arguments(address, &addresses, &executor.arguments, policy);
-        self.enqueue(num_items, table.has_any(), &arguments)
+        self.enqueue(num_items, table.kernel(), &arguments)
     }
 
-    /// Launches the kernel for `num_items` warps, in at most `max_blocks` blocks; `has_any` as of [`Table::has_any`].
+    /// Launches the kernel for `num_items` warps, in at most `max_blocks` blocks.
     fn enqueue(
         &mut self,
         num_items: u32,
-        has_any: bool,
+        kernel: TableKernel,
         arguments: &KernelArguments<'_>,
     ) -> Result<()> {
         let (executor, threads) = (self.executor, self.executor.policy.threads);
         // A warp for each item.
         let grid = num_items.div_ceil(threads / 32);
         let most = self.max_blocks.filter(|&most| most < grid);
-        let (kernel, grid, words) = match most {
+        let (kernel, grid, words) = match (most, kernel) {
+            (most, TableKernel::Quantise) => {
+                (&executor.quantise, most.unwrap_or(grid), arguments.large_words())
+            }
             // A warp takes one item after the other.
-            Some(most) => (&executor.kernels[1][1], most, arguments.large_words()),
-            None => {
-                let kernels = &executor.kernels[usize::from(has_any)];
+            (Some(most), _) => (&executor.kernels[1][1], most, arguments.large_words()),
+            (None, _) => {
+                let kernels = &executor.kernels[usize::from(kernel == TableKernel::Any)];
                 (&kernels[usize::from(arguments.is_large)], grid, arguments.words())
             }
         };

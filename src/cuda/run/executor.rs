@@ -36,6 +36,8 @@ pub(crate) struct Executor {
     pub(crate) policy: Policy,
     /// Kernels of the common families and of all families, each with small and with large parameters.
     pub(crate) kernels: [[Kernel; 2]; 2],
+    /// The kernel of all families and of elements that share scales, with large parameters.
+    pub(crate) quantise: Kernel,
     /// The kernels that make a table of indices.
     pub(crate) select: [Kernel; 2],
     /// The kernels that move pairs of which a device chooses some.
@@ -90,6 +92,7 @@ impl Executor {
             Ok::<_, DriverError>([of("small")?, of("large")?])
         };
         let kernels = [small_and_large("assemble")?, small_and_large("assemble_any")?];
+        let quantise = module.kernel("windrow_quantise")?;
         let (select, moves) = (small_and_large("select")?, small_and_large("move")?);
         let events = Arc::new(EventPool::default());
         let (memory, stream) =
@@ -101,6 +104,7 @@ impl Executor {
             context,
             policy,
             kernels,
+            quantise,
             select,
             moves,
             arguments: ArgumentPool::default(),

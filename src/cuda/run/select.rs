@@ -15,7 +15,7 @@ use crate::cuda::launch::argument_pool::{ArgumentPool, KernelArguments};
 use crate::cuda::launch::kernel_abi;
 use crate::cuda::launch::launch_cache::OutputAddresses;
 use crate::cuda::launch::policy::Policy;
-use crate::cuda::launch::table::Table;
+use crate::cuda::launch::table::{Table, TableKernel};
 use crate::cuda::launch::table_writer::DeviceColumn;
 use crate::cuda::memory::device::{DeviceBlock, Waited};
 use crate::cuda::memory::list_table::{Chosen, ListTable, NUM_FOUND};
@@ -116,7 +116,7 @@ pub(crate) struct SelectedTable {
     /// Bytes of the table itself.
     bytes: u64,
     header: kernel_abi::Header,
-    has_any: bool,
+    kernel: TableKernel,
 }
 
 impl SelectedTable {
@@ -131,7 +131,7 @@ impl SelectedTable {
             outs,
             bytes: table.chosen_bytes(),
             header: table.header(),
-            has_any: table.has_any(),
+            kernel: table.kernel(),
         }
     }
 
@@ -164,9 +164,8 @@ impl SelectedTable {
         self.words.len() - self.num_words as usize
     }
 
-    /// As [`Table::has_any`].
-    pub fn has_any(&self) -> bool {
-        self.has_any
+    pub fn kernel(&self) -> TableKernel {
+        self.kernel
     }
 }
 
