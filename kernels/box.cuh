@@ -15,7 +15,7 @@ struct BoxAxis {
 /// Rows and columns are below 2^15, strides below 2^26 either way.
 struct Box {
     const uint64_t* table;
-    const OutputDesc* desc;  ///< of which dtypes, map, padding and value are, and the samples of a list
+    const OutputDesc* desc;  ///< its dtypes, map, padding and value are those of the box, and its samples those of a list
     uint64_t src;        ///< address of element (0, 0), whether that is real or padding: of padding it may be none
     uint8_t* dst;        ///< of element (0, 0)
     BoxAxis rows, cols;
@@ -31,6 +31,7 @@ struct Bounds {
     int64_t src_stride;
 };
 
+/// A loop as it is for sample `index` of the descriptor, which goes `steps` along the joined dim.
 template <class Index>
 WINDROW_DEVICE Bounds<Index> bounds_of(const uint64_t* table, const Loop& loop, uint32_t index, Index steps) {
     const auto low = [](uint64_t number) { return static_cast<Index>(number); };
@@ -44,7 +45,7 @@ WINDROW_DEVICE Bounds<Index> bounds_of(const uint64_t* table, const Loop& loop, 
     return bounds;
 }
 
-/// `count` coordinates from `begin` on.
+/// The coordinates of a loop from `begin` on, which is below its extent: at most `most`.
 template <class Index>
 WINDROW_DEVICE BoxAxis axis_of(const Bounds<Index>& bounds, const Loop& loop, Index begin, uint32_t most) {
     const Index rest = bounds.extent - begin;
@@ -57,7 +58,7 @@ WINDROW_DEVICE BoxAxis axis_of(const Bounds<Index>& bounds, const Loop& loop, In
             static_cast<int32_t>(loop.dst_stride)};
 }
 
-/// A box of a descriptor.
+/// Box `item` of a descriptor.
 template <class Index>
 WINDROW_DEVICE Box box_of(const uint64_t* table, const OutputDesc& desc, uint32_t item) {
     constexpr bool kWideColumns = sizeof(Index) == 8;

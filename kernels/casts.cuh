@@ -1,11 +1,12 @@
 // Casts of adjacent elements, 16 bytes of output at once: the bits of convert.cuh, for the pairs of dtypes
-// that have a loop of their own.
+// that have a loop of their own. The vector() of a cast makes a vector of output from the words that its elements are in.
 #pragma once
 
 #include "packing.cuh"
 
 namespace windrow {
 
+/// Bytes of an element.
 template <uint8_t dtype>
 constexpr uint32_t kSize = dtype == kBool || dtype == kI8 || dtype == kU8 || dtype == kF8E4M3FN || dtype == kF8E5M2 ? 1
                            : dtype == kI16 || dtype == kU16 || dtype == kF16 || dtype == kBF16 ? 2
@@ -36,6 +37,7 @@ WINDROW_DEVICE uint64_t element_of(const uint32_t* in, uint32_t i) {
     }
 }
 
+/// The sizes of a cast: kElems elements, read from kWords words, are a vector of output.
 template <uint8_t from, uint8_t to, bool affine>
 struct Pair {
     static constexpr uint32_t kFrom = kSize<from>, kTo = kSize<to>, kElems = 16 / kTo;
@@ -117,7 +119,7 @@ struct SmallIntegers : Pair<from, to, affine> {
     }
 };
 
-/// Number `i` of some words, but for a NaN's bits: a float, or a byte.
+/// Number `i` of some words, a float or a byte, as a float32. A NaN may become another one.
 template <uint8_t from>
 WINDROW_DEVICE float number_at(const uint32_t* in, uint32_t i) {
     if constexpr (from == kU8) return byte_as_float<false>(in, i);

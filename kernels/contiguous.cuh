@@ -83,6 +83,7 @@ WINDROW_DEVICE void run_vectors(const Cast& cast, const uint8_t* src, uint8_t* d
     }
 }
 
+/// The same by the alignment, which is that of all lanes.
 template <class Cast>
 WINDROW_DEVICE void run_vectors(const Cast& cast, bool is_aligned, const uint8_t* src, uint8_t* dst, uint32_t count, const ThreadGroup& threads) {
     if (Cast::kIsCommon && is_aligned) {
@@ -111,6 +112,7 @@ WINDROW_DEVICE void load_group(Group& group, const uint8_t* src, int32_t before,
     }
 }
 
+/// The same by the size of an element and the alignment.
 template <uint32_t elems>
 WINDROW_DEVICE void load_group(Group& group, uint32_t from_size, bool is_aligned, const uint8_t* src, int32_t before, int32_t left) {
     auto load = [&](auto element) {
@@ -154,7 +156,7 @@ WINDROW_DEVICE void store_group(const Group& group, uint8_t* dst, int32_t before
 /// Elements of each vector of a group.
 WINDROW_DEVICE uint32_t elems_of(Codes codes) { return minimum(kGroup, 16 >> codes.log_to()); }
 
-/// The same element by element, with the NaNs of convert.cuh.
+/// Reads, casts and writes a group element by element, with the NaNs of convert.cuh.
 WINDROW_DEVICE void write_group_slowly(Codes codes, const Affine& map, const uint8_t* src, uint8_t* dst, int32_t before, int32_t left) {
     const uint32_t elems = elems_of(codes);
 #pragma unroll 1
@@ -204,7 +206,7 @@ WINDROW_DEVICE void run_groups(Codes codes, bool is_aligned, const Affine& affin
     }
 }
 
-/// The elements of a run that are read. `is_any`: of any pair of dtypes.
+/// Casts the elements of a run that are read: `real` of them, one at least. `is_any`: of any pair of dtypes.
 template <bool is_any>
 WINDROW_DEVICE void cast_run(const RunCast& cast, const uint8_t* src, uint8_t* dst, uint32_t real, uint32_t before, uint32_t after,
                               const ThreadGroup& threads) {

@@ -71,6 +71,7 @@ WINDROW_DEVICE float to_odd(uint32_t x) {
     return static_cast<float>(x - below | (below != 0) << 8);
 }
 
+/// As above, of 64 bits.
 WINDROW_DEVICE float to_odd(uint64_t x) {
     const uint32_t high = static_cast<uint32_t>(x >> 32);
 #ifdef __CUDA_ARCH__
@@ -82,7 +83,7 @@ WINDROW_DEVICE float to_odd(uint64_t x) {
     return to_odd(static_cast<uint32_t>(x >> 32) | (static_cast<uint32_t>(x) != 0)) * float_of((127 + 32 - zeros) << 23);
 }
 
-/// To nearest even; a NaN is quieted and keeps its sign and the top of its payload.
+/// Rounds to nearest even; a NaN is quieted and keeps its sign and the top of its payload.
 WINDROW_DEVICE uint16_t to_f16(float x) {
     const uint32_t bits = bits_of(x), size = bits & 0x7FFFFFFF;
     const auto nan = static_cast<uint16_t>(bits >> 16 & 0x8000 | 0x7E00 | size >> 13 & 0x3FF);
@@ -125,7 +126,7 @@ WINDROW_DEVICE float from_f16(uint32_t half) {
     return x != x ? float_of((half & 0x8000) << 16 | 0x7F800000 | kQuiet32 | (half & 0x3FF) << 13) : x;
 }
 
-/// To nearest even; a NaN is quieted and keeps its sign and the top of its payload.
+/// Rounds to nearest even; a NaN is quieted and keeps its sign and the top of its payload.
 WINDROW_DEVICE uint16_t to_bf16(float x) {
     uint32_t bits = bits_of(x);
     bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
@@ -153,8 +154,8 @@ struct Float8 {
         : lost(dtype == kF8E4M3FN ? 20 : 21), down((127u - (dtype == kF8E4M3FN ? 120 : 112)) << 23), infinity(dtype == kF8E4M3FN ? 0x7F : 0x7C),
           limit(dtype == kF8E4M3FN ? 0x43E80000 : 0x476FFFFF) {}
 
-    /// The code in the bits from `lost` on of what is within `limit`, to nearest even: others have a larger one. Behind it are any bits.
-    /// `is_short`: numbers have 12 bits of fraction at most.
+    /// The code of a magnitude within `limit`, to nearest even, in the bits from `lost` on; other magnitudes give a larger one.
+    /// The bits below `lost` have any value. `is_short`: numbers have 12 bits of fraction at most.
     template <bool is_short = false>
     WINDROW_DEVICE uint32_t rounded(float x) const {
         uint32_t size = bits_of(x) & 0x7FFFFFFF;
@@ -164,12 +165,13 @@ struct Float8 {
         return small + ((1u << (lost - 1)) - 1 + (small >> lost & 1));
     }
 
-    /// In place of a number that is beyond `limit`, or of a NaN, which keeps its sign alone.
+    /// The code in place of a number beyond `limit`, or of a NaN, which keeps its sign alone.
     WINDROW_DEVICE uint32_t special(float x, bool saturates) const {
         return bits_of(x) >> 24 & 0x80 | (x != x ? infinity | 2 : infinity - saturates);
     }
 
-    WINDROW_DEVICE uint32_t of(float x, bool saturates) const {
+    /// The code of any number, sign included, to nearest even.
+    WINDROW_DEVICE uint32_t code_of(float x, bool saturates) const {
         const bool is_within = fabsf(x) <= float_of(limit);
         return is_within ? bits_of(x) >> 24 & 0x80 | rounded(x) >> lost : special(x, saturates);
     }
@@ -182,9 +184,9 @@ struct Float8 {
     }
 };
 
-/// A float8 of a field's `to`.
+/// The code of a number in the float8 that `result` names, with kSaturate.
 WINDROW_DEVICE uint32_t to_float8(float x, uint8_t result) {
-    return Float8(result & ~kSaturate).of(x, (result & kSaturate) != 0);
+    return Float8(result & ~kSaturate).code_of(x, (result & kSaturate) != 0);
 }
 
 /// x * a + b, rounded once. A NaN is x quieted, or that of x86 if the operation made it; a and b
@@ -231,10 +233,9 @@ WINDROW_DEVICE uint64_t truncated(Float x) {
 #endif
 }
 
-/// The value of a dtype's bits (kIsWhole: bool and integers; kIsPlain: those whose bits are their value):
-/// `wrapped` modulo 2^64 (bool and integers), `single` rounded to
-/// float32, `loose` the same but for which NaN a NaN becomes, `odd` rounded to odd, `wide` rounded to float64, and the way
-/// back, rounded once.
+/// The value of a dtype's bits (kIsWhole: bool and integers; kIsPlain: those whose bits are their value): `wrapped` modulo 2^64
+/// (bool and integers), `single` rounded to float32, `loose` the same but for which NaN a NaN becomes, `odd` rounded to odd,
+/// `wide` rounded to float64; and `from`, the way back: rounded once to nearest even, to an integer toward zero and saturated.
 template <uint8_t dtype>
 struct Number;
 
@@ -301,6 +302,7 @@ template <int bytes>
 struct Floating {
     using Bits = typename WordOf<bytes>::Type;
     static constexpr bool kIsWhole = false;
+    /// Never called: for branches that are compiled for all dtypes.
     static WINDROW_DEVICE uint64_t wrapped(uint64_t) { return 0; }
 };
 
@@ -366,6 +368,7 @@ WINDROW_DEVICE void with_number(uint8_t dtype, const F& f) {
     }
 }
 
+/// Whether a dtype is bool or an integer.
 WINDROW_DEVICE bool is_integral(uint8_t dtype) { return dtype <= kU64; }
 WINDROW_DEVICE bool is_half(uint8_t dtype) { return dtype == kF16 || dtype == kBF16; }
 
@@ -381,18 +384,21 @@ struct Affine {
     const uint8_t* a;  ///< null: none
     uint32_t channels;
 
+    /// Coefficient `index` of those from `a` on.
     template <class T>
     WINDROW_DEVICE T get(uint32_t index) const {
         return reinterpret_cast<const T*>(a)[index];
     }
 
+    /// A number through the pair of a channel; without a map as it is.
     template <class T>
     WINDROW_DEVICE T apply(T x, uint32_t channel) const {
         return a == nullptr ? x : multiply_add(x, get<T>(channel), get<T>(channel + channels));
     }
 };
 
-/// Converts one element. `result`: its dtype, with kSaturate.
+/// Converts one element. `result`: its dtype, with kSaturate. Bits above the element are ignored, and have any value in the
+/// result.
 WINDROW_OUT_OF_LINE uint64_t convert_one(uint64_t bits, uint8_t from, uint8_t result, Affine affine, uint32_t channel) {
     const uint8_t to = result & ~kSaturate;
     const bool mapped = affine.a != nullptr;

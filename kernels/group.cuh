@@ -12,7 +12,8 @@ namespace windrow {
 /// Elements of a lane that are cast together.
 constexpr uint32_t kGroup = 8;
 
-/// How they are cast: `kind` of a descriptor that is kStrided or kContiguousGeneric. src/cuda/launch/output_desc.rs has the same.
+/// The way in which they are cast: `kind` of a descriptor that is kStrided or kContiguousGeneric. src/cuda/launch/output_desc.rs
+/// has the same.
 enum Kind : uint8_t {
     kWhole = 0,       ///< moved, or cast among whole numbers
     kSingles = 1,     ///< through float32
@@ -35,7 +36,7 @@ struct Codes {
     WINDROW_DEVICE uint32_t log_to() const { return word >> 12 & 7; }
     WINDROW_DEVICE uint32_t from_size() const { return word >> 15 & 31; }
     WINDROW_DEVICE uint32_t log_step() const { return word >> 20 & 7; }
-    /// Bits of the loop's own.
+    /// Bits of the loop's own. A bit that is set stays set.
     WINDROW_DEVICE bool is(uint32_t bit) const { return word >> (23 + bit) & 1; }
     WINDROW_DEVICE void set(uint32_t bit, bool is) { word |= uint32_t{is} << (23 + bit); }
 };
@@ -67,6 +68,7 @@ struct Group {
     }
 };
 
+/// The channel `step` further on, modulo `channels`, of which both are below it.
 WINDROW_DEVICE uint32_t next_channel(uint32_t channel, uint32_t step, uint32_t channels) {
     channel += step;
     return channel >= channels ? channel - channels : channel;
@@ -79,7 +81,8 @@ struct Map {
     bool is_there;
     uint32_t channel, step;
 
-    /// `nan`: whether a NaN's bits matter.
+    /// Puts the numbers through the map, if there is one, and moves the channel on behind them. `nan`: whether a NaN's bits
+    /// matter.
     template <class Float>
     WINDROW_DEVICE void apply(Float (&x)[kGroup], bool nan) {
         if (!is_there) return;
@@ -112,7 +115,7 @@ WINDROW_DEVICE Map<Find> map_with(const Find& find, bool is_there, uint32_t chan
     return {find, is_there, channel, step};
 }
 
-/// Whole numbers, or elements that are moved.
+/// Casts whole numbers to whole numbers of `to_size` bytes. Bits above these have any value.
 WINDROW_DEVICE void cast_whole(Group& at, uint8_t from, uint8_t to, uint32_t from_size, uint32_t to_size) {
     if (to == kBool || from == kBool) {
 #pragma unroll
@@ -129,7 +132,7 @@ WINDROW_DEVICE void cast_whole(Group& at, uint8_t from, uint8_t to, uint32_t fro
     }
 }
 
-/// Floats of 16 bits. False, and nothing is done, if one may be a NaN.
+/// Makes floats of 16 bits. False, and nothing is done, if one may be a NaN.
 WINDROW_DEVICE bool pack_group(Group& at, const float (&x)[kGroup], uint8_t to) {
     if (any_nan(x)) return false;
 #pragma unroll
@@ -141,7 +144,8 @@ WINDROW_DEVICE bool pack_group(Group& at, const float (&x)[kGroup], uint8_t to) 
     return true;
 }
 
-/// Floats of 8 bits. False, and nothing is done, if one may be a NaN, whose sign counts, or is beyond what pack_float8() takes.
+/// Makes floats of 8 bits. False, and nothing is done, if one may be a NaN, whose sign counts, or is beyond what pack_float8()
+/// takes.
 WINDROW_DEVICE bool pack_group_8(Group& at, const float (&x)[kGroup], Codes codes) {
     const bool saturates = (codes.result() & kSaturate) != 0;
     if (!all_within(x, packed_limit(codes.to(), saturates))) return false;
@@ -154,7 +158,7 @@ WINDROW_DEVICE bool pack_group_8(Group& at, const float (&x)[kGroup], Codes code
     return true;
 }
 
-/// Floats of 8 bits as numbers, but for a NaN's sign.
+/// Gives floats of 8 bits as numbers, but for a NaN's sign.
 WINDROW_DEVICE void unpack_group_8(const Group& at, uint8_t from, float (&x)[kGroup]) {
 #if WINDROW_CASTS_FLOAT8
 #pragma unroll
@@ -167,8 +171,8 @@ WINDROW_DEVICE void unpack_group_8(const Group& at, uint8_t from, float (&x)[kGr
 #endif
 }
 
-/// Numbers that float32 has room for, or that are rounded to it on their way. `odd`: to odd, as they are rounded once
-/// more, to 16 bits. False, and nothing is cast, if one may be a NaN whose payload matters.
+/// Casts numbers that float32 has room for, or that are rounded to it on their way. `odd`: to odd, as they are rounded once more,
+/// to 16 bits. False, and nothing is cast, if one may be a NaN whose payload matters.
 template <class M>
 WINDROW_DEVICE bool cast_singles(Group& at, Codes codes, M& map, bool odd) {
     const uint8_t from = codes.from(), to = codes.to();
@@ -202,7 +206,8 @@ WINDROW_DEVICE bool cast_singles(Group& at, Codes codes, M& map, bool odd) {
     return true;
 }
 
-/// float64 on either side, or on both. False, and nothing is cast, if one that becomes a float of 16 or 8 bits may be a NaN.
+/// Casts with float64 on either side, or on both. False, with the group of no more use, if one that becomes a float of 16 or 8
+/// bits may be a NaN.
 template <class M>
 WINDROW_DEVICE bool cast_doubles(Group& at, Codes codes, M& map) {
     const uint8_t from = codes.from(), to = codes.to();
@@ -246,7 +251,8 @@ WINDROW_DEVICE bool cast_doubles(Group& at, Codes codes, M& map) {
     return true;
 }
 
-/// Casts a group by its kind. False, and nothing is cast, if the elements have to be cast one by one.
+/// Casts a group by its kind, which is not kSlow. False, with group and map of no more use, if the elements have to be cast one
+/// by one from where they are read.
 template <class M>
 WINDROW_DEVICE bool cast_group(Group& at, Codes codes, M& map) {
     const uint8_t kind = codes.kind(), from = codes.from(), to = codes.to();

@@ -33,6 +33,7 @@ struct Sources {
     uint32_t stride;      ///< bytes from row to row
 };
 
+/// The address of a sample.
 template <bool by_id>
 WINDROW_DEVICE const uint8_t* source_at(const Sources& sources, uint32_t sample) {
     if (by_id) return stepped(sources.base, sources.stride, sources.ids[sample]);

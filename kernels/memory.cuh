@@ -255,6 +255,7 @@ WINDROW_DEVICE const T* stepped(const T* base, Step step, uint32_t i) {
     return reinterpret_cast<const T*>(stepped(reinterpret_cast<uint64_t>(base), step, i));
 }
 
+/// An address modulo `size`, a power of two.
 WINDROW_DEVICE uint32_t misalignment(const void* p, uint32_t size) {
     return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p)) & (size - 1);
 }
@@ -350,8 +351,8 @@ WINDROW_DEVICE Vec16 read_bytes(const uint8_t* src, uint32_t count) {
     return v;
 }
 
-/// Writes elements [from, to) of `v`, `size` bytes each, to `base` + index * size. Bytewise unless
-/// `aligned`.
+/// Writes elements [from, to) of `v`, `size` bytes each, to `base` + index * size. Bytewise unless `aligned`: all of these
+/// addresses are multiples of the size, or of 8 if it is 16.
 WINDROW_DEVICE void store_elements(uint8_t* base, Vec16 v, uint32_t size, uint32_t from,
                                    uint32_t to, bool aligned) {
     const uint32_t step = !aligned ? 1 : size < 8 ? size : 8;

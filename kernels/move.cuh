@@ -6,8 +6,8 @@
 
 namespace windrow {
 
-/// Where a sample of a side begins; 0 if its index is out of range. `tells`: whether the host is to know of that.
-WINDROW_DEVICE uint64_t end_of(const MoveSide& side, const uint64_t* words, uint32_t pair, bool tells) {
+/// The address of a pair's sample on a side; 0 if its index is out of range, which is noted in `found` if `tells`.
+WINDROW_DEVICE uint64_t address_of(const MoveSide& side, const uint64_t* words, uint32_t pair, bool tells) {
     uint64_t index = pair;
     if (side.indices != nullptr) {
         const int64_t place = static_cast<int64_t>(pair) * side.index_step;
@@ -26,7 +26,7 @@ WINDROW_DEVICE uint64_t end_of(const MoveSide& side, const uint64_t* words, uint
     return side.first + index * static_cast<uint64_t>(side.step);
 }
 
-/// Moves a unit of 1 << log_unit bytes, whose ends are multiples of that.
+/// Moves a unit of 1 << log_unit bytes, of which both addresses are multiples.
 template <uint32_t log_unit>
 WINDROW_DEVICE void move_unit(uint8_t* dst, const uint8_t* src) {
     if constexpr (log_unit == 0) store(dst, load<uint8_t>(src));
@@ -71,14 +71,15 @@ WINDROW_DEVICE void move_units(const Move& move, uint8_t* dst, const uint8_t* sr
     }
 }
 
-/// `warp` of `warps` takes every item of its turn: items of kMoveBytes, or what is left of a pair.
+/// Moves items `warp`, `warp + warps` and so on, of kMoveBytes or what is left of a pair. A pair with an index out of range on
+/// either side is left out.
 WINDROW_DEVICE void move_pairs(const Move& move, const uint64_t* words, uint32_t warp, uint32_t warps, uint32_t lane) {
     const uint64_t piece = kMoveBytes >> move.log_unit;
 #pragma unroll 1
     for (uint64_t item = warp; item < move.num_items; item += warps) {
         const uint32_t pair = static_cast<uint32_t>(item) / move.items, own = static_cast<uint32_t>(item) - pair * move.items;
         const bool tells = own == 0 && lane == 0;
-        const uint64_t to = end_of(move.dst, words, pair, tells), from = end_of(move.src, words, pair, tells);
+        const uint64_t to = address_of(move.dst, words, pair, tells), from = address_of(move.src, words, pair, tells);
         if (to == 0 || from == 0) continue;
         uint8_t* dst = reinterpret_cast<uint8_t*>(to);
         const uint8_t* src = reinterpret_cast<const uint8_t*>(from);

@@ -83,7 +83,7 @@ WINDROW_DEVICE void unpack_f16(uint32_t pair, float& low, float& high) {
 #define WINDROW_CASTS_FLOAT8 0
 #endif
 
-/// What pack_float8() has the codes of: numbers up to here. The instructions saturate, which gives all of them if that is asked for.
+/// The largest magnitude that pack_float8() has the code of: all of them where its instructions saturate and that is asked for.
 WINDROW_DEVICE float packed_limit(uint8_t dtype, bool saturates) {
     return float_of(WINDROW_CASTS_FLOAT8 && saturates ? 0x7F800000 : Float8(dtype).limit);
 }

@@ -28,6 +28,7 @@ struct PixelMap {
     const float* by;  ///< null: none
     uint32_t channels;
 
+    /// The pair of plane `c`: 1 and 0 without a map.
     WINDROW_DEVICE void read(uint32_t c, float& a, float& b) const {
         a = 1;
         b = 0;
@@ -37,7 +38,7 @@ struct PixelMap {
             b = p[channels];
         }
     }
-    /// The factors of all planes.
+    /// The pairs of all planes.
     template <uint32_t planes>
     WINDROW_DEVICE void read_all(float (&a)[planes], float (&b)[planes]) const {
 #pragma unroll

@@ -32,22 +32,25 @@ WINDROW_DEVICE void read_bound(const uint64_t* table, bool is_varied, bool is_na
     if (sizeof(Index) == 4 && is_narrow) bound = entry<uint16_t>(table, position, index);
 }
 
+/// The samples of a descriptor.
 template <bool by_id>
 WINDROW_DEVICE Sources sources_of(const uint64_t* table, const OutputDesc& desc) {
     return {table + desc.data, by_id ? at<uint32_t>(table, desc.data) : nullptr, desc.base, static_cast<uint32_t>(desc.stride)};
 }
 
+/// The address of a sample of a descriptor.
 WINDROW_DEVICE const uint8_t* source_of(const uint64_t* table, const OutputDesc& desc, uint32_t sample) {
     return desc.flags & kById ? source_at<true>(sources_of<true>(table, desc), sample)
                                : source_at<false>(sources_of<false>(table, desc), sample);
 }
 
+/// The padding of a descriptor, over and over.
 WINDROW_DEVICE Vec16 fill_of(const OutputDesc& desc) {
     const uint64_t* words = reinterpret_cast<const uint64_t*>(desc.nest.fill);
     return {words[0], words[1]};
 }
 
-/// The sample of an item. `item` becomes its number among the items of the sample.
+/// The sample of an item, by position in the descriptor. `item` becomes its number among the items of the sample.
 WINDROW_DEVICE uint32_t find_sample(const uint64_t* table, const Nest& nest, uint32_t& item) {
     if (const uint32_t items = nest.items; items != 0) {
         const uint32_t index = divide(item, nest.by_items);
@@ -96,7 +99,8 @@ WINDROW_DEVICE SamplePlace<Index> place_of(const uint64_t* table, const OutputDe
     return place;
 }
 
-/// A row of a sample: elements [0, extent), of which those from `lo` to `hi` are real, the rest padding.
+/// A row of a sample: elements [0, extent), of which those from `lo` to `hi` are real, the rest padding. If all are
+/// padding, `hi` is `lo`, and `src` is of no use.
 template <class Index>
 struct RowPlace {
     const uint8_t* src;      ///< of element `lo`
@@ -207,7 +211,8 @@ struct Segment {
     uint32_t warp, warps;    ///< which of those that share it this one is
 };
 
-/// The segment that a piece of a row is of. It begins where the output is a multiple of 16, or with the row.
+/// The segment that a piece of a row is of. It begins where the output is a multiple of 16, or with the row. If none of it is
+/// real, `src` is of no use.
 template <class Index>
 WINDROW_DEVICE Segment find_segment(const OutputDesc& desc, const RowPlace<Index>& row, uint32_t from_size) {
     const uint32_t piece = desc.nest.piece;
@@ -246,6 +251,7 @@ struct RowSegment {
     uint32_t channel;  ///< of the row
 };
 
+/// The part of a row that an item of a descriptor writes.
 template <class Index>
 WINDROW_DEVICE RowSegment locate_segment(const uint64_t* table, const OutputDesc& desc, uint32_t item, uint32_t from_size) {
     const uint32_t index = find_sample(table, desc.nest, item);

@@ -14,11 +14,12 @@ struct SmallSamples {
     Sources sources;
     uint8_t* out;             ///< a multiple of 16
     uint32_t bytes;           ///< of the output, below 2^31
-    uint32_t size;            ///< of a sample, at least 24: no window has both ends of one
+    uint32_t size;            ///< of a sample, at least 24: the words of its first or last 20 bytes are in it
     Divisor by_size;
     uint32_t piece;           ///< bytes of output of a warp, a multiple of 512
 };
 
+/// The last multiple of 4 up to an address.
 WINDROW_DEVICE const uint8_t* aligned_down(const uint8_t* p) {
     return reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(p) & ~uintptr_t{3});
 }
@@ -60,11 +61,12 @@ WINDROW_DEVICE void read_head(const uint8_t* begin, uint32_t to, uint32_t* w) {
     for (uint32_t k = 0; k < 5; ++k) w[k] = funnel(raw[k], raw[k + 1], 8 * skew);
 }
 
-/// Whether a vector at byte `column` of a sample can be read by whole words.
+/// Whether the words that a vector at byte `column` is in are all of its sample. `skew`: its misalignment to words.
 WINDROW_DEVICE bool is_inside(uint32_t column, uint32_t size, uint32_t skew) {
     return column >= skew && column + 16 + (0 - skew & 3) <= size;
 }
 
+/// Writes one piece of the output, with all lanes of a warp. A turn is one vector for each lane.
 template <bool by_id>
 WINDROW_DEVICE void small_copy_piece(const SmallSamples& p, uint32_t piece, uint32_t lane) {
     constexpr uint32_t kUnroll = 4, kTurn = 16 * kLanes;

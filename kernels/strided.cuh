@@ -25,7 +25,7 @@ struct LaneCursor {
     uint32_t sample;  ///< its number; of a list that of the first element
     uint32_t channel, channel_step;
 
-    /// Past elements whose addresses have been passed.
+    /// Counts off elements whose addresses have been passed already. `samples`: from one element of a list to the next.
     WINDROW_DEVICE void pass(uint32_t count, uint32_t samples) {
         turns -= count;
         first -= minimum(first, count);
@@ -129,9 +129,11 @@ WINDROW_DEVICE uint32_t turns_below(uint32_t end, uint32_t t, uint32_t log_step)
     return end > t ? (end - t + (1u << log_step) - 1) >> log_step : 0;
 }
 
+/// The bits of an element that is not read: the constant, or the number of its sample.
 WINDROW_DEVICE uint64_t value_of(const OutputDesc& desc, const LaneCursor& cursor) { return desc.op == kConst ? desc.value : cursor.sample; }
 
-/// The next `count` elements, at most kItemsPerThread, one by one: at any address, of 16 bytes, or with NaNs.
+/// Writes the next `count` elements, at most kItemsPerThread, and passes them: one by one, at any address, of 16 bytes, or with
+/// NaNs.
 WINDROW_DEVICE void write_slowly(const Box& box, BoxCodes codes, LaneCursor& cursor, uint32_t count) {
     const OutputDesc& desc = *box.desc;
 #pragma unroll 1
@@ -161,7 +163,7 @@ WINDROW_DEVICE void write_slowly(const Box& box, BoxCodes codes, LaneCursor& cur
     }
 }
 
-/// The elements that are read, by loads of their size.
+/// Reads the elements that are real, by loads of their size or by vectors.
 WINDROW_DEVICE void read_turns(Turns& at, const Box& box, BoxCodes codes, const LaneCursor& cursor, bool is_whole) {
     const uint64_t src = cursor.src;
     if (codes.is_vector() && is_whole) {
@@ -195,7 +197,8 @@ WINDROW_DEVICE void read_turns(Turns& at, const Box& box, BoxCodes codes, const 
     }
 }
 
-/// The next `count` elements together, at most kItemsPerThread. False, and nothing is written, if they have to go one by one.
+/// Writes the next `count` elements together, at most kItemsPerThread, and passes them. False, and nothing is written or passed,
+/// if they have to go one by one.
 WINDROW_DEVICE bool write_quickly(const Box& box, BoxCodes codes, LaneCursor& cursor, uint32_t count) {
     const OutputDesc& desc = *box.desc;
     Turns at;
@@ -247,7 +250,7 @@ WINDROW_DEVICE uint32_t quotient(uint32_t n, uint32_t d) {
 #endif
 }
 
-/// Writes a round of a box.
+/// Writes this lane's elements of a round of a box.
 WINDROW_DEVICE void write_box(const Box& box, uint32_t round, uint32_t lane) {
     const OutputDesc& desc = *box.desc;
     const Strided& strided = desc.strided;

@@ -79,6 +79,7 @@ struct Tile {
         }
     }
 
+    /// Reads numbers that go through float32.
     WINDROW_DEVICE void read_numbers(uint64_t src, int32_t step, uint8_t from) {
         with_number(from, [&](auto number) {
             using N = decltype(number);
@@ -98,7 +99,8 @@ struct Tile {
         }
     }
 
-    /// Casts them; results are in the lowest bits. False, and nothing is done, if one may be a NaN that stays one.
+    /// Casts numbers; results are in the lowest bits, of 16 bits in pairs. False, and nothing is done, if one may be a NaN that
+    /// stays one.
     WINDROW_DEVICE bool cast(uint8_t to) {
         if (is_half(to)) {
             bool found = false;
@@ -191,7 +193,7 @@ WINDROW_DEVICE void write_tile_slowly(Codes codes, const TilePlace& place) {
     }
 }
 
-/// Writes tiles of a box from an element on, down `turns` rows.
+/// Writes tiles of a box from an element on, down `turns` rows. The box has kItemsPerThread rows at least.
 WINDROW_DEVICE void write_tiles(const Box& box, uint32_t row, uint32_t col, uint32_t turns) {
     const OutputDesc& desc = *box.desc;
     const BoxAxis &rows = box.rows, &cols = box.cols;
