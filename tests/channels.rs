@@ -163,7 +163,7 @@ fn channels_cut_and_padded() {
 
 #[test]
 fn channels_cut_and_padded_of_short_rows() {
-    // As many bytes from one channel to the next; pixels upwards, then mirrored, then planes.
+    // Pixels upwards, mirrored, and planes, with equal steps from one channel to the next.
     let layouts = [([5, 20, 3], [64, 3, 1]), ([5, 20, 3], [60, -3, 1]), ([5, 20, 3], [60, 1, 20])];
     for (shape, strides) in layouts {
         let samples = [1, 2].map(|seed| Sample::strided(DType::I16, &shape, &strides, seed));

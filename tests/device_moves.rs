@@ -105,7 +105,7 @@ fn rows_on_a_device() {
     if device::engine().is_none() {
         return;
     }
-    // Whose launches no other test adds to.
+    // No other test adds to its launches.
     let engine = Engine::cuda(0).unwrap();
     let mut random = Random::new(50);
     let lengths: [&[i64]; 7] =

@@ -64,7 +64,7 @@ fn random_pairs() {
         }
     }
     let [moved, overlaps, maybe, itself] = outcomes;
-    // Of each engine that runs.
+    // Each engine that runs has its share.
     let engines = runner().engines().len();
     let are_enough = moved > 2000 * engines && overlaps > 120 * engines && itself > 20 * engines;
     assert!(cfg!(miri) || are_enough, "{outcomes:?} of {engines}");
@@ -318,7 +318,7 @@ fn columns_one_by_one() {
     for (at, byte) in memory.iter_mut().enumerate() {
         *byte = (at * 37 % 251) as u8;
     }
-    // So many elements of each row.
+    // `width` elements of each row.
     let column = |dtype: DType, first: i64, width: i64| Piece {
         dtype,
         shape: vec![rows, width],

@@ -17,8 +17,8 @@ fn around(bytes: i64, dtype: DType) -> [i64; 3] {
     [numel - 1, numel, numel + 1]
 }
 
-/// Where tiles begin (64 KiB, 1 MiB), where other threads are woken (1 MiB read and written, so
-/// 512 KiB of output), and where tiles grow (4 MiB).
+/// Bytes of output from which on there are tiles (64 KiB, 1 MiB), other threads are woken (1 MiB read and written, so
+/// 512 KiB), and tiles grow (4 MiB).
 const STEPS: [i64; 4] = [64 << 10, 512 << 10, 1 << 20, 4 << 20];
 
 #[test]
@@ -187,7 +187,7 @@ fn lengths_around_16_bits() {
     }
 }
 
-/// As many rows as have a table that just goes with the parameters of a launch, one less and one more: see
+/// Numbers of rows that have a table that just goes with the parameters of a launch, one less and one more: see
 /// `tables_of_lengths_fill_the_parameters` of src/cuda/launch/table_tests.rs.
 #[test]
 fn lengths_whose_table_fills_the_parameters() {

@@ -346,7 +346,7 @@ pub struct Set {
     /// The outputs, and the address of each leaf's.
     pub out: Bytes,
     pub out_at: Vec<u64>,
-    /// As many bytes as the batch reads and writes, for plain copies.
+    /// Memory of as many bytes as the batch reads and writes, for plain copies.
     pub copy_from: Home,
     pub copy_to: Bytes,
     pub from: Vec<u64>,

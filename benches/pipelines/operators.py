@@ -29,7 +29,7 @@ except (ImportError, OSError) as error:
 HAS_NESTED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)
 
 Tensors = Sequence[torch.Tensor]
-# Of rows their number, the longest and their width; and the seconds of a comparison.
+# The number of rows, the longest and their width; and the seconds of a comparison.
 SIZES, SECONDS = ((512, 64, 64), (64, 512, 256), (2048, 16, 16)), 2.0
 QUICK_SIZES, QUICK_SECONDS = ((12, 5, 4),), 0.0
 

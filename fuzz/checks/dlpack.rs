@@ -130,7 +130,7 @@ impl Case {
         self.ndim.unwrap_or(self.dims.len() as i32)
     }
 
-    /// As many dims as the struct claims, where that many are looked at.
+    /// The number of dims that the struct claims, where that many are looked at.
     fn told(&self) -> Option<usize> {
         usize::try_from(self.ndim()).ok().filter(|&ndim| ndim <= 64)
     }

@@ -74,7 +74,7 @@ fn any_pairs(u: &mut Unstructured<'_>, pairs: &mut Vec<(Piece, Piece)>) -> Resul
         let repeats = rarely(u, 20)?;
         let Some(dst) = piece(u, to, &shape, repeats)? else { continue };
         let src = match rarely(u, 10)? {
-            // Of itself, or of an earlier destination.
+            // The source is the destination itself, or an earlier one.
             true if rarely(u, 2)? => Some(dst.clone()),
             true => pairs.last().map(|(dst, _)| dst.clone()).filter(|src| src.shape == shape),
             false => piece(u, from, &shape, true)?,

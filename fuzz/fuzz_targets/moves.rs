@@ -3,7 +3,7 @@
 
 #[path = "../checks/moves.rs"]
 mod moves;
-// Of the check, at the root as it is in a test.
+// The check's module, at the root as it is in a test.
 #[path = "../../tests/common/mod.rs"]
 mod common;
 

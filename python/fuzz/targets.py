@@ -90,7 +90,7 @@ def interfaces(draw):
 def may_read(tensor, array, interface):
     """Whether all that a tensor claims is memory that is really there."""
     if not isinstance(dict.get(interface, "data"), tuple):
-        # Of a buffer: windrow has compared the claim with its length.
+        # It is a buffer, with whose length windrow has compared the claim.
         return True
     if tensor.nbytes == 0:
         return True

@@ -138,7 +138,7 @@ def test_many_layouts_and_dtypes_at_once(driver, source):
     srcs = [paint_values(shape, kinds[i % 6], i) for i, shape in enumerate(shapes)]
     srcs = [src.T if i % 3 == 0 else src for i, src in enumerate(srcs)]
     to = [kinds[i % 6] if i % 6 == 5 else kinds[(i // 6) % 5] for i in range(200)]
-    # Of any strides where the host reads them.
+    # Sources have any strides where the host reads them.
     places = [Cai(driver, np.zeros(src.shape, kind)) for src, kind in zip(srcs, to)]
     wr.copy_many(places, srcs if source == "cpu" else on(driver, source, [np.array(src, order="C") for src in srcs]))
     wanted = [np.zeros(src.shape, kind) for src, kind in zip(srcs, to)]

@@ -22,6 +22,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 sys.dont_write_bytecode = True
@@ -54,7 +55,7 @@ SPILLS = 2.5
 # At least so many pieces: a warp for each slot of the multiprocessors.
 WARPS = {"W10a": 32 * MULTIPROCESSORS, "W10a address": 32 * MULTIPROCESSORS}
 
-# Of pairs of dtypes in adjacent elements, and of everything else.
+# The bounds of pairs of dtypes in adjacent elements, and of everything else.
 FLOATS_OF_16_BITS, FLOAT64, ANY = 62, 130, 350
 
 # The names of the bounded figures.
@@ -334,7 +335,7 @@ def grown(lines):
     by = {key(line): line["instructions_per_16_bytes"] for line in lines}
     more = {(name, arch): count / by[name, 90] - 1 for (name, arch), count in by.items() if (name, 90) in by}
     texts = [f"{name} on sm_{arch} by {share:.1%}" for (name, arch), share in more.items() if share > OTHER_ARCHES - 1]
-    return f"More than 5 % above the count of sm_90: {', '.join(texts)}."
+    return textwrap.fill(f"More than 5 % above the count of sm_90: {', '.join(texts)}.", 120)
 
 
 def pair_bound(name, pair):
@@ -359,7 +360,8 @@ def pair_table(counted):
     out += ["| " + " | ".join([case, *(counts.get(name, "-") for name in names)]) + " |" for case, counts in by.items()]
     ranges = [f"{name} {min(of):.1f} to {max(of):.1f}" for name, of in spills.items()]
     most = [f"{name} {max(of):.2f}" for name, of in stores.items()]
-    return "\n".join([*out, "", f"Spill requests for 512 bytes: {', '.join(ranges)}. Stored sectors, at most: {', '.join(most)} of the ideal."])
+    text = f"Spill requests for 512 bytes: {', '.join(ranges)}. Stored sectors, at most: {', '.join(most)} of the ideal."
+    return "\n".join([*out, "", textwrap.fill(text, 120)])
 
 
 def main():

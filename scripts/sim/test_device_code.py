@@ -28,7 +28,7 @@ import device_counts as counts  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SUITES = "executors", "casts", "increments", "channels", "properties"
 MORE_SUITES = "outputs", "batch", "arena"
-# Of other programs some tests: samples of more than 2^32 bytes, those that the device selects, lengths at the bounds of a table, and
+# Tests of other programs: samples of more than 2^32 bytes, those that the device selects, lengths at the bounds of a table, and
 # rows that go to places of their own.
 PARTS = {"windrow": "far_tests", "engine": "resident", "sizes": "lengths", "device_moves": "on_a_device"}
 # Random cases of a property, the same in every run, so that coverage is: the emulator takes some hundred times as long as

@@ -117,7 +117,7 @@ impl EngineBuilder {
         EngineBuilder { pool_bytes: Some(bytes), ..self }
     }
 
-    /// Where batches go if the call does not say. Without it, where the samples are.
+    /// The device of batches whose call names none. Without it, batches are where the samples are.
     pub fn device(self, device: Device) -> EngineBuilder {
         EngineBuilder { device: Some(device), ..self }
     }

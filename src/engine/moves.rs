@@ -57,7 +57,7 @@ impl<'t> CopyOptions<'t> {
         self
     }
 
-    /// Where the scales of a [`Quantize`](crate::Quantize) are written: host memory of the scales' dtype for each pair, of the source's
+    /// The targets of the scales of a [`Quantize`](crate::Quantize): host memory of the scales' dtype for each pair, of the source's
     /// shape without its last dim (by row), with the number of blocks in its place (by block), or without dims (by sample).
     #[must_use]
     pub fn scales_out(mut self, scales: Vec<Target<'t>>) -> Self {
@@ -408,7 +408,7 @@ impl<'a> AloneLeaves<'a> {
             let dst = dsts.meta(pairs.start);
             let collate = Collate::stack().cast(dst.dtype).transform(transform.clone());
             all.collates.push(collate.device(dst.device));
-            // Of several they are one after the other.
+            // Several destinations follow one another.
             let step = [dst.layout.numel()];
             let strides: Vec<i64> = step.iter().chain(dst.layout.strides()).copied().collect();
             let count = [pairs.len() as i64];

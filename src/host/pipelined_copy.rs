@@ -100,7 +100,7 @@ impl PipelinedCopy {
     /// ignored.
     ///
     /// # Safety
-    /// As many bytes as the first row has can be read at `row` until then, and nothing writes to them.
+    /// `row` has as many bytes as the first row; they can be read until then, and nothing writes to them.
     #[inline]
     pub unsafe fn push(&mut self, row: *const u8) {
         let Some(slot) = self.shared.rows.get(self.len) else { return };

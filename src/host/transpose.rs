@@ -441,7 +441,7 @@ fn repeat(offsets: &mut Vec<isize>, stride: isize, times: usize) {
     offsets.resize(end, 0);
     let mut further = stride;
     while done < end {
-        // As many as there are already, so that few steps are needed.
+        // Each step doubles what is there.
         let (before, after) = offsets.split_at_mut(done);
         for (after, before) in after.iter_mut().zip(&*before) {
             *after = before.wrapping_add(further);

@@ -29,7 +29,7 @@ pub(super) unsafe fn copy_all(addresses: &[*const u8], dst: *mut u8, bytes: usiz
 /// Casts rows of `elems` elements each one after the other. `sizes`: bytes of an element on both sides.
 ///
 /// # Safety
-/// So many elements at each address, and as many for each at `dst`, which nothing else has; `cast` takes those of these sizes.
+/// Each address has `elems` elements, and `dst` room for as many of each, which nothing else has; `cast` takes these sizes.
 pub(super) unsafe fn cast_all(
     addresses: &[*const u8],
     mut dst: *mut u8,
@@ -115,7 +115,7 @@ unsafe fn copy_wide<const N: usize>(addresses: &[*const u8], dst: *mut u8, bytes
 /// `N` of 0 of any size.
 ///
 /// # Safety
-/// So many bytes at each address, at most `B * N` and more than one block less, and as many for each at `dst`, which
+/// Each address has `bytes` bytes, at most `B * N` and more than one block less, and as many for each at `dst`, which
 /// nothing else has.
 #[inline(always)]
 unsafe fn copy_uniform<const N: usize, const B: usize>(
@@ -160,7 +160,7 @@ unsafe fn copy_blocks<const N: usize, const B: usize>(src: *const u8, dst: *mut 
 /// Copies `N` to `2 * N` bytes: the first `N` and the last, which overlap in the middle.
 ///
 /// # Safety
-/// So many bytes on both sides, disjoint.
+/// Both sides have `bytes` bytes, disjoint.
 #[inline(always)]
 unsafe fn copy_ends<const N: usize>(src: *const u8, dst: *mut u8, bytes: usize) {
     // SAFETY: at least `N` bytes, at any address.
@@ -176,7 +176,7 @@ unsafe fn copy_ends<const N: usize>(src: *const u8, dst: *mut u8, bytes: usize) 
 /// 195 523 without a call up to 64 bytes.
 ///
 /// # Safety
-/// So many bytes on both sides, disjoint; of none there need be no address.
+/// Both sides have `bytes` bytes, disjoint; for 0 bytes any address will do.
 #[inline]
 pub(super) unsafe fn copy_short(src: *const u8, dst: *mut u8, bytes: usize) {
     if bytes > 32 {

@@ -229,8 +229,8 @@ impl<'a> SampleList<'a> {
     /// long, and all if the last sample is not row-major on the host or not like the first one but for the extent of dim 0.
     ///
     /// # Safety
-    /// As many elements of the last sample's dtype as a row of its extent has, row-major from the address on, are initialised
-    /// memory of the host that nothing writes to or frees during `'a`.
+    /// The address has the elements of a row of this extent, of the last sample's dtype, row-major: initialised memory of the
+    /// host that nothing writes to or frees during `'a`.
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn extend_rows(&mut self, rows: impl IntoIterator<Item = (*const u8, i64)>) {

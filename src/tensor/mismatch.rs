@@ -35,7 +35,7 @@ pub enum MoveSide {
     Destination,
     /// The one that is read.
     Source,
-    /// Where the scales of a source are written.
+    /// The destination of the scales of a source.
     Scales,
 }
 

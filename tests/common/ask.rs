@@ -134,7 +134,7 @@ impl Ask {
         self
     }
 
-    /// As many pairs as there are channels along `dim`.
+    /// Adds a mean and a deviation for each channel along `dim`.
     pub fn normalised(mut self, channels: usize, dim: i64) -> Ask {
         self.scale = 1.0 / 255.0;
         self.mean = (0..channels).map(|c| 0.485 - 0.04 * c as f64).collect();

@@ -38,7 +38,7 @@ impl Expected {
     }
 }
 
-/// Where a sample's elements go: the extents of one sample in the result (before the permutation),
+/// The place of a sample's elements: the extents of one sample in the result (before the permutation),
 /// and for each sample dim where its first element would be; it may be negative.
 struct Room {
     extents: Vec<i64>,

@@ -156,13 +156,13 @@ typedef struct windrow_samples windrow_samples;
 
 // The number itself; `windrow_number.kind` says which member it is.
 typedef union {
-  // Of `WINDROW_NUMBER_KIND_INT64`.
+  // The number of kind `WINDROW_NUMBER_KIND_INT64`.
   int64_t int64;
-  // Of `WINDROW_NUMBER_KIND_UINT64`.
+  // The number of kind `WINDROW_NUMBER_KIND_UINT64`.
   uint64_t uint64;
-  // Of `WINDROW_NUMBER_KIND_FLOAT64`.
+  // The number of kind `WINDROW_NUMBER_KIND_FLOAT64`.
   double float64;
-  // Of `WINDROW_NUMBER_KIND_COMPLEX128`: real and imaginary part.
+  // The number of kind `WINDROW_NUMBER_KIND_COMPLEX128`: real and imaginary part.
   double complex128[2];
 } windrow_number_value;
 
@@ -262,7 +262,7 @@ typedef struct {
   DLDataType scale_dtype;
   // The least magnitude that a scale is made of, at first 1e-12.
   double eps;
-  // Where `windrow_assemble_into` writes the scales that are found; NULL: in memory of windrow's.
+  // The memory that `windrow_assemble_into` writes the scales to that are found; NULL: memory of windrow's.
   const DLTensor *scales_out;
   // Scales that int8 or float8 samples are multiplied by on the way to `dtype`, shaped as those of a batch of this form are;
   // NULL: they are not. With `scale`, `mean`, `std` or `permute`, WINDROW_STATUS_ARGUMENT.

@@ -23,13 +23,13 @@ pub enum NumberKind {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union NumberValue {
-    /// Of `WINDROW_NUMBER_KIND_INT64`.
+    /// The number of kind `WINDROW_NUMBER_KIND_INT64`.
     pub int64: i64,
-    /// Of `WINDROW_NUMBER_KIND_UINT64`.
+    /// The number of kind `WINDROW_NUMBER_KIND_UINT64`.
     pub uint64: u64,
-    /// Of `WINDROW_NUMBER_KIND_FLOAT64`.
+    /// The number of kind `WINDROW_NUMBER_KIND_FLOAT64`.
     pub float64: f64,
-    /// Of `WINDROW_NUMBER_KIND_COMPLEX128`: real and imaginary part.
+    /// The number of kind `WINDROW_NUMBER_KIND_COMPLEX128`: real and imaginary part.
     pub complex128: [f64; 2],
 }
 

@@ -153,7 +153,7 @@ pub struct Options {
     pub scale_dtype: DLDataType,
     /// The least magnitude that a scale is made of, at first 1e-12.
     pub eps: f64,
-    /// Where `windrow_assemble_into` writes the scales that are found; NULL: in memory of windrow's.
+    /// The memory that `windrow_assemble_into` writes the scales to that are found; NULL: memory of windrow's.
     pub scales_out: *const DLTensor,
     /// Scales that int8 or float8 samples are multiplied by on the way to `dtype`, shaped as those of a batch of this form are;
     /// NULL: they are not. With `scale`, `mean`, `std` or `permute`, WINDROW_STATUS_ARGUMENT.
@@ -426,7 +426,7 @@ impl Options {
         }))
     }
 
-    /// Where scales go, if that is memory of the caller's.
+    /// The target of the scales, if that is memory of the caller's.
     ///
     /// # Safety
     /// The memory may be written to, and nothing else uses it while the target lives.

@@ -346,7 +346,7 @@ def pack_buckets(tree: Any, max_bytes: int, *, device: Optional[_Device] = None,
     return _buckets(leaves, buffer, align)
 
 
-# Of each leaf in a bucket, by its position: what is stored, the first byte of it in the leaf, and where that goes.
+# For each leaf in a bucket, by its position: what is stored, the first byte of it in the leaf, and where that goes.
 _Bucket = Dict[int, Tuple[Tensor, int, int]]
 
 

@@ -37,12 +37,12 @@ pub(crate) struct KernelArguments<'p> {
 }
 
 impl KernelArguments<'_> {
-    /// As many words as the kernel's parameters have.
+    /// The words of the kernel's parameters, as many as these have.
     pub fn words(&self) -> &[u64] {
         &self.memory[..if self.is_large { LARGE_BYTES } else { SMALL_BYTES } / 8]
     }
 
-    /// As many as the larger parameters have.
+    /// All words, as many as the larger parameters have.
     pub fn large_words(&self) -> &[u64] {
         &self.memory
     }

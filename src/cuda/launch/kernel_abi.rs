@@ -160,7 +160,7 @@ pub(crate) struct Move {
     pub dims: [MoveDim; MOST_MOVE_DIMS],
 }
 
-/// Where in a table the first word of a table's device-written columns, behind all words that fit a launch's parameters.
+/// The word of a table at which its columns that the device writes begin, behind all words that fit a launch's parameters.
 pub(crate) const DEVICE_COLUMNS_START: u64 = 4096;
 
 /// The two sizes of parameters that there are kernels for.

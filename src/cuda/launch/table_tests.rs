@@ -445,7 +445,7 @@ fn fields_without_elements_are_left_out() {
 fn fields_go_with_the_parameters_wherever_the_table_is() {
     let (pool, policy) = (ArgumentPool::default(), policy());
     let bytes = [7; 4096];
-    // As many as small and as large parameters have room for, and one more.
+    // Descriptors as many as small and as large parameters have room for, and one more.
     for (num_descs, is_large, has_any) in
         [(18, false, false), (19, true, false), (146, true, false), (147, true, true)]
     {

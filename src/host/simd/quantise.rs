@@ -146,7 +146,7 @@ pub(super) unsafe fn quantise_body<S: Float, D: Quantised>(
     let (src, dst) = unsafe { (input::<S>(src, n), output::<D>(dst, n)) };
     match scale.is_finite() {
         true => each(src, dst, |x| x / scale),
-        // Of two infinities processors make NaNs of either sign.
+        // Processors make NaNs of either sign of two infinities.
         false => each(src, dst, |x| (x / scale).copysign(x)),
     }
 }

@@ -7,7 +7,7 @@ use windrow::{Batch, Collate, DType, Device, Engine};
 use crate::lifetime::settle;
 use crate::rig::{consume, engine, hold, host_bytes, on_gpu, Buffer, Gpu, Lane, Paused, Rows};
 
-/// As many page-locked batches as are released before anything waits, of 900 bytes each.
+/// Page-locked batches of 900 bytes, as many as are released before anything waits.
 pub fn all_spare(engine: &Engine, rows: &Rows) -> Vec<Batch> {
     let collate = Collate::stack().device(Device::Pinned);
     (0..16).map(|_| engine.assemble(&rows.on_host(), &collate).unwrap()).collect()

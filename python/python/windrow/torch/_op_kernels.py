@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 any_requires_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad", None) or (
     lambda *given: any(t.requires_grad for arg in given for t in (arg if isinstance(arg, list) else [arg]) if isinstance(t, torch.Tensor))
 )
-# Where windrow does not read the words of tensors, it asks and detaches each that requires grad; to detach all takes less time.
+# By official calls windrow asks whether a tensor requires grad and detaches it; to detach all takes less time.
 _READS_WORDS = ("torch", "on") in [(name.split()[0], state) for name, state in wr._windrow._private_layouts()]
 
 # Dtypes that torch gathers, and integers of as many bytes as others have.
