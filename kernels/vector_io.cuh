@@ -6,7 +6,7 @@
 
 namespace windrow {
 
-/// The element of `size` bytes at any address.
+/// The element of `size` bytes, 1, 2, 4 or 8, at any address, zero-extended.
 WINDROW_DEVICE uint64_t read_element(const uint8_t* p, uint32_t size) {
     if (misalignment(p, size) == 0) {
         switch (size) {
@@ -22,7 +22,7 @@ WINDROW_DEVICE uint64_t read_element(const uint8_t* p, uint32_t size) {
     return bits;
 }
 
-/// Writes an element of `size` bytes to any address.
+/// Writes an element of `size` bytes, 1, 2, 4 or 8, to any address.
 WINDROW_DEVICE void write_element(uint8_t* p, uint64_t bits, uint32_t size) {
     if (misalignment(p, size) == 0) {
         switch (size) {
@@ -55,8 +55,8 @@ WINDROW_DEVICE void store_words(int32_t left, int32_t beyond, uint8_t* p, const 
     if (left > beyond) store_words(p, w);
 }
 
-/// Writes `count` elements of `size` bytes from `dst` on: `fill` over and over, its first byte first. The same
-/// in `planes` planes of one phase, `plane` bytes apart.
+/// Writes the thread's part of `count` elements of `size` bytes from `dst` on: `fill`, which is one element over and over, its
+/// first byte first. The same in `planes` planes, 1 or more, of one phase, `plane` bytes apart.
 WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t count, uint32_t size, Vec16 fill, const ThreadGroup& threads, uint32_t planes = 1,
                              int64_t plane = 0) {
     constexpr uint32_t kMany = 4;

@@ -26,7 +26,7 @@ impl<'a> Increments<'a> {
     /// The increments of a batch.
     ///
     /// # Errors
-    /// Argument for offsets that are not those of `dim`, or starts of another number.
+    /// Argument for a `dim` that the batch lacks, offsets that are not those of `dim`, or starts of another number.
     fn new(
         batch: &Tensor,
         dim: usize,

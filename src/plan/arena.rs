@@ -44,7 +44,8 @@ impl ArenaSlot {
 }
 
 impl Arena {
-    /// Plans an arena for the leaves for whose positions `is_in` is true. All of these have one device, which is not checked.
+    /// Plans an arena for the leaves for whose positions `is_in` is true. All of these have one device, which is not checked. An
+    /// arena of no leaves is on the host.
     ///
     /// # Errors
     /// [`Error::TooLarge`].

@@ -76,7 +76,7 @@ impl<'a> SampleList<'a> {
     /// Dtype, device and layout of a sample.
     ///
     /// # Panics
-    /// If there is no sample `index`.
+    /// If the list has no metas, or [`SampleList::meta_ids`] but no sample `index`; without ids each index gives the first.
     pub fn meta(&self, index: usize) -> &TensorMeta {
         let Layouts { metas, ids } = self.exact();
         &metas.all()[if ids.is_empty() { 0 } else { ids[index] as usize }]
@@ -87,7 +87,7 @@ impl<'a> SampleList<'a> {
         self.exact().metas.all()
     }
 
-    /// Position in [`SampleList::metas`] for each sample, or `None` if all have the first.
+    /// Position in [`SampleList::metas`] for each sample, or `None` if all have the first; after `take`, perhaps not `None` then.
     pub fn meta_ids(&self) -> Option<&[u32]> {
         let ids = &self.exact().ids[..];
         (!ids.is_empty()).then_some(ids)
@@ -149,7 +149,8 @@ impl<'a> SampleList<'a> {
     }
 
     /// The cached plan for samples of this list on a device. It serves other samples of the same number, if plans differ only in
-    /// the samples that they read; `None` if they differ in more.
+    /// the samples that they read; `None` if they differ in more. Samples that a device selects have one; of others, two or more
+    /// on a device do, if they are uniform and no rows of a table.
     pub(crate) fn plan_memo(&self) -> Option<&Memo> {
         let is_alike = || {
             matches!(self.device(), Some(Device::Cuda(_)))
@@ -160,13 +161,13 @@ impl<'a> SampleList<'a> {
         is_shared.then(|| self.layouts.metas.plan_memo.get_or_init(Memo::default))
     }
 
-    /// Whether all samples have the first of [`SampleList::metas`].
+    /// Whether all samples have the first of [`SampleList::metas`]; after `take`, perhaps false though they have.
     pub fn is_uniform(&self) -> bool {
         self.lengths.is_empty() && self.layouts.ids.is_empty()
     }
 
     /// The metadata that all samples share, if they are row-major on the host and differ in the extent of dim 0 at most; and the
-    /// extent of each, empty if all have that of the metadata.
+    /// extent of each, empty if all have that of the metadata. After `take`, perhaps `None` though they are such.
     pub(crate) fn as_rows(&self) -> Option<(&TensorMeta, &[i64])> {
         let metas = &self.layouts.metas;
         let first = metas.all().first()?;

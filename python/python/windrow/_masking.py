@@ -68,7 +68,7 @@ def draws(kind: str, seed: Optional[int]) -> Any:
 
 def mask(collator: Any, ids: Any, special: Any, offsets: Any, source: Any) -> Tuple[Any, Any, Any, Any]:
     """The mask of a NumPy array of ids: which elements are to be predicted, which become the mask token, which another
-    one, and those others (None: none are drawn). What is drawn, and in which order, is transformers'."""
+    one, and those others (the last two are None if none are drawn). What is drawn, and in which order, is transformers'."""
     import numpy as np
 
     left_out, begins = special.astype(bool), None
@@ -87,7 +87,8 @@ def mask(collator: Any, ids: Any, special: Any, offsets: Any, source: Any) -> Tu
 
 
 def offsets_of(features: Sequence[Any], size: int, side: str) -> Any:
-    """The start and end of each token in its text: [N, size, 2], zeros where there is padding."""
+    """The start and end of each token in its text: [N, size, 2], zeros where there is padding. KeyError without the key
+    'offset_mapping', ShapeError unless it has one pair for each token."""
     import numpy as np
 
     rows = []
@@ -104,7 +105,7 @@ def offsets_of(features: Sequence[Any], size: int, side: str) -> Any:
 
 def begins_of_words(offsets: Any, special: Any) -> Any:
     """For each token the position of the first one of its word, -1 for special ones. A word begins where a token does not
-    begin where the last one ends, and after a special token."""
+    begin where the last one ends, and after a special token. `special` is of bool."""
     import numpy as np
 
     ends, follows = np.roll(offsets[..., 1], 1, axis=1), np.roll(special, 1, axis=1)

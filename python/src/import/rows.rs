@@ -30,6 +30,7 @@ impl Number {
         }
     }
 
+    /// Its class in errors, with an article.
     fn name(self) -> &'static str {
         match self {
             Number::Bool(_) => "a bool",
@@ -86,7 +87,7 @@ pub(crate) fn set_empty_dtype(
 /// Why an object is not a number of a row.
 enum Refusal<'py> {
     NotANumber(Bound<'py, PyAny>),
-    /// An int beyond 64 bits, in words.
+    /// An int beyond int64, in words.
     TooLarge(String),
     /// A bool among other numbers, or a number among bools.
     OtherKind {
@@ -95,7 +96,8 @@ enum Refusal<'py> {
     },
 }
 
-/// The value of a Python number, or why it is none; an error is one of Python's that is no answer.
+/// The value of a Python number, also of a subclass, or why it is none, never `OtherKind`; an error is one of Python's that is no
+/// answer.
 fn number_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Result<Number, Refusal<'py>>> {
     // Exact types first: the others are found by walking their bases.
     if let Ok(float) = object.cast_exact::<PyFloat>() {
@@ -121,7 +123,7 @@ fn number_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Result<Number, Refusal
     })
 }
 
-/// How a list of numbers at this leaf of a tree becomes a sample.
+/// How a list of numbers at this leaf of a tree becomes a sample, as the end of an error's text; empty at the root.
 pub(crate) fn row_hint(path: &str) -> String {
     match path {
         "" => String::new(),
@@ -129,7 +131,7 @@ pub(crate) fn row_hint(path: &str) -> String {
     }
 }
 
-/// Whether an object is a list or tuple that begins with a number.
+/// Whether an object is a list or tuple that begins with a number; an int beyond int64 is none.
 pub(crate) fn is_row(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let first = match object.cast::<PyList>() {
         Ok(list) => list.iter().next(),
@@ -159,7 +161,7 @@ pub(crate) fn is_of_numbers(object: &Bound<'_, PyAny>, or_none: bool) -> PyResul
 }
 
 impl<'py> Importer<'py> {
-    /// Appends a number by itself.
+    /// Appends a number by itself. DTypeError for an int beyond int64; any other object is imported by protocol.
     pub fn import_number(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let number = match number_of(object)? {
             Ok(number) => number,
@@ -173,7 +175,7 @@ impl<'py> Importer<'py> {
         self.push_numbers(data, number.dtype(), &[], index)
     }
 
-    /// Appends a NumPy scalar.
+    /// Appends a NumPy scalar of this dtype, of 16 bytes at most; by protocol if its buffer cannot be copied.
     pub fn import_scalar(
         &mut self,
         object: &Bound<'py, PyAny>,
@@ -229,7 +231,7 @@ impl<'py> Importer<'py> {
         self.push_numbers((&raw const NO_NUMBERS).cast(), dtype, &[0], index)
     }
 
-    /// Appends numbers that `owner` holds, at `data`.
+    /// Appends numbers that `owner` holds, at `data`. Refuses them where samples are written or the batch has to be a view.
     fn push_numbers(
         &mut self,
         data: *const u8,
@@ -251,7 +253,7 @@ impl<'py> Importer<'py> {
         self.push(&ForeignTensor { data, dtype, device, shape, strides, read_only }, index)
     }
 
-    /// Refuses a list where an array is due.
+    /// Refuses a list where an array is due: always an error.
     pub fn refuse_row(&self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let (class, hint) = (class_name(&object.get_type())?, row_hint(&self.path));
         let text = format!("expected an array-like, got {class}{hint}");

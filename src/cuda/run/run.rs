@@ -28,7 +28,7 @@ pub(crate) struct RunResult {
     /// The one allocation on the device that has all of these, if there is one.
     pub arena: Option<Tensor>,
     pub traffic: Traffic,
-    /// The end of the work; not in a graph.
+    /// The end of the work. In a graph it has no event, and is there only if a device selects the samples.
     pub completion: Option<Arc<Completion>>,
 }
 
@@ -97,8 +97,9 @@ impl<'r> Run<'r> {
 }
 
 impl Run<'_> {
-    /// Sets the distinct streams that the work has to wait for: those that wrote samples, and the one that
-    /// memory for outputs belongs to. An error for one that is being captured if the run is not.
+    /// Adds the distinct streams that the work has to wait for: those that wrote samples, and the one that
+    /// memory for outputs belongs to. An error for one that is being captured if the run is not. The run's own stream is left
+    /// out, and in a capture those that are not captured.
     pub fn find_producers(&mut self, options: &RunOptions) -> Result<()> {
         let lender = options.memory.iter().map(|memory| memory.stream());
         let mut seen: SmallVec<[usize; 4]> = smallvec![self.stream.handle()];
@@ -154,7 +155,7 @@ impl Run<'_> {
     }
 
     /// Orders the stream behind the producers, the calls and blocks of windrow's that are read, and all users of the outputs'
-    /// memory. Blocks until producers are done if the host itself reads page-locked samples.
+    /// memory. Blocks until producers and the stream are done if the host itself reads page-locked samples.
     pub fn order_behind_producers(&mut self, plan: &Plan<'_>, read: &Readable<'_>) -> Result<()> {
         let is_pinned = |(_, shape): &(usize, &BatchShape)| shape.source == Device::Pinned;
         let mut pinned = plan.batch_shapes().iter().enumerate().filter(is_pinned);
@@ -245,8 +246,9 @@ impl Run<'_> {
     }
 
     /// Records the end of the work in all blocks that are written or read, keeps the owners of everything else that is read
-    /// until then, and sets the result's completion; a move has none. In a capture there is no end, and owners are the
-    /// caller's to keep.
+    /// until then, and sets the result's completion; a move has none. Owners of lent memory are kept if it belongs to another
+    /// stream. In a capture there is no end, owners are the caller's to keep, and only samples that a device selects have a
+    /// completion.
     pub fn finish(
         &mut self,
         out_owners: &[Owner],
