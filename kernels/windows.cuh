@@ -61,6 +61,7 @@ struct Windows {
         read(ahead, w, load, [&](auto word, uint32_t* words) { load(word, src + last + ahead, words); });
     }
 
+    /// Reads the window by `load`; of a misaligned one of more than 2 bytes the word behind those by `load_last`.
     template <class Load, class LoadLast>
     WINDROW_DEVICE void read(uint32_t ahead, uint32_t (&w)[kWords], const Load& load, const LoadLast& load_last) const {
         const uint8_t* p = src + ahead;

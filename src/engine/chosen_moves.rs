@@ -17,7 +17,8 @@ impl Engine {
     ///
     /// # Errors
     /// As of [`Engine::copy_lists`]; [`Error::Device`] for sides on two CUDA devices, or a transform by scales;
-    /// [`Error::Argument`] in a capture, if sources are gathered; [`Error::Index`] for an id out of range of an earlier call.
+    /// [`Error::Argument`] for destinations that are not all alike, and in a capture, if sources are gathered; [`Error::Index`]
+    /// for an id out of range of an earlier call.
     ///
     /// # Safety
     /// As of [`Engine::copy_lists`].

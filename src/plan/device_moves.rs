@@ -153,8 +153,8 @@ impl<'s> Moves<'s> {
         (lots, self.runs_of(dsts, &alone))
     }
 
-    /// Ranges of neighbours of one class whose destinations are one after the other. With bytes between them others may be there,
-    /// beside which rows with gaps count as sharing memory.
+    /// Ascending numbers of pairs as ranges of such numbers: neighbours of one class whose compact destinations are one after the
+    /// other. With bytes between them others may be there, beside which rows with gaps count as sharing memory.
     fn runs_of(&self, dsts: &SampleList<'_>, pairs: &[usize]) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for &pair in pairs {

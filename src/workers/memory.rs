@@ -185,7 +185,7 @@ impl Memory {
         self.word_at(FIRST_CLAIM + claim as usize * CLAIM_WORDS + 3)
     }
 
-    /// Claims that were ever used.
+    /// Claims that were ever used; [`NUM_CLAIMS`] at most, whatever the pool's word says.
     pub(super) fn claims(&self) -> std::ops::Range<u32> {
         let count = self.header(Header::NumClaims).load(Ordering::Relaxed);
         0..NUM_CLAIMS.min(count as u32)
@@ -304,7 +304,7 @@ impl Memory {
         kept.unwrap_or(made)
     }
 
-    /// Drops what was made of pages that the worker has given back since.
+    /// Drops what was made of pages that the worker has given back since the last call; their blocks stay known.
     pub(super) fn forget_removed(&self) {
         let removed = self.header(Header::Removed).load(Ordering::Acquire);
         if self.removed.swap(removed, Ordering::Relaxed) == removed {
@@ -315,7 +315,7 @@ impl Memory {
         self.forget(|life| !alive.contains(&life));
     }
 
-    /// Drops what was made of the blocks whose number is gone.
+    /// Drops what was made of the blocks whose number is gone; they stay known.
     pub(super) fn forget(&self, is_gone: impl Fn(u64) -> bool) {
         let mut gone = Vec::new();
         for block in self.known.lock().values_mut().filter(|block| is_gone(block.life)) {
@@ -333,12 +333,14 @@ impl Memory {
         Mapping::new(base, bytes as usize)
     }
 
-    /// Gives the pages back to the system, in all processes; they then read as zeros.
+    /// Gives the pages back to the system, in all processes; they then read as zeros. Does nothing if the system refuses, and
+    /// leaves [`Header::Removed`] as it is.
     pub(super) fn remove_pages(&self, offset: u64, bytes: u64) {
         let _ = self.advise(offset, bytes, libc::MADV_REMOVE);
     }
 
-    /// A claim of this process ends: the block's last tensor has died, on any thread, at any moment.
+    /// Ends a claim that this process has, made with this number, which is not checked: the block's last tensor has died, on any
+    /// thread, at any moment. If the pool is gone, the pages of a block that no reader has go back to the system.
     pub(super) fn release(&self, claim: u32, number: u64) {
         let (offset, bytes) = self.block_of_claim(claim);
         let is_gone = self.claim(claim).free(number, &self.pool());

@@ -194,7 +194,7 @@ impl<'py> Importer<'py> {
     }
 
     /// Reads rows without numbers at the head of a list and the first sample that says their dtype. Gives
-    /// the number of samples read.
+    /// the number of samples read: 0 if the head is no such row, all are, or samples were read before.
     fn import_empty_rows(
         &mut self,
         items: &[Borrowed<'_, 'py, PyAny>],
@@ -228,8 +228,8 @@ impl<'py> Importer<'py> {
         Ok(count + 1)
     }
 
-    /// Whether torch records nothing now, so that a sample may require grad. torch is asked once for samples that follow each
-    /// other.
+    /// Whether torch records nothing now, so that a sample may require grad. A yes to a tensor of torch's exchange API
+    /// holds for all of its class that follow it. Where torch is asked, `ahead` ends.
     fn is_unrecorded(&mut self, route: ImportRoute) -> PyResult<bool> {
         if self.is_unrecorded {
             return Ok(true);
@@ -241,8 +241,8 @@ impl<'py> Importer<'py> {
         Ok(is_unrecorded)
     }
 
-    /// Refuses a torch tensor that has a part in gradients, as a batch has none, and one whose memory does not hold its values:
-    /// torch keeps conjugation and negation as a bit beside the memory.
+    /// Refuses a torch tensor that has a part in gradients, as a batch has none, one whose memory does not hold its values: torch
+    /// keeps conjugation and negation as a bit beside the memory; and one of a dtype that [`Importer::check_small`] refuses.
     #[cold]
     fn ask_lazy(
         &mut self,

@@ -35,7 +35,7 @@ pub(crate) const TURNS: u64 = 8;
 /// Rows of a box with tiles, or somewhat more.
 const MAX_TILED_ROWS: u64 = 4096;
 
-/// Whether the source is adjacent along the rows of a box rather than along its columns.
+/// Whether the source stride is less along the rows of a box than along its columns, and not 0.
 fn is_transposed(rows: &SampleLoop, cols: &SampleLoop) -> bool {
     largest(&rows.src_stride) < largest(&cols.src_stride) && !rows.src_stride.is(0)
 }
@@ -50,8 +50,8 @@ fn largest(number: &PerSample) -> u64 {
     }
 }
 
-/// Whether a box has tiles: its rows are adjacent elements of the source, so that a lane has adjacent rows, and it has enough
-/// columns for all lanes.
+/// Whether a box has tiles: its rows are closer in the source than its columns, so that a lane has adjacent rows, and all samples
+/// have the same number of columns, two for each lane at least.
 pub(crate) fn is_tiled(rows: Option<&SampleLoop>, cols: &SampleLoop) -> bool {
     rows.is_some_and(|rows| is_transposed(rows, cols))
         && cols.fixed().is_some_and(|num_cols| num_cols >= 2 * u64::from(LANES))
@@ -67,8 +67,8 @@ pub(crate) fn log_step_of(rows: Option<&SampleLoop>, cols: &SampleLoop) -> u32 {
     LANES.ilog2().saturating_sub(num_cols.trailing_zeros())
 }
 
-/// Log2 of the adjacent columns of a lane in a box with tiles: 2 for casts without padding whose tiles are read and written as
-/// vectors, else 0.
+/// Log2 of the adjacent columns of a lane in a box with tiles: 2 for moves and casts to 1 or 2 bytes, but not of float8, without
+/// padding, whose tiles are read and written as vectors; else 0.
 pub(crate) fn log_columns_of(
     segment: &OutputSegment<'_>,
     loops: &[SampleLoop],
@@ -100,7 +100,8 @@ pub(crate) fn log_columns_of(
     }
 }
 
-/// Rows of a box with tiles, and rows of a lane: about `turns`. `all`: the number of rows, if all samples have the same number.
+/// Rows of a box with tiles, all up to some [`MAX_TILED_ROWS`], and rows of a lane, about `turns`. `all`: the number of rows, if
+/// all samples have the same number, which is not 0; else both results are `turns`.
 pub(crate) fn tiled_rows(all: Option<u64>, turns: u64) -> (u64, u64) {
     let Some(all) = all else { return (turns, turns) };
     let even = all.div_ceil(all.div_ceil(turns)).next_multiple_of(TURNS);
@@ -118,7 +119,7 @@ pub(crate) fn even_rows(all: Option<u64>, turns: u64, log_step: u32) -> u64 {
     even(blocks - u64::from(is_short && blocks > 1)).min(all).max(1)
 }
 
-/// How the elements of a box are written.
+/// How the elements of a box are written: `Slow` if they have 16 bytes, any is unaligned, or samples have increments.
 pub(crate) fn kind_of(
     segment: &OutputSegment<'_>,
     loops: &[SampleLoop],

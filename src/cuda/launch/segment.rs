@@ -103,7 +103,7 @@ pub(crate) struct SegmentScales<'p> {
     pub outer_steps: Vec<i64>,
 }
 
-/// Appends the segments of an output that has elements, which begins at address `out`.
+/// Appends the segments of an output that has elements and no scales. It begins at `out`, unless its samples are placed.
 pub(crate) fn push_segments<'p>(
     plan: &'p Plan<'_>,
     output: &'p OutputPlan<'_>,
@@ -228,7 +228,7 @@ fn windows_of(
     windows
 }
 
-/// The starts of a group's samples in the output.
+/// The starts of a group's samples in an output without places: `Rows`, too, if the output's joined samples have one length.
 pub(super) fn sample_starts<'p>(output: &'p OutputPlan<'_>, group: &Group) -> SampleStarts<'p> {
     let is_varied = group.loops.iter().any(|dim| dim.fixed().is_none());
     match &output.starts {
@@ -310,8 +310,8 @@ impl OutputSegment<'_> {
         (0..self.num_samples()).map(move |index| values[ids[self.sample(index)] as usize])
     }
 
-    /// For samples that a device selects: the offset that is added to the address of a sample of each loop nest; the last
-    /// one is instead the address that is read for an index out of range.
+    /// For samples that a device selects: for each loop nest, the offset that is added to the address of its samples; for the
+    /// last nest, which is of indices out of range, the address that is read.
     pub fn offsets(&self, list: &ListTable) -> Vec<i64> {
         let mut offsets: Vec<i64> = self.output.nests.iter().map(|nest| nest.src_offset).collect();
         if let Some(nothing) = offsets.last_mut() {
@@ -374,8 +374,8 @@ impl OutputSegment<'_> {
         }
     }
 
-    /// How far sample `index` goes along a joined dim, in steps of its starts; bytes for placed runs, and 1 where nothing is
-    /// joined.
+    /// How far sample `index` goes along a joined dim, in steps of its starts; bytes for placed runs of many lengths, and 1 where
+    /// all samples have one length.
     pub fn step_of(&self, index: usize) -> u64 {
         match &self.starts {
             SampleStarts::Placed { lengths: Some(lengths), .. } => lengths[index].into(),

@@ -13,7 +13,8 @@ use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Tensor};
 
 impl Run<'_> {
     /// Allocates one block that [`Run::output`] cuts all small outputs from, if there are several: a tree of many leaves has
-    /// many of them. None if an allocator or an arena has the memory.
+    /// many of them. None if an allocator or an arena has the memory. `placements`: the memory that outputs have already; `own`:
+    /// the outputs that the device reads or writes; `known`: the lengths and offsets.
     pub fn share_outputs(
         &mut self,
         plan: &Plan<'_>,
@@ -111,8 +112,8 @@ impl Run<'_> {
         Ok((tensor.data_ptr(), Some(tensor)))
     }
 
-    /// Allocates memory for lengths and offsets of batches on the device, which the launch has to write with the zeros of an
-    /// arena's gaps.
+    /// Allocates memory for lengths and offsets of batches on the device, or takes an arena's, and adds their tensors to the
+    /// result. Returns what the launch has to write: them, and the zeros of an arena's gaps.
     pub fn metadata(
         &mut self,
         plan: &Plan<'_>,

@@ -143,8 +143,8 @@ unsafe fn fill<T: Copy>(dst: *mut u8, stride: isize, value: T, len: usize) {
 /// Writes `len` contiguous elements, each the first bytes of a value. As for [`fill_row`].
 pub(crate) type FillFn = unsafe fn(dst: *mut u8, value: &[u8; 16], len: usize);
 
-/// The function that fills elements of `width` bytes with this value, and with no other: by the system's fill if its bytes are
-/// all the same.
+/// The function that fills elements of `width` bytes with this value, and with no other: by the system's fill if its first
+/// `width` bytes are all the same. A panic unless `width` is 1, 2, 4, 8 or 16.
 pub(crate) fn fill_of(width: usize, value: &[u8; 16]) -> FillFn {
     let is_one_byte = value[..width].iter().all(|&byte| byte == value[0]);
     with_width!(width, T => if is_one_byte { fill_bytes::<T> } else { fill_elems::<T> })
