@@ -13,6 +13,7 @@ use crate::run_options::RunOptions;
 use crate::samples::SampleList;
 use crate::tensor::{DType, Device, Error, Layout, Owner, Result, Stream, Tensor};
 
+/// Each function gives [`Error::NoDriver`].
 pub(crate) mod probe {
     use crate::tensor::{CudaBuild, Device, DeviceInfo, Error, Result};
 

@@ -38,7 +38,7 @@ pub struct Stats {
     pub moves: u64,
     /// Bytes read of samples.
     pub bytes_in: u64,
-    /// Bytes of all tensors of batches: data, lengths, offsets, masks and batch indices.
+    /// Bytes of all tensors of batches (data, lengths, offsets, masks, batch indices, scales), and bytes that pairs write.
     pub bytes_out: u64,
     /// Bytes of the data of batches.
     pub data_bytes: u64,
@@ -106,7 +106,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// The account of a plan. Call it before the run, which changes what is planned.
+    /// The account of a plan. Pairs count no path and no data. Call it before the run, which changes what is planned.
     pub fn of_plan(plan: &Plan<'_>) -> Tally {
         let shapes = plan.batch_shapes().iter();
         let samples = shapes.map(|batch_shape| batch_shape.num_samples as u64).sum();
@@ -134,7 +134,7 @@ impl Tally {
         }
     }
 
-    /// One batch that is a view.
+    /// One batch that is a view, which counts no bytes.
     pub fn of_view(samples: usize) -> Tally {
         Tally::of_rows(Path::View, samples, 0)
     }

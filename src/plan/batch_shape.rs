@@ -87,7 +87,8 @@ impl BatchShape {
         }
     }
 
-    /// Calls `each` with the lengths and the offsets, whose numbers the host knows: role, dtype, shape and numbers.
+    /// Calls `each` with the lengths and the offsets: role, dtype, shape and numbers. If a device chooses the samples, the shape
+    /// is that of the batch, and the numbers are those of [`BatchShape::lengths`].
     pub(crate) fn for_each_metadata(
         &self,
         mut each: impl FnMut(Role, DType, &[i64], &[i64]) -> Result<()>,
@@ -407,9 +408,9 @@ impl BatchShape {
     }
 }
 
-/// The extent in the batch of a padded dim of `ndim`: its size, or the samples' largest, `longest`, rounded up to its multiple.
-/// A size may be below `longest`, which the caller refuses or truncates to. One size or multiple for all is for the dims in
-/// [`Pad::dims`], not for those that the other option names.
+/// The extent in the batch of a padded dim of `ndim`: its size, else the samples' largest, `longest`; either is rounded up to
+/// the multiple of the dim. The result may be below `longest`: the caller refuses that or truncates. One size or multiple for
+/// all is for the dims in [`Pad::dims`], not for those that the other option names. [`padded_dims`] has checked `pad`.
 fn padded_extent(pad: &Pad, dim: usize, ndim: usize, longest: i64) -> Result<i64> {
     let is_meant =
         |named: &i64| resolve_dim("dims", *named, ndim).is_ok_and(|resolved| resolved == dim);
@@ -432,7 +433,8 @@ fn padded_extent(pad: &Pad, dim: usize, ndim: usize, longest: i64) -> Result<i64
 
 /// The sample dims to pad: those that `dims`, an entry of `size` or a `multiple_of` above 1 name, so that
 /// the same options pad the same dims in every batch. If nothing names one, all that differ; of samples
-/// of one dim always that one. Refuses one size or multiple for all without [`Pad::dims`], unless samples have one dim.
+/// of one dim always that one. Refuses dims out of range or named twice, negative sizes, multiples below 1, and one size or
+/// multiple for all, unless [`Pad::dims`] names a dim or samples have one dim.
 fn padded_dims(pad: &Pad, ndim: usize, differing: DimSet) -> Result<DimSet> {
     if pad.dims.is_none() && pad.size == PerDim::All(None) && pad.multiple_of == PerDim::All(1) {
         return Ok(if ndim == 1 { DimSet::all(1) } else { differing });

@@ -31,8 +31,8 @@ def reserve(name: str, nbytes: int) -> None:
 
 
 def torch_storage(nbytes: int) -> Any:
-    """Uninitialised memory of torch's that other processes can map. Without the function for it torch copies the batch to
-    such memory when it hands it on."""
+    """Uninitialised memory of torch's that other processes can map. Where torch has no function for it, this is ordinary
+    memory: torch copies the batch when it hands it on."""
     import torch
 
     storages: Any = torch.UntypedStorage

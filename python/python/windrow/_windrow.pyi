@@ -1193,7 +1193,7 @@ def _check_options(form: str, /, **arguments: Any) -> None:
 def _check_list(samples: Any) -> None:
     """Refuses a single sample, a table of columns, or text, where a list of samples is due."""
 def _is_arrow(object: Any, /) -> bool:
-    """Whether an object is to be read as Arrow's: it has one of the methods, and no better route is known."""
+    """Whether an object, not a class, is to be read as Arrow's: it has one of the methods, and no better route is known."""
 def _arrow_columns(table: Any, /) -> Dict[str, SampleList]:
     """The columns of a table by name, those of structs by their names joined by a dot, as lists of samples."""
 def _relax_captures() -> None:

@@ -55,8 +55,8 @@ pub(crate) fn copy_buffer(object: &Bound<'_, PyAny>, into: &mut [u8]) -> PyResul
     Ok(has_size)
 }
 
-/// Whether an object has the buffer protocol and refuses to be written to through it. Some producers
-/// say so there and nowhere else.
+/// Whether an object gives a view by the buffer protocol, and refuses one to write with BufferError or ValueError; any other
+/// answer is no refusal. Some producers say so there and nowhere else.
 pub(crate) fn refuses_writes(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = object.py();
     let refused = |flags| PyResult::Ok(answered(py, Buffer::new(object, flags))?.err());

@@ -47,7 +47,7 @@ pub(crate) enum ArrowContent<'py> {
     Texts(Bound<'py, PyList>),
 }
 
-/// Whether an object is to be read as Arrow's: it has one of the methods, and no better route is known.
+/// Whether an object, not a class, is to be read as Arrow's: it has one of the methods, and no better route is known.
 #[pyfunction]
 #[pyo3(name = "_is_arrow", signature = (object, /))]
 pub(crate) fn is_arrow(object: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -89,8 +89,8 @@ impl ArrowRows<'_> {
     }
 }
 
-/// Reads an Arrow object: array, stream, or array in the memory of the host or of a device. ``sep`` joins the names of
-/// columns, and ``path`` is that of the leaf, for errors.
+/// Reads an Arrow object: array, stream, or array in the memory of the host or of a device. In errors, ``sep`` joins the names
+/// of columns, and ``path`` is that of the leaf.
 pub(crate) fn read<'py>(
     object: &Bound<'py, PyAny>,
     sep: &str,
@@ -280,8 +280,8 @@ impl<'py> ArrowReader<'_, 'py> {
     }
 }
 
-/// Calls a stream without the interpreter lock, which it may wait for. The inner error is the stream's own refusal, in its words;
-/// the outer one an exception that is no answer.
+/// Calls a stream without the interpreter lock, which it may wait for. The inner error is the stream's own refusal, in its words,
+/// or says that the stream is released; the outer one is a signal's exception or one that is no answer.
 fn call(
     py: Python<'_>,
     stream: &mut ArrowArrayStream,
@@ -318,6 +318,7 @@ fn refused(expected: &str, got: &str) -> Error {
     Error::Layout(Box::new(Mismatch::for_subject("samples", expected, got)))
 }
 
+/// The TypeError for an answer that is no such capsules, and for an object without the methods.
 fn no_capsules() -> PyErr {
     PyTypeError::new_err("the Arrow PyCapsule interface gives capsules of a schema and an array")
 }
@@ -345,6 +346,7 @@ fn pointer<T>(capsule: &Bound<'_, PyCapsule>, name: &CStr) -> PyResult<*mut T> {
     })
 }
 
+/// The columns of a schema; ``sep`` joins their names in errors. Types that are not read are refused with the first array.
 fn columns_of(schema: &Bound<'_, PyCapsule>, sep: &str) -> Result<Columns, Error> {
     match schema.pointer_checked(Some(ARROW_SCHEMA)) {
         // SAFETY: the capsule's struct, for which its producer vouches, alive while the capsule is.
