@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class _Tree:
-    """A tree taken apart: its leaves as tensors, and for each the first leaf of the same memory, dtype and shape."""
+    """A tree taken apart: its leaves as tensors, and for each the first leaf of the same memory, dtype, shape and strides."""
 
     def __init__(self, tree: Any) -> None:
         self.paths, leaves, _, self.structure = _windrow._flatten(tree)
@@ -98,9 +98,10 @@ class Packed:
 def pack(tree: Any, *, device: Optional[_Device] = None, align: int = 64, out: Optional[_ArrayLike] = None, engine: Optional[Engine] = None) -> Packed:
     """Copies all leaves of one tree into one buffer, by one `copy_many`: a model's parameters, the metadata of a step.
 
-    A tree is what `collate` takes for one sample; Python numbers are leaves without dims. Leaves of the same memory, dtype and shape, such
-    as tied weights, are stored once. Bytes between the leaves are 0. Leaves on a device go to a buffer on the host by one copy, from memory
-    of the device in which they are packed first. A buffer on a device is written in stream order, as by `copy_many`.
+    A tree is what `collate` takes for one sample; Python numbers are leaves without dims. Leaves of the same memory, dtype, shape
+    and strides, such as tied weights, are stored once. Bytes between the leaves are 0. Leaves on a device go to a buffer on the
+    host by one copy, from memory of the device in which they are packed first. A buffer on a device is written in stream order,
+    as by `copy_many`.
 
     Args:
         tree: dicts, lists, tuples, namedtuples, dataclasses and classes of `register_node` with array-likes as leaves.
