@@ -4,7 +4,9 @@ import functools
 import os
 import re
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +98,12 @@ def test_a_torch_without_the_function_for_shared_memory(torch, monkeypatch):
     monkeypatch.delattr(owner, "_new_shared")
     for tensor in _shared.share([("float32", (2, 3)), ("uint8", (1 << 17,))]):
         assert not tensor.is_shared() and tensor.fill_(1).sum() == tensor.numel()
+
+
+def test_a_source_folder_says_that_nothing_is_built():
+    """As after a build that failed."""
+    source = Path(__file__).parents[1] / "python"
+    if list((source / "windrow").glob("_windrow.*so")):
+        pytest.skip("the source folder has a build")
+    run = subprocess.run([sys.executable, "-m", "windrow", "doctor"], cwd=source, stderr=subprocess.PIPE, text=True)
+    assert run.returncode == 1 and "windrow is not built here: run `pip install ./python` in a checkout" in run.stderr

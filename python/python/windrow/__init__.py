@@ -7,6 +7,14 @@
 
 import os as _os
 
+try:
+    import windrow._windrow as _windrow
+except ModuleNotFoundError as error:
+    if error.name != "windrow._windrow":
+        raise
+    text = "windrow is not built here: run `pip install ./python` in a checkout, and start Python outside of its folder python/python"
+    raise ModuleNotFoundError(text, name=error.name) from None
+
 from windrow._windrow import (
     Batch,
     CudaError,
