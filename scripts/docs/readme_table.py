@@ -2,8 +2,8 @@
 """Writes what README.md and docs/ say of measurements, tables and plots, from the newest result under benches/results/.
 
 What they say of GPUs is from the records of benches/results/gpu/, of which scripts/gpu/plots.py makes a page. `--check` compares instead; `--publish FILE` first takes a result there, under its date and machine: one of
-`python -m windrow bench --json FILE`, of the same with `--only source --only small-` or `--only move-`, or of `benches/pipelines/run.py --json FILE`, with `--only workers`, `--only operators` or without.
-What these options select, the "groups" and the "moves", have tables of their own, each made from the newest result that has such workloads.
+`python -m windrow bench --json FILE`, of the same with `--only source --only small-`, `--only move-` or `--only Q-`, or of `benches/pipelines/run.py --json FILE`, with `--only workers`, `--only operators` or without.
+What these options select, the "groups", the "moves" and "quantise", have tables of their own, each made from the newest result that has such workloads.
 Needs neither a build nor NumPy.
 """
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benches/results"
 PLOTS = ROOT / "docs/plots"
 # Workloads with tables of their own, and with a file of their own where nothing else was measured.
-APART = {"groups": ("source-", "small-"), "moves": ("move-",)}
+APART = {"groups": ("source-", "small-"), "moves": ("move-",), "quantise": ("Q-",)}
 # Bytecode that is compiled here would go into the next wheel.
 sys.dont_write_bytecode = True
 # The package without the compiled module that `import windrow` wants.
@@ -132,12 +132,17 @@ def table(path, report, kind="host"):
     return f"\n{results.summary(only(report, kind))}\n\n{source(path, report)}\n"
 
 
-def moves(path, report):
-    """Moves, which are repeated, so that those of little memory stay in the caches; nothing was measured where there is no report."""
+def table_and_losses(path, report, kind, caches):
+    """The workloads of a kind, and where others are faster or a target is missed; nothing was measured where there is no report."""
     if not report:
         return "\n**Not measured yet.**\n"
-    text = source(path, {**report, "workloads": []}, "Calls are timed in a loop")
-    return f"\n{results.summary(only(report, 'moves'))}\n\n{text}\n\n{losses(path, report, 'moves').partition(chr(10) * 2 + 'Medians')[0].strip()}\n"
+    text = source(path, {**report, "workloads": []}, caches)
+    return f"\n{results.summary(only(report, kind))}\n\n{text}\n\n{losses(path, report, kind).partition(chr(10) * 2 + 'Medians')[0].strip()}\n"
+
+
+# Moves are repeated, so that those of little memory stay in the caches.
+moves = functools.partial(table_and_losses, kind="moves", caches="Calls are timed in a loop")
+quantise = functools.partial(table_and_losses, kind="quantise", caches="Caches are cold")
 
 
 def losses(path, report, kind="host"):
@@ -221,12 +226,12 @@ FILES = {
     "README.md": {"gpu-line": (gpu_line, "gpu"), "headline": (headline, "host")},
     "docs/gpu-runner.md": {"gpu-line": (functools.partial(gpu_line, page="gpu-figures.md", simulated="testing.md"), "gpu")},
     "python/README.md": {"gpu-line": (functools.partial(gpu_line, page="", simulated=""), "gpu")},
-    "docs/performance.md": {"short": (short_table, "host"), "gpu": (gpu, "gpu"), "table": (table, "host"), "machines": (side_by_side, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, kind="groups"), "groups"), "groups-losses": (functools.partial(losses, kind="groups"), "groups"), "moves": (moves, "moves"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers"), "operators": (pipelines, "operators")},
+    "docs/performance.md": {"short": (short_table, "host"), "gpu": (gpu, "gpu"), "table": (table, "host"), "machines": (side_by_side, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, kind="groups"), "groups"), "groups-losses": (functools.partial(losses, kind="groups"), "groups"), "moves": (moves, "moves"), "quantise": (quantise, "quantise"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers"), "operators": (pipelines, "operators")},
 }
 
 
 def source_of(kind):
-    if kind == "moves" and not any("moves" in kinds_of(json.loads(path.read_text(encoding="utf-8"))) for path in RESULTS.glob("*.json")):
+    if kind in ("moves", "quantise") and not any(kind in kinds_of(json.loads(path.read_text(encoding="utf-8"))) for path in RESULTS.glob("*.json")):
         return RESULTS, None
     return (records.RECORDS, records.load()) if kind == "gpu" else newest(kind)
 
