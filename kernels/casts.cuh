@@ -46,7 +46,7 @@ struct Pair {
 
     static WINDROW_DEVICE uint64_t bits_at(const uint32_t (&in)[kWords], uint32_t i) { return element_of<kFrom>(in, i); }
 
-    /// Puts the bits of element `i` into a vector of zeros.
+    /// Puts the bits of element `i`, with zeros above them if it has fewer than 4 bytes, into a vector of zeros.
     static WINDROW_DEVICE void put(uint64_t bits, uint32_t i, uint32_t (&out)[4]) {
         if constexpr (kTo == 8) {
             out[2 * i] = static_cast<uint32_t>(bits);
@@ -58,7 +58,7 @@ struct Pair {
     }
 };
 
-/// Whether one of the numbers is NaN; two opposite infinities may pass for one.
+/// Whether one of the numbers, `n` even, is NaN; two opposite infinities may pass for one.
 template <uint32_t n>
 WINDROW_DEVICE bool any_nan(const float (&x)[n]) {
     bool found = false;
@@ -119,7 +119,7 @@ struct SmallIntegers : Pair<from, to, affine> {
     }
 };
 
-/// Number `i` of some words, a float or a byte, as a float32. A NaN may become another one.
+/// Number `i` of some words, a float16, bfloat16, float32 or uint8, as a float32. A NaN may become another one.
 template <uint8_t from>
 WINDROW_DEVICE float number_at(const uint32_t* in, uint32_t i) {
     if constexpr (from == kU8) return byte_as_float<false>(in, i);
@@ -295,8 +295,8 @@ struct Raised : Pair<dtype, dtype, false> {
 /// Bytes are moved: equal dtypes without a map, or integers of one size.
 constexpr uint8_t kMovedLoop = 0;
 
-/// The number of a loop: of a pair of dtypes, with or without x * a + b. Without gaps, so that the compiler makes a table of
-/// jumps.
+/// The number of a loop: of a pair of dtypes, with or without x * a + b; kMovedLoop if the pair is not in the list. Without gaps,
+/// so that the compiler makes a table of jumps.
 WINDROW_DEVICE constexpr uint8_t cast_number(uint32_t from, uint32_t to, bool affine) {
     uint8_t number = kMovedLoop;
 #define WINDROW_CAST(cast, own_from, own_to, own_affine) \

@@ -168,7 +168,7 @@ WINDROW_DEVICE void write_group_slowly(Codes codes, const Affine& map, const uin
     }
 }
 
-/// Vectors [0, count) of a run of any pair of dtypes, in groups of kGroup elements: in turns as run_vectors(). Vectors of
+/// `count` times 16 bytes of a run of any pair of dtypes, in groups of kGroup elements: in turns as run_vectors(). Vectors of
 /// elements of one byte have 8 bytes.
 WINDROW_DEVICE void run_groups(Codes codes, bool is_aligned, const Affine& affine, const uint8_t* src, uint8_t* dst, uint32_t count, const ThreadGroup& threads) {
     const uint32_t elems = elems_of(codes), many = kGroup / elems, bytes = elems << codes.log_to();

@@ -284,7 +284,7 @@ template <> struct Number<kU16> : Integer<uint16_t, uint64_t> {};
 template <> struct Number<kU32> : Integer<uint32_t, uint64_t> {};
 template <> struct Number<kU64> : Integer<uint64_t, uint64_t> {};
 
-/// Any byte but zero is true.
+/// Any byte but zero is true, and any number but zero, NaN too.
 template <>
 struct Number<kBool> {
     using Bits = uint8_t;
@@ -347,7 +347,7 @@ struct Number<kF64> : Floating<8> {
     static WINDROW_DEVICE uint64_t from(double x) { return bits_of(x); }
 };
 
-/// Calls `f` with the Number of an arithmetic dtype but float8.
+/// Calls `f` with the Number of an arithmetic dtype but float8; any other dtype is undefined behaviour.
 template <class F>
 WINDROW_DEVICE void with_number(uint8_t dtype, const F& f) {
     switch (dtype) {
@@ -370,6 +370,7 @@ WINDROW_DEVICE void with_number(uint8_t dtype, const F& f) {
 
 /// Whether a dtype is bool or an integer.
 WINDROW_DEVICE bool is_integral(uint8_t dtype) { return dtype <= kU64; }
+/// Whether a dtype is float16 or bfloat16.
 WINDROW_DEVICE bool is_half(uint8_t dtype) { return dtype == kF16 || dtype == kBF16; }
 
 /// Whether a conversion without float64 needs rounding to odd. To float16 it does not: integers that float32 rounds are beyond

@@ -36,7 +36,7 @@ struct Codes {
     WINDROW_DEVICE uint32_t log_to() const { return word >> 12 & 7; }
     WINDROW_DEVICE uint32_t from_size() const { return word >> 15 & 31; }
     WINDROW_DEVICE uint32_t log_step() const { return word >> 20 & 7; }
-    /// Bits of the loop's own. A bit that is set stays set.
+    /// The loop's own bits by number, 0 to 8. A bit that is set stays set.
     WINDROW_DEVICE bool is(uint32_t bit) const { return word >> (23 + bit) & 1; }
     WINDROW_DEVICE void set(uint32_t bit, bool is) { word |= uint32_t{is} << (23 + bit); }
 };
@@ -90,6 +90,7 @@ struct Map {
         else apply(x, [](Float one, Float by, Float plus) { return fma_of(one, by, plus); });
     }
 
+    /// The same by `map_one`, of a map that is there.
     template <class Float, class F>
     WINDROW_DEVICE void apply(Float (&x)[kGroup], const F& map_one) {
         const Affine affine = find();
@@ -115,7 +116,8 @@ WINDROW_DEVICE Map<Find> map_with(const Find& find, bool is_there, uint32_t chan
     return {find, is_there, channel, step};
 }
 
-/// Casts whole numbers to whole numbers of `to_size` bytes. Bits above these have any value.
+/// Casts whole numbers to whole numbers of `to_size` bytes. `lo` has zeros above an element of 1 or 2 bytes before, and any bits
+/// above the result after.
 WINDROW_DEVICE void cast_whole(Group& at, uint8_t from, uint8_t to, uint32_t from_size, uint32_t to_size) {
     if (to == kBool || from == kBool) {
 #pragma unroll

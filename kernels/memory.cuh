@@ -111,7 +111,7 @@ WINDROW_DEVICE auto load_word(const uint8_t* p) {
     }
 }
 
-/// Reads the sizeof(T) bytes at `p` into words.
+/// Reads the sizeof(T) bytes at `p` into words; of fewer than four bytes, zeros above.
 template <class T>
 WINDROW_DEVICE void load_words(const uint8_t* p, uint32_t* words) {
     if constexpr (sizeof(T) == 16) {
@@ -229,7 +229,7 @@ WINDROW_DEVICE void store16(uint8_t* p, Vec16 v) {
 #endif
 }
 
-/// base + step * i, in one instruction.
+/// base + step * i, in one instruction; `step` is in bytes for pointers, too.
 WINDROW_DEVICE uint64_t stepped(uint64_t base, int32_t step, uint32_t i) {
 #ifdef __CUDA_ARCH__
     uint64_t sum;

@@ -6,7 +6,8 @@
 
 namespace windrow {
 
-/// The address of a pair's sample on a side; 0 if its index is out of range, which is noted in `found` if `tells`.
+/// The address of a pair's sample on a side; 0 if its index is out of range, which is noted in `found` if `tells`. A negative
+/// index counts from the end.
 WINDROW_DEVICE uint64_t address_of(const MoveSide& side, const uint64_t* words, uint32_t pair, bool tells) {
     uint64_t index = pair;
     if (side.indices != nullptr) {
@@ -36,7 +37,7 @@ WINDROW_DEVICE void move_unit(uint8_t* dst, const uint8_t* src) {
     else store16(dst, load16(src));
 }
 
-/// Moves this lane's units from `unit` to before `end`.
+/// Moves this lane's units, 32 apart, from `unit` to before `end`. Those of 16 bytes in a single row are 4 at most.
 template <uint32_t log_unit>
 WINDROW_DEVICE void move_units(const Move& move, uint8_t* dst, const uint8_t* src, uint64_t unit, uint64_t end) {
     if (move.num_dims == 0) {

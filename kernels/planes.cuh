@@ -121,7 +121,7 @@ WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[plan
     }
 }
 
-/// The pixels of planes [c, c + planes) that are in no group; a pixel has `channels`, 3 or 4.
+/// The pixels read of planes [c, c + planes) that are in no group; a pixel has `channels`, 3 or 4.
 WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_t to, uint32_t log_size, uint32_t channels, uint8_t* dst,
                                   const Cut& cut, uint32_t c, uint32_t planes, const ThreadGroup& threads) {
     const uint32_t in_groups = cut.vectors << (4 - log_size), count = (run.real - in_groups) * planes;

@@ -19,7 +19,7 @@ struct Scalars {
 /// Elements of a lane that are under way together.
 constexpr uint32_t kScalarsAtOnce = 4;
 
-/// Casts elements: whole numbers, and whatever becomes float32, all by one choice of what they are read as.
+/// Casts elements of any pair of dtypes in place. Bits above them are zeros before, and have any value after.
 WINDROW_DEVICE void cast_scalars(const Scalars& all, uint64_t (&bits)[kScalarsAtOnce]) {
     auto each = [&](auto cast) {
 #pragma unroll

@@ -22,8 +22,8 @@ WINDROW_DEVICE T entry(const uint64_t* table, uint32_t position, uint32_t index)
     return at<T>(table, position)[index];
 }
 
-/// A bound of a loop, in place of the position of its column: one of type Index, or a narrow one. Without branches around it
-/// each load has its own predicate.
+/// A bound of a loop, in place of the position of its column: one of type Index, or a narrow one; else it stays. Without branches
+/// around it each load has its own predicate.
 template <class Index, class Bound>
 WINDROW_DEVICE void read_bound(const uint64_t* table, bool is_varied, bool is_narrow, uint32_t index, Bound& bound) {
     auto position = static_cast<uint32_t>(bound);
@@ -38,7 +38,7 @@ WINDROW_DEVICE Sources sources_of(const uint64_t* table, const OutputDesc& desc)
     return {table + desc.data, by_id ? at<uint32_t>(table, desc.data) : nullptr, desc.base, static_cast<uint32_t>(desc.stride)};
 }
 
-/// The address of a sample of a descriptor.
+/// The address of a sample, by position in the descriptor.
 WINDROW_DEVICE const uint8_t* source_of(const uint64_t* table, const OutputDesc& desc, uint32_t sample) {
     return desc.flags & kById ? source_at<true>(sources_of<true>(table, desc), sample)
                                : source_at<false>(sources_of<false>(table, desc), sample);
@@ -112,7 +112,8 @@ struct RowPlace {
     uint32_t piece, pieces;  ///< the piece that the item is, and how many the row has
 };
 
-/// The row of item `item` of sample `index` of a descriptor. `each` is told the coordinate in each outer loop.
+/// The row of item `item` of sample `index` of a descriptor. `from_size`: bytes from element to element of a row; 0: nothing is
+/// read, and `src` is of no use. `each` is told the number of each outer loop and the coordinate in it.
 template <class Index, class Each>
 WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const OutputDesc& desc, uint32_t index, uint32_t item, uint32_t from_size,
                                         const Each& each) {

@@ -9,8 +9,8 @@
 
 namespace windrow {
 
-/// Writes this thread's word of the known part, and its sample's numbers in each column. An index out of range is noted in
-/// `found`; its numbers are those of a sample that is not there.
+/// Writes this thread's word of the known part, and its sample's numbers in each column, if there are such. A negative index
+/// counts from the end. One out of range is noted in `found`; its numbers are those of a sample that is not there.
 template <int bytes>
 WINDROW_DEVICE void select_samples(const SelectParams<bytes>& params) {
     const Select& select = params.select;

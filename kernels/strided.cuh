@@ -90,7 +90,7 @@ struct ListSteps {
     WINDROW_DEVICE void next() { ++turn; }
 };
 
-/// Reads those elements of sizeof(T) bytes that are real; the others are 0.
+/// Reads those elements of sizeof(T) bytes that are real, all of them if `is_whole`; `lo` of the others is 0.
 template <class T, class S>
 WINDROW_DEVICE void load_turns(Turns& at, bool is_whole, S& from) {
     if (is_whole) {
@@ -105,7 +105,7 @@ WINDROW_DEVICE void load_turns(Turns& at, bool is_whole, S& from) {
     }
 }
 
-/// Writes elements of sizeof(T) bytes.
+/// Writes the first `count` elements, of sizeof(T) bytes.
 template <class T>
 WINDROW_DEVICE void store_turns(const Turns& at, Steps& to) {
     auto store_one = [&](uint32_t i) {
@@ -122,6 +122,7 @@ WINDROW_DEVICE void store_turns(const Turns& at, Steps& to) {
     }
 }
 
+/// The map of a box of op kAffine.
 WINDROW_DEVICE Affine affine_of(const Box& box) { return {at<uint8_t>(box.table, box.desc->nest.affine), box.desc->nest.channels}; }
 
 /// How many of the turns from coordinate `t` on, 2^log_step apart, are below `end`.

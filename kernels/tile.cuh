@@ -21,7 +21,7 @@ struct Steps {
     WINDROW_DEVICE void next() { at = stepped(at, step, 1); }
 };
 
-/// The bytes of which the address of adjacent elements is a multiple if they are read as vectors.
+/// The bytes of which the address of adjacent elements is a multiple if they are read as vectors: 4, 8 or, from 4 bytes on, 16.
 WINDROW_DEVICE constexpr uint32_t vector_of(uint32_t size) { return size == 1 ? 4 : size == 2 ? 8 : 16; }
 
 /// Reads adjacent elements of sizeof(T) bytes as vectors of kBytes.
@@ -54,7 +54,7 @@ struct Tile {
 
     uint32_t bits[kColumns][kItemsPerThread];
 
-    /// Reads numbers of sizeof(T) bytes; `one` makes 32 bits of each.
+    /// Reads numbers of sizeof(T) bytes, `step` bytes from column to column; `one` makes 32 bits of each.
     template <class T, class F>
     WINDROW_DEVICE void read(uint64_t src, int32_t step, const F& one) {
 #pragma unroll

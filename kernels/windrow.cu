@@ -32,7 +32,7 @@ WINDROW_DEVICE uint32_t warp_of_grid() {
     return blockIdx.x * (Policy::kThreads / kLanes) + threadIdx.x / kLanes;
 }
 
-/// The descriptor of an item.
+/// The number of the descriptor that an item is of.
 WINDROW_DEVICE uint32_t field_of(const OutputDesc* descs, uint32_t last_desc, uint32_t item) {
     uint32_t low = 0, high = last_desc;
 #pragma unroll 1
@@ -47,6 +47,7 @@ WINDROW_DEVICE uint32_t field_of(const OutputDesc* descs, uint32_t last_desc, ui
     return low;
 }
 
+/// Each function of this name, NAME_item, writes one item of a descriptor of its family; `local_item` counts from its first one.
 template <bool by_id>
 WINDROW_DEVICE void rows_item(const uint64_t* table, const OutputDesc& desc, uint32_t local_item) {
     const uint32_t vectors = desc.rows.vectors;
@@ -81,7 +82,8 @@ WINDROW_DEVICE void small_copy_item(const uint64_t* table, const OutputDesc& des
     small_copy_piece<by_id>(all, local_item, lane_of_thread());
 }
 
-/// The operation on the elements of a row, which are all of one channel.
+/// The operation on the elements of a row, which are all of one channel; `channel` may be beyond the last and wraps. `number`: of
+/// the sample, among those of the tensor.
 WINDROW_DEVICE RunCast cast_of(const uint64_t* table, const OutputDesc& desc, uint32_t channel, uint32_t number) {
     const Contiguous& contiguous = desc.contiguous;
     const Nest& nest = contiguous.nest;
@@ -167,7 +169,8 @@ WINDROW_DEVICE void metadata_item(const uint64_t* table, const OutputDesc& desc,
     }
 }
 
-/// Writes an item. `has_any`: it may be of strided or contiguous_generic, too, which take more registers than all others;
+/// Writes an item; nothing if it is beyond the last, or of a family that is left out. `has_any`: it may be of strided or
+/// contiguous_generic, too, which take more registers than all others;
 /// `has_quantised`: it may also be of quantised, which takes more than these.
 template <bool has_any, bool has_quantised = false, int bytes>
 WINDROW_DEVICE void write_item(const Params<bytes>& params, uint32_t item) {
