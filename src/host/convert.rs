@@ -25,11 +25,11 @@ pub(super) trait Elem: Copy + 'static {
     const DTYPE: DType;
     const KIND: NumberKind;
 
-    /// The value modulo 2^64; integral types only.
+    /// The value modulo 2^64. Panics if the type is not integral.
     fn to_wrapped(self) -> u64 {
         unreachable!("{} is not integral", Self::DTYPE)
     }
-    /// The value modulo the range of the type; integral types only.
+    /// The value modulo the range of the type; a bool is whether it is not 0. Panics if the type is not integral.
     fn from_wrapped(_: u64) -> Self {
         unreachable!("{} is not integral", Self::DTYPE)
     }
@@ -50,7 +50,7 @@ pub(super) trait Elem: Copy + 'static {
     }
 }
 
-/// Converts one element from `S` to `D`, rounded once.
+/// Converts one element from `S` to `D`, rounded once; integral to integral by [`Elem::from_wrapped`].
 #[inline(always)]
 pub(super) fn convert<S: Elem, D: Elem>(x: S) -> D {
     if matches!((S::KIND, D::KIND), (NumberKind::Integral, NumberKind::Integral)) {

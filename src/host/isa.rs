@@ -128,7 +128,7 @@ pub(super) mod forced {
         }
     }
 
-    /// Whether rows are made with it, or could be.
+    /// Whether this build and this processor have it and [`limit_to`] allows it.
     pub fn is_used(name: &str) -> bool {
         match name {
             #[cfg(target_arch = "x86_64")]

@@ -54,7 +54,8 @@ pub(crate) fn is_small(traffic: u64) -> bool {
     traffic < POLICY.small_bytes
 }
 
-/// Bytes of a tile, of `total` bytes: a multiple of 64, so that no cache line and no element belongs to two tiles.
+/// Bytes of a tile: a 64th of `total` within the limits of the policy, and a multiple of 64, so that no cache line and no element
+/// belongs to two tiles.
 fn tile_bytes(total: u64) -> u64 {
     (total / 64).clamp(POLICY.min_tile_bytes, POLICY.max_tile_bytes).next_multiple_of(64)
 }
@@ -132,8 +133,8 @@ impl<'p> Work<'p> {
         Work { plan, outputs, tiling, stores }
     }
 
-    /// Whether the batch is large enough to share out: by the bytes of all outputs of the plan, whether they have an address or
-    /// not.
+    /// Whether the batch is large enough to share out: by the bytes read and written of all outputs of the plan, whether they
+    /// have an address or not.
     pub fn wants_threads(&self) -> bool {
         let traffic = |output: &OutputPlan<'_>| output.bytes().saturating_add(output.bytes_read());
         !is_small(saturating_sum(self.plan.outputs().iter().map(traffic)))
@@ -165,7 +166,7 @@ impl<'p> Work<'p> {
 
 impl Work<'_> {
     /// Writes the elements whose scales begin among `elems`, with the scales if these are found; of an output of scales those
-    /// that no element has.
+    /// that no element has. Does nothing if the leaf has no scaling, or if found scales have no address.
     ///
     /// # Safety
     /// As of [`tile::run`]; no other thread writes the scales of these elements either.
@@ -227,7 +228,7 @@ pub(crate) unsafe fn run_part(
     });
 }
 
-/// Writes all elements of moves that are on the host, and their scales.
+/// Writes all elements of moves that are on the host, and their scales: each output by all threads, whatever the size.
 ///
 /// # Safety
 /// The samples are alive, and every element that the loops of an output or of its scales reach from their places may be written

@@ -58,14 +58,14 @@ struct AheadState {
 }
 
 impl PipelinedCopy {
-    /// Whether copying ahead can pay for rows of this size.
+    /// Whether copying ahead can pay for `count` rows of this size: they are short, not empty, and not small together.
     pub(crate) fn pays_for(row_bytes: u64, count: usize) -> bool {
         (1..=POLICY.max_ahead_row_bytes as u64).contains(&row_bytes)
             && row_bytes.saturating_mul(count as u64) >= POLICY.small_bytes
     }
 
-    /// Starts with no rows. The block holds `count` of them, of `row_bytes`, which is not 0. `None` without memory for their
-    /// addresses.
+    /// Starts with no rows, and calls helpers to copy. The block holds `count` of them, of `row_bytes`, which is not 0. `None`
+    /// without memory for their addresses; the block is then dropped.
     pub(crate) fn start(
         block: Block,
         row_bytes: usize,
@@ -131,7 +131,8 @@ impl PipelinedCopy {
             && self.len == output.data.len()
     }
 
-    /// Copies what is left and gives the block, in which all rows that were pushed are written.
+    /// Copies what is left, waits for the helpers, and gives the block, in which all rows that were pushed are written. Never
+    /// `None`.
     pub(crate) fn finish(mut self) -> Option<Block> {
         self.close();
         self.shared.copy_chunks();

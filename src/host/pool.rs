@@ -203,7 +203,8 @@ impl MemoryPool {
         }
     }
 
-    /// Keeps a free block; returns the blocks that exceed the cap.
+    /// Keeps a free block. Returns what is not kept: a small one beyond the cap or its slots; else the oldest large ones, until
+    /// the cap is met.
     fn give_back(&self, raw: Raw) -> SmallVec<[Raw; 1]> {
         let size = raw.layout.size() as u64;
         self.used_bytes.fetch_sub(size, Ordering::Relaxed);

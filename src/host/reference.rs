@@ -138,7 +138,7 @@ pub(crate) unsafe fn rescale(
     }
 }
 
-/// The scale of elements of at most this magnitude, and its bits.
+/// The scale of elements of at most this magnitude, and its bits; of an infinity NaN, if scales are powers of two.
 fn found_scale(quantize: &Quantize, amax: f32) -> (f32, [u8; 4]) {
     let amax = amax.max(quantize.eps as f32);
     let (largest, exponent) = match quantize.dtype {
@@ -275,7 +275,7 @@ fn convert_one(
     write(to, Scalar::Float(result))
 }
 
-/// The number of some bits, of which an element of the dtype has the first.
+/// The number of some bits, of which an element of the dtype, an arithmetic one, has the first; those behind it are zeros.
 fn read(dtype: DType, bits: [u8; 16]) -> Scalar {
     // Beyond the element there are zeros.
     let unsigned = i128::from(u64::from_le_bytes(std::array::from_fn(|i| bits[i])));
@@ -294,7 +294,8 @@ fn read(dtype: DType, bits: [u8; 16]) -> Scalar {
     }
 }
 
-/// The bits of a number as the dtype has it, rounded once, with zeros behind them.
+/// The bits of a number, which is not complex, as the dtype has it, with zeros behind them. A float is rounded once to nearest
+/// even; an integer is a float toward zero and saturated, or a whole number modulo its range.
 fn write(to: CastTo, number: Scalar) -> [u8; 16] {
     let dtype = to.dtype;
     let mut bits = [0u8; 16];
@@ -323,7 +324,8 @@ fn write(to: CastTo, number: Scalar) -> [u8; 16] {
     bits
 }
 
-/// Bits of the fraction, and the code of the first number that there is none of: an infinity, or the NaN of a type without.
+/// Bits of the fraction, and the code of the first number that there is none of: an infinity, or the NaN of a type without. Any
+/// dtype but float8_e4m3fn counts as float8_e5m2.
 fn format_of_float8(dtype: DType) -> (u32, u8) {
     match dtype {
         DType::F8E4M3FN => (3, 0x7f),
@@ -354,7 +356,7 @@ fn float8_value(dtype: DType, code: u8) -> f64 {
 }
 
 /// The code whose value is nearest; on a tie the even one. Beyond the largest number it is the code behind that, or that of the
-/// number if results saturate.
+/// number if results saturate. A NaN keeps its sign alone.
 fn nearest_float8(to: CastTo, x: f64) -> u8 {
     let (_, end) = format_of_float8(to.dtype);
     // Both sides are exact: a value has four bits at most.

@@ -155,7 +155,7 @@ pub(crate) fn gather_rows(width: usize) -> GatherFn {
     with_width!(width, T => blocks::gather::<T>)
 }
 
-/// Converts elements; both dtypes are arithmetic, or they are the same.
+/// Converts elements of either byte order to native ones; both dtypes are arithmetic, or they are the same but for byte order.
 pub(crate) fn cast_row(src: DType, to: CastTo) -> RowFn {
     with_isa!(src.native(), to.dtype, I => cast_row_on::<I>(src, to))
 }
@@ -165,7 +165,7 @@ pub(crate) fn cast_elems(src: DType, to: CastTo) -> Cast {
     with_isa!(src.native(), to.dtype, I => cast_elems_on::<I>(src, to))
 }
 
-/// Transforms elements; both dtypes are arithmetic.
+/// Transforms elements of either byte order; both dtypes are arithmetic.
 pub(crate) fn affine_row(src: DType, to: CastTo) -> AffineFn {
     with_isa!(src.native(), to.dtype, I => affine_row_on::<I>(src, to))
 }
@@ -221,6 +221,7 @@ fn planar_row_on<I: Isa>(src: DType, to: CastTo) -> PlanarFn {
 /// The parameters that the code shared by all pairs of dtypes needs for one pair; `T` is the type in which
 /// its transform is computed.
 struct Pair<T> {
+    /// Bytes of an element on both sides.
     src: usize,
     dst: usize,
     /// Source to destination, without a transform.
@@ -371,7 +372,7 @@ impl BlockRoom {
         self.input.at()
     }
 
-    /// The output to where it belongs.
+    /// Copies `output` to where the row belongs.
     ///
     /// # Safety
     /// `row` is of at most `BLOCK` elements of `width <= 8` bytes, and as many were put in.

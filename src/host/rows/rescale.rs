@@ -46,7 +46,8 @@ pub(crate) fn amax_row(src: DType) -> AmaxFn {
     })
 }
 
-/// Divides floats by their scale and saturates, if they become float8 or int8; else multiplies int8 and float8 by it.
+/// Divides floats, float8 too, by their scale and saturates, if they become float8 or int8; else multiplies int8 and float8 by
+/// it.
 pub(crate) fn rescale_row(src: DType, to: CastTo) -> RescaleFn {
     let through = if to.dtype.is_float8() || to.dtype == DType::I8 { DType::F32 } else { src };
     with_isa!(through, to.dtype, I => match to.dtype {
@@ -82,7 +83,7 @@ fn quantise_row<I: Isa, D: Quantised>(src: DType) -> RescaleFn {
     }
 }
 
-/// The [`RescaleFn`] that multiplies int8 or float8.
+/// The [`RescaleFn`] that multiplies int8 or float8; any other dtype counts as float8_e5m2.
 fn dequantise_row<I: Isa, D: super::Elem>(src: DType) -> RescaleFn {
     match src {
         DType::I8 => dequantise::<I, i8, D>,
