@@ -36,6 +36,7 @@ use crate::sync::{spin_loop, thread, Watched};
 pub struct PipelinedCopy {
     block: Option<Block>,
     shared: Arc<AheadState>,
+    /// Rows that were pushed.
     len: usize,
 }
 

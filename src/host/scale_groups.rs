@@ -253,6 +253,7 @@ impl Rescaled<'_, '_> {
     }
 
     /// Writes blocks of rows of the last dim, which have a scale each. Each block is within a row of the walk.
+    /// `row_elems` and `block` are elements.
     ///
     /// # Safety
     /// As of [`run`]; `range` are whole blocks of the sample.

@@ -90,7 +90,7 @@ struct ShortRows<'a> {
     is_mirrored: bool,
 }
 
-/// Neighbours of the short row along the next dim, as `walk` gives them.
+/// Neighbours of the short row along the next dim, as `walk` gives them: `len` of them, from `column` of that dim on.
 struct Stretch<'a> {
     src: *const u8,
     dst: *mut u8,

@@ -327,7 +327,8 @@ unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
     }
 }
 
-/// `x * a + b` of elements with a pair each, eight at a time: the length of a period is then no obstacle to vectorising.
+/// `x * a + b` of elements with a pair each, eight at a time: the length of a period is then no obstacle to vectorising. There
+/// are as many pairs as elements or more, a multiple of eight.
 #[inline(always)]
 fn fma_period<T: Real, D: Elem>(
     src: &[Unaligned<T>],

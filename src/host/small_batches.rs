@@ -44,7 +44,7 @@ const AHEAD: usize = POLICY.rows_ahead;
 const MIN_RUN_ROWS: usize = POLICY.min_run_rows;
 
 /// The largest table that is written without a plan: a stack of more rows takes a plan, which reads them as one sample, less than
-/// their addresses.
+/// their addresses. Of other forms any number of rows, within the same bytes.
 pub(crate) fn table_limits(collate: &Collate) -> TableLimits {
     let policy = &POLICY;
     let rows = if collate.form == Form::Stack { policy.table_rows - 1 } else { usize::MAX };
@@ -72,7 +72,8 @@ pub(crate) unsafe fn write_numbers(tensor: Option<&Tensor>, numbers: impl Iterat
 }
 
 /// Writes all rows one after the other, or each within its padding, and a mask of the places along their dim 0, which only padded
-/// rows have: on the calling thread and on those that help. A row longer than the extent of the padding is cut.
+/// rows have: on the calling thread and, from two of the smallest tiles on, on those that help. A row longer than the extent of
+/// the padding is cut.
 ///
 /// # Safety
 /// The rows are alive; nothing else has the memory, which all of them fill, or each with its padding, and the mask, which has
@@ -188,8 +189,8 @@ unsafe fn write_alike(addresses: &[*const u8], writer: &Writer, places: usize, d
     }
 }
 
-/// Writes rows of this number of places as one row, if they have one pitch: numbers, or rows without gaps between them.
-/// Returns whether it did.
+/// Writes rows of this number of places as one row, if there are two or more and they have one pitch: numbers, or rows without
+/// gaps between them. Returns whether it did; else nothing is written.
 ///
 /// # Safety
 /// The rows are alive, and the writer's elements are theirs; `dst` has room for all of them, which nothing else has.
@@ -220,7 +221,7 @@ unsafe fn write_as_one(
     true
 }
 
-/// Prefetches the memory of a row that is read soon, if there is one more.
+/// Prefetches the memory of row `index`, whose places along dim 0 have `unit` bytes, if there is such a row.
 #[inline]
 fn prefetch_row(rows: EachRow<'_>, index: usize, unit: usize) {
     if index < rows.len() {

@@ -73,7 +73,8 @@ impl StreamingStores {
     }
 
     /// The policy of this process: of `WINDROW_STREAMING_STORES`, else of the file that `python -m windrow calibrate` writes, else by
-    /// what the processor says of itself. What cannot be read counts as missing, and `source` says so. Read once.
+    /// what the processor says of itself. A file that cannot be opened counts as missing. If the first of the two that is there
+    /// has no policy, the processor decides, and `source` and `refused` say so. Read once.
     ///
     /// ```
     /// let chosen = windrow::engine::StreamingStores::chosen();
@@ -205,14 +206,15 @@ pub fn calibration_file(name: &str) -> Option<PathBuf> {
     Some(folder?.join(Path::new("windrow")).join(as_file_name(name) + ".json"))
 }
 
-/// The first text of this name in a file of measurements, which no JSON library is needed for.
+/// The text of this name in a file of measurements, which no JSON library is needed for: `None` if the first `"name"` in it is
+/// not followed by a text. Escapes stay as they are.
 pub fn text_in_file<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let (_, rest) = text.split_once(&format!("\"{name}\""))?;
     let rest = rest.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
     Some(rest.split_once('"')?.0)
 }
 
-/// The policy in a file of measurements.
+/// The policy in a file of measurements. [`Error::Argument`] if it has none that can be parsed.
 fn stores_in_file(text: &str) -> Result<StreamingStores> {
     let missing = || Error::argument("it has no text \"streaming_stores\"".to_owned());
     text_in_file(text, "streaming_stores").ok_or_else(missing)?.parse()

@@ -75,8 +75,8 @@ impl Threads {
         }
     }
 
-    /// The threads that may help the calling one now, if there are any: started, if this process has none yet, and kept off the
-    /// caller's processor, if they are the engine's own.
+    /// The threads that may help the calling one now; `None` if the engine's own are the calling one alone, never of the caller's
+    /// pool. The engine's own are started, if this process has none yet, and kept off the caller's processor.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if there is no memory for the stacks of threads, [`Error::Argument`] if the system

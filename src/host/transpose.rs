@@ -140,7 +140,8 @@ enum Convert<'a> {
 }
 
 impl Transposition {
-    /// The transposition of all elements of a sample; `None` if its rows are as fast one by one, or none is real.
+    /// The transposition of all elements of a sample; `None` if its rows are as fast one by one, its innermost loop is
+    /// that of the channels, or no element is real.
     #[inline]
     pub fn for_sample(
         output: &OutputPlan<'_>,
@@ -315,6 +316,7 @@ impl Transposition {
     }
 
     /// Writes the first places of the first rows of a block: straight to the output, or, to convert them, by way of the stack.
+    /// `size`: bytes of an element of the output.
     ///
     /// # Safety
     /// They may be read from `src` on, and written from `dst` on.
@@ -360,7 +362,8 @@ impl Transposition {
     }
 }
 
-/// Writes the elements `own` of a sample, padding included: a part of a sample box by box.
+/// Writes the elements `own` of a sample, padding included: a part of a sample box by box. `fill` gets padding: address, stride,
+/// length. `write_rows` gets the elements of boxes that are no transposition, padding included.
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
@@ -450,8 +453,8 @@ fn repeat(offsets: &mut Vec<isize>, stride: isize, times: usize) {
     }
 }
 
-/// Makes one loop of two, in the place of the outer one, if that goes on where the inner one ends on both sides. Says whether it
-/// did.
+/// Makes one loop of two, in the place of the outer one, if that goes on where the inner one ends on both sides and neither is
+/// that of the channels. Says whether it did.
 fn merge(outer: &mut Loop, inner: &mut Loop) -> bool {
     let reach = |stride: isize| stride.checked_mul(inner.extent as isize);
     let goes_on = !inner.is_channel

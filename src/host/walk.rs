@@ -100,7 +100,7 @@ fn prefetch_row_ahead(src: *const u8, rows: &Dim, inner: &Dim) {
 
 /// Goes through the elements `range` of a place row by row. `fill` gets the padding: address, stride,
 /// length. `read` gets the real elements: both addresses, the innermost loop, length, the first
-/// column and the coordinates of the outer loops.
+/// column and the coordinates of the outer loops. A place without dims has no elements.
 #[inline]
 pub(super) fn walk(
     place: &SamplePlace<'_>,

@@ -87,7 +87,7 @@ impl<const FRACTION: u32> Quantised for F8<FRACTION, true> {
 }
 
 impl Quantised for i8 {
-    /// NaN becomes 0.
+    /// From -128 to 127; NaN becomes 0.
     #[inline(always)]
     fn nearest(x: f32) -> i8 {
         // In floats from here on, the last bit is a whole number: adding it rounds.
@@ -178,7 +178,8 @@ fn each<S: Float, D: Quantised>(
 #[derive(Clone, Copy)]
 pub(in crate::host) struct BlockRun<'q> {
     pub quantize: &'q Quantize,
-    /// Elements of a row, and of a block, of which the last of a row may have fewer; and where in a row the first one is.
+    /// Elements of a row, and of a block, of which the last of a row may have fewer; neither is 0. And where in a row the first
+    /// one is.
     pub row: usize,
     pub block: usize,
     pub column: usize,

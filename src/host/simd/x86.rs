@@ -174,7 +174,7 @@ pub(super) unsafe fn split_3_bytes(src: *const u8, dst: *mut u8, plane: isize, n
     whole
 }
 
-/// A copy that does not pass through the caches on its way to `dst`.
+/// A copy that does not pass through the caches on its way to `dst`; the fence is the caller's.
 ///
 /// # Safety
 /// The processor has AVX2, FMA and F16C; `len` bytes at `src` and room for as many at `dst`, disjoint.
