@@ -61,7 +61,7 @@ impl<'a> SampleList<'a> {
         SampleList::default()
     }
 
-    /// The rows of a table along its dim 0, without anything kept for each of them.
+    /// The rows of a table along its dim 0, without anything kept for each of them; read-only if the table is.
     ///
     /// # Errors
     /// [`Error::Shape`] for a tensor without dims.
@@ -82,7 +82,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// As [`SampleList::rows`], for a table that is kept alive in another way.
+    /// As [`SampleList::rows`], for a table that is kept alive in another way; the list keeps its owner all the same, unless its
+    /// device is [`Device::Cpu`].
     ///
     /// # Errors
     /// As [`SampleList::rows`].
@@ -121,7 +122,7 @@ impl<'a> SampleList<'a> {
         })
     }
 
-    /// Makes room for further samples.
+    /// Makes room for further samples; rows of a table get an address each.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; the list is then unchanged.
@@ -156,7 +157,7 @@ impl<'a> SampleList<'a> {
         try_vec::<*const u8>(len.saturating_add(additional)).map(drop)
     }
 
-    /// Appends a sample that is already checked.
+    /// Appends a sample that is already checked, and its owner. Of a read-only tensor, too, it is not marked as read-only.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::Argument`] for a list of samples that only a device knows. The list is then
@@ -201,7 +202,8 @@ impl<'a> SampleList<'a> {
         self.add(data, dtype, device, shape, strides)
     }
 
-    /// Appends samples that differ from the last one in their address alone; none to a list without samples.
+    /// Appends samples that differ from the last one in their address alone; none to a list without samples, or of samples that
+    /// only a device knows. Aborts on allocation failure.
     ///
     /// # Safety
     /// Every element that the last sample's shape and strides reach from each address is of its dtype, in initialised memory
@@ -226,7 +228,8 @@ impl<'a> SampleList<'a> {
 
     /// Appends row-major samples that differ from the last one in their address and the extent of dim 0, which come with each,
     /// alone. Ends before the first that the list does not take so, which [`SampleList::push`] takes or refuses: what is too
-    /// long, and all if the last sample is not row-major on the host or not like the first one but for the extent of dim 0.
+    /// long, though the iterator has given it, and all if there is no sample or the last one is not row-major on the host or
+    /// not like the first one but for the extent of dim 0; among samples of several layouts perhaps all.
     ///
     /// # Safety
     /// The address has the elements of a row of this extent, of the last sample's dtype, row-major: initialised memory of the
@@ -295,7 +298,7 @@ impl<'a> SampleList<'a> {
         self.read_only = ReadOnly::all();
     }
 
-    /// Marks the last sample as one that must not be written to.
+    /// Marks the last sample, if there is one, as one that must not be written to.
     pub fn mark_last_read_only(&mut self) {
         if let Some(last) = self.len().checked_sub(1) {
             self.read_only.push(last..last + 1);
@@ -365,7 +368,8 @@ impl<'a> SampleList<'a> {
             && (self.keeps_lengths() || shape[0] == metas.first_length)
     }
 
-    /// The position of the layout of a sample that is no row, added if it is new, and the sample's entry in `lengths`.
+    /// The position of the layout of a sample that is no row, added if it is new, and the sample's entry in `lengths`: the first
+    /// layout's extent of dim 0 if that is its own, else 0. Errors as of [`SampleList::push`].
     pub(super) fn place_of(
         &mut self,
         dtype: DType,
@@ -426,7 +430,8 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// Brings the exact layouts up to date with the samples that were just added, if they were asked for before.
+    /// Brings the exact layouts up to date with the samples that were just added, if they were asked for before. Without memory
+    /// they are dropped, to be made anew.
     #[inline(always)]
     pub(super) fn follow(&mut self) {
         if self.exact.get().is_some() {

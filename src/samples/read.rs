@@ -93,7 +93,7 @@ impl<'a> SampleList<'a> {
         (!ids.is_empty()).then_some(ids)
     }
 
-    /// The metadata of the first sample, except for the extent of dim 0 of a row.
+    /// The metadata of the first sample, except for the extent of dim 0 of a row; `None` without samples.
     #[inline]
     fn first(&self) -> Option<&TensorMeta> {
         let id = self.layouts.ids.first().copied().unwrap_or(0);
@@ -113,7 +113,7 @@ impl<'a> SampleList<'a> {
         (!self.is_empty() && self.layouts.metas.all().iter().all(same)).then_some(ndim)
     }
 
-    /// The device of the first sample.
+    /// The device of the first sample; `None` without samples.
     pub fn device(&self) -> Option<Device> {
         self.first().map(|meta| meta.device)
     }
@@ -134,7 +134,7 @@ impl<'a> SampleList<'a> {
             .map(|(_, meta)| meta.dtype.native())
     }
 
-    /// The dtype of the last sample, in native byte order.
+    /// The dtype of the last sample, in native byte order; `None` without samples.
     pub fn last_dtype(&self) -> Option<DType> {
         let last = self.layouts.metas.all().get(self.layouts.last() as usize);
         last.filter(|_| !self.is_empty()).map(|meta| meta.dtype.native())
@@ -167,7 +167,8 @@ impl<'a> SampleList<'a> {
     }
 
     /// The metadata that all samples share, if they are row-major on the host and differ in the extent of dim 0 at most; and the
-    /// extent of each, empty if all have that of the metadata. After `take`, perhaps `None` though they are such.
+    /// extent of each, empty if all have that of the metadata. After `take`, perhaps `None` though they are such;
+    /// of no samples, `None` unless taken from such.
     pub(crate) fn as_rows(&self) -> Option<(&TensorMeta, &[i64])> {
         let metas = &self.layouts.metas;
         let first = metas.all().first()?;
@@ -253,8 +254,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// The samples of a range as a list that does not keep them alive. The range has a sample, and all have the metadata of its
-    /// first one, which is not checked.
+    /// The samples of a range as a list without owners and marks as read-only. The range has a sample, and all have the
+    /// metadata of its first one, which is not checked.
     pub(crate) fn alike(&self, range: Range<usize>) -> SampleList<'a> {
         let meta = self.meta(range.start).clone();
         SampleList {
@@ -288,7 +289,11 @@ impl<'a> SampleList<'a> {
     }
 
     /// One sample for each `TensorMeta` in use, in the order of their first samples, and for every sample the position of its own
-    /// among these; empty if there is only one. The list is not empty.
+    /// among these; empty if there is only one. They have the list's owners, and are read-only if any sample is. The list is not
+    /// empty.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
     pub(crate) fn representatives(&self) -> Result<(SampleList<'a>, Vec<u32>)> {
         let ids = self.meta_ids().unwrap_or(&[0]);
         let mut number = vec![u32::MAX; self.metas().len()];

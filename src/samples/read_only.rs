@@ -33,7 +33,7 @@ impl ReadOnly {
         self.0.get(at).is_some_and(|range| range.start <= index)
     }
 
-    /// Whether they are all of `len`, and there is one.
+    /// Whether all positions below `len` are among them; for a `len` of 0, whether position 0 is.
     pub fn has_all(&self, len: usize) -> bool {
         self.0.first().is_some_and(|range| range.start == 0 && range.end >= len)
     }

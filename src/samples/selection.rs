@@ -18,7 +18,7 @@ impl<L> Selection<L> {
         self.indices.shape()[0] as usize
     }
 
-    /// The selection by the first `len` indices, which are not more than there are.
+    /// The selection by the first `len` indices; `None` if they would leave the memory of `indices`.
     pub fn first(&self, len: usize) -> Option<Selection<L>> {
         let layout =
             Layout::try_new(self.indices.dtype(), &[len as i64], Some(self.indices.strides()));

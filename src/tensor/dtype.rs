@@ -45,8 +45,8 @@ macro_rules! dtypes {
                 match self { $(DType::$swapped => DType::$native,)* other => other }
             }
 
-            /// The same in the byte order of other machines: what samples may be that come from a file or a network. `None` for
-            /// those that no file has so; elements of one byte have no order.
+            /// The same in the byte order of other machines: what samples may be that come from a file or a network. A swapped
+            /// dtype gives the native one, one of one byte itself, bfloat16 `None`.
             ///
             /// ```
             /// use windrow::{Collate, DType, Device, Engine, Layout, SampleView};
@@ -116,7 +116,7 @@ dtypes! {
 }
 
 impl DType {
-    /// The dtype that [`DType::name`] gives this name.
+    /// The dtype of [`DType::ALL`] that [`DType::name`] gives this name; `None` for any other name.
     ///
     /// ```
     /// use windrow::DType;
@@ -141,7 +141,8 @@ impl DType {
         }
     }
 
-    /// Whether casts and transforms take it: bool, the integers, float16 to float64, bfloat16, float8_e4m3fn and float8_e5m2.
+    /// Whether casts and transforms take it: bool, the integers, float16 to float64 and bfloat16, in any byte order,
+    /// float8_e4m3fn and float8_e5m2.
     pub const fn is_arithmetic(self) -> bool {
         (self.native() as u8) <= (DType::F8E5M2 as u8)
     }
@@ -156,13 +157,13 @@ impl DType {
         matches!(self, DType::I4 | DType::U4)
     }
 
-    /// Whether it is one of the eight integers of whole bytes.
+    /// Whether it is one of the eight integers of whole bytes, in any byte order.
     pub const fn is_integer(self) -> bool {
         let number = self.native() as u8;
         number >= (DType::I8 as u8) && number <= (DType::U64 as u8)
     }
 
-    /// Whether it is one of the six arithmetic floating-point types.
+    /// Whether it is one of the six arithmetic floating-point types, in any byte order.
     pub const fn is_float(self) -> bool {
         let number = self.native() as u8;
         number >= (DType::F16 as u8) && number <= (DType::F8E5M2 as u8)

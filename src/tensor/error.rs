@@ -238,7 +238,8 @@ impl Error {
 }
 
 impl Error {
-    /// The same error with the path of the leaf it belongs to.
+    /// The same error with the path of the leaf it belongs to, in place of an earlier one. `Empty`, `OutOfMemory`, `NoDriver` and
+    /// `Cuda` stay as they are.
     #[must_use]
     pub fn at_path(mut self, leaf: &str) -> Self {
         match &mut self {
@@ -255,18 +256,20 @@ impl Error {
         self
     }
 
-    /// The same error as that of sample `index`.
+    /// The same error as that of sample `index`. Errors but those with a [`Mismatch`], `Argument`, `Index` and `TooLarge` stay as
+    /// they are.
     #[must_use]
     pub fn at_index(self, index: usize) -> Self {
         self.at_place(None, index)
     }
 
-    /// The same error as that of one tensor of pair `index`.
+    /// As [`Error::at_index`], of one tensor of pair `index`.
     #[must_use]
     pub fn at_side(self, side: MoveSide, index: usize) -> Self {
         self.at_place(Some(side), index)
     }
 
+    /// As [`Error::at_index`]; a mismatch keeps its side if none is given.
     fn at_place(mut self, side: Option<MoveSide>, index: usize) -> Self {
         if let Some(message) = self.numbered_message_mut() {
             message.place = Some((side, index));
@@ -277,7 +280,7 @@ impl Error {
         self
     }
 
-    /// The same error of samples, or pairs, that have other numbers.
+    /// The same error of samples, or pairs, that have other numbers; in an `Overlap` also the number that ends each value.
     #[doc(hidden)]
     #[must_use]
     pub fn renumbered(mut self, number: impl Fn(usize) -> usize) -> Self {
@@ -306,7 +309,8 @@ impl Error {
         self
     }
 
-    /// The same error as that of an argument, which is no sample.
+    /// The same error as that of an argument, which is no sample: a mismatch loses its number; that of an `Argument`, `Index` or
+    /// `TooLarge` becomes text.
     #[must_use]
     pub fn about(mut self, subject: &'static str) -> Self {
         if let Some(message) = self.numbered_message_mut() {
@@ -319,7 +323,7 @@ impl Error {
         self
     }
 
-    /// The message of an error that may be one sample's.
+    /// The message of an `Argument`, `Index` or `TooLarge`, which may be one sample's; else `None`.
     fn numbered_message_mut(&mut self) -> Option<&mut Message> {
         match self {
             Error::Argument(message) | Error::Index(message) | Error::TooLarge(message) => {

@@ -87,7 +87,8 @@ impl<'l> Footprint<'l> {
         self.reach_below(long) <= ahead && ahead.saturating_add(other.reach_below(long)) <= period
     }
 
-    /// Whether two indices may reach the same byte: unless each step is at least as long as all that shorter ones reach.
+    /// Whether two indices may reach the same byte: if a dim of several elements has stride 0, or a step is shorter than what
+    /// shorter ones reach. False without elements.
     pub fn shares_with_itself(&self) -> bool {
         let mut steps: Vec<(u64, u64)> = self.steps().collect();
         steps.sort_unstable();

@@ -267,7 +267,7 @@ pub(crate) fn checked_numel(shape: &[i64]) -> Option<i64> {
 /// Bytes of a row-major tensor of this shape, whose extents are at least 0, which is not checked.
 ///
 /// # Errors
-/// [`Error::TooLarge`].
+/// [`Error::TooLarge`] beyond 63 bits; without elements, if the strides are beyond 64.
 #[inline]
 pub(crate) fn checked_bytes(dtype: DType, shape: &[i64]) -> Result<u64> {
     let most = |all: i64, &extent: &i64| all.checked_mul(extent.max(1));

@@ -12,6 +12,9 @@ impl FromStr for DType {
     /// Takes the names of [`DType::name`], and NumPy's names, aliases and type codes with NumPy's meaning:
     /// `"half"`, `"float"` (float64), `"f4"`, `"<i8"`. Codes in the byte order of other machines are
     /// refused.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for any other name.
     fn from_str(name: &str) -> Result<Self> {
         if let Some(dtype) = DType::from_name(name).or_else(|| numpy_alias(name)) {
             return Ok(dtype);
@@ -63,7 +66,7 @@ fn numpy_alias(name: &str) -> Option<DType> {
     })
 }
 
-/// NumPy's type characters, and its kinds with a size in bytes.
+/// NumPy's type characters, and its kinds with a size in bytes, both without a mark of byte order.
 fn numpy_code(code: &str) -> Option<DType> {
     Some(match code {
         "?" | "b1" => DType::Bool,

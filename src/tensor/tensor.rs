@@ -280,7 +280,8 @@ impl Tensor {
         Ok(Tensor { owner: self.owner.clone(), data, dtype, device, layout, read_only })
     }
 
-    /// The same memory as unsigned integers of the same width; complex dtypes are kept.
+    /// The same memory as unsigned integers of the same width; complex dtypes are kept. The byte order is native, which is not
+    /// checked.
     #[must_use]
     pub fn as_bits(&self) -> Tensor {
         let dtype = match (self.dtype, self.dtype.size()) {
