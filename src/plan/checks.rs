@@ -55,8 +55,9 @@ pub(super) fn check_room(samples: usize, ndim: usize) -> Result<()> {
 /// The devices of the samples and of the batch; a mix of page-locked and other host memory counts as the latter.
 ///
 /// # Errors
-/// [`Error::Device`] for samples in several places, for a batch on another device than theirs, and in a build without CUDA;
-/// [`Error::Layout`] for a foreign byte order where a kernel would read it.
+/// [`Error::Device`] for samples in several places and for a batch on another device than theirs; [`Error::Layout`] for a
+/// foreign byte order where a kernel would read it; [`Error::NoDriver`] for a device or a page-locked batch in a build without
+/// CUDA.
 #[inline]
 pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(Device, Device)> {
     let first = used.meta(0).device;
@@ -109,7 +110,7 @@ pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(
 }
 
 /// Refuses an integer or bool dtype, for a batch with arithmetic and no cast: arithmetic on integers gives numbers that those
-/// cannot hold, so the caller has to name a dtype.
+/// cannot hold, so the caller has to name a dtype. The error is [`Error::DType`].
 pub(super) fn check_float(dtype: DType) -> Result<()> {
     if !dtype.is_integer() && dtype != DType::Bool {
         return Ok(());
@@ -123,7 +124,7 @@ pub(super) const ONLY_MOVED: &str =
     "complex and smaller dtypes, and float8 but for e4m3fn and e5m2, are moved, never cast or transformed";
 
 /// Checks that samples are cast or computed with only if both dtypes allow arithmetic, which complex ones and most of one byte do
-/// not: those are moved as they are.
+/// not: those are moved as they are. The error is [`Error::DType`].
 #[inline]
 pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: bool) -> Result<()> {
     let fits = |from: DType, _: &[i64]| {
@@ -139,7 +140,8 @@ pub(super) fn check_arithmetic(used: &UsedMetas<'_>, dtype: DType, computes: boo
     used.check_as(fits, expected, got, Hint::Text(ONLY_MOVED), Error::DType)
 }
 
-/// Refuses coefficients beyond float32, in which arithmetic is done unless all samples or the results are float64.
+/// Refuses coefficients beyond float32 by [`Error::Argument`]: arithmetic is in float32 unless all samples or the results are
+/// float64.
 pub(super) fn check_width(used: &UsedMetas<'_>, dtype: DType, affine: &Affine) -> Result<()> {
     let Some(channel) = affine.beyond_f32() else { return Ok(()) };
     if used.all(|from, _| [from.native(), dtype].contains(&DType::F64)) {
@@ -152,7 +154,7 @@ pub(super) fn check_width(used: &UsedMetas<'_>, dtype: DType, affine: &Affine) -
     )))
 }
 
-/// The sample dim of each dim of the result; refuses what is no order of `ndim` dims.
+/// The sample dim of each dim of the result; [`Error::Argument`] for what is no order of `ndim` dims.
 #[inline]
 pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec<[usize; 4]>> {
     let Some(order) = &collate.transform.permute else { return Ok(small_vec(0..ndim)) };
@@ -169,8 +171,11 @@ pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec
     Ok(permute)
 }
 
-/// The sample dim of the channels: the one that the options name, else the only one whose extent is their number. Refuses samples
-/// of another extent there.
+/// The sample dim of the channels: the one that the options name, else the only one whose extent is their number in the first
+/// sample.
+///
+/// # Errors
+/// [`Error::Argument`] if there is no such dim; [`Error::Shape`] for samples of another extent there.
 pub(super) fn resolve_channel_dim(
     used: &UsedMetas<'_>,
     collate: &Collate,

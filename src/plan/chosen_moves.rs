@@ -42,7 +42,7 @@ impl<'m> ChosenMove<'m> {
         Ok(ChosenMove { dsts, srcs, gathered, size: dst.dtype.size() as u64, dims })
     }
 
-    /// The loops around rows of adjacent bytes, and the bytes of a row.
+    /// The loops around rows of adjacent bytes, and the bytes of a row: one element if elements have gaps.
     pub fn rows(&self) -> (&[Dim], u64) {
         let size = self.size as i64;
         match &self.dims[..] {
@@ -61,7 +61,7 @@ pub(crate) fn is_chosen(dsts: &SampleList<'_>, srcs: &SampleList<'_>) -> bool {
     dsts.selection().is_some() || srcs.selection().is_some()
 }
 
-/// The one of a list that stands for all.
+/// The sample that stands for all of a list, which has some.
 pub(crate) fn first_of<'l>(list: &'l SampleList<'_>) -> &'l TensorMeta {
     match list.selection() {
         Some(selection) => selection.list.representatives.meta(0),

@@ -119,7 +119,7 @@ impl LoopNest {
         nest
     }
 
-    /// The loops of such samples, copied as bytes in row-major order.
+    /// The loops of such samples, copied as bytes in row-major order and native byte order.
     pub fn for_bytes(meta: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
         let (size, ordered) = (meta.dtype.size() as i64, meta.dtype.ordered_bytes() as i64);
         let mut step = size;

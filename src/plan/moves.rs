@@ -114,7 +114,11 @@ impl<'s> Moves<'s> {
         (read.fold(0, u64::saturating_add), written.fold(0, u64::saturating_add))
     }
 
-    /// Adds the outputs of pairs on the host, with their scales, and the positions of pairs on a device.
+    /// Adds the outputs of pairs on the host, with their scales, and the positions of pairs on a device; sets the place of each
+    /// class on the host.
+    ///
+    /// # Errors
+    /// As [`MoveScales::new`]; [`Error::TooLarge`], [`Error::OutOfMemory`].
     fn add<'a: 's>(
         &mut self,
         [dsts, srcs]: [&'s SampleList<'a>; 2],

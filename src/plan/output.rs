@@ -224,7 +224,8 @@ impl OutputPlan<'_> {
         }
     }
 
-    /// Drops the sample addresses and all nests but the first, so that the plan can be reused for other samples of that layout.
+    /// Drops the sample addresses, whose number it keeps, and all nests but the first, so that the plan can be reused for other
+    /// samples of that layout.
     pub fn forget_samples(&mut self) {
         self.selected = Some(self.data.len());
         self.data = Cow::Owned(Vec::new());
@@ -233,7 +234,7 @@ impl OutputPlan<'_> {
     }
 
     /// Whether copies of these samples, all of the first loop nest, would stay separate, because the output has no merged copies
-    /// or they would save less than half.
+    /// or they would save less than half. There is a sample.
     pub fn is_scattered(&self, data: &[*const u8]) -> bool {
         let is_merged = self.bytes_only && self.layout.is_compact();
         !is_merged || are_scattered(data, self.nests[0].num_real * self.dtype.size() as u64)
@@ -264,7 +265,7 @@ impl OutputPlan<'_> {
         bytes_of(self.dtype, self.layout.shape())
     }
 
-    /// Bytes read of the samples; at most, if a device chooses them.
+    /// Bytes read of the samples; at most, if a device chooses them. 0 for [`ElementOp::Scales`], too.
     pub fn bytes_read(&self) -> u64 {
         let (ElementOp::Read { .. } | ElementOp::Rescale) = self.op else { return 0 };
         // Broadcast samples may be read more often than there are bytes to count it in.
@@ -373,7 +374,7 @@ fn rows_of_table(
 // Strides and single extents of an output without elements may be beyond 64 bits when multiplied, and
 // nothing is ever reached through them: hence the wrapping products, and the zeros below.
 
-/// Elements of one row of dim 0.
+/// Elements of one row of dim 0; 0 beyond 63 bits. There is a dim 0.
 pub(super) fn row_elems(layout: &Layout) -> u64 {
     checked_numel(&layout.shape()[1..]).unwrap_or(0) as u64
 }
@@ -392,7 +393,7 @@ pub(crate) fn saturating_sum(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::saturating_add)
 }
 
-/// Whether the nests of all samples fit.
+/// Whether the nests of all samples fit; perhaps false if one does not that no sample has.
 fn all_used(output: &OutputPlan<'_>, fits: impl Fn(&LoopNest) -> bool) -> bool {
     match &*output.nest_ids {
         [] => fits(&output.nests[0]),
@@ -461,7 +462,7 @@ fn are_scattered(data: &[*const u8], bytes: u64) -> bool {
     })
 }
 
-/// The output of a leaf's mask, which has this row-major layout.
+/// The output of a padded leaf's mask, which has this row-major layout.
 pub(crate) fn mask_output<'s>(
     leaf: usize,
     batch_shape: &BatchShape,
@@ -528,7 +529,10 @@ pub(crate) fn index_output<'s>(
     }
 }
 
-/// The samples row-major, one after the other, as bytes; and where each begins.
+/// The samples row-major in native byte order, one after the other, as bytes; and where each begins.
+///
+/// # Errors
+/// [`Error::TooLarge`](crate::Error::TooLarge), [`Error::OutOfMemory`](crate::Error::OutOfMemory).
 pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPlan<'s>, Offsets)> {
     let bytes = |index: usize| {
         let meta = samples.meta(index);

@@ -32,7 +32,7 @@ impl PageCopies {
         MEASURED.try_read().ok()?.get(&ordinal).cloned()
     }
 
-    /// As [`least_copied_bytes`], by these numbers.
+    /// As [`least_copied_bytes`], by these numbers; fewer pairs than the first number go by that.
     fn least_bytes(&self, count: u64) -> u64 {
         let at = self.0.partition_point(|&(own, _)| own <= count);
         self.0.get(at.saturating_sub(1)).map_or(POLICY.min_copied_bytes, |&(_, bytes)| bytes)

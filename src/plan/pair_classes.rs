@@ -21,6 +21,7 @@ pub(super) struct PairClass<'l> {
     pub count: usize,
     /// Both are the same, so that pairs of the same address are nothing to be done.
     pub is_same: bool,
+    /// A side is on a device, and there are elements.
     pub is_on_device: bool,
     /// The batch that the transform makes of the source, if there is one.
     pub transformed: Option<BatchShape>,
@@ -133,7 +134,7 @@ impl<'l> PairClass<'l> {
     /// Checks a class with a side on a device.
     ///
     /// # Errors
-    /// [`Error::Device`] in a build without CUDA; [`Error::Layout`] for a source of foreign byte order, unless it is pageable.
+    /// [`Error::NoDriver`] in a build without CUDA; [`Error::Layout`] for a source of foreign byte order, unless it is pageable.
     fn check_device(&self) -> Result<()> {
         let (to, from) = (self.dst.device, self.src.device);
         let is_cuda = |device: Device| matches!(device, Device::Cuda(_));
@@ -226,7 +227,8 @@ impl<'l> PairClass<'l> {
     }
 }
 
-/// The batch that a transform makes of a source, as a stack of that alone, with all checks of a batch.
+/// The batch that a transform makes of a source, as a stack of that alone, with all checks of a batch: an [`Error::Argument`] has
+/// no number, others are of the source of `pair`.
 fn transformed(
     srcs: &SampleList<'_>,
     dtype: DType,
@@ -250,7 +252,7 @@ fn transformed(
     })
 }
 
-/// The given scales of a pair, as those of a stack of its source.
+/// The given scales of a pair, as those of a stack of its source; [`Error::Argument`] if they are not of `num_pairs`.
 pub(super) fn given_for(dequantize: &Dequantize, pair: usize, num_pairs: usize) -> Result<Tensor> {
     let refuse = |own: i64| Err(Error::argument(format!("{own} scales for {num_pairs} pairs")));
     match &*dequantize.scales {

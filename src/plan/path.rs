@@ -84,7 +84,8 @@ impl Path {
         }
     }
 
-    /// The path of data without arithmetic. `is_bytes`: whether each sample is one run of bytes to be moved.
+    /// The path of data without arithmetic: memcpy or gather if `is_bytes`, that is, if each sample is one run of bytes to be
+    /// moved; else the conversion, or strided without one.
     pub fn untransformed(
         is_bytes: bool,
         is_one_range: impl FnOnce() -> bool,
@@ -97,7 +98,7 @@ impl Path {
         }
     }
 
-    /// The conversion from one dtype to another: a cast, or only a reversal of bytes.
+    /// The conversion from one dtype to another: a cast, or only a reversal of bytes; `None` if they are the same.
     pub fn for_conversion(from: DType, to: DType) -> Option<Path> {
         match from == to {
             true => None,

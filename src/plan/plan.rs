@@ -318,7 +318,7 @@ impl<'s> Plan<'s> {
         Ok(())
     }
 
-    /// The encoded launch, kept by an executor for the next run; `None` if the plan is not kept.
+    /// The encoded launch, kept by an executor for the next run; `None` if the plan is not kept, has an arena or finds scales.
     pub(crate) fn launch(&self) -> Option<&Memo> {
         // A table has the addresses of scales that are found.
         let is_found = || self.batch_shapes().iter().any(|shape| shape.found_scales().is_some());
@@ -356,7 +356,7 @@ impl<'s> Plan<'s> {
         }
     }
 
-    /// As [`Plan::as_view`], with the layout of the batch there, which has gaps if it is a stack of rows of a table that has some.
+    /// As [`Plan::as_view`], with the layout of the batch there, which has gaps if it is a stack of rows of a table with some.
     pub fn as_laid_out_view(&self, leaf: usize) -> Option<(*const u8, Layout)> {
         let batch_shape = &self.batch_shapes()[leaf];
         if let Some(data) = self.as_view(leaf) {

@@ -75,7 +75,11 @@ impl<'s> PlanBody<'s> {
     }
 
     /// Plans one list. Where samples on a device are alike, or the device chooses them, the plan does not depend on which
-    /// samples these are: it is kept with their list and used for the next batch of the same size and options.
+    /// samples these are: made a second time it is kept with their list, and used for the next batch of the same size and
+    /// options. Not with `out`, nor for [`POLICY`]'s `many_samples` that the host knows.
+    ///
+    /// # Errors
+    /// As [`PlanBody::for_leaves`].
     pub fn cached_for_list<'a: 's>(
         samples: &'s SampleList<'a>,
         collate: &Collate,
@@ -101,8 +105,8 @@ impl<'s> PlanBody<'s> {
         Ok(body)
     }
 
-    /// Whether the plan is valid for any other samples of this list, if they are as many: no transfers, no merged
-    /// copies.
+    /// Whether the plan is valid for any other samples of this list, if they are as many: no transfers, no merged copies, no
+    /// increments, or samples that a device chooses.
     fn is_sample_independent(&self, samples: &SampleList<'_>) -> bool {
         let is_fixed = |output: &OutputPlan<'_>| output.ranges.is_none();
         let has_own = |batch_shape: &BatchShape| batch_shape.increments.is_some();
@@ -130,7 +134,7 @@ impl<'s> PlanBody<'s> {
         PlanBody::for_list(samples, collate, None).map(|body| Arc::new(body.into_owned()))
     }
 
-    /// Plans one list, whether a plan is kept or not.
+    /// Plans one list, whether a plan is kept or not; errors as of [`PlanBody::for_leaves`].
     fn for_list<'a: 's>(
         samples: &'s SampleList<'a>,
         collate: &Collate,
@@ -142,7 +146,7 @@ impl<'s> PlanBody<'s> {
         Ok(body)
     }
 
-    /// The route of all outputs; `None` if nothing crosses.
+    /// As [`Route::new`], of all outputs; kernels may read page-locked memory unless [`is_mapping_stale`].
     fn route<'a: 's>(&self, samples: &[&'s SampleList<'a>]) -> Result<Option<Box<Route<'s>>>> {
         Route::new(&self.batch_shapes, &self.outputs, samples, !is_mapping_stale())
     }
@@ -152,7 +156,8 @@ impl<'s> PlanBody<'s> {
         PlanBody { batch_shapes, outputs, route: None, launch: None }
     }
 
-    /// Adds the batch shape and the outputs of one more leaf; after an error the body is of no use.
+    /// Adds the batch shape and the outputs of one more leaf; errors as of [`PlanBody::for_leaves`], and after one the body is of
+    /// no use.
     fn add<'a: 's>(
         &mut self,
         samples: &'s SampleList<'a>,

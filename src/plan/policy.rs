@@ -39,7 +39,7 @@ pub(crate) const POLICY: DevicesPolicy = DevicesPolicy {
 /// and samples of several outputs that are copied together.
 pub(crate) const SHARED_ALIGN: u64 = 256;
 
-/// Whether an output of `bytes` bytes shares memory, if its call has several of them.
+/// Whether an output of `bytes` bytes shares memory, if its call has several of them; one without bytes does not.
 pub(crate) fn is_shared(bytes: u64) -> bool {
     (1..=POLICY.max_shared_bytes).contains(&bytes)
 }

@@ -192,7 +192,7 @@ impl<'s> Route<'s> {
         !self.spread.is_empty()
     }
 
-    /// Whether the host reads samples of a leaf during the call.
+    /// Whether the host reads samples of a leaf during the call, on their way to a device.
     pub fn reads_on_host(&self, leaf: usize) -> bool {
         matches!(self.paths[leaf], Path::Upload | Path::Staged)
     }
@@ -286,7 +286,8 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
         }
     }
 
-    /// Whether page-locked samples are copied to the device as they are, for the kernel to work on there.
+    /// Whether page-locked samples are copied to the device as they are, for the kernel to work on there: if all are row-major,
+    /// and large on average or not to be read over the bus.
     fn is_copied(&self, output: &OutputPlan<'_>) -> bool {
         let list = self.samples[output.leaf];
         matches!(output.op, ElementOp::Read { .. } | ElementOp::Rescale)
@@ -319,7 +320,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
         }
     }
 
-    /// The staging memory for the samples of these outputs.
+    /// The staging memory for the samples of these outputs; errors as of [`Route::new`].
     fn staged(&self, outputs: &[usize], is_pinned: bool) -> Result<Upload<'s>> {
         let mut staging = StagedBlock { is_pinned, bytes: 0, outputs: Vec::new() };
         for &output in outputs {
@@ -339,7 +340,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
         Ok(Upload::Staged(staging))
     }
 
-    /// How an output is spread whose memory has gaps or another order of dims.
+    /// How an output is spread whose memory has gaps or another order of dims; errors as of [`Route::new`].
     fn spread(&self, index: usize) -> Result<Spread<'s>> {
         let output = &self.outputs[index];
         let (leaf, dtype) = (output.leaf, output.dtype);

@@ -176,6 +176,10 @@ pub(crate) fn target_of(tensor: &mut Tensor, num_refs: usize) -> Result<Target<'
 
 /// Checks that an output, and its memory for scales, fits a batch of this shape and is apart from all samples; not from each
 /// other: see [`check_apart`]. `sharing`: the first sample that shares a byte with what is written.
+///
+/// # Errors
+/// [`Error::Shape`], [`Error::Device`], [`Error::DType`]; [`Error::Layout`] for foreign byte order and shared bytes;
+/// [`Error::Argument`] for scales of a batch that finds none.
 pub(crate) fn check_target(
     out: &Target<'_>,
     batch_shape: &BatchShape,
@@ -191,7 +195,7 @@ pub(crate) fn check_target(
         .map_err(|error| error.about("out of the scales"))
 }
 
-/// Checks that memory is of this dtype, shape and device, and apart from all samples.
+/// Checks that memory is of this dtype, shape and device, its elements apart from each other and from all samples.
 #[inline]
 fn check_memory(
     out: &Target<'_>,
@@ -230,7 +234,7 @@ fn check_memory(
 }
 
 /// Leaves of one plan are written at the same time: no output or scales may be over other ones, of the same leaf too, or over
-/// the samples of another leaf.
+/// the samples of another leaf. The error is [`Error::Layout`].
 pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
     let outs: Vec<(usize, Footprint<'_>)> = leaves
         .iter()
