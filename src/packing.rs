@@ -321,6 +321,7 @@ pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<I
     Ok(IndexRows::from_order(&order, &rows, num_ranks)?.counted(lengths, |_| most))
 }
 
+/// [`Error::Argument`] for 0.
 fn at_least_one(name: &str, value: usize) -> Result<()> {
     if value == 0 {
         return Err(Error::argument(format!("{name} must be at least 1, got 0")));
@@ -328,7 +329,7 @@ fn at_least_one(name: &str, value: usize) -> Result<()> {
     Ok(())
 }
 
-/// Fails for the first length that is negative or, after padding, above `max_tokens`.
+/// [`Error::Argument`] for a `max_tokens` below 1 and for the first length that is negative or, after padding, above it.
 fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) -> Result<()> {
     if max_tokens < 1 {
         return Err(Error::argument(format!("max_tokens must be at least 1, got {max_tokens}")));
@@ -429,7 +430,7 @@ impl Bins {
     }
 }
 
-/// The row of each sample of `order`, which has the longest first.
+/// The row of each sample of `order`, which has the longest first. Rows are opened in `bins`, which has none yet.
 ///
 /// A tree over the rows has the most room below each node, so the first row with room is found by one descent. Rooms only shrink:
 /// of samples of one length, a row takes as many as it has room for, and then the next one is looked for.
@@ -470,8 +471,8 @@ fn first_fit(
     Ok(rows)
 }
 
-/// The row of each sample of `order`, which has the longest first. Lengths only shrink: a row that has too little room for
-/// this one waits among the others, the roomiest first, until it has enough.
+/// As [`first_fit`], each into the row with the least room that is enough. Lengths only shrink: a row that has too little room
+/// for this one waits among the others, the roomiest first, until it has enough.
 fn best_fit(
     lengths: &[i64],
     order: &[usize],

@@ -38,7 +38,8 @@ impl Batch {
     ///
     /// # Errors
     /// [`Error::DType`] for bools, which Arrow packs into bits, and for dtypes that it does not have; [`Error::Device`] for
-    /// memory that is not the host's; [`Error::Layout`] for data with gaps; [`Error::Argument`] for data without dims.
+    /// memory that is not the host's; [`Error::Layout`] for data with gaps; [`Error::Argument`] for data without dims; as
+    /// [`Batch::check`].
     pub fn to_arrow(&self) -> Result<(ArrowSchema, ArrowArray)> {
         let data = self.data();
         let format = format_of(data.dtype())?;

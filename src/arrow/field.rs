@@ -70,7 +70,7 @@ const CONVERT: &str = "leave the column out or convert it first";
 
 impl SchemaField {
     /// Reads a schema. Types that windrow does not support become [`DataType::Other`], without an error. The index columns that
-    /// pandas names itself become structs without fields.
+    /// pandas names itself become structs without fields. A name that is NULL or not UTF-8 is empty.
     ///
     /// # Errors
     /// [`Error::Layout`] for a schema that contradicts itself or is too deep; [`Error::OutOfMemory`].
@@ -84,6 +84,7 @@ impl SchemaField {
     }
 }
 
+/// The [`Error::Layout`] of a schema.
 fn broken(expected: &str, got: impl Into<String>) -> Error {
     Error::Layout(Box::new(Mismatch::for_subject("Arrow schema", expected, got.into())))
 }

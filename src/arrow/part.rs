@@ -70,8 +70,8 @@ pub(super) struct ArrayPart<'a> {
 }
 
 impl<'a> ArrayPart<'a> {
-    /// The entries `start..start + len`. Checks the array's own numbers, but no pointer: [`Fault::Beyond`] has the first entry
-    /// that the array is too short for.
+    /// The entries `start..start + len`. Checks the array's own numbers, but no pointer: [`Fault::Refused`] for a released array
+    /// and for impossible ones; [`Fault::Beyond`] has the first entry that the array is too short for.
     pub(super) fn new(
         array: &'a ArrowArray,
         start: i64,
@@ -108,7 +108,7 @@ impl<'a> ArrayPart<'a> {
     }
 
     /// Checks the array's numbers of buffers and of children, and that the lists of their pointers are there. The pointers in the
-    /// lists may be NULL.
+    /// lists may be NULL. The error is [`Error::Layout`].
     pub(super) fn expect(&self, num_buffers: i64, num_children: usize) -> Result<()> {
         let ArrowArray { n_buffers, n_children, buffers, children, .. } = *self.array;
         if n_buffers != num_buffers || n_buffers > 0 && buffers.is_null() {
@@ -131,7 +131,7 @@ impl<'a> ArrayPart<'a> {
         unsafe { *self.array.buffers.add(position) }.cast()
     }
 
-    /// As `buffer`; an error for NULL if the part has entries.
+    /// As `buffer`; [`Error::Layout`] for NULL if the part has entries.
     ///
     /// # Safety
     /// After `expect`: there are more buffers than `position`.
@@ -163,7 +163,7 @@ impl<'a> ArrayPart<'a> {
     }
 
     /// [`Fault::Null`] at the first null, if there is one. A null count of 0 is believed. An array of unknown count and without a
-    /// bitmap has no nulls; a bitmap on a device is an error.
+    /// bitmap has no nulls; a bitmap on a device is an error, and so is none of an array that counts nulls.
     ///
     /// # Safety
     /// After `expect`, for a type whose buffer 0 is a validity bitmap; a bitmap that is there covers the entries.
@@ -242,7 +242,7 @@ impl<'a> ArrayPart<'a> {
     }
 }
 
-/// An empty vector with room for `count` entries; [`Error::OutOfMemory`] without the memory.
+/// An empty vector with room for `count` entries, none if it is negative; [`Error::OutOfMemory`] without the memory.
 pub(super) fn try_vec<T>(count: i64) -> Result<Vec<T>> {
     let count = usize::try_from(count).unwrap_or_default();
     let mut entries = Vec::new();

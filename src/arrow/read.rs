@@ -166,7 +166,7 @@ fn add_columns(
 
 impl Column {
     /// Appends the rows of an array, the first of which is number `num_before` in errors. After an error some rows may be
-    /// appended.
+    /// appended. Errors as of [`Columns::append_on`], without the column.
     ///
     /// # Safety
     /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
@@ -274,7 +274,8 @@ impl ColumnRows {
     }
 }
 
-/// The list that samples are added to, and the column they are of.
+/// The list that samples are added to, and the memory of those that are unpacked bits, which is added with them, but by
+/// [`SampleSink::push_piece`].
 struct SampleSink<'t> {
     list: &'t mut SampleList<'static>,
     unpacked: &'t mut Vec<Tensor>,

@@ -3,7 +3,8 @@
 
 use super::part::{broken, out_of_memory, ArrayPart, Fault};
 
-/// Appends the address and the bytes of each row of an array with offsets. The address of an empty row may be NULL.
+/// Appends the address and the bytes of each row of an array with offsets; none after a fault: nulls, offsets that go back, NULL
+/// for bytes. The address of an empty row may be NULL.
 ///
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the

@@ -52,7 +52,8 @@ pub(super) unsafe fn values(
     }
 }
 
-/// The numbers of a part, in its own memory. The driver is asked whether memory of a device is where the array says.
+/// The numbers of a part, in its own memory. The driver is asked whether memory of a device is where the array says:
+/// [`Error::Device`] if not.
 ///
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
@@ -202,7 +203,8 @@ pub(super) unsafe fn lists(
     }
 }
 
-/// The shapes that stand beside tensors: int32 or int64, as many for each row as it has dims. Their values are not checked.
+/// The shapes that stand beside tensors: int32 or int64, as many for each row as it has dims; of another dtype [`Error::DType`].
+/// Their values are not checked.
 ///
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the

@@ -64,7 +64,8 @@ impl Fields {
         }
     }
 
-    /// Lengths, offsets and whatever else is known without looking at a sample's elements.
+    /// Lengths, offsets and whatever else is known without looking at a sample's elements. Those of samples that
+    /// a device chooses are absent.
     ///
     /// # Errors
     /// [`Error::TooLarge`] for int32 offsets beyond `i32::MAX`.
@@ -123,7 +124,7 @@ impl Batch {
     /// A batch rebuilt from tensors in another place, such as a copy of an arena.
     ///
     /// # Errors
-    /// [`Error::Argument`] if a part would be outside of the data.
+    /// [`Error::Argument`] if a part would be outside of the data. The tensors of `fields` are not checked.
     ///
     /// ```
     /// use windrow::batch::{Fields, SampleBounds};

@@ -37,7 +37,8 @@ impl LeafOutput {
 }
 
 /// Makes the batches of views of the arena, once their fields have been written. On the host the rest is written here: lengths,
-/// offsets, and zeros in the gaps. `memory` has the arena's layout, and nothing else uses it.
+/// offsets, and zeros in the gaps. `memory` has the arena's layout, and nothing else uses it; a smaller one is
+/// [`Error::Layout`](crate::Error::Layout).
 pub(crate) fn bind_arena(arena: &Arena, memory: &Tensor, filled: &mut [LeafOutput]) -> Result<()> {
     let is_host = !matches!(arena.device, Device::Cuda(_));
     for (begin, count) in arena.gaps().filter(|_| is_host) {

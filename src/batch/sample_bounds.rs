@@ -100,7 +100,7 @@ impl SampleBounds {
         })
     }
 
-    /// Whether all parts are in data of this shape.
+    /// Whether all parts are in data of this shape, and are as many; of lengths that only a device knows it is taken for granted.
     pub(super) fn fit(&self, num_samples: usize, shape: &[i64]) -> bool {
         let has_rows = shape.first() == Some(&(num_samples as i64));
         match &self.0 {

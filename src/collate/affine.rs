@@ -19,7 +19,8 @@ impl Affine {
         Affine { a32: narrow(&a), b32: narrow(&b), a: a.into(), b: b.into() }
     }
 
-    /// The first channel whose pair float32 does not hold: as an infinity, or as a factor of 0 that is none.
+    /// The first channel whose pair float32 does not hold: as an infinity, or as a factor of 0 that is none; `None` if
+    /// it holds all.
     pub(crate) fn beyond_f32(&self) -> Option<usize> {
         let is_held = |c: usize| {
             let (a, b) = (self.a32[c], self.b32[c]);

@@ -189,7 +189,8 @@ impl Collate {
     }
 
     /// Arithmetic and axis order on the way ([`Transform`]), or scales that are found ([`Quantize`]) or given ([`Dequantize`]).
-    /// Arithmetic on integers or bools needs a dtype by [`Collate::cast`], and so does a [`Dequantize`]; a [`Quantize`] has its own.
+    /// It replaces an earlier one of any kind. Arithmetic on integers or bools needs a dtype by [`Collate::cast`], and so does a
+    /// [`Dequantize`]; a [`Quantize`] has its own.
     #[must_use]
     pub fn transform(mut self, transform: impl Into<AnyTransform>) -> Collate {
         (self.transform, self.rescale) = match transform.into() {
@@ -218,7 +219,7 @@ impl Collate {
         matches!(self.rescale.as_deref(), Some(Rescale::Dequantize(_)))
     }
 
-    /// Whether elements stay as they are, but for a cast.
+    /// Whether elements stay as they are, but for a cast, and dims in their order.
     pub(crate) fn has_no_transform(&self) -> bool {
         self.rescale.is_none() && self.transform == Transform::default()
     }

@@ -92,7 +92,7 @@ pub enum PerDim<T> {
 }
 
 impl<T: Clone> PerDim<T> {
-    /// Checks that there is one for all dims, or one for each of `ndim`.
+    /// Checks that there is one for all dims, or one for each of `ndim`; else [`Error::Argument`].
     pub(crate) fn check(&self, name: &str, ndim: usize) -> Result<()> {
         match self {
             PerDim::Each(values) if values.len() != ndim => Err(Error::argument(format!(
@@ -168,7 +168,8 @@ impl Pad {
         Pad::default()
     }
 
-    /// Checks that what is given for each dim is given for `ndim` of them, and that the mask's dtype is one for a mask.
+    /// Checks that what is given for each dim is given for `ndim` of them, and that the mask's dtype is one for a mask;
+    /// else [`Error::Argument`].
     pub(crate) fn check(&self, ndim: usize) -> Result<()> {
         self.check_mask()?;
         self.side.check("side", ndim)?;
@@ -275,7 +276,7 @@ impl Pad {
         }
     }
 
-    /// The bits of the mask; `None` if none is asked for.
+    /// The bits of the mask, whose dtype [`Pad::check_mask`] has taken; `None` if none is asked for.
     pub(crate) fn mask_bits(&self) -> Result<Option<MaskBits>> {
         let dtype = self.mask_dtype;
         let Some(mask) = self.mask else { return Ok(None) };

@@ -89,7 +89,7 @@ impl Quantize {
     /// Checks the options by themselves.
     ///
     /// # Errors
-    /// [`Error::Argument`] for another dtype, a block of less than one element, or an `eps` that gives no scale.
+    /// [`Error::Argument`] for another dtype, of scales too, a block of less than one element, or an `eps` that gives no scale.
     pub fn check(&self) -> Result<()> {
         let refuse = |text: String| Err(Error::argument(text));
         if !self.dtype.is_float8() && self.dtype != DType::I8 {

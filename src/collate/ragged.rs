@@ -43,7 +43,7 @@ impl Ragged {
         self
     }
 
-    /// Checks the dtype of the offsets.
+    /// [`Error::Argument`] for offsets of another dtype than int32 and int64.
     pub(crate) fn check(&self) -> Result<()> {
         match self.offsets {
             DType::I32 | DType::I64 => Ok(()),

@@ -16,7 +16,7 @@ use super::ffi::{
 use crate::tensor::{DType, Device, Owner, Tensor};
 
 /// The dtype of DLPack for one of this crate. Of a [padded](DType::is_padded) one a tensor has
-/// [`FLAG_IS_SUBBYTE_TYPE_PADDED`] too.
+/// [`FLAG_IS_SUBBYTE_TYPE_PADDED`] too. One of foreign byte order is an opaque handle of its size.
 ///
 /// ```
 /// let float = windrow::dlpack::dtype_to_dl(windrow::DType::F32);
@@ -178,7 +178,7 @@ impl Tensor {
         })
     }
 
-    /// A description that borrows shape and strides from `self`, which must outlive it in place.
+    /// A description that borrows shape and strides from `self`, which must outlive it in place; its address is `NULL` if empty.
     ///
     /// The struct holds pointers to mutable memory because the ABI has no other kind; shape and
     /// strides are not to be written.
