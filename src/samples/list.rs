@@ -203,7 +203,7 @@ impl<'a> SampleList<'a> {
     }
 
     /// Appends samples that differ from the last one in their address alone; none to a list without samples, or of samples that
-    /// only a device knows. Aborts on allocation failure.
+    /// only a device knows. They do not take over a mark as read-only of the last one alone. Aborts on allocation failure.
     ///
     /// # Safety
     /// Every element that the last sample's shape and strides reach from each address is of its dtype, in initialised memory
