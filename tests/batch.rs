@@ -399,6 +399,19 @@ fn lists_of_samples() {
     assert!(grown.take([0]).unwrap().is_read_only());
     list.extend(&grown).unwrap();
     assert!(list.is_read_only());
+    // Marked one by one.
+    let mut marked = SampleList::new();
+    for row in [[1], [2]].iter() {
+        marked.push_view(&SampleView::from(&row[..])).unwrap();
+        marked.mark_last_read_only();
+    }
+    let mut longer = marked.take([0, 1, 0]).unwrap();
+    let mut shorter = marked.take([1]).unwrap();
+    for (taken, len) in [(&mut longer, 3), (&mut shorter, 1)] {
+        taken.push_view(&SampleView::from(&[3][..])).unwrap();
+        let flags: Vec<bool> = (0..=len).map(|index| taken.is_read_only_at(index)).collect();
+        assert_eq!(flags, (0..=len).map(|index| index < len).collect::<Vec<_>>());
+    }
 }
 
 #[test]

@@ -99,8 +99,13 @@ impl ReadOnly {
     /// # Errors
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn take(&self, indices: &[i64], len: usize) -> Result<ReadOnly> {
-        if self.0.is_empty() || self.has_all(len) {
+        if self.0.is_empty() || self.has_all(usize::MAX) {
             return Ok(self.clone());
+        }
+        if self.has_all(len) {
+            let mut taken = ReadOnly(try_vec(1)?);
+            taken.push(0..indices.len());
+            return Ok(taken);
         }
         let mut taken = ReadOnly(try_vec(indices.len().min(self.0.len()))?);
         for (at, &index) in indices.iter().enumerate() {
