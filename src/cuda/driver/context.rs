@@ -24,10 +24,10 @@ const MEMORY_POOLS_SUPPORTED: c_uint = 115;
 /// CU_STREAM_CAPTURE_MODE_RELAXED.
 const CAPTURE_MODE_RELAXED: c_uint = 2;
 
-/// Devices that this process may use.
+/// The number of devices that this process may use. Starts the driver.
 ///
 /// # Errors
-/// [`Error::NoDriver`].
+/// [`Error::NoDriver`], most often also where there is no device.
 pub(crate) fn device_count() -> Result<u32> {
     init()?;
     Ok(Device::num_devices().map_err(|e| DriverError::from_cust("cuDeviceGetCount", e))?)
@@ -239,15 +239,15 @@ impl Relaxed {
     }
 }
 
-/// Puts the calling thread into relaxed capture mode for good. Starts the driver; does nothing without one.
+/// Puts the calling thread into relaxed capture mode for good. Starts the driver; does nothing without one or in a forked child.
 pub fn relax_captures() {
     if init().is_ok() && forked().is_none() {
         std::mem::forget(Relaxed::new());
     }
 }
 
-/// Runs some work, such as calls of another library, in relaxed mode, and returns its result. Starts the driver; without one, the
-/// work runs as it is.
+/// Runs some work, such as calls of another library, in relaxed mode, and returns its result. Starts the driver; without one,
+/// or in a forked child, the work runs as it is.
 pub fn relaxed<T>(work: impl FnOnce() -> T) -> T {
     let _relaxed = (init().is_ok() && forked().is_none()).then(Relaxed::new);
     work()
@@ -267,7 +267,7 @@ impl Drop for Relaxed {
 #[derive(Debug)]
 pub(crate) struct Current<'c> {
     pub(super) context: &'c Arc<Context>,
-    /// Another context was current before.
+    /// Another context, or none, was current before, and is again when the guard ends.
     is_pushed: bool,
     _relaxed: Relaxed,
     /// The current context is a property of one thread: the guard stays on it.
@@ -294,7 +294,7 @@ impl Current<'_> {
         unsafe { raw::cuCtxSynchronize() }.ok()
     }
 
-    /// Blocks until everything enqueued on any device is done, those used by other libraries included.
+    /// Blocks until everything enqueued in the primary context of any device is done, those that other libraries use included.
     pub(crate) fn synchronize_all(&self) -> Result<()> {
         self.synchronize()?;
         for ordinal in (0..device_count()?).filter(|&ordinal| ordinal != self.context.ordinal) {

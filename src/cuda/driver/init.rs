@@ -10,10 +10,10 @@ use crate::tensor::{DriverError, Error, Result};
 
 static STARTED: OnceLock<Result<()>> = OnceLock::new();
 
-/// Loads and starts the driver, once per process; every later answer is that of the first call.
+/// Loads and starts the driver, once per process; every later answer is that of the first call, but in a forked child.
 ///
 /// # Errors
-/// [`Error::NoDriver`], with the hint.
+/// [`Error::NoDriver`], with the hint; always in a child forked after the start.
 pub(crate) fn init() -> Result<()> {
     // A fork copies a lock that another thread holds: the child must not wait for it.
     if let Some(error) = forked() {
@@ -44,7 +44,7 @@ fn start() -> Result<()> {
     }
 }
 
-/// The newest CUDA version that the driver supports, as in (13, 0).
+/// The newest CUDA version that the driver supports, as in (13, 0). Call [`init`] before.
 pub(crate) fn driver_version() -> std::result::Result<(u32, u32), DriverError> {
     let mut version = 0;
     // SAFETY: the pointer is to a live integer.

@@ -115,7 +115,8 @@ fn too_old((major, minor): (u32, u32)) -> Error {
     ))
 }
 
-/// Turns "this image does not go with this driver or device" into what to do about it.
+/// The error of a failed load. [`Error::NoDriver`] with the cure if the driver's major version is below the toolkit's, whatever
+/// failed, and for the codes of an image that does not fit; else the driver's error.
 fn explain(error: DriverError, ordinal: u32, info: &DeviceFacts, driver: (u32, u32)) -> Error {
     let (major, minor) = driver;
     if major < toolkit_major() {

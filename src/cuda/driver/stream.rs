@@ -202,7 +202,7 @@ impl StreamRef<'_> {
         unsafe { raw::cuStreamSynchronize(self.raw) }.ok()
     }
 
-    /// Whether work goes to a graph instead of to the device.
+    /// Whether work goes to a graph instead of to the device. An error for the legacy stream while a blocking stream is captured.
     pub(crate) fn is_capturing(self) -> DriverResult<bool> {
         let mut status = 0;
         // SAFETY: a live stream and a live pointer to write to.
@@ -362,7 +362,7 @@ impl StreamRef<'_> {
         code.ok()
     }
 
-    /// Sets bytes.
+    /// Sets bytes, in the order of the stream; none are no call.
     ///
     /// # Safety
     /// `bytes` are writable at `dst` until this has run.

@@ -227,7 +227,8 @@ impl<'b> Builder<'b> {
         }
     }
 
-    /// Appends addresses; or if they are many, how many times a power of two each is behind a base, which the head then has.
+    /// Appends addresses; or if they are many and [`base_of`] has a base, how many times a power of two each is behind it. The
+    /// head then has the base, the stride and flag `BY_ID`; where the addresses are, the caller enters.
     fn sources<T: Copy>(
         &mut self,
         head: &mut Head,
@@ -247,7 +248,8 @@ impl<'b> Builder<'b> {
         write_sources(&mut words[first..], samples, address, base);
     }
 
-    /// Appends the factors and offsets of a map, or increments; nothing for a segment without them.
+    /// Appends the factors and offsets of a map, in float64 if a side of the cast is that, else in float32; or increments;
+    /// nothing for a segment without them.
     fn coefficients(&mut self, segment: &OutputSegment<'_>) -> Result<Coefficients> {
         if let Some(affine) = segment.affine {
             let is_wide = [segment.from, segment.to].contains(&DType::F64);
@@ -339,10 +341,12 @@ fn cast_of(segment: &OutputSegment<'_>) -> u8 {
     number.unwrap_or(0)
 }
 
+/// A divisor; 0 becomes 1. [`Error::TooLarge`] from 2^31 on.
 fn divisor(divisor: u64) -> Result<Divisor> {
     Divisor::new(divisor.max(1)).ok_or_else(|| too_large("rows of a sample"))
 }
 
+/// Whether the operation reads elements of samples.
 fn addresses_are_read(op: ElementOp) -> bool {
     matches!(op, ElementOp::Read { .. } | ElementOp::Rescale)
 }

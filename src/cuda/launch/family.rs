@@ -41,6 +41,7 @@ pub(crate) struct SegmentWork<'w> {
 const SMALL_COPY_BYTES: RangeInclusive<u64> = 24..=2048;
 
 impl SegmentWork<'_> {
+    /// Whether elements are copied or cast; a rescaled segment has a family of its own.
     fn reads(&self) -> bool {
         matches!(self.op, ElementOp::Read { .. })
     }
@@ -56,7 +57,7 @@ impl SegmentWork<'_> {
         }
     }
 
-    /// Whether the elements of a row are adjacent on both sides.
+    /// Whether the elements of a row are adjacent in the output, and in the source if it is read; true for rows of one element.
     fn is_adjacent(&self) -> bool {
         let cols = &self.loops[self.loops.len() - 1];
         let is_one = cols.fixed() == Some(1);
@@ -91,7 +92,8 @@ impl SegmentWork<'_> {
         self.is_dense && self.loops.len() == 1 && self.loops[0].is_whole() && self.is_adjacent()
     }
 
-    /// Small samples whose elements are read and written one by one, each at a multiple of its size.
+    /// Samples of one size, each one run, that one channel at most applies to; if they are cast, all elements are at multiples of
+    /// their sizes. How small they are is not asked.
     fn is_scalar_fallback(&self) -> bool {
         let cols = &self.loops[0];
         let is_aligned = self.address_bits % self.from.size() as u64 == 0
@@ -173,7 +175,7 @@ pub(crate) fn family_of(work: &SegmentWork<'_>, policy: &Policy) -> Family {
     Family::Strided
 }
 
-/// Whether rows of an output are so short that four of them share a warp.
+/// Whether rows of an output are so short that four of them share a warp; never for planes or joined outer loops.
 pub(crate) fn is_team(
     op: ElementOp,
     row_bytes: u64,

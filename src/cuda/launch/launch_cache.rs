@@ -72,7 +72,7 @@ pub(crate) struct CachedTable {
 
 impl CachedTable {
     /// The parameters of a launch that reads samples and writes outputs at other addresses; `None` if these need a table of their
-    /// own.
+    /// own. There are as many samples as the table has, and the outputs are at multiples of 16; neither is checked.
     pub fn arguments<'p>(
         &self,
         data: &[*const u8],

@@ -333,7 +333,7 @@ fn grouped(
 }
 
 /// The groups of an output whose samples are placed one by one: samples whose loops differ in source strides alone, and samples
-/// that are runs of bytes of any lengths.
+/// that are runs of bytes. Runs of unequal lengths are one group, whose elements are bytes.
 pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
     let mut sets: HashMap<_, Set> = HashMap::new();
     let mut order = Vec::new();
@@ -392,7 +392,7 @@ pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
     sets.iter().zip(members).enumerate().map(group).collect()
 }
 
-/// The loop nests that some sample has.
+/// The loop nests that some sample has, in rising order.
 fn used(output: &OutputPlan<'_>) -> Vec<u32> {
     let mut is_used = vec![output.nest_ids.is_empty(); output.nests.len().min(1)];
     is_used.resize(output.nests.len(), false);

@@ -43,7 +43,8 @@ impl Family {
         Family::Quantised,
     ];
 
-    /// Whether the kernel of common families has it. That kernel has fewer registers and more resident warps.
+    /// Whether the kernel of common families has it: all but strided, contiguous_generic and quantised. That kernel has fewer
+    /// registers and more resident warps.
     pub fn is_common(self) -> bool {
         !matches!(self, Family::Strided | Family::ContiguousGeneric | Family::Quantised)
     }

@@ -73,7 +73,7 @@ impl Table {
         &self.chosen
     }
 
-    /// Bytes of the table with these columns.
+    /// Bytes of the table up to the end of these columns, which begin at word `DEVICE_COLUMNS_START`.
     pub fn chosen_bytes(&self) -> u64 {
         self.num_words * 8
     }

@@ -181,8 +181,8 @@ pub(crate) fn write_sources<T: Copy>(
         .for_each(|(word, pair)| *word = in_memory(id(pair[0]), id(pair[1])));
 }
 
-/// An address that is not behind any of these, and the log2 of a power of two that all distances from it are multiples of, if the
-/// quotients have 32 bits. `None` without samples.
+/// An address that is not behind any of these, and the log2 of a power of two that all distances from it are multiples of. `None`
+/// without samples, or if a quotient needs more than 32 bits, or for `Family::Rows` if the addresses span 32 GiB.
 pub(crate) fn base_of<T: Copy>(
     samples: &[T],
     address: impl Fn(T) -> u64,

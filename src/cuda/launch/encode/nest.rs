@@ -10,8 +10,8 @@ use super::{divisor, repeated, Builder, Coefficients};
 use crate::tensor::Result;
 
 impl Builder<'_> {
-    /// The loops of a descriptor, and where its samples begin. Of the last outer one an item takes `block`
-    /// coordinates.
+    /// The loops of a descriptor, and where its samples begin, as far as [`Builder::items`] does not set them. Of the last outer
+    /// loop an item takes `block` coordinates. Appends columns to the table, and sets flags of `head`.
     pub(super) fn nest(
         &mut self,
         head: &mut Head,
@@ -81,6 +81,7 @@ impl Builder<'_> {
         Ok(nest)
     }
 
+    /// A loop as kernels read it, whose columns are appended to the table.
     fn looped(
         &mut self,
         segment: &OutputSegment<'_>,
@@ -140,8 +141,9 @@ impl Builder<'_> {
         Ok((position.into(), if is_narrow { narrow } else { bit }))
     }
 
-    /// Cuts the rows of each sample into items: `pieces` for a row of so many columns, and one for `block` coordinates of the last
-    /// outer loop. Sets the members of the nest by which kernels find their item, and returns the number of all items.
+    /// Cuts the rows of each sample into items: `pieces` for a row of so many columns, and one for `block` coordinates of the
+    /// last outer loop. Sets the members of the nest by which kernels find their item, and returns the number of all items. If
+    /// the columns are joined, the caller has set `nest.piece` before.
     pub(super) fn items(
         &mut self,
         nest: &mut Nest,
