@@ -8,7 +8,8 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>> {
     (0..driver::device_count()?).map(driver::describe).collect()
 }
 
-/// The place of an address, which is not read; [`Device::Cpu`] for one that the driver does not know. Starts the driver.
+/// The place of an address, which is not read; managed memory is at its device; [`Device::Cpu`] for what the driver does not
+/// know. Starts the driver; [`Error::NoDriver`](crate::Error::NoDriver) without one.
 pub(crate) fn device_of(address: usize) -> Result<Device> {
     driver::init()?;
     let info = driver::pointer_info(address as u64)?;
@@ -19,7 +20,8 @@ pub(crate) fn device_of(address: usize) -> Result<Device> {
     })
 }
 
-/// The compiled kernels, and the driver that runs them.
+/// The compiled kernels, and the driver that runs them. Starts the driver; [`Error::NoDriver`](crate::Error::NoDriver) without
+/// one.
 pub(crate) fn cuda_build() -> Result<CudaBuild> {
     driver::init()?;
     let (toolkit, targets) = (driver::TOOLKIT, driver::TARGETS);

@@ -112,7 +112,7 @@ pub fn try_lock(ordinal: u32) -> Result<()> {
     Locked::new(&copies(ordinal)?.context.enter()?, mapping).map(drop)
 }
 
-/// The number of blocks that were page-locked so far, and the bytes that are page-locked at present.
+/// The number of blocks that were page-locked so far, by [`try_lock`] too, and the bytes that are page-locked at present.
 pub fn lock_stats() -> (u64, u64) {
     (COUNT.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed))
 }
@@ -146,10 +146,12 @@ fn copies(ordinal: u32) -> Result<Arc<Copies>> {
     Ok(copies)
 }
 
-/// Keeps owners until the work that is on the stream now has ended: copies from page-locked tensors.
+/// Keeps owners until the work that is on the stream now has ended: copies from page-locked tensors. The stream is not captured,
+/// which is not checked.
 ///
 /// # Errors
-/// [`Error::Argument`] for a stream of another device or context; [`Error::Cuda`]. Then they are kept for ever.
+/// [`Error::Argument`] for a stream of another device or context; [`Error::NoDriver`] in a forked child; [`Error::Cuda`]. Then
+/// they are kept for ever.
 pub fn hold(owners: Vec<Owner>, ordinal: u32, stream: Stream) -> Result<()> {
     // Unless it is known when the copies are done.
     let owners = ManuallyDrop::new(owners);

@@ -451,7 +451,8 @@ impl DeviceBlock {
     }
 
     /// Orders a stream behind everything that has been enqueued on the block, so that it may be
-    /// written anew. Waits for the whole device if some of its streams cannot be named.
+    /// written anew. Waits for the whole device if some of its streams cannot be named. Streams that are captured now are left
+    /// out; the users of the block stay noted.
     pub fn wait_for_users(
         &self,
         current: &Current<'_>,
@@ -490,6 +491,10 @@ impl DeviceBlock {
 
     /// Orders a stream behind the writing of the block, and the block's end behind that stream.
     /// `is_borrowed`: the stream need not exist when the call has returned.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a stream of another device or context, or one that is captured; [`Error::NoDriver`] in a forked
+    /// child; [`Error::Cuda`].
     pub fn hand_to(&self, stream: tensor::Stream, is_borrowed: bool) -> Result<()> {
         let (current, handle) = (self.memory.context.enter()?, stream.handle());
         // SAFETY: the maker of the `Stream` vouched for its handle.

@@ -88,7 +88,8 @@ impl ListTable {
         }
     }
 
-    /// Notes an index out of range that the host has met in a move, for the next [`ListTable::check`].
+    /// Notes an index out of range that the host has met in a move, for the next [`ListTable::check`], in place of one noted
+    /// before.
     pub fn note(&self, position: u32) {
         self.number(0).store(MOVE << 32 | u64::from(position), Ordering::Relaxed);
     }

@@ -107,7 +107,7 @@ impl PinnedPool {
         Ok(found.map(|free| free.pinned))
     }
 
-    /// Unlocks and frees what is unused, if anything is; waits for all devices before.
+    /// Unlocks and frees what is unused, if anything is, also if the wait for all devices before it fails.
     pub fn clear(&self, current: &Current<'_>) -> Result<()> {
         let free = std::mem::take(&mut self.state().free);
         if !free.is_empty() {

@@ -7,13 +7,14 @@ use crate::plan::{Plan, Role};
 use crate::run_options::RunOptions;
 use crate::tensor::{Device, Error, Result};
 
-/// The error for an operation that a captured stream does not allow, with its hint.
+/// The [`Error::Argument`] for an operation that a captured stream does not allow, with its hint.
 pub(crate) fn refused_in_capture(what: impl Display) -> Error {
     Error::argument(format!("the stream is being captured in a graph: {what}"))
 }
 
-/// Refuses what cannot be recorded in a graph: memory of the engine, copies from and to pageable memory.
-/// Another library's memory is allowed if it belongs to the stream: such libraries support captures.
+/// Refuses what cannot be recorded in a graph, by [`Error::Argument`]: memory of the engine, batches on the host, samples on the
+/// host but for page-locked ones that kernels read in place. Another library's memory is allowed if it belongs to the stream:
+/// such libraries support captures.
 pub(crate) fn check_capture(
     plan: &Plan<'_>,
     options: &RunOptions,

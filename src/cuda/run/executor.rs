@@ -58,7 +58,8 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// `stream`: where the first work goes, if the caller has said so.
+    /// Loads the kernels, and sets the [`PageCopies`] that were measured of the device. `stream`: where the first work goes, if
+    /// the caller has said so; nothing is enqueued on it.
     ///
     /// # Errors
     /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there, or a stream that is being

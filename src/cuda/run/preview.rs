@@ -19,10 +19,11 @@ const ASSUMED: u64 = 1 << 40;
 /// Without a driver to ask: the multiprocessors of an H100 and an H200.
 const MULTIPROCESSORS: u32 = 132;
 
-/// The launch of a plan, if it makes one. `is_view` says which leaves are not assembled.
+/// The launch of a plan, if it makes one. `is_view` says which leaves are not assembled. Starts the driver, if there is one.
 ///
 /// # Errors
-/// The errors of a run that making the plan does not find: a table that is too large.
+/// The errors of a run that making the plan does not find: leaves on several devices, a device without kernels, a table that is
+/// too large.
 pub(crate) fn launch_of(
     plan: &Plan<'_>,
     is_view: impl Fn(usize) -> bool,
@@ -121,7 +122,7 @@ fn arena_offset(plan: &Plan<'_>, index: usize) -> u64 {
     places.filter(|(output, _)| *output == index).map(|(_, place)| place.addr() as u64).sum()
 }
 
-/// How kernels find the samples of a descriptor.
+/// How kernels find the samples of a descriptor; `None` if it reads none.
 fn sources_of(desc: &OutputDesc) -> Option<&'static str> {
     let head = desc.head;
     let reads = head.op != Op::Const as u8 && head.op != Op::Index as u8;

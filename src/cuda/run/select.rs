@@ -25,6 +25,7 @@ use crate::tensor::{DType, Error, Result, Tensor};
 impl Executor {
     /// Brings to the device what it has to know of a list to find its samples by indices: their addresses, unless
     /// they are rows of one table, and the position of each one's `TensorMeta`, if there are several. Blocks until it is there.
+    /// A list without samples is a panic.
     ///
     /// # Errors
     /// [`Error::Argument`] if kernels do not read page-locked memory as the host has it; [`Error::OutOfMemory`]; [`Error::Cuda`].
@@ -280,7 +281,7 @@ fn in_pairs<'n, T: Copy>(
 }
 
 /// Memory for a table that a graph makes each time that it is launched: as long as the list's own. It is allocated on a
-/// stream of ours, since a graph cannot wait for work outside of it.
+/// stream of ours, which it waits for, since a graph cannot wait for work outside of it.
 fn captured_block(run: &Run<'_>, list: &ListTable, bytes: u64) -> Result<Arc<DeviceBlock>> {
     let stream = run.executor.stream.on(run.current);
     let block = Arc::new(run.executor.memory.allocate(

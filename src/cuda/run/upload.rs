@@ -9,7 +9,7 @@ use crate::plan::{OutputPlan, Staged, POLICY};
 use crate::tensor::Result;
 
 /// Enqueues copies of outputs whose bytes are only moved to device memory of `bytes` bytes from `place` on. Each output has
-/// its offset in that memory.
+/// its offset in that memory. The caller counts the bytes.
 pub(crate) fn gathered<'p>(
     run: &mut Run<'_>,
     outputs: impl Iterator<Item = (u64, &'p OutputPlan<'p>)> + Clone,
@@ -40,7 +40,7 @@ pub(crate) fn gathered<'p>(
     Ok(())
 }
 
-/// Enqueues a copy of bytes of the host, which may change when the call has returned.
+/// Enqueues a copy of bytes of the host, which may change when the call has returned, and counts them.
 ///
 /// # Safety
 /// The place has room for them and is held until the copy is done.
@@ -59,7 +59,8 @@ pub(crate) unsafe fn bytes(run: &mut Run<'_>, place: u64, bytes: &[u8]) -> Resul
     Ok(())
 }
 
-/// Enqueues copies of page-locked tensors, each given by destination, source and bytes. The plan vouches for both addresses.
+/// Enqueues copies of page-locked tensors, each given by destination, source and bytes, and counts the bytes. The plan vouches
+/// for both addresses.
 pub(crate) fn as_they_are(run: &mut Run<'_>, copies: &[(u64, u64, usize)]) -> Result<()> {
     let mut batch = CopyBatch::new(Direction::HostToDevice);
     for &(to, from, bytes) in copies {
@@ -71,7 +72,7 @@ pub(crate) fn as_they_are(run: &mut Run<'_>, copies: &[(u64, u64, usize)]) -> Re
 }
 
 /// Enqueues copies of page-locked samples, each row-major, to their offsets in memory from `base`
-/// on.
+/// on. The caller counts the bytes.
 pub(crate) fn copied(run: &Run<'_>, staged: &Staged<'_>, base: u64) -> Result<()> {
     let mut copies = CopyBatch::new(Direction::HostToDevice);
     for (data, ends) in staged.packed.data.iter().zip(staged.offsets.as_slice().windows(2)) {
