@@ -103,7 +103,7 @@ impl Engine {
 
     /// Starts to stack `count` samples with this metadata before all of them are known: what is pushed is
     /// copied by other threads, and [`Engine::run_with`] makes the rest. `None` if that would not
-    /// pay, or if the batch is not such that rows are just copied.
+    /// pay, without other threads or memory, or if the batch is not such that rows are just copied.
     pub fn start_rows(
         &self,
         collate: &Collate,
@@ -150,7 +150,7 @@ impl Engine {
         self.small_leaves(leaves, begin, most_bytes)
     }
 
-    /// As [`Engine::assemble_small`], of one list.
+    /// As [`Engine::assemble_small`], of one list, with no other limit than `most_bytes`.
     pub fn assemble_small_list(
         &self,
         list: &SampleList<'_>,
@@ -163,7 +163,7 @@ impl Engine {
     }
 
     /// As [`Engine::assemble_small`], of the samples at these positions of a list, of which negative ones count from the
-    /// end: as of the list that [`SampleList::take`] gives, which is not made.
+    /// end: as of the list that [`SampleList::take`] gives, which is not made. The limit is 1 MiB, however short the rows are.
     pub fn assemble_taken(
         &self,
         list: &SampleList<'_>,
@@ -185,7 +185,7 @@ impl Engine {
         Ok(self.shared.devices.executor(ordinal)?.stream_owner())
     }
 
-    /// The number of the capture that a stream of a device is in, which no other capture has.
+    /// The number of the capture that a stream of a device is in, which no other capture has; `None` if it is in none.
     ///
     /// # Errors
     /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
@@ -193,7 +193,8 @@ impl Engine {
         self.shared.devices.executor(ordinal)?.capture_of(stream)
     }
 
-    /// Whether kernels of a device read page-locked memory as the host has it; under confidential computing they do not.
+    /// Whether kernels of a device read page-locked memory as the host has it; under confidential computing they do not. The
+    /// first call waits for the device's answer.
     ///
     /// # Errors
     /// As [`Engine::stream`].

@@ -367,8 +367,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Uninitialised memory on the host for a compact layout; page-locked if `device` is, from the options' allocator if it
-    /// gives any.
+    /// Uninitialised memory on the host for a compact layout; page-locked if `device` is, then from the options' allocator if it
+    /// gives any. `device` is no CUDA device.
     pub(super) fn host_tensor(
         &self,
         dtype: DType,
@@ -397,8 +397,8 @@ impl Engine {
     /// Zeroed memory from the output pool. On a device it is zeroed in the order of [`Engine::stream`].
     ///
     /// # Errors
-    /// [`Error::NoDriver`] for memory of a device that is not there; as [`Layout::try_new`] for an
-    /// impossible shape; [`Error::OutOfMemory`]; [`Error::Cuda`].
+    /// For device and page-locked memory [`Error::NoDriver`], and [`Error::Argument`] for a device that is not there; as
+    /// [`Layout::try_new`] for an impossible shape; [`Error::OutOfMemory`]; [`Error::Cuda`].
     ///
     /// ```
     /// use windrow::{DType, Device, Engine};

@@ -57,8 +57,9 @@ impl<'t> CopyOptions<'t> {
         self
     }
 
-    /// The targets of the scales of a [`Quantize`](crate::Quantize): host memory of the scales' dtype for each pair, of the source's
-    /// shape without its last dim (by row), with the number of blocks in its place (by block), or without dims (by sample).
+    /// The targets of the scales of a [`Quantize`](crate::Quantize): host memory of the scales' dtype for each pair, of the
+    /// source's shape without its last dim (by row), with the number of blocks in its place (by block), or without dims (by
+    /// sample).
     #[must_use]
     pub fn scales_out(mut self, scales: Vec<Target<'t>>) -> Self {
         self.scales_out = Some(scales);
@@ -96,10 +97,10 @@ fn list_of_targets<'t>(side: MoveSide, targets: &[Target<'t>]) -> Result<SampleL
 }
 
 impl Engine {
-    /// Writes source `i` to destination `i`, for all pairs at once, in host, page-locked and device memory. The two have the same shape, any strides and any alignment;
-    /// where they differ in dtype, elements are cast as by [`Collate::cast`](crate::Collate::cast). A pair that is the same memory
-    /// and dtype is left as it is. Destinations on the host, page-locked ones too, are written when the call returns; work on a device
-    /// is in stream order.
+    /// Writes source `i` to destination `i`, for all pairs at once, in host, page-locked and device memory. The two have the
+    /// same shape, any strides and any alignment; where they differ in dtype, elements are cast as by
+    /// [`Collate::cast`](crate::Collate::cast). A pair that is the same memory and dtype is left as it is. Destinations on the
+    /// host, page-locked ones too, are written when the call returns; work on a device is in stream order.
     ///
     /// ```
     /// use windrow::plan::Target;
@@ -117,11 +118,12 @@ impl Engine {
     ///
     /// # Errors
     /// All are found before a byte is written, and name the pair and the side.
-    /// [`Error::Argument`](crate::Error::Argument) for another number of sources than of destinations; [`Error::Shape`](crate::Error::Shape);
-    /// [`Error::DType`](crate::Error::DType) for a cast of elements that are only moved ([`DType::is_arithmetic`](crate::DType::is_arithmetic));
-    /// [`Error::Layout`](crate::Error::Layout) for a destination that is read-only or shared, whose elements overlap each other, or of foreign byte order;
-    /// [`Error::Overlap`](crate::Error::Overlap) for a destination that shares bytes with another one, or with any source but its own identical one;
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory); for work on a device as [`Engine::assemble`].
+    /// [`Error::Argument`](crate::Error::Argument) for another number of sources than of destinations;
+    /// [`Error::Shape`](crate::Error::Shape); [`Error::DType`](crate::Error::DType) for a cast of elements that are only moved
+    /// ([`DType::is_arithmetic`](crate::DType::is_arithmetic)); [`Error::Layout`](crate::Error::Layout) for a destination that
+    /// is read-only or shared, whose elements overlap each other, or of foreign byte order;
+    /// [`Error::Overlap`](crate::Error::Overlap) for a destination that shares bytes with another one, or with any source but
+    /// its own identical one; [`Error::OutOfMemory`](crate::Error::OutOfMemory); for work on a device as [`Engine::assemble`].
     pub fn copy_many<S: Samples + ?Sized>(
         &self,
         dsts: &mut [impl AsTarget],
@@ -150,10 +152,10 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// As [`Engine::copy_many`]; of the transform those of [`Engine::assemble`]. [`Error::Argument`](crate::Error::Argument) for a
-    /// `Quantize` without scales, for scales without a `Quantize`, or of another number, and for a stream beside sides on several
-    /// devices; [`Error::Device`](crate::Error::Device) for a `Quantize` or `Dequantize` beside a side on a device, and for scales
-    /// that are not in pageable host memory.
+    /// As [`Engine::copy_many`]; of the transform those of [`Engine::assemble`]. [`Error::Argument`](crate::Error::Argument)
+    /// for a `Quantize` without scales, for scales without a `Quantize`, or of another number, and for a stream beside sides on
+    /// several devices; [`Error::Device`](crate::Error::Device) for a `Quantize` or `Dequantize` beside a side on a device, and
+    /// for scales that are not in pageable host memory.
     pub fn copy_many_with<S: Samples + ?Sized>(
         &self,
         dsts: &mut [impl AsTarget],
@@ -186,8 +188,9 @@ impl Engine {
         }
     }
 
-    /// Waits until kernels have written page-locked destinations, which safe code may read next. A graph that is being captured writes
-    /// them when it is launched.
+    /// Waits for this stream, else the engine's own, on each device of the sides: kernels have then written page-locked
+    /// destinations, which safe code may read next. No wait while the stream is captured: a graph writes them when it is
+    /// launched.
     fn wait_for_pinned(&self, sides: [&SampleList<'_>; 2], stream: Option<Stream>) -> Result<()> {
         let metas = sides.into_iter().flat_map(|side| side.metas().iter());
         let ordinals: BTreeSet<u32> = metas.filter_map(|meta| meta.device.ordinal()).collect();

@@ -36,8 +36,8 @@ fn is_plain(collate: &Collate, device: Option<Device>) -> bool {
 }
 
 impl<'s> Small<'s> {
-    /// Returns `None` unless the batch only copies or casts the rows and pads dim 0. Invalid input also gives `None`: the
-    /// planner reports the error.
+    /// Returns `None` unless the batch only copies or casts the rows and pads dim 0, into a compact output if any. Invalid input
+    /// also gives `None`: the planner reports the error.
     #[inline]
     fn new(
         rows: &'s SampleRows<'s>,
@@ -159,10 +159,11 @@ impl<'s> Small<'s> {
 }
 
 impl Engine {
-    /// Assembles all leaves without a plan, if together they read and write fewer bytes than [`small_batch_limit`], if the samples are
-    /// row-major rows on the host that differ in dim 0 at most, and if no more is asked for than to copy or cast
-    /// them and to pad dim 0, into dense outputs if any. Otherwise, and if an input is wrong, returns `None` and does nothing: a
-    /// plan does the work or reports the error. `begin`: when the work on the samples began. `most_bytes`: a lower limit.
+    /// Assembles all leaves without a plan, if together they read and write fewer bytes than [`small_batch_limit`], if the
+    /// samples are row-major rows on the host that differ in dim 0 at most, and if no more is asked for than to copy or cast
+    /// them and to pad dim 0, into dense outputs if any. Otherwise, and if an input is wrong, returns `None` and does nothing:
+    /// a plan does the work or reports the error. `begin`: when the work on the samples began. `most_bytes`: another limit,
+    /// also exclusive.
     pub(super) fn small_leaves<'s, 'a: 's>(
         &self,
         leaves: &[Leaf<'s, 'a>],
@@ -197,7 +198,7 @@ impl Engine {
         })
     }
 
-    /// As [`Engine::small_leaves`], of rows that are one leaf.
+    /// As [`Engine::small_leaves`], of rows that are one leaf, with no other limit than `most_bytes`.
     pub(super) fn small_rows<'r>(
         &self,
         rows: SampleRows<'r>,
@@ -213,7 +214,7 @@ impl Engine {
         self.write_one(&Small::new(&rows, &shape, out)?, begin, most_bytes)
     }
 
-    /// As [`Engine::small_leaves`], of one leaf, whose rows may be more if they are short.
+    /// As [`Engine::small_leaves`], of rows that are one leaf, with no other limit than [`small_batch_limit`].
     pub(super) fn assemble_rows<'r>(
         &self,
         rows: SampleRows<'r>,
@@ -243,7 +244,8 @@ impl Engine {
     }
 
     /// Makes all batches with `make`, if they are small enough. `make` writes each of them, into its room, through the function
-    /// it receives. Without memory it returns `None`, and has written nothing.
+    /// it receives. Without memory it returns `None`, and has written nothing. `None` also from `most_bytes` on, for the
+    /// reference engine, and if threads cannot be started.
     fn write_small<'r, T>(
         &self,
         all: &[Small<'r>],
@@ -272,7 +274,8 @@ impl Engine {
 }
 
 /// Limit of the bytes read and written by batches without a plan: a plan cuts rows into tiles, and writes long ones around the
-/// caches. Short rows need neither, so their limit is higher.
+/// caches. Short rows need neither, so their limit is higher, and rows below `min_streamed_run_bytes` have none. There is a row
+/// at least in each.
 fn small_batch_limit(all: &[Small<'_>]) -> u64 {
     let policy = &host::POLICY;
     let row_bytes = |small: &Small<'_>| small.traffic() / small.rows.len() as u64;

@@ -26,8 +26,8 @@ impl Staging {
     /// Zeroed blocks of so many bytes. `device` `None`: that of the engine, else the first CUDA device, else the host.
     ///
     /// # Errors
-    /// [`Error::Device`] for page-locked memory as the device; [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there;
-    /// [`Error::OutOfMemory`]; [`Error::Cuda`].
+    /// [`Error::Device`] for page-locked memory as the device; [`Error::NoDriver`]; [`Error::Argument`] for a device that is
+    /// not there; [`Error::OutOfMemory`]; [`Error::Cuda`].
     pub fn new(engine: &Engine, num_bytes: u64, device: Option<Device>) -> Result<Staging> {
         let first = || match devices() {
             Ok(found) if !found.is_empty() => Device::Cuda(0),
@@ -74,12 +74,12 @@ impl Staging {
     /// device the bytes are copied when it returns. If the call fails, the turn stays.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a stream of another device or context, or one that is being captured, and for a stream where there is no
-    /// device; [`Error::Cuda`].
+    /// [`Error::Argument`] for a stream of another device or context, or one that is being captured, and for a stream where
+    /// there is no device; [`Error::Cuda`].
     ///
     /// # Safety
-    /// Nothing else reads or writes the block whose turn it is until the copy is done; on the host nothing reads or writes the block of
-    /// the device during the call.
+    /// Nothing else reads or writes the block whose turn it is until the copy is done; on the host nothing reads or writes the
+    /// block of the device during the call.
     #[allow(unsafe_code)]
     pub unsafe fn upload(&self, stream: Option<Stream>) -> Result<()> {
         // First: in a forked child the lock below may be one that is never released.

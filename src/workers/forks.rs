@@ -130,7 +130,8 @@ pub(super) fn poll() {
 }
 
 impl Forks {
-    /// Runs with the forks of this process, under the lock; what is left of a parent's is dropped outside of it.
+    /// Runs with the forks of this process, under the lock; what is left of a parent's is dropped outside of it, but for the
+    /// descriptors that children inherit, which stay open.
     fn with<R>(run: impl FnOnce(&mut Forks) -> R) -> R {
         let (result, inherited);
         {

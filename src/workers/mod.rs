@@ -1,9 +1,9 @@
 //! Batches of worker processes in memory that is used again.
 //!
 //! A worker has a pool: a sparse file without a name, mapped by it and once by the process that reads. The worker alone allocates
-//! blocks, and sends messages that say where tensors are; the reader writes one word when the last tensor of a block has died, and
-//! the worker sees that when it looks for room. There is no lock, queue or semaphore between them, so that nothing hangs and nothing is
-//! lost if either side is killed. Linux alone has such files.
+//! blocks, and sends messages that say where tensors are; the reader writes one word when the last tensor of a block has died,
+//! and the worker sees that when it looks for room. There is no lock, queue or semaphore between them, so that nothing hangs
+//! and nothing is lost if either side is killed. Linux alone has such files.
 //!
 //! ```text
 //! worker   allocate block | claim word = sent     | message ->                              | word free: reuse

@@ -61,7 +61,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// An empty one, for at most so many bytes.
+    /// An empty one, for at most so many bytes. `InvalidInput` where they need 2^46 addresses; else errors of the system.
     pub fn new(limit: u64) -> io::Result<Pool> {
         let rounded =
             limit.checked_next_multiple_of(PAGE).and_then(|limit| limit.checked_mul(ROOM));
@@ -273,7 +273,7 @@ impl Pool {
     }
 
     /// A claim for a message and its number, of a block that tensors of this process keep in use. `None` if all claims are in
-    /// use.
+    /// use, or for an offset in no block.
     pub fn send(&mut self, offset: u64) -> Option<(u32, u64)> {
         let index = self.block_at(offset)?;
         let claim = self.claim_for(index)?;

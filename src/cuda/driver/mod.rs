@@ -7,7 +7,7 @@
 //! | [`OwnStream`], [`StreamRef`] | a stream of ours; any stream, ours or foreign, as a place for work | [`Current`] |
 //! | [`Event`], [`EventPool`] | a point in a stream's work | [`Current`], [`EventPool::take`] |
 //! | [`MemPool`], [`Pinned`] | device and page-locked memory | [`Current`] |
-//! | [`Module`], [`Kernel`] | the image of the kernels, one kernel, until their context ends | [`Current::load`], [`Module::kernel`] |
+//! | [`Module`], [`Kernel`] | the kernels' image, one kernel, until their context ends | [`Current::load`], [`Module::kernel`] |
 //!
 //! Everything hangs on [`Current`], so no call can be made without a context, and whatever owns a
 //! driver object keeps its context alive and enters it again to release the object.

@@ -167,8 +167,8 @@ pub(crate) const DEVICE_COLUMNS_START: u64 = 4096;
 pub(crate) const SMALL_BYTES: usize = 4096;
 pub(crate) const LARGE_BYTES: usize = 32752;
 
-/// The most descriptors that parameters have room for. Where there are more, the kernel of all families and large parameters reads
-/// them from the table.
+/// The most descriptors that parameters have room for. Where there are more, the kernel of all families and large parameters
+/// reads them from the table.
 pub(crate) const MAX_DESCS: usize = (LARGE_BYTES - size_of::<Header>()) / (8 * DESC_WORDS);
 
 const _: () = {

@@ -1,16 +1,16 @@
 //! [`CachedTable`]: the table of a launch, cached with its plan, for samples and outputs at other addresses.
 //!
-//! The problem: a loop over a dataset takes batch after batch from one list. Each batch has the same table except for the addresses
-//! of its samples and outputs.
+//! The problem: a loop over a dataset takes batch after batch from one list. Each batch has the same table except for the
+//! addresses of its samples and outputs.
 //!
 //! ```text
 //! table       | descriptors: OUT_WORD, BASE_WORD, STRIDE_WORD ... | addresses or ids | lengths ...   |
 //! next batch  | ^ outputs of this run          ^ new base         | ^ rewritten      | as they were  |
 //! ```
 //!
-//! The families of kernels, and the loops of boxes, are chosen by the alignment of addresses up to 16 bytes. So a cached table fits
-//! only if the outputs are aligned and the alignment of all samples together is the same as before; otherwise a new table is made.
-//! `cached_launch` keeps nothing for other plans: plans with merged neighbours or a route are made anew each time.
+//! The families of kernels, and the loops of boxes, are chosen by the alignment of addresses up to 16 bytes. So a cached table
+//! fits only if the outputs are aligned and the alignment of all samples together is the same as before; otherwise a new table
+//! is made. `cached_launch` keeps nothing for other plans: plans with merged neighbours or a route are made anew each time.
 
 use std::sync::Arc;
 

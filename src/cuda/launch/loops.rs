@@ -1,7 +1,8 @@
 //! The loops of an output's samples: as few nests as possible, with a column for each number that differs between samples.
 //!
-//! The problem: a plan has a loop nest for each distinct layout, collapsed as far as that layout allows. A kernel wants one nest for
-//! all samples of a dtype, since each nest is a descriptor of its own and each descriptor has items that are only partly full.
+//! The problem: a plan has a loop nest for each distinct layout, collapsed as far as that layout allows. A kernel wants one
+//! nest for all samples of a dtype, since each nest is a descriptor of its own and each descriptor has items that are only
+//! partly full.
 //!
 //! ```text
 //! rows of a pad to [N, 4, 6]   layout A, compact: one loop of 24      layout B, row pitch 8: loops 4 and 6

@@ -1,5 +1,5 @@
-//! A descriptor of a table, as `OutputDesc` in kernels/params.h, which says what each of its members means: a head that all descriptors have,
-//! and what their family has beside it.
+//! A descriptor of a table, as `OutputDesc` in kernels/params.h, which says what each of its members means: a head that all
+//! descriptors have, and what their family has beside it.
 
 use std::mem::offset_of;
 

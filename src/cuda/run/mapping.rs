@@ -27,7 +27,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 impl Executor {
     /// Whether kernels are known to read page-locked memory as the host has it. The first time one reads two values that the host
     /// has just written, one after the other, on a stream of its own. `waits`: for the answer, however busy the device is;
-    /// else false is returned without an answer, and the next call asks again. An answer of no holds for all plans of the process.
+    /// else false is returned without an answer, and the next call asks again. An answer of no holds for all plans of the
+    /// process.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), [`Error::Cuda`](crate::Error::Cuda).
