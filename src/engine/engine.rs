@@ -106,6 +106,7 @@ impl Engine {
         self.assemble_with(samples, collate, options)
     }
 
+    /// As [`Engine::assemble`]; a batch without a plan takes none of the options.
     fn assemble_with<S: Samples + ?Sized>(
         &self,
         samples: &S,

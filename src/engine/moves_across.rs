@@ -241,10 +241,12 @@ unsafe fn list_between<'l>(
     Ok(list)
 }
 
+/// The CUDA device that a tensor is on; `None` on the host.
 fn ordinal_in(list: &SampleList<'_>, pair: usize) -> Option<u32> {
     list.meta(pair).device.ordinal()
 }
 
+/// Bytes of a tensor without gaps.
 fn bytes_at(list: &SampleList<'_>, pair: i64) -> u64 {
     let meta = list.meta(pair as usize);
     bytes_of(meta.dtype, meta.layout.shape())

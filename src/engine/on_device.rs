@@ -22,7 +22,7 @@ impl Engine {
     }
 
     /// Runs the outputs of a plan that are on a device, and sets their tensors, metadata and completion. Returns the memory of
-    /// an arena on the device.
+    /// an arena on the device. Counts the traffic.
     pub(super) fn run_on_device(
         &self,
         (executor, current, launch_stream): (

@@ -230,6 +230,7 @@ impl Engine {
         self.write_one(&small, begin, small_batch_limit(std::slice::from_ref(&small)))
     }
 
+    /// Allocates and writes one batch, if it reads and writes fewer than `most_bytes`; `None` as [`Engine::write_small`].
     fn write_one(
         &self,
         small: &Small<'_>,

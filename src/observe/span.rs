@@ -73,6 +73,7 @@ impl<'c> Span<'c> {
         Some(now)
     }
 
+    /// Adds the time since the begin, once.
     fn add_time(&mut self, now: Instant) {
         if let Some((begin, sum)) = self.time.take() {
             sum.fetch_add(nanos(now.duration_since(begin)), Ordering::Relaxed);

@@ -119,6 +119,7 @@ mod at_fork {
         });
     }
 
+    /// After a fork, in the child: runs what [`on_fork`] was given for it, then opens the gate.
     extern "C" fn open_in_child() {
         if let Some(called) = CALLED.get() {
             (called.in_child)();

@@ -73,7 +73,7 @@ pub(super) struct Life {
     generation: u64,
 }
 
-/// Begins a lease, and releases what waited for children that are gone by now.
+/// Begins a lease, and releases what waited for children that are gone by now. Children from now on are a new generation.
 pub(super) fn begin() -> Life {
     if HAS_DEFERRED.load(Ordering::Relaxed) {
         poll();

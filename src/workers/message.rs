@@ -25,6 +25,7 @@ impl Origin {
         Origin { key, bytes, process: u64::from(std::process::id()), file: NO_FILE, inode: [0; 2] }
     }
 
+    /// The origin in a pool by its descriptor; an error of the system if it cannot be looked at.
     pub(super) fn new(memory: &Memory, file: &OwnedFd) -> io::Result<Origin> {
         Ok(Origin {
             key: memory.key(),
@@ -73,6 +74,7 @@ pub struct Message {
 }
 
 impl Message {
+    /// The bytes that [`Message::decode`] takes; strides of compact layouts are left out.
     pub fn encode(&self) -> Vec<u8> {
         let Origin { key, bytes, process, file, inode } = self.origin;
         let mut out = Vec::with_capacity(72 + 16 * self.claims.len() + 40 * self.tensors.len());

@@ -171,7 +171,8 @@ impl Pool {
         Ok(index)
     }
 
-    /// The first place between blocks, or behind them, with so much room: the index of a block there, and its offset.
+    /// The first place between blocks, or behind them, with so much room: the index of a block there, and its offset; `None`
+    /// without one.
     fn gap(&self, bytes: u64) -> Option<(usize, u64)> {
         let mut begin = FIRST_BLOCK;
         for (index, block) in self.blocks.iter().enumerate() {
@@ -258,7 +259,7 @@ impl Pool {
         Some(claim)
     }
 
-    /// The index of the block that contains this offset, at its begin or inside.
+    /// The index of the block that contains this offset, at its begin or inside; `None` if none does.
     fn block_at(&self, offset: u64) -> Option<usize> {
         let behind = self.blocks.partition_point(|block| block.offset <= offset);
         let index = behind.checked_sub(1)?;
@@ -301,6 +302,7 @@ pub(super) fn is_gone(process: u64) -> bool {
     asked != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
+/// A key for a pool, from the system.
 fn random() -> io::Result<u128> {
     let mut key = [0u8; 16];
     // SAFETY: room for as many bytes.

@@ -124,7 +124,8 @@ pub fn sweep() {
     ended.iter().for_each(|pool| pool.forget(|_| true));
 }
 
-/// Closes a pool that nobody allocates from; true if it is closed, false while someone does.
+/// Closes a pool that nobody allocates from, and gives back its pages that are not in use; true if it is closed, false while
+/// someone allocates, or has just taken it over.
 fn close_if_ended(memory: &Memory) -> bool {
     let holder = memory.pool().get();
     match holder.state {

@@ -215,6 +215,7 @@ impl Sent {
 }
 
 impl Drop for Sent {
+    /// Revokes the claims, unless the message was handed over.
     fn drop(&mut self) {
         if let Some(memory) = &self.memory {
             for &(claim, number) in &self.message.claims {

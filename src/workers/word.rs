@@ -31,6 +31,7 @@ impl Word<'_> {
         self.renew(SENT)
     }
 
+    /// Stores the next number with this state, whatever the word was, and returns the number.
     fn renew(&self, state: u64) -> u64 {
         let number = (self.0.load(Ordering::Relaxed) >> 2) + 1;
         self.0.store(number << 2 | state, Ordering::Release);

@@ -60,6 +60,7 @@ pub(crate) struct DeviceFacts {
 }
 
 impl DeviceFacts {
+    /// Asks the driver; one that does not know of pools has none.
     fn new(device: Device) -> DriverResult<DeviceFacts> {
         let attribute = |attribute| {
             let value = device.get_attribute(attribute);
@@ -212,6 +213,7 @@ impl Context {
 }
 
 impl Drop for Context {
+    /// Gives the context up; nothing in a forked child.
     fn drop(&mut self) {
         quietly(|| {
             // SAFETY: dropped here and nowhere else, and not used after.

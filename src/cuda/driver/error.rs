@@ -17,6 +17,7 @@ use crate::tensor::{DriverError, Error};
 pub(crate) type DriverResult<T> = Result<T, DriverError>;
 
 impl CuResult {
+    /// An error for every code but 0.
     #[inline]
     pub(super) fn ok(self) -> DriverResult<()> {
         if self.code == 0 {
@@ -36,6 +37,7 @@ impl CuResult {
 }
 
 impl DriverError {
+    /// With the name and text that the driver has for the code, or what stands for them.
     #[cold]
     pub(crate) fn from_code(function: &'static str, code: u32) -> DriverError {
         let name = described(raw::cuGetErrorName, code);
@@ -79,7 +81,7 @@ impl From<DriverError> for Error {
     }
 }
 
-/// The text that cuGetErrorName or cuGetErrorString has for a code.
+/// The text that cuGetErrorName or cuGetErrorString has for a code; `None` if it has none.
 fn described(ask: unsafe fn(u32, *mut *const c_char) -> CuResult, code: u32) -> Option<String> {
     let mut text = null();
     // SAFETY: both write a pointer to a static text, or null, to their second argument.

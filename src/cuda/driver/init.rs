@@ -22,6 +22,7 @@ pub(crate) fn init() -> Result<()> {
     STARTED.get_or_init(start).clone()
 }
 
+/// Marks this process as the one that started the driver, also if the start fails.
 fn start() -> Result<()> {
     started::mark();
     let unavailable = |text: String| Err(Error::no_driver(text));

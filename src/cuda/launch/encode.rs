@@ -48,6 +48,7 @@ pub(crate) struct SegmentFamily<'p> {
 }
 
 impl<'p> SegmentFamily<'p> {
+    /// Chooses the family by the loops, and by the addresses of all samples.
     pub fn new(segment: &'p OutputSegment<'p>, policy: &Policy) -> SegmentFamily<'p> {
         let addresses = segment.addresses();
         let address_bits = segment.address_bits(&addresses);

@@ -41,6 +41,7 @@ impl PerSample {
         *self == PerSample::Same(value)
     }
 
+    /// The value, if it is one for all samples; `None` for a list, of equal values too.
     pub fn same(&self) -> Option<i64> {
         match self {
             PerSample::Same(value) => Some(*value),
@@ -126,6 +127,7 @@ struct Nest {
 }
 
 impl Nest {
+    /// A nest as the plan has it.
     fn new(output: &OutputPlan<'_>, id: u32) -> Nest {
         let nest = &output.nests[id as usize];
         let dims: SmallVec<[Dim; 4]> = output.dims[nest.dims.clone()].into();

@@ -118,7 +118,7 @@ impl TableWriter {
         }
     }
 
-    /// The position of a column of these numbers that was written before.
+    /// The position of a column of these numbers, as wide, that was written before; `None` without one.
     fn known<T: Pod>(&self, numbers: &[T]) -> Option<u32> {
         let bytes: &[u8] = cast_slice(numbers);
         let is_there = |known: &&NumberColumn| {
@@ -128,6 +128,7 @@ impl TableWriter {
         self.columns.iter().find(is_there).map(|known| known.position)
     }
 
+    /// Appends a column, which [`TableWriter::known`] finds from now on, and returns its position.
     fn push_column<T: Pod>(&mut self, numbers: &[T]) -> Result<u32> {
         let position = self.push_bytes(cast_slice(numbers))?;
         self.columns.push(NumberColumn { position, count: numbers.len(), size: size_of::<T>() });
@@ -160,7 +161,8 @@ impl TableWriter {
     }
 }
 
-/// Writes addresses, or how many times a power of two each is behind a base.
+/// Writes addresses, one in a word, or how many times a power of two each is behind a base, two in a word. `base`: that and the
+/// power's log2, from [`base_of`] for these samples.
 pub(crate) fn write_sources<T: Copy>(
     words: &mut [u64],
     samples: &[T],
@@ -231,6 +233,7 @@ pub(crate) fn hints_of(first: &[u32], total: u64) -> (u8, Vec<u32>) {
     (shift as u8, hints)
 }
 
+/// [`Error::TooLarge`] for more than 2^31 of these.
 pub(crate) fn too_large(what: &str) -> Error {
     Error::too_large(format!(
         "more than 2^31 {what} in one launch: assemble fewer samples at a time"

@@ -42,6 +42,7 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 static REFUSAL: OnceLock<Error> = OnceLock::new();
 
 impl Locked {
+    /// Page-locks a mapping, and counts it and its bytes.
     fn new(current: &Current<'_>, mapping: Mapping) -> Result<Locked> {
         // SAFETY: whole pages, mapped for longer than they are registered.
         let _registered = unsafe { current.register(mapping.as_ptr(), mapping.num_bytes()) }?;

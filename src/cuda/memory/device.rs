@@ -118,6 +118,7 @@ struct Users {
 }
 
 impl DeviceMemory {
+    /// Makes a pool and the stream of releases, on the device of `current`. `events` are those of its context.
     pub fn new(current: &Current<'_>, events: &Arc<EventPool>) -> DriverResult<Arc<DeviceMemory>> {
         Ok(Arc::new(DeviceMemory {
             context: Arc::clone(current.context()),
@@ -193,7 +194,7 @@ impl DeviceMemory {
     }
 
     /// Takes a parked block of this size from the stream. If there is none, all blocks parked for the stream go back to the
-    /// pool in its order.
+    /// pool in its order, and the result is `None`.
     fn unpark(
         &self,
         stream: StreamRef<'_>,
@@ -549,6 +550,8 @@ impl DeviceBlock {
 }
 
 impl Drop for DeviceBlock {
+    /// Waits for the device only if no event can be recorded any more. In a forked child, and after a failure, the memory is
+    /// lost.
     fn drop(&mut self) {
         self.memory.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         if self.address == 0 {
@@ -594,6 +597,7 @@ impl Drop for DeviceBlock {
 }
 
 impl Drop for DeviceMemory {
+    /// Frees all blocks behind their users; waits for the device if some were handed out. Nothing in a forked child.
     fn drop(&mut self) {
         let take = |list: &mut Mutex<VecDeque<Parked>>| {
             std::mem::take(list.get_mut().unwrap_or_else(PoisonError::into_inner))

@@ -94,6 +94,7 @@ impl ListTable {
         self.number(0).store(MOVE << 32 | u64::from(position), Ordering::Relaxed);
     }
 
+    /// The [`Error::Index`] of a number that a slot had; `whose` begins its text.
     fn out_of_range(&self, found: u64, whose: &str) -> Error {
         let what = match found >> 32 == MOVE {
             true => "its pair was left out",

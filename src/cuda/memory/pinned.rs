@@ -153,6 +153,7 @@ impl PinnedBlock {
 }
 
 impl Drop for PinnedBlock {
+    /// Gives the block back to the pool; in a forked child it is leaked.
     fn drop(&mut self) {
         let Some(pinned) = self.pinned.take() else { return };
         if forked().is_some() {

@@ -194,6 +194,7 @@ impl Slot<'_> {
         std::mem::forget(self);
     }
 
+    /// Sets when the piece may be used again, and wakes those that wait for one.
     fn free(&self, until: PieceUntil) {
         let mut state = self.ring.state();
         let index = usize::try_from(self.number - state.first).expect("a position in memory");

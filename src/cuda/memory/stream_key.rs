@@ -20,6 +20,7 @@ pub(crate) const ANY_STREAM: StreamKey =
     StreamKey { handle: usize::MAX, id: u64::MAX, thread: None };
 
 impl StreamKey {
+    /// The key of a stream; that of the per-thread default stream is the calling thread's.
     pub fn new(stream: StreamRef<'_>) -> DriverResult<StreamKey> {
         let (handle, id) = (stream.handle(), stream.id()?);
         let thread = (handle == PER_THREAD).then(|| thread::current().id());

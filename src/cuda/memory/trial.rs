@@ -32,7 +32,7 @@ pub(crate) struct Trial {
 }
 
 impl Mapping {
-    /// The trial under way, locked.
+    /// The trial under way, locked; `None` if there is none, or a thread has taken it out.
     pub fn trial(&self) -> MutexGuard<'_, Option<Trial>> {
         self.trial.lock().unwrap_or_else(PoisonError::into_inner)
     }

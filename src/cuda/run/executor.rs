@@ -330,6 +330,7 @@ fn measured_copies(name: &str) -> Option<PageCopies> {
 }
 
 impl Drop for Executor {
+    /// Waits until the device has read all samples, and drops their owners; in a forked child they are leaked.
     fn drop(&mut self) {
         match self.context.enter() {
             Ok(_current) => self.keep_alive.finish(),
