@@ -204,8 +204,8 @@ impl Engine {
         executor.reads_mapped(&current, true)
     }
 
-    /// Gives unused memory of a device back, but for what streams without a name may use; with `waits` it waits for the device
-    /// and gives that back too. Returns whether such memory is left.
+    /// Gives unused memory of a device back, but for what streams without a name may use, and waits for the work that used it;
+    /// with `waits` it waits for the device and gives that back too. Returns whether such memory is left.
     ///
     /// # Errors
     /// As [`Engine::stream`].

@@ -121,8 +121,7 @@ fn table_of<'l>(list: &'l SampleList<'_>) -> Option<&'l ListTable> {
 }
 
 /// A side as the kernel reads it, and all its addresses and strides by or. Addresses that the device does not have yet are
-/// appended to
-/// `words`.
+/// appended to `words`. `gathered`: a tensor of the samples, row by row, that is read in their place.
 fn side_of(
     list: &SampleList<'_>,
     gathered: Option<&Tensor>,
@@ -157,7 +156,7 @@ fn side_of(
 }
 
 /// Sets the loops of a pair in the parameters, in the largest units up to 16 bytes that everything is a multiple of, and the
-/// number of items. An error for too many loops or items.
+/// number of items. [`Error::Argument`] for too many loops, [`Error::TooLarge`] for too many items.
 fn set_loops(launch: &mut kernel_abi::Move, pairs: &ChosenMove<'_>, bits: u64) -> Result<()> {
     let (outer, row_bytes) = pairs.rows();
     if outer.len() > MOST_MOVE_DIMS {

@@ -89,7 +89,8 @@ struct PendingDownload {
 }
 
 impl Run<'_> {
-    /// Allocates all memory, then uploads, launches and downloads; `own` are the outputs that the device reads or writes.
+    /// Allocates all memory, then uploads, launches and downloads; `own` are the outputs that the device reads or writes. The
+    /// run's result has the tensors. Waits for the stream only if something is copied to the host.
     pub fn assemble(
         &mut self,
         plan: &Plan<'_>,
@@ -139,7 +140,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Allocates the memory of all outputs: on the device, and on the host for what comes back.
+    /// Allocates the memory of all outputs: on the device, where the run's result has the tensors, and on the host for what comes
+    /// back.
     fn memory<'p>(
         &mut self,
         plan: &'p Plan<'_>,
@@ -222,7 +224,8 @@ impl Run<'_> {
         Ok(PendingDownload { bytes, is_pinned, address, to, tensor: Some(tensor), outputs, spread })
     }
 
-    /// Uploads samples by the plan's route. An output that is thereby complete loses its address: the launch leaves it out.
+    /// Uploads samples by the plan's route, and counts the bytes. An output that is thereby complete loses its address: the
+    /// launch leaves it out.
     fn upload_samples<'p>(
         &mut self,
         plan: &'p Plan<'_>,
@@ -264,7 +267,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Copies batches to the host: to pinned memory by enqueuing, else until they are there. Returns whether any is enqueued.
+    /// Copies batches to the host, and counts the bytes: to pinned memory by enqueuing, else until they are there. Returns
+    /// whether any is enqueued.
     fn download_outputs(
         &mut self,
         downloads: &[PendingDownload],
@@ -366,7 +370,8 @@ impl Run<'_> {
         self.enqueue(num_items, table.kernel(), &arguments)
     }
 
-    /// Launches the kernel for `num_items` warps, in at most `max_blocks` blocks.
+    /// Launches the kernel for `num_items` warps, in at most `max_blocks` blocks, and counts the launch. There is an item at
+    /// least.
     fn enqueue(
         &mut self,
         num_items: u32,

@@ -251,7 +251,8 @@ impl Executor {
         }
     }
 
-    /// The number of the capture that a stream is in; `None` if it is in none.
+    /// The number of the capture that a stream is in; `None` if it is in none. [`Error::Argument`] for a stream of another
+    /// device.
     pub fn capture_of(&self, stream: crate::Stream) -> Result<Option<u64>> {
         let current = self.context.enter()?;
         // SAFETY: the maker of the `Stream` vouched for its handle.
@@ -287,8 +288,8 @@ impl Executor {
         self.pinned.take(&self.context.enter()?, bytes)
     }
 
-    /// Returns unused memory to the device, except blocks that unnamed streams may use; with `waits` it waits for the device and
-    /// returns these, too. The result says whether there are such blocks.
+    /// Returns unused memory to the device, except blocks that unnamed streams may use, and waits for the work that used it; with
+    /// `waits` it waits for the device and returns these, too. The result says whether such blocks are left.
     pub fn trim(&self, waits: bool) -> Result<bool> {
         let current = self.context.enter()?;
         self.keep_alive.reap()?;
@@ -309,7 +310,7 @@ impl Executor {
         Ok(self.memory.trim(&current)?)
     }
 
-    /// Bytes of device memory in use; page-locked bytes unused and in use.
+    /// Bytes of device memory in use; page-locked bytes unused, those of the ring among them, and in use.
     pub fn bytes(&self) -> (u64, (u64, u64)) {
         let (unused, used) = self.pinned.bytes();
         (self.memory.used_bytes(), (unused + self.ring.bytes(), used))

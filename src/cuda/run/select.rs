@@ -96,7 +96,7 @@ impl Executor {
     }
 }
 
-/// The bytes of a sample, if all samples have as many in a row, which may be moved as they are.
+/// The bytes of a sample, if all samples are compact and have as many. The list has a sample at least.
 fn row_bytes(representatives: &SampleList<'_>) -> Option<u64> {
     let bytes = |index| {
         let meta = representatives.meta(index);
@@ -281,7 +281,7 @@ fn in_pairs<'n, T: Copy>(
 }
 
 /// Memory for a table that a graph makes each time that it is launched: as long as the list's own. It is allocated on a
-/// stream of ours, which it waits for, since a graph cannot wait for work outside of it.
+/// stream of ours, which the host waits for, since a graph cannot wait for work outside of it.
 fn captured_block(run: &Run<'_>, list: &ListTable, bytes: u64) -> Result<Arc<DeviceBlock>> {
     let stream = run.executor.stream.on(run.current);
     let block = Arc::new(run.executor.memory.allocate(

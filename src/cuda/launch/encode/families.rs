@@ -57,7 +57,7 @@ impl Builder<'_> {
         self.enter(head, work, total.div_ceil(item))
     }
 
-    /// Samples that are vectors, each of which has a place of its own.
+    /// Samples that are vectors, each of which has a place of its own; nothing is added for others.
     pub(super) fn placed(
         &mut self,
         mut head: Head,
