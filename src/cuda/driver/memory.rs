@@ -107,8 +107,8 @@ impl Current<'_> {
 }
 
 impl MemPool {
-    /// Memory for work that is enqueued on `stream` from here on, or ordered behind it. It is not initialised. 0 bytes are
-    /// a driver error.
+    /// Memory for work that is enqueued on `stream` from here on, or ordered behind it. It is not initialised. The caller
+    /// asks for a byte at least.
     pub(crate) fn alloc(&self, stream: StreamRef<'_>, bytes: usize) -> DriverResult<DevicePtr> {
         let mut address = 0;
         // SAFETY: a live pool and stream, and a live pointer to write to.
