@@ -1123,7 +1123,9 @@ class _Structure:
         None for each leaf.
         """
     def unflatten(self, leaves: List[Any]) -> Any:
-        """The same containers with these leaves. Classes that make only batches, as TensorDict and graphs do, are dicts."""
+        """The same containers with these leaves, IndexError for too few. Classes that make only batches, as TensorDict and graphs
+        do, are dicts.
+        """
 
 def _flatten(tree: Any, like: Any = None) -> Tuple[List[str], List[Any], List[Any], _Structure]:
     """Takes a tree apart. `like`: a tree with an entry for each of its own."""
@@ -1148,10 +1150,15 @@ def _copy_parts(
 def _check_leaves(dsts: List[Any], srcs: List[Any], paths: List[str], numbers: List[int]) -> None:
     """What `_copy_leaves` would refuse, found without it."""
 def _places(parts: Sequence[Tuple[str, _Shape]], align: int) -> Tuple[List[Tuple[str, int, int]], int]:
-    """The dtype, first byte and size of each tensor in one buffer, and the size of that."""
+    """The dtype, first byte and size of each tensor in one buffer, and where the last one ends, in bytes. `align`: what the first
+    bytes are multiples of. ValueError beyond 63 bits, and for an `align` of 0 beside a tensor.
+    """
 @final
 class _Staging:
-    """Two blocks of host memory in turn, and one of a device."""
+    """Two blocks of host memory in turn, and one of a device.
+
+    Without a `device` that is the engine's, else the first CUDA device, else the host. Blocks are zeroed.
+    """
 
     def __new__(cls, num_bytes: int, device: Optional[_Device] = None, engine: Optional[Engine] = None) -> "_Staging": ...
     @property
@@ -1164,15 +1171,18 @@ class _Staging:
     def turn(self) -> int:
         """Which block of the host no copy reads."""
     def upload(self, stream: Optional[_Stream] = None) -> None:
-        """Copies that block, and gives the turn to the other one."""
+        """Enqueues the copy of that block on `stream`, or torch's current one, and gives the turn to the other one, whose own copy
+        is waited for.
+        """
 
 def _unwritten(num_bytes: int, device: _Device, engine: Optional[Engine]) -> Tensor:
     """Bytes that are still to be written, all of them."""
 def _parts(
     buffer: _ArrayLike, parts: List[Tuple[str, _Shape, int]], num_bytes: int, name: str
 ) -> List[Tensor]:
-    """Row-major views of bytes, each with its dtype, shape and first byte. `num_bytes`: how many there are at least; `name`: of the
-    argument that has them.
+    """Row-major views of bytes, each with its dtype, shape and first byte. `num_bytes`: how many there are at least, else
+    ValueError; `name`: of the argument that has them. DTypeError for a buffer that is not uint8, LayoutError for a part beyond
+    its end.
     """
 def _tensor_of_bytes(memory: _ArrayLike, dtype: _DType, shape: Sequence[int]) -> Tensor:
     """The tensor of this dtype and shape that bytes hold, in their memory."""
@@ -1228,7 +1238,11 @@ def _add_per_sample(batch: _ArrayLike, offsets: Any, starts: Any, dim: int, path
         path: of the leaf, for errors.
 
     Raises:
-        DTypeError: a sum that the dtype does not hold; the batch is as it was.
+        DTypeError: a sum that the dtype does not hold, or a dtype that has no sums.
+        LayoutError: memory that is read-only or has gaps. DeviceError: memory of a device.
+        ValueError: `offsets` or `starts` that do not fit the batch.
+
+    The batch is then as it was.
     """
 def _patterns_of(patterns: Sequence[str], paths: Sequence[str], /) -> List[Optional[int]]:
     """For each path the position of its pattern, as the keys of a spec have it, or None."""
@@ -1248,7 +1262,7 @@ def _pad_columns(
 def _join_graphs(
     graphs: Any, dims: Dict[str, int], steps: Mapping[str, Union[str, Sequence[int]]], nodes: Union[str, Sequence[int]], follow: Sequence[str], /
 ) -> Dict[str, Any]:
-    """Joins graphs, at least one.
+    """Joins graphs; ValueError for none, KeyError for a graph without a key of `dims`.
 
     Args:
         graphs: mappings of array-likes.
@@ -1265,7 +1279,7 @@ def _pack_columns(
     features: Any, ids: str, labels: Optional[str], separator: int, start: int, wants_index: bool, /
 ) -> Tuple[Tensor, Tensor, Tensor, Optional[Tensor], Tensor, int]:
     """The columns of `pack_tokens`: ids, labels, positions and perhaps the sample of each, int64 and int32 ``[1, total]``;
-    where each sequence begins, int32 ``[N + 1]``; and the length of the longest.
+    where each sequence begins, int32 ``[N + 1]``; and the length of the longest. ValueError without features, and beyond int32.
     """
 def _pack_rows_of(
     features: Any,
@@ -1396,14 +1410,20 @@ def crops(
     """
 def _pack(
     lengths: Any, max_tokens: int, how: str, max_sequences: Optional[int]
-) -> Tuple[List[List[int]], int, float]: ...
+) -> Tuple[List[List[int]], int, float]:
+    """`pack` of `windrow.plan`. ValueError for an unknown `how` and for a length that is negative or above `max_tokens`."""
 def _token_budget(
     lengths: Any, max_tokens: int, pad_to_multiple_of: int, max_sequences: Optional[int]
-) -> Tuple[List[List[int]], int, float]: ...
+) -> Tuple[List[List[int]], int, float]:
+    """`token_budget` of `windrow.plan`. ValueError for a `pad_to_multiple_of` below 1 and for a length that is negative or, rounded
+    up, above `max_tokens`.
+    """
 def _buckets(
     lengths: Any, batch_size: int, boundaries: Any, drop_last: bool, seed: Optional[int]
-) -> Tuple[List[List[int]], int, float]: ...
-def _balance(lengths: Any, num_ranks: int, seed: Optional[int]) -> Tuple[List[List[int]], int, float]: ...
+) -> Tuple[List[List[int]], int, float]:
+    """`buckets` of `windrow.plan`. ValueError for a `batch_size` of 0, a negative length and boundaries that do not increase."""
+def _balance(lengths: Any, num_ranks: int, seed: Optional[int]) -> Tuple[List[List[int]], int, float]:
+    """`balance` of `windrow.plan`: a list of indices for each rank. ValueError for no ranks and a negative length."""
 
 # Linux alone has these.
 @final

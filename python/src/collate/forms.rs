@@ -151,6 +151,7 @@ pub(crate) fn concat(
     assemble(&CONCAT, samples, engine, kwargs)
 }
 
+/// `concat` along `dim`, 0 if it is not given.
 fn concat_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
     let dim = kwargs.extract::<NoBool<i64>>("dim", "an int")?;
     Ok(Collate::concat(dim.map_or(0, |NoBool(dim)| dim)))
@@ -204,6 +205,7 @@ pub(crate) fn pad(
     assemble(&PAD, samples, engine, kwargs)
 }
 
+/// The options of `pad`; TypeError for an argument of a wrong type, ValueError for a wrong value.
 fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
     let mut pad = Pad::new();
     if let Some(value) = kwargs.raw("value")? {
@@ -289,6 +291,7 @@ pub(crate) fn ragged(
     assemble(&RAGGED, samples, engine, kwargs)
 }
 
+/// The options of `ragged`; TypeError for an argument of a wrong type, ValueError for a dtype that offsets cannot have.
 fn ragged_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Ragged> {
     let mut ragged = Ragged::new();
     if let Some(dtype) = kwargs.dtype_among("offsets_dtype", &[DType::I32, DType::I64])? {
@@ -375,8 +378,9 @@ pub(crate) fn stack_taken(
     Ok(PyBatch::from(batches.remove(0)))
 }
 
-/// The stack, if it is small and the samples are rows of one table. `None`, with nothing written, leaves it to a job, which finds
-/// the errors too: for a view, a stream, an `out` that is refused, memory that was moved, a position that is not in the list.
+/// The stack of rows of one table. `None`, with nothing written, leaves it to a job, which finds the errors too: for samples of
+/// several layouts or owners, a view, a stream, an `out` that is refused, memory that was moved, a position that is not in the
+/// list, and what `Engine::assemble_taken` leaves to plans. Raises the version of a torch `out`.
 fn small_of_table(
     py: Python<'_>,
     own: &Imported,

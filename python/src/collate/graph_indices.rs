@@ -17,7 +17,11 @@ use crate::import::tensor::tensor_of;
 ///     path: of the leaf, for errors.
 ///
 /// Raises:
-///     DTypeError: a sum that the dtype does not hold; the batch is as it was.
+///     DTypeError: a sum that the dtype does not hold, or a dtype that has no sums.
+///     LayoutError: memory that is read-only or has gaps. DeviceError: memory of a device.
+///     ValueError: `offsets` or `starts` that do not fit the batch.
+///
+/// The batch is then as it was.
 #[pyfunction]
 pub(crate) fn _add_per_sample(
     batch: &Bound<'_, PyAny>,

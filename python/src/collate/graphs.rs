@@ -57,7 +57,7 @@ struct GraphEntry {
     device: Option<Device>,
 }
 
-/// Joins graphs, at least one.
+/// Joins graphs; ValueError for none, KeyError for a graph without a key of `dims`.
 ///
 /// Args:
 ///     graphs: mappings of array-likes.
@@ -129,7 +129,8 @@ pub(crate) fn join_graphs<'py>(
     Ok(result)
 }
 
-/// The number of nodes of each graph, 0 or more. That given numbers are as many as graphs is left to the caller.
+/// The number of nodes of each graph: extents along dim 0 of the entry `nodes`, KeyError for a graph without it; or given
+/// numbers, ValueError for one below 0. That given numbers are as many as graphs is left to the caller.
 fn counts_of<'py>(
     graphs: &[Bound<'py, PyAny>],
     columns: &[KeyColumn],
@@ -158,7 +159,8 @@ fn counts_of<'py>(
     }
 }
 
-/// The increments of `"ends"`, of any other string, which stands for the numbers of nodes, or of integers, as many as graphs.
+/// The increments of `"ends"`, of any other string, which stands for the numbers of nodes, or of integers. That these are as many
+/// as graphs is left to the caller.
 fn steps_of(steps: &Bound<'_, PyAny>, counts: &[i64]) -> PyResult<Steps> {
     match steps.extract::<&str>() {
         Ok("ends") => Ok(Steps::Ends),
@@ -167,7 +169,8 @@ fn steps_of(steps: &Bound<'_, PyAny>, counts: &[i64]) -> PyResult<Steps> {
     }
 }
 
-/// How an entry is joined, and in which dtype: bools that are raised become int64.
+/// How an entry is joined, and in which dtype: bools that are raised become int64. A `dim` that samples do not have is left to
+/// the plan to refuse. A column has at least one sample, else this panics.
 fn entry_of(
     py: Python<'_>,
     column: &KeyColumn,
@@ -220,7 +223,8 @@ fn increment(py: Python<'_>, engine: &Engine, entry: &GraphEntry, job: &mut Job)
     Ok(())
 }
 
-/// For each graph the sum of the increments before it, which is added to its values; `None` if all are 0.
+/// For each graph the sum of the increments before it, which is added to its values; `None` if all are 0, or fewer are given than
+/// graphs less one.
 fn starts_of(entry: &GraphEntry, steps: &[i64]) -> windrow::Result<Option<Vec<i64>>> {
     let before_last = entry.offsets.len() - 2;
     let starts = added_up(steps.get(..before_last).unwrap_or(&[]).iter().copied())?;
@@ -258,7 +262,7 @@ fn ends_of(data: &Tensor, entry: &GraphEntry) -> windrow::Result<Vec<i64>> {
     Ok(ends)
 }
 
-/// 0, and the sum of the numbers up to and with each; an error beyond int64.
+/// 0, and the sum of the numbers up to and with each; [`Error::TooLarge`] beyond int64.
 fn added_up(numbers: impl ExactSizeIterator<Item = i64>) -> windrow::Result<Vec<i64>> {
     let mut sums = space_for(numbers.len() + 1)?;
     let mut sum = 0i64;

@@ -126,7 +126,8 @@ impl Job {
     /// A job for each sample of a leaf whose samples stay separate, without `out` and the copy ahead of this one.
     ///
     /// # Errors
-    /// Samples that cannot be assembled, each for itself, or of several dtypes or devices.
+    /// What an assembly of each sample by itself raises; DTypeError for samples of several dtypes, DeviceError of several
+    /// devices.
     pub fn singles(self, py: Python<'_>) -> PyResult<Vec<Job>> {
         let mut first = None;
         let mut check = |index: usize, samples: &Imported| -> windrow::Result<()> {
@@ -241,7 +242,7 @@ fn pair_in<'py>(out: &Bound<'py, PyAny>) -> PyResult<Option<[Bound<'py, PyAny>; 
     Ok(Some([out.get_item(0)?, out.get_item(1)?]))
 }
 
-/// An error of these jobs, in the words of the caller.
+/// The exception of an error of these jobs. Where it has the path of a leaf of a tree its hint names a spec, else the call.
 pub(crate) fn job_error<'j>(
     py: Python<'_>,
     error: &Error,
@@ -255,8 +256,8 @@ pub(crate) fn job_error<'j>(
     to_caller(py, error, jobs.into_iter().find(is_its).map(spec))
 }
 
-/// The memory of `out=`, refused if it must not be written to. A tensor of ours that shares memory with a lazy clone of torch's
-/// owns its memory afterwards.
+/// The memory of `out=`. LayoutError for read-only or moved memory, RuntimeError for an inference tensor outside of inference
+/// mode. A tensor of ours that shares memory with a lazy clone of torch's owns its memory afterwards.
 pub(super) fn output_of(
     out: &Bound<'_, PyAny>,
     path: &str,
@@ -277,7 +278,7 @@ pub(super) fn output_of(
     Ok(tensor)
 }
 
-/// Refuses a torch tensor that was made in inference mode outside of that mode, as torch's own `out=` does.
+/// RuntimeError for a torch tensor that was made in inference mode while that mode is off, as of torch's own `out=`.
 fn refuse_inference(py: Python<'_>, tensor: &Tensor, path: &str) -> PyResult<()> {
     let Some(out) = torch_of(py, tensor)? else { return Ok(()) };
     match is_frozen(out.bind(py))? {
@@ -292,7 +293,7 @@ fn refuse_inference(py: Python<'_>, tensor: &Tensor, path: &str) -> PyResult<()>
 pub(super) const FROZEN: &str =
     "expected a tensor that may be written to here, got an inference tensor outside of inference mode; clone() it";
 
-/// Whether a torch tensor was made in inference mode, in which this is not.
+/// Whether a torch tensor was made in inference mode, and that mode is off now; AttributeError for other objects.
 pub(super) fn is_frozen(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = tensor.py();
     Ok(tensor.call_method0(intern!(py, "is_inference"))?.is_truthy()?
@@ -309,7 +310,8 @@ pub(super) fn torch_of_owner(py: Python<'_>, owner: &Owner) -> PyResult<Option<P
     torch_in(py, held_by(owner))
 }
 
-/// As [`torch_of`], of memory that `object`, one of the owners of a list, keeps alive or is.
+/// As [`torch_of`], of memory that `object`, one of the owners of a list, keeps alive or is; `object` itself if it is a torch
+/// tensor.
 pub(super) fn torch_of_object(py: Python<'_>, object: &Py<PyAny>) -> PyResult<Option<Py<PyAny>>> {
     let object = object.bind(py);
     match object.cast_exact::<Holder>() {

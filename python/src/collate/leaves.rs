@@ -92,7 +92,8 @@ impl<'py> Column<'py> {
         })
     }
 
-    /// The samples of a leaf, and their copy ahead if one began; ValueError for a container and for an object that is passed on.
+    /// The samples of a leaf, and their copy ahead if one began. ValueError for a container and for an object that is passed on,
+    /// LayoutError for samples that were imported before and whose memory has moved.
     fn import(
         self,
         py: Python<'py>,
@@ -169,7 +170,7 @@ impl<'py> ClassRules<'py> {
     /// spec's. `None` if neither has: those of the call apply. Marks the spec's entry as used.
     ///
     /// # Errors
-    /// A spec of another form for a leaf that is to be a torch tensor.
+    /// ValueError for a spec of another form for a leaf that is to be a torch tensor.
     fn options(
         &self,
         specs: &mut Specs<'_, 'py>,
@@ -279,7 +280,8 @@ impl<'py> Leaves<'_, 'py> {
         }))
     }
 
-    /// Imports a leaf as one job, which is not appended; `options` and `out` as for [`Leaves::add`].
+    /// Imports a leaf as one job, which is not appended; `options` and `out` as for [`Leaves::add`]. ValueError for scales of a
+    /// leaf within a class whose leaves are torch tensors.
     pub fn job(
         &self,
         options: Option<&Options<'py>>,
@@ -308,7 +310,7 @@ impl<'py> Leaves<'_, 'py> {
     }
 }
 
-/// Refuses scales, `out=` and `copy=False` for samples that stay separate.
+/// ValueError for scales, `out=` and `copy=False` of samples that stay separate.
 fn check_list(py: Python<'_>, options: &Options<'_>, path: &str, has_out: bool) -> PyResult<()> {
     let is_rescaled = options.collate.is_quantised() || options.collate.is_dequantised();
     let refused = match (has_out, options.copy) {

@@ -258,7 +258,7 @@ fn name_of_leaf(
     (path, number.unwrap_or(pair))
 }
 
-/// Raises what `copy_leaves` would refuse; nothing is written.
+/// Raises what `copy_leaves` would refuse of these leaves; nothing is written, and no lazy clone comes to own its memory.
 pub(super) fn check_leaves(
     dsts: &Bound<'_, PyList>,
     srcs: &Bound<'_, PyList>,
@@ -393,7 +393,7 @@ pub(super) fn explain_pairs(
     explain.map_err(|error| pair_error(py, error, &named))
 }
 
-/// The int of `max_blocks=`, 1 or more; `None` for no limit.
+/// The int of `max_blocks=`, 1 or more, else ValueError; `None`, no limit, if it is not given.
 fn blocks_of(blocks: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
     let within = |blocks| int_within(blocks, "max_blocks", 1..=u64::from(u32::MAX));
     Ok(blocks.map(within).transpose()?.map(|blocks| blocks as u32))
@@ -423,7 +423,7 @@ fn one_device(py: Python<'_>, sides: [&SampleList<'_>; 2]) -> PyResult<()> {
     }
 }
 
-/// Two devices, if samples with elements are on more than one: that of the first sample of all, and another.
+/// Two devices, if samples with elements are on more than one: the first of [`cuda_devices`], and another.
 fn device_beside(sides: [&SampleList<'_>; 2]) -> Option<(Device, Device)> {
     let mut devices = sides.into_iter().flat_map(cuda_devices);
     let first = devices.next()?;
@@ -442,7 +442,8 @@ fn cuda_devices<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Device> + 
 }
 
 /// The options of work on the device `ordinal`: its stream, the streams that it waits for, and the owners that are held until it
-/// is done. Sides on several devices leave the stream unset: each device then has one of the engine's.
+/// is done. Sides on several devices leave the stream unset: each device then has one of the engine's; `asked` is then ignored.
+/// Errors are those of [`refuse_within`] and of an engine without a stream there.
 fn ordered(
     engine: &Engine,
     dsts: &Imported,

@@ -43,7 +43,8 @@ impl PyStructure {
         Ok(nodes)
     }
 
-    /// The same containers with these leaves. Classes that make only batches, as TensorDict and graphs do, are dicts.
+    /// The same containers with these leaves, IndexError for too few. Classes that make only batches, as TensorDict and graphs
+    /// do, are dicts.
     fn unflatten<'py>(&self, leaves: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
         let py = leaves.py();
         self.0.fold(
@@ -194,7 +195,8 @@ pub(crate) fn _unwritten(
     Ok(PyTensor::from(tensor))
 }
 
-/// The dtype, first byte and size of each tensor in one buffer, and the size of that.
+/// The dtype, first byte and size of each tensor in one buffer, and where the last one ends, in bytes. `align`: what the first
+/// bytes are multiples of. ValueError beyond 63 bits, and for an `align` of 0 beside a tensor.
 #[pyfunction]
 pub(crate) fn _places(parts: &Bound<'_, PyList>, align: u64) -> PyResult<(Vec<Place>, u64)> {
     let (py, mut all) = (parts.py(), Places::new(align));
@@ -214,7 +216,7 @@ pub(crate) fn _places(parts: &Bound<'_, PyList>, align: u64) -> PyResult<(Vec<Pl
 /// Dtype, first byte and number of bytes.
 type Place = (&'static str, u64, u64);
 
-/// The memory of an argument; ValueError if it has fewer bytes.
+/// An argument as a tensor of its own dtype and shape; ValueError if it has fewer bytes.
 fn bytes_of_buffer(
     buffer: &Bound<'_, PyAny>,
     num_bytes: u64,
@@ -229,8 +231,9 @@ fn bytes_of_buffer(
     Ok(memory)
 }
 
-/// Row-major views of bytes, each with its dtype, shape and first byte. `num_bytes`: how many there are at least; `name`: of the
-/// argument that has them.
+/// Row-major views of bytes, each with its dtype, shape and first byte. `num_bytes`: how many there are at least, else
+/// ValueError; `name`: of the argument that has them. DTypeError for a buffer that is not uint8, LayoutError for a part beyond
+/// its end.
 #[pyfunction]
 pub(crate) fn _parts<'py>(
     buffer: &Bound<'py, PyAny>,

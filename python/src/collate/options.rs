@@ -118,6 +118,7 @@ pub(crate) struct Kwargs<'a, 'py> {
 }
 
 impl<'f, 'py> Kwargs<'f, 'py> {
+    /// TypeError for a name that is no str.
     fn new(form: &'f str, given: &Items<'py>) -> PyResult<Kwargs<'f, 'py>> {
         let items = given.iter().map(|(name, item)| Ok((name.extract()?, item.clone())));
         Ok(Kwargs { form, items: items.collect::<PyResult<_>>()? })
@@ -163,7 +164,7 @@ impl<'f, 'py> Kwargs<'f, 'py> {
         }
     }
 
-    /// Refuses an argument that was not taken out.
+    /// TypeError for an argument that was not taken out.
     fn finish(self) -> PyResult<()> {
         let Some((name, item)) = self.items.first() else { return Ok(()) };
         let takes = takes_of(item.py(), self.form)?;
@@ -173,13 +174,14 @@ impl<'f, 'py> Kwargs<'f, 'py> {
 }
 
 impl<'py> Options<'py> {
-    /// Reads the keyword arguments of a form.
+    /// Reads the keyword arguments of a form, with the default engine if none is given. TypeError for an unknown one, ValueError
+    /// for `out` beside `copy=False`.
     pub fn parse(form: &CallForm, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Options<'py>> {
         Options::for_call(form, None, kwargs)
     }
 
     /// As `parse`, of a call that takes `engine` by itself: PyO3 makes another dict of what it does not know, and so none
-    /// for a call with nothing else.
+    /// for a call with nothing else. An `engine` in `kwargs` goes before it.
     pub fn for_call(
         form: &CallForm,
         engine: Option<&Bound<'py, PyAny>>,
@@ -226,7 +228,7 @@ impl<'py> Options<'py> {
 /// The form of `wr.List`, which no call is named by.
 pub(crate) const LIST: &str = "List";
 
-/// A form with its options, of its keyword arguments.
+/// A form with its own options, and `dtype`, `device` and `saturate`, all of which are taken out of the arguments.
 fn collate_of(form: &CallForm, kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
     let mut collate = (form.options)(kwargs)?;
     if let Some(dtype) = kwargs.get("dtype")? {
@@ -258,7 +260,7 @@ fn copy_mode(copy: &Bound<'_, PyAny>) -> PyResult<CopyMode> {
     }
 }
 
-/// The engine of `engine=`.
+/// The engine of `engine=`; TypeError for what is no `Engine`, None too.
 pub(super) fn engine_of(engine: &Bound<'_, PyAny>) -> PyResult<Engine> {
     match engine.cast::<PyEngine>() {
         Ok(engine) => Ok(engine.get().engine().clone()),

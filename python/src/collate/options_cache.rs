@@ -34,7 +34,8 @@ thread_local! {
     static LAST: RefCell<Option<Parsed>> = const { RefCell::new(None) };
 }
 
-/// The parsed form of the same objects in the same order, if they were stored last on this thread. `None` without arguments.
+/// The parsed form of the same objects in the same order, if they and this form were stored last on this thread. `None` without
+/// arguments.
 pub(super) fn get(form: &str, items: &Items<'_>) -> Option<(Collate, CopyMode)> {
     let find = |last: &RefCell<Option<Parsed>>| {
         let last = last.borrow();
@@ -72,7 +73,7 @@ fn is_text(object: &Bound<'_, PyAny>) -> bool {
     object.is_exact_instance_of::<PyString>()
 }
 
-/// Whether an object is None, an exact str, int, float or bool, or a tuple of such.
+/// Whether an object is None, an exact str, int, float or bool, or a tuple of such, without tuples in it.
 fn is_constant(object: &Bound<'_, PyAny>) -> bool {
     let is_single = |object: &Bound<'_, PyAny>| {
         object.is_none()

@@ -21,7 +21,7 @@ pub(crate) struct RowPlan<'p> {
 }
 
 impl<'p> RowPlan<'p> {
-    /// The number of tokens of all rows, padding included; an error beyond int32.
+    /// The number of tokens of all rows, padding included; [`Error::TooLarge`] beyond int32.
     pub fn total(self) -> windrow::Result<usize> {
         let (rows, max_tokens) = (self.counts.len(), self.max_tokens);
         let total = rows.checked_mul(max_tokens).filter(|&total| i32::try_from(total).is_ok());
@@ -30,8 +30,9 @@ impl<'p> RowPlan<'p> {
         })
     }
 
-    /// For each row the lengths of its sequences, and the number of tokens that is left for padding; an error for a row beyond
-    /// `max_tokens`. That counts add up to the number of lengths is not checked: those that are left over are left out.
+    /// For each row the lengths of its sequences, and the number of tokens that is left for padding; [`Error::Argument`] for a
+    /// row beyond `max_tokens`. That counts add up to the number of lengths is not checked: those that are left over are left
+    /// out.
     pub fn rows(
         self,
         lengths: &'p [i64],
@@ -69,7 +70,8 @@ impl<'p> RowPlan<'p> {
     }
 }
 
-/// Refuses a sample whose number of labels, in `others`, is not that of its ids, in `own`.
+/// [`Error::Shape`] for a sample whose number of labels, in `others`, is not that of its ids, in `own`. That both are of as many
+/// samples is not checked.
 pub(crate) fn check_labels(own: &[i64], others: &[i64]) -> windrow::Result<()> {
     let mut pairs = own.iter().zip(others).enumerate();
     match pairs.find(|(_, (own, other))| own != other) {

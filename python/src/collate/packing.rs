@@ -82,6 +82,7 @@ fn lists<'py>(
     Ok((lists, rows.num_tokens(), rows.waste()))
 }
 
+/// `pack` of `windrow.plan`. ValueError for an unknown `how` and for a length that is negative or above `max_tokens`.
 #[pyfunction]
 pub(crate) fn _pack<'py>(
     py: Python<'py>,
@@ -103,6 +104,8 @@ pub(crate) fn _pack<'py>(
     lists(py, lengths, |lengths| packing::pack(lengths, max_tokens, how, max_sequences))
 }
 
+/// `token_budget` of `windrow.plan`. ValueError for a `pad_to_multiple_of` below 1 and for a length that is negative or, rounded
+/// up, above `max_tokens`.
 #[pyfunction]
 pub(crate) fn _token_budget<'py>(
     py: Python<'py>,
@@ -116,6 +119,7 @@ pub(crate) fn _token_budget<'py>(
     })
 }
 
+/// `buckets` of `windrow.plan`. ValueError for a `batch_size` of 0, a negative length and boundaries that do not increase.
 #[pyfunction]
 pub(crate) fn _buckets<'py>(
     py: Python<'py>,
@@ -130,6 +134,7 @@ pub(crate) fn _buckets<'py>(
     lists(py, lengths, |lengths| packing::buckets(lengths, batch_size, boundaries, drop_last, seed))
 }
 
+/// `balance` of `windrow.plan`: a list of indices for each rank. ValueError for no ranks and a negative length.
 #[pyfunction]
 pub(crate) fn _balance<'py>(
     py: Python<'py>,

@@ -207,8 +207,9 @@ impl Side {
         Side::from_objects(dsts.py(), places, &paths, side, stream)
     }
 
-    /// Imports one side. Destinations are refused if they must not be written to. `is_written`: they will be, so that those that
-    /// share memory with a lazy clone own it afterwards.
+    /// Imports one side. LayoutError for destinations that are read-only or have a part in gradients now, RuntimeError for
+    /// inference tensors outside of inference mode. `is_written`: destinations will be, so that those that share memory with a
+    /// lazy clone own it afterwards.
     fn read(
         given: &Bound<'_, PyAny>,
         (side, is_written): (MoveSide, bool),
@@ -272,7 +273,8 @@ impl Side {
         Ok(Side { samples, torch: torch.into_iter().collect() })
     }
 
-    /// Samples that were imported before, unless their memory has moved; as [`Side::read`]. TypeError for a list of trees.
+    /// Samples that were imported before; as [`Side::read`]. LayoutError if their memory has moved, TypeError for a list of
+    /// trees, the IndexError that its indices on a device have had.
     fn from_list(
         py: Python<'_>,
         list: &PySampleList,
@@ -409,7 +411,8 @@ fn own_memory_in(object: &Bound<'_, PyAny>) -> PyResult<()> {
     tensor_in(object).map_or(Ok(()), |tensor| own_all_memory(object.py(), tensor))
 }
 
-/// `torch` as it is, refused if it has a part in gradients now. For one that was imported earlier: an import now would refuse it.
+/// `torch` as it is, LayoutError if it has a part in gradients now. For one that was imported earlier: an import now would refuse
+/// it.
 fn without_gradients(
     py: Python<'_>,
     torch: Option<Py<PyAny>>,
@@ -432,7 +435,7 @@ fn without_gradients(
     }
 }
 
-/// `torch` as it is, refused if it is an inference tensor outside of inference mode.
+/// `torch` as it is, RuntimeError if it is an inference tensor outside of inference mode.
 #[allow(unsafe_code)]
 fn unless_frozen(
     py: Python<'_>,

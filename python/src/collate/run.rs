@@ -162,7 +162,8 @@ fn run_on(
     run_detached(py, engine, jobs, arena, begin)
 }
 
-/// As [`run`], of jobs whose samples are not kept alive yet, if they are not small enough to be assembled before Python code runs.
+/// As [`run`], on one engine, of jobs without `out` whose samples are not kept alive yet: they are held if the batches are not
+/// small enough to be made before Python code runs.
 pub(crate) fn run_borrowed(
     py: Python<'_>,
     engine: &Engine,
@@ -360,8 +361,8 @@ fn batch_of(
 /// The address and layout of samples that already form the batch.
 type ViewPlace = (*const u8, Layout);
 
-/// For each leaf of a plan its place in the samples' memory if it is returned as a view, else `None`; an error for `copy=False`
-/// if it cannot be.
+/// For each leaf of a plan its place in the samples' memory if it is returned as a view, else `None`; for `copy=False` the error
+/// of [`may_view`] or [`view_in`] if it cannot be.
 pub(super) fn views_in(
     plan: &Plan<'_>,
     jobs: &[Job],
@@ -384,7 +385,7 @@ pub(super) fn made<'a>(
     shapes.iter().zip(views).filter(|(_, view)| view.is_none()).map(|(shape, _)| shape)
 }
 
-/// Whether a leaf may be returned as a view; an error for `copy=False` in an arena.
+/// Whether a leaf may be returned as a view; [`Error::Argument`] for `copy=False` in an arena.
 fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
     match (job.copy, in_arena) {
         (CopyMode::Never, true) => {
@@ -395,8 +396,8 @@ fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
     }
 }
 
-/// The ordinal of the first CUDA device among sources and outputs of these shapes. `None` for work on the host, which refuses a
-/// stream, and without shapes.
+/// The ordinal of the first CUDA device among sources and outputs of these shapes. `None` for work on the host,
+/// [`Error::Argument`] if a job names a stream for it, and `None` without shapes.
 pub(super) fn device_of_work<'a>(
     jobs: &[Job],
     made: impl IntoIterator<Item = &'a BatchShape>,
@@ -417,7 +418,8 @@ pub(super) fn device_of_work<'a>(
 }
 
 /// Sets the stream of work on a device, the streams that it waits for, the owners that are held until it is done, and torch's
-/// allocators where they apply. Work on the host gets that of page-locked memory alone.
+/// allocators where they apply. Work on the host gets that of page-locked memory alone. Errors are those of [`device_of_work`],
+/// of [`refuse_within`], of the driver, and [`Error::Argument`] for an exception of torch's.
 fn order_work(
     engine: &Engine,
     jobs: &[Job],
@@ -510,7 +512,8 @@ fn view_of(
     Batch::try_new(tensor, Fields::new(shape)?)
 }
 
-/// The place of a leaf that can be returned as a view; `None` if it cannot or has an `out`, an error for `copy=False`.
+/// The place of a leaf that can be returned as a view; `None` if it cannot or has an `out`. In place of `None`, for `copy=False`,
+/// [`Error::Layout`] for samples of foreign byte order, else [`Error::NotAView`].
 fn view_in(
     plan: &Plan<'_>,
     position: usize,

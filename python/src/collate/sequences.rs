@@ -19,7 +19,7 @@ use crate::ground::tensor::PyTensor;
 use crate::import::integers::integers;
 
 /// The columns of `pack_tokens`: ids, labels, positions and perhaps the sample of each, int64 and int32 ``[1, total]``;
-/// where each sequence begins, int32 ``[N + 1]``; and the length of the longest.
+/// where each sequence begins, int32 ``[N + 1]``; and the length of the longest. ValueError without features, and beyond int32.
 #[pyfunction]
 #[pyo3(name = "_pack_columns", signature = (features, ids, labels, separator, start, wants_index, /))]
 pub(crate) fn pack_columns<'py>(
@@ -41,8 +41,8 @@ pub(crate) fn pack_columns<'py>(
     }
 }
 
-/// The column of ids, and that of labels if there is one, of one dim and whole numbers or bools, else an error; and when they
-/// were read, if times are measured.
+/// The column of ids, and that of labels if there is one, and when they were read, if times are measured. KeyError for a missing
+/// key, ShapeError for another shape than ``[L]`` or ``[1, L]``, DTypeError for what is neither whole numbers nor Python's bools.
 fn columns_of<'py>(
     features: &Bound<'py, PyAny>,
     ids: &Bound<'py, PyAny>,
@@ -64,8 +64,8 @@ fn columns_of<'py>(
     Ok((columns, span.end()))
 }
 
-/// A batch for each column, on the host: one sequence after the other, int64. An error for a sample with another number of labels
-/// than of ids.
+/// A batch for each column, on the host: one sequence after the other, int64, offsets int32. ShapeError for a sample with another
+/// number of labels than of ids.
 fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Option<Instant>) -> PyResult<Vec<Batch>> {
     let collate = || Collate::ragged(Ragged::new().offsets(DType::I32)).cast(DType::I64);
     let mut jobs: Vec<Job> = columns.into_iter().map(|column| column.job(collate())).collect();

@@ -157,7 +157,7 @@ fn lines_of_rows<'n>(
     Ok(lines)
 }
 
-/// The number of tokens of each sequence; an error if it has another number of labels, or is not on `device`.
+/// The number of tokens of each sequence; ShapeError if it has another number of labels, DeviceError if it is not on `device`.
 fn lengths_of(py: Python<'_>, columns: &[KeyColumn], device: Device) -> PyResult<Vec<i64>> {
     let mut lengths: Vec<Vec<i64>> = Vec::new();
     for column in columns {

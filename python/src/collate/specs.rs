@@ -40,6 +40,7 @@ impl<'py> SpecEntry<'py> {
     }
 }
 
+/// The pattern that a key of a spec is; TypeError for what is no str.
 fn pattern_of(key: &Bound<'_, PyAny>) -> PyResult<String> {
     match key.cast::<PyString>() {
         Ok(pattern) => pattern.extract(),
@@ -54,7 +55,8 @@ fn pattern_of(key: &Bound<'_, PyAny>) -> PyResult<String> {
 }
 
 impl<'a, 'py> Specs<'a, 'py> {
-    /// A dict of path patterns, or one spec for all leaves.
+    /// A dict of path patterns, or one spec for all leaves, which is that of `*`; TypeError for another key than a str and for
+    /// what is no spec.
     pub fn new(spec: Option<&Bound<'py, PyAny>>, sep: &'a str) -> PyResult<Specs<'a, 'py>> {
         let mut entries = Vec::new();
         match spec.map(|spec| (spec, spec.cast::<PyDict>())) {

@@ -14,6 +14,8 @@ use crate::ground::stream::{current_of, stream_of};
 use crate::ground::tensor::PyTensor;
 
 /// Two blocks of host memory in turn, and one of a device.
+///
+/// Without a `device` that is the engine's, else the first CUDA device, else the host. Blocks are zeroed.
 #[pyclass(name = "_Staging", module = "windrow._windrow", frozen)]
 pub(crate) struct PyStaging(
     /// `None` only while it is dropped.
@@ -72,7 +74,8 @@ impl PyStaging {
         self.staging().turn()
     }
 
-    /// Copies that block, and gives the turn to the other one.
+    /// Enqueues the copy of that block on `stream`, or torch's current one, and gives the turn to the other one, whose own copy
+    /// is waited for.
     #[pyo3(signature = (stream = None))]
     #[allow(unsafe_code)]
     fn upload(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {

@@ -38,7 +38,8 @@ pub(crate) struct KeyColumn {
 }
 
 impl KeyColumn {
-    /// Imports what each sample has under `key`; KeyError for a sample without it. `name`: of the leaf, for errors.
+    /// Imports what each sample has under `key`; KeyError for a sample without it, TypeError for one that is no mapping. `name`:
+    /// of the leaf, for errors.
     pub fn read<'py>(
         samples: &[Bound<'py, PyAny>],
         name: &str,
@@ -72,8 +73,9 @@ impl KeyColumn {
         Ok(KeyColumn { name: name.to_owned(), samples, are_rows, is_float })
     }
 
-    /// The dtype that torch gives Python's numbers: bool, int64 or float32, and so for others that differ in dtype; int64 for whole
-    /// numbers of one dtype. `None`, the samples' own, for the rest.
+    /// The dtype that torch gives Python's numbers, and samples without dims that differ in dtype: bool, int64 or float32; int64
+    /// for other integers, and where no sample has elements. `None`, the samples' own, for the rest. DTypeError for a number
+    /// beyond int64; uint64 samples are read for that, from a device too.
     pub fn dtype(&self, py: Python<'_>) -> PyResult<Option<DType>> {
         let list = &self.samples.list;
         // An empty list says nothing of its dtype.
@@ -97,7 +99,7 @@ impl KeyColumn {
         dtypes.peek().is_some() && dtypes.all(|dtype| dtype == DType::Bool)
     }
 
-    /// The error of a column that is to be of whole numbers: of the first sample that is not.
+    /// The DTypeError of a column that is to be of whole numbers: of the first sample that is not, bools too.
     pub fn not_whole(&self, py: Python<'_>) -> PyErr {
         let list = &self.samples.list;
         let meta = |index: &usize| list.meta(*index);
@@ -108,7 +110,7 @@ impl KeyColumn {
         self.error(py, Error::DType(Box::new(Mismatch::new(Some(index), "whole numbers", got))))
     }
 
-    /// Refuses numbers beyond int64, which a cast would make negative. Reads all uint64 samples, from a device too.
+    /// DTypeError for a number beyond int64, which a cast would make negative. Reads all uint64 samples, from a device too.
     fn check_range(&self, py: Python<'_>) -> PyResult<()> {
         let list = &self.samples.list;
         for index in (0..list.len()).filter(|&index| list.meta(index).dtype.native() == DType::U64)
@@ -165,7 +167,7 @@ impl KeyColumn {
         self.is_float || self.are_rows
     }
 
-    /// The extent of dim 0 of each sample; an error for one without dims.
+    /// The extent of dim 0 of each sample; [`Error::Shape`] for one without dims.
     pub fn rows(&self) -> windrow::Result<Vec<i64>> {
         let list = &self.samples.list;
         let mut rows = space_for(list.len())?;
@@ -221,7 +223,7 @@ impl KeyColumn {
     }
 }
 
-/// An empty list with capacity for `count` items, or an error for a lack of memory.
+/// An empty list with capacity for `count` items; [`Error::OutOfMemory`] for a lack of memory.
 pub(crate) fn space_for<T>(count: usize) -> windrow::Result<Vec<T>> {
     let mut numbers = Vec::new();
     let bytes = (count as u64).saturating_mul(size_of::<T>() as u64);

@@ -67,6 +67,7 @@ enum TorchType {
 }
 
 impl TorchType {
+    /// The kind of this number; TypeError for a number that no kind has.
     fn read(code: &Bound<'_, PyAny>) -> PyResult<TorchType> {
         use TorchType::*;
         let all =
@@ -452,7 +453,7 @@ impl<'py> TorchCall<'_, 'py> {
     }
 
     /// Asks `allocate` for the memory of all outputs at once, and has the jobs write there. For each job the torch tensor that it
-    /// writes to; `None` where the memory is windrow's.
+    /// writes to; `None` where the memory is windrow's, and for all jobs without `allocate`. ValueError for too few tensors.
     fn place_outputs(&mut self) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         let (py, jobs) = (self.leaves.py, &mut self.leaves.jobs);
         let Some(allocate) = self.allocate.as_ref().filter(|_| !jobs.is_empty()) else {
@@ -501,6 +502,7 @@ impl<'py> TorchCall<'_, 'py> {
         Ok(outs)
     }
 
+    /// A batch for each job, in order, as [`run`]; ends the stage `import`.
     fn run_jobs(&mut self, arena: ArenaMemory, import: Span<'_>) -> PyResult<Vec<Batch>> {
         let Leaves { py, options, jobs, .. } = &mut self.leaves;
         run(*py, &options.engine, jobs, arena, import.end())
@@ -551,7 +553,7 @@ impl<'py> TorchCall<'_, 'py> {
     }
 }
 
-/// A tensor in memory of windrow's, of which others have the rest.
+/// A `Tensor` over bytes of `memory`, a uint8 one, from `byte_offset` on; LayoutError for a part beyond its end.
 fn part_of<'py>(
     memory: &Bound<'py, PyTensor>,
     dtype: DType,

@@ -100,7 +100,7 @@ impl OutputAllocator {
     }
 }
 
-/// An exception of torch's as an error of the engine's, by its text.
+/// An exception of torch's as [`Error::Argument`], by its text.
 fn from_torch(error: PyErr) -> Error {
     Error::argument(format!("torch: {error}"))
 }

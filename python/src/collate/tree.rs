@@ -155,7 +155,7 @@ fn sep_of<'a>(sep: Option<&'a Bound<'_, PyAny>>) -> PyResult<Cow<'a, str>> {
     }
 }
 
-/// The bool of `arena=`, false if it is not given.
+/// The bool of `arena=`, false if it is not given; TypeError for what is no bool.
 fn is_in_arena(arena: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
     match arena {
         Some(arena) => arena.extract().map_err(|error| unfit(arena, "arena", "a bool", error)),
@@ -221,7 +221,8 @@ fn import<'py>(
     Ok(Import { tree: flat.tree, leaves: made, jobs: leaves.jobs, borrowed })
 }
 
-/// The samples of a call, as one column; ValueError for none.
+/// The samples of a call, as one column. ValueError for none, TypeError for a mapping or text in place of a list, and the
+/// IndexError that indices of a `SampleList` on a device have had.
 fn column_of<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Column<'py>> {
     let py = samples.py();
     let (column, len) = if let Ok(list) = samples.cast_exact::<PySampleList>() {
