@@ -1294,7 +1294,9 @@ def _pack_rows_of(
     sequences and of the padding behind them, int32. ``counts``: the samples of each row, which follow each other.
     """
 def _import_route(object: Any) -> str:
-    """How objects of this type are read: ``"tensor"``, ``"number"``, ``"row"``, ``"exchange"``, ``"array"``, ``"array struct"`` or ``"protocols"``."""
+    """How objects of this type are read: ``"tensor"``, a batch too, ``"number"``, a NumPy scalar too, ``"row"``, ``"exchange"``,
+    ``"array"``, ``"array struct"`` or, all others, ``"protocols"``.
+    """
 def cuda_available() -> bool:
     """Whether there is a CUDA device to assemble batches on. Starts the driver: from then on, worker
     processes that use it must be spawned, not forked.

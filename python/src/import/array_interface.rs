@@ -24,7 +24,9 @@ pub(crate) const ON_DEVICE: &str = "__cuda_array_interface__";
 
 impl<'py> Importer<'py> {
     /// Appends what a dict describes: that of `__array_interface__`, or of `__cuda_array_interface__`, versions 2 and 3, which
-    /// names no device. Neither keeps anything alive: `object`, which is left to the caller, does.
+    /// names no device. Neither keeps anything alive: `object`, which is left to the caller, does. A stream that it names becomes
+    /// a producer. TypeError for a dict that lacks an entry or has one of another type, LayoutError for memory that cannot be
+    /// read.
     pub fn import_interface(
         &mut self,
         object: &Bound<'py, PyAny>,
@@ -117,7 +119,7 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// The stream of a CUDA array interface.
+    /// The stream of a CUDA array interface; ValueError for 0, which the protocol forbids.
     fn stream_of(&self, stream: &Bound<'py, PyAny>, index: usize) -> PyResult<Stream> {
         match stream.extract::<i64>()? {
             0 => Err(PyValueError::new_err(format!(
@@ -129,7 +131,9 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Dtype, shape and strides, in elements, of an array interface of either kind.
+    /// Dtype, shape and strides, in elements, of an array interface of either kind; no strides where it is row-major. TypeError
+    /// for a missing entry, LayoutError for a mask and for a stride that is no whole number of elements, the error of
+    /// [`Importer::foreign_dtype`].
     fn described(
         &self,
         object: &Bound<'py, PyAny>,
@@ -198,7 +202,7 @@ impl<'py> Importer<'py> {
 }
 
 /// A sequence of dims, of which one more than there can be is read: it may say anything of its length,
-/// and have no end.
+/// and have no end. TypeError for what is no sequence of ints.
 fn dims_of(dims: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     if !is_sequence(dims)? {
         let class = class_name(&dims.get_type())?;

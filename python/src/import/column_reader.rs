@@ -65,8 +65,9 @@ struct RawArray<'a> {
 }
 type ItemOf = unsafe extern "C" fn(*mut ffi::PyObject, ffi::Py_ssize_t) -> *mut ffi::PyObject;
 
-/// The samples of a list or tuple that is one column. `None` for everything else, for more than `most_samples`, and for stacks that
-/// read and write more than `most_bytes`, which may be copied while they are read; errors are for another import to find.
+/// The samples of a list or tuple that is one column. `None` for everything else, for none or more than `most_samples`, for
+/// stacks that read and write more than `most_bytes`, which may be copied while they are read, and in a Python without the
+/// interpreter lock; errors are for another import to find.
 ///
 /// # Safety
 /// Until the result is dropped, or [`objects_of`] has references to the samples, no Python code runs and this thread stays attached.
@@ -104,7 +105,8 @@ pub(crate) unsafe fn borrowed(
     }
 }
 
-/// As [`borrowed`], of the destinations and the sources of as many pairs, of whatever size. Also whether destinations are torch tensors.
+/// As [`borrowed`], of the destinations and the sources of as many pairs, of whatever size; `None` also for tensors that require
+/// grad while torch records nothing. Also whether destinations are torch tensors.
 ///
 /// # Safety
 /// As of [`borrowed`].
@@ -143,7 +145,7 @@ pub(crate) unsafe fn borrowed_pairs(
     Ok(Some(([dsts, srcs], matches!(writer.reader, Reader::Dense(_)))))
 }
 
-/// References to the samples of a list that was [`borrowed`], which keep them.
+/// References to the `len` samples of a list that was [`borrowed`], which keep them; none for what is neither a list nor a tuple.
 pub(crate) fn objects_of(samples: &Bound<'_, PyAny>, len: usize) -> PyResult<Vec<Py<PyAny>>> {
     let mut objects = try_vec(len)?;
     if let Some(item_of) = item_of(samples) {
@@ -180,8 +182,9 @@ struct Readables {
 // SAFETY: the objects are held or borrowed, and no Python code runs meanwhile: other threads only read what they hold.
 unsafe impl Sync for Readables {}
 
-/// For each child of a container its samples, if they can be read as a column and are no large stack; `None` for the others, and
-/// for an only child. Each column has a sample or more. Runs no Python code while columns are borrowed.
+/// For each child of a container its samples, if they can be read as a column and stacks of them are no larger than
+/// [`MOST_BYTES`]; `None` for the others, for an only child, and in a Python without the interpreter lock. Each column has a
+/// sample or more. Runs no Python code while columns are borrowed.
 pub(crate) fn read_columns(
     engine: &Engine,
     columns: &mut ChildColumns<'_>,

@@ -18,7 +18,7 @@ use crate::private_layouts::torch_layout::{DenseFields, MAX_DIMS};
 
 impl<'py> Importer<'py> {
     /// Appends an object by the exchange table of its type; a dense torch tensor of the host's without a call where its words are
-    /// known. Its library's current stream becomes a producer.
+    /// known. On a device its library's current stream becomes a producer. Any other way than by words ends the copy ahead.
     #[inline(always)] // A call for each sample costs a twentieth of its import.
     pub fn import_exchanged(
         &mut self,
@@ -123,7 +123,7 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Refuses a torch tensor whose values have fewer bits than a byte, but for dtypes that DLPack has.
+    /// DTypeError for a torch tensor whose values have fewer bits than a byte, but for dtypes that DLPack has.
     #[cold]
     pub fn check_small(&self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let Some(dtype) = attribute(object, "dtype")? else { return Ok(()) };
@@ -134,8 +134,9 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Adds the stream that the library works on now to the producers, and as the one for work on a device if there is none yet:
-    /// what the library has enqueued comes before that work, what it will enqueue after.
+    /// On a CUDA device: adds the stream that the library works on now to the producers, and as the one for work on a device if
+    /// there is none yet: what the library has enqueued comes before that work, what it will enqueue after. LayoutError if the
+    /// library does not say.
     #[inline]
     fn follow(&mut self, api: &DLPackExchangeAPI, device: Device, index: usize) -> PyResult<()> {
         let Device::Cuda(ordinal) = device else { return Ok(()) };

@@ -148,7 +148,8 @@ impl<'py> Importer<'py> {
     }
 
     /// Sets the device of memory that a producer says is page-locked or managed, as the driver knows it: DLPack has no ordinal
-    /// for these, and the former may be claimed of any host memory.
+    /// for these, and the former may be claimed of any host memory. LayoutError for managed memory that the driver does not know.
+    /// Leaves memory of other kinds, and tensors without elements, as they are.
     pub fn place(
         &self,
         foreign: &mut ForeignTensor<'_>,
@@ -212,7 +213,8 @@ impl<'py> Importer<'py> {
         self.error(Error::Layout(Box::new(Mismatch::new(Some(index), expected, got))), index)
     }
 
-    /// The error of a dtype that no batch can have: `got` names it with a word before it, `dtype` is that name.
+    /// The error of a dtype that no batch can have, DTypeError where its values are no whole bytes, else LayoutError: `got` names
+    /// it with a word before it, `dtype` is that name.
     pub fn foreign_dtype(&self, index: usize, got: &str, dtype: &str) -> PyErr {
         let (kind, expected): (fn(_) -> _, _) = match is_small(dtype) {
             true => (Error::DType, "a dtype of whole bytes"),
@@ -222,7 +224,7 @@ impl<'py> Importer<'py> {
         self.error(kind(Box::new(mismatch.with_hint(Hint::Text(hint_for(dtype))))), index)
     }
 
-    /// The producer's own words, as a typed error with its cause.
+    /// The producer's own words, their first line, as a LayoutError with its cause.
     pub fn wrap(&self, cause: PyErr, index: usize) -> PyErr {
         let text = match shown(cause.value(self.py)) {
             Ok(text) => text,
@@ -235,7 +237,7 @@ impl<'py> Importer<'py> {
         error
     }
 
-    /// Refuses a destination that must not be written to, which was read last.
+    /// LayoutError for a destination, read last, that is read-only or follows one that is.
     #[inline]
     pub fn check_writable(&self, index: usize) -> PyResult<()> {
         match self.side.is_some_and(MoveSide::is_written) && self.list.is_read_only() {
@@ -244,7 +246,8 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Appends a sample, whose memory the caller or `owner` keeps alive.
+    /// Appends a sample, whose memory the caller or `owner` keeps alive. LayoutError for a layout that cannot be expressed and,
+    /// with `must_be_view`, for foreign byte order.
     pub fn push(&mut self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
         self.is_quiet = false;
         if self.must_be_view && !foreign.dtype.is_native() {

@@ -33,8 +33,9 @@ enum Unfit {
 }
 
 impl<'py> Importer<'py> {
-    /// Appends an object by interfaces that are looked up on it, in this order; the first refusal is the one reported if none
-    /// works.
+    /// Appends an object by interfaces that are looked up on it: `__dlpack__`, the CUDA array interface, the buffer protocol and
+    /// the array interface, in this order. The first refusal is the one reported if none works; TypeError for an object that has
+    /// none.
     pub fn import_by_protocol(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         self.ahead = None;
         if object.is_instance_of::<PyType>() {
@@ -86,7 +87,7 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Refuses a tracer.
+    /// The TypeError of an object that is a tracer.
     pub fn refuse_traced(&self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let name = class_name(&object.get_type())?;
         let text = format!(
@@ -210,7 +211,8 @@ impl<'py> Importer<'py> {
     }
 
     /// Takes the tensor out of a capsule and appends it. Until it is found fit the capsule keeps it. `announced`: by
-    /// `__dlpack_device__`.
+    /// `__dlpack_device__`. ValueError for a capsule that was consumed or is not DLPack's, LayoutError for a copy where memory is
+    /// to be written to, DeviceError for a tensor on another device than announced.
     fn consume(
         &mut self,
         capsule: &Bound<'py, PyCapsule>,
@@ -269,8 +271,9 @@ impl<'py> Importer<'py> {
         push_to(&mut self.owner.managed, managed)
     }
 
-    /// Refuses memory of which the driver says that it is not on the producer's device: a kernel that reads an address which is
-    /// no device memory ends all work of the process on that device.
+    /// DeviceError for memory of which the driver says that it is not on the producer's device: a kernel that reads an address
+    /// which is no device memory ends all work of the process on that device. Without a driver, and without elements, all is
+    /// well.
     fn check_device(&self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
         if foreign.shape.contains(&0) {
             return Ok(());
@@ -300,7 +303,8 @@ impl<'py> Importer<'py> {
             .map_err(|error| self.error(error, index))
     }
 
-    /// Appends a view by the buffer protocol, which `owner` holds.
+    /// Appends a view by the buffer protocol, which `owner` holds. BufferError as the object raises it, LayoutError for
+    /// suboffsets and strides of no whole elements, the error of [`Importer::foreign_dtype`].
     fn import_buffer(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         // NumPy's word for a dtype that the protocol has no letter for is a ValueError.
         let no_letter = |error: PyErr| match error.is_instance_of::<PyValueError>(self.py) {
@@ -350,6 +354,7 @@ impl<'py> Importer<'py> {
     }
 }
 
+/// Gives a capsule another name.
 fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
     // SAFETY: a valid capsule and a static name.
     match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), name.as_ptr()) } {
@@ -366,7 +371,8 @@ fn is_immutable(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// Whether another interface may do where this one refused, perhaps in the producer's own words.
+/// Whether another interface may do where this one refused: the error, or the cause of a LayoutError, is a BufferError or
+/// TypeError and of no subclass.
 fn may_try_next(py: Python<'_>, error: &PyErr) -> bool {
     let cause = error.is_instance_of::<LayoutError>(py).then(|| error.cause(py)).flatten();
     let class = cause.as_ref().unwrap_or(error).get_type(py);

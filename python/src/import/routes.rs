@@ -94,7 +94,8 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy
     Ok(route)
 }
 
-/// As [`route_of`], of a type that was looked up before. Runs no Python code.
+/// As [`route_of`], of a type that was looked up before; `None` for others, and for those beyond [`MAX_TYPES`]. Runs no Python
+/// code.
 #[inline]
 pub(crate) fn known_route(object: &Bound<'_, PyAny>) -> Option<(ImportRoute, Lazy)> {
     let key = object.get_type_ptr().addr();
@@ -281,14 +282,16 @@ pub(crate) fn shapeless(object: &Bound<'_, PyAny>) -> PyResult<Option<(String, &
         .then(|| (format!("a tensor of layout {layout}"), "use to_dense()")))
 }
 
-/// Whether an object is of a class whose instances are arrays: no list, mapping or table, which is dearer to find out.
+/// Whether an object is a `Tensor`, a NumPy array or of a class with an exchange table: no list, mapping or table, which is
+/// dearer to find out. False for a batch, a masked array, and arrays that have protocols alone, as JAX's.
 pub(crate) fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     use ImportRoute::{Array, ArrayStruct, Exchange, Tensor};
     Ok(matches!(route_of(object)?.0, Tensor | Exchange { .. } | Array | ArrayStruct))
 }
 
-/// Whether an object is a tensor rather than a list of some. A batch is a list of its samples, which of padded and joined
-/// ones are not the rows of its data.
+/// Whether an object is a tensor rather than a list of some. A batch is one if its samples are the rows of its data: those of
+/// padded and joined ones are not. Of objects that have protocols alone, a memoryview and those of DLPack or the CUDA array
+/// interface are.
 pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(match route_of(object)?.0 {
         ImportRoute::Batch => {
@@ -313,7 +316,8 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     })
 }
 
-/// How objects of this type are read: ``"tensor"``, ``"number"``, ``"row"``, ``"exchange"``, ``"array"``, ``"array struct"`` or ``"protocols"``.
+/// How objects of this type are read: ``"tensor"``, a batch too, ``"number"``, a NumPy scalar too, ``"row"``, ``"exchange"``,
+/// ``"array"``, ``"array struct"`` or, all others, ``"protocols"``.
 #[pyfunction]
 #[pyo3(name = "_import_route")]
 pub(crate) fn import_route(object: &Bound<'_, PyAny>) -> PyResult<&'static str> {

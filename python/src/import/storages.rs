@@ -21,7 +21,8 @@ use crate::ownership::storage_watch::{address_in, StorageWatch, StorageWatches};
 use crate::private_layouts::torch_layout::reader;
 
 impl Importer<'_> {
-    /// Has `storage` be that of a torch tensor, whose sharing with lazy clones is ended; as it is for any other object.
+    /// Has `storage` be that of a torch tensor, `None` if it has none, and ends its sharing with lazy clones; leaves it as it is
+    /// for any other object.
     #[inline]
     pub fn hold_storage(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
         let is_last = match (lazy, &self.storage) {
