@@ -258,7 +258,7 @@ fn name_of_leaf(
     (path, number.unwrap_or(pair))
 }
 
-/// Raises what `copy_leaves` would refuse of these leaves; nothing is written, and no lazy clone comes to own its memory.
+/// Raises what `copy_leaves` would refuse, but for read-only destinations; nothing is written.
 pub(super) fn check_leaves(
     dsts: &Bound<'_, PyList>,
     srcs: &Bound<'_, PyList>,

@@ -114,7 +114,7 @@ fn static_name(name: &str) -> &'static str {
     }
 }
 
-/// What `_copy_leaves` would refuse, found without it.
+/// What `_copy_leaves` would refuse, but for read-only destinations, found without it.
 #[pyfunction]
 #[pyo3(signature = (dsts, srcs, paths, numbers))]
 pub(crate) fn _check_leaves(

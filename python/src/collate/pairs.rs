@@ -209,7 +209,7 @@ impl Side {
 
     /// Imports one side. LayoutError for destinations that are read-only or have a part in gradients now, RuntimeError for
     /// inference tensors outside of inference mode. `is_written`: destinations will be, so that those that share memory with a
-    /// lazy clone own it afterwards.
+    /// lazy clone own it afterwards; without it read-only entries of a list of objects pass.
     fn read(
         given: &Bound<'_, PyAny>,
         (side, is_written): (MoveSide, bool),

@@ -35,7 +35,7 @@ pub(crate) struct Reading<'a> {
     pub stacker: Option<(&'a Engine, &'a Collate)>,
     /// Whether a list or tuple of Python numbers is a sample.
     pub rows: bool,
-    /// They are one side of pairs. Destinations are refused if they must not be written to; they are read as owned ones.
+    /// They are one side of pairs. Destinations that are read as owned ones are refused if they must not be written to.
     pub side: Option<MoveSide>,
 }
 
