@@ -1211,16 +1211,18 @@ def _relax_captures() -> None:
     touch what is captured. Does nothing without a driver.
     """
 def _streaming_stores() -> Tuple[str, str]:
-    """Which outputs are written around the caches, and who says so: see `Engine`."""
+    """Which outputs are written around the caches, as a text for `Engine`, and who says so."""
 def _calibration_file(name: Optional[str] = None) -> Optional[str]:
-    """The file that ``python -m windrow calibrate`` writes of the processor, or of a device and driver of this name."""
+    """The file that ``python -m windrow calibrate`` writes of the processor, or of a device and driver of this name; it need not
+    exist. None: the user has no cache folder.
+    """
 def _page_copies(ordinal: int) -> Optional[str]:
     """From which size on page-locked pairs go to a device by its copy engine, by their number; None: it was not measured."""
 def _set_page_copies(ordinal: int, text: Optional[str]) -> None:
-    """Has all pairs of a device go by this text, or as if it had not been measured."""
+    """Has all pairs of a device go by this text, or by None as if it had not been measured. ValueError for another text."""
 def _reads_page_locked(ordinal: int) -> bool:
     """Whether kernels of a device read page-locked memory as the host has it; under confidential computing they do not, and what lies
-    there is copied.
+    there is copied. Starts the driver. CudaUnavailable or CudaError: the device cannot be used.
     """
 def _private_layouts() -> List[Tuple[str, str]]:
     """For each library its name and version, and whether its layouts are read: "on", or "off" and why."""
@@ -1434,41 +1436,54 @@ class _Parcel:
 
     def __new__(cls) -> _Parcel: ...
     def add(self, tensor: Any, may_copy: bool) -> Optional[int]:
-        """The position of a tensor in the message. None: it is to be sent as torch does."""
+        """Adds a torch tensor; its position in the message. None: it is to be sent as torch does, since it requires grad, is not
+        dense in pageable memory, or is not in the pool and `may_copy` is false or `storage_of` gives none.
+        """
     def send(self, limit: int) -> Optional[_Sent]:
-        """The message. None: there is no room below the limit, and nothing is sent."""
+        """The message. None: there is no pool, no room for the copies below the limit of bytes, or no claim for a block, and nothing
+        is sent. MemoryError: the system has no memory.
+        """
 
 @final
 class _Sent:
     """A message on its way. If it is dropped before it is taken, its blocks are free again."""
 
     def take(self) -> bytes:
-        """The message, once."""
+        """The message, once; RuntimeError after that."""
 
 def _start_pool(limit: int) -> None:
-    """Makes the pool of this process, for at most so many bytes. OSError: the system refuses."""
+    """Makes the pool of this process, which has none yet, for at most so many bytes. OSError: the system refuses."""
 def _has_pool() -> bool: ...
 def _close_pool(is_left: bool) -> None:
-    """Ends it: what was sent and not read is lost. `is_left`: its memory is kept for a worker that the reader forks."""
+    """Ends the pool of this process: what was sent and not read is lost. `is_left`: its memory is kept for a worker that the reader
+    forks.
+    """
 def _empty_pools() -> None:
     """Gives back the memory of workers that have ended, but for what is in use."""
 def _pool_file() -> Optional[int]:
-    """Its descriptor, until a reader has mapped it."""
+    """The descriptor of the pool of this process. None: there is no pool, or a reader has mapped it."""
 def _allocate_in_pool(outputs: Sequence[Tuple[str, Sequence[int]]], limit: int) -> Optional[List[Tensor]]:
-    """Tensors of these dtypes and shapes in the pool, not initialised. None: there is no room below the limit."""
+    """Tensors of these dtypes and shapes in the pool, not initialised. None: there is no room below the limit of bytes, or windrow
+    has no such dtype. MemoryError: the system has no memory.
+    """
 def _receive(message: bytes, file: Any) -> List[Any]:
-    """The tensors of a message. `file`: gives the descriptor of the worker's pool by its `detach`, where the system does not."""
+    """The tensors of a message, of torch, in the memory of the worker's pool. `file`: None, or what gives the descriptor of that
+    pool by its `detach`, where the system does not. RuntimeError: the message is broken or was read before, or that memory is
+    gone.
+    """
 def _page_locked(tensor: Any, ordinal: int) -> Optional[Tensor]:
-    """The same elements in page-locked memory, for a copy to this device and no more. None: the tensor is in no block of a worker process, or
-    its block cannot be page-locked.
+    """The elements of a torch tensor, of the same memory, page-locked, for a copy to this device and no more. None: the tensor is in
+    no block of a worker process, or its block cannot be page-locked.
     """
 def _page_lock_refusal() -> Optional[str]:
-    """Why that is so of memory that could not be page-locked."""
+    """Why memory of worker processes could not be page-locked. None: that was not tried, or not refused."""
 def _try_page_lock(ordinal: int) -> None:
     """Page-locks some memory as that of worker processes is, and lets it go.
 
     Raises:
-        CudaError: it cannot be page-locked.
+        CudaError, CudaUnavailable: it cannot be page-locked.
     """
 def _hold_copies(tensors: Sequence[Tensor], ordinal: int, stream: int) -> None:
-    """Keeps page-locked tensors, and so their blocks, until the work that is on the stream now has ended."""
+    """Keeps page-locked tensors, and so their blocks, until the work that is on the stream now has ended. Does not wait. `stream` is
+    a handle of a live stream of this device, which is not checked.
+    """

@@ -218,7 +218,7 @@ tensor_methods!(PyBatch, {
     }
 });
 
-/// A capsule of this name that owns `value` and drops it with itself.
+/// A capsule of this name that owns `value` and drops it with itself; an error of Python's if it cannot be made.
 #[allow(deprecated)] // `new_with_value` came with PyO3 0.29, and the free-threaded 3.13 has 0.28: scripts/ci/oldest_pyo3.sh.
 fn capsule_of<'py, T: Send + 'static>(
     py: Python<'py>,

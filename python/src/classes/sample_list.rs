@@ -245,7 +245,8 @@ impl PySampleList {
     }
 }
 
-/// The positions, all below `len`, that a slice of a list of `len` samples takes, in its order.
+/// The positions, all below `len`, that a slice of a list of `len` samples takes, in its order. MemoryError, or the slice's own
+/// error, such as TypeError for bounds that are no ints.
 fn positions_of(slice: &Bound<'_, PySlice>, len: usize) -> PyResult<Vec<i64>> {
     let slice = slice.indices(len as isize)?;
     let mut positions = try_vec(slice.slicelength)?;

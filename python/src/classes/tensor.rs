@@ -174,8 +174,8 @@ tensor_methods!(PyTensor, {
         Ok(*extent as usize)
     }
 
-    // `int`, `float`, `complex` and `bool` take one element, which is waited for on a device; another number of elements is an
-    // error.
+    // `int`, `float`, `complex` and `bool` take one element, which is waited for on a device; another number of elements is a
+    // TypeError, for `bool` a ValueError.
     fn __int__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.get_type::<PyInt>().call1((number_of(py, self.inner())?,))
     }

@@ -2,13 +2,13 @@
 
 use std::sync::OnceLock;
 
-/// The engine of the module's functions.
+/// The engine of the module's functions, an [`Engine::host`](windrow::Engine::host) that is made at first use.
 pub(crate) fn default_engine() -> &'static windrow::Engine {
     static ENGINE: OnceLock<windrow::Engine> = OnceLock::new();
     ENGINE.get_or_init(windrow::Engine::host)
 }
 
-/// The engine for our own small copies: index arrays, `copy=True`. Kept out of the user's counters.
+/// The engine for our own small copies: index arrays, `copy=True`. Kept out of the user's counters; made as `default_engine` is.
 pub(crate) fn index_engine() -> &'static windrow::Engine {
     static ENGINE: OnceLock<windrow::Engine> = OnceLock::new();
     ENGINE.get_or_init(windrow::Engine::host)

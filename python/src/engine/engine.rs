@@ -50,6 +50,7 @@ impl PyEngine {
     }
 }
 
+/// The sizes of `streaming_stores=`; TypeError for what is no str, ValueError for a text that is none of them.
 fn stores_of(text: &Bound<'_, PyAny>) -> PyResult<StreamingStores> {
     let unfit = |error| unfit(text, "streaming_stores", "a str", error);
     text.extract::<String>().map_err(unfit)?.parse().or_py_err(text.py())

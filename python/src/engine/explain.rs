@@ -83,6 +83,7 @@ impl PyExplain {
     }
 }
 
+/// A launch as `as_dict` describes it.
 fn launch_dict<'py>(py: Python<'py>, launch: &Launch) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("items", launch.items)?;

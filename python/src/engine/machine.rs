@@ -31,7 +31,7 @@ pub(crate) fn cuda_available(py: Python<'_>) -> bool {
 }
 
 /// Whether kernels of a device read page-locked memory as the host has it; under confidential computing they do not, and what lies
-/// there is copied.
+/// there is copied. Starts the driver. CudaUnavailable or CudaError: the device cannot be used.
 #[pyfunction]
 pub(crate) fn _reads_page_locked(py: Python<'_>, ordinal: u32) -> PyResult<bool> {
     py.detach(|| default_engine().reads_mapped(ordinal)).or_py_err(py)
@@ -71,14 +71,15 @@ pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     Ok(all)
 }
 
-/// Which outputs are written around the caches, and who says so: see `Engine`.
+/// Which outputs are written around the caches, as a text for `Engine`, and who says so.
 #[pyfunction]
 pub(crate) fn _streaming_stores() -> (String, String) {
     let chosen = StreamingStores::chosen();
     (chosen.stores.to_string(), chosen.source.clone())
 }
 
-/// The file that ``python -m windrow calibrate`` writes of the processor, or of a device and driver of this name.
+/// The file that ``python -m windrow calibrate`` writes of the processor, or of a device and driver of this name; it need not
+/// exist. None: the user has no cache folder.
 #[pyfunction]
 #[pyo3(signature = (name = None))]
 pub(crate) fn _calibration_file(name: Option<&str>) -> Option<PathBuf> {
@@ -91,7 +92,7 @@ pub(crate) fn _page_copies(ordinal: u32) -> Option<String> {
     PageCopies::of(ordinal).map(|copies| copies.to_string())
 }
 
-/// Has all pairs of a device go by this text, or as if it had not been measured.
+/// Has all pairs of a device go by this text, or by None as if it had not been measured. ValueError for another text.
 #[pyfunction]
 #[pyo3(signature = (ordinal, text))]
 pub(crate) fn _set_page_copies(py: Python<'_>, ordinal: u32, text: Option<&str>) -> PyResult<()> {

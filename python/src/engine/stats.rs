@@ -6,7 +6,7 @@ use pyo3::types::{PyDict, PyType};
 
 use crate::engine::default::{default_engine, index_engine};
 
-/// The counters of an engine, and of worker processes, as a `windrow.Stats`.
+/// The counters of an engine, and `workers` as they are given, as a `windrow.Stats`.
 pub(super) fn stats_of<'py>(
     py: Python<'py>,
     engine: &windrow::Engine,

@@ -12,7 +12,7 @@ use windrow::Device;
 use crate::ground::errors::{attribute, in_words, is_answer, quoted, shown, OrPyErr};
 use crate::ground::iterables::entries;
 
-/// The keyword arguments of a call of this name, as its signature has them.
+/// The names of the arguments of `windrow.<call>`, in the order of its signature, without `samples`.
 pub(crate) fn takes_of(py: Python<'_>, call: &str) -> PyResult<Vec<String>> {
     let signature = py.import("windrow._windrow")?.getattr(call)?.getattr("__text_signature__")?;
     let signature = signature.extract::<String>()?;
@@ -203,7 +203,7 @@ where
     }
 }
 
-/// A number, exactly as given: ints up to 128 bits, ValueError beyond; TypeError for what is no number.
+/// A number or bool, exactly as given: ints up to 128 bits, ValueError beyond; TypeError for what is no number.
 pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     if let Ok(float) = value.cast::<PyFloat>() {
         return Ok(Scalar::Float(float.value()));
@@ -231,7 +231,8 @@ pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     }
 }
 
-/// A number of another library, such as NumPy's complex64, whose `float` is its real part with a warning.
+/// A number of another library, such as NumPy's complex64, whose `float` is its real part with a warning. A complex one whose
+/// imaginary part is +0.0 is a `Float`.
 fn float_or_complex(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     let Some(complex) = attribute(value, "__complex__")? else {
         return value.extract().map(Scalar::Float);
@@ -244,7 +245,7 @@ fn float_or_complex(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     })
 }
 
-/// A device by its name or by an object that prints as one, as torch's do.
+/// A device by its name or by an object that prints as one, as torch's do; ValueError for other texts.
 pub(crate) fn device_of(device: &Bound<'_, PyAny>) -> PyResult<Device> {
     device.str()?.to_string().parse().or_py_err(device.py())
 }

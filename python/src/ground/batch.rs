@@ -58,7 +58,7 @@ impl PyBatch {
         self.batch.data()
     }
 
-    /// Whether this object keeps the memory of [`PyBatch::inner`] and no other: where all tensors are parts of one allocation.
+    /// Whether all tensors of the batch, the arena too, are parts of the one allocation that [`PyBatch::inner`] is in.
     pub fn is_all_memory(&self) -> bool {
         let owner = self.inner().owner();
         let is_its = |tensor: &Tensor| Arc::ptr_eq(tensor.owner(), owner);
@@ -82,7 +82,8 @@ impl PyBatch {
         fields.into_iter().filter_map(|(name, tensor)| Some((name, tensor?)))
     }
 
-    /// The field of number `position` as an object, the same each time; `tensor` is asked for it the first time.
+    /// The field of number `position`, below 7, as an object, the same each time; `None` if `tensor`, which is asked the first
+    /// time only, gives none.
     pub fn field(
         &self,
         py: Python<'_>,

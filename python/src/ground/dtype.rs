@@ -42,7 +42,8 @@ pub(crate) fn is_small(name: &str) -> bool {
 /// The prefixes of a format whose byte order is not this machine's.
 const FOREIGN_ORDER: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
 
-/// The dtype of a buffer format, of other byte order if that says so. The size decides for `l` and `L`, whose width depends on the prefix.
+/// The dtype of a buffer format, of other byte order if that says so; `None` if no dtype has it, or not with items of `size`
+/// bytes. The size decides for `l` and `L`, whose width depends on the prefix.
 pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
     let is_swapped = matches!(format, [order, ..] if FOREIGN_ORDER.contains(order));
     let code = match format {
@@ -78,7 +79,7 @@ pub(crate) fn in_other_order(index: Option<usize>, dtype: DType) -> Box<Mismatch
 
 const TO_NATIVE: &str = "array.astype(array.dtype.newbyteorder(\"=\")) is in native byte order";
 
-/// The replacement to suggest for an array whose dtype is not supported, by its buffer format, typestr or name.
+/// The replacement to suggest for an array whose dtype is not supported, by its buffer format, typestr or name; never empty.
 pub(crate) fn hint_for(dtype: &str) -> &'static str {
     let name = dtype.trim_start_matches(|c: char| "@=<>!|".contains(c) || c.is_ascii_digit());
     let starts = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
@@ -104,7 +105,7 @@ pub(crate) fn hint_for(dtype: &str) -> &'static str {
     }
 }
 
-/// The array-interface typestr of a dtype of native byte order that NumPy itself has.
+/// The array-interface typestr of a dtype; `None` for other byte order, and for dtypes that NumPy itself does not have.
 pub(crate) fn typestr_of(dtype: DType) -> Option<String> {
     let kind = match dtype {
         _ if !dtype.is_native() => return None,
@@ -123,7 +124,7 @@ pub(crate) fn typestr_of(dtype: DType) -> Option<String> {
     Some(format!("{order}{kind}{}", dtype.size()))
 }
 
-/// The dtype of an array-interface typestr, of other byte order if that says so.
+/// The dtype of an array-interface typestr, of other byte order if that says so; `None` if no dtype has it.
 pub(crate) fn dtype_of_typestr(typestr: &[u8]) -> Option<DType> {
     let [order, kind, size @ ..] = typestr else { return None };
     let size = std::str::from_utf8(size).ok()?.parse().ok()?;
@@ -134,7 +135,7 @@ pub(crate) fn dtype_of_typestr(typestr: &[u8]) -> Option<DType> {
     }
 }
 
-/// The dtype of an array-interface kind and a size in bytes.
+/// The dtype of an array-interface kind and a size in bytes; `None` if there is none.
 pub(crate) fn dtype_of_kind(kind: u8, size: usize) -> Option<DType> {
     Some(match (kind, size) {
         (b'b', 1) => DType::Bool,

@@ -75,7 +75,8 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("CudaUnavailable", py.get_type::<CudaUnavailable>())
 }
 
-/// The one way from an engine error to a Python exception, in the words of the functions.
+/// The one way from an engine error to a Python exception, in the words of the functions: IndexError, MemoryError, a class of
+/// this file, or, for overlaps and all else, ValueError.
 pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
     to_caller(py, error, None)
 }
@@ -112,7 +113,7 @@ pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<Spec>) -> Py
     }
 }
 
-/// The text of an error with its hint in Python's words.
+/// The text of an error, with its hint, if it has one, in Python's words.
 fn text_of(mismatch: &Mismatch, spec: Option<Spec>) -> String {
     let Some(hint) = mismatch.hint else { return mismatch.to_string() };
     let call = |class: &str, arguments: &str| match mismatch.path.as_str() {
@@ -149,6 +150,7 @@ pub(crate) fn class_of(form: &Form) -> String {
     format!("{}{rest}", first.to_uppercase())
 }
 
+/// An exception of this class with `index`, `path`, `expected`, `got` and `side`; `Err` with another if it cannot be made.
 fn mismatch_err(class: &Bound<'_, PyType>, text: &str, m: &Mismatch) -> PyResult<PyErr> {
     let error = class.call1((text,))?;
     error.setattr("index", m.index)?;
@@ -159,6 +161,7 @@ fn mismatch_err(class: &Bound<'_, PyType>, text: &str, m: &Mismatch) -> PyResult
     Ok(PyErr::from_value(error))
 }
 
+/// A `CudaError` with `function`, `code` and `name`; `Err` with another if it cannot be made.
 fn cuda_err(py: Python<'_>, text: &str, e: &DriverError) -> PyResult<PyErr> {
     let error = py.get_type::<CudaError>().call1((text,))?;
     error.setattr("function", e.function)?;
@@ -167,6 +170,7 @@ fn cuda_err(py: Python<'_>, text: &str, e: &DriverError) -> PyResult<PyErr> {
     Ok(PyErr::from_value(error))
 }
 
+/// A tuple for a shape, else a str.
 fn error_value<'py>(py: Python<'py>, value: &ErrorValue) -> PyResult<Bound<'py, PyAny>> {
     match value {
         ErrorValue::Shape(dims) => Ok(PyTuple::new(py, dims.iter())?.into_any()),
@@ -217,17 +221,17 @@ fn text_in(py: Python<'_>, asked: PyResult<Bound<'_, PyString>>) -> PyResult<Str
     Ok(text.map_or_else(|| "?".to_owned(), |text| text.to_string_lossy().into_owned()))
 }
 
-/// The `str` of an object, for the text of an error.
+/// The `str` of an object, for the text of an error; as [`text_in`] where it fails.
 pub(crate) fn shown(object: &Bound<'_, PyAny>) -> PyResult<String> {
     text_in(object.py(), object.str())
 }
 
-/// The `repr` of an argument, for the text of an error.
+/// The `repr` of an argument, for the text of an error; as [`text_in`] where it fails.
 pub(crate) fn quoted(object: &Bound<'_, PyAny>) -> PyResult<String> {
     text_in(object.py(), object.repr())
 }
 
-/// An attribute, or `None` where asking for it fails.
+/// An attribute, or `None` where asking for it raises an answer; any other error is passed on.
 pub(crate) fn attribute<'py>(
     object: &Bound<'py, PyAny>,
     name: &str,
@@ -235,7 +239,7 @@ pub(crate) fn attribute<'py>(
     Ok(answered(object.py(), object.getattr(name))?.ok())
 }
 
-/// The full name of a class.
+/// The name of a class with its module, without that of builtins; "?" if asking failed.
 pub(crate) fn class_name(class: &Bound<'_, PyType>) -> PyResult<String> {
     text_in(class.py(), class.fully_qualified_name())
 }
@@ -307,7 +311,8 @@ pub(crate) fn type_error(py: Python<'_>, subject: ErrorSubject, path: &str, text
     }
 }
 
-/// The error with `index` and `path` as attributes: the sample, None for an argument, and the leaf.
+/// The error with `index` and `path` as attributes: the sample, None for an argument, and the leaf. If they cannot be set, the
+/// error of setting them.
 pub(crate) fn located(py: Python<'_>, error: PyErr, index: Option<usize>, path: &str) -> PyErr {
     let value = error.value(py);
     match value.setattr("index", index).and_then(|()| value.setattr("path", path)) {

@@ -112,7 +112,7 @@ pub(crate) fn is_mapping(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     object.is_instance(MAPPING.import(object.py(), "collections.abc", "Mapping")?)
 }
 
-/// Whether an object is a sequence; see `is_mapping`.
+/// Whether an object is a sequence, a str too; see `is_mapping`.
 pub(crate) fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static SEQUENCE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     if is_list_or_tuple(object) {
@@ -121,11 +121,12 @@ pub(crate) fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     object.is_instance(SEQUENCE.import(object.py(), "collections.abc", "Sequence")?)
 }
 
+/// Whether an object is a list or tuple, or of a class derived from one.
 pub(crate) fn is_list_or_tuple(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>()
 }
 
-/// Whether an object is a str or bytes. Leaves of these pass through, as a list.
+/// Whether an object is a str or bytes, or of a class derived from one. Leaves of these pass through, as a list.
 pub(crate) fn is_text(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>()
 }

@@ -112,7 +112,9 @@ impl Visit for StageRecord {
     }
 }
 
-/// A call, for as long as this lives. Made first and so dropped last: it hands the records on then.
+/// A call, for as long as this lives. Made first and so dropped last: it hands the records on then, if it is the outermost of its
+/// thread; those of calls by handlers are dropped. What a handler raises is written as unraisable, but a KeyboardInterrupt, which
+/// the main thread gets again.
 pub(crate) struct Records<'py>(Option<Python<'py>>);
 
 impl<'py> Records<'py> {

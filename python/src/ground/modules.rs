@@ -31,13 +31,13 @@ pub(crate) fn grad_is_enabled(py: Python<'_>) -> PyResult<bool> {
     torch.call_method0("is_grad_enabled")?.is_truthy()
 }
 
-/// Whether torch records nothing now, on this thread: its grad mode is off, and there is no level of dual tensors. A torch that does not
-/// tell of levels may record.
+/// Whether torch records nothing now, on this thread: its grad mode is off, and there is no level of dual tensors. A torch that
+/// does not tell of levels may record; false where torch is not imported.
 pub(crate) fn records_nothing(py: Python<'_>) -> PyResult<bool> {
     Ok(!grad_is_enabled(py)? && !may_have_tangents(py)?)
 }
 
-/// Whether this thread is in a level of dual tensors, or in a torch that does not tell.
+/// Whether this thread is in a level of dual tensors, or torch does not tell; false where its `forward_ad` is not imported.
 fn may_have_tangents(py: Python<'_>) -> PyResult<bool> {
     let Some(forward) = module(py, "torch.autograd.forward_ad")? else { return Ok(false) };
     let level = attribute(&forward, "_current_level")?;

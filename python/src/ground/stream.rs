@@ -9,8 +9,8 @@ use windrow::Stream;
 
 use crate::ground::errors::{answered, attribute, shown};
 
-/// The stream of `stream=`: a handle, an object with `__cuda_stream__`, a torch or CuPy stream; TypeError for others. That it is
-/// alive is left to the caller.
+/// The stream of `stream=`: a handle, an object with `__cuda_stream__`, a torch or CuPy stream; TypeError for others, ValueError
+/// for a negative handle or another version of the protocol than 0. That it is alive is left to the caller.
 pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
     let handle = if object.is_instance_of::<PyBool>() {
         None
@@ -42,7 +42,7 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
     }
 }
 
-/// The value of an int; `None` for any other object.
+/// The value of an int, a bool too; `None` for any other object, and beyond 64 bits.
 fn handle_of(object: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     Ok(answered(object.py(), object.extract())?.ok())
 }
@@ -60,7 +60,8 @@ pub(crate) fn is_borrowed(stream: Stream) -> bool {
     stream.handle() > 2
 }
 
-/// The stream that a library works on now, on the device `ordinal`; `None` after a refusal, with Python's error set.
+/// The stream that a library works on now, on the device `ordinal`: the legacy default where its table has no such function;
+/// `None` after a refusal, with Python's error set.
 pub(crate) fn current_of(api: &DLPackExchangeAPI, ordinal: u32) -> Option<Stream> {
     let Some(current) = api.current_work_stream else { return Some(Stream::LEGACY) };
     let mut handle = std::ptr::null_mut();

@@ -30,7 +30,7 @@ impl PyTensor {
         &self.0
     }
 
-    /// Whether this object keeps the memory of [`PyTensor::inner`] and no other.
+    /// Always true: this object keeps the allocation that [`PyTensor::inner`] is in, and no other.
     pub fn is_all_memory(&self) -> bool {
         true
     }

@@ -11,8 +11,8 @@ use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
 
-/// The same elements in page-locked memory, for a copy to this device and no more. None: the tensor is in no block of a worker process, or
-/// its block cannot be page-locked.
+/// The elements of a torch tensor, of the same memory, page-locked, for a copy to this device and no more. None: the tensor is in
+/// no block of a worker process, or its block cannot be page-locked.
 #[pyfunction]
 pub(super) fn _page_locked(tensor: &Bound<'_, PyAny>, ordinal: u32) -> PyResult<Option<PyTensor>> {
     let py = tensor.py();
@@ -25,7 +25,7 @@ pub(super) fn _page_locked(tensor: &Bound<'_, PyAny>, ordinal: u32) -> PyResult<
     Ok(py.detach(|| page_locked(&read, ordinal)).map(PyTensor::from))
 }
 
-/// Why that is so of memory that could not be page-locked.
+/// Why memory of worker processes could not be page-locked. None: that was not tried, or not refused.
 #[pyfunction]
 pub(super) fn _page_lock_refusal() -> Option<String> {
     lock_refusal()
@@ -34,13 +34,14 @@ pub(super) fn _page_lock_refusal() -> Option<String> {
 /// Page-locks some memory as that of worker processes is, and lets it go.
 ///
 /// Raises:
-///     CudaError: it cannot be page-locked.
+///     CudaError, CudaUnavailable: it cannot be page-locked.
 #[pyfunction]
 pub(super) fn _try_page_lock(py: Python<'_>, ordinal: u32) -> PyResult<()> {
     py.detach(|| try_lock(ordinal)).or_py_err(py)
 }
 
-/// Keeps page-locked tensors, and so their blocks, until the work that is on the stream now has ended.
+/// Keeps page-locked tensors, and so their blocks, until the work that is on the stream now has ended. Does not wait. `stream` is
+/// a handle of a live stream of this device, which is not checked.
 #[pyfunction]
 pub(super) fn _hold_copies(
     py: Python<'_>,

@@ -31,7 +31,7 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(receive::_receive, m)?)
 }
 
-/// Makes the pool of this process, for at most so many bytes. OSError: the system refuses.
+/// Makes the pool of this process, which has none yet, for at most so many bytes. OSError: the system refuses.
 #[pyfunction]
 fn _start_pool(limit: u64) -> PyResult<()> {
     workers::start(limit).map_err(PyOSError::new_err)
@@ -42,7 +42,8 @@ fn _has_pool() -> bool {
     workers::is_started()
 }
 
-/// Ends it: what was sent and not read is lost. `is_left`: its memory is kept for a worker that the reader forks.
+/// Ends the pool of this process: what was sent and not read is lost. `is_left`: its memory is kept for a worker that the reader
+/// forks.
 #[pyfunction]
 fn _close_pool(py: Python<'_>, is_left: bool) {
     py.detach(|| workers::close(is_left));
@@ -57,13 +58,14 @@ fn _empty_pools(py: Python<'_>) {
     });
 }
 
-/// Its descriptor, until a reader has mapped it.
+/// The descriptor of the pool of this process. None: there is no pool, or a reader has mapped it.
 #[pyfunction]
 fn _pool_file() -> Option<i32> {
     workers::file().map(|file| file.as_raw_fd())
 }
 
-/// Tensors of these dtypes and shapes in the pool, not initialised. None: there is no room below the limit.
+/// Tensors of these dtypes and shapes in the pool, not initialised. None: there is no room below the limit of bytes, or windrow
+/// has no such dtype. MemoryError: the system has no memory.
 #[pyfunction]
 fn _allocate_in_pool(
     py: Python<'_>,
@@ -79,7 +81,8 @@ fn _allocate_in_pool(
     Ok(tensors.map(|tensors| tensors.into_iter().map(PyTensor::from).collect()))
 }
 
-/// Tensors of these layouts in the pool, not initialised; `None` if there is no room below `limit` bytes.
+/// Tensors of these layouts in the pool, not initialised; `None` if there is no room below `limit` bytes, MemoryError if the
+/// system has no memory.
 fn allocated(
     py: Python<'_>,
     outputs: &[(DType, Layout)],

@@ -42,7 +42,8 @@ impl PyParcel {
         PyParcel::default()
     }
 
-    /// The position of a tensor in the message. None: it is to be sent as torch does.
+    /// Adds a torch tensor; its position in the message. None: it is to be sent as torch does, since it requires grad, is not
+    /// dense in pageable memory, or is not in the pool and `may_copy` is false or `storage_of` gives none.
     #[pyo3(signature = (tensor, may_copy))]
     fn add(&mut self, tensor: &Bound<'_, PyAny>, may_copy: bool) -> PyResult<Option<usize>> {
         let py = tensor.py();
@@ -65,7 +66,8 @@ impl PyParcel {
         Ok(Some(self.tensors.len() - 1))
     }
 
-    /// The message. None: there is no room below the limit, and nothing is sent.
+    /// The message. None: there is no pool, no room for the copies below the limit of bytes, or no claim for a block, and nothing
+    /// is sent. MemoryError: the system has no memory.
     fn send(&self, py: Python<'_>, limit: u64) -> PyResult<Option<PySent>> {
         let bytes = |storage: &Storage| Layout::compact(DType::U8, &[storage.bytes as i64]);
         let layouts = self.storages.iter().map(|storage| Ok((DType::U8, bytes(storage)?)));
@@ -95,8 +97,9 @@ impl PyParcel {
 }
 
 impl PyParcel {
-    /// The position of a tensor's storage among those that are copied, where it is added. `None`: it is in memory that is shared
-    /// already, or larger than the tensor. torch moves such a storage to shared memory once, for all its tensors.
+    /// The position of a tensor's storage among those that are copied, where it is added if it is new. `None`: it is in memory
+    /// that is shared already, has no bytes, is larger than the tensor or does not contain it. torch moves such a storage to
+    /// shared memory once, for all its tensors.
     fn storage_of(&mut self, tensor: &Bound<'_, PyAny>, read: &Tensor) -> PyResult<Option<usize>> {
         let py = tensor.py();
         let storage = tensor.call_method0(intern!(py, "untyped_storage"))?;
@@ -128,7 +131,7 @@ pub(super) struct PySent(Sent);
 
 #[pymethods]
 impl PySent {
-    /// The message, once.
+    /// The message, once; RuntimeError after that.
     fn take(&mut self) -> PyResult<Vec<u8>> {
         let text = "a batch of a worker process is sent once";
         self.0.hand_over().ok_or_else(|| PyRuntimeError::new_err(text))

@@ -16,7 +16,9 @@ use crate::export::libraries;
 use crate::ownership::holder::Holder;
 use crate::ownership::producers::Producers;
 
-/// The tensors of a message. `file`: gives the descriptor of the worker's pool by its `detach`, where the system does not.
+/// The tensors of a message, of torch, in the memory of the worker's pool. `file`: None, or what gives the descriptor of that
+/// pool by its `detach`, where the system does not. RuntimeError: the message is broken or was read before, or that memory is
+/// gone.
 #[pyfunction]
 pub(super) fn _receive<'py>(
     py: Python<'py>,
@@ -56,7 +58,7 @@ pub(super) fn _receive<'py>(
 }
 
 /// The memory of a worker's pool: mapped before, opened by the system's name for it, or by the descriptor that `file` gives and
-/// gives away. RuntimeError if none of these works.
+/// gives away, if it is not None. RuntimeError if none of these works.
 fn mapped(origin: &Origin, file: &Bound<'_, PyAny>) -> PyResult<Arc<Memory>> {
     let py = file.py();
     if let Some(memory) = workers::mapped(origin) {
