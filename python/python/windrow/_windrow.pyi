@@ -1185,7 +1185,9 @@ def _parts(
     its end.
     """
 def _tensor_of_bytes(memory: _ArrayLike, dtype: _DType, shape: Sequence[int]) -> Tensor:
-    """The tensor of this dtype and shape that bytes hold, in their memory."""
+    """The tensor of this dtype and shape that bytes hold, from the first one on, in their memory. LayoutError where these are too
+    few.
+    """
 def _batch_of_fields(
     arena: Optional[Tensor],
     fields: Dict[str, Any],
@@ -1193,7 +1195,7 @@ def _batch_of_fields(
     num_samples: int,
     max_length: Optional[int],
 ) -> Batch:
-    """The batch that `reduce_batch` took apart."""
+    """The batch that `reduce_batch` took apart. ValueError for parts without data or with a field that batches do not have."""
 def _list_of_groups(groups: List[Tuple[Union[Tensor, str], Optional[bytes], Optional[bytes]]]) -> SampleList:
     """The list that [`reduce_list`] took apart."""
 def _list_of_trees(like: Any, columns: List[Any], len: int) -> SampleList:

@@ -11,7 +11,7 @@ use windrow::{Device, Layout, Tensor};
 use crate::ground::dtype::format_of;
 use crate::ground::errors::DeviceError;
 
-/// Refuses a tensor on a device for `what`, which reads host memory.
+/// DeviceError for a tensor on a device, which `what` cannot read.
 pub(super) fn on_host(tensor: &Tensor, what: &str) -> PyResult<()> {
     match tensor.device() {
         Device::Cuda(ordinal) => Err(DeviceError::new_err(format!(
@@ -22,14 +22,15 @@ pub(super) fn on_host(tensor: &Tensor, what: &str) -> PyResult<()> {
     }
 }
 
-/// Whether the elements are without gaps, the first dim's next to each other.
+/// Whether the elements are without gaps, the first dim's next to each other; one dim without gaps is row-major too.
 fn is_column_major(tensor: &Tensor) -> bool {
     let turned = |dims: &[i64]| dims.iter().rev().copied().collect::<Vec<_>>();
     let (shape, strides) = (turned(tensor.shape()), turned(tensor.strides()));
     Layout::try_new(tensor.dtype(), &shape, Some(&strides)).is_ok_and(|layout| layout.is_compact())
 }
 
-/// Fills in a buffer view. After an error, as for an order of memory that is not requested, its `obj` is NULL.
+/// Fills in a buffer view. DeviceError for a tensor on a device; BufferError for a dtype without a format, for read-only memory
+/// that is to be written, and for memory in another order than is requested: then its `obj` is NULL.
 ///
 /// # Safety
 /// `view` is the view that Python passed to `bf_getbuffer` of `owner`, which holds `tensor`.
@@ -91,6 +92,8 @@ pub(crate) unsafe fn get_buffer(
     Ok(())
 }
 
+/// Frees what [`get_buffer`] allocated for a view; the reference to the owner is Python's to release.
+///
 /// # Safety
 /// `view` was filled in by [`get_buffer`] and is released once.
 pub(crate) unsafe fn release_buffer(view: *mut ffi::Py_buffer) {

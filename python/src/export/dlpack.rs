@@ -29,8 +29,9 @@ pub(crate) fn dlpack_device(tensor: &Tensor) -> (i32, i32) {
     }
 }
 
-/// The stream that a consumer named, or the legacy default stream for memory of a device; `None` if it waits by itself, or if
-/// there is nothing to wait for.
+/// The stream that a consumer named, or the legacy default stream for memory of a device; `None` for -1, with which it waits by
+/// itself, and for memory of the host. TypeError for what is no int; ValueError for 0, other negative ones, and any stream for
+/// memory of the host.
 fn consumer_stream(
     py: Python<'_>,
     tensor: &Tensor,
@@ -54,6 +55,8 @@ fn consumer_stream(
 }
 
 /// `__dlpack__`: a capsule of the tensor, or of a copy for another device or `copy=True`, ready on the consumer's stream.
+/// BufferError for what a capsule of that version, on that device or without a copy cannot be; TypeError and ValueError for
+/// arguments that are none.
 pub(crate) fn dlpack<'py>(
     py: Python<'py>,
     tensor: &Tensor,
@@ -100,13 +103,13 @@ pub(crate) fn dlpack<'py>(
     capsule_of(py, tensor, versioned, copies)
 }
 
-/// The error of a consumer that could take a value in a byte of its own for a part of one.
+/// The BufferError of a consumer that could take a value in a byte of its own for a part of one.
 pub(super) fn padded(dtype: DType) -> PyErr {
     let text = format!("DLPack says by a flag, from 1.0 on, that {dtype} has a byte for each value; ask with max_version");
     PyBufferError::new_err(text)
 }
 
-/// Whether a consumer takes versioned capsules.
+/// Whether a consumer takes versioned capsules, from 1.0 on; TypeError for what is no tuple of two ints.
 fn is_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
     let pair = max_version.cast::<PyTuple>().ok().filter(|pair| pair.len() == 2);
     match pair.and_then(|pair| pair.extract::<(i64, i64)>().ok()) {
@@ -133,7 +136,7 @@ fn target_of(tensor: &Tensor, dl_device: &Bound<'_, PyAny>) -> PyResult<Device> 
     }
 }
 
-/// A capsule of a tensor, which it keeps.
+/// A capsule of a tensor, which it keeps; that a legacy one can express the tensor is not checked.
 fn capsule_of<'py>(
     py: Python<'py>,
     tensor: &Tensor,
@@ -162,6 +165,8 @@ fn capsule_of<'py>(
     unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
 }
 
+/// Gives an export back.
+///
 /// # Safety
 /// `managed` is an export nothing has taken.
 pub(super) unsafe fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
@@ -173,6 +178,8 @@ pub(super) unsafe fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
     }
 }
 
+/// Gives an export back.
+///
 /// # Safety
 /// `managed` is an export nothing has taken.
 unsafe fn delete_legacy(managed: *mut DLManagedTensor) {

@@ -88,7 +88,7 @@ unsafe fn tensor_at<'py>(
     Ok((object, tensor))
 }
 
-/// An export of the object's tensor, which the caller owns.
+/// An export of the object's tensor, which the caller owns; the legacy default stream is ordered behind what still writes it.
 unsafe extern "C" fn from_py_object(
     object: *mut c_void,
     out: *mut *mut DLManagedTensorVersioned,
@@ -105,7 +105,8 @@ unsafe extern "C" fn from_py_object(
     })
 }
 
-/// The object's tensor, borrowed: shape and strides live as long as the object.
+/// The object's tensor, borrowed: shape and strides live as long as the object. The legacy default stream is ordered behind what
+/// still writes it. BufferError for a dtype that needs the flag of a versioned tensor.
 unsafe extern "C" fn borrow_from_py_object(object: *mut c_void, out: *mut DLTensor) -> c_int {
     attached(|py| {
         // SAFETY: as above; the shape and strides lent belong to the object.
@@ -142,7 +143,8 @@ unsafe extern "C" fn to_py_object(
 }
 
 /// Memory of the dtype, shape and device of `prototype`, not initialised, for callers that write tensors into our memory. Called
-/// without the interpreter: an error goes to `set_error`.
+/// without the interpreter: after an error or a panic -1, and `set_error`, if it is given, has a RuntimeError. The legacy default
+/// stream can write it at once.
 unsafe extern "C" fn allocate(
     prototype: *mut DLTensor,
     out: *mut *mut DLManagedTensorVersioned,
@@ -182,8 +184,8 @@ unsafe extern "C" fn allocate(
     -1
 }
 
-/// The legacy default stream, behind which every tensor of this table comes: the streams that batches
-/// are really written on are many, and may be gone.
+/// The legacy default stream, which comes behind the work on every tensor of this table: the streams that batches
+/// are really written on are many, and may be gone. RuntimeError for a device that is neither the host nor of CUDA.
 unsafe extern "C" fn current_work_stream(
     device: DLDeviceType,
     _id: i32,

@@ -19,8 +19,9 @@ use crate::ground::tensor::PyTensor;
 use crate::import::routes::torch_api;
 use crate::ownership::ready::{held_until_idle, lent_tensor};
 
-/// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes. `keeper`: an object that keeps the tensor's memory and no
-/// other, if there is one.
+/// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes: ImportError without that package, DTypeError if it
+/// lacks the type too. DeviceError for a tensor on a device. `keeper`: an object that keeps the tensor's memory and no other, if
+/// there is one.
 pub(crate) fn numpy<'py>(
     py: Python<'py>,
     tensor: &Tensor,
@@ -51,7 +52,7 @@ pub(crate) fn numpy<'py>(
 }
 
 /// Zero-copy torch tensor; where torch lends the memory, that tensor or a view of it. Warns of read-only memory; DTypeError for a
-/// dtype that torch lacks.
+/// dtype that torch lacks, LayoutError for a stride below 0. Page-locked memory counts as handed out afterwards.
 pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     if let Some(own) = lent_tensor(py, tensor)? {
         return Ok(own);
@@ -77,7 +78,7 @@ pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
 /// The hint where torch alone has a dtype.
 const BY_TORCH: &str = ".torch() gives it";
 
-/// The error of a dtype that another library lacks.
+/// The DTypeError of a dtype that another library lacks.
 fn lacked(py: Python<'_>, expected: &str, dtype: DType, hint: &'static str) -> PyErr {
     let mismatch = Mismatch::for_subject("tensor", expected, dtype).with_hint(Hint::Text(hint));
     to_py_err(py, &Error::DType(Box::new(mismatch)))
@@ -125,7 +126,7 @@ fn through_exchange<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bo
 }
 
 /// JAX array, zero-copy where JAX takes the alignment. JAX takes no memory with gaps, and may write to what it is given: of that,
-/// and of read-only memory, the array is a copy.
+/// and of read-only memory, the array is a copy, as it is of small floats and integers. DTypeError for a dtype that JAX lacks.
 pub(crate) fn jax<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     match tensor.dtype() {
         DType::F4E2M1FNX2 => {
@@ -161,7 +162,7 @@ pub(crate) fn cupy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py,
 }
 
 /// `__array__` in NumPy's protocol: an array of the same memory, or a copy for another dtype or `copy=True`; ValueError if
-/// `copy=False` forbids it.
+/// `copy=False` forbids it. Other errors as of [`numpy`].
 pub(crate) fn array<'py>(
     py: Python<'py>,
     tensor: &Tensor,

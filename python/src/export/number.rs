@@ -59,8 +59,8 @@ pub(crate) fn is_single(tensor: &Tensor) -> bool {
     tensor.layout().numel() == 1
 }
 
-/// Python numbers as a row of bools, float64 or int64. The caller gives at least one, all of one class. `None` for ints beyond 64
-/// bits and for other objects.
+/// Python numbers as a row of bools, float64 or int64. The caller gives at least one, all of one class: none panics, another
+/// class is an error. `None` for ints beyond 64 bits and for other objects.
 pub(crate) fn row_of_numbers(items: &[Bound<'_, PyAny>]) -> PyResult<Option<Tensor>> {
     let shape = [items.len() as i64];
     let row = if items[0].is_instance_of::<PyBool>() {
@@ -84,6 +84,7 @@ pub(crate) fn row_of_numbers(items: &[Bound<'_, PyAny>]) -> PyResult<Option<Tens
     row.map(Some).or_py_err(items[0].py())
 }
 
+/// The values, `len` of them; the first error, or MemoryError.
 fn row_of<T>(len: usize, values: impl Iterator<Item = PyResult<T>>) -> PyResult<Vec<T>> {
     let mut row = try_vec(len)?;
     for value in values {

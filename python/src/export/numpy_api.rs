@@ -84,7 +84,8 @@ fn number_of(dtype: DType) -> Option<c_int> {
     })
 }
 
-/// An array over a tensor of the host's, whose base is `keeper` or a new object; `None` where `numpy.asarray` has to make it.
+/// An array over a tensor on the host (not checked), whose base is `keeper` or a new object. `None` where `numpy.asarray` has to
+/// make it: there is no table that can be believed, NumPy itself lacks the dtype, or the tensor has no elements.
 pub(crate) fn array_of<'py>(
     py: Python<'py>,
     tensor: &Tensor,
@@ -129,7 +130,7 @@ impl Api {
         Ok((is_known && api.agrees(py)?).then_some(api))
     }
 
-    /// Whether an array of each dtype is what NumPy makes of the tensor by itself.
+    /// Whether an array of each dtype of NumPy's own is what NumPy makes of the tensor by itself.
     fn agrees(&self, py: Python<'_>) -> PyResult<bool> {
         let numpy = py.import("numpy")?;
         let bytes = Tensor::from_vec(vec![0u8; 96], &[96]).or_py_err(py)?;

@@ -59,7 +59,8 @@ pub(crate) fn reduce_tensor<'py>(
     Ok((maker(py, "_tensor_of_bytes")?, arguments.into_pyobject(py)?))
 }
 
-/// The tensor of this dtype and shape that bytes hold, in their memory.
+/// The tensor of this dtype and shape that bytes hold, from the first one on, in their memory. LayoutError where these are too
+/// few.
 #[pyfunction]
 pub(crate) fn _tensor_of_bytes(
     memory: &Bound<'_, PyAny>,
@@ -110,7 +111,7 @@ pub(crate) fn unpacked(bytes: &[u8]) -> PyResult<Vec<i64>> {
     Ok(numbers)
 }
 
-/// The batch that `reduce_batch` took apart.
+/// The batch that `reduce_batch` took apart. ValueError for parts without data or with a field that batches do not have.
 #[pyfunction]
 pub(crate) fn _batch_of_fields(
     arena: &Bound<'_, PyAny>,

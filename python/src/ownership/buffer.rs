@@ -25,7 +25,7 @@ impl Drop for Buffer {
 }
 
 impl Buffer {
-    /// Asks an object for a view of its memory.
+    /// Asks an object for a view of its memory; its own error if it gives none.
     pub fn new(object: &Bound<'_, PyAny>, flags: std::ffi::c_int) -> PyResult<Buffer> {
         let mut view = try_vec(1)?;
         // SAFETY: all zeros is an empty view.
@@ -42,7 +42,8 @@ impl Buffer {
     }
 }
 
-/// Copies the memory of an object that gives it by the buffer protocol; false where that fails, or where it has another size.
+/// Copies the memory of an object that gives it by the buffer protocol; false, and nothing is written, where that fails or where
+/// it has another size.
 pub(crate) fn copy_buffer(object: &Bound<'_, PyAny>, into: &mut [u8]) -> PyResult<bool> {
     let asked = Buffer::new(object, ffi::PyBUF_SIMPLE);
     let Ok(buffer) = answered(object.py(), asked)? else { return Ok(false) };

@@ -30,7 +30,8 @@ impl<'py> ChildColumns<'py> {
         Ok(ChildColumns { py, values, num_columns, are_borrowed: true, temporaries: Vec::new() })
     }
 
-    /// Children from columns that are equally long (not checked), with a reference to each.
+    /// Children from columns that are equally long, with a reference to each. Not checked: a shorter column shifts the values of
+    /// others.
     pub fn from_columns(py: Python<'py>, columns: Vec<Vec<Bound<'py, PyAny>>>) -> PyResult<Self> {
         let num_rows = columns.first().map_or(0, Vec::len);
         let mut made = ChildColumns::with_capacity(py, columns.len(), num_rows)?;
@@ -61,7 +62,7 @@ impl<'py> ChildColumns<'py> {
         self.are_borrowed
     }
 
-    /// A column from its first row to its last.
+    /// A column, below [`len`](ChildColumns::len), from its first row to its last.
     pub fn column(&self, column: usize) -> impl Iterator<Item = *mut ffi::PyObject> + '_ {
         self.values.iter().skip(column).step_by(self.num_columns.max(1)).copied()
     }
@@ -73,7 +74,8 @@ impl<'py> ChildColumns<'py> {
         Some(unsafe { Borrowed::from_ptr(self.py, first) })
     }
 
-    /// Adds a row, which has a value for each column (not checked).
+    /// Adds a row, which has a value for each column and room in the capacity (not checked). Counts references to it if those of
+    /// rows before are counted.
     ///
     /// # Safety
     /// Live objects that a dict holds, which is among what is [kept](ChildColumns::retain_all), or lives, until references are counted or these
@@ -97,14 +99,15 @@ impl<'py> ChildColumns<'py> {
         Ok(())
     }
 
-    /// Keeps the containers that hold the values, as long as these are borrowed.
+    /// Keeps the containers that hold the values, as long as these are borrowed; drops them if they are not.
     pub fn retain_all(&mut self, temporaries: Vec<Bound<'py, PyAny>>) {
         if self.are_borrowed {
             self.temporaries.push(temporaries);
         }
     }
 
-    /// Counts references to the values, if that was not done before: now Python code may run.
+    /// Counts references to the values, if that was not done before, and lets go of the containers: now Python code may run. Does
+    /// nothing without rows.
     pub fn take_references(&mut self) {
         // Before the first one nothing is borrowed.
         if !self.are_borrowed || self.values.is_empty() {

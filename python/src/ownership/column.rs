@@ -62,7 +62,7 @@ impl<T: Entry> Entries<T> {
         self.0.try_reserve_exact(count).map_err(out_of_memory)
     }
 
-    /// Adds the entry of the next sample, which is number `index`.
+    /// Adds the entry of the next sample, which is number `index`: as many have been added (not checked).
     #[inline(never)]
     pub fn push(&mut self, py: Python<'_>, index: usize, entry: T) -> PyResult<()> {
         match &self.0[..] {
@@ -119,7 +119,7 @@ impl<T: Entry> Column<T> {
         }
     }
 
-    /// A copy of the entry of a sample.
+    /// A copy of the entry of a sample; [`Entry::none`] beyond the last.
     pub fn entry(&self, py: Python<'_>, index: usize) -> T {
         let entry = match self.all() {
             [all] => Some(all),
@@ -128,7 +128,7 @@ impl<T: Entry> Column<T> {
         entry.map_or_else(T::none, |entry| entry.copied(py))
     }
 
-    /// The entries of the samples at these valid positions, of `len`; negative ones count from the end.
+    /// The entries of the samples at these valid positions, of `len`; negative ones count from the end. Panics for others.
     pub fn take(&self, py: Python<'_>, positions: &[i64], len: usize) -> PyResult<Column<T>> {
         if positions.is_empty() {
             return Ok(Column::default()); // Their owners may go.

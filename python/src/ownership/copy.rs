@@ -36,7 +36,7 @@ pub(crate) fn copy_by(
     filled.into_iter().find_map(|filled| filled.data).ok_or(Error::Empty)
 }
 
-/// Samples on the host as one tensor, by a form. Not in the user's counters.
+/// Samples on the host as one tensor, by a form, complete. Not in the user's counters.
 pub(crate) fn copy_of_list(
     samples: &SampleList<'static>,
     collate: &Collate,

@@ -96,6 +96,7 @@ impl Holder {
         self.into_object(py)
     }
 
+    /// Its objects, tensors and owners, without what else it keeps.
     pub fn held(&self) -> HeldObjects<'_> {
         HeldObjects { objects: [&self.objects, &[]], tensors: &self.tensors, owners: &self.owners }
     }
@@ -258,7 +259,7 @@ pub(crate) fn watches_of(owner: &Owner) -> Option<&StorageWatches> {
     }
 }
 
-/// Whether the memory of a tensor was moved by its owner.
+/// Whether the memory of a tensor was moved by its owner; false for owners without watches.
 pub(crate) fn has_moved(py: Python<'_>, tensor: &Tensor) -> PyResult<bool> {
     match watches_of(tensor.owner()) {
         Some(watches) => Ok(watches.find_moved(py)?.is_some()),
@@ -266,7 +267,8 @@ pub(crate) fn has_moved(py: Python<'_>, tensor: &Tensor) -> PyResult<bool> {
     }
 }
 
-/// The tensor, to be read or handed on; LayoutError if its memory was moved. Page-locked memory counts as handed out afterwards.
+/// The tensor, to be read or handed on; LayoutError if its memory was moved. Page-locked memory counts as handed out afterwards,
+/// in both cases.
 pub(crate) fn unmoved<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t Tensor> {
     set_handed_out(tensor, true);
     match has_moved(py, tensor)? {

@@ -185,7 +185,7 @@ impl Owners {
         made.map_err(|_| Error::OutOfMemory { bytes: size_of_val(each) as u64 })
     }
 
-    /// Keeps the owners of the first `len` samples.
+    /// Keeps the owners of the first `len` samples, and all owners of many samples.
     pub fn truncate(&mut self, len: usize) {
         self.objects.truncate(len);
         self.tensors.truncate(len);
@@ -220,7 +220,7 @@ impl Owners {
         Ok(taken)
     }
 
-    /// Takes out the shared owners, if each sample has an object that keeps it.
+    /// Takes out the shared owners, if each sample has an object that keeps it; `None` if one has not, or there are none.
     fn drop_unused(&mut self) -> Option<Arc<Vec<Owner>>> {
         let objects = self.objects.all();
         let is_used = || objects.is_empty() || objects.iter().rev().any(Option::is_none);
@@ -252,7 +252,8 @@ impl Owners {
         Ok(())
     }
 
-    /// Reserves memory for [`Owners::replace`] in a list of `len` samples.
+    /// Adds the shared owners of `other` and reserves memory for [`Owners::replace`] in a list of `len` samples. After an error
+    /// the list's samples have the owners that they had, or more.
     pub fn spread(&mut self, py: Python<'_>, len: usize, other: &Owners) -> PyResult<()> {
         self.add_shared(other)?;
         self.tensors.spread(py, len, &other.tensors)?;

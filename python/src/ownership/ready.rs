@@ -31,8 +31,8 @@ pub(crate) fn held_until_idle(tensor: &Tensor) -> windrow::Result<()> {
     producers_of(tensor).tensors.iter().try_for_each(Tensor::ready_on_unnamed)
 }
 
-/// The torch tensor that an output is, or a view of the one that it is a part of, if torch lent the memory, else `None`. torch's
-/// current stream waits for what is still written.
+/// The torch tensor that an output is, or a view of the one that it is a part of, if torch lent the memory, else `None`; `None`
+/// for a part without elements too. torch's current stream waits for what is still written to device memory.
 pub(crate) fn lent_tensor<'py>(
     py: Python<'py>,
     output: &Tensor,
@@ -62,7 +62,8 @@ pub(crate) fn lent_tensor<'py>(
 }
 
 /// A view, which torch recognises as its own memory, that begins so many bytes behind the first element of a row-major tensor:
-/// of the same dtype, or of any dtype in an arena, which is one of bytes.
+/// of the same dtype, or of any dtype in an arena, which is one of bytes. `output` has elements, and begins at a whole one: not
+/// checked.
 fn part_of<'py>(
     object: &Bound<'py, PyAny>,
     begin: usize,
@@ -92,8 +93,8 @@ fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
     }
 }
 
-/// Refuses a stream in the capture beside which the memory was written, from samples on the host: that copy is no part of the
-/// graph.
+/// [`Error::Argument`] for a stream in the capture beside which the memory was written, from samples on the host: that copy is no
+/// part of the graph.
 pub(crate) fn refuse_within(
     producers: &Producers,
     ordinal: u32,
@@ -124,7 +125,8 @@ pub(crate) fn torch_stream(
 }
 
 /// Tells torch's allocator of a stream that its memory is used on, so that it does not give it out again
-/// before that is done.
+/// before that is done. Does nothing for memory that torch did not lend, and for the stream that it belongs to. An error of
+/// torch's is an [`Error::Argument`].
 fn used_on(output: &Tensor, ordinal: u32, stream: Stream) -> windrow::Result<()> {
     let object = match lent(output) {
         Some((object, own)) if own != Some(stream) => object,

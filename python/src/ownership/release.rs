@@ -47,7 +47,8 @@ impl Foreign {
         std::mem::forget(held);
     }
 
-    /// Attached. Asks for the memory of objects a few ahead: since they were read it may have left the caches.
+    /// Releases everything; the thread is attached. Asks for the memory of objects a few ahead: since they were read it may have
+    /// left the caches.
     fn release_now(mut self) {
         let mut objects = std::mem::take(&mut self.objects).into_iter();
         while let Some(object) = objects.next() {

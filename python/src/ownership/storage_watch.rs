@@ -89,6 +89,7 @@ pub(crate) unsafe fn address_in(word: NonNull<AtomicUsize>) -> usize {
     unsafe { word.as_ref() }.load(Ordering::Relaxed)
 }
 
+/// The address that a torch storage gives of its memory.
 fn data_ptr(storage: &Bound<'_, PyAny>) -> PyResult<usize> {
     storage.call_method0(intern!(storage.py(), "data_ptr"))?.extract()
 }
@@ -170,7 +171,8 @@ impl StorageWatches {
         })
     }
 
-    /// The watch of rows or pieces of a tensor, from the watches of its memory: the same word, if there is one.
+    /// The watch of rows or pieces of a tensor, from the watches of its memory: the same word, if there is one. None or empty
+    /// ones: memory that does not move.
     pub fn combined(whole: Option<&StorageWatches>) -> StorageWatch {
         match whole.map(Column::all).unwrap_or_default() {
             [] => StorageWatch::none(),
@@ -188,6 +190,7 @@ impl StorageWatches {
         }
     }
 
+    /// The position of the first sample from `first` on whose memory has moved.
     #[cold]
     fn search(&self, py: Python<'_>, first: usize) -> PyResult<Option<usize>> {
         for (index, watch) in self.all().iter().enumerate().skip(first) {
