@@ -1197,9 +1197,9 @@ def _batch_of_fields(
 ) -> Batch:
     """The batch that `reduce_batch` took apart. ValueError for parts without data or with a field that batches do not have."""
 def _list_of_groups(groups: List[Tuple[Union[Tensor, str], Optional[bytes], Optional[bytes]]]) -> SampleList:
-    """The list that [`reduce_list`] took apart."""
+    """The list that [`reduce_list`] took apart. ValueError for positions that are not those of the samples."""
 def _list_of_trees(like: Any, columns: List[Any], len: int) -> SampleList:
-    """The list of trees that [`reduce_list`] took apart."""
+    """The list of trees that [`reduce_list`] took apart. ValueError for columns that do not fit the structure."""
 def _check_options(form: str, /, **arguments: Any) -> None:
     """Raises what a call of ``form`` with these arguments would, without samples."""
 def _check_list(samples: Any) -> None:
@@ -1227,7 +1227,7 @@ def _reads_page_locked(ordinal: int) -> bool:
     there is copied. Starts the driver. CudaUnavailable or CudaError: the device cannot be used.
     """
 def _private_layouts() -> List[Tuple[str, str]]:
-    """For each library its name and version, and whether its layouts are read: "on", or "off" and why."""
+    """For CPython, and torch if it is imported: name and version, and whether its layouts are read: "on", or "off" and why."""
 def _has_tangent(tensor: Any) -> bool:
     """Whether a torch tensor has a tangent of forward-mode AD, which neither `no_grad` nor inference mode take from it. There is none
     outside of a level of dual tensors; a torch that does not say so is asked for the tangent.

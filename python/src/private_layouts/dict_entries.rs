@@ -17,13 +17,14 @@ pub(crate) const HEAD_BYTES: usize = ENTRIES;
 /// Bytes of an entry and of its place in the table of hashes.
 const ENTRY_BYTES: usize = 26;
 
-/// Whether [`prefetch_entries`] may be called.
+/// Whether [`prefetch_entries`] may be called: the switch is on, and this Python is one that readers may read.
 pub(crate) fn are_known(py: Python<'_>) -> bool {
     static ARE_KNOWN: PyOnceLock<bool> = PyOnceLock::new();
     *ARE_KNOWN.get_or_init(py, || check_python(py).is_ok())
 }
 
-/// Asks for the memory of a dict's first `num_entries` entries. The caller has found that they [are known](are_known).
+/// Asks for the memory of a dict's first `num_entries` entries, which need not exist. The caller has found that they
+/// [are known](are_known).
 pub(crate) fn prefetch_entries(dict: &Bound<'_, PyDict>, num_entries: usize) {
     // SAFETY: a live dict is larger than that in every release (`are_known`). Nothing is read at the address.
     let entries = unsafe { dict.as_ptr().cast::<*const u8>().byte_add(ENTRIES).read() };

@@ -56,7 +56,7 @@ fn check_switch() -> Result<(), Reason> {
     }
 }
 
-/// Refuses readers of CPython's objects where the switch is off, without a lock, and for releases that were not tested.
+/// Refuses readers of CPython's objects where the switch is off, without a lock, and for releases out of [`PYTHONS`].
 fn check_python(py: Python<'_>) -> Result<(), Reason> {
     check_switch()?;
     let version = py.version_info();
@@ -67,7 +67,7 @@ fn check_python(py: Python<'_>) -> Result<(), Reason> {
     }
 }
 
-/// For each library its name and version, and whether its layouts are read: "on", or "off" and why.
+/// For CPython, and torch if it is imported: name and version, and whether its layouts are read: "on", or "off" and why.
 #[pyfunction]
 pub(crate) fn _private_layouts(py: Python<'_>) -> PyResult<Vec<(String, String)>> {
     let version = py.version_info();
@@ -83,6 +83,7 @@ pub(crate) fn _private_layouts(py: Python<'_>) -> PyResult<Vec<(String, String)>
     Ok(found)
 }
 
+/// "on", or "off" and why.
 fn state<T>(reader: &Result<T, Reason>) -> String {
     match reader {
         Ok(_) => "on".to_owned(),

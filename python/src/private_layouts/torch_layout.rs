@@ -114,6 +114,7 @@ impl TorchReader {
         }
     }
 
+    /// The reader, or why there is none: the switch, the release, or a check that failed.
     fn make(py: Python<'_>) -> Result<TorchReader, Reason> {
         check_switch()?;
         let minor = minor_release(py).ok().flatten();
@@ -128,7 +129,7 @@ impl TorchReader {
         }
     }
 
-    /// Compares what is read of tensors that torch makes with what torch says of them.
+    /// Compares what is read of tensors that torch makes with what torch says of them; `None` if they differ.
     fn check(py: Python<'_>, sizes: usize, flags: usize) -> PyResult<Option<TorchReader>> {
         let probe = py.import("windrow._torch_probe")?;
         let cases = probe.call_method0("cases")?;
@@ -503,7 +504,7 @@ fn are_dims(dims: &[AtomicI64], known: &[i64]) -> bool {
     now.eq(known.iter().copied())
 }
 
-/// The dtype by torch's number for it, `c10::ScalarType`.
+/// The dtype by torch's number for it, `c10::ScalarType`; `None` for those that are read in another way, or not at all.
 #[inline]
 fn dtype_of(number: u16) -> Option<DType> {
     Some(match number {

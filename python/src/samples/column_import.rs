@@ -51,8 +51,8 @@ impl ImportedColumn {
         ImportedColumn { samples: Arc::new(samples), objects }
     }
 
-    /// The samples. With `reading.owned` they are read once more, one by one, for their keepers and watches: not where they are
-    /// borrowed.
+    /// The samples. With `reading.owned` they are read once more, one by one, for their keepers and watches. Not checked:
+    /// borrowed ones would be none then.
     pub fn import(
         self,
         py: Python<'_>,
@@ -70,9 +70,9 @@ impl ImportedColumn {
     }
 }
 
-/// Reads those of the columns that need no Python code to be read. Their samples have an owner, unless there is a second result:
-/// with `may_borrow`, where all columns were read and are borrowed, it keeps them, and the caller runs no Python code before it
-/// is dropped or made owners.
+/// Reads those of the columns that need no Python code to be read; a result for each column, in order. Samples have an owner,
+/// unless there is a second result: with `may_borrow`, where all columns were read and are borrowed, it keeps them, and the
+/// caller runs no Python code before it is dropped or made owners.
 pub(crate) fn import_columns<'py>(
     engine: &Engine,
     mut columns: ChildColumns<'py>,

@@ -41,7 +41,7 @@ impl Imported {
         }
     }
 
-    /// The rows of a tensor of our own along dim 0, without a copy; an error for one without dims.
+    /// The rows of a tensor of our own along dim 0, without a copy; ShapeError for one without dims.
     pub fn from_rows(py: Python<'_>, table: Tensor) -> PyResult<Imported> {
         // SAFETY: the tensor, which holds the owner, is kept below.
         #[allow(unsafe_code)]
@@ -67,7 +67,8 @@ impl Imported {
         Ok(Imported { list, owners, watches: Column::one(watches) })
     }
 
-    /// A sample of the list as a tensor, which keeps its memory alive. That the memory was not moved is not checked.
+    /// A sample of the list as a tensor, which keeps its memory alive; panics for one that is not in the list. That the memory
+    /// was not moved is not checked.
     pub fn sample(&self, py: Python<'_>, index: usize) -> PyResult<Tensor> {
         let (meta, data) = (self.list.meta(index), self.list.address(index).cast_mut());
         let watches = self.watches.at(py, index);
@@ -225,8 +226,9 @@ impl Imported {
         joined
     }
 
-    /// Puts the first sample of another list in the place of one; on an error the samples are as before. Returns what may be
-    /// released now, which can run any code.
+    /// Puts the first sample of another list in the place of one; on an error, as for a position that is not in the list, the
+    /// samples are as before, but for the dtype of rows without numbers. Returns what may be released now, which can run any
+    /// code.
     pub fn replace(
         &mut self,
         py: Python<'_>,
@@ -269,7 +271,7 @@ impl Imported {
         })
     }
 
-    /// Whether all samples are in pageable memory.
+    /// Whether all samples are in pageable memory; true without samples.
     pub fn is_on_host(&self) -> bool {
         self.list.metas().iter().all(|meta| meta.device == Device::Cpu)
     }

@@ -34,10 +34,10 @@ pub(crate) enum LeafColumn {
     Objects(Arc<Vec<Py<PyAny>>>),
 }
 
-/// Whether a column is of strings and bytes.
+/// Whether a column begins with a str or bytes, and so is of these; false without samples.
 ///
 /// # Errors
-/// A sample that is none among them.
+/// TypeError for a sample that is none among them.
 pub(crate) fn are_texts(samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) -> PyResult<bool> {
     if !samples.first().is_some_and(is_text) {
         return Ok(false);
@@ -48,7 +48,7 @@ pub(crate) fn are_texts(samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) ->
     }
 }
 
-/// Whether a column is of lists of Python numbers.
+/// Whether all samples of a column are lists or tuples of Python numbers; true for empty ones.
 fn are_numbers(samples: &[Bound<'_, PyAny>]) -> PyResult<bool> {
     for sample in samples {
         if !is_list_or_tuple(sample) || !is_of_numbers(sample, false)? {
@@ -86,7 +86,7 @@ pub(crate) fn import_leaf<'py, T>(
 }
 
 impl Content {
-    /// The kind of a column that has no containers.
+    /// The kind of a column, of at least one sample, that has no containers. TypeError for texts and others mixed.
     pub fn from_samples(samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) -> PyResult<Content> {
         if are_texts(samples, place)? {
             return Ok(Content::Texts);
@@ -125,7 +125,7 @@ impl Content {
 }
 
 impl LeafColumn {
-    /// Reads a leaf of every sample of a new list.
+    /// Reads a leaf of every sample, of at least one, of a new list.
     pub fn read(
         samples: Vec<Bound<'_, PyAny>>,
         place: ColumnPlace<'_>,
@@ -218,7 +218,8 @@ impl LeafColumn {
         }
     }
 
-    /// Puts the first leaf of another column in the place of one. What was there is released here.
+    /// Puts the first leaf of another column in the place of one; on an error nothing is changed, TypeError for a column of the
+    /// other kind. What was there is released here. The caller has found that both are there: objects panic otherwise.
     pub fn replace(&mut self, py: Python<'_>, index: usize, other: &LeafColumn) -> PyResult<()> {
         match (self, other) {
             (LeafColumn::Tensors(own), LeafColumn::Tensors(other)) => {

@@ -153,7 +153,7 @@ impl PySampleList {
         }
     }
 
-    /// Empties the list, as the collector asks of one in a cycle. To release the samples can run any code.
+    /// Empties the list, as the collector asks of one in a cycle, without a new version. To release the samples can run any code.
     pub fn clear(&self) {
         let gone = std::mem::replace(
             &mut self.samples().samples,
@@ -268,7 +268,8 @@ impl PySampleList {
         Ok((own, Some(positions)))
     }
 
-    /// The position of one of `len` samples, of which a negative one counts from the end; IndexError if it is not there.
+    /// The position of one of `len` samples, of which a negative one counts from the end; IndexError if it is not there,
+    /// TypeError for what is no int.
     pub fn position(index: &Bound<'_, PyAny>, len: usize) -> PyResult<usize> {
         let words =
             "an index of a SampleList is an int or a slice; take(indices) takes an array of them";
@@ -350,7 +351,8 @@ impl PySampleList {
         Ok(())
     }
 
-    /// Replaces the sample at a valid position of the list; on an error none.
+    /// Replaces the sample at a valid position of the list; on an error none. TypeError, KeyError or ValueError for a sample of
+    /// the other kind, or a tree of another structure.
     pub fn replace(&self, position: usize, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = sample.py();
         let other = self.read(py, vec![sample.clone()], position)?;
@@ -379,6 +381,7 @@ fn visit_samples(samples: &Arc<Imported>, visit: &PyVisit<'_>) -> Visited {
     }
 }
 
+/// The TypeError of array-likes and trees in one list.
 fn no_mixture() -> PyErr {
     PyTypeError::new_err("samples of a list are all array-likes or all trees of one structure")
 }

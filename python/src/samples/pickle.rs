@@ -34,7 +34,7 @@ struct Group {
     is_uniform: bool,
 }
 
-/// A list as its samples are now, by value; DeviceError for samples on a device.
+/// A list as its samples are now, by value; DeviceError for samples on a device, LayoutError for memory that was moved.
 pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult<Reduced<'py>> {
     match list.snapshot() {
         ListSamples::Leaves(_) => {
@@ -139,7 +139,7 @@ impl Group {
     }
 }
 
-/// The list that [`reduce_list`] took apart.
+/// The list that [`reduce_list`] took apart. ValueError for positions that are not those of the samples.
 #[pyfunction]
 pub(crate) fn _list_of_groups(groups: &Bound<'_, PyList>) -> PyResult<PySampleList> {
     let py = groups.py();
@@ -204,7 +204,7 @@ fn inverse(positions: &[i64], len: usize) -> PyResult<Vec<i64>> {
     }
 }
 
-/// The list of trees that [`reduce_list`] took apart.
+/// The list of trees that [`reduce_list`] took apart. ValueError for columns that do not fit the structure.
 #[pyfunction]
 pub(crate) fn _list_of_trees(
     like: &Bound<'_, PyAny>,

@@ -3,7 +3,8 @@
 use windrow::error::Mismatch;
 use windrow::{Error, Result, SampleList, Tensor};
 
-/// Sample `i` is `values[offsets[i]..offsets[i + 1]]` along dim 0. The caller keeps the tensor alive.
+/// Sample `i` is `values[offsets[i]..offsets[i + 1]]` along dim 0; ShapeError for offsets that `values` cannot have. The caller
+/// keeps the tensor alive.
 pub(crate) fn pieces(values: &Tensor, offsets: &[i64]) -> Result<SampleList<'static>> {
     check_offsets(values, offsets)?;
     let (mut shape, strides) = (values.shape().to_vec(), values.strides());
@@ -17,7 +18,8 @@ pub(crate) fn pieces(values: &Tensor, offsets: &[i64]) -> Result<SampleList<'sta
 }
 
 /// As `pieces`, of a flat tensor, sample `i` in the shape that row `i` of `shapes` has; `extents` are
-/// those of `shapes` itself.
+/// the two of `shapes` itself (not checked). LayoutError for values that are not flat and without gaps, ShapeError for a shape of
+/// another number of elements.
 pub(crate) fn shaped_pieces(
     values: &Tensor,
     offsets: &[i64],

@@ -12,7 +12,8 @@ use crate::samples::trees::Trees;
 use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::flatten::{flatten, Classified, TreeRules};
 
-/// The rows of an object that is Arrow's; `None` for any other object.
+/// The rows of an object that is Arrow's; `None` for any other object. `sep` joins the names of columns in errors of reading
+/// them.
 pub(crate) fn table_in(samples: &Bound<'_, PyAny>, sep: &str) -> PyResult<Option<Trees>> {
     match arrow::is_arrow(samples)? {
         true => trees_of_table(samples.py(), arrow::read(samples, sep, "")?.columns).map(Some),
@@ -20,7 +21,8 @@ pub(crate) fn table_in(samples: &Bound<'_, PyAny>, sep: &str) -> PyResult<Option
     }
 }
 
-/// The rows of a table: dicts of its columns, structs among them dicts again; of a single column the leaf.
+/// The rows of a table: dicts of its columns, structs among them dicts again; of a single column without a name the leaf.
+/// ValueError for two columns of one name.
 pub(crate) fn trees_of_table(py: Python<'_>, columns: Vec<ArrowColumn<'_>>) -> PyResult<Trees> {
     let flat = flatten(py, &mut TableRules(py), (columns, 0), String::new(), ".");
     Trees::new(flat, None, |_, content| {

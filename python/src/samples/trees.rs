@@ -80,7 +80,7 @@ impl Shape {
     /// For each column of a list of this structure the position of that of another list, whose keys may be in another order.
     ///
     /// # Errors
-    /// Another structure, with the path.
+    /// TypeError for another structure, with the path.
     fn columns_in(&self, py: Python<'_>, other: &Shape) -> PyResult<Vec<usize>> {
         let unlike = |path: &str| {
             let at = at(path);
@@ -153,7 +153,8 @@ impl<'py> TreeRules<'py> for ListRules {
 }
 
 impl Trees {
-    /// Trees of leaves that `read` makes from flattened ones. `len`: the number of samples, if the leaves do not say it.
+    /// Trees of leaves that `read` makes from flattened ones, each for as many samples (not checked). `len`: the number of
+    /// samples; `None` takes that of the first leaf, 0 without leaves.
     pub fn new<L>(
         flat: Flat<L>,
         len: Option<usize>,
@@ -187,7 +188,7 @@ impl Trees {
     /// Samples of this structure with other leaves, in its order.
     ///
     /// # Errors
-    /// Other kinds of leaves, or leaves of another number of samples.
+    /// ValueError for other kinds of leaves, or leaves of another number of samples than `len`.
     pub fn with_columns(&self, columns: Vec<LeafColumn>, len: usize) -> PyResult<Trees> {
         let is_like = |(own, other): (&LeafColumn, &LeafColumn)| {
             std::mem::discriminant(own) == std::mem::discriminant(other) && other.len() == len
@@ -275,7 +276,8 @@ impl Trees {
         Ok(Trees { shape: Arc::clone(&self.shape), columns, len: positions.len() })
     }
 
-    /// A sample as a tree of tensors; other leaves are as they were given, lists in a copy.
+    /// A sample as a tree of tensors; other leaves are as they were given, lists in a copy. LayoutError if the memory of a leaf
+    /// was moved. Panics for an index that is not in the list.
     pub fn sample<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
         self.shape.tree.unflatten(py, |leaf| match &self.columns[leaf] {
             LeafColumn::Tensors(imported) => {
@@ -314,7 +316,7 @@ impl Trees {
     /// Another list with its columns in the order of this one. Compares keys, which can run any code.
     ///
     /// # Errors
-    /// Another structure, with the path.
+    /// TypeError for another structure, with the path.
     pub fn arrange(&self, py: Python<'_>, other: &Trees) -> PyResult<Trees> {
         let from = self.shape.columns_in(py, &other.shape)?;
         let columns = from.into_iter().map(|position| other.columns[position].clone()).collect();

@@ -53,7 +53,8 @@ pub(crate) fn windows(
     Imported::from_parts(py, table, list).map(PySampleList::from_imported)
 }
 
-/// Windows of `length` rows, one for each start, all inside the table, which the caller keeps alive.
+/// Windows of `length` rows, one for each start, of a table that the caller keeps alive. [`Error::Shape`] for one that is not
+/// inside, [`Error::Argument`] for a negative length.
 fn windows_of(table: &Tensor, starts: &[i64], length: i64) -> Result<SampleList<'static>> {
     let Some(&len) = table.shape().first() else {
         return Err(refuse(0, "an array of at least one dim", "a single value"));
@@ -164,7 +165,9 @@ fn flags(flags: &Bound<'_, PyAny>, num_images: usize) -> PyResult<Vec<bool>> {
     Ok(flags)
 }
 
-/// The crops of all images, inside of which their boxes are; the caller keeps the images alive. `extents`: those of the boxes.
+/// The crops of all images, which the caller keeps alive; read-only if one of these is. `extents`: the two of `boxes`.
+/// [`Error::Shape`] for a box that is not inside its image, or another number of boxes; [`Error::Argument`] for other dims, or
+/// another number of entries in `flip`.
 fn crops_of(
     images: &SampleList<'static>,
     boxes: &[i64],
@@ -193,8 +196,9 @@ fn crops_of(
     Ok(list)
 }
 
-/// Appends the crop of image `index` whose corners are left, top, right and bottom; an error for a box that is not inside the
-/// image. The caller keeps the image alive.
+/// Appends the crop of image `index` whose four corners are left, top, right and bottom, not marked as read-only;
+/// [`Error::Shape`] for a box that is not inside the image, [`Error::Argument`] for dims that are not two of it. The caller keeps
+/// the image alive.
 fn push_crop(
     list: &mut SampleList<'static>,
     images: &SampleList<'static>,

@@ -39,8 +39,8 @@ impl<'a> Dicts<'a> {
         Ok(Dicts { keys, class, has_entries: are_known(py), lead, are_held_next, values })
     }
 
-    /// Adds the values of the samples up to the first that is no dict with those very keys in their order; returns how many were
-    /// added. Counts references before it runs Python code.
+    /// Adds the values of the samples, which the caller keeps, up to the first that is no dict with those very keys in their
+    /// order; returns how many were added, 0 in an interpreter without a lock. Counts references before it runs Python code.
     pub fn walk<'py>(
         &mut self,
         samples: &[Bound<'py, PyAny>],
@@ -91,7 +91,8 @@ impl<'a> Dicts<'a> {
         }
     }
 
-    /// The values of a dict, without references, if its keys are those very objects in their order.
+    /// The values of a dict, without references, if its keys are those very objects in their order; `None` also in an interpreter
+    /// without a lock.
     fn in_order(&mut self, dict: &Bound<'_, PyDict>) -> Option<&[*mut ffi::PyObject]> {
         if !HAS_LOCK {
             return None;

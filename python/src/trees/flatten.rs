@@ -185,7 +185,7 @@ impl TreeDef {
     }
 
     /// Makes something of each leaf, by its number, and of each container with what was made of its children, which are in order.
-    /// The last leaf is the first to be made.
+    /// The last leaf is the first to be made. The walk that made the tree ended without an error, or this can panic.
     pub fn fold<'s, T>(
         &'s self,
         mut leaf: impl FnMut(usize) -> PyResult<T>,
@@ -208,7 +208,8 @@ impl TreeDef {
         made.pop().ok_or_else(|| PyRuntimeError::new_err("a tree without a root"))
     }
 
-    /// Makes a tree of leaves. `leaf` gives a leaf by its number; it is called for the last one first.
+    /// Makes a tree of leaves. `leaf` gives a leaf by its number; it is called for the last one first. As for
+    /// [`TreeDef::fold`], the walk ended without an error.
     pub fn unflatten<'py>(
         &self,
         py: Python<'py>,

@@ -24,7 +24,8 @@ impl Container {
     /// The entry of a tree of outputs for each child, in the order of the children.
     ///
     /// # Errors
-    /// An entry that is missing, or that the samples have not.
+    /// KeyError or TypeError for an entry that is missing, KeyError for a key and ValueError for more entries than the samples
+    /// have.
     pub fn outputs<'py>(
         &self,
         mut out: Bound<'py, PyAny>,
@@ -69,7 +70,7 @@ impl Container {
     }
 }
 
-/// Refuses a key of a tree of outputs that the samples have not.
+/// KeyError for a key of a tree of outputs that the samples have not. Of what is no mapping nothing is checked.
 fn check_keys(
     out: &Bound<'_, PyAny>,
     keys: &[Py<PyAny>],

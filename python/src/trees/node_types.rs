@@ -110,7 +110,8 @@ pub(crate) fn flattener_of<'py>(
     Ok((!flattener.is_none()).then_some(flattener))
 }
 
-/// Opens a column of objects of the flattener's class, by its Python code.
+/// Opens a column of objects of the flattener's class, by its Python code, whose errors are passed on; TypeError or ValueError if
+/// that returns something else.
 pub(super) fn call_flattener<'py>(
     flattener: &Bound<'py, PyAny>,
     samples: Vec<Bound<'py, PyAny>>,
@@ -127,7 +128,7 @@ pub(super) fn call_flattener<'py>(
     Ok(FlattenedClass { children, unflatten, forms, tensors, flatten_more })
 }
 
-/// Refuses containers that pass for a mapping or a dataclass and are more than one: what else they hold
+/// TypeError for containers that pass for a mapping or a dataclass and are more than one: what else they hold
 /// would be lost.
 pub(crate) fn check_known(class: &Bound<'_, PyType>, path: &str, is_mapping: bool) -> PyResult<()> {
     let is_tensordict = match is_mapping {
@@ -176,7 +177,8 @@ fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {
     )))
 }
 
-/// A known container with the same contents as one of this class, for the error text.
+/// A known container with the same contents as one of this class, for the error text; `None` if it has neither `to_dict` nor
+/// `__iter__`.
 fn hint_for_class(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
     let hints = [("to_dict", "its to_dict()"), ("__iter__", "a list or tuple of its items")];
     for (attribute, hint) in hints {

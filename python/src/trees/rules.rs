@@ -105,7 +105,7 @@ fn flatten_class<'py>(
 /// Names, and for each the children of all samples.
 type NamedColumns<'py> = (Vec<Py<PyAny>>, ChildColumns<'py>);
 
-/// The columns of a dict by name.
+/// The columns of a dict by name; TypeError for one that has not an entry for each sample.
 fn named_columns<'py>(
     columns: &Bound<'py, PyDict>,
     num_samples: usize,
@@ -124,7 +124,7 @@ fn named_columns<'py>(
     Ok((names, ChildColumns::from_columns(columns.py(), values)?))
 }
 
-/// Refuses a sample of another class.
+/// TypeError for a sample of another class.
 fn check_class(
     samples: &[Bound<'_, PyAny>],
     class: &Bound<'_, PyType>,
@@ -141,7 +141,8 @@ impl Container {
     /// will do, in place of a mapping any mapping; other objects must be of this class.
     ///
     /// # Errors
-    /// Another structure, with sample and path.
+    /// Another structure, with sample and path: TypeError for another class, KeyError for other keys, ValueError for another
+    /// number of entries, AttributeError for a field that is not set.
     pub fn columns<'py>(
         &self,
         py: Python<'py>,
@@ -275,7 +276,7 @@ fn columns_of<'py>(
     }
 }
 
-/// Refuses a mapping with a key that is none of these.
+/// KeyError for a mapping with a key that is none of these; a missing one is not looked for.
 fn check_no_other_key(
     keys: &[Py<PyAny>],
     index: usize,

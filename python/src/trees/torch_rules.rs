@@ -60,7 +60,7 @@ pub(crate) fn open_namedtuples<'py>(
 /// Sequences of one length; tuples become lists.
 ///
 /// # Errors
-/// The rules of torch for sequences of several lengths.
+/// RuntimeError for sequences of several lengths, as torch has it.
 pub(crate) fn open_sequences<'py>(
     samples: &[Bound<'py, PyAny>],
     rules: &Bound<'py, PyAny>,
@@ -90,7 +90,7 @@ fn maker(rules: &Bound<'_, PyAny>, function: &str, like: &Bound<'_, PyAny>) -> P
     Ok(Maker { function, like: Some(like.clone().unbind()) })
 }
 
-/// A column for each position that all samples have; none of them is an error.
+/// A column for each position that all samples have, each `Ok`.
 fn zip<'py>(samples: &[Bound<'py, PyAny>]) -> PyResult<Vec<PyResult<Vec<Bound<'py, PyAny>>>>> {
     let mut rows = try_vec(samples.len())?;
     for sample in samples {
