@@ -25,6 +25,7 @@ fn main() {
     println!("cargo:rerun-if-changed=build");
     println!("cargo:rustc-check-cfg=cfg(avx512)");
     let set = |variable| env::var(variable).unwrap_or_default();
+    // Functions for AVX-512 came with Rust 1.89.
     if set("CARGO_CFG_TARGET_ARCH") == "x86_64" && rustc_minor().is_some_and(|minor| minor >= 89) {
         println!("cargo:rustc-cfg=avx512");
     }
@@ -47,12 +48,13 @@ fn embeds() -> bool {
     env::var_os("WINDROW_CUDA_EMBED").is_none_or(|value| value != "0")
 }
 
-/// Functions for AVX-512 came with Rust 1.89.
+/// The minor version of `$RUSTC`; `None` if it cannot be asked or understood.
 fn rustc_minor() -> Option<u32> {
     let output = Command::new(env::var_os("RUSTC")?).arg("--version").output().ok()?;
     String::from_utf8(output.stdout).ok()?.split('.').nth(1)?.parse().ok()
 }
 
+/// Writes the image and `casts.rs` to `OUT_DIR`; without `embeds` an empty image, and `separate.fatbin`.
 fn build() -> Result<(), String> {
     let kernels =
         Path::new(&env::var("CARGO_MANIFEST_DIR").map_err(|e| e.to_string())?).join("kernels");
@@ -94,6 +96,7 @@ fn build() -> Result<(), String> {
     Ok(())
 }
 
+/// Runs nvcc; its warnings become cargo's.
 fn compile(command: &mut Command, nvcc: &Nvcc) -> Result<(), String> {
     let output = command.output().map_err(|e| format!("{}: {e}", nvcc.path.display()))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned()
@@ -107,8 +110,8 @@ fn compile(command: &mut Command, nvcc: &Nvcc) -> Result<(), String> {
     Ok(())
 }
 
-/// The path of the image of these sources, compiler and flags in the folder `$WINDROW_KERNEL_CACHE`. Profiles, features and
-/// packages each run this script, and the kernels take minutes.
+/// Where the image of these sources, compiler and flags is, or would be, in the folder `$WINDROW_KERNEL_CACHE`; `None` if that is
+/// not set. Profiles, features and packages each run this script, and the kernels take minutes.
 fn kept_image(kernels: &Path, nvcc: &Nvcc, command: &Command) -> Result<Option<PathBuf>, String> {
     println!("cargo:rerun-if-env-changed=WINDROW_KERNEL_CACHE");
     let folder = env::var_os("WINDROW_KERNEL_CACHE").filter(|folder| !folder.is_empty());
@@ -127,7 +130,7 @@ fn kept_image(kernels: &Path, nvcc: &Nvcc, command: &Command) -> Result<Option<P
     Ok(Some(Path::new(&folder).join(format!("{:016x}.fatbin", key.finish()))))
 }
 
-/// Another build may look for it at the same time, so it appears whole.
+/// Copies an image to its place, whose folder is made; it appears whole, since another build may look for it.
 fn keep(image: &Path, kept: &Path) -> std::io::Result<()> {
     let part = kept.with_extension(std::process::id().to_string());
     fs::create_dir_all(kept.parent().unwrap_or(Path::new("")))?;
@@ -148,7 +151,7 @@ fn casts(kernels: &Path) -> Result<String, String> {
     Ok(format!("&[\n{}]\n", casts.collect::<Result<String, String>>()?))
 }
 
-/// docs.rs has no nvcc, and only reads what is public.
+/// Writes an empty image: docs.rs has no nvcc, and only reads what is public.
 fn without_kernels(out: &Path) -> Result<(), String> {
     fs::write(out.join(EMBEDDED), []).map_err(|e| e.to_string())?;
     println!("cargo:rustc-env=WINDROW_NVCC_VERSION=none");
@@ -156,7 +159,7 @@ fn without_kernels(out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// One unit that includes every kernels/*.cu: one image, one module to load.
+/// One unit that includes every kernels/*.cu, at least one: one image, one module to load.
 fn one_unit(kernels: &Path) -> Result<String, String> {
     let entries = fs::read_dir(kernels).map_err(|e| format!("{}: {e}", kernels.display()))?;
     let mut names: Vec<String> = entries
@@ -183,8 +186,8 @@ impl Display for Target {
     }
 }
 
-/// `$WINDROW_CUDA_ARCHS` (a list such as `80,90`) for a quick build of one's own, else every
-/// target that this nvcc knows.
+/// `$WINDROW_CUDA_ARCHS` (a list such as `80,90`), all of which this nvcc has to know, for a quick build of one's own; else those
+/// of [`SASS`] and [`PTX`] that it knows.
 fn targets(nvcc: &Nvcc) -> Result<Vec<Target>, String> {
     println!("cargo:rerun-if-env-changed=WINDROW_CUDA_ARCHS");
     let known = |arch: &u32| nvcc.arches.contains(arch);

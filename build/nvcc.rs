@@ -79,6 +79,7 @@ fn in_python() -> Result<PathBuf, String> {
 }
 
 impl Nvcc {
+    /// Runs a compiler; refuses one that fails, or does not tell its version and include directory.
     fn ask(path: &Path) -> Result<Nvcc, String> {
         let ask = |arguments: &[&str]| {
             output(Command::new(path).args(arguments))
@@ -126,7 +127,7 @@ fn first_word(text: &str) -> String {
     text.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
-/// The output of a command on both channels; nvcc uses either.
+/// The output of a command on both channels; nvcc uses either. The error of one that fails has it too.
 fn output(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| error.to_string())?;
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -68,7 +68,7 @@ fn flags_of_all() -> Vec<String> {
     flags
 }
 
-/// The simulator, and the emulator of machine code, which is most of the time of the tests that use it.
+/// The sources of the simulator and of the emulator of machine code, in which tests spend most of their time.
 fn simulator(here: &Path, out: &Path) -> Vec<Source> {
     let own = strings(&["-Wall", "-Wextra"]);
     let mut fast = own.clone();
@@ -83,7 +83,7 @@ fn simulator(here: &Path, out: &Path) -> Vec<Source> {
     once((unit(&here.join("sim"), out), own)).chain(emulator).collect()
 }
 
-/// One source that includes all of a folder: headers are most of what a compiler reads for each.
+/// A source, written to `out`, that includes all .cpp of a folder: headers are most of what a compiler reads for each.
 fn unit(folder: &Path, out: &Path) -> PathBuf {
     files(folder, "h");
     let sources = files(folder, "cpp");
@@ -138,7 +138,7 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-/// A .cu file as g++ takes it, with its kernels registered by name at its end.
+/// A .cu file as g++ takes it, with its kernels, at least one, registered by name at its end.
 ///
 /// Parameters by value may be 32 kB, and a loop over threads would copy them for each one: so
 /// `const __grid_constant__ P p` becomes `const __grid_constant__ P& p`.
@@ -172,7 +172,8 @@ fn kernels_of(source: &str, preprocessed: &str) -> Vec<(String, bool)> {
     names.map(|name| (name.clone(), marked(&name))).collect()
 }
 
-/// Compiles two sources at a time; gives the object files in the order of the sources.
+/// Compiles two sources at a time; gives the object files, in `out`, in the order of the sources. The build ends here if one
+/// fails.
 fn compile_all(sources: &[Source], flags: &[String], out: &Path) -> Vec<PathBuf> {
     let object = |source: &Path| out.join(source.file_name().unwrap()).with_extension("o");
     let rest = Mutex::new(sources.iter());

@@ -51,6 +51,7 @@ class Endless(collections.abc.Sequence):
 
 @st.composite
 def evils(draw):
+    """An object of `evil`, or a plain one if its own methods do not let it be made."""
     base, args = draw(
         st.sampled_from(
             [(object, ()), (int, (3,)), (float, (1.5,)), (str, ("float32",)), (bytes, (b"<f4",)), (tuple, ((2, 3),)), (list, ([2, 3],)), (dict, ({"a": 1},))]

@@ -37,7 +37,7 @@ class Holder:
 
 
 def call(function, *args, **kwargs):
-    """The result, or None where an error was raised that a caller can catch."""
+    """The result, or None after an `Exception`; a SystemError becomes an AssertionError."""
     try:
         return function(*args, **kwargs)
     except SystemError as error:
@@ -66,7 +66,7 @@ def arrays(draw):
 
 @st.composite
 def interfaces(draw):
-    """An array, and the interface of it with some entries changed, lost or added."""
+    """An array, its interface with some entries changed, lost or added, and whether entries that it had, or may have, were."""
     array = draw(arrays())
     interface = described(array)
     keys = draw(st.lists(st.sampled_from(["shape", "strides", "typestr", "data", "version", "mask", "offset", "descr", "stream"]), max_size=2, unique=True))
@@ -88,7 +88,7 @@ def interfaces(draw):
 
 
 def may_read(tensor, array, interface):
-    """Whether all that a tensor claims is memory that is really there."""
+    """Whether all that a tensor claims is memory of the array; True where `data` is no address."""
     if not isinstance(dict.get(interface, "data"), tuple):
         # It is a buffer, with whose length windrow has compared the claim.
         return True
@@ -163,6 +163,7 @@ class Item:
 
 
 def holding_itself(entry):
+    """A list of an entry and of a dict that holds the list."""
     tree = [entry]
     tree.append({"x": tree})
     return tree
@@ -214,6 +215,7 @@ FINITE = VALUES.filter(lambda value: "Endless" not in repr(type(value)))
 
 @st.composite
 def options(draw, names):
+    """At most 4 of these arguments, each sound or hostile."""
     chosen = draw(st.lists(st.sampled_from(names), max_size=4, unique=True))
     return {name: draw(st.sampled_from(OPTIONS[name])) if draw(st.integers(0, 2)) else draw(FINITE) for name in chosen}
 

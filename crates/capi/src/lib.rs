@@ -378,7 +378,7 @@ pub unsafe extern "C" fn windrow_batch_free(batch: *mut Batch) {
 /// The engine, the list and the options of a call that assembles.
 ///
 /// # Errors
-/// [`Error::Argument`] for NULL and for options that are wrong.
+/// [`Error::Argument`] for NULL; those of [`Options::collate`].
 ///
 /// # Safety
 /// Handles of this library, or NULL; options with arrays of as many entries as they say.

@@ -126,7 +126,7 @@ pub(crate) fn report(level: LogLevel, text: impl FnOnce() -> String) {
     IS_REPORTING.set(false);
 }
 
-/// Reports settings that the process does not follow, as [`LogLevel::Warning`].
+/// Reports refused settings of streaming stores and of NVTX, as [`LogLevel::Warning`].
 pub(crate) fn report_settings() {
     if !is_reported(LogLevel::Warning) {
         return;

@@ -172,7 +172,10 @@ impl Default for Options {
     }
 }
 
-/// A tensor of the caller's memory, which stays as long as the call.
+/// A tensor of the caller's memory.
+///
+/// # Errors
+/// Those of [`dlpack::read_tensor`].
 ///
 /// # Safety
 /// A tensor whose memory is there as long as the result.
@@ -188,6 +191,9 @@ unsafe fn tensor_at(tensor: *const DLTensor) -> Result<Tensor> {
 
 /// Memory of the caller's to be written to.
 ///
+/// # Errors
+/// Those of [`dlpack::read_tensor`].
+///
 /// # Safety
 /// The memory may be written to, and nothing else uses it while the target lives.
 pub(crate) unsafe fn target_at<'t>(tensor: *const DLTensor) -> Result<Target<'t>> {
@@ -199,8 +205,10 @@ pub(crate) unsafe fn target_at<'t>(tensor: *const DLTensor) -> Result<Target<'t>
     }
 }
 
+/// A copy of an array; `None` for NULL.
+///
 /// # Errors
-/// [`Error::Argument`] for entries without an array.
+/// [`Error::Argument`] for NULL with a count that is not 0.
 ///
 /// # Safety
 /// NULL, or an array of so many values.
@@ -215,10 +223,10 @@ unsafe fn list<T: Copy>(name: &str, values: *const T, count: usize) -> Result<Op
     Ok(Some(unsafe { std::slice::from_raw_parts(values, count) }.to_vec()))
 }
 
-/// An option that is there if its flag says so. One that is set without its flag was meant to be there.
+/// An option; `None` if its flag is 0.
 ///
 /// # Errors
-/// [`Error::Argument`] for such a one.
+/// [`Error::Argument`] if its flag is 0 and it is not `absent`.
 fn given<T: PartialEq>(name: &str, flag: i32, value: T, absent: T) -> Result<Option<T>> {
     if flag == 0 && value != absent {
         return Err(Error::argument(format!(
@@ -237,6 +245,10 @@ fn refuse_set(owner: &str, is_there: bool, options: &[(&str, bool)]) -> Result<(
     }
 }
 
+/// As [`given`], of a dtype.
+///
+/// # Errors
+/// Also [`Error::DType`] for a dtype that windrow does not have.
 fn given_dtype(name: &'static str, flag: i32, dtype: DLDataType) -> Result<Option<DType>> {
     let absent = DLDataType { code: DLDataTypeCode(0), bits: 0, lanes: 0 };
     let found = given(name, flag, dtype, absent)?;
@@ -256,6 +268,11 @@ pub(crate) fn check_size(size: usize) -> Result<()> {
 }
 
 impl Options {
+    /// The batch that is asked for; `scales_out` is not looked at.
+    ///
+    /// # Errors
+    /// [`Error::Argument`]; [`Error::DType`] and [`Error::Device`] for one that windrow does not have; those of reading `scales`.
+    ///
     /// # Safety
     /// The arrays have as many entries as the options say.
     pub(crate) unsafe fn collate(&self) -> Result<Collate> {
@@ -334,7 +351,7 @@ impl Options {
     /// What the sources of moves are put through.
     ///
     /// # Errors
-    /// [`Error::Argument`] for an option of batches that is set.
+    /// [`Error::Argument`] for an option of batches that is set; those of [`Options::transform`].
     ///
     /// # Safety
     /// As of [`Options::collate`].
@@ -356,6 +373,9 @@ impl Options {
     }
 
     /// What samples are put through.
+    ///
+    /// # Errors
+    /// [`Error::Argument`], also for `quantize` or `scales` with any other transform; those of [`Options::scaled`].
     ///
     /// # Safety
     /// As of [`Options::collate`].
@@ -386,6 +406,11 @@ impl Options {
         }
     }
 
+    /// `quantize` or `scales`; `None` without both.
+    ///
+    /// # Errors
+    /// [`Error::Argument`], also for both; [`Error::DType`]; those of reading `scales`.
+    ///
     /// # Safety
     /// As of [`Options::collate`].
     unsafe fn scaled(&self) -> Result<Option<AnyTransform>> {
@@ -426,7 +451,7 @@ impl Options {
         }))
     }
 
-    /// The target of the scales, if that is memory of the caller's.
+    /// The target of the scales; `None` without `scales_out`.
     ///
     /// # Safety
     /// The memory may be written to, and nothing else uses it while the target lives.
@@ -449,6 +474,9 @@ impl Options {
         }
     }
 
+    /// # Errors
+    /// [`Error::Argument`]; [`Error::DType`] for a `mask_dtype` that windrow does not have.
+    ///
     /// # Safety
     /// The arrays have as many entries as the options say.
     unsafe fn pad(&self) -> Result<Pad> {

@@ -15,7 +15,7 @@ struct Touched {
 
     /// Forgets the sectors and lines; `addresses` stays as it is.
     void clear() { num_sectors = num_lines = 0; }
-    /// Adds the sectors and lines of `bytes` bytes, at least one.
+    /// Adds those sectors and lines of `bytes` bytes, at least one, that are not there yet.
     void add(uint64_t address, uint32_t bytes);
 };
 
@@ -34,7 +34,7 @@ struct Counts {
 };
 
 /// Appends a line to a file for each instruction but the padding: architecture, kernel, address, how often it was run, and
-/// whether the emulator knows it; then its text and its source behind tabs.
+/// whether the emulator knows it; then its text and its source behind tabs. Does nothing if the file cannot be opened.
 void write_coverage(const char* path, const Image& image);
 /// Appends to a file how many instructions of warps each line of the source took, dearest first, with their mean number of
 /// lanes; needs a listing with -g.

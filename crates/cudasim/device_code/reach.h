@@ -26,7 +26,7 @@ class Reach {
     /// Constants of the launch: their generic address may be read.
     Range constants;
 
-    /// Whether a byte has one writer. Any thread of the kernel that selects samples may tell the host of an index out of range.
+    /// Whether a byte has one writer; not in kernels that select samples or move, whose indices may name a place twice.
     bool is_written_once = true;
 
     /// Whether these bytes are in one allocation; or, to read, in the constants.

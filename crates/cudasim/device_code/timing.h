@@ -11,7 +11,7 @@ namespace cudasim::device_code {
 struct Machine {
     double multiprocessors = 0, gigahertz = 0, bytes_per_second = 0, latency = 0, l1_latency = 0, l1_bytes = 0;
 
-    /// Reads `name=number,...`, which has to name all of them.
+    /// Reads `name=number,...`; throws a Failure unless it names all of them and no other, each above 0.
     explicit Machine(const char* text);
 };
 

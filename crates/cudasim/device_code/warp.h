@@ -29,6 +29,7 @@ struct alignas(64) Doubles {
     double operator[](size_t i) const { return lane[i]; }
 };
 
+/// Calls `f` for lanes 0 to 31, whether they are active or not.
 template <class F>
 inline void for_lanes(const F& f) {
     for (int lane = 0; lane < 32; lane++) f(lane);
@@ -94,24 +95,27 @@ struct Warp {
     bool at_block_barrier() const;
     /// Lets all waiting lanes go on; each warp of the block is at the barrier or has ended.
     void leave_block_barrier();
-    /// Runs one instruction of the running group, counts it, and returns it. There is a group that is ready.
+    /// Runs one instruction of the running group, counts it, and returns it. There is a group that is ready. Throws a Failure at
+    /// the end of the code, and at an instruction that is not known.
     const Instruction& step();
     /// Lets lanes go on whose barriers are complete.
     void release();
 
-    /// `bytes` bytes, at most 4, of a constant bank, which has to have them.
+    /// `bytes` bytes, at most 4, of a constant bank; a Failure if it has fewer.
     uint32_t constant(uint8_t bank, int64_t offset, unsigned bytes = 4) const;
-    /// The lanes for which a predicate holds, after its inversion.
+    /// The lanes for which a predicate holds, after its inversion; a Failure for another operand.
     Lanes predicate(const Operand& operand) const;
     /// An operand as it is, and with its sign: of integers, of floats. `word` 1: the second of a pair. The result may be in
-    /// `room`, or the register itself.
+    /// `room`, or the register itself. A Failure for an operand that is no number.
     const Vector& raw(const Operand& operand, Vector& room, int word = 0) const;
     const Vector& integers(const Operand& operand, Vector& room) const;
     const Vector& floats(const Operand& operand, Vector& room) const;
+    /// 64 bits of each lane: a pair of registers or constants, with the sign of integers; as doubles, with the sign of floats.
     Pairs pairs(const Operand& operand) const;
     Doubles doubles(const Operand& operand) const;
 
-    /// Writes a register or predicate of the active lanes; one of the warp gets the first active lane's value.
+    /// Writes a register or predicate of the active lanes; one of the warp gets the first active lane's value. Nothing for RZ and
+    /// PT; a Failure for another kind of operand.
     void put(const Operand& operand, Lanes active, const Vector& value, int word = 0);
     void put(const Operand& operand, Lanes active, const Pairs& value);
     void put(const Operand& operand, Lanes active, Lanes value);

@@ -46,7 +46,8 @@ using Guard = std::unique_lock<std::mutex>;
 
 /// Counts and traces a call; gives the code it must return at once, if any. `handle`: its stream.
 CUresult enter(const char* name, const void* handle = nullptr);
-/// The same for a call that needs a current context, which may hold a sticky error.
+/// The same for a call that needs a current context, whose sticky error goes first. `context` is null if there is none that
+/// lives.
 CUresult enter(const char* name, const void* handle, Context*& context);
 /// Notes a use that is wrong whatever the timing; tests ask for the list.
 void misuse(const char* format, ...) __attribute__((format(printf, 1, 2)));
@@ -114,10 +115,12 @@ struct Context {
 };
 
 extern thread_local std::vector<CUcontext> context_stack;
+/// The context of a device below 4, active or not.
 Context& context_at(int device);
+/// Null for an unknown handle.
 Context* context_of(CUcontext handle);
 CUcontext handle_of(const Context* context);
-/// A variable of the environment as a number; `otherwise` if it is not set.
+/// A variable of the environment as a number, 0 if it is none; `otherwise` if it is not set.
 long setting(const char* name, long otherwise);
 int num_devices();
 size_t device_memory();
@@ -194,9 +197,11 @@ CUresult submit(const StreamPtr& stream, Operation operation, Ticket* ticket = n
 std::vector<Ticket> ends_of(const Context* context);
 /// Waits for them; `global` is not held.
 void wait_for_all(const Context* context);
-/// A random delay, bounded by what the tests set.
+/// Sleeps less than the bound that the tests set; draws one number in any case.
 void random_delay(Random& random);
+/// The seed of another sequence, by the number of those before it.
 uint64_t next_seed();
+/// Keeps all streams, or one, from beginning an operation, or lets them go on.
 void hold_streams(bool hold);
 void set_paused(Stream& stream, bool paused);
 
@@ -240,9 +245,12 @@ struct Capture {
 };
 
 extern Table<CUgraph, Graph> graphs;
-/// Adds a node behind the stream's last ones.
+/// Adds a node behind the captured stream's last ones; INVALIDATED once the capture is lost.
 CUresult capture_node(const StreamPtr& stream, Operation operation);
+/// Makes the event stand for the captured stream's last nodes.
 CUresult capture_record(const StreamPtr& stream, Event& event);
+/// Puts the stream's next node behind the event's, and brings it into the event's capture; another mixture is an error, and the
+/// capture is lost.
 CUresult capture_wait(const StreamPtr& stream, Event& event);
 /// Ends a capture, which stays so until it is taken down, and notes it as misuse.
 void lose(Capture& capture);
@@ -254,6 +262,7 @@ CUresult forbidden_on(const StreamPtr& stream);
 CUresult forbidden_of_context(const Context* context);
 /// The legacy stream may not be used while a blocking stream of the context is captured; `invalidate`: the capture is lost.
 CUresult forbidden_on_legacy(const Context* context, bool invalidate = true);
+/// Ends the captures of a context; their graphs are dropped.
 void end_captures_of(const Context* context);
 size_t num_graph_execs();
 void drop_graphs_of(const Context* context);

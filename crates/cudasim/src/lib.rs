@@ -162,7 +162,7 @@ impl Sim {
         unsafe { (self.set_delay_us)(bound) }
     }
 
-    /// Lets the `k`-th driver call from now on, counted from 1, fail with `code`. A call that
+    /// Lets the `k`-th driver call from now on, counted from 1, fail with `code`; 0: none. A call that
     /// releases something does so nevertheless.
     pub fn fail_call(&self, k: u64, code: u32) {
         // SAFETY: a null name stands for any function.
@@ -285,7 +285,8 @@ impl Sim {
         live
     }
 
-    /// Sets all controls but [`Sim::recycle`] back to their defaults and forgets what was noted. Objects stay.
+    /// Sets all controls but [`Sim::recycle`] back to their defaults, counts calls from 0 and forgets what was noted. Objects
+    /// stay.
     pub fn reset(&self) {
         // SAFETY: a control without arguments.
         unsafe { (self.reset)() }

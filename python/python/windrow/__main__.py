@@ -18,7 +18,7 @@ NEEDS = {"numpy", "PIL", "sklearn"}
 
 
 def main(argv: List[str]) -> int:
-    """Runs one command; the exit status."""
+    """Runs one command; its exit status. 0 for help, 2 for an unknown command, 1 without a package of `NEEDS` (but for a plain `demo`)."""
     if not argv or argv[0] not in COMMANDS:
         print("usage: python -m windrow COMMAND [options]\n")
         for name, text in COMMANDS.items():

@@ -10,7 +10,7 @@ _NUMBERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 
 
 def joined(data: Any) -> Any:
-    """A column or a table with one chunk in place of many short ones; others, and what cannot be joined, as they are."""
+    """A column or a table of pyarrow or polars with one chunk in place of many short ones; all others as they are."""
     library = type(data).__module__.partition(".")[0]
     if library == "polars":
         count = data.n_chunks()

@@ -69,7 +69,8 @@ def _pad(
     return_tensors: str,
     without: Tuple[str, ...] = (),
 ) -> TokenBatch:
-    """As ``tokenizer.pad``: sequences of known names are padded, whatever else the features hold is stacked."""
+    """As ``tokenizer.pad``: sequences of known names are padded, whatever else the features hold, but for `without`, is stacked.
+    ValueError without a padding token where it is needed."""
     check(return_tensors)
     options = options_of(padding, max_length, pad_to_multiple_of, tokenizer.padding_side)
     keys = [key for key in features[0] if key not in without]
@@ -118,7 +119,7 @@ def _as_python_floats(values: Any, rows: List[Any], are_lists: bool, return_tens
 def _labels(
     features: Sequence[Any], name: str, value: int, options: Optional[Dict[str, Any]], return_tensors: str, hints: Mapping[str, str]
 ) -> Any:
-    """Labels, int64, padded by these options of `windrow.pad`; None: they have one length."""
+    """Labels, int64, padded by these options of `windrow.pad`; None: they have one length. ShapeError if each is one number."""
     labels = padded(features, {name: name}, {name: value}, options, False, return_tensors, hints, int64=True)[name]
     if labels.ndim == 1:
         raise refusal(wr.ShapeError, 0, name, "a list of labels", "one number")
@@ -476,7 +477,7 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
         self._instruction = None if instruction_template is None else self._ids("instruction_template", instruction_template)
 
     def _ids(self, name: str, template: Union[str, Sequence[int]]) -> List[int]:
-        """The ids of a template, at least one; a text is encoded by the tokenizer."""
+        """The ids of a template, ValueError if it has none; a text is encoded by the tokenizer."""
         ids = self.tokenizer.encode(template, add_special_tokens=False) if isinstance(template, str) else list(template)
         if not ids:
             raise ValueError(f"{name}={template!r} has no tokens")
@@ -518,7 +519,8 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
             row[begins[-1] :] = self.ignore_index
 
     def _without_padding(self, batch: Dict[str, Any]) -> Dict[str, Any]:
-        """The tokens that the attention mask has, as one row, with positions and boundaries; each first label is ignored."""
+        """The tokens that the attention mask has, as one row, with positions and boundaries; each first label is ignored. Takes the mask
+        out of `batch`."""
         import numpy as np
 
         is_real = batch.pop("attention_mask").astype(bool)

@@ -20,7 +20,7 @@ Form = Tuple[str, Sequence[bytes], Callable[[], wr.Batch], Tuple[str, ...], Call
 
 
 def paragraphs() -> List[bytes]:
-    """Pieces of Python's standard library between empty lines, 16 to 2048 bytes each."""
+    """At most `COUNT` pieces of Python's standard library between empty lines, 16 to 2048 bytes each; none without its source."""
     rows: List[bytes] = []
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         rows += [piece for piece in path.read_bytes().split(b"\n\n") if 16 <= len(piece) <= 2048]

@@ -15,7 +15,7 @@ NUMBERS = {bool: ("bool", "a bool"), int: ("int64", "an int"), float: ("float32"
 
 
 def row(values: Any, index: int, path: str = "", what: str = "sample") -> Any:
-    """A list of Python numbers as one array-like: int64, or float32 as torch makes of floats; an array-like as it is.
+    """A list of Python numbers as one array-like: int64, also if it is empty, or float32 if it has floats; an array-like as it is.
 
     Raises:
         TypeError, DTypeError: None, a str, a mapping, or a list of anything else; `what` and `index` name the sample.
@@ -46,7 +46,7 @@ def row(values: Any, index: int, path: str = "", what: str = "sample") -> Any:
 
 
 def entries_of(samples: Sequence[Any], key: str) -> List[Any]:
-    """One entry of each sample. ``__missing__`` is not asked for a key that a sample lacks: it may add the key to it."""
+    """One entry of each sample; KeyError for a sample without it, also where ``__missing__`` would make one."""
     samples = list(samples)
     if not any(hasattr(cls, "__missing__") for cls in set(map(type, samples))):
         try:
@@ -60,7 +60,7 @@ def entries_of(samples: Sequence[Any], key: str) -> List[Any]:
 
 
 def column_of(samples: Sequence[Any], key: str) -> List[Any]:
-    """One entry of each sample, as array-likes."""
+    """One entry of each sample, as array-likes: as `entries_of` and `row`."""
     values = entries_of(samples, key)
     if any(issubclass(cls, (list, tuple, str, Mapping, type(None))) for cls in set(map(type, values))):
         return [row(value, index, key) for index, value in enumerate(values)]
@@ -76,14 +76,14 @@ def refusal(kind: Any, index: int, path: str, expected: Any, got: Any, hint: str
 
 
 def with_hint(error: Any, hints: Mapping[str, str]) -> Any:
-    """The same error, with the hint of `hints` in place of one that has its word: an argument that the caller does not have."""
+    """A copy of the error, with the hint of `hints` in place of one that has its word: an argument that the caller does not have."""
     text, _, hint = str(error).rpartition("; ")
     own = next((own for word, own in hints.items() if word in hint), hint)
     return _as(error, f"{text}; {own}" if text else hint)
 
 
 def of_sample(error: Any, index: int) -> Any:
-    """The same error, with the place `index` that the caller's list has the sample at."""
+    """A copy of the error, with the place `index` that the caller's list has the sample at."""
     other = _as(error, error.args[0].replace(f"sample {error.index}", f"sample {index}", 1))
     other.index = index
     return other
@@ -115,6 +115,6 @@ def give(field: Any, return_tensors: str) -> Any:
 
 
 def check(return_tensors: str) -> None:
-    """Refuses what `give` does not know."""
+    """ValueError for what `give` does not know."""
     if return_tensors not in ("pt", "np"):
         raise ValueError(f"return_tensors must be 'pt' or 'np', got {return_tensors!r}")

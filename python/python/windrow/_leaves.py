@@ -34,7 +34,7 @@ def told_apart(leaves: Mapping[str, Any]) -> Tuple[List[str], List[str]]:
 
 
 def check(spec: Any, takes_lists: bool = False) -> None:
-    """Refuses, when it is given, a spec that is none, or one of `windrow.List` where leaves are batches."""
+    """TypeError for a spec that is none, or, unless `takes_lists`, one of `windrow.List`."""
     leaves = spec if isinstance(spec, dict) else {} if spec is None else {"*": spec}
     for pattern, leaf in leaves.items():
         if not isinstance(pattern, str):
@@ -73,7 +73,7 @@ def chosen(spec: Any, names: List[str], what: str, texts: Sequence[str] = ()) ->
 
 @contextmanager
 def named(what: str, name: str) -> Iterator[None]:
-    """Errors of the engine within name the leaf, in their text and as ``.path``."""
+    """A ValueError, TypeError or BufferError from within names the leaf in its text, and as ``.path`` if it has one."""
     try:
         yield
     except (ValueError, TypeError, BufferError) as error:

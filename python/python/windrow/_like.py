@@ -15,7 +15,7 @@ from windrow._flattener import at_path, class_name, located
 
 
 def template(make: Callable[[], Any], first: Any, path: str) -> Any:
-    """The result of `make`; its errors name the class and the place of the first sample."""
+    """The result of `make`; TypeError with the class and place of the first sample for any error of it."""
     try:
         return make()
     except Exception as error:
@@ -24,7 +24,7 @@ def template(make: Callable[[], Any], first: Any, path: str) -> Any:
 
 
 def mapping_template(first: Any, keys: List[Any], path: str) -> Any:
-    """The template that `mapping_like` copies: the class, if it is made of a dict; a dict, if its copies share their entries."""
+    """The template that `mapping_like` copies: the class, if it cannot be written to; an empty dict, if its copies share their entries."""
     cls: Any = type(first)
     if not hasattr(cls, "__setitem__"):
         return cls
@@ -46,7 +46,7 @@ def mapping_template(first: Any, keys: List[Any], path: str) -> Any:
 
 
 def sequence_template(first: Any, path: str) -> Any:
-    """The template that `sequence_like` copies; the class, if it is made of a list."""
+    """The template that `sequence_like` copies: the class, if it is a tuple of C such as torch.Size."""
     if isinstance(first, tuple):
         try:
             tuple.__new__(type(first))
@@ -61,7 +61,7 @@ def object_template(first: Any, names: Iterable[str], path: str) -> Any:
 
 
 def mapping_like(first: Any, children: Dict[Any, Any]) -> Any:
-    """A mapping with these values for its keys."""
+    """A mapping with these values for its keys: a copy of `first`, or that class called with them. TypeError if a copy refuses one."""
     if isinstance(first, type):
         return first(children)
     is_dict, has_fields = isinstance(first, dict), hasattr(type(first), "__dataclass_fields__")
@@ -86,7 +86,7 @@ def mapping_like(first: Any, children: Dict[Any, Any]) -> Any:
 
 
 def sequence_like(first: Any, children: List[Any]) -> Any:
-    """A list or tuple of these entries, as many as there are in the first one."""
+    """A list or tuple of these entries, as many as `first` has, if it is no class: a copy of it, or that class called with them."""
     if isinstance(first, type):
         return first(children)
     if isinstance(first, list):

@@ -18,7 +18,7 @@ def emit(records: List[Tuple[str, float, Dict[str, Any]]]) -> None:
 
 
 def to_stderr() -> None:
-    """Shows all records, unless the program has handlers of its own."""
+    """Lets all records through, and shows them on stderr unless the program has handlers of its own."""
     logger = logging.getLogger("windrow")
     logger.setLevel(logging.DEBUG)
     if not logger.hasHandlers():

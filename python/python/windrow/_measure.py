@@ -141,7 +141,7 @@ def interleave(
 
 
 def quartiles(values: Sequence[float]) -> Tuple[float, float, float]:
-    """Lower quartile, median, upper quartile."""
+    """Lower quartile, median, upper quartile of at least two values."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, middle, high
 
@@ -169,7 +169,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], markdown:
 
 
 def machine(*libraries: str) -> Dict[str, str]:
-    """Processor, cores, versions, load, date."""
+    """Processor, cores, versions, load, date, as text by name; libraries that are not installed are left out."""
     found = {"cpu": cpu_name(), "cores": str(num_cores()), "system": f"{platform.system()} {platform.machine()}"}
     found["caches"] = " + ".join(f"{size >> 10} KiB" for size in caches().values())
     found["windrow"] = wr.__version__

@@ -79,7 +79,8 @@ def register_node(
 
 
 def find(cls: type, is_last: bool) -> Optional[Flattener]:
-    """The flattener of a class; `is_last`: it is no container by any other rule."""
+    """The flattener of a class that is registered or, with `is_last`, a node of pytrees, else of a library; None for other classes.
+    `is_last`: it is no container by any other rule."""
     found = _registered.get(cls) or _known.get(cls)
     if found is None:
         found = _pytree(cls) if is_last else _library(cls)
@@ -128,7 +129,7 @@ def graph_flattener(cls: type) -> Optional[Flattener]:
 
 
 def map_object(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """An object like this one with `function` applied to its children; None for other than those of a class."""
+    """An object like this one with `function` applied to its children; None for leaves, plain dicts, lists and tuples."""
     cls: Any = type(tree)
     if cls.__module__ in ("builtins", "torch", "numpy") or _non_tensor_flattener(cls) is not None:
         return None
@@ -169,7 +170,7 @@ def _flattened(
     sep: str,
     like: Callable[[Any], Callable[[Dict[str, Any]], Any]],
 ) -> Flattened:
-    """Attributes of each sample, by name. `like`: gives what makes objects like this one."""
+    """Attributes of each sample, by name; AttributeError for one that is not set. `like`: gives what makes objects like this one."""
 
     def flatten_more(samples: List[Any], start: int) -> List[Dict[str, Any]]:
         children = []
@@ -217,7 +218,7 @@ def _pydantic(cls: Any) -> Flattener:
 
 
 def _pytree(cls: Any) -> Optional[Flattener]:
-    """Classes registered with torch's pytrees or optree's. Not those of the standard library."""
+    """The flattener of a class registered with torch's pytrees or optree's; None for others, and for those of `builtins` and `collections`."""
     if cls.__module__ in ("builtins", "collections"):
         return None
     torch_pytree = sys.modules.get("torch.utils._pytree")
@@ -247,7 +248,7 @@ def _pytree(cls: Any) -> Optional[Flattener]:
 
 
 def _optree_entry(cls: type) -> Any:
-    """How optree takes a class apart: by its global namespace, else by the only one that has the class."""
+    """How optree takes a class apart: by its global namespace, else by the only one that has the class; None otherwise."""
     optree = sys.modules.get("optree")
     if optree is None:
         return None
@@ -269,7 +270,7 @@ def name_of(key: Any) -> str:
 def _unlike(
     cls: type, flatten: Callable[[Any], Tuple[Dict[str, Any], Any]], unflatten: Callable[[List[Any], Any], Any]
 ) -> Flattener:
-    """A flattener that refuses samples whose context, all that is not a leaf, is not that of the first."""
+    """A flattener; ValueError for samples whose context, all that is not a leaf, is not that of the first."""
 
     def flattener(samples: List[Any], path: str, sep: str) -> Flattened:
         context = flatten(samples[0])[1]
