@@ -172,10 +172,7 @@ impl Default for Options {
     }
 }
 
-/// A tensor of the caller's memory.
-///
-/// # Errors
-/// Those of [`dlpack::read_tensor`].
+/// A tensor of the caller's memory, with the errors of [`dlpack::read_tensor`].
 ///
 /// # Safety
 /// A tensor whose memory is there as long as the result.
@@ -189,10 +186,7 @@ unsafe fn tensor_at(tensor: *const DLTensor) -> Result<Tensor> {
     }
 }
 
-/// Memory of the caller's to be written to.
-///
-/// # Errors
-/// Those of [`dlpack::read_tensor`].
+/// Memory of the caller's to be written to, with the errors of [`dlpack::read_tensor`].
 ///
 /// # Safety
 /// The memory may be written to, and nothing else uses it while the target lives.
@@ -245,10 +239,7 @@ fn refuse_set(owner: &str, is_there: bool, options: &[(&str, bool)]) -> Result<(
     }
 }
 
-/// As [`given`], of a dtype.
-///
-/// # Errors
-/// Also [`Error::DType`] for a dtype that windrow does not have.
+/// As [`given`], of a dtype; also [`Error::DType`] for one that windrow does not have.
 fn given_dtype(name: &'static str, flag: i32, dtype: DLDataType) -> Result<Option<DType>> {
     let absent = DLDataType { code: DLDataTypeCode(0), bits: 0, lanes: 0 };
     let found = given(name, flag, dtype, absent)?;
@@ -406,10 +397,7 @@ impl Options {
         }
     }
 
-    /// `quantize` or `scales`; `None` without both.
-    ///
-    /// # Errors
-    /// [`Error::Argument`], also for both; [`Error::DType`]; those of reading `scales`.
+    /// `quantize` or `scales`; `None` without both. [`Error::Argument`], also for both; [`Error::DType`]; those of reading `scales`.
     ///
     /// # Safety
     /// As of [`Options::collate`].
@@ -474,8 +462,7 @@ impl Options {
         }
     }
 
-    /// # Errors
-    /// [`Error::Argument`]; [`Error::DType`] for a `mask_dtype` that windrow does not have.
+    /// [`Error::DType`] for a `mask_dtype` that windrow does not have, [`Error::Argument`] for all else that is wrong.
     ///
     /// # Safety
     /// The arrays have as many entries as the options say.

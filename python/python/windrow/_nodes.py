@@ -218,7 +218,8 @@ def _pydantic(cls: Any) -> Flattener:
 
 
 def _pytree(cls: Any) -> Optional[Flattener]:
-    """The flattener of a class registered with torch's pytrees or optree's; None for others, and for those of `builtins` and `collections`."""
+    """The flattener of a class registered with torch's pytrees or optree's; None for others, and for
+    those of `builtins` and `collections`."""
     if cls.__module__ in ("builtins", "collections"):
         return None
     torch_pytree = sys.modules.get("torch.utils._pytree")

@@ -137,7 +137,8 @@ def pack_rows(
 
 
 def _picked(samples: Sequence[Any], plan: Sequence[Sequence[int]]) -> List[Any]:
-    """The samples that a plan names, in its order, as mappings."""
+    """The samples that a plan names, in its order, as mappings. TypeError for what is no index, IndexError for one out of range,
+    ValueError for a plan without any."""
     features: List[Any] = []
     for row, indices in enumerate(plan):
         for index in indices:

@@ -26,7 +26,7 @@ HINTS = {
 def options_of(
     padding: Union[bool, str], max_length: Optional[int], pad_to_multiple_of: Optional[int], padding_side: str
 ) -> Optional[Dict[str, Any]]:
-    """Arguments of `windrow.pad`; None: nothing is padded."""
+    """Arguments of `windrow.pad`; None: nothing is padded. ValueError for a wrong argument, or ``"max_length"`` without `max_length`."""
     padding = getattr(padding, "value", padding)  # transformers' PaddingStrategy.
     how = {True: "longest", False: "do_not_pad"}.get(padding, padding) if isinstance(padding, bool) else padding
     if how not in ("longest", "max_length", "do_not_pad"):
@@ -42,7 +42,8 @@ def options_of(
 
 
 def features_of(features: Any) -> Sequence[Mapping[str, Any]]:
-    """Features as a sequence, not empty, whose first is a mapping with ``input_ids``; those of an Arrow table are its rows."""
+    """Features as a sequence, not empty, whose first is a mapping with ``input_ids``; those of an Arrow table are its rows. Otherwise
+    ValueError, TypeError or KeyError."""
     samples = features if type(features) is list else rows_of(features)
     if not len(samples):
         raise ValueError("cannot assemble an empty list of features")
@@ -62,7 +63,8 @@ def result_keys(features: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
 
 
 def rows_of(samples: Any) -> Any:
-    """A list of samples, or any other sequence, as it is; the rows of an Arrow object. Refuses a mapping."""
+    """A list of samples, or any other sequence, as it is; the rows of an Arrow object. TypeError for a mapping, and for what has no
+    length."""
     if isinstance(samples, (list, tuple)):
         return samples
     if _windrow._is_arrow(samples):
@@ -89,7 +91,8 @@ def padded(
     hints: Mapping[str, str] = HINTS,
     int64: bool = False,
 ) -> Dict[str, Any]:
-    """Columns of the features by name, and the attention mask of ``input_ids`` if it is wanted; ``int64``: of that dtype."""
+    """Columns of the features, and the attention mask of ``input_ids`` if it is wanted; ``int64``: of that dtype. `names`: the key of a
+    feature by that of the result; `options` None: columns are stacked. A ShapeError or DTypeError has a hint of `hints`."""
     arguments = (names, values, options, "input_ids" if wants_mask else None, int64)
     try:
         try:
@@ -108,7 +111,8 @@ def padded(
 
 
 def _without_lists(rows: List[Any], path: str) -> List[Any]:
-    """Arrays in place of nested lists, in the dtype that torch gives all of them: bool, int64 or float32. Other rows as they are."""
+    """Arrays in place of nested lists, in the dtype that torch gives all of them: bool, int64 or float32. Other rows as they are.
+    ShapeError for a row without one shape, DTypeError for an int beyond 64 bits."""
     import numpy as np
 
     if not all(isinstance(row, (list, tuple)) for row in rows):

@@ -60,7 +60,8 @@ class _Nodes:
         return self._counts
 
     def ends(self, joined: Dict[str, Any]) -> Any:
-        """N + 1 numbers: the first node of each graph, and the end of the last. `joined`: the same of each attribute of the store."""
+        """N + 1 numbers: the first node of each graph, and the end of the last; an unknown number counts as 0. `joined`: the same of each
+        attribute of the store."""
         if self.told_by is not None:
             return joined[self.told_by].numpy()
         return np.cumsum([0, *(count or 0 for count in self.counts())])
@@ -104,7 +105,7 @@ class _Graphs:
                 self._add(key, stores, attr, name, values)
 
     def _add(self, key: Any, stores: List[Any], attr: str, name: str, values: List[Any]) -> None:
-        """Adds an attribute to the children; refuses one that is no dense tensor and no number."""
+        """Adds an attribute to the children; TypeError for one that is no dense tensor and no number."""
         # A nested tensor of any graph, else the first.
         index = next(compress(count(), map(getattr, values, repeat("is_nested"), repeat(False))), 0)
         elem, first = values[index], self._samples[0]
@@ -151,8 +152,8 @@ class _Graphs:
         return out
 
     def _fill(self, store: Any, made: Dict[str, Any], slices: Dict[str, Any], increments: Dict[str, Any], device: Any) -> None:
-        """Fills a store of the batch, in the order of the first graph's attributes; `slices`: where the values of each graph are;
-        `increments`: what they were raised by."""
+        """Fills a store of the batch, in the order of the first graph's attributes. Adds to `slices` where the values of each graph are, to
+        `increments` what they were raised by."""
         key, stores, count = store._key, self._columns[store._key], len(self._samples)
         own = {how.attr: (name, how) for name, how in self._joined.items() if how.store == key}
         passed = dict(self._passed.get(key, ()))
@@ -182,7 +183,7 @@ class _Graphs:
 
 
 def _stores(samples: List[Any], path: str) -> Dict[Any, List[Any]]:
-    """By key the store of each graph."""
+    """By key the store of each graph; KeyError for a graph without one of the first graph's."""
     if isinstance(samples[0], Data):
         return {None: list(map(_store_of, samples))}
     by_key = [{store._key: store for store in sample.stores} for sample in samples]
@@ -263,7 +264,7 @@ def _ends(child: Any, how: _Joined, count: int) -> Any:
 
 
 def _raised(child: Any, how: _Joined, ends: Any, path: str) -> Any:
-    """The values of a child, raised in place."""
+    """The values of a child, raised in place unless they have no steps."""
     values, steps = _values(child), how.steps
     if steps is None:
         return values

@@ -23,7 +23,7 @@ def room() -> Optional[Tuple[int, int]]:
 
 
 def reserve(name: str, nbytes: int) -> None:
-    """Reserves the pages of a segment: without memory for them this is an error here, where otherwise the first write to a
+    """Reserves the pages of a segment: without memory for them this is an OSError here, where otherwise the first write to a
     missing page would end the process. Elsewhere than on Linux nothing is reserved."""
     if sys.platform == "linux":
         with open(os.path.join(FOLDER, name), "rb+") as segment:
@@ -53,7 +53,7 @@ def memory(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> i
 
 
 def _limit_files(root: str, groups: str) -> Iterator[str]:
-    """Files with limits, of both versions of control groups."""
+    """Files that would have the limits, of both versions of control groups; not all are there."""
     yield from (f"{root}/memory.max", f"{root}/memory/memory.limit_in_bytes")
     try:
         with open(groups) as file:

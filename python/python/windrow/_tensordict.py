@@ -48,7 +48,7 @@ def is_dense(cls: Any) -> bool:
 
 
 def _open_class(samples: List[Any], path: str, sep: str) -> Flattened:
-    """A tensorclass taken apart; refuses one that holds anything outside of its TensorDict."""
+    """A tensorclass taken apart; TypeError for one that holds anything outside of its TensorDict."""
     cls = type(samples[0])
     for index, sample in enumerate(samples):
         for name in sample._non_tensordict:
@@ -59,7 +59,7 @@ def _open_class(samples: List[Any], path: str, sep: str) -> Flattened:
 
 
 def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Flattened:
-    """TensorDicts of one batch_size taken apart; `name`: of the tensorclass that they are in."""
+    """TensorDicts taken apart, ShapeError unless they have one batch_size; `name`: of the tensorclass that they are in."""
     first = samples[0]
     # A plain TensorDict is a dict within.
     are_plain = type(first) is TensorDict and (not name or set(map(type, samples)) == {TensorDict})
@@ -100,7 +100,7 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Flattened:
 
 
 def _items_of(sample: Any, index: int, path: str) -> Dict[str, Any]:
-    """Entries by name of one sample, which a lazy stack of unequal shapes does not have."""
+    """Entries by name of one sample; ShapeError for a lazy stack of unequal shapes, which has none."""
     try:
         return _items(sample)
     except RuntimeError as error:
@@ -109,7 +109,7 @@ def _items_of(sample: Any, index: int, path: str) -> Dict[str, Any]:
 
 
 def _stacked(samples: List[Any], children: List[Dict[str, Any]], key: str, path: str) -> Any:
-    """An entry of all samples, as tensordict stacks it."""
+    """An entry of all samples, as tensordict stacks it; KeyError for a sample without it, TypeError for one that has a tensor there."""
     for index, child in enumerate(children):
         if key not in child:
             raise located(KeyError(f"sample {index}{at_path(path)}: the key is missing"), index, path)
@@ -123,7 +123,7 @@ def _stacked(samples: List[Any], children: List[Dict[str, Any]], key: str, path:
 
 
 def _check_sizes(sizes: List[torch.Size], path: str) -> None:
-    """Refuses a batch_size that is not that of the first sample."""
+    """ShapeError for a batch_size that is not that of the first sample."""
     if sizes.count(sizes[0]) != len(sizes):
         index = next(index for index, size in enumerate(sizes) if size != sizes[0])
         expected, got = tuple(sizes[0]), tuple(sizes[index])

@@ -82,7 +82,7 @@ def crops(photos: List[Any], sizes: Sequence[Tuple[int, int]], rng: np.random.Ge
 
 
 def paragraphs(count: int) -> List[Array]:
-    """The licence and sources of Python, cut at empty lines, as int32 byte tokens."""
+    """At most `count` pieces of the licence and sources of Python, cut at empty lines, as int32 byte tokens."""
     library = Path(sysconfig.get_paths()["stdlib"])
     texts = [str(builtins.copyright).encode()]
     texts += [path.read_bytes() for folder in (library, library.parent) for path in sorted(folder.glob("LICENSE*"))]
@@ -96,7 +96,7 @@ def paragraphs(count: int) -> List[Array]:
 
 
 def sound() -> Optional[Array]:
-    """Seven seconds of house music, 11 kHz, as float32 in -1..1; None without pygame."""
+    """Seven seconds of house music, 11 kHz, as float32 in -1..1; None without pygame's examples."""
     spec = importlib.util.find_spec("pygame")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -119,7 +119,7 @@ def clips(frames: Array, lengths: Sequence[int], rng: np.random.Generator) -> Li
 
 
 def numpy_padded(samples: List[Array], dtype: str) -> Tuple[Array, Array]:
-    """Zeros on the right in every dim, and True where data is."""
+    """Zeros on the right in every dim, and a mask of the first two dims of a sample, True where data is."""
     shape = (len(samples), *np.max([sample.shape for sample in samples], axis=0))
     data, mask = np.zeros(shape, dtype), np.zeros(shape[:3], bool)
     for i, sample in enumerate(samples):

@@ -111,7 +111,7 @@ def _rows_of(dataset: Any, rows: Any) -> Any:
 
 
 def _positions(rows: Any, count: int) -> Any:
-    """Indices of rows, of which negative ones count from the end."""
+    """Indices of rows from 0 on, in place of negative ones too; TypeError for others than a list of integers, IndexError out of range."""
     import numpy as np
 
     positions = np.asarray(rows)
@@ -152,7 +152,8 @@ def _with_fixed_arrays(table: Any) -> Any:
 
 
 def _fixed_arrays(column: Any, field: Any) -> Any:
-    """A column of arrays of one shape, or of several extents of dim 0, whose type has nested lists of any length."""
+    """A column of arrays of one shape, or of several extents of dim 0, whose type has nested lists of any length. DTypeError for a
+    null, ShapeError for another extent than the type says."""
     import numpy as np
     import pyarrow as pa
 
@@ -182,7 +183,7 @@ def _fixed_arrays(column: Any, field: Any) -> Any:
 
 
 def _named(batch: Dict[str, Any], return_tensors: str) -> Dict[str, Any]:
-    """Batches of a tree as tensors, each field under a name of its own."""
+    """Batches of a tree as tensors, each field under a name of its own; ValueError for two of one name. Structs stay dicts."""
     results: Dict[str, Any] = {}
     for name, leaf in batch.items():
         if isinstance(leaf, wr.Batch):

@@ -17,7 +17,8 @@ _T = TypeVar("_T")
 
 
 class _Tree:
-    """A tree taken apart: its leaves as tensors, and for each the first leaf of the same memory, dtype, shape and strides."""
+    """A tree taken apart: its leaves as tensors, and for each the first leaf of the same memory, dtype, shape and strides; a leaf without
+    bytes is its own first."""
 
     def __init__(self, tree: Any) -> None:
         self.paths, leaves, _, self.structure = _windrow._flatten(tree)
@@ -40,7 +41,8 @@ class _Tree:
         return [place[1:] for place in places], nbytes
 
     def device(self, device: Any) -> Any:
-        """Where a buffer of these leaves is to be."""
+        """Where a buffer of these leaves is to be: `device`, if it is given, else where all leaves with bytes are; DeviceError for several
+        places."""
         if device is not None:
             return device
         # What has no bytes may say that it is anywhere.
@@ -54,7 +56,7 @@ class _Tree:
 
 
 def _alignment(align: Any) -> int:
-    """The alignment, a power of two; refuses anything else."""
+    """The alignment, a power of two up to 1 GiB; TypeError or ValueError for anything else."""
     if isinstance(align, bool) or not isinstance(align, int):
         raise TypeError(f"align must be an int, got {align!r}")
     if align < 1 or align & (align - 1) or align > 1 << 30:
@@ -112,11 +114,11 @@ def pack(tree: Any, *, device: Optional[_Device] = None, align: int = 64, out: O
 
     Raises:
         TypeError: a leaf that is no array-like, such as None or a str, with its ``.path``; ``align`` that is no int.
-        ValueError: ``align`` that is no power of two; ``out`` that is too short, or shares bytes with a leaf.
+        ValueError: ``align`` that is no power of two, or above 1 GiB; ``out`` that is too short, or shares bytes with a leaf.
         DTypeError: ``out`` of another dtype than uint8.
         LayoutError: ``out`` that is read-only or has gaps, a leaf whose memory cannot be read, as of a torch tensor that requires grad
             while torch's grad mode is on.
-        DeviceError: leaves in different places without ``device``.
+        DeviceError: leaves in different places without ``device``; ``out`` elsewhere than ``device``.
         CudaUnavailable, CudaError: ``device`` cannot be used, or a call of the driver failed.
 
     Examples:
@@ -170,7 +172,8 @@ def _bytes_of(buffer: Any, nbytes: int, name: str) -> Tensor:
 def _write(
     buffer: Tensor, entries: Sequence[LeafPlace], tensors: Sequence[Tensor], numbers: Sequence[int], engine: Optional[Engine]
 ) -> None:
-    """Writes tensors, and zeros between them. `numbers`: of each among the leaves of the tree, as errors say."""
+    """Writes tensors, and zeros between them; to a host from a device by way of memory there. `numbers`: of each among the leaves of the
+    tree, as errors say."""
     parts, paths, gaps, end = [], [], [], 0
     for leaf in entries:
         if leaf.offset > end:
@@ -274,8 +277,8 @@ def unpack(buffer: _ArrayLike, layout: Layout, *, into: Any = None) -> Any:
 
 
 def _on_the_host(buffer: Any, layout: Layout, views: Sequence[Tensor], pairs: Iterable[Tuple[Any, Any, str]]) -> Dict[int, Tensor]:
-    """The same views in host memory, by one copy, if they are on a device and some destinations are not: else each of these would be a
-    copy of its own."""
+    """By id of a view, the same in host memory, by one copy, if they are on a device and some destinations are not: else each of these
+    would be a copy of its own. Otherwise empty."""
     if not views or not _is_on_device(views[0]) or all(src is None or _is_written_on_device(dst, path) for dst, src, path in pairs):
         return {}
     near = _windrow._unwritten(layout.nbytes, "cpu", None)
@@ -303,7 +306,7 @@ def _place_of(dst: Any, path: str) -> Any:
 
 
 def _piece_of(dst: Any, path: str, piece: Piece, nbytes: int) -> Tensor:
-    """The bytes of a destination that a piece goes to; refuses a destination that is not as the leaf that was cut."""
+    """The bytes of a destination that a piece goes to; DTypeError or ShapeError for a destination that is not as the leaf that was cut."""
     start, dtype, shape = piece
     tensor = _windrow._leaf_tensors([dst], [path], "into")[0][0]
     for kind, expected, got in ((_windrow.DTypeError, dtype, tensor.dtype), (_windrow.ShapeError, shape, tensor.shape)):
@@ -326,7 +329,7 @@ def pack_buckets(tree: Any, max_bytes: int, *, device: Optional[_Device] = None,
         device, align: as for `pack`. Leaves on a device whose buckets are on the host are packed there, one bucket at a time.
 
     Raises:
-        ValueError: ``max_bytes`` below 1. The others as for `pack`, at the call.
+        ValueError: ``max_bytes`` below 1. TypeError: ``max_bytes`` that is no int. The others as for `pack`, at the call.
 
     Examples:
         >>> import windrow as wr
@@ -418,7 +421,7 @@ def _whole_bytes(tensor: Tensor, dtype: str, path: str) -> Tensor:
 
 
 def _steps(shape: Tuple[int, ...]) -> Tuple[int, ...]:
-    """The strides of a tensor without gaps."""
+    """The strides of a tensor without gaps, in elements."""
     steps = [1]
     for extent in reversed(shape[1:]):
         steps.append(steps[-1] * extent)

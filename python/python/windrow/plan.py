@@ -36,7 +36,7 @@ class Rows(List[List[int]]):
 
 
 def int_of(name: str, value: Any, least: int = 1, bits: int = 63) -> int:
-    """An argument as an int of so many bits; a bool is none."""
+    """An argument as an int from `least` on, below 2**bits; TypeError for what is no int, as a bool, ValueError for another one."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int, got {value!r}")
     number = operator.index(value)
@@ -52,7 +52,7 @@ def _optional(name: str, value: Any, least: int = 1, bits: int = 63) -> Optional
 
 
 def _numbers(numbers: Any) -> Any:
-    """Lengths or boundaries as an array-like, those of an Arrow column too."""
+    """Lengths or boundaries as an array-like, those of an Arrow column too; TypeError for a column of lists."""
     if isinstance(numbers, list) or not _windrow._is_arrow(numbers):
         return numbers
     column = _windrow.SampleList(numbers)

@@ -104,7 +104,7 @@ class _Host(Mapping[str, Tensor]):
 
 
 def _parts_of(spec: Any) -> Tuple[List[Tuple[str, Tuple[int, ...], int]], int]:
-    """The dtype, shape and first byte of each name, and the bytes of all."""
+    """The dtype, shape and first byte of each name, in order, and the bytes of all; TypeError and ValueError as of `Staging`."""
     if not isinstance(spec, Mapping):
         raise TypeError(f"spec must be a mapping of names to (shape, dtype), got {type(spec).__name__}")
     wanted: List[Tuple[Any, Tuple[int, ...]]] = []

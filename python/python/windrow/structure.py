@@ -152,7 +152,7 @@ def concat_graphs(
 
 
 def _check_mappings(graphs: Sequence[Any]) -> None:
-    """Refuses a graph that is no mapping."""
+    """TypeError for a graph that is no mapping."""
     if all(issubclass(cls, Mapping) for cls in set(map(type, graphs))):
         return
     index, graph = next((index, graph) for index, graph in enumerate(graphs) if not isinstance(graph, Mapping))
@@ -265,7 +265,7 @@ def _rows_of(trees: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> List[An
 
 
 def _of_key(error: Any, keys: Sequence[str], num_samples: int) -> Any:
-    """The same error of a sample and a key in place of a row."""
+    """The same error of a sample and a key in place of a row; an error of no row as it is."""
     if error.path not in ("", "values", "weights") or error.index is None:
         return error
     column, index = divmod(error.index, num_samples)
@@ -274,7 +274,7 @@ def _of_key(error: Any, keys: Sequence[str], num_samples: int) -> Any:
 
 
 def _check_weights(rows: Sequence[Any], weights: Sequence[Any], keys: Sequence[str], num_samples: int) -> None:
-    """Refuses weights that are not as many as the values they are of."""
+    """ShapeError for weights that are not as many as the values they are of."""
     for position, (own, other) in enumerate(zip(rows, weights)):
         if (count := _length(own)) != (got := _length(other)):
             column, index = divmod(position, num_samples)

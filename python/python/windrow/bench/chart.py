@@ -154,7 +154,7 @@ def legend(entries: Sequence[Tuple[str, int, str]], top: float) -> Tuple[List[st
 def lines(
     title: str, series: Sequence[Series], x_label: str, y_label: str, log_x: bool, log_y: bool, standalone: bool = False, powers: bool = False
 ) -> str:
-    """One line for each series. `powers`: x is marked at its own values, in powers of two."""
+    """One line for each series, of at least one point in all. `powers`: x is marked at its own values, in powers of two."""
     body, top = legend([(s.name, s.colour, s.stroke) for s in series], 48)
     left, right, bottom = 64.0, WIDTH - 20.0, top + 300
     every = [point for s in series for point in s.points]
@@ -193,7 +193,7 @@ def text_width(value: str) -> float:
 
 
 def label_width(rows: Sequence[Row]) -> float:
-    """Pixels that the labels of rows need, about."""
+    """Pixels that the labels of rows need, about, and at least 104."""
     return max(104.0, 24 + max(text_width(row.label) for row in rows))
 
 
@@ -204,7 +204,8 @@ def under(left: float, right: float, y: float, value: str) -> str:
 
 
 def ratios(title: str, rows: Sequence[Row], x_label: str, standalone: bool = False) -> str:
-    """For each row one bar from 1 to its ratio, to the right where it is above and to the left where it is below, with its note."""
+    """For each row that has one a bar from 1 to its ratio, its first value, to the right where it is above and to the left where it is below,
+    with its note. There is at least one row."""
     found = [(row, row.values[0]) for row in rows if row.values[0]]
     left, top, step = 24.0, 44.0, 42.0
     right, bottom = WIDTH - 24.0 - max(text_width(row.note) for row in rows), top + step * len(found)

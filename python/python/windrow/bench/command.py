@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def size(value: str) -> Tuple[int, int]:
-    """The count and the bytes of a sample, of COUNTxBYTES; both are above 0."""
+    """The count and the bytes of a sample, of COUNTxBYTES; ArgumentTypeError unless both are above 0."""
     count, _, sample_bytes = value.partition("x")
     if not (count.isdigit() and sample_bytes.isdigit() and int(count) and int(sample_bytes)):
         raise argparse.ArgumentTypeError("two numbers above 0, such as 4096x512")
@@ -75,7 +75,7 @@ def begins(name: str, only: str) -> bool:
 
 
 def selected(options: argparse.Namespace) -> Dict[str, Definition]:
-    """The workloads that are asked for."""
+    """The workloads that are asked for, by name; SystemExit if `--only` means none."""
     if options.size:
         return {f"{count}x{sample_bytes}": sized(count, sample_bytes) for count, sample_bytes in options.size}
     if not options.only:
@@ -135,7 +135,7 @@ def show(found: Dict[str, Any], as_markdown: bool) -> None:
 
 
 def run_sweep(sweep: Sweep, points: List[Point], budget: Budget, progress: Progress) -> Dict[str, Any]:
-    """Measures the points of a sweep."""
+    """Measures the points of a sweep, as many as the budget has time for. Sets torch's number of threads, and sets it back."""
     found = []
     threads = torch.get_num_threads() if torch else 0
     for point in points:

@@ -82,7 +82,7 @@ class Result:
 
 
 def to_host(value: Any) -> Any:
-    """A result of any library in host memory."""
+    """A result of any library in host memory; of a batch its data."""
     value = value.data if isinstance(value, wr.Batch) else value
     if hasattr(value, "cpu") and callable(value.cpu):
         return value.cpu()
@@ -124,7 +124,8 @@ def repeated(call: Callable[[], Any], times: int) -> Callable[[], Any]:
 
 
 def verify(workload: Workload, name: str, want: Tuple[Array, ...], pace: Pace) -> str:
-    """The fault of a contender or of its output, or an empty text. windrow is verified whatever the time."""
+    """The fault of a contender or of its output, or that it is too slow or no time is left; else an empty text. windrow is verified whatever
+    the time."""
     slow_seconds = pace.slow_seconds
     if time.perf_counter() > pace.end and not name.startswith("windrow"):
         return "not timed: no time was left"
@@ -214,7 +215,7 @@ def measure(workload: Workload, pace: Pace, tick: Callable[[float], None] = lamb
 
 
 def judge(target: Target, results: List[Result]) -> Dict[str, Any]:
-    """A target with the ratio that was measured; None where one side is missing."""
+    """A target as a report has it, with the ratio that was measured; its ratio is None where one side is missing."""
     medians = {result.name: result.quartiles[1] for result in results if result.quartiles}
     peers = {name: median for name, median in medians.items() if name.startswith(MEMCPY)}
     if target.peers != (MEMCPY,):

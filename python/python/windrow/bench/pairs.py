@@ -26,7 +26,7 @@ class Written:
 
 
 def moves(title: str, make: Callable[[Setting, np.random.Generator], Workload]) -> Definition:
-    """A workload of the host's, whose tensors are torch's."""
+    """A workload of the host's, whose tensors are torch's; Skip on a device and without torch."""
 
     def build(name: str, title: str, setting: Setting) -> Workload:
         if not setting.on_host:

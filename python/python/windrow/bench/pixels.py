@@ -54,7 +54,7 @@ def numpy_normalised(batch: Array, dtype: str) -> Array:
 
 
 def torch_constants(setting: Setting) -> Optional[Tuple[Any, Any]]:
-    """Mean and deviation of each plane on the device. Made before the clock starts: each copy there makes the host wait."""
+    """Mean and deviation of each plane on the device; None without torch. Made before the clock starts: each copy there makes the host wait."""
     return tuple(torch.tensor(values, device=setting.device).view(3, 1, 1) for values in (MEAN, STD)) if torch else None
 
 

@@ -19,6 +19,7 @@ class Progress:
         self.shown = stream.isatty()
 
     def begin(self, what: str) -> None:
+        """The next step begins; the line shows `what`."""
         self.what = what
         self.tick(0.0)
 

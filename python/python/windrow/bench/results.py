@@ -46,13 +46,13 @@ def ratio(entry: Entry, result: Entry) -> Optional[float]:
 
 
 def throughput(entry: Entry, result: Optional[Entry]) -> Optional[float]:
-    """GB/s, bytes read plus bytes written."""
+    """GB/s, bytes read plus bytes written; None for a contender that was not timed."""
     seconds = median(result)
     return entry["bytes"] / seconds / 1e9 if seconds else None
 
 
 def fastest_peer(entry: Entry) -> Optional[Entry]:
-    """The fastest of the others; like with like, so none that is spared its allocation or its import."""
+    """The fastest of the others; like with like, so none that is spared its allocation or its import. None if none was timed."""
     # Results of the first schema do not say what a contender is held against.
     timed = [result for result in entry["results"] if is_peer(result) and median(result)]
     alike = [r for r in timed if r.get("against", "windrow") == "windrow" and "out=" not in r["name"]]
@@ -72,7 +72,7 @@ class Pair(NamedTuple):
 
 
 def pairs(report: Report) -> List[Pair]:
-    """The workloads of a report in which windrow was timed, in their order."""
+    """The workloads of a report in which windrow was timed from scattered samples, in their order."""
     timed = [entry for entry in report["workloads"] if median(find(entry, "windrow"))]
     whole = {entry["name"]: entry for entry in timed if layout(entry) == "contiguous"}
     return [Pair(entry, whole.get(entry["name"])) for entry in timed if layout(entry) == "scattered"]
@@ -168,7 +168,8 @@ def summary(report: Report) -> str:
 
 
 def short_summary(report: Report, titles: Dict[str, str]) -> str:
-    """One line for each of the named workloads, in Markdown: windrow and the fastest of the others, from scattered samples."""
+    """One line for each of the named workloads that has another contender, in Markdown: windrow and the fastest of the others, from scattered
+    samples."""
     entries = {pair.scattered["name"]: pair.scattered for pair in pairs(report)}
     lines = []
     for entry in (entries[name] for name in titles if name in entries):

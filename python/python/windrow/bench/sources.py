@@ -228,7 +228,7 @@ class Packed:
 
 
 def first_fit(lengths: Array, max_tokens: int) -> List[List[int]]:
-    """First fit decreasing by NumPy: one search through the rows for each sample."""
+    """First fit decreasing by NumPy: one search through the rows for each sample, none of which is longer than a row."""
     rows: List[List[int]] = []
     room = np.full(len(lengths), max_tokens)
     for index in np.argsort(-lengths, kind="stable").tolist():

@@ -61,7 +61,7 @@ def both(setting: Setting) -> List[Setting]:
 
 
 def thinned(values: List[int], setting: Setting) -> List[int]:
-    """The ends and the middle will do for `--quick`."""
+    """The values; for `--quick` the ends and the middle."""
     return [values[0], values[len(values) // 2], values[-1]] if setting.quick and len(values) > 3 else values
 
 

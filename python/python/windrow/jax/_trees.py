@@ -39,7 +39,7 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
     `tree_util` say. `windrow.collate` gets one flat dict for each sample.
 
     Raises:
-        ValueError: for no samples, and for one whose tree differs from the first one's, by position.
+        ValueError: for no samples, for one whose tree differs from the first one's, by position, and for two leaves of one path.
         TypeError: for a mapping or text in place of the list, and for a leaf that JAX does not look into though it is a container.
     """
     _windrow._check_list(samples)

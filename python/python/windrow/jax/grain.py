@@ -107,7 +107,7 @@ class BatchFn:
         return JaxBatch(data, **fields, max_length=batch.max_length)
 
     def _own_engine(self) -> Optional[wr.Engine]:
-        """An engine of this process: its threads do not outlive a fork."""
+        """An engine of this process, since threads do not outlive a fork; None, the default one, without `threads` and shared memory."""
         threads = self.threads or (1 if self._shared else None)
         if threads is None:
             return None

@@ -57,7 +57,7 @@ class Gather:
 
 def _pinned(samples: wr.SampleList, spec: Any, kwargs: Dict[str, Any]) -> torch.Tensor:
     """torch's page-locked memory for a result: torch does not lend it again while a copy from it
-    is under way, which it cannot know of other memory."""
+    is under way, which it cannot know of other memory. CudaUnavailable where torch finds no device."""
     if not torch.cuda.is_available():
         raise wr.CudaUnavailable('device="pinned": torch finds no CUDA device to lock pages for')
     (shape, dtype), *_ = wr.explain(samples, spec.form, **kwargs).outputs

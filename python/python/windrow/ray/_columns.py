@@ -14,7 +14,7 @@ _CURE = "leave the column out (columns=) or convert it first"
 
 
 def refuse(path: str, row: int, expected: str, got: str, hint: str) -> NoReturn:
-    """Raises what names the column and the row."""
+    """Raises a DTypeError that names the column and the row."""
     error = wr.DTypeError(f"sample {row} at \"{path}\": expected {expected}, got {got}; {hint}")
     error.index, error.path, error.expected, error.got = row, path, expected, got
     raise error
@@ -30,6 +30,7 @@ def columns_of(batch: Any, names: Optional[Iterable[str]]) -> Dict[str, wr.Sampl
     Raises:
         KeyError: for a name that is no column.
         DTypeError: for a column that does not hold numbers, and for a null, naming column and row.
+        TypeError: for a batch that is neither.
     """
     is_table = isinstance(batch, pa.Table)
     if not is_table and not isinstance(batch, Mapping):
@@ -46,7 +47,7 @@ def columns_of(batch: Any, names: Optional[Iterable[str]]) -> Dict[str, wr.Sampl
 
 
 def _from_numpy(column: Any, path: str) -> wr.SampleList:
-    """The samples of a NumPy column, rows of objects too; refuses what are no numbers."""
+    """The samples of a NumPy column, rows of objects too; DTypeError for what are no numbers."""
     array = np.asarray(column)
     if array.dtype.kind == "O":
         for row, item in enumerate(array):

@@ -95,7 +95,8 @@ def _header(batch: Any) -> str:
 
 
 def _arena(batch: Any) -> Any:
-    """The packed bytes, where they are; a scalar of Arrow's would be a copy."""
+    """The packed bytes, where they are; a scalar of Arrow's would be a copy. ValueError for a table of another number of rows than one,
+    TypeError for what is neither a table nor a row."""
     if isinstance(batch, Mapping):
         return np.frombuffer(batch[ARENA], np.uint8)
     if not isinstance(batch, pa.Table):

@@ -154,7 +154,7 @@ class Collator:
         return _windrow._collate_torch(batch, rules, self.spec, sep=self.sep, by_torch=by_torch, **rules.common)
 
     def _is_for_torch(self, sample: torch.Tensor) -> bool:
-        """Whether torch's function makes a batch of such samples: of those that keep gradients, and of subclasses."""
+        """Whether torch's function makes a batch of such samples: of those that keep gradients, and of subclasses; never with a device."""
         cls, function = type(sample), self._torch_collate.collate_tensor_fn
         if self.device is not None or self._torch_collate.default_collate_fn_map.get(torch.Tensor) is not function:
             return False
@@ -188,7 +188,8 @@ class Collator:
 
 
 class Rules:
-    """The parts of torch that the compiled walk needs, for one collator in one kind of process."""
+    """The parts of torch that the compiled walk needs, for one collator in one kind of process. CudaUnavailable for another device than the
+    CPU in a worker process."""
 
     def __init__(self, collator: Collator, in_worker: bool) -> None:
         device = collator.device
@@ -246,7 +247,7 @@ class Rules:
         return TorchBatch(data, lengths, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
 
     def mapping(self, first: Any, children: Dict[Any, Any]) -> Any:
-        """A mapping like the first sample's, by torch's rules."""
+        """A mapping like the first sample's, by torch's rules; the children themselves, if its class does not take them."""
         try:
             if isinstance(first, collections.abc.MutableMapping):
                 clone = copy.copy(first)
@@ -261,7 +262,7 @@ class Rules:
         return cls(*children)
 
     def sequence(self, first: Any, children: List[Any]) -> Any:
-        """A sequence like the first sample's, by torch's rules."""
+        """A sequence like the first sample's, by torch's rules; the children themselves, if its class does not take them."""
         try:
             if isinstance(first, collections.abc.MutableSequence):
                 clone = copy.copy(first)
@@ -273,7 +274,7 @@ class Rules:
             return children
 
     def part(self, segment: torch.Tensor, dtype: str, shape: Tuple[int, ...], offset: int) -> torch.Tensor:
-        """A tensor that is in a segment, of which others have the rest."""
+        """A tensor in a segment of bytes; `offset`: its first byte there."""
         return view(segment, dtype, shape, int(segment.storage_offset()) + offset)
 
     def fields(self, data: torch.Tensor, batch: wr.Batch) -> TorchBatch:

@@ -28,7 +28,7 @@ _changing = threading.Lock()
 
 
 class _Columns:
-    """Rules for a column of tensors, arrays or numbers; any other is refused."""
+    """Rules for a column of tensors, arrays or, but in a worker process, numbers; of any other the result is `_REFUSED`."""
 
     def __init__(self, in_worker: bool) -> None:
         self.codes: Dict[type, int] = {torch.Tensor: _registry.TENSOR}

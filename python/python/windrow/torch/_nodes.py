@@ -54,7 +54,7 @@ class ToDevice(_nodes.BaseNode):  # type: ignore[misc]
             self._transfer = transfer_to(self.device, self.depth + 1)
 
     def next(self) -> Any:
-        """The next batch, on the device."""
+        """The next batch, on the device; then, behind all batches before it, the error or the end of the source."""
         while self._end is None and len(self._line) <= self.depth:
             try:
                 batch = next(self.source)

@@ -106,7 +106,8 @@ def repad(values: torch.Tensor, offsets: torch.Tensor, value: Any = 0.0, size: A
 
 
 def _check(holds: Any, error: Type[Exception], text: Callable[[], str], index: Optional[int] = None) -> None:
-    """Raises unless `holds`, a bool; of symbols it becomes a guard, or an assertion of the graph."""
+    """Raises an error of this type and text, with `index`, unless `holds`, a bool; of symbols it becomes a guard, or an assertion of the
+    graph."""
     if holds is True:
         return
     if holds is False:
@@ -118,8 +119,8 @@ def _check(holds: Any, error: Type[Exception], text: Callable[[], str], index: O
 
 
 def _alike(op: str, given: Tensors, free: Optional[int], hint: str = "") -> int:
-    """Refuses tensors that are not of one device, dtype and rank, or differ in another dim than `free`. Returns `free` counted
-    from the front, -1 for None."""
+    """Refuses tensors that are not of one device, dtype and rank, or differ in another dim than `free`. RuntimeError for no tensors,
+    IndexError for a `free` that they lack. Returns `free` counted from the front, -1 for None."""
     _check(len(given) > 0, RuntimeError, lambda: f"windrow::{op} expects a non-empty list of tensors")
     first = given[0]
     _readable(op, "tensor 0", first, 0)
@@ -140,7 +141,7 @@ def _alike(op: str, given: Tensors, free: Optional[int], hint: str = "") -> int:
 
 
 def _like(op: str, index: int, tensor: torch.Tensor, first: torch.Tensor) -> None:
-    """Refuses a tensor of another device or dtype than the first, and one that is not dense."""
+    """OpDeviceError, OpDTypeError for a tensor of another device or dtype than the first, OpLayoutError for one that is not dense."""
     _check(
         tensor.device == first.device,
         OpDeviceError,
@@ -158,7 +159,7 @@ def _like(op: str, index: int, tensor: torch.Tensor, first: torch.Tensor) -> Non
 
 
 def _dense(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = None) -> None:
-    """Refuses a tensor that is not dense."""
+    """OpLayoutError for a tensor that is not dense."""
     _check(
         tensor.layout == torch.strided,
         OpLayoutError,
@@ -168,7 +169,7 @@ def _dense(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = None
 
 
 def _readable(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = None) -> None:
-    """Refuses a tensor that is not dense, or whose dtype the engine has not."""
+    """OpLayoutError for a tensor that is not dense, OpDTypeError for a dtype that the engine has not."""
     _dense(op, name, tensor, index)
     said = _refusal(tensor.dtype)
     _check(said is None, OpDTypeError, lambda: f"windrow::{op}: {name}: {said}", index)
@@ -202,7 +203,8 @@ def _text(shape: Iterable[Any]) -> str:
 
 
 def integers(op: str, name: str, given: torch.Tensor, beside: torch.Tensor, dim: Optional[int] = None) -> None:
-    """Refuses what are no integers on the device of `beside`, or have another number of dims than `dim`."""
+    """OpDTypeError for what are no integers, OpDeviceError unless they are where `beside` is, OpShapeError for another number of dims than
+    `dim`."""
     is_whole = not (given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool)
     _check(is_whole, OpDTypeError, lambda: f"windrow::{op}: {name}: expected integers, got {given.dtype}")
     _check(
@@ -216,26 +218,26 @@ def integers(op: str, name: str, given: torch.Tensor, beside: torch.Tensor, dim:
 
 
 def _size(op: str, given: Any) -> None:
-    """Refuses a size below 0."""
+    """OpValueError for a size below 0."""
     if given is not None:
         _check(given >= 0, OpValueError, lambda: f"windrow::{op}: size must be at least 0, got {given}")
 
 
 def _at_most(op: str, name: str, lengths: Iterable[Any], size: Any) -> None:
-    """Refuses lengths beyond `size`."""
+    """OpShapeError for the first length beyond `size`."""
     for index, length in enumerate(lengths):
         text = f"windrow::{op}: {name} {index}: expected at most size={size} rows, got {length}"
         _check(length <= size, OpShapeError, lambda: text, index)
 
 
 def _side(op: str, given: str) -> None:
-    """Refuses an unknown side."""
+    """OpValueError for an unknown side."""
     if given not in ("right", "left", "center"):
         raise OpValueError(f'windrow::{op}: side must be "right", "left" or "center", got {given!r}')
 
 
 def _value(op: str, given: Any, beside: torch.Tensor) -> None:
-    """Refuses a number that the dtype has not, by the engine's rules. Every dtype has 0; a symbol is looked at where the graph
+    """OpValueError for a number that the dtype has not, by the engine's rules. Every dtype has 0; a symbol is looked at where the graph
     runs."""
     if isinstance(given, (int, float, complex)) and given != 0:
         try:
@@ -248,19 +250,19 @@ def _value(op: str, given: Any, beside: torch.Tensor) -> None:
 
 
 def total(given: Optional[int], found: int) -> None:
-    """Refuses a size of `unpad` that is not `found`, the sum of the lengths."""
+    """OpShapeError for a size of `unpad` that is not `found`, the sum of the lengths."""
     _check(given in (None, found), OpShapeError, lambda: f"windrow::unpad: size: expected {found}, the sum of lengths, got {given}")
 
 
 def lengths(given: List[int], width: int) -> None:
-    """Refuses lengths that are not from 0 to `width`."""
+    """OpShapeError for lengths that are not from 0 to `width`."""
     for index, length in enumerate(given):
         text = f"windrow::unpad: lengths[{index}]: expected 0 to {width}, got {length}"
         _check(0 <= length <= width, OpShapeError, lambda: text, index)
 
 
 def offsets(given: List[int], num_values: int, width: Optional[int]) -> None:
-    """Refuses offsets that do not cut all values in order, into pieces no longer than `width`."""
+    """OpShapeError for offsets, at least one, that do not cut all values in order, into pieces no longer than `width`."""
     for index, want in ((0, 0), (len(given) - 1, num_values)):
         text = f"windrow::repad: offsets[{index}]: expected {want}, got {given[index]}"
         _check(given[index] == want, OpShapeError, lambda: text, index)
@@ -272,7 +274,7 @@ def offsets(given: List[int], num_values: int, width: Optional[int]) -> None:
 
 
 def ids(given: List[int], count: int) -> None:
-    """Refuses positions out of range for `count` rows."""
+    """IndexError for positions out of range for `count` rows; negative ones count from the end."""
     for index, position in enumerate(given):
         if not -count <= position < count:
             raise IndexError(f"windrow::take: ids[{index}]: index {position} is out of range for {count} rows")

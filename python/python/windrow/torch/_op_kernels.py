@@ -34,7 +34,8 @@ def _plain(tensors: Tensors) -> Tensors:
 
 
 def _checked(check: Callable[..., Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Where a kernel raises, the check of its arguments says why. The engine looks at a list in less time than Python does."""
+    """Where a kernel raises, the check of its arguments raises in its place, if it refuses them. The engine looks at a list in less time
+    than Python does."""
 
     def decorate(kernel: Callable[..., Result]) -> Callable[..., Result]:
         @functools.wraps(kernel)
@@ -109,7 +110,7 @@ def take_list(tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _taken(samples: wr.SampleList, ids: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Samples at these positions; `shape`: that of a table of all of them."""
+    """Samples at these positions, IndexError out of range; `shape`: that of a table of all of them."""
     try:
         return samples.stack(ids.reshape(-1)).torch().view((*ids.shape, *shape[1:]))
     except IndexError:
@@ -279,5 +280,5 @@ def repad_unseen(values: torch.Tensor, offsets: torch.Tensor, value: Any, size: 
 
 
 def _exact(value: Any, dtype: torch.dtype) -> Any:
-    """The value as the dtype has it."""
+    """The value as the dtype has it, as a number of Python."""
     return wr.pad([torch.empty(0, dtype=dtype, device="cpu")], value=value, size=1).torch().item()

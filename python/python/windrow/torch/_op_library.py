@@ -28,7 +28,7 @@ _is_transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
 def _define(schema: str, kernel: Callable[..., Any], fake: Fake) -> Any:
-    """A new operator, without gradients."""
+    """A new operator, without gradients; RuntimeError within vmap."""
     name = schema[: schema.index("(")]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     for key in ("CPU", "CUDA"):
@@ -61,7 +61,7 @@ def _differentiable(op: Any, apply: Callable[..., Any]) -> None:
 
 
 def _promoted(op: Any) -> None:
-    """Autocast's rule of torch.cat and torch.stack: of tensors of several precisions the widest."""
+    """Autocast's rule of torch.cat and torch.stack: tensors of several precisions become float32."""
     for device in ("CPU", "CUDA"):
         keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))
 

@@ -50,7 +50,7 @@ def _unfit(reason: str) -> str:
 
 
 def numpy() -> Any:
-    """NumPy if torch can use it, else None."""
+    """NumPy, or None where it cannot be imported."""
     try:
         import numpy
 
@@ -93,7 +93,7 @@ class Types:
         self._module = module
 
     def classify(self, elem: Any) -> int:
-        """The code of a sample's type, which is remembered."""
+        """The code of a sample's type, which is remembered, but for a class that nothing is known of."""
         code = self._code(elem)
         # A class that nothing is known of may be registered later, with torch or optree.
         is_known = code != OTHER or self._function(elem) is not None
@@ -137,7 +137,7 @@ class Types:
         return STACKED if _tensordict.is_dense(cls) else FIELDS
 
     def _function(self, elem: Any) -> Any:
-        """As torch looks one up: by the exact type, then the first that it is an instance of."""
+        """As torch looks one up: by the exact type, then the first that it is an instance of; None for neither."""
         if type(elem) in self.table:
             return self.table[type(elem)]
         return next((fn for key, fn in self.table.items() if isinstance(elem, key)), None)

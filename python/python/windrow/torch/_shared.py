@@ -23,7 +23,7 @@ def in_worker_process() -> bool:
 
 
 def share(outputs: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[torch.Tensor]:
-    """Uninitialised tensors of these dtypes and shapes, in torch's shared memory."""
+    """Uninitialised tensors of these dtypes and shapes, in torch's shared memory if they have elements."""
     wanted: List[Tuple[torch.dtype, Tuple[int, ...], int]] = []
     small_bytes = 0
     for name, shape in outputs:

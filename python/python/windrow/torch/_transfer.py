@@ -24,7 +24,8 @@ _has_warned = False
 
 
 def map_tensors(tree: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The tree with `function` applied to every tensor; containers keep their type, the rest is passed on."""
+    """The tree with `function` applied to every tensor; containers keep their type, but for mappings that cannot change, which become dicts;
+    the rest is passed on."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
     mapped = _nodes.map_object(tree, lambda child: map_tensors(child, function))
@@ -252,7 +253,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _parts(memory: torch.Tensor, tensors: List[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Tensors like these in bytes of memory, one behind the other."""
+    """Tensors like these in bytes of memory, one behind the other, each at a multiple of `_ALIGN`."""
     begin = 0
     for tensor in tensors:
         nbytes = bytes_of(tensor)

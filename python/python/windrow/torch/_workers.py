@@ -154,7 +154,7 @@ def pool(limit: Optional[int]) -> Optional[Pool]:
 
 def deliver(batch: Any, caller: Any) -> Any:
     """The result of a collator as its caller gets it: in a worker process a message, if the caller only sends it, else with its
-    tensors in the pool; elsewhere, and for callers within windrow, as it is."""
+    tensors in the pool; elsewhere, for callers within windrow, without tensors and without a pool, as it is."""
     if not in_worker_process() or str(caller.f_globals.get("__name__")).startswith("windrow."):
         return batch
     own = pool(None)
@@ -170,7 +170,7 @@ def _is_forked() -> bool:
 
 
 def _warn(reason: str) -> None:
-    """Logs once in this process why batches go torch's way."""
+    """Logs why batches go torch's way: the first reason in this process alone."""
     global _has_warned
     if not _has_warned:
         _log.warning("batches of this worker process go torch's way, in new shared memory: %s", reason)
@@ -185,7 +185,7 @@ def _reduce(tensor: torch.Tensor) -> Any:
 
 
 def _file() -> Any:
-    """Gives a reader the descriptor of the pool, which it needs once, where it cannot open that by itself."""
+    """What gives a reader the descriptor of the pool, which it needs once; None where it can open that by itself, or it cannot be given."""
     file = _windrow._pool_file()
     return None if file is None else _offer(file, os.getpid())
 

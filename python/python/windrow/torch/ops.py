@@ -29,7 +29,8 @@ Pair = Tuple[torch.Tensor, torch.Tensor]
 
 
 def _list(op: str, tensors: Tensors) -> List[torch.Tensor]:
-    """The tensors of a list; of a tensor its rows, whose number then belongs to a compiled graph; of a nested one its components."""
+    """The tensors of a list, RuntimeError if there are none; of a tensor its rows, whose number then belongs to a compiled graph; of a nested
+    one its components."""
     found = list(tensors.unbind(0)) if isinstance(tensors, torch.Tensor) else list(tensors)
     if not found:
         raise RuntimeError(f"windrow::{op} expects a non-empty list of tensors")
@@ -37,7 +38,7 @@ def _list(op: str, tensors: Tensors) -> List[torch.Tensor]:
 
 
 def _jagged(tensors: Tensors) -> Optional[Pair]:
-    """The values and offsets of a nested tensor of the jagged layout whose values have no gaps."""
+    """The values and offsets of a nested tensor of the jagged layout whose values have no gaps; None for anything else."""
     if isinstance(tensors, torch.Tensor) and tensors.is_nested and tensors.layout == torch.jagged:
         nested: Any = tensors
         if nested.lengths() is None and nested._ragged_idx == 1:
@@ -46,7 +47,7 @@ def _jagged(tensors: Tensors) -> Optional[Pair]:
 
 
 def _table(tensors: Tensors) -> Optional[torch.Tensor]:
-    """A tensor in place of the list whose rows have rows: all of one length, so that it need not be taken apart."""
+    """A tensor in place of the list, if it has rows and these have rows: all of one length, so that it need not be taken apart. Else None."""
     is_table = isinstance(tensors, torch.Tensor) and not tensors.is_nested and tensors.dim() > 1 and tensors.shape[0] > 0
     return tensors if is_table else None  # type: ignore[return-value]
 
