@@ -11,7 +11,7 @@ namespace cudasim::device_code {
 struct Launch {
     uint32_t grid[3], block[3];
     uint32_t shared_bytes;          ///< dynamic ones
-    std::vector<char> parameters;   ///< as they lie in bank 0, from the first on
+    std::vector<char> parameters;   ///< bytes as they lie in bank 0, from the first parameter on
 };
 
 /// The image that CUDASIM_DEVICE_CODE names, read when first asked for; null if it is not set. Ends the program if the image

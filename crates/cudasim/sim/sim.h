@@ -90,6 +90,7 @@ struct Table {
     size_t count() const { return all.size(); }
 };
 
+/// One that no object has had; any thread may call it.
 uintptr_t new_handle();
 
 template <class Handle, class T>
@@ -119,9 +120,11 @@ extern thread_local std::vector<CUcontext> context_stack;
 Context& context_at(int device);
 /// Null for an unknown handle.
 Context* context_of(CUcontext handle);
+/// Null for null; the same in every life of the context.
 CUcontext handle_of(const Context* context);
 /// A variable of the environment as a number, 0 if it is none; `otherwise` if it is not set.
 long setting(const char* name, long otherwise);
+/// By variables of the environment, read once: 0 to 4 devices, each with so many bytes; 90 for sm_90; 13010 for CUDA 13.1.
 int num_devices();
 size_t device_memory();
 int compute_capability();
@@ -155,6 +158,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
     uint64_t push(Operation operation);
     /// Waits until the operation of this number is done; `global` is not held.
     void wait(uint64_t number);
+    /// Whether that operation is done, without waiting.
     bool reached(uint64_t number);
     /// The end of what has been queued so far.
     Ticket last();
@@ -265,6 +269,7 @@ CUresult forbidden_on_legacy(const Context* context, bool invalidate = true);
 /// Ends the captures of a context; their graphs are dropped.
 void end_captures_of(const Context* context);
 size_t num_graph_execs();
+/// Drops graphs and executables of a context.
 void drop_graphs_of(const Context* context);
 
 // ---- memory (memory.cpp, pool.cpp) -----------------------------------------------------------
@@ -307,7 +312,7 @@ void end_use(char* p, size_t size, size_t capacity);
 device_code::Reach::Range memory_in_use_at(uintptr_t address);
 /// Notes a misuse unless freed memory still holds 0xDD.
 void check_untouched(const char* p, size_t capacity);
-/// Takes bytes of the device's memory; false if there are not enough.
+/// Takes bytes of the device's memory, and gives them back; false, and nothing is taken, if there are not enough.
 bool take_device_memory(int device, size_t size);
 void give_device_memory(int device, size_t size);
 size_t device_memory_used(int device);
@@ -324,9 +329,10 @@ void drop_memory_of(const Context* context);
 
 /// Gives memory of pools above their threshold back, as a synchronising call does.
 void trim_pools_on_sync(const Context* context);
-/// A stream-ordered free, or at once with no stream; `global` is held.
+/// A stream-ordered free, or at once with no stream; `global` is held. Takes the entry out of the memory table, unless it fails.
 CUresult free_pooled(std::map<uintptr_t, Allocation>::iterator entry, const StreamPtr& stream);
 void drop_pools_of(const Context* context);
+/// Pools without the default ones; bytes of blocks that pools keep.
 size_t num_pools();
 size_t pooled_bytes();
 CUmemoryPool handle_of(const Pool* pool);

@@ -186,6 +186,7 @@ def _flattened(
 
 
 def _attrs(cls: Any) -> Flattener:
+    """The flattener of a class of attrs, all of whose fields are children."""
     names = [field.name for field in cls.__attrs_attrs__]
 
     def flattener(samples: List[Any], path: str, sep: str) -> Flattened:
@@ -195,6 +196,7 @@ def _attrs(cls: Any) -> Flattener:
 
 
 def _pydantic(cls: Any) -> Flattener:
+    """The flattener of a model or dataclass of pydantic; the extra fields of a sample are children too."""
     fields = list(getattr(cls, "__pydantic_fields__", None) or cls.model_fields)
     is_model = hasattr(cls, "model_copy")
     # A dataclass has them among its attributes.

@@ -115,7 +115,7 @@ def clips(frames: Array, lengths: Sequence[int], rng: np.random.Generator) -> Li
     return [frames[start : start + length].copy() for start, length in zip(starts, lengths)]
 
 
-# Peers
+# Peers: each gives the fields of a form, in its order
 
 
 def numpy_padded(samples: List[Array], dtype: str) -> Tuple[Array, Array]:

@@ -295,6 +295,7 @@ def _destination(dst: Any, path: str) -> Optional[Tensor]:
 
 
 def _is_written_on_device(dst: Any, path: str) -> bool:
+    """Whether a destination is on a device; False where it is refused later."""
     tensor = _destination(dst, path)
     return tensor is not None and _is_on_device(tensor)
 

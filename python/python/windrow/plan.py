@@ -48,6 +48,7 @@ def int_of(name: str, value: Any, least: int = 1, bits: int = 63) -> int:
 
 
 def _optional(name: str, value: Any, least: int = 1, bits: int = 63) -> Optional[int]:
+    """As `int_of`; None is None."""
     return None if value is None else int_of(name, value, least, bits)
 
 

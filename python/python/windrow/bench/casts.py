@@ -52,10 +52,12 @@ def of_dtype(samples: Samples, dtype: Any) -> Samples:
 
 
 def as_bytes(tensor: Any) -> Any:
+    """The same memory as uint8."""
     return tensor.view(torch.uint8)
 
 
 def copied(tensors: List[Any], out: Any) -> Any:
+    """`out`, with each tensor written to its row."""
     for row, tensor in zip(out.unbind(0), tensors):
         row.copy_(tensor)
     return out
@@ -132,4 +134,5 @@ def by_formula(rows: Any, blocks: int) -> Tuple[Any, Any]:
 
 
 def both(data: Any, scales: Any) -> Tuple[Any, Any]:
+    """The bytes of the data, and the scales with two dims."""
     return as_bytes(data), scales.reshape(len(scales), -1)

@@ -18,7 +18,7 @@ def lengths_of(samples: Samples) -> Array:
     return np.array([len(row) for row in samples.arrays], np.int64)
 
 
-# Padded
+# Padded: data, mask, lengths
 
 
 def numpy_padded(s: Samples, dtype: str, scale: Optional[float]) -> Tuple[Array, Array, Array]:
@@ -74,7 +74,7 @@ def padded(
     return make
 
 
-# Ragged
+# Ragged: values, offsets
 
 
 def numpy_ragged(s: Samples, dtype: str, scale: Optional[float]) -> Tuple[Array, Array]:

@@ -73,7 +73,7 @@ def rows(rng: np.random.Generator, count: int, shortest: int, longest: int, rest
     return made
 
 
-# Requests of a server: padded with a mask
+# Requests of a server: padded, data and mask
 
 
 def padded_by_numpy(samples: List[Array]) -> Tuple[Array, Array]:
@@ -90,7 +90,7 @@ def padded_by_windrow(samples: List[Array], engine: Any) -> Tuple[Array, Array]:
     return batch.numpy(), batch.mask.numpy()
 
 
-# Token rows: ragged, packed, padded
+# Token rows: ragged, values and offsets; packed, ids, labels, positions and offsets; padded, ids and mask
 
 
 def ragged_by_numpy(samples: List[Array]) -> Tuple[Array, Array]:
@@ -105,6 +105,7 @@ def ragged_by_windrow(samples: List[Array], engine: Any) -> Tuple[Array, Array]:
 
 
 def features(samples: List[Array]) -> List[Dict[str, Any]]:
+    """Each as the ``input_ids`` of a dict."""
     return [{"input_ids": row} for row in samples]
 
 
@@ -143,6 +144,7 @@ def lists_by_windrow(given: List[Dict[str, Any]], engine: Any) -> Tuple[Array, A
 
 
 def replay(count: int) -> Make:
+    """The table, the same as a list of samples, and `count` indices."""
     def make(rng: np.random.Generator, setting: Setting) -> Any:
         table = noise(200_000 * 17, "float32", rng).reshape(-1, 17)
         return table, wr.SampleList(table), rng.integers(0, len(table), count)
@@ -154,6 +156,7 @@ def replay(count: int) -> Make:
 
 
 def transitions(rng: np.random.Generator, setting: Setting) -> List[Dict[str, Array]]:
+    """256 dicts of five arrays."""
     def one() -> Dict[str, Array]:
         first, action, second = rows(rng, 3, 17, 17, (), "float32")
         return {"state": first, "action": action[:6].copy(), "reward": np.array(1.5, "f4"), "next": second, "done": np.array(False)}
@@ -182,7 +185,7 @@ def normalised_by_windrow(samples: List[Array], engine: Any) -> Array:
     return wr.stack(samples, dtype="float32", transform=NORMAL, engine=engine).numpy()
 
 
-# Samples of each
+# Samples of each, by a function of random numbers and setting
 
 
 def uneven(count: int, shortest: int, longest: int, rest: Tuple[int, ...], dtype: str) -> Make:

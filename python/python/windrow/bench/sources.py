@@ -215,6 +215,7 @@ class Packed:
         return self.made if isinstance(self.made, list) else rows_of_table(self.made)
 
     def tokens(self) -> List[int]:
+        """The tokens of each row."""
         return [int(self.lengths[list(row)].sum()) for row in self.rows]
 
     def waste(self) -> float:

@@ -91,6 +91,7 @@ def unpack(batch: Any, device: Any = None) -> Dict[str, torch.Tensor]:
 
 
 def _header(batch: Any) -> str:
+    """The JSON of the layout; KeyError for a batch that is not packed."""
     return str(batch[HEADER][0] if isinstance(batch, pa.Table) else batch[HEADER])
 
 

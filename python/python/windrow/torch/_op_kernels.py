@@ -1,4 +1,4 @@
-"""The operators on real tensors, by the engine."""
+"""The operators on real tensors, by the engine. Each refuses what its check in `_op_checks` refuses."""
 
 from __future__ import annotations
 

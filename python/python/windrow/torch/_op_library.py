@@ -1,4 +1,5 @@
-"""The operators as torch knows them: schemas, fake kernels, gradients, autocast and vmap. Imported once, by `windrow.torch.ops`.
+"""The operators as torch knows them: schemas, fake kernels, gradients, autocast and vmap. Imported once, by `windrow.torch.ops`. A fake
+kernel raises what its check raises, and gives tensors of the shapes and dtypes of the result.
 
 Gradients of lists are views of one tensor, as those of `torch.cat` and `torch.stack` are: of the incoming gradient, or of what an
 operator of this file makes of it in one pass. 512 views of a padded gradient itself take longer than that pass.
@@ -94,6 +95,7 @@ class _Function(_SingleLevelFunction):  # type: ignore[misc]
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
+        """RuntimeError: no operator has a rule for forward-mode AD."""
         raise RuntimeError(
             f"windrow::{ctx.name} has no rule for forward-mode AD (torch.func.jvp, jacfwd); use reverse mode, or give it "
             "unpack_dual(tensor).primal"

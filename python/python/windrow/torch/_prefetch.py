@@ -177,5 +177,6 @@ _alive: "weakref.WeakSet[_Fetching]" = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
+    """Ends the threads of loops that were left open."""
     for fetching in list(_alive):
         fetching.close()

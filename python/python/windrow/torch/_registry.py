@@ -43,6 +43,7 @@ def find() -> Any:
 
 
 def _unfit(reason: str) -> str:
+    """The text of an error about torch's table."""
     return (
         f"torch {torch.__version__} has no table of collate functions that windrow understands ({reason}); "
         "torch 2.0 to 2.15 have one. windrow.collate does not need it"

@@ -262,6 +262,7 @@ def _parts(memory: torch.Tensor, tensors: List[torch.Tensor]) -> Iterator[torch.
 
 
 def _rounded(nbytes: int) -> int:
+    """Bytes rounded up to a multiple of `_ALIGN`."""
     return -(-nbytes // _ALIGN) * _ALIGN
 
 
