@@ -259,7 +259,7 @@ pub(crate) fn check_size(size: usize) -> Result<()> {
 }
 
 impl Options {
-    /// The batch that is asked for; `scales_out` is not looked at.
+    /// The batch that is asked for, but for [`Options::scales_target`].
     ///
     /// # Errors
     /// [`Error::Argument`]; [`Error::DType`] and [`Error::Device`] for one that windrow does not have; those of reading `scales`.
@@ -397,7 +397,8 @@ impl Options {
         }
     }
 
-    /// `quantize` or `scales`; `None` without both. [`Error::Argument`], also for both; [`Error::DType`]; those of reading `scales`.
+    /// `quantize` or `scales`; `None` without both. [`Error::Argument`], also for both; [`Error::DType`]; those of reading
+    /// `scales`.
     ///
     /// # Safety
     /// As of [`Options::collate`].
