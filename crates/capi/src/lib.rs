@@ -226,7 +226,7 @@ pub unsafe extern "C" fn windrow_assemble(
 ) -> Status {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let (engine, samples, collate) = unsafe { read(engine, samples, options) }?;
+        let (engine, samples, collate) = unsafe { read(engine, samples, options, false) }?;
         let made = Batch::from(engine.assemble(samples, &collate)?);
         // SAFETY: the caller's promise.
         unsafe { give(batch, "batch", made) }
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn windrow_assemble_on(
 ) -> Status {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let (engine, samples, collate) = unsafe { read(engine, samples, options) }?;
+        let (engine, samples, collate) = unsafe { read(engine, samples, options, false) }?;
         // SAFETY: the caller's promise.
         let stream = unsafe { Stream::from_raw(stream as usize) };
         let made = Batch::from(engine.assemble_on(samples, &collate, &stream)?);
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn windrow_assemble_into(
 ) -> Status {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let (engine, samples, collate) = unsafe { read(engine, samples, options) }?;
+        let (engine, samples, collate) = unsafe { read(engine, samples, options, true) }?;
         if out.is_null() {
             return Err(is_null("out"));
         }
@@ -375,10 +375,10 @@ pub unsafe extern "C" fn windrow_batch_free(batch: *mut Batch) {
     unsafe { free(batch) }
 }
 
-/// The engine, the list and the options of a call that assembles.
+/// The engine, the list and the options of a call that assembles. `is_into`: it writes to memory of the caller's.
 ///
 /// # Errors
-/// [`Error::Argument`] for NULL; those of [`Options::collate`].
+/// [`Error::Argument`] for NULL, and for `scales_out` unless `is_into`; those of [`Options::collate`].
 ///
 /// # Safety
 /// Handles of this library, or NULL; options with arrays of as many entries as they say.
@@ -386,13 +386,19 @@ unsafe fn read<'a>(
     engine: *const Engine,
     samples: *const Samples,
     options: *const Options,
+    is_into: bool,
 ) -> Result<(&'a windrow::Engine, &'a SampleList<'static>, windrow::Collate), Error> {
     // SAFETY: the caller's promise.
     unsafe {
         let engine = engine.as_ref().ok_or_else(|| is_null("engine"))?;
         let samples = samples.as_ref().ok_or_else(|| is_null("samples"))?;
         let options = options.as_ref().ok_or_else(|| is_null("options"))?;
-        Ok((&engine.0, &samples.0, options.collate()?))
+        let collate = options.collate()?;
+        if !is_into && !options.scales_out.is_null() {
+            let text = "scales_out is an option of windrow_assemble_into";
+            return Err(Error::argument(text.to_owned()));
+        }
+        Ok((&engine.0, &samples.0, collate))
     }
 }
 

@@ -309,9 +309,9 @@ impl Options {
             ("truncate", self.truncate != 0),
             ("mask", self.mask != 0),
             ("mask_dtype", self.has_mask_dtype != 0),
-            ("dims", !self.dims.is_null()),
-            ("sizes", !self.sizes.is_null()),
-            ("multiples", !self.multiples.is_null()),
+            ("dims", !self.dims.is_null() || self.num_dims != 0),
+            ("sizes", !self.sizes.is_null() || self.num_sizes != 0),
+            ("multiples", !self.multiples.is_null() || self.num_multiples != 0),
         ];
         refuse_set("WINDROW_FORM_PAD", self.form == 2, &options)?;
         let options =

@@ -190,6 +190,11 @@ fn impossible_options_are_a_status() {
                 "scale_block is an option of WINDROW_GRANULARITY_BLOCK",
             ),
             (Options { has_scales_block: 1, ..options }, "scales_block is an option of scales"),
+            (
+                Options { scales_out: &tensor, ..quantised },
+                "scales_out is an option of windrow_assemble_into",
+            ),
+            (Options { num_dims: 1, ..options }, "dims is an option of WINDROW_FORM_PAD"),
         ] {
             assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
             assert!(text().starts_with(wanted), "{}", text());
