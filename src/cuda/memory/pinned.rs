@@ -107,13 +107,18 @@ impl PinnedPool {
         Ok(found.map(|free| free.pinned))
     }
 
-    /// Unlocks and frees what is unused, if anything is, also if the wait for all devices before it fails.
+    /// Waits for all devices, then unlocks and frees what is unused, if anything is. After an error of the wait the blocks stay: work
+    /// on a device may still read or write them.
     pub fn clear(&self, current: &Current<'_>) -> Result<()> {
         let free = std::mem::take(&mut self.state().free);
-        if !free.is_empty() {
-            current.synchronize_all()?;
+        if free.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let synchronized = current.synchronize_all();
+        if synchronized.is_err() {
+            self.state().free.extend(free);
+        }
+        Ok(synchronized?)
     }
 
     /// Bytes that are unused, and bytes in use.
