@@ -358,6 +358,8 @@ def test_explain():
     assert wr.explain({"a": dsts[0], "b": srcs[2]}, "copy_many", dsts={"a": dsts[0], "b": dsts[2]}).bytes_written == 40
     half = wr.explain(srcs[:1], "copy_many", dsts=dsts[:1], transform=wr.Transform(scale=0.5), engine=wr.Engine(), max_blocks=3)
     assert half.paths == ["transform"] and "moves" not in half.as_dict()
+    error = refusal(lambda: wr.explain([b"a", b"b"], "copy_many", dsts=[bytearray(1), b"x"]), wr.LayoutError, "destination 1: expected writable")
+    assert error.index == 1
     error = refusal(lambda: wr.explain(srcs, "copy_many", dsts=[*dsts[:2], np.zeros(6)]), wr.ShapeError)
     assert (error.index, error.side) == (2, "destination")
     assert "needs dsts=" in str(refusal(lambda: wr.explain(srcs, "copy_many"), TypeError))

@@ -258,7 +258,7 @@ fn name_of_leaf(
     (path, number.unwrap_or(pair))
 }
 
-/// Raises what `copy_leaves` would refuse, but for read-only destinations; nothing is written.
+/// Raises what `copy_leaves` would refuse; nothing is written.
 pub(super) fn check_leaves(
     dsts: &Bound<'_, PyList>,
     srcs: &Bound<'_, PyList>,

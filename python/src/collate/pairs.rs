@@ -376,6 +376,11 @@ impl Side {
         let mut importer = Importer::new(py, reading);
         importer.paths = paths.to_vec();
         importer.import_objects(objects, 0, None)?;
+        // Destinations that are read only to explain or check a call were not looked at one by one.
+        if let Some(index) = importer.list.first_read_only() {
+            path_of(index).clone_into(&mut importer.path);
+            importer.check_writable(index)?;
+        }
         let (samples, _) = Imported::from_importer(importer)?;
         Ok(Side { samples: Arc::new(samples), torch })
     }
