@@ -73,11 +73,42 @@ void run_fmul(Warp& warp, const Instruction& in, Lanes active) {
     warp.put(in[0], active, result);
 }
 
+namespace {
+
+/// x * y + z, rounded towards zero or to either side.
+float directed_fma(float x, float y, float z, const Instruction& in) {
+    const float near = std::fmaf(x, y, z);
+    if (!std::isfinite(near)) return near;
+    // The product has 48 bits; what its sum with z loses is exact, too.
+    const double product = double(x) * y, sum = product + z, of_z = sum - product;
+    const double lost = (product - (sum - of_z)) + (z - of_z), rest = (sum - near) + lost;
+    const float zero = 0, above = HUGE_VALF;
+    if (rest > 0 && (in.has(Mod::RP) || (in.has(Mod::RZ) && near < zero))) return std::nextafterf(near, above);
+    if (rest < 0 && (in.has(Mod::RM) || (in.has(Mod::RZ) && near > zero))) return std::nextafterf(near, -above);
+    return near;
+}
+
+}  // namespace
+
 void run_ffma(Warp& warp, const Instruction& in, Lanes active) {
     Vector rooms[3], result;
     const Vector &a = warp.floats(in[1], rooms[0]), &b = warp.floats(in[2], rooms[1]), &c = warp.floats(in[3], rooms[2]);
-    for_lanes([&](int l) { result[l] = rounded(std::fmaf(as_float(a[l]), as_float(b[l]), as_float(c[l]))); });
+    const bool is_directed = in.has(Mod::RP) || in.has(Mod::RM) || in.has(Mod::RZ);
+    for_lanes([&](int l) {
+        const float x = as_float(a[l]), y = as_float(b[l]), z = as_float(c[l]);
+        result[l] = rounded(is_directed ? directed_fma(x, y, z, in) : std::fmaf(x, y, z));
+    });
     warp.put(in[0], active, result);
+}
+
+/// Whether a quotient takes more than the usual steps: a GPU may say so less often, where these steps do.
+void run_fchk(Warp& warp, const Instruction& in, Lanes active) {
+    Vector room_a, room_b;
+    const Vector &a = warp.floats(in[1], room_a), &b = warp.floats(in[2], room_b);
+    warp.put(in[0], active, lanes_where([&](int l) {
+        const int over = a[l] >> 23 & 255, under = b[l] >> 23 & 255;
+        return over < 26 || over == 255 || under < 2 || under > 251 || over - under > 125 || over - under < -100;
+    }));
 }
 
 void run_fsel(Warp& warp, const Instruction& in, Lanes active) {

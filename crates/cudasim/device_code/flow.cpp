@@ -90,7 +90,11 @@ void Warp::leave_block_barrier() {
 }
 
 void run_bra(Warp& warp, const Instruction& in, Lanes active) {
-    if (in.num_operands > 1) active &= warp.predicate(in[0]);
+    if (in.has(Mod::DIV)) {
+        // Taken if other lanes than those of a mask have come here together.
+        Vector room;
+        if (warp.ready.back().lanes == warp.raw(in[0], room)[0]) active = 0;
+    } else if (in.num_operands > 1) active &= warp.predicate(in[0]);
     branch(warp, active, last_operand(in).value);
 }
 

@@ -78,7 +78,8 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
         add("P2R", run_p2r, Unit::alu);
         add("FADD", run_fadd, Unit::fma);
         add("FMUL", run_fmul, Unit::fma, "RZ");
-        add("FFMA", run_ffma, Unit::fma);
+        add("FFMA", run_ffma, Unit::fma, "RM RP RZ");
+        add("FCHK", run_fchk, Unit::alu);
         add("FSEL", run_fsel, Unit::alu);
         add("FMNMX FMNMX3", run_fmnmx, Unit::alu, "NAN");
         add("FSETP", run_fsetp, Unit::alu, floats);
@@ -106,7 +107,7 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
         add("S2R S2UR", run_s2r, Unit::xu);
         add("SHFL", run_shfl, Unit::memory, "IDX UP DOWN BFLY");
         add("VOTE VOTEU", run_vote, Unit::alu, "ALL ANY EQ");
-        add("BRA", run_bra, Unit::control, "U");
+        add("BRA", run_bra, Unit::control, "DIV U");
         add("BRX", run_brx, Unit::control);
         add("CALL", run_call, Unit::control, "REL NOINC");
         add("RET", run_ret, Unit::control, "REL NODEC");

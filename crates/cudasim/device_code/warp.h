@@ -142,7 +142,7 @@ constexpr uint32_t kNan32 = 0x7FFFFFFF;
     X(run_f2i) X(run_f2f) X(run_f2fp) X(run_load) X(run_store) X(run_local) X(run_shared)          \
     X(run_ldc) X(run_cs2r) X(run_s2r) X(run_shfl) X(run_vote) X(run_bra) X(run_brx) X(run_call)    \
     X(run_ret) X(run_exit) X(run_bssy) X(run_bsync) X(run_break) X(run_warpsync) X(run_bmov)       \
-    X(run_bar) X(run_fmnmx) X(run_hmnmx2)
+    X(run_bar) X(run_fchk) X(run_fmnmx) X(run_hmnmx2)
 #define X(name) void name(Warp&, const Instruction&, Lanes);
 CUDASIM_RUNS(X)
 #undef X

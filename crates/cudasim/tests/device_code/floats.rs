@@ -27,6 +27,30 @@ pub fn float32() {
     check("FADD R0, |R2|, -R4", |s, l| bits(f(s, 2, l).abs() - f(s, 4, l)));
     check("FMUL R0, R2, R4", |s, l| bits(f(s, 2, l) * f(s, 4, l)));
     check("FFMA R0, R2, R4, R6", |s, l| bits(f(s, 2, l).mul_add(f(s, 4, l), f(s, 6, l))));
+    for modifier in ["RP", "RM", "RZ"] {
+        check(&format!("FFMA.{modifier} R0, R2, R4, R6"), |s, l| {
+            let [x, y, z] = [2, 4, 6].map(|register| f(s, register, l));
+            let near = x.mul_add(y, z);
+            // What the nearest one is away from the exact one.
+            let (product, z) = (f64::from(x) * f64::from(y), f64::from(z));
+            let sum = product + z;
+            let of_z = sum - product;
+            let rest = (sum - f64::from(near)) + ((product - (sum - of_z)) + (z - of_z));
+            let goes_up = modifier == "RP" || modifier == "RZ" && near < 0.0;
+            let goes_down = modifier == "RM" || modifier == "RZ" && near > 0.0;
+            bits(match near.is_finite() {
+                true if rest > 0.0 && goes_up => near.next_up(),
+                true if rest < 0.0 && goes_down => near.next_down(),
+                _ => near,
+            })
+        });
+    }
+    check_p("FCHK P0, R2, R4", |s, l| {
+        let [over, under] = [2, 4].map(|register| (s.r(register, l) >> 23 & 255) as i32);
+        !(26..255).contains(&over)
+            || !(2..=251).contains(&under)
+            || !(-100..=125).contains(&(over - under))
+    });
     check("FMUL.RZ R0, R2, 0.3 /* 0x3e99999a */", |s, l| {
         let exact = f64::from(f(s, 2, l)) * f64::from(f32::from_bits(0x3E99_999A));
         let near = exact as f32;

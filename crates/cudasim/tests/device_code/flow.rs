@@ -52,6 +52,10 @@ pub fn loops_of_different_lengths() {
         "BRA P1, `(.L_x)\nMOV R0, 0x1\nEXIT\n.L_x:\nMOV R0, 0x2",
         |s, l| if s.p(1, l) { 2 } else { 1 },
     );
+    let whole = "UMOV UR4, 0xffffffff\nBRA.DIV UR4, `(.L_x)\nMOV R0, 0x1\nEXIT\n.L_x:\nMOV R0, 0x2";
+    check(whole, |_, _| 1);
+    let part = "UMOV UR4, 0xffff\nBRA.DIV UR4, `(.L_x)\nMOV R0, 0x1\nEXIT\n.L_x:\nMOV R0, 0x2";
+    check(part, |_, _| 2);
     check("@!UP1 BRA.U UP2, `(.L_x)\nMOV R0, 0x1\nEXIT\n.L_x:\nMOV R0, 0x2", |s, _| {
         if s.uniform_predicates[1] == 0 && s.uniform_predicates[2] != 0 {
             2

@@ -119,7 +119,7 @@ pub fn accesses_that_no_gpu_allows() {
 #[test]
 pub fn what_is_not_known_is_named() {
     for (program, words) in [
-        ("FCHK P0, R2, R4", "the opcode FCHK"),
+        ("FRND R0, R2", "the opcode FRND"),
         ("LDG.E.256 R0, desc[UR4][R10.64]", "the modifier 256 of LDG"),
         ("S2R R0, SR_CLOCKLO", "the special register SR_CLOCKLO"),
         ("MUFU.RSQ R0, R2", "the modifier RSQ of MUFU"),
