@@ -11,13 +11,9 @@
 #pragma once
 
 #include "casts.cuh"
-#include "segments.cuh"
-#include "vector_io.cuh"
+#include "group_rows.cuh"
 
 namespace windrow {
-
-/// Elements of a lane that are written together.
-constexpr uint32_t kChunk = 16;
 
 /// A float8 that is read, as Number is of the other dtypes.
 template <uint8_t dtype>
@@ -40,104 +36,6 @@ WINDROW_DEVICE void with_float(uint8_t dtype, const F& f) {
     }
 }
 
-/// The elements of a group that are in one row of its sample, and the padding around them.
-struct GroupRow {
-    const uint8_t* src;  ///< of the first real element
-    uint8_t* dst;        ///< of the first element
-    int64_t src_stride, dst_stride;
-    uint64_t lead, real, width;
-    int64_t scale;       ///< bytes from the first scale of all to that of the group; given scales: their number
-};
-
-/// Row `item` of the group that is sample `index` of a descriptor; or group `item` of the sample, which is a part of a row.
-template <class Index>
-WINDROW_DEVICE GroupRow find_group(const uint64_t* table, const OutputDesc& desc, uint32_t index, uint32_t item) {
-    const Nest& nest = desc.nest;
-    const ScaleRule& rule = *at<ScaleRule>(table, desc.quantised.rule);
-    const int64_t* strides = reinterpret_cast<const int64_t*>(&rule + 1);
-    int64_t scale = 0;
-    auto add = [&](uint32_t loop, uint32_t coord) { scale += strides[loop] * coord; };
-    const RowPlace<Index> row = find_row<Index>(table, desc, index, item, desc.from_size, add);
-    SamplePlace<Index> place = {index, index, 1};
-    if (desc.flags & kVaried) place = place_of<Index>(table, desc, index);
-    GroupRow group;
-    group.src_stride = nest.cols.src_stride;
-    if (nest.cols.varies & kSrcStride) group.src_stride = static_cast<int64_t>(table[static_cast<uint32_t>(group.src_stride) + index]);
-    group.dst_stride = nest.cols.dst_stride;
-    Index begin = 0, end = row.extent;
-    if (rule.flags & kOfSample) {
-        group.scale = static_cast<int64_t>(uint64_t{place.number}) * rule.step;
-    } else {
-        begin = static_cast<Index>(row.piece) * nest.piece;
-        if (end - begin > nest.piece) end = begin + nest.piece;
-        group.scale = static_cast<int64_t>(uint64_t{place.offset}) * rule.step;
-        group.scale += rule.flags & kGiven ? int64_t{item} : scale + int64_t{row.piece} * rule.block_step;
-    }
-    auto within = [&](Index bound) { return bound < begin ? begin : bound > end ? end : bound; };
-    const Index lo = within(row.lo), hi = row.hi > row.lo ? within(row.hi) : lo;
-    group.lead = lo - begin;
-    group.real = hi - lo;
-    group.width = end - begin;
-    group.src = row.src + static_cast<int64_t>(uint64_t{lo} - uint64_t{row.lo}) * group.src_stride;
-    group.dst = row.dst + static_cast<int64_t>(uint64_t{begin}) * group.dst_stride;
-    return group;
-}
-
-/// The same for the few descriptors that are kWide, compiled once.
-WINDROW_OUT_OF_LINE GroupRow find_wide_group(const uint64_t* table, const OutputDesc& desc, uint32_t index, uint32_t item) {
-    return find_group<uint64_t>(table, desc, index, item);
-}
-
-WINDROW_DEVICE GroupRow find_group(const uint64_t* table, const OutputDesc& desc, uint32_t index, uint32_t item) {
-    if (__builtin_expect(!(desc.flags & kWide), true)) return find_group<uint32_t>(table, desc, index, item);
-    return find_wide_group(table, desc, index, item);
-}
-
-/// How many rows the group has that is a sample.
-WINDROW_DEVICE uint32_t rows_of_group(const uint64_t* table, const OutputDesc& desc, const ScaleRule& rule, uint32_t index) {
-    if (!(rule.flags & kJoinedRows)) return rule.rows;
-    const auto steps = desc.flags & kWide ? place_of<uint64_t>(table, desc, index).steps : place_of<uint32_t>(table, desc, index).steps;
-    return rule.rows * static_cast<uint32_t>(steps);
-}
-
-/// The bits of an element at any address.
-template <class Bits>
-WINDROW_DEVICE uint64_t read_element_at(const uint8_t* p) {
-    return misalignment(p, sizeof(Bits)) == 0 ? uint64_t{load<Bits>(p)} : read_bytes(p, sizeof(Bits)).lo;
-}
-
-/// Reads a chunk of adjacent elements, at multiples of their size.
-template <class Bits>
-WINDROW_DEVICE void load_chunk(const uint8_t* src, uint32_t (&words)[kChunk * sizeof(Bits) / 4]) {
-    constexpr uint32_t kBytes = sizeof(Bits);
-    if (misalignment(src, 16) == 0) {
-#pragma unroll
-        for (uint32_t i = 0; i < kBytes; ++i) load_words<Vec16>(src + 16 * i, words + 4 * i);
-    } else if constexpr (kBytes >= 4) {
-#pragma unroll
-        for (uint32_t i = 0; i < kChunk; ++i) load_words<Bits>(src + kBytes * i, words + kBytes / 4 * i);
-    } else {
-#pragma unroll
-        for (uint32_t i = 0; i < kChunk * kBytes / 4; ++i) words[i] = 0;
-#pragma unroll
-        for (uint32_t i = 0; i < kChunk; ++i) {
-            words[kBytes * i / 4] |= uint32_t{load_word<Bits>(src + kBytes * i)} << (8 * (kBytes * i % 4));
-        }
-    }
-}
-
-/// Writes a vector of elements of `size` bytes.
-WINDROW_DEVICE void store_vector(uint8_t* dst, const uint32_t (&out)[4], uint32_t size) {
-    const Vec16 v = {out[0] | static_cast<uint64_t>(out[1]) << 32, out[2] | static_cast<uint64_t>(out[3]) << 32};
-    if (misalignment(dst, 16) == 0) return store16(dst, v);
-    if (misalignment(dst, 4) == 0) {
-#pragma unroll
-        for (uint32_t i = 0; i < 4; ++i) store_word<uint32_t>(dst + 4 * i, out[i]);
-        return;
-    }
-    store_elements(dst, v, size, 0, 16 / size, misalignment(dst, size) == 0);
-}
-
 /// The larger of two magnitudes, of which the second may be NaN, which does not count: fmaxf() of the host counts signaling ones.
 WINDROW_DEVICE float larger_of(float most, float x) {
 #ifdef __CUDA_ARCH__
@@ -155,6 +53,17 @@ WINDROW_DEVICE float larger_or_nan(float a, float b) {
     return most;
 #else
     return a != a ? a : b != b ? b : a < b ? b : a;
+#endif
+}
+
+/// The larger magnitudes of two pairs of floats of 16 bits, by the order of float16, in which the largest bfloat16 are NaN, too: NaN then.
+WINDROW_DEVICE uint32_t larger_pair(uint32_t most, uint32_t pair) {
+#ifdef __CUDA_ARCH__
+    asm("{ .reg .b32 size; abs.f16x2 size, %1; max.NaN.f16x2 %0, %0, size; }" : "+r"(most) : "r"(pair));
+    return most;
+#else
+    auto larger = [](uint32_t a, uint32_t b) { return a > 0x7C00 || b > 0x7C00 ? 0x7FFF : a < b ? b : a; };
+    return larger(most & 0xFFFF, pair & 0x7FFF) | larger(most >> 16, pair >> 16 & 0x7FFF) << 16;
 #endif
 }
 
@@ -194,12 +103,15 @@ struct Divider {
         return fmaf(fmaf(-near, scale, x), inverse, near);
     }
 
+    /// A number of int8 in the low byte, rounded: in floats from 1.5 * 2^23 on the last bit is a whole number, so that adding rounds.
+    static WINDROW_DEVICE uint32_t whole(float x) { return bits_of(x + 12582912.0f); }
+
     /// The result of any element.
     WINDROW_DEVICE uint32_t one(float x) const {
         const float quotient = copysignf(x / scale, x);
         if (to != kI8) return to_float8(quotient, to | kSaturate);
         if (quotient != quotient) return 0;
-        return static_cast<uint32_t>(static_cast<int32_t>(rintf(fminf(fmaxf(quotient, -128.0f), 127.0f)))) & 0xFF;
+        return whole(fminf(fmaxf(quotient, -128.0f), 127.0f)) & 0xFF;
     }
 
     /// Four results of finite numbers, whose signs are in the highest bits of bytes.
@@ -208,11 +120,7 @@ struct Divider {
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) q[i] = quotient(x[i]);
         if (to == kI8) {
-            // In floats from here on, the last bit is a whole number: adding it rounds.
-            uint32_t bits[4];
-#pragma unroll
-            for (uint32_t i = 0; i < 4; ++i) bits[i] = bits_of(q[i] + 12582912.0f);
-            return pair_of<2>(pair_of<1>(bits[0], bits[1]), pair_of<1>(bits[2], bits[3]));
+            return pair_of<2>(pair_of<1>(whole(q[0]), whole(q[1])), pair_of<1>(whole(q[2]), whole(q[3])));
         }
 #if !WINDROW_CASTS_FLOAT8
         // A power of two as the scale leaves quotients beyond the largest number.
@@ -242,13 +150,13 @@ struct Quantiser {
     static WINDROW_DEVICE bool is_adjacent(const GroupRow& row) {
         return row.src_stride == kBytes && row.dst_stride == 1 && misalignment(row.src, kBytes) == 0;
     }
-    static WINDROW_DEVICE uint32_t chunks_of(const GroupRow& row) { return is_adjacent(row) ? static_cast<uint32_t>(row.real / kChunk) : 0; }
+    static WINDROW_DEVICE uint32_t chunks_of(const GroupRow& row) { return is_adjacent(row) ? row.real / kChunk : 0; }
 
     /// Whether a row's chunks all stay where load() puts them.
     WINDROW_DEVICE bool keeps(const GroupRow& row) const { return chunks_of(row) <= kMany * team.size; }
 
-    static WINDROW_DEVICE float element(const GroupRow& row, uint64_t i) {
-        return N::single(read_element_at<Bits>(row.src + static_cast<int64_t>(i) * row.src_stride));
+    static WINDROW_DEVICE float element(const GroupRow& row, uint32_t i) {
+        return N::single(read_element_at<Bits>(row.src + int64_t{i} * row.src_stride));
     }
 
     /// Numbers 4 * i on of a chunk; a NaN remains one.
@@ -274,42 +182,50 @@ struct Quantiser {
     WINDROW_DEVICE void find(const GroupRow& row) {
         const uint32_t chunks = chunks_of(row);
         float all = 0;
+        uint32_t pairs = 0;
 #pragma unroll 1
         for (uint32_t first = team.rank; first < chunks; first += kMany * team.size) {
             load(row, first, chunks);
 #pragma unroll
             for (uint32_t k = 0; k < kMany; ++k) {
                 if (first + k * team.size >= chunks) continue;
+                if constexpr (kBytes == 2) {
 #pragma unroll
-                for (uint32_t i = 0; i < kChunk / 4; ++i) {
-                    float x[4];
-                    numbers(kept[k], i, x);
+                    for (uint32_t i = 0; i < kWords; ++i) pairs = larger_pair(pairs, kept[k][i]);
+                } else {
 #pragma unroll
-                    for (uint32_t j = 0; j < 4; ++j) all = larger_or_nan(all, fabsf(x[j]));
+                    for (uint32_t i = 0; i < kChunk / 4; ++i) {
+                        float x[4];
+                        numbers(kept[k], i, x);
+#pragma unroll
+                        for (uint32_t j = 0; j < 4; ++j) all = larger_or_nan(all, fabsf(x[j]));
+                    }
                 }
             }
+        }
+        if constexpr (kBytes == 2) {
+            const uint32_t low = pairs & 0xFFFF, high = pairs >> 16;
+            all = low > 0x7C00 || high > 0x7C00 ? float_of(0x7FC00000) : larger_of(N::loose(low), N::loose(high));
         }
         if (all != all) {
             has_nan = true;
 #pragma unroll 1
             for (uint32_t chunk = team.rank; chunk < chunks; chunk += team.size) {
 #pragma unroll 1
-                for (uint32_t i = 0; i < kChunk; ++i) most = larger_of(most, fabsf(element(row, uint64_t{chunk} * kChunk + i)));
+                for (uint32_t i = 0; i < kChunk; ++i) most = larger_of(most, fabsf(element(row, chunk * kChunk + i)));
             }
         } else {
             most = larger_of(most, all);
         }
 #pragma unroll 1
-        for (uint64_t i = uint64_t{chunks} * kChunk + team.rank; i < row.real; i += team.size) most = larger_of(most, fabsf(element(row, i)));
+        for (uint32_t i = chunks * kChunk + team.rank; i < row.real; i += team.size) most = larger_of(most, fabsf(element(row, i)));
     }
 
     /// Writes this lane's elements. `is_kept`: they are where load() has put them.
     WINDROW_DEVICE void divide_by(const GroupRow& row, const Divider& by, bool is_kept) {
         const uint32_t chunks = chunks_of(row);
-        uint8_t* dst = row.dst + static_cast<int64_t>(row.lead) * row.dst_stride;
-        auto write = [&](uint64_t i) {
-            store(dst + static_cast<int64_t>(i) * row.dst_stride, static_cast<uint8_t>(by.one(element(row, i))));
-        };
+        uint8_t* dst = row.dst + int64_t{row.lead} * row.dst_stride;
+        auto write = [&](uint32_t i) { store(dst + int64_t{i} * row.dst_stride, static_cast<uint8_t>(by.one(element(row, i)))); };
         const bool is_usual = by.is_usual() && !has_nan;
 #pragma unroll 1
         for (uint32_t first = team.rank; first < chunks; first += kMany * team.size) {
@@ -317,7 +233,7 @@ struct Quantiser {
 #pragma unroll 1
                 for (uint32_t at = 0; at < kMany * kChunk; ++at) {
                     const uint32_t chunk = first + at / kChunk * team.size;
-                    if (chunk < chunks) write(uint64_t{chunk} * kChunk + at % kChunk);
+                    if (chunk < chunks) write(chunk * kChunk + at % kChunk);
                 }
                 continue;
             }
@@ -336,41 +252,13 @@ struct Quantiser {
                     else signs = signs_of(x);
                     out[i] = by.four(x, signs);
                 }
-                store_vector(dst + uint64_t{chunk} * kChunk, out, 1);
+                store_vector(dst + chunk * kChunk, out, 1);
             }
         }
 #pragma unroll 1
-        for (uint64_t i = uint64_t{chunks} * kChunk + team.rank; i < row.real; i += team.size) write(i);
+        for (uint32_t i = chunks * kChunk + team.rank; i < row.real; i += team.size) write(i);
     }
 };
-
-/// Writes `count` elements of padding.
-WINDROW_DEVICE void fill_group(const OutputDesc& desc, const GroupRow& row, uint64_t first, uint64_t count, const ThreadGroup& threads) {
-    if (count == 0) return;
-    uint8_t* dst = row.dst + static_cast<int64_t>(first) * row.dst_stride;
-    const uint32_t size = desc.to_size;
-    const Vec16 fill = fill_of(desc);
-    const bool is_adjacent = row.dst_stride == size, is_aligned = misalignment(dst, size) == 0 && row.dst_stride % size == 0;
-    constexpr uint64_t kMost = 1 << 24;
-    if (is_adjacent) {
-#pragma unroll 1
-        for (uint64_t done = 0; done < count; done += kMost) {
-            const uint64_t left = count - done;
-            fill_run(dst + done * size, static_cast<uint32_t>(left < kMost ? left : kMost), size, fill, threads);
-        }
-        return;
-    }
-#pragma unroll 1
-    for (uint64_t i = threads.rank; i < count; i += threads.size) {
-        store_elements(dst + static_cast<int64_t>(i) * row.dst_stride, fill, size, 0, 1, is_aligned);
-    }
-}
-
-/// The padding of a row of a group.
-WINDROW_DEVICE void fill_around(const OutputDesc& desc, const GroupRow& row, const ThreadGroup& threads) {
-    fill_group(desc, row, 0, row.lead, threads);
-    fill_group(desc, row, row.lead + row.real, row.width - row.lead - row.real, threads);
-}
 
 WINDROW_DEVICE void store_scale(const OutputDesc& desc, const ScaleRule& rule, int64_t place, float scale) {
     uint8_t* dst = desc.quantised.scales + place;
@@ -381,10 +269,9 @@ WINDROW_DEVICE void store_scale(const OutputDesc& desc, const ScaleRule& rule, i
 
 /// Finds the scale of a group, writes it, and divides by it. All lanes of the warp call it, those without a group with `rows` 0.
 template <class N>
-WINDROW_DEVICE void quantise_group(const uint64_t* table, const OutputDesc& desc, uint32_t index, uint32_t item, uint32_t rows, bool is_there,
+WINDROW_DEVICE void quantise_group(const uint64_t* table, const OutputDesc& desc, uint32_t index, GroupRow row, uint32_t rows, bool is_there,
                                    const ThreadGroup& threads) {
     const ScaleRule& rule = *at<ScaleRule>(table, desc.quantised.rule);
-    GroupRow row = find_group(table, desc, index, item);
 #ifdef __CUDA_ARCH__
     const ThreadGroup team = threads;
     const bool divides = true;
@@ -396,7 +283,7 @@ WINDROW_DEVICE void quantise_group(const uint64_t* table, const OutputDesc& desc
     if (divides) {
 #pragma unroll 1
         for (uint32_t i = 0; i < rows; ++i) {
-            if (i > 0) row = find_group(table, desc, index, i);
+            if (i > 0) row = find_next(table, desc, index, i);
             quantiser.find(row);
         }
     }
@@ -409,7 +296,7 @@ WINDROW_DEVICE void quantise_group(const uint64_t* table, const OutputDesc& desc
     const bool is_kept = rows == 1 && quantiser.keeps(row);
 #pragma unroll 1
     for (uint32_t i = 0; i < rows; ++i) {
-        if (rows > 1) row = find_group(table, desc, index, i);
+        if (rows > 1) row = find_next(table, desc, index, i);
         fill_around(desc, row, threads);
         if (divides) quantiser.divide_by(row, divider, is_kept);
     }
@@ -427,8 +314,8 @@ template <class N, class To>
 WINDROW_DEVICE void multiply_row(const GroupRow& row, float scale, const ThreadGroup& threads) {
     using Bits = typename To::Bits;
     constexpr uint32_t kSize = sizeof(Bits), kElems = 16 / kSize;
-    uint8_t* dst = row.dst + static_cast<int64_t>(row.lead) * row.dst_stride;
-    const uint32_t chunks = row.src_stride == 1 && row.dst_stride == kSize ? static_cast<uint32_t>(row.real / kChunk) : 0;
+    uint8_t* dst = row.dst + int64_t{row.lead} * row.dst_stride;
+    const uint32_t chunks = row.src_stride == 1 && row.dst_stride == kSize ? row.real / kChunk : 0;
 #pragma unroll 1
     for (uint32_t chunk = threads.rank; chunk < chunks; chunk += threads.size) {
         uint32_t words[kChunk / 4];
@@ -450,21 +337,21 @@ WINDROW_DEVICE void multiply_row(const GroupRow& row, float scale, const ThreadG
         }
     }
 #pragma unroll 1
-    for (uint64_t i = uint64_t{chunks} * kChunk + threads.rank; i < row.real; i += threads.size) {
-        const float x = N::single(load<uint8_t>(row.src + static_cast<int64_t>(i) * row.src_stride));
-        uint8_t* to = dst + static_cast<int64_t>(i) * row.dst_stride;
+    for (uint32_t i = chunks * kChunk + threads.rank; i < row.real; i += threads.size) {
+        const float x = N::single(load<uint8_t>(row.src + int64_t{i} * row.src_stride));
+        uint8_t* to = dst + int64_t{i} * row.dst_stride;
         store_elements(to, {To::from(scaled(x, scale)), 0}, kSize, 0, 1, misalignment(to, kSize) == 0);
     }
 }
 
 /// Multiplies a group by the scale that it is given.
-WINDROW_DEVICE void multiply_group(const uint64_t* table, const OutputDesc& desc, uint32_t index, uint32_t item, uint32_t rows,
+WINDROW_DEVICE void multiply_group(const uint64_t* table, const OutputDesc& desc, uint32_t index, GroupRow row, uint32_t rows,
                                    const ThreadGroup& threads) {
     const ScaleRule& rule = *at<ScaleRule>(table, desc.quantised.rule);
+    const float scale = at<float>(table, rule.given)[row.scale];
 #pragma unroll 1
     for (uint32_t i = 0; i < rows; ++i) {
-        const GroupRow row = find_group(table, desc, index, item + i);
-        const float scale = at<float>(table, rule.given)[row.scale];
+        if (i > 0) row = find_next(table, desc, index, i);
         fill_around(desc, row, threads);
         auto multiply = [&](auto number) {
             using N = decltype(number);
@@ -495,8 +382,9 @@ WINDROW_DEVICE void write_groups(const uint64_t* table, const OutputDesc& desc, 
     uint32_t rows = 1;
     if (rule.flags & kOfSample) rows = rows_of_group(table, desc, rule, index);
     if (!is_there) rows = 0;
-    if (rule.flags & kGiven) return multiply_group(table, desc, index, item, rows, threads);
-    with_float(desc.from, [&](auto number) { quantise_group<decltype(number)>(table, desc, index, item, rows, is_there, threads); });
+    const GroupRow row = find_first(table, desc, index, item);
+    if (rule.flags & kGiven) return multiply_group(table, desc, index, row, rows, threads);
+    with_float(desc.from, [&](auto number) { quantise_group<decltype(number)>(table, desc, index, row, rows, is_there, threads); });
 }
 
 }  // namespace windrow
