@@ -29,11 +29,11 @@ struct Failure : std::runtime_error {
 // Modifiers: what follows an opcode behind points. One that is not in this list, or not in that of its
 // opcode, is not known, and an instruction that has it is refused when it is reached.
 #define CUDASIM_MODIFIERS(X)                                                                       \
-    X(ALL) X(AND) X(ANY) X(BF16) X(BFLY) X(CLEAR) X(CONSTANT) X(DEFER_BLOCKING) X(DIV) X(DOWN) X(E) \
+    X(ALL) X(AND) X(ANY) X(BF16) X(BFLY) X(CLEAR) X(COLLECTIVE) X(CONSTANT) X(DEFER_BLOCKING) X(DIV) X(DOWN) X(E) \
     X(E4M3) X(E5M2) X(EF) X(EQ) X(EQU) X(EX) X(F16) X(F32) X(F64) X(FTZ) X(GE) X(GEU) X(GT)        \
     X(GTU) X(HI) X(IADD) X(IDX) X(L) X(LE) X(LEU) X(LT) X(LTU) X(LU) X(LUT) X(MMA) X(MOV) X(NA)    \
     X(NE) X(NEU) X(NODEC) X(NOINC) X(NTZ) X(NUM) X(OR) X(PACK_AB) X(PACK_AB_MERGE_C) X(R) X(RCP)   \
-    X(RECONVERGENT) X(REL) X(RELIABLE) X(RM) X(RP) X(RZ) X(S16) X(S32) X(S64) X(S8) X(SATFINITE) X(SH)   \
+    X(RECONVERGENT) X(REL) X(RELIABLE) X(RM) X(RP) X(RSQ) X(RZ) X(S16) X(S32) X(S64) X(S8) X(SATFINITE) X(SH)   \
     X(SHL) X(SM) X(STRONG) X(SX32) X(SYNC) X(SYS) X(TRUNC) X(U) X(U16) X(U16x2) X(U32) X(U64)      \
     X(U8) X(UNPACK_B) X(UP) X(W) X(WIDE) X(X) X(XOR)
 

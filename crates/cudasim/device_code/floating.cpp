@@ -55,10 +55,13 @@ Lanes compare_all(const Warp& warp, const Instruction& in, const A& a, const B& 
 
 void put_joined(Warp& warp, const Instruction& in, Lanes active, Lanes holds);
 
+/// With FTZ zero in place of a subnormal number.
+static float flushed(float x, const Instruction& in) { return in.has(Mod::FTZ) && std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+
 void run_fadd(Warp& warp, const Instruction& in, Lanes active) {
     Vector room_a, room_b, result;
     const Vector &a = warp.floats(in[1], room_a), &b = warp.floats(in[2], room_b);
-    for_lanes([&](int l) { result[l] = rounded(as_float(a[l]) + as_float(b[l])); });
+    for_lanes([&](int l) { result[l] = rounded(flushed(flushed(as_float(a[l]), in) + flushed(as_float(b[l]), in), in)); });
     warp.put(in[0], active, result);
 }
 
@@ -142,8 +145,8 @@ void run_fmnmx(Warp& warp, const Instruction& in, Lanes active) {
 void run_fsetp(Warp& warp, const Instruction& in, Lanes active) {
     Vector room_a, room_b;
     const Vector &a = warp.floats(in[2], room_a), &b = warp.floats(in[3], room_b);
-    auto x = [&](int l) { return as_float(a[l]); };
-    auto y = [&](int l) { return as_float(b[l]); };
+    auto x = [&](int l) { return flushed(as_float(a[l]), in); };
+    auto y = [&](int l) { return flushed(as_float(b[l]), in); };
     put_joined(warp, in, active, compare_all(warp, in, x, y));
 }
 
@@ -182,7 +185,7 @@ void run_mufu(Warp& warp, const Instruction& in, Lanes active) {
     Vector room, result;
     const Vector& a = warp.floats(in[1], room);
     for_lanes([&](int l) {
-        float value = 1.0f / as_float(a[l]);
+        float value = 1.0f / (in.has(Mod::RSQ) ? std::sqrt(as_float(a[l])) : as_float(a[l]));
         result[l] = rounded(value);
         if (std::isnormal(value)) result[l] += off;
     });

@@ -76,18 +76,18 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
         add("BREV UBREV", run_brev, Unit::xu);
         add("R2P", run_r2p, Unit::alu);
         add("P2R", run_p2r, Unit::alu);
-        add("FADD", run_fadd, Unit::fma);
+        add("FADD", run_fadd, Unit::fma, "FTZ");
         add("FMUL", run_fmul, Unit::fma, "RZ");
         add("FFMA", run_ffma, Unit::fma, "RM RP RZ");
         add("FCHK", run_fchk, Unit::alu);
         add("FSEL", run_fsel, Unit::alu);
         add("FMNMX FMNMX3", run_fmnmx, Unit::alu, "NAN");
-        add("FSETP", run_fsetp, Unit::alu, floats);
+        add("FSETP", run_fsetp, Unit::alu, floats + " FTZ");
         add("DSETP", run_dsetp, Unit::fp64, floats);
         add("DADD", run_dadd, Unit::fp64);
         add("DMUL", run_dmul, Unit::fp64);
         add("DFMA", run_dfma, Unit::fp64);
-        add("MUFU", run_mufu, Unit::xu, "RCP");
+        add("MUFU", run_mufu, Unit::xu, "RCP RSQ");
         add("HADD2", run_hadd2, Unit::half, "F32");
         add("HMUL2", run_hmul2, Unit::half);
         add("HMNMX2 VHMNMX", run_hmnmx2, Unit::alu, "NAN");
@@ -115,7 +115,9 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
         add("BSSY", run_bssy, Unit::control, "RECONVERGENT RELIABLE");
         add("BSYNC", run_bsync, Unit::control, "RECONVERGENT RELIABLE");
         add("BREAK", run_break, Unit::control, "RELIABLE");
-        add("WARPSYNC", run_warpsync, Unit::control, "ALL");
+        // Lanes that met at one with COLLECTIVE part again behind ENDCOLLECTIVE, where they would go on together anyway.
+        add("WARPSYNC", run_warpsync, Unit::control, "ALL COLLECTIVE");
+        add("ENDCOLLECTIVE", run_nop, Unit::control);
         add("BMOV", run_bmov, Unit::control, "32 CLEAR");
         add("BAR", run_bar, Unit::control, "SYNC DEFER_BLOCKING");
         return all;

@@ -58,6 +58,12 @@ pub fn float32() {
         bits(if is_away { f32::from_bits(near.to_bits() - 1) } else { near })
     });
     check("MUFU.RCP R0, R2", |s, l| bits(1.0 / f(s, 2, l)));
+    check("MUFU.RSQ R0, R2", |s, l| bits(1.0 / f(s, 2, l).sqrt()));
+    let flushed = |x: f32| if x.is_subnormal() { 0f32.copysign(x) } else { x };
+    check("FADD.FTZ R0, R2, R4", move |s, l| {
+        bits(flushed(flushed(f(s, 2, l)) + flushed(f(s, 4, l))))
+    });
+    check_p("FSETP.NEU.FTZ.AND P0, PT, R2, RZ, PT", move |s, l| flushed(f(s, 2, l)) != 0.0);
     check("FSEL R0, R2, R4, P1", |s, l| s.r(if s.p(1, l) { 2 } else { 4 }, l));
     check("FMNMX R0, R2, R4, PT", |s, l| {
         let (x, y) = (f(s, 2, l), f(s, 4, l));

@@ -48,6 +48,19 @@ pub fn loops_of_different_lengths() {
         );
         check(&program, |_, l| l as u32 + 5);
     }
+    // A shuffle that a part of a warp reaches by itself, and the rest behind it.
+    let program = "BSSY B0, `(.L_end)
+        @P1 BRA `(.L_then)
+        .L_then:
+        MOV R3, 0xffffffff
+        WARPSYNC.COLLECTIVE R3, `(.L_met)
+        SHFL.BFLY P2, R0, R2, 0x1, 0x1f
+        ENDCOLLECTIVE
+        .L_met:
+        BSYNC B0
+        .L_end:
+        NOP";
+    check(program, |s, l| s.r(2, l ^ 1));
     check(
         "BRA P1, `(.L_x)\nMOV R0, 0x1\nEXIT\n.L_x:\nMOV R0, 0x2",
         |s, l| if s.p(1, l) { 2 } else { 1 },

@@ -122,7 +122,7 @@ pub fn what_is_not_known_is_named() {
         ("FRND R0, R2", "the opcode FRND"),
         ("LDG.E.256 R0, desc[UR4][R10.64]", "the modifier 256 of LDG"),
         ("S2R R0, SR_CLOCKLO", "the special register SR_CLOCKLO"),
-        ("MUFU.RSQ R0, R2", "the modifier RSQ of MUFU"),
+        ("MUFU.LG2 R0, R2", "the modifier LG2 of MUFU"),
     ] {
         let error = State::new(1).run(program).expect_err(program);
         assert!(error.contains(words) && error.contains("opcodes.cpp"), "{error}");
