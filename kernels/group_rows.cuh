@@ -118,7 +118,8 @@ WINDROW_DEVICE void fill_group(const OutputDesc& desc, const GroupRow& row, uint
     uint8_t* dst = row.dst + int64_t{first} * row.dst_stride;
     const uint32_t size = desc.to_size;
     const Vec16 fill = fill_of(desc);
-    const bool is_adjacent = row.dst_stride == size, is_aligned = misalignment(dst, size) == 0 && row.dst_stride % size == 0;
+    // fill_run() is for 8 lanes or more.
+    const bool is_adjacent = row.dst_stride == size && threads.size >= kGroupLanes, is_aligned = misalignment(dst, size) == 0 && row.dst_stride % size == 0;
     // fill_run() counts bytes in 32 bits.
     constexpr uint32_t kMost = 1 << 24;
     if (is_adjacent) {

@@ -179,7 +179,7 @@ struct Nest {
     uint32_t channel_first;
     uint32_t outer;        ///< position of the outer loops, outermost first
     uint8_t num_outer;
-    uint8_t rows;          ///< 0: an item is of one row; else rows in an item, each of a group of 8 lanes
+    uint8_t rows;          ///< 0: an item is of one row; else rows in an item, each of a group of 8 lanes; kQuantised: runs in an item
     uint8_t hint_shift;
     uint8_t log_coefficient;  ///< log2 of the bytes of a coefficient
     Loop cols;             ///< the innermost loop
@@ -233,6 +233,8 @@ struct ScaleRule {
     uint32_t flags;     ///< of ScaleFlags
     uint32_t rows;      ///< of a group
     uint32_t given;     ///< position of float32 each
+    uint32_t run;       ///< neighbouring groups of a row that the same lanes take, one after the other: of one size
+    uint32_t reserved;
     int64_t step;       ///< bytes of found scales from sample to sample, or joined: for one step; given scales: their number
     int64_t block_step; ///< bytes from the found scale of a block to that of the next one of its row
 };
@@ -396,7 +398,7 @@ static_assert(sizeof(Contiguous) == 160 && offsetof(Contiguous, cast) == 152, "l
 static_assert(sizeof(Planar) == 168 && offsetof(Planar, planes) == 160, "layout");
 static_assert(sizeof(Strided) == 176 && offsetof(Strided, by_rounds) == 160 && offsetof(Strided, kind) == 168, "layout");
 static_assert(sizeof(Quantised) == 168 && offsetof(Quantised, scales) == 152 && offsetof(Quantised, groups) == 164, "layout");
-static_assert(sizeof(ScaleRule) == 40 && offsetof(ScaleRule, flags) == 12 && offsetof(ScaleRule, step) == 24, "layout");
+static_assert(sizeof(ScaleRule) == 48 && offsetof(ScaleRule, flags) == 12 && offsetof(ScaleRule, step) == 32, "layout");
 static_assert(sizeof(Header) == 16, "layout");
 static_assert(sizeof(Params<kLargeBytes>) == kLargeBytes, "layout");
 

@@ -1,6 +1,6 @@
 // Family quantised: elements are divided by scales that are found on the way, or multiplied by scales that are given. An item is a
-// group, the elements that share a scale: a sample, a row, or a block of one. Groups of up to 128 elements have 8 lanes each, longer
-// ones a warp.
+// group, the elements that share a scale: a sample, a row, or a block of one. A group has a lane for each 16 elements, up to a warp; a
+// warp has as many groups as it has lanes for, and takes neighbouring ones after them.
 //
 // A group of up to 2 KiB is read once: a lane keeps its elements in registers until the scale is known. A longer group is read
 // twice, the second time out of the second cache. The lanes of a group exchange the largest magnitude that each has found, which no
@@ -21,20 +21,6 @@ struct Float8Number {
     using Bits = uint8_t;
     static WINDROW_DEVICE float single(uint64_t bits) { return Float8(dtype).value(static_cast<uint32_t>(bits & 0xFF)); }
 };
-
-/// Calls `f` with what reads elements that are quantised.
-template <class F>
-WINDROW_DEVICE void with_float(uint8_t dtype, const F& f) {
-    switch (dtype) {
-        case kF16: return f(Number<kF16>());
-        case kBF16: return f(Number<kBF16>());
-        case kF32: return f(Number<kF32>());
-        case kF64: return f(Number<kF64>());
-        case kF8E4M3FN: return f(Float8Number<kF8E4M3FN>());
-        case kF8E5M2: return f(Float8Number<kF8E5M2>());
-        default: __builtin_unreachable();
-    }
-}
 
 /// The larger of two magnitudes, of which the second may be NaN, which does not count: fmaxf() of the host counts signaling ones.
 WINDROW_DEVICE float larger_of(float most, float x) {
@@ -114,21 +100,22 @@ struct Divider {
         return whole(fminf(fmaxf(quotient, -128.0f), 127.0f)) & 0xFF;
     }
 
-    /// Four results of finite numbers, whose signs are in the highest bits of bytes.
+    /// Four results of finite numbers, whose signs are in the highest bits of bytes. `dtype` is `to`.
+    template <uint8_t dtype>
     WINDROW_DEVICE uint32_t four(const float (&x)[4], uint32_t signs) const {
         float q[4];
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) q[i] = quotient(x[i]);
-        if (to == kI8) {
+        if constexpr (dtype == kI8) {
             return pair_of<2>(pair_of<1>(whole(q[0]), whole(q[1])), pair_of<1>(whole(q[2]), whole(q[3])));
         }
 #if !WINDROW_CASTS_FLOAT8
         // A power of two as the scale leaves quotients beyond the largest number.
-        const float most = float_of(to == kF8E4M3FN ? 0x43E00000 : 0x47600000);
+        const float most = float_of(dtype == kF8E4M3FN ? 0x43E00000 : 0x47600000);
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) q[i] = fminf(fmaxf(q[i], -most), most);
 #endif
-        return (pack_float8<false>(to, q, signs) & 0x7F7F7F7F) | (signs & 0x80808080);
+        return (pack_float8<false>(dtype, q, signs) & 0x7F7F7F7F) | (signs & 0x80808080);
     }
 };
 
@@ -221,6 +208,22 @@ struct Quantiser {
         for (uint32_t i = chunks * kChunk + team.rank; i < row.real; i += team.size) most = larger_of(most, fabsf(element(row, i)));
     }
 
+    /// Writes a chunk of finite numbers.
+    template <uint8_t dtype>
+    static WINDROW_DEVICE void divide_chunk(const uint32_t (&words)[kWords], const Divider& by, uint8_t* dst) {
+        uint32_t out[4];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; ++i) {
+            float x[4];
+            numbers(words, i, x);
+            uint32_t signs;
+            if constexpr (kBytes == 2) signs = high_bytes_of(words[2 * i], words[2 * i + 1]);
+            else signs = signs_of(x);
+            out[i] = by.four<dtype>(x, signs);
+        }
+        store_vector(dst, out, 1);
+    }
+
     /// Writes this lane's elements. `is_kept`: they are where load() has put them.
     WINDROW_DEVICE void divide_by(const GroupRow& row, const Divider& by, bool is_kept) {
         const uint32_t chunks = chunks_of(row);
@@ -242,17 +245,10 @@ struct Quantiser {
             for (uint32_t k = 0; k < kMany; ++k) {
                 const uint32_t chunk = first + k * team.size;
                 if (chunk >= chunks) continue;
-                uint32_t out[4];
-#pragma unroll
-                for (uint32_t i = 0; i < 4; ++i) {
-                    float x[4];
-                    numbers(kept[k], i, x);
-                    uint32_t signs;
-                    if constexpr (kBytes == 2) signs = high_bytes_of(kept[k][2 * i], kept[k][2 * i + 1]);
-                    else signs = signs_of(x);
-                    out[i] = by.four(x, signs);
-                }
-                store_vector(dst + chunk * kChunk, out, 1);
+                uint8_t* to = dst + chunk * kChunk;
+                if (by.to == kF8E4M3FN) divide_chunk<kF8E4M3FN>(kept[k], by, to);
+                else if (by.to == kF8E5M2) divide_chunk<kF8E5M2>(kept[k], by, to);
+                else divide_chunk<kI8>(kept[k], by, to);
             }
         }
 #pragma unroll 1
@@ -369,12 +365,10 @@ WINDROW_DEVICE void multiply_group(const uint64_t* table, const OutputDesc& desc
 }
 
 WINDROW_DEVICE void write_groups(const uint64_t* table, const OutputDesc& desc, uint32_t item, uint32_t lane) {
-    ThreadGroup threads = {lane, kLanes};
-    if (desc.nest.rows != 0) {
-        item = item * (kLanes / kGroupLanes) + lane / kGroupLanes;
-        threads = {lane % kGroupLanes, kGroupLanes};
-    }
     const ScaleRule& rule = *at<ScaleRule>(table, desc.quantised.rule);
+    const uint32_t teams = desc.nest.rows, lanes = kLanes / teams;
+    const ThreadGroup threads = {lane % lanes, lanes};
+    item = (item * teams + lane / lanes) * rule.run;
     const bool is_there = item < desc.quantised.groups;
     // Lanes beyond the last group take part in what the others exchange.
     if (!is_there) item = desc.quantised.groups - 1;
@@ -382,9 +376,27 @@ WINDROW_DEVICE void write_groups(const uint64_t* table, const OutputDesc& desc, 
     uint32_t rows = 1;
     if (rule.flags & kOfSample) rows = rows_of_group(table, desc, rule, index);
     if (!is_there) rows = 0;
-    const GroupRow row = find_first(table, desc, index, item);
-    if (rule.flags & kGiven) return multiply_group(table, desc, index, row, rows, threads);
-    with_float(desc.from, [&](auto number) { quantise_group<decltype(number)>(table, desc, index, row, rows, is_there, threads); });
+    GroupRow row = find_first(table, desc, index, item);
+    const int64_t src_step = row.src_stride * desc.nest.piece, dst_step = row.dst_stride * desc.nest.piece;
+#pragma unroll 1
+    for (uint32_t left = rule.run; left > 0; --left) {
+        if (rule.flags & kGiven) {
+            multiply_group(table, desc, index, row, rows, threads);
+            row.scale += 1;
+        } else {
+            switch (desc.from) {
+                case kF16: quantise_group<Number<kF16>>(table, desc, index, row, rows, is_there, threads); break;
+                case kBF16: quantise_group<Number<kBF16>>(table, desc, index, row, rows, is_there, threads); break;
+                case kF32: quantise_group<Number<kF32>>(table, desc, index, row, rows, is_there, threads); break;
+                case kF64: quantise_group<Number<kF64>>(table, desc, index, row, rows, is_there, threads); break;
+                case kF8E4M3FN: quantise_group<Float8Number<kF8E4M3FN>>(table, desc, index, row, rows, is_there, threads); break;
+                default: quantise_group<Float8Number<kF8E5M2>>(table, desc, index, row, rows, is_there, threads);
+            }
+            row.scale += rule.block_step;
+        }
+        row.src += src_step;
+        row.dst += dst_step;
+    }
 }
 
 }  // namespace windrow

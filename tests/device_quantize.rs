@@ -198,6 +198,26 @@ fn rows_of_every_length() {
     }
 }
 
+/// More groups than a device has lanes for, so that the same lanes take neighbouring ones; rows that are joined, and padded ones.
+#[test]
+fn more_groups_than_lanes() {
+    let Some(engine) = device::engine() else { return };
+    let host = Engine::host();
+    let whole =
+        [12_800, 12_800, 12_800, 12_800].map(|rows| Sample::new(DType::BF16, &[rows, 64], 1));
+    let uneven = [3000, 4000, 0, 200].map(|rows| Sample::new(DType::F16, &[rows, 256], 7));
+    for (samples, form, scale) in [
+        (&whole, Collate::stack(), Granularity::Row),
+        (&uneven, Collate::pad(Pad::new().dims([0])), Granularity::Block(128)),
+    ] {
+        let collate = form.transform(Quantize::new(DType::F8E4M3FN).scale(scale));
+        let samples = views(samples);
+        let want = both(&host.assemble(&samples, &collate).unwrap());
+        let got = both(&engine.assemble(&samples, &collate.device(CUDA)).unwrap());
+        assert!(got == want, "{scale:?}");
+    }
+}
+
 /// Values of one magnitude, so that no lane has to divide one by one; then with NaN, an infinity, and numbers as small and as
 /// large as there are.
 #[test]

@@ -30,7 +30,7 @@ SUITES = "executors", "casts", "increments", "channels", "properties"
 MORE_SUITES = "outputs", "batch", "arena"
 # Tests of other programs: samples of more than 2^32 bytes, those that the device selects, lengths at the bounds of a table, and
 # rows that go to places of their own.
-PARTS = {"windrow": "far_tests", "engine": "resident", "sizes": "lengths", "device_moves": "on_a_device"}
+PARTS = {"windrow": "far_tests", "engine": "resident", "sizes": "lengths", "device_moves": "on_a_device", "device_quantize": None}
 # Random cases of a property, the same in every run, so that coverage is: the emulator takes some hundred times as long as
 # a host, where the cases differ from run to run.
 CASES, SEED = 144, 1
@@ -56,6 +56,7 @@ WIDE = {
     "executors": "rows_with_gaps_joined_along_an_outer_dim",
     "channels": "one_mean_or_one_deviation_for_many_channels",
     "device_moves": "on_a_device",
+    "device_quantize": "random",
 }
 
 # The share of a family's instructions that has to be executed; and where less is, how much, and why.
@@ -65,6 +66,9 @@ REASONS = {
     "move": (0.88, "quotients in 64 bits: samples of more than 2^32 units"),
     "dispatch": (0.88, "quotients by numbers that only the device knows: rows of samples joined along an outer dim, in 64 bits"),
 }
+# The kernel of elements that share scales has all families. Its copies of the others, of the same source, are held in the kernels
+# that most batches take.
+QUANTISE, QUANTISED = "windrow_quantise", "quantised"
 # What the kernels of common families have a copy of, for a few of the pairs of dtypes alone: that of the others is held.
 OF_ANY = {"one element"}
 # The divisor of numbers of samples where workloads run with other tables than their own.
@@ -80,6 +84,7 @@ FAMILIES = {
     "group": ["group.cuh"],
     "planar": ["planes.cuh"],
     "strided": ["strided.cuh", "box.cuh", "tile.cuh"],
+    QUANTISED: ["quantise.cuh", "group_rows.cuh"],
     "one element": ["convert.cuh"],
     "dispatch": ["windrow.cu", "segments.cuh"],
 }
@@ -158,6 +163,8 @@ def coverage(cubin, often):
         text, files = listed[kernel, at]
         family, name = family_of(files), names[kernel, at]
         if counted.setdefault(name[0], kernel) != kernel or family in OF_ANY and "_any_" not in kernel:
+            continue
+        if kernel == QUANTISE and family != QUANTISED:
             continue
         row = found[family]
         row[0] += name in executed

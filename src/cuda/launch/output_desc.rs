@@ -332,6 +332,8 @@ pub(crate) struct ScaleRule {
     pub flags: u32,
     pub rows: u32,
     pub given: u32,
+    pub run: u32,
+    pub reserved: u32,
     pub step: i64,
     pub block_step: i64,
 }
@@ -477,8 +479,8 @@ const _: () = {
     assert!(offset_of!(Strided, by_rounds) == 160 && offset_of!(Strided, kind) == 168);
     assert!(size_of::<Quantised>() == 168 && offset_of!(Quantised, scales) == 152);
     assert!(offset_of!(Quantised, nest) == 0 && offset_of!(Quantised, groups) == 164);
-    assert!(size_of::<ScaleRule>() == 40 && offset_of!(ScaleRule, flags) == 12);
-    assert!(offset_of!(ScaleRule, step) == 24);
+    assert!(size_of::<ScaleRule>() == 48 && offset_of!(ScaleRule, flags) == 12);
+    assert!(offset_of!(ScaleRule, step) == 32);
     assert!(size_of::<Head>() + size_of::<Strided>() <= 8 * DESC_WORDS);
 };
 

@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::loops::{groups, groups_of_rows};
+use super::loops::{groups, groups_of_rows, Extent, Loops, SampleLoop};
 use super::segment::{sample_starts, OutputSegment, SampleStarts, SegmentScales, Sources};
 use crate::cuda::memory::list_table::ListTable;
 use crate::plan::{ElementOp, Groups, OutputPlan, Placement, Plan, Scaling, Starts};
@@ -53,6 +53,10 @@ pub(super) fn push_rescaled_segments<'p>(
                 own.outer_steps = outer.iter().map(|&d| stride(d)).collect();
             }
         }
+        let mut loops = group.loops;
+        if let Groups::Blocks { block, per_row, .. } = scaling.groups {
+            join_rows(&mut loops, &mut own, block, per_row);
+        }
         segments.push(OutputSegment {
             output,
             data: plan.addresses(output),
@@ -60,7 +64,7 @@ pub(super) fn push_rescaled_segments<'p>(
             op: output.op,
             from: group.dtype,
             to: output.dtype,
-            loops: group.loops,
+            loops,
             samples: group.samples,
             sources: Sources::Samples,
             starts,
@@ -70,6 +74,36 @@ pub(super) fn push_rescaled_segments<'p>(
             list,
             scales: Some(own),
         });
+    }
+}
+
+/// Makes one row of those of outer loops that follow each other in the source and in the output, and whose scales do.
+fn join_rows(loops: &mut Loops, own: &mut SegmentScales<'_>, block: u64, per_row: u64) {
+    let is_found = own.out != 0;
+    while let [.., outer, cols] = &loops[..] {
+        let (Some(count), Some(extent)) = (outer.fixed(), cols.fixed()) else { return };
+        let goes_on = |outer: i64, inner: i64| inner.checked_mul(extent as i64) == Some(outer);
+        let (Some(from), Some(by)) = (outer.src_stride.same(), cols.src_stride.same()) else {
+            return;
+        };
+        let is_one = outer.is_whole()
+            && cols.is_whole()
+            && extent % block == 0
+            && goes_on(from, by)
+            && goes_on(outer.dst_stride, cols.dst_stride)
+            && count.checked_mul(extent).is_some_and(|all| all < 1 << 31);
+        let along = own.outer_steps.last().copied().unwrap_or(0);
+        let groups = (extent / block) as i64;
+        if !is_one || is_found && groups > 1 && own.block_step.checked_mul(groups) != Some(along) {
+            return;
+        }
+        if groups == 1 && per_row == 1 && is_found {
+            own.block_step = along;
+        }
+        own.outer_steps.pop();
+        let row = SampleLoop::whole(Extent::Fixed(count * extent), by, cols.dst_stride);
+        loops.truncate(loops.len() - 2);
+        loops.push(row);
     }
 }
 

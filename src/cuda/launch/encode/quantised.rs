@@ -10,9 +10,11 @@ use super::{divisor, Builder, Coefficients};
 use crate::plan::Groups;
 use crate::tensor::{DType, Result};
 
-/// Elements of the longest group that 8 lanes take, and such groups of a warp.
-const MAX_TEAM_ELEMS: u64 = 128;
-const TEAMS: u64 = 4;
+/// Elements of a lane that are written together, and the lanes of a warp.
+const CHUNK: u64 = 16;
+const LANES: u64 = 32;
+/// The most groups that the same lanes take, one after the other.
+const MAX_RUN: u64 = 8;
 /// Elements of a row that kernels count in 32 bits, blocks of them, too.
 const MAX_ROW_ELEMS: u64 = 1 << 31;
 
@@ -22,7 +24,7 @@ impl Builder<'_> {
         else {
             return Ok(());
         };
-        let mut rule = ScaleRule { rows: 1, step: scales.step, ..ScaleRule::default() };
+        let mut rule = ScaleRule { rows: 1, run: 1, step: scales.step, ..ScaleRule::default() };
         match scales.scaling.quantize() {
             Some(quantize) => {
                 (rule.least, rule.largest) = (quantize.eps32(), quantize.largest());
@@ -71,20 +73,30 @@ impl Builder<'_> {
                     return Err(too_large("loops"));
                 }
                 let pieces = |cols: u64| cols.div_ceil(block);
-                (self.items(&mut nest, segment, cols, outer, 1, pieces)?, block)
+                let groups = self.items(&mut nest, segment, cols, outer, 1, pieces)?;
+                if let (0, Some(pieces)) = (extent(cols) % block, cols.fixed().map(pieces)) {
+                    // Enough for all warps come before longer runs.
+                    let enough = groups.div_ceil(self.slots.all * teams_of(block)).max(1);
+                    let most = 1 << (pieces | MAX_RUN).trailing_zeros();
+                    rule.run = most.min(1 << enough.ilog2()) as u32;
+                }
+                (groups, block)
             }
         };
-        (rule.block_step, nest.rows) = (scales.block_step, 0);
-        let mut items = groups;
-        if group_elems <= MAX_TEAM_ELEMS {
-            (nest.rows, items) = (TEAMS as u8, groups.div_ceil(TEAMS));
-        }
         if groups >= 1 << 31 {
             return Err(too_large("scales"));
         }
+        let teams = teams_of(group_elems);
+        (rule.block_step, nest.rows) = (scales.block_step, teams as u8);
+        let items = groups.div_ceil(teams * u64::from(rule.run));
         let position = self.table.push_bytes(bytes_of(&rule))?;
         self.table.push_bytes(cast_slice(&scales.outer_steps))?;
         let work = Quantised { nest, scales: scales.out, rule: position, groups: groups as u32 };
         self.enter(head, Work::Quantised(work), items)
     }
+}
+
+/// Groups of so many elements that a warp has lanes for, one for each chunk.
+fn teams_of(elems: u64) -> u64 {
+    LANES / elems.div_ceil(CHUNK).clamp(1, LANES).next_power_of_two()
 }
