@@ -118,7 +118,7 @@ impl PinnedPool {
         if synchronized.is_err() {
             self.state().free.extend(free);
         }
-        Ok(synchronized?)
+        synchronized
     }
 
     /// Bytes that are unused, and bytes in use.
