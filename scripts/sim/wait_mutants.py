@@ -139,9 +139,10 @@ EDITS = {
          "let synchronized = if is('page-locked batch: no wait') { Ok(()) }\n"
          "else if is('page-locked batch: waits for its own device alone') { Ok(current.synchronize()?) }\n"
          "else { current.synchronize_all() };"),
-        ("if !free.is_empty() {\n            current.synchronize_all()?;",
-         "if is('page-locked memory freed: waits for its own device alone') { current.synchronize()?; }\n"
-         "else if !free.is_empty() && !is('page-locked memory freed: no wait') { current.synchronize_all()?;"),
+        ("let waited = current.synchronize_all();",
+         "let waited = if is('page-locked memory freed: no wait') { Ok(()) }\n"
+         "else if is('page-locked memory freed: waits for its own device alone') { Ok(current.synchronize()?) }\n"
+         "else { current.synchronize_all() };"),
         ("let until = match self.is_handed_out.load(Ordering::Relaxed) {",
          "let until = match !is('page-locked batch: free when dropped') && self.is_handed_out.load(Ordering::Relaxed) {"),
     ],

@@ -114,11 +114,11 @@ impl PinnedPool {
         if free.is_empty() {
             return Ok(());
         }
-        let synchronized = current.synchronize_all();
-        if synchronized.is_err() {
+        let waited = current.synchronize_all();
+        if waited.is_err() {
             self.state().free.extend(free);
         }
-        synchronized
+        waited
     }
 
     /// Bytes that are unused, and bytes in use.
