@@ -145,6 +145,7 @@ impl<'p> Work<'p> {
         parallel_for(self.tiling.count(), threads, |tile| {
             let (output, elems) = self.tiling.locate(self.plan, tile);
             let Some(out) = self.outputs.0[output] else { return };
+            debug_assert!(elems.end <= self.plan.outputs()[output].numel());
             // SAFETY: the plan borrows its samples, `Outputs::new` promised the output, `locate`
             // stays inside the output, and every tile is taken once.
             #[allow(unsafe_code)]
@@ -216,6 +217,7 @@ pub(crate) unsafe fn run_part(
     out: *mut u8,
     threads: Option<&Helpers>,
 ) {
+    debug_assert!(elems.start <= elems.end && elems.end <= output.numel());
     let out = AtomicPtr::new(out);
     let tile_elems = POLICY.min_tile_bytes / output.dtype.size() as u64;
     let stores = &StreamingStores::chosen().stores;

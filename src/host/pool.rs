@@ -323,6 +323,7 @@ fn block_layout(bytes: u64) -> Option<Layout> {
 }
 
 fn allocate_raw(layout: Layout) -> Option<Raw> {
+    debug_assert!(layout.size() >= ALIGN);
     // SAFETY: the size is at least `ALIGN`, never 0.
     let data = NonNull::new(unsafe { alloc(layout) })?;
     if layout.size() >= POLICY.huge_page_bytes {

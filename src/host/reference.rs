@@ -194,6 +194,7 @@ fn place_of(output: &OutputPlan<'_>, sample: usize, out: *mut u8, elem: u64) -> 
 /// The place is that of a real element of a living sample.
 unsafe fn bits_at(dtype: DType, place: &ElementPlace) -> [u8; 16] {
     let mut bits = [0u8; 16];
+    debug_assert!(dtype.size() <= bits.len());
     // SAFETY: the caller's promise.
     unsafe { place.src.copy_to_nonoverlapping(bits.as_mut_ptr(), dtype.size()) };
     if !dtype.is_native() {

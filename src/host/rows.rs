@@ -266,6 +266,7 @@ impl Row {
     /// `start + len` is within the row.
     #[inline(always)]
     unsafe fn part(self, start: usize, len: usize) -> Row {
+        debug_assert!(start + len <= self.len);
         // SAFETY: by the contract above.
         unsafe {
             let src = self.src.offset(self.ss * start as isize);
@@ -316,6 +317,7 @@ unsafe fn cast_swapped<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, l
 // Once for all pairs, not once in each.
 #[inline(never)]
 unsafe fn cast_strided([s, d]: [usize; 2], is_swapped: bool, kernel: Cast, row: Row) {
+    debug_assert!(s <= 8 && d <= 8);
     // SAFETY: `done + n <= len`, at most `BLOCK` elements of at most 8 bytes are staged, and a
     // single element is read when there is one.
     unsafe {
@@ -367,6 +369,7 @@ impl BlockRoom {
             (true, 4) => swap::<u32, false>,
             (true, _) => swap::<u64, false>,
         };
+        debug_assert!(width <= 8 && row.len <= BLOCK);
         // SAFETY: by the contract above; the room is of `BLOCK` elements of 8 bytes.
         unsafe { gather(row.src, row.ss, self.input.at(), width as isize, row.len) };
         self.input.at()
@@ -378,6 +381,7 @@ impl BlockRoom {
     /// `row` is of at most `BLOCK` elements of `width <= 8` bytes, and as many were put in.
     #[inline(always)]
     unsafe fn scatter(&mut self, width: usize, row: Row) {
+        debug_assert!(width <= 8 && row.len <= BLOCK);
         // SAFETY: by the contract above.
         unsafe { copy_row(width)(self.output.at(), width as isize, row.dst, row.ds, row.len) };
     }
@@ -448,6 +452,7 @@ unsafe fn affine_blocks<T: Real>(
         period = turns * channels;
         step = BLOCK - BLOCK % period;
         let (ta, tb) = (tile.0.at().cast::<T>(), tile.1.at().cast::<T>());
+        debug_assert!(period <= 8 * TILED);
         let mut c = channel % channels;
         for i in 0..period.min(row.len) {
             // SAFETY: `i < 8 * TILED`, which is how many fit; the room is aligned.
@@ -468,6 +473,7 @@ unsafe fn affine_blocks<T: Real>(
         if period == usize::MAX {
             n = n.min(channels - at);
         }
+        debug_assert!(n <= BLOCK && (period != usize::MAX || at + n <= channels));
         // SAFETY: `done + n <= len` and `n <= BLOCK`. The pairs are one for all; or tiled, a whole
         // number of periods to a block; or `n` from `at` on, and `at + n <= channels`.
         unsafe {
@@ -490,6 +496,7 @@ unsafe fn affine_blocks<T: Real>(
 unsafe fn affine_block<T: Real>(pair: &Pair<T>, row: Row, pairs: Pairs<T>) {
     let mut stage = BlockRoom::new();
     let mut wide = Scratch::<{ BLOCK * 8 }>::new();
+    debug_assert!(row.len <= BLOCK);
     // SAFETY: at most `BLOCK` elements of at most 8 bytes fit each of the rooms, and the kernels are
     // those of the elements they are given.
     unsafe {

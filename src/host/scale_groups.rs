@@ -177,6 +177,7 @@ pub(super) unsafe fn run(
         };
         let place = SamplePlace::new(output, nest, sample, out);
         let rescaled = Rescaled { output, nest, groups, place, scales: sample_scales, fns };
+        debug_assert!(range.end <= num_elems);
         // SAFETY: as for this function; whole groups of the sample.
         unsafe {
             match groups {

@@ -216,6 +216,7 @@ impl<'a> ShortRows<'a> {
                 }
                 continue;
             };
+            debug_assert!(short.extent as usize * SHORT_ROW_BLOCK * size <= size_of_val(held));
             let (row_bytes, held) = (SHORT_ROW_BLOCK * size, held.as_mut_ptr().cast::<u8>());
             for place in 0..short.extent {
                 let row = held.wrapping_add(place as usize * row_bytes);

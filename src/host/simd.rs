@@ -294,6 +294,7 @@ unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
         }
         if period > 0 {
             let mut wide = Scratch::<{ BLOCK * 4 }>::new();
+            debug_assert!(n <= BLOCK);
             // SAFETY: as above, and `n <= BLOCK`.
             return unsafe {
                 x86::fma_tiled(x, wide.at(), n, pairs);

@@ -57,6 +57,10 @@ pub(crate) fn table_limits(collate: &Collate) -> TableLimits {
 /// Memory that nothing else has, with room for as many as there are.
 pub(crate) unsafe fn write_numbers(tensor: Option<&Tensor>, numbers: impl Iterator<Item = i64>) {
     let Some(tensor) = tensor else { return };
+    debug_assert!(
+        matches!(tensor.dtype(), DType::I32 | DType::I64) && tensor.layout().is_compact()
+    );
+    debug_assert!(numbers.size_hint().0 as i64 <= tensor.layout().numel());
     let data = tensor.data_ptr();
     // SAFETY: the caller's promise; the memory is aligned for every dtype.
     unsafe {
@@ -308,6 +312,7 @@ unsafe fn write_padded(
         // SAFETY: places of the row that no element of it goes to.
         unsafe { fill_with(dst, &padding.value, places as usize * writer.elems) };
     };
+    debug_assert!(mask.is_none_or(|(own, bits)| own.dtype() == bits.dtype));
     let mask = mask.map(|(mask, bits)| (mask.data_ptr(), bits, bits.dtype.size()));
     if let Some((mask, bits, 1)) = mask {
         let (first, places) = (range.start * extent as usize, range.len() * extent as usize);
@@ -326,6 +331,7 @@ unsafe fn write_padded(
         if lead > 0 {
             fill(place(0), lead);
         }
+        debug_assert!(lead + real <= extent && cut as i64 + real <= length);
         // SAFETY: the row's own elements, as many as there is room for.
         unsafe { writer.write(src.wrapping_add(cut * src_unit), place(lead), real as usize) };
         if lead + real < extent {

@@ -189,6 +189,7 @@ unsafe fn write_samples<const STREAMING: bool>(
     }
     let cast = rows::cast_elems(nest.dtype, output.to());
     for_uniform_samples(output, elems, write, |addresses, dst_offset, bytes| {
+        debug_assert_eq!(bytes % sizes[1], 0);
         // SAFETY: whole samples, which are runs of elements on both sides, one after the other.
         unsafe {
             cast_all(addresses, out.wrapping_offset(dst_offset), bytes / sizes[1], sizes, cast);

@@ -343,6 +343,7 @@ impl Transposition {
         }
         let mut room = Scratch::<BLOCK_BYTES>::new();
         let row_bytes = num_places * self.width;
+        debug_assert!(num_rows * row_bytes <= BLOCK_BYTES);
         let held: [isize; LINE_BYTES] = std::array::from_fn(|row| (row * row_bytes) as isize);
         let stride = self.width as isize;
         // SAFETY: a block has room for all rows of all places; the rest is the caller's promise.

@@ -123,6 +123,7 @@ unsafe fn copy_uniform<const N: usize, const B: usize>(
     mut dst: *mut u8,
     bytes: usize,
 ) {
+    debug_assert!(N == 0 || bytes >= B && bytes.div_ceil(B) == N);
     let (first, last) = addresses.split_at(addresses.len().saturating_sub(AHEAD));
     for (&src, &ahead) in first.iter().zip(addresses.iter().skip(AHEAD)) {
         prefetch(ahead, if N == 0 { bytes } else { B * N });

@@ -37,6 +37,7 @@ unsafe fn gather_on<I: Isa, T: Copy>(
     dst: *mut u8,
     to: &[isize],
 ) {
+    debug_assert_eq!(from.len(), to.len());
     #[cfg(target_arch = "x86_64")]
     if I::AVX2 && crate::host::simd::x86::are_squares(size_of::<T>(), places, from) {
         // SAFETY: the caller's promise, of which the sizes were just checked.

@@ -164,6 +164,7 @@ unsafe fn fill_bytes<T>(dst: *mut u8, value: &[u8; 16], len: usize) {
 /// # Safety
 /// Room for `len` contiguous elements as wide as `T` at `dst`.
 unsafe fn fill_elems<T: Copy>(dst: *mut u8, value: &[u8; 16], len: usize) {
+    debug_assert!(size_of::<T>() <= value.len());
     // SAFETY: `len` contiguous elements; `T` has at most 16 bytes and any bits are a value of it.
     unsafe {
         let value = value.as_ptr().cast::<T>().read_unaligned();

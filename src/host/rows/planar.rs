@@ -95,6 +95,7 @@ unsafe fn planar_blocks<T: Real>(
     let coefficients = affine.map(T::coefficients);
     let (from, to) = (pair.src as isize, pair.dst as isize);
     let held = BLOCK as isize * from;
+    debug_assert!(pair.src <= 8);
     let mut done = 0;
     while done < len {
         let n = (len - done).min(BLOCK);

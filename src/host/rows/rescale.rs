@@ -101,6 +101,7 @@ unsafe fn amax<I: Isa, S: Float, const SWAPPED: bool>(
     ss: isize,
     len: usize,
 ) -> f32 {
+    debug_assert_eq!(size_of::<S::Bits>(), size_of::<S>());
     // SAFETY: the caller's promise; the bits are those of an `S`.
     unsafe {
         let most = match !SWAPPED && ss == size_of::<S>() as isize {
@@ -203,6 +204,7 @@ unsafe fn dequantise<I: Isa, S: super::Elem, D: super::Elem>(
 unsafe fn multiply<I: Isa, D: super::Elem>(x: *const u8, dst: *mut u8, n: usize, scale: f32) {
     // Adding -0 changes nothing.
     let pairs = Pairs { a: &raw const scale, b: &raw const MINUS_ZERO, period: 0 };
+    debug_assert!(n <= BLOCK);
     // SAFETY: the caller's promise; one pair for all.
     unsafe { I::fma::<f32, D>(x, dst, n, pairs) };
 }
@@ -218,6 +220,7 @@ static MINUS_ZERO: f32 = -0.0;
 unsafe fn rescale_blocks(scaled: &Scaled, row: Row, scale: f32) {
     let [from, to] = scaled.sizes;
     let (mut stage, mut wide) = (BlockRoom::new(), Scratch::<{ BLOCK * 4 }>::new());
+    debug_assert!(from <= 8 && to <= 8);
     for done in (0..row.len).step_by(BLOCK) {
         // SAFETY: `done + n <= len`; at most `BLOCK` elements of at most 8 bytes fit each of the rooms, and the kernels are those
         // of the elements they are given.

@@ -89,6 +89,7 @@ unsafe fn turn_vectors(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {
     // memory is read upwards, and what sticks out is written over. The very last vector is the one that
     // ends with the row, which the next may overlap.
     let count = (len - 1) / step;
+    debug_assert!(len > step);
     // SAFETY: each vector has the pixels `i..i + step` for some `i >= 1`, where `i + step <= len`: the
     // load begins at the lowest of them and ends below the end of pixel `i - 1`; the store ends with
     // the highest place and begins in that of pixel `i - 1`, which is written later.

@@ -201,6 +201,8 @@ pub(super) unsafe fn quantise_run_body<S: Float, D: Quantised>(
 ) {
     let BlockRun { quantize, row, block, mut column, mut scales, stride } = *run;
     let is_power = quantize.scale_dtype == DType::F8E8M0FNU;
+    debug_assert_eq!(size_of::<S::Bits>(), size_of::<S>());
+    debug_assert!(is_power || quantize.scale_dtype == DType::F32);
     let mut done = 0;
     while done < n {
         let count = block.min(row - column).min(n - done);

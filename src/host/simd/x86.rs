@@ -67,6 +67,7 @@ pub(super) unsafe fn widen(src: *const u8, dst: *mut u8, n: usize) {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn fma_narrow(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<f32>) {
     let Pairs { a, b, period } = pairs;
+    debug_assert!(period % 8 == 0 || period >= n);
     let whole = n - n % 8;
     let mut phase = 0;
     // SAFETY: pair 0 exists.
@@ -105,6 +106,7 @@ pub(super) unsafe fn fma_narrow(x: *const u8, dst: *mut u8, n: usize, pairs: Pai
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn fma_tiled(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<f32>) {
     let Pairs { a, b, period } = pairs;
+    debug_assert!(period > 0 && (period % 8 == 0 || period >= n));
     let whole = n - n % 8;
     let mut phase = 0;
     for i in (0..whole).step_by(8) {
@@ -183,6 +185,7 @@ pub(in crate::host) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
     const AHEAD: usize = POLICY.streamed_ahead_bytes;
     let head = dst.align_offset(32).min(len);
     let body = (len - head) / 128 * 128;
+    debug_assert!(body == 0 || dst.wrapping_add(head).addr() % 32 == 0);
     // SAFETY: `head + body <= len`; the stores go to multiples of 32. A prefetch may name any
     // address.
     unsafe {
@@ -231,6 +234,7 @@ pub(in crate::host) unsafe fn write_squares<const W: usize, const N: usize>(
     dst: *mut u8,
     to: &[isize],
 ) {
+    debug_assert!(W * N == 16 && places.len() >= 2 * N && to.len() >= N);
     for at in (0..places.len()).step_by(2 * N) {
         let at = at.min(places.len() - 2 * N);
         let (first, second) = (&places[at..at + N], &places[at + N..at + 2 * N]);
