@@ -98,6 +98,8 @@ unsafe fn array_at<'t, T: Element>(tensor: &'t Tensor, shape: &[usize]) -> Array
         .collect();
     let lowest = strides().zip(shape).filter(|((counts, stride), _)| *counts && *stride < 0);
     let below: i64 = lowest.map(|((_, stride), &n)| stride * (n as i64 - 1)).sum();
+    debug_assert_eq!(shape.len(), tensor.strides().len());
+    debug_assert_eq!(size_of::<T>(), tensor.dtype().size());
     // SAFETY: the caller's promise; the elements that are reached are those of the layout.
     let mut array = unsafe {
         let first = tensor.data_ptr().cast::<T>().offset(below as isize);

@@ -127,6 +127,7 @@ impl<'a> ArrayPart<'a> {
     /// # Safety
     /// After `expect`: there are more buffers than `position`.
     pub(super) unsafe fn buffer(&self, position: usize) -> *const u8 {
+        debug_assert!((position as i64) < self.array.n_buffers);
         // SAFETY: the caller's promise.
         unsafe { *self.array.buffers.add(position) }.cast()
     }
@@ -154,6 +155,7 @@ impl<'a> ArrayPart<'a> {
         start: i64,
         len: i64,
     ) -> std::result::Result<ArrayPart<'a>, Fault> {
+        debug_assert!((position as i64) < self.array.n_children);
         // SAFETY: the caller's promise. Children live as long as their parent.
         let child = unsafe { (*self.array.children.add(position)).as_ref() };
         match child {

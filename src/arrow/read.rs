@@ -387,6 +387,7 @@ impl SampleSink<'_> {
                 let first = (bounds[0] - offsets[0]) as usize;
                 (values.data.wrapping_add(first.wrapping_mul(entry_bytes)), bounds[1] - bounds[0])
             };
+            debug_assert!(offsets[0] <= *begin && begin <= end);
             // SAFETY: ranges of the values; the rows of a column have one dtype and tail.
             unsafe {
                 self.push_piece(&values, begin - offsets[0], &shape, None)?;
@@ -457,6 +458,7 @@ impl SampleSink<'_> {
         for (offset, size) in ranges {
             shape[0] = size;
             let first = if size > 0 { offset - all.start } else { 0 };
+            debug_assert!(first + size <= all.len);
             // SAFETY: a range of the values.
             unsafe { self.push_piece(&values, first, &shape, None) }?;
         }

@@ -168,6 +168,7 @@ pub(super) fn unread(data_type: &DataType) -> Error {
 /// The bitmap covers the bits.
 pub(super) unsafe fn unpack(bits: *const u8, first: i64, len: i64) -> Result<Vec<bool>> {
     let mut bools = try_vec(len)?;
+    debug_assert!(first >= 0 && (len == 0 || !bits.is_null()));
     bools.extend((first..first + len).map(|at| {
         // SAFETY: the caller's promise.
         unsafe { *bits.add((at / 8) as usize) >> (at % 8) & 1 == 1 }
@@ -234,6 +235,7 @@ pub(super) unsafe fn shapes_of(
     };
     let mut shapes = try_vec(part.len)?;
     for bounds in offsets.windows(2) {
+        debug_assert!(offsets[0] <= bounds[0] && bounds[0] <= bounds[1]);
         let extent = |position: i64| {
             let at = (position - offsets[0]) as usize;
             // SAFETY: one of the values, as `lists` and `values` have counted them.

@@ -43,6 +43,7 @@ pub(crate) fn bind_arena(arena: &Arena, memory: &Tensor, filled: &mut [LeafOutpu
     let is_host = !matches!(arena.device, Device::Cuda(_));
     for (begin, count) in arena.gaps().filter(|_| is_host) {
         let gap = memory.part(begin, DType::U8, &[count as i64])?;
+        debug_assert_eq!(gap.nbytes(), count);
         // SAFETY: so many bytes of memory on the host, which nothing else has seen yet.
         unsafe { gap.data_ptr().write_bytes(0, count) };
     }
@@ -51,6 +52,7 @@ pub(crate) fn bind_arena(arena: &Arena, memory: &Tensor, filled: &mut [LeafOutpu
         let filled = &mut filled[leaf];
         if let Some(known) = filled.fields.number(role).filter(|_| is_host) {
             debug_assert_eq!((known.dtype(), known.shape()), (tensor.dtype(), tensor.shape()));
+            debug_assert!(known.layout().is_compact() && tensor.layout().is_compact());
             // SAFETY: as above; the numbers are a compact tensor of the slot's dtype and shape, as
             // `Fields::new` made it, in memory of its own.
             unsafe {

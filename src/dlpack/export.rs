@@ -92,10 +92,13 @@ fn export<H>(tensor: &Tensor, wrap: impl FnOnce(DLTensor) -> H) -> NonNull<H> {
     let (allocated, dims_at) = alloc::Layout::array::<[i64; 2]>(ndim)
         .and_then(|dims| alloc::Layout::new::<ExportBlock<H>>().extend(dims))
         .expect("a few hundred bytes");
+    debug_assert_ne!(allocated.size(), 0);
     // SAFETY: a block is never empty.
     let Some(block) = NonNull::new(unsafe { alloc::alloc(allocated) }) else {
         alloc::handle_alloc_error(allocated)
     };
+    debug_assert!(dims_at + ndim * size_of::<[i64; 2]>() <= allocated.size());
+    debug_assert_eq!([tensor.shape().len(), tensor.strides().len()], [ndim; 2]);
     // SAFETY: `dims_at` is where `extend` put room for `2 * ndim` aligned integers; `shape` and
     // `strides` of a layout hold `ndim` each and cannot be in a block allocated just now.
     let (shape, strides) = unsafe {

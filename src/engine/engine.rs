@@ -354,6 +354,7 @@ impl Engine {
             let place = placements[index].or(tensor.as_ref().map(Tensor::data_ptr));
             addresses.push(place.filter(|_| !plan.is_device_output(index)));
         }
+        debug_assert_eq!(addresses.len(), plan.outputs().len());
         // SAFETY: an address is that of memory just allocated for the output's compact layout, which
         // nothing else has seen, or that of the target the plan borrows, whose layout the output has.
         #[allow(unsafe_code)]

@@ -418,6 +418,10 @@ impl<'a> AloneLeaves<'a> {
             let shape: Vec<i64> = count.iter().chain(dst.layout.shape()).copied().collect();
             let layout = Layout::try_new(dst.dtype, &shape, Some(&strides))?;
             let data = dsts.address(pairs.start).cast_mut();
+            debug_assert_eq!(
+                dsts.address(pairs.end - 1).addr() - data.addr(),
+                (pairs.len() - 1) * dst.layout.numel() as usize * dst.dtype.size(),
+            );
             // SAFETY: the caller's promise, for destinations that follow each other.
             let target = unsafe { Target::from_raw_parts(data, dst.dtype, dst.device, layout) };
             all.targets.push(target);

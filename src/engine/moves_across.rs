@@ -78,6 +78,7 @@ impl Engine {
     ) -> Result<()> {
         let (offsets, bytes) = places_between(dsts)?;
         let between = self.unwritten(bytes, Device::Pinned)?;
+        debug_assert_eq!(between.nbytes() as u64, bytes);
         // SAFETY: parts of a block that nothing else has seen. It outlives both calls: the first one waits for its end, and the
         // second one keeps the block.
         let list = unsafe { list_between(dsts, &offsets, between.data_ptr())? };
@@ -230,6 +231,7 @@ unsafe fn list_between<'l>(
     offsets: &[u64],
     begin: *const u8,
 ) -> Result<SampleList<'l>> {
+    debug_assert_eq!(offsets.len(), dsts.len());
     let mut list = SampleList::new();
     list.reserve(dsts.len())?;
     for (pair, &offset) in offsets.iter().enumerate() {

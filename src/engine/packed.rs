@@ -112,6 +112,7 @@ impl Engine {
         let mut targets = Vec::with_capacity(parts.len());
         for part in &parts {
             let layout = Layout::compact(part.dtype(), part.shape())?;
+            debug_assert_eq!(part.device(), device);
             // SAFETY: a part of a buffer that nothing else has seen, apart from the others.
             #[allow(unsafe_code)]
             let target =

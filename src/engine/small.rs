@@ -133,6 +133,8 @@ impl<'s> Small<'s> {
         let bytes = shape.data_bytes() as usize;
         let memory = RowsMemory { data, bytes, to: shape.to() };
         let mask = fields.mask.as_deref().zip(shape.mask.as_ref());
+        debug_assert!(output.data.as_ref().is_none_or(|own| own.nbytes() == bytes));
+        debug_assert!(bytes == 0 || !data.is_null());
         // SAFETY: memory just allocated for each row with its padding; or the caller's for this call, which has the batch's dtype
         // and layout and is apart from all samples (`check_target`, `check_apart`). The mask was just allocated, with an element
         // for each place of all rows.

@@ -110,6 +110,7 @@ impl Staging {
                     true => None,
                     false => self.engine.shared.threads.helpers()?,
                 };
+                debug_assert_eq!(from.nbytes(), to.nbytes());
                 // SAFETY: two blocks of as many bytes; the rest is the caller's promise.
                 unsafe { host::copy(from.data_ptr(), to.data_ptr(), bytes, threads.as_ref()) };
             }

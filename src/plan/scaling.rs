@@ -376,6 +376,7 @@ fn scale_at(scales: &Tensor, elem: i64) -> f32 {
     let size = scales.dtype().size();
     let mut bytes = [0u8; 16];
     let from = scales.data_ptr().wrapping_offset(elem as isize * size as isize);
+    debug_assert!(!matches!(scales.device(), Device::Cuda(_)));
     // SAFETY: an element of the tensor's layout, in host memory (`given_scales`), which the tensor keeps.
     #[allow(unsafe_code)]
     unsafe {

@@ -220,7 +220,8 @@ impl Memory {
     }
 
     fn advise(&self, offset: u64, bytes: u64, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: within the mapping. Advice that loses contents is given for blocks that nobody has.
+        // SAFETY: within the mapping; `clear` takes a claim's word for that. Advice that loses contents is given for blocks that
+        // nobody has.
         let refused = unsafe { libc::madvise(self.at(offset).cast(), bytes as usize, advice) } != 0;
         if refused {
             return Err(io::Error::last_os_error());
@@ -326,6 +327,7 @@ impl Memory {
 
     /// A second mapping of a block, of the same pages.
     pub(super) fn map_again(&self, offset: u64, bytes: u64) -> io::Result<Mapping> {
+        debug_assert!(self.contains(offset, bytes));
         // SAFETY: of a range of the mapping, which stays as it is: the old size is 0.
         let base = unsafe {
             libc::mremap(self.at(offset).cast(), 0, bytes as usize, libc::MREMAP_MAYMOVE)

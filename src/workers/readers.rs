@@ -197,6 +197,7 @@ fn tensor(
     }
     let data = memory.at(begin + placed.offset);
     let (dtype, layout) = (placed.dtype, placed.layout.clone());
+    debug_assert!(memory.contains(*begin, *bytes));
     // SAFETY: all elements are in the block, as was just checked, which is in the mapping, as `receive` has checked. The lease
     // keeps both, and until it ends nobody writes to the block but who has its tensors.
     Ok(unsafe { Tensor::new_unchecked(Arc::clone(owner), data, dtype, Device::Cpu, layout, false) })

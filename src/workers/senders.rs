@@ -112,6 +112,7 @@ pub fn allocate(outputs: &[(DType, Layout)], limit: u64) -> Result<Vec<Tensor>, 
             }
             _ => block(size, limit).map(|(lease, begin)| (lease as Owner, begin))?,
         };
+        debug_assert!(layout.is_compact() && used <= small);
         // SAFETY: room for all elements, in a block that its claim keeps for this process as long as the lease lives; bytes of
         // any value until it is written.
         tensors.push(unsafe {
