@@ -345,6 +345,7 @@ impl StreamRef<'_> {
         // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: sources are read in the stream's order, not before.
         let attributes = raw::MemcpyAttributes { source_order: 1, ..Default::default() };
         let first_copies = [0];
+        debug_assert_eq!([batch.dsts.len(), batch.srcs.len()], [batch.sizes.len(); 2]);
         // SAFETY: three lists of one length, one attribute from the first copy on; the ranges are the
         // caller's to uphold.
         let code = unsafe {

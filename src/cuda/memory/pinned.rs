@@ -7,7 +7,7 @@ use super::super::driver::{forked, Current, Pinned};
 use super::policy::POLICY;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-use crate::tensor::{DType, Device, Error, Layout, Result, Tensor};
+use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Tensor};
 
 /// Page-locked blocks, used again: locking pages takes longer than filling them.
 #[derive(Debug, Default)]
@@ -141,6 +141,9 @@ impl PinnedBlock {
     pub fn into_tensor(self, dtype: DType, layout: Layout) -> Tensor {
         let data = self.as_ptr();
         debug_assert!(layout.is_compact());
+        debug_assert!(
+            bytes_of(dtype, layout.shape()) <= self.pinned.as_ref().map_or(0, Pinned::len) as u64
+        );
         // SAFETY: the taker of the block asked for the bytes of this compact layout.
         unsafe { Tensor::new_unchecked(Arc::new(self), data, dtype, Device::Pinned, layout, false) }
     }

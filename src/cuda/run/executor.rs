@@ -19,7 +19,7 @@ use crate::cuda::memory::trial::Mapping;
 use crate::host::{calibration_file, text_in_file};
 use crate::plan::{PageCopies, Plan};
 use crate::run_options::RunOptions;
-use crate::tensor::{DType, Device, DriverError, Error, Layout, Owner, Result, Tensor};
+use crate::tensor::{bytes_of, DType, Device, DriverError, Error, Layout, Owner, Result, Tensor};
 
 /// The stream that a run is enqueued on.
 #[derive(Clone, Copy, Debug)]
@@ -279,6 +279,7 @@ impl Executor {
         stream.record(&event)?;
         block.set_ready(stream, event)?;
         let (data, device) = (block.address() as *mut u8, Device::Cuda(self.context.ordinal()));
+        debug_assert!(layout.is_compact() && bytes_of(dtype, layout.shape()) <= bytes);
         // SAFETY: as many bytes as the compact layout has, owned by the block.
         Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
     }

@@ -78,6 +78,7 @@ impl Run<'_> {
             _ => (self.allocate(bytes)?, 0),
         };
         let data = (block.address() + begin) as *mut u8;
+        debug_assert!(layout.is_compact());
         // SAFETY: as many bytes of the block as the compact layout has; it is their owner.
         Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
     }

@@ -29,6 +29,7 @@ pub(crate) fn gathered<'p>(
                 let size = output.dtype.size() as u64;
                 let elems = (part.start - first) / size..(part.end - first) / size;
                 let out = slot.wrapping_offset(first as i64 as isize - begin as isize);
+                debug_assert_eq!((part.start - first) % size, 0);
                 // SAFETY: these elements of the row-major output fall on the slot, which is ours.
                 unsafe { host::run_part(output, elems, out, threads) };
             }
