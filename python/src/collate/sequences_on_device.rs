@@ -198,6 +198,7 @@ impl<'n> Line<'n> {
         let (length, stride) = (meta.layout.shape()[0], meta.layout.strides()[0]);
         let step = skipped.wrapping_mul(stride).wrapping_mul(meta.dtype.size() as i64);
         let data = samples.list.address(index).wrapping_offset(step as isize);
+        debug_assert!((0..=length).contains(&skipped));
         // SAFETY: a sample of the list, without its first elements, which it has.
         #[allow(unsafe_code)]
         unsafe {

@@ -69,6 +69,7 @@ pub(crate) unsafe fn get_buffer(
     let strides = tensor.strides().iter().map(|&stride| stride as isize * size as isize);
     let dims: Box<[isize]> =
         tensor.shape().iter().map(|&extent| extent as isize).chain(strides).collect();
+    debug_assert_eq!(dims.len(), 2 * ndim);
     let dims = Box::into_raw(Box::new(dims));
     // SAFETY: Python's view, filled in once; `internal` owns the dims until `release_buffer`.
     unsafe {

@@ -171,6 +171,7 @@ impl Api {
             Some(keeper) => keeper.clone(),
             None => Bound::new(py, PyTensor::from(tensor.clone()))?.into_any(),
         };
+        debug_assert_eq!(strides.len(), shape.len());
         // SAFETY: functions of the table; a dtype and an owner that they take over, an entry for each dim in shape
         // and strides, as wide as `isize` on the 64-bit targets that the engine builds for, and memory that the
         // owner keeps.

@@ -330,6 +330,7 @@ impl ColumnReader {
     ) -> Option<SampleList<'static>> {
         let (mut list, end) = (SampleList::new(), range.end);
         list.reserve(range.len()).ok()?;
+        debug_assert!(objects[range.clone()].iter().all(|object| !object.is_null()));
         let read = |index: usize| {
             // SAFETY: the caller's promise. A live object has a type.
             unsafe {

@@ -81,6 +81,7 @@ impl<'py> ChildColumns<'py> {
     /// Live objects that a dict holds, which is among what is [kept](ChildColumns::retain_all), or lives, until references are counted or these
     /// columns are dropped; no Python code runs before that.
     pub unsafe fn push_row(&mut self, values: &[*mut ffi::PyObject]) {
+        debug_assert_eq!(values.len(), self.num_columns);
         if !self.are_borrowed {
             // SAFETY: live objects, attached.
             values.iter().for_each(|&value| unsafe { ffi::Py_INCREF(value) });

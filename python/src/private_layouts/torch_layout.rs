@@ -84,6 +84,7 @@ pub(crate) struct DenseFields<'a> {
 #[inline(always)]
 unsafe fn word(start: usize, position: usize) -> usize {
     let start = std::ptr::with_exposed_provenance_mut::<usize>(start);
+    debug_assert!(!start.is_null() && start.is_aligned());
     // SAFETY: the caller's promise.
     unsafe { AtomicUsize::from_ptr(start.add(position)).load(Ordering::Relaxed) }
 }

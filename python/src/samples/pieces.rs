@@ -69,6 +69,7 @@ pub(crate) fn push(
 ) -> Result<()> {
     let step = values.strides()[0].wrapping_mul(values.dtype().size() as i64);
     let data = values.data_ptr().wrapping_offset(first.wrapping_mul(step) as isize);
+    debug_assert!((0..=values.shape()[0]).contains(&first));
     // SAFETY: a part of a tensor that the caller keeps alive.
     #[allow(unsafe_code)]
     unsafe {
