@@ -376,6 +376,8 @@ impl Memory {
         held.sort_unstable();
         let mut begin = FIRST_BLOCK;
         for (offset, bytes) in held.into_iter().chain([(self.bytes(), 0)]) {
+            // Another process wrote the claim.
+            let offset = offset.min(self.bytes());
             if offset > begin {
                 self.remove_pages(begin, offset - begin);
             }
