@@ -179,7 +179,7 @@ struct Nest {
     uint32_t channel_first;
     uint32_t outer;        ///< position of the outer loops, outermost first
     uint8_t num_outer;
-    uint8_t rows;          ///< 0: an item is of one row; else rows in an item, each of a group of 8 lanes; kQuantised: runs in an item
+    uint8_t rows;          ///< 0: an item is of one row; else rows in an item, each of a group of 8 lanes; kQuantised: log2 of the lanes of a group
     uint8_t hint_shift;
     uint8_t log_coefficient;  ///< log2 of the bytes of a coefficient
     Loop cols;             ///< the innermost loop

@@ -263,38 +263,68 @@ WINDROW_DEVICE void store_scale(const OutputDesc& desc, const ScaleRule& rule, i
     store_elements(dst, {bits, 0}, 4, 0, 1, misalignment(dst, 4) == 0);
 }
 
-/// Finds the scale of a group, writes it, and divides by it. All lanes of the warp call it, those without a group with `rows` 0.
+/// Finds the scale of a group that is one row, writes it, and divides by it. All lanes of the warp call it.
 template <class N>
-WINDROW_DEVICE void quantise_group(const uint64_t* table, const OutputDesc& desc, uint32_t index, GroupRow row, uint32_t rows, bool is_there,
-                                   const ThreadGroup& threads) {
-    const ScaleRule& rule = *at<ScaleRule>(table, desc.quantised.rule);
+WINDROW_DEVICE void quantise_row(const OutputDesc& desc, const ScaleRule& rule, const GroupRow& row, bool is_there, const ThreadGroup& threads) {
 #ifdef __CUDA_ARCH__
     const ThreadGroup team = threads;
-    const bool divides = true;
+    const bool divides = is_there;
 #else
     const ThreadGroup team = {0, 1};
-    const bool divides = threads.rank == 0;
+    const bool divides = is_there && threads.rank == 0;
 #endif
     Quantiser<N> quantiser(team);
-    if (divides) {
-#pragma unroll 1
-        for (uint32_t i = 0; i < rows; ++i) {
-            if (i > 0) row = find_next(table, desc, index, i);
-            quantiser.find(row);
-        }
-    }
+    if (divides) quantiser.find(row);
     const float most = largest_of(quantiser.most, threads.size);
     if (!is_there) return;
     const bool is_padding = !(rule.flags & kOfSample) && row.real == 0;
     const float scale = is_padding ? 1.0f : scale_for(rule, most);
     if (threads.rank == 0) store_scale(desc, rule, row.scale, scale);
-    const Divider divider(scale, desc.to);
-    const bool is_kept = rows == 1 && quantiser.keeps(row);
+    fill_around(desc, row, threads);
+    if (divides) quantiser.divide_by(row, Divider(scale, desc.to), quantiser.keeps(row));
+}
+
+/// An element of any dtype that is quantised.
+WINDROW_DEVICE float float_at(uint8_t dtype, const uint8_t* p) {
+    switch (dtype) {
+        case kF16: return Number<kF16>::single(read_element_at<uint16_t>(p));
+        case kBF16: return Number<kBF16>::single(read_element_at<uint16_t>(p));
+        case kF32: return Number<kF32>::single(read_element_at<uint32_t>(p));
+        case kF64: return Number<kF64>::single(read_element_at<uint64_t>(p));
+        default: return Float8(dtype).value(load<uint8_t>(p));
+    }
+}
+
+/// The same of a group that has several rows, element by element. Compiled once: nothing that is kept in registers for a row lives
+/// across its calls.
+WINDROW_OUT_OF_LINE void quantise_rows(const uint64_t* table, const OutputDesc& desc, uint32_t index, GroupRow row, uint32_t rows, bool is_there,
+                                       const ThreadGroup& threads) {
+    const ScaleRule& rule = *at<ScaleRule>(table, desc.quantised.rule);
+#ifdef __CUDA_ARCH__
+    const uint32_t rank = threads.rank, size = threads.size;
+#else
+    const uint32_t rank = threads.rank == 0 ? 0 : ~0u, size = 1;
+#endif
+    auto element = [&](uint32_t i) { return float_at(desc.from, row.src + int64_t{i} * row.src_stride); };
+    float most = 0;
 #pragma unroll 1
-    for (uint32_t i = 0; i < rows; ++i) {
-        if (rows > 1) row = find_next(table, desc, index, i);
+    for (uint32_t r = 0; r < rows; ++r) {
+        if (r > 0) row = find_next(table, desc, index, r);
+#pragma unroll 1
+        for (uint32_t i = rank; i < row.real; i += size) most = larger_of(most, fabsf(element(i)));
+    }
+    most = largest_of(most, threads.size);
+    if (!is_there) return;
+    const float scale = scale_for(rule, most);
+    if (threads.rank == 0) store_scale(desc, rule, row.scale, scale);
+    const Divider divider(scale, desc.to);
+#pragma unroll 1
+    for (uint32_t r = 0; r < rows; ++r) {
+        row = find_next(table, desc, index, r);
         fill_around(desc, row, threads);
-        if (divides) quantiser.divide_by(row, divider, is_kept);
+        uint8_t* dst = row.dst + int64_t{row.lead} * row.dst_stride;
+#pragma unroll 1
+        for (uint32_t i = rank; i < row.real; i += size) store(dst + int64_t{i} * row.dst_stride, static_cast<uint8_t>(divider.one(element(i))));
     }
 }
 
@@ -341,8 +371,8 @@ WINDROW_DEVICE void multiply_row(const GroupRow& row, float scale, const ThreadG
 }
 
 /// Multiplies a group by the scale that it is given.
-WINDROW_DEVICE void multiply_group(const uint64_t* table, const OutputDesc& desc, uint32_t index, GroupRow row, uint32_t rows,
-                                   const ThreadGroup& threads) {
+WINDROW_OUT_OF_LINE void multiply_group(const uint64_t* table, const OutputDesc& desc, uint32_t index, GroupRow row, uint32_t rows,
+                                        const ThreadGroup& threads) {
     const ScaleRule& rule = *at<ScaleRule>(table, desc.quantised.rule);
     const float scale = at<float>(table, rule.given)[row.scale];
 #pragma unroll 1
@@ -366,17 +396,22 @@ WINDROW_DEVICE void multiply_group(const uint64_t* table, const OutputDesc& desc
 
 WINDROW_DEVICE void write_groups(const uint64_t* table, const OutputDesc& desc, uint32_t item, uint32_t lane) {
     const ScaleRule& rule = *at<ScaleRule>(table, desc.quantised.rule);
-    const uint32_t teams = desc.nest.rows, lanes = kLanes / teams;
-    const ThreadGroup threads = {lane % lanes, lanes};
-    item = (item * teams + lane / lanes) * rule.run;
+    const uint32_t log_lanes = desc.nest.rows;
+    const ThreadGroup threads = {lane & ((1u << log_lanes) - 1), 1u << log_lanes};
+    item = ((item << (5 - log_lanes)) + (lane >> log_lanes)) * rule.run;
     const bool is_there = item < desc.quantised.groups;
     // Lanes beyond the last group take part in what the others exchange.
     if (!is_there) item = desc.quantised.groups - 1;
     const uint32_t index = find_sample(table, desc.nest, item);
+    GroupRow row = find_first(table, desc, index, item);
     uint32_t rows = 1;
     if (rule.flags & kOfSample) rows = rows_of_group(table, desc, rule, index);
     if (!is_there) rows = 0;
-    GroupRow row = find_first(table, desc, index, item);
+    if (rule.rows != 1 || rule.flags & kJoinedRows) {
+        if (rule.flags & kGiven) multiply_group(table, desc, index, row, rows, threads);
+        else quantise_rows(table, desc, index, row, rows, is_there, threads);
+        return;
+    }
     const int64_t src_step = row.src_stride * desc.nest.piece, dst_step = row.dst_stride * desc.nest.piece;
 #pragma unroll 1
     for (uint32_t left = rule.run; left > 0; --left) {
@@ -385,12 +420,12 @@ WINDROW_DEVICE void write_groups(const uint64_t* table, const OutputDesc& desc, 
             row.scale += 1;
         } else {
             switch (desc.from) {
-                case kF16: quantise_group<Number<kF16>>(table, desc, index, row, rows, is_there, threads); break;
-                case kBF16: quantise_group<Number<kBF16>>(table, desc, index, row, rows, is_there, threads); break;
-                case kF32: quantise_group<Number<kF32>>(table, desc, index, row, rows, is_there, threads); break;
-                case kF64: quantise_group<Number<kF64>>(table, desc, index, row, rows, is_there, threads); break;
-                case kF8E4M3FN: quantise_group<Float8Number<kF8E4M3FN>>(table, desc, index, row, rows, is_there, threads); break;
-                default: quantise_group<Float8Number<kF8E5M2>>(table, desc, index, row, rows, is_there, threads);
+                case kF16: quantise_row<Number<kF16>>(desc, rule, row, is_there, threads); break;
+                case kBF16: quantise_row<Number<kBF16>>(desc, rule, row, is_there, threads); break;
+                case kF32: quantise_row<Number<kF32>>(desc, rule, row, is_there, threads); break;
+                case kF64: quantise_row<Number<kF64>>(desc, rule, row, is_there, threads); break;
+                case kF8E4M3FN: quantise_row<Float8Number<kF8E4M3FN>>(desc, rule, row, is_there, threads); break;
+                default: quantise_row<Float8Number<kF8E5M2>>(desc, rule, row, is_there, threads);
             }
             row.scale += rule.block_step;
         }

@@ -87,7 +87,7 @@ impl Builder<'_> {
             return Err(too_large("scales"));
         }
         let teams = teams_of(group_elems);
-        (rule.block_step, nest.rows) = (scales.block_step, teams as u8);
+        (rule.block_step, nest.rows) = (scales.block_step, (LANES / teams).ilog2() as u8);
         let items = groups.div_ceil(teams * u64::from(rule.run));
         let position = self.table.push_bytes(bytes_of(&rule))?;
         self.table.push_bytes(cast_slice(&scales.outer_steps))?;
