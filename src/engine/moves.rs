@@ -298,7 +298,7 @@ impl Engine {
         span.note(&tally);
     }
 
-    /// Enqueues the pairs that have a side on a device, as one plan for each round of theirs.
+    /// Enqueues the pairs that have a side on a device, as one plan for each round of theirs; waits for its copies to the host.
     ///
     /// # Safety
     /// As of [`Engine::copy_lists`].

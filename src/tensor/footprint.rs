@@ -48,7 +48,8 @@ impl<'l> Footprint<'l> {
         &self.span
     }
 
-    /// The bytes of each step without its sign, and how often it is taken. Dims of one element or of stride 0 have none.
+    /// The bytes of each step without its sign, and how often it is taken. Dims of one element or of stride 0 have none, nor has
+    /// a compact tensor.
     pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let each = self.dims.0.iter().zip(self.dims.1);
         let taken = each.filter(|(&extent, &stride)| extent > 1 && stride != 0);
@@ -81,7 +82,7 @@ impl<'l> Footprint<'l> {
         self.span.start.rem_euclid(i128::from(period)) as u64
     }
 
-    /// Whether the bytes that steps below `long` reach are apart from those of the other within `period` bytes.
+    /// Whether the bytes that steps below `long` reach are apart from those of the other within `period` bytes, which is not 0.
     fn is_apart_within(&self, period: u64, long: u64, other: &Footprint<'_>) -> bool {
         let ahead = (other.span.start - self.span.start).rem_euclid(i128::from(period)) as u64;
         self.reach_below(long) <= ahead && ahead.saturating_add(other.reach_below(long)) <= period
@@ -123,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// Every tensor of up to two dims with small steps, each within some memory.
+    /// Tensors of up to two dims with small steps.
     fn layouts() -> Vec<Layout> {
         let dims = || (0..4).flat_map(|extent| (-6..7).map(move |stride| (extent, stride)));
         let one = dims().map(|(extent, stride)| (vec![extent], vec![stride]));

@@ -106,7 +106,8 @@ fn is_reported(level: LogLevel) -> bool {
     level as i32 <= LEVEL.load(Ordering::Relaxed) && !IS_REPORTING.get()
 }
 
-/// Hands a record to the callback if [`is_reported`], and makes the text only then; a panic of the callback ends here.
+/// Hands a record to the callback if [`is_reported`], and makes the text only then; a panic of the callback ends here,
+/// one of `text` does not.
 pub(crate) fn report(level: LogLevel, text: impl FnOnce() -> String) {
     if !is_reported(level) {
         return;
@@ -170,7 +171,8 @@ struct Stage {
     facts: String,
 }
 
-/// Keeps the spans of a call.
+/// Keeps the spans of a call that is watched. Enables windrow's spans of all threads; the level hint is off below
+/// [`LogLevel::Debug`].
 struct Collector;
 
 /// Calls `body` with the stages of this thread, if it is in a call that is watched and not in the callback; else does

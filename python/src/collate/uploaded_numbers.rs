@@ -20,7 +20,7 @@ use crate::samples::imported::Imported;
 pub(crate) struct UploadedNumbers(Vec<i64>);
 
 impl UploadedNumbers {
-    /// Appends numbers and returns the position of the first.
+    /// Appends numbers and returns the position of the first; [`Error::OutOfMemory`] if there is no room.
     pub fn add(&mut self, numbers: impl IntoIterator<Item = i64>) -> windrow::Result<i64> {
         let (first, numbers) = (self.0.len() as i64, numbers.into_iter());
         let count = numbers.size_hint().0;
