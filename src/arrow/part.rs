@@ -71,7 +71,8 @@ pub(super) struct ArrayPart<'a> {
 
 impl<'a> ArrayPart<'a> {
     /// The entries `start..start + len`. Checks the array's own numbers, but no pointer: [`Fault::Refused`] for a released array
-    /// and for impossible ones; [`Fault::Beyond`] has the first entry that the array is too short for.
+    /// and for impossible ones; [`Fault::Beyond`] has the first entry that the array is too short for. A negative `start` or
+    /// `len` is [`Fault::Beyond`] too.
     pub(super) fn new(
         array: &'a ArrowArray,
         start: i64,
@@ -203,7 +204,7 @@ impl<'a> ArrayPart<'a> {
     /// The integer of entry `position` of the part, in a buffer of int64 (`wide`) or int32.
     ///
     /// # Safety
-    /// The buffer has an integer for this entry; it may be misaligned.
+    /// The buffer is in host memory and has an integer for this entry; it may be misaligned.
     pub(super) unsafe fn int(&self, buffer: *const u8, wide: bool, position: i64) -> i64 {
         let at = (self.first() + position) as usize;
         // SAFETY: the caller's promise.
@@ -219,7 +220,7 @@ impl<'a> ArrayPart<'a> {
     /// error at their entry. `[0]` for a part without entries, whose buffer is not read.
     ///
     /// # Safety
-    /// After `expect`; buffer 1 has one more offset than the array has entries.
+    /// After `expect`; buffer 1 of a part with entries is in host memory and has one more offset than the array has entries.
     pub(super) unsafe fn offsets(&self, wide: bool) -> Result<Vec<i64>> {
         let mut offsets = try_vec(self.len.saturating_add(1))?;
         if self.len == 0 {

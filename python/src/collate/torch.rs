@@ -253,7 +253,8 @@ impl<'py> TorchCall<'_, 'py> {
         Ok((flat.tree, leaves))
     }
 
-    /// Appends the job of a leaf, or takes what torch's function makes of it.
+    /// Appends the job of a leaf, or takes what torch's function makes of it. A leaf in a stack, or one with options that is
+    /// not `Stacked`, does not go to torch's function: the error is the engine's refusal, unless `joined` makes a result.
     fn leaf(
         &mut self,
         torch_type: TorchType,

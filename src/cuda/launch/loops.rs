@@ -36,7 +36,7 @@ pub(crate) enum PerSample {
 }
 
 impl PerSample {
-    /// Whether it is this value for all samples.
+    /// Whether it is this value for all samples; false for a list, of equal values too.
     pub fn is(&self, value: i64) -> bool {
         *self == PerSample::Same(value)
     }
@@ -139,8 +139,8 @@ impl Nest {
         Nest { id, dims, channel, first }
     }
 
-    /// The nest with a loop for each extent of a shape, outermost first; extents of 1 may be left out of it. `None` if its
-    /// loops do not divide along the shape.
+    /// The nest with a loop for each extent of a shape, outermost first. The shape and the nest may each lack extents of 1; the
+    /// loop of one is without padding, whatever the nest has. `None` if the nest's loops do not divide along the shape.
     fn cut(&self, shape: &[u64]) -> Option<Nest> {
         let kept = self.dims.iter().enumerate().filter(|(_, dim)| dim.extent != 1);
         let mut left: SmallVec<[(usize, Dim); 4]> = kept.map(|(at, dim)| (at, *dim)).collect();
@@ -291,7 +291,8 @@ pub(crate) fn groups_of_rows(
     groups
 }
 
-/// Groups of the sets that `sets_of` makes of the nests with elements, and of their extents along the joined dim.
+/// A group for each set, of one dtype, that `sets_of` makes. It gets the nests with elements, or one nest if none has any, and
+/// the extents of all nests along the joined dim.
 fn grouped(
     output: &OutputPlan<'_>,
     sets_of: impl FnOnce(&[u32], Option<&[i64]>) -> Vec<Set>,
@@ -336,7 +337,7 @@ fn grouped(
 }
 
 /// The groups of an output whose samples are placed one by one: samples whose loops differ in source strides alone, and samples
-/// that are runs of bytes. Runs of unequal lengths are one group, whose elements are bytes.
+/// that are runs of bytes. Runs are one group: of the samples' dtype if their lengths are equal, else of bytes (`U8`).
 pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
     let mut sets: HashMap<_, Set> = HashMap::new();
     let mut order = Vec::new();

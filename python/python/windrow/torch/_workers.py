@@ -141,6 +141,7 @@ def pool(limit: Optional[int]) -> Optional[Pool]:
         return None
     if limit is None:
         limit = default_limit()
+    # The first call starts the pool and changes how this process pickles tensors.
     if not _windrow._has_pool():
         try:
             _windrow._start_pool(max(limit, default_limit()))
