@@ -382,8 +382,8 @@ impl<'a> SampleList<'a> {
         Ok((id, if id == 0 { self.layouts.metas.first_length } else { 0 }))
     }
 
-    /// Whether rows of other lengths are kept as lengths of the first layout. Not among samples of several layouts, of which few
-    /// are such rows: each length is a layout then, and a list that is taken from this one has no layouts to derive.
+    /// Whether rows of other lengths are kept as lengths of the first layout. Not in a list of several layouts without lengths:
+    /// few samples are such rows, each length is a layout, and a list that is taken from this one derives no layouts.
     #[inline]
     fn keeps_lengths(&self) -> bool {
         !self.lengths.is_empty() || self.layouts.ids.is_empty()

@@ -67,10 +67,10 @@ pub(crate) mod sealed {
 
     /// One of the samples of a slice.
     pub trait Sample: Sized {
-        /// All samples of a slice, as a list.
+        /// All samples of a slice, as a list, which marks none as read-only. Aborts on allocation failure.
         fn list(samples: &[Self]) -> SampleList<'_>;
 
-        /// All samples of a slice, where they are, if they can be read as rows.
+        /// All samples of a slice, where they are, if they can be read as rows; `None` of an empty slice, or without memory.
         fn rows(samples: &[Self]) -> Option<SampleRows<'_>>;
     }
 }

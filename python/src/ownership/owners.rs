@@ -119,7 +119,7 @@ impl Owners {
         self.objects.all().iter().flatten()
     }
 
-    /// The owners that work on a device has to hold while it reads the samples.
+    /// The owners that work on a device has to hold while it reads the samples: the shared ones, and the samples' objects.
     pub fn keep(&self) -> impl Iterator<Item = Owner> {
         let objects = self.objects.0.clone().map(|objects| objects as Owner);
         std::iter::once(Arc::clone(&self.shared) as Owner).chain(objects)
@@ -139,7 +139,8 @@ impl Owners {
         producers
     }
 
-    /// The owner of a tensor that is sample `index`, whose memory `watches` watch.
+    /// The owner of a tensor that is sample `index`, whose memory `watches` watch: the sample's object, if any, and all shared
+    /// owners.
     pub fn sample_reference(
         &self,
         py: Python<'_>,
@@ -208,7 +209,8 @@ impl Owners {
         Ok(Owners { shared: Arc::new(shared), ..self.clone() })
     }
 
-    /// The owners of the samples at these valid positions, of `len`; negative ones count from the end.
+    /// The owners of the samples at these valid positions, of `len`; negative ones count from the end. Without the shared owners
+    /// if each of these samples has an object.
     pub fn take(&self, py: Python<'_>, positions: &[i64], len: usize) -> PyResult<Owners> {
         if positions.is_empty() {
             return Ok(Owners::default());

@@ -18,8 +18,8 @@ pub(crate) fn pieces(values: &Tensor, offsets: &[i64]) -> Result<SampleList<'sta
 }
 
 /// As `pieces`, of a flat tensor, sample `i` in the shape that row `i` of `shapes` has; `extents` are
-/// the two of `shapes` itself (not checked). LayoutError for values that are not flat and without gaps, ShapeError for a shape of
-/// another number of elements.
+/// the two of `shapes` itself (not checked). LayoutError for values that are not flat and without gaps, ShapeError for another
+/// number of shapes than of samples, or a shape of another number of elements.
 pub(crate) fn shaped_pieces(
     values: &Tensor,
     offsets: &[i64],
@@ -58,8 +58,8 @@ pub(crate) fn shaped_pieces(
     Ok(list)
 }
 
-/// Appends what begins at row `first` of `values`, read-only if that is; without `strides` it is row-major. The caller has found
-/// that it is inside `values`, which has a dim or more, and keeps these alive.
+/// Appends what begins at row `first` of `values`; without `strides` it is row-major. Marks the whole list as read-only if
+/// `values` are. The caller has found that it is inside `values`, which has a dim or more, and keeps these alive.
 pub(crate) fn push(
     list: &mut SampleList<'static>,
     values: &Tensor,

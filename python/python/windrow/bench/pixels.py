@@ -37,7 +37,7 @@ def normalise(shape: Shape, num_samples: int, dtype: str, targets: List[Target],
 
 
 def add_torch(found: Contenders, setting: Setting, tail: Callable[[Any], Any]) -> None:
-    """torch.stack and then `tail`: as a view of planes, in memory order, and compiled to one loop."""
+    """torch.stack and then `tail`: as a view of planes, in memory order, compiled to one loop, and that loop on the one table."""
     found.add("torch", "torch eager", lambda s: tail(torch.stack(s.tensors)))
     found.add("torch", "torch eager, contiguous", lambda s: tail(torch.stack(s.tensors)).contiguous())
     compiled: Any = torch.compile(lambda x: tail(x).contiguous(), dynamic=False) if torch and setting.compiles else None
