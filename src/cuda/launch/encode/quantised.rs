@@ -90,7 +90,10 @@ impl Builder<'_> {
         (rule.block_step, nest.rows) = (scales.block_step, (LANES / teams).ilog2() as u8);
         let items = groups.div_ceil(teams * u64::from(rule.run));
         let position = self.table.push_bytes(bytes_of(&rule))?;
-        self.table.push_bytes(cast_slice(&scales.outer_steps))?;
+        // Kernels read one for each outer loop, whether it leads to other scales or not.
+        let mut outer_steps = scales.outer_steps.clone();
+        outer_steps.resize(outer.len(), 0);
+        self.table.push_bytes(cast_slice(&outer_steps))?;
         let work = Quantised { nest, scales: scales.out, rule: position, groups: groups as u32 };
         self.enter(head, Work::Quantised(work), items)
     }
