@@ -116,7 +116,7 @@ fn random_batches_on_a_device() {
     let Some(engine) = device::engine() else { return };
     let mut random = Random::new(490);
     let (mut outcomes, wide) = ([0; 3], [DType::F16, DType::BF16, DType::F32, DType::F64]);
-    for case in 0..if kernels_alone() { 60 } else { 1500 } {
+    for case in 0..1500 {
         let Case { samples, collate, quantize, shape } = Case::random(&mut random);
         let name = format!("case {case}: {collate:?}, {quantize:?} of {shape:?}");
         let own = collate.clone().transform(quantize);
@@ -147,7 +147,7 @@ fn random_batches_on_a_device() {
         let to = wide[random.below(4) as usize];
         outcomes[2] += usize::from(check_back(engine, &name, &naive, &quantize, &collate, to));
     }
-    assert!(kernels_alone() || outcomes.iter().all(|&count| count > 100), "{outcomes:?}");
+    assert!(outcomes.iter().all(|&count| count > 100), "{outcomes:?}");
 }
 
 /// The same memory again.
@@ -156,21 +156,12 @@ fn target<'t>(of: &'t mut Target<'_>) -> Target<'t> {
     of.as_target().unwrap()
 }
 
-/// Whether a driver emulates machine code, which takes its time.
-fn kernels_alone() -> bool {
-    std::env::var("WINDROW_TEST_ENGINES").is_ok_and(|engines| engines == "kernels")
-}
-
 /// Around chunks, teams, warps and what registers hold, at addresses of every kind.
 #[test]
 fn rows_of_every_length() {
     let Some(engine) = device::engine() else { return };
-    let lengths: &[i64] = match kernels_alone() {
-        true => &[17, 128, 1300],
-        false => {
-            &[1, 15, 16, 17, 31, 127, 128, 129, 255, 256, 511, 512, 513, 1024, 1025, 2100, 4097]
-        }
-    };
+    let lengths =
+        [1, 15, 16, 17, 31, 127, 128, 129, 255, 256, 511, 512, 513, 1024, 1025, 2100, 4097];
     let scales = [
         Granularity::Sample,
         Granularity::Row,
@@ -179,7 +170,7 @@ fn rows_of_every_length() {
         Granularity::Block(300),
     ];
     let mut seed = 0;
-    for (&length, from) in lengths.iter().flat_map(|length| FLOATS.map(|from| (length, from))) {
+    for (length, from) in lengths.into_iter().flat_map(|length| FLOATS.map(|from| (length, from))) {
         for misalign in [0, from.size(), 1] {
             let shape = [3, length];
             let samples: Vec<Sample> = (0..3)
@@ -225,7 +216,7 @@ fn values_of_every_size() {
     let Some(engine) = device::engine() else { return };
     let mut random = Random::new(7);
     let host = Engine::reference();
-    for case in 0..if kernels_alone() { 12 } else { 300 } {
+    for case in 0..300 {
         let from = FLOATS[random.below(6) as usize];
         let exponent = match (from, case % 6) {
             (DType::F16 | DType::F8E4M3FN | DType::F8E5M2, _) => random.below(6) as i32,

@@ -64,6 +64,7 @@ LEAST = 0.95
 REASONS = {
     "one element": (0.88, "NaNs, infinities and denormals of dtype pairs that the suites have no such values for"),
     "move": (0.88, "quotients in 64 bits: samples of more than 2^32 units"),
+    "quantised": (0.78, "paddings and elements at any address, compiled for each of six dtypes, of which the suite meets some"),
     "dispatch": (0.88, "quotients by numbers that only the device knows: rows of samples joined along an outer dim, in 64 bits"),
 }
 # The kernel of elements that share scales has all families. Its copies of the others, of the same source, are held in the kernels
