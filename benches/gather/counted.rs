@@ -1,6 +1,7 @@
 //! Workloads whose machine code is counted: each is run once, and its launches are named for scripts/sim/device_counts.py.
 
-use windrow::{Collate, DType, Engine, Ragged, Transform};
+use windrow::collate::Granularity;
+use windrow::{Collate, DType, Engine, Quantize, Ragged, Transform};
 
 use super::catalogue::{
     clips, detection, environments, graphs, images, normalised, part, rows, tokens, Entry,
@@ -50,6 +51,12 @@ fn casts(count: usize, from: DType, to: DType) -> Vec<Part> {
 fn saturated(count: usize, from: DType, to: DType) -> Vec<Part> {
     let collate = Collate::stack().cast(to).saturate();
     vec![part("", from, vec![vec![16_384]; count], collate)]
+}
+
+/// Samples to float8_e4m3fn, with float32 scales.
+fn quantised(count: usize, from: DType, shape: &[i64], scale: Granularity) -> Vec<Part> {
+    let quantize = Quantize::new(DType::F8E4M3FN).scale(scale);
+    vec![part("", from, vec![shape.to_vec(); count], Collate::stack().transform(quantize))]
 }
 
 /// Rows of 128 numbers.
@@ -157,6 +164,15 @@ const BY_ADDRESS: [(&str, Lie, Parts); 3] = [
     ("512 B misaligned address", Lie::Misaligned, |scale| rows(scale.of(131_072), 512)),
 ];
 
+/// Elements divided by scales that are found on the way: tokens by row and by blocks of 128, and pages of a store of float32.
+const QUANTISED: [(&str, &str, Parts); 3] = [
+    ("Q1", "by row", |scale| quantised(scale.of(4096), DType::BF16, &[4096], Granularity::Row)),
+    ("Q2", "by 128", |scale| {
+        quantised(scale.of(4096), DType::BF16, &[4096], Granularity::Block(128))
+    }),
+    ("Q3", "pages", |scale| quantised(scale.of(1024), DType::F32, &[16, 8, 64], Granularity::Row)),
+];
+
 /// Casts of adjacent elements to float8 and back.
 const FLOAT8: [(&str, &str, Parts); 12] = {
     use DType::{BF16, F32, F8E4M3FN as E4M3, F8E5M2 as E5M2};
@@ -223,10 +239,14 @@ const PAIRS: [(DType, DType); 16] = {
     ]
 };
 
-/// Each of them in three layouts: adjacent on both sides, transposed, and, where the result is a float, with a
+/// What is quantised, and then each of them in three layouts: adjacent on both sides, transposed, and, where the result is a float, with a
 /// coefficient for each of three channels along a row.
 fn pairs(scale: Scale) -> Vec<Counted> {
     let mut all = Vec::new();
+    for (name, case, parts) in QUANTISED {
+        let counted = Counted::new(name, Lie::Scattered, move || parts(scale));
+        all.push(Counted { case: case.to_owned(), ..counted });
+    }
     for (from, to) in PAIRS {
         let mut add = |name, parts: fn(DType, DType, usize) -> Vec<Part>| {
             let counted = Counted::new(name, Lie::Scattered, move || parts(from, to, scale.of(64)));
