@@ -77,6 +77,16 @@ def test_quantised_batches(driver, form, scale):
         refusal(lambda batch=batch: call(batch, dtype="float32", transform=given, device="cpu"), wr.DeviceError, "copy it to the host")
 
 
+def test_given_scales_are_read_at_each_call(driver):
+    """The plan of a list on a device is cached, and its scales are not."""
+    codes = np.arange(32, dtype="int8").reshape(4, 8)
+    samples, scales = wr.SampleList(on(driver, "cuda", list(codes))), np.zeros(3, "float32")
+    for call in range(1, 6):
+        scales[:] = call
+        batch = wr.stack(samples.take([0, 2, 3]), dtype="float32", transform=wr.Dequantize(scales))
+        assert_same(plain(batch.data), codes[[0, 2, 3]] * np.float32(call))
+
+
 def test_moves_are_quantised_on_the_host(driver):
     dsts, scales = [np.zeros((4, 6), np.int8) for _ in ROWS], [np.zeros(4, np.float32) for _ in ROWS]
     srcs = on(driver, "cuda", ROWS)

@@ -314,6 +314,31 @@ def test_an_output_is_ready_when_its_new_bytes_are(streams, ours):
         assert_same(read(), WANT)
 
 
+def test_scales_that_are_still_in_use(streams):
+    """As of an output: the zeros of their own stream are written first."""
+    stream, samples, quantize = streams.stream(), [Cai(streams, row) for row in ROWS], wr.Quantize("int8")
+    want = wr.stack(ROWS, transform=quantize)
+    data = Cai(streams, np.zeros(WANT.shape, "int8"))
+    with streams.paused(stream):
+        scales = Cai(streams, np.zeros(want.scales.shape, "float32"), stream=stream)
+        batch = wr.stack(samples, out=(data, scales), transform=quantize)
+        read = later(streams, batch.scales)
+    assert_same(read(), want.scales.numpy())
+
+
+def test_scales_of_ours_are_ready_when_their_new_bytes_are(streams):
+    stream, consumer, quantize = streams.stream(), streams.stream(), wr.Quantize("int8")
+    want, samples = wr.stack(ROWS, transform=quantize), [Cai(streams, row) for row in ROWS]
+    # The scales are memory of another batch, so that no block has them beside the data.
+    data, scales = (wr.stack(samples, transform=quantize) for _ in range(2))
+    streams.cuCtxSynchronize()
+    with streams.paused(stream):
+        wr.stack(samples[::-1], out=(data.data, scales.scales), transform=quantize, stream=stream)
+        wr.stack(samples, out=(data.data, scales.scales), transform=quantize, stream=stream)
+        read = later(streams, scales.scales, consumer)
+    assert_same(read(), want.scales.numpy())
+
+
 @pytest.mark.parametrize("ours", [True, False])
 @pytest.mark.parametrize("use", ["dlpack", "sample", "output", "host"])
 def test_the_stream_of_a_call_is_named_within_it_alone(streams, ours, use):

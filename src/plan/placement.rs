@@ -9,6 +9,7 @@ use crate::tensor::{DimSet, Dims, Offsets};
 
 /// How samples are in the data of a batch.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Placement {
     /// Sample `i` is row `i` of dim 0.
     Rows,

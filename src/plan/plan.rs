@@ -123,7 +123,9 @@ impl<'s> Plan<'s> {
     /// ```
     pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
         let body = PlanBody::for_leaves(leaves)?;
-        let owners = leaves.iter().filter_map(|leaf| leaf.out.and_then(|out| out.owner.clone()));
+        let targets = leaves.iter().filter_map(|leaf| leaf.out);
+        let targets = targets.flat_map(|out| std::iter::once(out).chain(out.scales.as_deref()));
+        let owners = targets.filter_map(|target| target.owner.clone());
         let plan = Plan {
             body,
             lists: leaves.iter().map(|leaf| PlanSamples::Borrowed(leaf.samples)).collect(),

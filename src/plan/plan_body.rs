@@ -106,10 +106,13 @@ impl<'s> PlanBody<'s> {
     }
 
     /// Whether the plan is valid for any other samples of this list, if they are as many: no transfers, no merged copies, no
-    /// increments, or samples that a device chooses.
+    /// increments, no given scales, or samples that a device chooses.
     fn is_sample_independent(&self, samples: &SampleList<'_>) -> bool {
         let is_fixed = |output: &OutputPlan<'_>| output.ranges.is_none();
-        let has_own = |batch_shape: &BatchShape| batch_shape.increments.is_some();
+        let has_own = |batch_shape: &BatchShape| {
+            let scaling = batch_shape.scaling.as_ref();
+            batch_shape.increments.is_some() || scaling.is_some_and(|found| found.given.is_some())
+        };
         samples.selection().is_some()
             || self.route.is_none()
                 && self.outputs.iter().all(is_fixed)

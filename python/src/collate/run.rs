@@ -436,7 +436,7 @@ fn order_work(
     };
     // Outputs first: their memory may be in use by what was enqueued where it was allocated.
     let mut producers = Producers::default();
-    for out in jobs.iter().filter_map(Job::out) {
+    for out in jobs.iter().flat_map(|job| job.out().into_iter().chain(job.scales_out())) {
         let mut out_producers = producers_of(out);
         if block_of(&out_producers).is_some() {
             // The engine itself orders the work behind and before others on memory of its own.

@@ -1,4 +1,5 @@
-//! Descriptors of elements that are divided by scales of groups, or multiplied: an item is a group, or four short ones.
+//! Descriptors of elements that are divided by scales of groups, or multiplied: an item is the groups of a warp, up to 32 side by
+//! side, times a run of neighbours.
 
 use bytemuck::{bytes_of, cast_slice};
 
