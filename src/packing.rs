@@ -31,6 +31,7 @@ use crate::tensor::{Error, Result};
 
 /// How [`pack`] chooses a row for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Packing {
     /// Longest first, each into the first row with room. Without `max_sequences`, at most 11/9 of the fewest possible rows plus
     /// 6/9 of a row.
@@ -180,7 +181,7 @@ pub fn pack(
     if how == Packing::InOrder {
         let rows = in_order(
             0..lengths.len(),
-            |tokens, _, index| tokens + lengths[index],
+            |tokens, _, index| tokens + i128::from(lengths[index]),
             max_tokens,
             most,
         );
@@ -228,7 +229,7 @@ pub fn token_budget(
     let order = sorted(0..lengths.len(), |index| lengths[index])?;
     // The next sample is the longest so far.
     let tokens =
-        |_, count: usize, index: usize| padded(lengths[index]).saturating_mul(count as i64 + 1);
+        |_, count: usize, index: usize| i128::from(padded(lengths[index])) * (count as i128 + 1);
     let to_longest = |row: &[usize]| {
         row.iter().map(|&index| padded(lengths[index]) as u128).max().unwrap_or(0)
             * row.len() as u128
@@ -382,13 +383,13 @@ fn sorted(
 /// has a row of its own. `tokens(so far, samples so far, index)` are the tokens of a row with one more sample.
 fn in_order(
     order: impl ExactSizeIterator<Item = usize>,
-    tokens: impl Fn(i64, usize, usize) -> i64,
+    tokens: impl Fn(i128, usize, usize) -> i128,
     max_tokens: i64,
     most: usize,
 ) -> Result<IndexRows> {
     let (mut rows, mut sum, mut count) = (IndexRows::with_capacity(order.len())?, 0, most);
     for index in order {
-        if count == most || tokens(sum, count, index) > max_tokens || rows.is_empty() {
+        if count == most || tokens(sum, count, index) > i128::from(max_tokens) || rows.is_empty() {
             rows.begin_row()?;
             (sum, count) = (0, 0);
         }

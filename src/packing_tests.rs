@@ -54,6 +54,10 @@ fn rows_in_order() {
     let rows = pack(&[4, 4, 1, 8, 0, 2], 8, Packing::InOrder, None).unwrap();
     assert_eq!(rows.iter().collect::<Vec<_>>(), [&[0, 1][..], &[2], &[3, 4], &[5]]);
     assert_eq!((rows.num_tokens(), rows.waste()), (19, 1.0 - 19.0 / 32.0));
+    let rows = pack(&[i64::MAX, 1], i64::MAX, Packing::InOrder, None).unwrap();
+    assert_eq!(rows.len(), 2);
+    let rows = token_budget(&[1 << 62; 3], i64::MAX, 1, None).unwrap();
+    assert_eq!(rows.len(), 3);
     let rows = pack(&[1; 5], 8, Packing::InOrder, Some(2)).unwrap();
     assert_eq!(rows.iter().map(<[_]>::len).collect::<Vec<_>>(), [2, 2, 1]);
 }
