@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use windrow::batch::{Fields, SampleBounds};
 use windrow::collate::{AnyTransform, Granularity, PerDim};
+use windrow::packing::{balance, buckets, pack, token_budget, Packing};
 use windrow::plan::Target;
 use windrow::tensor::{Offsets, Scalar};
 use windrow::{
@@ -473,6 +474,13 @@ proptest! {
                 let _ = Engine::host().assemble_into(&samples, &collate, &mut target);
             }
         }
+        let lengths: Vec<i64> = other.iter().map(|&n| n.max(0)).collect();
+        for how in [Packing::InOrder, Packing::FirstFitDecreasing, Packing::BestFitDecreasing] {
+            let _ = pack(&lengths, start, how, Some(count));
+        }
+        let _ = token_budget(&lengths, start, index.min(9) as i64, Some(count));
+        let _ = buckets(&other, count.min(99), Some(&shape), true, None);
+        let _ = balance(&lengths, count.min(99), Some(7));
         let floats = [&[0.5f32; 4][..count.min(4)], &[2.0]];
         let quantize = Quantize::new(dtype).scale(Granularity::Block(start));
         let dequantize = Dequantize::new(bytes.clone()).block(start);

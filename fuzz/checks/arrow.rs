@@ -369,7 +369,7 @@ pub fn check(data: &[u8]) {
     let schema = memory.schema(&root, "");
     let array = memory.array(&root);
     // SAFETY: as the reader asks for it: ended strings, buffers as large as lengths and offsets say.
-    let read = unsafe { Columns::of_schema(&*schema, ".") };
+    let read = unsafe { Columns::from_schema(&*schema, ".") };
     let Ok(mut columns) = read else { return };
     for _ in 0..2 {
         // SAFETY: as above.

@@ -371,6 +371,9 @@ def test_keyed_jagged_that_does_not_fit():
         keyed_jagged(samples, weights=[{"a": [1, 2]}, {"a": 0.5}])
     with pytest.raises(KeyError, match="sample 1: the key 'b'"):
         keyed_jagged([{"b": [1]}, {"a": [3]}])
+    for kind in ("BATCH_ELEMENT_COUNT", "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"):
+        with pytest.raises(ValueError, match="2147483648 is beyond"):
+            batch_input(kind, [np.broadcast_to(np.zeros(1, "u1"), (1, 2**31))])
 
 
 def test_an_empty_list_decides_no_dtype():

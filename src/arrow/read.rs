@@ -69,12 +69,12 @@ impl Columns {
     /// let batch = windrow::assemble(&[[1i32, 2], [3, 4]], &windrow::Collate::stack())?;
     /// let (schema, array) = batch.to_arrow()?;
     /// // SAFETY: schema and array are valid and belong together; the batch's memory outlives the samples.
-    /// let mut columns = unsafe { Columns::of_schema(&schema, ".") }?;
+    /// let mut columns = unsafe { Columns::from_schema(&schema, ".") }?;
     /// unsafe { columns.append(&array) }?;
     /// assert!(!columns.is_struct());
     /// # Ok::<(), windrow::Error>(())
     /// ```
-    pub unsafe fn of_schema(schema: &ArrowSchema, sep: &str) -> Result<Columns> {
+    pub unsafe fn from_schema(schema: &ArrowSchema, sep: &str) -> Result<Columns> {
         // SAFETY: the caller's promise.
         let root = unsafe { SchemaField::read(schema) }?;
         let is_struct = matches!(root.data_type, DataType::Struct(_));

@@ -131,7 +131,7 @@ fn list_schema() -> ArrowSchema {
 fn read(schema: &ArrowSchema, arrays: &[&ArrowArray]) -> Result<Columns> {
     // SAFETY: made above, but for what a test made wrong, which is to be found before it is followed.
     unsafe {
-        let mut columns = Columns::of_schema(schema, ".")?;
+        let mut columns = Columns::from_schema(schema, ".")?;
         for array in arrays {
             columns.append(array)?;
         }

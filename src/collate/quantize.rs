@@ -205,6 +205,7 @@ pub struct Dequantize {
 
 /// The scales of a [`Dequantize`], of a floating-point dtype or of float8_e8m0fnu.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Scales {
     /// Those of the batch, as [`Batch::scales`](crate::Batch::scales) of one of its form has them. Where rows and samples are
     /// as many, they are those of rows.

@@ -122,8 +122,7 @@ impl Engine {
         let leaves: Vec<SampleView<'_>> =
             stored.iter().map(|&position| tree[position].1.clone()).collect();
         self.copy_many(&mut targets, &leaves).map_err(|error| {
-            let pair = error.mismatch().and_then(|mismatch| mismatch.index);
-            let position = pair.and_then(|pair| stored.get(pair));
+            let position = error.sample().and_then(|pair| stored.get(pair));
             let error = error.renumbered(|pair| stored.get(pair).copied().unwrap_or(pair));
             match position {
                 Some(&position) => error.at_path(tree[position].0.as_ref()),

@@ -2,6 +2,7 @@
 
 /// A stage of the data flow, as observers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stage {
     /// Samples are read from foreign tensors.
     Import,

@@ -179,7 +179,7 @@ typedef struct {
 // How a batch is assembled. Call `windrow_options_init` first, then set what differs. Arrays are read during the call.
 // A `has_...` that is 0 says that the option which it names is not given; that option is then zero, as `windrow_options_init`
 // leaves it, or WINDROW_STATUS_ARGUMENT. The struct and what it points to belong to the caller, and no call keeps them. Several
-// threads may read one struct at once. An option that is set and that the other options leave without a meaning is
+// threads may read one struct at once. An option that is set and belongs to another form, or to an option that is not given, is
 // WINDROW_STATUS_ARGUMENT: `dim` belongs to `WINDROW_FORM_CONCAT`, and `value` to `num_multiples` to `WINDROW_FORM_PAD`.
 typedef struct {
   // `sizeof(windrow_options)`, set by `windrow_options_init`.

@@ -68,7 +68,7 @@ pub enum Granularity {
 /// How a batch is assembled. Call `windrow_options_init` first, then set what differs. Arrays are read during the call.
 /// A `has_...` that is 0 says that the option which it names is not given; that option is then zero, as `windrow_options_init`
 /// leaves it, or WINDROW_STATUS_ARGUMENT. The struct and what it points to belong to the caller, and no call keeps them. Several
-/// threads may read one struct at once. An option that is set and that the other options leave without a meaning is
+/// threads may read one struct at once. An option that is set and belongs to another form, or to an option that is not given, is
 /// WINDROW_STATUS_ARGUMENT: `dim` belongs to `WINDROW_FORM_CONCAT`, and `value` to `num_multiples` to `WINDROW_FORM_PAD`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -269,8 +269,6 @@ impl Options {
     pub(crate) unsafe fn collate(&self) -> Result<Collate> {
         let refuse = |text: String| Err(Error::argument(text));
         check_size(self.size)?;
-        // SAFETY: the caller's promise.
-        unsafe { self.check_form_options() }?;
         let mut collate = match self.form {
             0 => Collate::stack(),
             1 => Collate::concat(self.dim),
@@ -279,11 +277,12 @@ impl Options {
             3 => Collate::ragged(self.ragged()),
             form => return refuse(format!("form must be a windrow_form, got {form}")),
         };
-        if let Some(dtype) = given_dtype("dtype", self.has_dtype, self.dtype)? {
+        // SAFETY: the caller's promise.
+        unsafe { self.check_form_options() }?;
+        if let Some(dtype) = self.dtype()? {
             collate = collate.cast(dtype);
         }
-        let absent = DLDevice { device_type: DLDeviceType(0), device_id: 0 };
-        if let Some(device) = given("device", self.has_device, self.device, absent)? {
+        if let Some(device) = self.device()? {
             collate =
                 collate.device(device_from_dl(device).map_err(|error| error.about("device"))?);
         }
@@ -292,6 +291,19 @@ impl Options {
         }
         // SAFETY: the caller's promise.
         Ok(collate.transform(unsafe { self.transform() }?))
+    }
+
+    fn dtype(&self) -> Result<Option<DType>> {
+        given_dtype("dtype", self.has_dtype, self.dtype)
+    }
+
+    fn mask_dtype(&self) -> Result<Option<DType>> {
+        given_dtype("mask_dtype", self.has_mask_dtype, self.mask_dtype)
+    }
+
+    fn device(&self) -> Result<Option<DLDevice>> {
+        let absent = DLDevice { device_type: DLDeviceType(0), device_id: 0 };
+        given("device", self.has_device, self.device, absent)
     }
 
     /// # Errors
@@ -308,7 +320,7 @@ impl Options {
             ("side", self.side != 0),
             ("truncate", self.truncate != 0),
             ("mask", self.mask != 0),
-            ("mask_dtype", self.has_mask_dtype != 0),
+            ("mask_dtype", self.mask_dtype()?.is_some()),
             ("dims", !self.dims.is_null() || self.num_dims != 0),
             ("sizes", !self.sizes.is_null() || self.num_sizes != 0),
             ("multiples", !self.multiples.is_null() || self.num_multiples != 0),
@@ -350,8 +362,8 @@ impl Options {
         check_size(self.size)?;
         let options = [
             ("form", self.form != 0),
-            ("dtype", self.has_dtype != 0),
-            ("device", self.has_device != 0),
+            ("dtype", self.dtype()?.is_some()),
+            ("device", self.device()?.is_some()),
             ("saturate", self.saturate != 0),
             ("options.scales_out", !self.scales_out.is_null()),
         ];
@@ -490,7 +502,7 @@ impl Options {
             2 => windrow::Side::Center,
             side => return refuse(format!("side must be a windrow_side, got {side}")),
         });
-        if let Some(dtype) = given_dtype("mask_dtype", self.has_mask_dtype, self.mask_dtype)? {
+        if let Some(dtype) = self.mask_dtype()? {
             pad = pad.mask_dtype(dtype);
         }
         match self.mask {

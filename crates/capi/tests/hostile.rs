@@ -110,7 +110,7 @@ fn impossible_options_are_a_status() {
         assert_eq!(windrow_samples_push(samples, &row(&mut data, &mut shape)), Status::Ok);
         for (options, wanted) in [
             (Options { size: 8, ..options }, "windrow_options_init"),
-            (Options { form: 9, ..options }, "form must be a windrow_form, got 9"),
+            (Options { form: 9, dim: 1, ..options }, "form must be a windrow_form, got 9"),
             (Options { form: 2, side: 7, ..options }, "side must be a windrow_side, got 7"),
             (Options { form: 2, side: -1, ..options }, "side must be a windrow_side, got -1"),
             (
@@ -204,6 +204,7 @@ fn impossible_options_are_a_status() {
             (Options { dtype: UINT8, ..options }, "dtype"),
             (Options { device: CPU, ..options }, "device"),
             (Options { form: 2, mask: 1, mask_dtype: UINT8, ..options }, "mask_dtype"),
+            (Options { mask_dtype: UINT8, ..options }, "mask_dtype"),
             (Options { channel_dim: 1, ..options }, "channel_dim"),
             (Options { quantize: INT8, ..options }, "quantize"),
             (

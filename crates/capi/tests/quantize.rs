@@ -164,6 +164,10 @@ fn moves() {
             assert_eq!((status, codes), (Status::Argument, [[7; 2]; 2]));
             assert!(text().contains(" is an option of "), "{}", text());
         }
+        let wrong = Options { dtype: code(DType::I8), ..options };
+        let status = windrow_copy_many_with(engine, dsts, srcs, &wrong, scales);
+        assert_eq!((status, codes), (Status::Argument, [[7; 2]; 2]));
+        assert!(text().starts_with("dtype is set and has_dtype is 0; "), "{}", text());
         let status = windrow_copy_many_with(engine, dsts, srcs, &options, scales);
         assert_eq!(status, Status::Ok, "{}", text());
         assert_eq!((codes, found), ([[0, -127], [0, 127]], [2.0, 0.5 / 127.0]));

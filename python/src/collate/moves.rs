@@ -345,8 +345,7 @@ fn copy(
 
 /// An error of pairs with these names.
 fn pair_error(py: Python<'_>, error: Error, named: Named<'_>) -> PyErr {
-    let index = error.mismatch().and_then(|mismatch| mismatch.index);
-    let path = index.map_or_else(String::new, |index| named(index).0);
+    let path = error.sample().map_or_else(String::new, |index| named(index).0);
     to_py_err(py, &error.renumbered(|pair| named(pair).1).at_path(&path))
 }
 

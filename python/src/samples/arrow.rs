@@ -223,7 +223,7 @@ impl<'py> ArrowReader<'_, 'py> {
         })?
         .map_err(|error| self.error(error))?;
         // SAFETY: the producer vouches for its schema.
-        let columns = unsafe { Columns::of_schema(&schema, self.sep) };
+        let columns = unsafe { Columns::from_schema(&schema, self.sep) };
         let mut columns = columns.map_err(|error| self.error(error))?;
         loop {
             let mut array = ArrowArray::empty();
@@ -350,7 +350,7 @@ fn pointer<T>(capsule: &Bound<'_, PyCapsule>, name: &CStr) -> PyResult<*mut T> {
 fn columns_of(schema: &Bound<'_, PyCapsule>, sep: &str) -> Result<Columns, Error> {
     match schema.pointer_checked(Some(ARROW_SCHEMA)) {
         // SAFETY: the capsule's struct, for which its producer vouches, alive while the capsule is.
-        Ok(schema) => unsafe { Columns::of_schema(schema.cast().as_ref(), sep) },
+        Ok(schema) => unsafe { Columns::from_schema(schema.cast().as_ref(), sep) },
         Err(_) => Err(refused("a capsule of an Arrow schema", "another one")),
     }
 }
