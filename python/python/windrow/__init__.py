@@ -8,7 +8,7 @@
 import os as _os
 
 try:
-    import windrow._windrow as _windrow
+    import windrow._windrow as _compiled
 except ModuleNotFoundError as error:
     if error.name != "windrow._windrow":
         raise
