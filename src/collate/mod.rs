@@ -179,6 +179,7 @@ impl Collate {
     }
 
     /// The same for a batch of this dtype.
+    #[inline]
     pub(crate) fn check_saturate_in(&self, dtype: DType) -> Result<()> {
         if !self.saturate || dtype.is_float8() {
             return Ok(());
@@ -220,6 +221,7 @@ impl Collate {
     }
 
     /// Whether elements stay as they are, but for a cast, and dims in their order.
+    #[inline]
     pub(crate) fn has_no_transform(&self) -> bool {
         self.rescale.is_none() && self.transform == Transform::default()
     }

@@ -189,7 +189,9 @@ impl BatchShape {
         };
         batch_shape.transform(used, collate)?;
         collate.check_saturate_in(batch_shape.dtype)?;
-        batch_shape.set_increments(collate)?;
+        if collate.increments.is_some() {
+            batch_shape.set_increments(collate)?;
+        }
         batch_shape.place(used, &collate.form)?;
         if let Some(rescale) = &collate.rescale {
             let extents = BatchExtents {
@@ -226,6 +228,7 @@ impl BatchShape {
 
     /// Sets the increments. Refuses them beside an affine map, in another number than the samples, for a dtype that is no
     /// integer, and where neither the samples nor the batch are on a device.
+    #[inline]
     fn set_increments(&mut self, collate: &Collate) -> Result<()> {
         let Some(increments) = &collate.increments else { return Ok(()) };
         if self.affine.is_some() {

@@ -126,6 +126,7 @@ pub trait AsTarget {
 }
 
 impl AsTarget for Target<'_> {
+    #[inline]
     fn as_target(&mut self) -> Result<Target<'_>> {
         Ok(Target {
             data: self.data,
