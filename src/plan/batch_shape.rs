@@ -189,8 +189,8 @@ impl BatchShape {
         };
         batch_shape.transform(used, collate)?;
         collate.check_saturate_in(batch_shape.dtype)?;
-        if collate.increments.is_some() {
-            batch_shape.set_increments(collate)?;
+        if let Some(increments) = &collate.increments {
+            batch_shape.set_increments(increments)?;
         }
         batch_shape.place(used, &collate.form)?;
         if let Some(rescale) = &collate.rescale {
@@ -228,9 +228,7 @@ impl BatchShape {
 
     /// Sets the increments. Refuses them beside an affine map, in another number than the samples, for a dtype that is no
     /// integer, and where neither the samples nor the batch are on a device.
-    #[inline]
-    fn set_increments(&mut self, collate: &Collate) -> Result<()> {
-        let Some(increments) = &collate.increments else { return Ok(()) };
+    fn set_increments(&mut self, increments: &Arc<[i64]>) -> Result<()> {
         if self.affine.is_some() {
             return Err(Error::argument(
                 "increments cannot be combined with scale, mean or std".to_owned(),
