@@ -166,8 +166,9 @@ def test_packed_by_workers(dataset, device):
     assert_parts(windrow.ray.unpack(row, device) for row in packed.iter_rows())
 
 
-def test_the_recipe_runs(cluster):
-    run_examples("docs/recipes/ray.md")
+@pytest.mark.parametrize("page", ["docs/recipes/ray.md", "docs/scale.md"])
+def test_the_examples_of_pages_run(cluster, page):
+    run_examples(page)
 
 
 def test_an_error_arrives_and_the_next_iteration_works(dataset):

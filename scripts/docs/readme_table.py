@@ -20,6 +20,8 @@ RESULTS = ROOT / "benches/results"
 PLOTS = ROOT / "docs/plots"
 # Workloads with tables of their own, and with a file of their own where nothing else was measured.
 APART = {"groups": ("source-", "small-"), "moves": ("move-",), "quantise": ("Q-",)}
+# What docs/scale.md assumes that one GPU takes in a second, by workload, and the bytes of one as it is read.
+DEMAND = {"W1": ("images", 224 * 224 * 3, 3_000), "W2": ("tokens", 4, 20_000), "W5": ("dicts", 249, 1_000_000)}
 # Bytecode that is compiled here would go into the next wheel.
 sys.dont_write_bytecode = True
 # The package without the compiled module that `import windrow` wants.
@@ -190,6 +192,44 @@ def pipelines(path, report):
     return f"\n{results.markdown(header, lines)}\n\n{source(path, report, clock)}\n"
 
 
+def bytes_a_second(number):
+    return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"
+
+
+def sizing(path, report):
+    """What hosts assemble for 8, 64 and 512 GPUs: bytes by shape and assumed demand, cores by the medians of a result."""
+    cores, lines, limits = int(report["machine"]["cores"]), [], []
+    entries = {pair.scattered["name"]: pair.scattered for pair in results.pairs(report) if pair.scattered.get("bytes_read")}
+    for name, (unit, size, demand) in DEMAND.items():
+        if name not in entries:
+            continue
+        entry = entries[name]
+        count, seconds = entry["bytes_read"] // size, results.median(results.find(entry, "windrow"))
+        written = entry["bytes_written"] / count
+        for gpus in (8, 64, 512):
+            rate = gpus * demand
+            busy = rate * seconds * cores / count
+            title = f"{entry['title']}: {results.milliseconds(seconds)}" if gpus == 8 else ""
+            shown = "below 0.01" if busy < 0.01 else f"{busy:,.2f}" if busy < 10 else f"{busy:,.0f}"
+            lines.append([title, str(gpus), f"{rate:,} {unit}", bytes_a_second(rate * size), bytes_a_second(rate * written), shown])
+        if name == "W5":
+            limits.append(f"- One process collates {count / seconds:,.0f} such dicts a second; one GPU takes {demand * seconds / count:.2f} of that.")
+    own, other = newest("pipelines")
+    for line in other["lines"]:
+        if line["title"].startswith("Ray Data, iteration") and "mask" in line["title"] and "windrow, Arrow" in line["quartiles"]:
+            rate = line["count"] / line["quartiles"]["windrow, Arrow"][1]
+            limits.append(f"- One process that iterates over Ray Data takes {rate:,.0f} rows of 1 to 512 tokens a second, with lengths and mask ([figures](performance.md#in-a-pipeline), `{own.relative_to(ROOT)}`).")
+    own, other = newest("groups")
+    for entry in other["workloads"]:
+        if entry["name"] == "source-plan-million":
+            seconds = results.median(results.find(entry, "windrow"))
+            page = "performance.md#samples-of-other-libraries-and-small-batches"
+            limits.append(f"- `plan.pack` of 1,000,000 lengths takes {results.milliseconds(seconds)} ([figures]({page}), `{own.relative_to(ROOT)}`).")
+    header = ["workload, and its median", "GPUs", "demand a second (assumed)", "bytes read a second", "bytes written a second", "cores"]
+    text = "\n".join(map(wrapped, limits))
+    return f"\n{results.markdown(header, lines)}\n\n{text}\n\n{source(path, {**report, 'workloads': []})}\n"
+
+
 def gpu_line(path, gpus, page="docs/gpu-figures.md", simulated="docs/gpu-runner.md#without-a-gpu"):
     return f"\n{wrapped(records.line(gpus, page, simulated))}\n"
 
@@ -226,6 +266,7 @@ FILES = {
     "README.md": {"gpu-line": (gpu_line, "gpu"), "headline": (headline, "host")},
     "docs/gpu-runner.md": {"gpu-line": (functools.partial(gpu_line, page="gpu-figures.md", simulated="testing.md"), "gpu")},
     "python/README.md": {"gpu-line": (functools.partial(gpu_line, page="", simulated=""), "gpu")},
+    "docs/scale.md": {"sizing": (sizing, "host")},
     "docs/performance.md": {"short": (short_table, "host"), "gpu": (gpu, "gpu"), "table": (table, "host"), "machines": (side_by_side, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, kind="groups"), "groups"), "groups-losses": (functools.partial(losses, kind="groups"), "groups"), "moves": (moves, "moves"), "quantise": (quantise, "quantise"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers"), "operators": (pipelines, "operators")},
 }
 
