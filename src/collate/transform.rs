@@ -86,7 +86,7 @@ impl Transform {
         self.scale != 1.0 || !self.mean.is_empty() || !self.std.is_empty()
     }
 
-    /// The multiply-add, or `None` if it would change nothing.
+    /// The multiply-add; `None` if the scale and every std are 1 and every mean is 0.
     ///
     /// # Errors
     /// [`Error::Argument`] for several means beside another number of standard deviations, or coefficients that are not finite.

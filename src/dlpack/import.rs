@@ -54,8 +54,8 @@ fn refuse(kind: fn(Box<Mismatch>) -> Error, expected: &str, got: String) -> Erro
 /// The dtype of this crate for one of DLPack.
 ///
 /// # Errors
-/// [`Error::DType`] for a combination of code, bits and lanes that has no counterpart. Fewer bits than a byte are packed,
-/// unless the flags of the tensor say otherwise, which [`read_versioned`] looks at.
+/// [`Error::DType`] for a combination of code, bits and lanes that has no counterpart. Of fewer bits than a byte, only two lanes
+/// of float4_e2m1fn have one; [`read_versioned`] also takes 4-bit integers that the flags call padded.
 ///
 /// ```
 /// use windrow::dlpack::{dtype_from_dl, dtype_to_dl};
@@ -97,7 +97,7 @@ pub fn dtype_from_dl(dtype: DLDataType) -> Result<DType> {
     })
 }
 
-/// The device of this crate for one of DLPack: what the host can read is [`Device::Cpu`].
+/// The device of this crate for one of DLPack: page-locked memory is [`Device::Cpu`], managed memory [`Device::Cuda`].
 ///
 /// # Errors
 /// [`Error::Device`] for any kind but host and CUDA, and for a negative CUDA ordinal.

@@ -41,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// Whether it has a feature, by Linux's name.
+    /// Whether the line `flags` of `/proc/cpuinfo` has a feature. ARM's has no such line: false.
     pub fn has(&self, flag: &str) -> bool {
         self.flags.iter().any(|own| own == flag)
     }

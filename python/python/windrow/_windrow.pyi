@@ -1203,7 +1203,7 @@ def _list_of_trees(like: Any, columns: List[Any], len: int) -> SampleList:
 def _check_options(form: str, /, **arguments: Any) -> None:
     """Raises what a call of ``form`` with these arguments would, without samples."""
 def _check_list(samples: Any) -> None:
-    """Refuses a single sample, a table of columns, or text, where a list of samples is due."""
+    """Refuses a mapping, a table of columns, a sparse matrix or text as a list of samples; anything else passes, an array too."""
 def _is_arrow(object: Any, /) -> bool:
     """Whether an object, not a class, is to be read as Arrow's: it has one of the methods, and no better route is known."""
 def _arrow_columns(table: Any, /) -> Dict[str, SampleList]:

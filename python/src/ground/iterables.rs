@@ -131,7 +131,7 @@ pub(crate) fn is_text(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>()
 }
 
-/// Refuses a single sample, a table of columns, or text, where a list of samples is due.
+/// Refuses a mapping, a table of columns, a sparse matrix or text as a list of samples; anything else passes, an array too.
 #[pyfunction]
 #[pyo3(name = "_check_list")]
 pub(crate) fn check_list(samples: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -50,14 +50,17 @@ enum Value {
 struct Collector;
 
 impl Subscriber for Collector {
+    /// Whether a span is windrow's, on threads without a call too: `tracing` keeps one answer for all threads.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "windrow"
     }
 
+    /// DEBUG while reports are on, else off.
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(if IS_ON.load(Ordering::Relaxed) { LevelFilter::DEBUG } else { LevelFilter::OFF })
     }
 
+    /// Opens a record if this thread is in a call. Leaves out values given here: windrow's spans have none at first.
     fn new_span(&self, span: &Attributes<'_>) -> Id {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
