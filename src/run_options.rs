@@ -74,7 +74,8 @@ impl RunOptions {
         RunOptions { arena: Some(arena), ..self }
     }
 
-    /// Page-locked memory of the options' allocator; `None` without one, or if what it gives does not fit.
+    /// Page-locked memory of the options' allocator: writable and row-major, whatever the strides of `layout`; `None` without an
+    /// allocator, or if what it gives does not fit.
     pub(crate) fn pinned_tensor(&self, dtype: DType, layout: &Layout) -> Option<Tensor> {
         let tensor = self.pinned.as_ref()?.allocate(dtype, layout.shape())?;
         let is_fit = (tensor.dtype(), tensor.device()) == (dtype, Device::Pinned)

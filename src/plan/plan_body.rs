@@ -30,7 +30,7 @@ impl<'s> PlanBody<'s> {
     /// Plans leaves; that their outputs are apart from each other is the caller's to check.
     ///
     /// # Errors
-    /// The errors of [`Plan::for_leaves`](crate::Plan::for_leaves) that one leaf alone shows.
+    /// The errors of [`Plan::for_leaves`](crate::Plan::for_leaves), but not Layout for memory that leaves share.
     pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Arc<PlanBody<'s>>> {
         if let [leaf] = leaves {
             let body = PlanBody::cached_for_list(leaf.samples, leaf.collate, leaf.out);
@@ -46,8 +46,8 @@ impl<'s> PlanBody<'s> {
         Ok(Arc::new(body))
     }
 
-    /// Plans leaves whose outputs are the only ones, and the lots of a move behind them. `reads_mapped`: whether kernels may read
-    /// page-locked memory where it is. Gives the samples of each lot, too.
+    /// Plans leaves, and the lots of a move behind them; that their outputs are apart is the caller's to check. `reads_mapped`:
+    /// whether kernels may read page-locked memory where it is. Gives the samples of each lot, too.
     ///
     /// # Errors
     /// As [`PlanBody::for_leaves`].
@@ -129,7 +129,8 @@ impl<'s> PlanBody<'s> {
         body
     }
 
-    /// As [`PlanBody::cached_for_list`], for a list that ends with the call: nothing is cached or borrowed.
+    /// Plans one list, which may end with the call: no plan is looked for or kept with it, and nothing is borrowed. Errors are
+    /// those of [`PlanBody::for_leaves`].
     pub fn owned_for_list<'o>(
         samples: &SampleList<'_>,
         collate: &Collate,

@@ -169,8 +169,8 @@ fn steps_of(steps: &Bound<'_, PyAny>, counts: &[i64]) -> PyResult<Steps> {
     }
 }
 
-/// How an entry is joined, and in which dtype: bools that are raised become int64. A `dim` that samples do not have is left to
-/// the plan to refuse. A column has at least one sample, else this panics.
+/// How an entry is joined, and in which dtype: Python's numbers in that of [`KeyColumn::dtype`], other bools that are raised as
+/// int64. A `dim` that samples do not have is left to the plan to refuse. A column has at least one sample, else this panics.
 fn entry_of(
     py: Python<'_>,
     column: &KeyColumn,
@@ -231,7 +231,8 @@ fn starts_of(entry: &GraphEntry, steps: &[i64]) -> windrow::Result<Option<Vec<i6
     Ok(starts.iter().any(|&start| start != 0).then_some(starts))
 }
 
-/// Raises the values of a batch on the host, in place. The caller ensures that nothing else refers to the batch.
+/// Raises the values of a batch on the host, in place; errors are also those of [`add_per_sample`], as DType for sums that do not
+/// fit. The caller ensures that nothing else refers to the batch.
 fn raise(batch: &Batch, entry: &GraphEntry) -> windrow::Result<()> {
     let steps = entry.steps.or_ends(|| ends_of(batch.data(), entry))?;
     let Some(starts) = starts_of(entry, &steps)? else { return Ok(()) };
@@ -278,7 +279,8 @@ fn added_up(numbers: impl ExactSizeIterator<Item = i64>) -> windrow::Result<Vec<
 /// Members of a batch: the names of the index of each element's sample and of the offsets, and the offsets.
 type Members = ([String; 2], Vec<i64>);
 
-/// The members of the entries that `follow` names, and last those of the nodes; KeyError for a name that is no entry.
+/// The members of the entries that `follow` names, and last those of the nodes, whose offsets are `nodes`; KeyError for a name
+/// that is no entry.
 fn members_of(
     py: Python<'_>,
     entries: &[GraphEntry],

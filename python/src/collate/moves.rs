@@ -63,7 +63,7 @@ use crate::samples::imported::Imported;
 ///     ShapeError, DTypeError: a pair that does not fit.
 ///     LayoutError: a destination that is read-only, a Python number or of foreign byte order, or whose elements overlap each other; a
 ///         torch tensor that requires grad while torch's grad mode is on: call within ``torch.no_grad()``.
-///     DeviceError: ids on one device beside memory of another.
+///     DeviceError: ids on one device beside memory of another; a `Quantize` or `Dequantize` beside a side on a device.
 ///     CudaUnavailable, CudaError: as for `stack`.
 ///     TypeError: what is no side, or no array-like. KeyError: trees of different keys.
 ///     RuntimeError: an inference tensor as destination outside of inference mode.
@@ -80,8 +80,9 @@ use crate::samples::imported::Imported;
 /// written, and the next use of the list raises IndexError. What the ids choose is not compared: where an id occurs twice among destinations, or a
 /// destination is also read, which of them wins is not defined, as in ``index_put_``.
 ///
-/// All of them are raised before a byte is written, with the position of the pair as ``.index``, ``.side`` (``"destination"`` or
-/// ``"source"``; ``"destination"`` where the two do not fit; ``"scales_out"`` of the destinations of scales) and, in trees, ``.path``.
+/// All of them but CudaError are raised before a byte is written, with the position of the pair as ``.index``, ``.side``
+/// (``"destination"`` or ``"source"``; ``"destination"`` where the two do not fit; ``"scales_out"`` of the destinations of
+/// scales) and, in trees, ``.path``.
 ///
 /// Examples:
 ///     >>> import windrow as wr
@@ -392,7 +393,7 @@ pub(super) fn explain_pairs(
     explain.map_err(|error| pair_error(py, error, &named))
 }
 
-/// The int of `max_blocks=`, 1 or more, else ValueError; `None`, no limit, if it is not given.
+/// The int of `max_blocks=`, 1 or more, with the errors of [`int_within`]; `None`, no limit, if it is not given.
 fn blocks_of(blocks: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
     let within = |blocks| int_within(blocks, "max_blocks", 1..=u64::from(u32::MAX));
     Ok(blocks.map(within).transpose()?.map(|blocks| blocks as u32))

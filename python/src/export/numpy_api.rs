@@ -97,7 +97,8 @@ pub(crate) fn array_of<'py>(
 }
 
 impl Api {
-    /// The table of the NumPy that can be imported; `None` if its arrays are not those of `numpy.asarray`.
+    /// The table of the NumPy that can be imported; `None` if its arrays are not those of `numpy.asarray`, Python's error if
+    /// there is no NumPy or no table.
     fn find(py: Python<'_>) -> PyResult<Option<Api>> {
         let module = match py.import("numpy._core._multiarray_umath") {
             Ok(module) => module,

@@ -32,7 +32,7 @@ pub(super) struct Dicts<'a> {
 }
 
 impl<'a> Dicts<'a> {
-    /// `are_held_next`: the caller counts references to the values before it reads these.
+    /// `are_held_next`: the caller counts references to the values before it reads these. The only error is MemoryError.
     pub fn new(py: Python<'_>, keys: &'a [Py<PyAny>], are_held_next: bool) -> PyResult<Dicts<'a>> {
         let lead = DICTS_AHEAD + VALUES_AHEAD.div_ceil(keys.len().max(1));
         let (class, values) = ((std::ptr::null_mut(), false), try_vec(keys.len())?);
