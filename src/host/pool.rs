@@ -85,8 +85,8 @@ impl Block {
         self.raw.as_ref().map_or(0, |raw| raw.layout.size() as u64)
     }
 
-    /// The block as a tensor that owns it. The caller makes sure that all of it is
-    /// written before the tensor is shared.
+    /// The block as a tensor that owns it. The caller gives a compact layout that the block has room for, and writes all of the
+    /// tensor before it is shared.
     pub fn into_tensor(self, dtype: DType, layout: TensorLayout) -> Tensor {
         debug_assert!(layout.is_compact() && bytes_of(dtype, layout.shape()) <= self.size());
         let data = self.data();
@@ -256,7 +256,7 @@ impl Default for SmallBlocks {
 }
 
 impl SmallBlocks {
-    /// Takes a free block of exactly this size.
+    /// Takes a free block of exactly this size, one of [`SMALL_SIZES`].
     fn take(&self, layout: Layout) -> Option<Raw> {
         self.0[small_size(layout.size())].iter().find_map(|slot| take(slot, layout))
     }

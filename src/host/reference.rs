@@ -334,7 +334,7 @@ fn format_of_float8(dtype: DType) -> (u32, u8) {
     }
 }
 
-/// The value of a code; past the last number as if they went on.
+/// The value of a code without a sign bit; past the last number as if they went on.
 fn counted_float8(dtype: DType, code: u8) -> f64 {
     let (fraction_bits, _) = format_of_float8(dtype);
     let fraction = f64::from(code % (1 << fraction_bits)) / f64::from(1 << fraction_bits);

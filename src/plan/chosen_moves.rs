@@ -61,7 +61,7 @@ pub(crate) fn is_chosen(dsts: &SampleList<'_>, srcs: &SampleList<'_>) -> bool {
     dsts.selection().is_some() || srcs.selection().is_some()
 }
 
-/// The sample that stands for all of a list, which has some.
+/// Metadata of the first sample in a list, or in the list that a device chooses from. That list has samples.
 pub(crate) fn first_of<'l>(list: &'l SampleList<'_>) -> &'l TensorMeta {
     match list.selection() {
         Some(selection) => selection.list.representatives.meta(0),

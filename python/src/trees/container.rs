@@ -126,7 +126,7 @@ impl Container {
         !matches!(&self.node_type, NodeType::Registered(Registered { flatten_more: None, .. }))
     }
 
-    /// Whether to ask for a path of a child runs no Python code.
+    /// Whether all keys are str, subclasses too, or there are none: the path of a child then runs no Python code.
     pub fn has_plain_names(&self, py: Python<'_>) -> bool {
         let is_plain = |key: &Py<PyAny>| key.bind(py).is_instance_of::<PyString>();
         self.keys().is_none_or(|keys| keys.iter().all(is_plain))

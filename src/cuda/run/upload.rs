@@ -9,7 +9,7 @@ use crate::plan::{OutputPlan, Staged, POLICY};
 use crate::tensor::Result;
 
 /// Enqueues copies of outputs whose bytes are only moved to device memory of `bytes` bytes from `place` on. Each output has
-/// its offset in that memory. The caller counts the bytes.
+/// its offset in that memory, a multiple of its element's size. The caller holds the memory, and counts the bytes.
 pub(crate) fn gathered<'p>(
     run: &mut Run<'_>,
     outputs: impl Iterator<Item = (u64, &'p OutputPlan<'p>)> + Clone,
