@@ -150,6 +150,15 @@ def test_lists_at_the_edge_of_64_bits():
     assert keyed_jagged([{"x": edges}, {"x": [True, False]}]).values.tolist() == [*edges, 1, 0]
 
 
+@pytest.mark.parametrize("make", [list, np.array, torch.tensor])
+def test_bools_with_increments_become_int64(make):
+    graphs = [{"x": np.ones((3, 1)), "k": make([True, False])}] * 2
+    batch = concat_graphs(graphs, increments={"k": 1}, return_tensors="np")
+    assert batch["k"].dtype == np.int64 and batch["k"].tolist() == [1, 0, 2, 1]
+    plain = concat_graphs(graphs, increments={"k": 0}, return_tensors="np")
+    assert plain["k"].dtype == np.bool_ and plain["k"].tolist() == [True, False] * 2
+
+
 def test_graphs_of_lists():
     graphs = [{"x": [0.5, 1], "edge_index": [0, 1], "t": []}, {"x": [2], "edge_index": [], "t": [1.5]}, {"x": [4], "edge_index": [0], "t": []}]
     batch = concat_graphs(graphs, return_tensors="np")

@@ -169,7 +169,7 @@ fn steps_of(steps: &Bound<'_, PyAny>, counts: &[i64]) -> PyResult<Steps> {
     }
 }
 
-/// How an entry is joined, and in which dtype: Python's numbers in that of [`KeyColumn::dtype`], other bools that are raised as
+/// How an entry is joined, and in which dtype: Python's numbers in that of [`KeyColumn::dtype`], bools with an increment as
 /// int64. A `dim` that samples do not have is left to the plan to refuse. A column has at least one sample, else this panics.
 fn entry_of(
     py: Python<'_>,
@@ -184,10 +184,9 @@ fn entry_of(
         Steps::Given(steps) => steps.iter().take(before_last.len()).any(|&step| step != 0),
         Steps::Ends => before_last.into_iter().any(|index| list.meta(index).layout.numel() > 0),
     };
-    let dtype = match column.is_of_numbers() {
-        true => column.dtype(py)?,
-        false => (is_raised && first.dtype == DType::Bool).then_some(DType::I64),
-    };
+    let of_numbers = if column.is_of_numbers() { column.dtype(py)? } else { None };
+    let is_bool = of_numbers.unwrap_or(first.dtype) == DType::Bool;
+    let dtype = if is_raised && is_bool { Some(DType::I64) } else { of_numbers };
     let ndim = first.layout.ndim();
     let (mut collate, mut place) = (Collate::stack(), None);
     if ndim > 0 {
