@@ -279,12 +279,12 @@ struct Doubles : Pair<from, to, affine> {
     }
 };
 
-/// Whole numbers of 32 or 64 bits that are raised, each by the same number.
+/// Adds the same number to whole numbers of 32 or 64 bits.
 template <uint8_t dtype>
-struct Raised : Pair<dtype, dtype, false> {
+struct Add : Pair<dtype, dtype, false> {
     using Base = Pair<dtype, dtype, false>;
     uint64_t by;
-    WINDROW_DEVICE explicit Raised(const Affine& map) : by(map.get<uint64_t>(0)) {}
+    WINDROW_DEVICE explicit Add(const Affine& map) : by(map.get<uint64_t>(0)) {}
     WINDROW_DEVICE void vector(const uint32_t (&in)[4], uint32_t (&out)[4]) const {
         out[0] = out[1] = out[2] = out[3] = 0;
 #pragma unroll
@@ -299,20 +299,20 @@ constexpr uint8_t kMovedLoop = 0;
 /// so that the compiler makes a table of jumps.
 WINDROW_DEVICE constexpr uint8_t cast_number(uint32_t from, uint32_t to, bool affine) {
     uint8_t number = kMovedLoop;
-#define WINDROW_CAST(cast, own_from, own_to, own_affine) \
-    ++number;                                            \
-    if (from == own_from && to == own_to && affine == own_affine) return number;
+#define WINDROW_CAST(cast, pair_from, pair_to, pair_affine) \
+    ++number;                                               \
+    if (from == pair_from && to == pair_to && affine == pair_affine) return number;
 #include "cast_table.h"
 #undef WINDROW_CAST
     return kMovedLoop;
 }
 
-/// The loops of whole numbers with an increment, behind those of all casts.
+/// The loops that add a number to whole ones, behind those of all casts.
 #define WINDROW_CAST(cast, from, to, affine) +1
-constexpr uint8_t kRaised32 = 1
+constexpr uint8_t kAddLoop32 = 1
 #include "cast_table.h"
     ;
 #undef WINDROW_CAST
-constexpr uint8_t kRaised64 = kRaised32 + 1;
+constexpr uint8_t kAddLoop64 = kAddLoop32 + 1;
 
 }  // namespace windrow

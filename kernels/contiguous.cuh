@@ -24,10 +24,10 @@ struct Run {
 /// The operation on the elements that are read.
 struct RunCast {
     uint32_t from, to;
-    uint32_t loop;       ///< of the vectors: cast_number(), kMovedLoop, kRaised32 or kRaised64
+    uint32_t loop;       ///< of the vectors: cast_number(), kMovedLoop, kAddLoop32 or kAddLoop64
     uint32_t from_size;  ///< bytes; 0: nothing is read, and the elements are `value`
     uint32_t to_size, log_to;
-    Affine affine;       ///< of one channel; raised: where the number is
+    Affine affine;       ///< of one channel; kAddPerSample: where the number is
     uint64_t value;
     Codes codes;         ///< of any pair of dtypes: all of it but the map
     bool is_mixed;       ///< rows that share a warp may be aligned or not, which would go through two loops, one after the other
@@ -88,9 +88,9 @@ template <class Cast>
 WINDROW_DEVICE void run_vectors(const Cast& cast, bool is_aligned, const uint8_t* src, uint8_t* dst, uint32_t count, const ThreadGroup& threads) {
     if (Cast::kIsCommon && is_aligned) {
         // What both loops begin with is done in each of them: registers for all of it are dearer.
-        ThreadGroup own = threads;
-        opaque(own.rank);
-        run_vectors<kAligned>(cast, src, dst, count, own);
+        ThreadGroup same = threads;
+        opaque(same.rank);
+        run_vectors<kAligned>(cast, src, dst, count, same);
     } else {
         run_vectors<kMisaligned>(cast, src, dst, count, threads);
     }
@@ -221,7 +221,7 @@ WINDROW_DEVICE void cast_run(const RunCast& cast, const uint8_t* src, uint8_t* d
         if (is_any || cast.loop != kMovedLoop) {
             // A cast among integers that has a loop of its own extends a sign at most.
             if (is_any || !is_integral(cast.from) || !is_integral(cast.to)) {
-                if (!is_any && cast.loop >= kRaised32) bits += cast.affine.get<uint64_t>(0);
+                if (!is_any && cast.loop >= kAddLoop32) bits += cast.affine.get<uint64_t>(0);
                 else bits = convert_one(bits, static_cast<uint8_t>(cast.from), static_cast<uint8_t>(cast.to), cast.affine, 0);
             } else if (cast.from <= kI32) {
                 const uint32_t unused = 32 - 8 * from_size;
@@ -242,8 +242,8 @@ WINDROW_DEVICE void cast_run(const RunCast& cast, const uint8_t* src, uint8_t* d
         return run_vectors(type<from, to, mapped>(cast.affine, result), is_aligned, src, dst, cut.vectors, threads);
 #include "cast_table.h"
 #undef WINDROW_CAST
-        case kRaised32: return run_vectors(Raised<kI32>(cast.affine), is_aligned, src, dst, cut.vectors, threads);
-        case kRaised64: return run_vectors(Raised<kI64>(cast.affine), is_aligned, src, dst, cut.vectors, threads);
+        case kAddLoop32: return run_vectors(Add<kI32>(cast.affine), is_aligned, src, dst, cut.vectors, threads);
+        case kAddLoop64: return run_vectors(Add<kI64>(cast.affine), is_aligned, src, dst, cut.vectors, threads);
         default: __builtin_unreachable();
     }
 }

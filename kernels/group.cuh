@@ -19,7 +19,7 @@ enum Kind : uint8_t {
     kSingles = 1,     ///< through float32
     kOddSingles = 2,  ///< the same, rounded to odd, as there is another rounding behind it
     kDoubles = 3,     ///< through float64
-    kSlow = 4,        ///< one by one, as addresses are no multiples of the sizes, these are 16, or numbers are raised
+    kSlow = 4,        ///< one by one, as addresses are no multiples of the sizes, these are 16, or numbers have an increment
 };
 
 /// The properties of a descriptor that a loop over groups reads, in one register, since each turn needs the others.

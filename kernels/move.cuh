@@ -63,9 +63,9 @@ WINDROW_DEVICE void move_units(const Move& move, uint8_t* dst, const uint8_t* sr
 #pragma unroll 1
         for (uint32_t i = move.num_dims; i-- > 0;) {
             const MoveDim& dim = move.dims[i];
-            const uint64_t outer = row / dim.extent, own = row - outer * dim.extent;
-            to += own * static_cast<uint64_t>(dim.dst_stride);
-            from += own * static_cast<uint64_t>(dim.src_stride);
+            const uint64_t outer = row / dim.extent, coord = row - outer * dim.extent;
+            to += coord * static_cast<uint64_t>(dim.dst_stride);
+            from += coord * static_cast<uint64_t>(dim.src_stride);
             row = outer;
         }
         move_unit<log_unit>(dst + to, src + from);
@@ -78,13 +78,13 @@ WINDROW_DEVICE void move_pairs(const Move& move, const uint64_t* words, uint32_t
     const uint64_t piece = kMoveBytes >> move.log_unit;
 #pragma unroll 1
     for (uint64_t item = warp; item < move.num_items; item += warps) {
-        const uint32_t pair = static_cast<uint32_t>(item) / move.items, own = static_cast<uint32_t>(item) - pair * move.items;
-        const bool tells = own == 0 && lane == 0;
+        const uint32_t pair = static_cast<uint32_t>(item) / move.items, local_item = static_cast<uint32_t>(item) - pair * move.items;
+        const bool tells = local_item == 0 && lane == 0;
         const uint64_t to = address_of(move.dst, words, pair, tells), from = address_of(move.src, words, pair, tells);
         if (to == 0 || from == 0) continue;
         uint8_t* dst = reinterpret_cast<uint8_t*>(to);
         const uint8_t* src = reinterpret_cast<const uint8_t*>(from);
-        const uint64_t begin = own * piece, left = move.units - begin, end = begin + (left < piece ? left : piece);
+        const uint64_t begin = local_item * piece, left = move.units - begin, end = begin + (left < piece ? left : piece);
         switch (move.log_unit) {
             case 0: move_units<0>(move, dst, src, begin + lane, end); break;
             case 1: move_units<1>(move, dst, src, begin + lane, end); break;

@@ -47,7 +47,7 @@ WINDROW_DEVICE uint32_t high_bytes_of(uint32_t low, uint32_t high) {
 #endif
 }
 
-/// The low `bytes` bytes of a word, and behind them those of another: 1 or 2.
+/// The low `bytes` bytes of a word, 1 or 2, and behind them those of another; of 1, the upper half of the result has any value.
 template <uint32_t bytes>
 WINDROW_DEVICE uint32_t pair_of(uint32_t low, uint32_t high) {
 #ifdef __CUDA_ARCH__
@@ -95,7 +95,7 @@ WINDROW_DEVICE uint32_t packed_limit_16(uint8_t from, uint8_t dtype, bool satura
     return from == kBF16 ? limit >> 16 : (limit - (112u << 23)) >> 13;
 }
 
-/// The signs of four numbers, in the highest bits of bytes.
+/// The signs of four numbers, in the highest bits of bytes, whose other bits have any value.
 WINDROW_DEVICE uint32_t signs_of(const float* x) { return tops_of(bits_of(x[0]), bits_of(x[1]), bits_of(x[2]), bits_of(x[3])); }
 
 /// Four float8, each rounded to nearest even: by instructions on sm_89 and later. `is_short`: as in Float8::rounded(); `signs`: as of

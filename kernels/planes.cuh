@@ -179,7 +179,7 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t log_siz
     };
     const Cut all = cut(0);
     uint32_t c = 0;
-    Cut own = all;
+    Cut plane_cut = all;
     ThreadGroup each = threads;
 #pragma unroll 1
     do {
@@ -189,9 +189,9 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t log_siz
         uint8_t* dst = run.dst + c * run.plane;
         if (run.lead > 0) fill_run(dst, run.lead, 1 << log_size, fill, each, together, run.plane);
         if (done < run.width) fill_run(dst + (done << log_size), run.width - done, 1 << log_size, fill, each, together, run.plane);
-        write_singles(run, map, to, log_size, planes, dst + lead, own, c, together, each);
+        write_singles(run, map, to, log_size, planes, dst + lead, plane_cut, c, together, each);
         c += together;
-        if (c < planes) own = cut(c);
+        if (c < planes) plane_cut = cut(c);
     } while (c < planes);
     // Without gaps, so that the compiler makes a table of jumps.
     constexpr auto kind_of = [](uint32_t to, uint32_t planes) { return minimum(to - kF16, 3) << 1 | (planes & 1); };
@@ -210,12 +210,12 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t log_siz
     }
 #pragma unroll 1
     for (uint32_t c = 0; c < planes; ++c) {
-        const Cut own = cut(c);
-        const uint8_t* src = run.src + own.head * planes + c;
-        uint8_t* dst = run.dst + lead + c * run.plane + (own.head << log_size);
+        const Cut plane_cut = cut(c);
+        const uint8_t* src = run.src + plane_cut.head * planes + c;
+        uint8_t* dst = run.dst + lead + c * run.plane + (plane_cut.head << log_size);
         switch (kind_of(to, planes)) {
 #define WINDROW_CASE(dtype, channels) \
-    case kind_of(dtype, channels): write_plane<dtype, channels>(map, c, src, dst, own.vectors, threads); break;
+    case kind_of(dtype, channels): write_plane<dtype, channels>(map, c, src, dst, plane_cut.vectors, threads); break;
             WINDROW_ALL_CASES
 #undef WINDROW_CASE
             default: __builtin_unreachable();

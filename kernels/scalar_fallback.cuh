@@ -19,7 +19,8 @@ struct Scalars {
 /// Elements of a lane that are under way together.
 constexpr uint32_t kScalarsAtOnce = 4;
 
-/// Casts elements of any pair of dtypes in place. Bits above them are zeros before, and have any value after.
+/// Casts elements of any pair of dtypes, of equal ones too, in place, with `affine` if there is one. Bits above them are zeros
+/// before, and have any value after.
 WINDROW_DEVICE void cast_scalars(const Scalars& all, uint64_t (&bits)[kScalarsAtOnce]) {
     auto each = [&](auto cast) {
 #pragma unroll
@@ -37,7 +38,7 @@ WINDROW_DEVICE void cast_scalars(const Scalars& all, uint64_t (&bits)[kScalarsAt
     each([&](uint64_t x) { return convert_one(x, all.from, all.to, all.affine, 0); });
 }
 
-/// Writes this lane's elements from element `first` on, 32 apart, of those below `end`.
+/// Reads this lane's elements, `first` and those 32 apart from there on below `end`, and writes them behind cast_scalars().
 template <bool by_id>
 WINDROW_DEVICE void write_scalars(const Scalars& all, const Sources& sources, uint32_t first, uint32_t end) {
     constexpr uint32_t kMany = kScalarsAtOnce;

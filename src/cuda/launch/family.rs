@@ -14,7 +14,7 @@ use crate::tensor::DType;
 pub(crate) struct SegmentWork<'w> {
     pub op: ElementOp,
     pub is_move: bool,
-    /// If numbers are raised: whether they are not cast too.
+    /// Of elements with an increment: whether they are not cast, too.
     pub adds_per_sample: Option<bool>,
     /// The dtypes on both sides of the cast.
     pub from: DType,
@@ -143,7 +143,7 @@ pub(crate) fn family_of(work: &SegmentWork<'_>, policy: &Policy) -> Family {
         }
     }
     if let Some(is_of_one_dtype) = work.adds_per_sample {
-        // The strided family raises them one by one.
+        // The strided family adds to them one by one.
         let has_loop = is_of_one_dtype && add_loop_of(work.to.size()).is_some();
         return if has_loop && work.is_adjacent() {
             Family::ContiguousCast

@@ -53,8 +53,8 @@ pub(crate) fn loop_of(from: DType, to: DType, affine: bool) -> Option<u8> {
     number(affine).or_else(|| number(true).filter(|_| is_small))
 }
 
-/// Index of the vector loop that adds an increment to integers of `size` bytes, if there is one: kRaised32 and
-/// kRaised64 of kernels/casts.cuh.
+/// Index of the vector loop that adds an increment to integers of `size` bytes, if there is one: kAddLoop32 and
+/// kAddLoop64 of kernels/casts.cuh.
 pub(crate) fn add_loop_of(size: usize) -> Option<u8> {
     let last = CASTS.len() as u8;
     match size {
