@@ -87,7 +87,7 @@ WINDROW_DEVICE void load_chunk(const uint8_t* src, uint32_t (&words)[kChunk * si
     if (misalignment(src, 16) == 0) {
 #pragma unroll
         for (uint32_t i = 0; i < kBytes; ++i) load_words<Vec16>(src + 16 * i, words + 4 * i);
-    } else if constexpr (kBytes >= 4) {
+    } else if constexpr (kBytes == 4) {
 #pragma unroll
         for (uint32_t i = 0; i < kChunk; ++i) load_words<Bits>(src + kBytes * i, words + kBytes / 4 * i);
     } else {

@@ -3,7 +3,7 @@
 // src/cuda/launch/output_desc.rs and kernel_abi.rs mirror these structs; both sides assert sizes and offsets. The table is in the
 // kernel's parameters if it fits, else in device memory. Its descriptors are in the parameters even then: a warp
 // reads them from the constant bank, without waiting for memory. Where there is no room for all of them, the kernel of all
-// families and large parameters reads them from the table. A position in the table is a number of
+// families and large parameters reads them from the table, as does the one that quantises. A position in the table is a number of
 // words from its beginning; position 0 is a descriptor, so 0 also says "none".
 //
 // A descriptor is one tensor to write, or the part of it whose samples have the same loops. Its work is cut
@@ -42,7 +42,8 @@ enum Family : uint8_t {
     kPlacedRows = 9,
     /// As kAlignedCopy, of such samples.
     kPlacedCopy = 10,
-    /// Elements are divided by scales that groups of them share, or multiplied: an item is a group, or the four of a warp.
+    /// Elements are divided by scales that groups of them share, or multiplied: an item is the
+    /// groups that a warp has lanes for, times a run of neighbours.
     kQuantised = 11,
 };
 

@@ -1,10 +1,16 @@
-// Family quantised: elements are divided by scales that are found on the way, or multiplied by scales that are given. An item is a
-// group, the elements that share a scale: a sample, a row, or a block of one. A group has a lane for each 16 elements, up to a warp; a
-// warp has as many groups as it has lanes for, and takes neighbouring ones after them.
+// Family quantised: elements are divided by scales that are found on the way, or multiplied by scales that are given. A group is the
+// elements that share a scale: a sample, a row, or a block of one. It has a lane for each 16 elements, up to a warp; an item is as
+// many groups as a warp has lanes for, and neighbouring ones after them.
 //
-// A group of up to 2 KiB is read once: a lane keeps its elements in registers until the scale is known. A longer group is read
-// twice, the second time out of the second cache. The lanes of a group exchange the largest magnitude that each has found, which no
-// other family needs; on the host, where lanes run one after the other, the first lane of a group finds and divides all of it.
+// Finding and dividing, of a group that is part of one row, of float16, bfloat16 or float32:
+//
+//     each lane:   load chunks of 16 elements, keep the last ones in registers; the largest magnitude of all its chunks
+//     the group:   exchange the largest magnitude; scale = magnitude / largest number of the results' dtype
+//     each lane:   divide its chunks, from registers if all of them fit there (2 KiB a warp), else loaded once more
+//
+// The lanes of a group exchange the largest magnitude, which no other family needs; on the host, where lanes run one after the
+// other, the first lane of a group finds and divides all of it. Other groups, of several rows or of other dtypes, go element by
+// element: loops over vectors for them have no case that is measured, and each is thousands of instructions.
 //
 // A quotient is that of float32, rounded once more. The product with the inverse and one correction give these bits for scales of
 // usual size; other scales, and lanes that have read a NaN, divide one by one.
@@ -14,13 +20,6 @@
 #include "group_rows.cuh"
 
 namespace windrow {
-
-/// A float8 that is read, as Number is of the other dtypes.
-template <uint8_t dtype>
-struct Float8Number {
-    using Bits = uint8_t;
-    static WINDROW_DEVICE float single(uint64_t bits) { return Float8(dtype).value(static_cast<uint32_t>(bits & 0xFF)); }
-};
 
 /// The larger of two magnitudes, of which the second may be NaN, which does not count: fmaxf() of the host counts signaling ones.
 WINDROW_DEVICE float larger_of(float most, float x) {
@@ -119,13 +118,13 @@ struct Divider {
     }
 };
 
-/// The lanes of a group, and what each of them keeps of it.
+/// The lanes of a group of float16, bfloat16 or float32, and what each of them keeps of it.
 template <class N>
 struct Quantiser {
     using Bits = typename N::Bits;
     static constexpr uint32_t kBytes = sizeof(Bits), kWords = kChunk * kBytes / 4;
     /// Chunks of a lane that are under way together, 64 bytes or one.
-    static constexpr uint32_t kMany = kBytes >= 4 ? 1 : 4 / kBytes;
+    static constexpr uint32_t kMany = 4 / kBytes;
 
     ThreadGroup team;
     float most = 0;
@@ -150,18 +149,21 @@ struct Quantiser {
     static WINDROW_DEVICE void numbers(const uint32_t (&words)[kWords], uint32_t i, float (&x)[4]) {
 #pragma unroll
         for (uint32_t k = 0; k < 4; ++k) {
-            const uint64_t bits = element_of<kBytes>(words, 4 * i + k);
-            if constexpr (kBytes == 2 || kBytes == 4) x[k] = N::loose(bits);
-            else x[k] = N::single(bits);
+            x[k] = N::loose(element_of<kBytes>(words, 4 * i + k));
         }
     }
 
-    /// Reads the chunks of a turn, of which the first of this lane is `first`.
+    /// The number of a lane's chunk in a turn whose first one is `first`. Beyond the last it is the last again: the same elements are
+    /// found and the same bytes written, and no lane has to branch.
+    WINDROW_DEVICE uint32_t chunk_at(uint32_t first, uint32_t k, uint32_t chunks) const {
+        return k == 0 ? first : minimum(first + k * team.size, chunks - 1);
+    }
+
+    /// Reads the chunks of a turn, of which the first of this lane is `first`, below `chunks`.
     WINDROW_DEVICE void load(const GroupRow& row, uint32_t first, uint32_t chunks) {
 #pragma unroll
         for (uint32_t k = 0; k < kMany; ++k) {
-            const uint32_t chunk = first + k * team.size;
-            if (chunk < chunks) load_chunk<Bits>(row.src + uint64_t{chunk} * (kChunk * kBytes), kept[k]);
+            load_chunk<Bits>(row.src + uint64_t{chunk_at(first, k, chunks)} * (kChunk * kBytes), kept[k]);
         }
     }
 
@@ -175,7 +177,6 @@ struct Quantiser {
             load(row, first, chunks);
 #pragma unroll
             for (uint32_t k = 0; k < kMany; ++k) {
-                if (first + k * team.size >= chunks) continue;
                 if constexpr (kBytes == 2) {
 #pragma unroll
                     for (uint32_t i = 0; i < kWords; ++i) pairs = larger_pair(pairs, kept[k][i]);
@@ -208,20 +209,19 @@ struct Quantiser {
         for (uint32_t i = chunks * kChunk + team.rank; i < row.real; i += team.size) most = larger_of(most, fabsf(element(row, i)));
     }
 
-    /// Writes a chunk of finite numbers.
+    /// The results of a turn's chunks of finite numbers. `dtype` is that of the results.
     template <uint8_t dtype>
-    static WINDROW_DEVICE void divide_chunk(const uint32_t (&words)[kWords], const Divider& by, uint8_t* dst) {
-        uint32_t out[4];
+    WINDROW_DEVICE void divide_kept(const Divider& by, uint32_t (&out)[kMany][4]) const {
 #pragma unroll
-        for (uint32_t i = 0; i < 4; ++i) {
+        for (uint32_t i = 0; i < 4 * kMany; ++i) {
+            const uint32_t(&words)[kWords] = kept[i / 4];
             float x[4];
-            numbers(words, i, x);
+            numbers(words, i % 4, x);
             uint32_t signs;
-            if constexpr (kBytes == 2) signs = high_bytes_of(words[2 * i], words[2 * i + 1]);
+            if constexpr (kBytes == 2) signs = high_bytes_of(words[2 * (i % 4)], words[2 * (i % 4) + 1]);
             else signs = signs_of(x);
-            out[i] = by.four<dtype>(x, signs);
+            out[i / 4][i % 4] = by.four<dtype>(x, signs);
         }
-        store_vector(dst, out, 1);
     }
 
     /// Writes this lane's elements. `is_kept`: they are where load() has put them.
@@ -241,15 +241,12 @@ struct Quantiser {
                 continue;
             }
             if (!is_kept) load(row, first, chunks);
+            uint32_t out[kMany][4];
+            if (by.to == kF8E4M3FN) divide_kept<kF8E4M3FN>(by, out);
+            else if (by.to == kF8E5M2) divide_kept<kF8E5M2>(by, out);
+            else divide_kept<kI8>(by, out);
 #pragma unroll
-            for (uint32_t k = 0; k < kMany; ++k) {
-                const uint32_t chunk = first + k * team.size;
-                if (chunk >= chunks) continue;
-                uint8_t* to = dst + chunk * kChunk;
-                if (by.to == kF8E4M3FN) divide_chunk<kF8E4M3FN>(kept[k], by, to);
-                else if (by.to == kF8E5M2) divide_chunk<kF8E5M2>(kept[k], by, to);
-                else divide_chunk<kI8>(kept[k], by, to);
-            }
+            for (uint32_t k = 0; k < kMany; ++k) store_vector(dst + chunk_at(first, k, chunks) * kChunk, out[k], 1);
         }
 #pragma unroll 1
         for (uint32_t i = chunks * kChunk + team.rank; i < row.real; i += team.size) write(i);
@@ -262,6 +259,9 @@ WINDROW_DEVICE void store_scale(const OutputDesc& desc, const ScaleRule& rule, i
     if (rule.flags & kPowers) return store(dst, static_cast<uint8_t>(bits >> 23));
     store_elements(dst, {bits, 0}, 4, 0, 1, misalignment(dst, 4) == 0);
 }
+
+/// Whether a group has no element but padding; a sample never has.
+WINDROW_DEVICE bool is_padding(const ScaleRule& rule, const GroupRow& row) { return !(rule.flags & kOfSample) && row.real == 0; }
 
 /// Finds the scale of a group that is one row, writes it, and divides by it. All lanes of the warp call it.
 template <class N>
@@ -277,8 +277,7 @@ WINDROW_DEVICE void quantise_row(const OutputDesc& desc, const ScaleRule& rule, 
     if (divides) quantiser.find(row);
     const float most = largest_of(quantiser.most, threads.size);
     if (!is_there) return;
-    const bool is_padding = !(rule.flags & kOfSample) && row.real == 0;
-    const float scale = is_padding ? 1.0f : scale_for(rule, most);
+    const float scale = is_padding(rule, row) ? 1.0f : scale_for(rule, most);
     if (threads.rank == 0) store_scale(desc, rule, row.scale, scale);
     fill_around(desc, row, threads);
     if (divides) quantiser.divide_by(row, Divider(scale, desc.to), quantiser.keeps(row));
@@ -295,8 +294,8 @@ WINDROW_DEVICE float float_at(uint8_t dtype, const uint8_t* p) {
     }
 }
 
-/// The same of a group that has several rows, element by element. Compiled once: nothing that is kept in registers for a row lives
-/// across its calls.
+/// The same of a group of any rows and any dtype, element by element: of `rows` rows, of which `row` is the first. Compiled once:
+/// nothing that is kept in registers for a row lives across its calls.
 WINDROW_OUT_OF_LINE void quantise_rows(const uint64_t* table, const OutputDesc& desc, uint32_t index, GroupRow row, uint32_t rows, bool is_there,
                                        const ThreadGroup& threads) {
     const ScaleRule& rule = *at<ScaleRule>(table, desc.quantised.rule);
@@ -315,12 +314,12 @@ WINDROW_OUT_OF_LINE void quantise_rows(const uint64_t* table, const OutputDesc& 
     }
     most = largest_of(most, threads.size);
     if (!is_there) return;
-    const float scale = scale_for(rule, most);
+    const float scale = is_padding(rule, row) ? 1.0f : scale_for(rule, most);
     if (threads.rank == 0) store_scale(desc, rule, row.scale, scale);
     const Divider divider(scale, desc.to);
 #pragma unroll 1
     for (uint32_t r = 0; r < rows; ++r) {
-        row = find_next(table, desc, index, r);
+        if (rows > 1) row = find_next(table, desc, index, r);
         fill_around(desc, row, threads);
         uint8_t* dst = row.dst + int64_t{row.lead} * row.dst_stride;
 #pragma unroll 1
@@ -335,38 +334,43 @@ WINDROW_DEVICE float scaled(float x, float scale) {
     return y != y ? float_of(nan) : y;
 }
 
-/// Multiplies a row of a group by its scale.
-template <class N, class To>
-WINDROW_DEVICE void multiply_row(const GroupRow& row, float scale, const ThreadGroup& threads) {
-    using Bits = typename To::Bits;
-    constexpr uint32_t kSize = sizeof(Bits), kElems = 16 / kSize;
+/// Multiplies a row of a group by its scale. A lane writes two vectors at a time, whose elements it reads by one load each.
+template <class To>
+WINDROW_DEVICE void multiply_row(uint8_t from, const GroupRow& row, float scale, const ThreadGroup& threads) {
+    constexpr uint32_t kSize = sizeof(typename To::Bits), kElems = 16 / kSize;
+    using Packed = typename WordOf<kElems>::Type;
+    auto result = [&](uint64_t bits) {
+        const float x = from == kI8 ? Number<kI8>::single(bits) : Float8(from).value(static_cast<uint32_t>(bits));
+        return To::from(scaled(x, scale));
+    };
     uint8_t* dst = row.dst + int64_t{row.lead} * row.dst_stride;
-    const uint32_t chunks = row.src_stride == 1 && row.dst_stride == kSize ? row.real / kChunk : 0;
+    const uint32_t vectors = row.src_stride == 1 && row.dst_stride == kSize ? row.real / kElems : 0;
 #pragma unroll 1
-    for (uint32_t chunk = threads.rank; chunk < chunks; chunk += threads.size) {
-        uint32_t words[kChunk / 4];
-        load_chunk<uint8_t>(row.src + uint64_t{chunk} * kChunk, words);
+    for (uint32_t first = threads.rank; first < vectors; first += 2 * threads.size) {
+        uint64_t packed[2] = {0, 0};
 #pragma unroll
-        for (uint32_t first = 0; first < kChunk; first += kElems) {
+        for (uint32_t k = 0; k < 2; ++k) {
+            const uint32_t vector = first + k * threads.size;
+            if (vector < vectors) packed[k] = read_element_at<Packed>(row.src + uint64_t{vector} * kElems);
+        }
+#pragma unroll 1
+        for (uint32_t vector = first; vector < vectors && vector <= first + threads.size; vector += threads.size) {
             uint32_t out[4] = {0, 0, 0, 0};
 #pragma unroll
             for (uint32_t i = 0; i < kElems; ++i) {
-                const uint64_t bits = To::from(scaled(N::single(element_of<1>(words, first + i)), scale));
-                if constexpr (kSize == 8) {
-                    out[2 * i] = static_cast<uint32_t>(bits);
-                    out[2 * i + 1] = static_cast<uint32_t>(bits >> 32);
-                } else {
-                    out[kSize * i / 4] |= static_cast<uint32_t>(bits) << (8 * (kSize * i % 4));
-                }
+                const uint64_t bits = result(packed[0] >> (8 * i) & 0xFF);
+                out[kSize * i / 4] |= static_cast<uint32_t>(bits) << (8 * (kSize * i % 4));
+                if constexpr (kSize == 8) out[2 * i + 1] = static_cast<uint32_t>(bits >> 32);
             }
-            store_vector(dst + (uint64_t{chunk} * kChunk + first) * kSize, out, kSize);
+            store_vector(dst + uint64_t{vector} * 16, out, kSize);
+            packed[0] = packed[1];
         }
     }
 #pragma unroll 1
-    for (uint32_t i = chunks * kChunk + threads.rank; i < row.real; i += threads.size) {
-        const float x = N::single(load<uint8_t>(row.src + int64_t{i} * row.src_stride));
+    for (uint32_t i = vectors * kElems + threads.rank; i < row.real; i += threads.size) {
         uint8_t* to = dst + int64_t{i} * row.dst_stride;
-        store_elements(to, {To::from(scaled(x, scale)), 0}, kSize, 0, 1, misalignment(to, kSize) == 0);
+        const uint64_t bits = result(load<uint8_t>(row.src + int64_t{i} * row.src_stride));
+        store_elements(to, {bits, 0}, kSize, 0, 1, misalignment(to, kSize) == 0);
     }
 }
 
@@ -379,18 +383,12 @@ WINDROW_OUT_OF_LINE void multiply_group(const uint64_t* table, const OutputDesc&
     for (uint32_t i = 0; i < rows; ++i) {
         if (i > 0) row = find_next(table, desc, index, i);
         fill_around(desc, row, threads);
-        auto multiply = [&](auto number) {
-            using N = decltype(number);
-            switch (desc.to) {
-                case kF16: return multiply_row<N, Number<kF16>>(row, scale, threads);
-                case kBF16: return multiply_row<N, Number<kBF16>>(row, scale, threads);
-                case kF32: return multiply_row<N, Number<kF32>>(row, scale, threads);
-                default: return multiply_row<N, Number<kF64>>(row, scale, threads);
-            }
-        };
-        if (desc.from == kI8) multiply(Number<kI8>());
-        else if (desc.from == kF8E4M3FN) multiply(Float8Number<kF8E4M3FN>());
-        else multiply(Float8Number<kF8E5M2>());
+        switch (desc.to) {
+            case kF16: multiply_row<Number<kF16>>(desc.from, row, scale, threads); break;
+            case kBF16: multiply_row<Number<kBF16>>(desc.from, row, scale, threads); break;
+            case kF32: multiply_row<Number<kF32>>(desc.from, row, scale, threads); break;
+            default: multiply_row<Number<kF64>>(desc.from, row, scale, threads);
+        }
     }
 }
 
@@ -407,28 +405,17 @@ WINDROW_DEVICE void write_groups(const uint64_t* table, const OutputDesc& desc, 
     uint32_t rows = 1;
     if (rule.flags & kOfSample) rows = rows_of_group(table, desc, rule, index);
     if (!is_there) rows = 0;
-    if (rule.rows != 1 || rule.flags & kJoinedRows) {
-        if (rule.flags & kGiven) multiply_group(table, desc, index, row, rows, threads);
-        else quantise_rows(table, desc, index, row, rows, is_there, threads);
-        return;
-    }
+    const bool has_rows = rule.rows != 1 || rule.flags & kJoinedRows;
     const int64_t src_step = row.src_stride * desc.nest.piece, dst_step = row.dst_stride * desc.nest.piece;
+    const int64_t scale_step = rule.flags & kGiven ? 1 : rule.block_step;
 #pragma unroll 1
     for (uint32_t left = rule.run; left > 0; --left) {
-        if (rule.flags & kGiven) {
-            multiply_group(table, desc, index, row, rows, threads);
-            row.scale += 1;
-        } else {
-            switch (desc.from) {
-                case kF16: quantise_row<Number<kF16>>(desc, rule, row, is_there, threads); break;
-                case kBF16: quantise_row<Number<kBF16>>(desc, rule, row, is_there, threads); break;
-                case kF32: quantise_row<Number<kF32>>(desc, rule, row, is_there, threads); break;
-                case kF64: quantise_row<Number<kF64>>(desc, rule, row, is_there, threads); break;
-                case kF8E4M3FN: quantise_row<Float8Number<kF8E4M3FN>>(desc, rule, row, is_there, threads); break;
-                default: quantise_row<Float8Number<kF8E5M2>>(desc, rule, row, is_there, threads);
-            }
-            row.scale += rule.block_step;
-        }
+        if (rule.flags & kGiven) multiply_group(table, desc, index, row, rows, threads);
+        else if (!has_rows && desc.from == kF16) quantise_row<Number<kF16>>(desc, rule, row, is_there, threads);
+        else if (!has_rows && desc.from == kBF16) quantise_row<Number<kBF16>>(desc, rule, row, is_there, threads);
+        else if (!has_rows && desc.from == kF32) quantise_row<Number<kF32>>(desc, rule, row, is_there, threads);
+        else quantise_rows(table, desc, index, row, rows, is_there, threads);
+        row.scale += scale_step;
         row.src += src_step;
         row.dst += dst_step;
     }

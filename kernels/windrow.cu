@@ -1,5 +1,5 @@
-// The kernels. All descriptors of a batch go in one launch, whatever is done for each of them: the engine takes the smaller
-// kernel of the two that has all their families.
+// The kernels. All descriptors of a batch go in one launch, whatever is done for each of them: the engine takes the smallest
+// kernel that has all their families. Only a batch that has quantised, and also strided or contiguous_generic, takes two.
 //
 // A warp takes one item and ends: nothing but the item lives while a family's function runs. No barrier, and no exchange between
 // lanes but for the largest magnitude of a group in quantise.cuh.
@@ -169,16 +169,15 @@ WINDROW_DEVICE void metadata_item(const uint64_t* table, const OutputDesc& desc,
     }
 }
 
-/// Writes an item; nothing if it is beyond the last, or of a family that is left out. `has_any`: it may be of strided or
-/// contiguous_generic, too, which take more registers than all others;
-/// `has_quantised`: it may also be of quantised, which takes more than these.
-template <bool has_any, bool has_quantised = false, int bytes>
+/// Writes an item; nothing if it is beyond the last, or of a family that is left out. `has_any`: strided and contiguous_generic are
+/// not, which take more registers than the common ones; `has_quantised`: quantised is not, which takes still more.
+template <bool has_any, bool has_quantised, int bytes>
 WINDROW_DEVICE void write_item(const Params<bytes>& params, uint32_t item) {
     const Header& header = params.header;
     if (item >= header.num_items) return;
     const uint64_t* table = header.table != nullptr ? header.table : params.table;
     // Descriptors in the parameters are read from the constant bank: see params.h.
-    const OutputDesc* descs = at<OutputDesc>(has_any && bytes == kLargeBytes ? table : params.table, 0);
+    const OutputDesc* descs = at<OutputDesc>((has_any || has_quantised) && bytes == kLargeBytes ? table : params.table, 0);
     if (header.last_desc != 0) descs += field_of(descs, header.last_desc, item);
     const OutputDesc& desc = *descs;
     const uint32_t local_item = item - desc.first_item;
@@ -219,18 +218,18 @@ using LargeSelect = windrow::SelectParams<windrow::kLargeBytes>;
 // For batches that have only common families.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_small(const __grid_constant__ SmallParams params) {
-    windrow::write_item<false>(params, windrow::warp_of_grid());
+    windrow::write_item<false, false>(params, windrow::warp_of_grid());
 }
 
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_large(const __grid_constant__ LargeParams params) {
-    windrow::write_item<false>(params, windrow::warp_of_grid());
+    windrow::write_item<false, false>(params, windrow::warp_of_grid());
 }
 
 // For all others: whatever a batch has, there is one launch.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlocks)
     windrow_assemble_any_small(const __grid_constant__ SmallParams params) {
-    windrow::write_item<true>(params, windrow::warp_of_grid());
+    windrow::write_item<true, false>(params, windrow::warp_of_grid());
 }
 
 // Also for launches whose blocks are bounded, whatever their parameters: a warp then takes one item after the other.
@@ -239,17 +238,18 @@ extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlock
     const uint32_t warps = gridDim.x * (Policy::kThreads / windrow::kLanes);
 #pragma unroll 1
     for (uint64_t item = windrow::warp_of_grid(); item < params.header.num_items; item += warps) {
-        windrow::write_item<true>(params, static_cast<uint32_t>(item));
+        windrow::write_item<true, false>(params, static_cast<uint32_t>(item));
     }
 }
 
-// For batches whose elements share scales, whatever else they have.
+// For batches whose elements share scales. If they also have a field that is not of the common families, windrow_assemble_any_large
+// is launched with the same table.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kQuantisedBlocks)
     windrow_quantise(const __grid_constant__ LargeParams params) {
     const uint32_t warps = gridDim.x * (Policy::kThreads / windrow::kLanes);
 #pragma unroll 1
     for (uint64_t item = windrow::warp_of_grid(); item < params.header.num_items; item += warps) {
-        windrow::write_item<true, true>(params, static_cast<uint32_t>(item));
+        windrow::write_item<false, true>(params, static_cast<uint32_t>(item));
     }
 }
 

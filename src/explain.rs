@@ -117,8 +117,10 @@ impl Explain {
             padding_waste: share(padding_bytes, written),
             ranges: data().map(num_ranges).sum(),
             tiles: Tiling::new(plan, |output| !is_view(plan.outputs()[output].leaf)).count(),
-            launches: usize::from(launch.is_some())
-                * if plan.selection().is_some() { 2 } else { 1 },
+            launches: launch.as_ref().map_or(0, |launch| {
+                // One more makes the table of samples that the device selects.
+                launch.num_kernels + usize::from(plan.selection().is_some())
+            }),
             launch,
             bytes_to_device: plan.bytes_to_device().saturating_add(table_bytes),
             bytes_to_host: plan.bytes_to_host(),
@@ -136,7 +138,7 @@ impl Explain {
     }
 
     fn write_launch(&self, f: &mut fmt::Formatter<'_>, launch: &Launch) -> fmt::Result {
-        let Launch { items, table_bytes, is_uploaded, parts } = launch;
+        let Launch { items, num_kernels: _, table_bytes, is_uploaded, parts } = launch;
         let way = if *is_uploaded { "uploaded" } else { "in the parameters" };
         write!(f, "\nlaunch         {items} items, table of {table_bytes} bytes {way}")?;
         for part in parts {

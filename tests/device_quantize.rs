@@ -14,12 +14,13 @@ use common::runner::{bytes_of, Frame};
 use common::sample::{views, Paint};
 use common::scaled::{block_of, Case, FLOATS, QUANTISED};
 use common::{Random, Sample};
+use windrow::batch::LeafOutput;
 use windrow::collate::{Granularity, Scales};
 use windrow::engine::CopyOptions;
-use windrow::plan::Target;
+use windrow::plan::{Leaf, Target};
 use windrow::{
     Batch, Collate, DType, Dequantize, Device, Engine, Layout, Pad, Plan, Quantize, Ragged,
-    SampleList, SampleView, Tensor,
+    SampleList, SampleView, Tensor, Transform,
 };
 
 const CUDA: Device = Device::Cuda(0);
@@ -379,6 +380,54 @@ fn batches_of_one_list() {
         let codes = SampleList::rows(batch.data()).unwrap();
         let back = engine.assemble(&codes, &back.transform(given)).unwrap();
         assert_eq!(back.data().device(), CUDA);
+    }
+}
+
+/// A batch of scaled leaves and of leaves that only the kernel with more families has: two launches read one table.
+#[test]
+fn leaves_of_all_families_take_two_launches() {
+    if device::engine().is_none() {
+        return;
+    }
+    // Other tests' launches are not counted.
+    let engine = Engine::cuda(0).unwrap();
+    let samples: Vec<Sample> =
+        (0..5).map(|seed| Sample::rich(DType::F32, &[6, 48], seed)).collect();
+    let placed = Placed::of(&samples, &[]);
+    // SAFETY: it lives until the results have been read.
+    let there: SampleList<'_> = unsafe { placed.views() }.into_iter().collect();
+    let host: SampleList<'_> = views(&samples).into_iter().collect();
+    let quantised = Collate::stack().transform(Quantize::new(DType::F8E4M3FN));
+    let transposed = Collate::stack().transform(Transform::new().permute([1, 0]));
+    let moved = Collate::ragged(Ragged::new());
+    for (forms, launches) in [
+        (vec![&quantised, &transposed, &moved], 2),
+        (vec![&transposed, &moved, &quantised], 2),
+        (vec![&quantised, &moved], 1),
+        (vec![&transposed, &moved], 1),
+        // More descriptors than parameters have room for.
+        ([&quantised].repeat(160), 1),
+        ([&quantised, &transposed].repeat(80), 2),
+    ] {
+        let plan = |samples| {
+            let leaves: Vec<_> = forms
+                .iter()
+                .map(|collate| Leaf { samples, collate, path: "", out: None })
+                .collect();
+            Plan::for_leaves(&leaves).unwrap()
+        };
+        let (own, before) = (plan(&there), engine.stats().launches);
+        assert_eq!(own.explain().launches, launches);
+        let got = engine.run(own).unwrap();
+        assert_eq!(engine.stats().launches - before, launches as u64);
+        let naive = Engine::reference().run(plan(&host)).unwrap();
+        assert_eq!(got.len(), naive.len());
+        for (leaf, (got, naive)) in got.iter().zip(&naive).enumerate() {
+            let parts = |leaf: &LeafOutput| {
+                [leaf.data.as_ref(), leaf.fields.scales.as_deref()].map(|part| part.map(bytes_of))
+            };
+            assert!(parts(got) == parts(naive), "leaf {leaf}");
+        }
     }
 }
 

@@ -29,6 +29,9 @@ REGISTERS = 65536
 # 16-byte vectors of a lane that are under way together: kRowVectors of kernels/rows.cuh.
 VECTORS = 4
 
+# The kernel of elements that share scales.
+QUANTISE = "windrow_quantise"
+
 
 def policy():
     """The numbers of kernels/policy.h."""
@@ -129,7 +132,7 @@ def occupancy(arch, registers, threads):
 def rows(image):
     constants, listed = policy(), instructions(image)
     for (arch, kernel), used in sorted(resources(image).items()):
-        if not kernel.startswith("windrow_assemble_"):
+        if not kernel.startswith("windrow_assemble_") and kernel != QUANTISE:
             continue  # a function that kernels call, or one of those that make a table of indices
         blocks = occupancy(arch, used["reg"], constants["THREADS"])
         code = listed[arch, kernel]
@@ -145,7 +148,7 @@ def rows(image):
             "loads_16": of("LDG", ".128"),
             "stores_16": of("STG", ".128"),
             "blocks": blocks,
-            "asked": constants["ANY_BLOCKS" if "_any_" in kernel else "BLOCKS"],
+            "asked": constants["QUANTISED_BLOCKS" if kernel == QUANTISE else "ANY_BLOCKS" if "_any_" in kernel else "BLOCKS"],
             "threads": blocks * constants["THREADS"],
             "in_flight": blocks * constants["THREADS"] * VECTORS * 16,
         }
@@ -156,7 +159,8 @@ def faults(row):
         yield f"spills in aligned loops over vectors, at {', '.join(map(hex, row['spilled_loops']))}"
     if not row["vector_loops"]:
         yield "no loops over vectors"
-    if row["shared"] or row["barriers"]:
+    # Lanes of a group exchange its largest magnitude.
+    if row["shared"] or row["barriers"] and row["kernel"] != QUANTISE:
         yield "shared memory or barriers"
     if row["blocks"] < row["asked"]:
         yield f"{row['reg']} registers leave room for {row['blocks']} blocks of {row['asked']}"

@@ -221,7 +221,7 @@ impl Gpu<'_> {
         words[first_item] = words[first_item] >> 32 << 32 | u64::from(begin);
         let grid = count.div_ceil(policy.threads / 32);
         let values = [words.as_ptr().cast()];
-        let kernel = &self.kernels[usize::from(table.kernel() != TableKernel::Common)];
+        let kernel = &self.kernels[usize::from(table.kernels() != [TableKernel::Common])];
         // SAFETY: the kernel has one parameter, of this size; its items read and write what exists.
         unsafe { self.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }
             .unwrap();

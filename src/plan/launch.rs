@@ -1,12 +1,14 @@
-//! [`Launch`]: what the one kernel launch of a plan does, as an account of it.
+//! [`Launch`]: what the kernel launch of a plan does, as an account of it.
 
-/// The one launch of a batch that is on a device, or comes from one: see [`crate::explain::Explain::launch`]. How work is
+/// The launch of a batch that is on a device, or comes from one: see [`crate::explain::Explain::launch`]. How work is
 /// cut depends on the device; without a driver it is cut as for an H200.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Launch {
     /// Pieces of work, each for one warp.
     pub items: u64,
+    /// Kernels that are launched for it: 2 if some leaves have scales and others are `"strided"` or `"contiguous_generic"`, else 1.
+    pub num_kernels: usize,
     /// Bytes of the table that tells the kernel what to do.
     pub table_bytes: u64,
     /// Whether the table is copied to the device before the launch; else it goes with its parameters.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::family::family_of;
 use super::host_metadata::MetadataSegment;
 use super::kernel_abi::{
-    add_loop_of, code_of, loop_of, DEVICE_COLUMNS_START, MAX_DESCS, MOVED, MOVE_BYTES, SATURATE,
+    add_loop_of, code_of, loop_of, DEVICE_COLUMNS_START, MOVED, MOVE_BYTES, SATURATE,
 };
 use super::loops::SampleLoop;
 use super::output_desc::{
@@ -35,8 +35,6 @@ pub(crate) struct Encoded {
     pub num_words: u64,
     /// The address column of each segment whose samples are all alike.
     pub sources: SmallVec<[AddressColumn; 1]>,
-    /// Whether it takes a kernel of all families.
-    pub has_any: bool,
 }
 
 /// A part, and the family of kernels that writes it.
@@ -80,20 +78,18 @@ pub(crate) struct Builder<'b> {
     num_items: u64,
     slots: WarpSlots,
     sources: SmallVec<[AddressColumn; 1]>,
-    has_any: bool,
     policy: &'b Policy,
 }
 
 impl<'b> Builder<'b> {
-    /// `has_any`: the launch takes a kernel of all families.
-    pub fn new(num_descs: usize, num_sms: u32, has_any: bool, policy: &'b Policy) -> Builder<'b> {
+    /// `is_common`: the launch takes the kernel of common families.
+    pub fn new(num_descs: usize, num_sms: u32, is_common: bool, policy: &'b Policy) -> Builder<'b> {
         Builder {
             table: TableWriter::new(num_descs * DESC_WORDS),
             num_descs: 0,
             num_items: 0,
-            slots: policy.warp_slots(num_sms, has_any),
+            slots: policy.warp_slots(num_sms, !is_common),
             sources: SmallVec::new(),
-            has_any,
             policy,
         }
     }
@@ -101,14 +97,13 @@ impl<'b> Builder<'b> {
     /// # Errors
     /// [`Error::TooLarge`] where a device chooses samples and options take more than the parameters of a launch.
     pub fn finish(self) -> Result<Encoded> {
-        let Builder { table, num_descs, num_items, sources, has_any, .. } = self;
+        let Builder { table, num_descs, num_items, sources, .. } = self;
         let TableWriter { words, chosen, next, .. } = table;
         if !chosen.is_empty() && words.len() as u64 > DEVICE_COLUMNS_START {
             return Err(too_large("words of options"));
         }
         let num_items = num_items as u32;
-        let has_any = has_any || num_descs as usize > MAX_DESCS;
-        Ok(Encoded { words, num_descs, num_items, chosen, num_words: next, sources, has_any })
+        Ok(Encoded { words, num_descs, num_items, chosen, num_words: next, sources })
     }
 
     /// Adds the descriptor of numbers that are written as they are, or widened from 16 or 32 bits.

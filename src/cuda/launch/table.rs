@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::argument_pool::{ArgumentPool, KernelArguments};
 use super::encode::{Builder, Encoded, SegmentFamily};
 use super::host_metadata::MetadataSegment;
-use super::kernel_abi::Header;
+use super::kernel_abi::{Header, MAX_DESCS};
 use super::output_desc::{Loop, OutputDesc, DESC_WORDS};
 use super::policy::Policy;
 use super::scaled_segments::{push_empty_scales, push_rescaled_segments};
@@ -29,14 +29,14 @@ pub(crate) struct Table {
     has_quantised: bool,
 }
 
-/// The kernel that a table takes.
+/// A kernel that a table takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableKernel {
     /// Of the common families.
     Common,
-    /// Of all families but one, which has more registers: see [`Family::is_common`](super::output_desc::Family::is_common).
+    /// Of all families but quantised, with more registers: see [`Family::is_common`](super::output_desc::Family::is_common).
     Any,
-    /// Of all families, which has still more.
+    /// Of the common families and quantised, with still more.
     Quantise,
 }
 
@@ -52,18 +52,21 @@ impl Table {
         let values = || values.iter().filter(|values| !values.bytes.is_empty());
         let segments = segments.iter().map(|segment| SegmentFamily::new(segment, policy));
         let segments: SmallVec<[SegmentFamily<'_>; 1]> = segments.collect();
-        let has_any = policy.always_any != 0 || !segments.iter().all(SegmentFamily::is_common);
         let has_quantised = segments.iter().any(SegmentFamily::is_quantised);
+        let is_rare = |own: &SegmentFamily<'_>| !own.is_common() && !own.is_quantised();
+        let has_any = policy.always_any != 0 || segments.iter().any(is_rare);
         let num_descs = segments.len() + values().count();
-        let mut builder = Builder::new(num_descs, num_sms, has_any, policy);
+        let mut builder = Builder::new(num_descs, num_sms, !has_any && !has_quantised, policy);
         for segment in &segments {
             builder.segment(segment)?;
         }
         for values in values() {
             builder.metadata(values)?;
         }
-        let Encoded { words, num_descs, num_items, chosen, num_words, sources, has_any } =
+        let Encoded { words, num_descs, num_items, chosen, num_words, sources } =
             builder.finish()?;
+        // Descriptors that the parameters have no room for are read by these two kernels alone.
+        let has_any = has_any || !has_quantised && num_descs as usize > MAX_DESCS;
         let header = Header { table: 0, num_items, last_desc: num_descs.saturating_sub(1) };
         Ok(Table { words, header, chosen, num_words, sources, has_any, has_quantised })
     }
@@ -89,12 +92,14 @@ impl Table {
         self.bytes() <= policy.inline_bytes
     }
 
-    /// The kernel that has all families of the table: see [`Family::is_common`](super::output_desc::Family::is_common).
-    pub fn kernel(&self) -> TableKernel {
+    /// The kernels that together have all families of the table, each for a launch: two only if it has quantised and one that
+    /// is neither that nor common. These write common segments twice, with the same bytes.
+    pub fn kernels(&self) -> &'static [TableKernel] {
         match (self.has_quantised, self.has_any) {
-            (true, _) => TableKernel::Quantise,
-            (false, true) => TableKernel::Any,
-            (false, false) => TableKernel::Common,
+            (true, true) => &[TableKernel::Quantise, TableKernel::Any],
+            (true, false) => &[TableKernel::Quantise],
+            (false, true) => &[TableKernel::Any],
+            (false, false) => &[TableKernel::Common],
         }
     }
 

@@ -5,7 +5,7 @@
 use bytemuck::{cast_slice, pod_read_unaligned};
 
 use super::*;
-use crate::collate::{Collate, Mask, Pad, Ragged, Side, Transform};
+use crate::collate::{Collate, Mask, Pad, Quantize, Ragged, Side, Transform};
 use crate::cuda::launch::host_metadata::host_metadata;
 use crate::cuda::launch::kernel_abi;
 use crate::cuda::launch::output_desc::{flags, varies, Family, Head, Metadata, Nest, Work};
@@ -182,7 +182,7 @@ fn scalars_are_written_element_by_element() {
         let Work::ScalarFallback(scalars) = desc.work else { panic!("{desc:?}") };
         assert_eq!(([desc.head.from_size, desc.head.to_size], scalars.elems), (sizes, each));
         assert_eq!(table.num_items(), (5000 * each).div_ceil(scalars.piece));
-        assert!(table.kernel() == TableKernel::Common);
+        assert_eq!(table.kernels(), [TableKernel::Common]);
     }
     // An address that is no multiple of an element is a matter of the strided family.
     let odd = table(&scalars(1), &Collate::stack().cast(DType::F32), OUT);
@@ -194,19 +194,29 @@ fn batches_take_the_kernel_of_common_families_if_they_have_no_other() {
     let matrices = samples(DType::F32, &[&[64, 64], &[64, 64]], 0);
     let transposed = Collate::stack().transform(Transform::new().permute([1, 0]));
     let cast = Collate::stack().cast(DType::I8);
-    let [moved, boxes, cast] = [Collate::stack(), transposed, cast]
+    let quantised = Collate::stack().transform(Quantize::new(DType::F8E4M3FN));
+    let [moved, boxes, cast, quantised] = [Collate::stack(), transposed, cast, quantised]
         .map(|collate| Plan::new(&matrices, &collate.device(HERE)).unwrap());
-    let has_any = |plans: &[&Plan<'_>], policy: &Policy| {
+    let kernels = |plans: &[&Plan<'_>], policy: &Policy| {
         let outputs = |plan| segments(plan, plan.outputs().iter().map(|output| (output, OUT)));
         let all: Vec<_> = plans.iter().flat_map(|plan| outputs(plan)).collect();
-        Table::new(&all, &[], 132, policy).unwrap().kernel() != TableKernel::Common
+        Table::new(&all, &[], 132, policy).unwrap().kernels().to_vec()
     };
     let policy = policy();
-    assert!(!has_any(&[&moved], &policy) && !has_any(&[&moved, &moved], &policy));
-    assert!(has_any(&[&boxes], &policy) && has_any(&[&cast], &policy));
+    use TableKernel::{Any, Common, Quantise};
+    assert_eq!(kernels(&[&moved], &policy), [Common]);
+    assert_eq!(kernels(&[&moved, &moved], &policy), [Common]);
     // One of them is enough, as there is one launch.
-    assert!(has_any(&[&boxes, &moved], &policy) && has_any(&[&moved, &boxes], &policy));
-    assert!(has_any(&[&moved], &Policy { always_any: 1, ..policy }));
+    for rare in [&boxes, &cast] {
+        assert_eq!(kernels(&[rare], &policy), [Any]);
+        assert_eq!(kernels(&[rare, &moved], &policy), [Any]);
+        assert_eq!(kernels(&[&moved, rare], &policy), [Any]);
+        assert_eq!(kernels(&[&quantised, rare], &policy), [Quantise, Any]);
+    }
+    assert_eq!(kernels(&[&quantised, &moved], &policy), [Quantise]);
+    let many = [&quantised].repeat(200);
+    assert_eq!(kernels(&many, &policy), [Quantise]);
+    assert_eq!(kernels(&[&moved], &Policy { always_any: 1, ..policy }), [Any]);
 }
 
 #[test]
@@ -454,7 +464,7 @@ fn fields_go_with_the_parameters_wherever_the_table_is() {
         let values: Vec<MetadataSegment<'_>> = (0..num_descs).map(value).collect();
         let table = Table::new(&[], &values, 1, &policy).unwrap();
         let arguments = table.arguments(Some(0x77), &pool, &policy);
-        let said = (arguments.is_large, table.kernel() != TableKernel::Common);
+        let said = (arguments.is_large, table.kernels() == [TableKernel::Any]);
         assert_eq!(said, (is_large, has_any), "{num_descs}");
         let words = arguments.words();
         assert_eq!((words[0], words[1] >> 32), (0x77, num_descs - 1));

@@ -290,8 +290,7 @@ impl Run<'_> {
         Ok(is_copying)
     }
 
-    /// Enqueues the one launch that writes all outputs with an address, and the metadata; no launch if there is nothing to
-    /// write. Its table is cached with the plan where that is possible.
+    /// Enqueues the launch that writes all outputs with an address, and the metadata; no launch if there is nothing to write. Its table is cached with the plan where that is possible.
     fn launch(
         &mut self,
         plan: &Plan<'_>,
@@ -313,7 +312,7 @@ impl Run<'_> {
             let known = cached.arguments(data, &addresses, &executor.arguments, policy);
             if let Some(arguments) = known {
                 let table = &cached.table;
-                return self.enqueue(table.num_items(), table.kernel(), &arguments);
+                return self.enqueue(table.num_items(), table.kernels(), &arguments);
             }
         }
         let (table, _) = self.table(plan, outputs, metadata)?;
@@ -325,7 +324,7 @@ impl Run<'_> {
             false => Some(self.upload_table(&table)?),
         };
         let arguments = table.arguments(address, &executor.arguments, policy);
-        self.enqueue(table.num_items(), table.kernel(), &arguments)
+        self.enqueue(table.num_items(), table.kernels(), &arguments)
     }
 
     /// The table of a launch, and for each descriptor which of [`addresses_of`] it writes to.
@@ -367,37 +366,39 @@ impl Run<'_> {
         }
         let address = select::enqueue_table(self, selection, list, &table, &addresses)?;
         let arguments = table.arguments(address, &addresses, &executor.arguments, policy);
-        self.enqueue(num_items, table.kernel(), &arguments)
+        self.enqueue(num_items, table.kernels(), &arguments)
     }
 
-    /// Launches the kernel for `num_items` warps, in at most `max_blocks` blocks, and counts the launch. There is an item at
-    /// least.
+    /// Launches the kernels of a table one after the other, each for `num_items` warps, in at most `max_blocks` blocks, and counts
+    /// the launches. There is an item at least.
     fn enqueue(
         &mut self,
         num_items: u32,
-        kernel: TableKernel,
+        kernels: &[TableKernel],
         arguments: &KernelArguments<'_>,
     ) -> Result<()> {
         let (executor, threads) = (self.executor, self.executor.policy.threads);
         // A warp for each item.
         let grid = num_items.div_ceil(threads / 32);
         let most = self.max_blocks.filter(|&most| most < grid);
-        let (kernel, grid, words) = match (most, kernel) {
-            (most, TableKernel::Quantise) => {
-                (&executor.quantise, most.unwrap_or(grid), arguments.large_words())
-            }
-            // A warp takes one item after the other.
-            (Some(most), _) => (&executor.kernels[1][1], most, arguments.large_words()),
-            (None, _) => {
-                let kernels = &executor.kernels[usize::from(kernel == TableKernel::Any)];
-                (&kernels[usize::from(arguments.is_large)], grid, arguments.words())
-            }
-        };
-        let values = [words.as_ptr().cast()];
-        // SAFETY: the kernel has one parameter, of this size (`KernelArguments`). Samples and
-        // outputs are as the plan's maker promised, and held until the event after this.
-        unsafe { self.stream.launch(kernel, [grid, 1, 1], [threads, 1, 1], 0, &values) }?;
-        self.result.traffic.launches += 1;
+        for &kernel in kernels {
+            let (kernel, grid, words) = match (most, kernel) {
+                (most, TableKernel::Quantise) => {
+                    (&executor.quantise, most.unwrap_or(grid), arguments.large_words())
+                }
+                // A warp takes one item after the other.
+                (Some(most), _) => (&executor.kernels[1][1], most, arguments.large_words()),
+                (None, _) => {
+                    let kernels = &executor.kernels[usize::from(kernel == TableKernel::Any)];
+                    (&kernels[usize::from(arguments.is_large)], grid, arguments.words())
+                }
+            };
+            let values = [words.as_ptr().cast()];
+            // SAFETY: the kernel has one parameter, of this size (`KernelArguments`). Samples and
+            // outputs are as the plan's maker promised, and held until the event after this.
+            unsafe { self.stream.launch(kernel, [grid, 1, 1], [threads, 1, 1], 0, &values) }?;
+            self.result.traffic.launches += 1;
+        }
         Ok(())
     }
 

@@ -54,6 +54,7 @@ pub(crate) fn launch_of(
     }
     Ok(Some(Launch {
         items: table.num_items().into(),
+        num_kernels: table.kernels().len(),
         table_bytes: table.as_bytes().len() as u64,
         is_uploaded: !table.is_inline(&policy),
         parts: described(&table, &segments, &metadata),

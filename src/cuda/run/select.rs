@@ -117,7 +117,7 @@ pub(crate) struct SelectedTable {
     /// Bytes of the table itself.
     bytes: u64,
     header: kernel_abi::Header,
-    kernel: TableKernel,
+    kernels: &'static [TableKernel],
 }
 
 impl SelectedTable {
@@ -132,7 +132,7 @@ impl SelectedTable {
             outs,
             bytes: table.chosen_bytes(),
             header: table.header(),
-            kernel: table.kernel(),
+            kernels: table.kernels(),
         }
     }
 
@@ -165,8 +165,9 @@ impl SelectedTable {
         self.words.len() - self.num_words as usize
     }
 
-    pub fn kernel(&self) -> TableKernel {
-        self.kernel
+    /// As [`Table::kernels`].
+    pub fn kernels(&self) -> &'static [TableKernel] {
+        self.kernels
     }
 }
 
