@@ -341,7 +341,7 @@ fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) 
         }
         if padded(length) > max_tokens {
             return Err(Error::argument(format!(
-                "sample {index}: a length of {}, more than max_tokens={max_tokens}; truncate or drop it",
+                "sample {index}: a length of {}, more than max_tokens={max_tokens}; cut it into several, truncate or drop it",
                 padded(length)
             )));
         }

@@ -67,6 +67,8 @@ def test_torch_tensors_and_attention_over_the_flattened_rows():
         ([[1, 2, 3]], [[0]], {"max_tokens": 2}, ValueError, "row 0 of the plan has more than max_tokens=2"),
         ([[1, 2, 3]], [[0], [1]], {"max_tokens": 4}, IndexError, "row 1 of the plan names sample 1 of 1"),
         ([[1, 2, 3]], [[0]], {}, ValueError, "max_tokens= is needed"),
+        ([[1, 2, 3]], plan.pack([3], 4)[:1], {}, ValueError, "only the whole plan of windrow.plan.pack has one, and no part of it"),
+        ([[1, 2, 3]], [[0], 0], {"max_tokens": 4}, TypeError, "row 1 of the plan is 0 in place of a list of indices of samples"),
         ([[1, 2, 3]], [[0]], {"max_tokens": 0}, ValueError, "max_tokens must be at least 1, got 0"),
         ([[1, 2, 3]], [[0]], {"max_tokens": 2**31}, ValueError, "beyond int32"),
         ([[1, 2, 3]], [], {"max_tokens": 4}, ValueError, "names no samples"),

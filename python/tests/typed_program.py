@@ -11,6 +11,7 @@ from typing_extensions import assert_type
 
 import windrow as wr
 import windrow.torch
+from windrow.sequence import pack_rows, pack_tokens, pad_tokens
 from windrow.torch import ops
 
 tensors = [torch.ones(3), torch.ones(2)]
@@ -63,6 +64,12 @@ assert_type(wr.Engine(threads=2).stats().run_seconds, float)
 assert_type(ops.pad(tensors, side="center"), Tuple[torch.Tensor, torch.Tensor])
 with windrow.torch.install():
     collate: windrow.torch.Collator = windrow.torch.collate_fn({"x": wr.Pad()})
+
+# Sequences, in a list that was imported before too.
+pack_rows(lists, [[0, 1]], max_tokens=4)
+pack_rows(wr.SampleList.split(arrays[0], [0, 2, 3]), [[0, 1]], max_tokens=4)
+for take in (pack_tokens, pad_tokens):
+    take(wr.SampleList([{"input_ids": row} for row in lists]))
 
 # Refused.
 wr.pad(lists, side="lft")  # type: ignore

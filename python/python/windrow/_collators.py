@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from numbers import Number
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import windrow as wr
 from windrow._fields import check, entries_of, give, numpy, of_sample, refusal
@@ -13,6 +13,9 @@ from windrow._masking import draws, mask, offsets_of
 from windrow._packing import pack_tokens
 from windrow._padding import ADDED, HINTS, features_of, is_mapping, options_of, padded, rows_of
 from windrow._worker_results import for_workers
+
+if TYPE_CHECKING:
+    from windrow._windrow import _Features
 
 # Keys that a tokenizer pads, those of one sequence each.
 _SEQUENCES = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
@@ -163,7 +166,7 @@ class DataCollatorWithPadding:
     return_tensors: str = "pt"
 
     @for_workers
-    def __call__(self, features: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+    def __call__(self, features: _Features) -> Dict[str, Any]:
         features = features_of(features)
         batch = _pad(self.tokenizer, features, self.padding, self.max_length, self.pad_to_multiple_of, self.return_tensors)
         for name in ("label", "label_ids"):
@@ -202,7 +205,7 @@ class DataCollatorForTokenClassification:
     return_tensors: str = "pt"
 
     @for_workers
-    def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: Optional[str] = None) -> Dict[str, Any]:
+    def __call__(self, features: _Features, return_tensors: Optional[str] = None) -> Dict[str, Any]:
         features = features_of(features)
         batch, name, kind = _pad_but_labels(self, features, return_tensors)
         if name in features[0]:
@@ -239,7 +242,7 @@ class DataCollatorForSeq2Seq:
     return_tensors: str = "pt"
 
     @for_workers
-    def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: Optional[str] = None) -> Dict[str, Any]:
+    def __call__(self, features: _Features, return_tensors: Optional[str] = None) -> Dict[str, Any]:
         features = features_of(features)
         batch, name, kind = _pad_but_labels(self, features, return_tensors)
         rows = entries_of(features, name) if name in features[0] else []
@@ -292,7 +295,7 @@ class DataCollatorWithFlattening:
     @for_workers
     def __call__(
         self,
-        features: Sequence[Mapping[str, Any]],
+        features: _Features,
         return_tensors: Optional[str] = None,
         separator_id: Optional[int] = None,
     ) -> Dict[str, Any]:

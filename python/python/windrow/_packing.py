@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 from windrow import _windrow
 from windrow._fields import check, give
@@ -10,10 +10,13 @@ from windrow._padding import features_of, is_mapping, result_keys, rows_of
 from windrow._worker_results import for_workers
 from windrow.plan import int_of
 
+if TYPE_CHECKING:
+    from windrow._windrow import _Features, _Rows
+
 
 @for_workers
 def pack_tokens(
-    features: Sequence[Mapping[str, Any]],
+    features: _Features,
     *,
     separator_id: int = -100,
     position_ids_start: int = 0,
@@ -25,7 +28,8 @@ def pack_tokens(
 
     Args:
         features: a list of mappings with ``input_ids`` ``[L]`` or ``[1, L]``, and optionally ``labels`` of the same
-            shape (else the ids are the labels), or an Arrow table of such rows; all on the host or all on one device.
+            shape (else the ids are the labels), or an Arrow table of such rows; all on the host or all on one device. Labels are not
+            shifted: models of transformers do that.
         separator_id: label of each sequence's first token, which no token before it predicts.
         position_ids_start: position of each sequence's first token.
         return_flash_attn_kwargs: names boundaries as models of transformers take them.
@@ -75,7 +79,7 @@ def pack_tokens(
 
 @for_workers
 def pack_rows(
-    samples: Sequence[Any],
+    samples: _Rows,
     plan: Sequence[Sequence[int]],
     *,
     max_tokens: Optional[int] = None,
@@ -88,19 +92,20 @@ def pack_rows(
 
     Args:
         samples: token sequences ``[L]`` or ``[1, L]``, lists or array-likes; or mappings with ``input_ids`` and
-            perhaps ``labels``, as `pack_tokens` takes them. Also an Arrow column of lists, or a table.
+            perhaps ``labels``, as `pack_tokens` takes them. Also a `windrow.SampleList` of these, such as the pieces of one file of tokens by
+            `windrow.SampleList.split`; an Arrow column of lists, or a table; a dataset of Hugging Face.
         plan: rows of indices into ``samples``; samples that no row names are left out.
-        max_tokens: the length of a row; None: that of the plan.
+        max_tokens: the length of a row; None: that of the plan. A part of a plan, such as a batch of its rows, has none.
         pad_token_id, label_pad_token_id: what ``input_ids`` and ``labels`` are padded with.
         separator_id: label of each sequence's first token, which no token before it predicts.
         return_tensors: ``"pt"`` or ``"np"``.
 
     Returns:
         dict: ``input_ids``, ``labels``, ``position_ids`` and ``segment_ids``, int64 ``[B, max_tokens]``. Segments are counted from 1 in
-        each row and are 0 where padding is; positions begin at 0 in each segment. ``cu_seqlens``, int32: where each sequence
+        each row, positions from 0 in each segment; both are 0 where padding is. ``cu_seqlens``, int32: where each sequence
         begins and ends in the flattened rows; the padding of a row counts as one more sequence, so that the last number is
-        ``B * max_tokens`` and attention over ``input_ids.view(-1)`` can take it. For samples on a device all tensors are there,
-        and the call does not wait.
+        ``B * max_tokens`` and attention over ``input_ids.view(-1)`` can take it. No sequence is longer than ``max_tokens``, which
+        serves as its ``max_seqlen``. For samples on a device all tensors are there, and the call does not wait.
 
     Raises:
         IndexError: the plan names a sample that does not exist.
@@ -121,7 +126,7 @@ def pack_rows(
     check(return_tensors)
     limit = max_tokens if max_tokens is not None else getattr(plan, "max_tokens", None)
     if limit is None:
-        raise ValueError("max_tokens= is needed: this plan has no max_tokens, unlike one of plan.pack")
+        raise ValueError("max_tokens= is needed: only the whole plan of windrow.plan.pack has one, and no part of it and no other list")
     limit = int_of("max_tokens", limit)
     features = features_of(_picked(rows_of(samples), plan))
     columns = _windrow._pack_rows_of(
@@ -141,6 +146,8 @@ def _picked(samples: Sequence[Any], plan: Sequence[Sequence[int]]) -> List[Any]:
     ValueError for a plan without any."""
     features: List[Any] = []
     for row, indices in enumerate(plan):
+        if not hasattr(indices, "__iter__"):
+            raise TypeError(f"row {row} of the plan is {indices!r} in place of a list of indices of samples")
         for index in indices:
             if not hasattr(index, "__index__"):
                 raise TypeError(f"row {row} of the plan has {index!r} in place of the index of a sample")

@@ -67,6 +67,9 @@ _Array = Union["Tensor", "Batch", _SupportsDLPack, _SupportsArrayInterface, _Sup
 _ArrayLike = Union[_Array, _Buffer, _SupportsArrowArray, _Number, Sequence[_Number]]
 _Samples = Union["SampleList", Iterable[_ArrayLike], _Array, _Buffer, _SupportsArrowArray, _SupportsArrowStream]
 _Indices = Union[_Array, _Buffer, Sequence[SupportsIndex]]
+# What `windrow.sequence` takes: token sequences or mappings, and mappings alone.
+_Rows = Union[Sequence[Any], "SampleList", _SupportsArrowStream]
+_Features = Union[Sequence[Mapping[str, Any]], "SampleList", _SupportsArrowStream]
 
 _Name = Literal[
     "bool",

@@ -8,7 +8,7 @@ collators, and their results.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Union
 
 from windrow._collators import (
     DataCollatorForCompletionOnlyLM,
@@ -23,6 +23,9 @@ from windrow._fields import check
 from windrow._packing import pack_rows, pack_tokens
 from windrow._padding import ADDED, features_of, options_of, padded, result_keys
 from windrow._worker_results import for_workers
+
+if TYPE_CHECKING:
+    from windrow._windrow import _Features
 
 __all__ = [
     "DataCollatorForCompletionOnlyLM",
@@ -40,7 +43,7 @@ __all__ = [
 
 @for_workers
 def pad_tokens(
-    features: Sequence[Mapping[str, Any]],
+    features: _Features,
     *,
     padding: Union[bool, str] = True,
     max_length: Optional[int] = None,
