@@ -287,7 +287,7 @@ def test_unknown_keywords_list_the_choices():
 
 def test_specs_that_are_none():
     for spec in (3, wr.Pad, "pad"):
-        assert "must be wr.Stack(...), wr.Concat(...), wr.Pad(...) or wr.Ragged(...), got " in text(lambda: wr.collate([{"a": 1}], {"a": spec}), TypeError)
+        assert "must be wr.Stack(...), wr.Concat(...), wr.Pad(...), wr.Ragged(...) or wr.List(...), got " in text(lambda: wr.collate([{"a": 1}], {"a": spec}), TypeError)
     assert 'a key of spec must be a path, such as "image" or "tokens.*", got 0' in text(lambda: wr.collate([{"a": 1}], {0: wr.Pad()}), TypeError)
 
 

@@ -338,6 +338,8 @@ def test_errors_name_the_position():
         refusal(lambda: put(index, ROWS[0]), TypeError, r"an int or a slice; take\(indices\) takes an array of them")
         refusal(lambda: samples[index], TypeError, "an int or a slice")
     refusal(lambda: put(slice(0, 2), ROWS[:2]), TypeError, "a slice of a SampleList cannot be assigned")
+    for index in (0, slice(0, 2)):
+        refusal(lambda: samples.__delitem__(index), TypeError, r"cannot be deleted; assign another one, or take\(indices\)")
     assert_tensor(wr.stack(samples), np.stack(ROWS))
     assert_tensor(samples[np.int8(3)], ROWS[3])
 

@@ -268,11 +268,65 @@ def test_the_cause_names_sample_and_leaf():
     assert (cause.index, cause.path, cause.expected, cause.got) == (1, "a.b", (2,), (3,))
 
 
+def test_the_cause_names_the_sample_without_a_key_and_the_leaf_of_an_unknown_type():
+    for collate in (wt.collate_fn(), wt.collate_fn({"a.y": wr.Stack(dtype="float32")})):
+        with pytest.raises(KeyError) as error:
+            collate([{"a": {"b": 1, "y": 2}}, {"a": {"b": 1, "y": 2}}, {"a": {"y": 2}}])
+        cause = error.value.__cause__
+        assert error.value.args == ("b",) and isinstance(cause, KeyError) and (cause.index, cause.path) == (2, "a.b")
+        assert 'sample 2 at "a.b": the key is missing; 2 of 3 samples have it' in str(cause)
+    with pytest.raises(TypeError, match="default_collate: batch must contain") as error:
+        wt.collate_fn()([{"a": {"b": None}}] * 2)
+    cause = error.value.__cause__
+    assert (cause.index, cause.path) == (0, "a.b") and "expected an array-like, got NoneType" in str(cause)
+
+
 def test_first_error_is_the_one_of_torch():
     """A bad leaf before a missing key."""
     batch = [{"x": torch.ones(2), "y": 1}, {"x": torch.ones(3)}]
     with pytest.raises(RuntimeError, match="stack expects"):
         wt.collate_fn()(batch)
+
+
+# Samples that were imported before
+
+
+def transition(i):
+    return {"obs": np.full((2, 3), i, np.float32), "n": {"reward": i / 2, "done": i % 2 == 0, "t": i}, "id": str(i), "goal": [i, 2 * i]}
+
+
+@pytest.mark.parametrize("arena", [False, True])
+def test_a_sample_list_of_trees_gives_what_its_samples_give(arena):
+    buffer, picked = wr.SampleList(transition(i) for i in range(10)), [7, 0, 7, -1]
+    buffer[0] = transition(20)
+    samples = [transition(i) for i in (7, 20, 7, 9)]
+    same(wt.collate_fn(arena=arena)(buffer.take(np.array(picked))), default_collate(samples))
+    spec = {"*.done": wr.Stack(dtype="float32"), "goal": wr.Pad(size=3, value=-1)}
+    batch = wt.collate_fn(spec, arena=arena)(buffer.take(picked))
+    assert batch["n"]["done"].tolist() == [0, 1, 0, 0] and batch["n"]["done"].dtype == torch.float32
+    assert batch["goal"].data.tolist() == [[7, 14, -1], [20, 40, -1], [7, 14, -1], [9, 18, -1]]
+    with torch.inference_mode():
+        assert wt.collate_fn()(buffer[1:3])["n"]["t"].tolist() == [1, 2]
+
+
+def test_a_sample_list_of_tensors_and_crops():
+    images = [np.arange(3 * n * n, dtype=np.uint8).reshape(n, n, 3) for n in (5, 6)]
+    crops = wr.crops(images, [[0, 1, 4, 5], [2, 2, 6, 6]], flip=[False, True])
+    want = torch.stack([torch.from_numpy(images[0][1:5, 0:4]), torch.from_numpy(images[1][2:6, 2:6][:, ::-1].copy())])
+    same(wt.collate_fn()(crops), want)
+    planes = wt.collate_fn(wr.Stack(dtype="float32", transform=wr.Transform(permute=(2, 0, 1))))(crops)
+    same(planes, want.permute(0, 3, 1, 2).float().contiguous())
+
+
+def test_errors_of_sample_lists_name_sample_and_leaf():
+    buffer = wr.SampleList([{"x": torch.ones(2)}, {"x": torch.ones(3)}])
+    with pytest.raises(wr.ShapeError) as error:
+        wt.collate_fn()(buffer)
+    assert (error.value.index, error.value.path) == (1, "x")
+    with pytest.raises(ValueError, match='spec "y" matches no leaf'):
+        wt.collate_fn({"y": wr.Stack()})(buffer)
+    with pytest.raises(ValueError, match="cannot assemble an empty list of samples"):
+        wt.collate_fn()(buffer[:0])
 
 
 # Modes and extensions of torch.

@@ -251,6 +251,9 @@ class Tensor(_TensorLike):
 class Batch(_TensorLike):
     """One assembled batch. It stands for its ``data`` wherever an array-like is taken.
 
+    ``batch[i]`` is sample ``i`` without its padding, a `Tensor` in the memory of the batch. ``len(batch)`` is the number of samples, and
+    iteration gives one after the other. Slices and further indices are for ``batch.numpy()`` and ``batch.torch()``.
+
     Attributes:
         data (Tensor): the samples, assembled.
         lengths (Tensor or None): real length of each sample: int64 ``[N]``, or ``[N, k]`` if ``k != 1`` dims are padded.
@@ -329,7 +332,8 @@ class Batch(_TensorLike):
 
 @final
 class SampleList:
-    """Samples that are imported, checked and kept alive once. Every assembling call takes one in place of a list.
+    """Samples that are imported, checked and kept alive once. Every assembling call takes one in place of a list, and so do the functions
+    that `windrow.torch.collate_fn` makes and those of `windrow.sequence`.
 
     The memory of torch tensors is kept as well as the tensors: after ``x.data = ...``, ``x.set_(...)`` or
     ``module.half()`` the list still has what was imported. If the owner has moved or freed the memory by
@@ -340,7 +344,7 @@ class SampleList:
     ``samples[i]`` is a `Tensor` over the sample's memory, or, for one of foreign byte order, which no tensor has, a copy in native order.
     ``samples[i] = sample`` replaces one sample: the list refers to the new one from then on, and no memory is written. The old one
     is released at once, unless another list or view has it: Python numbers with the last of those that were given together, samples on a
-    device once all of them are replaced. A slice, like `take`, is a
+    device once all of them are replaced. Samples cannot be deleted: `take` gives a list of those to keep. A slice, like `take`, is a
     separate list that shares the samples: later replacements and additions do not show in it. A pickle, and so a list that is sent to
     a process, has the samples by value, as has a deep copy; `copy.copy` shares them.
 
@@ -923,14 +927,16 @@ def collate(
             classes of tensordict and PyTorch Geometric are torch tensors. str and bytes leaves become lists, Python floats float64, ints int64. Also a `SampleList`,
             in which trees are taken apart once, or an Arrow table or record batch of pyarrow, polars, pandas or
             others, which is the list of its rows: dicts of its columns.
-        spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad`, `Ragged` or `List`. An exact path goes before a glob, an earlier glob before a later one.
+        spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad`, `Ragged` or `List`; or one of these, for all leaves. A path is the
+            keys, attributes and positions that lead to the leaf, such as ``"tokens"``, ``"target.boxes"`` or, in a tuple, ``"0"``. An exact
+            path goes before a glob, an earlier glob before a later one.
             Unnamed leaves are stacked. A list or tuple of Python numbers is a container of as many
             leaves, and one leaf, of one dim, where a key is exactly its path.
         sep (str): joins the keys of a path.
         arena (bool): all tensors of all leaves in one allocation, each at a multiple of 64 bytes (256 in
             page-locked memory and on a device), zeros between them: `Batch.arena`. One copy moves the
             whole tree, and it pickles as one buffer; `Batch.arena_layout` says what is where.
-        out: a tree of the same shape to write to.
+        out: a tree of the same shape to write to: of arrays, tensors or the batches of an earlier call.
         common: as for `stack`; a spec's own arguments take precedence, ``engine`` among them: leaves of several engines are
             planned for each.
 

@@ -213,6 +213,12 @@ impl PySampleList {
         self.replace(PySampleList::position(index, self.len())?, sample)
     }
 
+    /// TypeError: positions stay what they are, so that samples are replaced and not removed.
+    fn __delitem__(&self, _index: &Bound<'_, PyAny>) -> PyResult<()> {
+        let text = "samples of a SampleList cannot be deleted; assign another one, or take(indices) of those to keep";
+        Err(PyTypeError::new_err(text))
+    }
+
     /// Pickles have the samples by value, in host memory.
     fn __reduce_ex__<'py>(
         &self,

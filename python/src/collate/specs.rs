@@ -33,7 +33,7 @@ impl<'py> SpecEntry<'py> {
         match (form, kwargs) {
             (Some(form), Some(kwargs)) => Ok(SpecEntry { pattern, form, kwargs, used: false }),
             _ => Err(PyTypeError::new_err(format!(
-                "the spec of {pattern:?} must be wr.Stack(...), wr.Concat(...), wr.Pad(...) or wr.Ragged(...), got {}",
+                "the spec of {pattern:?} must be wr.Stack(...), wr.Concat(...), wr.Pad(...), wr.Ragged(...) or wr.List(...), got {}",
                 spec.repr()?
             ))),
         }

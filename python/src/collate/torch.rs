@@ -22,6 +22,7 @@ use crate::collate::leaves::{
 use crate::collate::options::Options;
 use crate::collate::run::{arena_bytes, run, ArenaMemory};
 use crate::collate::specs::Specs;
+use crate::collate::tree::read_before;
 use crate::export::libraries;
 use crate::export::number::row_of_numbers;
 use crate::ground::batch::PyBatch;
@@ -35,7 +36,6 @@ use crate::import::importer::Reading;
 use crate::import::routes::keeps_gradients;
 use crate::import::tensor::tensor_of;
 use crate::samples::imported::Imported;
-use crate::samples::table_trees::table_in;
 use crate::trees::container::ColumnPlace;
 use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
 use crate::trees::rules::{self, FlattenedColumn};
@@ -111,11 +111,8 @@ pub(crate) fn collate_torch<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
     let _records = Records::for_call(py);
-    let column = match table_in(samples, sep)? {
-        Some(table) if table.len() == 0 => {
-            return Err(PyValueError::new_err("cannot assemble a table without rows"));
-        }
-        Some(table) => Column::from_trees(py, &table)?,
+    let column = match read_before(samples, sep)? {
+        Some(column) => column,
         None => {
             // torch does this first, which gives the error of an empty or unfit batch.
             samples.get_item(0)?;
@@ -179,7 +176,9 @@ impl<'py> TreeRules<'py> for TorchCall<'_, 'py> {
             torch_type => torch_type,
         };
         let ((container, columns), given) = match torch_type {
-            TorchType::Mapping => (open_mappings(&samples, self.rules)?, TorchArgument::List),
+            TorchType::Mapping => {
+                (open_mappings(&samples, self.rules, place)?, TorchArgument::List)
+            }
             TorchType::Named => (open_namedtuples(&samples, self.rules)?, TorchArgument::Tuple),
             TorchType::Sequence => (open_sequences(&samples, self.rules)?, TorchArgument::Tuple),
             TorchType::Text => {
@@ -296,7 +295,9 @@ impl<'py> TorchCall<'_, 'py> {
             let text = || format!("a leaf{} that torch assembles", at(&path));
             return Err(refusal.unwrap_or_else(|| PyTypeError::new_err(text())));
         }
-        self.other(samples, given, refusal, None)
+        // Of a type that nothing is known of, an import may find what is wrong.
+        let unread = (torch_type == TorchType::Other).then_some(path.as_str());
+        self.other(samples, given, refusal, unread)
     }
 
     /// Objects of a class that torch's function stacks too: it gets the column if any leaf is not for the engine.

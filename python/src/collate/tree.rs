@@ -45,14 +45,16 @@ use crate::trees::rules::{self, FlattenedColumn};
 ///         classes of tensordict and PyTorch Geometric are torch tensors. str and bytes leaves become lists, Python floats float64, ints int64. Also a `SampleList`,
 ///         in which trees are taken apart once, or an Arrow table or record batch of pyarrow, polars, pandas or
 ///         others, which is the list of its rows: dicts of its columns.
-///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad`, `Ragged` or `List`. An exact path goes before a glob, an earlier glob before a later one.
+///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad`, `Ragged` or `List`; or one of these, for all leaves. A path is the
+///         keys, attributes and positions that lead to the leaf, such as ``"tokens"``, ``"target.boxes"`` or, in a tuple, ``"0"``. An exact
+///         path goes before a glob, an earlier glob before a later one.
 ///         Unnamed leaves are stacked. A list or tuple of Python numbers is a container of as many
 ///         leaves, and one leaf, of one dim, where a key is exactly its path.
 ///     sep (str): joins the keys of a path.
 ///     arena (bool): all tensors of all leaves in one allocation, each at a multiple of 64 bytes (256 in
 ///         page-locked memory and on a device), zeros between them: `Batch.arena`. One copy moves the
 ///         whole tree, and it pickles as one buffer; `Batch.arena_layout` says what is where.
-///     out: a tree of the same shape to write to.
+///     out: a tree of the same shape to write to: of arrays, tensors or the batches of an earlier call.
 ///     common: as for `stack`; a spec's own arguments take precedence, ``engine`` among them: leaves of several engines are
 ///         planned for each.
 ///
@@ -221,30 +223,46 @@ fn import<'py>(
     Ok(Import { tree: flat.tree, leaves: made, jobs: leaves.jobs, borrowed })
 }
 
-/// The samples of a call, as one column. ValueError for none, TypeError for a mapping or text in place of a list, and the
-/// IndexError that indices of a `SampleList` on a device have had.
+/// The samples of a call, as one column. ValueError for none, TypeError for a mapping or text in place of a list.
 fn column_of<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Column<'py>> {
-    let py = samples.py();
-    let (column, len) = if let Ok(list) = samples.cast_exact::<PySampleList>() {
-        list.get().check_resident(py)?;
-        let samples = list.get().snapshot();
-        let len = samples.len();
-        match samples {
-            ListSamples::Leaves(samples) => (Column::Imported(samples), len),
-            ListSamples::Trees(trees) => (Column::from_trees(py, &trees)?, len),
-        }
-    } else if let Some(trees) = table_in(samples, sep)? {
-        (Column::from_trees(py, &trees)?, trees.len())
-    } else {
-        check_list(samples)?;
-        let samples = items_of(samples).map_err(|error| no_list(samples, error))?;
-        let len = samples.len();
-        (Column::from_objects(samples), len)
-    };
-    match len {
-        0 => Err(PyValueError::new_err("cannot assemble an empty list of samples")),
-        _ => Ok(column),
+    if let Some(column) = read_before(samples, sep)? {
+        return Ok(column);
     }
+    check_list(samples)?;
+    let samples = items_of(samples).map_err(|error| no_list(samples, error))?;
+    match samples.len() {
+        0 => Err(no_samples()),
+        _ => Ok(Column::from_objects(samples)),
+    }
+}
+
+/// The samples of a `SampleList` or an Arrow table, as one column; `None` for any other object. ValueError for none, and the
+/// IndexError that indices of the list on a device have had.
+pub(super) fn read_before<'py>(
+    samples: &Bound<'py, PyAny>,
+    sep: &str,
+) -> PyResult<Option<Column<'py>>> {
+    let py = samples.py();
+    if let Ok(list) = samples.cast_exact::<PySampleList>() {
+        list.get().check_resident(py)?;
+        return match list.get().snapshot() {
+            samples if samples.len() == 0 => Err(no_samples()),
+            ListSamples::Leaves(samples) => Ok(Some(Column::Imported(samples))),
+            ListSamples::Trees(trees) => Column::from_trees(py, &trees).map(Some),
+        };
+    }
+    match table_in(samples, sep)? {
+        Some(table) if table.len() == 0 => {
+            let text = "cannot assemble an empty list of samples: a table without rows";
+            Err(PyValueError::new_err(text))
+        }
+        Some(table) => Column::from_trees(py, &table).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn no_samples() -> PyErr {
+    PyValueError::new_err("cannot assemble an empty list of samples")
 }
 
 /// The rules of `collate`.

@@ -11,6 +11,9 @@ use crate::ground::tensor::PyTensor;
 
 /// One assembled batch. It stands for its ``data`` wherever an array-like is taken.
 ///
+/// ``batch[i]`` is sample ``i`` without its padding, a `Tensor` in the memory of the batch. ``len(batch)`` is the number of samples, and
+/// iteration gives one after the other. Slices and further indices are for ``batch.numpy()`` and ``batch.torch()``.
+///
 /// Attributes:
 ///     data (Tensor): the samples, assembled.
 ///     lengths (Tensor or None): real length of each sample: int64 ``[N]``, or ``[N, k]`` if ``k != 1`` dims are padded.

@@ -19,7 +19,8 @@ use crate::samples::imported::Imported;
 use crate::samples::leaf_columns::LeafColumn;
 use crate::samples::trees::{is_tree, Trees};
 
-/// Samples that are imported, checked and kept alive once. Every assembling call takes one in place of a list.
+/// Samples that are imported, checked and kept alive once. Every assembling call takes one in place of a list, and so do the functions
+/// that `windrow.torch.collate_fn` makes and those of `windrow.sequence`.
 ///
 /// The memory of torch tensors is kept as well as the tensors: after ``x.data = ...``, ``x.set_(...)`` or
 /// ``module.half()`` the list still has what was imported. If the owner has moved or freed the memory by
@@ -30,7 +31,7 @@ use crate::samples::trees::{is_tree, Trees};
 /// ``samples[i]`` is a `Tensor` over the sample's memory, or, for one of foreign byte order, which no tensor has, a copy in native order.
 /// ``samples[i] = sample`` replaces one sample: the list refers to the new one from then on, and no memory is written. The old one
 /// is released at once, unless another list or view has it: Python numbers with the last of those that were given together, samples on a
-/// device once all of them are replaced. A slice, like `take`, is a
+/// device once all of them are replaced. Samples cannot be deleted: `take` gives a list of those to keep. A slice, like `take`, is a
 /// separate list that shares the samples: later replacements and additions do not show in it. A pickle, and so a list that is sent to
 /// a process, has the samples by value, as has a deep copy; `copy.copy` shares them.
 ///

@@ -296,7 +296,7 @@ fn check_no_other_key(
 }
 
 /// The KeyError of a key that not every sample has.
-fn uneven_key(
+pub(super) fn uneven_key(
     index: usize,
     key: &Bound<'_, PyAny>,
     what: &str,

@@ -1,24 +1,26 @@
 //! The rules of torch's `default_collate` for containers: the first sample says the keys, the shortest how many entries.
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyKeyError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::ground::errors::is_answer;
+use crate::ground::errors::{answered, is_answer};
 use crate::ground::iterables::{entries, tuple_of};
 use crate::ground::reserve::{push_to, try_vec};
 use crate::ownership::child_columns::ChildColumns;
-use crate::trees::container::{names_of, Container, Maker, NodeType};
+use crate::trees::container::{names_of, ColumnPlace, Container, Maker, NodeType};
 use crate::trees::dicts::Dicts;
+use crate::trees::rules::uneven_key;
 
 /// A container, and for each child that of every sample, or the error that is due when the children before it are done.
 pub(crate) type OpenedByTorch<'py> = (Container, Vec<PyResult<Vec<Bound<'py, PyAny>>>>);
 
 /// Mappings: the values of each key of the first one. Other keys are not looked at. `rules`: `windrow.torch`'s, for types that only
-/// Python code can make.
+/// Python code can make. The cause of the KeyError of a key that a sample lacks says which sample.
 pub(crate) fn open_mappings<'py>(
     samples: &[Bound<'py, PyAny>],
     rules: &Bound<'py, PyAny>,
+    place: ColumnPlace<'_>,
 ) -> PyResult<OpenedByTorch<'py>> {
     let py = rules.py();
     let keys = entries(&samples[0], |key| Ok(key.unbind()))?;
@@ -27,7 +29,7 @@ pub(crate) fn open_mappings<'py>(
     let num_walked = dicts.walk(samples, &mut walked)?;
     let mut columns: Vec<PyResult<Vec<_>>> = walked.into_lists()?.into_iter().map(Ok).collect();
     // Sample by sample, while a mapping is in a cache; a column ends at its first error.
-    for sample in &samples[num_walked..] {
+    for (index, sample) in samples.iter().enumerate().skip(num_walked) {
         let dict = sample.cast_exact::<PyDict>().ok();
         for (key, column) in keys.iter().zip(&mut columns) {
             let Ok(items) = column else { continue };
@@ -36,7 +38,13 @@ pub(crate) fn open_mappings<'py>(
             // Not there: as the mapping itself says it.
             match found.and_then(|found| found.map_or_else(|| sample.get_item(key), Ok)) {
                 Ok(item) => push_to(items, item)?,
-                Err(error) if is_answer(py, &error) => *column = Err(error),
+                Err(error) if is_answer(py, &error) => {
+                    if error.is_instance_of::<PyKeyError>(py) && error.cause(py).is_none() {
+                        let cause = uneven_key(index, key, "the key is missing", samples, place);
+                        error.set_cause(py, answered(py, cause)?.ok());
+                    }
+                    *column = Err(error);
+                }
                 Err(error) => return Err(error),
             }
         }

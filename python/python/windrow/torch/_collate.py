@@ -57,11 +57,12 @@ def collate_fn(
     Classes: TensorDict and tensorclass are stacked as ``torch.stack`` stacks them. Graphs of PyTorch Geometric are joined to a
     ``Batch`` and classes of `windrow.register_node` keep their class, though ``default_collate`` refuses both. Dataclasses, attrs
     and pydantic classes and PyTrees are refused as there without a spec; with one, even ``{}``, they are containers, as in
-    `windrow.collate`. An Arrow table in place of the list is the list of its rows, a dict of its columns.
+    `windrow.collate`. An Arrow table in place of the list is the list of its rows, a dict of its columns. A `windrow.SampleList` of trees,
+    or `take` of one, gives torch tensors in the containers that `windrow.collate` gives, without an object for each sample.
 
     Args:
         spec: as for `windrow.collate`: leaf path, with globs, to `windrow.Pad` and the
-            like. A leaf so named becomes a `TorchBatch` of tensors, or a tensor if it is stacked.
+            like, or one of them for all leaves. A leaf so named becomes a `TorchBatch` of tensors, or a tensor if it is stacked.
         device: device to place tensors on; None: where the samples are. ``"cuda"`` and ``"pinned"`` are
             for the main process and workers that are threads: in a worker process, leave it to
             `Prefetcher`.
@@ -79,8 +80,8 @@ def collate_fn(
     Raises:
         CudaUnavailable: when called in a worker process with a ``device`` other than the CPU.
         TypeError: for a mapping or text in place of the list of samples; a TensorDict there is the batch if there is no spec.
-        RuntimeError, TypeError, ...: those of ``default_collate``; their ``__cause__`` names sample and
-            leaf. Leaves with a spec raise the errors of windrow, LayoutError among them for samples that
+        RuntimeError, TypeError, KeyError, ...: those of ``default_collate``; their ``__cause__`` names sample and
+            leaf. Leaves with a spec, a `SampleList` and an Arrow table raise the errors of windrow, LayoutError among them for samples that
             require grad while torch's grad mode is on, or have a tangent of forward-mode AD: without a spec
             these keep their gradients.
 
@@ -121,7 +122,7 @@ class Collator:
         _workers.empty_with(self)
 
     def __call__(self, batch: Any) -> Any:
-        """Collates a list of samples."""
+        """Collates a list of samples, a `windrow.SampleList` or an Arrow table."""
         in_worker = in_worker_process()
         if not in_worker and self.spec is None and type(batch) is list and batch:
             first, known = batch[0], self._torch_collate.default_collate_fn_map
@@ -144,7 +145,7 @@ class Collator:
         if rules is None or not rules.is_current():
             rules = self._rules[in_worker] = Rules(self, in_worker)
         by_torch = self.spec is None and is_watched()
-        if type(batch) not in (list, tuple) and not _windrow._is_arrow(batch):
+        if type(batch) not in (list, tuple, wr.SampleList) and not _windrow._is_arrow(batch):
             if self.spec is None and rules.classify(batch) == _registry.STACKED:
                 # A dataset that reads a batch at once returns the batch itself, as tensordict does.
                 return rules.other(batch)
