@@ -1,6 +1,7 @@
 """The package before its first use: an import that costs nothing, a demo that needs nothing."""
 
 import pytest
+import windrow as wr
 
 import isolated
 
@@ -17,6 +18,19 @@ def run(code, *options):
 def test_the_import_loads_no_other_library():
     code = f"import sys, windrow; print([name for name in {HEAVY} if name in sys.modules])"
     assert run(code).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["hf", "jax", "plan", "ray", "sequence", "structure", "torch"])
+def test_a_module_that_is_not_imported_is_named(name, monkeypatch):
+    monkeypatch.delattr(wr, name, raising=False)
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': .* write `import windrow.{name}`$"):
+        getattr(wr, name)
+
+
+def test_a_name_that_is_in_no_module_is_refused_as_by_other_modules():
+    with pytest.raises(AttributeError, match="^module 'windrow' has no attribute 'stak'$"):
+        wr.stak
+    assert not hasattr(wr, "__wrapped__")
 
 
 @pytest.mark.slow

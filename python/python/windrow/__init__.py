@@ -6,6 +6,7 @@
 """
 
 import os as _os
+import typing as _typing
 
 try:
     import windrow._windrow as _compiled
@@ -100,6 +101,15 @@ __all__ = [
     "unpack",
     "windows",
 ]
+
+if not _typing.TYPE_CHECKING:  # A checker would take every name for one of the package.
+
+    def __getattr__(name):
+        text = f"module 'windrow' has no attribute '{name}'"
+        if name in ("hf", "jax", "plan", "ray", "sequence", "structure", "torch"):
+            text += f": it is a module of its own, for which write `import windrow.{name}`"
+        raise AttributeError(text)
+
 
 if _os.environ.get("WINDROW_LOG", "0") not in ("", "0"):
     from windrow import _log

@@ -2,7 +2,7 @@
 //! are read into memory that the import keeps.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 use windrow::dlpack::ForeignTensor;
 use windrow::error::{Mismatch, MoveSide};
 use windrow::samples::TensorMeta;
@@ -277,7 +277,8 @@ impl<'py> Importer<'py> {
             Refusal::NotANumber(item) => {
                 let class = class_name(&item.get_type())?;
                 let text = format!("expected a Python number, got {class} at position {position}");
-                let hint = match item.is_none() {
+                let is_text = item.is_instance_of::<PyString>() || item.is_instance_of::<PyBytes>();
+                let hint = match item.is_none() || is_text {
                     true => "",
                     false => "; numpy.asarray makes one array of a nested list or of arrays",
                 };
