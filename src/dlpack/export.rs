@@ -146,8 +146,30 @@ impl Tensor {
     /// A versioned DLPack tensor that shares the memory, marked read-only if this tensor is.
     ///
     /// The consumer calls the deleter of the pointer once, from any thread; until then the memory
-    /// stays, whatever becomes of `self`. The deleter does not order streams: the owner has to keep device
-    /// memory from being reused before the consumer's work is done.
+    /// stays, whatever becomes of `self`. A pointer that nobody takes is a leak. The deleter does not order streams: the owner has to
+    /// keep device memory from being reused before the consumer's work is done.
+    ///
+    /// The pointer is not `Send`, but a tensor is: send that to the thread of the consumer, and export it there.
+    ///
+    /// ```
+    /// use windrow::{assemble, Collate, Pad, Tensor};
+    /// let (to_model, batches) = std::sync::mpsc::channel::<Tensor>();
+    /// let model = std::thread::spawn(move || {
+    ///     for tensor in batches {
+    ///         let managed = tensor.to_dlpack(); // for `from_dlpack` of a runtime, which frees it
+    ///         # drop(tensor);
+    ///         # // SAFETY: a valid struct, given up here.
+    ///         # #[allow(unsafe_code)]
+    ///         # let taken = unsafe { Tensor::from_dlpack(managed.as_ptr()) }.unwrap();
+    ///         # assert_eq!(taken.shape(), [2, 2]);
+    ///     }
+    /// });
+    /// let batch = assemble(&[vec![1, 2], vec![3]], &Collate::pad(Pad::new()))?;
+    /// to_model.send(batch.into_data()).unwrap();
+    /// # drop(to_model);
+    /// # model.join().unwrap();
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
     #[must_use = "the memory stays until the deleter is called"]
     pub fn to_dlpack(&self) -> NonNull<DLManagedTensorVersioned> {
         self.to_dlpack_with(0)

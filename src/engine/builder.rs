@@ -101,8 +101,9 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Threads that work on a large batch, the calling one included: 1 to [`Engine::MAX_THREADS`], the nearest of them for
-    /// another number. Without it, one for each core that the process may use.
+    /// Threads that work on a batch that reads and writes 1 MiB or more, the calling one included: 1 to [`Engine::MAX_THREADS`],
+    /// the nearest of them for another number. Without it, one for each core that the process may use. The first such batch
+    /// starts them; an engine of one thread starts none.
     pub fn threads(self, count: usize) -> EngineBuilder {
         EngineBuilder { threads: Some(count), ..self }
     }
@@ -112,7 +113,8 @@ impl EngineBuilder {
         EngineBuilder { thread_pool: Some(pool), ..self }
     }
 
-    /// Bytes of free output memory that the engine keeps for later batches. Without it, 1 GiB.
+    /// Bytes of free output memory that the engine keeps for later batches: that of batches that were dropped. Without it, 1 GiB.
+    /// [`Engine::empty_cache`] gives them back.
     pub fn pool_bytes(self, bytes: u64) -> EngineBuilder {
         EngineBuilder { pool_bytes: Some(bytes), ..self }
     }

@@ -28,7 +28,8 @@ impl<'a> SampleView<'a> {
     ///
     /// # Errors
     /// [`Error::Shape`] if the shape does not have as many elements as the slice;
-    /// [`Error::Argument`] or [`Error::TooLarge`] for an impossible shape.
+    /// [`Error::Argument`] or [`Error::TooLarge`] for an impossible shape. An error names sample 0, as the view is in no list yet:
+    /// [`Error::at_index`] gives it another position.
     ///
     /// ```
     /// let sample = windrow::SampleView::from_slice(&[1u8, 2, 3, 4, 5, 6], &[2, 3])?;
