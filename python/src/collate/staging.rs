@@ -6,7 +6,7 @@ use windrow::{Device, Stream};
 
 use crate::collate::options::engine_of;
 use crate::collate::torch_memory::used_table;
-use crate::engine::default::default_engine;
+use crate::engine::default::{default_engine, drop_detached};
 use crate::ground::arguments::device_of;
 use crate::ground::errors::OrPyErr;
 use crate::ground::logging::Records;
@@ -25,11 +25,7 @@ pub(crate) struct PyStaging(
 impl Drop for PyStaging {
     /// An engine waits for its work on devices, which others may need the interpreter lock for.
     fn drop(&mut self) {
-        let mut held = self.0.take();
-        Python::try_attach(|py| {
-            let staging = held.take();
-            py.detach(|| drop(staging));
-        });
+        drop_detached(self.0.take());
     }
 }
 

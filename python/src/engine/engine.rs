@@ -5,7 +5,7 @@ use pyo3::types::PyDict;
 use windrow::engine::StreamingStores;
 use windrow::Device;
 
-use crate::engine::default::default_engine;
+use crate::engine::default::{default_engine, drop_detached};
 use crate::engine::stats::stats_of;
 use crate::ground::arguments::{device_of, int_within, none_unknown, unfit};
 use crate::ground::errors::OrPyErr;
@@ -35,12 +35,7 @@ pub(crate) struct PyEngine {
 impl Drop for PyEngine {
     /// An engine waits for its work on devices, which others may need the interpreter lock for.
     fn drop(&mut self) {
-        let engine = std::mem::replace(&mut self.engine, default_engine().clone());
-        let mut held = Some(engine);
-        Python::try_attach(|py| {
-            let engine = held.take();
-            py.detach(|| drop(engine));
-        });
+        drop_detached(std::mem::replace(&mut self.engine, default_engine().clone()));
     }
 }
 

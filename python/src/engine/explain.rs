@@ -1,5 +1,6 @@
 //! `Explain`: the plan of a call.
 
+use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use windrow::explain::{Explain, Launch};
@@ -32,21 +33,10 @@ impl PyExplain {
     fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let explain = &self.explain;
         let dict = PyDict::new(py);
-        dict.set_item("path", explain.path)?;
-        dict.set_item("samples", explain.samples)?;
-        dict.set_item("leaves", explain.leaves)?;
-        dict.set_item("bytes_read", explain.bytes_read)?;
-        dict.set_item("bytes_written", explain.bytes_written)?;
-        dict.set_item("padding_bytes", explain.padding_bytes)?;
-        dict.set_item("padding_waste", explain.padding_waste)?;
-        dict.set_item("ranges", explain.ranges)?;
-        dict.set_item("tiles", explain.tiles)?;
-        dict.set_item("launches", explain.launches)?;
+        set_fields!(dict, explain, [path, samples, leaves, bytes_read, bytes_written]);
+        set_fields!(dict, explain, [padding_bytes, padding_waste, ranges, tiles, launches]);
         dict.set_item("launch", explain.launch.as_ref().map(|l| launch_dict(py, l)).transpose()?)?;
-        dict.set_item("bytes_to_device", explain.bytes_to_device)?;
-        dict.set_item("bytes_to_host", explain.bytes_to_host)?;
-        dict.set_item("arena_bytes", explain.arena_bytes)?;
-        dict.set_item("arena_gap_bytes", explain.arena_gap_bytes)?;
+        set_fields!(dict, explain, [bytes_to_device, bytes_to_host, arena_bytes, arena_gap_bytes]);
         dict.set_item("device_memory", self.device_memory)?;
         dict.set_item("worker_pool", has_worker_pool())?;
         let outputs = explain
@@ -54,18 +44,12 @@ impl PyExplain {
             .iter()
             .map(|(shape, dtype)| Ok((PyTuple::new(py, shape)?, dtype.name())));
         dict.set_item("outputs", outputs.collect::<PyResult<Vec<_>>>()?)?;
-        dict.set_item("paths", &explain.paths)?;
-        dict.set_item("around_caches", &explain.around_caches)?;
-        dict.set_item("names", &explain.names)?;
+        set_fields!(dict, explain, [paths, around_caches, names]);
         Ok(dict)
     }
 
     fn __getattr__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        let missing = || {
-            pyo3::exceptions::PyAttributeError::new_err(format!(
-                "'Explain' has no attribute '{name}'"
-            ))
-        };
+        let missing = || PyAttributeError::new_err(format!("'Explain' has no attribute '{name}'"));
         self.as_dict(py)?.get_item(name)?.ok_or_else(missing)
     }
 
@@ -86,17 +70,11 @@ impl PyExplain {
 /// A launch as `as_dict` describes it.
 fn launch_dict<'py>(py: Python<'py>, launch: &Launch) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("items", launch.items)?;
-    dict.set_item("table_bytes", launch.table_bytes)?;
+    set_fields!(dict, launch, [items, table_bytes]);
     dict.set_item("table_uploaded", launch.is_uploaded)?;
     let parts = launch.parts.iter().map(|part| {
         let dict = PyDict::new(py);
-        dict.set_item("leaf", part.leaf)?;
-        dict.set_item("output", part.output)?;
-        dict.set_item("family", part.family)?;
-        dict.set_item("samples", part.samples)?;
-        dict.set_item("items", part.items)?;
-        dict.set_item("sources", part.sources)?;
+        set_fields!(dict, part, [leaf, output, family, samples, items, sources]);
         Ok(dict)
     });
     dict.set_item("parts", parts.collect::<PyResult<Vec<_>>>()?)?;

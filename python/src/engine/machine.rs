@@ -110,8 +110,6 @@ pub(crate) fn _set_page_copies(py: Python<'_>, ordinal: u32, text: Option<&str>)
 pub(crate) fn cuda_build(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let build = py.detach(windrow::device::cuda_build).or_py_err(py)?;
     let dict = PyDict::new(py);
-    dict.set_item("toolkit", build.toolkit)?;
-    dict.set_item("targets", build.targets)?;
-    dict.set_item("driver", build.driver)?;
+    set_fields!(dict, build, [toolkit, targets, driver]);
     Ok(dict)
 }
