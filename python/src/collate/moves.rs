@@ -13,7 +13,7 @@ use windrow::observe::Stage;
 use windrow::{Device, Engine, Error, SampleList, Stream, Tensor};
 
 use crate::collate::options::engine_of;
-use crate::collate::pairs::{Pairs, Side};
+use crate::collate::pairs::{Pairs, Side, SideReader};
 use crate::collate::quantize::transform_of;
 use crate::collate::run::{ATTACHED_BYTES, SAMPLE_BYTES};
 use crate::engine::default::default_engine;
@@ -130,9 +130,9 @@ pub(crate) fn copy_many(
         }
         return copy_columns(&engine, dsts, srcs, &lists, are_torch, &transform);
     }
-    let scales_dsts = dsts;
+    let reader = SideReader::new(MoveSide::Scales, true, stream);
+    let read = |scales| reader.scales(dsts, scales);
     let Pairs { dsts, srcs, paths } = Pairs::read(dsts, srcs, stream, true)?;
-    let read = |scales| Side::for_scales(scales_dsts, scales, stream, true);
     let scales = scales_out.map(read).transpose()?;
     span.end();
     let named = |pair: usize| (paths.get(pair).cloned().unwrap_or_default(), pair);
@@ -192,60 +192,77 @@ fn copy_pairs(
     let mut written = dsts.torch;
     written.extend(scales.into_iter().flat_map(|scales| scales.torch));
     if !written.is_empty() && copied.as_ref().err().is_none_or(is_late) {
-        let torch = written.into_iter().map(|tensor| tensor.into_bound(py));
-        increment_version(list_of(py, torch)?.as_any())?;
+        increment_versions(py, written)?;
     }
     copied.map_err(|error| pair_error(py, error, named))
 }
 
-/// As `copy_many` of two lists of leaves. Errors name a leaf by its path, and by its number in place of its position in the
-/// lists.
-pub(super) fn copy_leaves(
-    engine: &Engine,
+/// `copy_many` of leaves with these paths; errors say `numbers` in place of positions, if there are some.
+#[pyfunction]
+#[pyo3(signature = (dsts, srcs, paths, engine = None, numbers = None))]
+pub(crate) fn _copy_leaves(
     dsts: &Bound<'_, PyList>,
     srcs: &Bound<'_, PyList>,
     paths: &Bound<'_, PyAny>,
+    engine: Option<&Bound<'_, PyAny>>,
     numbers: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let py = dsts.py();
+    let _records = Records::for_call(py);
+    let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
     let span = engine.enter(Stage::Import);
-    let sides = leaf_sides(paths, |paths| {
-        let dsts =
-            Side::from_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, true), None)?;
-        let srcs = Side::from_objects(py, items_of(srcs)?, paths, (MoveSide::Source, false), None)?;
-        Ok((dsts, srcs))
-    })?;
+    let dsts = leaf_side(dsts, paths, MoveSide::Destination, true)?;
+    let srcs = leaf_side(srcs, paths, MoveSide::Source, true)?;
     span.end();
     let named = |pair: usize| name_of_leaf(pair, paths, numbers);
-    copy_pairs(py, engine, sides, &named, (AnyTransform::default(), None), (None, None))
+    copy_pairs(py, &engine, (dsts, srcs), &named, Default::default(), (None, None))
 }
 
-/// As `copy_leaves`, from parts of one tensor, `memory`, which keeps the samples of `list` alive.
+/// As `_copy_leaves`, from parts of one tensor, `memory`, which keeps the samples of `list` alive.
 pub(super) fn copy_parts(
-    engine: &Engine,
     dsts: &Bound<'_, PyList>,
-    (memory, list): (Tensor, SampleList<'static>),
+    memory: Tensor,
+    list: SampleList<'static>,
     paths: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let py = dsts.py();
+    let (py, engine) = (dsts.py(), default_engine());
     let span = engine.enter(Stage::Import);
-    let dsts = leaf_sides(paths, |paths| {
-        Side::from_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, true), None)
-    })?;
+    let dsts = leaf_side(dsts, paths, MoveSide::Destination, true)?;
     let samples = Arc::new(Imported::from_parts(py, memory, list)?);
     span.end();
     let sides = (dsts, Side { samples, torch: Vec::new() });
-    let as_it_is = (AnyTransform::default(), None);
     let named = |pair: usize| name_of_leaf(pair, paths, None);
-    copy_pairs(py, engine, sides, &named, as_it_is, (None, None))
+    copy_pairs(py, engine, sides, &named, Default::default(), (None, None))
 }
 
-/// The result of `read` without paths, which are dear to extract; where that fails, `read` runs again with them, for its error.
-fn leaf_sides<T>(paths: &Bound<'_, PyAny>, read: impl Fn(&[String]) -> PyResult<T>) -> PyResult<T> {
-    match read(&[]) {
-        Ok(sides) => Ok(sides),
-        Err(_) => read(&paths.extract::<Vec<String>>()?),
-    }
+/// What `_copy_leaves` would refuse, but for read-only destinations, found without it.
+#[pyfunction]
+#[pyo3(signature = (dsts, srcs, paths, numbers))]
+pub(crate) fn _check_leaves(
+    dsts: &Bound<'_, PyList>,
+    srcs: &Bound<'_, PyList>,
+    paths: &Bound<'_, PyAny>,
+    numbers: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let py = dsts.py();
+    let dsts = leaf_side(dsts, paths, MoveSide::Destination, false)?;
+    let srcs = leaf_side(srcs, paths, MoveSide::Source, false)?;
+    let (to, from) = (&dsts.samples.list, &srcs.samples.list);
+    let checked = py.detach(|| Engine::check_lists(to, from));
+    let named = |pair: usize| name_of_leaf(pair, paths, Some(numbers));
+    checked.map_err(|error| pair_error(py, error, &named))
+}
+
+/// A side of leaves. Paths, which are dear to extract, are read for an error alone.
+fn leaf_side(
+    leaves: &Bound<'_, PyList>,
+    paths: &Bound<'_, PyAny>,
+    side: MoveSide,
+    is_written: bool,
+) -> PyResult<Side> {
+    let reader = SideReader::new(side, is_written, None);
+    let read = |paths: &[String]| reader.objects(leaves.py(), items_of(leaves)?, paths);
+    read(&[]).or_else(|_| read(&paths.extract::<Vec<String>>()?))
 }
 
 /// The path and the number that errors have for a leaf: "" and its position where `paths` and `numbers` have none.
@@ -257,26 +274,6 @@ fn name_of_leaf(
     let path = paths.get_item(pair).and_then(|path| path.extract()).unwrap_or_default();
     let number = numbers.and_then(|all| all.get_item(pair).ok()?.extract().ok());
     (path, number.unwrap_or(pair))
-}
-
-/// Raises what `copy_leaves` would refuse; nothing is written.
-pub(super) fn check_leaves(
-    dsts: &Bound<'_, PyList>,
-    srcs: &Bound<'_, PyList>,
-    paths: &Bound<'_, PyAny>,
-    numbers: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    let py = dsts.py();
-    let (dsts, srcs) = leaf_sides(paths, |paths| {
-        let dsts =
-            Side::from_objects(py, items_of(dsts)?, paths, (MoveSide::Destination, false), None)?;
-        let srcs = Side::from_objects(py, items_of(srcs)?, paths, (MoveSide::Source, false), None)?;
-        Ok((dsts, srcs))
-    })?;
-    let (to, from) = (&dsts.samples.list, &srcs.samples.list);
-    let checked = py.detach(|| Engine::check_lists(to, from));
-    let named = |pair: usize| name_of_leaf(pair, paths, Some(numbers));
-    checked.map_err(|error| pair_error(py, error, &named))
 }
 
 /// Copies columns, whose objects the caller's lists keep alive as long as no Python code runs: references are taken before the
@@ -300,11 +297,14 @@ fn copy_columns(
     match (are_torch, held) {
         (false, _) => Ok(()),
         (true, None) => increment_version(dsts),
-        (true, Some((written, _))) => {
-            let written = written.into_iter().map(|tensor| tensor.into_bound(py));
-            increment_version(list_of(py, written)?.as_any())
-        }
+        (true, Some((written, _))) => increment_versions(py, written),
     }
+}
+
+/// As [`increment_version`], of each of these torch tensors.
+fn increment_versions(py: Python<'_>, tensors: Vec<Py<PyAny>>) -> PyResult<()> {
+    let tensors = tensors.into_iter().map(|tensor| tensor.into_bound(py));
+    increment_version(list_of(py, tensors)?.as_any())
 }
 
 /// Whether so little is read and written that to release the interpreter lock would take longer.
@@ -375,8 +375,8 @@ pub(super) fn explain_pairs(
     engine.as_ref().map(engine_of).transpose()?;
     blocks_of(blocks.as_ref())?;
     let stream = stream.as_ref().map(stream_of).transpose()?;
-    let read = |scales| Side::for_scales(&dsts, &scales, stream, false);
-    let scales = scales_out.map(read).transpose()?;
+    let reader = SideReader::new(MoveSide::Scales, false, stream);
+    let scales = scales_out.map(|scales| reader.scales(&dsts, &scales)).transpose()?;
     let Pairs { dsts, srcs, paths } = Pairs::read(&dsts, srcs, stream, false)?;
     let scales = scales.as_ref().map(|scales| &scales.samples.list);
     let (to, from) = (&dsts.samples.list, &srcs.samples.list);

@@ -6,7 +6,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::bindings::Places;
 use windrow::{DType, Device, Layout, SampleList, Tensor};
 
-use crate::collate::moves::{check_leaves, copy_leaves, copy_parts};
+use crate::collate::moves::copy_parts;
 use crate::collate::options::engine_of;
 use crate::collate::pairs::flatten_both;
 use crate::engine::default::default_engine;
@@ -114,33 +114,6 @@ fn static_name(name: &str) -> &'static str {
     }
 }
 
-/// What `_copy_leaves` would refuse, but for read-only destinations, found without it.
-#[pyfunction]
-#[pyo3(signature = (dsts, srcs, paths, numbers))]
-pub(crate) fn _check_leaves(
-    dsts: &Bound<'_, PyList>,
-    srcs: &Bound<'_, PyList>,
-    paths: &Bound<'_, PyAny>,
-    numbers: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    check_leaves(dsts, srcs, paths, numbers)
-}
-
-/// `copy_many` of leaves with these paths; errors say `numbers` in place of positions, if there are some.
-#[pyfunction]
-#[pyo3(signature = (dsts, srcs, paths, engine = None, numbers = None))]
-pub(crate) fn _copy_leaves(
-    dsts: &Bound<'_, PyList>,
-    srcs: &Bound<'_, PyList>,
-    paths: &Bound<'_, PyAny>,
-    engine: Option<&Bound<'_, PyAny>>,
-    numbers: Option<&Bound<'_, PyAny>>,
-) -> PyResult<()> {
-    let _records = Records::for_call(dsts.py());
-    let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
-    copy_leaves(&engine, dsts, srcs, paths, numbers)
-}
-
 /// As `_copy_leaves`, from row-major parts of bytes, each with its dtype, shape and first byte. False, and nothing is done, if
 /// these are not in pageable memory of the host.
 #[pyfunction]
@@ -174,7 +147,7 @@ pub(crate) fn _copy_parts(
         unsafe { list.push(data, dtype, Device::Cpu, &shape, None) }.or_py_err(py)?;
         last = Some((name, dtype));
     }
-    copy_parts(default_engine(), dsts, (memory, list), paths)?;
+    copy_parts(dsts, memory, list, paths)?;
     Ok(true)
 }
 

@@ -17,9 +17,7 @@ use crate::ground::modules::loaded;
 use crate::ground::reserve::{push_to, try_vec};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
-use crate::import::routes::{
-    is_array, is_nested, is_tensor, keeps_gradients, known_route, route_of, Lazy,
-};
+use crate::import::routes::{is_array, is_nested, is_tensor, keeps_gradients, route_of, Lazy};
 use crate::import::storages::{own_all_memory, own_list_memory};
 use crate::import::tensor::table_of;
 use crate::ownership::holder::Holder;
@@ -51,7 +49,7 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// Imports both sides, destinations first; `is_written` as for [`Side::read`]. TypeError if one side alone is a tree. That
+    /// Imports both sides, destinations first; `is_written` as of [`SideReader`]. TypeError if one side alone is a tree. That
     /// both have as many samples is not checked.
     pub fn read(
         dsts: &Bound<'_, PyAny>,
@@ -59,12 +57,19 @@ impl Pairs {
         stream: Option<Stream>,
         is_written: bool,
     ) -> PyResult<Pairs> {
+        let py = dsts.py();
+        let [to, from] = [MoveSide::Destination, MoveSide::Source]
+            .map(|side| SideReader::new(side, is_written, stream));
         match (is_tree_side(dsts)?, is_tree_side(srcs)?) {
-            (true, true) => Pairs::from_trees(dsts, srcs, stream, is_written),
+            (true, true) => {
+                let names = TreeNames { name: "srcs", like: "destinations" };
+                let (_, paths, destinations, sources) = flatten_both(dsts, Some(srcs), names)?;
+                let dsts = to.objects(py, destinations, &paths)?;
+                let srcs = from.objects(py, sources, &paths)?;
+                Ok(Pairs { dsts, srcs, paths })
+            }
             (false, false) => {
-                let dsts = Side::read(dsts, (MoveSide::Destination, is_written), stream)?;
-                let srcs = Side::read(srcs, (MoveSide::Source, false), stream)?;
-                Ok(Pairs { dsts, srcs, paths: Vec::new() })
+                Ok(Pairs { dsts: to.read(dsts)?, srcs: from.read(srcs)?, paths: Vec::new() })
             }
             (is_first, _) => {
                 let names = ("destinations", "sources");
@@ -72,30 +77,9 @@ impl Pairs {
                 let text = format!(
                     "the {tree} are a tree and the {other} are none; give trees of one structure, or two lists of array-likes"
                 );
-                Err(of_pair(dsts.py(), PyTypeError::new_err(text), MoveSide::Destination, None, ""))
+                Err(to.error(py, PyTypeError::new_err(text), None, ""))
             }
         }
-    }
-
-    /// Imports the leaves of two trees; an error where the sources differ in structure from the destinations.
-    fn from_trees(
-        dsts: &Bound<'_, PyAny>,
-        srcs: &Bound<'_, PyAny>,
-        stream: Option<Stream>,
-        is_written: bool,
-    ) -> PyResult<Pairs> {
-        let py = dsts.py();
-        let names = TreeNames { name: "srcs", like: "destinations" };
-        let (_, paths, destinations, sources) = flatten_both(dsts, Some(srcs), names)?;
-        let dsts = Side::from_objects(
-            py,
-            destinations,
-            &paths,
-            (MoveSide::Destination, is_written),
-            stream,
-        )?;
-        let srcs = Side::from_objects(py, sources, &paths, (MoveSide::Source, false), stream)?;
-        Ok(Pairs { dsts, srcs, paths })
     }
 }
 
@@ -190,124 +174,111 @@ impl<'py> TreeRules<'py> for PairRules {
     }
 }
 
-impl Side {
-    /// The destinations of scales, which are a tree as `dsts` if that is one. `is_written`: see [`Side::read`].
-    pub fn for_scales(
-        dsts: &Bound<'_, PyAny>,
-        scales: &Bound<'_, PyAny>,
-        stream: Option<Stream>,
-        is_written: bool,
-    ) -> PyResult<Side> {
-        let side = (MoveSide::Scales, is_written);
+/// What a side is, and how it is read.
+#[derive(Clone, Copy)]
+pub(super) struct SideReader {
+    side: MoveSide,
+    /// Whether destinations will be written to, so that those that share memory with a lazy clone own it afterwards; without it
+    /// read-only entries of a list of objects pass. False for sources.
+    is_written: bool,
+    stream: Option<Stream>,
+}
+
+impl SideReader {
+    /// `is_written`: whether the destinations will be.
+    pub fn new(side: MoveSide, is_written: bool, stream: Option<Stream>) -> SideReader {
+        SideReader { side, is_written: is_written && side.is_written(), stream }
+    }
+
+    /// The destinations of scales, which are a tree as `dsts` if that is one; as [`SideReader::read`].
+    pub fn scales(self, dsts: &Bound<'_, PyAny>, scales: &Bound<'_, PyAny>) -> PyResult<Side> {
         if !is_tree_side(dsts)? {
-            return Side::read(scales, side, stream);
+            return self.read(scales);
         }
         let names = TreeNames { name: "scales_out", like: "destinations" };
         let (_, paths, _, places) = flatten_both(dsts, Some(scales), names)?;
-        Side::from_objects(dsts.py(), places, &paths, side, stream)
+        self.objects(dsts.py(), places, &paths)
     }
 
     /// Imports one side. LayoutError for destinations that are read-only or have a part in gradients now, RuntimeError for
-    /// inference tensors outside of inference mode. `is_written`: destinations will be, so that those that share memory with a
-    /// lazy clone own it afterwards; without it read-only entries of a list of objects pass.
-    fn read(
-        given: &Bound<'_, PyAny>,
-        (side, is_written): (MoveSide, bool),
-        stream: Option<Stream>,
-    ) -> PyResult<Side> {
+    /// inference tensors outside of inference mode.
+    fn read(self, given: &Bound<'_, PyAny>) -> PyResult<Side> {
         let py = given.py();
         if let Ok(list) = given.cast_exact::<PySampleList>() {
-            return Side::from_list(py, list.get(), (side, is_written));
+            return self.list(py, list.get());
         }
         let is_list =
             given.is_exact_instance_of::<PyList>() || given.is_exact_instance_of::<PyTuple>();
         if is_list {
-            return Side::from_objects(py, items_of(given)?, &[], (side, is_written), stream);
+            return self.objects(py, items_of(given)?, &[]);
         }
         if !is_array(given)? {
             if is_arrow(given)? {
-                let samples = samples_in(given, "")?;
-                return match side {
-                    MoveSide::Source => Ok(Side { samples: Arc::new(samples), torch: Vec::new() }),
-                    side => Err(read_only(py, side, "an Arrow array, which no one writes to")),
+                let samples = Arc::new(samples_in(given, "")?);
+                return match self.side {
+                    MoveSide::Source => Ok(Side { samples, torch: Vec::new() }),
+                    _ => Err(self.read_only(py, "an Arrow array, which no one writes to")),
                 };
             }
             check_list(given)?;
         }
-        if is_nested(given)? {
-            let parts = tuple_from(&given.call_method0("unbind")?)?;
-            return Side::from_objects(py, tuple_items(&parts)?, &[], (side, is_written), stream);
-        }
-        if is_tensor(given)? {
-            return Side::from_table(given, (side, is_written), stream);
-        }
-        Side::from_objects(py, tuple_items(&tuple_from(given)?)?, &[], (side, is_written), stream)
+        let parts = if is_nested(given)? {
+            tuple_from(&given.call_method0("unbind")?)?
+        } else if is_tensor(given)? {
+            return self.table(given);
+        } else {
+            tuple_from(given)?
+        };
+        self.objects(py, tuple_items(&parts)?, &[])
     }
 
-    /// The rows of one tensor along dim 0; as [`Side::read`].
-    fn from_table(
-        given: &Bound<'_, PyAny>,
-        (side, is_written): (MoveSide, bool),
-        stream: Option<Stream>,
-    ) -> PyResult<Side> {
+    /// The rows of one tensor along dim 0; as [`SideReader::read`].
+    fn table(self, given: &Bound<'_, PyAny>) -> PyResult<Side> {
         let py = given.py();
-        if side == MoveSide::Source {
-            let reading = Reading { rows: false, stream, ..Reading::default() };
-            let table = table_of(given, argument_of(side), reading)?;
-            return Ok(Side {
-                samples: Arc::new(Imported::from_rows(py, table)?),
-                torch: Vec::new(),
-            });
-        }
-        let reading = Reading { rows: false, stream, ..reading_for(is_written) };
-        if is_written {
+        if self.is_written {
             own_memory_in(given)?;
         }
-        let table = table_of(given, argument_of(side), reading)?;
-        if table.is_read_only() {
-            return Err(read_only(py, side, "read-only memory"));
-        }
-        let torch = without_gradients(py, torch_of_owner(py, table.owner())?, side, None, "")?;
-        let torch = unless_frozen(py, torch, side, None, "")?;
+        let table = table_of(given, self.argument(), self.reading())?;
+        let torch = match self.side {
+            MoveSide::Source => None,
+            _ if table.is_read_only() => return Err(self.read_only(py, "read-only memory")),
+            _ => self.without_gradients(py, torch_of_owner(py, table.owner())?, None, "")?,
+        };
         let samples = Arc::new(Imported::from_rows(py, table)?);
         Ok(Side { samples, torch: torch.into_iter().collect() })
     }
 
-    /// Samples that were imported before; as [`Side::read`]. LayoutError if their memory has moved, TypeError for a list of
-    /// trees, the IndexError that its indices on a device have had.
-    fn from_list(
-        py: Python<'_>,
-        list: &PySampleList,
-        (side, is_written): (MoveSide, bool),
-    ) -> PyResult<Side> {
+    /// Samples that were imported before; as [`SideReader::read`]. LayoutError if their memory has moved, TypeError for a list
+    /// of trees, the IndexError that its indices on a device have had.
+    fn list(self, py: Python<'_>, list: &PySampleList) -> PyResult<Side> {
         if let ListSamples::Trees(trees) = list.snapshot() {
             let class = trees.class(py)?;
             let text = format!(
                 "the samples of a list are trees ({class}); give a tree of lists, one for each leaf"
             );
-            return Err(of_pair(py, PyTypeError::new_err(text), side, None, ""));
+            return Err(self.error(py, PyTypeError::new_err(text), None, ""));
         }
         let samples = list.leaves(py)?;
         list.check_resident(py)?;
         let mut torch = Vec::new();
-        if side.is_written() {
-            if is_written {
+        if self.side.is_written() {
+            if self.is_written {
                 own_list_memory(py, &samples.owners, &samples.watches)?;
             }
             if let Some(index) = samples.list.first_read_only() {
                 if samples.list.is_all_read_only() {
-                    return Err(read_only(py, side, "a SampleList in read-only memory"));
+                    return Err(self.read_only(py, "a SampleList in read-only memory"));
                 }
                 let found = Mismatch::new(Some(index), "writable memory", "read-only memory");
-                return Err(to_py_err(py, &Error::Layout(Box::new(found)).at_side(side, index)));
+                let error = Error::Layout(Box::new(found));
+                return Err(to_py_err(py, &error.at_side(self.side, index)));
             }
+            let mut add = |tensor| -> PyResult<()> {
+                let tensor = self.without_gradients(py, tensor, None, "")?;
+                tensor.map_or(Ok(()), |tensor| push_to(&mut torch, tensor))
+            };
             for tensor in samples.owners.tensors() {
-                if is_plain_torch(tensor.bind(py)) {
-                    push_to(&mut torch, tensor.clone_ref(py))?;
-                    continue;
-                }
-                let tensor = without_gradients(py, Some(tensor.clone_ref(py)), side, None, "")?;
-                torch.extend(unless_frozen(py, tensor, side, None, "")?);
+                add(Some(tensor.clone_ref(py)))?;
             }
             // Arrays and storages, which hold nothing of torch's that is written to, are as many as samples.
             let mut skipped = None;
@@ -319,61 +290,49 @@ impl Side {
                 let tensor = torch_of_object(py, kept)?;
                 if tensor.is_none() && !holds_others(object) {
                     skipped = Some(object.get_type_ptr());
-                    continue;
                 }
-                let tensor = without_gradients(py, tensor, side, None, "")?;
-                torch.extend(unless_frozen(py, tensor, side, None, "")?);
+                add(tensor)?;
             }
             for owner in samples.owners.shared().iter() {
-                let tensor = without_gradients(py, torch_of_owner(py, owner)?, side, None, "")?;
-                torch.extend(unless_frozen(py, tensor, side, None, "")?);
+                add(torch_of_owner(py, owner)?)?;
             }
         }
         match samples.watches.find_moved(py)? {
             None => Ok(Side { samples, torch }),
-            Some(index) => Err(to_py_err(py, &moved(index).at_side(side, index))),
+            Some(index) => Err(to_py_err(py, &moved(index).at_side(self.side, index))),
         }
     }
 
-    /// Array-likes, with the path of each if they are leaves of a tree; as [`Side::read`].
-    pub fn from_objects(
+    /// Array-likes, with the path of each if they are leaves of a tree; as [`SideReader::read`].
+    pub fn objects(
+        self,
         py: Python<'_>,
         objects: Vec<Bound<'_, PyAny>>,
         paths: &[String],
-        (side, is_written): (MoveSide, bool),
-        stream: Option<Stream>,
     ) -> PyResult<Side> {
         let path_of = |index: usize| paths.get(index).map_or("", String::as_str);
         let mut torch = Vec::new();
-        let reading = match side {
-            MoveSide::Source => {
-                Reading { side: Some(side), rows: true, stream, ..Reading::default() }
-            }
-            side => {
-                if is_written {
-                    objects.iter().try_for_each(own_memory_in)?;
-                }
-                Reading { side: Some(side), rows: false, stream, ..reading_for(is_written) }
-            }
-        };
-        if side.is_written() {
+        if self.is_written {
+            objects.iter().try_for_each(own_memory_in)?;
+        }
+        if self.side.is_written() {
             for (index, object) in objects.iter().enumerate() {
-                let found = match tensor_in(object) {
-                    Some(tensor) => {
+                let (place, path) = (Some(index), path_of(index));
+                let found = match (tensor_in(object), route_of(object)?.1) {
+                    (Some(tensor), _) => {
                         let torch = torch_of_owner(py, tensor.owner())?;
-                        without_gradients(py, torch, side, Some(index), path_of(index))?
+                        self.without_gradients(py, torch, place, path)?
                     }
-                    None => match route_of(object)?.1 {
-                        Lazy::No => None,
-                        _ => Some(object.clone().unbind()),
-                    },
+                    (None, Lazy::No) => None,
+                    // The import refuses one with gradients.
+                    (None, _) => self.unless_frozen(py, object.clone().unbind(), place, path)?,
                 };
-                if let Some(found) = unless_frozen(py, found, side, Some(index), path_of(index))? {
+                if let Some(found) = found {
                     push_to(&mut torch, found)?;
                 }
             }
         }
-        let mut importer = Importer::new(py, reading);
+        let mut importer = Importer::new(py, Reading { side: Some(self.side), ..self.reading() });
         importer.paths = paths.to_vec();
         importer.import_objects(objects, 0, None)?;
         // Destinations that are read only to explain or check a call were not looked at one by one.
@@ -384,14 +343,79 @@ impl Side {
         let (samples, _) = Imported::from_importer(importer)?;
         Ok(Side { samples: Arc::new(samples), torch })
     }
-}
 
-/// How destinations are read: as owned tensors if they will be written to.
-fn reading_for(is_written: bool) -> Reading<'static> {
-    if is_written {
-        Reading::OWNED
-    } else {
-        Reading::default()
+    /// How arrays are read: as owned tensors if they will be written to.
+    fn reading(self) -> Reading<'static> {
+        let reading = if self.is_written { Reading::OWNED } else { Reading::default() };
+        Reading { rows: !self.side.is_written(), stream: self.stream, ..reading }
+    }
+
+    /// `torch` as it is, LayoutError if it has a part in gradients now, and as [`SideReader::unless_frozen`]. For one that was
+    /// imported earlier: an import now would refuse it.
+    fn without_gradients(
+        self,
+        py: Python<'_>,
+        torch: Option<Py<PyAny>>,
+        index: Option<usize>,
+        path: &str,
+    ) -> PyResult<Option<Py<PyAny>>> {
+        let Some(tensor) = torch else { return Ok(None) };
+        if !keeps_gradients(tensor.bind(py))? {
+            return self.unless_frozen(py, tensor, index, path);
+        }
+        let expected = "a tensor that does not require grad";
+        let got = "one that requires grad; detach() it, or call within torch.no_grad()";
+        let found = match index {
+            Some(index) => Mismatch::new(Some(index), expected, got),
+            None => Mismatch::for_subject(self.argument(), expected, got),
+        };
+        Err(self.error(py, to_py_err(py, &Error::Layout(Box::new(found))), index, path))
+    }
+
+    /// A torch tensor as it is, RuntimeError if it is an inference tensor outside of inference mode.
+    #[allow(unsafe_code)]
+    fn unless_frozen(
+        self,
+        py: Python<'_>,
+        tensor: Py<PyAny>,
+        index: Option<usize>,
+        path: &str,
+    ) -> PyResult<Option<Py<PyAny>>> {
+        let object = tensor.bind(py);
+        let is_plain = match route_of(object)?.1 {
+            // SAFETY: a live object of a class that has words. Inference tensors have other keys than plain ones.
+            Lazy::Words(torch) => unsafe { torch.fields_of(object.as_ptr()) }.is_some(),
+            _ => false,
+        };
+        if is_plain || !is_frozen(object)? {
+            return Ok(Some(tensor));
+        }
+        let subject = match index {
+            Some(index) => format!("{} {index}", self.side),
+            None => self.argument().to_owned(),
+        };
+        let text = format!("{subject}{}: {FROZEN}", at(path));
+        Err(self.error(py, PyRuntimeError::new_err(text), index, path))
+    }
+
+    /// The argument of `copy_many` that gives the side.
+    fn argument(self) -> &'static str {
+        match self.side {
+            MoveSide::Destination => "dsts",
+            MoveSide::Source => "srcs",
+            MoveSide::Scales => "scales_out",
+        }
+    }
+
+    /// An error of this side, with the attributes of an error of pairs.
+    fn error(self, py: Python<'_>, error: PyErr, index: Option<usize>, path: &str) -> PyErr {
+        of_pair(py, error, self.side, index, path)
+    }
+
+    /// The LayoutError of a side that, as a whole, must not be written to: `got`.
+    fn read_only(self, py: Python<'_>, got: &str) -> PyErr {
+        let mismatch = Mismatch::for_subject(self.argument(), "writable memory", got);
+        self.error(py, to_py_err(py, &Error::Layout(Box::new(mismatch))), None, "")
     }
 }
 
@@ -400,83 +424,7 @@ fn holds_others(object: &Bound<'_, PyAny>) -> bool {
     object.is_exact_instance_of::<Holder>() || tensor_in(object).is_some()
 }
 
-/// Whether an object is a torch tensor whose fields say that it may be written to here: dense, on the host, without gradients and
-/// not of inference mode. False also where they do not say so.
-#[allow(unsafe_code)]
-fn is_plain_torch(object: &Bound<'_, PyAny>) -> bool {
-    match known_route(object) {
-        // SAFETY: a live object of a class that has words.
-        Some((_, Lazy::Words(torch))) => unsafe { torch.is_plain_on_host(object.as_ptr()) },
-        _ => false,
-    }
-}
-
 /// Has a tensor of ours own its memory, which may have come to be shared with a lazy clone. Does nothing for other objects.
 fn own_memory_in(object: &Bound<'_, PyAny>) -> PyResult<()> {
     tensor_in(object).map_or(Ok(()), |tensor| own_all_memory(object.py(), tensor))
-}
-
-/// `torch` as it is, LayoutError if it has a part in gradients now. For one that was imported earlier: an import now would refuse
-/// it.
-fn without_gradients(
-    py: Python<'_>,
-    torch: Option<Py<PyAny>>,
-    side: MoveSide,
-    index: Option<usize>,
-    path: &str,
-) -> PyResult<Option<Py<PyAny>>> {
-    match &torch {
-        Some(tensor) if keeps_gradients(tensor.bind(py))? => {
-            let expected = "a tensor that does not require grad";
-            let got = "one that requires grad; detach() it, or call within torch.no_grad()";
-            let found = match index {
-                Some(index) => Mismatch::new(Some(index), expected, got),
-                None => Mismatch::for_subject(argument_of(side), expected, got),
-            };
-            let error = to_py_err(py, &Error::Layout(Box::new(found)));
-            Err(of_pair(py, error, side, index, path))
-        }
-        _ => Ok(torch),
-    }
-}
-
-/// `torch` as it is, RuntimeError if it is an inference tensor outside of inference mode.
-#[allow(unsafe_code)]
-fn unless_frozen(
-    py: Python<'_>,
-    torch: Option<Py<PyAny>>,
-    side: MoveSide,
-    index: Option<usize>,
-    path: &str,
-) -> PyResult<Option<Py<PyAny>>> {
-    let Some(tensor) = torch else { return Ok(None) };
-    let object = tensor.bind(py);
-    let is_plain = match route_of(object)?.1 {
-        // SAFETY: a live object of a class that has words. Inference tensors have other keys than plain ones.
-        Lazy::Words(torch) => unsafe { torch.fields_of(object.as_ptr()) }.is_some(),
-        _ => false,
-    };
-    if !is_plain && is_frozen(object)? {
-        let subject = index.map_or(argument_of(side).to_owned(), |index| format!("{side} {index}"));
-        let text = format!("{subject}{}: {FROZEN}", at(path));
-        let error = PyRuntimeError::new_err(text);
-        return Err(of_pair(py, error, side, index, path));
-    }
-    Ok(Some(tensor))
-}
-
-/// The argument of `copy_many` that gives a side.
-fn argument_of(side: MoveSide) -> &'static str {
-    match side {
-        MoveSide::Destination => "dsts",
-        MoveSide::Source => "srcs",
-        MoveSide::Scales => "scales_out",
-    }
-}
-
-/// The LayoutError of a side that, as a whole, must not be written to: `got`.
-fn read_only(py: Python<'_>, side: MoveSide, got: &str) -> PyErr {
-    let mismatch = Mismatch::for_subject(argument_of(side), "writable memory", got);
-    let error = to_py_err(py, &Error::Layout(Box::new(mismatch)));
-    of_pair(py, error, side, None, "")
 }

@@ -8,8 +8,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
 use windrow::dlpack::{
-    device_to_dl, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLTENSOR,
-    DLTENSOR_VERSIONED, FLAG_IS_COPIED,
+    device_to_dl, DLDeviceType, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, FLAG_IS_COPIED,
 };
 use windrow::{Collate, DType, Device, Stream, Tensor};
 
@@ -143,23 +142,17 @@ fn capsule_of<'py>(
     versioned: bool,
     is_copied: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (pointer, name, destructor): (*mut c_void, &CStr, ffi::PyCapsule_Destructor) = if versioned
-    {
+    let (pointer, name): (*mut c_void, &CStr) = if versioned {
         let flags = if is_copied { FLAG_IS_COPIED } else { 0 };
-        (tensor.to_dlpack_with(flags).as_ptr().cast(), DLTENSOR_VERSIONED, drop_versioned)
+        (tensor.to_dlpack_with(flags).as_ptr().cast(), DLTENSOR_VERSIONED)
     } else {
-        (tensor.to_dlpack_legacy().as_ptr().cast(), DLTENSOR, drop_legacy)
+        (tensor.to_dlpack_legacy().as_ptr().cast(), DLTENSOR)
     };
-    // SAFETY: a non-NULL pointer, a static name, and the destructor for that name.
-    let capsule = unsafe { ffi::PyCapsule_New(pointer, name.as_ptr(), Some(destructor)) };
+    // SAFETY: a non-NULL pointer, a static name, and a destructor that knows it.
+    let capsule = unsafe { ffi::PyCapsule_New(pointer, name.as_ptr(), Some(drop_capsule)) };
     if capsule.is_null() {
         // SAFETY: the export just made, which nothing else has.
-        unsafe {
-            match versioned {
-                true => delete_versioned(pointer.cast()),
-                false => delete_legacy(pointer.cast()),
-            }
-        }
+        unsafe { give_back(pointer, versioned) };
     }
     // SAFETY: a new reference, or NULL with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
@@ -168,47 +161,26 @@ fn capsule_of<'py>(
 /// Gives an export back.
 ///
 /// # Safety
-/// `managed` is an export nothing has taken.
-pub(super) unsafe fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
-    // SAFETY: the caller's promise; our exports always have a deleter.
+/// `managed` is an export nothing has taken, of the kind that `versioned` says.
+unsafe fn give_back(managed: *mut c_void, versioned: bool) {
+    // SAFETY: the caller's promise.
     unsafe {
-        if let Some(deleter) = (*managed).deleter {
-            deleter(managed);
-        }
-    }
-}
-
-/// Gives an export back.
-///
-/// # Safety
-/// `managed` is an export nothing has taken.
-unsafe fn delete_legacy(managed: *mut DLManagedTensor) {
-    // SAFETY: as above.
-    unsafe {
-        if let Some(deleter) = (*managed).deleter {
-            deleter(managed);
+        match versioned {
+            true => drop(ManagedTensor::from_versioned(managed.cast())),
+            false => drop(ManagedTensor::from_legacy(managed.cast())),
         }
     }
 }
 
 // A capsule that was consumed has another name, and nothing is left to free. The deleters raise
 // nothing, and what they release leaves an exception in flight as it is (`Holder`).
-unsafe extern "C" fn drop_versioned(capsule: *mut ffi::PyObject) {
-    // SAFETY: called by Python with a capsule; the name says what it holds.
-    unsafe {
-        if ffi::PyCapsule_IsValid(capsule, DLTENSOR_VERSIONED.as_ptr()) == 1 {
-            delete_versioned(
-                ffi::PyCapsule_GetPointer(capsule, DLTENSOR_VERSIONED.as_ptr()).cast(),
-            );
-        }
-    }
-}
-
-unsafe extern "C" fn drop_legacy(capsule: *mut ffi::PyObject) {
-    // SAFETY: as above.
-    unsafe {
-        if ffi::PyCapsule_IsValid(capsule, DLTENSOR.as_ptr()) == 1 {
-            delete_legacy(ffi::PyCapsule_GetPointer(capsule, DLTENSOR.as_ptr()).cast());
+unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
+    for (name, versioned) in [(DLTENSOR_VERSIONED, true), (DLTENSOR, false)] {
+        // SAFETY: called by Python with a capsule; the name says what it holds.
+        unsafe {
+            if ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1 {
+                give_back(ffi::PyCapsule_GetPointer(capsule, name.as_ptr()), versioned);
+            }
         }
     }
 }

@@ -6,11 +6,12 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::bindings::set_handed_out;
+use windrow::dlpack::ManagedTensor;
 use windrow::error::{Hint, Mismatch};
 use windrow::{DType, Device, Error, Tensor};
 
 use crate::export::buffer::on_host;
-use crate::export::dlpack::{delete_versioned, duplicate};
+use crate::export::dlpack::duplicate;
 use crate::export::numpy_api::array_of;
 use crate::ground::dtype::format_of;
 use crate::ground::errors::{attribute, to_py_err, OrPyErr};
@@ -118,7 +119,7 @@ fn through_exchange<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bo
     // SAFETY: a function from torch's table, which takes the export over unless it fails; attached.
     unsafe {
         if take(managed.as_ptr(), &mut object) != 0 {
-            delete_versioned(managed.as_ptr());
+            drop(ManagedTensor::from_versioned(managed.as_ptr()));
             return Err(PyErr::fetch(py));
         }
         Bound::from_owned_ptr_or_err(py, object.cast()).map(Some)
