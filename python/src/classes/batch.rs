@@ -26,45 +26,6 @@ tensor_methods!(PyBatch, {
         self.field(py, 0, || Some(with_own_references(py, self.batch().data())))
     }
 
-    /// The real length of each sample: int64 ``[N]``, or ``[N, k]`` if ``k != 1`` dims are padded; None in a stack.
-    #[getter]
-    fn lengths(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 1, || self.batch().lengths().map(|tensor| with_own_references(py, tensor)))
-    }
-
-    /// Where each sample begins along the joined dim, and the end of the last, ``[N + 1]``; None in other batches than of `concat`
-    /// and `ragged`.
-    #[getter]
-    fn offsets(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 2, || self.batch().offsets().map(|tensor| with_own_references(py, tensor)))
-    }
-
-    /// ``[N, *padded dims]``, if ``mask`` was given: bool, or the given ``mask_dtype``; else None.
-    #[getter]
-    fn mask(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 3, || self.batch().mask().map(|tensor| with_own_references(py, tensor)))
-    }
-
-    /// The sample that each row comes from, int64 ``[sum]``, if ``batch_index`` was given; else None.
-    #[getter]
-    fn batch_index(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 4, || {
-            self.batch().batch_index().map(|tensor| with_own_references(py, tensor))
-        })
-    }
-
-    /// uint8, the one allocation of all leaves of `collate` with ``arena=True``, the same object for each; else None.
-    #[getter]
-    fn arena(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 5, || self.batch().arena().map(|tensor| with_own_references(py, tensor)))
-    }
-
-    /// What `Quantize` divided by, float32 or float8_e8m0fnu; None without one.
-    #[getter]
-    fn scales(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-        self.field(py, 6, || self.batch().scales().map(|tensor| with_own_references(py, tensor)))
-    }
-
     /// The place in the arena of each tensor of this batch: name to dtype, shape and byte offset; None without an arena.
     #[getter]
     fn arena_layout<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
@@ -216,6 +177,25 @@ tensor_methods!(PyBatch, {
         }
         Ok(text + ")")
     }
+} fields {
+    /// The real length of each sample: int64 ``[N]``, or ``[N, k]`` if ``k != 1`` dims are padded; None in a stack.
+    lengths = 1;
+
+    /// Where each sample begins along the joined dim, and the end of the last, ``[N + 1]``; None in other batches than of `concat`
+    /// and `ragged`.
+    offsets = 2;
+
+    /// ``[N, *padded dims]``, if ``mask`` was given: bool, or the given ``mask_dtype``; else None.
+    mask = 3;
+
+    /// The sample that each row comes from, int64 ``[sum]``, if ``batch_index`` was given; else None.
+    batch_index = 4;
+
+    /// uint8, the one allocation of all leaves of `collate` with ``arena=True``, the same object for each; else None.
+    arena = 5;
+
+    /// What `Quantize` divided by, float32 or float8_e8m0fnu; None without one.
+    scales = 6;
 });
 
 /// A capsule of this name that owns `value` and drops it with itself; an error of Python's if it cannot be made.

@@ -19,9 +19,20 @@ use crate::ownership::holder::{unmoved, visit_tensor, Visited};
 /// The methods that a tensor and a batch, which stands for its data, have in common: those of the
 /// tensor that `inner()` gives.
 macro_rules! tensor_methods {
-    ($class:ident, { $($own:tt)* }) => {
+    (
+        $class:ident, { $($own:tt)* }
+        $(fields { $($(#[$doc:meta])* $field:ident = $position:literal;)* })?
+    ) => {
         #[pymethods]
         impl $class {
+            $($(
+                $(#[$doc])*
+                #[getter]
+                fn $field(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+                    let own = |tensor| with_own_references(py, tensor);
+                    self.field(py, $position, || self.batch().$field().map(own))
+                }
+            )*)?
             $($own)*
 
             /// Extents, a tuple of int.
