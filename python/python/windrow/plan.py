@@ -6,6 +6,7 @@ Each function returns `Rows`, a list of lists of sample indices. ``DataLoader(..
 
 from __future__ import annotations
 
+import gc
 import operator
 from typing import Any, Iterable, List, Literal, Optional
 
@@ -63,6 +64,21 @@ def _numbers(numbers: Any) -> Any:
         raise TypeError(f"a column of lists in place of integers: {error}") from None
 
 
+def _rows(indices: Any, ends: List[int], num_tokens: int, waste: float, max_tokens: Optional[int] = None) -> Rows:
+    """Rows of all indices, one row behind the other, each up to its end."""
+    numbers = memoryview(indices).tolist()
+    # The cyclic garbage collector would go through the lists again and again as they become more.
+    is_paused = len(ends) > 1024 and gc.isenabled()
+    if is_paused:
+        gc.disable()
+    try:
+        rows = [numbers[begin:end] for begin, end in zip([0, *ends], ends)]
+    finally:
+        if is_paused:
+            gc.enable()
+    return Rows(rows, num_tokens, waste, max_tokens)
+
+
 def pack(
     lengths: Any,
     max_tokens: int,
@@ -95,7 +111,7 @@ def pack(
     if not isinstance(how, str):
         raise TypeError(f"how must be a string, got {how!r}")
     limit, most = int_of("max_tokens", max_tokens), _optional("max_sequences", max_sequences)
-    return Rows(*_windrow._pack(_numbers(lengths), limit, how, most), limit)
+    return _rows(*_windrow._pack(_numbers(lengths), limit, how, most), limit)
 
 
 def token_budget(lengths: Any, max_tokens: int, pad_to_multiple_of: int = 1, max_sequences: Optional[int] = None) -> Rows:
@@ -115,7 +131,7 @@ def token_budget(lengths: Any, max_tokens: int, pad_to_multiple_of: int = 1, max
         TypeError: ``lengths`` are not integers of one dim.
     """
     limit, most = int_of("max_tokens", max_tokens), _optional("max_sequences", max_sequences)
-    return Rows(*_windrow._token_budget(_numbers(lengths), limit, int_of("pad_to_multiple_of", pad_to_multiple_of), most), limit)
+    return _rows(*_windrow._token_budget(_numbers(lengths), limit, int_of("pad_to_multiple_of", pad_to_multiple_of), most), limit)
 
 
 def buckets(
@@ -141,7 +157,7 @@ def buckets(
         TypeError: ``lengths`` or ``boundaries`` are not integers of one dim.
     """
     size, seed = int_of("batch_size", batch_size), _optional("seed", seed, 0, 64)
-    return Rows(*_windrow._buckets(_numbers(lengths), size, _numbers(boundaries), bool(drop_last), seed))
+    return _rows(*_windrow._buckets(_numbers(lengths), size, _numbers(boundaries), bool(drop_last), seed))
 
 
 def balance(lengths: Any, num_ranks: int, *, seed: Optional[int] = None) -> Rows:
@@ -161,4 +177,4 @@ def balance(lengths: Any, num_ranks: int, *, seed: Optional[int] = None) -> Rows
         ValueError: a length is negative, or ``num_ranks`` is below 1.
         TypeError: ``lengths`` are not integers of one dim.
     """
-    return Rows(*_windrow._balance(_numbers(lengths), int_of("num_ranks", num_ranks), _optional("seed", seed, 0, 64)))
+    return _rows(*_windrow._balance(_numbers(lengths), int_of("num_ranks", num_ranks), _optional("seed", seed, 0, 64)))
