@@ -13,8 +13,7 @@ use crate::samples::memo::Memo;
 use crate::samples::meta::{Metas, TensorMeta};
 use crate::samples::read_only::ReadOnly;
 use crate::samples::selection::Selection;
-use crate::tensor::Owner;
-use crate::tensor::{DType, Device, Error, Footprint, Result};
+use crate::tensor::{DType, Device, Error, Footprint, Owner, Result};
 
 impl<'a> SampleList<'a> {
     /// Number of samples.
@@ -125,13 +124,8 @@ impl<'a> SampleList<'a> {
         let is_filled = move |(id, meta): &(usize, &TensorMeta)| {
             *id == 0 && has_long || meta.layout.numel() > 0
         };
-        self.layouts
-            .metas
-            .all()
-            .iter()
-            .enumerate()
-            .filter(is_filled)
-            .map(|(_, meta)| meta.dtype.native())
+        let metas = self.layouts.metas.all().iter().enumerate();
+        metas.filter(is_filled).map(|(_, meta)| meta.dtype.native())
     }
 
     /// The dtype of the last sample, in native byte order; `None` without samples.
@@ -279,12 +273,10 @@ impl<'a> SampleList<'a> {
                 metas: Arc::clone(&list.representatives.layouts.metas),
                 ids: Vec::new(),
             },
-            lengths: Vec::new(),
-            exact: OnceLock::new(),
             read_only: ReadOnly::all_if(samples.is_read_only()),
             owners: samples.owners.iter().cloned().chain(owners).collect(),
             selection: Some(selection),
-            memory: PhantomData,
+            ..SampleList::default()
         }
     }
 

@@ -330,9 +330,8 @@ fn assemble(
         false => None,
     };
     let Some(list) = list else {
-        let job = Job::for_call(&options, |reading| samples_of(samples, reading))?;
-        let mut batches = run(py, &engine, &mut [job], ArenaMemory::No, span.end())?;
-        return Ok(PyBatch::from(batches.remove(0)));
+        let mut job = [Job::for_call(&options, |reading| samples_of(samples, reading))?];
+        return only(run(py, &engine, &mut job, ArenaMemory::No, span.end()));
     };
     let begin = span.end();
     if let Some(batch) = engine.assemble_small_list(&list, collate, begin, ATTACHED_BYTES) {
@@ -340,9 +339,13 @@ fn assemble(
     }
     let objects = objects_of(samples, list.len())?;
     let kept = Arc::new(Imported::from_list(list, objects));
-    let job = Job::for_call(&options, |_| Ok((kept, None)))?;
-    let mut batches = run_detached(py, &engine, &mut [job], ArenaMemory::No, begin)?;
-    Ok(PyBatch::from(batches.remove(0)))
+    let mut job = [Job::for_call(&options, |_| Ok((kept, None)))?];
+    only(run_detached(py, &engine, &mut job, ArenaMemory::No, begin))
+}
+
+/// The one batch of a call.
+fn only(batches: PyResult<Vec<Batch>>) -> PyResult<PyBatch> {
+    batches.map(|mut batches| PyBatch::from(batches.remove(0)))
 }
 
 /// A stack of the samples of a list at these positions. For a small one of rows of one table no list of them is made; all
@@ -373,9 +376,8 @@ pub(crate) fn stack_taken(
         }
     };
     samples.check_unmoved(py, "")?;
-    let job = Job::for_call(&options, |_| Ok((samples, None)))?;
-    let mut batches = run(py, &engine, &mut [job], ArenaMemory::No, begin)?;
-    Ok(PyBatch::from(batches.remove(0)))
+    let mut job = [Job::for_call(&options, |_| Ok((samples, None)))?];
+    only(run(py, &engine, &mut job, ArenaMemory::No, begin))
 }
 
 /// The stack of rows of one table. `None`, with nothing written, leaves it to a job, which finds the errors too: for samples of

@@ -108,19 +108,9 @@ impl Job {
         let has_scales = options.collate.is_quantised();
         let out = out.map(|out| JobOutput::new(out, &path, stream, has_scales));
         let out = out.transpose()?.map(Box::new);
-        Ok(Job {
-            ahead,
-            samples,
-            collate: Arc::clone(&options.collate),
-            path,
-            engine: Some(options.engine.clone()),
-            in_tree: true,
-            is_single: false,
-            is_form_fixed: false,
-            out,
-            stream,
-            copy,
-        })
+        let engine = Some(options.engine.clone());
+        let job = Job::for_leaf(samples, Arc::clone(&options.collate), path);
+        Ok(Job { ahead, engine, out, stream, copy, ..job })
     }
 
     /// A job for each sample of a leaf whose samples stay separate, without `out` and the copy ahead of this one.

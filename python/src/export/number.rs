@@ -3,6 +3,7 @@
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyTuple};
+use windrow::tensor::Element;
 use windrow::{Collate, DType, Device, Tensor};
 
 use crate::ground::errors::OrPyErr;
@@ -62,33 +63,29 @@ pub(crate) fn is_single(tensor: &Tensor) -> bool {
 /// Python numbers as a row of bools, float64 or int64. The caller gives at least one, all of one class: none panics, another
 /// class is an error. `None` for ints beyond 64 bits and for other objects.
 pub(crate) fn row_of_numbers(items: &[Bound<'_, PyAny>]) -> PyResult<Option<Tensor>> {
-    let shape = [items.len() as i64];
-    let row = if items[0].is_instance_of::<PyBool>() {
-        let values = items.iter().map(|item| item.extract::<bool>());
-        Tensor::from_vec(row_of(items.len(), values)?, &shape)
-    } else if items[0].is_instance_of::<PyFloat>() {
-        let values = items.iter().map(|item| item.extract::<f64>());
-        Tensor::from_vec(row_of(items.len(), values)?, &shape)
-    } else if items[0].is_instance_of::<PyInt>() {
-        let values = items.iter().map(|item| item.extract::<i64>());
-        match row_of(items.len(), values) {
-            Ok(values) => Tensor::from_vec(values, &shape),
-            Err(error) if error.is_instance_of::<PyOverflowError>(items[0].py()) => {
-                return Ok(None)
-            }
-            Err(error) => return Err(error),
+    let first = &items[0];
+    if first.is_instance_of::<PyBool>() {
+        row_of::<bool>(items).map(Some)
+    } else if first.is_instance_of::<PyFloat>() {
+        row_of::<f64>(items).map(Some)
+    } else if first.is_instance_of::<PyInt>() {
+        match row_of::<i64>(items) {
+            Err(error) if error.is_instance_of::<PyOverflowError>(first.py()) => Ok(None),
+            row => row.map(Some),
         }
     } else {
-        return Ok(None);
-    };
-    row.map(Some).or_py_err(items[0].py())
+        Ok(None)
+    }
 }
 
-/// The values, `len` of them; the first error, or MemoryError.
-fn row_of<T>(len: usize, values: impl Iterator<Item = PyResult<T>>) -> PyResult<Vec<T>> {
-    let mut row = try_vec(len)?;
-    for value in values {
-        row.push(value?);
+/// The values of at least one number.
+fn row_of<'py, T>(items: &[Bound<'py, PyAny>]) -> PyResult<Tensor>
+where
+    T: Element + for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    let mut row: Vec<T> = try_vec(items.len())?;
+    for item in items {
+        row.push(item.extract()?);
     }
-    Ok(row)
+    Tensor::from_vec(row, &[items.len() as i64]).or_py_err(items[0].py())
 }

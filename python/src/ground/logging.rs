@@ -41,6 +41,7 @@ struct StageRecord {
     fields: Vec<(&'static str, Value)>,
 }
 
+#[derive(IntoPyObjectRef)]
 enum Value {
     Count(u64),
     Text(String),
@@ -161,10 +162,7 @@ fn emit(py: Python<'_>, ended: &[(StageRecord, f64)]) -> PyResult<()> {
     let record = |(stage, seconds): &(StageRecord, f64)| {
         let fields = PyDict::new(py);
         for (name, value) in &stage.fields {
-            match value {
-                Value::Count(count) => fields.set_item(name, count)?,
-                Value::Text(text) => fields.set_item(name, text)?,
-            }
+            fields.set_item(name, value)?;
         }
         Ok((stage.name, *seconds, fields))
     };

@@ -93,10 +93,7 @@ impl<'py> Importer<'py> {
                 let adopted = default_engine().adopt(ordinal, stream);
                 self.owner.producers.add(adopted.map_err(|error| self.error(error, index))?);
             }
-            (Some(stream), _) => {
-                self.owner.producers.add(stream);
-                self.owner.producers.current.get_or_insert(stream);
-            }
+            (Some(stream), _) => self.owner.producers.follow(stream),
             (None, _) => {}
         }
         // The interface may belong to a temporary; the object itself is kept by the caller.

@@ -141,8 +141,7 @@ impl<'py> Importer<'py> {
     fn follow(&mut self, api: &DLPackExchangeAPI, device: Device, index: usize) -> PyResult<()> {
         let Device::Cuda(ordinal) = device else { return Ok(()) };
         let stream = current_of(api, ordinal).ok_or_else(|| self.exchange_failed(index))?;
-        self.owner.producers.add(stream);
-        self.owner.producers.current.get_or_insert(stream);
+        self.owner.producers.follow(stream);
         Ok(())
     }
 

@@ -204,8 +204,7 @@ impl<'py> Importer<'py> {
             self.list.mark_last_read_only();
         }
         if let Some(stream) = stream {
-            self.owner.producers.add(stream);
-            self.owner.producers.current.get_or_insert(stream);
+            self.owner.producers.follow(stream);
         }
         Ok(())
     }

@@ -34,6 +34,12 @@ impl Producers {
         }
     }
 
+    /// Adds the stream that a producer keeps using, which is [`Producers::current`] unless there is one.
+    pub fn follow(&mut self, stream: Stream) {
+        self.add(stream);
+        self.current.get_or_insert(stream);
+    }
+
     /// The owners that work on the memory holds until it is done: our own tensors and ends of calls.
     pub fn keep(&self) -> Vec<Owner> {
         let tensors = self.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
