@@ -18,7 +18,7 @@ use crate::collate::options_cache::{self, CopyMode, Items};
 use crate::collate::quantize::transform_of;
 use crate::engine::default::default_engine;
 use crate::engine::engine::PyEngine;
-use crate::ground::arguments::{device_of, takes_of, unexpected, unfit};
+use crate::ground::arguments::{device_of, unexpected, unfit};
 use crate::ground::dtype::dtype_of;
 use crate::ground::errors::{in_words, is_answer, quoted};
 use crate::ground::stream::stream_of;
@@ -166,10 +166,10 @@ impl<'f, 'py> Kwargs<'f, 'py> {
 
     /// TypeError for an argument that was not taken out.
     fn finish(self) -> PyResult<()> {
-        let Some((name, item)) = self.items.first() else { return Ok(()) };
-        let takes = takes_of(item.py(), self.form)?;
-        let takes: Vec<&str> = takes.iter().map(String::as_str).collect();
-        Err(unexpected(item.py(), self.form, name, &takes))
+        match self.items.first() {
+            Some((name, item)) => Err(unexpected(item.py(), self.form, name)),
+            None => Ok(()),
+        }
     }
 }
 

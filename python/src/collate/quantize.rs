@@ -7,7 +7,7 @@ use windrow::collate::{AnyTransform, Granularity, Scales};
 use windrow::{DType, Dequantize, Quantize, Tensor};
 
 use crate::collate::transform::PyTransform;
-use crate::ground::arguments::NoBool;
+use crate::ground::arguments::{call_text, NoBool};
 use crate::ground::dtype::dtype_of;
 use crate::ground::errors::{is_answer, quoted, OrPyErr};
 use crate::ground::reserve::push_to;
@@ -96,9 +96,7 @@ impl PyQuantize {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let items =
-            self.kwargs.bind(py).iter().map(|(key, value)| Ok(format!("{key}={}", value.repr()?)));
-        Ok(format!("Quantize({})", items.collect::<PyResult<Vec<_>>>()?.join(", ")))
+        call_text("Quantize", self.kwargs.bind(py))
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {

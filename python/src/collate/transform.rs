@@ -6,7 +6,7 @@ use pyo3::types::PyDict;
 use windrow::collate::PerDim;
 use windrow::Transform;
 
-use crate::ground::arguments::{none_unknown, per_dim, NoBool, TRANSFORM};
+use crate::ground::arguments::{call_text, none_unknown, per_dim, NoBool};
 
 /// ``(x * scale - mean[c]) / std[c]`` for each element, then a permutation of the sample's dims.
 ///
@@ -53,7 +53,7 @@ impl PyTransform {
         permute: Option<Bound<'_, PyAny>>,
         unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyTransform> {
-        none_unknown("Transform", unknown, TRANSFORM)?;
+        none_unknown("Transform", unknown)?;
         let kwargs = PyDict::new(py);
         let NoBool(scale) = scale;
         let mut transform = Transform::new().scale(scale);
@@ -97,9 +97,7 @@ impl PyTransform {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let items =
-            self.kwargs.bind(py).iter().map(|(key, value)| Ok(format!("{key}={}", value.repr()?)));
-        Ok(format!("Transform({})", items.collect::<PyResult<Vec<_>>>()?.join(", ")))
+        call_text("Transform", self.kwargs.bind(py))
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {

@@ -66,7 +66,7 @@ impl PyEngine {
         streaming_stores: Option<&Bound<'_, PyAny>>,
         unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyEngine> {
-        none_unknown("Engine", unknown, &["threads", "device", "pool_bytes", "streaming_stores"])?;
+        none_unknown("Engine", unknown)?;
         let most = windrow::Engine::MAX_THREADS as u64;
         let threads = threads.map(|threads| int_within(threads, "threads", 1..=most));
         let bytes = pool_bytes.map(|bytes| int_within(bytes, "pool_bytes", 0..=u64::MAX));

@@ -5,103 +5,31 @@ use std::ops::RangeInclusive;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyInt, PyString};
-use windrow::collate::{Form, PerDim};
+use windrow::collate::PerDim;
 use windrow::tensor::Scalar;
 use windrow::Device;
 
 use crate::ground::errors::{attribute, in_words, is_answer, quoted, shown, OrPyErr};
 use crate::ground::iterables::entries;
 
-/// The names of the arguments of `windrow.<call>`, in the order of its signature, without `samples`.
-pub(crate) fn takes_of(py: Python<'_>, call: &str) -> PyResult<Vec<String>> {
-    let signature = py.import("windrow._windrow")?.getattr(call)?.getattr("__text_signature__")?;
-    let signature = signature.extract::<String>()?;
-    let each = signature.trim_matches(['(', ')']).split(',');
-    let names = each.map(|argument| argument.split('=').next().unwrap_or_default().trim());
-    let is_keyword = |name: &&str| *name != "samples" && !name.starts_with(['*', '$', '/']);
-    Ok(names.filter(is_keyword).map(str::to_owned).collect())
-}
-
-/// The first form that has this argument of its own; `None` if none has, or `stack` has it, and so all do.
-fn owner_of(py: Python<'_>, word: &str) -> PyResult<Option<&'static str>> {
-    let is_in = |call| takes_of(py, call).map(|all| all.iter().any(|name| name == word));
-    if is_in("stack")? {
-        return Ok(None);
-    }
-    for form in Form::NAMES {
-        if is_in(form)? {
-            return Ok(Some(form));
-        }
-    }
-    Ok(None)
-}
-
-/// Names that NumPy, torch, transformers and others use for our arguments.
-const PEERS: &[(&str, &str)] = &[
-    ("attention_mask", "mask"),
-    ("axes", "dims"),
-    ("axis", "dim"),
-    ("constant_values", "value"),
-    ("fill_value", "value"),
-    ("max_length", "size"),
-    ("num_threads", "threads"),
-    ("num_workers", "threads"),
-    ("pad_to_multiple_of", "multiple_of"),
-    ("pad_token_id", "value"),
-    ("pad_value", "value"),
-    ("padding_mask", "mask"),
-    ("padding_side", "side"),
-    ("padding_value", "value"),
-    ("return_attention_mask", "mask"),
-    ("truncation", "truncate"),
-];
-
-/// The arguments of `Transform`.
-pub(crate) const TRANSFORM: &[&str] = &["scale", "mean", "std", "channel_dim", "permute"];
-
-/// The refusal of a keyword argument that `call` does not take: our word for it, or the calls that take it, or all
-/// that there are.
-pub(crate) fn unexpected(py: Python<'_>, call: &str, key: &str, takes: &[&str]) -> PyErr {
-    let word = PEERS.iter().find(|(peer, _)| *peer == key).map_or(key, |(_, ours)| ours);
-    let word = match (call, word) {
-        ("pad", "dim") => "dims",
-        ("Transform", "dim") => "channel_dim",
-        ("Transform", "dims" | "order") => "permute",
-        _ => word,
-    };
-    let owner = match owner_of(py, word) {
-        Ok(owner) => owner,
-        Err(error) => return error,
-    };
-    let hint = match (word, owner) {
-        _ if takes.contains(&word) => format!("use {word}="),
-        ("batch_first" | "dim", _) if !matches!(call, "concat" | "ragged") => {
-            "dim 0 is always that of the samples".to_owned()
-        }
-        ("dim", _) if call == "ragged" => "samples are joined along dim 0".to_owned(),
-        ("pin_memory", _) => "use device=\"pinned\"".to_owned(),
-        ("return_tensors", _) => "the result has .torch(), .numpy() and .jax()".to_owned(),
-        ("threads", _) => "use engine=wr.Engine(threads=...)".to_owned(),
-        (word, _) if TRANSFORM.contains(&word) => format!("use transform=wr.Transform({word}=...)"),
-        (word, Some(form)) if call == "collate" => {
-            format!("use spec= with wr.{}{}({word}=...)", form[..1].to_uppercase(), &form[1..])
-        }
-        (word, Some(form)) => format!("wr.{form} takes {word}="),
-        _ => format!("it takes {}", takes.join(", ")),
-    };
-    PyTypeError::new_err(format!("{call}() got an unexpected keyword argument '{key}'; {hint}"))
+/// The refusal of a keyword argument that `call` does not take, in the words of `windrow._hints`.
+pub(crate) fn unexpected(py: Python<'_>, call: &str, key: &str) -> PyErr {
+    let ask = || py.import("windrow._hints")?.call_method1("unexpected", (call, key));
+    ask().map_or_else(|error| error, PyErr::from_value)
 }
 
 /// Refuses the rest of the keyword arguments, if there is any.
-pub(crate) fn none_unknown(
-    call: &str,
-    unknown: Option<&Bound<'_, PyDict>>,
-    takes: &[&str],
-) -> PyResult<()> {
+pub(crate) fn none_unknown(call: &str, unknown: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
     match unknown.and_then(|unknown| unknown.keys().iter().next()) {
-        Some(key) => Err(unexpected(key.py(), call, &key.extract::<String>()?, takes)),
+        Some(key) => Err(unexpected(key.py(), call, &key.extract::<String>()?)),
         None => Ok(()),
     }
+}
+
+/// A call of a class with these keyword arguments, as text.
+pub(crate) fn call_text(class: &str, kwargs: &Bound<'_, PyDict>) -> PyResult<String> {
+    let items = kwargs.iter().map(|(key, value)| Ok(format!("{key}={}", value.repr()?)));
+    Ok(format!("{class}({})", items.collect::<PyResult<Vec<_>>>()?.join(", ")))
 }
 
 /// The refusal of an argument that must be `what`, after `error` of its conversion: ValueError for an int beyond 64 bits, else

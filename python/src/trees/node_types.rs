@@ -136,7 +136,7 @@ pub(crate) fn check_known(class: &Bound<'_, PyType>, path: &str, is_mapping: boo
         false => class.hasattr("_is_tensorclass")?,
     };
     if is_tensordict {
-        return Err(unknown(class, path)?);
+        return Err(unknown(class, path, &hint_for(class)?.unwrap_or_default())?);
     }
     Ok(())
 }
@@ -151,40 +151,24 @@ pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) ->
     let is_plain =
         matches!(route_of(first)?.0, ImportRoute::Protocols) && array_hint(&class)?.is_empty();
     let is_refusal = is_plain && error.get_type(py).is(py.get_type::<PyTypeError>());
-    let has_hint = hint_for_class(&class)?.is_some() || !is_of_python(&class)?;
-    match is_refusal && has_hint && !is_array_like()? {
-        true => unknown(&class, path),
-        false => Ok(error),
+    let hint = if is_refusal { hint_for(&class)? } else { None };
+    match hint {
+        Some(hint) if !is_array_like()? => unknown(&class, path, &hint),
+        _ => Ok(error),
     }
 }
 
-/// Whether a class that cannot be a leaf is Python's own, which is registered by no program.
-fn is_of_python(class: &Bound<'_, PyType>) -> PyResult<bool> {
-    const MODULES: [&str; 7] =
-        ["builtins", "types", "datetime", "decimal", "fractions", "pathlib", "uuid"];
-    let module = class.getattr("__module__")?;
-    Ok(MODULES.into_iter().any(|own| module.eq(own).unwrap_or(false)))
+/// What to give in place of an object of a class that `collate` does not know, by `windrow._hints`; `None` for classes of Python's
+/// own that hold nothing.
+fn hint_for(class: &Bound<'_, PyType>) -> PyResult<Option<String>> {
+    class.py().import("windrow._hints")?.call_method1("in_place_of", (class,))?.extract()
 }
 
 /// The TypeError of a container of an unknown class, with what to give instead.
-fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {
-    let hint = hint_for_class(class)?
-        .unwrap_or("a dict of what it holds, or register the class (wr.register_node)");
+fn unknown(class: &Bound<'_, PyType>, path: &str, hint: &str) -> PyResult<PyErr> {
     Ok(PyTypeError::new_err(format!(
         "sample 0{}: expected an array-like or a container that wr.collate knows, got {}; give {hint}",
         at(path),
         class_name(class)?
     )))
-}
-
-/// A known container with the same contents as one of this class, for the error text; `None` if it has neither `to_dict` nor
-/// `__iter__`.
-fn hint_for_class(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
-    let hints = [("to_dict", "its to_dict()"), ("__iter__", "a list or tuple of its items")];
-    for (attribute, hint) in hints {
-        if class.hasattr(attribute)? {
-            return Ok(Some(hint));
-        }
-    }
-    Ok(None)
 }
