@@ -15,6 +15,7 @@ use windrow::{DType, Tensor};
 
 use crate::ground::errors::OrPyErr;
 use crate::ground::tensor::PyTensor;
+use crate::import::numpy_layout::{dtype_of_number, MAX_NUMBER};
 
 type DescrFromType = unsafe extern "C" fn(c_int) -> *mut ffi::PyObject;
 type NewFromDescr = unsafe extern "C" fn(
@@ -52,36 +53,7 @@ unsafe impl Sync for Api {}
 
 /// NumPy's number for a dtype; `None` if NumPy itself lacks it.
 fn number_of(dtype: DType) -> Option<c_int> {
-    const LONG_IS_64: bool = size_of::<std::ffi::c_long>() == 8;
-    Some(match dtype {
-        DType::Bool => 0,
-        DType::I8 => 1,
-        DType::U8 => 2,
-        DType::I16 => 3,
-        DType::U16 => 4,
-        DType::I32 => 5,
-        DType::U32 => 6,
-        DType::I64 => {
-            if LONG_IS_64 {
-                7
-            } else {
-                9
-            }
-        }
-        DType::U64 => {
-            if LONG_IS_64 {
-                8
-            } else {
-                10
-            }
-        }
-        DType::F32 => 11,
-        DType::F64 => 12,
-        DType::C64 => 14,
-        DType::C128 => 15,
-        DType::F16 => 23,
-        _ => return None,
-    })
+    (0..=MAX_NUMBER).find(|&number| dtype_of_number(number) == Some(dtype))
 }
 
 /// An array over a tensor on the host (not checked), whose base is `keeper` or a new object. `None` where `numpy.asarray` has to

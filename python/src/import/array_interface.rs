@@ -5,9 +5,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use windrow::dlpack::ForeignTensor;
-use windrow::error::Mismatch;
 use windrow::tensor::MAX_NDIM;
-use windrow::{DType, Device, Error, Stream};
+use windrow::{DType, Device, Stream};
 
 use crate::engine::default::default_engine;
 use crate::ground::dtype::{dtype_of_typestr, named_dtype};
@@ -105,12 +104,8 @@ impl<'py> Importer<'py> {
     fn cuda_device_of(&self, address: usize, index: usize) -> PyResult<Device> {
         match windrow::device::device_of(address) {
             Ok(Device::Cpu) => {
-                let mismatch = Mismatch::new(
-                    Some(index),
-                    "memory of a CUDA device",
-                    "an address that the driver does not know",
-                );
-                Err(self.error(Error::Device(Box::new(mismatch)), index))
+                let got = "an address that the driver does not know";
+                Err(self.device_error(index, "memory of a CUDA device", got))
             }
             found => found.map_err(|error| self.error(error, index)),
         }

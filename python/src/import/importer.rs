@@ -213,6 +213,10 @@ impl<'py> Importer<'py> {
         self.error(Error::Layout(Box::new(Mismatch::new(Some(index), expected, got))), index)
     }
 
+    pub fn device_error(&self, index: usize, expected: &str, got: &str) -> PyErr {
+        self.error(Error::Device(Box::new(Mismatch::new(Some(index), expected, got))), index)
+    }
+
     /// The error of a dtype that no batch can have, DTypeError where its values are no whole bytes, else LayoutError: `got` names
     /// it with a word before it, `dtype` is that name.
     pub fn foreign_dtype(&self, index: usize, got: &str, dtype: &str) -> PyErr {

@@ -73,7 +73,7 @@ pub(crate) struct ArrayFields<'a> {
 #[inline]
 fn dtype_of(descr: &Descr) -> Option<DType> {
     match descr.byte_order as u8 {
-        b'=' | b'|' => native_dtype_of(descr),
+        b'=' | b'|' => dtype_of_number(descr.number),
         _ => swapped_dtype_of(descr),
     }
 }
@@ -81,14 +81,17 @@ fn dtype_of(descr: &Descr) -> Option<DType> {
 /// Out of line: nearly all arrays are in native byte order.
 #[cold]
 fn swapped_dtype_of(descr: &Descr) -> Option<DType> {
-    native_dtype_of(descr)?.swapped()
+    dtype_of_number(descr.number)?.swapped()
 }
 
-/// As [`dtype_of`], with the byte order taken to be native.
+/// The largest of NumPy's numbers for dtypes that we have.
+pub(crate) const MAX_NUMBER: c_int = 23;
+
+/// The dtype for one of NumPy's own numbers, in native byte order; `None` for others and for those that we have not.
 #[inline]
-fn native_dtype_of(descr: &Descr) -> Option<DType> {
+pub(crate) fn dtype_of_number(number: c_int) -> Option<DType> {
     const LONG_IS_64: bool = size_of::<std::ffi::c_long>() == 8;
-    Some(match descr.number {
+    Some(match number {
         0 => DType::Bool,
         1 => DType::I8,
         2 => DType::U8,
@@ -106,7 +109,7 @@ fn native_dtype_of(descr: &Descr) -> Option<DType> {
         12 => DType::F64,
         14 => DType::C64,
         15 => DType::C128,
-        23 => DType::F16,
+        MAX_NUMBER => DType::F16,
         _ => return None,
     })
 }

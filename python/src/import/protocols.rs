@@ -12,7 +12,7 @@ use windrow::dlpack::{
     DLDeviceType, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
     USED_DLTENSOR_VERSIONED,
 };
-use windrow::error::{Mismatch, MoveSide};
+use windrow::error::MoveSide;
 use windrow::{dlpack, DType, Device, Error, Stream};
 
 use crate::ground::dtype::{dtype_of_format, is_small};
@@ -253,8 +253,7 @@ impl<'py> Importer<'py> {
         let is_cuda = |kind| matches!(kind, DLDeviceType::CUDA | DLDeviceType::CUDA_MANAGED);
         if is_cuda(managed.device_type()) != is_cuda(announced) {
             let (expected, got) = (announced.to_string(), managed.device_type().to_string());
-            let mismatch = Mismatch::new(Some(index), expected, got);
-            return Err(self.error(Error::Device(Box::new(mismatch)), index));
+            return Err(self.device_error(index, &expected, &got));
         }
         if let Device::Cuda(_) = foreign.device {
             self.check_device(&foreign, index)?;
@@ -285,8 +284,7 @@ impl<'py> Importer<'py> {
                     Device::Cpu => "an address that the driver does not know".to_owned(),
                     other => format!("memory of {other}"),
                 };
-                let mismatch = Mismatch::new(Some(index), expected, got);
-                Err(self.error(Error::Device(Box::new(mismatch)), index))
+                Err(self.device_error(index, &expected, &got))
             }
             // Without a driver nothing will be read.
             Err(Error::NoDriver(_)) => Ok(()),
