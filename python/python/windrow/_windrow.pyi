@@ -1426,19 +1426,19 @@ def crops(
     """
 def _pack(
     lengths: Any, max_tokens: int, how: str, max_sequences: Optional[int]
-) -> Tuple[List[List[int]], int, float]:
+) -> Tuple[Tensor, List[int], int, float]:
     """`pack` of `windrow.plan`. ValueError for an unknown `how` and for a length that is negative or above `max_tokens`."""
 def _token_budget(
     lengths: Any, max_tokens: int, pad_to_multiple_of: int, max_sequences: Optional[int]
-) -> Tuple[List[List[int]], int, float]:
+) -> Tuple[Tensor, List[int], int, float]:
     """`token_budget` of `windrow.plan`. ValueError for a `pad_to_multiple_of` below 1 and for a length that is negative or, rounded
     up, above `max_tokens`.
     """
 def _buckets(
     lengths: Any, batch_size: int, boundaries: Any, drop_last: bool, seed: Optional[int]
-) -> Tuple[List[List[int]], int, float]:
+) -> Tuple[Tensor, List[int], int, float]:
     """`buckets` of `windrow.plan`. ValueError for a `batch_size` of 0, a negative length and boundaries that do not increase."""
-def _balance(lengths: Any, num_ranks: int, seed: Optional[int]) -> Tuple[List[List[int]], int, float]:
+def _balance(lengths: Any, num_ranks: int, seed: Optional[int]) -> Tuple[Tensor, List[int], int, float]:
     """`balance` of `windrow.plan`: a list of indices for each rank. ValueError for no ranks and a negative length."""
 
 # Linux alone has these.

@@ -13,7 +13,7 @@ use windrow::{Batch, Collate, DType, Pad, Ragged, Side};
 
 use crate::collate::job::{output_of, target_of, torch_of, Job};
 use crate::collate::options::{CallForm, Kwargs, Options, LIST};
-use crate::collate::run::{run, run_detached, ArenaMemory, ATTACHED_BYTES, ATTACHED_SAMPLES};
+use crate::collate::run::{Run, ATTACHED_BYTES, ATTACHED_SAMPLES};
 use crate::ground::arguments::{per_dim, scalar_of, NoBool};
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, OrPyErr};
@@ -331,7 +331,7 @@ fn assemble(
     };
     let Some(list) = list else {
         let mut job = [Job::for_call(&options, |reading| samples_of(samples, reading))?];
-        return only(run(py, &engine, &mut job, ArenaMemory::No, span.end()));
+        return only(Run::new(py, &engine, span.end()).jobs(&mut job));
     };
     let begin = span.end();
     if let Some(batch) = engine.assemble_small_list(&list, collate, begin, ATTACHED_BYTES) {
@@ -340,7 +340,7 @@ fn assemble(
     let objects = objects_of(samples, list.len())?;
     let kept = Arc::new(Imported::from_list(list, objects));
     let mut job = [Job::for_call(&options, |_| Ok((kept, None)))?];
-    only(run_detached(py, &engine, &mut job, ArenaMemory::No, begin))
+    only(Run::new(py, &engine, begin).detached(&mut job))
 }
 
 /// The one batch of a call.
@@ -377,7 +377,7 @@ pub(crate) fn stack_taken(
     };
     samples.check_unmoved(py, "")?;
     let mut job = [Job::for_call(&options, |_| Ok((samples, None)))?];
-    only(run(py, &engine, &mut job, ArenaMemory::No, begin))
+    only(Run::new(py, &engine, begin).jobs(&mut job))
 }
 
 /// The stack of rows of one table. `None`, with nothing written, leaves it to a job, which finds the errors too: for samples of

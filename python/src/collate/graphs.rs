@@ -12,7 +12,7 @@ use windrow::observe::Stage;
 use windrow::{Batch, Collate, DType, Device, Engine, Error, SampleList, Tensor};
 
 use crate::collate::job::Job;
-use crate::collate::run::{run, ArenaMemory};
+use crate::collate::run::Run;
 use crate::collate::token_columns::{space_for, KeyColumn};
 use crate::collate::uploaded_numbers::UploadedNumbers;
 use crate::engine::default::default_engine;
@@ -27,23 +27,8 @@ use crate::ownership::copy::copy_of;
 use crate::ownership::owners::Owners;
 use crate::samples::pieces::push;
 
-/// The increments that a graph adds to the values of the graphs after it.
-enum Steps {
-    /// A number for each graph.
-    Given(Vec<i64>),
-    /// One more than the largest value.
-    Ends,
-}
-
-impl Steps {
-    /// A number for each graph, which `ends` finds where it depends on the values.
-    fn or_ends<E>(&self, ends: impl FnOnce() -> Result<Vec<i64>, E>) -> Result<Cow<'_, [i64]>, E> {
-        match self {
-            Steps::Given(steps) => Ok(Cow::Borrowed(steps)),
-            Steps::Ends => ends().map(Cow::Owned),
-        }
-    }
-}
+/// The number for each graph that is added to the values of the graphs after it; `None`: one more than its largest value.
+type Steps = Option<Vec<i64>>;
 
 /// One entry of all graphs.
 struct GraphEntry {
@@ -94,7 +79,7 @@ pub(crate) fn join_graphs<'py>(
     let (mut entries, mut jobs) = (try_vec(columns.len())?, try_vec(columns.len())?);
     for (column, (key, dim)) in columns.into_iter().zip(dims.iter()) {
         let steps = steps.get_item(&key)?.map(|steps| steps_of(&steps, &counts)).transpose()?;
-        let steps = steps.unwrap_or(Steps::Given(Vec::new()));
+        let steps = steps.unwrap_or(Some(Vec::new()));
         let (entry, collate) = entry_of(py, &column, dim.extract()?, steps)?;
         let mut job = column.job(collate);
         if entry.device.is_some() {
@@ -107,7 +92,7 @@ pub(crate) fn join_graphs<'py>(
     let members = members_of(py, &entries, follow, nodes)?;
     let device = entries.iter().find_map(|entry| entry.device).unwrap_or(Device::Cpu);
     member_jobs(py, &members, device, &mut jobs)?;
-    let mut batches = run(py, engine, &mut jobs, ArenaMemory::No, span.end())?.into_iter();
+    let mut batches = Run::new(py, engine, span.end()).jobs(&mut jobs)?.into_iter();
     let result = PyDict::new(py);
     for (entry, batch) in entries.iter().zip(&mut batches) {
         if entry.device.is_none() {
@@ -155,9 +140,9 @@ fn counts_of<'py>(
 /// as graphs is left to the caller.
 fn steps_of(steps: &Bound<'_, PyAny>, counts: &[i64]) -> PyResult<Steps> {
     match steps.extract::<&str>() {
-        Ok("ends") => Ok(Steps::Ends),
-        Ok(_) => Ok(Steps::Given(counts.to_vec())),
-        Err(_) => Ok(Steps::Given(integers(steps, "increments", 1)?.0)),
+        Ok("ends") => Ok(None),
+        Ok(_) => Ok(Some(counts.to_vec())),
+        Err(_) => Ok(Some(integers(steps, "increments", 1)?.0)),
     }
 }
 
@@ -173,8 +158,8 @@ fn entry_of(
     let first = list.meta(0);
     let before_last = 0..list.len() - 1;
     let is_raised = match &steps {
-        Steps::Given(steps) => steps.iter().take(before_last.len()).any(|&step| step != 0),
-        Steps::Ends => before_last.into_iter().any(|index| list.meta(index).layout.numel() > 0),
+        Some(steps) => steps.iter().take(before_last.len()).any(|&step| step != 0),
+        None => before_last.into_iter().any(|index| list.meta(index).layout.numel() > 0),
     };
     let of_numbers = if column.is_of_numbers() { column.dtype(py)? } else { None };
     let is_bool = of_numbers.unwrap_or(first.dtype) == DType::Bool;
@@ -202,12 +187,15 @@ fn entry_of(
 /// Adds increments to the options of a job on a device. If they depend on the largest values, samples are copied to the host
 /// first.
 fn increment(py: Python<'_>, engine: &Engine, entry: &GraphEntry, job: &mut Job) -> PyResult<()> {
-    let steps = entry.steps.or_ends(|| {
-        let collate = Collate::clone(&job.collate).device(Device::Cpu);
-        let mut copy = [Job::for_leaf(Arc::clone(&job.samples), collate, job.path.clone())];
-        let batches = run(py, engine, &mut copy, ArenaMemory::No, engine.now())?;
-        ends_of(batches[0].data(), entry).or_py_err(py)
-    })?;
+    let steps = match &entry.steps {
+        Some(steps) => Cow::Borrowed(steps),
+        None => {
+            let collate = Collate::clone(&job.collate).device(Device::Cpu);
+            let mut copy = [Job::for_leaf(Arc::clone(&job.samples), collate, job.path.clone())];
+            let batches = Run::new(py, engine, engine.now()).jobs(&mut copy)?;
+            Cow::Owned(ends_of(batches[0].data(), entry).or_py_err(py)?)
+        }
+    };
     if let Some(starts) = starts_of(entry, &steps).or_py_err(py)? {
         job.collate = Arc::new(Collate::clone(&job.collate).increments(starts));
     }
@@ -225,7 +213,10 @@ fn starts_of(entry: &GraphEntry, steps: &[i64]) -> windrow::Result<Option<Vec<i6
 /// Raises the values of a batch on the host, in place; errors are also those of [`add_per_sample`], as DType for sums that do not
 /// fit. The caller ensures that nothing else refers to the batch.
 fn raise(batch: &Batch, entry: &GraphEntry) -> windrow::Result<()> {
-    let steps = entry.steps.or_ends(|| ends_of(batch.data(), entry))?;
+    let steps = match &entry.steps {
+        Some(steps) => Cow::Borrowed(steps),
+        None => Cow::Owned(ends_of(batch.data(), entry)?),
+    };
     let Some(starts) = starts_of(entry, &steps)? else { return Ok(()) };
     // SAFETY: a batch that was made in this call; nothing else refers to it yet.
     #[allow(unsafe_code)]
@@ -291,8 +282,8 @@ fn members_of(
     Ok(members)
 }
 
-/// Appends two jobs for each of the members, which is at least one: the tensors of [`membership`] on a device. Their samples are
-/// parts of numbers that are uploaded here.
+/// Appends two jobs for each of the members, which is at least one: the index of each element's
+/// sample, and the offsets, int64, on this device. Their samples are parts of numbers that are uploaded here.
 fn member_jobs(
     py: Python<'_>,
     members: &[Members],

@@ -61,125 +61,146 @@ pub(crate) fn arena_bytes(jobs: &[Job]) -> windrow::Result<u64> {
     Ok(Plan::in_arena(&leaves)?.arena_bytes())
 }
 
-/// Plans all jobs as one and runs them, without the interpreter lock unless they are small; a batch for each job, in order. An
-/// error of input comes before anything is written. `begin`: when the import ended.
-pub(crate) fn run(
-    py: Python<'_>,
-    engine: &Engine,
-    jobs: &mut [Job],
-    arena: ArenaMemory,
-    begin: Option<Instant>,
-) -> PyResult<Vec<Batch>> {
-    let is_its =
-        |job: &Job| job.engine.as_ref().is_none_or(|job_engine| job_engine.is_same(engine));
-    match jobs.iter().all(is_its) {
-        true => run_on(py, engine, jobs, arena, begin),
-        false => run_by_engines(py, engine, jobs, arena, begin),
-    }
+/// One run of jobs.
+pub(crate) struct Run<'e, 'py> {
+    pub py: Python<'py>,
+    /// The engine of jobs that name none.
+    pub engine: &'e Engine,
+    pub arena: ArenaMemory,
+    /// When the import ended, if times are measured.
+    pub begin: Option<Instant>,
 }
 
-/// As [`run`], of leaves whose specs name other engines than the call does: a plan for each engine.
-/// Refuses an arena for several. After an error the jobs are in the order of their engines.
-#[cold]
-fn run_by_engines(
-    py: Python<'_>,
-    engine: &Engine,
-    jobs: &mut [Job],
-    arena: ArenaMemory,
-    begin: Option<Instant>,
-) -> PyResult<Vec<Batch>> {
-    let mut engines: Vec<Engine> = Vec::new();
-    for job_engine in jobs.iter().map(|job| job.engine.as_ref().unwrap_or(engine)) {
-        if !engines.iter().any(|known| known.is_same(job_engine)) {
-            engines.push(job_engine.clone());
+impl<'e, 'py> Run<'e, 'py> {
+    /// A run without an arena.
+    pub fn new(py: Python<'py>, engine: &'e Engine, begin: Option<Instant>) -> Run<'e, 'py> {
+        Run { py, engine, arena: ArenaMemory::No, begin }
+    }
+
+    /// Plans all jobs as one and runs them, without the interpreter lock unless they are small; a batch for each job, in order. An
+    /// error of input comes before anything is written.
+    pub fn jobs(self, jobs: &mut [Job]) -> PyResult<Vec<Batch>> {
+        let is_its =
+            |job: &Job| job.engine.as_ref().is_none_or(|engine| engine.is_same(self.engine));
+        match jobs.iter().all(is_its) {
+            true => self.on_one(jobs),
+            false => self.by_engines(jobs),
         }
     }
-    let number_of = |job: &Job| {
-        let job_engine = job.engine.as_ref().unwrap_or(engine);
-        engines.iter().position(|known| known.is_same(job_engine))
-    };
-    let mut order: Vec<usize> = (0..jobs.len()).collect();
-    order.sort_by_key(|&position| number_of(&jobs[position]));
-    jobs.sort_by_key(number_of);
-    let parts = || jobs.chunk_by(|job, next| number_of(job) == number_of(next)).zip(&engines);
-    if engines.len() > 1 {
-        if !matches!(arena, ArenaMemory::No) {
-            let text =
-                "an arena is one allocation of one engine: give engine= to the call, not to a spec";
-            return Err(PyValueError::new_err(text));
-        }
-        // All errors of input are found before any engine writes.
-        let targets = targets_of(jobs);
-        let leaves = leaves_of(jobs, &targets);
-        let check = || {
-            let plan = Plan::for_leaves(&leaves)?;
-            let views = views_in(&plan, jobs, &leaves, false)?;
-            let (mut shapes, mut views) = (plan.batch_shapes(), &views[..]);
-            for (part, _) in parts() {
-                let (part_shapes, is_view);
-                (part_shapes, shapes) = shapes.split_at(part.len());
-                (is_view, views) = views.split_at(part.len());
-                device_of_work(part, made(part_shapes, is_view))?;
+
+    /// As [`Run::jobs`], of leaves whose specs name other engines than the call does: a plan for each engine.
+    /// Refuses an arena for several. After an error the jobs are in the order of their engines.
+    #[cold]
+    fn by_engines(self, jobs: &mut [Job]) -> PyResult<Vec<Batch>> {
+        let Run { py, engine, arena, begin } = self;
+        let mut engines: Vec<Engine> = Vec::new();
+        for job_engine in jobs.iter().map(|job| job.engine.as_ref().unwrap_or(engine)) {
+            if !engines.iter().any(|known| known.is_same(job_engine)) {
+                engines.push(job_engine.clone());
             }
-            Ok(())
+        }
+        let number_of = |job: &Job| {
+            let job_engine = job.engine.as_ref().unwrap_or(engine);
+            engines.iter().position(|known| known.is_same(job_engine))
         };
-        check().map_err(|error| job_error(py, &error, &*jobs))?;
+        let mut order: Vec<usize> = (0..jobs.len()).collect();
+        order.sort_by_key(|&position| number_of(&jobs[position]));
+        jobs.sort_by_key(number_of);
+        let parts = || jobs.chunk_by(|job, next| number_of(job) == number_of(next)).zip(&engines);
+        if engines.len() > 1 {
+            if !matches!(arena, ArenaMemory::No) {
+                let text =
+                    "an arena is one allocation of one engine: give engine= to the call, not to a spec";
+                return Err(PyValueError::new_err(text));
+            }
+            // All errors of input are found before any engine writes.
+            let targets = targets_of(jobs);
+            let leaves = leaves_of(jobs, &targets);
+            let check = || {
+                let plan = Plan::for_leaves(&leaves)?;
+                let views = views_in(&plan, jobs, &leaves, false)?;
+                let (mut shapes, mut views) = (plan.batch_shapes(), &views[..]);
+                for (part, _) in parts() {
+                    let (part_shapes, is_view);
+                    (part_shapes, shapes) = shapes.split_at(part.len());
+                    (is_view, views) = views.split_at(part.len());
+                    device_of_work(part, made(part_shapes, is_view))?;
+                }
+                Ok(())
+            };
+            check().map_err(|error| job_error(py, &error, &*jobs))?;
+        }
+        let lens: Vec<usize> = parts().map(|(part, _)| part.len()).collect();
+        let (mut rest, mut arena) = (&mut *jobs, Some(arena));
+        let mut made = Vec::with_capacity(order.len());
+        for (engine, len) in engines.iter().zip(lens) {
+            let (part, others) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = others;
+            let arena = arena.take().unwrap_or(ArenaMemory::No);
+            made.extend(Run { py, engine, arena, begin }.on_one(part)?);
+        }
+        // Each batch and its job go back to where the caller has them.
+        for place in 0..order.len() {
+            while order[place] != place {
+                let from = order[place];
+                made.swap(place, from);
+                jobs.swap(place, from);
+                order.swap(place, from);
+            }
+        }
+        Ok(made)
     }
-    let lens: Vec<usize> = parts().map(|(part, _)| part.len()).collect();
-    let (mut rest, mut arena) = (&mut *jobs, Some(arena));
-    let mut made = Vec::with_capacity(order.len());
-    for (engine, len) in engines.iter().zip(lens) {
-        let (part, others) = std::mem::take(&mut rest).split_at_mut(len);
-        rest = others;
-        made.extend(run_on(py, engine, part, arena.take().unwrap_or(ArenaMemory::No), begin)?);
+
+    /// As [`Run::jobs`], on one engine.
+    fn on_one(self, jobs: &mut [Job]) -> PyResult<Vec<Batch>> {
+        if jobs.iter().map(|job| job.samples.list.len()).sum::<usize>() <= ATTACHED_SAMPLES {
+            if let Some(batches) = self.small(jobs, ATTACHED_BYTES) {
+                have_been_written(self.py, jobs)?;
+                return Ok(batches);
+            }
+        }
+        self.detached(jobs)
     }
-    // Each batch and its job go back to where the caller has them.
-    for place in 0..order.len() {
-        while order[place] != place {
-            let from = order[place];
-            made.swap(place, from);
-            jobs.swap(place, from);
-            order.swap(place, from);
+
+    /// As [`Run::jobs`], on one engine, of jobs without `out` whose samples are not kept alive yet: they are held if the batches are not
+    /// small enough to be made before Python code runs.
+    pub fn borrowed(self, jobs: &mut [Job], borrowed: Borrowed<'_>) -> PyResult<Vec<Batch>> {
+        let count: usize = jobs.iter().map(|job| job.samples.list.len()).sum();
+        let most_bytes = ATTACHED_BYTES.max(SAMPLE_BYTES.saturating_mul(count as u64));
+        match self.small(jobs, most_bytes) {
+            Some(batches) => Ok(batches),
+            None => {
+                hold(borrowed, jobs)?;
+                self.detached(jobs)
+            }
         }
     }
-    Ok(made)
-}
 
-/// As [`run`], on one engine.
-fn run_on(
-    py: Python<'_>,
-    engine: &Engine,
-    jobs: &mut [Job],
-    arena: ArenaMemory,
-    begin: Option<Instant>,
-) -> PyResult<Vec<Batch>> {
-    if jobs.iter().map(|job| job.samples.list.len()).sum::<usize>() <= ATTACHED_SAMPLES {
-        if let Some(batches) = run_small(engine, jobs, &arena, begin, ATTACHED_BYTES) {
+    /// As [`Run::jobs`], on one engine and without the interpreter lock, however small the batches are.
+    pub fn detached(self, jobs: &mut [Job]) -> PyResult<Vec<Batch>> {
+        let Run { py, engine, arena, begin } = self;
+        let (mut memory, mut has_begun) = (None, false);
+        let batches =
+            py.detach(|| run_jobs(engine, jobs, arena, begin, &mut memory, &mut has_begun));
+        if has_begun {
             have_been_written(py, jobs)?;
-            return Ok(batches);
         }
+        batches.map_err(|error| {
+            let error = job_error(py, &error, &*jobs);
+            match memory.as_ref().and_then(|memory| memory.take_raised()) {
+                Some(cause) if is_answer(py, &cause) => {
+                    error.set_cause(py, Some(cause));
+                    error
+                }
+                Some(cause) => cause,
+                None => error,
+            }
+        })
     }
-    run_detached(py, engine, jobs, arena, begin)
-}
 
-/// As [`run`], on one engine, of jobs without `out` whose samples are not kept alive yet: they are held if the batches are not
-/// small enough to be made before Python code runs.
-pub(crate) fn run_borrowed(
-    py: Python<'_>,
-    engine: &Engine,
-    jobs: &mut [Job],
-    borrowed: Borrowed<'_>,
-    arena: ArenaMemory,
-    begin: Option<Instant>,
-) -> PyResult<Vec<Batch>> {
-    let count: usize = jobs.iter().map(|job| job.samples.list.len()).sum();
-    let most_bytes = ATTACHED_BYTES.max(SAMPLE_BYTES.saturating_mul(count as u64));
-    match run_small(engine, jobs, &arena, begin, most_bytes) {
-        Some(batches) => Ok(batches),
-        None => {
-            hold(borrowed, jobs)?;
-            run_detached(py, engine, jobs, arena, begin)
-        }
+    /// [`run_small`], with the interpreter lock as it is.
+    fn small(&self, jobs: &[Job], most_bytes: u64) -> Option<Vec<Batch>> {
+        run_small(self.engine, jobs, &self.arena, self.begin, most_bytes)
     }
 }
 
@@ -190,32 +211,6 @@ pub(crate) fn hold(borrowed: Borrowed<'_>, jobs: &mut [Job]) -> PyResult<()> {
         Arc::make_mut(&mut job.samples).owners = owners.clone();
     }
     Ok(())
-}
-
-/// As [`run`], on one engine and without the interpreter lock, however small the batches are.
-pub(crate) fn run_detached(
-    py: Python<'_>,
-    engine: &Engine,
-    jobs: &mut [Job],
-    arena: ArenaMemory,
-    begin: Option<Instant>,
-) -> PyResult<Vec<Batch>> {
-    let (mut memory, mut has_begun) = (None, false);
-    let batches = py.detach(|| run_jobs(engine, jobs, arena, begin, &mut memory, &mut has_begun));
-    if has_begun {
-        have_been_written(py, jobs)?;
-    }
-    batches.map_err(|error| {
-        let error = job_error(py, &error, &*jobs);
-        match memory.as_ref().and_then(|memory| memory.take_raised()) {
-            Some(cause) if is_answer(py, &cause) => {
-                error.set_cause(py, Some(cause));
-                error
-            }
-            Some(cause) => cause,
-            None => error,
-        }
-    })
 }
 
 /// Raises the versions of the torch tensors that jobs write to.

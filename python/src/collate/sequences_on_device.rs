@@ -1,6 +1,6 @@
-//! `pack_tokens` and `pack_rows` where the sequences are, on a device: one launch writes everything.
+//! `pack_tokens` of sequences on a device, and `pack_rows` wherever they are: one run, on a device one launch, writes everything.
 //!
-//! Values that no sequence has are uploaded first, as one range of numbers: the separator, padding, positions, where each sequence
+//! Values that no sequence has come first, in memory of the device, as one range of numbers: the separator, padding, positions, where each sequence
 //! begins, its number. Every result is then a concatenation along dim 1 of sequences and of views of that range: positions are
 //! a part of it, and a number that is repeated, as padding is, is a view with stride 0. Labels have two samples for each
 //! sequence, the separator and all labels but the first.
@@ -12,7 +12,7 @@ use windrow::tensor::Offsets;
 use windrow::{Batch, DType, Device, Error, Layout, SampleList, Tensor};
 
 use crate::collate::packed::{check_labels, Packed, PackedTensors, RowPlan};
-use crate::collate::run::{run, ArenaMemory};
+use crate::collate::run::Run;
 use crate::collate::token_columns::KeyColumn;
 use crate::collate::uploaded_numbers::{Uploaded, UploadedNumbers};
 use crate::engine::default::default_engine;
@@ -72,7 +72,7 @@ pub(super) fn pack_on_device(
     if wants_index {
         jobs.push(numbers.job("seq_idx", DType::I32, &own, index.list)?);
     }
-    let batches = run(py, default_engine(), &mut jobs, ArenaMemory::No, begin)?;
+    let batches = Run::new(py, default_engine(), begin).jobs(&mut jobs)?;
     let [ids, labels, positions, boundaries, index @ ..] = &batches[..] else {
         return Err(Error::Empty).or_py_err(py);
     };
@@ -81,8 +81,8 @@ pub(super) fn pack_on_device(
     Ok((data(ids), data(labels), data(positions), index, data(boundaries), longest))
 }
 
-/// `pack_rows` of columns on `device`, enqueued. Rows that follow each other are one line, of which the results are views.
-pub(super) fn pack_rows_on_device(
+/// `pack_rows` of columns on `device`, where it is enqueued if that is one. Rows that follow each other are one line, of which the results are views.
+pub(super) fn pack_rows_on(
     py: Python<'_>,
     columns: Vec<KeyColumn>,
     device: Device,
@@ -116,7 +116,7 @@ pub(super) fn pack_rows_on_device(
         numbers.job("segment_ids", DType::I64, &own, segments.list)?,
         numbers.job("cu_seqlens", DType::I32, &own, all)?,
     ];
-    let batches = run(py, default_engine(), &mut jobs, ArenaMemory::No, begin)?;
+    let batches = Run::new(py, default_engine(), begin).jobs(&mut jobs)?;
     let shape = [plan.counts.len() as i64, plan.max_tokens as i64];
     let layout = Layout::compact(DType::I64, &shape).or_py_err(py)?;
     let [ids, labels, positions, segments, boundaries] = &batches[..] else {

@@ -13,7 +13,7 @@ use windrow::{Collate, DType, Device, Error, Pad, SampleList};
 use crate::collate::forms::PAD;
 use crate::collate::job::Job;
 use crate::collate::options::Options;
-use crate::collate::run::{run, ArenaMemory};
+use crate::collate::run::Run;
 use crate::engine::default::default_engine;
 use crate::ground::arguments::scalar_of;
 use crate::ground::batch::PyBatch;
@@ -194,14 +194,15 @@ impl KeyColumn {
         Ok(size % multiple_of.max(1) != 0 || rows.iter().any(|&row| row != size))
     }
 
-    /// The length of each sequence; DeviceError for one that is not on this device. Called after [`KeyColumn::flatten`]: a sample
+    /// The length of each sequence; DeviceError for one that is on another one. Called after [`KeyColumn::flatten`]: a sample
     /// without dims panics.
     pub fn lengths_on(&self, device: Device) -> windrow::Result<Vec<i64>> {
         let list = &self.samples.list;
         let mut lengths = space_for(list.len())?;
         for index in 0..list.len() {
             let meta = list.meta(index);
-            if meta.device != device {
+            let is_cuda = |device: Device| matches!(device, Device::Cuda(_));
+            if meta.device != device && (is_cuda(meta.device) || is_cuda(device)) {
                 let (expected, got) = (device.to_string(), meta.device.to_string());
                 let hint = Hint::Text("ids and labels of one call are all on one device");
                 let found = Mismatch::new(Some(index), expected, got).with_hint(hint);
@@ -285,7 +286,7 @@ pub(crate) fn pad_columns<'py>(
         }
         jobs.push(column.job(collate));
     }
-    let batches = run(py, engine, &mut jobs, ArenaMemory::No, span.end())?;
+    let batches = Run::new(py, engine, span.end()).jobs(&mut jobs)?;
     let result = PyDict::new(py);
     for ((name, _), batch) in keys.iter().zip(batches) {
         result.set_item(name, Bound::new(py, PyBatch::from(batch))?)?;

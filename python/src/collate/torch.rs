@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::observe::{Span, Stage};
 use windrow::plan::BatchShape;
-use windrow::{Batch, Collate, DType, Device, Error};
+use windrow::{Batch, Collate, Device, Error};
 
 use crate::collate::forms::COLLATE;
 use crate::collate::job::job_error;
@@ -20,7 +20,7 @@ use crate::collate::leaves::{
     unflatten, ClassRules, Column, JobResult, Leaves, NodeInput, ResultLeaf, TorchArgument,
 };
 use crate::collate::options::Options;
-use crate::collate::run::{arena_bytes, run, ArenaMemory};
+use crate::collate::run::{arena_bytes, ArenaMemory, Run};
 use crate::collate::specs::Specs;
 use crate::collate::tree::read_before;
 use crate::export::libraries;
@@ -40,9 +40,6 @@ use crate::trees::container::ColumnPlace;
 use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
 use crate::trees::rules::{self, FlattenedColumn};
 use crate::trees::torch_rules::{open_mappings, open_namedtuples, open_sequences};
-
-/// Samples that stay separate begin at multiples of this.
-const PART_ALIGN: u64 = 64;
 
 /// The kind of a type, by `rules.codes` and `rules.classify`. The numbers are those of `windrow.torch`.
 #[derive(Clone, Copy, PartialEq)]
@@ -441,7 +438,7 @@ impl<'py> TorchCall<'_, 'py> {
         let is_remote = matches!(first.device, Device::Cuda(_)) && self.allocate.is_some();
         if !is_alike {
             let engine = &self.leaves.options.engine;
-            let refusal = run(py, engine, &mut [job], ArenaMemory::No, engine.now()).err();
+            let refusal = Run::new(py, engine, engine.now()).jobs(&mut [job]).err();
             return Ok(Err(refusal));
         }
         if is_foreign || is_remote {
@@ -454,60 +451,43 @@ impl<'py> TorchCall<'_, 'py> {
         Ok(Ok(ResultLeaf::Job(JobResult::Torch)))
     }
 
-    /// Asks `allocate` for the memory of all outputs at once, and has the jobs write there. For each job the torch tensor that it
-    /// writes to; `None` where the memory is windrow's, and for all jobs without `allocate`. ValueError for too few tensors.
+    /// Asks for the memory of all outputs at once, by `allocate`, and by `rules.allocate_parts` where samples stay separate, and
+    /// has the jobs write there. For each job the torch tensor that it writes to; `None` where the memory is windrow's, and for
+    /// all jobs without `allocate`. ValueError for another number of tensors.
     fn place_outputs(&mut self) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         let (py, jobs) = (self.leaves.py, &mut self.leaves.jobs);
         let Some(allocate) = self.allocate.as_ref().filter(|_| !jobs.is_empty()) else {
             return Ok(vec![None; jobs.len()]);
         };
-        let (outputs, mut parts_bytes, mut offsets) = (PyList::empty(py), 0u64, Vec::new());
+        let (outputs, mut part_bytes) = (PyList::empty(py), try_vec(jobs.len())?);
         for job in &*jobs {
             let shape = BatchShape::new(&job.samples.list, &job.collate);
             let shape = shape.map_err(|error| job_error(py, &error.at_path(&job.path), [job]))?;
-            let output = (shape.dtype, PyTuple::new(py, shape.shape().iter())?);
-            match job.is_part() {
-                false => outputs.append((output.0.name(), output.1))?,
-                true => {
-                    let count: i64 = shape.shape().iter().product();
-                    let bytes = count as u64 * shape.dtype.size() as u64;
-                    offsets.push((output, parts_bytes));
-                    parts_bytes = (parts_bytes + bytes).next_multiple_of(PART_ALIGN);
-                }
-            }
+            let (extents, bytes) = (shape.shape(), shape.dtype.size() as i64);
+            part_bytes.push(job.is_part().then(|| bytes * extents.iter().product::<i64>()));
+            outputs.append((shape.dtype.name(), PyTuple::new(py, extents.iter())?))?;
         }
-        // Samples that stay separate are in one allocation.
-        if !offsets.is_empty() {
-            outputs.append((DType::U8.name(), (parts_bytes,)))?;
+        let tensors = match part_bytes.iter().any(Option::is_some) {
+            true => self.rules.call_method1("allocate_parts", (outputs, part_bytes))?,
+            false => allocate.call1((outputs,))?,
+        };
+        let tensors: Vec<Bound<'py, PyAny>> = tensors.extract()?;
+        if tensors.len() != jobs.len() {
+            return Err(PyValueError::new_err("another number of tensors than of outputs"));
         }
-        let tensors: Vec<Bound<'py, PyAny>> = allocate.call1((outputs,))?.extract()?;
-        let (mut tensors, mut outs) = (tensors.into_iter(), try_vec(jobs.len())?);
-        let segment = if offsets.is_empty() { None } else { tensors.next_back() };
-        let mut parts = offsets.into_iter();
-        for job in jobs.iter_mut() {
-            let tensor = match job.is_part().then(|| parts.next()).flatten() {
-                None => tensors.next().ok_or_else(|| PyValueError::new_err("too few tensors"))?,
-                Some(((dtype, shape), offset)) => match &segment {
-                    Some(memory) if memory.is_instance_of::<PyTensor>() => {
-                        part_of(memory.cast::<PyTensor>()?, dtype, &shape, offset)?
-                    }
-                    _ => self.rules.call_method1(
-                        intern!(py, "part"),
-                        (&segment, dtype.name(), shape, offset),
-                    )?,
-                },
-            };
-            job.write_to(&tensor)?;
-            // Memory of windrow's becomes a torch tensor when it has been written.
-            outs.push((!tensor.is_instance_of::<PyTensor>()).then_some(tensor));
+        for (job, tensor) in jobs.iter_mut().zip(&tensors) {
+            job.write_to(tensor)?;
         }
-        Ok(outs)
+        // Memory of windrow's becomes a torch tensor when it has been written.
+        let torch =
+            |tensor: Bound<'py, PyAny>| (!tensor.is_instance_of::<PyTensor>()).then_some(tensor);
+        Ok(tensors.into_iter().map(torch).collect())
     }
 
     /// A batch for each job, in order, as [`run`]; ends the stage `import`.
     fn run_jobs(&mut self, arena: ArenaMemory, import: Span<'_>) -> PyResult<Vec<Batch>> {
         let Leaves { py, options, jobs, .. } = &mut self.leaves;
-        run(*py, &options.engine, jobs, arena, import.end())
+        Run { py: *py, engine: &options.engine, arena, begin: import.end() }.jobs(jobs)
     }
 
     /// Runs the jobs: a torch tensor for each, or what `rules.fields` makes of a batch with more than data. `import`: the stage
@@ -553,16 +533,4 @@ impl<'py> TorchCall<'_, 'py> {
         });
         results.collect()
     }
-}
-
-/// A `Tensor` over bytes of `memory`, a uint8 one, from `byte_offset` on; LayoutError for a part beyond its end.
-fn part_of<'py>(
-    memory: &Bound<'py, PyTensor>,
-    dtype: DType,
-    shape: &Bound<'py, PyTuple>,
-    byte_offset: u64,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (py, shape) = (memory.py(), shape.extract::<Vec<i64>>()?);
-    let part = memory.get().inner().part(byte_offset, dtype, &shape).or_py_err(py)?;
-    Ok(Bound::new(py, PyTensor::from(part))?.into_any())
 }

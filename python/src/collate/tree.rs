@@ -15,7 +15,7 @@ use crate::collate::leaves::{
     unflatten, ClassRules, Column, JobResult, Leaves, NodeInput, ResultLeaf,
 };
 use crate::collate::options::Options;
-use crate::collate::run::{hold, run, run_borrowed, ArenaMemory};
+use crate::collate::run::{hold, ArenaMemory, Run};
 use crate::collate::specs::Specs;
 use crate::export::libraries::torch;
 use crate::ground::arguments::unfit;
@@ -98,10 +98,10 @@ pub(crate) fn collate<'py>(
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);
     let Import { tree, leaves, mut jobs, borrowed } = import(samples, spec, &sep, common, options)?;
-    let memory = ArenaMemory::new(arena);
+    let run = Run { py, engine: &engine, arena: ArenaMemory::new(arena), begin: span.end() };
     let mut batches = match borrowed {
-        Some(borrowed) => run_borrowed(py, &engine, &mut jobs, borrowed, memory, span.end())?,
-        None => run(py, &engine, &mut jobs, memory, span.end())?,
+        Some(borrowed) => run.borrowed(&mut jobs, borrowed)?,
+        None => run.jobs(&mut jobs)?,
     };
     drop(jobs);
     // Without `arena=True` an arena has the leaves of `List` alone, and is not shown.

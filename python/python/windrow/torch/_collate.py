@@ -19,6 +19,8 @@ from windrow.torch._shared import in_worker_process, share, share_bytes, view
 if TYPE_CHECKING:
     from windrow._windrow import _Device, _Specs
 
+# Samples that stay separate begin at multiples of this.
+_PART_ALIGN = 64
 # torch's functions behave otherwise under these, so that they are left to work.
 _function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
@@ -274,9 +276,24 @@ class Rules:
         except TypeError:
             return children
 
-    def part(self, segment: torch.Tensor, dtype: str, shape: Tuple[int, ...], offset: int) -> torch.Tensor:
-        """A tensor in a segment of bytes; `offset`: its first byte there."""
-        return view(segment, dtype, shape, int(segment.storage_offset()) + offset)
+    def allocate_parts(self, outputs: List[Tuple[str, Tuple[int, ...]]], part_bytes: List[Optional[int]]) -> List[Any]:
+        """Memory for these dtypes and shapes; outputs with a number of bytes, of samples that stay separate, are in one segment."""
+        assert self.allocate is not None
+        parts, end = [], 0
+        for (dtype, shape), nbytes in zip(outputs, part_bytes):
+            if nbytes is not None:
+                parts.append((dtype, shape, end))
+                end += -(-nbytes // _PART_ALIGN) * _PART_ALIGN
+        whole = [output for output, nbytes in zip(outputs, part_bytes) if nbytes is None]
+        *tensors, segment = self.allocate([*whole, ("uint8", (end,))])
+        places: List[Any]
+        if isinstance(segment, wr.Tensor):
+            places = list(_windrow._parts(segment, parts, end, "buffer"))
+        else:
+            start = int(segment.storage_offset())
+            places = [view(segment, dtype, shape, start + offset) for dtype, shape, offset in parts]
+        of_kind = iter(tensors), iter(places)
+        return [next(of_kind[nbytes is not None]) for nbytes in part_bytes]
 
     def fields(self, data: torch.Tensor, batch: wr.Batch) -> TorchBatch:
         """A leaf that has more than its data."""
