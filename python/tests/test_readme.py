@@ -5,12 +5,13 @@ import pytest
 from helpers import run_examples
 
 
-FILES = ["README.md", "python/README.md", "docs/index.md", "docs/observability.md", "docs/recipes/replay.md"]
+FILES = ["README.md", "python/README.md", "docs/index.md", "docs/observability.md"]
 NEEDS = {
     "docs/recipes/arrow.md": ["polars", "datasets"],
     "docs/recipes/classes.md": [],
     "docs/recipes/fp8.md": ["torch"],
     "docs/recipes/moves.md": ["torch"],
+    "docs/recipes/replay.md": ["torch"],
     "docs/recipes/sequences.md": ["torch"],
     "docs/recipes/torch.md": ["tensordict", "torch_geometric", "pyarrow"],
 }
