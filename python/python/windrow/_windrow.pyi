@@ -637,10 +637,10 @@ class Engine:
     default one.
 
     Args:
-        threads (int): threads for a large batch, the calling one included, from 1 to 4096; None: one for
-            each core.
+        threads (int): threads for a batch that reads and writes 1 MiB or more, the calling one included, from 1 to 4096; None: one
+            for each core. The first such batch starts them.
         device (str): device for batches of calls without ``device=``; None: where the samples are.
-        pool_bytes (int): free output memory to keep, in bytes; None: 1 GiB.
+        pool_bytes (int): free output memory to keep, that of batches that have died, in bytes; None: 1 GiB. Later batches use it.
         streaming_stores (str): the smallest outputs on the host that are written around the caches, in bytes or ``never``:
             ``"copies=never,padded=never,computed=33554432"``; None: of the environment variable ``WINDROW_STREAMING_STORES``, of
             ``python -m windrow calibrate``, or by what the processor says of itself.
@@ -734,10 +734,13 @@ def stack(
             Arrays of foreign byte order are turned round as they are read; the batch is native.
         dtype: dtype of the batch: a name such as ``"float16"``, or a NumPy, torch or JAX dtype, or an object with
             ``__dlpack_data_type__``; if None, all samples must share a dtype, which is kept. Floats are rounded to once, to nearest
-            even. What is too large becomes infinite, in float8_e4m3fn NaN, as ml_dtypes has it.
+            even. What is too large becomes infinite, in float8_e4m3fn NaN, as ml_dtypes has it. To an integer dtype floats are
+            truncated, and saturate, NaN is 0, and integers wrap: 1.5 is 1, without an error.
         device (str): device to place the batch on, ``"cpu"``, ``"pinned"``, ``"cuda"`` (which is ``"cuda:0"``)
             or ``"cuda:1"``; None: where the samples are.
-        out: a writable array-like of exactly the result's shape, dtype and device, of a `Quantize` a pair of them ``(data, scales)``. If it is a torch tensor
+        out: a writable array-like of exactly the result's shape, dtype and device, of a `Quantize` a pair of them ``(data, scales)``. Any strides,
+            such as those of a part of a larger array. Lengths, offsets and a mask are new tensors all the same. Not needed to save
+            allocations: memory of batches that have died is used again. If it is a torch tensor
             that was saved for ``backward``, ``backward`` raises, as after any operation in place.
         stream: of a CUDA device, to enqueue the work on: a handle, a torch or CuPy stream,
             or an object with ``__cuda_stream__``; None: the one that ``out`` or the samples were
@@ -930,7 +933,7 @@ def collate(
         spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad`, `Ragged` or `List`; or one of these, for all leaves. A path is the
             keys, attributes and positions that lead to the leaf, such as ``"tokens"``, ``"target.boxes"`` or, in a tuple, ``"0"``. An exact
             path goes before a glob, an earlier glob before a later one.
-            Unnamed leaves are stacked. A list or tuple of Python numbers is a container of as many
+            Unnamed leaves are stacked. Each leaf is padded to its own longest sample. A list or tuple of Python numbers is a container of as many
             leaves, and one leaf, of one dim, where a key is exactly its path.
         sep (str): joins the keys of a path.
         arena (bool): all tensors of all leaves in one allocation, each at a multiple of 64 bytes (256 in

@@ -74,10 +74,13 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 ///         Arrays of foreign byte order are turned round as they are read; the batch is native.
 ///     dtype: dtype of the batch: a name such as ``"float16"``, or a NumPy, torch or JAX dtype, or an object with
 ///         ``__dlpack_data_type__``; if None, all samples must share a dtype, which is kept. Floats are rounded to once, to nearest
-///         even. What is too large becomes infinite, in float8_e4m3fn NaN, as ml_dtypes has it.
+///         even. What is too large becomes infinite, in float8_e4m3fn NaN, as ml_dtypes has it. To an integer dtype floats are
+///         truncated, and saturate, NaN is 0, and integers wrap: 1.5 is 1, without an error.
 ///     device (str): device to place the batch on, ``"cpu"``, ``"pinned"``, ``"cuda"`` (which is ``"cuda:0"``)
 ///         or ``"cuda:1"``; None: where the samples are.
-///     out: a writable array-like of exactly the result's shape, dtype and device, of a `Quantize` a pair of them ``(data, scales)``. If it is a torch tensor
+///     out: a writable array-like of exactly the result's shape, dtype and device, of a `Quantize` a pair of them ``(data, scales)``. Any strides,
+///         such as those of a part of a larger array. Lengths, offsets and a mask are new tensors all the same. Not needed to save
+///         allocations: memory of batches that have died is used again. If it is a torch tensor
 ///         that was saved for ``backward``, ``backward`` raises, as after any operation in place.
 ///     stream: of a CUDA device, to enqueue the work on: a handle, a torch or CuPy stream,
 ///         or an object with ``__cuda_stream__``; None: the one that ``out`` or the samples were

@@ -48,7 +48,7 @@ use crate::trees::rules::{self, FlattenedColumn};
 ///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad`, `Ragged` or `List`; or one of these, for all leaves. A path is the
 ///         keys, attributes and positions that lead to the leaf, such as ``"tokens"``, ``"target.boxes"`` or, in a tuple, ``"0"``. An exact
 ///         path goes before a glob, an earlier glob before a later one.
-///         Unnamed leaves are stacked. A list or tuple of Python numbers is a container of as many
+///         Unnamed leaves are stacked. Each leaf is padded to its own longest sample. A list or tuple of Python numbers is a container of as many
 ///         leaves, and one leaf, of one dim, where a key is exactly its path.
 ///     sep (str): joins the keys of a path.
 ///     arena (bool): all tensors of all leaves in one allocation, each at a multiple of 64 bytes (256 in

@@ -14,10 +14,10 @@ use crate::ground::errors::OrPyErr;
 /// default one.
 ///
 /// Args:
-///     threads (int): threads for a large batch, the calling one included, from 1 to 4096; None: one for
-///         each core.
+///     threads (int): threads for a batch that reads and writes 1 MiB or more, the calling one included, from 1 to 4096; None: one
+///         for each core. The first such batch starts them.
 ///     device (str): device for batches of calls without ``device=``; None: where the samples are.
-///     pool_bytes (int): free output memory to keep, in bytes; None: 1 GiB.
+///     pool_bytes (int): free output memory to keep, that of batches that have died, in bytes; None: 1 GiB. Later batches use it.
 ///     streaming_stores (str): the smallest outputs on the host that are written around the caches, in bytes or ``never``:
 ///         ``"copies=never,padded=never,computed=33554432"``; None: of the environment variable ``WINDROW_STREAMING_STORES``, of
 ///         ``python -m windrow calibrate``, or by what the processor says of itself.
