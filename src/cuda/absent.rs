@@ -104,41 +104,59 @@ pub(crate) struct RunResult {
     pub completion: Option<Arc<Completion>>,
 }
 
+/// Functions of types without values, which nobody calls.
+macro_rules! never_called {
+    ($($type:ident.$never:tt {
+        $(fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)*
+    })*) => {
+        $(impl $type {
+            $(pub fn $name(&self, $(_: $argument),*) $(-> $result)? {
+                match self.$never {}
+            })*
+        })*
+    };
+}
+
+never_called! {
+    Executor.0 {
+        fn enter() -> Result<Current<'_>>;
+        fn launch_stream(&Current<'_>, &Plan<'_>, &RunOptions) -> Result<LaunchStream<'_>>;
+        fn run(
+            &Current<'_>, LaunchStream<'_>, &Plan<'_>, &[Option<*mut u8>], &RunOptions, Host<'_>
+        ) -> Result<RunResult>;
+        fn list_table(&SampleList<'_>, &SampleList<'_>, &[u32]) -> Result<Arc<ListTable>>;
+        fn settle(&RunOptions) -> Result<()>;
+        fn stream() -> Result<Stream>;
+        fn stream_owner() -> Owner;
+        fn adopt(Stream) -> Result<Stream>;
+        fn order(&[Stream], Stream) -> Result<()>;
+        fn has_stream(Stream) -> Result<bool>;
+        fn capture_of(Stream) -> Result<Option<u64>>;
+        fn reads_mapped(&Current<'_>, bool) -> Result<bool>;
+        fn trim(bool) -> Result<bool>;
+        fn memory(DType, Layout, u64, bool) -> Result<Tensor>;
+        fn pinned(u64) -> Result<PinnedBlock>;
+        fn copy_block(&Tensor, &Tensor, Option<Stream>) -> Result<End>;
+    }
+    PinnedBlock.0 {
+        fn set_handed_out(bool);
+    }
+    DeviceBlock.0 {
+        fn hand_to(Stream, bool) -> Result<()>;
+        fn hand_to_unnamed() -> Result<()>;
+        fn synchronize() -> Result<()>;
+    }
+    ListTable.never {
+        fn check() -> Result<()>;
+        fn note(u32);
+    }
+    Completion.0 {
+        fn end() -> Option<End>;
+        fn check() -> Result<()>;
+    }
+}
+
 impl Executor {
-    pub fn enter(&self) -> Result<Current<'_>> {
-        match self.0 {}
-    }
-
-    pub fn launch_stream(
-        &self,
-        _: &Current<'_>,
-        _: &Plan<'_>,
-        _: &RunOptions,
-    ) -> Result<LaunchStream<'_>> {
-        match self.0 {}
-    }
-
-    pub fn run(
-        &self,
-        _: &Current<'_>,
-        _: LaunchStream<'_>,
-        _: &Plan<'_>,
-        _: &[Option<*mut u8>],
-        _: &RunOptions,
-        _: Host<'_>,
-    ) -> Result<RunResult> {
-        match self.0 {}
-    }
-
-    pub fn list_table(
-        &self,
-        _: &SampleList<'_>,
-        _: &SampleList<'_>,
-        _: &[u32],
-    ) -> Result<Arc<ListTable>> {
-        match self.0 {}
-    }
-
     #[allow(unsafe_code)]
     pub unsafe fn move_chosen(
         &self,
@@ -149,100 +167,14 @@ impl Executor {
         match self.0 {}
     }
 
-    pub fn settle(&self, _: &RunOptions) -> Result<()> {
-        match self.0 {}
-    }
-
-    pub fn stream(&self) -> Result<Stream> {
-        match self.0 {}
-    }
-
-    pub fn stream_owner(&self) -> Owner {
-        match self.0 {}
-    }
-
-    pub fn adopt(&self, _: Stream) -> Result<Stream> {
-        match self.0 {}
-    }
-
     #[allow(unsafe_code)]
     pub unsafe fn adopt_event(&self, _: usize) -> Result<Stream> {
-        match self.0 {}
-    }
-
-    pub fn order(&self, _: &[Stream], _: Stream) -> Result<()> {
-        match self.0 {}
-    }
-
-    pub fn has_stream(&self, _: Stream) -> Result<bool> {
-        match self.0 {}
-    }
-
-    pub fn capture_of(&self, _: Stream) -> Result<Option<u64>> {
-        match self.0 {}
-    }
-
-    pub fn reads_mapped(&self, _: &Current<'_>, _: bool) -> Result<bool> {
-        match self.0 {}
-    }
-
-    pub fn trim(&self, _: bool) -> Result<bool> {
-        match self.0 {}
-    }
-
-    pub fn memory(&self, _: DType, _: Layout, _: u64, _: bool) -> Result<Tensor> {
-        match self.0 {}
-    }
-
-    pub fn pinned(&self, _: u64) -> Result<PinnedBlock> {
-        match self.0 {}
-    }
-
-    pub fn copy_block(&self, _: &Tensor, _: &Tensor, _: Option<Stream>) -> Result<End> {
         match self.0 {}
     }
 }
 
 impl PinnedBlock {
-    pub fn set_handed_out(&self, _: bool) {
-        match self.0 {}
-    }
-
     pub fn into_tensor(self, _: DType, _: Layout) -> Tensor {
-        match self.0 {}
-    }
-}
-
-impl DeviceBlock {
-    pub fn hand_to(&self, _: Stream, _: bool) -> Result<()> {
-        match self.0 {}
-    }
-
-    pub fn hand_to_unnamed(&self) -> Result<()> {
-        match self.0 {}
-    }
-
-    pub fn synchronize(&self) -> Result<()> {
-        match self.0 {}
-    }
-}
-
-impl ListTable {
-    pub fn check(&self) -> Result<()> {
-        match self.never {}
-    }
-
-    pub fn note(&self, _: u32) {
-        match self.never {}
-    }
-}
-
-impl Completion {
-    pub fn end(&self) -> Option<End> {
-        match self.0 {}
-    }
-
-    pub fn check(&self) -> Result<()> {
         match self.0 {}
     }
 }

@@ -8,66 +8,6 @@ use rustacuda_derive::DeviceCopy;
 
 use crate::tensor::DType;
 
-/// How a descriptor is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Family {
-    Rows = 0,
-    AlignedCopy = 1,
-    ContiguousCast = 2,
-    Planar = 3,
-    SmallCopy = 4,
-    Strided = 5,
-    Metadata = 6,
-    ContiguousGeneric = 7,
-    ScalarFallback = 8,
-    PlacedRows = 9,
-    PlacedCopy = 10,
-    Quantised = 11,
-}
-
-impl Family {
-    /// In the order of their numbers.
-    const ALL: [Family; 12] = [
-        Family::Rows,
-        Family::AlignedCopy,
-        Family::ContiguousCast,
-        Family::Planar,
-        Family::SmallCopy,
-        Family::Strided,
-        Family::Metadata,
-        Family::ContiguousGeneric,
-        Family::ScalarFallback,
-        Family::PlacedRows,
-        Family::PlacedCopy,
-        Family::Quantised,
-    ];
-
-    /// Whether the kernel of common families has it: all but strided, contiguous_generic and quantised. That kernel has fewer
-    /// registers and more resident warps.
-    pub fn is_common(self) -> bool {
-        !matches!(self, Family::Strided | Family::ContiguousGeneric | Family::Quantised)
-    }
-
-    /// Its name, as [`Explain`](crate::explain::Explain) says it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Family::Rows => "rows",
-            Family::AlignedCopy => "aligned_copy",
-            Family::SmallCopy => "small_copy",
-            Family::ContiguousCast => "contiguous_cast",
-            Family::ContiguousGeneric => "contiguous_generic",
-            Family::Planar => "planar",
-            Family::Strided => "strided",
-            Family::Metadata => "metadata",
-            Family::ScalarFallback => "scalar_fallback",
-            Family::PlacedRows => "placed_rows",
-            Family::PlacedCopy => "placed_copy",
-            Family::Quantised => "quantised",
-        }
-    }
-}
-
 /// The operation on a real element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -338,56 +278,82 @@ pub(crate) struct ScaleRule {
     pub block_step: i64,
 }
 
-/// The body of a descriptor: the union of `OutputDesc` in kernels/params.h, whose tag is the family.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Work {
-    Rows(Rows),
-    AlignedCopy(AlignedCopy),
-    ContiguousCast(Contiguous),
-    Planar(Planar),
-    SmallCopy(SmallCopy),
-    Strided(Strided),
-    Metadata(Metadata),
-    ContiguousGeneric(Contiguous),
-    ScalarFallback(ScalarFallback),
-    PlacedRows(PlacedRows),
-    PlacedCopy(PlacedCopy),
-    Quantised(Quantised),
+/// The families, each with its number, its name and the body of its descriptors.
+macro_rules! families {
+    ($($family:ident = $number:literal $name:literal: $body:ident;)*) => {
+        /// How a descriptor is written.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum Family {
+            $($family = $number,)*
+        }
+
+        impl Family {
+            /// In the order of their numbers.
+            const ALL: &'static [Family] = &[$(Family::$family),*];
+
+            /// Its name, as [`Explain`](crate::explain::Explain) says it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Family::$family => $name,)*
+                }
+            }
+        }
+
+        /// The body of a descriptor: the union of `OutputDesc` in kernels/params.h, whose tag is the family.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) enum Work {
+            $($family($body),)*
+        }
+
+        impl Work {
+            pub fn family(&self) -> Family {
+                match self {
+                    $(Work::$family(_) => Family::$family,)*
+                }
+            }
+
+            fn bytes(&self) -> &[u8] {
+                match self {
+                    $(Work::$family(body) => bytes_of(body),)*
+                }
+            }
+
+            /// The body of a family, which begins these words.
+            fn read(family: Family, words: &[u64]) -> Work {
+                match family {
+                    $(Family::$family => Work::$family(beginning_of(words)),)*
+                }
+            }
+        }
+    };
 }
 
-impl Work {
-    pub fn family(&self) -> Family {
-        match self {
-            Work::Rows(_) => Family::Rows,
-            Work::AlignedCopy(_) => Family::AlignedCopy,
-            Work::ContiguousCast(_) => Family::ContiguousCast,
-            Work::Planar(_) => Family::Planar,
-            Work::SmallCopy(_) => Family::SmallCopy,
-            Work::Strided(_) => Family::Strided,
-            Work::Metadata(_) => Family::Metadata,
-            Work::ContiguousGeneric(_) => Family::ContiguousGeneric,
-            Work::ScalarFallback(_) => Family::ScalarFallback,
-            Work::PlacedRows(_) => Family::PlacedRows,
-            Work::PlacedCopy(_) => Family::PlacedCopy,
-            Work::Quantised(_) => Family::Quantised,
-        }
-    }
+families! {
+    Rows = 0 "rows": Rows;
+    AlignedCopy = 1 "aligned_copy": AlignedCopy;
+    ContiguousCast = 2 "contiguous_cast": Contiguous;
+    Planar = 3 "planar": Planar;
+    SmallCopy = 4 "small_copy": SmallCopy;
+    Strided = 5 "strided": Strided;
+    Metadata = 6 "metadata": Metadata;
+    ContiguousGeneric = 7 "contiguous_generic": Contiguous;
+    ScalarFallback = 8 "scalar_fallback": ScalarFallback;
+    PlacedRows = 9 "placed_rows": PlacedRows;
+    PlacedCopy = 10 "placed_copy": PlacedCopy;
+    Quantised = 11 "quantised": Quantised;
+}
 
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Work::Rows(work) => bytes_of(work),
-            Work::AlignedCopy(work) => bytes_of(work),
-            Work::ContiguousCast(work) | Work::ContiguousGeneric(work) => bytes_of(work),
-            Work::Planar(work) => bytes_of(work),
-            Work::SmallCopy(work) => bytes_of(work),
-            Work::Strided(work) => bytes_of(work),
-            Work::Metadata(work) => bytes_of(work),
-            Work::ScalarFallback(work) => bytes_of(work),
-            Work::PlacedRows(work) => bytes_of(work),
-            Work::PlacedCopy(work) => bytes_of(work),
-            Work::Quantised(work) => bytes_of(work),
-        }
+impl Family {
+    /// Whether the kernel of common families has it: all but strided, contiguous_generic and quantised. That kernel has fewer
+    /// registers and more resident warps.
+    pub fn is_common(self) -> bool {
+        !matches!(self, Family::Strided | Family::ContiguousGeneric | Family::Quantised)
     }
+}
+
+fn beginning_of<T: Pod>(words: &[u64]) -> T {
+    pod_read_unaligned(&cast_slice(words)[..size_of::<T>()])
 }
 
 /// Words of a descriptor in a table, and of its head.
@@ -422,25 +388,9 @@ impl OutputDesc {
 
     /// The descriptor in [`DESC_WORDS`] words that [`OutputDesc::write`] wrote; a panic for the number of no family.
     pub fn read(words: &[u64]) -> OutputDesc {
-        fn beginning_of<T: Pod>(words: &[u64]) -> T {
-            pod_read_unaligned(&cast_slice(words)[..size_of::<T>()])
-        }
         let (of_head, of_work) = words.split_at(HEAD_WORDS);
         let head: Head = beginning_of(of_head);
-        let work = match Family::ALL[usize::from(head.family)] {
-            Family::Rows => Work::Rows(beginning_of(of_work)),
-            Family::AlignedCopy => Work::AlignedCopy(beginning_of(of_work)),
-            Family::ContiguousCast => Work::ContiguousCast(beginning_of(of_work)),
-            Family::Planar => Work::Planar(beginning_of(of_work)),
-            Family::SmallCopy => Work::SmallCopy(beginning_of(of_work)),
-            Family::Strided => Work::Strided(beginning_of(of_work)),
-            Family::Metadata => Work::Metadata(beginning_of(of_work)),
-            Family::ContiguousGeneric => Work::ContiguousGeneric(beginning_of(of_work)),
-            Family::ScalarFallback => Work::ScalarFallback(beginning_of(of_work)),
-            Family::PlacedRows => Work::PlacedRows(beginning_of(of_work)),
-            Family::PlacedCopy => Work::PlacedCopy(beginning_of(of_work)),
-            Family::Quantised => Work::Quantised(beginning_of(of_work)),
-        };
+        let work = Work::read(Family::ALL[usize::from(head.family)], of_work);
         OutputDesc { head, work }
     }
 
@@ -490,7 +440,7 @@ mod tests {
 
     #[test]
     fn fields_are_written_as_they_were_read() {
-        for family in Family::ALL {
+        for &family in Family::ALL {
             let mut words: [u64; DESC_WORDS] =
                 std::array::from_fn(|at| 0x1011_1213 * (at as u64 + 7));
             cast_slice_mut::<u64, u8>(&mut words)[offset_of!(Head, family)] = family as u8;
