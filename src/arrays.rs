@@ -66,7 +66,7 @@ impl Tensor {
             return ArrayViewD::from_shape(IxDyn(&shape), &[]).map_err(text);
         }
         let refuse = |expected: &'static str, got: String| {
-            Err(Error::Layout(Box::new(Mismatch::for_subject("tensor", expected, got))))
+            Err(Mismatch::for_subject("tensor", expected, got).into_error(Error::Layout))
         };
         if !self.data_ptr().cast::<T>().is_aligned() {
             return refuse("aligned memory", format!("an address of {:p}", self.data_ptr()));

@@ -74,6 +74,17 @@ impl RunOptions {
         RunOptions { arena: Some(arena), ..self }
     }
 
+    /// The options of a part of the work: ordered as all of it, in memory of the engine's own.
+    pub(crate) fn for_part(&self) -> RunOptions {
+        RunOptions {
+            stream: self.stream,
+            producers: self.producers.clone(),
+            keep: self.keep.clone(),
+            max_blocks: self.max_blocks,
+            ..RunOptions::default()
+        }
+    }
+
     /// Page-locked memory of the options' allocator: writable and row-major, whatever the strides of `layout`; `None` without an
     /// allocator, or if what it gives does not fit.
     pub(crate) fn pinned_tensor(&self, dtype: DType, layout: &Layout) -> Option<Tensor> {

@@ -7,7 +7,7 @@ use std::ptr;
 
 use super::ffi::{ArrowArray, ArrowSchema};
 use crate::batch::Batch;
-use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
+use crate::tensor::{DType, Error, Hint, Mismatch, Result, Tensor};
 
 /// The private data of an exported struct: it owns all that the struct points to, its children too.
 struct Private<T> {
@@ -43,18 +43,16 @@ impl Batch {
     pub fn to_arrow(&self) -> Result<(ArrowSchema, ArrowArray)> {
         let data = self.data();
         let format = format_of(data.dtype())?;
-        if matches!(data.device(), Device::Cuda(_)) {
+        if data.device().is_cuda() {
             let mismatch = Mismatch::for_subject("batch", "host memory", data.device().to_string());
             let hint = Hint::Text("assemble it on the host for Arrow");
-            return Err(Error::Device(Box::new(mismatch.with_hint(hint))));
+            return Err(mismatch.with_hint(hint).into_error(Error::Device));
         }
         if !data.layout().is_compact() {
             let got = format!("strides {:?}", data.strides());
-            return Err(Error::Layout(Box::new(Mismatch::for_subject(
-                "batch",
-                "data without gaps",
-                got,
-            ))));
+            return Err(
+                Mismatch::for_subject("batch", "data without gaps", got).into_error(Error::Layout)
+            );
         }
         let [len, tail @ ..] = data.shape() else {
             return Err(Error::argument("data without dims has no rows for Arrow".to_owned()));
@@ -100,7 +98,7 @@ fn format_of(dtype: DType) -> Result<&'static str> {
                 Mismatch::for_subject("batch", "integers, float16, float32 or float64", dtype);
             let hint =
                 Hint::Text("Arrow has no such numbers in memory: assemble it as one of those");
-            return Err(Error::DType(Box::new(mismatch.with_hint(hint))));
+            return Err(mismatch.with_hint(hint).into_error(Error::DType));
         }
     })
 }

@@ -86,7 +86,7 @@ impl SchemaField {
 
 /// The [`Error::Layout`] of a schema.
 fn broken(expected: &str, got: impl Into<String>) -> Error {
-    Error::Layout(Box::new(Mismatch::for_subject("Arrow schema", expected, got.into())))
+    Mismatch::for_subject("Arrow schema", expected, got.into()).into_error(Error::Layout)
 }
 
 /// As [`SchemaField::read`], `depth` levels below the root.

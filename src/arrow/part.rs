@@ -35,13 +35,13 @@ impl From<Error> for Fault {
 /// An [`Error::Layout`] at entry 0 of the part.
 pub(super) fn broken(expected: impl Into<String>, got: impl Into<String>) -> Error {
     let (expected, got): (String, String) = (expected.into(), got.into());
-    Error::Layout(Box::new(Mismatch::new(Some(0), expected, got)))
+    Mismatch::new(Some(0), expected, got).into_error(Error::Layout)
 }
 
 /// An [`Error::DType`] at entry 0 of the part.
 pub(super) fn no_numbers(got: &str, hint: &'static str) -> Error {
     let expected = "numbers, or lists or tensors of them";
-    Error::DType(Box::new(Mismatch::new(Some(0), expected, got).with_hint(Hint::Text(hint))))
+    Mismatch::new(Some(0), expected, got).with_hint(Hint::Text(hint)).into_error(Error::DType)
 }
 
 /// The [`Error::Device`] for `what` the host has to read although it is on a device.
@@ -50,7 +50,7 @@ pub(super) fn not_on_host(what: &str, device: Device) -> Error {
         "an Arrow array in host memory, or of numbers and fixed-size lists without nulls";
     let hint = "copy it to the host before";
     let mismatch = Mismatch::new(Some(0), expected, format!("{what} on {device}"));
-    Error::Device(Box::new(mismatch.with_hint(Hint::Text(hint))))
+    mismatch.with_hint(Hint::Text(hint)).into_error(Error::Device)
 }
 
 /// The error for `count` entries that could not be allocated, counted as 8 bytes each.

@@ -182,7 +182,7 @@ impl Column {
                 let hint = "fill or drop nulls before (fill_null and drop_null of pyarrow, fill_null and drop_nulls of polars, fillna and dropna of pandas)";
                 let row = num_before.saturating_add(position as usize);
                 let null = Mismatch::new(Some(row), "a value", "null");
-                Error::DType(Box::new(null.with_hint(Hint::Text(hint))))
+                null.with_hint(Hint::Text(hint)).into_error(Error::DType)
             }
             Fault::Beyond(position, error) => {
                 error.at_index(num_before.saturating_add(position as usize))

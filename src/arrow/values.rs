@@ -76,7 +76,7 @@ unsafe fn numbers(part: ArrayPart<'_>, dtype: DType) -> std::result::Result<Arra
         if place != part.device {
             let expected = format!("memory of {}, as the array says", part.device);
             let mismatch = Mismatch::new(Some(0), expected, format!("memory of {place}"));
-            return Err(Error::Device(Box::new(mismatch)).into());
+            return Err(mismatch.into_error(Error::Device).into());
         }
     }
     Ok(ArrayValues { data, dtype, tail: Dims::new(), unpacked: None })

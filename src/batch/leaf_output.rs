@@ -3,7 +3,7 @@
 
 use crate::batch::batch::{Batch, Fields};
 use crate::plan::{Arena, Role};
-use crate::tensor::{DType, Device, Result, Tensor};
+use crate::tensor::{DType, Result, Tensor};
 
 /// One leaf of a plan that was run.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl LeafOutput {
 /// offsets, and zeros in the gaps. `memory` has the arena's layout, and nothing else uses it; a smaller one is
 /// [`Error::Layout`](crate::Error::Layout).
 pub(crate) fn bind_arena(arena: &Arena, memory: &Tensor, filled: &mut [LeafOutput]) -> Result<()> {
-    let is_host = !matches!(arena.device, Device::Cuda(_));
+    let is_host = !arena.device.is_cuda();
     for (begin, count) in arena.gaps().filter(|_| is_host) {
         let gap = memory.part(begin, DType::U8, &[count as i64])?;
         debug_assert_eq!(gap.nbytes(), count);

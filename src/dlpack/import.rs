@@ -217,7 +217,7 @@ unsafe fn read_as<'a>(
 fn no_data(shape: &[i64]) -> Error {
     let got = format!("a NULL data pointer for shape {}", Tuple(shape));
     let hint = Hint::Text("fake and meta tensors look like this: they have no memory to read");
-    Error::Layout(Box::new(Mismatch::for_subject("tensor", "memory", got).with_hint(hint)))
+    Mismatch::for_subject("tensor", "memory", got).with_hint(hint).into_error(Error::Layout)
 }
 
 #[cold]

@@ -72,15 +72,8 @@ impl Engine {
                 }
                 let collate = Collate::stack().cast(dst.dtype).transform(options.transform);
                 let collate = collate.device(Device::Cuda(ordinal));
-                let own = RunOptions {
-                    stream: Some(stream),
-                    producers: run.producers.clone(),
-                    keep: run.keep.clone(),
-                    max_blocks: run.max_blocks,
-                    ..RunOptions::default()
-                };
                 run.stream = Some(stream);
-                Some(self.one_tensor(srcs, &collate, own)?)
+                Some(self.one_tensor(srcs, &collate, run.for_part())?)
             }
         };
         let pairs = ChosenMove::new(dsts, srcs, gathered.as_ref())?;
@@ -121,14 +114,8 @@ impl Engine {
         };
         let mut one = SampleList::new();
         one.push_view(&(&selection.indices).into())?;
-        let own = RunOptions {
-            stream: options.run.stream,
-            producers: options.run.producers.clone(),
-            keep: options.run.keep.clone(),
-            ..RunOptions::default()
-        };
         let collate = Collate::stack().cast(DType::I64).device(Device::Cpu);
-        let ids = self.one_tensor(&one, &collate, own)?;
+        let ids = self.one_tensor(&one, &collate, options.run.for_part())?;
         let samples = &selection.list.samples;
         let len = samples.len() as i64;
         let is_there = |id: i64| (-len..len).contains(&id);

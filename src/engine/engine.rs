@@ -282,7 +282,7 @@ impl Engine {
     /// The memory of a plan's arena, if that is on the host: the caller's, which leaves the options and is checked, else new
     /// memory.
     fn host_arena(&self, plan: &Plan<'_>, options: &mut RunOptions) -> Result<Option<Tensor>> {
-        let arena = plan.arena.as_ref().filter(|arena| !matches!(arena.device, Device::Cuda(_)));
+        let arena = plan.arena.as_ref().filter(|arena| !arena.device.is_cuda());
         let Some(arena) = arena else { return Ok(None) };
         match options.arena.take() {
             Some(mut given) => arena.accept(&mut given).map(Some),

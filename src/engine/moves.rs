@@ -333,14 +333,7 @@ impl Engine {
             let mut plan = Plan::for_moves(moves, &lots, &leaves, [dsts, srcs], reads_mapped)?;
             plan.out_owners.clone_from(&out_owners);
             drop(span);
-            let own = RunOptions {
-                stream: run.stream,
-                producers: run.producers.clone(),
-                keep: run.keep.clone(),
-                max_blocks: run.max_blocks,
-                ..RunOptions::default()
-            };
-            self.run_with(plan, own)?;
+            self.run_with(plan, run.for_part())?;
             span = Span::timed(Stage::Plan, counters.now(), &counters.plan_ns);
         }
         Ok(())

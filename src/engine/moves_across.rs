@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::engine::Engine;
 use super::moves::MoveOptions;
 use crate::collate::AnyTransform;
+use crate::cuda::Executor;
 use crate::explain::Explain;
 use crate::run_options::RunOptions;
 use crate::samples::SampleList;
@@ -40,18 +41,13 @@ impl Engine {
         // Page-locked pairs without a side on a device are the host's, behind what has been enqueued for them.
         for ordinal in ordinals.into_iter().filter(|_| of_one.contains_key(&None)) {
             let executor = self.executor(ordinal)?;
-            let mut run = RunOptions::default();
-            for &producer in &options.run.producers {
-                if executor.has_stream(producer)? {
-                    run.producers.push(producer);
-                }
-            }
-            executor.settle(&run)?;
+            let producers = producers_on(&executor, &options.run)?;
+            executor.settle(&RunOptions { producers, ..RunOptions::default() })?;
         }
         for (device, pairs) in of_one {
             let (to, from) = (dsts.take(pairs.iter().copied())?, srcs.take(pairs)?);
             // SAFETY: the caller's promise.
-            unsafe { self.copy_part(&to, &from, device, &options.transform, options)? };
+            unsafe { self.copy_part(&to, &from, device, options)? };
         }
         for (way, pairs) in between {
             for part in parts_of(dsts, &pairs) {
@@ -82,20 +78,19 @@ impl Engine {
         // SAFETY: parts of a block that nothing else has seen. It outlives both calls: the first one waits for its end, and the
         // second one keeps the block.
         let list = unsafe { list_between(dsts, &offsets, between.data_ptr())? };
-        let plain = AnyTransform::default();
+        let mut up = MoveOptions {
+            run: options.run.for_part(),
+            out_owners: options.out_owners.clone(),
+            ..MoveOptions::default()
+        };
+        up.run.keep.push(Arc::clone(between.owner()));
         // SAFETY: the caller's promise, and memory of our own.
         unsafe {
-            self.copy_part(&list, srcs, Some(from), &options.transform, options)?;
+            self.copy_part(&list, srcs, Some(from), options)?;
             // Page-locked destinations are written in the order of the stream.
             let executor = self.executor(from)?;
             executor.settle(&RunOptions::default())?;
-            let mut kept = MoveOptions::default();
-            kept.run.producers.clone_from(&options.run.producers);
-            kept.run.keep.clone_from(&options.run.keep);
-            kept.run.keep.push(Arc::clone(between.owner()));
-            kept.run.max_blocks = options.run.max_blocks;
-            kept.out_owners.clone_from(&options.out_owners);
-            self.copy_part(dsts, &list, Some(to), &plain, &kept)
+            self.copy_part(dsts, &list, Some(to), &up)
         }
     }
 
@@ -144,29 +139,33 @@ impl Engine {
         dsts: &SampleList<'_>,
         srcs: &SampleList<'_>,
         device: Option<u32>,
-        transform: &AnyTransform,
         options: &MoveOptions,
     ) -> Result<()> {
-        let mut own = MoveOptions { transform: transform.clone(), ..MoveOptions::default() };
+        let transform = options.transform.clone();
+        let mut own = MoveOptions { transform, ..MoveOptions::default() };
         let executor = device.map(|ordinal| self.executor(ordinal)).transpose()?;
-        let mut producers: Vec<Stream> = Vec::new();
         if let Some(executor) = &executor {
-            for &producer in &options.run.producers {
-                if executor.has_stream(producer)? {
-                    producers.push(producer);
-                }
-            }
-            own.run.producers.clone_from(&producers);
-            own.run.keep.clone_from(&options.run.keep);
-            own.run.max_blocks = options.run.max_blocks;
+            own.run = options.run.for_part().producers(producers_on(executor, &options.run)?);
             own.out_owners.clone_from(&options.out_owners);
         }
+        let producers = own.run.producers.clone();
         // SAFETY: the caller's promise.
         unsafe { self.copy_lists(dsts, srcs, own)? };
         let Some(executor) = executor else { return Ok(()) };
         let stream = executor.stream()?;
         producers.iter().try_for_each(|&producer| executor.order(&[stream], producer))
     }
+}
+
+/// The producers whose streams are of an executor's device.
+fn producers_on(executor: &Executor, options: &RunOptions) -> Result<Vec<Stream>> {
+    let mut producers = Vec::new();
+    for &producer in &options.producers {
+        if executor.has_stream(producer)? {
+            producers.push(producer);
+        }
+    }
+    Ok(producers)
 }
 
 /// The pairs of each call.

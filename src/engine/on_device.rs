@@ -65,7 +65,7 @@ impl Engine {
             filled[leaf].set(role, tensor);
         }
         for (filled, batch_shape) in filled.iter_mut().zip(plan.batch_shapes()) {
-            if matches!(batch_shape.device, Device::Cuda(_)) {
+            if batch_shape.device.is_cuda() {
                 filled.fields.completion.clone_from(&result.completion);
             }
         }

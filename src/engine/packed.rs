@@ -81,7 +81,7 @@ impl Engine {
             if *own != device && has_bytes(leaf.meta()) {
                 let found = Mismatch::new(None, device.to_string(), own.to_string());
                 let found = found.with_hint(Hint::Text("copy the leaves to one place first"));
-                return Err(Error::Device(Box::new(found)).about("tree").at_path(name.as_ref()));
+                return Err(found.into_error(Error::Device).about("tree").at_path(name.as_ref()));
             }
             let bytes = bytes_of(*dtype, layout.shape());
             // A leaf without bytes may have any address.

@@ -43,11 +43,9 @@ impl Engine {
         samples.check_known()?;
         let Device::Cuda(ordinal) = device else {
             let got = device.to_string();
-            return Err(Error::Device(Box::new(Mismatch::for_subject(
-                "device",
-                "a CUDA device",
-                got,
-            ))));
+            return Err(
+                Mismatch::for_subject("device", "a CUDA device", got).into_error(Error::Device)
+            );
         };
         let mut found = None;
         for index in 0..if samples.is_uniform() { 1 } else { samples.len() } {
@@ -61,7 +59,7 @@ impl Engine {
             let hint = Hint::Text(
                 "samples are not moved: copy them to the device and make a list of the copies",
             );
-            return Err(Error::Device(Box::new(found.with_hint(hint))));
+            return Err(found.with_hint(hint).into_error(Error::Device));
         }
         self.resident_list(samples, ordinal).map(|list| Resident { list: Arc::new(list), device })
     }
@@ -107,15 +105,15 @@ impl<'a> Resident<'a> {
         self.check()?;
         if !matches!(indices.dtype(), DType::I32 | DType::I64) {
             let mismatch = Mismatch::for_subject("indices", "int32 or int64", indices.dtype());
-            return Err(Error::DType(Box::new(mismatch)));
+            return Err(mismatch.into_error(Error::DType));
         }
         if indices.shape().len() != 1 {
             let mismatch = Mismatch::for_subject("indices", "one dim", indices.shape());
-            return Err(Error::Shape(Box::new(mismatch)));
+            return Err(mismatch.into_error(Error::Shape));
         }
         if indices.device() != self.device {
             let (expected, got) = (self.device.to_string(), indices.device().to_string());
-            return Err(Error::Device(Box::new(Mismatch::for_subject("indices", expected, got))));
+            return Err(Mismatch::for_subject("indices", expected, got).into_error(Error::Device));
         }
         self.selected(indices)
     }

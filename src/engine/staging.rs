@@ -43,7 +43,7 @@ impl Staging {
             Device::Pinned => {
                 let found =
                     Mismatch::for_subject("device", "cpu or a CUDA device", device.to_string());
-                Err(Error::Device(Box::new(found)))
+                Err(found.into_error(Error::Device))
             }
         };
         Ok(Staging {

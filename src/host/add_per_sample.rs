@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::convert::{Elem, BF16, F16};
-use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
+use crate::tensor::{DType, Error, Hint, Mismatch, Result, Tensor};
 
 /// The number that is added to each element of a row-major batch.
 struct Increments<'a> {
@@ -86,12 +86,9 @@ pub unsafe fn add_per_sample(
     starts: &[i64],
 ) -> Result<()> {
     let parts = Increments::new(batch, dim, offsets, starts)?;
-    if matches!(batch.device(), Device::Cuda(_)) {
-        return Err(Error::Device(Box::new(Mismatch::for_subject(
-            "batch",
-            "host memory",
-            batch.device().to_string(),
-        ))));
+    if batch.device().is_cuda() {
+        return Err(Mismatch::for_subject("batch", "host memory", batch.device().to_string())
+            .into_error(Error::Device));
     }
     let (dtype, data) = (batch.dtype(), batch.data_ptr());
     let is_in_order = batch.layout().is_compact() && !batch.is_read_only();
@@ -101,7 +98,7 @@ pub unsafe fn add_per_sample(
     if !is_in_order || data.addr() % dtype.size() != 0 {
         let mismatch =
             Mismatch::for_subject("batch", "writable memory without gaps", "other memory");
-        return Err(Error::Layout(Box::new(mismatch)));
+        return Err(mismatch.into_error(Error::Layout));
     }
     let count = batch.layout().numel() as usize;
     macro_rules! by_dtype {
@@ -120,7 +117,7 @@ pub unsafe fn add_per_sample(
                 })*
                 _ => {
                     let mismatch = Mismatch::for_subject("batch", "integers or real numbers", dtype);
-                    Err(Error::DType(Box::new(mismatch)))
+                    Err(mismatch.into_error(Error::DType))
                 }
             }
         };
@@ -174,7 +171,7 @@ fn raise_integers<T: Integer>(
             {
                 let mismatch = Mismatch::new(Some(sample), dtype, format!("{sum} once raised"));
                 let hint = Hint::Text("store it in a wider dtype");
-                return Err(Error::DType(Box::new(mismatch.with_hint(hint))));
+                return Err(mismatch.with_hint(hint).into_error(Error::DType));
             }
         }
     }

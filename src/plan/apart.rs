@@ -231,7 +231,8 @@ fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
 fn not_apart(pair: usize, side: MoveSide, other: usize) -> Error {
     let expected = format!("memory apart from {side} {other}");
     let got = format!("memory that overlaps {side} {other}");
-    Error::Overlap(Box::new(Mismatch::new(None, expected, got)))
+    Mismatch::new(None, expected, got)
+        .into_error(Error::Overlap)
         .at_side(MoveSide::Destination, pair)
 }
 

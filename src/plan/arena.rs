@@ -98,7 +98,7 @@ impl Arena {
         let device = given.as_target().map_err(|error| error.about("arena"))?.device;
         if device != self.device {
             let (expected, got) = (self.device.to_string(), device.to_string());
-            return Err(Error::Device(Box::new(Mismatch::for_subject("arena", expected, got))));
+            return Err(Mismatch::for_subject("arena", expected, got).into_error(Error::Device));
         }
         given.part(0, DType::U8, self.layout.shape())
     }

@@ -74,7 +74,7 @@ impl BatchShape {
 
     /// Whether the batch will be on a device.
     pub(crate) fn is_on_device(&self) -> bool {
-        matches!(self.device, Device::Cuda(_))
+        self.device.is_cuda()
     }
 
     /// The real extents, row-major, of [`BatchShape::lengths_shape`]; `None` for a stack. If a device chooses the samples, those
@@ -164,28 +164,14 @@ impl BatchShape {
             |index| shape_mismatch(used, index),
             Hint::Text("samples of one batch have equal rank"),
         )?;
+        let dtype = match &collate.rescale {
+            None => resolve_dtype(used, collate)?,
+            Some(rescale) => result_dtype(used, rescale, collate.dtype, [source, device])?,
+        };
         let mut batch_shape = BatchShape {
-            shape: Dims::new(),
-            dtype: match &collate.rescale {
-                None => resolve_dtype(used, collate)?,
-                Some(rescale) => result_dtype(used, rescale, collate.dtype, [source, device])?,
-            },
-            num_samples: used.len(),
-            source,
-            device,
-            placement: Placement::Rows,
-            max_length: None,
-            ragged: Ragged::default(),
-            mask: None,
-            value: [0; 16],
-            affine: None,
-            increments: None,
             saturate: collate.saturate,
-            scaling: None,
-            channel_dim: None,
-            is_selected: false,
-            bytes: 0,
             permute: resolve_permute(collate, ndim)?,
+            ..BatchShape::moved_rows(dtype, used.len(), [source, device])
         };
         batch_shape.transform(used, collate)?;
         collate.check_saturate_in(batch_shape.dtype)?;
@@ -204,6 +190,34 @@ impl BatchShape {
         }
         batch_shape.bytes = batch_shape.checked_bytes()?;
         Ok(batch_shape)
+    }
+
+    /// Rows that are moved from a source to a device, without a shape yet.
+    pub(super) fn moved_rows(
+        dtype: DType,
+        num_samples: usize,
+        [source, device]: [Device; 2],
+    ) -> BatchShape {
+        BatchShape {
+            shape: Dims::new(),
+            dtype,
+            num_samples,
+            source,
+            device,
+            placement: Placement::Rows,
+            max_length: None,
+            ragged: Ragged::default(),
+            mask: None,
+            value: [0; 16],
+            affine: None,
+            increments: None,
+            saturate: false,
+            scaling: None,
+            channel_dim: None,
+            is_selected: false,
+            bytes: 0,
+            permute: SmallVec::new(),
+        }
     }
 
     /// Sets the affine map and its channel dim, and checks that samples and dtype allow the arithmetic.
@@ -244,12 +258,11 @@ impl BatchShape {
                 "an integer dtype, because increments are added to the elements",
                 self.dtype,
             );
-            return Err(Error::DType(Box::new(mismatch)));
+            return Err(mismatch.into_error(Error::DType));
         }
-        let places = [self.source, self.device];
-        if !places.iter().any(|place| matches!(place, Device::Cuda(_))) {
+        if !self.source.is_cuda() && !self.device.is_cuda() {
             let mismatch = Mismatch::new(Some(0), "a device", self.source.to_string());
-            return Err(Error::Device(Box::new(mismatch)));
+            return Err(mismatch.into_error(Error::Device));
         }
         self.increments = Some(Arc::clone(increments));
         Ok(())

@@ -14,7 +14,7 @@ use crate::tensor::{
 /// The error for joined samples without dims.
 pub(super) fn no_dims(first: &[i64]) -> Error {
     let mismatch = Mismatch::new(Some(0), "at least one dim", first);
-    Error::Shape(Box::new(mismatch.with_hint(Hint::Stack)))
+    mismatch.with_hint(Hint::Stack).into_error(Error::Shape)
 }
 
 /// For [`UsedMetas::check`]: the first sample's shape, that of sample `index`, and the class of the error.
@@ -78,11 +78,10 @@ pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(
     }
     if let Some(found) = found {
         let hint = Hint::Text("samples of one batch are all on the host or all on one device");
-        return Err(Error::Device(Box::new(found.with_hint(hint))));
+        return Err(found.with_hint(hint).into_error(Error::Device));
     }
     let device = collate.device.unwrap_or(source);
-    let is_on_device = |device: Device| matches!(device, Device::Cuda(_));
-    if is_on_device(source) || source == Device::Pinned && is_on_device(device) {
+    if source.is_cuda() || source == Device::Pinned && device.is_cuda() {
         // The host turns elements round as it reads them; kernels do not.
         let expected = || "native byte order, in which alone a device reads samples".into();
         let fits = |from: DType, _: &[i64]| from.is_native();
@@ -99,7 +98,7 @@ pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(
         (Device::Cuda(from), Device::Cuda(to)) if from != to => {
             let found = Mismatch::new(Some(0), device.to_string(), source.to_string());
             let hint = Hint::Text("copy the samples to that device first");
-            Err(Error::Device(Box::new(found.with_hint(hint))))
+            Err(found.with_hint(hint).into_error(Error::Device))
         }
         (Device::Cuda(_), _) | (_, Device::Cuda(_) | Device::Pinned) if !crate::HAS_CUDA => {
             let which = if device == Device::Cpu { source } else { device };
@@ -116,7 +115,7 @@ pub(super) fn check_float(dtype: DType) -> Result<()> {
         return Ok(());
     }
     let mismatch = Mismatch::new(Some(0), "a floating-point dtype for scale, mean and std", dtype);
-    Err(Error::DType(Box::new(mismatch.with_hint(Hint::CastToFloat))))
+    Err(mismatch.with_hint(Hint::CastToFloat).into_error(Error::DType))
 }
 
 /// The error text for dtypes that the engine can only move.
@@ -216,7 +215,7 @@ pub(super) fn resolve_dtype(used: &UsedMetas<'_>, collate: &Collate) -> Result<D
         let hint = "batches are in native byte order: DType::native()";
         let refused =
             || Mismatch::for_subject("dtype", dtype.native(), dtype).with_hint(Hint::Text(hint));
-        return if dtype.is_native() { Ok(dtype) } else { Err(Error::DType(Box::new(refused()))) };
+        return if dtype.is_native() { Ok(dtype) } else { Err(refused().into_error(Error::DType)) };
     }
     let dtype = used.meta(0).dtype.native();
     let same = |from: DType, _: &[i64]| from.native() == dtype;

@@ -84,7 +84,7 @@ pub(crate) fn needs_gather(
     if !matches!(transform, AnyTransform::Elements(_)) {
         let found = Mismatch::new(None, "host memory", first_of(dsts).device.to_string());
         let hint = Hint::Text("quantising and dequantising run on the host yet");
-        let error = Error::Device(Box::new(found.with_hint(hint)));
+        let error = found.with_hint(hint).into_error(Error::Device);
         return Err(error.at_side(MoveSide::Destination, 0));
     }
     let known = |list: &SampleList<'_>| match list.selection() {
@@ -126,12 +126,11 @@ pub(crate) fn needs_gather(
         check_pairs_apart(dsts, &SampleList::new(), |_| false)?;
     }
     let (dst, src) = (first_of(dsts), first_of(srcs));
-    let is_cuda = |device: Device| matches!(device, Device::Cuda(_));
-    if is_cuda(src.device) && is_cuda(dst.device) && src.device != dst.device {
+    if src.device.is_cuda() && dst.device.is_cuda() && src.device != dst.device {
         let found = Mismatch::new(None, src.device.to_string(), dst.device.to_string());
         let hint =
             Hint::Text("ids on a device are of one device: copy the sources to that one first");
-        let error = Error::Device(Box::new(found.with_hint(hint)));
+        let error = found.with_hint(hint).into_error(Error::Device);
         return Err(error.at_side(MoveSide::Destination, 0));
     }
     Ok(given.is_some() || !srcs_are_alike || src.dtype != dst.dtype || src.device == Device::Cpu)

@@ -17,7 +17,6 @@ use std::ops::Range;
 
 use smallvec::smallvec;
 
-use crate::collate::Ragged;
 use crate::plan::batch_shape::BatchShape;
 use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::moves::Moves;
@@ -25,7 +24,6 @@ use crate::plan::output::{packed_output, ElementOp, OutputPlan, Starts};
 use crate::plan::page_copies::least_copied_bytes;
 use crate::plan::pair_classes::PairClass;
 use crate::plan::path::Path;
-use crate::plan::placement::Placement;
 use crate::plan::policy::POLICY;
 use crate::plan::role::Role;
 use crate::samples::{SampleList, TensorMeta};
@@ -192,7 +190,7 @@ impl<'s> Moves<'s> {
         let nest = |_, class: &PairClass<'_>, table: &mut Vec<Dim>| {
             class.nest_between(class.src, class.dst, table)
         };
-        let output = members.output(addresses(srcs), Some(places.clone()), affine, nest)?;
+        let output = members.output(addresses(srcs), Some(places.clone()), affine, nest);
         let packed_src = |class: &PairClass<'_>| packed(class.src);
         let packed_dst = |class: &PairClass<'_>| packed(class.dst);
         let crossing = match lot.way {
@@ -216,16 +214,15 @@ impl<'s> Moves<'s> {
                 let metas = members.each(packed_src)?;
                 let read = members.output(data, Some(places), affine, |at, class, table| {
                     class.nest_between(&metas[at], class.dst, table)
-                })?;
+                });
                 let is_pinned = lot.way == Way::PinnedStaged;
                 Crossing::Staged { is_pinned, packed: bytes, offsets, read }
             }
             Way::Landed => {
                 let metas = members.each(packed_dst)?;
-                let compact =
-                    members.output(addresses(srcs), None, affine, |at, class, table| {
-                        class.nest_between(class.src, &metas[at], table)
-                    })?;
+                let compact = members.output(addresses(srcs), None, affine, |at, class, table| {
+                    class.nest_between(class.src, &metas[at], table)
+                });
                 let size = lot.dtype.size() as u64;
                 let at = |sample: usize| (compact.starts.elems(sample).start * size) as usize;
                 let data =
@@ -233,7 +230,7 @@ impl<'s> Moves<'s> {
                 let data = data.collect();
                 let read = members.output(data, Some(places), false, |at, class, table| {
                     LoopNest::for_pair(&metas[at], class.dst, table)
-                })?;
+                });
                 Crossing::Landed { compact, read }
             }
         };
@@ -244,7 +241,7 @@ impl<'s> Moves<'s> {
             Way::Staged => Path::Staged,
             Way::Landed => Path::Download,
         };
-        let mut batch_shape = members.batch_shape(self)?;
+        let mut batch_shape = members.batch_shape(self);
         if lot.way == Way::OnHost {
             (batch_shape.source, batch_shape.device) = (Device::Cpu, Device::Cpu);
         }
@@ -276,7 +273,7 @@ fn way_of(class: &PairClass<'_>, reads_mapped: bool) -> Option<Way> {
             let nest = class.nest_between(src, dst, &mut table);
             let is_run = class.transformed.is_none() && nest.is_bytes(dst.dtype, &table);
             let least = match dst.device {
-                Device::Cuda(ordinal) => least_copied_bytes(ordinal, class.count() as u64),
+                Device::Cuda(ordinal) => least_copied_bytes(ordinal, class.count as u64),
                 _ => POLICY.min_copied_bytes,
             };
             let is_copied = !reads_mapped || bytes(src) >= least;
@@ -295,9 +292,8 @@ struct Members<'m, 's> {
     classes: Vec<&'m PairClass<'s>>,
     /// The class of each pair, by position; empty if there is one class.
     ids: Vec<u32>,
-    count: usize,
+    lot: &'m Lot,
     leaf: usize,
-    dtype: DType,
     layout: Layout,
     /// The start of each pair among the elements of all; `None` if all have as many.
     offsets: Option<Offsets>,
@@ -305,7 +301,7 @@ struct Members<'m, 's> {
 
 impl<'m, 's> Members<'m, 's> {
     /// The members of a lot, which has pairs.
-    fn new(moves: &'m Moves<'s>, lot: &Lot, leaf: usize) -> Result<Members<'m, 's>> {
+    fn new(moves: &'m Moves<'s>, lot: &'m Lot, leaf: usize) -> Result<Members<'m, 's>> {
         let mut local = vec![u32::MAX; moves.all.classes.len()];
         let (mut classes, mut ids) = (Vec::new(), Vec::with_capacity(lot.pairs.len()));
         for &pair in &lot.pairs {
@@ -331,9 +327,8 @@ impl<'m, 's> Members<'m, 's> {
         if classes.len() == 1 {
             ids = Vec::new();
         }
-        let (count, dtype) = (lot.pairs.len(), lot.dtype);
-        let layout = Layout::compact(dtype, &[total])?;
-        Ok(Members { classes, ids, count, leaf, dtype, layout, offsets })
+        let layout = Layout::compact(lot.dtype, &[total])?;
+        Ok(Members { classes, ids, lot, leaf, layout, offsets })
     }
 
     /// The result of `meta` for each class, in their order.
@@ -348,13 +343,14 @@ impl<'m, 's> Members<'m, 's> {
         places: Option<Vec<*const u8>>,
         affine: bool,
         nest: impl Fn(usize, &PairClass<'_>, &mut Vec<Dim>) -> LoopNest,
-    ) -> Result<OutputPlan<'o>> {
+    ) -> OutputPlan<'o> {
         let mut dims = Vec::new();
         let classes = self.classes.iter().enumerate();
         let classes: Vec<LoopNest> =
             classes.map(|(at, class)| nest(at, class, &mut dims)).collect();
-        let bytes_only = !affine && classes.iter().all(|class| class.is_bytes(self.dtype, &dims));
-        let size = if places.is_none() { self.dtype.size() as i64 } else { 0 };
+        let bytes_only =
+            !affine && classes.iter().all(|class| class.is_bytes(self.lot.dtype, &dims));
+        let size = if places.is_none() { self.lot.dtype.size() as i64 } else { 0 };
         let starts = match &self.offsets {
             Some(offsets) => Starts::Joined { offsets: offsets.clone(), unit: 1, step: size },
             None => {
@@ -362,7 +358,7 @@ impl<'m, 's> Members<'m, 's> {
                 Starts::Rows { elems: elems as u64, step: elems * size }
             }
         };
-        Ok(OutputPlan {
+        OutputPlan {
             leaf: self.leaf,
             data: Cow::Owned(data),
             places: Cow::Owned(places.unwrap_or_default()),
@@ -372,7 +368,7 @@ impl<'m, 's> Members<'m, 's> {
             bytes_only,
             ..OutputPlan::new(
                 Role::Data,
-                self.dtype,
+                self.lot.dtype,
                 self.layout.clone(),
                 // Only pairs on the host get here with scales.
                 match self.classes[0].transformed.as_ref().is_some_and(|own| own.scaling.is_some())
@@ -382,37 +378,29 @@ impl<'m, 's> Members<'m, 's> {
                 },
                 starts,
             )
-        })
+        }
     }
 
     /// All destinations as one batch, as far as plans ask for it.
-    fn batch_shape(&self, moves: &Moves<'_>) -> Result<BatchShape> {
+    fn batch_shape(&self, moves: &Moves<'_>) -> BatchShape {
         let first = self.classes[0];
-        let bytes = bytes_of(self.dtype, self.layout.shape());
-        Ok(BatchShape {
+        let bytes = bytes_of(self.lot.dtype, self.layout.shape());
+        let device = match first.dst.device {
+            device @ Device::Cuda(_) => device,
+            // They land together.
+            _ if bytes <= POLICY.chunk_bytes => Device::Pinned,
+            _ => Device::Cpu,
+        };
+        BatchShape {
             shape: self.layout.shape().into(),
-            dtype: self.dtype,
-            num_samples: self.count,
-            source: first.src.device,
-            device: match first.dst.device {
-                device @ Device::Cuda(_) => device,
-                // They land together.
-                _ if bytes <= POLICY.chunk_bytes => Device::Pinned,
-                _ => Device::Cpu,
-            },
-            placement: Placement::Rows,
-            max_length: None,
-            ragged: Ragged::default(),
-            mask: None,
-            value: [0; 16],
             affine: moves.affine.clone(),
-            increments: None,
-            saturate: false,
-            scaling: None,
-            channel_dim: None,
-            is_selected: false,
             bytes,
             permute: smallvec![0],
-        })
+            ..BatchShape::moved_rows(
+                self.lot.dtype,
+                self.lot.pairs.len(),
+                [first.src.device, device],
+            )
+        }
     }
 }

@@ -111,13 +111,7 @@ impl<'l> PairClasses<'l> {
 }
 
 impl<'l> PairClass<'l> {
-    /// How many pairs there are.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
     fn new(dst: &'l TensorMeta, src: &'l TensorMeta, first: usize) -> PairClass<'l> {
-        let is_on_device = |meta: &TensorMeta| matches!(meta.device, Device::Cuda(_));
         PairClass {
             dst,
             src,
@@ -125,7 +119,7 @@ impl<'l> PairClass<'l> {
             count: 0,
             is_same: false,
             // What has no elements may say that it is anywhere.
-            is_on_device: dst.layout.numel() > 0 && (is_on_device(dst) || is_on_device(src)),
+            is_on_device: dst.layout.numel() > 0 && (dst.device.is_cuda() || src.device.is_cuda()),
             transformed: None,
             place: (0, 0),
         }
@@ -137,15 +131,14 @@ impl<'l> PairClass<'l> {
     /// [`Error::NoDriver`] in a build without CUDA; [`Error::Layout`] for a source of foreign byte order, unless it is pageable.
     fn check_device(&self) -> Result<()> {
         let (to, from) = (self.dst.device, self.src.device);
-        let is_cuda = |device: Device| matches!(device, Device::Cuda(_));
         if !crate::HAS_CUDA {
-            return Err(Error::host_only(if is_cuda(to) { to } else { from }));
+            return Err(Error::host_only(if to.is_cuda() { to } else { from }));
         }
         if !self.src.dtype.is_native() && from != Device::Cpu {
             let expected = "native byte order, in which alone a device reads memory";
             let found = Mismatch::new(None, expected, self.src.dtype);
             let hint = Hint::Text("copy it on the host first");
-            let error = Error::Layout(Box::new(found.with_hint(hint)));
+            let error = found.with_hint(hint).into_error(Error::Layout);
             return Err(error.at_side(MoveSide::Source, self.first));
         }
         Ok(())
@@ -176,7 +169,7 @@ impl<'l> PairClass<'l> {
                 return refuse(Error::DType, found);
             }
             let ends = [dst.device, src.device];
-            let device = ends.iter().find(|end| matches!(end, Device::Cuda(_)));
+            let device = ends.iter().find(|end| end.is_cuda());
             if let (true, Some(device)) = (transformed.scaling.is_some(), device) {
                 let found = Mismatch::new(None, "host memory", device.to_string());
                 let hint = Hint::Text(

@@ -227,7 +227,7 @@ impl<'s> Plan<'s> {
             if got != expected {
                 let found = Mismatch::new(Some(0), expected.to_string(), got.to_string());
                 let found = found.with_hint(Hint::Device);
-                return Err(Error::Device(Box::new(found)).at_path(leaf.path));
+                return Err(found.into_error(Error::Device).at_path(leaf.path));
             }
         }
         let arena = Some(Arena::new(plan.batch_shapes(), is_in)?);
@@ -255,7 +255,7 @@ impl<'s> Plan<'s> {
     pub(crate) fn is_device_output(&self, output: usize) -> bool {
         let output = &self.outputs()[output];
         let batch_shape = &self.batch_shapes()[output.leaf];
-        let reads = matches!(batch_shape.source, Device::Cuda(_)) && output.role == Role::Data;
+        let reads = batch_shape.source.is_cuda() && output.role == Role::Data;
         reads || batch_shape.is_on_device()
     }
 
@@ -294,10 +294,8 @@ impl<'s> Plan<'s> {
 
     /// Whether page-locked samples go to a batch on a device, so that the route depends on whether kernels may read them.
     pub(crate) fn has_mapped_samples(&self) -> bool {
-        let ends = |shape: &BatchShape| (shape.source, shape.device);
-        self.batch_shapes()
-            .iter()
-            .any(|shape| matches!(ends(shape), (Device::Pinned, Device::Cuda(_))))
+        let crosses = |shape: &BatchShape| shape.source == Device::Pinned && shape.is_on_device();
+        self.batch_shapes().iter().any(crosses)
     }
 
     /// Chooses the route anew, if there is one and it was chosen with another `reads_mapped`: whether kernels may read
@@ -339,8 +337,7 @@ impl<'s> Plan<'s> {
         let mut outputs = self.outputs().iter().filter(|output| output.leaf == leaf);
         let (Some(output), None) = (outputs.next(), outputs.next()) else { return None };
         let batch_shape = &self.batch_shapes()[leaf];
-        let has_numbers =
-            batch_shape.has_lengths() && matches!(batch_shape.device, Device::Cuda(_));
+        let has_numbers = batch_shape.has_lengths() && batch_shape.device.is_cuda();
         if output.selected.is_some()
             || !output.bytes_only
             || batch_shape.source != batch_shape.device

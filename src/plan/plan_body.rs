@@ -36,14 +36,18 @@ impl<'s> PlanBody<'s> {
             let body = PlanBody::cached_for_list(leaf.samples, leaf.collate, leaf.out);
             return body.map_err(|error| error.at_path(leaf.path));
         }
+        PlanBody::of_leaves(leaves, !is_mapping_stale()).map(Arc::new)
+    }
+
+    fn of_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>], reads_mapped: bool) -> Result<PlanBody<'s>> {
         let mut body = PlanBody::with_capacity(leaves.len());
         for leaf in leaves {
             let added = body.add(leaf.samples, leaf.collate, leaf.out);
             added.map_err(|error| error.at_path(leaf.path))?;
         }
         let samples: Vec<_> = leaves.iter().map(|leaf| leaf.samples).collect();
-        body.route = body.route(&samples)?;
-        Ok(Arc::new(body))
+        body.route = Route::new(&body.batch_shapes, &body.outputs, &samples, reads_mapped)?;
+        Ok(body)
     }
 
     /// Plans leaves, and the lots of a move behind them; that their outputs are apart is the caller's to check. `reads_mapped`:
@@ -56,13 +60,7 @@ impl<'s> PlanBody<'s> {
         lots: Vec<PlannedLot<'s>>,
         reads_mapped: bool,
     ) -> Result<(Arc<PlanBody<'s>>, Vec<SampleList<'s>>)> {
-        let mut body = PlanBody::with_capacity(leaves.len() + lots.len());
-        for leaf in leaves {
-            let added = body.add(leaf.samples, leaf.collate, leaf.out);
-            added.map_err(|error| error.at_path(leaf.path))?;
-        }
-        let samples: Vec<_> = leaves.iter().map(|leaf| leaf.samples).collect();
-        let route = Route::new(&body.batch_shapes, &body.outputs, &samples, reads_mapped)?;
+        let mut body = PlanBody::of_leaves(leaves, reads_mapped)?;
         let (mut lists, mut crossings) = (Vec::new(), Vec::new());
         for PlannedLot { list, batch_shape, output, path, crossing } in lots {
             body.batch_shapes.push(batch_shape);
@@ -70,7 +68,7 @@ impl<'s> PlanBody<'s> {
             lists.push(list);
             crossings.push((path, crossing));
         }
-        body.route = Route::add_lots(route, &body.outputs, crossings, reads_mapped);
+        body.route = Route::add_lots(body.route, &body.outputs, crossings, reads_mapped);
         Ok((Arc::new(body), lists))
     }
 
@@ -146,13 +144,9 @@ impl<'s> PlanBody<'s> {
     ) -> Result<PlanBody<'s>> {
         let mut body = PlanBody::with_capacity(1);
         body.add(samples, collate, out)?;
-        body.route = body.route(&[samples])?;
+        body.route =
+            Route::new(&body.batch_shapes, &body.outputs, &[samples], !is_mapping_stale())?;
         Ok(body)
-    }
-
-    /// As [`Route::new`], of all outputs; kernels may read page-locked memory unless [`is_mapping_stale`].
-    fn route<'a: 's>(&self, samples: &[&'s SampleList<'a>]) -> Result<Option<Box<Route<'s>>>> {
-        Route::new(&self.batch_shapes, &self.outputs, samples, !is_mapping_stale())
     }
 
     fn with_capacity(count: usize) -> PlanBody<'s> {

@@ -100,7 +100,7 @@ impl<'s> Route<'s> {
         samples: &[&'s SampleList<'a>],
         reads_mapped: bool,
     ) -> Result<Option<Box<Route<'s>>>> {
-        let crosses = |shape: &BatchShape| is_cuda(shape.source) != is_cuda(shape.device);
+        let crosses = |shape: &BatchShape| shape.source.is_cuda() != shape.device.is_cuda();
         if !batch_shapes.iter().any(crosses) {
             return Ok(None);
         }
@@ -357,10 +357,6 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
             read,
         })
     }
-}
-
-fn is_cuda(device: Device) -> bool {
-    matches!(device, Device::Cuda(_))
 }
 
 /// Bytes of all samples of a list, without gaps.

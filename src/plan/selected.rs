@@ -8,7 +8,7 @@ use crate::plan::loops::{Channel, Dim, LoopNest};
 use crate::plan::output::OutputPlan;
 use crate::plan::placement::Placement;
 use crate::samples::{SampleList, Selection};
-use crate::tensor::{Device, Error, Mismatch, Result};
+use crate::tensor::{Error, Mismatch, Result};
 
 impl BatchShape {
     /// The batch of any samples of the list. Lengths are those of one sample for each `TensorMeta`.
@@ -49,9 +49,9 @@ impl BatchShape {
         }
         if batch_shape.device != batch_shape.source {
             let (expected, got) = (batch_shape.source.to_string(), batch_shape.device.to_string());
-            return Err(Error::Device(Box::new(Mismatch::for_subject("device", expected, got))));
+            return Err(Mismatch::for_subject("device", expected, got).into_error(Error::Device));
         }
-        debug_assert!(matches!(batch_shape.source, Device::Cuda(_)));
+        debug_assert!(batch_shape.source.is_cuda());
         let num_samples = selection.indices.shape()[0];
         batch_shape.is_selected = true;
         batch_shape.num_samples = num_samples as usize;

@@ -43,7 +43,7 @@ impl<'t> Target<'t> {
         let layout = Layout::compact(T::DTYPE, shape)?;
         if layout.numel() as usize != data.len() {
             let got = format!("a slice of {} elements", data.len());
-            return Err(Error::Shape(Box::new(Mismatch::new(None, shape, got))));
+            return Err(Mismatch::new(None, shape, got).into_error(Error::Shape));
         }
         let (data, dtype, device) = (data.as_mut_ptr().cast(), T::DTYPE, Device::Cpu);
         Ok(Target { data, dtype, layout, device, owner: None, scales: None, memory: PhantomData })
@@ -81,7 +81,7 @@ impl<'t> Target<'t> {
     /// to which the memory was handed ([`Tensor::ready_on`]), and the memory is reused or freed only after this work.
     #[must_use]
     pub fn owned_by(mut self, owner: &Owner) -> Target<'t> {
-        self.owner = matches!(self.device, Device::Cuda(_)).then(|| Arc::clone(owner));
+        self.owner = self.device.is_cuda().then(|| Arc::clone(owner));
         self
     }
 
@@ -160,7 +160,7 @@ impl AsTarget for Tensor {
 /// [`Error::Layout`] if the memory is read-only or there are other references.
 pub(crate) fn target_of(tensor: &mut Tensor, num_refs: usize) -> Result<Target<'_>> {
     let refuse = |expected: &str, got: &str| {
-        Err(Error::Layout(Box::new(Mismatch::new(None, expected, got))))
+        Err(Mismatch::new(None, expected, got).into_error(Error::Layout))
     };
     if tensor.is_read_only() {
         return refuse("writable memory", "read-only memory");
@@ -206,27 +206,24 @@ fn check_memory(
     sharing: impl FnOnce(&Footprint<'_>) -> Option<usize>,
 ) -> Result<()> {
     if out.layout.shape() != shape {
-        return Err(Error::Shape(Box::new(Mismatch::new(None, shape, out.layout.shape()))));
+        return Err(Mismatch::new(None, shape, out.layout.shape()).into_error(Error::Shape));
     }
     if out.device != device {
         let (expected, got) = (device.to_string(), out.device.to_string());
-        return Err(Error::Device(Box::new(Mismatch::new(None, expected, got))));
+        return Err(Mismatch::new(None, expected, got).into_error(Error::Device));
     }
     if out.dtype != out.dtype.native() && out.dtype.native() == dtype {
         let mismatch = Mismatch::new(None, "native byte order", out.dtype);
-        return Err(Error::Layout(Box::new(mismatch)));
+        return Err(mismatch.into_error(Error::Layout));
     }
     if out.dtype != dtype {
-        return Err(Error::DType(Box::new(Mismatch::new(None, dtype, out.dtype))));
+        return Err(Mismatch::new(None, dtype, out.dtype).into_error(Error::DType));
     }
     let written = out.footprint();
     if written.shares_with_itself() {
         let got = format!("strides {:?} for shape {:?}", out.layout.strides(), out.layout.shape());
-        return Err(Error::Layout(Box::new(Mismatch::new(
-            None,
-            "elements with a place of their own",
-            got,
-        ))));
+        return Err(Mismatch::new(None, "elements with a place of their own", got)
+            .into_error(Error::Layout));
     }
     match sharing(&written) {
         Some(index) => Err(not_apart(Some(index), "out")),
@@ -318,7 +315,7 @@ fn output_at(path: &str) -> String {
 fn not_apart(index: Option<usize>, output: &str) -> Error {
     let (expected, got) =
         (format!("memory apart from {output}"), format!("memory that overlaps {output}"));
-    Error::Layout(Box::new(Mismatch::new(index, expected, got)))
+    Mismatch::new(index, expected, got).into_error(Error::Layout)
 }
 
 #[cfg(test)]

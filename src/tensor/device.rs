@@ -22,6 +22,10 @@ impl Device {
             _ => None,
         }
     }
+
+    pub(crate) fn is_cuda(self) -> bool {
+        self.ordinal().is_some()
+    }
 }
 
 impl fmt::Display for Device {

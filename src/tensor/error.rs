@@ -383,6 +383,13 @@ impl fmt::Display for Error {
     }
 }
 
+impl Mismatch {
+    /// The error of this kind.
+    pub(crate) fn into_error(self, kind: fn(Box<Mismatch>) -> Error) -> Error {
+        kind(Box::new(self))
+    }
+}
+
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {

@@ -87,7 +87,7 @@ impl Tensor {
         let layout = Layout::compact(T::DTYPE, shape)?;
         if layout.numel() as usize != elements.len() {
             let got = format!("a vector of {} elements", elements.len());
-            return Err(Error::Shape(Box::new(Mismatch::for_subject("tensor", shape, got))));
+            return Err(Mismatch::for_subject("tensor", shape, got).into_error(Error::Shape));
         }
         let data = elements.as_mut_ptr().cast();
         // SAFETY: moving a `Vec` does not move its elements; the layout was just counted.
@@ -157,11 +157,8 @@ impl Tensor {
         let data = self.data.cast::<T>();
         if !self.layout.is_compact() || !data.is_aligned() {
             let got = format!("strides {:?} at {:p}", self.strides(), self.data);
-            return Err(Error::Layout(Box::new(Mismatch::for_subject(
-                "tensor",
-                "compact aligned memory",
-                got,
-            ))));
+            return Err(Mismatch::for_subject("tensor", "compact aligned memory", got)
+                .into_error(Error::Layout));
         }
         // SAFETY: as below; every byte is a valid `u8`.
         #[allow(unsafe_code)]
@@ -169,7 +166,7 @@ impl Tensor {
         if T::DTYPE == DType::Bool && bytes().iter().any(|&byte| byte > 1) {
             let mismatch =
                 Mismatch::for_subject("tensor", "bools of 0 and 1", "a bool that is neither");
-            return Err(Error::Layout(Box::new(mismatch)));
+            return Err(mismatch.into_error(Error::Layout));
         }
         // SAFETY: `new_unchecked` promised that the layout is in valid initialised memory for as
         // long as the owner lives, which `self` holds; compactness and alignment were just checked.
@@ -180,19 +177,15 @@ impl Tensor {
     /// [`Error::DType`] unless the elements are of type `T`, [`Error::Device`] unless they are on the host, page-locked or not.
     pub(crate) fn check_host_elements<T: Element>(&self) -> Result<()> {
         if T::DTYPE != self.dtype {
-            return Err(Error::DType(Box::new(Mismatch::for_subject(
-                "tensor",
-                T::DTYPE,
-                self.dtype,
-            ))));
+            return Err(
+                Mismatch::for_subject("tensor", T::DTYPE, self.dtype).into_error(Error::DType)
+            );
         }
-        if matches!(self.device, Device::Cuda(_)) {
+        if self.device.is_cuda() {
             let got = self.device.to_string();
-            return Err(Error::Device(Box::new(Mismatch::for_subject(
-                "tensor",
-                "host memory",
-                got,
-            ))));
+            return Err(
+                Mismatch::for_subject("tensor", "host memory", got).into_error(Error::Device)
+            );
         }
         Ok(())
     }
@@ -215,11 +208,8 @@ impl Tensor {
                 });
         if !fits {
             let got = format!("shape {:?} from element {start}", layout.shape());
-            return Err(Error::Layout(Box::new(Mismatch::for_subject(
-                "tensor",
-                "a part of the tensor",
-                got,
-            ))));
+            return Err(Mismatch::for_subject("tensor", "a part of the tensor", got)
+                .into_error(Error::Layout));
         }
         let shift = if part.is_empty() { 0 } else { shift.unwrap_or(0) as isize };
         Ok(Tensor { data: self.data.wrapping_offset(shift), layout, ..self.clone() })
@@ -232,11 +222,9 @@ impl Tensor {
     pub fn bytes(&self) -> Result<Tensor> {
         if !self.layout.is_compact() {
             let got = format!("strides {:?}", self.strides());
-            return Err(Error::Layout(Box::new(Mismatch::for_subject(
-                "tensor",
-                "compact memory",
-                got,
-            ))));
+            return Err(
+                Mismatch::for_subject("tensor", "compact memory", got).into_error(Error::Layout)
+            );
         }
         let layout = Layout::compact(DType::U8, &[self.nbytes() as i64])?;
         Ok(Tensor { dtype: DType::U8, layout, ..self.clone() })
@@ -257,14 +245,12 @@ impl Tensor {
     /// ```
     pub fn part(&self, byte_offset: u64, dtype: DType, shape: &[i64]) -> Result<Tensor> {
         if self.dtype != DType::U8 {
-            return Err(Error::DType(Box::new(Mismatch::for_subject(
-                "tensor",
-                DType::U8,
-                self.dtype,
-            ))));
+            return Err(
+                Mismatch::for_subject("tensor", DType::U8, self.dtype).into_error(Error::DType)
+            );
         }
         let refuse = |expected: String, got: String| {
-            Err(Error::Layout(Box::new(Mismatch::for_subject("tensor", expected, got))))
+            Err(Mismatch::for_subject("tensor", expected, got).into_error(Error::Layout))
         };
         if !self.layout.is_compact() {
             return refuse("bytes without gaps".into(), format!("strides {:?}", self.strides()));

@@ -3,7 +3,7 @@
 use bytemuck::cast_slice;
 
 use crate::plan::{Plan, Role};
-use crate::tensor::{DType, Device, Dims, Result};
+use crate::tensor::{DType, Dims, Result};
 
 /// Numbers known on the host that a batch has on the device: lengths, offsets.
 #[derive(Debug)]
@@ -39,8 +39,7 @@ impl HostMetadata {
 pub(crate) fn host_metadata(plan: &Plan<'_>) -> Result<Vec<HostMetadata>> {
     let mut all = Vec::new();
     let batch_shapes = plan.batch_shapes().iter().enumerate();
-    for (leaf, batch_shape) in
-        batch_shapes.filter(|(_, batch_shape)| matches!(batch_shape.device, Device::Cuda(_)))
+    for (leaf, batch_shape) in batch_shapes.filter(|(_, batch_shape)| batch_shape.device.is_cuda())
     {
         batch_shape.for_each_metadata(|role, dtype, shape, numbers| {
             let (shape, is_selected) = (shape.into(), batch_shape.is_selected);

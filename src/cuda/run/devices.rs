@@ -100,7 +100,7 @@ pub(crate) fn ordinal_of(plan: &Plan<'_>) -> Result<Option<u32>> {
                 let (expected, got) = (Device::Cuda(known).to_string(), device.to_string());
                 let mismatch = Mismatch::for_subject("leaves", expected, got);
                 let hint = Hint::Text("all leaves of one call must be on one device");
-                return Err(Error::Device(Box::new(mismatch.with_hint(hint))));
+                return Err(mismatch.with_hint(hint).into_error(Error::Device));
             }
             _ => {}
         }

@@ -100,7 +100,7 @@ impl Run<'_> {
         host: Host<'_>,
     ) -> Result<()> {
         // Memory first, so that nothing is enqueued if there is none.
-        let arena = plan.arena.as_ref().filter(|arena| matches!(arena.device, Device::Cuda(_)));
+        let arena = plan.arena.as_ref().filter(|arena| arena.device.is_cuda());
         self.result.arena = arena
             .map(|arena| self.output(options, DType::U8, arena.layout().clone()))
             .transpose()?;

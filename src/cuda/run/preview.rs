@@ -11,7 +11,7 @@ use crate::cuda::launch::policy::Policy;
 use crate::cuda::launch::segment::OutputSegment;
 use crate::cuda::launch::table::{segments, Table};
 use crate::plan::{Launch, Plan, SegmentReport, Upload};
-use crate::tensor::{DType, Device, Result};
+use crate::tensor::{DType, Result};
 
 /// Placeholder address for outputs that are not allocated yet.
 const ASSUMED: u64 = 1 << 40;
@@ -63,7 +63,7 @@ pub(crate) fn launch_of(
 
 /// The zeros between the tensors of an arena on a device.
 fn gaps_of(plan: &Plan<'_>) -> Vec<Vec<u8>> {
-    let arena = plan.arena.iter().filter(|arena| matches!(arena.device, Device::Cuda(_)));
+    let arena = plan.arena.iter().filter(|arena| arena.device.is_cuda());
     arena.flat_map(|arena| arena.gaps().map(|(_, count)| vec![0; count])).collect()
 }
 

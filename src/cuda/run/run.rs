@@ -132,9 +132,8 @@ impl Run<'_> {
     pub fn readable<'p>(&self, plan: &'p Plan<'_>, options: &'p RunOptions) -> Readable<'p> {
         let leaves = plan.batch_shapes().iter().zip(&plan.lists);
         let is_late = |batch_shape: &BatchShape| {
-            let ends = [batch_shape.source, batch_shape.device];
-            batch_shape.source != Device::Cpu
-                && ends.iter().any(|end| matches!(end, Device::Cuda(_)))
+            batch_shape.source.is_cuda()
+                || batch_shape.source == Device::Pinned && batch_shape.is_on_device()
         };
         let lists = leaves.filter(|(batch_shape, _)| is_late(batch_shape)).map(|(_, list)| list);
         self.readable_of(lists.flat_map(|list| list.owners()).chain(&options.keep))
