@@ -37,7 +37,7 @@ def workload_of(**calls):
     found = Contenders(QUICK)
     for name, call in calls.items():
         found.add("windrow" if name == "windrow" else "someone", name, call)
-    return Workload("T", "a test", QUICK, sets, lambda s: (np.stack(s.arrays),), found)
+    return Workload(sets, lambda s: (np.stack(s.arrays),), found)
 
 
 def right(s):
@@ -142,7 +142,7 @@ def test_a_missing_library_is_reported_and_the_run_goes_on(monkeypatch):
 
 
 def test_windrow_giving_a_wrong_batch_ends_with_1(monkeypatch, capsys):
-    made = Definition("a test", lambda name, title, setting: workload_of(windrow=lambda s: right(s) + 1, other=right))
+    made = Definition("a test", lambda setting: workload_of(windrow=lambda s: right(s) + 1, other=right))
     monkeypatch.setitem(WORKLOADS, "T", made)
     assert command.main(["--quick", "--only", "T"]) == 1
     assert "windrow: WRONG: 32 of 32 elements differ" in capsys.readouterr().out

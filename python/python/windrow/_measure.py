@@ -18,6 +18,8 @@ import numpy as np
 import windrow as wr
 from windrow._system import caches, cpu_name, num_cores, optional
 
+torch = optional("torch")
+
 Array = Any
 """A NumPy array of any dtype."""
 
@@ -61,6 +63,56 @@ def normalised(images: Sequence[Array], dtype: str) -> List[Array]:
 def transform() -> wr.Transform:
     """The transform that `normalised` computes."""
     return wr.Transform(scale=1 / 255, mean=MEAN, std=STD, channel_dim=2, permute=(2, 0, 1))
+
+
+# What users write instead, by NumPy and by torch
+
+
+def numpy_padded(rows: Sequence[Array], dtype: Any, scale: Optional[float] = None) -> Tuple[Array, Array]:
+    """Rows in one rectangle, zeros behind each, and a mask that is True where they are."""
+    data = np.zeros((len(rows), max(map(len, rows)), *rows[0].shape[1:]), dtype)
+    mask = np.zeros(data.shape[:2], bool)
+    for i, row in enumerate(rows):
+        data[i, : len(row)] = row if scale is None else row * np.float32(scale)
+        mask[i, : len(row)] = True
+    return data, mask
+
+
+def torch_padded(rows: Sequence[Any], dtype: str) -> Tuple[Any, Any, Any]:
+    """As `numpy_padded`, and the lengths."""
+    lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
+    data = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(getattr(torch, dtype))
+    return data, torch.arange(data.shape[1], device=lengths.device) < lengths[:, None], lengths
+
+
+def numpy_ragged(rows: Sequence[Array]) -> Tuple[Array, Array]:
+    """Rows one after the other, and where each begins."""
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    return np.concatenate(rows), offsets
+
+
+def torch_ragged(rows: Sequence[Any]) -> Tuple[Any, Any]:
+    offsets = torch.cumsum(torch.tensor([0, *(len(row) for row in rows)]), 0)
+    return torch.cat(rows), offsets.to(rows[0].device)
+
+
+def numpy_normalised(images: Array, dtype: str) -> Array:
+    """A batch of 8-bit HWC images as `normalised` ones, each operation rounded."""
+    planes = np.divide(images.transpose(0, 3, 1, 2), np.float32(255), dtype=np.float32)
+    mean, std = (np.array(values, np.float32).reshape(3, 1, 1) for values in (MEAN, STD))
+    return ((planes - mean) / std).astype(dtype, copy=False)
+
+
+def torch_constants(device: Any = "cpu") -> Tuple[Any, Any]:
+    """Mean and deviation of each plane on the device."""
+    mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
+    return mean, std
+
+
+def torch_normalised(images: Any, dtype: str, constants: Tuple[Any, Any]) -> Any:
+    mean, std = constants
+    return ((images.permute(0, 3, 1, 2) / 255 - mean) / std).to(getattr(torch, dtype))
 
 
 @functools.lru_cache(maxsize=1)

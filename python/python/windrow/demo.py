@@ -30,8 +30,14 @@ from windrow._measure import (
     interleave,
     machine,
     normalised,
+    numpy_normalised,
+    numpy_ragged,
     quartiles,
     to_numpy,
+    torch_constants,
+    torch_normalised,
+    torch_padded,
+    torch_ragged,
     transform,
 )
 from windrow._system import optional
@@ -39,6 +45,9 @@ from windrow._system import optional
 torch = optional("torch")
 
 SECONDS_PER_FORM = 1.0
+
+Ways = Tuple[Tuple[str, ...], Callable[..., wr.Batch], Callable[..., Any], Callable[..., Any]]
+"""The fields of a form, and the calls of windrow, NumPy and torch that give them."""
 
 
 @dataclass
@@ -137,34 +146,8 @@ def torch_padded_images(samples: List[Any]) -> Tuple[Any, Any]:
     return data, mask
 
 
-def torch_padded_rows(samples: List[Any]) -> Tuple[Any, Any]:
-    lengths = torch.tensor([len(sample) for sample in samples])
-    data = torch.nn.utils.rnn.pad_sequence(samples, batch_first=True).to(torch.int64)
-    return data, torch.arange(data.shape[1]) < lengths[:, None]
-
-
-def numpy_ragged(samples: List[Array]) -> Tuple[Array, Array]:
-    offsets = np.zeros(len(samples) + 1, np.int64)
-    np.cumsum([len(sample) for sample in samples], out=offsets[1:])
-    return np.concatenate(samples), offsets
-
-
-def torch_ragged(samples: List[Any]) -> Tuple[Any, Any]:
-    lengths = torch.tensor([0, *(len(sample) for sample in samples)])
-    return torch.cat(samples), torch.cumsum(lengths, 0)
-
-
-def numpy_normalised(samples: List[Array]) -> Tuple[Array]:
-    images = np.stack(samples).transpose(0, 3, 1, 2)
-    images = np.divide(images, np.float32(255), dtype=np.float32)
-    channels = (np.array(values, np.float32).reshape(3, 1, 1) for values in (MEAN, STD))
-    return (((images - next(channels)) / next(channels)).astype(np.float16),)
-
-
-def torch_normalised(samples: List[Any]) -> Tuple[Any]:
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
-    images = torch.stack(samples).permute(0, 3, 1, 2)
-    return (((images / 255 - mean) / std).to(torch.float16),)
+STACK: Ways = (("data",), wr.stack, lambda s: (np.stack(s),), lambda s: (torch.stack(s),))
+RAGGED: Ways = (("data", "offsets"), wr.ragged, numpy_ragged, torch_ragged)
 
 
 def forms(rng: np.random.Generator) -> List[Form]:
@@ -181,18 +164,18 @@ def forms(rng: np.random.Generator) -> List[Form]:
         cut = clips(frames, [int(n) for n in rng.integers(2000, 20000, 512)], rng)
         short = clips(frames, [128] * 20000, rng)
         heard = [
-            Form("stack sound frames", short, ("data",), wr.stack, lambda s: (np.stack(s),), lambda s: (torch.stack(s),)),
-            Form("ragged sound clips", cut, ("data", "offsets"), wr.ragged, numpy_ragged, torch_ragged),
+            Form("stack sound frames", short, *STACK),
+            Form("ragged sound clips", cut, *RAGGED),
         ]
     return [
-        Form("stack photographs", squares, ("data",), wr.stack, lambda s: (np.stack(s),), lambda s: (torch.stack(s),)),
+        Form("stack photographs", squares, *STACK),
         Form(
             "normalise to float16 CHW",
             squares[:128],
             ("data",),
             lambda s: wr.stack(s, dtype="float16", transform=transform()),
-            numpy_normalised,
-            torch_normalised,
+            lambda s: (numpy_normalised(np.stack(s), "float16"),),
+            lambda s: (torch_normalised(torch.stack(s), "float16", torch_constants()),),
             exact=lambda s: (np.stack(normalised(s, "float16")),),
             tolerance=3e-3,
         ),
@@ -210,9 +193,9 @@ def forms(rng: np.random.Generator) -> List[Form]:
             ("data", "mask"),
             lambda s: wr.pad(s, dtype="int64", mask="real"),
             lambda s: numpy_padded(s, "int64"),
-            torch_padded_rows,
+            lambda s: torch_padded(s, "int64")[:2],
         ),
-        Form("ragged text", rows, ("data", "offsets"), wr.ragged, numpy_ragged, torch_ragged),
+        Form("ragged text", rows, *RAGGED),
         *heard,
     ]
 

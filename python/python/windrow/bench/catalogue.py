@@ -13,7 +13,7 @@ from windrow.bench.pixels import frames, normalise, padded_images
 from windrow.bench.results import MEMCPY
 from windrow.bench.samples import LAYOUTS
 from windrow.bench.small import cases as small_cases
-from windrow.bench.sources import arrow_column, data_objects, dataset_rows, plans, polars_column, tensordicts, token_lists
+from windrow.bench.sources import data_objects, dataset_rows, list_column, plans, tensordict_batch, token_lists
 from windrow.bench.trees import ENVIRONMENT, fields, graphs, leaves
 from windrow.bench.workload import Definition, Target
 
@@ -131,18 +131,18 @@ WORKLOADS: Dict[str, Definition] = {
     "L1024": large(1024),
     "source-arrow": Definition(
         "pad an Arrow list column of 4096 int32 rows of 16..2048 to int64, mask",
-        arrow_column(16, 2048, 4096, [Target("windrow", (MEMCPY,), 0.6)]),
+        list_column("pyarrow", 16, 2048, 4096, [Target("windrow", (MEMCPY,), 0.6)]),
     ),
     "source-polars": Definition(
         "pad a polars list column of 4096 int32 rows of 16..2048 to int64, mask",
-        polars_column(16, 2048, 4096, [Target("windrow", (MEMCPY,), 0.6)]),
+        list_column("polars", 16, 2048, 4096, [Target("windrow", (MEMCPY,), 0.6)]),
     ),
     "source-datasets": Definition(
         "pad 256 rows of 16..512 tokens of a Hugging Face dataset, mask",
         dataset_rows(16, 512, 256, [Target("windrow", ('with_format("torch"), pad_sequence, mask',), 15.0)]),
     ),
     "source-tensordict": Definition(
-        "stack 256 TensorDicts of 30 x 8 float32", tensordicts(30, 256, [Target("windrow", ("torch.stack",), 10.0)])
+        "stack 256 TensorDicts of 30 x 8 float32", tensordict_batch(30, 256, [Target("windrow", ("torch.stack",), 10.0)])
     ),
     "source-pyg": Definition(
         "join 512 graphs of 10..30 nodes x 16 of PyTorch Geometric", data_objects(512, [Target("windrow", ("Batch.from_data_list",), 5.0)])

@@ -9,8 +9,8 @@ import numpy as np
 
 import windrow as wr
 from windrow._measure import Array
-from windrow.bench.samples import Samples, Setting, Shape, samples_of, sets_of, torch
-from windrow.bench.workload import TOO_MANY_FOR_JAX, Contenders, Definition, Target, Workload, module
+from windrow.bench.samples import Samples, Setting, Shape, equal_samples, samples_of, sets_of, torch
+from windrow.bench.workload import TOO_MANY_FOR_JAX, Contenders, Definition, Target, Workload, in_any_setting, module
 
 TAKE = "windrow, SampleList.take"
 
@@ -26,8 +26,27 @@ def output(count: int, shape: Shape, dtype: str, setting: Setting) -> Any:
     return torch.empty((count, *shape), dtype=getattr(torch, dtype), device=setting.device)
 
 
-def stack_contenders(count: int, shape: Shape, dtype: str, sets: List[Samples], setting: Setting) -> Contenders:
-    """Everyone's ways to stack samples of equal shape."""
+def foreach_copy(samples: Samples, out: Any) -> Any:
+    torch._foreach_copy_(list(out.unbind(0)), samples.tensors)
+    return out
+
+
+def dali_stack(samples: Samples) -> Any:
+    ndd = module("DALI")
+    return ndd.as_tensor(ndd.as_batch(samples.arrays, device="cpu")).evaluate()
+
+
+def jax_stack(samples: Samples) -> Any:
+    jnp = module("JAX")
+    convert: Callable[[Any], Any] = jnp.asarray if samples.best is samples.arrays else jnp.from_dlpack
+    return jnp.stack(samples.of("JAX", convert)).block_until_ready()
+
+
+@in_any_setting
+def stack(setting: Setting, shape: Shape, num_samples: int, dtype: str, targets: List[Target], odd: bool = False, repeat: int = 1) -> Workload:
+    """A workload of samples of equal shape. `odd`: they begin at any byte."""
+    count = setting.count(num_samples)
+    sets = equal_samples(1, shape, count, dtype, setting, odd)
     out, engine = output(count, shape, dtype, setting), setting.engine
     row = int(np.prod(shape)) * np.dtype(dtype).itemsize
     found = Contenders(setting)
@@ -56,35 +75,7 @@ def stack_contenders(count: int, shape: Shape, dtype: str, sets: List[Samples], 
         way = TAKE if row <= 4096 else "windrow"
         found.add("torch", "torch.index_select of the one table", lambda s: torch.index_select(s.table, 0, rows), way)
         found.add("NumPy", "copy of the one table", lambda s: np.array(s.array_table))
-    return found
-
-
-def foreach_copy(samples: Samples, out: Any) -> Any:
-    torch._foreach_copy_(list(out.unbind(0)), samples.tensors)
-    return out
-
-
-def dali_stack(samples: Samples) -> Any:
-    ndd = module("DALI")
-    return ndd.as_tensor(ndd.as_batch(samples.arrays, device="cpu")).evaluate()
-
-
-def jax_stack(samples: Samples) -> Any:
-    jnp = module("JAX")
-    convert: Callable[[Any], Any] = jnp.asarray if samples.best is samples.arrays else jnp.from_dlpack
-    return jnp.stack(samples.of("JAX", convert)).block_until_ready()
-
-
-def stack(shape: Shape, num_samples: int, dtype: str, targets: List[Target], odd: bool = False, repeat: int = 1) -> Callable[..., Workload]:
-    """A workload of samples of equal shape. `odd`: they begin at any byte."""
-
-    def make(name: str, title: str, setting: Setting) -> Workload:
-        rng, count = np.random.default_rng(1), setting.count(num_samples)
-        sets = sets_of(lambda: samples_of([shape] * count, dtype, setting, rng, odd), setting)
-        contenders = stack_contenders(count, shape, dtype, sets, setting)
-        return Workload(name, title, setting, sets, stacked, contenders, targets, repeat=repeat)
-
-    return make
+    return Workload(sets, stacked, found, targets, repeat=repeat)
 
 
 def sized(count: int, sample_bytes: int) -> Definition:
@@ -96,58 +87,52 @@ def sized(count: int, sample_bytes: int) -> Definition:
 # A random batch of a list that stays
 
 
-def random_batch(num_samples: int, batch: int) -> Callable[..., Workload]:
+@in_any_setting
+def random_batch(setting: Setting, num_samples: int, batch: int) -> Workload:
     """A batch by indices out of many registered samples of 512 bytes."""
+    rng, count, engine = np.random.default_rng(5), setting.count(num_samples), setting.engine
+    pool = samples_of([(128,)] * count, "float32", setting, rng)
+    # The control in any layout: what it costs if all rows were in one tensor from the beginning.
+    table = pool.table if pool.table is not None else torch.stack(pool.tensors) if torch else np.stack(pool.arrays)
+    listed = wr.SampleList(table if setting.layout == "contiguous" else pool.best)
 
-    def make(name: str, title: str, setting: Setting) -> Workload:
-        rng, count, engine = np.random.default_rng(5), setting.count(num_samples), setting.engine
-        pool = samples_of([(128,)] * count, "float32", setting, rng)
-        # The control in any layout: what it costs if all rows were in one tensor from the beginning.
-        table = pool.table if pool.table is not None else torch.stack(pool.tensors) if torch else np.stack(pool.arrays)
-        listed = wr.SampleList(table if setting.layout == "contiguous" else pool.best)
+    def draw() -> Samples:
+        indices = rng.integers(0, count, min(batch, count))
+        tensors = [pool.tensors[i] for i in indices] if pool.tensors else []
+        return Samples([pool.arrays[i] for i in indices], tensors, table, indices)
 
-        def draw() -> Samples:
-            indices = rng.integers(0, count, min(batch, count))
-            tensors = [pool.tensors[i] for i in indices] if pool.tensors else []
-            return Samples([pool.arrays[i] for i in indices], tensors, table, indices)
-
-        sets = sets_of(draw, setting)
-        drawn = {id(s): torch.from_numpy(s.indices).to(setting.device) for s in sets} if torch else {}
-        found = Contenders(setting)
-        found.add("windrow", "windrow", lambda s: wr.stack(listed.take(s.indices), engine=engine))
-        found.add("torch", "torch.stack of the same items", lambda s: torch.stack([pool.tensors[i] for i in s.indices]))
-        found.add("NumPy", "np.stack of the same items", lambda s: np.stack([pool.arrays[i] for i in s.indices]))
-        found.add("torch", "torch.index_select of one table", lambda s: torch.index_select(s.table, 0, drawn[id(s)]))
-        found.add("NumPy", "np.take of one table", lambda s: np.take(s.array_table, s.indices, 0))
-        targets = [
-            Target("windrow", ("torch.stack of the same items",), 8.0),
-            Target("windrow", ("torch.index_select of one table",), 1.0),
-        ]
-        return Workload(name, title, setting, sets, stacked, found, targets)
-
-    return make
+    sets = sets_of(draw, setting)
+    drawn = {id(s): torch.from_numpy(s.indices).to(setting.device) for s in sets} if torch else {}
+    found = Contenders(setting)
+    found.add("windrow", "windrow", lambda s: wr.stack(listed.take(s.indices), engine=engine))
+    found.add("torch", "torch.stack of the same items", lambda s: torch.stack([pool.tensors[i] for i in s.indices]))
+    found.add("NumPy", "np.stack of the same items", lambda s: np.stack([pool.arrays[i] for i in s.indices]))
+    found.add("torch", "torch.index_select of one table", lambda s: torch.index_select(s.table, 0, drawn[id(s)]))
+    found.add("NumPy", "np.take of one table", lambda s: np.take(s.array_table, s.indices, 0))
+    targets = [
+        Target("windrow", ("torch.stack of the same items",), 8.0),
+        Target("windrow", ("torch.index_select of one table",), 1.0),
+    ]
+    return Workload(sets, stacked, found, targets)
 
 
 # Host memory to a device
 
 
-def upload(shape: Shape, num_samples: int, dtype: str) -> Callable[..., Workload]:
+@in_any_setting
+def upload(setting: Setting, shape: Shape, num_samples: int, dtype: str) -> Workload:
     """Samples in page-locked memory to one batch on a device."""
+    rng, count = np.random.default_rng(6), setting.count(num_samples)
+    on_host = replace(setting, device="cpu")
 
-    def make(name: str, title: str, setting: Setting) -> Workload:
-        rng, count = np.random.default_rng(6), setting.count(num_samples)
-        on_host = replace(setting, device="cpu")
+    def pinned() -> Samples:
+        made = samples_of([shape] * count, dtype, on_host, rng)
+        return Samples(made.arrays, [tensor.pin_memory() for tensor in made.tensors])
 
-        def pinned() -> Samples:
-            made = samples_of([shape] * count, dtype, on_host, rng)
-            return Samples(made.arrays, [tensor.pin_memory() for tensor in made.tensors])
-
-        sets = sets_of(pinned, setting)
-        stage = torch.empty((count, *shape), dtype=getattr(torch, dtype), pin_memory=True)
-        found = Contenders(setting)
-        found.add("windrow", "windrow", lambda s: wr.stack(s.best, device=setting.device, engine=setting.engine))
-        found.add("torch", "torch.stack, to", lambda s: torch.stack(s.tensors).to(setting.device))
-        found.add("torch", "torch.stack(out=pinned), to", lambda s: torch.stack(s.tensors, out=stage).to(setting.device, non_blocking=True))
-        return Workload(name, title, setting, sets, stacked, found)
-
-    return make
+    sets = sets_of(pinned, setting)
+    stage = torch.empty((count, *shape), dtype=getattr(torch, dtype), pin_memory=True)
+    found = Contenders(setting)
+    found.add("windrow", "windrow", lambda s: wr.stack(s.best, device=setting.device, engine=setting.engine))
+    found.add("torch", "torch.stack, to", lambda s: torch.stack(s.tensors).to(setting.device))
+    found.add("torch", "torch.stack(out=pinned), to", lambda s: torch.stack(s.tensors, out=stage).to(setting.device, non_blocking=True))
+    return Workload(sets, stacked, found)

@@ -56,24 +56,9 @@ def overview(report: Report) -> str:
     """One line for each workload: both layouts, the fastest of the others, the ratio."""
     header = ["", "workload", "windrow", "GB/s", "one piece", "fastest other", "", "ratio", "of memcpy"]
     lines, kinds = [], []
-    for entry, whole in results.pairs(report):
-        ours, best = results.find(entry, "windrow"), results.fastest_peer(entry)
-        ratio = results.ratio(entry, best) if best else None
-        rate = results.throughput(entry, ours)
-        lines.append(
-            [
-                entry["name"],
-                entry["title"],
-                results.milliseconds(results.median(ours)),
-                "-" if rate is None else f"{rate:.1f}",
-                results.milliseconds(results.median(results.find(whole, "windrow"))) if whole else "-",
-                results.milliseconds(results.median(best)),
-                best["name"] if best else "-",
-                results.versus(ratio),
-                results.number(ours.get("share") if ours else None),
-            ]
-        )
-        kinds.append("loss" if ratio is not None and ratio < 1 else "")
+    for pair in results.pairs(report):
+        lines.append(list(results.cells(pair).values()))
+        kinds.append("loss" if "behind" in results.cells(pair)["others / windrow"] else "")
     return f'<div class="wrap">{table(header, lines, kinds)}</div>'
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 
 import windrow as wr
-from windrow._measure import Array
 from windrow.bench.results import MEMCPY
-from windrow.bench.samples import LAYOUTS, Samples, Setting, torch
+from windrow.bench.samples import LAYOUTS, Setting, torch
 from windrow.bench.small import Anything
-from windrow.bench.workload import Contender, Contenders, Definition, Skip, Target, Workload
+from windrow.bench.workload import Contender, Contenders, Definition, Target, Workload, require
 
 
 @dataclass
@@ -28,27 +28,17 @@ class Written:
 def moves(title: str, make: Callable[[Setting, np.random.Generator], Workload]) -> Definition:
     """A workload of the host's, whose tensors are torch's; Skip on a device and without torch."""
 
-    def build(name: str, title: str, setting: Setting) -> Workload:
-        if not setting.on_host:
-            raise Skip("moves are compared on the host")
-        if torch is None:
-            raise Skip("torch is not installed")
-        made = make(setting, np.random.default_rng(30))
-        made.name, made.title = name, title
-        return made
+    def build(setting: Setting) -> Workload:
+        require(setting, "torch", host_only="moves are compared on the host")
+        return make(setting, np.random.default_rng(30))
 
     return Definition(title, build, layouts=LAYOUTS[:1])
 
 
-def workload(setting: Setting, srcs: List[Any], want: Any, found: Contenders, targets: List[Target], repeat: int = 1) -> Workload:
-    """A workload of moves, whose contenders give all bytes that they have written. It has no name yet."""
-    nbytes = sum(tensor.nbytes for tensor in srcs)
-    samples = Anything([], [], size=nbytes)
-
-    def expected(_: Samples) -> Tuple[Array, ...]:
-        return (want.numpy(),)
-
-    return Workload("", "", setting, [samples], expected, found, targets, repeat=repeat)
+def workload(srcs: List[Any], want: Any, found: Contenders, targets: List[Target], repeat: int = 1) -> Workload:
+    """A workload of moves, whose contenders give all bytes that they have written."""
+    samples = Anything([], [], size=sum(tensor.nbytes for tensor in srcs))
+    return Workload([samples], lambda _: (want.numpy(),), found, targets, repeat=repeat)
 
 
 def bytes_of(tensors: List[Any]) -> Any:
@@ -59,37 +49,32 @@ def bytes_of(tensors: List[Any]) -> Any:
 # Many to as many others
 
 
-def copied(num_tensors: int, dtype: str, peer: str, goal: float) -> Callable[[Setting, np.random.Generator], Workload]:
+def copied(setting: Setting, rng: np.random.Generator, num_tensors: int, dtype: str, peer: str, goal: float) -> Workload:
     """Tensors of 64 float32 to others of a dtype."""
+    count, engine = setting.count(num_tensors), setting.engine
+    srcs = [torch.from_numpy(rng.random(64, np.float32)) for _ in range(count)]
+    listed = wr.SampleList(srcs)
+    lists: Dict[int, Any] = {}
+    found = Contenders(setting)
 
-    def make(setting: Setting, rng: np.random.Generator) -> Workload:
-        count, engine = setting.count(num_tensors), setting.engine
-        srcs = [torch.from_numpy(rng.random(64, np.float32)) for _ in range(count)]
-        found = Contenders(setting)
+    def add(library: str, name: str, write: Callable[[List[Any]], object]) -> None:
+        # Each has its own, or one that writes nothing would have the values of the one before.
+        dsts = [torch.zeros(64, dtype=getattr(torch, dtype)) for _ in srcs]
+        written = Written(dsts)
+        found.add(library, name, lambda _: (write(dsts), written)[1])
 
-        def add(library: str, name: str, write: Callable[[List[Any]], object]) -> None:
-            # Each has its own, or one that writes nothing would have the values of the one before.
-            dsts = [torch.zeros(64, dtype=getattr(torch, dtype)) for _ in srcs]
-            written = Written(dsts)
-            found.add(library, name, lambda _: (write(dsts), written)[1])
+    def by_lists(dsts: List[Any]) -> None:
+        known = lists.get(id(dsts))
+        if known is None:
+            known = lists[id(dsts)] = wr.SampleList(dsts)
+        wr.copy_many(known, listed, engine=engine)
 
-        add("windrow", "windrow", lambda dsts: wr.copy_many(dsts, srcs, engine=engine))
-        lists: Dict[int, Any] = {}
-        listed = wr.SampleList(srcs)
-
-        def by_lists(dsts: List[Any]) -> None:
-            known = lists.get(id(dsts))
-            if known is None:
-                known = lists[id(dsts)] = wr.SampleList(dsts)
-            wr.copy_many(known, listed, engine=engine)
-
-        add("windrow", "windrow, SampleLists", by_lists)
-        add("torch", "torch._foreach_copy_", lambda dsts: torch._foreach_copy_(dsts, srcs))
-        add("torch", "loop of copy_", lambda dsts: [dst.copy_(src) for dst, src in zip(dsts, srcs)])
-        want = bytes_of([src.to(getattr(torch, dtype)) for src in srcs])
-        return workload(setting, srcs, want, found, [Target("windrow", (peer,), goal)], max(1, 4096 // count))
-
-    return make
+    add("windrow", "windrow", lambda dsts: wr.copy_many(dsts, srcs, engine=engine))
+    add("windrow", "windrow, SampleLists", by_lists)
+    add("torch", "torch._foreach_copy_", lambda dsts: torch._foreach_copy_(dsts, srcs))
+    add("torch", "loop of copy_", lambda dsts: [dst.copy_(src) for dst, src in zip(dsts, srcs)])
+    want = bytes_of([src.to(getattr(torch, dtype)) for src in srcs])
+    return workload(srcs, want, found, [Target("windrow", (peer,), goal)], max(1, 4096 // count))
 
 
 # A tree to one buffer, and back
@@ -120,7 +105,7 @@ def packed(setting: Setting, rng: np.random.Generator) -> Workload:
     found.add("torch", "torch.cat of views", lambda _: torch.cat(views()))
     found.add("torch", "torch.cat(out=) of views", lambda _: torch.cat(views(), out=outs[1]), "windrow, out=")
     targets = [Target("windrow, out=", (MEMCPY,), 0.9), Target("windrow", ("torch.cat of views",), 1.0)]
-    return workload(setting, tensors, want, found, targets)
+    return workload(tensors, want, found, targets)
 
 
 def unpacked(setting: Setting, rng: np.random.Generator) -> Workload:
@@ -142,16 +127,18 @@ def unpacked(setting: Setting, rng: np.random.Generator) -> Workload:
     add("torch", "torch._foreach_copy_ of views", lambda into: torch._foreach_copy_(list(into.values()), views))
     add("torch", "loop of copy_", lambda into: [dst.copy_(src) for dst, src in zip(into.values(), views)])
     targets = [Target("windrow", (MEMCPY,), 0.9), Target("windrow", ("torch._foreach_copy_ of views", "loop of copy_"), 1.0)]
-    return workload(setting, views, want, found, targets)
+    return workload(views, want, found, targets)
 
 
 def cases() -> Dict[str, Definition]:
     found: Dict[str, Definition] = {}
     for count, most in ((64, 1.0), (1024, 0.9), (4096, 0.6)):
         title = f"copy_many of {count} x 64 float32 tensors"
-        found[f"move-copy{count}"] = moves(title, copied(count, "float32", "torch._foreach_copy_", round(1 / most, 2)))
+        make = partial(copied, num_tensors=count, dtype="float32", peer="torch._foreach_copy_", goal=round(1 / most, 2))
+        found[f"move-copy{count}"] = moves(title, make)
         title = f"copy_many of {count} x 64 float32 tensors to bfloat16"
-        found[f"move-cast{count}"] = moves(title, copied(count, "bfloat16", "loop of copy_", 3.0))
+        make = partial(copied, num_tensors=count, dtype="bfloat16", peer="loop of copy_", goal=3.0)
+        found[f"move-cast{count}"] = moves(title, make)
     found["move-pack"] = moves("pack 300 tensors of 1 KiB to 4 MiB", packed)
     found["move-unpack"] = moves("unpack into 300 tensors of 1 KiB to 4 MiB", unpacked)
     return found

@@ -119,11 +119,9 @@ def rows(entry: Entry) -> List[List[str]]:
     """The table of one workload, below `header`."""
     found, clocks = [], ("host", "device") if has_apart(entry) else ()
     for result in entry["results"]:
-        cells = [milliseconds(value) for value in result.get("quartiles") or (None, None, None)]
-        rate = throughput(entry, result)
-        speed = "-" if rate is None else f"{rate:.1f}"
+        times = [milliseconds(value) for value in result.get("quartiles") or (None, None, None)]
         apart = [milliseconds(result[clock][1] if result.get(clock) else None) for clock in clocks]
-        found.append([result["name"], *cells, speed, number(result.get("share")), versus(ratio(entry, result)), *apart])
+        found.append([result["name"], *times, speed(entry, result), number(result.get("share")), versus(ratio(entry, result)), *apart])
     return found
 
 
@@ -148,22 +146,36 @@ def markdown(header: List[str], lines: List[List[str]]) -> str:
     return "\n".join(["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1), *body])
 
 
+def speed(entry: Entry, result: Optional[Entry]) -> str:
+    """GB/s as text."""
+    rate = throughput(entry, result)
+    return "-" if rate is None else f"{rate:.1f}"
+
+
+def cells(pair: Pair) -> Dict[str, str]:
+    """What an overview says of a workload: windrow from both layouts, and the fastest of the others."""
+    entry, whole = pair
+    ours, best = find(entry, "windrow"), fastest_peer(entry)
+    return {
+        "name": entry["name"],
+        "workload": entry["title"],
+        "windrow": milliseconds(median(ours)),
+        "GB/s": speed(entry, ours),
+        "from one piece": milliseconds(median(find(whole, "windrow"))) if whole else "-",
+        "fastest other": milliseconds(median(best)),
+        "": best["name"] if best else "-",
+        "others / windrow": versus(ratio(entry, best)) if best else "-",
+        "of memcpy": number(ours.get("share") if ours else None),
+    }
+
+
 def summary(report: Report) -> str:
-    """One line for each workload, in Markdown: windrow from both layouts, and the fastest of the others."""
+    """One line for each workload, in Markdown."""
     found = pairs(report)
     both = any(pair.contiguous for pair in found)
-    lines = []
-    for entry, whole in found:
-        ours, best = find(entry, "windrow"), fastest_peer(entry)
-        mark = versus(ratio(entry, best)) if best else "-"
-        line = [f"{entry['title']}", milliseconds(median(ours)), milliseconds(median(best)), best["name"] if best else "-"]
-        line += [mark.replace("behind", "**behind**"), number(ours.get("share") if ours else None)]
-        if both:
-            line.insert(2, milliseconds(median(find(whole, "windrow"))) if whole else "-")
-        lines.append(line)
-    header = ["workload", "windrow", "fastest other", "", "others / windrow", "of memcpy"]
-    if both:
-        header.insert(2, "from one piece")
+    shown = ["workload", "windrow", "from one piece", "fastest other", "", "others / windrow", "of memcpy"]
+    header = [name for name in shown if both or name != "from one piece"]
+    lines = [[of_pair[name].replace("behind", "**behind**") for name in header] for of_pair in map(cells, found)]
     return markdown(header, lines)
 
 

@@ -174,3 +174,16 @@ def sets_of(make: Callable[[], Samples], setting: Setting) -> List[Samples]:
         more = 2 * l2_bytes(setting.device) // max(sets[0].num_bytes, 1)
     more = max(1, min(63, more))
     return sets + [make() for _ in range(0 if setting.warm else 1 if setting.quick else more)]
+
+
+def equal_samples(seed: int, shape: Shape, count: int, dtype: str, setting: Setting, odd: bool = False) -> List[Samples]:
+    """Lists of `count` samples of one shape."""
+    rng = np.random.default_rng(seed)
+    return sets_of(lambda: samples_of([shape] * count, dtype, setting, rng, odd), setting)
+
+
+def unequal_rows(seed: int, shortest: int, longest: int, num_samples: int, dtype: str, setting: Setting) -> List[Samples]:
+    """Lists of rows of random lengths, both ends included."""
+    rng = np.random.default_rng(seed)
+    shapes = [(int(n),) for n in rng.integers(shortest, longest + 1, setting.count(num_samples))]
+    return sets_of(lambda: samples_of(shapes, dtype, setting, rng), setting)

@@ -8,10 +8,10 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import numpy as np
 
 import windrow as wr
-from windrow._measure import Array, normalised, to_numpy, transform
-from windrow.bench.pixels import TOLERANCE, numpy_normalised
+from windrow._measure import Array, normalised, numpy_normalised, numpy_padded, numpy_ragged, to_numpy, transform
+from windrow.bench.pixels import TOLERANCE
 from windrow.bench.samples import LAYOUTS, Samples, Setting, noise, torch
-from windrow.bench.workload import Contenders, Definition, Skip, Target, Workload
+from windrow.bench.workload import Contenders, Definition, Target, Workload, require
 from windrow.sequence import pack_tokens, pad_tokens
 
 Make = Callable[[np.random.Generator, Setting], Any]
@@ -35,17 +35,15 @@ def compared(
     """One case: samples, what windrow makes of them and what a user would write instead, whose result is the right one
     unless `oracle` makes it. `others`: further contenders, by name."""
 
-    def build(name: str, title: str, setting: Setting) -> Workload:
-        if not setting.on_host:
-            raise Skip("small batches are compared on the host")
-        if peer.startswith("torch") and torch is None:
-            raise Skip("torch is not installed")
+    library = "torch" if peer.startswith("torch") else "NumPy"
+
+    def build(setting: Setting) -> Workload:
+        require(setting, library, host_only="small batches are compared on the host")
         rng, engine = np.random.default_rng(20), setting.engine
         given = make(rng, setting)
         samples = Anything([], [], size=64 * count)
         found = Contenders(setting)
         found.add("windrow", "windrow", lambda _: ours(given, engine))
-        library = "torch" if peer.startswith("torch") else "NumPy"
 
         def on_given(call: Any) -> Callable[[Samples], Any]:
             return lambda _: call(given)
@@ -58,7 +56,7 @@ def compared(
             return tuple(to_numpy(value) for value in (result if isinstance(result, tuple) else (result,)))
 
         targets = [Target("windrow", (peer,), goal)]
-        return Workload(name, title, setting, [samples], expected, found, targets, tolerance, max(1, 1024 // count))
+        return Workload([samples], expected, found, targets, tolerance, max(1, 1024 // count))
 
     return Definition(title, build, layouts=LAYOUTS[:1])
 
@@ -76,27 +74,12 @@ def rows(rng: np.random.Generator, count: int, shortest: int, longest: int, rest
 # Requests of a server: padded, data and mask
 
 
-def padded_by_numpy(samples: List[Array]) -> Tuple[Array, Array]:
-    shape = (len(samples), max(map(len, samples)))
-    data, mask = np.zeros(shape + samples[0].shape[1:], samples[0].dtype), np.zeros(shape, bool)
-    for i, row in enumerate(samples):
-        data[i, : len(row)] = row
-        mask[i, : len(row)] = True
-    return data, mask
-
-
 def padded_by_windrow(samples: List[Array], engine: Any) -> Tuple[Array, Array]:
     batch: Any = wr.pad(samples, dims=0, mask="real", engine=engine)
     return batch.numpy(), batch.mask.numpy()
 
 
 # Token rows: ragged, values and offsets; packed, ids, labels, positions and offsets; padded, ids and mask
-
-
-def ragged_by_numpy(samples: List[Array]) -> Tuple[Array, Array]:
-    offsets = np.zeros(len(samples) + 1, np.int64)
-    np.cumsum([len(row) for row in samples], out=offsets[1:])
-    return np.concatenate(samples), offsets
 
 
 def ragged_by_windrow(samples: List[Array], engine: Any) -> Tuple[Array, Array]:
@@ -164,17 +147,6 @@ def transitions(rng: np.random.Generator, setting: Setting) -> List[Dict[str, Ar
     return [one() for _ in range(256)]
 
 
-# Tensors, stacked: by what users write
-
-
-def stacked_by_cat(samples: List[Any]) -> Any:
-    return torch.cat(samples).view(len(samples), -1)
-
-
-def stacked_by_collate(samples: List[Any]) -> Any:
-    return torch.utils.data.default_collate(samples)
-
-
 # Images, normalised
 
 
@@ -213,17 +185,20 @@ def cases() -> Dict[str, Definition]:
     for count, goal in ((1, 0.8), (8, 1.5), (32, 2.5)):
         title = f"pad {count} x (4..64, 16) float32, mask, as NumPy arrays"
         made = uneven(count, 4, 64, (16,), "float32")
-        found[f"small-pad{count}"] = compared(title, count, made, padded_by_windrow, "NumPy loop", padded_by_numpy, goal)
+        found[f"small-pad{count}"] = compared(title, count, made, padded_by_windrow, "NumPy loop", lambda given: numpy_padded(given, "float32"), goal)
     for count, width, goal in ((8, 64, 1.1), (64, 64, 1.6), (256, 64, 2.2), (1024, 17, 2.5), (4096, 128, 4.0)):
         found[f"small-stack{count}"] = compared(
             f"stack {count} x {width} float32 tensors, as a torch tensor", count, tensors(count, width),
             lambda given, engine: wr.stack(given, engine=engine).torch(), "torch.stack", lambda given: torch.stack(given), goal,
-            others={"torch.cat, view": stacked_by_cat, "torch default_collate": stacked_by_collate},
+            others={
+                "torch.cat, view": lambda given: torch.cat(given).view(len(given), -1),
+                "torch default_collate": lambda given: torch.utils.data.default_collate(given),
+            },
         )  # fmt: skip
     for count, of_pack, of_lists in ((8, 1.2, 1.5), (32, 2.0, 2.5), (256, 2.0, 3.0)):
         made, peer = uneven(count, 8, 256, (), "int64"), "np.concatenate, offsets"
         title = f"ragged {count} rows of 8..256 int64, as NumPy arrays"
-        found[f"small-ragged{count}"] = compared(title, count, made, ragged_by_windrow, peer, ragged_by_numpy, 1.2)
+        found[f"small-ragged{count}"] = compared(title, count, made, ragged_by_windrow, peer, numpy_ragged, 1.2)
         title, made, peer = f"pack_tokens of {count} arrays of 8..256", arrays_of_tokens(count), "NumPy, a few lines"
         found[f"small-pack{count}"] = compared(title, count, made, packed_by_windrow, peer, packed_by_numpy, of_pack)
         title, made = f"pad_tokens of {count} lists of 8..256 ints", lists_of_tokens(count)

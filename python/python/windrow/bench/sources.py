@@ -8,61 +8,13 @@ import numpy as np
 
 import windrow as wr
 from windrow import plan
-from windrow._measure import Array
-from windrow.bench.lengths import numpy_padded
-from windrow.bench.samples import Samples, Setting, samples_of, sets_of, torch, trees_of
-from windrow.bench.trees import by_numpy, leaves
-from windrow.bench.workload import Contenders, Skip, Target, Workload, missing, module
+from windrow._measure import Array, numpy_padded, torch_padded
+from windrow.bench.lengths import all_padded
+from windrow.bench.samples import Samples, Setting, sets_of, torch, trees_of, unequal_rows
+from windrow.bench.trees import by_numpy, equal_trees, joined, joined_by_numpy, joined_by_pyg, leaves, tensordict_stack, tensordicts
+from windrow.bench.workload import Contenders, Target, Workload, in_any_setting, missing, module, require
 
-
-def require(setting: Setting, *libraries: str) -> None:
-    """Raises Skip where a library is missing, or on a device."""
-    reasons = ["host memory only"] if not setting.on_host else [missing(library, setting) for library in libraries]
-    for reason in filter(None, reasons):
-        raise Skip(reason)
-
-
-def padded_rows(rows: List[Any]) -> Tuple[Any, Any, Any]:
-    """By torch: int64, mask, lengths."""
-    lengths = torch.tensor([len(row) for row in rows])
-    data = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).long()
-    return data, torch.arange(data.shape[1]) < lengths[:, None], lengths
-
-
-RowsOf = Callable[[Any], List[Any]]
-
-
-def list_column(
-    library: str, make_column: Callable[[List[Array]], Any], peers: Dict[str, RowsOf]
-) -> Callable[..., Callable[..., Workload]]:
-    """Workloads of a list column of int32 of a library, padded to int64 with mask and lengths."""
-
-    def of_lengths(shortest: int, longest: int, num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
-        def make(name: str, title: str, setting: Setting) -> Workload:
-            require(setting, library, "torch")
-            rng, engine = np.random.default_rng(21), setting.engine
-            shapes = [(int(n),) for n in rng.integers(shortest, longest + 1, setting.count(num_samples))]
-            sets = sets_of(lambda: samples_of(shapes, "int32", setting, rng), setting)
-
-            def column(s: Samples) -> Any:
-                return s.whole(library, lambda s: make_column(s.arrays))
-
-            def by_windrow(s: Samples) -> Tuple[Any, ...]:
-                batch = wr.pad(column(s), dtype="int64", mask="real", engine=engine)
-                return batch.data, batch.mask, batch.lengths
-
-            def by_torch(rows_of: RowsOf) -> Callable[[Samples], Tuple[Any, ...]]:
-                return lambda s: padded_rows(rows_of(column(s)))
-
-            found = Contenders(setting)
-            found.add("windrow", "windrow", by_windrow)
-            for peer, rows_of in peers.items():
-                found.add("torch", peer, by_torch(rows_of))
-            return Workload(name, title, setting, sets, lambda s: numpy_padded(s, "int64", None), found, targets)
-
-        return make
-
-    return of_lengths
+HOST_ONLY = "host memory only"
 
 
 def pyarrow_lists(arrays: List[Array]) -> Any:
@@ -75,133 +27,124 @@ def polars_lists(arrays: List[Array]) -> Any:
     return pl.Series(arrays, dtype=pl.List(pl.Int32))
 
 
-arrow_column = list_column(
-    "pyarrow",
-    pyarrow_lists,
-    {
-        "to_numpy, pad_sequence, mask": lambda column: [torch.from_numpy(row.copy()) for row in column.to_numpy(zero_copy_only=False)],
-        "to_pylist, pad_sequence, mask": lambda column: [torch.tensor(row) for row in column.to_pylist()],
-    },
-)
-polars_column = list_column(
-    "polars",
-    polars_lists,
-    {
-        "to_torch of each row, pad_sequence, mask": lambda column: [row.to_torch() for row in column],
-        "to_list, pad_sequence, mask": lambda column: [torch.tensor(row) for row in column.to_list()],
-    },
-)
+RowsOf = Callable[[Any], List[Any]]
+
+COLUMNS: Dict[str, Tuple[Callable[[List[Array]], Any], Dict[str, RowsOf]]] = {
+    "pyarrow": (
+        pyarrow_lists,
+        {
+            "to_numpy, pad_sequence, mask": lambda column: [torch.from_numpy(row.copy()) for row in column.to_numpy(zero_copy_only=False)],
+            "to_pylist, pad_sequence, mask": lambda column: [torch.tensor(row) for row in column.to_pylist()],
+        },
+    ),
+    "polars": (
+        polars_lists,
+        {
+            "to_torch of each row, pad_sequence, mask": lambda column: [row.to_torch() for row in column],
+            "to_list, pad_sequence, mask": lambda column: [torch.tensor(row) for row in column.to_list()],
+        },
+    ),
+}
+"""What makes a list column of a library, and the ways of others to its rows as tensors."""
 
 
-def dataset_rows(shortest: int, longest: int, num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
+@in_any_setting
+def list_column(setting: Setting, library: str, shortest: int, longest: int, num_samples: int, targets: List[Target]) -> Workload:
+    """A list column of int32 of a library, padded to int64 with mask and lengths."""
+    require(setting, library, "torch", host_only=HOST_ONLY)
+    make_column, peers = COLUMNS[library]
+
+    def column(s: Samples) -> Any:
+        return s.whole(library, lambda s: make_column(s.arrays))
+
+    def by_windrow(s: Samples) -> Tuple[Any, ...]:
+        batch = wr.pad(column(s), dtype="int64", mask="real", engine=setting.engine)
+        return batch.data, batch.mask, batch.lengths
+
+    def by_torch(rows_of: RowsOf) -> Callable[[Samples], Tuple[Any, ...]]:
+        return lambda s: torch_padded(rows_of(column(s)), "int64")
+
+    found = Contenders(setting)
+    found.add("windrow", "windrow", by_windrow)
+    for peer, rows_of in peers.items():
+        found.add("torch", peer, by_torch(rows_of))
+    return Workload(unequal_rows(21, shortest, longest, num_samples, "int32", setting), lambda s: all_padded(s, "int64"), found, targets)
+
+
+@in_any_setting
+def dataset_rows(setting: Setting, shortest: int, longest: int, num_samples: int, targets: List[Target]) -> Workload:
     """A batch of rows of a Hugging Face dataset, padded with mask and lengths."""
+    require(setting, "datasets", "torch", host_only=HOST_ONLY)
+    from windrow.hf import collate_columns
 
-    def make(name: str, title: str, setting: Setting) -> Workload:
-        require(setting, "datasets", "torch")
-        from windrow.hf import collate_columns
+    spec = {"ids": wr.Pad(dtype="int64", mask="real")}
 
-        rng, engine = np.random.default_rng(22), setting.engine
-        shapes = [(int(n),) for n in rng.integers(shortest, longest + 1, setting.count(num_samples))]
-        sets = sets_of(lambda: samples_of(shapes, "int32", setting, rng), setting)
-        spec = {"ids": wr.Pad(dtype="int64", mask="real")}
+    def dataset(s: Samples) -> Any:
+        return s.whole("datasets", lambda s: module("datasets").Dataset.from_dict({"ids": s.arrays}))
 
-        def dataset(s: Samples) -> Any:
-            return s.whole("datasets", lambda s: module("datasets").Dataset.from_dict({"ids": s.arrays}))
+    def with_torch(s: Samples) -> Any:
+        return s.whole("datasets torch", lambda s: dataset(s).with_format("torch"))
 
-        def with_torch(s: Samples) -> Any:
-            return s.whole("datasets torch", lambda s: dataset(s).with_format("torch"))
+    def by_windrow(s: Samples) -> Tuple[Any, Any, Any]:
+        batch = collate_columns(dataset(s), spec, engine=setting.engine)
+        return batch["ids"], batch["ids_mask"], batch["ids_lengths"]
 
-        def by_windrow(s: Samples) -> Tuple[Any, Any, Any]:
-            batch = collate_columns(dataset(s), spec, engine=engine)
-            return batch["ids"], batch["ids_mask"], batch["ids_lengths"]
-
-        found = Contenders(setting)
-        found.add("windrow", "windrow", by_windrow)
-        found.add("torch", 'with_format("torch"), pad_sequence, mask', lambda s: padded_rows(list(with_torch(s)[:]["ids"])))
-        return Workload(name, title, setting, sets, lambda s: numpy_padded(s, "int64", None), found, targets)
-
-    return make
+    found = Contenders(setting)
+    found.add("windrow", "windrow", by_windrow)
+    found.add("torch", 'with_format("torch"), pad_sequence, mask', lambda s: torch_padded(list(with_torch(s)[:]["ids"]), "int64"))
+    return Workload(unequal_rows(22, shortest, longest, num_samples, "int32", setting), lambda s: all_padded(s, "int64"), found, targets)
 
 
-def tensordicts(num_leaves: int, num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
+@in_any_setting
+def tensordict_batch(setting: Setting, num_leaves: int, num_samples: int, targets: List[Target]) -> Workload:
     """TensorDicts of many small leaves, stacked."""
-
-    def make(name: str, title: str, setting: Setting) -> Workload:
-        require(setting, "TensorDict")
-        rng, engine, kinds = np.random.default_rng(23), setting.engine, leaves(num_leaves, (8,))
-        columns = {key: ([shape] * setting.count(num_samples), dtype) for key, (shape, dtype) in kinds.items()}
-        sets = sets_of(lambda: trees_of(columns, setting, rng), setting)
-
-        def trees(s: Samples) -> List[Any]:
-            tensordict = module("TensorDict")
-            return s.of("TensorDict", lambda tree: tensordict.TensorDict(tree, batch_size=[]))
-
-        found = Contenders(setting)
-        found.add("windrow", "windrow", lambda s: tuple(wr.collate(trees(s), engine=engine).values()))
-        found.add("TensorDict", "torch.stack", lambda s: tuple(torch.stack(trees(s)).values()))
-        return Workload(name, title, setting, sets, lambda s: by_numpy(s, kinds), found, targets)
-
-    return make
+    require(setting, "TensorDict", host_only=HOST_ONLY)
+    engine, kinds = setting.engine, leaves(num_leaves, (8,))
+    found = Contenders(setting)
+    found.add("windrow", "windrow", lambda s: tuple(wr.collate(tensordicts(s), engine=engine).values()))
+    found.add("TensorDict", "torch.stack", tensordict_stack)
+    sets = equal_trees(23, kinds, setting.count(num_samples), setting)
+    return Workload(sets, lambda s: by_numpy(s, kinds), found, targets)
 
 
-def data_objects(num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
+@in_any_setting
+def data_objects(setting: Setting, num_samples: int, targets: List[Target]) -> Workload:
     """Graphs as PyTorch Geometric has them, joined to a Batch."""
-
-    def make(name: str, title: str, setting: Setting) -> Workload:
-        require(setting, "PyG")
-        rng, engine, count = np.random.default_rng(24), setting.engine, setting.count(num_samples)
-        nodes = rng.integers(10, 31, count)
-        columns = {"x": ([(int(n), 16) for n in nodes], "float32"), "edge_index": ([(2, 4 * int(n)) for n in nodes], "int64")}
-        sets = sets_of(lambda: trees_of(columns, setting, rng), setting)
-        before = np.cumsum(nodes) - nodes
-
-        def expected(s: Samples) -> Tuple[Array, ...]:
-            edge_index = np.concatenate([graph["edge_index"] + n for graph, n in zip(s.arrays, before)], 1)
-            return np.concatenate([graph["x"] for graph in s.arrays]), edge_index, np.repeat(np.arange(count), nodes)
-
-        def joined(s: Samples, join: Callable[[List[Any]], Any]) -> Tuple[Any, ...]:
-            made = join(s.of("PyG", lambda graph: module("PyG").Data(**graph)))
-            return made.x, made.edge_index, made.batch
-
-        found = Contenders(setting)
-        found.add("windrow", "windrow", lambda s: joined(s, lambda graphs: wr.collate(graphs, engine=engine)))
-        found.add("PyG", "Batch.from_data_list", lambda s: joined(s, module("PyG").Batch.from_data_list))
-        return Workload(name, title, setting, sets, expected, found, targets)
-
-    return make
+    require(setting, "PyG", host_only=HOST_ONLY)
+    rng, engine = np.random.default_rng(24), setting.engine
+    nodes = rng.integers(10, 31, setting.count(num_samples))
+    columns = {"x": ([(int(n), 16) for n in nodes], "float32"), "edge_index": ([(2, 4 * int(n)) for n in nodes], "int64")}
+    found = Contenders(setting)
+    found.add("windrow", "windrow", lambda s: joined(s, lambda graphs: wr.collate(graphs, engine=engine)))
+    found.add("PyG", "Batch.from_data_list", joined_by_pyg)
+    return Workload(sets_of(lambda: trees_of(columns, setting, rng), setting), joined_by_numpy, found, targets)
 
 
-def token_lists(shortest: int, longest: int, num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
+@in_any_setting
+def token_lists(setting: Setting, shortest: int, longest: int, num_samples: int, targets: List[Target]) -> Workload:
     """Lists of ints as a tokenizer gives them, padded with an attention mask."""
+    require(setting, "transformers", "torch", host_only=HOST_ONLY)
+    from windrow import sequence
 
-    def make(name: str, title: str, setting: Setting) -> Workload:
-        require(setting, "transformers", "torch")
-        from windrow import sequence
+    tokenizers = module("tokenizers")
+    model = tokenizers.models.WordLevel({"[PAD]": 0}, unk_token="[PAD]")
+    tokenizer = module("transformers").PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(model), pad_token="[PAD]")
 
-        rng = np.random.default_rng(25)
-        shapes = [(int(n),) for n in rng.integers(shortest, longest + 1, setting.count(num_samples))]
-        sets = sets_of(lambda: samples_of(shapes, "uint8", setting, rng), setting)
-        tokenizers = module("tokenizers")
-        model = tokenizers.models.WordLevel({"[PAD]": 0}, unk_token="[PAD]")
-        tokenizer = module("transformers").PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(model), pad_token="[PAD]")
+    def by(collate: Any) -> Callable[[Samples], Tuple[Any, ...]]:
+        def call(s: Samples) -> Tuple[Any, ...]:
+            batch = collate(s.of("lists", lambda row: {"input_ids": row.tolist()}))
+            return batch["input_ids"], batch["attention_mask"]
 
-        def by(collate: Any) -> Callable[[Samples], Tuple[Any, ...]]:
-            def call(s: Samples) -> Tuple[Any, ...]:
-                batch = collate(s.of("lists", lambda row: {"input_ids": row.tolist()}))
-                return batch["input_ids"], batch["attention_mask"]
+        return call
 
-            return call
+    def expected(s: Samples) -> Tuple[Array, ...]:
+        data, mask = numpy_padded(s.arrays, "int64")
+        return data, mask.astype(np.int64)
 
-        def expected(s: Samples) -> Tuple[Array, ...]:
-            data, mask, _ = numpy_padded(s, "int64", None)
-            return data, mask.astype(np.int64)
-
-        found = Contenders(setting)
-        found.add("windrow", "windrow", by(sequence.DataCollatorWithPadding(tokenizer)))
-        found.add("transformers", "DataCollatorWithPadding", by(module("transformers").DataCollatorWithPadding(tokenizer)))
-        return Workload(name, title, setting, sets, expected, found, targets)
-
-    return make
+    found = Contenders(setting)
+    found.add("windrow", "windrow", by(sequence.DataCollatorWithPadding(tokenizer)))
+    found.add("transformers", "DataCollatorWithPadding", by(module("transformers").DataCollatorWithPadding(tokenizer)))
+    return Workload(unequal_rows(25, shortest, longest, num_samples, "uint8", setting), expected, found, targets)
 
 
 class Packed:
@@ -265,31 +208,28 @@ def rows_of_table(table: Any) -> List[Array]:
     return [ids[np.cumsum(lengths) - lengths] for ids, lengths in zip(*columns)]
 
 
-def plans(num_samples: int, max_tokens: int, targets: List[Target], compared: bool = True) -> Callable[..., Workload]:
+@in_any_setting
+def plans(setting: Setting, num_samples: int, max_tokens: int, targets: List[Target], compared: bool = True) -> Workload:
     """Rows of at most so many tokens, from lengths; the title has the padding of each contender."""
+    require(setting, host_only=HOST_ONLY)
+    rng, count = np.random.default_rng(26), setting.count(num_samples)
+    lengths = rng.lognormal(5.5, 0.9, count).clip(1, max_tokens).astype(np.int64)
+    sets = [Samples([lengths], [])]
+    ways: Dict[str, Tuple[str, Callable[[Samples, int], Any]]] = {"windrow": ("windrow", lambda s, most: plan.pack(s.arrays[0], most))}
+    if compared:
+        ways["windrow, best fit"] = ("windrow", lambda s, most: plan.pack(s.arrays[0], most, "best_fit_decreasing"))
+        ways["NumPy, first fit decreasing"] = ("NumPy", lambda s, most: first_fit(s.arrays[0], most))
+        ways["binpacking"] = ("binpacking", lambda s, most: by_binpacking(s.arrays[0], most))
+        ways["trl, best fit, tokens too"] = ("trl", by_trl)
+    found = Contenders(setting)
+    padding = []
+    for contender, (library, way) in ways.items():
 
-    def make(name: str, title: str, setting: Setting) -> Workload:
-        require(setting)
-        rng, count = np.random.default_rng(26), setting.count(num_samples)
-        lengths = rng.lognormal(5.5, 0.9, count).clip(1, max_tokens).astype(np.int64)
-        sets = [Samples([lengths], [])]
-        ways: Dict[str, Tuple[str, Callable[[Samples, int], Any]]] = {"windrow": ("windrow", lambda s, most: plan.pack(s.arrays[0], most))}
-        if compared:
-            ways["windrow, best fit"] = ("windrow", lambda s, most: plan.pack(s.arrays[0], most, "best_fit_decreasing"))
-            ways["NumPy, first fit decreasing"] = ("NumPy", lambda s, most: first_fit(s.arrays[0], most))
-            ways["binpacking"] = ("binpacking", lambda s, most: by_binpacking(s.arrays[0], most))
-            ways["trl, best fit, tokens too"] = ("trl", by_trl)
-        found = Contenders(setting)
-        padding = []
-        for contender, (library, way) in ways.items():
+        def call(s: Samples, way: Callable[[Samples, int], Any] = way) -> Any:
+            return Packed(way(s, max_tokens), s.arrays[0], max_tokens)
 
-            def call(s: Samples, way: Callable[[Samples, int], Any] = way) -> Any:
-                return Packed(way(s, max_tokens), s.arrays[0], max_tokens)
-
-            has_way = library != "trl" or bool(missing("trl", setting)) or hasattr(module("trl"), "_pack_bfd")
-            found.add(library, contender, call, cannot="" if has_way else "trl before 0.20 does not pack so")
-            if contender in found.calls:
-                padding.append(f"{contender} {found.calls[contender](sets[0]).waste():.2%}")
-        return Workload(name, f"{title}; padding: {'; '.join(padding)}", setting, sets, lambda s: (np.arange(count),), found, targets)
-
-    return make
+        has_way = library != "trl" or bool(missing("trl", setting)) or hasattr(module("trl"), "_pack_bfd")
+        found.add(library, contender, call, cannot="" if has_way else "trl before 0.20 does not pack so")
+        if contender in found.calls:
+            padding.append(f"{contender} {found.calls[contender](sets[0]).waste():.2%}")
+    return Workload(sets, lambda s: (np.arange(count),), found, targets, remark=f"; padding: {'; '.join(padding)}")

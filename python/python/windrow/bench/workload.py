@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Tuple
@@ -57,6 +58,17 @@ def missing(library: str, setting: Setting) -> str:
     return load(LIBRARIES[library])[1] if library in LIBRARIES else ""
 
 
+class Skip(Exception):
+    """Why a workload is not run."""
+
+
+def require(setting: Setting, *libraries: str, host_only: str = "") -> None:
+    """Raises Skip where a library is missing, or on a device if `host_only` says why."""
+    reasons = [host_only if not setting.on_host else "", *(missing(library, setting) for library in libraries)]
+    for reason in filter(None, reasons):
+        raise Skip(reason)
+
+
 @dataclass
 class Contenders:
     """The contenders, and why others cannot take part."""
@@ -90,9 +102,6 @@ class Target:
 class Workload:
     """Samples, contenders, expected values."""
 
-    name: str
-    title: str
-    setting: Setting
     sets: List[Samples]
     expected: Oracle
     contenders: Contenders
@@ -101,14 +110,32 @@ class Workload:
     tolerance: float = 0.0
     # Calls in one measurement, where a single one is too short for the clock.
     repeat: int = 1
+    # What stands behind the title of its definition.
+    remark: str = ""
+    name: str = ""
+    title: str = ""
+
+    @property
+    def setting(self) -> Setting:
+        return self.contenders.setting
 
     def bytes_of(self, expected: Tuple[Array, ...]) -> Tuple[int, int]:
         """Bytes read and bytes written for one batch."""
         return self.sets[0].num_bytes, num_bytes(expected)
 
 
-class Skip(Exception):
-    """Why a workload is not run."""
+Make = Callable[[Setting], Workload]
+"""Makes a workload in a setting; raises Skip where it cannot be run."""
+
+
+def in_any_setting(make: Callable[..., Workload]) -> Callable[..., Make]:
+    """Takes the arguments behind the setting first: what is left is a `Make`."""
+
+    @functools.wraps(make)
+    def of(*args: Any, **kwargs: Any) -> Make:
+        return lambda setting: make(setting, *args, **kwargs)
+
+    return of
 
 
 @dataclass
@@ -116,7 +143,7 @@ class Definition:
     """A workload that can be made in any setting."""
 
     title: str
-    make: Callable[[str, str, Setting], Workload]
+    make: Make
     # Why it cannot be run on the host, or nothing.
     no_host: str = ""
     # In which of these its samples can be.
@@ -127,4 +154,6 @@ class Definition:
         if setting.on_host and self.no_host:
             raise Skip(self.no_host)
         some = "" if setting.scale == 1 else f", {setting.scale:g} of the samples"
-        return self.make(name, self.title + some, setting)
+        made = self.make(setting)
+        made.name, made.title = name, self.title + some + made.remark
+        return made
