@@ -176,7 +176,7 @@ def test_refusals(driver):
     error = refusal(lambda: wr.copy_many([out[1], out[1]], chosen), ValueError)
     assert "memory apart from destination 0" in str(error)
     refusal(lambda: wr.copy_many(out[:2], chosen, scales_out=[np.zeros(2, "f4")] * 2), ValueError, "scales_out is for the scales of a Quantize")
-    error = refusal(lambda: wr.copy_many(out[:2], chosen, transform=wr.Dequantize([1.0, 1.0, 1.0])), wr.DeviceError, "run on the host yet")
+    error = refusal(lambda: wr.copy_many(out[:2], chosen, transform=wr.Dequantize([1.0, 1.0, 1.0])), wr.DeviceError, "ids on the host, got ids on cuda:0", "take by ids on the host")
     mixed = wr.SampleList([Cai(driver, np.zeros(6, "f4")), Cai(driver, np.zeros(5, "f4"))]).to_device("cuda")
     error = refusal(lambda: wr.copy_many(mixed.take(ids_on(driver, [0])), [np.zeros(6, "f4")]), ValueError)
     assert "destinations have to be of one shape" in str(error)

@@ -43,6 +43,57 @@ def test_every_place(driver, source, target, dtype):
         assert_same(read(driver, dst), row.astype(dtype))
 
 
+@pytest.mark.parametrize("scale", ["sample", "row", 2])
+@pytest.mark.parametrize("target", ["cpu", "pinned", "cuda"])
+@pytest.mark.parametrize("source", ["cpu", "pinned", "cuda"])
+def test_scales_are_found_and_given_in_every_place(driver, source, target, scale):
+    rows = [row for row in ROWS if row.size and row.ndim > 0]
+    quantize, block = wr.Quantize("int8", scale=scale), None if isinstance(scale, str) else scale
+    want = [wr.stack([row], transform=quantize) for row in rows]
+    codes = [own.numpy()[0] for own in want]
+    found = [own.scales.numpy()[0] for own in want]
+    dsts, scales = (on(driver, target, [np.zeros_like(own) for own in all]) for all in (codes, found))
+    sources = on(driver, source, rows)
+    asked = {"transform": quantize, "scales_out": scales}
+    plan = wr.explain(sources, "copy_many", dsts=dsts, **asked)
+    assert plan.bytes_written == sum(own.nbytes for own in codes + found)
+    wr.copy_many(dsts, sources, **asked)
+    for dst, own in zip(dsts + scales, codes + found):
+        assert_same(read(driver, dst), own)
+    back = on(driver, target, [np.zeros_like(row) for row in rows])
+    wr.copy_many(back, on(driver, source, codes), transform=wr.Dequantize(found, block=block))
+    for dst, own, its in zip(back, codes, found):
+        alone = wr.stack([own], dtype="float32", transform=wr.Dequantize([its], block=block))
+        assert_same(read(driver, dst), alone.numpy()[0])
+
+
+def test_scales_of_pages_of_ours_are_written_in_order(driver):
+    """Places of a store on the device, by ids on the host, in memory of windrow's that the engine orders itself."""
+    store = wr.stack(np.zeros((9, 2, 32), "int8"), device="cuda")
+    kept = wr.stack(np.zeros((9, 2), "f4"), device="cuda")
+    tokens = paint_values((4, 2, 32), "float32", 3)
+    ids, quantize = [7, 2, 3, 0], wr.Quantize("int8")
+    want = wr.stack(tokens, transform=quantize)
+    launches = wr.stats()["launches"]
+    wr.copy_many(wr.SampleList(store).take(ids), tokens, transform=quantize, scales_out=wr.SampleList(kept).take(ids))
+    assert wr.stats()["launches"] == launches + 1
+    assert_same(fetch(driver, store)[ids], want.numpy())
+    assert_same(fetch(driver, kept)[ids], want.scales.numpy())
+    assert not fetch(driver, store)[[1, 4, 5, 6, 8]].any() and not fetch(driver, kept)[[1, 4, 5, 6, 8]].any()
+
+
+def test_scales_that_no_one_can_write_are_refused(driver):
+    rows, quantize = [np.ones((2, 4), "f4")], wr.Quantize("int8")
+    [there], [scales] = on(driver, "cuda", [np.zeros((2, 4), "i1")]), on(driver, "cuda", [np.zeros(2, "f4")])
+    call = lambda dst, own: lambda: wr.copy_many([dst], rows, transform=quantize, scales_out=[own])  # noqa: E731
+    error = refusal(call(there, np.zeros(2, "f4")), wr.DeviceError, "expected cuda:0, where the destination is, got cpu")
+    assert (error.index, error.side) == (0, "scales_out")
+    error = refusal(call(np.zeros((2, 4), "i1"), scales), wr.DeviceError, "host memory, where the destination is, got cuda:0")
+    assert (error.index, error.side) == (0, "scales_out")
+    error = refusal(lambda: wr.copy_many(rows, [there], transform=wr.Dequantize([scales])), wr.DeviceError, ".cpu()")
+    assert (error.index, error.side) == (0, "source")
+
+
 def test_places_are_mixed(driver):
     places = ["cpu", "cuda", "pinned"]
     dsts = [on(driver, places[i % 3], [np.zeros(row.shape, "f8")])[0] for i, row in enumerate(ROWS * 3)]

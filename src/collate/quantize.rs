@@ -29,7 +29,7 @@ pub enum Granularity {
 /// powers of two, which have no infinity, NaN, and all results NaN. Padding has scale 1 and the value of the padding. The scales are
 /// [`Batch::scales`](crate::Batch::scales), where the batch is.
 ///
-/// A batch is quantised where its samples are, or on the way to a device, not from a device to the host; moves on the host alone.
+/// A batch is quantised by the device that its samples are on or that it goes to, else on the host; so is each pair of a move.
 ///
 /// ```
 /// use windrow::collate::Granularity;

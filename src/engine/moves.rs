@@ -57,9 +57,9 @@ impl<'t> CopyOptions<'t> {
         self
     }
 
-    /// The targets of the scales of a [`Quantize`](crate::Quantize): host memory of the scales' dtype for each pair, of the
-    /// source's shape without its last dim (by row), with the number of blocks in its place (by block), or without dims (by
-    /// sample).
+    /// The targets of the scales of a [`Quantize`](crate::Quantize): for each pair memory of the scales' dtype, of the source's
+    /// shape without its last dim (by row), with the number of blocks in its place (by block), or without dims (by sample). It
+    /// is where the destination is: on its device, or on the host, where those of no elements always are.
     #[must_use]
     pub fn scales_out(mut self, scales: Vec<Target<'t>>) -> Self {
         self.scales_out = Some(scales);
@@ -153,9 +153,9 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::copy_many`]; of the transform those of [`Engine::assemble`]. [`Error::Argument`](crate::Error::Argument)
-    /// for a `Quantize` without scales, for scales without a `Quantize`, or of another number, and for a stream beside sides on
-    /// several devices; [`Error::Device`](crate::Error::Device) for a `Quantize` or `Dequantize` beside a side on a device, and
-    /// for scales that are not in pageable host memory.
+    /// for a `Quantize` without scales, for scales without a `Quantize`, or of another number, and for sides on several devices
+    /// beside a stream, a `Quantize` or a `Dequantize`; [`Error::Device`](crate::Error::Device) for scales to find that are not
+    /// where the destination is, for given ones on a device, and for ids on a device beside either.
     pub fn copy_many_with<S: Samples + ?Sized>(
         &self,
         dsts: &mut [impl AsTarget],
@@ -167,12 +167,14 @@ impl Engine {
             let target = dst.as_target();
             targets.push(target.map_err(|error| error.at_side(MoveSide::Destination, index))?);
         }
-        let CopyOptions { transform, scales_out, run } = options;
+        let CopyOptions { transform, scales_out: scales_targets, run } = options;
         let (stream, srcs) = (run.stream, srcs.to_list());
-        let scales_out =
-            scales_out.as_deref().map(|own| list_of_targets(MoveSide::Scales, own)).transpose()?;
+        let of_scales = |own| list_of_targets(MoveSide::Scales, own);
+        let scales_out = scales_targets.as_deref().map(of_scales).transpose()?;
         let dsts = list_of_targets(MoveSide::Destination, &targets)?;
-        let out_owners = targets.iter().filter_map(|target| target.owner.clone()).collect();
+        let of_scales = scales_targets.iter().flatten();
+        let written = targets.iter().chain(of_scales);
+        let out_owners = written.filter_map(|target| target.owner.clone()).collect();
         let options = MoveOptions { transform, scales_out: scales_out.as_ref(), run, out_owners };
         // SAFETY: targets are memory that may be written to, by nothing else.
         #[allow(unsafe_code)]

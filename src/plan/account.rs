@@ -1,7 +1,7 @@
 //! Counts the bytes and samples that a plan moves: for [`crate::explain::Explain`] before a run, and for [`crate::Stats`] after it.
 
 use crate::plan::batch_shape::BatchShape;
-use crate::plan::output::saturating_sum;
+use crate::plan::output::{saturating_sum, OutputPlan};
 use crate::plan::path::Path;
 use crate::plan::placement::{Padded, Placement};
 use crate::plan::plan::Plan;
@@ -31,11 +31,14 @@ impl<'s> Plan<'s> {
         }))
     }
 
-    /// Bytes of the batches' data that are brought to the host.
+    /// Bytes of the batches' data, and of their scales, that are brought to the host.
     pub(crate) fn bytes_to_host(&self) -> u64 {
-        let data = self.outputs().iter().filter(|output| output.role == Role::Data);
-        let moved = data.zip(self.paths()).filter(|(_, path)| *path == Path::Download);
-        saturating_sum(moved.map(|(output, _)| output.bytes()))
+        let comes_back = |output: &&OutputPlan<'_>| {
+            let path = self.route().map(|route| route.paths[output.leaf]);
+            let is_moved = matches!(output.role, Role::Data | Role::Scales);
+            is_moved && path == Some(Path::Download)
+        };
+        saturating_sum(self.outputs().iter().filter(comes_back).map(OutputPlan::bytes))
     }
 
     /// Bytes of the data of all leaves.

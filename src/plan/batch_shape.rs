@@ -166,7 +166,7 @@ impl BatchShape {
         )?;
         let dtype = match &collate.rescale {
             None => resolve_dtype(used, collate)?,
-            Some(rescale) => result_dtype(used, rescale, collate.dtype, [source, device])?,
+            Some(rescale) => result_dtype(used, rescale, collate.dtype)?,
         };
         let mut batch_shape = BatchShape {
             saturate: collate.saturate,

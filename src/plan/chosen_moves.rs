@@ -82,8 +82,14 @@ pub(crate) fn needs_gather(
     transform: &AnyTransform,
 ) -> Result<bool> {
     if !matches!(transform, AnyTransform::Elements(_)) {
-        let found = Mismatch::new(None, "host memory", first_of(dsts).device.to_string());
-        let hint = Hint::Text("quantising and dequantising run on the host yet");
+        let device = [dsts, srcs]
+            .into_iter()
+            .find_map(SampleList::selection)
+            .map_or_else(|| first_of(dsts).device, |selection| selection.indices.device());
+        let found = Mismatch::new(None, "ids on the host", format!("ids on {device}"));
+        let hint = Hint::Text(
+            "a Quantize or Dequantize of a move needs pairs that the host knows: take by ids on the host",
+        );
         let error = found.with_hint(hint).into_error(Error::Device);
         return Err(error.at_side(MoveSide::Destination, 0));
     }

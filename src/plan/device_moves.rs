@@ -10,9 +10,11 @@
 //! device             host      Landed        writes one block                one copy back, spread by the host
 //! ```
 //!
-//! Pageable memory of a MiB and more, which would need as much memory of the device again, goes by itself: as a leaf of its own.
+//! Pageable memory of a MiB and more, which would need as much memory of the device again, goes by itself: as a leaf of its own,
+//! unless its elements are scaled.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use smallvec::smallvec;
@@ -27,10 +29,10 @@ use crate::plan::path::Path;
 use crate::plan::policy::POLICY;
 use crate::plan::role::Role;
 use crate::samples::{SampleList, TensorMeta};
-use crate::tensor::{bytes_of, DType, Device, Layout, Offsets, Result};
+use crate::tensor::{bytes_of, DType, Device, Dims, Layout, Offsets, Result};
 
 /// How pairs get from one side to the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Way {
     Within,
     ReadPinned,
@@ -42,12 +44,13 @@ enum Way {
     OnHost,
 }
 
-/// Pairs that go one way, to destinations of one dtype.
+/// Pairs that go one way, to destinations of one dtype; if a device scales their elements, of one class and with scales of one
+/// layout.
 #[derive(Debug)]
 pub(crate) struct Lot {
     way: Way,
     dtype: DType,
-    pairs: Vec<usize>,
+    pub(super) pairs: Vec<usize>,
 }
 
 /// A lot as a plan has it.
@@ -57,6 +60,8 @@ pub(super) struct PlannedLot<'s> {
     pub output: OutputPlan<'s>,
     pub path: Path,
     pub crossing: Crossing<'s>,
+    /// The scales that are found.
+    pub scales: Option<(OutputPlan<'s>, Crossing<'s>)>,
 }
 
 /// The part of a lot that crosses between host and device, beside what the kernel reads itself.
@@ -135,6 +140,7 @@ impl<'s> Moves<'s> {
         let ways: Vec<Option<Way>> =
             self.all.classes.iter().map(|class| way_of(class, reads_mapped)).collect();
         let mut lots: Vec<Lot> = Vec::new();
+        let mut scaled: HashMap<(Way, usize, u32), usize> = HashMap::new();
         let mut alone = Vec::new();
         for pair in pairs {
             let class = self.all.id_of(pair);
@@ -143,6 +149,14 @@ impl<'s> Moves<'s> {
                 alone.push(pair);
                 continue;
             };
+            if let (true, Some(scales)) = (way != Way::OnHost, &self.device_scales) {
+                let at = *scaled.entry((way, class, scales.layout_of(pair))).or_insert(lots.len());
+                match lots.get_mut(at) {
+                    Some(lot) => lot.pairs.push(pair),
+                    None => lots.push(Lot { way, dtype, pairs: vec![pair] }),
+                }
+                continue;
+            }
             match lots.iter_mut().find(|lot| (lot.way, lot.dtype) == (way, dtype)) {
                 Some(lot) => lot.pairs.push(pair),
                 None => lots.push(Lot { way, dtype, pairs: vec![pair] }),
@@ -186,11 +200,14 @@ impl<'s> Moves<'s> {
             lot.pairs.iter().map(|&pair| of.address(pair)).collect()
         };
         let places = addresses(dsts);
-        let affine = self.affine.is_some();
+        let op = match members.classes[0].scaling() {
+            Some(_) => ElementOp::Rescale,
+            None => ElementOp::Read { affine: self.affine.is_some(), saturate: false },
+        };
         let nest = |_, class: &PairClass<'_>, table: &mut Vec<Dim>| {
             class.nest_between(class.src, class.dst, table)
         };
-        let output = members.output(addresses(srcs), Some(places.clone()), affine, nest);
+        let output = members.output(addresses(srcs), Some(places.clone()), op, nest);
         let packed_src = |class: &PairClass<'_>| packed(class.src);
         let packed_dst = |class: &PairClass<'_>| packed(class.dst);
         let crossing = match lot.way {
@@ -212,7 +229,7 @@ impl<'s> Moves<'s> {
                 let data = offsets.as_slice()[..lot.pairs.len()].iter();
                 let data = data.map(|&at| std::ptr::without_provenance(at as usize)).collect();
                 let metas = members.each(packed_src)?;
-                let read = members.output(data, Some(places), affine, |at, class, table| {
+                let read = members.output(data, Some(places), op, |at, class, table| {
                     class.nest_between(&metas[at], class.dst, table)
                 });
                 let is_pinned = lot.way == Way::PinnedStaged;
@@ -220,7 +237,7 @@ impl<'s> Moves<'s> {
             }
             Way::Landed => {
                 let metas = members.each(packed_dst)?;
-                let compact = members.output(addresses(srcs), None, affine, |at, class, table| {
+                let compact = members.output(addresses(srcs), None, op, |at, class, table| {
                     class.nest_between(class.src, &metas[at], table)
                 });
                 let size = lot.dtype.size() as u64;
@@ -228,7 +245,8 @@ impl<'s> Moves<'s> {
                 let data =
                     (0..lot.pairs.len()).map(|sample| std::ptr::without_provenance(at(sample)));
                 let data = data.collect();
-                let read = members.output(data, Some(places), false, |at, class, table| {
+                let moved = ElementOp::MOVED;
+                let read = members.output(data, Some(places), moved, |at, class, table| {
                     LoopNest::for_pair(&metas[at], class.dst, table)
                 });
                 Crossing::Landed { compact, read }
@@ -242,15 +260,21 @@ impl<'s> Moves<'s> {
             Way::Landed => Path::Download,
         };
         let mut batch_shape = members.batch_shape(self);
+        let mut scales = None;
         if lot.way == Way::OnHost {
             (batch_shape.source, batch_shape.device) = (Device::Cpu, Device::Cpu);
+        } else if let Some(own) = &self.device_scales {
+            let class = members.classes[0];
+            batch_shape.scaling = own.scaling(class, &lot.pairs).map(Box::new);
+            let lands = lot.way == Way::Landed;
+            scales = own.output(class, (lot, leaf), addresses(srcs), lands)?;
         }
-        Ok(PlannedLot { list, batch_shape, output, path, crossing })
+        Ok(PlannedLot { list, batch_shape, output, path, crossing, scales })
     }
 }
 
 /// The same shape and device, row-major and in native byte order.
-fn packed(meta: &TensorMeta) -> Result<TensorMeta> {
+pub(super) fn packed(meta: &TensorMeta) -> Result<TensorMeta> {
     let dtype = meta.dtype.native();
     Ok(TensorMeta {
         dtype,
@@ -263,11 +287,14 @@ fn packed(meta: &TensorMeta) -> Result<TensorMeta> {
 fn way_of(class: &PairClass<'_>, reads_mapped: bool) -> Option<Way> {
     let PairClass { dst, src, .. } = class;
     let bytes = |meta: &TensorMeta| bytes_of(meta.dtype, meta.layout.shape());
+    // A leaf of its own has no scales.
+    let is_scaled = class.scaling().is_some();
+    let is_together = |meta: &TensorMeta| is_scaled || bytes(meta) < POLICY.max_together_bytes;
     match (src.device, dst.device) {
         (Device::Cpu | Device::Pinned, Device::Cpu | Device::Pinned) => Some(Way::OnHost),
         (Device::Cuda(_), Device::Cuda(_)) => Some(Way::Within),
-        (Device::Cuda(_), _) => (bytes(dst) < POLICY.max_together_bytes).then_some(Way::Landed),
-        (Device::Cpu, _) => (bytes(src) < POLICY.max_together_bytes).then_some(Way::Staged),
+        (Device::Cuda(_), _) => is_together(dst).then_some(Way::Landed),
+        (Device::Cpu, _) => is_together(src).then_some(Way::Staged),
         (Device::Pinned, _) => {
             let mut table = Vec::new();
             let nest = class.nest_between(src, dst, &mut table);
@@ -281,7 +308,7 @@ fn way_of(class: &PairClass<'_>, reads_mapped: bool) -> Option<Way> {
                 () if is_copied && is_run => Some(Way::Copied),
                 () if is_copied && src.layout.is_compact() => Some(Way::PinnedStaged),
                 () if reads_mapped => Some(Way::ReadPinned),
-                () => None,
+                () => is_scaled.then_some(Way::Staged),
             }
         }
     }
@@ -327,7 +354,15 @@ impl<'m, 's> Members<'m, 's> {
         if classes.len() == 1 {
             ids = Vec::new();
         }
-        let layout = Layout::compact(lot.dtype, &[total])?;
+        // Rows of scaled elements are told apart.
+        let shape: Dims = match classes[0].scaling() {
+            Some(_) if lot.way != Way::OnHost => {
+                let own = classes[0].dst.layout.shape().iter().copied();
+                std::iter::once(lot.pairs.len() as i64).chain(own).collect()
+            }
+            _ => smallvec![total],
+        };
+        let layout = Layout::compact(lot.dtype, &shape)?;
         Ok(Members { classes, ids, lot, leaf, layout, offsets })
     }
 
@@ -341,7 +376,7 @@ impl<'m, 's> Members<'m, 's> {
         &self,
         data: Vec<*const u8>,
         places: Option<Vec<*const u8>>,
-        affine: bool,
+        op: ElementOp,
         nest: impl Fn(usize, &PairClass<'_>, &mut Vec<Dim>) -> LoopNest,
     ) -> OutputPlan<'o> {
         let mut dims = Vec::new();
@@ -349,7 +384,7 @@ impl<'m, 's> Members<'m, 's> {
         let classes: Vec<LoopNest> =
             classes.map(|(at, class)| nest(at, class, &mut dims)).collect();
         let bytes_only =
-            !affine && classes.iter().all(|class| class.is_bytes(self.lot.dtype, &dims));
+            op == ElementOp::MOVED && classes.iter().all(|own| own.is_bytes(self.lot.dtype, &dims));
         let size = if places.is_none() { self.lot.dtype.size() as i64 } else { 0 };
         let starts = match &self.offsets {
             Some(offsets) => Starts::Joined { offsets: offsets.clone(), unit: 1, step: size },
@@ -366,18 +401,7 @@ impl<'m, 's> Members<'m, 's> {
             nests: classes,
             dims,
             bytes_only,
-            ..OutputPlan::new(
-                Role::Data,
-                self.lot.dtype,
-                self.layout.clone(),
-                // Only pairs on the host get here with scales.
-                match self.classes[0].transformed.as_ref().is_some_and(|own| own.scaling.is_some())
-                {
-                    true => ElementOp::Rescale,
-                    false => ElementOp::Read { affine, saturate: false },
-                },
-                starts,
-            )
+            ..OutputPlan::new(Role::Data, self.lot.dtype, self.layout.clone(), op, starts)
         }
     }
 

@@ -22,6 +22,7 @@ mod plan_body;
 mod policy;
 mod role;
 mod route;
+mod scaled_moves;
 mod scales_output;
 mod scaling;
 mod selected;

@@ -11,7 +11,7 @@ use crate::plan::pair_classes::{given_for, PairClasses};
 use crate::plan::role::Role;
 use crate::plan::scales_output::nest_of_scales;
 use crate::plan::scaling::{check_given, read_scales, Groups};
-use crate::samples::SampleList;
+use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{
     bytes_of, DType, Device, Dims, Error, ErrorValue, Footprint, Layout, Mismatch, MoveSide,
     Offsets, Result,
@@ -70,10 +70,16 @@ pub(super) fn check_scales_out(
         if meta.dtype != quantize.scale_dtype {
             return refuse(Error::DType, quantize.scale_dtype.into(), meta.dtype.into());
         }
-        // Nothing waits for what a device still does with page-locked scales.
-        if meta.device != Device::Cpu {
-            let got = meta.device.to_string();
-            return refuse(Error::Device, "pageable host memory".into(), got.into());
+        let dst = dsts.meta(pair);
+        if meta.layout.numel() > 0 && !is_beside(meta, dst) {
+            let expected = match dst.device {
+                Device::Cuda(_) if dst.layout.numel() > 0 => {
+                    format!("{}, where the destination is", dst.device)
+                }
+                Device::Cuda(_) => "host memory for the scale of no elements".to_owned(),
+                _ => "host memory, where the destination is".to_owned(),
+            };
+            return refuse(Error::Device, expected.into(), meta.device.to_string().into());
         }
         if Footprint::new(std::ptr::null(), &meta.layout, meta.dtype).shares_with_itself() {
             let got = format!("strides {:?} for shape {:?}", meta.layout.strides(), expected);
@@ -104,10 +110,20 @@ fn named_scales(text: String, num_dsts: usize) -> ErrorValue {
     ErrorValue::Text(named.unwrap_or(text))
 }
 
+/// Whether scales are where whoever writes the destination writes, too: on its device, else on the host. The host writes those of
+/// no elements.
+fn is_beside(scales: &TensorMeta, dst: &TensorMeta) -> bool {
+    match (scales.device, dst.device) {
+        (Device::Cuda(own), Device::Cuda(to)) => own == to && dst.layout.numel() > 0,
+        (Device::Cuda(_), _) => false,
+        (_, Device::Cuda(_)) => dst.layout.numel() == 0,
+        _ => true,
+    }
+}
+
 /// The shape of the scales of a pair.
 fn scales_shape(all: &PairClasses<'_>, pair: usize) -> Dims {
-    let scaling = all.of(pair).transformed.as_ref().and_then(|shape| shape.scaling.as_deref());
-    scaling.map(|scaling| scaling.shape[1..].into()).unwrap_or_default()
+    all.of(pair).scaling().map(|scaling| scaling.shape[1..].into()).unwrap_or_default()
 }
 
 impl<'s> MoveScales<'s> {

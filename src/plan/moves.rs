@@ -17,6 +17,7 @@ use crate::plan::move_scales::{check_scales_out, MoveScales};
 use crate::plan::output::{ElementOp, OutputPlan, Starts};
 use crate::plan::pair_classes::{PairClass, PairClasses};
 use crate::plan::role::Role;
+use crate::plan::scaled_moves::DeviceScales;
 use crate::samples::SampleList;
 use crate::tensor::{DType, Device, Error, Layout, Offsets, Result};
 
@@ -31,6 +32,10 @@ pub(crate) struct Moves<'s> {
     pub affine: Option<Box<Affine>>,
     /// Pairs with a side on a device that something is written to, by position.
     pub on_device: Vec<usize>,
+    /// The scales of these; `None` if they are not scaled.
+    pub(super) device_scales: Option<DeviceScales<'s>>,
+    /// Scales of pairs on the host go to page-locked memory.
+    has_pinned_scales: bool,
     pub num_pairs: usize,
     pub(super) all: PairClasses<'s>,
 }
@@ -58,6 +63,8 @@ impl<'s> Moves<'s> {
             scales: Vec::new(),
             affine: None,
             on_device: Vec::new(),
+            device_scales: None,
+            has_pinned_scales: false,
             num_pairs: dsts.len(),
             all: PairClasses::default(),
         };
@@ -77,15 +84,19 @@ impl<'s> Moves<'s> {
         });
         moves.add([dsts, srcs], &mut all, asked, scales_out)?;
         moves.all = all;
+        if !matches!(asked, AnyTransform::Elements(_)) && moves.is_on_several() {
+            let text = "the sides are on several devices, and a move with scales is of one: copy once for each device";
+            return Err(Error::argument(text.to_owned()));
+        }
         Ok(moves)
     }
 
-    /// Whether a pair without a side on a device has one in page-locked memory, which work on a device may still use.
+    /// Whether a pair without a side on a device, or its scales, are in page-locked memory, which work on a device may still use.
     pub fn has_pinned_on_host(&self) -> bool {
         let is_pinned = |class: &PairClass<'_>| {
             !class.is_on_device && [class.dst.device, class.src.device].contains(&Device::Pinned)
         };
-        self.all.classes.iter().any(is_pinned)
+        self.has_pinned_scales || self.all.classes.iter().any(is_pinned)
     }
 
     /// Whether sides are on several devices.
@@ -156,6 +167,16 @@ impl<'s> Moves<'s> {
             && !(may_skip && (0..dsts.len()).any(is_done));
         let affine = self.affine.is_some();
         let is_scaled = !matches!(transform, AnyTransform::Elements(_));
+        if is_scaled && !self.on_device.is_empty() {
+            let scales = DeviceScales::new(&self.on_device, all, srcs, transform, scales_out)?;
+            self.device_scales = Some(scales);
+        }
+        let is_pinned = |scales: &SampleList<'_>| {
+            (0..dsts.len()).any(|pair| {
+                !all.of(pair).is_on_device && scales.meta(pair).device == Device::Pinned
+            })
+        };
+        self.has_pinned_scales = scales_out.is_some_and(is_pinned);
         for (output, (dtype, (classes, dims))) in dtypes.into_iter().zip(nests).enumerate() {
             let is_its = |pair: &usize| {
                 let class = all.of(*pair);

@@ -6,6 +6,7 @@ use crate::collate::{AnyTransform, Collate, Dequantize, Scales};
 use crate::plan::batch_shape::BatchShape;
 use crate::plan::checks::ONLY_MOVED;
 use crate::plan::loops::{Dim, LoopNest};
+use crate::plan::scaling::Scaling;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{
     DType, Device, Dims, Error, Footprint, Hint, Mismatch, MoveSide, Result, Tensor,
@@ -111,6 +112,11 @@ impl<'l> PairClasses<'l> {
 }
 
 impl<'l> PairClass<'l> {
+    /// The scales of one pair, if its elements are scaled.
+    pub fn scaling(&self) -> Option<&Scaling> {
+        self.transformed.as_ref().and_then(|shape| shape.scaling.as_deref())
+    }
+
     fn new(dst: &'l TensorMeta, src: &'l TensorMeta, first: usize) -> PairClass<'l> {
         PairClass {
             dst,
@@ -167,15 +173,6 @@ impl<'l> PairClass<'l> {
             if dst.dtype != transformed.dtype {
                 let found = Mismatch::new(None, transformed.dtype, dst.dtype);
                 return refuse(Error::DType, found);
-            }
-            let ends = [dst.device, src.device];
-            let device = ends.iter().find(|end| end.is_cuda());
-            if let (true, Some(device)) = (transformed.scaling.is_some(), device) {
-                let found = Mismatch::new(None, "host memory", device.to_string());
-                let hint = Hint::Text(
-                    "moves are quantised and dequantised on the host alone, batches on devices, too",
-                );
-                return refuse(Error::Device, found.with_hint(hint));
             }
             self.transformed = Some(transformed);
         }

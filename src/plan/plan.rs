@@ -251,12 +251,12 @@ impl<'s> Plan<'s> {
         self.lists.first().and_then(|list| list.selection())
     }
 
-    /// Whether an output is run on the device: its data is read there, or it is written there.
+    /// Whether an output is run on the device: what it depends on is read there, or it is written there.
     pub(crate) fn is_device_output(&self, output: usize) -> bool {
         let output = &self.outputs()[output];
         let batch_shape = &self.batch_shapes()[output.leaf];
-        let reads = batch_shape.source.is_cuda() && output.role == Role::Data;
-        reads || batch_shape.is_on_device()
+        let is_read = matches!(output.role, Role::Data | Role::Scales);
+        is_read && batch_shape.source.is_cuda() || batch_shape.is_on_device()
     }
 
     /// The map that the data of an output is put through, if it is.
@@ -318,11 +318,9 @@ impl<'s> Plan<'s> {
         Ok(())
     }
 
-    /// The encoded launch, kept by an executor for the next run; `None` if the plan is not kept, has an arena or finds scales.
+    /// The encoded launch, kept by an executor for the next run; `None` if the plan is not kept or has an arena.
     pub(crate) fn launch(&self) -> Option<&Memo> {
-        // A table has the addresses of scales that are found.
-        let is_found = || self.batch_shapes().iter().any(|shape| shape.found_scales().is_some());
-        self.body.launch.as_ref().filter(|_| self.arena.is_none() && !is_found())
+        self.body.launch.as_ref().filter(|_| self.arena.is_none())
     }
 
     /// Bytes of the one allocation of a plan by [`Plan::in_arena`]; else 0.

@@ -62,11 +62,15 @@ impl<'s> PlanBody<'s> {
     ) -> Result<(Arc<PlanBody<'s>>, Vec<SampleList<'s>>)> {
         let mut body = PlanBody::of_leaves(leaves, reads_mapped)?;
         let (mut lists, mut crossings) = (Vec::new(), Vec::new());
-        for PlannedLot { list, batch_shape, output, path, crossing } in lots {
+        for PlannedLot { list, batch_shape, output, path, crossing, scales } in lots {
             body.batch_shapes.push(batch_shape);
+            crossings.push((body.outputs.len(), Some(path), crossing));
             body.outputs.push(output);
             lists.push(list);
-            crossings.push((path, crossing));
+            if let Some((scales, crossing)) = scales {
+                crossings.push((body.outputs.len(), None, crossing));
+                body.outputs.push(scales);
+            }
         }
         body.route = Route::add_lots(body.route, &body.outputs, crossings, reads_mapped);
         Ok((Arc::new(body), lists))

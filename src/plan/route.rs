@@ -10,6 +10,7 @@ use crate::plan::output::{data_output, packed_output, saturating_sum, ElementOp,
 use crate::plan::path::Path;
 use crate::plan::policy::{POLICY, SHARED_ALIGN};
 use crate::plan::role::Role;
+use crate::plan::scales_output::scales_output;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{bytes_of, Device, Layout, Offsets, Result};
 
@@ -112,6 +113,13 @@ impl<'s> Route<'s> {
                 true => Path::Staged,
                 false => leaves.path_of(output),
             };
+            let comes_back = path == Path::Download && output.out.is_some();
+            if comes_back
+                && matches!(output.role, Role::Data | Role::Scales)
+                && !output.layout.is_compact()
+            {
+                route.spread.extend(leaves.spread(index)?);
+            }
             if output.role != Role::Data {
                 continue;
             }
@@ -123,9 +131,6 @@ impl<'s> Route<'s> {
                 Path::CopiedPinned if is_alone => {
                     route.uploads.push(leaves.staged(&[index], true)?);
                 }
-                Path::Download if output.out.is_some() && !output.layout.is_compact() => {
-                    route.spread.push(leaves.spread(index)?);
-                }
                 _ => {}
             }
         }
@@ -135,28 +140,29 @@ impl<'s> Route<'s> {
         Ok(Some(Box::new(route)))
     }
 
-    /// The route of a move: that of its leaves, with the transfers of its lots, which are the last of these outputs; `None` if
-    /// nothing crosses.
+    /// The route of a move: that of its leaves, with the transfers of its lots, whose outputs are the last of these, those of data
+    /// with a path; `None` if nothing crosses.
     pub(super) fn add_lots(
         route: Option<Box<Route<'s>>>,
         outputs: &[OutputPlan<'s>],
-        lots: Vec<(Path, Crossing<'s>)>,
+        lots: Vec<(usize, Option<Path>, Crossing<'s>)>,
         reads_mapped: bool,
     ) -> Option<Box<Route<'s>>> {
-        let crosses = |(path, _): &(Path, Crossing<'_>)| {
-            matches!(path, Path::Staged | Path::CopiedPinned | Path::DirectPinned | Path::Download)
+        let crosses = |(_, path, _): &(usize, Option<Path>, Crossing<'_>)| {
+            use Path::{CopiedPinned, DirectPinned, Download, Staged};
+            matches!(path, Some(Staged | CopiedPinned | DirectPinned | Download))
         };
         if route.is_none() && !lots.iter().any(crosses) {
             return None;
         }
-        let first = outputs.len() - lots.len();
+        let first = lots.first().map_or(outputs.len(), |(first, ..)| *first);
         let paths = || outputs[..first].iter().map(Path::within).collect();
         let mut route = route.unwrap_or_else(|| {
             Box::new(Route { reads_mapped, paths: paths(), ..Route::default() })
         });
         let mut together = StagedBlock { is_pinned: false, bytes: 0, outputs: Vec::new() };
-        for (output, (path, crossing)) in (first..).zip(lots) {
-            route.paths.push(path);
+        for (output, path, crossing) in lots {
+            route.paths.extend(path);
             match crossing {
                 Crossing::Nothing => {}
                 Crossing::Copied(copies) => route.uploads.push(Upload::Copied { output, copies }),
@@ -341,21 +347,22 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
     }
 
     /// How an output is spread whose memory has gaps or another order of dims; errors as of [`Route::new`].
-    fn spread(&self, index: usize) -> Result<Spread<'s>> {
+    fn spread(&self, index: usize) -> Result<Option<Spread<'s>>> {
         let output = &self.outputs[index];
         let (leaf, dtype) = (output.leaf, output.dtype);
         let layout = Layout::compact(dtype, output.layout.shape())?;
         let whole = TensorMeta { dtype, device: Device::Cpu, layout: layout.clone() };
-        let compact = data_output(leaf, &self.batch_shapes[leaf], self.samples[leaf], layout);
+        let (batch_shape, samples) = (&self.batch_shapes[leaf], self.samples[leaf]);
+        let compact = match output.role {
+            Role::Scales => scales_output(leaf, batch_shape, samples, layout),
+            _ => Some(data_output(leaf, batch_shape, samples, layout)),
+        };
+        let Some(compact) = compact else { return Ok(None) };
         let whole = SampleList::for_meta(&whole)?;
         let batch_shape = BatchShape::new(&whole, &Collate::concat(0))?;
         let read = data_output(leaf, &batch_shape, &whole, output.layout.clone()).into_owned();
-        Ok(Spread {
-            output: index,
-            landing: None,
-            compact: OutputPlan { out: output.out, ..compact },
-            read,
-        })
+        let compact = OutputPlan { out: output.out, ..compact };
+        Ok(Some(Spread { output: index, landing: None, compact, read }))
     }
 }
 

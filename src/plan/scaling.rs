@@ -119,27 +119,16 @@ impl Scaling {
 /// The dtype of a batch whose elements are scaled.
 ///
 /// # Errors
-/// [`Error::Argument`] for a dtype beside a quantisation; [`Error::DType`] for samples that it does not take; [`Error::Device`].
+/// [`Error::Argument`] for a dtype beside a quantisation; [`Error::DType`] for samples that it does not take.
 pub(super) fn result_dtype(
     used: &UsedMetas<'_>,
     rescale: &Rescale,
     dtype: Option<DType>,
-    places: [Device; 2],
 ) -> Result<DType> {
     let name = match rescale {
         Rescale::Quantize(quantize) => quantize.check().map(|()| "Quantize")?,
         Rescale::Dequantize(dequantize) => dequantize.check().map(|()| "Dequantize")?,
     };
-    if let [source @ Device::Cuda(_), Device::Cpu | Device::Pinned] = places {
-        let mismatch = Mismatch::new(Some(0), "host memory", source.to_string());
-        let hint = match rescale {
-            Rescale::Quantize(_) => "a batch is quantised where its samples are, or on the way to a device: copy it to the host afterwards",
-            Rescale::Dequantize(_) => {
-                "a batch is dequantised where its samples are, or on the way to a device: copy it to the host afterwards"
-            }
-        };
-        return Err(Error::Device(Box::new(mismatch.with_hint(Hint::Text(hint)))));
-    }
     let check = |expected: &'static str, fits: &dyn Fn(DType) -> bool, hint| {
         let got = |index: usize| used.meta(index).dtype.into();
         used.check_as(|own, _| fits(own.native()), || expected.into(), got, hint, Error::DType)
@@ -269,10 +258,13 @@ pub(super) fn check_given(scales: &Tensor, index: Option<usize>) -> Result<()> {
         let mismatch = Mismatch::for_subject("scales", expected, got);
         Err(error(Box::new(Mismatch { index, ..mismatch })))
     };
-    // They are read as a batch is planned, and nothing waits for what a device still writes to page-locked ones.
-    if scales.device() != Device::Cpu {
-        let expected = "scales in pageable host memory";
-        return refuse(Error::Device, expected, scales.device().to_string().into());
+    if let Device::Cuda(_) = scales.device() {
+        let got = scales.device().to_string();
+        let mismatch = Mismatch::for_subject("scales", "scales in host memory", got);
+        let hint = "the host reads them as the call begins, and waits for no device: copy them there first, as .cpu() of a torch \
+                    tensor does, or stack them with device cpu";
+        let mismatch = Mismatch { index, ..mismatch.with_hint(Hint::Text(hint)) };
+        return Err(Error::Device(Box::new(mismatch)));
     }
     if !(scales.dtype().is_float() || scales.dtype() == DType::F8E8M0FNU) {
         let expected = "scales of a floating-point dtype or float8_e8m0fnu";

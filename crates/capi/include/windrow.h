@@ -456,7 +456,7 @@ windrow_status windrow_copy_many_on(const windrow_engine *engine,
 // `permute`; or `quantize` with what belongs to it; or `scales`, whose dim 0 is that of the pairs. Any other option that is
 // set is WINDROW_STATUS_ARGUMENT. A destination has the shape of the result. The scales that are found are written to the tensors of `scales_out`, one for each pair: of
 // rows of the source's shape without its last dim, of blocks with their number in its place, of a sample without dims; NULL without
-// `quantize`. WINDROW_STATUS_DEVICE for `quantize` or `scales` beside a side on a device.
+// `quantize`. Each is where its destination is: on its device, or on the host, where those of no elements always are.
 //
 // # Safety
 // As of `windrow_copy_many`, and of `windrow_assemble` for the options; `scales_out` is a list as `dsts` or NULL.

@@ -519,8 +519,7 @@ class Quantize:
     int8 0; of powers of two, which have no infinity, NaN, and all results NaN. Subnormal numbers count as what they are, in ``amax`` and in results.
 
     Samples are floating point: integers are a DTypeError. ``dtype=`` beside it is a ValueError, for the batch has its ``dtype``. A
-    batch is quantised where its samples are, or on the way to a device; from a device to the host, and in `copy_many` with a
-    side on a device, it is a DeviceError. Within `wr.List` and classes whose leaves are torch tensors, where scales have no place, it is a
+    batch is quantised by the device that its samples are on or that it goes to, else on the host; so is each pair of `copy_many`. Within `wr.List` and classes whose leaves are torch tensors, where scales have no place, it is a
     ValueError.
 
     Raises:
@@ -551,13 +550,13 @@ class Dequantize:
         scales: those of the batch, an array-like as ``Batch.scales`` of a batch of this form has them: of samples ``[N]``, of rows, or of
             blocks; where rows and samples are as many, those of rows. Or a list or tuple with one array-like, or one number, for each sample: a
             number, or an array without dims, for all its elements, else one for each of its rows or blocks. Of a floating-point dtype or
-            float8_e8m0fnu, in pageable host memory. They are read at the time of the call.
+            float8_e8m0fnu, in host memory. They are read as the call begins, page-locked ones too, which waits for no device.
         block (int): the block length, if the scales are of blocks; else None.
 
     The call needs ``dtype=``: float16, bfloat16, float32 or float64, else DTypeError. Other samples than int8, float8_e4m3fn and
-    float8_e5m2 are a DTypeError, scales of another shape a ShapeError. A batch is dequantised where its samples are, or on the way to a device; from a device to the
-    host, and in `copy_many` with a side on a device, it is a DeviceError. Samples taken by indices on a device are a ValueError. NaN, of
-    a sample or a scale, gives NaN. Padding keeps
+    float8_e5m2 are a DTypeError, scales of another shape a ShapeError, scales on a device a DeviceError: copy them to the host first. A
+    batch is dequantised by the device that its samples are on or that it goes to, else on the host; so is each pair of `copy_many`.
+    Samples taken by indices on a device are a ValueError. NaN, of a sample or a scale, gives NaN. Padding keeps
     ``value`` as given: it is not multiplied. Within `wr.List` it is a ValueError.
 
     Raises:
@@ -1042,7 +1041,8 @@ def copy_many(
             destination has the shape of the result. The scales of a `Dequantize` are a list with those of each source, or an array with
             these along dim 0.
         scales_out: of a `Quantize`: where its scales go, a side as ``dsts``: for each pair one of the scales' dtype, without dims for
-            ``"sample"`` and of 1-d sources, for rows of the source's shape without its last dim, for blocks with their number in its place.
+            ``"sample"`` and of 1-d sources, for rows of the source's shape without its last dim, for blocks with their number in its place;
+            where the destination is: on its device, or on the host, where those of no elements always are.
         stream: of the CUDA device that a side is on, to enqueue the work on: a handle, a torch or CuPy stream, or an object with
             ``__cuda_stream__``; None: the one that destinations or sources were written on, else one of the engine's own.
         engine (Engine): None: the default one.
@@ -1053,11 +1053,12 @@ def copy_many(
     Raises:
         ValueError: another number of sources than of destinations; a destination that shares bytes with another one, as where ids
             repeat in ``table.take(ids)``, or with any source but its own identical one; a ``stream`` beside memory without one, or
-            beside sides on two devices.
+            beside sides on two devices, as are a `Quantize` and a `Dequantize`.
         ShapeError, DTypeError: a pair that does not fit.
         LayoutError: a destination that is read-only, a Python number or of foreign byte order, or whose elements overlap each other; a
             torch tensor that requires grad while torch's grad mode is on: call within ``torch.no_grad()``.
-        DeviceError: ids on one device beside memory of another; a `Quantize` or `Dequantize` beside a side on a device.
+        DeviceError: ids on one device beside memory of another; ids on a device beside a `Quantize` or a `Dequantize`; scales that are
+            not where the destination is, or given ones on a device.
         CudaUnavailable, CudaError: as for `stack`.
         TypeError: what is no side, or no array-like. KeyError: trees of different keys.
         RuntimeError: an inference tensor as destination outside of inference mode.

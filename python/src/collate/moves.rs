@@ -24,6 +24,7 @@ use crate::ground::logging::Records;
 use crate::ground::modules::increment_version;
 use crate::ground::stream::stream_of;
 use crate::import::column_reader::{borrowed_pairs, objects_of};
+use crate::ownership::producers::Producers;
 use crate::ownership::ready::refuse_within;
 use crate::ownership::storage_watch::moved;
 use crate::samples::imported::Imported;
@@ -48,7 +49,8 @@ use crate::samples::imported::Imported;
 ///         destination has the shape of the result. The scales of a `Dequantize` are a list with those of each source, or an array with
 ///         these along dim 0.
 ///     scales_out: of a `Quantize`: where its scales go, a side as ``dsts``: for each pair one of the scales' dtype, without dims for
-///         ``"sample"`` and of 1-d sources, for rows of the source's shape without its last dim, for blocks with their number in its place.
+///         ``"sample"`` and of 1-d sources, for rows of the source's shape without its last dim, for blocks with their number in its place;
+///         where the destination is: on its device, or on the host, where those of no elements always are.
 ///     stream: of the CUDA device that a side is on, to enqueue the work on: a handle, a torch or CuPy stream, or an object with
 ///         ``__cuda_stream__``; None: the one that destinations or sources were written on, else one of the engine's own.
 ///     engine (Engine): None: the default one.
@@ -59,11 +61,12 @@ use crate::samples::imported::Imported;
 /// Raises:
 ///     ValueError: another number of sources than of destinations; a destination that shares bytes with another one, as where ids
 ///         repeat in ``table.take(ids)``, or with any source but its own identical one; a ``stream`` beside memory without one, or
-///         beside sides on two devices.
+///         beside sides on two devices, as are a `Quantize` and a `Dequantize`.
 ///     ShapeError, DTypeError: a pair that does not fit.
 ///     LayoutError: a destination that is read-only, a Python number or of foreign byte order, or whose elements overlap each other; a
 ///         torch tensor that requires grad while torch's grad mode is on: call within ``torch.no_grad()``.
-///     DeviceError: ids on one device beside memory of another; a `Quantize` or `Dequantize` beside a side on a device.
+///     DeviceError: ids on one device beside memory of another; ids on a device beside a `Quantize` or a `Dequantize`; scales that are
+///         not where the destination is, or given ones on a device.
 ///     CudaUnavailable, CudaError: as for `stack`.
 ///     TypeError: what is no side, or no array-like. KeyError: trees of different keys.
 ///     RuntimeError: an inference tensor as destination outside of inference mode.
@@ -163,27 +166,37 @@ fn copy_pairs(
         Some(Device::Cuda(ordinal)) => Some(ordinal),
         _ => first,
     };
+    let scales_list = scales.as_ref().map(|scales| &scales.samples.list);
+    let any_pinned =
+        has_pinned([to, from]) || scales_list.is_some_and(|own| has_pinned([own, own]));
     let mut options = match ordinal {
-        None if stream.is_some() && !has_pinned([to, from]) => return Err(no_stream()),
+        None if stream.is_some() && !any_pinned => return Err(no_stream()),
         None => {
             let mut options = MoveOptions { transform, ..MoveOptions::default() };
             options.run.stream = stream;
             options
         }
-        Some(ordinal) => ordered(engine, &dsts.samples, &srcs.samples, stream, ordinal)
-            .map(|options| MoveOptions { transform, ..options })
-            .or_py_err(py)?,
+        Some(ordinal) => {
+            let written = std::iter::once(&dsts).chain(&scales).map(|side| &*side.samples);
+            ordered(engine, written, &srcs.samples, stream, ordinal)
+                .map(|options| MoveOptions { transform, ..options })
+                .or_py_err(py)?
+        }
     };
     options.run.max_blocks = max_blocks;
     // Reading the sources may have run code that moved a destination.
     if let Some(index) = dsts.samples.watches.find_moved(py)? {
         return Err(to_py_err(py, &moved(index).at_side(MoveSide::Destination, index)));
     }
+    if let Some(scales) = &scales {
+        if let Some(index) = scales.samples.watches.find_moved(py)? {
+            return Err(to_py_err(py, &moved(index).at_side(MoveSide::Scales, index)));
+        }
+    }
     // On a device, and for a stream, the call may wait, which keeps no other thread waiting.
     let is_on_host = stream.is_none() && ordinal.is_none();
-    let is_quick = is_on_host && is_quick(to, from) && !has_pinned([to, from]);
-    let scales_out = scales.as_ref().map(|scales| &scales.samples.list);
-    let options = MoveOptions { scales_out, ..options };
+    let is_quick = is_on_host && is_quick(to, from) && !any_pinned;
+    let options = MoveOptions { scales_out: scales_list, ..options };
     let copied = copy(py, engine, to, from, options, is_quick);
     // Errors of input come before anything is written.
     let is_late = |error: &Error| {
@@ -424,7 +437,9 @@ fn one_device(py: Python<'_>, sides: [&SampleList<'_>; 2]) -> PyResult<()> {
 }
 
 /// Two devices, if samples with elements are on more than one: the first of [`cuda_devices`], and another.
-fn device_beside(sides: [&SampleList<'_>; 2]) -> Option<(Device, Device)> {
+fn device_beside<'l>(
+    sides: impl IntoIterator<Item = &'l SampleList<'l>>,
+) -> Option<(Device, Device)> {
     let mut devices = sides.into_iter().flat_map(cuda_devices);
     let first = devices.next()?;
     devices.find(|device| *device != first).map(|other| (first, other))
@@ -442,18 +457,19 @@ fn cuda_devices<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Device> + 
 }
 
 /// The options of work on the device `ordinal`: its stream, the streams that it waits for, and the owners that are held until it
-/// is done. Sides on several devices leave the stream unset: each device then has one of the engine's; `asked` is then ignored.
+/// is done. `written`: destinations, then those of scales. Sides on several devices leave the stream unset: each device then has one of the engine's; `asked` is then ignored.
 /// Errors are those of [`refuse_within`] and of an engine without a stream there.
-fn ordered(
+fn ordered<'i>(
     engine: &Engine,
-    dsts: &Imported,
-    srcs: &Imported,
+    written: impl Iterator<Item = &'i Imported> + Clone,
+    srcs: &'i Imported,
     asked: Option<Stream>,
     ordinal: u32,
 ) -> windrow::Result<MoveOptions<'static>> {
     let mut options = MoveOptions::default();
     // Destinations first: their memory may be in use by what was enqueued where it was allocated.
-    let mut producers = dsts.producers();
+    let mut producers = Producers::default();
+    written.clone().for_each(|own| producers.merge(own.producers()));
     // The engine itself orders the work behind and before others on memory of its own.
     let run = &mut options.run;
     for tensor in std::mem::take(&mut producers.tensors) {
@@ -463,11 +479,12 @@ fn ordered(
         }
     }
     producers.merge(srcs.producers());
-    for samples in [dsts, srcs].into_iter().filter(|samples| !samples.is_on_host()) {
+    let sides = written.chain([srcs]);
+    for samples in sides.clone().filter(|samples| !samples.is_on_host()) {
         run.keep.extend(samples.owners.keep());
     }
     run.keep.extend(producers.keep());
-    if device_beside([&dsts.list, &srcs.list]).is_some() {
+    if device_beside(sides.map(|side| &side.list)).is_some() {
         // Each device has a stream of the engine's own, which its producers are ordered around.
         producers.current.into_iter().for_each(|current| producers.add(current));
         run.producers = producers.streams;

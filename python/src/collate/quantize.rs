@@ -38,8 +38,7 @@ use crate::ownership::holder::unmoved;
 /// int8 0; of powers of two, which have no infinity, NaN, and all results NaN. Subnormal numbers count as what they are, in ``amax`` and in results.
 ///
 /// Samples are floating point: integers are a DTypeError. ``dtype=`` beside it is a ValueError, for the batch has its ``dtype``. A
-/// batch is quantised where its samples are, or on the way to a device; from a device to the host, and in `copy_many` with a
-/// side on a device, it is a DeviceError. Within `wr.List` and classes whose leaves are torch tensors, where scales have no place, it is a
+/// batch is quantised by the device that its samples are on or that it goes to, else on the host; so is each pair of `copy_many`. Within `wr.List` and classes whose leaves are torch tensors, where scales have no place, it is a
 /// ValueError.
 ///
 /// Raises:
@@ -139,13 +138,13 @@ fn scale_dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
 ///     scales: those of the batch, an array-like as ``Batch.scales`` of a batch of this form has them: of samples ``[N]``, of rows, or of
 ///         blocks; where rows and samples are as many, those of rows. Or a list or tuple with one array-like, or one number, for each sample: a
 ///         number, or an array without dims, for all its elements, else one for each of its rows or blocks. Of a floating-point dtype or
-///         float8_e8m0fnu, in pageable host memory. They are read at the time of the call.
+///         float8_e8m0fnu, in host memory. They are read as the call begins, page-locked ones too, which waits for no device.
 ///     block (int): the block length, if the scales are of blocks; else None.
 ///
 /// The call needs ``dtype=``: float16, bfloat16, float32 or float64, else DTypeError. Other samples than int8, float8_e4m3fn and
-/// float8_e5m2 are a DTypeError, scales of another shape a ShapeError. A batch is dequantised where its samples are, or on the way to a device; from a device to the
-/// host, and in `copy_many` with a side on a device, it is a DeviceError. Samples taken by indices on a device are a ValueError. NaN, of
-/// a sample or a scale, gives NaN. Padding keeps
+/// float8_e5m2 are a DTypeError, scales of another shape a ShapeError, scales on a device a DeviceError: copy them to the host first. A
+/// batch is dequantised by the device that its samples are on or that it goes to, else on the host; so is each pair of `copy_many`.
+/// Samples taken by indices on a device are a ValueError. NaN, of a sample or a scale, gives NaN. Padding keeps
 /// ``value`` as given: it is not multiplied. Within `wr.List` it is a ValueError.
 ///
 /// Raises:

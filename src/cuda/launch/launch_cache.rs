@@ -17,12 +17,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::argument_pool::{ArgumentPool, KernelArguments};
-use super::output_desc::{BASE_WORD, DESC_WORDS, OUT_WORD, STRIDE_WORD};
+use super::output_desc::{BASE_WORD, DESC_WORDS, OUT_WORD, SCALES_WORD, STRIDE_WORD};
 use super::policy::Policy;
-use super::segment::address_of;
+use super::segment::{address_of, OutputSegment};
 use super::table::Table;
 use super::table_writer::{base_of, write_sources};
-use crate::plan::Plan;
+use crate::plan::{OutputPlan, Plan, Role};
 use crate::samples::Memo;
 use crate::tensor::{Owner, Result};
 
@@ -31,14 +31,41 @@ const ALIGN: u64 = 16;
 
 /// For each descriptor of a table, which of the addresses of a run it writes to.
 #[derive(Debug)]
-pub(crate) struct OutputAddresses(pub SmallVec<[usize; 2]>);
+pub(crate) struct OutputAddresses {
+    outputs: SmallVec<[usize; 2]>,
+    /// The descriptors that find scales, and to which of the addresses these go.
+    scales: SmallVec<[(usize, usize); 1]>,
+}
 
 impl OutputAddresses {
+    /// Of the table of these segments of a plan's outputs; `others`: which of the addresses its other descriptors write to.
+    pub fn new(
+        plan: &Plan<'_>,
+        segments: &[OutputSegment<'_>],
+        others: impl Iterator<Item = usize>,
+    ) -> OutputAddresses {
+        let position =
+            |is_it: &dyn Fn(&OutputPlan<'_>) -> bool| plan.outputs().iter().position(is_it);
+        let output = |own: &OutputSegment<'_>| position(&|output| std::ptr::eq(own.output, output));
+        let scales = |(desc, own): (usize, &OutputSegment<'_>)| {
+            own.scales.as_ref().filter(|scales| scales.out != 0)?;
+            let of_leaf = (own.output.leaf, Role::Scales);
+            Some((desc, position(&|output| (output.leaf, output.role) == of_leaf)?))
+        };
+        OutputAddresses {
+            outputs: segments.iter().filter_map(output).chain(others).collect(),
+            scales: segments.iter().enumerate().filter_map(scales).collect(),
+        }
+    }
+
     /// Writes the output addresses of a run into the descriptors at the beginning of these words.
     pub fn place(&self, words: &mut [u64], addresses: &[u64]) {
         let descs = words.chunks_exact_mut(DESC_WORDS);
-        for (desc, &out) in descs.zip(&self.0) {
+        for (desc, &out) in descs.zip(&self.outputs) {
             desc[OUT_WORD] = addresses[out];
+        }
+        for &(desc, out) in &self.scales {
+            words[desc * DESC_WORDS + SCALES_WORD] = addresses[out];
         }
     }
 }
@@ -110,7 +137,7 @@ impl CachedTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collate::{Collate, Mask, Pad, Ragged, Transform};
+    use crate::collate::{Collate, Mask, Pad, Quantize, Ragged, Transform};
     use crate::cuda::launch::table::segments;
     use crate::samples::{SampleList, SampleView};
     use crate::tensor::{DType, Device, Layout};
@@ -171,6 +198,7 @@ mod tests {
             Collate::stack().cast(DType::I8).transform(maps),
             Collate::pad(Pad::new().size(40).mask(Mask::Real)),
             Collate::ragged(Ragged::new().batch_index()),
+            Collate::stack().transform(Quantize::new(DType::I8)),
         ];
         for (form, count) in
             forms.iter().flat_map(|form| [3, 255, 300, 301].map(|count| (form, count)))
@@ -178,18 +206,19 @@ mod tests {
             let made = |list: &SampleList<'_>, out: u64| {
                 let plan = Plan::new(list, form).unwrap();
                 let outputs = plan.outputs().iter().map(|output| (output, out));
-                let table = Table::new(&segments(&plan, outputs), &[], 132, &policy).unwrap();
-                (table, plan.outputs().len())
+                let segments = segments(&plan, outputs);
+                let outs = OutputAddresses::new(&plan, &segments, std::iter::empty());
+                let table = Table::new(&segments, &[], 132, &policy).unwrap();
+                (CachedTable { table, outs }, plan.outputs().len())
             };
-            let (table, num_outputs) = made(&take(count, 0, 7), 1 << 20);
-            let cached = CachedTable { table, outs: OutputAddresses((0..num_outputs).collect()) };
+            let (cached, num_outputs) = made(&take(count, 0, 7), 1 << 20);
             for (first, step) in [(0, 7), (0, 11), (3, 13), (17, 3)] {
                 let list = take(count, first, step);
                 let outs = SmallVec::<[u64; 4]>::from_elem(1 << 21, num_outputs);
                 let (anew, _) = made(&list, 1 << 21);
                 let mut own = cached.arguments(&list.data(), &outs, &pool, &policy).unwrap();
-                let mut arguments = anew.arguments(None, &pool, &policy);
-                let len = 2 + anew.as_bytes().len() / 8;
+                let mut arguments = anew.table.arguments(None, &pool, &policy);
+                let len = 2 + anew.table.as_bytes().len() / 8;
                 assert_eq!(own.last_mut(len), arguments.last_mut(len), "{form:?}");
             }
             // Other families may write samples at other multiples.

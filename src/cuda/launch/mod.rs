@@ -5,7 +5,7 @@
 //! | `output_desc`, `kernel_abi` | the structs that kernels/params.h has too |
 //! | `policy` | numbers of a launch that tuning may change, for each architecture |
 //! | `launch_outputs`, `host_metadata` | what a launch writes; lengths and offsets, which the host knows |
-//! | `segment`, `loops`, `boxes`, `family` | the part of an output that one loop nest writes, and its family of kernels |
+//! | `segment`, `loops`, `sample_groups`, `boxes`, `family` | the part of an output that one loop nest writes, and its family of kernels |
 //! | `scaled_segments` | the same of outputs whose elements share scales, and of the scales |
 //! | `table_writer`, `encode`, `table` | the table itself |
 //! | `launch_cache` | the launch of a plan, cached for the plan's next run |
@@ -22,6 +22,7 @@ pub(crate) mod launch_outputs;
 mod loops;
 pub(crate) mod output_desc;
 pub(crate) mod policy;
+mod sample_groups;
 mod scaled_segments;
 pub(crate) mod segment;
 pub(crate) mod table;

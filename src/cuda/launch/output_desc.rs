@@ -364,6 +364,7 @@ const HEAD_WORDS: usize = size_of::<Head>() / 8;
 pub(crate) const OUT_WORD: usize = offset_of!(Head, out) / 8;
 pub(crate) const BASE_WORD: usize = offset_of!(Head, base) / 8;
 pub(crate) const STRIDE_WORD: usize = offset_of!(Head, stride) / 8;
+pub(crate) const SCALES_WORD: usize = HEAD_WORDS + offset_of!(Quantised, scales) / 8;
 
 /// One descriptor of a table.
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,12 @@
 //! Scales that are found are written with the data, by the descriptor of the data. Those of samples without elements have nobody that
 //! finds them: they are constants, in a segment of the output of scales.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
-use super::loops::{groups, groups_of_rows, Extent, Loops, SampleLoop};
+use super::loops::{Extent, Loops, SampleLoop};
+use super::sample_groups::{groups, groups_of_rows};
 use super::segment::{sample_starts, OutputSegment, SampleStarts, SegmentScales, Sources};
 use crate::cuda::memory::list_table::ListTable;
 use crate::plan::{ElementOp, Groups, OutputPlan, Placement, Plan, Scaling, Starts};
@@ -37,6 +40,7 @@ pub(super) fn push_rescaled_segments<'p>(
         let starts = sample_starts(output, &group);
         let mut own = SegmentScales {
             scaling,
+            given: Cow::Borrowed(scaling.given.as_deref().unwrap_or_default()),
             out: 0,
             step: given_step(output, scaling, &starts),
             block_step: 0,
@@ -48,6 +52,7 @@ pub(super) fn push_rescaled_segments<'p>(
                 stride.map_or(0, |stride| stride.wrapping_mul(scales.dtype.size() as i64))
             };
             (own.out, own.step) = (address, sample_starts(scales, &group).step());
+            own.out = scales.places.first().map_or(own.out, |place| place.addr() as u64);
             if let Groups::Blocks { .. } = scaling.groups {
                 own.block_step = stride(rows - 1);
                 own.outer_steps = outer.iter().map(|&d| stride(d)).collect();
@@ -57,7 +62,7 @@ pub(super) fn push_rescaled_segments<'p>(
         if let Groups::Blocks { block, per_row, .. } = scaling.groups {
             join_rows(&mut loops, &mut own, block, per_row);
         }
-        segments.push(OutputSegment {
+        let segment = OutputSegment {
             output,
             data: plan.addresses(output),
             out,
@@ -73,7 +78,111 @@ pub(super) fn push_rescaled_segments<'p>(
             channel_first: 0,
             list,
             scales: Some(own),
+        };
+        match output.has_places() {
+            true => push_placed(segment, scales.map(|(scales, _)| &*scales.places), segments),
+            false => segments.push(segment),
+        }
+    }
+}
+
+/// The segments of samples that each have a place, and scales at places of their own if they are found: of samples at steps from
+/// a first one, whose scales are at as many steps from the first one's. So are pages of one cache, whichever they are; in the
+/// worst case a segment has two samples. Scales that are given are put into the order of the places, in which they are
+/// evenly spaced.
+fn push_placed<'p>(
+    segment: OutputSegment<'p>,
+    places: Option<&[*const u8]>,
+    segments: &mut SmallVec<[OutputSegment<'p>; 1]>,
+) {
+    let (output, Some(all)) = (segment.output, &segment.scales) else { return };
+    let place = |sample: u32| output.places[sample as usize].addr() as u64;
+    let mut order: Vec<u32> = (0..output.num_samples() as u32).collect();
+    order.sort_by_key(|&sample| place(sample));
+    let per_sample = all.given.len() / order.len().max(1);
+    let steps = order.iter().enumerate().map(|(rank, &sample)| {
+        let scales = match places {
+            Some(places) => places[sample as usize].addr() as u64,
+            None => (rank * per_sample) as u64,
+        };
+        [place(sample), scales]
+    });
+    let mut rest = &order[..];
+    for run in even_runs(&steps.collect::<Vec<_>>()) {
+        let (samples, others) = rest.split_at(run.ids.len());
+        rest = others;
+        let given = samples.iter().flat_map(|&sample| {
+            let first = sample as usize * per_sample;
+            &all.given[first..first + per_sample]
         });
+        let own = SegmentScales {
+            out: places.map_or(0, |_| run.first[1]),
+            step: run.steps[1],
+            given: given.copied().collect(),
+            ..all.clone()
+        };
+        segments.push(OutputSegment {
+            out: run.first[0],
+            samples: Some(samples.to_vec()),
+            starts: SampleStarts::Placed { ids: run.ids, step: run.steps[0], lengths: None },
+            scales: Some(own),
+            loops: segment.loops.clone(),
+            ..segment
+        });
+    }
+}
+
+/// Places that are steps from a first one, each in two spaces: as many steps in one as in the other.
+#[derive(Debug)]
+struct EvenRun {
+    first: [u64; 2],
+    /// In the first space the largest step that there is.
+    steps: [i64; 2],
+    /// How many steps each place is behind the first one.
+    ids: Vec<u32>,
+}
+
+/// Cuts places, which rise in the first space, into runs as long as they go on evenly.
+fn even_runs(places: &[[u64; 2]]) -> Vec<EvenRun> {
+    let mut runs = Vec::new();
+    let mut rest = places;
+    while let Some(&first) = rest.first() {
+        let behind = |place: &[u64; 2]| {
+            let [by, other] = [0, 1].map(|space| place[space].wrapping_sub(first[space]));
+            (by, i128::from(other as i64))
+        };
+        let (mut step, mut line) = (0, None);
+        let goes_on = |place: &&[u64; 2]| {
+            let (by, other) = behind(place);
+            let next = gcd(step, by);
+            let (along, across) = *line.get_or_insert((by, other));
+            let is_even = across * i128::from(by) == other * i128::from(along);
+            let fits = by > 0 && is_even && by / next <= u64::from(u32::MAX);
+            step = if fits { next } else { step };
+            fits
+        };
+        let count = 1 + rest[1..].iter().take_while(goes_on).count();
+        let (own, others) = rest.split_at(count);
+        rest = others;
+        let step = own.iter().map(|place| behind(place).0).fold(0, gcd).max(1);
+        let other = own.get(1).map(behind).map_or(0, |(along, across)| {
+            (across * i128::from(step) / i128::from(along.max(1))) as i64
+        });
+        runs.push(EvenRun {
+            first,
+            steps: [step as i64, other],
+            ids: own.iter().map(|place| (behind(place).0 / step) as u32).collect(),
+        });
+    }
+    runs
+}
+
+/// The largest number that divides both; the other one for 0.
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 {
+        a
+    } else {
+        gcd(b, a % b)
     }
 }
 
@@ -176,5 +285,37 @@ pub(super) fn push_empty_scales<'p>(
             list: output.selected.and_then(|_| ListTable::in_plan(plan)),
             scales: None,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_steps_of_a_run() {
+        // Pages of two caches, one of which has its scales in falling order, and a tensor of its own.
+        let mut places: Vec<[u64; 2]> =
+            [3, 5, 11].map(|page| [4096 + 192 * page, 100 + 12 * page]).to_vec();
+        places.extend([0, 7].map(|page| [(1 << 40) + 64 * page, 5000 - 4 * page]));
+        places.extend([[(1 << 40) + 64 * 9, 5000 - 4 * 9], [1 << 50, 1]]);
+        let runs = even_runs(&places);
+        let known: Vec<_> = runs.iter().map(|run| (run.ids.len(), run.steps)).collect();
+        assert_eq!(known, [(3, [384, 24]), (3, [64, -4]), (1, [1, 0])]);
+        for (run, own) in runs.iter().zip([&places[..3], &places[3..6], &places[6..]]) {
+            for (&id, place) in run.ids.iter().zip(own) {
+                for space in [0, 1] {
+                    let at = run.first[space].wrapping_add_signed(run.steps[space] * i64::from(id));
+                    assert_eq!(at, place[space]);
+                }
+            }
+        }
+        assert!(even_runs(&[]).is_empty());
+    }
+
+    #[test]
+    fn far_places_are_runs_of_their_own() {
+        let runs = even_runs(&[[0, 0], [1, 1], [1 << 33, 1 << 33], [(1 << 33) + 1, 7]]);
+        assert_eq!(runs.iter().map(|run| run.ids.len()).collect::<Vec<_>>(), [2, 2]);
     }
 }

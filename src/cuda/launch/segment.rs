@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::family::SegmentWork;
-use super::loops::{groups, groups_of_placed, Extent, Group, Loops, PerSample, SampleLoop};
+use super::loops::{Extent, Loops, PerSample, SampleLoop};
 use super::output_desc::Family;
+use super::sample_groups::{groups, groups_of_placed, Group};
 use super::table_writer::base_of;
 use crate::collate::Affine;
 use crate::cuda::memory::list_table::ListTable;
@@ -92,8 +93,11 @@ pub(crate) struct OutputSegment<'p> {
 }
 
 /// The scales of a segment's elements.
+#[derive(Clone)]
 pub(crate) struct SegmentScales<'p> {
     pub scaling: &'p Scaling,
+    /// Scales that are given, in the order in which the segment counts them.
+    pub given: Cow<'p, [f32]>,
     /// The address of the first one that is found.
     pub out: u64,
     /// From sample to sample, or for a step of offset: bytes of found scales, else a number of given ones.

@@ -18,7 +18,6 @@ use crate::cuda::launch::argument_pool::KernelArguments;
 use crate::cuda::launch::host_metadata::{host_metadata, MetadataSegment};
 use crate::cuda::launch::launch_cache::{cached_launch, CachedTable, OutputAddresses};
 use crate::cuda::launch::launch_outputs::LaunchOutputs;
-use crate::cuda::launch::segment::OutputSegment;
 use crate::cuda::launch::table::{segments, Table, TableKernel};
 use crate::cuda::memory::list_table::ListTable;
 use crate::cuda::memory::pinned::PinnedBlock;
@@ -339,11 +338,9 @@ impl Run<'_> {
         let segments = segments(plan, outputs.outputs(plan));
         let num_sms = self.current.context().info().num_sms;
         let table = Table::new(&segments, &values, num_sms, &self.executor.policy)?;
-        let is_of = |segment: &OutputSegment<'_>, output| std::ptr::eq(segment.output, output);
-        let output = |segment| plan.outputs().iter().position(|output| is_of(segment, output));
         let filled = (0..values.len()).filter(|&number| !values[number].bytes.is_empty());
         let filled = filled.map(|number| plan.outputs().len() + number);
-        Ok((table, OutputAddresses(segments.iter().filter_map(output).chain(filled).collect())))
+        Ok((table, OutputAddresses::new(plan, &segments, filled)))
     }
 
     /// As [`Run::launch`], by a table that the device makes.

@@ -9,7 +9,7 @@ use super::super::segment::OutputSegment;
 use super::super::table_writer::too_large;
 use super::{divisor, Builder, Coefficients};
 use crate::plan::Groups;
-use crate::tensor::{DType, Result};
+use crate::tensor::{DType, Error, Result};
 
 /// Elements of a lane that are written together, and the lanes of a warp.
 const CHUNK: u64 = 16;
@@ -35,9 +35,8 @@ impl Builder<'_> {
                 }
             }
             None => {
-                let given = scales.scaling.given.as_deref().unwrap_or_default();
                 rule.flags |= scale_flags::GIVEN;
-                rule.given = self.table.column(cast_slice(given))?;
+                rule.given = self.table.column(cast_slice(&scales.given))?;
             }
         }
         let mut nest = self.nest(&mut head, segment, cols, outer, 1, &Coefficients::default())?;
@@ -47,7 +46,11 @@ impl Builder<'_> {
             Extent::Joined(unit) => unit.saturating_mul(most.unwrap_or(0)),
         };
         if extent(cols) >= MAX_ROW_ELEMS {
-            return Err(too_large("elements of a scale"));
+            return Err(Error::too_large(format!(
+                "rows of {} elements: a device has scales for rows of fewer than 2^31; pass parts of a row as samples of their \
+                 own, or samples and batch on the host",
+                extent(cols)
+            )));
         }
         let (groups, group_elems) = match scales.scaling.groups {
             Groups::Sample => {

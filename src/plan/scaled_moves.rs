@@ -1,0 +1,146 @@
+//! [`DeviceScales`]: the scales of pairs that a device writes.
+//!
+//! The host finds the scales of any mixture of pairs, since it asks for the groups of each sample. A descriptor of a launch has one
+//! rule for all of its samples: a lot of scaled pairs has one class, and its rows keep their dims.
+
+use std::borrow::Cow;
+
+use crate::collate::{AnyTransform, Quantize};
+use crate::plan::device_moves::{packed, Crossing, Lot};
+use crate::plan::loops::LoopNest;
+use crate::plan::move_scales::MoveScales;
+use crate::plan::output::{ElementOp, OutputPlan, Starts};
+use crate::plan::pair_classes::{PairClass, PairClasses};
+use crate::plan::role::Role;
+use crate::plan::scales_output::nest_of_scales;
+use crate::plan::scaling::{Groups, Scaling};
+use crate::samples::SampleList;
+use crate::tensor::{Dims, Layout, Result};
+
+/// The scales of pairs that a device writes.
+#[derive(Debug)]
+pub(super) struct DeviceScales<'s> {
+    /// The rule by which they are found, and where those of all pairs go.
+    found: Option<(Quantize, SampleList<'s>)>,
+    /// Those that are given to these pairs, which ascend.
+    given: MoveScales<'s>,
+    pairs: Vec<usize>,
+}
+
+impl<'s> DeviceScales<'s> {
+    /// Of pairs with a side on a device, by position.
+    ///
+    /// # Errors
+    /// As [`MoveScales::new`].
+    pub fn new<'a: 's>(
+        pairs: &[usize],
+        all: &PairClasses<'s>,
+        srcs: &'s SampleList<'a>,
+        transform: &AnyTransform,
+        scales_out: Option<&SampleList<'a>>,
+    ) -> Result<DeviceScales<'s>> {
+        let mut own =
+            DeviceScales { found: None, given: MoveScales::default(), pairs: pairs.to_vec() };
+        match (transform, scales_out) {
+            (AnyTransform::Quantize(quantize), Some(scales)) => {
+                own.found = Some((*quantize, scales.clone()));
+            }
+            _ => own.given = MoveScales::new(pairs, all, srcs, transform, None)?,
+        }
+        Ok(own)
+    }
+
+    /// A number that pairs have in common whose found scales have one layout.
+    pub fn layout_of(&self, pair: usize) -> u32 {
+        let ids = self.found.as_ref().and_then(|(_, list)| list.meta_ids());
+        ids.map_or(0, |ids| ids[pair])
+    }
+
+    /// The scales of these pairs of a class, as those of a batch of them.
+    pub fn scaling(&self, class: &PairClass<'_>, pairs: &[usize]) -> Option<Scaling> {
+        let one = class.scaling()?;
+        let mut shape = one.shape.clone();
+        shape[0] = pairs.len() as i64;
+        let count = one.shape[1..].iter().product::<i64>() as usize;
+        let first = |pair: &usize| {
+            let at = self.pairs.binary_search(pair).unwrap_or_default();
+            self.given.first[at]
+        };
+        let given = self.found.is_none().then(|| {
+            let own = pairs.iter().map(first);
+            own.flat_map(|first| &self.given.given[first..first + count]).copied().collect()
+        });
+        Some(Scaling { rescale: one.rescale.clone(), groups: one.groups, shape, given })
+    }
+
+    /// The output of the scales of a lot, which is leaf number `leaf`, with sources at `data`; `None` if they are given. `lands`:
+    /// they come back to the host.
+    ///
+    /// # Errors
+    /// As [`Layout::try_new`].
+    pub fn output(
+        &self,
+        class: &PairClass<'_>,
+        (lot, leaf): (&Lot, usize),
+        data: Vec<*const u8>,
+        lands: bool,
+    ) -> Result<Option<(OutputPlan<'s>, Crossing<'s>)>> {
+        let (Some((quantize, list)), Some(shape)) = (&self.found, &class.transformed) else {
+            return Ok(None);
+        };
+        let groups = class.scaling().map_or(Groups::Sample, |scaling| scaling.groups);
+        let (dtype, meta) = (quantize.scale_dtype, list.meta(lot.pairs[0]));
+        let size = dtype.size() as i64;
+        let (elems, whole) = (meta.layout.numel(), packed(meta)?);
+        let output =
+            |data, places: &[*const u8], layout: &Layout, step: i64| -> Result<OutputPlan<'s>> {
+                let count = [lot.pairs.len() as i64];
+                let extents: Dims = count.iter().chain(layout.shape()).copied().collect();
+                // Samples have places of their own, or follow one another.
+                let strides: Dims = [step].iter().chain(layout.strides()).copied().collect();
+                let bytes: Dims =
+                    layout.strides().iter().map(|own| own.wrapping_mul(size)).collect();
+                let mut dims = Vec::new();
+                let nest = nest_of_scales(class.src, shape, groups, &bytes, &mut dims);
+                Ok(OutputPlan {
+                    leaf,
+                    fill: quantize.bits_of(1.0),
+                    data: Cow::Owned(data),
+                    places: Cow::Owned(places.to_vec()),
+                    nests: vec![nest],
+                    dims,
+                    ..OutputPlan::new(
+                        Role::Scales,
+                        dtype,
+                        Layout::try_new(dtype, &extents, Some(&strides))?,
+                        ElementOp::Scales,
+                        Starts::Rows { elems: elems as u64, step: step * size },
+                    )
+                })
+            };
+        let places: Vec<*const u8> = lot.pairs.iter().map(|&pair| list.address(pair)).collect();
+        let placed = output(data.clone(), &places, &meta.layout, 0)?;
+        if !lands {
+            return Ok(Some((placed, Crossing::Nothing)));
+        }
+        let compact = output(data, &[], &whole.layout, elems)?;
+        let at = |pair: usize| std::ptr::without_provenance(pair * (elems * size) as usize);
+        let mut dims = Vec::new();
+        let nest = LoopNest::for_pair(&whole, meta, &mut dims);
+        let read = OutputPlan {
+            bytes_only: nest.is_bytes(dtype, &dims),
+            data: (0..lot.pairs.len()).map(at).collect(),
+            places: Cow::Owned(places),
+            nests: vec![nest],
+            dims,
+            ..OutputPlan::new(
+                Role::Scales,
+                dtype,
+                compact.layout.clone(),
+                ElementOp::MOVED,
+                Starts::Rows { elems: elems as u64, step: 0 },
+            )
+        };
+        Ok(Some((placed, Crossing::Landed { compact, read })))
+    }
+}

@@ -1,0 +1,387 @@
+//! `copy_many` with scales that are found or given, with sides on a device: pairs of any layouts in any places against the naive
+//! executor, pair by pair, and what is refused.
+#![cfg(feature = "cuda")]
+#![allow(unsafe_code, reason = "pairs at raw addresses of device memory")]
+#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "small sizes")]
+
+mod common;
+
+use common::device::{self, Bytes, PinnedBytes};
+use common::placed::{Copies, Placed};
+use common::runner::{bytes_of, POISON};
+use common::sample::views;
+use common::scaled::{any_of, block_of, FLOATS};
+use common::{coordinates, Random, Sample};
+use windrow::collate::{AnyTransform, Granularity, Scales};
+use windrow::engine::CopyOptions;
+use windrow::plan::Target;
+use windrow::{
+    Collate, DType, Dequantize, Device, Engine, Error, Layout, Quantize, SampleList, SampleView,
+    Tensor,
+};
+
+const CUDA: Device = Device::Cuda(0);
+const PLACES: [Device; 3] = [Device::Cpu, Device::Pinned, CUDA];
+
+/// Tensors in one memory, between bytes that stay as they are.
+struct Pool {
+    dtype: DType,
+    firsts: Vec<usize>,
+    layouts: Vec<Layout>,
+    /// What the memory is to be.
+    expected: Vec<u8>,
+}
+
+impl Pool {
+    /// A tensor for each of these, of which the bytes are what it is to be, at its page of the memory, with gaps between rows if
+    /// `is_apart`.
+    fn of(want: &[Tensor], pages: &[usize], is_apart: bool, slack: usize) -> Pool {
+        let dtype = want[0].dtype();
+        let size = dtype.size();
+        let layouts: Vec<Layout> = want
+            .iter()
+            .map(|own| {
+                let mut strides = own.strides().to_vec();
+                if let (true, Some(outer)) = (is_apart, strides.first_mut()) {
+                    *outer = 2 * *outer + 1;
+                }
+                Layout::try_new(dtype, own.shape(), Some(&strides)).unwrap()
+            })
+            .collect();
+        let span = |layout: &Layout| {
+            let steps = layout.shape().iter().zip(layout.strides());
+            1 + steps.map(|(&extent, stride)| (extent - 1).max(0) * stride).sum::<i64>() as usize
+        };
+        let pitch = layouts.iter().map(span).max().unwrap() * size + slack;
+        let firsts: Vec<usize> = pages.iter().map(|page| 64 + slack % 16 + page * pitch).collect();
+        let mut expected = vec![POISON; 128 + pitch * (1 + pages.iter().max().unwrap())];
+        for ((own, layout), first) in want.iter().zip(&layouts).zip(&firsts) {
+            let (bytes, mut at) = (bytes_of(own), 0);
+            coordinates(own.shape(), |coords| {
+                let steps = coords.iter().zip(layout.strides());
+                let step: i64 = steps.map(|(coord, stride)| coord * stride).sum();
+                let place = first + step as usize * size;
+                expected[place..place + size].copy_from_slice(&bytes[at..at + size]);
+                at += size;
+            });
+        }
+        Pool { dtype, firsts, layouts, expected }
+    }
+
+    fn targets(&self, memory: *mut u8, device: Device) -> Vec<Target<'static>> {
+        let places = self.firsts.iter().zip(&self.layouts);
+        let target = |(&first, layout): (&usize, &Layout)| {
+            let data = memory.wrapping_add(first);
+            // SAFETY: within memory as large as what is expected, which lives until the work is done.
+            unsafe { Target::from_raw_parts(data, self.dtype, device, layout.clone()) }
+        };
+        places.map(target).collect()
+    }
+
+    /// Runs `work` on targets in poisoned memory of a device, and checks all of that.
+    fn check(&self, name: &str, device: Device, work: impl FnOnce(Vec<Target<'static>>)) {
+        let mut host = vec![POISON; self.expected.len()];
+        let after = match device {
+            Device::Cpu => {
+                work(self.targets(host.as_mut_ptr(), device));
+                host
+            }
+            Device::Pinned => {
+                let memory = PinnedBytes::of(&host);
+                work(self.targets(memory.address, device));
+                // Written as the call returned.
+                // SAFETY: as many bytes.
+                unsafe { std::slice::from_raw_parts(memory.address, memory.len) }.to_vec()
+            }
+            _ => {
+                let memory = Bytes::of(&host);
+                work(self.targets(memory.address as *mut u8, device));
+                memory.to_host()
+            }
+        };
+        if let Some(at) = (0..after.len()).find(|&at| after[at] != self.expected[at]) {
+            let (got, want) = (after[at], self.expected[at]);
+            panic!("{name}: byte {at} of {:?}: {got:#x}, expected {want:#x}", self.firsts);
+        }
+    }
+}
+
+/// Different numbers below twice their count.
+fn pages(random: &mut Random, count: usize) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..2 * count).collect();
+    for at in (1..all.len()).rev() {
+        all.swap(at, random.below(at as u64 + 1) as usize);
+    }
+    all.truncate(count);
+    all
+}
+
+/// The way back by these scales, of blocks if that many elements have one.
+fn given(scales: &[Tensor], block: Option<i64>) -> Dequantize {
+    let given = Dequantize::new(Scales::Samples(scales.to_vec()));
+    match block {
+        Some(elems) => given.block(elems),
+        None => given,
+    }
+}
+
+/// All ways with a side on a device.
+fn ways() -> impl Iterator<Item = (Device, Device)> {
+    let all = PLACES.into_iter().flat_map(|from| PLACES.map(|to| (from, to)));
+    all.filter(|&(from, to)| from == CUDA || to == CUDA)
+}
+
+/// Copies samples to these pools from everywhere to everywhere.
+fn check_ways(
+    engine: &Engine,
+    name: &str,
+    samples: &[Sample],
+    transform: &AnyTransform,
+    (data, scales): (&Pool, Option<&Pool>),
+) {
+    let placed = Placed::of(samples, &[]);
+    let pinned = Copies::<PinnedBytes>::of(samples.iter().map(Sample::bytes));
+    for (from, to) in ways() {
+        let name = format!("{name}, {from} to {to}");
+        let srcs: Vec<SampleView<'_>> = match from {
+            // SAFETY: they live until the work is done.
+            CUDA => unsafe { placed.views() },
+            Device::Cpu => views(samples),
+            _ => samples
+                .iter()
+                .enumerate()
+                // SAFETY: as above.
+                .map(|(index, own)| unsafe { own.view_at(pinned.address(index), from) })
+                .collect(),
+        };
+        let launches = engine.stats().launches;
+        let copy = |mut dsts: Vec<Target<'static>>, found: Option<Vec<Target<'static>>>| {
+            let mut options = CopyOptions::new().transform(transform.clone());
+            if let Some(found) = found {
+                options = options.scales_out(found);
+            }
+            let copied = engine.copy_many_with(&mut dsts, &srcs, options);
+            copied.unwrap_or_else(|error| panic!("{name}: {error}"));
+        };
+        match scales {
+            Some(scales) => data.check(&name, to, |dsts| {
+                scales.check(&name, to, |found| copy(dsts, Some(found)));
+            }),
+            None => data.check(&name, to, |dsts| copy(dsts, None)),
+        }
+        assert_eq!(engine.stats().launches, launches + 1, "{name}");
+    }
+    placed.check(name);
+}
+
+#[test]
+fn random_moves_on_a_device() {
+    if device::engine().is_none() {
+        return;
+    }
+    // No other test adds to its launches.
+    let engine = Engine::cuda(0).unwrap();
+    let naive = Engine::reference();
+    let mut random = Random::new(51);
+    let wide = [DType::F16, DType::BF16, DType::F32, DType::F64];
+    let mut outcomes = [0; 2];
+    for case in 0..250 {
+        let quantize = any_of(&mut random, 45);
+        let ndim = random.below(4) as usize;
+        let shapes: Vec<Vec<i64>> = (0..1 + random.below(2))
+            .map(|_| (0..ndim).map(|_| [1, 2, 3, 5, 40][random.below(5) as usize]).collect())
+            .collect();
+        let samples: Vec<Sample> = (0..1 + random.below(7))
+            .map(|_| {
+                let shape = &shapes[random.below(shapes.len() as u64) as usize];
+                let from = FLOATS[random.below(2) as usize * 2 + case % 3];
+                let mut strides: Vec<i64> =
+                    (0..ndim).map(|d| shape[d + 1..].iter().product::<i64>()).collect();
+                if random.below(4) == 0 {
+                    strides.iter_mut().for_each(|stride| *stride *= 3);
+                }
+                Sample::strided(from, shape, &strides, random.below(1000))
+            })
+            .collect();
+        let shapes: Vec<_> = samples.iter().map(|own| &own.shape).collect();
+        let name = format!("case {case}: {quantize:?} of {shapes:?}");
+        let alone: Result<Vec<_>, Error> = views(&samples)
+            .into_iter()
+            .map(|view| naive.assemble(&[view], &Collate::stack().transform(quantize)))
+            .collect();
+        // Blocks of samples without dims are refused.
+        let Ok(alone) = alone else { continue };
+        let want: Vec<Tensor> = alone.iter().map(|own| own.data().select(0).unwrap()).collect();
+        let scales = alone.iter().map(|own| own.scales().unwrap().select(0).unwrap());
+        let found: Vec<Tensor> = scales.collect();
+        let at = pages(&mut random, samples.len());
+        // Of one cache, or each somewhere.
+        let scales_at =
+            if random.below(2) == 0 { at.clone() } else { pages(&mut random, samples.len()) };
+        let slack = [0, 16, 7, 64][random.below(4) as usize];
+        let data = Pool::of(&want, &at, random.below(3) == 0, slack);
+        let scales = Pool::of(&found, &scales_at, random.below(3) == 0, slack % 16);
+        check_ways(&engine, &name, &samples, &quantize.into(), (&data, Some(&scales)));
+        outcomes[0] += 1;
+
+        let codes: Vec<Sample> = want
+            .iter()
+            .map(|own| {
+                let mut sample = Sample::new(own.dtype(), own.shape(), 0);
+                let (bytes, mut at) = (bytes_of(own), 0);
+                coordinates(own.shape(), |coords| {
+                    sample.put(coords, bytes[at].into());
+                    at += 1;
+                });
+                sample
+            })
+            .collect();
+        let block = block_of(&quantize);
+        let to = wide[random.below(4) as usize];
+        let back: Result<Vec<_>, Error> = views(&codes)
+            .into_iter()
+            .zip(&found)
+            .map(|(view, own)| {
+                let one = given(std::slice::from_ref(own), block);
+                naive.assemble(&[view], &Collate::stack().cast(to).transform(one))
+            })
+            .collect();
+        let back: Vec<Tensor> =
+            back.unwrap().iter().map(|own| own.data().select(0).unwrap()).collect();
+        let even: Vec<usize> = (0..samples.len()).collect();
+        let at = if random.below(2) == 0 { even } else { pages(&mut random, samples.len()) };
+        let data = Pool::of(&back, &at, random.below(3) == 0, slack);
+        let name = format!("{name}, back to {to}");
+        check_ways(&engine, &name, &codes, &given(&found, block).into(), (&data, None));
+        outcomes[1] += 1;
+    }
+    assert!(outcomes.iter().all(|&count| count > 150), "{outcomes:?}");
+}
+
+/// Pages of a cache, whichever they are, are one part of the launch, and evenly spaced ones that are read back; pairs without an
+/// order are several.
+#[test]
+fn pages_of_a_cache_are_one_part() {
+    if device::engine().is_none() {
+        return;
+    }
+    let rows: Vec<Sample> = (0..40).map(|seed| Sample::rich(DType::BF16, &[3, 64], seed)).collect();
+    let placed = Placed::of(&rows, &[]);
+    // SAFETY: nothing is read or written.
+    let srcs: SampleList<'_> = unsafe { placed.views() }.into_iter().collect();
+    let list = |dtype: DType, shape: &[i64], places: &dyn Fn(usize) -> usize| {
+        let mut list = SampleList::new();
+        for pair in 0..rows.len() {
+            let data = std::ptr::without_provenance((1 << 30) + places(pair));
+            // SAFETY: as above.
+            unsafe { list.push(data, dtype, CUDA, shape, None) }.unwrap();
+        }
+        list
+    };
+    let page = |pair: usize| pair * 17 % 41;
+    let quantize = Quantize::new(DType::F8E4M3FN).scale(Granularity::Block(32));
+    let parts =
+        |dsts: &SampleList<'_>, transform: AnyTransform, scales: Option<&SampleList<'_>>| {
+            let explain = Engine::explain_lists(dsts, &srcs, &transform, scales).unwrap();
+            (explain.path, explain.bytes_written, explain.launch.unwrap().parts.len())
+        };
+    let pages = list(DType::F8E4M3FN, &[3, 64], &|pair| 4096 + 192 * page(pair));
+    let kept = list(DType::F32, &[3, 2], &|pair| (1 << 20) + 24 * page(pair));
+    let bytes = 40 * (3 * 64 + 6 * 4);
+    assert_eq!(parts(&pages, quantize.into(), Some(&kept)), ("quantize", bytes, 1));
+    let other = list(DType::F32, &[3, 2], &|pair| (1 << 20) + 24 * (pair * pair % 1601));
+    let (_, _, count) = parts(&pages, quantize.into(), Some(&other));
+    assert!((10..=40).contains(&count), "{count}");
+}
+
+#[test]
+fn refusals() {
+    let Some(engine) = device::engine() else { return };
+    let samples = [Sample::rich(DType::F32, &[2, 4], 1), Sample::rich(DType::F32, &[0, 4], 1)];
+    let placed = Placed::of(&samples, &[]);
+    // SAFETY: it lives until the errors have been read.
+    let there = unsafe { placed.views() };
+    let memory = Bytes::of(&[POISON; 256]);
+    let target = |at: u64, dtype: DType, shape: &[i64], device: Device| {
+        let layout = Layout::compact(dtype, shape).unwrap();
+        // SAFETY: parts of the memory, or never written.
+        unsafe { Target::from_raw_parts((memory.address + at) as *mut u8, dtype, device, layout) }
+    };
+    let refused = |pair: usize, quantize: Quantize, [to, scales]: [Device; 2], shape: &[i64]| {
+        let mut dsts = [target(0, DType::I8, &samples[pair].shape, to)];
+        let scales = vec![target(64, DType::F32, shape, scales)];
+        let options = CopyOptions::new().transform(quantize).scales_out(scales);
+        let error = engine.copy_many_with(&mut dsts, &there[pair..=pair], options).unwrap_err();
+        assert!(matches!(error, Error::Device(_)), "{error}");
+        assert_eq!(memory.to_host(), [POISON; 256]);
+        error.to_string()
+    };
+    let rows = Quantize::new(DType::I8);
+    assert_eq!(
+        refused(0, rows, [CUDA, Device::Cpu], &[2]),
+        "scales_out 0: expected cuda:0, where the destination is, got cpu"
+    );
+    assert_eq!(
+        refused(0, rows, [Device::Cpu, CUDA], &[2]),
+        "scales_out 0: expected host memory, where the destination is, got cuda:0"
+    );
+    assert_eq!(
+        refused(1, rows.scale(Granularity::Sample), [CUDA, CUDA], &[]),
+        "scales_out 0: expected host memory for the scale of no elements, got cuda:0"
+    );
+    // Given scales are read by the host.
+    let on_device = |shape: &[i64]| {
+        let layout = Layout::compact(DType::F32, shape).unwrap();
+        let data = (memory.address + 128) as *mut u8;
+        // SAFETY: memory of the test's, of that size.
+        unsafe {
+            Tensor::new_unchecked(std::sync::Arc::new(()), data, DType::F32, CUDA, layout, false)
+        }
+    };
+    let codes = [Sample::rich(DType::I8, &[2, 4], 1)];
+    let placed = Placed::of(&codes, &[]);
+    // SAFETY: as above.
+    let there = unsafe { placed.views() };
+    let mut dsts = [target(0, DType::F32, &[2, 4], CUDA)];
+    let options = CopyOptions::new().transform(Dequantize::new(vec![on_device(&[2])]));
+    assert_eq!(
+        engine.copy_many_with(&mut dsts, &there, options).unwrap_err().to_string(),
+        "source 0: expected scales in host memory, got cuda:0; the host reads them as the call begins, and waits for no \
+         device: copy them there first, as .cpu() of a torch tensor does, or stack them with device cpu"
+    );
+}
+
+/// The host writes the scales of no elements, wherever the samples are; and reads page-locked ones.
+#[test]
+fn scales_of_nothing_and_in_page_locked_memory() {
+    let Some(engine) = device::engine() else { return };
+    let samples = [Sample::rich(DType::F32, &[0, 4], 1)];
+    let placed = Placed::of(&samples, &[]);
+    // SAFETY: it lives until the call returns.
+    let there = unsafe { placed.views() };
+    let mut scale = [7f32];
+    let layout = Layout::compact(DType::I8, &[0, 4]).unwrap();
+    // SAFETY: nothing is written.
+    let mut dsts =
+        [unsafe { Target::from_raw_parts(std::ptr::null_mut(), DType::I8, CUDA, layout) }];
+    let quantize = Quantize::new(DType::I8).scale(Granularity::Sample).eps(127.0);
+    let scales = vec![Target::from_slice(&mut scale, &[]).unwrap()];
+    let options = CopyOptions::new().transform(quantize).scales_out(scales);
+    engine.copy_many_with(&mut dsts, &there, options).unwrap();
+    assert_eq!(scale, [1.0]);
+
+    let pinned = PinnedBytes::of(&[2f32.to_ne_bytes(), 4f32.to_ne_bytes()].concat());
+    let layout = Layout::compact(DType::F32, &[2]).unwrap();
+    let owner = std::sync::Arc::new(());
+    // SAFETY: page-locked memory of that size, which outlives the call.
+    let scales = unsafe {
+        Tensor::new_unchecked(owner, pinned.address, DType::F32, Device::Pinned, layout, false)
+    };
+    let codes = [[1i8, 2], [3, 4]];
+    for device in [Device::Cpu, CUDA] {
+        let collate = Collate::stack().cast(DType::F32).transform(Dequantize::new(scales.clone()));
+        let batch = engine.assemble(&codes, &collate.device(device)).unwrap();
+        let floats = [2f32, 4.0, 12.0, 16.0].map(f32::to_ne_bytes).concat();
+        assert_eq!(bytes_of(batch.data()), floats, "{device}");
+    }
+}
