@@ -12,6 +12,7 @@ use common::runner::{bytes_of, POISON};
 use common::sample::views;
 use common::scaled::{any_of, block_of, FLOATS};
 use common::{coordinates, Random, Sample};
+use windrow::bindings::MoveOptions;
 use windrow::collate::{AnyTransform, Granularity, Scales};
 use windrow::engine::CopyOptions;
 use windrow::plan::Target;
@@ -384,4 +385,141 @@ fn scales_of_nothing_and_in_page_locked_memory() {
         let floats = [2f32, 4.0, 12.0, 16.0].map(f32::to_ne_bytes).concat();
         assert_eq!(bytes_of(batch.data()), floats, "{device}");
     }
+}
+
+/// Ids on the device of places, of sources, or of both, as the slots of a store are: a pair whose id is out of range is left out, with
+/// its scales.
+#[test]
+fn ids_on_a_device() {
+    if device::engine().is_none() {
+        return;
+    }
+    let engine = Engine::cuda(0).unwrap();
+    let naive = Engine::reference();
+    let (rows, count, length) = (12i64, 7usize, 96i64);
+    let tensor = |address: u64, dtype: DType, shape: &[i64]| {
+        let layout = Layout::compact(dtype, shape).unwrap();
+        let (owner, data) = (std::sync::Arc::new(()), address as *mut u8);
+        // SAFETY: memory of the test's, of that size, that lives until the work is done.
+        unsafe { Tensor::new_unchecked(owner, data, dtype, CUDA, layout, false) }
+    };
+    let sources = Sample::rich(DType::BF16, &[rows, 2, length], 5);
+    let read = Bytes::of(sources.bytes());
+    let whole = tensor(read.address, DType::BF16, &[rows, 2, length]);
+    let on_host: Vec<SampleView<'_>> = {
+        let views = [sources.view()];
+        let list: SampleList<'_> = views.into_iter().collect();
+        let row = |row: i64| {
+            let at = row as usize * 2 * length as usize * 2;
+            let data = list.address(0).wrapping_add(at);
+            let layout = Layout::compact(DType::BF16, &[2, length]).unwrap();
+            // SAFETY: a row of the sample.
+            unsafe { SampleView::from_raw_parts(data, DType::BF16, Device::Cpu, layout) }
+        };
+        (0..rows).map(row).collect()
+    };
+    let ids = [[3i64, 11, 0, rows, 7, -2, 5], [1, 1, -rows - 1, 4, 11, 0, 2]];
+    let on_device =
+        ids.map(|ids| Bytes::of(&ids.iter().flat_map(|id| id.to_ne_bytes()).collect::<Vec<u8>>()));
+    let indices = |side: usize| tensor(on_device[side].address, DType::I64, &[count as i64]);
+    let scales = [Granularity::Sample, Granularity::Row, Granularity::Block(32)];
+    for (turn, scale) in (0..6).flat_map(|turn| scales.map(|scale| (turn, scale))) {
+        let quantize = Quantize::new(DType::F8E4M3FN).scale(scale);
+        let all = naive.assemble(&on_host, &Collate::stack().transform(quantize)).unwrap();
+        let (codes, found) = (bytes_of(all.data()), bytes_of(all.scales().unwrap()));
+        let wants = [codes, found];
+        let kept = wants.each_ref().map(|want| Bytes::of(&vec![POISON; want.len()]));
+        let shape = [&[rows][..], &all.scales().unwrap().shape()[1..]].concat();
+        let store = tensor(kept[0].address, DType::F8E4M3FN, &[rows, 2, length]);
+        let store_of_scales = tensor(kept[1].address, DType::F32, &shape);
+        let (is_dst, is_src) = (turn % 3 != 1, turn % 3 != 0);
+        let [data, own_scales, read_list] = [&store, &store_of_scales, &whole]
+            .map(|own| engine.resident(SampleList::rows(own).unwrap(), CUDA).unwrap());
+        let [known_data, known_scales, known_read] = [&store, &store_of_scales, &whole]
+            .map(|own| SampleList::rows(own).unwrap().take(0..count as i64).unwrap());
+        let [dsts, scales_out] = match is_dst {
+            true => [&data, &own_scales].map(|list| list.take(&indices(0)).unwrap()),
+            false => [known_data, known_scales],
+        };
+        let srcs = match (is_src, turn > 2) {
+            (true, _) => read_list.take(&indices(1)).unwrap(),
+            (false, true) => on_host[..count].iter().cloned().collect(),
+            (false, false) => known_read,
+        };
+        let options = MoveOptions {
+            transform: quantize.into(),
+            scales_out: Some(&scales_out),
+            ..MoveOptions::default()
+        };
+        // SAFETY: memory of the test alone.
+        unsafe { engine.copy_lists(&dsts, &srcs, options) }.unwrap();
+        let place = |side: usize, is_chosen: bool, pair: usize| {
+            let id = if is_chosen { ids[side][pair] } else { pair as i64 };
+            let id = if id < 0 { id + rows } else { id };
+            (0..rows).contains(&id).then_some(id as usize)
+        };
+        for (kept, want) in kept.iter().zip(&wants) {
+            let mut expected = vec![POISON; want.len()];
+            let step = want.len() / rows as usize;
+            for pair in 0..count {
+                if let (Some(to), Some(from)) = (place(0, is_dst, pair), place(1, is_src, pair)) {
+                    expected[to * step..][..step].copy_from_slice(&want[from * step..][..step]);
+                }
+            }
+            assert!(kept.to_host() == expected, "{quantize:?}, turn {turn}");
+        }
+        if is_dst {
+            assert!(matches!(data.check(), Err(Error::Index(_))));
+            assert!(matches!(own_scales.check(), Err(Error::Index(_))));
+        }
+    }
+    // To the host, which asks for the ids.
+    let quantize = Quantize::new(DType::I8);
+    let all = naive.assemble(&on_host, &Collate::stack().transform(quantize)).unwrap();
+    let read_list = engine.resident(SampleList::rows(&whole).unwrap(), CUDA).unwrap();
+    let srcs = read_list.take(&indices(1)).unwrap();
+    let (mut codes, mut found) = (vec![7i8; count * 2 * 96], vec![7f32; count * 2]);
+    let (mut dsts, mut scales_out) = (SampleList::new(), SampleList::new());
+    for (own, one) in codes.chunks_mut(2 * 96).zip(found.chunks_mut(2)) {
+        // SAFETY: vectors that nothing else has until they are compared.
+        unsafe {
+            dsts.push(own.as_mut_ptr().cast(), DType::I8, Device::Cpu, &[2, length], None).unwrap();
+            scales_out.push(one.as_mut_ptr().cast(), DType::F32, Device::Cpu, &[2], None).unwrap();
+        }
+    }
+    let options = |scales_out| MoveOptions {
+        transform: quantize.into(),
+        scales_out,
+        ..MoveOptions::default()
+    };
+    // SAFETY: as above.
+    unsafe { engine.copy_lists(&dsts, &srcs, options(Some(&scales_out))) }.unwrap();
+    let (want, scales) = (all.data().as_slice::<i8>().unwrap(), all.scales().unwrap());
+    let scales = scales.as_slice::<f32>().unwrap();
+    for (pair, &id) in ids[1].iter().enumerate() {
+        let id = if id < 0 { id + rows } else { id };
+        let (own, one) = (&codes[pair * 192..][..192], &found[pair * 2..][..2]);
+        match (0..rows).contains(&id) {
+            true => {
+                assert_eq!(own, &want[id as usize * 192..][..192]);
+                assert_eq!(one, &scales[id as usize * 2..][..2]);
+            }
+            false => assert!(own.iter().all(|&code| code == 7) && one == [7.0, 7.0]),
+        }
+    }
+    // Refused before anything is written.
+    let refused = |options: MoveOptions<'_>| {
+        let srcs = engine.resident(SampleList::rows(&whole).unwrap(), CUDA).unwrap();
+        // SAFETY: as above.
+        let copied = unsafe { engine.copy_lists(&dsts, &srcs.take(&indices(1)).unwrap(), options) };
+        copied.unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(options(None)),
+        "a Quantize of a move needs scales_out, to which its scales go"
+    );
+    let few = scales_out.take([0]).unwrap();
+    assert_eq!(refused(options(Some(&few))), "scales_out has 1 destinations of scales for 7 pairs");
+    let wrong = dsts.clone();
+    assert_eq!(refused(options(Some(&wrong))), "scales_out 0: expected shape (2,), got (2, 96)");
 }

@@ -5,7 +5,9 @@ use super::moves::MoveOptions;
 use crate::collate::{AnyTransform, Collate};
 use crate::cuda::ListTable;
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{first_of, needs_gather, ChosenMove, Leaf, Plan, NO_SCALES};
+use crate::plan::{
+    check_chosen_scales, first_of, needs_gather, ChosenMove, Leaf, Plan, NEEDS_SCALES, NO_SCALES,
+};
 use crate::run_options::RunOptions;
 use crate::samples::SampleList;
 use crate::tensor::{bytes_of, DType, Device, Error, Result, Tensor};
@@ -16,7 +18,7 @@ impl Engine {
     /// has to wait anyway and so asks for the ids.
     ///
     /// # Errors
-    /// As of [`Engine::copy_lists`]; [`Error::Device`] for sides on two CUDA devices, or a transform by scales;
+    /// As of [`Engine::copy_lists`]; [`Error::Device`] for sides on two CUDA devices, or scales that are given;
     /// [`Error::Argument`] for destinations that are not all alike, and in a capture, if sources are gathered; [`Error::Index`]
     /// for an id out of range of an earlier call.
     ///
@@ -31,7 +33,7 @@ impl Engine {
     ) -> Result<()> {
         let counters = &self.shared.counters;
         let span = Span::timed(Stage::Plan, counters.now(), &counters.plan_ns);
-        for table in [dsts, srcs].into_iter().filter_map(table_of) {
+        for table in [dsts, srcs].into_iter().chain(options.scales_out).filter_map(table_of) {
             table.check()?;
         }
         if dsts.is_empty() && srcs.is_empty() {
@@ -41,10 +43,17 @@ impl Engine {
             let text = format!("{} destinations for {} sources", dsts.len(), srcs.len());
             return Err(Error::argument(text));
         }
-        if options.scales_out.is_some() && matches!(options.transform, AnyTransform::Elements(_)) {
-            return Err(Error::argument(NO_SCALES.to_owned()));
-        }
         let is_gathered = needs_gather(dsts, srcs, &options.transform)?;
+        match (&options.transform, options.scales_out) {
+            (AnyTransform::Quantize(quantize), Some(scales)) => {
+                check_chosen_scales([dsts, srcs, scales], quantize)?;
+            }
+            (AnyTransform::Quantize(_), None) => {
+                return Err(Error::argument(NEEDS_SCALES.to_owned()))
+            }
+            (_, Some(_)) => return Err(Error::argument(NO_SCALES.to_owned())),
+            _ => {}
+        }
         drop(span);
         let dst = first_of(dsts);
         if dst.layout.numel() == 0 {
@@ -59,8 +68,8 @@ impl Engine {
             return unsafe { self.copy_known(dsts, srcs, options) };
         }
         let mut run = options.run;
-        let gathered = match is_gathered {
-            false => None,
+        let (gathered, found) = match is_gathered {
+            false => (None, None),
             true => {
                 let stream = run.stream.map_or_else(|| executor.stream(), Ok)?;
                 if executor.capture_of(stream)?.is_some() {
@@ -70,24 +79,38 @@ impl Engine {
                             .to_owned(),
                     ));
                 }
-                let collate = Collate::stack().cast(dst.dtype).transform(options.transform);
+                let collate = match options.transform {
+                    AnyTransform::Quantize(quantize) => Collate::stack().transform(quantize),
+                    transform => Collate::stack().cast(dst.dtype).transform(transform),
+                };
                 let collate = collate.device(Device::Cuda(ordinal));
                 run.stream = Some(stream);
-                Some(self.one_tensor(srcs, &collate, run.for_part())?)
+                let (data, scales) = self.one_tensor(srcs, &collate, run.for_part())?;
+                (Some(data), scales)
             }
         };
         let pairs = ChosenMove::new(dsts, srcs, gathered.as_ref())?;
+        let of_scales = match (options.scales_out, &found) {
+            (Some(scales), Some(found)) => Some(ChosenMove::new(scales, srcs, Some(found))?),
+            _ => None,
+        };
         let span = Span::timed(Stage::Run, counters.now(), &counters.run_ns);
-        // SAFETY: the caller's promise.
-        let traffic = unsafe { executor.move_chosen(&pairs, &run, &options.out_owners)? };
-        counters.count_traffic(traffic);
+        for pairs in [Some(&pairs), of_scales.as_ref()].into_iter().flatten() {
+            // SAFETY: the caller's promise.
+            let traffic = unsafe { executor.move_chosen(pairs, &run, &options.out_owners)? };
+            counters.count_traffic(traffic);
+        }
         let (count, src) = (dsts.len() as u64, first_of(srcs));
         let bytes = |dtype, shape| count.saturating_mul(bytes_of(dtype, shape));
+        let scale_bytes = options.scales_out.map_or(0, |scales| {
+            let scale = first_of(scales);
+            bytes(scale.dtype, scale.layout.shape())
+        });
         let tally = Tally {
             samples: count,
             moves: count,
             bytes_in: bytes(src.dtype, src.layout.shape()),
-            bytes_out: bytes(dst.dtype, dst.layout.shape()),
+            bytes_out: bytes(dst.dtype, dst.layout.shape()).saturating_add(scale_bytes),
             ..Tally::default()
         };
         counters.count(&tally);
@@ -115,7 +138,7 @@ impl Engine {
         let mut one = SampleList::new();
         one.push_view(&(&selection.indices).into())?;
         let collate = Collate::stack().cast(DType::I64).device(Device::Cpu);
-        let ids = self.one_tensor(&one, &collate, options.run.for_part())?;
+        let (ids, _) = self.one_tensor(&one, &collate, options.run.for_part())?;
         let samples = &selection.list.samples;
         let len = samples.len() as i64;
         let is_there = |id: i64| (-len..len).contains(&id);
@@ -125,7 +148,13 @@ impl Engine {
         let all = srcs_known.len() == dsts.len();
         let lost = ids.iter().position(|&id| !is_there(id));
         let kept = (0..ids.len()).filter(|&pair| is_there(ids[pair])).map(|pair| pair as i64);
-        let some_dsts = if all { None } else { Some(dsts.take(kept)?) };
+        let some_dsts = if all { None } else { Some(dsts.take(kept.clone())?) };
+        let some_scales = match options.scales_out {
+            Some(scales) if !all => Some(scales.take(kept)?),
+            _ => None,
+        };
+        let options =
+            MoveOptions { scales_out: some_scales.as_ref().or(options.scales_out), ..options };
         // SAFETY: the caller's promise.
         unsafe { self.copy_lists(some_dsts.as_ref().unwrap_or(dsts), &srcs_known, options)? };
         if let (Some(lost), Some(table)) = (lost, table_of(srcs)) {
@@ -134,16 +163,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Assembles samples, of which there is at least one, into one tensor.
+    /// Assembles samples, of which there is at least one, into one tensor; with the scales that are found.
     fn one_tensor(
         &self,
         samples: &SampleList<'_>,
         collate: &Collate,
         options: RunOptions,
-    ) -> Result<Tensor> {
+    ) -> Result<(Tensor, Option<Tensor>)> {
         let leaf = Leaf { samples, collate, path: "", out: None };
-        let filled = self.run_with(Plan::for_leaves(&[leaf])?, options)?;
-        filled.into_iter().find_map(|filled| filled.data).ok_or(Error::Empty)
+        let filled = self.run_with(Plan::for_leaves(&[leaf])?, options)?.pop();
+        let scales = filled.as_ref().and_then(|filled| filled.fields.scales.as_deref().cloned());
+        Ok((filled.and_then(|filled| filled.data).ok_or(Error::Empty)?, scales))
     }
 }
 

@@ -155,7 +155,7 @@ impl Engine {
     /// As [`Engine::copy_many`]; of the transform those of [`Engine::assemble`]. [`Error::Argument`](crate::Error::Argument)
     /// for a `Quantize` without scales, for scales without a `Quantize`, or of another number, and for sides on several devices
     /// beside a stream, a `Quantize` or a `Dequantize`; [`Error::Device`](crate::Error::Device) for scales to find that are not
-    /// where the destination is, for given ones on a device, and for ids on a device beside either.
+    /// where the destination is, for given ones on a device, and for these beside ids on a device.
     pub fn copy_many_with<S: Samples + ?Sized>(
         &self,
         dsts: &mut [impl AsTarget],
@@ -222,7 +222,8 @@ impl Engine {
         srcs: &SampleList<'_>,
         options: MoveOptions<'_>,
     ) -> Result<()> {
-        if is_chosen(dsts, srcs) {
+        let are_scales = |scales: &SampleList<'_>| scales.selection().is_some();
+        if is_chosen(dsts, srcs) || options.scales_out.is_some_and(are_scales) {
             // SAFETY: the caller's promise.
             return unsafe { self.copy_chosen(dsts, srcs, options) };
         }

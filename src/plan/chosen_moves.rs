@@ -2,9 +2,11 @@
 //!
 //! The chosen samples are not known here: all samples of a list have to be alike, and memory that they share is not looked for.
 
-use crate::collate::AnyTransform;
+use crate::collate::{AnyTransform, Collate, Quantize};
 use crate::plan::apart::check_pairs_apart;
+use crate::plan::batch_shape::BatchShape;
 use crate::plan::loops::{Dim, LoopNest};
+use crate::plan::move_scales::{check_number, check_scales, check_scales_apart};
 use crate::plan::pair_classes::PairClasses;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{Device, Error, Hint, Layout, Mismatch, MoveSide, Result, Tensor};
@@ -73,22 +75,22 @@ pub(crate) fn first_of<'l>(list: &'l SampleList<'_>) -> &'l TensorMeta {
 /// a transform, of another dtype, of several layouts, or in pageable memory. Both lists have samples.
 ///
 /// # Errors
-/// [`Error::Argument`] for lists of unequal length, or for destinations that are not all alike; [`Error::Device`] for a transform
-/// by scales, or sides on two devices; of pairs as
+/// [`Error::Argument`] for lists of unequal length, or for destinations that are not all alike; [`Error::Device`] for scales that
+/// are given, or sides on two devices; of pairs as
 /// [`Moves::new`](super::moves::Moves::new), but for what samples share that a device chooses.
 pub(crate) fn needs_gather(
     dsts: &SampleList<'_>,
     srcs: &SampleList<'_>,
     transform: &AnyTransform,
 ) -> Result<bool> {
-    if !matches!(transform, AnyTransform::Elements(_)) {
+    if let AnyTransform::Dequantize(_) = transform {
         let device = [dsts, srcs]
             .into_iter()
             .find_map(SampleList::selection)
             .map_or_else(|| first_of(dsts).device, |selection| selection.indices.device());
         let found = Mismatch::new(None, "ids on the host", format!("ids on {device}"));
         let hint = Hint::Text(
-            "a Quantize or Dequantize of a move needs pairs that the host knows: take by ids on the host",
+            "a Dequantize of a move needs pairs that the host knows: take by ids on the host",
         );
         let error = found.with_hint(hint).into_error(Error::Device);
         return Err(error.at_side(MoveSide::Destination, 0));
@@ -140,4 +142,41 @@ pub(crate) fn needs_gather(
         return Err(error.at_side(MoveSide::Destination, 0));
     }
     Ok(given.is_some() || !srcs_are_alike || src.dtype != dst.dtype || src.device == Device::Cpu)
+}
+
+/// Checks the destinations of the scales of pairs that [`needs_gather`] has checked, all of them alike. Both lists have samples.
+///
+/// # Errors
+/// [`Error::Argument`] for another number, for some that are not all alike, and for pairs without elements; of each as
+/// [`Moves::new`](super::moves::Moves::new), but for what samples share that a device chooses.
+pub(crate) fn check_chosen_scales(
+    [dsts, srcs, scales]: [&SampleList<'_>; 3],
+    quantize: &Quantize,
+) -> Result<()> {
+    check_number(scales, dsts)?;
+    let (dst, meta) = (first_of(dsts), first_of(scales));
+    let are_alike = match scales.selection() {
+        Some(selection) => selection.list.representatives.len() == 1,
+        None => scales.representatives()?.0.len() == 1,
+    };
+    if !are_alike || dst.layout.numel() == 0 {
+        let text = "ids on a device: scales_out has to be of one shape and strides, and pairs have to have elements; take by ids on \
+                    the host instead";
+        return Err(Error::argument(text.to_owned()));
+    }
+    let srcs = srcs.selection().map_or(srcs, |selection| &selection.list.representatives);
+    let one = BatchShape::new(&srcs.take([0])?, &Collate::stack().transform(*quantize))?;
+    let shape = one.found_scales().map_or(&[][..], |(_, shape)| &shape[1..]);
+    let at = |error: Error| error.at_side(MoveSide::Scales, 0);
+    check_scales(meta, dst, shape, quantize).map_err(at)?;
+    if dst.device != Device::Cpu && meta.device != dst.device {
+        let (expected, got) = (dst.device.to_string(), meta.device.to_string());
+        return Err(at(Error::Device(Box::new(Mismatch::new(None, expected, got)))));
+    }
+    let none = SampleList::new();
+    match (dsts.selection(), scales.selection()) {
+        (None, None) => check_scales_apart(dsts, &none, scales),
+        (_, None) => check_scales_apart(&none, &none, scales),
+        _ => Ok(()),
+    }
 }

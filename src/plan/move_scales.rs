@@ -29,6 +29,20 @@ pub(crate) struct MoveScales<'s> {
 
 /// The error of destinations of scales in a move that finds none.
 pub(crate) const NO_SCALES: &str = "scales_out is for the scales of a Quantize, and there is none";
+/// The error of a move without destinations of scales, which finds some.
+pub(crate) const NEEDS_SCALES: &str =
+    "a Quantize of a move needs scales_out, to which its scales go";
+
+/// Refuses another number of destinations of scales than of pairs.
+pub(super) fn check_number(scales: &SampleList<'_>, dsts: &SampleList<'_>) -> Result<()> {
+    let (own, pairs) = (scales.len(), dsts.len());
+    match own == pairs {
+        true => Ok(()),
+        false => Err(Error::argument(format!(
+            "scales_out has {own} destinations of scales for {pairs} pairs"
+        ))),
+    }
+}
 
 /// Checks the destinations of scales against the pairs, whose shapes have been found.
 ///
@@ -45,47 +59,63 @@ pub(super) fn check_scales_out(
     let refuse = |text: String| Err(Error::argument(text));
     let (quantize, scales) = match (transform, scales) {
         (AnyTransform::Quantize(quantize), Some(scales)) => (quantize, scales),
-        (AnyTransform::Quantize(_), None) => {
-            return refuse("a Quantize of a move needs scales_out, to which its scales go".into())
-        }
+        (AnyTransform::Quantize(_), None) => return refuse(NEEDS_SCALES.into()),
         (_, Some(_)) => return refuse(NO_SCALES.into()),
         _ => return Ok(()),
     };
     scales.check_known()?;
-    if scales.len() != dsts.len() {
-        let (own, pairs) = (scales.len(), dsts.len());
-        return refuse(format!("scales_out has {own} destinations of scales for {pairs} pairs"));
-    }
+    check_number(scales, dsts)?;
     scales.check_rows(0)?;
     for pair in 0..dsts.len() {
-        let meta = scales.meta(pair);
-        let refuse = |error: fn(Box<Mismatch>) -> Error, expected: ErrorValue, got: ErrorValue| {
-            let found = Mismatch::new(None, expected, got);
-            Err(error(Box::new(found)).at_side(MoveSide::Scales, pair))
-        };
-        let expected = scales_shape(all, pair);
-        if meta.layout.shape() != &expected[..] {
-            return refuse(Error::Shape, (&expected[..]).into(), meta.layout.shape().into());
-        }
-        if meta.dtype != quantize.scale_dtype {
-            return refuse(Error::DType, quantize.scale_dtype.into(), meta.dtype.into());
-        }
-        let dst = dsts.meta(pair);
-        if meta.layout.numel() > 0 && !is_beside(meta, dst) {
-            let expected = match dst.device {
-                Device::Cuda(_) if dst.layout.numel() > 0 => {
-                    format!("{}, where the destination is", dst.device)
-                }
-                Device::Cuda(_) => "host memory for the scale of no elements".to_owned(),
-                _ => "host memory, where the destination is".to_owned(),
-            };
-            return refuse(Error::Device, expected.into(), meta.device.to_string().into());
-        }
-        if Footprint::new(std::ptr::null(), &meta.layout, meta.dtype).shares_with_itself() {
-            let got = format!("strides {:?} for shape {:?}", meta.layout.strides(), expected);
-            return refuse(Error::Layout, "elements with a place of their own".into(), got.into());
-        }
+        let shape = scales_shape(all, pair);
+        check_scales(scales.meta(pair), dsts.meta(pair), &shape, quantize)
+            .map_err(|error| error.at_side(MoveSide::Scales, pair))?;
     }
+    check_scales_apart(dsts, srcs, scales)
+}
+
+/// Checks the destination of the scales of a pair, which have this shape; errors as of [`check_scales_out`], without a number.
+pub(super) fn check_scales(
+    meta: &TensorMeta,
+    dst: &TensorMeta,
+    shape: &[i64],
+    quantize: &Quantize,
+) -> Result<()> {
+    let refuse = |error: fn(Box<Mismatch>) -> Error, expected: ErrorValue, got: ErrorValue| {
+        Err(error(Box::new(Mismatch::new(None, expected, got))))
+    };
+    if meta.layout.shape() != shape {
+        return refuse(Error::Shape, shape.into(), meta.layout.shape().into());
+    }
+    if meta.dtype != quantize.scale_dtype {
+        return refuse(Error::DType, quantize.scale_dtype.into(), meta.dtype.into());
+    }
+    if meta.layout.numel() > 0 && !is_beside(meta, dst) {
+        let expected = match dst.device {
+            Device::Cuda(_) if dst.layout.numel() > 0 => {
+                format!("{}, where the destination is", dst.device)
+            }
+            Device::Cuda(_) => "host memory for the scale of no elements".to_owned(),
+            _ => "host memory, where the destination is".to_owned(),
+        };
+        return refuse(Error::Device, expected.into(), meta.device.to_string().into());
+    }
+    if Footprint::new(std::ptr::null(), &meta.layout, meta.dtype).shares_with_itself() {
+        let got = format!("strides {:?} for shape {shape:?}", meta.layout.strides());
+        return refuse(Error::Layout, "elements with a place of their own".into(), got.into());
+    }
+    Ok(())
+}
+
+/// Checks that scales are apart from each other, from all destinations and from what is read.
+///
+/// # Errors
+/// As [`check_pairs_apart`].
+pub(super) fn check_scales_apart(
+    dsts: &SampleList<'_>,
+    srcs: &SampleList<'_>,
+    scales: &SampleList<'_>,
+) -> Result<()> {
     let mut written = dsts.clone();
     written.extend(scales)?;
     check_pairs_apart(&written, srcs, |_| false).map_err(|mut error| {

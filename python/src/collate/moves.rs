@@ -65,8 +65,8 @@ use crate::samples::imported::Imported;
 ///     ShapeError, DTypeError: a pair that does not fit.
 ///     LayoutError: a destination that is read-only, a Python number or of foreign byte order, or whose elements overlap each other; a
 ///         torch tensor that requires grad while torch's grad mode is on: call within ``torch.no_grad()``.
-///     DeviceError: ids on one device beside memory of another; ids on a device beside a `Quantize` or a `Dequantize`; scales that are
-///         not where the destination is, or given ones on a device.
+///     DeviceError: ids on one device beside memory of another; ids on a device beside a `Dequantize`; scales that are not where the
+///         destination is, or given ones on a device.
 ///     CudaUnavailable, CudaError: as for `stack`.
 ///     TypeError: what is no side, or no array-like. KeyError: trees of different keys.
 ///     RuntimeError: an inference tensor as destination outside of inference mode.
