@@ -153,17 +153,17 @@ struct Quantiser {
         }
     }
 
-    /// The number of a lane's chunk in a turn whose first one is `first`. Beyond the last it is the last again: the same elements are
-    /// found and the same bytes written, and no lane has to branch.
-    WINDROW_DEVICE uint32_t chunk_at(uint32_t first, uint32_t k, uint32_t chunks) const {
-        return k == 0 ? first : minimum(first + k * team.size, chunks - 1);
-    }
+    /// Whether lanes have a chunk number `k` in a turn. Where a lane has none, but others have, it takes the last one of all again,
+    /// which is read twice and written once: all lanes then go one way.
+    WINDROW_DEVICE bool has_chunk(uint32_t k, uint32_t chunks) const { return k == 0 || k * team.size < chunks; }
 
     /// Reads the chunks of a turn, of which the first of this lane is `first`, below `chunks`.
     WINDROW_DEVICE void load(const GroupRow& row, uint32_t first, uint32_t chunks) {
 #pragma unroll
         for (uint32_t k = 0; k < kMany; ++k) {
-            load_chunk<Bits>(row.src + uint64_t{chunk_at(first, k, chunks)} * (kChunk * kBytes), kept[k]);
+            if (!has_chunk(k, chunks)) continue;
+            const uint32_t chunk = minimum(first + k * team.size, chunks - 1);
+            load_chunk<Bits>(row.src + uint64_t{chunk} * (kChunk * kBytes), kept[k]);
         }
     }
 
@@ -177,6 +177,7 @@ struct Quantiser {
             load(row, first, chunks);
 #pragma unroll
             for (uint32_t k = 0; k < kMany; ++k) {
+                if (!has_chunk(k, chunks)) continue;
                 if constexpr (kBytes == 2) {
 #pragma unroll
                     for (uint32_t i = 0; i < kWords; ++i) pairs = larger_pair(pairs, kept[k][i]);
@@ -211,16 +212,19 @@ struct Quantiser {
 
     /// The results of a turn's chunks of finite numbers. `dtype` is that of the results.
     template <uint8_t dtype>
-    WINDROW_DEVICE void divide_kept(const Divider& by, uint32_t (&out)[kMany][4]) const {
+    WINDROW_DEVICE void divide_kept(const Divider& by, uint32_t chunks, uint32_t (&out)[kMany][4]) const {
 #pragma unroll
-        for (uint32_t i = 0; i < 4 * kMany; ++i) {
-            const uint32_t(&words)[kWords] = kept[i / 4];
-            float x[4];
-            numbers(words, i % 4, x);
-            uint32_t signs;
-            if constexpr (kBytes == 2) signs = high_bytes_of(words[2 * (i % 4)], words[2 * (i % 4) + 1]);
-            else signs = signs_of(x);
-            out[i / 4][i % 4] = by.four<dtype>(x, signs);
+        for (uint32_t k = 0; k < kMany; ++k) {
+            if (!has_chunk(k, chunks)) continue;
+#pragma unroll
+            for (uint32_t i = 0; i < 4; ++i) {
+                float x[4];
+                numbers(kept[k], i, x);
+                uint32_t signs;
+                if constexpr (kBytes == 2) signs = high_bytes_of(kept[k][2 * i], kept[k][2 * i + 1]);
+                else signs = signs_of(x);
+                out[k][i] = by.four<dtype>(x, signs);
+            }
         }
     }
 
@@ -242,11 +246,14 @@ struct Quantiser {
             }
             if (!is_kept) load(row, first, chunks);
             uint32_t out[kMany][4];
-            if (by.to == kF8E4M3FN) divide_kept<kF8E4M3FN>(by, out);
-            else if (by.to == kF8E5M2) divide_kept<kF8E5M2>(by, out);
-            else divide_kept<kI8>(by, out);
+            if (by.to == kF8E4M3FN) divide_kept<kF8E4M3FN>(by, chunks, out);
+            else if (by.to == kF8E5M2) divide_kept<kF8E5M2>(by, chunks, out);
+            else divide_kept<kI8>(by, chunks, out);
 #pragma unroll
-            for (uint32_t k = 0; k < kMany; ++k) store_vector(dst + chunk_at(first, k, chunks) * kChunk, out[k], 1);
+            for (uint32_t k = 0; k < kMany; ++k) {
+                const uint32_t chunk = first + k * team.size;
+                if (k == 0 || chunk < chunks) store_vector(dst + chunk * kChunk, out[k], 1);
+            }
         }
 #pragma unroll 1
         for (uint32_t i = chunks * kChunk + team.rank; i < row.real; i += team.size) write(i);
