@@ -64,6 +64,30 @@ def cast(array, to):
     return result
 
 
+@pytest.mark.parametrize("place", ["cpu", "pinned", "cuda"])
+@pytest.mark.parametrize("scale", ["sample", "row", 32])
+def test_tokens_are_quantised_into_slots_of_the_device(driver, place, scale):
+    """As a step of a server has them: ids of slots on the device, for a store of codes and one of scales."""
+    tokens, quantize = paint_values((5, 3, 40), "float32"), wr.Quantize("int8", scale=scale)
+    batch = wr.stack(tokens, transform=quantize)
+    store, codes = listed(driver, np.zeros((9, 3, 40), "i1"))
+    kept, scales = listed(driver, np.zeros((9, *batch.scales.shape[1:]), "f4"))
+    slots = ids_on(driver, [7, 9, 3, 0, 5])
+    wr.copy_many(store.take(slots), on(driver, place, list(tokens)), transform=quantize, scales_out=kept.take(slots))
+    want, found = np.zeros((9, 3, 40), "i1"), np.zeros((9, *batch.scales.shape[1:]), "f4")
+    want[[7, 3, 0, 5]] = batch.numpy()[[0, 2, 3, 4]]
+    found[[7, 3, 0, 5]] = batch.scales.numpy()[[0, 2, 3, 4]]
+    assert_same(codes(), want)
+    assert_same(scales(), found)
+    for one in (store, kept):
+        refusal(lambda one=one: one.take([0]), IndexError, "position 1")
+    error = refusal(lambda: wr.copy_many(store.take(slots), list(tokens), transform=quantize), ValueError)
+    assert "needs scales_out" in str(error)
+    host = [np.zeros(batch.scales.shape[1:], "f4") for _ in tokens]
+    error = refusal(lambda: wr.copy_many(store.take(slots), list(tokens), transform=quantize, scales_out=host), wr.DeviceError)
+    assert (error.index, error.side) == (0, "scales_out")
+
+
 @pytest.mark.parametrize("bytes_", [1, 2, 3, 6, 8, 48, 512, 4096, 32 << 10, 70_001])
 def test_pages_of_every_size(driver, bytes_):
     pages = paint_values((12, bytes_), "uint8")
@@ -273,6 +297,18 @@ assert (read(first)[2] == 2 * rows[2]).all() and (read(first)[3] == rows[4]).all
 assert (read(wide)[1] == rows[1]).all() and (read(wide)[2] == rows[3]).all() and not read(wide)[3:].any()
 wr.copy_many(first, second, transform=wr.Transform(scale=0.5))
 assert (read(first) == read(second) * np.float32(0.5)).all()
+# With scales, one device at a time.
+codes, scales = ([wr.stack(np.zeros(shape, dtype), device=name) for name in ("cuda:0", "cuda:1")] for shape, dtype in (((6, 50), "i1"), ((6,), "f4")))
+quantize, want = wr.Quantize("int8"), wr.stack(rows, transform=wr.Quantize("int8"))
+try:
+    wr.copy_many([codes[0][0], codes[1][0]], [rows[0], rows[1]], transform=quantize, scales_out=[wr.SampleList(own)[0] for own in scales])
+except ValueError as error:
+    assert "copy once for each device" in str(error), error
+else:
+    raise AssertionError("written")
+for own, its in zip(codes, scales):
+    wr.copy_many(own, rows, transform=quantize, scales_out=its)
+    assert (read(own) == want.numpy()).all() and (read(its) == want.scales.numpy()).all()
 # Whatever their number.
 many = [wr.stack(np.zeros((200, 3), "i4"), device=name) for name in ("cuda:0", "cuda:1")]
 numbers = np.arange(600).reshape(200, 3)
