@@ -223,8 +223,7 @@ impl Gpu<'_> {
         let values = [words.as_ptr().cast()];
         let kernel = &self.kernels[usize::from(table.kernels() != [TableKernel::Common])];
         // SAFETY: the kernel has one parameter, of this size; its items read and write what exists.
-        unsafe { self.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }
-            .unwrap();
+        unsafe { self.stream.launch(kernel, grid, policy.threads, &values) }.unwrap();
         self.stream.synchronize().unwrap();
     }
 }

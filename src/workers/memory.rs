@@ -84,18 +84,12 @@ struct Known {
 /// A mapped pool.
 #[derive(Debug)]
 pub struct Memory {
-    base: NonNull<u8>,
-    bytes: usize,
+    mapping: Mapping,
     /// By offset; none overlaps another.
     known: ForkMutex<BTreeMap<u64, Known>>,
     /// [`Header::Removed`] when it was last looked at.
     removed: AtomicU64,
 }
-
-// SAFETY: shared words are atomic; blocks are handed out by claims, of which each has one user.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Maps the file of a pool, for reading and writing. An error if it is shorter than `bytes`, or these have no room for a
@@ -112,20 +106,11 @@ impl Memory {
         if bytes <= FIRST_BLOCK || size < bytes {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
         }
-        let bytes = bytes as usize;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping, at an address of the system's choice.
-        let base =
-            unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, file.as_raw_fd(), 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        let mapping = Mapping::shared(bytes as usize, libc::MAP_NORESERVE, file.as_raw_fd())?;
         let (known, removed) = (ForkMutex::default(), AtomicU64::new(0));
-        let memory = Memory { base, bytes, known, removed };
+        let memory = Memory { mapping, known, removed };
         // A dump of a process would walk through the whole of it. Refused, that is all.
-        let _ = memory.advise(0, memory.bytes as u64, libc::MADV_DONTDUMP);
+        let _ = memory.advise(0, memory.bytes(), libc::MADV_DONTDUMP);
         Ok(memory)
     }
 
@@ -195,28 +180,28 @@ impl Memory {
     fn word_at(&self, index: usize) -> &AtomicU64 {
         assert!(index < FIRST_BLOCK as usize / 8);
         // SAFETY: in the mapping, which is longer than that; aligned, and by all processes used as this type only.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().cast::<u64>().add(index)) }
+        unsafe { AtomicU64::from_ptr(self.mapping.as_ptr().cast::<u64>().add(index)) }
     }
 
     /// Whether this range is behind the first block's begin and within the memory.
     pub(super) fn contains(&self, offset: u64, bytes: u64) -> bool {
         let end = offset.checked_add(bytes);
-        offset >= FIRST_BLOCK && end.is_some_and(|end| end <= self.bytes as u64)
+        offset >= FIRST_BLOCK && end.is_some_and(|end| end <= self.bytes())
     }
 
     /// The address of a place in a block; only a valid one if [`Memory::contains`] it.
     pub(super) fn at(&self, offset: u64) -> *mut u8 {
-        self.base.as_ptr().wrapping_add(offset as usize)
+        self.mapping.as_ptr().wrapping_add(offset as usize)
     }
 
     /// The offset of this address in the memory.
     pub(super) fn offset_of(&self, address: *const u8) -> Option<u64> {
-        let offset = (address as usize).checked_sub(self.base.as_ptr() as usize)?;
-        (offset < self.bytes).then_some(offset as u64)
+        let offset = (address as usize).checked_sub(self.mapping.as_ptr() as usize)?;
+        (offset < self.mapping.bytes).then_some(offset as u64)
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes as u64
+        self.mapping.bytes as u64
     }
 
     fn advise(&self, offset: u64, bytes: u64, advice: libc::c_int) -> io::Result<()> {
@@ -386,13 +371,6 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: mapped by this; whoever has a block of it has a reference to this too.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
-}
-
 /// Memory that is mapped until this is dropped.
 #[derive(Debug)]
 pub struct Mapping {
@@ -400,7 +378,8 @@ pub struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: its addresses alone are given.
+// SAFETY: its addresses alone are given. The words of a pool are atomic, and its blocks are handed out by claims, of which each has
+// one user.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -419,10 +398,15 @@ impl Mapping {
     /// # Errors
     /// Those of the system.
     pub fn anonymous(bytes: usize) -> io::Result<Mapping> {
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        Mapping::shared(bytes, libc::MAP_ANONYMOUS, -1)
+    }
+
+    /// Memory that other processes may map too, for reading and writing.
+    fn shared(bytes: usize, flags: libc::c_int, file: libc::c_int) -> io::Result<Mapping> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | flags;
         // SAFETY: a new mapping, at an address of the system's choice.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, file, 0) };
         Mapping::new(base, bytes)
     }
 
@@ -437,7 +421,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by this, and whoever reads there has a reference to this.
+        // SAFETY: mapped by this, and whoever reads there or has a block of it has a reference to this.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

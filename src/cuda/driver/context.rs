@@ -33,11 +33,13 @@ pub(crate) fn device_count() -> Result<u32> {
     Ok(Device::num_devices().map_err(|e| DriverError::from_cust("cuDeviceGetCount", e))?)
 }
 
+fn device_at(ordinal: u32) -> DriverResult<Device> {
+    Device::get_device(ordinal).map_err(|e| DriverError::from_cust("cuDeviceGet", e))
+}
+
 /// What the driver says of a device. Call [`init`] before; an ordinal that does not exist is a driver error.
 pub(crate) fn describe(ordinal: u32) -> Result<tensor::DeviceInfo> {
-    let device = Device::get_device(ordinal);
-    let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
-    let info = DeviceFacts::new(device)?;
+    let info = DeviceFacts::new(device_at(ordinal)?)?;
     Ok(tensor::DeviceInfo {
         device: tensor::Device::Cuda(ordinal),
         name: info.name,
@@ -139,8 +141,7 @@ impl Context {
             return Err(Error::argument(format!("cuda:{ordinal}: there are {count} CUDA devices")));
         }
         let _relaxed = Relaxed::new();
-        let device = Device::get_device(ordinal);
-        let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
+        let device = device_at(ordinal)?;
         let info = DeviceFacts::new(device)?;
         let mut before: CUcontext = null_mut();
         // SAFETY: a live pointer to write to.
@@ -310,8 +311,7 @@ impl Current<'_> {
 
 /// Whether anything in this process has the primary context of a device.
 fn is_in_use(ordinal: u32) -> DriverResult<bool> {
-    let device = Device::get_device(ordinal);
-    let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
+    let device = device_at(ordinal)?;
     let (mut flags, mut active) = (0, 0);
     // SAFETY: a device that cust has from the driver, and two live integers.
     unsafe { raw::cuDevicePrimaryCtxGetState(device.as_raw(), &raw mut flags, &raw mut active) }

@@ -234,7 +234,7 @@ impl StreamRef<'_> {
         Ok((status != 0).then_some(id))
     }
 
-    /// Enqueues a kernel. A grid without blocks is no work and no call.
+    /// Enqueues a kernel by so many blocks of so many threads each. No blocks are no work and no call.
     ///
     /// # Safety
     /// `params` points to one value for each parameter of the kernel, of its type; the driver copies
@@ -242,33 +242,19 @@ impl StreamRef<'_> {
     pub(crate) unsafe fn launch(
         self,
         kernel: &Kernel,
-        grid: [u32; 3],
-        block: [u32; 3],
-        shared_bytes: u32,
+        blocks: u32,
+        threads: u32,
         params: &[*const c_void],
     ) -> DriverResult<()> {
-        if grid.contains(&0) {
+        if blocks == 0 {
             return Ok(());
         }
-        let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
         // The driver does not write to the list, though its type would let it.
         let params = params.as_ptr().cast_mut().cast::<*mut c_void>();
         // SAFETY: a live kernel and stream; the rest is the caller's to uphold.
         let code = unsafe {
-            let (kernel, stream) = (kernel.raw(), self.raw);
-            raw::cuLaunchKernel(
-                kernel,
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                shared_bytes,
-                stream,
-                params,
-                null_mut(),
-            )
+            let (kernel, stream, extra) = (kernel.raw(), self.raw, null_mut());
+            raw::cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, params, extra)
         };
         code.ok()
     }

@@ -103,14 +103,9 @@ impl Run<'_> {
         let kernel = &self.executor.moves[usize::from(parameters.is_large)];
         let grid = launch.num_items.div_ceil(policy.threads / 32);
         let grid = options.max_blocks.map_or(grid, |most| grid.min(most));
-        let values = [parameters.words().as_ptr().cast()];
         // SAFETY: the kernel has one parameter, of this size. What it reads and writes is the caller's promise, and held until
         // the event after this.
-        unsafe {
-            let block = [policy.threads, 1, 1];
-            self.stream.launch(kernel, [grid, 1, 1], block, 0, &values)
-        }?;
-        self.result.traffic.launches += 1;
+        unsafe { self.launch_kernel(kernel, grid, parameters.words()) }?;
         self.finish(&written, true, &read, options)
     }
 }

@@ -390,11 +390,9 @@ impl Run<'_> {
                     (&kernels[usize::from(arguments.is_large)], grid, arguments.words())
                 }
             };
-            let values = [words.as_ptr().cast()];
             // SAFETY: the kernel has one parameter, of this size (`KernelArguments`). Samples and
             // outputs are as the plan's maker promised, and held until the event after this.
-            unsafe { self.stream.launch(kernel, [grid, 1, 1], [threads, 1, 1], 0, &values) }?;
-            self.result.traffic.launches += 1;
+            unsafe { self.launch_kernel(kernel, grid, words) }?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use smallvec::{smallvec, SmallVec};
 
 use super::completion::{Completion, End};
 use super::executor::Executor;
-use crate::cuda::driver::{Current, PooledEvent, StreamRef};
+use crate::cuda::driver::{Current, Kernel, PooledEvent, StreamRef};
 use crate::cuda::memory::device::{DeviceBlock, Waited};
 use crate::cuda::memory::list_table::Chosen;
 use crate::cuda::memory::ring::Slot;
@@ -166,6 +166,23 @@ impl Run<'_> {
             }
         }
         self.order_behind(read, &plan.out_owners)
+    }
+
+    /// Enqueues a kernel whose parameter is these words, by so many blocks, and counts the launch.
+    ///
+    /// # Safety
+    /// The kernel has one parameter, of this size. What it reads and writes is valid until it has run.
+    pub unsafe fn launch_kernel(
+        &mut self,
+        kernel: &Kernel,
+        blocks: u32,
+        words: &[u64],
+    ) -> Result<()> {
+        let (threads, values) = (self.executor.policy.threads, [words.as_ptr().cast()]);
+        // SAFETY: as for this function.
+        unsafe { self.stream.launch(kernel, blocks, threads, &values) }?;
+        self.result.traffic.launches += 1;
+        Ok(())
     }
 
     /// As [`Run::order_behind_producers`], of work that the host has no part in. In a capture, behind the producers alone.

@@ -221,11 +221,9 @@ pub(crate) fn enqueue_table(
     };
     let kernel = &executor.select[usize::from(arguments.is_large)];
     let grid = select.num_samples.max(num_words).div_ceil(policy.threads);
-    let values = [arguments.words().as_ptr().cast()];
     // SAFETY: the kernel has one parameter, of this size. The list's table, the indices and the memory that it
     // writes are held until the event after the launch that comes next; in a graph as the caller promised.
-    unsafe { run.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }?;
-    run.result.traffic.launches += 1;
+    unsafe { run.launch_kernel(kernel, grid, arguments.words()) }?;
     run.chosen = Some(chosen);
     Ok(block.address())
 }
