@@ -162,9 +162,7 @@ impl AheadState {
             if closed {
                 break;
             }
-            for _ in 0..64 {
-                spin_loop();
-            }
+            spin_loop();
             thread::yield_now();
         }
     }

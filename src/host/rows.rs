@@ -98,27 +98,11 @@ macro_rules! with_result {
 /// Evaluates `$body` with `$t` standing for an unsigned integer as wide as an element.
 macro_rules! with_width {
     ($width:expr, $t:ident => $body:expr) => {
+        with_width!(@ $width, $t, $body, 1 u8, 2 u16, 4 u32, 8 u64, 16 u128)
+    };
+    (@ $width:expr, $t:ident, $body:expr, $($size:literal $type:ty),*) => {
         match $width {
-            1 => {
-                type $t = u8;
-                $body
-            }
-            2 => {
-                type $t = u16;
-                $body
-            }
-            4 => {
-                type $t = u32;
-                $body
-            }
-            8 => {
-                type $t = u64;
-                $body
-            }
-            16 => {
-                type $t = u128;
-                $body
-            }
+            $($size => { type $t = $type; $body })*
             other => unreachable!("no element has {other} bytes"),
         }
     };

@@ -6,7 +6,6 @@ use std::arch::x86_64::*;
 use super::super::convert::{convert, F16};
 use super::Pairs;
 use crate::host::policy::POLICY;
-use crate::host::prefetch::prefetch;
 
 /// float32 to float16.
 ///
@@ -217,9 +216,6 @@ pub(in crate::host) fn are_squares(width: usize, places: &[isize], from: &[isize
         && rows.all(|(row, &from)| from == (row * width) as isize)
 }
 
-/// How many places ahead their lines are asked for: each is on another page, where the hardware does not guess.
-const PLACES_AHEAD: usize = 16;
-
 /// Writes rows that are neighbours in the source, of elements of `W` bytes: `N` rows of two squares of `N` elements at a time, each
 /// square within a half of the vectors. The last of each may overlap those before.
 ///
@@ -238,9 +234,6 @@ pub(in crate::host) unsafe fn write_squares<const W: usize, const N: usize>(
     for at in (0..places.len()).step_by(2 * N) {
         let at = at.min(places.len() - 2 * N);
         let (first, second) = (&places[at..at + N], &places[at + N..at + 2 * N]);
-        for &place in places.iter().skip(at + PLACES_AHEAD.max(2 * N)).take(2 * N) {
-            prefetch(src.wrapping_offset(place), 1);
-        }
         for row in (0..to.len()).step_by(N) {
             let row = row.min(to.len() - N);
             // SAFETY: the caller's promise: 16 bytes are `N` elements, of neighbours from `row` on.
