@@ -108,12 +108,8 @@ unsafe fn write_constants<const STREAMING: bool>(
 ) {
     let size = output.dtype.size();
     let write = |value: &[u8; 16], dst: *mut u8, stride: isize, len: usize| {
-        let streaming = STREAMING && stride == size as isize;
         // SAFETY: the walk stays inside the sample's place in the output.
-        unsafe {
-            WrittenRows { streaming, ..WrittenRows::one(dst, size, len) }
-                .write(|dst, _, _, len| rows::fill_row(dst, stride, size, value, len));
-        }
+        unsafe { fill::<STREAMING>(value, dst, stride, size, len) };
     };
     for_samples(output, elems, |sample, own| {
         let place = SamplePlace::new(output, output.nest_of(sample), sample, out);
@@ -285,7 +281,8 @@ unsafe fn write_sample<const STREAMING: bool>(
             }
             _ if has_short_rows(place.dims) => write_short_rows(output, nest, affine, place, own),
             Some(whole) => {
-                let fill = |dst, stride, len| fill::<STREAMING>(output, dst, stride, len);
+                let (value, size) = (&output.fill, output.dtype.size());
+                let fill = |dst, stride, len| fill::<STREAMING>(value, dst, stride, size, len);
                 let sample = (output, nest, affine);
                 write_transposed(whole, sample, place, own, fill, write_rows);
             }
@@ -308,23 +305,22 @@ fn row_at<const STREAMING: bool>(
     }
 }
 
-/// Fills padding.
+/// Fills a row with one value.
 ///
 /// # Safety
-/// `len` elements of the output may be written from `dst` on, `stride` bytes apart.
+/// `len` elements of `size` bytes may be written from `dst` on, `stride` bytes apart.
 #[inline]
 unsafe fn fill<const STREAMING: bool>(
-    output: &OutputPlan<'_>,
+    value: &[u8; 16],
     dst: *mut u8,
     stride: isize,
+    size: usize,
     len: usize,
 ) {
-    let size = output.dtype.size();
     // SAFETY: the caller's promise.
     unsafe {
-        row_at::<STREAMING>(dst, stride, size, len).write(|dst, _, _, len| {
-            rows::fill_row(dst, stride, size, &output.fill, len);
-        });
+        row_at::<STREAMING>(dst, stride, size, len)
+            .write(|dst, _, _, len| rows::fill_row(dst, stride, size, value, len));
     }
 }
 
@@ -346,7 +342,9 @@ unsafe fn move_rows<const STREAMING: bool>(
         false => rows::cast_row(nest.dtype, output.to()),
     };
     // SAFETY: the walk stays inside the sample's place in the output.
-    let fill = |dst, stride, len| unsafe { fill::<STREAMING>(output, dst, stride, len) };
+    let fill = |dst, stride, len| unsafe {
+        fill::<STREAMING>(&output.fill, dst, stride, size, len);
+    };
     walk(place, own, fill, |src, dst, dim, len, _, _| {
         let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
         if is_moved && goes_down(from, width) && to == size as isize {
@@ -385,7 +383,9 @@ unsafe fn transform_rows<const STREAMING: bool>(
     let (size, width) = (output.dtype.size(), nest.dtype.size());
     let row: AffineFn = rows::affine_row(nest.dtype, output.to());
     // SAFETY: the walk stays inside the sample's place in the output.
-    let fill = |dst, stride, len| unsafe { fill::<STREAMING>(output, dst, stride, len) };
+    let fill = |dst, stride, len| unsafe {
+        fill::<STREAMING>(&output.fill, dst, stride, size, len);
+    };
     walk(place, own, fill, |src, dst, dim, len, column, coords| {
         let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
         let channel_at = |done: usize| match nest.channel {

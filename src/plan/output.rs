@@ -8,7 +8,7 @@ use crate::plan::batch_shape::BatchShape;
 use crate::plan::loops::{Channel, Dim, LoopNest};
 use crate::plan::placement::Placement;
 use crate::plan::role::Role;
-use crate::samples::SampleList;
+use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::Result;
 use crate::tensor::{bytes_of, checked_numel, CastTo, DType, Device, Dims, Layout, Offsets};
 
@@ -165,6 +165,20 @@ impl OutputPlan<'_> {
             ranges: None,
             selected: None,
         }
+    }
+
+    /// The same, of samples: `nest` gives the loops of those with a `TensorMeta`.
+    fn of_samples<'s>(
+        self,
+        samples: &'s SampleList<'_>,
+        nest: impl Fn(&TensorMeta, &mut Vec<Dim>) -> LoopNest,
+    ) -> OutputPlan<'s> {
+        let mut output = self.into_owned();
+        let metas = samples.metas().iter();
+        output.nests = metas.map(|meta| nest(meta, &mut output.dims)).collect();
+        output.data = samples.data();
+        output.nest_ids = Cow::Borrowed(samples.meta_ids().unwrap_or_default());
+        output
     }
 
     /// The same output with tables of its own.
@@ -470,31 +484,16 @@ pub(crate) fn mask_output<'s>(
     mask: MaskBits,
     layout: Layout,
 ) -> OutputPlan<'s> {
-    let mut dims = Vec::new();
     let size = mask.dtype.size() as i64;
     let strides: Dims =
         layout.strides()[1..].iter().map(|stride| stride.wrapping_mul(size)).collect();
-    let nests = samples
-        .metas()
-        .iter()
-        .map(|meta| LoopNest::for_mask(meta, batch_shape, &strides, &mut dims))
-        .collect();
     let elems = row_elems(&layout);
-    OutputPlan {
-        leaf,
-        fill: mask.padding,
-        data: samples.data(),
-        nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
-        nests,
-        dims,
-        ..OutputPlan::new(
-            Role::Mask,
-            mask.dtype,
-            layout,
-            ElementOp::Const(mask.real),
-            Starts::Rows { elems, step: (elems as i64).wrapping_mul(size) },
-        )
-    }
+    let starts = Starts::Rows { elems, step: (elems as i64).wrapping_mul(size) };
+    let op = ElementOp::Const(mask.real);
+    let output = OutputPlan::new(Role::Mask, mask.dtype, layout, op, starts);
+    let nest =
+        |meta: &TensorMeta, dims: &mut _| LoopNest::for_mask(meta, batch_shape, &strides, dims);
+    OutputPlan { leaf, fill: mask.padding, ..output.of_samples(samples, nest) }
 }
 
 /// The output of a leaf's batch index, which has this row-major layout: `offsets` are those of the joined dim 0.
@@ -504,29 +503,13 @@ pub(crate) fn index_output<'s>(
     offsets: Offsets,
     layout: Layout,
 ) -> OutputPlan<'s> {
-    let mut dims = Vec::new();
-    let nests = samples
-        .metas()
-        .iter()
-        .map(|meta| {
-            let rows = meta.layout.shape().first().copied().unwrap_or(0);
-            LoopNest::new(DType::I64, [Dim::whole(rows, 0, 8)], Channel::None, 0, &mut dims)
-        })
-        .collect();
-    OutputPlan {
-        leaf,
-        data: samples.data(),
-        nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
-        nests,
-        dims,
-        ..OutputPlan::new(
-            Role::BatchIndex,
-            DType::I64,
-            layout,
-            ElementOp::Index,
-            Starts::Joined { offsets, unit: 1, step: 8 },
-        )
-    }
+    let starts = Starts::Joined { offsets, unit: 1, step: 8 };
+    let output = OutputPlan::new(Role::BatchIndex, DType::I64, layout, ElementOp::Index, starts);
+    let nest = |meta: &TensorMeta, dims: &mut _| {
+        let rows = meta.layout.shape().first().copied().unwrap_or(0);
+        LoopNest::new(DType::I64, [Dim::whole(rows, 0, 8)], Channel::None, 0, dims)
+    };
+    OutputPlan { leaf, ..output.of_samples(samples, nest) }
 }
 
 /// The samples row-major in native byte order, one after the other, as bytes; and where each begins.
@@ -539,21 +522,10 @@ pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPl
         bytes_of(meta.dtype, meta.layout.shape()) as i64
     };
     let offsets = Offsets::from_lengths((0..samples.len()).map(bytes))?;
-    let mut dims = Vec::new();
-    let nests = samples.metas().iter().map(|meta| LoopNest::for_bytes(meta, &mut dims)).collect();
-    let mut output = OutputPlan {
-        data: samples.data(),
-        nest_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
-        nests,
-        dims,
-        ..OutputPlan::new(
-            Role::Data,
-            DType::U8,
-            Layout::compact(DType::U8, &[offsets.total()])?,
-            ElementOp::MOVED,
-            Starts::Joined { offsets: offsets.clone(), unit: 1, step: 1 },
-        )
-    };
+    let layout = Layout::compact(DType::U8, &[offsets.total()])?;
+    let starts = Starts::Joined { offsets: offsets.clone(), unit: 1, step: 1 };
+    let output = OutputPlan::new(Role::Data, DType::U8, layout, ElementOp::MOVED, starts);
+    let mut output = output.of_samples(samples, LoopNest::for_bytes);
     output.bytes_only = all_used(&output, |nest| nest.is_bytes(DType::U8, &output.dims));
     Ok((output, offsets))
 }

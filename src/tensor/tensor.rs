@@ -9,7 +9,7 @@ use crate::tensor::dims::{Dims, Tuple};
 use crate::tensor::dtype::{DType, Element};
 use crate::tensor::error::{Error, Result};
 use crate::tensor::layout::{bytes_of, Layout};
-use crate::tensor::mismatch::Mismatch;
+use crate::tensor::mismatch::{ErrorValue, Mismatch};
 
 /// Anything whose drop releases the memory of a tensor: a pool block, a foreign tensor, a Python object.
 pub type Owner = Arc<dyn Any + Send + Sync>;
@@ -40,6 +40,14 @@ unsafe impl Send for Tensor {}
 // SAFETY: as for `Send`; a shared reference gives out shared slices only.
 #[allow(unsafe_code)]
 unsafe impl Sync for Tensor {}
+
+fn refused(
+    kind: fn(Box<Mismatch>) -> Error,
+    expected: impl Into<ErrorValue>,
+    got: impl Into<ErrorValue>,
+) -> Error {
+    Mismatch::for_subject("tensor", expected, got).into_error(kind)
+}
 
 impl Tensor {
     /// Wraps memory without checking it.
@@ -87,7 +95,7 @@ impl Tensor {
         let layout = Layout::compact(T::DTYPE, shape)?;
         if layout.numel() as usize != elements.len() {
             let got = format!("a vector of {} elements", elements.len());
-            return Err(Mismatch::for_subject("tensor", shape, got).into_error(Error::Shape));
+            return Err(refused(Error::Shape, shape, got));
         }
         let data = elements.as_mut_ptr().cast();
         // SAFETY: moving a `Vec` does not move its elements; the layout was just counted.
@@ -157,16 +165,14 @@ impl Tensor {
         let data = self.data.cast::<T>();
         if !self.layout.is_compact() || !data.is_aligned() {
             let got = format!("strides {:?} at {:p}", self.strides(), self.data);
-            return Err(Mismatch::for_subject("tensor", "compact aligned memory", got)
-                .into_error(Error::Layout));
+            return Err(refused(Error::Layout, "compact aligned memory", got));
         }
         // SAFETY: as below; every byte is a valid `u8`.
         #[allow(unsafe_code)]
         let bytes = || unsafe { std::slice::from_raw_parts(self.data, numel) };
         if T::DTYPE == DType::Bool && bytes().iter().any(|&byte| byte > 1) {
-            let mismatch =
-                Mismatch::for_subject("tensor", "bools of 0 and 1", "a bool that is neither");
-            return Err(mismatch.into_error(Error::Layout));
+            let got = "a bool that is neither";
+            return Err(refused(Error::Layout, "bools of 0 and 1", got));
         }
         // SAFETY: `new_unchecked` promised that the layout is in valid initialised memory for as
         // long as the owner lives, which `self` holds; compactness and alignment were just checked.
@@ -177,15 +183,11 @@ impl Tensor {
     /// [`Error::DType`] unless the elements are of type `T`, [`Error::Device`] unless they are on the host, page-locked or not.
     pub(crate) fn check_host_elements<T: Element>(&self) -> Result<()> {
         if T::DTYPE != self.dtype {
-            return Err(
-                Mismatch::for_subject("tensor", T::DTYPE, self.dtype).into_error(Error::DType)
-            );
+            return Err(refused(Error::DType, T::DTYPE, self.dtype));
         }
         if self.device.is_cuda() {
             let got = self.device.to_string();
-            return Err(
-                Mismatch::for_subject("tensor", "host memory", got).into_error(Error::Device)
-            );
+            return Err(refused(Error::Device, "host memory", got));
         }
         Ok(())
     }
@@ -208,8 +210,7 @@ impl Tensor {
                 });
         if !fits {
             let got = format!("shape {:?} from element {start}", layout.shape());
-            return Err(Mismatch::for_subject("tensor", "a part of the tensor", got)
-                .into_error(Error::Layout));
+            return Err(refused(Error::Layout, "a part of the tensor", got));
         }
         let shift = if part.is_empty() { 0 } else { shift.unwrap_or(0) as isize };
         Ok(Tensor { data: self.data.wrapping_offset(shift), layout, ..self.clone() })
@@ -222,9 +223,7 @@ impl Tensor {
     pub fn bytes(&self) -> Result<Tensor> {
         if !self.layout.is_compact() {
             let got = format!("strides {:?}", self.strides());
-            return Err(
-                Mismatch::for_subject("tensor", "compact memory", got).into_error(Error::Layout)
-            );
+            return Err(refused(Error::Layout, "compact memory", got));
         }
         let layout = Layout::compact(DType::U8, &[self.nbytes() as i64])?;
         Ok(Tensor { dtype: DType::U8, layout, ..self.clone() })
@@ -245,13 +244,9 @@ impl Tensor {
     /// ```
     pub fn part(&self, byte_offset: u64, dtype: DType, shape: &[i64]) -> Result<Tensor> {
         if self.dtype != DType::U8 {
-            return Err(
-                Mismatch::for_subject("tensor", DType::U8, self.dtype).into_error(Error::DType)
-            );
+            return Err(refused(Error::DType, DType::U8, self.dtype));
         }
-        let refuse = |expected: String, got: String| {
-            Err(Mismatch::for_subject("tensor", expected, got).into_error(Error::Layout))
-        };
+        let refuse = |expected: String, got: String| Err(refused(Error::Layout, expected, got));
         if !self.layout.is_compact() {
             return refuse("bytes without gaps".into(), format!("strides {:?}", self.strides()));
         }
