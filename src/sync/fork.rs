@@ -16,7 +16,7 @@
 
 use std::sync::PoisonError;
 
-use crate::sync::primitives::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use crate::sync::primitives::{lock, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 /// Held for reading while a [`ForkMutex`] is held, for writing by a fork.
 #[cfg(not(all(test, windrow_loom)))]
@@ -47,14 +47,14 @@ impl<T> ForkMutex<T> {
     /// Runs with the value, in what a fork calls ([`on_fork`]): the fork has the gate to itself, so that nobody has the lock.
     #[cfg(all(target_os = "linux", not(any(miri, all(test, windrow_loom)))))]
     pub fn in_fork<R>(&self, run: impl FnOnce(&mut T) -> R) -> R {
-        run(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        run(&mut lock(&self.0))
     }
 
     /// Locks the value; waits for a fork that is under way. The thread holds no other such lock, which is not checked.
     pub fn lock(&self) -> Guard<'_, T> {
         let _gate = GATE.read().unwrap_or_else(PoisonError::into_inner);
         // Nothing panics while such a lock is held; if it did, the figures would still be usable.
-        Guard { value: self.0.lock().unwrap_or_else(PoisonError::into_inner), _gate }
+        Guard { value: lock(&self.0), _gate }
     }
 }
 

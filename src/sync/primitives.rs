@@ -1,6 +1,8 @@
 //! Synchronisation primitives: the standard library's, or loom's, which tries out every interleaving of threads and
 //! every order of memory that the processor may choose (`scripts/ci/loom.sh`).
 
+use std::sync::PoisonError;
+
 #[cfg(not(all(test, windrow_loom)))]
 pub(crate) use std::{
     hint::spin_loop,
@@ -14,6 +16,11 @@ pub(crate) use loom::{
     sync::{atomic, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard},
     thread,
 };
+
+/// Locks what no panic leaves half done, whether a thread has panicked or not.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A checker has no time: a waiting thread yields.
 #[cfg(all(test, windrow_loom))]

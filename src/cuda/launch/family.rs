@@ -117,12 +117,14 @@ pub(crate) fn family_of(work: &SegmentWork<'_>, policy: &Policy) -> Family {
     let cols = &work.loops[work.loops.len() - 1];
     let size = work.to.size() as u64;
     let is_one_run = work.loops.len() == 1 && cols.is_whole() && work.is_adjacent();
+    let are_vectors = |bytes: u64| {
+        (work.out | work.address_bits | bytes) % 16 == 0
+            && work.bytes / 16 < 1 << 31
+            && bytes < 1 << 32
+    };
     if let (true, Some(cols)) = (work.is_placed && work.is_move && is_one_run, cols.fixed()) {
         let bytes = cols * size;
-        let is_vectors = (work.out | work.address_bits | bytes) % 16 == 0
-            && work.bytes / 16 < 1 << 31
-            && bytes < 1 << 32;
-        if is_vectors {
+        if are_vectors(bytes) {
             return match bytes % MOVE_BYTES == 0 {
                 true => Family::PlacedCopy,
                 false => Family::PlacedRows,
@@ -132,10 +134,7 @@ pub(crate) fn family_of(work: &SegmentWork<'_>, policy: &Policy) -> Family {
     if let (true, Some(cols), true) = (work.is_move && work.is_run(), cols.fixed(), !work.is_joined)
     {
         let bytes = cols * size;
-        let is_vectors = (work.out | work.address_bits | bytes) % 16 == 0
-            && work.bytes / 16 < 1 << 31
-            && bytes < 1 << 32;
-        if is_vectors {
+        if are_vectors(bytes) {
             return if bytes % MOVE_BYTES == 0 { Family::AlignedCopy } else { Family::Rows };
         }
         if SMALL_COPY_BYTES.contains(&bytes) && work.out % 16 == 0 && work.bytes < 1 << 31 {

@@ -64,13 +64,13 @@ pub(crate) fn add_loop_of(size: usize) -> Option<u8> {
     }
 }
 
-#[derive(Clone, Copy, Debug, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Header {
-    /// 0: the table follows in the parameters.
-    pub table: u64,
-    pub num_items: u32,
-    pub last_desc: u32,
+kernel_structs! {
+    struct Header {
+        /// 0: the table follows in the parameters.
+        table: u64,
+        num_items: u32,
+        last_desc: u32,
+    }
 }
 
 impl Header {
@@ -81,83 +81,77 @@ impl Header {
     }
 }
 
-/// A column that [`Select`]'s kernel writes.
-#[derive(Clone, Copy, Debug, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Column {
-    pub position: u32,
-    pub values: u32,
-    pub count: u32,
-    pub is_wide: u16,
-    pub is_address: u16,
-}
+kernel_structs! {
+    /// A column that [`Select`]'s kernel writes.
+    struct Column {
+        position: u32,
+        values: u32,
+        count: u32,
+        is_wide: u16,
+        is_address: u16,
+    }
 
-/// Parameters of the kernel that makes a table of indices.
-#[derive(Clone, Copy, Debug, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Select {
-    pub words: u64,
-    pub table: u64,
-    pub indices: u64,
-    pub index_step: i64,
-    pub addresses: u64,
-    pub first: u64,
-    pub step: i64,
-    pub kinds: u64,
-    pub num_listed: u64,
-    pub found: u64,
-    pub call: u64,
-    pub slot: u32,
-    pub num_samples: u32,
-    pub num_kinds: u32,
-    pub num_columns: u32,
-    pub first_word: u32,
-    pub num_words: u32,
-    pub index_bytes: u32,
-    pub reserved: u32,
-}
+    /// Parameters of the kernel that makes a table of indices.
+    struct Select {
+        words: u64,
+        table: u64,
+        indices: u64,
+        index_step: i64,
+        addresses: u64,
+        first: u64,
+        step: i64,
+        kinds: u64,
+        num_listed: u64,
+        found: u64,
+        call: u64,
+        slot: u32,
+        num_samples: u32,
+        num_kinds: u32,
+        num_columns: u32,
+        first_word: u32,
+        num_words: u32,
+        index_bytes: u32,
+        reserved: u32,
+    }
 
-/// A side of the pairs of [`Move`].
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct MoveSide {
-    pub indices: u64,
-    pub index_step: i64,
-    pub addresses: u64,
-    pub first: u64,
-    pub step: i64,
-    pub num_listed: u64,
-    pub found: u64,
-    pub word: u32,
-    pub index_bytes: u16,
-    pub is_inline: u8,
-    pub is_gathered: u8,
-}
+    /// A side of the pairs of [`Move`].
+    struct MoveSide {
+        indices: u64,
+        index_step: i64,
+        addresses: u64,
+        first: u64,
+        step: i64,
+        num_listed: u64,
+        found: u64,
+        word: u32,
+        index_bytes: u16,
+        is_inline: u8,
+        is_gathered: u8,
+    }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct MoveDim {
-    pub extent: u64,
-    pub src_stride: i64,
-    pub dst_stride: i64,
+    struct MoveDim {
+        extent: u64,
+        src_stride: i64,
+        dst_stride: i64,
+    }
 }
 
 /// The most loops of a pair around its rows.
 pub(crate) const MOST_MOVE_DIMS: usize = 12;
 
-/// Parameters of the kernel that moves pairs of which a device chooses some.
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Move {
-    pub dst: MoveSide,
-    pub src: MoveSide,
-    pub row_units: u64,
-    pub units: u64,
-    pub num_items: u32,
-    pub items: u32,
-    pub log_unit: u32,
-    pub num_dims: u32,
-    pub dims: [MoveDim; MOST_MOVE_DIMS],
+kernel_structs! {
+    /// Parameters of the kernel that moves pairs of which a device chooses some.
+    struct Move {
+        dst: MoveSide,
+        src: MoveSide,
+        row_units: u64,
+        units: u64,
+        num_items: u32,
+        items: u32,
+        log_unit: u32,
+        num_dims: u32,
+        dims: [MoveDim; MOST_MOVE_DIMS],
+    }
 }
 
 /// The word of a table at which its columns that the device writes begin, behind all words that fit a launch's parameters.

@@ -11,6 +11,20 @@
 //! | `launch_cache` | the launch of a plan, cached for the plan's next run |
 //! | `argument_pool` | parameters of launches, in memory that is used again |
 
+/// Structs of kernels/params.h: plain numbers, laid out as in C.
+macro_rules! kernel_structs {
+    ($($(#[$about:meta])* struct $name:ident {
+        $($(#[$field_about:meta])* $field:ident: $type:ty,)*
+    })*) => {$(
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
+        #[repr(C)]
+        pub(crate) struct $name {
+            $($(#[$field_about])* pub $field: $type,)*
+        }
+    )*};
+}
+
 pub(crate) mod argument_pool;
 mod boxes;
 mod encode;

@@ -100,182 +100,154 @@ impl Divisor {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Loop {
-    pub extent: u64,
-    pub lo: u64,
-    pub hi: u64,
-    pub src_stride: i64,
-    pub dst_stride: i64,
-    pub by_blocks: Divisor,
-    pub block: u32,
-    pub varies: u16,
-    pub channel_step: u16,
-}
+kernel_structs! {
+    struct Loop {
+        extent: u64,
+        lo: u64,
+        hi: u64,
+        src_stride: i64,
+        dst_stride: i64,
+        by_blocks: Divisor,
+        block: u32,
+        varies: u16,
+        channel_step: u16,
+    }
 
-/// The head of every descriptor. The variant of the [`Work`] beside it is its family.
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Head {
-    pub out: u64,
-    pub first_item: u32,
-    /// As [`OutputDesc::write`] enters it.
-    pub family: u8,
-    pub op: u8,
-    pub from: u8,
-    pub to: u8,
-    pub from_size: u8,
-    pub to_size: u8,
-    pub log_to: u8,
-    pub flags: u8,
-    pub value: u32,
-    pub num_samples: u32,
-    pub data: u32,
-    pub base: u64,
-    pub stride: u64,
-}
+    /// The head of every descriptor. The variant of the [`Work`] beside it is its family.
+    struct Head {
+        out: u64,
+        first_item: u32,
+        /// As [`OutputDesc::write`] enters it.
+        family: u8,
+        op: u8,
+        from: u8,
+        to: u8,
+        from_size: u8,
+        to_size: u8,
+        log_to: u8,
+        flags: u8,
+        value: u32,
+        num_samples: u32,
+        data: u32,
+        base: u64,
+        stride: u64,
+    }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Rows {
-    pub by_vectors: Divisor,
-    pub vectors: u32,
-}
+    struct Rows {
+        by_vectors: Divisor,
+        vectors: u32,
+    }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct AlignedCopy {
-    pub by_items: Divisor,
-    pub items: u32,
-}
+    struct AlignedCopy {
+        by_items: Divisor,
+        items: u32,
+    }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct PlacedRows {
-    pub by_vectors: Divisor,
-    pub vectors: u32,
-    pub places: u32,
-    pub step: u64,
-}
+    struct PlacedRows {
+        by_vectors: Divisor,
+        vectors: u32,
+        places: u32,
+        step: u64,
+    }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct PlacedCopy {
-    pub by_items: Divisor,
-    pub items: u32,
-    pub places: u32,
-    pub step: u64,
-}
+    struct PlacedCopy {
+        by_items: Divisor,
+        items: u32,
+        places: u32,
+        step: u64,
+    }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct SmallCopy {
-    pub by_size: Divisor,
-    pub size: u32,
-    pub piece: u32,
-}
+    struct SmallCopy {
+        by_size: Divisor,
+        size: u32,
+        piece: u32,
+    }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct ScalarFallback {
-    pub by_elems: Divisor,
-    pub elems: u32,
-    pub piece: u32,
-    pub affine: u32,
-    pub channels: u32,
-}
+    struct ScalarFallback {
+        by_elems: Divisor,
+        elems: u32,
+        piece: u32,
+        affine: u32,
+        channels: u32,
+    }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Metadata {
-    pub count: u64,
-    pub piece: u32,
-    pub reserved: u32,
-}
+    struct Metadata {
+        count: u64,
+        piece: u32,
+        reserved: u32,
+    }
 
-/// The loops of each sample, and how they are cut into items.
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Nest {
-    pub step: i64,
-    pub places: u32,
-    pub offsets: u32,
-    pub items: u32,
-    pub first: u32,
-    pub hints: u32,
-    pub pieces: u32,
-    pub by_items: Divisor,
-    pub by_pieces: Divisor,
-    pub piece: u32,
-    pub channel_first: u32,
-    pub outer: u32,
-    pub num_outer: u8,
-    pub rows: u8,
-    pub hint_shift: u8,
-    pub log_coefficient: u8,
-    pub cols: Loop,
-    pub affine: u32,
-    pub channels: u32,
-    pub by_channels: Divisor,
-    pub fill: [u8; 16],
-}
+    /// The loops of each sample, and how they are cut into items.
+    struct Nest {
+        step: i64,
+        places: u32,
+        offsets: u32,
+        items: u32,
+        first: u32,
+        hints: u32,
+        pieces: u32,
+        by_items: Divisor,
+        by_pieces: Divisor,
+        piece: u32,
+        channel_first: u32,
+        outer: u32,
+        num_outer: u8,
+        rows: u8,
+        hint_shift: u8,
+        log_coefficient: u8,
+        cols: Loop,
+        affine: u32,
+        channels: u32,
+        by_channels: Divisor,
+        fill: [u8; 16],
+    }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Contiguous {
-    pub nest: Nest,
-    pub cast: u8,
-    pub kind: u8,
-    pub reserved: [u8; 6],
-}
+    struct Contiguous {
+        nest: Nest,
+        cast: u8,
+        kind: u8,
+        reserved: [u8; 6],
+    }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Planar {
-    pub nest: Nest,
-    pub plane: i64,
-    pub planes: u32,
-    pub reserved: u32,
-}
+    struct Planar {
+        nest: Nest,
+        plane: i64,
+        planes: u32,
+        reserved: u32,
+    }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Strided {
-    pub nest: Nest,
-    pub rounds: u32,
-    pub samples: u16,
-    pub lane_rows: u16,
-    pub by_rounds: Divisor,
-    pub kind: u8,
-    pub log_step: u8,
-    pub log_columns: u8,
-    pub reserved: [u8; 5],
-}
+    struct Strided {
+        nest: Nest,
+        rounds: u32,
+        samples: u16,
+        lane_rows: u16,
+        by_rounds: Divisor,
+        kind: u8,
+        log_step: u8,
+        log_columns: u8,
+        reserved: [u8; 5],
+    }
 
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct Quantised {
-    pub nest: Nest,
-    pub scales: u64,
-    pub rule: u32,
-    pub groups: u32,
-}
+    struct Quantised {
+        nest: Nest,
+        scales: u64,
+        rule: u32,
+        groups: u32,
+    }
 
-/// Scales of groups, in the table; behind it are the strides of found scales.
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(crate) struct ScaleRule {
-    pub least: f32,
-    pub largest: f32,
-    pub exponent: i32,
-    pub flags: u32,
-    pub rows: u32,
-    pub given: u32,
-    pub run: u32,
-    pub reserved: u32,
-    pub step: i64,
-    pub block_step: i64,
+    /// Scales of groups, in the table; behind it are the strides of found scales.
+    struct ScaleRule {
+        least: f32,
+        largest: f32,
+        exponent: i32,
+        flags: u32,
+        rows: u32,
+        given: u32,
+        run: u32,
+        reserved: u32,
+        step: i64,
+        block_step: i64,
+    }
 }
 
 /// The families, each with its number, its name and the body of its descriptors.

@@ -28,7 +28,7 @@ use crate::plan::{Channel, Dim, ElementOp, OutputPlan, Starts};
 use crate::tensor::DType;
 
 /// Samples of one dtype with the same loops.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub dtype: DType,
     /// Their numbers; `None`: all, in order.

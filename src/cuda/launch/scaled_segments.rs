@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 
 use super::loops::{Extent, Loops, SampleLoop};
 use super::sample_groups::{groups, groups_of_rows};
-use super::segment::{sample_starts, OutputSegment, SampleStarts, SegmentScales, Sources};
+use super::segment::{sample_starts, OutputSegment, SampleStarts, SegmentScales};
 use crate::cuda::memory::list_table::ListTable;
-use crate::plan::{ElementOp, Groups, OutputPlan, Placement, Plan, Scaling, Starts};
+use crate::plan::{BatchShape, ElementOp, Groups, OutputPlan, Placement, Plan, Scaling, Starts};
 
 /// The parts of an output whose elements are scaled; `scales` is the output of the scales that are found, and its address.
 pub(super) fn push_rescaled_segments<'p>(
@@ -22,10 +22,7 @@ pub(super) fn push_rescaled_segments<'p>(
 ) {
     let batch_shape = &plan.batch_shapes()[output.leaf];
     let Some(scaling) = batch_shape.scaling.as_deref() else { return };
-    let joined = match (&output.starts, &batch_shape.placement) {
-        (Starts::Joined { .. }, Placement::Joined { dim, .. }) => Some(*dim),
-        _ => None,
-    };
+    let joined = joined_dim(output, batch_shape);
     // Dims of a sample in the layouts of the data and of the scales.
     let first = usize::from(joined.is_none());
     let rows = output.layout.ndim() - first;
@@ -36,7 +33,7 @@ pub(super) fn push_rescaled_segments<'p>(
         Groups::Blocks { .. } => groups_of_rows(output, joined, &outer),
     };
     let list = output.selected.and_then(|_| ListTable::in_plan(plan));
-    for group in groups {
+    for mut group in groups {
         let starts = sample_starts(output, &group);
         let mut own = SegmentScales {
             scaling,
@@ -58,31 +55,23 @@ pub(super) fn push_rescaled_segments<'p>(
                 own.outer_steps = outer.iter().map(|&d| stride(d)).collect();
             }
         }
-        let mut loops = group.loops;
         if let Groups::Blocks { block, per_row, .. } = scaling.groups {
-            join_rows(&mut loops, &mut own, block, per_row);
+            join_rows(&mut group.loops, &mut own, block, per_row);
         }
-        let segment = OutputSegment {
-            output,
-            data: plan.addresses(output),
-            out,
-            op: output.op,
-            from: group.dtype,
-            to: output.dtype,
-            loops,
-            samples: group.samples,
-            sources: Sources::Samples,
-            starts,
-            affine: None,
-            increments: None,
-            channel_first: 0,
-            list,
-            scales: Some(own),
-        };
+        let segment = OutputSegment::new(output, plan.addresses(output), out, group, starts);
+        let segment = OutputSegment { list, scales: Some(own), ..segment };
         match output.has_places() {
             true => push_placed(segment, scales.map(|(scales, _)| &*scales.places), segments),
             false => segments.push(segment),
         }
+    }
+}
+
+/// The dim that samples follow each other in, if they do.
+fn joined_dim(output: &OutputPlan<'_>, batch_shape: &BatchShape) -> Option<usize> {
+    match (&output.starts, &batch_shape.placement) {
+        (Starts::Joined { .. }, Placement::Joined { dim, .. }) => Some(*dim),
+        _ => None,
     }
 }
 
@@ -251,11 +240,9 @@ pub(super) fn push_empty_scales<'p>(
     if has_some && samples.is_empty() {
         return;
     }
-    let joined = match (&output.starts, &batch_shape.placement) {
-        (Starts::Joined { .. }, Placement::Joined { dim, .. }) => Some(*dim),
-        _ => None,
-    };
-    let least = quantize.bits_of(quantize.scale_of(0.0));
+    let joined = joined_dim(output, batch_shape);
+    let op = ElementOp::Const(quantize.bits_of(quantize.scale_of(0.0)));
+    let list = output.selected.and_then(|_| ListTable::in_plan(plan));
     for group in groups(output, joined, 1) {
         let samples = match (has_some, group.samples.clone()) {
             (false, samples) => samples,
@@ -268,23 +255,8 @@ pub(super) fn push_empty_scales<'p>(
             continue;
         }
         let starts = sample_starts(output, &group);
-        segments.push(OutputSegment {
-            output,
-            data: plan.addresses(output),
-            out,
-            op: ElementOp::Const(least),
-            from: output.dtype,
-            to: output.dtype,
-            loops: group.loops,
-            samples,
-            sources: Sources::Samples,
-            starts,
-            affine: None,
-            increments: None,
-            channel_first: 0,
-            list: output.selected.and_then(|_| ListTable::in_plan(plan)),
-            scales: None,
-        });
+        let segment = OutputSegment::new(output, plan.addresses(output), out, group, starts);
+        segments.push(OutputSegment { op, from: output.dtype, samples, list, ..segment });
     }
 }
 

@@ -146,23 +146,8 @@ pub(crate) fn push_segments<'p>(
     let increments = increments.and_then(|batch_shape| batch_shape.increments.as_deref());
     for group in groups(output, joined, affine.map_or(1, Affine::channels)) {
         let starts = sample_starts(output, &group);
-        segments.push(OutputSegment {
-            output,
-            data,
-            out,
-            op: output.op,
-            from: group.dtype,
-            to: output.dtype,
-            loops: group.loops,
-            samples: group.samples,
-            sources: Sources::Samples,
-            starts,
-            affine,
-            increments,
-            channel_first: group.channel_first,
-            list,
-            scales: None,
-        });
+        let segment = OutputSegment::new(output, data, out, group, starts);
+        segments.push(OutputSegment { affine, increments, list, ..segment });
     }
 }
 
@@ -179,7 +164,8 @@ fn push_placed_segments<'p>(
         u32::try_from(bytes).unwrap_or(u32::MAX)
     };
     for group in groups_of_placed(output) {
-        let all = group.samples.unwrap_or_else(|| (0..data.len() as u32).collect());
+        let all = group.samples.clone();
+        let all = all.unwrap_or_else(|| (0..data.len() as u32).collect());
         let place = |sample: u32| output.places[sample as usize].addr() as u64;
         let is_whole = all.len() == data.len();
         let is_varied = group.loops.iter().any(|dim| dim.fixed().is_none());
@@ -190,23 +176,9 @@ fn push_placed_segments<'p>(
                 is_varied.then(|| samples.iter().map(|&sample| length_of(sample)).collect());
             let starts = SampleStarts::Placed { ids: ids.collect(), step: 1 << shift, lengths };
             let are_all = is_whole && samples.len() == data.len();
-            segments.push(OutputSegment {
-                output,
-                data,
-                out: base,
-                op: output.op,
-                from: group.dtype,
-                to,
-                loops: group.loops.clone(),
-                samples: (!are_all).then_some(samples),
-                sources: Sources::Samples,
-                starts,
-                affine,
-                increments: None,
-                channel_first: group.channel_first,
-                list: None,
-                scales: None,
-            });
+            let group = Group { samples: (!are_all).then_some(samples), ..group.clone() };
+            let segment = OutputSegment::new(output, data, base, group, starts);
+            segments.push(OutputSegment { to, affine, ..segment });
         }
     }
 }
@@ -274,22 +246,38 @@ fn moved<'p>(
             }
         }
     };
-    OutputSegment {
-        output,
-        data,
-        out,
-        op: output.op,
-        from: DType::U8,
-        to: DType::U8,
-        loops,
-        samples: None,
-        sources: output.ranges.as_deref().map_or(Sources::Samples, Sources::Ranges),
-        starts,
-        affine: None,
-        increments: None,
-        channel_first: 0,
-        list,
-        scales: None,
+    let group = Group { dtype: DType::U8, samples: None, loops, channel_first: 0 };
+    let sources = output.ranges.as_deref().map_or(Sources::Samples, Sources::Ranges);
+    let segment = OutputSegment::new(output, data, out, group, starts);
+    OutputSegment { to: DType::U8, sources, list, ..segment }
+}
+
+impl<'p> OutputSegment<'p> {
+    /// The samples of a group, as they are read and written without more than the output says.
+    pub(super) fn new(
+        output: &'p OutputPlan<'p>,
+        data: &'p [*const u8],
+        out: u64,
+        group: Group,
+        starts: SampleStarts<'p>,
+    ) -> OutputSegment<'p> {
+        OutputSegment {
+            output,
+            data,
+            out,
+            op: output.op,
+            from: group.dtype,
+            to: output.dtype,
+            loops: group.loops,
+            samples: group.samples,
+            sources: Sources::Samples,
+            starts,
+            affine: None,
+            increments: None,
+            channel_first: group.channel_first,
+            list: None,
+            scales: None,
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use super::super::driver::{
 use super::policy::POLICY;
 use super::stream_key::{StreamKey, ANY_STREAM, PER_THREAD};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{lock, Mutex};
 use crate::tensor::{self, Error, Result};
 
 /// Device memory in stream order.
@@ -203,7 +203,7 @@ impl DeviceMemory {
         waited: &mut Waited,
     ) -> DriverResult<Option<DevicePtr>> {
         let left = {
-            let mut parked = self.parked();
+            let mut parked = lock(&self.parked);
             let fits = |one: &Parked| one.home.wait_key() == home.wait_key() && one.bytes == bytes;
             if let Some(found) = parked.iter().position(fits) {
                 let one = parked.remove(found);
@@ -223,12 +223,12 @@ impl DeviceMemory {
         while let Some(one) = left.next() {
             let address = one.address;
             if let Err(error) = self.wait_for(stream, home, one, waited) {
-                self.parked().extend(left);
+                lock(&self.parked).extend(left);
                 return Err(error);
             }
             // SAFETY: nothing has it any more; the stream is behind all users.
             if let Err(error) = unsafe { self.pool.free(stream, address) } {
-                self.parked().extend(left);
+                lock(&self.parked).extend(left);
                 return Err(error);
             }
         }
@@ -248,7 +248,7 @@ impl DeviceMemory {
         match others.try_for_each(|(_, event)| waited.once(stream, event)) {
             Ok(()) => Ok(one.address),
             Err(error) => {
-                self.parked().push_back(one);
+                lock(&self.parked).push_back(one);
                 Err(error)
             }
         }
@@ -262,7 +262,7 @@ impl DeviceMemory {
         stream: StreamRef<'_>,
         named: StreamKey,
     ) -> DriverResult<()> {
-        let mut handed_out = self.handed_out();
+        let mut handed_out = lock(&self.handed_out);
         if !handed_out.iter().any(|(streams, _)| streams.contains(&named)) {
             return Ok(());
         }
@@ -285,7 +285,7 @@ impl DeviceMemory {
 
     /// Parks a block for the stream of its work; returns the oldest block, for the caller to free, if too much is parked.
     fn park(&self, one: Parked) -> Option<Parked> {
-        let mut parked = self.parked();
+        let mut parked = lock(&self.parked);
         parked.push_back(one);
         if parked.len() > POLICY.max_parked {
             parked.pop_front()
@@ -297,7 +297,7 @@ impl DeviceMemory {
     /// Whether the next call has to wait for the device. A drop cannot wait: its thread may hold a lock that the device's work
     /// needs.
     fn has_too_much_handed_out(&self) -> bool {
-        let handed_out = self.handed_out();
+        let handed_out = lock(&self.handed_out);
         let idle = handed_out.iter().filter(|(streams, _)| streams.contains(&ANY_STREAM));
         let (count, bytes) = idle.fold((0, 0), |(n, sum), (_, one)| (n + 1, sum + one.bytes));
         let is_much = bytes > self.context.info().total_bytes / POLICY.idle_share;
@@ -319,13 +319,13 @@ impl DeviceMemory {
 
     /// Frees blocks that were handed to streams that have not been named since. Waits for the device.
     fn end_all(&self, current: &Current<'_>) -> DriverResult<()> {
-        let handed_out = std::mem::take(&mut *self.handed_out());
+        let handed_out = std::mem::take(&mut *lock(&self.handed_out));
         if handed_out.is_empty() {
             return Ok(());
         }
         if let Err(error) = current.synchronize() {
             // A wait fails beside a capture: the block stays for a later call.
-            self.handed_out().extend(handed_out);
+            lock(&self.handed_out).extend(handed_out);
             return Err(error);
         }
         self.give_back_all(current, handed_out.into_iter().map(|(_, one)| one))
@@ -341,24 +341,12 @@ impl DeviceMemory {
         given.into_iter().collect()
     }
 
-    fn handed_out(&self) -> MutexGuard<'_, Vec<(Vec<StreamKey>, Parked)>> {
-        self.handed_out.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn parked(&self) -> MutexGuard<'_, VecDeque<Parked>> {
-        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ending(&self) -> MutexGuard<'_, VecDeque<Parked>> {
-        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Frees memory once its users are done, now or at a later call.
     fn give_back(&self, current: &Current<'_>, one: Parked) -> DriverResult<()> {
         match one.is_done() {
             Ok(true) => self.free(current, &one),
             Ok(false) => {
-                self.ending().push_back(one);
+                lock(&self.ending).push_back(one);
                 Ok(())
             }
             Err(error) => {
@@ -387,9 +375,9 @@ impl DeviceMemory {
 
     /// Frees blocks whose users have ended. Queries at most `max_parked` blocks.
     fn free_ended(&self, current: &Current<'_>) -> DriverResult<()> {
-        let count = self.ending().len().min(POLICY.max_parked);
+        let count = lock(&self.ending).len().min(POLICY.max_parked);
         for _ in 0..count {
-            let Some(one) = self.ending().pop_front() else { break };
+            let Some(one) = lock(&self.ending).pop_front() else { break };
             self.give_back(current, one)?;
         }
         Ok(())
@@ -397,8 +385,8 @@ impl DeviceMemory {
 
     /// Returns unused memory to the device, except blocks that unnamed streams may use. Waits for the blocks' events.
     pub fn trim_known(&self, current: &Current<'_>) -> DriverResult<()> {
-        let mut unused = std::mem::take(&mut *self.parked());
-        unused.extend(std::mem::take(&mut *self.ending()));
+        let mut unused = std::mem::take(&mut *lock(&self.parked));
+        unused.extend(std::mem::take(&mut *lock(&self.ending)));
         let given: Vec<_> = unused.iter().map(|one| self.free_behind(current, one)).collect();
         given.into_iter().collect::<DriverResult<()>>()?;
         self.release.on(current).synchronize()?;
@@ -413,7 +401,7 @@ impl DeviceMemory {
 
     /// Whether freed blocks wait for the streams that they were handed to, which no call has named since.
     pub fn has_unnamed(&self) -> bool {
-        !self.handed_out().is_empty()
+        !lock(&self.handed_out).is_empty()
     }
 
     /// Bytes of blocks in use, as they were asked for.
@@ -430,7 +418,7 @@ impl DeviceBlock {
     /// Records the event after which the block has been written on a stream. The caller has ordered the writing behind all
     /// earlier readers, which are forgotten.
     pub fn set_ready(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
-        let (stream, mut users) = (StreamKey::new(stream)?, self.users());
+        let (stream, mut users) = (StreamKey::new(stream)?, lock(&self.users));
         users.ready = Some((stream, event));
         users.readers.clear();
         Ok(())
@@ -438,7 +426,7 @@ impl DeviceBlock {
 
     /// Records the event after which work on a stream has read the block.
     pub fn set_read(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
-        let (stream, mut users) = (StreamKey::new(stream)?, self.users());
+        let (stream, mut users) = (StreamKey::new(stream)?, lock(&self.users));
         // The last event of a stream is behind all earlier ones.
         users.readers.retain(|(reader, _)| *reader != stream);
         users.readers.push((stream, event));
@@ -447,7 +435,7 @@ impl DeviceBlock {
 
     /// Orders a stream behind the writing of the block.
     pub fn wait_on(&self, stream: StreamRef<'_>) -> Result<()> {
-        let ready = self.users().ready.clone();
+        let ready = lock(&self.users).ready.clone();
         ready.map_or(Ok(()), |(_, ready)| Ok(stream.wait(&ready)?))
     }
 
@@ -463,7 +451,7 @@ impl DeviceBlock {
         self.wait_on(stream)?;
         let here = StreamKey::new(stream)?;
         let (readers, streams, has_unnamed) = {
-            let users = self.users();
+            let users = lock(&self.users);
             let has_no_name = |used: &StreamKey| *used != here && used.is_of_another_thread();
             let has_unnamed = users.borrowed.iter().any(|used| *used != here)
                 || users.streams.iter().any(has_no_name);
@@ -510,7 +498,7 @@ impl DeviceBlock {
         }
         self.memory.note_named(&current, stream, user)?;
         self.wait_on(stream)?;
-        let mut users = self.users();
+        let mut users = lock(&self.users);
         let streams = match is_borrowed && handle > PER_THREAD {
             true => &mut users.borrowed,
             false => &mut users.streams,
@@ -525,7 +513,7 @@ impl DeviceBlock {
     pub fn hand_to_unnamed(&self) -> Result<()> {
         // First: in a forked child the lock below may be one that is never released.
         let _current = self.memory.context.enter()?;
-        let mut users = self.users();
+        let mut users = lock(&self.users);
         if !users.borrowed.contains(&ANY_STREAM) {
             users.borrowed.push(ANY_STREAM);
         }
@@ -536,16 +524,12 @@ impl DeviceBlock {
     pub fn synchronize(&self) -> Result<()> {
         // First: in a forked child the lock below may be one that is never released.
         let _current = self.memory.context.enter()?;
-        let ready = self.users().ready.clone();
+        let ready = lock(&self.users).ready.clone();
         ready.map_or(Ok(()), |(_, ready)| Ok(ready.synchronize()?))
     }
 
     pub fn context(&self) -> &Arc<Context> {
         &self.memory.context
-    }
-
-    fn users(&self) -> MutexGuard<'_, Users> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -561,7 +545,7 @@ impl Drop for DeviceBlock {
         if forked().is_some() {
             return;
         }
-        let mut users = std::mem::take(&mut *self.users());
+        let mut users = std::mem::take(&mut *lock(&self.users));
         users.streams.retain(|user| *user != self.home);
         users.borrowed.retain(|user| *user != self.home);
         let events: SmallVec<[_; 2]> = users.ready.into_iter().chain(users.readers).collect();
@@ -591,7 +575,7 @@ impl Drop for DeviceBlock {
         if users.borrowed.is_empty() {
             let _ = self.memory.give_back(&current, end);
         } else {
-            self.memory.handed_out().push((users.borrowed, end));
+            lock(&self.memory.handed_out).push((users.borrowed, end));
         }
     }
 }
@@ -610,7 +594,7 @@ impl Drop for DeviceMemory {
         }
         let Ok(current) = self.context.enter() else { return };
         let _ = self.end_all(&current);
-        left.extend(std::mem::take(&mut *self.ending()));
+        left.extend(std::mem::take(&mut *lock(&self.ending)));
         for one in left {
             let _ = self.free_behind(&current, &one);
         }

@@ -1,12 +1,12 @@
 //! Owners kept alive until the device has finished with their memory.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::super::driver::PooledEvent;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{lock, Mutex};
 use crate::tensor::{Owner, Result};
 
 /// Owners of samples, of each stream in the order of its batches: a slow reader keeps its own alone.
@@ -24,7 +24,7 @@ type Batches = VecDeque<(Arc<PooledEvent>, KeptOwners)>;
 impl KeepAlive {
     /// Keeps owners until the event is reached, which the caller recorded behind all earlier ones of the stream.
     pub fn until(&self, stream: usize, event: Arc<PooledEvent>, owners: KeptOwners) {
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         match pending.iter_mut().find(|(other, _)| *other == stream) {
             Some((_, batches)) => batches.push_back((event, owners)),
             None => pending.push_back((stream, VecDeque::from([(event, owners)]))),
@@ -33,7 +33,7 @@ impl KeepAlive {
 
     /// Whether nothing is kept.
     pub fn is_empty(&self) -> bool {
-        self.pending().is_empty()
+        lock(&self.pending).is_empty()
     }
 
     /// Drops the owners that are no longer read. Waits for nothing.
@@ -45,7 +45,7 @@ impl KeepAlive {
     pub fn reap_some(&self, most: usize) -> Result<()> {
         let mut reached: SmallVec<[_; 2]> = SmallVec::new();
         {
-            let mut pending = self.pending();
+            let mut pending = lock(&self.pending);
             let mut unasked = pending.len();
             for _ in 0..most {
                 let Some((_, batches)) = pending.front_mut().filter(|_| unasked > 0) else { break };
@@ -69,15 +69,11 @@ impl KeepAlive {
 
     /// Blocks until nothing is read any more, and drops all owners.
     pub fn finish(&self) {
-        let pending = std::mem::take(&mut *self.pending());
+        let pending = std::mem::take(&mut *lock(&self.pending));
         for (event, owners) in pending.into_iter().flat_map(|(_, batches)| batches) {
             // A failure means that nothing runs any more.
             let _ = event.synchronize();
             drop(owners);
         }
-    }
-
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

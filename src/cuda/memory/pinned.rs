@@ -1,12 +1,12 @@
 //! Page-locked memory on the host.
 #![allow(unsafe_code)] // A block as a tensor.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::super::driver::{forked, Current, Pinned};
 use super::policy::POLICY;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{lock, Mutex};
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Tensor};
 
 /// Page-locked blocks, used again: locking pages takes longer than filling them.
@@ -57,7 +57,7 @@ impl PinnedPool {
             Some(pinned) => pinned,
             None => self.lock(current, size)?,
         };
-        self.state().used_bytes += pinned.len() as u64;
+        lock(&self.state).used_bytes += pinned.len() as u64;
         let (is_handed_out, pool) = (AtomicBool::new(true), Arc::clone(self));
         Ok(PinnedBlock { pinned: Some(pinned), is_handed_out, pool })
     }
@@ -80,7 +80,7 @@ impl PinnedPool {
     fn find(&self, current: &Current<'_>, size: usize) -> Result<Option<Pinned>> {
         let fits = |free: &Free| free.pinned.len() == size;
         let foreign = |free: &Free| matches!(free.until, BlockUntil::EverythingIsDone);
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if let Some(index) = state.free.iter().position(|free| fits(free) && !foreign(free)) {
             return Ok(Some(state.free.swap_remove(index).pinned));
         }
@@ -102,7 +102,7 @@ impl PinnedPool {
             let index = waiting.iter().position(fits);
             found = index.map(|index| waiting.swap_remove(index));
         }
-        self.state().free.extend(waiting);
+        lock(&self.state).free.extend(waiting);
         synchronized?;
         Ok(found.map(|free| free.pinned))
     }
@@ -110,25 +110,21 @@ impl PinnedPool {
     /// Waits for all devices, then unlocks and frees what is unused, if anything is. After an error of the wait the blocks stay: work
     /// on a device may still read or write them.
     pub fn clear(&self, current: &Current<'_>) -> Result<()> {
-        let free = std::mem::take(&mut self.state().free);
+        let free = std::mem::take(&mut lock(&self.state).free);
         if free.is_empty() {
             return Ok(());
         }
         let waited = current.synchronize_all();
         if waited.is_err() {
-            self.state().free.extend(free);
+            lock(&self.state).free.extend(free);
         }
         waited
     }
 
     /// Bytes that are unused, and bytes in use.
     pub fn bytes(&self) -> (u64, u64) {
-        let state = self.state();
+        let state = lock(&self.state);
         (state.free.iter().map(|free| free.pinned.len() as u64).sum(), state.used_bytes)
-    }
-
-    fn state(&self) -> MutexGuard<'_, PinnedState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -172,7 +168,7 @@ impl Drop for PinnedBlock {
             true => BlockUntil::EverythingIsDone,
             false => BlockUntil::Now,
         };
-        let mut state = self.pool.state();
+        let mut state = lock(&self.pool.state);
         state.used_bytes -= pinned.len() as u64;
         state.free.push(Free { pinned, until });
     }

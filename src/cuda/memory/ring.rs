@@ -23,7 +23,7 @@ use super::super::driver::{Current, Pinned, PooledEvent};
 use super::pinned::PinnedPool;
 use super::policy::POLICY;
 use crate::plan;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{lock, Condvar, Mutex};
 use crate::tensor::Result;
 
 /// The first size, and the largest. One piece for the checker, which then waits for it.
@@ -84,7 +84,7 @@ impl Ring {
     pub fn take(&self, current: &Current<'_>, pool: &PinnedPool, bytes: u64) -> Result<Slot<'_>> {
         debug_assert!(bytes <= plan::POLICY.chunk_bytes);
         let size = (bytes as usize).next_multiple_of(ALIGN).max(ALIGN);
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.reclaim()?;
         loop {
             if let Some(begin) = state.find_space(size) {
@@ -98,7 +98,7 @@ impl Ring {
                 Some(PieceUntil::Event(event)) => {
                     drop(state);
                     event.synchronize()?;
-                    state = self.state();
+                    state = lock(&self.state);
                 }
                 Some(PieceUntil::Filled) => {
                     state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +121,7 @@ impl Ring {
 
     /// Frees the memory, unless pieces of it are being filled. The caller has waited for all work of the device.
     pub fn clear(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if !state.pieces.iter().any(|piece| matches!(piece.until, PieceUntil::Filled)) {
             let first = state.first + state.pieces.len() as u64;
             *state = State { first, ..State::default() };
@@ -130,11 +130,7 @@ impl Ring {
 
     /// Bytes of the memory.
     pub fn bytes(&self) -> u64 {
-        self.state().capacity() as u64
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state).capacity() as u64
     }
 }
 
@@ -196,7 +192,7 @@ impl Slot<'_> {
 
     /// Sets when the piece may be used again, and wakes those that wait for one.
     fn free(&self, until: PieceUntil) {
-        let mut state = self.ring.state();
+        let mut state = lock(&self.ring.state);
         let index = usize::try_from(self.number - state.first).expect("a position in memory");
         state.pieces[index].until = until;
         drop(state);

@@ -1,11 +1,11 @@
 //! [`Mapping`]: what an engine knows of page-locked memory that is mapped; [`Trial`]: a read that tells.
 
-use std::sync::{OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use super::super::driver::{OwnStream, PooledEvent};
 use super::pinned::PinnedBlock;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{lock, Mutex, MutexGuard};
 use crate::tensor::Tensor;
 
 /// Whether kernels read page-locked memory as the host has it.
@@ -34,6 +34,6 @@ pub(crate) struct Trial {
 impl Mapping {
     /// The trial under way, locked; `None` if there is none, or a thread has taken it out.
     pub fn trial(&self) -> MutexGuard<'_, Option<Trial>> {
-        self.trial.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.trial)
     }
 }
