@@ -9,52 +9,12 @@ use std::alloc;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 
+use super::dtypes::dtype_to_dl;
 use super::ffi::{
-    DLDataType, DLDataTypeCode as Code, DLDevice, DLDeviceType, DLManagedTensor,
-    DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_IS_SUBBYTE_TYPE_PADDED, FLAG_READ_ONLY,
+    DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor,
+    FLAG_IS_SUBBYTE_TYPE_PADDED, FLAG_READ_ONLY,
 };
-use crate::tensor::{DType, Device, Owner, Tensor};
-
-/// The dtype of DLPack for one of this crate. Of a [padded](DType::is_padded) one a tensor has
-/// [`FLAG_IS_SUBBYTE_TYPE_PADDED`] too. One of foreign byte order is an opaque handle of its size.
-///
-/// ```
-/// let float = windrow::dlpack::dtype_to_dl(windrow::DType::F32);
-/// assert_eq!((float.bits, float.lanes), (32, 1));
-/// ```
-pub const fn dtype_to_dl(dtype: DType) -> DLDataType {
-    let (code, bits, lanes) = match dtype {
-        DType::Bool => (Code::BOOL, 8, 1),
-        DType::I8 => (Code::INT, 8, 1),
-        DType::I16 => (Code::INT, 16, 1),
-        DType::I32 => (Code::INT, 32, 1),
-        DType::I64 => (Code::INT, 64, 1),
-        DType::U8 => (Code::UINT, 8, 1),
-        DType::U16 => (Code::UINT, 16, 1),
-        DType::U32 => (Code::UINT, 32, 1),
-        DType::U64 => (Code::UINT, 64, 1),
-        DType::F16 => (Code::FLOAT, 16, 1),
-        DType::BF16 => (Code::BFLOAT, 16, 1),
-        DType::F32 => (Code::FLOAT, 32, 1),
-        DType::F64 => (Code::FLOAT, 64, 1),
-        DType::C64 => (Code::COMPLEX, 64, 1),
-        DType::C128 => (Code::COMPLEX, 128, 1),
-        DType::F8E3M4 => (Code::FLOAT8_E3M4, 8, 1),
-        DType::F8E4M3 => (Code::FLOAT8_E4M3, 8, 1),
-        DType::F8E4M3B11FNUZ => (Code::FLOAT8_E4M3B11FNUZ, 8, 1),
-        DType::F8E4M3FN => (Code::FLOAT8_E4M3FN, 8, 1),
-        DType::F8E4M3FNUZ => (Code::FLOAT8_E4M3FNUZ, 8, 1),
-        DType::F8E5M2 => (Code::FLOAT8_E5M2, 8, 1),
-        DType::F8E5M2FNUZ => (Code::FLOAT8_E5M2FNUZ, 8, 1),
-        DType::F8E8M0FNU => (Code::FLOAT8_E8M0FNU, 8, 1),
-        DType::I4 => (Code::INT, 4, 1),
-        DType::U4 => (Code::UINT, 4, 1),
-        DType::F4E2M1FNX2 => (Code::FLOAT4_E2M1FN, 4, 2),
-        // DLPack has no order of bytes: no number that a consumer could take for one.
-        other => (Code::OPAQUE_HANDLE, 8 * other.size() as u8, 1),
-    };
-    DLDataType { code, bits, lanes }
-}
+use crate::tensor::{Device, Owner, Tensor};
 
 /// The device of DLPack for one of this crate.
 ///

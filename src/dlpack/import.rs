@@ -5,6 +5,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::dtypes::known_dtype;
 use super::ffi::{
     DLDataType, DLDataTypeCode as Code, DLDevice, DLDeviceType, DLManagedTensor,
     DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_IS_COPIED, FLAG_IS_SUBBYTE_TYPE_PADDED,
@@ -65,35 +66,9 @@ fn refuse(kind: fn(Box<Mismatch>) -> Error, expected: &str, got: String) -> Erro
 /// ```
 #[inline]
 pub fn dtype_from_dl(dtype: DLDataType) -> Result<DType> {
-    Ok(match (dtype.code, dtype.bits, dtype.lanes) {
-        (Code::INT, 8, 1) => DType::I8,
-        (Code::INT, 16, 1) => DType::I16,
-        (Code::INT, 32, 1) => DType::I32,
-        (Code::INT, 64, 1) => DType::I64,
-        (Code::UINT, 8, 1) => DType::U8,
-        (Code::UINT, 16, 1) => DType::U16,
-        (Code::UINT, 32, 1) => DType::U32,
-        (Code::UINT, 64, 1) => DType::U64,
-        (Code::FLOAT, 16, 1) => DType::F16,
-        (Code::FLOAT, 32, 1) => DType::F32,
-        (Code::FLOAT, 64, 1) => DType::F64,
-        (Code::BFLOAT, 16, 1) => DType::BF16,
-        (Code::COMPLEX, 64, 1) => DType::C64,
-        (Code::COMPLEX, 128, 1) => DType::C128,
-        (Code::BOOL, 8, 1) => DType::Bool,
-        (Code::FLOAT8_E3M4, 8, 1) => DType::F8E3M4,
-        (Code::FLOAT8_E4M3, 8, 1) => DType::F8E4M3,
-        (Code::FLOAT8_E4M3B11FNUZ, 8, 1) => DType::F8E4M3B11FNUZ,
-        (Code::FLOAT8_E4M3FN, 8, 1) => DType::F8E4M3FN,
-        (Code::FLOAT8_E4M3FNUZ, 8, 1) => DType::F8E4M3FNUZ,
-        (Code::FLOAT8_E5M2, 8, 1) => DType::F8E5M2,
-        (Code::FLOAT8_E5M2FNUZ, 8, 1) => DType::F8E5M2FNUZ,
-        (Code::FLOAT8_E8M0FNU, 8, 1) => DType::F8E8M0FNU,
-        (Code::FLOAT4_E2M1FN, 4, 2) => DType::F4E2M1FNX2,
-        _ => {
-            let expected = "a dtype of whole bytes and one lane";
-            return Err(refuse(Error::DType, expected, format!("DLPack dtype {dtype}")));
-        }
+    known_dtype(dtype).ok_or_else(|| {
+        let expected = "a dtype of whole bytes and one lane";
+        refuse(Error::DType, expected, format!("DLPack dtype {dtype}"))
     })
 }
 

@@ -27,13 +27,15 @@
 //! version 1.2 and later), and free a tensor twice or never when a consumer fails. Here every
 //! offset is asserted when the crate is built, and this folder runs under Miri.
 
+mod dtypes;
 mod export;
 mod ffi;
 mod import;
 #[cfg(test)]
 mod tests;
 
-pub use export::{device_to_dl, dtype_to_dl};
+pub use dtypes::dtype_to_dl;
+pub use export::device_to_dl;
 pub use ffi::*;
 pub use import::{
     device_from_dl, dtype_from_dl, read_tensor, read_versioned, ForeignTensor, ManagedTensor,
