@@ -159,7 +159,7 @@ impl Engine {
         most_bytes: u64,
     ) -> Option<Batch> {
         let rows = SampleRows::from_list(list, host::table_limits(collate))?;
-        self.small_rows(rows, collate, None, begin, most_bytes)?.into_batch()
+        self.small_rows(rows, collate, None, begin, Some(most_bytes))?.into_batch()
     }
 
     /// As [`Engine::assemble_small`], of the samples at these positions of a list, of which negative ones count from the
@@ -174,7 +174,7 @@ impl Engine {
     ) -> Option<LeafOutput> {
         let most_bytes = host::POLICY.small_bytes;
         let rows = SampleRows::from_indices(list, indices, most_bytes)?;
-        self.small_rows(rows, collate, out, begin, most_bytes)
+        self.small_rows(rows, collate, out, begin, Some(most_bytes))
     }
 
     /// The owner that keeps [`Engine::stream`] in existence after the engine, for foreign memory that depends on the stream.

@@ -115,7 +115,7 @@ impl Engine {
     ) -> Result<Batch> {
         let begin = self.shared.counters.now();
         let rows = samples.to_rows(host::table_limits(collate));
-        let small = rows.and_then(|rows| self.assemble_rows(rows, collate, None, begin));
+        let small = rows.and_then(|rows| self.small_rows(rows, collate, None, begin, None));
         if let Some(batch) = small.and_then(LeafOutput::into_batch) {
             return Ok(batch);
         }
@@ -151,7 +151,8 @@ impl Engine {
     ) -> Result<Fields> {
         let (begin, target) = (self.shared.counters.now(), out.as_target()?);
         let rows = samples.to_rows(host::table_limits(collate));
-        let small = rows.and_then(|rows| self.assemble_rows(rows, collate, Some(&target), begin));
+        let small =
+            rows.and_then(|rows| self.small_rows(rows, collate, Some(&target), begin, None));
         if let Some(filled) = small {
             return Ok(filled.fields);
         }

@@ -200,48 +200,26 @@ impl Engine {
         })
     }
 
-    /// As [`Engine::small_leaves`], of rows that are one leaf, with no other limit than `most_bytes`.
+    /// As [`Engine::small_leaves`], of rows that are one leaf, with no other limit than `most_bytes`; `None` is
+    /// [`small_batch_limit`].
     pub(super) fn small_rows<'r>(
         &self,
         rows: SampleRows<'r>,
         collate: &Collate,
         out: Option<&'r Target<'r>>,
         begin: Option<Instant>,
-        most_bytes: u64,
-    ) -> Option<LeafOutput> {
-        if !is_plain(collate, self.shared.device) {
-            return None;
-        }
-        let shape = BatchShape::for_rows(&rows, collate);
-        self.write_one(&Small::new(&rows, &shape, out)?, begin, most_bytes)
-    }
-
-    /// As [`Engine::small_leaves`], of rows that are one leaf, with no other limit than [`small_batch_limit`].
-    pub(super) fn assemble_rows<'r>(
-        &self,
-        rows: SampleRows<'r>,
-        collate: &Collate,
-        out: Option<&'r Target<'r>>,
-        begin: Option<Instant>,
+        most_bytes: Option<u64>,
     ) -> Option<LeafOutput> {
         if !is_plain(collate, self.shared.device) {
             return None;
         }
         let shape = BatchShape::for_rows(&rows, collate);
         let small = Small::new(&rows, &shape, out)?;
-        self.write_one(&small, begin, small_batch_limit(std::slice::from_ref(&small)))
-    }
-
-    /// Allocates and writes one batch, if it reads and writes fewer than `most_bytes`; `None` as [`Engine::write_small`].
-    fn write_one(
-        &self,
-        small: &Small<'_>,
-        begin: Option<Instant>,
-        most_bytes: u64,
-    ) -> Option<LeafOutput> {
-        self.write_small(std::slice::from_ref(small), begin, most_bytes, |write| {
+        let one = std::slice::from_ref(&small);
+        let most_bytes = most_bytes.unwrap_or_else(|| small_batch_limit(one));
+        self.write_small(one, begin, most_bytes, |write| {
             let mut made = small.allocate(&self.shared.memory)?;
-            write(small, &mut made);
+            write(&small, &mut made);
             Some(made)
         })
     }
