@@ -24,7 +24,7 @@ use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::moves::Moves;
 use crate::plan::output::{packed_output, ElementOp, OutputPlan, Starts};
 use crate::plan::page_copies::least_copied_bytes;
-use crate::plan::pair_classes::PairClass;
+use crate::plan::pair_classes::{packed, PairClass};
 use crate::plan::path::Path;
 use crate::plan::policy::POLICY;
 use crate::plan::role::Role;
@@ -50,7 +50,7 @@ enum Way {
 pub(crate) struct Lot {
     way: Way,
     dtype: DType,
-    pub(super) pairs: Vec<usize>,
+    pairs: Vec<usize>,
 }
 
 /// A lot as a plan has it.
@@ -267,20 +267,14 @@ impl<'s> Moves<'s> {
             let class = members.classes[0];
             batch_shape.scaling = own.scaling(class, &lot.pairs).map(Box::new);
             let lands = lot.way == Way::Landed;
-            scales = own.output(class, (lot, leaf), addresses(srcs), lands)?;
+            let found = own.output(class, (&lot.pairs, leaf), addresses(srcs), lands)?;
+            scales = found.map(|(placed, landed)| match landed {
+                Some((compact, read)) => (placed, Crossing::Landed { compact, read }),
+                None => (placed, Crossing::Nothing),
+            });
         }
         Ok(PlannedLot { list, batch_shape, output, path, crossing, scales })
     }
-}
-
-/// The same shape and device, row-major and in native byte order.
-pub(super) fn packed(meta: &TensorMeta) -> Result<TensorMeta> {
-    let dtype = meta.dtype.native();
-    Ok(TensorMeta {
-        dtype,
-        device: meta.device,
-        layout: Layout::compact(dtype, meta.layout.shape())?,
-    })
 }
 
 /// How pairs of a class go; `None` where they are leaves of their own.

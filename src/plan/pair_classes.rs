@@ -9,7 +9,7 @@ use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::scaling::Scaling;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{
-    DType, Device, Dims, Error, Footprint, Hint, Mismatch, MoveSide, Result, Tensor,
+    DType, Device, Dims, Error, Footprint, Hint, Layout, Mismatch, MoveSide, Result, Tensor,
 };
 
 /// Pairs whose destinations are alike, and whose sources are.
@@ -253,4 +253,14 @@ pub(super) fn given_for(dequantize: &Dequantize, pair: usize, num_pairs: usize) 
             own => refuse(own.copied().unwrap_or(1)),
         },
     }
+}
+
+/// The same shape and device, row-major and in native byte order.
+pub(super) fn packed(meta: &TensorMeta) -> Result<TensorMeta> {
+    let dtype = meta.dtype.native();
+    Ok(TensorMeta {
+        dtype,
+        device: meta.device,
+        layout: Layout::compact(dtype, meta.layout.shape())?,
+    })
 }

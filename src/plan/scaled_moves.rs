@@ -6,11 +6,10 @@
 use std::borrow::Cow;
 
 use crate::collate::{AnyTransform, Quantize};
-use crate::plan::device_moves::{packed, Crossing, Lot};
 use crate::plan::loops::LoopNest;
 use crate::plan::move_scales::MoveScales;
 use crate::plan::output::{ElementOp, OutputPlan, Starts};
-use crate::plan::pair_classes::{PairClass, PairClasses};
+use crate::plan::pair_classes::{packed, PairClass, PairClasses};
 use crate::plan::role::Role;
 use crate::plan::scales_output::nest_of_scales;
 use crate::plan::scaling::{Groups, Scaling};
@@ -26,6 +25,9 @@ pub(super) struct DeviceScales<'s> {
     given: MoveScales<'s>,
     pairs: Vec<usize>,
 }
+
+/// The output of found scales, and if it lands on the host, as it is written and read on the way.
+type FoundOutput<'s> = (OutputPlan<'s>, Option<(OutputPlan<'s>, OutputPlan<'static>)>);
 
 impl<'s> DeviceScales<'s> {
     /// Of pairs with a side on a device, by position.
@@ -73,28 +75,28 @@ impl<'s> DeviceScales<'s> {
         Some(Scaling { rescale: one.rescale.clone(), groups: one.groups, shape, given })
     }
 
-    /// The output of the scales of a lot, which is leaf number `leaf`, with sources at `data`; `None` if they are given. `lands`:
-    /// they come back to the host.
+    /// The output of the scales of pairs of a class, which are leaf number `leaf`, with sources at `data`; `None` if they are given.
+    /// If it `lands` on the host, also as it is written row-major, and as it is read from that at address 0.
     ///
     /// # Errors
     /// As [`Layout::try_new`].
     pub fn output(
         &self,
         class: &PairClass<'_>,
-        (lot, leaf): (&Lot, usize),
+        (pairs, leaf): (&[usize], usize),
         data: Vec<*const u8>,
         lands: bool,
-    ) -> Result<Option<(OutputPlan<'s>, Crossing<'s>)>> {
+    ) -> Result<Option<FoundOutput<'s>>> {
         let (Some((quantize, list)), Some(shape)) = (&self.found, &class.transformed) else {
             return Ok(None);
         };
         let groups = class.scaling().map_or(Groups::Sample, |scaling| scaling.groups);
-        let (dtype, meta) = (quantize.scale_dtype, list.meta(lot.pairs[0]));
+        let (dtype, meta) = (quantize.scale_dtype, list.meta(pairs[0]));
         let size = dtype.size() as i64;
         let (elems, whole) = (meta.layout.numel(), packed(meta)?);
         let output =
             |data, places: &[*const u8], layout: &Layout, step: i64| -> Result<OutputPlan<'s>> {
-                let count = [lot.pairs.len() as i64];
+                let count = [pairs.len() as i64];
                 let extents: Dims = count.iter().chain(layout.shape()).copied().collect();
                 // Samples have places of their own, or follow one another.
                 let strides: Dims = [step].iter().chain(layout.strides()).copied().collect();
@@ -118,10 +120,10 @@ impl<'s> DeviceScales<'s> {
                     )
                 })
             };
-        let places: Vec<*const u8> = lot.pairs.iter().map(|&pair| list.address(pair)).collect();
+        let places: Vec<*const u8> = pairs.iter().map(|&pair| list.address(pair)).collect();
         let placed = output(data.clone(), &places, &meta.layout, 0)?;
         if !lands {
-            return Ok(Some((placed, Crossing::Nothing)));
+            return Ok(Some((placed, None)));
         }
         let compact = output(data, &[], &whole.layout, elems)?;
         let at = |pair: usize| std::ptr::without_provenance(pair * (elems * size) as usize);
@@ -129,7 +131,7 @@ impl<'s> DeviceScales<'s> {
         let nest = LoopNest::for_pair(&whole, meta, &mut dims);
         let read = OutputPlan {
             bytes_only: nest.is_bytes(dtype, &dims),
-            data: (0..lot.pairs.len()).map(at).collect(),
+            data: (0..pairs.len()).map(at).collect(),
             places: Cow::Owned(places),
             nests: vec![nest],
             dims,
@@ -141,6 +143,6 @@ impl<'s> DeviceScales<'s> {
                 Starts::Rows { elems: elems as u64, step: 0 },
             )
         };
-        Ok(Some((placed, Crossing::Landed { compact, read })))
+        Ok(Some((placed, Some((compact, read)))))
     }
 }
