@@ -270,13 +270,12 @@ pub(super) fn output_of(
 
 /// RuntimeError for a torch tensor that was made in inference mode while that mode is off, as of torch's own `out=`.
 fn refuse_inference(py: Python<'_>, tensor: &Tensor, path: &str) -> PyResult<()> {
-    let Some(out) = torch_of(py, tensor)? else { return Ok(()) };
-    match is_frozen(out.bind(py))? {
-        true => {
+    match torch_of(py, tensor)? {
+        Some(out) if is_frozen(out.bind(py))? => {
             let text = format!("out{}: {FROZEN}", at(path));
             Err(located(py, PyRuntimeError::new_err(text), None, path))
         }
-        false => Ok(()),
+        _ => Ok(()),
     }
 }
 

@@ -2,7 +2,6 @@
 
 pub(crate) mod explain;
 pub(crate) mod forms;
-pub(crate) mod graph_indices;
 pub(crate) mod graphs;
 pub(crate) mod job;
 pub(crate) mod leaves;

@@ -194,23 +194,19 @@ impl KeyColumn {
         Ok(size % multiple_of.max(1) != 0 || rows.iter().any(|&row| row != size))
     }
 
-    /// The length of each sequence; DeviceError for one that is on another one. Called after [`KeyColumn::flatten`]: a sample
-    /// without dims panics.
+    /// The length of each sequence; DeviceError for one that is on another device.
     pub fn lengths_on(&self, device: Device) -> windrow::Result<Vec<i64>> {
         let list = &self.samples.list;
-        let mut lengths = space_for(list.len())?;
-        for index in 0..list.len() {
-            let meta = list.meta(index);
-            let is_cuda = |device: Device| matches!(device, Device::Cuda(_));
-            if meta.device != device && (is_cuda(meta.device) || is_cuda(device)) {
-                let (expected, got) = (device.to_string(), meta.device.to_string());
-                let hint = Hint::Text("ids and labels of one call are all on one device");
-                let found = Mismatch::new(Some(index), expected, got).with_hint(hint);
-                return Err(Error::Device(Box::new(found)));
-            }
-            lengths.push(meta.layout.shape()[0]);
-        }
-        Ok(lengths)
+        let is_cuda = |device: Device| matches!(device, Device::Cuda(_));
+        let is_elsewhere = |index: &usize| {
+            let own = list.meta(*index).device;
+            own != device && (is_cuda(own) || is_cuda(device))
+        };
+        let Some(index) = (0..list.len()).find(is_elsewhere) else { return self.rows() };
+        let (expected, got) = (device.to_string(), list.meta(index).device.to_string());
+        let hint = Hint::Text("ids and labels of one call are all on one device");
+        let found = Mismatch::new(Some(index), expected, got).with_hint(hint);
+        Err(Error::Device(Box::new(found)))
     }
 
     /// The Python exception of an error of this column, with its name as path.

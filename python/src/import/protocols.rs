@@ -17,20 +17,14 @@ use windrow::{dlpack, DType, Device, Error, Stream};
 
 use crate::ground::dtype::{dtype_of_format, is_small};
 use crate::ground::errors::{
-    attribute, class_name, in_words, is_answer, not_array_like, shown, type_error, LayoutError,
+    answered, attribute, class_name, in_words, is_answer, not_array_like, shown, type_error,
+    LayoutError,
 };
 use crate::ground::modules::{grad_is_enabled, loaded, requires_grad};
 use crate::ground::reserve::push_to;
 use crate::import::array_interface::{ON_DEVICE, ON_HOST};
 use crate::import::importer::Importer;
 use crate::ownership::buffer::{refuses_writes, Buffer};
-
-/// Why an array has nothing to give.
-enum Unfit {
-    Deleted,
-    /// A dtype with this name.
-    DType(String),
-}
 
 impl<'py> Importer<'py> {
     /// Appends an object by interfaces that are looked up on it: `__dlpack__`, the CUDA array interface, the buffer protocol and
@@ -105,42 +99,23 @@ impl<'py> Importer<'py> {
         if !is_answer(py, &cause) {
             return cause;
         }
-        let typed = |expected: &str, got: &str| self.layout_error(index, expected, got);
-        let error = match self.unfit(object) {
-            Ok(Some(Unfit::Deleted)) => {
-                typed("an array with memory", "one that was deleted or donated")
+        let is_refusal =
+            cause.is_instance_of::<PyTypeError>(py) || cause.is_instance_of::<PyBufferError>(py);
+        let error = match is_deleted(object) {
+            Ok(true) => {
+                let got = "one that was deleted or donated";
+                self.layout_error(index, "an array with memory", got)
             }
-            _ if cause.is_instance_of::<PyTypeError>(py)
-                || cause.is_instance_of::<PyBufferError>(py) =>
-            {
-                return self.wrap(cause, index)
-            }
-            Ok(Some(Unfit::DType(name))) => {
-                self.foreign_dtype(index, &format!("dtype {name}"), &name)
-            }
-            Ok(_) => return cause,
+            _ if is_refusal => return self.wrap(cause, index),
+            Ok(false) => match unfit_dtype(object) {
+                Ok(Some(name)) => self.foreign_dtype(index, &format!("dtype {name}"), &name),
+                Ok(None) => return cause,
+                Err(error) => return error,
+            },
             Err(error) => return error,
         };
         error.set_cause(py, Some(cause));
         error
-    }
-
-    /// The reason why a JAX array cannot be read, where JAX's own text does not say so or names no sample.
-    fn unfit(&self, object: &Bound<'py, PyAny>) -> PyResult<Option<Unfit>> {
-        if let Some(ask) = attribute(object, "is_deleted")? {
-            match ask.call0() {
-                Ok(answer) if answer.is(PyBool::new(self.py, true)) => {
-                    return Ok(Some(Unfit::Deleted))
-                }
-                Err(error) if !is_answer(self.py, &error) => return Err(error),
-                _ => {}
-            }
-        }
-        let dtype = attribute(object, "dtype")?;
-        let name = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "name"))?;
-        let name = name.and_then(|name| name.extract::<String>().ok());
-        let is_unfit = |name: &String| is_small(name) || name.parse::<DType>().is_err();
-        Ok(name.filter(is_unfit).map(Unfit::DType))
     }
 
     /// Appends what `method`, the object's `__dlpack__`, gives. On a device it is asked to order its work before the stream of
@@ -349,6 +324,21 @@ impl<'py> Importer<'py> {
         self.is_lent = true;
         push_to(&mut self.owner.buffers, buffer)
     }
+}
+
+/// Whether an object says that it was deleted, as a JAX array does: its own text does not say so, or names no sample.
+fn is_deleted(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let (py, ask) = (object.py(), attribute(object, "is_deleted")?);
+    let answer = ask.map(|ask| answered(py, ask.call0())).transpose()?;
+    Ok(matches!(answer, Some(Ok(answer)) if answer.is(PyBool::new(py, true))))
+}
+
+/// The name of a dtype that no batch can have, as an array says it of itself; `None` for others.
+fn unfit_dtype(array: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let dtype = attribute(array, "dtype")?;
+    let name = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "name"))?;
+    let name = name.and_then(|name| name.extract::<String>().ok());
+    Ok(name.filter(|name| is_small(name) || name.parse::<DType>().is_err()))
 }
 
 /// Gives a capsule another name.
