@@ -55,8 +55,9 @@ SPILLS = 2.5
 # At least so many pieces: a warp for each slot of the multiprocessors.
 WARPS = {"W10a": 32 * MULTIPROCESSORS, "W10a address": 32 * MULTIPROCESSORS}
 
-# The bounds of pairs of dtypes in adjacent elements, and of everything else.
+# The bounds of pairs of dtypes in adjacent elements, and of everything else; and of elements that share scales.
 FLOATS_OF_16_BITS, FLOAT64, ANY = 62, 130, 350
+SCALED = {"Q1": 180, "Q2": ANY, "Q3": ANY}
 
 # The names of the bounded figures.
 INSTRUCTIONS, LOST_LANES, STORES, LOADS = "instructions for 16 bytes", "lanes that are not there", "times the stored sectors", "times the loaded sectors"
@@ -349,15 +350,22 @@ def pair_bound(name, pair):
 def pair_table(counted):
     """Instructions of pairs of dtypes, by layout; and how often each layout spills, and how many sectors it stores."""
     names = list(dict.fromkeys(line["workload"] for line, _ in counted))
-    by, spills, stores = {}, {name: [] for name in names}, {name: [] for name in names}
+    casts, spills, stores = {}, {name: [] for name in names}, {name: [] for name in names}
+    scaled = ["| elements that share scales | instructions | bound |", "|---|---:|---:|"]
     for line, more in counted:
         name, case, count = line["workload"], more["case"], line["instructions_per_16_bytes"]
-        is_above = count > pair_bound(name, case.split(" to "))
-        by.setdefault(case, {})[name] = f"**{count:.0f}**" if is_above else f"{count:.0f}"
+        bound = SCALED.get(name) or pair_bound(name, case.split(" to "))
+        text = f"**{count:.0f}**" if count > bound else f"{count:.0f}"
+        if name in SCALED:
+            scaled.append(f"| {name}, {case} | {text} | {bound} |")
+        else:
+            casts.setdefault(case, {})[name] = text
         spills[name].append(more["spills"])
         stores[name].append(line["store_sectors_ratio"])
-    out = ["| cast | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
-    out += ["| " + " | ".join([case, *(counts.get(name, "-") for name in names)]) + " |" for case, counts in by.items()]
+    layouts = [name for name in names if name not in SCALED]
+    out = ["| cast | " + " | ".join(layouts) + " |", "|---|" + "---:|" * len(layouts)]
+    out += ["| " + " | ".join([case, *(counts.get(name, "-") for name in layouts)]) + " |" for case, counts in casts.items()]
+    out += ["", *scaled]
     ranges = [f"{name} {min(of):.1f} to {max(of):.1f}" for name, of in spills.items()]
     most = [f"{name} {max(of):.2f}" for name, of in stores.items()]
     text = f"Spill requests for 512 bytes: {', '.join(ranges)}. Stored sectors, at most: {', '.join(most)} of the ideal."
