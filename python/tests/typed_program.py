@@ -65,6 +65,8 @@ assert_type(ops.pad(tensors, side="center"), Tuple[torch.Tensor, torch.Tensor])
 with windrow.torch.install():
     collate: windrow.torch.Collator = windrow.torch.collate_fn({"x": wr.Pad()})
 
+assert_type([sample for sample in wr.SampleList(arrays)], List[Any])
+
 # Sequences, in a list that was imported before too.
 pack_rows(lists, [[0, 1]], max_tokens=4)
 pack_rows(wr.SampleList.split(arrays[0], [0, 2, 3]), [[0, 1]], max_tokens=4)

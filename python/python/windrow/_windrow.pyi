@@ -479,7 +479,8 @@ class SampleList:
             samples: an iterable of array-likes, or of trees of the same structure; or another list, which is joined as it is.
         """
     def __len__(self) -> int: ...
-    # A Tensor, or a tree of them.
+    # By positions, as Python iterates over any sequence; each item a Tensor, or a tree of them.
+    def __iter__(self) -> Iterator[Any]: ...
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> Any:
         """A sample as a tensor, or as a tree of tensors; for a slice, a list that shares the samples."""
