@@ -12,12 +12,12 @@ use windrow::{Error, Stream};
 use crate::collate::job::{is_frozen, torch_of_object, torch_of_owner, FROZEN};
 use crate::ground::batch::tensor_in;
 use crate::ground::errors::{at, of_pair, to_py_err};
-use crate::ground::iterables::{check_list, is_text, items_of, tuple_from, tuple_items};
+use crate::ground::iterables::{is_text, tuple_items};
 use crate::ground::modules::loaded;
 use crate::ground::reserve::{push_to, try_vec};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
-use crate::import::routes::{is_array, is_nested, is_tensor, keeps_gradients, route_of, Lazy};
+use crate::import::routes::{is_array, keeps_gradients, route_of, Lazy};
 use crate::import::storages::{own_all_memory, own_list_memory};
 use crate::import::tensor::table_of;
 use crate::ownership::holder::Holder;
@@ -25,6 +25,7 @@ use crate::ownership::storage_watch::moved;
 use crate::samples::arrow::{is_arrow, samples_in};
 use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
+use crate::samples::list_import::{self, Given};
 use crate::samples::trees::is_tree;
 use crate::trees::container::ColumnPlace;
 use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
@@ -207,29 +208,14 @@ impl SideReader {
         if let Ok(list) = given.cast_exact::<PySampleList>() {
             return self.list(py, list.get());
         }
-        let is_list =
-            given.is_exact_instance_of::<PyList>() || given.is_exact_instance_of::<PyTuple>();
-        if is_list {
-            return self.objects(py, items_of(given)?, &[]);
-        }
-        if !is_array(given)? {
-            if is_arrow(given)? {
-                let samples = Arc::new(samples_in(given, "")?);
-                return match self.side {
-                    MoveSide::Source => Ok(Side { samples, torch: Vec::new() }),
-                    _ => Err(self.read_only(py, "an Arrow array, which no one writes to")),
-                };
+        match (list_import::given(given)?, self.side) {
+            (Given::Samples(tuple), _) => self.objects(py, tuple_items(&tuple)?, &[]),
+            (Given::Table, _) => self.table(given),
+            (Given::Arrow, MoveSide::Source) => {
+                Ok(Side { samples: Arc::new(samples_in(given, "")?), torch: Vec::new() })
             }
-            check_list(given)?;
+            (Given::Arrow, _) => Err(self.read_only(py, "an Arrow array, which no one writes to")),
         }
-        let parts = if is_nested(given)? {
-            tuple_from(&given.call_method0("unbind")?)?
-        } else if is_tensor(given)? {
-            return self.table(given);
-        } else {
-            tuple_from(given)?
-        };
-        self.objects(py, tuple_items(&parts)?, &[])
     }
 
     /// The rows of one tensor along dim 0; as [`SideReader::read`].

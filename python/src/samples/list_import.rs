@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use windrow::bindings::PipelinedCopy;
 
-use crate::ground::iterables::{check_list, is_list_or_tuple, tuple_from, tuple_items};
+use crate::ground::iterables::{check_list, tuple_from, tuple_items};
 use crate::ground::reserve::try_vec;
 use crate::import::importer::{Importer, Reading};
 use crate::import::routes::{is_array, is_nested, is_tensor};
@@ -24,45 +24,54 @@ pub(crate) fn import_samples(
     reading: Reading<'_>,
 ) -> PyResult<(Imported, Option<PipelinedCopy>)> {
     let py = samples.py();
-    let tuple = if let Ok(list) = samples.cast_exact::<PyList>() {
-        list.as_sequence().to_tuple()?
-    } else if let Ok(tuple) = samples.cast_exact::<PyTuple>() {
-        tuple.clone()
-    } else {
-        if !is_array(samples)? {
-            if is_arrow(samples)? {
-                return Ok((samples_in(samples, reading.path)?, None));
-            }
-            check_list(samples)?;
-        }
-        if is_nested(samples)? {
-            tuple_from(&samples.call_method0("unbind")?)?
-        } else if is_tensor(samples)? {
+    match given(samples)? {
+        Given::Arrow => Ok((samples_in(samples, reading.path)?, None)),
+        Given::Table => {
             let table = table_of(samples, "samples", Reading { owned: true, ..reading })?;
-            return Ok((Imported::from_rows(py, table)?, None));
-        } else {
-            tuple_from(samples)?
+            Ok((Imported::from_rows(py, table)?, None))
         }
-    };
-    let mut importer = Importer::new(py, reading);
-    importer.import_tuple(&tuple, reading.stacker)?;
-    Imported::from_importer(importer)
+        Given::Samples(tuple) => {
+            let mut importer = Importer::new(py, reading);
+            importer.import_tuple(&tuple, reading.stacker)?;
+            Imported::from_importer(importer)
+        }
+    }
+}
+
+/// What is given as a list of samples.
+pub(crate) enum Given<'py> {
+    /// Each by itself: the entries of a list, a tuple or another iterable, the parts of a nested tensor.
+    Samples(Bound<'py, PyTuple>),
+    /// One tensor, whose rows are the samples.
+    Table,
+    Arrow,
+}
+
+/// Finds out what is given as a list of samples; TypeError for a single sample, a table of columns, or text.
+pub(crate) fn given<'py>(samples: &Bound<'py, PyAny>) -> PyResult<Given<'py>> {
+    if let Ok(list) = samples.cast_exact::<PyList>() {
+        return list.as_sequence().to_tuple().map(Given::Samples);
+    }
+    if let Ok(tuple) = samples.cast_exact::<PyTuple>() {
+        return Ok(Given::Samples(tuple.clone()));
+    }
+    if !is_array(samples)? {
+        if is_arrow(samples)? {
+            return Ok(Given::Arrow);
+        }
+        check_list(samples)?;
+    }
+    if is_nested(samples)? {
+        tuple_from(&samples.call_method0("unbind")?).map(Given::Samples)
+    } else if is_tensor(samples)? {
+        Ok(Given::Table)
+    } else {
+        tuple_from(samples).map(Given::Samples)
+    }
 }
 
 /// As `import_samples`, of a new list, which keeps the samples: trees are taken apart.
 pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
-    if !is_list_or_tuple(samples) {
-        if !is_array(samples)? {
-            if is_arrow(samples)? {
-                return rows_of_arrow(samples);
-            }
-            check_list(samples)?;
-        }
-        if is_tensor(samples)? {
-            let (imported, _) = import_samples(samples, Reading::OWNED)?;
-            return Ok(ListSamples::Leaves(Arc::new(imported)));
-        }
-    }
     let py = samples.py();
     let objects = match samples.cast_exact::<PyList>() {
         // Nothing changes it meanwhile.
@@ -71,7 +80,14 @@ pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
             objects.extend(list.iter());
             objects
         }
-        _ => tuple_items(&tuple_from(samples)?)?,
+        _ => match given(samples)? {
+            Given::Samples(tuple) => tuple_items(&tuple)?,
+            Given::Arrow => return rows_of_arrow(samples),
+            Given::Table => {
+                let (imported, _) = import_samples(samples, Reading::OWNED)?;
+                return Ok(ListSamples::Leaves(Arc::new(imported)));
+            }
+        },
     };
     if objects.first().map_or(Ok(false), is_tree)? {
         return Trees::read(objects).map(ListSamples::Trees);
