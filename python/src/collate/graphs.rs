@@ -92,8 +92,10 @@ pub(crate) fn join_graphs<'py>(
     }
     let nodes = added_up(counts.iter().copied()).or_py_err(py)?;
     let members = members_of(py, &entries, follow, nodes)?;
-    let device = entries.iter().find_map(|entry| entry.device).unwrap_or(Device::Cpu);
-    member_jobs(py, &members, device, &mut jobs)?;
+    let device = entries.iter().find_map(|entry| entry.device);
+    if let Some(device) = device {
+        member_jobs(py, &members, device, &mut jobs)?;
+    }
     let mut batches = Run::new(py, engine, span.end()).jobs(&mut jobs)?.into_iter();
     let result = PyDict::new(py);
     for (entry, batch) in entries.iter().zip(&mut batches) {
@@ -102,8 +104,14 @@ pub(crate) fn join_graphs<'py>(
         }
         result.set_item(&entry.name, Bound::new(py, PyBatch::from(batch))?)?;
     }
-    for (name, batch) in members.iter().flat_map(|(names, _)| names).zip(batches) {
-        result.set_item(name, Bound::new(py, PyTensor::from(batch.data().clone()))?)?;
+    for (names, offsets) in &members {
+        let tensors = match device {
+            None => membership(offsets).or_py_err(py)?.into(),
+            Some(_) => Vec::from_iter(batches.by_ref().take(2).map(|batch| batch.data().clone())),
+        };
+        for (name, tensor) in names.iter().zip(tensors) {
+            result.set_item(name, Bound::new(py, PyTensor::from(tensor))?)?;
+        }
     }
     Ok(result)
 }
@@ -316,6 +324,19 @@ fn member_jobs(
         }
     }
     Ok(())
+}
+
+/// The index of each element's sample, and the offsets: int64, on the host.
+fn membership(offsets: &[i64]) -> windrow::Result<[Tensor; 2]> {
+    let total = offsets.last().copied().unwrap_or(0) as usize;
+    let mut samples = space_for(total)?;
+    for (sample, part) in offsets.windows(2).enumerate() {
+        samples.resize(part[1] as usize, sample as i64);
+    }
+    let mut starts = space_for(offsets.len())?;
+    starts.extend_from_slice(offsets);
+    let shapes = [samples.len() as i64, starts.len() as i64];
+    Ok([Tensor::from_vec(samples, &shapes[..1])?, Tensor::from_vec(starts, &shapes[1..])?])
 }
 
 /// Adds to each sample's part of a batch a number of its own, in place, on the host.

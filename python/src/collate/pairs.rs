@@ -17,7 +17,7 @@ use crate::ground::modules::loaded;
 use crate::ground::reserve::{push_to, try_vec};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
-use crate::import::routes::{is_array, keeps_gradients, route_of, Lazy};
+use crate::import::routes::{is_array, keeps_gradients, known_route, route_of, Lazy};
 use crate::import::storages::{own_all_memory, own_list_memory};
 use crate::import::tensor::table_of;
 use crate::ownership::holder::Holder;
@@ -259,13 +259,18 @@ impl SideReader {
                 let error = Error::Layout(Box::new(found));
                 return Err(to_py_err(py, &error.at_side(self.side, index)));
             }
+            for tensor in samples.owners.tensors() {
+                let own = tensor.clone_ref(py);
+                let found = match is_plain_torch(own.bind(py)) {
+                    true => Some(own),
+                    false => self.without_gradients(py, Some(own), None, "")?,
+                };
+                found.map_or(Ok(()), |tensor| push_to(&mut torch, tensor))?;
+            }
             let mut add = |tensor| -> PyResult<()> {
                 let tensor = self.without_gradients(py, tensor, None, "")?;
                 tensor.map_or(Ok(()), |tensor| push_to(&mut torch, tensor))
             };
-            for tensor in samples.owners.tensors() {
-                add(Some(tensor.clone_ref(py)))?;
-            }
             // Arrays and storages, which hold nothing of torch's that is written to, are as many as samples.
             let mut skipped = None;
             for kept in samples.owners.objects() {
@@ -408,6 +413,17 @@ impl SideReader {
 /// Whether an object is one of ours that may hold a torch tensor: a holder, a tensor or a batch.
 fn holds_others(object: &Bound<'_, PyAny>) -> bool {
     object.is_exact_instance_of::<Holder>() || tensor_in(object).is_some()
+}
+
+/// Whether an object is a torch tensor whose fields say that it may be written to here: dense, on the host, without gradients and
+/// not of inference mode. False also where they do not say so.
+#[allow(unsafe_code)]
+fn is_plain_torch(object: &Bound<'_, PyAny>) -> bool {
+    match known_route(object) {
+        // SAFETY: a live object of a class that has words.
+        Some((_, Lazy::Words(torch))) => unsafe { torch.is_plain_on_host(object.as_ptr()) },
+        _ => false,
+    }
 }
 
 /// Has a tensor of ours own its memory, which may have come to be shared with a lazy clone. Does nothing for other objects.

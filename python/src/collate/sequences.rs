@@ -1,4 +1,4 @@
-//! Sequences of tokens joined to rows: `pack_tokens`, here on the host, and `pack_rows` for the rows of a plan.
+//! Sequences of tokens joined to rows: `pack_tokens`, and `pack_rows` for the rows of a plan. Here on the host.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use windrow::{Batch, Collate, DType, Device, Error, Layout, Ragged, Tensor};
 use crate::collate::job::Job;
 use crate::collate::packed::{check_labels, Packed, PackedTensors, RowPlan};
 use crate::collate::run::Run;
-use crate::collate::sequences_on_device::{pack_on_device, pack_rows_on};
+use crate::collate::sequences_on_device::{pack_on_device, pack_rows_on_device};
 use crate::collate::token_columns::{space_for, KeyColumn};
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
@@ -95,8 +95,51 @@ pub(crate) fn pack_rows_of<'py>(
     let (columns, begin) = columns_of(features, ids, labels)?;
     let (counts, _) = integers(counts, "counts", 1)?;
     let plan = RowPlan { counts: &counts, max_tokens, pads };
-    let device = columns[0].samples.list.device().unwrap_or(Device::Cpu);
-    pack_rows_on(py, columns, device, plan, begin)
+    match columns[0].samples.list.device() {
+        Some(device @ Device::Cuda(_)) => pack_rows_on_device(py, columns, device, plan, begin),
+        _ => rows_of(&joined(py, columns, begin)?, plan).or_py_err(py),
+    }
+}
+
+/// The results of `pack_rows` on the host, from [`joined`] batches; without labels the ids are labels.
+fn rows_of(batches: &[Batch], plan: RowPlan<'_>) -> windrow::Result<PackedTensors> {
+    let Some(lengths) = batches[0].lengths() else { return Err(Error::Empty) };
+    let lengths = lengths.as_slice::<i64>()?;
+    let (total, (id_pad, label_pad, separator)) = (plan.total()?, plan.pads);
+    let boundaries = plan.boundaries(lengths)?;
+    let mut sources = [batches[0].data().as_slice::<i64>()?, &[]];
+    sources[1] = batches.last().map_or(Ok(sources[0]), |batch| batch.data().as_slice::<i64>())?;
+    let mut columns: [Vec<i64>; 4] = Default::default();
+    for column in &mut columns {
+        *column = space_for(total)?;
+    }
+    let [ids, labels, positions, segments] = &mut columns;
+    let mut from = 0;
+    for (row, own) in plan.rows(lengths).enumerate() {
+        for (segment, &length) in own?.0.iter().enumerate() {
+            let to = from + length as usize;
+            ids.extend_from_slice(&sources[0][from..to]);
+            let first = labels.len();
+            labels.extend_from_slice(&sources[1][from..to]);
+            if let Some(label) = labels.get_mut(first) {
+                *label = separator;
+            }
+            positions.extend(0..length);
+            segments.resize(ids.len(), segment as i64 + 1);
+            from = to;
+        }
+        let end = (row + 1) * plan.max_tokens;
+        ids.resize(end, id_pad);
+        labels.resize(end, label_pad);
+        positions.resize(end, 0);
+        segments.resize(end, 0);
+    }
+    let shape = [plan.counts.len() as i64, plan.max_tokens as i64];
+    let [ids, labels, positions, segments] =
+        columns.map(|column| Tensor::from_vec(column, &shape).map(PyTensor::from));
+    let num_boundaries = boundaries.len() as i64;
+    let boundaries = Tensor::from_vec(boundaries, &[num_boundaries])?.into();
+    Ok((ids?, labels?, positions?, segments?, boundaries))
 }
 
 /// The results of `pack_tokens` on the host, from [`joined`] batches; without labels the ids are labels.

@@ -1,6 +1,6 @@
-//! `pack_tokens` of sequences on a device, and `pack_rows` wherever they are: one run, on a device one launch, writes everything.
+//! `pack_tokens` and `pack_rows` where the sequences are, on a device: one launch writes everything.
 //!
-//! Values that no sequence has come first, in memory of the device, as one range of numbers: the separator, padding, positions, where each sequence
+//! Values that no sequence has are uploaded first, as one range of numbers: the separator, padding, positions, where each sequence
 //! begins, its number. Every result is then a concatenation along dim 1 of sequences and of views of that range: positions are
 //! a part of it, and a number that is repeated, as padding is, is a view with stride 0. Labels have two samples for each
 //! sequence, the separator and all labels but the first.
@@ -81,8 +81,8 @@ pub(super) fn pack_on_device(
     Ok((data(ids), data(labels), data(positions), index, data(boundaries), longest))
 }
 
-/// `pack_rows` of columns on `device`, where it is enqueued if that is one. Rows that follow each other are one line, of which the results are views.
-pub(super) fn pack_rows_on(
+/// `pack_rows` of columns on `device`, enqueued. Rows that follow each other are one line, of which the results are views.
+pub(super) fn pack_rows_on_device(
     py: Python<'_>,
     columns: Vec<KeyColumn>,
     device: Device,

@@ -194,14 +194,10 @@ impl KeyColumn {
         Ok(size % multiple_of.max(1) != 0 || rows.iter().any(|&row| row != size))
     }
 
-    /// The length of each sequence; DeviceError for one that is on another device.
+    /// The length of each sequence; DeviceError for one that is not on this device.
     pub fn lengths_on(&self, device: Device) -> windrow::Result<Vec<i64>> {
         let list = &self.samples.list;
-        let is_cuda = |device: Device| matches!(device, Device::Cuda(_));
-        let is_elsewhere = |index: &usize| {
-            let own = list.meta(*index).device;
-            own != device && (is_cuda(own) || is_cuda(device))
-        };
+        let is_elsewhere = |index: &usize| list.meta(*index).device != device;
         let Some(index) = (0..list.len()).find(is_elsewhere) else { return self.rows() };
         let (expected, got) = (device.to_string(), list.meta(index).device.to_string());
         let hint = Hint::Text("ids and labels of one call are all on one device");

@@ -30,16 +30,15 @@ impl UploadedNumbers {
         Ok(first)
     }
 
-    /// Enqueues the copy of all numbers to a device, if it is one.
+    /// Enqueues the copy of all numbers to a device.
     pub fn upload(self, py: Python<'_>, device: Device) -> PyResult<Uploaded> {
         let shape = [self.0.len() as i64];
-        let mut tensor = Tensor::from_vec(self.0, &shape).or_py_err(py)?;
-        if matches!(device, Device::Cuda(_)) {
-            // Stacked, which needs no launch: joined, its offsets would be written too.
-            let to_device = Collate::stack().device(device);
-            let copy = || copy_by(default_engine(), &tensor, &to_device, None)?.select(0);
-            tensor = py.detach(copy).or_py_err(py)?;
-        }
+        let host = Tensor::from_vec(self.0, &shape).or_py_err(py)?;
+        // Stacked, which needs no launch: joined, its offsets would be written too.
+        let to_device = Collate::stack().device(device);
+        let upload =
+            || copy_by(default_engine(), &host, &to_device, None)?.view(0, host.layout().clone());
+        let tensor = py.detach(upload).or_py_err(py)?;
         let owner = Arc::new(Holder::from_tensor(tensor.clone(), producers_of(&tensor)));
         Ok(Uploaded { tensor, owner })
     }

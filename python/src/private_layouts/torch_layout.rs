@@ -313,6 +313,19 @@ impl TorchReader {
         }
     }
 
+    /// As [`TorchReader::is_plain`], and the tensor is dense, on the host and none of inference mode: it may be written to.
+    ///
+    /// # Safety
+    /// As of [`TorchReader::is_plain`].
+    #[inline]
+    pub unsafe fn is_plain_on_host(&self, object: *mut ffi::PyObject) -> bool {
+        // SAFETY: as in `is_plain`.
+        unsafe {
+            let tensor = tensor_of(object);
+            tensor != 0 && word(tensor, self.keys()) == self.plain_keys && self.has_no_grad(object)
+        }
+    }
+
     /// Whether a tensor does not require grad and has no tangent; false also where that is not to be seen here.
     ///
     /// # Safety
