@@ -1,6 +1,8 @@
 """scripts/ci/commit_msg.sh: which commit messages it takes."""
 
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -49,3 +51,18 @@ def test_messages_of_the_rule(tmp_path, message):
 def test_messages_that_break_it(tmp_path, message, fault):
     ran = check(tmp_path, message)
     assert ran.returncode == 1 and fault in ran.stderr
+
+
+def test_only_commits_after_a_base_are_judged(tmp_path):
+    script = tmp_path / "scripts/ci/commit_msg.sh"
+    script.parent.mkdir(parents=True)
+    shutil.copy(SCRIPT, script)
+    author = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.hooksPath=none"]
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    for message in ("ci: begin\n\nWhy.", "No area", "ci: end\n\nWhy."):
+        subprocess.run(["git", *author, "-C", tmp_path, "commit", "--quiet", "--allow-empty", "-m", message], check=True)
+    outcomes = {}
+    for base in ("HEAD~2", "HEAD~1", "0" * 40):
+        ran = subprocess.run([script], env={**os.environ, "COMMIT_BASE": base}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        outcomes[base] = (ran.returncode, "No area" in ran.stderr, ran.stdout.startswith("SKIP"))
+    assert outcomes == {"HEAD~2": (1, True, False), "HEAD~1": (0, False, False), "0" * 40: (0, False, True)}

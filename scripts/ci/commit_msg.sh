@@ -2,12 +2,14 @@
 # Checks commit messages: a subject `area: imperative` of at most 60 characters, a blank line, a body that says why.
 #
 # usage: scripts/ci/commit_msg.sh FILE     one message, as git calls its commit-msg hook
-#        scripts/ci/commit_msg.sh          each commit after BASE, merges left out, as `make lint` does
+#        scripts/ci/commit_msg.sh          each commit after $COMMIT_BASE, merges left out, as `make lint` does; after the last commit
+#                                          before the rule if it is not set or no ancestor
 set -euo pipefail
 [[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 
-# The last commit before the rule.
-BASE=f70b5746c0ba4066910b98b4125180effe71357c
+# The last commit before the rule. A later base, such as a pull request's, leaves out what was judged when it was merged.
+RULE=f70b5746c0ba4066910b98b4125180effe71357c
+BASE=${COMMIT_BASE:-$RULE}
 
 # Prints what is wrong with a message; $1 names it.
 faults() {
@@ -26,6 +28,8 @@ if [[ $# -gt 0 ]]; then
     found=$(faults "commit message" <<<"$message")
 else
     cd "$(dirname "$0")/../.."
+    # A branch that was pushed anew has a base that this clone lacks; a new one has all zeros.
+    git merge-base --is-ancestor "$BASE" HEAD 2>/dev/null || BASE=$RULE
     if ! git merge-base --is-ancestor "$BASE" HEAD 2>/dev/null; then
         echo "SKIP commit messages: this clone does not reach back to ${BASE:0:7}"
         exit 0
