@@ -14,12 +14,12 @@ use crate::collate::Affine;
 use crate::host::policy::POLICY;
 use crate::tensor::DType;
 
-mod quantise;
+mod quantize;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 
-use quantise::{amax_body, quantise_body, quantise_run_body};
-pub(super) use quantise::{BlockRun, Float, Magnitude, Quantised};
+use quantize::{amax_body, quantise_body, quantise_run_body};
+pub(super) use quantize::{BlockRun, Float, Magnitude, Quantised};
 
 /// Elements handled at a time.
 pub(super) const BLOCK: usize = POLICY.block_elems;

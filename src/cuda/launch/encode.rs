@@ -2,7 +2,7 @@
 
 mod families;
 mod nest;
-mod quantised;
+mod quantized;
 
 use bytemuck::cast_slice;
 use smallvec::SmallVec;
