@@ -8,7 +8,7 @@ Each test of the suites that scripts/sim/test_device_code.py runs, and each work
 is run once on the code as it is: how long it takes, and which instructions it executes. A mutant is run by the tests that
 execute its instruction, fastest first, up to the first that fails. Without --suite and --workload all take part; --file
 leaves the instructions of one file of kernels/. What no test notices is printed: each is a missing test, or a change that
-changes nothing, whose reason belongs in docs/testing.md.
+changes nothing, whose reason belongs in docs/test-log.md.
 """
 
 import argparse
