@@ -285,7 +285,9 @@ def made():
         for section, (write, kind) in sections.items():
             begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
             head, rest = text.split(begin)
-            text = f"{head}{begin}{write(*source_of(kind))}{end}{rest.split(end)[1]}"
+            # Else Markdown takes the underscores of names like torch._foreach_copy_ as emphasis.
+            written = write(*source_of(kind)).replace("._", r".\_")
+            text = f"{head}{begin}{written}{end}{rest.split(end)[1]}"
         found[ROOT / name] = text
     _, report = newest("host")
     pictures = plots.plots(only(report), standalone=True)
