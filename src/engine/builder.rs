@@ -150,7 +150,7 @@ impl EngineBuilder {
         let threads = match &self.thread_pool {
             Some(pool) => Threads::Given(Arc::clone(pool)),
             None => {
-                Threads::own(self.threads.unwrap_or_else(available).clamp(1, Engine::MAX_THREADS))
+                Threads::new(self.threads.unwrap_or_else(available).clamp(1, Engine::MAX_THREADS))
             }
         };
         let shared = Shared {

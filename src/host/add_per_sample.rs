@@ -62,8 +62,8 @@ impl<'a> Increments<'a> {
             (0..num_samples).map(move |sample| {
                 let at = |row: i64| (block * num_rows + row as usize) * self.row_len;
                 let part = at(self.offsets[sample])..at(self.offsets[sample + 1]);
-                let own = if has_own { sample * self.num_blocks + block } else { sample };
-                (sample, part, self.starts[own])
+                let index = if has_own { sample * self.num_blocks + block } else { sample };
+                (sample, part, self.starts[index])
             })
         })
     }

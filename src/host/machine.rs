@@ -43,7 +43,7 @@ impl Machine {
 
     /// Whether the line `flags` of `/proc/cpuinfo` has a feature. ARM's has no such line: false.
     pub fn has(&self, flag: &str) -> bool {
-        self.flags.iter().any(|own| own == flag)
+        self.flags.iter().any(|feature| feature == flag)
     }
 
     /// The name as that of a file.

@@ -120,15 +120,15 @@ fn a_pool_gives_a_block_to_one_at_a_time() {
         // Room for one.
         let pool = MemoryPool::new(bytes);
         let held = Arc::new([loom::sync::atomic::AtomicUsize::new(0), Default::default()]);
-        let work = |pool: &Arc<MemoryPool>, own: usize| {
+        let work = |pool: &Arc<MemoryPool>, slot: usize| {
             let (pool, held) = (Arc::clone(pool), Arc::clone(&held));
             move || {
                 use loom::sync::atomic::Ordering::SeqCst;
                 for _ in 0..2 {
                     let block = pool.allocate(bytes).unwrap();
-                    held[own].store(block.data().addr(), SeqCst);
-                    assert_ne!(held[1 - own].load(SeqCst), block.data().addr());
-                    held[own].store(0, SeqCst);
+                    held[slot].store(block.data().addr(), SeqCst);
+                    assert_ne!(held[1 - slot].load(SeqCst), block.data().addr());
+                    held[slot].store(0, SeqCst);
                     drop(block);
                 }
             }

@@ -138,7 +138,7 @@ impl PipelinedCopy {
         self.close();
         self.shared.copy_chunks();
         self.shared.gate.close_and_wait();
-        self.shared.written.own();
+        self.shared.written.reclaim();
         self.block.take()
     }
 }
@@ -148,7 +148,7 @@ impl Drop for PipelinedCopy {
         self.shared.next.store(self.shared.rows.len(), Ordering::Relaxed);
         self.close();
         self.shared.gate.close_and_wait();
-        self.shared.written.own();
+        self.shared.written.reclaim();
     }
 }
 

@@ -14,9 +14,10 @@ pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
     let addressed = plan.outputs().iter().zip(&outputs.0);
     for (output, out) in addressed.filter_map(|(output, out)| Some((output, (*out)?))) {
         if let Some(scaling) = &plan.batch_shapes()[output.leaf].scaling {
-            let own = plan.outputs().iter().zip(&outputs.0);
-            let scales =
-                own.clone().find(|(own, _)| (own.leaf, own.role) == (output.leaf, Role::Scales));
+            let all = plan.outputs().iter().zip(&outputs.0);
+            let scales = all
+                .clone()
+                .find(|(other, _)| (other.leaf, other.role) == (output.leaf, Role::Scales));
             let scales = scales.and_then(|(output, out)| Some((output, (*out)?)));
             let given = scaling.given.as_deref().unwrap_or_default();
             // SAFETY: as below.
@@ -47,7 +48,10 @@ pub(crate) unsafe fn run_moves(moves: &Moves<'_>) {
     for (index, output) in moves.outputs.iter().enumerate() {
         if let Some(scales) = moves.scales.get(index) {
             let nowhere = std::ptr::null_mut();
-            let found = scales.found.as_ref().map(|(quantize, own)| (quantize, (own, nowhere)));
+            let found = scales
+                .found
+                .as_ref()
+                .map(|(quantize, scales_output)| (quantize, (scales_output, nowhere)));
             // SAFETY: the caller's promise.
             unsafe { rescale(output, nowhere, found, (&scales.given, &scales.first)) };
             continue;
@@ -80,16 +84,16 @@ pub(crate) unsafe fn rescale(
         let (groups, count) = (output.nest_of(sample).groups, elems.end - elems.start);
         let num_groups = match (found, groups) {
             (Some((_, (scales, _))), _) => {
-                let own = scales.starts.elems(sample);
-                own.end - own.start
+                let scale_elems = scales.starts.elems(sample);
+                scale_elems.end - scale_elems.start
             }
             (None, Groups::Sample) => 1,
             (None, Groups::Blocks { row: 0, .. }) => 0,
             (None, Groups::Blocks { row, per_row, .. }) => count / row * per_row,
         };
         for group in 0..num_groups {
-            let own = groups.elems(group, count);
-            let places = || own.clone().map(|elem| place_of(output, sample, out, elem));
+            let group_elems = groups.elems(group, count);
+            let places = || group_elems.clone().map(|elem| place_of(output, sample, out, elem));
             // SAFETY: elements of the output, and one of its scales.
             unsafe {
                 let scale = match found {

@@ -18,10 +18,10 @@ pub(super) fn for_samples(
     let mut sample = output.starts.sample_at(elems.start);
     let mut at = elems.start;
     while at < elems.end {
-        let own = output.starts.elems(sample);
-        let end = own.end.min(elems.end);
+        let whole = output.starts.elems(sample);
+        let end = whole.end.min(elems.end);
         if at < end {
-            f(sample, at - own.start..end - own.start);
+            f(sample, at - whole.start..end - whole.start);
             at = end;
         }
         sample += 1;
@@ -64,14 +64,14 @@ pub(super) unsafe fn copy_runs<const STREAMING: bool>(
     elems: Range<u64>,
 ) {
     let size = output.dtype.size();
-    let write = |sample: usize, own: Range<u64>| {
+    let write = |sample: usize, range: Range<u64>| {
         prefetch_ahead(output, sample);
-        let skip = own.start as usize * size;
+        let skip = range.start as usize * size;
         let src = output.data[sample].wrapping_offset(output.nest_of(sample).src_offset as isize);
         let dst = output.place_of(sample, out);
-        // SAFETY: a run of bytes holds all of the sample's elements, `own` among them.
+        // SAFETY: a run of bytes holds all of the sample's elements, `range` among them.
         unsafe {
-            let len = (own.end - own.start) as usize * size;
+            let len = (range.end - range.start) as usize * size;
             rows::copy_bytes(src.add(skip), dst.add(skip), len, STREAMING);
         }
     };

@@ -44,7 +44,7 @@ pub(super) fn has_short_rows(dims: &[Dim]) -> bool {
     short.extent <= longest && next.extent > POLICY.short_run as u64
 }
 
-/// Writes whole short rows along the next dim: those whose first element is in `own`, with their elements behind it.
+/// Writes whole short rows along the next dim: those whose first element is in `range`, with their elements behind it.
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
@@ -54,26 +54,31 @@ pub(super) unsafe fn write_short_rows(
     nest: &LoopNest,
     affine: Option<&Affine>,
     place: &SamplePlace<'_>,
-    own: Range<u64>,
+    range: Range<u64>,
 ) {
     let Some((short, dims)) = place.dims.split_last() else { return };
     let rows = ShortRows::new(output, nest, affine, short, dims);
     let mut held: HeldRows = [MaybeUninit::uninit(); MAX_HELD_ROWS * SHORT_ROW_BLOCK];
-    let range = own.start.div_ceil(short.extent)..own.end.div_ceil(short.extent);
+    let row_range = range.start.div_ceil(short.extent)..range.end.div_ceil(short.extent);
     let fill = |dst: *mut u8, stride: isize, len: usize| {
         // SAFETY: the walk stays inside the sample's place in the output.
         unsafe { rows.fill(dst, stride, len, 0..short.extent) };
     };
-    walk(&SamplePlace { dims, ..*place }, range, fill, |src, dst, next, len, column, coords| {
-        let stretch = Stretch { src, dst, next, len, column, coords };
-        // SAFETY: the walk gives real neighbours only, inside the sample and its place.
-        unsafe {
-            match rows.is_mirrored {
-                true => rows.reverse(&stretch),
-                false => rows.write(&stretch, &mut held),
+    walk(
+        &SamplePlace { dims, ..*place },
+        row_range,
+        fill,
+        |src, dst, next, len, column, coords| {
+            let stretch = Stretch { src, dst, next, len, column, coords };
+            // SAFETY: the walk gives real neighbours only, inside the sample and its place.
+            unsafe {
+                match rows.is_mirrored {
+                    true => rows.reverse(&stretch),
+                    false => rows.write(&stretch, &mut held),
+                }
             }
-        }
-    });
+        },
+    );
 }
 
 /// The properties that all stretches of a sample share.

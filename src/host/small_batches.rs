@@ -312,7 +312,7 @@ unsafe fn write_padded(
         // SAFETY: places of the row that no element of it goes to.
         unsafe { fill_with(dst, &padding.value, places as usize * writer.elems) };
     };
-    debug_assert!(mask.is_none_or(|(own, bits)| own.dtype() == bits.dtype));
+    debug_assert!(mask.is_none_or(|(mask, bits)| mask.dtype() == bits.dtype));
     let mask = mask.map(|(mask, bits)| (mask.data_ptr(), bits, bits.dtype.size()));
     if let Some((mask, bits, 1)) = mask {
         let (first, places) = (range.start * extent as usize, range.len() * extent as usize);

@@ -169,7 +169,7 @@ impl FromStr for StreamingStores {
     fn from_str(text: &str) -> Result<StreamingStores> {
         let value = |name: &str| {
             let mut pairs = text.split(',').filter_map(|pair| pair.split_once('='));
-            match pairs.find(|(own, _)| own.trim() == name)?.1.trim() {
+            match pairs.find(|(key, _)| key.trim() == name)?.1.trim() {
                 "never" => Some(NEVER),
                 bytes => bytes.parse().ok(),
             }

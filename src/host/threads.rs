@@ -63,7 +63,7 @@ impl Drop for Made {
 
 impl Threads {
     /// Threads to be made when they are wanted.
-    pub fn own(count: usize) -> Threads {
+    pub fn new(count: usize) -> Threads {
         Threads::Own { count, made: ForkMutex::new(None) }
     }
 
@@ -225,11 +225,11 @@ mod tests {
 
     #[test]
     fn threads_are_made_once() {
-        let threads = Threads::own(3);
+        let threads = Threads::new(3);
         let (first, second) = (threads.helpers().unwrap().unwrap(), threads.helpers().unwrap());
         assert!(Arc::ptr_eq(&first.pool, &second.unwrap().pool));
         assert_eq!((threads.count(), first.count, first.pool.current_num_threads()), (3, 2, 2));
-        assert!(Threads::own(1).helpers().unwrap().is_none());
+        assert!(Threads::new(1).helpers().unwrap().is_none());
         let given = Threads::Given(Arc::clone(&first.pool));
         let helpers = given.helpers().unwrap().unwrap();
         assert!(Arc::ptr_eq(&first.pool, &helpers.pool));
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn threads_end_with_their_owner() {
-        let threads = Threads::own(3);
+        let threads = Threads::new(3);
         drop(threads.helpers().unwrap());
         let Threads::Own { made, .. } = &threads else { unreachable!("own") };
         let ids = Arc::downgrade(&made.lock().as_ref().expect("made").ids);

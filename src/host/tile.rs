@@ -111,11 +111,11 @@ unsafe fn write_constants<const STREAMING: bool>(
         // SAFETY: the walk stays inside the sample's place in the output.
         unsafe { fill::<STREAMING>(value, dst, stride, size, len) };
     };
-    for_samples(output, elems, |sample, own| {
+    for_samples(output, elems, |sample, range| {
         let place = SamplePlace::new(output, output.nest_of(sample), sample, out);
         let value = output.op.constant(sample).unwrap_or(output.fill);
         let fill = |dst: *mut u8, stride: isize, len: usize| write(&output.fill, dst, stride, len);
-        walk(&place, own, fill, |_, dst, dim, len, _, _| {
+        walk(&place, range, fill, |_, dst, dim, len, _, _| {
             write(&value, dst, dim.dst_stride as isize, len);
         });
     });
@@ -135,7 +135,7 @@ unsafe fn write_samples<const STREAMING: bool>(
     // Made once for samples that are alike.
     let mut known: Option<(&LoopNest, Option<Box<Transposition>>, RowFn)> = None;
     let fill = rows::fill_of(output.dtype.size(), &output.fill);
-    let write = |sample: usize, own: Range<u64>| {
+    let write = |sample: usize, range: Range<u64>| {
         let nest = output.nest_of(sample);
         let place = SamplePlace::new(output, nest, sample, out);
         if !known.as_ref().is_some_and(|(of, ..)| std::ptr::eq(*of, nest)) {
@@ -152,11 +152,11 @@ unsafe fn write_samples<const STREAMING: bool>(
         }
         let Some((_, transposed, row)) = &known else { return };
         prefetch_ahead(output, sample);
-        // SAFETY: as for this function; `own` is inside the sample's own elements.
+        // SAFETY: as for this function; `range` is inside the sample's own elements.
         unsafe {
             match (place.dims, affine) {
-                ([dim], None) if is_short(output, nest, &own) => {
-                    write_short_row(output, &place, dim, *row, fill, own);
+                ([dim], None) if is_short(output, nest, &range) => {
+                    write_short_row(output, &place, dim, *row, fill, range);
                 }
                 _ => {
                     write_sample::<STREAMING>(
@@ -165,7 +165,7 @@ unsafe fn write_samples<const STREAMING: bool>(
                         affine,
                         transposed.as_deref(),
                         &place,
-                        own,
+                        range,
                     );
                 }
             }
@@ -195,16 +195,16 @@ unsafe fn write_samples<const STREAMING: bool>(
 
 /// Whether elements of a row are so few that how they are written costs as much as they do.
 #[inline]
-fn is_short(output: &OutputPlan<'_>, nest: &LoopNest, own: &Range<u64>) -> bool {
+fn is_short(output: &OutputPlan<'_>, nest: &LoopNest, range: &Range<u64>) -> bool {
     let size = output.dtype.size().max(nest.dtype.size()) as u64;
-    (own.end - own.start) * size < POLICY.min_streamed_run_bytes
+    (range.end - range.start) * size < POLICY.min_streamed_run_bytes
 }
 
-/// Writes the elements `own` of a sample that is one row, padding included.
+/// Writes the elements `range` of a sample that is one row, padding included.
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loop reaches may be read.
-/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
+/// - Every element that `range` reaches from `place.dst` may be written and is not accessed by anything else.
 /// - `row` takes the sample's elements to those of the output, and `fill` writes what is between them.
 #[inline]
 unsafe fn write_short_row(
@@ -213,34 +213,34 @@ unsafe fn write_short_row(
     dim: &Dim,
     row: RowFn,
     fill: FillFn,
-    own: Range<u64>,
+    range: Range<u64>,
 ) {
     let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
     let at = |column: u64| place.dst.wrapping_offset(column as isize * to);
-    let (lo, hi) = (dim.lo.clamp(own.start, own.end), dim.hi.clamp(own.start, own.end));
+    let (lo, hi) = (dim.lo.clamp(range.start, range.end), dim.hi.clamp(range.start, range.end));
     // If nothing is read, all of it is padding in front.
-    let lo = if lo < hi { lo } else { own.end };
-    // SAFETY: parts of `own`; those from `lo` to `hi` are real.
+    let lo = if lo < hi { lo } else { range.end };
+    // SAFETY: parts of `range`; those from `lo` to `hi` are real.
     unsafe {
         let size = output.dtype.size();
         let fill = |dst: *mut u8, len: u64| match to == size as isize {
             true => fill(dst, &output.fill, len as usize),
             false => rows::fill_row(dst, to, size, &output.fill, len as usize),
         };
-        if own.start < lo {
-            fill(at(own.start), lo - own.start);
+        if range.start < lo {
+            fill(at(range.start), lo - range.start);
         }
         if lo < hi {
             let src = place.src.wrapping_offset((lo - dim.lo) as isize * from);
             row(src, from, at(lo), to, (hi - lo) as usize);
-            if hi < own.end {
-                fill(at(hi), own.end - hi);
+            if hi < range.end {
+                fill(at(hi), range.end - hi);
             }
         }
     }
 }
 
-/// Writes the elements `own` of one sample, padding included:
+/// Writes the elements `range` of one sample, padding included:
 ///
 /// ```text
 /// channels of a pixel to planes:  all channels of a stretch of pixels at once
@@ -256,20 +256,20 @@ unsafe fn write_short_row(
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
-/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
+/// - Every element that `range` reaches from `place.dst` may be written and is not accessed by anything else.
 unsafe fn write_sample<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     nest: &LoopNest,
     affine: Option<&Affine>,
     transposed: Option<&Transposition>,
     place: &SamplePlace<'_>,
-    own: Range<u64>,
+    range: Range<u64>,
 ) {
     // SAFETY: as for this function.
-    let write_rows = |own: Range<u64>| unsafe {
+    let write_rows = |range: Range<u64>| unsafe {
         match affine {
-            None => move_rows::<STREAMING>(output, nest, place, own),
-            Some(affine) => transform_rows::<STREAMING>(output, nest, affine, place, own),
+            None => move_rows::<STREAMING>(output, nest, place, range),
+            Some(affine) => transform_rows::<STREAMING>(output, nest, affine, place, range),
         }
     };
     // SAFETY: as above.
@@ -277,16 +277,16 @@ unsafe fn write_sample<const STREAMING: bool>(
         match transposed {
             _ if nest.planar => {
                 let planar = rows::planar_row(nest.dtype, output.to());
-                write_planar(planar, nest, output, affine, place, own, STREAMING);
+                write_planar(planar, nest, output, affine, place, range, STREAMING);
             }
-            _ if has_short_rows(place.dims) => write_short_rows(output, nest, affine, place, own),
+            _ if has_short_rows(place.dims) => write_short_rows(output, nest, affine, place, range),
             Some(whole) => {
                 let (value, size) = (&output.fill, output.dtype.size());
                 let fill = |dst, stride, len| fill::<STREAMING>(value, dst, stride, size, len);
                 let sample = (output, nest, affine);
-                write_transposed(whole, sample, place, own, fill, write_rows);
+                write_transposed(whole, sample, place, range, fill, write_rows);
             }
-            None => write_rows(own),
+            None => write_rows(range),
         }
     }
 }
@@ -328,12 +328,12 @@ unsafe fn fill<const STREAMING: bool>(
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
-/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
+/// - Every element that `range` reaches from `place.dst` may be written and is not accessed by anything else.
 unsafe fn move_rows<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     nest: &LoopNest,
     place: &SamplePlace<'_>,
-    own: Range<u64>,
+    range: Range<u64>,
 ) {
     let (size, width) = (output.dtype.size(), nest.dtype.size());
     let is_moved = nest.dtype == output.dtype;
@@ -345,7 +345,7 @@ unsafe fn move_rows<const STREAMING: bool>(
     let fill = |dst, stride, len| unsafe {
         fill::<STREAMING>(&output.fill, dst, stride, size, len);
     };
-    walk(place, own, fill, |src, dst, dim, len, _, _| {
+    walk(place, range, fill, |src, dst, dim, len, _, _| {
         let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
         if is_moved && goes_down(from, width) && to == size as isize {
             // SAFETY: as below, and both rows are without gaps.
@@ -372,13 +372,13 @@ unsafe fn move_rows<const STREAMING: bool>(
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
-/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
+/// - Every element that `range` reaches from `place.dst` may be written and is not accessed by anything else.
 unsafe fn transform_rows<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     nest: &LoopNest,
     affine: &Affine,
     place: &SamplePlace<'_>,
-    own: Range<u64>,
+    range: Range<u64>,
 ) {
     let (size, width) = (output.dtype.size(), nest.dtype.size());
     let row: AffineFn = rows::affine_row(nest.dtype, output.to());
@@ -386,7 +386,7 @@ unsafe fn transform_rows<const STREAMING: bool>(
     let fill = |dst, stride, len| unsafe {
         fill::<STREAMING>(&output.fill, dst, stride, size, len);
     };
-    walk(place, own, fill, |src, dst, dim, len, column, coords| {
+    walk(place, range, fill, |src, dst, dim, len, column, coords| {
         let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
         let channel_at = |done: usize| match nest.channel {
             Channel::None => (0, false),
@@ -412,12 +412,12 @@ unsafe fn transform_rows<const STREAMING: bool>(
     });
 }
 
-/// Interleaved channels to planes, all channels of a pixel at once. Of the elements `own`, counted
+/// Interleaved channels to planes, all channels of a pixel at once. Of the elements `range`, counted
 /// over all planes, the pixels are those whose first channel would be counted in.
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
-/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
+/// - Every element that `range` reaches from `place.dst` may be written and is not accessed by anything else.
 /// - The nest is `planar`.
 unsafe fn write_planar(
     planar: PlanarFn,
@@ -425,7 +425,7 @@ unsafe fn write_planar(
     output: &OutputPlan<'_>,
     affine: Option<&Affine>,
     place: &SamplePlace<'_>,
-    own: Range<u64>,
+    range: Range<u64>,
     streaming: bool,
 ) {
     let (channels, dims) = (place.dims[0].extent, &place.dims[1..]);
@@ -438,9 +438,9 @@ unsafe fn write_planar(
             unsafe { rows::fill_row(dst.offset(channel * plane), stride, size, &output.fill, len) };
         }
     };
-    let range = own.start.div_ceil(channels)..own.end.div_ceil(channels);
+    let pixel_range = range.start.div_ceil(channels)..range.end.div_ceil(channels);
     let pixel = channels as usize * nest.dtype.size();
-    walk(&pixels, range, fill, |src, dst, dim, len, _, _| {
+    walk(&pixels, pixel_range, fill, |src, dst, dim, len, _, _| {
         // SAFETY: `len` real pixels of adjacent channels, and their places in every plane.
         unsafe {
             in_order(src, dim.src_stride as isize, pixel, len, |src, _, done, len| {

@@ -363,18 +363,18 @@ impl Transposition {
     }
 }
 
-/// Writes the elements `own` of a sample, padding included: a part of a sample box by box. `fill` gets padding: address, stride,
-/// length. `write_rows` gets the elements of boxes that are no transposition, padding included.
+/// Writes the elements `range` of a sample, padding included: a part of a sample box by box. `fill` gets padding: address,
+/// stride, length. `write_rows` gets the elements of boxes that are no transposition, padding included.
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
-/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
+/// - Every element that `range` reaches from `place.dst` may be written and is not accessed by anything else.
 /// - `whole` is of such samples.
 pub(super) unsafe fn write_transposed(
     whole: &Transposition,
     (output, nest, affine): (&OutputPlan<'_>, &LoopNest, Option<&Affine>),
     place: &SamplePlace<'_>,
-    own: Range<u64>,
+    range: Range<u64>,
     mut fill: impl FnMut(*mut u8, isize, usize),
     mut write_rows: impl FnMut(Range<u64>),
 ) {
@@ -386,10 +386,10 @@ pub(super) unsafe fn write_transposed(
         // SAFETY: real elements of those that the caller promised.
         unsafe { one.write(output, nest, affine, place) };
     };
-    if own == (0..place.dims.iter().map(|dim| dim.extent).product()) {
-        return write_box(whole, own);
+    if range == (0..place.dims.iter().map(|dim| dim.extent).product()) {
+        return write_box(whole, range);
     }
-    for_boxes(place.dims, own, 0, &mut SmallVec::new(), &mut |ranges, elems| {
+    for_boxes(place.dims, range, 0, &mut SmallVec::new(), &mut |ranges, elems| {
         match Transposition::for_box(output, nest, affine, ranges) {
             Some(one) => write_box(&one, elems),
             None => write_rows(elems),

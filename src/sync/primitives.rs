@@ -48,7 +48,7 @@ impl Watched {
 
     /// The calling thread has all of it: others with a part are done, and seen to be done.
     #[inline]
-    pub fn own(&self) {
+    pub fn reclaim(&self) {
         #[cfg(all(test, windrow_loom))]
         self.memory.with_mut(|_| ());
     }

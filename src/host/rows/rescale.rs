@@ -128,8 +128,9 @@ unsafe fn amax_strided<I: Isa, S: Float, const SWAPPED: bool>(
         let (src, len) = (src.wrapping_offset(ss * done as isize), BLOCK.min(len - done));
         let block = Row { src, ss, dst: std::ptr::null_mut(), ds: 0, len };
         // SAFETY: `done + n <= len`, and at most `BLOCK` elements of at most 8 bytes are staged.
-        let own = unsafe { I::amax(stage.gather(size_of::<S>(), SWAPPED, block), len, S::LAST) };
-        most = if own > most { own } else { most };
+        let block_most =
+            unsafe { I::amax(stage.gather(size_of::<S>(), SWAPPED, block), len, S::LAST) };
+        most = if block_most > most { block_most } else { most };
     }
     most
 }
