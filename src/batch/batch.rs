@@ -253,12 +253,13 @@ impl AsTarget for Batch {
         // Small batches have their fields in the block of the data.
         let Fields { lengths, offsets, mask, batch_index, scales, .. } = &self.fields;
         let fields = [lengths, offsets, mask, batch_index, scales].into_iter().flatten();
-        let own = fields.filter(|field| Arc::ptr_eq(field.owner(), self.data.owner())).count();
+        let num_shared =
+            fields.filter(|field| Arc::ptr_eq(field.owner(), self.data.owner())).count();
         let Some(scales) = &mut self.fields.scales else {
-            return target_of(&mut self.data, 1 + own);
+            return target_of(&mut self.data, 1 + num_shared);
         };
         let is_one = Arc::ptr_eq(scales.owner(), self.data.owner());
-        let scales = target_of(scales, if is_one { 1 + own } else { 1 })?;
-        Ok(target_of(&mut self.data, 1 + own)?.with_scales(scales))
+        let scales = target_of(scales, if is_one { 1 + num_shared } else { 1 })?;
+        Ok(target_of(&mut self.data, 1 + num_shared)?.with_scales(scales))
     }
 }

@@ -140,13 +140,13 @@ impl Tensor {
     #[must_use = "the memory stays until the deleter is called"]
     pub fn to_dlpack_with(&self, flags: u64) -> NonNull<DLManagedTensorVersioned> {
         let flag = |holds, flag| if holds { flag } else { 0 };
-        let own = flag(self.is_read_only(), FLAG_READ_ONLY)
+        let tensor_flags = flag(self.is_read_only(), FLAG_READ_ONLY)
             | flag(self.dtype().is_padded(), FLAG_IS_SUBBYTE_TYPE_PADDED);
         export(self, |dl_tensor| DLManagedTensorVersioned {
             version: DLPackVersion::CURRENT,
             manager_ctx: ptr::null_mut(),
             deleter: Some(delete::<DLManagedTensorVersioned>),
-            flags: flags | own,
+            flags: flags | tensor_flags,
             dl_tensor,
         })
     }

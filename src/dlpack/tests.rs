@@ -111,7 +111,13 @@ impl Drop for Memory {
 }
 
 /// A tensor of ours whose first element has 64 words before it and 64 after.
-fn own(frees: &Frees, dtype: DType, layout: Layout, device: Device, read_only: bool) -> Tensor {
+fn tensor_of(
+    frees: &Frees,
+    dtype: DType,
+    layout: Layout,
+    device: Device,
+    read_only: bool,
+) -> Tensor {
     let mut words = vec![0u64; 128];
     let data = words.as_mut_ptr().wrapping_add(64).cast::<u8>();
     let owner = Arc::new(Memory { frees: frees.clone(), _words: words });
@@ -122,7 +128,7 @@ fn own(frees: &Frees, dtype: DType, layout: Layout, device: Device, read_only: b
 }
 
 fn simple(frees: &Frees) -> Tensor {
-    own(frees, DType::F32, Layout::compact(DType::F32, &[2, 3]).unwrap(), Device::Cpu, false)
+    tensor_of(frees, DType::F32, Layout::compact(DType::F32, &[2, 3]).unwrap(), Device::Cpu, false)
 }
 
 fn delete(managed: NonNull<DLManagedTensorVersioned>) {
@@ -154,7 +160,7 @@ fn round_trip_keeps_everything_and_frees_once() {
             for (device, read_only) in
                 [(Device::Cpu, false), (Device::Cpu, true), (Device::Cuda(3), false)]
             {
-                let tensor = own(&frees, dtype, layout.clone(), device, read_only);
+                let tensor = tensor_of(&frees, dtype, layout.clone(), device, read_only);
                 let back = take(tensor.to_dlpack().as_ptr()).unwrap();
                 let old = take_legacy(tensor.to_dlpack_legacy().as_ptr()).unwrap();
                 let data = tensor.data_ptr();
@@ -177,10 +183,20 @@ fn round_trip_keeps_everything_and_frees_once() {
 #[test]
 fn exported_fields_are_what_every_consumer_takes() {
     let frees = Frees::default();
-    let scalar =
-        own(&frees, DType::I64, Layout::compact(DType::I64, &[]).unwrap(), Device::Pinned, true);
-    let empty =
-        own(&frees, DType::I64, Layout::compact(DType::I64, &[0, 3]).unwrap(), Device::Cpu, false);
+    let scalar = tensor_of(
+        &frees,
+        DType::I64,
+        Layout::compact(DType::I64, &[]).unwrap(),
+        Device::Pinned,
+        true,
+    );
+    let empty = tensor_of(
+        &frees,
+        DType::I64,
+        Layout::compact(DType::I64, &[0, 3]).unwrap(),
+        Device::Cpu,
+        false,
+    );
     for (tensor, flags) in [(&scalar, FLAG_READ_ONLY), (&empty, 0), (&simple(&frees), 0)] {
         let managed = tensor.to_dlpack_with(FLAG_IS_COPIED);
         // SAFETY: alive until `delete`.

@@ -169,7 +169,7 @@ impl Engine {
         }
         let CopyOptions { transform, scales_out: scales_targets, run } = options;
         let (stream, srcs) = (run.stream, srcs.to_list());
-        let of_scales = |own| list_of_targets(MoveSide::Scales, own);
+        let of_scales = |scales| list_of_targets(MoveSide::Scales, scales);
         let scales_out = scales_targets.as_deref().map(of_scales).transpose()?;
         let dsts = list_of_targets(MoveSide::Destination, &targets)?;
         let of_scales = scales_targets.iter().flatten();

@@ -142,15 +142,16 @@ impl Engine {
         options: &MoveOptions,
     ) -> Result<()> {
         let transform = options.transform.clone();
-        let mut own = MoveOptions { transform, ..MoveOptions::default() };
+        let mut part_options = MoveOptions { transform, ..MoveOptions::default() };
         let executor = device.map(|ordinal| self.executor(ordinal)).transpose()?;
         if let Some(executor) = &executor {
-            own.run = options.run.for_part().producers(producers_on(executor, &options.run)?);
-            own.out_owners.clone_from(&options.out_owners);
+            part_options.run =
+                options.run.for_part().producers(producers_on(executor, &options.run)?);
+            part_options.out_owners.clone_from(&options.out_owners);
         }
-        let producers = own.run.producers.clone();
+        let producers = part_options.run.producers.clone();
         // SAFETY: the caller's promise.
-        unsafe { self.copy_lists(dsts, srcs, own)? };
+        unsafe { self.copy_lists(dsts, srcs, part_options)? };
         let Some(executor) = executor else { return Ok(()) };
         let stream = executor.stream()?;
         producers.iter().try_for_each(|&producer| executor.order(&[stream], producer))

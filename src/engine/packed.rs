@@ -32,7 +32,7 @@ impl Packed {
 
     /// The first leaf of a name, as a view of the buffer.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.leaves.iter().find(|(own, _)| own == name).map(|(_, tensor)| tensor)
+        self.leaves.iter().find(|(leaf_name, _)| leaf_name == name).map(|(_, tensor)| tensor)
     }
 
     /// The names of the leaves and views of the buffer, in the order of the tree.
@@ -77,9 +77,9 @@ impl Engine {
         let (mut stored, mut which) = (Vec::new(), Vec::with_capacity(tree.len()));
         let (mut offsets, mut used) = (Vec::new(), 0);
         for (position, (name, leaf)) in tree.iter().enumerate() {
-            let TensorMeta { dtype, device: own, layout } = leaf.meta();
-            if *own != device && has_bytes(leaf.meta()) {
-                let found = Mismatch::new(None, device.to_string(), own.to_string());
+            let TensorMeta { dtype, device: leaf_device, layout } = leaf.meta();
+            if *leaf_device != device && has_bytes(leaf.meta()) {
+                let found = Mismatch::new(None, device.to_string(), leaf_device.to_string());
                 let found = found.with_hint(Hint::Text("copy the leaves to one place first"));
                 return Err(found.into_error(Error::Device).about("tree").at_path(name.as_ref()));
             }

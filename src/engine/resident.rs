@@ -49,10 +49,10 @@ impl Engine {
         };
         let mut found = None;
         for index in 0..if samples.is_uniform() { 1 } else { samples.len() } {
-            let own = samples.meta(index).device;
-            if own != device {
+            let sample_device = samples.meta(index).device;
+            if sample_device != device {
                 let expected = || device.to_string().into();
-                Mismatch::note(&mut found, index, expected, own.to_string().into());
+                Mismatch::note(&mut found, index, expected, sample_device.to_string().into());
             }
         }
         if let Some(found) = found {

@@ -128,12 +128,12 @@ impl<'s> Small<'s> {
             }
             _ => None,
         };
-        let own = output.data.as_ref().map(Tensor::data_ptr);
-        let data = own.or(self.out.map(|out| out.data)).unwrap_or(std::ptr::null_mut());
+        let allocated = output.data.as_ref().map(Tensor::data_ptr);
+        let data = allocated.or(self.out.map(|out| out.data)).unwrap_or(std::ptr::null_mut());
         let bytes = shape.data_bytes() as usize;
         let memory = RowsMemory { data, bytes, to: shape.to() };
         let mask = fields.mask.as_deref().zip(shape.mask.as_ref());
-        debug_assert!(output.data.as_ref().is_none_or(|own| own.nbytes() == bytes));
+        debug_assert!(output.data.as_ref().is_none_or(|tensor| tensor.nbytes() == bytes));
         debug_assert!(bytes == 0 || !data.is_null());
         // SAFETY: memory just allocated for each row with its padding; or the caller's for this call, which has the batch's dtype
         // and layout and is apart from all samples (`check_target`, `check_apart`). The mask was just allocated, with an element

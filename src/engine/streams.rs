@@ -33,8 +33,8 @@ impl Engine {
     /// use windrow::Engine;
     /// let engine = Engine::host();
     /// let producer = engine.stream(0)?; // such as that of another library
-    /// let own = engine.adopt(0, producer)?;
-    /// engine.order(0, &[own], engine.stream(0)?)?; // what follows reads what the producer wrote
+    /// let adopted = engine.adopt(0, producer)?;
+    /// engine.order(0, &[adopted], engine.stream(0)?)?; // what follows reads what the producer wrote
     /// # Ok::<(), windrow::Error>(())
     /// ```
     pub fn adopt(&self, ordinal: u32, producer: Stream) -> Result<Stream> {
@@ -72,8 +72,8 @@ impl Engine {
     /// ```no_run
     /// use windrow::{Engine, Stream};
     /// let engine = Engine::cuda(0)?;
-    /// let own = engine.stream(0)?;
-    /// engine.order(0, &[Stream::LEGACY], own)?; // what follows on `own` reads what is written there
+    /// let stream = engine.stream(0)?;
+    /// engine.order(0, &[Stream::LEGACY], stream)?; // what follows on `stream` reads what is written there
     /// # Ok::<(), windrow::Error>(())
     /// ```
     pub fn order(&self, ordinal: u32, producers: &[Stream], consumer: Stream) -> Result<()> {

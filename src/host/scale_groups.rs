@@ -133,7 +133,7 @@ pub(super) unsafe fn run(
     elems: Range<u64>,
 ) {
     let mut known: Option<(&LoopNest, RowFns)> = None;
-    for_samples(output, elems, |sample, own| {
+    for_samples(output, elems, |sample, part| {
         let nest = output.nest_of(sample);
         let fns = match known {
             Some((of, fns)) if std::ptr::eq(of, nest) => fns,
@@ -152,9 +152,9 @@ pub(super) unsafe fn run(
         let (whole, groups) = (output.starts.elems(sample), nest.groups);
         let num_elems = whole.end - whole.start;
         // Those that begin in the tile.
-        let first = groups.of(own.start);
-        let first = first + u64::from(groups.elems(first, num_elems).start < own.start);
-        let last = groups.of(own.end - 1);
+        let first = groups.index_of(part.start);
+        let first = first + u64::from(groups.elems(first, num_elems).start < part.start);
+        let last = groups.index_of(part.end - 1);
         if first > last {
             return;
         }
@@ -236,8 +236,8 @@ impl Rescaled<'_, '_> {
             let mut most = 0f32;
             let read = |src: *const u8, _: *mut u8, dim: &Dim, len: usize, _: u64, _: &[u64]| {
                 // SAFETY: the walk gives real elements.
-                let own = unsafe { amax_of(src, dim.src_stride as isize, len) };
-                most = most.max(own);
+                let row_amax = unsafe { amax_of(src, dim.src_stride as isize, len) };
+                most = most.max(row_amax);
             };
             walk(&self.place, range.clone(), |_, _, _| (), read);
             most
@@ -262,10 +262,10 @@ impl Rescaled<'_, '_> {
         let RowFns { amax, rescale, run } = self.fns;
         let sizes = [self.nest.dtype.size() as isize, self.output.dtype.size() as isize];
         // Counted in the order of the walk.
-        let (at, group) = (Cell::new(range.start), Cell::new(self.groups.of(range.start)));
+        let (at, group) = (Cell::new(range.start), Cell::new(self.groups.index_of(range.start)));
         let fill = |dst: *mut u8, stride: isize, len: usize| {
             let end = at.get() + len as u64;
-            let next = self.groups.of(end - 1) + 1;
+            let next = self.groups.index_of(end - 1) + 1;
             // SAFETY: padding, and its scales.
             unsafe {
                 self.fill(dst, stride, len);
@@ -276,16 +276,16 @@ impl Rescaled<'_, '_> {
         };
         walk(&self.place, range, fill, |src, dst, dim, len, _, _| {
             let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
-            let (mut src, mut dst, mut own) = (src, dst, group.get());
+            let (mut src, mut dst, mut index) = (src, dst, group.get());
             let (mut column, mut left) = (at.get() % row_elems, len as u64);
             at.set(at.get() + left);
             if let (Some(run), true) = (run, [from, to] == sizes) {
-                if let Some(scales) = self.scales.run_at(own) {
+                if let Some(scales) = self.scales.run_at(index) {
                     let [row, block] = [row_elems, block].map(|elems| elems as usize);
                     let blocks = BlockRun { row, block, column: column as usize, ..scales };
                     // SAFETY: as below, for all blocks.
                     unsafe { run(src, dst, len, &blocks) };
-                    group.set(self.groups.of(at.get() - 1) + 1);
+                    group.set(self.groups.index_of(at.get() - 1) + 1);
                     return;
                 }
             }
@@ -293,17 +293,17 @@ impl Rescaled<'_, '_> {
                 let count = block.min(row_elems - column).min(left);
                 // SAFETY: the walk gives real elements and their places; a block has one scale of the sample.
                 unsafe {
-                    let scale = self.scales.scale_of(own, || amax(src, from, count as usize));
+                    let scale = self.scales.scale_of(index, || amax(src, from, count as usize));
                     rescale(src, from, dst, to, count as usize, scale);
                 }
                 src = src.wrapping_offset(count as isize * from);
                 dst = dst.wrapping_offset(count as isize * to);
-                (left, own, column) = (left - count, own + 1, column + count);
+                (left, index, column) = (left - count, index + 1, column + count);
                 if column == row_elems {
                     column = 0;
                 }
             }
-            group.set(own);
+            group.set(index);
         });
     }
 }
@@ -324,7 +324,7 @@ pub(super) unsafe fn run_empty(
     }
     let (one, least) = (quantize.bits_of(1.0), quantize.bits_of(quantize.scale_of(0.0)));
     let size = scales.dtype.size();
-    for_samples(scales, elems, |sample, own| {
+    for_samples(scales, elems, |sample, range| {
         if !data.starts.elems(sample).is_empty() {
             return;
         }
@@ -334,7 +334,7 @@ pub(super) unsafe fn run_empty(
             unsafe { rows::fill_row(dst, stride, size, value, len) };
         };
         let pad = |dst: *mut u8, stride: isize, len: usize| write(&one, dst, stride, len);
-        walk(&place, own, pad, |_, dst, dim, len, _, _| {
+        walk(&place, range, pad, |_, dst, dim, len, _, _| {
             write(&least, dst, dim.dst_stride as isize, len);
         });
     });

@@ -78,15 +78,16 @@ pub(super) fn check_pairs_apart(
         if is_same(source) && dsts.address(source) == srcs.address(source) {
             continue;
         }
-        let own = footprint(srcs, source);
+        let source_bytes = footprint(srcs, source);
         let begun = spans.partition_point(|span| span.start < read.end);
         let mut may_share =
             spans[..begun].iter().rev().take_while(|span| span.reach > read.start).map(|s| s.pair);
         let is_beside_many = may_share.clone().nth(MANY).is_some();
-        if is_beside_many && circles.are_apart(&own, &read, &spans, (dsts, srcs), is_same) {
+        if is_beside_many && circles.are_apart(&source_bytes, &read, &spans, (dsts, srcs), is_same)
+        {
             continue;
         }
-        let shares = |&pair: &usize| footprint(dsts, pair).shares_with(&own);
+        let shares = |&pair: &usize| footprint(dsts, pair).shares_with(&source_bytes);
         if let Some(pair) = may_share.by_ref().filter(shares).min() {
             return Err(not_apart(pair, MoveSide::Source, source));
         }
@@ -107,19 +108,19 @@ struct Circles {
 }
 
 impl Circles {
-    /// Whether a source is apart from all destinations by circles; if not, it may be apart all the same. `own`, `read`: the
+    /// Whether a source is apart from all destinations by circles; if not, it may be apart all the same. `source`, `read`: the
     /// source's bytes and their span.
     #[cold]
     fn are_apart(
         &mut self,
-        own: &Footprint<'_>,
+        source: &Footprint<'_>,
         read: &Range<u64>,
         spans: &[Span],
         (dsts, srcs): (&SampleList<'_>, &SampleList<'_>),
         is_same: impl Fn(usize) -> bool,
     ) -> bool {
         let of_all = self.of_all.get_or_insert_with(|| circles_of(dsts, srcs, spans, &is_same));
-        if of_all.iter().any(|circle| circle.is_apart(own)) {
+        if of_all.iter().any(|circle| circle.is_apart(source)) {
             return true;
         }
         if self.clusters.is_empty() {
@@ -135,7 +136,7 @@ impl Circles {
                 let within = &spans[range.clone()];
                 let circles =
                     circles.get_or_insert_with(|| circles_of(dsts, srcs, within, &is_same));
-                circles.iter().any(|circle| circle.is_apart(own))
+                circles.iter().any(|circle| circle.is_apart(source))
             })
     }
 }
@@ -215,9 +216,9 @@ fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     let mut alive: Vec<&Span> = Vec::new();
     for span in spans {
         alive.retain(|other| other.end > span.start);
-        let own = footprint(dsts, span.pair);
+        let span_bytes = footprint(dsts, span.pair);
         for other in alive.iter().map(|other| other.pair) {
-            if footprint(dsts, other).shares_with(&own) {
+            if footprint(dsts, other).shares_with(&span_bytes) {
                 let (first, second) = (other.min(span.pair), other.max(span.pair));
                 return Err(not_apart(second, MoveSide::Destination, first));
             }

@@ -249,8 +249,8 @@ impl BatchShape {
             ));
         }
         if increments.len() != self.num_samples {
-            let (own, samples) = (increments.len(), self.num_samples);
-            return Err(Error::argument(format!("{own} increments for {samples} samples")));
+            let (count, samples) = (increments.len(), self.num_samples);
+            return Err(Error::argument(format!("{count} increments for {samples} samples")));
         }
         if !self.dtype.is_integer() {
             let mismatch = Mismatch::new(
@@ -318,7 +318,7 @@ impl BatchShape {
     /// Places samples as rows of a new dim 0; refuses other shapes than the first one's.
     fn stack(&mut self, used: &UsedMetas<'_>) -> Result<()> {
         let shape = used.shape();
-        used.check(|_, own| own == shape, |index| shape_mismatch(used, index), Hint::Pad)?;
+        used.check(|_, extents| extents == shape, |index| shape_mismatch(used, index), Hint::Pad)?;
         self.shape.push(used.len() as i64);
         self.permute.iter().for_each(|&dim| self.shape.push(shape[dim]));
         Ok(())

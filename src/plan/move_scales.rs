@@ -35,11 +35,11 @@ pub(crate) const NEEDS_SCALES: &str =
 
 /// Refuses another number of destinations of scales than of pairs.
 pub(super) fn check_number(scales: &SampleList<'_>, dsts: &SampleList<'_>) -> Result<()> {
-    let (own, pairs) = (scales.len(), dsts.len());
-    match own == pairs {
+    let (num_scales, pairs) = (scales.len(), dsts.len());
+    match num_scales == pairs {
         true => Ok(()),
         false => Err(Error::argument(format!(
-            "scales_out has {own} destinations of scales for {pairs} pairs"
+            "scales_out has {num_scales} destinations of scales for {pairs} pairs"
         ))),
     }
 }
@@ -144,7 +144,7 @@ fn named_scales(text: String, num_dsts: usize) -> ErrorValue {
 /// no elements.
 fn is_beside(scales: &TensorMeta, dst: &TensorMeta) -> bool {
     match (scales.device, dst.device) {
-        (Device::Cuda(own), Device::Cuda(to)) => own == to && dst.layout.numel() > 0,
+        (Device::Cuda(at), Device::Cuda(to)) => at == to && dst.layout.numel() > 0,
         (Device::Cuda(_), _) => false,
         (_, Device::Cuda(_)) => dst.layout.numel() == 0,
         _ => true,
@@ -171,9 +171,10 @@ impl<'s> MoveScales<'s> {
                 Ok(MoveScales { found: Some((*quantize, output)), ..MoveScales::default() })
             }
             (AnyTransform::Dequantize(dequantize), _) => {
-                let mut own = MoveScales { first: try_vec(pairs.len())?, ..MoveScales::default() };
+                let mut move_scales =
+                    MoveScales { first: try_vec(pairs.len())?, ..MoveScales::default() };
                 for &pair in pairs {
-                    own.first.push(own.given.len());
+                    move_scales.first.push(move_scales.given.len());
                     let scales = given_for(dequantize, pair, srcs.len())?;
                     check_given(&scales, Some(pair))?;
                     let expected = scales_shape(all, pair);
@@ -188,10 +189,10 @@ impl<'s> MoveScales<'s> {
                     let bytes = bytes_of(DType::F32, scales.shape());
                     let count = scales.layout().numel() as usize;
                     let out_of_memory = |_| Error::OutOfMemory { bytes };
-                    own.given.try_reserve(count).map_err(out_of_memory)?;
-                    read_scales(&scales, &mut own.given);
+                    move_scales.given.try_reserve(count).map_err(out_of_memory)?;
+                    read_scales(&scales, &mut move_scales.given);
                 }
-                Ok(own)
+                Ok(move_scales)
             }
             _ => Ok(MoveScales::default()),
         }

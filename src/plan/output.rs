@@ -468,9 +468,9 @@ fn are_scattered(data: &[*const u8], bytes: u64) -> bool {
     let (bytes, mut left) = (bytes as usize, data.len() / 2);
     // Some at a time, without a branch for each.
     let mut pairs = data.chunks(64).zip(data[1..].chunks(64));
-    pairs.any(|(own, next)| {
-        let is_apart = |(own, next): (&*const u8, &*const u8)| own.wrapping_add(bytes) != *next;
-        let apart = own.iter().zip(next).map(|pair| u32::from(is_apart(pair))).sum::<u32>();
+    pairs.any(|(chunk, next)| {
+        let is_apart = |(one, next): (&*const u8, &*const u8)| one.wrapping_add(bytes) != *next;
+        let apart = chunk.iter().zip(next).map(|pair| u32::from(is_apart(pair))).sum::<u32>();
         left = left.saturating_sub(apart as usize);
         left == 0
     })

@@ -34,7 +34,7 @@ impl PageCopies {
 
     /// As [`least_copied_bytes`], by these numbers; fewer pairs than the first number go by that.
     fn least_bytes(&self, count: u64) -> u64 {
-        let at = self.0.partition_point(|&(own, _)| own <= count);
+        let at = self.0.partition_point(|&(pairs, _)| pairs <= count);
         self.0.get(at.saturating_sub(1)).map_or(POLICY.min_copied_bytes, |&(_, bytes)| bytes)
     }
 }
@@ -43,8 +43,8 @@ impl PageCopies {
 /// one that is never released: then as of a device that was not measured.
 pub(super) fn least_copied_bytes(ordinal: u32, count: u64) -> u64 {
     let measured = MEASURED.try_read().ok();
-    let own = measured.as_ref().and_then(|measured| measured.get(&ordinal));
-    own.map_or(POLICY.min_copied_bytes, |copies| copies.least_bytes(count))
+    let copies = measured.as_ref().and_then(|measured| measured.get(&ordinal));
+    copies.map_or(POLICY.min_copied_bytes, |copies| copies.least_bytes(count))
 }
 
 impl fmt::Display for PageCopies {

@@ -370,8 +370,8 @@ impl<'s> Plan<'s> {
             && batch_shape.increments.is_none()
             && meta.dtype == batch_shape.dtype
             && step % size == 0;
-        let own = batch_shape.permute.iter().map(|&dim| meta.layout.strides()[dim]);
-        let strides: Dims = std::iter::once(step / size).chain(own).collect();
+        let inner = batch_shape.permute.iter().map(|&dim| meta.layout.strides()[dim]);
+        let strides: Dims = std::iter::once(step / size).chain(inner).collect();
         let goes_up = |(&extent, &stride): (&i64, &i64)| extent < 2 || stride > 0;
         if !is_kept || !batch_shape.shape.iter().zip(&strides).all(goes_up) {
             return None;

@@ -2,7 +2,7 @@
 //!
 //! The elements of a sample are counted in its own order, padding among them, as the loops of its `LoopNest` go. Elements
 //! that share a scale follow each other in that order: all of a sample, a row of the last dim, or a block of one. So the scale of an element
-//! is found by arithmetic ([`Groups::of`]), and scales are counted in the same order (`scales_output`).
+//! is found by arithmetic ([`Groups::index_of`]), and scales are counted in the same order (`scales_output`).
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub(crate) enum Groups {
 impl Groups {
     /// The group of an element.
     #[inline]
-    pub fn of(self, elem: u64) -> u64 {
+    pub fn index_of(self, elem: u64) -> u64 {
         match self {
             Groups::Sample => 0,
             Groups::Blocks { row, block, per_row } => elem / row * per_row + elem % row / block,
@@ -131,7 +131,7 @@ pub(super) fn result_dtype(
     };
     let check = |expected: &'static str, fits: &dyn Fn(DType) -> bool, hint| {
         let got = |index: usize| used.meta(index).dtype.into();
-        used.check_as(|own, _| fits(own.native()), || expected.into(), got, hint, Error::DType)
+        used.check_as(|dtype, _| fits(dtype.native()), || expected.into(), got, hint, Error::DType)
     };
     match (rescale, dtype) {
         (Rescale::Quantize(_), Some(dtype)) => {
@@ -145,7 +145,7 @@ pub(super) fn result_dtype(
         }
         (Rescale::Dequantize(_), dtype) => {
             let hint = Hint::Text("Dequantize is the way back from these");
-            let fits = |own: DType| own.is_float8() || own == DType::I8;
+            let fits = |dtype: DType| dtype.is_float8() || dtype == DType::I8;
             check("int8, float8_e4m3fn or float8_e5m2 samples", &fits, hint)?;
             let is_wide = |dtype: &DType| dtype.is_float() && !dtype.is_float8();
             match dtype.filter(is_wide) {
@@ -213,7 +213,7 @@ fn are_of_samples(scales: &Scales, shape: &BatchExtents<'_>, of_rows: &[i64]) ->
             scales.shape() != of_rows && scales.shape() == [shape.num_samples as i64]
         }
         Scales::Samples(scales) => {
-            scales.len() == shape.num_samples && scales.iter().all(|own| own.shape().is_empty())
+            scales.len() == shape.num_samples && scales.iter().all(|scale| scale.shape().is_empty())
         }
     }
 }
@@ -228,12 +228,12 @@ fn own_scales(
 ) -> [Dims; 3] {
     let Groups::Blocks { per_row, .. } = scaling.groups else { return Default::default() };
     let rest = shape.ndim - 1;
-    let mut own = Dims::from_slice(&sample[..rest]);
-    let (mut lead, mut room): (Dims, Dims) = (smallvec::smallvec![0; rest], own.clone());
+    let mut extents = Dims::from_slice(&sample[..rest]);
+    let (mut lead, mut room): (Dims, Dims) = (smallvec::smallvec![0; rest], extents.clone());
     match &shape.placement {
         Placement::Padded(padded) => {
             for d in 0..rest {
-                lead[d] = padded.sides[d].lead(own[d], padded.size[d]);
+                lead[d] = padded.sides[d].lead(extents[d], padded.size[d]);
                 room[d] = padded.size[d];
             }
         }
@@ -246,10 +246,10 @@ fn own_scales(
     if scaling.shape.len()
         > rest + usize::from(!matches!(shape.placement, Placement::Joined { .. }))
     {
-        [&mut own, &mut room].into_iter().for_each(|extents| extents.push(per_row as i64));
+        [&mut extents, &mut room].into_iter().for_each(|extents| extents.push(per_row as i64));
         lead.push(0);
     }
-    [own, lead, room]
+    [extents, lead, room]
 }
 
 /// Checks the dtype and place of given scales, those of a sample or of all.
@@ -289,8 +289,8 @@ fn given_scales(
     let is_of_each = matches!(scales, Scales::Samples(_));
     if let Scales::Samples(all) = scales {
         if all.len() != shape.num_samples {
-            let (own, samples) = (all.len(), shape.num_samples);
-            return Err(Error::argument(format!("{own} scales for {samples} samples")));
+            let (count, samples) = (all.len(), shape.num_samples);
+            return Err(Error::argument(format!("{count} scales for {samples} samples")));
         }
     }
     for (index, tensor) in scales.tensors().iter().enumerate() {
@@ -299,8 +299,8 @@ fn given_scales(
         let expected: Dims = match index {
             None => scaling.shape.clone(),
             Some(index) => {
-                let [own, ..] = own_scales(scaling, shape, &used.shape_of(index), index);
-                own
+                let [extents, ..] = own_scales(scaling, shape, &used.shape_of(index), index);
+                extents
             }
         };
         if tensor.shape() != &expected[..] {
@@ -312,7 +312,7 @@ fn given_scales(
         }
     }
     let mut table = Vec::new();
-    let count = scales.tensors().iter().map(|own| own.layout().numel() as usize).sum();
+    let count = scales.tensors().iter().map(|tensor| tensor.layout().numel() as usize).sum();
     let out_of_memory = |_| Error::OutOfMemory { bytes: 4 * count as u64 };
     table.try_reserve_exact(count).map_err(out_of_memory)?;
     match scales {
@@ -330,14 +330,14 @@ fn given_scales(
             _ => read_scales(whole, &mut table),
         },
         Scales::Samples(all) => {
-            for (index, own) in all.iter().enumerate() {
+            for (index, tensor) in all.iter().enumerate() {
                 let [extents, lead, room] =
                     own_scales(scaling, shape, &used.shape_of(index), index);
                 if extents == room {
-                    read_scales(own, &mut table);
+                    read_scales(tensor, &mut table);
                 } else {
                     let mut values = Vec::new();
-                    read_scales(own, &mut values);
+                    read_scales(tensor, &mut values);
                     place_scales(&values, [&extents, &lead, &room], &mut table)?;
                 }
             }

@@ -130,34 +130,37 @@ mod tests {
             (seed >> 33) % end
         };
         for _ in 0..500 {
-            let (mut own, mut each) = (ReadOnly::default(), Vec::new());
+            let (mut ranges, mut each) = (ReadOnly::default(), Vec::new());
             for index in 0..20 {
                 let is = below(2) == 0;
                 each.push(is);
                 if is {
-                    own.push(index..index + 1);
+                    ranges.push(index..index + 1);
                 }
             }
             for _ in 0..10 {
                 let (index, is) = (below(20) as usize, below(2) == 0);
-                own.set(index, is);
+                ranges.set(index, is);
                 each[index] = is;
-                let pairs = || own.0.windows(2).all(|pair| pair[0].end < pair[1].start);
-                assert!(pairs() && own.0.iter().all(|range| !range.is_empty()), "{own:?}");
-                assert!((0..20).all(|index| own.has(index) == each[index]), "{own:?} {each:?}");
-                assert_eq!(own.first(), each.iter().position(|&is| is));
-                assert_eq!(own.has_all(20), each.iter().all(|&is| is));
+                let pairs = || ranges.0.windows(2).all(|pair| pair[0].end < pair[1].start);
+                assert!(pairs() && ranges.0.iter().all(|range| !range.is_empty()), "{ranges:?}");
+                assert!(
+                    (0..20).all(|index| ranges.has(index) == each[index]),
+                    "{ranges:?} {each:?}"
+                );
+                assert_eq!(ranges.first(), each.iter().position(|&is| is));
+                assert_eq!(ranges.has_all(20), each.iter().all(|&is| is));
             }
             let indices: Vec<i64> = (0..30).map(|_| below(40) as i64 - 20).collect();
-            let taken = own.take(&indices, 20).unwrap();
+            let taken = ranges.take(&indices, 20).unwrap();
             for (at, &index) in indices.iter().enumerate() {
                 assert_eq!(taken.has(at), each[index.rem_euclid(20) as usize]);
             }
-            let mut joined = own.clone();
+            let mut joined = ranges.clone();
             joined.extend(20, &taken, 30);
             joined.extend(50, &ReadOnly::all(), 2);
             joined.extend(52, &ReadOnly::default(), 3);
-            assert!((0..20).all(|index| joined.has(index) == own.has(index)));
+            assert!((0..20).all(|index| joined.has(index) == ranges.has(index)));
             assert!((0..30).all(|at| joined.has(20 + at) == taken.has(at)));
             assert!((50..55).all(|index| joined.has(index) == (index < 52)));
             joined.truncate(21);

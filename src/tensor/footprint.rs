@@ -151,9 +151,9 @@ mod tests {
         let layouts = layouts();
         let mut apart = 0;
         for one in &layouts {
-            let own = bytes(100, one);
+            let one_bytes = bytes(100, one);
             let at_100 = Footprint::new(std::ptr::without_provenance(100), one, DType::I16);
-            let repeats = own.len() != 2 * one.numel() as usize;
+            let repeats = one_bytes.len() != 2 * one.numel() as usize;
             assert!(at_100.shares_with_itself() || !repeats, "{one:?}");
             for other in layouts.iter().step_by(3) {
                 for base in 84..117 {
@@ -162,7 +162,7 @@ mod tests {
                         Footprint::new(std::ptr::without_provenance(base), other, DType::I16);
                     let said = at_100.shares_with(&there);
                     assert_eq!(said, there.shares_with(&at_100), "{one:?} {other:?} {base}");
-                    let is_shared = !own.is_disjoint(&of);
+                    let is_shared = !one_bytes.is_disjoint(&of);
                     assert!(said || !is_shared, "{one:?} {other:?} {base}");
                     let is_table = |layout: &Layout| layout.ndim() == 1 && layout.strides() != [0];
                     let is_exact = is_table(one)

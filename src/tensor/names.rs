@@ -27,13 +27,13 @@ impl FromStr for DType {
                 names.join(", ")
             )));
         };
-        let (own, other, which) = match cfg!(target_endian = "little") {
+        let (native, other, which) = match cfg!(target_endian = "little") {
             true => ('<', '>', "big"),
             false => ('>', '<', "little"),
         };
         if dtype.size() > 1 && name.starts_with(other) {
             return Err(Error::argument(format!(
-                "dtype={name:?} is {which}-endian; batches have the byte order of this machine: \"{own}{code}\""
+                "dtype={name:?} is {which}-endian; batches have the byte order of this machine: \"{native}{code}\""
             )));
         }
         Ok(dtype)

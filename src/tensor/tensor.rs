@@ -16,8 +16,8 @@ pub type Owner = Arc<dyn Any + Send + Sync>;
 
 /// The owners of `other` behind those with which both lists begin. Lists that come from one another begin
 /// with the same owners; joined again and again, each of these would be there twice as often every time.
-pub fn new_owners<'o>(own: &[Owner], other: &'o [Owner]) -> &'o [Owner] {
-    let shared = own.iter().zip(other).take_while(|(own, other)| Arc::ptr_eq(own, other));
+pub fn new_owners<'o>(held: &[Owner], other: &'o [Owner]) -> &'o [Owner] {
+    let shared = held.iter().zip(other).take_while(|(one, another)| Arc::ptr_eq(one, another));
     &other[shared.count()..]
 }
 

@@ -131,11 +131,11 @@ impl Pool {
         let fits = bytes..=bytes.saturating_mul(MOST_LARGER);
         let mut best: Option<usize> = None;
         for index in 0..self.blocks.len() {
-            let own = self.blocks[index].bytes;
-            let is_better = best.is_none_or(|best| own < self.blocks[best].bytes);
-            if fits.contains(&own) && is_better && self.is_free(index) {
+            let size = self.blocks[index].bytes;
+            let is_better = best.is_none_or(|best| size < self.blocks[best].bytes);
+            if fits.contains(&size) && is_better && self.is_free(index) {
                 best = Some(index);
-                if own == bytes {
+                if size == bytes {
                     break;
                 }
             }
@@ -236,8 +236,8 @@ impl Pool {
         let block = &mut self.blocks[index];
         let is_free = |&claim: &u32| self.memory.claim(claim).is_free();
         // A block that stays in use and is sent again and again needs no more claims than are in use.
-        if let Some(&own) = block.claims.iter().find(|claim| is_free(claim)) {
-            return Some(own);
+        if let Some(&claim) = block.claims.iter().find(|claim| is_free(claim)) {
+            return Some(claim);
         }
         let claim = match self.spare.pop() {
             Some(claim) => claim,
