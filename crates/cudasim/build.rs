@@ -70,8 +70,8 @@ fn flags_of_all() -> Vec<String> {
 
 /// The sources of the simulator and of the emulator of machine code, in which tests spend most of their time.
 fn simulator(here: &Path, out: &Path) -> Vec<Source> {
-    let own = strings(&["-Wall", "-Wextra"]);
-    let mut fast = own.clone();
+    let warnings = strings(&["-Wall", "-Wextra"]);
+    let mut fast = warnings.clone();
     fast.extend(strings(&["-O3", "-ffp-contract=off", "-fno-strict-aliasing"]));
     if cfg!(target_arch = "x86_64") {
         // It is run where it is built.
@@ -80,7 +80,7 @@ fn simulator(here: &Path, out: &Path) -> Vec<Source> {
     files(&here.join("device_code"), "h");
     let emulator =
         files(&here.join("device_code"), "cpp").into_iter().map(|source| (source, fast.clone()));
-    once((unit(&here.join("sim"), out), own)).chain(emulator).collect()
+    once((unit(&here.join("sim"), out), warnings)).chain(emulator).collect()
 }
 
 /// A source, written to `out`, that includes all .cpp of a folder: headers are most of what a compiler reads for each.
@@ -96,7 +96,7 @@ fn unit(folder: &Path, out: &Path) -> PathBuf {
 /// The kernels of a folder as g++ takes them, written to `out`.
 fn kernels_for_the_host(folder: &Path, here: &Path, flags: &[String], out: &Path) -> Vec<Source> {
     let include = text(&here.join("sim/cudasim.h"));
-    let own = strings(&[
+    let kernel_flags = strings(&[
         "-include",
         &include,
         "-I",
@@ -109,11 +109,11 @@ fn kernels_for_the_host(folder: &Path, here: &Path, flags: &[String], out: &Path
     ]);
     let as_host_source = |kernel: PathBuf| {
         let mut scan = Command::new(compiler());
-        scan.args(flags).args(&own).args(["-DCUDASIM_SCAN", "-E", "-P", "-x", "c++"]);
+        scan.args(flags).args(&kernel_flags).args(["-DCUDASIM_SCAN", "-E", "-P", "-x", "c++"]);
         let preprocessed = run(scan.arg(&kernel));
         let source = out.join(kernel.file_name().unwrap()).with_extension("cu.cpp");
         fs::write(&source, host_source(&kernel, &preprocessed)).unwrap();
-        (source, own.clone())
+        (source, kernel_flags.clone())
     };
     files(folder, "cu").into_iter().map(as_host_source).collect()
 }
@@ -181,9 +181,9 @@ fn compile_all(sources: &[Source], flags: &[String], out: &Path) -> Vec<PathBuf>
         for _ in 0..2 {
             scope.spawn(|| loop {
                 let next = rest.lock().unwrap().next();
-                let Some((source, own)) = next else { break };
+                let Some((source, source_flags)) = next else { break };
                 let mut compile = Command::new(compiler());
-                compile.args(flags).args(own).arg("-c").arg(source);
+                compile.args(flags).args(source_flags).arg("-c").arg(source);
                 run(compile.arg("-o").arg(object(source)));
             });
         }

@@ -192,16 +192,16 @@ impl Gpu<'_> {
         let table = table(samples, collate, &data, output.origin, &policy);
         self.launch(&table, &near.items, &policy);
 
-        let own = source.place(0, &near.read);
-        let expected = expected(&near, &source.memory().next().unwrap()[own]);
+        let place = source.place(0, &near.read);
+        let expected = expected(&near, &source.memory().next().unwrap()[place]);
         let mut expected = &expected[..];
         let places = near.written.iter().enumerate().map(|(i, range)| output.place(i, range));
         let places: Vec<Range<usize>> = places.collect();
-        for (all, own) in output.memory().zip(places) {
-            let (wanted, rest) = expected.split_at(own.len());
+        for (all, place) in output.memory().zip(places) {
+            let (wanted, rest) = expected.split_at(place.len());
             expected = rest;
-            assert!(all[own.clone()] == *wanted, "{family:?}: wrong bytes");
-            let outside = all[..own.start].iter().chain(&all[own.end..]);
+            assert!(all[place.clone()] == *wanted, "{family:?}: wrong bytes");
+            let outside = all[..place.start].iter().chain(&all[place.end..]);
             assert!(
                 outside.clone().all(|&byte| byte == POISON),
                 "{family:?}: bytes beside its own"
@@ -368,10 +368,10 @@ fn aligned_copies_beyond_32_bits() {
     on_a_gpu("aligned_copies_beyond_32_bits", |gpu| {
         let page = 2048u64;
         let pages = (3u64 << 30) / page;
-        for (sample, own) in [(0, (1 << 31) / page), (1, (1 << 30) / page), (2, pages - 3)] {
+        for (sample, index) in [(0, (1 << 31) / page), (1, (1 << 30) / page), (2, pages - 3)] {
             let near = |_: &OutputDesc| {
-                let read = own * page..(own + 3) * page;
-                let first = sample as u64 * pages + own;
+                let read = index * page..(index + 3) * page;
+                let first = sample as u64 * pages + index;
                 Near {
                     items: first..first + 3,
                     written: vec![scaled(&(first..first + 3), page)],

@@ -145,8 +145,8 @@ impl<'b> Builder<'b> {
     ///
     /// # Errors
     /// [`Error::Argument`] for samples that a device selects and that are in several segments; [`Error::TooLarge`].
-    pub fn segment(&mut self, own: &SegmentFamily<'_>) -> Result<()> {
-        let &SegmentFamily { segment, ref addresses, address_bits, family } = own;
+    pub fn segment(&mut self, segment_family: &SegmentFamily<'_>) -> Result<()> {
+        let &SegmentFamily { segment, ref addresses, address_bits, family } = segment_family;
         if segment.list.is_some() && segment.samples.is_some() {
             return Err(Error::argument(
                 "the samples of this list differ in dtype, or in strides that no loops have in common; indices \

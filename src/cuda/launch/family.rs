@@ -186,5 +186,5 @@ pub(crate) fn is_team(
         ElementOp::Read { .. } | ElementOp::Rescale | ElementOp::Scales => policy.max_team_bytes,
         ElementOp::Const(_) | ElementOp::Index => 2 * policy.max_team_bytes,
     };
-    planes == 1 && row_bytes <= most && outer.iter().all(|own| own.fixed().is_some())
+    planes == 1 && row_bytes <= most && outer.iter().all(|loop_| loop_.fixed().is_some())
 }

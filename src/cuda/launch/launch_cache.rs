@@ -46,10 +46,11 @@ impl OutputAddresses {
     ) -> OutputAddresses {
         let position =
             |is_it: &dyn Fn(&OutputPlan<'_>) -> bool| plan.outputs().iter().position(is_it);
-        let output = |own: &OutputSegment<'_>| position(&|output| std::ptr::eq(own.output, output));
-        let scales = |(desc, own): (usize, &OutputSegment<'_>)| {
-            own.scales.as_ref().filter(|scales| scales.out != 0)?;
-            let of_leaf = (own.output.leaf, Role::Scales);
+        let output =
+            |segment: &OutputSegment<'_>| position(&|output| std::ptr::eq(segment.output, output));
+        let scales = |(desc, segment): (usize, &OutputSegment<'_>)| {
+            segment.scales.as_ref().filter(|scales| scales.out != 0)?;
+            let of_leaf = (segment.output.leaf, Role::Scales);
             Some((desc, position(&|output| (output.leaf, output.role) == of_leaf)?))
         };
         OutputAddresses {
@@ -216,10 +217,10 @@ mod tests {
                 let list = take(count, first, step);
                 let outs = SmallVec::<[u64; 4]>::from_elem(1 << 21, num_outputs);
                 let (anew, _) = made(&list, 1 << 21);
-                let mut own = cached.arguments(&list.data(), &outs, &pool, &policy).unwrap();
+                let mut reused = cached.arguments(&list.data(), &outs, &pool, &policy).unwrap();
                 let mut arguments = anew.table.arguments(None, &pool, &policy);
                 let len = 2 + anew.table.as_bytes().len() / 8;
-                assert_eq!(own.last_mut(len), arguments.last_mut(len), "{form:?}");
+                assert_eq!(reused.last_mut(len), arguments.last_mut(len), "{form:?}");
             }
             // Other families may write samples at other multiples.
             let list = take(count, 400, 7);

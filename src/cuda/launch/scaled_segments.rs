@@ -35,7 +35,7 @@ pub(super) fn push_rescaled_segments<'p>(
     let list = output.selected.and_then(|_| ListTable::in_plan(plan));
     for mut group in groups {
         let starts = sample_starts(output, &group);
-        let mut own = SegmentScales {
+        let mut segment_scales = SegmentScales {
             scaling,
             given: Cow::Borrowed(scaling.given.as_deref().unwrap_or_default()),
             out: 0,
@@ -48,18 +48,20 @@ pub(super) fn push_rescaled_segments<'p>(
                 let stride = scales.layout.strides().get(first + d);
                 stride.map_or(0, |stride| stride.wrapping_mul(scales.dtype.size() as i64))
             };
-            (own.out, own.step) = (address, sample_starts(scales, &group).step());
-            own.out = scales.places.first().map_or(own.out, |place| place.addr() as u64);
+            (segment_scales.out, segment_scales.step) =
+                (address, sample_starts(scales, &group).step());
+            segment_scales.out =
+                scales.places.first().map_or(segment_scales.out, |place| place.addr() as u64);
             if let Groups::Blocks { .. } = scaling.groups {
-                own.block_step = stride(rows - 1);
-                own.outer_steps = outer.iter().map(|&d| stride(d)).collect();
+                segment_scales.block_step = stride(rows - 1);
+                segment_scales.outer_steps = outer.iter().map(|&d| stride(d)).collect();
             }
         }
         if let Groups::Blocks { block, per_row, .. } = scaling.groups {
-            join_rows(&mut group.loops, &mut own, block, per_row);
+            join_rows(&mut group.loops, &mut segment_scales, block, per_row);
         }
         let segment = OutputSegment::new(output, plan.addresses(output), out, group, starts);
-        let segment = OutputSegment { list, scales: Some(own), ..segment };
+        let segment = OutputSegment { list, scales: Some(segment_scales), ..segment };
         match output.has_places() {
             true => push_placed(segment, scales.map(|(scales, _)| &*scales.places), segments),
             false => segments.push(segment),
@@ -104,7 +106,7 @@ fn push_placed<'p>(
             let first = sample as usize * per_sample;
             &all.given[first..first + per_sample]
         });
-        let own = SegmentScales {
+        let run_scales = SegmentScales {
             out: places.map_or(0, |_| run.first[1]),
             step: run.steps[1],
             given: given.copied().collect(),
@@ -114,7 +116,7 @@ fn push_placed<'p>(
             out: run.first[0],
             samples: Some(samples.to_vec()),
             starts: SampleStarts::Placed { ids: run.ids, step: run.steps[0], lengths: None },
-            scales: Some(own),
+            scales: Some(run_scales),
             loops: segment.loops.clone(),
             ..segment
         });
@@ -151,16 +153,16 @@ fn even_runs(places: &[[u64; 2]]) -> Vec<EvenRun> {
             fits
         };
         let count = 1 + rest[1..].iter().take_while(goes_on).count();
-        let (own, others) = rest.split_at(count);
+        let (run, others) = rest.split_at(count);
         rest = others;
-        let step = own.iter().map(|place| behind(place).0).fold(0, gcd).max(1);
-        let other = own.get(1).map(behind).map_or(0, |(along, across)| {
+        let step = run.iter().map(|place| behind(place).0).fold(0, gcd).max(1);
+        let other = run.get(1).map(behind).map_or(0, |(along, across)| {
             (across * i128::from(step) / i128::from(along.max(1))) as i64
         });
         runs.push(EvenRun {
             first,
             steps: [step as i64, other],
-            ids: own.iter().map(|place| (behind(place).0 / step) as u32).collect(),
+            ids: run.iter().map(|place| (behind(place).0 / step) as u32).collect(),
         });
     }
     runs
@@ -176,8 +178,8 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 /// Makes one row of those of outer loops that follow each other in the source and in the output, and whose scales do.
-fn join_rows(loops: &mut Loops, own: &mut SegmentScales<'_>, block: u64, per_row: u64) {
-    let is_found = own.out != 0;
+fn join_rows(loops: &mut Loops, scales: &mut SegmentScales<'_>, block: u64, per_row: u64) {
+    let is_found = scales.out != 0;
     while let [.., outer, cols] = &loops[..] {
         let (Some(count), Some(extent)) = (outer.fixed(), cols.fixed()) else { return };
         let goes_on = |outer: i64, inner: i64| inner.checked_mul(extent as i64) == Some(outer);
@@ -190,15 +192,16 @@ fn join_rows(loops: &mut Loops, own: &mut SegmentScales<'_>, block: u64, per_row
             && goes_on(from, by)
             && goes_on(outer.dst_stride, cols.dst_stride)
             && count.checked_mul(extent).is_some_and(|all| all < 1 << 31);
-        let along = own.outer_steps.last().copied().unwrap_or(0);
+        let along = scales.outer_steps.last().copied().unwrap_or(0);
         let groups = (extent / block) as i64;
-        if !is_one || is_found && groups > 1 && own.block_step.checked_mul(groups) != Some(along) {
+        if !is_one || is_found && groups > 1 && scales.block_step.checked_mul(groups) != Some(along)
+        {
             return;
         }
         if groups == 1 && per_row == 1 && is_found {
-            own.block_step = along;
+            scales.block_step = along;
         }
-        own.outer_steps.pop();
+        scales.outer_steps.pop();
         let row = SampleLoop::whole(Extent::Fixed(count * extent), by, cols.dst_stride);
         loops.truncate(loops.len() - 2);
         loops.push(row);
@@ -247,8 +250,11 @@ pub(super) fn push_empty_scales<'p>(
         let samples = match (has_some, group.samples.clone()) {
             (false, samples) => samples,
             (true, None) => Some(samples.clone()),
-            (true, Some(own)) => Some(
-                own.into_iter().filter(|sample| samples.binary_search(sample).is_ok()).collect(),
+            (true, Some(in_group)) => Some(
+                in_group
+                    .into_iter()
+                    .filter(|sample| samples.binary_search(sample).is_ok())
+                    .collect(),
             ),
         };
         if samples.as_ref().is_some_and(Vec::is_empty) {
@@ -274,8 +280,8 @@ mod tests {
         let runs = even_runs(&places);
         let known: Vec<_> = runs.iter().map(|run| (run.ids.len(), run.steps)).collect();
         assert_eq!(known, [(3, [384, 24]), (3, [64, -4]), (1, [1, 0])]);
-        for (run, own) in runs.iter().zip([&places[..3], &places[3..6], &places[6..]]) {
-            for (&id, place) in run.ids.iter().zip(own) {
+        for (run, pages) in runs.iter().zip([&places[..3], &places[3..6], &places[6..]]) {
+            for (&id, place) in run.ids.iter().zip(pages) {
                 for space in [0, 1] {
                     let at = run.first[space].wrapping_add_signed(run.steps[space] * i64::from(id));
                     assert_eq!(at, place[space]);

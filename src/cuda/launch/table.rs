@@ -53,7 +53,7 @@ impl Table {
         let segments = segments.iter().map(|segment| SegmentFamily::new(segment, policy));
         let segments: SmallVec<[SegmentFamily<'_>; 1]> = segments.collect();
         let has_quantised = segments.iter().any(SegmentFamily::is_quantised);
-        let is_rare = |own: &SegmentFamily<'_>| !own.is_common() && !own.is_quantised();
+        let is_rare = |segment: &SegmentFamily<'_>| !segment.is_common() && !segment.is_quantised();
         let has_any = policy.always_any != 0 || segments.iter().any(is_rare);
         let num_descs = segments.len() + values().count();
         let mut builder = Builder::new(num_descs, num_sms, !has_any && !has_quantised, policy);

@@ -73,7 +73,7 @@ impl Table {
 
     fn metadata(&self, index: usize) -> Metadata {
         match self.desc(index).work {
-            Work::Metadata(own) => own,
+            Work::Metadata(metadata) => metadata,
             other => panic!("{other:?}"),
         }
     }

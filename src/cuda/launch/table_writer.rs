@@ -200,9 +200,9 @@ pub(crate) fn base_of<T: Copy>(
     let varied = samples.iter().fold(0, |all, &sample| all | (address(sample) ^ first));
     let shift = varied.trailing_zeros().min(31);
     let below = u64::MAX.checked_shr(varied.leading_zeros()).unwrap_or(0);
-    let own = below >> shift << shift;
-    if fits(own, shift) {
-        return Some((first & !own, shift));
+    let mask = below >> shift << shift;
+    if fits(mask, shift) {
+        return Some((first & !mask, shift));
     }
     let base = samples.iter().fold(first, |least, &sample| least.min(address(sample)));
     let spread = samples.iter().fold(0, |all, &sample| all | (address(sample) - base));

@@ -59,8 +59,8 @@ impl Run<'_> {
     ) -> Result<()> {
         let (mut words, mut bits) = (Vec::new(), 0);
         let mut side = |list, gathered| {
-            let (side, own) = side_of(list, gathered, &mut words);
-            bits |= own;
+            let (side, side_bits) = side_of(list, gathered, &mut words);
+            bits |= side_bits;
             side
         };
         let (dst, src) = (side(pairs.dsts, None), side(pairs.srcs, pairs.gathered));
@@ -84,7 +84,7 @@ impl Run<'_> {
         let all = dst_owners.iter().chain(src_owners).chain(gathered).chain(&options.keep);
         let read = self.readable_of(all);
         // What is chosen from, without its table.
-        let listed = pairs.dsts.selection().map_or(pairs.dsts, |own| &own.list.samples);
+        let listed = pairs.dsts.selection().map_or(pairs.dsts, |selection| &selection.list.samples);
         let written: Vec<Owner> = out_owners.iter().chain(listed.owners()).cloned().collect();
         self.order_behind(&read, &written)?;
         if let Some(address) = uploaded {
@@ -167,9 +167,9 @@ fn set_loops(launch: &mut kernel_abi::Move, pairs: &ChosenMove<'_>, bits: u64) -
     launch.row_units = row_bytes / unit;
     launch.units = outer.iter().fold(launch.row_units, |all, dim| all.saturating_mul(dim.extent));
     launch.num_dims = outer.len() as u32;
-    for (own, dim) in launch.dims.iter_mut().zip(outer) {
+    for (move_dim, dim) in launch.dims.iter_mut().zip(outer) {
         let (src_stride, dst_stride) = (dim.src_stride, dim.dst_stride);
-        *own = MoveDim { extent: dim.extent, src_stride, dst_stride };
+        *move_dim = MoveDim { extent: dim.extent, src_stride, dst_stride };
     }
     let items = launch.units.div_ceil(MOVE_BYTES / unit);
     let all = items.saturating_mul(pairs.dsts.len() as u64);

@@ -51,8 +51,8 @@ impl Devices {
     pub fn bytes(&self) -> (u64, (u64, u64)) {
         let all = self.all();
         let all = all.iter().map(|executor| executor.bytes());
-        all.fold((0, (0, 0)), |(device, (free, used)), (own, (own_free, own_used))| {
-            (device + own, (free + own_free, used + own_used))
+        all.fold((0, (0, 0)), |(device, (free, used)), (more, (more_free, more_used))| {
+            (device + more, (free + more_free, used + more_used))
         })
     }
 
@@ -60,7 +60,9 @@ impl Devices {
     pub fn waits(&self) -> (u64, Duration) {
         let all = self.all();
         let waits = all.iter().map(|executor| executor.waits().get());
-        waits.fold(Default::default(), |(n, time), (own_n, own)| (n + own_n, time + own))
+        waits.fold(Default::default(), |(n, time), (more_n, more_time)| {
+            (n + more_n, time + more_time)
+        })
     }
 
     /// Counts waits anew.

@@ -52,19 +52,19 @@ impl Executor {
             self.keep_alive.reap_some(POLICY.max_keep_alive_queries)?;
         }
         let mut run = Run::new(self, current, stream, is_capturing);
-        let own: SmallVec<[usize; 4]> =
+        let device_outputs: SmallVec<[usize; 4]> =
             (0..plan.outputs().len()).filter(|&output| plan.is_device_output(output)).collect();
         run.max_blocks = options.max_blocks;
         run.find_producers(options)?;
-        let finished = run.assemble(plan, placements, &own, options, host);
+        let finished = run.assemble(plan, placements, &device_outputs, options, host);
         run.end(finished)
     }
 }
 
 /// The addresses that a run writes to: of outputs, 0 for those that the launch does not write, then of metadata.
 fn addresses_of(outputs: &LaunchOutputs<'_>, metadata: &[MetadataToWrite]) -> SmallVec<[u64; 4]> {
-    let own = outputs.addresses.iter().map(|place| place.unwrap_or(0));
-    own.chain(metadata.iter().map(|number| number.address)).collect()
+    let addresses = outputs.addresses.iter().map(|place| place.unwrap_or(0));
+    addresses.chain(metadata.iter().map(|number| number.address)).collect()
 }
 
 /// The memory that a run reads and writes.
@@ -88,13 +88,13 @@ struct PendingDownload {
 }
 
 impl Run<'_> {
-    /// Allocates all memory, then uploads, launches and downloads; `own` are the outputs that the device reads or writes. The
-    /// run's result has the tensors. Waits for the stream only if something is copied to the host.
+    /// Allocates all memory, then uploads, launches and downloads; `device_outputs` are the outputs that the device reads or
+    /// writes. The run's result has the tensors. Waits for the stream only if something is copied to the host.
     pub fn assemble(
         &mut self,
         plan: &Plan<'_>,
         placements: &[Option<*mut u8>],
-        own: &[usize],
+        device_outputs: &[usize],
         options: &RunOptions,
         host: Host<'_>,
     ) -> Result<()> {
@@ -106,8 +106,8 @@ impl Run<'_> {
         let in_arena = self.result.arena.as_ref().map(|memory| plan.placements(Some(memory)));
         let placements = in_arena.as_deref().unwrap_or(placements);
         let known = host_metadata(plan)?;
-        self.share_outputs(plan, placements, own, options, &known)?;
-        let mut memory = self.memory(plan, placements, own, options, host.memory)?;
+        self.share_outputs(plan, placements, device_outputs, options, &known)?;
+        let mut memory = self.memory(plan, placements, device_outputs, options, host.memory)?;
         let metadata = self.metadata(plan, options, known)?;
         // Behind the allocations: memory just given may be in use by work that is enqueued already.
         let read = self.readable(plan, options);
@@ -122,8 +122,9 @@ impl Run<'_> {
             self.stream.synchronize()?;
         }
         for PendingDownload { outputs, tensor, spread, .. } in memory.downloads {
-            let own = tensor.as_ref().filter(|_| spread.is_some());
-            if let Some(block) = own.and_then(|tensor| tensor.owner().downcast_ref::<PinnedBlock>())
+            let staged = tensor.as_ref().filter(|_| spread.is_some());
+            if let Some(block) =
+                staged.and_then(|tensor| tensor.owner().downcast_ref::<PinnedBlock>())
             {
                 // The block is read once more and is then free.
                 block.set_handed_out(false);
@@ -145,7 +146,7 @@ impl Run<'_> {
         &mut self,
         plan: &'p Plan<'_>,
         placements: &[Option<*mut u8>],
-        own: &[usize],
+        device_outputs: &[usize],
         options: &RunOptions,
         host: &Arc<MemoryPool>,
     ) -> Result<RunMemory<'p>> {
@@ -156,7 +157,7 @@ impl Run<'_> {
             bytes => Some(self.landing(bytes, host)?),
         };
         memory.downloads.extend(landing);
-        for &index in own {
+        for &index in device_outputs {
             let (output, out) = (&plan.outputs()[index], placements[index]);
             let spread = plan.route().and_then(|route| route.spread(index));
             if output.has_places() {

@@ -75,11 +75,11 @@ impl Executor {
         current: &Current<'_>,
         value: u8,
         [sample, seen]: [PinnedBlock; 2],
-        own: OwnStream,
+        own_stream: OwnStream,
     ) -> Result<Trial> {
         // SAFETY: as many bytes, which nothing else has.
         unsafe { sample.as_ptr().write_bytes(value, LEN) };
-        let (device, stream) = (Device::Cuda(current.context().ordinal()), own.on(current));
+        let (device, stream) = (Device::Cuda(current.context().ordinal()), own_stream.on(current));
         let layout = Layout::compact(DType::U8, &[LEN as i64])?;
         // SAFETY: page-locked bytes, which exist until the end of the trial.
         let view = unsafe {
@@ -101,6 +101,6 @@ impl Executor {
         let end = self.events.take(current)?;
         stream.record(&end)?;
         let deadline = Instant::now() + PATIENCE;
-        Ok(Trial { value, sample, seen, end, deadline, _batch: batch, stream: own })
+        Ok(Trial { value, sample, seen, end, deadline, _batch: batch, stream: own_stream })
     }
 }

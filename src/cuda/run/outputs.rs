@@ -13,13 +13,13 @@ use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Tensor};
 
 impl Run<'_> {
     /// Allocates one block that [`Run::output`] cuts all small outputs from, if there are several: a tree of many leaves has
-    /// many of them. None if an allocator or an arena has the memory. `placements`: the memory that outputs have already; `own`:
-    /// the outputs that the device reads or writes; `known`: the lengths and offsets.
+    /// many of them. None if an allocator or an arena has the memory. `placements`: the memory that outputs have already;
+    /// `device_outputs`: the outputs that the device reads or writes; `known`: the lengths and offsets.
     pub fn share_outputs(
         &mut self,
         plan: &Plan<'_>,
         placements: &[Option<*mut u8>],
-        own: &[usize],
+        device_outputs: &[usize],
         options: &RunOptions,
         known: &[HostMetadata],
     ) -> Result<()> {
@@ -28,7 +28,7 @@ impl Run<'_> {
         }
         let is_new =
             |index: usize| placements[index].is_none() && !plan.outputs()[index].has_places();
-        let new = own.iter().filter(|&&index| is_new(index));
+        let new = device_outputs.iter().filter(|&&index| is_new(index));
         let outputs = new.map(|&index| &plan.outputs()[index]);
         let outputs = outputs.filter(|output| plan.batch_shapes()[output.leaf].is_on_device());
         let metadata = known.iter().map(|known| bytes_of(known.dtype, &known.shape));

@@ -64,7 +64,7 @@ fn a_launch_is_traced() {
         "-block dim = (32,1,1)",
         "-binary version = 80",
     ] {
-        assert!(head.lines().any(|own| own == line), "{line}: {head}");
+        assert!(head.lines().any(|found| found == line), "{line}: {head}");
     }
     assert_eq!(lines, LINES);
     fs::remove_dir_all(folder).expect("removed");

@@ -76,13 +76,13 @@ fn order_within_a_capture_leaves_it_alone() {
     on_gpu(|gpu| {
         let (engine, lane) = (engine(), Lane::new(gpu));
         let (from, to) = (Buffer::of(gpu, &[1; 64]), Buffer::poisoned(gpu, 64));
-        let own = engine.stream(0).unwrap();
+        let engine_stream = engine.stream(0).unwrap();
         assert_eq!(engine.capture_of(0, lane.stream()).unwrap(), None);
         assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, GLOBAL), 0);
         let capture = engine.capture_of(0, lane.stream()).unwrap();
-        assert!(capture.is_some() && engine.capture_of(0, own).unwrap().is_none());
+        assert!(capture.is_some() && engine.capture_of(0, engine_stream).unwrap().is_none());
         // A graph cannot wait for what is outside of it.
-        engine.order(0, &[own, lane.stream()], lane.stream()).unwrap();
+        engine.order(0, &[engine_stream, lane.stream()], lane.stream()).unwrap();
         assert_eq!(gpu.cuMemcpyDtoDAsync_v2(to.address, from.address, 64, lane.handle), 0);
         let exec = end_capture(gpu, &lane);
         assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
@@ -129,15 +129,15 @@ fn a_batch_on_the_stream_of_another_thread_is_dropped_beside_a_capture() {
         let (engine, rows) = (engine(), Rows::new(3, DType::U8, &[&[400]]));
         let memory = rows.upload(gpu);
         // SAFETY: each thread has such a stream.
-        let own = unsafe { Stream::from_raw(2) };
+        let thread_stream = unsafe { Stream::from_raw(2) };
         let samples = rows.at([memory[0].address]);
         let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
-        batch.data().ready_on(own).unwrap();
+        batch.data().ready_on(thread_stream).unwrap();
         beside_a_capture(gpu, || {
             thread::scope(|scope| scope.spawn(|| drop(batch)).join().unwrap());
         });
         // Its memory goes back when that stream is named again, behind what is on it.
-        drop(engine.assemble_on(&samples, &Collate::stack(), &own).unwrap());
+        drop(engine.assemble_on(&samples, &Collate::stack(), &thread_stream).unwrap());
         engine.empty_cache();
         assert_eq!(gpu.sim.live().pooled_bytes, 0);
     });

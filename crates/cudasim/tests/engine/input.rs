@@ -168,8 +168,8 @@ fn large_page_locked_samples_on_the_default_streams() {
         pinned.fill(&rows);
         let samples = rows.on(Device::Pinned, &pinned.addresses);
         // SAFETY: the calling thread's own stream.
-        let own = unsafe { Stream::from_raw(2) };
-        for stream in [Stream::LEGACY, own, engine.stream(0).unwrap()] {
+        let thread_stream = unsafe { Stream::from_raw(2) };
+        for stream in [Stream::LEGACY, thread_stream, engine.stream(0).unwrap()] {
             let batch =
                 engine.assemble_on(&samples, &Collate::ragged(Ragged::new()), &stream).unwrap();
             assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged(Ragged::new())));

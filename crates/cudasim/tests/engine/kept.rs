@@ -224,9 +224,9 @@ fn memory_of_any_alignment_is_written() {
             let batch = run(&engine, &taken, &collate, options).unwrap();
             assert_eq!(batch.data().data_ptr().addr() as u64, memory.address + offset);
             assert_eq!(consume(&lane, &batch), expected, "{offset}");
-            let mut own = RunOptions::default();
-            own.stream = Some(lane.stream());
-            let batch = run(&engine, &taken, &collate, own).unwrap();
+            let mut lane_options = RunOptions::default();
+            lane_options.stream = Some(lane.stream());
+            let batch = run(&engine, &taken, &collate, lane_options).unwrap();
             assert_eq!(consume(&lane, &batch), expected);
             let mut out: Tensor = at(offset);
             engine.assemble_into(&taken, &collate, &mut out).unwrap();

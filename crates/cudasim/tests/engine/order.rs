@@ -81,12 +81,12 @@ fn a_batch_on_the_stream_of_its_thread_may_be_written_on_another() {
         let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
         let copy = Buffer::poisoned(gpu, 400);
         // SAFETY: each thread has such a stream.
-        let own = unsafe { windrow::Stream::from_raw(2) };
+        let thread_stream = unsafe { windrow::Stream::from_raw(2) };
         let mut batch =
             engine.assemble(&old.at([old_memory[0].address]), &Collate::stack()).unwrap();
         gpu.sim.set_delay_us(3000);
         Lane::linger_on(gpu, 2);
-        batch.data().ready_on(own).unwrap();
+        batch.data().ready_on(thread_stream).unwrap();
         let from = batch.data().data_ptr() as u64;
         assert_eq!(gpu.cuMemcpyDtoDAsync_v2(copy.address, from, 400, 2), 0);
         let address = new_memory[0].address;

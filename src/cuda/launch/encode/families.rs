@@ -130,14 +130,15 @@ impl Builder<'_> {
             head.flags |= flags::JOINT;
         }
         let mut nest = self.nest(&mut head, segment, cols, outer, 1, coefficients)?;
-        let starts = outer.iter().map(|own| own.dst_stride as u64);
+        let starts = outer.iter().map(|loop_| loop_.dst_stride as u64);
         let starts =
             starts.fold(segment.out | segment.starts.step() as u64, |all, stride| all | stride);
         if is_team(segment.op, row_elems * size, outer, planes, self.policy) {
             (nest.piece, nest.rows) = (u32::MAX, TEAMS as u8);
             (nest.items, nest.by_items) = (rows_of_sample as u32, divisor(rows_of_sample)?);
             (nest.pieces, nest.by_pieces) = (1, divisor(1)?);
-            let is_even = |own: &SampleLoop| own.src_stride.same().is_some_and(|by| by % 16 == 0);
+            let is_even =
+                |loop_: &SampleLoop| loop_.src_stride.same().is_some_and(|by| by % 16 == 0);
             let is_alike = !segment.is_joined() && cols.lo.is(0) && outer.iter().all(is_even);
             if !is_alike || (starts | rows.address_bits) % 16 != 0 {
                 head.flags |= flags::MIXED;
