@@ -35,10 +35,17 @@ pub(super) trait Elem: Copy + 'static {
     }
     /// Rounded to nearest even.
     fn to_f32(self) -> f32;
-    /// Exact, or rounded to odd: rounding it again to 16 or 8 bits gives what one rounding would.
-    fn to_f32_odd(self) -> f32;
-    /// Rounded to nearest even.
-    fn to_f64(self) -> f64;
+    /// Exact, or rounded to odd: rounding it again to 16 or 8 bits gives what one rounding would. By default all values are
+    /// float32s.
+    #[inline(always)]
+    fn to_f32_odd(self) -> f32 {
+        self.to_f32()
+    }
+    /// Rounded to nearest even. By default all values are float32s.
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        self.to_f32().into()
+    }
     /// Rounded to nearest even; of an integral type toward zero and saturated, with 0 for NaN; a bool is whether it is not 0.
     fn from_f32(x: f32) -> Self;
     /// As [`Elem::from_f32`], rounded once.
@@ -224,10 +231,6 @@ impl Elem for Bool {
         f32::from(u8::from(self.0 != 0))
     }
     #[inline(always)]
-    fn to_f32_odd(self) -> f32 {
-        self.to_f32()
-    }
-    #[inline(always)]
     fn to_f64(self) -> f64 {
         f64::from(u8::from(self.0 != 0))
     }
@@ -315,9 +318,39 @@ impl<const FRACTION: u32, const SATURATE: bool> F8<FRACTION, SATURATE> {
     const REBIAS: u32 = (127 - Self::BIAS) << 23;
     const TINY: u32 = Self::REBIAS + (1 << 23);
 
-    /// Rounds to nearest even.
+    /// The bfloat16 above which a subnormal number is rounded to the code behind its own: the middle of the two, or the one before
+    /// it where that goes to the even code.
+    const LAST_OF: [i16; 8] = {
+        let smallest = f32::from_bits((128 - Self::BIAS - FRACTION) << 23);
+        let (mut last, mut code) = ([0; 8], 0);
+        while code < 8 {
+            let middle = (code as f32 + 0.5) * smallest;
+            last[code] = (middle.to_bits() >> 16) as i16 - (code % 2) as i16;
+            code += 1;
+        }
+        last
+    };
+}
+
+impl<const FRACTION: u32, const SATURATE: bool> Elem for F8<FRACTION, SATURATE> {
+    const DTYPE: DType = if FRACTION == 3 { DType::F8E4M3FN } else { DType::F8E5M2 };
+    const KIND: NumberKind = NumberKind::Half;
+
     #[inline(always)]
-    fn round_f32(x: f32) -> Self {
+    fn to_f32(self) -> f32 {
+        let bits = u32::from(self.0);
+        let code = bits & 0x7F;
+        let abs = code << Self::LOST;
+        let normal = abs + Self::REBIAS;
+        // The fraction of a subnormal under the exponent of the smallest normal number, less that number.
+        let small = (f32::from_bits(abs + Self::TINY) - f32::from_bits(Self::TINY)).to_bits();
+        let finite = pick(abs < 1 << 23, small, normal);
+        let special = pick(code > Self::INFINITY || FRACTION == 3, 0x7FC0_0000, 0x7F80_0000);
+        let magnitude = pick(code >= Self::INFINITY, special, finite);
+        f32::from_bits((bits & 0x80) << 24 | magnitude)
+    }
+    #[inline(always)]
+    fn from_f32(x: f32) -> Self {
         let bits = x.to_bits();
         let abs = bits & 0x7FFF_FFFF;
         // A carry may run into the exponent.
@@ -334,23 +367,13 @@ impl<const FRACTION: u32, const SATURATE: bool> F8<FRACTION, SATURATE> {
         };
         F8((bits >> 24 & 0x80 | magnitude) as u8)
     }
-
-    /// The bfloat16 above which a subnormal number is rounded to the code behind its own: the middle of the two, or the one before
-    /// it where that goes to the even code.
-    const LAST_OF: [i16; 8] = {
-        let smallest = f32::from_bits((128 - Self::BIAS - FRACTION) << 23);
-        let (mut last, mut code) = ([0; 8], 0);
-        while code < 8 {
-            let middle = (code as f32 + 0.5) * smallest;
-            last[code] = (middle.to_bits() >> 16) as i16 - (code % 2) as i16;
-            code += 1;
-        }
-        last
-    };
-
-    /// As [`F8::round_f32`], in 16 bits, of which a vector has twice as many.
     #[inline(always)]
-    fn round_bf16(x: BF16) -> Self {
+    fn from_f64(x: f64) -> Self {
+        F8::from_f32(f64_to_odd(x))
+    }
+    /// In 16 bits, of which a vector has twice as many.
+    #[inline(always)]
+    fn from_bf16(x: BF16) -> Self {
         let pick = |take: bool, a: u16, b: u16| {
             let mask = u16::from(take).wrapping_neg();
             (a & mask) | (b & !mask)
@@ -370,51 +393,6 @@ impl<const FRACTION: u32, const SATURATE: bool> F8<FRACTION, SATURATE> {
             false => pick(abs > 0x7F80, Self::NAN as u16, finite),
         };
         F8((x.0 >> 8 & 0x80 | magnitude) as u8)
-    }
-
-    /// Exact.
-    #[inline(always)]
-    fn as_f32(self) -> f32 {
-        let bits = u32::from(self.0);
-        let code = bits & 0x7F;
-        let abs = code << Self::LOST;
-        let normal = abs + Self::REBIAS;
-        // The fraction of a subnormal under the exponent of the smallest normal number, less that number.
-        let small = (f32::from_bits(abs + Self::TINY) - f32::from_bits(Self::TINY)).to_bits();
-        let finite = pick(abs < 1 << 23, small, normal);
-        let special = pick(code > Self::INFINITY || FRACTION == 3, 0x7FC0_0000, 0x7F80_0000);
-        let magnitude = pick(code >= Self::INFINITY, special, finite);
-        f32::from_bits((bits & 0x80) << 24 | magnitude)
-    }
-}
-
-impl<const FRACTION: u32, const SATURATE: bool> Elem for F8<FRACTION, SATURATE> {
-    const DTYPE: DType = if FRACTION == 3 { DType::F8E4M3FN } else { DType::F8E5M2 };
-    const KIND: NumberKind = NumberKind::Half;
-
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        self.as_f32()
-    }
-    #[inline(always)]
-    fn to_f32_odd(self) -> f32 {
-        self.as_f32()
-    }
-    #[inline(always)]
-    fn to_f64(self) -> f64 {
-        f64::from(self.as_f32())
-    }
-    #[inline(always)]
-    fn from_f32(x: f32) -> Self {
-        F8::round_f32(x)
-    }
-    #[inline(always)]
-    fn from_f64(x: f64) -> Self {
-        F8::round_f32(f64_to_odd(x))
-    }
-    #[inline(always)]
-    fn from_bf16(x: BF16) -> Self {
-        F8::round_bf16(x)
     }
 }
 
