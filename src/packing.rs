@@ -26,6 +26,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::fmt::Display;
 
 use crate::tensor::{Error, Result};
 
@@ -214,11 +215,7 @@ pub fn token_budget(
     pad_to_multiple_of: i64,
     max_sequences: Option<usize>,
 ) -> Result<IndexRows> {
-    if pad_to_multiple_of < 1 {
-        return Err(Error::argument(format!(
-            "pad_to_multiple_of must be at least 1, got {pad_to_multiple_of}"
-        )));
-    }
+    at_least_one("pad_to_multiple_of", pad_to_multiple_of)?;
     let padded = |length: i64| match length % pad_to_multiple_of {
         0 => length,
         rest => length.saturating_add(pad_to_multiple_of - rest),
@@ -230,11 +227,8 @@ pub fn token_budget(
     // The next sample is the longest so far.
     let tokens =
         |_, count: usize, index: usize| i128::from(padded(lengths[index])) * (count as i128 + 1);
-    let to_longest = |row: &[usize]| {
-        row.iter().map(|&index| padded(lengths[index]) as u128).max().unwrap_or(0)
-            * row.len() as u128
-    };
-    Ok(in_order(order.into_iter(), tokens, max_tokens, most)?.counted(lengths, to_longest))
+    let rows = in_order(order.into_iter(), tokens, max_tokens, most)?;
+    Ok(rows.counted(lengths, to_longest(|index| padded(lengths[index]))))
 }
 
 /// Batches of `batch_size` samples of similar lengths. Without `boundaries`, samples are sorted by length and cut into batches.
@@ -288,9 +282,15 @@ pub fn buckets(
     if let Some(seed) = seed {
         rows = rows.shuffled(seed)?;
     }
-    Ok(rows.counted(lengths, |row| {
-        row.iter().map(|&index| lengths[index] as u128).max().unwrap_or(0) * row.len() as u128
-    }))
+    Ok(rows.counted(lengths, to_longest(|index| lengths[index])))
+}
+
+/// The tokens of a row after padding to its longest sample.
+fn to_longest(length: impl Fn(usize) -> i64) -> impl Fn(&[usize]) -> u128 {
+    move |row| {
+        let longest = row.iter().map(|&index| length(index) as u128).max().unwrap_or(0);
+        longest * row.len() as u128
+    }
 }
 
 /// One row for each of `num_ranks` ranks, of nearly equal sums of lengths: longest first, each to the rank that
@@ -322,19 +322,17 @@ pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<I
     Ok(IndexRows::from_order(&order, &rows, num_ranks)?.counted(lengths, |_| most))
 }
 
-/// [`Error::Argument`] for 0.
-fn at_least_one(name: &str, value: usize) -> Result<()> {
-    if value == 0 {
-        return Err(Error::argument(format!("{name} must be at least 1, got 0")));
+/// [`Error::Argument`] for 0 and below.
+fn at_least_one<T: Default + Display + PartialOrd>(name: &str, value: T) -> Result<()> {
+    if value <= T::default() {
+        return Err(Error::argument(format!("{name} must be at least 1, got {value}")));
     }
     Ok(())
 }
 
 /// [`Error::Argument`] for a `max_tokens` below 1 and for the first length that is negative or, after padding, above it.
 fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) -> Result<()> {
-    if max_tokens < 1 {
-        return Err(Error::argument(format!("max_tokens must be at least 1, got {max_tokens}")));
-    }
+    at_least_one("max_tokens", max_tokens)?;
     for (index, &length) in lengths.iter().enumerate() {
         if length < 0 {
             return Err(Error::argument(format!("sample {index}: a negative length, {length}")));

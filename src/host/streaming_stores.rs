@@ -23,6 +23,7 @@ use std::sync::OnceLock;
 
 use crate::host::machine::{as_file_name, Machine};
 use crate::host::POLICY;
+use crate::plan::page_copies::{read_limits, write_limits};
 use crate::plan::{ElementOp, OutputPlan, Starts};
 use crate::tensor::{Error, Result};
 
@@ -150,16 +151,7 @@ impl StreamingStores {
 impl fmt::Display for StreamingStores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StreamingStores { copies, padded, computed } = *self;
-        for (index, (name, bytes)) in
-            [("copies", copies), ("padded", padded), ("computed", computed)].into_iter().enumerate()
-        {
-            let comma = if index == 0 { "" } else { "," };
-            match bytes {
-                NEVER => write!(f, "{comma}{name}=never")?,
-                bytes => write!(f, "{comma}{name}={bytes}")?,
-            }
-        }
-        Ok(())
+        write_limits(f, [("copies", copies), ("padded", padded), ("computed", computed)])
     }
 }
 
@@ -167,21 +159,15 @@ impl FromStr for StreamingStores {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<StreamingStores> {
-        let value = |name: &str| {
-            let mut pairs = text.split(',').filter_map(|pair| pair.split_once('='));
-            match pairs.find(|(key, _)| key.trim() == name)?.1.trim() {
-                "never" => Some(NEVER),
-                bytes => bytes.parse().ok(),
-            }
-        };
         let read = || {
-            let is_whole = text.split(',').count() == 3;
+            let limits: Vec<(String, u64)> = read_limits(text)?;
+            let value = |name: &str| Some(limits.iter().find(|(key, _)| key == name)?.1);
             let stores = StreamingStores {
                 copies: value("copies")?,
                 padded: value("padded")?,
                 computed: value("computed")?,
             };
-            is_whole.then_some(stores)
+            (limits.len() == 3).then_some(stores)
         };
         read().ok_or_else(|| {
             let expected = "copies=BYTES,padded=BYTES,computed=BYTES, each a whole number or never";

@@ -126,11 +126,10 @@ impl Tally {
         Tally {
             paths: smallvec![path],
             samples: rows as u64,
-            moves: 0,
             bytes_in: bytes,
             bytes_out: bytes,
             data_bytes: bytes,
-            padding_bytes: 0,
+            ..Tally::default()
         }
     }
 
@@ -236,15 +235,12 @@ impl Counters {
             launches: get(&self.launches),
             bytes_to_device: get(&self.bytes_to_device),
             bytes_to_host: get(&self.bytes_to_host),
-            waits: 0,
-            device_bytes: 0,
             lent_bytes: get(&self.lent_bytes),
-            pinned_bytes: (0, 0),
             import_time: time(&self.import_ns),
             plan_time: time(&self.plan_ns),
             run_time: time(&self.run_ns),
-            wait_time: Duration::ZERO,
             pool,
+            ..Stats::default()
         }
     }
 

@@ -49,32 +49,44 @@ pub(super) fn least_copied_bytes(ordinal: u32, count: u64) -> u64 {
 
 impl fmt::Display for PageCopies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, &(count, bytes)) in self.0.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            match bytes {
-                u64::MAX => write!(f, "{comma}{count}=never")?,
-                bytes => write!(f, "{comma}{count}={bytes}")?,
-            }
-        }
-        Ok(())
+        write_limits(f, self.0.iter().copied())
     }
+}
+
+/// Writes measured limits as `NAME=BYTES,...`; `u64::MAX` bytes are `never`.
+pub(crate) fn write_limits<N: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    limits: impl IntoIterator<Item = (N, u64)>,
+) -> fmt::Result {
+    for (index, (name, bytes)) in limits.into_iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        match bytes {
+            u64::MAX => write!(f, "{comma}{name}=never")?,
+            bytes => write!(f, "{comma}{name}={bytes}")?,
+        }
+    }
+    Ok(())
+}
+
+/// Reads what [`write_limits`] writes; `None` for anything else.
+pub(crate) fn read_limits<N: FromStr>(text: &str) -> Option<Vec<(N, u64)>> {
+    let pair = |pair: &str| {
+        let (name, bytes) = pair.split_once('=')?;
+        let bytes = match bytes.trim() {
+            "never" => u64::MAX,
+            bytes => bytes.parse().ok()?,
+        };
+        Some((name.trim().parse().ok()?, bytes))
+    };
+    text.split(',').map(pair).collect()
 }
 
 impl FromStr for PageCopies {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<PageCopies> {
-        let pair = |pair: &str| {
-            let (count, bytes) = pair.split_once('=')?;
-            let bytes = match bytes.trim() {
-                "never" => u64::MAX,
-                bytes => bytes.parse().ok()?,
-            };
-            Some((count.trim().parse::<u64>().ok()?, bytes))
-        };
-        let pairs: Option<Vec<(u64, u64)>> = text.split(',').map(pair).collect();
         let is_ordered = |pairs: &Vec<(u64, u64)>| pairs.windows(2).all(|two| two[0].0 < two[1].0);
-        pairs.filter(is_ordered).map(PageCopies).ok_or_else(|| {
+        read_limits(text).filter(is_ordered).map(PageCopies).ok_or_else(|| {
             let expected = "COUNT=BYTES,..., with rising counts, and each a whole number or never";
             Error::argument(format!("page copies are {expected}, got {text:?}"))
         })
