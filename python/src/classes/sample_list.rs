@@ -187,18 +187,18 @@ impl PySampleList {
 
     /// A sample as a tensor, or as a tree of tensors; for a slice, a list that shares the samples.
     fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let (py, own) = (index.py(), self.snapshot());
-        if let ListSamples::Leaves(own) = &own {
-            own.list.check_known().or_py_err(py)?;
+        let (py, contents) = (index.py(), self.snapshot());
+        if let ListSamples::Leaves(imported) = &contents {
+            imported.list.check_known().or_py_err(py)?;
         }
         if let Ok(slice) = index.cast::<PySlice>() {
-            let taken = own.taken(py, positions_of(slice, own.len())?)?;
+            let taken = contents.taken(py, positions_of(slice, contents.len())?)?;
             return Ok(Bound::new(py, PySampleList::from_samples(taken))?.into_any());
         }
-        let position = PySampleList::position(index, own.len())?;
-        match own {
-            ListSamples::Leaves(own) => own.object(py, position, ""),
-            ListSamples::Trees(own) => own.sample(py, position),
+        let position = PySampleList::position(index, contents.len())?;
+        match contents {
+            ListSamples::Leaves(imported) => imported.object(py, position, ""),
+            ListSamples::Trees(trees) => trees.sample(py, position),
         }
     }
 
@@ -235,8 +235,8 @@ impl PySampleList {
 
     fn __repr__(&self) -> String {
         match self.snapshot() {
-            ListSamples::Leaves(own) => {
-                let (len, num_metas) = (own.list.len(), own.list.metas().len());
+            ListSamples::Leaves(imported) => {
+                let (len, num_metas) = (imported.list.len(), imported.list.metas().len());
                 let plural = |n: usize| if n == 1 { "" } else { "s" };
                 format!(
                     "SampleList({len} sample{}, {num_metas} layout{})",
@@ -244,8 +244,8 @@ impl PySampleList {
                     plural(num_metas)
                 )
             }
-            ListSamples::Trees(own) => {
-                format!("SampleList({} trees, {} leaves)", own.len(), own.num_leaves())
+            ListSamples::Trees(trees) => {
+                format!("SampleList({} trees, {} leaves)", trees.len(), trees.num_leaves())
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::ownership::holder::{unmoved, visit_tensor, Visited};
 /// tensor that `inner()` gives.
 macro_rules! tensor_methods {
     (
-        $class:ident, { $($own:tt)* }
+        $class:ident, { $($methods:tt)* }
         $(fields { $($(#[$doc:meta])* $field:ident = $position:literal;)* })?
     ) => {
         #[pymethods]
@@ -29,11 +29,11 @@ macro_rules! tensor_methods {
                 $(#[$doc])*
                 #[getter]
                 fn $field(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
-                    let own = |tensor| with_own_references(py, tensor);
-                    self.field(py, $position, || self.batch().$field().map(own))
+                    let with_references = |tensor| with_own_references(py, tensor);
+                    self.field(py, $position, || self.batch().$field().map(with_references))
                 }
             )*)?
-            $($own)*
+            $($methods)*
 
             /// Extents, a tuple of int.
             #[getter]

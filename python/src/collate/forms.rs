@@ -364,17 +364,17 @@ pub(crate) fn stack_taken(
     let options = Options::for_call(&STACK, engine, kwargs)?;
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);
-    let (own, positions) = list.asked_for(indices)?;
+    let (imported, positions) = list.asked_for(indices)?;
     let begin = span.end();
     let samples = match positions {
-        None => own,
+        None => imported,
         Some(positions) => {
-            if let Some(batch) = small_of_table(py, &own, &positions, &options, begin)? {
+            if let Some(batch) = small_of_table(py, &imported, &positions, &options, begin)? {
                 return Ok(PyBatch::from(batch));
             }
             match options.is_copy() {
-                true => Arc::new(own.lent(py, &positions)?),
-                false => Arc::new(own.taken(py, &positions)?),
+                true => Arc::new(imported.lent(py, &positions)?),
+                false => Arc::new(imported.taken(py, &positions)?),
             }
         }
     };
@@ -388,21 +388,21 @@ pub(crate) fn stack_taken(
 /// list, and what `Engine::assemble_taken` leaves to plans. Raises the version of a torch `out`.
 fn small_of_table(
     py: Python<'_>,
-    own: &Imported,
+    imported: &Imported,
     positions: &[i64],
     options: &Options<'_>,
     begin: Option<Instant>,
 ) -> PyResult<Option<Batch>> {
-    if !options.is_copy() || !own.list.is_uniform() || own.watches.all().len() > 1 {
+    if !options.is_copy() || !imported.list.is_uniform() || imported.watches.all().len() > 1 {
         return Ok(None);
     }
     // One that cannot be written to is refused once the samples were found to be there.
     let out = options.out.as_ref().map(|out| output_of(out, "", None));
     let Ok(out) = out.transpose() else { return Ok(None) };
-    if own.watches.find_moved(py)?.is_some() {
+    if imported.watches.find_moved(py)?.is_some() {
         return Ok(None);
     }
-    let (engine, list, collate) = (&options.engine, &own.list, &options.collate);
+    let (engine, list, collate) = (&options.engine, &imported.list, &options.collate);
     let take = || {
         let target = out.as_ref().map(target_of);
         engine.assemble_taken(list, positions, collate, target.as_ref(), begin)

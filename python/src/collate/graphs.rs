@@ -126,12 +126,12 @@ fn counts_of<'py>(
     let py = nodes.py();
     if let Ok(key) = nodes.cast::<PyString>() {
         let name: String = key.extract()?;
-        let own;
+        let entry;
         let column = match columns.iter().find(|column| column.name() == name) {
             Some(column) => column,
             None => {
-                own = KeyColumn::read(graphs, &name, key)?;
-                &own
+                entry = KeyColumn::read(graphs, &name, key)?;
+                &entry
             }
         };
         return column.rows().map_err(|error| column.error(py, error));
@@ -238,11 +238,11 @@ fn raise(batch: &Batch, entry: &GraphEntry) -> windrow::Result<()> {
 /// One more than the largest value of each sample, as int64 and at most its largest; 0 for samples without values. `data` is on
 /// the host.
 fn ends_of(data: &Tensor, entry: &GraphEntry) -> windrow::Result<Vec<i64>> {
-    let own = match data.layout().numel() {
+    let copy = match data.layout().numel() {
         0 => None,
         _ => Some(copy_of(data, &Collate::stack().cast(DType::I64), None)?),
     };
-    let values = own.as_ref().map_or(Ok(&[][..]), |own| own.as_slice::<i64>())?;
+    let values = copy.as_ref().map_or(Ok(&[][..]), |copy| copy.as_slice::<i64>())?;
     let (shape, dim) = (data.shape(), entry.dim.unwrap_or(0));
     let inner = shape.iter().skip(dim + 1).product::<i64>() as usize;
     let row = shape.get(dim).map_or(1, |&extent| extent as usize) * inner;

@@ -213,10 +213,10 @@ impl JobOutput {
                 );
                 return Err(located(out.py(), PyTypeError::new_err(text), None, path));
             };
-            let own = JobOutput::new(&data, path, stream, false)?;
+            let data = JobOutput::new(&data, path, stream, false)?;
             let found = JobOutput::new(&scales, path, stream, false)?;
-            let torch = own.torch.into_iter().chain(found.torch).collect();
-            return Ok(JobOutput { tensor: own.tensor, scales: Some(found.tensor), torch });
+            let torch = data.torch.into_iter().chain(found.torch).collect();
+            return Ok(JobOutput { tensor: data.tensor, scales: Some(found.tensor), torch });
         }
         let tensor = output_of(out, path, stream)?;
         let torch = torch_of(out.py(), &tensor)?.into_iter().collect();

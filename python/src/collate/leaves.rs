@@ -178,8 +178,8 @@ impl<'py> ClassRules<'py> {
         path: &str,
     ) -> PyResult<Option<Options<'py>>> {
         let named = specs.find(path, common)?;
-        let own = self.form.as_deref();
-        let form = own.map_or("stack", |(form, _)| form.as_str());
+        let class_form = self.form.as_deref();
+        let form = class_form.map_or("stack", |(form, _)| form.as_str());
         if let (Some(class), Some((given, _))) = (&self.tensors, &named) {
             if given != form {
                 return Err(PyValueError::new_err(format!(
@@ -188,14 +188,15 @@ impl<'py> ClassRules<'py> {
                 )));
             }
         }
-        let Some((form, own)) = own else {
+        let Some((form, form_kwargs)) = class_form else {
             let parse =
                 |(form, kwargs): (String, _)| Options::parse(form_of(&form)?, Some(&kwargs));
             return named.map(parse).transpose();
         };
         let given = named.as_ref().map(|(_, kwargs)| kwargs).or(common);
-        let kwargs = given.map_or_else(|| Ok(PyDict::new(own.py())), |given| given.copy())?;
-        kwargs.update(own.as_mapping())?;
+        let kwargs =
+            given.map_or_else(|| Ok(PyDict::new(form_kwargs.py())), |given| given.copy())?;
+        kwargs.update(form_kwargs.as_mapping())?;
         Options::parse(form_of(form)?, Some(&kwargs)).map(Some)
     }
 }

@@ -168,7 +168,7 @@ fn copy_pairs(
     };
     let scales_list = scales.as_ref().map(|scales| &scales.samples.list);
     let any_pinned =
-        has_pinned([to, from]) || scales_list.is_some_and(|own| has_pinned([own, own]));
+        has_pinned([to, from]) || scales_list.is_some_and(|list| has_pinned([list, list]));
     let mut options = match ordinal {
         None if stream.is_some() && !any_pinned => return Err(no_stream()),
         None => {
@@ -469,7 +469,7 @@ fn ordered<'i>(
     let mut options = MoveOptions::default();
     // Destinations first: their memory may be in use by what was enqueued where it was allocated.
     let mut producers = Producers::default();
-    written.clone().for_each(|own| producers.merge(own.producers()));
+    written.clone().for_each(|samples| producers.merge(samples.producers()));
     // The engine itself orders the work behind and before others on memory of its own.
     let run = &mut options.run;
     for tensor in std::mem::take(&mut producers.tensors) {

@@ -37,7 +37,9 @@ impl PyStructure {
             match container.map(|container| (container, container.keys())) {
                 None => nodes.append(py.None())?,
                 Some((_, Some(keys))) => nodes.append(PyList::new(py, keys)?)?,
-                Some((own, None)) => nodes.append((own.len(), own.is_tuple(py)?))?,
+                Some((container, None)) => {
+                    nodes.append((container.len(), container.is_tuple(py)?))?
+                }
             }
         }
         Ok(nodes)

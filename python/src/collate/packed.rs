@@ -39,11 +39,12 @@ impl<'p> RowPlan<'p> {
     ) -> impl Iterator<Item = windrow::Result<(&'p [i64], usize)>> + 'p {
         let (mut rest, max_tokens) = (lengths, self.max_tokens);
         self.counts.iter().enumerate().map(move |(row, &count)| {
-            let own;
-            (own, rest) = rest.split_at((count as usize).min(rest.len()));
-            let used = own.iter().fold(0u64, |used, &length| used.saturating_add(length as u64));
+            let row_lengths;
+            (row_lengths, rest) = rest.split_at((count as usize).min(rest.len()));
+            let used =
+                row_lengths.iter().fold(0u64, |used, &length| used.saturating_add(length as u64));
             match (max_tokens as u64).checked_sub(used) {
-                Some(left) => Ok((own, left as usize)),
+                Some(left) => Ok((row_lengths, left as usize)),
                 None => Err(Error::argument(format!(
                     "row {row} of the plan has more than max_tokens={max_tokens} tokens: it was made from \
                      other lengths"
@@ -59,9 +60,9 @@ impl<'p> RowPlan<'p> {
         let mut end = 0;
         boundaries.push(end);
         for row in self.rows(lengths) {
-            let (own, left) = row?;
+            let (row_lengths, left) = row?;
             let padding = (left > 0).then_some(left as i64);
-            boundaries.extend(own.iter().copied().chain(padding).map(|length| {
+            boundaries.extend(row_lengths.iter().copied().chain(padding).map(|length| {
                 end += length as i32;
                 end
             }));
@@ -70,14 +71,14 @@ impl<'p> RowPlan<'p> {
     }
 }
 
-/// [`Error::Shape`] for a sample whose number of labels, in `others`, is not that of its ids, in `own`. That both are of as many
-/// samples is not checked.
-pub(crate) fn check_labels(own: &[i64], others: &[i64]) -> windrow::Result<()> {
-    let mut pairs = own.iter().zip(others).enumerate();
-    match pairs.find(|(_, (own, other))| own != other) {
+/// [`Error::Shape`] for a sample whose number of labels, in `label_counts`, is not that of its ids, in `id_counts`. That both are
+/// of as many samples is not checked.
+pub(crate) fn check_labels(id_counts: &[i64], label_counts: &[i64]) -> windrow::Result<()> {
+    let mut pairs = id_counts.iter().zip(label_counts).enumerate();
+    match pairs.find(|(_, (ids, labels))| ids != labels) {
         None => Ok(()),
-        Some((index, (own, other))) => {
-            let found = Mismatch::new(Some(index), &[*own][..], &[*other][..]);
+        Some((index, (ids, labels))) => {
+            let found = Mismatch::new(Some(index), &[*ids][..], &[*labels][..]);
             let found = found.with_hint(Hint::Text("there is a label for each id"));
             Err(Error::Shape(Box::new(found)).at_path("labels"))
         }

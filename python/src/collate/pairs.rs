@@ -135,11 +135,11 @@ impl PairRules {
             return Ok(is_plain);
         }
         let py = object.py();
-        let own = object.get_type();
+        let object_type = object.get_type();
         let is = |module: &str, name: &str| {
-            Ok::<_, PyErr>(loaded(py, module, name)?.is_some_and(|known| known.is(&own)))
+            Ok::<_, PyErr>(loaded(py, module, name)?.is_some_and(|known| known.is(&object_type)))
         };
-        let is_plain = own.is(py.get_type::<PyTensor>())
+        let is_plain = object_type.is(py.get_type::<PyTensor>())
             || is("torch", "Tensor")?
             || is("torch.nn", "Parameter")?
             || is("numpy", "ndarray")?;

@@ -170,23 +170,23 @@ impl PyDequantize {
     #[new]
     #[pyo3(signature = (scales, block = None))]
     fn new(scales: &Bound<'_, PyAny>, block: Option<NoBool<i64>>) -> PyResult<PyDequantize> {
-        let read = |own: &Bound<'_, PyAny>| {
-            table_of(own, "scales", Reading { rows: true, ..Reading::OWNED })
+        let read = |values: &Bound<'_, PyAny>| {
+            table_of(values, "scales", Reading { rows: true, ..Reading::OWNED })
         };
         let is_list =
             scales.is_exact_instance_of::<PyList>() || scales.is_exact_instance_of::<PyTuple>();
         let (tensors, all): (Vec<Tensor>, Scales) = if is_list {
             let mut tensors = Vec::new();
-            for own in scales.try_iter()? {
-                let own = own?;
+            for item in scales.try_iter()? {
+                let item = item?;
                 let is_number =
-                    own.is_exact_instance_of::<PyFloat>() || own.is_exact_instance_of::<PyInt>();
+                    item.is_exact_instance_of::<PyFloat>() || item.is_exact_instance_of::<PyInt>();
                 push_to(
                     &mut tensors,
                     match is_number {
-                        true => Tensor::from_vec(vec![own.extract::<f64>()? as f32], &[])
-                            .or_py_err(own.py())?,
-                        false => read(&own)?,
+                        true => Tensor::from_vec(vec![item.extract::<f64>()? as f32], &[])
+                            .or_py_err(item.py())?,
+                        false => read(&item)?,
                     },
                 )?;
             }

@@ -70,10 +70,10 @@ fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Option<Instant>) -> Py
     let collate = || Collate::ragged(Ragged::new().offsets(DType::I32)).cast(DType::I64);
     let mut jobs: Vec<Job> = columns.into_iter().map(|column| column.job(collate())).collect();
     let batches = Run::new(py, default_engine(), begin).jobs(&mut jobs)?;
-    if let [Some(own), Some(others)] = [0, 1].map(|column| batches.get(column)?.lengths()) {
-        let lengths = [own, others].map(|lengths| lengths.as_slice::<i64>());
-        let [own, others] = lengths.map(|lengths| lengths.or_py_err(py));
-        check_labels(own?, others?).or_py_err(py)?;
+    if let [Some(ids), Some(labels)] = [0, 1].map(|column| batches.get(column)?.lengths()) {
+        let lengths = [ids, labels].map(|lengths| lengths.as_slice::<i64>());
+        let [ids, labels] = lengths.map(|lengths| lengths.or_py_err(py));
+        check_labels(ids?, labels?).or_py_err(py)?;
     }
     Ok(batches)
 }

@@ -62,15 +62,15 @@ pub(super) fn pack_on_device(
     let [own_ids, own_labels, places, index] = lines;
     let mut begins = SampleList::new();
     push(&mut begins, &numbers.tensor, boundaries, &[count + 1], None).or_py_err(py)?;
-    let own = Owners::default();
+    let no_owners = Owners::default();
     let mut jobs = vec![
         numbers.job("input_ids", DType::I64, &ids.owners, own_ids.list)?,
         numbers.job("labels", DType::I64, &labels.owners, own_labels.list)?,
-        numbers.job("position_ids", DType::I64, &own, places.list)?,
-        numbers.job("cu_seqlens", DType::I32, &own, begins)?,
+        numbers.job("position_ids", DType::I64, &no_owners, places.list)?,
+        numbers.job("cu_seqlens", DType::I32, &no_owners, begins)?,
     ];
     if wants_index {
-        jobs.push(numbers.job("seq_idx", DType::I32, &own, index.list)?);
+        jobs.push(numbers.job("seq_idx", DType::I32, &no_owners, index.list)?);
     }
     let batches = Run::new(py, default_engine(), begin).jobs(&mut jobs)?;
     let [ids, labels, positions, boundaries, index @ ..] = &batches[..] else {
@@ -108,13 +108,13 @@ pub(super) fn pack_rows_on_device(
     let [own_ids, own_labels, positions, segments] = lines.or_py_err(py)?;
     let mut all = SampleList::new();
     push(&mut all, &numbers.tensor, boundaries, &[begins.len() as i64], None).or_py_err(py)?;
-    let own = Owners::default();
+    let no_owners = Owners::default();
     let mut jobs = [
         numbers.job("input_ids", DType::I64, &ids.owners, own_ids.list)?,
         numbers.job("labels", DType::I64, &labels.owners, own_labels.list)?,
-        numbers.job("position_ids", DType::I64, &own, positions.list)?,
-        numbers.job("segment_ids", DType::I64, &own, segments.list)?,
-        numbers.job("cu_seqlens", DType::I32, &own, all)?,
+        numbers.job("position_ids", DType::I64, &no_owners, positions.list)?,
+        numbers.job("segment_ids", DType::I64, &no_owners, segments.list)?,
+        numbers.job("cu_seqlens", DType::I32, &no_owners, all)?,
     ];
     let batches = Run::new(py, default_engine(), begin).jobs(&mut jobs)?;
     let shape = [plan.counts.len() as i64, plan.max_tokens as i64];
@@ -140,8 +140,8 @@ fn lines_of_rows<'n>(
     let [own_ids, own_labels, positions, segments] = &mut lines;
     let mut number = 0;
     for row in plan.rows(lengths) {
-        let (own, left) = row?;
-        for (segment, &length) in own.iter().enumerate() {
+        let (row_lengths, left) = row?;
+        for (segment, &length) in row_lengths.iter().enumerate() {
             own_ids.sequence(ids, number, 0)?;
             own_labels.labels(labels, number, pads + 2)?;
             positions.numbers(places, length, 1)?;
@@ -163,8 +163,8 @@ fn lengths_of(py: Python<'_>, columns: &[KeyColumn], device: Device) -> PyResult
     for column in columns {
         lengths.push(column.lengths_on(device).map_err(|error| column.error(py, error))?);
     }
-    if let [own, others] = &lengths[..] {
-        check_labels(own, others).or_py_err(py)?;
+    if let [ids, labels] = &lengths[..] {
+        check_labels(ids, labels).or_py_err(py)?;
     }
     Ok(lengths.swap_remove(0))
 }

@@ -127,9 +127,9 @@ fn target_of(tensor: &Tensor, dl_device: &Bound<'_, PyAny>) -> PyResult<Device> 
     match tensor.device() {
         Device::Pinned if is((DLDeviceType::CPU.0, 0)) => Ok(Device::Pinned),
         _ if is((DLDeviceType::CPU.0, 0)) => Ok(Device::Cpu),
-        own if is(dlpack_device(tensor)) => Ok(own),
-        own => {
-            let text = format!("cannot export memory of {own} to device {asked:?}");
+        device if is(dlpack_device(tensor)) => Ok(device),
+        device => {
+            let text = format!("cannot export memory of {device} to device {asked:?}");
             Err(PyBufferError::new_err(text))
         }
     }

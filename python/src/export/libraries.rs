@@ -55,8 +55,8 @@ pub(crate) fn numpy<'py>(
 /// Zero-copy torch tensor; where torch lends the memory, that tensor or a view of it. Warns of read-only memory; DTypeError for a
 /// dtype that torch lacks, LayoutError for a stride below 0. Page-locked memory counts as handed out afterwards.
 pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
-    if let Some(own) = lent_tensor(py, tensor)? {
-        return Ok(own);
+    if let Some(lent) = lent_tensor(py, tensor)? {
+        return Ok(lent);
     }
     if tensor.is_read_only() {
         // As `torch.from_numpy` does.

@@ -280,9 +280,9 @@ pub(crate) fn array_hint(class: &Bound<'_, PyType>) -> PyResult<&'static str> {
         ("to_numpy", "; use .to_numpy()"),
     ];
     let mut hint = "";
-    for (name, own) in hints {
+    for (name, text) in hints {
         if matches!(answered(class.py(), class.hasattr(name))?, Ok(true)) {
-            hint = own;
+            hint = text;
         }
     }
     Ok(hint)

@@ -198,9 +198,9 @@ pub(crate) fn read_columns(
         // SAFETY: live objects, held or borrowed by the caller's columns, which stays attached and runs no Python code.
         unsafe { first.prefetch_first(&objects[range.start * count..]) };
         for (position, (column, reader)) in range.clone().zip(&columns[range]) {
-            let own = position * count..(position + 1) * count;
+            let object_range = position * count..(position + 1) * count;
             // SAFETY: as above.
-            let list = unsafe { reader.list(objects, own, MOST_BYTES) };
+            let list = unsafe { reader.list(objects, object_range, MOST_BYTES) };
             *lists[*column].lock().unwrap_or_else(PoisonError::into_inner) = list;
         }
     };
@@ -415,7 +415,7 @@ impl RawArray<'_> {
     #[inline]
     fn has_strides(&self, known: Option<&[i64]>) -> bool {
         match (self.strides, known) {
-            (Some(own), Some(known)) => are_same(own, known),
+            (Some(strides), Some(known)) => are_same(strides, known),
             (None, None) => true,
             _ => false,
         }

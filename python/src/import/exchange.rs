@@ -61,11 +61,11 @@ impl<'py> Importer<'py> {
     fn push_dense(&mut self, fields: &DenseFields<'_>, index: usize) -> PyResult<()> {
         let &DenseFields { data, dtype, shape, strides } = fields;
         // Another thread may resize the tensor meanwhile.
-        let (mut own, ndim) = ([0; 2 * MAX_DIMS], shape.len());
-        for (own, dim) in own.iter_mut().zip(shape.iter().chain(strides)) {
-            *own = dim.load(Ordering::Relaxed);
+        let (mut dims, ndim) = ([0; 2 * MAX_DIMS], shape.len());
+        for (entry, dim) in dims.iter_mut().zip(shape.iter().chain(strides)) {
+            *entry = dim.load(Ordering::Relaxed);
         }
-        let (shape, strides) = own[..2 * ndim].split_at(ndim);
+        let (shape, strides) = dims[..2 * ndim].split_at(ndim);
         // SAFETY: as good as torch's word, as in `push`; alive while the object is and is not resized.
         let pushed = unsafe { self.list.push(data, dtype, Device::Cpu, shape, Some(strides)) };
         pushed.map_err(|error| self.error(error, index))?;

@@ -63,10 +63,10 @@ impl<'py> Importer<'py> {
             check_small_memory()?;
             // Numbers of other samples are not for this one.
             let numbers = std::mem::take(&mut self.owner.numbers);
-            let mut own = std::mem::take(&mut self.owner);
-            (self.owner.numbers, self.owner.producers) = (numbers, own.producers.clone());
-            push_to(&mut own.objects, object.clone().unbind())?;
-            own.into_object(self.py)?
+            let mut holder = std::mem::take(&mut self.owner);
+            (self.owner.numbers, self.owner.producers) = (numbers, holder.producers.clone());
+            push_to(&mut holder.objects, object.clone().unbind())?;
+            holder.into_object(self.py)?
         } else if is_number {
             self.py.None()
         } else if let Some(tensor) = tensor_in(object) {
@@ -85,9 +85,9 @@ impl<'py> Importer<'py> {
         let numbers = match self.owner.numbers.is_empty() {
             true => None,
             false => {
-                let mut own = Holder::default();
-                own.numbers = std::mem::take(&mut self.owner.numbers);
-                Some(own.into_object(self.py)?)
+                let mut holder = Holder::default();
+                holder.numbers = std::mem::take(&mut self.owner.numbers);
+                Some(holder.into_object(self.py)?)
             }
         };
         let mut noted = std::mem::take(&mut self.keepers).into_iter();

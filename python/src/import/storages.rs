@@ -87,8 +87,8 @@ impl Importer<'_> {
             }
             (Lazy::No, _) => {
                 let is_own = matches!(route, ImportRoute::Tensor | ImportRoute::Batch);
-                let own = if is_own { tensor_in(object) } else { None };
-                let watches = own.and_then(|own| watches_of(own.owner()));
+                let tensor = if is_own { tensor_in(object) } else { None };
+                let watches = tensor.and_then(|tensor| watches_of(tensor.owner()));
                 self.watches.push(self.py, position, StorageWatches::combined(watches))
             }
             _ => match self.storage.as_ref().map(|storage| &storage.watch) {

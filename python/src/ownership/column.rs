@@ -146,7 +146,7 @@ impl<T: Entry> Column<T> {
     }
 
     /// The entries to be changed: copied first if another column has them.
-    fn own(&mut self, py: Python<'_>) -> PyResult<&mut Entries<T>> {
+    fn make_mut(&mut self, py: Python<'_>) -> PyResult<&mut Entries<T>> {
         if self.0.as_mut().is_none_or(|shared| Arc::get_mut(shared).is_none()) {
             let mut copy = try_vec(self.all().len())?;
             copy.extend(self.all().iter().map(|entry| entry.copied(py)));
@@ -168,17 +168,17 @@ impl<T: Entry> Column<T> {
         }
         match (self.all(), other.all()) {
             ([], []) => return Ok(()),
-            ([own], [all]) if own.is(all) => return Ok(()),
+            ([entry], [all]) if entry.is(all) => return Ok(()),
             ([], [all]) if len == 0 => {
                 *self = Column::one(all.copied(py));
                 return Ok(());
             }
             _ => {}
         }
-        let own = self.own(py)?;
-        own.spread(py, len)?;
-        own.0.try_reserve(other_len).map_err(out_of_memory)?;
-        own.0.extend((0..other_len).map(|index| other.entry(py, index)));
+        let entries = self.make_mut(py)?;
+        entries.spread(py, len)?;
+        entries.0.try_reserve(other_len).map_err(out_of_memory)?;
+        entries.0.extend((0..other_len).map(|index| other.entry(py, index)));
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl<T: Entry> Column<T> {
     pub fn spread(&mut self, py: Python<'_>, len: usize, other: &Column<T>) -> PyResult<()> {
         match self.is_empty() && other.is_empty() {
             true => Ok(()),
-            false => self.own(py)?.spread(py, len),
+            false => self.make_mut(py)?.spread(py, len),
         }
     }
 

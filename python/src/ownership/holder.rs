@@ -196,7 +196,8 @@ pub(crate) fn visit_tensor(tensor: &Tensor, visit: &PyVisit<'_>) -> Visited {
 pub(crate) fn with_own_references(py: Python<'_>, tensor: &Tensor) -> Tensor {
     match tensor.owner().downcast_ref::<Reference>() {
         Some(reference) if tensor.device() == Device::Cpu => {
-            let copied = |object: &Option<Py<PyAny>>| object.as_ref().map(|own| own.clone_ref(py));
+            let copied =
+                |object: &Option<Py<PyAny>>| object.as_ref().map(|object| object.clone_ref(py));
             let reference = Reference {
                 object: copied(&reference.object),
                 storage: copied(&reference.storage),

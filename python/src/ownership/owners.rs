@@ -78,9 +78,9 @@ impl Owners {
     /// Owners of samples that are a tensor with this owner, or views of its memory.
     pub fn from_reference(py: Python<'_>, reference: &Reference) -> PyResult<Owners> {
         let (mut object, storage) = (reference.object.copied(py), reference.storage.copied(py));
-        if let (Some(own), Some(storage)) = (&object, storage) {
+        if let (Some(lender), Some(storage)) = (&object, storage) {
             let mut holder = Holder::default();
-            holder.objects = vec![own.clone_ref(py), storage];
+            holder.objects = vec![lender.clone_ref(py), storage];
             object = Some(holder.into_object(py)?);
         }
         let shared = reference.shared.clone().unwrap_or_default();
@@ -110,8 +110,8 @@ impl Owners {
     /// The references that the collector is to see, if no other list has them.
     pub fn visit(&self, visit: &PyVisit<'_>) -> Visited {
         let all = self.objects.0.iter().chain(&self.tensors.0);
-        let own = all.filter(|objects| Arc::strong_count(objects) == 1);
-        own.flat_map(|objects| &objects.0).try_for_each(|kept| visit.call(kept))
+        let unshared = all.filter(|objects| Arc::strong_count(objects) == 1);
+        unshared.flat_map(|objects| &objects.0).try_for_each(|kept| visit.call(kept))
     }
 
     /// All objects that keep samples.

@@ -129,7 +129,7 @@ pub(crate) fn torch_stream(
 /// torch's is an [`Error::Argument`].
 fn used_on(output: &Tensor, ordinal: u32, stream: Stream) -> windrow::Result<()> {
     let object = match lent(output) {
-        Some((object, own)) if own != Some(stream) => object,
+        Some((object, owner_stream)) if owner_stream != Some(stream) => object,
         _ => return Ok(()),
     };
     Python::attach(|py| -> PyResult<()> {

@@ -109,11 +109,11 @@ impl Entry for StorageWatch {
     #[inline]
     fn is(&self, other: &StorageWatch) -> bool {
         match (self, other) {
-            (StorageWatch::Word(own, _), StorageWatch::Word(other, _)) => own == other,
-            (StorageWatch::Recheck(own), StorageWatch::Recheck(other)) => {
-                match (&**own, &**other) {
-                    (Recheck::Storage(own, _), Recheck::Storage(other, _)) => own == other,
-                    _ => Arc::ptr_eq(own, other),
+            (StorageWatch::Word(word, _), StorageWatch::Word(other, _)) => word == other,
+            (StorageWatch::Recheck(recheck), StorageWatch::Recheck(other)) => {
+                match (&**recheck, &**other) {
+                    (Recheck::Storage(storage, _), Recheck::Storage(other, _)) => storage == other,
+                    _ => Arc::ptr_eq(recheck, other),
                 }
             }
             _ => false,

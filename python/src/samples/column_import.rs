@@ -104,9 +104,9 @@ pub(crate) fn import_columns<'py>(
                 Ok((list, start..owner.objects.len()))
             }
             None => {
-                let mut own = try_vec(num_rows)?;
-                own.extend(column.map(|object| object.into_bound(py)));
-                Err(own)
+                let mut unread = try_vec(num_rows)?;
+                unread.extend(column.map(|object| object.into_bound(py)));
+                Err(unread)
             }
         });
     }

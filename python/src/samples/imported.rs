@@ -179,7 +179,10 @@ impl Imported {
     }
 
     /// These samples, to be changed: `shared` becomes a copy of its own if others have it.
-    pub fn own<'a>(shared: &'a mut Arc<Imported>, py: Python<'_>) -> PyResult<&'a mut Imported> {
+    pub fn make_mut<'a>(
+        shared: &'a mut Arc<Imported>,
+        py: Python<'_>,
+    ) -> PyResult<&'a mut Imported> {
         if Arc::get_mut(shared).is_none() {
             *shared = Arc::new(shared.copied().or_py_err(py)?);
         }
@@ -213,7 +216,7 @@ impl Imported {
         // First of all: a table can have more rows than there is memory for their places.
         self.list.reserve(added).or_py_err(py)?;
         let others = self.agree_on_dtype(py, &other.list)?;
-        let watches = |own: &mut StorageWatches| own.extend(py, len, &other.watches, added);
+        let watches = |watches: &mut StorageWatches| watches.extend(py, len, &other.watches, added);
         let joined = self
             .owners
             .extend(py, len, &other.owners, added)

@@ -118,7 +118,7 @@ impl Content {
     /// Whether both are of one kind, and objects of one class.
     pub fn is_like(&self, py: Python<'_>, other: &Content) -> bool {
         match (self, other) {
-            (Content::Objects(own), Content::Objects(other)) => own.bind(py).is(other.bind(py)),
+            (Content::Objects(class), Content::Objects(other)) => class.bind(py).is(other.bind(py)),
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
@@ -148,10 +148,10 @@ impl LeafColumn {
         sample: Vec<Bound<'_, PyAny>>,
         place: ColumnPlace<'_>,
     ) -> PyResult<LeafColumn> {
-        let LeafColumn::Tensors(own) = self else { return LeafColumn::from_objects(sample) };
+        let LeafColumn::Tensors(imported) = self else { return LeafColumn::from_objects(sample) };
         let importer =
             Importer::new(sample[0].py(), Reading { path: place.path, ..Reading::OWNED });
-        let read = |sample| own.read_more(importer, sample, place.start());
+        let read = |sample| imported.read_more(importer, sample, place.start());
         Ok(LeafColumn::Tensors(Arc::new(import_leaf(sample, place, read)?)))
     }
 
@@ -194,12 +194,12 @@ impl LeafColumn {
     /// Adds the leaves of other samples; on an error none. TypeError for a column of the other kind.
     pub fn join(&mut self, py: Python<'_>, other: &LeafColumn) -> PyResult<()> {
         match (self, other) {
-            (LeafColumn::Tensors(own), LeafColumn::Tensors(other)) => {
-                Imported::own(own, py)?.join(py, other)
+            (LeafColumn::Tensors(imported), LeafColumn::Tensors(other)) => {
+                Imported::make_mut(imported, py)?.join(py, other)
             }
-            (LeafColumn::Objects(own), LeafColumn::Objects(other)) => {
-                let own = own_objects(py, own, other.len())?;
-                own.extend(other.iter().map(|object| object.clone_ref(py)));
+            (LeafColumn::Objects(objects), LeafColumn::Objects(other)) => {
+                let objects = own_objects(py, objects, other.len())?;
+                objects.extend(other.iter().map(|object| object.clone_ref(py)));
                 Ok(())
             }
             _ => Err(PyTypeError::new_err("cannot mix tensors and other objects in one leaf")),
@@ -210,10 +210,10 @@ impl LeafColumn {
     pub fn truncate(&mut self, len: usize) {
         match self {
             LeafColumn::Tensors(imported) => {
-                Arc::get_mut(imported).into_iter().for_each(|own| own.truncate(len));
+                Arc::get_mut(imported).into_iter().for_each(|imported| imported.truncate(len));
             }
             LeafColumn::Objects(objects) => {
-                Arc::get_mut(objects).into_iter().for_each(|own| own.truncate(len));
+                Arc::get_mut(objects).into_iter().for_each(|objects| objects.truncate(len));
             }
         }
     }
@@ -222,11 +222,11 @@ impl LeafColumn {
     /// other kind. What was there is released here. The caller has found that both are there: objects panic otherwise.
     pub fn replace(&mut self, py: Python<'_>, index: usize, other: &LeafColumn) -> PyResult<()> {
         match (self, other) {
-            (LeafColumn::Tensors(own), LeafColumn::Tensors(other)) => {
-                Imported::own(own, py)?.replace(py, index, other).map(drop)
+            (LeafColumn::Tensors(imported), LeafColumn::Tensors(other)) => {
+                Imported::make_mut(imported, py)?.replace(py, index, other).map(drop)
             }
-            (LeafColumn::Objects(own), LeafColumn::Objects(other)) => {
-                own_objects(py, own, 0)?[index] = other[0].clone_ref(py);
+            (LeafColumn::Objects(objects), LeafColumn::Objects(other)) => {
+                own_objects(py, objects, 0)?[index] = other[0].clone_ref(py);
                 Ok(())
             }
             _ => Err(PyTypeError::new_err("cannot mix tensors and other objects in one leaf")),
@@ -245,7 +245,7 @@ fn own_objects<'a>(
         copy.extend(objects.iter().map(|object| object.clone_ref(py)));
         *objects = Arc::new(copy);
     }
-    let own = Arc::get_mut(objects).expect("not shared");
-    own.try_reserve(additional).map_err(out_of_memory)?;
-    Ok(own)
+    let objects = Arc::get_mut(objects).expect("not shared");
+    objects.try_reserve(additional).map_err(out_of_memory)?;
+    Ok(objects)
 }

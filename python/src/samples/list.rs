@@ -143,9 +143,9 @@ impl PySampleList {
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
         match &samples.samples {
-            ListSamples::Leaves(own) => visit_samples(own, visit),
-            ListSamples::Trees(own) => own.leaves().try_for_each(|(_, column)| match column {
-                LeafColumn::Tensors(own) => visit_samples(own, visit),
+            ListSamples::Leaves(imported) => visit_samples(imported, visit),
+            ListSamples::Trees(trees) => trees.leaves().try_for_each(|(_, column)| match column {
+                LeafColumn::Tensors(imported) => visit_samples(imported, visit),
                 LeafColumn::Objects(objects) if Arc::strong_count(objects) == 1 => {
                     objects.iter().try_for_each(|object| visit.call(object))
                 }
@@ -184,10 +184,10 @@ impl PySampleList {
     /// As `leaves`; LayoutError if the memory of a sample was moved since its import, and the error that indices on the device
     /// have had.
     pub fn unmoved(&self, py: Python<'_>, path: &str) -> PyResult<Arc<Imported>> {
-        let own = self.leaves(py)?;
+        let imported = self.leaves(py)?;
         self.check_resident(py)?;
-        own.check_unmoved(py, path)?;
-        Ok(own)
+        imported.check_unmoved(py, path)?;
+        Ok(imported)
     }
 
     /// Raises the error that indices on the device have had.
@@ -205,21 +205,21 @@ impl PySampleList {
         py: Python<'_>,
         device: Device,
     ) -> PyResult<(Arc<Imported>, Resident<'static>)> {
-        let (own, version) = {
+        let (contents, version) = {
             let samples = self.samples();
             (samples.samples.clone(), samples.version)
         };
-        let own = own.leaves(py)?;
+        let imported = contents.leaves(py)?;
         let is_current =
             |(of, made): &(u64, Resident<'static>)| *of == version && made.device() == device;
         let known = self.resident().clone().filter(is_current);
         if let Some((_, known)) = known {
-            return Ok((own, known));
+            return Ok((imported, known));
         }
-        let list = own.list.clone();
+        let list = imported.list.clone();
         let made = py.detach(|| default_engine().resident(list, device)).or_py_err(py)?;
         *self.resident() = Some((version, made.clone()));
-        Ok((own, made))
+        Ok((imported, made))
     }
 
     /// The samples at indices in the memory of a device, which are not read here; `None` for other indices, and for a list that
@@ -236,22 +236,22 @@ impl PySampleList {
         if !matches!(tensor.device(), Device::Cuda(_)) {
             return Ok(None);
         }
-        let (own, resident) = self.resident_on(py, device)?;
+        let (imported, resident) = self.resident_on(py, device)?;
         let list = resident.take(&tensor).or_py_err(py)?;
-        let owners = own.owners.with(Arc::clone(tensor.owner()))?;
-        Ok(Some(Imported { list, owners, watches: own.watches.clone() }))
+        let owners = imported.owners.with(Arc::clone(tensor.owner()))?;
+        Ok(Some(Imported { list, owners, watches: imported.watches.clone() }))
     }
 
     /// The samples at these positions, as `SampleList.take` has them.
     pub fn taken(&self, indices: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
         let py = indices.py();
-        let own = self.snapshot();
+        let contents = self.snapshot();
         self.check_resident(py)?;
         if let Some(chosen) = self.chosen(indices)? {
             return Ok(ListSamples::Leaves(Arc::new(chosen)));
         }
         let (positions, _) = integers(indices, "indices", 1)?;
-        own.taken(py, positions)
+        contents.taken(py, positions)
     }
 
     /// All samples, which are array-likes, and the positions that are asked for, not yet looked up. By indices on a device the
@@ -260,13 +260,13 @@ impl PySampleList {
         &self,
         indices: &Bound<'_, PyAny>,
     ) -> PyResult<(Arc<Imported>, Option<Vec<i64>>)> {
-        let own = self.leaves(indices.py())?;
+        let imported = self.leaves(indices.py())?;
         self.check_resident(indices.py())?;
         if let Some(chosen) = self.chosen(indices)? {
             return Ok((Arc::new(chosen), None));
         }
         let (positions, _) = integers(indices, "indices", 1)?;
-        Ok((own, Some(positions)))
+        Ok((imported, Some(positions)))
     }
 
     /// The position of one of `len` samples, of which a negative one counts from the end; IndexError if it is not there,
@@ -291,20 +291,20 @@ impl PySampleList {
         objects: Vec<Bound<'_, PyAny>>,
         start: usize,
     ) -> PyResult<ListSamples> {
-        let own = match self.snapshot() {
-            ListSamples::Leaves(own) if own.list.is_empty() => {
+        let imported = match self.snapshot() {
+            ListSamples::Leaves(imported) if imported.list.is_empty() => {
                 match objects.first().map_or(Ok(false), is_tree)? {
                     true => return Trees::read(objects).map(ListSamples::Trees),
-                    false => own,
+                    false => imported,
                 }
             }
-            ListSamples::Leaves(own) => own,
-            ListSamples::Trees(own) => {
-                return own.read_more(objects, start).map(ListSamples::Trees);
+            ListSamples::Leaves(imported) => imported,
+            ListSamples::Trees(trees) => {
+                return trees.read_more(objects, start).map(ListSamples::Trees);
             }
         };
         let importer = Importer::new(py, Reading::OWNED);
-        let more = own.read_more(importer, objects, start)?;
+        let more = imported.read_more(importer, objects, start)?;
         Ok(ListSamples::Leaves(Arc::new(more)))
     }
 
@@ -322,31 +322,34 @@ impl PySampleList {
     pub fn join(&self, py: Python<'_>, mut other: ListSamples) -> PyResult<()> {
         // Released without the lock of the list, and structures are compared without it.
         let _gone;
-        let mut own = loop {
+        let mut current = loop {
             match (&self.snapshot(), &mut other) {
-                (ListSamples::Leaves(own), ListSamples::Leaves(other)) => {
-                    own.list.check_known().and(other.list.check_known()).or_py_err(py)?;
+                (ListSamples::Leaves(imported), ListSamples::Leaves(other)) => {
+                    imported.list.check_known().and(other.list.check_known()).or_py_err(py)?;
                 }
-                (ListSamples::Trees(own), ListSamples::Trees(other)) if !own.is_alike(other) => {
-                    *other = own.arrange(py, other)?;
+                (ListSamples::Trees(trees), ListSamples::Trees(other))
+                    if !trees.is_alike(other) =>
+                {
+                    *other = trees.arrange(py, other)?;
                 }
                 _ => {}
             }
-            let own = self.samples();
-            match (&own.samples, &other) {
+            let current = self.samples();
+            match (&current.samples, &other) {
                 // Another thread was the first to add to an empty list.
-                (ListSamples::Trees(own), ListSamples::Trees(other)) if !own.is_alike(other) => {}
-                _ => break own,
+                (ListSamples::Trees(trees), ListSamples::Trees(other))
+                    if !trees.is_alike(other) => {}
+                _ => break current,
             }
         };
-        own.version += 1;
-        match (&mut own.samples, other) {
-            (ListSamples::Leaves(own), ListSamples::Leaves(other)) => {
-                Imported::own(own, py)?.join(py, &other)?;
+        current.version += 1;
+        match (&mut current.samples, other) {
+            (ListSamples::Leaves(imported), ListSamples::Leaves(other)) => {
+                Imported::make_mut(imported, py)?.join(py, &other)?;
             }
-            (ListSamples::Trees(own), ListSamples::Trees(other)) => own.join(py, &other)?,
+            (ListSamples::Trees(trees), ListSamples::Trees(other)) => trees.join(py, &other)?,
             (_, other) if other.len() == 0 => {}
-            (own, other) if own.len() == 0 => _gone = std::mem::replace(own, other),
+            (contents, other) if contents.len() == 0 => _gone = std::mem::replace(contents, other),
             _ => return Err(no_mixture()),
         }
         Ok(())
@@ -359,14 +362,14 @@ impl PySampleList {
         let other = self.read(py, vec![sample.clone()], position)?;
         // Released without the lock of the list.
         let (_gone_leaf, _gone_tree);
-        let mut own = self.samples();
-        own.version += 1;
-        match (&mut own.samples, &other) {
-            (ListSamples::Leaves(own), ListSamples::Leaves(other)) => {
-                _gone_leaf = Imported::own(own, py)?.replace(py, position, other)?;
+        let mut current = self.samples();
+        current.version += 1;
+        match (&mut current.samples, &other) {
+            (ListSamples::Leaves(imported), ListSamples::Leaves(other)) => {
+                _gone_leaf = Imported::make_mut(imported, py)?.replace(py, position, other)?;
             }
-            (ListSamples::Trees(own), ListSamples::Trees(other)) if own.is_alike(other) => {
-                _gone_tree = own.replace(py, position, other)?;
+            (ListSamples::Trees(trees), ListSamples::Trees(other)) if trees.is_alike(other) => {
+                _gone_tree = trees.replace(py, position, other)?;
             }
             _ => return Err(no_mixture()),
         }

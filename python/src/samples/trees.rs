@@ -190,8 +190,8 @@ impl Trees {
     /// # Errors
     /// ValueError for other kinds of leaves, or leaves of another number of samples than `len`.
     pub fn with_columns(&self, columns: Vec<LeafColumn>, len: usize) -> PyResult<Trees> {
-        let is_like = |(own, other): (&LeafColumn, &LeafColumn)| {
-            std::mem::discriminant(own) == std::mem::discriminant(other) && other.len() == len
+        let is_like = |(column, other): (&LeafColumn, &LeafColumn)| {
+            std::mem::discriminant(column) == std::mem::discriminant(other) && other.len() == len
         };
         match columns.len() == self.columns.len() && self.columns.iter().zip(&columns).all(is_like)
         {
@@ -251,10 +251,10 @@ impl Trees {
             },
         )?;
         let mut read = try_vec(columns.len())?;
-        for ((leaf, own), samples) in leaves.iter().zip(&self.columns).zip(columns) {
+        for ((leaf, column), samples) in leaves.iter().zip(&self.columns).zip(columns) {
             let place = place_after(start, &leaf.path);
             read.push(match len {
-                1 => own.read_one(samples, place)?,
+                1 => column.read_one(samples, place)?,
                 _ => LeafColumn::read(samples, place, &leaf.content)?,
             });
         }

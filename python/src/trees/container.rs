@@ -155,7 +155,7 @@ impl Container {
         for child in 0..self.len() {
             let its = match (self.key(py, child), other.keys()) {
                 // Mostly in one order.
-                (Some(own), Some(keys)) if !own.is(&keys[child]) => position_of(keys, own)?,
+                (Some(key), Some(keys)) if !key.is(&keys[child]) => position_of(keys, key)?,
                 _ => Some(child),
             };
             let Some(its) = its else { return Ok(None) };
@@ -195,8 +195,8 @@ pub(super) fn name_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
 
 /// The position of the first key that equals this one. Compares, which can run any code.
 pub(super) fn position_of(keys: &[Py<PyAny>], key: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    for (position, own) in keys.iter().enumerate() {
-        if own.bind(key.py()).eq(key)? {
+    for (position, known) in keys.iter().enumerate() {
+        if known.bind(key.py()).eq(key)? {
             return Ok(Some(position));
         }
     }
