@@ -197,6 +197,7 @@ impl Plan<'_> {
 
     /// As [`Plan::explain`], for a caller who hands leaves out as views of their samples' memory: those
     /// that are marked in `views`, by position.
+    #[doc(hidden)]
     pub fn explain_with(&self, views: &[bool]) -> Explain {
         Explain::new(self, views)
     }

@@ -7,6 +7,7 @@ use crate::tensor::{DType, Result, Tensor};
 
 /// One leaf of a plan that was run.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct LeafOutput {
     /// The data; `None` if it was written to the caller's memory.
     pub data: Option<Tensor>,

@@ -174,6 +174,8 @@ impl Collate {
     ///
     /// # Errors
     /// [`Error::Argument`].
+    #[cfg(feature = "unstable-bindings")]
+    #[doc(hidden)]
     pub fn check_saturate(&self) -> Result<()> {
         self.dtype.map_or(Ok(()), |dtype| self.check_saturate_in(dtype))
     }

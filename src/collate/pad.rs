@@ -262,6 +262,7 @@ impl Pad {
     ///
     /// # Errors
     /// [`Error::Argument`] if a mask cannot have the dtype, or if the dtype is not bool and no mask is requested.
+    #[doc(hidden)]
     pub fn check_mask(&self) -> Result<()> {
         use DType::{Bool, F16, F32, I32, I64, U8};
         let (refuse, dtype) = (|text: String| Err(Error::argument(text)), self.mask_dtype);

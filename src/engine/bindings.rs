@@ -12,7 +12,7 @@ use crate::collate::{Collate, Form};
 use crate::cuda::PinnedBlock;
 use crate::host;
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{Leaf, Target};
+use crate::plan::{Leaf, Plan, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
 use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
@@ -37,10 +37,9 @@ pub use crate::tensor::dims::Dims;
 pub use crate::tensor::places::Places;
 pub use crate::tensor::tensor::new_owners;
 
-#[doc(hidden)]
 impl Engine {
     /// The options with the engine's device, if it has one and the options name none.
-    pub fn placed<'c>(&self, collate: &'c Collate) -> Cow<'c, Collate> {
+    pub(super) fn placed_collate<'c>(&self, collate: &'c Collate) -> Cow<'c, Collate> {
         match self.shared.device {
             Some(device) if collate.device.is_none() => Cow::Owned(collate.clone().device(device)),
             _ => Cow::Borrowed(collate),
@@ -71,6 +70,24 @@ impl Engine {
 #[cfg(feature = "unstable-bindings")]
 #[doc(hidden)]
 impl Engine {
+    /// The options with the engine's device, if it has one and the options name none.
+    pub fn placed<'c>(&self, collate: &'c Collate) -> Cow<'c, Collate> {
+        self.placed_collate(collate)
+    }
+
+    /// As [`Plan::for_leaves`], without the engine's device, which [`Engine::placed`] sets; counted as a stage that began at
+    /// `begin`, whose time is not summed if that is `None`.
+    ///
+    /// # Errors
+    /// As [`Plan::for_leaves`].
+    pub fn plan<'s, 'a: 's>(
+        &self,
+        leaves: &[Leaf<'s, 'a>],
+        begin: Option<Instant>,
+    ) -> Result<Plan<'s>> {
+        self.plan_leaves(leaves, begin)
+    }
+
     /// As [`Engine::empty`], of bytes with any contents.
     ///
     /// # Errors

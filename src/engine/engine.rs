@@ -119,9 +119,9 @@ impl Engine {
         if let Some(batch) = small.and_then(LeafOutput::into_batch) {
             return Ok(batch);
         }
-        let (samples, collate) = (samples.to_list(), self.placed(collate));
+        let (samples, collate) = (samples.to_list(), self.placed_collate(collate));
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: None };
-        let mut filled = self.run_with(self.plan(&[leaf], begin)?, options)?;
+        let mut filled = self.run_with(self.plan_leaves(&[leaf], begin)?, options)?;
         match filled.pop().and_then(LeafOutput::into_batch) {
             Some(batch) => Ok(batch),
             None => unreachable!("a plan of one leaf without an output gives one tensor"),
@@ -156,19 +156,18 @@ impl Engine {
         if let Some(filled) = small {
             return Ok(filled.fields);
         }
-        let (samples, collate) = (samples.to_list(), self.placed(collate));
+        let (samples, collate) = (samples.to_list(), self.placed_collate(collate));
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
-        let mut filled = self.run(self.plan(&[leaf], begin)?)?;
+        let mut filled = self.run(self.plan_leaves(&[leaf], begin)?)?;
         filled.pop().map(|filled| filled.fields).ok_or(Error::Empty)
     }
 
-    /// As [`Plan::for_leaves`], without the engine's device, which [`Engine::placed`] sets; counted as a stage that began at
+    /// As [`Plan::for_leaves`], without the engine's device, which [`Engine::placed_collate`] sets; counted as a stage that began at
     /// `begin`, whose time is not summed if that is `None`.
     ///
     /// # Errors
     /// As [`Plan::for_leaves`].
-    #[doc(hidden)]
-    pub fn plan<'s, 'a: 's>(
+    pub(super) fn plan_leaves<'s, 'a: 's>(
         &self,
         leaves: &[Leaf<'s, 'a>],
         begin: Option<Instant>,

@@ -46,6 +46,7 @@ pub struct StreamingStores {
 
 /// A policy, and who says so.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ChosenStores {
     /// The policy.
     pub stores: StreamingStores,

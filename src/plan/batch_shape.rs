@@ -77,8 +77,8 @@ impl BatchShape {
         self.device.is_cuda()
     }
 
-    /// The real extents, row-major, of [`BatchShape::lengths_shape`]; `None` for a stack. If a device chooses the samples, those
-    /// of one sample for each `TensorMeta`.
+    /// The real extents, row-major, `[N]`, or `[N, k]` if `k != 1` dims are padded; `None` for a stack. If a device chooses the
+    /// samples, those of one sample for each `TensorMeta`.
     pub fn lengths(&self) -> Option<Cow<'_, [i64]>> {
         match &self.placement {
             Placement::Rows => None,
@@ -108,6 +108,8 @@ impl BatchShape {
     }
 
     /// The shape of the lengths: `[N]`, or `[N, k]` if `k != 1` dims are padded. `[N]` for a stack, which has no lengths.
+    #[cfg(feature = "unstable-bindings")]
+    #[doc(hidden)]
     pub fn lengths_shape(&self) -> Vec<i64> {
         self.lengths_dims().into_vec()
     }

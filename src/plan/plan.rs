@@ -207,6 +207,7 @@ impl<'s> Plan<'s> {
     /// assert_eq!(plan.explain().arena_bytes, 64); // x alone
     /// # Ok::<(), windrow::Error>(())
     /// ```
+    #[doc(hidden)]
     pub fn partly_in_arena<'a: 's>(
         leaves: &[Leaf<'s, 'a>],
         is_in: impl Fn(usize) -> bool,
@@ -354,6 +355,7 @@ impl<'s> Plan<'s> {
     }
 
     /// As [`Plan::as_view`], with the layout of the batch there, which has gaps if it is a stack of rows of a table with some.
+    #[doc(hidden)]
     pub fn as_laid_out_view(&self, leaf: usize) -> Option<(*const u8, Layout)> {
         let batch_shape = &self.batch_shapes()[leaf];
         if let Some(data) = self.as_view(leaf) {

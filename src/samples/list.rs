@@ -299,6 +299,8 @@ impl<'a> SampleList<'a> {
     }
 
     /// Marks the last sample, if there is one, as one that must not be written to.
+    #[cfg(feature = "unstable-bindings")]
+    #[doc(hidden)]
     pub fn mark_last_read_only(&mut self) {
         if let Some(last) = self.len().checked_sub(1) {
             self.read_only.push(last..last + 1);
@@ -311,11 +313,15 @@ impl<'a> SampleList<'a> {
     }
 
     /// Whether no sample may be written to; false of an empty list, but for [`SampleList::mark_read_only`].
+    #[cfg(feature = "unstable-bindings")]
+    #[doc(hidden)]
     pub fn is_all_read_only(&self) -> bool {
         self.read_only.has_all(self.len())
     }
 
     /// The first sample that must not be written to.
+    #[cfg(feature = "unstable-bindings")]
+    #[doc(hidden)]
     pub fn first_read_only(&self) -> Option<usize> {
         self.read_only.first().filter(|&first| first < self.len())
     }

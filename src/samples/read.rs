@@ -13,7 +13,7 @@ use crate::samples::memo::Memo;
 use crate::samples::meta::{Metas, TensorMeta};
 use crate::samples::read_only::ReadOnly;
 use crate::samples::selection::Selection;
-use crate::tensor::{DType, Device, Error, Footprint, Owner, Result};
+use crate::tensor::{Device, Error, Footprint, Owner, Result};
 
 impl<'a> SampleList<'a> {
     /// Number of samples.
@@ -106,6 +106,8 @@ impl<'a> SampleList<'a> {
 
     /// The number of dims of the samples; `None` if the layouts differ in it, of which some may have no sample after `take`, or
     /// if there is no sample.
+    #[cfg(feature = "unstable-bindings")]
+    #[doc(hidden)]
     pub fn common_ndim(&self) -> Option<usize> {
         let ndim = self.ndim();
         let same = |meta: &TensorMeta| meta.layout.ndim() == ndim;
@@ -119,7 +121,9 @@ impl<'a> SampleList<'a> {
 
     /// The dtypes of layouts that have elements, in native byte order, some more than once; after `take`, perhaps some that no
     /// sample has.
-    pub fn filled_dtypes(&self) -> impl Iterator<Item = DType> + '_ {
+    #[cfg(feature = "unstable-bindings")]
+    #[doc(hidden)]
+    pub fn filled_dtypes(&self) -> impl Iterator<Item = crate::tensor::DType> + '_ {
         let has_long = self.lengths.iter().any(|&length| length > 0);
         let is_filled = move |(id, meta): &(usize, &TensorMeta)| {
             *id == 0 && has_long || meta.layout.numel() > 0
@@ -129,7 +133,9 @@ impl<'a> SampleList<'a> {
     }
 
     /// The dtype of the last sample, in native byte order; `None` without samples.
-    pub fn last_dtype(&self) -> Option<DType> {
+    #[cfg(feature = "unstable-bindings")]
+    #[doc(hidden)]
+    pub fn last_dtype(&self) -> Option<crate::tensor::DType> {
         let last = self.layouts.metas.all().get(self.layouts.last() as usize);
         last.filter(|_| !self.is_empty()).map(|meta| meta.dtype.native())
     }

@@ -107,6 +107,7 @@ impl Display for Message {
 
 /// A call of the CUDA driver that failed, in the driver's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DriverError {
     /// The function called, as in `cuMemAllocAsync`.
     pub function: &'static str,
