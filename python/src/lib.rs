@@ -77,6 +77,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
     ground::errors::register(m)?;
     export::exchange::register(m)?;
     collate::forms::register(m)?;
+    collate::torch::register(m)?;
     #[cfg(target_os = "linux")]
     workers::register(m)?;
     for function in [

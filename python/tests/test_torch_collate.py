@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 import windrow.torch as wt  # noqa: E402
 from torch.utils.data import default_collate  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
+from windrow.torch import _registry  # noqa: E402
 
 Pair = namedtuple("Pair", "left right")
 Color = enum.IntEnum("Color", "RED GREEN")
@@ -189,6 +190,13 @@ def test_as_default_collate(name):
 def test_as_default_collate_inside_containers(name):
     batch = [{"k": ({"j": sample}, 1)} for sample in ACCEPTED[name]]
     same(wt.collate_fn()(batch), default_collate(batch))
+
+
+def test_kinds_of_types_agree_by_name():
+    """Each kind of the compiled part has a constant of its name, whose value is its position."""
+    names = wr._windrow._TORCH_TYPES
+    assert len(set(names)) == len(names) == 11
+    assert [getattr(_registry, name) for name in names] == list(range(11))
 
 
 def test_nothing_is_shared_with_the_samples():

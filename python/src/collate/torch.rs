@@ -41,7 +41,7 @@ use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
 use crate::trees::rules::{self, FlattenedColumn};
 use crate::trees::torch_rules::{open_mappings, open_namedtuples, open_sequences};
 
-/// The kind of a type, by `rules.codes` and `rules.classify`. The numbers are those of `windrow.torch`.
+/// The kind of a type, by `rules.codes` and `rules.classify`.
 #[derive(Clone, Copy, PartialEq)]
 enum TorchType {
     Tensor,
@@ -63,14 +63,32 @@ enum TorchType {
     Fields,
 }
 
+/// The kinds, by the names that `windrow.torch` asks for; the code of a kind is its position.
+const TORCH_TYPES: [(&str, TorchType); 11] = [
+    ("TENSOR", TorchType::Tensor),
+    ("ARRAY", TorchType::Array),
+    ("NUMBER", TorchType::Number),
+    ("TEXT", TorchType::Text),
+    ("MAPPING", TorchType::Mapping),
+    ("NAMED", TorchType::Named),
+    ("SEQUENCE", TorchType::Sequence),
+    ("OTHER", TorchType::Other),
+    ("STACKED", TorchType::Stacked),
+    ("CLASS", TorchType::Class),
+    ("FIELDS", TorchType::Fields),
+];
+
+/// Adds the names of the kinds to the module, in the order of their codes.
+pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("_TORCH_TYPES", TORCH_TYPES.map(|(name, _)| name))
+}
+
 impl TorchType {
-    /// The kind of this number; TypeError for a number that no kind has.
+    /// The kind of this code; TypeError for a number that no kind has.
     fn read(code: &Bound<'_, PyAny>) -> PyResult<TorchType> {
-        use TorchType::*;
-        let all =
-            [Tensor, Array, Number, Text, Mapping, Named, Sequence, Other, Stacked, Class, Fields];
         let code = code.extract::<usize>()?;
-        all.get(code).copied().ok_or_else(|| PyTypeError::new_err(format!("type {code}")))
+        let known = TORCH_TYPES.get(code).map(|(_, torch_type)| *torch_type);
+        known.ok_or_else(|| PyTypeError::new_err(format!("type {code}")))
     }
 }
 

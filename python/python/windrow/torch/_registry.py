@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Tuple, Union
 import torch
 import torch.utils.data
 
-from windrow import _nodes
+from windrow import _nodes, _windrow
 
 CollateFn = Callable[..., Any]
 CollateMap = Dict[Union[type, Tuple[type, ...]], CollateFn]
@@ -20,8 +20,10 @@ CollateMap = Dict[Union[type, Tuple[type, ...]], CollateFn]
 # torch's module of collate functions, if it has one.
 _collate = getattr(torch.utils.data._utils, "collate", None)
 
-# The kinds of a type, by numbers that the compiled part shares.
-TENSOR, ARRAY, NUMBER, TEXT, MAPPING, NAMED, SEQUENCE, OTHER, STACKED, CLASS, FIELDS = range(11)
+# The kinds of a type: the code of each is the position of its name in the compiled part's list.
+TENSOR, ARRAY, NUMBER, TEXT, MAPPING, NAMED, SEQUENCE, OTHER, STACKED, CLASS, FIELDS = map(
+    _windrow._TORCH_TYPES.index, "TENSOR ARRAY NUMBER TEXT MAPPING NAMED SEQUENCE OTHER STACKED CLASS FIELDS".split()
+)
 
 # Types made without end must not make a table grow with them.
 MAX_TYPES = 1024
