@@ -40,8 +40,12 @@ def docs_of_rust():
             item = re.match(r"(?:pub(?:\([^)]*\))? )?(?:unsafe )?(fn|struct) (\w+)", stripped)
             if start and ("pymethods" in attributes or "tensor_methods" in stripped):
                 owner = start[1]
+            elif line == "} fields {":
+                pass  # the getters of the fields of `tensor_methods!`
             elif line.startswith("}"):
                 owner = ""
+            elif field := re.match(r"(\w+) = \d+;$", stripped):
+                found[owner, field[1]] = "\n".join(doc)
             elif item:
                 name = re.search(r'name = "(\w+)"', attributes)
                 name = name[1] if name else item[2]

@@ -153,7 +153,7 @@ impl Tensor {
 
     /// As [`Tensor::to_dlpack`], in the form from before version 1.0.
     ///
-    /// The legacy form has no flags: refuse the request when [`Tensor::is_read_only`] or [`DType::is_padded`] holds.
+    /// The legacy form has no flags: refuse the request when [`Tensor::is_read_only`] or [`crate::DType::is_padded`] holds.
     #[must_use = "the memory stays until the deleter is called"]
     pub fn to_dlpack_legacy(&self) -> NonNull<DLManagedTensor> {
         export(self, |dl_tensor| DLManagedTensor {
