@@ -27,11 +27,11 @@ from windrow.bench.workload import Skip
 
 setting = Setting(threads=1, engine=windrow.Engine(threads=1))
 calls = []
-for name, definition in cases().items():
+for definition in cases().values():
     if sys.argv[1:] and definition.title not in sys.argv[1:]:
         continue
     try:
-        workload = definition.make(name, definition.title, setting)
+        workload = definition.make(setting)
     except Skip:
         continue
     calls.append((definition.title, workload.contenders.calls["windrow"], min(workload.repeat, 16) + 4))
