@@ -437,6 +437,7 @@ fn ids_on_a_device() {
             .map(|own| engine.resident(SampleList::rows(own).unwrap(), CUDA).unwrap());
         let [known_data, known_scales, known_read] = [&store, &store_of_scales, &whole]
             .map(|own| SampleList::rows(own).unwrap().take(0..count as i64).unwrap());
+        let others = known_scales.clone();
         let [dsts, scales_out] = match is_dst {
             true => [&data, &own_scales].map(|list| list.take(&indices(0)).unwrap()),
             false => [known_data, known_scales],
@@ -451,7 +452,19 @@ fn ids_on_a_device() {
             scales_out: Some(&scales_out),
             ..MoveOptions::default()
         };
-        // SAFETY: memory of the test alone.
+        if is_dst {
+            // The device would leave out one half of a pair. Nothing is written.
+            let options = MoveOptions { scales_out: Some(&others), ..options };
+            // SAFETY: memory of the test alone.
+            let error = unsafe { engine.copy_lists(&dsts, &srcs, options) }.unwrap_err();
+            assert!(error.to_string().contains("taken by the same ids"), "{error}");
+        }
+        let options = MoveOptions {
+            transform: quantize.into(),
+            scales_out: Some(&scales_out),
+            ..MoveOptions::default()
+        };
+        // SAFETY: as above.
         unsafe { engine.copy_lists(&dsts, &srcs, options) }.unwrap();
         let place = |side: usize, is_chosen: bool, pair: usize| {
             let id = if is_chosen { ids[side][pair] } else { pair as i64 };

@@ -20,18 +20,28 @@ class Batcher:
         return await future
 
     async def run(self):
-        while True:
-            taken = [await self.waiting.get()]
-            # To wait for more of them: await asyncio.sleep(0.002)
-            while len(taken) < self.limit and not self.waiting.empty():
+        taken = []
+        try:
+            while True:
+                taken = [await self.waiting.get()]
+                # To wait for more of them: await asyncio.sleep(0.002)
+                while len(taken) < self.limit and not self.waiting.empty():
+                    taken.append(self.waiting.get_nowait())
+                await self.step(taken)
+        finally:  # nobody waits for the answer of a server that has stopped
+            while not self.waiting.empty():
                 taken.append(self.waiting.get_nowait())
-            try:
-                batch, taken = padded(taken)
-                rows = await asyncio.to_thread(self.model, batch.torch(), batch.mask.torch()) if taken else []
-            except Exception as error:
-                rows = [error] * len(taken)
-            for (_, future), row in zip(taken, rows):
-                settle(future, row)
+            for _, future in taken:
+                future.cancel()
+
+    async def step(self, taken):
+        try:
+            batch, taken = padded(taken)
+            rows = await asyncio.to_thread(self.model, batch.torch(), batch.mask.torch()) if taken else []
+        except Exception as error:
+            rows = [error] * len(taken)
+        for (_, future), row in zip(taken, rows):
+            settle(future, row)
 
 
 def settle(future, row):

@@ -17,6 +17,8 @@ dataset: List[Dict[str, Any]] = [{"input_ids": [i] * random.Random(i).randint(4,
 
 def shares_of(rank: int, num_ranks: int, lengths: List[int], budget: int, epoch: int) -> List[List[int]]:
     """The samples of one rank in each step. Every rank computes the same steps and the same shares, and takes its own."""
+    if max(lengths) > budget:
+        raise ValueError(f"sample {lengths.index(max(lengths))} has {max(lengths)} tokens, more than {budget}: cut or drop it")
     order = random.Random(epoch).sample(range(len(lengths)), len(lengths))
     steps = plan.pack([lengths[i] for i in order], num_ranks * budget, "in_order")
     if len(steps[-1]) < num_ranks:

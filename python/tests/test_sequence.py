@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import typing
 
 import numpy as np
 import pytest
@@ -312,6 +313,11 @@ def test_columns_of_other_mappings_and_kinds():
     assert batch["w"].tolist() == [[1, 0], [1, 0]] and batch["n"].tolist() == [3, 4]
     with pytest.raises(KeyError, match="sample 1: the key 'input_ids' is missing"):
         pack_tokens([Lazy(made[0]), Lazy({"labels": [1]})])
+
+
+def test_annotations_are_known_when_a_program_runs():
+    for call in (pad_tokens, pack_tokens, sequence.pack_rows, sequence.DataCollatorWithPadding.__call__):
+        assert "return" in typing.get_type_hints(call)
 
 
 @pytest.mark.parametrize("count", [1, 7, 300])

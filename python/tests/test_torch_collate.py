@@ -17,7 +17,6 @@ torch = pytest.importorskip("torch")
 import windrow.torch as wt  # noqa: E402
 from torch.utils.data import default_collate  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
-from windrow.torch import _registry  # noqa: E402
 
 Pair = namedtuple("Pair", "left right")
 Color = enum.IntEnum("Color", "RED GREEN")
@@ -192,11 +191,23 @@ def test_as_default_collate_inside_containers(name):
     same(wt.collate_fn()(batch), default_collate(batch))
 
 
-def test_kinds_of_types_agree_by_name():
-    """Each kind of the compiled part has a constant of its name, whose value is its position."""
-    names = wr._windrow._TORCH_TYPES
-    assert len(set(names)) == len(names) == 11
-    assert [getattr(_registry, name) for name in names] == list(range(11))
+def test_a_mapping_that_has_a_key_says_itself_why_it_fails():
+    class Shards(collections.abc.Mapping):
+        def __getitem__(self, key):
+            raise KeyError("shard 7 is gone")
+
+        def __iter__(self):
+            return iter(["a"])
+
+        def __len__(self):
+            return 1
+
+        def __contains__(self, key):
+            return key == "a"
+
+    with pytest.raises(KeyError, match="shard 7 is gone") as error:
+        wt.collate_fn()([{"a": 1}, Shards()])
+    assert error.value.__cause__ is None
 
 
 def test_nothing_is_shared_with_the_samples():

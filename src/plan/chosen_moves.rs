@@ -144,11 +144,23 @@ pub(crate) fn needs_gather(
     Ok(given.is_some() || !srcs_are_alike || src.dtype != dst.dtype || src.device == Device::Cpu)
 }
 
+/// Whether a device leaves out the same entries of both lists, if it chooses some of them: neither is chosen, or both are by the
+/// same memory of ids and from as many tensors.
+fn have_one_choice(a: &SampleList<'_>, b: &SampleList<'_>) -> bool {
+    let choice = |list: &SampleList<'_>| {
+        list.selection().map(|selection| {
+            let ids = &selection.indices;
+            (ids.data_ptr(), ids.dtype(), ids.strides().to_vec(), selection.list.samples.len())
+        })
+    };
+    choice(a) == choice(b)
+}
+
 /// Checks the destinations of the scales of pairs that [`needs_gather`] has checked, all of them alike. Both lists have samples.
 ///
 /// # Errors
-/// [`Error::Argument`] for another number, for some that are not all alike, and for pairs without elements; of each as
-/// [`Moves::new`](super::moves::Moves::new), but for what samples share that a device chooses.
+/// [`Error::Argument`] for another number, for other ids than those of the destinations, for some that are not all alike, and for
+/// pairs without elements; of each as [`Moves::new`](super::moves::Moves::new), but for what samples share that a device chooses.
 pub(crate) fn check_chosen_scales(
     [dsts, srcs, scales]: [&SampleList<'_>; 3],
     quantize: &Quantize,
@@ -173,10 +185,13 @@ pub(crate) fn check_chosen_scales(
         let (expected, got) = (dst.device.to_string(), meta.device.to_string());
         return Err(at(Error::Device(Box::new(Mismatch::new(None, expected, got)))));
     }
-    let none = SampleList::new();
-    match (dsts.selection(), scales.selection()) {
-        (None, None) => check_scales_apart(dsts, &none, scales),
-        (_, None) => check_scales_apart(&none, &none, scales),
-        _ => Ok(()),
+    if !have_one_choice(dsts, scales) {
+        let text = "ids on a device: destinations and scales_out have to be taken by the same ids, from lists of as many tensors, so \
+                    that a pair is left out whole";
+        return Err(Error::argument(text.to_owned()));
+    }
+    match dsts.selection() {
+        None => check_scales_apart(dsts, &SampleList::new(), scales),
+        Some(_) => Ok(()),
     }
 }

@@ -16,6 +16,8 @@ from windrow._worker_results import for_workers
 
 if TYPE_CHECKING:
     from windrow._windrow import _Features
+else:  # for typing.get_type_hints()
+    _Features = Any
 
 # Keys that a tokenizer pads, those of one sequence each.
 _SEQUENCES = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")

@@ -12,6 +12,8 @@ from windrow.plan import int_of
 
 if TYPE_CHECKING:
     from windrow._windrow import _Features, _Rows
+else:  # for typing.get_type_hints()
+    _Features = _Rows = Any
 
 
 @for_workers

@@ -26,6 +26,8 @@ from windrow._worker_results import for_workers
 
 if TYPE_CHECKING:
     from windrow._windrow import _Features
+else:  # for typing.get_type_hints()
+    _Features = Any
 
 __all__ = [
     "DataCollatorForCompletionOnlyLM",

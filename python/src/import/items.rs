@@ -14,6 +14,7 @@ use crate::ground::reserve::{out_of_memory, push_to, try_vec};
 use crate::import::array_interface::ON_HOST;
 use crate::import::importer::Importer;
 use crate::import::routes::{route_of, ImportRoute, Lazy};
+use crate::ownership::storage_watch::StorageWatches;
 
 impl<'py> Importer<'py> {
     /// Reads every sample of a tuple and keeps them alive. `stacker` may stack them meanwhile.
@@ -63,12 +64,12 @@ impl<'py> Importer<'py> {
         start: usize,
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
-        self.find_empty_dtype(items, start)?;
         self.list.reserve(items.len()).or_py_err(self.py)?;
         if self.owned {
             self.watches.reserve(items.len())?;
         }
-        for (index, sample) in items.iter().enumerate() {
+        let num_read = self.import_empty_rows(items, start)?;
+        for (index, sample) in items.iter().enumerate().skip(num_read) {
             self.prefetch(&items[index..]);
             if let Some(path) = self.paths.get(start + index) {
                 self.path.clone_from(path);
@@ -192,25 +193,39 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Finds the dtype of rows without numbers at the head of a new list: that of the first sample behind them, which is
-    /// read for it, and once more in its turn.
-    fn find_empty_dtype(
+    /// Reads rows without numbers at the head of a list and the first sample that says their dtype. Gives
+    /// the number of samples read: 0 if the head is no such row, all are, or samples were read before.
+    fn import_empty_rows(
         &mut self,
         items: &[Borrowed<'_, 'py, PyAny>],
         start: usize,
-    ) -> PyResult<()> {
+    ) -> PyResult<usize> {
         let is_empty = |item: &Borrowed<'_, 'py, PyAny>| {
             let empty_list = item.cast_exact::<PyList>().is_ok_and(|list| list.is_empty());
             empty_list || item.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.is_empty())
         };
         let count = items.iter().take_while(|item| is_empty(item)).count();
-        if self.rows && count > 0 && count < items.len() && self.list.is_empty() {
-            self.import_one(&items[count], start + count)?;
-            self.empty_dtype = self.list.meta(0).dtype.native();
-            (self.list, self.watches) = Default::default();
-            (self.keepers, self.tensors) = Default::default();
+        if !self.rows || count == 0 || count == items.len() || !self.list.is_empty() {
+            return Ok(0);
         }
-        Ok(())
+        self.import_one(&items[count], start + count)?;
+        let first = std::mem::take(&mut self.list);
+        let first_watch = StorageWatches::from(std::mem::take(&mut self.watches));
+        let first_keeper = std::mem::take(&mut self.keepers).pop().flatten();
+        let first_tensor = std::mem::take(&mut self.tensors).pop().flatten();
+        self.empty_dtype = first.meta(0).dtype.native();
+        for (index, item) in items[..count].iter().enumerate() {
+            self.import_one(item, start + index)?;
+        }
+        self.list.extend(&first).map_err(|error| self.error(error, start + count))?;
+        self.watches.push(self.py, count, first_watch.entry(self.py, 0))?;
+        self.keepers.resize_with(count, || None);
+        self.keepers.push(first_keeper);
+        if first_tensor.is_some() {
+            self.tensors.resize_with(count, || None);
+            self.tensors.push(first_tensor);
+        }
+        Ok(count + 1)
     }
 
     /// Whether torch records nothing now, so that a sample may require grad. A yes to a tensor of torch's exchange API
