@@ -1,6 +1,7 @@
 """Requests of unequal length that come while the model works are padded to its next batch; then Triton's ragged batches."""
 
 import asyncio
+from typing import Any, Callable, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -8,19 +9,24 @@ import windrow as wr
 from windrow.structure import BATCH_INPUT_KINDS, batch_input
 
 
+# What waits: the tokens of a request, and where its answer goes.
+Request = Tuple[Any, "asyncio.Future[Any]"]
+
+
 class Batcher:
     """Gives the model one batch of whatever waits. A request alone goes at once."""
 
-    def __init__(self, model, limit=64):
-        self.model, self.limit, self.waiting = model, limit, asyncio.Queue()
+    def __init__(self, model: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], limit: int = 64) -> None:
+        self.model, self.limit = model, limit
+        self.waiting: "asyncio.Queue[Request]" = asyncio.Queue()
 
-    async def answer(self, ids):
+    async def answer(self, ids: Any) -> Any:
         future = asyncio.get_running_loop().create_future()
         self.waiting.put_nowait((ids, future))
         return await future
 
-    async def run(self):
-        taken = []
+    async def run(self) -> None:
+        taken: List[Request] = []
         try:
             while True:
                 taken = [await self.waiting.get()]
@@ -34,39 +40,42 @@ class Batcher:
             for _, future in taken:
                 future.cancel()
 
-    async def step(self, taken):
+    async def step(self, taken: List[Request]) -> None:
+        rows: Any = []
         try:
             batch, taken = padded(taken)
-            rows = await asyncio.to_thread(self.model, batch.torch(), batch.mask.torch()) if taken else []
+            if batch is not None:
+                rows = await asyncio.to_thread(self.model, batch.torch(), batch.mask.torch())
         except Exception as error:
             rows = [error] * len(taken)
         for (_, future), row in zip(taken, rows):
             settle(future, row)
 
 
-def settle(future, row):
+def settle(future: "asyncio.Future[Any]", row: Any) -> None:
     if not future.done():  # else it was cancelled meanwhile
         future.set_exception(row) if isinstance(row, Exception) else future.set_result(row)
 
 
-def padded(taken):
+def padded(taken: List[Request]) -> Tuple[Optional[wr.Batch], List[Request]]:
     """The batch of the requests that nobody has cancelled and windrow does not refuse, and these."""
     while taken := [(ids, future) for ids, future in taken if not future.done()]:
         try:
             requests = [ids for ids, _ in taken]
             return wr.pad(requests, multiple_of=8, dtype="int64", mask="real", mask_dtype="int64"), taken
         except Exception as error:
-            if getattr(error, "index", None) is None:  # not one request's fault
+            index = getattr(error, "index", None)
+            if index is None:  # not one request's fault
                 raise
-            settle(taken[error.index][1], error)
+            settle(taken[index][1], error)
     return None, []
 
 
-def model(ids, mask):
+def model(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (ids * mask).sum(1) / mask.sum(1)
 
 
-async def serve():
+async def serve() -> List[Any]:
     batcher = Batcher(model)
     running = asyncio.create_task(batcher.run())
     requests = [np.arange(n, dtype=np.int32) for n in (3, 1, 9)] + [[4, 6], [7, None], torch.ones(5).int()]

@@ -85,9 +85,16 @@ pub(crate) unsafe fn borrowed(
     let Some(reader) = ColumnReader::for_first(&samples.get_item(0)?)? else { return Ok(None) };
     let most_bytes = if matches!(collate.form(), Form::Stack) { most_bytes } else { u64::MAX };
     let read = |reader: ColumnReader| -> PyResult<_> {
-        let objects = entries(samples, item_of, samples.len()?)?;
+        let len = samples.len()?;
+        let mut objects = try_vec(len)?;
+        objects.extend((0..len).map(|index| {
+            // SAFETY: an entry of a list or tuple, as nothing has changed it since it was counted.
+            let object = unsafe { item_of(samples.as_ptr(), index as ffi::Py_ssize_t) };
+            prefetch(object.cast(), 1);
+            object
+        }));
         // SAFETY: live objects, which the list holds.
-        Ok(unsafe { reader.list(&objects, 0..objects.len(), most_bytes) })
+        Ok(unsafe { reader.list(&objects, 0..len, most_bytes) })
     };
     match read(reader)? {
         // One may require grad. To ask whether that matters may run Python code, so the list is read again.
@@ -121,7 +128,13 @@ pub(crate) unsafe fn borrowed_pairs(
         return Ok(None);
     }
     let list = |side: &Bound<'_, PyAny>, item_of: ItemOf, reader: ColumnReader| -> PyResult<_> {
-        let objects = entries(side, item_of, len)?;
+        let mut objects = try_vec(len)?;
+        objects.extend((0..len).map(|index| {
+            // SAFETY: as in `borrowed`.
+            let object = unsafe { item_of(side.as_ptr(), index as ffi::Py_ssize_t) };
+            prefetch(object.cast(), 1);
+            object
+        }));
         // SAFETY: live objects, which the list holds.
         Ok(unsafe { reader.list(&objects, 0..len, u64::MAX) })
     };
@@ -134,26 +147,14 @@ pub(crate) unsafe fn borrowed_pairs(
 
 /// References to the `len` samples of a list that was [`borrowed`], which keep them; none for what is neither a list nor a tuple.
 pub(crate) fn objects_of(samples: &Bound<'_, PyAny>, len: usize) -> PyResult<Vec<Py<PyAny>>> {
-    let Some(item_of) = item_of(samples) else { return Ok(Vec::new()) };
-    let entries = entries(samples, item_of, len)?.into_iter();
-    // SAFETY: live objects, which the list holds; to count a reference runs no Python code.
-    let object = |entry| unsafe { Bound::from_borrowed_ptr(samples.py(), entry).unbind() };
-    Ok(entries.map(object).collect())
-}
-
-/// The first `len` entries of a list or tuple, which has as many and holds them (not checked). Asks for the memory of each.
-fn entries(
-    samples: &Bound<'_, PyAny>,
-    item_of: ItemOf,
-    len: usize,
-) -> PyResult<Vec<*mut ffi::PyObject>> {
     let mut objects = try_vec(len)?;
-    objects.extend((0..len).map(|index| {
-        // SAFETY: an entry of a list or tuple, as nothing has changed it since it was counted.
-        let object = unsafe { item_of(samples.as_ptr(), index as ffi::Py_ssize_t) };
-        prefetch(object.cast(), 1);
-        object
-    }));
+    if let Some(item_of) = item_of(samples) {
+        // SAFETY: as in `borrowed`; to count a reference runs no Python code.
+        objects.extend((0..len).map(|index| unsafe {
+            let object = item_of(samples.as_ptr(), index as ffi::Py_ssize_t);
+            Bound::from_borrowed_ptr(samples.py(), object).unbind()
+        }));
+    }
     Ok(objects)
 }
 
@@ -320,7 +321,7 @@ impl ColumnReader {
     ///
     /// # Safety
     /// The objects are alive, and nothing runs Python code until the list is dropped or the objects are held.
-    #[inline]
+    #[inline(never)]
     unsafe fn list(
         &self,
         objects: &[*mut ffi::PyObject],

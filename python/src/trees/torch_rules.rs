@@ -40,7 +40,8 @@ pub(crate) fn open_mappings<'py>(
                 Ok(item) => push_to(items, item)?,
                 Err(error) if is_answer(py, &error) => {
                     // A mapping may fail to load a key that it has, and says why.
-                    let is_plain = error.is_instance_of::<PyKeyError>(py) && error.cause(py).is_none();
+                    let is_plain =
+                        error.is_instance_of::<PyKeyError>(py) && error.cause(py).is_none();
                     if is_plain && answered(py, sample.contains(key))?.is_ok_and(|has| !has) {
                         let cause = uneven_key(index, key, "the key is missing", samples, place);
                         error.set_cause(py, answered(py, cause)?.ok());
