@@ -263,11 +263,11 @@ impl<'s> Moves<'s> {
         let mut scales = None;
         if lot.way == Way::OnHost {
             (batch_shape.source, batch_shape.device) = (Device::Cpu, Device::Cpu);
-        } else if let Some(own) = &self.device_scales {
+        } else if let Some(device_scales) = &self.device_scales {
             let class = members.classes[0];
-            batch_shape.scaling = own.scaling(class, &lot.pairs).map(Box::new);
+            batch_shape.scaling = device_scales.scaling(class, &lot.pairs).map(Box::new);
             let lands = lot.way == Way::Landed;
-            let found = own.output(class, (&lot.pairs, leaf), addresses(srcs), lands)?;
+            let found = device_scales.output(class, (&lot.pairs, leaf), addresses(srcs), lands)?;
             scales = found.map(|(placed, landed)| match landed {
                 Some((compact, read)) => (placed, Crossing::Landed { compact, read }),
                 None => (placed, Crossing::Nothing),
@@ -351,8 +351,8 @@ impl<'m, 's> Members<'m, 's> {
         // Rows of scaled elements are told apart.
         let shape: Dims = match classes[0].scaling() {
             Some(_) if lot.way != Way::OnHost => {
-                let own = classes[0].dst.layout.shape().iter().copied();
-                std::iter::once(lot.pairs.len() as i64).chain(own).collect()
+                let extents = classes[0].dst.layout.shape().iter().copied();
+                std::iter::once(lot.pairs.len() as i64).chain(extents).collect()
             }
             _ => smallvec![total],
         };
@@ -377,8 +377,8 @@ impl<'m, 's> Members<'m, 's> {
         let classes = self.classes.iter().enumerate();
         let classes: Vec<LoopNest> =
             classes.map(|(at, class)| nest(at, class, &mut dims)).collect();
-        let bytes_only =
-            op == ElementOp::MOVED && classes.iter().all(|own| own.is_bytes(self.lot.dtype, &dims));
+        let bytes_only = op == ElementOp::MOVED
+            && classes.iter().all(|nest| nest.is_bytes(self.lot.dtype, &dims));
         let size = if places.is_none() { self.lot.dtype.size() as i64 } else { 0 };
         let starts = match &self.offsets {
             Some(offsets) => Starts::Joined { offsets: offsets.clone(), unit: 1, step: size },

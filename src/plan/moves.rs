@@ -149,9 +149,9 @@ impl<'s> Moves<'s> {
                 dtypes.push(class.dst.dtype);
                 nests.push(Default::default());
             }
-            let (own, table) = &mut nests[output];
-            class.place = (output, own.len() as u32);
-            own.push(class.nest_between(class.src, class.dst, table));
+            let (loop_nests, table) = &mut nests[output];
+            class.place = (output, loop_nests.len() as u32);
+            loop_nests.push(class.nest_between(class.src, class.dst, table));
         }
         let is_done = |pair: usize| all.is_done(pair, dsts, srcs);
         if all.classes.iter().any(|class| class.is_on_device) {

@@ -57,14 +57,14 @@ impl<'l> PairClasses<'l> {
         let mut last = (which(0), 0);
         all.ids.reserve_exact(dsts.len());
         for pair in 0..dsts.len() {
-            let own = which(pair);
-            if own != last.0 {
+            let key = which(pair);
+            if key != last.0 {
                 let next = all.classes.len() as u32;
-                let id = *known.entry(own).or_insert(next);
+                let id = *known.entry(key).or_insert(next);
                 if id == next {
-                    all.classes.push(class(pair, own));
+                    all.classes.push(class(pair, key));
                 }
-                last = (own, id);
+                last = (key, id);
             }
             all.classes[last.1 as usize].count += 1;
             all.ids.push(last.1);
@@ -231,8 +231,8 @@ fn transformed(
         }
         AnyTransform::Quantize(quantize) => Collate::stack().transform(*quantize),
         AnyTransform::Dequantize(dequantize) => {
-            let own = Scales::Samples(vec![given_for(dequantize, pair, srcs.len())?]);
-            let given = Dequantize { block: dequantize.block, ..Dequantize::new(own) };
+            let scales = Scales::Samples(vec![given_for(dequantize, pair, srcs.len())?]);
+            let given = Dequantize { block: dequantize.block, ..Dequantize::new(scales) };
             Collate::stack().cast(dtype).transform(given)
         }
     };
@@ -244,13 +244,13 @@ fn transformed(
 
 /// The given scales of a pair, as those of a stack of its source; [`Error::Argument`] if they are not of `num_pairs`.
 pub(super) fn given_for(dequantize: &Dequantize, pair: usize, num_pairs: usize) -> Result<Tensor> {
-    let refuse = |own: i64| Err(Error::argument(format!("{own} scales for {num_pairs} pairs")));
+    let refuse = |count: i64| Err(Error::argument(format!("{count} scales for {num_pairs} pairs")));
     match &*dequantize.scales {
         Scales::Samples(all) if all.len() != num_pairs => refuse(all.len() as i64),
         Scales::Samples(all) => Ok(all[pair].clone()),
         Scales::Batch(all) => match all.shape().first() {
-            Some(&own) if own == num_pairs as i64 => all.select(pair as i64),
-            own => refuse(own.copied().unwrap_or(1)),
+            Some(&count) if count == num_pairs as i64 => all.select(pair as i64),
+            count => refuse(count.copied().unwrap_or(1)),
         },
     }
 }

@@ -41,15 +41,15 @@ impl<'s> DeviceScales<'s> {
         transform: &AnyTransform,
         scales_out: Option<&SampleList<'a>>,
     ) -> Result<DeviceScales<'s>> {
-        let mut own =
+        let mut device_scales =
             DeviceScales { found: None, given: MoveScales::default(), pairs: pairs.to_vec() };
         match (transform, scales_out) {
             (AnyTransform::Quantize(quantize), Some(scales)) => {
-                own.found = Some((*quantize, scales.clone()));
+                device_scales.found = Some((*quantize, scales.clone()));
             }
-            _ => own.given = MoveScales::new(pairs, all, srcs, transform, None)?,
+            _ => device_scales.given = MoveScales::new(pairs, all, srcs, transform, None)?,
         }
-        Ok(own)
+        Ok(device_scales)
     }
 
     /// A number that pairs have in common whose found scales have one layout.
@@ -69,8 +69,8 @@ impl<'s> DeviceScales<'s> {
             self.given.first[at]
         };
         let given = self.found.is_none().then(|| {
-            let own = pairs.iter().map(first);
-            own.flat_map(|first| &self.given.given[first..first + count]).copied().collect()
+            let firsts = pairs.iter().map(first);
+            firsts.flat_map(|first| &self.given.given[first..first + count]).copied().collect()
         });
         Some(Scaling { rescale: one.rescale.clone(), groups: one.groups, shape, given })
     }
@@ -101,7 +101,7 @@ impl<'s> DeviceScales<'s> {
                 // Samples have places of their own, or follow one another.
                 let strides: Dims = [step].iter().chain(layout.strides()).copied().collect();
                 let bytes: Dims =
-                    layout.strides().iter().map(|own| own.wrapping_mul(size)).collect();
+                    layout.strides().iter().map(|stride| stride.wrapping_mul(size)).collect();
                 let mut dims = Vec::new();
                 let nest = nest_of_scales(class.src, shape, groups, &bytes, &mut dims);
                 Ok(OutputPlan {

@@ -260,10 +260,10 @@ impl SideReader {
                 return Err(to_py_err(py, &error.at_side(self.side, index)));
             }
             for tensor in samples.owners.tensors() {
-                let own = tensor.clone_ref(py);
-                let found = match is_plain_torch(own.bind(py)) {
-                    true => Some(own),
-                    false => self.without_gradients(py, Some(own), None, "")?,
+                let object = tensor.clone_ref(py);
+                let found = match is_plain_torch(object.bind(py)) {
+                    true => Some(object),
+                    false => self.without_gradients(py, Some(object), None, "")?,
                 };
                 found.map_or(Ok(()), |tensor| push_to(&mut torch, tensor))?;
             }

@@ -115,8 +115,8 @@ fn rows_of(batches: &[Batch], plan: RowPlan<'_>) -> windrow::Result<PackedTensor
     }
     let [ids, labels, positions, segments] = &mut columns;
     let mut from = 0;
-    for (row, own) in plan.rows(lengths).enumerate() {
-        for (segment, &length) in own?.0.iter().enumerate() {
+    for (row, samples) in plan.rows(lengths).enumerate() {
+        for (segment, &length) in samples?.0.iter().enumerate() {
             let to = from + length as usize;
             ids.extend_from_slice(&sources[0][from..to]);
             let first = labels.len();
