@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windrow as wr
-from helpers import paint, paint_values, refusal
+from helpers import paint, paint_values, refusal, relocate
 
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
 
@@ -372,7 +372,7 @@ def test_explain():
 def test_memory_that_moved_is_refused():
     array = np.zeros(4)
     rows = wr.SampleList([np.zeros(4), array])
-    array.resize(100_000, refcheck=False)
+    relocate(array)
     for dsts, srcs, side in [(rows, [np.ones(4)] * 2, "destination"), ([np.zeros(4), np.zeros(4)], rows, "source")]:
         error = refusal(lambda dsts=dsts, srcs=srcs: wr.copy_many(dsts, srcs), wr.LayoutError)
         assert str(error).startswith(f"{side} 1: expected memory that is where it was imported")

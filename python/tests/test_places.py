@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 PRELUDE = """
 import torch
-from helpers import refusal
+from helpers import refusal, relocate
 torch.set_num_threads(1)
 # Collections do not traverse torch's objects each time.
 gc.collect(), gc.freeze()
@@ -156,7 +156,7 @@ def test_numpy_arrays_that_are_resized():
 arrays = [np.full(N, i, "f4") for i in range(5)]
 samples, view = wr.SampleList(arrays), wr.asarray(arrays[2])
 wr.stack(samples)
-arrays[2].resize(200 * N, refcheck=False)
+relocate(arrays[2])
 junk = churn()
 assert refusal(lambda: wr.stack(samples), wr.LayoutError).index == 2
 assert refusal(lambda: wr.stack(samples.take([4, 2])), wr.LayoutError).index == 1

@@ -9,7 +9,7 @@ import pytest
 
 import oracle
 import windrow as wr
-from helpers import assert_same, assert_tensor, assert_values, memory, paint, refusal, rss_bytes, settle
+from helpers import assert_same, assert_tensor, assert_values, memory, paint, refusal, relocate, rss_bytes, settle
 
 ROWS = [paint((3, 4), "int32", 7 * i) for i in range(10)]
 
@@ -390,7 +390,7 @@ def test_indices_are_integers_of_one_dim(indices):
 def test_rows_of_a_table_that_moved_are_refused():
     table = np.zeros((4, 3), np.float32)
     samples = wr.SampleList(table)
-    table.resize((40_000, 3), refcheck=False)
+    relocate(table)
     refusal(lambda: samples.stack(np.array([2])), wr.LayoutError, "memory that was moved", index=0)
 
 
@@ -403,6 +403,6 @@ def test_stack_of_a_list_refuses_what_stack_does():
         samples.stack([0.5])
     moved = np.zeros(6, np.uint8)
     samples = wr.SampleList([moved, np.zeros(6, np.uint8)])
-    moved.resize(60_000, refcheck=False)
+    relocate(moved)
     assert_tensor(samples.stack([1]), np.zeros((1, 6), np.uint8))
     refusal(lambda: samples.stack([1, 0]), wr.LayoutError, index=1)
