@@ -1,5 +1,5 @@
-//! With feature `cuda`: compiles kernels/*.cu into one image for all GPUs. Without it: only looks whether
-//! this compiler knows AVX-512.
+//! Compiles kernels/*.cu into one image for all GPUs with feature `cuda`; without it, only checks whether the compiler
+//! knows AVX-512.
 
 #[path = "build/nvcc.rs"]
 mod nvcc;
@@ -110,7 +110,7 @@ fn compile(command: &mut Command, nvcc: &Nvcc) -> Result<(), String> {
     Ok(())
 }
 
-/// Where the image of these sources, compiler and flags is, or would be, in the folder `$WINDROW_KERNEL_CACHE`; `None` if that is
+/// The path of the image of these sources, compiler and flags in the folder `$WINDROW_KERNEL_CACHE`; `None` if that is
 /// not set. Profiles, features and packages each run this script, and the kernels take minutes.
 fn kept_image(kernels: &Path, nvcc: &Nvcc, command: &Command) -> Result<Option<PathBuf>, String> {
     println!("cargo:rerun-if-env-changed=WINDROW_KERNEL_CACHE");
@@ -170,7 +170,7 @@ fn one_unit(kernels: &Path) -> Result<String, String> {
         return Err(format!("{}: no .cu file there", kernels.display()));
     }
     names.sort();
-    // By the full path: the name alone might be that of the unit itself.
+    // The full path is needed: the name alone might be that of the unit itself.
     let include = |name: &String| format!("#include \"{}\"\n", kernels.join(name).display());
     Ok(names.iter().map(include).collect())
 }

@@ -39,7 +39,8 @@ pub fn find() -> Result<Nvcc, String> {
     let places: [(&str, Place); 3] =
         [("CUDA_HOME", in_cuda_home), ("PATH", on_path), ("PYO3_PYTHON", in_python)];
     for (variable, place) in places {
-        // Not before it is read: maturin sets the last one for each interpreter, and the kernels stay the same.
+        // Cargo watches the variable only if it is read: maturin sets the last one for each interpreter, and the
+        // kernels stay the same.
         read(variable);
         match place().and_then(|path| Nvcc::ask(&path)) {
             Ok(nvcc) => return Ok(nvcc),
@@ -112,7 +113,7 @@ impl Nvcc {
 impl Nvcc {
     /// The flag for the smallest image that every driver of this toolkit reads. Releases before 13 also know
     /// `-compress-mode=size`, but their images have to load on drivers older than that format.
-    // Only for the build script that makes the image.
+    // Only the build script that makes the image calls this.
     #[allow(dead_code)]
     pub fn compression(&self) -> &'static str {
         let major = self.version.split('.').next().and_then(|major| major.parse().ok());

@@ -156,7 +156,7 @@ impl Explain {
         Ok(())
     }
 
-    /// With the names of the leaves, in the order in which they were planned.
+    /// Adds the names of the leaves, in the order in which they were planned.
     #[must_use]
     pub fn named(self, names: impl IntoIterator<Item = String>) -> Explain {
         Explain { names: names.into_iter().collect(), ..self }
@@ -195,8 +195,8 @@ impl Plan<'_> {
         self.explain_with(&[])
     }
 
-    /// As [`Plan::explain`], for a caller who hands leaves out as views of their samples' memory: those
-    /// that are marked in `views`, by position.
+    /// The account of [`Plan::explain`], for a caller who returns the leaves marked in `views`, by position, as views
+    /// of their samples' memory.
     #[doc(hidden)]
     pub fn explain_with(&self, views: &[bool]) -> Explain {
         Explain::new(self, views)

@@ -232,7 +232,7 @@ pub mod error {
     pub use crate::tensor::mismatch::{ErrorValue, Hint, Mismatch, MoveSide};
 }
 
-/// What bindings in other languages need beside the public interface. Free to change.
+/// Functions that bindings in other languages need beside the public interface. They are free to change.
 #[cfg(feature = "unstable-bindings")]
 #[doc(hidden)]
 pub mod bindings {
@@ -251,7 +251,7 @@ pub use self::{
     tensor::{DType, Device, Layout, Stream, Tensor},
 };
 
-/// What threads may share or pass on, as "Threads" above says: a change that takes it away does not compile.
+/// The types that threads may share or pass on, as "Threads" above says: a change that takes it away does not compile.
 const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<Engine>();

@@ -39,7 +39,7 @@ pub enum Packing {
     FirstFitDecreasing,
     /// Longest first, each into the row with the least room that is enough, the first of these.
     BestFitDecreasing,
-    /// In the given order, each into the last row or a new one.
+    /// Takes lengths in the given order, each into the last row or a new one.
     InOrder,
 }
 
@@ -470,8 +470,8 @@ fn first_fit(
     Ok(rows)
 }
 
-/// As [`first_fit`], each into the row with the least room that is enough. Lengths only shrink: a row that has too little room
-/// for this one waits among the others, the roomiest first, until it has enough.
+/// Packs like [`first_fit`], but puts each length into the row with the least room that is enough. Lengths only shrink:
+/// a row that has too little room for this one waits among the others, the roomiest first, until it has enough.
 fn best_fit(
     lengths: &[i64],
     order: &[usize],

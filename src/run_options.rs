@@ -44,7 +44,7 @@ impl RunOptions {
         RunOptions { producers, ..self }
     }
 
-    /// These owners are kept until the samples have been read.
+    /// Owners that are kept until the samples have been read.
     #[must_use]
     pub fn keep(self, keep: Vec<Owner>) -> RunOptions {
         RunOptions { keep, ..self }

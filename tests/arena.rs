@@ -290,7 +290,7 @@ fn memory_of_the_callers() {
         options.arena = Some(given);
         engine.run_with(plan(), options)
     };
-    // At a cache line, as the engine's own.
+    // The arena begins at a cache line, like the engine's own.
     let memory = vec![0xEEu8; bytes + 300];
     let first = memory.as_ptr().align_offset(64);
     let whole = Tensor::from_vec(memory, &[bytes as i64 + 300]).unwrap();

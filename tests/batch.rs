@@ -38,7 +38,7 @@ fn kinds_of_samples() {
     let slices: [&[i32]; 3] = [&[1, 2], &[3, 4], &[5, 6]];
     let tensors = vecs.clone().map(|row| Tensor::from_vec(row, &[2]).unwrap());
     let views = slices.map(SampleView::from);
-    // In an array, a `Vec` and a slice, of any number of them.
+    // Samples may be in an array, a `Vec` or a slice, of any number of them.
     macro_rules! check {
         ($($samples:expr),*) => {$(
             for count in [1, 3] {
@@ -463,7 +463,7 @@ fn an_engine_inside_its_own_threads() {
     pool.install(|| rayon::scope(|scope| (0..6).for_each(|_| scope.spawn(|_| assemble()))));
 }
 
-/// Up to a limit a stack is copied without a plan, beyond it by one: nothing tells them apart.
+/// A stack is copied without a plan up to a limit, and by one beyond it: the results are the same.
 #[test]
 #[cfg(not(miri))]
 fn small_and_large_stacks_agree() {

@@ -76,7 +76,7 @@ fn scalars_of_every_pair_of_dtypes() {
                 runner().check(&name, samples, &Ask::stack().cast(dst).scaled());
             }
         }
-        // With gaps between elements: a device takes rows of many samples together.
+        // The elements have gaps between them: a device takes rows of many samples together.
         for count in [9, 300] {
             let gaps: Vec<_> = (0..count).map(|i| Sample::strided(src, &[3], &[2], i)).collect();
             for dst in [src, DType::I16, DType::F32, DType::F64] {

@@ -46,7 +46,7 @@ fn interleaved_channels_to_planes() {
     }
 }
 
-/// Enough pixels for whole vectors, with planes of one phase and of several.
+/// The pixels are enough for whole vectors, with planes of one phase and of several.
 #[test]
 fn bytes_of_larger_images_to_planes() {
     for channels in [3, 4] {
@@ -183,7 +183,7 @@ fn channels_cut_and_padded_of_short_rows() {
 
 #[test]
 fn long_rows_of_channels_cut_and_padded() {
-    // In one row, and as neighbours of short rows.
+    // The channels are in one row, and neighbours of short rows.
     for (dim, shape) in [(1, [3, 40]), (0, [40, 3])] {
         let samples = [1, 2].map(|seed| Sample::rich(DType::I16, &shape, seed));
         for size in [9, 21, 38, 39, 41, 50] {

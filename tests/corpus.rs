@@ -47,14 +47,14 @@ fn inputs(archive: &[u8], count: usize) -> Vec<(String, Vec<u8>)> {
 /// Checks every input, also behind one that fails.
 ///
 /// # Panics
-/// With the names of the inputs whose check panics.
+/// Panics with the names of the inputs whose check panics.
 fn replay(archive: &[u8], count: usize, check: impl Fn(&[u8]) + RefUnwindSafe) {
     let failed: Vec<_> = inputs(archive, count)
         .into_iter()
         .filter(|(name, data)| {
             let failed = catch_unwind(|| check(data)).is_err();
             if failed {
-                // Below the message of its own panic.
+                // The case is printed below the message of its panic.
                 eprintln!("input {name} fails");
             }
             failed
@@ -77,7 +77,7 @@ fn assemble() {
 #[test]
 fn dlpack() {
     replay(include_bytes!("../fuzz/corpus/dlpack.tar"), 153, |data| {
-        // As `fuzz_target!` makes a case of bytes.
+        // The case is made of the bytes as `fuzz_target!` makes it.
         let case = dlpack::Case::arbitrary_take_rest(Unstructured::new(data));
         dlpack::check(&case.expect("a case"));
     });

@@ -155,7 +155,7 @@ fn rows_on_a_device() {
                 .unzip();
             let launches = engine.stats().launches;
             engine.copy_many(&mut dsts, &srcs).unwrap();
-            // What the destinations had is what the sources were read of: the same memory, twice.
+            // The bytes of the destinations were read as sources: the same memory, twice.
             assert!(written.to_host() == expected, "case {case}: {count} at {align}, {cast}");
             assert_eq!(engine.stats().launches - launches, 1);
         }

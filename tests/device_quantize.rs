@@ -123,7 +123,7 @@ fn random_batches_on_a_device() {
             continue;
         };
         outcomes[1] += 1;
-        // Into memory with gaps between rows, at an address that is no multiple of anything.
+        // The output has gaps between rows, at an address that is no multiple of anything.
         let frames = [naive.data(), naive.scales().unwrap()].map(|of| {
             let mut strides = of.strides().to_vec();
             if let Some(outer) = strides.first_mut() {
@@ -142,7 +142,7 @@ fn random_batches_on_a_device() {
                 engine.assemble_into(&there, &own, &mut out).unwrap();
             });
         });
-        // And back to the host.
+        // The result is copied back to the host.
         let [mut data, mut found] = [naive.data(), naive.scales().unwrap()].map(|of| {
             let mut strides = of.strides().to_vec();
             if let Some(outer) = strides.first_mut() {
@@ -166,7 +166,7 @@ fn target<'t>(of: &'t mut Target<'_>) -> Target<'t> {
     of.as_target().unwrap()
 }
 
-/// Around chunks, teams, warps and what registers hold, at addresses of every kind.
+/// Sizes around those of chunks, teams, warps and registers, at addresses of every kind.
 #[test]
 fn rows_of_every_length() {
     let Some(engine) = device::engine() else { return };
@@ -319,7 +319,7 @@ fn ids_on_a_device() {
     }
 }
 
-/// Given scales are those of samples that the host does not know.
+/// The given scales are those of samples that the host does not know.
 #[test]
 fn given_scales_need_ids_on_the_host() {
     let Some(engine) = device::engine() else { return };

@@ -29,7 +29,7 @@ struct Pool {
     dtype: DType,
     firsts: Vec<usize>,
     layouts: Vec<Layout>,
-    /// What the memory is to be.
+    /// The expected bytes of the memory.
     expected: Vec<u8>,
 }
 
@@ -90,7 +90,7 @@ impl Pool {
             Device::Pinned => {
                 let memory = PinnedBytes::of(&host);
                 work(self.targets(memory.address, device));
-                // Written as the call returned.
+                // The bytes were written when the call returned.
                 // SAFETY: as many bytes.
                 unsafe { std::slice::from_raw_parts(memory.address, memory.len) }.to_vec()
             }
@@ -216,7 +216,7 @@ fn random_moves_on_a_device() {
         let scales = alone.iter().map(|own| own.scales().unwrap().select(0).unwrap());
         let found: Vec<Tensor> = scales.collect();
         let at = pages(&mut random, samples.len());
-        // Of one cache, or each somewhere.
+        // The scales are in the pages of one cache, or each in a random one.
         let scales_at =
             if random.below(2) == 0 { at.clone() } else { pages(&mut random, samples.len()) };
         let slack = [0, 16, 7, 64][random.below(4) as usize];
@@ -330,7 +330,7 @@ fn refusals() {
         refused(1, rows.scale(Granularity::Sample), [CUDA, CUDA], &[]),
         "scales_out 0: expected host memory for the scale of no elements, got cuda:0"
     );
-    // Given scales are read by the host.
+    // The host reads the given scales.
     let on_device = |shape: &[i64]| {
         let layout = Layout::compact(DType::F32, shape).unwrap();
         let data = (memory.address + 128) as *mut u8;
@@ -486,7 +486,7 @@ fn ids_on_a_device() {
             assert!(matches!(own_scales.check(), Err(Error::Index(_))));
         }
     }
-    // To the host, which asks for the ids.
+    // The destinations are on the host, which asks for the ids.
     let quantize = Quantize::new(DType::I8);
     let all = naive.assemble(&on_host, &Collate::stack().transform(quantize)).unwrap();
     let read_list = engine.resident(SampleList::rows(&whole).unwrap(), CUDA).unwrap();

@@ -12,7 +12,7 @@ use windrow::collate::PerDim;
 use windrow::tensor::Scalar;
 use windrow::{DType, Mask, Side};
 
-/// Around every width of a vector, a cache line and a block.
+/// Lengths around every width of a vector, a cache line and a block.
 const LENGTHS: &[i64] = &[
     0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023,
     1024, 1025,
@@ -73,12 +73,12 @@ fn every_length_in_every_form() {
 #[test]
 fn mirrored_rows_of_every_length() {
     let order = [2, 0, 1];
-    // Around one and two vectors of every size of pixel, and around a block of some.
+    // Lengths around one and two vectors of every size of pixel, and around a block of some.
     let widths = (1..=18).chain([31, 32, 33, 34, 341, 342, 4097]);
     for (width, channels) in widths.flat_map(|width| [1, 2, 3, 4, 5].map(|c| (width, c))) {
         if width < 300 || channels % 2 == 1 {
             let shape = [2, width, channels];
-            // From the right edge of an image to the left, in rows without gaps.
+            // The columns of an image are read from right to left, in rows without gaps.
             let strides = [width * channels, -channels, 1];
             let mirrored = |dtype, seed| Sample::strided(dtype, &shape, &strides, seed);
             let name = format!("{shape:?} mirrored");
@@ -105,7 +105,7 @@ fn mirrored_rows_of_every_length() {
 
 #[test]
 fn turned_samples_of_every_size() {
-    // Around the vectors of each width of element, and around a block.
+    // Lengths around the vectors of each width of element, and around a block.
     let extents = |to: i64| (1..=to).chain([47, 49, 64, 65, 256, 257]);
     let widths = [DType::U8, DType::I16, DType::F32, DType::F64, DType::C128];
     for (rows, columns) in extents(18).flat_map(|a| extents(34).map(move |b| (a, b))) {

@@ -170,7 +170,7 @@ fn large_pairs() {
     }
 }
 
-/// What each refusal says; nothing is written.
+/// Each refusal has its text, and nothing is written.
 #[test]
 fn refusals() {
     let memory: Vec<u8> = (0..=255).cycle().take(4000).collect();
@@ -223,7 +223,7 @@ fn refusals() {
         text(&other(piece(f32, shape, 500), piece(f32, shape, 115))),
         "destination 1: expected memory apart from source 3, got memory that overlaps source 3"
     );
-    // Its own source, but in another order, or of another dtype.
+    // A destination is its own source, but in another order, or of another dtype.
     for own in
         [Piece { strides: vec![-1], ..piece(f32, shape, 512) }, piece(DType::I32, shape, 500)]
     {
@@ -391,7 +391,7 @@ fn columns_one_by_one() {
     }
 }
 
-/// Which of several pairs that share bytes is named does not depend on where the memory is.
+/// The pair that an error names, of several that share bytes, does not depend on where the memory is.
 #[test]
 fn the_same_pair_is_named_wherever_memory_is() {
     let memory = vec![0; 64 * 4 * 8 + 64];

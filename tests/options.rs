@@ -143,7 +143,7 @@ fn arithmetic_on_integers_needs_a_dtype() {
                     assert_eq!(spec(&list, &collate.clone().cast(to)).unwrap().dtype, to);
                 }
             }
-            // What moves elements only needs none.
+            // A transform that only moves elements needs no cast.
             let permuted = collate.clone().transform(Transform::new().scale(1.0).permute([0]));
             assert_eq!(spec(&list, &permuted).unwrap().dtype, dtype);
         }

@@ -274,7 +274,7 @@ fn a_column_of_a_table_as_output_of_a_small_batch() {
 fn batches_as_outputs() {
     let engine = Engine::host();
     let collate = Collate::pad(Pad::new().value(-1).mask(Mask::Real)).cast(DType::I64);
-    // Without a plan, with the fields in the block of the data; and with one.
+    // The batch is made without a plan, with the fields in the block of the data, and with one.
     for longest in [3, 3_000_000] {
         let (first, second) = (vec![1i32; longest], vec![2i32; longest - 1]);
         let rows: [&[i32]; 2] = [&first, &second];

@@ -282,7 +282,7 @@ fn permuted() -> impl Strategy<Value = Case> {
     })
 }
 
-/// As [`lie`], with the dims in any order, and fewer of them backwards.
+/// A layout like that of [`lie`], with the dims in any order, and fewer of them backwards.
 fn shuffled_lie(ndim: usize) -> impl Strategy<Value = Lie> {
     let order = Just((0..ndim).collect::<Vec<_>>()).prop_shuffle();
     lie_in_order(order, vec(prop_oneof![20 => Just(1i64), 1 => Just(-1), 1 => Just(0)], ndim))

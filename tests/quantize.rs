@@ -50,7 +50,7 @@ fn random_batches() {
         let want = [bytes(batch.data()), bytes(scales)];
         assert_eq!(quantised(&host, &views, &collate), want, "{name}");
         outcomes[1] += 1;
-        // Into memory with gaps between rows.
+        // The output has gaps between rows.
         let mut frames = [batch.data(), scales].map(|of| {
             let mut strides = of.strides().to_vec();
             if let Some(outer) = strides.first_mut() {
@@ -63,7 +63,7 @@ fn random_batches() {
         for (frame, want) in frames.iter().zip(&want) {
             frame.check(&name, want);
         }
-        // And back.
+        // The result is converted back.
         let back = collate.clone().cast(DType::F32);
         let given = Dequantize::new(scales.clone());
         let given = match block_of(&quantize) {
@@ -144,7 +144,7 @@ fn values_that_scales_get_wrong_first() {
     assert_eq!((&data[..], scale(&scales)), (&[0x7f, 0, 0x80, 0xff][..], f32::INFINITY));
     let (data, scales) = of_f32(&[f32::INFINITY, 5.0], Quantize::new(DType::I8));
     assert_eq!((&data[..], scale(&scales)), (&[0, 0][..], f32::INFINITY));
-    // There is no infinity among powers of two.
+    // float8_e8m0fnu has no infinity: NaN stands for it.
     let mx = e4m3.scale_dtype(DType::F8E8M0FNU);
     let (data, scales) = of_f32(&[f32::INFINITY, 2f32.powi(127)], mx);
     assert_eq!((&data[..], &scales[..]), (&[0x7f, 0x7f][..], &[255][..]));
@@ -159,7 +159,7 @@ fn values_that_scales_get_wrong_first() {
     assert_eq!(scales, [0]);
     let (data, scales) = of_f32(&[1e-39, -5e-40], e4m3.eps(1e-42));
     assert_eq!((&data[..], scale(&scales)), (&[0x7e, 0xf6][..], 1e-39 / 448.0));
-    // Without elements a sample has the least scale, too.
+    // A sample without elements has the least scale, too.
     let engine = Engine::host();
     let rows: [&[f32]; 3] = [&[], &[896.0], &[]];
     let batch = engine.assemble(&rows, &Collate::ragged(Ragged::new()).transform(e4m3)).unwrap();
@@ -234,7 +234,7 @@ fn scales_that_are_given() {
     assert_eq!(floats(by(Dequantize::new(blocks).block(2))), [2.0, 3.0, 8.0, 15.0, 18.0, 28.0]);
     let each = vec![tensor(&[1.0, 2.0], &[2]), tensor(&[3.0, 4.0], &[2])];
     assert_eq!(floats(by(Dequantize::new(each).block(2))), [2.0, 3.0, 8.0, 15.0, 18.0, 28.0]);
-    // Those of a list go with their samples into padding.
+    // The scales of a list go with their samples into padding.
     let samples = [
         SampleView::from_slice(&codes[0][..2], &[2, 1]).unwrap(),
         SampleView::from_slice(&codes[1][..1], &[1, 1]).unwrap(),
@@ -306,7 +306,7 @@ fn refusals() {
     for form in [Collate::ragged(Ragged::new()), Collate::concat(0), Collate::pad(Pad::new())] {
         assert_eq!(text(&row, form.transform(blocks)), joined);
     }
-    // Out of a list of codes.
+    // The samples are a list of codes.
     let codes = [1i8, 2, 3, 4];
     let codes = [SampleView::from_slice(&codes, &[4]).unwrap()];
     let scales = |shape: &[i64]| {

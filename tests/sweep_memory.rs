@@ -1,5 +1,5 @@
-//! What batches of any size take of the allocator and of the system, once the engine's memory is warm: no more for a larger one.
-//! The forms and sizes are those that `scripts/ci/bench_check.py` counts instructions of.
+//! Tests how much memory batches of any size take of the allocator and of the system, once the engine's memory is warm:
+//! no more for a larger one. The forms and sizes are those that `scripts/ci/bench_check.py` counts instructions of.
 #![cfg(target_os = "linux")]
 
 #[path = "../benches/instructions/rows.rs"]
@@ -16,7 +16,7 @@ use windrow::{Collate, Engine, SampleList};
 thread_local! {
     /// Allocations of this thread.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-    /// By the last batches, each.
+    /// The most that each of the last batches takes.
     static TAKEN: Cell<Taken> = const { Cell::new(Taken { allocations: 0, faults: 0 }) };
 }
 
@@ -74,7 +74,8 @@ fn assemble(engine: &Engine, list: &SampleList<'_>, collate: &Collate, times: us
     });
 }
 
-/// Around the sizes at which batches are made in another way, and some between; with `WINDROW_SWEEP=1` each 1.1 times the one before.
+/// Sizes around those at which batches are made in another way, and some between; with `WINDROW_SWEEP=1` each 1.1 times
+/// the one before.
 fn sizes() -> Vec<usize> {
     if std::env::var_os("WINDROW_SWEEP").is_some() {
         let next = |size: &usize| Some(size * 11 / 10).filter(|&next| next <= 64 << 20);

@@ -74,7 +74,7 @@ fn simulator(here: &Path, out: &Path) -> Vec<Source> {
     let mut fast = warnings.clone();
     fast.extend(strings(&["-O3", "-ffp-contract=off", "-fno-strict-aliasing"]));
     if cfg!(target_arch = "x86_64") {
-        // It is run where it is built.
+        // The simulator runs on the machine that builds it.
         fast.push("-march=native".into());
     }
     files(&here.join("device_code"), "h");
@@ -165,7 +165,7 @@ fn kernels_of(source: &str, preprocessed: &str) -> Vec<(String, bool)> {
     let names = preprocessed.split(KERNEL).skip(1).filter_map(name_of);
     let marked = |name: &str| {
         let (before, _) = source.split_once(&format!("{name}(")).unwrap_or_default();
-        // Up to the end of what comes before the kernel: the last blank line.
+        // The text before the kernel ends at the last blank line.
         let declaration = before.rfind("\n\n").map_or(before, |blank| &before[blank..]);
         declaration.lines().any(|line| line.trim() == FIBERS)
     };

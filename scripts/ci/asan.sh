@@ -11,7 +11,7 @@ library=$(WINDROW_SIM_ASAN=1 "$cargo" run --quiet --locked --profile test --targ
     -p cudasim --example path)
 for test in ${*:-small executors casts channels}; do
     "$cargo" test --locked --features cuda --test "$test" --no-run
-    # Only the test itself: compilers leak, and would be slow.
+    # Only the test itself runs with the checker: compilers leak, and would be slow.
     run="env LD_PRELOAD=$(${CXX:-g++} -print-file-name=libasan.so)"
     CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$run CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$run \
         ASAN_OPTIONS=detect_leaks=0 WINDROW_CUDA_DRIVER=$library CUDASIM_DELAY_US=0 \

@@ -49,7 +49,7 @@ def members(body):
 
 
 def layouts(text):
-    """What a compiled program says of constants, sizes and offsets."""
+    """Constants, sizes and offsets as a compiled program prints them."""
     prints = []
     for body, name in re.findall(r"typedef enum \{(.*?)\} (\w+);", text, flags=re.S):
         prints.append(f'printf("enum {name} %zu bytes\\n", sizeof({name}));')

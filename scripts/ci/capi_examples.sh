@@ -9,7 +9,7 @@
 set -euo pipefail
 [[ $# == 0 ]] || { echo "$0: unknown argument $1" >&2; exit 2; }
 cd "$(dirname "$0")/../.."
-# As `make test-host` has built it.
+# The library is the one that `make test-host` has built.
 case $(uname -sm) in
 Linux\ x86_64 | Linux\ aarch64) "${CARGO:-cargo}" build-for-tests --quiet ;;
 *) "${CARGO:-cargo}" build --locked --quiet --profile test -p windrow -p windrow-capi --features windrow/tracing ;;

@@ -11,7 +11,7 @@ make --silent .venv/.onnx .venv/.cuda
 repository=$PWD cargo=${CARGO:-cargo}
 export CUDA_HOME=${CUDA_HOME:-$PWD/.venv/nvcc/nvidia/cu13} WINDROW_KERNEL_CACHE=${WINDROW_KERNEL_CACHE-$PWD/target/kernels}
 driver=$(CARGO=$cargo scripts/sim/simulated_driver.sh)
-# Not locked: with what a user of today gets.
+# Cargo runs without a lock file, so that examples build with the versions a user gets today.
 crate=(--manifest-path "$PWD/examples/frameworks/Cargo.toml" --target-dir "$PWD/target/examples" --features candle,burn,ort)
 "$cargo" build "${crate[@]}" --examples
 "$cargo" run --quiet "${crate[@]}" --example candle
@@ -23,7 +23,7 @@ else
     echo "SKIP the example ort: no ONNX Runtime"
 fi
 
-# As its user builds it: outside of this repository, where .cargo/config.toml does not apply.
+# The build is that of a user: outside of this repository, where .cargo/config.toml does not apply.
 elsewhere=$(mktemp -d)
 trap 'rm -rf "$elsewhere"' EXIT
 cd "$elsewhere"

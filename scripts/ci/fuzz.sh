@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# Not for Python's targets alone.
+# cargo-fuzz is not needed for Python's targets alone.
 needs_cargo_fuzz() {
     cargo fuzz --version >/dev/null 2>&1 && return
     echo "cargo-fuzz is missing. Install it with: cargo install cargo-fuzz --locked" >&2
@@ -45,7 +45,7 @@ if [[ ${1:-} == --minimise ]]; then
         unpack "$target" "out/fuzz/corpus/$target"
         rm -rf "out/fuzz/small/$target"
         mkdir -p "out/fuzz/small/$target" "out/fuzz/$target"
-        # As few inputs as cover every branch, and none of any length.
+        # The corpus keeps the fewest inputs that cover every branch, none of them long.
         cargo fuzz run "$target" "out/fuzz/small/$target" "out/fuzz/$target" "out/fuzz/corpus/$target" -- \
             -set_cover_merge=1 -use_counters=0 -max_len=512
         pack "$target" "out/fuzz/small/$target"

@@ -9,6 +9,6 @@ cd "$(dirname "$0")/../.."
 cargo=${CARGO:-cargo}
 target=${CARGO_TARGET_DIR:-target}/model
 
-# Not optimised: that takes longer than it saves.
+# The build is not optimised: that takes longer than it saves.
 RUSTFLAGS="--cfg windrow_loom" CARGO_PROFILE_TEST_OPT_LEVEL=0 LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-3} \
     "$cargo" test --target-dir "$target/loom" --locked --lib -- model_tests "$@"

@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-# In the order of the data flow, ground types first.
+# Modules in the order of the data flow, ground types first.
 LAYERS = {
     "src/cuda": "driver probe memory launch run",
     "src": "tensor sync workers dlpack packing samples arrays collate plan observe host run_options cuda batch device explain engine arrow",

@@ -29,7 +29,7 @@ def headers(page, tag):
 
 
 def between(page, begin, ends):
-    """What is under a heading."""
+    """The items under a heading."""
     found = page.find(f'<h2 id="{begin}"')
     if found < 0:
         return ""

@@ -50,7 +50,7 @@ def definitions(module, name):
     found = [node for node in tree.body if name_of(node) == name] if tree else []
     if found:
         return module, found
-    # Those in functions too: a module may import a name when it is first asked for.
+    # Imports within functions count too: a module may import a name when it is first asked for.
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
@@ -128,7 +128,7 @@ def lines():
         names = None if any(part.startswith("_") for part in module.split(".")) else exported(parsed(module))
         for name in sorted(names or ()):
             yield from of_name(module, name)
-    # What the types of arguments stand for.
+    # The type that each argument stands for.
     for node in parsed("windrow._windrow").body:
         if isinstance(node, ast.Assign):
             yield f"type {ast.unparse(node)}"

@@ -27,7 +27,7 @@ def options():
     return parser.parse_args()
 
 
-# Before the imports, none of which --help needs.
+# The arguments are parsed before the imports, none of which --help needs.
 ARGUMENTS = options()
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/tests"))
 
@@ -53,7 +53,7 @@ class Stop(BaseException):
 
 
 class Counting(Producer):
-    """Its capsules' tensors are noted for all of them, oldest first."""
+    """A producer that notes the tensors of all capsules in one deque, oldest first."""
 
     made = 0
     noted = deque()
@@ -93,7 +93,7 @@ class Soak:
         choose = self.random
         name = choose.choice(DTYPES)
         rest = tuple(choose.randint(1, 12) for _ in range(choose.randint(0, 2)))
-        # Mostly small; now and then enough for threads, for the pool, and for large pages.
+        # Most sizes are small; some are enough for threads, for the pool, and for large pages.
         longest = choose.choices([8, 200, 4000, LONGEST], [50, 30, 15, 0.3])[0] // max(1, int(np.prod(rest))) + 1
         count = choose.randint(1, 24 if longest < 1000 else 6)
         same = choose.randint(0, longest)

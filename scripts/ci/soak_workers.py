@@ -178,7 +178,7 @@ def main():
     """The command."""
     torch.set_num_threads(1)
     logging.getLogger("windrow").setLevel(logging.ERROR)
-    # Their workers take over each other's pools.
+    # Workers of these limits take over each other's pools.
     limits = (None, None, 8 << 20, 256 << 10)
     collates = [windrow.torch.collate_fn(arena=in_arena, workers_memory=limit) for limit in limits for in_arena in (False, True)]
     rng, kept, tally = random.Random(ARGUMENTS.seed), [], {"batches": 0, "killed": 0, "children": 0}

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 # The links of pages outside docs/.
 scripts/docs/links.py
 make --silent .venv/.docs .venv/.windrow
-# Not quiet: that would hide the warnings before `strict` counts them, dead links among them.
+# The build is not quiet: that would hide the warnings before `strict` counts them, dead links among them.
 NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build
 ${CARGO:-cargo} doc --quiet --no-deps --locked
 cp -r target/doc out/docs/rust

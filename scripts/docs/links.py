@@ -20,12 +20,12 @@ LINKS = [r"\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)", r"^ {0,3}\[[^\]]+\]:\s*<?([^
 
 
 def without_blocks(text):
-    """Without blocks of code."""
+    """The text without blocks of code."""
     return re.sub(r"^ *(```+|~~~+).*?^ *\1", "", text, flags=re.M | re.S)
 
 
 def prose(text):
-    """Without code, in which nothing is a link."""
+    """The text without code, in which nothing is a link."""
     return re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "x", without_blocks(text))
 
 

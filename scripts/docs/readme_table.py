@@ -20,7 +20,7 @@ RESULTS = ROOT / "benches/results"
 PLOTS = ROOT / "docs/plots"
 # Workloads with tables of their own, and with a file of their own where nothing else was measured.
 APART = {"groups": ("source-", "small-"), "moves": ("move-",), "quantise": ("Q-",)}
-# What docs/scale.md assumes that one GPU takes in a second, by workload, and the bytes of one as it is read.
+# Samples that docs/scale.md assumes one GPU to take in a second, by workload, and the bytes of one as it is read.
 DEMAND = {"W1": ("images", 224 * 224 * 3, 3_000), "W2": ("tokens", 4, 20_000), "W5": ("dicts", 249, 1_000_000)}
 # Bytecode that is compiled here would go into the next wheel.
 sys.dont_write_bytecode = True
@@ -197,7 +197,7 @@ def bytes_a_second(number):
 
 
 def sizing(path, report):
-    """What hosts assemble for 8, 64 and 512 GPUs: bytes by shape and assumed demand, cores by the medians of a result."""
+    """Batches that hosts assemble for 8, 64 and 512 GPUs: bytes by shape and assumed demand, cores by the medians of a result."""
     cores, lines, limits = int(report["machine"]["cores"]), [], []
     entries = {pair.scattered["name"]: pair.scattered for pair in results.pairs(report) if pair.scattered.get("bytes_read")}
     for name, (unit, size, demand) in DEMAND.items():
@@ -235,7 +235,7 @@ def gpu_line(path, gpus, page="docs/gpu-figures.md", simulated="docs/gpu-runner.
 
 
 def gpu(path, gpus):
-    """Of each GPU what passed, and its tables: never two in one."""
+    """Each GPU has its own list of passed checks and its own tables: never two in one."""
     parts = [] if gpus else ["There are no records yet: [Checking on a GPU](gpu-runner.md)."]
     for found in gpus:
         parts.append(wrapped(f"**{records.verdicts(found)}**, medians with cold caches:"))
@@ -285,7 +285,7 @@ def made():
         for section, (write, kind) in sections.items():
             begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
             head, rest = text.split(begin)
-            # Else Markdown takes the underscores of names like torch._foreach_copy_ as emphasis.
+            # Markdown would take the underscores of names like torch._foreach_copy_ as emphasis.
             written = write(*source_of(kind)).replace("._", r".\_")
             text = f"{head}{begin}{written}{end}{rest.split(end)[1]}"
         found[ROOT / name] = text

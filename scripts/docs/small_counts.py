@@ -49,7 +49,8 @@ for title, call, times in calls:
     print(times, title, sep="\\t")
 """
 
-# In this order: the stage of a function by the first pattern that is found in its name. What has none is its caller's.
+# Patterns in this order: a function's stage is that of the first one found in its name. A function without any has its
+# caller's.
 STAGES = {
     "interpreter": r"^_PyEval_EvalFrameDefault",
     "release": r"drop_in_place<_?windrow|_windrow::ownership::release|tp_dealloc",

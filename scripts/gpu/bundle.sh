@@ -170,7 +170,7 @@ for name in "${benches[@]}"; do
 done
 wheel=$(ls -t target/wheels/windrow-*.whl 2>/dev/null | head -n 1 || true)
 take "${wheel:-target/wheels/windrow-*.whl}" "$to/python"
-# It was built with the value of the day that it was built on.
+# The wheel keeps the architectures of the day that it was built on.
 if [[ -n $wheel ]] && ! ((simulate)); then
     archs=${WINDROW_CUDA_ARCHS:-}
     for arch in ${archs//,/ }; do

@@ -157,7 +157,7 @@ def short(run):
 
 
 def trials(run):
-    """For each trial, the geometric mean of its times over the policy's own, and the workloads it is best and worst for."""
+    """The geometric mean of each trial's times over the policy's own, and the workloads it is best and worst for."""
     own, ratios, drift = {}, {trial["name"]: {} for trial in run["trials"]}, []
     for w in run["workloads"]:
         name, first, last = f"{w['title']}, {w['lie']}", median(w, WINDROW), median(w, AGAIN)

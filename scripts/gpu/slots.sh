@@ -13,14 +13,14 @@
 # run again, but by --again; what failed comes after what never ran; a slot after ! that fails ends the queue. $PYTHON is the
 # Python to test, python3 if not set.
 #
-# Written to $OUT, or ./out, after every slot: done.jsonl (records), slots.txt (what was printed), results.tar.gz (all files).
-# The status is 1 if a slot failed, 2 without a GPU, 3 if none failed and one was left for the next call. Clocks and other
-# settings of the GPU stay as they are.
+# Files written to $OUT, or ./out, after every slot: done.jsonl (records), slots.txt (what was printed), results.tar.gz
+# (all files). The status is 1 if a slot failed, 2 without a GPU, 3 if none failed and one was left for the next call.
+# Clocks and other settings of the GPU stay as they are.
 [[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/driver.sh"
-# While this file is open the device stays initialised: else each program would wait seconds for it.
+# The open file keeps the device initialised: each program would otherwise wait seconds for it.
 [[ ! -r /dev/nvidia0 ]] || exec 9</dev/nvidia0
 
 # The sizes of a slot on the simulator; empty on a GPU.
@@ -183,7 +183,7 @@ rows = [torch.arange(64.0, device=on).view(8, 8).t() + i for i in range(32)]
 batch = wr.stack(rows, device=on)
 assert torch.equal(batch.torch(), torch.stack(rows)) and batch.torch().device.type == on
 print(torch.__version__, torch.version.cuda, "1 batch passed")' || return
-    # Not among the facts: it imports torch too, and the first import may take minutes.
+    # The command is not among the facts: it imports torch too, and the first import may take minutes.
     py -m windrow doctor 2>&1 | head -n 60
 }
 
@@ -234,7 +234,8 @@ for size in (32, 256):
 print(wr.stats()["workers"])'
 }
 
-# As many ways from the host to the device as there are tests: the default of 8 would make streams wait for each other.
+# Each test gets a connection from the host to the device of its own: the default of 8 would make streams wait for each
+# other.
 pytests() { # arguments of pytest; names of files are those of python/tests
     local argument arguments=() files='' limit=() status
     for argument in "$@"; do

@@ -138,7 +138,7 @@ def over(run, family, x, y, layouts=("scattered",)):
     for name, (short, colour) in LINES.items():
         for layout in layouts:
             points = sorted((x(w), y(w, name)) for w in mine if w.layout == layout and y(w, name))
-            # Only windrow and torch.stack twice: the others would hide them.
+            # The chart has only windrow and torch.stack, twice: the others would hide them.
             if points and (layout == "scattered" or colour < 2):
                 lines.append(chart.Series(short if layout == "scattered" else f"{short}, contiguous", points, colour, "" if layout == "scattered" else "dotted"))
     return lines

@@ -29,7 +29,7 @@ header=$root/crates/capi/include/windrow.h
 version=$(sed -n 's/^#define WINDROW_VERSION "\(.*\)"$/\1/p' "$header")
 major=${version%%.*}
 minor=${version#*.} minor=${minor%%.*}
-# Before 1.0 a minor version may change structs: see crates/capi/build.rs.
+# A minor version may change structs before 1.0: see crates/capi/build.rs.
 interface=$major
 [[ $major != 0 ]] || interface=0.$minor
 lib=${DESTDIR:-}$prefix/$libdir
@@ -40,7 +40,7 @@ install -m 755 "$built/libwindrow_capi.so" "$lib/libwindrow.so.$version"
 ln -sf "libwindrow.so.$version" "$lib/libwindrow.so.$interface"
 ln -sf "libwindrow.so.$interface" "$lib/libwindrow.so"
 
-# From $libdir back to the prefix.
+# The way from $libdir back to the prefix.
 up=.. rest=$libdir
 while [[ $rest == */* ]]; do
     up+=/.. rest=${rest#*/}
@@ -76,7 +76,7 @@ endif()
 unset(_windrow_prefix)
 END
 
-# Before 1.0 a minor version may change what is there, as in Cargo.
+# A minor version may change names before 1.0, as in Cargo.
 same_minor=
 [[ $major != 0 ]] || same_minor="
    AND \"\${PACKAGE_FIND_VERSION_MINOR}\" EQUAL $minor"

@@ -29,10 +29,10 @@ export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=/windrow \
 flags=()
 if [[ ${WHEEL_ZIG:-1} == 1 && $(uname -s) == Linux ]]; then
     flags=(--zig --compatibility manylinux2014)
-    # Only the names of both count, for the linker. zig looks for a shared library where other linkers take the
-    # empty archive of crates/windrow-driver; nothing is taken from it. And it would link an unwinder of its own, which
-    # cannot read the frames of the one that everybody in a process has to share, libgcc_s: CPython before 3.14 ends
-    # daemon threads by it, and crashed in ours.
+    # The linker needs only the names of both. zig looks for a shared library where other linkers take the empty archive
+    # of crates/windrow-driver; nothing is taken from it. And it would link an unwinder of its own, which cannot read
+    # the frames of the one that everybody in a process has to share, libgcc_s: CPython before 3.14 ends daemon threads
+    # by it, and crashed in ours.
     stub=$CARGO_TARGET_DIR/zig-stub
     mkdir -p "$stub"
     : >"$work/empty.c"

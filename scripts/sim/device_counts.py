@@ -52,7 +52,7 @@ LANES = {"W10a": 20, "W10a address": 20, "M1": 24}
 STORE_SECTORS = {"W10a": 1.45, "W10a address": 1.45}
 LOAD_SECTORS = {"W10a": 8.0, "W10a address": 8.0, "W10b": 12.5, "scalars": 8.0}
 SPILLS = 2.5
-# At least so many pieces: a warp for each slot of the multiprocessors.
+# The least number of pieces: a warp for each slot of the multiprocessors.
 WARPS = {"W10a": 32 * MULTIPROCESSORS, "W10a address": 32 * MULTIPROCESSORS}
 
 # The bounds of pairs of dtypes in adjacent elements, and of everything else; and of elements that share scales.
@@ -307,7 +307,7 @@ def documented(lines):
 
 
 def instructions_of(line):
-    """As the table has them: bold where the bound is missed."""
+    """Cells of the table: bold where the bound is missed."""
     if line is None:
         return "-"
     text, bound = f"{line['instructions_per_16_bytes']:.1f}", bound_of(line)

@@ -75,7 +75,7 @@ def trace(folder, options):
             found = counts.run(bench, driver, cubin, only, options.scale, **traced)
             names = iter((pathlib.Path(all_launches) / "kernelslist.g").read_text().split())
             for workload, launches in found:
-                # Several have one name: the last stays. Accel-Sim wants names without spaces.
+                # The last of several traces with one name stays. Accel-Sim wants names without spaces.
                 own = folder / workload["workload"].replace(" ", "-")
                 shutil.rmtree(own, ignore_errors=True)
                 own.mkdir()

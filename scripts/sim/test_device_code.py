@@ -70,7 +70,8 @@ REASONS = {
 # The kernel of elements that share scales has all families. Its copies of the others, of the same source, are held in the kernels
 # that most batches take.
 QUANTISE, QUANTISED = "windrow_quantise", "quantised"
-# What the kernels of common families have a copy of, for a few of the pairs of dtypes alone: that of the others is held.
+# Code that the kernels of common families have a copy of for a few of the pairs of dtypes alone: that of the others is
+# held.
 OF_ANY = {"one element"}
 # The divisor of numbers of samples where workloads run with other tables than their own.
 SCALE = 16
@@ -108,7 +109,7 @@ def run(name, command, environment):
 
 
 def environment(driver, cubin):
-    """In which kernels are run by machine code."""
+    """Environment in which kernels are run by machine code."""
     return {
         "WINDROW_CUDA_DRIVER": str(driver),
         "CUDASIM_DEVICE_CODE": str(cubin.resolve()),

@@ -1,4 +1,4 @@
-//! From batches to Arrow arrays, in the memory of the batch.
+//! Converts batches to Arrow arrays, in the memory of the batch.
 #![allow(unsafe_code)] // Structs are handed out here, and freed.
 
 use std::ffi::{c_void, CString};

@@ -89,7 +89,7 @@ fn broken(expected: &str, got: impl Into<String>) -> Error {
     Mismatch::for_subject("Arrow schema", expected, got.into()).into_error(Error::Layout)
 }
 
-/// As [`SchemaField::read`], `depth` levels below the root.
+/// Reads a schema as [`SchemaField::read`] does, `depth` levels below the root.
 ///
 /// # Safety
 /// A schema that is not changed meanwhile, with as many children as it says, NUL-terminated strings and metadata of the

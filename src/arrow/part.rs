@@ -133,7 +133,7 @@ impl<'a> ArrayPart<'a> {
         unsafe { *self.array.buffers.add(position) }.cast()
     }
 
-    /// As `buffer`; [`Error::Layout`] for NULL if the part has entries.
+    /// The address of a buffer; [`Error::Layout`] for NULL if the part has entries.
     ///
     /// # Safety
     /// After `expect`: there are more buffers than `position`.

@@ -1,5 +1,5 @@
-//! From arrays to samples. Everything that an array says is checked before its memory is looked at; how large its
-//! buffers are, it does not say.
+//! Reads samples from arrays. Everything that an array says is checked before its memory is looked at; the sizes of its
+//! buffers are not part of an array.
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct Column {
     /// The rows of the column.
     pub rows: ColumnRows,
     field: SchemaField,
-    /// For each struct on the way to the column: the position of the child, and the number of children.
+    /// The position of the child in each struct on the way to the column, and the number of children.
     places: Vec<(usize, usize)>,
 }
 
@@ -103,8 +103,8 @@ impl Columns {
         unsafe { self.append_on(array, Device::Cpu) }
     }
 
-    /// As [`Columns::append`], of an array whose buffers are on a device. Samples are read when a batch is assembled, after
-    /// the work on [`RunOptions::producers`](crate::engine::RunOptions::producers).
+    /// Appends an array as [`Columns::append`] does, with buffers on a device. Samples are read when a batch is
+    /// assembled, after the work on [`RunOptions::producers`](crate::engine::RunOptions::producers).
     ///
     /// # Errors
     /// As [`Columns::append`]; [`Error::Device`] for a column of which something has to be read on the host: lists of several
@@ -447,7 +447,7 @@ impl SampleSink<'_> {
                 let got = format!("a null at {}", all.start + position);
                 return Err(broken("lists without nulls between them", got).into());
             }
-            // Between lists, the entry that is missing first belongs to none of them.
+            // The first missing entry may be between lists, and belongs to none of them.
             values => values.map_err(|fault| {
                 fault.in_parent(|position| row_of(all.start + position).unwrap_or(0))
             })?,

@@ -165,7 +165,7 @@ type Case = (&'static str, fn(&mut ArrowArray));
 fn lists_of_several_arrays() {
     let first = lists(&[0, 2, 2, 3], numbers(&[1, 2, 3, 9]));
     let mut second = lists(&[7, 1, 2, 4], numbers(&[8, 4, 5, 6]));
-    // From its second row on, of a child from its own second entry on.
+    // The slice begins at the second row, that of a child at its own second entry.
     (second.offset, second.length) = (1, 2);
     let columns = read(&list_schema(), &[&first, &second]).unwrap();
     assert_eq!(columns.num_rows(), 5);

@@ -14,9 +14,9 @@ impl Tensor {
         self.hand_to(stream, false)
     }
 
-    /// As [`Tensor::ready_on`], for a stream that need not exist when the call has returned, as DLPack has it. The
-    /// memory is used again when the stream has been named in a later call, behind what is on it then; or when the whole
-    /// device has been waited for.
+    /// Orders work as [`Tensor::ready_on`] does, for a stream that need not exist when the call has returned, as DLPack
+    /// requires. The memory is used again when the stream has been named in a later call, behind what is on it then; or
+    /// when the whole device has been waited for.
     ///
     /// # Errors
     /// As [`Tensor::ready_on`].

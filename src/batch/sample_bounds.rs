@@ -194,7 +194,8 @@ fn narrow(tensor: &Tensor, parts: &[(usize, i64, i64)]) -> Result<Tensor> {
     let mut first = 0i64;
     for &(dim, start, length) in parts {
         shape[dim] = length;
-        // Beyond 64 bits only along a dim of one place, whose stride may be anything: what begins behind it is empty.
+        // The sum leaves 64 bits only along a dim of extent 1, whose stride may be anything: a part that begins behind
+        // it is empty.
         first = first.wrapping_add(start.wrapping_mul(tensor.strides()[dim]));
     }
     tensor.view(first, Layout::try_new(tensor.dtype(), &shape, Some(tensor.strides()))?)

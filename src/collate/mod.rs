@@ -161,9 +161,9 @@ impl Collate {
         self
     }
 
-    /// In a batch of float8_e4m3fn or float8_e5m2, values beyond the largest finite one (448 and 57344), infinities among them,
-    /// become it; NaN stays NaN. Samples of that dtype that no arithmetic is done on are moved as they are. A batch of another
-    /// dtype fails with [`Error::Argument`].
+    /// Saturates in a batch of float8_e4m3fn or float8_e5m2: values beyond the largest finite one (448 and 57344),
+    /// infinities among them, become it; NaN stays NaN. Samples of that dtype that no arithmetic is done on are moved
+    /// as they are. A batch of another dtype fails with [`Error::Argument`].
     #[must_use]
     pub fn saturate(mut self) -> Collate {
         self.saturate = true;

@@ -2,13 +2,13 @@
 
 use crate::tensor::{DType, Error, Result, Scalar};
 
-/// On which side padding goes; with `truncate`, on which side elements are cut off.
+/// The side on which padding goes; with `truncate`, also the side on which elements are cut off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Side {
-    /// After the data.
+    /// Padding goes after the data.
     #[default]
     Right,
-    /// Before the data.
+    /// Padding goes before the data.
     Left,
     /// Half before, half after; the odd one after.
     Center,
@@ -116,7 +116,7 @@ impl<T: Clone> PerDim<T> {
         }
     }
 
-    /// That of a sample dim.
+    /// The value of sample dim `dim`.
     pub(crate) fn at(&self, dim: usize) -> &T {
         match self {
             PerDim::All(value) => value,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::transform::Transform;
 use crate::tensor::{DType, Error, Result, Tensor};
 
-/// Which elements of a sample share a scale.
+/// The elements of a sample that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Granularity {
@@ -51,7 +51,7 @@ pub struct Quantize {
 }
 
 impl Quantize {
-    /// To float8_e4m3fn, float8_e5m2 or int8, with a float32 scale for each row of the last dim.
+    /// Quantises to float8_e4m3fn, float8_e5m2 or int8, with a float32 scale for each row of the last dim.
     ///
     /// ```
     /// use windrow::{assemble, Collate, DType, Quantize};
@@ -65,7 +65,7 @@ impl Quantize {
         Quantize { dtype, scale: Granularity::Row, scale_dtype: DType::F32, eps: 1e-12 }
     }
 
-    /// Which elements share a scale.
+    /// Sets which elements share a scale.
     #[must_use]
     pub fn scale(mut self, scale: Granularity) -> Quantize {
         self.scale = scale;
@@ -151,7 +151,7 @@ impl Quantize {
     pub(crate) fn scale_of(&self, amax: f32) -> f32 {
         let amax = amax.max(self.eps32());
         match self.scale_dtype {
-            // There is no infinity among powers of two.
+            // float8_e8m0fnu has no infinity: NaN stands for it.
             DType::F8E8M0FNU if amax == f32::INFINITY => f32::NAN,
             DType::F8E8M0FNU => {
                 // Subnormal numbers are below the least power all the same.
@@ -207,10 +207,10 @@ pub struct Dequantize {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Scales {
-    /// Those of the batch, as [`Batch::scales`](crate::Batch::scales) of one of its form has them. Where rows and samples are
-    /// as many, they are those of rows.
+    /// The scales of the batch, laid out as [`Batch::scales`](crate::Batch::scales) of a batch of its form. If there
+    /// are as many rows as samples, they are those of rows.
     Batch(Tensor),
-    /// Those of each sample: without dims one for all its elements, or one for each row or block.
+    /// The scales of each sample: one without dims for all its elements, or one for each row or block.
     Samples(Vec<Tensor>),
 }
 
@@ -252,7 +252,7 @@ impl PartialEq for Scales {
 }
 
 impl Dequantize {
-    /// By the scales of samples or of rows.
+    /// Dequantises by the scales of samples or of rows.
     ///
     /// ```
     /// use windrow::{assemble, Collate, DType, Dequantize, Tensor};

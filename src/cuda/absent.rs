@@ -1,5 +1,5 @@
-//! In place of the CUDA executor in builds without the feature `cuda`: its interface, of types that have no values. The
-//! rest of the crate is written once for both builds.
+//! Stand-in for the CUDA executor in builds without the feature `cuda`: its interface, of types that have no values.
+//! The rest of the crate is written once for both builds.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;

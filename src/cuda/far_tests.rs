@@ -138,7 +138,7 @@ fn run_alone(name: &str) {
     assert!(ran.status.success() && said.contains("1 passed"), "{path}: {}\n{said}", ran.status);
 }
 
-/// On the simulated driver too: a test that passes, and a name that is none.
+/// The test runs on the simulated driver too: a test that passes, and a name of no test.
 #[test]
 fn a_test_has_a_process_of_its_own() {
     let Some(_) = context() else { return };

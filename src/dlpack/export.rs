@@ -1,4 +1,4 @@
-//! From [`Tensor`] to structs that any consumer can take.
+//! Exports a [`Tensor`] as structs that any consumer can take.
 //!
 //! Strides are always given and the byte offset is always 0, because consumers exist that follow
 //! neither rule; the deleter is never `NULL`, is pure Rust and assumes nothing about its thread.
@@ -38,7 +38,7 @@ pub fn device_to_dl(device: Device) -> DLDevice {
 /// The block a consumer receives a pointer to; shape and strides follow it in the same allocation.
 #[repr(C)]
 struct ExportBlock<H> {
-    /// At offset 0, so that a pointer to it is a pointer to the block. The consumer may change it.
+    /// The field is at offset 0, so that a pointer to it is a pointer to the block. The consumer may change it.
     managed: H,
     owner: Owner,
     /// The layout of the whole block. It is kept here because the consumer may change `ndim`.
@@ -135,7 +135,7 @@ impl Tensor {
         self.to_dlpack_with(0)
     }
 
-    /// As [`Tensor::to_dlpack`], with more flags, such as
+    /// Exports a tensor as [`Tensor::to_dlpack`] does, with more flags, such as
     /// [`FLAG_IS_COPIED`](crate::dlpack::FLAG_IS_COPIED) for a tensor that nothing else will see.
     #[must_use = "the memory stays until the deleter is called"]
     pub fn to_dlpack_with(&self, flags: u64) -> NonNull<DLManagedTensorVersioned> {
@@ -151,7 +151,7 @@ impl Tensor {
         })
     }
 
-    /// As [`Tensor::to_dlpack`], in the form from before version 1.0.
+    /// Exports a tensor as [`Tensor::to_dlpack`] does, in the form from before version 1.0.
     ///
     /// The legacy form has no flags: refuse the request when [`Tensor::is_read_only`] or [`crate::DType::is_padded`] holds.
     #[must_use = "the memory stays until the deleter is called"]

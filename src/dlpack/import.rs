@@ -1,4 +1,4 @@
-//! From foreign structs to [`Tensor`]: look first, then own.
+//! Imports foreign structs as [`Tensor`]s: look first, then own.
 // Foreign pointers are read here, under the promises of the unsafe constructors.
 #![allow(unsafe_code)]
 
@@ -126,7 +126,7 @@ pub unsafe fn read_tensor<'a>(tensor: *const DLTensor) -> Result<ForeignTensor<'
     unsafe { read_as(tensor, dtype_from_dl) }
 }
 
-/// As [`read_tensor`], with `dtype_of` in place of [`dtype_from_dl`].
+/// Reads a tensor as [`read_tensor`] does, with `dtype_of` in place of [`dtype_from_dl`].
 ///
 /// # Safety
 /// As of [`read_tensor`].
@@ -170,7 +170,7 @@ unsafe fn read_as<'a>(
         return Err(refuse(Error::Layout, "extents of at least 0", got));
     }
     let first = if empty {
-        // Never dereferenced, and producers put anything here.
+        // The address is never dereferenced, and producers put anything here.
         data
     } else {
         if data.is_null() {

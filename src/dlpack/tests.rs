@@ -1,4 +1,4 @@
-//! Both directions, with a foreign producer that counts how often it is released.
+//! Tests of both directions, with a foreign producer that counts how often it is released.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;

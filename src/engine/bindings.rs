@@ -46,7 +46,7 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::empty`], of bytes that the caller writes all of before anything reads them.
+    /// Allocates bytes as [`Engine::empty`] does; the caller writes all of them before anything reads them.
     ///
     /// # Errors
     /// As [`Engine::empty`].
@@ -75,8 +75,8 @@ impl Engine {
         self.placed_collate(collate)
     }
 
-    /// As [`Plan::for_leaves`], without the engine's device, which [`Engine::placed`] sets; counted as a stage that began at
-    /// `begin`, whose time is not summed if that is `None`.
+    /// Plans leaves as [`Plan::for_leaves`] does, without the engine's device, which [`Engine::placed`] sets; counted
+    /// as a stage that began at `begin`, whose time is not summed if that is `None`.
     ///
     /// # Errors
     /// As [`Plan::for_leaves`].
@@ -88,7 +88,7 @@ impl Engine {
         self.plan_leaves(leaves, begin)
     }
 
-    /// As [`Engine::empty`], of bytes with any contents.
+    /// Allocates bytes as [`Engine::empty`] does, with any contents.
     ///
     /// # Errors
     /// As [`Engine::empty`].
@@ -131,7 +131,7 @@ impl Engine {
         if !self.is_plain_stack(collate, meta) || !PipelinedCopy::pays_for(row_bytes, count) {
             return None;
         }
-        // Without threads or memory the plain way is taken, which says what is wrong.
+        // The plain way is taken without threads or memory, and reports what is wrong.
         let threads = self.shared.threads.helpers().ok()??;
         let block = self.shared.memory.allocate(row_bytes.checked_mul(count as u64)?).ok()?;
         PipelinedCopy::start(block, row_bytes as usize, count, &threads)
@@ -167,7 +167,7 @@ impl Engine {
         self.small_leaves(leaves, begin, most_bytes)
     }
 
-    /// As [`Engine::assemble_small`], of one list, with no other limit than `most_bytes`.
+    /// Assembles one list as [`Engine::assemble_small`] does, with no other limit than `most_bytes`.
     pub fn assemble_small_list(
         &self,
         list: &SampleList<'_>,
@@ -179,8 +179,9 @@ impl Engine {
         self.small_rows(rows, collate, None, begin, Some(most_bytes))?.into_batch()
     }
 
-    /// As [`Engine::assemble_small`], of the samples at these positions of a list, of which negative ones count from the
-    /// end: as of the list that [`SampleList::take`] gives, which is not made. The limit is 1 MiB, however short the rows are.
+    /// Assembles samples at these positions of a list as [`Engine::assemble_small`] does; negative positions count from
+    /// the end. The list that [`SampleList::take`] would return is not made. The limit is 1 MiB, however short the rows
+    /// are.
     pub fn assemble_taken(
         &self,
         list: &SampleList<'_>,

@@ -25,7 +25,7 @@ impl Engine {
         EngineBuilder::default().build_on_host()
     }
 
-    /// As [`Engine::host`], with the caller's thread pool.
+    /// Makes an engine like [`Engine::host`], with the caller's thread pool.
     ///
     /// ```
     /// let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
@@ -124,7 +124,7 @@ impl EngineBuilder {
         EngineBuilder { device: Some(device), ..self }
     }
 
-    /// Which outputs are written around the caches. Without it, by what the machine says of itself.
+    /// Sets which outputs are written around the caches. By default the machine's description decides.
     pub fn streaming_stores(self, stores: StreamingStores) -> EngineBuilder {
         EngineBuilder { streaming_stores: Some(stores), ..self }
     }

@@ -13,9 +13,9 @@ use crate::samples::SampleList;
 use crate::tensor::{bytes_of, DType, Device, Error, Result, Tensor};
 
 impl Engine {
-    /// As [`Engine::copy_lists`], where a device chooses samples of a side. Sources in pageable memory, of several layouts or of
-    /// another dtype, or with a transform, are gathered first; destinations in pageable memory are written by the host, which
-    /// has to wait anyway and so asks for the ids.
+    /// Copies pairs as [`Engine::copy_lists`] does, where a device chooses samples of a side. Sources in pageable
+    /// memory, of several layouts or of another dtype, or with a transform, are gathered first; destinations in
+    /// pageable memory are written by the host, which has to wait anyway and so asks for the ids.
     ///
     /// # Errors
     /// As of [`Engine::copy_lists`]; [`Error::Device`] for sides on two CUDA devices, or scales that are given;

@@ -106,7 +106,7 @@ impl Engine {
         self.assemble_with(samples, collate, options)
     }
 
-    /// As [`Engine::assemble`]; a batch without a plan takes none of the options.
+    /// Assembles as [`Engine::assemble`] does, with these options; a batch without a plan ignores them.
     fn assemble_with<S: Samples + ?Sized>(
         &self,
         samples: &S,
@@ -162,8 +162,8 @@ impl Engine {
         filled.pop().map(|filled| filled.fields).ok_or(Error::Empty)
     }
 
-    /// As [`Plan::for_leaves`], without the engine's device, which [`Engine::placed_collate`] sets; counted as a stage that began at
-    /// `begin`, whose time is not summed if that is `None`.
+    /// Plans leaves as [`Plan::for_leaves`] does, without the engine's device, which [`Engine::placed_collate`] sets;
+    /// counted as a stage that began at `begin`, whose time is not summed if that is `None`.
     ///
     /// # Errors
     /// As [`Plan::for_leaves`].
@@ -176,7 +176,7 @@ impl Engine {
         Plan::for_leaves(leaves)
     }
 
-    /// As [`Plan::partly_in_arena`], counted as a stage that began at `begin`.
+    /// Plans leaves as [`Plan::partly_in_arena`] does, counted as a stage that began at `begin`.
     ///
     /// # Errors
     /// As [`Plan::partly_in_arena`].
@@ -209,7 +209,7 @@ impl Engine {
         self.run_with(plan, RunOptions::default())
     }
 
-    /// As [`Engine::run`], with options for streams, owners and memory.
+    /// Runs a plan as [`Engine::run`] does, with options for streams, owners and memory.
     ///
     /// # Errors
     /// As [`Engine::run`]; [`Error::Layout`], [`Error::Device`] or [`Error::DType`] for memory given for an arena that is

@@ -17,7 +17,7 @@ use crate::tensor::{Device, Error, Layout, MoveSide, Owner, Result, Stream};
 /// Options of [`Engine::copy_lists`].
 #[derive(Debug, Default)]
 pub struct MoveOptions<'o> {
-    /// What each source is put through.
+    /// The transform of each source.
     pub transform: AnyTransform,
     /// Destinations of the scales that are found: as many as there are pairs.
     pub scales_out: Option<&'o SampleList<'o>>,
@@ -36,7 +36,7 @@ pub struct CopyOptions<'t> {
 }
 
 impl<'t> CopyOptions<'t> {
-    /// Those of [`Engine::copy_many`].
+    /// The options of [`Engine::copy_many`]: no transform, no scales.
     ///
     /// ```
     /// use windrow::engine::CopyOptions;
@@ -49,7 +49,7 @@ impl<'t> CopyOptions<'t> {
         CopyOptions::default()
     }
 
-    /// What each source is put through: a [`Transform`](crate::Transform), a [`Quantize`](crate::Quantize) or a
+    /// Sets the transform of each source: a [`Transform`](crate::Transform), a [`Quantize`](crate::Quantize) or a
     /// [`Dequantize`](crate::Dequantize). A destination has the shape of its result.
     #[must_use]
     pub fn transform(mut self, transform: impl Into<AnyTransform>) -> Self {
@@ -132,8 +132,8 @@ impl Engine {
         self.copy_many_with(dsts, srcs, CopyOptions::new())
     }
 
-    /// As [`Engine::copy_many`], with elements that are transformed, quantised or dequantised on the way. Of the run's options
-    /// those of memory are for batches, and have no effect.
+    /// Copies pairs as [`Engine::copy_many`] does, and transforms, quantises or dequantises the elements on the way.
+    /// Options of memory in the run's options are for batches and have no effect.
     ///
     /// ```
     /// use windrow::engine::CopyOptions;
@@ -207,7 +207,8 @@ impl Engine {
         Ok(())
     }
 
-    /// As [`Engine::copy_many`], of destinations that are samples of a list, with sources put through a transform on the way.
+    /// Copies pairs as [`Engine::copy_many`] does, to destinations that are samples of a list, with a transform of the
+    /// sources on the way.
     ///
     /// # Errors
     /// As [`Engine::copy_many`]; of the transform those of [`Engine::assemble`].
@@ -244,7 +245,7 @@ impl Engine {
             return Ok(());
         }
         drop(plan);
-        // Before anything is enqueued, as this may fail.
+        // The call comes before anything is enqueued, as it may fail.
         let threads = self.threads_for(&moves)?;
         let devices = &self.shared.devices;
         let named = moves.ordinal();
@@ -326,7 +327,7 @@ impl Engine {
             }
             false => true,
         };
-        // Its parts do not keep them.
+        // The plans of the parts do not keep the owners.
         run.keep.extend_from_slice(srcs.owners());
         for round in moves.rounds(reads_mapped) {
             let (lots, runs) = moves.on_device_by_way(round, dsts, reads_mapped);
@@ -352,7 +353,7 @@ impl Engine {
         Moves::new(dsts, srcs, &AnyTransform::default(), None).map(drop)
     }
 
-    /// What a move would do: the pairs on the host and on a device as one account.
+    /// The account of what a move would do, with the pairs on the host and on a device together.
     ///
     /// # Errors
     /// As [`Engine::copy_many`]; nothing is written.
@@ -407,7 +408,7 @@ impl<'a> AloneLeaves<'a> {
             let dst = dsts.meta(pairs.start);
             let collate = Collate::stack().cast(dst.dtype).transform(transform.clone());
             all.collates.push(collate.device(dst.device));
-            // Several destinations follow one another.
+            // The destinations of several pairs follow one another.
             let step = [dst.layout.numel()];
             let strides: Vec<i64> = step.iter().chain(dst.layout.strides()).copied().collect();
             let count = [pairs.len() as i64];

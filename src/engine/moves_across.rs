@@ -19,7 +19,7 @@ const MOST_ACROSS_BYTES: u64 = 256 << 20;
 const ALIGN: u64 = 64;
 
 impl Engine {
-    /// As [`Engine::copy_lists`] of pairs that were planned, and so checked, with sides on several devices.
+    /// Copies pairs as [`Engine::copy_lists`] does, which were planned, and so checked, with sides on several devices.
     ///
     /// # Errors
     /// [`Error::Argument`] for a stream, which is of one device; as [`Engine::copy_lists`].
@@ -94,7 +94,7 @@ impl Engine {
         }
     }
 
-    /// What [`Engine::copy_across`] would do, each byte read and written counted once.
+    /// The account of what [`Engine::copy_across`] would do, each byte read and written counted once.
     ///
     /// # Errors
     /// As [`Engine::explain_lists`].
@@ -171,9 +171,9 @@ fn producers_on(executor: &Executor, options: &RunOptions) -> Result<Vec<Stream>
 
 /// The pairs of each call.
 struct Calls {
-    /// Those with one device between them, or none.
+    /// Pairs with one device between them, or none, by its ordinal.
     of_one: BTreeMap<Option<u32>, Vec<i64>>,
-    /// Those from one device to another, by the devices of their destinations and sources.
+    /// Pairs from one device to another, by the ordinals of their destinations and sources.
     between: BTreeMap<(u32, u32), Vec<i64>>,
     ordinals: BTreeSet<u32>,
 }

@@ -40,7 +40,7 @@ impl Engine {
             [batch_shape.source, batch_shape.device].contains(&Device::Cpu)
         };
         let has_spread = plan.route().is_some_and(Route::has_spread);
-        // Before anything is enqueued, as this may fail.
+        // The call comes before anything is enqueued, as it may fail.
         let threads = match has_spread || plan.batch_shapes().iter().any(is_host) {
             true => self.shared.threads.helpers()?,
             false => None,

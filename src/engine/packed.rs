@@ -67,7 +67,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::copy_many`], with the name as the path; [`Error::Device`] for leaves in several places; [`Error::TooLarge`].
     pub fn pack(&self, tree: &[(impl AsRef<str>, SampleView<'_>)]) -> Result<Packed> {
-        // What has no bytes may say that it is anywhere.
+        // A leaf without bytes may name any device.
         let has_bytes = |meta: &TensorMeta| meta.layout.numel() > 0;
         let first = tree.iter().find(|(_, leaf)| has_bytes(leaf.meta()));
         let device = first.map_or(Device::Cpu, |(_, leaf)| leaf.meta().device);
@@ -101,7 +101,7 @@ impl Engine {
         }
         let buffer = match used == places.end() {
             true => self.unwritten(places.end(), device)?,
-            // With zeros between the leaves.
+            // The bytes between the leaves are zeros.
             false => self.empty(DType::U8, &[places.end() as i64], device)?,
         };
         let leaf_at = |(&position, &offset): (&usize, &u64)| {

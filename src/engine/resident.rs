@@ -118,7 +118,7 @@ impl<'a> Resident<'a> {
         self.selected(indices)
     }
 
-    /// As [`Resident::take`], of indices that were checked.
+    /// Takes samples as [`Resident::take`] does, by indices that were checked.
     fn selected(&self, indices: &Tensor) -> Result<SampleList<'a>> {
         let table = self.list.table.downcast_ref::<ListTable>();
         let block = table.and_then(|table| table.block.clone()).map(|block| block as Owner);

@@ -200,8 +200,8 @@ impl Engine {
         })
     }
 
-    /// As [`Engine::small_leaves`], of rows that are one leaf, with no other limit than `most_bytes`; `None` is
-    /// [`small_batch_limit`].
+    /// Assembles rows of one leaf as [`Engine::small_leaves`] does, below `most_bytes`, or below [`small_batch_limit`]
+    /// for `None`.
     pub(super) fn small_rows<'r>(
         &self,
         rows: SampleRows<'r>,

@@ -16,7 +16,7 @@ pub struct Staging {
     engine: Engine,
     hosts: [Tensor; 2],
     device: Tensor,
-    /// Which of the two is filled next: no copy reads it. Written under the lock.
+    /// The number of the block that is filled next: no copy reads it. Written under the lock.
     turn: AtomicUsize,
     /// The last copy of each.
     copies: Mutex<[Option<cuda::End>; 2]>,
@@ -65,7 +65,7 @@ impl Staging {
         &self.device
     }
 
-    /// Which block of the host no copy reads.
+    /// The number of the block of the host that no copy reads.
     pub fn turn(&self) -> usize {
         self.turn.load(Ordering::Acquire)
     }

@@ -41,7 +41,7 @@ impl Engine {
         self.shared.devices.executor(ordinal)?.adopt(producer)
     }
 
-    /// As [`Engine::adopt`], behind an event of another library (`CUevent`, `cudaEvent_t`).
+    /// The stream of [`Engine::adopt`], ordered behind an event of another library (`CUevent`, `cudaEvent_t`).
     ///
     /// # Errors
     /// As [`Engine::stream`].

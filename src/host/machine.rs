@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 /// The processor, as Linux describes it; elsewhere, and where that cannot be read, without any of it.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
-    /// Its name, such as "AMD EPYC 9R14"; "unknown".
+    /// The processor's name, such as "AMD EPYC 9R14", or "unknown".
     pub name: String,
     /// The vendor, such as "GenuineIntel"; empty if it is not known.
     pub vendor: String,
@@ -27,7 +27,7 @@ impl Machine {
         })
     }
 
-    /// As the lines of `/proc/cpuinfo` say.
+    /// Reads the description from the lines of `/proc/cpuinfo`.
     pub(super) fn from_cpuinfo(text: &str) -> Machine {
         let value = |key: &str| {
             let mut pairs = text.lines().filter_map(|line| line.split_once(':'));

@@ -59,7 +59,7 @@ fn shared_work_that_panics_is_over_too() {
                 parallel_for(2, Some(&helpers(1)), |index| {
                     cells.add(index);
                     if index == bad {
-                        // Without the words that a panic prints.
+                        // `resume_unwind` panics without printing.
                         resume_unwind(Box::new(()));
                     }
                 });

@@ -170,7 +170,7 @@ mod tests {
         let mine = std::thread::current().id();
         parallel_for(100, Some(&threads), |_| assert_eq!(std::thread::current().id(), mine));
         barrier.wait();
-        // They come now, and find it closed.
+        // The threads come now, and find the gate closed.
         threads.pool.broadcast(|_| ());
     }
 

@@ -107,7 +107,7 @@ impl PipelinedCopy {
         let Some(slot) = self.shared.rows.get(self.len) else { return };
         slot.store(row.cast_mut(), Ordering::Relaxed);
         self.len += 1;
-        // Not at every row: the line that holds the number would go to and fro between two caches.
+        // The number is not stored at every row: its cache line would go to and fro between two caches.
         if self.len % self.shared.chunk_rows == 0 {
             self.shared.published.store(self.len, Ordering::Release);
         }

@@ -1,12 +1,12 @@
 //! The tuning numbers of the host's executor. `cuda::launch::policy` has those of a device.
 
 pub(crate) struct HostPolicy {
-    /// Below this many bytes read and written, starting other threads costs more than it saves, and a batch is made
-    /// without a plan. Zen 4: a thread copies 2 MiB in 97 us, and comes 70 to 100 us after it is called if it sleeps. Columns of
-    /// 256 KiB gained 4 % by a thread that copies ahead, and lost more on a busy machine.
+    /// The bytes read and written below which starting other threads costs more than it saves, and a batch is made
+    /// without a plan. Zen 4: a thread copies 2 MiB in 97 us, and comes 70 to 100 us after it is called if it sleeps.
+    /// Columns of 256 KiB gained 4 % by a thread that copies ahead, and lost more on a busy machine.
     pub small_bytes: u64,
-    /// From this number of rows on, rows of a table are stacked by a plan, as one sample, however small they are. Zen 4, a stack
-    /// of slices of int32: 256 rows take 1.1 us without a plan, 3 rows 0.7 with one.
+    /// The number of rows from which on rows of a table are stacked by a plan, as one sample, however small they are.
+    /// Zen 4, a stack of slices of int32: 256 rows take 1.1 us without a plan, 3 rows 0.7 with one.
     pub table_rows: usize,
     /// Tiles are at least this large, so that a tile's set-up does not show. Rows that read and write less are never cut
     /// into tiles, so that a list of them needs no plan below `streaming_bytes`, and below `min_streamed_run_bytes` a row none at
@@ -56,8 +56,8 @@ pub(crate) struct HostPolicy {
     /// Rows that follow each other in memory are one copy from so many on. Zen 4, 100 000 Arrow lists of 1 to 20 int32: 1.1 ms,
     /// and 4.0 row by row; 4096 in runs of 4 or 8 rows 0.65 to 0.69 of the time of runs from 16 rows on.
     pub min_run_rows: usize,
-    /// Behind rows that do not, so many are written before the next are looked at. Callgrind, rows that are apart: 0.7 % more
-    /// instructions.
+    /// The number of rows that are written without a look for runs after a row that belonged to none. Callgrind, rows
+    /// that are apart: 0.7 % more instructions.
     pub rows_between_looks: usize,
     /// The most bytes of a row that one prefetch asks for.
     pub prefetched_bytes: usize,

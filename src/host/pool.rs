@@ -153,7 +153,7 @@ impl MemoryPool {
         })
     }
 
-    /// At least `bytes` of uninitialised memory, aligned to 64 bytes.
+    /// Allocates at least `bytes` bytes of uninitialised memory, aligned to 64 bytes.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -432,7 +432,7 @@ mod tests {
         let pool = MemoryPool::new(1 << 20);
         let block = pool.allocate(1000).unwrap();
         let address = block.data();
-        // By any thread.
+        // Any thread may release a block.
         std::thread::spawn(move || drop(block)).join().unwrap();
         assert_eq!((pool.stats().free_bytes, pool.stats().used_bytes), (1024, 0));
         let again = pool.allocate(1024).unwrap();

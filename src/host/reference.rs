@@ -39,7 +39,7 @@ pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
     }
 }
 
-/// As [`run_moves`](crate::host::run_moves).
+/// Copies pairs as [`run_moves`](crate::host::run_moves) does, element by element.
 ///
 /// # Safety
 /// As of [`run_moves`](crate::host::run_moves).
@@ -282,7 +282,7 @@ fn convert_one(
 
 /// The number of some bits, of which an element of the dtype, an arithmetic one, has the first; those behind it are zeros.
 fn read(dtype: DType, bits: [u8; 16]) -> Scalar {
-    // Beyond the element there are zeros.
+    // The bytes beyond the element are zeros.
     let unsigned = i128::from(u64::from_le_bytes(std::array::from_fn(|i| bits[i])));
     match dtype {
         DType::Bool => Scalar::Int(i128::from(bits[0] != 0)),
@@ -364,7 +364,7 @@ fn float8_value(dtype: DType, code: u8) -> f64 {
 /// number if results saturate. A NaN keeps its sign alone.
 fn nearest_float8(to: CastTo, x: f64) -> u8 {
     let (_, end) = format_of_float8(to.dtype);
-    // Both sides are exact: a value has four bits at most.
+    // The products are exact on both sides: a value has four bits at most.
     let is_beyond = |code: u8| {
         let sum = counted_float8(to.dtype, code) + counted_float8(to.dtype, code + 1);
         2.0 * x.abs() > sum || 2.0 * x.abs() == sum && code % 2 == 1

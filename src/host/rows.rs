@@ -37,7 +37,7 @@ pub(crate) use reverse::{for_reversed_blocks, reverse};
 pub(crate) type RowFn =
     unsafe fn(src: *const u8, src_stride: isize, dst: *mut u8, dst_stride: isize, len: usize);
 
-/// As [`RowFn`], with a transform.
+/// Moves a row as [`RowFn`] does, with a transform.
 ///
 /// Every element takes pair `channel`, or, if `periodic`, element `j` takes pair
 /// `(channel + j) % affine.channels()`. A single pair serves all. `channel < affine.channels()`
@@ -144,7 +144,7 @@ pub(crate) fn cast_row(src: DType, to: CastTo) -> RowFn {
     with_isa!(src.native(), to.dtype, I => cast_row_on::<I>(src, to))
 }
 
-/// As [`cast_row`], of different dtypes, of any number of elements one after the other on both sides.
+/// Converts elements as [`cast_row`] does; the dtypes differ and both sides are contiguous.
 pub(crate) fn cast_elems(src: DType, to: CastTo) -> Cast {
     with_isa!(src.native(), to.dtype, I => cast_elems_on::<I>(src, to))
 }
@@ -159,7 +159,7 @@ pub(crate) fn planar_row(src: DType, to: CastTo) -> PlanarFn {
     with_isa!(src, to.dtype, I => planar_row_on::<I>(src, to))
 }
 
-/// As [`cast_row`], by one compilation.
+/// The function of [`cast_row`] compiled for `I`.
 fn cast_row_on<I: Isa>(src: DType, to: CastTo) -> RowFn {
     if src == to.dtype {
         return copy_row(src.size());
@@ -174,7 +174,7 @@ fn cast_row_on<I: Isa>(src: DType, to: CastTo) -> RowFn {
     }
 }
 
-/// As [`cast_elems`], by one compilation; of equal dtypes it copies.
+/// The function of [`cast_elems`] compiled for `I`; it copies if the dtypes are equal.
 fn cast_elems_on<I: Isa>(src: DType, to: CastTo) -> Cast {
     let native = src.native();
     if src.is_native() {
@@ -186,7 +186,7 @@ fn cast_elems_on<I: Isa>(src: DType, to: CastTo) -> Cast {
     with_type!(native, S => with_result!(to, D => cast_swapped::<I, S, D>))
 }
 
-/// As [`affine_row`], by one compilation.
+/// The function of [`affine_row`] compiled for `I`.
 fn affine_row_on<I: Isa>(src: DType, to: CastTo) -> AffineFn {
     match src.is_native() {
         true => with_type!(src, S => with_result!(to, D => affine::<I, S, D, false>)),
@@ -194,7 +194,7 @@ fn affine_row_on<I: Isa>(src: DType, to: CastTo) -> AffineFn {
     }
 }
 
-/// As [`planar_row`], by one compilation.
+/// The function of [`planar_row`] compiled for `I`.
 fn planar_row_on<I: Isa>(src: DType, to: CastTo) -> PlanarFn {
     if src == to.dtype && !src.is_arithmetic() {
         return with_width!(src.size(), T => planar::planar_copy::<I, T>);
@@ -282,7 +282,7 @@ unsafe fn cast<I: Isa, S: Elem, D: Elem, const SWAPPED: bool>(
     }
 }
 
-/// As [`cast`], of contiguous elements of other byte order.
+/// Converts as [`cast`] does, from contiguous elements of foreign byte order.
 ///
 /// # Safety
 /// The processor runs `I`; `len` elements of other byte order at `src`, and room for as many at `dst`, contiguous, at any
@@ -298,7 +298,7 @@ unsafe fn cast_swapped<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, l
 /// # Safety
 /// The row has as many elements of `s` bytes to be read as of `d` bytes to be written, at its strides, at any address
 /// and disjoint; `kernel` takes such elements.
-// Once for all pairs, not once in each.
+// The function is compiled once for all pairs of dtypes, not once in each.
 #[inline(never)]
 unsafe fn cast_strided([s, d]: [usize; 2], is_swapped: bool, kernel: Cast, row: Row) {
     debug_assert!(s <= 8 && d <= 8);
@@ -408,7 +408,7 @@ unsafe fn affine<I: Isa, S: Elem, D: Elem, const SWAPPED: bool>(
     }
 }
 
-/// Up to so many channels, a few turns of them are laid out on the stack, to a multiple of eight.
+/// The most channels of which a few turns are laid out on the stack, to a multiple of eight.
 const TILED: usize = POLICY.max_tiled_channels;
 
 /// Transforms a row block by block; `channel` and `periodic` as of [`AffineFn`].

@@ -61,7 +61,7 @@ pub(super) fn decode(dtype: DType, bits: u64) -> Value {
     let magnitude = bits & ((1 << (width - 1)) - 1);
     let field = (magnitude >> (p - 1)) as i32;
     if magnitude >= infinity(dtype) && width == 8 && magnitude != 0x7C {
-        // Without a payload.
+        // A NaN is compared without its payload.
         Value::Nan(negative, 1 << 63)
     } else if magnitude == infinity(dtype) {
         Value::Infinite(negative)

@@ -84,9 +84,9 @@ pub(super) unsafe fn copy_runs<const STREAMING: bool>(
     });
 }
 
-/// As [`for_samples`], where samples are alike, read from where they begin and written one after the other: calls `write_all` with
-/// those that are wholly among the elements, with where the first goes and the bytes of each in the output, and `f` with the
-/// others. Where samples are not such, or none is whole, `f` gets all. `elems` are not empty.
+/// Visits samples as [`for_samples`] does. If they are alike, read from their first element and written one after the
+/// other, calls `write_all` with those that are wholly among the elements, with where the first goes and the bytes of
+/// each in the output, and `f` with the others. Otherwise, or if none is whole, `f` gets all. `elems` are not empty.
 pub(super) fn for_uniform_samples(
     output: &OutputPlan<'_>,
     elems: Range<u64>,

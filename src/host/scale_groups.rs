@@ -33,9 +33,10 @@ use crate::plan::{Dim, Groups, LoopNest, MoveScales, OutputPlan};
 /// The scales of an output.
 #[derive(Clone, Copy)]
 pub(super) enum TileScales<'p> {
-    /// Found by this rule, and written to this output at its address.
+    /// Scales that are found by this rule, and written to this output at its address.
     Found { quantize: &'p Quantize, output: &'p OutputPlan<'p>, out: *mut u8 },
-    /// One after the other, those of padding too. `first` has where each pair's begin; it is empty for a batch.
+    /// Scales that are given, one after the other, those of padding too. `first` is where each pair's begin; it is
+    /// empty for a batch.
     Given { scales: &'p [f32], first: &'p [usize] },
 }
 
@@ -151,7 +152,7 @@ pub(super) unsafe fn run(
         known = Some((nest, fns));
         let (whole, groups) = (output.starts.elems(sample), nest.groups);
         let num_elems = whole.end - whole.start;
-        // Those that begin in the tile.
+        // The groups that begin in the tile.
         let first = groups.index_of(part.start);
         let first = first + u64::from(groups.elems(first, num_elems).start < part.start);
         let last = groups.index_of(part.end - 1);

@@ -254,7 +254,7 @@ impl<'a> ShortRows<'a> {
             .wrapping_offset(done as isize * from);
         let (channel, periodic) = match self.nest.channel {
             Channel::None => (0, false),
-            // Several pixels may have become one row.
+            // The merged loops may make several pixels one row.
             Channel::Inner { first } => {
                 let channels = self.affine.map_or(1, |(affine, _)| affine.channels());
                 (at % channels + first, false)

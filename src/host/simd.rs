@@ -128,7 +128,7 @@ pub(super) trait Isa: 'static {
     /// any address and disjoint.
     unsafe fn odd<S: Elem>(src: *const u8, dst: *mut u8, n: usize);
 
-    /// As [`Fma`].
+    /// Computes `x * a + b` as [`Fma`] does.
     ///
     /// # Safety
     /// The processor runs this compilation; at most `BLOCK` elements at `x` and room for as many at `dst`, contiguous,

@@ -249,7 +249,7 @@ unsafe fn write_joined(
     while !range.is_empty() {
         let (end, places) = each.run_at(range.clone(), src_unit);
         let is_run = end - range.start >= MIN_RUN_ROWS;
-        // After a miss, the next rows are not searched for runs: a look at each row costs more than it finds.
+        // The rows after a miss are not searched for runs: a look at each row costs more than it finds.
         let next_look = range.end.min(range.start + POLICY.rows_between_looks);
         let end = if is_run { end } else { next_look };
         // SAFETY: the elements of all these rows, and their places in the output.
@@ -270,7 +270,7 @@ unsafe fn write_joined(
 ///
 /// # Safety
 /// As [`write_joined`].
-// As `write_padded`.
+// The function is out of line for the reason of `write_padded`.
 #[inline(never)]
 unsafe fn write_apart(
     rows: &SampleRows<'_>,
@@ -295,7 +295,7 @@ unsafe fn write_apart(
 /// # Safety
 /// The rows are alive, and the writer's elements are theirs; `dst` has room for each row of the range with its padding, and
 /// the mask an element of its dtype for each place of all rows; nothing else has either.
-// Within its caller it takes more instructions for a row.
+// Inlined into its caller it takes more instructions for a row.
 #[inline(never)]
 unsafe fn write_padded(
     rows: &SampleRows<'_>,

@@ -52,9 +52,9 @@ impl WrittenRows {
         }
     }
 
-    /// If all rows begin at one position within a cache line, are `min_streamed_blocks` long and [`MAX_ROWS`] at most, whole
-    /// lines are made in a block and copied out past the caches; the ends, and other rows, are written directly. Another thread
-    /// may read them after [`rows::stream_fence`].
+    /// Copies rows around the caches. If all rows begin at one position within a cache line, are `min_streamed_blocks`
+    /// long and [`MAX_ROWS`] at most, whole lines are made in a block and copied out past the caches; the ends, and
+    /// other rows, are written directly. Another thread may read them after [`rows::stream_fence`].
     ///
     /// # Safety
     /// The rows may be written to by nothing else; `make` writes what it is asked for, and no more.

@@ -35,7 +35,7 @@ impl Helpers {
         self.pool.spawn(work);
     }
 
-    /// As a thread of the checker's.
+    /// Runs the work on a new thread of the model checker.
     #[cfg(all(test, windrow_loom))]
     pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
         drop(crate::sync::thread::spawn(work));
@@ -46,7 +46,7 @@ impl Helpers {
 #[derive(Debug)]
 pub(crate) struct Made {
     process: u32,
-    /// Taken by `drop` only.
+    /// The pool, which only `drop` takes out.
     pool: Option<Arc<rayon::ThreadPool>>,
     ids: Arc<Ids>,
 }

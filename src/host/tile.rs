@@ -70,7 +70,7 @@ pub(super) unsafe fn run(
     }
 }
 
-/// As [`run`], around the caches if `STREAMING`; the fence is the caller's.
+/// Writes elements as [`run`] does, around the caches if `STREAMING`; the caller issues the fence.
 ///
 /// # Safety
 /// The samples are alive; every element that the output's layout reaches from `out` may be written to, and no other
@@ -132,7 +132,7 @@ unsafe fn write_samples<const STREAMING: bool>(
     out: *mut u8,
     elems: Range<u64>,
 ) {
-    // Made once for samples that are alike.
+    // The way to write is found once for samples that are alike.
     let mut known: Option<(&LoopNest, Option<Box<Transposition>>, RowFn)> = None;
     let fill = rows::fill_of(output.dtype.size(), &output.fill);
     let write = |sample: usize, range: Range<u64>| {
@@ -218,7 +218,7 @@ unsafe fn write_short_row(
     let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
     let at = |column: u64| place.dst.wrapping_offset(column as isize * to);
     let (lo, hi) = (dim.lo.clamp(range.start, range.end), dim.hi.clamp(range.start, range.end));
-    // If nothing is read, all of it is padding in front.
+    // The whole range is padding in front if nothing is read.
     let lo = if lo < hi { lo } else { range.end };
     // SAFETY: parts of `range`; those from `lo` to `hi` are real.
     unsafe {

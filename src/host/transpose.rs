@@ -218,7 +218,7 @@ impl Transposition {
                 loops.pop();
             }
         } else if inner.extent > POLICY.short_run && inner.src.unsigned_abs() <= width {
-            // In order, in the opposite order, or the same element again.
+            // The source is read in order, in the opposite order, or the same element again.
             return None;
         }
         let most = (LINE_BYTES / run_bytes).max(1);

@@ -1,4 +1,4 @@
-//! In place of the ranges for profilers in builds without the feature `cuda`.
+//! Stand-in for the ranges for profilers in builds without the feature `cuda`.
 
 use crate::observe::stage::Stage;
 

@@ -13,7 +13,7 @@ use crate::observe::stats::Tally;
 #[must_use = "the stage ends where this is dropped"]
 #[derive(Debug)]
 pub struct Span<'c> {
-    /// When it began, and the nanoseconds to add to.
+    /// The time at which the stage began, and the sum of nanoseconds to add to.
     time: Option<(Instant, &'c AtomicU64)>,
     // Ranges and entered spans belong to one thread, whatever the features.
     thread: PhantomData<*mut ()>,

@@ -170,12 +170,12 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl Counters {
-    /// From now on the times of stages are summed.
+    /// Sums the times of stages from now on.
     pub fn watch(&self) {
         self.is_watched.store(true, Ordering::Relaxed);
     }
 
-    /// When a stage begins; `None` if times are not summed.
+    /// The present time, as the begin of a stage; `None` if times are not summed.
     pub fn now(&self) -> Option<Instant> {
         self.is_watched.load(Ordering::Relaxed).then(Instant::now)
     }

@@ -73,7 +73,7 @@ impl BatchShape {
         if self.is_selected || dims.is_empty() {
             return all();
         }
-        // In a batch that has elements there are fewer than its bytes.
+        // A batch that has elements has fewer of them than bytes.
         if self.data_bytes() == 0 {
             return 0;
         }

@@ -103,7 +103,7 @@ const MANY: usize = 16;
 #[derive(Default)]
 struct Circles {
     of_all: Option<Vec<Circle>>,
-    /// Which spans each cluster has, and its circles.
+    /// The range of spans of each cluster, and its circles once they are made.
     clusters: Vec<(Range<usize>, Option<Vec<Circle>>)>,
 }
 
@@ -185,7 +185,7 @@ fn is_table_apart(dsts: &SampleList<'_>) -> bool {
         && whole.is_some_and(|whole| !Footprint::new(first, &whole, *dtype).shares_with_itself())
 }
 
-/// As [`check_pairs_apart`], of destinations alone, whose spans overlap: each cluster of these by itself.
+/// Checks as [`check_pairs_apart`] does, for destinations alone, whose spans overlap: each cluster by itself.
 #[cold]
 fn check_destinations(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     let mut clusters = clusters_of(spans).filter(|cluster| cluster.len() > 1);

@@ -147,7 +147,7 @@ impl BatchShape {
         BatchShape::from_metas(&UsedMetas::new(samples), collate)
     }
 
-    /// As [`BatchShape::new`], of rows that no list is made of.
+    /// The shape of [`BatchShape::new`] for rows without a list.
     pub(crate) fn for_rows(rows: &SampleRows<'_>, collate: &Collate) -> Result<BatchShape> {
         let (meta, length) = (rows.meta(), rows.at(0).1);
         BatchShape::from_metas(
@@ -156,7 +156,7 @@ impl BatchShape {
         )
     }
 
-    /// As [`BatchShape::new`], from the metadata of the samples.
+    /// The shape of [`BatchShape::new`] from the metadata of the samples.
     fn from_metas(used: &UsedMetas<'_>, collate: &Collate) -> Result<BatchShape> {
         let ndim = used.shape().len();
         check_room(used.len(), ndim)?;

@@ -17,7 +17,7 @@ pub(super) fn no_dims(first: &[i64]) -> Error {
     mismatch.with_hint(Hint::Stack).into_error(Error::Shape)
 }
 
-/// For [`UsedMetas::check`]: the first sample's shape, that of sample `index`, and the class of the error.
+/// The texts of [`UsedMetas::check`]: the first sample's shape, that of sample `index`, and the class of the error.
 pub(super) fn shape_mismatch(
     used: &UsedMetas<'_>,
     index: usize,
@@ -26,7 +26,7 @@ pub(super) fn shape_mismatch(
     (shape(0), shape(index), Error::Shape)
 }
 
-/// For [`UsedMetas::check`]: the first sample's dtype, that of sample `index`, and the class of the error.
+/// The texts of [`UsedMetas::check`]: the first sample's dtype, that of sample `index`, and the class of the error.
 fn dtype_mismatch(
     used: &UsedMetas<'_>,
     index: usize,
@@ -47,7 +47,7 @@ pub(super) fn check_room(samples: usize, ndim: usize) -> Result<()> {
     let bytes = samples.saturating_mul(64 + 24 * ndim);
     let mut capacity = Vec::<u8>::new();
     capacity.try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes: bytes as u64 })?;
-    // Or it would not be asked for at all.
+    // The compiler would otherwise remove the allocation.
     std::hint::black_box(&capacity);
     Ok(())
 }
@@ -66,7 +66,7 @@ pub(super) fn check_devices(used: &UsedMetas<'_>, collate: &Collate) -> Result<(
     for index in used.several() {
         match (source, used.meta(index).device) {
             (known, device) if known == device => {}
-            // Both are host memory.
+            // Pageable and page-locked memory are both host memory.
             (Device::Cpu | Device::Pinned, Device::Cpu | Device::Pinned) => {
                 source = Device::Cpu;
             }
@@ -361,7 +361,7 @@ impl<'a> UsedMetas<'a> {
         self.check_as(fits, || expected.clone(), |index| mismatch(index).1, hint, error)
     }
 
-    /// As [`UsedMetas::check`], with what was expected, and what came, each made by a function of its own.
+    /// Checks as [`UsedMetas::check`] does, with functions that make what was expected and what came.
     pub fn check_as(
         &self,
         fits: impl Fn(DType, &[i64]) -> bool,

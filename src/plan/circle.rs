@@ -17,7 +17,7 @@ pub(super) struct Circle {
     period: u64,
     /// The least step, in bytes, that counts as long.
     long: u64,
-    /// In the order of their starts.
+    /// The arcs in the order of their starts.
     arcs: Vec<Arc>,
     /// The farthest end among each arc and those before it.
     ends: Vec<u64>,

@@ -40,7 +40,7 @@ enum Way {
     PinnedStaged,
     Staged,
     Landed,
-    /// Without a side on a device: the host copies them itself, and a plan has them for its account alone.
+    /// Pairs without a side on a device: the host copies them itself, and a plan has them for its account alone.
     OnHost,
 }
 
@@ -405,7 +405,7 @@ impl<'m, 's> Members<'m, 's> {
         let bytes = bytes_of(self.lot.dtype, self.layout.shape());
         let device = match first.dst.device {
             device @ Device::Cuda(_) => device,
-            // They land together.
+            // The destinations of a small lot land together.
             _ if bytes <= POLICY.chunk_bytes => Device::Pinned,
             _ => Device::Cpu,
         };

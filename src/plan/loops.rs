@@ -35,7 +35,7 @@ impl Dim {
 /// The source of an element's channel number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
-    /// There is one pair of coefficients for all.
+    /// One pair of coefficients is for all elements.
     None,
     /// The coordinate in this dim, counted from `first`, of `count` that the sample has.
     Loop { dim: usize, first: usize, count: u64 },
@@ -47,7 +47,7 @@ pub(crate) enum Channel {
 #[derive(Clone, Debug)]
 pub(crate) struct LoopNest {
     pub dtype: DType,
-    /// Its loops in the output's table, outermost first; at least one.
+    /// The positions of the nest's loops in the output's table, outermost first; at least one.
     pub dims: std::ops::Range<usize>,
     /// Bytes from the sample's first element to the first one that is read.
     pub src_offset: i64,
@@ -57,7 +57,7 @@ pub(crate) struct LoopNest {
     pub planar: bool,
     /// Real elements of a sample.
     pub num_real: u64,
-    /// Which elements share a scale, where elements are scaled.
+    /// The elements that share a scale, if elements are scaled.
     pub groups: Groups,
 }
 

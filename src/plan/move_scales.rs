@@ -22,8 +22,9 @@ use crate::tensor::{
 pub(crate) struct MoveScales<'s> {
     /// The rule by which they are found, and where they are written.
     pub found: Option<(Quantize, OutputPlan<'s>)>,
-    /// Those that are given, pair after pair, and where each pair's begin.
+    /// The scales that are given, pair after pair.
     pub given: Vec<f32>,
+    /// The position in `given` of each pair's first scale.
     pub first: Vec<usize>,
 }
 

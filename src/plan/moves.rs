@@ -21,7 +21,7 @@ use crate::plan::scaled_moves::DeviceScales;
 use crate::samples::SampleList;
 use crate::tensor::{DType, Device, Error, Layout, Offsets, Result};
 
-/// Which tensor is written from which.
+/// The plan of a move: which tensor is written from which.
 #[derive(Debug)]
 pub(crate) struct Moves<'s> {
     /// One for each dtype of destinations on the host that something is written to.

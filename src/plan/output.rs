@@ -285,7 +285,7 @@ impl OutputPlan<'_> {
         // Broadcast samples may be read more often than there are bytes to count it in.
         let of = |nest: &LoopNest| nest.num_real.saturating_mul(nest.dtype.size() as u64);
         match &*self.nest_ids {
-            // At most.
+            // The device selects the samples: an upper bound.
             _ if self.selected.is_some() => {
                 let most = self.nests.iter().map(of).max().unwrap_or(0);
                 most.saturating_mul(self.num_samples() as u64)
@@ -434,7 +434,7 @@ fn merged_ranges(output: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
     if output.data.len() < 2 {
         return None;
     }
-    // Looked for first, so that the usual scattered list costs half a pass and no memory.
+    // Scattered samples are looked for first, so that the usual scattered list costs half a pass and no memory.
     let most = output.data.len() / 2;
     let is_scattered = match &output.starts {
         Starts::Rows { elems, .. } if output.nest_ids.is_empty() && *elems > 0 => {
@@ -466,7 +466,7 @@ fn merged_ranges(output: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
 /// Whether merging adjacent samples of `bytes` bytes would save less than half of the copies. There is a sample.
 fn are_scattered(data: &[*const u8], bytes: u64) -> bool {
     let (bytes, mut left) = (bytes as usize, data.len() / 2);
-    // Some at a time, without a branch for each.
+    // The loop compares 64 at a time, without a branch for each.
     let mut pairs = data.chunks(64).zip(data[1..].chunks(64));
     pairs.any(|(chunk, next)| {
         let is_apart = |(one, next): (&*const u8, &*const u8)| one.wrapping_add(bytes) != *next;

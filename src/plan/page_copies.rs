@@ -9,11 +9,12 @@ use std::sync::RwLock;
 use crate::plan::policy::POLICY;
 use crate::tensor::{Error, Result};
 
-/// For as many pairs or more, the bytes of one from which on copies are faster; `u64::MAX` is never. By their numbers.
+/// Limits `(pairs, bytes)`: for `pairs` pairs or more, up to the next limit, copies are faster from `bytes` bytes a pair
+/// on; `u64::MAX` is never. They ascend by `pairs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageCopies(Vec<(u64, u64)>);
 
-/// Those of devices that were measured.
+/// The limits of devices that were measured, by ordinal.
 static MEASURED: RwLock<BTreeMap<u32, PageCopies>> = RwLock::new(BTreeMap::new());
 
 impl PageCopies {
@@ -32,7 +33,7 @@ impl PageCopies {
         MEASURED.try_read().ok()?.get(&ordinal).cloned()
     }
 
-    /// As [`least_copied_bytes`], by these numbers; fewer pairs than the first number go by that.
+    /// The bytes of [`least_copied_bytes`] by these numbers; fewer pairs than the first number use the first limit.
     fn least_bytes(&self, count: u64) -> u64 {
         let at = self.0.partition_point(|&(pairs, _)| pairs <= count);
         self.0.get(at.saturating_sub(1)).map_or(POLICY.min_copied_bytes, |&(_, bytes)| bytes)

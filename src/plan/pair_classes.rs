@@ -17,16 +17,17 @@ use crate::tensor::{
 pub(super) struct PairClass<'l> {
     pub dst: &'l TensorMeta,
     pub src: &'l TensorMeta,
-    /// The first of them, and how many there are.
+    /// The number of the first pair of the class.
     pub first: usize,
+    /// The number of its pairs.
     pub count: usize,
-    /// Both are the same, so that pairs of the same address are nothing to be done.
+    /// Whether both sides have the same metadata and nothing is transformed: a pair at one address then needs no work.
     pub is_same: bool,
-    /// A side is on a device, and there are elements.
+    /// Whether a side is on a device, and there are elements.
     pub is_on_device: bool,
     /// The batch that the transform makes of the source, if there is one.
     pub transformed: Option<BatchShape>,
-    /// Its output, and its loop nest there.
+    /// The class's output in the plan, and its loop nest there.
     pub place: (usize, u32),
 }
 
@@ -124,7 +125,7 @@ impl<'l> PairClass<'l> {
             first,
             count: 0,
             is_same: false,
-            // What has no elements may say that it is anywhere.
+            // A tensor without elements may name any device.
             is_on_device: dst.layout.numel() > 0 && (dst.device.is_cuda() || src.device.is_cuda()),
             transformed: None,
             place: (0, 0),

@@ -24,7 +24,7 @@ pub(crate) enum Path {
 }
 
 impl Path {
-    /// In the order of their numbers.
+    /// All paths, in the order of their numbers.
     pub const ALL: [Path; 14] = [
         Path::View,
         Path::Memcpy,

@@ -192,7 +192,8 @@ impl<'s> Plan<'s> {
         Plan::partly_in_arena(leaves, |_| true)
     }
 
-    /// As [`Plan::in_arena`], of which only some leaves are in the arena: `is_in` says it by their positions.
+    /// Plans leaves as [`Plan::in_arena`] does, but puts only some of them into the arena: those at positions for which
+    /// `is_in` is true.
     ///
     /// # Errors
     /// As [`Plan::in_arena`], of the leaves in the arena; for samples selected by indices on a device, whether in it or not.
@@ -354,7 +355,8 @@ impl<'s> Plan<'s> {
         }
     }
 
-    /// As [`Plan::as_view`], with the layout of the batch there, which has gaps if it is a stack of rows of a table with some.
+    /// The address of [`Plan::as_view`] with the layout of the batch there, which has gaps if the batch is a stack of
+    /// rows of a table with gaps.
     #[doc(hidden)]
     pub fn as_laid_out_view(&self, leaf: usize) -> Option<(*const u8, Layout)> {
         let batch_shape = &self.batch_shapes()[leaf];

@@ -13,7 +13,7 @@ use crate::tensor::{
     DType, Device, Dims, Error, ErrorValue, Hint, Layout, Mismatch, Result, Tensor,
 };
 
-/// What is done to the elements of a batch by scales that some of them share.
+/// The scaling of the elements of a batch by scales that groups of them share.
 #[derive(Clone, Debug)]
 pub(crate) struct Scaling {
     pub rescale: Rescale,
@@ -24,7 +24,7 @@ pub(crate) struct Scaling {
     pub given: Option<Arc<[f32]>>,
 }
 
-/// What a batch is like whose elements are scaled.
+/// The extents of a batch whose elements are scaled.
 pub(super) struct BatchExtents<'b> {
     pub placement: &'b Placement,
     pub shape: &'b [i64],
@@ -71,7 +71,7 @@ impl Groups {
 }
 
 impl Scaling {
-    /// Of a batch whose samples are placed; `None` if nothing is scaled.
+    /// The scaling of a batch whose samples are placed; `None` if nothing is scaled.
     ///
     /// # Errors
     /// [`Error::Argument`], [`Error::DType`], [`Error::Device`], [`Error::Shape`].
@@ -161,7 +161,7 @@ pub(super) fn result_dtype(
     }
 }
 
-/// Which elements of samples in this batch share a scale.
+/// The groups of elements of samples in this batch that share a scale.
 fn groups_of(granularity: Granularity, shape: &BatchExtents<'_>) -> Result<Groups> {
     let ndim = shape.ndim;
     // The extents of samples are those of the batch but for dims that are joined or padded.

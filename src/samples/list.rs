@@ -82,8 +82,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// As [`SampleList::rows`], for a table that is kept alive in another way; the list keeps its owner all the same, unless its
-    /// device is [`Device::Cpu`].
+    /// Makes a list as [`SampleList::rows`] does, from a table that the caller keeps alive; the list also keeps its
+    /// owner, unless its device is [`Device::Cpu`].
     ///
     /// # Errors
     /// As [`SampleList::rows`].
@@ -252,7 +252,7 @@ impl<'a> SampleList<'a> {
             }
         }
         if !self.lengths.is_empty() && self.layouts.ids.is_empty() {
-            // By blocks: to append to two lists one by one takes twice as long.
+            // Samples are appended by blocks: one by one to two lists takes twice as long.
             let mut block = [(std::ptr::null(), 0); 64];
             loop {
                 let count =
@@ -338,7 +338,7 @@ impl<'a> SampleList<'a> {
         self.add(data, *dtype, *device, layout.shape(), Some(layout.strides()))
     }
 
-    /// As [`SampleList::push`]; the sample is not read.
+    /// Appends a sample as [`SampleList::push`] does, without reading it.
     #[inline]
     fn add(
         &mut self,
@@ -445,11 +445,11 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// As [`SampleList::follow`], if they were asked for.
+    /// Does what [`SampleList::follow`] does, once the exact layouts were asked for.
     #[cold]
     fn follow_added(&mut self) {
         let Some(mut exact) = self.exact.take() else { return };
-        // Without memory they are made again when they are asked for.
+        // The layouts are made again at the next request if memory is lacking now.
         if self.layouts.apply(&self.lengths, &mut exact).is_ok() {
             self.exact = exact.into();
         }

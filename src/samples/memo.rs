@@ -13,7 +13,7 @@ pub(crate) struct Memo {
 }
 
 impl Memo {
-    /// False at the first call and true at every later one: what is made once is not worth keeping.
+    /// Returns false at the first call and true at every later one: an object that is used once is not worth keeping.
     pub fn seen_twice(&self) -> bool {
         self.was_seen.swap(true, Ordering::Relaxed)
     }

@@ -66,7 +66,7 @@ pub(crate) struct Metas {
     newest: HashMap<u64, u32, BuildHasherDefault<Hashed>>,
     /// The one before each that has the same hash, or itself.
     before: Vec<u32>,
-    /// Not the same in every process, so that layouts of one hash cannot be prepared.
+    /// The seed differs between processes, so that layouts of one hash cannot be prepared.
     seed: u64,
     /// The latest plan for samples with this metadata, once one is asked for.
     pub plan_memo: OnceLock<Memo>,

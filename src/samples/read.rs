@@ -44,7 +44,8 @@ impl<'a> SampleList<'a> {
         Ok(self.exact.get_or_init(|| exact))
     }
 
-    /// As [`SampleList::try_exact`], where no error can be given: without memory the process ends.
+    /// The layouts of [`SampleList::try_exact`] for callers that cannot return an error: without memory the process
+    /// ends.
     #[inline]
     pub(super) fn exact(&self) -> &Layouts {
         self.try_exact().unwrap_or_else(|_| end_without_memory())

@@ -35,7 +35,7 @@ impl<'r> SampleRows<'r> {
     pub fn from_list(list: &'r SampleList<'_>, limits: TableLimits) -> Option<SampleRows<'r>> {
         let (meta, lengths) = list.as_rows().filter(|_| !list.is_empty())?;
         if list.as_table().is_some() {
-            // Before there is an address for each row.
+            // The limits are checked before there is an address for each row.
             let row_bytes = bytes_of(meta.dtype, meta.layout.shape());
             if list.len() > limits.rows
                 || row_bytes.saturating_mul(list.len() as u64) > limits.bytes

@@ -18,7 +18,7 @@ use std::sync::PoisonError;
 
 use crate::sync::primitives::{lock, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
-/// Held for reading while a [`ForkMutex`] is held, for writing by a fork.
+/// The lock that is held for reading while a [`ForkMutex`] is held, and for writing by a fork.
 #[cfg(not(all(test, windrow_loom)))]
 static GATE: RwLock<()> = RwLock::new(());
 
@@ -108,7 +108,7 @@ mod at_fork {
         let _ = CALLED.set(Called { before, in_child });
     }
 
-    /// Before a fork: waits until no fork-safe lock is held, and keeps others from being taken.
+    /// Waits before a fork until no fork-safe lock is held, and keeps others from being taken.
     extern "C" fn close() {
         // A thread that is ending and forks does without.
         let _ = CLOSED.try_with(|closed| {
@@ -119,7 +119,7 @@ mod at_fork {
         });
     }
 
-    /// After a fork, in the child: runs what [`on_fork`] was given for it, then opens the gate.
+    /// Runs the function that [`on_fork`] was given for the child of a fork, then opens the gate.
     extern "C" fn open_in_child() {
         if let Some(called) = CALLED.get() {
             (called.in_child)();
@@ -127,7 +127,7 @@ mod at_fork {
         open();
     }
 
-    /// After a fork, in the parent and in the child: locks can be taken again.
+    /// Opens the gate after a fork, in the parent and in the child: locks can be taken again.
     extern "C" fn open() {
         let _ = CLOSED.try_with(Cell::take);
     }
@@ -146,6 +146,6 @@ mod at_fork {
 
 #[cfg(any(not(unix), miri, all(test, windrow_loom)))]
 mod at_fork {
-    /// There is no fork.
+    /// Does nothing: this build cannot fork.
     pub fn watch() {}
 }

@@ -16,17 +16,17 @@ pub(crate) fn small_vec<T>(items: impl Iterator<Item = T>) -> SmallVec<[T; 4]> {
     small_vec
 }
 
-/// Some of the dims of a tensor.
+/// A set of dims of a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DimSet(u64);
 
 impl DimSet {
-    /// The first `ndim` dims.
+    /// The set of the first `ndim` dims.
     pub fn all(ndim: usize) -> DimSet {
         (0..ndim).collect()
     }
 
-    /// Adds a dim, which is below [`MAX_NDIM`]; whether it was absent.
+    /// Adds a dim, which is below [`MAX_NDIM`]; returns whether it was absent.
     pub fn insert(&mut self, dim: usize) -> bool {
         let is_new = !self.contains(dim);
         self.0 |= 1 << dim;
@@ -45,7 +45,7 @@ impl DimSet {
         self.0 == 0
     }
 
-    /// In ascending order.
+    /// The dims in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let mut left = self.0;
         std::iter::from_fn(move || {

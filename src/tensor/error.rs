@@ -44,7 +44,7 @@ pub enum Error {
     Cuda(Box<DriverError>),
 }
 
-/// What kind of error an [`Error`] is, for callers that do not look into it.
+/// The kind of an [`Error`], for callers that do not match its variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -111,7 +111,7 @@ impl Display for Message {
 pub struct DriverError {
     /// The function called, as in `cuMemAllocAsync`.
     pub function: &'static str,
-    /// Its result code.
+    /// The driver's result code.
     pub code: u32,
     /// The code's name, as in `CUDA_ERROR_OUT_OF_MEMORY`.
     pub name: String,
@@ -175,7 +175,7 @@ impl Error {
         Error::NoDriver(Message::boxed(text))
     }
 
-    /// What kind of error this is.
+    /// The kind of this error.
     ///
     /// ```
     /// use windrow::error::ErrorKind;
@@ -264,13 +264,13 @@ impl Error {
         self.at_place(None, index)
     }
 
-    /// As [`Error::at_index`], of one tensor of pair `index`.
+    /// Sets the index as [`Error::at_index`] does, and the side, for one tensor of pair `index`.
     #[must_use]
     pub fn at_side(self, side: MoveSide, index: usize) -> Self {
         self.at_place(Some(side), index)
     }
 
-    /// As [`Error::at_index`]; a mismatch keeps its side if none is given.
+    /// Sets the index as [`Error::at_index`] does, and the side if one is given; otherwise a mismatch keeps its side.
     fn at_place(mut self, side: Option<MoveSide>, index: usize) -> Self {
         if let Some(message) = self.numbered_message_mut() {
             message.place = Some((side, index));

@@ -43,7 +43,7 @@ impl<'l> Footprint<'l> {
         Footprint { span, dims: (&[], &[]), size }
     }
 
-    /// From the first byte to behind the last one.
+    /// The range of addresses from the first byte to behind the last one.
     pub fn span(&self) -> &Range<i128> {
         &self.span
     }
@@ -145,7 +145,8 @@ mod tests {
         all.iter().flat_map(|&at| [at, at + 1]).collect()
     }
 
-    /// Never apart where a byte is shared; exact for a run beside a table and for tables of one step.
+    /// Footprints are never apart if a byte is shared; the answer is exact for a run beside a table and for tables of
+    /// one step.
     #[test]
     fn shared_bytes_are_found() {
         let layouts = layouts();

@@ -19,7 +19,7 @@ const INLINE_NDIM: usize = 4;
 /// Extents, then strides.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum ShapeAndStrides {
-    /// At most [`INLINE_NDIM`] of each; the others are 0. A small batch makes a dozen layouts, which are copied as a
+    /// Room for [`INLINE_NDIM`] of each; unused ones are 0. A small batch makes a dozen layouts, which are copied as a
     /// whole, without a look at `ndim`.
     Inline { ndim: u8, shape: [i64; INLINE_NDIM], strides: [i64; INLINE_NDIM] },
     /// The extents, and behind them as many strides.
@@ -154,7 +154,7 @@ impl Layout {
                     strides: others,
                 },
             ) => {
-                // Without a branch for each: views are compared one by one.
+                // The comparison has no branch for each dim: views are compared one by one.
                 let differing =
                     |a: &[i64], b: &[i64]| a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
                 ndim == other && (differing(strides, others) | differing(rest, other_rest)) == 0
@@ -193,7 +193,7 @@ impl Layout {
         self.checked_span(dtype).unwrap_or(i64::MIN..i64::MAX)
     }
 
-    /// As [`Layout::byte_span`]; `None` if it leaves 64 bits.
+    /// The span of [`Layout::byte_span`]; `None` if it does not fit 64 bits.
     fn checked_span(&self, dtype: DType) -> Option<std::ops::Range<i64>> {
         let size = dtype.size() as i64;
         if self.shape().contains(&0) {

@@ -1,4 +1,4 @@
-//! What differs from what was expected: the sample, the leaf, both values, and the cure.
+//! `Mismatch`: a difference from the expected value, with the sample, the leaf, both values, and the cure.
 
 use std::fmt::{self, Display};
 

@@ -62,8 +62,8 @@ impl Offsets {
         Ok(Offsets(boundaries.into()))
     }
 
-    /// As [`Offsets::from_lengths`]. The caller ensures that lengths are at least 0 and that memory suffices, which is not
-    /// checked.
+    /// Makes offsets as [`Offsets::from_lengths`] does. The caller ensures that lengths are at least 0 and that memory
+    /// suffices, which is not checked.
     pub(crate) fn from_lengths_unchecked(lengths: &[i64]) -> Result<Offsets> {
         let mut boundaries: Arc<[i64]> = std::iter::repeat_n(0, lengths.len() + 1).collect();
         let mut total = 0i64;

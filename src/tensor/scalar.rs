@@ -111,7 +111,7 @@ impl Scalar {
     fn as_int(self) -> Option<i128> {
         match self {
             Scalar::Int(value) => Some(value),
-            // Beyond 2^64 no integer dtype reaches, so the cast below cannot saturate unnoticed.
+            // No integer dtype reaches beyond 2^64, so the cast below cannot saturate unnoticed.
             Scalar::Float(value) if value.fract() == 0.0 && value.abs() <= 1.9e19 => {
                 Some(value as i128)
             }
@@ -165,7 +165,7 @@ impl std::fmt::Display for Scalar {
             Scalar::Float(value) if *value == 0.0 || (1e-5..1e16).contains(&value.abs()) => {
                 value.fmt(f)
             }
-            // Not as hundreds of zeros.
+            // The number is not printed as hundreds of zeros.
             Scalar::Float(value) => write!(f, "{value:e}"),
             Scalar::Complex(re, im) => write!(f, "{re}{im:+}j"),
         }

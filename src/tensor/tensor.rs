@@ -304,7 +304,7 @@ impl<T: Element> TryFrom<&Tensor> for Vec<T> {
 impl<T: Element> TryFrom<Tensor> for Vec<T> {
     type Error = Error;
 
-    /// As from a reference.
+    /// The tensor may be read as through a reference.
     fn try_from(tensor: Tensor) -> Result<Vec<T>> {
         Vec::try_from(&tensor)
     }

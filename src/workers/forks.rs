@@ -15,7 +15,7 @@ use crate::sync::{on_fork, ForkMutex};
 static PROCESS: AtomicU64 = AtomicU64::new(0);
 /// Generations of children so far.
 static GENERATIONS: AtomicU64 = AtomicU64::new(0);
-/// There are releases that wait for children.
+/// Whether releases wait for children.
 static HAS_DEFERRED: AtomicBool = AtomicBool::new(false);
 
 /// Children that were forked while the same blocks were in use.
@@ -24,7 +24,8 @@ struct Generation {
     number: u64,
     /// Children from now on belong to it too: no lease has begun since, and none of those that they have has ended.
     is_open: bool,
-    /// At its end when all of them are gone. `None`: there was no descriptor to watch them by, and they count as living for ever.
+    /// The descriptor that reaches its end when all children are gone. `None`: none could be made, and they count as
+    /// living for ever.
     ended: Option<OwnedFd>,
     /// The descriptor that children inherit, kept while it is open.
     inherited: Option<OwnedFd>,
@@ -50,7 +51,7 @@ struct Forks {
     /// Leases of this process.
     num_leases: usize,
     generations: Vec<Generation>,
-    /// With the first and last generation of children that may have it.
+    /// Claims, each behind the first and last generation of children that may have it.
     deferred: Vec<(u64, u64, Claim)>,
 }
 
@@ -66,7 +67,7 @@ pub(super) fn process() -> u64 {
     PROCESS.load(Ordering::Relaxed)
 }
 
-/// When a lease began.
+/// The process and generation in which a lease began.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
     process: u64,
@@ -184,7 +185,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// Before a fork: begins a generation of children, if blocks are in use and none is open.
+/// Begins a generation of children before a fork, if blocks are in use and none is open.
 fn before() {
     FORKS.in_fork(|forks| {
         let is_open = forks.generations.last().is_some_and(|last| last.is_open);
@@ -198,7 +199,7 @@ fn before() {
     });
 }
 
-/// In the child of a fork: it has no leases and nothing deferred, whatever its copy of the memory says.
+/// Clears the leases and deferred claims in the child of a fork, whatever its copy of the memory says.
 fn in_child() {
     PROCESS.fetch_add(1, Ordering::Relaxed);
     HAS_DEFERRED.store(false, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use super::memory::Memory;
 #[derive(Debug)]
 pub struct Lease {
     life: Life,
-    /// Taken on drop.
+    /// The owner, which drop takes.
     claim: Option<Claim>,
 }
 

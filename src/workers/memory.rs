@@ -28,7 +28,7 @@ pub(super) enum Header {
     Key = 0,
     /// The holder of the pool.
     Pool = 2,
-    /// Not 0 when a reader has mapped the pool.
+    /// A flag that is not 0 once a reader has mapped the pool.
     Mapped,
     /// Claims that were ever used.
     NumClaims,
@@ -85,7 +85,7 @@ struct Known {
 #[derive(Debug)]
 pub struct Memory {
     mapping: Mapping,
-    /// By offset; none overlaps another.
+    /// The blocks by offset; none overlaps another.
     known: ForkMutex<BTreeMap<u64, Known>>,
     /// [`Header::Removed`] when it was last looked at.
     removed: AtomicU64,

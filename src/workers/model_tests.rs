@@ -84,7 +84,7 @@ fn a_message_is_read_once_and_not_when_it_was_revoked() {
         let revoked = u32::from(shared.word().revoke(number));
         let read: u32 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
         assert_eq!(read + revoked, 1);
-        // Nor a number of before.
+        // The number is not an earlier one either.
         if revoked == 1 {
             assert!(shared.word().send() == number + 1 && !shared.word().receive(number));
         }

@@ -42,7 +42,7 @@ pub(super) struct Allocation {
     pub life: u64,
     pub claim: u32,
     pub number: u64,
-    /// It has no pages yet.
+    /// Whether the block has no pages yet.
     pub is_new: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Pool {
     /// A pool that was taken over has none, and needs none: its reader has mapped it.
     pub file: Option<Arc<OwnedFd>>,
     pub origin: Origin,
-    /// By offset.
+    /// The leases by offset.
     blocks: Vec<Block>,
     /// Claims that no block has.
     spare: Vec<u32>,

@@ -71,7 +71,8 @@ pub(super) fn add(memory: Arc<Memory>) {
 pub fn open(origin: &Origin) -> io::Result<Arc<Memory>> {
     let path = format!("/proc/{}/fd/{}", origin.process, origin.file as i32);
     let name = std::ffi::CString::new(path.as_str())?;
-    // Looked at first: in another namespace the number is that of another process, and opening a device does things.
+    // The file is looked at first: in another namespace the number is that of another process, and opening a device does
+    // things.
     // SAFETY: a path that ends, and a struct that is filled in.
     let looked_at = inode_of(|stat| unsafe { libc::stat(name.as_ptr(), stat) })?;
     if looked_at != origin.inode {
@@ -82,8 +83,8 @@ pub fn open(origin: &Origin) -> io::Result<Arc<Memory>> {
     map(origin, &file.into())
 }
 
-/// As [`open`], by a descriptor that was handed over. The worker then knows that the pool is mapped. Pools of workers that
-/// have ended are let go before.
+/// Maps a pool as [`open`] does, by a descriptor that was handed over. The worker then knows that the pool is mapped.
+/// Pools of workers that have ended are let go before.
 ///
 /// # Errors
 /// It is of another file, or cannot be mapped.
@@ -154,7 +155,7 @@ pub fn stats() -> Vec<(&'static str, u64)> {
 /// Why a message has no tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// It was read before, or its worker ended before it was read.
+    /// The message was read before, or its worker ended before it was read.
     Stale,
     /// No worker of this version has sent it.
     Broken,

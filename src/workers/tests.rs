@@ -1,4 +1,4 @@
-//! Both sides in one process.
+//! Tests of both sides in one process.
 #![allow(unsafe_code)] // Bytes of blocks.
 
 use std::os::fd::AsRawFd;
@@ -263,7 +263,7 @@ fn a_pool_is_found_by_its_file() {
         let message = message_of(&tensors);
         let descriptor = file().unwrap().as_raw_fd();
         assert_eq!(message.origin.file, descriptor as u64);
-        // As another process finds it.
+        // Another process finds the pool in this way.
         let memory = open(&message.origin).unwrap();
         let arrived = receive(&memory, &message).unwrap();
         assert!(is_painted(&arrived[0], 6) && arrived[0].data_ptr() != tensors[0].data_ptr());

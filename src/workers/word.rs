@@ -4,7 +4,7 @@
 use crate::sync::atomic::{fence, AtomicU64, Ordering};
 
 const FREE: u64 = 0;
-/// In a message that nobody has read.
+/// The block is in a message that nobody has read.
 const SENT: u64 = 1;
 /// Tensors of the reader's are in the block.
 const HELD: u64 = 2;
@@ -26,7 +26,8 @@ impl Word<'_> {
         self.renew(LOCAL)
     }
 
-    /// As [`Word::claim`], for a message; what was written to the block before is seen by who reads that.
+    /// Takes a free claim as [`Word::claim`] does, for a message. Writes to the block before this call are visible to
+    /// the message's reader.
     pub fn send(&self) -> u64 {
         self.renew(SENT)
     }
@@ -85,7 +86,7 @@ impl Word<'_> {
 
 /// A worker allocates.
 pub(super) const OPEN: u64 = 0;
-/// It has ended, and another one may take the pool over with its pages.
+/// The worker has ended, and another one may take the pool over with its pages.
 pub(super) const LEFT: u64 = 1;
 /// Nobody will allocate: pages go back to the system.
 pub(super) const GONE: u64 = 2;

@@ -83,7 +83,7 @@ fn infinity_of(dtype: DType, exponent_bits: u32, fraction_bits: u32) -> Bits {
     }
 }
 
-/// To a float format, to nearest even.
+/// Converts to a float format, to nearest even.
 fn encode_float(dtype: DType, num: Num) -> Bits {
     let (exponent_bits, fraction_bits) = float_parts(dtype).expect("a float");
     let infinity = infinity_of(dtype, exponent_bits, fraction_bits);
@@ -118,7 +118,7 @@ fn encode_float(dtype: DType, num: Num) -> Bits {
     }
 }
 
-/// To an integer: wraps what was an integer, truncates and saturates what was a float.
+/// Converts to an integer: wraps an integer, truncates and saturates a float.
 fn encode_integer(dtype: DType, num: Num, from_float: bool) -> Bits {
     let width = 8 * dtype.size() as u32;
     let (least, most) = match is_signed(dtype) {

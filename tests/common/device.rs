@@ -128,7 +128,7 @@ impl PinnedBytes {
         PinnedBytes { address, len: host.len() }
     }
 
-    /// After all that is enqueued anywhere.
+    /// The copy is behind all work that is enqueued anywhere.
     pub fn to_host(&self) -> Vec<u8> {
         enter();
         // SAFETY: a context is current; no work writes to these bytes any more.

@@ -9,7 +9,7 @@ use super::convert::{affine, cast, cast_saturating, scalar, Bits};
 use super::coordinates;
 use super::sample::Sample;
 
-/// Only the shape of the view is compared for samples with more elements.
+/// The most elements of a sample whose view is compared; of larger ones only the shape is.
 const LARGE: i64 = 20_000;
 
 /// A batch as it must be, byte for byte.

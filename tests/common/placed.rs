@@ -60,7 +60,7 @@ pub struct Copies<M> {
 }
 
 impl<M: Memory> Copies<M> {
-    /// As `share_allocations` has it.
+    /// Copies all into one allocation or one each, as `share_allocations` says.
     pub fn of<'h>(all: impl IntoIterator<Item = &'h [u8]>) -> Copies<M> {
         if share_allocations() {
             Copies::in_one(all)

@@ -22,7 +22,7 @@ pub const POISON: u8 = 0xA5;
 /// Bytes around an output that must stay as they are.
 const MARGIN: usize = 192;
 
-/// From here on the naive executor and the strided outputs are left out: they take their time.
+/// The number of elements from which on the naive executor and the strided outputs are left out: they take their time.
 const LARGE: i64 = 300_000;
 
 /// Every executor there is.

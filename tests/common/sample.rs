@@ -37,12 +37,12 @@ impl Sample {
         Sample::laid_out(dtype, shape, &compact(shape), 0, Paint::Bytes, seed)
     }
 
-    /// As [`Sample::new`], with values that are worth a cast.
+    /// A sample like that of [`Sample::new`], with values that are worth a cast.
     pub fn rich(dtype: DType, shape: &[i64], seed: u64) -> Sample {
         Sample::laid_out(dtype, shape, &compact(shape), 0, Paint::Rich, seed)
     }
 
-    /// Many bytes, all the same: painting takes its time under Miri.
+    /// A sample of many equal bytes: painting takes its time under Miri.
     pub fn flat(length: usize, byte: u8) -> Sample {
         let (shape, strides) = (vec![length as i64], vec![1]);
         Sample { buffer: vec![byte; length + 1], first: 1, dtype: DType::U8, shape, strides }

@@ -233,10 +233,10 @@ pub unsafe extern "C" fn windrow_assemble(
     })
 }
 
-/// As `windrow_assemble`, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default one) behind what is
-/// already on it. The call does not wait for a batch on a device: samples in device memory stay until the work is done, and
-/// a user on another stream calls `windrow_batch_ready_on` first. A batch on the host is complete on return; if its samples
-/// are on the host too, the stream is not used.
+/// Does what `windrow_assemble` does, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default
+/// one) behind what is already on it. The call does not wait for a batch on a device: samples in device memory stay
+/// until the work is done, and a user on another stream calls `windrow_batch_ready_on` first. A batch on the host is
+/// complete on return; if its samples are on the host too, the stream is not used.
 ///
 /// # Safety
 /// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`

@@ -27,9 +27,10 @@ pub unsafe extern "C" fn windrow_copy_many(
     guarded(|| unsafe { copy_many(engine, dsts, srcs, None) })
 }
 
-/// As `windrow_copy_many`, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default one) behind what is
-/// already on it. On return, destinations on the host are written and sources in pageable memory are read; memory of a device stays
-/// until the work is done. Without a side on a device or in page-locked memory the stream is not used.
+/// Does what `windrow_copy_many` does, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default
+/// one) behind what is already on it. On return, destinations on the host are written and sources in pageable memory
+/// are read; memory of a device stays until the work is done. Without a side on a device or in page-locked memory the
+/// stream is not used.
 ///
 /// # Safety
 /// As of `windrow_copy_many`; the stream exists until the work is done.
@@ -44,11 +45,12 @@ pub unsafe extern "C" fn windrow_copy_many_on(
     guarded(|| unsafe { copy_many(engine, dsts, srcs, Some(Stream::from_raw(stream as usize))) })
 }
 
-/// As `windrow_copy_many`, of sources that are put through what `options` say: `scale`, `mean` and `std` with their channel dim, and
-/// `permute`; or `quantize` with what belongs to it; or `scales`, whose dim 0 is that of the pairs. Any other option that is
-/// set is WINDROW_STATUS_ARGUMENT. A destination has the shape of the result. The scales that are found are written to the tensors of `scales_out`, one for each pair: of
-/// rows of the source's shape without its last dim, of blocks with their number in its place, of a sample without dims; NULL without
-/// `quantize`. Each is where its destination is: on its device, or on the host, where those of no elements always are.
+/// Does what `windrow_copy_many` does, and transforms the sources as `options` say: `scale`, `mean` and `std` with
+/// their channel dim, and `permute`; or `quantize` with what belongs to it; or `scales`, whose dim 0 is that of the
+/// pairs. Any other option that is set is WINDROW_STATUS_ARGUMENT. A destination has the shape of the result. The
+/// scales that are found are written to the tensors of `scales_out`, one for each pair: of rows of the source's shape
+/// without its last dim, of blocks with their number in its place, of a sample without dims; NULL without `quantize`.
+/// Each is where its destination is: on its device, or on the host, where those of no elements always are.
 ///
 /// # Safety
 /// As of `windrow_copy_many`, and of `windrow_assemble` for the options; `scales_out` is a list as `dsts` or NULL.

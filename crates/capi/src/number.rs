@@ -5,7 +5,7 @@ use std::fmt;
 use windrow::tensor::Scalar;
 use windrow::{Error, Result};
 
-/// Which member of `windrow_number.as` holds the number: `windrow_number.kind`.
+/// The member of `windrow_number.as` that holds the number: `windrow_number.kind`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberKind {

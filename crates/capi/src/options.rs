@@ -53,7 +53,7 @@ pub enum Side {
     Center = 2,
 }
 
-/// Which elements share a scale: `windrow_options.scale_of`.
+/// Elements that share a scale: `windrow_options.scale_of`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granularity {
@@ -239,7 +239,7 @@ fn refuse_set(owner: &str, is_there: bool, options: &[(&str, bool)]) -> Result<(
     }
 }
 
-/// As [`given`], of a dtype; also [`Error::DType`] for one that windrow does not have.
+/// Reads a dtype as [`given`] does. Also [`Error::DType`] for one that windrow lacks.
 fn given_dtype(name: &'static str, flag: i32, dtype: DLDataType) -> Result<Option<DType>> {
     let absent = DLDataType { code: DLDataTypeCode(0), bits: 0, lanes: 0 };
     let found = given(name, flag, dtype, absent)?;
@@ -351,7 +351,7 @@ impl Options {
         refuse_set("scales", !self.scales.is_null(), &options)
     }
 
-    /// What the sources of moves are put through.
+    /// The transform of the sources of moves; the identity without options.
     ///
     /// # Errors
     /// [`Error::Argument`] for an option of batches that is set; those of [`Options::transform`].
@@ -375,7 +375,7 @@ impl Options {
         }
     }
 
-    /// What samples are put through.
+    /// The transform of samples; the identity without options.
     ///
     /// # Errors
     /// [`Error::Argument`], also for `quantize` or `scales` with any other transform; those of [`Options::scaled`].

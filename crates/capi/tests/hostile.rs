@@ -148,7 +148,7 @@ fn impossible_options_are_a_status() {
             assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
             assert!(text().contains(wanted), "{}", text());
         }
-        // What is set and belongs to something that is not there.
+        // Options are refused that belong to another option, which is absent.
         let quantised = Options { has_quantize: 1, quantize: INT8, ..options };
         let (number, tensor) = ([1i64], row(&mut [], &mut []));
         for (options, wanted) in [
@@ -199,7 +199,7 @@ fn impossible_options_are_a_status() {
             assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
             assert!(text().starts_with(wanted), "{}", text());
         }
-        // What is set without its flag, and flags without what they announce.
+        // A value without its flag is refused, and a flag without its value.
         for (options, name) in [
             (Options { dtype: UINT8, ..options }, "dtype"),
             (Options { device: CPU, ..options }, "device"),

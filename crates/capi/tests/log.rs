@@ -202,7 +202,7 @@ fn calls_of_a_thread_that_ends_fail_as_others_do() {
     let kept = Kept::default();
     set(Some(keep), (&raw const kept).cast(), LogLevel::Debug);
     let end = thread::spawn(|| {
-        // Made first and so destroyed last.
+        // The value is made first and so destroyed last.
         LAST.with(|_| ());
         assert_eq!(failure(), Status::Argument);
     });
@@ -211,7 +211,7 @@ fn calls_of_a_thread_that_ends_fail_as_others_do() {
     assert_eq!(kept.into_inner().unwrap().len(), 2);
 }
 
-/// In a process of its own, since these settings are read once.
+/// The test runs in a process of its own, since these settings are read once.
 #[test]
 fn settings_that_are_not_followed_are_warnings() {
     const NAME: &str = "settings_that_are_not_followed_are_warnings";

@@ -10,7 +10,7 @@ use windrow::dlpack::{
 use windrow::DType;
 use windrow_capi::*;
 
-/// Its shape stays until the process ends.
+/// A DLPack tensor of `data`, whose shape stays until the process ends.
 fn tensor<T>(data: &mut [T], dtype: DType, shape: &[i64]) -> DLTensor {
     let shape = shape.to_vec().leak();
     DLTensor {
@@ -85,7 +85,7 @@ fn there_and_back() {
         let status = windrow_assemble_into(engine, samples, &options, &out, null_mut());
         assert_eq!(status, Status::Shape);
         assert_eq!(text(), "out of the scales: expected shape (2, 2), got (2, 3)");
-        // And back.
+        // The result is converted back.
         let codes = data;
         windrow_samples_clear(samples);
         let mut codes: Vec<[u8; 3]> = codes.chunks(3).map(|row| row.try_into().unwrap()).collect();
@@ -104,7 +104,7 @@ fn there_and_back() {
         let (back, _) = field::<f32>(batch, Field::Data);
         assert_eq!(back, [1.0, -224.0, 3.0, 0.0, 0.5, -112.0]);
         windrow_batch_free(batch);
-        // What excludes each other.
+        // Options are refused that exclude each other.
         for (set, words) in [
             (
                 (|options| (options.mean, options.num_mean) = (&0.5, 1)) as fn(&mut Options),
@@ -171,7 +171,7 @@ fn moves() {
         let status = windrow_copy_many_with(engine, dsts, srcs, &options, scales);
         assert_eq!(status, Status::Ok, "{}", text());
         assert_eq!((codes, found), ([[0, -127], [0, 127]], [2.0, 0.5 / 127.0]));
-        // And back.
+        // The result is converted back.
         let given = tensor(&mut found, DType::F32, &[2]);
         assert_eq!(windrow_options_init_sized(&mut options, size_of::<Options>()), Status::Ok);
         options.scales = &given;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# To hand out a chunk takes its library some 0.5 us, and 3 us where it divides a table: as long as to copy these bytes.
+# A chunk costs its library some 0.5 us to return, and 3 us where it divides a table: as long as to copy these bytes.
 _MANY, _SHORT_BYTES = 16, 4096
 _NUMBERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "halffloat", "float", "double"}
 

@@ -74,7 +74,7 @@ def _pad(
     return_tensors: str,
     without: Tuple[str, ...] = (),
 ) -> TokenBatch:
-    """As ``tokenizer.pad``: sequences of known names are padded, whatever else the features hold, but for `without`, is stacked.
+    """Returns what ``tokenizer.pad`` returns: sequences of known names are padded, other entries but `without` are stacked.
     ValueError without a padding token where it is needed."""
     check(return_tensors)
     options = options_of(padding, max_length, pad_to_multiple_of, tokenizer.padding_side)
@@ -392,7 +392,8 @@ class DataCollatorForLanguageModeling:
         kind = return_tensors or self.return_tensors
         examples = rows_of(examples)
         if not len(examples) or is_mapping(examples[0]):
-            # Their own labels are replaced below; transformers has them in arrays of lists meanwhile, but in no tensor.
+            # The features' own labels are replaced below; transformers pads them for NumPy, as arrays of lists, and not
+            # for torch.
             without = ("offset_mapping", "labels") if kind == "np" else ("offset_mapping",)
             batch = _pad(self.tokenizer, features_of(examples), True, None, self.pad_to_multiple_of, kind, without)
         else:
@@ -540,7 +541,7 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
 
 
 def _found(rows: Any, template: List[int]) -> List[Any]:
-    """For each row, every position where the ids of the template begin."""
+    """Every position in each row where the ids of the template begin."""
     import numpy as np
 
     if rows.shape[1] < len(template):

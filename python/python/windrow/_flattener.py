@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 class Flattened(NamedTuple):
     """A column of objects taken apart."""
 
-    # By name, of each sample; or by name a list of those of all samples.
+    # A dict of children by name for each sample; or a dict with a list of the children of all samples for each name.
     children: Union[List[Dict[str, Any]], Dict[str, List[Any]]]
     # Makes one object of the assembled children.
     unflatten: Callable[[Dict[str, Any]], Any]
@@ -20,7 +20,7 @@ class Flattened(NamedTuple):
     flatten_more: Optional[Callable[[List[Any], int], List[Dict[str, Any]]]] = None
 
 
-# Called with a column of one class, its path and the separator of names; returns `Flattened`.
+# A function that is called with a column of one class, its path and the separator of names; returns `Flattened`.
 Flattener = Callable[[List[Any], str, str], Flattened]
 
 

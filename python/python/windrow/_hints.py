@@ -1,4 +1,4 @@
-"""What errors say of keyword arguments and classes that are not known; called by the compiled part to make them."""
+"""Texts of errors about unknown keyword arguments and classes; the compiled part calls these functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OWN_MODULES = ("builtins", "types", "datetime", "decimal", "fractions", "pathli
 
 
 def in_place_of(cls: type) -> Optional[str]:
-    """What to give in place of an object of a class that `collate` does not know; None for classes of Python's own that hold nothing."""
+    """The advice for an object of a class that `collate` does not know; None for classes of Python's own that hold nothing."""
     if hasattr(cls, "to_dict"):
         return "its to_dict()"
     if hasattr(cls, "__iter__"):

@@ -1,4 +1,4 @@
-"""Where each leaf of a tree is in a buffer, as an object and as JSON."""
+"""`Layout`: the place of each leaf of a tree in a buffer, as an object and as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST = 2**63 - 1
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Layout:
-    """Where each leaf of a tree is in a buffer. Made by `pack` and `pack_buckets`, or by `from_json`.
+    """The place of each leaf of a tree in a buffer. Made by `pack` and `pack_buckets`, or by `from_json`.
 
     Leaves are in the order of the tree. Tied leaves have the same offset.
 
@@ -129,7 +129,7 @@ def _number(given: Any, what: str) -> int:
 
 
 def _short(given: Any) -> str:
-    """What was given, for an error text of bounded length."""
+    """A text of the given object, of bounded length, for an error."""
     text = repr(given)
     return text if len(text) <= 40 else f"{text[:40]}..."
 

@@ -70,7 +70,7 @@ def mapping_like(first: Any, children: Dict[Any, Any]) -> Any:
         made = _bare_copy(first) if has_fields else _copy_builtin(first)
     else:
         made = _copy_apart(first)
-    # Not by `update`, which a Counter adds by.
+    # `update` is not used, because a Counter adds by it.
     for key, child in children.items():
         try:
             made[key] = child

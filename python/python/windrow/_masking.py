@@ -42,13 +42,13 @@ class NumpyDraws:
         self.generator = None if seed is None else np.random.default_rng(seed)
 
     def chosen(self, share: Any, shape: Tuple[int, ...]) -> Any:
-        """As `TorchDraws.chosen`."""
+        """Returns bools as `TorchDraws.chosen` does."""
         import numpy as np
 
         return (self.generator or np.random).binomial(1, share, size=shape).astype(bool)
 
     def words(self, where: Any, num_words: int) -> Any:
-        """As `TorchDraws.words`, but one is drawn for each element that is True."""
+        """Returns word ids as `TorchDraws.words` does, but draws one for each element that is True."""
         import numpy as np
 
         integers = np.random.randint if self.generator is None else self.generator.integers
@@ -104,7 +104,7 @@ def offsets_of(features: Sequence[Any], size: int, side: str) -> Any:
 
 
 def begins_of_words(offsets: Any, special: Any) -> Any:
-    """For each token the position of the first one of its word, -1 for special ones. A word begins where a token does not
+    """The position of the first token of each token's word, -1 for special tokens. A word begins where a token does not
     begin where the last one ends, and after a special token. `special` is of bool."""
     import numpy as np
 

@@ -39,7 +39,7 @@ def difference(got: Any, want: Array, tolerance: float = 0.0) -> str:
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"{got.dtype} {got.shape} instead of {want.dtype} {want.shape}"
     if tolerance:
-        # Not `<=`: a NaN is wrong.
+        # The comparison is not `<=`, because a NaN is wrong.
         wrong = ~(np.abs(np.subtract(got, want, dtype=np.float32)) < tolerance)
     else:
         bits = np.dtype(f"u{want.itemsize}") if want.dtype.kind == "f" else want.dtype
@@ -65,7 +65,7 @@ def transform() -> wr.Transform:
     return wr.Transform(scale=1 / 255, mean=MEAN, std=STD, channel_dim=2, permute=(2, 0, 1))
 
 
-# What users write instead, by NumPy and by torch
+# The code that users write instead, by NumPy and by torch
 
 
 def numpy_padded(rows: Sequence[Array], dtype: Any, scale: Optional[float] = None) -> Tuple[Array, Array]:
@@ -79,7 +79,7 @@ def numpy_padded(rows: Sequence[Array], dtype: Any, scale: Optional[float] = Non
 
 
 def torch_padded(rows: Sequence[Any], dtype: str) -> Tuple[Any, Any, Any]:
-    """As `numpy_padded`, and the lengths."""
+    """The padded data and the mask of `numpy_padded`, made by torch, and the lengths."""
     lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
     data = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(getattr(torch, dtype))
     return data, torch.arange(data.shape[1], device=lengths.device) < lengths[:, None], lengths
@@ -163,7 +163,7 @@ def interleave(
     tick: Callable[[float], None] = lambda share: None,
     clock: Callable[[Callable[[], object]], Any] = seconds_of,
 ) -> Dict[str, List[Any]]:
-    """What a clock says of each call: one of each in turn, so that a slow spell of the machine hits all alike. There are at least
+    """Times of each call, in the clock's unit. The calls take turns, so that a slow spell hits all alike. There are at least
     `rounds[0]` rounds, and at most `rounds[1]` until `seconds` are over, behind one call of each that is not clocked.
 
     A result is dropped before the next call, outside the clock: every library may reuse its memory.

@@ -110,7 +110,7 @@ def _non_tensor_flattener(cls: type) -> Optional[Flattener]:
 
 
 def _of_tensordict(cls: type, name: str) -> Optional[Flattener]:
-    """What the function `name` of `_tensordict` gives for a class; None if tensordict is not imported."""
+    """The result of the function `name` of `_tensordict` for a class; None if tensordict is not imported."""
     if "tensordict" not in sys.modules:
         return None
     from windrow import _tensordict

@@ -77,12 +77,12 @@ class _Graphs:
 
     def __init__(self, samples: List[Any], path: str, sep: str) -> None:
         self._samples, self._path, self._sep = samples, path, sep
-        # Found once: PyTorch Geometric looks for them among the attributes each time.
+        # The methods are looked up once: PyTorch Geometric looks for them among the attributes each time.
         self._has_own_dims = type(samples[0]).__cat_dim__ is not Data.__cat_dim__
         self.children: Dict[str, List[Any]] = {}
         self.forms: Dict[str, Tuple[str, Dict[str, Any]]] = {}
         self._joined: Dict[str, _Joined] = {}
-        # For each store, the attributes that are lists of the graphs' own values.
+        # The attributes of each store that are lists of the graphs' own values.
         self._passed: Dict[Any, List[Tuple[str, List[Any]]]] = {}
         self._nodes: Dict[Any, _Nodes] = {}
         self._columns = _stores(samples, path)
@@ -183,7 +183,7 @@ class _Graphs:
 
 
 def _stores(samples: List[Any], path: str) -> Dict[Any, List[Any]]:
-    """By key the store of each graph; KeyError for a graph without one of the first graph's."""
+    """The store of each graph, by its key; KeyError for a graph without one of the first graph's."""
     if isinstance(samples[0], Data):
         return {None: list(map(_store_of, samples))}
     by_key = [{store._key: store for store in sample.stores} for sample in samples]
@@ -218,7 +218,7 @@ def _has_nodes(store: Any) -> bool:
 
 
 def _num_nodes(store: Any) -> Any:
-    """As ``store.num_nodes``, which asks for the dim of the attribute that tells it: for tensors that is 0."""
+    """Returns ``store.num_nodes``; a tensor attribute gives its extent of dim 0, without asking for its cat dim."""
     if "num_nodes" not in store._mapping:
         for key, value in store._mapping.items():
             if key in N_KEYS:
@@ -229,7 +229,7 @@ def _num_nodes(store: Any) -> Any:
 
 
 def _steps(samples: List[Any], stores: List[Any], attr: str, values: List[Any], nodes: Optional[_Nodes]) -> Any:
-    """What each graph's values are raised by: the sum of the ``__inc__`` of the graphs before it. None if all are 0, `_BY_NODES`
+    """The number added to each graph's values: the sum of the ``__inc__`` of the graphs before it. None if all are 0, `_BY_NODES`
     if it is the first node of the graph."""
     if type(samples[0]).__inc__ is Data.__inc__ and nodes is not None and "batch" not in attr:
         # The default `__inc__` depends on the number of nodes, which it would look for in each graph.

@@ -43,7 +43,7 @@ def cpu_name() -> str:
 
 
 def caches() -> Dict[int, int]:
-    """By level, the bytes of the data cache that the first core reaches; empty where the system does not say."""
+    """The bytes of each data cache that the first core reaches, by level; empty where the system does not say."""
     found = {}
     for folder in sorted(glob.glob("/sys/devices/system/cpu/cpu0/cache/index*")):
         try:

@@ -78,7 +78,7 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Flattened:
         device = first.device
         if device is not None:
             device = next((value.device for value in made.values() if getattr(value, "device", None) is not None), device)
-        # As torch.stack has it: those that all have.
+        # The names follow torch.stack: only names that all samples share are kept.
         own = first.names if first.batch_size else []
         names = [None, *own] if any(own) and all(sample.names == own for sample in samples) else None
         batch_size = torch.Size((len(samples), *first.batch_size))
@@ -89,8 +89,8 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Flattened:
             except RuntimeError as error:
                 text = f"the batch{at_path(path)} makes no {class_name(type(first))}: {error}"
                 raise located(wr.ShapeError(text), None, path) from error
-        # As tensordict's own torch.stack makes one: without the constructor's checks, which take most of its time, without a
-        # constructor of a subclass, and without names for TensorDicts within.
+        # A TensorDict is made as tensordict's own torch.stack makes one: without the constructor's checks, which take
+        # most of its time, without a constructor of a subclass, and without names for TensorDicts within.
         cls = type(first) if isinstance(first, TensorDict) else TensorDict
         if hasattr(cls, "_new_unsafe"):
             return cls._new_unsafe(source=source, batch_size=batch_size, device=device, names=names)

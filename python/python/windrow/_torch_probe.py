@@ -22,7 +22,7 @@ class Case(NamedTuple):
     addresses: List[int]
     keys: int
     is_lazy: bool
-    # Its values are in memory as they are, and neither it nor the tensor that it is a view of requires grad or ever had a tangent.
+    # The tensor's values are in memory as they are, and neither it nor its base requires grad or ever had a tangent.
     is_plain: bool
     # Dtype, shape, strides and address of one that is dense, on the host and of few dims.
     dense: Optional[Tuple[str, Tuple[int, ...], Tuple[int, ...], int]]
@@ -104,7 +104,7 @@ def _case(tensor: torch.Tensor, plain_keys: int) -> Case:
     requires_grad = tensor.requires_grad or (base is not None and base.requires_grad)
     dense = None
     if keys == plain_keys and tensor.dim() <= 5 and memory != 0:
-        # Not `Tensor.data_ptr`, which is 0 for a tensor without elements.
+        # The storage is asked, because `Tensor.data_ptr` is 0 for a tensor without elements.
         address = memory + int(tensor.storage_offset()) * tensor.element_size()
         dense = (str(tensor.dtype).replace("torch.", ""), tuple(tensor.shape), tensor.stride(), address)
     return Case(tensor, storage, [tensor._cdata, storage._cdata, memory], keys, is_lazy, not is_lazy and not requires_grad, dense)

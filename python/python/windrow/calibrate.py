@@ -43,7 +43,7 @@ def only(kind: str, bytes_: str) -> str:
 
 
 def batches() -> Dict[str, Callable[[Any], Any]]:
-    """By kind, a call that makes a large batch of it with an engine."""
+    """The call of each kind that makes a large batch of it with an engine."""
     rows, row = 512, BATCH_BYTES // 512
     source = memoryview(bytearray(os.urandom(1 << 20) * (BATCH_BYTES >> 20)))
     even = [source[i * row : (i + 1) * row] for i in range(rows)][::-2] * 2
@@ -82,7 +82,7 @@ def measure(seconds: float) -> Dict[str, Any]:
 
 
 def pages(ordinal: int, seconds: float) -> Dict[str, Any]:
-    """From which size on page-locked pages go to a device by its copy engine, by their number, and what that is from."""
+    """Measures from which size in bytes on page-locked pages go to a device by its copy engine, by their number; with the times."""
     sizes = [(count, size) for count, size in itertools.product(COUNTS, PAGES) if count * size <= MOST_PAGE_BYTES]
     times: Dict[str, Dict[str, float]] = {}
     faster: Dict[int, List[int]] = {count: [] for count in COUNTS}
@@ -128,7 +128,7 @@ def _both_ways(ordinal: int, count: int, size: int, seconds: float) -> Dict[str,
 
 
 def gpus(seconds: float) -> Dict[str, Dict[str, Any]]:
-    """What is found of each kind of GPU, by the name of its file; empty without CUDA."""
+    """The measured limits of each kind of GPU, by the name of its file; empty without CUDA."""
     if not wr.cuda_available():
         return {}
     major, minor = _windrow._cuda_build()["driver"]

@@ -109,7 +109,7 @@ def sound() -> Optional[Array]:
     spec = importlib.util.find_spec("pygame")
     if spec is None or not spec.submodule_search_locations:
         return None
-    # Found without an import: pygame prints a greeting when imported.
+    # The module is found without an import: pygame prints a greeting when imported.
     path = Path(spec.submodule_search_locations[0], "examples", "data", "house_lo.wav")
     if not path.exists():
         return None

@@ -57,8 +57,9 @@ def kernels() -> str:
     return f"baseline, the processor lacks {', '.join(lacking)}" if lacking else ", ".join(KERNEL_FLAGS)
 
 
-# By release of the toolkit, the CUDA version of the oldest driver that runs the kernels, and its own: any of that release loads the
-# machine code ("CUDA Compatibility", minor version compatibility), and 12.1 brought parameters of more than 4 KiB.
+# The CUDA version of the oldest driver that runs the kernels, and the driver's own version, by release of the toolkit:
+# any of that release loads the machine code ("CUDA Compatibility", minor version compatibility), and 12.1 brought
+# parameters of more than 4 KiB.
 DRIVERS = {12: ((12, 1), "530 or newer"), 13: ((13, 0), "580 or newer")}
 
 

@@ -41,11 +41,11 @@ class _Tree:
         return [place[1:] for place in places], nbytes
 
     def device(self, device: Any) -> Any:
-        """Where a buffer of these leaves is to be: `device`, if it is given, else where all leaves with bytes are; DeviceError for several
-        places."""
+        """The device of a buffer of these leaves: `device`, if it is given, else that of all leaves with bytes;
+        DeviceError for several."""
         if device is not None:
             return device
-        # What has no bytes may say that it is anywhere.
+        # A leaf without bytes may name any device.
         expected = next((tensor.device for tensor in self.tensors if tensor.nbytes), "cpu")
         for path, tensor in zip(self.paths, self.tensors):
             if tensor.nbytes and tensor.device != expected:
@@ -190,7 +190,7 @@ def _write(
     if not on_device or _is_on_device(buffer):
         _windrow._copy_leaves(dsts, srcs, paths, engine, list(numbers))
         return
-    # To the host each of them would be a copy of its own. Leaves on the host may still share memory with the buffer.
+    # Each leaf would be a copy of its own to the host. Leaves on the host may still share memory with the buffer.
     _windrow._check_leaves(dsts, srcs, paths, list(numbers))
     there = _windrow._unwritten(buffer.nbytes, on_device[0], engine)
     _write(there, entries, tensors, numbers, engine)
@@ -242,7 +242,7 @@ def unpack(buffer: _ArrayLike, layout: Layout, *, into: Any = None) -> Any:
         if layout._structure is None or None in layout._nodes:
             return plain_tree(layout._nodes, views)
         return layout._structure.unflatten(views)
-    # By keys and positions alone, so that a dataclass takes what comes as a dict.
+    # Leaves are matched by keys and positions alone, so that a dataclass takes the leaves of a dict.
     paths, leaves, _, structure = _windrow._flatten(into)
     nodes = nodes_of(structure)
     # Most often each leaf is by itself and whole, and the buffer is on the host.
@@ -277,8 +277,8 @@ def unpack(buffer: _ArrayLike, layout: Layout, *, into: Any = None) -> Any:
 
 
 def _on_the_host(buffer: Any, layout: Layout, views: Sequence[Tensor], pairs: Iterable[Tuple[Any, Any, str]]) -> Dict[int, Tensor]:
-    """By id of a view, the same in host memory, by one copy, if they are on a device and some destinations are not: else each of these
-    would be a copy of its own. Otherwise empty."""
+    """Copies of the views in host memory, by id of the view, made by one copy if the views are on a device and some
+    destinations are not: each of these would otherwise be a copy of its own. Empty in all other cases."""
     if not views or not _is_on_device(views[0]) or all(src is None or _is_written_on_device(dst, path) for dst, src, path in pairs):
         return {}
     near = _windrow._unwritten(layout.nbytes, "cpu", None)
@@ -301,7 +301,7 @@ def _is_written_on_device(dst: Any, path: str) -> bool:
 
 
 def _place_of(dst: Any, path: str) -> Any:
-    """What is the same for identical destinations; of what is refused later, the object."""
+    """A key that is equal for identical destinations; the id of an object that is refused later."""
     tensor = _destination(dst, path)
     return id(dst) if tensor is None else (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.strides)
 
@@ -351,7 +351,8 @@ def pack_buckets(tree: Any, max_bytes: int, *, device: Optional[_Device] = None,
     return _buckets(leaves, buffer, align)
 
 
-# For each leaf in a bucket, by its position: what is stored, the first byte of it in the leaf, and where that goes.
+# The piece of each leaf in a bucket, by the leaf's position: the tensor that is stored, its first byte in the leaf, and
+# its place.
 _Bucket = Dict[int, Tuple[Tensor, int, int]]
 
 

@@ -1,4 +1,4 @@
-"""Which samples go into which batch, from their lengths alone; no sample is read.
+"""Plans which samples go into which batch, from their lengths alone; no sample is read.
 
 Each function returns `Rows`, a list of lists of sample indices. ``DataLoader(..., batch_sampler=rows)`` takes it as it is, and
 `windrow.sequence.pack_rows` assembles the rows of `pack`.
@@ -49,7 +49,7 @@ def int_of(name: str, value: Any, least: int = 1, bits: int = 63) -> int:
 
 
 def _optional(name: str, value: Any, least: int = 1, bits: int = 63) -> Optional[int]:
-    """As `int_of`; None is None."""
+    """Converts a number as `int_of` does; None stays None."""
     return None if value is None else int_of(name, value, least, bits)
 
 

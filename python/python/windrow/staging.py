@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Staging"]
 
-# As far apart as a device's own allocations.
+# Blocks are aligned like a device's own allocations, in bytes.
 _ALIGN = 256
 
 

@@ -105,13 +105,13 @@ tensor_methods!(PyBatch, {
         let kwargs = PyDict::new(py);
         let make = || Ok::<_, PyErr>(libraries::torch(py, offsets)?.unbind());
         kwargs.set_item("offsets", self.nested_offsets.get_or_try_init(py, make)?)?;
-        // From the host's account of the samples: the lengths may be on a device.
+        // The lengths come from the host's account of the samples: the tensor may be on a device.
         let mut shortest = longest;
         for index in 0..self.batch().len() {
             let sample = self.batch().sample(index).or_py_err(py)?;
             shortest = shortest.min(sample.shape().first().copied().unwrap_or(0));
         }
-        // Given here, or torch would read them back from the offsets.
+        // The bounds are given here: torch would otherwise read them back from the offsets.
         kwargs.set_item("min_seqlen", shortest)?;
         kwargs.set_item("max_seqlen", longest)?;
         let values = libraries::torch(py, self.batch().data())?;

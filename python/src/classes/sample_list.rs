@@ -24,7 +24,8 @@ use crate::samples::pieces::{pieces, shaped_pieces};
 
 #[pymethods]
 impl PySampleList {
-    // Without samples an empty list; the samples of another list are shared until one of the two changes.
+    // Makes a list, which is empty without `samples`; the samples of another list are shared until one of the two
+    // changes.
     #[new]
     #[pyo3(signature = (samples = None))]
     fn new(samples: Option<&Bound<'_, PyAny>>) -> PyResult<PySampleList> {

@@ -212,8 +212,8 @@ fn increment(py: Python<'_>, engine: &Engine, entry: &GraphEntry, job: &mut Job)
     Ok(())
 }
 
-/// For each graph the sum of the increments before it, which is added to its values; `None` if all are 0, or fewer are given than
-/// graphs less one.
+/// The sum of the increments before each graph, which is added to its values; `None` if all are 0, or fewer are given
+/// than graphs less one.
 fn starts_of(entry: &GraphEntry, steps: &[i64]) -> windrow::Result<Option<Vec<i64>>> {
     let before_last = entry.offsets.len() - 2;
     let starts = added_up(steps.get(..before_last).unwrap_or(&[]).iter().copied())?;

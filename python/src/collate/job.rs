@@ -260,7 +260,7 @@ pub(super) fn output_of(
         return Err(to_py_err(out.py(), &Error::Layout(Box::new(mismatch)).at_path(path)));
     }
     if tensor_in(out).is_some() {
-        // Since the tensor was made, its memory may have come to be shared with a lazy clone.
+        // The tensor's memory may have come to be shared with a lazy clone since it was made.
         own_all_memory(out.py(), &tensor)?;
         unmoved(out.py(), &tensor)?;
     }
@@ -294,13 +294,13 @@ pub(super) fn torch_of(py: Python<'_>, output: &Tensor) -> PyResult<Option<Py<Py
     torch_of_owner(py, output.owner())
 }
 
-/// As [`torch_of`], of memory that `owner` keeps alive.
+/// The torch tensor of [`torch_of`], for memory that `owner` keeps alive.
 pub(super) fn torch_of_owner(py: Python<'_>, owner: &Owner) -> PyResult<Option<Py<PyAny>>> {
     torch_in(py, held_by(owner))
 }
 
-/// As [`torch_of`], of memory that `object`, one of the owners of a list, keeps alive or is; `object` itself if it is a torch
-/// tensor.
+/// The torch tensor of [`torch_of`], for memory that `object`, one of the owners of a list, keeps alive or is; `object`
+/// itself if it is a torch tensor.
 pub(super) fn torch_of_object(py: Python<'_>, object: &Py<PyAny>) -> PyResult<Option<Py<PyAny>>> {
     let object = object.bind(py);
     match object.cast_exact::<Holder>() {

@@ -51,7 +51,7 @@ pub(super) enum Column<'py> {
 #[derive(Clone)]
 pub(super) enum TorchArgument<'py> {
     List,
-    /// As `zip` gives them.
+    /// A tuple, the type that `zip` yields.
     Tuple,
     Object(Bound<'py, PyAny>),
 }
@@ -230,12 +230,12 @@ pub(super) enum JobResult {
     Batch,
     /// A torch tensor, in a class whose leaves are such.
     Torch,
-    /// Its one sample.
+    /// The leaf's one sample.
     Sample,
 }
 
 impl<'py> Leaves<'_, 'py> {
-    /// As [`ClassRules::options`]; ValueError for a stream of the leaf's own.
+    /// The options of a leaf by [`ClassRules::options`]; ValueError if its spec names a stream.
     pub fn options_of(
         &mut self,
         within: &ClassRules<'py>,

@@ -1,4 +1,4 @@
-//! What `windrow.packed` is made of: one tree taken apart, and parts of one buffer.
+//! Functions behind `windrow.packed`: one tree taken apart, and parts of one buffer.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -116,8 +116,8 @@ fn static_name(name: &str) -> &'static str {
     }
 }
 
-/// As `_copy_leaves`, from row-major parts of bytes, each with its dtype, shape and first byte. False, and nothing is done, if
-/// these are not in pageable memory of the host.
+/// Does what `_copy_leaves` does, from row-major parts of bytes, each with its dtype, shape and first byte. Returns
+/// False and does nothing if `buffer` is not in pageable memory of the host.
 #[pyfunction]
 pub(crate) fn _copy_parts(
     dsts: &Bound<'_, PyList>,

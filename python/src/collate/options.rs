@@ -69,7 +69,7 @@ impl<'py> Given<'py> {
                 () if name.is(intern!(py, "transform")) => &mut given.transform,
                 () if name.is(intern!(py, "stream")) => &mut given.stream,
                 () => {
-                    // Few calls have any.
+                    // The buffer stays empty in most calls, which have no such arguments.
                     if given.rest.is_empty() {
                         given.rest.reserve_exact(kwargs.len());
                     }
@@ -135,7 +135,7 @@ impl<'f, 'py> Kwargs<'f, 'py> {
         Ok(self.raw(name)?.filter(|item| !item.is_none()))
     }
 
-    /// As [`Kwargs::get`], converted; TypeError that `name` must be `what`.
+    /// Takes an argument out as [`Kwargs::get`] does and converts it; TypeError that `name` must be `what`.
     pub fn extract<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(
         &mut self,
         name: &str,
@@ -145,7 +145,7 @@ impl<'f, 'py> Kwargs<'f, 'py> {
         item.extract::<T>().map(Some).map_err(|error| unfit(&item, name, what, error))
     }
 
-    /// As [`Kwargs::get`], one of these dtypes, else ValueError.
+    /// Takes a dtype out as [`Kwargs::get`] does; ValueError for one that is not in `choices`.
     pub fn dtype_among(&mut self, name: &str, choices: &[DType]) -> PyResult<Option<DType>> {
         let Some(item) = self.get(name)? else { return Ok(None) };
         match dtype_of(&item) {
@@ -180,8 +180,8 @@ impl<'py> Options<'py> {
         Options::for_call(form, None, kwargs)
     }
 
-    /// As `parse`, of a call that takes `engine` by itself: PyO3 makes another dict of what it does not know, and so none
-    /// for a call with nothing else. An `engine` in `kwargs` goes before it.
+    /// Parses as `parse` does, for a call that takes `engine` by itself: PyO3 makes another dict of what it does not
+    /// know, and so none for a call with nothing else. An `engine` in `kwargs` goes before it.
     pub fn for_call(
         form: &CallForm,
         engine: Option<&Bound<'py, PyAny>>,

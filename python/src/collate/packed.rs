@@ -30,9 +30,9 @@ impl<'p> RowPlan<'p> {
         })
     }
 
-    /// For each row the lengths of its sequences, and the number of tokens that is left for padding; [`Error::Argument`] for a
-    /// row beyond `max_tokens`. That counts add up to the number of lengths is not checked: those that are left over are left
-    /// out.
+    /// The lengths of the sequences of each row, and the number of tokens that is left for padding; [`Error::Argument`]
+    /// for a row beyond `max_tokens`. That counts add up to the number of lengths is not checked: those that are left
+    /// over are left out.
     pub fn rows(
         self,
         lengths: &'p [i64],

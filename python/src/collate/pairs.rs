@@ -42,7 +42,7 @@ pub(super) struct Side {
     pub torch: Vec<Py<PyAny>>,
 }
 
-/// Both sides, and the path of each pair, if they are trees.
+/// The tensors of both sides, and the path of each pair if the sides are trees.
 pub(super) struct Pairs {
     pub dsts: Side,
     pub srcs: Side,
@@ -175,7 +175,7 @@ impl<'py> TreeRules<'py> for PairRules {
     }
 }
 
-/// What a side is, and how it is read.
+/// A side of the pairs, and how it is read.
 #[derive(Clone, Copy)]
 pub(super) struct SideReader {
     side: MoveSide,

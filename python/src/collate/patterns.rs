@@ -79,7 +79,7 @@ impl Patterns {
     }
 }
 
-/// For each path the position of its pattern, as the keys of a spec have it, or None.
+/// The position of the pattern of each path among the keys of a spec, or None.
 #[pyfunction]
 #[pyo3(signature = (patterns, paths, /))]
 pub(crate) fn _patterns_of(

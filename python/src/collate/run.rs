@@ -67,7 +67,7 @@ pub(crate) struct Run<'e, 'py> {
     /// The engine of jobs that name none.
     pub engine: &'e Engine,
     pub arena: ArenaMemory,
-    /// When the import ended, if times are measured.
+    /// The time at which the import ended, if times are measured.
     pub begin: Option<Instant>,
 }
 
@@ -88,8 +88,8 @@ impl<'e, 'py> Run<'e, 'py> {
         }
     }
 
-    /// As [`Run::jobs`], of leaves whose specs name other engines than the call does: a plan for each engine.
-    /// Refuses an arena for several. After an error the jobs are in the order of their engines.
+    /// Runs [`Run::jobs`] where specs of leaves name other engines than the call does: a plan for each engine. Refuses
+    /// an arena for several. After an error the jobs are in the order of their engines.
     #[cold]
     fn by_engines(self, jobs: &mut [Job]) -> PyResult<Vec<Batch>> {
         let Run { py, engine, arena, begin } = self;
@@ -151,7 +151,7 @@ impl<'e, 'py> Run<'e, 'py> {
         Ok(made)
     }
 
-    /// As [`Run::jobs`], on one engine.
+    /// Runs [`Run::jobs`] where all jobs are on one engine.
     fn on_one(self, jobs: &mut [Job]) -> PyResult<Vec<Batch>> {
         if jobs.iter().map(|job| job.samples.list.len()).sum::<usize>() <= ATTACHED_SAMPLES {
             if let Some(batches) = self.small(jobs, ATTACHED_BYTES) {
@@ -162,8 +162,8 @@ impl<'e, 'py> Run<'e, 'py> {
         self.detached(jobs)
     }
 
-    /// As [`Run::jobs`], on one engine, of jobs without `out` whose samples are not kept alive yet: they are held if the batches are not
-    /// small enough to be made before Python code runs.
+    /// Runs [`Run::jobs`] on one engine, for jobs without `out` whose samples are not kept alive yet: they are held if
+    /// the batches are not small enough to be made before Python code runs.
     pub fn borrowed(self, jobs: &mut [Job], borrowed: Borrowed<'_>) -> PyResult<Vec<Batch>> {
         let count: usize = jobs.iter().map(|job| job.samples.list.len()).sum();
         let most_bytes = ATTACHED_BYTES.max(SAMPLE_BYTES.saturating_mul(count as u64));
@@ -176,7 +176,7 @@ impl<'e, 'py> Run<'e, 'py> {
         }
     }
 
-    /// As [`Run::jobs`], on one engine and without the interpreter lock, however small the batches are.
+    /// Runs [`Run::jobs`] on one engine and without the interpreter lock, however small the batches are.
     pub fn detached(self, jobs: &mut [Job]) -> PyResult<Vec<Batch>> {
         let Run { py, engine, arena, begin } = self;
         let (mut memory, mut has_begun) = (None, false);
@@ -356,8 +356,8 @@ fn batch_of(
 /// The address and layout of samples that already form the batch.
 type ViewPlace = (*const u8, Layout);
 
-/// For each leaf of a plan its place in the samples' memory if it is returned as a view, else `None`; for `copy=False` the error
-/// of [`may_view`] or [`view_in`] if it cannot be.
+/// The place of each leaf of a plan in the samples' memory if it is returned as a view, else `None`; for `copy=False`
+/// the error of [`may_view`] or [`view_in`] if it cannot be.
 pub(super) fn views_in(
     plan: &Plan<'_>,
     jobs: &[Job],
@@ -477,7 +477,7 @@ fn written_on(out: &Tensor, stream: Option<Stream>, end: Option<&End>) -> Tensor
     let (Device::Cuda(_), Some(stream)) = (out.device(), stream) else { return out.clone() };
     let mut producers = producers_of(out);
     match end {
-        // It is behind the ends of calls before.
+        // The end of this call is behind the ends of earlier calls.
         Some(end) => producers.ends = vec![end.clone()],
         None => {
             producers.add(stream);

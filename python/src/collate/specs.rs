@@ -116,7 +116,7 @@ impl<'a, 'py> Specs<'a, 'py> {
         Ok(Some((entry.form.clone(), kwargs)))
     }
 
-    /// Called after the last leaf.
+    /// Refuses a spec without a leaf; the caller has read the last leaf.
     ///
     /// # Errors
     /// ValueError for an entry that matched no leaf, or leaves of text alone: names the leaves.

@@ -1,4 +1,4 @@
-//! What `windrow.Staging` is made of: blocks of bytes, and their upload.
+//! Functions behind `windrow.Staging`: blocks of bytes, and their upload.
 
 use pyo3::prelude::*;
 use windrow::bindings::Staging;
@@ -64,7 +64,7 @@ impl PyStaging {
         PyTensor::from(self.staging().device().clone())
     }
 
-    /// Which block of the host no copy reads.
+    /// The number of the block of the host that no copy reads.
     #[getter]
     fn turn(&self) -> usize {
         self.staging().turn()

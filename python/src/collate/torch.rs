@@ -59,7 +59,7 @@ enum TorchType {
     Stacked,
     /// A class that only `windrow.collate` knows.
     Class,
-    /// As `Class`, but torch's function is to refuse it unless there is a spec.
+    /// A class like `Class`, but torch's function refuses it unless there is a spec.
     Fields,
 }
 
@@ -113,7 +113,7 @@ struct TorchCall<'a, 'py> {
     error: Option<PyErr>,
 }
 
-/// As `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``.
+/// Collates like `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``.
 #[pyfunction]
 #[pyo3(name = "_collate_torch", signature = (samples, rules, spec = None, *, sep = ".", by_torch = false, **common), text_signature = "(samples, rules, spec=None, *, sep='.', by_torch=False, device=None, stream=None, engine=None)")]
 pub(crate) fn collate_torch<'py>(
@@ -310,7 +310,7 @@ impl<'py> TorchCall<'_, 'py> {
             let text = || format!("a leaf{} that torch assembles", at(&path));
             return Err(refusal.unwrap_or_else(|| PyTypeError::new_err(text())));
         }
-        // Of a type that nothing is known of, an import may find what is wrong.
+        // The import of an object of an unknown type may find what is wrong.
         let unread = (torch_type == TorchType::Other).then_some(path.as_str());
         self.other(samples, given, refusal, unread)
     }
@@ -430,7 +430,7 @@ impl<'py> TorchCall<'_, 'py> {
             Ok(job) => job,
             Err(refusal) => return Ok(Err(Some(refusal))),
         };
-        // Looked at after the import, which asks for their memory ahead.
+        // Objects are looked at after the import, which prefetches their memory.
         if !of_one_type() {
             return Ok(Err(None));
         }
@@ -528,8 +528,8 @@ impl<'py> TorchCall<'_, 'py> {
         results.collect()
     }
 
-    /// As `run`, every tensor a view of one: of the segment that `allocate` gives, or of memory of the
-    /// engine's.
+    /// Does what `run` does, with every tensor a view of one: of the segment that `allocate` gives, or of the engine's
+    /// memory.
     fn run_in_arena(&mut self, import: Span<'_>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (py, jobs) = (self.leaves.py, &self.leaves.jobs);
         let (mut arena, mut segment) = (ArenaMemory::Own, None);

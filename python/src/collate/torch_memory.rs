@@ -167,7 +167,7 @@ impl OutputMemory for TorchMemory {
             if !is_out_of_memory(&error) {
                 return Err(error);
             }
-            // After a failure of the device torch says so itself.
+            // torch reports a failure of the device itself.
             let has_more = self.engine.trim(ordinal, false).unwrap_or(false);
             match ask() {
                 Err(error) if has_more && is_out_of_memory(&error) => {
@@ -207,7 +207,7 @@ impl PinnedMemory for TorchPinned {
     /// `None` for a dtype that torch does not have, and after any exception of torch's, such as of one that locks no pages.
     fn allocate(&self, dtype: DType, shape: &[i64]) -> Option<Tensor> {
         Python::attach(|py| -> PyResult<Option<Tensor>> {
-            // It asks for events of copies from memory that is unused by now.
+            // torch's pinned allocator queries the events of copies from memory that is unused by now.
             let made = relaxed(|| torch_empty(py, dtype, shape, "cpu", true))?;
             Ok(made.map(|(output, object)| {
                 Holder::lent(&output, Device::Pinned, Producers::default(), object, None)

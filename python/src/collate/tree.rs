@@ -104,7 +104,7 @@ pub(crate) fn collate<'py>(
         None => run.jobs(&mut jobs)?,
     };
     drop(jobs);
-    // Without `arena=True` an arena has the leaves of `List` alone, and is not shown.
+    // The arena is returned for `arena=True` alone: otherwise it has only the leaves of `List`.
     let arena = batches.iter().find_map(Batch::arena).filter(|_| arena);
     let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
     unflatten(py, &tree, leaves, &mut |result| {

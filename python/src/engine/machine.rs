@@ -71,7 +71,7 @@ pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     Ok(all)
 }
 
-/// Which outputs are written around the caches, as a text for `Engine`, and who says so.
+/// Returns which outputs are written around the caches, as a text for `Engine`, and the source of that choice.
 #[pyfunction]
 pub(crate) fn _streaming_stores() -> (String, String) {
     let chosen = StreamingStores::chosen();
@@ -86,7 +86,8 @@ pub(crate) fn _calibration_file(name: Option<&str>) -> Option<PathBuf> {
     name.map_or_else(StreamingStores::file, calibration_file)
 }
 
-/// From which size on page-locked pairs go to a device by its copy engine, by their number; None: it was not measured.
+/// Returns from which size in bytes on page-locked pairs go to a device by its copy engine, by their number; None: it
+/// was not measured.
 #[pyfunction]
 pub(crate) fn _page_copies(ordinal: u32) -> Option<String> {
     PageCopies::of(ordinal).map(|copies| copies.to_string())

@@ -128,7 +128,7 @@ unsafe extern "C" fn to_py_object(
     out: *mut *mut c_void,
 ) -> c_int {
     attached(|py| {
-        // Looked at first: a tensor is taken on success only.
+        // The struct is looked at first: a tensor is taken on success only.
         // SAFETY: the table's contract: a valid managed tensor.
         let fit = unsafe { read_versioned(managed) }.and_then(|foreign| foreign.layout());
         fit.map_err(|error| to_py_err(py, &error))?;

@@ -59,7 +59,7 @@ pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
         return Ok(lent);
     }
     if tensor.is_read_only() {
-        // As `torch.from_numpy` does.
+        // The warning is that of `torch.from_numpy`.
         let text = c"this memory is read-only, which torch has no flag for: to write to the tensor is undefined; clone() it to write";
         PyErr::warn(py, &py.get_type::<PyUserWarning>(), text, 1)?;
     }

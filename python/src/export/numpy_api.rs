@@ -126,7 +126,7 @@ impl Api {
         Ok(true)
     }
 
-    /// As [`array_of`]; `None` for a dtype that NumPy lacks, and for an empty tensor.
+    /// Makes the array of [`array_of`]; `None` for a dtype that NumPy lacks, and for an empty tensor.
     fn make<'py>(
         &self,
         py: Python<'py>,

@@ -90,7 +90,7 @@ pub(crate) struct Spec {
     pub is_fixed: bool,
 }
 
-/// As [`to_py_err`], with hints that name the spec of a leaf of a tree in place of a call, if one is given.
+/// Converts an error as [`to_py_err`] does; if a spec is given, hints name it in place of the call.
 pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<Spec>) -> PyErr {
     let text = match error.mismatch() {
         Some(m) => text_of(m, spec),
@@ -321,7 +321,7 @@ pub(crate) fn located(py: Python<'_>, error: PyErr, index: Option<usize>, path: 
     }
 }
 
-/// As [`located`], with `side` too: `index` is that of a pair, None for a side as a whole.
+/// Sets `index`, `path` and `side` as [`located`] does; `index` is that of a pair, None for a side as a whole.
 pub(crate) fn of_pair(
     py: Python<'_>,
     error: PyErr,

@@ -37,7 +37,7 @@ pub(crate) fn no_list(samples: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
         Ok(class) => {
             let text = format!("expected a list of samples, got {class}");
             let refusal = PyTypeError::new_err(text);
-            // Perhaps what an iterator raised on its way.
+            // The cause is the error that an iterator may have raised on its way.
             refusal.set_cause(py, Some(error));
             refusal
         }
@@ -45,7 +45,7 @@ pub(crate) fn no_list(samples: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     }
 }
 
-/// As `items_of`, as a tuple: of one there is nothing to copy.
+/// The items of a sequence as a tuple; a tuple itself is not copied.
 pub(crate) fn tuple_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     if let Ok(tuple) = sequence.cast_exact::<PyTuple>() {
         return Ok(tuple.clone());

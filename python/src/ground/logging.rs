@@ -122,7 +122,7 @@ impl Visit for StageRecord {
 pub(crate) struct Records<'py>(Option<Python<'py>>);
 
 impl<'py> Records<'py> {
-    /// From now on this thread keeps the spans of a call, if logging is on.
+    /// Starts to keep the spans of a call on this thread, if logging is on.
     pub fn for_call(py: Python<'py>) -> Records<'py> {
         let is_on = IS_ON.load(Ordering::Relaxed);
         if is_on {
@@ -139,7 +139,8 @@ impl Drop for Records<'_> {
             1 => std::mem::take(&mut thread.ended),
             _ => Vec::new(),
         });
-        // Still within the call: what a handler assembles is not logged, or it would never end.
+        // The thread still counts as within the call: a batch that a handler assembles is not logged, or it would never
+        // end.
         if let Err(error) = if ended.is_empty() { Ok(()) } else { emit(py, &ended) } {
             let interrupts = error.is_instance_of::<PyKeyboardInterrupt>(py);
             let again = || py.import("_thread")?.call_method0("interrupt_main");

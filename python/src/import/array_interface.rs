@@ -46,7 +46,7 @@ impl<'py> Importer<'py> {
                 let text = format!("{}: {name} has no \"data\"", self.named(index));
                 return Err(PyTypeError::new_err(text));
             }
-            // Without an address the memory is that of a buffer, or the object's own.
+            // The memory is that of a buffer, or the object's own, if no address is given.
             holder => {
                 let holder = holder.filter(|holder| !holder.is_none());
                 let buffer = Buffer::new(holder.as_ref().unwrap_or(object), ffi::PyBUF_SIMPLE)?;

@@ -134,9 +134,9 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// On a CUDA device: adds the stream that the library works on now to the producers, and as the one for work on a device if
-    /// there is none yet: what the library has enqueued comes before that work, what it will enqueue after. LayoutError if the
-    /// library does not say.
+    /// Adds the stream that the library works on now to the producers of tensors on a CUDA device, and as the one for
+    /// work on a device if there is none yet: what the library has enqueued comes before that work, what it will
+    /// enqueue after. LayoutError if the library does not say.
     #[inline]
     fn follow(&mut self, api: &DLPackExchangeAPI, device: Device, index: usize) -> PyResult<()> {
         let Device::Cuda(ordinal) = device else { return Ok(()) };

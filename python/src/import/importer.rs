@@ -35,7 +35,8 @@ pub(crate) struct Reading<'a> {
     pub stacker: Option<(&'a Engine, &'a Collate)>,
     /// Whether a list or tuple of Python numbers is a sample.
     pub rows: bool,
-    /// They are one side of pairs. Destinations that are read as owned ones are refused if they must not be written to.
+    /// The side of pairs that the samples are, if any. Read-only destinations are refused unless they are read as
+    /// borrowed ones.
     pub side: Option<MoveSide>,
 }
 
@@ -66,10 +67,10 @@ pub(crate) struct Importer<'py> {
     pub ahead: Option<PipelinedCopy>,
     pub list: SampleList<'static>,
     pub owner: Holder,
-    /// For each sample of a list that is kept, the object that keeps it in place of the sample itself (see `keepers`), Python's
-    /// None where `owner` does; shorter than the list where all that follow are kept by themselves.
+    /// The object that keeps each sample of a kept list in place of the sample itself (see `keepers`), Python's None
+    /// where `owner` does; shorter than the list where all that follow are kept by themselves.
     pub keepers: Vec<Option<Py<PyAny>>>,
-    /// For each sample of a list that is kept the torch tensor that it is; shorter than the list where those that follow are none.
+    /// The torch tensor that each sample of a kept list is; shorter than the list where those that follow are none.
     pub tensors: Vec<Option<Py<PyAny>>>,
     /// Whether the last sample was lent, and `owner` has what gives it back.
     pub is_lent: bool,

@@ -150,7 +150,7 @@ pub(crate) fn integers(
     if shape.contains(&0) {
         return Ok((Vec::new(), shape));
     }
-    // As they are, without a cast by the engine before it.
+    // Integers that need no cast are read without the engine.
     if let Some(values) = integers_of(&tensor).transpose()? {
         return Ok((values, shape));
     }

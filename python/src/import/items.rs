@@ -130,7 +130,7 @@ impl<'py> Importer<'py> {
                 (route, lazy)
             }
         };
-        // Before memory is lent: the answer may come from Python code of the caller's, such as a
+        // The question is asked before memory is lent: the answer may come from Python code of the caller's, such as a
         // `TorchFunctionMode`, which can resize the tensor.
         match lazy {
             Lazy::No => {}
@@ -139,7 +139,7 @@ impl<'py> Importer<'py> {
             _ => self.ask_lazy(object, (route, lazy), index)?,
         }
         if self.owned {
-            // Before memory is lent, for the same reason.
+            // The question is asked before memory is lent, for the same reason.
             self.hold_storage(object, lazy)?;
         }
         self.read(object, (route, lazy), index)?;

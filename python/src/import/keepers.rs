@@ -40,7 +40,7 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// As [`Importer::note_keeper`], of anything but a plain array.
+    /// Does what [`Importer::note_keeper`] does, for anything but a plain array.
     fn note_other(&mut self, object: &Bound<'py, PyAny>, lazy: Lazy) -> PyResult<()> {
         let storage = self.storage.as_ref().filter(|_| !matches!(lazy, Lazy::No));
         let storage = storage.map(|storage| storage.object.clone_ref(self.py));

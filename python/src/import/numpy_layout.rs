@@ -78,7 +78,7 @@ fn dtype_of(descr: &Descr) -> Option<DType> {
     }
 }
 
-/// Out of line: nearly all arrays are in native byte order.
+/// The dtype of an array of foreign byte order; out of line, because nearly all arrays are in native order.
 #[cold]
 fn swapped_dtype_of(descr: &Descr) -> Option<DType> {
     dtype_of_number(descr.number)?.swapped()

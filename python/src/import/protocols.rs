@@ -33,7 +33,7 @@ impl<'py> Importer<'py> {
     pub fn import_by_protocol(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         self.ahead = None;
         if object.is_instance_of::<PyType>() {
-            // Its attributes are those of its objects.
+            // A class is refused: its attributes are those of its objects.
             return not_array_like(self.subject(index), &self.path, object);
         }
         let mut refusal: Option<PyErr> = None;
@@ -154,7 +154,7 @@ impl<'py> Importer<'py> {
                 let stream_only = PyDict::new(self.py);
                 stream_only.set_item("stream", handle)?;
                 match method.call((), Some(&stream_only)) {
-                    // Without a stream a device's memory cannot be waited for.
+                    // Memory of a device cannot be waited for without a stream.
                     Err(again) if is_type_error(&again) && !on_device => {
                         method.call0().map_err(|last| in_words(self.py, last, || error))
                     }
@@ -261,7 +261,7 @@ impl<'py> Importer<'py> {
                 };
                 Err(self.device_error(index, &expected, &got))
             }
-            // Without a driver nothing will be read.
+            // The samples are not read without a driver.
             Err(Error::NoDriver(_)) => Ok(()),
             Err(error) => Err(self.error(error, index)),
         }

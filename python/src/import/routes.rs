@@ -56,9 +56,9 @@ pub(crate) enum ImportRoute {
 #[derive(Clone, Copy)]
 pub(crate) enum Lazy {
     No,
-    /// They may; this reader sees it in the words of the object.
+    /// Tensors may share memory; this reader sees it in the words of the object.
     Words(&'static TorchReader),
-    /// They may; the object has to be asked, by its methods.
+    /// Tensors may share memory; the object has to be asked, by its methods.
     Ask,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy
     if let Some(route) = known_route(object) {
         return Ok(route);
     }
-    // Looked up without the lock: it runs Python code.
+    // The lookup runs Python code, so it holds no lock.
     let class = object.get_type();
     let route = (find_route(&class, object)?, find_lazy(&class)?);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,8 +94,8 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy
     Ok(route)
 }
 
-/// As [`route_of`], of a type that was looked up before; `None` for others, and for those beyond [`MAX_TYPES`]. Runs no Python
-/// code.
+/// The route of [`route_of`] for a type that was looked up before; `None` for others, and for those beyond
+/// [`MAX_TYPES`]. Runs no Python code.
 #[inline]
 pub(crate) fn known_route(object: &Bound<'_, PyAny>) -> Option<(ImportRoute, Lazy)> {
     let key = object.get_type_ptr().addr();
@@ -168,8 +168,8 @@ pub(crate) fn has_interface(class: &Bound<'_, PyType>) -> PyResult<bool> {
     Ok(false)
 }
 
-/// For a NumPy scalar that is a bool, an integer, a float or a complex number its dtype, `Some(None)` if we have not that; `None`
-/// for any other, such as durations, though their class is one of integers.
+/// The dtype of a NumPy scalar that is a bool, an integer, a float or a complex number, `Some(None)` if we have not
+/// that; `None` for any other, such as durations, though their class is one of integers.
 fn number_of_numpy(scalar: &Bound<'_, PyAny>) -> PyResult<Option<Option<DType>>> {
     let Some(dtype) = attribute(scalar, "dtype")? else { return Ok(None) };
     let kind = attribute(&dtype, "kind")?.and_then(|kind| kind.extract::<String>().ok());

@@ -30,7 +30,7 @@ impl Number {
         }
     }
 
-    /// Its class in errors, with an article.
+    /// The number's class in errors, with an article.
     fn name(self) -> &'static str {
         match self {
             Number::Bool(_) => "a bool",
@@ -39,7 +39,7 @@ impl Number {
         }
     }
 
-    /// Its bytes in memory, in native order; a bool is the first byte.
+    /// The number's bytes in memory, in native order; a bool is the first byte.
     fn bits(self) -> [u8; 8] {
         match self {
             Number::Bool(value) => [u8::from(value), 0, 0, 0, 0, 0, 0, 0],

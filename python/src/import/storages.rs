@@ -40,7 +40,7 @@ impl Importer<'_> {
         }
     }
 
-    /// As [`Importer::hold_storage`], of a torch tensor whose storage is not the last one.
+    /// Does what [`Importer::hold_storage`] does, for a torch tensor whose storage is not the last one.
     #[inline(never)]
     fn hold_another(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
         self.storage = None;
@@ -119,13 +119,14 @@ pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> 
     answered(object.py(), object.call_method0(intern!(object.py(), "data_ptr"))).map(drop)
 }
 
-/// As [`own_memory`], of all torch tensors and storages that a tensor is over, by way of lists, views and earlier results too.
+/// Ends copy-on-write sharing as [`own_memory`] does, for all torch tensors and storages that own a tensor's memory,
+/// through lists, views and earlier results too.
 pub(crate) fn own_all_memory(py: Python<'_>, tensor: &Tensor) -> PyResult<()> {
     own_memory_of(py, vec![Arc::clone(tensor.owner())], Vec::new())
 }
 
-/// As [`own_all_memory`], of the samples of a list. Where the words of storages are known, and none of them shares its memory, that is
-/// all that is looked at.
+/// Ends copy-on-write sharing as [`own_all_memory`] does, for the samples of a list. If the layout of storages is known
+/// and none of them is shared, only their words are read.
 pub(crate) fn own_list_memory(
     py: Python<'_>,
     owners: &Owners,
@@ -146,7 +147,8 @@ pub(crate) fn own_list_memory(
     }
 }
 
-/// As [`own_memory`], of all torch tensors and storages among these, and among what they hold; each is looked at once.
+/// Ends copy-on-write sharing as [`own_memory`] does, for all torch tensors and storages among these and what they
+/// hold; each is looked at once.
 fn own_memory_of<'py>(
     py: Python<'py>,
     mut owners: Vec<Owner>,

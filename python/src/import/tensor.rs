@@ -29,8 +29,8 @@ pub(crate) fn tensor_of(
     Ok(tensor)
 }
 
-/// As [`tensor_of`], of an array whose parts are samples: its byte order may be another one. A tensor of ours counts as handed
-/// out, and is refused if its memory was moved.
+/// Reads an array as [`tensor_of`] does, whose parts are samples: its byte order may be foreign. A tensor of ours
+/// counts as handed out, and is refused if its memory was moved.
 pub(crate) fn table_of(
     object: &Bound<'_, PyAny>,
     name: &'static str,

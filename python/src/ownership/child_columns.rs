@@ -110,7 +110,7 @@ impl<'py> ChildColumns<'py> {
     /// Counts references to the values, if that was not done before, and lets go of the containers: now Python code may run. Does
     /// nothing without rows.
     pub fn take_references(&mut self) {
-        // Before the first one nothing is borrowed.
+        // Nothing is borrowed before the first column.
         if !self.are_borrowed || self.values.is_empty() {
             return;
         }
@@ -138,7 +138,7 @@ impl<'py> ChildColumns<'py> {
         Ok(objects)
     }
 
-    /// For each column a list of its values.
+    /// A list of the values of each column.
     pub fn into_lists(self) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
         let (py, num_columns, num_rows) = (self.py, self.num_columns, self.num_rows());
         let mut lists = try_vec(num_columns)?;

@@ -131,7 +131,7 @@ impl<T: Entry> Column<T> {
     /// The entries of the samples at these valid positions, of `len`; negative ones count from the end. Panics for others.
     pub fn take(&self, py: Python<'_>, positions: &[i64], len: usize) -> PyResult<Column<T>> {
         if positions.is_empty() {
-            return Ok(Column::default()); // Their owners may go.
+            return Ok(Column::default()); // An empty column lets owners go.
         }
         let each = self.all();
         if each.len() < 2 {
@@ -164,7 +164,7 @@ impl<T: Entry> Column<T> {
         other_len: usize,
     ) -> PyResult<()> {
         if len == 0 {
-            *self = Column::default(); // That of all rows of a table without any.
+            *self = Column::default(); // The old entry is that of a table without rows.
         }
         match (self.all(), other.all()) {
             ([], []) => return Ok(()),

@@ -17,7 +17,7 @@ pub(crate) fn copy_of(
     copy_by(index_engine(), tensor, collate, stream)
 }
 
-/// As `copy_of`, in the counters of an engine.
+/// Copies as `copy_of` does, and counts in the counters of `engine`.
 pub(crate) fn copy_by(
     engine: &Engine,
     tensor: &Tensor,

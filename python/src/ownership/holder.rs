@@ -67,7 +67,8 @@ impl Holder {
         under(Arc::new(holder), tensor, tensor.device())
     }
 
-    /// As [`Holder::wrap`], of memory of a device that a torch tensor lends, on a stream of an engine's if one is given.
+    /// Wraps as [`Holder::wrap`] does, for memory of a device that a torch tensor lends, on a stream of an engine if
+    /// one is given.
     pub fn lent(
         tensor: &Tensor,
         device: Device,
@@ -96,7 +97,7 @@ impl Holder {
         self.into_object(py)
     }
 
-    /// Its objects, tensors and owners, without what else it keeps.
+    /// The objects, tensors and owners of the holder, without what else it keeps.
     pub fn held(&self) -> HeldObjects<'_> {
         HeldObjects { objects: [&self.objects, &[]], tensors: &self.tensors, owners: &self.owners }
     }
@@ -286,7 +287,7 @@ pub(crate) fn producers_of(tensor: &Tensor) -> Producers {
     producers_of_owner(tensor.owner()).unwrap_or_else(|| {
         let mut producers = Producers::default();
         if tensor.owner().is::<ManagedTensor>() {
-            // It came through our own exchange table, whose users work on this stream.
+            // The tensor came through our own exchange table, whose users work on this stream.
             producers.add(Stream::LEGACY);
         } else {
             producers.tensors.push(tensor.clone());

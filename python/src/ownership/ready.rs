@@ -18,7 +18,7 @@ pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
     refuse_within(&producers, ordinal, stream)?;
     used_on(tensor, ordinal, stream)?;
     for tensor in &producers.tensors {
-        // By whatever protocol it came, a handle is good for this call alone.
+        // A handle is good for this call alone, by whatever protocol it came.
         tensor.ready_on_borrowed(stream)?;
     }
     producers.ends.iter().try_for_each(|end| end.order(stream))?;

@@ -63,7 +63,7 @@ impl Foreign {
     }
 }
 
-/// As [`release`], of references alone.
+/// Releases references to objects as [`release`] does.
 pub(super) fn release_objects(objects: Vec<Option<Py<PyAny>>>) {
     if !objects.is_empty() {
         release((Foreign { objects, ..Foreign::default() }, Vec::new()));

@@ -67,7 +67,8 @@ fn check_python(py: Python<'_>) -> Result<(), Reason> {
     }
 }
 
-/// For CPython, and torch if it is imported: name and version, and whether its layouts are read: "on", or "off" and why.
+/// Name and version of CPython, and of torch if it is imported, each with whether its layouts are read: "on", or "off"
+/// and why.
 #[pyfunction]
 pub(crate) fn _private_layouts(py: Python<'_>) -> PyResult<Vec<(String, String)>> {
     let version = py.version_info();

@@ -95,7 +95,7 @@ pub(crate) fn reader(py: Python<'_>) -> Option<&'static Result<TorchReader, Reas
     if FOUND.get(py).is_none() {
         module(py, "torch").ok()??;
     }
-    // On a thread of its own, as modes, which are a thread's, make other tensors.
+    // The probe runs on a thread of its own, because modes, which belong to a thread, make other tensors.
     let make = || {
         let thread = std::thread::Builder::new().spawn(|| Python::attach(TorchReader::make));
         thread.ok()?.join().ok()
@@ -251,8 +251,8 @@ impl TorchReader {
         }
     }
 
-    /// As [`may_be_shared`](TorchReader::may_be_shared), of a word that has the address of memory: of a storage's, or of another
-    /// object's that has a word behind it.
+    /// Whether memory is shared copy-on-write, as [`may_be_shared`](TorchReader::may_be_shared) tells, by the word with
+    /// its address: in a storage, or in another object that has a word behind it.
     ///
     /// # Safety
     /// The word is that of a live storage, or of a NumPy array.
@@ -313,7 +313,8 @@ impl TorchReader {
         }
     }
 
-    /// As [`TorchReader::is_plain`], and the tensor is dense, on the host and none of inference mode: it may be written to.
+    /// Whether a tensor is plain by [`TorchReader::is_plain`], dense, on the host and not of inference mode: it may be
+    /// written to.
     ///
     /// # Safety
     /// As of [`TorchReader::is_plain`].

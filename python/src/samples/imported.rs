@@ -88,8 +88,8 @@ impl Imported {
         })
     }
 
-    /// As `sample`, as an object, one of other byte order in a copy; LayoutError if its memory was moved, with the path of the
-    /// leaf.
+    /// Sample `index` as an object, in a copy if its byte order is foreign; LayoutError if its memory was moved, with
+    /// the path of the leaf.
     pub fn object<'py>(
         &self,
         py: Python<'py>,
@@ -159,7 +159,8 @@ impl Imported {
         Ok(Imported { list, owners, watches })
     }
 
-    /// As [`Imported::taken`], for one call: in pageable memory they keep the whole list, without a reference to each sample.
+    /// The samples of [`Imported::taken`] for one call: in pageable memory they keep the whole list, without a
+    /// reference to each sample.
     pub fn lent(self: &Arc<Self>, py: Python<'_>, positions: &[i64]) -> PyResult<Imported> {
         if !self.is_on_host() {
             return self.taken(py, positions);
@@ -196,7 +197,7 @@ impl Imported {
         py: Python<'_>,
         other: &'o SampleList<'static>,
     ) -> PyResult<Cow<'o, SampleList<'static>>> {
-        // Such rows have the dtype of the last sample: whatever came before had them agree with it.
+        // The rows have the dtype of the last sample: whatever came before had them agree with it.
         if self.list.last_dtype() == other.last_dtype() {
             return Ok(Cow::Borrowed(other));
         }

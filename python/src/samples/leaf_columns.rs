@@ -30,7 +30,7 @@ pub(crate) enum Content {
 #[derive(Clone)]
 pub(crate) enum LeafColumn {
     Tensors(Arc<Imported>),
-    /// As they are, for `collate` to look at.
+    /// The objects themselves, which `collate` reads.
     Objects(Arc<Vec<Py<PyAny>>>),
 }
 

@@ -176,13 +176,13 @@ impl PySampleList {
         self.samples().samples.len()
     }
 
-    /// As `snapshot`, of array-likes.
+    /// The samples of `snapshot`, if they are array-likes; an error for trees.
     pub fn leaves(&self, py: Python<'_>) -> PyResult<Arc<Imported>> {
         self.snapshot().leaves(py)
     }
 
-    /// As `leaves`; LayoutError if the memory of a sample was moved since its import, and the error that indices on the device
-    /// have had.
+    /// The samples of `leaves`; LayoutError if the memory of a sample was moved since its import, and the error that
+    /// indices on the device have had.
     pub fn unmoved(&self, py: Python<'_>, path: &str) -> PyResult<Arc<Imported>> {
         let imported = self.leaves(py)?;
         self.check_resident(py)?;

@@ -38,7 +38,7 @@ pub(crate) fn import_samples(
     }
 }
 
-/// What is given as a list of samples.
+/// An argument in the place of a list of samples.
 pub(crate) enum Given<'py> {
     /// Each by itself: the entries of a list, a tuple or another iterable, the parts of a nested tensor.
     Samples(Bound<'py, PyTuple>),
@@ -70,7 +70,7 @@ pub(crate) fn given<'py>(samples: &Bound<'py, PyAny>) -> PyResult<Given<'py>> {
     }
 }
 
-/// As `import_samples`, of a new list, which keeps the samples: trees are taken apart.
+/// Imports samples as `import_samples` does, into a new list, which keeps them alive: trees are taken apart.
 pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     let py = samples.py();
     let objects = match samples.cast_exact::<PyList>() {

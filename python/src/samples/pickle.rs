@@ -26,7 +26,7 @@ use crate::samples::trees::Trees;
 
 /// Samples of a list that make one tensor.
 struct Group {
-    /// Their positions in the list, in order.
+    /// The samples' positions in the list, in order.
     positions: Vec<i64>,
     /// The sum of the extents of dim 0 before each sample, and of all.
     offsets: Vec<i64>,
@@ -60,8 +60,8 @@ pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult
     }
 }
 
-/// For each group its tensor, the offsets of its samples if they are not the rows, and their positions if it has not all samples.
-/// Last the dtype and the positions of rows without numbers, which samples that come later change.
+/// The tensor of each group, the offsets of its samples if they are not the rows, and their positions if the group has
+/// not all samples. Last the dtype and the positions of rows without numbers, which samples that come later change.
 fn reduced<'py>(py: Python<'py>, samples: &Imported) -> PyResult<Bound<'py, PyList>> {
     let list = &samples.list;
     list.check_known().or_py_err(py)?;

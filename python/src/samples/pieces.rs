@@ -17,8 +17,8 @@ pub(crate) fn pieces(values: &Tensor, offsets: &[i64]) -> Result<SampleList<'sta
     Ok(list)
 }
 
-/// As `pieces`, of a flat tensor, sample `i` in the shape that row `i` of `shapes` has; `extents` are
-/// the two of `shapes` itself (not checked). LayoutError for values that are not flat and without gaps, ShapeError for another
+/// Cuts a flat tensor as `pieces` does, sample `i` in the shape that row `i` of `shapes` has; `extents` are the two of
+/// `shapes` itself (not checked). LayoutError for values that are not flat and without gaps, ShapeError for another
 /// number of shapes than of samples, or a shape of another number of elements.
 pub(crate) fn shaped_pieces(
     values: &Tensor,

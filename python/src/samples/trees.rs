@@ -77,7 +77,7 @@ enum Part<'a> {
 }
 
 impl Shape {
-    /// For each column of a list of this structure the position of that of another list, whose keys may be in another order.
+    /// The position of each column of this structure in another list, whose keys may be in another order.
     ///
     /// # Errors
     /// TypeError for another structure, with the path.
@@ -295,7 +295,7 @@ impl Trees {
 
     /// A tree of this structure for [`Trees::read_template`], also of a list of no samples. Of objects it has the class.
     pub fn template<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        // Not a Python number: a list of these would be a leaf.
+        // The leaf is a tensor, because a list of Python numbers would be a leaf.
         let tensor = tensor_of(PyInt::new(py, 0).as_any(), "template", Reading::OWNED)?;
         let tensor = Bound::new(py, PyTensor::from(tensor))?.into_any();
         self.shape.tree.unflatten(py, |leaf| {
@@ -343,7 +343,7 @@ impl Trees {
             let column = &mut self.columns[position];
             if let Err(error) = column.replace(py, index, &other.columns[position]) {
                 for (column, old) in self.columns[..position].iter_mut().zip(&old.columns) {
-                    // There is room for what was there.
+                    // The column has room for the entry that it had before.
                     column.replace(py, index, old)?;
                 }
                 return Err(error);

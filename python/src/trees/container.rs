@@ -154,7 +154,7 @@ impl Container {
         let mut order = try_vec(self.len())?;
         for child in 0..self.len() {
             let its = match (self.key(py, child), other.keys()) {
-                // Mostly in one order.
+                // The keys of most samples are in one order.
                 (Some(key), Some(keys)) if !key.is(&keys[child]) => position_of(keys, key)?,
                 _ => Some(child),
             };

@@ -152,7 +152,7 @@ impl TreeDef {
         }
     }
 
-    /// Its nodes, each before its children: containers, and `None` for each leaf.
+    /// The nodes of the tree, each before its children: containers, and `None` for each leaf.
     pub fn containers(&self) -> impl Iterator<Item = Option<&Container>> {
         self.nodes.iter().map(|node| match node {
             TreeNode::Leaf => None,

@@ -158,8 +158,8 @@ pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) ->
     }
 }
 
-/// What to give in place of an object of a class that `collate` does not know, by `windrow._hints`; `None` for classes of Python's
-/// own that hold nothing.
+/// The advice for an object of a class that `collate` does not know, by `windrow._hints`; `None` for classes of
+/// Python's own that hold nothing.
 fn hint_for(class: &Bound<'_, PyType>) -> PyResult<Option<String>> {
     class.py().import("windrow._hints")?.call_method1("in_place_of", (class,))?.extract()
 }

@@ -24,7 +24,7 @@ use crate::trees::node_types::{
 /// A column of containers that was opened.
 pub(crate) struct FlattenedColumn<'py> {
     pub container: Container,
-    /// For each child that of every sample.
+    /// A column for each child, with that of every sample.
     pub columns: ChildColumns<'py>,
     /// Form and arguments of children that are not stacked, by name.
     pub forms: Option<Bound<'py, PyDict>>,
@@ -181,7 +181,7 @@ impl Container {
         }
     }
 
-    /// As [`Container::columns`], of a list, tuple or namedtuple.
+    /// The columns of [`Container::columns`] for a list, tuple or namedtuple.
     fn columns_of_sequences<'py>(
         &self,
         samples: &[Bound<'py, PyAny>],

@@ -35,7 +35,7 @@ pub(crate) fn open_mappings<'py>(
             let Ok(items) = column else { continue };
             let key = key.bind(py);
             let found = dict.map_or(Ok(None), |dict| dict.get_item(key));
-            // Not there: as the mapping itself says it.
+            // A key that is absent from the dict is asked of the mapping itself.
             match found.and_then(|found| found.map_or_else(|| sample.get_item(key), Ok)) {
                 Ok(item) => push_to(items, item)?,
                 Err(error) if is_answer(py, &error) => {

@@ -24,8 +24,8 @@ import sys
 import tarfile
 import time
 
-# What a machine with a GPU is expected to have. A SKIP for want of it would hide that a slot asked nothing; one that merely names
-# a library, as for what a release of it cannot do, hides nothing.
+# Programs and libraries that a machine with a GPU is expected to have. A SKIP for want of it would hide that a slot
+# asked nothing; one that merely names a library, as for what a release of it cannot do, hides nothing.
 LIBRARY = r"(?:\btorch\b|cupy|\bjax\b|triton|pytest|\bncu\b|compute-sanitizer)"
 EXPECTED = re.compile(
     rf"{LIBRARY}.*(not installed|(not|n't) be imported)|(not import|no module named) .*{LIBRARY}|CUDA (engine|device)|no device|libcuda|not in this bundle",
@@ -186,7 +186,7 @@ def gpu_answers():
         asked = subprocess.Popen(["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         asked.wait(timeout=20)
     except (OSError, subprocess.TimeoutExpired):
-        # After a failure of the GPU a process cannot even be killed, so nobody waits for it.
+        # A process cannot even be killed after a failure of the GPU, so nobody waits for it.
         return False
     return asked.stdout.read().startswith(b"GPU")
 

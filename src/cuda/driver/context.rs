@@ -37,7 +37,7 @@ fn device_at(ordinal: u32) -> DriverResult<Device> {
     Device::get_device(ordinal).map_err(|e| DriverError::from_cust("cuDeviceGet", e))
 }
 
-/// What the driver says of a device. Call [`init`] before; an ordinal that does not exist is a driver error.
+/// The driver's description of a device. Call [`init`] before; an ordinal that does not exist is a driver error.
 pub(crate) fn describe(ordinal: u32) -> Result<tensor::DeviceInfo> {
     let info = DeviceFacts::new(device_at(ordinal)?)?;
     Ok(tensor::DeviceInfo {
@@ -163,7 +163,7 @@ impl Context {
         &self.info
     }
 
-    /// To be compared with the context of a stream or a pointer.
+    /// The handle, to be compared with the context of a stream or a pointer.
     pub(crate) fn raw(&self) -> CUcontext {
         self.inner.as_raw()
     }
@@ -189,7 +189,7 @@ impl Context {
         }
     }
 
-    /// As [`Context::enter`], for a process that was not forked since, which is not checked.
+    /// Makes the context current as [`Context::enter`] does, without the check that this process was not forked.
     fn push(self: &Arc<Self>) -> DriverResult<Current<'_>> {
         let mut now: CUcontext = null_mut();
         // SAFETY: a live pointer to write to.

@@ -37,7 +37,7 @@ impl CuResult {
 }
 
 impl DriverError {
-    /// With the name and text that the driver has for the code, or what stands for them.
+    /// The error of a code, with the driver's name and text for it, or a substitute.
     #[cold]
     pub(crate) fn from_code(function: &'static str, code: u32) -> DriverError {
         let name = described(raw::cuGetErrorName, code);
@@ -65,13 +65,13 @@ impl DriverError {
         self.code == OUT_OF_MEMORY
     }
 
-    /// There is no such function in this driver, or the device cannot do it.
+    /// The driver lacks this function, or the device cannot do it.
     pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self.code, NOT_FOUND | NOT_SUPPORTED)
     }
 }
 
-/// In a forked child the driver answers NOT_INITIALIZED; there the hint is worth more than the code.
+/// The driver answers NOT_INITIALIZED in a forked child; there the hint is worth more than the code.
 impl From<DriverError> for Error {
     fn from(error: DriverError) -> Error {
         match error.code {

@@ -26,7 +26,7 @@ const PORTABLE: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct MemPool {
     raw: CUmemoryPool,
-    /// Not the one that the device has by default and shares with everybody.
+    /// A pool of our own, not the default one that the device shares with everybody.
     is_own: bool,
     context: Arc<Context>,
 }
@@ -61,9 +61,9 @@ impl Current<'_> {
         };
         let pool = MemPool { raw, is_own, context: self.context.clone() };
         if is_own {
-            // Else the pool would give its memory back at every synchronisation.
+            // The pool would otherwise give its memory back at every synchronisation.
             let mut threshold = u64::MAX;
-            // Else a pool that is full would have new work wait for work on other streams.
+            // A full pool would otherwise have new work wait for work on other streams.
             let mut waits_for_others: c_int = 0;
             // SAFETY: a live pool; the first attribute is a 64-bit integer, the second an int.
             unsafe {

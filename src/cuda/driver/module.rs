@@ -72,7 +72,7 @@ impl Current<'_> {
             return Err(too_old(version));
         }
         let context = self.context_id()?;
-        // Held while it is loaded: engines of several threads have one module.
+        // The lock is held while the module is loaded: engines of several threads share it.
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same = |known: &[u8]| std::ptr::eq(known, &raw const *image) || *known == *image;
         let known = loaded.iter().find(|(id, known, _)| *id == context && is_same(known));

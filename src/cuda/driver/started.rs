@@ -13,7 +13,7 @@ pub(super) fn mark() {
     STARTED_BY.store(process::id(), Ordering::Release);
 }
 
-/// In a child forked after the start of the driver: the error that says so.
+/// The [`Error::NoDriver`] in a child that was forked after the driver started; `None` in any other process.
 pub(crate) fn forked() -> Option<Error> {
     let by = STARTED_BY.load(Ordering::Acquire);
     if by == 0 || by == process::id() {

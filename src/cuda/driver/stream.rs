@@ -110,7 +110,7 @@ impl Current<'_> {
 pub(crate) struct LastStream(ForkMutex<Option<(usize, u64)>>);
 
 impl LastStream {
-    /// As [`Current::foreign_stream`], with the stream's number.
+    /// The stream of [`Current::foreign_stream`], with its number.
     ///
     /// # Safety
     /// As there.
@@ -141,13 +141,13 @@ impl LastStream {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamRef<'c> {
     raw: CUstream,
-    /// If it is known.
+    /// The stream's number, if it is known.
     id: Option<u64>,
     context: &'c Context,
 }
 
 impl StreamRef<'_> {
-    /// To be compared: no event is needed within one stream.
+    /// The handle, to be compared: no event is needed within one stream.
     pub(crate) fn handle(self) -> usize {
         self.raw as usize
     }
@@ -180,7 +180,7 @@ impl StreamRef<'_> {
         unsafe { raw::cuStreamWaitEvent(self.raw, event.raw(), 0) }.ok()
     }
 
-    /// As `wait`, for an event of another library, by its handle.
+    /// Waits as `wait` does, for an event of another library, by its handle.
     ///
     /// # Safety
     /// The handle is that of a live event.
@@ -213,7 +213,7 @@ impl StreamRef<'_> {
     /// The number of the capture that work goes to, which no other capture of the process has. `None` if the stream is not
     /// captured; the legacy stream never is.
     pub(crate) fn capture(self) -> DriverResult<Option<u64>> {
-        // It cannot be captured, nor asked while a blocking stream is: that is an error.
+        // The legacy stream cannot be captured; asking it while a blocking stream is captured is an error.
         if self.handle() <= LEGACY_STREAM {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! Without a driver: errors and no crash. With one, real or simulated: every wrapper once.
+//! Tests of the driver layer: errors and no crash without a driver; every wrapper once with one, real or simulated.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};

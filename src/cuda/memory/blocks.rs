@@ -127,7 +127,7 @@ struct Copies {
 }
 
 static COPIES: Mutex<BTreeMap<u32, Arc<Copies>>> = Mutex::new(BTreeMap::new());
-/// Some were ever made.
+/// Whether any [`Copies`] were ever made.
 static HAS_COPIES: AtomicBool = AtomicBool::new(false);
 
 /// The copies to a device. Fails in a forked child, where the lock may never be released.
@@ -154,7 +154,7 @@ fn copies(ordinal: u32) -> Result<Arc<Copies>> {
 /// [`Error::Argument`] for a stream of another device or context; [`Error::NoDriver`] in a forked child; [`Error::Cuda`]. Then
 /// they are kept for ever.
 pub fn hold(owners: Vec<Owner>, ordinal: u32, stream: Stream) -> Result<()> {
-    // Unless it is known when the copies are done.
+    // The owners are kept for ever, unless it is known when the copies are done.
     let owners = ManuallyDrop::new(owners);
     let copies = copies(ordinal)?;
     let current = copies.context.enter()?;

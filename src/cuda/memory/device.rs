@@ -331,7 +331,7 @@ impl DeviceMemory {
         self.give_back_all(current, handed_out.into_iter().map(|(_, one)| one))
     }
 
-    /// As [`Self::give_back`], for all of them even after an error; returns the first one.
+    /// Gives all of these back by [`Self::give_back`], even after an error; returns the first error.
     fn give_back_all(
         &self,
         current: &Current<'_>,
@@ -541,7 +541,7 @@ impl Drop for DeviceBlock {
         if self.address == 0 {
             return;
         }
-        // After a fork the memory is no longer ours to give back, and the lock may be one that is never released.
+        // The memory is no longer ours to give back after a fork, and the lock may be one that is never released.
         if forked().is_some() {
             return;
         }
@@ -558,8 +558,8 @@ impl Drop for DeviceBlock {
                 None => return,
             }
         }
-        // While the driver is torn down there is nothing to give back to; after a failure of the device the memory is gone
-        // with the context.
+        // A driver that is torn down takes nothing back; after a failure of the device the memory is gone with the
+        // context.
         let Ok(current) = self.memory.context.enter() else { return };
         let (unnamed, named): (Vec<_>, Vec<_>) =
             users.streams.into_iter().partition(|user| user.is_of_another_thread());

@@ -108,7 +108,7 @@ impl ListTable {
 }
 
 impl Chosen {
-    /// Its slot in [`ListTable::found`], which later calls use too.
+    /// The call's slot in [`ListTable::found`], which later calls use too.
     pub fn slot(&self) -> usize {
         1 + self.call as usize % (NUM_FOUND - 1)
     }

@@ -27,7 +27,7 @@ struct Free {
     until: BlockUntil,
 }
 
-/// When a free block may be written to again.
+/// The work that a free block waits for before it may be written to again.
 #[derive(Debug)]
 enum BlockUntil {
     Now,
@@ -161,7 +161,7 @@ impl Drop for PinnedBlock {
     fn drop(&mut self) {
         let Some(pinned) = self.pinned.take() else { return };
         if forked().is_some() {
-            // In a forked child the block is the parent's, and its lock may never be released.
+            // The block is the parent's in a forked child, and its lock may never be released.
             return std::mem::forget(pinned);
         }
         let until = match self.is_handed_out.load(Ordering::Relaxed) {

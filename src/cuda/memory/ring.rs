@@ -59,10 +59,10 @@ struct Piece {
     until: PieceUntil,
 }
 
-/// When a piece may be written to again.
+/// The work that a piece waits for before it may be written to again.
 #[derive(Clone, Debug)]
 enum PieceUntil {
-    /// It is being filled.
+    /// The piece is being filled.
     Filled,
     /// A copy has read it.
     Event(Arc<PooledEvent>),

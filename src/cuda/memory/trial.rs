@@ -24,7 +24,7 @@ pub(crate) struct Trial {
     /// The bytes that the kernel has read, valid once the event is reached.
     pub seen: PinnedBlock,
     pub end: PooledEvent,
-    /// Until when calls wait for it.
+    /// The time until which calls wait for the trial.
     pub deadline: Instant,
     /// Kept for the kernel's outputs until the trial has ended.
     pub _batch: Vec<Tensor>,

@@ -50,7 +50,7 @@ impl Executor {
 }
 
 impl Run<'_> {
-    /// As [`Executor::move_chosen`]; the caller ends the run.
+    /// Does the work of [`Executor::move_chosen`]; the caller ends the run.
     fn move_chosen(
         &mut self,
         pairs: &ChosenMove<'_>,
@@ -83,7 +83,7 @@ impl Run<'_> {
         let gathered = pairs.gathered.map(Tensor::owner);
         let all = dst_owners.iter().chain(src_owners).chain(gathered).chain(&options.keep);
         let read = self.readable_of(all);
-        // What is chosen from, without its table.
+        // The samples that are chosen from, without their table.
         let listed = pairs.dsts.selection().map_or(pairs.dsts, |selection| &selection.list.samples);
         let written: Vec<Owner> = out_owners.iter().chain(listed.owners()).cloned().collect();
         self.order_behind(&read, &written)?;

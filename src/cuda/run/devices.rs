@@ -25,7 +25,8 @@ impl Devices {
         self.executor_on(ordinal, None)
     }
 
-    /// As [`Devices::executor`], for work on a stream. If the executor is yet to be made, the stream must not be captured.
+    /// The executor of [`Devices::executor`], for work on a stream. If this call makes it, the stream must not be
+    /// captured.
     ///
     /// # Errors
     /// As [`Executor::new`]; [`Error::NoDriver`] in a forked child.

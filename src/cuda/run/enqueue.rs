@@ -109,7 +109,7 @@ impl Run<'_> {
         self.share_outputs(plan, placements, device_outputs, options, &known)?;
         let mut memory = self.memory(plan, placements, device_outputs, options, host.memory)?;
         let metadata = self.metadata(plan, options, known)?;
-        // Behind the allocations: memory just given may be in use by work that is enqueued already.
+        // The waits are behind the allocations: memory just given may be in use by work that is enqueued already.
         let read = self.readable(plan, options);
         self.order_behind_producers(plan, &read)?;
 
@@ -344,7 +344,7 @@ impl Run<'_> {
         Ok((table, OutputAddresses::new(plan, &segments, filled)))
     }
 
-    /// As [`Run::launch`], by a table that the device makes.
+    /// Launches like [`Run::launch`], by a table that the device makes.
     fn launch_selected(
         &mut self,
         plan: &Plan<'_>,

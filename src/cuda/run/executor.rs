@@ -83,7 +83,7 @@ impl Executor {
             }
         }
         let policy = Policy::for_capability(context.info().capability)?;
-        // What cannot be read counts as missing.
+        // A file that cannot be read counts as missing.
         if let Some(copies) = measured_copies(&context.info().name) {
             PageCopies::set(ordinal, Some(copies));
         }
@@ -210,7 +210,7 @@ impl Executor {
         Ok(unsafe { crate::Stream::from_raw(self.arrivals.handle()) })
     }
 
-    /// As [`Executor::adopt`], behind an event of another library.
+    /// The stream of [`Executor::adopt`], ordered behind an event of another library.
     ///
     /// # Safety
     /// The handle is that of a live event.
@@ -323,7 +323,7 @@ impl Executor {
     }
 }
 
-/// What `python -m windrow calibrate` has found of a device by this driver; `None` if that was not run.
+/// Limits that `python -m windrow calibrate` measured on a device by this driver; `None` if it was not run.
 fn measured_copies(name: &str) -> Option<PageCopies> {
     let (major, minor) = driver_version().ok()?;
     let path = calibration_file(&format!("{name} driver {major}.{minor}"))?;
@@ -336,7 +336,7 @@ impl Drop for Executor {
     fn drop(&mut self) {
         match self.context.enter() {
             Ok(_current) => self.keep_alive.finish(),
-            // In a forked child they are the parent's, and the lock may be one that is never released.
+            // The objects are the parent's in a forked child, and the lock may be one that is never released.
             Err(_) => std::mem::forget(Arc::clone(&self.keep_alive)),
         }
     }

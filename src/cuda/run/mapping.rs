@@ -36,7 +36,7 @@ impl Executor {
         if let Some(known) = self.mapping.known.get() {
             return Ok(*known);
         }
-        // Taken out, so that no lock is held: another thread makes a trial of its own.
+        // The trial is taken out, so that no lock is held: another thread makes a trial of its own.
         let begun = self.mapping.trial().take();
         let mut trial = match begun {
             Some(trial) => trial,

@@ -16,7 +16,7 @@ use crate::tensor::{DType, Result};
 /// Placeholder address for outputs that are not allocated yet.
 const ASSUMED: u64 = 1 << 40;
 
-/// Without a driver to ask: the multiprocessors of an H100 and an H200.
+/// The multiprocessors of an H100 and an H200, for a preview without a driver.
 const MULTIPROCESSORS: u32 = 132;
 
 /// The launch of a plan, if it makes one. `is_view` says which leaves are not assembled. Starts the driver, if there is one.

@@ -113,7 +113,7 @@ impl Run<'_> {
             match (self.is_capturing, producer.is_capturing()?) {
                 // A capture cannot wait for work outside of it.
                 (true, false) => continue,
-                // To wait for it would draw our stream into the capture.
+                // A wait for it would draw our stream into the capture.
                 (false, true) => {
                     return Err(Error::argument(
                         "the samples come from a stream that is being captured in a graph, and the \
@@ -139,7 +139,7 @@ impl Run<'_> {
         self.readable_of(lists.flat_map(|list| list.owners()).chain(&options.keep))
     }
 
-    /// As [`Run::readable`], of these owners of what is read.
+    /// The [`Readable`] of these owners of memory that is read.
     pub fn readable_of<'p>(&self, owners: impl Iterator<Item = &'p Owner>) -> Readable<'p> {
         let mut readable = Readable::default();
         for owner in owners {
@@ -185,7 +185,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// As [`Run::order_behind_producers`], of work that the host has no part in. In a capture, behind the producers alone.
+    /// Orders work that the host has no part in as [`Run::order_behind_producers`] does; in a capture, behind the
+    /// producers alone.
     pub fn order_behind(&mut self, read: &Readable<'_>, out_owners: &[Owner]) -> Result<()> {
         for &producer in &self.producers {
             self.executor.events.order(self.current, producer, self.stream)?;
@@ -240,7 +241,7 @@ impl Run<'_> {
         fill: impl FnOnce(*mut u8),
     ) -> Result<()> {
         let slot = self.executor.ring.take(self.current, &self.executor.pinned, bytes)?;
-        // If no event can be recorded, the slot is kept until the run has waited for the copy.
+        // The slot is kept until the run has waited for the copy if no event can be recorded.
         let from = self.slot.insert(slot).as_ptr();
         fill(from);
         // SAFETY: the slot has as many bytes and is kept until the event; the place is the caller's promise.

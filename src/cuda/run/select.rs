@@ -165,7 +165,7 @@ impl SelectedTable {
         self.words.len() - self.num_words as usize
     }
 
-    /// As [`Table::kernels`].
+    /// The kernels that can run this table, by [`Table::kernels`].
     pub fn kernels(&self) -> &'static [TableKernel] {
         self.kernels
     }
@@ -192,7 +192,7 @@ pub(crate) fn enqueue_table(
         true => captured_block(run, list, table.bytes)?,
         false => run.allocate(table.bytes)?,
     };
-    // Never 0, which says that nothing was found.
+    // The mark is never 0, which says that nothing was found.
     let call = list.num_calls.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
     let chosen = Chosen { list: Arc::clone(&selection.list.table), call };
     let num_words = table.num_words;

@@ -79,7 +79,7 @@ fn an_empty_tensor_may_have_any_address_and_strides() {
 #[test]
 fn every_dtype_goes_both_ways_and_no_other_comes_in() {
     let known: Vec<DLDataType> = DType::ALL.iter().map(|&dtype| dtype_to_dl(dtype)).collect();
-    // Without the flag of a tensor four bits are packed.
+    // A tensor of four bits is packed without its flag.
     let known: Vec<DLDataType> =
         known.iter().copied().filter(|dl| dl.bits > 4 || dl.lanes > 1).collect();
     for &dtype in DType::ALL.iter().filter(|dtype| !dtype.is_padded()) {

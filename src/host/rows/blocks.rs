@@ -11,7 +11,7 @@ use crate::host::simd::Isa;
 pub(crate) type GatherFn =
     unsafe fn(src: *const u8, places: &[isize], from: &[isize], dst: *mut u8, to: &[isize]);
 
-/// As [`GatherFn`], elements as wide as `T`: in squares, if the rows are neighbours in the source.
+/// A [`GatherFn`] for elements as wide as `T`: in squares, if the rows are neighbours in the source.
 ///
 /// # Safety
 /// As of [`GatherFn`].
@@ -26,7 +26,7 @@ pub(super) unsafe fn gather<T: Copy>(
     with_isa!(I => unsafe { gather_on::<I, T>(src, places, from, dst, to) })
 }
 
-/// As [`gather`], by one compilation.
+/// Does what [`gather`] does, compiled for `I`.
 ///
 /// # Safety
 /// As of [`GatherFn`]; the processor runs `I`.
@@ -57,8 +57,8 @@ unsafe fn gather_on<I: Isa, T: Copy>(
 /// Places whose offsets are held in registers, of which x86-64 has 16.
 const HELD: usize = 8;
 
-/// As [`gather`], element by element: some places of all rows, then the next, so that the lines which rows share are still in the
-/// first cache.
+/// Does what [`gather`] does, element by element: some places of all rows, then the next, so that the lines which rows
+/// share are still in the first cache.
 ///
 /// # Safety
 /// As of [`GatherFn`].

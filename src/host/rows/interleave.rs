@@ -32,7 +32,7 @@ pub(crate) fn interleave_rows(width: usize, channels: usize) -> Option<Interleav
     with_isa!(I => interleave_on::<I>(width, channels))
 }
 
-/// As [`interleave_rows`], by one compilation.
+/// The function of [`interleave_rows`] compiled for `I`.
 fn interleave_on<I: Isa>(width: usize, channels: usize) -> Option<InterleaveFn> {
     #[cfg(target_arch = "x86_64")]
     if I::AVX2 {
@@ -62,8 +62,8 @@ unsafe fn with_avx2<T: Copy, const C: usize>(
     }
 }
 
-/// For elements of 1, 2, 4 and 8 bytes: which byte of a row's 16 goes to each place of the 48 that the
-/// pixels take, for each of three rows; `0x80` where it is another row's. Twice, as for both halves of a vector.
+/// The byte of a row's 16 that goes to each place of the 48 that the pixels take, for each of three rows, of elements
+/// of 1, 2, 4 and 8 bytes; `0x80` where it is another row's. Twice, as for both halves of a vector.
 #[cfg(target_arch = "x86_64")]
 static MERGE: [[[[u8; 32]; 3]; 3]; 4] = {
     let mut tables = [[[[0x80; 32]; 3]; 3]; 4];

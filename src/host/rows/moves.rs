@@ -79,7 +79,7 @@ macro_rules! turned {
 
 turned!(u16, u32, u64, u128);
 
-/// As [`copy`], with the bytes of each element turned round.
+/// Copies as [`copy`] does, and reverses the bytes of each element; of each half of it with `HALVES`.
 ///
 /// # Safety
 /// As of [`copy`].
@@ -104,7 +104,7 @@ pub(super) unsafe fn swap<T: Turned, const HALVES: bool>(
     }
 }
 
-/// As [`swap`], of elements one after the other on both sides.
+/// Does what [`swap`] does, with contiguous elements on both sides.
 ///
 /// # Safety
 /// `len` contiguous elements as wide as `T` on both sides, disjoint.

@@ -9,7 +9,7 @@ use crate::tensor::{CastTo, DType};
 /// The largest magnitude of `len` elements, `stride` bytes apart, in float32; NaN does not count, and of none it is 0.
 pub(crate) type AmaxFn = unsafe fn(src: *const u8, stride: isize, len: usize) -> f32;
 
-/// As [`RowFn`](super::RowFn), divided or multiplied by a scale.
+/// Moves a row as [`RowFn`](super::RowFn) does, with each element divided or multiplied by a scale.
 pub(crate) type RescaleFn = unsafe fn(
     src: *const u8,
     src_stride: isize,
@@ -140,9 +140,9 @@ struct Scaled {
     /// Bytes of an element on both sides.
     sizes: [usize; 2],
     is_swapped: bool,
-    /// To float32, unless it is.
+    /// The conversion to float32, unless the source is float32.
     load: Option<Cast>,
-    /// From float32.
+    /// The kernel that scales float32 and stores the result.
     kernel: Kernel,
 }
 
@@ -216,7 +216,7 @@ static MINUS_ZERO: f32 = -0.0;
 ///
 /// # Safety
 /// The elements of the row are those of `scaled`, at its strides, at any address, those read and those written disjoint.
-// Once for all pairs, not once in each.
+// The function is compiled once for all pairs of dtypes, not once in each.
 #[inline(never)]
 unsafe fn rescale_blocks(scaled: &Scaled, row: Row, scale: f32) {
     let [from, to] = scaled.sizes;

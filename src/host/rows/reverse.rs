@@ -39,7 +39,7 @@ pub(crate) unsafe fn reverse(src: *const u8, dst: *mut u8, pixel: usize, len: us
     with_isa!(I => unsafe { reverse_on::<I>(src, dst, pixel, len) })
 }
 
-/// As [`reverse`], by one compilation.
+/// Does what [`reverse`] does, compiled for `I`.
 ///
 /// # Safety
 /// The processor runs `I`; `len` pixels can be read from `src` downwards, and as many written from `dst` upwards, elsewhere.
@@ -55,7 +55,7 @@ unsafe fn reverse_on<I: Isa>(src: *const u8, dst: *mut u8, pixel: usize, len: us
     }
 }
 
-/// For pixels of up to 16 bytes: which byte of a vector goes to each place of it.
+/// The byte of a vector that goes to each place of it, for pixels of up to 16 bytes.
 #[cfg(target_arch = "x86_64")]
 static ORDERS: [[u8; 16]; 17] = {
     let mut orders = [[0x80; 16]; 17];
@@ -73,7 +73,7 @@ static ORDERS: [[u8; 16]; 17] = {
     orders
 };
 
-/// By vectors of whole pixels.
+/// Copies pixels in the opposite order by vectors of whole pixels.
 ///
 /// # Safety
 /// The processor has SSSE3; `len` pixels can be read from `src` downwards, and as many written from `dst` upwards,

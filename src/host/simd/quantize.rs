@@ -37,7 +37,7 @@ pub(in crate::host) trait Float: Elem {
     /// The last magnitude that is no NaN.
     const LAST: Self::Bits;
 
-    /// In float32, to be divided. A signaling NaN may remain one: the division quiets it.
+    /// The value in float32, to be divided. A signaling NaN may remain one: the division quiets it.
     #[inline(always)]
     fn dividend(self) -> f32 {
         convert(self)
@@ -87,10 +87,10 @@ impl<const FRACTION: u32> Quantised for F8<FRACTION, true> {
 }
 
 impl Quantised for i8 {
-    /// From -128 to 127; NaN becomes 0.
+    /// The nearest integer, ties to even, limited to -128 and 127; NaN becomes 0.
     #[inline(always)]
     fn nearest(x: f32) -> i8 {
-        // In floats from here on, the last bit is a whole number: adding it rounds.
+        // The last bit of floats from here on is a whole number: adding this rounds.
         const UNIT: f32 = 12_582_912.0;
         let x = if x.is_nan() { 0.0 } else { x };
         let x = if x > -128.0 { x } else { -128.0 };

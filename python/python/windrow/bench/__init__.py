@@ -16,7 +16,7 @@ from typing import List
 
 def main(argv: List[str]) -> int:
     """The command line, see `windrow.bench.command`."""
-    # Not above: what reads results needs neither NumPy nor the compiled module.
+    # The import is not above, so that a reader of results needs neither NumPy nor the compiled module.
     from windrow.bench import command
 
     return command.main(argv)

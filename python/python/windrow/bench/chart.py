@@ -71,7 +71,7 @@ class Axis:
 
     @staticmethod
     def around(values: Sequence[float], begin: float, end: float, log: bool) -> Axis:
-        """From the smallest to the largest value, or from 0 where it is linear, and a little beyond."""
+        """The axis reaches from the smallest to the largest value, or from 0 if it is linear, and a little beyond."""
         high = max(values) * (1.25 if log else 1.08)
         low = min(values) * 0.8 if log else 0.0
         return Axis(low, high if high > low else low + 1, begin, end, log)
@@ -204,8 +204,8 @@ def under(left: float, right: float, y: float, value: str) -> str:
 
 
 def ratios(title: str, rows: Sequence[Row], x_label: str, standalone: bool = False) -> str:
-    """For each row that has one a bar from 1 to its ratio, its first value, to the right where it is above and to the left where it is below,
-    with its note. There is at least one row."""
+    """Draws a bar from 1 to the ratio of each row that has one, its first value, to the right if it is above and to the
+    left if it is below, with its note. There is at least one row."""
     found = [(row, row.values[0]) for row in rows if row.values[0]]
     left, top, step = 24.0, 44.0, 42.0
     right, bottom = WIDTH - 24.0 - max(text_width(row.note) for row in rows), top + step * len(found)
@@ -213,7 +213,7 @@ def ratios(title: str, rows: Sequence[Row], x_label: str, standalone: bool = Fal
     body = [text(across.at(value), bottom + 16, f"{value:g} x", "middle", "faint") for value in across.ticks()]
     for i, (row, ratio) in enumerate(found):
         y, ends = top + i * step, sorted((across.at(1), across.at(ratio)))
-        # Beside the bar only, not through its label.
+        # The line is drawn beside the bar only, not through its label.
         body += [rule(across.at(value), y + 19, across.at(value), y + 38, "axis" if value == 1 else "grid") for value in across.ticks()]
         body.append(text(left, y + 14, row.label))
         hint = f"<title>{escape(f'{row.label}: {row.note}')}</title>"
@@ -248,7 +248,7 @@ def bars(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row], x_la
 
 
 def dumbbells(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row], x_label: str, standalone: bool = False) -> str:
-    """For each row and name a full and a hollow dot, joined: the values come in pairs, of each name one after another."""
+    """Draws a full and a hollow dot, joined, for each row and name: the values come in pairs, of each name one after another."""
     marks = [(f"{name}, {place}", colour, kind) for name, colour in names for place, kind in (("scattered", "dot"), ("in one piece", "hollow"))]
     body, top = legend(marks, 48)
     left, right, step = label_width(rows), WIDTH - 32.0, 15.0

@@ -1,4 +1,4 @@
-"""What a call on a device takes, by clocks that tell the host's time from the device's.
+"""Times of a call on a device, by clocks that tell the host's time from the device's.
 
 | clock | runs |
 |---|---|

@@ -111,7 +111,7 @@ def setting(options: argparse.Namespace) -> Setting:
 def entry(workload: Workload, pace: Pace, progress: Progress) -> Dict[str, Any]:
     """Measures a workload: what a report says of it."""
     found, (bytes_read, bytes_written) = measure(workload, pace, progress.tick)
-    # Beside other libraries the targets are those of scattered samples; the other layout is the control.
+    # In a comparison with other libraries the targets are those of scattered samples; the other layout is the control.
     is_control = workload.setting.layout != LAYOUTS[0]
     targets = [target for target in workload.targets if target.peers == (results.MEMCPY,) or not is_control]
     return {

@@ -26,7 +26,7 @@ def scaling(scale: Optional[float]) -> Optional[wr.Transform]:
 
 
 def all_padded(s: Samples, dtype: str, scale: Optional[float] = None) -> Tuple[Array, Array, Array]:
-    """By NumPy."""
+    """NumPy makes the batch."""
     return (*numpy_padded(s.arrays, dtype, scale), lengths_of(s))
 
 

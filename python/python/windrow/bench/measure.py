@@ -46,11 +46,11 @@ class Budget:
         self.quick = quick
 
     def of_workload(self) -> Optional[Pace]:
-        """For one workload in one layout; None if the limit is spent."""
+        """The pace of one workload in one layout; None if the limit is spent."""
         return self.part(Pace(0.15, 3, 20) if self.quick else Pace(3.0))
 
     def of_point(self) -> Optional[Pace]:
-        """For one point of a sweep, of which there are many; None if the limit is spent."""
+        """The pace of one point of a sweep, of which there are many; None if the limit is spent."""
         return self.part(Pace(0.02, 3, 100) if self.quick else Pace(0.375, 5, 100))
 
     def part(self, pace: Pace) -> Optional[Pace]:
@@ -76,7 +76,7 @@ class Result:
     problem: str = ""
     # The way of windrow that it is held against.
     against: str = ""
-    # On a device, where the quartiles above are of the wall: until the call returns, and on the device alone.
+    # Quartiles on a device: until the call returns, and on the device alone. Those above are then of the wall clock.
     host: Optional[List[float]] = None
     device: Optional[List[float]] = None
 

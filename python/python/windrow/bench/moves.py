@@ -79,7 +79,7 @@ def stack(setting: Setting, shape: Shape, num_samples: int, dtype: str, targets:
 
 
 def sized(count: int, sample_bytes: int) -> Definition:
-    """So many samples of so many bytes."""
+    """A stack of `count` samples of `sample_bytes` bytes each."""
     repeat = max(1, 65536 // (count * sample_bytes))
     return Definition(f"stack {count} x {sample_bytes} B", stack((sample_bytes,), count, "uint8", [], repeat=repeat))
 

@@ -46,7 +46,7 @@ def bytes_of(tensors: List[Any]) -> Any:
     return Written(tensors).cpu()
 
 
-# Many to as many others
+# Copies of many tensors to as many others
 
 
 def copied(setting: Setting, rng: np.random.Generator, num_tensors: int, dtype: str, peer: str, goal: float) -> Workload:

@@ -25,7 +25,7 @@ def normalise(setting: Setting, shape: Shape, num_samples: int, dtype: str, targ
     found = Contenders(setting)
     found.add("windrow", "windrow", lambda s: wr.stack(s.best, dtype=dtype, transform=transform(), engine=engine))
     found.add("NumPy", "NumPy eager", lambda s: numpy_normalised(np.stack(s.arrays), dtype))
-    # Made before the clock starts: each copy there makes the host wait.
+    # The tensors are made before the clock starts: each copy there makes the host wait.
     constants: Any = torch_constants(setting.device) if torch else None
     add_torch(found, setting, lambda x: torch_normalised(x, dtype, constants))
     found.add("DALI", "DALI crop_mirror_normalize", lambda s: dali_normalised(s.arrays, dtype))

@@ -153,7 +153,7 @@ def speed(entry: Entry, result: Optional[Entry]) -> str:
 
 
 def cells(pair: Pair) -> Dict[str, str]:
-    """What an overview says of a workload: windrow from both layouts, and the fastest of the others."""
+    """The line of an overview about a workload: windrow from both layouts, and the fastest of the others."""
     entry, whole = pair
     ours, best = find(entry, "windrow"), fastest_peer(entry)
     return {

@@ -60,7 +60,7 @@ class Samples:
     table: Any = None
     # The rows of a larger list that they are.
     indices: Array = None
-    # In the form of other libraries, by name, and what makes it.
+    # The samples as objects of other libraries, by name, and the functions that make them.
     others: Dict[str, Any] = field(default_factory=dict)
     makers: Dict[str, Callable[["Samples"], Any]] = field(default_factory=dict)
 
@@ -143,7 +143,7 @@ def samples_of(shapes: Sequence[Shape], dtype: str, setting: Setting, rng: np.ra
     else:
         shifts = rng.integers(1, 16, len(shapes)) if odd else np.zeros(len(shapes), np.int64)
         for i in rng.permutation(len(shapes)):
-            # Unless they are odd, tensors of their own: a view takes twice as many objects to read.
+            # Samples are tensors of their own unless they are odd: a view takes twice as many objects to read.
             array, tensor = empty((int(sizes[i]) + 16,) if odd else shapes[i], dtype)
             piece = slice(int(shifts[i]), int(shifts[i] + sizes[i]))
             sample = array[piece].reshape(shapes[i]) if odd else array

@@ -86,7 +86,7 @@ def joined_by_numpy(s: Samples) -> Tuple[Array, ...]:
 
 
 def joined(s: Samples, join: Callable[[List[Any]], Any]) -> Tuple[Any, ...]:
-    """As `joined_by_numpy`, by a function of PyTorch Geometric's graphs."""
+    """Returns what `joined_by_numpy` returns, made by a function of PyTorch Geometric's graphs."""
     made = join(s.of("PyG", lambda graph: module("PyG").Data(**graph)))
     return made.x, made.edge_index, made.batch
 
@@ -112,7 +112,7 @@ def graphs(setting: Setting, num_samples: int) -> Workload:
         first = torch.cumsum(sizes, 0) - sizes
         num_rows, num_ends = int(sizes.sum()), int(num_edges.sum())
         if not setting.on_host:
-            # From page-locked memory, and with the sizes of what is made: the host does not wait.
+            # The indices are in page-locked memory, and the sizes of the result are given: the host does not wait.
             sizes, num_edges, first = (v.pin_memory().to(setting.device, non_blocking=True) for v in (sizes, num_edges, first))
         x = torch.cat([graph["x"] for graph in s.tensors])
         edge_index = torch.cat([graph["edge_index"] for graph in s.tensors], 1)

@@ -110,7 +110,7 @@ class Workload:
     tolerance: float = 0.0
     # Calls in one measurement, where a single one is too short for the clock.
     repeat: int = 1
-    # What stands behind the title of its definition.
+    # The text behind the title of the workload's definition.
     remark: str = ""
     name: str = ""
     title: str = ""
@@ -146,7 +146,7 @@ class Definition:
     make: Make
     # Why it cannot be run on the host, or nothing.
     no_host: str = ""
-    # In which of these its samples can be.
+    # The layouts that its samples can have.
     layouts: Tuple[str, ...] = LAYOUTS
 
     def __call__(self, name: str, setting: Setting) -> Workload:

@@ -10,7 +10,7 @@ import windrow as wr
 from windrow import _leaves
 from windrow.jax._trees import JaxBatch, fields_of, flatten
 
-# Beyond it JAX, unless jax_enable_x64 is set, has no integers.
+# The limit of JAX's integers unless jax_enable_x64 is set.
 _INT32_MAX = 2**31 - 1
 
 

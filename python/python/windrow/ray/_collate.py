@@ -112,7 +112,7 @@ class GatherCollate(Gather, ArrowBatchCollateFn):
 
 
 class NumpyGatherCollate(Gather, NumpyBatchCollateFn):
-    """As `GatherCollate`, for Ray's NumPy batches: a dict of arrays.
+    """Collates like `GatherCollate`, but from Ray's NumPy batches: a dict of arrays.
 
     Columns of varying shape are there arrays of objects, one array for each row: prefer Arrow batches,
     which are read without them.

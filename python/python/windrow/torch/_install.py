@@ -23,7 +23,7 @@ MIN_TENSORS = 128
 
 _REFUSED = object()
 _logger = logging.getLogger("windrow.torch")
-# Held while the table is changed.
+# The lock is held while the table is changed.
 _changing = threading.Lock()
 
 
@@ -33,7 +33,7 @@ class _Columns:
     def __init__(self, in_worker: bool) -> None:
         self.codes: Dict[type, int] = {torch.Tensor: _registry.TENSOR}
         if not in_worker:
-            # There they would be written to shared memory now, and by torch when they are sent.
+            # Numbers in a worker would be written to shared memory now, and by torch when they are sent.
             self.codes.update({number: _registry.NUMBER for number in (float, int, bool)})
         np = _registry.numpy()
         if np is not None:
@@ -89,7 +89,7 @@ _holds, _uninstalls = 0, 0
 
 
 class Installed:
-    """What `install` returns. At the end of its ``with`` block torch has its own functions again, unless another call of `install` or
+    """The context manager that `install` returns. At the end of its ``with`` block torch has its own functions again, unless another call of `install` or
     another block, as of another thread, still has them replaced."""
 
     __slots__ = ("_is_free", "_since")

@@ -44,7 +44,7 @@ class ToDevice(_nodes.BaseNode):  # type: ignore[misc]
         self._end: Optional[Exception] = None
 
     def reset(self, initial_state: Optional[Dict[str, Any]] = None) -> None:
-        """As every node's."""
+        """Starts again, or from a state, like every node's `reset`."""
         super().reset(initial_state)
         self._line.clear()
         self._end = None

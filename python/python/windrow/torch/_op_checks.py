@@ -1,4 +1,4 @@
-"""What the operators refuse, in the same words from real tensors and from traced ones, whose sizes may be symbols.
+"""Checks of the operators' arguments, with the same texts for real tensors and for traced ones, whose sizes may be symbols.
 
 Each operator has one function here, of the operator's own arguments. Its fake kernel calls it, and so does its kernel: before it
 begins, or for a list of tensors once the engine has refused one. What values alone show is at the end, for kernels.
@@ -102,7 +102,7 @@ def repad(values: torch.Tensor, offsets: torch.Tensor, value: Any = 0.0, size: A
     _value("repad", value, values)
 
 
-# what they are made of
+# dtypes, devices and ranks of arguments
 
 
 def _check(holds: Any, error: Type[Exception], text: Callable[[], str], index: Optional[int] = None) -> None:
@@ -177,7 +177,7 @@ def _readable(op: str, name: str, tensor: torch.Tensor, index: Optional[int] = N
 
 @functools.lru_cache(maxsize=None)
 def _refusal(dtype: torch.dtype) -> Optional[str]:
-    """What the engine says of a dtype that it has not; None for one that it has."""
+    """The engine's error text for a dtype that it lacks; None for one that it has."""
     try:
         _explain(dtype)
     except wr.DTypeError as error:
@@ -246,7 +246,7 @@ def _value(op: str, given: Any, beside: torch.Tensor) -> None:
             raise OpValueError(f"windrow::{op}: {error}") from None
 
 
-# what values alone show
+# checks of values
 
 
 def total(given: Optional[int], found: int) -> None:

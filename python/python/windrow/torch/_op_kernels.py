@@ -17,7 +17,8 @@ Result = TypeVar("Result")
 any_requires_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad", None) or (
     lambda *given: any(t.requires_grad for arg in given for t in (arg if isinstance(arg, list) else [arg]) if isinstance(t, torch.Tensor))
 )
-# By official calls windrow asks whether a tensor requires grad and detaches it; to detach all takes less time.
+# The reader of private layouts is on. Without it windrow asks each tensor whether it requires grad; to detach all takes
+# less time.
 _READS_WORDS = ("torch", "on") in [(name.split()[0], state) for name, state in wr._windrow._private_layouts()]
 
 # Dtypes that torch gathers, and integers of as many bytes as others have.
@@ -34,7 +35,7 @@ def _plain(tensors: Tensors) -> Tensors:
 
 
 def _checked(check: Callable[..., Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Where a kernel raises, the check of its arguments raises in its place, if it refuses them. The engine looks at a list in less time
+    """If a kernel raises, the check of its arguments raises in its place, if it refuses them. The engine looks at a list in less time
     than Python does."""
 
     def decorate(kernel: Callable[..., Result]) -> Callable[..., Result]:
@@ -138,18 +139,18 @@ def _movable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def take_sums(grad: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
-    """For each row of a table the sum of the gradients of its copies, in the order of their positions: the same bits each time."""
+    """The sum of the gradients of the copies of each row of a table, in the order of their positions: the same bits each time."""
     rest = grad.shape[ids.dim() :]
     flat, ids = grad.reshape(ids.numel(), *rest), ids.reshape(-1).long()
     ids = torch.where(ids < 0, ids + rows, ids)
     if grad.device.type != "cpu":
         return sorted_sums(flat, ids, rows)
-    # On the host each row gets its gradients one position after the other.
+    # The host adds the gradients of a row one position after the other.
     return grad.new_zeros((rows, *rest)).index_add_(0, ids, flat)
 
 
 def sorted_sums(flat: torch.Tensor, ids: torch.Tensor, rows: int) -> torch.Tensor:
-    """By sorted positions: `index_add_` adds in any order on a device. Those out of range are summed in a row that is dropped."""
+    """Positions are sorted, because `index_add_` adds in any order on a device. Those out of range are summed in a row that is dropped."""
     if flat.numel() == 0:
         return flat.new_zeros((rows, *flat.shape[1:]))
     ids, numbers = torch.where((ids >= 0) & (ids < rows), ids, rows), flat.reshape(len(flat), -1)

@@ -74,7 +74,7 @@ def _promoted(op: Any) -> None:
 
 
 def _widest(tensors: Tensors) -> Tensors:
-    """In float32, if they are of several dtypes out of float16, bfloat16 and float32; others as they are."""
+    """Casts tensors to float32 if they are of several dtypes out of float16, bfloat16 and float32; others stay."""
     dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) == 1 or not dtypes <= {torch.float16, torch.bfloat16, torch.float32}:
         return tensors
@@ -91,7 +91,7 @@ def _sizes(tensors: Sequence[torch.Tensor], dim: int, lengths: Optional[torch.Te
 
 
 class _Function(_SingleLevelFunction):  # type: ignore[misc]
-    """Of one level of torch.func, as the dispatcher calls it for each by itself. Undefined gradients stay None."""
+    """A Function of one level of torch.func: the dispatcher calls it for each level by itself. Undefined gradients stay None."""
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -109,7 +109,7 @@ class _Function(_SingleLevelFunction):  # type: ignore[misc]
         with _below_autograd():
             if not _is_transformed():
                 return op(*args)
-            # Both modes are off here, and the next level of torch.func is to record too.
+            # The dispatcher has turned both modes off, and the next level of torch.func records too.
             with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
                 return op(*args)
 

@@ -156,7 +156,7 @@ class _Fetching:
             try:
                 raise error
             finally:
-                # Or the traceback would hold this frame, and this frame the error.
+                # The traceback would otherwise hold this frame, and this frame the error.
                 del error
         return None
 

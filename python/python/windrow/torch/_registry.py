@@ -85,7 +85,7 @@ class Types:
         np = numpy()
         arrays: Tuple[type, ...] = (np.ndarray, np.memmap) if np else ()
         numbers = (float, int, bool)
-        # Only what torch's own functions do with types of exactly these is known to us.
+        # The fast path covers torch's own functions with exactly these types.
         self._known: List[Tuple[str, Tuple[type, ...], int]] = [
             ("collate_tensor_fn", (torch.Tensor,), TENSOR),
             ("collate_numpy_array_fn", arrays, ARRAY),
@@ -140,7 +140,7 @@ class Types:
         return STACKED if _tensordict.is_dense(cls) else FIELDS
 
     def _function(self, elem: Any) -> Any:
-        """As torch looks one up: by the exact type, then the first that it is an instance of; None for neither."""
+        """Looks a function up as torch does: by the exact type, then the first base class; None for neither."""
         if type(elem) in self.table:
             return self.table[type(elem)]
         return next((fn for key, fn in self.table.items() if isinstance(elem, key)), None)

@@ -52,7 +52,7 @@ class BatchSampler(torch.utils.data.Sampler[List[int]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Which order comes next: call it before each epoch, on every rank, as with torch's DistributedSampler."""
+        """Sets the epoch, from 0, that seeds the next order: call it before each epoch on every rank, like DistributedSampler's."""
         self.epoch = int_of("epoch", epoch, 0)
 
     def __len__(self) -> int:

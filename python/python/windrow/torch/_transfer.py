@@ -75,14 +75,14 @@ class HostTransfer:
     """Nowhere: for batches that stay on the host."""
 
     def begin(self) -> None:
-        """Called once on the thread that makes batches."""
+        """Does nothing; a transfer is called here once on the thread that makes batches."""
 
     def start(self, tree: Any) -> Started:
-        """Called where batches are made."""
+        """Returns the tree itself; called on the thread that makes batches."""
         return Started(tree, (), None)
 
     def finish(self, started: Started) -> Any:
-        """Called where they are used."""
+        """Returns the tree itself; called on the thread that uses batches."""
         return started.tree
 
 
@@ -97,7 +97,7 @@ class _Slot:
 
 
 class CudaTransfer:
-    """To a CUDA device: one page-locked block and one copy for all small tensors of a batch, and a copy for each large one. Large ones of
+    """Transfer to a CUDA device: one page-locked block and one copy for all small tensors of a batch, and a copy for each large one. Large ones of
     worker processes are copied from the blocks that they are in, which are kept until that is done.
 
     Device memory is allocated on the transfer's stream, and a tensor handed over is recorded on the
@@ -185,7 +185,7 @@ class CudaTransfer:
         return bytes_of(tensor) >= MIN_STAGED_BYTES and is_plain(tensor) and not self._is_pinned(tensor)
 
     def _lock(self, tensors: List[torch.Tensor]) -> Dict[int, wr.Tensor]:
-        """By id, page-locked tensors in place of those that are in blocks of worker processes. Warns once if others are left."""
+        """Page-locked tensors in place of those that are in blocks of worker processes, by id of these. Warns once if others are left."""
         found = ((id(tensor), self._page_locked(tensor)) for tensor in tensors)
         locked = {key: source for key, source in found if source is not None}
         if len(locked) < len(tensors):

@@ -31,7 +31,7 @@ Outputs = Sequence[Tuple[str, Tuple[int, ...]]]
 
 _reduce_by_torch: Any = reductions.reduce_tensor
 _log = logging.getLogger("windrow")
-# After the threads of queues have ended.
+# The pool is released after the threads of queues have ended.
 _EXIT_PRIORITY = -50
 _has_warned = False
 
@@ -61,7 +61,7 @@ class Pool:
         return share_bytes(nbytes) if tensors is None else tensors[0]
 
     def message(self, batch: Any) -> Any:
-        """What torch's queue is to send in place of a batch: the batch itself, if the pool has no room. All that can fail is
+        """The object that torch's queue sends in place of a batch: the batch itself, if the pool has no room. All that can fail is
         done here: where the queue pickles, in a thread of its own, an error is printed, the batch is lost, and the loop waits
         for it without end."""
         parcel = _windrow._Parcel()
@@ -186,7 +186,7 @@ def _reduce(tensor: torch.Tensor) -> Any:
 
 
 def _file() -> Any:
-    """What gives a reader the descriptor of the pool, which it needs once; None where it can open that by itself, or it cannot be given."""
+    """An object that gives a reader the pool's descriptor once; None if the reader opens it by itself, or it cannot be given."""
     file = _windrow._pool_file()
     return None if file is None else _offer(file, os.getpid())
 
