@@ -379,8 +379,8 @@ mod on_device {
         let cases = tree();
         let here = Device::Cuda(0);
         let all: Vec<&Sample> = cases.iter().flat_map(|case| &case.samples).collect();
-        let bytes = Copies::<device::Bytes>::of(all.iter().map(|sample| sample.bytes()));
-        let pinned = Copies::<device::PinnedBytes>::of(all.iter().map(|sample| sample.bytes()));
+        let bytes = Copies::<device::Bytes>::new(all.iter().map(|sample| sample.bytes()));
+        let pinned = Copies::<device::PinnedBytes>::new(all.iter().map(|sample| sample.bytes()));
         let position = |sample: &Sample| all.iter().position(|s| std::ptr::eq(*s, sample)).unwrap();
         // SAFETY: copies of the samples' memory, which live until the results have been read.
         let on_device = lists(&cases, |sample| unsafe {

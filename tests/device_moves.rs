@@ -47,8 +47,9 @@ fn random_pairs_on_a_device() {
                 continue;
             }
             let (mut host, read_host) = (memory.clone(), memory.clone());
-            let (written, read) = (Bytes::of(&memory), Bytes::of(&memory));
-            let (pinned, read_pinned) = (PinnedBytes::of(&memory), PinnedBytes::of(&memory));
+            let (written, read) = (Bytes::from_bytes(&memory), Bytes::from_bytes(&memory));
+            let (pinned, read_pinned) =
+                (PinnedBytes::from_bytes(&memory), PinnedBytes::from_bytes(&memory));
             let write_to = match to {
                 Device::Cpu => host.as_mut_ptr(),
                 Device::Pinned => pinned.address,
@@ -142,7 +143,7 @@ fn rows_on_a_device() {
                 })
                 .collect();
             let expected = moved(&memory, &pairs);
-            let (written, read) = (Bytes::of(&memory), Bytes::of(&memory));
+            let (written, read) = (Bytes::from_bytes(&memory), Bytes::from_bytes(&memory));
             // SAFETY: within both memories, which live until the work is done.
             let (mut dsts, srcs): (Vec<_>, Vec<_>) = pairs
                 .iter()
@@ -209,7 +210,7 @@ fn ids_on_a_device() {
             let memory = layouts
                 .each_ref()
                 .map(|layout| random_bytes(&mut random, layout.byte_span(dtype).end as usize));
-            let on_device = memory.each_ref().map(|bytes| Bytes::of(bytes));
+            let on_device = memory.each_ref().map(|bytes| Bytes::from_bytes(bytes));
             let tensor = |address: u64, dtype: DType, layout: &Layout| {
                 // SAFETY: memory that lives until the work is done.
                 unsafe {
@@ -237,7 +238,7 @@ fn ids_on_a_device() {
                     true => id.to_ne_bytes().to_vec(),
                     false => (id as i32).to_ne_bytes().to_vec(),
                 };
-                Bytes::of(&ids.iter().flat_map(bytes).collect::<Vec<u8>>())
+                Bytes::from_bytes(&ids.iter().flat_map(bytes).collect::<Vec<u8>>())
             });
             let listed = |side: usize| {
                 let all = SampleList::rows(&tables[side]).unwrap();

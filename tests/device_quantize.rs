@@ -32,7 +32,7 @@ fn both(batch: &Batch) -> [Vec<u8>; 2] {
 fn check(engine: &Engine, name: &str, samples: &[Sample], collate: &Collate) -> Option<Batch> {
     let host = views(samples);
     let naive = Engine::reference().assemble(&host, collate);
-    let placed = Placed::of(samples, &[]);
+    let placed = Placed::new(samples, &[]);
     // SAFETY: it lives until the results have been read.
     let there = unsafe { placed.views() };
     let naive = match naive {
@@ -57,7 +57,7 @@ fn check(engine: &Engine, name: &str, samples: &[Sample], collate: &Collate) -> 
     }
     let up = collate.clone().device(CUDA);
     run("host to device", &host, &up);
-    let pinned = Copies::<PinnedBytes>::of(samples.iter().map(Sample::bytes));
+    let pinned = Copies::<PinnedBytes>::new(samples.iter().map(Sample::bytes));
     let at = |(index, sample): (usize, &Sample)| {
         // SAFETY: a copy of the sample, which lives as long.
         unsafe { sample.view_at(pinned.address(index), Device::Pinned) }
@@ -131,7 +131,7 @@ fn random_batches_on_a_device() {
             }
             Frame::new(of.dtype(), of.shape(), &strides, 3)
         });
-        let placed = Placed::of(&samples, &frames);
+        let placed = Placed::new(&samples, &frames);
         // SAFETY: it lives until the results have been read.
         let there = unsafe { placed.views() };
         let (scales_at, want) = (placed.frame(1), both(&naive));
@@ -272,7 +272,8 @@ fn ids_on_a_device() {
     let elems = 2 * length as usize;
     let floats: Vec<f32> =
         (0..rows as usize * elems).map(|i| (i * 37 % 1009) as f32 - 300.0).collect();
-    let memory = Bytes::of(&floats.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>());
+    let memory =
+        Bytes::from_bytes(&floats.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>());
     let tensor = |data: u64, dtype: DType, shape: &[i64]| {
         let layout = Layout::compact(dtype, shape).unwrap();
         // SAFETY: memory of the test's, of that size.
@@ -280,7 +281,7 @@ fn ids_on_a_device() {
     };
     let whole = tensor(memory.address, DType::F32, &[rows, 2, length]);
     let ids: Vec<i64> = (0..70).map(|i| i * 11 % rows).chain([rows]).collect();
-    let bytes = Bytes::of(&ids.iter().flat_map(|id| id.to_ne_bytes()).collect::<Vec<u8>>());
+    let bytes = Bytes::from_bytes(&ids.iter().flat_map(|id| id.to_ne_bytes()).collect::<Vec<u8>>());
     let resident =
         [0, 1].map(|_| engine.resident(SampleList::rows(&whole).unwrap(), CUDA).unwrap());
     for scale in [Granularity::Sample, Granularity::Row, Granularity::Block(32)] {
@@ -323,8 +324,8 @@ fn ids_on_a_device() {
 #[test]
 fn given_scales_need_ids_on_the_host() {
     let Some(engine) = device::engine() else { return };
-    let codes = Bytes::of(&[1; 12]);
-    let ids = Bytes::of(&1i64.to_ne_bytes());
+    let codes = Bytes::from_bytes(&[1; 12]);
+    let ids = Bytes::from_bytes(&1i64.to_ne_bytes());
     let tensor = |data: u64, dtype: DType, shape: &[i64]| {
         let layout = Layout::compact(dtype, shape).unwrap();
         // SAFETY: memory of the test's, of that size.
@@ -348,7 +349,7 @@ fn batches_of_one_list() {
     let Some(engine) = device::engine() else { return };
     let samples: Vec<Sample> =
         (0..30).map(|seed| Sample::rich(DType::BF16, &[300], seed)).collect();
-    let placed = Placed::of(&samples, &[]);
+    let placed = Placed::new(&samples, &[]);
     // SAFETY: it lives until the results have been read.
     let list: SampleList<'_> = unsafe { placed.views() }.into_iter().collect();
     let host = views(&samples);
@@ -378,7 +379,7 @@ fn leaves_of_all_families_take_two_launches() {
     let engine = Engine::cuda(0).unwrap();
     let samples: Vec<Sample> =
         (0..5).map(|seed| Sample::rich(DType::F32, &[6, 48], seed)).collect();
-    let placed = Placed::of(&samples, &[]);
+    let placed = Placed::new(&samples, &[]);
     // SAFETY: it lives until the results have been read.
     let there: SampleList<'_> = unsafe { placed.views() }.into_iter().collect();
     let host: SampleList<'_> = views(&samples).into_iter().collect();

@@ -36,7 +36,7 @@ struct Pool {
 impl Pool {
     /// A tensor for each of these, of which the bytes are what it is to be, at its page of the memory, with gaps between rows if
     /// `is_apart`.
-    fn of(want: &[Tensor], pages: &[usize], is_apart: bool, slack: usize) -> Pool {
+    fn new(want: &[Tensor], pages: &[usize], is_apart: bool, slack: usize) -> Pool {
         let dtype = want[0].dtype();
         let size = dtype.size();
         let layouts: Vec<Layout> = want
@@ -88,14 +88,14 @@ impl Pool {
                 host
             }
             Device::Pinned => {
-                let memory = PinnedBytes::of(&host);
+                let memory = PinnedBytes::from_bytes(&host);
                 work(self.targets(memory.address, device));
                 // The bytes were written when the call returned.
                 // SAFETY: as many bytes.
                 unsafe { std::slice::from_raw_parts(memory.address, memory.len) }.to_vec()
             }
             _ => {
-                let memory = Bytes::of(&host);
+                let memory = Bytes::from_bytes(&host);
                 work(self.targets(memory.address as *mut u8, device));
                 memory.to_host()
             }
@@ -140,8 +140,8 @@ fn check_ways(
     transform: &AnyTransform,
     (data, scales): (&Pool, Option<&Pool>),
 ) {
-    let placed = Placed::of(samples, &[]);
-    let pinned = Copies::<PinnedBytes>::of(samples.iter().map(Sample::bytes));
+    let placed = Placed::new(samples, &[]);
+    let pinned = Copies::<PinnedBytes>::new(samples.iter().map(Sample::bytes));
     for (from, to) in ways() {
         let name = format!("{name}, {from} to {to}");
         let srcs: Vec<SampleView<'_>> = match from {
@@ -220,8 +220,8 @@ fn random_moves_on_a_device() {
         let scales_at =
             if random.below(2) == 0 { at.clone() } else { pages(&mut random, samples.len()) };
         let slack = [0, 16, 7, 64][random.below(4) as usize];
-        let data = Pool::of(&want, &at, random.below(3) == 0, slack);
-        let scales = Pool::of(&found, &scales_at, random.below(3) == 0, slack % 16);
+        let data = Pool::new(&want, &at, random.below(3) == 0, slack);
+        let scales = Pool::new(&found, &scales_at, random.below(3) == 0, slack % 16);
         check_ways(&engine, &name, &samples, &quantize.into(), (&data, Some(&scales)));
         outcomes[0] += 1;
 
@@ -251,7 +251,7 @@ fn random_moves_on_a_device() {
             back.unwrap().iter().map(|own| own.data().select(0).unwrap()).collect();
         let even: Vec<usize> = (0..samples.len()).collect();
         let at = if random.below(2) == 0 { even } else { pages(&mut random, samples.len()) };
-        let data = Pool::of(&back, &at, random.below(3) == 0, slack);
+        let data = Pool::new(&back, &at, random.below(3) == 0, slack);
         let name = format!("{name}, back to {to}");
         check_ways(&engine, &name, &codes, &given(&found, block).into(), (&data, None));
         outcomes[1] += 1;
@@ -267,7 +267,7 @@ fn pages_of_a_cache_are_one_part() {
         return;
     }
     let rows: Vec<Sample> = (0..40).map(|seed| Sample::rich(DType::BF16, &[3, 64], seed)).collect();
-    let placed = Placed::of(&rows, &[]);
+    let placed = Placed::new(&rows, &[]);
     // SAFETY: nothing is read or written.
     let srcs: SampleList<'_> = unsafe { placed.views() }.into_iter().collect();
     let list = |dtype: DType, shape: &[i64], places: &dyn Fn(usize) -> usize| {
@@ -299,10 +299,10 @@ fn pages_of_a_cache_are_one_part() {
 fn refusals() {
     let Some(engine) = device::engine() else { return };
     let samples = [Sample::rich(DType::F32, &[2, 4], 1), Sample::rich(DType::F32, &[0, 4], 1)];
-    let placed = Placed::of(&samples, &[]);
+    let placed = Placed::new(&samples, &[]);
     // SAFETY: it lives until the errors have been read.
     let there = unsafe { placed.views() };
-    let memory = Bytes::of(&[POISON; 256]);
+    let memory = Bytes::from_bytes(&[POISON; 256]);
     let target = |at: u64, dtype: DType, shape: &[i64], device: Device| {
         let layout = Layout::compact(dtype, shape).unwrap();
         // SAFETY: parts of the memory, or never written.
@@ -340,7 +340,7 @@ fn refusals() {
         }
     };
     let codes = [Sample::rich(DType::I8, &[2, 4], 1)];
-    let placed = Placed::of(&codes, &[]);
+    let placed = Placed::new(&codes, &[]);
     // SAFETY: as above.
     let there = unsafe { placed.views() };
     let mut dsts = [target(0, DType::F32, &[2, 4], CUDA)];
@@ -357,7 +357,7 @@ fn refusals() {
 fn scales_of_nothing_and_in_page_locked_memory() {
     let Some(engine) = device::engine() else { return };
     let samples = [Sample::rich(DType::F32, &[0, 4], 1)];
-    let placed = Placed::of(&samples, &[]);
+    let placed = Placed::new(&samples, &[]);
     // SAFETY: it lives until the call returns.
     let there = unsafe { placed.views() };
     let mut scale = [7f32];
@@ -371,7 +371,7 @@ fn scales_of_nothing_and_in_page_locked_memory() {
     engine.copy_many_with(&mut dsts, &there, options).unwrap();
     assert_eq!(scale, [1.0]);
 
-    let pinned = PinnedBytes::of(&[2f32.to_ne_bytes(), 4f32.to_ne_bytes()].concat());
+    let pinned = PinnedBytes::from_bytes(&[2f32.to_ne_bytes(), 4f32.to_ne_bytes()].concat());
     let layout = Layout::compact(DType::F32, &[2]).unwrap();
     let owner = std::sync::Arc::new(());
     // SAFETY: page-locked memory of that size, which outlives the call.
@@ -404,7 +404,7 @@ fn ids_on_a_device() {
         unsafe { Tensor::new_unchecked(owner, data, dtype, CUDA, layout, false) }
     };
     let sources = Sample::rich(DType::BF16, &[rows, 2, length], 5);
-    let read = Bytes::of(sources.bytes());
+    let read = Bytes::from_bytes(sources.bytes());
     let whole = tensor(read.address, DType::BF16, &[rows, 2, length]);
     let on_host: Vec<SampleView<'_>> = {
         let views = [sources.view()];
@@ -419,8 +419,9 @@ fn ids_on_a_device() {
         (0..rows).map(row).collect()
     };
     let ids = [[3i64, 11, 0, rows, 7, -2, 5], [1, 1, -rows - 1, 4, 11, 0, 2]];
-    let on_device =
-        ids.map(|ids| Bytes::of(&ids.iter().flat_map(|id| id.to_ne_bytes()).collect::<Vec<u8>>()));
+    let on_device = ids.map(|ids| {
+        Bytes::from_bytes(&ids.iter().flat_map(|id| id.to_ne_bytes()).collect::<Vec<u8>>())
+    });
     let indices = |side: usize| tensor(on_device[side].address, DType::I64, &[count as i64]);
     let scales = [Granularity::Sample, Granularity::Row, Granularity::Block(32)];
     for (turn, scale) in (0..6).flat_map(|turn| scales.map(|scale| (turn, scale))) {
@@ -428,7 +429,7 @@ fn ids_on_a_device() {
         let all = naive.assemble(&on_host, &Collate::stack().transform(quantize)).unwrap();
         let (codes, found) = (bytes_of(all.data()), bytes_of(all.scales().unwrap()));
         let wants = [codes, found];
-        let kept = wants.each_ref().map(|want| Bytes::of(&vec![POISON; want.len()]));
+        let kept = wants.each_ref().map(|want| Bytes::from_bytes(&vec![POISON; want.len()]));
         let shape = [&[rows][..], &all.scales().unwrap().shape()[1..]].concat();
         let store = tensor(kept[0].address, DType::F8E4M3FN, &[rows, 2, length]);
         let store_of_scales = tensor(kept[1].address, DType::F32, &shape);

@@ -155,7 +155,7 @@ fn nothing_at_no_address() {
 fn samples_are_chosen_on_a_device() {
     let Some(engine) = device::engine() else { return };
     let samples = samples(DType::I16, &[&[5, 3][..]; 4]);
-    let copies = Copies::<device::Bytes>::of(samples.iter().map(Sample::bytes));
+    let copies = Copies::<device::Bytes>::new(samples.iter().map(Sample::bytes));
     let at = |(index, sample): (usize, &Sample)| {
         // SAFETY: a copy of the sample, which lives until the batches have been read.
         unsafe { sample.view_at(copies.address(index), Device::Cuda(0)) }

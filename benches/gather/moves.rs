@@ -125,7 +125,8 @@ pub fn run(
         };
         let bases = [read.as_ptr().addr(), expected.as_mut_ptr().expose_provenance()];
         copy(&Engine::host(), bases.map(|at| at as u64), Device::Cpu, MoveOptions::default())?;
-        let (source, out) = (Bytes::of(&read), Bytes::of(&vec![0xA5u8; moves.lens[1]]));
+        let (source, out) =
+            (Bytes::from_bytes(&read), Bytes::from_bytes(&vec![0xA5u8; moves.lens[1]]));
         let mut on_stream = MoveOptions::default();
         on_stream.run.stream = Some(gpu.windrow_stream());
         let before = engine.stats();

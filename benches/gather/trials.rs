@@ -101,7 +101,8 @@ impl Trials {
 
     pub fn table(&self, blocks: &[Block]) -> String {
         let mut lines = String::from("trial\tworkload\tmedian us\tratio to own\tdrift\n");
-        for (block, own) in blocks.iter().filter_map(|block| Some((block, Own::of(block)?))) {
+        for (block, own) in blocks.iter().filter_map(|block| Some((block, Own::from_block(block)?)))
+        {
             let mut all = self.ratios(block, &own);
             all.insert(0, ("own", own.us, 1.0));
             for (trial, us, ratio) in all {
@@ -121,7 +122,8 @@ impl Trials {
             "", "own us", "of copy", "drift", "best", "ratio"
         );
         let mut logs = vec![(0.0, 0); self.all.len()];
-        for (block, own) in blocks.iter().filter_map(|block| Some((block, Own::of(block)?))) {
+        for (block, own) in blocks.iter().filter_map(|block| Some((block, Own::from_block(block)?)))
+        {
             let ratios = self.ratios(block, &own);
             for (trial, _, ratio) in &ratios {
                 let index = self.all.iter().position(|one| one.name == *trial);
@@ -178,7 +180,7 @@ struct Own {
 }
 
 impl Own {
-    fn of(block: &Block) -> Option<Own> {
+    fn from_block(block: &Block) -> Option<Own> {
         let [first, last] = [WINDROW, AGAIN].map(|name| block.series(name, true));
         let [first, last] = [first?.device_us(), last?.device_us()];
         let us = (first[1] + last[1]) / 2.0;

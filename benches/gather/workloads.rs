@@ -199,8 +199,8 @@ impl Workload {
     /// Memory of its own with the samples in it; and for plain copies, if there are to be any.
     pub fn set(&self, with_copies: bool) -> Result<Set, String> {
         let home = |bytes: &[u8]| match self.is_pinned() {
-            true => Home::Host(PinnedBytes::of(bytes)),
-            false => Home::Device(Bytes::of(bytes)),
+            true => Home::Host(PinnedBytes::from_bytes(bytes)),
+            false => Home::Device(Bytes::from_bytes(bytes)),
         };
         let source = home(&self.arena);
         let at = |device| lists(source.address(), device, self.lie, &self.parts, &self.offsets);
@@ -244,7 +244,9 @@ impl Workload {
                 }
             }
             let bytes = |words: &[u64]| {
-                Bytes::of(&words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>())
+                Bytes::from_bytes(
+                    &words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>(),
+                )
             };
             set.tables = Some([bytes(&set.from), bytes(&set.to), bytes(&set.sizes)]);
         }

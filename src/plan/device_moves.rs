@@ -124,7 +124,7 @@ impl<'s> Moves<'s> {
         reads_mapped: bool,
     ) -> (Vec<Lot>, Vec<Range<usize>>) {
         let is_written = |pair: &usize| {
-            let is_there = self.all.of(*pair).dst.layout.numel() > 0;
+            let is_there = self.all.class_of(*pair).dst.layout.numel() > 0;
             is_there && !self.all.is_done(*pair, dsts, srcs)
         };
         self.by_way((0..self.num_pairs).filter(is_written), dsts, reads_mapped)
@@ -170,7 +170,7 @@ impl<'s> Moves<'s> {
     fn runs_of(&self, dsts: &SampleList<'_>, pairs: &[usize]) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for &pair in pairs {
-            let TensorMeta { dtype, layout, .. } = self.all.of(pair).dst;
+            let TensorMeta { dtype, layout, .. } = self.all.class_of(pair).dst;
             let follows = |run: &&mut Range<usize>| {
                 let step = dsts.address(pair).addr().wrapping_sub(dsts.address(pair - 1).addr());
                 run.end == pair
@@ -214,7 +214,7 @@ impl<'s> Moves<'s> {
             Way::Within | Way::ReadPinned | Way::OnHost => Crossing::Nothing,
             Way::Copied => {
                 let bytes = |pair: usize| {
-                    let TensorMeta { dtype, layout, .. } = self.all.of(pair).dst;
+                    let TensorMeta { dtype, layout, .. } = self.all.class_of(pair).dst;
                     bytes_of(*dtype, layout.shape()) as usize
                 };
                 let copy = |&pair: &usize| {
@@ -329,7 +329,7 @@ impl<'m, 's> Members<'m, 's> {
             let id = &mut local[moves.all.id_of(pair)];
             if *id == u32::MAX {
                 *id = classes.len() as u32;
-                classes.push(moves.all.of(pair));
+                classes.push(moves.all.class_of(pair));
             }
             ids.push(*id);
         }

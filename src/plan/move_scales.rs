@@ -154,7 +154,7 @@ fn is_beside(scales: &TensorMeta, dst: &TensorMeta) -> bool {
 
 /// The shape of the scales of a pair.
 fn scales_shape(all: &PairClasses<'_>, pair: usize) -> Dims {
-    all.of(pair).scaling().map(|scaling| scaling.shape[1..].into()).unwrap_or_default()
+    all.class_of(pair).scaling().map(|scaling| scaling.shape[1..].into()).unwrap_or_default()
 }
 
 impl<'s> MoveScales<'s> {
@@ -214,7 +214,7 @@ fn scales_of_pairs<'s, 'a: 's>(
     let (mut ids, mut counts) = (try_vec(pairs.len())?, try_vec(pairs.len())?);
     let (mut data, mut places) = (try_vec(pairs.len())?, try_vec(pairs.len())?);
     for &pair in pairs {
-        let nest = all.of(pair);
+        let nest = all.class_of(pair);
         let meta_id = scales.meta_ids().map_or(0, |ids| ids[pair]);
         let meta = scales.meta(pair);
         counts.push(meta.layout.numel());

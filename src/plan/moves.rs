@@ -78,7 +78,7 @@ impl<'s> Moves<'s> {
         let transform = Some(asked).filter(|asked| **asked != AnyTransform::default());
         all.check(srcs, transform)?;
         check_scales_out(dsts, srcs, &all, asked, scales_out)?;
-        check_pairs_apart(dsts, srcs, |pair| all.of(pair).is_same)?;
+        check_pairs_apart(dsts, srcs, |pair| all.class_of(pair).is_same)?;
         moves.affine = all.classes.iter_mut().find_map(|class| {
             class.transformed.as_mut().and_then(|transformed| transformed.affine.take())
         });
@@ -156,7 +156,7 @@ impl<'s> Moves<'s> {
         let is_done = |pair: usize| all.is_done(pair, dsts, srcs);
         if all.classes.iter().any(|class| class.is_on_device) {
             let pairs = (0..dsts.len()).filter(|&pair| {
-                let class = all.of(pair);
+                let class = all.class_of(pair);
                 class.is_on_device && class.src.layout.numel() > 0 && !is_done(pair)
             });
             self.on_device = pairs.collect();
@@ -173,20 +173,20 @@ impl<'s> Moves<'s> {
         }
         let is_pinned = |scales: &SampleList<'_>| {
             (0..dsts.len()).any(|pair| {
-                !all.of(pair).is_on_device && scales.meta(pair).device == Device::Pinned
+                !all.class_of(pair).is_on_device && scales.meta(pair).device == Device::Pinned
             })
         };
         self.has_pinned_scales = scales_out.is_some_and(is_pinned);
         for (output, (dtype, (classes, dims))) in dtypes.into_iter().zip(nests).enumerate() {
             let is_its = |pair: &usize| {
-                let class = all.of(*pair);
+                let class = all.class_of(*pair);
                 !class.is_on_device && class.place.0 == output && !is_done(*pair)
             };
             let pairs: Option<Vec<usize>> =
                 (!are_all).then(|| (0..dsts.len()).filter(is_its).collect());
             let count = pairs.as_ref().map_or(dsts.len(), Vec::len);
             let pair_at = |position: usize| pairs.as_ref().map_or(position, |all| all[position]);
-            let id_at = |position: usize| all.of(pair_at(position)).place.1;
+            let id_at = |position: usize| all.class_of(pair_at(position)).place.1;
             let elems_of = |id: u32| classes[id as usize].num_real;
             let are_alike = classes.iter().all(|class| class.num_real == classes[0].num_real);
             let (starts, total) = if are_alike {

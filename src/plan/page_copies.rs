@@ -29,7 +29,7 @@ impl PageCopies {
     }
 
     /// The numbers of a device; `None` if it was not measured, or if the lock is held, as it may be for ever in a forked child.
-    pub fn of(ordinal: u32) -> Option<PageCopies> {
+    pub fn for_device(ordinal: u32) -> Option<PageCopies> {
         MEASURED.try_read().ok()?.get(&ordinal).cloned()
     }
 

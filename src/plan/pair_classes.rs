@@ -73,13 +73,13 @@ impl<'l> PairClasses<'l> {
         all
     }
 
-    pub fn of(&self, pair: usize) -> &PairClass<'l> {
+    pub fn class_of(&self, pair: usize) -> &PairClass<'l> {
         &self.classes[self.id_of(pair)]
     }
 
     /// Whether a pair is the same memory and dtype, so that there is nothing to be done; known after [`PairClasses::check`].
     pub fn is_done(&self, pair: usize, dsts: &SampleList<'_>, srcs: &SampleList<'_>) -> bool {
-        self.of(pair).is_same && dsts.address(pair) == srcs.address(pair)
+        self.class_of(pair).is_same && dsts.address(pair) == srcs.address(pair)
     }
 
     /// The position of a pair's class.

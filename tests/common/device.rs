@@ -82,7 +82,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    pub fn of(host: &[u8]) -> Bytes {
+    pub fn from_bytes(host: &[u8]) -> Bytes {
         enter();
         let mut address = 0;
         // SAFETY: a place for the address; then as many bytes as were asked for.
@@ -117,7 +117,7 @@ pub struct PinnedBytes {
 }
 
 impl PinnedBytes {
-    pub fn of(host: &[u8]) -> PinnedBytes {
+    pub fn from_bytes(host: &[u8]) -> PinnedBytes {
         enter();
         let mut address = std::ptr::null_mut();
         // SAFETY: a place for the address; then as many bytes as were asked for.

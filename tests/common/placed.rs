@@ -17,14 +17,14 @@ const MIN_GUARD: usize = 64;
 
 /// A kind of memory, of which a value is one allocation.
 pub trait Memory {
-    fn of(host: &[u8]) -> Self;
+    fn from_bytes(host: &[u8]) -> Self;
     fn address(&self) -> u64;
     fn to_host(&self) -> Vec<u8>;
 }
 
 impl Memory for Bytes {
-    fn of(host: &[u8]) -> Bytes {
-        Bytes::of(host)
+    fn from_bytes(host: &[u8]) -> Bytes {
+        Bytes::from_bytes(host)
     }
 
     fn address(&self) -> u64 {
@@ -37,8 +37,8 @@ impl Memory for Bytes {
 }
 
 impl Memory for PinnedBytes {
-    fn of(host: &[u8]) -> PinnedBytes {
-        PinnedBytes::of(host)
+    fn from_bytes(host: &[u8]) -> PinnedBytes {
+        PinnedBytes::from_bytes(host)
     }
 
     fn address(&self) -> u64 {
@@ -61,7 +61,7 @@ pub struct Copies<M> {
 
 impl<M: Memory> Copies<M> {
     /// Copies all into one allocation or one each, as `share_allocations` says.
-    pub fn of<'h>(all: impl IntoIterator<Item = &'h [u8]>) -> Copies<M> {
+    pub fn new<'h>(all: impl IntoIterator<Item = &'h [u8]>) -> Copies<M> {
         if share_allocations() {
             Copies::in_one(all)
         } else {
@@ -70,7 +70,7 @@ impl<M: Memory> Copies<M> {
     }
 
     fn in_each<'h>(all: impl IntoIterator<Item = &'h [u8]>) -> Copies<M> {
-        let memory: Vec<M> = all.into_iter().map(M::of).collect();
+        let memory: Vec<M> = all.into_iter().map(M::from_bytes).collect();
         let addresses = memory.iter().map(M::address).collect();
         Copies { memory, addresses, image: Vec::new(), places: Vec::new() }
     }
@@ -84,7 +84,7 @@ impl<M: Memory> Copies<M> {
             places.push(begin..image.len());
             image.resize((image.len() + MIN_GUARD).next_multiple_of(256), GUARD);
         }
-        let memory = M::of(&image);
+        let memory = M::from_bytes(&image);
         let addresses = places.iter().map(|place| memory.address() + place.start as u64).collect();
         Copies { memory: vec![memory], addresses, image, places }
     }
@@ -118,13 +118,13 @@ pub struct Placed<'s> {
 }
 
 impl Placed<'_> {
-    pub fn of<'s>(samples: &'s [Sample], frames: &[Frame]) -> Placed<'s> {
+    pub fn new<'s>(samples: &'s [Sample], frames: &[Frame]) -> Placed<'s> {
         enter();
         let are_registered = is_simulated() && !share_allocations();
         let registered = are_registered.then(|| register(samples));
         let copied = if are_registered { &[] } else { samples };
         let frames = frames.iter().map(Frame::bytes);
-        let copies = Copies::of(copied.iter().map(Sample::bytes).chain(frames));
+        let copies = Copies::new(copied.iter().map(Sample::bytes).chain(frames));
         Placed { samples, registered, copies }
     }
 

@@ -172,7 +172,7 @@ impl Runner {
         };
         let frames: Vec<Frame> =
             out_strides(&expected.shape).into_iter().zip([4, 0, 11]).map(frame).collect();
-        let placed = placed::Placed::of(samples, &frames);
+        let placed = placed::Placed::new(samples, &frames);
         // SAFETY: it lives until the results have been read.
         let views = unsafe { placed.views() };
         run("on the device", &views, &collate);
@@ -192,7 +192,7 @@ impl Runner {
         run("device to host", &views, &collate.clone().device(Device::Cpu));
         run("device to pinned", &views, &collate.clone().device(Device::Pinned));
 
-        let pinned = placed::Copies::<device::PinnedBytes>::of(samples.iter().map(Sample::bytes));
+        let pinned = placed::Copies::<device::PinnedBytes>::new(samples.iter().map(Sample::bytes));
         let at = |(index, sample): (usize, &Sample)| {
             // SAFETY: a copy of the sample, which lives as long.
             unsafe { sample.view_at(pinned.address(index), Device::Pinned) }

@@ -90,7 +90,7 @@ pub(crate) fn _calibration_file(name: Option<&str>) -> Option<PathBuf> {
 /// was not measured.
 #[pyfunction]
 pub(crate) fn _page_copies(ordinal: u32) -> Option<String> {
-    PageCopies::of(ordinal).map(|copies| copies.to_string())
+    PageCopies::for_device(ordinal).map(|copies| copies.to_string())
 }
 
 /// Has all pairs of a device go by this text, or by None as if it had not been measured. ValueError for another text.

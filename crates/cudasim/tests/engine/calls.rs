@@ -160,7 +160,7 @@ fn far_behind<const N: usize>(gpu: &Gpu, arena: bool) {
 /// Samples of device memory, one after the other but in reverse, so that they are not merged.
 fn scattered(gpu: &Gpu, count: u64) -> (Buffer<'_>, SampleList<'static>, Vec<u8>) {
     let rows = Rows::new(7, DType::U8, &vec![&[16][..]; count as usize]);
-    let memory = Buffer::of(gpu, &rows.bytes.concat());
+    let memory = Buffer::from_bytes(gpu, &rows.bytes.concat());
     let samples = rows.at((0..count).rev().map(|i| memory.address + 16 * i));
     let expected = rows.bytes.iter().rev().flatten().copied().collect();
     (memory, samples, expected)
@@ -256,7 +256,7 @@ fn page_locked_batches_in_a_loop_wait_for_nothing() {
 fn page_locked_batches_in_a_loop_leave_captures_alone() {
     on_gpu(|gpu| {
         let (lane, rows) = (Lane::new(gpu), Rows::new(1, DType::U8, &[&[900], &[900]]));
-        let (from, to) = (Buffer::of(gpu, &[1; 64]), Buffer::poisoned(gpu, 64));
+        let (from, to) = (Buffer::from_bytes(gpu, &[1; 64]), Buffer::poisoned(gpu, 64));
         let collate = Collate::stack().device(Device::Pinned);
         for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
             let engine = engine();

@@ -100,7 +100,7 @@ fn what_cannot_be_recorded_is_refused_and_the_capture_goes_on() {
         let (engine, lane, consumer) = (ready(), Lane::new(gpu), Lane::new(gpu));
         let rows = Rows::new(5, DType::U8, &[&[6, 3], &[6, 3]]);
         let many = Rows::new(6, DType::U8, &[&[1][..]; 9000]);
-        let (memory, packed) = (rows.upload(gpu), Buffer::of(gpu, &many.bytes.concat()));
+        let (memory, packed) = (rows.upload(gpu), Buffer::from_bytes(gpu, &many.bytes.concat()));
         let samples = rows.at(memory.iter().map(|b| b.address));
         let scattered = many.at((0..9000).map(|i| packed.address + (i * 7919) % 9000));
         let earlier = engine.assemble(&samples, &Collate::stack()).unwrap();
@@ -223,7 +223,8 @@ fn large_page_locked_samples_are_read_by_the_kernel() {
 #[test]
 fn captures_of_others_are_left_alone() {
     on_gpu(|gpu| {
-        let (lane, consumer, source) = (Lane::new(gpu), Lane::new(gpu), Buffer::of(gpu, &[1; 64]));
+        let (lane, consumer, source) =
+            (Lane::new(gpu), Lane::new(gpu), Buffer::from_bytes(gpu, &[1; 64]));
         let rows = Rows::new(5, DType::U8, &[&[9, 3], &[4, 3]]);
         let (memory, to) = (rows.upload(gpu), Buffer::poisoned(gpu, 64));
         let samples = rows.at(memory.iter().map(|b| b.address));
@@ -264,7 +265,7 @@ fn streams_of_one_capture_are_ordered() {
     on_gpu(|gpu| {
         let (engine, origin, side) = (ready(), Lane::new(gpu), Lane::new(gpu));
         let rows = Rows::new(5, DType::U8, &[&[64]]);
-        let (source, staged) = (Buffer::of(gpu, &rows.bytes[0]), Buffer::poisoned(gpu, 64));
+        let (source, staged) = (Buffer::from_bytes(gpu, &rows.bytes[0]), Buffer::poisoned(gpu, 64));
         let out = Buffer::poisoned(gpu, 64);
         let (fork, mut tensor) = (gpu.event(), out.tensor(DType::U8, &[1, 64]));
         assert_eq!(gpu.cuStreamBeginCapture_v2(origin.handle, THREAD_LOCAL), 0);
@@ -316,7 +317,7 @@ fn thousands_of_samples_fit_into_the_parameters_of_a_graph() {
         let (engine, lane, num) = (ready(), Lane::new(gpu), 8000);
         for num in [4096, num] {
             let rows = Rows::new(6, DType::U8, &vec![&[16][..]; num]);
-            let memory = Buffer::of(gpu, &rows.bytes.concat());
+            let memory = Buffer::from_bytes(gpu, &rows.bytes.concat());
             // In reverse, or neighbours would be merged.
             let samples = rows.at((0..num as u64).rev().map(|i| memory.address + 16 * i));
             let out = Buffer::poisoned(gpu, 16 * num);
@@ -344,7 +345,7 @@ fn each_call_in_a_capture_fails_once() {
         let (engine, lane, num) = (ready(), Lane::new(gpu), 100);
         let rows = Rows::new(6, DType::U8, &vec![&[16][..]; num]);
         let (memory, out) =
-            (Buffer::of(gpu, &rows.bytes.concat()), Buffer::poisoned(gpu, 16 * num));
+            (Buffer::from_bytes(gpu, &rows.bytes.concat()), Buffer::poisoned(gpu, 16 * num));
         let samples = rows.at((0..num as u64).map(|i| memory.address + 16 * i));
         let mut tensor = out.tensor(DType::U8, &[num as i64, 16]);
         let target = tensor.as_target().unwrap();

@@ -75,7 +75,7 @@ fn an_engine_ends_while_its_work_is_queued() {
 fn order_within_a_capture_leaves_it_alone() {
     on_gpu(|gpu| {
         let (engine, lane) = (engine(), Lane::new(gpu));
-        let (from, to) = (Buffer::of(gpu, &[1; 64]), Buffer::poisoned(gpu, 64));
+        let (from, to) = (Buffer::from_bytes(gpu, &[1; 64]), Buffer::poisoned(gpu, 64));
         let engine_stream = engine.stream(0).unwrap();
         assert_eq!(engine.capture_of(0, lane.stream()).unwrap(), None);
         assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, GLOBAL), 0);
@@ -112,7 +112,7 @@ fn the_legacy_stream_is_in_no_capture() {
 
 /// A capture that others make goes on while `work` runs.
 fn beside_a_capture(gpu: &Gpu, work: impl FnOnce()) {
-    let (lane, from) = (Lane::new(gpu), Buffer::of(gpu, &[1; 64]));
+    let (lane, from) = (Lane::new(gpu), Buffer::from_bytes(gpu, &[1; 64]));
     let to = Buffer::poisoned(gpu, 64);
     assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, GLOBAL), 0);
     let (calls, ()) = traced(gpu, work);

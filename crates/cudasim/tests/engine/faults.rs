@@ -61,12 +61,12 @@ impl<'g> Setting<'g> {
         let rows = Rows::new(1, DType::U8, &[&[5, 3], &[2, 3], &[9, 3]]);
         let few = Rows::new(4, DType::F32, &[&[4], &[7]]);
         let many = Rows::new(2, DType::U8, &[&[2][..]; 4400]);
-        let (memory, packed) = (rows.upload(gpu), Buffer::of(gpu, &many.bytes.concat()));
+        let (memory, packed) = (rows.upload(gpu), Buffer::from_bytes(gpu, &many.bytes.concat()));
         let out = Buffer::poisoned(gpu, 16 * 3 + 2 * MARGIN);
         let large = Rows::new(3, DType::U8, &[&[30_000], &[30_000]]);
         let pinned = large.pinned(gpu);
         pinned.fill(&large);
-        let indices = Buffer::of(gpu, &[2i64, 0, 1].map(i64::to_ne_bytes).concat());
+        let indices = Buffer::from_bytes(gpu, &[2i64, 0, 1].map(i64::to_ne_bytes).concat());
         Setting {
             lane: Lane::new(gpu),
             rows,

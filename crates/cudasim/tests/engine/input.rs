@@ -40,7 +40,7 @@ fn still_works(gpu: &Gpu, engine: &Engine) {
 #[test]
 fn devices_that_are_not_there_or_not_the_same() {
     on_gpu(|gpu| {
-        let (engine, bytes) = (engine(), Buffer::of(gpu, &[1; 64]));
+        let (engine, bytes) = (engine(), Buffer::from_bytes(gpu, &[1; 64]));
         let stack = Collate::stack();
         // Two devices: see `Gpu::new`.
         let nowhere = [view(bytes.address, DType::U8, &[4], Device::Cuda(7))];
@@ -86,7 +86,7 @@ fn devices_that_are_not_there_or_not_the_same() {
 #[test]
 fn outputs_on_the_wrong_device_or_over_a_sample() {
     on_gpu(|gpu| {
-        let (engine, memory) = (engine(), Buffer::of(gpu, &[3; 256]));
+        let (engine, memory) = (engine(), Buffer::from_bytes(gpu, &[3; 256]));
         let samples = [view(memory.address, DType::U8, &[64], HERE)];
         let mut host = [0u8; 64];
         let mut pageable = Target::from_slice(&mut host[..], &[1, 64]).unwrap();
@@ -128,7 +128,7 @@ fn memory_that_is_not_what_was_asked_for() {
     on_gpu(|gpu| {
         let (engine, lane) = (engine(), Lane::new(gpu));
         let rows = Rows::new(4, DType::I32, &[&[4, 3]]);
-        let memory = Buffer::of(gpu, &[3; 96]);
+        let memory = Buffer::from_bytes(gpu, &[3; 96]);
         let lent = |dtype, device, shape: &[i64], strides, is_read_only| {
             let layout = Layout::try_new(dtype, shape, strides).unwrap();
             let data = memory.address as *mut u8;
@@ -232,7 +232,7 @@ fn streams_of_others_and_streams_that_are_gone() {
 fn whose_memory_an_address_is() {
     on_gpu(|gpu| {
         let place = |address: u64| windrow::device::device_of(address as usize).unwrap();
-        let here = Buffer::of(gpu, &[1; 64]);
+        let here = Buffer::from_bytes(gpu, &[1; 64]);
         let (mut there, mut context) = (0, 0);
         assert_eq!(gpu.cuDevicePrimaryCtxRetain(&mut context, 1), 0);
         assert_eq!(gpu.cuCtxSetCurrent(context), 0);
@@ -257,7 +257,7 @@ fn whose_memory_an_address_is() {
 #[test]
 fn nothing_to_read() {
     on_gpu(|gpu| {
-        let (engine, lane, bytes) = (engine(), Lane::new(gpu), Buffer::of(gpu, &[5; 8]));
+        let (engine, lane, bytes) = (engine(), Lane::new(gpu), Buffer::from_bytes(gpu, &[5; 8]));
         let empty = || view(0, DType::F32, &[0, 3], HERE);
         let batch = engine.assemble(&[empty(), empty()], &Collate::stack()).unwrap();
         assert_eq!(batch.data().shape(), [2, 0, 3]);

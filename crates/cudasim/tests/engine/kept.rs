@@ -127,7 +127,7 @@ fn neighbours_are_merged_whatever_was_planned_before() {
     on_gpu(|gpu| {
         let (engine, lane) = (engine(), Lane::new(gpu));
         let all = Rows::new(3, DType::U8, &[&[16][..]; 64]);
-        let memory = Buffer::of(gpu, &all.bytes.concat());
+        let memory = Buffer::from_bytes(gpu, &all.bytes.concat());
         let samples = all.at((0..64).map(|index| memory.address + 16 * index));
         let stack = Collate::stack();
         let apart: Vec<i64> = (0..32).map(|i| i * 7 % 64).collect();

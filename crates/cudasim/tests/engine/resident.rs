@@ -35,7 +35,8 @@ impl<'g> Listed<'g> {
         shapes: &[&[i64]],
     ) -> Listed<'g> {
         let rows = Rows::new(9 + gap as u64, dtype, shapes);
-        let place = |bytes: &Vec<u8>| Buffer::of(gpu, &[&vec![0; gap], &bytes[..]].concat());
+        let place =
+            |bytes: &Vec<u8>| Buffer::from_bytes(gpu, &[&vec![0; gap], &bytes[..]].concat());
         let memory: Vec<Buffer<'g>> = rows.bytes.iter().map(place).collect();
         let samples = rows.at(memory.iter().map(|buffer| buffer.address + gap as u64));
         let resident = engine.resident(samples, HERE).unwrap();
@@ -51,7 +52,7 @@ impl<'g> Listed<'g> {
         shape: &[i64],
     ) -> Listed<'g> {
         let rows = Rows::new(9, dtype, &vec![shape; len as usize]);
-        let memory = Buffer::of(gpu, &rows.bytes.concat());
+        let memory = Buffer::from_bytes(gpu, &rows.bytes.concat());
         let table = memory.tensor(dtype, &[&[len], shape].concat());
         // SAFETY: the buffer is kept as long as the list.
         let samples = unsafe { SampleList::rows_from_raw_parts(&table) }.unwrap();
@@ -86,7 +87,7 @@ pub fn indices<'g>(gpu: &'g Gpu, dtype: DType, numbers: &[i64]) -> (Buffer<'g>, 
         DType::I32 => numbers.iter().flat_map(|&n| (n as i32).to_ne_bytes()).collect(),
         _ => numbers.iter().flat_map(|n| n.to_ne_bytes()).collect(),
     };
-    let memory = Buffer::of(gpu, &bytes);
+    let memory = Buffer::from_bytes(gpu, &bytes);
     let tensor = memory.tensor(dtype, &[numbers.len() as i64]);
     (memory, tensor)
 }

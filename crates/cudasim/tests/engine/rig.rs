@@ -52,7 +52,7 @@ pub struct Buffer<'g> {
 }
 
 impl<'g> Buffer<'g> {
-    pub fn of(gpu: &'g Gpu, bytes: &[u8]) -> Buffer<'g> {
+    pub fn from_bytes(gpu: &'g Gpu, bytes: &[u8]) -> Buffer<'g> {
         let buffer = Buffer::poisoned(gpu, bytes.len());
         assert_eq!(gpu.cuMemcpyHtoD_v2(buffer.address, bytes.as_ptr().cast(), bytes.len()), 0);
         buffer
@@ -256,7 +256,7 @@ impl Rows {
     }
 
     pub fn upload<'g>(&self, gpu: &'g Gpu) -> Vec<Buffer<'g>> {
-        self.bytes.iter().map(|bytes| Buffer::of(gpu, bytes)).collect()
+        self.bytes.iter().map(|bytes| Buffer::from_bytes(gpu, bytes)).collect()
     }
 
     /// The batch by the host executor.

@@ -269,7 +269,8 @@ fn large_tables(gpu: &Gpu, seed: u64) -> Outcome {
     let (engine, consumer) = (engine(), Lane::new(gpu));
     let shapes: Vec<&[i64]> = (0..2600).map(|i| [&[3][..], &[1], &[8]][i % 3]).collect();
     let all: Vec<_> = (0..3).map(|i| Rows::new(3 * seed + i, DType::U8, &shapes)).collect();
-    let memory: Vec<_> = all.iter().map(|rows| Buffer::of(gpu, &rows.bytes.concat())).collect();
+    let memory: Vec<_> =
+        all.iter().map(|rows| Buffer::from_bytes(gpu, &rows.bytes.concat())).collect();
     let mut batches = Vec::new();
     for (rows, buffer) in all.iter().zip(&memory) {
         let ends = rows.bytes.iter().scan(buffer.address, |at, bytes| {
