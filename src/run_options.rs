@@ -32,49 +32,49 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// Work on a device is enqueued on this stream.
+    /// Sets the stream that work on a device is enqueued on.
     #[must_use]
     pub fn stream(self, stream: Stream) -> RunOptions {
         RunOptions { stream: Some(stream), ..self }
     }
 
-    /// Work on a device waits for these streams, which wrote the samples.
+    /// Sets the streams that work on a device waits for: those that wrote the samples.
     #[must_use]
     pub fn producers(self, producers: Vec<Stream>) -> RunOptions {
         RunOptions { producers, ..self }
     }
 
-    /// Owners that are kept until the samples have been read.
+    /// Sets owners that are kept until the samples have been read.
     #[must_use]
     pub fn keep(self, keep: Vec<Owner>) -> RunOptions {
         RunOptions { keep, ..self }
     }
 
-    /// Outputs on a device are memory of this allocator.
+    /// Sets the allocator of outputs on a device.
     #[must_use]
     pub fn memory(self, memory: Arc<dyn OutputMemory>) -> RunOptions {
         RunOptions { memory: Some(memory), ..self }
     }
 
-    /// Page-locked outputs are memory of this allocator.
+    /// Sets the allocator of page-locked outputs.
     #[must_use]
     pub fn pinned(self, pinned: Arc<dyn PinnedMemory>) -> RunOptions {
         RunOptions { pinned: Some(pinned), ..self }
     }
 
-    /// A launch has at most so many blocks.
+    /// Sets the most blocks that a launch has.
     #[must_use]
     pub fn max_blocks(self, count: u32) -> RunOptions {
         RunOptions { max_blocks: Some(count), ..self }
     }
 
-    /// The arena of a plan that has one is this memory.
+    /// Sets the memory of a plan's arena.
     #[must_use]
     pub fn arena(self, arena: Tensor) -> RunOptions {
         RunOptions { arena: Some(arena), ..self }
     }
 
-    /// The options of a part of the work: ordered as all of it, in memory of the engine's own.
+    /// The options of a part of the work: the same stream, producers, owners and blocks, with the engine's own memory.
     pub(crate) fn for_part(&self) -> RunOptions {
         RunOptions {
             stream: self.stream,

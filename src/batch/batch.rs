@@ -64,8 +64,8 @@ impl Fields {
         }
     }
 
-    /// Lengths, offsets and whatever else is known without looking at a sample's elements. Those of samples that
-    /// a device chooses are absent.
+    /// Makes the lengths, the offsets and whatever else is known without looking at a sample's elements. Those of
+    /// samples that a device chooses are absent.
     ///
     /// # Errors
     /// [`Error::TooLarge`] for int32 offsets beyond `i32::MAX`.
@@ -99,7 +99,7 @@ impl Fields {
         Ok(fields)
     }
 
-    /// All but the tensors.
+    /// The fields of a batch of this shape, without tensors.
     pub(crate) fn for_shape(batch_shape: &BatchShape) -> Fields {
         let fields = Fields::with_bounds(batch_shape.num_samples, SampleBounds::new(batch_shape));
         Fields { max_length: batch_shape.max_length, ..fields }
@@ -110,7 +110,7 @@ impl Fields {
         &self.bounds
     }
 
-    /// The lengths or the offsets.
+    /// The lengths or the offsets, by role; `None` for any other role, and if the batch has none.
     pub(crate) fn number(&self, role: Role) -> Option<&Tensor> {
         match role {
             Role::Lengths => self.lengths.as_deref(),

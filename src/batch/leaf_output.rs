@@ -16,11 +16,12 @@ pub struct LeafOutput {
 }
 
 impl LeafOutput {
-    /// The batch, unless its data is in memory of the caller's.
+    /// The batch; `None` if its data is in memory of the caller's.
     pub(crate) fn into_batch(self) -> Option<Batch> {
         self.data.map(|data| Batch::new(data, self.fields))
     }
 
+    /// Sets the tensor of a role.
     pub(crate) fn set(&mut self, role: Role, tensor: Tensor) {
         let field = match role {
             Role::Data => {

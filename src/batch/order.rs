@@ -38,6 +38,7 @@ impl Tensor {
         Ok(())
     }
 
+    /// Hands a block of windrow's to a stream, borrowed or not; does nothing for other memory.
     fn hand_to(&self, stream: Stream, is_borrowed: bool) -> Result<()> {
         if let Some(block) = self.owner().downcast_ref::<DeviceBlock>() {
             return block.hand_to(stream, is_borrowed);

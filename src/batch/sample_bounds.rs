@@ -82,6 +82,7 @@ impl SampleBounds {
         matches!(self.0, Kind::Rows)
     }
 
+    /// The bounds of the samples in a batch of this shape.
     pub(super) fn new(batch_shape: &BatchShape) -> SampleBounds {
         SampleBounds(match &batch_shape.placement {
             Placement::Rows => Kind::Rows,
@@ -149,7 +150,7 @@ impl SampleBounds {
         }
     }
 
-    /// The kind and what little it has, and its column of numbers, for a pickle.
+    /// The kind and its few numbers, and its column of lengths or offsets, for a pickle.
     #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn to_numbers(&self) -> (Vec<i64>, &[i64]) {
@@ -188,7 +189,8 @@ impl SampleBounds {
     }
 }
 
-/// `length` places from `start` on along each dim named.
+/// A view of `length` places from `start` on along each dim in `parts`, `(dim, start, length)`; the errors of
+/// [`Tensor::view`].
 fn narrow(tensor: &Tensor, parts: &[(usize, i64, i64)]) -> Result<Tensor> {
     let mut shape: Dims = tensor.shape().into();
     let mut first = 0i64;

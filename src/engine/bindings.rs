@@ -20,8 +20,8 @@ use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 pub use crate::cuda::{hold, lock_refusal, lock_stats, page_locked, reap_copies, try_lock};
 pub use crate::cuda::{relax_captures, relaxed, End};
 
-/// Says whether others may have the address of a page-locked tensor of windrow's: memory that they do not have is used again
-/// at once. No effect for other tensors.
+/// Sets whether others may have the address of a page-locked tensor of windrow's: memory that they do not have is used
+/// again at once. No effect for other tensors.
 pub fn set_handed_out(tensor: &Tensor, is_handed_out: bool) {
     if let Some(block) = tensor.owner().downcast_ref::<PinnedBlock>() {
         block.set_handed_out(is_handed_out);
@@ -100,7 +100,7 @@ impl Engine {
         self.unwritten(num_bytes, device)
     }
 
-    /// Whether both are one engine.
+    /// Whether both handles are of one engine.
     pub fn is_same(&self, other: &Engine) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -236,7 +236,7 @@ impl Engine {
         self.shared.counters.count(&Tally::of_view(num_samples));
     }
 
-    /// Whether a stack of such samples is their bytes, row by row, on the host.
+    /// Whether a stack of samples with this metadata is their bytes, row by row, on the host.
     fn is_plain_stack(&self, collate: &Collate, meta: &TensorMeta) -> bool {
         collate.form == Form::Stack
             && collate.increments.is_none()
@@ -252,7 +252,7 @@ impl Engine {
 #[cfg(feature = "unstable-bindings")]
 #[doc(hidden)]
 impl Fields {
-    /// The end of the work on a device that writes the batch, unless that is in a graph.
+    /// The end of the work on a device that writes the batch; `None` on the host and in a graph.
     pub fn end(&self) -> Option<End> {
         self.completion.as_ref().and_then(|completion| completion.end())
     }

@@ -36,7 +36,7 @@ impl Engine {
         EngineBuilder::default().thread_pool(pool).build_on_host()
     }
 
-    /// An engine with other options than those of [`Engine::host`].
+    /// A builder of an engine with other options than those of [`Engine::host`].
     ///
     /// ```
     /// let engine = windrow::Engine::builder().threads(2).pool_bytes(1 << 20).build()?;
@@ -101,25 +101,25 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Threads that work on a batch that reads and writes 1 MiB or more, the calling one included: 1 to [`Engine::MAX_THREADS`],
-    /// the nearest of them for another number. Without it, one for each core that the process may use. The first such batch
-    /// starts them; an engine of one thread starts none.
+    /// Sets the number of threads that work on a batch that reads and writes 1 MiB or more, the calling one included: 1
+    /// to [`Engine::MAX_THREADS`], the nearest of them for another number. Without it, one for each core that the
+    /// process may use. The first such batch starts them; an engine of one thread starts none.
     pub fn threads(self, count: usize) -> EngineBuilder {
         EngineBuilder { threads: Some(count), ..self }
     }
 
-    /// The caller's thread pool, in place of threads of the engine's own.
+    /// Sets the caller's thread pool, in place of threads of the engine's own.
     pub fn thread_pool(self, pool: Arc<rayon::ThreadPool>) -> EngineBuilder {
         EngineBuilder { thread_pool: Some(pool), ..self }
     }
 
-    /// Bytes of free output memory that the engine keeps for later batches: that of batches that were dropped. Without it, 1 GiB.
-    /// [`Engine::empty_cache`] gives them back.
+    /// Sets how many bytes of free output memory the engine keeps for later batches: that of batches that were dropped.
+    /// The default is 1 GiB. [`Engine::empty_cache`] gives them back.
     pub fn pool_bytes(self, bytes: u64) -> EngineBuilder {
         EngineBuilder { pool_bytes: Some(bytes), ..self }
     }
 
-    /// The device of batches whose call names none. Without it, batches are where the samples are.
+    /// Sets the device of batches whose call names none. By default batches are where the samples are.
     pub fn device(self, device: Device) -> EngineBuilder {
         EngineBuilder { device: Some(device), ..self }
     }
@@ -129,7 +129,7 @@ impl EngineBuilder {
         EngineBuilder { streaming_stores: Some(stores), ..self }
     }
 
-    /// The engine.
+    /// Makes the engine.
     ///
     /// # Errors
     /// For a device [`Error::NoDriver`](crate::Error::NoDriver) where there is no driver, no device, or none that the kernels
@@ -144,7 +144,7 @@ impl EngineBuilder {
         Ok(engine)
     }
 
-    /// The engine, whose device is not looked for yet.
+    /// Makes the engine without a look for its device.
     fn build_on_host(self) -> Engine {
         let available = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = match &self.thread_pool {

@@ -44,7 +44,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// The CUDA device that page-locks memory: that of the engine, else the first one.
+    /// The ordinal of the CUDA device that page-locks memory: that of the engine, else 0.
     pub(super) fn ordinal(&self) -> u32 {
         match self.device {
             Some(Device::Cuda(ordinal)) => ordinal,
@@ -334,7 +334,8 @@ impl Engine {
         Ok((tensors, ahead))
     }
 
-    /// Writes the outputs that are on the host. The block of a pipelined copy becomes the tensor of its output.
+    /// Writes the outputs that are on the host, and returns when they are written. The block of a pipelined copy
+    /// becomes the tensor of its output.
     fn run_on_host(
         &self,
         plan: &Plan<'_>,
@@ -392,6 +393,7 @@ impl Engine {
         Ok(self.shared.memory.allocate(bytes)?.into_tensor(dtype, layout))
     }
 
+    /// The executor of a device; errors as of [`Engine::stream`].
     pub(super) fn executor(&self, ordinal: u32) -> Result<Arc<cuda::Executor>> {
         self.shared.devices.executor(ordinal)
     }
@@ -425,7 +427,7 @@ impl Engine {
         Ok(block.into_tensor(dtype, layout))
     }
 
-    /// Zeroed page-locked memory, allocated through this device.
+    /// Allocates a zeroed tensor in page-locked memory through this device.
     pub(super) fn zeroed_pinned(
         &self,
         ordinal: u32,

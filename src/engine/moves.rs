@@ -57,16 +57,17 @@ impl<'t> CopyOptions<'t> {
         self
     }
 
-    /// The targets of the scales of a [`Quantize`](crate::Quantize): for each pair memory of the scales' dtype, of the source's
-    /// shape without its last dim (by row), with the number of blocks in its place (by block), or without dims (by sample). It
-    /// is where the destination is: on its device, or on the host, where those of no elements always are.
+    /// Sets the targets of the scales of a [`Quantize`](crate::Quantize): for each pair memory of the scales' dtype, of
+    /// the source's shape without its last dim (by row), with the number of blocks in its place (by block), or without
+    /// dims (by sample). It is where the destination is: on its device, or on the host, where those of no elements
+    /// always are.
     #[must_use]
     pub fn scales_out(mut self, scales: Vec<Target<'t>>) -> Self {
         self.scales_out = Some(scales);
         self
     }
 
-    /// Options of work on a device, such as its stream.
+    /// Sets the options of work on a device, such as its stream.
     #[must_use]
     pub fn run(mut self, run: RunOptions) -> Self {
         self.run = run;
@@ -343,7 +344,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Fails where [`Engine::copy_lists`] would fail before it writes anything.
+    /// Returns the error that [`Engine::copy_lists`] would find before it writes anything.
     ///
     /// # Errors
     /// As [`Engine::copy_many`]; nothing is written.
@@ -427,6 +428,7 @@ impl<'a> AloneLeaves<'a> {
         Ok(all)
     }
 
+    /// A leaf for each list, with its options and target.
     fn leaves(&self) -> Vec<Leaf<'_, 'a>> {
         let leaf = |index: usize| Leaf {
             samples: &self.lists[index],

@@ -179,6 +179,7 @@ struct Calls {
 }
 
 impl Calls {
+    /// The pairs by the devices of their sides.
     fn new(dsts: &SampleList<'_>, srcs: &SampleList<'_>) -> Calls {
         let (mut of_one, mut between): (BTreeMap<_, Vec<i64>>, BTreeMap<_, Vec<i64>>) =
             Default::default();
@@ -196,7 +197,7 @@ impl Calls {
     }
 }
 
-/// Cuts pairs into runs of at most [`MOST_ACROSS_BYTES`] together, or of one pair.
+/// Cuts pairs into runs of at most [`MOST_ACROSS_BYTES`] bytes together, or of one pair.
 fn parts_of<'p>(dsts: &SampleList<'_>, pairs: &'p [i64]) -> Vec<&'p [i64]> {
     let (mut parts, mut rest) = (Vec::new(), pairs);
     while !rest.is_empty() {

@@ -25,12 +25,12 @@ impl Packed {
         &self.buffer
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn nbytes(&self) -> usize {
         self.buffer.nbytes()
     }
 
-    /// The first leaf of a name, as a view of the buffer.
+    /// The first leaf of a name, as a view of the buffer; `None` if there is none.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.leaves.iter().find(|(leaf_name, _)| leaf_name == name).map(|(_, tensor)| tensor)
     }

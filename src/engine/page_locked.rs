@@ -42,7 +42,7 @@ impl Engine {
 }
 
 impl SharedMemory {
-    /// The memory of one of the outputs that it was made for; call it once for each.
+    /// Takes the memory of one of the outputs that the block was made for; call it once for each.
     pub fn take(&mut self, output: &OutputPlan<'_>) -> Result<Tensor> {
         let begin = self.used;
         self.used += output.bytes().next_multiple_of(SHARED_ALIGN);

@@ -64,6 +64,7 @@ impl Engine {
         self.resident_list(samples, ordinal).map(|list| Resident { list: Arc::new(list), device })
     }
 
+    /// Makes the table of a list on a device; errors as of [`Engine::resident`].
     fn resident_list<'a>(
         &self,
         samples: SampleList<'a>,
@@ -82,7 +83,7 @@ impl<'a> Resident<'a> {
         self.device
     }
 
-    /// How many samples the list has.
+    /// The number of samples in the list.
     pub fn len(&self) -> usize {
         self.list.samples.len()
     }
@@ -128,7 +129,7 @@ impl<'a> Resident<'a> {
         Ok(SampleList::selected(Arc::new(Selection { indices, list }), owners))
     }
 
-    /// Reports an index out of range that the device has found since the last check, without waiting.
+    /// Returns the error of an index out of range that the device has found since the last check, without waiting.
     ///
     /// # Errors
     /// [`Error::Index`].

@@ -28,7 +28,8 @@ struct Small<'s> {
     elems: u64,
 }
 
-/// Whether no more is asked for than what rows can be, on the host. `device`: where batches go if the options do not say.
+/// Whether the options ask only for a host batch of rows that are copied, cast or padded. `device`: where batches go if
+/// the options do not say.
 fn is_plain(collate: &Collate, device: Option<Device>) -> bool {
     collate.increments.is_none()
         && collate.has_no_transform()
@@ -71,7 +72,7 @@ impl<'s> Small<'s> {
         self.bytes_in().saturating_add(self.shape.bytes)
     }
 
-    /// The memory of the batch, of which nothing is written yet; `None` without memory.
+    /// Allocates the memory of the batch and its fields, of which nothing is written yet; `None` without memory.
     fn allocate(&self, memory: &Arc<MemoryPool>) -> Option<LeafOutput> {
         let shape = self.shape;
         let mut filled = LeafOutput { data: None, fields: Fields::for_shape(shape) };
@@ -100,7 +101,7 @@ impl<'s> Small<'s> {
         others.ok().map(|()| filled)
     }
 
-    /// Writes the batch into its output memory.
+    /// Writes the batch, its lengths or offsets and its mask into their memory.
     fn write(&self, output: &mut LeafOutput, threads: Option<&Helpers>) {
         let (rows, shape, fields) = (self.rows, self.shape, &output.fields);
         // SAFETY: just allocated, with a place for each number.
@@ -144,7 +145,7 @@ impl<'s> Small<'s> {
         }
     }
 
-    /// Adds the account of this batch.
+    /// Adds the account of this batch to `tally`.
     fn add_to(&self, tally: &mut Tally) {
         let (dtype, data_bytes) = (self.shape.dtype, self.shape.data_bytes());
         let real_bytes = self.elems * dtype.size() as u64;

@@ -23,7 +23,7 @@ struct Increments<'a> {
 }
 
 impl<'a> Increments<'a> {
-    /// The increments of a batch.
+    /// The increments of a batch, after a check of `dim`, `offsets` and `starts`.
     ///
     /// # Errors
     /// Argument for a `dim` that the batch lacks, offsets that are not those of `dim`, or starts of another number.
@@ -53,7 +53,8 @@ impl<'a> Increments<'a> {
         Ok(Increments { num_blocks, row_len, offsets, starts })
     }
 
-    /// Each sample's number, elements and start, block by block.
+    /// The number of each sample, the range of its elements in the batch, and the number that is added to them, block
+    /// by block.
     fn iter(&self) -> impl Iterator<Item = (usize, Range<usize>, i64)> + '_ {
         let num_samples = self.offsets.len() - 1;
         let num_rows = self.offsets[num_samples] as usize;
@@ -140,7 +141,7 @@ macro_rules! integers {
 
 integers! { i8 i16 i32 i64 u8 u16 u32 u64 }
 
-/// The least and the largest; `None` of none.
+/// The least and the largest value; `None` without values.
 fn extremes<T: Integer>(values: &[T]) -> Option<(i128, i128)> {
     let first = *values.first()?;
     let (low, high) =
@@ -148,7 +149,8 @@ fn extremes<T: Integer>(values: &[T]) -> Option<(i128, i128)> {
     Some((low.into(), high.into()))
 }
 
-/// Adds to integers, if all sums are within the limits of the dtype; else an error of the first sample with one that is not.
+/// Adds to integers, if all sums are within the limits of the dtype; else writes nothing and returns [`Error::DType`]
+/// for the first sample with a sum that is not.
 fn raise_integers<T: Integer>(
     values: &mut [T],
     parts: &Increments<'_>,

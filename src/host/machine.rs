@@ -15,7 +15,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one. Read once.
+    /// The machine that this process runs on, read once.
     pub fn current() -> &'static Machine {
         static HERE: OnceLock<Machine> = OnceLock::new();
         HERE.get_or_init(|| {
@@ -46,13 +46,14 @@ impl Machine {
         self.flags.iter().any(|feature| feature == flag)
     }
 
-    /// The name as that of a file.
+    /// The processor's name as the name of a file, as [`as_file_name`] makes it.
     pub fn file_name(&self) -> String {
         as_file_name(&self.name)
     }
 }
 
-/// A name as that of a file: its ASCII letters, in lower case, and digits, with a hyphen for whatever is between them.
+/// A name as the name of a file: its ASCII letters, in lower case, and digits, with a hyphen for whatever is between
+/// them.
 pub(super) fn as_file_name(name: &str) -> String {
     let kept = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = name.chars().map(kept).collect();

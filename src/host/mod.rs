@@ -49,7 +49,7 @@ pub(crate) use small_batches::{table_limits, write_numbers, write_rows, RowPaddi
 pub use streaming_stores::{calibration_file, text_in_file, ChosenStores, StreamingStores};
 pub(crate) use threads::{Helpers, Threads};
 
-/// Whether one thread alone is faster, by bytes read and written.
+/// Whether one thread alone is faster; `traffic` is the number of bytes read and written.
 pub(crate) fn is_small(traffic: u64) -> bool {
     traffic < POLICY.small_bytes
 }
@@ -69,7 +69,7 @@ pub(crate) struct Tiling {
 }
 
 impl Tiling {
-    /// Cuts the outputs for which `is_run` is true, by position.
+    /// Cuts the outputs at positions for which `is_run` is true into tiles; the others have none.
     pub fn new(plan: &Plan<'_>, is_run: impl Fn(usize) -> bool) -> Tiling {
         let total = saturating_sum(plan.outputs().iter().map(OutputPlan::bytes));
         let tile_bytes = tile_bytes(total);
@@ -85,6 +85,7 @@ impl Tiling {
         Tiling { tile_bytes, first }
     }
 
+    /// The number of tiles of all outputs.
     pub fn count(&self) -> usize {
         self.first[self.first.len() - 1]
     }
@@ -127,7 +128,7 @@ pub(crate) struct Work<'p> {
 }
 
 impl<'p> Work<'p> {
-    /// The work on the outputs that have an address.
+    /// The work on the outputs that have an address; the others are not written.
     pub fn new(plan: &'p Plan<'p>, outputs: &'p Outputs, stores: StreamingStores) -> Work<'p> {
         let tiling = Tiling::new(plan, |output| outputs.0[output].is_some());
         Work { plan, outputs, tiling, stores }
@@ -268,7 +269,7 @@ pub(crate) unsafe fn run_moves(
     }
 }
 
-/// Copies bytes by all threads.
+/// Copies `bytes` bytes by all threads, and returns when they are copied.
 ///
 /// # Safety
 /// `bytes` are readable at `from`, and writable at `to` by nothing else; they do not overlap.

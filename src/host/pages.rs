@@ -9,7 +9,7 @@ mod linux {
     /// A multiple of any system's page, and less than a tile of an output that is written around the caches.
     pub(super) const PAGES_BYTES: usize = 64 << 10;
 
-    /// Asks for huge pages in a range of memory.
+    /// Asks the system for huge pages in `bytes` bytes from `start` on; a refusal changes nothing.
     pub fn prefer_huge(start: *mut u8, bytes: usize) {
         // SAFETY: the advice changes no contents, whatever the range, and may be refused.
         unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) };
@@ -34,8 +34,10 @@ pub(super) use elsewhere::{is_resident, prefer_huge};
 /// Other systems choose their pages themselves, and all memory counts as touched.
 #[cfg(any(not(target_os = "linux"), miri))]
 mod elsewhere {
+    /// Does nothing: huge pages are asked for on Linux alone.
     pub fn prefer_huge(_: *mut u8, _: usize) {}
 
+    /// True: the system is not asked.
     pub fn is_resident(_: *const u8) -> bool {
         true
     }

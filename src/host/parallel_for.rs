@@ -44,7 +44,7 @@ const CLOSED: usize = 1 << (usize::BITS - 1);
 pub(super) struct HelperGuard<'a>(&'a HelperGate);
 
 impl HelperGate {
-    /// Admits the calling thread, unless the gate is closed.
+    /// Admits the calling thread until the guard is dropped; `None` if the gate is closed.
     pub fn enter(&self) -> Option<HelperGuard<'_>> {
         let before = self.state.fetch_add(1, Ordering::Acquire);
         let guard = HelperGuard(self);

@@ -113,7 +113,7 @@ impl PipelinedCopy {
         }
     }
 
-    /// Says that no further rows will come, so that the other threads can end.
+    /// Publishes all rows and that no further ones come, so that the other threads can end.
     pub fn close(&mut self) {
         self.shared.published.store(self.len, Ordering::Release);
         self.shared.closed.store(true, Ordering::Release);

@@ -74,6 +74,7 @@ pub(crate) struct Block {
 unsafe impl Sync for Block {}
 
 impl Block {
+    /// The address of the block's first byte, aligned to 64 bytes.
     pub fn data(&self) -> *mut u8 {
         self.raw.as_ref().map_or(std::ptr::null_mut(), |raw| raw.data.as_ptr())
     }
@@ -178,7 +179,8 @@ impl MemoryPool {
         Ok(Block { raw: Some(raw), pool: Arc::clone(self) })
     }
 
-    /// Allocates memory; if there is none, releases the free blocks and tries once more.
+    /// Allocates new memory of this layout; if there is none, releases the free blocks and tries once more. `None` if
+    /// that fails too.
     fn fresh(&self, layout: Layout) -> Option<Raw> {
         allocate_raw(layout).or_else(|| {
             self.clear();
@@ -194,6 +196,7 @@ impl MemoryPool {
         }
     }
 
+    /// The pool's counters: bytes free and in use, and how many allocations found a free block.
     pub fn stats(&self) -> PoolStats {
         PoolStats {
             free_bytes: self.free_bytes.load(Ordering::Relaxed),
@@ -203,8 +206,8 @@ impl MemoryPool {
         }
     }
 
-    /// Keeps a free block. Returns what is not kept: a small one beyond the cap or its slots; else the oldest large ones, until
-    /// the cap is met.
+    /// Takes a block back and keeps it. Returns the blocks that are to be freed: a small one beyond the cap or its
+    /// slots; else the oldest large ones, until the cap is met.
     fn give_back(&self, raw: Raw) -> SmallVec<[Raw; 1]> {
         let size = raw.layout.size() as u64;
         self.used_bytes.fetch_sub(size, Ordering::Relaxed);
@@ -231,13 +234,14 @@ impl MemoryPool {
         dropped
     }
 
+    /// Locks the free large blocks.
     fn lock(&self) -> Guard<'_, Vec<Raw>> {
         self.large.lock()
     }
 }
 
-/// Takes the smallest free block that fits and is not more than a quarter too large. Of equals the one used last: its pages are
-/// the likeliest to be in a cache.
+/// Takes the smallest free block that fits and is not more than a quarter too large; `None` if there is none. Of equal
+/// ones it takes the one used last: its pages are the likeliest to be in a cache.
 fn take_best_fit(free: &mut Vec<Raw>, size: usize) -> Option<Raw> {
     let fits = |raw: &Raw| (size..=size + size / 4).contains(&raw.layout.size());
     let (position, _) = free
@@ -256,12 +260,12 @@ impl Default for SmallBlocks {
 }
 
 impl SmallBlocks {
-    /// Takes a free block of exactly this size, one of [`SMALL_SIZES`].
+    /// Takes a free block of exactly this size, one of [`SMALL_SIZES`]; `None` if there is none.
     fn take(&self, layout: Layout) -> Option<Raw> {
         self.0[small_size(layout.size())].iter().find_map(|slot| take(slot, layout))
     }
 
-    /// Keeps a block; gives it back if all slots of its size are full.
+    /// Keeps a block; returns it if all slots of its size are full.
     fn keep(&self, raw: Raw) -> Option<Raw> {
         let raw = ManuallyDrop::new(raw);
         for slot in &self.0[small_size(raw.layout.size())] {
@@ -322,6 +326,7 @@ fn block_layout(bytes: u64) -> Option<Layout> {
     Layout::from_size_align(size, align).ok()
 }
 
+/// Allocates memory of this layout; `None` if there is none. Large memory is asked to have huge pages.
 fn allocate_raw(layout: Layout) -> Option<Raw> {
     debug_assert!(layout.size() >= ALIGN);
     // SAFETY: the size is at least `ALIGN`, never 0.

@@ -4,7 +4,8 @@
 #[cfg(target_arch = "x86_64")]
 use crate::host::policy::POLICY;
 
-/// Asks for the first lines of some bytes that are read soon. Nothing is promised of the address.
+/// Prefetches the first `prefetched_bytes` of [`POLICY`] of `bytes` bytes at `data`. Any address is allowed; it is not
+/// read.
 #[inline]
 pub fn prefetch(data: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -9,7 +9,7 @@ use crate::host::Outputs;
 use crate::plan::{Channel, ElementOp, Groups, Moves, OutputPlan, Plan, Role};
 use crate::tensor::{CastTo, DType, Scalar};
 
-/// Writes the outputs of a plan that have an address.
+/// Writes the outputs of a plan that have an address, element by element: the reference for all other executors.
 pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
     let addressed = plan.outputs().iter().zip(&outputs.0);
     for (output, out) in addressed.filter_map(|(output, out)| Some((output, (*out)?))) {
@@ -142,7 +142,8 @@ pub(crate) unsafe fn rescale(
     }
 }
 
-/// The scale of elements of at most this magnitude, and its bits; of an infinity NaN, if scales are powers of two.
+/// The scale of elements whose largest magnitude is `amax`, and its bits; NaN for an infinity if scales are powers of
+/// two.
 fn found_scale(quantize: &Quantize, amax: f32) -> (f32, [u8; 4]) {
     let amax = amax.max(quantize.eps as f32);
     let (largest, exponent) = match quantize.dtype {
@@ -192,7 +193,7 @@ fn place_of(output: &OutputPlan<'_>, sample: usize, out: *mut u8, elem: u64) -> 
     ElementPlace { src, dst, coords, is_real }
 }
 
-/// The bits of an element of a sample, in native order.
+/// The bits of an element of a sample, in native byte order, with zeros behind them.
 ///
 /// # Safety
 /// The place is that of a real element of a living sample.
@@ -207,7 +208,7 @@ unsafe fn bits_at(dtype: DType, place: &ElementPlace) -> [u8; 16] {
     bits
 }
 
-/// The element in float32.
+/// The element converted to float32.
 ///
 /// # Safety
 /// The place is that of a real element of a living sample.
@@ -254,7 +255,7 @@ unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *
     unsafe { place.dst.copy_from_nonoverlapping(bits.as_ptr(), size) };
 }
 
-/// One element from one dtype to another, through the affine map if there is one.
+/// Converts one element's bits from one dtype to another, through the affine map and its channel if there is one.
 fn convert_one(
     src: DType,
     to: CastTo,
@@ -338,7 +339,7 @@ fn format_of_float8(dtype: DType) -> (u32, u8) {
     }
 }
 
-/// The value of a code without a sign bit; past the last number as if they went on.
+/// The value of a code without a sign bit; codes past the last number count as if the numbers went on.
 fn counted_float8(dtype: DType, code: u8) -> f64 {
     let (fraction_bits, _) = format_of_float8(dtype);
     let fraction = f64::from(code % (1 << fraction_bits)) / f64::from(1 << fraction_bits);

@@ -110,7 +110,7 @@ macro_rules! with_width {
 
 use with_width;
 
-/// Moves elements of 1, 2, 4, 8 or 16 bytes.
+/// Returns the function that moves elements of `width` bytes: 1, 2, 4, 8 or 16.
 pub(crate) fn copy_row(width: usize) -> RowFn {
     with_width!(width, T => copy::<T>)
 }
@@ -129,32 +129,34 @@ macro_rules! with_turned {
     };
 }
 
-/// Moves elements of a dtype of other byte order to native order.
+/// Returns the function that moves elements of dtype `src`, of foreign byte order, to native order.
 fn swap_row(src: DType) -> RowFn {
     with_turned!(src, swap)
 }
 
-/// Gathers elements of 1, 2, 4, 8 or 16 bytes.
+/// Returns the function that gathers elements of `width` bytes: 1, 2, 4, 8 or 16.
 pub(crate) fn gather_rows(width: usize) -> GatherFn {
     with_width!(width, T => blocks::gather::<T>)
 }
 
-/// Converts elements of either byte order to native ones; both dtypes are arithmetic, or they are the same but for byte order.
+/// Returns the function that converts elements of either byte order to native ones; both dtypes are arithmetic, or they
+/// are the same but for byte order.
 pub(crate) fn cast_row(src: DType, to: CastTo) -> RowFn {
     with_isa!(src.native(), to.dtype, I => cast_row_on::<I>(src, to))
 }
 
-/// Converts elements as [`cast_row`] does; the dtypes differ and both sides are contiguous.
+/// Returns the function that converts contiguous elements as [`cast_row`] does; the dtypes differ.
 pub(crate) fn cast_elems(src: DType, to: CastTo) -> Cast {
     with_isa!(src.native(), to.dtype, I => cast_elems_on::<I>(src, to))
 }
 
-/// Transforms elements of either byte order; both dtypes are arithmetic.
+/// Returns the function that transforms elements of either byte order; both dtypes are arithmetic.
 pub(crate) fn affine_row(src: DType, to: CastTo) -> AffineFn {
     with_isa!(src.native(), to.dtype, I => affine_row_on::<I>(src, to))
 }
 
-/// Splits pixels into planes; both dtypes are arithmetic, or they are the same and only moved. Both are of native byte order.
+/// Returns the function that splits pixels into planes; both dtypes are arithmetic, or they are the same and only
+/// moved. Both are of native byte order.
 pub(crate) fn planar_row(src: DType, to: CastTo) -> PlanarFn {
     with_isa!(src, to.dtype, I => planar_row_on::<I>(src, to))
 }
@@ -244,7 +246,7 @@ struct Row {
 }
 
 impl Row {
-    /// `len` elements from `start` on.
+    /// The part of the row of `len` elements from `start` on.
     ///
     /// # Safety
     /// `start + len` is within the row.
@@ -333,6 +335,7 @@ struct BlockRoom {
 }
 
 impl BlockRoom {
+    /// Uninitialised memory for a block on both sides.
     #[inline(always)]
     fn new() -> Self {
         BlockRoom { input: Scratch::new(), output: Scratch::new() }

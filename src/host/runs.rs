@@ -8,8 +8,8 @@ use crate::host::rows;
 use crate::host::uniform_rows::copy_all;
 use crate::plan::{CopyRange, OutputPlan, Starts};
 
-/// Calls `f` with every sample that has some of the elements, in order, and with their range within the sample. `elems` are
-/// elements of the output.
+/// Calls `f` with the number of every sample that has some of the elements, in order, and with their range within the
+/// sample. `elems` are elements of the output.
 pub(super) fn for_samples(
     output: &OutputPlan<'_>,
     elems: Range<u64>,

@@ -51,7 +51,7 @@ pub(crate) fn table_limits(collate: &Collate) -> TableLimits {
     TableLimits { bytes: policy.small_bytes, rows }
 }
 
-/// Writes numbers to a tensor of one dim, of int32 or int64, if there is one.
+/// Writes numbers to a tensor of one dim, of int32 or int64; does nothing without a tensor.
 ///
 /// # Safety
 /// Memory that nothing else has, with room for as many as there are.
@@ -141,7 +141,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// The writer of row-major samples like these, but for the extent of dim 0.
+    /// The writer of row-major samples with this metadata, whose extent of dim 0 may differ.
     fn new(meta: &TensorMeta, to: CastTo) -> Writer {
         let rest = meta.layout.shape().get(1..).unwrap_or_default();
         Writer {
@@ -153,12 +153,12 @@ impl Writer {
         }
     }
 
-    /// Bytes of one place along dim 0, of a sample and of the output.
+    /// Bytes of one place along dim 0: `[sample, output]`.
     fn units(&self) -> [usize; 2] {
         self.sizes.map(|size| size * self.elems)
     }
 
-    /// Writes this number of places along dim 0.
+    /// Copies or casts `places` places along dim 0 from `src` to `dst`.
     ///
     /// # Safety
     /// They are there on both sides.

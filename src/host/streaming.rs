@@ -33,7 +33,7 @@ pub(super) struct WrittenRows {
 }
 
 impl WrittenRows {
-    /// A single row, written as it comes.
+    /// A single row of `len` elements of `size` bytes at `dst`, which is not written around the caches.
     pub fn one(dst: *mut u8, size: usize, len: usize) -> WrittenRows {
         WrittenRows { dst, plane: 0, count: 1, size, len, streaming: false }
     }

@@ -122,8 +122,8 @@ impl StreamingStores {
         calibration_file(&Machine::current().file_name())
     }
 
-    /// Whether an output is written around the caches where its memory was written before: as one of its size and kind, with rows
-    /// that are long enough.
+    /// Whether an output is written around the caches: it has at least the limit of its kind in bytes, and its rows are
+    /// long enough. The caller checks that its memory was written before.
     pub(crate) fn are_for(&self, output: &OutputPlan<'_>) -> bool {
         let runs = match &output.ranges {
             Some(ranges) => ranges.len() as u64,
@@ -134,7 +134,7 @@ impl StreamingStores {
             && output.bytes() / runs.max(1) >= POLICY.min_streamed_run_bytes
     }
 
-    /// The smallest output of this kind that is written around the caches; scaled ones never are.
+    /// The bytes of the smallest output of this kind that is written around the caches; scaled ones never are.
     fn least(&self, output: &OutputPlan<'_>) -> u64 {
         let is_cut = || match &*output.nests {
             [nest] => output.dims[nest.dims.clone()].iter().any(|dim| !dim.is_whole()),
@@ -159,6 +159,7 @@ impl fmt::Display for StreamingStores {
 impl FromStr for StreamingStores {
     type Err = Error;
 
+    /// Reads `copies=BYTES,padded=BYTES,computed=BYTES` in any order; [`Error::Argument`] for any other text.
     fn from_str(text: &str) -> Result<StreamingStores> {
         let read = || {
             let limits: Vec<(String, u64)> = read_limits(text)?;

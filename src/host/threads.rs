@@ -29,7 +29,7 @@ pub(crate) struct Helpers {
 }
 
 impl Helpers {
-    /// Queues work for one of them.
+    /// Queues work for one of the threads, and returns at once.
     #[cfg(not(all(test, windrow_loom)))]
     pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
         self.pool.spawn(work);
@@ -62,7 +62,7 @@ impl Drop for Made {
 }
 
 impl Threads {
-    /// Threads to be made when they are wanted.
+    /// Threads of an engine, `count` with the calling one, which [`Threads::helpers`] starts.
     pub fn new(count: usize) -> Threads {
         Threads::Own { count, made: ForkMutex::new(None) }
     }
@@ -151,6 +151,7 @@ mod linux {
     }
 
     impl Ids {
+        /// Room for the ids of `count` threads.
         pub fn new(count: usize) -> Ids {
             let threads = std::iter::repeat_with(AtomicI32::default).take(count).collect();
             Ids { threads, given: Mutex::new(None) }
@@ -209,6 +210,7 @@ mod elsewhere {
     pub(crate) struct Ids;
 
     impl Ids {
+        /// Nothing: threads have no processor of their own here.
         pub fn new(_: usize) -> Ids {
             Ids
         }

@@ -193,7 +193,7 @@ unsafe fn write_samples<const STREAMING: bool>(
     });
 }
 
-/// Whether elements of a row are so few that how they are written costs as much as they do.
+/// Whether the elements of `range` have so few bytes that a choice of how to write them costs as much as they do.
 #[inline]
 fn is_short(output: &OutputPlan<'_>, nest: &LoopNest, range: &Range<u64>) -> bool {
     let size = output.dtype.size().max(nest.dtype.size()) as u64;
@@ -305,7 +305,7 @@ fn row_at<const STREAMING: bool>(
     }
 }
 
-/// Fills a row with one value.
+/// Fills a row of `len` elements with one value, around the caches if `STREAMING` and the row has no gaps.
 ///
 /// # Safety
 /// `len` elements of `size` bytes may be written from `dst` on, `stride` bytes apart.
@@ -324,7 +324,7 @@ unsafe fn fill<const STREAMING: bool>(
     }
 }
 
-/// Writes rows that are moved or cast.
+/// Writes the elements `range` of one sample by rows that are moved or cast, padding included.
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
@@ -368,7 +368,7 @@ unsafe fn move_rows<const STREAMING: bool>(
     });
 }
 
-/// Writes rows that are transformed.
+/// Writes the elements `range` of one sample by rows that are put through the affine map, padding included.
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.

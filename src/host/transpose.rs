@@ -253,7 +253,7 @@ impl Transposition {
         })
     }
 
-    /// Writes the box.
+    /// Writes all elements of the box to the output, moved, cast or put through `affine`.
     ///
     /// # Safety
     /// The sample is alive, and `place` is its own: every element that the box reaches may be read, and its place written to by
@@ -454,8 +454,8 @@ fn repeat(offsets: &mut Vec<isize>, stride: isize, times: usize) {
     }
 }
 
-/// Makes one loop of two, in the place of the outer one, if that goes on where the inner one ends on both sides and neither is
-/// that of the channels. Says whether it did.
+/// Makes one loop of two, in the place of the outer one, if that goes on where the inner one ends on both sides and
+/// neither is that of the channels. Returns whether it did.
 fn merge(outer: &mut Loop, inner: &mut Loop) -> bool {
     let reach = |stride: isize| stride.checked_mul(inner.extent as isize);
     let goes_on = !inner.is_channel

@@ -10,7 +10,7 @@ use crate::plan::route::Upload;
 use crate::tensor::bytes_of;
 
 impl<'s> Plan<'s> {
-    /// How the data of each leaf moves.
+    /// The path by which the data of each leaf moves, in the order of the leaves.
     pub(crate) fn paths<'p>(&'p self) -> impl Iterator<Item = Path> + use<'p, 's> {
         let data = self.outputs().iter().filter(|output| output.role == Role::Data);
         data.map(|output| match self.route() {
@@ -31,7 +31,7 @@ impl<'s> Plan<'s> {
         }))
     }
 
-    /// Bytes of the batches' data, and of their scales, that are brought to the host.
+    /// Bytes of data and scales that are copied from a device to the host.
     pub(crate) fn bytes_to_host(&self) -> u64 {
         let comes_back = |output: &&OutputPlan<'_>| {
             let path = self.route().map(|route| route.paths[output.leaf]);
@@ -41,7 +41,7 @@ impl<'s> Plan<'s> {
         saturating_sum(self.outputs().iter().filter(comes_back).map(OutputPlan::bytes))
     }
 
-    /// Bytes of the data of all leaves.
+    /// Bytes of the data of all leaves, padding included; the sum saturates.
     pub(crate) fn data_bytes(&self) -> u64 {
         saturating_sum(self.batch_shapes().iter().map(BatchShape::data_bytes))
     }
@@ -52,14 +52,14 @@ impl<'s> Plan<'s> {
         saturating_sum(self.batch_shapes().iter().map(|shape| shape.data_bytes() - real(shape)))
     }
 
-    /// Bytes of everything the plan makes.
+    /// Bytes of all tensors that the plan makes: data, masks, scales and metadata. The sum saturates.
     pub(crate) fn output_bytes(&self) -> u64 {
         saturating_sum(self.batch_shapes().iter().map(|batch_shape| batch_shape.bytes))
     }
 }
 
 impl BatchShape {
-    /// Bytes of the data.
+    /// Bytes of the data, padding included.
     pub(crate) fn data_bytes(&self) -> u64 {
         bytes_of(self.dtype, &self.shape)
     }

@@ -153,7 +153,8 @@ fn clusters_of(spans: &[Span]) -> impl Iterator<Item = Range<usize>> + '_ {
     })
 }
 
-/// Destinations on the circles that sources between them have in common with them. There is a span.
+/// The circles of the destinations of these spans; steps of sources that are read between them count too. There is at
+/// least one span.
 fn circles_of(
     dsts: &SampleList<'_>,
     srcs: &SampleList<'_>,
@@ -192,8 +193,8 @@ fn check_destinations(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     clusters.try_for_each(|cluster| check_cluster(dsts, &spans[cluster]))
 }
 
-/// Checks that the destinations of one cluster are apart from each other: those of a table on its circle, others in their order,
-/// beside those that have not ended.
+/// Checks that the destinations of one cluster are apart from each other, else [`Error::Overlap`]: those of a table on
+/// its circle, others in their order, beside those that have not ended.
 fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     if spans.len() > MANY {
         let written: Vec<_> =
@@ -237,6 +238,7 @@ fn not_apart(pair: usize, side: MoveSide, other: usize) -> Error {
         .at_side(MoveSide::Destination, pair)
 }
 
+/// The memory of one sample of a list, for tests of overlap.
 fn footprint<'l>(list: &'l SampleList<'_>, index: usize) -> Footprint<'l> {
     let TensorMeta { dtype, layout, .. } = list.meta(index);
     Footprint::new(list.address(index), layout, *dtype)
@@ -254,7 +256,7 @@ fn each_span<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Range<u64>> +
     })
 }
 
-/// An empty list with capacity for `count` entries.
+/// An empty vector with capacity for `count` entries; [`Error::OutOfMemory`] without memory.
 pub(super) fn try_vec<T>(count: usize) -> Result<Vec<T>> {
     let mut entries = Vec::new();
     let out_of_memory = |_| Error::OutOfMemory { bytes: (count * size_of::<T>()) as u64 };

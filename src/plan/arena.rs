@@ -38,6 +38,7 @@ struct ArenaSlot {
 }
 
 impl ArenaSlot {
+    /// The offset behind the slot's last byte.
     fn end(&self) -> u64 {
         self.byte_offset + bytes_of(self.dtype, &self.shape)
     }
@@ -85,6 +86,7 @@ impl Arena {
         &self.layout
     }
 
+    /// Bytes of the whole arena, gaps included.
     pub fn bytes(&self) -> u64 {
         self.layout.numel() as u64
     }
@@ -114,14 +116,15 @@ impl Arena {
         self.slots.iter().filter_map(move |slot| Some((slot.output?, place(slot))))
     }
 
-    /// Bytes that no tensor covers: first and number.
+    /// The gaps: the offset of the first byte that no tensor covers, and the number of such bytes.
     pub fn gaps(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let next = self.slots.iter().skip(1).map(|slot| slot.byte_offset);
         let ends = self.slots.iter().map(ArenaSlot::end).zip(next.chain([self.bytes()]));
         ends.filter(|(end, next)| end < next).map(|(end, next)| (end, (next - end) as usize))
     }
 
-    /// The lengths or offsets of a leaf, in memory of this layout, if they are in it.
+    /// The tensor of a role and leaf in memory of the arena's layout; `None` if the arena has no such tensor, the error
+    /// of [`Tensor::part`] if the memory does not fit.
     pub fn tensor(&self, memory: &Tensor, leaf: usize, role: Role) -> Option<Result<Tensor>> {
         let slot = self.slots.iter().find(|slot| slot.leaf == leaf && slot.role == role)?;
         Some(memory.part(slot.byte_offset, slot.dtype, &slot.shape))

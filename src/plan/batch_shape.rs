@@ -61,7 +61,7 @@ impl BatchShape {
         &self.shape
     }
 
-    /// Scales that are found on the way: their rule and their shape.
+    /// The rule and the shape of scales that the batch finds; `None` unless it quantises.
     pub(crate) fn found_scales(&self) -> Option<(&Quantize, &[i64])> {
         let scaling = self.scaling.as_deref()?;
         Some((scaling.quantize()?, &scaling.shape))
@@ -87,8 +87,9 @@ impl BatchShape {
         }
     }
 
-    /// Calls `each` with the lengths and the offsets: role, dtype, shape and numbers. If a device chooses the samples, the shape
-    /// is that of the batch, and the numbers are those of [`BatchShape::lengths`].
+    /// Calls `each` with role, dtype, shape and numbers of the lengths, and of the offsets; stops at its first error.
+    /// If a device chooses the samples, the shape is that of the batch, and the numbers are those of
+    /// [`BatchShape::lengths`].
     pub(crate) fn for_each_metadata(
         &self,
         mut each: impl FnMut(Role, DType, &[i64], &[i64]) -> Result<()>,
@@ -102,7 +103,7 @@ impl BatchShape {
         })
     }
 
-    /// Whether there are lengths.
+    /// Whether the batch has lengths: every form but a stack.
     pub(crate) fn has_lengths(&self) -> bool {
         !matches!(self.placement, Placement::Rows)
     }
@@ -114,6 +115,7 @@ impl BatchShape {
         self.lengths_dims().into_vec()
     }
 
+    /// The dims of [`BatchShape::lengths_shape`].
     fn lengths_dims(&self) -> Dims {
         let mut shape: Dims = smallvec::smallvec![self.num_samples as i64];
         if let Placement::Padded(Padded { dims, .. }) = &self.placement {
@@ -194,7 +196,8 @@ impl BatchShape {
         Ok(batch_shape)
     }
 
-    /// Rows that are moved from a source to a device, without a shape yet.
+    /// A stack of `num_samples` samples that are moved unchanged between two devices; the caller sets its shape and
+    /// bytes.
     pub(super) fn moved_rows(
         dtype: DType,
         num_samples: usize,
@@ -222,7 +225,8 @@ impl BatchShape {
         }
     }
 
-    /// Sets the affine map and its channel dim, and checks that samples and dtype allow the arithmetic.
+    /// Sets the affine map and its channel dim. [`Error::DType`] or [`Error::Argument`] if samples or dtype do not
+    /// allow the arithmetic, and the errors of [`resolve_channel_dim`].
     fn transform(&mut self, used: &UsedMetas<'_>, collate: &Collate) -> Result<()> {
         self.affine = match collate.transform.computes() {
             true => collate.transform.affine()?.map(Box::new),
@@ -242,8 +246,9 @@ impl BatchShape {
         }
     }
 
-    /// Sets the increments. Refuses them beside an affine map, in another number than the samples, for a dtype that is no
-    /// integer, and where neither the samples nor the batch are on a device.
+    /// Sets the increments. [`Error::Argument`] beside an affine map or for another number than that of the samples,
+    /// [`Error::DType`] for a
+    /// dtype that is no integer, [`Error::Device`] if neither the samples nor the batch are on a device.
     fn set_increments(&mut self, increments: &Arc<[i64]>) -> Result<()> {
         if self.affine.is_some() {
             return Err(Error::argument(
@@ -270,8 +275,8 @@ impl BatchShape {
         Ok(())
     }
 
-    /// The bytes of all tensors. Refuses a tensor that is too large, so that no later product of extents overflows; the sum
-    /// saturates.
+    /// The bytes of all tensors; the sum saturates. [`Error::TooLarge`] for a tensor of more than 63 bits of bytes, so
+    /// that no later product of extents overflows.
     pub(super) fn checked_bytes(&self) -> Result<u64> {
         let mut bytes = checked_bytes(self.dtype, &self.shape)?;
         self.for_each_field(|_, dtype, shape| {
@@ -281,7 +286,8 @@ impl BatchShape {
         Ok(bytes)
     }
 
-    /// Decides the position of samples in the batch, and the batch's shape.
+    /// Sets the position of samples in the batch, the batch's shape, and what the form adds; errors of the form's
+    /// options and of shapes.
     fn place(&mut self, used: &UsedMetas<'_>, form: &Form) -> Result<()> {
         let ndim = used.shape().len();
         if ndim == 0 && matches!(form, Form::Concat { .. } | Form::Ragged { .. }) {
@@ -317,7 +323,7 @@ impl BatchShape {
         }
     }
 
-    /// Places samples as rows of a new dim 0; refuses other shapes than the first one's.
+    /// Places samples as rows of a new dim 0; [`Error::Shape`] for other shapes than the first one's.
     fn stack(&mut self, used: &UsedMetas<'_>) -> Result<()> {
         let shape = used.shape();
         used.check(|_, extents| extents == shape, |index| shape_mismatch(used, index), Hint::Pad)?;
@@ -326,7 +332,8 @@ impl BatchShape {
         Ok(())
     }
 
-    /// Places samples one after the other along sample dim `dim`; refuses samples that differ elsewhere.
+    /// Places samples one after the other along sample dim `dim`; [`Error::Shape`] for samples that differ in another
+    /// dim.
     fn join(&mut self, used: &UsedMetas<'_>, dim: usize) -> Result<()> {
         let shape = used.shape();
         let equal_but_for_dim =
@@ -393,7 +400,7 @@ impl BatchShape {
     /// The most tensors beside the data of a batch that needs no plan, which has no scales.
     pub(crate) const MAX_OTHERS: u64 = 3;
 
-    /// Calls `each` with the tensors beside the data: role, dtype and shape.
+    /// Calls `each` with role, dtype and shape of every tensor beside the data; stops at its first error.
     pub(crate) fn for_each_field(
         &self,
         mut each: impl FnMut(Role, DType, &[i64]) -> Result<()>,

@@ -11,7 +11,7 @@ use crate::tensor::{
     small_vec, DType, Device, DimSet, Dims, Error, ErrorValue, Hint, Mismatch, Result,
 };
 
-/// The error for joined samples without dims.
+/// The [`Error::Shape`] for joined samples without dims.
 pub(super) fn no_dims(first: &[i64]) -> Error {
     let mismatch = Mismatch::new(Some(0), "at least one dim", first);
     mismatch.with_hint(Hint::Stack).into_error(Error::Shape)
@@ -153,7 +153,8 @@ pub(super) fn check_width(used: &UsedMetas<'_>, dtype: DType, affine: &Affine) -
     )))
 }
 
-/// The sample dim of each dim of the result; [`Error::Argument`] for what is no order of `ndim` dims.
+/// The sample dim of each dim of the result, in order without `permute`; [`Error::Argument`] for a `permute` that is no
+/// order of `ndim` dims.
 #[inline]
 pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec<[usize; 4]>> {
     let Some(order) = &collate.transform.permute else { return Ok(small_vec(0..ndim)) };
@@ -289,6 +290,7 @@ impl<'a> UsedMetas<'a> {
         &self.shape
     }
 
+    /// The number of samples.
     pub fn len(&self) -> usize {
         self.num_samples
     }
@@ -301,7 +303,7 @@ impl<'a> UsedMetas<'a> {
         }
     }
 
-    /// The samples behind the first, if they may differ in more than the extent of dim 0.
+    /// The positions of the samples behind the first, if they may differ in more than the extent of dim 0; else none.
     fn several(&self) -> std::ops::Range<usize> {
         match &self.per_sample {
             PerSample::Ids { ids, .. } => 1..ids.len(),
@@ -318,7 +320,8 @@ impl<'a> UsedMetas<'a> {
         }
     }
 
-    /// Whether all that is in use fits: a dtype and a shape.
+    /// Whether `fits` holds for the dtype and shape of every sample; it is asked once for each different metadata, and
+    /// for the shortest and the longest row.
     pub fn all(&self, mut fits: impl FnMut(DType, &[i64]) -> bool) -> bool {
         match &self.per_sample {
             PerSample::Same => fits(self.first.dtype, &self.shape),
@@ -346,7 +349,8 @@ impl<'a> UsedMetas<'a> {
         }
     }
 
-    /// Checks that all that is in use fits; else an error of class and texts by `mismatch` lists the samples that do not.
+    /// Checks that `fits` holds for the dtype and shape of every sample; else returns an error of the class and texts
+    /// of `mismatch`, which lists the samples that do not fit.
     #[inline]
     pub fn check(
         &self,
@@ -385,7 +389,7 @@ impl<'a> UsedMetas<'a> {
     }
 }
 
-/// The shape of a row like this one, with this extent of dim 0.
+/// The shape of a row like this one, with the extent `length` of dim 0.
 fn row_shape(like: &[i64], length: i64) -> Dims {
     let mut shape = Dims::from_slice(like);
     shape.iter_mut().take(1).for_each(|extent| *extent = length);

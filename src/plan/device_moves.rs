@@ -117,7 +117,8 @@ impl<'s> Moves<'s> {
         self.by_way(round.iter().copied(), dsts, reads_mapped)
     }
 
-    /// The same of all pairs that something is written to.
+    /// The lots and leaves of [`Moves::on_device_by_way`] for all pairs, on the host too, to which something is
+    /// written.
     pub fn all_by_way(
         &self,
         [dsts, srcs]: [&SampleList<'_>; 2],
@@ -186,7 +187,7 @@ impl<'s> Moves<'s> {
         runs
     }
 
-    /// A lot as leaf number `leaf` of a plan.
+    /// Plans a lot as leaf number `leaf` of a plan; errors as of [`Plan::for_moves`](crate::plan::Plan).
     pub(super) fn planned_lot<'a: 's>(
         &self,
         lot: &Lot,
@@ -277,7 +278,7 @@ impl<'s> Moves<'s> {
     }
 }
 
-/// How pairs of a class go; `None` where they are leaves of their own.
+/// The way of a class's pairs; `None` if they are leaves of their own.
 fn way_of(class: &PairClass<'_>, reads_mapped: bool) -> Option<Way> {
     let PairClass { dst, src, .. } = class;
     let bytes = |meta: &TensorMeta| bytes_of(meta.dtype, meta.layout.shape());
@@ -399,7 +400,7 @@ impl<'m, 's> Members<'m, 's> {
         }
     }
 
-    /// All destinations as one batch, as far as plans ask for it.
+    /// The batch shape that stands for all destinations, with the fields that plans read.
     fn batch_shape(&self, moves: &Moves<'_>) -> BatchShape {
         let first = self.classes[0];
         let bytes = bytes_of(self.lot.dtype, self.layout.shape());

@@ -62,9 +62,9 @@ pub(crate) struct LoopNest {
 }
 
 impl LoopNest {
-    /// The loops of such samples in the data of a batch, or, within a loop over all of them, those of a table of such rows.
-    /// `strides` are those of the output for the sample's dims, in elements and the result's order. Metadata of another rank than
-    /// the batch's, which no sample has, gets a loop of nothing.
+    /// Adds the loops of samples with this metadata in the data of a batch to `table`, or, with the loop `rows` over
+    /// all of them, those of a table of such rows. `strides` are those of the output for the sample's dims, in elements
+    /// and the result's order. Metadata of another rank than the batch's, which no sample has, gets a loop of nothing.
     pub fn for_data(
         meta: &TensorMeta,
         batch_shape: &BatchShape,
@@ -102,7 +102,8 @@ impl LoopNest {
         nest
     }
 
-    /// The loops from such a source to a destination of its shape, in the order of the memory that is written.
+    /// Adds the loops from a source to a destination of its shape to `table`, in the order of the memory that is
+    /// written.
     pub fn for_pair(src: &TensorMeta, dst: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
         let [from, to] = [src, dst].map(|meta| meta.dtype.size() as i64);
         let strides = src.layout.strides().iter().zip(dst.layout.strides());
@@ -119,7 +120,8 @@ impl LoopNest {
         nest
     }
 
-    /// The loops of such samples, copied as bytes in row-major order and native byte order.
+    /// Adds the loops of samples with this metadata to `table`, copied as bytes in row-major order and native byte
+    /// order.
     pub fn for_bytes(meta: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
         let (size, ordered) = (meta.dtype.size() as i64, meta.dtype.ordered_bytes() as i64);
         let mut step = size;
@@ -139,8 +141,8 @@ impl LoopNest {
         LoopNest::new(DType::U8, dims.into_iter().rev(), Channel::None, src_offset, table)
     }
 
-    /// The loops of such samples in the mask of a padded batch: only the padded dims, and nothing is read. `strides`: bytes from
-    /// place to place in the mask. Other ranks as of [`LoopNest::for_data`].
+    /// Adds the loops of samples with this metadata in the mask of a padded batch to `table`: only the padded dims, and
+    /// nothing is read. `strides`: bytes from place to place in the mask. Other ranks as of [`LoopNest::for_data`].
     pub fn for_mask(
         meta: &TensorMeta,
         batch_shape: &BatchShape,
@@ -237,7 +239,7 @@ impl LoopNest {
         self.dtype == dtype && dim.is_whole() && steps
     }
 
-    /// See [`LoopNest::planar`]; `dtype`: the output's.
+    /// Whether the nest is planar, as [`LoopNest::planar`] defines it; `dtype` is the output's.
     fn is_planar(&self, dtype: DType, table: &[Dim]) -> bool {
         let [channels, .., pixels] = &table[self.dims.clone()] else { return false };
         if !self.dtype.is_native() {

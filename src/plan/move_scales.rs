@@ -34,7 +34,7 @@ pub(crate) const NO_SCALES: &str = "scales_out is for the scales of a Quantize, 
 pub(crate) const NEEDS_SCALES: &str =
     "a Quantize of a move needs scales_out, to which its scales go";
 
-/// Refuses another number of destinations of scales than of pairs.
+/// Checks that there are as many destinations of scales as pairs, else [`Error::Argument`].
 pub(super) fn check_number(scales: &SampleList<'_>, dsts: &SampleList<'_>) -> Result<()> {
     let (num_scales, pairs) = (scales.len(), dsts.len());
     match num_scales == pairs {
@@ -152,13 +152,14 @@ fn is_beside(scales: &TensorMeta, dst: &TensorMeta) -> bool {
     }
 }
 
-/// The shape of the scales of a pair.
+/// The shape of the scales of a pair; without dims if nothing is scaled.
 fn scales_shape(all: &PairClasses<'_>, pair: usize) -> Dims {
     all.class_of(pair).scaling().map(|scaling| scaling.shape[1..].into()).unwrap_or_default()
 }
 
 impl<'s> MoveScales<'s> {
-    /// Of the pairs of an output, by position.
+    /// The scales of the pairs at these positions, which one output writes: found, given, or none by the transform.
+    /// [`Error::OutOfMemory`], and the errors of given scales.
     pub(super) fn new<'a: 's>(
         pairs: &[usize],
         all: &PairClasses<'s>,

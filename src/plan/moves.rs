@@ -99,19 +99,19 @@ impl<'s> Moves<'s> {
         self.has_pinned_scales || self.all.classes.iter().any(is_pinned)
     }
 
-    /// Whether sides are on several devices.
+    /// Whether sides are on more than one CUDA device.
     pub fn is_on_several(&self) -> bool {
         let mut ordinals = self.ordinals();
         let first = ordinals.next();
         ordinals.any(|ordinal| Some(ordinal) != first)
     }
 
-    /// The first device that a side is on.
+    /// The ordinal of the first CUDA device that a side is on; `None` if all pairs are on the host.
     pub fn ordinal(&self) -> Option<u32> {
         self.ordinals().next()
     }
 
-    /// The devices of all sides that are on one, of classes whose pairs have elements.
+    /// The ordinals of the CUDA devices of all sides, of classes whose pairs have elements.
     fn ordinals(&self) -> impl Iterator<Item = u32> + '_ {
         let classes = self.all.classes.iter().filter(|class| class.is_on_device);
         let sides = classes.flat_map(|class| [class.dst.device, class.src.device]);

@@ -117,7 +117,7 @@ impl Starts {
         }
     }
 
-    /// The elements of a sample.
+    /// The range of elements of the output that a sample owns, its padding included.
     pub fn elems(&self, sample: usize) -> Range<u64> {
         match self {
             Starts::Rows { elems, .. } => sample as u64 * elems..(sample as u64 + 1) * elems,
@@ -167,7 +167,7 @@ impl OutputPlan<'_> {
         }
     }
 
-    /// The same, of samples: `nest` gives the loops of those with a `TensorMeta`.
+    /// The same output with the addresses of these samples; `nest` makes the loop nest of each `TensorMeta`.
     fn of_samples<'s>(
         self,
         samples: &'s SampleList<'_>,
@@ -269,12 +269,12 @@ impl OutputPlan<'_> {
         self.selected.unwrap_or(self.data.len())
     }
 
-    /// Elements of the output.
+    /// Elements of the output, padding included.
     pub fn numel(&self) -> u64 {
         self.layout.numel() as u64
     }
 
-    /// Bytes of the output.
+    /// Bytes of the output, padding included.
     pub fn bytes(&self) -> u64 {
         bytes_of(self.dtype, self.layout.shape())
     }
@@ -407,7 +407,7 @@ pub(crate) fn saturating_sum(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::saturating_add)
 }
 
-/// Whether the nests of all samples fit; perhaps false if one does not that no sample has.
+/// Whether `fits` holds for the nests of all samples; it may be false because of a nest that no sample has.
 fn all_used(output: &OutputPlan<'_>, fits: impl Fn(&LoopNest) -> bool) -> bool {
     match &*output.nest_ids {
         [] => fits(&output.nests[0]),

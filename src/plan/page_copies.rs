@@ -18,7 +18,7 @@ pub struct PageCopies(Vec<(u64, u64)>);
 static MEASURED: RwLock<BTreeMap<u32, PageCopies>> = RwLock::new(BTreeMap::new());
 
 impl PageCopies {
-    /// Has all pairs of a device go by this; `None`: as of a device that was not measured.
+    /// Sets the limits of a device for the whole process; `None` forgets them. Does nothing if the lock is poisoned.
     pub fn set(ordinal: u32, copies: Option<PageCopies>) {
         if let Ok(mut measured) = MEASURED.write() {
             match copies {
@@ -28,7 +28,8 @@ impl PageCopies {
         }
     }
 
-    /// The numbers of a device; `None` if it was not measured, or if the lock is held, as it may be for ever in a forked child.
+    /// The limits of a device; `None` if it was not measured, or if the lock is held, as it may be for ever in a forked
+    /// child.
     pub fn for_device(ordinal: u32) -> Option<PageCopies> {
         MEASURED.try_read().ok()?.get(&ordinal).cloned()
     }
@@ -85,6 +86,7 @@ pub(crate) fn read_limits<N: FromStr>(text: &str) -> Option<Vec<(N, u64)>> {
 impl FromStr for PageCopies {
     type Err = Error;
 
+    /// Reads what [`fmt::Display`] writes, with ascending counts; [`Error::Argument`] for any other text.
     fn from_str(text: &str) -> Result<PageCopies> {
         let is_ordered = |pairs: &Vec<(u64, u64)>| pairs.windows(2).all(|two| two[0].0 < two[1].0);
         read_limits(text).filter(is_ordered).map(PageCopies).ok_or_else(|| {

@@ -73,6 +73,7 @@ impl<'l> PairClasses<'l> {
         all
     }
 
+    /// The class of a pair.
     pub fn class_of(&self, pair: usize) -> &PairClass<'l> {
         &self.classes[self.id_of(pair)]
     }
@@ -113,11 +114,12 @@ impl<'l> PairClasses<'l> {
 }
 
 impl<'l> PairClass<'l> {
-    /// The scales of one pair, if its elements are scaled.
+    /// The scaling of one pair's elements; `None` if they are not scaled, and before [`PairClasses::check`].
     pub fn scaling(&self) -> Option<&Scaling> {
         self.transformed.as_ref().and_then(|shape| shape.scaling.as_deref())
     }
 
+    /// A class whose first pair is `first`, without pairs counted and checks made.
     fn new(dst: &'l TensorMeta, src: &'l TensorMeta, first: usize) -> PairClass<'l> {
         PairClass {
             dst,
@@ -256,7 +258,7 @@ pub(super) fn given_for(dequantize: &Dequantize, pair: usize, num_pairs: usize) 
     }
 }
 
-/// The same shape and device, row-major and in native byte order.
+/// Metadata of the same shape and device, row-major and in native byte order; the error of [`Layout::compact`].
 pub(super) fn packed(meta: &TensorMeta) -> Result<TensorMeta> {
     let dtype = meta.dtype.native();
     Ok(TensorMeta {

@@ -42,6 +42,7 @@ impl Path {
         Path::Download,
     ];
 
+    /// The name of the path in `explain` and `stats`.
     pub fn name(self) -> &'static str {
         match self {
             Path::View => "view",

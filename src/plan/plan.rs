@@ -236,8 +236,7 @@ impl<'s> Plan<'s> {
         Ok(Plan { arena, ..plan })
     }
 
-    /// The address of each output, as far as it is known: in the caller's memory, or in the
-    /// arena, if that is allocated.
+    /// The address of each output, `None` while it is not known: in the caller's memory, or in `arena`, if it is given.
     pub(crate) fn placements(&self, arena: Option<&Tensor>) -> Placements {
         let mut placements: Placements = self.outputs().iter().map(|output| output.out).collect();
         if let (Some(arena), Some(memory)) = (&self.arena, arena) {
@@ -248,7 +247,7 @@ impl<'s> Plan<'s> {
         placements
     }
 
-    /// The selection of the only leaf's samples, if a device makes it.
+    /// The selection of the only leaf's samples by indices on a device; `None` for samples that the host knows.
     pub(crate) fn selection(&self) -> Option<&Selection<SampleList<'s>>> {
         self.lists.first().and_then(|list| list.selection())
     }
@@ -261,7 +260,7 @@ impl<'s> Plan<'s> {
         is_read && batch_shape.source.is_cuda() || batch_shape.is_on_device()
     }
 
-    /// The map that the data of an output is put through, if it is.
+    /// The affine map of an output's elements; `None` if it has none.
     pub(crate) fn affine_of(&self, output: &OutputPlan<'_>) -> Option<&Affine> {
         match output.op {
             ElementOp::Read { affine: true, .. } => {
@@ -271,7 +270,7 @@ impl<'s> Plan<'s> {
         }
     }
 
-    /// The batch of each leaf as it will be.
+    /// The batch shape of each leaf, in their order.
     pub fn batch_shapes(&self) -> &[BatchShape] {
         &self.body.batch_shapes
     }
@@ -330,9 +329,9 @@ impl<'s> Plan<'s> {
         self.arena.as_ref().map_or(0, Arena::bytes)
     }
 
-    /// The address of the batch, if the samples already form it in memory, row-major without gaps, and
-    /// nothing else has to be written: no mask, no batch index, no lengths or offsets on a device. Whether the leaf has an output
-    /// of its own is the caller's to check.
+    /// The address of the batch of leaf `leaf`, if the samples already form it in memory, row-major without gaps, and
+    /// nothing else has to be written: no mask, no batch index, no lengths or offsets on a device; else `None`. Whether
+    /// the leaf has an output of its own is the caller's to check.
     pub fn as_view(&self, leaf: usize) -> Option<*const u8> {
         let mut outputs = self.outputs().iter().filter(|output| output.leaf == leaf);
         let (Some(output), None) = (outputs.next(), outputs.next()) else { return None };

@@ -39,6 +39,7 @@ impl<'s> PlanBody<'s> {
         PlanBody::of_leaves(leaves, !is_mapping_stale()).map(Arc::new)
     }
 
+    /// Plans leaves without a look at cached plans; errors as of [`PlanBody::for_leaves`].
     fn of_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>], reads_mapped: bool) -> Result<PlanBody<'s>> {
         let mut body = PlanBody::with_capacity(leaves.len());
         for leaf in leaves {
@@ -153,6 +154,7 @@ impl<'s> PlanBody<'s> {
         Ok(body)
     }
 
+    /// An empty body with room for `count` leaves.
     fn with_capacity(count: usize) -> PlanBody<'s> {
         let (batch_shapes, outputs) = (Vec::with_capacity(count), Vec::with_capacity(count));
         PlanBody { batch_shapes, outputs, route: None, launch: None }
@@ -212,6 +214,7 @@ impl<'s> PlanBody<'s> {
         Ok(())
     }
 
+    /// The same body with tables of its own.
     fn into_owned<'o>(self) -> PlanBody<'o> {
         let outputs = self.outputs.into_iter().map(OutputPlan::into_owned).collect();
         let route = self.route.map(|route| Box::new(route.into_owned()));
@@ -226,7 +229,8 @@ struct CachedPlan {
 }
 
 impl CachedPlan {
-    /// Whether this cached plan, of the list that keeps it or one taken from that, fits these samples and options.
+    /// Whether this cached plan, of the list that keeps it or one taken from that, fits these samples and options:
+    /// their number, equal options, and samples whose copies would not be merged.
     fn fits(&self, samples: &SampleList<'_>, collate: &Collate) -> bool {
         let outputs = &self.body.outputs;
         self.body.batch_shapes[0].num_samples == samples.len()
@@ -235,6 +239,7 @@ impl CachedPlan {
     }
 }
 
+/// The [`Error::Argument`] for selected samples beside other leaves or in an arena.
 pub(super) fn selected_must_be_alone() -> Error {
     let text =
         "samples selected by a device index tensor cannot be combined with other leaves or with an arena";

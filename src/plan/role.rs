@@ -14,6 +14,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
+    /// The name of the role in `explain` and in errors.
     pub fn name(self) -> &'static str {
         match self {
             Role::Data => "data",

@@ -23,7 +23,7 @@ pub(crate) fn set_mapping_stale() {
     IS_MAPPING_STALE.store(true, Ordering::Relaxed);
 }
 
-/// See [`IS_MAPPING_STALE`].
+/// The value of [`IS_MAPPING_STALE`].
 pub(crate) fn is_mapping_stale() -> bool {
     IS_MAPPING_STALE.load(Ordering::Relaxed)
 }
@@ -203,11 +203,13 @@ impl<'s> Route<'s> {
         matches!(self.paths[leaf], Path::Upload | Path::Staged)
     }
 
-    /// How an output is spread over its memory, if it comes back to memory that is not row-major.
+    /// How an output is spread over its memory; `None` unless it comes back from a device to memory that is not
+    /// row-major.
     pub fn spread(&self, output: usize) -> Option<&Spread<'s>> {
         self.spread.iter().find(|spread| spread.output == output)
     }
 
+    /// The same route with tables of its own.
     pub fn into_owned<'o>(self) -> Route<'o> {
         let owned = |Spread { output, landing, compact, read }: Spread<'_>| Spread {
             output,
@@ -226,6 +228,7 @@ impl<'s> Route<'s> {
 }
 
 impl Upload<'_> {
+    /// The same upload with tables of its own.
     fn into_owned<'o>(self) -> Upload<'o> {
         match self {
             Upload::Batch(output) => Upload::Batch(output),
@@ -253,7 +256,7 @@ impl Spread<'_> {
 }
 
 impl StagedBlock<'_> {
-    /// Bytes of the samples alone.
+    /// Bytes of the samples in the block, without the gaps between them.
     pub fn sample_bytes(&self) -> u64 {
         saturating_sum(self.outputs.iter().map(|staged| staged.packed.bytes()))
     }

@@ -13,7 +13,8 @@ use crate::plan::scaling::Groups;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{Dims, Layout};
 
-/// The output of scales that are found. Its loops lead from where the elements of a scale begin in the sample to the scale.
+/// The output of scales that are found, with this layout; `None` for a batch that finds none. Its loops lead from the
+/// first element of each group in the sample to the group's scale.
 pub(super) fn scales_output<'s>(
     leaf: usize,
     batch_shape: &BatchShape,
@@ -49,8 +50,8 @@ pub(super) fn scales_output<'s>(
     })
 }
 
-/// The loops over the scales of such a sample: over its dims but the last, and over the blocks of a row. `strides`: bytes from
-/// scale to scale.
+/// Adds the loops over the scales of a sample with this metadata to `table`: over its dims but the last, and over the
+/// blocks of a row. `strides`: bytes from scale to scale.
 pub(super) fn nest_of_scales(
     meta: &TensorMeta,
     batch_shape: &BatchShape,

@@ -43,7 +43,7 @@ pub(crate) enum Groups {
 }
 
 impl Groups {
-    /// The group of an element.
+    /// The number of the group of element `elem` of a sample, both counted row-major from 0.
     #[inline]
     pub fn index_of(self, elem: u64) -> u64 {
         match self {
@@ -52,7 +52,7 @@ impl Groups {
         }
     }
 
-    /// The elements of a group, in a sample of so many.
+    /// The range of elements of a group, in a sample of `num_elems` elements.
     #[inline]
     pub fn elems(self, group: u64, num_elems: u64) -> std::ops::Range<u64> {
         match self {
@@ -64,7 +64,7 @@ impl Groups {
         }
     }
 
-    /// Whether no group is without elements, in samples that have some.
+    /// Whether every group of a sample that has elements has some: groups of rows that are not empty.
     pub fn are_never_empty(self) -> bool {
         matches!(self, Groups::Blocks { row: 1.., .. })
     }
@@ -107,7 +107,7 @@ impl Scaling {
         Ok(Some(Box::new(scaling)))
     }
 
-    /// The rule of scales that are found.
+    /// The rule by which scales are found; `None` if they are given.
     pub fn quantize(&self) -> Option<&Quantize> {
         match &self.rescale {
             Rescale::Quantize(quantize) => Some(quantize),
@@ -192,6 +192,7 @@ fn groups_of(granularity: Granularity, shape: &BatchExtents<'_>) -> Result<Group
     })
 }
 
+/// The shape of the scales of the batch.
 fn scales_shape(groups: Groups, granularity: Granularity, shape: &BatchExtents<'_>) -> Dims {
     match groups {
         Groups::Sample => smallvec::smallvec![shape.num_samples as i64],
@@ -252,7 +253,8 @@ fn own_scales(
     [extents, lead, room]
 }
 
-/// Checks the dtype and place of given scales, those of a sample or of all.
+/// Checks that given scales, of sample `index` or of all, are in host memory and of a dtype of scales; else
+/// [`Error::Device`] or [`Error::DType`].
 pub(super) fn check_given(scales: &Tensor, index: Option<usize>) -> Result<()> {
     let refuse = |error: fn(Box<Mismatch>) -> Error, expected: &str, got: ErrorValue| {
         let mismatch = Mismatch::for_subject("scales", expected, got);
@@ -273,7 +275,8 @@ pub(super) fn check_given(scales: &Tensor, index: Option<usize>) -> Result<()> {
     Ok(())
 }
 
-/// Reads given scales in the order in which they are counted.
+/// Reads given scales as float32 in the order of the batch's groups, with 1 for padding; the errors of
+/// [`check_given`], [`Error::Shape`], [`Error::Argument`] for another number of tensors than samples, [`Error::OutOfMemory`].
 fn given_scales(
     used: &UsedMetas<'_>,
     scales: &Scales,
@@ -346,7 +349,7 @@ fn given_scales(
     Ok(table.into())
 }
 
-/// Adds all scales of a tensor, row-major.
+/// Adds all scales of a tensor in host memory to `table`, row-major, as float32.
 pub(super) fn read_scales(scales: &Tensor, table: &mut Vec<f32>) {
     if let Ok(all) = scales.as_slice::<f32>() {
         return table.extend_from_slice(all);
@@ -363,7 +366,7 @@ pub(super) fn read_scales(scales: &Tensor, table: &mut Vec<f32>) {
     }
 }
 
-/// The scale so many elements from a tensor's first.
+/// The scale at `elem` elements from a tensor's first, as float32; the tensor is in host memory.
 fn scale_at(scales: &Tensor, elem: i64) -> f32 {
     let size = scales.dtype().size();
     let mut bytes = [0u8; 16];
@@ -386,7 +389,7 @@ fn scale_at(scales: &Tensor, elem: i64) -> f32 {
     }
 }
 
-/// Adds the scales of a padded sample, with 1 where its padding is.
+/// Adds the scales of a padded sample to `table`, with 1 where its padding is; [`Error::OutOfMemory`].
 fn place_scales(
     values: &[f32],
     [extents, lead, room]: [&[i64]; 3],

@@ -66,8 +66,8 @@ impl BatchShape {
 }
 
 impl OutputPlan<'_> {
-    /// Has the output written for so many samples, each of them like one of those that it was planned with, or
-    /// without elements where the index is of none.
+    /// Turns the output into one of `num_samples` samples that a device chooses: each is like one of those it was
+    /// planned with, or has no elements if its index is out of range.
     pub(super) fn select(&mut self, num_samples: usize) {
         let nothing = [Dim::whole(0, 0, 0)];
         let dtype = self.nests[0].dtype;

@@ -93,11 +93,12 @@ impl<'t> Target<'t> {
         self
     }
 
-    /// All memory that is written to.
+    /// The memory of the target, and of its scales if it has any.
     fn footprints(&self) -> impl Iterator<Item = Footprint<'_>> {
         std::iter::once(self).chain(self.scales.as_deref()).map(Target::footprint)
     }
 
+    /// The memory that the target's own elements cover.
     fn footprint(&self) -> Footprint<'_> {
         Footprint::new(self.data, &self.layout, self.dtype)
     }
@@ -118,7 +119,7 @@ pub struct Leaf<'s, 'a> {
 
 /// An output of [`crate::Engine::assemble_into`]: a [`Target`], a [`Tensor`] or an earlier [`Batch`](crate::Batch).
 pub trait AsTarget {
-    /// The memory.
+    /// The memory as a target.
     ///
     /// # Errors
     /// [`Error::Layout`] if it is read-only or shared.
@@ -196,7 +197,8 @@ pub(crate) fn check_target(
         .map_err(|error| error.about("out of the scales"))
 }
 
-/// Checks that memory is of this dtype, shape and device, its elements apart from each other and from all samples.
+/// Checks that memory is of this dtype, shape and device, its elements apart from each other and from all samples; else
+/// [`Error::Shape`], [`Error::Device`], [`Error::DType`] or [`Error::Layout`].
 #[inline]
 fn check_memory(
     out: &Target<'_>,
@@ -282,6 +284,7 @@ fn sharing_outputs(outs: &[(usize, Footprint<'_>)]) -> Option<(usize, usize)> {
 struct WrittenSpans(Vec<Range<i128>>);
 
 impl WrittenSpans {
+    /// The union of spans, as ascending ranges that do not touch.
     fn new(mut spans: Vec<Range<i128>>) -> WrittenSpans {
         spans.retain(|span| !span.is_empty());
         spans.sort_unstable_by_key(|span| span.start);

@@ -22,6 +22,7 @@ impl Default for Addresses {
 }
 
 impl Addresses {
+    /// The number of addresses.
     pub fn len(&self) -> usize {
         match self {
             Addresses::Each(each) => each.len(),
@@ -58,14 +59,14 @@ impl Addresses {
     }
 }
 
-/// An empty list with capacity for `count` entries.
+/// An empty vector with capacity for `count` entries; [`Error::OutOfMemory`] without memory.
 pub(super) fn try_vec<T>(count: usize) -> Result<Vec<T>> {
     let mut entries = Vec::new();
     entries.try_reserve_exact(count).map_err(|_| out_of_memory(count))?;
     Ok(entries)
 }
 
-/// Makes room for `count` entries in all.
+/// Makes room for `count` entries in all; [`Error::OutOfMemory`] without memory.
 pub(super) fn reserve_in_all<T>(entries: &mut Vec<T>, count: usize) -> Result<()> {
     let additional = count.saturating_sub(entries.len());
     entries.try_reserve(additional).map_err(|_| out_of_memory(count))
@@ -77,7 +78,7 @@ pub(super) fn end_without_memory() -> ! {
     std::alloc::handle_alloc_error(std::alloc::Layout::new::<TensorMeta>())
 }
 
-/// The error for `count` entries of 8 bytes.
+/// The [`Error::OutOfMemory`] for `count` entries of 8 bytes.
 #[cold]
 pub(super) fn out_of_memory(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<*const u8>() as u64) }

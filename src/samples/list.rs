@@ -420,7 +420,8 @@ impl<'a> SampleList<'a> {
         (id != 0 || !self.layouts.ids.is_empty(), !self.lengths.is_empty() || is_other())
     }
 
-    /// Begins to keep an id, or a length, of each sample: those so far have the first layout, of its own length.
+    /// Begins columns of an id, or a length, of each sample ([`Error::OutOfMemory`] without memory): those so far have
+    /// the first layout, of its own length.
     #[cold]
     pub(super) fn begin_columns(&mut self, has_ids: bool, has_lengths: bool) -> Result<()> {
         let (count, first) = (self.len(), self.layouts.metas.first_length);
@@ -456,7 +457,7 @@ impl<'a> SampleList<'a> {
     }
 }
 
-/// The error for an index that is not in a list of `len` samples.
+/// The [`Error::Index`] for an index that is not in a list of `len` samples.
 #[cold]
 pub(super) fn outside(index: i64, len: i64) -> Error {
     Error::index(format!("index {index} in a list of {len} samples"))

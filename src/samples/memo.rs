@@ -18,6 +18,7 @@ impl Memo {
         self.was_seen.swap(true, Ordering::Relaxed)
     }
 
+    /// The value that is kept; `None` if there is none.
     pub fn get(&self) -> Option<Owner> {
         self.made.lock().clone()
     }

@@ -19,6 +19,7 @@ pub struct TensorMeta {
 }
 
 impl TensorMeta {
+    /// Whether this is the metadata of these parts.
     #[inline]
     pub(crate) fn is(&self, dtype: DType, device: Device, shape: &[i64], strides: &[i64]) -> bool {
         self.dtype == dtype
@@ -73,6 +74,7 @@ pub(crate) struct Metas {
 }
 
 impl Metas {
+    /// The table of one metadata.
     pub fn one(meta: TensorMeta) -> Metas {
         let mut metas = Metas::default();
         metas.insert(meta);
@@ -91,6 +93,7 @@ impl Metas {
                 && same_dims(&first_shape[1..], rest) && (0..=self.max_row_len).contains(length))
     }
 
+    /// All metadata, in the order in which they were added.
     pub fn all(&self) -> &[TensorMeta] {
         &self.all
     }
@@ -118,7 +121,7 @@ impl Metas {
         Some(id)
     }
 
-    /// Makes room for one more.
+    /// Makes room for one more metadata.
     pub fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.all.try_reserve(1)?;
         let count = self.all.len() + 1;
@@ -133,7 +136,7 @@ impl Metas {
         }
     }
 
-    /// A copy with room for one more, without the plan.
+    /// A copy with room for one more metadata, without the plan.
     pub fn with_capacity(&self) -> Result<Metas, TryReserveError> {
         let Metas { first_length, max_row_len, seed, .. } = *self;
         let mut copy = Metas { first_length, max_row_len, seed, ..Metas::default() };
@@ -145,8 +148,8 @@ impl Metas {
         Ok(copy)
     }
 
-    /// Adds one that is not there, which is not checked, and forgets the plan. Without memory, which `reserve` makes sure of, the
-    /// process ends.
+    /// Adds metadata that is not there, which is not checked, returns its position, and forgets the plan. Without
+    /// memory, which `reserve` makes sure of, the process ends.
     pub fn insert(&mut self, meta: TensorMeta) -> u32 {
         let id = u32::try_from(self.all.len()).expect("fewer than 2^32 distinct layouts");
         self.plan_memo = OnceLock::new();
@@ -165,7 +168,7 @@ impl Metas {
         id
     }
 
-    /// Enters one into the hash table; all before it have been entered.
+    /// Enters metadata `id` into the hash table; all before it have been entered.
     fn enter(&mut self, id: u32) {
         let TensorMeta { dtype, device, layout } = &self.all[id as usize];
         let hash = self.hash(*dtype, *device, layout.shape(), layout.strides());

@@ -178,7 +178,7 @@ impl<'a> SampleList<'a> {
         (self.layouts.ids.is_empty() && are_rows).then_some((first, &self.lengths))
     }
 
-    /// The bytes of each sample.
+    /// The footprint of each sample: the bytes that its elements cover.
     pub(crate) fn footprints(&self) -> impl Iterator<Item = Footprint<'_>> {
         let rows = self.as_rows().filter(|(_, lengths)| !lengths.is_empty());
         (0..self.len()).map(move |index| match rows {
@@ -194,12 +194,12 @@ impl<'a> SampleList<'a> {
         })
     }
 
-    /// The first sample that shares a byte with a tensor.
+    /// The position of the first sample that shares a byte with a tensor; `None` if none does.
     pub(crate) fn sharing(&self, other: &Footprint<'_>) -> Option<usize> {
         self.footprints().position(|of| of.shares_with(other))
     }
 
-    /// A batch by index: the same samples in another order, repeated or left out.
+    /// A list of the samples at these indices: in another order, repeated or left out.
     ///
     /// # Errors
     /// [`Error::Index`] for an index that is not in the list; negative ones count from the end.
@@ -313,7 +313,7 @@ impl<'a> SampleList<'a> {
         Ok((each, numbers))
     }
 
-    /// The selection that gives the samples, if a device makes it.
+    /// The selection by which a device chooses the samples; `None` if the host knows them.
     pub(crate) fn selection(&self) -> Option<&Selection<SampleList<'a>>> {
         self.selection.as_deref()
     }
@@ -343,7 +343,8 @@ impl<'a> SampleList<'a> {
     }
 }
 
-/// The position for an index into a list of `len` samples; a negative one counts from the end.
+/// The position for an index into a list of `len` samples; a negative one counts from the end. [`Error::Index`] for one
+/// out of range.
 #[inline(always)]
 fn position_of(index: i64, len: usize) -> Result<usize> {
     match place_of(index, len) {

@@ -10,11 +10,12 @@ use crate::tensor::Result;
 pub(super) struct ReadOnly(Vec<Range<usize>>);
 
 impl ReadOnly {
-    /// All samples, those that follow too.
+    /// Marks of all samples, those that follow too.
     pub fn all() -> ReadOnly {
         ReadOnly(std::iter::once(0..usize::MAX).collect())
     }
 
+    /// All samples, those that follow too, if `are`; else none.
     pub fn all_if(are: bool) -> ReadOnly {
         if are {
             ReadOnly::all()
@@ -23,11 +24,12 @@ impl ReadOnly {
         }
     }
 
-    /// The first of them.
+    /// The position of the first marked sample.
     pub fn first(&self) -> Option<usize> {
         self.0.first().map(|range| range.start)
     }
 
+    /// Whether the sample at this position is marked.
     pub fn has(&self, index: usize) -> bool {
         let at = self.0.partition_point(|range| range.end <= index);
         self.0.get(at).is_some_and(|range| range.start <= index)
@@ -38,7 +40,7 @@ impl ReadOnly {
         self.0.first().is_some_and(|range| range.start == 0 && range.end >= len)
     }
 
-    /// Adds positions behind those that are there.
+    /// Marks positions, none of which is before a marked one.
     pub fn push(&mut self, added: Range<usize>) {
         match self.0.last_mut() {
             Some(last) if last.end >= added.start => last.end = last.end.max(added.end),
@@ -47,7 +49,7 @@ impl ReadOnly {
         }
     }
 
-    /// Says of one sample whether it must not be written to.
+    /// Sets or removes the mark of one sample.
     pub fn set(&mut self, index: usize, is: bool) {
         if self.has(index) == is {
             return;

@@ -31,7 +31,8 @@ pub struct SampleRows<'r> {
 unsafe impl Sync for SampleRows<'_> {}
 
 impl<'r> SampleRows<'r> {
-    /// The samples of a list, if they are such; `None` also without samples, for a table beyond `limits`, or without memory.
+    /// The samples of a list as rows; `None` if they are no rows, without samples, for a table beyond `limits`, or
+    /// without memory.
     pub fn from_list(list: &'r SampleList<'_>, limits: TableLimits) -> Option<SampleRows<'r>> {
         let (meta, lengths) = list.as_rows().filter(|_| !list.is_empty())?;
         if list.as_table().is_some() {
@@ -48,8 +49,8 @@ impl<'r> SampleRows<'r> {
         Some(SampleRows { meta, addresses, lengths, length: length_of(meta) })
     }
 
-    /// The samples at these indices of a list, if they are such and do not differ; `None` also without indices, for one out of
-    /// range, or if the samples have more than `most_bytes` together.
+    /// The samples at these indices of a list as rows; `None` if they are no rows or differ in length, without indices,
+    /// for one out of range, or if the samples have more than `most_bytes` together.
     pub fn from_indices(
         list: &'r SampleList<'_>,
         indices: &[i64],
@@ -64,7 +65,7 @@ impl<'r> SampleRows<'r> {
         Some(SampleRows { meta, addresses, lengths: Cow::Borrowed(&[]), length: length_of(meta) })
     }
 
-    /// Views, if they are such; `None` also without views or memory.
+    /// Views as rows; `None` if they are no rows, or without views or memory.
     pub fn from_views(views: &'r [SampleView<'_>]) -> Option<SampleRows<'r>> {
         let meta = views.first()?.meta();
         if meta.device != Device::Cpu || !are_compact(meta.layout.strides(), meta.layout.shape()) {
@@ -124,6 +125,7 @@ impl<'r> SampleRows<'r> {
         self.meta
     }
 
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.addresses.len()
     }
@@ -150,7 +152,7 @@ impl<'r> SampleRows<'r> {
         &self.lengths
     }
 
-    /// The first row that shares a byte with a tensor.
+    /// The position of the first row that shares a byte with a tensor; `None` if none does.
     pub(crate) fn sharing(&self, other: &Footprint<'_>) -> Option<usize> {
         let (unit, rows) = (self.meta.unit(), self.each());
         let span = other.span().start as usize..other.span().end as usize;
@@ -192,6 +194,7 @@ pub(crate) struct EachRow<'r> {
 }
 
 impl EachRow<'_> {
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.addresses.len()
     }

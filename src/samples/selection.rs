@@ -13,7 +13,7 @@ pub(crate) struct Selection<L> {
 }
 
 impl<L> Selection<L> {
-    /// Number of samples selected.
+    /// The number of samples selected, one for each index.
     pub fn len(&self) -> usize {
         self.indices.shape()[0] as usize
     }

@@ -104,6 +104,7 @@ impl<'a> SampleView<'a> {
         SampleView::new(data, dtype, device, layout)
     }
 
+    /// A view of these parts, without an owner.
     #[inline]
     fn new(data: *const u8, dtype: DType, device: Device, layout: Layout) -> SampleView<'a> {
         SampleView {
@@ -124,14 +125,17 @@ impl<'a> SampleView<'a> {
         self.meta.dtype
     }
 
+    /// Dtype, device and layout of the sample.
     pub(crate) fn meta(&self) -> &TensorMeta {
         &self.meta
     }
 
+    /// The address of the sample's first element.
     pub(crate) fn data(&self) -> *const u8 {
         self.data
     }
 
+    /// The owner that keeps the memory alive, of samples that are not in pageable memory.
     pub(crate) fn owner(&self) -> Option<&Owner> {
         self.owner.as_ref()
     }

@@ -33,6 +33,7 @@ pub(crate) fn device_count() -> Result<u32> {
     Ok(Device::num_devices().map_err(|e| DriverError::from_cust("cuDeviceGetCount", e))?)
 }
 
+/// The handle of a device; a driver error for an ordinal that does not exist.
 fn device_at(ordinal: u32) -> DriverResult<Device> {
     Device::get_device(ordinal).map_err(|e| DriverError::from_cust("cuDeviceGet", e))
 }
@@ -62,7 +63,7 @@ pub(crate) struct DeviceFacts {
 }
 
 impl DeviceFacts {
-    /// Asks the driver; one that does not know of pools has none.
+    /// Asks the driver for the facts of a device; `has_pools` is false if the driver does not know of pools.
     fn new(device: Device) -> DriverResult<DeviceFacts> {
         let attribute = |attribute| {
             let value = device.get_attribute(attribute);
@@ -110,6 +111,7 @@ impl Waits {
         (self.count.load(Ordering::Relaxed), Duration::from_nanos(nanos))
     }
 
+    /// Sets the number of waits and their time to 0.
     pub(crate) fn reset(&self) {
         self.count.store(0, Ordering::Relaxed);
         self.nanos.store(0, Ordering::Relaxed);
@@ -155,10 +157,12 @@ impl Context {
         Ok(Arc::new(Context { inner, device: device.as_raw(), ordinal, info, waits }))
     }
 
+    /// The ordinal of the device.
     pub(crate) fn ordinal(&self) -> u32 {
         self.ordinal
     }
 
+    /// The facts that the driver gave about the device.
     pub(crate) fn info(&self) -> &DeviceFacts {
         &self.info
     }
@@ -168,11 +172,12 @@ impl Context {
         self.inner.as_raw()
     }
 
-    /// How the host has waited for the device, for whatever reason.
+    /// The counters of how often and how long the host waited for the device.
     pub(crate) fn waits(&self) -> &Waits {
         &self.waits
     }
 
+    /// The handle of the device.
     pub(super) fn device(&self) -> CUdevice {
         self.device
     }
@@ -233,6 +238,7 @@ struct Relaxed {
 }
 
 impl Relaxed {
+    /// Puts the calling thread into relaxed capture mode, until the value is dropped.
     fn new() -> Relaxed {
         let mut mode = CAPTURE_MODE_RELAXED;
         // SAFETY: a live integer, which the driver exchanges with the thread's.
@@ -278,6 +284,7 @@ pub(crate) struct Current<'c> {
 }
 
 impl Current<'_> {
+    /// The context that is current.
     pub(crate) fn context(&self) -> &Arc<Context> {
         self.context
     }

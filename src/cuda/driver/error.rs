@@ -26,7 +26,7 @@ impl CuResult {
         Err(DriverError::from_code(self.function, self.code))
     }
 
-    /// The answer of a query, where NOT_READY is no error.
+    /// The answer of a query: false for NOT_READY, true for code 0, an error for any other code.
     #[inline]
     pub(super) fn is_ready(self) -> DriverResult<bool> {
         if self.code == NOT_READY {
@@ -61,11 +61,12 @@ impl DriverError {
         DriverError::from_code(function, code)
     }
 
+    /// Whether the driver ran out of memory.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         self.code == OUT_OF_MEMORY
     }
 
-    /// The driver lacks this function, or the device cannot do it.
+    /// Whether the driver lacks this function, or the device cannot do it.
     pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self.code, NOT_FOUND | NOT_SUPPORTED)
     }

@@ -35,6 +35,7 @@ impl Current<'_> {
 }
 
 impl Event {
+    /// The handle of the event.
     pub(super) fn raw(&self) -> CUevent {
         self.raw
     }

@@ -80,7 +80,7 @@ impl Current<'_> {
         Ok(pool)
     }
 
-    /// New page-locked host memory, which is not initialised; a dangling address for 0 bytes.
+    /// Allocates page-locked host memory, which is not initialised; a dangling address for 0 bytes.
     pub(crate) fn pinned(&self, bytes: usize) -> DriverResult<Pinned> {
         let mut address = null_mut();
         if bytes > 0 {
@@ -164,10 +164,12 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
+    /// The address of the first byte.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.address.as_ptr()
     }
 
+    /// The number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes
     }

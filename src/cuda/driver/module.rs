@@ -94,11 +94,12 @@ impl Current<'_> {
     }
 }
 
+/// The major version of the toolkit that made the kernels; 0 if it is not known.
 fn toolkit_major() -> u32 {
     TOOLKIT.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// A driver of this CUDA version does not run the kernels, and what to do about it.
+/// The [`Error::NoDriver`] for a driver of this CUDA version, which does not run the kernels, with what to do about it.
 fn too_old((major, minor): (u32, u32)) -> Error {
     let needed = match toolkit_major() {
         ..=12 => "530 or newer (CUDA 12.1)".to_owned(),
@@ -137,7 +138,7 @@ fn explain(error: DriverError, ordinal: u32, info: &DeviceFacts, driver: (u32, u
 }
 
 impl Module {
-    /// A kernel by its name in the image.
+    /// The kernel of this name in the image; a driver error if there is none.
     pub(crate) fn kernel(self, name: &str) -> DriverResult<Kernel> {
         let function = self.0.get_function(name);
         let function = function.map_err(|e| DriverError::from_cust("cuModuleGetFunction", e))?;
@@ -155,6 +156,7 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
+    /// The handle of the function.
     pub(super) fn raw(self) -> CUfunction {
         self.0
     }

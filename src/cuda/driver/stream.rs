@@ -36,6 +36,7 @@ unsafe impl Send for OwnStream {}
 unsafe impl Sync for OwnStream {}
 
 impl OwnStream {
+    /// The handle of the stream.
     pub(crate) fn handle(&self) -> usize {
         self.raw as usize
     }
@@ -45,7 +46,7 @@ impl OwnStream {
         self.is_shared.store(true, Ordering::Relaxed);
     }
 
-    /// The stream as a place for work.
+    /// The stream as a place for work, while its context is current.
     pub(crate) fn on<'c>(&'c self, current: &'c Current<'_>) -> StreamRef<'c> {
         debug_assert!(Arc::ptr_eq(&self.context, current.context), "a stream of this context");
         StreamRef { raw: self.raw, id: Some(self.id), context: current.context }
@@ -80,7 +81,8 @@ impl Current<'_> {
         Ok(stream)
     }
 
-    /// A foreign stream: 0 and 1 are the legacy default stream, 2 that of the thread.
+    /// The stream of a handle: 0 and 1 are the legacy default stream, 2 that of the thread. [`Error::Argument`] for a
+    /// stream of another context, [`Error::Cuda`].
     ///
     /// # Safety
     /// Any other handle is that of a stream that exists and outlives the reference.
@@ -152,6 +154,7 @@ impl StreamRef<'_> {
         self.raw as usize
     }
 
+    /// The handle of the stream, for the driver's functions.
     pub(super) fn raw(self) -> CUstream {
         self.raw
     }
@@ -174,7 +177,7 @@ impl StreamRef<'_> {
         Ok(StreamRef { id: Some(self.id()?), ..self })
     }
 
-    /// Work enqueued from here on starts behind what `event` was last recorded behind.
+    /// Orders work enqueued from here on behind the work that `event` was last recorded behind.
     pub(crate) fn wait(self, event: &Event) -> DriverResult<()> {
         // SAFETY: a live stream and event; 0 is the only flag outside of captures.
         unsafe { raw::cuStreamWaitEvent(self.raw, event.raw(), 0) }.ok()
@@ -189,13 +192,13 @@ impl StreamRef<'_> {
         unsafe { raw::cuStreamWaitEvent(self.raw, event as CUevent, 0) }.ok()
     }
 
-    /// `event` is reached when what is enqueued so far is done.
+    /// Records `event` behind the work that is enqueued so far.
     pub(crate) fn record(self, event: &Event) -> DriverResult<()> {
         // SAFETY: a live event and stream.
         unsafe { raw::cuEventRecord(event.raw(), self.raw) }.ok()
     }
 
-    /// Blocks until everything enqueued is done.
+    /// Blocks until everything enqueued on the stream is done, which the context counts as a wait.
     pub(crate) fn synchronize(self) -> DriverResult<()> {
         let _wait = self.context.waits().begin();
         // SAFETY: a live stream.
@@ -234,7 +237,7 @@ impl StreamRef<'_> {
         Ok((status != 0).then_some(id))
     }
 
-    /// Enqueues a kernel by so many blocks of so many threads each. No blocks are no work and no call.
+    /// Enqueues a kernel in `blocks` blocks of `threads` threads each. Does nothing for 0 blocks.
     ///
     /// # Safety
     /// `params` points to one value for each parameter of the kernel, of its type; the driver copies
@@ -259,7 +262,7 @@ impl StreamRef<'_> {
         code.ok()
     }
 
-    /// Copies from host memory. Pageable memory is read during the call, pinned memory later.
+    /// Enqueues a copy of `bytes` bytes from host memory. Pageable memory is read during the call, pinned memory later.
     ///
     /// # Safety
     /// `bytes` are readable at `src` and writable at `dst` until the copy has run.
@@ -273,7 +276,7 @@ impl StreamRef<'_> {
         unsafe { self.copy(Direction::HostToDevice, dst, src as u64, bytes) }
     }
 
-    /// Copies to host memory.
+    /// Enqueues a copy of `bytes` bytes to host memory.
     ///
     /// # Safety
     /// `bytes` are readable at `src` and writable at `dst` until the copy has run.
@@ -282,7 +285,7 @@ impl StreamRef<'_> {
         unsafe { self.copy(Direction::DeviceToHost, dst as u64, src, bytes) }
     }
 
-    /// Enqueues a copy; no bytes are no call.
+    /// Enqueues a copy; does nothing for 0 bytes.
     ///
     /// # Safety
     /// As for `h2d` and `d2h`.
@@ -311,8 +314,8 @@ impl StreamRef<'_> {
         code.ok()
     }
 
-    /// Copies many ranges: in one call where driver and stream can, else one by one. In no order
-    /// among each other.
+    /// Enqueues copies of many ranges: in one call if driver and stream can, else one by one. They have no order among
+    /// each other.
     ///
     /// # Safety
     /// The bytes of every range are readable at its source and writable at its destination until the copies have run.
@@ -349,7 +352,7 @@ impl StreamRef<'_> {
         code.ok()
     }
 
-    /// Sets bytes, in the order of the stream; none are no call.
+    /// Enqueues that `bytes` bytes are set to `value`; does nothing for 0 bytes.
     ///
     /// # Safety
     /// `bytes` are writable at `dst` until this has run.
@@ -368,6 +371,7 @@ impl StreamRef<'_> {
     /// Enqueues a call on a thread of the driver. In it: no CUDA call, no blocking. A panic ends
     /// there. If the stream fails before, it never runs and what it owns is never dropped.
     pub(crate) fn host_func(self, call: Box<dyn FnOnce() + Send>) -> DriverResult<()> {
+        /// Runs the call; the driver calls this once, on a thread of its own.
         unsafe extern "C" fn run(data: *mut c_void) {
             // SAFETY: the box made below; the driver runs this once.
             let call = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
@@ -402,6 +406,7 @@ pub(crate) struct CopyBatch {
 }
 
 impl CopyBatch {
+    /// An empty batch of copies in one direction.
     pub(crate) fn new(direction: Direction) -> CopyBatch {
         CopyBatch { direction, dsts: Vec::new(), srcs: Vec::new(), sizes: Vec::new() }
     }
@@ -415,6 +420,7 @@ impl CopyBatch {
         }
     }
 
+    /// The number of ranges.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.sizes.len()

@@ -42,7 +42,7 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 static REFUSAL: OnceLock<Error> = OnceLock::new();
 
 impl Locked {
-    /// Page-locks a mapping, and counts it and its bytes.
+    /// Page-locks a mapping, and counts it and its bytes; [`Error::Cuda`] if the driver refuses.
     fn new(current: &Current<'_>, mapping: Mapping) -> Result<Locked> {
         // SAFETY: whole pages, mapped for longer than they are registered.
         let _registered = unsafe { current.register(mapping.as_ptr(), mapping.num_bytes()) }?;
@@ -89,22 +89,24 @@ pub fn page_locked(tensor: &Tensor, ordinal: u32) -> Option<Tensor> {
     Some(unsafe { Tensor::new_unchecked(owner, data, dtype, Device::Cpu, layout, false) })
 }
 
-/// Maps a block for a second time and page-locks that mapping.
+/// Maps a block for a second time and page-locks that mapping; [`Error::Argument`] if the system refuses,
+/// [`Error::Cuda`] if the driver does.
 fn lock(block: &Block, ordinal: u32) -> Result<Locked> {
     let mapping = block.map_again().map_err(|error| unmapped(&error))?;
     Locked::new(&copies(ordinal)?.context.enter()?, mapping)
 }
 
+/// The [`Error::Argument`] for memory that cannot be mapped again.
 fn unmapped(error: &std::io::Error) -> Error {
     Error::argument(format!("memory cannot be mapped for a second time: {error}"))
 }
 
-/// Why memory of worker processes is not page-locked, if that was tried and refused.
+/// The reason why memory of worker processes is not page-locked; `None` if that was not tried, or not refused.
 pub fn lock_refusal() -> Option<String> {
     REFUSAL.get().map(ToString::to_string)
 }
 
-/// Page-locks some memory as that of worker processes is, and lets it go.
+/// Page-locks 64 KiB as memory of worker processes is page-locked, and unlocks them.
 ///
 /// # Errors
 /// It cannot be page-locked.
@@ -130,7 +132,8 @@ static COPIES: Mutex<BTreeMap<u32, Arc<Copies>>> = Mutex::new(BTreeMap::new());
 /// Whether any [`Copies`] were ever made.
 static HAS_COPIES: AtomicBool = AtomicBool::new(false);
 
-/// The copies to a device. Fails in a forked child, where the lock may never be released.
+/// The copies to a device. [`Error::NoDriver`] in a forked child, where the lock may never be released, and errors of
+/// the device's context.
 fn copies(ordinal: u32) -> Result<Arc<Copies>> {
     if let Some(error) = forked() {
         return Err(error);

@@ -132,7 +132,8 @@ impl DeviceMemory {
         }))
     }
 
-    /// Allocates memory for work on `stream`, which it may order behind earlier users of the memory. No bytes get the address
+    /// Allocates uninitialised memory for work on `stream`, which it may order behind earlier users of the memory. No
+    /// bytes get the address
     /// 0. Without free memory, or if too many freed blocks wait for their streams, unused memory is returned first, for which
     /// the host may wait.
     pub fn allocate(
@@ -163,8 +164,9 @@ impl DeviceMemory {
         Ok(DeviceBlock { address, bytes, home, memory, users })
     }
 
-    /// Memory from the pool. When the device has none left, unused memory is returned to it and the allocation is tried again:
-    /// first what needs no wait for the whole device, then the rest.
+    /// Allocates memory from the pool; [`Error::OutOfMemory`] if it stays without. When the device has none left,
+    /// unused memory is returned to it and the allocation is tried again: first what needs no wait for the whole
+    /// device, then the rest.
     fn fresh(
         &self,
         current: &Current<'_>,
@@ -357,7 +359,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Frees memory behind its users.
+    /// Frees memory in the order of the release stream, behind its users; waits for the device if an event fails.
     fn free_behind(&self, current: &Current<'_>, one: &Parked) -> DriverResult<()> {
         let release = self.release.on(current);
         if one.events.iter().try_for_each(|(_, event)| release.wait(event)).is_err() {
@@ -411,6 +413,7 @@ impl DeviceMemory {
 }
 
 impl DeviceBlock {
+    /// The address of the block's first byte; 0 for a block without bytes.
     pub fn address(&self) -> DevicePtr {
         self.address
     }
@@ -433,7 +436,7 @@ impl DeviceBlock {
         Ok(())
     }
 
-    /// Orders a stream behind the writing of the block.
+    /// Orders a stream behind the writing of the block; does nothing if none was recorded.
     pub fn wait_on(&self, stream: StreamRef<'_>) -> Result<()> {
         let ready = lock(&self.users).ready.clone();
         ready.map_or(Ok(()), |(_, ready)| Ok(stream.wait(&ready)?))
@@ -528,6 +531,7 @@ impl DeviceBlock {
         ready.map_or(Ok(()), |(_, ready)| Ok(ready.synchronize()?))
     }
 
+    /// The context of the block's device.
     pub fn context(&self) -> &Arc<Context> {
         &self.memory.context
     }

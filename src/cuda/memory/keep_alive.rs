@@ -36,7 +36,7 @@ impl KeepAlive {
         lock(&self.pending).is_empty()
     }
 
-    /// Drops the owners that are no longer read. Waits for nothing.
+    /// Drops the owners that are no longer read. Waits for nothing; the error of a query is returned.
     pub fn reap(&self) -> Result<()> {
         self.reap_some(usize::MAX)
     }
@@ -67,7 +67,7 @@ impl KeepAlive {
         Ok(())
     }
 
-    /// Blocks until nothing is read any more, and drops all owners.
+    /// Blocks until nothing is read any more, and drops all owners; errors of the wait are ignored.
     pub fn finish(&self) {
         let pending = std::mem::take(&mut *lock(&self.pending));
         for (event, owners) in pending.into_iter().flat_map(|(_, batches)| batches) {

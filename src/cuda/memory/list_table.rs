@@ -52,7 +52,8 @@ impl ListTable {
         plan.selection().and_then(|selection| selection.list.table.downcast_ref())
     }
 
-    /// The memory that is read for an index out of range; `None` if it has fewer than `bytes` bytes, those of a sample.
+    /// The address of the zeros that are read for an index out of range; `None` if there are fewer than `bytes`, those
+    /// of a sample.
     pub fn zeros(&self, bytes: u64) -> Option<u64> {
         (self.zeros.1 >= bytes).then_some(self.zeros.0)
     }
@@ -74,7 +75,7 @@ impl ListTable {
         unsafe { &*numbers.add(slot) }
     }
 
-    /// An index out of range that an earlier call has met, reported once.
+    /// Reports an index out of range that an earlier call has met, once.
     ///
     /// # Errors
     /// [`Error::Index`].

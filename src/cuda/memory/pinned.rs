@@ -49,7 +49,8 @@ pub(crate) struct PinnedBlock {
 const MAX_SPARE: usize = if cfg!(windrow_loom) { 1 } else { POLICY.max_spare_pinned };
 
 impl PinnedPool {
-    /// A block of at least `bytes`, a power of two, that nothing reads any more. It is not initialised. May wait for all devices.
+    /// Takes a block of at least `bytes` bytes, rounded up to a power of two, that nothing reads any more. It is not
+    /// initialised. May wait for all devices. [`Error::OutOfMemory`], [`Error::Cuda`].
     pub fn take(self: &Arc<Self>, current: &Current<'_>, bytes: u64) -> Result<PinnedBlock> {
         let size = usize::try_from(bytes).ok().and_then(usize::checked_next_power_of_two);
         let size = size.ok_or(Error::OutOfMemory { bytes })?.max(POLICY.min_pinned_bytes);
@@ -62,7 +63,8 @@ impl PinnedPool {
         Ok(PinnedBlock { pinned: Some(pinned), is_handed_out, pool })
     }
 
-    /// Page-locks new memory. If there is none, unused blocks are freed and the allocation is tried once more.
+    /// Page-locks `size` bytes of new memory. If there is none, unused blocks are freed and the allocation is tried
+    /// once more; then [`Error::OutOfMemory`].
     pub fn lock(&self, current: &Current<'_>, size: usize) -> Result<Pinned> {
         match current.pinned(size) {
             Err(error) if error.is_out_of_memory() => {
@@ -129,6 +131,7 @@ impl PinnedPool {
 }
 
 impl PinnedBlock {
+    /// The address of the block's first byte; null for an empty one.
     pub fn as_ptr(&self) -> *mut u8 {
         self.pinned.as_ref().map_or(std::ptr::null_mut(), Pinned::as_ptr)
     }

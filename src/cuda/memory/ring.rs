@@ -79,8 +79,8 @@ pub(crate) struct Slot<'r> {
 }
 
 impl Ring {
-    /// A piece of at least `bytes`, at most a chunk, that nothing reads any more. Waits for the oldest copy if all
-    /// of the memory is in use.
+    /// Takes a piece of at least `bytes` bytes, which are a chunk at most, that nothing reads any more. Waits for the
+    /// oldest copy if all of the memory is in use. [`Error::OutOfMemory`], [`Error::Cuda`].
     pub fn take(&self, current: &Current<'_>, pool: &PinnedPool, bytes: u64) -> Result<Slot<'_>> {
         debug_assert!(bytes <= plan::POLICY.chunk_bytes);
         let size = (bytes as usize).next_multiple_of(ALIGN).max(ALIGN);
@@ -135,6 +135,7 @@ impl Ring {
 }
 
 impl State {
+    /// Bytes of the present memory.
     fn capacity(&self) -> usize {
         self.memory.as_ref().map_or(0, |memory| memory.len())
     }
@@ -170,7 +171,8 @@ impl State {
         }
     }
 
-    /// Goes on with larger memory; the old one is freed when its last piece has been read.
+    /// Allocates larger memory for the next pieces, of at least `size` bytes; the old one is freed when its last piece
+    /// has been read.
     fn grow(&mut self, current: &Current<'_>, pool: &PinnedPool, size: usize) -> Result<()> {
         let bytes = (4 * size.next_power_of_two()).max(2 * self.capacity());
         let memory = pool.lock(current, bytes.clamp(MIN_BYTES, MAX_BYTES))?;
@@ -180,6 +182,7 @@ impl State {
 }
 
 impl Slot<'_> {
+    /// The address of the piece's first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.data
     }

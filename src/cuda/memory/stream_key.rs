@@ -32,7 +32,7 @@ impl StreamKey {
         (self.handle, self.thread)
     }
 
-    /// Whether it has no name on this thread.
+    /// Whether this is the per-thread default stream of another thread, which has no handle on this one.
     pub fn is_of_another_thread(self) -> bool {
         self.thread.is_some_and(|thread| thread != thread::current().id())
     }

@@ -20,6 +20,8 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
+    /// The completion of a batch: its end, unless that is in a graph, the call whose indices a device checked, and the
+    /// owners to release.
     pub(crate) fn new(
         context: &Arc<Context>,
         end: Option<Arc<PooledEvent>>,
@@ -29,7 +31,7 @@ impl Completion {
         Completion { context: Arc::clone(context), end, chosen, keep_alive }
     }
 
-    /// The end of the work, unless that is in a graph.
+    /// The end of the work; `None` for work in a graph.
     pub fn end(&self) -> Option<End> {
         let context = Arc::clone(&self.context);
         self.end.as_ref().map(|event| End { context, event: Arc::clone(event) })
@@ -91,6 +93,7 @@ impl End {
         }
     }
 
+    /// The event that marks the end.
     pub(crate) fn event(&self) -> &PooledEvent {
         &self.event
     }

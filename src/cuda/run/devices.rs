@@ -43,7 +43,7 @@ impl Devices {
         Ok(executor)
     }
 
-    /// Waits for what the engine has enqueued on streams of its own.
+    /// Blocks until all work on the engine's own streams has ended; the first error is returned.
     pub fn settle(&self) -> Result<()> {
         self.all().iter().try_for_each(|executor| executor.settle(&RunOptions::default()))
     }
@@ -57,7 +57,7 @@ impl Devices {
         })
     }
 
-    /// Times the host waited for a device, and for how long.
+    /// How often the host waited for a device, and for how long in all.
     pub fn waits(&self) -> (u64, Duration) {
         let all = self.all();
         let waits = all.iter().map(|executor| executor.waits().get());
@@ -91,7 +91,7 @@ impl Devices {
     }
 }
 
-/// The device that a plan needs, if it needs one. [`Error::Device`] if it needs several.
+/// The ordinal of the CUDA device that a plan needs; `None` if it needs none, [`Error::Device`] if it needs several.
 pub(crate) fn ordinal_of(plan: &Plan<'_>) -> Result<Option<u32>> {
     let mut found = None;
     for device in

@@ -21,8 +21,8 @@ struct Chunk {
     bytes: u64,
 }
 
-/// Copies behind what is on the stream, and returns when the bytes are there. The stream is not captured. The caller counts the
-/// bytes.
+/// Copies `bytes` bytes from the device behind what is on the stream, and returns when the bytes are on the host. The
+/// stream is not captured. The caller counts the bytes.
 ///
 /// # Safety
 /// `bytes` are readable at `from` on the device, in the order of the stream, and writable at `to` by

@@ -37,7 +37,7 @@ pub(crate) struct Host<'h> {
 }
 
 impl Executor {
-    /// Runs the outputs of a plan that are read from the device or written to it. Returns when all is
+    /// Runs the outputs of a plan that the device reads or writes; the host runs the others. Returns when all is
     /// enqueued; for a batch on the host, when it is there.
     pub fn run(
         &self,
@@ -267,8 +267,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Copies batches to the host, and counts the bytes: to pinned memory by enqueuing, else until they are there. Returns
-    /// whether any is enqueued.
+    /// Copies batches to the host, and counts the bytes: copies to pinned memory are enqueued, others are waited for.
+    /// Returns whether any is enqueued.
     fn download_outputs(
         &mut self,
         downloads: &[PendingDownload],

@@ -187,7 +187,7 @@ impl Executor {
         Ok(())
     }
 
-    /// The stream of work that no stream was named for.
+    /// The engine's own stream, for work that no stream was named for.
     pub fn stream(&self) -> Result<crate::Stream> {
         // SAFETY: a stream of ours, which lives as long as the engine.
         Ok(unsafe { crate::Stream::from_raw(self.stream.handle()) })
@@ -240,7 +240,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Whether a stream is of this device, as default streams are of every one.
+    /// Whether a stream belongs to this device; default streams belong to every device.
     pub fn has_stream(&self, stream: crate::Stream) -> Result<bool> {
         let current = self.context.enter()?;
         // SAFETY: the maker of the `Stream` vouched for its handle.
@@ -259,7 +259,8 @@ impl Executor {
         Ok(unsafe { current.foreign_stream(stream.handle()) }?.capture()?)
     }
 
-    /// Memory in the order of the stream of our own, zeroed or not initialised. `bytes` are at least those of the compact layout.
+    /// A tensor of device memory in the order of the engine's own stream, zeroed or not initialised. `bytes` are at
+    /// least those of the compact layout. [`Error::OutOfMemory`], [`Error::Cuda`].
     pub fn memory(
         &self,
         dtype: DType,
@@ -284,7 +285,8 @@ impl Executor {
         Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
     }
 
-    /// Page-locked host memory for a batch.
+    /// At least `bytes` bytes of page-locked host memory for a batch; errors as of
+    /// [`PinnedPool::take`](crate::cuda::memory::PinnedPool).
     pub fn pinned(&self, bytes: u64) -> Result<PinnedBlock> {
         self.pinned.take(&self.context.enter()?, bytes)
     }
@@ -317,7 +319,7 @@ impl Executor {
         (self.memory.used_bytes(), (unused + self.ring.bytes(), used))
     }
 
-    /// How the host waited for the device.
+    /// The counters of how often and how long the host waited for the device.
     pub fn waits(&self) -> &Waits {
         self.context.waits()
     }

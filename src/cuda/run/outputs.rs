@@ -157,6 +157,7 @@ pub(crate) struct MetadataToWrite {
 }
 
 impl MetadataToWrite {
+    /// The metadata as a part of the launch table.
     pub fn values(&self) -> MetadataSegment<'_> {
         MetadataSegment {
             out: self.address,

@@ -96,7 +96,7 @@ fn described(
     segments
 }
 
-/// The outputs that the launch writes, in memory that is assumed.
+/// The outputs that the launch writes: in the caller's memory, or at assumed addresses.
 fn assumed_outputs<'p>(plan: &'p Plan<'_>, is_view: impl Fn(usize) -> bool) -> LaunchOutputs<'p> {
     let mut outputs = LaunchOutputs::unassigned(plan.outputs().len());
     for (index, output) in plan.outputs().iter().enumerate() {

@@ -57,6 +57,7 @@ pub(crate) struct Run<'r> {
 }
 
 impl<'r> Run<'r> {
+    /// A run that has enqueued nothing.
     pub fn new(
         executor: &'r Executor,
         current: &'r Current<'r>,
@@ -168,7 +169,7 @@ impl Run<'_> {
         self.order_behind(read, &plan.out_owners)
     }
 
-    /// Enqueues a kernel whose parameter is these words, by so many blocks, and counts the launch.
+    /// Enqueues a kernel whose parameter is `words`, in `blocks` blocks, and counts the launch.
     ///
     /// # Safety
     /// The kernel has one parameter, of this size. What it reads and writes is valid until it has run.
@@ -206,13 +207,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Blocks of windrow's on this device, of any engine.
+    /// The block of windrow's, of any engine, that an owner is; `None` for other owners, and for blocks of another
+    /// device.
     fn block_of<'o>(&self, owner: &'o Owner) -> Option<&'o DeviceBlock> {
         let block = owner.downcast_ref::<DeviceBlock>()?;
         (block.context().raw() == self.current.context().raw()).then_some(block)
     }
 
-    /// Blocks are distinct, however many samples are in each.
+    /// The blocks of windrow's among these owners, each once.
     fn blocks_of<'o>(
         &self,
         owners: impl IntoIterator<Item = &'o Owner>,
@@ -230,7 +232,8 @@ impl Run<'_> {
         Ok(event)
     }
 
-    /// Enqueues a copy of bytes that `fill` writes, at most a chunk of them. Waits for earlier copies if the ring is full.
+    /// Enqueues a copy of `bytes` bytes that `fill` writes, at most a chunk, to `place` on the device. Waits for
+    /// earlier copies if the ring is full.
     ///
     /// # Safety
     /// The place has room for them and is held until the copy is done.
@@ -253,7 +256,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Device memory, not initialised, that the run holds until its end; it is freed behind the work of the run.
+    /// Allocates `bytes` bytes of device memory, not initialised, that the run holds until its end; it is freed behind
+    /// the work of the run.
     pub fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {
         let memory = &self.executor.memory;
         let block = memory.allocate(self.current, self.stream, bytes, &mut self.waited)?;

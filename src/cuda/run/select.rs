@@ -23,8 +23,8 @@ use crate::samples::{SampleList, Selection};
 use crate::tensor::{DType, Error, Result, Tensor};
 
 impl Executor {
-    /// Brings to the device what it has to know of a list to find its samples by indices: their addresses, unless
-    /// they are rows of one table, and the position of each one's `TensorMeta`, if there are several. Blocks until it is there.
+    /// Makes the table by which the device finds the samples of a list by indices: their addresses, unless they are
+    /// rows of one table, and the position of each one's `TensorMeta`, if there are several. Blocks until it is there.
     /// A list without samples is a panic.
     ///
     /// # Errors
@@ -121,6 +121,7 @@ pub(crate) struct SelectedTable {
 }
 
 impl SelectedTable {
+    /// The table of a launch whose samples a device chooses; `outs` says which descriptors write to which output.
     pub fn new(table: &Table, outs: OutputAddresses) -> SelectedTable {
         let mut words = words_of(table.chosen(), table.as_bytes().len() / 8);
         let num_words = (table.as_bytes().len() / 8) as u32;
@@ -161,6 +162,7 @@ impl SelectedTable {
         &self.words[self.first_word()..]
     }
 
+    /// The position of the first word that the host knows.
     fn first_word(&self) -> usize {
         self.words.len() - self.num_words as usize
     }
@@ -246,7 +248,8 @@ fn select_of(list: &ListTable, indices: &Tensor) -> kernel_abi::Select {
     }
 }
 
-/// Columns as the kernel reads them: what there is of each, then their numbers. `more` words will follow.
+/// The words of columns as the kernel reads them: an entry for each column, then their numbers. `more` words will
+/// follow.
 fn words_of(columns: &[DeviceColumn], more: usize) -> Vec<u64> {
     let num_values: usize = columns.iter().map(|column| column.values.len()).sum();
     let entries = columns.len() * size_of::<kernel_abi::Column>() / 8;

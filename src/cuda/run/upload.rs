@@ -41,7 +41,7 @@ pub(crate) fn gathered<'p>(
     Ok(())
 }
 
-/// Enqueues a copy of bytes of the host, which may change when the call has returned, and counts them.
+/// Enqueues a copy of `bytes` to `place` on the device, and counts them. They may change when the call has returned.
 ///
 /// # Safety
 /// The place has room for them and is held until the copy is done.

@@ -27,7 +27,7 @@ macro_rules! pick {
         })
     };
 }
-/// Interleaves 2, 3 or 4 rows of elements of `width` bytes; `None` for other numbers.
+/// Returns the function that interleaves 2, 3 or 4 rows of elements of 1, 2, 4 or 8 bytes; `None` for other numbers.
 pub(crate) fn interleave_rows(width: usize, channels: usize) -> Option<InterleaveFn> {
     with_isa!(I => interleave_on::<I>(width, channels))
 }
@@ -83,7 +83,7 @@ static MERGE: [[[[u8; 32]; 3]; 3]; 4] = {
     tables
 };
 
-/// Interleaves three rows as far as whole vectors go; says how many pixels those were.
+/// Interleaves three rows as far as whole vectors go; returns how many pixels are written.
 ///
 /// # Safety
 /// The processor runs AVX2; three rows of `len` elements, `held` bytes apart, and room for `len` pixels at `dst`, all

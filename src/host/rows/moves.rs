@@ -26,7 +26,7 @@ pub(super) unsafe fn copy<T: Copy>(src: *const u8, ss: isize, dst: *mut u8, ds: 
     }
 }
 
-/// Moves elements of any stride to contiguous ones.
+/// Moves `len` elements, `stride` bytes apart, to contiguous ones.
 ///
 /// # Safety
 /// `len` elements at `src`, `stride` apart; as many, contiguous, at `dst`.
@@ -62,6 +62,7 @@ pub(super) unsafe fn scatter<T: Copy>(
 
 /// The bytes of an element in the opposite order; of a complex one, those of each half.
 pub(super) trait Turned: Copy {
+    /// The element with its bytes in the opposite order; of each half by itself if `in_halves`.
     fn turned(self, in_halves: bool) -> Self;
 }
 
@@ -122,7 +123,7 @@ pub(super) unsafe fn swap_elems<T: Turned, const HALVES: bool>(
     }
 }
 
-/// Writes a value to all elements.
+/// Writes a value to `len` elements, `stride` bytes apart.
 ///
 /// # Safety
 /// `len` elements at `dst`, `stride` apart.
@@ -172,7 +173,7 @@ unsafe fn fill_elems<T: Copy>(dst: *mut u8, value: &[u8; 16], len: usize) {
     }
 }
 
-/// `len` elements of `width` bytes, each the first `width` bytes of `value`.
+/// Writes `len` elements of `width` bytes, `dst_stride` bytes apart, each the first `width` bytes of `value`.
 ///
 /// # Safety
 /// `dst` is good for `len` elements, `dst_stride` bytes apart, at any address.

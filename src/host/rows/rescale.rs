@@ -38,7 +38,7 @@ macro_rules! with_float {
     };
 }
 
-/// The largest magnitude of elements of a floating-point dtype.
+/// Returns the function that finds the largest magnitude of elements of a floating-point dtype, of either byte order.
 pub(crate) fn amax_row(src: DType) -> AmaxFn {
     with_isa!(I => match src.is_native() {
         true => with_float!(src, S => amax::<I, S, false>),
@@ -46,8 +46,8 @@ pub(crate) fn amax_row(src: DType) -> AmaxFn {
     })
 }
 
-/// Divides floats, float8 too, by their scale and saturates, if they become float8 or int8; else multiplies int8 and float8 by
-/// it.
+/// Returns the function that scales elements: to float8 or int8 it divides floats, float8 too, by their scale and
+/// saturates; to other dtypes it multiplies int8 and float8 by it.
 pub(crate) fn rescale_row(src: DType, to: CastTo) -> RescaleFn {
     let through = if to.dtype.is_float8() || to.dtype == DType::I8 { DType::F32 } else { src };
     with_isa!(through, to.dtype, I => match to.dtype {
@@ -61,8 +61,8 @@ pub(crate) fn rescale_row(src: DType, to: CastTo) -> RescaleFn {
     })
 }
 
-/// Quantises elements that need no room between two passes: float32 and bfloat16 in native byte order to int8 or float8; `None`
-/// for others.
+/// Returns the function that quantises a run of blocks without room between two passes: float32 and bfloat16 in native
+/// byte order to int8 or float8; `None` for others.
 pub(crate) fn run_of(src: DType, to: CastTo) -> Option<RunFn> {
     with_isa!(DType::F32, to.dtype, I => match (src, to.dtype) {
         (DType::F32, DType::I8) => Some(I::quantise_run::<f32, i8>),
