@@ -137,6 +137,7 @@ impl Explain {
         }
     }
 
+    /// Writes the lines of a launch.
     fn write_launch(&self, f: &mut fmt::Formatter<'_>, launch: &Launch) -> fmt::Result {
         let Launch { items, num_kernels: _, table_bytes, is_uploaded, parts } = launch;
         let way = if *is_uploaded { "uploaded" } else { "in the parameters" };

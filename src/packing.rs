@@ -151,6 +151,7 @@ fn filled<T: Copy>(entry: T, count: usize) -> Result<Vec<T>> {
     Ok(entries)
 }
 
+/// The [`Error::OutOfMemory`] for `count` items.
 fn out_of_memory<T>(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<T>() as u64) }
 }

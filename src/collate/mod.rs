@@ -72,6 +72,7 @@ impl Form {
 }
 
 impl Collate {
+    /// A form without options.
     fn new(form: Form) -> Collate {
         let transform = Transform::default();
         Collate {

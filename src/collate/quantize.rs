@@ -143,6 +143,7 @@ impl Quantize {
         }
     }
 
+    /// The least magnitude as float32.
     pub(crate) fn eps32(&self) -> f32 {
         self.eps as f32
     }
@@ -227,6 +228,7 @@ impl From<Vec<Tensor>> for Scales {
 }
 
 impl Scales {
+    /// The tensors of the scales: one of the batch, or one for each sample.
     pub(crate) fn tensors(&self) -> &[Tensor] {
         match self {
             Scales::Batch(scales) => std::slice::from_ref(scales),

@@ -187,6 +187,7 @@ unsafe fn read_as<'a>(
     Ok(ForeignTensor { data: first.cast(), dtype, device, shape, strides, read_only: false })
 }
 
+/// The [`Error::Layout`] of a tensor with elements and without an address.
 #[cold]
 #[inline(never)]
 fn no_data(shape: &[i64]) -> Error {
@@ -195,12 +196,14 @@ fn no_data(shape: &[i64]) -> Error {
     Mismatch::for_subject("tensor", "memory", got).with_hint(hint).into_error(Error::Layout)
 }
 
+/// The [`Error::Layout`] of a struct of another major version.
 #[cold]
 fn unknown_major(version: DLPackVersion) -> Error {
     let got = format!("version {}.{}", version.major, version.minor);
     refuse(Error::Layout, "DLPack major version 1", got)
 }
 
+/// The [`Error::TooLarge`] of a byte offset beyond the address space.
 #[cold]
 #[inline(never)]
 fn offset_too_large(byte_offset: u64) -> Error {

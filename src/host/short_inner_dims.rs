@@ -106,6 +106,7 @@ struct Stretch<'a> {
 }
 
 impl<'a> ShortRows<'a> {
+    /// The way in which short rows of a sample are read and written; `short` is the last loop, `dims` are the others.
     #[inline]
     fn new(
         output: &'a OutputPlan<'_>,

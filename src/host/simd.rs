@@ -29,11 +29,13 @@ pub(super) const BLOCK: usize = POLICY.block_elems;
 pub(super) struct Scratch<const BYTES: usize>(MaybeUninit<[u8; BYTES]>);
 
 impl<const BYTES: usize> Scratch<BYTES> {
+    /// Uninitialised memory.
     #[inline(always)]
     pub(super) fn new() -> Self {
         Scratch(MaybeUninit::uninit())
     }
 
+    /// The address of the first byte.
     #[inline(always)]
     pub(super) fn at(&mut self) -> *mut u8 {
         self.0.as_mut_ptr().cast()

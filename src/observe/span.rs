@@ -42,6 +42,7 @@ impl<'c> Span<'c> {
         Span::new(stage, begin.map(|begin| (begin, sum)))
     }
 
+    /// Begins a stage, whose time is added on drop if `time` is given.
     fn new(stage: Stage, time: Option<(Instant, &'c AtomicU64)>) -> Span<'c> {
         Span {
             time,
@@ -103,6 +104,7 @@ pub fn nvtx_state() -> std::result::Result<(), &'static str> {
     nvtx::state()
 }
 
+/// The nanoseconds of a time; the largest number beyond 64 bits.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -162,6 +162,7 @@ pub(crate) struct Counters {
     is_watched: AtomicBool,
 }
 
+/// Adds to a counter.
 fn add(counter: &AtomicU64, n: u64) {
     // An addition takes a fourth of a look at the clock, and a small call makes several.
     if n > 0 {
@@ -198,6 +199,7 @@ impl Counters {
         add(&self.lent_bytes, bytes);
     }
 
+    /// Adds the launches and copied bytes of a run.
     pub fn count_traffic(&self, traffic: Traffic) {
         add(&self.launches, traffic.launches);
         add(&self.bytes_to_device, traffic.bytes_to_device);

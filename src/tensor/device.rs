@@ -23,6 +23,7 @@ impl Device {
         }
     }
 
+    /// Whether this is a CUDA device.
     pub(crate) fn is_cuda(self) -> bool {
         self.ordinal().is_some()
     }

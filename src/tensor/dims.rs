@@ -33,14 +33,17 @@ impl DimSet {
         is_new
     }
 
+    /// Whether a dim, which is below [`MAX_NDIM`], is in the set.
     pub fn contains(self, dim: usize) -> bool {
         self.0 >> dim & 1 == 1
     }
 
+    /// The number of dims in the set.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
+    /// Whether the set has no dim.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -86,6 +86,7 @@ pub struct Message {
 }
 
 impl Message {
+    /// A message without path and place.
     fn boxed(text: String) -> Box<Message> {
         Box::new(Message { text, path: String::new(), place: None })
     }
@@ -221,6 +222,7 @@ impl Error {
         }
     }
 
+    /// The message of an error that is a text; `None` for other errors.
     fn message(&self) -> Option<&Message> {
         match self {
             Error::Argument(message)

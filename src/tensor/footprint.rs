@@ -110,6 +110,7 @@ pub(crate) fn overlap<T: Copy + Ord>(one: &Range<T>, other: &Range<T>) -> bool {
     one.start.max(other.start) < one.end.min(other.end)
 }
 
+/// The greatest common divisor; the other number if one is 0.
 fn gcd(one: u64, other: u64) -> u64 {
     let (mut one, mut other) = (one, other);
     while other != 0 {

@@ -111,6 +111,7 @@ impl Offsets {
     }
 }
 
+/// The [`Error::TooLarge`] for lengths that add up beyond 64 bits.
 fn too_long() -> Error {
     Error::too_large("the lengths add up to more than 64 bits hold".to_owned())
 }

@@ -41,6 +41,7 @@ unsafe impl Send for Tensor {}
 #[allow(unsafe_code)]
 unsafe impl Sync for Tensor {}
 
+/// The error of a tensor, of this class, with what was expected and what came.
 fn refused(
     kind: fn(Box<Mismatch>) -> Error,
     expected: impl Into<ErrorValue>,

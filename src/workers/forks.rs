@@ -40,6 +40,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
+    /// Ends the claim.
     fn release(self) {
         self.memory.release(self.claim, self.number);
     }
@@ -159,6 +160,7 @@ impl Forks {
 }
 
 impl Generation {
+    /// An open generation with a descriptor to watch its children by, if one can be made.
     fn new(number: u64) -> Generation {
         let (ended, inherited) = pipe().ok().unzip();
         Generation { number, is_open: true, ended, inherited }

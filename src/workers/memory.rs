@@ -120,23 +120,28 @@ impl Memory {
         half(Header::Key as usize) | half(Header::Key as usize + 1) << 64
     }
 
+    /// Stores the key of the pool.
     pub(super) fn set_key(&self, key: u128) {
         self.word_at(Header::Key as usize).store(key as u64, Ordering::Relaxed);
         self.word_at(Header::Key as usize + 1).store((key >> 64) as u64, Ordering::Relaxed);
     }
 
+    /// A word of the header.
     pub(super) fn header(&self, word: Header) -> &AtomicU64 {
         self.word_at(word as usize)
     }
 
+    /// The word of a counter.
     pub(super) fn counter(&self, counter: Counter) -> &AtomicU64 {
         self.word_at(Header::Counters as usize + counter as usize)
     }
 
+    /// The value of a counter.
     pub(super) fn count(&self, counter: Counter) -> u64 {
         self.counter(counter).load(Ordering::Relaxed)
     }
 
+    /// The word of a claim.
     pub(super) fn claim(&self, claim: u32) -> Word<'_> {
         Word(self.word_at(FIRST_CLAIM + claim as usize * CLAIM_WORDS))
     }
@@ -149,6 +154,7 @@ impl Memory {
         (word(1), word(2))
     }
 
+    /// Stores the place of the block that a claim is for, in bytes.
     pub(super) fn set_block_of_claim(&self, claim: u32, offset: u64, bytes: u64) {
         let word = |index| self.word_at(FIRST_CLAIM + claim as usize * CLAIM_WORDS + index);
         word(1).store(offset, Ordering::Relaxed);
@@ -161,11 +167,13 @@ impl Memory {
         (word != 0).then_some(Life { number: word >> 1, is_first: word & 1 == 1 })
     }
 
+    /// Stores the life of the block that a claim is for; `None`: it has none.
     pub(super) fn set_life(&self, claim: u32, life: Option<Life>) {
         let word = life.map_or(0, |life| life.number << 1 | u64::from(life.is_first));
         self.life_word(claim).store(word, Ordering::Release);
     }
 
+    /// The word for the life of a claim's block.
     fn life_word(&self, claim: u32) -> &AtomicU64 {
         self.word_at(FIRST_CLAIM + claim as usize * CLAIM_WORDS + 3)
     }
@@ -194,12 +202,13 @@ impl Memory {
         self.mapping.as_ptr().wrapping_add(offset as usize)
     }
 
-    /// The offset of this address in the memory.
+    /// The offset of this address in the memory; `None` outside of it.
     pub(super) fn offset_of(&self, address: *const u8) -> Option<u64> {
         let offset = (address as usize).checked_sub(self.mapping.as_ptr() as usize)?;
         (offset < self.mapping.bytes).then_some(offset as u64)
     }
 
+    /// The bytes of the pool's mapping.
     pub(super) fn bytes(&self) -> u64 {
         self.mapping.bytes as u64
     }

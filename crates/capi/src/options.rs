@@ -293,14 +293,17 @@ impl Options {
         Ok(collate.transform(unsafe { self.transform() }?))
     }
 
+    /// The option `dtype`; `None` if it is not given.
     fn dtype(&self) -> Result<Option<DType>> {
         given_dtype("dtype", self.has_dtype, self.dtype)
     }
 
+    /// The option `mask_dtype`; `None` if it is not given.
     fn mask_dtype(&self) -> Result<Option<DType>> {
         given_dtype("mask_dtype", self.has_mask_dtype, self.mask_dtype)
     }
 
+    /// The option `device`; `None` if it is not given.
     fn device(&self) -> Result<Option<DLDevice>> {
         let absent = DLDevice { device_type: DLDeviceType(0), device_id: 0 };
         given("device", self.has_device, self.device, absent)
@@ -464,6 +467,7 @@ impl Options {
         unsafe { target_at(self.scales_out) }.map(Some).map_err(|error| error.about("scales_out"))
     }
 
+    /// The options of a ragged batch.
     fn ragged(&self) -> Ragged {
         let ragged = match self.offsets_i32 {
             0 => Ragged::new(),

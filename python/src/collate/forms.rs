@@ -346,7 +346,7 @@ fn assemble(
     only(Run::new(py, &engine, begin).detached(&mut job))
 }
 
-/// The one batch of a call.
+/// The first batch of a call that makes one; panics without batches.
 fn only(batches: PyResult<Vec<Batch>>) -> PyResult<PyBatch> {
     batches.map(|mut batches| PyBatch::from(batches.remove(0)))
 }

@@ -157,22 +157,23 @@ impl Job {
         Ok(singles)
     }
 
-    /// Whether it is written to the one allocation of the call for samples that stay separate, and not to memory of the caller's.
+    /// Whether the job writes to the one allocation of the call for samples that stay separate, and not to memory of
+    /// the caller's.
     pub fn is_part(&self) -> bool {
         self.is_single && self.out.is_none()
     }
 
-    /// The memory that it writes to, if that is the caller's.
+    /// The memory that the job writes to; `None` if that is not the caller's.
     pub fn out(&self) -> Option<&Tensor> {
         self.out.as_ref().map(|out| &out.tensor)
     }
 
-    /// The memory that its scales are written to, if that is the caller's.
+    /// The memory that the job's scales are written to; `None` if that is not the caller's.
     pub fn scales_out(&self) -> Option<&Tensor> {
         self.out.as_ref().and_then(|out| out.scales.as_ref())
     }
 
-    /// All memory of the caller's, to be written to.
+    /// The `out` of the job with its scales, as the engine's target; `None` without `out`.
     pub fn target(&self) -> Option<Target<'_>> {
         let target = target_of(self.out()?);
         Some(match self.scales_out() {
@@ -181,7 +182,7 @@ impl Job {
         })
     }
 
-    /// The torch tensors that it writes to.
+    /// The torch tensors that the job writes to, whose versions are raised afterwards.
     pub fn torch_outs(&self) -> &[Py<PyAny>] {
         self.out.as_ref().map_or(&[], |out| &out.torch)
     }
@@ -232,7 +233,8 @@ fn pair_in<'py>(out: &Bound<'py, PyAny>) -> PyResult<Option<[Bound<'py, PyAny>; 
     Ok(Some([out.get_item(0)?, out.get_item(1)?]))
 }
 
-/// The exception of an error of these jobs. Where it has the path of a leaf of a tree its hint names a spec, else the call.
+/// The exception of an error of these jobs. Its hint names a spec if the error has the path of a leaf of a tree, else
+/// the call.
 pub(crate) fn job_error<'j>(
     py: Python<'_>,
     error: &Error,
@@ -331,7 +333,7 @@ fn torch_in(py: Python<'_>, held: HeldObjects<'_>) -> PyResult<Option<Py<PyAny>>
     Ok(None)
 }
 
-/// The leaf as the engine plans it.
+/// The job as a leaf for the engine's planner, with this output.
 pub(super) fn leaf_of<'s>(job: &'s Job, out: Option<&'s Target<'s>>) -> Leaf<'s, 'static> {
     Leaf { samples: &job.samples.list, collate: &job.collate, path: &job.path, out }
 }

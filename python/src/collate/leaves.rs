@@ -72,6 +72,7 @@ impl<'py> TorchArgument<'py> {
 }
 
 impl<'py> Column<'py> {
+    /// A column of objects that torch's functions get as a list.
     pub fn from_objects(objects: Vec<Bound<'py, PyAny>>) -> Column<'py> {
         Column::Objects(objects, TorchArgument::List)
     }
@@ -326,7 +327,7 @@ fn check_list(py: Python<'_>, options: &Options<'_>, path: &str, has_out: bool) 
     Err(located(py, error, None, path))
 }
 
-/// The tree of results. `job` is called once for each job, the last one first, and gives what it made.
+/// Makes the tree of results. `job` is called once for each job, the last one first, and returns its result.
 pub(super) fn unflatten<'py>(
     py: Python<'py>,
     tree: &TreeDef,

@@ -186,7 +186,7 @@ pub(super) struct SideReader {
 }
 
 impl SideReader {
-    /// `is_written`: whether the destinations will be.
+    /// The reader of a side. `is_written`: whether destinations will be written to.
     pub fn new(side: MoveSide, is_written: bool, stream: Option<Stream>) -> SideReader {
         SideReader { side, is_written: is_written && side.is_written(), stream }
     }
@@ -335,7 +335,7 @@ impl SideReader {
         Ok(Side { samples: Arc::new(samples), torch })
     }
 
-    /// How arrays are read: as owned tensors if they will be written to.
+    /// The way in which arrays are read: as owned tensors if they will be written to.
     fn reading(self) -> Reading<'static> {
         let reading = if self.is_written { Reading::OWNED } else { Reading::default() };
         Reading { rows: !self.side.is_written(), stream: self.stream, ..reading }
@@ -398,7 +398,7 @@ impl SideReader {
         }
     }
 
-    /// An error of this side, with the attributes of an error of pairs.
+    /// The same error with `index`, `path` and this side as its attributes.
     fn error(self, py: Python<'_>, error: PyErr, index: Option<usize>, path: &str) -> PyErr {
         of_pair(py, error, self.side, index, path)
     }

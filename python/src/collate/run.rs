@@ -46,7 +46,7 @@ pub(crate) enum ArenaMemory {
 }
 
 impl ArenaMemory {
-    /// `Own` or `No`.
+    /// `Own` for an arena, else `No`.
     pub fn new(in_arena: bool) -> ArenaMemory {
         match in_arena {
             true => ArenaMemory::Own,
@@ -55,7 +55,7 @@ impl ArenaMemory {
     }
 }
 
-/// The bytes of the arena of these jobs, of which none has an `out`.
+/// The bytes of the arena of these jobs, of which none has an `out`; the error of their plan if there is one.
 pub(crate) fn arena_bytes(jobs: &[Job]) -> windrow::Result<u64> {
     let leaves: Vec<_> = jobs.iter().map(|job| leaf_of(job, None)).collect();
     Ok(Plan::in_arena(&leaves)?.arena_bytes())
@@ -198,7 +198,7 @@ impl<'e, 'py> Run<'e, 'py> {
         })
     }
 
-    /// [`run_small`], with the interpreter lock as it is.
+    /// Runs [`run_small`] on this engine, with the interpreter lock as it is.
     fn small(&self, jobs: &[Job], most_bytes: u64) -> Option<Vec<Batch>> {
         run_small(self.engine, jobs, &self.arena, self.begin, most_bytes)
     }
@@ -227,7 +227,7 @@ fn targets_of(jobs: &[Job]) -> Vec<Option<Target<'_>>> {
     }
 }
 
-/// The leaves of jobs with these outputs.
+/// The leaves of jobs for the engine's planner, with these outputs; an empty list stands for none.
 fn leaves_of<'s>(jobs: &'s [Job], targets: &'s [Option<Target<'s>>]) -> Vec<Leaf<'s, 'static>> {
     let out = |position| targets.get(position).and_then(Option::as_ref);
     jobs.iter().enumerate().map(|(position, job)| leaf_of(job, out(position))).collect()
@@ -372,7 +372,7 @@ pub(super) fn views_in(
     jobs.iter().zip(leaves).enumerate().map(view).collect()
 }
 
-/// The shapes of batches that are written, and no views.
+/// The shapes of the batches that are written, without those that are views.
 pub(super) fn made<'a>(
     shapes: &'a [BatchShape],
     views: &'a [Option<ViewPlace>],

@@ -181,6 +181,7 @@ struct Line<'n> {
 }
 
 impl<'n> Line<'n> {
+    /// An empty line, whose numbers are parts of the uploaded ones.
     fn new(numbers: &'n Uploaded) -> Line<'n> {
         Line { list: SampleList::new(), numbers: &numbers.tensor }
     }

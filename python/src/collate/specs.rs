@@ -27,6 +27,7 @@ struct SpecEntry<'py> {
 }
 
 impl<'py> SpecEntry<'py> {
+    /// The entry of a pattern; TypeError for an object that is no spec.
     fn new(pattern: String, spec: &Bound<'py, PyAny>) -> PyResult<SpecEntry<'py>> {
         let form = attribute(spec, "form")?.and_then(|form| form.extract::<String>().ok());
         let kwargs = attribute(spec, "kwargs")?.and_then(|kwargs| kwargs.cast_into().ok());
@@ -74,10 +75,12 @@ impl<'a, 'py> Specs<'a, 'py> {
         Ok(Specs { sep, entries, patterns, paths: Vec::new(), texts: Vec::new() })
     }
 
+    /// The separator between the keys of a path.
     pub fn sep(&self) -> &'a str {
         self.sep
     }
 
+    /// Whether no spec was given.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

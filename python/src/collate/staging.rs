@@ -30,6 +30,7 @@ impl Drop for PyStaging {
 }
 
 impl PyStaging {
+    /// The staging memory, which is there until drop.
     fn staging(&self) -> &Staging {
         self.0.as_ref().expect("taken by drop alone")
     }

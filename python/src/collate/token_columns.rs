@@ -158,11 +158,12 @@ impl KeyColumn {
         Ok(())
     }
 
+    /// The name of the column, for errors.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the first is a Python float, or all are lists and tuples of Python numbers.
+    /// Whether the first sample is a Python float, or all samples are lists or tuples of Python numbers.
     pub fn is_of_numbers(&self) -> bool {
         self.is_float || self.are_rows
     }
@@ -210,7 +211,7 @@ impl KeyColumn {
         to_py_err(py, &error.at_path(&self.name))
     }
 
-    /// The job that assembles the column into memory of the engine's.
+    /// The job that assembles the column, with these options, into memory of the engine.
     pub fn job(self, collate: Collate) -> Job {
         Job::for_leaf(Arc::new(self.samples), collate, self.name)
     }

@@ -196,7 +196,7 @@ impl OutputMemory for TorchMemory {
 pub(crate) struct TorchPinned;
 
 impl TorchPinned {
-    /// torch's page-locked memory, if the program uses devices with torch.
+    /// An allocator of torch's page-locked memory; `None` unless the program uses devices with torch.
     pub fn used() -> windrow::Result<Option<Arc<dyn PinnedMemory>>> {
         let table = Python::attach(used_table).map_err(from_torch)?;
         Ok(table.map(|_| Arc::new(TorchPinned) as Arc<dyn PinnedMemory>))
@@ -236,7 +236,8 @@ fn has_devices(py: Python<'_>) -> PyResult<bool> {
     Ok(is_available)
 }
 
-/// The exchange table of torch, if the program has imported one that offers it, and uses devices with it.
+/// The exchange table of torch; `None` unless the program has imported a torch that offers it, and uses devices with
+/// it.
 pub(super) fn used_table(py: Python<'_>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
     if torch_api(py)?.is_none() {
         return Ok(None);
@@ -248,6 +249,7 @@ pub(super) fn used_table(py: Python<'_>) -> PyResult<Option<&'static DLPackExcha
     }
 }
 
+/// The module torch; an ImportError without it.
 fn torch(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import(intern!(py, "torch"))
 }
@@ -288,6 +290,7 @@ fn torch_empty(
     Ok(Some((tensor_of(&tensor, "torch.empty", Reading::OWNED)?, tensor.unbind())))
 }
 
+/// Whether an exception is torch's OutOfMemoryError.
 fn is_out_of_memory(error: &PyErr) -> bool {
     Python::attach(|py| {
         let class = torch(py).and_then(|torch| torch.getattr(intern!(py, "OutOfMemoryError")));

@@ -261,6 +261,7 @@ pub(super) fn read_before<'py>(
     }
 }
 
+/// The ValueError for an empty list of samples.
 fn no_samples() -> PyErr {
     PyValueError::new_err("cannot assemble an empty list of samples")
 }

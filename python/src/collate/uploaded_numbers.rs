@@ -30,7 +30,7 @@ impl UploadedNumbers {
         Ok(first)
     }
 
-    /// Enqueues the copy of all numbers to a device.
+    /// Enqueues the copy of all numbers to a device, and returns them there.
     pub fn upload(self, py: Python<'_>, device: Device) -> PyResult<Uploaded> {
         let shape = [self.0.len() as i64];
         let host = Tensor::from_vec(self.0, &shape).or_py_err(py)?;

@@ -57,6 +57,7 @@ impl PyBatch {
         batch
     }
 
+    /// The data of the batch.
     pub fn inner(&self) -> &Tensor {
         self.batch.data()
     }
@@ -68,6 +69,7 @@ impl PyBatch {
         self.tensors().all(|(_, tensor)| is_its(tensor)) && self.batch.arena().is_none_or(is_its)
     }
 
+    /// The batch itself.
     pub fn batch(&self) -> &Batch {
         &self.batch
     }

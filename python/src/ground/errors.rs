@@ -180,6 +180,7 @@ fn error_value<'py>(py: Python<'py>, value: &ErrorValue) -> PyResult<Bound<'py, 
 
 /// Engine results to Python results.
 pub(crate) trait OrPyErr<T> {
+    /// The value, or the exception of the error.
     fn or_py_err(self, py: Python<'_>) -> PyResult<T>;
 }
 

@@ -22,6 +22,7 @@ pub(crate) fn push_to<T>(items: &mut Vec<T>, item: T) -> PyResult<()> {
     Ok(())
 }
 
+/// The MemoryError for a list that cannot grow.
 #[cold]
 pub(crate) fn out_of_memory(_: TryReserveError) -> PyErr {
     PyMemoryError::new_err("could not allocate a longer list")

@@ -26,6 +26,7 @@ impl From<Tensor> for PyTensor {
 }
 
 impl PyTensor {
+    /// The tensor itself.
     pub fn inner(&self) -> &Tensor {
         &self.0
     }

@@ -113,6 +113,7 @@ pub(crate) struct Importer<'py> {
 }
 
 impl<'py> Importer<'py> {
+    /// An importer without samples, which reads as `reading` says.
     pub fn new(py: Python<'py>, reading: Reading<'_>) -> Importer<'py> {
         Importer {
             py,
@@ -202,6 +203,7 @@ impl<'py> Importer<'py> {
         format!("{}{}", self.subject(index), at(&self.path))
     }
 
+    /// The subject of an error of sample `index`: a sample, a side of a pair, or an argument.
     pub fn subject(&self, index: usize) -> ErrorSubject {
         match (self.argument, self.side) {
             (None, None) => ErrorSubject::Sample(index),
@@ -210,10 +212,12 @@ impl<'py> Importer<'py> {
         }
     }
 
+    /// The LayoutError of sample `index`.
     pub fn layout_error(&self, index: usize, expected: &str, got: &str) -> PyErr {
         self.error(Error::Layout(Box::new(Mismatch::new(Some(index), expected, got))), index)
     }
 
+    /// The DeviceError of sample `index`.
     pub fn device_error(&self, index: usize, expected: &str, got: &str) -> PyErr {
         self.error(Error::Device(Box::new(Mismatch::new(Some(index), expected, got))), index)
     }

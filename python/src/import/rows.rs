@@ -22,6 +22,7 @@ enum Number {
 }
 
 impl Number {
+    /// The dtype of a list whose first number is this one: bool, int64 or float64.
     fn dtype(self) -> DType {
         match self {
             Number::Bool(_) => DType::Bool,
@@ -143,6 +144,7 @@ pub(crate) fn is_row(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// Whether a list or tuple has nothing but numbers in it, of whatever size, or, with `or_none`, None; TypeError for any other
 /// object.
 pub(crate) fn is_of_numbers(object: &Bound<'_, PyAny>, or_none: bool) -> PyResult<bool> {
+    /// Whether all items are Python numbers, or, if `or_none`, None; the first exception of reading one.
     fn all<'py>(
         mut items: impl Iterator<Item = Bound<'py, PyAny>>,
         or_none: bool,
@@ -260,6 +262,7 @@ impl<'py> Importer<'py> {
         Err(type_error(self.py, self.subject(index), &self.path, &text))
     }
 
+    /// The DTypeError of sample `index`.
     fn dtype_error(&self, index: usize, expected: DType, got: &str) -> PyErr {
         let mismatch = Mismatch::new(Some(index), expected, got);
         self.error(Error::DType(Box::new(mismatch)), index)

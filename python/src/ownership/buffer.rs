@@ -37,6 +37,7 @@ impl Buffer {
         }
     }
 
+    /// The view that the producer filled in.
     pub fn view(&self) -> &ffi::Py_buffer {
         &self.0[0]
     }

@@ -43,6 +43,7 @@ impl<'py> ChildColumns<'py> {
         Ok(made)
     }
 
+    /// The token of the interpreter lock.
     pub fn py(&self) -> Python<'py> {
         self.py
     }

@@ -19,6 +19,7 @@ impl NumberChunks {
         Ok(self.0.last_mut().expect("a chunk with room was just made"))
     }
 
+    /// Whether there are no chunks.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

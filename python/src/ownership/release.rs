@@ -25,6 +25,7 @@ pub(super) struct Foreign {
 const OBJECTS_AHEAD: usize = 16;
 
 impl Foreign {
+    /// Whether nothing is to be released.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
             && self.managed.is_empty()

@@ -202,6 +202,7 @@ impl<'py> ArrowReader<'_, 'py> {
         unsafe { columns.append_on(array, self.device) }.map_err(|error| self.error(error))
     }
 
+    /// Reads the capsules of `__arrow_c_array__`, a schema and an array.
     fn read_array(&mut self, pair: &Bound<'py, PyAny>) -> PyResult<Columns> {
         let (schema, array) = capsules(pair, ARROW_ARRAY)?;
         let mut columns = columns_of(&schema, self.sep).map_err(|error| self.error(error))?;
@@ -314,6 +315,7 @@ fn call(
     }
 }
 
+/// The LayoutError of samples that are no Arrow data of this kind.
 fn refused(expected: &str, got: &str) -> Error {
     Error::Layout(Box::new(Mismatch::for_subject("samples", expected, got)))
 }

@@ -46,6 +46,7 @@ impl Borrowed<'_> {
 }
 
 impl ImportedColumn {
+    /// A column of samples whose objects are at these positions among the owners.
     fn new(list: SampleList<'static>, owners: &Owners, objects: Range<usize>) -> ImportedColumn {
         let samples = Imported { list, owners: owners.clone(), watches: StorageWatches::default() };
         ImportedColumn { samples: Arc::new(samples), objects }

@@ -184,6 +184,7 @@ impl LeafColumn {
         }
     }
 
+    /// The number of samples.
     pub fn len(&self) -> usize {
         match self {
             LeafColumn::Tensors(imported) => imported.list.len(),

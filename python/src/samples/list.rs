@@ -81,6 +81,7 @@ pub(crate) enum ListSamples {
 }
 
 impl ListSamples {
+    /// The number of samples.
     pub fn len(&self) -> usize {
         match self {
             ListSamples::Leaves(imported) => imported.list.len(),
@@ -120,11 +121,13 @@ struct Versioned {
 }
 
 impl PySampleList {
+    /// A list of these samples, unchanged so far.
     pub fn from_samples(samples: ListSamples) -> PySampleList {
         let samples = Mutex::new(Versioned { samples, version: 0 });
         PySampleList { samples, resident: Mutex::default() }
     }
 
+    /// A list of imported array-likes.
     pub fn from_imported(imported: Imported) -> PySampleList {
         PySampleList::from_samples(ListSamples::Leaves(Arc::new(imported)))
     }
@@ -163,6 +166,7 @@ impl PySampleList {
         drop(gone);
     }
 
+    /// Locks the resident table of the list, which is `None` until one is made.
     fn resident(&self) -> MutexGuard<'_, Option<(u64, Resident<'static>)>> {
         self.resident.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -172,6 +176,7 @@ impl PySampleList {
         self.samples().samples.clone()
     }
 
+    /// The number of samples.
     pub fn len(&self) -> usize {
         self.samples().samples.len()
     }

@@ -171,6 +171,7 @@ impl Trees {
         Ok(Trees { shape: Arc::new(Shape { tree: flat.tree, leaves }), columns, len })
     }
 
+    /// The number of samples.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -202,6 +203,7 @@ impl Trees {
         }
     }
 
+    /// The number of leaves of a sample.
     pub fn num_leaves(&self) -> usize {
         self.columns.len()
     }
@@ -221,6 +223,7 @@ impl Trees {
         Trees::read_as(vec![template], true)
     }
 
+    /// Reads trees of one structure by the rules of a list, or of a template. There is a sample.
     fn read_as(samples: Vec<Bound<'_, PyAny>>, is_template: bool) -> PyResult<Trees> {
         let (py, len) = (samples[0].py(), Some(samples.len()));
         let flat = flatten(py, &mut ListRules { is_template }, samples, String::new(), SEP);

@@ -55,6 +55,7 @@ pub(crate) struct ColumnPlace<'a> {
 }
 
 impl<'a> ColumnPlace<'a> {
+    /// The place of a column that is not added to a list.
     pub fn new(path: &'a str, sep: &'a str) -> ColumnPlace<'a> {
         ColumnPlace { path, sep, added_to: None }
     }
@@ -117,6 +118,7 @@ impl Container {
         }
     }
 
+    /// The class of the container.
     pub fn class<'py>(&self, py: Python<'py>) -> &Bound<'py, PyType> {
         self.class.bind(py)
     }

@@ -15,6 +15,7 @@ use windrow::{DType, Layout, Tensor};
 use crate::ground::errors::OrPyErr;
 use crate::ground::tensor::PyTensor;
 
+/// Adds the classes and functions for worker processes to the module.
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<parcel::PyParcel>()?;
     m.add_class::<parcel::PySent>()?;
