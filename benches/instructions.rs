@@ -125,7 +125,7 @@ fn assemble_views(engine: &Engine, rows: &[Vec<i32>], collate: &Collate, times: 
     }
 }
 
-/// As [`assemble_views`], of slices.
+/// Assembles slices as [`assemble_views`] assembles views.
 fn assemble_slices(engine: &Engine, rows: &[Vec<i32>], collate: &Collate, times: usize) {
     for _ in 0..times {
         let slices: Vec<&[i32]> = rows.iter().map(Vec::as_slice).collect();

@@ -27,7 +27,7 @@ pub const EMPTY: &str = "one empty launch";
 /// A function that enqueues a run on one of the sets.
 pub struct Contender<'a> {
     pub name: &'a str,
-    /// Its output is the batch.
+    /// The contender's output is the batch.
     pub is_batch: bool,
     /// windrow's engine, by which more than the output can be compared.
     pub engine: Option<&'a Engine>,

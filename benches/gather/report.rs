@@ -14,7 +14,7 @@ use super::workloads::{Lie, Workload};
 pub struct Series {
     pub name: String,
     pub is_cold: bool,
-    /// Its output is the batch.
+    /// The contender's output is the batch.
     pub is_batch: bool,
     runs: Vec<Timed>,
 }
@@ -124,7 +124,7 @@ impl Block {
         }
     }
 
-    /// For scripts without a JSON reader: name, percentiles of windrow's cold runs, median of a copy.
+    /// A line for scripts without a JSON reader: name, percentiles of windrow's cold runs, median of a copy.
     fn line(&self) -> Option<String> {
         let [low, median, high] = self.series(WINDROW, true)?.device_us();
         let copy = self.median(COPY, true).unwrap_or_default();

@@ -71,7 +71,7 @@ class Measured:
         self.bench, self.workload, self.clock = bench, workload, clock
         self.calls = {name: contender.call for name, contender in workload.contenders.items()}
         self.problems: dict[str, str] = {}
-        # By contender, clock and cache: seconds.
+        # Seconds by contender, clock and cache.
         self.runs: dict[tuple[str, str, str], list[float]] = {}
         self.late: dict[tuple[str, str, str], int] = {}
         self.slow: set[str] = set()

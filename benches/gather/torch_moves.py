@@ -29,12 +29,12 @@ def readable(num_bytes: int) -> str:
 
 
 def size(bench: Bench, num_bytes: int, layout: str) -> Workload:
-    """As many samples of so many bytes as are 64 MiB."""
+    """Samples of `num_bytes` bytes each that are 64 MiB together."""
     return stacked(bench, f"size {num_bytes}", min(WHOLE // num_bytes, MOST), num_bytes // 4, "float32", layout)
 
 
 def count(bench: Bench, num_samples: int) -> Workload:
-    """So many samples of 512 bytes."""
+    """`num_samples` samples of 512 bytes each."""
     return stacked(bench, f"count {num_samples}", num_samples, 128, "float32", "scattered")
 
 

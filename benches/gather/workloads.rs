@@ -42,7 +42,7 @@ impl Random {
 /// The memory of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
-    /// In shuffled order, at multiples of 256.
+    /// The samples are in shuffled order, at multiples of 256.
     Scattered,
     /// The same, 1 to 15 bytes later.
     Misaligned,

@@ -49,7 +49,7 @@ class Images(torch.utils.data.Dataset):
 
 
 class ThreadLoader:
-    """As a DataLoader, with workers that are threads and stay alive, and as many batches ahead."""
+    """A loader like a DataLoader, with workers that are threads and stay alive, and as many batches ahead."""
 
     def __init__(self, dataset: Images, batch_size: int, workers: int, collate: Callable[[Any], Any]) -> None:
         self.dataset, self.batch_size, self.collate = dataset, batch_size, collate

@@ -36,7 +36,7 @@ QUICK_SIZES, QUICK_SECONDS = ((12, 5, 4),), 0.0
 
 @torch.library.custom_op("windrow_bench::identity", mutates_args=())
 def identity(tensors: List[torch.Tensor]) -> torch.Tensor:
-    """As little as an operator of a list can do."""
+    """The least that an operator of a list can do."""
     return tensors[0].clone()
 
 
@@ -113,7 +113,7 @@ def jagged_to_padded(values: torch.Tensor, offsets: torch.Tensor, size: int) -> 
 
 
 def cpu_seconds_of(call: Callable[[], Any]) -> float:
-    """What all threads of the process spend."""
+    """The seconds that all threads of the process spend."""
     begin = time.process_time()
     result = call()
     spent = time.process_time() - begin

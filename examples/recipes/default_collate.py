@@ -8,7 +8,7 @@ samples = [{"state": torch.rand(14).numpy(), "reward": 0.5} for _ in range(8)]
 
 if __name__ == "__main__":
     expected = default_collate(samples)
-    # For the whole process, until the end of the block.
+    # The replacement is for the whole process, until the end of the block.
     with windrow.torch.install():
         assert torch.equal(default_collate(samples)["state"], expected["state"])
         # Workers that are spawned start without it.

@@ -9,7 +9,7 @@ import windrow as wr
 from windrow.structure import BATCH_INPUT_KINDS, batch_input
 
 
-# What waits: the tokens of a request, and where its answer goes.
+# A waiting request: its tokens, and the future of its answer.
 Request = Tuple[Any, "asyncio.Future[Any]"]
 
 

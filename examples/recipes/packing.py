@@ -39,6 +39,6 @@ for epoch in range(2):
     sampler.set_epoch(epoch)
     print(f"epoch {epoch}: {len(sampler)} batches, the first of {len(next(iter(sampler)))} pieces")
 
-# Or equal work: one row of samples for each rank, which computes all of them and takes its own.
+# A second way is equal work: one row of samples for each rank, which computes all of them and takes its own.
 ranks = plan.balance(lengths, num_ranks=2)
 print([int(lengths[rank].sum()) for rank in ranks], "tokens a rank")

@@ -42,7 +42,7 @@ def train(rank: int, store: str) -> None:
     counts: List[List[int]] = []
     shares = shares_of(rank, NUM_RANKS, lengths, BUDGET, epoch=0)
     for batch in DataLoader(dataset, batch_sampler=shares, collate_fn=pack_tokens):
-        # In place of a step of the model, which waits for all ranks too.
+        # The exchange stands for a step of the model, which waits for all ranks too.
         counts.append([0] * NUM_RANKS)
         dist.all_gather_object(counts[-1], batch["input_ids"].numel())
     if rank == 0:

@@ -64,7 +64,7 @@ impl Fields {
         }
     }
 
-    /// Makes the lengths, the offsets and whatever else is known without looking at a sample's elements. Those of
+    /// Makes the lengths, the offsets and whatever else is known without looking at a sample's elements. Tensors of
     /// samples that a device chooses are absent.
     ///
     /// # Errors

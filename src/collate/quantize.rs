@@ -11,7 +11,7 @@ use crate::tensor::{DType, Error, Result, Tensor};
 pub enum Granularity {
     /// All of them: one scale for each sample.
     Sample,
-    /// A row of the last dim. Where that is the dim that is joined or padded, as of samples of one dim, the row is the sample.
+    /// A row of the last dim. If that dim is joined or padded, as with samples of one dim, the row is the sample.
     Row,
     /// Blocks of so many elements along the last dim, of which the last may be shorter.
     Block(i64),

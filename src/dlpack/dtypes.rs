@@ -5,8 +5,9 @@ use crate::tensor::DType;
 
 macro_rules! dtypes {
     ($($dtype:ident $code:ident $bits:literal $lanes:literal;)*) => {
-        /// The dtype of DLPack for one of this crate. Of a [padded](DType::is_padded) one a tensor has
-        /// [`FLAG_IS_SUBBYTE_TYPE_PADDED`](super::FLAG_IS_SUBBYTE_TYPE_PADDED) too. One of foreign byte order is an opaque handle of its size.
+        /// The dtype of DLPack for one of this crate. A tensor of a [padded](DType::is_padded) dtype has
+        /// [`FLAG_IS_SUBBYTE_TYPE_PADDED`](super::FLAG_IS_SUBBYTE_TYPE_PADDED) too. One of foreign byte order is an
+        /// opaque handle of its size.
         ///
         /// ```
         /// let float = windrow::dlpack::dtype_to_dl(windrow::DType::F32);

@@ -55,8 +55,8 @@ fn refuse(kind: fn(Box<Mismatch>) -> Error, expected: &str, got: String) -> Erro
 /// The dtype of this crate for one of DLPack.
 ///
 /// # Errors
-/// [`Error::DType`] for a combination of code, bits and lanes that has no counterpart. Of fewer bits than a byte, only two lanes
-/// of float4_e2m1fn have one; [`read_versioned`] also takes 4-bit integers that the flags call padded.
+/// [`Error::DType`] for a combination of code, bits and lanes that has no counterpart. Only two lanes of float4_e2m1fn
+/// have a dtype of fewer bits than a byte; [`read_versioned`] also takes 4-bit integers that the flags call padded.
 ///
 /// ```
 /// use windrow::dlpack::{dtype_from_dl, dtype_to_dl};

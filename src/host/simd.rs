@@ -75,8 +75,8 @@ pub(super) type Cast = unsafe fn(src: *const u8, dst: *mut u8, n: usize);
 pub(super) struct Pairs<T> {
     pub(super) a: *const T,
     pub(super) b: *const T,
-    /// 0: one pair for all. Else element `i` takes pair `i % period`, and the period is a multiple
-    /// of 8 or not below the length of the block.
+    /// 0: one pair for all. Otherwise element `i` takes pair `i % period`, and the period is a multiple of 8 or not
+    /// below the length of the block.
     pub(super) period: usize,
 }
 

@@ -43,8 +43,8 @@ const AHEAD: usize = POLICY.rows_ahead;
 /// The number of adjacent rows from which on they are one copy.
 const MIN_RUN_ROWS: usize = POLICY.min_run_rows;
 
-/// The largest table that is written without a plan: a stack of more rows takes a plan, which reads them as one sample, less than
-/// their addresses. Of other forms any number of rows, within the same bytes.
+/// The largest table that is written without a plan: a stack of more rows takes a plan, which reads them as one sample,
+/// less than their addresses. Other forms take any number of rows, within the same bytes.
 pub(crate) fn table_limits(collate: &Collate) -> TableLimits {
     let policy = &POLICY;
     let rows = if collate.form == Form::Stack { policy.table_rows - 1 } else { usize::MAX };

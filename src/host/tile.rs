@@ -412,8 +412,8 @@ unsafe fn transform_rows<const STREAMING: bool>(
     });
 }
 
-/// Interleaved channels to planes, all channels of a pixel at once. Of the elements `range`, counted
-/// over all planes, the pixels are those whose first channel would be counted in.
+/// Writes interleaved channels to planes, all channels of a pixel at once. The pixels are those whose first channel is
+/// among the elements `range`, counted over all planes.
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.

@@ -77,9 +77,9 @@ impl<'s> PlanBody<'s> {
         Ok((Arc::new(body), lists))
     }
 
-    /// Plans one list. Where samples on a device are alike, or the device chooses them, the plan does not depend on which
-    /// samples these are: made a second time it is kept with their list, and used for the next batch of the same size and
-    /// options. Not with `out`, nor for [`POLICY`]'s `many_samples` that the host knows.
+    /// Plans one list. If samples on a device are alike, or the device chooses them, the plan does not depend on which
+    /// samples these are: made a second time it is kept with their list, and used for the next batch of the same size
+    /// and options. Not with `out`, nor for [`POLICY`]'s `many_samples` that the host knows.
     ///
     /// # Errors
     /// As [`PlanBody::for_leaves`].

@@ -1,4 +1,5 @@
-//! [`Layouts`]: what samples are like, each distinct layout stored once. Those of rows are derived from their lengths.
+//! [`Layouts`]: what samples are like, each distinct layout stored once. Layouts of rows are derived from their
+//! lengths.
 
 use std::sync::Arc;
 

@@ -157,7 +157,8 @@ impl<'a> SampleList<'a> {
         try_vec::<*const u8>(len.saturating_add(additional)).map(drop)
     }
 
-    /// Appends a sample that is already checked, and its owner. Of a read-only tensor, too, it is not marked as read-only.
+    /// Appends a sample that is already checked, and its owner. The sample is not marked as read-only, even if it is a
+    /// read-only tensor's.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::Argument`] for a list of samples that only a device knows. The list is then

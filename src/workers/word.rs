@@ -1,5 +1,5 @@
-//! The words that several processes write. That of a claim says who has a block, and how often the claim was made, so that a
-//! message that is read twice, or too late, is found out. That of a pool says who has it.
+//! The words that several processes write. The word of a claim says who has a block, and how often the claim was made,
+//! so that a message that is read twice, or too late, is found out. The word of a pool says who has it.
 
 use crate::sync::atomic::{fence, AtomicU64, Ordering};
 

@@ -217,7 +217,7 @@ typedef struct {
   const int64_t *sizes;
   // Entries of `sizes`.
   size_t num_sizes;
-  // For each dim of a sample, the number to whose multiples its size is rounded up; NULL: 1.
+  // The number for each dim of a sample to whose multiples its size is rounded up; NULL: 1.
   const int64_t *multiples;
   // Entries of `multiples`.
   size_t num_multiples;

@@ -108,7 +108,7 @@ pub struct Options {
     pub sizes: *const i64,
     /// Entries of `sizes`.
     pub num_sizes: usize,
-    /// For each dim of a sample, the number to whose multiples its size is rounded up; NULL: 1.
+    /// The number for each dim of a sample to whose multiples its size is rounded up; NULL: 1.
     pub multiples: *const i64,
     /// Entries of `multiples`.
     pub num_multiples: usize,

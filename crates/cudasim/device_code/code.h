@@ -68,14 +68,14 @@ enum class Special : uint16_t { tid_x, tid_y, tid_z, ctaid_x, ctaid_y, ctaid_z, 
 
 struct Operand {
     Kind kind = Kind::none;
-    uint16_t index = 0;       ///< of the register, predicate or barrier; the Special
+    uint16_t index = 0;       ///< number of the register, predicate or barrier; the Special
     bool negative = false;    ///< -x
     bool absolute = false;    ///< |x|
     bool inverted = false;    ///< ~x, !p
     int8_t part = -1;         ///< a byte of the register (B0: 0), or -1
     int8_t half = -1;         ///< a half of it (H1: 1), or -1
     bool wide = false;        ///< .64: a pair of registers
-    uint8_t bank = 0;         ///< of constants
+    uint8_t bank = 0;         ///< bank of constants
     uint16_t uniform = kZero; ///< memory: the pair added to the address
     int64_t value = 0;        ///< immediate; offset of a constant or address; number of an instruction
     uint32_t bits = 0;        ///< immediate: the 32 bits that are in the instruction
@@ -132,7 +132,7 @@ struct Kernel {
     std::string name;
     std::vector<Instruction> code;
     std::map<uint8_t, std::vector<char>> constants;  ///< by bank; bank 0 is that of a launch
-    uint32_t first_parameter = 0;  ///< where in bank 0
+    uint32_t first_parameter = 0;  ///< offset in bank 0
     uint32_t parameter_bytes = 0;
     std::vector<Parameter> parameters;
     uint32_t registers = 0, frame_bytes = 0, shared_bytes = 0, code_bytes = 0;
@@ -155,7 +155,7 @@ void read_listing(const std::string& path, Image& image);
 /// why.
 Instruction parse(const std::string& text, uint64_t low, uint64_t high,
                   const std::map<std::string, uint32_t>& labels);
-/// For tests: a line for each opcode, with the modifiers that it may have.
+/// A line for each opcode, with the modifiers that it may have; for tests.
 std::string opcode_table();
 /// Finds what an instruction does by its opcode and modifiers. Throws an Unsupported if one of them is not known.
 void find_opcode(Instruction& instruction, std::string_view opcode);

@@ -23,8 +23,8 @@ struct Counts {
     struct Accesses {
         uint64_t requests = 0, sectors = 0, lines = 0, bytes = 0;
     };
-    uint64_t instructions = 0;  ///< of warps
-    uint64_t lanes = 0;         ///< that were there, whatever their guard
+    uint64_t instructions = 0;  ///< instructions of warps
+    uint64_t lanes = 0;         ///< lanes that were there, whatever their guard
     uint64_t few = 0;           ///< instructions of at most 4 lanes
     uint64_t units[size_t(Unit::count)] = {};
     Accesses accesses[size_t(Access::count)];

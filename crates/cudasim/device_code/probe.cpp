@@ -1,4 +1,4 @@
-// For tests: a few instructions on registers that the caller gives.
+// Runs a few instructions on registers that the caller gives, for tests.
 
 #include <sstream>
 

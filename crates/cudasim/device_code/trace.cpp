@@ -102,8 +102,8 @@ void Trace::add(const Warp& warp, const Instruction& in, Lanes active) {
     text += "0\n";
 }
 
-/// In one of two formats: 1, the first address and the step to the next if it is the same for all lanes, which have no
-/// gaps; 0, all addresses.
+/// Adds addresses in one of two formats: 1, the first address and the step to the next if it is the same for all lanes,
+/// which have no gaps; 0, all addresses.
 void Trace::add_addresses(std::string& text, const Warp& warp, const Instruction& in, Lanes active) {
     uint64_t addresses[32];
     // Each warp has a frame of its own, in which lanes are side by side.

@@ -44,10 +44,10 @@ class Trace {
     FILE* file;
     Reach& reach;
     std::vector<Lines> warps;
-    std::vector<std::string> named;  ///< of each instruction its registers and opcode
+    std::vector<std::string> named;  ///< registers and opcode of each instruction
     std::vector<Place> places;
     uint64_t next_place = 1ull << 40;
-    uint64_t num_warps = 0;  ///< of the blocks that have ended
+    uint64_t num_warps = 0;  ///< warps of the blocks that have ended
 };
 
 }  // namespace cudasim::device_code

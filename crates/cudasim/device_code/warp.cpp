@@ -161,7 +161,7 @@ Pairs Warp::pairs(const Operand& operand) const {
 Doubles Warp::doubles(const Operand& operand) const {
     Pairs bits;
     if (operand.kind == Kind::immediate) {
-        // Its upper half, the rest being zero.
+        // The operand is the upper half of the float64, the rest being zero.
         for_lanes([&](int i) { bits[i] = uint64_t(operand.bits) << 32; });
         return std::bit_cast<Doubles>(bits);
     }

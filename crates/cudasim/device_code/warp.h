@@ -55,7 +55,7 @@ struct BlockState {
     const std::vector<char>* bank0;  ///< constants of the launch, parameters among them
     Dim3 dim, index;
     std::vector<char> shared;
-    Trace* trace = nullptr;  ///< of what is executed, if one is asked for
+    Trace* trace = nullptr;  ///< trace of what is executed, if one is asked for
 };
 
 /// Bytes that a kernel may touch.
@@ -66,7 +66,7 @@ struct Warp {
     struct Group {
         uint32_t at;
         Lanes lanes;
-        uint16_t barrier = 0;  ///< which one they wait at
+        uint16_t barrier = 0;  ///< barrier that they wait at
         Lanes met = 0;         ///< with whom, for WARPSYNC
     };
     static constexpr uint16_t kWarpSync = 16, kBlock = 17;

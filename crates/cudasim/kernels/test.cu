@@ -67,7 +67,7 @@ struct SimLarge {
     uint32_t words[8188];
 };
 
-/// As many bytes of parameters as a launch may have.
+/// A kernel with the most bytes of parameters that a launch may have.
 extern "C" __global__ void sim_large(const __grid_constant__ SimLarge p) {
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < 8188) p.dst[i] = p.words[i];

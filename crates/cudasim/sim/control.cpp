@@ -26,7 +26,7 @@ static struct {
     uint64_t calls = 0;
     bool tracing = false;
     std::vector<std::string> trace;
-    uint64_t most_blocks = 0;  // of a launch, since the trace began
+    uint64_t most_blocks = 0;  // blocks of the largest launch since the trace began
     std::vector<std::string> misuses;
 } control;
 

@@ -29,9 +29,9 @@ static CUresult check(const Rows& rows, size_t extent, bool& pageable) {
     return in_one_allocation(rows.p, extent) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/// When pageable memory is read: as the driver does it for a copy of its own, it is staged at the
-/// call, and a pageable destination makes the call synchronous. Pinned memory is read when the copy
-/// runs. A captured copy keeps the addresses, whatever the memory.
+/// The time at which memory is read: pageable memory is staged at the call, as the driver does it for a copy of its
+/// own, and a pageable destination makes the call synchronous. Pinned memory is read when the copy runs. A captured
+/// copy keeps the addresses, whatever the memory.
 static CUresult copy(Rows dst, Rows src, size_t width, size_t height, CUstream handle,
                      bool synchronous, Context* context) {
     Guard guard(global);

@@ -63,8 +63,8 @@ bool usable();
 #define ENTER_CONTEXT(context, handle) \
     Context* context;                  \
     if (CUresult code = enter(__func__, handle, context)) return code
-/// For calls that release something: an injected or sticky error does not keep them from it, as a
-/// real driver reports earlier faults there. So a leak is the caller's in every run.
+/// Enters a call that releases something: an injected or sticky error does not keep it from that, as a real driver
+/// reports earlier faults there. So a leak is the caller's in every run.
 #define ENTER_RELEASE(context, handle)                   \
     Context* context = nullptr;                          \
     CUresult code = enter(__func__, handle, context);    \
@@ -105,7 +105,7 @@ Handle Table<Handle, T>::add(std::shared_ptr<T> object) {
 /// A device's primary context.
 struct Context {
     int device;
-    uint64_t id = 0;  // of this life of the context
+    uint64_t id = 0;  // number of this life of the context
     bool active = false;
     unsigned retained = 0;
     unsigned flags = 0;
@@ -124,7 +124,8 @@ Context* context_of(CUcontext handle);
 CUcontext handle_of(const Context* context);
 /// A variable of the environment as a number, 0 if it is none; `otherwise` if it is not set.
 long setting(const char* name, long otherwise);
-/// By variables of the environment, read once: 0 to 4 devices, each with so many bytes; 90 for sm_90; 13010 for CUDA 13.1.
+/// Settings by variables of the environment, read once: 0 to 4 devices, each with so many bytes; 90 for sm_90; 13010
+/// for CUDA 13.1.
 int num_devices();
 size_t device_memory();
 int compute_capability();
@@ -167,7 +168,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
     /// Draws the next seed, if no work is left.
     void reseed();
 
-    Random random;  // of the stream's thread
+    Random random;  // used by the stream's thread
 
   private:
     void run();
@@ -214,7 +215,7 @@ struct Event {
     unsigned flags;
     Ticket ticket;
     std::shared_ptr<Clock::time_point> time;
-    CapturePtr capture;  // of the last record, if it was captured
+    CapturePtr capture;  // capture of the last record, if it was captured
     std::set<size_t> nodes;
 };
 
@@ -258,11 +259,11 @@ CUresult capture_record(const StreamPtr& stream, Event& event);
 CUresult capture_wait(const StreamPtr& stream, Event& event);
 /// Ends a capture, which stays so until it is taken down, and notes it as misuse.
 void lose(Capture& capture);
-/// For calls that might synchronise: refused, and the capture is lost, while one forbids them.
+/// Refuses a call that might synchronise while a capture forbids it; that capture is lost.
 CUresult forbidden_by_capture();
-/// For calls that a captured stream never allows.
+/// Refuses a call that a captured stream never allows.
 CUresult forbidden_on(const StreamPtr& stream);
-/// For calls that would cover captured streams: refused in whatever mode, and their captures are lost.
+/// Refuses a call that would cover captured streams, in whatever mode; their captures are lost.
 CUresult forbidden_of_context(const Context* context);
 /// The legacy stream may not be used while a blocking stream of the context is captured; `invalidate`: the capture is lost.
 CUresult forbidden_on_legacy(const Context* context, bool invalidate = true);
@@ -286,7 +287,7 @@ struct Allocation {
     unsigned flags;
     uint64_t id;
     std::shared_ptr<Pool> pool;
-    size_t capacity;  // of the block, for pool memory
+    size_t capacity;  // bytes of the block, for pool memory
 
     bool on_host() const {
         return kind == MemoryKind::pinned || kind == MemoryKind::registered;

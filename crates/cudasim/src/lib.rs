@@ -20,13 +20,13 @@ pub const LIBRARY: &str = env!("CUDASIM_LIBRARY");
 pub struct Live {
     /// Device and managed allocations, those of pools included.
     pub device_allocations: u64,
-    /// Their bytes, as they were asked for.
+    /// The bytes of these allocations, as they were asked for.
     pub device_bytes: u64,
     /// Bytes that pools hold for later.
     pub pooled_bytes: u64,
     /// Pinned host allocations.
     pub pinned_allocations: u64,
-    /// Their bytes.
+    /// The bytes of these objects.
     pub pinned_bytes: u64,
     /// Registered ranges of host memory.
     pub registered: u64,

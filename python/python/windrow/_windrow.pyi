@@ -64,11 +64,11 @@ class _SupportsArrowStream(Protocol):
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
 
 _Array = Union["Tensor", "Batch", _SupportsDLPack, _SupportsArrayInterface, _SupportsCudaArrayInterface]
-# What is a sample: arrays, buffers, Arrow's arrays, Python numbers, and lists of these numbers.
+# A sample: arrays, buffers, Arrow's arrays, Python numbers, and lists of these numbers.
 _ArrayLike = Union[_Array, _Buffer, _SupportsArrowArray, _Number, Sequence[_Number]]
 _Samples = Union["SampleList", Iterable[_ArrayLike], _Array, _Buffer, _SupportsArrowArray, _SupportsArrowStream]
 _Indices = Union[_Array, _Buffer, Sequence[SupportsIndex]]
-# What `windrow.sequence` takes: token sequences or mappings, and mappings alone.
+# Samples of `windrow.sequence`: token sequences or mappings, and mappings alone.
 _Rows = Union[Sequence[Any], "SampleList", _SupportsArrowStream]
 _Features = Union[Sequence[Mapping[str, Any]], "SampleList", _SupportsArrowStream]
 
@@ -99,7 +99,7 @@ class _SupportsDType(Protocol):
     @property
     def dtype(self) -> Any: ...
 
-# Of the libraries; Python's and NumPy's types of numbers.
+# Dtype objects of the libraries; Python's and NumPy's types of numbers.
 _DTypeObject = Union[_np.dtype[Any], _torch.dtype, Type[Union[bool, int, float, complex, _np.generic]], _SupportsDLPackDType]
 # NumPy's aliases and codes are names too, so that a checker refuses no text.
 _DType = Union[_Name, str, _DTypeObject, _SupportsDType]
@@ -279,8 +279,8 @@ class Batch(_TensorLike):
         """The real length of each sample: int64 ``[N]``, or ``[N, k]`` if ``k != 1`` dims are padded; None in a stack."""
     @property
     def offsets(self) -> Union[Tensor, Any]:
-        """Where each sample begins along the joined dim, and the end of the last, ``[N + 1]``; None in other batches than of `concat`
-        and `ragged`.
+        """The start of each sample along the joined dim, and the end of the last, ``[N + 1]``; None in other batches than
+        of `concat` and `ragged`.
         """
     @property
     def mask(self) -> Union[Tensor, Any]:
@@ -290,7 +290,7 @@ class Batch(_TensorLike):
         """The sample that each row comes from, int64 ``[sum]``, if ``batch_index`` was given; else None."""
     @property
     def scales(self) -> Union[Tensor, Any]:
-        """What `Quantize` divided by, float32 or float8_e8m0fnu; None without one."""
+        """The scales that `Quantize` divided by, float32 or float8_e8m0fnu; None without one."""
     @property
     def arena(self) -> Optional[Tensor]:
         """uint8, the one allocation of all leaves of `collate` with ``arena=True``, the same object for each; else None."""
@@ -480,7 +480,7 @@ class SampleList:
             samples: an iterable of array-likes, or of trees of the same structure; or another list, which is joined as it is.
         """
     def __len__(self) -> int: ...
-    # By positions, as Python iterates over any sequence; each item a Tensor, or a tree of them.
+    # Iteration is by positions, as over any sequence; each item is a Tensor, or a tree of them.
     def __iter__(self) -> Iterator[Any]: ...
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> Any:
@@ -551,8 +551,8 @@ class Dequantize:
     Args:
         scales: those of the batch, an array-like as ``Batch.scales`` of a batch of this form has them: of samples ``[N]``, of rows, or of
             blocks; where rows and samples are as many, those of rows. Or a list or tuple with one array-like, or one number, for each sample: a
-            number, or an array without dims, for all its elements, else one for each of its rows or blocks. Of a floating-point dtype or
-            float8_e8m0fnu, in host memory. They are read as the call begins, page-locked ones too, which waits for no device.
+            number, or an array without dims, for all its elements, else one for each of its rows or blocks. They have a floating-point
+            dtype or float8_e8m0fnu, and are in host memory. They are read as the call begins, page-locked ones too, which waits for no device.
         block (int): the block length, if the scales are of blocks; else None.
 
     The call needs ``dtype=``: float16, bfloat16, float32 or float64, else DTypeError. Other samples than int8, float8_e4m3fn and
@@ -1012,7 +1012,7 @@ def _collate_torch(
     stream: Optional[_Stream] = None,
     engine: Optional[Engine] = None,
 ) -> Any:
-    """As `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``."""
+    """Collates like `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``."""
 def copy_many(
     dsts: _Sides,
     srcs: _Sides,
@@ -1160,8 +1160,8 @@ def _copy_leaves(
 def _copy_parts(
     dsts: List[Any], buffer: _ArrayLike, parts: List[Tuple[str, _Shape, int]], num_bytes: int, paths: Sequence[str]
 ) -> bool:
-    """As `_copy_leaves`, from row-major parts of bytes, each with its dtype, shape and first byte. False, and nothing is done, if
-    these are not in pageable memory of the host.
+    """Does what `_copy_leaves` does, from row-major parts of bytes, each with its dtype, shape and first byte. Returns
+    False and does nothing if `buffer` is not in pageable memory of the host.
     """
 def _check_leaves(dsts: List[Any], srcs: List[Any], paths: List[str], numbers: List[int]) -> None:
     """What `_copy_leaves` would refuse, but for read-only destinations, found without it."""
@@ -1185,7 +1185,7 @@ class _Staging:
         """The block of the device."""
     @property
     def turn(self) -> int:
-        """Which block of the host no copy reads."""
+        """The number of the block of the host that no copy reads."""
     def upload(self, stream: Optional[_Stream] = None) -> None:
         """Enqueues the copy of that block on `stream`, or torch's current one, and gives the turn to the other one, whose own copy
         is waited for.
@@ -1229,13 +1229,15 @@ def _relax_captures() -> None:
     touch what is captured. Does nothing without a driver.
     """
 def _streaming_stores() -> Tuple[str, str]:
-    """Which outputs are written around the caches, as a text for `Engine`, and who says so."""
+    """Returns which outputs are written around the caches, as a text for `Engine`, and the source of that choice."""
 def _calibration_file(name: Optional[str] = None) -> Optional[str]:
     """The file that ``python -m windrow calibrate`` writes of the processor, or of a device and driver of this name; it need not
     exist. None: the user has no cache folder.
     """
 def _page_copies(ordinal: int) -> Optional[str]:
-    """From which size on page-locked pairs go to a device by its copy engine, by their number; None: it was not measured."""
+    """Returns from which size in bytes on page-locked pairs go to a device by its copy engine, by their number; None: it
+    was not measured.
+    """
 def _set_page_copies(ordinal: int, text: Optional[str]) -> None:
     """Has all pairs of a device go by this text, or by None as if it had not been measured. ValueError for another text."""
 def _reads_page_locked(ordinal: int) -> bool:
@@ -1243,7 +1245,9 @@ def _reads_page_locked(ordinal: int) -> bool:
     there is copied. Starts the driver. CudaUnavailable or CudaError: the device cannot be used.
     """
 def _private_layouts() -> List[Tuple[str, str]]:
-    """For CPython, and torch if it is imported: name and version, and whether its layouts are read: "on", or "off" and why."""
+    """Name and version of CPython, and of torch if it is imported, each with whether its layouts are read: "on", or "off"
+    and why.
+    """
 def _has_tangent(tensor: Any) -> bool:
     """Whether a torch tensor has a tangent of forward-mode AD, which neither `no_grad` nor inference mode take from it. There is none
     outside of a level of dual tensors; a torch that does not say so is asked for the tangent.
@@ -1265,7 +1269,7 @@ def _add_per_sample(batch: _ArrayLike, offsets: Any, starts: Any, dim: int, path
     The batch is then as it was.
     """
 def _patterns_of(patterns: Sequence[str], paths: Sequence[str], /) -> List[Optional[int]]:
-    """For each path the position of its pattern, as the keys of a spec have it, or None."""
+    """The position of the pattern of each path among the keys of a spec, or None."""
 def _pad_columns(
     features: Any,
     keys: Dict[str, str],

@@ -181,8 +181,8 @@ tensor_methods!(PyBatch, {
     /// The real length of each sample: int64 ``[N]``, or ``[N, k]`` if ``k != 1`` dims are padded; None in a stack.
     lengths = 1;
 
-    /// Where each sample begins along the joined dim, and the end of the last, ``[N + 1]``; None in other batches than of `concat`
-    /// and `ragged`.
+    /// The start of each sample along the joined dim, and the end of the last, ``[N + 1]``; None in other batches than
+    /// of `concat` and `ragged`.
     offsets = 2;
 
     /// ``[N, *padded dims]``, if ``mask`` was given: bool, or the given ``mask_dtype``; else None.
@@ -194,7 +194,7 @@ tensor_methods!(PyBatch, {
     /// uint8, the one allocation of all leaves of `collate` with ``arena=True``, the same object for each; else None.
     arena = 5;
 
-    /// What `Quantize` divided by, float32 or float8_e8m0fnu; None without one.
+    /// The scales that `Quantize` divided by, float32 or float8_e8m0fnu; None without one.
     scales = 6;
 });
 

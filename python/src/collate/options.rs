@@ -82,8 +82,9 @@ impl<'py> Given<'py> {
         given
     }
 
-    /// The form with its options and the mode of the copy, from `rest`: as this thread has parsed them last, or parsed now and
-    /// stored. Refuses unknown arguments. Those of the call that were in `rest` are in their fields afterwards.
+    /// The form with its options and the mode of the copy, from `rest`: as this thread has parsed them last, or parsed
+    /// now and stored. Refuses unknown arguments. Arguments of the call that were in `rest` are in their fields
+    /// afterwards.
     fn collate(&mut self, form: &CallForm) -> PyResult<(Collate, CopyMode)> {
         if let Some(known) = options_cache::get(form.name, &self.rest) {
             return Ok(known);

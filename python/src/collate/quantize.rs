@@ -137,8 +137,8 @@ fn scale_dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
 /// Args:
 ///     scales: those of the batch, an array-like as ``Batch.scales`` of a batch of this form has them: of samples ``[N]``, of rows, or of
 ///         blocks; where rows and samples are as many, those of rows. Or a list or tuple with one array-like, or one number, for each sample: a
-///         number, or an array without dims, for all its elements, else one for each of its rows or blocks. Of a floating-point dtype or
-///         float8_e8m0fnu, in host memory. They are read as the call begins, page-locked ones too, which waits for no device.
+///         number, or an array without dims, for all its elements, else one for each of its rows or blocks. They have a floating-point
+///         dtype or float8_e8m0fnu, and are in host memory. They are read as the call begins, page-locked ones too, which waits for no device.
 ///     block (int): the block length, if the scales are of blocks; else None.
 ///
 /// The call needs ``dtype=``: float16, bfloat16, float32 or float64, else DTypeError. Other samples than int8, float8_e4m3fn and

@@ -397,8 +397,8 @@ impl<'py> TorchCall<'_, 'py> {
         }
     }
 
-    /// Appends the job of a leaf as torch would stack it; plain numbers may become a torch tensor at once. Else the reason why
-    /// the leaf is not for the engine, if that is known: then nothing is appended.
+    /// Appends the job of a leaf as torch would stack it; plain numbers may become a torch tensor at once. If the leaf
+    /// is not for the engine, nothing is appended and the reason is returned, if it is known.
     fn try_leaf(
         &mut self,
         torch_type: TorchType,

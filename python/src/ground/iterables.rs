@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PyString, PyTuple, PyType};
 use crate::ground::errors::class_name;
 use crate::ground::reserve::try_vec;
 
-/// The items of a sequence. Those of a list are taken at one moment, whatever other threads do to it.
+/// The items of a sequence. The items of a list are taken at one moment, whatever other threads do to it.
 pub(crate) fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     if let Ok(list) = sequence.cast_exact::<PyList>() {
         return tuple_items(&list.as_sequence().to_tuple()?);

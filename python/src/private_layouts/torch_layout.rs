@@ -273,9 +273,10 @@ impl TorchReader {
         &self,
         object: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // SAFETY: as in `is_plain`. An object that is there belongs to the live storage, and to no thread but this while it is
-        // attached (`HAS_LOCK`). torch releases that mark the address while the storage owns its object, and not the other way
-        // round, make it odd. Else a method of torch's base class without arguments, of an object of that class.
+        // SAFETY: as in `is_plain`. An object that is there belongs to the live storage, and to no thread but this
+        // while it is attached (`HAS_LOCK`). torch releases that mark the address while the storage owns its object,
+        // and not the other way round, make it odd. Otherwise it is a method of torch's base class without arguments,
+        // of an object of that class.
         unsafe {
             let storage = storage_of(object.as_ptr());
             let found = if storage == 0 || !HAS_LOCK { 0 } else { word(storage, STORAGE_OBJECT) };

@@ -296,7 +296,8 @@ impl Trees {
         })
     }
 
-    /// A tree of this structure for [`Trees::read_template`], also of a list of no samples. Of objects it has the class.
+    /// A tree of this structure for [`Trees::read_template`], also of a list of no samples. The template of objects is
+    /// their class.
     pub fn template<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         // The leaf is a tensor, because a list of Python numbers would be a leaf.
         let tensor = tensor_of(PyInt::new(py, 0).as_any(), "template", Reading::OWNED)?;

@@ -70,7 +70,7 @@ impl Container {
     }
 }
 
-/// KeyError for a key of a tree of outputs that the samples have not. Of what is no mapping nothing is checked.
+/// KeyError for a key of a tree of outputs that the samples have not. An object that is no mapping is not checked.
 fn check_keys(
     out: &Bound<'_, PyAny>,
     keys: &[Py<PyAny>],

@@ -182,8 +182,8 @@ impl Context {
         self.device
     }
 
-    /// Makes this context current on the calling thread, for as long as the guard lives. Where it is already, as with
-    /// callers that use the device themselves, it is only asked for.
+    /// Makes this context current on the calling thread, for as long as the guard lives. If it is current already, as
+    /// with callers that use the device themselves, it is only asked for.
     ///
     /// # Errors
     /// A driver error; [`Error::NoDriver`] in a child forked since.

@@ -54,8 +54,8 @@ impl OwnStream {
 }
 
 impl Drop for OwnStream {
-    /// Work that is pending goes on; the driver frees the stream behind it. That of a shared stream ends first: the next
-    /// stream may have its handle, and by that the other library's memory.
+    /// Work that is pending goes on; the driver frees the stream behind it. The work of a shared stream ends first: the
+    /// next stream may have its handle, and by that the other library's memory.
     fn drop(&mut self) {
         let is_shared = *self.is_shared.get_mut();
         self.context.release(|| {

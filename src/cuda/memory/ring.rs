@@ -44,7 +44,7 @@ pub(crate) struct Ring {
 #[derive(Debug, Default)]
 struct State {
     memory: Option<Arc<Pinned>>,
-    /// The oldest first. Those of smaller memory, used before, are at the front.
+    /// The oldest first. Pieces of smaller memory, used before, are at the front.
     pieces: VecDeque<Piece>,
     /// The number of the piece at the front.
     first: u64,

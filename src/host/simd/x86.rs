@@ -128,9 +128,9 @@ pub(super) unsafe fn fma_tiled(x: *const u8, dst: *mut u8, n: usize, pairs: Pair
     }
 }
 
-/// An order for each channel of three, and masks of the bytes from the second and the third vector. Of 48 bytes in
-/// three vectors, a channel takes other positions in each of the three, so two blends gather it and one shuffle puts it
-/// in order. Both lanes do so side by side.
+/// An order for each channel of three, and masks of the bytes from the second and the third vector. A channel takes
+/// other positions in each of the three vectors of 48 bytes, so two blends gather it and one shuffle puts it in order.
+/// Both lanes do so side by side.
 static SPLIT: [[[u8; 32]; 3]; 3] = {
     let mut tables = [[[0; 32]; 3]; 3];
     let mut at = 0;

@@ -31,7 +31,7 @@ pub fn float32() {
         check(&format!("FFMA.{modifier} R0, R2, R4, R6"), |s, l| {
             let [x, y, z] = [2, 4, 6].map(|register| f(s, register, l));
             let near = x.mul_add(y, z);
-            // What the nearest one is away from the exact one.
+            // The distance of the nearest number from the exact one.
             let (product, z) = (f64::from(x) * f64::from(y), f64::from(z));
             let sum = product + z;
             let of_z = sum - product;

@@ -157,10 +157,10 @@ fn a_block_is_not_written_while_it_is_copied(gpu: &Gpu) {
     for _ in 0..3 {
         assert_eq!(copied(gpu, true), [1; BYTES as usize]);
         reap_copies();
-        // Without the wait the copy is torn.
+        // The copy is torn without the wait.
         assert_eq!(copied(gpu, false), [9; BYTES as usize]);
     }
-    // And then it is free again.
+    // The block is free again afterwards.
     assert!(lock_stats().0 <= 5, "{}", lock_stats().0);
 }
 
@@ -244,7 +244,7 @@ fn a_refusal_is_said_and_not_tried_again(gpu: &Gpu) {
 fn a_capture_goes_on(gpu: &Gpu) {
     let (captured, lane) = (Lane::new(gpu), Lane::new(gpu));
     let to = Buffer::poisoned(gpu, BYTES as usize);
-    // As torch captures: calls of any thread end it that might wait for the device.
+    // The capture is like torch's: calls of any thread that might wait for the device end it.
     assert_eq!(gpu.cuStreamBeginCapture_v2(captured.handle, 0), 0);
     let (arrived, other) = (batch(BYTES, 1), batch(BYTES, 2));
     drop(page_locked(&other, 0).unwrap());

@@ -245,7 +245,7 @@ fn page_locked_batches_in_a_loop_wait_for_nothing() {
         });
         let waits = calls.iter().filter(|call| call.contains("Synchronize")).count();
         assert_eq!((waits, engine.stats().waits), (0, 0), "{calls:#?}");
-        // Nor is memory locked without end: one wait for many batches.
+        // Locked memory does not grow without end: one wait serves many batches.
         (0..90).for_each(|_| drop(engine.assemble(&rows.on_host(), &collate).unwrap()));
         assert!(engine.stats().waits <= 100 / 16, "{}", engine.stats().waits);
         assert!(engine.stats().pinned_bytes.0 <= 16 * (64 << 10));

@@ -134,7 +134,7 @@ fn what_cannot_be_recorded_is_refused_and_the_capture_goes_on() {
                 "{error}"
             );
         }
-        // Nor is a stream of ours drawn into it.
+        // No stream of ours is drawn into the capture.
         let mut behind = RunOptions::default();
         behind.producers = vec![lane.stream()];
         let error = run(&engine, &samples, &stack, behind).unwrap_err();
@@ -318,7 +318,7 @@ fn thousands_of_samples_fit_into_the_parameters_of_a_graph() {
         for num in [4096, num] {
             let rows = Rows::new(6, DType::U8, &vec![&[16][..]; num]);
             let memory = Buffer::from_bytes(gpu, &rows.bytes.concat());
-            // In reverse, or neighbours would be merged.
+            // The rows are in reverse order, or neighbours would be merged.
             let samples = rows.at((0..num as u64).rev().map(|i| memory.address + 16 * i));
             let out = Buffer::poisoned(gpu, 16 * num);
             let mut tensor = out.tensor(DType::U8, &[num as i64, 16]);

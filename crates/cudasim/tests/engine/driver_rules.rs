@@ -136,7 +136,7 @@ fn a_batch_on_the_stream_of_another_thread_is_dropped_beside_a_capture() {
         beside_a_capture(gpu, || {
             thread::scope(|scope| scope.spawn(|| drop(batch)).join().unwrap());
         });
-        // Its memory goes back when that stream is named again, behind what is on it.
+        // The memory goes back when that stream is named again, behind what is on it.
         drop(engine.assemble_on(&samples, &Collate::stack(), &thread_stream).unwrap());
         engine.empty_cache();
         assert_eq!(gpu.sim.live().pooled_bytes, 0);

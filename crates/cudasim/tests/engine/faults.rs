@@ -96,7 +96,7 @@ fn transformed() -> Collate {
     Collate::pad(Pad::new().mask(Mask::Real)).transform(transform).cast(DType::F32)
 }
 
-/// To a given size, as samples by indices on the device need it.
+/// The pad has a given size, as samples by indices on the device need it.
 fn sized() -> Collate {
     Collate::pad(Pad::new().dims([0]).size(9).mask(Mask::Real))
 }
@@ -331,7 +331,7 @@ fn sweep(call: &Call, code: u32, of_contexts: bool) {
         drop(engine);
         gpu.sim.check_memory();
         assert_eq!(gpu.sim.take_errors(), [""; 0], "{}", call.name);
-        // After a sticky error the memory is gone with the context.
+        // The memory is gone with the context after a sticky error.
         if !of_contexts && code != LAUNCH_FAILED {
             assert_eq!(without_contexts(&gpu), before, "{}, {code}", call.name);
         }
@@ -387,7 +387,7 @@ fn a_device_that_is_lost_fails_every_call_and_nothing_hangs() {
         };
         for call in CALLS {
             let batch = (call.run)(&setting, &engine).unwrap();
-            // As after another library's kernel: every call returns the code.
+            // The fault is that of another library's kernel: every call returns the code.
             gpu.sim.fail_function("cuCtxSynchronize", 1, LAUNCH_FAILED);
             assert_eq!(gpu.cuCtxSynchronize(), LAUNCH_FAILED);
             for _ in 0..2 {
@@ -405,7 +405,7 @@ fn a_device_that_is_lost_fails_every_call_and_nothing_hangs() {
             let host =
                 Engine::host().assemble(&setting.rows.on_host(), &Collate::ragged(Ragged::new()));
             assert!(host.is_ok());
-            // In the place of a new process.
+            // Cleared faults stand for a new process.
             gpu.sim.clear_faults();
             let batch = (call.run)(&setting, &engine).unwrap();
             check(&setting, call, batch, call.name);
@@ -431,7 +431,7 @@ fn memory_that_lies_unused_is_given_back_before_there_is_none() {
         engine.reset_stats();
         let error = engine.assemble(&views, &Collate::stack()).unwrap_err();
         assert_eq!(error, Error::OutOfMemory { bytes: 100 << 20 });
-        // For memory on its way back, and for the work of the call that failed.
+        // The waits are for memory on its way back, and for the work of the call that failed.
         assert_eq!(engine.stats().waits, 2);
         assert_eq!(engine.stats().device_bytes, 0);
     });

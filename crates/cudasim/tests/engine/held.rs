@@ -80,7 +80,7 @@ fn to_check_a_batch_is_to_wait_and_to_learn_of_failures() {
     on_gpu(|gpu| {
         let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
         let (out, other) = (Buffer::poisoned(gpu, 300), Lane::new(gpu));
-        // In memory of the engine and of others.
+        // The outputs are in memory of the engine and of others.
         for options in [RunOptions::default(), lent_by(&other, out.tensor(DType::U8, &[1, 300]))] {
             let paused = pause_own(gpu, &engine);
             let collate = Collate::stack().device(HERE);
@@ -226,7 +226,8 @@ impl OutputMemory for Lender {
         // SAFETY: the test keeps it for longer.
         let gpu = unsafe { &*(self.gpu as *const Gpu) };
         let (from, stream) = (self.old.as_ptr().cast(), self.stream.handle());
-        // Not before, and with nothing left: who had waited for the stream by now would not wait for the copy.
+        // The copy comes after the work of the stream has ended: a run that had waited for the stream before would not
+        // wait for the copy.
         assert_eq!(gpu.cuStreamSynchronize(stream), 0);
         assert!(gpu.sim.pause(stream));
         assert_eq!(gpu.cuMemcpyHtoDAsync_v2(self.address, from, self.old.len(), stream), 0);
@@ -288,7 +289,7 @@ fn more_borrowed_batches_than_are_kept_end_behind_the_device() {
     });
 }
 
-/// As JAX does: the stream that is named passes the batch on to others.
+/// The stream that is named passes the batch on to others, as in JAX.
 #[test]
 fn memory_that_streams_without_a_name_use_waits_for_the_device() {
     on_gpu(|gpu| {
@@ -418,7 +419,7 @@ fn a_stream_of_the_same_handle_is_another_one() {
     });
 }
 
-/// As above, of a handle that was the batch's own stream.
+/// The test is the one above, with a handle that was the batch's own stream.
 #[test]
 fn memory_of_a_stream_that_is_gone_is_not_left_to_others_of_its_handle() {
     on_gpu(|gpu| {

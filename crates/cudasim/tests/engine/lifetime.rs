@@ -249,7 +249,7 @@ fn a_sample_outlives_the_engine_that_read_it() {
         let a = one.assemble(&rows.on_host(), &Collate::stack()).unwrap();
         let b = two.assemble(&[SampleView::from(a.data())], &Collate::stack()).unwrap();
         let c = one.assemble(&[SampleView::from(a.data())], &Collate::stack()).unwrap();
-        // Their streams are destroyed; the records of them stay.
+        // The batches' streams are destroyed; the records of them stay.
         drop((one, two));
         for batch in [a, b, c] {
             assert_eq!(consume(&consumer, &batch), rows.bytes);
@@ -276,7 +276,7 @@ fn a_device_is_left_with_the_last_that_is_on_it() {
     });
 }
 
-/// On a device without other memory pools.
+/// The device has no other memory pools.
 #[test]
 fn the_pool_of_the_device_is_everybodys() {
     on_gpu(|gpu| {

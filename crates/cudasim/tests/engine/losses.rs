@@ -81,7 +81,7 @@ fn a_device_is_lost_while_batches_are_made_ahead() {
                 .assemble(&rows(0).on_host(), &Collate::ragged(Ragged::new()))
                 .unwrap();
             assert_eq!(consume(&lane, &host)[0], expected[0]);
-            // In the place of a new process.
+            // Cleared faults stand for a new process.
             gpu.sim.clear_faults();
             assert_eq!(gpu.sim.take_errors(), [""; 0], "call {k}");
         }

@@ -42,7 +42,7 @@ fn child_beside_stale_mappings() {
                 }
             }
         }
-        // With gaps the host reads them, behind what writes them.
+        // The host reads samples with gaps, behind the work that writes them.
         let rows = Rows::new(4, DType::U8, &[&[64]]);
         let (memory, pinned) = (rows.upload(gpu), rows.pinned(gpu));
         let layout = Layout::try_new(DType::U8, &[32], Some(&[2])).unwrap();
@@ -105,7 +105,7 @@ fn a_mapping_is_tried_once_and_nobody_waits_for_a_busy_device() {
         let samples = rows.on(Device::Pinned, &pinned.addresses);
         let stack = Collate::stack().device(HERE);
         let held = hold(gpu);
-        // Not known yet: these are copied.
+        // The answer is not known yet: these are copied.
         let first = engine.assemble(&samples, &stack).unwrap();
         assert_eq!(engine.stats().bytes_to_device, 100);
         drop(held);

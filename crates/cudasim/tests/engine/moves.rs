@@ -7,7 +7,7 @@ use windrow::{Collate, DType, Device, Engine};
 use crate::held::{pause_own, waits};
 use crate::rig::{engine, on_gpu, Buffer, Gpu, Lane, Pinned, Rows};
 
-/// As large as what is copied to a device and not read by its kernels.
+/// The bytes from which on pairs are copied to a device and not read by its kernels.
 const LEN: usize = 40_000;
 
 /// Page-locked memory that has `1` everywhere, and what it is copied to on the device.

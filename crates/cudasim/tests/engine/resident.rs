@@ -43,7 +43,7 @@ impl<'g> Listed<'g> {
         Listed { _memory: memory, resident, rows }
     }
 
-    /// By a table of rows, which needs no addresses.
+    /// The list is a table of rows, which needs no addresses.
     pub fn table(
         gpu: &'g Gpu,
         engine: &Engine,

@@ -73,7 +73,7 @@ impl<'g> Buffer<'g> {
         bytes
     }
 
-    /// As a row-major output.
+    /// The buffer as a row-major output.
     pub fn tensor(&self, dtype: DType, shape: &[i64]) -> Tensor {
         let layout = Layout::compact(dtype, shape).unwrap();
         let data = self.address as *mut u8;

@@ -39,7 +39,7 @@ fn a_block_is_given_out_when_its_copy_has_ended() {
         send(&staging, 2, lane.stream()).unwrap();
         lane.copy(&copy, staging.device());
         waits(paused, || send(&staging, 3, lane.stream()).unwrap());
-        // What is filled from here on is the block of 2, whose copy has ended.
+        // The block that is filled from here on is that of 2, whose copy has ended.
         let block = &staging.hosts()[staging.turn()];
         // SAFETY: as many bytes, which no copy reads.
         unsafe { block.data_ptr().write_bytes(9, LEN) };

@@ -52,8 +52,8 @@ fn shows(name: &str, n: u64) -> bool {
     }
 }
 
-/// For each reason that the engine has to wait, a wait of a scenario, by its number there, that is
-/// for nothing else. (The others of a scenario are mostly said twice. The end of a batch asks events and waits for none:
+/// A wait of a scenario for each reason that the engine has to wait, by its number there, that is for nothing else.
+/// (The others of a scenario are mostly said twice. The end of a batch asks events and waits for none:
 /// `driver_rules::memory_behind_a_slow_stream_holds_up_nobody_else`.)
 const MATTERS: &[(&str, u64, &str)] = &[
     ("producers", 1, "a batch for a stream that writes its samples"),
