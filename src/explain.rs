@@ -90,8 +90,8 @@ impl Explain {
         }
     }
 
-    /// `views`: for each leaf, whether it is returned as a view, which is not written; leaves behind the end of the slice are
-    /// not.
+    /// The account of a plan. `views`: whether each leaf is returned as a view, which is not written; leaves behind the
+    /// end of the slice are not.
     pub(crate) fn new(plan: &Plan<'_>, views: &[bool]) -> Explain {
         let is_view = |leaf: usize| views.get(leaf) == Some(&true);
         let outputs = || plan.outputs().iter().filter(|output| !is_view(output.leaf));
@@ -191,7 +191,7 @@ fn launch_of(plan: &Plan<'_>, is_view: impl Fn(usize) -> bool) -> Option<Launch>
 }
 
 impl Plan<'_> {
-    /// A readable account: path, bytes, tiles, padding.
+    /// A readable account of the plan: path, bytes, tiles, padding.
     pub fn explain(&self) -> Explain {
         self.explain_with(&[])
     }

@@ -90,7 +90,7 @@ impl IndexRows {
         self
     }
 
-    /// No rows, with capacity for `num_samples` samples.
+    /// An empty plan with capacity for `num_samples` samples.
     fn with_capacity(num_samples: usize) -> Result<IndexRows> {
         Ok(IndexRows { indices: try_vec(num_samples)?, ..IndexRows::default() })
     }
@@ -137,14 +137,14 @@ impl IndexRows {
     }
 }
 
-/// An empty list with capacity for `count` entries.
+/// An empty vector with capacity for `count` entries; [`Error::OutOfMemory`] without memory.
 fn try_vec<T>(count: usize) -> Result<Vec<T>> {
     let mut entries = Vec::new();
     entries.try_reserve_exact(count).map_err(|_| out_of_memory::<T>(count))?;
     Ok(entries)
 }
 
-/// A list of `count` times the same entry.
+/// A vector of `count` times the same entry; [`Error::OutOfMemory`] without memory.
 fn filled<T: Copy>(entry: T, count: usize) -> Result<Vec<T>> {
     let mut entries = try_vec(count)?;
     entries.resize(count, entry);
@@ -199,8 +199,9 @@ pub fn pack(
     Ok(IndexRows::from_order(&order, &rows, bins.rest.len())?.counted(lengths, to_limit))
 }
 
-/// Batches of samples of similar lengths, each of at most `max_sequences` samples and at most `max_tokens` tokens. Tokens are
-/// counted after padding to the longest sample of the batch, rounded up to a multiple of `pad_to_multiple_of`.
+/// Makes batches of samples of similar lengths, each of at most `max_sequences` samples and at most `max_tokens`
+/// tokens. Tokens are counted after padding to the longest sample of the batch, rounded up to a multiple of
+/// `pad_to_multiple_of`.
 ///
 /// # Errors
 /// As [`pack`], for lengths rounded up in this way; [`Error::Argument`] for a `pad_to_multiple_of` below 1.
@@ -323,7 +324,7 @@ pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<I
     Ok(IndexRows::from_order(&order, &rows, num_ranks)?.counted(lengths, |_| most))
 }
 
-/// [`Error::Argument`] for 0 and below.
+/// Checks that `value` is 1 or more; else [`Error::Argument`] with its name.
 fn at_least_one<T: Default + Display + PartialOrd>(name: &str, value: T) -> Result<()> {
     if value <= T::default() {
         return Err(Error::argument(format!("{name} must be at least 1, got {value}")));
@@ -331,7 +332,8 @@ fn at_least_one<T: Default + Display + PartialOrd>(name: &str, value: T) -> Resu
     Ok(())
 }
 
-/// [`Error::Argument`] for a `max_tokens` below 1 and for the first length that is negative or, after padding, above it.
+/// Checks `max_tokens` and lengths: [`Error::Argument`] for a `max_tokens` below 1 and for the first length that is
+/// negative or, after padding, above it.
 fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) -> Result<()> {
     at_least_one("max_tokens", max_tokens)?;
     for (index, &length) in lengths.iter().enumerate() {
@@ -348,7 +350,7 @@ fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) 
     Ok(())
 }
 
-/// The indices below `count`, in ascending order without a seed.
+/// The indices below `count`, shuffled by the seed, in ascending order without one.
 fn shuffled_indices(count: usize, seed: Option<u64>) -> Result<Vec<usize>> {
     let mut order = try_vec(count)?;
     order.extend(0..count);
@@ -505,7 +507,7 @@ fn best_fit(
     Ok(rows)
 }
 
-/// Fisher and Yates' shuffle by the numbers of splitmix64.
+/// Shuffles by Fisher and Yates' method with the numbers of splitmix64 from this seed: the same order on every machine.
 fn shuffle<T>(items: &mut [T], seed: u64) {
     let mut state = seed;
     for last in (1..items.len()).rev() {

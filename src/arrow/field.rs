@@ -152,7 +152,8 @@ fn leave_out(field: &mut SchemaField) {
     field.data_type = DataType::Struct(Vec::new());
 }
 
-/// The type that a format string names; [`DataType::Other`] for one that is not read, an error for a wrong number of children.
+/// The type that a format string names; [`DataType::Other`] for one that is not read, [`Error::Layout`] for a wrong
+/// number of children.
 fn data_type_of(format: &str, children: Vec<SchemaField>) -> Result<DataType> {
     let number = match format {
         "c" => Some(DType::I8),
@@ -204,7 +205,7 @@ fn data_type_of(format: &str, children: Vec<SchemaField>) -> Result<DataType> {
     }
 }
 
-/// The one child of a list; an error if there are none or several.
+/// The one child of a list; [`Error::Layout`] if there are none or several.
 fn only(format: &str, mut children: Vec<SchemaField>) -> Result<SchemaField> {
     match (children.pop(), children.is_empty()) {
         (Some(child), true) => Ok(child),
@@ -234,8 +235,8 @@ fn format_noun(format: &str) -> String {
     format!("a column of the Arrow type {name}")
 }
 
-/// The type that an extension gives to its storage: tensors, or [`DataType::Other`] for an extension that is not known. An error
-/// for metadata that does not fit the storage.
+/// The type that an extension gives to its storage: tensors, or [`DataType::Other`] for an extension that is not known.
+/// [`Error::Layout`] for metadata that does not fit the storage.
 fn extended(data_type: DataType, extension: &str, metadata: &str) -> Result<DataType> {
     let broken = |expected: &str| broken(expected, format!("{metadata:?} of {extension}"));
     match (extension, data_type) {
@@ -372,7 +373,7 @@ struct Metadata {
 }
 
 impl Metadata {
-    /// Reads the metadata of a schema; empty for NULL. An error for a negative size.
+    /// Reads the metadata of a schema; empty for NULL. [`Error::Layout`] for a negative size.
     ///
     /// # Safety
     /// NULL or the metadata of a schema, of the sizes in it.
@@ -405,7 +406,7 @@ impl Metadata {
     }
 }
 
-/// Reads a size and moves `at` behind it; an error if the size is negative.
+/// Reads a size and moves `at` behind it; [`Error::Layout`] if the size is negative.
 ///
 /// # Safety
 /// `at` points to an int32 in readable memory, at any alignment.

@@ -53,7 +53,7 @@ pub(super) fn not_on_host(what: &str, device: Device) -> Error {
     mismatch.with_hint(Hint::Text(hint)).into_error(Error::Device)
 }
 
-/// The error for `count` entries that could not be allocated, counted as 8 bytes each.
+/// The [`Error::OutOfMemory`] for `count` entries that could not be allocated, counted as 8 bytes each.
 pub(super) fn out_of_memory(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<usize>() as u64) }
 }
@@ -216,8 +216,8 @@ impl<'a> ArrayPart<'a> {
         }
     }
 
-    /// The offsets in buffer 1, one more than the part has entries. They are at least 0 and do not go back; others are an
-    /// error at their entry. `[0]` for a part without entries, whose buffer is not read.
+    /// The offsets in buffer 1, one more than the part has entries. They are at least 0 and do not go back; others are
+    /// an [`Error::Layout`] at their entry. `[0]` for a part without entries, whose buffer is not read.
     ///
     /// # Safety
     /// After `expect`; buffer 1 of a part with entries is in host memory and has one more offset than the array has entries.

@@ -16,7 +16,7 @@ pub(super) struct ArrayValues {
 }
 
 impl ArrayValues {
-    /// The bytes of one entry.
+    /// The bytes of one entry, its tail included.
     pub fn entry_bytes(&self) -> usize {
         let tail = checked_numel(&self.tail).unwrap_or_default() as usize;
         tail.wrapping_mul(self.dtype.size())
@@ -125,7 +125,7 @@ unsafe fn fixed_lists(
     Ok(values)
 }
 
-/// Refuses a type whose buffers the host has to read, if they are on a device.
+/// Checks that the host does not have to read buffers of this type on a device, else [`Error::Device`].
 pub(super) fn check_place(data_type: &DataType, device: Device) -> Result<()> {
     let what = match data_type {
         _ if device == Device::Cpu => return Ok(()),
@@ -143,7 +143,7 @@ pub(super) fn check_place(data_type: &DataType, device: Device) -> Result<()> {
 
 pub(super) const CONVERT: &str = "leave the column out or convert it first";
 
-/// The error that says why a column of this type is not read.
+/// The [`Error::DType`] that says why a column of this type is not read.
 pub(super) fn unread(data_type: &DataType) -> Error {
     match data_type {
         DataType::Other(got, hint) => no_numbers(got, hint),
@@ -162,7 +162,7 @@ pub(super) fn unread(data_type: &DataType) -> Error {
     }
 }
 
-/// The `len` bits from bit `first` on, the lowest bit of a byte first.
+/// The `len` bits from bit `first` on as bools, the lowest bit of a byte first; [`Error::OutOfMemory`].
 ///
 /// # Safety
 /// The bitmap covers the bits.

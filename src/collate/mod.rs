@@ -59,7 +59,7 @@ impl Form {
     /// The names of all forms: those of Python's calls.
     pub const NAMES: [&'static str; 4] = ["stack", "concat", "pad", "ragged"];
 
-    /// The name of this one.
+    /// The name of this form.
     pub fn name(&self) -> &'static str {
         let [stack, concat, pad, ragged] = Form::NAMES;
         match self {
@@ -86,7 +86,7 @@ impl Collate {
         }
     }
 
-    /// Equal shapes to `[N, *shape]`.
+    /// Stacks samples of equal shape to `[N, *shape]`.
     ///
     /// ```
     /// use windrow::{assemble, Collate};
@@ -98,7 +98,7 @@ impl Collate {
         Collate::new(Form::Stack)
     }
 
-    /// Samples that are equal but for `dim`, joined along it, with lengths and offsets.
+    /// Joins samples, which are equal but for `dim`, along it, with lengths and offsets.
     ///
     /// ```
     /// use windrow::{assemble, Collate};
@@ -111,7 +111,7 @@ impl Collate {
         Collate::new(Form::Concat { dim })
     }
 
-    /// Samples of equal rank to `[N, *max]`, with lengths and perhaps a mask.
+    /// Pads samples of equal rank to `[N, *max]`, with lengths and perhaps a mask.
     ///
     /// ```
     /// use windrow::{assemble, Collate, Pad};
@@ -124,7 +124,7 @@ impl Collate {
         Collate::new(Form::Pad(pad))
     }
 
-    /// Samples that are equal but for dim 0 to values, offsets and lengths.
+    /// Joins samples, which are equal but for dim 0, to values, offsets and lengths.
     ///
     /// ```
     /// use windrow::{assemble, Collate, Ragged};
@@ -137,7 +137,7 @@ impl Collate {
         Collate::new(Form::Ragged(ragged))
     }
 
-    /// The dtype of the batch; without it, all samples must share a dtype, which is kept.
+    /// Sets the dtype of the batch; without it, all samples must share a dtype, which is kept.
     ///
     /// Integers and bools wrap to an integer dtype. Floats are truncated toward zero and saturate in an integer dtype, where
     /// NaN becomes 0. In bool, every value except 0 is true, NaN included. A floating-point dtype is rounded to once, to
@@ -171,7 +171,8 @@ impl Collate {
         self
     }
 
-    /// Checks that results of the dtype asked for can saturate, if they are to; the samples' own dtype is checked with them.
+    /// Checks that results of the given dtype can saturate, if [`Collate::saturate`] is set; without a dtype nothing is
+    /// checked here.
     ///
     /// # Errors
     /// [`Error::Argument`].
@@ -181,7 +182,7 @@ impl Collate {
         self.dtype.map_or(Ok(()), |dtype| self.check_saturate_in(dtype))
     }
 
-    /// The same for a batch of this dtype.
+    /// Checks that results of this dtype can saturate, if [`Collate::saturate`] is set; else [`Error::Argument`].
     #[inline]
     pub(crate) fn check_saturate_in(&self, dtype: DType) -> Result<()> {
         if !self.saturate || dtype.is_float8() {
@@ -192,9 +193,9 @@ impl Collate {
         Err(Error::argument(text))
     }
 
-    /// Arithmetic and axis order on the way ([`Transform`]), or scales that are found ([`Quantize`]) or given ([`Dequantize`]).
-    /// It replaces an earlier one of any kind. Arithmetic on integers or bools needs a dtype by [`Collate::cast`], and so does a
-    /// [`Dequantize`]; a [`Quantize`] has its own.
+    /// Sets arithmetic and axis order on the way ([`Transform`]), or scales that are found ([`Quantize`]) or given
+    /// ([`Dequantize`]). It replaces an earlier one of any kind. Arithmetic on integers or bools needs a dtype by
+    /// [`Collate::cast`], and so does a [`Dequantize`]; a [`Quantize`] has its own.
     #[must_use]
     pub fn transform(mut self, transform: impl Into<AnyTransform>) -> Collate {
         (self.transform, self.rescale) = match transform.into() {
@@ -216,7 +217,7 @@ impl Collate {
         matches!(self.rescale.as_deref(), Some(Rescale::Quantize(_)))
     }
 
-    /// Whether scales are given.
+    /// Whether the scales of the samples are given, by a [`Dequantize`].
     #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn is_dequantised(&self) -> bool {
@@ -229,7 +230,7 @@ impl Collate {
         self.rescale.is_none() && self.transform == Transform::default()
     }
 
-    /// The device to place the batch on; without it, where the samples are.
+    /// Sets the device of the batch; without it, the batch is where the samples are.
     #[must_use]
     pub fn device(mut self, device: Device) -> Collate {
         self.device = Some(device);
@@ -246,7 +247,7 @@ impl Collate {
         self
     }
 
-    /// The form asked for.
+    /// The form of the batch.
     pub fn form(&self) -> &Form {
         &self.form
     }

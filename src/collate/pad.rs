@@ -92,7 +92,8 @@ pub enum PerDim<T> {
 }
 
 impl<T: Clone> PerDim<T> {
-    /// Checks that there is one for all dims, or one for each of `ndim`; else [`Error::Argument`].
+    /// Checks that there is one value for all dims, or one for each of `ndim`; else [`Error::Argument`], which names
+    /// the option `name`.
     pub(crate) fn check(&self, name: &str, ndim: usize) -> Result<()> {
         match self {
             PerDim::Each(values) if values.len() != ndim => Err(Error::argument(format!(
@@ -103,7 +104,7 @@ impl<T: Clone> PerDim<T> {
         }
     }
 
-    /// Whether there is one for all dims.
+    /// Whether there is one value for all dims.
     pub(crate) fn is_one(&self) -> bool {
         matches!(self, PerDim::All(_))
     }
@@ -154,7 +155,7 @@ impl Default for Pad {
 }
 
 impl Pad {
-    /// Zeros on the right, up to the largest sample.
+    /// Pads with zeros on the right, up to the largest sample.
     ///
     /// ```
     /// use windrow::{assemble, Collate, Mask, Pad, Side};
@@ -168,8 +169,8 @@ impl Pad {
         Pad::default()
     }
 
-    /// Checks that what is given for each dim is given for `ndim` of them, and that the mask's dtype is one for a mask;
-    /// else [`Error::Argument`].
+    /// Checks that options for each dim have `ndim` entries, and that a mask can have the mask's dtype; else
+    /// [`Error::Argument`].
     pub(crate) fn check(&self, ndim: usize) -> Result<()> {
         self.check_mask()?;
         self.side.check("side", ndim)?;
@@ -177,44 +178,44 @@ impl Pad {
         self.multiple_of.check("multiple_of", ndim)
     }
 
-    /// The value of padding; it is not transformed.
+    /// Sets the value of padding; it is not transformed.
     #[must_use]
     pub fn value(mut self, value: impl Into<Scalar>) -> Pad {
         self.value = value.into();
         self
     }
 
-    /// The side of the padding, for every dim.
+    /// Sets the side of the padding, for every dim.
     #[must_use]
     pub fn side(mut self, side: Side) -> Pad {
         self.side = PerDim::All(side);
         self
     }
 
-    /// The side of the padding, for each sample dim.
+    /// Sets the side of the padding, for each sample dim.
     #[must_use]
     pub fn sides(mut self, sides: impl Into<Vec<Side>>) -> Pad {
         self.side = PerDim::Each(sides.into());
         self
     }
 
-    /// The dims to pad; negative ones count from the end. Without it, those that an entry of [`Pad::sizes`] or
-    /// [`Pad::multiples_of`] names or, if none does, all that differ. If any is named, a difference elsewhere is an error.
-    /// Samples of one dim are always padded along it.
+    /// Sets the dims to pad; negative ones count from the end. Without it, those that an entry of [`Pad::sizes`] or
+    /// [`Pad::multiples_of`] names or, if none does, all that differ. If any is named, a difference elsewhere is an
+    /// error. Samples of one dim are always padded along it.
     #[must_use]
     pub fn dims(mut self, dims: impl Into<Vec<i64>>) -> Pad {
         self.dims = Some(dims.into());
         self
     }
 
-    /// The extent of the dims that [`Pad::dims`] names, which samples of two and more dims then need.
+    /// Sets the extent of the dims that [`Pad::dims`] names, which samples of two and more dims then need.
     #[must_use]
     pub fn size(mut self, size: i64) -> Pad {
         self.size = PerDim::All(Some(size));
         self
     }
 
-    /// The extent of each sample dim, which is padded then; `None` names nothing.
+    /// Sets the extent of each sample dim, which is padded then; `None` leaves a dim as it is.
     #[must_use]
     pub fn sizes(mut self, sizes: impl Into<Vec<Option<i64>>>) -> Pad {
         self.size = PerDim::Each(sizes.into());
@@ -229,28 +230,28 @@ impl Pad {
         self
     }
 
-    /// Rounds the extent of each sample dim, which is padded then, up, after the size; 1 names nothing.
+    /// Rounds the extent of each sample dim, which is padded then, up, after the size; 1 leaves a dim as it is.
     #[must_use]
     pub fn multiples_of(mut self, multiples: impl Into<Vec<i64>>) -> Pad {
         self.multiple_of = PerDim::Each(multiples.into());
         self
     }
 
-    /// Cuts samples that are larger than the size instead of refusing them.
+    /// Sets whether samples that are larger than the size are cut off instead of refused.
     #[must_use]
     pub fn truncate(mut self, truncate: bool) -> Pad {
         self.truncate = truncate;
         self
     }
 
-    /// Asks for a mask.
+    /// Sets that the batch has a mask, and where it is true.
     #[must_use]
     pub fn mask(mut self, mask: Mask) -> Pad {
         self.mask = Some(mask);
         self
     }
 
-    /// The dtype of the mask, which has 1 where it is true: bool, the default, uint8, int32, int64, float16 or
+    /// Sets the dtype of the mask, which has 1 where it is true: bool, the default, uint8, int32, int64, float16 or
     /// float32.
     #[must_use]
     pub fn mask_dtype(mut self, dtype: DType) -> Pad {

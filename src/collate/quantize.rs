@@ -72,14 +72,14 @@ impl Quantize {
         self
     }
 
-    /// float32 or, with a float8 dtype, float8_e8m0fnu.
+    /// Sets the dtype of the scales: float32, the default, or, with a float8 dtype, float8_e8m0fnu.
     #[must_use]
     pub fn scale_dtype(mut self, dtype: DType) -> Quantize {
         self.scale_dtype = dtype;
         self
     }
 
-    /// The least magnitude that a scale is made of, so that rows of zeros have one.
+    /// Sets the least magnitude that a scale is made of, so that rows of zeros have one; the default is 1e-12.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Quantize {
         self.eps = eps;
@@ -174,7 +174,7 @@ impl Quantize {
     }
 }
 
-/// The value of a float8_e8m0fnu.
+/// The value of a float8_e8m0fnu code: a power of two, or NaN for 255.
 pub(crate) fn e8m0_value(code: u8) -> f32 {
     match code {
         0 => f32::from_bits(1 << 22),
@@ -268,7 +268,7 @@ impl Dequantize {
         Dequantize { scales: Arc::new(scales.into()), block: None }
     }
 
-    /// The scales are those of blocks of so many elements along the last dim.
+    /// Sets that scales are those of blocks of `elems` elements along the last dim.
     #[must_use]
     pub fn block(mut self, elems: i64) -> Dequantize {
         self.block = Some(elems);

@@ -16,7 +16,7 @@ impl Default for Ragged {
 }
 
 impl Ragged {
-    /// Offsets of int64, no batch index.
+    /// A ragged batch with offsets of int64 and no batch index.
     ///
     /// ```
     /// use windrow::{assemble, Collate, DType, Ragged};
@@ -29,7 +29,7 @@ impl Ragged {
         Ragged::default()
     }
 
-    /// The dtype of the offsets: int64 or int32. With any other, or where a boundary does not fit, planning fails.
+    /// Sets the dtype of the offsets: int64 or int32. Planning fails with any other, or if a boundary does not fit.
     #[must_use]
     pub fn offsets(mut self, dtype: DType) -> Ragged {
         self.offsets = dtype;
@@ -43,7 +43,7 @@ impl Ragged {
         self
     }
 
-    /// [`Error::Argument`] for offsets of another dtype than int32 and int64.
+    /// Checks the dtype of the offsets: [`Error::Argument`] for another than int32 and int64.
     pub(crate) fn check(&self) -> Result<()> {
         match self.offsets {
             DType::I32 | DType::I64 => Ok(()),

@@ -34,7 +34,7 @@ impl Default for Transform {
 }
 
 impl Transform {
-    /// No arithmetic, no permutation.
+    /// The identity: no arithmetic, no permutation.
     ///
     /// ```
     /// use windrow::{assemble, Collate, DType, Transform};
@@ -46,35 +46,36 @@ impl Transform {
         Transform::default()
     }
 
-    /// Multiplies before the mean is taken off: 1/255 for 8-bit images.
+    /// Sets the factor that elements are multiplied by before the mean is taken off: 1/255 for 8-bit images.
     #[must_use]
     pub fn scale(mut self, scale: f64) -> Transform {
         self.scale = scale;
         self
     }
 
-    /// One mean, or one for each channel.
+    /// Sets one mean, or one for each channel.
     #[must_use]
     pub fn mean(mut self, mean: impl Into<Vec<f64>>) -> Transform {
         self.mean = mean.into();
         self
     }
 
-    /// One standard deviation, or one for each channel.
+    /// Sets one standard deviation, or one for each channel.
     #[must_use]
     pub fn std(mut self, std: impl Into<Vec<f64>>) -> Transform {
         self.std = std.into();
         self
     }
 
-    /// The sample dim that the channels are along; without it, the only dim whose extent is the number of channels.
+    /// Sets the sample dim that the channels are along; without it, the only dim whose extent is the number of
+    /// channels.
     #[must_use]
     pub fn channel_dim(mut self, dim: i64) -> Transform {
         self.channel_dim = Some(dim);
         self
     }
 
-    /// The order of the sample's dims in the batch, as for `numpy.transpose`.
+    /// Sets the order of the sample's dims in the batch, as for `numpy.transpose`.
     #[must_use]
     pub fn permute(mut self, dims: impl Into<Vec<i64>>) -> Transform {
         self.permute = Some(dims.into());
@@ -86,7 +87,7 @@ impl Transform {
         self.scale != 1.0 || !self.mean.is_empty() || !self.std.is_empty()
     }
 
-    /// The multiply-add; `None` if the scale and every std are 1 and every mean is 0.
+    /// The multiply-add `x * a + b` of each channel; `None` if the scale and every std are 1 and every mean is 0.
     ///
     /// # Errors
     /// [`Error::Argument`] for several means beside another number of standard deviations, or coefficients that are not finite.

@@ -24,7 +24,7 @@ macro_rules! dtypes {
             DLDataType { code, bits, lanes }
         }
 
-        /// The dtype of this crate for one of DLPack, if there is one.
+        /// The dtype of this crate for one of DLPack; `None` if there is none.
         #[inline]
         pub(super) fn known_dtype(dtype: DLDataType) -> Option<DType> {
             Some(match (dtype.code, dtype.bits, dtype.lanes) {

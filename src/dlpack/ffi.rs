@@ -44,7 +44,7 @@ macro_rules! open_enum {
         impl $type {
             $(#[doc = $doc] pub const $constant: $type = $type($value);)*
 
-            /// The name in the header without its prefix, if this value has one.
+            /// The name in DLPack's header without its prefix; `None` for a value that the header lacks.
             pub const fn name(self) -> Option<&'static str> {
                 match self { $($type::$constant => Some($name),)* _ => None }
             }
@@ -265,7 +265,7 @@ impl DLPackExchangeAPI {
     /// Longest chain of tables that [`DLPackExchangeAPI::find`] follows.
     pub const MAX_CHAIN: usize = 16;
 
-    /// The first table of major version 1 in the chain that begins at `api`, if there is one.
+    /// The first table of major version 1 in the chain that begins at `api`; `None` without one.
     ///
     /// The walk is bounded, so that a table linked to itself cannot hang the process.
     ///

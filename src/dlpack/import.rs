@@ -45,7 +45,7 @@ impl ForeignTensor<'_> {
     }
 }
 
-/// A refusal. Out of line, so that the path without one stays short.
+/// The error of class `kind` for a tensor; out of line, so that the path without one stays short.
 #[cold]
 #[inline(never)]
 fn refuse(kind: fn(Box<Mismatch>) -> Error, expected: &str, got: String) -> Error {
@@ -337,7 +337,7 @@ impl ManagedTensor {
         ManagedTensor(Kind::Legacy(unsafe { NonNull::new_unchecked(managed) }))
     }
 
-    /// The tensor as the struct describes it.
+    /// Reads the tensor as the struct describes it.
     ///
     /// # Errors
     /// As [`read_tensor`].

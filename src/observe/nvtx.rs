@@ -27,7 +27,7 @@ pub(crate) struct Range {
     thread: PhantomData<*mut ()>,
 }
 
-/// Begins a range, if a profiler listens.
+/// Begins a range that ends on drop; `None` if no profiler listens.
 #[inline]
 pub(crate) fn range(stage: Stage) -> Option<Range> {
     let tool = TOOL.get_or_init(load).as_ref().ok()?;
@@ -41,7 +41,7 @@ impl Drop for Range {
     }
 }
 
-/// Whether ranges go to a profiler, or why not.
+/// `Ok` if ranges go to a profiler, else the reason why not.
 pub(crate) fn state() -> Result<(), &'static str> {
     TOOL.get_or_init(load).as_ref().map(drop).map_err(String::as_str)
 }
@@ -83,6 +83,7 @@ const VERSION: u16 = 3;
 const MESSAGE_ASCII: i32 = 1;
 
 impl Tool {
+    /// Begins a range of this stage in the tool.
     fn push(&self, stage: Stage) {
         let name = match stage {
             Stage::Import => c"import",
@@ -111,6 +112,7 @@ impl Tool {
         }
     }
 
+    /// Ends the range that was begun last on this thread.
     fn pop(&self) {
         if let Some(pop) = callback(POP) {
             // SAFETY: as for `push`.
@@ -201,7 +203,7 @@ unsafe extern "C" fn get_module(
     1
 }
 
-/// `nvtxGetExportTable`.
+/// The function `nvtxGetExportTable` of the tool's interface: the table of this id, or null.
 unsafe extern "C" fn export_table(id: u32) -> *const c_void {
     match id {
         1 => (&raw const CALLBACKS).cast(),

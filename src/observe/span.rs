@@ -23,7 +23,7 @@ pub struct Span<'c> {
 }
 
 impl Span<'static> {
-    /// A stage whose time is not summed.
+    /// Begins a stage whose time is not summed.
     ///
     /// ```
     /// use windrow::observe::{Span, Stage};
@@ -37,7 +37,8 @@ impl Span<'static> {
 }
 
 impl<'c> Span<'c> {
-    /// A stage that began at a known time, which saves a look at the clock; `None`: its time is not summed.
+    /// Begins a stage at a known time, which saves a look at the clock; its time is added to `sum` on drop, not for
+    /// `None`.
     pub(crate) fn timed(stage: Stage, begin: Option<Instant>, sum: &'c AtomicU64) -> Span<'c> {
         Span::new(stage, begin.map(|begin| (begin, sum)))
     }
@@ -53,7 +54,7 @@ impl<'c> Span<'c> {
         }
     }
 
-    /// Says what was done, to a `tracing` span with a subscriber.
+    /// Records what was done in the `tracing` span, if it has a subscriber.
     #[cfg_attr(not(feature = "tracing"), allow(unused_variables))]
     pub(crate) fn note(&self, tally: &Tally) {
         #[cfg(feature = "tracing")]
@@ -90,7 +91,7 @@ impl Drop for Span<'_> {
     }
 }
 
-/// Whether ranges go to an NVTX tool; if not, why. Looks for the tool, as the first range does.
+/// `Ok` if ranges go to an NVTX tool. Looks for the tool, as the first range does.
 ///
 /// # Errors
 /// The reason, and the hint.

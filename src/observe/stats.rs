@@ -121,7 +121,7 @@ impl Tally {
         }
     }
 
-    /// Traffic of one batch of rows of `bytes` bytes in all.
+    /// The account of one batch of `rows` rows of `bytes` bytes in all, each read and written once.
     pub fn of_rows(path: Path, rows: usize, bytes: u64) -> Tally {
         Tally {
             paths: smallvec![path],
@@ -133,7 +133,7 @@ impl Tally {
         }
     }
 
-    /// One batch that is a view, which counts no bytes.
+    /// The account of one batch that is a view, which counts no bytes.
     pub fn of_view(samples: usize) -> Tally {
         Tally::of_rows(Path::View, samples, 0)
     }
@@ -181,7 +181,7 @@ impl Counters {
         self.is_watched.load(Ordering::Relaxed).then(Instant::now)
     }
 
-    /// Adds the account of one run.
+    /// Adds the account of one run to the counters.
     pub fn count(&self, tally: &Tally) {
         for &path in &tally.paths {
             add(&self.paths[path as usize], 1);

@@ -115,7 +115,7 @@ impl BatchShape {
         self.lengths_dims().into_vec()
     }
 
-    /// The dims of [`BatchShape::lengths_shape`].
+    /// The extents of the lengths: `[N]`, or `[N, k]` if `k != 1` dims are padded; `[N]` for a stack.
     fn lengths_dims(&self) -> Dims {
         let mut shape: Dims = smallvec::smallvec![self.num_samples as i64];
         if let Placement::Padded(Padded { dims, .. }) = &self.placement {

@@ -15,7 +15,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// The number of a CUDA device.
+    /// The number of a CUDA device; `None` for host memory.
     pub(crate) fn ordinal(self) -> Option<u32> {
         match self {
             Device::Cuda(ordinal) => Some(ordinal),

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 /// Extents or strides of one tensor; four dims without an allocation.
 pub type Dims = SmallVec<[i64; 4]>;
 
-/// Collects by pushes: `collect` first asks for room for as many as there may be, which takes longer for the few dims of a
-/// tensor.
+/// Collects items by pushes: `collect` first asks for room for as many as there may be, which takes longer for the few
+/// dims of a tensor.
 #[inline]
 pub(crate) fn small_vec<T>(items: impl Iterator<Item = T>) -> SmallVec<[T; 4]> {
     let mut small_vec = SmallVec::new();

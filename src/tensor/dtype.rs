@@ -40,13 +40,13 @@ macro_rules! dtypes {
                 }
             }
 
-            /// The same in the byte order of this machine.
+            /// The same dtype in the byte order of this machine.
             pub const fn native(self) -> DType {
                 match self { $(DType::$swapped => DType::$native,)* other => other }
             }
 
-            /// The same in the byte order of other machines: what samples may be that come from a file or a network. A swapped
-            /// dtype gives the native one, one of one byte itself, bfloat16 `None`.
+            /// The same dtype in the byte order of other machines: what samples may be that come from a file or a
+            /// network. A swapped dtype gives the native one, one of one byte itself, bfloat16 `None`.
             ///
             /// ```
             /// use windrow::{Collate, DType, Device, Engine, Layout, SampleView};

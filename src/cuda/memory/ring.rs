@@ -80,7 +80,7 @@ pub(crate) struct Slot<'r> {
 
 impl Ring {
     /// Takes a piece of at least `bytes` bytes, which are a chunk at most, that nothing reads any more. Waits for the
-    /// oldest copy if all of the memory is in use. [`Error::OutOfMemory`], [`Error::Cuda`].
+    /// oldest copy if all of the memory is in use. Errors as of [`PinnedPool::take`].
     pub fn take(&self, current: &Current<'_>, pool: &PinnedPool, bytes: u64) -> Result<Slot<'_>> {
         debug_assert!(bytes <= plan::POLICY.chunk_bytes);
         let size = (bytes as usize).next_multiple_of(ALIGN).max(ALIGN);

@@ -285,8 +285,7 @@ impl Executor {
         Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
     }
 
-    /// At least `bytes` bytes of page-locked host memory for a batch; errors as of
-    /// [`PinnedPool::take`](crate::cuda::memory::PinnedPool).
+    /// At least `bytes` bytes of page-locked host memory for a batch; [`Error::OutOfMemory`], [`Error::Cuda`].
     pub fn pinned(&self, bytes: u64) -> Result<PinnedBlock> {
         self.pinned.take(&self.context.enter()?, bytes)
     }
