@@ -205,8 +205,9 @@ fn ids_on_a_device() {
             let (by_address, wide) = (turn > 2, turn % 2 == 0);
             let size = dtype.size();
             let table: Vec<i64> = [rows as i64].into_iter().chain(shape.iter().copied()).collect();
-            let layouts =
-                strides.each_ref().map(|own| Layout::try_new(dtype, &table, Some(own)).unwrap());
+            let layouts = strides
+                .each_ref()
+                .map(|side_strides| Layout::try_new(dtype, &table, Some(side_strides)).unwrap());
             let memory = layouts
                 .each_ref()
                 .map(|layout| random_bytes(&mut random, layout.byte_span(dtype).end as usize));
@@ -247,9 +248,12 @@ fn ids_on_a_device() {
                 }
                 let mut list = SampleList::new();
                 for row in 0..rows {
-                    let own = &strides[side][1..];
+                    let sample_strides = &strides[side][1..];
                     // SAFETY: a row of the table.
-                    unsafe { list.push(all.address(row), dtype, here, &shape, Some(own)) }.unwrap();
+                    unsafe {
+                        list.push(all.address(row), dtype, here, &shape, Some(sample_strides))
+                    }
+                    .unwrap();
                 }
                 list
             };

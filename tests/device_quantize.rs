@@ -117,8 +117,8 @@ fn random_batches_on_a_device() {
     for case in 0..1500 {
         let Case { samples, collate, quantize, shape } = Case::random(&mut random);
         let name = format!("case {case}: {collate:?}, {quantize:?} of {shape:?}");
-        let own = collate.clone().transform(quantize);
-        let Some(naive) = check(engine, &name, &samples, &own) else {
+        let quantised = collate.clone().transform(quantize);
+        let Some(naive) = check(engine, &name, &samples, &quantised) else {
             outcomes[0] += 1;
             continue;
         };
@@ -139,7 +139,7 @@ fn random_batches_on_a_device() {
         found.check_on_device(&name, &want[1], scales_at, |scales| {
             data.check_on_device(&name, &want[0], placed.frame(0), |data| {
                 let mut out = (target(data), target(scales));
-                engine.assemble_into(&there, &own, &mut out).unwrap();
+                engine.assemble_into(&there, &quantised, &mut out).unwrap();
             });
         });
         // The result is copied back to the host.
@@ -150,7 +150,7 @@ fn random_batches_on_a_device() {
             }
             Frame::new(of.dtype(), of.shape(), &strides, 5)
         });
-        let back = own.clone().device(Device::Cpu);
+        let back = quantised.clone().device(Device::Cpu);
         engine.assemble_into(&there, &back, &mut (data.target(), found.target())).unwrap();
         data.check(&name, &want[0]);
         found.check(&name, &want[1]);
@@ -358,8 +358,8 @@ fn batches_of_one_list() {
     for step in 1..6 {
         let ids: Vec<i64> = (0..11).map(|i| (i * step * 7 + step) % 30).collect();
         let batch = engine.assemble(&list.take(ids.iter().copied()).unwrap(), &collate).unwrap();
-        let own: Vec<_> = ids.iter().map(|&id| host[id as usize].clone()).collect();
-        let naive = Engine::reference().assemble(&own, &collate).unwrap();
+        let chosen: Vec<_> = ids.iter().map(|&id| host[id as usize].clone()).collect();
+        let naive = Engine::reference().assemble(&chosen, &collate).unwrap();
         assert!(both(&batch) == both(&naive), "step {step}");
         let back = Collate::stack().cast(DType::F32);
         let given = Dequantize::new(Scales::Batch(naive.scales().unwrap().clone())).block(128);
@@ -402,9 +402,9 @@ fn leaves_of_all_families_take_two_launches() {
                 .collect();
             Plan::for_leaves(&leaves).unwrap()
         };
-        let (own, before) = (plan(&there), engine.stats().launches);
-        assert_eq!(own.explain().launches, launches);
-        let got = engine.run(own).unwrap();
+        let (planned, before) = (plan(&there), engine.stats().launches);
+        assert_eq!(planned.explain().launches, launches);
+        let got = engine.run(planned).unwrap();
         assert_eq!(engine.stats().launches - before, launches as u64);
         let naive = Engine::reference().run(plan(&host)).unwrap();
         assert_eq!(got.len(), naive.len());

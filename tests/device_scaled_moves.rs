@@ -41,12 +41,12 @@ impl Pool {
         let size = dtype.size();
         let layouts: Vec<Layout> = want
             .iter()
-            .map(|own| {
-                let mut strides = own.strides().to_vec();
+            .map(|tensor| {
+                let mut strides = tensor.strides().to_vec();
                 if let (true, Some(outer)) = (is_apart, strides.first_mut()) {
                     *outer = 2 * *outer + 1;
                 }
-                Layout::try_new(dtype, own.shape(), Some(&strides)).unwrap()
+                Layout::try_new(dtype, tensor.shape(), Some(&strides)).unwrap()
             })
             .collect();
         let span = |layout: &Layout| {
@@ -56,9 +56,9 @@ impl Pool {
         let pitch = layouts.iter().map(span).max().unwrap() * size + slack;
         let firsts: Vec<usize> = pages.iter().map(|page| 64 + slack % 16 + page * pitch).collect();
         let mut expected = vec![POISON; 128 + pitch * (1 + pages.iter().max().unwrap())];
-        for ((own, layout), first) in want.iter().zip(&layouts).zip(&firsts) {
-            let (bytes, mut at) = (bytes_of(own), 0);
-            coordinates(own.shape(), |coords| {
+        for ((tensor, layout), first) in want.iter().zip(&layouts).zip(&firsts) {
+            let (bytes, mut at) = (bytes_of(tensor), 0);
+            coordinates(tensor.shape(), |coords| {
                 let steps = coords.iter().zip(layout.strides());
                 let step: i64 = steps.map(|(coord, stride)| coord * stride).sum();
                 let place = first + step as usize * size;
@@ -152,7 +152,7 @@ fn check_ways(
                 .iter()
                 .enumerate()
                 // SAFETY: as above.
-                .map(|(index, own)| unsafe { own.view_at(pinned.address(index), from) })
+                .map(|(index, sample)| unsafe { sample.view_at(pinned.address(index), from) })
                 .collect(),
         };
         let launches = engine.stats().launches;
@@ -204,7 +204,7 @@ fn random_moves_on_a_device() {
                 Sample::strided(from, shape, &strides, random.below(1000))
             })
             .collect();
-        let shapes: Vec<_> = samples.iter().map(|own| &own.shape).collect();
+        let shapes: Vec<_> = samples.iter().map(|sample| &sample.shape).collect();
         let name = format!("case {case}: {quantize:?} of {shapes:?}");
         let alone: Result<Vec<_>, Error> = views(&samples)
             .into_iter()
@@ -212,8 +212,8 @@ fn random_moves_on_a_device() {
             .collect();
         // Blocks of samples without dims are refused.
         let Ok(alone) = alone else { continue };
-        let want: Vec<Tensor> = alone.iter().map(|own| own.data().select(0).unwrap()).collect();
-        let scales = alone.iter().map(|own| own.scales().unwrap().select(0).unwrap());
+        let want: Vec<Tensor> = alone.iter().map(|batch| batch.data().select(0).unwrap()).collect();
+        let scales = alone.iter().map(|batch| batch.scales().unwrap().select(0).unwrap());
         let found: Vec<Tensor> = scales.collect();
         let at = pages(&mut random, samples.len());
         // The scales are in the pages of one cache, or each in a random one.
@@ -227,10 +227,10 @@ fn random_moves_on_a_device() {
 
         let codes: Vec<Sample> = want
             .iter()
-            .map(|own| {
-                let mut sample = Sample::new(own.dtype(), own.shape(), 0);
-                let (bytes, mut at) = (bytes_of(own), 0);
-                coordinates(own.shape(), |coords| {
+            .map(|tensor| {
+                let mut sample = Sample::new(tensor.dtype(), tensor.shape(), 0);
+                let (bytes, mut at) = (bytes_of(tensor), 0);
+                coordinates(tensor.shape(), |coords| {
                     sample.put(coords, bytes[at].into());
                     at += 1;
                 });
@@ -242,13 +242,13 @@ fn random_moves_on_a_device() {
         let back: Result<Vec<_>, Error> = views(&codes)
             .into_iter()
             .zip(&found)
-            .map(|(view, own)| {
-                let one = given(std::slice::from_ref(own), block);
+            .map(|(view, pair_scales)| {
+                let one = given(std::slice::from_ref(pair_scales), block);
                 naive.assemble(&[view], &Collate::stack().cast(to).transform(one))
             })
             .collect();
         let back: Vec<Tensor> =
-            back.unwrap().iter().map(|own| own.data().select(0).unwrap()).collect();
+            back.unwrap().iter().map(|batch| batch.data().select(0).unwrap()).collect();
         let even: Vec<usize> = (0..samples.len()).collect();
         let at = if random.below(2) == 0 { even } else { pages(&mut random, samples.len()) };
         let data = Pool::new(&back, &at, random.below(3) == 0, slack);
@@ -434,13 +434,13 @@ fn ids_on_a_device() {
         let store = tensor(kept[0].address, DType::F8E4M3FN, &[rows, 2, length]);
         let store_of_scales = tensor(kept[1].address, DType::F32, &shape);
         let (is_dst, is_src) = (turn % 3 != 1, turn % 3 != 0);
-        let [data, own_scales, read_list] = [&store, &store_of_scales, &whole]
-            .map(|own| engine.resident(SampleList::rows(own).unwrap(), CUDA).unwrap());
+        let [data, listed_scales, read_list] = [&store, &store_of_scales, &whole]
+            .map(|table| engine.resident(SampleList::rows(table).unwrap(), CUDA).unwrap());
         let [known_data, known_scales, known_read] = [&store, &store_of_scales, &whole]
-            .map(|own| SampleList::rows(own).unwrap().take(0..count as i64).unwrap());
+            .map(|table| SampleList::rows(table).unwrap().take(0..count as i64).unwrap());
         let others = known_scales.clone();
         let [dsts, scales_out] = match is_dst {
-            true => [&data, &own_scales].map(|list| list.take(&indices(0)).unwrap()),
+            true => [&data, &listed_scales].map(|list| list.take(&indices(0)).unwrap()),
             false => [known_data, known_scales],
         };
         let srcs = match (is_src, turn > 2) {
@@ -484,7 +484,7 @@ fn ids_on_a_device() {
         }
         if is_dst {
             assert!(matches!(data.check(), Err(Error::Index(_))));
-            assert!(matches!(own_scales.check(), Err(Error::Index(_))));
+            assert!(matches!(listed_scales.check(), Err(Error::Index(_))));
         }
     }
     // The destinations are on the host, which asks for the ids.
@@ -494,10 +494,11 @@ fn ids_on_a_device() {
     let srcs = read_list.take(&indices(1)).unwrap();
     let (mut codes, mut found) = (vec![7i8; count * 2 * 96], vec![7f32; count * 2]);
     let (mut dsts, mut scales_out) = (SampleList::new(), SampleList::new());
-    for (own, one) in codes.chunks_mut(2 * 96).zip(found.chunks_mut(2)) {
+    for (pair_codes, one) in codes.chunks_mut(2 * 96).zip(found.chunks_mut(2)) {
         // SAFETY: vectors that nothing else has until they are compared.
         unsafe {
-            dsts.push(own.as_mut_ptr().cast(), DType::I8, Device::Cpu, &[2, length], None).unwrap();
+            dsts.push(pair_codes.as_mut_ptr().cast(), DType::I8, Device::Cpu, &[2, length], None)
+                .unwrap();
             scales_out.push(one.as_mut_ptr().cast(), DType::F32, Device::Cpu, &[2], None).unwrap();
         }
     }
@@ -512,13 +513,13 @@ fn ids_on_a_device() {
     let scales = scales.as_slice::<f32>().unwrap();
     for (pair, &id) in ids[1].iter().enumerate() {
         let id = if id < 0 { id + rows } else { id };
-        let (own, one) = (&codes[pair * 192..][..192], &found[pair * 2..][..2]);
+        let (pair_codes, one) = (&codes[pair * 192..][..192], &found[pair * 2..][..2]);
         match (0..rows).contains(&id) {
             true => {
-                assert_eq!(own, &want[id as usize * 192..][..192]);
+                assert_eq!(pair_codes, &want[id as usize * 192..][..192]);
                 assert_eq!(one, &scales[id as usize * 2..][..2]);
             }
-            false => assert!(own.iter().all(|&code| code == 7) && one == [7.0, 7.0]),
+            false => assert!(pair_codes.iter().all(|&code| code == 7) && one == [7.0, 7.0]),
         }
     }
     // Refused before anything is written.

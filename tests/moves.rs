@@ -224,11 +224,11 @@ fn refusals() {
         "destination 1: expected memory apart from source 3, got memory that overlaps source 3"
     );
     // A destination is its own source, but in another order, or of another dtype.
-    for own in
+    for dst in
         [Piece { strides: vec![-1], ..piece(f32, shape, 512) }, piece(DType::I32, shape, 500)]
     {
         assert_eq!(
-            text(&other(piece(f32, shape, 500), own)),
+            text(&other(piece(f32, shape, 500), dst)),
             "destination 3: expected memory apart from source 3, got memory that overlaps source 3"
         );
     }
@@ -331,20 +331,20 @@ fn columns_one_by_one() {
     let half = columns / 2;
     let turned = |at: i64| (at * 7919) % half;
     let mut cases: Vec<(&str, Vec<(Piece, Piece)>)> = Vec::new();
-    let own = |at: i64| column(DType::F32, 2 * turned(at), 1);
-    let into_own = |at: i64| (own(at), other(&own(at), 4));
-    cases.push(("to neighbours", (0..half).map(into_own).collect()));
+    let column_at = |at: i64| column(DType::F32, 2 * turned(at), 1);
+    let into_column = |at: i64| (column_at(at), other(&column_at(at), 4));
+    cases.push(("to neighbours", (0..half).map(into_column).collect()));
     let wide = |at: i64| column(if at % 2 == 0 { DType::F64 } else { DType::I32 }, 2 * at, 1);
     let from_other = |at: i64| (wide(at), other(&wide(at), table_bytes));
     cases.push(("of two widths", (0..half).map(from_other).collect()));
     let from_column = |at: i64| {
-        let read = Piece { shape: vec![rows], strides: vec![columns], ..own(at) };
+        let read = Piece { shape: vec![rows], strides: vec![columns], ..column_at(at) };
         (
             Piece {
                 shape: vec![rows],
                 strides: vec![1],
                 first: 4 * (rows * columns + rows * at) as usize,
-                ..own(at)
+                ..column_at(at)
             },
             read,
         )
@@ -355,11 +355,11 @@ fn columns_one_by_one() {
         shape: vec![rows, 1],
         strides: vec![columns - 1, 1],
         first: (table_bytes + 8 * turned(at)) as usize,
-        ..own(at)
+        ..column_at(at)
     };
     let is_within = |&at: &i64| turned(at) < half - 1;
     let into_narrow = |at: i64| (narrow(at), other(&narrow(at), 4));
-    let both = (0..half).map(into_own).chain((0..half).filter(is_within).map(into_narrow));
+    let both = (0..half).map(into_column).chain((0..half).filter(is_within).map(into_narrow));
     cases.push(("of two tables", both.collect()));
     for (what, pairs) in &cases {
         let expected = moved(&memory, pairs);

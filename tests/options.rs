@@ -211,9 +211,9 @@ fn dtypes_by_the_names_of_numpy() {
     }
     let text = |name: &str| name.parse::<DType>().unwrap_err().to_string();
     for name in [">f4", ">i8", ">e", ">c16"] {
-        let own = name.replace('>', "<");
+        let native = name.replace('>', "<");
         let expected = format!(
-            "dtype={name:?} is big-endian; batches have the byte order of this machine: {own:?}"
+            "dtype={name:?} is big-endian; batches have the byte order of this machine: {native:?}"
         );
         assert_eq!(text(name), expected);
     }

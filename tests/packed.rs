@@ -49,8 +49,11 @@ fn a_tree_in_one_buffer() {
         expected[384..].copy_from_slice(&shorts[0].to_ne_bytes());
         assert_eq!(buffer, expected);
         assert_eq!(packed.leaves().len(), tree.len());
-        for ((name, view), (own, leaf)) in packed.leaves().zip(&tree) {
-            assert_eq!((name, view.shape(), view.dtype()), (*own, leaf.shape(), leaf.dtype()));
+        for ((name, view), (expected_name, leaf)) in packed.leaves().zip(&tree) {
+            assert_eq!(
+                (name, view.shape(), view.dtype()),
+                (*expected_name, leaf.shape(), leaf.dtype())
+            );
         }
         let number = packed.get("number").unwrap();
         assert_eq!(number.as_slice::<i16>().unwrap(), [0]);
@@ -121,8 +124,8 @@ fn leaves_without_elements_may_be_anywhere() {
         }
     };
     let weight = [1f32, 2.0];
-    let own = SampleView::from_slice(&weight, &[2]).unwrap();
-    let tree = [("none", empty(Device::Cuda(1))), ("w", own), ("more", empty(Device::Cuda(0)))];
+    let on_host = SampleView::from_slice(&weight, &[2]).unwrap();
+    let tree = [("none", empty(Device::Cuda(1))), ("w", on_host), ("more", empty(Device::Cuda(0)))];
     let packed = Engine::host().pack(&tree).unwrap();
     assert_eq!(packed.buffer().device(), Device::Cpu);
     assert_eq!(packed.get("w").unwrap().as_slice::<f32>().unwrap(), weight);

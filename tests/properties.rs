@@ -98,10 +98,11 @@ fn shapes(form: &Form, ndim: usize) -> impl Strategy<Value = Vec<Vec<i64>>> {
             Form::Pad(pad) => common::oracle::named_dims(pad, ndim).is_none_or(|named| named[d]),
         })
         .collect();
-    (vec(extent(), ndim), vec(vec(extent(), ndim), 1..6)).prop_map(move |(common, own)| {
-        let shape =
-            |own: Vec<i64>| (0..ndim).map(|d| if free[d] { own[d] } else { common[d] }).collect();
-        own.into_iter().map(shape).collect()
+    (vec(extent(), ndim), vec(vec(extent(), ndim), 1..6)).prop_map(move |(common, extents)| {
+        let shape = |extents: Vec<i64>| {
+            (0..ndim).map(|d| if free[d] { extents[d] } else { common[d] }).collect()
+        };
+        extents.into_iter().map(shape).collect()
     })
 }
 
@@ -192,7 +193,7 @@ fn batch() -> impl Strategy<Value = Case> {
             (shapes(&form, ndim), dtypes, order, lies, 0..ndim.max(1), Just(form))
         })
         .prop_map(|(shapes, (moved, computed, casts, transforms), permute, lies, dim, form)| {
-            let (lie, own_lies, one_layout) = lies;
+            let (lie, each_lie, one_layout) = lies;
             let mut ask = Ask { permute, ..Ask::new(form) };
             let mut dtype = moved;
             let mut mixed = false;
@@ -202,10 +203,10 @@ fn batch() -> impl Strategy<Value = Case> {
                 dtype = if moved.is_arithmetic() { moved } else { computed };
                 ask = arithmetic(ask, transforms, dim, &shapes);
             }
-            let samples = shapes.into_iter().zip(own_lies).enumerate().map(|(i, (shape, own))| {
+            let samples = shapes.into_iter().zip(each_lie).enumerate().map(|(i, (shape, one))| {
                 let other = ARITHMETIC[(i * 5 + dtype as usize) % ARITHMETIC.len()];
                 let dtype = if mixed { other } else { dtype };
-                (dtype, shape, if one_layout { Lie { seed: own.seed, ..lie.clone() } } else { own })
+                (dtype, shape, if one_layout { Lie { seed: one.seed, ..lie.clone() } } else { one })
             });
             Case { samples: samples.collect(), ask }
         })
@@ -273,8 +274,8 @@ fn permuted() -> impl Strategy<Value = Case> {
                     ask = arithmetic(ask.cast(computed), transforms, dim, &shapes);
                 }
                 let first = lies[0].clone();
-                let samples = shapes.into_iter().zip(lies).map(|(shape, own)| {
-                    (dtype, shape, if one_layout { Lie { seed: own.seed, ..first.clone() } } else { own })
+                let samples = shapes.into_iter().zip(lies).map(|(shape, one)| {
+                    (dtype, shape, if one_layout { Lie { seed: one.seed, ..first.clone() } } else { one })
                 });
                 Case { samples: samples.collect(), ask }
             },

@@ -375,17 +375,18 @@ fn pairs_have_given_scales_of_their_own() {
         let srcs: SampleList<'_> = codes
             .iter()
             .zip(shapes)
-            .map(|(own, shape)| SampleView::from_slice(own, shape).unwrap())
+            .map(|(sample_codes, shape)| SampleView::from_slice(sample_codes, shape).unwrap())
             .collect();
         let mut out = [vec![], vec![0f32; 4], vec![0f32; 3]];
         let mut dsts = SampleList::new();
-        for (own, shape) in out.iter_mut().zip(shapes) {
+        for (buffer, shape) in out.iter_mut().zip(shapes) {
             // SAFETY: vectors that nothing else has until they are compared.
-            unsafe { dsts.push(own.as_mut_ptr().cast(), DType::F32, Device::Cpu, shape, None) }
+            unsafe { dsts.push(buffer.as_mut_ptr().cast(), DType::F32, Device::Cpu, shape, None) }
                 .unwrap();
         }
-        let scales =
-            given.iter().map(|own| Tensor::from_vec(own.clone(), &[own.len() as i64]).unwrap());
+        let scales = given.iter().map(|pair_scales| {
+            Tensor::from_vec(pair_scales.clone(), &[pair_scales.len() as i64]).unwrap()
+        });
         let transform = Dequantize::new(windrow::collate::Scales::Samples(scales.collect())).into();
         let options = MoveOptions { transform, ..MoveOptions::default() };
         // SAFETY: as above.
@@ -425,9 +426,9 @@ fn random_moves() {
                 let strides: Vec<i64> = strides.iter().map(|stride| 2 * stride).collect();
                 Frame::new(of.dtype(), shape, &strides, 5)
             };
-            let mut data: Vec<Frame> = alone.iter().map(|own| frame(own.data())).collect();
+            let mut data: Vec<Frame> = alone.iter().map(|batch| frame(batch.data())).collect();
             let mut found: Vec<Frame> =
-                alone.iter().map(|own| frame(own.scales().unwrap())).collect();
+                alone.iter().map(|batch| frame(batch.scales().unwrap())).collect();
             let [dsts, scales] = [&mut data, &mut found].map(|frames| {
                 let mut list = SampleList::new();
                 frames.iter_mut().for_each(|frame| frame.add_to(&mut list));
@@ -440,13 +441,13 @@ fn random_moves() {
             };
             // SAFETY: frames that nothing else has.
             unsafe { engine.copy_lists(&dsts, &list, options) }.unwrap();
-            for (index, own) in alone.iter().enumerate() {
+            for (index, batch) in alone.iter().enumerate() {
                 let name = format!(
                     "pair {index} of case {case}: {quantize:?}, {:?}",
                     samples[index].shape
                 );
-                data[index].check(&name, &bytes(own.data()));
-                found[index].check(&name, &bytes(own.scales().unwrap()));
+                data[index].check(&name, &bytes(batch.data()));
+                found[index].check(&name, &bytes(batch.scales().unwrap()));
             }
         }
     }
@@ -463,8 +464,8 @@ fn targets_of_copy_many_with() {
         let (mut codes, mut scales) = ([7i8; 6], [[7f32; 2]; 2]);
         let mut targets: Vec<Target<'_>> = scales
             .iter_mut()
-            .map(|own| {
-                Target::from_slice(&mut own[..shape.iter().product::<i64>() as usize], shape)
+            .map(|buffer| {
+                Target::from_slice(&mut buffer[..shape.iter().product::<i64>() as usize], shape)
             })
             .collect::<Result<_, _>>()
             .unwrap();

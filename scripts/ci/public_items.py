@@ -66,8 +66,8 @@ def without_example(pages):
     for file, page in pages.items():
         kind, _, name = file.stem.partition(".")
         # A method begins with its header; what is before the next one is its documentation.
-        own = between(page, "implementations", ("trait-implementations", "synthetic-implementations", "blanket-implementations"))
-        parts = re.split(r'(?=<h4 class="code-header">)', own)[1:] if kind in ("struct", "enum") else [page] if kind == "fn" else []
+        inherent = between(page, "implementations", ("trait-implementations", "synthetic-implementations", "blanket-implementations"))
+        parts = re.split(r'(?=<h4 class="code-header">)', inherent)[1:] if kind in ("struct", "enum") else [page] if kind == "fn" else []
         for part in parts:
             signature = plain(re.search(r'<(h4|pre)[^>]*>(.*?)</\1>', part, re.S)[2])
             makes = kind == "fn" or name == "Engine" or re.search(r"\(&?('\w+ )?(mut )?self\b", signature) is None

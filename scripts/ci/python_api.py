@@ -90,11 +90,11 @@ def of_body(module, path, node):
             members.setdefault(name, []).append(member)
     for each in node.body:
         slots = each.value if isinstance(each, ast.Assign) and name_of(each) == "__slots__" else None
-        own = ast.literal_eval(slots) if slots else ()
+        attributes = ast.literal_eval(slots) if slots else ()
         if isinstance(each, FUNCTIONS) and each.name == "__init__":
             targets = [target for inner in ast.walk(each) if isinstance(inner, (ast.Assign, ast.AnnAssign)) for target in getattr(inner, "targets", [None])]
-            own = [target.attr for target in targets if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"]
-        yield from (f"{path}.{name}" for name in own if not name.startswith("_") and name not in members)
+            attributes = [target.attr for target in targets if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"]
+        yield from (f"{path}.{name}" for name in attributes if not name.startswith("_") and name not in members)
     for name, nodes in members.items():
         if isinstance(nodes[0], FUNCTIONS):
             yield from of_function(f"{path}.{name}", nodes)

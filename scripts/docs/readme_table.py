@@ -96,31 +96,31 @@ def source(path, report, caches="Caches are cold"):
 def headline(path, report):
     """The first screen of the README: what the plot shows, in words."""
     reports, found = machines(), {}
-    for _, own in reports:
-        for entry, peer in plots.headline_entries(own):
+    for _, result in reports:
+        for entry, peer in plots.headline_entries(result):
             found.setdefault(entry["name"], []).append((results.ratio(entry, peer), peer["name"]))
     worst = {name: min(ratios) for name, ratios in found.items()}
     lines = [f"- **{worst[name][0]:.1f} times** as fast as `{worst[name][1]}`: {words}" for name, words in HEADLINE.items() if name in worst]
-    names = " and ".join(f"{own['machine']['cores']} cores of an {own['machine']['cpu']}" for _, own in reversed(reports))
+    names = " and ".join(f"{result['machine']['cores']} cores of an {result['machine']['cpu']}" for _, result in reversed(reports))
     which = f"The lowest of {len(reports)} machines ([each](docs/performance.md#machine-by-machine))" if len(reports) > 1 else "Measured on one machine"
     return "\n" + "\n".join(map(wrapped, lines)) + "\n\n" + wrapped(f"{which}: {names}; each against the fastest of the other libraries.") + "\n"
 
 
 def side_by_side(path, report):
     """windrow's time on each machine, and how many times that of windrow the fastest of the others takes there."""
-    reports = [only(own) for _, own in machines()]
+    reports = [only(result) for _, result in machines()]
     cells = []
-    for own in reports:
-        pairs = {pair.scattered["name"]: pair.scattered for pair in results.pairs(own)}
+    for result in reports:
+        pairs = {pair.scattered["name"]: pair.scattered for pair in results.pairs(result)}
         cells.append({name: (entry, results.fastest_peer(entry)) for name, entry in pairs.items()})
     lines = []
     for name, (entry, _) in cells[0].items():
         line = [entry["title"]]
-        for own in cells:
-            here, peer = own.get(name, (None, None))
+        for result in cells:
+            here, peer = result.get(name, (None, None))
             line += [results.milliseconds(results.median(results.find(here, "windrow"))) if here else "-", results.versus(results.ratio(here, peer)) if peer else "-"]
         lines.append(line)
-    names = [f"{own['machine']['cpu']}, {own['machine']['cores']} cores, {own['machine']['date']}" for own in reports]
+    names = [f"{result['machine']['cpu']}, {result['machine']['cores']} cores, {result['machine']['date']}" for result in reports]
     header = ["workload", *[cell for name in names for cell in (name, "others / windrow")]]
     files = ", ".join(f"`{found.relative_to(ROOT)}`" for found, _ in machines())
     return f"\n{results.markdown(header, lines)}\n\n{wrapped(f'Medians. Caches are cold. From {files}.')}\n"
@@ -214,17 +214,17 @@ def sizing(path, report):
             lines.append([title, str(gpus), f"{rate:,} {unit}", bytes_a_second(rate * size), bytes_a_second(rate * written), shown])
         if name == "W5":
             limits.append(f"- One process collates {count / seconds:,.0f} such dicts a second; one GPU takes {demand * seconds / count:.2f} of that.")
-    own, other = newest("pipelines")
+    path_of_report, other = newest("pipelines")
     for line in other["lines"]:
         if line["title"].startswith("Ray Data, iteration") and "mask" in line["title"] and "windrow, Arrow" in line["quartiles"]:
             rate = line["count"] / line["quartiles"]["windrow, Arrow"][1]
-            limits.append(f"- One process that iterates over Ray Data takes {rate:,.0f} rows of 1 to 512 tokens a second, with lengths and mask ([figures](performance.md#in-a-pipeline), `{own.relative_to(ROOT)}`).")
-    own, other = newest("groups")
+            limits.append(f"- One process that iterates over Ray Data takes {rate:,.0f} rows of 1 to 512 tokens a second, with lengths and mask ([figures](performance.md#in-a-pipeline), `{path_of_report.relative_to(ROOT)}`).")
+    path_of_report, other = newest("groups")
     for entry in other["workloads"]:
         if entry["name"] == "source-plan-million":
             seconds = results.median(results.find(entry, "windrow"))
             page = "performance.md#samples-of-other-libraries-and-small-batches"
-            limits.append(f"- `plan.pack` of 1,000,000 lengths takes {results.milliseconds(seconds)} ([figures]({page}), `{own.relative_to(ROOT)}`).")
+            limits.append(f"- `plan.pack` of 1,000,000 lengths takes {results.milliseconds(seconds)} ([figures]({page}), `{path_of_report.relative_to(ROOT)}`).")
     header = ["workload, and its median", "GPUs", "demand a second (assumed)", "bytes read a second", "bytes written a second", "cores"]
     text = "\n".join(map(wrapped, limits))
     return f"\n{results.markdown(header, lines)}\n\n{text}\n\n{source(path, {**report, 'workloads': []})}\n"

@@ -72,7 +72,7 @@ def stage_of(name):
 
 def profile(path):
     """Instructions within each function, and with all that it called for each caller."""
-    own, calls, function, callee = defaultdict(int), defaultdict(int), "", ""
+    costs, calls, function, callee = defaultdict(int), defaultdict(int), "", ""
     lines = iter(path.read_text(errors="replace").splitlines())
     objects = {"ob": "", "cob": ""}
     for line in lines:
@@ -86,28 +86,28 @@ def profile(path):
         elif equals and key == "calls":
             calls[function, callee] += int(next(lines).split()[-1])
         elif re.match(r"[0-9+*-]\S* \d+$", line):
-            own[function] += int(line.split()[1])
-    return own, calls
+            costs[function] += int(line.split()[1])
+    return costs, calls
 
 
 def by_stage(path):
     """Instructions by stage: those of a function without one are its callers', each by what its calls cost."""
-    own, calls = profile(path)
+    costs, calls = profile(path)
     callers = defaultdict(list)
     for (caller, callee), cost in calls.items():
         if caller != callee and cost:
             callers[callee].append((caller, cost))
-    shares = {function: {stage: 1.0} for function in {*own, *callers} if (stage := stage_of(function[1]))}
+    shares = {function: {stage: 1.0} for function in {*costs, *callers} if (stage := stage_of(function[1]))}
     fixed = set(shares)
     for _ in range(40):
-        for function in {*own, *callers} - fixed:
+        for function in {*costs, *callers} - fixed:
             found, total = defaultdict(float), sum(cost for _, cost in callers[function])
             for caller, cost in callers[function]:
                 for stage, share in shares.get(caller, {}).items():
                     found[stage] += share * cost / total
             shares[function] = found
     stages = defaultdict(float)
-    for function, cost in own.items():
+    for function, cost in costs.items():
         of_function = shares.get(function) or {}
         known = sum(of_function.values())
         for stage, share in of_function.items():

@@ -136,7 +136,7 @@ def stub_of_specs(stub):
     defined = {node.name for node in stub.body if isinstance(node, ast.ClassDef)}
     defined |= {node.targets[0].id for node in stub.body if isinstance(node, ast.Assign)}
     typing = sorted((used | {"Any", "ClassVar", "Dict"}) & TYPING)
-    own = sorted(used & defined)
+    local = sorted(used & defined)
     return "\n".join([
         "# Written by scripts/docs/stubs.py, from _windrow.pyi and spec.py.",
         *quoted(ast.get_docstring(source), "").splitlines(),
@@ -144,7 +144,7 @@ def stub_of_specs(stub):
         f"from typing import {', '.join(typing)}",
         "",
         "from windrow._windrow import (",
-        *(f"    {name}," for name in own),
+        *(f"    {name}," for name in local),
         ")",
         "",
         *out[:-1],

@@ -158,16 +158,16 @@ def short(run):
 
 def trials(run):
     """The geometric mean of each trial's times over the policy's own, and the workloads it is best and worst for."""
-    own, ratios, drift = {}, {trial["name"]: {} for trial in run["trials"]}, []
+    policy_us, ratios, drift = {}, {trial["name"]: {} for trial in run["trials"]}, []
     for w in run["workloads"]:
         name, first, last = f"{w['title']}, {w['lie']}", median(w, WINDROW), median(w, AGAIN)
         if not first or not last:
             continue
-        own[name] = (first + last) / 2
+        policy_us[name] = (first + last) / 2
         drift.append(last / first)
         for trial, of in ratios.items():
             if us := median(w, trial):
-                of[name] = us / own[name]
+                of[name] = us / policy_us[name]
     lines = ["| trial | all | best for | | worst for | |", "|---|---:|---|---:|---|---:|"]
     mean = lambda values: math.exp(sum(map(math.log, values)) / len(values))
     for trial, of in sorted(((trial, of) for trial, of in ratios.items() if of), key=lambda item: mean(item[1].values())):

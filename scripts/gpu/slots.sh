@@ -198,7 +198,7 @@ for gpu in json.load(open(sys.argv[1]))["gpus"]:
     best, small = 0.0, 0.0
     for name, times in gpu["microseconds"].items():
         count, size = map(int, name.split(" x "))
-        rates = {way: count * size / 1000 / own for way, own in times.items()}
+        rates = {way: count * size / 1000 / us for way, us in times.items()}
         print(name, *(f"{way} {rate:.1f} GB/s" for way, rate in rates.items()))
         best = max(best, *rates.values())
         if (count, size) == (1024, 512):

@@ -161,11 +161,11 @@ def main():
             cubin = pathlib.Path(folder) / f"{number}.cubin"
             shutil.copy(original, cubin)
             cubin.with_suffix(".sass").write_text("\n".join([*lines[:number], changed, *lines[number + 1 :]]))
-            own = [test for test in tests if places[number] in test.executed]
+            covering = [test for test in tests if places[number] in test.executed]
             limit = lambda test: PATIENCE[0] + PATIENCE[1] * test.seconds
-            by = next((test.name for test in own if not passes(test, cubin, limit(test), **environment)), None)
+            by = next((test.name for test in covering if not passes(test, cubin, limit(test), **environment)), None)
             text = f"{lines[number].strip()} -> {changed.strip()}  {' < '.join(source[places[number]][1])}"
-            print(f"noticed by {by}:" if by else f"UNNOTICED by {len(own)} tests:", text, flush=True)
+            print(f"noticed by {by}:" if by else f"UNNOTICED by {len(covering)} tests:", text, flush=True)
             cubin.with_suffix(".sass").unlink()
             cubin.unlink()
             return by is not None

@@ -117,8 +117,8 @@ def run(bench, driver, cubin, only=None, scale=1, pairs=False, **environment):
         launches = json_lines(counts.read_text())
     found = []
     for workload in json_lines(said.stdout):
-        own, launches = launches[: workload["launches"]], launches[workload["launches"] :]
-        found.append((workload, own))
+        of_workload, launches = launches[: workload["launches"]], launches[workload["launches"] :]
+        found.append((workload, of_workload))
     if launches:
         sys.exit("launches that belong to no workload")
     if not found:
@@ -210,8 +210,8 @@ def missed(line, more=None):
 
 def known_miss(line, more, what):
     """The figure that MISSED has. A row of the file is of any case."""
-    own = (line["workload"], more and more["case"], what)
-    figures = (by.get(line["arch"], 0) for (name, case, miss), by in MISSED.items() if (name, more and case, miss) == own)
+    key = (line["workload"], more and more["case"], what)
+    figures = (by.get(line["arch"], 0) for (name, case, miss), by in MISSED.items() if (name, more and case, miss) == key)
     return max(figures, default=0)
 
 

@@ -76,24 +76,24 @@ def trace(folder, options):
             names = iter((pathlib.Path(all_launches) / "kernelslist.g").read_text().split())
             for workload, launches in found:
                 # The last of several traces with one name stays. Accel-Sim wants names without spaces.
-                own = folder / workload["workload"].replace(" ", "-")
-                shutil.rmtree(own, ignore_errors=True)
-                own.mkdir()
+                target = folder / workload["workload"].replace(" ", "-")
+                shutil.rmtree(target, ignore_errors=True)
+                target.mkdir()
                 kernels = [next(names) for _ in launches]
                 for kernel in kernels:
-                    (pathlib.Path(all_launches) / kernel).rename(own / kernel)
-                (own / "kernelslist.g").write_text("".join(f"{kernel}\n" for kernel in kernels))
-                (own / "workload.json").write_text(json.dumps(workload))
-                trace_copy(own.with_suffix(".copy"), driver, plain, (workload["read"] + workload["written"]) // 32 * 16, machine)
-                print(own, flush=True)
+                    (pathlib.Path(all_launches) / kernel).rename(target / kernel)
+                (target / "kernelslist.g").write_text("".join(f"{kernel}\n" for kernel in kernels))
+                (target / "workload.json").write_text(json.dumps(workload))
+                trace_copy(target.with_suffix(".copy"), driver, plain, (workload["read"] + workload["written"]) // 32 * 16, machine)
+                print(target, flush=True)
 
 
 def trace_copy(folder, driver, cubin, bytes, machine):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    own = {"CUDASIM_DEVICE_CODE": str(cubin), "CUDASIM_DEVICE_CODE_TRACE": str(folder), "CUDASIM_DELAY_US": "0"}
+    variables = {"CUDASIM_DEVICE_CODE": str(cubin), "CUDASIM_DEVICE_CODE_TRACE": str(folder), "CUDASIM_DELAY_US": "0"}
     command = [sys.executable, __file__, str(folder), "--copy", driver, str(bytes)]
-    subprocess.run(command, env={**os.environ, **machine, **own}, check=True)
+    subprocess.run(command, env={**os.environ, **machine, **variables}, check=True)
     (folder / "workload.json").write_text(json.dumps({"read": bytes, "written": bytes}))
 
 
@@ -112,8 +112,8 @@ def compare(folder, logs):
     for copied in sorted(folder.glob("*.copy")):
         line = f"{copied.stem:26}"
         for log in logs:
-            own, plain = bytes_per_clock(copied.with_suffix(""), log), bytes_per_clock(copied, log)
-            line += f"{own or 0:14.1f}{own / plain if own and plain else 0:11.3f}"
+            assembled, plain = bytes_per_clock(copied.with_suffix(""), log), bytes_per_clock(copied, log)
+            line += f"{assembled or 0:14.1f}{assembled / plain if assembled and plain else 0:11.3f}"
         print(line)
 
 

@@ -136,7 +136,7 @@ def executed(folder):
 
 
 def family_of(files):
-    found = (name for name, own in FAMILIES.items() if any(file in own for file in files))
+    found = (name for name, sources in FAMILIES.items() if any(file in sources for file in files))
     return next(found, "dispatch")
 
 
@@ -146,9 +146,9 @@ def labels(listed):
     found, seen = {}, collections.Counter()
     for (kernel, at), (text, files) in sorted(listed.items()):
         words = text.split()
-        own = (re.sub("_(small|large)$", "", kernel), tuple(files), words[1] if words[0].startswith("@") else words[0])
-        seen[kernel, own] += 1
-        found[kernel, at] = (*own, seen[kernel, own])
+        key = (re.sub("_(small|large)$", "", kernel), tuple(files), words[1] if words[0].startswith("@") else words[0])
+        seen[kernel, key] += 1
+        found[kernel, at] = (*key, seen[kernel, key])
     return found
 
 
@@ -204,17 +204,17 @@ def test(arch, bench, driver, suites, options):
             # Ids and addresses of many samples, which no suite has.
             always = {"CUDASIM_COVERAGE": with_coverage()["CUDASIM_COVERAGE"], **TABLES[ANY]}
             jobs.append(lambda: counts.rows(counts.run(bench, driver, cubin, scale=SCALE, **always)) and None)
-            own = with_coverage()
-            jobs.append(lambda own=own: run(f"sm_{arch} catalogue", [bench, "--bench", "--quick"], own))
+            variables = with_coverage()
+            jobs.append(lambda variables=variables: run(f"sm_{arch} catalogue", [bench, "--bench", "--quick"], variables))
         for name, program in suites.items():
             tables = TABLES if name == EVERY_TABLE else [INLINE, ANY] if name == PAIRS else [INLINE]
             runs = [(where, PARTS.get(name)) for where in tables]
             runs += [(where, WIDE[name]) for where in (MEMORY, MEMORY + ANY) if name in WIDE]
             for where, part in runs:
-                own = with_coverage() | TABLES[where]
+                variables = with_coverage() | TABLES[where]
                 title = " ".join(filter(None, (f"sm_{arch}", name, part))) + where
                 command = [program, "--quiet", *filter(None, [part])]
-                jobs.append(lambda own=own, title=title, command=command: run(title, command, own))
+                jobs.append(lambda variables=variables, title=title, command=command: run(title, command, variables))
         with ThreadPoolExecutor(options.processes) as pool:
             faults += [fault for found in pool.map(lambda job: job(), jobs) for fault in found or []]
         often, unknown = executed(folder)

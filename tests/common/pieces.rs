@@ -142,10 +142,9 @@ pub fn moved(memory: &[u8], pairs: &[(Piece, Piece)]) -> Vec<u8> {
 pub fn shares(pairs: &[(Piece, Piece)]) -> (bool, bool) {
     let written: Vec<_> = pairs.iter().map(|(dst, _)| dst.bytes()).collect();
     let read: Vec<_> = pairs.iter().map(|(_, src)| src.bytes()).collect();
-    let itself = pairs
-        .iter()
-        .zip(&written)
-        .any(|((dst, _), own)| own.len() != dst.elements().len() * dst.dtype.size());
+    let itself = pairs.iter().zip(&written).any(|((dst, _), bytes_of_dst)| {
+        bytes_of_dst.len() != dst.elements().len() * dst.dtype.size()
+    });
     let others = (0..pairs.len()).any(|i| {
         (0..i).any(|j| !written[i].is_disjoint(&written[j]))
             || (0..pairs.len()).any(|j| {

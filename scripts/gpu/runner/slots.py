@@ -285,15 +285,15 @@ class Queue:
         log, figures = self.keep / f"{slot.name}.txt", self.keep / f"{slot.name}.json"
         figures.unlink(missing_ok=True)
         left = self.seconds_left()
-        own = slot.limit * (3 if self.options.simulate else 1)
-        limit, begin, when = min(own, left), time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        full_limit = slot.limit * (3 if self.options.simulate else 1)
+        limit, begin, when = min(full_limit, left), time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         try:
             status, is_late = self.execute(slot, log, figures, limit)
             seconds = time.monotonic() - begin
         finally:
             stuck = end_all(self.state)
         lines = log.read_text(errors="replace").splitlines()
-        verdict, note = self.judge(lines, status, is_late, limit, own)
+        verdict, note = self.judge(lines, status, is_late, limit, full_limit)
         if verdict == "SKIP":
             self.say("SKIP", slot.name, seconds, note)
             return
@@ -349,13 +349,13 @@ class Queue:
             except subprocess.TimeoutExpired:
                 return -signal.SIGKILL, True
 
-    def judge(self, lines, status, is_late, limit, own):
+    def judge(self, lines, status, is_late, limit, full_limit):
         note = next((line for line in reversed(lines) if NOTE.search(line)), "")
         note = re.sub(r'[\x00-\x1f"\\]', "", note)[:160]
         reasons = [match[1] for line in lines if (match := SKIP.match(line))]
         missing = [reason for reason in reasons if EXPECTED.search(reason) and not ALLOWED.search(reason)]
         if is_late:
-            return ("failed", f"hangs: ended after its limit of {own:.0f} s") if limit == own else ("stopped", f"after {limit:.0f} s: no time was left")
+            return ("failed", f"hangs: ended after its limit of {full_limit:.0f} s") if limit == full_limit else ("stopped", f"after {limit:.0f} s: no time was left")
         if status:
             return "failed", note or f"status {status}"
         if missing and self.is_known_machine:
