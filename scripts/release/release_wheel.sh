@@ -46,6 +46,9 @@ if [[ ${WHEEL_ZIG:-1} == 1 && $(uname -s) == Linux ]]; then
 fi
 "$PYTHON" -m maturin build --release --locked ${flags[@]+"${flags[@]}"} --manifest-path python/Cargo.toml \
     --interpreter "$interpreter" --out "$work/wheel"
-"$PYTHON" scripts/release/wheel_origin.py "$work"/wheel/*.whl "$PWD" "$CARGO_TARGET_DIR" "$crates"
+"$PYTHON" scripts/release/third_party.py >"$work/THIRD-PARTY.txt"
+notices=$("${RUSTC:-rustc}" --print sysroot)/share/doc/rust/COPYRIGHT-library.html
+"$PYTHON" scripts/release/wheel_origin.py --license "$work/THIRD-PARTY.txt" --license "$notices" \
+    "$work"/wheel/*.whl "$PWD" "$CARGO_TARGET_DIR" "$crates"
 mkdir -p "$out"
 mv "$work"/wheel/*.whl "$out/"
