@@ -1,5 +1,6 @@
 // The kernels. All descriptors of a batch go in one launch, whatever is done for each of them: the engine takes the smallest
-// kernel that has all their families. Only a batch that has quantised, and also strided or contiguous_generic, takes two.
+// kernel that has all their families. Only a batch that has quantised and any other family takes two launches of one table, each
+// of which leaves out the descriptors of the other.
 //
 // A warp takes one item and ends: nothing but the item lives while a family's function runs. No barrier, and no exchange between
 // lanes but for the largest magnitude of a group in quantise.cuh.
@@ -169,39 +170,41 @@ WINDROW_DEVICE void metadata_item(const uint64_t* table, const OutputDesc& desc,
     }
 }
 
-/// Writes an item; nothing if it is beyond the last, or of a family that is left out. `has_any`: strided and contiguous_generic are
-/// not, which take more registers than the common ones; `has_quantised`: quantised is not, which takes still more.
-template <bool has_any, bool has_quantised, int bytes>
+/// Writes an item; nothing if it is beyond the last, or of a family that is left out. `is_quantised`: that family alone is not, which
+/// takes most registers; `has_any`: strided and contiguous_generic are not, which take more than the common ones.
+template <bool has_any, bool is_quantised, int bytes>
 WINDROW_DEVICE void write_item(const Params<bytes>& params, uint32_t item) {
     const Header& header = params.header;
     if (item >= header.num_items) return;
     const uint64_t* table = header.table != nullptr ? header.table : params.table;
     // Descriptors in the parameters are read from the constant bank: see params.h.
-    const OutputDesc* descs = at<OutputDesc>((has_any || has_quantised) && bytes == kLargeBytes ? table : params.table, 0);
+    const OutputDesc* descs = at<OutputDesc>((has_any || is_quantised) && bytes == kLargeBytes ? table : params.table, 0);
     if (header.last_desc != 0) descs += field_of(descs, header.last_desc, item);
     const OutputDesc& desc = *descs;
     const uint32_t local_item = item - desc.first_item;
-    const bool by_id = desc.flags & kById;
     const uint32_t family = desc.family;
-    // The most frequent first.
-    if (family == kRows) return by_id ? rows_item<true>(table, desc, local_item) : rows_item<false>(table, desc, local_item);
-    if (family == kAlignedCopy) return aligned_copy_item(table, desc, local_item);
-    if (family <= kPlanar) return contiguous_item<false>(table, desc, local_item);
-    switch (family) {
-        case kSmallCopy: return by_id ? small_copy_item<true>(table, desc, local_item) : small_copy_item<false>(table, desc, local_item);
-        case kScalarFallback: return scalar_fallback_item(table, desc, local_item);
-        case kPlacedRows: return by_id ? placed_rows_item<true>(table, desc, local_item) : placed_rows_item<false>(table, desc, local_item);
-        case kPlacedCopy: return placed_copy_item(table, desc, local_item);
-        case kStrided:
-            if constexpr (has_any) strided_item(table, desc, local_item);
-            return;
-        case kContiguousGeneric:
-            if constexpr (has_any) contiguous_item<true>(table, desc, local_item);
-            return;
-        case kQuantised:
-            if constexpr (has_quantised) write_groups(table, desc, local_item, lane_of_thread());
-            return;
-        default: return metadata_item(table, desc, local_item);
+    if constexpr (is_quantised) {
+        if (family == kQuantised) write_groups(table, desc, local_item, lane_of_thread());
+    } else {
+        const bool by_id = desc.flags & kById;
+        // The most frequent first.
+        if (family == kRows) return by_id ? rows_item<true>(table, desc, local_item) : rows_item<false>(table, desc, local_item);
+        if (family == kAlignedCopy) return aligned_copy_item(table, desc, local_item);
+        if (family <= kPlanar) return contiguous_item<false>(table, desc, local_item);
+        switch (family) {
+            case kSmallCopy: return by_id ? small_copy_item<true>(table, desc, local_item) : small_copy_item<false>(table, desc, local_item);
+            case kScalarFallback: return scalar_fallback_item(table, desc, local_item);
+            case kPlacedRows: return by_id ? placed_rows_item<true>(table, desc, local_item) : placed_rows_item<false>(table, desc, local_item);
+            case kPlacedCopy: return placed_copy_item(table, desc, local_item);
+            case kStrided:
+                if constexpr (has_any) strided_item(table, desc, local_item);
+                return;
+            case kContiguousGeneric:
+                if constexpr (has_any) contiguous_item<true>(table, desc, local_item);
+                return;
+            case kQuantised: return;
+            default: return metadata_item(table, desc, local_item);
+        }
     }
 }
 
@@ -226,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow::write_item<false, false>(params, windrow::warp_of_grid());
 }
 
-// For all others: whatever a batch has, there is one launch.
+// For all others.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlocks)
     windrow_assemble_any_small(const __grid_constant__ SmallParams params) {
     windrow::write_item<true, false>(params, windrow::warp_of_grid());
@@ -242,8 +245,7 @@ extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlock
     }
 }
 
-// For batches whose elements share scales. If they also have a field that is not of the common families, windrow_assemble_any_large
-// is launched with the same table.
+// For elements that share scales: what else a batch has is written by one of the kernels above, launched with the same table.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kQuantisedBlocks)
     windrow_quantise(const __grid_constant__ LargeParams params) {
     const uint32_t warps = gridDim.x * (Policy::kThreads / windrow::kLanes);

@@ -369,9 +369,9 @@ fn batches_of_one_list() {
     }
 }
 
-/// A batch of scaled leaves and of leaves that only the kernel with more families has: two launches read one table.
+/// A batch of scaled leaves and of others: two launches read one table, and each leaves out what the other writes.
 #[test]
-fn leaves_of_all_families_take_two_launches() {
+fn scaled_leaves_and_others_take_two_launches() {
     if device::engine().is_none() {
         return;
     }
@@ -389,10 +389,12 @@ fn leaves_of_all_families_take_two_launches() {
     for (forms, launches) in [
         (vec![&quantised, &transposed, &moved], 2),
         (vec![&transposed, &moved, &quantised], 2),
-        (vec![&quantised, &moved], 1),
+        (vec![&quantised, &moved], 2),
+        (vec![&quantised], 1),
         (vec![&transposed, &moved], 1),
         // More descriptors than parameters have room for.
         ([&quantised].repeat(160), 1),
+        ([&quantised, &moved].repeat(80), 2),
         ([&quantised, &transposed].repeat(80), 2),
     ] {
         let plan = |samples| {

@@ -67,7 +67,7 @@ REASONS = {
     "quantised": (0.78, "paddings and elements at any address, compiled for each of six dtypes, of which the suite meets some"),
     "dispatch": (0.88, "quotients by numbers that only the device knows: rows of samples joined along an outer dim, in 64 bits"),
 }
-# The kernel of elements that share scales has all families. Its copies of the others, of the same source, are held in the kernels
+# The kernel of elements that share scales has one family. Its copies of what all kernels have, of the same source, are held in those
 # that most batches take.
 QUANTISE, QUANTISED = "windrow_quantise", "quantised"
 # Code that the kernels of common families have a copy of for a few of the pairs of dtypes alone: that of the others is

@@ -25,8 +25,9 @@ pub(crate) struct Table {
     /// The number of words, these columns included.
     num_words: u64,
     sources: SmallVec<[AddressColumn; 1]>,
-    has_any: bool,
     has_quantised: bool,
+    /// The kernel of all that is not quantised.
+    others: Option<TableKernel>,
 }
 
 /// A kernel that a table takes.
@@ -36,7 +37,7 @@ pub(crate) enum TableKernel {
     Common,
     /// Of all families but quantised, with more registers: see [`Family::is_common`](super::output_desc::Family::is_common).
     Any,
-    /// Of the common families and quantised, with still more.
+    /// Of quantised alone, with still more.
     Quantise,
 }
 
@@ -53,8 +54,9 @@ impl Table {
         let segments = segments.iter().map(|segment| SegmentFamily::new(segment, policy));
         let segments: SmallVec<[SegmentFamily<'_>; 1]> = segments.collect();
         let has_quantised = segments.iter().any(SegmentFamily::is_quantised);
-        let is_rare = |segment: &SegmentFamily<'_>| !segment.is_common() && !segment.is_quantised();
-        let has_any = policy.always_any != 0 || segments.iter().any(is_rare);
+        let mut others = segments.iter().filter(|segment| !segment.is_quantised());
+        let has_any = policy.always_any != 0 || others.clone().any(|other| !other.is_common());
+        let has_others = others.next().is_some() || values().next().is_some();
         let num_descs = segments.len() + values().count();
         let mut builder = Builder::new(num_descs, num_sms, !has_any && !has_quantised, policy);
         for segment in &segments {
@@ -65,10 +67,14 @@ impl Table {
         }
         let Encoded { words, num_descs, num_items, chosen, num_words, sources } =
             builder.finish()?;
-        // Descriptors that the parameters have no room for are read by these two kernels alone.
-        let has_any = has_any || !has_quantised && num_descs as usize > MAX_DESCS;
+        // Descriptors that the parameters have no room for are not read by the kernel of the common families.
+        let others = match has_any || num_descs as usize > MAX_DESCS {
+            _ if has_quantised && !has_others => None,
+            true => Some(TableKernel::Any),
+            false => Some(TableKernel::Common),
+        };
         let header = Header { table: 0, num_items, last_desc: num_descs.saturating_sub(1) };
-        Ok(Table { words, header, chosen, num_words, sources, has_any, has_quantised })
+        Ok(Table { words, header, chosen, num_words, sources, has_quantised, others })
     }
 
     /// Columns that a device writes.
@@ -92,14 +98,16 @@ impl Table {
         self.bytes() <= policy.inline_bytes
     }
 
-    /// The kernels that together have all families of the table, each for a launch: two only if it has quantised and one that
-    /// is neither that nor common. These write common segments twice, with the same bytes.
+    /// The kernels that together have all families of the table, each for a launch: two only if it has quantised and others. Each
+    /// leaves out what the other writes.
     pub fn kernels(&self) -> &'static [TableKernel] {
-        match (self.has_quantised, self.has_any) {
-            (true, true) => &[TableKernel::Quantise, TableKernel::Any],
-            (true, false) => &[TableKernel::Quantise],
-            (false, true) => &[TableKernel::Any],
-            (false, false) => &[TableKernel::Common],
+        use TableKernel::{Any, Common, Quantise};
+        match (self.has_quantised, self.others) {
+            (true, Some(Any)) => &[Quantise, Any],
+            (true, Some(_)) => &[Quantise, Common],
+            (true, None) => &[Quantise],
+            (false, Some(Any)) => &[Any],
+            (false, _) => &[Common],
         }
     }
 
