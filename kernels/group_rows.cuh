@@ -28,7 +28,7 @@ WINDROW_DEVICE GroupRow find_group(const uint64_t* table, const OutputDesc& desc
     auto add = [&](uint32_t loop, uint32_t coord) { scale += strides[loop] * coord; };
     const RowPlace<Index> row = find_row<Index>(table, desc, index, item, desc.from_size, add);
     SamplePlace<Index> place = {index, index, 1};
-    if (desc.flags & kVaried) place = place_of<Index>(table, desc, index);
+    if ((desc.flags & kVaried) && !(rule.flags & kByIndex)) place = place_of<Index>(table, desc, index);
     GroupRow group;
     group.src_stride = nest.cols.src_stride;
     if (nest.cols.varies & kSrcStride) group.src_stride = static_cast<int64_t>(table[static_cast<uint32_t>(group.src_stride) + index]);

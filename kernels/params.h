@@ -224,6 +224,7 @@ enum ScaleFlags : uint32_t {
     kPowers = 2,      ///< found scales are powers of two, a byte each
     kOfSample = 4,    ///< a group is a sample, else `piece` elements of a row, of which the last of a row may have fewer
     kJoinedRows = 8,  ///< a sample has `rows` rows for each step of its offset
+    kByIndex = 16,    ///< given scales follow the positions of samples in the descriptor, wherever these begin in the output
 };
 
 /// Scales of groups. Behind it is an int64 for each outer loop: bytes from the found scale of a coordinate to that of the next.

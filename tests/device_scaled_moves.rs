@@ -259,8 +259,8 @@ fn random_moves_on_a_device() {
     assert!(outcomes.iter().all(|&count| count > 150), "{outcomes:?}");
 }
 
-/// Pages of a cache, whichever they are, are one part of the launch, and evenly spaced ones that are read back; pairs without an
-/// order are several.
+/// Pages of a cache, whichever they are, are one part of the launch, and tensors in any places that scales are given for; places
+/// and scales that have no order together are several.
 #[test]
 fn pages_of_a_cache_are_one_part() {
     if device::engine().is_none() {
@@ -293,6 +293,12 @@ fn pages_of_a_cache_are_one_part() {
     let other = list(DType::F32, &[3, 2], &|pair| (1 << 20) + 24 * (pair * pair % 1601));
     let (_, _, count) = parts(&pages, quantize.into(), Some(&other));
     assert!((10..=40).contains(&count), "{count}");
+    let codes = list(DType::F8E4M3FN, &[3, 64], &|pair| (1 << 24) + 192 * pair);
+    let anywhere = list(DType::F32, &[3, 64], &|pair| (1 << 20) + 768 * (pair * pair % 1601));
+    let ones = Tensor::from_vec(vec![1f32; 6], &[3, 2]).unwrap();
+    let given = given(&vec![ones; rows.len()], Some(32));
+    let explain = Engine::explain_lists(&anywhere, &codes, &given.into(), None).unwrap();
+    assert_eq!(explain.launch.unwrap().parts.len(), 1);
 }
 
 #[test]

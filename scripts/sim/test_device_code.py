@@ -30,7 +30,8 @@ SUITES = "executors", "casts", "increments", "channels", "properties"
 MORE_SUITES = "outputs", "batch", "arena"
 # Tests of other programs: samples of more than 2^32 bytes, those that the device selects, lengths at the bounds of a table, and
 # rows that go to places of their own.
-PARTS = {"windrow": "far_tests", "engine": "resident", "sizes": "lengths", "device_moves": "on_a_device", "device_quantize": None}
+PARTS = {"windrow": "far_tests", "engine": "resident", "sizes": "lengths", "device_moves": "on_a_device", "device_quantize": None,
+         "device_scaled_moves": None}
 # Random cases of a property, the same in every run, so that coverage is: the emulator takes some hundred times as long as
 # a host, where the cases differ from run to run.
 CASES, SEED = 144, 1

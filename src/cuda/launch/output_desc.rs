@@ -45,6 +45,7 @@ pub(crate) mod scale_flags {
     pub const POWERS: u32 = 2;
     pub const OF_SAMPLE: u32 = 4;
     pub const JOINED_ROWS: u32 = 8;
+    pub const BY_INDEX: u32 = 16;
 }
 
 /// How elements are written whose pair of dtypes has no loop of its own: `kind` of

@@ -79,8 +79,8 @@ fn joined_dim(output: &OutputPlan<'_>, batch_shape: &BatchShape) -> Option<usize
 
 /// The segments of samples that each have a place, and scales at places of their own if they are found: of samples at steps from
 /// a first one, whose scales are at as many steps from the first one's. So are pages of one cache, whichever they are; in the
-/// worst case a segment has two samples. Scales that are given are put into the order of the places, in which they are
-/// evenly spaced.
+/// worst case a segment has two samples. Scales that are given are put into the order of the samples of a segment, so that places
+/// alone decide.
 fn push_placed<'p>(
     segment: OutputSegment<'p>,
     places: Option<&[*const u8]>,
@@ -91,11 +91,8 @@ fn push_placed<'p>(
     let mut order: Vec<u32> = (0..output.num_samples() as u32).collect();
     order.sort_by_key(|&sample| place(sample));
     let per_sample = all.given.len() / order.len().max(1);
-    let steps = order.iter().enumerate().map(|(rank, &sample)| {
-        let scales = match places {
-            Some(places) => places[sample as usize].addr() as u64,
-            None => (rank * per_sample) as u64,
-        };
+    let steps = order.iter().map(|&sample| {
+        let scales = places.map_or(0, |places| places[sample as usize].addr() as u64);
         [place(sample), scales]
     });
     let mut rest = &order[..];
@@ -107,8 +104,8 @@ fn push_placed<'p>(
             &all.given[first..first + per_sample]
         });
         let run_scales = SegmentScales {
-            out: places.map_or(0, |_| run.first[1]),
-            step: run.steps[1],
+            out: run.first[1],
+            step: if places.is_some() { run.steps[1] } else { per_sample as i64 },
             given: given.copied().collect(),
             ..all.clone()
         };

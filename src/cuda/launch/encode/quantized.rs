@@ -5,7 +5,7 @@ use bytemuck::{bytes_of, cast_slice};
 
 use super::super::loops::{Extent, SampleLoop};
 use super::super::output_desc::{scale_flags, Head, Quantised, ScaleRule, Work};
-use super::super::segment::OutputSegment;
+use super::super::segment::{OutputSegment, SampleStarts};
 use super::super::table_writer::too_large;
 use super::{divisor, Builder, Coefficients};
 use crate::plan::Groups;
@@ -36,6 +36,9 @@ impl Builder<'_> {
             }
             None => {
                 rule.flags |= scale_flags::GIVEN;
+                if let SampleStarts::Placed { .. } = segment.starts {
+                    rule.flags |= scale_flags::BY_INDEX;
+                }
                 rule.given = self.table.column(cast_slice(&scales.given))?;
             }
         }
