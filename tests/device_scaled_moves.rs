@@ -544,3 +544,49 @@ fn ids_on_a_device() {
     let wrong = dsts.clone();
     assert_eq!(refused(options(Some(&wrong))), "scales_out 0: expected shape (2,), got (2, 96)");
 }
+
+/// With ids on a device, scales whose layout has more loops than a launch are refused before codes are written.
+#[test]
+fn scales_of_too_many_loops_leave_codes_alone() {
+    let Some(engine) = device::engine() else { return };
+    let loops = [2i64; 13];
+    let shape = [&loops[..], &[4]].concat();
+    let row = [Sample::rich(DType::F32, &shape, 3)];
+    let placed = Placed::of(&row, &[]);
+    // SAFETY: it lives until the work is done.
+    let rows: SampleList<'_> = unsafe { placed.views() }.into_iter().collect();
+    let ids = Bytes::of(&0i64.to_ne_bytes());
+    let (owner, layout) = (std::sync::Arc::new(()), Layout::compact(DType::I64, &[1]).unwrap());
+    let at = ids.address as *mut u8;
+    // SAFETY: as above.
+    let ids = unsafe { Tensor::new_unchecked(owner, at, DType::I64, CUDA, layout, false) };
+    let list = engine.resident(rows, CUDA).unwrap();
+    let codes = Bytes::of(&[POISON; 4 << 13]);
+    let found = Bytes::of(&[POISON; 4 << 15]);
+    let target = |memory: &Bytes, dtype: DType, shape: &[i64], strides: Option<&[i64]>| {
+        let mut list = SampleList::new();
+        let data = std::ptr::without_provenance(memory.address as usize);
+        // SAFETY: memory of the test alone, of that size.
+        unsafe { list.push(data, dtype, CUDA, shape, strides) }.unwrap();
+        list
+    };
+    // No two of these are one loop.
+    let mut apart = [2i64; 13];
+    (0..12).rev().for_each(|dim| apart[dim] = 2 * apart[dim + 1] + 1);
+    let copied = |strides: Option<&[i64]>| {
+        let dsts = target(&codes, DType::I8, &shape, None);
+        let scales_out = target(&found, DType::F32, &loops, strides);
+        let options = MoveOptions {
+            transform: Quantize::new(DType::I8).into(),
+            scales_out: Some(&scales_out),
+            ..MoveOptions::default()
+        };
+        // SAFETY: as above.
+        unsafe { engine.copy_lists(&dsts, &list.take(&ids).unwrap(), options) }
+    };
+    let error = copied(Some(&apart)).unwrap_err();
+    assert!(matches!(error, Error::Argument(_)) && error.to_string().contains("at most 12 dims"));
+    assert!(codes.to_host().iter().chain(&found.to_host()).all(|&byte| byte == POISON));
+    copied(None).unwrap();
+    assert!(codes.to_host().iter().any(|&byte| byte != POISON));
+}

@@ -89,17 +89,14 @@ impl Engine {
                 (Some(data), scales)
             }
         };
-        let pairs = ChosenMove::new(dsts, srcs, gathered.as_ref())?;
-        let of_scales = match (options.scales_out, &found) {
-            (Some(scales), Some(found)) => Some(ChosenMove::new(scales, srcs, Some(found))?),
-            _ => None,
-        };
-        let span = Span::timed(Stage::Run, counters.now(), &counters.run_ns);
-        for pairs in [Some(&pairs), of_scales.as_ref()].into_iter().flatten() {
-            // SAFETY: the caller's promise.
-            let traffic = unsafe { executor.move_chosen(pairs, &run, &options.out_owners)? };
-            counters.count_traffic(traffic);
+        let mut moves = vec![ChosenMove::new(dsts, srcs, gathered.as_ref())?];
+        if let (Some(scales), Some(found)) = (options.scales_out, &found) {
+            moves.push(ChosenMove::new(scales, srcs, Some(found))?);
         }
+        let span = Span::timed(Stage::Run, counters.now(), &counters.run_ns);
+        // SAFETY: the caller's promise.
+        let traffic = unsafe { executor.move_chosen(&moves, &run, &options.out_owners)? };
+        counters.count_traffic(traffic);
         let (count, src) = (dsts.len() as u64, first_of(srcs));
         let bytes = |dtype, shape| count.saturating_mul(bytes_of(dtype, shape));
         let scale_bytes = options.scales_out.map_or(0, |scales| {

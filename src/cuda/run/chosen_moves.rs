@@ -21,18 +21,18 @@ use crate::tensor::{DType, Error, Owner, Result, Tensor};
 const MOST_UNIT_BYTES: u64 = 16;
 
 impl Executor {
-    /// Enqueues the pairs, as one launch, and returns when it is enqueued. Pairs whose index is out of range are left out,
-    /// which a later call of the list reports.
+    /// Enqueues moves, such as those of data and of scales, each as one launch, and returns when all are enqueued. Pairs whose index
+    /// is out of range are left out, which a later call of the list reports.
     ///
     /// # Errors
-    /// [`Error::Argument`] where a graph has no room for addresses, or for
-    /// too many loops; [`Error::TooLarge`]; [`Error::Cuda`].
+    /// [`Error::Argument`] where a graph has no room for addresses, or for too many loops; [`Error::TooLarge`]; [`Error::Cuda`].
+    /// Nothing is enqueued unless all moves can be.
     ///
     /// # Safety
     /// Destinations may be written to, sources are read, until the work is done.
     pub unsafe fn move_chosen(
         &self,
-        pairs: &ChosenMove<'_>,
+        moves: &[ChosenMove<'_>],
         options: &RunOptions,
         out_owners: &[Owner],
     ) -> Result<Traffic> {
@@ -44,19 +44,68 @@ impl Executor {
         }
         let mut run = Run::new(self, &current, stream, is_capturing);
         run.find_producers(options)?;
-        let finished = run.move_chosen(pairs, options, out_owners);
+        let finished = run.move_chosen(moves, options, out_owners);
         run.end(finished).map(|done| done.traffic)
     }
+}
+
+/// The launch of a move, before it is enqueued.
+struct MoveLaunch {
+    parameters: kernel_abi::Move,
+    /// Addresses that the device does not have yet, and where they are uploaded to unless the parameters have room.
+    words: Vec<u64>,
+    uploaded: Option<u64>,
 }
 
 impl Run<'_> {
     /// Does the work of [`Executor::move_chosen`]; the caller ends the run.
     fn move_chosen(
         &mut self,
-        pairs: &ChosenMove<'_>,
+        moves: &[ChosenMove<'_>],
         options: &RunOptions,
         out_owners: &[Owner],
     ) -> Result<()> {
+        // Loops and memory of all moves first, so that nothing is enqueued if one cannot be.
+        let launches =
+            moves.iter().map(|pairs| self.prepared(pairs)).collect::<Result<Vec<_>>>()?;
+        let sides = moves.iter().flat_map(|pairs| [pairs.dsts, pairs.srcs]);
+        let gathered = moves.iter().filter_map(|pairs| pairs.gathered).map(Tensor::owner);
+        let all = sides.flat_map(SampleList::owners).chain(gathered).chain(&options.keep);
+        let read = self.readable_of(all);
+        // The samples that are chosen from, without their table.
+        let listed = moves.iter().map(|pairs| {
+            pairs.dsts.selection().map_or(pairs.dsts, |selection| &selection.list.samples)
+        });
+        let listed = listed.flat_map(SampleList::owners);
+        let written: Vec<Owner> = out_owners.iter().chain(listed).cloned().collect();
+        self.order_behind(&read, &written)?;
+        let policy = &self.executor.policy;
+        for MoveLaunch { mut parameters, words, uploaded } in launches {
+            if let Some(address) = uploaded {
+                // SAFETY: a block of as many bytes, which is held until the event after the launch.
+                unsafe { upload::bytes(self, address, cast_slice(&words)) }?;
+                for side in [&mut parameters.dst, &mut parameters.src] {
+                    if side.is_inline != 0 {
+                        side.addresses = address + u64::from(side.word) * 8;
+                        side.is_inline = 0;
+                    }
+                }
+            }
+            let behind: &[u64] = if uploaded.is_none() { &words } else { &[] };
+            let grid = parameters.num_items.div_ceil(policy.threads / 32);
+            let grid = options.max_blocks.map_or(grid, |most| grid.min(most));
+            let header = bytes_of(&parameters);
+            let parameters = self.executor.arguments.with(cast_slice(header), behind, policy);
+            let kernel = &self.executor.moves[usize::from(parameters.is_large)];
+            // SAFETY: the kernel has one parameter, of this size. What it reads and writes is the caller's promise, and held until
+            // the event after this.
+            unsafe { self.launch_kernel(kernel, grid, parameters.words()) }?;
+        }
+        self.finish(&written, true, &read, options)
+    }
+
+    /// The launch of a move, with memory for its addresses; errors as of [`Executor::move_chosen`].
+    fn prepared(&mut self, pairs: &ChosenMove<'_>) -> Result<MoveLaunch> {
         let (mut words, mut bits) = (Vec::new(), 0);
         let mut side = |list, gathered| {
             let (side, side_bits) = side_of(list, gathered, &mut words);
@@ -64,12 +113,10 @@ impl Run<'_> {
             side
         };
         let (dst, src) = (side(pairs.dsts, None), side(pairs.srcs, pairs.gathered));
-        let mut launch = kernel_abi::Move { dst, src, ..kernel_abi::Move::zeroed() };
-        set_loops(&mut launch, pairs, bits)?;
-        // Memory first, so that nothing is enqueued if there is none.
-        let policy = &self.executor.policy;
-        let is_inline =
-            (size_of::<kernel_abi::Move>() + words.len() * 8) as u64 <= policy.inline_bytes;
+        let mut parameters = kernel_abi::Move { dst, src, ..kernel_abi::Move::zeroed() };
+        set_loops(&mut parameters, pairs, bits)?;
+        let is_inline = (size_of::<kernel_abi::Move>() + words.len() * 8) as u64
+            <= self.executor.policy.inline_bytes;
         let uploaded = match is_inline {
             true => None,
             false if self.is_capturing => {
@@ -79,34 +126,7 @@ impl Run<'_> {
             }
             false => Some(self.allocate(words.len() as u64 * 8)?.address()),
         };
-        let (dst_owners, src_owners) = (pairs.dsts.owners(), pairs.srcs.owners());
-        let gathered = pairs.gathered.map(Tensor::owner);
-        let all = dst_owners.iter().chain(src_owners).chain(gathered).chain(&options.keep);
-        let read = self.readable_of(all);
-        // The samples that are chosen from, without their table.
-        let listed = pairs.dsts.selection().map_or(pairs.dsts, |selection| &selection.list.samples);
-        let written: Vec<Owner> = out_owners.iter().chain(listed.owners()).cloned().collect();
-        self.order_behind(&read, &written)?;
-        if let Some(address) = uploaded {
-            // SAFETY: a block of as many bytes, which is held until the event after the launch.
-            unsafe { upload::bytes(self, address, cast_slice(&words)) }?;
-            for side in [&mut launch.dst, &mut launch.src] {
-                if side.is_inline != 0 {
-                    side.addresses = address + u64::from(side.word) * 8;
-                    side.is_inline = 0;
-                }
-            }
-        }
-        let behind: &[u64] = if is_inline { &words } else { &[] };
-        let header = bytes_of(&launch);
-        let parameters = self.executor.arguments.with(cast_slice(header), behind, policy);
-        let kernel = &self.executor.moves[usize::from(parameters.is_large)];
-        let grid = launch.num_items.div_ceil(policy.threads / 32);
-        let grid = options.max_blocks.map_or(grid, |most| grid.min(most));
-        // SAFETY: the kernel has one parameter, of this size. What it reads and writes is the caller's promise, and held until
-        // the event after this.
-        unsafe { self.launch_kernel(kernel, grid, parameters.words()) }?;
-        self.finish(&written, true, &read, options)
+        Ok(MoveLaunch { parameters, words, uploaded })
     }
 }
 
