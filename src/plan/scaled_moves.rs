@@ -12,9 +12,9 @@ use crate::plan::output::{ElementOp, OutputPlan, Starts};
 use crate::plan::pair_classes::{packed, PairClass, PairClasses};
 use crate::plan::role::Role;
 use crate::plan::scales_output::nest_of_scales;
-use crate::plan::scaling::{Groups, Scaling};
+use crate::plan::scaling::{rows_too_long, Groups, Scaling, DEVICE_COUNT};
 use crate::samples::SampleList;
-use crate::tensor::{Dims, Layout, Result};
+use crate::tensor::{Dims, Error, Layout, Result};
 
 /// The scales of pairs that a device writes.
 #[derive(Debug)]
@@ -33,7 +33,8 @@ impl<'s> DeviceScales<'s> {
     /// Of pairs with a side on a device, by position.
     ///
     /// # Errors
-    /// As [`MoveScales::new`].
+    /// As [`MoveScales::new`]; [`Error::TooLarge`] for more than a launch counts, of all pairs together, so that none of several
+    /// rounds finds it.
     pub fn new<'a: 's>(
         pairs: &[usize],
         all: &PairClasses<'s>,
@@ -41,6 +42,22 @@ impl<'s> DeviceScales<'s> {
         transform: &AnyTransform,
         scales_out: Option<&SampleList<'a>>,
     ) -> Result<DeviceScales<'s>> {
+        let mut num_scales = 0u64;
+        for class in pairs.iter().map(|&pair| all.of(pair)) {
+            let Some(scaling) = class.scaling() else { continue };
+            let row = match scaling.groups {
+                Groups::Blocks { row, .. } => row,
+                Groups::Sample => class.dst.layout.numel() as u64,
+            };
+            if row >= DEVICE_COUNT {
+                return Err(rows_too_long(row));
+            }
+            num_scales = num_scales.saturating_add(scaling.num_scales());
+        }
+        if num_scales >= DEVICE_COUNT {
+            let text = "2^31 scales or more in one call: move fewer pairs at a time";
+            return Err(Error::too_large(text.to_owned()));
+        }
         let mut device_scales =
             DeviceScales { found: None, given: MoveScales::default(), pairs: pairs.to_vec() };
         match (transform, scales_out) {
@@ -146,3 +163,7 @@ impl<'s> DeviceScales<'s> {
         Ok(Some((placed, Some((compact, read)))))
     }
 }
+
+#[cfg(all(test, feature = "cuda"))]
+#[path = "scaled_moves_tests.rs"]
+mod tests;

@@ -13,6 +13,17 @@ use crate::tensor::{
     DType, Device, Dims, Error, ErrorValue, Hint, Layout, Mismatch, Result, Tensor,
 };
 
+/// Elements of a row, and scales of a launch, that a device counts are fewer.
+pub(crate) const DEVICE_COUNT: u64 = 1 << 31;
+
+/// The error of rows of too many elements for a device.
+pub(crate) fn rows_too_long(elems: u64) -> Error {
+    Error::too_large(format!(
+        "rows of {elems} elements: a device has scales for rows of fewer than 2^31; pass parts of a row as samples of their own, or \
+         samples and batch on the host"
+    ))
+}
+
 /// The scaling of the elements of a batch by scales that groups of them share.
 #[derive(Clone, Debug)]
 pub(crate) struct Scaling {
@@ -105,6 +116,11 @@ impl Scaling {
         let mut scaling = scaling(groups);
         scaling.given = Some(given_scales(used, &dequantize.scales, &scaling, shape)?);
         Ok(Some(Box::new(scaling)))
+    }
+
+    /// The number of scales.
+    pub fn num_scales(&self) -> u64 {
+        self.shape.iter().fold(1, |all, &extent| all.saturating_mul(extent as u64))
     }
 
     /// The rule by which scales are found; `None` if they are given.

@@ -8,16 +8,14 @@ use super::super::output_desc::{scale_flags, Head, Quantised, ScaleRule, Work};
 use super::super::segment::{OutputSegment, SampleStarts};
 use super::super::table_writer::too_large;
 use super::{divisor, Builder, Coefficients};
-use crate::plan::Groups;
-use crate::tensor::{DType, Error, Result};
+use crate::plan::{rows_too_long, Groups, DEVICE_COUNT};
+use crate::tensor::{DType, Result};
 
 /// Elements of a lane that are written together, and the lanes of a warp.
 const CHUNK: u64 = 16;
 const LANES: u64 = 32;
 /// The most groups that the same lanes take, one after the other.
 const MAX_RUN: u64 = 8;
-/// Elements of a row that kernels count in 32 bits, blocks of them, too.
-const MAX_ROW_ELEMS: u64 = 1 << 31;
 
 impl Builder<'_> {
     pub(super) fn quantised(&mut self, mut head: Head, segment: &OutputSegment<'_>) -> Result<()> {
@@ -48,12 +46,8 @@ impl Builder<'_> {
             Extent::Fixed(extent) => extent,
             Extent::Joined(unit) => unit.saturating_mul(most.unwrap_or(0)),
         };
-        if extent(cols) >= MAX_ROW_ELEMS {
-            return Err(Error::too_large(format!(
-                "rows of {} elements: a device has scales for rows of fewer than 2^31; pass parts of a row as samples of their \
-                 own, or samples and batch on the host",
-                extent(cols)
-            )));
+        if extent(cols) >= DEVICE_COUNT {
+            return Err(rows_too_long(extent(cols)));
         }
         let (groups, group_elems) = match scales.scaling.groups {
             Groups::Sample => {
@@ -67,7 +61,7 @@ impl Builder<'_> {
                 };
                 let rows = outer.iter().map(extent).fold(1, u64::saturating_mul);
                 rule.rows = outer.iter().map(unit).fold(1, u64::saturating_mul) as u32;
-                if rows >= 1 << 31 {
+                if rows >= DEVICE_COUNT {
                     return Err(too_large("rows of a sample"));
                 }
                 (nest.piece, nest.pieces, nest.by_pieces) = (u32::MAX, 1, divisor(1)?);
@@ -75,7 +69,7 @@ impl Builder<'_> {
                 (segment.num_samples() as u64, rows.saturating_mul(extent(cols)))
             }
             Groups::Blocks { block, .. } => {
-                nest.piece = block.min(MAX_ROW_ELEMS) as u32;
+                nest.piece = block.min(DEVICE_COUNT) as u32;
                 if outer.len() != scales.outer_steps.len() && scales.out != 0 {
                     return Err(too_large("loops"));
                 }
@@ -90,7 +84,7 @@ impl Builder<'_> {
                 (groups, block)
             }
         };
-        if groups >= 1 << 31 {
+        if groups >= DEVICE_COUNT {
             return Err(too_large("scales"));
         }
         let teams = teams_of(group_elems);
