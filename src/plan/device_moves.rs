@@ -28,6 +28,7 @@ use crate::plan::pair_classes::{packed, PairClass};
 use crate::plan::path::Path;
 use crate::plan::policy::POLICY;
 use crate::plan::role::Role;
+use crate::plan::scaling::Scaling;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{bytes_of, DType, Device, Dims, Layout, Offsets, Result};
 
@@ -86,11 +87,14 @@ pub(super) enum Crossing<'s> {
 impl<'s> Moves<'s> {
     /// Pairs on a device, cut into rounds: a round ends with the pair by which its copies on the device reach `most_room_bytes`.
     pub fn rounds(&self, reads_mapped: bool) -> Vec<&[usize]> {
+        let bytes = |meta: &TensorMeta| bytes_of(meta.dtype, meta.layout.shape());
         let room_of = |class: &PairClass<'_>| match way_of(class, reads_mapped) {
-            Some(Way::Staged | Way::PinnedStaged) => {
-                bytes_of(class.src.dtype, class.src.layout.shape())
+            Some(Way::Staged | Way::PinnedStaged) => bytes(class.src),
+            // With the scales that are found.
+            Some(Way::Landed) => {
+                let scales = class.scaling().map_or(0, Scaling::found_bytes);
+                bytes(class.dst).saturating_add(scales)
             }
-            Some(Way::Landed) => bytes_of(class.dst.dtype, class.dst.layout.shape()),
             _ => 0,
         };
         let rooms: Vec<u64> = self.all.classes.iter().map(room_of).collect();

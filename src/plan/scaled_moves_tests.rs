@@ -1,4 +1,4 @@
-//! Limits of moves whose elements are scaled.
+//! Limits and rounds of moves whose elements are scaled.
 
 #![allow(unsafe_code)] // Samples at made-up addresses.
 
@@ -55,4 +55,23 @@ fn limits_are_known_before_the_first_round() {
         .map(|(first, dtype)| list(first, 1, dtype, CUDA, &[2, 1 << 31]));
     let error = Moves::new(&dsts, &srcs, &given.into(), None).unwrap_err().to_string();
     assert!(error.starts_with("rows of 2147483648 elements"), "{error}");
+}
+
+/// Codes of 32 MiB, with scales of as many bytes where these land, too.
+#[test]
+fn scales_that_land_take_room() {
+    let rounds = |scales_dtype: DType, block: i64| {
+        let quantize = Quantize::new(DType::F8E4M3FN)
+            .scale(Granularity::Block(block))
+            .scale_dtype(scales_dtype);
+        let shape = [1 << 15, 1 << 10];
+        let srcs = list(0, 16, DType::F32, CUDA, &shape);
+        let dsts = list(100, 16, DType::F8E4M3FN, Device::Cpu, &shape);
+        let scales = list(200, 16, scales_dtype, Device::Cpu, &[1 << 15, (1 << 10) / block]);
+        let moves = Moves::new(&dsts, &srcs, &quantize.into(), Some(&scales)).unwrap();
+        moves.rounds(true).iter().map(|round| round.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(rounds(DType::F32, 1024), [8, 8]);
+    assert_eq!(rounds(DType::F32, 4), [4, 4, 4, 4]);
+    assert_eq!(rounds(DType::F8E8M0FNU, 1), [4, 4, 4, 4]);
 }

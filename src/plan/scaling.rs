@@ -10,7 +10,7 @@ use crate::collate::{e8m0_value, Dequantize, Granularity, Quantize, Rescale, Sca
 use crate::plan::checks::UsedMetas;
 use crate::plan::placement::Placement;
 use crate::tensor::{
-    DType, Device, Dims, Error, ErrorValue, Hint, Layout, Mismatch, Result, Tensor,
+    bytes_of, DType, Device, Dims, Error, ErrorValue, Hint, Layout, Mismatch, Result, Tensor,
 };
 
 /// Elements of a row, and scales of a launch, that a device counts are fewer.
@@ -118,9 +118,14 @@ impl Scaling {
         Ok(Some(Box::new(scaling)))
     }
 
-    /// The number of scales.
+    /// The number of scales, and the bytes of those that are found.
     pub fn num_scales(&self) -> u64 {
         self.shape.iter().fold(1, |all, &extent| all.saturating_mul(extent as u64))
+    }
+
+    /// The bytes of the scales that are found; 0 if they are given.
+    pub fn found_bytes(&self) -> u64 {
+        self.quantize().map_or(0, |quantize| bytes_of(quantize.scale_dtype, &self.shape))
     }
 
     /// The rule by which scales are found; `None` if they are given.
