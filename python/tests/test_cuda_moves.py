@@ -238,6 +238,18 @@ def test_page_locked_pairs_are_in_the_order_of_the_stream(driver):
     assert "host memory has no streams" in str(error)
 
 
+def test_page_locked_scales_have_a_stream(driver):
+    stream, rows = driver.stream(), [np.ones((2, 4), "f4")]
+    scales = Dlpack(driver, np.zeros(2, "f4"), kind="pinned")
+    asked = {"dsts": [np.zeros((2, 4), "i1")], "transform": wr.Quantize("int8"), "scales_out": [scales], "stream": stream}
+    assert wr.explain(rows, "copy_many", **asked).bytes_written == 16
+    wr.copy_many(srcs=rows, **asked)
+    assert read(driver, scales).all()
+    asked["scales_out"] = [np.zeros(2, "f4")]
+    for call in (lambda: wr.explain(rows, "copy_many", **asked), lambda: wr.copy_many(srcs=rows, **asked)):
+        assert "host memory has no streams" in str(refusal(call, ValueError))
+
+
 def test_explain_and_stats(driver):
     engine = wr.Engine()
     rows = [paint_values(250, "float32", seed) for seed in range(300)]

@@ -167,8 +167,7 @@ fn copy_pairs(
         _ => first,
     };
     let scales_list = scales.as_ref().map(|scales| &scales.samples.list);
-    let any_pinned =
-        has_pinned([to, from]) || scales_list.is_some_and(|list| has_pinned([list, list]));
+    let any_pinned = has_pinned([to, from].into_iter().chain(scales_list));
     let mut options = match ordinal {
         None if stream.is_some() && !any_pinned => return Err(no_stream()),
         None => {
@@ -397,7 +396,7 @@ pub(super) fn explain_pairs(
     if stream.is_some() {
         one_device(py, [to, from])?;
         let is_on_host = dsts.samples.ordinal().or(srcs.samples.ordinal()).is_none();
-        if is_on_host && !has_pinned([to, from]) {
+        if is_on_host && !has_pinned([to, from].into_iter().chain(scales)) {
             return Err(no_stream());
         }
     }
@@ -417,11 +416,9 @@ fn no_stream() -> PyErr {
     PyValueError::new_err("stream= is for tensors on a CUDA device; host memory has no streams")
 }
 
-/// Whether a side has metadata of page-locked memory, be it of none of its samples.
-fn has_pinned(sides: [&SampleList<'_>; 2]) -> bool {
-    let is_pinned =
-        |list: &SampleList<'_>| list.metas().iter().any(|meta| meta.device == Device::Pinned);
-    sides.into_iter().any(is_pinned)
+/// Whether a side, or scales, have metadata of page-locked memory, be it of none of their samples.
+fn has_pinned<'l>(mut lists: impl Iterator<Item = &'l SampleList<'static>>) -> bool {
+    lists.any(|list| list.metas().iter().any(|meta| meta.device == Device::Pinned))
 }
 
 /// Refuses a stream for sides on several devices.
