@@ -141,7 +141,7 @@ fn rows_of_file(scale: Scale) -> Vec<Counted> {
     add("scalars", "i64", |scale| scalars(scale.of(16_384), DType::I64, DType::I64));
     add("scalars", "i32 to i64", |scale| scalars(scale.of(16_384), DType::I32, DType::I64));
     add("scalars", "f64 to f32", |scale| scalars(scale.of(16_384), DType::F64, DType::F32));
-    for (name, case, parts) in FLOAT8 {
+    for (name, case, parts) in FLOAT8.into_iter().chain(QUANTISED) {
         add(name, case, parts);
     }
     for (case, parts) in STRIDED {
@@ -239,14 +239,10 @@ const PAIRS: [(DType, DType); 16] = {
     ]
 };
 
-/// What is quantised, and then each of them in three layouts: adjacent on both sides, transposed, and, where the result is a float, with a
-/// coefficient for each of three channels along a row.
+/// Each of them in three layouts: adjacent on both sides, transposed, and, where the result is a float, with a coefficient for each of three
+/// channels along a row.
 fn pairs(scale: Scale) -> Vec<Counted> {
     let mut all = Vec::new();
-    for (name, case, parts) in QUANTISED {
-        let counted = Counted::new(name, Lie::Scattered, move || parts(scale));
-        all.push(Counted { case: case.to_owned(), ..counted });
-    }
     for (from, to) in PAIRS {
         let mut add = |name, parts: fn(DType, DType, usize) -> Vec<Part>| {
             let counted = Counted::new(name, Lie::Scattered, move || parts(from, to, scale.of(64)));
