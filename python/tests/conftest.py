@@ -48,8 +48,8 @@ def jax():
 
 
 def warm_up():
-    """What a first call loads, locks and allocates may wait for the device, on which tests stop streams: pages of what host samples go
-    through, up to its full size, and what page-locked samples are read with."""
+    """Makes the first calls. What they load, lock and allocate may wait for the device, on which tests stop streams: pages of
+    what host samples go through, up to its full size, and what page-locked samples are read with."""
     for target in ("cuda", "pinned"):
         wr.stack([1], device=target)
     wr.stack([np.zeros(20 << 20, np.uint8)], device="cuda").check()

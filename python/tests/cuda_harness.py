@@ -177,7 +177,7 @@ class Driver:
 
     @contextlib.contextmanager
     def paused_briefly(self, *streams, seconds=0.05):
-        """As `paused`, for calls that wait: another thread ends it meanwhile."""
+        """Stops streams as `paused` does, for calls that wait: another thread resumes them after `seconds`."""
         for stream in streams:
             self.pause(stream)
         timer = threading.Timer(seconds, lambda: [self.resume(stream) for stream in streams])
@@ -279,7 +279,7 @@ class RealDriver(Driver):
 
     def __init__(self, library):
         super().__init__(library)
-        # Until a word's turn comes again, its stream has long read it.
+        # A stream has long read its word when the word's turn comes again.
         self.words, self.turn = self.allocate("pinned", 4 * self.num_words), 0
         self.reserves = {kind: [self.allocate(kind, RESERVE), 0] for kind in ("device", "pinned")}
         self.stopped, self.overdue, self.lock = {}, [], threading.Lock()

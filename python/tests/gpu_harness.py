@@ -1,4 +1,4 @@
-"""What the tests with torch itself on a GPU share: one side is late on purpose, so that a missing wait gives wrong bytes.
+"""The parts that tests with torch itself on a GPU share: one side is late on purpose, so that a missing wait gives wrong bytes.
 
 Without a GPU they run on the host what they can, where streams do nothing: it shows that the tests themselves work.
 """
@@ -23,7 +23,7 @@ import windrow as wr
 
 torch = pytest.importorskip("torch")
 
-# On the simulated driver windrow would not see torch's tensors.
+# Windrow would not see torch's tensors on the simulated driver.
 HAS_GPU = not os.environ.get("WINDROW_CUDA_DRIVER") and torch.cuda.is_available()
 HERE = "cuda" if HAS_GPU else "cpu"
 MS = 25  # of a delay: a call takes some 30 us, its kernel as much

@@ -105,7 +105,7 @@ def memory(tensor):
         "data": (tensor.data_ptr(), False),
         "strides": tuple(storage.itemsize * (s if n > 1 else 1) for n, s in zip(tensor.shape, tensor.strides)),
     }
-    # Not of a class made here: free-threaded 3.13 never releases classes, nor of what they hold.
+    # No class is made here: free-threaded 3.13 never releases classes, nor what they hold.
     return np.asarray(SimpleNamespace(keep=tensor, __array_interface__=interface))
 
 

@@ -90,7 +90,8 @@ def checked(status, said, errors, code=0):
 
 
 def fork(script, *args, timeout=120, env=None):
-    """As `run`, in a fork of a process that has imported torch and nothing else: its import is most of what such a script takes."""
+    """Runs a script as `run` does, in a fork of a process that has imported torch and nothing else: its import is most of what
+    such a script takes."""
     if sys.platform != "linux":
         return run(script, *args, timeout=timeout, env=env)
     control, _ = server(tuple(sorted((env or {}).items())))

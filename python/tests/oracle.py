@@ -79,7 +79,8 @@ def float8_values(name):
 
 
 def f64_to_float8(x, name, saturate=False):
-    """To nearest even; what is too large becomes an infinity, NaN where there is none, or the largest number."""
+    """Rounds float64 to the nearest code, ties to even; a value that is too large becomes an infinity, NaN where there is none,
+    or the largest number."""
     x = np.atleast_1d(np.asarray(x, np.float64))
     end = 0x7F if name == "float8_e4m3fn" else 0x7C
     values = float8_values(name)[: end + 1]

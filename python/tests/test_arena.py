@@ -193,7 +193,7 @@ def test_a_torch_copy_is_the_same_tree(torch):
 
 
 def test_arena_layout_alone_is_enough():
-    """For a receiver without windrow."""
+    """A receiver without windrow reads the batches by their `arena_layout`."""
     tree = wr.collate(trees(), SPEC, arena=True)
     moved = bytes(tree["ids"].arena)
     for batch in leaves(tree):
@@ -314,7 +314,7 @@ def test_errors_leave_nothing_allocated():
     assert after == before
 
 
-# On devices
+# Devices
 
 
 @pytest.mark.parametrize("target", ["cpu", "pinned", "cuda"])

@@ -212,7 +212,7 @@ def test_arrays_are_released_once_with_the_last_user():
     del sample
     gc.collect()
     assert alive() is None
-    # On an error, of a column after it, nothing stays.
+    # Nothing stays after an error of a later column.
     alive, array = lent()
     with pytest.raises(wr.DTypeError):
         wr.collate(pa.table({"x": array, "y": pa.nulls(3)}))

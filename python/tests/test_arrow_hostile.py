@@ -136,7 +136,7 @@ def test_streams_that_give_nothing():
 
 @pytest.mark.parametrize("wrong", [NUMBERS, pa.array(["a", "b"]), pa.array([[1.0]] * 3, pa.list_(pa.float64(), 1)), pa.array([{"a": 1}])])
 def test_arrays_of_another_type_than_the_schema(wrong):
-    """As far as buffers and children tell: nothing tells how wide an element is."""
+    """Buffers and children tell the type; nothing tells how wide an element is."""
     refusal(lambda: wr.SampleList(Producer([LISTS, wrong])), wr.LayoutError, "sample 3: expected ")
     schema, _ = LISTS.__arrow_c_array__()
     _, array = wrong.__arrow_c_array__()

@@ -218,7 +218,7 @@ def test_what_is_refused():
 
 
 def test_keys_that_a_feature_would_make_up_are_missing():
-    """As of plain dicts; the features are only read."""
+    """The errors are those of plain dicts; the features are only read."""
     calls = {
         "labels": (sequence.DataCollatorForTokenClassification(tokenizer()), sequence.DataCollatorForSeq2Seq(tokenizer())),
         "x": (sequence.DataCollatorWithPadding(tokenizer()), sequence.pad_tokens),

@@ -243,7 +243,7 @@ def test_flattening_names_the_sample_that_the_caller_has():
 
 @KINDS
 def test_labels_that_language_modelling_replaces(kind):
-    """In arrays transformers lets them have any length; no tensor can hold them."""
+    """Transformers lets labels in arrays have any length; no tensor can hold them."""
     rows = rows_of(UNEVEN, labels=UNEVEN)
     for more in ({"mlm": False}, {"seed": 3}):
         if kind == "np":
@@ -288,7 +288,7 @@ def test_cures_name_what_the_call_has():
 @pytest.mark.parametrize("wrap", WRAPS)
 @pytest.mark.parametrize("name", FEATURES)
 def test_features_stay_as_they_are(name, wrap, kind):
-    """Also where a batch could be a view of its one sample."""
+    """Features stay too where a batch could be a view of its one sample."""
     make = WRAPS[wrap]
     more = {key: [make(v) if isinstance(v, list) else v for v in values] for key, values in FEATURES[name].items()}
     arguments = () if "Flattening" in name else (tokenizer(),)

@@ -240,7 +240,7 @@ WITH_MISSING = [lambda entries: collections.defaultdict(lambda: leaf(9), entries
 @pytest.mark.parametrize("make", WITH_MISSING)
 @pytest.mark.parametrize("other", [{}, {"b": 2}, {"a": 1, "c": 3}])
 def test_a_key_that_a_mapping_would_make_up(make, other):
-    """As of a plain dict; the samples are only read."""
+    """The error is that of a plain dict; the samples are only read."""
     for wrap, prefix in ((lambda own: own, ""), (lambda own: {"t": (own, 1)}, "t.0.")):
         samples = [wrap(make({"a": 1, "b": 2})), wrap(make(other))]
         before = [str(sample) for sample in samples]
@@ -500,7 +500,7 @@ def leaves_of(tree):
 
 @pytest.mark.parametrize("cls", SCALED)
 def test_a_batch_is_not_made_by_the_class_again(cls):
-    """As NumPy stacks the fields, in a copy of the first sample."""
+    """The fields are stacked as NumPy stacks them, in a copy of the first sample."""
     samples = [SCALED[cls](leaf(i)) for i in range(3)]
     want = [np.stack(column) for column in zip(*map(leaves_of, samples))]
     for made in (wr.collate(samples), wr.collate([{"t": [sample]} for sample in samples])["t"][0], wr.collate(wr.SampleList(samples))):

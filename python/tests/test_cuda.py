@@ -278,7 +278,7 @@ def test_pinned_batches_are_host_memory_to_others(driver):
         assert_same(array, np.stack(ROWS))
     torch = pytest.importorskip("torch")
     assert_same(torch.from_dlpack(batch).numpy(), np.stack(ROWS))
-    # And to us they are what they are.
+    # Windrow itself takes the tensors as page-locked memory.
     assert wr.stack(batch).device == "pinned"
     assert wr.explain(batch, device="cuda").path == "direct pinned"
 
@@ -540,7 +540,7 @@ def test_a_view_on_a_device_launches_nothing(driver):
 
 @pytest.mark.simulated("gives kernels stale copies of page-locked memory")
 def test_confidential_computing(sim):
-    """In a process of its own: what an engine has found out holds for all of it."""
+    """The test has a process to itself: what an engine has found out holds for the whole process."""
     isolated.run(
         """
 import ctypes, os

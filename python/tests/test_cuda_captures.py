@@ -93,7 +93,7 @@ def test_torch_without_memory(sim, torch, captured, samples):  # noqa: F811
 
 @pytest.mark.simulated("calls the library itself")
 def test_threads_that_are_relaxed(sim):
-    """As the thread of `windrow.torch.Prefetcher`, in which torch waits for events."""
+    """The thread of `windrow.torch.Prefetcher`, in which torch waits for events, is such a thread."""
     captured, other, event, graph, codes = sim.stream(), sim.stream(), c_void_p(), c_void_p(), []
     sim.cuEventCreate(byref(event), 2)
     sim.cuEventRecord(event, other)

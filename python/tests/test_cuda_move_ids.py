@@ -58,7 +58,7 @@ def test_a_side_whose_ids_the_host_knows(driver, place, to):
 
 
 def cast(array, to):
-    """As windrow casts."""
+    """Casts an array by `copy_many`, as windrow casts."""
     result = np.zeros(array.shape, to)
     wr.copy_many([result], [np.ascontiguousarray(array)])
     return result
@@ -67,7 +67,7 @@ def cast(array, to):
 @pytest.mark.parametrize("place", ["cpu", "pinned", "cuda"])
 @pytest.mark.parametrize("scale", ["sample", "row", 32])
 def test_tokens_are_quantised_into_slots_of_the_device(driver, place, scale):
-    """As a step of a server has them: ids of slots on the device, for a store of codes and one of scales."""
+    """A step of a server has such ids: of slots on the device, for a store of codes and one of scales."""
     tokens, quantize = paint_values((5, 3, 40), "float32"), wr.Quantize("int8", scale=scale)
     batch = wr.stack(tokens, transform=quantize)
     store, codes = listed(driver, np.zeros((9, 3, 40), "i1"))
@@ -135,7 +135,7 @@ def test_ids_out_of_range_leave_their_pairs_out(driver, place):
     want[[3, 1]] = ROWS[[0, 2]]
     assert_same(written(), want)
     refusal(lambda: wr.stack(target), IndexError)
-    # Both sides: a pair with one end is none.
+    # Both sides have ids: a pair with one end is none.
     source, _ = listed(driver, ROWS * 2)
     target, written = listed(driver, np.ones((9, 40), "f4"))
     wr.copy_many(target.take(ids_on(driver, [0, 9, 2])), source.take(ids_on(driver, [1, 2, 99])))
@@ -246,13 +246,13 @@ def test_a_bound_of_ids_on_the_device(sim):
         blocks = sim.most_blocks(lambda bound=bound: wr.copy_many(target.take(ids), source.take(ids), max_blocks=bound))
         assert least <= blocks <= most
     assert_same(written(), paint_values((64, 8192), "float32"))
-    # What is cast is gathered first, by a launch that is bounded as well.
+    # Rows that are cast are gathered first, by a launch that is bounded as well.
     target, written = listed(sim, np.zeros((64, 8192), "f2"))
     assert sim.most_blocks(lambda: wr.copy_many(target.take(ids), source.take(ids), max_blocks=3)) == 3
     assert_same(written(), paint_values((64, 8192), "float32").astype("f2"))
 
 
-# What there is room for
+# Room for pairs
 
 
 @pytest.mark.simulated("which has as much memory as the host")
@@ -277,12 +277,12 @@ first, second = (wr.stack(rows * by, device=name) for by, name in ((1, "cuda:0")
 def read(batch):
     return wr.stack(batch, device="cpu").numpy()
 
-# From the host, and back.
+# The pairs go from the host to the devices, and back.
 wr.copy_many([first[0], second[0], first[1]], [rows[5], rows[4], rows[3]])
 got = np.zeros((3, 50), "f4")
 wr.copy_many(list(got), [first[0], second[0], first[1]])
 assert (got == rows[[5, 4, 3]]).all()
-# From one to another, in both directions at once, with a cast and pairs of one device and of none among them.
+# Pairs go from one device to another, in both directions at once, with a cast and pairs of one device and of none.
 first, second = (wr.stack(rows * by, device=name) for by, name in ((1, "cuda:0"), (2, "cuda:1")))
 wide = wr.stack(np.zeros((6, 50)), device="cuda:1")
 host = np.zeros(50, "f4")
@@ -297,7 +297,7 @@ assert (read(first)[2] == 2 * rows[2]).all() and (read(first)[3] == rows[4]).all
 assert (read(wide)[1] == rows[1]).all() and (read(wide)[2] == rows[3]).all() and not read(wide)[3:].any()
 wr.copy_many(first, second, transform=wr.Transform(scale=0.5))
 assert (read(first) == read(second) * np.float32(0.5)).all()
-# With scales, one device at a time.
+# Pairs with scales go to one device at a time.
 codes, scales = ([wr.stack(np.zeros(shape, dtype), device=name) for name in ("cuda:0", "cuda:1")] for shape, dtype in (((6, 50), "i1"), ((6,), "f4")))
 quantize, want = wr.Quantize("int8"), wr.stack(rows, transform=wr.Quantize("int8"))
 try:
@@ -332,7 +332,7 @@ except wr.DeviceError as error:
     assert "copy the sources to that one first" in str(error)
 else:
     raise AssertionError
-# What the host reads and writes beside them waits for the devices.
+# The host's reads and writes beside them wait for the devices.
 locked = wr.stack(np.zeros((2, 50), "f4"), device="pinned")
 for turn in range(5):
     wr.copy_many([locked[0], locked[1]], [second[turn], first[turn]])

@@ -220,7 +220,7 @@ def test_page_locked_sources_of_every_size(driver, elements):
 
 
 def test_page_locked_pairs_are_in_the_order_of_the_stream(driver):
-    """What is enqueued on it already writes the source, and reads the destination, of a pair without a side on the device."""
+    """Work already on the stream writes the source, and reads the destination, of a pair without a side on the device."""
     stream, zeros, ones = driver.stream(), np.zeros(64, "f4"), np.ones(64, "f4")
     tensor = table_type([stream])
     on_device = tensor(driver, ones, stream=stream)

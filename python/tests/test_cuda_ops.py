@@ -76,7 +76,7 @@ def test_long_lists_are_one_launch_too(sim, standin):
 
 @pytest.mark.parametrize("side", ["right", "left", "center"])
 def test_gradients_of_pad_and_repad_are_one_launch(sim, standin, side):
-    """Those of stack, concat and ragged are views."""
+    """The gradients of stack, concat and ragged are views."""
     rows = standin.Tensor(padded(side).reshape(-1, 5))
     values, offsets = counted(sim, lambda: kernels.joined(rows, torch.tensor(LENGTHS), 8, side))
     assert_same(read(standin, values)(), VALUES)

@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_found_first(driver):
 @pytest.mark.parametrize("source", PLACES)
 def test_buckets(driver, source, target, max_bytes):
     tree = tree_on(driver, source)
-    # With gaps: cut pieces are of a row-major copy of it.
+    # The array has gaps: its pieces are cut from a row-major copy.
     turned = paint_values((6, 9))
     tree["turned"] = Cai(driver, turned, says={"shape": (9, 6), "strides": (4, 36)}) if source == "cuda" else turned.T
     into = {**zeros_on(driver, target), "turned": np.zeros((9, 6), "f4")}
@@ -198,7 +198,7 @@ def test_calls(sim):
     calls = sim.steady_calls(lambda: wr.pack(leaves, out=out))
     assert calls["cuLaunchKernel"] == 1 and calls.total() <= 14, calls
     assert not any("Synchronize" in call or "Alloc" in call or "Memset" in call for call in calls), calls
-    # To the host by one copy, which is waited for.
+    # The bytes go to the host by one copy, which is waited for.
     calls = sim.steady_calls(lambda: wr.pack(leaves, out=near))
     assert calls["cuLaunchKernel"] <= 2 and calls["cuMemcpyDtoHAsync_v2"] == 1 and calls.total() <= 50, calls
     assert sum(count for call, count in calls.items() if "Synchronize" in call) == 1, calls

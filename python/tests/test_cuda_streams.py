@@ -172,7 +172,7 @@ def test_a_device_producer_without_streams_is_refused(driver):
             raise AssertionError("asked without a stream")
 
     refused = refusal(lambda: wr.stack([Old(driver, ROWS[0])]), wr.LayoutError, "sample 0", "'stream'", index=0)
-    # Not the TypeError of the call: memory that its owner does not lend cannot be expressed, whichever class the owner's library
+    # The call raises no TypeError: memory that its owner does not lend cannot be expressed, whichever class the owner's library
     # takes for that (pyarrow takes TypeError for nulls). It is the cause.
     assert isinstance(refused.__cause__, TypeError)
 
@@ -222,7 +222,7 @@ def test_work_goes_on_the_stream_asked_for(streams, source, wrap):
     wr.stack(samples, device="cuda")
     with streams.paused(stream):
         batch = wr.stack(samples, device="cuda", stream=wrap(stream))
-        # Without a wait of any kind: it is on the very stream.
+        # The reader needs no wait of any kind: it is on the very stream.
         read = later(streams, Unordered(batch), stream)
     assert_same(read(), WANT)
 
@@ -238,7 +238,7 @@ class Unordered:
 
 
 def test_page_locked_memory_that_is_offered_as_host_memory(streams):
-    """As torch's `pin_memory()` is: its owner may write to it after the call, however late the device is."""
+    """The result of torch's `pin_memory()` is such memory: its owner may write to it after the call, however late the device."""
     for rows in (ROWS, [np.arange(16384, dtype="float32") + n for n in range(3)]):
         memory = wr.stack(rows, device="pinned").numpy()
         samples = [row for row in memory]
@@ -315,7 +315,7 @@ def test_an_output_is_ready_when_its_new_bytes_are(streams, ours):
 
 
 def test_scales_that_are_still_in_use(streams):
-    """As of an output: the zeros of their own stream are written first."""
+    """Scales are ordered as an output is: the zeros of their stream are written first."""
     stream, samples, quantize = streams.stream(), [Cai(streams, row) for row in ROWS], wr.Quantize("int8")
     want = wr.stack(ROWS, transform=quantize)
     data = Cai(streams, np.zeros(WANT.shape, "int8"))

@@ -431,7 +431,7 @@ def test_nothing_is_written_beyond(torch, samples):
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 @pytest.mark.parametrize("has_labels", [False, True])
 def test_tokens_are_packed_where_they_are(torch, dtype, has_labels):
-    """As on the host, by one launch and one copy of numbers."""
+    """The result is the host's, by one launch and one copy of numbers."""
     rows = [np.arange(10, 10 + n, dtype=dtype) for n in (3, 0, 1, 260, 5)]
     features = [{"input_ids": row, **({"labels": row[::-1].copy()} if has_labels else {})} for row in rows]
     on_device = [{key: torch.Tensor(value) for key, value in feature.items()} for feature in features]
@@ -454,7 +454,7 @@ def test_tokens_are_packed_where_they_are(torch, dtype, has_labels):
 @pytest.mark.parametrize("has_labels", [False, True])
 @pytest.mark.parametrize("lengths", [(3, 0, 1, 26, 5, 4), (30,), (1, 29, 12)])
 def test_rows_of_a_plan_are_packed_where_they_are(torch, lengths, has_labels):
-    """As on the host, by one launch and one copy of numbers: full rows and others, rows of many sequences and of none."""
+    """The result is the host's, by one launch and one copy of numbers: full rows and others, rows of many sequences and of none."""
     rows = [np.arange(10 * n, 10 * n + length) for n, length in enumerate(lengths)]
     features = [{"input_ids": row, **({"labels": -row} if has_labels else {})} for row in rows]
     there = [{key: torch.Tensor(value) for key, value in feature.items()} for feature in features]
@@ -512,7 +512,7 @@ def test_images_and_keyed_values_where_they_are(torch):
 
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 def test_graphs_are_joined_where_they_are(torch, dtype):
-    """As on the host, by one launch and one copy of numbers."""
+    """The result is the host's, by one launch and one copy of numbers."""
     sizes = [(3, 4), (0, 0), (2, 600), (5, 1)]
     graphs = [
         {"x": paint_values((nodes, 3), "float32", nodes), "edge_index": np.arange(2 * edges, dtype=dtype).reshape(2, edges) % 7}

@@ -27,7 +27,7 @@ CANNOT_EXPRESS = (BufferError, wr.DTypeError, wr.DeviceError)
 
 
 def all_freed(*producers):
-    """As `freed_once`, for producers that may never have been asked."""
+    """Checks as `freed_once` does, for producers that may never have been asked."""
     settle()
     for producer in producers:
         producer.close()

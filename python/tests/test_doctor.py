@@ -101,7 +101,7 @@ def test_a_torch_without_the_function_for_shared_memory(torch, monkeypatch):
 
 
 def test_a_source_folder_says_that_nothing_is_built():
-    """As after a build that failed."""
+    """A build that failed leaves such a folder."""
     source = Path(__file__).parents[1] / "python"
     if list((source / "windrow").glob("_windrow.*so")):
         pytest.skip("the source folder has a build")

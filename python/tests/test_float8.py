@@ -14,7 +14,7 @@ LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 
 
 def codes(x, target):
-    """What ml_dtypes makes of floats."""
+    """The codes that ml_dtypes makes of floats, as uint8."""
     with np.errstate(all="ignore"):
         return np.asarray(x).astype(getattr(ml_dtypes, target)).view(np.uint8)
 

@@ -47,7 +47,7 @@ def rows_of(gpu, name, title, layout, samples, num_bytes, shares):
 
 
 def torch_run(gpu):
-    """As bench_torch.py writes it."""
+    """A record as bench_torch.py writes it."""
     rows = []
     for size in (64 << 2 * i for i in range(9)):
         samples = min((64 << 20) // size, 65_536)
@@ -66,7 +66,7 @@ def torch_run(gpu):
 
 
 def gather_run(gpu, families=("size", "W1", "W2", "one"), trials=()):
-    """As bench/gather writes it."""
+    """A record as bench/gather writes it."""
     workloads = []
 
     def series(name, us, cold=True):

@@ -30,7 +30,7 @@ def captured(work, mode="global"):
 @pytest.mark.parametrize("mode", MODES)
 @own_process
 def test_a_graph_holds_a_whole_batch(mode):
-    """Without `out`: torch's allocator keeps the memory for the graph."""
+    """The call has no `out`: torch's allocator keeps the memory for the graph."""
     samples = numbered(33, 257)
     wr.pad(samples, mask="real", size=300)
 
@@ -134,7 +134,7 @@ USED = {
 @pytest.mark.parametrize("before", BEFORE)
 @own_process
 def test_a_batch_of_before_is_used_in_a_capture(before, used):
-    """As a static input of a model, which torch itself does not wait for within a capture. In windrow's own memory it may be refused."""
+    """The batch is a static input, which torch does not wait for within a capture. In windrow's own memory it may be refused."""
     samples = numbered(8, 64)
     batch, other = BEFORE[before](samples), BEFORE[before](samples)
     USED[used](other)  # what this allocates is there

@@ -71,7 +71,7 @@ def test_a_test_that_hangs_costs_itself_alone(monkeypatch):
 
 @pytest.mark.slow
 def test_a_process_that_nobody_waits_for_any_longer_is_ended(monkeypatch):
-    """As pytest's limit or an interrupt has it: what the process would say is not the verdict of the next test."""
+    """Pytest's limit or an interrupt leaves such a process: what the process would say is not the verdict of the next test."""
     assert Other.run(passes, {}) is None
     first, answer = Other.process, Other.answer
 

@@ -36,7 +36,7 @@ def installed(name):
 
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_samples_on_the_host_go_to_a_device(driver, library):
-    """By the simulated driver, which these libraries do not see, or a real one."""
+    """The driver is the simulated one, which these libraries do not see, or a real one."""
     installed(library)
     if library == "torch":
         rows = [torch.from_numpy(row) for row in ROWS]

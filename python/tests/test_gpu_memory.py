@@ -273,7 +273,7 @@ def test_batches_of_workers_go_from_their_blocks(gpu):  # noqa: F811
 
 @pytest.mark.slow
 def test_tensors_go_to_another_process(gpu, tmp_path):  # noqa: F811
-    """By CUDA's handles for memory of other processes, as torch.multiprocessing sends what is torch's."""
+    """Tensors go by CUDA's handles for memory of other processes, as torch.multiprocessing sends torch's."""
     path = tmp_path / "sends.py"  # a file: spawned children import it
     path.write_text("""
 import torch

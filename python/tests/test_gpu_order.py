@@ -162,7 +162,7 @@ def test_page_locked_memory_of_torch_may_be_overwritten_after_the_call(gpu, size
 
 @pytest.mark.parametrize("size", [256, 1 << 16])
 def test_page_locked_batches_are_kept_until_they_were_read(gpu, size):  # noqa: F811
-    """By the kernel over the bus, or by a copy."""
+    """The batches are read by the kernel over the bus, or by a copy."""
     for turn in range(20):
         pinned = wr.stack([np.full(size, n + turn, np.uint8) for n in range(8)], device="pinned")
         sleep(2)

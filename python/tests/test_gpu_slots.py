@@ -23,7 +23,8 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="SKIP: the bundle is for Linux"),
 ]
 
-# As `ncu --csv` writes it: its own lines first, numbers with commas, a name with commas, another metric, a kernel of another library.
+# A table as `ncu --csv` writes it: ncu's messages first, numbers with commas, a name with commas, another metric, a kernel of
+# another library.
 CSV = """==PROF== Connected to process 4242 (/tmp/gpu-check/bench/gather)
 ==PROF== Profiling "windrow_assemble_small" - 0: 0%....50%....100% - 1 pass
 "ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"
@@ -144,7 +145,7 @@ class Machine:
 
 
 def has_ended(process):
-    """Also if nobody has asked for its status yet."""
+    """Whether a process has ended; true too if nobody has asked for its status yet."""
     try:
         return pathlib.Path("/proc", process, "stat").read_text().rsplit(")")[1].split()[0] == "Z"
     except FileNotFoundError:
@@ -274,7 +275,7 @@ def test_a_torn_record_is_none(machine):
     machine.ran()
     assert machine.run(rows)[0] == 0 and machine.ran() == ["two"]
     assert machine.verdicts() == [("one", "ok"), ("two", "ok")]
-    # To the file of the repository, none twice.
+    # Rows are added to the file of the repository, none twice.
     add = [sys.executable, SCRIPTS / "slots.py", "--add", machine.folder / "all.jsonl", done, machine.folder / "out/done.jsonl"]
     for _ in range(2):
         subprocess.run(add, check=True)
@@ -338,7 +339,7 @@ def test_a_change_runs_again_what_depends_on_it(machine):
 def test_a_simulated_driver_does_not_answer_for_a_gpu(machine):
     rows = [row("facts", depends="machine"), row("!needed"), row("order"), row("figures", depends="kernels")]
     names = ["facts", "needed", "order", "figures"]
-    # In one folder of records, and by records of elsewhere.
+    # The rows run with one folder of records, and by records of elsewhere.
     assert machine.run(rows, "--simulate")[0] == 0 and machine.ran() == names
     assert machine.run(rows)[0] == 0 and machine.ran() == names
     assert machine.run(rows, "--simulate")[0] == 0 and machine.ran() == []

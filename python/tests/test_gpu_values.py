@@ -34,7 +34,7 @@ def test_every_dtype_is_moved_as_it_is(dtype):
     samples = [any_bits(dtype, 33 * 7, n).view(33, 7) for n in range(9)]
     got = wr.stack(on_device(samples)).torch()
     assert got.dtype == samples[0].dtype and got.shape == (9, 33, 7)
-    # Not torch.stack, which lacks some dtypes: a tensor of the bytes.
+    # A tensor of the bytes is compared: torch.stack lacks some dtypes.
     assert_bits(got.flatten().view(torch.uint8), torch.cat([sample.flatten().view(torch.uint8) for sample in samples]))
 
 
@@ -58,7 +58,7 @@ def drawn(draw, shape, dtype, seed):
 
 
 def there_as_here(tensor):
-    """On the device, with the same strides."""
+    """Returns a copy on the device, with the same strides."""
     moved = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=HERE)
     return moved.copy_(tensor)
 
@@ -109,7 +109,7 @@ def test_layouts_of_torch():
 
 @pytest.mark.parametrize("form", ["stack", "ragged", "cast"])
 def test_more_than_2_31_elements(gpu, form):  # noqa: F811
-    """Both ends of each sample, and the middle, where a number of 32 bits would have wrapped."""
+    """The test reads both ends of each sample, and the middle, where a number of 32 bits would have wrapped."""
     count = (1 << 31) + 12_345
     if cuda.mem_get_info()[0] < 2 * count * (3 if form == "cast" else 2) + (4 << 30):
         pytest.skip("SKIP: too little memory is free")

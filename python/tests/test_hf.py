@@ -46,7 +46,7 @@ def dataset():
 
 
 def expected(rows):
-    """By torch's own functions, from Python rows."""
+    """The batch that torch's own functions make of Python rows."""
     ids = [torch.tensor(row["input_ids"], dtype=torch.int64) for row in rows]
     padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-1)
     lengths = torch.tensor([len(row) for row in ids])

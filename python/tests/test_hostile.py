@@ -345,7 +345,7 @@ def test_torch_tensors_of_read_only_memory_come_with_its_warning(torch):
             warnings.simplefilter("error")
             with pytest.raises(UserWarning, match="read-only"):
                 view.torch()
-            # As torch itself, which is told in another way.
+            # Torch itself reads the view: it is told in another way.
             torch.from_dlpack(view)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

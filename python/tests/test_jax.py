@@ -52,7 +52,7 @@ jax.tree_util.register_dataclass(Registered, data_fields=["image"], meta_fields=
 
 @pytest.fixture(autouse=True)
 def without_64_bits():
-    """As JAX is by default; windrow.bench switches it on for its whole process."""
+    """Switches 64 bits off, JAX's default; windrow.bench switches them on for its whole process."""
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", False)
     yield

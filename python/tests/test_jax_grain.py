@@ -159,7 +159,7 @@ if __name__ == "__main__":
         assert batch["was"] == "SharedMemoryArray", batch["was"]
         seen += check(batch)
     assert sorted(seen) == list(range(COUNT)), seen
-    # To the end: of a pipeline that is given up, grain may leave what a worker has just sent.
+    # The pipeline is read to its end: if it is given up, grain may leave what a worker has just sent.
     for batch in read(windrow.jax.grain.BatchFn(SPEC), 1):
         check(batch)
     try:

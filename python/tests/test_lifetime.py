@@ -223,7 +223,7 @@ def test_eight_threads_on_one_engine(own):
 
 
 def test_the_gil_is_released_while_bytes_move():
-    """With a switch interval this long another thread runs only when the call itself lets it."""
+    """The switch interval is so long that another thread runs only when the call itself lets it."""
     rows = [np.zeros(16 << 20, np.uint8) for _ in range(8)]
     out = np.empty((8, 16 << 20), np.uint8)
     wr.stack(rows, out=out)

@@ -186,7 +186,7 @@ def test_engines_of_specs_around_it_in_torch():
     assert [tensor.tolist() for tensor in batch["x"]] == [x.tolist() for x in arrays]
 
 
-# On a device
+# Devices
 
 
 @pytest.mark.parametrize("source", ["cpu", "cuda"])
@@ -219,7 +219,7 @@ def test_samples_in_several_places(driver):
     refusal(lambda: wr.collate(samples, {"x": wr.List()}), wr.DeviceError, 'sample 1 at "x"', index=1, path="x", expected="cpu", got="cuda:0")
 
 
-# In other libraries
+# Other libraries
 
 
 def torch_trees(torch, arrays):
@@ -256,7 +256,7 @@ class Shared:
 @pytest.mark.parametrize("arena", [False, True])
 @pytest.mark.parametrize("factor", [1, 1000])
 def test_tensors_of_workers(torch, factor, arena, memory):
-    """In one segment of torch's, or, by default, in blocks that are used again, which no tensor calls shared."""
+    """Batches are in one segment of torch's, or, by default, in blocks that are used again, which no tensor calls shared."""
     import windrow.torch
     from torch.utils.data import DataLoader
 

@@ -100,7 +100,7 @@ def test_out_that_is_no_tree_like_the_samples():
         assert words in text(lambda: wr.collate(trees, out=tree), kind)
     assert (out == 0xA5).all()
     again = {"a": [out, out.copy()], "text": wr.collate([{"text": "t"}] * 2)["text"]}
-    wr.collate([{**tree, "text": "t"} for tree in trees], out=again)  # As a result has it.
+    wr.collate([{**tree, "text": "t"} for tree in trees], out=again)  # The tree has the text as a result has it.
     assert (out == paint(3)).all()
 
 
@@ -227,7 +227,7 @@ def test_dtype_strings_mean_what_they_mean_to_numpy():
         if want is not None and want.isnative and want.name in DTYPES:
             taken += 1
             assert wr.stack([paint(3, want.name)], dtype=name).dtype == want.name, name
-        elif name not in ("n", "N") and name[1:] not in ("n", "N"):  # Of NumPy 2.
+        elif name not in ("n", "N") and name[1:] not in ("n", "N"):  # NumPy 2 alone has n and N.
             refusal(lambda: wr.stack([paint(3)], dtype=name), TypeError)
     assert taken > 100
 

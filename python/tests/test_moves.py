@@ -354,7 +354,7 @@ def test_explain():
     plan = wr.explain(srcs, "copy_many", dsts=dsts)
     assert (plan.samples, plan.paths, plan.bytes_read, plan.bytes_written, plan.launches) == (3, ["cast", "memcpy"], 104, 120, 0)
     assert plan.outputs == [((9,), "float64"), ((6,), "int64")] and not any(dst.any() for dst in dsts)
-    # What is there already is not written.
+    # A row that is there already is not written.
     assert wr.explain({"a": dsts[0], "b": srcs[2]}, "copy_many", dsts={"a": dsts[0], "b": dsts[2]}).bytes_written == 40
     half = wr.explain(srcs[:1], "copy_many", dsts=dsts[:1], transform=wr.Transform(scale=0.5), engine=wr.Engine(), max_blocks=3)
     assert half.paths == ["transform"] and "moves" not in half.as_dict()
@@ -542,7 +542,7 @@ def test_torch_that_counts_versions_one_by_one(monkeypatch):
 
 
 def test_a_copy_is_no_destination():
-    """What is written to it would be lost."""
+    """A write to the copy would be lost."""
     array = np.zeros(4, "f4")
 
     class Copied:

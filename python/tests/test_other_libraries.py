@@ -10,7 +10,7 @@ from helpers import assert_tensor, paint, refusal
 
 
 def refused(make, error, text, good=None):
-    """In a list, at a leaf, alone."""
+    """Checks that `make`'s object is refused in a list, at a leaf and alone."""
     good = np.zeros(2) if good is None else good
     refusal(lambda: wr.stack([good, make()]), error, "^sample 1: ", text, index=1)
     refusal(lambda: wr.collate([{"a": good}, {"a": make()}]), error, '^sample 1 at "a": ', text, index=1, path="a")

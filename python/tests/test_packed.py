@@ -136,7 +136,7 @@ def test_out():
     assert not frozen.any()
     memory = np.arange(100, dtype=np.uint8)
     refusal(lambda: wr.pack([memory[20:60]], out=memory), ValueError)
-    # What is between leaves is written too.
+    # The bytes between leaves are written too.
     refusal(lambda: wr.pack([tree["b"], memory[10:20]], out=memory), ValueError)
     np.testing.assert_array_equal(memory, np.arange(100))
     error = refusal(lambda: wr.pack(tree, out=bytearray(100), device="pinned"), wr.DeviceError)

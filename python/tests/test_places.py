@@ -93,7 +93,7 @@ def test_lists_whose_storage_was_exchanged_or_moved(layout):
 
 
 SINGLE = """
-del exchange["swap"]  # Not of a tensor that has views.
+del exchange["swap"]  # A tensor that has views cannot be swapped.
 for how, act in [*exchange.items(), *move.items()]:
     tensor, table, flat = torch.full((N,), 3.0), torch.full((5, N), 3.0), torch.full((N,), 3.0)
     view, rows_of, item = wr.asarray(tensor), wr.SampleList(table), wr.SampleList(table)[1]
@@ -196,11 +196,11 @@ assert (wr.stack(samples).numpy()[:, 0] == range(5)).all() and (view.numpy() == 
 
 
 def test_what_is_handed_on_is_not_watched():
-    """As the docstring of SampleList says: an array over a view of ours is the caller's."""
+    """The docstring of SampleList says so: an array over a view of ours is the caller's."""
     tensor = __import__("torch").zeros(4)
     array = wr.asarray(tensor).numpy()
     tensor.untyped_storage().resize_(0)
-    assert array.shape == (4,)  # Not read.
+    assert array.shape == (4,)  # The elements are not read.
 
 
 class Pointing:
@@ -218,7 +218,7 @@ class Pointing:
 
 @pytest.mark.parametrize("protocol", ["__dlpack__", "__array_interface__"])
 def test_objects_of_other_libraries_that_exchange_their_memory(protocol):
-    """As the docstring of SampleList says: not noticed. A list has what was lent; a call has what is there."""
+    """The docstring of SampleList says that this is not noticed. A list has what was lent; a call has what is there."""
     if protocol == "__array_interface__":
         array = type("Array", (), {"__array_interface__": property(lambda self: self.data.__array_interface__)})()
         array.data = np.ones(4, np.float32)

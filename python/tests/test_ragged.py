@@ -135,13 +135,13 @@ def test_nested_tensors_of_torch_are_lists_of_samples(layout):
     assert_same(wr.pad(nested, value=-1, dims=0).numpy(), padded.numpy())
     assert len(wr.SampleList(nested)) == 3 and wr.SampleList(nested)[1].shape == (4, 3)
     assert_same(wr.ragged(wr.ragged(rows).nested()).numpy(), batch.numpy())
-    # In the place of a sample it has no shape.
+    # A nested tensor in the place of a sample has no shape.
     is_list = r"got a nested tensor; it is a list of samples: give it in place of the list, or unbind\(\) it"
     is_sparse = r"got a tensor of layout torch.sparse_coo; use to_dense\(\)"
     calls = {lambda: wr.stack([nested]): is_list, lambda: wr.collate([{"a": nested}]): is_list, lambda: wr.stack([rows[0].to_sparse()]): is_sparse}
     for call, text in calls.items():
         if release(torch) < (2, 10):
-            refusal(call, (RuntimeError, wr.LayoutError))  # In the words of torch's `__dlpack__`: there is no C exchange API.
+            refusal(call, (RuntimeError, wr.LayoutError))  # The words are those of torch's `__dlpack__`: there is no C exchange API.
         else:
             refusal(call, wr.LayoutError, text, index=0)
 

@@ -35,8 +35,8 @@ def length(i):
 
 
 def makes_rows(folder):
-    """What a task does before windrow assembles: it makes a block of rows, and leaves a file that says which and where. After FREE of them it
-    waits until the driver has killed a node."""
+    """The part of a task before windrow assembles: it makes a block of rows, and leaves a file that says which and where. After
+    FREE of them it waits until the driver has killed a node."""
 
     def make(batch):
         first, node = int(batch["id"][0]), ray.get_runtime_context().get_node_id()
@@ -100,7 +100,7 @@ def lose_a_node(folder):
         seen += check(batch)
     assert len(seen) == BLOCKS * ROWS and sorted(seen) == list(range(BLOCKS * ROWS))
 
-    # What the lost node had made and the driver did not have was made again, and what it was at was made elsewhere.
+    # Blocks of the lost node that the driver did not have were made again, and its unfinished ones were made elsewhere.
     made = fields_of(folder, "made")
     by_lost, by_kept = ({first for node, first in made if node == which} for which in (lost, kept))
     assert len(by_lost) == FREE and at not in by_lost and at in by_kept

@@ -71,7 +71,7 @@ CHOSEN = np.array([3, 0, -1, 4, 4, -5])
 @pytest.mark.parametrize("offered", [Cai, tabled])
 def test_a_stack_of_samples_on_the_device_is_a_few_driver_calls(sim, offered, num):
     rows = paint_values((num, 4), "float32", 3)
-    # In reverse, or neighbours would be merged.
+    # The samples are in reverse, or neighbours would be merged.
     samples = wr.SampleList([offered(sim, row) for row in rows[::-1]])
     for _ in range(3):
         # Events and memory of the first calls take turns.
@@ -233,7 +233,7 @@ def test_indices_on_the_host_cost_no_more_than_before(driver):
     before = wr.stats()
     assert_same(fetch(driver, samples.stack(indices)), rows[indices])
     assert wr.stats()["bytes_to_device"] == before["bytes_to_device"]
-    # Beyond the parameters of a launch: one copy, of 4 bytes a sample.
+    # Indices beyond the parameters of a launch take one copy, of 4 bytes a sample.
     indices = np.random.default_rng(3).integers(0, 5000, 20_000)
     assert_same(fetch(driver, samples.stack(indices)), rows[indices])
     assert wr.stats()["bytes_to_device"] - before["bytes_to_device"] <= 20_000 * 4 + 1024

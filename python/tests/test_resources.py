@@ -112,7 +112,7 @@ assert (wr.stack(samples).numpy() == 0).all()
 
 
 def test_no_address_space_for_the_tables_of_long_lists():
-    """These are as large as the batch, where samples are a few bytes. Rust's own lists would end the process."""
+    """The tables are as large as the batch, where samples are a few bytes. Rust's own lists would end the process."""
     isolated.run(LIMITS + MANY, timeout=300)
 
 

@@ -227,7 +227,7 @@ def test_torch_is_told_of_outputs_of_small_batches():
 
 @pytest.mark.parametrize("name", ["stream", "out", "engine", "transform"])
 def test_names_that_are_not_interned(name):
-    """As of keyword arguments that were read from a file."""
+    """Keyword arguments that were read from a file have such names."""
     given, rows = {"".join(list(name)): "none", "dtype": "float32"}, [paint(3, "int16")]
     texts = set()
     for _ in range(3):

@@ -522,7 +522,7 @@ def test_arrays_of_ml_dtypes(name):
         row[: len(array)] = array
     assert_tensor(batch, want, name)
     assert batch.numpy().dtype == dtype
-    # With strides, of no dims, as a view, read-only, one at a time, as an output.
+    # The arrays have strides or no dims, are views, read-only, read one at a time, and outputs.
     assert_tensor(wr.stack([array[:, ::-2] for array in arrays[:1]]), bits[0][None, :, ::-2], name)
     assert_tensor(wr.stack([array.T for array in arrays[:1]], dtype=dtype), bits[0].T[None], name)
     assert_tensor(wr.stack([arrays[0][0, 1], arrays[0][2, 3]]), np.array([bits[0][0, 1], bits[0][2, 3]]), name)

@@ -38,11 +38,11 @@ def check(arrays, step):
 
 
 def on_device(driver, staging, stream=1):
-    """What the tensors of the device are when a stream has come so far; it waits for what it was told of."""
+    """Reads the tensors of the device when `stream` has come so far; the stream waits for the work it was told of."""
     return {name: later(driver, tensor, stream) for name, tensor in staging.device.items()}
 
 
-# On the host
+# The host
 
 
 def test_on_the_host():
@@ -70,7 +70,7 @@ def test_two_blocks_in_turn():
         staging.host["a"].numpy()[:] = step
         staging.upload()
     assert places[0] == places[2] != places[1] == places[3]
-    # What is not filled anew is that of the step before last.
+    # Values that are not filled anew are those of the step before last.
     staging.upload()
     assert staging.device["a"].numpy().tolist() == [2] * 4
     with pytest.raises(KeyError):
@@ -139,7 +139,7 @@ def test_arguments():
         assert staging.nbytes == 0 and len(staging.host) == len(empty)
 
 
-# On a device
+# Devices
 
 
 def test_on_a_device(driver):
@@ -205,7 +205,7 @@ def test_readers_on_other_streams(streams):
         with streams.paused_briefly(reads, seconds=0.01):
             late.append(on_device(streams, staging, reads))
             fill(staging, step + 100)
-            # Behind those who read the values of this step.
+            # The upload comes behind those who read the values of this step.
             staging.upload(uploads)
     for step, arrays in enumerate(late):
         check({name: array() for name, array in arrays.items()}, step)
@@ -348,7 +348,7 @@ def test_torchs_current_stream_is_the_default(streams, monkeypatch):
 def test_calls(sim):
     stream = sim.stream()
     staging = wr.Staging({f"t{i}": ((250,), "float32") for i in range(300)}, device="cuda")
-    # As a library takes them, once.
+    # The capsules are taken once, as a library takes them.
     capsules = [tensor.__dlpack__(stream=stream) for tensor in staging.device.values()]
     for _ in range(6):
         staging.upload(stream)

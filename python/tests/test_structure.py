@@ -296,7 +296,7 @@ def assert_graphs(got, want):
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 @pytest.mark.parametrize("sizes", [[(3, 4), (0, 0), (1, 0), (70, 900), (2, 7)], [(5, 6)], [(0, 0)], [(2, 0), (3, 0)], [(1, 1)] * 40])
 def test_graphs_are_joined_where_they_are(join, dtype, sizes):
-    """As by PyTorch Geometric and as on the host: `sizes` are nodes and edges."""
+    """The result is PyTorch Geometric's and the host's: `sizes` are nodes and edges."""
     pytest.importorskip("torch_geometric", reason="SKIP: torch_geometric is not installed")
     from torch_geometric.data import Batch, Data
 
@@ -407,7 +407,7 @@ def test_an_empty_list_decides_no_dtype():
 
 
 def test_keys_that_a_sample_would_make_up_are_missing():
-    """As of plain dicts; the samples are only read."""
+    """The errors are those of plain dicts; the samples are only read."""
     calls = (keyed_jagged, concat_graphs, lambda samples: keyed_jagged([{"b": [1]}, {"b": [3]}], weights=samples))
     for call in calls:
         samples = [collections.defaultdict(lambda: [7], b=[1]), collections.defaultdict(lambda: [7], x=[3])]

@@ -33,7 +33,7 @@ def test_defaults_are_what_a_call_does_without_them(form):
     samples = [[1.5, 2.5], [3.5, 4.5]]
     given = keywords(call)
     if form == "pad":
-        # Without a mask a dtype of it is refused, as it would have no effect.
+        # A dtype of the mask is refused without a mask, as it would have no effect.
         given["mask"] = "real"
         assert keywords(call)["mask"] is None
     plain = call(samples, mask="real") if form == "pad" else call(samples)

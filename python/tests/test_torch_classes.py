@@ -259,7 +259,7 @@ def test_graphs_of_any_attributes(pyg, seed):
 
 @pytest.mark.parametrize("arena", [False, True])
 def test_gradients_of_graphs_are_kept(pyg, arena):
-    """As Batch.from_data_list keeps them, whatever attribute has them, in one of the graphs or in all."""
+    """Gradients are kept as Batch.from_data_list keeps them, whatever attribute has them, in one of the graphs or in all."""
     cases = [{"x"}, {"w"}, {"s"}, {"x", "w", "s"}, {"score_index"}]
     for names in cases:
         for which in ({1}, {0, 1, 2}):

@@ -13,7 +13,7 @@ from helpers import assert_tensor, memory, reads_private_layouts, refusal
 torch = pytest.importorskip("torch")
 import windrow.torch as wt  # noqa: E402
 
-# Without them each tensor is asked, and its storage is held once more.
+# Each tensor is asked without them, and its storage is held once more.
 with_private_layouts = pytest.mark.skipif(not reads_private_layouts("torch"), reason="SKIP: torch's private layouts are not read here")
 
 
@@ -40,7 +40,7 @@ class Asking(torch.Tensor):
 
 
 class WithoutApi(torch.Tensor):
-    """As all of torch's were before 2.10; its `__dlpack__` refuses what requires grad in every grad mode."""
+    """A tensor as torch's were before 2.10; its `__dlpack__` refuses what requires grad in every grad mode."""
 
     __dlpack_c_exchange_api__ = None
 
@@ -143,7 +143,7 @@ def test_grad_mode_is_that_of_the_thread():
 
 
 def test_grad_mode_that_a_sample_turns_on():
-    """What torch said before of the mode does not hold for those behind it."""
+    """Torch's earlier answer on the mode does not hold for the samples behind it."""
 
     class Switch:
         array = np.ones(3, np.float32)
@@ -218,7 +218,7 @@ def test_out_that_is_a_view_of_what_was_saved_for_backward(view):
 
 
 def test_out_of_inference_is_written_to_within_inference_mode_alone():
-    """As torch's own `out=`; it has no version."""
+    """The output behaves as torch's own `out=`; it has no version."""
     with torch.inference_mode():
         out = torch.zeros(2, 3)
         wr.stack([torch.ones(3)] * 2, out=out)
@@ -346,7 +346,7 @@ assert not asked
 @with_private_layouts
 @pytest.mark.parametrize("mode", ["torch.no_grad()", "torch.inference_mode()", "torch.device('meta')"])
 def test_samples_are_not_asked_for_gradients_one_by_one(mode):
-    # In a process of its own, as the first tensors of a process are looked at closer.
+    # The script has a process to itself, as the first tensors of a process are looked at closer.
     isolated.fork(ASKED.replace("wr.stack([torch.zeros(3)])", "wr.stack([torch.zeros(3, device='cpu')])").format(mode=mode))
 
 

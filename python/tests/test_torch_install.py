@@ -117,7 +117,7 @@ def test_blocks_overlap(before):
     with first:
         assert list(TABLE.items()) != before
     assert list(TABLE.items()) == before
-    # For good, in a block, until it is undone.
+    # An install for good in a block holds until it is undone.
     with wt.install():
         wt.install()
     assert list(TABLE.items()) != before

@@ -69,7 +69,7 @@ class Cuda:
 
 
 class Transfer(_transfer.CudaTransfer):
-    """As the real one, to memory of the driver's."""
+    """Transfers as the real one does, to memory of the driver's."""
 
     def __init__(self, driver, depth=3):
         super().__init__(torch.device("cuda", 0), depth, Cuda(driver))
@@ -132,7 +132,8 @@ def test_a_batch_is_one_copy_from_where_it_is(sim, as_worker):  # noqa: F811
 
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_block_is_not_written_while_it_is_copied(streams, as_worker, is_held):  # noqa: F811
-    """Nor when the transfer has gone too, as it has with the last batch of an epoch. Without the wait this test sees other batches."""
+    """The block stays too when the transfer has gone, as it has with the last batch of an epoch. Without the wait this test sees
+    other batches."""
     collate = wt.collate_fn()
     for turn in range(3):
         transfer = Transfer(streams)
@@ -155,7 +156,7 @@ def test_a_block_is_not_written_while_it_is_copied(streams, as_worker, is_held):
 
 @pytest.mark.simulated("on which such a copy never waits")
 def test_what_the_caller_copies_has_been_read(sim, as_worker):  # noqa: F811
-    """From pageable memory, as the batch is for everybody but the transfer."""
+    """The caller copies from pageable memory, which the batch is for everybody but the transfer."""
     collate, stream = wt.collate_fn(), sim.stream()
     Transfer(sim).start(batch_of(collate, 0))
     settle()
@@ -201,7 +202,7 @@ def test_views_and_tensors_of_others(streams, as_worker):  # noqa: F811
     assert lock(torch.ones(100_000)) is None and lock(batch["x"].clone()) is None
     # An array does not know of the block what its tensor knows.
     assert lock(torch.from_numpy(batch["x"].numpy())) is None
-    # In another memory from now on; the copy that is under way has the old one.
+    # The tensor is in another memory from now on; the copy that is under way has the old one.
     batch["x"].share_memory_()
     assert lock(batch["x"]) is None and torch.equal(locked, batch["x"][1:5])
 

@@ -31,7 +31,7 @@ def start(side, width, length):
 
 
 def padded(tensors, value=0.0, side="right", size=None):
-    """What `pad` gives, by assignments that keep gradients."""
+    """The result of `pad`, made by assignments that keep gradients."""
     width = max(map(len, tensors)) if size is None else size
     data = tensors[0].new_full((len(tensors), width, *tensors[0].shape[1:]), value)
     for i, tensor in enumerate(tensors):
@@ -205,7 +205,7 @@ def test_no_samples_are_batches_without_rows():
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("width", [3, 5])
 def test_the_formulas_of_devices_are_those_of_the_host(side, width):
-    # What runs where offsets are in the memory of a GPU, on tensors of the host.
+    # The formulas that run where offsets are in the memory of a GPU run here on tensors of the host.
     from windrow.torch import _op_kernels as kernels
 
     tensors = [leaf(n, 2).detach() for n in (2, 0, 3)]
@@ -370,7 +370,7 @@ def test_vmap_and_forward_mode_are_refused(name):
         for x in (dual, dual.detach().requires_grad_(), torch.autograd.forward_ad.make_dual(torch.ones(2).requires_grad_(), torch.ones(2))):
             if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
                 refusal(lambda: EACH[name](x), (RuntimeError, BufferError), "forward-mode|tangent")
-    # By vmap of jvp of vjp.
+    # A hessian is vmap of jvp of vjp.
     refusal(lambda: torch.func.hessian(lambda x: EACH["stack"](x).pow(2).sum())(torch.ones(2)), RuntimeError, "windrow::stack")
 
 

@@ -27,7 +27,7 @@ def fresh():
 
 
 def from_values(values, offsets, width):
-    """Of one tensor of values: what a model does with a ragged batch."""
+    """Calls the operators on one tensor of values, as a model does with a ragged batch."""
     padded, lengths = ops.repad(values * 2, offsets, 0.5, width)
     joined, again = ops.unpad(padded.sin(), lengths, size=values.shape[0])
     left, _ = ops.repad(joined, again, size=width, side="left")
@@ -35,7 +35,7 @@ def from_values(values, offsets, width):
 
 
 def from_lists(tensors, ids):
-    """Of a list of tensors that differ in dim 0."""
+    """Calls the operators on a list of tensors that differ in dim 0."""
     data, lengths = ops.pad([tensor.exp() for tensor in tensors], -1.0, size=9 if HAS_GUARDS else None)
     values, offsets = ops.ragged(tensors)
     joined, _ = ops.concat([values, tensors[0]])
@@ -89,7 +89,7 @@ def test_compiled_by_inductor():
 
 
 def counts(count, turn):
-    """So many lengths of turn 0, 1 or 2. Those of turn 0 differ from each other and from all other sizes."""
+    """Returns `count` lengths of turn 0, 1 or 2. Those of turn 0 differ from each other and from all other sizes."""
     return {0: [3, 17, 5, 7, 11, 13, 19, 23], 1: [4, 4, 9, 12, 6, 30, 2, 8], 2: [8, 2, 2, 5, 31, 3, 7, 6]}[turn][:count]
 
 
@@ -166,7 +166,7 @@ def test_nested_tensors_in_a_graph():
 
 @pytest.mark.parametrize("case", [*BAD, *VALUES], ids=", ".join)
 def test_bad_input_of_a_graph(case):
-    """In the words of eager calls, when the graph is traced or, what values alone show, when it runs."""
+    """The words are those of eager calls, when the graph is traced or, for what values alone show, when it runs."""
     call, tensors, _, text = {**BAD, **VALUES}[case]
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
     refusal(lambda: compiled(*tensors), (RuntimeError, IndexError), text)
@@ -236,7 +236,7 @@ def test_lists_exported():
 @with_compiler
 @pytest.mark.skipif(not hasattr(torch._inductor, "aoti_compile_and_package"), reason="SKIP: packages need PyTorch 2.6")
 def test_aot_inductor_saved_and_loaded(tmp_path):
-    # In a program of Python's, which registers the operators: they have no kernels in C++.
+    # The package is loaded in a Python program, which registers the operators: they have no kernels in C++.
     model = Model(4).requires_grad_(False)
     path = torch._inductor.aoti_compile_and_package(exported(model), package_path=str(tmp_path / "model.pt2"))
     loaded = torch._inductor.aoti_load_package(path)

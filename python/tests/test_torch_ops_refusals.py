@@ -1,4 +1,4 @@
-"""What windrow.torch.ops refuses: one table, of each operator and each bad input, for real tensors, for traced ones and, in
+"""The refusals of windrow.torch.ops: one table, of each operator and each bad input, for real tensors, for traced ones and, in
 test_torch_ops_compile.py, for graphs."""
 
 import pytest
@@ -119,7 +119,7 @@ def test_bad_input_while_a_graph_is_traced(case):
 
 
 def test_what_the_dispatcher_refuses():
-    """In torch's words: what is no tensor, and layouts that have no memory of one shape."""
+    """The words are torch's: for what is no tensor, and for layouts that have no memory of one shape."""
     for call, text in (
         (lambda: ops.stack([]), "windrow::stack expects a non-empty list"),
         (lambda: ops.pad(torch.zeros(0, 2)), "windrow::pad expects a non-empty list"),

@@ -52,7 +52,7 @@ class Painted(torch.utils.data.Dataset):
 
 
 class Stream(torch.utils.data.IterableDataset):
-    """As `Painted`; the workers have different numbers of samples."""
+    """Samples as those of `Painted`; the workers have different numbers of them."""
 
     def __iter__(self):
         worker = torch.utils.data.get_worker_info()
@@ -64,7 +64,7 @@ def first_of(batch):
     """Its first index, after a look at every value."""
     first, count = int(batch["y"][0]), len(batch["y"])
     want = np.arange(first, first + count)
-    # Not by torch's threads, which a forked child does not have.
+    # NumPy compares, not torch's threads, which a forked child does not have.
     values = batch["x"].numpy().reshape(count, -1)
     assert (batch["y"].numpy() == want).all() and (values.min(1) == want).all() and (values.max(1) == want).all()
     return first
@@ -378,7 +378,7 @@ def test_a_third_process():
     inbox.put(batch)
     assert outbox.get(timeout=60) == 0 and outbox.get(timeout=60)
     process.join()
-    # As torch has it: the tensor has moved to memory that both have, and arrays of it have not.
+    # Torch has it so: the tensor has moved to memory that both have, and arrays of it have not.
     assert not batch["x"].any() and batch["x"].is_shared()
     del batch
     for _ in range(40):
@@ -419,7 +419,7 @@ def test_a_fork_of_the_reader_with_a_batch_alive():
     assert os.read(answer, 1) == b"1"
     os.write(said_go, b"1")
     os.waitpid(child, 0)
-    # With its end the block goes back.
+    # The block goes back when the child has ended.
     for _ in range(60):
         next(iterator)
     assert counted(before)["blocks"] == 0
@@ -753,7 +753,7 @@ def test_core_dumps_leave_pools_out(as_worker):
 
 
 def test_the_thread_that_page_locks(monkeypatch):
-    """As torch runs it, but copying where there is no device to lock pages for."""
+    """The thread runs as torch runs it, but copies where there is no device to lock pages for."""
     from torch.utils.data._utils import pin_memory
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self, *device: self.clone())

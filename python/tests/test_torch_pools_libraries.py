@@ -33,7 +33,7 @@ def are_in_pools(batch):
 
 
 class Wrapped:
-    """As transformers wraps a collator, to remove columns."""
+    """A wrapper like that of transformers for a collator, which removes columns."""
 
     def __init__(self, collate):
         self.collate = collate

@@ -206,7 +206,7 @@ SCRIPT = """
             -signal.SIGINT,
         ),
         (
-            # While it waits for a batch.
+            # The thread waits for a batch.
             "def slow():\n"
             "        yield torch.zeros(4)\n"
             "        time.sleep(1.0)\n"
@@ -321,7 +321,7 @@ def test_batches_are_whole_whenever_the_copies_are_done(monkeypatch):
 def test_a_slot_is_not_written_to_before_its_copies_are_done():
     transfer = Lagging(2)
     started = [transfer.start(large(i)) for i in range(5)]
-    # Only the transfer has waited; the last two may be under way.
+    # The transfer alone has waited; the last two may be under way.
     assert [torch.equal(one.tree, large(i)) for i, one in enumerate(started)] == [True, True, True, False, False]
     for i, one in enumerate(started):
         assert torch.equal(transfer.finish(one), large(i))

@@ -64,7 +64,7 @@ def test_workers(start, threads):
          "e": torch.empty(0), "p": (i, np.float32(i))}
         for i in range(8)
     ]  # fmt: skip
-    # Once in this process, so that a forked one inherits what was made for it.
+    # The function runs once in this process, so that a forked one inherits what was made for it.
     collate = wt.collate_fn(threads=threads)
     collate(samples)
     loader = DataLoader(

@@ -214,7 +214,7 @@ def test_nan_and_infinity_pass_through():
 
 
 def test_zero_keeps_the_sign_of_the_product():
-    """Without a mean nothing is added: a negative zero stays one."""
+    """Nothing is added without a mean: a negative zero stays one."""
     got = memory(wr.stack([np.array([0.0, -0.0], np.float32)], transform=wr.Transform(scale=2.0)))[0]
     assert np.signbit(got).tolist() == [False, True]
 

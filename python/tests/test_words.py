@@ -17,7 +17,7 @@ NAMES = [n for n in (*oracle.ARITHMETIC, *oracle.COMPLEX) if n != "bfloat16"]
 
 
 def test_they_are_known_here():
-    """Or the short way was never tested."""
+    """The short way is tested only where they are known."""
     assert _windrow._import_route(np.zeros(2)) == "array"
 
 
@@ -75,7 +75,7 @@ print(json.dumps(wr._windrow._private_layouts()))
 
 
 def expected_states():
-    """What is said of CPython and torch here: "on" for the releases that the readers were tested with."""
+    """The expected states of CPython and torch here: "on" for the releases that the readers were tested with."""
     python, in_torch = "on", "on"
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         python = "off, an interpreter without a global lock"

@@ -15,7 +15,7 @@ from dlpack_harness import Handle
 
 
 class OutOfMemoryError(RuntimeError):
-    """As torch has it."""
+    """The exception that torch has under this name."""
 
 
 class Torch(types.ModuleType):
@@ -53,7 +53,7 @@ class Torch(types.ModuleType):
 
     @contextlib.contextmanager
     def graph(self, stream):
-        """As `torch.cuda.graph`: what comes on `stream`, the current one meanwhile, goes into a graph."""
+        """Captures as `torch.cuda.graph` does: what comes on `stream`, the current one meanwhile, goes into a graph."""
         with self.on(stream):
             self.driver.cuStreamBeginCapture_v2(stream, 0)
             graph, runnable, call = c_void_p(), c_void_p(), {}
@@ -84,7 +84,7 @@ class Torch(types.ModuleType):
         same = self.unused.setdefault((size, self.current[0]), [])
         if not same:
             mode = c_int(2)
-            # In relaxed mode, so that a capture goes on.
+            # The mode is relaxed, so that a capture goes on.
             self.driver.cuThreadExchangeStreamCaptureMode(byref(mode))
             same.append(self.driver.allocate("device", size))
             self.driver.cuThreadExchangeStreamCaptureMode(byref(mode))

@@ -102,7 +102,7 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Asks for the memory of the samples that follow, where they are tensors as the last one.
+    /// Prefetches the memory of the samples that follow, where they are tensors of the last one's class.
     #[inline]
     fn prefetch(&self, ahead: &[Borrowed<'_, 'py, PyAny>]) {
         let Some((class, _, Lazy::Words(torch))) = self.last else { return };

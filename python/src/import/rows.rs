@@ -124,7 +124,8 @@ fn number_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Result<Number, Refusal
     })
 }
 
-/// How a list of numbers at this leaf of a tree becomes a sample, as the end of an error's text; empty at the root.
+/// Returns the end of an error's text that says which spec takes a list of numbers at `path` as one sample; empty at
+/// the root.
 pub(crate) fn row_hint(path: &str) -> String {
     match path {
         "" => String::new(),

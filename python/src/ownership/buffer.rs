@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use crate::ground::errors::answered;
 use crate::ground::reserve::try_vec;
 
-/// A buffer view, released when dropped. The caller is attached then: `Holder` sees to it. A list of one: the view may
-/// point into itself and stays where it is, and a `Box` would end the process where there is no memory.
+/// A buffer view, released when dropped. The caller is attached then: `Holder` sees to it. The list has one item: the
+/// view may point into itself and stays where it is, and a `Box` would end the process where there is no memory.
 pub(crate) struct Buffer(Vec<ffi::Py_buffer>);
 
 // SAFETY: a filled-in view is plain data; it is released under the interpreter lock.

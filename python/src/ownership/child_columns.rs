@@ -7,7 +7,7 @@ use windrow::bindings::prefetch;
 
 use crate::ground::reserve::{push_to, try_vec};
 
-/// How many values ahead of the count of a reference memory is asked for.
+/// The number of values between the one whose reference is counted and the one whose memory is prefetched.
 const VALUES_AHEAD: usize = 16;
 
 /// The children of the samples of a container. Values of dicts are borrowed from them until references are counted, which is to be
@@ -139,7 +139,7 @@ impl<'py> ChildColumns<'py> {
         Ok(objects)
     }
 
-    /// A list of the values of each column.
+    /// Returns one list of the values per column, in the order of the columns; an error where there is no memory.
     pub fn into_lists(self) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
         let (py, num_columns, num_rows) = (self.py, self.num_columns, self.num_rows());
         let mut lists = try_vec(num_columns)?;

@@ -7,8 +7,8 @@ use windrow::{Collate, Engine, Error, Plan, SampleList, Stream, Tensor};
 use crate::engine::default::index_engine;
 use crate::ownership::holder::producers_of;
 
-/// A batch of one tensor by a form, behind all pending writes to it: a stack has a dim 0 of extent 1. Complete on the host,
-/// enqueued on a device. Not in the user's counters.
+/// Returns a batch of one tensor by a form, behind all pending writes to it: a stack has a dim 0 of extent 1. The copy
+/// is complete on the host, and enqueued on a device. The user's counters leave it out.
 pub(crate) fn copy_of(
     tensor: &Tensor,
     collate: &Collate,
@@ -36,7 +36,7 @@ pub(crate) fn copy_by(
     filled.into_iter().find_map(|filled| filled.data).ok_or(Error::Empty)
 }
 
-/// Samples on the host as one tensor, by a form, complete. Not in the user's counters.
+/// Samples on the host as one tensor, by a form, complete. The user's counters leave it out.
 pub(crate) fn copy_of_list(
     samples: &SampleList<'static>,
     collate: &Collate,

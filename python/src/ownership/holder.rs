@@ -88,7 +88,7 @@ impl Holder {
         Ok(Py::new(py, self)?.into_any())
     }
 
-    /// An object that keeps all of it and another object: that one, if there is nothing else.
+    /// Returns an object that keeps all of the holder and `object`: `object` itself, if the holder has nothing else.
     pub fn with(mut self, py: Python<'_>, object: Py<PyAny>) -> PyResult<Py<PyAny>> {
         if self.objects.is_empty() && self.tensors.is_empty() && !self.has_lent() {
             return Ok(object);
@@ -193,7 +193,7 @@ pub(crate) fn visit_tensor(tensor: &Tensor, visit: &PyVisit<'_>) -> Visited {
     }
 }
 
-/// The same tensor, for another object, with references of its own.
+/// Returns the same tensor for another object. On the host its owner has new references to the Python objects.
 pub(crate) fn with_own_references(py: Python<'_>, tensor: &Tensor) -> Tensor {
     match tensor.owner().downcast_ref::<Reference>() {
         Some(reference) if tensor.device() == Device::Cpu => {
@@ -211,7 +211,7 @@ pub(crate) fn with_own_references(py: Python<'_>, tensor: &Tensor) -> Tensor {
     }
 }
 
-/// The same tensor under another owner, which keeps its memory.
+/// Returns the same tensor under `owner`, which keeps its memory. No element is copied.
 fn under(owner: Owner, tensor: &Tensor, device: Device) -> Tensor {
     let (dtype, layout) = (tensor.dtype(), tensor.layout().clone());
     let (data, read_only) = (tensor.data_ptr(), tensor.is_read_only());

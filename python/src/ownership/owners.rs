@@ -56,13 +56,13 @@ impl Entry for MaybeObject {
 }
 
 impl Owners {
-    /// One owner of all samples, for one call.
+    /// Returns owners with one shared owner of all samples, for one call.
     pub fn from_one(owner: Owner) -> Owners {
         Owners { shared: Arc::new(vec![owner]), ..Owners::default() }
     }
 
-    /// A holder as the owner of all samples of a list on this device: as an object in pageable memory, else shared, since work on
-    /// device memory is ordered by owners that are shared.
+    /// Makes a holder the owner of all samples of a list on `device`: as an object in pageable memory, else shared,
+    /// since work on device memory is ordered by owners that are shared.
     pub fn for_list(py: Python<'_>, holder: Holder, device: Device) -> PyResult<Owners> {
         match device {
             Device::Cpu => Ok(Owners::from_object(holder.into_object(py)?)),
@@ -70,7 +70,7 @@ impl Owners {
         }
     }
 
-    /// One object that keeps all samples.
+    /// Returns owners with one object that keeps all samples.
     pub fn from_object(object: Py<PyAny>) -> Owners {
         Owners { objects: Column::one(Some(object)), ..Owners::default() }
     }
@@ -192,7 +192,7 @@ impl Owners {
         self.tensors.truncate(len);
     }
 
-    /// The same owners for another list, with a reference of its own to an object that keeps all samples.
+    /// Returns the same owners for another list, with a new reference to the object that keeps all samples.
     pub fn copied(&self, py: Python<'_>) -> Owners {
         let objects = match self.objects.all() {
             [all] => Column::one(all.copied(py)),
@@ -201,7 +201,7 @@ impl Owners {
         Owners { shared: Arc::clone(&self.shared), objects, tensors: self.tensors.clone() }
     }
 
-    /// The same owners and another one, of all samples.
+    /// Returns the same shared owners followed by `owner`, which holds all samples too.
     pub fn with(&self, owner: Owner) -> PyResult<Owners> {
         let mut shared = try_vec(self.shared.len() + 1)?;
         shared.extend_from_slice(&self.shared);

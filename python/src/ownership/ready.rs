@@ -111,7 +111,7 @@ pub(crate) fn refuse_within(
     ))
 }
 
-/// A stream as torch has it.
+/// Returns torch's stream object for `stream` on device `ordinal`: the default stream, or an `ExternalStream`.
 pub(crate) fn torch_stream(
     py: Python<'_>,
     stream: Stream,

@@ -21,7 +21,7 @@ pub(super) struct Foreign {
     pub arrays: Vec<ArrowArray>,
 }
 
-/// How many objects ahead of its release the memory of one is asked for.
+/// The number of objects between the one that is released and the one whose memory is prefetched.
 const OBJECTS_AHEAD: usize = 16;
 
 impl Foreign {
@@ -77,7 +77,7 @@ type Released = (Foreign, Vec<Tensor>);
 const MAX_NESTED: usize = 32;
 
 thread_local! {
-    /// How many releases of this thread are under way, one within the other, and those put off.
+    /// The number of releases under way on this thread, one within the other, and the list of those put off.
     static NESTED: RefCell<(usize, Vec<Released>)> = const { RefCell::new((0, Vec::new())) };
 }
 
