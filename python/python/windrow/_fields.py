@@ -78,8 +78,8 @@ def refusal(kind: Any, index: int, path: str, expected: Any, got: Any, hint: str
 def with_hint(error: Any, hints: Mapping[str, str]) -> Any:
     """A copy of the error, with the hint of `hints` in place of one that has its word: an argument that the caller does not have."""
     text, _, hint = str(error).rpartition("; ")
-    own = next((own for word, own in hints.items() if word in hint), hint)
-    return _as(error, f"{text}; {own}" if text else hint)
+    known = next((known for word, known in hints.items() if word in hint), hint)
+    return _as(error, f"{text}; {known}" if text else hint)
 
 
 def of_sample(error: Any, index: int) -> Any:

@@ -55,8 +55,8 @@ class Layout:
         return f"Layout({len(self.paths)} leaves, nbytes={self.nbytes})"
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        own = (self.paths, self.dtypes, self.shapes, self.offsets, self.nbytes, self._nodes, self._pieces)
-        return Layout, own
+        arguments = (self.paths, self.dtypes, self.shapes, self.offsets, self.nbytes, self._nodes, self._pieces)
+        return Layout, arguments
 
     def to_json(self) -> str:
         """The layout as text, from which `from_json` makes an equal one, on any machine.

@@ -132,7 +132,7 @@ def _copy_apart(first: Any) -> Any:
     """A copy of a mapping that keeps its entries in an attribute: containers that are attributes are copied too."""
     made = copy.copy(first)
     slots = [getattr(cls, "__slots__", ()) for cls in type(first).__mro__]
-    names = [name for own in slots for name in ([own] if isinstance(own, str) else own)]
+    names = [name for of_class in slots for name in ([of_class] if isinstance(of_class, str) else of_class)]
     for name in (*getattr(made, "__dict__", ()), *names):
         value = getattr(made, name, None)
         if isinstance(value, (dict, list, MutableMapping)) and value is getattr(first, name, None):

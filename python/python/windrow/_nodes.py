@@ -147,8 +147,8 @@ def map_object(tree: Any, function: Callable[[Any], Any]) -> Any:
     if flattener is None:
         return None
     children, unflatten = flattener([tree], "", ".")[:2]
-    own = children[0] if isinstance(children, list) else {name: column[0] for name, column in children.items()}
-    return unflatten({name: function(child) for name, child in own.items()})
+    fields = children[0] if isinstance(children, list) else {name: column[0] for name, column in children.items()}
+    return unflatten({name: function(child) for name, child in fields.items()})
 
 
 def _library(cls: type) -> Optional[Flattener]:
@@ -208,10 +208,10 @@ def _pydantic(cls: Any) -> Flattener:
 
     def flattener(samples: List[Any], path: str, sep: str) -> Flattened:
         def like(first: Any) -> Callable[[Dict[str, Any]], Any]:
-            own = names_of(first)
+            names = names_of(first)
             if not is_model:
-                return partial(object_like, object_template(first, own, path))
-            copied = template(lambda: first.model_copy(update=dict.fromkeys(own)), first, path)
+                return partial(object_like, object_template(first, names, path))
+            copied = template(lambda: first.model_copy(update=dict.fromkeys(names)), first, path)
             return lambda children: copied.model_copy(update=children)
 
         return _flattened(samples, names_of, path, sep, like)
@@ -281,9 +281,9 @@ def _unlike(
         def flatten_more(samples: List[Any], start: int) -> List[Dict[str, Any]]:
             children = []
             for index, sample in enumerate(samples, start):
-                leaves, own = flatten(sample)
-                if own != context:
-                    text = f"expected {class_name(cls)} with {context!r} beside its leaves, got {own!r}"
+                leaves, found = flatten(sample)
+                if found != context:
+                    text = f"expected {class_name(cls)} with {context!r} beside its leaves, got {found!r}"
                     raise ValueError(f"sample {index}{at_path(path)}: {text}")
                 children.append(leaves)
             return children

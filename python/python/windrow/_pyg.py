@@ -143,11 +143,11 @@ class _Graphs:
         for store in out.stores:
             of_store: List[Dict[str, Any]] = [{}, {}]
             self._fill(store, made, of_store[0], of_store[1], device)
-            for every, own in zip((slices, increments), of_store):
+            for every, added in zip((slices, increments), of_store):
                 if store._key is None:
-                    every.update(own)
-                elif own:
-                    every[store._key] = own
+                    every.update(added)
+                elif added:
+                    every[store._key] = added
         out._num_graphs, out._slice_dict, out._inc_dict = len(self._samples), slices, increments
         return out
 
@@ -155,19 +155,19 @@ class _Graphs:
         """Fills a store of the batch, in the order of the first graph's attributes. Adds to `slices` where the values of each graph are, to
         `increments` what they were raised by."""
         key, stores, count = store._key, self._columns[store._key], len(self._samples)
-        own = {how.attr: (name, how) for name, how in self._joined.items() if how.store == key}
+        joined = {how.attr: (name, how) for name, how in self._joined.items() if how.store == key}
         passed = dict(self._passed.get(key, ()))
         attrs = list(stores[0].keys())
         for attr in attrs:
-            if attr in own:
-                name, how = own[attr]
+            if attr in joined:
+                name, how = joined[attr]
                 slices[attr] = _ends(made[name], how, count)
             elif attr in passed:
                 slices[attr] = torch.arange(count + 1)
         ends: Any = self._nodes[key].ends(slices) if key in self._nodes else None
         for attr in attrs:
-            if attr in own:
-                name, how = own[attr]
+            if attr in joined:
+                name, how = joined[attr]
                 if how.steps is _BY_NODES:
                     how = how._replace(steps=torch.from_numpy(ends[:-1].copy()))
                 store[attr] = _raised(made[name], how, slices[attr], self._where(name))
@@ -242,8 +242,8 @@ def _steps(samples: List[Any], stores: List[Any], attr: str, values: List[Any], 
     else:
         each = [sample.__inc__(attr, value, store) for sample, value, store in zip(samples, values, stores)]
     if isinstance(each[0], torch.Tensor):
-        own = torch.stack(each)
-        return torch.cat([own.new_zeros((1, *own.shape[1:])), own.cumsum(0)[:-1]])
+        increments = torch.stack(each)
+        return torch.cat([increments.new_zeros((1, *increments.shape[1:])), increments.cumsum(0)[:-1]])
     starts = torch.tensor([0, *itertools.accumulate(each[:-1])])
     return starts if int(starts[-1]) != 0 else None
 
@@ -270,8 +270,8 @@ def _raised(child: Any, how: _Joined, ends: Any, path: str) -> Any:
         return values
     dim = (how.dim or 0) % values.dim()
     # One for each graph, or for each graph those before its dim: PyTorch Geometric's pairs of sources and targets.
-    own = math.prod(steps.shape[1:])
-    is_plain = own == 1 or steps.shape[1 : 1 + dim] == values.shape[:dim] and own == math.prod(values.shape[:dim])
+    num_steps = math.prod(steps.shape[1:])
+    is_plain = num_steps == 1 or steps.shape[1 : 1 + dim] == values.shape[:dim] and num_steps == math.prod(values.shape[:dim])
     is_plain = is_plain and not values.requires_grad and not values.is_complex()
     if values.device.type == "cpu" and is_plain and values.is_contiguous():
         _add_per_sample(values, ends, steps.reshape(-1), dim, path)

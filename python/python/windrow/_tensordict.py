@@ -79,8 +79,8 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Flattened:
         if device is not None:
             device = next((value.device for value in made.values() if getattr(value, "device", None) is not None), device)
         # The names follow torch.stack: only names that all samples share are kept.
-        own = first.names if first.batch_size else []
-        names = [None, *own] if any(own) and all(sample.names == own for sample in samples) else None
+        of_first = first.names if first.batch_size else []
+        names = [None, *of_first] if any(of_first) and all(sample.names == of_first for sample in samples) else None
         batch_size = torch.Size((len(samples), *first.batch_size))
         values = source.values()
         if set(map(type, values)) - {torch.Tensor} or not _fit(values, batch_size, device):

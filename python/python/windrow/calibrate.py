@@ -69,13 +69,13 @@ def compare(kind: str, make: Callable[[Any], Any], seconds: float) -> Dict[str, 
             begin = time.perf_counter()
             make(engine)
             times[name].append((time.perf_counter() - begin) * 1000)
-    return {name: round(statistics.median(own), 3) for name, own in times.items()}
+    return {name: round(statistics.median(measured), 3) for name, measured in times.items()}
 
 
 def measure(seconds: float) -> Dict[str, Any]:
     """The policy of this machine and what it is from."""
     each = {kind: compare(kind, make, seconds / len(KINDS)) for kind, make in batches().items()}
-    wins = {kind: own["around"] < own["plain"] * (1 - GAIN) for kind, own in each.items()}
+    wins = {kind: median_ms["around"] < median_ms["plain"] * (1 - GAIN) for kind, median_ms in each.items()}
     stores = ",".join(f"{kind}={LEAST_BYTES if wins[kind] else 'never'}" for kind in KINDS)
     host = {"streaming_stores": stores, "batch_bytes": BATCH_BYTES, "milliseconds": each}
     return {"processor": cpu_name(), "cores": num_cores(), "windrow": wr.__version__, "host": host}
@@ -89,9 +89,9 @@ def pages(ordinal: int, seconds: float) -> Dict[str, Any]:
     known = _windrow._page_copies(ordinal)
     try:
         for count, size in sizes:
-            own = _both_ways(ordinal, count, size, seconds / len(sizes))
-            times[f"{count} x {size}"] = own
-            if own["copies"] < own["kernel"] * (1 - GAIN):
+            median_us = _both_ways(ordinal, count, size, seconds / len(sizes))
+            times[f"{count} x {size}"] = median_us
+            if median_us["copies"] < median_us["kernel"] * (1 - GAIN):
                 faster[count].append(size)
     finally:
         _windrow._set_page_copies(ordinal, known)
@@ -124,7 +124,7 @@ def _both_ways(ordinal: int, count: int, size: int, seconds: float) -> Dict[str,
             wr.copy_many([done], [device[0]])  # Waits for what is on the stream.
             times[way].append((time.perf_counter() - begin) * 1e6)
     # The first call of each way has its memory to find.
-    return {way: round(statistics.median(own[1:]), 2) for way, own in times.items()}
+    return {way: round(statistics.median(measured[1:]), 2) for way, measured in times.items()}
 
 
 def gpus(seconds: float) -> Dict[str, Dict[str, Any]]:

@@ -133,8 +133,8 @@ def _mapped(indices: Any, positions: Any) -> Any:
     batch_of = np.searchsorted(offsets, positions, side="right") - 1
     rows = np.empty(len(positions), np.int64)
     for batch in np.unique(batch_of):
-        own = batch_of == batch
-        rows[own] = batches[batch].column(0).to_numpy()[positions[own] - offsets[batch]]
+        is_in_batch = batch_of == batch
+        rows[is_in_batch] = batches[batch].column(0).to_numpy()[positions[is_in_batch] - offsets[batch]]
     return rows
 
 

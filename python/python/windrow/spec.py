@@ -46,10 +46,10 @@ def _init_of(form: str) -> Callable[..., None]:
         self.kwargs = kwargs
 
     call = inspect.signature(getattr(_windrow, form))
-    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     takes = [each for each in call.parameters.values() if each.kind is each.KEYWORD_ONLY and each.name != "stream"]
     __init__.__qualname__ = f"{form.capitalize()}.__init__"
-    setattr(__init__, "__signature__", call.replace(parameters=[own, *takes]))
+    setattr(__init__, "__signature__", call.replace(parameters=[receiver, *takes]))
     return __init__
 
 

@@ -166,10 +166,10 @@ def _steps_of(
     """The increment that each graph adds to later ones: ``"nodes"``, ``"ends"`` (its largest value plus 1), a number for each
     graph but the last, or None."""
     if key in increments:
-        own = increments[key]
-        if callable(own):
-            return list(map(int, map(own, graphs[:-1])))
-        return "nodes" if own == "num_nodes" else [own] * (len(graphs) - 1)  # type: ignore[list-item]
+        increment = increments[key]
+        if callable(increment):
+            return list(map(int, map(increment, graphs[:-1])))
+        return "nodes" if increment == "num_nodes" else [increment] * (len(graphs) - 1)  # type: ignore[list-item]
     if "batch" in key and not isinstance(graphs[0][key], (int, float)):
         return "ends"
     return "nodes" if _is_index(key) else None
@@ -243,7 +243,7 @@ def keyed_jagged(
             values = wr.ragged(rows, dtype=dtype)
         else:
             spec = {"values": wr.Ragged(dtype=dtype), "weights": wr.Ragged()}
-            both = wr.collate([{"values": own, "weights": other} for own, other in zip(rows, others)], spec=spec)
+            both = wr.collate([{"values": row, "weights": other} for row, other in zip(rows, others)], spec=spec)
             values, weighed = both["values"], both["weights"]
     except (wr.DTypeError, wr.ShapeError) as error:
         raise _of_key(error, keys, len(samples)) from None
@@ -275,8 +275,8 @@ def _of_key(error: Any, keys: Sequence[str], num_samples: int) -> Any:
 
 def _check_weights(rows: Sequence[Any], weights: Sequence[Any], keys: Sequence[str], num_samples: int) -> None:
     """ShapeError for weights that are not as many as the values they are of."""
-    for position, (own, other) in enumerate(zip(rows, weights)):
-        if (count := _length(own)) != (got := _length(other)):
+    for position, (row, other) in enumerate(zip(rows, weights)):
+        if (count := _length(row)) != (got := _length(other)):
             column, index = divmod(position, num_samples)
             hint = "there is one for each value"
             raise refusal(wr.ShapeError, index, keys[column], f"{count} weights", type(other).__name__ if got is None else got, hint)
