@@ -116,7 +116,7 @@ fn ragged_rows(engine: &Engine, times: usize) {
     assemble(engine, &token_list(&rows), &Collate::ragged(Ragged::new().batch_index()), times);
 }
 
-/// From the rows themselves, as a caller has them.
+/// Assembles from the rows themselves, as a caller has them.
 fn assemble_views(engine: &Engine, rows: &[Vec<i32>], collate: &Collate, times: usize) {
     for _ in 0..times {
         let views = rows.iter().map(|row| SampleView::from_slice(row, &[row.len() as i64]));

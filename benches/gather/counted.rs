@@ -239,8 +239,8 @@ const PAIRS: [(DType, DType); 16] = {
     ]
 };
 
-/// Each of them in three layouts: adjacent on both sides, transposed, and, where the result is a float, with a coefficient for each of three
-/// channels along a row.
+/// The pairs of dtypes, each in three layouts: adjacent on both sides, transposed, and, where the result is a float, with a
+/// coefficient for each of three channels along a row.
 fn pairs(scale: Scale) -> Vec<Counted> {
     let mut all = Vec::new();
     for (from, to) in PAIRS {

@@ -41,9 +41,9 @@ pub fn check(what: &str, code: u32) -> Outcome {
 /// One run.
 #[derive(Clone, Copy)]
 pub struct Timed {
-    /// Between the events, in microseconds.
+    /// The time between the events, in microseconds.
     pub device_us: f64,
-    /// Until all was enqueued.
+    /// The time until all was enqueued, in microseconds.
     pub host_us: f64,
     /// The device began before all was enqueued: it may have waited for the host.
     pub late: bool,

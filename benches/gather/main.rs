@@ -95,7 +95,7 @@ fn run(engine: &Engine, options: &Options, budget: &mut Budget) -> Outcome {
             |contender: &Contender<'_>| verify::all(&gpu, &workload, &sets[0], contender);
         let before = engine.stats();
         let mut outcomes = vec![verified(&contenders[0])];
-        // That made two batches.
+        // The check made two batches.
         let calls = |now: u64, before: u64| (now - before) / 2;
         let launches = calls(engine.stats().launches, before.launches);
         let uploaded = calls(engine.stats().bytes_to_device, before.bytes_to_device);

@@ -40,7 +40,7 @@ def difference(result: Any, want: list[torch.Tensor], tolerance: float) -> str:
         if got.shape != expected.shape or got.dtype != expected.dtype:
             return f"{got.dtype} {tuple(got.shape)} instead of {expected.dtype} {tuple(expected.shape)}"
         if tolerance and got.is_floating_point():
-            # Not `>`: a NaN is wrong.
+            # `<=` is negated, as a NaN is wrong: `>` would let it pass.
             wrong = ~((got.float() - expected.float()).abs() <= tolerance)
         else:
             wrong = got.contiguous().view(torch.uint8) != expected.view(torch.uint8)

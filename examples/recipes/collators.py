@@ -40,7 +40,7 @@ if __name__ == "__main__":
         assert set(ours) == set(own) and all(torch.equal(ours[key], own[key]) for key in own)
         print(name, {key: tuple(values.shape) for key, values in ours.items()})
 
-    # Without a tokenizer in the workers: the numbers that the collator reads of one.
+    # Workers need no tokenizer, only the numbers that the collator reads of one.
     numbers = sequence.TokenizerNumbers(pad_token_id=0, padding_side="left")
     collate = sequence.DataCollatorForSeq2Seq(numbers, pad_to_multiple_of=8)
     for batch in DataLoader(features(8, "labels"), batch_size=4, collate_fn=collate):

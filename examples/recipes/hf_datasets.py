@@ -13,14 +13,14 @@ rng = np.random.default_rng(0)
 rows = [{"input_ids": rng.integers(0, 30000, n), "label": n % 2, "text": f"text {n}"} for n in rng.integers(5, 60, 1000)]
 dataset = datasets.Dataset.from_list(rows)
 
-# In the format "arrow" slices and `iter` give tables, which are collated as they are.
+# Slices and `iter` give tables in the format "arrow", which are collated as they are.
 spec = {"input_ids": wr.Pad(mask="real", dtype="int64", multiple_of=8)}
 for table in dataset.with_format("arrow").iter(batch_size=256):
     batch = collate_columns(table, spec)
     print({name: getattr(value, "shape", len(value)) for name, value in batch.items()})
 
 
-# With torch's loader, over the numbers of the rows; a worker has the dataset's files mapped, not its rows.
+# Torch's loader goes over the numbers of the rows; a worker has the dataset's files mapped, not its rows.
 def collate(rows: list[int]) -> dict[str, Any]:
     return collate_columns(dataset, spec, rows=rows, columns=["input_ids", "label"])
 

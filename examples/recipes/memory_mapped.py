@@ -28,12 +28,12 @@ def read_ahead(memory: mmap.mmap, row_bytes: int, indices: list[int]) -> None:
 with tempfile.NamedTemporaryFile() as file:
     np.repeat(np.arange(NUM_ROWS, dtype="float32"), LENGTH).tofile(file.name)
     memory, rows = map_rows(file.name, "float32", (NUM_ROWS, LENGTH))
-    samples = wr.SampleList(rows)  # Once; it keeps the mapping.
+    samples = wr.SampleList(rows)  # The list is made once; it keeps the mapping.
 
     batches = np.random.default_rng(0).permutation(NUM_ROWS).reshape(-1, 64).tolist()
     read_ahead(memory, rows[0].nbytes, batches[0])
     for indices, coming in zip(batches, [*batches[1:], []]):
-        read_ahead(memory, rows[0].nbytes, coming)  # While this batch is assembled and used.
+        read_ahead(memory, rows[0].nbytes, coming)  # The pages are read while this batch is assembled and used.
         batch = samples.stack(indices)
         assert (batch.numpy()[:, 0] == indices).all()
     print(samples)

@@ -28,12 +28,12 @@ if __name__ == "__main__":
     head = pickle.dumps(tree, protocol=5, buffer_callback=buffers.append)
     print(len(head), "bytes and", len(buffers), "buffer")
 
-    # To a device by one copy; the same pickle makes the tree of it.
+    # One copy moves the bytes to a device; the same pickle makes the tree of it.
     device = "cuda" if torch.cuda.is_available() else "cpu"
     moved = arena.torch().to(device, copy=True)
     print(pickle.loads(head, buffers=[moved])["ids"].torch())
 
-    # To another process.
+    # Another process gets the pickle and the bytes.
     ours, theirs = Pipe()
     worker = Process(target=receive, args=(theirs,))
     worker.start()

@@ -9,6 +9,6 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 
 if __name__ == "__main__":
     loader = DataLoader(samples, batch_size=32, num_workers=2, collate_fn=windrow.torch.collate_fn())
-    # Without pin_memory=True: the Prefetcher has page-locked memory of its own.
+    # The loader has no pin_memory=True: the Prefetcher has page-locked memory.
     for batch in windrow.torch.Prefetcher(loader, depth=2, device=device):
         print(batch["image"].mean().item(), batch["image"].device)

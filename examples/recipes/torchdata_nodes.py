@@ -15,7 +15,7 @@ def pipeline() -> nodes.BaseNode:
 
 
 def loader() -> StatefulDataLoader:
-    """Also with worker processes; the sampler keeps the order of the epoch."""
+    """Returns a loader with worker processes; the sampler keeps the order of the epoch."""
     sampler = windrow.torch.BatchSampler([[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]], seed=0)
     return StatefulDataLoader(samples, batch_sampler=sampler, num_workers=2, collate_fn=windrow.torch.collate_fn())
 

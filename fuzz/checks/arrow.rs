@@ -169,7 +169,7 @@ fn node_of(format: Format, u: &mut Unstructured<'_>, depth: usize) -> arbitrary:
     };
     let mut children = Vec::new();
     if let Format::Tensors(ndim) = format {
-        // As the type has them; what is in them may be anything.
+        // The children are those of the type; what is in them may be anything.
         children.push(node_of(Format::List, u, depth + 1)?);
         let shape = match ndim & 128 {
             0 => Format::Fixed((ndim % 4) as i8),

@@ -159,7 +159,7 @@ fn samples(u: &mut Unstructured<'_>, form: &Form, ndim: usize, mixed: bool) -> R
         if rarely(u, 100)? {
             shape.pop();
         }
-        // Also without its zeros: gaps and strides take memory too.
+        // Extents of zero count as one: gaps and strides take memory too.
         if shape.iter().map(|&extent| extent.max(1)).product::<i64>() > LARGEST {
             continue;
         }

@@ -405,7 +405,7 @@ fn read(tensor: &Tensor, want: &[u8], engines: &[Engine]) {
         if !tensor.shape().is_empty() {
             let rows = match SampleList::rows(tensor) {
                 Ok(rows) => rows,
-                // So may an empty table's rows.
+                // An empty table's rows may be too large too.
                 Err(Error::TooLarge(_)) if want.is_empty() => return,
                 Err(error) => panic!("a table: {error}"),
             };

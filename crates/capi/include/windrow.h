@@ -188,11 +188,11 @@ typedef struct {
   int32_t form;
   // The dim of a concat; negative counts from the end.
   int64_t dim;
-  // Not 0: `dtype` is given. Otherwise all samples must share a dtype, which is kept.
+  // If not 0, `dtype` is given. Otherwise all samples must share a dtype, which is kept.
   int32_t has_dtype;
   // The dtype of the batch, which elements are cast to.
   DLDataType dtype;
-  // Not 0: `device` is given. Otherwise the batch is where the samples are.
+  // If not 0, `device` is given. Otherwise the batch is where the samples are.
   int32_t has_device;
   // The device to place the batch on.
   DLDevice device;
@@ -200,11 +200,11 @@ typedef struct {
   windrow_number value;
   // A `windrow_side`.
   int32_t side;
-  // Not 0: cut samples off that are larger than `sizes`.
+  // If not 0, samples are cut off that are larger than `sizes`.
   int32_t truncate;
   // A `windrow_mask`.
   int32_t mask;
-  // Not 0: `mask_dtype` is given. Otherwise the mask is bool.
+  // If not 0, `mask_dtype` is given. Otherwise the mask is bool.
   int32_t has_mask_dtype;
   // The dtype of the mask: 1 where it is true.
   DLDataType mask_dtype;
@@ -221,9 +221,9 @@ typedef struct {
   const int64_t *multiples;
   // Entries of `multiples`.
   size_t num_multiples;
-  // Not 0: offsets of a ragged batch are int32; for another form, WINDROW_STATUS_ARGUMENT.
+  // If not 0, offsets of a ragged batch are int32; for another form, WINDROW_STATUS_ARGUMENT.
   int32_t offsets_i32;
-  // Not 0: a ragged batch has `WINDROW_FIELD_BATCH_INDEX`; for another form, WINDROW_STATUS_ARGUMENT.
+  // If not 0, a ragged batch has `WINDROW_FIELD_BATCH_INDEX`; for another form, WINDROW_STATUS_ARGUMENT.
   int32_t batch_index;
   // Elements become `(x * scale - mean[c]) / std[c]`.
   double scale;
@@ -235,7 +235,7 @@ typedef struct {
   const double *std;
   // Entries of `std`.
   size_t num_std;
-  // Not 0: `channel_dim` is given. Otherwise it is the only dim whose extent is the number of entries of `mean` or `std`.
+  // If not 0, `channel_dim` is given. Otherwise it is the only dim whose extent is the number of entries of `mean` or `std`.
   int32_t has_channel_dim;
   // The dim of the channels; negative counts from the end.
   int64_t channel_dim;
@@ -243,10 +243,10 @@ typedef struct {
   const int64_t *permute;
   // Entries of `permute`.
   size_t num_permute;
-  // Not 0: of a batch of float8_e4m3fn or float8_e5m2; values beyond the largest finite one become it. For a batch of another
+  // If not 0, values beyond the largest finite one of float8_e4m3fn or float8_e5m2 become it. For a batch of another
   // dtype, WINDROW_STATUS_ARGUMENT.
   int32_t saturate;
-  // Not 0: `quantize` is given, with which `dtype`, `scale`, `mean`, `std` or `permute` is WINDROW_STATUS_ARGUMENT. The options from
+  // If not 0, `quantize` is given, with which `dtype`, `scale`, `mean`, `std` or `permute` is WINDROW_STATUS_ARGUMENT. The options from
   // `scale_of` to `eps` belong to it.
   int32_t has_quantize;
   // float8_e4m3fn, float8_e5m2 or int8: elements are divided by scales that are found on the way, and the batch has this
@@ -256,7 +256,7 @@ typedef struct {
   int32_t scale_of;
   // The elements of a block of `WINDROW_GRANULARITY_BLOCK`.
   int64_t scale_block;
-  // Not 0: `scale_dtype` is given. Otherwise scales that are found are float32.
+  // If not 0, `scale_dtype` is given. Otherwise scales that are found are float32.
   int32_t has_scale_dtype;
   // The dtype of the scales that are found: float32, or float8_e8m0fnu for powers of two.
   DLDataType scale_dtype;
@@ -267,7 +267,7 @@ typedef struct {
   // Scales that int8 or float8 samples are multiplied by on the way to `dtype`, shaped as those of a batch of this form are;
   // NULL: they are not. With `scale`, `mean`, `std` or `permute`, WINDROW_STATUS_ARGUMENT.
   const DLTensor *scales;
-  // Not 0: `scales_block` is given. Otherwise `scales` are of rows or of samples, as their shape says.
+  // If not 0, `scales_block` is given. Otherwise `scales` are of rows or of samples, as their shape says.
   int32_t has_scales_block;
   // The elements of a block, if `scales` are of blocks along the last dim.
   int64_t scales_block;

@@ -79,11 +79,11 @@ pub struct Options {
     pub form: i32,
     /// The dim of a concat; negative counts from the end.
     pub dim: i64,
-    /// Not 0: `dtype` is given. Otherwise all samples must share a dtype, which is kept.
+    /// If not 0, `dtype` is given. Otherwise all samples must share a dtype, which is kept.
     pub has_dtype: i32,
     /// The dtype of the batch, which elements are cast to.
     pub dtype: DLDataType,
-    /// Not 0: `device` is given. Otherwise the batch is where the samples are.
+    /// If not 0, `device` is given. Otherwise the batch is where the samples are.
     pub has_device: i32,
     /// The device to place the batch on.
     pub device: DLDevice,
@@ -91,11 +91,11 @@ pub struct Options {
     pub value: Number,
     /// A `windrow_side`.
     pub side: i32,
-    /// Not 0: cut samples off that are larger than `sizes`.
+    /// If not 0, samples are cut off that are larger than `sizes`.
     pub truncate: i32,
     /// A `windrow_mask`.
     pub mask: i32,
-    /// Not 0: `mask_dtype` is given. Otherwise the mask is bool.
+    /// If not 0, `mask_dtype` is given. Otherwise the mask is bool.
     pub has_mask_dtype: i32,
     /// The dtype of the mask: 1 where it is true.
     pub mask_dtype: DLDataType,
@@ -112,9 +112,9 @@ pub struct Options {
     pub multiples: *const i64,
     /// Entries of `multiples`.
     pub num_multiples: usize,
-    /// Not 0: offsets of a ragged batch are int32; for another form, WINDROW_STATUS_ARGUMENT.
+    /// If not 0, offsets of a ragged batch are int32; for another form, WINDROW_STATUS_ARGUMENT.
     pub offsets_i32: i32,
-    /// Not 0: a ragged batch has `WINDROW_FIELD_BATCH_INDEX`; for another form, WINDROW_STATUS_ARGUMENT.
+    /// If not 0, a ragged batch has `WINDROW_FIELD_BATCH_INDEX`; for another form, WINDROW_STATUS_ARGUMENT.
     pub batch_index: i32,
     /// Elements become `(x * scale - mean[c]) / std[c]`.
     pub scale: f64,
@@ -126,7 +126,7 @@ pub struct Options {
     pub std: *const f64,
     /// Entries of `std`.
     pub num_std: usize,
-    /// Not 0: `channel_dim` is given. Otherwise it is the only dim whose extent is the number of entries of `mean` or `std`.
+    /// If not 0, `channel_dim` is given. Otherwise it is the only dim whose extent is the number of entries of `mean` or `std`.
     pub has_channel_dim: i32,
     /// The dim of the channels; negative counts from the end.
     pub channel_dim: i64,
@@ -134,10 +134,10 @@ pub struct Options {
     pub permute: *const i64,
     /// Entries of `permute`.
     pub num_permute: usize,
-    /// Not 0: of a batch of float8_e4m3fn or float8_e5m2; values beyond the largest finite one become it. For a batch of another
+    /// If not 0, values beyond the largest finite one of float8_e4m3fn or float8_e5m2 become it. For a batch of another
     /// dtype, WINDROW_STATUS_ARGUMENT.
     pub saturate: i32,
-    /// Not 0: `quantize` is given, with which `dtype`, `scale`, `mean`, `std` or `permute` is WINDROW_STATUS_ARGUMENT. The options from
+    /// If not 0, `quantize` is given, with which `dtype`, `scale`, `mean`, `std` or `permute` is WINDROW_STATUS_ARGUMENT. The options from
     /// `scale_of` to `eps` belong to it.
     pub has_quantize: i32,
     /// float8_e4m3fn, float8_e5m2 or int8: elements are divided by scales that are found on the way, and the batch has this
@@ -147,7 +147,7 @@ pub struct Options {
     pub scale_of: i32,
     /// The elements of a block of `WINDROW_GRANULARITY_BLOCK`.
     pub scale_block: i64,
-    /// Not 0: `scale_dtype` is given. Otherwise scales that are found are float32.
+    /// If not 0, `scale_dtype` is given. Otherwise scales that are found are float32.
     pub has_scale_dtype: i32,
     /// The dtype of the scales that are found: float32, or float8_e8m0fnu for powers of two.
     pub scale_dtype: DLDataType,
@@ -158,7 +158,7 @@ pub struct Options {
     /// Scales that int8 or float8 samples are multiplied by on the way to `dtype`, shaped as those of a batch of this form are;
     /// NULL: they are not. With `scale`, `mean`, `std` or `permute`, WINDROW_STATUS_ARGUMENT.
     pub scales: *const DLTensor,
-    /// Not 0: `scales_block` is given. Otherwise `scales` are of rows or of samples, as their shape says.
+    /// If not 0, `scales_block` is given. Otherwise `scales` are of rows or of samples, as their shape says.
     pub has_scales_block: i32,
     /// The elements of a block, if `scales` are of blocks along the last dim.
     pub scales_block: i64,

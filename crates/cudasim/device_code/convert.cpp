@@ -36,7 +36,7 @@ struct Float8 {
     /// The spacing of numbers as large as one.
     double spacing(double size) const { return std::ldexp(1.0, std::max(size == 0 ? 1 - bias : std::ilogb(size), 1 - bias) - fraction); }
 
-    /// To nearest even, and to the largest number at most. A NaN's sign is lost.
+    /// Returns the code nearest to a float, ties to even, at most the largest number. A NaN's sign is lost.
     uint32_t of(uint32_t bits) const {
         float value = as_float(bits);
         if (value != value) return 0x7F;

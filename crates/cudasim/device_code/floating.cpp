@@ -55,7 +55,7 @@ Lanes compare_all(const Warp& warp, const Instruction& in, const A& a, const B& 
 
 void put_joined(Warp& warp, const Instruction& in, Lanes active, Lanes holds);
 
-/// With FTZ zero in place of a subnormal number.
+/// Returns zero of the same sign for a subnormal number under FTZ, else `x`.
 static float flushed(float x, const Instruction& in) { return in.has(Mod::FTZ) && std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
 
 void run_fadd(Warp& warp, const Instruction& in, Lanes active) {

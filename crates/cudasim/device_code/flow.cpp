@@ -98,7 +98,7 @@ void run_bra(Warp& warp, const Instruction& in, Lanes active) {
     branch(warp, active, last_operand(in).value);
 }
 
-/// To where a register says, by a table: lanes may go to several places.
+/// Branches to where a register says, by a table: lanes may go to several places.
 void run_brx(Warp& warp, const Instruction& in, Lanes active) {
     auto group = warp.ready.back();
     if (active != group.lanes) warp.fail("a part of a group branches by a table");

@@ -23,7 +23,7 @@ uint32_t look_up(uint32_t table, uint32_t a, uint32_t b, uint32_t c) {
 }  // namespace
 
 void run_lop3(Warp& warp, const Instruction& in, Lanes active) {
-    // With a predicate in front: whether the result is not zero, or another one holds.
+    // A predicate in front receives whether the result is not zero, or another predicate holds.
     size_t i = is_predicate(in[0]);
     Vector rooms[3], result;
     const Vector &a = warp.raw(in[i + 1], rooms[0]), &b = warp.raw(in[i + 2], rooms[1]),

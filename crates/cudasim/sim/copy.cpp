@@ -100,7 +100,7 @@ API cuMemcpyDtoH_v2(void* dst, CUdeviceptr src, size_t size) {
     return copy(CUdeviceptr(dst), Side::host, src, Side::device, size, nullptr, true, context);
 }
 
-/// Not synchronous to the host, in spite of its name.
+/// The copy is not synchronous to the host, in spite of the call's name.
 API cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t size) {
     ENTER_CONTEXT(context, nullptr);
     return copy(dst, Side::device, src, Side::device, size, nullptr, false, context);

@@ -179,7 +179,7 @@ impl Imported {
         }
     }
 
-    /// These samples, to be changed: `shared` becomes a copy of its own if others have it.
+    /// Returns these samples, to be changed: `shared` is replaced by a copy first if others have it.
     pub fn make_mut<'a>(
         shared: &'a mut Arc<Imported>,
         py: Python<'_>,

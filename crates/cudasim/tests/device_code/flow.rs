@@ -19,7 +19,7 @@ pub fn lanes_part_and_meet() {
         );
         check(&program, |s, l| if s.p(1, l) { 0x12 } else { 0x11 });
     }
-    // Behind the barrier all lanes are together again: the last instructions are issued once.
+    // All lanes are together again behind the barrier: the last instructions are issued once.
     let mut state = State::new(1);
     state.predicates[1] = 0xFFFF;
     state

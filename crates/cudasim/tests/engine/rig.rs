@@ -172,7 +172,7 @@ impl Drop for Lane<'_> {
     }
 }
 
-/// While it lives a stream, or every stream, begins nothing new. Declared after the engine, so that a
+/// A pause of one stream, or of all, which begin nothing new while it lives. Declared after the engine, so that a
 /// test that fails ends.
 pub struct Paused<'g> {
     gpu: &'g Gpu,

@@ -169,7 +169,7 @@ fn forbidden_calls_fail_and_lose_the_capture() {
         assert_eq!(gpu.cuMemsetD32Async(a, 0, 1, stream), INVALIDATED);
         assert_eq!(end(&gpu, stream), Err(INVALIDATED));
         assert_eq!(gpu.cuStreamSynchronize(stream), 0);
-        // Once, and as misuse: the owner of the capture learns of it, the caller need not.
+        // The end is recorded once, and as misuse: the owner of the capture learns of it, the caller need not.
         let ended = gpu.sim.take_errors();
         assert!(ended.len() == 1 && ended[0].ends_with(" ended a capture"), "call {i}: {ended:?}");
     }
@@ -206,7 +206,7 @@ fn modes_say_which_threads_are_bound() {
     assert_eq!((mode, allocate()), (GLOBAL, 0));
     gpu.cuThreadExchangeStreamCaptureMode(&mut mode);
     assert!(end(&gpu, stream).is_ok());
-    // But not to wait for a context that is being captured.
+    // A wait for a context that is being captured is refused all the same.
     gpu.cuStreamBeginCapture_v2(stream, RELAXED);
     assert_eq!(gpu.cuCtxSynchronize(), UNSUPPORTED);
     assert_eq!(end(&gpu, stream), Err(INVALIDATED));

@@ -33,7 +33,7 @@ fn a_missing_wait_is_caught_and_a_right_program_passes_every_seed() {
     let gpu = Gpu::new();
     gpu.sim.set_delay_us(500);
     let caught = (0..20).filter(|&seed| !upload_and_gather(&gpu, seed, false)).count();
-    // On a quiet machine it is 20.
+    // The count is 20 on a quiet machine.
     assert!(caught >= 10, "{caught} of 20");
     for seed in 0..20 {
         assert!(upload_and_gather(&gpu, seed, true), "seed {seed}");
