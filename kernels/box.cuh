@@ -12,16 +12,17 @@ struct BoxAxis {
     int32_t src, dst;
 };
 
-/// Rows and columns are below 2^15, strides below 2^26 either way.
+/// The part of the output that an item writes, by rows and columns. Rows and columns are below 2^15, strides below 2^26
+/// either way.
 struct Box {
     const uint64_t* table;
     const OutputDesc* desc;  ///< its dtypes, map, padding and value are those of the box, and its samples those of a list
     uint64_t src;        ///< address of element (0, 0), whether that is real or padding: of padding it may be none
-    uint8_t* dst;        ///< of element (0, 0)
+    uint8_t* dst;        ///< address of element (0, 0)
     BoxAxis rows, cols;
     bool is_list;      ///< row r is sample `number + r`, and `src` is not used
-    uint32_t number;   ///< of the sample, or of that of row 0
-    uint32_t channel;  ///< of element (0, 0) if that is real; modulo channels
+    uint32_t number;   ///< number of the sample, or of that of row 0
+    uint32_t channel;  ///< channel of element (0, 0) if that is real; modulo channels
 };
 
 /// One loop as it is for a sample. Index counts columns and offsets, as in find_row().
@@ -131,7 +132,7 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const OutputDesc& desc, uint32_
     box.src = src;
     box.dst = dst;
     if (desc.op == kAffine) {
-        // Below 0 in front of padding.
+        // The channel is below 0 in front of padding.
         const auto size = static_cast<Index>(channel < 0 ? -channel : channel);
         const uint32_t rest = static_cast<uint32_t>(
             kWideColumns ? size % nest.channels : size - divide(static_cast<uint32_t>(size), nest.by_channels) * nest.channels);
@@ -140,7 +141,7 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const OutputDesc& desc, uint32_
     return box;
 }
 
-/// The same for the few descriptors that are kWide, compiled once.
+/// Box `item` of a descriptor that is kWide. Few are, so it is compiled once.
 WINDROW_OUT_OF_LINE void wide_box(const uint64_t* table, const OutputDesc& desc, uint32_t item, Box& box) {
     box = box_of<uint64_t>(table, desc, item);
 }

@@ -295,8 +295,8 @@ struct Add : Pair<dtype, dtype, false> {
 /// Bytes are moved: equal dtypes without a map, or integers of one size.
 constexpr uint8_t kMovedLoop = 0;
 
-/// The number of a loop: of a pair of dtypes, with or without x * a + b; kMovedLoop if the pair is not in the list. Without gaps,
-/// so that the compiler makes a table of jumps.
+/// The number of a loop: of a pair of dtypes, with or without x * a + b; kMovedLoop if the pair is not in the list.
+/// Numbers have no gaps, so that the compiler makes a table of jumps.
 WINDROW_DEVICE constexpr uint8_t cast_number(uint32_t from, uint32_t to, bool affine) {
     uint8_t number = kMovedLoop;
 #define WINDROW_CAST(cast, pair_from, pair_to, pair_affine) \

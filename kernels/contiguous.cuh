@@ -1,9 +1,9 @@
 // Families contiguous_cast and contiguous_generic: runs of elements that are adjacent in the source and in the output, moved or
 // cast, with padding on both sides (stack, pad, ragged, masks). Source and output may have any alignment.
 //
-// A run is cut into vectors of 16 bytes and single elements by the sizes of its elements alone. The
-// single elements, which are few, go through the one conversion for all dtypes; only the loops over
-// vectors are compiled for their pair of dtypes. That of contiguous_generic is for all pairs that have none of their own.
+// A run is cut into vectors of 16 bytes and single elements by the sizes of its elements alone. The single elements,
+// which are few, go through the one conversion for all dtypes; only the loops over vectors are compiled for their pair
+// of dtypes. The loop of contiguous_generic is for all pairs that have none of their own.
 #pragma once
 
 #include "group.cuh"
@@ -14,22 +14,22 @@ namespace windrow {
 
 /// Elements in a row: [0, lead) are padding, [lead, lead + real) are read, the rest of `width` is padding.
 struct Run {
-    const uint8_t* src;  ///< of the first element read
+    const uint8_t* src;  ///< address of the first element read
     uint8_t* dst;
     uint32_t lead, real, width;
     uint32_t before;     ///< readable bytes of the sample in front of `src`, cut off at 16 or more
-    uint32_t after;      ///< and behind the last element read
+    uint32_t after;      ///< the same behind the last element read
 };
 
 /// The operation on the elements that are read.
 struct RunCast {
     uint32_t from, to;
-    uint32_t loop;       ///< of the vectors: cast_number(), kMovedLoop, kAddLoop32 or kAddLoop64
+    uint32_t loop;       ///< loop of the vectors: cast_number(), kMovedLoop, kAddLoop32 or kAddLoop64
     uint32_t from_size;  ///< bytes; 0: nothing is read, and the elements are `value`
     uint32_t to_size, log_to;
-    Affine affine;       ///< of one channel; kAddPerSample: where the number is
+    Affine affine;       ///< map of one channel; kAddPerSample: address of the number
     uint64_t value;
-    Codes codes;         ///< of any pair of dtypes: all of it but the map
+    Codes codes;         ///< codes of any pair of dtypes: all of it but the map
     bool is_mixed;       ///< rows that share a warp may be aligned or not, which would go through two loops, one after the other
 };
 
@@ -83,11 +83,11 @@ WINDROW_DEVICE void run_vectors(const Cast& cast, const uint8_t* src, uint8_t* d
     }
 }
 
-/// The same by the alignment, which is that of all lanes.
+/// Writes vectors [0, count) of a run by the loop for its alignment, which is that of all lanes.
 template <class Cast>
 WINDROW_DEVICE void run_vectors(const Cast& cast, bool is_aligned, const uint8_t* src, uint8_t* dst, uint32_t count, const ThreadGroup& threads) {
     if (Cast::kIsCommon && is_aligned) {
-        // What both loops begin with is done in each of them: registers for all of it are dearer.
+        // The common prologue is in both loops on purpose: registers for all of it are dearer.
         ThreadGroup same = threads;
         opaque(same.rank);
         run_vectors<kAligned>(cast, src, dst, count, same);
@@ -112,7 +112,7 @@ WINDROW_DEVICE void load_group(Group& group, const uint8_t* src, int32_t before,
     }
 }
 
-/// The same by the size of an element and the alignment.
+/// Reads the vectors of a group by the size of an element, 1, 2, 4 or 8 bytes, and the alignment.
 template <uint32_t elems>
 WINDROW_DEVICE void load_group(Group& group, uint32_t from_size, bool is_aligned, const uint8_t* src, int32_t before, int32_t left) {
     auto load = [&](auto element) {
@@ -127,7 +127,7 @@ WINDROW_DEVICE void load_group(Group& group, uint32_t from_size, bool is_aligned
     }
 }
 
-/// Writes the vectors of a group, whose elements have sizeof(To) bytes; the same of those as load_group().
+/// Writes the vectors of a group, whose elements have sizeof(To) bytes; those that load_group() would read.
 template <class To>
 WINDROW_DEVICE void store_group(const Group& group, uint8_t* dst, int32_t before, int32_t left) {
     if constexpr (sizeof(To) == 1) {

@@ -34,8 +34,8 @@ WINDROW_DEVICE double double_of(uint64_t bits) {
 constexpr uint32_t kQuiet32 = 0x00400000;
 constexpr uint64_t kQuiet64 = 0x0008000000000000;
 
-/// float64 to float32, to nearest even. A NaN is quieted and keeps the top of its payload, where
-/// the device's own conversion makes all NaN alike.
+/// Rounds a float64 to float32, to nearest even. A NaN is quieted and keeps the top of its payload, where the device's
+/// own conversion makes all NaN alike.
 WINDROW_DEVICE float narrow(double x) {
     if (x != x) {
         uint64_t bits = bits_of(x);
@@ -45,7 +45,7 @@ WINDROW_DEVICE float narrow(double x) {
     return static_cast<float>(x);
 }
 
-/// float32 to float64, exact. A NaN is quieted.
+/// Converts a float32 to float64, exactly. A NaN is quieted.
 WINDROW_DEVICE double widen(float x) {
     if (x != x) {
         uint64_t bits = bits_of(x);
@@ -55,23 +55,23 @@ WINDROW_DEVICE double widen(float x) {
     return static_cast<double>(x);
 }
 
-/// Toward zero, with the last bit set when anything was lost: rounding this once more, to 16 bits,
-/// is rounding once.
+/// Rounds to odd: toward zero, with the last bit set when anything was lost: rounding this once more, to 16 bits, is
+/// rounding once.
 WINDROW_DEVICE float to_odd(double x) {
     float near = narrow(x);
     double size = fabs(x), back = fabs(static_cast<double>(near));
-    // Neither holds for a NaN.
+    // Both comparisons are false for a NaN.
     bool up = back > size, down = back < size;
     return float_of(bits_of(near) - up | (up || down));
 }
 
-/// As above: a float32 holds the upper 24 bits, of which the last is set if those below were not 0.
+/// Rounds to odd: a float32 holds the upper 24 bits, of which the last is set if those below were not 0.
 WINDROW_DEVICE float to_odd(uint32_t x) {
     const uint32_t below = x >> 24 == 0 ? 0 : x & 0xFF;
     return static_cast<float>(x - below | (below != 0) << 8);
 }
 
-/// As above, of 64 bits.
+/// Rounds an integer of 64 bits to odd.
 WINDROW_DEVICE float to_odd(uint64_t x) {
     const uint32_t high = static_cast<uint32_t>(x >> 32);
 #ifdef __CUDA_ARCH__
@@ -83,7 +83,8 @@ WINDROW_DEVICE float to_odd(uint64_t x) {
     return to_odd(static_cast<uint32_t>(x >> 32) | (static_cast<uint32_t>(x) != 0)) * float_of((127 + 32 - zeros) << 23);
 }
 
-/// Rounds to nearest even; a NaN is quieted and keeps its sign and the top of its payload.
+/// The bits of a number as a float16, rounded to nearest even; a NaN is quieted and keeps its sign and the top of its
+/// payload.
 WINDROW_DEVICE uint16_t to_f16(float x) {
     const uint32_t bits = bits_of(x), size = bits & 0x7FFFFFFF;
     const auto nan = static_cast<uint16_t>(bits >> 16 & 0x8000 | 0x7E00 | size >> 13 & 0x3FF);
@@ -97,7 +98,7 @@ WINDROW_DEVICE uint16_t to_f16(float x) {
     if (size >= 0x47800000) {
         half = 0x7C00;  // 65536 and above
     } else if (size < 0x38800000) {
-        // Below 2^-14 the spacing is that of a float32 in [0.5, 1): adding 0.5 rounds.
+        // The spacing below 2^-14 is that of a float32 in [0.5, 1): adding 0.5 rounds.
         half = bits_of(float_of(size) + 0.5f) - 0x3F000000;
     } else {
         half = (size - 0x38000000 + 0xFFF + (size >> 13 & 1)) >> 13;
@@ -106,7 +107,7 @@ WINDROW_DEVICE uint16_t to_f16(float x) {
 #endif
 }
 
-/// Exact; a NaN becomes some NaN.
+/// The float16 of these bits as a float32, exact; a NaN becomes some NaN.
 WINDROW_DEVICE float float_of_f16(uint16_t half) {
 #ifdef __CUDA_ARCH__
     float x;
@@ -120,13 +121,14 @@ WINDROW_DEVICE float float_of_f16(uint16_t half) {
 #endif
 }
 
-/// Exact; a NaN is quieted.
+/// The float16 of the low 16 bits as a float32, exact; a NaN is quieted.
 WINDROW_DEVICE float from_f16(uint32_t half) {
     const float x = float_of_f16(static_cast<uint16_t>(half));
     return x != x ? float_of((half & 0x8000) << 16 | 0x7F800000 | kQuiet32 | (half & 0x3FF) << 13) : x;
 }
 
-/// Rounds to nearest even; a NaN is quieted and keeps its sign and the top of its payload.
+/// The bits of a number as a bfloat16, rounded to nearest even; a NaN is quieted and keeps its sign and the top of its
+/// payload.
 WINDROW_DEVICE uint16_t to_bf16(float x) {
     uint32_t bits = bits_of(x);
     bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
@@ -134,7 +136,7 @@ WINDROW_DEVICE uint16_t to_bf16(float x) {
     return static_cast<uint16_t>(is_nan ? bits >> 16 | 0x40 : rounded);
 }
 
-/// Exact; a NaN is quieted.
+/// The bfloat16 of the low 16 bits as a float32, exact; a NaN is quieted.
 WINDROW_DEVICE float from_bf16(uint32_t bits) {
     bits <<= 16;
     return float_of(bits | ((bits & 0x7FFFFFFF) > 0x7F800000 ? kQuiet32 : 0));
@@ -203,7 +205,8 @@ WINDROW_DEVICE double multiply_add(double x, double a, double b) {
     return y != y ? double_of(nan) : y;
 }
 
-/// Toward zero; beyond the range of T to its limits; NaN to 0. `Wide` holds every value of T.
+/// Rounds to an integer of type T toward zero; numbers beyond its range become its limits, NaN becomes 0. `Wide` holds
+/// every value of T.
 template <class T, class Wide, class Float>
 WINDROW_DEVICE uint64_t truncated(Float x) {
     constexpr bool is_signed = static_cast<T>(-1) < static_cast<T>(0);
@@ -302,7 +305,7 @@ template <int bytes>
 struct Floating {
     using Bits = typename WordOf<bytes>::Type;
     static constexpr bool kIsWhole = false;
-    /// Never called: for branches that are compiled for all dtypes.
+    /// The functions are never called: branches that are compiled for all dtypes need them.
     static WINDROW_DEVICE uint64_t wrapped(uint64_t) { return 0; }
 };
 

@@ -44,7 +44,7 @@ WINDROW_DEVICE const uint8_t* source_at(const Sources& sources, uint32_t sample)
 /// follows that of the 8 before them, so that what is under way at one time is adjacent. 8 lanes alone
 /// write a short row; else they are those of one warp or more.
 struct ThreadGroup {
-    uint32_t rank, size;  ///< of this thread, and how many there are
+    uint32_t rank, size;  ///< position of this thread, and number of threads
 
     /// The first vector of this thread, if each turn has `unroll` vectors, kWidth apart.
     template <uint32_t kWidth = kGroupLanes>
@@ -55,8 +55,8 @@ struct ThreadGroup {
     WINDROW_DEVICE uint32_t step(uint32_t unroll) const { return size * unroll; }
 };
 
-/// How many vectors in front of `dst`, a multiple of 16, its sector begins; or, where not only 8 lanes write, its line of
-/// the cache.
+/// The number of vectors from the begin of the sector of `dst`, a multiple of 16, to `dst`; of its line of the cache
+/// where more than 8 lanes write.
 WINDROW_DEVICE uint32_t first_turn(const uint8_t* dst, const ThreadGroup& threads) {
     return misalignment(dst, threads.size > kGroupLanes ? 16 * kGroupLanes : 32) / 16;
 }

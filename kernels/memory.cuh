@@ -26,7 +26,7 @@
 #define WINDROW_OUT_OF_LINE inline
 #endif
 
-/// Called for every read of a sample and every store to an output; the simulator defines them.
+/// Hooks of every read of a sample and every store to an output; the simulator defines them.
 #ifndef WINDROW_ON_READ
 #define WINDROW_ON_READ(p, bytes)
 #endif
@@ -129,8 +129,8 @@ WINDROW_DEVICE void load_words(const uint8_t* p, uint32_t* words) {
     }
 }
 
-/// The same if `left` is more than `beyond`; else the words have any value. A branch around
-/// loads would take an instruction or two more than each load's own predicate.
+/// Reads the sizeof(T) bytes at `p` into words if `left` is more than `beyond`; else the words have any value. A branch
+/// around loads would take an instruction or two more than each load's own predicate.
 template <class T>
 WINDROW_DEVICE void load_if(int32_t left, int32_t beyond, const uint8_t* p, uint32_t* words) {
 #ifdef __CUDA_ARCH__

@@ -37,7 +37,7 @@ WINDROW_DEVICE void move_unit(uint8_t* dst, const uint8_t* src) {
     else store16(dst, load16(src));
 }
 
-/// Moves this lane's units, 32 apart, from `unit` to before `end`. Those of 16 bytes in a single row are 4 at most.
+/// Moves this lane's units, 32 apart, from `unit` to before `end`. Units of 16 bytes in a single row are 4 at most.
 template <uint32_t log_unit>
 WINDROW_DEVICE void move_units(const Move& move, uint8_t* dst, const uint8_t* src, uint64_t unit, uint64_t end) {
     if (move.num_dims == 0) {

@@ -88,7 +88,8 @@ WINDROW_DEVICE float packed_limit(uint8_t dtype, bool saturates) {
     return float_of(WINDROW_CASTS_FLOAT8 && saturates ? 0x7F800000 : Float8(dtype).limit);
 }
 
-/// The same as bits of a float of 16 bits. The largest bfloat16 do not count as within: see pairs_within().
+/// The limit of packed_limit() as the bits of a float of 16 bits, `from`. The largest bfloat16 do not count as within:
+/// see pairs_within().
 WINDROW_DEVICE uint32_t packed_limit_16(uint8_t from, uint8_t dtype, bool saturates) {
     const uint32_t limit = Float8(dtype).limit;
     if (WINDROW_CASTS_FLOAT8 && saturates) return from == kBF16 ? 0x7BFF : 0x7C00;
@@ -156,8 +157,8 @@ WINDROW_DEVICE bool all_within(const float (&x)[n], float limit) {
 #endif
 }
 
-/// The same of floats of 16 bits, two in each word; `limit` are the bits of one. The sizes of bfloat16 are in the order of the float16 of
-/// these bits, of which the largest, above all limits, are NaN.
+/// Whether none of the floats of 16 bits, two in each word, is beyond a limit or NaN; `limit` are the bits of one. The
+/// sizes of bfloat16 are in the order of the float16 of these bits, of which the largest, above all limits, are NaN.
 template <uint32_t n>
 WINDROW_DEVICE bool pairs_within(const uint32_t (&words)[n], uint32_t limit) {
 #ifdef __CUDA_ARCH__
@@ -187,7 +188,7 @@ WINDROW_DEVICE float byte_as_float(const uint32_t* words, uint32_t i) {
 #endif
 }
 
-/// The same for the 16-bit integer `i` of some words.
+/// The 16-bit integer `i` of some words as a float32, by the means of byte_as_float().
 template <bool is_signed>
 WINDROW_DEVICE float half_as_float(const uint32_t* words, uint32_t i) {
 #ifdef __CUDA_ARCH__

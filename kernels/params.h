@@ -1,10 +1,10 @@
 // The parameters of a launch: one header and one table of 8-byte words, the same for every kernel.
 //
-// src/cuda/launch/output_desc.rs and kernel_abi.rs mirror these structs; both sides assert sizes and offsets. The table is in the
-// kernel's parameters if it fits, else in device memory. Its descriptors are in the parameters even then: a warp
-// reads them from the constant bank, without waiting for memory. Where there is no room for all of them, the kernel of all
-// families and large parameters reads them from the table, as does the one that quantises. A position in the table is a number of
-// words from its beginning; position 0 is a descriptor, so 0 also says "none".
+// src/cuda/launch/output_desc.rs and kernel_abi.rs mirror these structs; both sides assert sizes and offsets. The table
+// is in the kernel's parameters if it fits, else in device memory. Its descriptors are in the parameters even then: a
+// warp reads them from the constant bank, without waiting for memory. If there is no room for all of them, the kernel
+// of all families and large parameters reads them from the table, as does the one that quantises. A position in the
+// table is a number of words from its beginning; position 0 is a descriptor, so 0 also says "none".
 //
 // A descriptor is one tensor to write, or the part of it whose samples have the same loops. Its work is cut
 // into items, numbered across all descriptors: a warp takes one item, which is of one descriptor and, in most
@@ -38,9 +38,9 @@ enum Family : uint8_t {
     kContiguousGeneric = 7,
     /// Small samples of one size, moved or cast element by element to an output that has no gaps: labels.
     kScalarFallback = 8,
-    /// As kRows, of samples that each have a place of their own, a multiple of 16.
+    /// kRows of samples that each have a place of their own, a multiple of 16.
     kPlacedRows = 9,
-    /// As kAlignedCopy, of such samples.
+    /// kAlignedCopy of such samples.
     kPlacedCopy = 10,
     /// Elements are divided by scales that groups of them share, or multiplied: an item is the
     /// groups that a warp has lanes for, times a run of neighbours.
@@ -114,23 +114,24 @@ struct Loop {
     uint64_t hi;
     int64_t src_stride;
     int64_t dst_stride;
-    Divisor by_blocks;      ///< of the number of blocks, ceil(extent / block); not if that varies
+    Divisor by_blocks;      ///< divisor by the blocks, ceil(extent / block); unset if that varies
     uint32_t block;         ///< coordinates in an item; 1 but for the innermost outer loop of kStrided
-    uint16_t varies;        ///< of Varies
+    uint16_t varies;        ///< flags of Varies
     uint16_t channel_step;  ///< 1: the channel number grows with c - lo
 };
 
 struct Rows {
     Divisor by_vectors;
-    uint32_t vectors;    ///< of 16 bytes, of a sample
+    uint32_t vectors;    ///< vectors of 16 bytes in a sample
 };
 
 struct AlignedCopy {
     Divisor by_items;
-    uint32_t items;      ///< of a sample
+    uint32_t items;      ///< items of a sample
 };
 
-/// As Rows and AlignedCopy: sample i begins places[i] * step bytes behind the output.
+/// The samples of Rows and AlignedCopy at places of their own: sample i begins places[i] * step bytes behind the
+/// output.
 struct PlacedRows {
     Divisor by_vectors;
     uint32_t vectors;
@@ -153,14 +154,14 @@ struct SmallCopy {
 
 struct ScalarFallback {
     Divisor by_elems;
-    uint32_t elems;      ///< of a sample
+    uint32_t elems;      ///< elements of a sample
     uint32_t piece;      ///< elements in an item, whatever samples they are of
     uint32_t affine;     ///< as in Nest, of one channel
     uint32_t channels;
 };
 
 struct Metadata {
-    uint64_t count;      ///< of numbers
+    uint64_t count;      ///< number of integers
     uint32_t piece;      ///< numbers in an item
     uint32_t reserved;
 };
@@ -170,12 +171,12 @@ struct Nest {
     int64_t step;          ///< bytes of the output from sample to sample; joined: for one step
     uint32_t places;       ///< position of a uint32 each: numbers of the samples; 0: in order
     uint32_t offsets;      ///< joined: position of a number for each sample of the tensor, and the end; see kOfLengths
-    uint32_t items;        ///< of each sample, where it is the same for all of them;
+    uint32_t items;        ///< items of a sample, if it is the same for all of them;
     uint32_t first;        ///< else position of the first item of each, uint32,
     uint32_t hints;        ///< and of the sample of item k << hint_shift, uint32, and the last sample
-    uint32_t pieces;       ///< of a row; 0: it depends on the extent of `cols`
+    uint32_t pieces;       ///< pieces of a row; 0: it depends on the extent of `cols`
     Divisor by_items;
-    Divisor by_pieces;     ///< where `pieces` is 0: by `piece`
+    Divisor by_pieces;     ///< divisor by `pieces`, or by `piece` if that is 0
     uint32_t piece;        ///< elements of a row in an item
     uint32_t channel_first;
     uint32_t outer;        ///< position of the outer loops, outermost first
@@ -212,7 +213,7 @@ struct Strided {
     uint16_t samples;      ///< samples that are the rows of a box; 0: a box is of one sample
     uint16_t lane_rows;    ///< adjacent rows of a lane; 0: those of a lane are 2^log_step apart
     Divisor by_rounds;
-    uint8_t kind;          ///< of Kind
+    uint8_t kind;          ///< a Kind
     uint8_t log_step;      ///< log2 of the rows from one element of a lane to its next
     uint8_t log_columns;   ///< log2 of the adjacent columns of a lane
     uint8_t reserved[5];
@@ -259,7 +260,7 @@ struct alignas(16) OutputDesc {
     uint8_t from_size;     ///< bytes of an element; 0: kConst and kIndex, of kStrided, kContiguousCast and kContiguousGeneric
     uint8_t to_size;
     uint8_t log_to;        ///< log2 of `to_size`
-    uint8_t flags;         ///< of Flags
+    uint8_t flags;         ///< flags of Flags
     uint32_t value;        ///< bits of kConst, zeros behind them
     uint32_t num_samples;
     uint32_t data;         ///< position of the samples' first elements read: addresses, or ids
@@ -312,10 +313,10 @@ struct Select {
     uint64_t* table;
     const void* indices;
     int64_t index_step;         ///< in elements
-    const uint64_t* addresses;  ///< of the list's samples; null: they are rows,
+    const uint64_t* addresses;  ///< addresses of the list's samples; null: they are rows,
     uint64_t first;             ///< where the first one begins,
     int64_t step;               ///< and the bytes from row to row
-    const uint32_t* kinds;      ///< of the list's samples; null: there is one
+    const uint32_t* kinds;      ///< kinds of the list's samples; null: there is one
     uint64_t num_listed;        ///< samples in the list
     uint64_t* found;            ///< number 0 and `slot`: `call` and the position of an index out of range
     uint64_t call;
@@ -323,7 +324,7 @@ struct Select {
     uint32_t num_samples;
     uint32_t num_kinds;
     uint32_t num_columns;
-    uint32_t first_word;        ///< of those that are the beginning of the table
+    uint32_t first_word;        ///< position of the words that are the beginning of the table
     uint32_t num_words;
     uint32_t index_bytes;       ///< 4 or 8
     uint32_t reserved;
@@ -339,12 +340,12 @@ struct SelectParams {
 struct MoveSide {
     const void* indices;        ///< null: pair i is of sample i
     int64_t index_step;         ///< in elements
-    const uint64_t* addresses;  ///< of the samples; null: they are rows,
+    const uint64_t* addresses;  ///< addresses of the samples; null: they are rows,
     uint64_t first;             ///< where the first one begins,
     int64_t step;               ///< and the bytes from row to row
     uint64_t num_listed;        ///< samples that indices are of
-    uint64_t* found;            ///< of an index out of range: kFoundByMove and the position
-    uint32_t word;              ///< where in the words behind the parameters the addresses are,
+    uint64_t* found;            ///< note of an index out of range: kFoundByMove and the position
+    uint32_t word;              ///< position of the addresses in the words behind the parameters,
     uint16_t index_bytes;       ///< 4 or 8
     uint8_t is_inline;          ///< if they are there
     uint8_t is_gathered;        ///< row i is that of pair i, and indices say only whether it is there

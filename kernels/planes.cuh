@@ -1,9 +1,8 @@
 // Family planar: uint8 pixels of 3 or 4 interleaved channels become planes of float16, bfloat16, float32
 // or uint8, floats through x * a[c] + b[c].
 //
-// A lane takes a group: the pixels of 16 bytes of a plane. Where the planes have the same phase, one
-// window of the source serves all of them; where they have not, each plane takes its own turn over the
-// windows, which the first cache holds by then.
+// A lane takes a group: the pixels of 16 bytes of a plane. If the planes have the same phase, one window of the source
+// serves all of them; if not, each plane takes its own turn over the windows, which the first cache holds by then.
 #pragma once
 
 #include "casts.cuh"
@@ -15,12 +14,12 @@ namespace windrow {
 /// Pixels in a row, adjacent in the source and in each plane: [0, lead) are padding, [lead, lead + real)
 /// are read, the rest of `width` is padding.
 struct Pixels {
-    const uint8_t* src;  ///< of the first pixel read
+    const uint8_t* src;  ///< address of the first pixel read
     uint8_t* dst;        ///< in the first plane
     int64_t plane;       ///< bytes from plane to plane
     uint32_t lead, real, width;
     uint32_t before;     ///< readable bytes of the sample in front of `src`, cut off at 16 or more
-    uint32_t after;      ///< and behind the last pixel read
+    uint32_t after;      ///< the same behind the last pixel read
 };
 
 /// Coefficients in the table: a[channels], then b[channels]; one pair is for all planes.
@@ -65,7 +64,7 @@ struct PixelMap {
     }
 };
 
-/// A group of channel `c` of a window, as 16 bytes of its plane.
+/// Makes a group of channel `c` of a window: 16 bytes of its plane.
 template <uint8_t dtype, uint32_t channels, uint32_t words>
 WINDROW_DEVICE void plane_of(const uint32_t (&in)[words], uint32_t c, float a, float b, uint32_t (&out)[4]) {
     constexpr uint32_t kPixels = 16 / kSize<dtype>;
@@ -88,8 +87,8 @@ WINDROW_DEVICE void plane_of(const uint32_t (&in)[words], uint32_t c, float a, f
     }
 }
 
-/// Groups [0, count) of `planes` planes: of all channels, or of the first alone. `src` and `dst` are those
-/// of the first group; windows begin at `src`.
+/// Writes groups [0, count) of `planes` planes: of all channels, or of the first alone. `src` and `dst` are those of
+/// the first group; windows begin at `src`.
 template <Alignment alignment, uint8_t dtype, uint32_t channels, uint32_t planes>
 WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[planes], const uint8_t* src, uint8_t* dst, int64_t plane,
                                  uint32_t count, const ThreadGroup& threads) {
@@ -121,7 +120,7 @@ WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[plan
     }
 }
 
-/// The pixels read of planes [c, c + planes) that are in no group; a pixel has `channels`, 3 or 4.
+/// Writes the pixels read of planes [c, c + planes) that are in no group; a pixel has `channels`, 3 or 4.
 WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_t to, uint32_t log_size, uint32_t channels, uint8_t* dst,
                                   const Cut& cut, uint32_t c, uint32_t planes, const ThreadGroup& threads) {
     const uint32_t in_groups = cut.vectors << (4 - log_size), count = (run.real - in_groups) * planes;
@@ -134,7 +133,7 @@ WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_
         float a, b;
         map.read(c + plane, a, b);
         const float y = fmaf(static_cast<float>(x), a, b);
-        // Always at a multiple of its size.
+        // The address is always a multiple of the size.
         switch (to) {
             case kU8: store(p, x); break;
             case kF16: store(p, static_cast<uint16_t>(to_f16(y))); break;
@@ -144,7 +143,7 @@ WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_
     }
 }
 
-/// Groups of all planes, which are of one phase.
+/// Writes groups [0, count) of all planes, which are of one phase.
 template <uint8_t dtype, uint32_t channels>
 WINDROW_DEVICE void write_planes(const PixelMap& map, bool is_aligned, const uint8_t* src, uint8_t* dst, int64_t plane, uint32_t count,
                                  const ThreadGroup& threads) {
@@ -157,7 +156,7 @@ WINDROW_DEVICE void write_planes(const PixelMap& map, bool is_aligned, const uin
     }
 }
 
-/// Groups of plane `c` alone; windows begin at its channel.
+/// Writes groups [0, count) of plane `c` alone; windows begin at its channel.
 template <uint8_t dtype, uint32_t channels>
 WINDROW_DEVICE void write_plane(const PixelMap& map, uint32_t c, const uint8_t* src, uint8_t* dst, uint32_t count, const ThreadGroup& threads) {
     float a[1], b[1];
@@ -193,7 +192,7 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t log_siz
         c += together;
         if (c < planes) plane_cut = cut(c);
     } while (c < planes);
-    // Without gaps, so that the compiler makes a table of jumps.
+    // The cases have no gaps, so that the compiler makes a table of jumps.
     constexpr auto kind_of = [](uint32_t to, uint32_t planes) { return minimum(to - kF16, 3) << 1 | (planes & 1); };
 #define WINDROW_CASES(dtype) WINDROW_CASE(dtype, 3) WINDROW_CASE(dtype, 4)
 #define WINDROW_ALL_CASES WINDROW_CASES(kU8) WINDROW_CASES(kF16) WINDROW_CASES(kBF16) WINDROW_CASES(kF32)

@@ -47,7 +47,7 @@ WINDROW_DEVICE void aligned_copy_piece(const uint8_t* src, uint8_t* out, uint32_
     for (uint32_t i = 0; i < kRowVectors; ++i) store16(out + 16 * kLanes * i, v[i]);
 }
 
-/// As rows_piece(), where sample i begins at `out` + places[i] * step.
+/// Writes what rows_piece() writes, where sample i begins at `out` + places[i] * step.
 template <bool by_id>
 WINDROW_DEVICE void placed_rows_piece(const Sources& sources, uint8_t* out, const uint32_t* places, uint32_t step, uint32_t vectors,
                                       Divisor by_vectors, uint32_t first, uint32_t count) {

@@ -9,11 +9,11 @@ namespace windrow {
 
 struct Scalars {
     uint8_t* out;                 ///< a multiple of the size of an element, as sources are
-    uint32_t each;                ///< of a sample
+    uint32_t each;                ///< elements of a sample
     Divisor by_each;
     uint32_t from_size, to_size;  ///< 1, 2, 4 or 8 bytes
     uint8_t from, to;             ///< dtypes; the same of elements that are moved
-    Affine affine;                ///< of one channel
+    Affine affine;                ///< map of one channel
 };
 
 /// Elements of a lane that are under way together.
@@ -28,7 +28,7 @@ WINDROW_DEVICE void cast_scalars(const Scalars& all, uint64_t (&bits)[kScalarsAt
     };
     const bool is_whole = all.from != kBool && all.to != kBool && is_integral(all.from) && is_integral(all.to);
     if (all.affine.a == nullptr && (all.from == all.to || is_whole)) {
-        // By their low bytes, behind a sign if they have one.
+        // Integers become integers by their low bytes, behind a sign if they have one.
         const uint32_t unused = all.from <= kI64 ? 64 - 8 * all.from_size : 0;
         return each([&](uint64_t x) { return static_cast<uint64_t>(static_cast<int64_t>(x << unused) >> unused); });
     }

@@ -77,7 +77,7 @@ WINDROW_DEVICE uint32_t find_sample(const uint64_t* table, const Nest& nest, uin
 template <class Index>
 struct SamplePlace {
     uint32_t number;  ///< among the samples of the tensor
-    Index offset;     ///< of its first element, in steps of the descriptor
+    Index offset;     ///< position of its first element, in steps of the descriptor
     Index steps;      ///< joined: how many it goes along; else 1
 };
 
@@ -103,11 +103,11 @@ WINDROW_DEVICE SamplePlace<Index> place_of(const uint64_t* table, const OutputDe
 /// padding, `hi` is `lo`, and `src` is of no use.
 template <class Index>
 struct RowPlace {
-    const uint8_t* src;      ///< of element `lo`
-    uint8_t* dst;            ///< of element 0
+    const uint8_t* src;      ///< address of element `lo`
+    uint8_t* dst;            ///< address of element 0
     Index extent, lo, hi;
     uint32_t before, after;  ///< bytes of the sample that may be read beside the row, cut off at 64 or more
-    uint32_t number;         ///< of the sample, among those of the tensor
+    uint32_t number;         ///< number of the sample among those of the tensor
     uint32_t channel;
     uint32_t piece, pieces;  ///< the piece that the item is, and how many the row has
 };
@@ -144,7 +144,7 @@ WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const OutputDesc&
                                             : divide(static_cast<uint32_t>(row.extent) + slack, nest.by_pieces);
         }
     }
-    // Few descriptors have padding in front.
+    // Padding in front is rare.
     if (of_cols & (kLo | kNarrowLo)) {
         force_branch();
         read_bound<Index>(table, of_cols & kLo, of_cols & kNarrowLo, index, row.lo);
@@ -200,12 +200,12 @@ WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const OutputDesc&
     return find_row<Index>(table, desc, index, item, from_size, [](uint32_t, uint32_t) {});
 }
 
-/// How many neighbouring pieces of a row are one segment, which their warps write together.
+/// The neighbouring pieces of a row that are one segment, which their warps write together.
 constexpr uint32_t kWarpsPerSegment = 8;
 
 /// A part of a row: elements [begin, begin + width), of which [begin + lead, begin + lead + real) are real.
 struct Segment {
-    const uint8_t* src;  ///< of its first real element
+    const uint8_t* src;  ///< address of its first real element
     uint8_t* dst;
     uint32_t lead, real, width;
     uint32_t before, after;  ///< bytes of the sample that may be read beside it, cut off at 64 or more
@@ -248,8 +248,8 @@ WINDROW_DEVICE Segment find_segment(const OutputDesc& desc, const RowPlace<Index
 /// The part of a row that an item writes.
 struct RowSegment {
     Segment part;
-    uint32_t number;   ///< of the sample, among those of the tensor
-    uint32_t channel;  ///< of the row
+    uint32_t number;   ///< number of the sample among those of the tensor
+    uint32_t channel;  ///< channel of the row
 };
 
 /// The part of a row that an item of a descriptor writes.
@@ -260,7 +260,7 @@ WINDROW_DEVICE RowSegment locate_segment(const uint64_t* table, const OutputDesc
     return {find_segment<Index>(desc, row, from_size), row.number, row.channel};
 }
 
-/// The same for the few descriptors that are kWide, compiled once.
+/// The part of a row that an item of a kWide descriptor writes. Few descriptors are, so it is compiled once.
 WINDROW_OUT_OF_LINE RowSegment locate_wide_segment(const uint64_t* table, const OutputDesc& desc, uint32_t item, uint32_t from_size) {
     return locate_segment<uint64_t>(table, desc, item, from_size);
 }

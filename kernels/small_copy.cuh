@@ -13,8 +13,8 @@ namespace windrow {
 struct SmallSamples {
     Sources sources;
     uint8_t* out;             ///< a multiple of 16
-    uint32_t bytes;           ///< of the output, below 2^31
-    uint32_t size;            ///< of a sample, at least 24: the words of its first or last 20 bytes are in it
+    uint32_t bytes;           ///< bytes of the output, below 2^31
+    uint32_t size;            ///< bytes of a sample, at least 24: the words of its first or last 20 bytes are in it
     Divisor by_size;
     uint32_t piece;           ///< bytes of output of a warp, a multiple of 512
 };
@@ -24,7 +24,7 @@ WINDROW_DEVICE const uint8_t* aligned_down(const uint8_t* p) {
     return reinterpret_cast<const uint8_t*>(reinterpret_cast<uintptr_t>(p) & ~uintptr_t{3});
 }
 
-/// The last 20 bytes of a sample, of which those before byte `from` are left open.
+/// Reads the last 20 bytes of a sample into five words; bytes before byte `from` have any value.
 WINDROW_DEVICE void read_tail(const uint8_t* end, uint32_t from, uint32_t* w) {
     const uint32_t skew = misalignment(end, 4);
     const uint8_t* last = end - skew;
@@ -42,7 +42,7 @@ WINDROW_DEVICE void read_tail(const uint8_t* end, uint32_t from, uint32_t* w) {
     for (uint32_t k = 0; k < 5; ++k) w[k] = funnel(raw[k], raw[k + 1], 8 * skew);
 }
 
-/// The first 20 bytes, of which those from byte `to` on are left open.
+/// Reads the first 20 bytes of a sample into five words; bytes from byte `to` on have any value.
 WINDROW_DEVICE void read_head(const uint8_t* begin, uint32_t to, uint32_t* w) {
     const uint32_t skew = misalignment(begin, 4);
     const uint8_t* first = begin - skew;
@@ -80,7 +80,7 @@ WINDROW_DEVICE void small_copy_piece(const SmallSamples& p, uint32_t piece, uint
     // A piece ends with a turn of all lanes or with the output, where a column beyond the last sample is inside none.
     const Divisor by_size = p.by_size;
     uint8_t* dst = out + 16 * lane;
-    uint32_t raw[kUnroll][5];  // that a turn has no use for is of the turn before
+    uint32_t raw[kUnroll][5];  // a word that a turn has no use for is that of the turn before
 #pragma unroll
     for (uint32_t i = 0; i < kUnroll; ++i) {
 #pragma unroll
@@ -130,7 +130,7 @@ WINDROW_DEVICE void small_copy_piece(const SmallSamples& p, uint32_t piece, uint
         const uint8_t *end = nullptr, *begin = nullptr;
         if (has[0] || (has[1] && from < 4)) end = source_at<by_id>(p.sources, sample0 + i - 1) + size;
         if (has[1] || (has[0] && from > 4)) begin = source_at<by_id>(p.sources, sample0 + i);
-        // But for those that the first pass has written.
+        // Vectors that the first pass has written are left out.
         const bool first = has[0] && (from > 4 || misalignment(end + from, 4) - 1 < from - 1);
         const bool second = has[1] && (from < 4 || misalignment(begin + (from - 4), 4) > from - 4);
         uint32_t w[10], out_words[4];

@@ -2,9 +2,9 @@
 // order of the loops, of any pair of dtypes, with padding on all sides.
 //
 // A box is two loops of a sample, or one loop of many small samples. Its elements are dealt to lanes row by row, so
-// that neighbouring lanes write neighbouring elements; a lane then goes down the rows, 2^log_step at a time, kItemsPerThread
-// elements at once. Where 2^log_step rows have more than 32 elements, each 32 of them are an item of their own, a
-// round: nothing of the box lives while it is written.
+// that neighbouring lanes write neighbouring elements; a lane then goes down the rows, 2^log_step at a time,
+// kItemsPerThread elements at once. If 2^log_step rows have more than 32 elements, each 32 of them are an item of their
+// own, a round: nothing of the box lives while it is written.
 //
 // If the source is transposed, a lane has adjacent rows, whose elements are adjacent in the source, so that both sides are
 // touched in whole sectors. Results of 8 and 16 bits are made by tiles of four columns: tile.cuh.
@@ -18,7 +18,7 @@ namespace windrow {
 /// The elements that a lane has yet to write of a column: `turns` of them, of which [first, last) are real. Addresses are numbers, as
 /// those of padding may be none. All other properties are read from the descriptor again.
 struct LaneCursor {
-    uint64_t src;  ///< of the first; of a list: from where each sample begins
+    uint64_t src;  ///< address of the first; of a list: bytes from the begin of each sample
     uint64_t dst;
     int32_t src_step, dst_step;
     uint32_t turns, first, last;
@@ -43,11 +43,11 @@ struct BoxCodes : Codes {
         set(2, desc.op == kAffine);
         set(3, is_vector);
     }
-    /// Elements of a lane are adjacent in the source.
+    /// Whether elements of a lane are adjacent in the source.
     WINDROW_DEVICE bool is_adjacent() const { return is(0); }
     WINDROW_DEVICE bool is_list() const { return is(1); }
     WINDROW_DEVICE bool is_mapped() const { return is(2); }
-    /// They are read as vectors, too, if all of them are there.
+    /// Whether elements of a lane are read as vectors, if all of them are there.
     WINDROW_DEVICE bool is_vector() const { return is(3); }
     /// Rows of a list from one element of a lane to its next, else 0.
     WINDROW_DEVICE uint32_t samples() const { return uint32_t{is_list()} << log_step(); }
@@ -77,7 +77,7 @@ struct Adjacent {
     WINDROW_DEVICE void next() { at += sizeof(T); }
 };
 
-/// The same of elements of a list.
+/// Sources of a lane's elements of a list.
 struct ListSteps {
     /// One less: none is behind padding.
     static constexpr uint32_t kPart = kItemsPerThread - 1;

@@ -38,7 +38,7 @@ WINDROW_DEVICE void load_vectors(Group& at, uint64_t src) {
     }
 }
 
-/// The same by those of vector_of(); of single bytes by one load where their address allows it.
+/// Reads adjacent elements by the loads of vector_of(); of single bytes by one load where their address allows it.
 template <class T>
 WINDROW_DEVICE void load_adjacent(Group& at, uint64_t src) {
     if constexpr (sizeof(T) == 1) {
@@ -175,7 +175,7 @@ struct Tile {
 /// The position of a tile, and the steps to the elements beside its first.
 struct TilePlace {
     uint64_t src, dst;
-    int32_t src_step, dst_step;  ///< of a column of the source, of a row of the output
+    int32_t src_step, dst_step;  ///< bytes from column to column of the source, from row to row of the output
     uint32_t skipped;            ///< rows that another tile has
 };
 

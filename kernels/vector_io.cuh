@@ -41,8 +41,8 @@ WINDROW_DEVICE void store_words(uint8_t* p, const uint32_t (&w)[4]) {
     store16(p, {w[0] | static_cast<uint64_t>(w[1]) << 32, w[2] | static_cast<uint64_t>(w[3]) << 32});
 }
 
-/// The same, if `left` is more than `beyond`. A branch around the store would draw all that makes the words
-/// into it, once for each vector of a turn; here the store alone has a predicate.
+/// Writes four words to a multiple of 16 if `left` is more than `beyond`. A branch around the store would draw all that
+/// makes the words into it, once for each vector of a turn; here the store alone has a predicate.
 WINDROW_DEVICE void store_words(int32_t left, int32_t beyond, uint8_t* p, const uint32_t (&w)[4]) {
 #ifdef __CUDA_ARCH__
     if (Policy::kStore == 2) {

@@ -19,7 +19,7 @@
 
 namespace windrow {
 
-/// Read where it is needed: what families do with it is too different for a register that all of them keep.
+/// The lane of this thread, re-read on demand: keeping it live across all families would cost a register.
 WINDROW_DEVICE uint32_t lane_of_thread() {
 #ifdef __CUDA_ARCH__
     uint32_t lane;
@@ -33,7 +33,7 @@ WINDROW_DEVICE uint32_t warp_of_grid() {
     return blockIdx.x * (Policy::kThreads / kLanes) + threadIdx.x / kLanes;
 }
 
-/// The number of the descriptor that an item is of.
+/// The number of the descriptor that has item `item`.
 WINDROW_DEVICE uint32_t field_of(const OutputDesc* descs, uint32_t last_desc, uint32_t item) {
     uint32_t low = 0, high = last_desc;
 #pragma unroll 1
@@ -148,7 +148,7 @@ WINDROW_DEVICE void scalar_fallback_item(const uint64_t* table, const OutputDesc
     else write_scalars<false>(all, sources_of<false>(table, desc), begin + lane_of_thread(), end);
 }
 
-/// Numbers of the table itself.
+/// Writes lengths or offsets, which are in the table itself.
 WINDROW_DEVICE void metadata_item(const uint64_t* table, const OutputDesc& desc, uint32_t local_item) {
     const uint32_t lane = lane_of_thread();
     const Metadata& metadata = desc.metadata;
@@ -218,7 +218,7 @@ using SmallMove = windrow::MoveParams<windrow::kSmallBytes>;
 using LargeMove = windrow::MoveParams<windrow::kLargeBytes>;
 using LargeSelect = windrow::SelectParams<windrow::kLargeBytes>;
 
-// For batches that have only common families.
+// Kernels for batches that have only common families.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_small(const __grid_constant__ SmallParams params) {
     windrow::write_item<false, false>(params, windrow::warp_of_grid());
@@ -229,13 +229,14 @@ extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow::write_item<false, false>(params, windrow::warp_of_grid());
 }
 
-// For all others.
+// The kernels for all other batches.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlocks)
     windrow_assemble_any_small(const __grid_constant__ SmallParams params) {
     windrow::write_item<true, false>(params, windrow::warp_of_grid());
 }
 
-// Also for launches whose blocks are bounded, whatever their parameters: a warp then takes one item after the other.
+// The kernel is also for launches whose blocks are bounded, whatever their parameters: a warp then takes one item after
+// the other.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlocks)
     windrow_assemble_any_large(const __grid_constant__ LargeParams params) {
     const uint32_t warps = gridDim.x * (Policy::kThreads / windrow::kLanes);
@@ -245,7 +246,8 @@ extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlock
     }
 }
 
-// For elements that share scales: what else a batch has is written by one of the kernels above, launched with the same table.
+// The kernel for elements that share scales: what else a batch has is written by one of the kernels above, launched with the
+// same table.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kQuantisedBlocks)
     windrow_quantise(const __grid_constant__ LargeParams params) {
     const uint32_t warps = gridDim.x * (Policy::kThreads / windrow::kLanes);
