@@ -55,6 +55,16 @@ pub(super) trait Elem: Copy + 'static {
     fn from_bf16(x: BF16) -> Self {
         Self::from_f32(bf16_to_f32(x))
     }
+    /// The bits of the float16 (a fraction of `TO` = 10 bits) or the bfloat16 (7) that a float8 is; exact. Panics if the type is
+    /// another.
+    fn to_half<const TO: u32>(self) -> u16 {
+        unreachable!("{} is no float8", Self::DTYPE)
+    }
+    /// The low and the high bytes of all that [`Elem::to_half`] gives for codes without a sign. Panics as it does.
+    #[cfg(avx512)]
+    fn halves<const TO: u32>() -> &'static [[u8; 128]; 2] {
+        unreachable!("{} is no float8", Self::DTYPE)
+    }
 }
 
 /// Converts one element from `S` to `D`, rounded once; integral to integral by [`Elem::from_wrapped`].
@@ -330,6 +340,48 @@ impl<const FRACTION: u32, const SATURATE: bool> F8<FRACTION, SATURATE> {
         }
         last
     };
+
+    /// The float of 16 bits with a fraction of `TO` bits. From one power of two to the next a subnormal number is a line of its code, as
+    /// the normal ones are, of half the slope of the one before: the number is the least of all lines.
+    #[inline(always)]
+    const fn half<const TO: u32>(self) -> u16 {
+        let bits = self.0 as i8 as u16;
+        let code = bits & 0x7F;
+        let (gained, rebias) = (TO - FRACTION, (1 << 14) - (1 << TO) - ((Self::BIAS as u16) << TO));
+        let normal = (code << gained) + rebias;
+        let (mut small, mut steeper) = (normal, 1);
+        while steeper <= FRACTION {
+            let line = (code << (gained + steeper))
+                .wrapping_add(rebias)
+                .wrapping_sub((steeper as u16) << TO);
+            // The steepest line of float16 leaves the word, beyond the subnormal numbers.
+            small = if line < small { line } else { small };
+            steeper += 1;
+        }
+        let small = pick_word(code == 0, 0, small);
+        let finite = match (rebias, TO) {
+            // The same subnormal numbers.
+            (0, _) => normal,
+            (_, 7) => small,
+            _ => pick_word(code < 1 << FRACTION, small, normal),
+        };
+        let infinity = (1 << 15) - (1 << TO);
+        let nan = infinity | 1 << (TO - 1);
+        let special = pick_word(code > Self::INFINITY as u16 || FRACTION == 3, nan, infinity);
+        pick_word(code >= Self::INFINITY as u16, special, finite) | bits & 0x8000
+    }
+
+    /// See [`Elem::halves`].
+    #[cfg(avx512)]
+    const fn bytes_of_halves<const TO: u32>() -> [[u8; 128]; 2] {
+        let (mut tables, mut code) = ([[0; 128]; 2], 0);
+        while code < 128 {
+            let half = Self(code as u8).half::<TO>();
+            [tables[0][code], tables[1][code]] = half.to_le_bytes();
+            code += 1;
+        }
+        tables
+    }
 }
 
 impl<const FRACTION: u32, const SATURATE: bool> Elem for F8<FRACTION, SATURATE> {
@@ -374,10 +426,6 @@ impl<const FRACTION: u32, const SATURATE: bool> Elem for F8<FRACTION, SATURATE> 
     /// In 16 bits, of which a vector has twice as many.
     #[inline(always)]
     fn from_bf16(x: BF16) -> Self {
-        let pick = |take: bool, a: u16, b: u16| {
-            let mask = u16::from(take).wrapping_neg();
-            (a & mask) | (b & !mask)
-        };
         let abs = x.0 & 0x7FFF;
         let (lost, rebias) = (7 - FRACTION, (Self::REBIAS >> 16) as u16);
         let normal = abs.wrapping_sub(rebias - (1 << (lost - 1)) + 1);
@@ -386,13 +434,21 @@ impl<const FRACTION: u32, const SATURATE: bool> Elem for F8<FRACTION, SATURATE> 
         for code in 0..1 << FRACTION {
             small += u16::from(abs as i16 > Self::LAST_OF[code]);
         }
-        let finite = pick(abs < (Self::TINY >> 16) as u16, small, normal);
+        let finite = pick_word(abs < (Self::TINY >> 16) as u16, small, normal);
         let finite = finite.min(Self::LARGEST as u16);
         let magnitude = match Self::LARGEST == Self::NAN {
             true => finite,
-            false => pick(abs > 0x7F80, Self::NAN as u16, finite),
+            false => pick_word(abs > 0x7F80, Self::NAN as u16, finite),
         };
         F8((x.0 >> 8 & 0x80 | magnitude) as u8)
+    }
+    #[inline(always)]
+    fn to_half<const TO: u32>(self) -> u16 {
+        self.half::<TO>()
+    }
+    #[cfg(avx512)]
+    fn halves<const TO: u32>() -> &'static [[u8; 128]; 2] {
+        const { &Self::bytes_of_halves::<TO>() }
     }
 }
 
@@ -400,6 +456,13 @@ impl<const FRACTION: u32, const SATURATE: bool> Elem for F8<FRACTION, SATURATE> 
 #[inline(always)]
 fn pick(take: bool, a: u32, b: u32) -> u32 {
     let mask = u32::from(take).wrapping_neg();
+    (a & mask) | (b & !mask)
+}
+
+/// As [`pick`], in 16 bits.
+#[inline(always)]
+const fn pick_word(take: bool, a: u16, b: u16) -> u16 {
+    let mask = (take as u16).wrapping_neg();
     (a & mask) | (b & !mask)
 }
 

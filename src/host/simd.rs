@@ -115,6 +115,8 @@ impl Real for f64 {
 pub(super) trait Isa: 'static {
     /// Whether loops for AVX2, such as those of `x86`, may be used.
     const AVX2: bool;
+    /// Whether this is the compilation for AVX-512.
+    const AVX512: bool;
 
     /// Converts elements, as [`Cast`] does.
     ///
@@ -181,6 +183,26 @@ unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: u
         let (src, dst) = unsafe { (input::<BF16>(src, n), output::<D>(dst, n)) };
         for (d, s) in dst.iter_mut().zip(src) {
             d.write(Unaligned(D::from_bf16(s.0)));
+        }
+        return;
+    }
+    if S::DTYPE.is_float8() && matches!(D::DTYPE, DType::F16 | DType::BF16) {
+        #[cfg(avx512)]
+        if I::AVX512 && super::isa::detects_vbmi() {
+            let tables = match D::DTYPE {
+                DType::F16 => S::halves::<10>(),
+                _ => S::halves::<7>(),
+            };
+            // SAFETY: the processor has been asked; the pointers are those that the caller gave.
+            return unsafe { x86::widen_float8(tables, src, dst, n) };
+        }
+        // SAFETY: the caller's pointers are good for `n` elements, here of 16 bits at `dst`, and disjoint.
+        let (src, dst) = unsafe { (input::<S>(src, n), output::<u16>(dst, n)) };
+        for (d, s) in dst.iter_mut().zip(src) {
+            d.write(Unaligned(match D::DTYPE {
+                DType::F16 => { s.0 }.to_half::<10>(),
+                _ => { s.0 }.to_half::<7>(),
+            }));
         }
         return;
     }
@@ -392,7 +414,7 @@ unsafe fn split_body<I: Isa, T: Copy, const C: usize>(
 /// Writes one compilation: free functions, for `target_feature` is not for trait methods, and the
 /// trait that names them.
 macro_rules! compile {
-    ($isa:ident $module:ident $avx2:literal $(#[$feature:meta])*) => {
+    ($isa:ident $module:ident $avx2:literal $avx512:literal $(#[$feature:meta])*) => {
         pub(super) struct $isa;
 
         mod $module {
@@ -469,6 +491,7 @@ macro_rules! compile {
 
         impl Isa for $isa {
             const AVX2: bool = $avx2;
+            const AVX512: bool = $avx512;
 
             unsafe fn cast<S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: usize) {
                 // SAFETY: the caller's promises.
@@ -508,8 +531,8 @@ macro_rules! compile {
     };
 }
 
-compile!(Plain plain false);
+compile!(Plain plain false false);
 #[cfg(target_arch = "x86_64")]
-compile!(Avx2 avx2 true #[target_feature(enable = "avx2,fma,f16c")]);
+compile!(Avx2 avx2 true false #[target_feature(enable = "avx2,fma,f16c")]);
 #[cfg(avx512)]
-compile!(Avx512 avx512 true #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]);
+compile!(Avx512 avx512 true true #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]);

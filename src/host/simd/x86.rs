@@ -207,6 +207,50 @@ pub(in crate::host) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
+/// float8 to floats of 16 bits: `tables` has their low and their high bytes, for codes without a sign. e4m3fn to bfloat16 on Emerald
+/// Rapids, 64 Mi elements: 15.3 ms, 27.7 by AVX-512 without tables. float32s gained nothing.
+///
+/// # Safety
+/// The processor has AVX-512 with BW and VBMI; `n` elements at `src` and room for as many at `dst`, contiguous and disjoint.
+#[cfg(avx512)]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+pub(super) unsafe fn widen_float8(tables: &[[u8; 128]; 2], src: *const u8, dst: *mut u8, n: usize) {
+    // SAFETY: a table is two vectors.
+    let [low, high] = tables.each_ref().map(|table| unsafe {
+        let half: *const __m512i = table.as_ptr().cast();
+        [_mm512_loadu_si512(half), _mm512_loadu_si512(half.add(1))]
+    });
+    // Bytes are interleaved within the quarters of a vector.
+    let quarters = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    let sign = _mm512_set1_epi8(i8::MIN);
+    let widened = |codes| {
+        let codes = _mm512_permutexvar_epi64(quarters, codes);
+        let bottom = _mm512_permutex2var_epi8(low[0], codes, low[1]);
+        let top = _mm512_permutex2var_epi8(high[0], codes, high[1]);
+        // `top | codes & sign`.
+        let top = _mm512_ternarylogic_epi64::<0xF8>(top, codes, sign);
+        [_mm512_unpacklo_epi8(bottom, top), _mm512_unpackhi_epi8(bottom, top)]
+    };
+    let whole = n - n % 64;
+    for i in (0..whole).step_by(64) {
+        // SAFETY: `i + 64 <= n`, and the loads and stores take any address.
+        unsafe {
+            let [first, second] = widened(_mm512_loadu_si512(src.add(i).cast()));
+            let to: *mut __m512i = dst.add(2 * i).cast();
+            _mm512_storeu_si512(to, first);
+            _mm512_storeu_si512(to.add(1), second);
+        }
+    }
+    let lanes = !(u64::MAX << (n - whole));
+    let (src, to) = (src.wrapping_add(whole), dst.wrapping_add(2 * whole));
+    // SAFETY: `n - whole` lanes are read and written.
+    unsafe {
+        let [first, second] = widened(_mm512_maskz_loadu_epi8(lanes, src.cast()));
+        _mm512_mask_storeu_epi16(to.cast(), lanes as u32, first);
+        _mm512_mask_storeu_epi16(to.wrapping_add(64).cast(), (lanes >> 32) as u32, second);
+    }
+}
+
 /// Whether rows of elements of `width` bytes are neighbours in the source, and they and their places enough for [`write_squares`].
 pub(in crate::host) fn are_squares(width: usize, places: &[isize], from: &[isize]) -> bool {
     let mut rows = from.iter().enumerate();
