@@ -56,6 +56,33 @@ struct ColumnReader {
     records_nothing: bool,
 }
 
+/// The reading of one kind of object. Each is a type, so that a loop over objects does not ask for the kind with each of them.
+trait ReadObject: Copy {
+    /// The fields of a sample, unless it has to be read in another way.
+    ///
+    /// # Safety
+    /// A live object of the column's class.
+    unsafe fn read<'a>(
+        self,
+        column: &ColumnReader,
+        object: *mut ffi::PyObject,
+    ) -> Option<RawArray<'a>>;
+
+    /// Asks for the memory that the reading of the samples ahead touches. `at`: the object of the list so many places ahead.
+    ///
+    /// # Safety
+    /// The objects are alive.
+    unsafe fn prefetch_ahead(
+        self,
+        column: &ColumnReader,
+        at: impl Fn(usize) -> Option<*mut ffi::PyObject>,
+    );
+}
+
+/// Reads NumPy arrays; a [`TorchReader`] reads dense tensors.
+#[derive(Clone, Copy)]
+struct Arrays;
+
 /// The fields of a sample, in memory that belongs to its object; without strides it is row-major.
 struct RawArray<'a> {
     data: *const u8,
@@ -267,49 +294,27 @@ impl ColumnReader {
         }))
     }
 
-    /// The fields of a sample, unless it has to be read in another way.
+    /// The samples of a range of objects; those behind it are asked for too. `None` if one is of another class or not to be
+    /// read so, for samples without memory for the list, and for those whose stack reads and writes more than `most_bytes`.
     ///
     /// # Safety
-    /// A live object of the class.
-    #[inline]
-    unsafe fn read<'a>(&self, object: *mut ffi::PyObject) -> Option<RawArray<'a>> {
-        let is_written = self.is_written;
+    /// The objects are alive, and nothing runs Python code until the list is dropped or the objects are held.
+    unsafe fn list(
+        &self,
+        objects: &[*mut ffi::PyObject],
+        range: Range<usize>,
+        most_bytes: u64,
+    ) -> Option<SampleList<'static>> {
         // SAFETY: the caller's promise.
         unsafe {
             match self.reader {
-                Reader::Array => {
-                    let array = array_fields(object)?;
-                    let (data, dtype) = (array.data.cast_const(), array.dtype);
-                    let shape = std::slice::from_raw_parts(
-                        array.shape.as_ptr().cast::<AtomicI64>(),
-                        array.shape.len(),
-                    );
-                    let wanted = match is_written {
-                        true => ArrayStruct::C_CONTIGUOUS | ArrayStruct::WRITABLE,
-                        false => ArrayStruct::C_CONTIGUOUS,
-                    };
-                    (array.flags & wanted == wanted).then_some(RawArray {
-                        data,
-                        dtype,
-                        shape,
-                        strides: None,
-                    })
-                }
-                Reader::Dense(torch) => {
-                    let is_sample = |_: &_| self.records_nothing || torch.has_no_grad(object);
-                    let fields = torch.fields_of(object).filter(is_sample)?;
-                    if is_written && torch.may_be_shared(object) {
-                        return None;
-                    }
-                    let (data, dtype, shape) = (fields.data, fields.dtype, fields.shape);
-                    Some(RawArray { data, dtype, shape, strides: Some(fields.strides) })
-                }
+                Reader::Array => self.list_by(Arrays, objects, range, most_bytes),
+                Reader::Dense(torch) => self.list_by(torch, objects, range, most_bytes),
             }
         }
     }
 
-    /// The samples of a range of objects; those behind it are asked for too. `None` if one is of another class or not to be
-    /// read so, for samples without memory for the list, and for those whose stack reads and writes more than `most_bytes`.
+    /// As [`ColumnReader::list`], by the reader of the column's kind.
     ///
     /// ```text
     /// until all samples are in the list:
@@ -320,10 +325,11 @@ impl ColumnReader {
     /// ```
     ///
     /// # Safety
-    /// The objects are alive, and nothing runs Python code until the list is dropped or the objects are held.
+    /// As for [`ColumnReader::list`].
     #[inline(never)]
-    unsafe fn list(
+    unsafe fn list_by<R: ReadObject>(
         &self,
+        reader: R,
         objects: &[*mut ffi::PyObject],
         range: Range<usize>,
         most_bytes: u64,
@@ -331,21 +337,13 @@ impl ColumnReader {
         let (mut list, end) = (SampleList::new(), range.end);
         list.reserve(range.len()).ok()?;
         debug_assert!(objects[range.clone()].iter().all(|object| !object.is_null()));
-        let read = |index: usize| {
-            // SAFETY: the caller's promise. A live object has a type.
-            unsafe {
-                self.prefetch_ahead(|steps| objects.get(index + steps).copied());
-                let object = *objects.get(index)?;
-                let is_its = ffi::Py_TYPE(object) == self.class;
-                is_its.then(|| self.read(object)).flatten()
-            }
-        };
         loop {
             let index = range.start + list.len();
             if index == end {
                 return Some(list);
             }
-            let array = read(index)?;
+            // SAFETY: the caller's promise.
+            let array = unsafe { self.read_at(reader, objects, index) }?;
             let (shape, strides) = (copied(array.shape), array.strides.map(copied));
             if index == range.start && bytes_moved(range.len(), array.dtype, &shape) > most_bytes {
                 return None;
@@ -355,7 +353,8 @@ impl ColumnReader {
             unsafe { list.push(data, dtype, device, &shape, strides.as_deref()) }.ok()?;
             // The next objects that are like it, as most are, are appended without another look at the list for each.
             let alike = (index + 1..end).map_while(|index| {
-                let next = read(index)?;
+                // SAFETY: as above.
+                let next = unsafe { self.read_at(reader, objects, index) }?;
                 let is_alike = next.dtype == dtype
                     && are_same(next.shape, &shape)
                     && next.has_strides(strides.as_deref());
@@ -365,12 +364,34 @@ impl ColumnReader {
             unsafe { list.extend_same(alike) };
             let next = range.start + list.len();
             let rows = (next..end).map_while(|index| {
-                let row = read(index)?;
+                // SAFETY: as above.
+                let row = unsafe { self.read_at(reader, objects, index) }?;
                 let is_row = row.dtype == dtype && row.has_strides(strides.as_deref());
                 is_row.then(|| row.row_length(&shape))?.map(|length| (row.data, length))
             });
             // SAFETY: as above.
             unsafe { list.extend_rows(rows) };
+        }
+    }
+
+    /// The fields of the object at an index, if it is of the class and to be read so; asks for those behind it.
+    ///
+    /// # Safety
+    /// The objects are alive.
+    // Three loops read by it: called out of line, it costs an eighth of a small torch tensor's import.
+    #[inline(always)]
+    unsafe fn read_at<'a, R: ReadObject>(
+        &self,
+        reader: R,
+        objects: &[*mut ffi::PyObject],
+        index: usize,
+    ) -> Option<RawArray<'a>> {
+        // SAFETY: the caller's promise. A live object has a type.
+        unsafe {
+            reader.prefetch_ahead(self, |steps| objects.get(index + steps).copied());
+            let object = *objects.get(index)?;
+            let is_its = ffi::Py_TYPE(object) == self.class;
+            is_its.then(|| reader.read(self, object)).flatten()
         }
     }
 
@@ -387,27 +408,91 @@ impl ColumnReader {
         }
     }
 
-    /// Asks for the memory that the reading of the samples ahead touches. `at`: the object of the list so many places ahead.
+    /// [`ReadObject::prefetch_ahead`] of the column's objects.
     ///
     /// # Safety
     /// The objects are alive.
-    #[inline]
     unsafe fn prefetch_ahead(&self, at: impl Fn(usize) -> Option<*mut ffi::PyObject>) {
-        // SAFETY: the caller's promise; a live object has a type.
+        // SAFETY: the caller's promise.
         unsafe {
             match self.reader {
-                Reader::Array => {
-                    if let Some(object) = at(2 * ARRAYS_AHEAD) {
-                        prefetch(object.cast(), 1);
-                    }
-                    let near = at(ARRAYS_AHEAD).filter(|&near| ffi::Py_TYPE(near) == self.class);
-                    if let Some(object) = near {
-                        prefetch_dims(object);
-                    }
-                }
-                Reader::Dense(torch) => torch.prefetch_ahead(self.class, false, at),
+                Reader::Array => Arrays.prefetch_ahead(self, at),
+                Reader::Dense(torch) => ReadObject::prefetch_ahead(torch, self, at),
             }
         }
+    }
+}
+
+impl ReadObject for Arrays {
+    #[inline(always)]
+    unsafe fn read<'a>(
+        self,
+        column: &ColumnReader,
+        object: *mut ffi::PyObject,
+    ) -> Option<RawArray<'a>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let array = array_fields(object)?;
+            let (data, dtype) = (array.data.cast_const(), array.dtype);
+            let shape = std::slice::from_raw_parts(
+                array.shape.as_ptr().cast::<AtomicI64>(),
+                array.shape.len(),
+            );
+            let wanted = match column.is_written {
+                true => ArrayStruct::C_CONTIGUOUS | ArrayStruct::WRITABLE,
+                false => ArrayStruct::C_CONTIGUOUS,
+            };
+            let is_sample = array.flags & wanted == wanted;
+            is_sample.then_some(RawArray { data, dtype, shape, strides: None })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_ahead(
+        self,
+        column: &ColumnReader,
+        at: impl Fn(usize) -> Option<*mut ffi::PyObject>,
+    ) {
+        if let Some(object) = at(2 * ARRAYS_AHEAD) {
+            prefetch(object.cast(), 1);
+        }
+        // SAFETY: the caller's promise; a live object has a type.
+        unsafe {
+            let near = at(ARRAYS_AHEAD).filter(|&near| ffi::Py_TYPE(near) == column.class);
+            if let Some(object) = near {
+                prefetch_dims(object);
+            }
+        }
+    }
+}
+
+impl ReadObject for &'static TorchReader {
+    #[inline(always)]
+    unsafe fn read<'a>(
+        self,
+        column: &ColumnReader,
+        object: *mut ffi::PyObject,
+    ) -> Option<RawArray<'a>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let is_sample = |_: &_| column.records_nothing || self.has_no_grad(object);
+            let fields = self.fields_of(object).filter(is_sample)?;
+            if column.is_written && self.may_be_shared(object) {
+                return None;
+            }
+            let (data, dtype, shape) = (fields.data, fields.dtype, fields.shape);
+            Some(RawArray { data, dtype, shape, strides: Some(fields.strides) })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_ahead(
+        self,
+        column: &ColumnReader,
+        at: impl Fn(usize) -> Option<*mut ffi::PyObject>,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { TorchReader::prefetch_ahead(self, column.class, false, at) }
     }
 }
 
