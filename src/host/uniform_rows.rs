@@ -125,7 +125,9 @@ unsafe fn copy_uniform<const N: usize, const B: usize>(
 ) {
     debug_assert!(N == 0 || bytes >= B && bytes.div_ceil(B) == N);
     let (first, last) = addresses.split_at(addresses.len().saturating_sub(AHEAD));
-    for (&src, &ahead) in first.iter().zip(addresses.iter().skip(AHEAD)) {
+    // A slice: a loop over `skip` may look for its end twice.
+    let ahead = addresses.get(AHEAD..).unwrap_or_default();
+    for (&src, &ahead) in first.iter().zip(ahead) {
         prefetch(ahead, if N == 0 { bytes } else { B * N });
         // SAFETY: the caller's promise, here and below.
         unsafe { copy_blocks::<N, B>(src, dst, bytes) };
