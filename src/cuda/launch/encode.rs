@@ -7,14 +7,14 @@ mod quantized;
 use bytemuck::cast_slice;
 use smallvec::SmallVec;
 
-use super::family::family_of;
+use super::family::{family_of, Family};
 use super::host_metadata::MetadataSegment;
 use super::kernel_abi::{
     add_loop_of, code_of, loop_of, DEVICE_COLUMNS_START, MOVED, MOVE_BYTES, SATURATE,
 };
 use super::loops::SampleLoop;
 use super::output_desc::{
-    flags, Contiguous, Divisor, ElementLoop, Family, Head, Metadata, Op, OutputDesc, Planar, Work,
+    flags, Contiguous, Divisor, ElementLoop, Head, Metadata, Op, OutputDesc, Planar, Work,
     DESC_WORDS,
 };
 use super::policy::{Policy, WarpSlots};

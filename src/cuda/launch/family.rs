@@ -1,13 +1,59 @@
-//! The choice of the kernel family that writes a segment: kernels/params.h says what each family takes.
+//! The kernel families, and the choice of the one that writes a segment: kernels/params.h says what each takes.
 
 use std::ops::RangeInclusive;
 
 use super::kernel_abi::{add_loop_of, loop_of, MOVE_BYTES};
 use super::loops::SampleLoop;
-use super::output_desc::Family;
 use super::policy::Policy;
 use crate::plan::ElementOp;
 use crate::tensor::DType;
+
+/// The families, each with its number and its name.
+macro_rules! families {
+    ($($family:ident = $number:literal $name:literal;)*) => {
+        /// How a descriptor is written.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum Family {
+            $($family = $number,)*
+        }
+
+        impl Family {
+            /// In the order of their numbers.
+            pub const ALL: &'static [Family] = &[$(Family::$family),*];
+
+            /// Its name, as [`Explain`](crate::explain::Explain) says it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Family::$family => $name,)*
+                }
+            }
+        }
+    };
+}
+
+families! {
+    Rows = 0 "rows";
+    AlignedCopy = 1 "aligned_copy";
+    ContiguousCast = 2 "contiguous_cast";
+    Planar = 3 "planar";
+    SmallCopy = 4 "small_copy";
+    Strided = 5 "strided";
+    Metadata = 6 "metadata";
+    ContiguousGeneric = 7 "contiguous_generic";
+    ScalarFallback = 8 "scalar_fallback";
+    PlacedRows = 9 "placed_rows";
+    PlacedCopy = 10 "placed_copy";
+    Quantised = 11 "quantised";
+}
+
+impl Family {
+    /// Whether the kernel of common families has it: all but strided, contiguous_generic and quantised. That kernel has fewer
+    /// registers and more resident warps.
+    pub fn is_common(self) -> bool {
+        !matches!(self, Family::Strided | Family::ContiguousGeneric | Family::Quantised)
+    }
+}
 
 /// The properties of a part that decide on its family.
 #[derive(Clone, Debug)]

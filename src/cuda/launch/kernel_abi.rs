@@ -3,7 +3,6 @@
 use bytemuck::{Pod, Zeroable};
 use rustacuda_derive::DeviceCopy;
 
-use super::output_desc::DESC_WORDS;
 use crate::tensor::DType;
 
 /// Bytes of an item of `Family::Rows` and `Family::AlignedCopy`.
@@ -160,6 +159,9 @@ pub(crate) const DEVICE_COLUMNS_START: u64 = 4096;
 /// The two sizes of parameters that there are kernels for.
 pub(crate) const SMALL_BYTES: usize = 4096;
 pub(crate) const LARGE_BYTES: usize = 32752;
+
+/// Words of a descriptor in a table.
+pub(crate) const DESC_WORDS: usize = 28;
 
 /// The most descriptors that parameters have room for. Where there are more, the kernel of all families and large parameters
 /// reads them from the table.

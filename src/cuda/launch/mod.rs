@@ -28,7 +28,7 @@ macro_rules! kernel_structs {
 pub(crate) mod argument_pool;
 mod boxes;
 mod encode;
-mod family;
+pub(crate) mod family;
 pub(crate) mod host_metadata;
 pub(crate) mod kernel_abi;
 pub(crate) mod launch_cache;

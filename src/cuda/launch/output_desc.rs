@@ -6,6 +6,8 @@ use std::mem::offset_of;
 use bytemuck::{bytes_of, cast_slice, cast_slice_mut, pod_read_unaligned, Pod, Zeroable};
 use rustacuda_derive::DeviceCopy;
 
+use super::family::Family;
+pub(crate) use super::kernel_abi::DESC_WORDS;
 use crate::tensor::DType;
 
 /// The operation on a real element.
@@ -251,28 +253,9 @@ kernel_structs! {
     }
 }
 
-/// The families, each with its number, its name and the body of its descriptors.
-macro_rules! families {
-    ($($family:ident = $number:literal $name:literal: $body:ident;)*) => {
-        /// How a descriptor is written.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(u8)]
-        pub(crate) enum Family {
-            $($family = $number,)*
-        }
-
-        impl Family {
-            /// In the order of their numbers.
-            const ALL: &'static [Family] = &[$(Family::$family),*];
-
-            /// Its name, as [`Explain`](crate::explain::Explain) says it.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Family::$family => $name,)*
-                }
-            }
-        }
-
+/// The families, each with the body of its descriptors.
+macro_rules! works {
+    ($($family:ident: $body:ident;)*) => {
         /// The body of a descriptor: the union of `OutputDesc` in kernels/params.h, whose tag is the family.
         #[derive(Clone, Copy, Debug)]
         pub(crate) enum Work {
@@ -302,35 +285,25 @@ macro_rules! families {
     };
 }
 
-families! {
-    Rows = 0 "rows": Rows;
-    AlignedCopy = 1 "aligned_copy": AlignedCopy;
-    ContiguousCast = 2 "contiguous_cast": Contiguous;
-    Planar = 3 "planar": Planar;
-    SmallCopy = 4 "small_copy": SmallCopy;
-    Strided = 5 "strided": Strided;
-    Metadata = 6 "metadata": Metadata;
-    ContiguousGeneric = 7 "contiguous_generic": Contiguous;
-    ScalarFallback = 8 "scalar_fallback": ScalarFallback;
-    PlacedRows = 9 "placed_rows": PlacedRows;
-    PlacedCopy = 10 "placed_copy": PlacedCopy;
-    Quantised = 11 "quantised": Quantised;
-}
-
-impl Family {
-    /// Whether the kernel of common families has it: all but strided, contiguous_generic and quantised. That kernel has fewer
-    /// registers and more resident warps.
-    pub fn is_common(self) -> bool {
-        !matches!(self, Family::Strided | Family::ContiguousGeneric | Family::Quantised)
-    }
+works! {
+    Rows: Rows;
+    AlignedCopy: AlignedCopy;
+    ContiguousCast: Contiguous;
+    Planar: Planar;
+    SmallCopy: SmallCopy;
+    Strided: Strided;
+    Metadata: Metadata;
+    ContiguousGeneric: Contiguous;
+    ScalarFallback: ScalarFallback;
+    PlacedRows: PlacedRows;
+    PlacedCopy: PlacedCopy;
+    Quantised: Quantised;
 }
 
 fn beginning_of<T: Pod>(words: &[u64]) -> T {
     pod_read_unaligned(&cast_slice(words)[..size_of::<T>()])
 }
 
-/// Words of a descriptor in a table, and of its head.
-pub(crate) const DESC_WORDS: usize = 28;
 const HEAD_WORDS: usize = size_of::<Head>() / 8;
 
 /// Positions of members among the words of a descriptor.

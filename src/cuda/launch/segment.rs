@@ -4,9 +4,8 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::family::SegmentWork;
+use super::family::{Family, SegmentWork};
 use super::loops::{Extent, Loops, PerSample, SampleLoop};
-use super::output_desc::Family;
 use super::sample_groups::{groups, groups_of_placed, Group};
 use super::table_writer::base_of;
 use crate::collate::Affine;

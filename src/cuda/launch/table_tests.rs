@@ -6,9 +6,10 @@ use bytemuck::{cast_slice, pod_read_unaligned};
 
 use super::*;
 use crate::collate::{Collate, Mask, Pad, Quantize, Ragged, Side, Transform};
+use crate::cuda::launch::family::Family;
 use crate::cuda::launch::host_metadata::host_metadata;
 use crate::cuda::launch::kernel_abi;
-use crate::cuda::launch::output_desc::{flags, varies, Family, Head, Metadata, Nest, Work};
+use crate::cuda::launch::output_desc::{flags, varies, Head, Metadata, Nest, Work};
 use crate::samples::{SampleList, SampleView};
 use crate::tensor::{DType, Device, Layout};
 

@@ -2,8 +2,8 @@
 
 use bytemuck::{cast_slice, Pod};
 
+use super::family::Family;
 use super::kernel_abi::{DEVICE_COLUMNS_START, SMALL_BYTES};
-use super::output_desc::Family;
 use crate::tensor::{Error, Result};
 
 /// A column of a table that depends on which samples a device chooses.

@@ -3,12 +3,12 @@
 use super::super::boxes::{
     box_loops, even_rows, is_tiled, kind_of, log_columns_of, log_step_of, tiled_rows, LANES, TURNS,
 };
-use super::super::family::is_team;
+use super::super::family::{is_team, Family};
 use super::super::kernel_abi::MOVE_BYTES;
 use super::super::loops::SampleLoop;
 use super::super::output_desc::{
-    flags, AlignedCopy, Family, Head, Nest, PlacedCopy, PlacedRows, Rows, ScalarFallback,
-    SmallCopy, Strided, Work,
+    flags, AlignedCopy, Head, Nest, PlacedCopy, PlacedRows, Rows, ScalarFallback, SmallCopy,
+    Strided, Work,
 };
 use super::super::segment::{OutputSegment, SampleStarts};
 use super::{divisor, AdjacentRows, Builder, Coefficients};
