@@ -175,7 +175,7 @@ impl Engine {
         begin: Option<Instant>,
         most_bytes: u64,
     ) -> Option<Batch> {
-        let rows = SampleRows::from_list(list, host::table_limits(collate))?;
+        let rows = SampleRows::from_list(list, Engine::table_limits(collate))?;
         self.small_rows(rows, collate, None, begin, Some(most_bytes))?.into_batch()
     }
 

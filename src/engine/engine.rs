@@ -114,7 +114,7 @@ impl Engine {
         options: RunOptions,
     ) -> Result<Batch> {
         let begin = self.shared.counters.now();
-        let rows = samples.to_rows(host::table_limits(collate));
+        let rows = samples.to_rows(Engine::table_limits(collate));
         let small = rows.and_then(|rows| self.small_rows(rows, collate, None, begin, None));
         if let Some(batch) = small.and_then(LeafOutput::into_batch) {
             return Ok(batch);
@@ -150,7 +150,7 @@ impl Engine {
         out: &mut impl AsTarget,
     ) -> Result<Fields> {
         let (begin, target) = (self.shared.counters.now(), out.as_target()?);
-        let rows = samples.to_rows(host::table_limits(collate));
+        let rows = samples.to_rows(Engine::table_limits(collate));
         let small =
             rows.and_then(|rows| self.small_rows(rows, collate, Some(&target), begin, None));
         if let Some(filled) = small {

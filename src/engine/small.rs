@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 
 use super::engine::Engine;
 use crate::batch::{Fields, LeafOutput};
-use crate::collate::Collate;
+use crate::collate::{Collate, Form};
 use crate::host::{self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding, RowsMemory};
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{check_apart, check_target, BatchShape, Leaf, Path, Placement, Target};
-use crate::samples::SampleRows;
+use crate::samples::{SampleRows, TableLimits};
 use crate::tensor::{bytes_of, Device, DimSet, Layout, Result, Tensor};
 
 /// Tensors of one allocation begin at multiples of this.
@@ -162,6 +162,14 @@ impl<'s> Small<'s> {
 }
 
 impl Engine {
+    /// The largest table that is written without a plan: a stack of more rows takes a plan, which reads them as one sample, less
+    /// than their addresses. Of other forms any number of rows, within the same bytes.
+    pub(super) fn table_limits(collate: &Collate) -> TableLimits {
+        let policy = &host::POLICY;
+        let rows = if collate.form == Form::Stack { policy.table_rows - 1 } else { usize::MAX };
+        TableLimits { bytes: policy.small_bytes, rows }
+    }
+
     /// Assembles all leaves without a plan, if together they read and write fewer bytes than [`small_batch_limit`], if the
     /// samples are row-major rows on the host that differ in dim 0 at most, and if no more is asked for than to copy or cast
     /// them and to pad dim 0, into dense outputs if any. Otherwise, and if an input is wrong, returns `None` and does nothing:
@@ -179,7 +187,7 @@ impl Engine {
             if !is_plain(leaf.collate, self.shared.device) {
                 return None;
             }
-            rows.push(SampleRows::from_list(leaf.samples, host::table_limits(leaf.collate))?);
+            rows.push(SampleRows::from_list(leaf.samples, Engine::table_limits(leaf.collate))?);
         }
         let mut shapes: SmallVec<[_; 1]> = SmallVec::with_capacity(leaves.len());
         for (leaf, rows) in leaves.iter().zip(&rows) {

@@ -45,7 +45,7 @@ pub(crate) use policy::POLICY;
 pub(crate) use pool::MemoryPool;
 pub use prefetch::prefetch;
 pub(crate) use reference::{run as run_reference, run_moves as run_moves_by_reference};
-pub(crate) use small_batches::{table_limits, write_numbers, write_rows, RowPadding, RowsMemory};
+pub(crate) use small_batches::{write_numbers, write_rows, RowPadding, RowsMemory};
 pub use streaming_stores::{calibration_file, text_in_file, ChosenStores, StreamingStores};
 pub(crate) use threads::{Helpers, Threads};
 

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::collate::{Collate, Form, MaskBits, Side};
+use crate::collate::{MaskBits, Side};
 use crate::host::parallel_for;
 use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
@@ -16,7 +16,7 @@ use crate::host::rows;
 use crate::host::simd::Cast;
 use crate::host::threads::Helpers;
 use crate::host::uniform_rows::{cast_all, copy_all, copy_short};
-use crate::samples::{EachRow, SampleRows, TableLimits, TensorMeta};
+use crate::samples::{EachRow, SampleRows, TensorMeta};
 use crate::tensor::{CastTo, DType, Tensor};
 
 /// The extent along dim 0 that each row is padded or cut to, the side of the padding, and its bits.
@@ -42,14 +42,6 @@ const AHEAD: usize = POLICY.rows_ahead;
 
 /// The number of adjacent rows from which on they are one copy.
 const MIN_RUN_ROWS: usize = POLICY.min_run_rows;
-
-/// The largest table that is written without a plan: a stack of more rows takes a plan, which reads them as one sample,
-/// less than their addresses. Other forms take any number of rows, within the same bytes.
-pub(crate) fn table_limits(collate: &Collate) -> TableLimits {
-    let policy = &POLICY;
-    let rows = if collate.form == Form::Stack { policy.table_rows - 1 } else { usize::MAX };
-    TableLimits { bytes: policy.small_bytes, rows }
-}
 
 /// Writes numbers to a tensor of one dim, of int32 or int64; does nothing without a tensor.
 ///
