@@ -17,6 +17,19 @@ use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Stream, Tens
 
 /// Assembles batches. Cheap to clone: clones share threads, memory and counters.
 ///
+/// The methods by the file of `src/engine/` that has them; a [`Plan`] makes itself, and an engine runs it:
+///
+/// | file | methods |
+/// |---|---|
+/// | `builder` | [`host`](Engine::host), [`host_with`](Engine::host_with), [`cuda`](Engine::cuda), [`builder`](Engine::builder) |
+/// | `engine` | [`assemble`](Engine::assemble), [`assemble_on`](Engine::assemble_on), [`assemble_into`](Engine::assemble_into); [`run`](Engine::run), [`run_with`](Engine::run_with) (the steps on a device: `on_device`, `page_locked`); [`empty`](Engine::empty), [`empty_cache`](Engine::empty_cache); [`stats`](Engine::stats), [`reset_stats`](Engine::reset_stats), [`num_threads`](Engine::num_threads) |
+/// | `small` | none of its own: batches without a plan, for the calls of `engine` |
+/// | `moves` | [`copy_many`](Engine::copy_many), [`copy_many_with`](Engine::copy_many_with) (ids on a device: `chosen_moves`; several devices: `moves_across`) |
+/// | `packed` | [`pack`](Engine::pack) |
+/// | `resident` | [`resident`](Engine::resident) |
+/// | `streams` | [`stream`](Engine::stream), [`adopt`](Engine::adopt), [`adopt_event`](Engine::adopt_event), [`order`](Engine::order) |
+/// | `staging`, `bindings` | what bindings in other languages need beside these, hidden here |
+///
 /// ```
 /// use windrow::{Collate, Engine, SampleView};
 /// let engine = Engine::host();

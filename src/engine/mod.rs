@@ -1,18 +1,5 @@
 //! Stage 4. [`Engine`] runs plans; options of a run, and memory of the caller that it uses.
 
-// The methods of `Engine` are in these files:
-// | file | methods |
-// |---|---|
-// | `engine` | `assemble` and its kin, `plan`, `run`, `run_with`; memory, counters |
-// | `streams` | `stream`, `adopt`, `order` |
-// | `builder` | how it is made |
-// | `small` | batches without a plan |
-// | `on_device`, `page_locked` | runs on a device, and where on the host their results go |
-// | `moves`, `chosen_moves`, `moves_across`, `packed` | `copy_many`, with ids on a device, and on several devices; `pack` |
-// | `staging` | host memory in turn, copied whole to a device |
-// | `resident` | `resident`: lists on a device |
-// | `bindings` | what bindings in other languages need beside that |
-
 pub(crate) mod bindings;
 mod builder;
 mod chosen_moves;
