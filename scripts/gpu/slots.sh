@@ -75,6 +75,7 @@ triton|30|170|engine|all|pytests test_gpu_libraries.py -k triton
 jax|40|170|engine|all|pytests test_gpu_libraries.py -k jax
 policy|100|200|kernels|short|trials 90 policies
 bench|280|400|kernels|all|gather 270
+ahead|30|120|engine|short|copies_ahead 25
 cores|90|200|engine|all|host_cores 80
 forms|30|170|engine|all|pytests test_cuda.py test_torch_prefetch.py -k 'not test_torch_prefetch or on_a_gpu'
 blocks|40|200|engine|all|pytests test_torch_locked.py test_gpu_memory.py -k 'not test_gpu_memory or go_from_their_blocks'
@@ -275,6 +276,43 @@ host_cores() { # seconds
     py -c 'import json, sys
 found = {name.rpartition("-")[2].partition(".")[0]: json.load(open(name)) for name in sys.argv[2:]}
 json.dump(found, open(sys.argv[1], "w"))' "$FIGURES" "${files[@]}"
+}
+
+# Whether rows of a stack that are copied while later ones are imported (src/host/pipelined_copy.rs) gain 15 % anywhere, by one to three
+# threads that help. The same rows without it: by copy=None, which takes a plan, and through a SampleList, which takes none.
+copies_ahead() { # seconds
+    py - "$FIGURES" "${simulate:+0.}$1" <<'AHEAD'
+import json, os, sys, time
+import numpy as np, torch, windrow as wr
+sizes = [(4096, 256), (4096, 512), (1024, 4096), (256, 65536)]
+counts = [threads for threads in (2, 3, 4, 8, 16) if threads <= max(2, os.cpu_count())]
+seconds, cells = float(sys.argv[2]) / (2 * len(sizes) * len(counts)), []
+for kind, make in (("torch", lambda size: torch.ones(size, dtype=torch.uint8)), ("numpy", lambda size: np.ones(size, np.uint8))):
+    for rows, size in sizes:
+        made = [make(size) for _ in range(2 * rows)]
+        samples = made[::2]
+        for threads in counts:
+            engine = wr.Engine(threads=threads)
+            ways = {
+                "ahead": lambda: wr.stack(samples, engine=engine),
+                "plan": lambda: wr.stack(samples, copy=None, engine=engine),
+                "list": lambda: wr.stack(wr.SampleList(samples), engine=engine),
+            }
+            least, begin = dict.fromkeys(ways, 1e9), time.perf_counter()
+            while time.perf_counter() - begin < seconds:
+                for name, way in ways.items():
+                    start = time.perf_counter()
+                    batch = way()
+                    least[name] = min(least[name], time.perf_counter() - start)
+                    assert batch.shape == (rows, size)
+                    del batch
+            gain = min(least["plan"], least["list"]) / least["ahead"]
+            cells.append({"samples": kind, "rows": rows, "bytes": size, "threads": threads, "gain": gain, "seconds": least})
+            print(f"{kind} {rows} x {size} B, {threads} threads:", *(f"{name} {1e6 * own:.0f} us" for name, own in least.items()), f"gain {gain:.2f}")
+good = [cell for cell in cells if cell["gain"] >= 1.15]
+print(f"copying ahead gains 15 % or more in {len(good)} of {len(cells)} cases: it stays" if good else "copying ahead gains 15 % nowhere: it goes")
+json.dump({"ahead": cells}, open(sys.argv[1], "w"))
+AHEAD
 }
 
 peers() {

@@ -68,7 +68,8 @@ pub(crate) struct HostPolicy {
     /// Longer rows take longer to copy than to find, so they are not copied ahead. Zen 4, 4096 warm tensors of 512
     /// bytes: 0.29 ms copied ahead, 0.34 without.
     pub max_ahead_row_bytes: usize,
-    /// More threads that copy ahead would only wait for rows.
+    /// More threads that copy ahead would only wait for rows. Two cores never reach it: the slot `ahead` of scripts/gpu/slots.sh
+    /// times one to three.
     pub max_ahead_helpers: usize,
     /// Bytes of free blocks a pool keeps by default: a limit of memory. Sapphire Rapids, `torch.stack` of 38.5 MB: 19 ms into
     /// fresh pages, 6 to 8 into used ones.
