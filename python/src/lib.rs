@@ -3,20 +3,21 @@
 //! Each folder uses only those above it (`scripts/ci/module_cycles.py`, in `make lint`):
 //!
 //! - `ground`: errors, logging, dtypes, streams, arguments, iterables, the objects `Tensor` and `Batch`;
-//! - `engine`: `Engine`, its counters and plans, what the machine has;
 //! - `private_layouts`: readers of words of CPython's and torch's objects, behind one switch;
+//! - `engine`: `Engine`, its counters and plans, what the machine has;
 //! - `ownership`: what keeps imported memory alive, where it was, and which streams may still write it;
 //! - `import`: any array-like to a sample, by the fastest route that its type has;
+//! - `export`: DLPack, the buffer protocol, arrays of the libraries, pickles;
+//! - `workers`: tensors of worker processes;
 //! - `trees`: the one walk of trees (`flatten`) and its rules for containers: windrow's (`rules`), torch's (`torch_rules`), classes
 //!   (`node_types`);
 //! - `samples`: `SampleList`, of array-likes and of trees, Arrow columns, windows and pieces of arrays;
-//! - `export`: DLPack, the buffer protocol, arrays of the libraries, pickles;
-//! - `workers`: tensors of worker processes;
 //! - `collate`: the calls, from keyword arguments to batches: `options` -> `job` (one leaf) -> `run` (all as one plan);
 //!   `tree` and `torch` are `collate` by windrow's rules and by torch's, `leaves` what they share;
 //! - `classes`: the methods of `Tensor`, `Batch` and `SampleList`.
 //!
-//! A list of dicts becomes a plan in these steps, each of which is done for the whole tree before the next one begins:
+//! A list of dicts becomes a plan in these steps. The tree is flattened and grouped container by container, its leaves are read one
+//! after the other, and from the plan on each step is done for all leaves before the next one begins:
 //!
 //! | step | module | result |
 //! |---|---|---|
