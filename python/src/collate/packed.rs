@@ -1,4 +1,5 @@
-//! Packed sequences: rules that hold wherever they are packed.
+//! Packed sequences: rules that hold wherever they are packed. No figure of its own: `sequences` and `sequences_on_device` call it
+//! for each row.
 
 use windrow::error::{Hint, Mismatch};
 use windrow::Error;

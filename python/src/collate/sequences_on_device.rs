@@ -4,6 +4,9 @@
 //! begins, its number. Every result is then a concatenation along dim 1 of sequences and of views of that range: positions are
 //! a part of it, and a number that is repeated, as padding is, is a view with stride 0. Labels have two samples for each
 //! sequence, the separator and all labels but the first.
+//!
+//! Rust for `windrow.sequence` alone, without a figure: one launch and one copy up are counted by tests on the simulated driver, and
+//! no GPU has timed them beside calls of `wr.concat` from Python.
 
 use std::time::Instant;
 

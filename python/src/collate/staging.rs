@@ -1,4 +1,5 @@
-//! Functions behind `windrow.Staging`: blocks of bytes, and their upload.
+//! Functions behind `windrow.Staging`: blocks of bytes, and their upload. No figure of time: on the
+//! simulated driver 300 tensors are 13 calls and one copy. It is Rust because a block waits for the event of its last upload.
 
 use pyo3::prelude::*;
 use windrow::bindings::Staging;
