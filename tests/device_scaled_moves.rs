@@ -552,17 +552,17 @@ fn scales_of_too_many_loops_leave_codes_alone() {
     let loops = [2i64; 13];
     let shape = [&loops[..], &[4]].concat();
     let row = [Sample::rich(DType::F32, &shape, 3)];
-    let placed = Placed::of(&row, &[]);
+    let placed = Placed::new(&row, &[]);
     // SAFETY: it lives until the work is done.
     let rows: SampleList<'_> = unsafe { placed.views() }.into_iter().collect();
-    let ids = Bytes::of(&0i64.to_ne_bytes());
+    let ids = Bytes::from_bytes(&0i64.to_ne_bytes());
     let (owner, layout) = (std::sync::Arc::new(()), Layout::compact(DType::I64, &[1]).unwrap());
     let at = ids.address as *mut u8;
     // SAFETY: as above.
     let ids = unsafe { Tensor::new_unchecked(owner, at, DType::I64, CUDA, layout, false) };
     let list = engine.resident(rows, CUDA).unwrap();
-    let codes = Bytes::of(&[POISON; 4 << 13]);
-    let found = Bytes::of(&[POISON; 4 << 15]);
+    let codes = Bytes::from_bytes(&[POISON; 4 << 13]);
+    let found = Bytes::from_bytes(&[POISON; 4 << 15]);
     let target = |memory: &Bytes, dtype: DType, shape: &[i64], strides: Option<&[i64]>| {
         let mut list = SampleList::new();
         let data = std::ptr::without_provenance(memory.address as usize);

@@ -43,7 +43,7 @@ impl<'s> DeviceScales<'s> {
         scales_out: Option<&SampleList<'a>>,
     ) -> Result<DeviceScales<'s>> {
         let mut num_scales = 0u64;
-        for class in pairs.iter().map(|&pair| all.of(pair)) {
+        for class in pairs.iter().map(|&pair| all.class_of(pair)) {
             let Some(scaling) = class.scaling() else { continue };
             let row = match scaling.groups {
                 Groups::Blocks { row, .. } => row,

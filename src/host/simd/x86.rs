@@ -213,6 +213,7 @@ pub(in crate::host) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
 /// # Safety
 /// The processor has AVX-512 with BW and VBMI; `n` elements at `src` and room for as many at `dst`, contiguous and disjoint.
 #[cfg(avx512)]
+#[allow(clippy::incompatible_msrv)] // Compilers that have them set `avx512`: build.rs.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 pub(super) unsafe fn widen_float8(tables: &[[u8; 128]; 2], src: *const u8, dst: *mut u8, n: usize) {
     // SAFETY: a table is two vectors.
