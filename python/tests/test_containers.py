@@ -471,6 +471,46 @@ class DictScaled(dict):
         self.source = "camera"
 
 
+class DictSetScaled(dict):
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value / 255)
+
+
+class OrderedSetScaled(collections.OrderedDict):
+    __slots__ = "__slot", "unset"
+
+    def __init__(self, entries):
+        super().__init__(entries)
+        self.source, self.__slot = "camera", "slot"
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value / 255)
+
+    @property
+    def slot(self):
+        return self.__slot
+
+
+class FactorySetScaled(collections.defaultdict):
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value / 255)
+
+
+class ListAppendScaled(list):
+    def append(self, value):
+        super().append(value / 255)
+
+    def extend(self, values):
+        super().extend(value / 255 for value in values)
+
+
+def filled(made, x):
+    """Entries by the methods of the class, keys in an order that is not sorted."""
+    for key, value in (("y", x), ("x", x + 1)):
+        made[key] = value
+    return made
+
+
 @dataclasses.dataclass
 class OutputScaled(collections.OrderedDict):
     x: object = None
@@ -488,6 +528,10 @@ SCALED = {
     TupleScaled: lambda x: TupleScaled(x, x + 1),
     ListScaled: lambda x: ListScaled(x, x + 1),
     DictScaled: lambda x: DictScaled(x=x, y=x + 1),
+    DictSetScaled: lambda x: filled(DictSetScaled(), x),
+    OrderedSetScaled: lambda x: filled(OrderedSetScaled({}), x),
+    FactorySetScaled: lambda x: filled(FactorySetScaled(list), x),
+    ListAppendScaled: lambda x: ListAppendScaled([x, x + 1]),
     OutputScaled: lambda x: OutputScaled(x),
 }
 
@@ -507,7 +551,9 @@ def test_a_batch_is_not_made_by_the_class_again(cls):
         assert type(made) is cls and made is not samples[0]
         for got, expected in zip(leaves_of(made), want):
             assert_tensor(got, expected)
-        assert getattr(made, "source", None) == getattr(samples[0], "source", None)
+        for name in ("source", "slot", "default_factory"):
+            assert getattr(made, name, None) == getattr(samples[0], name, None)
+        assert not isinstance(made, dict) or list(made) == list(samples[0])
         assert cls is not OutputScaled or made.x is made["x"]
     item = wr.SampleList(samples)[1]
     assert type(item) is cls

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import copyreg
 from collections.abc import MutableMapping
 from typing import Any, Callable, Dict, Iterable, List
 
@@ -64,24 +65,23 @@ def mapping_like(first: Any, children: Dict[Any, Any]) -> Any:
     """A mapping with these values for its keys: a copy of `first`, or that class called with them. TypeError if a copy refuses one."""
     if isinstance(first, type):
         return first(children)
-    is_dict, has_fields = isinstance(first, dict), hasattr(type(first), "__dataclass_fields__")
-    if is_dict:
-        # The copies of some, such as outputs of transformers' models, are made by their constructor.
-        made = _bare_copy(first) if has_fields else _copy_builtin(first)
-    else:
-        made = _copy_apart(first)
-    # `update` is not used, because a Counter adds by it.
+    if isinstance(first, dict):
+        has_fields = hasattr(type(first), "__dataclass_fields__")
+        # The class's own methods may convert or refuse a batch, and a Counter's `update` adds.
+        base: Any = collections.OrderedDict if isinstance(first, collections.OrderedDict) else dict
+        made = _bare_copy(first)
+        for key, child in children.items():
+            base.__setitem__(made, key, child)
+            if has_fields:
+                object.__setattr__(made, key, child)
+        return made
+    made = _copy_apart(first)
     for key, child in children.items():
         try:
             made[key] = child
         except Exception as error:
-            if not is_dict:
-                text = f"{class_name(type(first))} refuses a batch as its entry {key!r}: {error}"
-                raise TypeError(f"{text}; register the class (wr.register_node)") from error
-            base: Any = collections.OrderedDict if isinstance(first, collections.OrderedDict) else dict
-            base.__setitem__(made, key, child)
-        if has_fields:
-            object.__setattr__(made, key, child)
+            text = f"{class_name(type(first))} refuses a batch as its entry {key!r}: {error}"
+            raise TypeError(f"{text}; register the class (wr.register_node)") from error
     return made
 
 
@@ -90,8 +90,8 @@ def sequence_like(first: Any, children: List[Any]) -> Any:
     if isinstance(first, type):
         return first(children)
     if isinstance(first, list):
-        made = _copy_builtin(first)
-        list.__setitem__(made, slice(None), children)
+        made = _bare_copy(first)
+        list.extend(made, children)
         return made
     made = tuple.__new__(type(first), children)
     if hasattr(first, "__dict__"):
@@ -107,34 +107,40 @@ def object_like(first: Any, children: Dict[str, Any]) -> Any:
     return made
 
 
-def _copy_builtin(first: Any) -> Any:
-    """A copy of a list or dict of a subclass; a class whose own methods refuse to fill a copy has its attributes copied."""
+def _bare_copy(first: Any) -> Any:
+    """A list or dict without entries and with the attributes of the first one. No method of its class runs, unless that is in C."""
+    cls: Any = type(first)
     try:
-        made = copy.copy(first)
-    except Exception:
-        return _bare_copy(first)
-    if getattr(first, "__dict__", None) is first:
+        made = (dict if isinstance(first, dict) else list).__new__(cls)
+    except TypeError:
+        made = cls.__new__(cls)  # A class of C's.
+    if isinstance(first, collections.defaultdict):
+        object.__setattr__(made, "default_factory", first.default_factory)
+    own = vars(first) if cls.__dictoffset__ else {}
+    if own is first:
         # Entries that are attributes too.
         object.__setattr__(made, "__dict__", made)
-    return made
-
-
-def _bare_copy(first: Any) -> Any:
-    """A list or dict without entries and with the attributes of the first one."""
-    cls: Any = type(first)
-    made = cls.__new__(cls)
-    if hasattr(first, "__dict__"):
-        vars(made).update(vars(first))
+    elif own:
+        vars(made).update(own)
+    for name in _slots(cls):
+        try:
+            object.__setattr__(made, name, object.__getattribute__(first, name))
+        except AttributeError:
+            pass  # It is not set.
     return made
 
 
 def _copy_apart(first: Any) -> Any:
     """A copy of a mapping that keeps its entries in an attribute: containers that are attributes are copied too."""
     made = copy.copy(first)
-    slots = [getattr(cls, "__slots__", ()) for cls in type(first).__mro__]
-    names = [name for of_class in slots for name in ([of_class] if isinstance(of_class, str) else of_class)]
-    for name in (*getattr(made, "__dict__", ()), *names):
+    for name in (*getattr(made, "__dict__", ()), *_slots(type(first))):
         value = getattr(made, name, None)
         if isinstance(value, (dict, list, MutableMapping)) and value is getattr(first, name, None):
             object.__setattr__(made, name, copy.copy(value))
     return made
+
+
+def _slots(cls: Any) -> List[str]:
+    """The names of a class's slots, as pickle finds them."""
+    names: List[str] = copyreg._slotnames(cls)  # type: ignore[attr-defined]
+    return names
