@@ -1,5 +1,9 @@
 """Classes that `wr.collate` takes apart and makes again: registered ones, attrs, pydantic, PyTrees, TensorDict."""
 
+import dataclasses
+import functools
+import threading
+
 import numpy as np
 import pytest
 
@@ -200,6 +204,54 @@ def test_batches_are_not_converted_or_validated():
             assert type(batch) is cls and getattr(batch, "_seen", 1) == 1
             assert_stacked(batch.x, [sample.x for sample in samples])
             assert_stacked(batch.x, [leaf(i) / 255 for i in range(3)])
+
+
+def with_state(sample):
+    """The sample, with attributes that are no fields: mutable, not to be copied, the value of a field, the sample, a cached property."""
+    for name, value in {"log": [1], "names": {"a": [1]}, "lock": threading.Lock(), "input": sample.x, "own": sample}.items():
+        object.__setattr__(sample, "_" + name, value)
+    assert sample.total == sample.x.sum()
+    return sample
+
+
+def by_lightning(sample):
+    """The sample's copy by Lightning, which refuses locks."""
+    utilities = pytest.importorskip("lightning_utilities", reason="SKIP: lightning is not installed")
+    lock, sample._lock = sample._lock, None
+    made = utilities.apply_to_collection(sample, np.ndarray, lambda x: np.stack([x, x + 1]))
+    made._lock = sample._lock = lock
+    return made
+
+
+@pytest.mark.parametrize("kind", ["dataclass", "attrs", "pydantic", "pydantic dataclass"])
+def test_a_batch_shares_no_state_with_its_first_sample(kind):
+    """As of Lightning's `apply_to_collection`, which copies what is no field, by `deepcopy`."""
+    annotations = {"x": object}
+    body = {"__annotations__": annotations, "total": functools.cached_property(lambda self: int(np.asarray(self.x).sum()))}
+    if kind == "dataclass":
+        cls = dataclasses.dataclass(type("Sample", (), body))
+    elif kind == "attrs":
+        attrs = pytest.importorskip("attrs", reason="SKIP: attrs is not installed")
+        cls = attrs.make_class("Sample", {"x": attrs.field()}, slots=False, class_body={"total": body["total"]})
+        cls.total.__set_name__(cls, "total")
+    else:
+        pydantic = pytest.importorskip("pydantic", minversion="2", reason="SKIP: pydantic 2 is not installed")
+        if kind == "pydantic":
+            private = {f"_{name}": pydantic.PrivateAttr() for name in ("log", "names", "lock", "input", "own")}
+            annotations.update({name: object for name in private})
+            cls = type("Sample", (pydantic.BaseModel,), {**body, **private, "__module__": __name__})
+        else:
+            cls = pydantic.dataclasses.dataclass(type("Sample", (), body))
+    samples = [with_state(cls(x=np.full(3, i + 1.0))) for i in range(2)]
+    items = wr.SampleList(samples)
+    batches = [wr.collate(samples), wr.collate([{"t": [sample]} for sample in samples])["t"][0], wr.collate(items), wr.collate(items)]
+    for batch in (*batches, items[0], *([by_lightning(samples[0])] if kind == "dataclass" else [])):
+        assert type(batch) is cls and batch._log == [1] and batch._names == {"a": [1]}
+        assert batch._lock is samples[0]._lock and np.array_equal(batch._input, samples[0].x) and batch._own is batch
+        assert batch.total == (3 if batch.x.shape == (3,) else 9)
+        batch._log.append(9)
+        batch._names["a"].append(9)
+    assert samples[0]._log == [1] and samples[0]._names == {"a": [1]} and samples[0].total == 3
 
 
 def test_fields_that_only_another_sample_has():

@@ -9,8 +9,9 @@ from __future__ import annotations
 import collections
 import copy
 import copyreg
+import functools
 from collections.abc import MutableMapping
-from typing import Any, Callable, Dict, Iterable, List
+from typing import Any, Callable, Container, Dict, Iterable, List
 
 from windrow._flattener import at_path, class_name, located
 
@@ -96,14 +97,23 @@ def sequence_like(first: Any, children: List[Any]) -> Any:
     made = tuple.__new__(type(first), children)
     if hasattr(first, "__dict__"):
         vars(made).update(vars(first))
+        _detach(made, first)
     return made
 
 
 def object_like(first: Any, children: Dict[str, Any]) -> Any:
     """An object with these values for its fields, frozen or not."""
     made = copy.copy(first)
+    _detach(made, first, children)
     for name, child in children.items():
         object.__setattr__(made, name, child)
+    return made
+
+
+def model_like(first: Any, children: Dict[str, Any]) -> Any:
+    """A model of pydantic with these values for its fields, extra ones too."""
+    made = first.model_copy(update=children)
+    _detach(made, first, {*children, "__pydantic_extra__"})
     return made
 
 
@@ -127,6 +137,8 @@ def _bare_copy(first: Any) -> Any:
             object.__setattr__(made, name, object.__getattribute__(first, name))
         except AttributeError:
             pass  # It is not set.
+    if own is not first:
+        _detach(made, first, first if hasattr(cls, "__dataclass_fields__") else ())
     return made
 
 
@@ -138,6 +150,36 @@ def _copy_apart(first: Any) -> Any:
         if isinstance(value, (dict, list, MutableMapping)) and value is getattr(first, name, None):
             object.__setattr__(made, name, copy.copy(value))
     return made
+
+
+def _detach(made: Any, first: Any, fields: Container[Any] = ()) -> None:
+    """Puts deep copies in place of attributes that `made` shares with `first`, but for these fields, as Lightning's
+    `apply_to_collection` does; cached properties are removed. What cannot be copied, such as a lock, stays shared."""
+    cls: Any = type(made)
+    own, shared = vars(made) if cls.__dictoffset__ else {}, {}
+    for name in [name for name in own if name not in fields]:
+        if isinstance(getattr(cls, name, None), functools.cached_property):
+            del own[name]
+        else:
+            shared[name] = own[name]
+    for name in _slots(cls):
+        if name not in fields:
+            try:
+                shared[name] = object.__getattribute__(made, name)
+            except AttributeError:
+                pass  # It is not set.
+    if not shared:
+        return
+    try:
+        shared = copy.deepcopy(shared, {id(first): made})
+    except Exception:
+        for name, value in shared.items():
+            try:
+                shared[name] = copy.deepcopy(value, {id(first): made})
+            except Exception:
+                pass
+    for name, value in shared.items():
+        object.__setattr__(made, name, value)
 
 
 def _slots(cls: Any) -> List[str]:

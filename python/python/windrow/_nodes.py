@@ -12,7 +12,7 @@ import sys
 from functools import partial
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from windrow._like import object_like, object_template, template
+from windrow._like import model_like, object_like, object_template, template
 from windrow._flattener import Flattened, Flattener, at_path, class_name, located, text_of
 
 __all__ = ["register_node"]
@@ -211,8 +211,7 @@ def _pydantic(cls: Any) -> Flattener:
             names = names_of(first)
             if not is_model:
                 return partial(object_like, object_template(first, names, path))
-            copied = template(lambda: first.model_copy(update=dict.fromkeys(names)), first, path)
-            return lambda children: copied.model_copy(update=children)
+            return partial(model_like, template(lambda: model_like(first, dict.fromkeys(names)), first, path))
 
         return _flattened(samples, names_of, path, sep, like)
 
