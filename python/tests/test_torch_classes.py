@@ -1,6 +1,8 @@
 """windrow.torch.collate_fn on classes: beside default_collate, the libraries' own functions and wr.collate."""
 
+import collections
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
 import windrow.torch as wt  # noqa: E402
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
+from test_containers import SCALED, Kept, KeptDeep  # noqa: E402
 from test_torch_workers import is_shared  # noqa: E402
 from windrow.torch._transfer import map_tensors, tensors_of  # noqa: E402
 
@@ -461,3 +464,35 @@ def test_what_moves_batches_knows_their_classes(td, pyg, pairs):
     assert type(moved) is Pair and moved.a.device.type == "meta" and moved.b == "b"
     assert joined.x.device.type == held["image"].device.type == "cpu"
     assert len(tensors_of({"t": held, "g": joined})) == 9
+
+
+MOVED = {
+    **SCALED,
+    collections.Counter: lambda x: (made := collections.Counter(), dict.__setitem__(made, "x", x))[0],
+    collections.UserDict: lambda x: collections.UserDict(y=x, x=x + 1),
+    types.MappingProxyType: lambda x: types.MappingProxyType({"x": x}),
+    Kept: lambda x: Kept({"y": x, "x": x + 1}),
+    KeptDeep: lambda x: KeptDeep({"y": x, "x": x + 1}),
+    torch.Size: lambda x: torch.Size([2, 3]),
+    torch.return_types.max: lambda x: torch.max(torch.stack([x, x + 1]), 0),
+}
+
+
+@pytest.mark.parametrize("cls", MOVED)
+def test_what_moves_batches_makes_no_container_by_its_class(cls):
+    """Each tensor is what the function makes of it: no initialiser, converter or method of the class runs again."""
+
+    def children_of(tree):
+        if isinstance(tree, collections.abc.Mapping):
+            return dict(tree)
+        return dict(enumerate(tree)) if isinstance(tree, (tuple, list)) else dict(vars(tree)) if hasattr(tree, "__dict__") else {"x": tree.x}
+
+    batch = MOVED[cls](torch.arange(3.0))
+    made, want = map_tensors(batch, lambda tensor: tensor + 1), children_of(batch)
+    assert type(made) is (dict if cls in (KeptDeep, types.MappingProxyType) else cls)
+    got = children_of(made)
+    assert list(got) == list(want)
+    for key, value in want.items():
+        assert torch.equal(got[key], value + 1) if isinstance(value, torch.Tensor) else got[key] == value
+    assert all(own is value for own, value in zip(children_of(batch).values(), want.values()))
+    assert len(tensors_of(batch)) == sum(isinstance(value, torch.Tensor) for value in want.values())

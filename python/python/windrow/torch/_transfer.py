@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc
-import copy
 import logging
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -11,6 +10,7 @@ import torch
 
 import windrow as wr
 from windrow import _nodes, _windrow
+from windrow._like import mapping_like, mapping_template, sequence_like, sequence_template
 from windrow._windrow import _has_tangent, _relax_captures
 from windrow.torch._shared import in_worker_process
 
@@ -24,24 +24,22 @@ _has_warned = False
 
 
 def map_tensors(tree: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The tree with `function` applied to every tensor; containers keep their type, but for mappings that cannot change, which become dicts;
-    the rest is passed on."""
+    """The tree with `function` applied to every tensor; containers are copies as `windrow.collate` makes them, but for mappings that cannot
+    change, which become dicts; the rest is passed on."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
     mapped = _nodes.map_object(tree, lambda child: map_tensors(child, function))
     if mapped is not None:
         return mapped
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(map_tensors(item, function) for item in tree))
     if isinstance(tree, (list, tuple)):
-        return type(tree)([map_tensors(item, function) for item in tree])
+        entries = [map_tensors(item, function) for item in tree]
+        if type(tree) is list:
+            return entries
+        return tuple(entries) if type(tree) is tuple else sequence_like(sequence_template(tree, ""), entries)
     if isinstance(tree, collections.abc.Mapping):
         items = {key: map_tensors(item, function) for key, item in tree.items()}
-        if type(tree) is dict or not isinstance(tree, collections.abc.MutableMapping):
-            return items
-        clone = copy.copy(tree)
-        clone.update(items)
-        return clone
+        model = {} if type(tree) is dict else mapping_template(tree, list(items), "")
+        return items if isinstance(model, type) or type(model) is dict else mapping_like(model, items)
     return tree
 
 
