@@ -234,10 +234,45 @@ class Looked(dict):
         return self.setdefault(key, leaf(9))
 
 
-WITH_MISSING = [lambda entries: collections.defaultdict(lambda: leaf(9), entries), Filled, FilledUser, Looked, collections.Counter]
+class Inserting(dict):
+    """Adds a key that it is asked for, without a `__missing__`."""
+
+    def __getitem__(self, key):
+        return self.setdefault(key, leaf(9))
 
 
-@pytest.mark.parametrize("make", WITH_MISSING)
+class InsertingMapping(MutableMapping):
+    """As `Inserting`; its `__contains__` is that of `Mapping`, which asks for the value."""
+
+    def __init__(self, entries):
+        self.own = dict(entries)
+
+    def __getitem__(self, key):
+        return self.own.setdefault(key, leaf(9))
+
+    def __setitem__(self, key, value):
+        self.own[key] = value
+
+    def __delitem__(self, key):
+        del self.own[key]
+
+    def __iter__(self):
+        return iter(self.own)
+
+    def __len__(self):
+        return len(self.own)
+
+    def __str__(self):
+        return str(self.own)
+
+    __repr__ = __str__
+
+
+MAKES_UP = [lambda entries: collections.defaultdict(lambda: leaf(9), entries), Filled, FilledUser, Looked, collections.Counter]
+MAKES_UP += [Inserting, InsertingMapping]
+
+
+@pytest.mark.parametrize("make", MAKES_UP)
 @pytest.mark.parametrize("other", [{}, {"b": 2}, {"a": 1, "c": 3}])
 def test_a_key_that_a_mapping_would_make_up(make, other):
     """The error is that of a plain dict; the samples are only read."""

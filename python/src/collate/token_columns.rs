@@ -55,15 +55,14 @@ impl KeyColumn {
                 let text = format!("sample {index}: the key {} is missing", quoted(key)?);
                 Ok(located(py, PyKeyError::new_err(text), Some(index), name))
             };
-            match value_of(sample, key) {
-                Ok(Some(item)) => items.push(item),
-                Ok(None) => return missing().and_then(Err),
-                Err(_) if !is_mapping(sample)? => {
-                    let class = class_name(&sample.get_type())?;
-                    let text = format!("expected a mapping, as sample 0 is, got {class}");
-                    return Err(type_error(py, ErrorSubject::Sample(index), "", &text));
-                }
-                Err(error) => return Err(error),
+            if !is_mapping(sample)? {
+                let class = class_name(&sample.get_type())?;
+                let text = format!("expected a mapping, as sample 0 is, got {class}");
+                return Err(type_error(py, ErrorSubject::Sample(index), "", &text));
+            }
+            match value_of(sample, key)? {
+                Some(item) => items.push(item),
+                None => return missing().and_then(Err),
             }
         }
         let is_row = |item: &Bound<'_, PyAny>| {

@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyKeyError, PyMemoryError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PySet, PyString, PyTuple, PyType};
 
 use crate::ground::errors::class_name;
 use crate::ground::reserve::try_vec;
@@ -84,8 +84,8 @@ pub(crate) fn entries<'py, T>(
     Ok(entries)
 }
 
-/// The value of a mapping under a key; `None` if it has no such key. `__missing__` is not asked: it may add the key to the
-/// mapping.
+/// The value of a mapping under a key; `None` if it has no such key. The mapping is not asked for a key that it lacks, because it
+/// may add it.
 pub(crate) fn value_of<'py>(
     mapping: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
@@ -94,12 +94,38 @@ pub(crate) fn value_of<'py>(
     if let Ok(dict) = mapping.cast_exact::<PyDict>() {
         return dict.get_item(key);
     }
-    if mapping.get_type().hasattr(intern!(key.py(), "__missing__"))? && !mapping.contains(key)? {
-        return Ok(None);
+    match has_key(mapping, key)? {
+        true => present_value(mapping, key),
+        false => Ok(None),
     }
+}
+
+/// The value of a mapping under a key that it says it has; `None` if it has not.
+pub(crate) fn present_value<'py>(
+    mapping: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
     match mapping.get_item(key) {
         Err(error) if error.is_instance_of::<PyKeyError>(key.py()) => Ok(None),
         item => item.map(Some),
+    }
+}
+
+/// The keys of a mapping.
+pub(crate) fn keys_of<'py>(mapping: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    mapping.py().get_type::<PySet>().call1((mapping,))
+}
+
+/// Whether a mapping has a key. `__contains__` of `Mapping` is not called, because it asks for the value.
+pub(crate) fn has_key(mapping: &Bound<'_, PyAny>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static ASKS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let (py, name) = (key.py(), intern!(key.py(), "__contains__"));
+    let asks =
+        || py.import("collections.abc")?.getattr("Mapping")?.getattr(name).map(Bound::unbind);
+    let asks = ASKS.get_or_try_init(py, asks)?.bind(py);
+    match mapping.get_type().getattr_opt(name)?.is_some_and(|own| own.is(asks)) {
+        true => keys_of(mapping)?.contains(key),
+        false => mapping.contains(key),
     }
 }
 

@@ -56,8 +56,9 @@ impl Container {
         for child in 0..len {
             let found = match (&self.node_type, self.key(py, child)) {
                 (NodeType::Dataclass(_), Some(field)) => out.getattr(field.cast::<PyString>()?),
-                (_, Some(key)) => value_of(&out, key)
+                (_, Some(key)) if is_mapping(&out)? => value_of(&out, key)
                     .and_then(|found| found.ok_or_else(|| PyKeyError::new_err(()))),
+                (_, Some(key)) => out.get_item(key),
                 (_, None) => out.get_item(child),
             };
             let found = found.or_else(|error| {

@@ -7,7 +7,7 @@ use windrow::Engine;
 
 use crate::ground::errors::{at, class_name, located};
 use crate::ground::iterables::{
-    entries, is_list_or_tuple, is_mapping, items_of, list_of, value_of,
+    entries, has_key, is_list_or_tuple, is_mapping, items_of, keys_of, list_of, present_value,
 };
 use crate::ground::reserve::{push_to, try_vec};
 use crate::import::column_reader::will_be_shared;
@@ -263,10 +263,15 @@ fn columns_of<'py>(
         if dict.map_or_else(|| sample.len(), |dict| Ok(dict.len()))? != keys.len() {
             check_no_other_key(keys, index, samples, place)?;
         }
+        let names = dict.is_none().then(|| keys_of(sample)).transpose()?;
         for key in keys {
             let key = key.bind(py);
-            // A dict is asked directly, which leaves out its `__missing__`.
-            let item = dict.map_or_else(|| value_of(sample, key), |dict| dict.get_item(key))?;
+            // A dict is asked directly, which leaves out its `__missing__`; any other mapping for keys that it has.
+            let item = match (dict, &names) {
+                (Some(dict), _) => dict.get_item(key)?,
+                (None, Some(names)) if names.contains(key)? => present_value(sample, key)?,
+                _ => None,
+            };
             let Some(item) = item else {
                 return Err(uneven_key(index, key, "the key is missing", samples, place)?);
             };
@@ -308,7 +313,7 @@ pub(super) fn uneven_key(
     let count = || {
         samples
             .iter()
-            .try_fold(0, |count, sample| PyResult::Ok(count + usize::from(sample.contains(key)?)))
+            .try_fold(0, |count, sample| PyResult::Ok(count + usize::from(has_key(sample, key)?)))
     };
     let others = match place.added_to {
         None => format!("; {} of {len} samples have it", count()?),
