@@ -504,7 +504,7 @@ def test_the_engine_of_a_spec_by_torchs_rules(torch):
 # Wide trees and many patterns
 
 
-ALPHABET = ["a", "b", ".", "*", "?", "[", "]", "!", "-", "é"]
+ALPHABET = ["a", "b", ".", "*", "?", "[", "]", "!", "-", "^", "\\", "é"]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -516,7 +516,7 @@ def test_patterns_are_those_of_fnmatch(seed):
         return "".join(chance.choice(letters, chance.integers(0, most)))
 
     patterns = list(dict.fromkeys([*(word(6, ALPHABET) for _ in range(60)), *(word(3, ["a", "b"]) + "*" + word(3, ["a", "."]) for _ in range(30))]))
-    paths = [word(6, ["a", "b", ".", "é", "["]) for _ in range(300)]
+    paths = [word(6, ["a", "b", ".", "é", "[", "^", "\\", "\n"]) for _ in range(300)]
     for count in (1, 5, len(patterns)):
         own = patterns[:count]
         want = [own.index(path) if path in own else next((i for i, glob in enumerate(own) if fnmatch.fnmatchcase(path, glob)), None) for path in paths]
@@ -533,6 +533,21 @@ def test_many_patterns():
             assert got[f"k{j}"].dtype == spec[first].kwargs["dtype"]
             assert_same(got[f"k{j}"].numpy(), np.stack([sample[f"k{j}"] for sample in samples]).astype(got[f"k{j}"].dtype))
     refusal(lambda: wr.collate(samples, {"k700": wr.Pad(), "k1": wr.Pad()}), ValueError, 'spec "k700" matches no leaf')
+
+
+GLOBS = ["k{}_*", "*k{}_*", "*k{}_?", "[k]{}_*", "?{}_*", "[jk]{}_*", "*[!j]{}_?", "[a-k]{}_*", "k*{}*_x", "k*_*{}_*"]
+
+
+@pytest.mark.parametrize("glob", GLOBS)
+def test_a_path_is_compared_with_few_of_many_patterns(glob):
+    """Each path with the patterns whose digits are in it, whatever the number of patterns."""
+    num, most = 2000, 3 if "_*{}_" in glob else 15
+    patterns = [glob.format(j) for j in range(num)]
+    paths = [f"k_{j}_x" if "_*{}_" in glob else f"k{j}_x" for j in range(num)]
+    assert _windrow._pattern_trials(patterns, paths) <= most * num
+    some = [0, 7, 10, 123, 1999]
+    want = [next(i for i, pattern in enumerate(patterns) if fnmatch.fnmatchcase(paths[path], pattern)) for path in some]
+    assert _windrow._patterns_of(patterns, [paths[path] for path in some]) == want
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,61 +1,153 @@
 //! The pattern of a spec that a path matches: the equal one, else the first glob.
 //!
-//! Each path is looked up, whatever the number of patterns: among all as it is, and among globs by their beginning.
+//! Each path is looked up, whatever the number of patterns: among all as it is, and among globs by a text that each of them needs,
+//! of those in it the one that the fewest others have.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 
 use pyo3::intern;
 use pyo3::prelude::*;
 
-const SPECIAL: [char; 4] = ['*', '?', '[', ']'];
-
 /// Patterns by their position.
 #[derive(Default)]
 pub(super) struct Patterns {
-    len: usize,
     exact: HashMap<String, usize>,
-    /// The patterns with special characters, by the text before the first of these.
+    /// The patterns with special characters, by a text that is in every path that they match; empty if there is none.
     globs: HashMap<String, Vec<Glob>>,
-    /// The lengths of these texts.
+    /// The lengths of these texts in bytes.
     lengths: BTreeSet<usize>,
+    /// How often a path was compared with a glob.
+    num_trials: Cell<usize>,
 }
 
 struct Glob {
     position: usize,
-    pattern: String,
-    /// The text after its last special character.
-    end: String,
-    /// Whether it has one star and nothing else that is special.
-    is_star: bool,
+    tokens: Vec<Token>,
+    /// The pattern, if Python's `fnmatch` has to say what a set with ranges is.
+    with_ranges: Option<String>,
+}
+
+/// A part of a glob, by the rules of Python's `fnmatch`.
+#[derive(PartialEq)]
+enum Token {
+    Char(char),
+    Any,
+    Star,
+    /// One of these characters, or, if true, none of them.
+    Set(Vec<char>, bool),
+}
+
+impl Token {
+    /// Whether it matches a character. A star does not: it matches any number.
+    fn matches(&self, char: char) -> bool {
+        match self {
+            Token::Char(own) => *own == char,
+            Token::Any => true,
+            Token::Star => false,
+            Token::Set(chars, is_negated) => chars.contains(&char) != *is_negated,
+        }
+    }
+}
+
+/// The parts of a pattern; a set of one character is that character.
+fn tokens_of(pattern: &str) -> Vec<Token> {
+    let chars: Vec<char> = pattern.chars().collect();
+    let (mut tokens, mut next) = (Vec::new(), 0);
+    while let Some(&char) = chars.get(next) {
+        next += 1;
+        let token = match char {
+            '*' => Token::Star,
+            '?' => Token::Any,
+            '[' => {
+                let is_negated = chars.get(next) == Some(&'!');
+                let start = next + usize::from(is_negated);
+                // A bracket that is the first in a set does not end it.
+                let end = (start + 1..chars.len()).find(|&end| chars[end] == ']');
+                match end.map(|end| (end, &chars[start..end])) {
+                    None => Token::Char('['),
+                    Some((end, set)) => {
+                        next = end + 1;
+                        match set {
+                            [char] if !is_negated => Token::Char(*char),
+                            set => Token::Set(set.to_vec(), is_negated),
+                        }
+                    }
+                }
+            }
+            char => Token::Char(char),
+        };
+        tokens.push(token);
+    }
+    tokens
+}
+
+/// The texts of a glob between its other parts.
+fn texts_of(tokens: &[Token]) -> impl Iterator<Item = String> + '_ {
+    tokens.split(|token| !matches!(token, Token::Char(_))).map(|text| {
+        let chars = text.iter().filter_map(|token| match token {
+            Token::Char(char) => Some(*char),
+            _ => None,
+        });
+        chars.collect()
+    })
 }
 
 impl Glob {
-    /// Whether it matches a path. The caller has found that the path begins with the text before the first special character.
-    fn is_for(&self, py: Python<'_>, path: &str) -> PyResult<bool> {
-        if !path.ends_with(&self.end) {
-            return Ok(false);
+    /// Whether it matches a path of these characters.
+    fn matches(&self, py: Python<'_>, path: &str, chars: &[char]) -> PyResult<bool> {
+        if let Some(pattern) = &self.with_ranges {
+            let fnmatch = py.import(intern!(py, "fnmatch"))?;
+            let fnmatch = fnmatch.getattr(intern!(py, "fnmatchcase"))?;
+            return fnmatch.call1((path, pattern))?.is_truthy();
         }
-        if self.is_star {
-            return Ok(path.len() + 1 >= self.pattern.len());
+        // The token and the character that are next, and where to go on if the last star has to match one more.
+        let (mut token, mut char, mut retry) = (0, 0, None);
+        while char < chars.len() {
+            match self.tokens.get(token) {
+                Some(Token::Star) => {
+                    token += 1;
+                    retry = Some((token, char + 1));
+                }
+                Some(next) if next.matches(chars[char]) => (token, char) = (token + 1, char + 1),
+                _ => {
+                    let Some((after_star, from)) = retry else { return Ok(false) };
+                    retry = Some((after_star, from + 1));
+                    (token, char) = (after_star, from);
+                }
+            }
         }
-        let fnmatch = py.import(intern!(py, "fnmatch"))?;
-        fnmatch.call_method1(intern!(py, "fnmatchcase"), (path, &self.pattern))?.is_truthy()
+        Ok(self.tokens[token..].iter().all(|token| *token == Token::Star))
     }
 }
 
 impl Patterns {
-    /// Adds the next pattern. A glob also counts as its exact text; of equal patterns the first counts.
-    pub fn push(&mut self, pattern: &str) {
-        let position = self.len;
-        self.len += 1;
-        self.exact.entry(pattern.to_owned()).or_insert(position);
-        let Some(first) = pattern.find(SPECIAL) else { return };
-        let (_, end) = pattern.rsplit_once(SPECIAL).unwrap_or_default();
-        let is_star = pattern[first..].len() == 1 + end.len() && pattern[first..].starts_with('*');
-        let (end, pattern, begin) = (end.to_owned(), pattern.to_owned(), &pattern[..first]);
-        self.lengths.insert(first);
-        let globs = self.globs.entry(begin.to_owned()).or_default();
-        globs.push(Glob { position, pattern, end, is_star });
+    /// Patterns in their order. A glob also counts as its exact text; of equal patterns the first counts.
+    pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Patterns {
+        let (mut all, mut globs) = (Patterns::default(), Vec::new());
+        let mut counts: HashMap<String, usize> = HashMap::new();
+        for (position, pattern) in patterns.into_iter().enumerate() {
+            all.exact.entry(pattern.to_owned()).or_insert(position);
+            let tokens = tokens_of(pattern);
+            if !pattern.contains(['*', '?', '[']) {
+                continue;
+            }
+            for text in texts_of(&tokens) {
+                *counts.entry(text).or_default() += 1;
+            }
+            let has_range =
+                |token: &Token| matches!(token, Token::Set(set, _) if set.contains(&'-'));
+            let with_ranges = tokens.iter().any(has_range).then(|| pattern.to_owned());
+            globs.push(Glob { position, tokens, with_ranges });
+        }
+        for glob in globs {
+            let rank =
+                |text: &String| (text.is_empty(), counts[text], std::cmp::Reverse(text.len()));
+            let text = texts_of(&glob.tokens).min_by_key(rank).unwrap_or_default();
+            all.lengths.insert(text.len());
+            all.globs.entry(text).or_default().push(glob);
+        }
+        all
     }
 
     /// The position of the pattern that is exactly this path.
@@ -68,11 +160,20 @@ impl Patterns {
         if let Some(position) = self.exactly(path) {
             return Ok(Some(position));
         }
+        let chars: Vec<char> = path.chars().collect();
         let mut found: Option<usize> = None;
-        let begins = self.lengths.iter().filter_map(|&length| path.get(..length));
-        for glob in begins.filter_map(|begin| self.globs.get(begin)).flatten() {
-            if found.is_none_or(|found| glob.position < found) && glob.is_for(py, path)? {
-                found = Some(glob.position);
+        for &length in &self.lengths {
+            // The empty text is in a path once.
+            let num_starts = if length == 0 { 1 } else { (path.len() + 1).saturating_sub(length) };
+            let texts = (0..num_starts).filter_map(|start| path.get(start..start + length));
+            for glob in texts.filter_map(|text| self.globs.get(text)).flatten() {
+                if found.is_some_and(|found| found <= glob.position) {
+                    continue;
+                }
+                self.num_trials.set(self.num_trials.get() + 1);
+                if glob.matches(py, path, &chars)? {
+                    found = Some(glob.position);
+                }
             }
         }
         Ok(found)
@@ -87,7 +188,19 @@ pub(crate) fn _patterns_of(
     patterns: Vec<String>,
     paths: Vec<String>,
 ) -> PyResult<Vec<Option<usize>>> {
-    let mut all = Patterns::default();
-    patterns.iter().for_each(|pattern| all.push(pattern));
+    let all = Patterns::new(patterns.iter().map(String::as_str));
     paths.iter().map(|path| all.find(py, path)).collect()
+}
+
+/// How often `_patterns_of` compares a path with a glob, for tests.
+#[pyfunction]
+#[pyo3(signature = (patterns, paths, /))]
+pub(crate) fn _pattern_trials(
+    py: Python<'_>,
+    patterns: Vec<String>,
+    paths: Vec<String>,
+) -> PyResult<usize> {
+    let all = Patterns::new(patterns.iter().map(String::as_str));
+    paths.iter().try_for_each(|path| all.find(py, path).map(drop))?;
+    Ok(all.num_trials.get())
 }

@@ -70,8 +70,7 @@ impl<'a, 'py> Specs<'a, 'py> {
                 }
             }
         }
-        let mut patterns = Patterns::default();
-        entries.iter().for_each(|entry| patterns.push(&entry.pattern));
+        let patterns = Patterns::new(entries.iter().map(|entry| entry.pattern.as_str()));
         Ok(Specs { sep, entries, patterns, paths: Vec::new(), texts: Vec::new() })
     }
 
@@ -126,8 +125,7 @@ impl<'a, 'py> Specs<'a, 'py> {
     pub fn all_used(&self) -> PyResult<()> {
         let Some(unused) = self.entries.iter().find(|entry| !entry.used) else { return Ok(()) };
         let pattern = &unused.pattern;
-        let mut alone = Patterns::default();
-        alone.push(pattern);
+        let alone = Patterns::new([pattern.as_str()]);
         for path in &self.texts {
             if alone.find(unused.kwargs.py(), path)?.is_some() {
                 return Err(PyValueError::new_err(format!(
