@@ -25,7 +25,7 @@ struct LaneCursor {
     uint32_t sample;  ///< its number; of a list that of the first element
     uint32_t channel, channel_step;
 
-    /// Counts off elements whose addresses have been passed already. `samples`: from one element of a list to the next.
+    /// Counts off elements. `samples`: from one element of a list to the next. The caller steps the addresses and the channel.
     WINDROW_DEVICE void pass(uint32_t count, uint32_t samples) {
         turns -= count;
         first -= minimum(first, count);
@@ -53,7 +53,7 @@ struct BoxCodes : Codes {
     WINDROW_DEVICE uint32_t samples() const { return uint32_t{is_list()} << log_step(); }
 };
 
-/// The address of an element of a list, `turn` elements of the lane on.
+/// The address of an element of a list, `turn` elements of the lane on: `cursor.src` bytes into its sample.
 WINDROW_DEVICE const uint8_t* listed_source(const Box& box, const LaneCursor& cursor, uint32_t turn) {
     return source_of(box.table, *box.desc, cursor.sample + (turn << box.desc->strided.log_step)) + cursor.src;
 }
@@ -130,11 +130,11 @@ WINDROW_DEVICE uint32_t turns_below(uint32_t end, uint32_t t, uint32_t log_step)
     return end > t ? (end - t + (1u << log_step) - 1) >> log_step : 0;
 }
 
-/// The bits of an element that is not read: the constant, or the number of its sample.
+/// The bits of a real element without a source: the constant, or the number of its sample. Padding has those of fill_of.
 WINDROW_DEVICE uint64_t value_of(const OutputDesc& desc, const LaneCursor& cursor) { return desc.op == kConst ? desc.value : cursor.sample; }
 
-/// Writes the next `count` elements, at most kItemsPerThread, and passes them: one by one, at any address, of 16 bytes, or with
-/// NaNs.
+/// Writes the next `count` elements, at most kItemsPerThread, and passes them: one by one, at any address, of 16 bytes, with
+/// NaNs or with an increment.
 WINDROW_DEVICE void write_slowly(const Box& box, BoxCodes codes, LaneCursor& cursor, uint32_t count) {
     const OutputDesc& desc = *box.desc;
 #pragma unroll 1
@@ -198,8 +198,8 @@ WINDROW_DEVICE void read_turns(Turns& at, const Box& box, BoxCodes codes, const 
     }
 }
 
-/// Writes the next `count` elements together, at most kItemsPerThread, and passes them. False, and nothing is written or passed,
-/// if they have to go one by one.
+/// Writes the next `count` elements together, at most kItemsPerThread, and passes them. Their kind is not kSlow. False, and nothing
+/// is written or passed, if cast_group has no result, as with NaNs.
 WINDROW_DEVICE bool write_quickly(const Box& box, BoxCodes codes, LaneCursor& cursor, uint32_t count) {
     const OutputDesc& desc = *box.desc;
     Turns at;

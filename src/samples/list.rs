@@ -147,8 +147,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// Checks that an address for each row of a table fits memory, `additional` samples included: a table with empty or broadcast
-    /// rows can have more rows. Other lists pass.
+    /// Checks that an address for each row of a table fits memory, `additional` samples included, by an allocation that is freed at
+    /// once: a table with empty or broadcast rows can have more rows. Other lists pass.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -161,8 +161,8 @@ impl<'a> SampleList<'a> {
     /// read-only tensor's.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; [`Error::Argument`] for a list of samples that only a device knows. The list is then
-    /// unchanged.
+    /// [`Error::OutOfMemory`] without memory for a new layout, or for an id or a length of each sample; [`Error::Argument`] for a
+    /// list of samples that only a device knows. The list is then unchanged. Any other allocation failure aborts, as in `Vec::push`.
     pub fn push_view(&mut self, view: &SampleView<'a>) -> Result<()> {
         self.add_like(view.meta(), view.data())?;
         // Neighbours are often parts of one tensor.
@@ -230,7 +230,8 @@ impl<'a> SampleList<'a> {
     /// Appends row-major samples that differ from the last one in their address and the extent of dim 0, which come with each,
     /// alone. Ends before the first that the list does not take so, which [`SampleList::push`] takes or refuses: what is too
     /// long, though the iterator has given it, and all if there is no sample or the last one is not row-major on the host or
-    /// not like the first one but for the extent of dim 0; among samples of several layouts perhaps all.
+    /// not like the first one but for the extent of dim 0; among samples of several layouts perhaps all. Ends, too, without memory
+    /// to begin the column of lengths; any other allocation failure aborts.
     ///
     /// # Safety
     /// The address has the elements of a row of this extent, of the last sample's dtype, row-major: initialised memory of the
@@ -332,7 +333,8 @@ impl<'a> SampleList<'a> {
         self.read_only.has(index)
     }
 
-    /// Appends a sample with this metadata at `data`, which is not read. Owners and marks as read-only are the caller's to add.
+    /// Appends a sample with this metadata at `data`, which is not read. Owners and marks as read-only are the caller's to add. Fails
+    /// and aborts as [`SampleList::push_view`].
     #[inline]
     pub(super) fn add_like(&mut self, meta: &TensorMeta, data: *const u8) -> Result<()> {
         let TensorMeta { dtype, device, layout } = meta;
@@ -360,7 +362,8 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// Whether a sample is a row of the first layout, so that its length is all that is kept of it.
+    /// Whether a sample is a row of the first layout, so that its length is all that is kept of it. Rows are row-major, of
+    /// [`Device::Cpu`], and not of 0 bytes: no sample is a row of a first layout that is none, even with the same layout.
     #[inline]
     pub(super) fn is_row(
         &self,
@@ -414,7 +417,8 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// Whether the list has a column of ids, and one of lengths, once a sample with these is in it.
+    /// Whether the list has a column of ids, and one of lengths, once a sample with these is in it. The length counts with
+    /// id 0 alone.
     #[inline(always)]
     pub(super) fn columns_with(&self, id: u32, length: i64) -> (bool, bool) {
         let is_other = || id == 0 && length != self.layouts.metas.first_length;

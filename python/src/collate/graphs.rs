@@ -238,8 +238,8 @@ fn raise(batch: &Batch, entry: &GraphEntry) -> windrow::Result<()> {
     }
 }
 
-/// One more than the largest value of each sample, as int64 and at most its largest; 0 for samples without values. `data` is on
-/// the host.
+/// One more than the largest value of each sample, at most the largest int64; 0 for samples without values. Values are cast to int64
+/// first: uint64 wraps, fractions are cut off. `data` is on the host.
 fn ends_of(data: &Tensor, entry: &GraphEntry) -> windrow::Result<Vec<i64>> {
     let copy = match data.layout().numel() {
         0 => None,

@@ -265,7 +265,7 @@ pub(crate) fn _check_leaves(
     checked.map_err(|error| pair_error(py, error, &named))
 }
 
-/// A side of leaves. Paths, which are dear to extract, are read for an error alone.
+/// A side of leaves. Paths, which are dear to extract, are read for an error alone. `is_written`: as of [`SideReader::new`].
 fn leaf_side(
     leaves: &Bound<'_, PyList>,
     paths: &Bound<'_, PyAny>,
@@ -289,7 +289,7 @@ fn name_of_leaf(
 }
 
 /// Copies columns, whose objects the caller's lists keep alive as long as no Python code runs: references are taken before the
-/// interpreter lock is released. Versions of torch destinations are raised afterwards.
+/// interpreter lock is released. Versions of torch destinations are raised afterwards, but not after an error.
 fn copy_columns(
     engine: &Engine,
     dsts: &Bound<'_, PyAny>,
@@ -319,7 +319,8 @@ fn increment_versions(py: Python<'_>, tensors: Vec<Py<PyAny>>) -> PyResult<()> {
     increment_version(list_of(py, tensors)?.as_any())
 }
 
-/// Whether so little is read and written that to release the interpreter lock would take longer.
+/// Whether so few bytes are read and written, for the number of pairs, that to release the interpreter lock would take longer.
+/// The device is not looked at.
 fn is_quick(to: &SampleList<'_>, from: &SampleList<'_>) -> bool {
     let bytes = |list: &SampleList<'_>| {
         let of = |id: u32| {
@@ -405,7 +406,8 @@ pub(super) fn explain_pairs(
     explain.map_err(|error| pair_error(py, error, &named))
 }
 
-/// The int of `max_blocks=`, 1 or more, with the errors of [`int_within`]; `None`, no limit, if it is not given.
+/// The int of `max_blocks=`, 1 or more, with the errors of [`int_within`]; `None`, no limit, if it is not given. Python's None is
+/// refused.
 fn blocks_of(blocks: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
     let within = |blocks| int_within(blocks, "max_blocks", 1..=u64::from(u32::MAX));
     Ok(blocks.map(within).transpose()?.map(|blocks| blocks as u32))
@@ -442,7 +444,7 @@ fn device_beside<'l>(
     devices.find(|device| *device != first).map(|other| (first, other))
 }
 
-/// The CUDA devices of the samples of a side that have elements; some come more than once.
+/// The CUDA device of each layout that has elements and a sample of the side; some devices come more than once.
 fn cuda_devices<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Device> + 'l {
     let metas = list.metas();
     // A list that was taken may have metadata that none of its samples has.

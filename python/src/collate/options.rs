@@ -136,7 +136,8 @@ impl<'f, 'py> Kwargs<'f, 'py> {
         Ok(self.raw(name)?.filter(|item| !item.is_none()))
     }
 
-    /// Takes an argument out as [`Kwargs::get`] does and converts it; TypeError that `name` must be `what`.
+    /// Takes an argument out as [`Kwargs::get`] does and converts it; TypeError that `name` must be `what`,
+    /// ValueError for an int beyond 64 bits.
     pub fn extract<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(
         &mut self,
         name: &str,
@@ -146,7 +147,7 @@ impl<'f, 'py> Kwargs<'f, 'py> {
         item.extract::<T>().map(Some).map_err(|error| unfit(&item, name, what, error))
     }
 
-    /// Takes a dtype out as [`Kwargs::get`] does; ValueError for one that is not in `choices`.
+    /// Takes a dtype out as [`Kwargs::get`] does; ValueError for one that is not in `choices`, and for what is no dtype.
     pub fn dtype_among(&mut self, name: &str, choices: &[DType]) -> PyResult<Option<DType>> {
         let Some(item) = self.get(name)? else { return Ok(None) };
         match dtype_of(&item) {
@@ -229,7 +230,8 @@ impl<'py> Options<'py> {
 /// The form of `wr.List`, which no call is named by.
 pub(crate) const LIST: &str = "List";
 
-/// A form with its own options, and `dtype`, `device` and `saturate`, all of which are taken out of the arguments.
+/// A form with its own options, and `dtype`, `device` and `saturate`, all of which are taken out of the arguments. ValueError
+/// for `saturate` beside a `dtype` other than float8.
 fn collate_of(form: &CallForm, kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
     let mut collate = (form.options)(kwargs)?;
     if let Some(dtype) = kwargs.get("dtype")? {

@@ -96,7 +96,7 @@ pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     Ok(ListSamples::Leaves(Arc::new(imported)))
 }
 
-/// The rows of an Arrow object: those of a table are trees; TypeError for a column of texts.
+/// The rows of an Arrow object: those of a table are trees; TypeError for a column of texts by itself.
 pub(crate) fn rows_of_arrow(object: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     let rows = read(object, ".", "")?;
     match rows.is_struct {
@@ -105,7 +105,8 @@ pub(crate) fn rows_of_arrow(object: &Bound<'_, PyAny>) -> PyResult<ListSamples> 
     }
 }
 
-/// The samples of a `SampleList`, unless their memory was moved, or of anything else, imported now.
+/// The samples of a `SampleList`, or of anything else, imported now. LayoutError for a list whose memory was moved, TypeError for one
+/// of trees.
 pub(crate) fn samples_of(
     samples: &Bound<'_, PyAny>,
     reading: Reading<'_>,

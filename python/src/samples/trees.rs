@@ -48,7 +48,8 @@ struct ShapeLeaf {
     content: Content,
 }
 
-/// Whether a list that begins with this sample is one of trees.
+/// Whether a list that begins with this sample is one of trees: a mapping, a dataclass, an object of a registered class, a named tuple,
+/// or a list or tuple that has more than numbers and None in it. Array-likes and texts are leaves.
 pub(crate) fn is_tree(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
     if sample.cast_exact::<PyDict>().is_ok() {
         return Ok(true);
@@ -115,7 +116,8 @@ impl Shape {
     }
 }
 
-/// Flattens the samples of a new list: what a whole batch takes apart at once is a leaf of objects.
+/// Flattens the samples of a new list. Objects that can be taken apart only for a whole batch at once, by [`Container::is_open`], are a
+/// leaf.
 struct ListRules {
     /// Whether the one sample is a template, which has classes in place of such objects.
     is_template: bool,
@@ -208,7 +210,7 @@ impl Trees {
         self.columns.len()
     }
 
-    /// The class of the samples, for texts.
+    /// The class of the samples, for texts; "objects" for samples that are a leaf.
     pub fn class(&self, py: Python<'_>) -> PyResult<String> {
         self.shape.tree.root().map_or(Ok("objects".to_owned()), |root| class_name(root.class(py)))
     }
@@ -238,7 +240,8 @@ impl Trees {
     /// [alike](Trees::is_alike). `start`: the number of the first.
     ///
     /// # Errors
-    /// Another structure, with sample and path.
+    /// As [`Container::columns`] for another structure, TypeError for another kind of leaf, both with sample and path; those of
+    /// [`LeafColumn::read`].
     pub fn read_more(&self, samples: Vec<Bound<'_, PyAny>>, start: usize) -> PyResult<Trees> {
         let (py, len, leaves) = (samples[0].py(), samples.len(), &self.shape.leaves);
         let mut columns = try_vec(self.columns.len())?;
@@ -296,8 +299,8 @@ impl Trees {
         })
     }
 
-    /// A tree of this structure for [`Trees::read_template`], also of a list of no samples. The template of objects is
-    /// their class.
+    /// A tree of this structure for [`Trees::read_template`], also of a list of no samples. A leaf keeps its kind alone: an
+    /// integer tensor without dims for tensors of any dtype and shape, an empty text, a list of a number, the class of objects.
     pub fn template<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         // The leaf is a tensor, because a list of Python numbers would be a leaf.
         let tensor = tensor_of(PyInt::new(py, 0).as_any(), "template", Reading::OWNED)?;
