@@ -25,7 +25,7 @@ struct LaneCursor {
     uint32_t sample;  ///< its number; of a list that of the first element
     uint32_t channel, channel_step;
 
-    /// Counts off elements. `samples`: from one element of a list to the next. The caller steps the addresses and the channel.
+    /// Counts off elements whose addresses and channels have been passed already. `samples`: from one element of a list to the next.
     WINDROW_DEVICE void pass(uint32_t count, uint32_t samples) {
         turns -= count;
         first -= minimum(first, count);
@@ -105,7 +105,7 @@ WINDROW_DEVICE void load_turns(Turns& at, bool is_whole, S& from) {
     }
 }
 
-/// Writes the first `count` elements, of sizeof(T) bytes.
+/// Writes the first `count` elements, of sizeof(T) bytes; `to` goes on by kItemsPerThread whatever `count` is.
 template <class T>
 WINDROW_DEVICE void store_turns(const Turns& at, Steps& to) {
     auto store_one = [&](uint32_t i) {
@@ -198,8 +198,8 @@ WINDROW_DEVICE void read_turns(Turns& at, const Box& box, BoxCodes codes, const 
     }
 }
 
-/// Writes the next `count` elements together, at most kItemsPerThread, and passes them. Their kind is not kSlow. False, and nothing
-/// is written or passed, if cast_group has no result, as with NaNs.
+/// Writes the next `count` elements together, at most kItemsPerThread, and passes them. The kind is not kSlow. False, and nothing is
+/// written or passed, if the cast has to go one by one.
 WINDROW_DEVICE bool write_quickly(const Box& box, BoxCodes codes, LaneCursor& cursor, uint32_t count) {
     const OutputDesc& desc = *box.desc;
     Turns at;

@@ -230,8 +230,8 @@ impl<'a> SampleList<'a> {
     /// Appends row-major samples that differ from the last one in their address and the extent of dim 0, which come with each,
     /// alone. Ends before the first that the list does not take so, which [`SampleList::push`] takes or refuses: what is too
     /// long, though the iterator has given it, and all if there is no sample or the last one is not row-major on the host or
-    /// not like the first one but for the extent of dim 0; among samples of several layouts perhaps all. Ends, too, without memory
-    /// to begin the column of lengths; any other allocation failure aborts.
+    /// not like the first one but for the extent of dim 0; among samples of several layouts perhaps all. Aborts on allocation
+    /// failure; without memory for the column of lengths it ends before the row that begins it.
     ///
     /// # Safety
     /// The address has the elements of a row of this extent, of the last sample's dtype, row-major: initialised memory of the
@@ -362,8 +362,8 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// Whether a sample is a row of the first layout, so that its length is all that is kept of it. Rows are row-major, of
-    /// [`Device::Cpu`], and not of 0 bytes: no sample is a row of a first layout that is none, even with the same layout.
+    /// Whether a sample is a row-major row of the first layout, of any length if `keeps_lengths`, else of the first one's. Its
+    /// length is then all that is kept of it. False if `Metas::max_row_len` is negative.
     #[inline]
     pub(super) fn is_row(
         &self,
@@ -417,8 +417,8 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// Whether the list has a column of ids, and one of lengths, once a sample with these is in it. The length counts with
-    /// id 0 alone.
+    /// Whether the list has a column of ids, and one of lengths, once a sample with these is in it. Another id than 0 begins the
+    /// ids; another length than the first layout's begins the lengths if the id is 0.
     #[inline(always)]
     pub(super) fn columns_with(&self, id: u32, length: i64) -> (bool, bool) {
         let is_other = || id == 0 && length != self.layouts.metas.first_length;

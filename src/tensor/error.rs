@@ -259,8 +259,8 @@ impl Error {
         self
     }
 
-    /// The same error as that of sample `index`. Errors but those with a [`Mismatch`], `Argument`, `Index` and `TooLarge` stay as
-    /// they are.
+    /// The same error as that of sample `index`. A [`Mismatch`] keeps its side; an `Argument`, `Index` or `TooLarge` loses it. Other
+    /// errors stay as they are.
     #[must_use]
     pub fn at_index(self, index: usize) -> Self {
         self.at_place(None, index)
@@ -272,7 +272,8 @@ impl Error {
         self.at_place(Some(side), index)
     }
 
-    /// Sets the index as [`Error::at_index`] does, and the side if one is given; otherwise a mismatch keeps its side.
+    /// Sets the index as [`Error::at_index`] does, and the side if one is given; otherwise a mismatch keeps its side, and a
+    /// message loses it.
     fn at_place(mut self, side: Option<MoveSide>, index: usize) -> Self {
         if let Some(message) = self.numbered_message_mut() {
             message.place = Some((side, index));
@@ -336,7 +337,7 @@ impl Error {
         }
     }
 
-    /// The mismatch behind an error of input that has one.
+    /// The mismatch behind a shape, dtype, device, layout or overlap error, to be changed.
     pub(crate) fn mismatch_mut(&mut self) -> Option<&mut Mismatch> {
         match self {
             Error::Shape(m)
@@ -415,8 +416,7 @@ impl fmt::Display for DriverError {
 }
 
 impl DriverError {
-    /// A kernel or the device has failed and the context with it: every later call fails in the same
-    /// way.
+    /// Whether a kernel or the device has failed and the context with it: every later call then fails in the same way.
     pub(crate) fn is_sticky(&self) -> bool {
         matches!(self.code, 214 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721)
     }

@@ -188,7 +188,7 @@ impl Mismatch {
         Mismatch { subject, ..Mismatch::new(None, expected, got) }
     }
 
-    /// Adds the hint to the text.
+    /// Sets the hint, in place of an earlier one.
     #[must_use]
     pub fn with_hint(mut self, hint: Hint) -> Self {
         self.hint = Some(hint);
@@ -215,7 +215,7 @@ impl Mismatch {
 }
 
 impl Mismatch {
-    /// Omits the word "shape" if `expected` already has it.
+    /// Writes the value of an offender, a shape without the word "shape" if `expected` is a shape too.
     fn write_got(&self, f: &mut fmt::Formatter<'_>, got: &ErrorValue) -> fmt::Result {
         match (&self.expected, got) {
             (ErrorValue::Shape(_), ErrorValue::Shape(dims)) => Tuple(dims).fmt(f),

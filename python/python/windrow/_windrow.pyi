@@ -1164,7 +1164,7 @@ def _copy_parts(
     False and does nothing if `buffer` is not in pageable memory of the host.
     """
 def _check_leaves(dsts: List[Any], srcs: List[Any], paths: List[str], numbers: List[int]) -> None:
-    """What `_copy_leaves` would refuse, but for read-only destinations, found without it."""
+    """Refuses the pairs that `_copy_leaves` refuses, and writes nothing; borrowed tensors that are read-only pass as destinations."""
 def _places(parts: Sequence[Tuple[str, _Shape]], align: int) -> Tuple[List[Tuple[str, int, int]], int]:
     """The dtype, first byte and size of each tensor in one buffer, and where the last one ends, in bytes. `align`: what the first
     bytes are multiples of. ValueError beyond 63 bits, and for an `align` of 0 beside a tensor.

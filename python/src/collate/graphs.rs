@@ -159,8 +159,9 @@ fn steps_of(steps: &Bound<'_, PyAny>, counts: &[i64]) -> PyResult<Steps> {
     }
 }
 
-/// How an entry is joined, and in which dtype: Python's numbers in that of [`KeyColumn::dtype`], bools with an increment as
-/// int64. A `dim` that samples do not have is left to the plan to refuse. A column has at least one sample, else this panics.
+/// How an entry is joined, and in which dtype: Python's numbers in that of [`KeyColumn::dtype`], bools as int64 if a graph before
+/// the last one has an increment other than 0 or, for `"ends"`, an element. A `dim` that samples do not have is left to the plan to
+/// refuse. A column has at least one sample, else this panics.
 fn entry_of(
     py: Python<'_>,
     column: &KeyColumn,

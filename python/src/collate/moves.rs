@@ -145,8 +145,9 @@ pub(crate) fn copy_many(
 /// The path, if it is of trees, and the number that errors have for a pair.
 type Named<'n> = &'n dyn Fn(usize) -> (String, usize);
 
-/// Checks, orders and copies pairs that were read one by one. Versions of torch destinations are raised if anything may have been
-/// written, after an error of the device too.
+/// Checks counts, streams and moved memory of pairs that were read one by one, orders the work, and copies them. The reader has
+/// found destinations to be writable. Versions of torch destinations are raised if anything may have been written, after an error
+/// of the device too.
 fn copy_pairs(
     py: Python<'_>,
     engine: &Engine,
@@ -247,7 +248,7 @@ pub(super) fn copy_parts(
     copy_pairs(py, engine, sides, &named, Default::default(), (None, None))
 }
 
-/// What `_copy_leaves` would refuse, but for read-only destinations, found without it.
+/// Refuses the pairs that `_copy_leaves` refuses, and writes nothing; borrowed tensors that are read-only pass as destinations.
 #[pyfunction]
 #[pyo3(signature = (dsts, srcs, paths, numbers))]
 pub(crate) fn _check_leaves(
@@ -289,7 +290,7 @@ fn name_of_leaf(
 }
 
 /// Copies columns, whose objects the caller's lists keep alive as long as no Python code runs: references are taken before the
-/// interpreter lock is released. Versions of torch destinations are raised afterwards, but not after an error.
+/// interpreter lock is released. Versions of torch destinations are raised afterwards, but not if the copy fails.
 fn copy_columns(
     engine: &Engine,
     dsts: &Bound<'_, PyAny>,
@@ -319,8 +320,8 @@ fn increment_versions(py: Python<'_>, tensors: Vec<Py<PyAny>>) -> PyResult<()> {
     increment_version(list_of(py, tensors)?.as_any())
 }
 
-/// Whether so few bytes are read and written, for the number of pairs, that to release the interpreter lock would take longer.
-/// The device is not looked at.
+/// Whether at most `ATTACHED_BYTES`, or `SAMPLE_BYTES` a pair if that is more, are read and written: to release the interpreter lock
+/// would take longer. The caller checks that the work is the host's.
 fn is_quick(to: &SampleList<'_>, from: &SampleList<'_>) -> bool {
     let bytes = |list: &SampleList<'_>| {
         let of = |id: u32| {
@@ -363,7 +364,8 @@ fn pair_error(py: Python<'_>, error: Error, named: Named<'_>) -> PyErr {
     to_py_err(py, &error.renumbered(|pair| named(pair).1).at_path(&path))
 }
 
-/// `explain` of pairs, of which none is copied: `arguments` are those of `copy_many`, with ``dsts``.
+/// `explain` of pairs, of which none is copied: `arguments` are those of `copy_many`, with ``dsts``. Errors are those that
+/// `copy_many` has for the pairs; samples taken by indices on a device are a ValueError.
 pub(super) fn explain_pairs(
     srcs: &Bound<'_, PyAny>,
     arguments: Option<&Bound<'_, PyDict>>,
@@ -444,7 +446,8 @@ fn device_beside<'l>(
     devices.find(|device| *device != first).map(|other| (first, other))
 }
 
-/// The CUDA device of each layout that has elements and a sample of the side; some devices come more than once.
+/// The CUDA devices of the samples of a side that have elements; some come more than once. An empty list gives the devices
+/// of its metadata.
 fn cuda_devices<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Device> + 'l {
     let metas = list.metas();
     // A list that was taken may have metadata that none of its samples has.

@@ -75,6 +75,7 @@ impl Subscriber for Collector {
         Id::from_u64(id)
     }
 
+    /// Adds values to the record of a span that this thread has opened; drops those of any other span.
     fn record(&self, id: &Id, values: &Record<'_>) {
         THREAD.with_borrow_mut(|thread| {
             if let Some((_, stage)) =
@@ -85,6 +86,7 @@ impl Subscriber for Collector {
         });
     }
 
+    /// Ends the record of a span that this thread has opened, with its seconds. True for every span.
     fn try_close(&self, id: Id) -> bool {
         THREAD.with_borrow_mut(|thread| {
             if let Some(at) = thread.open.iter().rposition(|(open, _)| *open == id.into_u64()) {

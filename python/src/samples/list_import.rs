@@ -44,10 +44,12 @@ pub(crate) enum Given<'py> {
     Samples(Bound<'py, PyTuple>),
     /// One tensor, whose rows are the samples.
     Table,
+    /// An Arrow array or table, whose rows are the samples.
     Arrow,
 }
 
-/// Finds out what is given as a list of samples; TypeError for a single sample, a table of columns, or text.
+/// Finds out what is given as a list of samples; TypeError for a mapping, a sparse matrix, text, what has no items, or a table of
+/// columns without the Arrow interface. A table with that interface is `Given::Arrow`; a tensor without dims is `Given::Table`.
 pub(crate) fn given<'py>(samples: &Bound<'py, PyAny>) -> PyResult<Given<'py>> {
     if let Ok(list) = samples.cast_exact::<PyList>() {
         return list.as_sequence().to_tuple().map(Given::Samples);
@@ -105,8 +107,8 @@ pub(crate) fn rows_of_arrow(object: &Bound<'_, PyAny>) -> PyResult<ListSamples> 
     }
 }
 
-/// The samples of a `SampleList`, or of anything else, imported now. LayoutError for a list whose memory was moved, TypeError for one
-/// of trees.
+/// The samples of a `SampleList`, or of anything else, imported now. LayoutError for a list whose memory was moved, TypeError for
+/// one of trees, and the IndexError that its indices on a device have had.
 pub(crate) fn samples_of(
     samples: &Bound<'_, PyAny>,
     reading: Reading<'_>,
