@@ -26,8 +26,10 @@
 //! `write` is compiled twice, by `STREAMING`, so that outputs that stay in the caches do not pay for a test in each row. The row
 //! function, and whether a sample is transposed, are looked up once for samples that share a loop nest. One loop over all elements
 //! would be far simpler, and is what `reference` does: it is the oracle that each of these paths is compared with. The limits are
-//! in `policy` and measured in docs/performance-method.md: for example, ten cases take 1.11 of the time
-//! if no row is written as a short one.
+//! in `policy` and measured in docs/performance-method.md, and each path on a named case in "The paths of the host, one by one"
+//! there: rows of 4 to 36 int32 padded to int64 take 1.23 to 1.36 of the time without `write_short_row`, rows of 17 float32 to
+//! float16 1.76 without `cast_all`, images to float16 planes 7.4 without `write_planar`, (8, 8, 8, 8) with dims reversed 15 without
+//! `transpose`, CHW to HWC 4.6 without `short_inner_dims` (Xeon, one thread).
 #![allow(unsafe_code)] // The raw copy loops: addresses come from the plan.
 
 use std::ops::Range;
