@@ -34,6 +34,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             sys::cuKernelGetFunction(&mut std::ptr::null_mut(), std::ptr::null_mut()),
         ]
     };
+    // The simulated driver has the first two; of the others it has none, which the trampolines answer with "not found".
+    use sys::CUresult::{
+        CUDA_ERROR_NOT_FOUND as LACKS, CUDA_ERROR_NO_DEVICE as NOT_LOADED, CUDA_SUCCESS as DONE,
+    };
+    assert_eq!(codes[..2], [DONE, DONE]);
+    assert!([DONE, LACKS].contains(&codes[2]), "{:?}", codes[2]);
+    assert!(![DONE, NOT_LOADED].contains(&codes[3]), "two null pointers: {:?}", codes[3]);
+    assert!(milliseconds >= 0.0);
     println!("{} rows of windrow's, read by cudarc; newer functions: {codes:?}", rows.len());
     Ok(())
 }
