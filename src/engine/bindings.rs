@@ -12,7 +12,7 @@ use crate::collate::{Collate, Form};
 use crate::cuda::PinnedBlock;
 use crate::host;
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{Leaf, Plan, Target};
+use crate::plan::{Leaf, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
 use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
@@ -73,19 +73,6 @@ impl Engine {
     /// The options with the engine's device, if it has one and the options name none.
     pub fn placed<'c>(&self, collate: &'c Collate) -> Cow<'c, Collate> {
         self.placed_collate(collate)
-    }
-
-    /// Plans leaves as [`Plan::for_leaves`] does, without the engine's device, which [`Engine::placed`] sets; counted
-    /// as a stage that began at `begin`, whose time is not summed if that is `None`.
-    ///
-    /// # Errors
-    /// As [`Plan::for_leaves`].
-    pub fn plan<'s, 'a: 's>(
-        &self,
-        leaves: &[Leaf<'s, 'a>],
-        begin: Option<Instant>,
-    ) -> Result<Plan<'s>> {
-        self.plan_leaves(leaves, begin)
     }
 
     /// Allocates bytes as [`Engine::empty`] does, with any contents.

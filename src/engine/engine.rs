@@ -189,7 +189,8 @@ impl Engine {
         Plan::for_leaves(leaves)
     }
 
-    /// Plans leaves as [`Plan::partly_in_arena`] does, counted as a stage that began at `begin`.
+    /// Plans leaves as [`Plan::partly_in_arena`] does, without the engine's device, which [`Engine::placed`] sets; counted as a
+    /// stage that began at `begin`, whose time is not summed if that is `None`.
     ///
     /// # Errors
     /// As [`Plan::partly_in_arena`].

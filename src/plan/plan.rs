@@ -193,10 +193,11 @@ impl<'s> Plan<'s> {
     }
 
     /// Plans leaves as [`Plan::in_arena`] does, but puts only some of them into the arena: those at positions for which
-    /// `is_in` is true.
+    /// `is_in` is true. With none of them in it, plans as [`Plan::for_leaves`] does.
     ///
     /// # Errors
-    /// As [`Plan::in_arena`], of the leaves in the arena; for samples selected by indices on a device, whether in it or not.
+    /// As [`Plan::in_arena`], of the leaves in the arena; if there are any, for samples selected by indices on a device, whether
+    /// in it or not.
     ///
     /// ```
     /// use windrow::plan::Leaf;
@@ -219,6 +220,9 @@ impl<'s> Plan<'s> {
             return Err(Error::argument(text.to_owned()).at_path(leaf.path));
         }
         let plan = Plan::for_leaves(leaves)?;
+        if !leaves.is_empty() && inside().next().is_none() {
+            return Ok(plan);
+        }
         if plan.selection().is_some() {
             return Err(selected_must_be_alone());
         }

@@ -282,11 +282,7 @@ fn run_jobs(
     if let ArenaMemory::Given(memory) = arena {
         run_options.arena = Some(memory);
     }
-    let has_parts = jobs.iter().any(Job::is_part);
-    let mut plan = match in_arena || has_parts {
-        true => engine.plan_in_arena(&leaves, |leaf| in_arena || jobs[leaf].is_part(), begin)?,
-        false => engine.plan(&leaves, begin)?,
-    };
+    let mut plan = engine.plan_in_arena(&leaves, |leaf| in_arena || jobs[leaf].is_part(), begin)?;
     let views = views_in(&plan, jobs, &leaves, in_arena)?;
     let has_views = views.iter().any(Option::is_some);
     let mut batches: Vec<Option<Batch>> = Vec::with_capacity(jobs.len());
@@ -302,10 +298,7 @@ fn run_jobs(
         batches.push(view);
     }
     if has_views {
-        plan = match has_parts {
-            true => engine.plan_in_arena(&rest, |leaf| are_parts[leaf], None)?,
-            false => engine.plan(&rest, None)?,
-        };
+        plan = engine.plan_in_arena(&rest, |leaf| are_parts[leaf], None)?;
     }
     order_work(engine, jobs, &plan, memory, &mut run_options)?;
     let stream = run_options.stream;
