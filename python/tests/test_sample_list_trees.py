@@ -3,6 +3,7 @@
 import gc
 import random
 import weakref
+import time
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass, fields, is_dataclass
 
@@ -233,6 +234,16 @@ def test_namedtuples_of_numbers_are_trees():
     assert_same_tree(wr.collate(samples.take([2, 0]), {"n": wr.Stack(dtype="int8")}), wr.collate([plain[2], plain[0]], {"n": wr.Stack(dtype="int8")}))
     refusal(lambda: wr.stack(samples), TypeError, "the samples of this list are trees")
     assert_same_tree(wr.collate(wr.SampleList([[pair] for pair in plain])), wr.collate([[pair] for pair in plain]))
+
+
+def test_struct_sequences_are_trees():
+    """Tuples of C with names, such as `time.struct_time`, keep their class as `collate` does."""
+    plain = [time.gmtime(1000 * i) for i in range(3)]
+    samples = wr.SampleList(plain[:2])
+    samples.append(plain[2])
+    assert type(wr.collate(samples)) is time.struct_time and type(samples[1]) is time.struct_time and samples[1] == plain[1]
+    assert_same_tree(wr.collate(samples), wr.collate(plain))
+    assert_same_tree(wr.collate(wr.SampleList([{"t": own} for own in plain])), wr.collate([{"t": own} for own in plain]))
 
 
 @pytest.mark.parametrize("empty", [[], ()])

@@ -12,7 +12,7 @@ use crate::ground::reserve::{out_of_memory, try_vec};
 use crate::import::importer::{Importer, Reading};
 use crate::import::rows::is_of_numbers;
 use crate::samples::imported::Imported;
-use crate::trees::container::{names_of, ColumnPlace};
+use crate::trees::container::{has_names, ColumnPlace};
 use crate::trees::node_types::{flattener_of, in_place_of};
 
 /// The kind of a leaf that all samples share.
@@ -65,7 +65,7 @@ pub(crate) fn are_rows(samples: &[Bound<'_, PyAny>]) -> PyResult<bool> {
     Ok(is_one(&samples[0])
         && is_of_numbers(&samples[0], false)?
         && !samples.iter().all(is_one)
-        && names_of(&samples[0].get_type())?.is_none())
+        && !has_names(&samples[0].get_type())?)
 }
 
 /// Reads a column of array-likes, of at least one, by `import`. TypeError for None; where `import` refuses a sample, the first

@@ -15,7 +15,7 @@ use crate::import::routes::{has_interface, route_of, ImportRoute};
 use crate::import::rows::is_of_numbers;
 use crate::import::tensor::tensor_of;
 use crate::samples::leaf_columns::{are_rows, Content, LeafColumn};
-use crate::trees::container::{names_of, ColumnPlace, Container};
+use crate::trees::container::{has_names, ColumnPlace, Container};
 use crate::trees::flatten::{flatten, Classified, Flat, TreeDef, TreeRules};
 use crate::trees::node_types::{dataclass_fields, flattener_of};
 use crate::trees::rules;
@@ -63,7 +63,7 @@ pub(crate) fn is_tree(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
         return Ok(false);
     }
     if is_list_or_tuple(sample) && flattener_of(sample, false)?.is_none() {
-        return Ok(names_of(&class)?.is_some() || !is_of_numbers(sample, true)?);
+        return Ok(has_names(&class)? || !is_of_numbers(sample, true)?);
     }
     Ok(is_mapping(sample)?
         || dataclass_fields(&class)?.is_some()

@@ -205,6 +205,11 @@ pub(super) fn position_of(keys: &[Py<PyAny>], key: &Bound<'_, PyAny>) -> PyResul
     Ok(None)
 }
 
+/// Whether a class of tuples or lists has names for its entries, as namedtuples and the struct sequences of C have.
+pub(crate) fn has_names(class: &Bound<'_, PyType>) -> PyResult<bool> {
+    Ok(class.hasattr("_fields")? || class.hasattr("n_sequence_fields")?)
+}
+
 /// The names in the `_fields` of a tuple's or list's class, more or fewer than its entries; None if it has no `_fields`.
 pub(crate) fn names_of(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<String>>> {
     let names = |fields: Bound<'_, PyAny>| entries(&fields, |field| field.extract());
