@@ -496,3 +496,26 @@ def test_what_moves_batches_makes_no_container_by_its_class(cls):
         assert torch.equal(got[key], value + 1) if isinstance(value, torch.Tensor) else got[key] == value
     assert all(own is value for own, value in zip(children_of(batch).values(), want.values()))
     assert len(tensors_of(batch)) == sum(isinstance(value, torch.Tensor) for value in want.values())
+
+
+# What a SampleList of trees gives for one sample: trees of wr.Tensor.
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"x": wr.Pad()}])
+def test_samples_of_a_list_of_trees(spec):
+    """The items of a `SampleList` are as the samples that it is made of."""
+    samples = [{"x": torch.full((2,), float(i)), "y": (torch.tensor(i, dtype=torch.bfloat16), i), "name": f"s{i}"} for i in range(3)]
+    items = wr.SampleList(samples)
+    collate = wt.collate_fn(spec)
+    got, want = collate([items[i] for i in range(3)]), collate(samples)
+    pairs = zip(*(torch.utils._pytree.tree_flatten(tree)[0] for tree in (got, want)))
+    assert torch.utils._pytree.tree_structure(got) == torch.utils._pytree.tree_structure(want)
+    for own, value in pairs:
+        assert type(own) is type(value) and (torch.equal(own, value) and own.dtype == value.dtype if isinstance(value, torch.Tensor) else own == value)
+    batch = next(iter(DataLoader(items, batch_size=3, collate_fn=wt.collate_fn())))
+    assert torch.equal(batch["x"], torch.stack([sample["x"] for sample in samples]))
+    mixed = [items[0]["x"], samples[1]["x"]]
+    assert torch.equal(wt.collate_fn()(mixed), default_collate([sample["x"] for sample in samples[:2]]))
+    uneven = [wr.asarray(torch.ones(2)), wr.asarray(torch.ones(3))]
+    error = refusal(lambda: wt.collate_fn()(uneven), RuntimeError, "stack expects each tensor to be equal size")
+    assert isinstance(error.__cause__, wr.ShapeError) and error.__cause__.index == 1

@@ -60,7 +60,8 @@ def collate_fn(
     ``Batch`` and classes of `windrow.register_node` keep their class, though ``default_collate`` refuses both. Dataclasses, attrs
     and pydantic classes and PyTrees are refused as there without a spec; with one, even ``{}``, they are containers, as in
     `windrow.collate`. An Arrow table in place of the list is the list of its rows, a dict of its columns. A `windrow.SampleList` of trees,
-    or `take` of one, gives torch tensors in the containers that `windrow.collate` gives, without an object for each sample.
+    or `take` of one, gives torch tensors in the containers that `windrow.collate` gives, without an object for each sample; `windrow.Tensor`,
+    which its items hold, is stacked as a torch tensor.
 
     Args:
         spec: as for `windrow.collate`: leaf path, with globs, to `windrow.Pad` and the
@@ -228,6 +229,8 @@ class Rules:
 
     def other(self, column: Any) -> Any:
         """A column that is not for the engine, by torch's functions."""
+        if isinstance(column[0], wr.Tensor):
+            column = [item.torch() if isinstance(item, wr.Tensor) else item for item in column]
         result = _scalars(column)
         if result is None:
             result = self._module.collate(column, collate_fn_map=self._types.table)

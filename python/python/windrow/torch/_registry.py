@@ -117,6 +117,8 @@ class Types:
                     return code if cls in types or object in types or is_memmap(cls) else OTHER
             is_its_own = getattr(function, "__module__", "").partition(".")[0] == "tensordict"
             return self._stacked(cls) if is_its_own else OTHER
+        if cls is _windrow.Tensor:
+            return TENSOR
         if _nodes.is_registered(cls) or _nodes.graph_flattener(cls) is not None:
             return CLASS
         if _nodes.tensordict_flattener(cls) is not None:
