@@ -519,3 +519,11 @@ def test_samples_of_a_list_of_trees(spec):
     uneven = [wr.asarray(torch.ones(2)), wr.asarray(torch.ones(3))]
     error = refusal(lambda: wt.collate_fn()(uneven), RuntimeError, "stack expects each tensor to be equal size")
     assert isinstance(error.__cause__, wr.ShapeError) and error.__cause__.index == 1
+
+
+def test_counters_are_added_to_as_default_collate_does():
+    samples = [collections.Counter(a=1, b=5), collections.Counter(a=3, b=6)]
+    got, want, own = wt.collate_fn()(samples), default_collate(samples), wr.collate(samples)
+    assert type(got) is type(want) is type(own) is collections.Counter
+    assert got["a"].tolist() == want["a"].tolist() == [2, 4] and got["b"].tolist() == want["b"].tolist()
+    assert list(memoryview(own["a"])) == [1, 3]

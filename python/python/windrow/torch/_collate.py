@@ -61,7 +61,8 @@ def collate_fn(
     and pydantic classes and PyTrees are refused as there without a spec; with one, even ``{}``, they are containers, as in
     `windrow.collate`. An Arrow table in place of the list is the list of its rows, a dict of its columns. A `windrow.SampleList` of trees,
     or `take` of one, gives torch tensors in the containers that `windrow.collate` gives, without an object for each sample; `windrow.Tensor`,
-    which its items hold, is stacked as a torch tensor.
+    which its items hold, is stacked as a torch tensor. A mapping gets its entries by `update` of the first sample's copy, as in
+    ``default_collate``, which in a Counter adds the first sample's counts to all; `windrow.collate` gives the counts themselves.
 
     Args:
         spec: as for `windrow.collate`: leaf path, with globs, to `windrow.Pad` and the
