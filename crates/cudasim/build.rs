@@ -23,6 +23,7 @@ const KERNEL: &str = "CUDASIM_KERNEL";
 /// A source file and the flags that it has beside those of all.
 type Source = (PathBuf, Vec<String>);
 
+/// Builds the library and gives this crate `CUDASIM_LIBRARY`: its path, or an empty one if nothing is built.
 fn main() {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap());
     let out = PathBuf::from(env::var("OUT_DIR").unwrap());
@@ -60,7 +61,7 @@ fn flags_of_all() -> Vec<String> {
         "-pthread",
         "-U_FORTIFY_SOURCE",
         "-isystem",
-        &text(&nvcc::find().unwrap_or_else(|text| panic!("{text}")).include),
+        &utf8(&nvcc::find().unwrap_or_else(|text| panic!("{text}")).include),
     ]);
     if env::var("WINDROW_SIM_ASAN").is_ok_and(|value| value == "1") {
         flags.extend(strings(&["-fsanitize=address", "-fno-omit-frame-pointer"]));
@@ -68,7 +69,8 @@ fn flags_of_all() -> Vec<String> {
     flags
 }
 
-/// The sources of the simulator and of the emulator of machine code, in which tests spend most of their time.
+/// The source of the simulator, one [`unit`], and those of the emulator of machine code. Tests spend most of their time in the
+/// emulator, so its flags optimize more.
 fn simulator(here: &Path, out: &Path) -> Vec<Source> {
     let warnings = strings(&["-Wall", "-Wextra"]);
     let mut fast = warnings.clone();
@@ -95,12 +97,12 @@ fn unit(folder: &Path, out: &Path) -> PathBuf {
 
 /// The kernels of a folder as g++ takes them, written to `out`.
 fn kernels_for_the_host(folder: &Path, here: &Path, flags: &[String], out: &Path) -> Vec<Source> {
-    let include = text(&here.join("sim/cudasim.h"));
+    let include = utf8(&here.join("sim/cudasim.h"));
     let kernel_flags = strings(&[
         "-include",
         &include,
         "-I",
-        &text(folder),
+        &utf8(folder),
         "-ffp-contract=off",
         // The table of a launch is read through casts, as nvcc allows it.
         "-fno-strict-aliasing",
@@ -118,10 +120,12 @@ fn kernels_for_the_host(folder: &Path, here: &Path, flags: &[String], out: &Path
     files(folder, "cu").into_iter().map(as_host_source).collect()
 }
 
+/// These flags, each in memory of its own.
 fn strings(flags: &[&str]) -> Vec<String> {
     flags.iter().map(|&flag| flag.to_owned()).collect()
 }
 
+/// The C++ compiler: `CXX`, else g++.
 fn compiler() -> String {
     env::var("CXX").unwrap_or_else(|_| "g++".into())
 }
@@ -204,6 +208,7 @@ fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn text(path: &Path) -> String {
+/// A path as an argument of the compiler; the build ends here if it is not UTF-8.
+fn utf8(path: &Path) -> String {
     path.to_str().expect("a path in UTF-8").to_owned()
 }

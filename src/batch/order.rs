@@ -9,7 +9,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::Argument`](crate::Error::Argument) for a stream of another device or context, or one that is being captured in
-    /// a graph; [`Error::Cuda`](crate::Error::Cuda).
+    /// a graph; [`Error::NoDriver`](crate::Error::NoDriver) in a forked child; [`Error::Cuda`](crate::Error::Cuda).
     pub fn ready_on(&self, stream: Stream) -> Result<()> {
         self.hand_to(stream, false)
     }
@@ -30,7 +30,7 @@ impl Tensor {
     /// memory that windrow did not allocate.
     ///
     /// # Errors
-    /// [`Error::Cuda`](crate::Error::Cuda).
+    /// [`Error::NoDriver`](crate::Error::NoDriver) in a forked child; [`Error::Cuda`](crate::Error::Cuda).
     pub fn ready_on_unnamed(&self) -> Result<()> {
         if let Some(block) = self.owner().downcast_ref::<DeviceBlock>() {
             return block.hand_to_unnamed();
@@ -49,7 +49,7 @@ impl Tensor {
     /// Waits until this tensor has been written. Does nothing for memory that windrow did not allocate.
     ///
     /// # Errors
-    /// [`Error::Cuda`](crate::Error::Cuda).
+    /// [`Error::NoDriver`](crate::Error::NoDriver) in a forked child; [`Error::Cuda`](crate::Error::Cuda).
     pub fn synchronize(&self) -> Result<()> {
         if let Some(block) = self.owner().downcast_ref::<DeviceBlock>() {
             return block.synchronize();

@@ -313,8 +313,8 @@ impl Error {
         self
     }
 
-    /// The same error as that of an argument, which is no sample: a mismatch loses its number; that of an `Argument`, `Index` or
-    /// `TooLarge` becomes text.
+    /// The same error as that of an argument, which is no sample: a mismatch names `subject` and loses its number. The text of an
+    /// `Argument`, `Index` or `TooLarge` begins with `subject`, and its number becomes text behind that.
     #[must_use]
     pub fn about(mut self, subject: &'static str) -> Self {
         if let Some(message) = self.numbered_message_mut() {

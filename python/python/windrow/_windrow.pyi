@@ -1173,7 +1173,8 @@ def _places(parts: Sequence[Tuple[str, _Shape]], align: int) -> Tuple[List[Tuple
 class _Staging:
     """Two blocks of host memory in turn, and one of a device.
 
-    Without a `device` that is the engine's, else the first CUDA device, else the host. Blocks are zeroed.
+    Without a `device` that is the engine's, else the first CUDA device, else the host. Each block has `num_bytes` bytes and is
+    zeroed, that of a device in the order of the engine's stream.
     """
 
     def __new__(cls, num_bytes: int, device: Optional[_Device] = None, engine: Optional[Engine] = None) -> "_Staging": ...
@@ -1187,8 +1188,8 @@ class _Staging:
     def turn(self) -> int:
         """The number of the block of the host that no copy reads."""
     def upload(self, stream: Optional[_Stream] = None) -> None:
-        """Enqueues the copy of that block on `stream`, or torch's current one, and gives the turn to the other one, whose own copy
-        is waited for.
+        """Waits for the copy of the other block, enqueues the copy of this one on `stream`, or torch's current one, and gives the turn
+        to the other one. Without a device the bytes are copied when it returns.
         """
 
 def _unwritten(num_bytes: int, device: _Device, engine: Optional[Engine]) -> Tensor:

@@ -234,7 +234,8 @@ fn leaves_of<'s>(jobs: &'s [Job], targets: &'s [Option<Target<'s>>]) -> Vec<Leaf
 }
 
 /// Assembles batches that need no plan, if they read and write at most `most_bytes`, with the interpreter lock as it is. `None`
-/// leaves all jobs to a plan: for an arena, a stream, a view, a copy ahead, and for errors, which that finds.
+/// leaves all jobs to a plan: for an arena, a part of one, a stream, a copy mode that may give a view, a copy ahead, and for
+/// errors, which that finds.
 fn run_small(
     engine: &Engine,
     jobs: &[Job],
@@ -259,8 +260,8 @@ fn run_small(
         .collect()
 }
 
-/// Plans and runs jobs on one engine; called without the interpreter lock. Sets `memory` if outputs are in torch's, and
-/// `has_begun` once anything may have been written, also where it then fails.
+/// Plans and runs jobs on one engine; called without the interpreter lock. Takes the jobs' copies ahead. Sets `memory` if
+/// outputs are in torch's, and `has_begun` once anything may have been written, also where it then fails.
 fn run_jobs(
     engine: &Engine,
     jobs: &mut [Job],
@@ -313,8 +314,8 @@ fn run_jobs(
     batches.into_iter().map(|batch| batch.ok_or(Error::Empty)).collect()
 }
 
-/// The batch that was written for a job, whose page-locked parts count as not handed out. `is_elsewhere`: it was written on
-/// another stream than that of its memory.
+/// The batch that was written for a job, its `out` if it has one. Its page-locked parts are marked as not handed out, so that
+/// their memory is used again at once. `is_elsewhere`: it was written on another stream than that of its memory.
 fn batch_of(
     job: &Job,
     mut filled: LeafOutput,
@@ -384,8 +385,8 @@ fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
     }
 }
 
-/// The ordinal of the first CUDA device among sources and outputs of these shapes. `None` for work on the host,
-/// [`Error::Argument`] if a job names a stream for it, and `None` without shapes.
+/// The ordinal of the first CUDA device that these shapes name as source or output; jobs add their streams alone. `None` for work
+/// on the host, [`Error::Argument`] if a job names a stream for it. `None` without shapes, also with a stream.
 pub(super) fn device_of_work<'a>(
     jobs: &[Job],
     made: impl IntoIterator<Item = &'a BatchShape>,

@@ -16,7 +16,8 @@ use crate::ground::tensor::PyTensor;
 
 /// Two blocks of host memory in turn, and one of a device.
 ///
-/// Without a `device` that is the engine's, else the first CUDA device, else the host. Blocks are zeroed.
+/// Without a `device` that is the engine's, else the first CUDA device, else the host. Each block has `num_bytes` bytes and is
+/// zeroed, that of a device in the order of the engine's stream.
 #[pyclass(name = "_Staging", module = "windrow._windrow", frozen)]
 pub(crate) struct PyStaging(
     /// `None` only while it is dropped.
@@ -72,8 +73,8 @@ impl PyStaging {
         self.staging().turn()
     }
 
-    /// Enqueues the copy of that block on `stream`, or torch's current one, and gives the turn to the other one, whose own copy
-    /// is waited for.
+    /// Waits for the copy of the other block, enqueues the copy of this one on `stream`, or torch's current one, and gives the turn
+    /// to the other one. Without a device the bytes are copied when it returns.
     #[pyo3(signature = (stream = None))]
     #[allow(unsafe_code)]
     fn upload(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {

@@ -13,7 +13,8 @@ use crate::ownership::copy::copy_of;
 /// The only element of a tensor as a Python number, from a device too.
 ///
 /// # Errors
-/// TypeError for another number of elements than one, and for dtypes that convert to nothing, as most of float8.
+/// TypeError for another number of elements than one, and for dtypes that convert to nothing, as most of float8; the engine's
+/// error if the copy fails.
 pub(crate) fn number_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     let dtype = tensor.dtype();
     if !is_single(tensor) {
@@ -60,8 +61,9 @@ pub(crate) fn is_single(tensor: &Tensor) -> bool {
     tensor.layout().numel() == 1
 }
 
-/// Python numbers as a row of bools, float64 or int64. The caller gives at least one, all of one class: none panics, another
-/// class is an error. `None` for ints beyond 64 bits and for other objects.
+/// Python numbers as a row of bools, float64 or int64, whichever the first one is. The caller gives at least one, for none
+/// panics, and all of one class: an int among floats is converted, a float among ints is a TypeError. `None` for ints beyond
+/// int64, and if the first one is another object.
 pub(crate) fn row_of_numbers(items: &[Bound<'_, PyAny>]) -> PyResult<Option<Tensor>> {
     let first = &items[0];
     if first.is_instance_of::<PyBool>() {
@@ -78,7 +80,7 @@ pub(crate) fn row_of_numbers(items: &[Bound<'_, PyAny>]) -> PyResult<Option<Tens
     }
 }
 
-/// The values of at least one number.
+/// A row of at least one number on the host; the error of the first that does not convert to T.
 fn row_of<'py, T>(items: &[Bound<'py, PyAny>]) -> PyResult<Tensor>
 where
     T: Element + for<'a> FromPyObject<'a, 'py, Error = PyErr>,

@@ -49,7 +49,8 @@ impl DriverError {
         DriverError { function, code, name, text }
     }
 
-    /// An error that went through cust, whose enum has no place for newer codes.
+    /// The error of a code that went through cust, whose enum has no place for newer codes: for UNKNOWN it has the latest such
+    /// code of any thread, if there is one.
     #[cold]
     pub(crate) fn from_cust(function: &'static str, error: CudaError) -> DriverError {
         let code = match error as u32 {
@@ -94,7 +95,8 @@ fn described(ask: unsafe fn(u32, *mut *const c_char) -> CuResult, code: u32) -> 
     Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// Names for the codes that mean there is no driver to ask.
+/// A name where the driver gives none: that of NO_DEVICE or NOT_FOUND, the codes of a driver or function that is absent, and one
+/// text for all others.
 fn known_name(code: u32) -> &'static str {
     match code {
         NO_DEVICE => "CUDA_ERROR_NO_DEVICE",

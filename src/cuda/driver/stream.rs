@@ -81,14 +81,14 @@ impl Current<'_> {
         Ok(stream)
     }
 
-    /// The stream of a handle: 0 and 1 are the legacy default stream, 2 that of the thread. [`Error::Argument`] for a
-    /// stream of another context, [`Error::Cuda`].
+    /// The stream of a handle: 0 and 1 are the legacy default stream, 2 that of the thread. Its number
+    /// is not asked for.
     ///
     /// # Safety
     /// Any other handle is that of a stream that exists and outlives the reference.
     ///
     /// # Errors
-    /// [`Error::Argument`] if it belongs to another context than the current one.
+    /// [`Error::Argument`] if it belongs to another context than the current one; [`Error::Cuda`].
     pub(crate) unsafe fn foreign_stream(&self, handle: usize) -> Result<StreamRef<'_>> {
         let raw = handle as CUstream;
         if handle > LAST_DEFAULT_STREAM {
