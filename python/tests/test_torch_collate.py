@@ -217,6 +217,20 @@ def test_nothing_is_shared_with_the_samples():
     assert batch.tolist() == [[1, 1, 1]]
 
 
+@pytest.mark.parametrize("leaf", [lambda i: f"s{i}", lambda i: b"b%d" % i, lambda i: torch.ones(2, requires_grad=True) * i, lambda i: Tagged(torch.ones(2))])
+def test_dicts_of_one_leaf_that_is_not_for_the_engine(leaf, monkeypatch):
+    """Text, gradients and subclasses: torch's function makes the batch at once, and says first what is wrong."""
+    samples, calls = [{"x": leaf(i)} for i in range(3)], []
+    own = wt._collate._windrow._collate_torch
+    monkeypatch.setattr(wt._collate._windrow, "_collate_torch", lambda *args, **kwargs: calls.append(1) or own(*args, **kwargs))
+    got, want = wt.collate_fn()(samples), default_collate(samples)
+    assert type(got["x"]) is type(want["x"]) and not calls
+    assert torch.equal(got["x"], want["x"]) and got["x"].requires_grad == want["x"].requires_grad if isinstance(leaf(0), torch.Tensor) else got == want
+    with pytest.raises(KeyError) as caught:
+        wt.collate_fn()([*samples, {}])
+    assert caught.value.__cause__.index == 3 and caught.value.__cause__.path == "x" and len(calls) == 1
+
+
 def test_gradients_flow():
     leaf = torch.ones(2, requires_grad=True)
     wt.collate_fn()([leaf, torch.ones(2)]).sum().backward()
