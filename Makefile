@@ -122,10 +122,10 @@ test-python: $(VENV)/.test $(VENV)/.windrow
 	$(BY_OFFICIAL_CALLS) -n 2 -m "not slow and not alone" $(READING)
 
 # Once more without the readers of private layouts, whose results are those of the official calls: imports, trees and lists here,
-# some 20 s on two quiet cores, and all tests in test-slow, some 5 minutes.
+# less than a minute on two quiet cores, and all tests in test-slow, some 5 minutes.
 BY_OFFICIAL_CALLS = WINDROW_PRIVATE_LAYOUTS=0 $(TEST_DRIVER) $(PY) -m pytest --dist loadfile
-READING := $(patsubst %,python/tests/test_%.py,collate columns containers cycles exchange_table lifetime places rows sample_list \
-	sample_list_items sample_list_trees small sources torch_collate torch_grad words)
+READING := $(patsubst %,python/tests/test_%.py,collate columns containers cycles exchange_table lifetime moves nodes places rows \
+	sample_list sample_list_items sample_list_trees small sources torch_collate torch_grad words)
 
 # Files of Python tests with such a mark: to import the others takes half a minute.
 marked = $(shell grep -l mark.$(1) python/tests/test_*.py)
