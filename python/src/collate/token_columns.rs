@@ -23,7 +23,7 @@ use crate::ground::batch::PyBatch;
 use crate::ground::errors::{
     class_name, located, quoted, to_py_err, type_error, ErrorSubject, OrPyErr,
 };
-use crate::ground::iterables::{is_mapping, items_of, value_of};
+use crate::ground::iterables::{is_mapping, items_of, Lookup};
 use crate::ground::logging::Records;
 use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
@@ -60,7 +60,7 @@ impl KeyColumn {
                 let text = format!("expected a mapping, as sample 0 is, got {class}");
                 return Err(type_error(py, ErrorSubject::Sample(index), "", &text));
             }
-            match value_of(sample, key)? {
+            match Lookup::new(sample)?.get(key)? {
                 Some(item) => items.push(item),
                 None => return missing().and_then(Err),
             }

@@ -84,48 +84,47 @@ pub(crate) fn entries<'py, T>(
     Ok(entries)
 }
 
-/// The value of a mapping under a key; `None` if it has no such key. The mapping is not asked for a key that it lacks, because it
-/// may add it.
-pub(crate) fn value_of<'py>(
-    mapping: &Bound<'py, PyAny>,
-    key: &Bound<'py, PyAny>,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    // Plain dicts are asked directly: a lookup by the protocol costs twice as much.
-    if let Ok(dict) = mapping.cast_exact::<PyDict>() {
-        return dict.get_item(key);
-    }
-    match has_key(mapping, key)? {
-        true => present_value(mapping, key),
-        false => Ok(None),
-    }
+/// A mapping that is asked for values under keys. It is not asked for a key that it lacks, because it may add it.
+pub(crate) struct Lookup<'m, 'py> {
+    mapping: &'m Bound<'py, PyAny>,
+    /// The keys, if the class has the `__contains__` of `Mapping`, which asks for the value; else its own is called.
+    keys: Option<Bound<'py, PyAny>>,
 }
 
-/// The value of a mapping under a key that it says it has; `None` if it has not.
-pub(crate) fn present_value<'py>(
-    mapping: &Bound<'py, PyAny>,
-    key: &Bound<'py, PyAny>,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    match mapping.get_item(key) {
-        Err(error) if error.is_instance_of::<PyKeyError>(key.py()) => Ok(None),
-        item => item.map(Some),
+impl<'m, 'py> Lookup<'m, 'py> {
+    /// Looks up how the class answers; reads all keys if it has no `__contains__` of its own.
+    pub fn new(mapping: &'m Bound<'py, PyAny>) -> PyResult<Lookup<'m, 'py>> {
+        static ASKS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        if mapping.is_exact_instance_of::<PyDict>() {
+            return Ok(Lookup { mapping, keys: None });
+        }
+        let (py, name) = (mapping.py(), intern!(mapping.py(), "__contains__"));
+        let asks =
+            || py.import("collections.abc")?.getattr("Mapping")?.getattr(name).map(Bound::unbind);
+        let asks = ASKS.get_or_try_init(py, asks)?.bind(py);
+        let is_listed = mapping.get_type().getattr_opt(name)?.is_some_and(|own| own.is(asks));
+        let keys = is_listed.then(|| py.get_type::<PySet>().call1((mapping,))).transpose()?;
+        Ok(Lookup { mapping, keys })
     }
-}
 
-/// The keys of a mapping.
-pub(crate) fn keys_of<'py>(mapping: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    mapping.py().get_type::<PySet>().call1((mapping,))
-}
+    /// Whether the mapping has a key.
+    pub fn has(&self, key: &Bound<'py, PyAny>) -> PyResult<bool> {
+        self.keys.as_ref().unwrap_or(self.mapping).contains(key)
+    }
 
-/// Whether a mapping has a key. `__contains__` of `Mapping` is not called, because it asks for the value.
-pub(crate) fn has_key(mapping: &Bound<'_, PyAny>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static ASKS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let (py, name) = (key.py(), intern!(key.py(), "__contains__"));
-    let asks =
-        || py.import("collections.abc")?.getattr("Mapping")?.getattr(name).map(Bound::unbind);
-    let asks = ASKS.get_or_try_init(py, asks)?.bind(py);
-    match mapping.get_type().getattr_opt(name)?.is_some_and(|own| own.is(asks)) {
-        true => keys_of(mapping)?.contains(key),
-        false => mapping.contains(key),
+    /// The value under a key; `None` if there is no such key.
+    pub fn get(&self, key: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        // Plain dicts are asked directly: a lookup by the protocol costs twice as much.
+        if let Ok(dict) = self.mapping.cast_exact::<PyDict>() {
+            return dict.get_item(key);
+        }
+        if !self.has(key)? {
+            return Ok(None);
+        }
+        match self.mapping.get_item(key) {
+            Err(error) if error.is_instance_of::<PyKeyError>(key.py()) => Ok(None),
+            item => item.map(Some),
+        }
     }
 }
 

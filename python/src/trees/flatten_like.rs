@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::ground::errors::{at, class_name, in_words};
-use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping, value_of};
+use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping, Lookup};
 use crate::ground::reserve::try_vec;
 use crate::trees::container::{name_of, position_of, ColumnPlace, Container, NodeType, Registered};
 use crate::trees::node_types::call_flattener;
@@ -53,13 +53,15 @@ impl Container {
             _ => {}
         }
         let mut outputs = try_vec(len)?;
+        let lookup = is_mapping(&out)?.then(|| Lookup::new(&out)).transpose()?;
         for child in 0..len {
-            let found = match (&self.node_type, self.key(py, child)) {
-                (NodeType::Dataclass(_), Some(field)) => out.getattr(field.cast::<PyString>()?),
-                (_, Some(key)) if is_mapping(&out)? => value_of(&out, key)
-                    .and_then(|found| found.ok_or_else(|| PyKeyError::new_err(()))),
-                (_, Some(key)) => out.get_item(key),
-                (_, None) => out.get_item(child),
+            let found = match (&self.node_type, self.key(py, child), &lookup) {
+                (NodeType::Dataclass(_), Some(field), _) => out.getattr(field.cast::<PyString>()?),
+                (_, Some(key), Some(lookup)) => {
+                    lookup.get(key).and_then(|found| found.ok_or_else(|| PyKeyError::new_err(())))
+                }
+                (_, Some(key), None) => out.get_item(key),
+                (_, None, _) => out.get_item(child),
             };
             let found = found.or_else(|error| {
                 Err(no_entry(&out, &self.path_of(py, child, place)?, names, error))

@@ -6,9 +6,7 @@ use pyo3::types::{PyDict, PyString, PyType};
 use windrow::Engine;
 
 use crate::ground::errors::{at, class_name, located};
-use crate::ground::iterables::{
-    entries, has_key, is_list_or_tuple, is_mapping, items_of, keys_of, list_of, present_value,
-};
+use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping, items_of, list_of, Lookup};
 use crate::ground::reserve::{push_to, try_vec};
 use crate::import::column_reader::will_be_shared;
 use crate::import::rows::{is_row, row_hint};
@@ -263,13 +261,13 @@ fn columns_of<'py>(
         if dict.map_or_else(|| sample.len(), |dict| Ok(dict.len()))? != keys.len() {
             check_no_other_key(keys, index, samples, place)?;
         }
-        let names = dict.is_none().then(|| keys_of(sample)).transpose()?;
+        let lookup = dict.is_none().then(|| Lookup::new(sample)).transpose()?;
         for key in keys {
             let key = key.bind(py);
             // A dict is asked directly, which leaves out its `__missing__`; any other mapping for keys that it has.
-            let item = match (dict, &names) {
+            let item = match (dict, &lookup) {
                 (Some(dict), _) => dict.get_item(key)?,
-                (None, Some(names)) if names.contains(key)? => present_value(sample, key)?,
+                (None, Some(lookup)) => lookup.get(key)?,
                 _ => None,
             };
             let Some(item) = item else {
@@ -311,9 +309,9 @@ pub(super) fn uneven_key(
     let path = place.join(&name_of(key)?);
     let (index, len) = (place.start() + index, samples.len());
     let count = || {
-        samples
-            .iter()
-            .try_fold(0, |count, sample| PyResult::Ok(count + usize::from(has_key(sample, key)?)))
+        samples.iter().try_fold(0, |count, sample| {
+            PyResult::Ok(count + usize::from(Lookup::new(sample)?.has(key)?))
+        })
     };
     let others = match place.added_to {
         None => format!("; {} of {len} samples have it", count()?),
