@@ -16,6 +16,10 @@ from typing import Any, Callable, Container, Dict, Iterable, List
 from windrow._flattener import at_path, class_name, located
 
 
+# Values that nothing has to be copied of.
+_IMMUTABLE = frozenset((type(None), bool, int, float, complex, str, bytes, type))
+
+
 def template(make: Callable[[], Any], first: Any, path: str) -> Any:
     """The result of `make`; TypeError with the class and place of the first sample for any error of it."""
     try:
@@ -47,14 +51,20 @@ def mapping_template(first: Any, keys: List[Any], path: str) -> Any:
     return made
 
 
-def sequence_template(first: Any, path: str) -> Any:
-    """The template that `sequence_like` copies: the class, if it is a tuple of C such as torch.Size."""
+def sequence_model(first: Any) -> Any:
+    """The list or tuple itself; its class, if that is a tuple of C such as torch.Size, which is made by a call."""
     if isinstance(first, tuple):
         try:
             tuple.__new__(type(first))
         except TypeError:
-            return type(first)  # A class of C's, such as torch.Size.
-    return template(lambda: sequence_like(first, [None] * len(first)), first, path)
+            return type(first)
+    return first
+
+
+def sequence_template(first: Any, path: str) -> Any:
+    """The template that `sequence_like` copies, or the class that it calls."""
+    model = sequence_model(first)
+    return model if isinstance(model, type) else template(lambda: sequence_like(first, [None] * len(first)), first, path)
 
 
 def object_template(first: Any, names: Iterable[str], path: str) -> Any:
@@ -62,15 +72,16 @@ def object_template(first: Any, names: Iterable[str], path: str) -> Any:
     return template(lambda: object_like(first, dict.fromkeys(names)), first, path)
 
 
-def mapping_like(first: Any, children: Dict[Any, Any]) -> Any:
-    """A mapping with these values for its keys: a copy of `first`, or that class called with them. TypeError if a copy refuses one."""
+def mapping_like(first: Any, children: Dict[Any, Any], *, is_apart: bool = True) -> Any:
+    """A mapping with these values for its keys: a copy of `first`, or that class called with them. TypeError if a copy refuses one.
+    `is_apart`: a dict shares no attribute with `first`."""
     if isinstance(first, type):
         return first(children)
     if isinstance(first, dict):
         has_fields = hasattr(type(first), "__dataclass_fields__")
         # The class's own methods may convert or refuse a batch, and a Counter's `update` adds.
         base: Any = collections.OrderedDict if isinstance(first, collections.OrderedDict) else dict
-        made = _bare_copy(first)
+        made = _bare_copy(first, is_apart)
         for key, child in children.items():
             base.__setitem__(made, key, child)
             if has_fields:
@@ -86,25 +97,28 @@ def mapping_like(first: Any, children: Dict[Any, Any]) -> Any:
     return made
 
 
-def sequence_like(first: Any, children: List[Any]) -> Any:
-    """A list or tuple of these entries, as many as `first` has, if it is no class: a copy of it, or that class called with them."""
+def sequence_like(first: Any, children: List[Any], *, is_apart: bool = True) -> Any:
+    """A list or tuple of these entries, as many as `first` has, if it is no class: a copy of it, or that class called with them.
+    `is_apart`: it shares no attribute with `first`."""
     if isinstance(first, type):
         return first(children)
     if isinstance(first, list):
-        made = _bare_copy(first)
+        made = _bare_copy(first, is_apart)
         list.extend(made, children)
         return made
     made = tuple.__new__(type(first), children)
     if hasattr(first, "__dict__"):
         vars(made).update(vars(first))
-        _detach(made, first)
+        if is_apart:
+            _detach(made, first)
     return made
 
 
-def object_like(first: Any, children: Dict[str, Any]) -> Any:
-    """An object with these values for its fields, frozen or not."""
+def object_like(first: Any, children: Dict[str, Any], *, is_apart: bool = True) -> Any:
+    """An object with these values for its fields, frozen or not. `is_apart`: it shares no other attribute with `first`."""
     made = copy.copy(first)
-    _detach(made, first, children)
+    if is_apart:
+        _detach(made, first, children)
     for name, child in children.items():
         object.__setattr__(made, name, child)
     return made
@@ -117,8 +131,9 @@ def model_like(first: Any, children: Dict[str, Any]) -> Any:
     return made
 
 
-def _bare_copy(first: Any) -> Any:
-    """A list or dict without entries and with the attributes of the first one. No method of its class runs, unless that is in C."""
+def _bare_copy(first: Any, is_apart: bool) -> Any:
+    """A list or dict without entries and with the attributes of the first one, or copies of them. No method of its class runs,
+    unless that is in C."""
     cls: Any = type(first)
     try:
         made = (dict if isinstance(first, dict) else list).__new__(cls)
@@ -137,14 +152,17 @@ def _bare_copy(first: Any) -> Any:
             object.__setattr__(made, name, object.__getattribute__(first, name))
         except AttributeError:
             pass  # It is not set.
-    if own is not first:
-        _detach(made, first, first if hasattr(cls, "__dataclass_fields__") else ())
+    if is_apart and own is not first:
+        _detach(made, first, dict.keys(first) if hasattr(cls, "__dataclass_fields__") else ())
     return made
 
 
 def _copy_apart(first: Any) -> Any:
-    """A copy of a mapping that keeps its entries in an attribute: containers that are attributes are copied too."""
+    """A copy of a mapping that keeps its entries in an attribute: containers that are attributes are copied too, cached properties
+    are removed."""
     made = copy.copy(first)
+    for name in [name for name in getattr(made, "__dict__", ()) if _is_cached(type(first), name)]:
+        del vars(made)[name]
     for name in (*getattr(made, "__dict__", ()), *_slots(type(first))):
         value = getattr(made, name, None)
         if isinstance(value, (dict, list, MutableMapping)) and value is getattr(first, name, None):
@@ -158,7 +176,7 @@ def _detach(made: Any, first: Any, fields: Container[Any] = ()) -> None:
     cls: Any = type(made)
     own, shared = vars(made) if cls.__dictoffset__ else {}, {}
     for name in [name for name in own if name not in fields]:
-        if isinstance(getattr(cls, name, None), functools.cached_property):
+        if _is_cached(cls, name):
             del own[name]
         else:
             shared[name] = own[name]
@@ -168,18 +186,28 @@ def _detach(made: Any, first: Any, fields: Container[Any] = ()) -> None:
                 shared[name] = object.__getattribute__(made, name)
             except AttributeError:
                 pass  # It is not set.
+    shared = {name: value for name, value in shared.items() if type(value) not in _IMMUTABLE}
     if not shared:
         return
     try:
         shared = copy.deepcopy(shared, {id(first): made})
+    except MemoryError:
+        raise
     except Exception:
         for name, value in shared.items():
             try:
                 shared[name] = copy.deepcopy(value, {id(first): made})
+            except MemoryError:
+                raise
             except Exception:
                 pass
     for name, value in shared.items():
         object.__setattr__(made, name, value)
+
+
+def _is_cached(cls: Any, name: str) -> bool:
+    """Whether an attribute is the value of a cached property, which is that of the first sample."""
+    return isinstance(getattr(cls, name, None), functools.cached_property)
 
 
 def _slots(cls: Any) -> List[str]:

@@ -141,8 +141,9 @@ def map_object(tree: Any, function: Callable[[Any], Any]) -> Any:
         return copy.copy(tree).apply(function)
     flattener = find(cls, False)
     if flattener is None and not isinstance(tree, (Mapping, tuple, list)):
-        if dataclasses.is_dataclass(cls):
-            return object_like(tree, {field.name: function(getattr(tree, field.name)) for field in dataclasses.fields(cls)})
+        fields: Any = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else getattr(cls, "__attrs_attrs__", None)
+        if fields is not None:
+            return object_like(tree, {field.name: function(getattr(tree, field.name)) for field in fields}, is_apart=False)
         flattener = find(cls, True)
     if flattener is None:
         return None

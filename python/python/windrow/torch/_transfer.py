@@ -10,7 +10,7 @@ import torch
 
 import windrow as wr
 from windrow import _nodes, _windrow
-from windrow._like import mapping_like, mapping_template, sequence_like, sequence_template
+from windrow._like import mapping_like, mapping_template, sequence_like, sequence_model
 from windrow._windrow import _has_tangent, _relax_captures
 from windrow.torch._shared import in_worker_process
 
@@ -24,8 +24,8 @@ _has_warned = False
 
 
 def map_tensors(tree: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The tree with `function` applied to every tensor; containers are copies as `windrow.collate` makes them, but for mappings that cannot
-    change, which become dicts; the rest is passed on."""
+    """The tree with `function` applied to every tensor. Containers are copies as `windrow.collate` makes them, which share their other
+    attributes with the tree's; mappings that cannot change, or whose copies write through, become dicts. The rest is passed on."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
     mapped = _nodes.map_object(tree, lambda child: map_tensors(child, function))
@@ -35,10 +35,12 @@ def map_tensors(tree: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> 
         entries = [map_tensors(item, function) for item in tree]
         if type(tree) is list:
             return entries
-        return tuple(entries) if type(tree) is tuple else sequence_like(sequence_template(tree, ""), entries)
+        return tuple(entries) if type(tree) is tuple else sequence_like(sequence_model(tree), entries, is_apart=False)
     if isinstance(tree, collections.abc.Mapping):
         items = {key: map_tensors(item, function) for key, item in tree.items()}
-        model = {} if type(tree) is dict else mapping_template(tree, list(items), "")
+        if isinstance(tree, dict):
+            return items if type(tree) is dict else mapping_like(tree, items, is_apart=False)
+        model = mapping_template(tree, list(items), "")
         return items if isinstance(model, type) or type(model) is dict else mapping_like(model, items)
     return tree
 
