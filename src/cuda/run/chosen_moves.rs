@@ -26,7 +26,7 @@ impl Executor {
     ///
     /// # Errors
     /// [`Error::Argument`] where a graph has no room for addresses, or for too many loops; [`Error::TooLarge`]; [`Error::Cuda`].
-    /// Nothing is enqueued unless all moves can be.
+    /// No move is enqueued unless all have their loops and memory, and their addresses are on the way.
     ///
     /// # Safety
     /// Destinations may be written to, sources are read, until the work is done.
@@ -66,7 +66,7 @@ impl Run<'_> {
         out_owners: &[Owner],
     ) -> Result<()> {
         // Loops and memory of all moves first, so that nothing is enqueued if one cannot be.
-        let launches =
+        let mut launches =
             moves.iter().map(|pairs| self.prepared(pairs)).collect::<Result<Vec<_>>>()?;
         let sides = moves.iter().flat_map(|pairs| [pairs.dsts, pairs.srcs]);
         let gathered = moves.iter().filter_map(|pairs| pairs.gathered).map(Tensor::owner);
@@ -79,27 +79,29 @@ impl Run<'_> {
         let listed = listed.flat_map(SampleList::owners);
         let written: Vec<Owner> = out_owners.iter().chain(listed).cloned().collect();
         self.order_behind(&read, &written)?;
-        let policy = &self.executor.policy;
-        for MoveLaunch { mut parameters, words, uploaded } in launches {
-            if let Some(address) = uploaded {
-                // SAFETY: a block of as many bytes, which is held until the event after the launch.
-                unsafe { upload::bytes(self, address, cast_slice(&words)) }?;
-                for side in [&mut parameters.dst, &mut parameters.src] {
-                    if side.is_inline != 0 {
-                        side.addresses = address + u64::from(side.word) * 8;
-                        side.is_inline = 0;
-                    }
+        // All uploads before the first launch: one that fails leaves every destination as it was.
+        for MoveLaunch { parameters, words, uploaded } in &mut launches {
+            let Some(address) = *uploaded else { continue };
+            // SAFETY: a block of as many bytes, which is held until the event after the launches.
+            unsafe { upload::bytes(self, address, cast_slice(words)) }?;
+            words.clear();
+            for side in [&mut parameters.dst, &mut parameters.src] {
+                if side.is_inline != 0 {
+                    side.addresses = address + u64::from(side.word) * 8;
+                    side.is_inline = 0;
                 }
             }
-            let behind: &[u64] = if uploaded.is_none() { &words } else { &[] };
+        }
+        let policy = &self.executor.policy;
+        for MoveLaunch { parameters, words, .. } in &launches {
             let grid = parameters.num_items.div_ceil(policy.threads / 32);
             let grid = options.max_blocks.map_or(grid, |most| grid.min(most));
-            let header = bytes_of(&parameters);
-            let parameters = self.executor.arguments.with(cast_slice(header), behind, policy);
-            let kernel = &self.executor.moves[usize::from(parameters.is_large)];
+            let header = cast_slice(bytes_of(parameters));
+            let arguments = self.executor.arguments.with(header, words, policy);
+            let kernel = &self.executor.moves[usize::from(arguments.is_large)];
             // SAFETY: the kernel has one parameter, of this size. What it reads and writes is the caller's promise, and held until
             // the event after this.
-            unsafe { self.launch_kernel(kernel, grid, parameters.words()) }?;
+            unsafe { self.launch_kernel(kernel, grid, arguments.words()) }?;
         }
         self.finish(&written, true, &read, options)
     }
