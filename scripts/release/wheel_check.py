@@ -15,11 +15,13 @@ import tempfile
 import venv
 import zipfile
 from pathlib import Path
-from typing import List
+from typing import Iterable, List
 
 # The kernels of four architectures have 2.8 MiB of them.
 MAX_MIB = 6
 NEEDED = ("windrow/py.typed", "windrow/_windrow.pyi", "/licenses/LICENSE-MIT", "/licenses/LICENSE-APACHE")
+# A release has the licences of others too (wheel_origin.py); the wheel of a source distribution has not.
+RELEASE = ("/licenses/THIRD-PARTY.txt", "/licenses/COPYRIGHT-library.html")
 JUNK = re.compile(r"__pycache__|\.pyc$|(^|/)(tests?|target|out|benches|kernels)/|\.(rs|cu|cuh|toml)$")
 
 IMPORT = """
@@ -47,10 +49,10 @@ time.sleep(0.2)
 """
 
 
-def contents(wheel: Path) -> None:
+def contents(wheel: Path, wanted: Iterable[str]) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    for needed in NEEDED:
+    for needed in wanted:
         assert any(name.endswith(needed) for name in names), f"{needed} is missing"
     junk = [name for name in names if JUNK.search(name)]
     assert not junk, junk
@@ -89,9 +91,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", metavar="WHEEL", type=Path)
     parser.add_argument("python", metavar="PYTHON", nargs="?", default=sys.executable, help="makes the environment; default: the one that runs this")
+    parser.add_argument("--release", action="store_true", help="the licences of others must be in it, too")
     options = parser.parse_args()
     wheel, base = options.wheel.resolve(), options.python
-    contents(wheel)
+    contents(wheel, NEEDED + RELEASE if options.release else NEEDED)
     platform_tag(wheel)
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([base, "-m", "venv", f"{folder}/env"], check=True)

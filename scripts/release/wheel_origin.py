@@ -28,6 +28,7 @@ def without_origin(sbom: bytes, root: str) -> bytes:
 def with_licenses(metadata: bytes, names: Iterable[str]) -> bytes:
     """METADATA that names these files before its first licence."""
     lines = b"".join(b"\nLicense-File: " + name.encode() for name in names)
+    assert b"\nLicense-File: " in metadata, "METADATA names no licence"
     return metadata.replace(b"\nLicense-File: ", lines + b"\nLicense-File: ", 1)
 
 

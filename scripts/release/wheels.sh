@@ -46,7 +46,7 @@ for python in ${WHEEL_PYTHONS:-python3.9 python3.10 python3.11 python3.12 python
         [[ -n $(echo "$out"/*-abi3-*.whl) ]] || scripts/release/release_wheel.sh "$python" "$out"
         ;;
     esac
-    "$PYTHON" scripts/release/wheel_check.py "$out"/*-"$abi"-*.whl "$python"
+    "$PYTHON" scripts/release/wheel_check.py --release "$out"/*-"$abi"-*.whl "$python"
 done
 
 [[ ${WHEEL_SDIST:-1} == 0 ]] || scripts/release/sdist_check.sh "$out"
