@@ -14,7 +14,7 @@ fail() {
 }
 workspace=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
 [[ $workspace == "$version" ]] || fail "the tag is $1, Cargo.toml has version $workspace"
-newest=$(grep -m 1 '^## \[' CHANGELOG.md)
+newest=$(grep -m 1 '^## \[' CHANGELOG.md || true)
 [[ $newest =~ ^"## [$version] - "20[0-9]{2}-[0-9]{2}-[0-9]{2}$ ]] || fail "the newest entry of CHANGELOG.md is \"$newest\", wanted \"## [$version] - DATE\""
 grep -q '^repository = "https://' Cargo.toml || fail "Cargo.toml has no address of the repository"
 echo "$1: version, changelog and address agree"
