@@ -30,11 +30,12 @@ pub(super) struct DeviceScales<'s> {
 type FoundOutput<'s> = (OutputPlan<'s>, Option<(OutputPlan<'s>, OutputPlan<'static>)>);
 
 impl<'s> DeviceScales<'s> {
-    /// Of pairs with a side on a device, by position.
+    /// The scales of pairs with a side on a device, by position.
     ///
     /// # Errors
     /// As [`MoveScales::new`]; [`Error::TooLarge`] for more than a launch counts, of all pairs together, so that none of several
-    /// rounds finds it.
+    /// rounds finds it. A sample with one scale must have fewer than 2^31 elements, which is stricter than a launch: that counts its
+    /// rows and the elements of a row apart, as it finds them.
     pub fn new<'a: 's>(
         pairs: &[usize],
         all: &PairClasses<'s>,
@@ -45,12 +46,17 @@ impl<'s> DeviceScales<'s> {
         let mut num_scales = 0u64;
         for class in pairs.iter().map(|&pair| all.class_of(pair)) {
             let Some(scaling) = class.scaling() else { continue };
-            let row = match scaling.groups {
-                Groups::Blocks { row, .. } => row,
-                Groups::Sample => class.dst.layout.numel() as u64,
-            };
-            if row >= DEVICE_COUNT {
-                return Err(rows_too_long(row));
+            match (scaling.groups, class.dst.layout.numel() as u64) {
+                (Groups::Blocks { row: row @ DEVICE_COUNT.., .. }, _) => {
+                    return Err(rows_too_long(row));
+                }
+                (Groups::Sample, elems @ DEVICE_COUNT..) => {
+                    return Err(Error::too_large(format!(
+                        "a sample of {elems} elements with one scale: a device takes fewer than 2^31; pass its parts as samples with \
+                         scales of their own, or both sides on the host"
+                    )));
+                }
+                _ => {}
             }
             num_scales = num_scales.saturating_add(scaling.num_scales());
         }

@@ -37,11 +37,16 @@ fn limits_are_known_before_the_first_round() {
         let moves = Moves::new(&dsts, &srcs, &quantize.into(), Some(&scales));
         moves.map(drop).map_err(|error| error.to_string())
     };
-    for (shape, scale) in
-        [([2, 1 << 31], Granularity::Row), ([1 << 16, 1 << 15], Granularity::Sample)]
-    {
+    for (shape, scale, begin) in [
+        ([2, 1 << 31], Granularity::Row, "rows of 2147483648 elements:"),
+        (
+            [1 << 16, 1 << 15],
+            Granularity::Sample,
+            "a sample of 2147483648 elements with one scale:",
+        ),
+    ] {
         let error = text(&shape, 1, scale).unwrap_err();
-        assert!(error.starts_with("rows of 2147483648 elements"), "{error}");
+        assert!(error.starts_with(begin), "{error}");
     }
     assert_eq!(text(&[2, (1 << 31) - 1], 1, Granularity::Row), Ok(()));
     let all = 1 << 30;

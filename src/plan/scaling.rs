@@ -118,7 +118,7 @@ impl Scaling {
         Ok(Some(Box::new(scaling)))
     }
 
-    /// The number of scales, and the bytes of those that are found.
+    /// The number of scales.
     pub fn num_scales(&self) -> u64 {
         self.shape.iter().fold(1, |all, &extent| all.saturating_mul(extent as u64))
     }
