@@ -160,7 +160,7 @@ impl Executor {
     #[allow(unsafe_code)]
     pub unsafe fn move_chosen(
         &self,
-        _: &ChosenMove<'_>,
+        _: &[ChosenMove<'_>],
         _: &RunOptions,
         _: &[Owner],
     ) -> Result<Traffic> {
