@@ -99,8 +99,8 @@
 //!
 //! # On a GPU
 //!
-//! With feature `cuda` the same plan runs on a device: one launch for all leaves, on a given stream
-//! ([`Engine::assemble_on`]) or on one of the engine's own. The host waits for the device only if the batch is
+//! With feature `cuda` the same plan runs on a device: one launch for all leaves, two if only some outputs are
+//! quantised, on a given stream ([`Engine::assemble_on`]) or on one of the engine's own. The host waits for the device only if the batch is
 //! placed on the host. To use a batch on another stream, call [`Tensor::ready_on`] first. The driver is
 //! found at run time; without one, the result is [`Error::NoDriver`].
 //!

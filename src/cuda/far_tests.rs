@@ -107,7 +107,7 @@ struct Near {
 
 struct Gpu<'c> {
     stream: StreamRef<'c>,
-    /// The kernel of the common families, and the kernel of all families.
+    /// The kernel of the common families, and the kernel of all but the quantised family.
     kernels: [Kernel; 2],
 }
 

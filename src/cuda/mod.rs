@@ -1,4 +1,5 @@
-//! The CUDA executor: runs the same plans as the host's, by one launch in the order of a stream.
+//! The CUDA executor: runs the same plans as the host's, by one launch, or two if only some outputs are
+//! quantised, in the order of a stream.
 //!
 //! | module | what it knows |
 //! |---|---|

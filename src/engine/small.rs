@@ -29,8 +29,8 @@ struct Small<'s> {
     elems: u64,
 }
 
-/// Whether the options ask only for a host batch of rows that are copied, cast or padded. `device`: where batches go if
-/// the options do not say.
+/// Whether the options have no increments, transform or scales, and no device but the host. `device`: where batches go if the
+/// options do not say.
 fn is_plain(collate: &Collate, device: Option<Device>) -> bool {
     collate.increments.is_none()
         && collate.has_no_transform()
@@ -164,7 +164,7 @@ impl<'s> Small<'s> {
 
 impl Engine {
     /// The largest table that is written without a plan: a stack of more rows takes a plan, which reads them as one sample, less
-    /// than their addresses. Of other forms any number of rows, within the same bytes.
+    /// than their addresses. The other forms take any number of rows within the same bytes.
     pub(super) fn table_limits(collate: &Collate) -> TableLimits {
         let policy = &host::POLICY;
         let rows = if collate.form == Form::Stack { policy.table_rows - 1 } else { usize::MAX };

@@ -46,11 +46,11 @@ pub(super) trait Elem: Copy + 'static {
     fn to_f64(self) -> f64 {
         self.to_f32().into()
     }
-    /// Rounded to nearest even; of an integral type toward zero and saturated, with 0 for NaN; a bool is whether it is not 0.
+    /// Rounded to nearest even; integers are rounded toward zero and saturated, with 0 for NaN; a bool is whether it is not 0.
     fn from_f32(x: f32) -> Self;
     /// As [`Elem::from_f32`], rounded once.
     fn from_f64(x: f64) -> Self;
-    /// As [`Elem::from_f32`], of a bfloat16.
+    /// As [`Elem::from_f32`], from a bfloat16.
     #[inline(always)]
     fn from_bf16(x: BF16) -> Self {
         Self::from_f32(bf16_to_f32(x))
@@ -342,7 +342,7 @@ impl<const FRACTION: u32, const SATURATE: bool> F8<FRACTION, SATURATE> {
     };
 
     /// The float of 16 bits with a fraction of `TO` bits. From one power of two to the next a subnormal number is a line of its code, as
-    /// the normal ones are, of half the slope of the one before: the number is the least of all lines.
+    /// the normal ones are. Each line has half the slope of the one before, so the number is the least of all lines.
     #[inline(always)]
     const fn half<const TO: u32>(self) -> u16 {
         let bits = self.0 as i8 as u16;
@@ -423,7 +423,7 @@ impl<const FRACTION: u32, const SATURATE: bool> Elem for F8<FRACTION, SATURATE> 
     fn from_f64(x: f64) -> Self {
         F8::from_f32(f64_to_odd(x))
     }
-    /// In 16 bits, of which a vector has twice as many.
+    /// Computes in 16 bits: a vector has twice as many of them.
     #[inline(always)]
     fn from_bf16(x: BF16) -> Self {
         let abs = x.0 & 0x7FFF;

@@ -240,8 +240,8 @@ impl MemoryPool {
     }
 }
 
-/// Takes the smallest free block that fits and is not more than a quarter too large; `None` if there is none. Of equal
-/// ones it takes the one used last: its pages are the likeliest to be in a cache.
+/// Takes the smallest free block that fits and is not more than a quarter too large; `None` if there is none. Among
+/// equal ones it takes the one used last: its pages are the likeliest to be in a cache.
 fn take_best_fit(free: &mut Vec<Raw>, size: usize) -> Option<Raw> {
     let fits = |raw: &Raw| (size..=size + size / 4).contains(&raw.layout.size());
     let (position, _) = free

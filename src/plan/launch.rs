@@ -7,7 +7,7 @@
 pub struct Launch {
     /// Pieces of work, each for one warp.
     pub items: u64,
-    /// Kernels that are launched for it: 2 if some leaves have scales and others are `"strided"` or `"contiguous_generic"`, else 1.
+    /// Kernels that are launched for it: 2 if only some parts are `"quantised"`, else 1.
     pub num_kernels: usize,
     /// Bytes of the table that tells the kernel what to do.
     pub table_bytes: u64,
@@ -23,13 +23,14 @@ pub struct Launch {
 pub struct SegmentReport {
     /// The leaf; `None` for the zeros between tensors of an arena.
     pub leaf: Option<usize>,
-    /// `"data"`, `"mask"`, `"batch_index"`, `"lengths"`, `"offsets"` or `"gap"`.
+    /// `"data"`, `"mask"`, `"batch_index"`, `"scales"`, `"lengths"`, `"offsets"` or `"gap"`.
     pub output: &'static str,
     /// The loops that write it: `"rows"` (samples of whole 16-byte vectors), `"aligned_copy"` (the same, multiples
     /// of 2 KiB), `"small_copy"` (samples of up to 2 KiB, at any byte), `"contiguous_cast"` (rows of adjacent elements, moved or
     /// cast), `"contiguous_generic"` (the same, of dtypes without a loop of their own), `"planar"` (u8 pixels to planes),
-    /// `"scalar_fallback"` (samples of few elements, one by one), `"strided"` (any strides, any cast), `"metadata"` (numbers known on
-    /// the host: lengths, offsets).
+    /// `"scalar_fallback"` (samples of few elements, one by one), `"strided"` (any strides, any cast), `"placed_rows"` and
+    /// `"placed_copy"` (as `"rows"` and `"aligned_copy"`, each sample to a place of its own), `"quantised"` (elements with scales, and
+    /// the scales), `"metadata"` (numbers known on the host: lengths, offsets).
     pub family: &'static str,
     /// Samples of it; 0 for metadata.
     pub samples: usize,

@@ -117,7 +117,7 @@ impl<'s> Plan<'s> {
     ///     Leaf { samples: &ids, collate: &pad, path: "ids", out: None },
     ///     Leaf { samples: &labels, collate: &stack, path: "labels", out: None },
     /// ])?;
-    /// let outputs = Engine::host().run(plan)?; // both in one pass, on a device in one launch
+    /// let outputs = Engine::host().run(plan)?; // in one pass, on a device in one launch (two if one is quantised)
     /// assert_eq!(outputs[1].data.as_ref().unwrap().as_slice::<u8>()?, [7, 8]);
     /// # Ok::<(), windrow::Error>(())
     /// ```

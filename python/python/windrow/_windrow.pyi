@@ -705,11 +705,12 @@ class Explain:
         data on the host is written by streaming stores, if its memory was written before) and names
         (where it is in its tree, ``""`` for a plain list).
 
-        ``launch`` is None on the host, else a dict of the one launch: items (pieces of work, each for one
-        warp), table_bytes, table_uploaded (else the table goes with the launch's parameters) and
-        parts, a list of dicts: leaf (None for the zeros between tensors of an arena), output (``"data"``,
+        ``launch`` is None on the host and for several devices, else a dict of the launch, or of both if only some parts
+        are ``"quantised"``: items (pieces of work, each for one warp), table_bytes, table_uploaded (else the table goes with
+        the launch's parameters) and parts, a list of dicts: leaf (None for the zeros between tensors of an arena), output (``"data"``,
         ``"mask"``, ...), family (``"rows"``, ``"aligned_copy"``, ``"small_copy"``, ``"contiguous_cast"``,
-        ``"contiguous_generic"``, ``"planar"``, ``"scalar_fallback"``, ``"strided"`` or ``"metadata"``), samples, items and sources (``"addresses"``, ``"ids"``; None where
+        ``"contiguous_generic"``, ``"planar"``, ``"scalar_fallback"``, ``"strided"``, ``"placed_rows"``,
+        ``"placed_copy"``, ``"quantised"`` or ``"metadata"``), samples, items and sources (``"addresses"``, ``"ids"``; None where
         nothing is read).
         """
 
@@ -1042,10 +1043,10 @@ def copy_many(
         transform (Transform, Quantize or Dequantize): arithmetic and axis order on the way, or scales that are found or given; a
             destination has the shape of the result. The scales of a `Dequantize` are a list with those of each source, or an array with
             these along dim 0.
-        scales_out: of a `Quantize`: where its scales go, a side as ``dsts``: for each pair one of the scales' dtype, without dims for
+        scales_out: where the scales of a `Quantize` go, a side as ``dsts``: for each pair one of the scales' dtype, without dims for
             ``"sample"`` and of 1-d sources, for rows of the source's shape without its last dim, for blocks with their number in its place;
             where the destination is: on its device, or on the host, where those of no elements always are.
-        stream: of the CUDA device that a side is on, to enqueue the work on: a handle, a torch or CuPy stream, or an object with
+        stream: the stream to enqueue the work on, of the CUDA device that a side is on: a handle, a torch or CuPy stream, or an object with
             ``__cuda_stream__``; None: the one that destinations or sources were written on, else one of the engine's own.
         engine (Engine): None: the default one.
         max_blocks (int): the most blocks of threads of a launch, and so how much of the device's multiprocessors a move may take from

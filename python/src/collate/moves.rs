@@ -48,10 +48,10 @@ use crate::samples::imported::Imported;
 ///     transform (Transform, Quantize or Dequantize): arithmetic and axis order on the way, or scales that are found or given; a
 ///         destination has the shape of the result. The scales of a `Dequantize` are a list with those of each source, or an array with
 ///         these along dim 0.
-///     scales_out: of a `Quantize`: where its scales go, a side as ``dsts``: for each pair one of the scales' dtype, without dims for
+///     scales_out: where the scales of a `Quantize` go, a side as ``dsts``: for each pair one of the scales' dtype, without dims for
 ///         ``"sample"`` and of 1-d sources, for rows of the source's shape without its last dim, for blocks with their number in its place;
 ///         where the destination is: on its device, or on the host, where those of no elements always are.
-///     stream: of the CUDA device that a side is on, to enqueue the work on: a handle, a torch or CuPy stream, or an object with
+///     stream: the stream to enqueue the work on, of the CUDA device that a side is on: a handle, a torch or CuPy stream, or an object with
 ///         ``__cuda_stream__``; None: the one that destinations or sources were written on, else one of the engine's own.
 ///     engine (Engine): None: the default one.
 ///     max_blocks (int): the most blocks of threads of a launch, and so how much of the device's multiprocessors a move may take from
@@ -142,12 +142,12 @@ pub(crate) fn copy_many(
     copy_pairs(py, &engine, (dsts, srcs), &named, (transform, scales), (stream, max_blocks))
 }
 
-/// The path, if it is of trees, and the number that errors have for a pair.
+/// The number that errors have for a pair, and its path if the sides are trees.
 type Named<'n> = &'n dyn Fn(usize) -> (String, usize);
 
 /// Checks counts, streams and moved memory of pairs that were read one by one, orders the work, and copies them. The reader has
-/// found destinations to be writable. Versions of torch destinations are raised if anything may have been written, after an error
-/// of the device too.
+/// found destinations to be writable. Versions of torch destinations are raised if anything may have been written, also after
+/// an error of the device.
 fn copy_pairs(
     py: Python<'_>,
     engine: &Engine,
@@ -314,7 +314,7 @@ fn copy_columns(
     }
 }
 
-/// As [`increment_version`], of each of these torch tensors.
+/// As [`increment_version`], for each of these torch tensors.
 fn increment_versions(py: Python<'_>, tensors: Vec<Py<PyAny>>) -> PyResult<()> {
     let tensors = tensors.into_iter().map(|tensor| tensor.into_bound(py));
     increment_version(list_of(py, tensors)?.as_any())
@@ -364,7 +364,7 @@ fn pair_error(py: Python<'_>, error: Error, named: Named<'_>) -> PyErr {
     to_py_err(py, &error.renumbered(|pair| named(pair).1).at_path(&path))
 }
 
-/// `explain` of pairs, of which none is copied: `arguments` are those of `copy_many`, with ``dsts``. Errors are those that
+/// `explain` of pairs, without a copy: `arguments` are those of `copy_many`, with ``dsts``. Errors are those that
 /// `copy_many` has for the pairs; samples taken by indices on a device are a ValueError.
 pub(super) fn explain_pairs(
     srcs: &Bound<'_, PyAny>,

@@ -24,11 +24,12 @@ impl PyExplain {
     /// data on the host is written by streaming stores, if its memory was written before) and names
     /// (where it is in its tree, ``""`` for a plain list).
     ///
-    /// ``launch`` is None on the host, else a dict of the one launch: items (pieces of work, each for one
-    /// warp), table_bytes, table_uploaded (else the table goes with the launch's parameters) and
-    /// parts, a list of dicts: leaf (None for the zeros between tensors of an arena), output (``"data"``,
+    /// ``launch`` is None on the host and for several devices, else a dict of the launch, or of both if only some parts
+    /// are ``"quantised"``: items (pieces of work, each for one warp), table_bytes, table_uploaded (else the table goes with
+    /// the launch's parameters) and parts, a list of dicts: leaf (None for the zeros between tensors of an arena), output (``"data"``,
     /// ``"mask"``, ...), family (``"rows"``, ``"aligned_copy"``, ``"small_copy"``, ``"contiguous_cast"``,
-    /// ``"contiguous_generic"``, ``"planar"``, ``"scalar_fallback"``, ``"strided"`` or ``"metadata"``), samples, items and sources (``"addresses"``, ``"ids"``; None where
+    /// ``"contiguous_generic"``, ``"planar"``, ``"scalar_fallback"``, ``"strided"``, ``"placed_rows"``,
+    /// ``"placed_copy"``, ``"quantised"`` or ``"metadata"``), samples, items and sources (``"addresses"``, ``"ids"``; None where
     /// nothing is read).
     fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let explain = &self.explain;

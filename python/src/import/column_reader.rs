@@ -132,11 +132,11 @@ pub(crate) unsafe fn borrowed(
     }
 }
 
-/// As [`borrowed`], of the destinations and the sources of as many pairs, of whatever size; `None` also for tensors that require
+/// As [`borrowed`], for the destinations and the sources of as many pairs, whatever their size; `None` also for tensors that require
 /// grad while torch records nothing. Also whether destinations are torch tensors.
 ///
 /// # Safety
-/// As of [`borrowed`].
+/// As for [`borrowed`].
 pub(crate) unsafe fn borrowed_pairs(
     dsts: &Bound<'_, PyAny>,
     srcs: &Bound<'_, PyAny>,
@@ -318,7 +318,7 @@ impl ColumnReader {
     ///
     /// ```text
     /// until all samples are in the list:
-    ///     read one; of another class, or not to be read that way: None
+    ///     read one; if its class is another, or it cannot be read that way: None
     ///     the first of a stack that is too large: None
     ///     append it with its layout, then those behind it that differ from it in their address alone,
     ///     then those that differ in their address and length alone

@@ -313,8 +313,8 @@ pub(crate) fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// Whether an object is a tensor rather than a list of some. A batch is one if its samples are the rows of its data: those of
-/// padded and joined ones are not. Of objects that have protocols alone, a memoryview and those of DLPack or the CUDA array
-/// interface are.
+/// padded and joined ones are not. An object that has protocols alone is one if it is a memoryview, or has
+/// DLPack or the CUDA array interface.
 pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(match route_of(object)?.0 {
         ImportRoute::Batch => {

@@ -444,7 +444,7 @@ impl TorchReader {
             }
         }
         if let Some(tensor) = tensor_at(1) {
-            // SAFETY: as in `has_no_grad`. Of a tensor that is no view the word has something else, where nothing is read.
+            // SAFETY: as in `has_no_grad`. The word of a tensor that is no view has something else, where nothing is read.
             let base = unsafe {
                 match word(tensor, AUTOGRAD) {
                     0 => 0,

@@ -1,5 +1,5 @@
 //! Pickles of lists, by value: a tensor for all samples that differ in the extent of dim 0 at most, and the place of each in the
-//! list. Of trees the first one, or a template where there is none, which has the structure, a list for each leaf and their number.
+//! list. A pickle of trees has the first one, or a template of the structure if there is none, a list for each leaf and their number.
 
 use std::collections::HashMap;
 use std::sync::Arc;

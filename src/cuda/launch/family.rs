@@ -60,7 +60,7 @@ impl Family {
 pub(crate) struct SegmentWork<'w> {
     pub op: ElementOp,
     pub is_move: bool,
-    /// Of elements with an increment: whether they are not cast, too.
+    /// Whether elements with an increment are not cast, too; `None` without an increment.
     pub adds_per_sample: Option<bool>,
     /// The dtypes on both sides of the cast.
     pub from: DType,
@@ -208,7 +208,7 @@ pub(crate) fn family_of(work: &SegmentWork<'_>, policy: &Policy) -> Family {
         ElementOp::Read { .. } if work.is_move => true,
         ElementOp::Read { affine, .. } => loop_of(work.from, work.to, affine).is_some(),
         ElementOp::Const(_) | ElementOp::Index => true,
-        // Of a family of its own, which writes the scales, too.
+        // The quantised family writes elements with scales, and the scales.
         ElementOp::Rescale | ElementOp::Scales => false,
     };
     if is_long && has_one_channel && work.is_adjacent() {

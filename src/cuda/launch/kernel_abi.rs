@@ -163,8 +163,8 @@ pub(crate) const LARGE_BYTES: usize = 32752;
 /// Words of a descriptor in a table.
 pub(crate) const DESC_WORDS: usize = 28;
 
-/// The most descriptors that parameters have room for. Where there are more, the kernel of all families and large parameters
-/// reads them from the table.
+/// The most descriptors that parameters have room for. The kernels that have other than the common families
+/// read further ones from the table.
 pub(crate) const MAX_DESCS: usize = (LARGE_BYTES - size_of::<Header>()) / (8 * DESC_WORDS);
 
 const _: () = {

@@ -38,7 +38,7 @@ pub(crate) struct OutputAddresses {
 }
 
 impl OutputAddresses {
-    /// Of the table of these segments of a plan's outputs; `others`: which of the addresses its other descriptors write to.
+    /// The addresses for the table of these segments of a plan's outputs; `others`: which of the addresses its other descriptors write to.
     pub fn new(
         plan: &Plan<'_>,
         segments: &[OutputSegment<'_>],

@@ -12,12 +12,12 @@ pub(crate) enum PerSample {
 }
 
 impl PerSample {
-    /// Whether it is this value for all samples; false for a list, of equal values too.
+    /// Whether it is this value for all samples; false for a list, even if its values are equal.
     pub fn is(&self, value: i64) -> bool {
         *self == PerSample::Same(value)
     }
 
-    /// The value, if it is one for all samples; `None` for a list, of equal values too.
+    /// The value, if it is one for all samples; `None` for a list, even if its values are equal.
     pub fn same(&self) -> Option<i64> {
         match self {
             PerSample::Same(value) => Some(*value),

@@ -22,7 +22,7 @@ pub(crate) struct Policy {
     pub max_item_bytes: u64,
     /// Output that could be written while a warp finds its item.
     pub setup_bytes: u64,
-    /// Resident warps of a multiprocessor: of the kernel of common families, and of the kernel of all, which has more registers.
+    /// Resident warps of a multiprocessor for the kernel of common families, and for the others, which have more registers.
     pub warps_per_sm: u64,
     pub any_warps_per_sm: u64,
     /// Samples from which on their addresses are written as 32-bit multiples of a common divisor.

@@ -102,7 +102,7 @@ impl Nest {
     }
 }
 
-/// Nests with as many loops, of the same extents but for the one that samples are joined along.
+/// Nests with as many loops, whose extents are equal but for the loop that samples are joined along.
 struct Set {
     nests: Vec<Nest>,
     joined: Option<usize>,
@@ -211,7 +211,7 @@ pub(crate) fn groups_of_rows(
     groups
 }
 
-/// A group for each set, of one dtype, that `sets_of` makes. It gets the nests with elements, or one nest if none has any, and
+/// A group for each set that `sets_of` makes, all of one dtype. It gets the nests with elements, or one nest if none has any, and
 /// the extents of all nests along the joined dim.
 fn grouped(
     output: &OutputPlan<'_>,
@@ -257,7 +257,7 @@ fn grouped(
 }
 
 /// The groups of an output whose samples are placed one by one: samples whose loops differ in source strides alone, and samples
-/// that are runs of bytes. Runs are one group: of the samples' dtype if their lengths are equal, else of bytes (`U8`).
+/// that are runs of bytes. Runs are one group, which has the samples' dtype if their lengths are equal, else bytes (`U8`).
 pub(crate) fn groups_of_placed(output: &OutputPlan<'_>) -> Vec<Group> {
     let mut sets: HashMap<_, Set> = HashMap::new();
     let mut order = Vec::new();
@@ -456,7 +456,7 @@ fn loops_of(output: &OutputPlan<'_>, set: &Set, steps: Option<&[i64]>, empty: &[
             let steps = steps.map_or(1, |steps| steps[first.id as usize]).max(1);
             sample_loop.extent = Extent::Joined(dim.extent / steps as u64);
         } else {
-            // A sample without elements has rows, of padding.
+            // A sample without elements has rows that are padding.
             let is_cols = at + 1 == first.dims.len();
             let of_empty = |bound: u64| if is_cols { 0 } else { bound as i64 };
             sample_loop.lo = number(&|nest| nest.dims[at].lo as i64, of_empty(dim.lo));

@@ -77,9 +77,9 @@ fn joined_dim(output: &OutputPlan<'_>, batch_shape: &BatchShape) -> Option<usize
     }
 }
 
-/// The segments of samples that each have a place, and scales at places of their own if they are found: of samples at steps from
-/// a first one, whose scales are at as many steps from the first one's. So are pages of one cache, whichever they are; in the
-/// worst case a segment has two samples. Scales that are given are put into the order of the samples of a segment, so that places
+/// The segments of samples that each have a place, and scales at places of their own if they are found. The samples of a
+/// segment are at steps from a first one, and their scales at as many steps from the first one's. So are pages of one cache, whichever
+/// they are; in the worst case a segment has two samples. Scales that are given are put into the order of the samples of a segment, so that places
 /// alone decide.
 fn push_placed<'p>(
     segment: OutputSegment<'p>,

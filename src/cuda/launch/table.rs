@@ -33,11 +33,11 @@ pub(crate) struct Table {
 /// A kernel that a table takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableKernel {
-    /// Of the common families.
+    /// The kernel of the common families.
     Common,
-    /// Of all families but quantised, with more registers: see [`Family::is_common`](super::output_desc::Family::is_common).
+    /// The kernel of all families but quantised, with more registers: see [`Family::is_common`](super::family::Family::is_common).
     Any,
-    /// Of quantised alone, with still more.
+    /// The kernel of the quantised family alone, with still more.
     Quantise,
 }
 

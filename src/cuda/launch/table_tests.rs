@@ -207,7 +207,7 @@ fn batches_take_the_kernel_of_common_families_if_they_have_no_other() {
     use TableKernel::{Any, Common, Quantise};
     assert_eq!(kernels(&[&moved], &policy), [Common]);
     assert_eq!(kernels(&[&moved, &moved], &policy), [Common]);
-    // One of them is enough, as there is one launch.
+    // One rare output is enough: all outputs but the quantised have one launch.
     for rare in [&boxes, &cast] {
         assert_eq!(kernels(&[rare], &policy), [Any]);
         assert_eq!(kernels(&[rare, &moved], &policy), [Any]);

@@ -43,7 +43,7 @@ impl Devices {
         Ok(executor)
     }
 
-    /// Blocks until all work on the engine's own streams has ended; the first error is returned.
+    /// Blocks until all work on the engine's own streams has ended, one device after the other; stops at the first error.
     pub fn settle(&self) -> Result<()> {
         self.all().iter().try_for_each(|executor| executor.settle(&RunOptions::default()))
     }

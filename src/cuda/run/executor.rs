@@ -1,4 +1,5 @@
-//! The executor: one launch for whatever of a plan is on a device, in the order of a stream.
+//! The executor: one launch for whatever of a plan is on a device, or two if only some outputs are
+//! quantised, in the order of a stream.
 #![allow(unsafe_code)] // Launches and copies between raw addresses.
 
 use std::sync::Arc;
@@ -34,9 +35,9 @@ pub(crate) struct LaunchStream<'c> {
 pub(crate) struct Executor {
     pub(crate) context: Arc<Context>,
     pub(crate) policy: Policy,
-    /// Kernels of the common families and of all families, each with small and with large parameters.
+    /// Kernels of the common families and of all but the quantised family, each with small and with large parameters.
     pub(crate) kernels: [[Kernel; 2]; 2],
-    /// The kernel of all families and of elements that share scales, with large parameters.
+    /// The kernel of the quantised family alone, with large parameters.
     pub(crate) quantise: Kernel,
     /// The kernels that make a table of indices.
     pub(crate) select: [Kernel; 2],

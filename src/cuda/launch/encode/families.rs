@@ -18,8 +18,8 @@ use crate::tensor::Result;
 const MAX_TURNS: u64 = 128;
 /// Columns of a box.
 const MAX_BOX_COLS: u64 = 1024;
-/// Elements of a warp that are under way together, and the most that it writes, of small samples; bytes of the largest
-/// that are moved.
+/// Elements of small samples that a warp has under way together, and the most that it writes; bytes of the largest word that
+/// moves them.
 const TURN_ELEMS: u64 = 128;
 const MAX_ELEMS: u64 = 1024;
 const MAX_WORD: u64 = 8;

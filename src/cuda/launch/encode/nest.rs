@@ -10,8 +10,8 @@ use super::{divisor, repeated, Builder, Coefficients};
 use crate::tensor::Result;
 
 impl Builder<'_> {
-    /// The loops of a descriptor, and where its samples begin, as far as [`Builder::items`] does not set them. Of the last outer
-    /// loop an item takes `block` coordinates. Appends columns to the table, and sets flags of `head`.
+    /// The loops of a descriptor, and where its samples begin, as far as [`Builder::items`] does not set them. An item
+    /// takes `block` coordinates of the last outer loop. Appends columns to the table, and sets flags of `head`.
     pub(super) fn nest(
         &mut self,
         head: &mut Head,
