@@ -350,10 +350,10 @@ windrow_status windrow_assemble(const windrow_engine *engine,
                                 const windrow_options *options,
                                 windrow_batch **batch);
 
-// Does what `windrow_assemble` does, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default one)
-// behind what is already on it. The call does not wait for a batch on a device: samples in device memory stay until the
-// work is done, and a user on another stream calls `windrow_batch_ready_on` first. A batch on the host is complete on
-// return; if its samples are on the host too, the stream is not used.
+// Does what `windrow_assemble` does, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default
+// one) behind what is already on it. The call does not wait for a batch on a device: samples in device memory stay
+// until the work is done, and a user on another stream calls `windrow_batch_ready_on` first. A batch on the host is
+// complete on return; if its samples are on the host too, the stream is not used.
 //
 // # Safety
 // `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
@@ -442,9 +442,9 @@ windrow_status windrow_copy_many(const windrow_engine *engine,
                                  const windrow_samples *srcs);
 
 // Does what `windrow_copy_many` does, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default
-// one) behind what is already on it. On return, destinations on the host are written and sources in pageable memory are
-// read; memory of a device stays until the work is done. Without a side on a device or in page-locked memory the stream
-// is not used.
+// one) behind what is already on it. On return, destinations on the host are written and sources in pageable memory
+// are read; memory of a device stays until the work is done. Without a side on a device or in page-locked memory the
+// stream is not used.
 //
 // # Safety
 // As of `windrow_copy_many`; the stream exists until the work is done.
@@ -453,12 +453,12 @@ windrow_status windrow_copy_many_on(const windrow_engine *engine,
                                     const windrow_samples *srcs,
                                     void *stream);
 
-// Does what `windrow_copy_many` does, and transforms the sources as `options` say: `scale`, `mean` and `std` with their
-// channel dim, and `permute`; or `quantize` with what belongs to it; or `scales`, whose dim 0 is that of the pairs. Any
-// other option that is set is WINDROW_STATUS_ARGUMENT. A destination has the shape of the result. The scales that are
-// found are written to the tensors of `scales_out`, one for each pair: of rows of the source's shape without its last
-// dim, of blocks with their number in its place, of a sample without dims; NULL without `quantize`. Each is where its
-// destination is: on its device, or on the host, where those of no elements always are.
+// Does what `windrow_copy_many` does, and transforms the sources as `options` say: `scale`, `mean` and `std` with
+// their channel dim, and `permute`; or `quantize` with what belongs to it; or `scales`, whose dim 0 is that of the
+// pairs. Any other option that is set is WINDROW_STATUS_ARGUMENT. A destination has the shape of the result. The
+// scales that are found are written to the tensors of `scales_out`, one for each pair: of rows of the source's shape
+// without its last dim, of blocks with their number in its place, of a sample without dims; NULL without `quantize`.
+// Each is where its destination is: on its device, or on the host, where those of no elements always are.
 //
 // # Safety
 // As of `windrow_copy_many`, and of `windrow_assemble` for the options; `scales_out` is a list as `dsts` or NULL.
