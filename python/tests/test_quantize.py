@@ -349,6 +349,7 @@ def test_copy_many_refuses():
         assert (error.side, error.index) == ("scales_out", index), error
     at_scales(0, move(scales[::-1]), wr.ShapeError, r"scales_out 0: expected shape \(2,\), got \(3,\)")
     at_scales(1, move([scales[0], scales[1].astype(np.float64)]), wr.DTypeError, "scales_out 1: expected float32, got float64")
+    at_scales(0, move([scales[0].astype(">f4"), scales[1]]), wr.LayoutError, "scales_out 0: expected native byte order")
     at_scales(1, move([scales[0], np.frombuffer(dsts[1].data, np.float32, 3)]), ValueError, "scales_out 1: .*overlaps destination 1")
     read_only = scales[1].copy()
     read_only.flags.writeable = False
@@ -370,6 +371,8 @@ def test_copy_many_refuses():
     def back(given):
         return lambda: wr.copy_many(wide, dsts, transform=wr.Dequantize(given))
     refusal(back([1.0]), ValueError, "1 scales for 2 pairs")
+    error = refusal(lambda: wr.copy_many(dsts, dsts, transform=wr.Dequantize([1.0, 1.0])), wr.DTypeError, "destination 0: expected float16")
+    assert (error.side, error.index) == ("destination", 0)
     refusal(back([scales[0], scales[0]]), wr.ShapeError, "source 1: expected scales of shape")
 
 

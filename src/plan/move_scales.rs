@@ -88,6 +88,9 @@ pub(super) fn check_scales(
     if meta.layout.shape() != shape {
         return refuse(Error::Shape, shape.into(), meta.layout.shape().into());
     }
+    if !meta.dtype.is_native() {
+        return refuse(Error::Layout, "native byte order".into(), meta.dtype.into());
+    }
     if meta.dtype != quantize.scale_dtype {
         return refuse(Error::DType, quantize.scale_dtype.into(), meta.dtype.into());
     }

@@ -6,7 +6,7 @@ use crate::collate::{AnyTransform, Collate, Dequantize, Scales};
 use crate::plan::batch_shape::BatchShape;
 use crate::plan::checks::ONLY_MOVED;
 use crate::plan::loops::{Dim, LoopNest};
-use crate::plan::scaling::Scaling;
+use crate::plan::scaling::{is_dequantised, Scaling, DEQUANTISED};
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{
     DType, Device, Dims, Error, Footprint, Hint, Layout, Mismatch, MoveSide, Result, Tensor,
@@ -170,6 +170,10 @@ impl<'l> PairClass<'l> {
         if src.dtype.native() != dst.dtype && !is_cast {
             let found = Mismatch::new(None, src.dtype.native(), dst.dtype);
             return refuse(Error::DType, found.with_hint(Hint::Text(ONLY_MOVED)));
+        }
+        let is_given = matches!(transform, Some(AnyTransform::Dequantize(_)));
+        if is_given && !is_dequantised(dst.dtype) {
+            return refuse(Error::DType, Mismatch::new(None, DEQUANTISED, dst.dtype));
         }
         if let Some(transform) = transform {
             let transformed = transformed(srcs, dst.dtype, transform, first)?;

@@ -137,6 +137,15 @@ impl Scaling {
     }
 }
 
+/// The dtypes in which given scales multiply, as an error says what it expected.
+pub(super) const DEQUANTISED: &str =
+    "float16, bfloat16, float32 or float64 for what is dequantised";
+
+/// Whether a dtype is one of [`DEQUANTISED`].
+pub(super) fn is_dequantised(dtype: DType) -> bool {
+    dtype.is_float() && !dtype.is_float8()
+}
+
 /// The dtype of a batch whose elements are scaled.
 ///
 /// # Errors
@@ -168,13 +177,11 @@ pub(super) fn result_dtype(
             let hint = Hint::Text("Dequantize is the way back from these");
             let fits = |dtype: DType| dtype.is_float8() || dtype == DType::I8;
             check("int8, float8_e4m3fn or float8_e5m2 samples", &fits, hint)?;
-            let is_wide = |dtype: &DType| dtype.is_float() && !dtype.is_float8();
-            match dtype.filter(is_wide) {
+            match dtype.filter(|&dtype| is_dequantised(dtype)) {
                 Some(dtype) => Ok(dtype),
                 None => {
                     let got = dtype.map_or("none".to_owned(), |dtype| dtype.to_string());
-                    let expected = "float16, bfloat16, float32 or float64 for what is dequantised";
-                    let mismatch = Mismatch::for_subject("dtype", expected, got);
+                    let mismatch = Mismatch::for_subject("dtype", DEQUANTISED, got);
                     Err(Error::DType(Box::new(mismatch.with_hint(Hint::CastToFloat32))))
                 }
             }
