@@ -1,5 +1,7 @@
 //! [`Scalar`]: a padding value that reaches every dtype exactly, without a detour through float.
 
+use std::cmp::Reverse;
+
 use half::{bf16, f16};
 
 use crate::tensor::dtype::DType;
@@ -193,14 +195,18 @@ fn float4_pair(value: f64) -> Option<u8> {
     Some((code | u8::from(value.is_sign_negative()) << 3) * 0x11)
 }
 
-/// The code of the float8 nearest to `value`; on a tie the even code. A zero without its sign, or
-/// without a code of its own, is the nearest there is. `None` if the type has no NaN, no infinity, no
-/// such magnitude or no such sign.
+/// The code of the float8 nearest to `value`; on a tie the even code. The code of a NaN is that of the quiet one. A zero
+/// without its sign, or without a code of its own, is the nearest there is. `None` if the type has no NaN, no infinity, no such
+/// sign, or no magnitude to which a cast rounds the value.
 fn float8_code(dtype: DType, value: f64) -> Option<u8> {
     let codes = (0..=255u8).map(|code| (code, float8_value(dtype, code)));
+    if value.is_nan() {
+        // The quiet one has the top bit of the mantissa alone.
+        let nans = codes.filter(|(_, candidate)| candidate.is_nan()).map(|(code, _)| code);
+        return nans.min_by_key(|code| Reverse(code.trailing_zeros()));
+    }
     let same = |candidate: f64| {
-        candidate.is_nan() && value.is_nan()
-            || candidate == value && candidate.is_sign_negative() == value.is_sign_negative()
+        candidate == value && candidate.is_sign_negative() == value.is_sign_negative()
     };
     if let Some((code, _)) = codes.clone().find(|&(_, candidate)| same(candidate)) {
         return Some(code);
@@ -213,11 +219,16 @@ fn float8_code(dtype: DType, value: f64) -> Option<u8> {
         |candidate: f64| value == 0.0 || candidate.is_sign_negative() == value.is_sign_negative();
     let candidates = candidates.filter(|&(_, candidate)| fits(candidate));
     let largest = candidates.clone().map(|(_, candidate)| candidate.abs()).fold(0.0, f64::max);
+    let below = candidates.clone().map(|(_, candidate)| candidate.abs());
+    let below = below.filter(|&candidate| candidate < largest).fold(0.0, f64::max);
+    // The next magnitude would be as far from the largest as the one below, but for powers of two.
+    let half = if dtype == DType::F8E8M0FNU { 0.0 } else { (largest - below) / 2.0 };
     let distance = |candidate: f64| (candidate - value).abs();
-    candidates
-        .min_by(|(a, x), (b, y)| distance(*x).total_cmp(&distance(*y)).then((a & 1).cmp(&(b & 1))))
-        .filter(|_| value.abs() <= largest)
-        .map(|(code, _)| code)
+    let (code, _) = candidates.min_by(|(a, x), (b, y)| {
+        distance(*x).total_cmp(&distance(*y)).then((a & 1).cmp(&(b & 1)))
+    })?;
+    let beyond = value.abs() - largest;
+    (beyond <= 0.0 || beyond < half || beyond == half && code & 1 == 0).then_some(code)
 }
 
 /// The value of a float8 code, after the table of formats in the `ml_dtypes` documentation.
