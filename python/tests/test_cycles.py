@@ -158,8 +158,18 @@ class Text(str):
         return made
 
 
+class Shared:
+    """What a template shares with its sample, because `deepcopy` does not copy it."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __deepcopy__(self, _):
+        return self
+
+
 def with_attribute(sample, x):
-    sample.x_of_it = x
+    sample.x_of_it = Shared(x)
     return sample
 
 
