@@ -64,7 +64,7 @@ def copied(tensors: List[Any], out: Any) -> Any:
 @in_any_setting
 def quantised_rows(setting: Setting, length: int, num_samples: int, source: str, block: Optional[int], targets: List[Target]) -> Workload:
     """Rows to float8_e4m3fn by a scale for each of them or for each block, and the scales. Results are compared as bytes."""
-    require(setting, "torch", host_only="scales are found on the host so far")
+    require(setting, "torch", host_only="its outputs and its results to compare with are on the host")
     count, engine = setting.count(num_samples), setting.engine
     sets = rows_of(11, length, count, source, setting)
     transform = wr.Quantize("float8_e4m3fn", scale=block or "row")
