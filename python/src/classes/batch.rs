@@ -17,8 +17,7 @@ use crate::ground::arguments::position_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{shown, OrPyErr};
 use crate::ground::tensor::PyTensor;
-use crate::import::storages::lent;
-use crate::ownership::holder::{visit_tensor, with_own_references, Visited};
+use crate::ownership::holder::{unmoved, visit_tensor, with_own_references, Visited};
 
 tensor_methods!(PyBatch, {
     /// The samples, assembled.
@@ -140,7 +139,7 @@ tensor_methods!(PyBatch, {
         requested_schema: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
         let _ = requested_schema;
-        lent(py, self.inner())?;
+        unmoved(py, self.inner())?;
         if let Some(offsets) = self.batch().offsets() {
             set_handed_out(offsets, true);
         }

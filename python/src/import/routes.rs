@@ -3,15 +3,11 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{
-    PyCFunction, PyCapsule, PyFloat, PyInt, PyList, PyMemoryView, PyTuple, PyType,
-    PyWeakrefReference,
-};
+use pyo3::types::{PyCapsule, PyFloat, PyInt, PyList, PyMemoryView, PyTuple, PyType};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
 use windrow::DType;
 
@@ -71,33 +67,15 @@ const MAX_TYPES: usize = 1024;
 
 struct Known {
     route: (ImportRoute, Lazy),
-    /// Takes the entry out before the type is gone, so that its address names no other type.
-    _class: Py<PyWeakrefReference>,
+    /// Holds the type, so that its address names no other type.
+    _class: Py<PyType>,
 }
 
 static KNOWN: Mutex<Option<HashMap<usize, Known>>> = Mutex::new(None);
-/// The number of types that were taken out.
-static NUM_GONE: AtomicUsize = AtomicUsize::new(0);
-
-/// The address of a type, and how many others were gone when it was looked up.
-type Lookup = (usize, usize);
 
 thread_local! {
-    /// What this thread looked up last.
-    static LAST: Cell<Option<(Lookup, (ImportRoute, Lazy))>> = const { Cell::new(None) };
-}
-
-/// A reference that takes a type out of `KNOWN` when it goes.
-fn watch(class: &Bound<'_, PyType>) -> PyResult<Py<PyWeakrefReference>> {
-    let key = class.as_ptr().addr();
-    let forget = PyCFunction::new_closure(class.py(), None, None, move |_, _| {
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = known.as_mut().and_then(|known| known.remove(&key));
-        NUM_GONE.fetch_add(1, Ordering::Release);
-        drop(known);
-        drop(gone);
-    })?;
-    Ok(PyWeakrefReference::new_with(class, forget)?.unbind())
+    /// The type that this thread looked up last, which `KNOWN` holds.
+    static LAST: Cell<Option<(usize, (ImportRoute, Lazy))>> = const { Cell::new(None) };
 }
 
 /// The route of an object's exact type.
@@ -108,11 +86,10 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy
     // The lookup runs Python code, so it holds no lock.
     let class = object.get_type();
     let route = (find_route(&class, object)?, find_lazy(&class)?);
-    let watched = watch(&class)?;
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(HashMap::new);
     if known.len() < MAX_TYPES {
-        known.insert(object.get_type_ptr().addr(), Known { route, _class: watched });
+        known.insert(object.get_type_ptr().addr(), Known { route, _class: class.unbind() });
     }
     Ok(route)
 }
@@ -121,13 +98,13 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy
 /// [`MAX_TYPES`]. Runs no Python code.
 #[inline]
 pub(crate) fn known_route(object: &Bound<'_, PyAny>) -> Option<(ImportRoute, Lazy)> {
-    let lookup = (object.get_type_ptr().addr(), NUM_GONE.load(Ordering::Acquire));
-    if let Some((_, route)) = LAST.get().filter(|&(last, _)| last == lookup) {
+    let key = object.get_type_ptr().addr();
+    if let Some((_, route)) = LAST.get().filter(|&(last, _)| last == key) {
         return Some(route);
     }
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = known.as_ref()?.get(&lookup.0)?;
-    LAST.set(Some((lookup, found.route)));
+    let found = known.as_ref()?.get(&key)?;
+    LAST.set(Some((key, found.route)));
     Some(found.route)
 }
 

@@ -15,7 +15,7 @@ use crate::ground::modules::loaded;
 use crate::import::importer::{HeldStorage, Importer};
 use crate::import::numpy_layout::data_word;
 use crate::import::routes::{route_of, ImportRoute, Lazy};
-use crate::ownership::holder::{held_by, unmoved, watches_of, HeldObjects, Holder};
+use crate::ownership::holder::{held_by, watches_of, HeldObjects, Holder};
 use crate::ownership::owners::Owners;
 use crate::ownership::storage_watch::{address_in, StorageWatch, StorageWatches};
 use crate::private_layouts::torch_layout::reader;
@@ -120,41 +120,25 @@ pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> 
 }
 
 /// Ends copy-on-write sharing as [`own_memory`] does, for all torch tensors and storages that own a tensor's memory,
-/// through lists, views and earlier results too. If the layout of storages is known and none of them is shared, only
-/// their words are read.
+/// through lists, views and earlier results too.
 pub(crate) fn own_all_memory(py: Python<'_>, tensor: &Tensor) -> PyResult<()> {
-    match watches_of(tensor.owner()) {
-        Some(watches) if !are_own(py, watches) => {
-            own_memory_of(py, vec![Arc::clone(tensor.owner())], Vec::new())
-        }
-        _ => Ok(()),
-    }
+    own_memory_of(py, vec![Arc::clone(tensor.owner())], Vec::new())
 }
 
-/// The tensor, to be given to others, which may write to it or keep its memory: that has come to be shared with a lazy clone
-/// since, if it is torch's, and is its own afterwards. LayoutError if this or anything else has moved it.
-pub(crate) fn lent<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t Tensor> {
-    own_all_memory(py, tensor)?;
-    unmoved(py, tensor)
-}
-
-/// Whether no memory with these watches is torch's and shared copy-on-write; false where only torch can say that.
-fn are_own(py: Python<'_>, watches: &StorageWatches) -> bool {
-    match reader(py) {
-        None => true,
-        // SAFETY: words of objects that are kept with the watches.
-        Some(Ok(torch)) => watches.all_words(&|word| unsafe { !torch.is_word_of_shared(word) }),
-        Some(Err(_)) => watches.is_empty(),
-    }
-}
-
-/// Ends copy-on-write sharing as [`own_all_memory`] does, for the samples of a list.
+/// Ends copy-on-write sharing as [`own_all_memory`] does, for the samples of a list. If the layout of storages is known
+/// and none of them is shared, only their words are read.
 pub(crate) fn own_list_memory(
     py: Python<'_>,
     owners: &Owners,
     watches: &StorageWatches,
 ) -> PyResult<()> {
-    match are_own(py, watches) {
+    let is_own = match reader(py) {
+        None => true,
+        // SAFETY: words of objects that the list holds.
+        Some(Ok(torch)) => watches.all_words(|word| unsafe { !torch.is_word_of_shared(word) }),
+        Some(Err(_)) => false,
+    };
+    match is_own {
         true => Ok(()),
         false => {
             let objects = owners.objects().map(|kept| kept.bind(py).clone()).collect();

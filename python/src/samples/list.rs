@@ -147,16 +147,13 @@ impl PySampleList {
         };
         match &samples.samples {
             ListSamples::Leaves(imported) => visit_samples(imported, visit),
-            ListSamples::Trees(trees) => {
-                visit.call(trees.shape())?;
-                trees.leaves().try_for_each(|(_, column)| match column {
-                    LeafColumn::Tensors(imported) => visit_samples(imported, visit),
-                    LeafColumn::Objects(objects) if Arc::strong_count(objects) == 1 => {
-                        objects.iter().try_for_each(|object| visit.call(object))
-                    }
-                    LeafColumn::Objects(_) => Ok(()),
-                })
-            }
+            ListSamples::Trees(trees) => trees.leaves().try_for_each(|(_, column)| match column {
+                LeafColumn::Tensors(imported) => visit_samples(imported, visit),
+                LeafColumn::Objects(objects) if Arc::strong_count(objects) == 1 => {
+                    objects.iter().try_for_each(|object| visit.call(object))
+                }
+                LeafColumn::Objects(_) => Ok(()),
+            }),
         }
     }
 
