@@ -17,6 +17,7 @@ import zipfile
 from pathlib import Path
 from typing import Iterable, List
 
+MAX_IMPORT_MS = 50.0
 # The kernels of four architectures have 2.8 MiB of them.
 MAX_MIB = 6
 NEEDED = ("windrow/py.typed", "windrow/_windrow.pyi", "/licenses/LICENSE-MIT", "/licenses/LICENSE-APACHE")
@@ -110,11 +111,11 @@ def main() -> int:
         else:
             for _ in range(5):
                 subprocess.run([*python, "-c", DAEMONS], check=True, cwd=folder)
-        # Both take about 65 ms, and either may be ahead. The limit refuses an import that has grown by half; less is noise, and
-        # Windows counts CPU time in ticks of 15.6 ms.
-        spent, limit = (import_ms(python, module, folder) for module in ("windrow", "asyncio"))
-        print(f"import windrow: {spent:.1f} ms of CPU, asyncio {limit:.1f}")
-        assert spent < 1.5 * limit + 16, "half more than the import of asyncio, and a tick, is the limit"
+        # On a slower or busier machine than the limit is for, both imports take longer.
+        spent, other = (import_ms(python, module, folder) for module in ("windrow", "asyncio"))
+        limit = max(MAX_IMPORT_MS, 1.15 * other)
+        print(f"import windrow: {spent:.1f} ms of CPU, at most {limit:.1f}; asyncio {other:.1f}")
+        assert spent < limit
         for command in ("doctor", "demo"):
             subprocess.run([*python, "-m", "windrow", command], check=True, cwd=folder)
     print(f"{wheel.name}: checked with {base}\n")

@@ -378,7 +378,8 @@ impl ColumnReader {
     ///
     /// # Safety
     /// The objects are alive.
-    // Three loops read by it: called out of line, it costs an eighth of a small torch tensor's import.
+    // Three loops read by it: with it and `fields_of` out of line, a stack of 1024 small torch tensors takes 241,047 instructions
+    // in place of 202,867.
     #[inline(always)]
     unsafe fn read_at<'a, R: ReadObject>(
         &self,
