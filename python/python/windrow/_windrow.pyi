@@ -1140,8 +1140,8 @@ class _Structure:
         None for each leaf.
         """
     def unflatten(self, leaves: List[Any]) -> Any:
-        """The same containers with these leaves, IndexError for too few. Classes that make only batches, as TensorDict and graphs
-        do, are dicts.
+        """The same containers with the first of these leaves, IndexError for too few. Classes that make only batches, as TensorDict
+        and graphs do, are dicts.
         """
 
 def _flatten(tree: Any, like: Any = None) -> Tuple[List[str], List[Any], List[Any], _Structure]:
@@ -1149,7 +1149,9 @@ def _flatten(tree: Any, like: Any = None) -> Tuple[List[str], List[Any], List[An
 def _leaf_tensors(leaves: List[Any], paths: List[str], name: str) -> List[Tuple[Tensor, str]]:
     """Leaves as tensors of the same memory, with the dtypes that they have in native byte order. `name`: of the tree that they are in."""
 def _leaf_bytes(leaf: _ArrayLike, path: str, name: str) -> Tensor:
-    """The bytes of a leaf without gaps. `name`: of the tree that it is in."""
+    """A leaf's memory as uint8, not copied; LayoutError for a leaf that is not row-major without gaps. `name`: of the tree that it
+    is in.
+    """
 def _copy_leaves(
     dsts: List[Any],
     srcs: List[Any],
@@ -1161,14 +1163,16 @@ def _copy_leaves(
 def _copy_parts(
     dsts: List[Any], buffer: _ArrayLike, parts: List[Tuple[str, _Shape, int]], num_bytes: int, paths: Sequence[str]
 ) -> bool:
-    """Does what `_copy_leaves` does, from row-major parts of bytes, each with its dtype, shape and first byte. Returns
-    False and does nothing if `buffer` is not in pageable memory of the host.
+    """Does what `_copy_leaves` does, from row-major parts of the bytes of `buffer`, each with its dtype, shape and first byte.
+    Returns False and does nothing if `buffer` is not in pageable memory of the host. ValueError for fewer bytes than `num_bytes`,
+    DTypeError and LayoutError as for `_parts`.
     """
 def _check_leaves(dsts: List[Any], srcs: List[Any], paths: List[str], numbers: List[int]) -> None:
     """Refuses the pairs that `_copy_leaves` refuses, and writes nothing; borrowed tensors that are read-only pass as destinations."""
 def _places(parts: Sequence[Tuple[str, _Shape]], align: int) -> Tuple[List[Tuple[str, int, int]], int]:
-    """The dtype, first byte and size of each tensor in one buffer, and where the last one ends, in bytes. `align`: what the first
-    bytes are multiples of. ValueError beyond 63 bits, and for an `align` of 0 beside a tensor.
+    """The dtype, first byte and size of each tensor in one buffer, and where the last one ends, in bytes. `parts`: the dtype and
+    shape of each. `align`: what the first bytes are multiples of. ValueError beyond 63 bits, and for an `align` of 0 beside a
+    tensor.
     """
 @final
 class _Staging:
@@ -1194,7 +1198,7 @@ class _Staging:
         """
 
 def _unwritten(num_bytes: int, device: _Device, engine: Optional[Engine]) -> Tensor:
-    """Bytes that are still to be written, all of them."""
+    """New memory of the engine's, uint8 `[num_bytes]`, uninitialised: the caller writes each byte before it gives the tensor on."""
 def _parts(
     buffer: _ArrayLike, parts: List[Tuple[str, _Shape, int]], num_bytes: int, name: str
 ) -> List[Tensor]:
@@ -1307,7 +1311,8 @@ def _pack_columns(
     features: Any, ids: str, labels: Optional[str], separator: int, start: int, wants_index: bool, /
 ) -> Tuple[Tensor, Tensor, Tensor, Optional[Tensor], Tensor, int]:
     """The columns of `pack_tokens`: ids, labels, positions and perhaps the sample of each, int64 and int32 ``[1, total]``;
-    where each sequence begins, int32 ``[N + 1]``; and the length of the longest. ValueError without features, and beyond int32.
+    where each sequence begins, int32 ``[N + 1]``; and the length of the longest. ``separator``: the label of each first token;
+    ``start``: the first position of each sequence. ValueError without features, and beyond int32.
     """
 def _pack_rows_of(
     features: Any,
@@ -1319,7 +1324,9 @@ def _pack_rows_of(
     /,
 ) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The columns of `pack_rows`: ids, labels, positions and segments, int64 ``[B, max_tokens]``, and the boundaries of all
-    sequences and of the padding behind them, int32. ``counts``: the samples of each row, which follow each other.
+    sequences and of the padding behind them, int32. In each row positions count from 0 within a sequence and segments from 1;
+    padding has 0 in both. ``counts``: the samples of each row, which follow each other; ``pads``: what pads ids, what pads labels,
+    and the label of a sequence's first token. ValueError for a row beyond ``max_tokens``.
     """
 def _import_route(object: Any) -> str:
     """How objects of this type are read: ``"tensor"``, a batch too, ``"number"``, a NumPy scalar too, ``"row"``, ``"exchange"``,
@@ -1441,12 +1448,14 @@ def crops(
 def _pack(
     lengths: Any, max_tokens: int, how: str, max_sequences: Optional[int]
 ) -> Tuple[Tensor, List[int], int, float]:
-    """`pack` of `windrow.plan`. ValueError for an unknown `how` and for a length that is negative or above `max_tokens`."""
+    """`pack` of `windrow.plan`. ValueError for an unknown `how`, a `max_sequences` of 0 and a length that is negative or above
+    `max_tokens`.
+    """
 def _token_budget(
     lengths: Any, max_tokens: int, pad_to_multiple_of: int, max_sequences: Optional[int]
 ) -> Tuple[Tensor, List[int], int, float]:
-    """`token_budget` of `windrow.plan`. ValueError for a `pad_to_multiple_of` below 1 and for a length that is negative or, rounded
-    up, above `max_tokens`.
+    """`token_budget` of `windrow.plan`. ValueError for a `pad_to_multiple_of` or `max_sequences` below 1 and for a length that is
+    negative or, rounded up, above `max_tokens`.
     """
 def _buckets(
     lengths: Any, batch_size: int, boundaries: Any, drop_last: bool, seed: Optional[int]

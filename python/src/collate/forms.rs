@@ -47,7 +47,7 @@ pub(crate) fn form_of(name: &str) -> PyResult<&'static CallForm> {
     FORMS.into_iter().find(|form| form.name == name).ok_or_else(|| unknown_form(name))
 }
 
-/// The ValueError of a name that is no form.
+/// The ValueError of a name that is no form, with the names that `explain` takes: those of the calls and `copy_many`.
 pub(crate) fn unknown_form(name: &str) -> PyErr {
     let names = FORMS.iter().map(|form| form.name).chain(["copy_many"]);
     let names: Vec<_> = names.map(|name| format!("{name:?}")).collect();
@@ -55,7 +55,7 @@ pub(crate) fn unknown_form(name: &str) -> PyErr {
     PyValueError::new_err(format!("form must be {} or {last}, got {name:?}", others.join(", ")))
 }
 
-/// Adds the calls to the module.
+/// Adds `stack`, `concat`, `pad`, `ragged` and `_check_options` to the module.
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(stack, m)?)?;
     m.add_function(wrap_pyfunction!(concat, m)?)?;

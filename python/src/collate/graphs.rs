@@ -119,8 +119,8 @@ pub(crate) fn join_graphs<'py>(
     Ok(result)
 }
 
-/// The number of nodes of each graph: extents along dim 0 of the entry `nodes`, KeyError for a graph without it; or given
-/// numbers, ValueError for one below 0. That given numbers are as many as graphs is left to the caller.
+/// The number of nodes of each graph: extents along dim 0 of the entry `nodes`, KeyError for a graph without it, ShapeError for
+/// one without dims; or given numbers, ValueError for one below 0. That given numbers are as many as graphs is left to the caller.
 fn counts_of<'py>(
     graphs: &[Bound<'py, PyAny>],
     columns: &[KeyColumn],

@@ -65,7 +65,8 @@ impl Job {
         Ok(Job { in_tree: false, ..job })
     }
 
-    /// The job of a leaf that was imported before: a copy in memory of the engine's, by the engine and on the stream of the call.
+    /// The job of a leaf that was imported before: a copy in memory of the engine's, by the engine of the call. It names no
+    /// stream, and hints of its errors name a spec.
     pub fn for_leaf(samples: Arc<Imported>, collate: impl Into<Arc<Collate>>, path: String) -> Job {
         Job {
             ahead: None,
@@ -83,7 +84,7 @@ impl Job {
     }
 
     /// The job of a leaf, whose samples `import` reads and may copy ahead. `out` is read after them; that of the options is not
-    /// used.
+    /// used. Hints of its errors name a spec.
     pub fn new(
         options: &Options<'_>,
         out: Option<&Bound<'_, PyAny>>,
@@ -248,8 +249,9 @@ pub(crate) fn job_error<'j>(
     to_caller(py, error, jobs.into_iter().find(is_its).map(spec))
 }
 
-/// The memory of `out=`. LayoutError for read-only or moved memory, RuntimeError for an inference tensor outside of inference
-/// mode. A tensor of ours that shares memory with a lazy clone of torch's owns its memory afterwards.
+/// The memory of `out=`, made ready by its library for work on `stream`. LayoutError for read-only or moved memory, RuntimeError
+/// for an inference tensor outside of inference mode. A tensor of ours that shares memory with a lazy clone of torch's owns its
+/// memory afterwards.
 pub(super) fn output_of(
     out: &Bound<'_, PyAny>,
     path: &str,

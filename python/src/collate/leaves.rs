@@ -167,8 +167,8 @@ impl<'py> ClassRules<'py> {
         Ok(children)
     }
 
-    /// Form and arguments of a leaf for which a spec or its class has them; the class's arguments take precedence over the
-    /// spec's. `None` if neither has: those of the call apply. Marks the spec's entry as used.
+    /// Form and arguments of a leaf for which a spec or its class has them; the class's form and arguments take precedence over
+    /// the spec's. `None` if neither has: those of the call apply. Marks the spec's entry as used.
     ///
     /// # Errors
     /// ValueError for a spec of another form for a leaf that is to be a torch tensor.
@@ -254,7 +254,7 @@ impl<'py> Leaves<'_, 'py> {
     }
 
     /// Imports a leaf and appends its jobs to `jobs`: one, or for `wr.List` one for each sample. Without `options` those of the
-    /// call apply. `out` takes precedence over that of the options; `wr.List` refuses both.
+    /// call apply, but for its `out`. `out` takes precedence over that of `options`; `wr.List` refuses both.
     pub fn add(
         &mut self,
         options: Option<&Options<'py>>,
@@ -282,8 +282,9 @@ impl<'py> Leaves<'_, 'py> {
         }))
     }
 
-    /// Imports a leaf as one job, which is not appended; `options` and `out` as for [`Leaves::add`]. ValueError for scales of a
-    /// leaf within a class whose leaves are torch tensors.
+    /// Imports a leaf as one job, which is not appended; `options` and `out` as for [`Leaves::add`]. A list or tuple of Python
+    /// numbers is a sample where a key of the spec is exactly `path`. ValueError for scales of a leaf within a class whose leaves
+    /// are torch tensors.
     pub fn job(
         &self,
         options: Option<&Options<'py>>,

@@ -48,8 +48,8 @@ impl PyStructure {
         Ok(nodes)
     }
 
-    /// The same containers with these leaves, IndexError for too few. Classes that make only batches, as TensorDict and graphs
-    /// do, are dicts.
+    /// The same containers with the first of these leaves, IndexError for too few. Classes that make only batches, as TensorDict
+    /// and graphs do, are dicts.
     fn unflatten<'py>(&self, leaves: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
         let py = leaves.py();
         self.0.fold(
@@ -67,7 +67,7 @@ impl PyStructure {
     }
 }
 
-/// Paths, leaves, those at the same places of a tree `like` this one, and the containers.
+/// Paths, leaves, those at the same places of a tree `like` this one (an empty list without it), and the containers.
 type Flattened<'py> = (Vec<String>, Bound<'py, PyList>, Bound<'py, PyList>, PyStructure);
 
 /// Takes a tree apart. `like`: a tree with an entry for each of its own.
@@ -100,7 +100,8 @@ pub(crate) fn _leaf_tensors<'py>(
     Ok(tensors)
 }
 
-/// The bytes of a leaf without gaps. `name`: of the tree that it is in.
+/// A leaf's memory as uint8, not copied; LayoutError for a leaf that is not row-major without gaps. `name`: of the tree that it
+/// is in.
 #[pyfunction]
 pub(crate) fn _leaf_bytes(leaf: &Bound<'_, PyAny>, path: &str, name: &str) -> PyResult<PyTensor> {
     let name = static_name(name);
@@ -119,8 +120,9 @@ fn static_name(name: &str) -> &'static str {
     }
 }
 
-/// Does what `_copy_leaves` does, from row-major parts of bytes, each with its dtype, shape and first byte. Returns
-/// False and does nothing if `buffer` is not in pageable memory of the host.
+/// Does what `_copy_leaves` does, from row-major parts of the bytes of `buffer`, each with its dtype, shape and first byte.
+/// Returns False and does nothing if `buffer` is not in pageable memory of the host. ValueError for fewer bytes than `num_bytes`,
+/// DTypeError and LayoutError as for `_parts`.
 #[pyfunction]
 pub(crate) fn _copy_parts(
     dsts: &Bound<'_, PyList>,
@@ -156,7 +158,7 @@ pub(crate) fn _copy_parts(
     Ok(true)
 }
 
-/// Bytes that are still to be written, all of them.
+/// New memory of the engine's, uint8 `[num_bytes]`, uninitialised: the caller writes each byte before it gives the tensor on.
 #[pyfunction]
 pub(crate) fn _unwritten(
     num_bytes: u64,
@@ -173,8 +175,9 @@ pub(crate) fn _unwritten(
     Ok(PyTensor::from(tensor))
 }
 
-/// The dtype, first byte and size of each tensor in one buffer, and where the last one ends, in bytes. `align`: what the first
-/// bytes are multiples of. ValueError beyond 63 bits, and for an `align` of 0 beside a tensor.
+/// The dtype, first byte and size of each tensor in one buffer, and where the last one ends, in bytes. `parts`: the dtype and
+/// shape of each. `align`: what the first bytes are multiples of. ValueError beyond 63 bits, and for an `align` of 0 beside a
+/// tensor.
 #[pyfunction]
 pub(crate) fn _places(parts: &Bound<'_, PyList>, align: u64) -> PyResult<(Vec<Place>, u64)> {
     let (py, mut all) = (parts.py(), Places::new(align));

@@ -176,8 +176,8 @@ impl<'f, 'py> Kwargs<'f, 'py> {
 }
 
 impl<'py> Options<'py> {
-    /// Reads the keyword arguments of a form, with the default engine if none is given. TypeError for an unknown one, ValueError
-    /// for `out` beside `copy=False`.
+    /// Reads the keyword arguments of a form, with the default engine if none is given, and the engine's device where `device` is
+    /// not given. TypeError for an unknown one, ValueError for `out` beside `copy=False`. `may_start` is true.
     pub fn parse(form: &CallForm, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Options<'py>> {
         Options::for_call(form, None, kwargs)
     }

@@ -56,7 +56,8 @@ pub(super) fn get(form: &str, items: &Items<'_>) -> Option<(Collate, CopyMode)> 
     }
 }
 
-/// Stores the parsed arguments for this thread, in place of those before, if there are some and none of them can change.
+/// Stores the parsed arguments for this thread, in place of those before, if there are some and none of them can change; else
+/// those before stay.
 pub(super) fn insert(form: &str, items: &Items<'_>, collate: &Collate, copy: CopyMode) {
     if items.is_empty() || !items.iter().all(|(name, item)| is_text(name) && is_constant(item)) {
         return;

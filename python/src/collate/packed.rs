@@ -12,8 +12,8 @@ pub(crate) type Packed = (PyTensor, PyTensor, PyTensor, Option<PyTensor>, PyTens
 /// Ids, labels, positions, segments and where each sequence begins.
 pub(crate) type PackedTensors = (PyTensor, PyTensor, PyTensor, PyTensor, PyTensor);
 
-/// How many sequences each row has, how long rows are, and what pads ids and labels, with the label of a sequence's
-/// first token.
+/// How many sequences each row has, how long rows are, and `pads`: what pads ids, what pads labels, and the label of a
+/// sequence's first token.
 #[derive(Clone, Copy)]
 pub(crate) struct RowPlan<'p> {
     pub counts: &'p [i64],
@@ -32,8 +32,8 @@ impl<'p> RowPlan<'p> {
     }
 
     /// The lengths of the sequences of each row, and the number of tokens that is left for padding; [`Error::Argument`]
-    /// for a row beyond `max_tokens`. That counts add up to the number of lengths is not checked: those that are left
-    /// over are left out.
+    /// for a row beyond `max_tokens`. That counts add up to the number of lengths is not checked: lengths that are left
+    /// over are left out, and a count beyond what is left takes that.
     pub fn rows(
         self,
         lengths: &'p [i64],
@@ -54,8 +54,8 @@ impl<'p> RowPlan<'p> {
         })
     }
 
-    /// 0, then the end of each sequence in the flattened rows, and of the padding behind those of a row. The caller has checked
-    /// [`RowPlan::total`]: ends beyond int32 overflow.
+    /// 0, then the end of each sequence in the flattened rows, and of the padding behind those of a row that has some. Errors are
+    /// those of [`RowPlan::rows`]. The caller has checked [`RowPlan::total`]: ends beyond int32 overflow.
     pub fn boundaries(self, lengths: &'p [i64]) -> windrow::Result<Vec<i32>> {
         let mut boundaries = space_for(1 + lengths.len() + self.counts.len())?;
         let mut end = 0;

@@ -45,7 +45,8 @@ fn found(
     Ok((indices.into(), ends, rows.num_tokens(), rows.waste()))
 }
 
-/// `pack` of `windrow.plan`. ValueError for an unknown `how` and for a length that is negative or above `max_tokens`.
+/// `pack` of `windrow.plan`. ValueError for an unknown `how`, a `max_sequences` of 0 and a length that is negative or above
+/// `max_tokens`.
 #[pyfunction]
 pub(crate) fn _pack(
     lengths: &Bound<'_, PyAny>,
@@ -66,8 +67,8 @@ pub(crate) fn _pack(
     found(lengths, |lengths| packing::pack(lengths, max_tokens, how, max_sequences))
 }
 
-/// `token_budget` of `windrow.plan`. ValueError for a `pad_to_multiple_of` below 1 and for a length that is negative or, rounded
-/// up, above `max_tokens`.
+/// `token_budget` of `windrow.plan`. ValueError for a `pad_to_multiple_of` or `max_sequences` below 1 and for a length that is
+/// negative or, rounded up, above `max_tokens`.
 #[pyfunction]
 pub(crate) fn _token_budget(
     lengths: &Bound<'_, PyAny>,

@@ -363,7 +363,7 @@ impl SideReader {
         Err(self.error(py, to_py_err(py, &Error::Layout(Box::new(found))), index, path))
     }
 
-    /// A torch tensor as it is, RuntimeError if it is an inference tensor outside of inference mode.
+    /// A torch tensor as it is, always `Some`; RuntimeError if it is an inference tensor outside of inference mode.
     #[allow(unsafe_code)]
     fn unless_frozen(
         self,

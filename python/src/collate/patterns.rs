@@ -82,7 +82,7 @@ fn tokens_of(pattern: &str) -> Vec<Token> {
     tokens
 }
 
-/// The texts of a glob between its other parts.
+/// The texts of a glob before, between and behind its other parts, empty ones too.
 fn texts_of(tokens: &[Token]) -> impl Iterator<Item = String> + '_ {
     tokens.split(|token| !matches!(token, Token::Char(_))).map(|text| {
         let chars = text.iter().filter_map(|token| match token {

@@ -22,7 +22,8 @@ use crate::ground::tensor::PyTensor;
 use crate::import::integers::integers;
 
 /// The columns of `pack_tokens`: ids, labels, positions and perhaps the sample of each, int64 and int32 ``[1, total]``;
-/// where each sequence begins, int32 ``[N + 1]``; and the length of the longest. ValueError without features, and beyond int32.
+/// where each sequence begins, int32 ``[N + 1]``; and the length of the longest. ``separator``: the label of each first token;
+/// ``start``: the first position of each sequence. ValueError without features, and beyond int32.
 #[pyfunction]
 #[pyo3(name = "_pack_columns", signature = (features, ids, labels, separator, start, wants_index, /))]
 pub(crate) fn pack_columns<'py>(
@@ -82,7 +83,9 @@ fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Option<Instant>) -> Py
 }
 
 /// The columns of `pack_rows`: ids, labels, positions and segments, int64 ``[B, max_tokens]``, and the boundaries of all
-/// sequences and of the padding behind them, int32. ``counts``: the samples of each row, which follow each other.
+/// sequences and of the padding behind them, int32. In each row positions count from 0 within a sequence and segments from 1;
+/// padding has 0 in both. ``counts``: the samples of each row, which follow each other; ``pads``: what pads ids, what pads labels,
+/// and the label of a sequence's first token. ValueError for a row beyond ``max_tokens``.
 #[pyfunction]
 #[pyo3(name = "_pack_rows_of", signature = (features, ids, labels, counts, max_tokens, pads, /))]
 pub(crate) fn pack_rows_of<'py>(
