@@ -1193,8 +1193,9 @@ class _Staging:
     def turn(self) -> int:
         """The number of the block of the host that no copy reads."""
     def upload(self, stream: Optional[_Stream] = None) -> None:
-        """Waits for the copy of the other block, enqueues the copy of this one on `stream`, or torch's current one, and gives the turn
-        to the other one. Without a device the bytes are copied when it returns.
+        """Waits for the copy of the other block, enqueues the copy of this one on `stream`, or torch's current one, else one of the
+        engine's, and gives the turn to the other one. Without a device the bytes are copied when it returns, and a `stream` is a
+        ValueError. After an error the turn stays.
         """
 
 def _unwritten(num_bytes: int, device: _Device, engine: Optional[Engine]) -> Tensor:

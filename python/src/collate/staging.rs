@@ -73,8 +73,9 @@ impl PyStaging {
         self.staging().turn()
     }
 
-    /// Waits for the copy of the other block, enqueues the copy of this one on `stream`, or torch's current one, and gives the turn
-    /// to the other one. Without a device the bytes are copied when it returns.
+    /// Waits for the copy of the other block, enqueues the copy of this one on `stream`, or torch's current one, else one of the
+    /// engine's, and gives the turn to the other one. Without a device the bytes are copied when it returns, and a `stream` is a
+    /// ValueError. After an error the turn stays.
     #[pyo3(signature = (stream = None))]
     #[allow(unsafe_code)]
     fn upload(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {

@@ -398,7 +398,8 @@ impl<'py> TorchCall<'_, 'py> {
     }
 
     /// Appends the job of a leaf as torch would stack it; plain numbers may become a torch tensor at once. If the leaf
-    /// is not for the engine, nothing is appended and the reason is returned, if it is known.
+    /// is not for the engine, nothing is appended and the reason is returned, if it is known; samples that are not alike are
+    /// assembled to find it. Page-locked samples become a batch in pageable memory unless the call names a device.
     fn try_leaf(
         &mut self,
         torch_type: TorchType,

@@ -186,7 +186,7 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
 }
 
 /// A row-major copy in memory of its own on a device, behind what still writes the tensor, on `stream` or one of its producers'
-/// or ours.
+/// or ours: complete on the host, enqueued on a device.
 pub(super) fn duplicate(
     tensor: &Tensor,
     device: Device,

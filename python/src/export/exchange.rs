@@ -184,8 +184,9 @@ unsafe extern "C" fn allocate(
     -1
 }
 
-/// The legacy default stream, which comes behind the work on every tensor of this table: the streams that batches
-/// are really written on are many, and may be gone. RuntimeError for a device that is neither the host nor of CUDA.
+/// NULL, which is the legacy default stream, or no stream on the host. That stream comes behind the work on every tensor of this
+/// table: the streams that batches are really written on are many, and may be gone. RuntimeError for a device that is neither the
+/// host nor of CUDA.
 unsafe extern "C" fn current_work_stream(
     device: DLDeviceType,
     _id: i32,

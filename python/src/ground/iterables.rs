@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PySet, PyString, PyTuple, Py
 use crate::ground::errors::class_name;
 use crate::ground::reserve::try_vec;
 
-/// The items of a sequence. The items of a list are taken at one moment, whatever other threads do to it.
+/// The items of an iterable. The items of a list are taken at one moment, whatever other threads do to it.
 pub(crate) fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     if let Ok(list) = sequence.cast_exact::<PyList>() {
         return tuple_items(&list.as_sequence().to_tuple()?);
@@ -45,7 +45,7 @@ pub(crate) fn no_list(samples: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     }
 }
 
-/// The items of a sequence as a tuple; a tuple itself is not copied.
+/// The items of an iterable as a tuple; a tuple itself is not copied.
 pub(crate) fn tuple_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     if let Ok(tuple) = sequence.cast_exact::<PyTuple>() {
         return Ok(tuple.clone());

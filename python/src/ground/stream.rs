@@ -47,7 +47,7 @@ fn handle_of(object: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     Ok(answered(object.py(), object.extract())?.ok())
 }
 
-/// A stream by a handle that the caller was given as such; ValueError for a negative one.
+/// A stream by a handle that the caller was given as such, 0 and 1 the legacy default one; ValueError for a negative one.
 pub(crate) fn from_handle(handle: i64) -> PyResult<Stream> {
     let handle = usize::try_from(handle)
         .map_err(|_| PyValueError::new_err(format!("stream={handle} is not a stream handle")))?;
