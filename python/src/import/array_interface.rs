@@ -25,7 +25,7 @@ impl<'py> Importer<'py> {
     /// Appends what a dict describes: that of `__array_interface__`, or of `__cuda_array_interface__`, versions 2 and 3, which
     /// names no device. Neither keeps anything alive: `object`, which is left to the caller, does. A stream that it names becomes
     /// a producer. TypeError for a dict that lacks an entry or has one of another type, LayoutError for memory that cannot be
-    /// read.
+    /// read, DeviceError for an address that should be a device's and is not.
     pub fn import_interface(
         &mut self,
         object: &Bound<'py, PyAny>,
@@ -172,7 +172,8 @@ impl<'py> Importer<'py> {
         Ok((dtype, shape, strides))
     }
 
-    /// Byte strides to element strides; LayoutError for a stride that is used and no whole number of elements.
+    /// Byte strides to element strides; LayoutError for a stride that is used and no whole number of elements. One that is not
+    /// used, of an extent of 1 or an empty array, is rounded toward 0.
     pub fn in_elements(
         &self,
         shape: &[i64],

@@ -508,8 +508,8 @@ impl RawArray<'_> {
         }
     }
 
-    /// The extent of dim 0 if nothing else differs, and the known one has elements: without any, a list of rows
-    /// takes whatever strides for row-major ones.
+    /// The extent of dim 0 if the other extents are those of `known`, and dim 0 of that is not empty: if it is, a list of rows
+    /// takes whatever strides for row-major ones. `None` without dims. Dtype and strides are left to the caller.
     #[inline]
     fn row_length(&self, known: &[i64]) -> Option<i64> {
         let (first, others) = self.shape.split_first()?;

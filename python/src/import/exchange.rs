@@ -73,7 +73,8 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    /// Appends an owned tensor from an exchange table, for types whose borrowed ones do not say whether they are read-only.
+    /// Appends an owned tensor from an exchange table, for types whose borrowed ones do not say whether they are read-only; by the
+    /// protocols where the table gives no owned ones.
     fn import_owned(
         &mut self,
         object: &Bound<'py, PyAny>,
