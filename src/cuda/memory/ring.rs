@@ -79,8 +79,10 @@ pub(crate) struct Slot<'r> {
 }
 
 impl Ring {
-    /// Takes a piece of at least `bytes` bytes, which are a chunk at most, that nothing reads any more. Waits for the
-    /// oldest copy if all of the memory is in use. Errors as of [`PinnedPool::take`].
+    /// Takes a piece of at least `bytes` bytes, at most a chunk, that no copy reads any more. If
+    /// all of the memory is in use at its largest size, waits for the oldest copy, or until the
+    /// thread that fills the oldest piece is done: a thread that holds a piece itself may wait for
+    /// ever. Errors as of [`PinnedPool::take`], and those of an earlier copy.
     pub fn take(&self, current: &Current<'_>, pool: &PinnedPool, bytes: u64) -> Result<Slot<'_>> {
         debug_assert!(bytes <= plan::POLICY.chunk_bytes);
         let size = (bytes as usize).next_multiple_of(ALIGN).max(ALIGN);
@@ -128,7 +130,7 @@ impl Ring {
         }
     }
 
-    /// Bytes of the memory.
+    /// Bytes of the present memory; outgrown memory that copies still read is not counted.
     pub fn bytes(&self) -> u64 {
         lock(&self.state).capacity() as u64
     }
@@ -171,8 +173,8 @@ impl State {
         }
     }
 
-    /// Allocates larger memory for the next pieces, of at least `size` bytes; the old one is freed when its last piece
-    /// has been read.
+    /// Allocates larger memory for the next pieces, of at least `size` bytes and at most
+    /// [`MAX_BYTES`]; the old one is freed when its last piece has been read.
     fn grow(&mut self, current: &Current<'_>, pool: &PinnedPool, size: usize) -> Result<()> {
         let bytes = (4 * size.next_power_of_two()).max(2 * self.capacity());
         let memory = pool.lock(current, bytes.clamp(MIN_BYTES, MAX_BYTES))?;

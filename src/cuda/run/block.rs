@@ -11,9 +11,11 @@ use crate::run_options::RunOptions;
 use crate::tensor::{Error, Result, Stream, Tensor};
 
 impl Executor {
-    /// Enqueues one copy of all bytes of page-locked memory to as many of windrow's own on this device, behind all that is
-    /// enqueued on that memory so far. Page-locked memory that is dropped meanwhile is used again when the device has been
-    /// waited for.
+    /// Enqueues one copy of all bytes of page-locked memory to a block of windrow's own on this
+    /// device, in the order of `stream`, or of the engine's own stream without one, and behind all
+    /// that is enqueued on the block so far. `from` is page-locked, which is not checked.
+    /// Page-locked memory that is dropped meanwhile is used again when the device has been waited
+    /// for.
     ///
     /// # Errors
     /// [`Error::Argument`] for a stream of another device or context, or one that is being captured, and if `to` is no memory of

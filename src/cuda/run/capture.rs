@@ -12,8 +12,10 @@ pub(crate) fn refused_in_capture(what: impl Display) -> Error {
     Error::argument(format!("the stream is being captured in a graph: {what}"))
 }
 
-/// Refuses what cannot be recorded in a graph, by [`Error::Argument`]: memory of the engine, batches on the host, samples on the
-/// host but for page-locked ones that kernels read in place. Another library's memory is allowed if it belongs to the stream:
+/// Refuses what cannot be recorded in a graph of this stream, which is being captured, by
+/// [`Error::Argument`]: batches on the host, samples on the host but for page-locked ones that
+/// kernels read in place, and memory of the engine for outputs, masks, `batch_index`, lengths or
+/// offsets. Another library's memory may hold all of these outputs if it belongs to the stream:
 /// such libraries support captures.
 pub(crate) fn check_capture(
     plan: &Plan<'_>,

@@ -37,8 +37,9 @@ impl Completion {
         self.end.as_ref().map(|event| End { context, event: Arc::clone(event) })
     }
 
-    /// Blocks until the work is done, drops the owners of samples that have been read, and returns the error that the device
-    /// found, if any. Work in a graph is not waited for.
+    /// Blocks until the work is done, drops the owners of samples that have been read, and returns
+    /// the error that the device found, if any, at each call. Work in a graph is not waited for; an
+    /// error that a replay found is returned once.
     pub fn check(&self) -> Result<()> {
         let _current = self.context.enter()?;
         if let Some(end) = &self.end {

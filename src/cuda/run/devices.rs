@@ -25,11 +25,11 @@ impl Devices {
         self.executor_on(ordinal, None)
     }
 
-    /// The executor of [`Devices::executor`], for work on a stream. If this call makes it, the stream must not be
-    /// captured.
+    /// The executor of [`Devices::executor`], for work on a stream.
     ///
     /// # Errors
-    /// As [`Executor::new`]; [`Error::NoDriver`] in a forked child.
+    /// As [`Executor::new`], with [`Error::Argument`] only if this call makes the executor while
+    /// the stream is being captured; [`Error::NoDriver`] in a forked child.
     pub fn executor_on(&self, ordinal: u32, stream: Option<Stream>) -> Result<Arc<Executor>> {
         if let Some(error) = driver::forked() {
             return Err(error);

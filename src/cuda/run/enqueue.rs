@@ -61,7 +61,8 @@ impl Executor {
     }
 }
 
-/// The addresses that a run writes to: of outputs, 0 for those that the launch does not write, then of metadata.
+/// The addresses that a run writes to, first one of each output, then those of metadata. It is 0
+/// for an output that the launch does not write, or whose samples have places of their own.
 fn addresses_of(outputs: &LaunchOutputs<'_>, metadata: &[MetadataToWrite]) -> SmallVec<[u64; 4]> {
     let addresses = outputs.addresses.iter().map(|place| place.unwrap_or(0));
     addresses.chain(metadata.iter().map(|number| number.address)).collect()
@@ -88,8 +89,10 @@ struct PendingDownload {
 }
 
 impl Run<'_> {
-    /// Allocates all memory, then uploads, launches and downloads; `device_outputs` are the outputs that the device reads or
-    /// writes. The run's result has the tensors. Waits for the stream only if something is copied to the host.
+    /// Allocates all memory, then uploads, launches and downloads; `device_outputs` are the outputs
+    /// that the device reads or writes. The run's result has the tensors. Waits for the stream if
+    /// something is copied to the host, or as of [`Run::order_behind_producers`], and for earlier
+    /// copies of the ring.
     pub fn assemble(
         &mut self,
         plan: &Plan<'_>,
@@ -224,8 +227,9 @@ impl Run<'_> {
         Ok(PendingDownload { bytes, is_pinned, address, to, tensor: Some(tensor), outputs, spread })
     }
 
-    /// Uploads samples by the plan's route, and counts the bytes. An output that is thereby complete loses its address: the
-    /// launch leaves it out.
+    /// Uploads samples by the plan's route, and counts the bytes. An output that is thereby
+    /// complete loses its address: the launch leaves it out. In a capture, page-locked samples are
+    /// left where they are: the kernels read them there.
     fn upload_samples<'p>(
         &mut self,
         plan: &'p Plan<'_>,
@@ -290,7 +294,8 @@ impl Run<'_> {
         Ok(is_copying)
     }
 
-    /// Enqueues the launch that writes all outputs with an address, and the metadata; no launch if there is nothing to write. Its table is cached with the plan where that is possible.
+    /// Enqueues the launch that writes all outputs with an address, and the metadata; no launch if
+    /// there is nothing to write. Its table is cached with the plan where that is possible.
     fn launch(
         &mut self,
         plan: &Plan<'_>,

@@ -63,7 +63,8 @@ impl Executor {
     /// the caller has said so; nothing is enqueued on it.
     ///
     /// # Errors
-    /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there, or a stream that is being
+    /// [`Error::NoDriver`], also for a device without stream-ordered memory, or that the kernels do
+    /// not fit; [`Error::Argument`] for a device that is not there, or a stream that is being
     /// captured; [`Error::Cuda`].
     pub fn new(ordinal: u32, stream: Option<crate::Stream>) -> Result<Arc<Executor>> {
         let context = Context::primary(ordinal)?;
@@ -152,7 +153,11 @@ impl Executor {
         Ok(LaunchStream { stream, is_capturing })
     }
 
-    /// The stream of a run, whose number is known.
+    /// The stream of the options, or the engine's own if they name none. It may be one that is
+    /// being captured.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a stream of another device or context; [`Error::Cuda`].
     pub(super) fn stream_for<'c>(
         &'c self,
         current: &'c Current<'_>,
@@ -291,8 +296,10 @@ impl Executor {
         self.pinned.take(&self.context.enter()?, bytes)
     }
 
-    /// Returns unused memory to the device, except blocks that unnamed streams may use, and waits for the work that used it; with
-    /// `waits` it waits for the device and returns these, too. The result says whether such blocks are left.
+    /// Returns unused memory to the device, except blocks that unnamed streams may use, and waits
+    /// for the work that used it; with `waits` it waits for the device and returns these, too. The
+    /// result says whether such blocks are left. The owners of samples that have been read are
+    /// dropped.
     pub fn trim(&self, waits: bool) -> Result<bool> {
         let current = self.context.enter()?;
         self.keep_alive.reap()?;

@@ -25,10 +25,11 @@ const VALUES: [u8; 2] = [0x3C, 0xC5];
 const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Executor {
-    /// Whether kernels are known to read page-locked memory as the host has it. The first time one reads two values that the host
-    /// has just written, one after the other, on a stream of its own. `waits`: for the answer, however busy the device is;
-    /// else false is returned without an answer, and the next call asks again. An answer of no holds for all plans of the
-    /// process.
+    /// Whether kernels are known to read page-locked memory as the host has it. The first time a
+    /// kernel reads two values that the host has just written, one after the other, on a stream of
+    /// its own. With `waits` the call waits for the answer, however busy the device is. Else it
+    /// waits at most 200 ms for each value, then returns false without an answer, and later calls
+    /// look again without a wait. An answer of no holds for all plans of the process.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), [`Error::Cuda`](crate::Error::Cuda).

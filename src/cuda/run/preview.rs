@@ -117,7 +117,7 @@ fn assumed_outputs<'p>(plan: &'p Plan<'_>, is_view: impl Fn(usize) -> bool) -> L
     outputs
 }
 
-/// The offset of an output in the arena of its plan, which begins at `ASSUMED`.
+/// The offset of an output in the arena of its plan, in bytes; 0 without an arena.
 fn arena_offset(plan: &Plan<'_>, index: usize) -> u64 {
     let places = plan.arena.iter().flat_map(|arena| arena.places(std::ptr::null_mut()));
     places.filter(|(output, _)| *output == index).map(|(_, place)| place.addr() as u64).sum()

@@ -129,7 +129,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Owners of memory that is read after the call has returned. Pageable memory has been read by then.
+    /// Owners of memory that is read after the call has returned, and those that the options keep.
+    /// Pageable memory has been read by then.
     pub fn readable<'p>(&self, plan: &'p Plan<'_>, options: &'p RunOptions) -> Readable<'p> {
         let leaves = plan.batch_shapes().iter().zip(&plan.lists);
         let is_late = |batch_shape: &BatchShape| {
@@ -322,7 +323,7 @@ pub(crate) struct Readable<'p> {
     ends: SmallVec<[&'p End; 1]>,
 }
 
-/// Leaves each block once, however many samples are in it.
+/// Leaves each block once, however many samples are in it, in the order of their addresses.
 fn each_once(blocks: &mut SmallVec<[&DeviceBlock; 4]>) {
     blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
     blocks.dedup_by(|a, b| std::ptr::eq(*a, *b));

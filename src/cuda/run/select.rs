@@ -23,9 +23,10 @@ use crate::samples::{SampleList, Selection};
 use crate::tensor::{DType, Error, Result, Tensor};
 
 impl Executor {
-    /// Makes the table by which the device finds the samples of a list by indices: their addresses, unless they are
-    /// rows of one table, and the position of each one's `TensorMeta`, if there are several. Blocks until it is there.
-    /// A list without samples is a panic.
+    /// Makes the table by which the device finds the samples of a list by indices: their addresses,
+    /// unless they are rows of one table, and the position of each one's `TensorMeta`, if there are
+    /// several (`metas`, positions in `representatives`). It has the zeros of a sample, too, if all
+    /// have as many bytes. Blocks until it is there. A list without samples is a panic.
     ///
     /// # Errors
     /// [`Error::Argument`] if kernels do not read page-locked memory as the host has it; [`Error::OutOfMemory`]; [`Error::Cuda`].

@@ -8,8 +8,10 @@ use crate::host::{self, Helpers};
 use crate::plan::{OutputPlan, Staged, POLICY};
 use crate::tensor::Result;
 
-/// Enqueues copies of outputs whose bytes are only moved to device memory of `bytes` bytes from `place` on. Each output has
-/// its offset in that memory, a multiple of its element's size. The caller holds the memory, and counts the bytes.
+/// Enqueues copies of outputs whose bytes are only moved to device memory of `bytes` bytes from
+/// `place` on. Each output has its offset in that memory, a multiple of its element's size. The
+/// caller holds the memory, and counts the bytes. The host has read the samples at the return;
+/// bytes between outputs are not set.
 pub(crate) fn gathered<'p>(
     run: &mut Run<'_>,
     outputs: impl Iterator<Item = (u64, &'p OutputPlan<'p>)> + Clone,
