@@ -19,8 +19,9 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
     probe::devices()
 }
 
-/// The device that an address belongs to, according to the driver: managed memory counts as that of its device, and an address
-/// that the driver does not know is on [`Device::Cpu`]. Starts the driver.
+/// The device that an address belongs to, according to the driver: managed memory counts as that of
+/// its device, page-locked memory as [`Device::Pinned`], and an address that the driver does not
+/// know is on [`Device::Cpu`]. Starts the driver.
 ///
 /// # Errors
 /// [`Error::NoDriver`](crate::Error::NoDriver); [`Error::Cuda`](crate::Error::Cuda).

@@ -24,7 +24,8 @@ macro_rules! dtypes {
             DLDataType { code, bits, lanes }
         }
 
-        /// The dtype of this crate for one of DLPack; `None` if there is none.
+        /// The dtype of this crate for one of DLPack; `None` if there is none, and for 4-bit
+        /// integers, which are known by a tensor's flags alone.
         #[inline]
         pub(super) fn known_dtype(dtype: DLDataType) -> Option<DType> {
             Some(match (dtype.code, dtype.bits, dtype.lanes) {

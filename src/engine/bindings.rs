@@ -131,7 +131,8 @@ impl Engine {
         }
     }
 
-    /// Calls `run` once for each number below `count`, on the calling thread and on the engine's others.
+    /// Calls `run` once for each number below `count`, on the calling thread and on the engine's
+    /// others, and returns when all calls have ended. A panic if `run` panics on any thread.
     ///
     /// # Errors
     /// As [`Engine::assemble`], where threads cannot be started.

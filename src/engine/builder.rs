@@ -101,9 +101,10 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Sets the number of threads that work on a batch that reads and writes 1 MiB or more, the calling one included: 1
-    /// to [`Engine::MAX_THREADS`], the nearest of them for another number. Without it, one for each core that the
-    /// process may use. The first such batch starts them; an engine of one thread starts none.
+    /// Sets the number of threads that work on a batch that reads and writes 1 MiB or more, the
+    /// calling one included: 1 to [`Engine::MAX_THREADS`], the nearest of them for another number.
+    /// Without it, one for each core that the process may use. The first such batch starts them; an
+    /// engine of one thread starts none. It has no effect beside [`EngineBuilder::thread_pool`].
     pub fn threads(self, count: usize) -> EngineBuilder {
         EngineBuilder { threads: Some(count), ..self }
     }

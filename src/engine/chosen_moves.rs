@@ -13,14 +13,17 @@ use crate::samples::SampleList;
 use crate::tensor::{bytes_of, DType, Device, Error, Result, Tensor};
 
 impl Engine {
-    /// Copies pairs as [`Engine::copy_lists`] does, where a device chooses samples of a side. Sources in pageable
-    /// memory, of several layouts or of another dtype, or with a transform, are gathered first; destinations in
-    /// pageable memory are written by the host, which has to wait anyway and so asks for the ids.
+    /// Copies pairs as [`Engine::copy_lists`] does, with samples of a side that a device chooses.
+    /// Page-locked destinations are written in stream order, without a wait. Sources in pageable
+    /// memory, of several layouts or of another dtype, or with a transform, are gathered first;
+    /// destinations in pageable memory are written by the host, which has to wait anyway and so
+    /// asks for the ids.
     ///
     /// # Errors
-    /// As of [`Engine::copy_lists`]; [`Error::Device`] for sides on two CUDA devices, or scales that are given;
-    /// [`Error::Argument`] for destinations that are not all alike, and in a capture, if sources are gathered; [`Error::Index`]
-    /// for an id out of range of an earlier call.
+    /// As of [`Engine::copy_lists`]; [`Error::Device`] for sides on two CUDA devices, or a
+    /// [`Dequantize`](crate::Dequantize); [`Error::Argument`] for destinations that are not all
+    /// alike, and in a capture, if sources are gathered; [`Error::Index`] for an id out of range of
+    /// an earlier call.
     ///
     /// # Safety
     /// As of [`Engine::copy_lists`].
@@ -115,7 +118,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits for the ids of the sources and copies the pairs whose ids are in range; the next call reports the first other one.
+    /// Waits for the ids of the sources and copies the pairs whose ids are in range, negative ones
+    /// counted from the end; the next call reports the first other one.
     ///
     /// # Errors
     /// [`Error::Argument`] if a device chooses the destinations alone; as of [`Engine::copy_lists`].

@@ -208,8 +208,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Copies pairs as [`Engine::copy_many`] does, to destinations that are samples of a list, with a transform of the
-    /// sources on the way.
+    /// Copies pairs as [`Engine::copy_many`] does, to destinations that are samples of a list, with
+    /// a transform of the sources on the way. Page-locked destinations of pairs with ids on a
+    /// device are written in stream order, later than the return.
     ///
     /// # Errors
     /// As [`Engine::copy_many`]; of the transform those of [`Engine::assemble`].
@@ -267,7 +268,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The threads that are to help with pairs on the host; `None` if these have too few bytes for that.
+    /// The threads that are to help with pairs on the host; `None` if these have too few bytes for
+    /// that. Else as [`Threads::helpers`](crate::host::Threads::helpers), errors too.
     fn threads_for(&self, moves: &Moves<'_>) -> Result<Option<Helpers>> {
         let (bytes_in, bytes_out) = moves.traffic();
         match host::is_small(bytes_in.saturating_add(bytes_out)) {
@@ -344,7 +346,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the error that [`Engine::copy_lists`] would find before it writes anything.
+    /// Returns the error that [`Engine::copy_lists`] would find without a transform before it
+    /// writes anything.
     ///
     /// # Errors
     /// As [`Engine::copy_many`]; nothing is written.

@@ -11,7 +11,12 @@ use crate::run_options::RunOptions;
 use crate::tensor::{Device, Result, Tensor};
 
 impl Engine {
-    /// The executor of the device of a plan; `None` for a plan that is all on the host.
+    /// The executor of the device of a plan; `None` for a plan that is all on the host, in
+    /// page-locked memory too.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) for leaves on several devices; as
+    /// [`Devices::executor_on`](cuda::Devices::executor_on).
     pub(super) fn executor_of(
         &self,
         plan: &Plan<'_>,
@@ -21,8 +26,9 @@ impl Engine {
         ordinal.map(|ordinal| self.shared.devices.executor_on(ordinal, options.stream)).transpose()
     }
 
-    /// Runs the outputs of a plan that are on a device, and sets their tensors, metadata and completion. Returns the memory of
-    /// an arena on the device. Counts the traffic.
+    /// Runs the outputs of a plan that a device reads or writes, and sets their tensors, metadata
+    /// and completion; those that came back to be spread over the caller's memory are there at the
+    /// return. Returns the memory of an arena on the device. Counts the traffic.
     pub(super) fn run_on_device(
         &self,
         (executor, current, launch_stream): (

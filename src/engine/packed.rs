@@ -48,9 +48,12 @@ impl Packed {
 }
 
 impl Engine {
-    /// Copies all leaves of one tree into one buffer, by one [`Engine::copy_many`]: a model's parameters, the metadata of a step. A tree is
-    /// its leaves in order, each with the name that leads to it. The buffer is where the leaves are, which is one place. Leaves of the
-    /// same address, dtype, shape and strides are stored once; bytes between leaves are 0.
+    /// Copies all leaves of one tree into one buffer, by one [`Engine::copy_many`]: a model's
+    /// parameters, the metadata of a step. A tree is its leaves in order, each with the name that
+    /// leads to it. The buffer is where the leaves are, which is one place; leaves without elements
+    /// may be anywhere, and without others it is on the host. Leaves are stored row-major and in
+    /// native byte order. Leaves of the same address, dtype, shape and strides are stored once;
+    /// bytes between leaves are 0.
     ///
     /// ```
     /// use windrow::{Engine, SampleView};

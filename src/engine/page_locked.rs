@@ -12,8 +12,9 @@ pub(super) struct SharedMemory {
 }
 
 impl Engine {
-    /// Memory for all small page-locked outputs that the host writes, if there are several: a tree of many leaves has many of
-    /// them, and a block of their own has 64 KiB each.
+    /// Memory for all small page-locked outputs that the host writes, from the options' allocator
+    /// if it gives any; `None` if there are fewer than two: a tree of many leaves has many of them,
+    /// and a block of their own has 64 KiB each.
     pub(super) fn shared_pinned(
         &self,
         plan: &Plan<'_>,

@@ -129,7 +129,8 @@ impl<'a> Resident<'a> {
         Ok(SampleList::selected(Arc::new(Selection { indices, list }), owners))
     }
 
-    /// Returns the error of an index out of range that the device has found since the last check, without waiting.
+    /// Returns the error of an index out of range that the device has found since the last check,
+    /// once and without waiting; [`Resident::take`] is such a check.
     ///
     /// # Errors
     /// [`Error::Index`].

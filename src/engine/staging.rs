@@ -70,8 +70,9 @@ impl Staging {
         self.turn.load(Ordering::Acquire)
     }
 
-    /// Enqueues a copy of the block whose turn it is, and gives the turn to the other one, whose own copy it waits for. Without a
-    /// device the bytes are copied when it returns. If the call fails, the turn stays.
+    /// Enqueues a copy of the block whose turn it is, on `stream`, or the engine's own without one,
+    /// and gives the turn to the other one, whose own copy it waits for. Without a device the bytes
+    /// are copied when it returns. If the call fails, the turn stays.
     ///
     /// # Errors
     /// [`Error::Argument`] for a stream of another device or context, or one that is being captured, and for a stream where

@@ -63,8 +63,9 @@ impl Engine {
         unsafe { executor.adopt_event(event) }
     }
 
-    /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now, all of them
-    /// streams of one device.
+    /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now, all of
+    /// them streams of one device. If `consumer` is being captured, producers that are not are left
+    /// out.
     ///
     /// # Errors
     /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
