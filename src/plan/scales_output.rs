@@ -13,8 +13,9 @@ use crate::plan::scaling::Groups;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{Dims, Layout};
 
-/// The output of scales that are found, with this layout; `None` for a batch that finds none. Its loops lead from the
-/// first element of each group in the sample to the group's scale.
+/// The output of scales that are found, with this layout; `None` for a batch that finds none. Its
+/// loops lead from the first element of each group in the sample to the group's scale; a scale that
+/// they do not reach is 1.
 pub(super) fn scales_output<'s>(
     leaf: usize,
     batch_shape: &BatchShape,
@@ -50,8 +51,10 @@ pub(super) fn scales_output<'s>(
     })
 }
 
-/// Adds the loops over the scales of a sample with this metadata to `table`: over its dims but the last, and over the
-/// blocks of a row. `strides`: bytes from scale to scale.
+/// Adds the loops over the scales of a sample with this metadata to `table`: over its dims but the
+/// last, and over the blocks of a row; one place where the sample has one scale, none where it has
+/// another number of dims than the batch's samples. `strides`: bytes from scale to scale, for each
+/// dim of a sample's own scales; without one for the blocks, they have no loop.
 pub(super) fn nest_of_scales(
     meta: &TensorMeta,
     batch_shape: &BatchShape,

@@ -16,7 +16,7 @@ use crate::tensor::{
 /// Elements of a row, and scales of a launch, that a device counts are fewer.
 pub(crate) const DEVICE_COUNT: u64 = 1 << 31;
 
-/// The error of rows of too many elements for a device.
+/// The [`Error::TooLarge`] of rows of too many elements for a device.
 pub(crate) fn rows_too_long(elems: u64) -> Error {
     Error::too_large(format!(
         "rows of {elems} elements: a device has scales for rows of fewer than 2^31; pass parts of a row as samples of their own, or \
@@ -75,17 +75,20 @@ impl Groups {
         }
     }
 
-    /// Whether every group of a sample that has elements has some: groups of rows that are not empty.
+    /// Whether no group is ever empty: true of blocks of rows that have elements, false of
+    /// [`Groups::Sample`], since a sample may have none.
     pub fn are_never_empty(self) -> bool {
         matches!(self, Groups::Blocks { row: 1.., .. })
     }
 }
 
 impl Scaling {
-    /// The scaling of a batch whose samples are placed; `None` if nothing is scaled.
+    /// The scaling of a batch whose samples are placed, never `None`; given scales are read by this
+    /// call.
     ///
     /// # Errors
-    /// [`Error::Argument`], [`Error::DType`], [`Error::Device`], [`Error::Shape`].
+    /// [`Error::Argument`] for blocks along a last dim that is joined or padded; the errors of
+    /// given scales (`given_scales`).
     pub(super) fn new(
         used: &UsedMetas<'_>,
         rescale: &Rescale,
@@ -146,10 +149,13 @@ pub(super) fn is_dequantised(dtype: DType) -> bool {
     dtype.is_float() && !dtype.is_float8()
 }
 
-/// The dtype of a batch whose elements are scaled.
+/// The dtype of a batch whose elements are scaled: that of the quantisation, or the `dtype` that is
+/// asked for, which dequantised samples need.
 ///
 /// # Errors
-/// [`Error::Argument`] for a dtype beside a quantisation; [`Error::DType`] for samples that it does not take.
+/// [`Error::Argument`] for a dtype beside a quantisation; [`Error::DType`] for samples that the
+/// rescale does not take, and for a dequantisation to a dtype that is not one of [`DEQUANTISED`],
+/// or to none; those of `check` of the options.
 pub(super) fn result_dtype(
     used: &UsedMetas<'_>,
     rescale: &Rescale,
@@ -189,7 +195,9 @@ pub(super) fn result_dtype(
     }
 }
 
-/// The groups of elements of samples in this batch that share a scale.
+/// The groups of elements of samples in this batch that share a scale. Where the last dim is joined
+/// or padded, or samples have no dims, rows are [`Groups::Sample`] and blocks an
+/// [`Error::Argument`].
 fn groups_of(granularity: Granularity, shape: &BatchExtents<'_>) -> Result<Groups> {
     let ndim = shape.ndim;
     // The extents of samples are those of the batch but for dims that are joined or padded.
@@ -235,7 +243,8 @@ fn scales_shape(groups: Groups, granularity: Granularity, shape: &BatchExtents<'
     }
 }
 
-/// Whether given scales are one for each sample, where they are not as many as there are rows.
+/// Whether given scales are one for each sample: a tensor of that one extent, which is not the
+/// shape `of_rows` of one scale for each row, or a tensor without dims for each sample.
 fn are_of_samples(scales: &Scales, shape: &BatchExtents<'_>, of_rows: &[i64]) -> bool {
     match scales {
         Scales::Batch(scales) => {
@@ -247,8 +256,9 @@ fn are_of_samples(scales: &Scales, shape: &BatchExtents<'_>, of_rows: &[i64]) ->
     }
 }
 
-/// The extents of a sample's own scales, as a list has them, and how many places each dim is shifted by in the batch; and the
-/// extents there.
+/// The extents of the scales tensor of sample `index`, whose shape is `sample`; how many places
+/// each of its dims is shifted by in the batch; and the extents of the sample's room there. All are
+/// empty for [`Groups::Sample`].
 fn own_scales(
     scaling: &Scaling,
     shape: &BatchExtents<'_>,

@@ -11,11 +11,13 @@ use crate::samples::{SampleList, Selection};
 use crate::tensor::{Error, Mismatch, Result};
 
 impl BatchShape {
-    /// The batch of any samples of the list. Lengths are those of one sample for each `TensorMeta`.
+    /// The batch of any samples of the list, one for each index. Lengths are those of one sample
+    /// for each `TensorMeta`.
     ///
     /// # Errors
-    /// As [`BatchShape::new`] of all samples of the list; [`Error::Argument`] where the shape of the batch depends on which
-    /// samples these are; [`Error::Device`] for a batch elsewhere.
+    /// As [`BatchShape::new`] of all samples of the list; [`Error::Argument`] where the batch
+    /// depends on which samples these are: increments, a Dequantize, a joined batch, a padded dim
+    /// without a size; [`Error::Device`] for a batch on another device than the samples.
     pub(super) fn for_selection(
         selection: &Selection<SampleList<'_>>,
         collate: &Collate,

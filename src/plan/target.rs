@@ -77,8 +77,10 @@ impl<'t> Target<'t> {
         Target { data, dtype, layout, device, owner: None, scales: None, memory: PhantomData }
     }
 
-    /// Names the owner of the memory. If it is device memory that windrow allocated, the work runs after all work on streams
-    /// to which the memory was handed ([`Tensor::ready_on`]), and the memory is reused or freed only after this work.
+    /// Names the owner of the memory, which the target keeps if the memory is on a CUDA device,
+    /// else not. If windrow allocated that memory, the work runs after all work on streams to which
+    /// the memory was handed ([`Tensor::ready_on`]), and the memory is reused or freed only after
+    /// this work.
     #[must_use]
     pub fn owned_by(mut self, owner: &Owner) -> Target<'t> {
         self.owner = self.device.is_cuda().then(|| Arc::clone(owner));

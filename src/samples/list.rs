@@ -269,7 +269,8 @@ impl<'a> SampleList<'a> {
         self.follow();
     }
 
-    /// Appends all samples of another list.
+    /// Appends all samples of another list, with their owners and marks as read-only. On an error
+    /// the samples are unchanged.
     ///
     /// # Errors
     /// As [`SampleList::reserve`]; [`Error::Argument`] for samples that were selected by indices on a device.
@@ -321,14 +322,16 @@ impl<'a> SampleList<'a> {
         self.read_only.has_all(self.len())
     }
 
-    /// The first sample that must not be written to.
+    /// The position of the first sample that must not be written to; `None` if there is none, as in
+    /// an empty list that is marked.
     #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn first_read_only(&self) -> Option<usize> {
         self.read_only.first().filter(|&first| first < self.len())
     }
 
-    /// Whether this sample must not be written to.
+    /// Whether sample `index` must not be written to; for an index out of range, whether samples
+    /// that are pushed later are marked ([`SampleList::mark_read_only`]).
     pub fn is_read_only_at(&self, index: usize) -> bool {
         self.read_only.has(index)
     }
