@@ -23,7 +23,7 @@ impl Memo {
         self.made.lock().clone()
     }
 
-    /// Keeps a value in place of the one before.
+    /// Keeps a value in place of the one before, which is dropped after the lock is released.
     pub fn set(&self, made: Owner) {
         let old = self.made.lock().replace(made);
         // The drop may call the driver, so it happens outside the lock.

@@ -35,8 +35,9 @@ impl TensorMeta {
         rest.iter().fold(self.dtype.size() as i64, |bytes, &extent| bytes.wrapping_mul(extent))
     }
 
-    /// The largest extent of dim 0 that a row like this one may have; negative if it is no row. Rows are row-major, on the host,
-    /// and have a byte or more for each place along dim 0.
+    /// The largest extent of dim 0 that a row like this one may have, so that its bytes fit an
+    /// `i64`; negative if it is no row. Rows are row-major, on [`Device::Cpu`] and not page-locked,
+    /// and have a dim 0 with a byte or more for each place along it.
     fn max_row_len(&self) -> i64 {
         let (shape, strides) = (self.layout.shape(), self.layout.strides());
         let [_, rest @ ..] = shape else { return -1 };
@@ -191,7 +192,7 @@ impl Metas {
     }
 }
 
-/// A key that is a hash already.
+/// A key that is a hash already: a `u64`, all else panics.
 #[derive(Clone, Debug, Default)]
 struct Hashed(u64);
 

@@ -56,7 +56,9 @@ impl<'a> SampleList<'a> {
         &self.owners
     }
 
-    /// The address of each sample's first element; for rows of a table the addresses are made by this call.
+    /// The address of each sample's first element; for rows of a table the addresses are made by
+    /// this call. Samples that only a device knows have that of the first sample of the list they
+    /// are from.
     pub fn data(&self) -> Cow<'_, [*const u8]> {
         match &self.data {
             Addresses::Each(each) => Cow::Borrowed(each),
@@ -162,7 +164,8 @@ impl<'a> SampleList<'a> {
         is_shared.then(|| self.layouts.metas.plan_memo.get_or_init(Memo::default))
     }
 
-    /// Whether all samples have the first of [`SampleList::metas`]; after `take`, perhaps false though they have.
+    /// Whether all samples have the first of [`SampleList::metas`], as those of an empty list do;
+    /// after `take`, perhaps false though they have.
     pub fn is_uniform(&self) -> bool {
         self.lengths.is_empty() && self.layouts.ids.is_empty()
     }
@@ -199,7 +202,8 @@ impl<'a> SampleList<'a> {
         self.footprints().position(|of| of.shares_with(other))
     }
 
-    /// A list of the samples at these indices: in another order, repeated or left out.
+    /// A list of the samples at these indices: in another order, repeated or left out. It has all
+    /// owners of this list, and the marks as read-only of its own samples.
     ///
     /// # Errors
     /// [`Error::Index`] for an index that is not in the list; negative ones count from the end.

@@ -18,7 +18,11 @@ impl SampleList<'static> {
 
 impl<'a> SampleList<'a> {
     /// The same samples row-major in native byte order, each from its offset in bytes on, in memory of a device that begins at
-    /// address 0: addresses to be added to, of samples that nothing may read.
+    /// address 0: addresses to be added to, of samples that nothing may read. `offsets` has one for
+    /// each sample or more.
+    ///
+    /// # Errors
+    /// As [`Layout::compact`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub(crate) fn packed_at(
         &self,
         offsets: &Offsets,
@@ -42,8 +46,10 @@ impl<'a> SampleList<'a> {
         Ok(list)
     }
 
-    /// Sample `from` of another list in place of sample `index`: the reference is replaced, and no memory is written. Lists
-    /// that were taken from this one keep the sample that they have.
+    /// Puts sample `from` of another list, with its mark as read-only, in place of sample `index`:
+    /// the reference is replaced, and no memory is written. Lists that were taken from this one
+    /// keep the sample that they have. All owners of both lists stay in this one, that of the
+    /// sample that is replaced too.
     ///
     /// # Errors
     /// [`Error::Index`](crate::Error::Index) if one of the samples does not exist; [`Error::Argument`](crate::Error::Argument) if the
@@ -91,8 +97,8 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// Keeps the first `len` samples, all if there are no more. Samples that are pushed later are no longer marked by
-    /// [`SampleList::mark_read_only`].
+    /// Keeps the first `len` samples, all if there are no more, and all owners. Samples that are
+    /// pushed later are no longer marked by [`SampleList::mark_read_only`].
     ///
     /// ```
     /// use windrow::{SampleList, SampleView};

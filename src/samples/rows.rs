@@ -49,8 +49,9 @@ impl<'r> SampleRows<'r> {
         Some(SampleRows { meta, addresses, lengths, length: length_of(meta) })
     }
 
-    /// The samples at these indices of a list as rows; `None` if they are no rows or differ in length, without indices,
-    /// for one out of range, or if the samples have more than `most_bytes` together.
+    /// The samples at these indices of a list as rows; negative ones count from the end. `None` if
+    /// the list has other samples than rows of one length, without indices or memory, for an index
+    /// out of range, or if the samples have more than `most_bytes` together.
     pub fn from_indices(
         list: &'r SampleList<'_>,
         indices: &[i64],

@@ -22,7 +22,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A checker has no time: a waiting thread yields.
+/// Does nothing, as a checker has no time: a waiting thread calls `thread::yield_now` besides.
 #[cfg(all(test, windrow_loom))]
 pub(crate) fn spin_loop() {}
 
