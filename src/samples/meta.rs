@@ -36,8 +36,8 @@ impl TensorMeta {
     }
 
     /// The largest extent of dim 0 that a row like this one may have, so that its bytes fit an
-    /// `i64`; negative if it is no row. Rows are row-major, on [`Device::Cpu`] and not page-locked,
-    /// and have a dim 0 with a byte or more for each place along it.
+    /// `i64`; negative if it is no row. Rows are row-major, on [`Device::Cpu`], not
+    /// [`Device::Pinned`], and have a dim 0 with a byte or more for each place along it.
     fn max_row_len(&self) -> i64 {
         let (shape, strides) = (self.layout.shape(), self.layout.strides());
         let [_, rest @ ..] = shape else { return -1 };

@@ -16,7 +16,7 @@ pub(crate) fn small_vec<T>(items: impl Iterator<Item = T>) -> SmallVec<[T; 4]> {
     small_vec
 }
 
-/// A set of dims of a tensor.
+/// A set of dims of a tensor, each below [`MAX_NDIM`], which is not checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DimSet(u64);
 
@@ -26,14 +26,14 @@ impl DimSet {
         (0..ndim).collect()
     }
 
-    /// Adds a dim, which is below [`MAX_NDIM`]; returns whether it was absent.
+    /// Adds a dim; returns whether it was absent.
     pub fn insert(&mut self, dim: usize) -> bool {
         let is_new = !self.contains(dim);
         self.0 |= 1 << dim;
         is_new
     }
 
-    /// Whether a dim, which is below [`MAX_NDIM`], is in the set.
+    /// Whether a dim is in the set.
     pub fn contains(self, dim: usize) -> bool {
         self.0 >> dim & 1 == 1
     }

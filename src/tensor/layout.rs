@@ -229,7 +229,8 @@ fn try_compact_inline(dtype: DType, extents: &[i64]) -> Option<Layout> {
     Some(Layout(ShapeAndStrides::Inline { ndim: extents.len() as u8, shape, strides }))
 }
 
-/// Strides of a row-major tensor without gaps, as torch gives them for empty ones too. `None` beyond 64 bits.
+/// Strides of a row-major tensor without gaps; an extent of 0 counts as 1, as torch has it. `None`
+/// beyond 64 bits.
 pub(crate) fn compact_strides(shape: &[i64]) -> Option<Dims> {
     let mut strides: Dims = smallvec::smallvec![1; shape.len()];
     for i in (1..shape.len()).rev() {
@@ -238,8 +239,9 @@ pub(crate) fn compact_strides(shape: &[i64]) -> Option<Dims> {
     Some(strides)
 }
 
-/// Whether strides are exactly those of a row-major tensor that has elements, for an extent of 1 too, where
-/// [`Layout::is_compact`] ignores them.
+/// Whether strides are exactly those of a row-major tensor that has elements, for an extent of 1
+/// too, where [`Layout::is_compact`] ignores them. An extent of 0 may be that of dim 0; behind it,
+/// the strides that [`compact_strides`] gives are none of these.
 #[inline]
 pub(crate) fn are_compact(strides: &[i64], shape: &[i64]) -> bool {
     let mut elements = 1;
@@ -251,7 +253,8 @@ pub(crate) fn are_compact(strides: &[i64], shape: &[i64]) -> bool {
         })
 }
 
-/// The number of elements, or `None` beyond 63 bits. An extent of 0 makes it 0 at once.
+/// The number of elements, 1 without dims, or `None` beyond 63 bits; an extent of 0 makes it 0
+/// whatever the others are. That extents are at least 0 is not checked.
 #[inline]
 pub(crate) fn checked_numel(shape: &[i64]) -> Option<i64> {
     let mut numel = Some(1i64);

@@ -92,7 +92,11 @@ fn numpy_code(code: &str) -> Option<DType> {
 impl FromStr for Device {
     type Err = Error;
 
-    /// Takes `"cpu"`, `"pinned"`, `"cuda"` and `"cuda:1"`; `"cpu:0"`, as torch's devices may print, is the CPU.
+    /// Takes `"cpu"`, `"pinned"`, `"cuda"` (device 0) and `"cuda:1"`; `"cpu:0"`, as torch's devices
+    /// may print, is the CPU.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for any other name.
     fn from_str(name: &str) -> Result<Self> {
         match name {
             "cpu" | "cpu:0" => Ok(Device::Cpu),

@@ -8,7 +8,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// An empty layout.
+    /// An empty layout; `align` is in bytes, at least 1, and need not be a power of two.
     pub fn new(align: u64) -> Places {
         Places { align, end: 0 }
     }

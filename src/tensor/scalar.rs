@@ -231,7 +231,8 @@ fn float8_code(dtype: DType, value: f64) -> Option<u8> {
     (beyond <= 0.0 || beyond < half || beyond == half && code & 1 == 0).then_some(code)
 }
 
-/// The value of a float8 code, after the table of formats in the `ml_dtypes` documentation.
+/// The value of a code of one of the eight float8 dtypes, after the table of formats in the
+/// `ml_dtypes` documentation; any other dtype counts as float8_e5m2fnuz.
 fn float8_value(dtype: DType, code: u8) -> f64 {
     if dtype == DType::F8E8M0FNU {
         return if code == 0xff { f64::NAN } else { 2f64.powi(i32::from(code) - 127) };

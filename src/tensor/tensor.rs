@@ -305,7 +305,7 @@ impl<T: Element> TryFrom<&Tensor> for Vec<T> {
 impl<T: Element> TryFrom<Tensor> for Vec<T> {
     type Error = Error;
 
-    /// The tensor may be read as through a reference.
+    /// A copy of the elements, as from a reference.
     fn try_from(tensor: Tensor) -> Result<Vec<T>> {
         Vec::try_from(&tensor)
     }
