@@ -201,7 +201,8 @@ fn before() {
     });
 }
 
-/// Clears the leases and deferred claims in the child of a fork, whatever its copy of the memory says.
+/// Gives the child of a fork another number than its parent's: the next [`Forks::with`] there drops
+/// the leases and deferred claims that it has from the parent, without an end to their claims.
 fn in_child() {
     PROCESS.fetch_add(1, Ordering::Relaxed);
     HAS_DEFERRED.store(false, Ordering::Relaxed);

@@ -213,6 +213,7 @@ impl Memory {
         self.mapping.bytes as u64
     }
 
+    /// Calls `madvise` for a range that begins with a page; the error is the system's.
     fn advise(&self, offset: u64, bytes: u64, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: within the mapping; `clear` takes a claim's word for that. Advice that loses contents is given for blocks that
         // nobody has.
@@ -223,8 +224,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes the pages of a new block, which fails here where otherwise a write would end the process. An old system without a
-    /// `file` makes none.
+    /// Notes a new block and makes its pages, which fails here where otherwise a write would end
+    /// the process. On an old system without a `file` none are made, and that is no error.
     pub(super) fn create_pages(
         &self,
         file: Option<BorrowedFd<'_>>,
@@ -277,7 +278,8 @@ impl Memory {
         true
     }
 
-    /// The block that has all of this range, and what is kept of it: its offset, bytes and number.
+    /// Offset, bytes and number of the block that has all of this range, and what is kept of it;
+    /// `None` if none that this process has noted does.
     pub(super) fn block_of(
         &self,
         offset: u64,
@@ -329,8 +331,8 @@ impl Memory {
         Mapping::new(base, bytes as usize)
     }
 
-    /// Gives the pages back to the system, in all processes; they then read as zeros. Does nothing if the system refuses, and
-    /// leaves [`Header::Removed`] as it is.
+    /// Gives the pages back to the system, in all processes; they then read as zeros. If the system
+    /// refuses, they stay as they are. [`Header::Removed`] is the caller's to count up.
     pub(super) fn remove_pages(&self, offset: u64, bytes: u64) {
         let _ = self.advise(offset, bytes, libc::MADV_REMOVE);
     }

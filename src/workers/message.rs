@@ -74,7 +74,8 @@ pub struct Message {
 }
 
 impl Message {
-    /// The bytes that [`Message::decode`] takes; strides of compact layouts are left out.
+    /// The bytes that [`Message::decode`] takes, if all dtypes have this machine's byte order;
+    /// strides of compact layouts are left out.
     pub fn encode(&self) -> Vec<u8> {
         let Origin { key, bytes, process, file, inode } = self.origin;
         let mut out = Vec::with_capacity(72 + 16 * self.claims.len() + 40 * self.tensors.len());
@@ -97,7 +98,9 @@ impl Message {
         out
     }
 
-    /// `None` for bytes that no worker has sent.
+    /// The message that these bytes are, to the last one; `None` if they are none: too few or too
+    /// many, an unknown dtype, an impossible layout, or a tensor of a claim that is not in the
+    /// message. Whether the pool and its blocks exist is not checked.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
         let (key, rest) = bytes.split_first_chunk()?;
         let mut words = rest.chunks_exact(8);

@@ -53,7 +53,7 @@ pub(super) struct Pool {
     /// A pool that was taken over has none, and needs none: its reader has mapped it.
     pub file: Option<Arc<OwnedFd>>,
     pub origin: Origin,
-    /// The leases by offset.
+    /// The blocks by offset.
     blocks: Vec<Block>,
     /// Claims that no block has.
     spare: Vec<u32>,
@@ -88,8 +88,9 @@ impl Pool {
         Ok(Pool { memory, file, origin, blocks, spare, bytes: 0 })
     }
 
-    /// The pool of a worker that has ended, with its blocks and their pages: what its reader still has stays so. `None` if it is
-    /// somebody else's by now.
+    /// The pool of a worker that has ended, with its blocks and their pages: what its reader still
+    /// has stays so, and what was sent and not read is lost. `None` if the worker has not ended, or
+    /// if the pool is gone or somebody else's by now.
     pub fn take_over(memory: Arc<Memory>) -> Option<Pool> {
         let holder = memory.pool().get();
         let may_take = match holder.state {
@@ -184,7 +185,8 @@ impl Pool {
         (self.memory.bytes() - begin >= bytes).then_some((self.blocks.len(), begin))
     }
 
-    /// Gives free blocks of other sizes back, until so much fits below the limit.
+    /// Removes free blocks of any size, from the lowest offset on, until `wanted` bytes more fit
+    /// below the limit or no block is free.
     fn drop_free(&mut self, wanted: u64, limit: u64) {
         let mut index = 0;
         while index < self.blocks.len() && self.bytes.saturating_add(wanted) > limit {

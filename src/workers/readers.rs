@@ -84,10 +84,11 @@ pub fn open(origin: &Origin) -> io::Result<Arc<Memory>> {
 }
 
 /// Maps a pool as [`open`] does, by a descriptor that was handed over. The worker then knows that the pool is mapped.
-/// Pools of workers that have ended are let go before.
+/// Pools of workers that have ended are let go before. A pool that is mapped already ([`mapped`])
+/// would be mapped and counted twice.
 ///
 /// # Errors
-/// It is of another file, or cannot be mapped.
+/// It is of another file or pool, or cannot be mapped.
 pub fn map(origin: &Origin, file: &OwnedFd) -> io::Result<Arc<Memory>> {
     sweep();
     // SAFETY: a struct that is filled in.
@@ -105,8 +106,9 @@ pub fn map(origin: &Origin, file: &OwnedFd) -> io::Result<Arc<Memory>> {
     Ok(memory)
 }
 
-/// Lets pools go whose worker has ended: what is still in use goes with the last tensor. A worker that is forked from now on
-/// finds none to take over.
+/// Lets pools go whose worker has ended: what is still in use goes with the last tensor. A worker
+/// that is forked from now on finds none of these to take over. Claims that waited for children
+/// that are gone are released, too.
 pub fn sweep() {
     forks::poll();
     let ended = with_mapped(|mapped| {
@@ -141,7 +143,8 @@ fn close_if_ended(memory: &Memory) -> bool {
     is_ours
 }
 
-/// The counts of the workers of all pools that this process has or had mapped, by name.
+/// The counts of the workers of all pools that this process has or had mapped, by name; those that
+/// have ended have no bytes of blocks.
 pub fn stats() -> Vec<(&'static str, u64)> {
     with_mapped(|mapped| {
         let counted = |counter| {

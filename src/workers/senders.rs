@@ -42,8 +42,8 @@ fn with_pool<R>(run: impl FnOnce(&mut Option<Pool>) -> R) -> R {
     result
 }
 
-/// Makes the pool of this process, which has none yet, for at most so many bytes; or takes over one of the parent's whose worker
-/// has ended.
+/// Makes the pool of this process, which has none yet (not checked), for at most so many bytes; or
+/// takes over one of the parent's whose worker has ended, with the room that it has.
 ///
 /// # Errors
 /// Those of the system: no descriptor, no addresses.
@@ -86,8 +86,8 @@ pub fn close(is_left: bool) {
     }
 }
 
-/// Tensors of these dtypes and shapes, not initialised, in blocks of the pool, which are to be `limit` bytes at most; without
-/// elements they are in none.
+/// Tensors of these dtypes and row-major layouts, in this order, not initialised, in blocks of the
+/// pool, all of which are to be `limit` bytes at most; without elements they are in none.
 ///
 /// # Errors
 /// No room below the limit, or no memory.
@@ -122,8 +122,9 @@ pub fn allocate(outputs: &[(DType, Layout)], limit: u64) -> Result<Vec<Tensor>, 
     Ok(tensors)
 }
 
-/// A block of at least `bytes` with pages, and its address: for this process until the lease is dropped. A refusal is counted;
-/// [`Refusal::Limit`] without a pool.
+/// A block of at least `bytes` with pages, and its address: for this process until the lease is
+/// dropped. A refusal by the pool is counted, one by the system is not; [`Refusal::Limit`] without
+/// a pool, which is not counted either.
 fn block(bytes: u64, limit: u64) -> Result<(Arc<Lease>, *mut u8), Refusal> {
     let (memory, file, allocation) = with_pool(|slot| {
         let pool = slot.as_mut().ok_or(Refusal::Limit)?;
