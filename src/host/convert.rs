@@ -50,9 +50,9 @@ pub(super) trait Elem: Copy + 'static {
     fn from_f32(x: f32) -> Self;
     /// As [`Elem::from_f32`], rounded once.
     fn from_f64(x: f64) -> Self;
-    /// As [`Elem::from_f32`], from a bfloat16.
+    /// As [`Elem::from_f32`], from a bfloat16; with `SHIFTS` for processors that shift each 16 bits of a vector by its own count.
     #[inline(always)]
-    fn from_bf16(x: BF16) -> Self {
+    fn from_bf16<const SHIFTS: bool>(x: BF16) -> Self {
         Self::from_f32(bf16_to_f32(x))
     }
     /// The bits of the float16 (a fraction of `TO` = 10 bits) or the bfloat16 (7) that a float8 is; exact. Panics if the type is
@@ -423,18 +423,30 @@ impl<const FRACTION: u32, const SATURATE: bool> Elem for F8<FRACTION, SATURATE> 
     fn from_f64(x: f64) -> Self {
         F8::from_f32(f64_to_odd(x))
     }
-    /// Computes in 16 bits: a vector has twice as many of them.
+    /// Computes in 16 bits: a vector has twice as many of them. With AVX-512 shifts take 0.51 (e4m3fn) and 0.59 (e5m2) of the time of
+    /// comparisons with AVX2, 16384 elements in the second cache of Emerald Rapids; with AVX2 they take 1.4 to 1.8 times as long.
     #[inline(always)]
-    fn from_bf16(x: BF16) -> Self {
+    fn from_bf16<const SHIFTS: bool>(x: BF16) -> Self {
         let abs = x.0 & 0x7FFF;
-        let (lost, rebias) = (7 - FRACTION, (Self::REBIAS >> 16) as u16);
-        let normal = abs.wrapping_sub(rebias - (1 << (lost - 1)) + 1);
-        let normal = normal.wrapping_add(abs >> lost & 1) >> lost;
-        let mut small = 0;
-        for code in 0..1 << FRACTION {
-            small += u16::from(abs as i16 > Self::LAST_OF[code]);
-        }
-        let finite = pick_word(abs < (Self::TINY >> 16) as u16, small, normal);
+        let (lost, rebias) = (7 - FRACTION as u16, (Self::REBIAS >> 16) as u16);
+        let finite = if SHIFTS {
+            // A subnormal number loses a bit more for each power of two that it is below the smallest normal one; from
+            // `FRACTION` + 2 on it is 0.
+            let below =
+                ((Self::TINY >> 23) as u16).saturating_sub(abs >> 7).min(FRACTION as u16 + 2);
+            let number = pick_word(below > 0, abs & 0x7F | 0x80, abs.wrapping_sub(rebias));
+            let lost = lost + below;
+            let rounded = number.wrapping_add((1 << (lost - 1)) - 1);
+            rounded.wrapping_add(number >> lost & 1) >> lost
+        } else {
+            let normal = abs.wrapping_sub(rebias - (1 << (lost - 1)) + 1);
+            let normal = normal.wrapping_add(abs >> lost & 1) >> lost;
+            let mut small = 0;
+            for code in 0..1 << FRACTION {
+                small += u16::from(abs as i16 > Self::LAST_OF[code]);
+            }
+            pick_word(abs < (Self::TINY >> 16) as u16, small, normal)
+        };
         let finite = finite.min(Self::LARGEST as u16);
         let magnitude = match Self::LARGEST == Self::NAN {
             true => finite,

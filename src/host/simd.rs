@@ -182,7 +182,10 @@ unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: u
         // SAFETY: the caller's pointers are good for `n` elements, here of bfloat16, and disjoint.
         let (src, dst) = unsafe { (input::<BF16>(src, n), output::<D>(dst, n)) };
         for (d, s) in dst.iter_mut().zip(src) {
-            d.write(Unaligned(D::from_bf16(s.0)));
+            d.write(Unaligned(match I::AVX512 {
+                true => D::from_bf16::<true>(s.0),
+                false => D::from_bf16::<false>(s.0),
+            }));
         }
         return;
     }
