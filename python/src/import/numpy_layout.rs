@@ -150,7 +150,8 @@ pub(crate) unsafe fn prefetch_dims(object: *mut ffi::PyObject) {
     prefetch(unsafe { (*object.cast::<Array>()).shape.cast() }, 1);
 }
 
-/// Whether NumPy's arrays are laid out as above: in NumPy 1 and 2. False without NumPy; the first answer is kept.
+/// Whether NumPy's arrays are laid out as above: in NumPy 1 and 2. The first call imports NumPy and
+/// its answer is kept; false where that import fails.
 pub(crate) fn is_laid_out(py: Python<'_>) -> bool {
     static FOUND: PyOnceLock<bool> = PyOnceLock::new();
     let find = || -> PyResult<bool> {

@@ -27,9 +27,10 @@ use crate::import::importer::Importer;
 use crate::ownership::buffer::{refuses_writes, Buffer};
 
 impl<'py> Importer<'py> {
-    /// Appends an object by interfaces that are looked up on it: `__dlpack__`, the CUDA array interface, the buffer protocol and
-    /// the array interface, in this order. The first refusal is the one reported if none works; TypeError for an object that has
-    /// none.
+    /// Appends an object by interfaces that are looked up on it: `__dlpack__`, the CUDA array
+    /// interface, the buffer protocol and the array interface, in this order. The next one is tried
+    /// after a refusal only ([`may_try_next`]); any other error ends the search. The first refusal
+    /// is the one reported if none works; TypeError for a class, and for an object that has none.
     pub fn import_by_protocol(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         self.ahead = None;
         if object.is_instance_of::<PyType>() {
@@ -81,7 +82,7 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// The TypeError of an object that is a tracer.
+    /// Refuses an object that is a tracer: always a TypeError.
     pub fn refuse_traced(&self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let name = class_name(&object.get_type())?;
         let text = format!(
@@ -91,9 +92,11 @@ impl<'py> Importer<'py> {
         Err(type_error(self.py, self.subject(index), &self.path, &text))
     }
 
-    /// The exception of a producer that was asked for its memory. A refusal is memory that cannot be expressed,
-    /// whichever class its library takes for that: BufferError as DLPack has it, TypeError in pyarrow and where
-    /// arguments are unknown. Anything else is raised as it is.
+    /// The exception for what a producer raised when it was asked for its memory. An array that
+    /// says that it was deleted: LayoutError. A TypeError or BufferError, of a subclass too, is a
+    /// refusal and is wrapped ([`Importer::wrap`]); DLPack has BufferError for that, pyarrow and
+    /// unknown arguments TypeError. After any other answer an array of a dtype that no batch can
+    /// have gets the error of [`Importer::foreign_dtype`]; the rest is raised as it is.
     fn refused(&self, object: &Bound<'py, PyAny>, cause: PyErr, index: usize) -> PyErr {
         let py = self.py;
         if !is_answer(py, &cause) {
@@ -184,9 +187,11 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    /// Takes the tensor out of a capsule and appends it. Until it is found fit the capsule keeps it. `announced`: by
-    /// `__dlpack_device__`. ValueError for a capsule that was consumed or is not DLPack's, LayoutError for a copy where memory is
-    /// to be written to, DeviceError for a tensor on another device than announced.
+    /// Takes the tensor out of a capsule and appends it. The capsule keeps a tensor that cannot be
+    /// read; after every later error the tensor is released and the capsule is used up.
+    /// `announced`: by `__dlpack_device__`. ValueError for a capsule that was consumed or is not
+    /// DLPack's, LayoutError for a copy where memory is to be written to, DeviceError for a tensor
+    /// on another device than announced.
     fn consume(
         &mut self,
         capsule: &Bound<'py, PyCapsule>,

@@ -158,7 +158,8 @@ fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<
     Ok(ImportRoute::Exchange { api, is_torch })
 }
 
-/// Whether a class says that its objects are arrays.
+/// Whether a class has `__dlpack__`, `__cuda_array_interface__` or `__array_interface__`; the
+/// buffer protocol alone does not count.
 pub(crate) fn has_interface(class: &Bound<'_, PyType>) -> PyResult<bool> {
     for name in ["__dlpack__", "__cuda_array_interface__", "__array_interface__"] {
         if class.hasattr(name)? {
@@ -226,8 +227,9 @@ fn is_numpy_array(class: &Bound<'_, PyType>) -> PyResult<bool> {
     Ok(loaded(class.py(), "numpy", "ndarray")?.is_some_and(|known| class.is(&known)))
 }
 
-/// Whether a class is one of NumPy arrays that says of its memory what NumPy says. By a capsule such an array would be kept by a
-/// reference that the garbage collector does not see.
+/// Whether a class is `numpy.ndarray` or one below it that leaves the array interfaces and
+/// `__dlpack__` as NumPy has them. By a capsule such an array would be kept by a reference that the
+/// garbage collector does not see.
 fn is_plain_subclass(class: &Bound<'_, PyType>) -> PyResult<bool> {
     let Some(array) = loaded(class.py(), "numpy", "ndarray")? else { return Ok(false) };
     if !class.is_subclass(&array)? {

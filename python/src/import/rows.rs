@@ -22,7 +22,7 @@ enum Number {
 }
 
 impl Number {
-    /// The dtype of a list whose first number is this one: bool, int64 or float64.
+    /// The dtype of this number by itself: bool, int64 or float64.
     fn dtype(self) -> DType {
         match self {
             Number::Bool(_) => DType::Bool,
@@ -142,8 +142,8 @@ pub(crate) fn is_row(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     first.map_or(Ok(false), |first| Ok(number_of(&first)?.is_ok()))
 }
 
-/// Whether a list or tuple has nothing but numbers in it, of whatever size, or, with `or_none`, None; TypeError for any other
-/// object.
+/// Whether a list or tuple has nothing but numbers in it, of whatever size, or, with `or_none`,
+/// None; true for an empty one. TypeError for any other object.
 pub(crate) fn is_of_numbers(object: &Bound<'_, PyAny>, or_none: bool) -> PyResult<bool> {
     /// Whether all items are Python numbers, or, if `or_none`, None; the first exception of reading one.
     fn all<'py>(
@@ -196,7 +196,9 @@ impl<'py> Importer<'py> {
         self.push_numbers(data, dtype, &[], index)
     }
 
-    /// Appends a list or tuple of numbers; one without any has the dtype of the sample before it.
+    /// Appends a list or tuple of numbers: of dtype bool, int64, or float64 if any of its numbers
+    /// is a float. One without any has the dtype of the sample before it. DTypeError for a bool
+    /// among other numbers and for an int beyond int64, TypeError for an item that is no number.
     pub fn import_row(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let list = object.cast::<PyList>();
         let len = match &list {
@@ -293,8 +295,10 @@ impl<'py> Importer<'py> {
     }
 }
 
-/// Appends the numbers of a row, as many as there is room for: another thread may lengthen the list. Gives their dtype, if there
-/// are any, or the position of the first that is refused, and why; then some may have been appended.
+/// Appends the numbers of a row, as many as there is room for: another thread may lengthen the
+/// list. Gives their dtype, `None` without numbers: with a float among ints all of them become
+/// float64. Else gives the position of the first that is refused, and why; then some may have been
+/// appended.
 fn read_row<'py>(
     chunk: &mut Vec<[u8; 8]>,
     items: impl Iterator<Item = Bound<'py, PyAny>>,
