@@ -63,12 +63,13 @@ impl<'py> ChildColumns<'py> {
         self.are_borrowed
     }
 
-    /// A column, below [`len`](ChildColumns::len), from its first row to its last.
+    /// A column, below [`len`](ChildColumns::len) (not checked), from its first row to its last.
     pub fn column(&self, column: usize) -> impl Iterator<Item = *mut ffi::PyObject> + '_ {
         self.values.iter().skip(column).step_by(self.num_columns.max(1)).copied()
     }
 
-    /// The value of a column in the first row; `None` without rows.
+    /// The value of a column, below [`len`](ChildColumns::len) (not checked), in the first row;
+    /// `None` without rows.
     pub fn first(&self, column: usize) -> Option<Borrowed<'_, 'py, PyAny>> {
         let &first = self.values.get(column)?;
         // SAFETY: a live object, and alive as long as these columns are not changed.

@@ -95,7 +95,7 @@ impl<T: Entry> From<Entries<T>> for Column<T> {
 }
 
 impl<T: Entry> Column<T> {
-    /// One entry for all samples.
+    /// One entry for all samples; the empty column for [`Entry::none`].
     pub fn one(entry: T) -> Column<T> {
         Column::from(Entries(vec![entry]))
     }
@@ -119,7 +119,8 @@ impl<T: Entry> Column<T> {
         }
     }
 
-    /// A copy of the entry of a sample; [`Entry::none`] beyond the last.
+    /// A copy of the entry of a sample. The index is not checked: beyond the last sample it is the
+    /// entry that all have, or [`Entry::none`].
     pub fn entry(&self, py: Python<'_>, index: usize) -> T {
         let entry = match self.all() {
             [all] => Some(all),
@@ -128,7 +129,8 @@ impl<T: Entry> Column<T> {
         entry.map_or_else(T::none, |entry| entry.copied(py))
     }
 
-    /// The entries of the samples at these valid positions, of `len`; negative ones count from the end. Panics for others.
+    /// The entries of the samples at these valid positions, of `len`; negative ones count from the
+    /// end. An invalid one panics if each sample has an entry of its own; else it is not looked at.
     pub fn take(&self, py: Python<'_>, positions: &[i64], len: usize) -> PyResult<Column<T>> {
         if positions.is_empty() {
             return Ok(Column::default()); // An empty column lets owners go.

@@ -7,8 +7,9 @@ use windrow::{Collate, Engine, Error, Plan, SampleList, Stream, Tensor};
 use crate::engine::default::index_engine;
 use crate::ownership::holder::producers_of;
 
-/// Returns a batch of one tensor by a form, behind all pending writes to it: a stack has a dim 0 of extent 1. The copy
-/// is complete on the host, and enqueued on a device. The user's counters leave it out.
+/// Returns a batch of one tensor by a form, behind all pending writes to it: a stack has a dim 0 of
+/// extent 1. The copy is complete on the host, and enqueued on a device: on `stream`, without one
+/// on the stream of the tensor's producers. The user's counters leave it out.
 pub(crate) fn copy_of(
     tensor: &Tensor,
     collate: &Collate,

@@ -67,8 +67,9 @@ impl Holder {
         under(Arc::new(holder), tensor, tensor.device())
     }
 
-    /// Wraps as [`Holder::wrap`] does, for memory of a device that a torch tensor lends, on a stream of an engine if
-    /// one is given.
+    /// Wraps as [`Holder::wrap`] does, for memory that a torch tensor lends to an output, as a
+    /// tensor on `device`. Keeps that tensor, `lender`, and the stream of an engine if one is
+    /// given.
     pub fn lent(
         tensor: &Tensor,
         device: Device,

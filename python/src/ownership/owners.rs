@@ -151,7 +151,8 @@ impl Owners {
         Reference { object, storage: None, shared, watches }
     }
 
-    /// The owner of a tensor over all samples, which wait for what `producers` gives, if it is called.
+    /// The owner of a tensor over all samples. It waits for what `producers` gives, which is called
+    /// only if the samples have different objects.
     ///
     /// # Errors
     /// Out of memory.
