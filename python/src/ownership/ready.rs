@@ -10,8 +10,9 @@ use crate::ground::stream::current_of;
 use crate::ownership::holder::{producers_of, Holder};
 use crate::ownership::producers::Producers;
 
-/// Orders what is enqueued on a stream from now on behind all that still writes a tensor, whose memory stays until that work is
-/// done. Does nothing for host memory; an error for a stream in a capture that has no part in what wrote the tensor.
+/// Orders what is enqueued on a stream from now on behind all that still writes a tensor, whose
+/// memory stays until that work is done. Does nothing for host memory, pageable or page-locked; an
+/// error for a stream in a capture that has no part in what wrote the tensor.
 pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
     let Device::Cuda(ordinal) = tensor.device() else { return Ok(()) };
     let producers = producers_of(tensor);
@@ -25,8 +26,9 @@ pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
     default_engine().order(ordinal, &producers.streams, stream)
 }
 
-/// Keeps the memory for work on streams that a library keeps to itself, until its device has been waited for. Unlike
-/// [`ready_on`] it orders nothing.
+/// Keeps memory of the engine's, which a tensor is in or was written from, for work on streams that
+/// a library keeps to itself, until its device has been waited for. Does nothing for imported
+/// memory alone. Unlike [`ready_on`] it orders nothing.
 pub(crate) fn held_until_idle(tensor: &Tensor) -> windrow::Result<()> {
     producers_of(tensor).tensors.iter().try_for_each(Tensor::ready_on_unnamed)
 }

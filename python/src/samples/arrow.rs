@@ -325,7 +325,8 @@ fn no_capsules() -> PyErr {
     PyTypeError::new_err("the Arrow PyCapsule interface gives capsules of a schema and an array")
 }
 
-/// The capsules of a schema and of an array of this name, unused, of which the structs were not looked at.
+/// The capsules of a schema and of an array of this name, unused, of which the structs were not
+/// looked at. TypeError for no pair of capsules, ValueError for capsules of other names.
 fn capsules<'py>(
     pair: &Bound<'py, PyAny>,
     name: &CStr,
@@ -357,7 +358,8 @@ fn columns_of(schema: &Bound<'_, PyCapsule>, sep: &str) -> Result<Columns, Error
     }
 }
 
-/// Strings and bytes as Python's.
+/// Strings and bytes as Python's, those of length 0 as empty ones. `refused` makes the exception of
+/// a string that is not UTF-8 from its LayoutError.
 fn texts_of<'py>(
     py: Python<'py>,
     texts: &[(*const u8, usize)],
@@ -386,7 +388,8 @@ fn texts_of<'py>(
     PyList::new(py, objects)
 }
 
-/// The columns of a table by name, those of structs by their names joined by a dot, as lists of samples.
+/// The columns of a table by name, those of structs by their names joined by a dot, as lists of
+/// samples. DTypeError for a column of strings or bytes, ValueError for two columns of one name.
 #[pyfunction]
 #[pyo3(name = "_arrow_columns", signature = (table, /))]
 pub(crate) fn arrow_columns<'py>(table: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {

@@ -30,7 +30,8 @@ pub(crate) struct Imported {
 }
 
 impl Imported {
-    /// Samples of pageable memory that were read of these objects, which keep them.
+    /// Samples of pageable memory that were read of these objects: one shared owner keeps all
+    /// objects as long as any of the samples.
     pub fn from_list(list: SampleList<'static>, objects: Vec<Py<PyAny>>) -> Imported {
         let mut owner = Holder::default();
         owner.objects = objects;
@@ -248,7 +249,7 @@ impl Imported {
         Ok((place, self.owners.replace(py, position, &other.owners)))
     }
 
-    /// Keeps the first `len` samples. Called after [`Imported::own`]: owners that are shared stay.
+    /// Keeps the first `len` samples. Owners and watches that another list shares stay as they are.
     pub fn truncate(&mut self, len: usize) {
         self.list.truncate(len);
         self.owners.truncate(len);

@@ -48,7 +48,8 @@ pub(crate) fn are_texts(samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) ->
     }
 }
 
-/// Whether all samples of a column are lists or tuples of Python numbers; true for empty ones.
+/// Whether all samples of a column are lists or tuples of Python numbers; true for empty lists, and
+/// without samples.
 fn are_numbers(samples: &[Bound<'_, PyAny>]) -> PyResult<bool> {
     for sample in samples {
         if !is_list_or_tuple(sample) || !is_of_numbers(sample, false)? {
@@ -86,7 +87,8 @@ pub(crate) fn import_leaf<'py, T>(
 }
 
 impl Content {
-    /// The kind of a column, of at least one sample, that has no containers. TypeError for texts and others mixed.
+    /// The kind of a column, of at least one sample, that has no containers: texts, numbers, or
+    /// else tensors, which are not looked at. TypeError for texts and others mixed.
     pub fn from_samples(samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) -> PyResult<Content> {
         if are_texts(samples, place)? {
             return Ok(Content::Texts);

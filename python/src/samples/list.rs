@@ -195,7 +195,7 @@ impl PySampleList {
         Ok(imported)
     }
 
-    /// Raises the error that indices on the device have had.
+    /// Raises the IndexError of indices on the device that is known by now; nothing is waited for.
     pub fn check_resident(&self, py: Python<'_>) -> PyResult<()> {
         match &*self.resident() {
             Some((_, resident)) => resident.check().or_py_err(py),
@@ -322,8 +322,9 @@ impl PySampleList {
         self.join(py, added)
     }
 
-    /// Adds the samples of another list; on an error none. TypeError for samples of the other kind, and trees of another
-    /// structure.
+    /// Adds the samples of another list; on an error none. TypeError for samples of the other kind,
+    /// and trees of another structure; the error of `check_known` where one of the lists was
+    /// selected by indices on a device.
     pub fn join(&self, py: Python<'_>, mut other: ListSamples) -> PyResult<()> {
         // Released without the lock of the list, and structures are compared without it.
         let _gone;
