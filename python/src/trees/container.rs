@@ -187,7 +187,8 @@ impl Container {
     }
 }
 
-/// The name of a key in a path: the text that it equals, if it is one of whatever class, such as a member of an enum of str.
+/// The name of a key in a path: a str, of whatever class, as it is, such as a member of an enum of
+/// str; any other key by `str()`.
 pub(super) fn name_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     match key.cast::<PyString>() {
         Ok(text) => Ok(text.to_string_lossy()),

@@ -44,7 +44,7 @@ pub(super) fn is_builtin(object: &Bound<'_, PyAny>) -> bool {
         || object.cast_exact::<PyTuple>().is_ok()
 }
 
-/// The fields of a dataclass; None for another class.
+/// The names of a dataclass's fields, in order; None for another class.
 pub(crate) fn dataclass_fields(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<Py<PyAny>>>> {
     let py = class.py();
     if !class.hasattr(intern!(py, "__dataclass_fields__"))? {
@@ -91,8 +91,10 @@ pub(super) struct FlattenedClass<'py> {
     pub flatten_more: Option<Bound<'py, PyAny>>,
 }
 
-/// The function that takes apart objects of a class which is not a container by itself, if there is one. `is_last`: no
-/// other rule makes the class a container either.
+/// The function that takes apart objects of a registered class or of one that `windrow._nodes`
+/// knows; `None` for other classes, for dict, list and tuple themselves, and for array-likes.
+/// `is_last`: no other rule makes the class a container. Then it is looked for among the nodes of
+/// pytrees, else among classes of libraries.
 pub(crate) fn flattener_of<'py>(
     object: &Bound<'py, PyAny>,
     is_last: bool,
@@ -128,8 +130,8 @@ pub(super) fn call_flattener<'py>(
     Ok(FlattenedClass { children, unflatten, forms, tensors, flatten_more })
 }
 
-/// TypeError for containers that pass for a mapping or a dataclass and are more than one: what else they hold
-/// would be lost.
+/// TypeError for a class that passes for a mapping (`is_mapping`) or a dataclass, but has the
+/// attributes of a TensorDict or tensorclass: what else such objects hold would be lost.
 pub(crate) fn check_known(class: &Bound<'_, PyType>, path: &str, is_mapping: bool) -> PyResult<()> {
     let is_tensordict = match is_mapping {
         true => class.hasattr("batch_size")? && class.hasattr("batch_dims")?,

@@ -59,7 +59,8 @@ fn _empty_pools(py: Python<'_>) {
     });
 }
 
-/// The descriptor of the pool of this process. None: there is no pool, or a reader has mapped it.
+/// The descriptor of the pool of this process, which the pool keeps and closes. None: there is no
+/// pool, or a reader has mapped it.
 #[pyfunction]
 fn _pool_file() -> Option<i32> {
     workers::file().map(|file| file.as_raw_fd())
