@@ -274,7 +274,8 @@ fn extended(data_type: DataType, extension: &str, metadata: &str) -> Result<Data
     }
 }
 
-/// The `permutation` of dims in metadata, `None` without one. `Err` if it does not permute `ndim` dims, or any number for `None`.
+/// The `permutation` of dims in metadata; `None` without one, or for one that is no list of
+/// integers. `Err` if it does not permute `ndim` dims, or any number for `None`.
 fn order_of(metadata: &str, ndim: Option<usize>) -> std::result::Result<Option<Dims>, ()> {
     let Some(order) = integers_in(metadata, "permutation") else { return Ok(None) };
     let mut sorted = order.clone();
@@ -373,7 +374,8 @@ struct Metadata {
 }
 
 impl Metadata {
-    /// Reads the metadata of a schema; empty for NULL. [`Error::Layout`] for a negative size.
+    /// Reads the metadata of a schema; empty for NULL. The last of equal keys counts, and bytes
+    /// that are not UTF-8 are replaced. [`Error::Layout`] for a negative size.
     ///
     /// # Safety
     /// NULL or the metadata of a schema, of the sizes in it.

@@ -23,7 +23,9 @@ impl ArrayValues {
     }
 }
 
-/// The numbers of a part, which may be in lists of fixed size; an error for nulls and all other types. Only bools are copied.
+/// The numbers of a part, which may be in lists of fixed size, or in tensors of one shape that are
+/// stored in such lists and keep their order of dims; an error for nulls and all other types. Only
+/// bools are copied.
 ///
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the

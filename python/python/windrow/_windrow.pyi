@@ -1230,7 +1230,9 @@ def _check_list(samples: Any) -> None:
 def _is_arrow(object: Any, /) -> bool:
     """Whether an object, not a class, is to be read as Arrow's: it has one of the methods, and no better route is known."""
 def _arrow_columns(table: Any, /) -> Dict[str, SampleList]:
-    """The columns of a table by name, those of structs by their names joined by a dot, as lists of samples."""
+    """The columns of a table by name, those of structs by their names joined by a dot, as lists of
+    samples. DTypeError for a column of strings or bytes, ValueError for two columns of one name.
+    """
 def _relax_captures() -> None:
     """Lets CUDA calls that would end another thread's capture be made on this thread from now on, by whatever library: they do not
     touch what is captured. Does nothing without a driver.
@@ -1488,7 +1490,9 @@ class _Sent:
         """The message, once; RuntimeError after that."""
 
 def _start_pool(limit: int) -> None:
-    """Makes the pool of this process, which has none yet, for at most so many bytes. OSError: the system refuses."""
+    """Makes the pool of this process, which has none yet, for at most so many bytes; or takes over,
+    whatever the limit, one of the parent's whose worker has ended. OSError: the system refuses.
+    """
 def _has_pool() -> bool: ...
 def _close_pool(is_left: bool) -> None:
     """Ends the pool of this process: what was sent and not read is lost. `is_left`: its memory is kept for a worker that the reader
@@ -1497,7 +1501,9 @@ def _close_pool(is_left: bool) -> None:
 def _empty_pools() -> None:
     """Gives back the memory of workers that have ended, but for what is in use."""
 def _pool_file() -> Optional[int]:
-    """The descriptor of the pool of this process. None: there is no pool, or a reader has mapped it."""
+    """The descriptor of the pool of this process, which the pool keeps and closes. None: there is no
+    pool, a reader has mapped it, or it was taken over from another worker.
+    """
 def _allocate_in_pool(outputs: Sequence[Tuple[str, Sequence[int]]], limit: int) -> Optional[List[Tensor]]:
     """Tensors of these dtypes and shapes in the pool, not initialised. None: there is no room below the limit of bytes, or windrow
     has no such dtype. MemoryError: the system has no memory.

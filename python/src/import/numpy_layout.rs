@@ -140,7 +140,8 @@ pub(crate) fn data_word(array: *mut ffi::PyObject) -> NonNull<AtomicUsize> {
     NonNull::new(word.cast()).expect("an object")
 }
 
-/// Asks for the memory of an array's shape and strides, which are not in the object.
+/// Asks for the memory of an array's shape, behind which NumPy has the strides; neither is in the
+/// object.
 ///
 /// # Safety
 /// A live NumPy array, for which [`is_laid_out`] holds; attached.

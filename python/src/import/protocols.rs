@@ -355,7 +355,9 @@ fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
     }
 }
 
-/// Whether an object must not be written to, though its capsule does not say so: legacy ones cannot, and JAX has no others.
+/// Whether an object must not be written to, though its capsule does not say so: a JAX array, or an
+/// object that gives its buffer for reading only. Legacy capsules cannot say so, and JAX has no
+/// others.
 fn is_immutable(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match loaded(object.py(), "jax", "Array")? {
         Some(class) if object.is_instance(&class)? => Ok(true),

@@ -24,7 +24,8 @@ pub(crate) struct ChildColumns<'py> {
 }
 
 impl<'py> ChildColumns<'py> {
-    /// Columns without rows, with capacity for `num_rows`.
+    /// Columns without rows, with capacity for `num_rows`; their values are borrowed until
+    /// references are counted.
     pub fn with_capacity(py: Python<'py>, num_columns: usize, num_rows: usize) -> PyResult<Self> {
         let values = try_vec(num_columns.saturating_mul(num_rows))?;
         Ok(ChildColumns { py, values, num_columns, are_borrowed: true, temporaries: Vec::new() })

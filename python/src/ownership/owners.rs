@@ -92,7 +92,8 @@ impl Owners {
         Owners { shared, objects: Column::from(Entries(objects)), ..Owners::default() }
     }
 
-    /// The same owners with the torch tensors that samples are, from the first one on; there are `len` samples.
+    /// The same owners with the torch tensors that samples are, from the first one on; there are
+    /// `len` samples, and those beyond `tensors` have none.
     pub fn with_tensors(self, mut tensors: Vec<MaybeObject>, len: usize) -> PyResult<Owners> {
         if tensors.is_empty() {
             return Ok(self);

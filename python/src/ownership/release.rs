@@ -127,8 +127,9 @@ fn attached(run: impl FnOnce()) {
     unsafe { ffi::PyGILState_Release(state) };
 }
 
-/// Runs arbitrary code with no exception in flight, and then goes on with the one that was: an export
-/// may be let go while one is on its way, and a deleter written in Python would take it for its own.
+/// Runs arbitrary code with no exception in flight, and then goes on with the one that was; one
+/// that the code leaves is dropped. An export may be let go while an exception is on its way, and a
+/// deleter written in Python would take it for its own.
 fn without_exception(run: impl FnOnce()) {
     let (mut class, mut value, mut trace) =
         (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());

@@ -206,19 +206,20 @@ impl TorchReader {
         unsafe { word(word(tensor_of(tensor.as_ptr()), STORAGE), STORAGE_OBJECT) == 0 }
     }
 
-    /// The word of a tensor that has its dispatch keys.
+    /// The position of the word of a tensor that has its dispatch keys.
     #[inline]
     fn keys(&self) -> usize {
         self.sizes + 14
     }
 
-    /// The word of a view's autograd metadata that has the tensor of which it is a view.
+    /// The position of the word of a view's autograd metadata that has the tensor of which it is a
+    /// view.
     #[inline]
     fn base(&self) -> usize {
         self.flags / size_of::<usize>() + 2 + MUTEX
     }
 
-    /// The word of autograd metadata that has the tangents of forward-mode AD.
+    /// The position of the word of autograd metadata that has the tangents of forward-mode AD.
     #[inline]
     fn tangents(&self) -> usize {
         self.flags / size_of::<usize>() - TANGENTS

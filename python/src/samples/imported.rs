@@ -143,8 +143,9 @@ impl Imported {
         Ok(imported)
     }
 
-    /// The owner of an object that is a sample of this list, or a view of samples whose owners the list has. Wrapped
-    /// again on every import, owners would become a longer and longer chain.
+    /// The owner of an object that is a sample of this list, or a view of samples whose owners the
+    /// list has: `Some(None)` if the list's shared owners alone keep it, `None` for any other
+    /// object. Wrapped again on every import, owners would become a longer and longer chain.
     fn known(&self, object: &Bound<'_, PyAny>) -> Option<Option<Py<PyAny>>> {
         let tensor = object.cast_exact::<PyTensor>().ok()?;
         let held = tensor.get().inner().owner().downcast_ref::<Reference>()?;

@@ -148,7 +148,8 @@ impl Container {
         })
     }
 
-    /// The position of each child in another container; None if that has another class, number of children or keys.
+    /// The position of each child in another container, by key, or by place in a sequence; None if
+    /// that has another class, number of children or keys.
     pub fn order_in(&self, py: Python<'_>, other: &Container) -> PyResult<Option<Vec<usize>>> {
         if !self.class.bind(py).is(other.class.bind(py)) || self.len() != other.len() {
             return Ok(None);

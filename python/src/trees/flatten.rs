@@ -74,7 +74,8 @@ struct Open<C> {
     children: std::iter::Enumerate<std::vec::IntoIter<C>>,
 }
 
-/// Flattens a tree of columns. `path` is the path of the root, `sep` joins the names of a path.
+/// Flattens a tree of columns. `path` is the path of the root, `sep` joins the names of a path. An
+/// error ends the walk and is in [`Flat::end`], beside the leaves before it.
 pub(crate) fn flatten<'py, R: TreeRules<'py>>(
     py: Python<'py>,
     rules: &mut R,
@@ -160,8 +161,10 @@ impl TreeDef {
         })
     }
 
-    /// Flattens what has the structure of this tree: `open` gives the children of a container, `leaf` takes a leaf with its
-    /// number. `open` has to give as many as the container has, which is not checked.
+    /// Flattens what has the structure of this tree: `open` gives the children of a container,
+    /// `leaf` takes each leaf with its number, from 0 on and in order. The first error of either
+    /// ends the walk. `open` has to give as many children as the container has, which is not
+    /// checked.
     pub fn flatten_up_to<T>(
         &self,
         root: T,

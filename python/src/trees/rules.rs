@@ -70,7 +70,7 @@ pub(crate) fn flatten_container<'py>(
     Ok(Some(FlattenedColumn { container, columns, forms: None, tensors: None }))
 }
 
-/// Opens a column of objects of one class by the flattener of that class.
+/// Opens a column of objects of one class, at least one, by the flattener of that class.
 fn flatten_class<'py>(
     flattener: Bound<'py, PyAny>,
     samples: &[Bound<'py, PyAny>],

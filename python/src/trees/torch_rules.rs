@@ -15,8 +15,9 @@ use crate::trees::rules::uneven_key;
 /// A container, and for each child that of every sample, or the error that is due when the children before it are done.
 pub(crate) type OpenedByTorch<'py> = (Container, Vec<PyResult<Vec<Bound<'py, PyAny>>>>);
 
-/// Mappings: the values of each key of the first one. Other keys are not looked at. `rules`: `windrow.torch`'s, for types that only
-/// Python code can make. The cause of the KeyError of a key that a sample lacks says which sample.
+/// Mappings, at least one: the values of each key of the first one. Other keys are not looked at.
+/// `rules`: `windrow.torch`'s, for types that only Python code can make. The cause of the KeyError
+/// of a key that a sample lacks says which sample.
 pub(crate) fn open_mappings<'py>(
     samples: &[Bound<'py, PyAny>],
     rules: &Bound<'py, PyAny>,
@@ -57,7 +58,7 @@ pub(crate) fn open_mappings<'py>(
     Ok((container(&samples[0], NodeType::Mapping(keys), maker), columns))
 }
 
-/// Namedtuples: the entries that all of them have, as `zip` gives them.
+/// Namedtuples, at least one: the entries that all of them have, as `zip` gives them.
 pub(crate) fn open_namedtuples<'py>(
     samples: &[Bound<'py, PyAny>],
     rules: &Bound<'py, PyAny>,
@@ -68,7 +69,7 @@ pub(crate) fn open_namedtuples<'py>(
     Ok((container(&samples[0], node_type, Some(maker)), columns))
 }
 
-/// Sequences of one length; tuples become lists.
+/// Sequences of one length, at least one; tuples become lists.
 ///
 /// # Errors
 /// RuntimeError for sequences of several lengths, as torch has it.

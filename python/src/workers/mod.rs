@@ -32,7 +32,8 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(receive::_receive, m)?)
 }
 
-/// Makes the pool of this process, which has none yet, for at most so many bytes. OSError: the system refuses.
+/// Makes the pool of this process, which has none yet, for at most so many bytes; or takes over,
+/// whatever the limit, one of the parent's whose worker has ended. OSError: the system refuses.
 #[pyfunction]
 fn _start_pool(limit: u64) -> PyResult<()> {
     workers::start(limit).map_err(PyOSError::new_err)
@@ -60,7 +61,7 @@ fn _empty_pools(py: Python<'_>) {
 }
 
 /// The descriptor of the pool of this process, which the pool keeps and closes. None: there is no
-/// pool, or a reader has mapped it.
+/// pool, a reader has mapped it, or it was taken over from another worker.
 #[pyfunction]
 fn _pool_file() -> Option<i32> {
     workers::file().map(|file| file.as_raw_fd())
