@@ -53,8 +53,8 @@ impl<'a> Increments<'a> {
         Ok(Increments { num_blocks, row_len, offsets, starts })
     }
 
-    /// The number of each sample, the range of its elements in the batch, and the number that is added to them, block
-    /// by block.
+    /// The number of each sample, the range of its elements in the batch, and the number that is
+    /// added to them: all samples of the first block, then those of the next one.
     fn iter(&self) -> impl Iterator<Item = (usize, Range<usize>, i64)> + '_ {
         let num_samples = self.offsets.len() - 1;
         let num_rows = self.offsets[num_samples] as usize;

@@ -309,9 +309,10 @@ floats! {
     f64 F64 Double; |x| x as f32, f64_to_odd, |x| x, f64::from, |x| x;
 }
 
-/// The bits of a float8_e4m3fn (a `FRACTION` of 3 bits) or a float8_e5m2 (2). A NaN keeps its sign and no payload, as in ml_dtypes.
-/// `SATURATE`: what is beyond the largest finite number becomes it; else a NaN in e4m3fn, which has no infinities, and an infinity
-/// in e5m2.
+/// The bits of a float8_e4m3fn (a `FRACTION` of 3 bits) or a float8_e5m2 (2). A NaN keeps its sign
+/// and no payload, as in ml_dtypes. `SATURATE`: what is beyond the largest finite number, an
+/// infinity too, becomes it; else a NaN in e4m3fn, which has no infinities, and an infinity in
+/// e5m2.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct F8<const FRACTION: u32, const SATURATE: bool>(u8);
@@ -527,7 +528,8 @@ fn bf16_to_f32(x: BF16) -> f32 {
     f32::from_bits(bits | pick(bits & 0x7FFF_FFFF > 0x7F80_0000, 0x0040_0000, 0))
 }
 
-/// Rounds to odd: toward zero, with the last bit set when anything was lost. A NaN is quieted.
+/// Rounds to odd: toward zero, with the last bit set when anything was lost. A finite number beyond
+/// those of float32 becomes the largest, which is odd. A NaN is quieted.
 #[inline(always)]
 fn f64_to_odd(x: f64) -> f32 {
     let near = x as f32;

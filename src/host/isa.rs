@@ -35,7 +35,7 @@ macro_rules! with_isa {
 
 pub(super) use with_isa;
 
-/// Whether [`Avx2`](super::simd::Avx2) is used: the processor runs it, and no test forbids it on this thread.
+/// Whether [`Avx2`](super::simd::Avx2) is used: the processor runs it, and no test forbids it.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn has_avx2() -> bool {
@@ -55,7 +55,8 @@ pub(super) fn detects_avx2() -> bool {
         && is_x86_feature_detected!("f16c")
 }
 
-/// Whether [`Avx512`](super::simd::Avx512) may be used: the processor runs it, and no test forbids it on this thread.
+/// Whether [`Avx512`](super::simd::Avx512) may be used: the processor runs it, and no test forbids
+/// it.
 #[cfg(avx512)]
 #[inline]
 pub(super) fn has_avx512() -> bool {
@@ -77,7 +78,7 @@ pub(super) fn detects_avx512() -> bool {
         && is_x86_feature_detected!("avx512vl")
 }
 
-/// Whether this processor, beside AVX-512, looks bytes up in tables of 128.
+/// Whether this processor looks bytes up in tables of 128; AVX-512 itself is not checked.
 #[cfg(avx512)]
 #[inline]
 pub(super) fn detects_vbmi() -> bool {

@@ -231,7 +231,8 @@ pub(crate) unsafe fn run_part(
     });
 }
 
-/// Writes all elements of moves that are on the host, and their scales: each output by all threads, whatever the size.
+/// Writes all elements of moves that are on the host, and their scales: one output after the other,
+/// each by all threads, whatever the size; all are written at the return.
 ///
 /// # Safety
 /// The samples are alive, and every element that the loops of an output or of its scales reach from their places may be written

@@ -83,11 +83,12 @@ impl Drop for GateCloser<'_> {
     }
 }
 
-/// Calls `run` once for each number below `count`, on the calling thread and on those that help, and returns when all calls have
-/// ended. Each thread takes its numbers in rising order.
+/// Calls `run` once for each number below `count`, on the calling thread and on those that help,
+/// and returns when all calls have ended. Each thread takes its numbers in rising order.
 ///
 /// # Panics
-/// If `run` does.
+/// If `run` does on any thread, after the helpers have left; some numbers may then have been left
+/// out.
 pub(crate) fn parallel_for(count: usize, threads: Option<&Helpers>, run: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     let take_all = || loop {

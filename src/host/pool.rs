@@ -234,7 +234,7 @@ impl MemoryPool {
         dropped
     }
 
-    /// Locks the free large blocks.
+    /// Locks the free large blocks; waits for a fork that is under way.
     fn lock(&self) -> Guard<'_, Vec<Raw>> {
         self.large.lock()
     }
@@ -278,7 +278,8 @@ impl SmallBlocks {
         Some(ManuallyDrop::into_inner(raw))
     }
 
-    /// Takes all blocks, each as the iterator comes to it.
+    /// Takes all blocks, each as the iterator comes to it; the caller takes their bytes off
+    /// `free_bytes`.
     fn drain(&self) -> impl Iterator<Item = Raw> + '_ {
         self.0.iter().enumerate().flat_map(|(index, slots)| {
             let layout = small_layout(index);

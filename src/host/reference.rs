@@ -63,8 +63,9 @@ pub(crate) unsafe fn run_moves(moves: &Moves<'_>) {
     }
 }
 
-/// Divides elements by their scales, which are written, or multiplies them by those that are given: one after the other, or each
-/// pair's from its entry of `first` on.
+/// Divides elements by their scales, which are written, or without `found` multiplies them by those
+/// that are given: one after the other, or each pair's from its entry of `first` on, and by 1
+/// behind the last one. Padding gets the fill value, and 1 as its scale.
 ///
 /// # Safety
 /// The samples of the output are alive, and its elements and those of the scales may be written to.
@@ -142,8 +143,8 @@ pub(crate) unsafe fn rescale(
     }
 }
 
-/// The scale of elements whose largest magnitude is `amax`, and its bits; NaN for an infinity if scales are powers of
-/// two.
+/// The scale of elements whose largest magnitude is `amax`, or the options' `eps` if that is
+/// larger, and its bits; NaN for an infinity if scales are powers of two.
 fn found_scale(quantize: &Quantize, amax: f32) -> (f32, [u8; 4]) {
     let amax = amax.max(quantize.eps as f32);
     let (largest, exponent) = match quantize.dtype {
@@ -255,7 +256,9 @@ unsafe fn write_element(affine: Option<&Affine>, output: &OutputPlan<'_>, out: *
     unsafe { place.dst.copy_from_nonoverlapping(bits.as_ptr(), size) };
 }
 
-/// Converts one element's bits from one dtype to another, through the affine map and its channel if there is one.
+/// Converts one element's bits from one dtype to another, through the affine map and its channel if
+/// there is one: by one fused multiply-add in float64 if one of the dtypes is that, else in
+/// float32.
 fn convert_one(
     src: DType,
     to: CastTo,
