@@ -8,8 +8,9 @@ use crate::host::rows;
 use crate::host::uniform_rows::copy_all;
 use crate::plan::{CopyRange, OutputPlan, Starts};
 
-/// Calls `f` with the number of every sample that has some of the elements, in order, and with their range within the
-/// sample. `elems` are elements of the output.
+/// Calls `f` with the number of every sample that has some of the elements, in order, and with
+/// their range within the sample, which is never empty. `elems` are elements of the output, padding
+/// counted; the output has some.
 pub(super) fn for_samples(
     output: &OutputPlan<'_>,
     elems: Range<u64>,
@@ -86,9 +87,11 @@ pub(super) unsafe fn copy_runs<const STREAMING: bool>(
     });
 }
 
-/// Visits samples as [`for_samples`] does. If they are alike, read from their first element and written one after the
-/// other, calls `write_all` with those that are wholly among the elements, with where the first goes and the bytes of
-/// each in the output, and `f` with the others. Otherwise, or if none is whole, `f` gets all. `elems` are not empty.
+/// Visits samples as [`for_samples`] does. If they are alike, read from their first element and
+/// written one after the other, calls `write_all` once with the addresses of those that are wholly
+/// among the elements, the bytes of the output before the first, and the bytes of each in the
+/// output; `f` gets the part before them first and the part behind them last. Otherwise, or if none
+/// is whole, `f` gets all. `elems` are not empty.
 pub(super) fn for_uniform_samples(
     output: &OutputPlan<'_>,
     elems: Range<u64>,

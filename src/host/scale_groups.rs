@@ -74,7 +74,8 @@ impl SampleScales<'_> {
         }
     }
 
-    /// The places of found scales from this group on, if they are evenly spaced; the caller sets row, block and column.
+    /// The places of found scales from this group on, for the caller to set row, block and column;
+    /// `None` if scales are given, or their places have other than one loop.
     fn run_at(&self, group: u64) -> Option<BlockRun<'_>> {
         let SampleScales::Found { quantize, place } = self else {
             return None;
@@ -85,7 +86,8 @@ impl SampleScales<'_> {
         Some(BlockRun { quantize, row: 0, block: 0, column: 0, scales, stride })
     }
 
-    /// The scale of elements whose largest magnitude `amax` finds; written if it is found.
+    /// The scale of a group: found from the largest magnitude that `amax` returns, and written, or
+    /// the given one, without a call of `amax`.
     ///
     /// # Safety
     /// A scale of the sample.
@@ -103,7 +105,8 @@ impl SampleScales<'_> {
     }
 }
 
-/// Writes the scale of a group, whose bits these are.
+/// Writes the scale of a group, counted in row-major order of the sample's scales: the first of
+/// `bits`, as many as the scale dtype has.
 ///
 /// # Safety
 /// The place is that of a sample's scales, of which this is one.

@@ -146,7 +146,8 @@ pub(super) trait Isa: 'static {
     /// `dst`, at any address and disjoint.
     unsafe fn split<T: Copy, const C: usize>(src: *const u8, dst: *mut u8, plane: isize, n: usize);
 
-    /// The largest magnitude of those up to `last`, as its bits, or 0.
+    /// The largest magnitude, as its bits; one above `last`, a NaN, counts as 0, and without
+    /// elements it is 0.
     ///
     /// # Safety
     /// The processor runs this compilation; `n` elements at `src`, contiguous, at any address.
@@ -251,7 +252,8 @@ unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: u
     }
 }
 
-/// Integers, `N` at a time: the last ones may be converted twice, so that a row ends without a loop of its own.
+/// Converts all integers of `src`, `N` at a time: the last `N` may be converted twice, so that a
+/// row ends without a loop of its own. Fewer than `N` in all are converted one by one.
 #[inline(always)]
 fn cast_integers<S: Elem, D: Elem, const N: usize>(
     src: &[Unaligned<S>],

@@ -80,8 +80,8 @@ pub(super) unsafe fn planar<I: Isa, S: Elem, D: Elem>(
     }
 }
 
-/// Splits blocks of pixels: `split` moves source elements to planes, which are then computed in `T` and written as
-/// destination elements.
+/// Splits blocks of pixels: `split` moves source elements to planes, which are then mapped in `T`,
+/// or only converted without `affine`, and written as destination elements.
 ///
 /// # Safety
 /// `len` pixels of `channels` elements at `src`, and as many rows at `dst`, `plane` bytes apart; a pair for each channel,

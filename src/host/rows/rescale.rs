@@ -6,7 +6,8 @@ use crate::host::isa::with_isa;
 use crate::host::simd::{BlockRun, Cast, Float, Isa, Magnitude, Pairs, Quantised, Scratch, BLOCK};
 use crate::tensor::{CastTo, DType};
 
-/// The largest magnitude of `len` elements, `stride` bytes apart, in float32; NaN does not count, and of none it is 0.
+/// The largest magnitude of `len` elements, `stride` bytes apart, rounded to the nearest float32;
+/// NaN does not count, and without elements it is 0.
 pub(crate) type AmaxFn = unsafe fn(src: *const u8, stride: isize, len: usize) -> f32;
 
 /// Moves a row as [`RowFn`](super::RowFn) does, with each element divided or multiplied by a scale.
@@ -38,7 +39,8 @@ macro_rules! with_float {
     };
 }
 
-/// Returns the function that finds the largest magnitude of elements of a floating-point dtype, of either byte order.
+/// Returns the function that finds the largest magnitude of elements of a floating-point dtype, of
+/// either byte order. Panics for other dtypes.
 pub(crate) fn amax_row(src: DType) -> AmaxFn {
     with_isa!(I => match src.is_native() {
         true => with_float!(src, S => amax::<I, S, false>),
@@ -46,8 +48,9 @@ pub(crate) fn amax_row(src: DType) -> AmaxFn {
     })
 }
 
-/// Returns the function that scales elements: to float8 or int8 it divides floats, float8 too, by their scale and
-/// saturates; to other dtypes it multiplies int8 and float8 by it.
+/// Returns the function that scales elements. To float8 or int8 it divides floats, float8 too, by
+/// their scale and saturates, whatever `to` says of it; it panics if `src` has no floats. To other
+/// dtypes, those that are no floats counting as float32, it multiplies int8 and float8.
 pub(crate) fn rescale_row(src: DType, to: CastTo) -> RescaleFn {
     let through = if to.dtype.is_float8() || to.dtype == DType::I8 { DType::F32 } else { src };
     with_isa!(through, to.dtype, I => match to.dtype {
@@ -75,7 +78,7 @@ pub(crate) fn run_of(src: DType, to: CastTo) -> Option<RunFn> {
     })
 }
 
-/// The [`RescaleFn`] that divides floats of a dtype.
+/// The [`RescaleFn`] that divides floats of a dtype, of either byte order. Panics for other dtypes.
 fn quantise_row<I: Isa, D: Quantised>(src: DType) -> RescaleFn {
     match src.is_native() {
         true => with_float!(src, S => quantise::<I, S, D, false>),
@@ -146,7 +149,7 @@ struct Scaled {
     kernel: Kernel,
 }
 
-/// Divides elements by a scale, rounds to nearest even and saturates: a [`RescaleFn`].
+/// Divides elements, as float32, by a scale, rounds to nearest even and saturates: a [`RescaleFn`].
 ///
 /// # Safety
 /// `len` elements at `src` and at `dst`, at their strides, at any address and disjoint; the processor runs `I`. Those at `src` are

@@ -8,8 +8,9 @@ use crate::host::simd::Isa;
 /// Bytes of a block.
 const BLOCK_BYTES: usize = POLICY.reversed_block_bytes;
 
-/// Calls `f` with `len` pixels of `pixel` bytes in blocks: where the block is, how many pixels of the
-/// row come before it, and how many it has. The first pixel is at `src`, the others below it.
+/// Calls `f` with `len` pixels of `pixel` bytes in blocks: the address of a copy of the block,
+/// without gaps and in the order of the row, that lasts for the call; how many pixels of the row
+/// come before it; how many it has. The first pixel is at `src`, the others below it.
 ///
 /// # Safety
 /// `len` pixels can be read from `src` downwards, none larger than a block.

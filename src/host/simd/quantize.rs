@@ -75,7 +75,8 @@ floats!(F16 i16 0x7C00, f32 i32 0x7F80_0000, f64 i64 0x7FF0_0000_0000_0000);
 
 /// A type that elements are quantised to.
 pub(in crate::host) trait Quantised: Elem {
-    /// Rounded to nearest even and saturated.
+    /// Rounded to nearest even and saturated, infinities too. NaN stays one, except that int8 has 0
+    /// for it.
     fn nearest(x: f32) -> Self;
 }
 
@@ -102,7 +103,8 @@ impl Quantised for i8 {
 /// Elements at a time: short blocks are whole vectors, too.
 const STEP: usize = 32;
 
-/// The largest magnitude of those up to `last`, as its bits, or 0.
+/// The largest magnitude, as its bits; one above `last`, a NaN, counts as 0, and without elements
+/// it is 0.
 ///
 /// # Safety
 /// The processor runs this compilation; `n` elements at `src`, at any address.
@@ -151,7 +153,7 @@ pub(super) unsafe fn quantise_body<S: Float, D: Quantised>(
     }
 }
 
-/// Writes the nearest `D` of `divided` of each element.
+/// Writes the nearest `D` of `divided` of each element of `src`; `dst` has as many.
 #[inline(always)]
 fn each<S: Float, D: Quantised>(
     src: &[Unaligned<S>],
@@ -178,10 +180,11 @@ fn each<S: Float, D: Quantised>(
 #[derive(Clone, Copy)]
 pub(in crate::host) struct BlockRun<'q> {
     pub quantize: &'q Quantize,
-    /// Elements of a row, and of a block, of which the last of a row may have fewer; neither is 0. And where in a row the first
-    /// one is.
+    /// Elements of a row, not 0.
     pub row: usize,
+    /// Elements of a block, not 0; the last block of a row may have fewer.
     pub block: usize,
+    /// The place of the first element in its row.
     pub column: usize,
     /// The place of the first scale, and the bytes to the next one.
     pub scales: *mut u8,
