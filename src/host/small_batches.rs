@@ -43,7 +43,8 @@ const AHEAD: usize = POLICY.rows_ahead;
 /// The number of adjacent rows from which on they are one copy.
 const MIN_RUN_ROWS: usize = POLICY.min_run_rows;
 
-/// Writes numbers to a tensor of one dim, of int32 or int64; does nothing without a tensor.
+/// Writes numbers from the first element of a tensor on, of one dim without gaps and of int32,
+/// which gets their low 32 bits, or int64. Without a tensor it does nothing.
 ///
 /// # Safety
 /// Memory that nothing else has, with room for as many as there are.
@@ -67,9 +68,10 @@ pub(crate) unsafe fn write_numbers(tensor: Option<&Tensor>, numbers: impl Iterat
     }
 }
 
-/// Writes all rows one after the other, or each within its padding, and a mask of the places along their dim 0, which only padded
-/// rows have: on the calling thread and, from two of the smallest tiles on, on those that help. A row longer than the extent of
-/// the padding is cut.
+/// Writes all rows one after the other, or each within its padding, and a mask of the places along
+/// their dim 0, which only padded rows have: on the calling thread and, from two of the smallest
+/// tiles on, on those that help. A row longer than the extent of the padding is cut on the side of
+/// the padding. All is written on return.
 ///
 /// # Safety
 /// The rows are alive; nothing else has the memory, which all of them fill, or each with its padding, and the mask, which has

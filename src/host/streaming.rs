@@ -38,8 +38,10 @@ impl WrittenRows {
         WrittenRows { dst, plane: 0, count: 1, size, len, streaming: false }
     }
 
-    /// Calls `make` with all of the rows, or, to write them around the caches, with parts: where the first
-    /// row goes, the bytes between two of them, how many elements come before, how many there are.
+    /// Calls `make` with all of the rows, or, to write them around the caches, with parts in order:
+    /// where the first row of the part is to be written, which may be a block on the stack, the
+    /// bytes between two rows, how many elements of a row come before, how many there are, perhaps
+    /// none.
     ///
     /// # Safety
     /// The rows may be written to by nothing else; `make` writes what it is asked for, and no more.

@@ -46,7 +46,8 @@ use crate::host::walk::{goes_down, in_order, walk, SamplePlace};
 use crate::host::{StreamingStores, POLICY};
 use crate::plan::{Channel, Dim, ElementOp, LoopNest, OutputPlan};
 
-/// Writes the elements `elems` of an output, put through `affine` if there is one. The output has no scales.
+/// Writes the elements `elems` of an output, put through `affine` if there is one, and issues the
+/// fence if it writes around the caches. The output has no scales.
 ///
 /// # Safety
 /// The samples of the plan are alive; every element that the output's layout reaches from `out` may be
@@ -256,6 +257,9 @@ unsafe fn write_short_row(
 /// 1. Moved elements are turned round in one step; others in blocks that are then read in order.
 /// 2. Only where nothing is converted.
 ///
+/// Pixels to planes and short rows are written as a whole, if their first element is in `range`,
+/// else not at all: see [`write_planar`] and [`write_short_rows`].
+///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
 /// - Every element that `range` reaches from `place.dst` may be written and is not accessed by anything else.
@@ -414,12 +418,13 @@ unsafe fn transform_rows<const STREAMING: bool>(
     });
 }
 
-/// Writes interleaved channels to planes, all channels of a pixel at once. The pixels are those whose first channel is
-/// among the elements `range`, counted over all planes.
+/// Writes interleaved channels to planes, all channels of a pixel at once, padding included.
+/// `range` counts elements pixel by pixel, all channels of one before the next, although the output
+/// has them plane by plane: pixels are written whose first channel is in it.
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
-/// - Every element that `range` reaches from `place.dst` may be written and is not accessed by anything else.
+/// - These pixels may be written in every plane from `place.dst` on; nothing else accesses them.
 /// - The nest is `planar`.
 unsafe fn write_planar(
     planar: PlanarFn,

@@ -80,8 +80,9 @@ struct Group {
 }
 
 impl Group {
-    /// Takes loops off the end, as long as `fits` accepts the next one beside the number of offsets so far, up to `most` offsets.
-    /// The last one may be cut.
+    /// Takes loops off the end, as long as `fits` accepts the next one beside the number of offsets
+    /// so far, up to `most` offsets. The last one may be cut, and is taken off as a whole. If none
+    /// is taken, the group has the offset 0 alone.
     fn take(loops: &mut Loops, most: usize, fits: impl Fn(&Loop, usize) -> bool) -> Group {
         let mut cut = Loop { extent: 1, src: 0, dst: 0, is_channel: false };
         let (mut src, mut dst) = (Vec::with_capacity(most), Vec::with_capacity(most));
@@ -315,7 +316,8 @@ impl Transposition {
         }
     }
 
-    /// Writes the first places of the first rows of a block: straight to the output, or, to convert them, by way of the stack.
+    /// Writes the first places of the first rows of a block: straight to the output, or, to convert
+    /// them or if `is_staged`, by way of the stack.
     /// `size`: bytes of an element of the output.
     ///
     /// # Safety

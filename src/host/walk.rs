@@ -64,7 +64,7 @@ pub(super) fn goes_down(stride: isize, width: usize) -> bool {
 }
 
 /// Calls `read` with a row of pixels as it is, or, if it goes down in memory, with blocks of it that are
-/// turned round: address, stride, pixels before, pixels.
+/// turned round: address, stride, pixels before, pixels. A block is a copy that lasts for the call.
 ///
 /// # Safety
 /// `len` pixels of `width` bytes can be read from `src`, `stride` bytes apart.
@@ -98,9 +98,10 @@ fn prefetch_row_ahead(src: *const u8, rows: &Dim, inner: &Dim) {
     );
 }
 
-/// Goes through the elements `range` of a place row by row. `fill` gets the padding: address, stride,
-/// length. `read` gets the real elements: both addresses, the innermost loop, length, the first
-/// column and the coordinates of the outer loops. A place without dims has no elements.
+/// Goes through the elements `range` of a place, padding counted, row by row and in order. `fill`
+/// gets the padding: address, stride, length. `read` gets the real elements: both addresses, the
+/// innermost loop, length, the first column and the coordinates of the outer loops, which all begin
+/// with the padding. A place without dims has no elements.
 #[inline]
 pub(super) fn walk(
     place: &SamplePlace<'_>,

@@ -252,7 +252,9 @@ pub(super) unsafe fn widen_float8(tables: &[[u8; 128]; 2], src: *const u8, dst: 
     }
 }
 
-/// Whether rows of elements of `width` bytes are neighbours in the source, and they and their places enough for [`write_squares`].
+/// Whether [`write_squares`] takes a block of elements of `width` bytes, any power of two below 16:
+/// its rows, at offsets `from` in bytes, are neighbours in the source, and they fill 16 bytes, its
+/// places 32. The processor is not asked.
 pub(in crate::host) fn are_squares(width: usize, places: &[isize], from: &[isize]) -> bool {
     let mut rows = from.iter().enumerate();
     width < 16
