@@ -77,7 +77,8 @@ impl IndexRows {
     }
 
     /// The share of padding when the rows are padded: those of [`pack`] to `max_tokens`, samples to the longest
-    /// of their row ([`token_budget`], [`buckets`]), ranks to the one with the most work ([`balance`]).
+    /// of their row ([`token_budget`], [`buckets`]), ranks to the one with the most work
+    /// ([`balance`]). 0 if the padded rows have no tokens.
     pub fn waste(&self) -> f64 {
         match self.padded_tokens {
             0 => 0.0,
@@ -158,8 +159,9 @@ fn out_of_memory<T>(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<T>() as u64) }
 }
 
-/// Packs samples of the given lengths into rows of at most `max_tokens` tokens and `max_sequences` samples,
-/// in O(n log n).
+/// Packs samples of the given lengths into rows of at most `max_tokens` tokens and `max_sequences`
+/// samples, in O(n log n). Rows are in the order in which they are begun, and the samples of a row
+/// in that in which they are placed, equal lengths in the given order.
 ///
 /// ```
 /// use windrow::packing::{pack, Packing};
@@ -202,8 +204,9 @@ pub fn pack(
 }
 
 /// Makes batches of samples of similar lengths, each of at most `max_sequences` samples and at most `max_tokens`
-/// tokens. Tokens are counted after padding to the longest sample of the batch, rounded up to a multiple of
-/// `pad_to_multiple_of`.
+/// tokens. Tokens are counted after padding to the longest sample of the batch, rounded up to a
+/// multiple of `pad_to_multiple_of`. The shortest samples come first, in the batches and in each of
+/// them, equal lengths in the given order.
 ///
 /// # Errors
 /// As [`pack`], for lengths rounded up in this way; [`Error::Argument`] for a `pad_to_multiple_of` below 1.
@@ -238,8 +241,9 @@ pub fn token_budget(
 /// Batches of `batch_size` samples of similar lengths. Without `boundaries`, samples are sorted by length and cut into batches.
 /// With `boundaries`, a batch has samples of one bucket, in the given order: bucket `i` has the lengths from
 /// `boundaries[i - 1]` up to, but not including, `boundaries[i]`; the first and the last bucket are open. `drop_last` leaves
-/// out batches with fewer than `batch_size` samples. A `seed` shuffles the batches and the samples of a bucket (without
-/// `boundaries`, samples of equal length).
+/// out batches with fewer than `batch_size` samples. A `seed` shuffles the batches and the samples
+/// of a bucket (without `boundaries`, samples of equal length); without one the batches of the
+/// shortest come first.
 ///
 /// # Errors
 /// [`Error::Argument`]: `batch_size` is 0, a length is negative, or `boundaries` do not increase.

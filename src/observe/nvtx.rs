@@ -83,7 +83,8 @@ const VERSION: u16 = 3;
 const MESSAGE_ASCII: i32 = 1;
 
 impl Tool {
-    /// Begins a range of this stage in the tool.
+    /// Begins a range of this stage in the tool; does nothing if the tool stored no function for
+    /// it.
     fn push(&self, stage: Stage) {
         let name = match stage {
             Stage::Import => c"import",
@@ -112,7 +113,8 @@ impl Tool {
         }
     }
 
-    /// Ends the range that was begun last on this thread.
+    /// Ends the range that was begun last on this thread; does nothing if the tool stored no
+    /// function for it.
     fn pop(&self) {
         if let Some(pop) = callback(POP) {
             // SAFETY: as for `push`.
@@ -183,6 +185,9 @@ static VERSION_INFO: VersionInfo = VersionInfo {
 
 unsafe extern "C" fn set_tool_version(_: u32) {}
 
+/// Gives the tool the table of a module and the number of its slots, the first of them without a
+/// callback, and returns 1; returns 0 and gives nothing for a number of no module.
+///
 /// # Safety
 /// The pointers are null, or to writable memory for a pointer and a number.
 unsafe extern "C" fn get_module(

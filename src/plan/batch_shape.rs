@@ -454,10 +454,11 @@ fn padded_extent(pad: &Pad, dim: usize, ndim: usize, longest: i64) -> Result<i64
     rounded.ok_or_else(|| Error::too_large(text()))
 }
 
-/// The sample dims to pad: those that `dims`, an entry of `size` or a `multiple_of` above 1 name, so that
-/// the same options pad the same dims in every batch. If nothing names one, all that differ; of samples
-/// of one dim always that one. Refuses dims out of range or named twice, negative sizes, multiples below 1, and one size or
-/// multiple for all, unless [`Pad::dims`] names a dim or samples have one dim.
+/// The sample dims to pad: those that `dims`, an entry of `size` or a `multiple_of` above 1 name,
+/// so that the same options pad the same dims in every batch. If nothing names one, all that
+/// differ, but none if `dims` is there and empty; of samples of one dim always that one. Refuses
+/// dims out of range or named twice, negative sizes, multiples below 1, and one size or multiple
+/// for all, unless [`Pad::dims`] names a dim or samples have one dim.
 fn padded_dims(pad: &Pad, ndim: usize, differing: DimSet) -> Result<DimSet> {
     if pad.dims.is_none() && pad.size == PerDim::All(None) && pad.multiple_of == PerDim::All(1) {
         return Ok(if ndim == 1 { DimSet::all(1) } else { differing });
