@@ -85,7 +85,9 @@ pub(super) enum Crossing<'s> {
 }
 
 impl<'s> Moves<'s> {
-    /// Pairs on a device, cut into rounds: a round ends with the pair by which its copies on the device reach `most_room_bytes`.
+    /// Pairs on a device, cut into rounds: a round ends with the pair by which its memory there
+    /// beside the pairs, of staged sources and of results that land on the host, reaches
+    /// `most_room_bytes`. `reads_mapped` as of [`Moves::on_device_by_way`].
     pub fn rounds(&self, reads_mapped: bool) -> Vec<&[usize]> {
         let bytes = |meta: &TensorMeta| bytes_of(meta.dtype, meta.layout.shape());
         let room_of = |class: &PairClass<'_>| match way_of(class, reads_mapped) {
@@ -110,8 +112,9 @@ impl<'s> Moves<'s> {
         rounds
     }
 
-    /// Pairs of a round as lots, and those that are leaves of their own: neighbours that are alike. `reads_mapped`: whether kernels
-    /// may read page-locked memory where it is.
+    /// Pairs of a round as lots, and those that are leaves of their own, as ranges of the numbers
+    /// of neighbours that are alike. `reads_mapped`: whether kernels may read page-locked memory
+    /// where it is.
     pub fn on_device_by_way(
         &self,
         round: &[usize],

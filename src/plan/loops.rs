@@ -165,8 +165,10 @@ impl LoopNest {
         LoopNest::new(DType::Bool, dims, Channel::None, 0, table)
     }
 
-    /// The nest of these loops, outermost first, which go to the end of the table as the fewest that visit the same elements in
-    /// the same order. `channel` names a dim by its position in `dims`.
+    /// The nest of these loops, outermost first, which go to the end of the table as the fewest
+    /// that visit the same elements in the same order, one of extent 1 if nothing else is left.
+    /// `channel` names a dim by its position in `dims`; the nest's names the loop that this became,
+    /// and is `Inner` if it is the innermost. The caller sets `planar` and `groups`.
     pub fn new(
         dtype: DType,
         dims: impl IntoIterator<Item = Dim>,

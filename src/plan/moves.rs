@@ -111,7 +111,8 @@ impl<'s> Moves<'s> {
         self.ordinals().next()
     }
 
-    /// The ordinals of the CUDA devices of all sides, of classes whose pairs have elements.
+    /// The ordinals of the CUDA devices of all sides, of classes whose pairs have elements: one for
+    /// each such side, a destination before its source.
     fn ordinals(&self) -> impl Iterator<Item = u32> + '_ {
         let classes = self.all.classes.iter().filter(|class| class.is_on_device);
         let sides = classes.flat_map(|class| [class.dst.device, class.src.device]);

@@ -247,8 +247,9 @@ impl OutputPlan<'_> {
         self.nests.truncate(1);
     }
 
-    /// Whether copies of these samples, all of the first loop nest, would stay separate, because the output has no merged copies
-    /// or they would save less than half. There is a sample.
+    /// Whether copies of these samples, all of the first loop nest, would stay separate, because
+    /// the output merges none or merging would save less than half. There is a sample; where copies
+    /// are merged, a single one gives `false`.
     pub fn is_scattered(&self, data: &[*const u8]) -> bool {
         let is_merged = self.bytes_only && self.layout.is_compact();
         !is_merged || are_scattered(data, self.nests[0].num_real * self.dtype.size() as u64)
@@ -463,7 +464,8 @@ fn merged_ranges(output: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
     Some(merged)
 }
 
-/// Whether merging adjacent samples of `bytes` bytes would save less than half of the copies. There is a sample.
+/// Whether merging adjacent samples of `bytes` bytes would save less than half of the copies;
+/// `false` for a single sample. There is a sample.
 fn are_scattered(data: &[*const u8], bytes: u64) -> bool {
     let (bytes, mut left) = (bytes as usize, data.len() / 2);
     // The loop compares 64 at a time, without a branch for each.
@@ -512,7 +514,8 @@ pub(crate) fn index_output<'s>(
     OutputPlan { leaf, ..output.of_samples(samples, nest) }
 }
 
-/// The samples row-major in native byte order, one after the other, as bytes; and where each begins.
+/// The samples row-major in native byte order, one after the other, as bytes; and the byte at which
+/// each begins.
 ///
 /// # Errors
 /// [`Error::TooLarge`](crate::Error::TooLarge), [`Error::OutOfMemory`](crate::Error::OutOfMemory).

@@ -70,7 +70,8 @@ pub(crate) fn write_limits<N: fmt::Display>(
     Ok(())
 }
 
-/// Reads what [`write_limits`] writes; `None` for anything else.
+/// Reads what [`write_limits`] writes, with spaces around names and bytes too, in the order of the
+/// text; `None` for anything else.
 pub(crate) fn read_limits<N: FromStr>(text: &str) -> Option<Vec<(N, u64)>> {
     let pair = |pair: &str| {
         let (name, bytes) = pair.split_once('=')?;

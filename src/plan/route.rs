@@ -249,7 +249,8 @@ impl Upload<'_> {
 }
 
 impl Spread<'_> {
-    /// The output as it is read from the memory that the batch has come back to.
+    /// The output as it is read from the memory that the batch has come back to: `memory` is the
+    /// start of that of all outputs if they come back together.
     pub fn read_at(&self, memory: *const u8) -> OutputPlan<'_> {
         self.read.read_from(memory.wrapping_add(self.landing.unwrap_or(0) as usize))
     }
@@ -263,7 +264,7 @@ impl StagedBlock<'_> {
 }
 
 impl Staged<'_> {
-    /// The output as it is read from memory at this address.
+    /// The output as it is read if the block begins at this address.
     pub fn read_at(&self, memory: u64) -> OutputPlan<'_> {
         self.read.read_from(std::ptr::without_provenance((memory + self.begin) as usize))
     }
@@ -349,7 +350,8 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
         Ok(Upload::Staged(staging))
     }
 
-    /// How an output is spread whose memory has gaps or another order of dims; errors as of [`Route::new`].
+    /// How an output is spread whose memory has gaps or another order of dims; `None` for scales
+    /// that are not found. Errors as of [`Route::new`].
     fn spread(&self, index: usize) -> Result<Option<Spread<'s>>> {
         let output = &self.outputs[index];
         let (leaf, dtype) = (output.leaf, output.dtype);

@@ -81,7 +81,8 @@ impl<'s> DeviceScales<'s> {
         ids.map_or(0, |ids| ids[pair])
     }
 
-    /// The scales of these pairs of a class, as those of a batch of them.
+    /// The scales of these pairs of a class, as those of a batch of them in this order; `None` if
+    /// the class is not scaled.
     pub fn scaling(&self, class: &PairClass<'_>, pairs: &[usize]) -> Option<Scaling> {
         let one = class.scaling()?;
         let mut shape = one.shape.clone();
