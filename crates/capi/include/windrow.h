@@ -285,13 +285,15 @@ extern "C" {
 // the library, valid forever. Any thread may call it.
 const char *windrow_version(void);
 
-// Makes an engine with `num_threads` threads, the calling one included; 0 means one for each core.
+// Makes an engine with `num_threads` threads, the calling one included, and 4096 at most; 0 means
+// one for each core that the process may use. `engine` is written only if the call succeeds.
 //
 // # Safety
 // `engine` points to a place for a pointer.
 windrow_status windrow_engine_new(size_t num_threads, windrow_engine **engine);
 
-// Frees an engine; its batches live on. NULL is ignored.
+// Frees an engine; its batches live on, and so does work on a device: what it reads and writes
+// stays until it is done. NULL is ignored.
 //
 // # Safety
 // `engine` is NULL, or comes from `windrow_engine_new`, is not in use by a call and has not been freed.
@@ -340,7 +342,8 @@ windrow_status windrow_options_init_sized(windrow_options *options,
                                           size_t size);
 
 // Assembles a batch in memory of windrow. `batch` is written only if the call succeeds. Work on a device goes to one of the
-// engine's own streams: `windrow_batch_ready_on` orders others behind it.
+// engine's own streams, and only a batch on the host waits for it: `windrow_batch_ready_on` orders
+// other streams behind it.
 //
 // # Safety
 // `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
@@ -365,7 +368,8 @@ windrow_status windrow_assemble_on(const windrow_engine *engine,
                                    windrow_batch **batch);
 
 // Assembles a batch into the memory of `out`, which has exactly its shape and dtype. `batch` receives everything else
-// (lengths, offsets, mask), and may be NULL if none of it is needed.
+// (lengths, offsets, mask), and may be NULL if none of it is needed. Work on a device goes to one
+// of the engine's own streams.
 //
 // # Safety
 // `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
@@ -429,7 +433,8 @@ windrow_status windrow_set_log(windrow_log_callback callback,
                                int32_t level);
 
 // Writes source `i` into destination `i`, for all of both lists, which have as many tensors: `dsts` is a list whose memory is written
-// to. Shapes are equal pair by pair; dtypes may differ, and elements are then cast; strides and alignment may be any. A
+// to. Empty lists are no error. Shapes are equal pair by pair; dtypes may differ, and elements are
+// then cast; strides and alignment may be any. A
 // pair that is the same memory and dtype is left as it is. All errors are found before a byte is written;
 // `windrow_error_sample` is the position of the pair. A destination that shares bytes with another one, or with any source but its own
 // identical one, is WINDROW_STATUS_ARGUMENT. Work on a device goes to one of the engine's own streams.
@@ -461,7 +466,8 @@ windrow_status windrow_copy_many_on(const windrow_engine *engine,
 // Each is where its destination is: on its device, or on the host, where those of no elements always are.
 //
 // # Safety
-// As of `windrow_copy_many`, and of `windrow_assemble` for the options; `scales_out` is a list as `dsts` or NULL.
+// As of `windrow_copy_many`, and of `windrow_assemble` for the options, which are not NULL;
+// `scales_out` is a list as `dsts` or NULL.
 windrow_status windrow_copy_many_with(const windrow_engine *engine,
                                       const windrow_samples *dsts,
                                       const windrow_samples *srcs,

@@ -91,7 +91,8 @@ pub extern "C" fn windrow_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
-/// Makes an engine with `num_threads` threads, the calling one included; 0 means one for each core.
+/// Makes an engine with `num_threads` threads, the calling one included, and 4096 at most; 0 means
+/// one for each core that the process may use. `engine` is written only if the call succeeds.
 ///
 /// # Safety
 /// `engine` points to a place for a pointer.
@@ -111,7 +112,8 @@ pub unsafe extern "C" fn windrow_engine_new(
     })
 }
 
-/// Frees an engine; its batches live on. NULL is ignored.
+/// Frees an engine; its batches live on, and so does work on a device: what it reads and writes
+/// stays until it is done. NULL is ignored.
 ///
 /// # Safety
 /// `engine` is NULL, or comes from `windrow_engine_new`, is not in use by a call and has not been freed.
@@ -212,7 +214,8 @@ pub unsafe extern "C" fn windrow_options_init_sized(options: *mut Options, size:
 }
 
 /// Assembles a batch in memory of windrow. `batch` is written only if the call succeeds. Work on a device goes to one of the
-/// engine's own streams: `windrow_batch_ready_on` orders others behind it.
+/// engine's own streams, and only a batch on the host waits for it: `windrow_batch_ready_on` orders
+/// other streams behind it.
 ///
 /// # Safety
 /// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
@@ -261,7 +264,8 @@ pub unsafe extern "C" fn windrow_assemble_on(
 }
 
 /// Assembles a batch into the memory of `out`, which has exactly its shape and dtype. `batch` receives everything else
-/// (lengths, offsets, mask), and may be NULL if none of it is needed.
+/// (lengths, offsets, mask), and may be NULL if none of it is needed. Work on a device goes to one
+/// of the engine's own streams.
 ///
 /// # Safety
 /// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`

@@ -143,7 +143,8 @@ pub(crate) fn report_settings() {
     }
 }
 
-/// Runs a call; behind it, reports the stages that ended on this thread, if records of [`LogLevel::Debug`] are taken.
+/// Runs a call, which does not unwind, and gives its result. If records of [`LogLevel::Debug`] are
+/// taken, reports behind it the stages that ended on this thread, in the order of their ends.
 pub(crate) fn watched<T>(call: impl FnOnce() -> T) -> T {
     // Spans of a thread whose variables are gone have no place to be kept in.
     if !is_reported(LogLevel::Debug) || STAGES.try_with(|_| ()).is_err() {
@@ -172,7 +173,8 @@ struct Stage {
 }
 
 /// Keeps the spans of a call that is watched. Enables windrow's spans of all threads; the level hint is off below
-/// [`LogLevel::Debug`].
+/// [`LogLevel::Debug`]. Values that a span begins with are dropped; only those recorded later are
+/// kept.
 struct Collector;
 
 /// Calls `body` with the stages of this thread, if it is in a call that is watched and not in the callback; else does

@@ -9,7 +9,8 @@ use crate::status::{guarded, is_null};
 use crate::{Engine, Options, Samples, Status};
 
 /// Writes source `i` into destination `i`, for all of both lists, which have as many tensors: `dsts` is a list whose memory is written
-/// to. Shapes are equal pair by pair; dtypes may differ, and elements are then cast; strides and alignment may be any. A
+/// to. Empty lists are no error. Shapes are equal pair by pair; dtypes may differ, and elements are
+/// then cast; strides and alignment may be any. A
 /// pair that is the same memory and dtype is left as it is. All errors are found before a byte is written;
 /// `windrow_error_sample` is the position of the pair. A destination that shares bytes with another one, or with any source but its own
 /// identical one, is WINDROW_STATUS_ARGUMENT. Work on a device goes to one of the engine's own streams.
@@ -53,7 +54,8 @@ pub unsafe extern "C" fn windrow_copy_many_on(
 /// Each is where its destination is: on its device, or on the host, where those of no elements always are.
 ///
 /// # Safety
-/// As of `windrow_copy_many`, and of `windrow_assemble` for the options; `scales_out` is a list as `dsts` or NULL.
+/// As of `windrow_copy_many`, and of `windrow_assemble` for the options, which are not NULL;
+/// `scales_out` is a list as `dsts` or NULL.
 #[no_mangle]
 pub unsafe extern "C" fn windrow_copy_many_with(
     engine: *const Engine,

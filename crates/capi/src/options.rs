@@ -172,10 +172,10 @@ impl Default for Options {
     }
 }
 
-/// A tensor of the caller's memory, with the errors of [`dlpack::read_tensor`].
+/// A tensor of the caller's memory, with the errors of [`dlpack::read_tensor`] and of its layout.
 ///
 /// # Safety
-/// A tensor whose memory is there as long as the result.
+/// A tensor, not NULL, whose memory is there as long as the result.
 unsafe fn tensor_at(tensor: *const DLTensor) -> Result<Tensor> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -186,10 +186,12 @@ unsafe fn tensor_at(tensor: *const DLTensor) -> Result<Tensor> {
     }
 }
 
-/// Memory of the caller's to be written to, with the errors of [`dlpack::read_tensor`].
+/// Memory of the caller's to be written to, with the errors of [`dlpack::read_tensor`] and of its
+/// layout.
 ///
 /// # Safety
-/// The memory may be written to, and nothing else uses it while the target lives.
+/// A tensor, not NULL. Its memory may be written to, and nothing else uses it while the target
+/// lives.
 pub(crate) unsafe fn target_at<'t>(tensor: *const DLTensor) -> Result<Target<'t>> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -217,7 +219,7 @@ unsafe fn list<T: Copy>(name: &str, values: *const T, count: usize) -> Result<Op
     Ok(Some(unsafe { std::slice::from_raw_parts(values, count) }.to_vec()))
 }
 
-/// An option; `None` if its flag is 0.
+/// An option: `value`, unless its flag is 0, then `None`.
 ///
 /// # Errors
 /// [`Error::Argument`] if its flag is 0 and it is not `absent`.
@@ -293,17 +295,18 @@ impl Options {
         Ok(collate.transform(unsafe { self.transform() }?))
     }
 
-    /// The option `dtype`; `None` if it is not given.
+    /// The option `dtype`, with the errors of [`given_dtype`]; `None` if it is not given.
     fn dtype(&self) -> Result<Option<DType>> {
         given_dtype("dtype", self.has_dtype, self.dtype)
     }
 
-    /// The option `mask_dtype`; `None` if it is not given.
+    /// The option `mask_dtype`, with the errors of [`given_dtype`]; `None` if it is not given.
     fn mask_dtype(&self) -> Result<Option<DType>> {
         given_dtype("mask_dtype", self.has_mask_dtype, self.mask_dtype)
     }
 
-    /// The option `device`; `None` if it is not given.
+    /// The option `device`, with the errors of [`given`]; `None` if it is not given. Whether
+    /// windrow has such a device is not checked.
     fn device(&self) -> Result<Option<DLDevice>> {
         let absent = DLDevice { device_type: DLDeviceType(0), device_id: 0 };
         given("device", self.has_device, self.device, absent)
@@ -335,7 +338,9 @@ impl Options {
     }
 
     /// # Errors
-    /// [`Error::Argument`] for an option of `quantize` or of `scales` that is set without them.
+    /// [`Error::Argument`] for an option of `quantize`, of `scales` or of
+    /// `WINDROW_GRANULARITY_BLOCK` that is set without them; `quantize` beside `scales` is not
+    /// checked.
     fn check_scale_options(&self) -> Result<()> {
         let options = [
             ("scale_of", self.scale_of != 0),
@@ -381,7 +386,8 @@ impl Options {
     /// The transform of samples; the identity without options.
     ///
     /// # Errors
-    /// [`Error::Argument`], also for `quantize` or `scales` with any other transform; those of [`Options::scaled`].
+    /// [`Error::Argument`], also for `quantize` or `scales` with any other transform or a
+    /// `channel_dim`; those of [`Options::scaled`].
     ///
     /// # Safety
     /// As of [`Options::collate`].
@@ -455,7 +461,7 @@ impl Options {
         }))
     }
 
-    /// The target of the scales; `None` without `scales_out`.
+    /// The target of the scales, with the errors of [`target_at`]; `None` without `scales_out`.
     ///
     /// # Safety
     /// The memory may be written to, and nothing else uses it while the target lives.
