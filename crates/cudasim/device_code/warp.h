@@ -88,29 +88,37 @@ struct Warp {
     /// The memory that the last instruction touched, for the model of time and for traces.
     Touched touched;
 
-    /// Makes it the warp of threads from `thread` on, of which the block has `num_threads` left; nothing of an earlier one stays.
+    /// Makes it the warp of threads from `thread` on, of which the block has `num_threads` left.
+    /// Registers and local memory are 0xDD bytes, predicates false but PT; no state of an earlier
+    /// warp stays.
     void reset(BlockState& of, uint32_t thread, uint32_t num_threads, Reach& may_touch, Counts& to);
+    /// Whether all lanes have ended.
     bool done() const { return ready.empty() && waiting.empty(); }
-    /// Whether all lanes that have not ended wait at the barrier of the block.
+    /// Whether all lanes that have not ended wait at the barrier of the block; false if all have
+    /// ended.
     bool at_block_barrier() const;
     /// Lets all waiting lanes go on; each warp of the block is at the barrier or has ended.
     void leave_block_barrier();
     /// Runs one instruction of the running group, counts it, and returns it. There is a group that is ready. Throws a Failure at
     /// the end of the code, and at an instruction that is not known.
     const Instruction& step();
-    /// Lets lanes go on whose barriers are complete.
+    /// Lets lanes go on whose barriers are complete. A Failure if lanes meet at two places, and if
+    /// no lane can go on for any but the barrier of the block.
     void release();
 
     /// `bytes` bytes, at most 4, of a constant bank; a Failure if it has fewer.
     uint32_t constant(uint8_t bank, int64_t offset, unsigned bytes = 4) const;
     /// The lanes for which a predicate holds, after its inversion; a Failure for another operand.
     Lanes predicate(const Operand& operand) const;
-    /// An operand as it is, and with its sign: of integers, of floats. `word` 1: the second of a pair. The result may be in
-    /// `room`, or the register itself. A Failure for an operand that is no number.
+    /// An operand without its sign; as integers, negated or inverted as it says; as floats, with
+    /// magnitude and sign as it says. An immediate has its sign already. `word` 1: the second of a
+    /// pair. The result may be in `room`, or the register itself. A Failure for an operand that is
+    /// no number.
     const Vector& raw(const Operand& operand, Vector& room, int word = 0) const;
     const Vector& integers(const Operand& operand, Vector& room) const;
     const Vector& floats(const Operand& operand, Vector& room) const;
-    /// 64 bits of each lane: a pair of registers or constants, with the sign of integers; as doubles, with the sign of floats.
+    /// 64 bits of each lane: a pair of registers or constants, or an immediate, changed as by
+    /// integers(); as doubles, as by floats(), of which an immediate is the upper 32 bits.
     Pairs pairs(const Operand& operand) const;
     Doubles doubles(const Operand& operand) const;
 

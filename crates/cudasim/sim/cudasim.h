@@ -77,9 +77,11 @@ struct Kernel {
     size_t num_params;
 };
 
-/// Makes a kernel known by its name.
+/// Makes a kernel known by its name, in place of an earlier one of that name.
 void add(const char* name, Kernel kernel);
 
+/// A call of a kernel for one thread, with copies of the parameters, which `params` points to one
+/// by one.
 template <class... A, size_t... I>
 std::function<void()> bind_arguments(void (*kernel)(A...), void** params,
                                      std::index_sequence<I...>) {
@@ -88,7 +90,8 @@ std::function<void()> bind_arguments(void (*kernel)(A...), void** params,
     return [kernel, arguments] { std::apply(kernel, *arguments); };
 }
 
-/// Registers a kernel; `fibers`: it uses a barrier or a warp intrinsic.
+/// Registers a kernel; `fibers`: it uses a barrier or a warp intrinsic. The result is always 0, for
+/// an initialiser.
 template <class... A>
 int reg(const char* name, void (*kernel)(A...), bool fibers) {
     static_assert((0 + ... + sizeof(std::decay_t<A>)) <= 32764, "too many bytes of parameters");

@@ -150,7 +150,8 @@ impl Sim {
         find(self.handle as *mut c_void, name)
     }
 
-    /// Starts the random sequences of all streams anew, but for those that have work left.
+    /// Starts the random sequences of all streams anew, but for those that have work left, and
+    /// seeds the streams that are created from here on.
     pub fn set_seed(&self, seed: u64) {
         // SAFETY: a control of numbers only.
         unsafe { (self.set_seed)(seed) }
@@ -162,8 +163,9 @@ impl Sim {
         unsafe { (self.set_delay_us)(bound) }
     }
 
-    /// Lets the `k`-th driver call from now on, counted from 1, fail with `code`; 0: none. A call that
-    /// releases something does so nevertheless.
+    /// Adds a fault: the `k`-th driver call from now on, counted from 1, fails with `code`. 0 adds
+    /// none; [`Sim::clear_faults`] takes them away. A call that releases something does so
+    /// nevertheless.
     pub fn fail_call(&self, k: u64, code: u32) {
         // SAFETY: a null name stands for any function.
         unsafe { (self.fail)(std::ptr::null(), k, code) }
@@ -215,7 +217,7 @@ impl Sim {
     }
 
     /// Lets the `n`-th `cuStreamWaitEvent` from now on, counted from 1, succeed and do nothing;
-    /// 0: none.
+    /// 0: none. It takes the place of an earlier one.
     pub fn ignore_wait(&self, n: u64) {
         // SAFETY: a control of numbers only.
         unsafe { (self.ignore_wait)(n) }
@@ -234,7 +236,7 @@ impl Sim {
         unsafe { (self.hold)() }
     }
 
-    /// Ends [`Sim::hold`].
+    /// Ends [`Sim::hold`]; a stream that is paused stays so.
     pub fn release(&self) {
         // SAFETY: a control without arguments.
         unsafe { (self.release)() }
