@@ -394,7 +394,7 @@ struct Affine {
         return reinterpret_cast<const T*>(a)[index];
     }
 
-    /// A number through the pair of a channel; without a map as it is.
+    /// A number through the pair of a channel, which is below `channels`; without a map as it is.
     template <class T>
     WINDROW_DEVICE T apply(T x, uint32_t channel) const {
         return a == nullptr ? x : multiply_add(x, get<T>(channel), get<T>(channel + channels));

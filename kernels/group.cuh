@@ -174,7 +174,8 @@ WINDROW_DEVICE void unpack_group_8(const Group& at, uint8_t from, float (&x)[kGr
 }
 
 /// Casts numbers that float32 has room for, or that are rounded to it on their way. `odd`: to odd, as they are rounded once more,
-/// to 16 bits. False, and nothing is cast, if one may be a NaN whose payload matters.
+/// to 16 bits. False, with the group as it was and the map of no more use, if one may be a NaN
+/// whose payload matters, or is beyond what pack_group_8() takes.
 template <class M>
 WINDROW_DEVICE bool cast_singles(Group& at, Codes codes, M& map, bool odd) {
     const uint8_t from = codes.from(), to = codes.to();
@@ -209,7 +210,7 @@ WINDROW_DEVICE bool cast_singles(Group& at, Codes codes, M& map, bool odd) {
 }
 
 /// Casts with float64 on either side, or on both. False, with the group of no more use, if one that becomes a float of 16 or 8
-/// bits may be a NaN.
+/// bits may be a NaN, or is beyond what pack_group_8() takes.
 template <class M>
 WINDROW_DEVICE bool cast_doubles(Group& at, Codes codes, M& map) {
     const uint8_t from = codes.from(), to = codes.to();
