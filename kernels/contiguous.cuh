@@ -96,9 +96,9 @@ WINDROW_DEVICE void run_vectors(const Cast& cast, bool is_aligned, const uint8_t
     }
 }
 
-/// Reads the vectors of a group of elements of type From, `elems` of them in each: vector i is 8 *
-/// i vectors behind `src`. The first is there if `before` is 0 or less, vector i if `left` is more
-/// than 8 * i; the elements of others have any value.
+/// Reads the vectors of a group of elements of type From, `elems` of them in each, 8 vectors apart.
+/// The first is there if `before` is 0 or less, another if `left` is more than the number of
+/// vectors from the first to it; the elements of others have any value.
 template <class From, uint32_t elems, Alignment alignment>
 WINDROW_DEVICE void load_group(Group& group, const uint8_t* src, int32_t before, int32_t left) {
     constexpr uint32_t kBytes = elems * sizeof(From);

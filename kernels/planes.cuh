@@ -120,7 +120,8 @@ WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[plan
     }
 }
 
-/// Writes the pixels read of planes [c, c + planes) that are in no group; a pixel has `channels`, 3 or 4.
+/// Writes the pixels read of planes [c, c + planes) that are in no group; a pixel has `channels`, 3
+/// or 4. `dst`: of the first pixel read, in plane c.
 WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_t to, uint32_t log_size, uint32_t channels, uint8_t* dst,
                                   const Cut& cut, uint32_t c, uint32_t planes, const ThreadGroup& threads) {
     const uint32_t in_groups = cut.vectors << (4 - log_size), count = (run.real - in_groups) * planes;

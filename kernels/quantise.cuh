@@ -41,7 +41,8 @@ WINDROW_DEVICE float larger_or_nan(float a, float b) {
 #endif
 }
 
-/// The larger magnitudes of two pairs of floats of 16 bits, by the order of float16, in which the largest bfloat16 are NaN, too: NaN then.
+/// The larger magnitudes of two pairs of floats of 16 bits, of which the first has no signs, by the
+/// order of float16, in which the largest bfloat16 are NaN, too: NaN then.
 WINDROW_DEVICE uint32_t larger_pair(uint32_t most, uint32_t pair) {
 #ifdef __CUDA_ARCH__
     asm("{ .reg .b32 size; abs.f16x2 size, %1; max.NaN.f16x2 %0, %0, size; }" : "+r"(most) : "r"(pair));
@@ -52,7 +53,9 @@ WINDROW_DEVICE uint32_t larger_pair(uint32_t most, uint32_t pair) {
 #endif
 }
 
-/// The largest of the magnitudes that lanes beside each other have found. All lanes of the warp call it.
+/// The largest of the magnitudes that `lanes` lanes beside each other, a power of two, have found:
+/// all of them get it. All lanes of the warp call it. On the host, which has no exchange, the
+/// lane's own.
 WINDROW_DEVICE float largest_of(float most, uint32_t lanes) {
 #ifdef __CUDA_ARCH__
 #pragma unroll 1
@@ -61,7 +64,9 @@ WINDROW_DEVICE float largest_of(float most, uint32_t lanes) {
     return most;
 }
 
-/// The scale of a group whose elements have at most this magnitude.
+/// The scale of a group whose largest element has this magnitude, and `rule.least` at least. With
+/// kPowers it is a power of two, rounded down: quotients may be beyond the largest number; NaN for
+/// infinity.
 WINDROW_DEVICE float scale_for(const ScaleRule& rule, float most) {
     most = fmaxf(most, rule.least);
     if (!(rule.flags & kPowers)) return most / rule.largest;
@@ -91,7 +96,7 @@ struct Divider {
     /// A number of int8 in the low byte, rounded: in floats from 1.5 * 2^23 on the last bit is a whole number, so that adding rounds.
     static WINDROW_DEVICE uint32_t whole(float x) { return bits_of(x + 12582912.0f); }
 
-    /// The result of any element.
+    /// The result of any element: beyond the largest number that number, and of int8 0 for NaN.
     WINDROW_DEVICE uint32_t one(float x) const {
         const float quotient = copysignf(x / scale, x);
         if (to != kI8) return to_float8(quotient, to | kSaturate);
@@ -133,9 +138,12 @@ struct Quantiser {
 
     WINDROW_DEVICE explicit Quantiser(const ThreadGroup& threads) : team(threads) {}
 
+    /// Whether elements are adjacent in the source, at multiples of their size, and in the output.
     static WINDROW_DEVICE bool is_adjacent(const GroupRow& row) {
         return row.src_stride == kBytes && row.dst_stride == 1 && misalignment(row.src, kBytes) == 0;
     }
+    /// The whole chunks of a row whose elements are adjacent, else 0; the elements behind them go
+    /// one by one.
     static WINDROW_DEVICE uint32_t chunks_of(const GroupRow& row) { return is_adjacent(row) ? row.real / kChunk : 0; }
 
     /// Whether a row's chunks all stay where load() puts them.
@@ -270,7 +278,8 @@ WINDROW_DEVICE void store_scale(const OutputDesc& desc, const ScaleRule& rule, i
 /// Whether a group has no element but padding; a sample never has.
 WINDROW_DEVICE bool is_padding(const ScaleRule& rule, const GroupRow& row) { return !(rule.flags & kOfSample) && row.real == 0; }
 
-/// Finds the scale of a group that is one row, writes it, and divides by it. All lanes of the warp call it.
+/// Finds the scale of a group that is one row, 1 if all of it is padding, writes it, and divides by
+/// it. All lanes of the warp call it; those without a group, `is_there` false, write nothing.
 template <class N>
 WINDROW_DEVICE void quantise_row(const OutputDesc& desc, const ScaleRule& rule, const GroupRow& row, bool is_there, const ThreadGroup& threads) {
 #ifdef __CUDA_ARCH__
