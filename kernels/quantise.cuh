@@ -65,8 +65,8 @@ WINDROW_DEVICE float largest_of(float most, uint32_t lanes) {
 }
 
 /// The scale of a group whose largest element has this magnitude, and `rule.least` at least. With
-/// kPowers it is a power of two, rounded down: quotients may be beyond the largest number; NaN for
-/// infinity.
+/// kPowers it is a power of two, the exponent of the magnitude less that of the largest number:
+/// quotients may be beyond that; NaN for infinity.
 WINDROW_DEVICE float scale_for(const ScaleRule& rule, float most) {
     most = fmaxf(most, rule.least);
     if (!(rule.flags & kPowers)) return most / rule.largest;
@@ -96,7 +96,7 @@ struct Divider {
     /// A number of int8 in the low byte, rounded: in floats from 1.5 * 2^23 on the last bit is a whole number, so that adding rounds.
     static WINDROW_DEVICE uint32_t whole(float x) { return bits_of(x + 12582912.0f); }
 
-    /// The result of any element: beyond the largest number that number, and of int8 0 for NaN.
+    /// The result of any element, saturated; NaN stays one, and becomes 0 of int8.
     WINDROW_DEVICE uint32_t one(float x) const {
         const float quotient = copysignf(x / scale, x);
         if (to != kI8) return to_float8(quotient, to | kSaturate);

@@ -113,7 +113,8 @@ struct RowPlace {
 };
 
 /// The row of item `item` of sample `index` of a descriptor. `from_size`: bytes from element to element of a row; 0: nothing is
-/// read, and `src` is of no use. `each` is told the number of each outer loop and the coordinate in it.
+/// read, and `src` is of no use. `each` is told the number of each outer loop and the coordinate in
+/// it, from the innermost on.
 template <class Index, class Each>
 WINDROW_DEVICE RowPlace<Index> find_row(const uint64_t* table, const OutputDesc& desc, uint32_t index, uint32_t item, uint32_t from_size,
                                         const Each& each) {
@@ -213,7 +214,7 @@ struct Segment {
 };
 
 /// The segment that a piece of a row is of. It begins where the output is a multiple of 16, or with the row. If none of it is
-/// real, `src` is of no use.
+/// real, `lead` is 0 and `src` of no use.
 template <class Index>
 WINDROW_DEVICE Segment find_segment(const OutputDesc& desc, const RowPlace<Index>& row, uint32_t from_size) {
     const uint32_t piece = desc.nest.piece;

@@ -148,7 +148,7 @@ struct Tile {
         }
     }
 
-    /// Writes the rows from `skipped` on.
+    /// Writes the rows from `skipped` on; `dst` is the address of row 0.
     WINDROW_DEVICE void store(uint64_t dst, int32_t step, uint32_t skipped, uint32_t size) const {
         Steps to = {dst, step};
         if (size == 1) {

@@ -56,7 +56,8 @@ WINDROW_DEVICE void store_words(int32_t left, int32_t beyond, uint8_t* p, const 
 }
 
 /// Writes the thread's part of `count` elements of `size` bytes from `dst` on: `fill`, which is one element over and over, its
-/// first byte first. The same in `planes` planes, 1 or more, of one phase, `plane` bytes apart.
+/// first byte first. The same in `planes` planes, 1 or more, of one phase, `plane` bytes apart. The
+/// elements of a plane have less than 2^32 bytes, and the threads are 8 or more.
 WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t count, uint32_t size, Vec16 fill, const ThreadGroup& threads, uint32_t planes = 1,
                              int64_t plane = 0) {
     constexpr uint32_t kMany = 4;

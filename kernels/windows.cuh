@@ -102,8 +102,9 @@ struct Cut {
     bool is_aligned;  ///< the windows of the vectors
 };
 
-/// Cuts `count` elements by the first address of the output that is a multiple of 16. Elements of `from_size` bytes, of
-/// which those from `skipped` on are read, become 2^log_to bytes. No window reaches beyond the `before` and `after` bytes
+/// Cuts `count` elements by the first address of the output that is a multiple of 16. Elements of
+/// `from_size` bytes become 2^log_to bytes; windows begin at byte `skipped` of an element. No
+/// window reaches beyond the `before` and `after` bytes
 /// beside the run. Elements of an output that is misaligned to their size are all single.
 WINDROW_DEVICE Cut cut_run(const uint8_t* src, const uint8_t* dst, uint32_t count, uint32_t from_size, uint32_t log_to, uint32_t before,
                            uint32_t after, uint32_t skipped = 0) {

@@ -342,8 +342,8 @@ windrow_status windrow_options_init_sized(windrow_options *options,
                                           size_t size);
 
 // Assembles a batch in memory of windrow. `batch` is written only if the call succeeds. Work on a device goes to one of the
-// engine's own streams, and only a batch on the host waits for it: `windrow_batch_ready_on` orders
-// other streams behind it.
+// engine's own streams, and the call waits for it only if the batch is on the host:
+// `windrow_batch_ready_on` orders other streams behind it.
 //
 // # Safety
 // `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`

@@ -102,8 +102,8 @@ struct Warp {
     /// Runs one instruction of the running group, counts it, and returns it. There is a group that is ready. Throws a Failure at
     /// the end of the code, and at an instruction that is not known.
     const Instruction& step();
-    /// Lets lanes go on whose barriers are complete. A Failure if lanes meet at two places, and if
-    /// no lane can go on for any but the barrier of the block.
+    /// Lets lanes go on whose barriers are complete. A Failure if lanes meet at two places, or if
+    /// none is ready and some wait at another barrier than that of the block.
     void release();
 
     /// `bytes` bytes, at most 4, of a constant bank; a Failure if it has fewer.
