@@ -179,13 +179,16 @@ class _TensorLike:
     def nbytes(self) -> int:
         """Bytes of all elements."""
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """Address of the element whose indices are all 0. On a device, the work that writes it
+        may not be done.
+        """
     def numpy(self) -> _np.ndarray[Any, _np.dtype[Any]]:
         """A NumPy array of the same host memory; bfloat16 and float8 need the package ml_dtypes, else ImportError. DeviceError for
         memory of a CUDA device.
         """
     def torch(self) -> _torch.Tensor:
-        """A torch tensor of the same memory. DTypeError for a dtype that torch lacks. torch has no read-only tensors: of
+        """A torch tensor of the same memory. DTypeError for a dtype that torch lacks,
+        LayoutError for a stride below 0. torch has no read-only tensors: of
         immutable memory it comes with a UserWarning, as from ``torch.from_numpy``, and must not be written to.
         """
     def jax(self) -> _JaxArray:
@@ -243,7 +246,9 @@ class Tensor(_TensorLike):
     def __float__(self) -> float: ...
     def __complex__(self) -> complex: ...
     def __bytes__(self) -> bytes:
-        """The elements' bytes, row-major. Without this, `bytes` takes a tensor of one integer as a length."""
+        """The elements' bytes, row-major; DeviceError for memory of a CUDA device. Without this,
+        `bytes` takes a tensor of one integer as a length.
+        """
     def __index__(self) -> int: ...
     def __bool__(self) -> bool:
         """The truth of one element, as NumPy has it."""
@@ -477,7 +482,8 @@ class SampleList:
         """Imports more samples; on any error, MemoryError included, none of them is added.
 
         Args:
-            samples: an iterable of array-likes, or of trees of the same structure; or another list, which is joined as it is.
+            samples: an iterable of array-likes, or of trees of the same structure; or another list,
+                which is joined as it is; or an Arrow array, whose rows are samples.
         """
     def __len__(self) -> int: ...
     # Iteration is by positions, as over any sequence; each item is a Tensor, or a tree of them.
@@ -489,10 +495,11 @@ class SampleList:
     def __getitem__(self, index: slice, /) -> "SampleList": ...
     def __setitem__(self, index: SupportsIndex, sample: Any, /) -> None:
         """Replaces a sample: the list refers to the new one from now on, no memory is written, and the old one is released
-        unless another list refers to it. Lists that were taken before keep it.
+        unless another list refers to it. Lists that were taken before keep it. TypeError for a
+        slice.
         """
     def __reduce_ex__(self, protocol: Any, /) -> Any:
-        """Pickles have the samples by value, in host memory."""
+        """Pickles have the samples by value; DeviceError for samples on a device."""
     def __copy__(self) -> "SampleList":
         """Shares the samples until one of the two lists changes."""
 

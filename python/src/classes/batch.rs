@@ -20,6 +20,7 @@ use crate::ground::tensor::PyTensor;
 use crate::ownership::holder::{unmoved, visit_tensor, with_own_references, Visited};
 
 tensor_methods!(PyBatch, {
+    // Never None, as other fields may be.
     /// The samples, assembled.
     #[getter]
     fn data(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {

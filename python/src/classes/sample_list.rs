@@ -162,7 +162,8 @@ impl PySampleList {
     /// Imports more samples; on any error, MemoryError included, none of them is added.
     ///
     /// Args:
-    ///     samples: an iterable of array-likes, or of trees of the same structure; or another list, which is joined as it is.
+    ///     samples: an iterable of array-likes, or of trees of the same structure; or another list,
+    ///         which is joined as it is; or an Arrow array, whose rows are samples.
     fn extend(&self, samples: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(other) = samples.cast_exact::<PySampleList>() {
             return self.join(samples.py(), other.get().snapshot());
@@ -204,7 +205,8 @@ impl PySampleList {
     }
 
     /// Replaces a sample: the list refers to the new one from now on, no memory is written, and the old one is released
-    /// unless another list refers to it. Lists that were taken before keep it.
+    /// unless another list refers to it. Lists that were taken before keep it. TypeError for a
+    /// slice.
     fn __setitem__(&self, index: &Bound<'_, PyAny>, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         if index.is_instance_of::<PySlice>() {
             let text =
@@ -220,7 +222,7 @@ impl PySampleList {
         Err(PyTypeError::new_err(text))
     }
 
-    /// Pickles have the samples by value, in host memory.
+    /// Pickles have the samples by value; DeviceError for samples on a device.
     fn __reduce_ex__<'py>(
         &self,
         py: Python<'py>,

@@ -17,7 +17,8 @@ use crate::ground::tensor::PyTensor;
 use crate::ownership::holder::{unmoved, visit_tensor, Visited};
 
 /// The methods that a tensor and a batch, which stands for its data, have in common: those of the
-/// tensor that `inner()` gives.
+/// tensor that `inner()` gives. Those that hand its memory on, but for `data_ptr`, raise
+/// LayoutError if the owner has moved it.
 macro_rules! tensor_methods {
     (
         $class:ident, { $($methods:tt)* }
@@ -66,7 +67,8 @@ macro_rules! tensor_methods {
             }
 
             // Marks page-locked memory as handed out: it is not used again before the work of others on it is done.
-            /// Address of the first element.
+            /// Address of the element whose indices are all 0. On a device, the work that writes it
+            /// may not be done.
             fn data_ptr(&self) -> usize {
                 set_handed_out(self.inner(), true);
                 self.inner().data_ptr().expose_provenance()
@@ -80,7 +82,8 @@ macro_rules! tensor_methods {
                 libraries::numpy(py, unmoved(py, tensor)?, keeper)
             }
 
-            /// A torch tensor of the same memory. DTypeError for a dtype that torch lacks. torch has no read-only tensors: of
+            /// A torch tensor of the same memory. DTypeError for a dtype that torch lacks,
+            /// LayoutError for a stride below 0. torch has no read-only tensors: of
             /// immutable memory it comes with a UserWarning, as from ``torch.from_numpy``, and must not be written to.
             fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 libraries::torch(py, unmoved(py, self.inner())?)
@@ -140,6 +143,7 @@ macro_rules! tensor_methods {
                 libraries::array(py, unmoved(py, self.inner())?, dtype, copy)
             }
 
+            // DeviceError for memory of a CUDA device; BufferError as of `buffer::get_buffer`.
             #[allow(unsafe_code)]
             unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
                 let owner = slf.clone().into_any();
@@ -199,7 +203,8 @@ tensor_methods!(PyTensor, {
         py.get_type::<PyComplex>().call1((number_of(py, self.inner())?,))
     }
 
-    /// The elements' bytes, row-major. Without this, `bytes` takes a tensor of one integer as a length.
+    /// The elements' bytes, row-major; DeviceError for memory of a CUDA device. Without this,
+    /// `bytes` takes a tensor of one integer as a length.
     fn __bytes__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         PyMemoryView::from(slf)?.call_method0("tobytes")
     }
