@@ -64,11 +64,12 @@ impl Fields {
         }
     }
 
-    /// Makes the lengths, the offsets and whatever else is known without looking at a sample's elements. Tensors of
-    /// samples that a device chooses are absent.
+    /// Makes the lengths and the offsets on the host, and sets the bounds, the largest length and
+    /// the number of samples. The mask, the batch index and the scales stay absent, and so do all
+    /// tensors if a device chooses the samples.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] for int32 offsets beyond `i32::MAX`.
+    /// Those of [`Tensor::from_vec`]. Int32 offsets that do not fit fail in [`BatchShape::new`].
     ///
     /// ```
     /// use windrow::batch::Fields;
@@ -99,7 +100,8 @@ impl Fields {
         Ok(fields)
     }
 
-    /// The fields of a batch of this shape, without tensors.
+    /// The fields of a batch of this shape, without tensors: bounds, largest length and number of
+    /// samples.
     pub(crate) fn for_shape(batch_shape: &BatchShape) -> Fields {
         let fields = Fields::with_bounds(batch_shape.num_samples, SampleBounds::new(batch_shape));
         Fields { max_length: batch_shape.max_length, ..fields }
@@ -143,7 +145,7 @@ impl Batch {
         Ok(Batch { data, fields })
     }
 
-    /// A batch of data of the shape that the fields were made for.
+    /// A batch of data of the shape that the fields were made for, which only a debug build checks.
     pub(crate) fn new(data: Tensor, fields: Fields) -> Batch {
         debug_assert!(fields.bounds.fit(fields.num_samples, data.shape()));
         Batch { data, fields }

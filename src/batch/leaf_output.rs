@@ -40,7 +40,7 @@ impl LeafOutput {
 
 /// Makes the batches of views of the arena, once their fields have been written. On the host the rest is written here: lengths,
 /// offsets, and zeros in the gaps. `memory` has the arena's layout, and nothing else uses it; a smaller one is
-/// [`Error::Layout`](crate::Error::Layout).
+/// [`Error::Layout`](crate::Error::Layout). Each batch then has `memory` as its arena.
 pub(crate) fn bind_arena(arena: &Arena, memory: &Tensor, filled: &mut [LeafOutput]) -> Result<()> {
     let is_host = !arena.device.is_cuda();
     for (begin, count) in arena.gaps().filter(|_| is_host) {

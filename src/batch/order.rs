@@ -24,10 +24,12 @@ impl Tensor {
         self.hand_to(stream, true)
     }
 
-    /// Declares that work on streams that are never named, such as those inside other libraries, may use this tensor. Its
-    /// memory is reused only after the whole device has been waited for. A later call does that once more than 64 such blocks
-    /// of memory have been released, or more than four that together exceed 1/64 of the device's memory. Does nothing for
-    /// memory that windrow did not allocate.
+    /// Declares that work on streams that are never named, such as those inside other libraries,
+    /// may use this tensor. It orders nothing and does not wait: [`Tensor::synchronize`] does,
+    /// before such work starts. The memory is reused only after the whole device has been waited
+    /// for. A later call does that once more than 64 such blocks of memory have been released, or
+    /// more than four that together exceed 1/64 of the device's memory. Does nothing for memory
+    /// that windrow did not allocate.
     ///
     /// # Errors
     /// [`Error::NoDriver`](crate::Error::NoDriver) in a forked child; [`Error::Cuda`](crate::Error::Cuda).
@@ -46,7 +48,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// Waits until this tensor has been written. Does nothing for memory that windrow did not allocate.
+    /// Blocks the host until this tensor has been written. Does nothing for memory that windrow did not allocate.
     ///
     /// # Errors
     /// [`Error::NoDriver`](crate::Error::NoDriver) in a forked child; [`Error::Cuda`](crate::Error::Cuda).

@@ -189,7 +189,8 @@ impl SampleBounds {
     }
 }
 
-/// A view of `length` places from `start` on along each dim in `parts`, `(dim, start, length)`; the errors of
+/// A view of `length` places from `start` on along each dim in `parts`, `(dim, start, length)`, and
+/// of all of the other dims. Parts within their dims are the caller's part; else the errors of
 /// [`Tensor::view`].
 fn narrow(tensor: &Tensor, parts: &[(usize, i64, i64)]) -> Result<Tensor> {
     let mut shape: Dims = tensor.shape().into();

@@ -224,7 +224,8 @@ impl Collate {
         matches!(self.rescale.as_deref(), Some(Rescale::Dequantize(_)))
     }
 
-    /// Whether elements stay as they are, but for a cast, and dims in their order.
+    /// Whether there is neither arithmetic nor an order of dims nor scales: elements change by a
+    /// cast and by [`Collate::increments`] alone.
     #[inline]
     pub(crate) fn has_no_transform(&self) -> bool {
         self.rescale.is_none() && self.transform == Transform::default()

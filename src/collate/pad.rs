@@ -15,8 +15,9 @@ pub enum Side {
 }
 
 impl Side {
-    /// The position of the first real element among `total`, of which `length` are real: negative if the first
-    /// elements are cut off, like negative sizes in torch's `pad`.
+    /// The position of a sample's first element among `total`, where the sample has `length`. If
+    /// `length` is more, it is minus the number of elements that are cut off in front, as in
+    /// torch's `pad`. The odd element of [`Side::Center`] is behind, be it padding or cut off.
     pub(crate) fn lead(self, length: i64, total: i64) -> i64 {
         match self {
             Side::Right => 0,
