@@ -30,6 +30,7 @@ pub(crate) mod probe {
     }
 }
 
+/// No device: an executor is [`Error::NoDriver`]; the rest succeeds, does nothing and counts 0.
 #[derive(Debug, Default)]
 pub(crate) struct Devices(());
 
@@ -59,11 +60,12 @@ impl Devices {
     pub fn clear(&self) {}
 }
 
-/// No plan needs a device: one that would is refused where it is made.
+/// No plan needs a device, hence `Ok(None)`: one that would is refused where it is made.
 pub(crate) fn ordinal_of(_: &Plan<'_>) -> Result<Option<u32>> {
     Ok(None)
 }
 
+/// No plan launches anything: `Ok(None)`.
 pub(crate) fn launch_of(_: &Plan<'_>, _: impl Fn(usize) -> bool) -> Result<Option<Launch>> {
     Ok(None)
 }

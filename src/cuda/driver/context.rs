@@ -111,7 +111,7 @@ impl Waits {
         (self.count.load(Ordering::Relaxed), Duration::from_nanos(nanos))
     }
 
-    /// Sets the number of waits and their time to 0.
+    /// Sets the number of waits and their time to 0. A wait that is under way still adds its time.
     pub(crate) fn reset(&self) {
         self.count.store(0, Ordering::Relaxed);
         self.nanos.store(0, Ordering::Relaxed);
@@ -130,7 +130,8 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The primary context of a device. The caller's current context stays what it was.
+    /// Retains the primary context of a device once more, for a value with counters of its own. The
+    /// caller's current context stays what it was.
     ///
     /// # Errors
     /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
@@ -183,7 +184,8 @@ impl Context {
     }
 
     /// Makes this context current on the calling thread, for as long as the guard lives. If it is current already, as
-    /// with callers that use the device themselves, it is only asked for.
+    /// with callers that use the device themselves, it is only asked for. The thread is in relaxed
+    /// capture mode for as long.
     ///
     /// # Errors
     /// A driver error; [`Error::NoDriver`] in a child forked since.
@@ -297,7 +299,8 @@ impl Current<'_> {
         Ok(id)
     }
 
-    /// Blocks until everything enqueued on any stream of the device is done.
+    /// Blocks until everything enqueued in the primary context of the device is done, which the
+    /// context counts as a wait.
     pub(crate) fn synchronize(&self) -> DriverResult<()> {
         let _wait = self.context.waits().begin();
         // SAFETY: takes no pointer; `self` says that a context is current.

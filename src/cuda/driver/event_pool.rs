@@ -24,7 +24,8 @@ impl EventPool {
         Ok(PooledEvent { event: Some(event), pool: self.clone() })
     }
 
-    /// Orders what is enqueued on `then` from now on behind what is on `first` now.
+    /// Orders what is enqueued on `then` from now on behind what is on `first` now; the host does
+    /// not wait. Equal streams are not looked for: they cost an event, to no effect.
     pub(crate) fn order(
         self: &Arc<Self>,
         current: &Current<'_>,

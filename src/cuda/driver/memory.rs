@@ -131,7 +131,8 @@ impl MemPool {
         unsafe { raw::cuMemFreeAsync(address, stream.raw()) }.ok()
     }
 
-    /// Gives unused memory back to the device, but for `keep_bytes`.
+    /// Gives unused memory back to the device until the pool has no more than `keep_bytes`, to
+    /// which memory in use counts.
     pub(crate) fn trim(&self, keep_bytes: usize) -> DriverResult<()> {
         // SAFETY: a live pool.
         unsafe { raw::cuMemPoolTrimTo(self.raw, keep_bytes) }.ok()
@@ -231,7 +232,8 @@ pub(crate) struct PointerInfo {
     pub(crate) range: (u64, u64),
 }
 
-/// Asks the driver about an address, of any kind and of any origin.
+/// Asks the driver about an address, of any kind and of any origin: one that it does not know is
+/// pageable, not an error. The driver is started before.
 pub(crate) fn pointer_info(address: u64) -> DriverResult<PointerInfo> {
     // CU_POINTER_ATTRIBUTE_CONTEXT, MEMORY_TYPE, IS_MANAGED, DEVICE_ORDINAL, RANGE_START_ADDR, RANGE_SIZE.
     const ATTRIBUTES: [u32; 6] = [1, 2, 8, 9, 11, 12];

@@ -8,7 +8,7 @@ use crate::tensor::Error;
 /// The process that started, or was starting, the driver. 0: none has.
 static STARTED_BY: AtomicU32 = AtomicU32::new(0);
 
-/// Notes that this process starts the driver.
+/// Notes that this process starts the driver, in place of any other.
 pub(super) fn mark() {
     STARTED_BY.store(process::id(), Ordering::Release);
 }

@@ -160,7 +160,8 @@ impl StreamRef<'_> {
     }
 
     /// The number of the stream, which no other stream of the process has, before or after: the driver gives the handle of
-    /// a destroyed one to a new one. A default stream has its handle for a number. Drivers that load the kernels have the call.
+    /// a destroyed one to a new one. A default stream has its handle for a number: the legacy one
+    /// has 0 or 1, by the handle that it came with. Drivers that load the kernels have the call.
     pub(crate) fn id(self) -> DriverResult<u64> {
         let handle = self.handle();
         if let Some(id) = self.id.or((handle <= LAST_DEFAULT_STREAM).then_some(handle as u64)) {
@@ -205,7 +206,8 @@ impl StreamRef<'_> {
         unsafe { raw::cuStreamSynchronize(self.raw) }.ok()
     }
 
-    /// Whether work goes to a graph instead of to the device. An error for the legacy stream while a blocking stream is captured.
+    /// Whether the stream is captured: work goes to a graph instead of to the device, or fails if
+    /// the capture is invalid. An error for the legacy stream while a blocking stream is captured.
     pub(crate) fn is_capturing(self) -> DriverResult<bool> {
         let mut status = 0;
         // SAFETY: a live stream and a live pointer to write to.
@@ -213,8 +215,8 @@ impl StreamRef<'_> {
         Ok(status != 0)
     }
 
-    /// The number of the capture that work goes to, which no other capture of the process has. `None` if the stream is not
-    /// captured; the legacy stream never is.
+    /// The number of the capture that work goes to, valid or not, which no other capture of the
+    /// process has. `None` if the stream is not captured; the legacy stream never is.
     pub(crate) fn capture(self) -> DriverResult<Option<u64>> {
         // The legacy stream cannot be captured; asking it while a blocking stream is captured is an error.
         if self.handle() <= LEGACY_STREAM {
