@@ -57,8 +57,10 @@ pub(crate) fn is_tiled(rows: Option<&SampleLoop>, cols: &SampleLoop) -> bool {
         && cols.fixed().is_some_and(|num_cols| num_cols >= 2 * u64::from(LANES))
 }
 
-/// Log2 of the rows of a box from one element of a lane to its next: as few as make whole turns of 32 elements, which
-/// are then whole sectors of the output, too. Only a transposed source is better read along its own adjacent elements.
+/// Log2 of the rows of a box from one element of a lane to its next: the fewest that times the columns are a
+/// multiple of 32, so that turns are whole, and whole sectors of the output, too; 0 if each sample
+/// has its own columns. Only a transposed source is better read along its own adjacent elements: 0
+/// with tiles.
 pub(crate) fn log_step_of(rows: Option<&SampleLoop>, cols: &SampleLoop) -> u32 {
     if is_tiled(rows, cols) {
         return 0;
@@ -119,7 +121,9 @@ pub(crate) fn even_rows(all: Option<u64>, turns: u64, log_step: u32) -> u64 {
     even(blocks - u64::from(is_short && blocks > 1)).min(all).max(1)
 }
 
-/// How the elements of a box are written: `Slow` if they have 16 bytes, any is unaligned, or samples have increments.
+/// How the elements of a box are written: `Slow` if they have 16 bytes, any is unaligned, or
+/// samples have increments; else `Whole` if nothing is converted, and what
+/// [`ElementLoop::for_cast`] says if something is.
 pub(crate) fn kind_of(
     segment: &OutputSegment<'_>,
     loops: &[SampleLoop],
@@ -146,8 +150,9 @@ pub(crate) fn kind_of(
     }
 }
 
-/// The loops of a segment in the order of its boxes: outer ones, then the rows of a box, then its columns. True with the
-/// columns alone: the rows of a box are whole samples.
+/// The loops of a segment in the order of its boxes: outer ones, then the rows of a box, then its
+/// columns; a loop of extent 1 stands for rows or columns that it has not. True with the columns
+/// alone: the rows of a box are whole samples.
 pub(crate) fn box_loops(segment: &OutputSegment<'_>) -> (Loops, bool) {
     // Strides of a box have 32 bits, for up to 32 coordinates at a time.
     let is_short = |stride: u64| stride < 1 << 26;

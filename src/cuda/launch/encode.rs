@@ -267,7 +267,8 @@ impl<'b> Builder<'b> {
         Ok(Coefficients { position, log_bytes: 3, ..Coefficients::default() })
     }
 
-    /// Puts the next descriptor into its place at the beginning of the table; its items follow those of the others.
+    /// Puts the next descriptor into its place at the beginning of the table; its items follow
+    /// those of the others. [`Error::TooLarge`] from 2^31 items on, all together.
     fn enter(&mut self, mut head: Head, work: Work, items: u64) -> Result<()> {
         head.first_item = self.num_items as u32;
         self.num_items = self.num_items.saturating_add(items);
@@ -327,7 +328,8 @@ fn repeated(bits: [u8; 16], size: usize) -> [u8; 16] {
     std::array::from_fn(|at| bits[at % size])
 }
 
-/// The number of the loop over vectors that writes rows of adjacent elements; 0 if bytes are moved.
+/// The number of the loop over vectors that writes rows of adjacent elements; 0 if bytes are moved,
+/// or if there is no such loop.
 fn cast_of(segment: &OutputSegment<'_>) -> u8 {
     let number = match segment.increments {
         _ if segment.is_move() => None,

@@ -92,7 +92,7 @@ impl SegmentWork<'_> {
         matches!(self.op, ElementOp::Read { .. })
     }
 
-    /// Bytes of a row, on average.
+    /// Bytes of a row of the output, on average.
     fn row_bytes(&self) -> u64 {
         let outer = self.loops[..self.loops.len() - 1].iter();
         let rows =

@@ -40,8 +40,8 @@ pub(crate) fn code_of(dtype: DType) -> u8 {
 /// the lines of kernels/cast_table.h.
 const CASTS: &[(DType, DType, bool)] = include!(concat!(env!("OUT_DIR"), "/casts.rs"));
 
-/// The number of the loop over vectors that casts adjacent elements, if there is one: cast_number() of
-/// kernels/casts.cuh.
+/// The number of the loop over vectors that casts adjacent elements, from 1 on, if there is one:
+/// cast_number() of kernels/casts.cuh. Small integers without x * a + b may get a loop with it.
 pub(crate) fn loop_of(from: DType, to: DType, affine: bool) -> Option<u8> {
     let number = |affine| {
         let at = CASTS.iter().position(|&cast| cast == (from, to, affine));
@@ -52,8 +52,8 @@ pub(crate) fn loop_of(from: DType, to: DType, affine: bool) -> Option<u8> {
     number(affine).or_else(|| number(true).filter(|_| is_small))
 }
 
-/// Index of the vector loop that adds an increment to integers of `size` bytes, if there is one: kAddLoop32 and
-/// kAddLoop64 of kernels/casts.cuh.
+/// The number of the vector loop, behind those of casts, that adds an increment to integers of
+/// `size` bytes, if there is one: kAddLoop32 and kAddLoop64 of kernels/casts.cuh.
 pub(crate) fn add_loop_of(size: usize) -> Option<u8> {
     let last = CASTS.len() as u8;
     match size {

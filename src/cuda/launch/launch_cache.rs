@@ -72,7 +72,8 @@ impl OutputAddresses {
 }
 
 /// Returns the cached launch of this plan, or builds it with `make`. It is cached only if the plan is cached with its list,
-/// which is on one device, and if the outputs at `addresses` are aligned.
+/// which is on one device, and if the outputs at `addresses` are aligned. A cached launch of
+/// another type is replaced.
 pub(crate) fn cached_launch<T: Send + Sync + 'static>(
     plan: &Plan<'_>,
     addresses: &[u64],

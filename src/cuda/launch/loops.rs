@@ -64,7 +64,8 @@ impl SampleLoop {
         }
     }
 
-    /// Whether no coordinate of any sample is padding.
+    /// Whether no coordinate of any sample is padding; false for bounds that are lists, even if all
+    /// are those of the loop.
     pub fn is_whole(&self) -> bool {
         match self.extent {
             Extent::Fixed(extent) => self.lo.is(0) && self.hi.is(extent as i64),

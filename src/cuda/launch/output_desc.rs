@@ -63,7 +63,9 @@ pub(crate) enum ElementLoop {
 }
 
 impl ElementLoop {
-    /// The loop for aligned elements that are converted, not only moved.
+    /// The loop for aligned elements that are converted, not only moved: `Whole` between integers
+    /// and bools without `affine`; else `Doubles` if a side is float64; `OddSingles` from integers
+    /// of 32 or 64 bits to bfloat16 without `affine`; else `Singles`.
     pub fn for_cast(from: DType, to: DType, affine: bool) -> ElementLoop {
         let is_whole = |dtype: DType| dtype == DType::Bool || dtype.is_integer();
         if !affine && is_whole(from) && is_whole(to) {

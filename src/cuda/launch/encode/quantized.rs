@@ -18,6 +18,10 @@ const LANES: u64 = 32;
 const MAX_RUN: u64 = 8;
 
 impl Builder<'_> {
+    /// Elements that are divided by scales, which the same descriptor finds and writes, or
+    /// multiplied by given ones; nothing is added for a segment without scales or loops.
+    /// [`Error::TooLarge`](crate::Error::TooLarge) for rows, groups and samples beyond the kernels'
+    /// counts.
     pub(super) fn quantised(&mut self, mut head: Head, segment: &OutputSegment<'_>) -> Result<()> {
         let (Some(scales), Some((cols, outer))) = (&segment.scales, segment.loops.split_last())
         else {
@@ -100,7 +104,9 @@ impl Builder<'_> {
     }
 }
 
-/// Groups of so many elements that a warp has lanes for, one for each chunk.
+/// The number of groups of so many elements that a warp has side by side, a power of two: a group
+/// has a lane for each chunk, rounded up to a power of two; one of more chunks than lanes has the
+/// warp.
 fn teams_of(elems: u64) -> u64 {
     LANES / elems.div_ceil(CHUNK).clamp(1, LANES).next_power_of_two()
 }
