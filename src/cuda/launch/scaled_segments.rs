@@ -174,7 +174,9 @@ fn gcd(a: u64, b: u64) -> u64 {
     }
 }
 
-/// Makes one row of those of outer loops that follow each other in the source and in the output, and whose scales do.
+/// Makes one row of those of outer loops that follow each other in the source and in the output,
+/// and whose scales do: rows of whole blocks of `block` elements, to fewer than 2^31 elements.
+/// `per_row`: the blocks in a row of a sample.
 fn join_rows(loops: &mut Loops, scales: &mut SegmentScales<'_>, block: u64, per_row: u64) {
     let is_found = scales.out != 0;
     while let [.., outer, cols] = &loops[..] {
@@ -217,7 +219,8 @@ fn given_step(output: &OutputPlan<'_>, scaling: &Scaling, starts: &SampleStarts<
     (elems / row.max(1) * per_row) as i64
 }
 
-/// The found scales of samples that have no elements.
+/// Appends the scales of samples that have no elements, where scales are found: each is what `eps`
+/// makes. Nothing if every sample has elements.
 pub(super) fn push_empty_scales<'p>(
     plan: &'p Plan<'_>,
     output: &'p OutputPlan<'_>,

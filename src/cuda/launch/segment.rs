@@ -182,7 +182,9 @@ fn push_placed_segments<'p>(
     }
 }
 
-/// Cuts samples into runs, each with a base and the log2 of a step: all places of a run are less than 2^32 steps behind its base.
+/// Cuts samples into runs, each with a base and the log2 of a step: all places of a run are less
+/// than 2^32 steps behind its base. One run keeps the order of the samples; several are in the
+/// order of places.
 fn windows_of(
     mut samples: Vec<u32>,
     place: impl Fn(u32) -> u64 + Copy,

@@ -82,7 +82,8 @@ impl Table {
         &self.chosen
     }
 
-    /// Bytes of the table up to the end of these columns, which begin at word `DEVICE_COLUMNS_START`.
+    /// Bytes of the table up to the end of these columns, which begin at word
+    /// `DEVICE_COLUMNS_START`: up to there without any.
     pub fn chosen_bytes(&self) -> u64 {
         self.num_words * 8
     }
@@ -93,7 +94,9 @@ impl Table {
         descs.take(self.header.last_desc as usize + 1).map(OutputDesc::read)
     }
 
-    /// Whether it goes with the parameters of the launch; else it is uploaded.
+    /// Whether it goes with the parameters of the launch; else it is uploaded. It goes by
+    /// [`Table::bytes`] alone: a table with columns that a device writes is the caller's to treat
+    /// apart.
     pub fn is_inline(&self, policy: &Policy) -> bool {
         self.bytes() <= policy.inline_bytes
     }

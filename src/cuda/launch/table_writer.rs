@@ -85,7 +85,8 @@ impl TableWriter {
         Ok(position)
     }
 
-    /// The position of numbers of 64 bits, or of 32 if not `wide`.
+    /// The position of numbers of 64 bits, which are appended, or if not `wide`, of 32 as for
+    /// [`TableWriter::column`].
     pub fn numbers(&mut self, numbers: impl Iterator<Item = i64>, wide: bool) -> Result<u32> {
         match wide {
             true => self.push_words(numbers.map(|number| number as u64)),
@@ -183,8 +184,9 @@ pub(crate) fn write_sources<T: Copy>(
         .for_each(|(word, pair)| *word = in_memory(id(pair[0]), id(pair[1])));
 }
 
-/// An address that is not behind any of these, and the log2 of a power of two that all distances from it are multiples of. `None`
-/// without samples, or if a quotient needs more than 32 bits, or for `Family::Rows` if the addresses span 32 GiB.
+/// An address that is not behind any of these, and the log2, at most 31, of the largest such power
+/// of two that all distances from it are multiples of. `None` without samples, or if a quotient
+/// needs more than 32 bits, or for `Family::Rows` if the addresses span 32 GiB.
 pub(crate) fn base_of<T: Copy>(
     samples: &[T],
     address: impl Fn(T) -> u64,

@@ -58,8 +58,9 @@ impl Drop for Locked {
     }
 }
 
-/// The same elements in page-locked memory, for a copy to a device alone. The first call for a block page-locks it, for as
-/// long as the block exists. `None` if the tensor is in no block of a worker process, in a forked child, or if a block could
+/// The same elements in page-locked memory, for a copy to a device alone. The first call for a
+/// block page-locks it for all devices, by the context of `ordinal`, as long as the block exists.
+/// `None` if the tensor is in no block of a worker process, in a forked child, or if a block could
 /// not be page-locked, which is then not tried again ([`lock_refusal`] says why). The result keeps what keeps the tensor; hold
 /// it until the copy is done ([`hold`]).
 pub fn page_locked(tensor: &Tensor, ordinal: u32) -> Option<Tensor> {

@@ -319,7 +319,8 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Frees blocks that were handed to streams that have not been named since. Waits for the device.
+    /// Frees blocks that were handed to streams that have not been named since. Waits for the
+    /// device; after an error of the wait the blocks stay.
     fn end_all(&self, current: &Current<'_>) -> DriverResult<()> {
         let handed_out = std::mem::take(&mut *lock(&self.handed_out));
         if handed_out.is_empty() {
@@ -375,7 +376,8 @@ impl DeviceMemory {
         unsafe { self.pool.free(self.release.on(current), one.address) }
     }
 
-    /// Frees blocks whose users have ended. Queries at most `max_parked` blocks.
+    /// Frees blocks whose users have ended. Queries at most `max_parked` blocks; those that are in
+    /// use go behind the others, which the next call queries first.
     fn free_ended(&self, current: &Current<'_>) -> DriverResult<()> {
         let count = lock(&self.ending).len().min(POLICY.max_parked);
         for _ in 0..count {
@@ -512,7 +514,8 @@ impl DeviceBlock {
         Ok(())
     }
 
-    /// Makes the release of the block wait for the whole device: streams that nobody names may use it.
+    /// Makes the release of the block wait for the whole device: streams that nobody names may use
+    /// it. Orders nothing, and does not wait itself.
     pub fn hand_to_unnamed(&self) -> Result<()> {
         // First: in a forked child the lock below may be one that is never released.
         let _current = self.memory.context.enter()?;

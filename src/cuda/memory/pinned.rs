@@ -49,8 +49,9 @@ pub(crate) struct PinnedBlock {
 const MAX_SPARE: usize = if cfg!(windrow_loom) { 1 } else { POLICY.max_spare_pinned };
 
 impl PinnedPool {
-    /// Takes a block of at least `bytes` bytes, rounded up to a power of two, that nothing reads any more. It is not
-    /// initialised. May wait for all devices. [`Error::OutOfMemory`], [`Error::Cuda`].
+    /// Takes a block of `bytes` bytes, rounded up to a power of two and to `min_pinned_bytes`, also
+    /// for none, that nothing reads any more. It is not initialised. May wait for all devices.
+    /// [`Error::OutOfMemory`], [`Error::Cuda`].
     pub fn take(self: &Arc<Self>, current: &Current<'_>, bytes: u64) -> Result<PinnedBlock> {
         let size = usize::try_from(bytes).ok().and_then(usize::checked_next_power_of_two);
         let size = size.ok_or(Error::OutOfMemory { bytes })?.max(POLICY.min_pinned_bytes);
@@ -131,7 +132,7 @@ impl PinnedPool {
 }
 
 impl PinnedBlock {
-    /// The address of the block's first byte; null for an empty one.
+    /// The address of the block's first byte; never null.
     pub fn as_ptr(&self) -> *mut u8 {
         self.pinned.as_ref().map_or(std::ptr::null_mut(), Pinned::as_ptr)
     }
