@@ -126,7 +126,8 @@ impl Batch {
     /// A batch rebuilt from tensors in another place, such as a copy of an arena.
     ///
     /// # Errors
-    /// [`Error::Argument`] if a part would be outside of the data. The tensors of `fields` are not checked.
+    /// [`Error::Argument`] if a part would be outside of the data, or if there are not as many as
+    /// samples. The tensors of `fields` are not checked.
     ///
     /// ```
     /// use windrow::batch::{Fields, SampleBounds};
@@ -209,8 +210,10 @@ impl Batch {
         self.fields.max_length
     }
 
-    /// Waits until the batch has been written, and returns what went wrong on the way. On the host a batch is
-    /// complete when its call returns, and so is a view; a batch of a graph is not waited for.
+    /// Waits until the batch has been written, and returns what went wrong on the way. On the host
+    /// a batch is complete when its call returns, and so is a view; a batch of a graph is not
+    /// waited for, nor is one of [`Fields::with_bounds`]: [`Tensor::synchronize`] waits for its
+    /// data.
     ///
     /// # Errors
     /// [`Error::Index`] if an index on the device was out of range, see [`crate::engine::Resident::take`]; [`Error::Cuda`] if the
@@ -250,6 +253,8 @@ impl AsRef<Tensor> for Batch {
     }
 }
 
+/// The data, and the scales if there are some: the other tensors are no part of it. Nothing else
+/// may hold the data or the scales, a clone of any tensor in the same memory included.
 impl AsTarget for Batch {
     fn as_target(&mut self) -> Result<Target<'_>> {
         // Small batches have their fields in the block of the data.

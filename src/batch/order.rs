@@ -48,7 +48,8 @@ impl Tensor {
         Ok(())
     }
 
-    /// Blocks the host until this tensor has been written. Does nothing for memory that windrow did not allocate.
+    /// Blocks the host until this tensor has been written. Does nothing for memory that windrow did
+    /// not allocate.
     ///
     /// # Errors
     /// [`Error::NoDriver`](crate::Error::NoDriver) in a forked child; [`Error::Cuda`](crate::Error::Cuda).

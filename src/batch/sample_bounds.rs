@@ -77,7 +77,8 @@ impl SampleBounds {
         SampleBounds(Kind::Joined { dim, offsets })
     }
 
-    /// Whether sample `i` is the whole of row `i`.
+    /// Whether these are the bounds of [`SampleBounds::rows`]; false for padded ones, even without
+    /// a padded dim.
     pub fn are_rows(&self) -> bool {
         matches!(self.0, Kind::Rows)
     }
@@ -101,7 +102,8 @@ impl SampleBounds {
         })
     }
 
-    /// Whether all parts are in data of this shape, and are as many; of lengths that only a device knows it is taken for granted.
+    /// Whether all parts are in data of this shape, and are as many; joined ones also have to fill
+    /// their dim. Of lengths that only a device knows it is taken for granted.
     pub(super) fn fit(&self, num_samples: usize, shape: &[i64]) -> bool {
         let has_rows = shape.first() == Some(&(num_samples as i64));
         match &self.0 {

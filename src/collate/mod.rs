@@ -171,8 +171,8 @@ impl Collate {
         self
     }
 
-    /// Checks that results of the given dtype can saturate, if [`Collate::saturate`] is set; without a dtype nothing is
-    /// checked here.
+    /// Checks that results of the dtype of [`Collate::cast`] can saturate, if [`Collate::saturate`]
+    /// is set; without a cast nothing is checked here, nor is the dtype of a [`Quantize`].
     ///
     /// # Errors
     /// [`Error::Argument`].

@@ -61,6 +61,7 @@ pub enum Mask {
     Pad,
 }
 
+/// From "real" or "pad"; [`Error::Argument`] for any other name.
 impl std::str::FromStr for Mask {
     type Err = Error;
 
@@ -105,7 +106,7 @@ impl<T: Clone> PerDim<T> {
         }
     }
 
-    /// Whether there is one value for all dims.
+    /// Whether there is one value for all dims; false for a list, even of one.
     pub(crate) fn is_one(&self) -> bool {
         matches!(self, PerDim::All(_))
     }
@@ -223,8 +224,8 @@ impl Pad {
         self
     }
 
-    /// Rounds the extent of the dims that [`Pad::dims`] names up, after the size. Samples of two and
-    /// more dims need those.
+    /// Rounds the extent of the dims that [`Pad::dims`] names up, after the size: 10 to 16 by 8.
+    /// Samples of two and more dims need those. Planning fails for less than 1.
     #[must_use]
     pub fn multiple_of(mut self, multiple: i64) -> Pad {
         self.multiple_of = PerDim::All(multiple);
@@ -279,7 +280,8 @@ impl Pad {
         }
     }
 
-    /// The bits of the mask, whose dtype [`Pad::check_mask`] has taken; `None` if none is asked for.
+    /// The bits of the mask; `None` if none is asked for. A dtype that [`Pad::check_mask`] has
+    /// taken gives no error.
     pub(crate) fn mask_bits(&self) -> Result<Option<MaskBits>> {
         let dtype = self.mask_dtype;
         let Some(mask) = self.mask else { return Ok(None) };

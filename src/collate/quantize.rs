@@ -148,7 +148,8 @@ impl Quantize {
         self.eps as f32
     }
 
-    /// The scale of elements whose largest magnitude is `amax`; `eps` stands for less.
+    /// The scale of elements whose largest magnitude is `amax`; `eps` stands for less, and for NaN.
+    /// That of an infinity is one, or NaN in float8_e8m0fnu.
     pub(crate) fn scale_of(&self, amax: f32) -> f32 {
         let amax = amax.max(self.eps32());
         match self.scale_dtype {

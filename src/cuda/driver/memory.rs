@@ -131,8 +131,8 @@ impl MemPool {
         unsafe { raw::cuMemFreeAsync(address, stream.raw()) }.ok()
     }
 
-    /// Gives unused memory back to the device until the pool has no more than `keep_bytes`, to
-    /// which memory in use counts.
+    /// Gives unused memory back to the device, but leaves the pool `keep_bytes` at least, to which
+    /// memory in use counts. Does nothing if it has less.
     pub(crate) fn trim(&self, keep_bytes: usize) -> DriverResult<()> {
         // SAFETY: a live pool.
         unsafe { raw::cuMemPoolTrimTo(self.raw, keep_bytes) }.ok()

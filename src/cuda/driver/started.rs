@@ -27,7 +27,8 @@ pub(crate) fn forked() -> Option<Error> {
 }
 
 /// Runs the release of an object of the driver, from a drop; not in a forked child, whose driver belongs to the parent process.
-/// There is no caller to tell of an error, and the driver may be gone (at process exit).
+/// There is no caller to tell of an error, and the driver may be gone (at process exit). A panic is
+/// not caught.
 pub(super) fn quietly(release: impl FnOnce()) {
     if forked().is_none() {
         release();

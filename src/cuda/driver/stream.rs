@@ -215,8 +215,9 @@ impl StreamRef<'_> {
         Ok(status != 0)
     }
 
-    /// The number of the capture that work goes to, valid or not, which no other capture of the
-    /// process has. `None` if the stream is not captured; the legacy stream never is.
+    /// The number of the capture that work goes to, which no other capture of the process has;
+    /// without meaning if the capture is invalid. `None` if the stream is not captured; the legacy
+    /// stream never is.
     pub(crate) fn capture(self) -> DriverResult<Option<u64>> {
         // The legacy stream cannot be captured; asking it while a blocking stream is captured is an error.
         if self.handle() <= LEGACY_STREAM {

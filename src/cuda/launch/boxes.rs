@@ -51,16 +51,16 @@ fn largest(number: &PerSample) -> u64 {
 }
 
 /// Whether a box has tiles: its rows are closer in the source than its columns, so that a lane has adjacent rows, and all samples
-/// have the same number of columns, two for each lane at least.
+/// have the same number of columns, two for each lane at least. Padding is not asked for.
 pub(crate) fn is_tiled(rows: Option<&SampleLoop>, cols: &SampleLoop) -> bool {
     rows.is_some_and(|rows| is_transposed(rows, cols))
         && cols.fixed().is_some_and(|num_cols| num_cols >= 2 * u64::from(LANES))
 }
 
-/// Log2 of the rows of a box from one element of a lane to its next: the fewest that times the columns are a
-/// multiple of 32, so that turns are whole, and whole sectors of the output, too; 0 if each sample
-/// has its own columns. Only a transposed source is better read along its own adjacent elements: 0
-/// with tiles.
+/// Log2 of the rows of a box from one element of a lane to its next: the fewest that times the
+/// columns are a multiple of 32, so that turns are whole, and whole sectors of the output, too; 0
+/// if each sample has its own columns. Only a transposed source is better read along its own
+/// adjacent elements: 0 with tiles.
 pub(crate) fn log_step_of(rows: Option<&SampleLoop>, cols: &SampleLoop) -> u32 {
     if is_tiled(rows, cols) {
         return 0;

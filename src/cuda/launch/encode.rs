@@ -94,6 +94,8 @@ impl<'b> Builder<'b> {
         }
     }
 
+    /// The contents of the table, of as many descriptors as were entered.
+    ///
     /// # Errors
     /// [`Error::TooLarge`] where a device chooses samples and options take more than the parameters of a launch.
     pub fn finish(self) -> Result<Encoded> {

@@ -35,7 +35,8 @@ impl HostMetadata {
     }
 }
 
-/// The numbers of all leaves whose batch is on the device.
+/// The numbers of all leaves whose batch is on a device, leaf by leaf, lengths before offsets. It
+/// does not fail.
 pub(crate) fn host_metadata(plan: &Plan<'_>) -> Result<Vec<HostMetadata>> {
     let mut all = Vec::new();
     let batch_shapes = plan.batch_shapes().iter().enumerate();

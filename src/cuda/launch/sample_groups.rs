@@ -109,7 +109,9 @@ struct Set {
 }
 
 impl Set {
-    /// Whether a nest fits the set. All are cut along `shape`, whose joined extent is `None`.
+    /// Whether a nest fits the set, which is not empty: dtype, channels and extents are those of
+    /// its nests, but for the joined extent. All are cut along `shape`, whose joined extent is
+    /// `None`.
     fn takes(&self, nest: &Nest, shape: &[Option<u64>], output: &OutputPlan<'_>) -> bool {
         let other = &self.nests[0];
         let dtype = |nest: &Nest| output.nests[nest.id as usize].dtype;

@@ -313,8 +313,9 @@ impl OutputSegment<'_> {
         offsets
     }
 
-    /// Addresses of the samples' first elements read; none if nothing is read or a device chooses the samples. Those of samples
-    /// without elements may be stale, and are given as that of another.
+    /// Addresses of the samples' first elements read; an empty `Each` if nothing is read or a
+    /// device chooses the samples. Those of samples without elements may be stale, and are given as
+    /// that of another.
     pub fn addresses(&self) -> SegmentAddresses<'_> {
         let output = self.output;
         match (self.op, self.sources) {

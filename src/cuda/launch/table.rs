@@ -101,8 +101,8 @@ impl Table {
         self.bytes() <= policy.inline_bytes
     }
 
-    /// The kernels that together have all families of the table, each for a launch: two only if it has quantised and others. Each
-    /// leaves out what the other writes.
+    /// The kernels that together have all families of the table, each for a launch: two only if it
+    /// has quantised and others, the quantised first. Each leaves out what the other writes.
     pub fn kernels(&self) -> &'static [TableKernel] {
         use TableKernel::{Any, Common, Quantise};
         match (self.has_quantised, self.others) {

@@ -49,6 +49,8 @@ struct NumberColumn {
     size: usize,
 }
 
+/// A table that is written. Positions count its words from the beginning; one that 32 bits do not
+/// hold is [`Error::TooLarge`].
 pub(crate) struct TableWriter {
     pub words: Vec<u64>,
     /// Columns of up to 32 bits: lengths and offsets are written once, though several descriptors use them.

@@ -421,7 +421,7 @@ impl DeviceBlock {
     }
 
     /// Records the event after which the block has been written on a stream. The caller has ordered the writing behind all
-    /// earlier readers, which are forgotten.
+    /// earlier readers, which are forgotten; streams that the block was handed to stay noted.
     pub fn set_ready(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
         let (stream, mut users) = (StreamKey::new(stream)?, lock(&self.users));
         users.ready = Some((stream, event));

@@ -36,7 +36,8 @@ impl KeepAlive {
         lock(&self.pending).is_empty()
     }
 
-    /// Drops the owners that are no longer read. Waits for nothing; the error of a query is returned.
+    /// Drops the owners that are no longer read, outside of the lock. Waits for nothing; the error
+    /// of a query is returned.
     pub fn reap(&self) -> Result<()> {
         self.reap_some(usize::MAX)
     }
