@@ -4,7 +4,7 @@
 #[cfg(target_arch = "x86_64")]
 use crate::host::policy::POLICY;
 
-/// Prefetches the first `prefetched_bytes` of [`POLICY`] of `bytes` bytes at `data`. Any address is allowed; it is not
+/// Prefetches the first `prefetched_bytes` of the policy of `bytes` bytes at `data`. Any address is allowed; it is not
 /// read.
 #[inline]
 pub fn prefetch(data: *const u8, bytes: usize) {
