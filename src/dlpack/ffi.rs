@@ -51,6 +51,7 @@ macro_rules! open_enum {
         }
 
         impl fmt::Display for $type {
+            /// The value, and behind it the name in parentheses if the header has one: `2 (CUDA)`.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self.name() {
                     Some(name) => write!(f, "{} ({name})", self.0),
@@ -136,6 +137,7 @@ pub struct DLDataType {
 }
 
 impl fmt::Display for DLDataType {
+    /// All three fields: `code 2 (Float), bits 32, lanes 1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "code {}, bits {}, lanes {}", self.code, self.bits, self.lanes)
     }

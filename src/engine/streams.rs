@@ -23,8 +23,9 @@ impl Engine {
         self.shared.devices.executor(ordinal)?.stream()
     }
 
-    /// A stream that exists as long as the engine and is ordered behind what is on `producer` now. Use it as a producer where
-    /// `producer` itself may be destroyed.
+    /// The engine's one stream for producers of other libraries on a device, ordered behind what is on `producer` now. It
+    /// exists as long as the engine: use it as a producer where `producer` itself may be destroyed. Each call returns the
+    /// same stream, which stays behind the producers of earlier calls.
     ///
     /// # Errors
     /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
@@ -65,7 +66,7 @@ impl Engine {
 
     /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now, all of
     /// them streams of one device. If `consumer` is being captured, producers that are not are left
-    /// out.
+    /// out. Without a producer other than `consumer` the call succeeds, and does not look for the device.
     ///
     /// # Errors
     /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.

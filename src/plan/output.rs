@@ -128,7 +128,8 @@ impl Starts {
         }
     }
 
-    /// Bytes from the start of the output to a sample's first element.
+    /// Bytes from the start of the output to a sample's first element. The product fits 64 bits in an output with elements,
+    /// and is not checked.
     pub fn byte_offset(&self, sample: usize) -> i64 {
         match self {
             Starts::Rows { step, .. } => sample as i64 * step,
@@ -204,7 +205,8 @@ impl OutputPlan<'_> {
         }
     }
 
-    /// The same output, which was planned with samples in memory at address 0, read from memory at this address.
+    /// The same output, which was planned with samples in memory at address 0, read from memory at this address: the samples
+    /// and the sources of `ranges` move, the places do not.
     pub fn read_from(&self, memory: *const u8) -> OutputPlan<'_> {
         let further = |address: &*const u8| memory.wrapping_add(address.addr());
         let ranges = self.ranges.as_ref().map(|ranges| {
@@ -238,8 +240,9 @@ impl OutputPlan<'_> {
         }
     }
 
-    /// Drops the sample addresses, whose number it keeps, and all nests but the first, so that the plan can be reused for other
-    /// samples of that layout.
+    /// Drops the sample addresses, whose number it keeps in `selected`, and all nests but the first, so that the plan can be
+    /// reused for other samples of that layout. The other tables stay. The samples are uniform and their
+    /// copies are not merged: there are no `nest_ids` and no `ranges`.
     pub fn forget_samples(&mut self) {
         self.selected = Some(self.data.len());
         self.data = Cow::Owned(Vec::new());
@@ -255,7 +258,7 @@ impl OutputPlan<'_> {
         !is_merged || are_scattered(data, self.nests[0].num_real * self.dtype.size() as u64)
     }
 
-    /// The dtype that elements are cast to, and whether the cast saturates.
+    /// The dtype that elements are cast to, and whether the cast saturates: a read by its flag, `Rescale` into float8 only.
     pub fn to(&self) -> CastTo {
         let saturate = match self.op {
             ElementOp::Read { saturate, .. } => saturate,
@@ -302,7 +305,8 @@ impl OutputPlan<'_> {
     }
 }
 
-/// The output of a leaf's data, which has this layout of the batch's shape, from all of these samples.
+/// The output of a leaf's data, which has this layout of the batch's shape, from all of these samples. Rows of a table are one
+/// sample if each is one run of elements (see [`rows_of_table`]).
 pub(crate) fn data_output<'s>(
     leaf: usize,
     batch_shape: &BatchShape,
@@ -370,7 +374,9 @@ pub(crate) fn data_output<'s>(
     output
 }
 
-/// The address of the first sample and the loop over all of them, if they are host rows of one pitch that are stacked.
+/// The address of the first sample and the loop over all of them, if the list has them as rows of a table on the host, and they
+/// are stacked on the host into an output with elements, without increments or scaling. Single addresses of one pitch are no
+/// table: `None`.
 fn rows_of_table(
     batch_shape: &BatchShape,
     samples: &SampleList<'_>,
@@ -394,7 +400,7 @@ pub(super) fn row_elems(layout: &Layout) -> u64 {
     checked_numel(&layout.shape()[1..]).unwrap_or(0) as u64
 }
 
-/// Elements of the output for one step along the joined dim; 0 if the output has none.
+/// The product of all extents but that of the joined dim: elements for one step along it. 0 if the output has no elements.
 pub(super) fn joined_unit(layout: &Layout, dim: usize) -> u64 {
     if layout.numel() == 0 {
         return 0;
@@ -408,7 +414,8 @@ pub(crate) fn saturating_sum(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::saturating_add)
 }
 
-/// Whether `fits` holds for the nests of all samples; it may be false because of a nest that no sample has.
+/// Whether `fits` holds for the nests of all samples. Without `nest_ids` the first nest is asked alone; with fewer samples than
+/// nests, those of the samples; else all nests, so that it may be false because of a nest that no sample has.
 fn all_used(output: &OutputPlan<'_>, fits: impl Fn(&LoopNest) -> bool) -> bool {
     match &*output.nest_ids {
         [] => fits(&output.nests[0]),

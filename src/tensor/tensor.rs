@@ -196,7 +196,8 @@ impl Tensor {
     /// A view of part of this tensor: `start` elements from [`Tensor::data_ptr`] on, with another layout.
     ///
     /// # Errors
-    /// [`Error::Layout`] if the view would leave the bytes between this tensor's first and last one. An empty view never does.
+    /// [`Error::Layout`] if the view would leave the bytes between this tensor's first and last one. An empty view never does;
+    /// it has this tensor's address for every `start`.
     pub fn view(&self, start: i64, layout: Layout) -> Result<Tensor> {
         let size = self.dtype.size() as i64;
         let (whole, part) = (self.layout.byte_span(self.dtype), layout.byte_span(self.dtype));
@@ -312,6 +313,7 @@ impl<T: Element> TryFrom<Tensor> for Vec<T> {
 }
 
 impl fmt::Debug for Tensor {
+    /// Shape, strides, dtype, device and address; no elements.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tensor")
             .field("shape", &self.shape())

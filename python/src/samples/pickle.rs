@@ -1,5 +1,6 @@
 //! Pickles of lists, by value: a tensor for all samples that differ in the extent of dim 0 at most, and the place of each in the
-//! list. A pickle of trees has the first one, or a template of the structure if there is none, a list for each leaf and their number.
+//! list. A pickle of trees has the first tree, or a template of the structure if the list is empty, the column of each leaf and
+//! the number of trees. A column is a `SampleList` of tensors, or a Python list of other objects.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +35,9 @@ struct Group {
     is_uniform: bool,
 }
 
-/// A list as its samples are now, by value; DeviceError for samples on a device, LayoutError for memory that was moved.
+/// The function that makes the list again, and its arguments: the samples as they are now, by value. LayoutError for memory
+/// that was moved. A list of tensors gives DeviceError for samples on a device, and the IndexError of indices on the device;
+/// trees do not, because their columns are pickled, and refused, on their own.
 pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult<Reduced<'py>> {
     match list.snapshot() {
         ListSamples::Leaves(_) => {
@@ -61,7 +64,8 @@ pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult
 }
 
 /// The tensor of each group, the offsets of its samples if they are not the rows, and their positions if the group has
-/// not all samples. Last the dtype and the positions of rows without numbers, which samples that come later change.
+/// not all samples. The last entry is the dtype and the positions of rows without numbers, if there are any: samples that
+/// come later change this dtype.
 fn reduced<'py>(py: Python<'py>, samples: &Imported) -> PyResult<Bound<'py, PyList>> {
     let list = &samples.list;
     list.check_known().or_py_err(py)?;
@@ -91,8 +95,9 @@ fn reduced<'py>(py: Python<'py>, samples: &Imported) -> PyResult<Bound<'py, PyLi
     Ok(groups)
 }
 
-/// The groups of all samples but rows without numbers, those of one dtype and the same extents beyond dim 0; in the order of the
-/// list.
+/// The groups of all samples but rows without numbers, those of one dtype and the same extents beyond dim 0. Samples
+/// without dims have groups of their own. The groups are in the order of the list's metas; after a change of the list it may
+/// differ from that of the samples.
 fn groups_of(samples: &Imported) -> PyResult<Vec<Group>> {
     let list = &samples.list;
     let mut groups: Vec<Group> = Vec::new();
@@ -139,7 +144,8 @@ impl Group {
     }
 }
 
-/// The list that [`reduce_list`] took apart. ValueError for positions that are not those of the samples.
+/// The list of the groups of [`reduce_list`], each sample at its position. Without any positions the samples keep the order of
+/// the groups. ValueError for positions that do not name each sample once.
 #[pyfunction]
 pub(crate) fn _list_of_groups(groups: &Bound<'_, PyList>) -> PyResult<PySampleList> {
     let py = groups.py();
@@ -204,7 +210,8 @@ fn inverse(positions: &[i64], len: usize) -> PyResult<Vec<i64>> {
     }
 }
 
-/// The list of trees that [`reduce_list`] took apart. ValueError for columns that do not fit the structure.
+/// The list of `len` trees of the structure of `like`. A column is a `SampleList` of a leaf's tensors, or a Python list of its
+/// other objects. ValueError for another number or kind of columns, or a column of another number of samples.
 #[pyfunction]
 pub(crate) fn _list_of_trees(
     like: &Bound<'_, PyAny>,

@@ -17,7 +17,7 @@ pub(crate) struct KeepAlive {
 
 /// Inline for the number of owners that most batches have.
 type KeptOwners = SmallVec<[Owner; 2]>;
-/// The stream that was asked last is at the end.
+/// A stream moves to the end when its oldest batch is asked for and not reached; new streams are added there.
 type Pending = VecDeque<(usize, Batches)>;
 type Batches = VecDeque<(Arc<PooledEvent>, KeptOwners)>;
 
@@ -43,6 +43,7 @@ impl KeepAlive {
     }
 
     /// Drops the owners of the oldest batches of each stream if they are no longer read, by at most `most` queries.
+    /// The first stream keeps its place while its batches are reached, so the next call may begin with it again.
     pub fn reap_some(&self, most: usize) -> Result<()> {
         let mut reached: SmallVec<[_; 2]> = SmallVec::new();
         {

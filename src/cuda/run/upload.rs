@@ -74,8 +74,8 @@ pub(crate) fn as_they_are(run: &mut Run<'_>, copies: &[(u64, u64, usize)]) -> Re
     Ok(unsafe { run.stream.copy_batch(&batch) }?)
 }
 
-/// Enqueues copies of page-locked samples, each row-major, to their offsets in memory from `base`
-/// on. The caller counts the bytes.
+/// Enqueues copies of page-locked samples, each row-major, to their offsets behind `staged.begin` in
+/// memory from `base` on. The caller counts the bytes.
 pub(crate) fn copied(run: &Run<'_>, staged: &Staged<'_>, base: u64) -> Result<()> {
     let mut copies = CopyBatch::new(Direction::HostToDevice);
     for (data, ends) in staged.packed.data.iter().zip(staged.offsets.as_slice().windows(2)) {
