@@ -221,7 +221,7 @@ impl Engine {
 
     /// Counts a batch that was returned as a view of its samples' memory.
     pub fn count_view(&self, num_samples: usize) {
-        self.shared.counters.count(&Tally::of_view(num_samples));
+        self.shared.counters.count(&Tally::for_view(num_samples));
     }
 
     /// Whether a stack of samples with this metadata is their bytes, row by row, on the host.

@@ -240,7 +240,7 @@ impl Engine {
     pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<LeafOutput>> {
         let counters = &self.shared.counters;
         let span = Span::timed(Stage::Run, counters.now(), &counters.run_ns);
-        let tally = Tally::of_plan(&plan);
+        let tally = Tally::for_plan(&plan);
         let mut filled: Vec<LeafOutput> = Vec::with_capacity(plan.batch_shapes().len());
         for batch_shape in plan.batch_shapes() {
             filled.push(LeafOutput { data: None, fields: Fields::new(batch_shape)? });

@@ -3,7 +3,7 @@
 //! A call for each row would cost more than its elements, so the rows are read along the next dim:
 //!
 //! ```text
-//! for every stretch of neighbours that the walk gives, all of them real:
+//! for every range of neighbours that the walk gives, all of them real:
 //!     if pixels are only in the opposite order: turn them round, block by block (1)
 //!     fill the places of the short row that are padding, each for all neighbours
 //!     for every block of SHORT_ROW_BLOCK neighbours:
@@ -69,12 +69,12 @@ pub(super) unsafe fn write_short_rows(
         row_range,
         fill,
         |src, dst, next, len, column, coords| {
-            let stretch = Stretch { src, dst, next, len, column, coords };
+            let range = RowRange { src, dst, next, len, column, coords };
             // SAFETY: the walk gives real neighbours only, inside the sample and its place.
             unsafe {
                 match rows.is_mirrored {
-                    true => rows.reverse(&stretch),
-                    false => rows.write(&stretch, &mut held),
+                    true => rows.reverse(&range),
+                    false => rows.write(&range, &mut held),
                 }
             }
         },
@@ -96,7 +96,7 @@ struct ShortRows<'a> {
 }
 
 /// Neighbours of the short row along the next dim, as `walk` gives them: `len` of them, from `column` of that dim on.
-struct Stretch<'a> {
+struct RowRange<'a> {
     src: *const u8,
     dst: *mut u8,
     next: &'a Dim,
@@ -163,14 +163,14 @@ impl<'a> ShortRows<'a> {
         (coords[dim] - self.dims[dim].lo) as usize + first
     }
 
-    /// Writes the pixels of a stretch that goes down in memory.
+    /// Writes the pixels of a range that goes down in memory.
     ///
     /// # Safety
-    /// - `stretch` has real pixels only, and as many places in the output without gaps.
+    /// - `range` has real pixels only, and as many places in the output without gaps.
     /// - The sample is mirrored (`is_mirrored`).
     #[inline]
-    unsafe fn reverse(&self, stretch: &Stretch<'_>) {
-        let &Stretch { src, dst, next, len, coords, .. } = stretch;
+    unsafe fn reverse(&self, range: &RowRange<'_>) {
+        let &RowRange { src, dst, next, len, coords, .. } = range;
         let width = self.nest.dtype.size();
         let pixel = self.short.extent as usize * width;
         if self.affine.is_none() && self.nest.dtype == self.output.dtype {
@@ -196,13 +196,13 @@ impl<'a> ShortRows<'a> {
         }
     }
 
-    /// Writes a stretch, padding of the short row included.
+    /// Writes a range, padding of the short row included.
     ///
     /// # Safety
-    /// `stretch` has real neighbours only, whose short rows may be written.
+    /// `range` has real neighbours only, whose short rows may be written.
     #[inline]
-    unsafe fn write(&self, stretch: &Stretch<'_>, held: &mut HeldRows) {
-        let &Stretch { dst, next, len, .. } = stretch;
+    unsafe fn write(&self, range: &RowRange<'_>, held: &mut HeldRows) {
+        let &RowRange { dst, next, len, .. } = range;
         let (short, size) = (self.short, self.output.dtype.size());
         let (step, to) = (short.dst_stride as isize, next.dst_stride as isize);
         // SAFETY: the caller's promise, for the places before the real ones and behind them.
@@ -218,7 +218,7 @@ impl<'a> ShortRows<'a> {
                 for place in short.lo..short.hi {
                     let dst = dst.wrapping_offset(place as isize * step);
                     // SAFETY: `count` neighbours from `done` on, and this place of each in the output.
-                    unsafe { self.read(stretch, place, done, (dst, to), count) };
+                    unsafe { self.read(range, place, done, (dst, to), count) };
                 }
                 continue;
             };
@@ -227,7 +227,7 @@ impl<'a> ShortRows<'a> {
             for place in 0..short.extent {
                 let row = held.wrapping_add(place as usize * row_bytes);
                 // SAFETY: as above; rows of a block fit into `held`, which has room for as many as are interleaved.
-                unsafe { self.read(stretch, place, done, (row, step), count) };
+                unsafe { self.read(range, place, done, (row, step), count) };
             }
             // SAFETY: the rows were just written, and the pixels are those of this block of the output.
             unsafe { interleave(held, row_bytes, dst, count) };
@@ -237,18 +237,18 @@ impl<'a> ShortRows<'a> {
     /// Reads one place of the short row of `len` neighbours from `done` on.
     ///
     /// # Safety
-    /// - `place` is real, and so are these neighbours of the stretch.
+    /// - `place` is real, and so are these neighbours of the range.
     /// - `len` elements may be written from `dst` on, `to` bytes apart.
     #[inline]
     unsafe fn read(
         &self,
-        stretch: &Stretch<'_>,
+        range: &RowRange<'_>,
         place: u64,
         done: usize,
         (dst, to): (*mut u8, isize),
         len: usize,
     ) {
-        let &Stretch { src, next, column, coords, .. } = stretch;
+        let &RowRange { src, next, column, coords, .. } = range;
         let (at, from) = ((place - self.short.lo) as usize, next.src_stride as isize);
         let src = src
             .wrapping_offset(at as isize * self.short.src_stride as isize)

@@ -1,7 +1,7 @@
 //! Samples whose elements lie in another order than those of the output, as those of a permuted array do.
 //!
 //! A row of the output would be read from as many lines of memory as it has elements, and the next row from the same lines again.
-//! So two groups of loops are taken together, and the others lead from one block of both to the next:
+//! Two groups of loops are therefore taken together, and the others lead from one block of both to the next:
 //!
 //! ```text
 //! places:  the innermost loops of the output, until their elements, which have no gaps there, are enough for a row

@@ -107,7 +107,7 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// The account of a plan. Pairs count no path and no data. Call it before the run, which changes what is planned.
-    pub fn of_plan(plan: &Plan<'_>) -> Tally {
+    pub fn for_plan(plan: &Plan<'_>) -> Tally {
         let shapes = plan.batch_shapes().iter();
         let samples = shapes.map(|batch_shape| batch_shape.num_samples as u64).sum();
         Tally {
@@ -122,7 +122,7 @@ impl Tally {
     }
 
     /// The account of one batch of `rows` rows of `bytes` bytes in all, each read and written once.
-    pub fn of_rows(path: Path, rows: usize, bytes: u64) -> Tally {
+    pub fn for_rows(path: Path, rows: usize, bytes: u64) -> Tally {
         Tally {
             paths: smallvec![path],
             samples: rows as u64,
@@ -134,8 +134,8 @@ impl Tally {
     }
 
     /// The account of one batch that is a view, which counts no bytes.
-    pub fn of_view(samples: usize) -> Tally {
-        Tally::of_rows(Path::View, samples, 0)
+    pub fn for_view(samples: usize) -> Tally {
+        Tally::for_rows(Path::View, samples, 0)
     }
 }
 

@@ -169,7 +169,7 @@ impl OutputPlan<'_> {
     }
 
     /// The same output with the addresses of these samples; `nest` makes the loop nest of each `TensorMeta`.
-    fn of_samples<'s>(
+    fn with_samples<'s>(
         self,
         samples: &'s SampleList<'_>,
         nest: impl Fn(&TensorMeta, &mut Vec<Dim>) -> LoopNest,
@@ -502,7 +502,7 @@ pub(crate) fn mask_output<'s>(
     let output = OutputPlan::new(Role::Mask, mask.dtype, layout, op, starts);
     let nest =
         |meta: &TensorMeta, dims: &mut _| LoopNest::for_mask(meta, batch_shape, &strides, dims);
-    OutputPlan { leaf, fill: mask.padding, ..output.of_samples(samples, nest) }
+    OutputPlan { leaf, fill: mask.padding, ..output.with_samples(samples, nest) }
 }
 
 /// The output of a leaf's batch index, which has this row-major layout: `offsets` are those of the joined dim 0.
@@ -518,7 +518,7 @@ pub(crate) fn index_output<'s>(
         let rows = meta.layout.shape().first().copied().unwrap_or(0);
         LoopNest::new(DType::I64, [Dim::whole(rows, 0, 8)], Channel::None, 0, dims)
     };
-    OutputPlan { leaf, ..output.of_samples(samples, nest) }
+    OutputPlan { leaf, ..output.with_samples(samples, nest) }
 }
 
 /// The samples row-major in native byte order, one after the other, as bytes; and the byte at which
@@ -535,7 +535,7 @@ pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPl
     let layout = Layout::compact(DType::U8, &[offsets.total()])?;
     let starts = Starts::Joined { offsets: offsets.clone(), unit: 1, step: 1 };
     let output = OutputPlan::new(Role::Data, DType::U8, layout, ElementOp::MOVED, starts);
-    let mut output = output.of_samples(samples, LoopNest::for_bytes);
+    let mut output = output.with_samples(samples, LoopNest::for_bytes);
     output.bytes_only = all_used(&output, |nest| nest.is_bytes(DType::U8, &output.dims));
     Ok((output, offsets))
 }

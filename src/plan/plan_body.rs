@@ -36,11 +36,11 @@ impl<'s> PlanBody<'s> {
             let body = PlanBody::cached_for_list(leaf.samples, leaf.collate, leaf.out);
             return body.map_err(|error| error.at_path(leaf.path));
         }
-        PlanBody::of_leaves(leaves, !is_mapping_stale()).map(Arc::new)
+        PlanBody::without_cache(leaves, !is_mapping_stale()).map(Arc::new)
     }
 
     /// Plans leaves without a look at cached plans; errors as of [`PlanBody::for_leaves`].
-    fn of_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>], reads_mapped: bool) -> Result<PlanBody<'s>> {
+    fn without_cache<'a: 's>(leaves: &[Leaf<'s, 'a>], reads_mapped: bool) -> Result<PlanBody<'s>> {
         let mut body = PlanBody::with_capacity(leaves.len());
         for leaf in leaves {
             let added = body.add(leaf.samples, leaf.collate, leaf.out);
@@ -61,7 +61,7 @@ impl<'s> PlanBody<'s> {
         lots: Vec<PlannedLot<'s>>,
         reads_mapped: bool,
     ) -> Result<(Arc<PlanBody<'s>>, Vec<SampleList<'s>>)> {
-        let mut body = PlanBody::of_leaves(leaves, reads_mapped)?;
+        let mut body = PlanBody::without_cache(leaves, reads_mapped)?;
         let (mut lists, mut crossings) = (Vec::new(), Vec::new());
         for PlannedLot { list, batch_shape, output, path, crossing, scales } in lots {
             body.batch_shapes.push(batch_shape);

@@ -45,13 +45,13 @@ class _Nodes:
         self._stores, self._has_own_dims = stores, has_own_dims
         self._counts: Optional[List[Any]] = None
         # The attribute whose first dim tells their number, and so the offsets of its batch, if it is the same for all graphs.
-        self.told_by: Optional[str] = None
+        self.counted_by: Optional[str] = None
         first = mappings[0]
-        told_by = next((key for key in first if key in N_KEYS), None)
-        told = None if told_by is None else first[told_by]
-        if not has_own_dims and "num_nodes" not in first and type(told) is torch.Tensor and told.dim():
+        counted_by = next((key for key in first if key in N_KEYS), None)
+        counted = None if counted_by is None else first[counted_by]
+        if not has_own_dims and "num_nodes" not in first and type(counted) is torch.Tensor and counted.dim():
             if len(set(map(tuple, mappings))) == 1:
-                self.told_by = told_by
+                self.counted_by = counted_by
 
     def counts(self) -> List[Any]:
         """The number of nodes of each graph; None where it is unknown."""
@@ -62,8 +62,8 @@ class _Nodes:
     def ends(self, joined: Dict[str, Any]) -> Any:
         """N + 1 numbers: the first node of each graph, and the end of the last; an unknown number counts as 0. `joined`: the same of each
         attribute of the store."""
-        if self.told_by is not None:
-            return joined[self.told_by].numpy()
+        if self.counted_by is not None:
+            return joined[self.counted_by].numpy()
         return np.cumsum([0, *(count or 0 for count in self.counts())])
 
 
@@ -236,7 +236,7 @@ def _steps(samples: List[Any], stores: List[Any], attr: str, values: List[Any], 
         if not (samples[0].__inc__(attr, values[0], stores[0]) or "index" in attr or attr == "face"):
             return None
         # The dtype of bools depends on whether there is anything to add.
-        if nodes.told_by is not None and len(samples) > 1 and getattr(values[0], "dtype", torch.bool) != torch.bool:
+        if nodes.counted_by is not None and len(samples) > 1 and getattr(values[0], "dtype", torch.bool) != torch.bool:
             return _BY_NODES
         each = nodes.counts()
     else:

@@ -133,18 +133,18 @@ def pack(tree: Any, *, device: Optional[_Device] = None, align: int = 64, out: O
         >>> int(wr.unpack(bytes(packed.buffer), layout)["step"])
         7
     """
-    planned = Planned(tree, align)
+    plan = PlannedPack(tree, align)
     if out is None:
-        buffer = _windrow._unwritten(planned.layout.nbytes, planned.leaves.device(device), engine)
+        buffer = _windrow._unwritten(plan.layout.nbytes, plan.leaves.device(device), engine)
     else:
-        buffer = _bytes_of(out, planned.layout.nbytes, "out")
+        buffer = _bytes_of(out, plan.layout.nbytes, "out")
         if device is not None and str(device) not in (buffer.device, buffer.device.split(":")[0]):
             raise DeviceError(f"out: expected {device}, got {buffer.device}")
-    planned.write(buffer, engine)
-    return Packed(buffer, planned.layout)
+    plan.write(buffer, engine)
+    return Packed(buffer, plan.layout)
 
 
-class Planned:
+class PlannedPack:
     """The layout of a tree before there is a buffer."""
 
     def __init__(self, tree: Any, align: int) -> None:

@@ -18,7 +18,7 @@ use crate::collate::quantize::transform_of;
 use crate::collate::run::{ATTACHED_BYTES, SAMPLE_BYTES};
 use crate::engine::default::default_engine;
 use crate::ground::arguments::int_within;
-use crate::ground::errors::{of_pair, to_py_err, OrPyErr};
+use crate::ground::errors::{at_pair, to_py_err, OrPyErr};
 use crate::ground::iterables::{items_of, list_of};
 use crate::ground::logging::Records;
 use crate::ground::modules::increment_version;
@@ -432,7 +432,7 @@ fn one_device(py: Python<'_>, sides: [&SampleList<'_>; 2]) -> PyResult<()> {
         Some((first, other)) => {
             let text =
                 format!("stream= is of one device, and the sides are on {first} and {other}");
-            Err(of_pair(py, PyValueError::new_err(text), MoveSide::Destination, None, ""))
+            Err(at_pair(py, PyValueError::new_err(text), MoveSide::Destination, None, ""))
         }
     }
 }
@@ -508,5 +508,5 @@ fn check_counts(py: Python<'_>, dsts: usize, srcs: usize) -> PyResult<()> {
         return Ok(());
     }
     let text = format!("{dsts} destinations for {srcs} sources");
-    Err(of_pair(py, PyValueError::new_err(text), MoveSide::Destination, None, ""))
+    Err(at_pair(py, PyValueError::new_err(text), MoveSide::Destination, None, ""))
 }

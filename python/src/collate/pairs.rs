@@ -11,7 +11,7 @@ use windrow::{Error, Stream};
 
 use crate::collate::job::{is_frozen, torch_of_object, torch_of_owner, FROZEN};
 use crate::ground::batch::tensor_in;
-use crate::ground::errors::{at, of_pair, to_py_err};
+use crate::ground::errors::{at, at_pair, to_py_err};
 use crate::ground::iterables::{is_text, tuple_items};
 use crate::ground::modules::loaded;
 use crate::ground::reserve::{push_to, try_vec};
@@ -400,7 +400,7 @@ impl SideReader {
 
     /// The same error with `index`, `path` and this side as its attributes.
     fn error(self, py: Python<'_>, error: PyErr, index: Option<usize>, path: &str) -> PyErr {
-        of_pair(py, error, self.side, index, path)
+        at_pair(py, error, self.side, index, path)
     }
 
     /// The LayoutError of a side that, as a whole, must not be written to: `got`.

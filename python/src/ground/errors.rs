@@ -308,7 +308,7 @@ pub(crate) fn type_error(py: Python<'_>, subject: ErrorSubject, path: &str, text
     match subject {
         ErrorSubject::Sample(index) => located(py, error, Some(index), path),
         ErrorSubject::Argument(_) => located(py, error, None, path),
-        ErrorSubject::Pair(side, index) => of_pair(py, error, side, Some(index), path),
+        ErrorSubject::Pair(side, index) => at_pair(py, error, side, Some(index), path),
     }
 }
 
@@ -323,7 +323,7 @@ pub(crate) fn located(py: Python<'_>, error: PyErr, index: Option<usize>, path: 
 }
 
 /// Sets `index`, `path` and `side` as [`located`] does; `index` is that of a pair, None for a side as a whole.
-pub(crate) fn of_pair(
+pub(crate) fn at_pair(
     py: Python<'_>,
     error: PyErr,
     side: MoveSide,

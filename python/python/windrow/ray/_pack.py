@@ -13,7 +13,7 @@ from torch.utils.dlpack import from_dlpack
 import windrow as wr
 from windrow._layout import plain_tree
 from windrow._leaves import named_fields
-from windrow.packed import Planned
+from windrow.packed import PlannedPack
 from windrow.ray._collate import Gather
 
 HEADER = "windrow_header"
@@ -41,15 +41,15 @@ def pack(batch: Any, spec: Any = None, *, columns: Optional[Iterable[str]] = Non
     tensors: Dict[str, wr.Tensor] = {}
     for name, result, _ in Gather(spec, columns=columns).batches(batch, None):
         tensors.update(named_fields(name, result))
-    planned = Planned(tensors, _ALIGN)
-    used = planned.layout.nbytes
+    plan = PlannedPack(tensors, _ALIGN)
+    used = plan.layout.nbytes
     size = -(-used // _ALIGN) * _ALIGN
     arena = np.empty(size, np.uint8)
     arena[used:] = 0
-    planned.write(wr.asarray(arena[:used]))
+    plan.write(wr.asarray(arena[:used]))
     offsets = pa.py_buffer(np.array([0, size], np.int64))
     column = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(arena)])
-    return pa.table({HEADER: pa.array([planned.layout.to_json()]), ARENA: column})
+    return pa.table({HEADER: pa.array([plan.layout.to_json()]), ARENA: column})
 
 
 def unpack(batch: Any, device: Any = None) -> Dict[str, torch.Tensor]:
