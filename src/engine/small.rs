@@ -1,6 +1,6 @@
 //! Batches so small that the tables of a plan would take longer to make than the batch: rows on the host, copied
-//! or cast one after the other by the calling thread, each batch into one allocation. By a plan 8 rows of 128 float32 take 3.2
-//! times as long (Xeon, one thread).
+//! or cast by the calling thread and, in larger batches, by the engine's helpers, each batch into one allocation.
+//! By a plan 8 rows of 128 float32 take 3.2 times as long (Xeon, one thread).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,8 +38,9 @@ fn is_plain(collate: &Collate, device: Option<Device>) -> bool {
 }
 
 impl<'s> Small<'s> {
-    /// Returns `None` unless the batch only copies or casts the rows and pads dim 0, into a compact output if any. Invalid input
-    /// also gives `None`: the planner reports the error.
+    /// Returns `None` unless the shape stacks rows, joins them along dim 0 or pads dim 0 alone, and `out`, if given, is compact,
+    /// fits the shape and is apart from all samples. Invalid input also gives `None`: the planner reports the error. The caller
+    /// checks [`is_plain`], and [`check_apart`] for outputs of several leaves.
     #[inline]
     fn new(
         rows: &'s SampleRows<'s>,
@@ -68,7 +69,7 @@ impl<'s> Small<'s> {
         self.elems.saturating_mul(self.rows.meta().dtype.size() as u64)
     }
 
-    /// Bytes read and written.
+    /// Bytes read of samples and written to all tensors: padding, lengths, offsets, batch index and mask included.
     fn traffic(&self) -> u64 {
         self.bytes_in().saturating_add(self.shape.bytes)
     }
@@ -102,7 +103,7 @@ impl<'s> Small<'s> {
         others.ok().map(|()| filled)
     }
 
-    /// Writes the batch, its lengths or offsets and its mask into their memory.
+    /// Writes the data, and the lengths, offsets, batch index and mask that `output` has, into their memory.
     fn write(&self, output: &mut LeafOutput, threads: Option<&Helpers>) {
         let (rows, shape, fields) = (self.rows, self.shape, &output.fields);
         // SAFETY: just allocated, with a place for each number.
@@ -146,7 +147,7 @@ impl<'s> Small<'s> {
         }
     }
 
-    /// Adds the account of this batch to `tally`.
+    /// Adds the path, samples and bytes of this batch to `tally`.
     fn add_to(&self, tally: &mut Tally) {
         let (dtype, data_bytes) = (self.shape.dtype, self.shape.data_bytes());
         let real_bytes = self.elems * dtype.size() as u64;
@@ -173,9 +174,9 @@ impl Engine {
 
     /// Assembles all leaves without a plan, if together they read and write fewer bytes than [`small_batch_limit`], if the
     /// samples are row-major rows on the host that differ in dim 0 at most, and if no more is asked for than to copy or cast
-    /// them and to pad dim 0, into dense outputs if any. Otherwise, and if an input is wrong, returns `None` and does nothing:
-    /// a plan does the work or reports the error. `begin`: when the work on the samples began. `most_bytes`: another limit,
-    /// also exclusive.
+    /// them, and to stack them, join them along dim 0 or pad dim 0, into dense outputs if any. Otherwise, and if an input is
+    /// wrong, returns `None` and does nothing: a plan does the work or reports the error. `begin`: when the work on the samples
+    /// began. `most_bytes`: another limit, also exclusive.
     pub(super) fn small_leaves<'s, 'a: 's>(
         &self,
         leaves: &[Leaf<'s, 'a>],
@@ -236,7 +237,8 @@ impl Engine {
 
     /// Makes all batches with `make`, if they are small enough. `make` writes each of them, into its room, through the function
     /// it receives. Without memory it returns `None`, and has written nothing. `None` also from `most_bytes` on, for the
-    /// reference engine, and if threads cannot be started.
+    /// reference engine, and if the batches are large enough for helper threads, which cannot be started. The time since `begin`
+    /// is added to the counters once `make` has run, the rest of the account only if `make` succeeds.
     fn write_small<'r, T>(
         &self,
         all: &[Small<'r>],
@@ -265,8 +267,8 @@ impl Engine {
 }
 
 /// Limit of the bytes read and written by batches without a plan: a plan cuts rows into tiles, and writes long ones around the
-/// caches. Short rows need neither, so their limit is higher, and rows below `min_streamed_run_bytes` have none. There is a row
-/// at least in each.
+/// caches. Short rows need neither, so their limit is higher, and rows below `min_streamed_run_bytes` have none. The length of
+/// a row is the batch's average of bytes read and written; the batch with the longest decides. Each batch has at least one row.
 fn small_batch_limit(all: &[Small<'_>]) -> u64 {
     let policy = &host::POLICY;
     let row_bytes = |small: &Small<'_>| small.traffic() / small.rows.len() as u64;

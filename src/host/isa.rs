@@ -91,7 +91,8 @@ pub(super) fn detects_vbmi() -> bool {
 /// floats to integers 0.44 to 0.89, but to int64 1.07 to 1.10, bfloat16 and float64 to float16 0.80 and 0.62, other floats 1.0; among
 /// integers of which one has 64 bits 2.4 to 5.8. From float32 to float8 0.68.
 /// Emerald Rapids, in the second cache: from float8 to floats of 16 bits 0.50 to 0.67, to float32 0.42 to 0.44; from bfloat16 to float8
-/// 0.51 and 0.59.
+/// 0.51 and 0.59. True for all pairs to float8; floats to integers other than int64; uint32, int64 and uint64 to floats; all
+/// dtypes to bfloat16; bfloat16 to floats other than float64; float64 to float16; float8 to float16 and float32.
 #[cfg(avx512)]
 pub(super) fn gains_from_avx512(src: DType, dst: DType) -> bool {
     let lacks_avx2 = matches!(src, DType::U32 | DType::I64 | DType::U64);
@@ -119,16 +120,18 @@ pub(super) mod forced {
 
     static BEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-    /// Allows nothing better than this one, on any thread; `None` allows whatever the processor has.
+    /// Allows nothing better than this one, on any thread; `None` allows whatever the processor has. Panics for a name that is not
+    /// in [`NAMES`].
     pub fn limit_to(name: Option<&str>) {
         BEST.store(name.map_or(usize::MAX, position), Ordering::SeqCst);
     }
 
+    /// Whether [`limit_to`] allows it, on any processor. Panics for a name that is not in [`NAMES`].
     pub fn allows(name: &str) -> bool {
         position(name) <= BEST.load(Ordering::SeqCst)
     }
 
-    /// Whether this build and this processor have it.
+    /// Whether this build and this processor have it, whatever the limit; false for a name that is not in [`NAMES`].
     pub fn is_supported(name: &str) -> bool {
         match name {
             #[cfg(target_arch = "x86_64")]
@@ -150,6 +153,7 @@ pub(super) mod forced {
         }
     }
 
+    /// The position of a name in [`NAMES`]. Panics for any other name.
     fn position(name: &str) -> usize {
         NAMES.iter().position(|known| *known == name).expect("a name of the list")
     }

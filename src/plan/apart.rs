@@ -95,7 +95,8 @@ pub(super) fn check_pairs_apart(
     Ok(())
 }
 
-/// The number of overlapping spans from which on all are looked up together.
+/// The largest number of overlapping spans that are compared one by one; more are looked up together.
+/// Also the largest number of clusters whose circles one source is looked up on.
 const MANY: usize = 16;
 
 /// Destinations on the circles on which sources between them may be apart from them, made as they are asked for: of all together, and of
@@ -173,8 +174,8 @@ fn circles_of(
     Circle::each(&written, &read).collect()
 }
 
-/// Whether destinations are rows as far apart as each other, such as columns of a table, and together one tensor whose elements
-/// have places of their own. If not, they may be apart all the same.
+/// Whether the list keeps destinations as rows of a table, and together they are one tensor whose elements have places of their
+/// own. If not, they may be apart all the same; a list with an address for each is not looked at.
 fn is_table_apart(dsts: &SampleList<'_>) -> bool {
     let (Some((first, step)), [meta]) = (dsts.as_table(), dsts.metas()) else { return false };
     let TensorMeta { dtype, layout, .. } = meta;
@@ -193,8 +194,9 @@ fn check_destinations(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     clusters.try_for_each(|cluster| check_cluster(dsts, &spans[cluster]))
 }
 
-/// Checks that the destinations of one cluster are apart from each other, else [`Error::Overlap`]: those of a table on
-/// its circle, others in their order, beside those that have not ended.
+/// Checks that the destinations of one cluster are apart from each other, else [`Error::Overlap`]: more than [`MANY`] on
+/// circles first, until one shows that all are apart or that two share memory; what no circle settles, and fewer, in their order,
+/// beside those that have not ended. Aborts on allocation failure.
 fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     if spans.len() > MANY {
         let written: Vec<_> =

@@ -402,7 +402,8 @@ impl<'a> SampleList<'a> {
         !self.lengths.is_empty() || self.layouts.ids.is_empty()
     }
 
-    /// Appends a sample to all columns, without [`SampleList::follow`]. On an error the samples are unchanged. Inlined, since a
+    /// Appends a sample to all columns, without [`SampleList::follow`]. On an error the samples are unchanged. The caller checks that
+    /// no device selects the samples. Inlined, since a
     /// call for each sample costs a tenth of what a list takes.
     #[inline(always)]
     fn append(&mut self, data: *const u8, id: u32, length: i64) -> Result<()> {
@@ -428,8 +429,11 @@ impl<'a> SampleList<'a> {
         (id != 0 || !self.layouts.ids.is_empty(), !self.lengths.is_empty() || is_other())
     }
 
-    /// Begins columns of an id, or a length, of each sample ([`Error::OutOfMemory`] without memory): those so far have
-    /// the first layout, of its own length.
+    /// Begins columns of an id, or a length, of each sample: those so far have the first layout, of its own length. Rows of a
+    /// table get an address each first, for which an allocation failure aborts.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] without memory for a column; the samples are unchanged, and the column of ids may have begun.
     #[cold]
     pub(super) fn begin_columns(&mut self, has_ids: bool, has_lengths: bool) -> Result<()> {
         let (count, first) = (self.len(), self.layouts.metas.first_length);

@@ -22,7 +22,7 @@ use crate::private_layouts::torch_layout::reader;
 
 impl Importer<'_> {
     /// Has `storage` be that of a torch tensor, `None` if it has none, and ends its sharing with lazy clones; leaves it as it is
-    /// for any other object.
+    /// for any other object. Errors as of [`own_memory`], and of the watch of a storage.
     #[inline]
     pub fn hold_storage(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
         let is_last = match (lazy, &self.storage) {
@@ -40,7 +40,8 @@ impl Importer<'_> {
         }
     }
 
-    /// Does what [`Importer::hold_storage`] does, for a torch tensor whose storage is not the last one.
+    /// Does what [`Importer::hold_storage`] does, for a torch tensor whose storage is not the last one. On an error `storage` is
+    /// `None`.
     #[inline(never)]
     fn hold_another(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
         self.storage = None;
@@ -104,7 +105,8 @@ impl Importer<'_> {
 }
 
 /// Ends copy-on-write sharing of a torch tensor's memory, as torch does before it lends memory that may be
-/// written to.
+/// written to. Does nothing for [`Lazy::No`]. An ordinary exception of torch's is ignored: the reader of the tensor refuses it.
+/// `MemoryError`, `RecursionError` and exceptions outside of `Exception` are passed on.
 pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
     let is_own = match lazy {
         Lazy::No => true,
@@ -120,13 +122,13 @@ pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> 
 }
 
 /// Ends copy-on-write sharing as [`own_memory`] does, for all torch tensors and storages that own a tensor's memory,
-/// through lists, views and earlier results too.
+/// through lists, views and earlier results too. Ends at the first error that [`own_memory`] passes on.
 pub(crate) fn own_all_memory(py: Python<'_>, tensor: &Tensor) -> PyResult<()> {
     own_memory_of(py, vec![Arc::clone(tensor.owner())], Vec::new())
 }
 
 /// Ends copy-on-write sharing as [`own_all_memory`] does, for the samples of a list. If the layout of storages is known
-/// and none of them is shared, only their words are read.
+/// and none of them is shared, only their words are read. Does nothing if torch is not imported.
 pub(crate) fn own_list_memory(
     py: Python<'_>,
     owners: &Owners,
@@ -148,7 +150,7 @@ pub(crate) fn own_list_memory(
 }
 
 /// Ends copy-on-write sharing as [`own_memory`] does, for all torch tensors and storages among these and what they
-/// hold; each is looked at once.
+/// hold; each is looked at once. Ends at the first error that [`own_memory`] or the look-up of an object's type gives.
 fn own_memory_of<'py>(
     py: Python<'py>,
     mut owners: Vec<Owner>,

@@ -210,7 +210,7 @@ impl Context {
     }
 
     /// Runs the release of an object of this context, from a drop, with the context current. Does nothing in a forked child,
-    /// or if the context cannot be entered.
+    /// or if the context cannot be entered. A panic of `release` is not caught.
     pub(super) fn release(self: &Arc<Self>, release: impl FnOnce()) {
         quietly(|| {
             if let Ok(_current) = self.push() {

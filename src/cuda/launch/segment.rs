@@ -63,6 +63,7 @@ impl SegmentAddresses<'_> {
     }
 }
 
+/// The address `src_offset` bytes behind `data`, modulo 2^64.
 pub(crate) fn address_of(data: *const u8, src_offset: i64) -> u64 {
     (data.addr() as u64).wrapping_add(src_offset as u64)
 }
@@ -106,7 +107,9 @@ pub(crate) struct SegmentScales<'p> {
     pub outer_steps: Vec<i64>,
 }
 
-/// Appends the segments of an output that has elements and no scales. It begins at `out`, unless its samples are placed.
+/// Appends the segments of an output that has elements and no scales: one of bytes if the output is compact and `bytes_only`, else
+/// one for each group of samples with the same loops. Placed samples have one or more for each group. The output begins at
+/// `out`, unless its samples are placed. Samples that a device selects are moved as bytes only if zeros fill the absent ones.
 pub(crate) fn push_segments<'p>(
     plan: &'p Plan<'_>,
     output: &'p OutputPlan<'_>,
@@ -150,8 +153,8 @@ pub(crate) fn push_segments<'p>(
     }
 }
 
-/// Appends the segments of an output whose samples are placed one by one: a group is one segment if all starts are within 2^32
-/// steps of the first one, else it is cut into several.
+/// Appends the segments of an output whose samples are placed one by one: a group is one segment if one base and
+/// one step reach all starts in 32 bits of steps, else one for each 2^32 bytes of places ([`windows_of`]).
 fn push_placed_segments<'p>(
     output: &'p OutputPlan<'_>,
     data: &'p [*const u8],
@@ -184,7 +187,7 @@ fn push_placed_segments<'p>(
 
 /// Cuts samples into runs, each with a base and the log2 of a step: all places of a run are less
 /// than 2^32 steps behind its base. One run keeps the order of the samples; several are in the
-/// order of places.
+/// order of places, each less than 2^32 bytes long.
 fn windows_of(
     mut samples: Vec<u32>,
     place: impl Fn(u32) -> u64 + Copy,
@@ -205,7 +208,8 @@ fn windows_of(
     windows
 }
 
-/// The starts of a group's samples in an output without places: `Rows`, too, if the output's joined samples have one length.
+/// The starts of a group's samples in an output without places: `Rows`, too, if the group has all joined samples and they have one
+/// length. `Joined` has the offsets of all samples of the output, which are looked up by a sample's number.
 pub(super) fn sample_starts<'p>(output: &'p OutputPlan<'_>, group: &Group) -> SampleStarts<'p> {
     let is_varied = group.loops.iter().any(|dim| dim.fixed().is_none());
     match &output.starts {
@@ -254,7 +258,8 @@ fn moved<'p>(
 }
 
 impl<'p> OutputSegment<'p> {
-    /// The samples of a group, as they are read and written without more than the output says.
+    /// The samples of a group, with the loops, dtype and first channel of the group and the operation of the output; without affine
+    /// map, increments, list, ranges and scales, which the caller sets.
     pub(super) fn new(
         output: &'p OutputPlan<'p>,
         data: &'p [*const u8],
@@ -303,8 +308,8 @@ impl OutputSegment<'_> {
         (0..self.num_samples()).map(move |index| values[ids[self.sample(index)] as usize])
     }
 
-    /// For samples that a device selects: for each loop nest, the offset that is added to the address of its samples; for the
-    /// last nest, which is of indices out of range, the address that is read.
+    /// For samples that a device selects, one number for each loop nest of the output: the offset in bytes that is added to the
+    /// address of its samples; the last nest is that of indices out of range, and has the address that is read instead.
     pub fn offsets(&self, list: &ListTable) -> Vec<i64> {
         let mut offsets: Vec<i64> = self.output.nests.iter().map(|nest| nest.src_offset).collect();
         if let Some(nothing) = offsets.last_mut() {
@@ -337,6 +342,8 @@ impl OutputSegment<'_> {
         }
     }
 
+    /// The address of each sample's first element read, by its own nest; for a sample without elements, that of another one, or 0
+    /// if no sample has elements.
     fn addresses_by_nest(&self) -> Vec<u64> {
         let output = self.output;
         let address = |sample: usize| {
@@ -357,7 +364,8 @@ impl OutputSegment<'_> {
         all
     }
 
-    /// The bits of all addresses: what they are multiples of. Those of samples that a device chooses are in its list.
+    /// The bits of all addresses: what they are multiples of. For samples that a device chooses, the bits are those of its list and
+    /// of the nests' offsets.
     pub fn address_bits(&self, addresses: &SegmentAddresses<'_>) -> u64 {
         match (self.list, self.op, &self.output.nests[..]) {
             (Some(list), ElementOp::Read { .. } | ElementOp::Rescale, [nests @ .., _nothing]) => {
@@ -389,7 +397,7 @@ impl OutputSegment<'_> {
         )
     }
 
-    /// Whether bytes are moved as they are.
+    /// Whether bytes are moved as they are: without affine map and increments, and with [`OutputSegment::is_of_one_dtype`].
     pub fn is_move(&self) -> bool {
         let is_read = matches!(self.op, ElementOp::Read { affine: false, .. });
         is_read && self.increments.is_none() && self.is_of_one_dtype()
@@ -437,7 +445,8 @@ impl OutputSegment<'_> {
         }
     }
 
-    /// Whether the rows of each sample follow each other in the source without a gap, whatever padding the output has.
+    /// Whether the rows of each sample follow each other in the source without a gap, whatever padding the output has: all of
+    /// the output's nests are asked about, and a loop of one step has no gap. Inside a loop of many lengths, only a loop of one step.
     pub fn is_joint(&self, loops: &[SampleLoop]) -> bool {
         loops.windows(2).all(|pair| {
             let [outer, inner] = pair else { return false };
