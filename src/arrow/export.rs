@@ -162,6 +162,8 @@ unsafe fn free<T>(private: *mut c_void) {
     }
 }
 
+/// Frees all that an array owns, its children too, and marks it as released.
+///
 /// # Safety
 /// A struct of `array_of`, released once.
 unsafe extern "C" fn release_array(array: *mut ArrowArray) {
@@ -172,6 +174,8 @@ unsafe extern "C" fn release_array(array: *mut ArrowArray) {
     }
 }
 
+/// Frees all that a schema owns, its children too, and marks it as released.
+///
 /// # Safety
 /// A struct of `schema_of`, released once.
 unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {

@@ -10,6 +10,7 @@ mod linux {
     pub(super) const PAGES_BYTES: usize = 64 << 10;
 
     /// Asks the system for huge pages in `bytes` bytes from `start` on; a refusal changes nothing.
+    /// The system refuses a `start` that is not the start of a page.
     pub fn prefer_huge(start: *mut u8, bytes: usize) {
         // SAFETY: the advice changes no contents, whatever the range, and may be refused.
         unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) };

@@ -1020,7 +1020,9 @@ def _collate_torch(
     stream: Optional[_Stream] = None,
     engine: Optional[Engine] = None,
 ) -> Any:
-    """Collates like `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``."""
+    """Collates like `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``. A batch on the host is complete
+    at the return, the work on a device is enqueued.
+    """
 def copy_many(
     dsts: _Sides,
     srcs: _Sides,
@@ -1336,7 +1338,8 @@ def _pack_rows_of(
     """The columns of `pack_rows`: ids, labels, positions and segments, int64 ``[B, max_tokens]``, and the boundaries of all
     sequences and of the padding behind them, int32. In each row positions count from 0 within a sequence and segments from 1;
     padding has 0 in both. ``counts``: the samples of each row, which follow each other; ``pads``: what pads ids, what pads labels,
-    and the label of a sequence's first token. ValueError for a row beyond ``max_tokens``.
+    and the label of a sequence's first token. ValueError for a row beyond ``max_tokens``, and for rows beyond int32. That counts
+    add up to the number of samples is not checked: samples left over are left out.
     """
 def _import_route(object: Any) -> str:
     """How objects of this type are read: ``"tensor"``, a batch too, ``"number"``, a NumPy scalar too, ``"row"``, ``"exchange"``,

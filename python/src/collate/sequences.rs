@@ -45,8 +45,9 @@ pub(crate) fn pack_columns<'py>(
     }
 }
 
-/// The column of ids, and that of labels if there is one, and when they were read, if times are measured. KeyError for a missing
-/// key, ShapeError for another shape than ``[L]`` or ``[1, L]``, DTypeError for what is neither whole numbers nor Python's bools.
+/// The column of ids, that of labels if there is one, and the time at which the import ended, if times are measured. KeyError for
+/// a missing key, ShapeError for another shape than ``[L]`` or ``[1, L]``, DTypeError for what is neither whole numbers nor
+/// Python's bools.
 fn columns_of<'py>(
     features: &Bound<'py, PyAny>,
     ids: &Bound<'py, PyAny>,
@@ -69,7 +70,7 @@ fn columns_of<'py>(
 }
 
 /// A batch for each column, on the host: one sequence after the other, int64, offsets int32. ShapeError for a sample with another
-/// number of labels than of ids.
+/// number of labels than of ids. `begin` is the time at which the import ended.
 fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Option<Instant>) -> PyResult<Vec<Batch>> {
     let collate = || Collate::ragged(Ragged::new().offsets(DType::I32)).cast(DType::I64);
     let mut jobs: Vec<Job> = columns.into_iter().map(|column| column.job(collate())).collect();
@@ -85,7 +86,8 @@ fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Option<Instant>) -> Py
 /// The columns of `pack_rows`: ids, labels, positions and segments, int64 ``[B, max_tokens]``, and the boundaries of all
 /// sequences and of the padding behind them, int32. In each row positions count from 0 within a sequence and segments from 1;
 /// padding has 0 in both. ``counts``: the samples of each row, which follow each other; ``pads``: what pads ids, what pads labels,
-/// and the label of a sequence's first token. ValueError for a row beyond ``max_tokens``.
+/// and the label of a sequence's first token. ValueError for a row beyond ``max_tokens``, and for rows beyond int32. That counts
+/// add up to the number of samples is not checked: samples left over are left out.
 #[pyfunction]
 #[pyo3(name = "_pack_rows_of", signature = (features, ids, labels, counts, max_tokens, pads, /))]
 pub(crate) fn pack_rows_of<'py>(
@@ -148,7 +150,8 @@ fn rows_of(batches: &[Batch], plan: RowPlan<'_>) -> windrow::Result<PackedTensor
     Ok((ids?, labels?, positions?, segments?, boundaries))
 }
 
-/// The results of `pack_tokens` on the host, from [`joined`] batches; without labels the ids are labels.
+/// The results of `pack_tokens` on the host, from [`joined`] batches; without labels the ids are labels. The offsets of the
+/// batches are int32 already: no sum is checked here.
 fn pack(
     batches: &[Batch],
     separator: i64,

@@ -26,7 +26,7 @@ use crate::samples::imported::Imported;
 use crate::samples::pieces::push;
 
 /// `pack_tokens` of columns on `device`, with the label of each first token, the first position, and whether the sequence of each
-/// token is asked for. The work is enqueued, not waited for.
+/// token is asked for. The work is enqueued, not waited for. `begin` is the time at which the import ended.
 pub(super) fn pack_on_device(
     py: Python<'_>,
     columns: Vec<KeyColumn>,
@@ -84,7 +84,8 @@ pub(super) fn pack_on_device(
     Ok((data(ids), data(labels), data(positions), index, data(boundaries), longest))
 }
 
-/// `pack_rows` of columns on `device`, enqueued. Rows that follow each other are one line, of which the results are views.
+/// `pack_rows` of columns on `device`, enqueued. Rows that follow each other are one line, of which the results are views. `begin`
+/// is the time at which the import ended.
 pub(super) fn pack_rows_on_device(
     py: Python<'_>,
     columns: Vec<KeyColumn>,
@@ -131,7 +132,8 @@ pub(super) fn pack_rows_on_device(
 }
 
 /// The ids, labels, positions and segments of all rows, one row behind the other: sequences, then padding. `pads` is where
-/// the three numbers of padding and of first labels begin, `places` where those from 0 on do.
+/// the three numbers of padding and of first labels begin, `places` where those from 0 on do. [`Error::Argument`] for a row
+/// beyond `max_tokens`.
 fn lines_of_rows<'n>(
     (ids, labels): (&Imported, &Imported),
     lengths: &[i64],
@@ -190,6 +192,7 @@ impl<'n> Line<'n> {
     }
 
     /// Appends a sample of uploaded numbers: those from position `first` on, or with stride 0 the one there again and again.
+    /// That they are among the uploaded ones is not checked.
     fn numbers(&mut self, first: i64, length: i64, stride: i64) -> windrow::Result<()> {
         self.list.reserve(1)?;
         push(&mut self.list, self.numbers, first, &[1, length], Some(&[0, stride]))
@@ -216,7 +219,8 @@ impl<'n> Line<'n> {
         }
     }
 
-    /// Appends a sequence of labels whose first is the uploaded number at `first`; nothing takes its place in an empty one.
+    /// Appends two samples for a sequence of labels: the uploaded number at `first` in place of its first, and the labels behind
+    /// that. Both samples are empty for an empty sequence.
     fn labels(&mut self, samples: &Imported, index: usize, first: i64) -> windrow::Result<()> {
         let skipped = samples.list.meta(index).layout.shape()[0].min(1);
         self.numbers(first, skipped, 0)?;

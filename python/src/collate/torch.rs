@@ -78,13 +78,13 @@ const TORCH_TYPES: [(&str, TorchType); 11] = [
     ("FIELDS", TorchType::Fields),
 ];
 
-/// Adds the names of the kinds to the module, in the order of their codes.
+/// Adds the list of the names of the kinds to the module, in the order of their codes.
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("_TORCH_TYPES", TORCH_TYPES.map(|(name, _)| name))
 }
 
 impl TorchType {
-    /// The kind of this code; TypeError for a number that no kind has.
+    /// The kind of this code; TypeError for a number that no kind has, OverflowError for one below 0.
     fn read(code: &Bound<'_, PyAny>) -> PyResult<TorchType> {
         let code = code.extract::<usize>()?;
         let known = TORCH_TYPES.get(code).map(|(_, torch_type)| *torch_type);
@@ -113,7 +113,8 @@ struct TorchCall<'a, 'py> {
     error: Option<PyErr>,
 }
 
-/// Collates like `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``.
+/// Collates like `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``. A batch on the host is complete
+/// at the return, the work on a device is enqueued.
 #[pyfunction]
 #[pyo3(name = "_collate_torch", signature = (samples, rules, spec = None, *, sep = ".", by_torch = false, **common), text_signature = "(samples, rules, spec=None, *, sep='.', by_torch=False, device=None, stream=None, engine=None)")]
 pub(crate) fn collate_torch<'py>(
@@ -168,6 +169,8 @@ impl<'py> TreeRules<'py> for TorchCall<'_, 'py> {
     type Column = NodeInput<'py>;
     type Leaf = (TorchType, NodeInput<'py>);
 
+    /// The column has the kind of its first sample; a list or tuple at a path that a spec names is an array. Text is passed as it
+    /// is. Objects of a class are opened as `Class`, as `Fields` with a spec, and as `Stacked` with a spec or in a stack.
     fn classify(
         &mut self,
         NodeInput { column, within }: NodeInput<'py>,
@@ -241,7 +244,7 @@ impl<'py> TorchCall<'_, 'py> {
         Ok(Classified::Container(Arc::new(container), nodes))
     }
 
-    /// The kind of a sample's type: that of `rules.codes`, else what `rules.classify` says.
+    /// The kind of a sample's type: that of `rules.codes`, else what `rules.classify` says of the sample.
     fn type_of(&self, sample: &Bound<'py, PyAny>) -> PyResult<TorchType> {
         match self.codes.get_item(sample.get_type())? {
             Some(code) => TorchType::read(&code),
@@ -267,8 +270,9 @@ impl<'py> TorchCall<'_, 'py> {
         Ok((flat.tree, leaves))
     }
 
-    /// Appends the job of a leaf, or takes what torch's function makes of it. A leaf in a stack, or one with options that is
-    /// not `Stacked`, does not go to torch's function: the error is the engine's refusal, unless `joined` makes a result.
+    /// Appends the job of a leaf, or takes what torch's function makes of it: of tensors that keep gradients, and with `by_torch` of
+    /// each leaf without options. A passed column is the result itself. A leaf in a stack, or one with options that is not
+    /// `Stacked`, does not go to torch's function: the error is the engine's refusal, unless `joined` makes a result.
     fn leaf(
         &mut self,
         torch_type: TorchType,
@@ -315,7 +319,8 @@ impl<'py> TorchCall<'_, 'py> {
         self.other(samples, given, refusal, unread)
     }
 
-    /// Objects of a class that torch's function stacks too: it gets the column if any leaf is not for the engine.
+    /// Objects of a class that torch's function stacks too: it gets the column if any leaf is not for the engine, and
+    /// unread with `by_torch`. An error that is no answer is passed on.
     fn stacked(
         &mut self,
         samples: Vec<Bound<'py, PyAny>>,
@@ -341,7 +346,7 @@ impl<'py> TorchCall<'_, 'py> {
     }
 
     /// The result of `rules.joined`, with gradients, of a leaf that its class has a form for and the engine refused. `refusal` is
-    /// the error where there is a spec, for other leaves, and if nothing is made.
+    /// the error where there is a spec, for other leaves, and if nothing is made; errors of `rules.joined` are passed on.
     fn joined(
         &self,
         samples: Vec<Bound<'py, PyAny>>,
@@ -363,9 +368,9 @@ impl<'py> TorchCall<'_, 'py> {
         }
     }
 
-    /// The result of torch's function for a column. The cause of its error is `refusal`, the reason why the leaf is not for the
-    /// engine, or what an import of the leaf at the path `unread` finds. With a spec, the first error is kept and None takes the
-    /// place of the leaf.
+    /// The result of torch's function for a column. An error without a cause gets one: `refusal`, the reason why the leaf is not
+    /// for the engine, or what an import of the leaf at the path `unread` finds. With a spec, the first error is kept and None takes
+    /// the place of the leaf.
     fn other(
         &mut self,
         samples: Vec<Bound<'py, PyAny>>,
@@ -470,9 +475,9 @@ impl<'py> TorchCall<'_, 'py> {
         Ok(Ok(ResultLeaf::Job(JobResult::Torch)))
     }
 
-    /// Asks for the memory of all outputs at once, by `allocate`, and by `rules.allocate_parts` where samples stay separate, and
-    /// has the jobs write there. For each job the torch tensor that it writes to; `None` where the memory is windrow's, and for
-    /// all jobs without `allocate`. ValueError for another number of tensors.
+    /// Asks for the memory of all outputs at once, by `rules.allocate_parts` if the samples of any job stay separate, else by
+    /// `allocate`, and has the jobs write there. For each job the torch tensor that it writes to; `None` where the memory is
+    /// windrow's, and for all jobs without `allocate`. ValueError for another number of tensors.
     fn place_outputs(&mut self) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         let (py, jobs) = (self.leaves.py, &mut self.leaves.jobs);
         let Some(allocate) = self.allocate.as_ref().filter(|_| !jobs.is_empty()) else {
@@ -503,14 +508,14 @@ impl<'py> TorchCall<'_, 'py> {
         Ok(tensors.into_iter().map(torch).collect())
     }
 
-    /// A batch for each job, in order, as [`run`]; ends the stage `import`.
+    /// A batch for each job, in order, as [`Run::jobs`]; ends the stage `import`.
     fn run_jobs(&mut self, arena: ArenaMemory, import: Span<'_>) -> PyResult<Vec<Batch>> {
         let Leaves { py, options, jobs, .. } = &mut self.leaves;
         Run { py: *py, engine: &options.engine, arena, begin: import.end() }.jobs(jobs)
     }
 
-    /// Runs the jobs: a torch tensor for each, or what `rules.fields` makes of a batch with more than data. `import`: the stage
-    /// that ends when the outputs have their places.
+    /// Runs the jobs: a torch tensor for each, or what `rules.fields` makes of a batch with more than data. A single job gives its
+    /// sample. `import`: the stage that ends when the outputs have their places.
     fn run(&mut self, import: Span<'_>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (outs, py) = (self.place_outputs()?, self.leaves.py);
         let batches = self.run_jobs(ArenaMemory::No, import)?.into_iter().zip(outs);
@@ -530,7 +535,7 @@ impl<'py> TorchCall<'_, 'py> {
     }
 
     /// Does what `run` does, with every tensor a view of one: of the segment that `allocate` gives, or of the engine's
-    /// memory.
+    /// memory. `allocate` is not called without jobs.
     fn run_in_arena(&mut self, import: Span<'_>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (py, jobs) = (self.leaves.py, &self.leaves.jobs);
         let (mut arena, mut segment) = (ArenaMemory::Own, None);

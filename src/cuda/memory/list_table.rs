@@ -66,7 +66,8 @@ impl ListTable {
         }
     }
 
-    /// A slot of [`ListTable::found`]: slot 0 is the list's, the others those of calls.
+    /// A slot of [`ListTable::found`]: slot 0 is the list's, the others those of calls. Only debug builds check that it is below
+    /// [`NUM_FOUND`].
     fn number(&self, slot: usize) -> &AtomicU64 {
         debug_assert!(slot < NUM_FOUND);
         let numbers = self.found.as_ptr().cast::<AtomicU64>();

@@ -38,7 +38,8 @@ pub(crate) struct Host<'h> {
 
 impl Executor {
     /// Runs the outputs of a plan that the device reads or writes; the host runs the others. Returns when all is
-    /// enqueued; for a batch on the host, when it is there.
+    /// enqueued; for a batch on the host, when it is there. It may wait for producers and for earlier copies before, as
+    /// [`Run::assemble`].
     pub fn run(
         &self,
         current: &Current<'_>,
@@ -211,6 +212,7 @@ impl Run<'_> {
     }
 
     /// Allocates memory, on the device and the host, for outputs that come back together; on the host pinned up to a chunk.
+    /// It holds no outputs yet, and its `spread` is null.
     fn landing(&mut self, bytes: u64, host: &Arc<MemoryPool>) -> Result<PendingDownload> {
         let address = self.allocate(bytes)?.address();
         let layout = Layout::compact(DType::U8, &[i64::try_from(bytes).unwrap_or(i64::MAX)])?;
@@ -228,8 +230,9 @@ impl Run<'_> {
     }
 
     /// Uploads samples by the plan's route, and counts the bytes. An output that is thereby
-    /// complete loses its address: the launch leaves it out. In a capture, page-locked samples are
-    /// left where they are: the kernels read them there.
+    /// complete loses its address: the launch leaves it out. In a capture, page-locked samples that
+    /// would be staged are left where they are: the kernels read them there. An [`Upload::Copied`] is enqueued in a
+    /// capture too.
     fn upload_samples<'p>(
         &mut self,
         plan: &'p Plan<'_>,
@@ -296,6 +299,7 @@ impl Run<'_> {
 
     /// Enqueues the launch that writes all outputs with an address, and the metadata; no launch if
     /// there is nothing to write. Its table is cached with the plan where that is possible.
+    /// Any other is made anew, and uploaded if it is too large for parameters.
     fn launch(
         &mut self,
         plan: &Plan<'_>,
@@ -349,7 +353,8 @@ impl Run<'_> {
         Ok((table, OutputAddresses::new(plan, &segments, filled)))
     }
 
-    /// Launches like [`Run::launch`], by a table that the device makes.
+    /// Launches like [`Run::launch`], by a table that the device makes of the indices. The rest of the launch, which is the same
+    /// for all indices, is cached with the plan where that is possible.
     fn launch_selected(
         &mut self,
         plan: &Plan<'_>,
