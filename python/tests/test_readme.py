@@ -13,6 +13,7 @@ NEEDS = {
     "docs/recipes/moves.md": ["torch"],
     "docs/recipes/replay.md": ["torch"],
     "docs/recipes/sequences.md": ["torch"],
+    "docs/recipes/servers.md": ["torch"],
     "docs/recipes/torch.md": ["tensordict", "torch_geometric", "pyarrow"],
 }
 
