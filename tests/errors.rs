@@ -263,32 +263,57 @@ fn moved_dtypes_are_listed_and_counted() {
 
 #[test]
 fn dims_that_are_not_there() {
-    check(&[&[2, 3]], &Collate::concat(2), Is::Argument, "dim=2 for samples of 2 dims");
-    check(&[&[2, 3]], &Collate::concat(-3), Is::Argument, "dim=-3 for samples of 2 dims");
+    check(
+        &[&[2, 3]],
+        &Collate::concat(2),
+        Is::Argument,
+        "dim=2 for samples of 2 dims: pass one of -2 to 1",
+    );
+    check(
+        &[&[2, 3]],
+        &Collate::concat(-3),
+        Is::Argument,
+        "dim=-3 for samples of 2 dims: pass one of -2 to 1",
+    );
     check(
         &[&[2, 3]],
         &Collate::concat(i64::MIN),
         Is::Argument,
-        "dim=-9223372036854775808 for samples of 2 dims",
+        "dim=-9223372036854775808 for samples of 2 dims: pass one of -2 to 1",
     );
     check(
         &[&[2]],
         &Collate::pad(Pad::new().dims([1])),
         Is::Argument,
-        "dims=1 for samples of 1 dims",
+        "dims=1 for samples of 1 dims: pass one of -1 to 0",
     );
     let twice = Collate::pad(Pad::new().dims([0, -2]));
     check(&[&[2, 3]], &twice, Is::Argument, "dims names dim 0 twice");
     let permute = |order: &[i64]| Collate::stack().transform(Transform::new().permute(order));
-    check(&[&[2, 3]], &permute(&[0]), Is::Argument, "permute=[0] is not an order of 2 dims");
-    check(&[&[2, 3]], &permute(&[0, 0]), Is::Argument, "permute=[0, 0] is not an order of 2 dims");
+    check(
+        &[&[2, 3]],
+        &permute(&[0]),
+        Is::Argument,
+        "permute=[0] is not an order of 2 dims: name each of them once",
+    );
+    check(
+        &[&[2, 3]],
+        &permute(&[0, 0]),
+        Is::Argument,
+        "permute=[0, 0] is not an order of 2 dims: name each of them once",
+    );
     check(
         &[&[2, 3]],
         &permute(&[0, 1, -1]),
         Is::Argument,
-        "permute=[0, 1, -1] is not an order of 2 dims",
+        "permute=[0, 1, -1] is not an order of 2 dims: name each of them once",
     );
-    check(&[&[2, 3]], &permute(&[0, 2]), Is::Argument, "permute=2 for samples of 2 dims");
+    check(
+        &[&[2, 3]],
+        &permute(&[0, 2]),
+        Is::Argument,
+        "permute=2 for samples of 2 dims: pass one of -2 to 1",
+    );
     check(
         &[&[2, 3]],
         &Collate::ragged(Ragged::new()).transform(Transform::new().permute([1, 0])),
@@ -311,7 +336,12 @@ fn channels_that_do_not_fit() {
     let text = format!("sample 1: expected 3 channels along dim 1, got shape (2, 4); {tail}");
     check(&[&[2, 3], &[2, 4]], &collate, Is::Shape, &text);
     let collate = Collate::stack().transform(three().channel_dim(2));
-    check(&[&[2, 3]], &collate, Is::Argument, "channel_dim=2 for samples of 2 dims");
+    check(
+        &[&[2, 3]],
+        &collate,
+        Is::Argument,
+        "channel_dim=2 for samples of 2 dims: pass one of -2 to 1",
+    );
     let collate = Collate::stack().transform(three().std([1.0, 2.0]));
     check(&[&[2, 3]], &collate, Is::Argument, "std has 2 entries where mean or std has 3");
     let collate =
@@ -541,7 +571,10 @@ fn paths_are_named() {
     let concat = Collate::concat(5);
     let leaf = windrow::plan::Leaf { collate: &concat, ..leaf };
     let error = Plan::for_leaves(&[leaf]).unwrap_err();
-    assert_eq!(error.to_string(), "at \"camera.front\": dim=5 for samples of 1 dims");
+    assert_eq!(
+        error.to_string(),
+        "at \"camera.front\": dim=5 for samples of 1 dims: pass one of -1 to 0"
+    );
 }
 
 #[test]

@@ -263,6 +263,10 @@ pub(crate) fn resolve_dim(name: &str, dim: i64, ndim: usize) -> Result<usize> {
     if (0..ndim as i64).contains(&from_front) {
         Ok(from_front as usize)
     } else {
-        Err(Error::argument(format!("{name}={dim} for samples of {ndim} dims")))
+        let cure = match ndim {
+            0 => "they have none to name".into(),
+            _ => format!("pass one of -{ndim} to {}", ndim - 1),
+        };
+        Err(Error::argument(format!("{name}={dim} for samples of {ndim} dims: {cure}")))
     }
 }

@@ -166,7 +166,9 @@ pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec
         seen.insert(dim);
     }
     if permute.len() != ndim || seen != DimSet::all(ndim) {
-        return Err(Error::argument(format!("permute={order:?} is not an order of {ndim} dims")));
+        return Err(Error::argument(format!(
+            "permute={order:?} is not an order of {ndim} dims: name each of them once"
+        )));
     }
     Ok(permute)
 }
