@@ -112,6 +112,8 @@ HOLDERS = {
     "list of samples": lambda x: (samples := wr.SampleList([x]), wr.SampleList([samples[0]]), wr.SampleList([samples[0]])[0]),
     "windows": lambda x: wr.windows(rows(x), [0, 1], 1),
     "split": lambda x: wr.SampleList.split(rows(x), [0, 2]),
+    "scales": lambda x: wr.Dequantize(rows(x)),
+    "list of scales": lambda x: wr.Dequantize([rows(x), 1.0]),
     "crops": lambda x: wr.crops([x], [[0, 0, 1, 1]]),
     "view": lambda x: wr.stack([x], copy=False),
     "view of rows": lambda x: wr.stack(rows(x), copy=False),

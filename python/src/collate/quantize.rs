@@ -1,6 +1,7 @@
 //! `Quantize` and `Dequantize`: elements that share a scale are divided by it, or multiplied.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use windrow::collate::{AnyTransform, Granularity, Scales};
@@ -13,7 +14,7 @@ use crate::ground::errors::{is_answer, quoted, OrPyErr};
 use crate::ground::reserve::push_to;
 use crate::import::importer::Reading;
 use crate::import::tensor::table_of;
-use crate::ownership::holder::unmoved;
+use crate::ownership::holder::{unmoved, visit_tensor, Visited};
 
 /// Divides elements by a scale that is found on the way, and rounds them to float8 or int8: a ``transform=``.
 ///
@@ -159,10 +160,26 @@ fn scale_dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
 ///     [0.5, -2.0, 96.0]
 #[pyclass(name = "Dequantize", module = "windrow", frozen)]
 pub(crate) struct PyDequantize {
-    dequantize: Dequantize,
     scales: Py<PyAny>,
+    /// One of all samples, or one for each.
     tensors: Vec<Tensor>,
+    is_list: bool,
     block: Option<i64>,
+}
+
+impl PyDequantize {
+    /// The transform. It has the scales for one call: references that it kept would not be seen by the collector.
+    fn dequantize(&self) -> Dequantize {
+        let scales: Scales = match &self.tensors[..] {
+            [whole] if !self.is_list => whole.clone().into(),
+            each => each.to_vec().into(),
+        };
+        let dequantize = Dequantize::new(scales);
+        match self.block {
+            Some(block) => dequantize.block(block),
+            None => dequantize,
+        }
+    }
 }
 
 #[pymethods]
@@ -175,8 +192,8 @@ impl PyDequantize {
         };
         let is_list =
             scales.is_exact_instance_of::<PyList>() || scales.is_exact_instance_of::<PyTuple>();
-        let (tensors, all): (Vec<Tensor>, Scales) = if is_list {
-            let mut tensors = Vec::new();
+        let mut tensors = Vec::new();
+        if is_list {
             for item in scales.try_iter()? {
                 let item = item?;
                 let is_number =
@@ -190,17 +207,19 @@ impl PyDequantize {
                     },
                 )?;
             }
-            (tensors.clone(), tensors.into())
         } else {
-            let whole = read(scales)?;
-            (vec![whole.clone()], whole.into())
-        };
-        let (mut dequantize, block) = (Dequantize::new(all), block.map(|NoBool(block)| block));
-        if let Some(block) = block {
-            dequantize = dequantize.block(block);
+            tensors.push(read(scales)?);
         }
-        dequantize.check().map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(PyDequantize { dequantize, scales: scales.clone().unbind(), tensors, block })
+        let (scales, block) = (scales.clone().unbind(), block.map(|NoBool(block)| block));
+        let made = PyDequantize { scales, tensors, is_list, block };
+        let checked = made.dequantize().check();
+        checked.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(made)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Visited {
+        visit.call(&self.scales)?;
+        self.tensors.iter().try_for_each(|tensor| visit_tensor(tensor, &visit))
     }
 
     fn __getnewargs__(&self, py: Python<'_>) -> (Py<PyAny>, Option<i64>) {
@@ -229,7 +248,7 @@ pub(super) fn transform_of(transform: &Bound<'_, PyAny>) -> PyResult<AnyTransfor
         for tensor in &dequantize.tensors {
             unmoved(transform.py(), tensor)?;
         }
-        return Ok(dequantize.dequantize.clone().into());
+        return Ok(dequantize.dequantize().into());
     }
     let text = format!(
         "transform must be a wr.Transform, wr.Quantize or wr.Dequantize, got {}",
