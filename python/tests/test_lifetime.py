@@ -12,6 +12,7 @@ import pytest
 import isolated
 import oracle
 import windrow as wr
+from dlpack_harness import Handle
 from helpers import assert_tensor, assert_values, memory, paint, paint_values, pointer, poisoned, refusal, rss_bytes, settle
 
 FORMS = {"stack": wr.stack, "concat": wr.concat, "pad": wr.pad, "ragged": wr.ragged}
@@ -51,6 +52,29 @@ def test_torch_samples_are_released(torch):
     del tensors
     settle()
     assert all(ref() is None for ref in refs)
+
+
+@pytest.mark.parametrize("how", ["asarray", "list", "rows", "append"])
+def test_what_a_torch_subclass_lends_of_other_memory_is_kept(torch, how):
+    """The storage of the tensor is not what keeps it."""
+    lent = Handle(paint((2, 3), "float32"))
+
+    class Elsewhere(torch.Tensor):
+        __dlpack_c_exchange_api__ = None
+
+        def __dlpack__(self, **kwargs):
+            return lent.capsule()
+
+    x, samples = torch.zeros(2, 3).as_subclass(Elsewhere), wr.SampleList()
+    if how == "append":
+        samples.append(x)
+    held = {"asarray": wr.asarray, "list": lambda x: wr.SampleList([x]), "rows": wr.SampleList, "append": lambda _: samples}[how](x)
+    settle()
+    assert lent.deleted == 0
+    assert_values(wr.stack(held) if how != "asarray" else held, lent.array.reshape((1, 2, 3) if how in ("list", "append") else (2, 3)))
+    del x, held, samples
+    settle()
+    assert lent.deleted == 1
 
 
 def test_out_is_kept_by_the_batch_and_released_with_it():

@@ -144,6 +144,9 @@ impl<'py> Importer<'py> {
         }
         self.read(object, (route, lazy), index)?;
         if self.owned {
+            if self.is_lent {
+                self.check_lender(route, lazy)?;
+            }
             self.check_writable(index)?;
             self.watch_storage(object, route, lazy)?;
             if self.is_per_sample() {

@@ -14,7 +14,7 @@ use crate::ground::errors::answered;
 use crate::ground::modules::loaded;
 use crate::import::importer::{HeldStorage, Importer};
 use crate::import::numpy_layout::data_word;
-use crate::import::routes::{route_of, ImportRoute, Lazy};
+use crate::import::routes::{route_of, torch_api, ImportRoute, Lazy};
 use crate::ownership::holder::{held_by, watches_of, HeldObjects, Holder};
 use crate::ownership::owners::Owners;
 use crate::ownership::storage_watch::{address_in, StorageWatch, StorageWatches};
@@ -64,6 +64,23 @@ impl Importer<'_> {
             None => StorageWatch::for_storage(&object)?,
         };
         self.storage = Some(HeldStorage { object: object.unbind(), watch });
+        Ok(())
+    }
+
+    /// Lets go of the storage if the last sample, which was lent, is not in its memory: a subclass of torch's tensors may lend
+    /// any, and give any storage for its own. torch's own table lends that of the storage.
+    #[inline(never)]
+    pub fn check_lender(&mut self, route: ImportRoute, lazy: Lazy) -> PyResult<()> {
+        let Some(storage) = &self.storage else { return Ok(()) };
+        if let (ImportRoute::Exchange { api, .. }, Lazy::Words(_)) = (route, lazy) {
+            if torch_api(self.py)?.is_some_and(|of_torch| std::ptr::eq(of_torch, api)) {
+                return Ok(());
+            }
+        }
+        let data = self.list.address(self.list.len() - 1).addr();
+        if !has_address(storage.object.bind(self.py), data)? {
+            self.storage = None;
+        }
         Ok(())
     }
 
@@ -184,6 +201,17 @@ fn own_memory_of<'py>(
             own_memory(&object, if is_storage { Lazy::Ask } else { lazy })?;
         }
     }
+}
+
+/// Whether an address is in the memory of a torch storage; false for an object of any other class, subclasses too.
+fn has_address(storage: &Bound<'_, PyAny>, address: usize) -> PyResult<bool> {
+    let class = loaded(storage.py(), "torch", "UntypedStorage")?;
+    if !class.is_some_and(|class| storage.get_type().is(&class)) {
+        return Ok(false);
+    }
+    let start: usize = storage.call_method0(intern!(storage.py(), "data_ptr"))?.extract()?;
+    let nbytes: usize = storage.call_method0(intern!(storage.py(), "nbytes"))?.extract()?;
+    Ok(address.checked_sub(start).is_some_and(|offset| offset < nbytes))
 }
 
 /// Whether an object is an untyped storage of torch's.
