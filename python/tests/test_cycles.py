@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import gc
 import importlib.util
 import random
@@ -52,7 +53,16 @@ SOURCES = {
     "buffer": lambda: Buffer(48),
     "array interface": lambda: Interface(np.zeros((4, 3), np.float32)),
     "torch": lambda: __import__("torch").zeros(4, 3),
+    "torch subclass": lambda: __import__("torch").zeros(4, 3).as_subclass(subclass_of_torch()),
 }
+
+
+@functools.lru_cache(maxsize=1)
+def subclass_of_torch():
+    class Mine(__import__("torch").Tensor):
+        pass
+
+    return Mine
 
 
 def rows(x):
@@ -188,7 +198,7 @@ def test_cycles_that_are_referred_to_stay(holder, source, torch):
     x = SOURCES[source]()
     held = HOLDERS[holder](x)
     # A list keeps the storage of a tensor.
-    ref = weakref.ref(x.untyped_storage() if source == "torch" else x)
+    ref = weakref.ref(x.untyped_storage() if source.startswith("torch") else x)
     before = as_bytes(held)
     x.held = held
     del x

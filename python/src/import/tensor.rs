@@ -49,8 +49,13 @@ pub(crate) fn table_of(
     let (meta, watches) = (list.meta(0), StorageWatches::from(watches));
     let owner: Owner = match meta.device {
         Device::Cpu => {
-            let object = Some(owner.with(py, object)?);
-            Arc::new(Reference { object, storage, shared: None, watches })
+            // A storage keeps the memory by itself. A capsule that lent it would keep the tensor by a reference that the
+            // collector does not see.
+            let object = match &storage {
+                Some(_) => object,
+                None => owner.with(py, object)?,
+            };
+            Arc::new(Reference { object: Some(object), storage, shared: None, watches })
         }
         _ => {
             owner.objects.try_reserve(2).map_err(out_of_memory)?;
@@ -59,7 +64,7 @@ pub(crate) fn table_of(
             Arc::new(owner)
         }
     };
-    // SAFETY: `owner` holds the object and whatever it lent us.
+    // SAFETY: `owner` holds the storage that the memory is in (`Importer::check_lender`), or the object and whatever it lent us.
     #[allow(unsafe_code)]
     Ok(unsafe {
         Tensor::new_unchecked(
