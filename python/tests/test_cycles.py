@@ -122,6 +122,7 @@ HOLDERS = {
     "list of samples": lambda x: (samples := wr.SampleList([x]), wr.SampleList([samples[0]]), wr.SampleList([samples[0]])[0]),
     "windows": lambda x: wr.windows(rows(x), [0, 1], 1),
     "split": lambda x: wr.SampleList.split(rows(x), [0, 2]),
+    "packed tree": lambda x: wr.pack(with_attribute(Record(np.zeros(2)), x)),
     "scales": lambda x: wr.Dequantize(rows(x)),
     "list of scales": lambda x: wr.Dequantize([rows(x), 1.0]),
     "crops": lambda x: wr.crops([x], [[0, 0, 1, 1]]),
@@ -129,6 +130,15 @@ HOLDERS = {
     "view of rows": lambda x: wr.stack(rows(x), copy=False),
     "view of a list": lambda x: (samples := wr.SampleList([x]), wr.stack(samples, copy=False)),
     "view, its data and samples": lambda x: (batch := wr.stack([x], copy=False), batch.data, batch[0], list(batch), batch.data),
+    "attribute of a first sample": lambda x: wr.SampleList([with_attribute(Record(np.zeros(2)), x)]),
+    "factory of a first sample": lambda x: wr.SampleList([collections.defaultdict(functools.partial(zero_of, x), a=np.zeros(2))]),
+    "key of a first sample": lambda x: wr.SampleList([{Text("t", x): np.zeros(2)}]),
+    "structure that lists share": lambda x: (
+        samples := wr.SampleList([with_attribute(Record(np.zeros(2)), x)] * 2),
+        samples.take([1]),
+        samples[1:],
+        wr.SampleList(samples[1:]),
+    ),
     "changed copy": lambda x: changed_in(wr.SampleList(wr.SampleList([x]))),
 }
 OUTPUTS = {
@@ -146,6 +156,25 @@ class Text(str):
         made = super().__new__(cls, text)
         made.x = x
         return made
+
+
+class Shared:
+    """An attribute that a copy of its object has too."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __deepcopy__(self, _):
+        return self
+
+
+def with_attribute(sample, x):
+    sample.x_of_it = Shared(x)
+    return sample
+
+
+def zero_of(_):
+    return 0
 
 
 def changed(change):
@@ -225,10 +254,14 @@ def test_views_over_several_objects_are_collected():
 
 
 def as_bytes(held):
+    if isinstance(held, wr.Packed):
+        return bytes(memoryview(held.buffer))
+    if dataclasses.is_dataclass(held):
+        return as_bytes(vars(held))
     if isinstance(held, (tuple, list)):
         return [as_bytes(one) for one in held]
     if isinstance(held, dict):
-        return {name: as_bytes(one) for name, one in held.items()}
+        return {str(name): as_bytes(one) for name, one in held.items()}
     if isinstance(held, wr.SampleList):
         return [as_bytes(held[i]) for i in range(len(held))]
     return bytes(memoryview(held)) if isinstance(held, (wr.Tensor, wr.Batch)) else str(held)

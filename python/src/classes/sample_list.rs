@@ -33,7 +33,7 @@ impl PySampleList {
             return Ok(PySampleList::from_imported(Imported::default()));
         };
         match samples.cast_exact::<PySampleList>() {
-            Ok(list) => Ok(PySampleList::from_samples(list.get().snapshot())),
+            Ok(list) => Ok(PySampleList::from_samples(list.get().snapshot(samples.py()))),
             Err(_) => import_list(samples).map(PySampleList::from_samples),
         }
     }
@@ -74,7 +74,7 @@ impl PySampleList {
         slf: Bound<'py, Self>,
         device: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, Self>> {
-        if let ListSamples::Trees(trees) = slf.get().snapshot() {
+        if let ListSamples::Trees(trees) = slf.get().snapshot(slf.py()) {
             let class = trees.class(slf.py())?;
             return Err(PyTypeError::new_err(format!(
                 "to_device takes samples that are array-likes, and those of this list are trees ({class}); make a SampleList of each leaf"
@@ -166,7 +166,7 @@ impl PySampleList {
     ///         which is joined as it is; or an Arrow array, whose rows are samples.
     fn extend(&self, samples: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(other) = samples.cast_exact::<PySampleList>() {
-            return self.join(samples.py(), other.get().snapshot());
+            return self.join(samples.py(), other.get().snapshot(samples.py()));
         }
         if is_arrow(samples)? {
             return self.join(samples.py(), rows_of_arrow(samples)?);
@@ -189,7 +189,7 @@ impl PySampleList {
 
     /// A sample as a tensor, or as a tree of tensors; for a slice, a list that shares the samples.
     fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let (py, contents) = (index.py(), self.snapshot());
+        let (py, contents) = (index.py(), self.snapshot(index.py()));
         if let ListSamples::Leaves(imported) = &contents {
             imported.list.check_known().or_py_err(py)?;
         }
@@ -232,12 +232,12 @@ impl PySampleList {
     }
 
     /// Shares the samples until one of the two lists changes.
-    fn __copy__(&self) -> PySampleList {
-        PySampleList::from_samples(self.snapshot())
+    fn __copy__(&self, py: Python<'_>) -> PySampleList {
+        PySampleList::from_samples(self.snapshot(py))
     }
 
-    fn __repr__(&self) -> String {
-        match self.snapshot() {
+    fn __repr__(&self, py: Python<'_>) -> String {
+        match self.snapshot(py) {
             ListSamples::Leaves(imported) => {
                 let (len, num_metas) = (imported.list.len(), imported.list.metas().len());
                 let plural = |n: usize| if n == 1 { "" } else { "s" };

@@ -4,6 +4,7 @@
 //! `torch.cat` 590; unpack 28, `_foreach_copy_` of views 350.
 
 use pyo3::exceptions::PyValueError;
+use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::bindings::Places;
@@ -22,7 +23,7 @@ use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::tensor::{table_of, tensor_of};
-use crate::ownership::holder::with_own_references;
+use crate::ownership::holder::{with_own_references, Visited};
 use crate::trees::flatten::TreeDef;
 use crate::trees::flatten_like::TreeNames;
 
@@ -32,6 +33,10 @@ pub(crate) struct PyStructure(TreeDef);
 
 #[pymethods]
 impl PyStructure {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Visited {
+        self.0.visit(&visit)
+    }
+
     /// Each container before its children: a list of its keys, or the number of its entries with whether they are in a tuple.
     /// None for each leaf.
     fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {

@@ -237,7 +237,7 @@ impl SideReader {
     /// Samples that were imported before; as [`SideReader::read`]. LayoutError if their memory has moved, TypeError for a list
     /// of trees, the IndexError that its indices on a device have had.
     fn list(self, py: Python<'_>, list: &PySampleList) -> PyResult<Side> {
-        if let ListSamples::Trees(trees) = list.snapshot() {
+        if let ListSamples::Trees(trees) = list.snapshot(py) {
             let class = trees.class(py)?;
             let text = format!(
                 "the samples of a list are trees ({class}); give a tree of lists, one for each leaf"

@@ -245,7 +245,7 @@ pub(super) fn read_before<'py>(
     let py = samples.py();
     if let Ok(list) = samples.cast_exact::<PySampleList>() {
         list.get().check_resident(py)?;
-        return match list.get().snapshot() {
+        return match list.get().snapshot(py) {
             samples if samples.len() == 0 => Err(no_samples()),
             ListSamples::Leaves(samples) => Ok(Some(Column::Imported(samples))),
             ListSamples::Trees(trees) => Column::from_trees(py, &trees).map(Some),

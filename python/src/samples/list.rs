@@ -74,13 +74,20 @@ pub(crate) struct PySampleList {
 }
 
 /// The contents of a list.
-#[derive(Clone)]
 pub(crate) enum ListSamples {
     Leaves(Arc<Imported>),
     Trees(Trees),
 }
 
 impl ListSamples {
+    /// The same samples for another list. Runs no Python code.
+    fn copied(&self, py: Python<'_>) -> ListSamples {
+        match self {
+            ListSamples::Leaves(imported) => ListSamples::Leaves(Arc::clone(imported)),
+            ListSamples::Trees(trees) => ListSamples::Trees(trees.copied(py)),
+        }
+    }
+
     /// The number of samples.
     pub fn len(&self) -> usize {
         match self {
@@ -147,13 +154,16 @@ impl PySampleList {
         };
         match &samples.samples {
             ListSamples::Leaves(imported) => visit_samples(imported, visit),
-            ListSamples::Trees(trees) => trees.leaves().try_for_each(|(_, column)| match column {
-                LeafColumn::Tensors(imported) => visit_samples(imported, visit),
-                LeafColumn::Objects(objects) if Arc::strong_count(objects) == 1 => {
-                    objects.iter().try_for_each(|object| visit.call(object))
-                }
-                LeafColumn::Objects(_) => Ok(()),
-            }),
+            ListSamples::Trees(trees) => {
+                visit.call(trees.shape())?;
+                trees.leaves().try_for_each(|(_, column)| match column {
+                    LeafColumn::Tensors(imported) => visit_samples(imported, visit),
+                    LeafColumn::Objects(objects) if Arc::strong_count(objects) == 1 => {
+                        objects.iter().try_for_each(|object| visit.call(object))
+                    }
+                    LeafColumn::Objects(_) => Ok(()),
+                })
+            }
         }
     }
 
@@ -172,8 +182,8 @@ impl PySampleList {
     }
 
     /// The samples as they are now; appending later does not change what was taken.
-    pub fn snapshot(&self) -> ListSamples {
-        self.samples().samples.clone()
+    pub fn snapshot(&self, py: Python<'_>) -> ListSamples {
+        self.samples().samples.copied(py)
     }
 
     /// The number of samples.
@@ -183,7 +193,7 @@ impl PySampleList {
 
     /// The samples of `snapshot`, if they are array-likes; an error for trees.
     pub fn leaves(&self, py: Python<'_>) -> PyResult<Arc<Imported>> {
-        self.snapshot().leaves(py)
+        self.snapshot(py).leaves(py)
     }
 
     /// The samples of `leaves`; LayoutError if the memory of a sample was moved since its import, and the error that
@@ -212,7 +222,7 @@ impl PySampleList {
     ) -> PyResult<(Arc<Imported>, Resident<'static>)> {
         let (contents, version) = {
             let samples = self.samples();
-            (samples.samples.clone(), samples.version)
+            (samples.samples.copied(py), samples.version)
         };
         let imported = contents.leaves(py)?;
         let is_current =
@@ -250,7 +260,7 @@ impl PySampleList {
     /// The samples at these positions, as `SampleList.take` has them.
     pub fn taken(&self, indices: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
         let py = indices.py();
-        let contents = self.snapshot();
+        let contents = self.snapshot(py);
         self.check_resident(py)?;
         if let Some(chosen) = self.chosen(indices)? {
             return Ok(ListSamples::Leaves(Arc::new(chosen)));
@@ -296,7 +306,7 @@ impl PySampleList {
         objects: Vec<Bound<'_, PyAny>>,
         start: usize,
     ) -> PyResult<ListSamples> {
-        let imported = match self.snapshot() {
+        let imported = match self.snapshot(py) {
             ListSamples::Leaves(imported) if imported.list.is_empty() => {
                 match objects.first().map_or(Ok(false), is_tree)? {
                     true => return Trees::read(objects).map(ListSamples::Trees),
@@ -329,7 +339,7 @@ impl PySampleList {
         // Released without the lock of the list, and structures are compared without it.
         let _gone;
         let mut current = loop {
-            match (&self.snapshot(), &mut other) {
+            match (&self.snapshot(py), &mut other) {
                 (ListSamples::Leaves(imported), ListSamples::Leaves(other)) => {
                     imported.list.check_known().and(other.list.check_known()).or_py_err(py)?;
                 }

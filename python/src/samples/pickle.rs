@@ -39,7 +39,7 @@ struct Group {
 /// that was moved. A list of tensors gives DeviceError for samples on a device, and the IndexError of indices on the device;
 /// trees do not, because their columns are pickled, and refused, on their own.
 pub(crate) fn reduce_list<'py>(py: Python<'py>, list: &PySampleList) -> PyResult<Reduced<'py>> {
-    match list.snapshot() {
+    match list.snapshot(py) {
         ListSamples::Leaves(_) => {
             let groups = reduced(py, &*list.unmoved(py, "")?)?;
             Ok((maker(py, "_list_of_groups")?, (groups,).into_pyobject(py)?))

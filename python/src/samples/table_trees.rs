@@ -25,7 +25,7 @@ pub(crate) fn table_in(samples: &Bound<'_, PyAny>, sep: &str) -> PyResult<Option
 /// ValueError for two columns of one name.
 pub(crate) fn trees_of_table(py: Python<'_>, columns: Vec<ArrowColumn<'_>>) -> PyResult<Trees> {
     let flat = flatten(py, &mut TableRules(py), (columns, 0), String::new(), ".");
-    Trees::new(flat, None, |_, content| {
+    Trees::new(py, flat, None, |_, content| {
         Ok(match content {
             ArrowContent::Texts(texts) => {
                 let texts = texts.iter().map(Bound::unbind).collect();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyString, PyType};
 
@@ -14,6 +15,7 @@ use crate::import::importer::Reading;
 use crate::import::routes::{has_interface, route_of, ImportRoute};
 use crate::import::rows::is_of_numbers;
 use crate::import::tensor::tensor_of;
+use crate::ownership::holder::Visited;
 use crate::samples::leaf_columns::{are_rows, Content, LeafColumn};
 use crate::trees::container::{has_names, ColumnPlace, Container};
 use crate::trees::flatten::{flatten, Classified, Flat, TreeDef, TreeRules};
@@ -29,18 +31,31 @@ fn place_after(start: usize, path: &str) -> ColumnPlace<'_> {
 }
 
 /// Samples of one structure.
-#[derive(Clone)]
 pub(crate) struct Trees {
-    shape: Arc<Shape>,
+    shape: Py<Shape>,
     /// The column of each leaf, in the order of the structure.
     columns: Vec<LeafColumn>,
     len: usize,
 }
 
-/// The structure of all samples.
-struct Shape {
+/// The structure of all samples: an object, to which each list has a reference of its own. It refers to what the samples do by
+/// their class, their keys and the attributes of the first one.
+#[pyclass(frozen, name = "_Shape", module = "windrow")]
+pub(crate) struct Shape {
     tree: TreeDef,
     leaves: Vec<ShapeLeaf>,
+}
+
+#[pymethods]
+impl Shape {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Visited {
+        let mut classes = self.leaves.iter().filter_map(|leaf| match &leaf.content {
+            Content::Objects(class) => Some(class),
+            _ => None,
+        });
+        classes.try_for_each(|class| visit.call(class))?;
+        self.tree.visit(&visit)
+    }
 }
 
 struct ShapeLeaf {
@@ -158,6 +173,7 @@ impl Trees {
     /// Trees of leaves that `read` makes from flattened ones, each for as many samples (not checked). `len`: the number of
     /// samples; `None` takes that of the first leaf, 0 without leaves.
     pub fn new<L>(
+        py: Python<'_>,
         flat: Flat<L>,
         len: Option<usize>,
         mut read: impl FnMut(&str, L) -> PyResult<(Content, LeafColumn)>,
@@ -170,7 +186,14 @@ impl Trees {
         }
         flat.end?;
         let len = len.unwrap_or_else(|| columns.first().map_or(0, LeafColumn::len));
-        Ok(Trees { shape: Arc::new(Shape { tree: flat.tree, leaves }), columns, len })
+        let shape = Py::new(py, Shape { tree: flat.tree, leaves })?;
+        Ok(Trees { shape, columns, len })
+    }
+
+    /// The same samples for another list, with a reference of its own to the structure. Runs no Python code.
+    pub fn copied(&self, py: Python<'_>) -> Trees {
+        let shape = self.shape.clone_ref(py);
+        Trees { shape, columns: self.columns.clone(), len: self.len }
     }
 
     /// The number of samples.
@@ -178,27 +201,32 @@ impl Trees {
         self.len
     }
 
+    /// The object that is the structure.
+    pub fn shape(&self) -> &Py<Shape> {
+        &self.shape
+    }
+
     /// The structure, and the column of each leaf.
     pub fn parts(&self) -> (&TreeDef, &[LeafColumn]) {
-        (&self.shape.tree, &self.columns)
+        (&self.shape.get().tree, &self.columns)
     }
 
     /// The path of each leaf and its column, in the order of the structure.
     pub fn leaves(&self) -> impl Iterator<Item = (&str, &LeafColumn)> {
-        self.shape.leaves.iter().map(|leaf| leaf.path.as_str()).zip(&self.columns)
+        self.shape.get().leaves.iter().map(|leaf| leaf.path.as_str()).zip(&self.columns)
     }
 
     /// Samples of this structure with other leaves, in its order.
     ///
     /// # Errors
     /// ValueError for other kinds of leaves, or leaves of another number of samples than `len`.
-    pub fn with_columns(&self, columns: Vec<LeafColumn>, len: usize) -> PyResult<Trees> {
+    pub fn with_columns(self, columns: Vec<LeafColumn>, len: usize) -> PyResult<Trees> {
         let is_like = |(column, other): (&LeafColumn, &LeafColumn)| {
             std::mem::discriminant(column) == std::mem::discriminant(other) && other.len() == len
         };
         match columns.len() == self.columns.len() && self.columns.iter().zip(&columns).all(is_like)
         {
-            true => Ok(Trees { shape: Arc::clone(&self.shape), columns, len }),
+            true => Ok(Trees { columns, len, ..self }),
             false => {
                 Err(PyValueError::new_err("leaves that do not fit the structure of the samples"))
             }
@@ -212,7 +240,8 @@ impl Trees {
 
     /// The class of the samples, for texts; "objects" for samples that are a leaf.
     pub fn class(&self, py: Python<'_>) -> PyResult<String> {
-        self.shape.tree.root().map_or(Ok("objects".to_owned()), |root| class_name(root.class(py)))
+        let root = self.shape.get().tree.root();
+        root.map_or(Ok("objects".to_owned()), |root| class_name(root.class(py)))
     }
 
     /// Flattens the samples of a new list, at least one, and imports their leaves.
@@ -229,7 +258,7 @@ impl Trees {
     fn read_as(samples: Vec<Bound<'_, PyAny>>, is_template: bool) -> PyResult<Trees> {
         let (py, len) = (samples[0].py(), Some(samples.len()));
         let flat = flatten(py, &mut ListRules { is_template }, samples, String::new(), SEP);
-        Trees::new(flat, len, |path, (samples, content)| {
+        Trees::new(py, flat, len, |path, (samples, content)| {
             let place = ColumnPlace::new(path, SEP);
             let column = LeafColumn::read(samples, place, &content)?;
             Ok((content, column))
@@ -243,9 +272,10 @@ impl Trees {
     /// As [`Container::columns`] for another structure, TypeError for another kind of leaf, both with sample and path; those of
     /// [`LeafColumn::read`].
     pub fn read_more(&self, samples: Vec<Bound<'_, PyAny>>, start: usize) -> PyResult<Trees> {
-        let (py, len, leaves) = (samples[0].py(), samples.len(), &self.shape.leaves);
+        let (py, len) = (samples[0].py(), samples.len());
+        let Shape { tree, leaves } = self.shape.get();
         let mut columns = try_vec(self.columns.len())?;
-        self.shape.tree.flatten_up_to(
+        tree.flatten_up_to(
             samples,
             |container, path, samples| {
                 container.columns(py, &samples, place_after(start, path), None)?.into_lists()
@@ -264,7 +294,7 @@ impl Trees {
                 _ => LeafColumn::read(samples, place, &leaf.content)?,
             });
         }
-        Ok(Trees { shape: Arc::clone(&self.shape), columns: read, len })
+        Ok(Trees { shape: self.shape.clone_ref(py), columns: read, len })
     }
 
     /// The samples at these positions, of which negative ones count from the end; IndexError for one that is not in the list.
@@ -279,16 +309,15 @@ impl Trees {
         }
         let columns = self.columns.iter().map(|column| column.taken(py, &positions));
         let columns = columns.collect::<PyResult<_>>()?;
-        Ok(Trees { shape: Arc::clone(&self.shape), columns, len: positions.len() })
+        Ok(Trees { shape: self.shape.clone_ref(py), columns, len: positions.len() })
     }
 
     /// A sample as a tree of tensors; other leaves are as they were given, lists in a copy. LayoutError if the memory of a leaf
     /// was moved. Panics for an index that is not in the list.
     pub fn sample<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
-        self.shape.tree.unflatten(py, |leaf| match &self.columns[leaf] {
-            LeafColumn::Tensors(imported) => {
-                imported.object(py, index, &self.shape.leaves[leaf].path)
-            }
+        let Shape { tree, leaves } = self.shape.get();
+        tree.unflatten(py, |leaf| match &self.columns[leaf] {
+            LeafColumn::Tensors(imported) => imported.object(py, index, &leaves[leaf].path),
             LeafColumn::Objects(objects) => {
                 let object = objects[index].bind(py);
                 match object.cast_exact::<PyList>() {
@@ -305,8 +334,9 @@ impl Trees {
         // The leaf is a tensor, because a list of Python numbers would be a leaf.
         let tensor = tensor_of(PyInt::new(py, 0).as_any(), "template", Reading::OWNED)?;
         let tensor = Bound::new(py, PyTensor::from(tensor))?.into_any();
-        self.shape.tree.unflatten(py, |leaf| {
-            Ok(match &self.shape.leaves[leaf].content {
+        let Shape { tree, leaves } = self.shape.get();
+        tree.unflatten(py, |leaf| {
+            Ok(match &leaves[leaf].content {
                 Content::Tensors => tensor.clone(),
                 Content::Texts => PyString::new(py, "").into_any(),
                 Content::Numbers => PyList::new(py, [0])?.into_any(),
@@ -317,7 +347,7 @@ impl Trees {
 
     /// Whether another list has its columns in the order of this one, as those that were taken or read from it have.
     pub fn is_alike(&self, other: &Trees) -> bool {
-        Arc::ptr_eq(&self.shape, &other.shape)
+        self.shape.is(&other.shape)
     }
 
     /// Another list with its columns in the order of this one. Compares keys, which can run any code.
@@ -325,9 +355,9 @@ impl Trees {
     /// # Errors
     /// TypeError for another structure, with the path.
     pub fn arrange(&self, py: Python<'_>, other: &Trees) -> PyResult<Trees> {
-        let from = self.shape.columns_in(py, &other.shape)?;
+        let from = self.shape.get().columns_in(py, other.shape.get())?;
         let columns = from.into_iter().map(|position| other.columns[position].clone()).collect();
-        Ok(Trees { shape: Arc::clone(&self.shape), columns, len: other.len })
+        Ok(Trees { shape: self.shape.clone_ref(py), columns, len: other.len })
     }
 
     /// Adds the samples of another list that is alike (not checked); on an error none.

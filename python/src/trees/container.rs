@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 
+use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use crate::ground::errors::{class_name, type_error, ErrorSubject};
 use crate::ground::iterables::{entries, list_of, tuple_of};
 use crate::ground::reserve::try_vec;
+use crate::ownership::holder::Visited;
 
 /// A container without its children.
 pub(crate) struct Container {
@@ -115,6 +117,19 @@ impl Container {
             Some(Maker { function, like: None }) => function.bind(py).call1((children,)),
             None if self.class.is(py.get_type::<PyTuple>()) => Ok(tuple_of(&children)?.into_any()),
             None => Ok(children),
+        }
+    }
+
+    /// Shows the collector the class, the keys and what makes the container, which refer to objects of the caller's.
+    pub fn visit(&self, visit: &PyVisit<'_>) -> Visited {
+        visit.call(&self.class)?;
+        self.keys().unwrap_or_default().iter().try_for_each(|key| visit.call(key))?;
+        if let NodeType::Registered(Registered { flattener, flatten_more, .. }) = &self.node_type {
+            visit.call(flattener).and_then(|()| visit.call(flatten_more))?;
+        }
+        match &self.maker {
+            Some(Maker { function, like }) => visit.call(function).and_then(|()| visit.call(like)),
+            None => Ok(()),
         }
     }
 

@@ -15,9 +15,11 @@
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyRecursionError, PyRuntimeError};
+use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
 
 use crate::ground::reserve::{push_to, try_vec};
+use crate::ownership::holder::Visited;
 use crate::trees::container::{ColumnPlace, Container};
 
 /// Deeper trees are refused: a container may hold itself.
@@ -158,6 +160,16 @@ impl TreeDef {
         self.nodes.iter().map(|node| match node {
             TreeNode::Leaf => None,
             TreeNode::Container(container, _) => Some(&**container),
+        })
+    }
+
+    /// Shows the collector the references of the containers that no other tree has.
+    pub fn visit(&self, visit: &PyVisit<'_>) -> Visited {
+        self.nodes.iter().try_for_each(|node| match node {
+            TreeNode::Container(container, _) if Arc::strong_count(container) == 1 => {
+                container.visit(visit)
+            }
+            _ => Ok(()),
         })
     }
 
