@@ -448,8 +448,7 @@ def table_type(current, *, borrow=True, code=0):
     table.current_work_stream = ctypes.cast(work_stream, c_void_p).value
 
     class Tabled(Memory):
-        keep = table, own, work_stream
-        __dlpack_c_exchange_api__ = exchange_capsule(table)
+        __dlpack_c_exchange_api__ = exchange_capsule(table, own, work_stream)
 
         def __init__(self, driver, array, **memory):
             super().__init__(driver, array, **memory)

@@ -256,8 +256,13 @@ def exchange_table(cls):
     return DLPackExchangeAPI.from_address(_get_pointer(capsule, EXCHANGE))
 
 
-def exchange_capsule(table, name=EXCHANGE):
-    """A capsule for a table of our own; the table, and a name, must stay alive."""
+_tables = []
+
+
+def exchange_capsule(table, *functions, name=EXCHANGE):
+    """A capsule for a table of our own, which lives as long as the process, as DLPack has it, and so do its functions. A name must
+    stay alive."""
+    _tables.append((table, functions))
     return _new(ctypes.addressof(table), name, None)
 
 

@@ -62,7 +62,6 @@ def table_type(*, borrow):
     table.current_work_stream = address["c"]
 
     class Tabled:
-        keep = table
         __dlpack_c_exchange_api__ = exchange_capsule(table)
 
         def __init__(self, array, code=0, **build):
@@ -144,7 +143,7 @@ def test_table_attribute_of_another_kind_is_ignored():
 
     class WrongName(Producer):
         code, tabled = 0, table_type(borrow=False)
-        __dlpack_c_exchange_api__ = exchange_capsule(tabled.keep, b"something_else")
+        __dlpack_c_exchange_api__ = exchange_capsule(exchange_table(tabled), name=b"something_else")
 
     for cls in (IntAttribute, WrongName):
         producer = cls(paint(6, "int32"))
