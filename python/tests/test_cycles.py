@@ -206,6 +206,57 @@ def test_cycles_are_collected(holder, source, torch):
     assert not any(ref() is not None for ref in refs)
 
 
+def classes_of_their_own():
+    """Classes made here, to which nothing else refers."""
+
+    @dataclasses.dataclass
+    class Fields:
+        x: object
+
+    class Dict(dict):
+        pass
+
+    class Key(str):
+        pass
+
+    yield Fields, lambda: Fields(np.zeros(2))
+    yield Dict, lambda: Dict(x=np.zeros(2))
+    yield Key, lambda: {Key("x"): np.zeros(2)}
+    if "attrs" in CLASSES:
+        own = attrs.make_class("Own", ["x"])
+        yield own, lambda: own(np.zeros(2))
+
+
+@pytest.mark.parametrize("number", range(3 + ("attrs" in CLASSES)))
+def test_classes_that_refer_to_lists_of_their_objects(number):
+    def made():
+        cls, make = list(classes_of_their_own())[number]
+        cls.buffer = wr.SampleList([make(), make()])
+        wr.collate(cls.buffer)
+        wr.collate([make()])
+        return weakref.ref(cls)
+
+    gc.collect()
+    ref = made()
+    gc.collect()
+    assert ref() is None
+
+
+def test_a_class_in_the_place_of_one_that_is_gone():
+    """How objects of a class are read is not remembered for one that has its address later."""
+    for number in range(200):
+        base = (dict, list, np.ndarray, bytearray)[number % 4]
+        cls = type("Made", (base,), {})
+        sample = np.zeros(3, np.float32).view(cls) if base is np.ndarray else cls(x=1.0) if base is dict else cls([1, 2, 3])
+        assert len(wr.SampleList([sample])) == 1
+        if base is dict:
+            assert wr.collate([sample])["x"].shape == (1,)
+        else:
+            assert wr.stack([sample]).shape == (1, 3)
+        del cls, sample
+        gc.collect() if number % 10 == 0 else None
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_first_sample_that_is_replaced_is_released(name):
     make, x = CLASSES[name], node()

@@ -198,22 +198,24 @@ def test_no_leak_of_small_objects():
 
 
 TYPES = """
-interface, made = paint(4).__array_interface__, set()
+interface, num_again = paint(4).__array_interface__, 0
 for _ in range(300):
     number = type("Number", (int,), {})
-    made.add(id(number))
+    address = id(number)
     assert_tensor(wr.stack([number(3)]), np.array([3]))
     del number
     gc.collect()
     holder = type("Holder", (), {"__array_interface__": interface})
-    assert id(holder) not in made
+    num_again += id(holder) == address
     assert_tensor(wr.stack([holder()]), paint((1, 4)))
+print(num_again)
 """
 
 
 @pytest.mark.slow
 def test_types_are_not_taken_for_others_that_are_gone():
-    isolated.run(TYPES)
+    """A class at the address of one that is gone is looked up by itself."""
+    assert int(isolated.run(TYPES)) > 0
 
 
 # threads

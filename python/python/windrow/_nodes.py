@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
+import weakref
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Tuple
 
 from windrow._like import model_like, object_like, object_template, template
 from windrow._flattener import Flattened, Flattener, at_path, class_name, located, text_of
@@ -19,7 +20,8 @@ __all__ = ["register_node"]
 
 
 _registered: Dict[type, Flattener] = {}
-_known: Dict[type, Flattener] = {}
+# Weak, so that a class goes with its objects; the flatteners of libraries do not refer to it.
+_known: MutableMapping[type, Flattener] = weakref.WeakKeyDictionary()
 # Classes made without end must not make a table grow with them.
 _MAX_KNOWN = 1024
 

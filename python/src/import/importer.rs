@@ -1,9 +1,8 @@
 //! The list that an import fills, what keeps its samples alive, and its errors. See `items` for the entry points.
 #![allow(unsafe_code)] // Foreign pointers enter here.
 
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyType};
 use windrow::bindings::{set_handed_out, PipelinedCopy};
 use windrow::dlpack::{DLDeviceType, ForeignTensor};
 use windrow::error::{Hint, Mismatch, MoveSide};
@@ -101,8 +100,8 @@ pub(crate) struct Importer<'py> {
     pub argument: Option<&'static str>,
     /// The side of pairs that the objects are.
     pub side: Option<MoveSide>,
-    /// The class of the last object, and how its objects are read.
-    pub last: Option<(*mut ffi::PyTypeObject, ImportRoute, Lazy)>,
+    /// The class of the last object, which is held so that no other has its address, and how its objects are read.
+    pub last: Option<(Bound<'py, PyType>, ImportRoute, Lazy)>,
     /// Whether torch has said that it records nothing, and only samples of `last`'s class, which run no code of others, came
     /// since.
     pub is_unrecorded: bool,

@@ -105,10 +105,12 @@ impl<'py> Importer<'py> {
     /// Prefetches the memory of the samples that follow, where they are tensors of the last one's class.
     #[inline]
     fn prefetch(&self, ahead: &[Borrowed<'_, 'py, PyAny>]) {
-        let Some((class, _, Lazy::Words(torch))) = self.last else { return };
+        let Some((class, _, Lazy::Words(torch))) = &self.last else { return };
         // SAFETY: live objects.
         unsafe {
-            torch.prefetch_ahead(class, self.owned, |steps| Some(ahead.get(steps)?.as_ptr()))
+            torch.prefetch_ahead(class.as_type_ptr(), self.owned, |steps| {
+                Some(ahead.get(steps)?.as_ptr())
+            })
         };
     }
 
@@ -118,12 +120,12 @@ impl<'py> Importer<'py> {
     fn import(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         // SAFETY: a live object has a type.
         let class = unsafe { ffi::Py_TYPE(object.as_ptr()) };
-        let (route, lazy) = match self.last {
-            Some((last, route, lazy)) if last == class => (route, lazy),
+        let (route, lazy) = match &self.last {
+            Some((last, route, lazy)) if last.as_type_ptr() == class => (*route, *lazy),
             _ => {
                 (self.ahead, self.is_unrecorded) = (None, false);
                 let (route, lazy) = route_of(object)?;
-                self.last = Some((class, route, lazy));
+                self.last = Some((object.get_type(), route, lazy));
                 if let ImportRoute::Exchange { api, is_torch: true, .. } = route {
                     self.owner.producers.torch = Some(api);
                 }

@@ -174,8 +174,8 @@ impl<'py> Importer<'py> {
             )));
         };
         self.consume(&capsule, kind, index)?;
-        if let Some((.., lazy)) = self.last {
-            self.check_dtype(object, lazy, self.list.meta(self.list.len() - 1).dtype, index)?;
+        if let Some((.., lazy)) = &self.last {
+            self.check_dtype(object, *lazy, self.list.meta(self.list.len() - 1).dtype, index)?;
         }
         let is_known = self.list.is_read_only_at(self.list.len() - 1);
         if self.owned && !is_known && is_immutable(object)? {

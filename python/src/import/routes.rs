@@ -1,13 +1,15 @@
 //! How objects of a Python type are read: found once for each type, then remembered.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCapsule, PyFloat, PyInt, PyList, PyMemoryView, PyTuple, PyType};
+use pyo3::types::{
+    PyCapsule, PyFloat, PyInt, PyList, PyMemoryView, PyTuple, PyType, PyWeakrefReference,
+};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
 use windrow::DType;
 
@@ -67,15 +69,24 @@ const MAX_TYPES: usize = 1024;
 
 struct Known {
     route: (ImportRoute, Lazy),
-    /// Holds the type, so that its address names no other type.
-    _class: Py<PyType>,
+    /// Weak, so that a class goes with its objects; another may have its address then.
+    class: Py<PyWeakrefReference>,
 }
 
-static KNOWN: Mutex<Option<HashMap<usize, Known>>> = Mutex::new(None);
+impl Known {
+    /// Whether the type is that of an object. Runs no Python code.
+    fn is_of(&self, object: &Bound<'_, PyAny>) -> bool {
+        let class = self.class.bind(object.py()).upgrade();
+        class.is_some_and(|class| std::ptr::eq(class.as_ptr().cast(), object.get_type_ptr()))
+    }
+}
+
+/// The types that were looked up, by their addresses.
+static KNOWN: Mutex<Option<HashMap<usize, Arc<Known>>>> = Mutex::new(None);
 
 thread_local! {
-    /// The type that this thread looked up last, which `KNOWN` holds.
-    static LAST: Cell<Option<(usize, (ImportRoute, Lazy))>> = const { Cell::new(None) };
+    /// The type that this thread looked up last.
+    static LAST: RefCell<Option<Arc<Known>>> = const { RefCell::new(None) };
 }
 
 /// The route of an object's exact type.
@@ -84,12 +95,17 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy
         return Ok(route);
     }
     // The lookup runs Python code, so it holds no lock.
-    let class = object.get_type();
+    let (py, class) = (object.py(), object.get_type());
     let route = (find_route(&class, object)?, find_lazy(&class)?);
+    let found = Known { route, class: PyWeakrefReference::new(&class)?.unbind() };
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(HashMap::new);
+    // No Python code runs: weak references have no callback, and a class, which refers to itself, is not gone with one of ours.
+    if known.len() >= MAX_TYPES {
+        known.retain(|_, known| known.class.bind(py).upgrade().is_some());
+    }
     if known.len() < MAX_TYPES {
-        known.insert(object.get_type_ptr().addr(), Known { route, _class: class.unbind() });
+        known.insert(object.get_type_ptr().addr(), Arc::new(found));
     }
     Ok(route)
 }
@@ -98,14 +114,20 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy
 /// [`MAX_TYPES`]. Runs no Python code.
 #[inline]
 pub(crate) fn known_route(object: &Bound<'_, PyAny>) -> Option<(ImportRoute, Lazy)> {
-    let key = object.get_type_ptr().addr();
-    if let Some((_, route)) = LAST.get().filter(|&(last, _)| last == key) {
+    let is_last = |last: &RefCell<Option<Arc<Known>>>| {
+        last.borrow().as_ref().filter(|last| last.is_of(object)).map(|last| last.route)
+    };
+    if let Some(route) = LAST.try_with(is_last).ok().flatten() {
         return Some(route);
     }
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = known.as_ref()?.get(&key)?;
-    LAST.set(Some((key, found.route)));
-    Some(found.route)
+    let found = known.as_ref()?.get(&object.get_type_ptr().addr());
+    let found = Arc::clone(found.filter(|found| found.is_of(object))?);
+    drop(known);
+    let route = found.route;
+    // This fails only while the thread ends.
+    let _ = LAST.try_with(|last| last.replace(Some(found)));
+    Some(route)
 }
 
 /// The route of a class, of which `object` is one. Runs Python code.
