@@ -283,3 +283,27 @@ def test_our_table_has_streams_of_its_own_devices_only():
         with pytest.raises(RuntimeError, match="host and on CUDA"):
             current(kind, 0, ctypes.addressof(out))
         assert out.value == 7
+
+
+STAND_INS = """
+import types, weakref
+from dlpack_harness import DLPackExchangeAPI, DLPackVersion, exchange_capsule
+
+def stand_in():
+    table = DLPackExchangeAPI(version=DLPackVersion(1, 3), managed_tensor_from_py_object_no_sync=8)
+    class Tensor:
+        keep, __dlpack_c_exchange_api__ = table, exchange_capsule(table)
+    # As memory that was freed may look.
+    weakref.finalize(Tensor, ctypes.memset, ctypes.addressof(table), 5, ctypes.sizeof(table))
+    return types.SimpleNamespace(Tensor=Tensor, from_dlpack=lambda tensor: ("torch's", tensor.shape), __version__="0")
+
+for _ in range(2):
+    sys.modules["torch"] = stand_in()
+    assert wr.stack([1.0, 2.0]).torch() == ("torch's", (2,))
+    del sys.modules["torch"]
+    gc.collect()
+"""
+
+
+def test_the_table_that_torch_had_first_stays():
+    isolated.run(STAND_INS)

@@ -226,16 +226,17 @@ pub(crate) fn exchange_api(
     Ok(api.filter(|api| api.managed_tensor_from_py_object_no_sync.is_some()))
 }
 
-/// The exchange table for torch tensors, once torch is imported.
+/// The exchange table for torch tensors, once torch is imported. Its class is held: one that stands in for torch's may own it.
 pub(crate) fn torch_api(py: Python<'_>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
-    static FOUND: PyOnceLock<Option<&'static DLPackExchangeAPI>> = PyOnceLock::new();
+    type Held = (Py<PyType>, &'static DLPackExchangeAPI);
+    static FOUND: PyOnceLock<Option<Held>> = PyOnceLock::new();
     let find = || match loaded(py, "torch", "Tensor")? {
-        Some(class) => exchange_api(&class),
-        None => Ok(None),
+        Some(class) => Ok(exchange_api(&class)?.map(|api| (class.unbind(), api))),
+        None => Ok::<_, PyErr>(None),
     };
     let has_torch = || Ok::<_, PyErr>(FOUND.get(py).is_some() || module(py, "torch")?.is_some());
     match has_torch()? {
-        true => FOUND.get_or_try_init(py, find).copied(),
+        true => Ok(FOUND.get_or_try_init(py, find)?.as_ref().map(|(_, api)| *api)),
         false => Ok(None),
     }
 }
