@@ -441,6 +441,30 @@ def test_an_output_of_which_a_clone_was_made_since(how):
     assert clone.equal(before) and base.equal(-torch.stack(ROWS))
 
 
+EXPORTS = {
+    "numpy": lambda out: out.numpy(),
+    "torch": lambda out: out.torch(),
+    "memoryview": memoryview,
+    "asarray": np.asarray,
+    "DLPack": np.from_dlpack,
+    "torch.from_dlpack": torch.from_dlpack,
+    "array interface": lambda out: out.__array_interface__,
+}
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+@pytest.mark.parametrize("how", OUTPUTS)
+def test_an_export_of_memory_of_which_a_clone_was_made_since(how, export):
+    base = torch.zeros((4, 3))
+    out = OUTPUTS[how](base)
+    before, clone = base.clone(), torch._lazy_clone(base)
+    error = (wr.LayoutError, BufferError)
+    with pytest.raises(error, match="import it again"):
+        EXPORTS[export](out)
+    assert not torch._C._is_cow_tensor(base) and clone.equal(before)
+    EXPORTS[export](OUTPUTS[how](base))
+
+
 def broken(change, which="True"):
     """Cases some of which say something else than torch does."""
     return f"probe.cases = lambda: [c._replace({change}) if {which} else c for i, c in enumerate(cases())]"

@@ -17,7 +17,8 @@ use crate::ground::arguments::position_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{shown, OrPyErr};
 use crate::ground::tensor::PyTensor;
-use crate::ownership::holder::{unmoved, visit_tensor, with_own_references, Visited};
+use crate::import::storages::lent;
+use crate::ownership::holder::{visit_tensor, with_own_references, Visited};
 
 tensor_methods!(PyBatch, {
     // Never None, as other fields may be.
@@ -140,7 +141,7 @@ tensor_methods!(PyBatch, {
         requested_schema: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
         let _ = requested_schema;
-        unmoved(py, self.inner())?;
+        lent(py, self.inner())?;
         if let Some(offsets) = self.batch().offsets() {
             set_handed_out(offsets, true);
         }

@@ -14,6 +14,7 @@ use windrow::DType;
 use crate::export::number::{is_single, number_of};
 use crate::export::{array_interface, buffer, dlpack, libraries, pickle};
 use crate::ground::tensor::PyTensor;
+use crate::import::storages::lent;
 use crate::ownership::holder::{unmoved, visit_tensor, Visited};
 
 /// The methods that a tensor and a batch, which stands for its data, have in common: those of the
@@ -79,20 +80,20 @@ macro_rules! tensor_methods {
             fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
                 let (py, tensor) = (slf.py(), slf.get().inner());
                 let keeper = slf.get().is_all_memory().then(|| slf.as_any());
-                libraries::numpy(py, unmoved(py, tensor)?, keeper)
+                libraries::numpy(py, lent(py, tensor)?, keeper)
             }
 
             /// A torch tensor of the same memory. DTypeError for a dtype that torch lacks,
             /// LayoutError for a stride below 0. torch has no read-only tensors: of
             /// immutable memory it comes with a UserWarning, as from ``torch.from_numpy``, and must not be written to.
             fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                libraries::torch(py, unmoved(py, self.inner())?)
+                libraries::torch(py, lent(py, self.inner())?)
             }
 
             /// A JAX array, of the same memory if JAX accepts its alignment, else a copy; of read-only memory, and of any that is not
             /// row-major without gaps, a copy. JAX arrays are immutable: do not write to the memory afterwards. On a device, the array may be deleted before the work that uses it is done.
             fn jax<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                libraries::jax(py, unmoved(py, self.inner())?)
+                libraries::jax(py, lent(py, self.inner())?)
             }
 
             /// The JAX array of it, for ``jax.numpy.asarray`` and JAX's functions.
@@ -102,7 +103,7 @@ macro_rules! tensor_methods {
 
             /// A CuPy array of the same device memory; for host memory a copy on the current device.
             fn cupy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                libraries::cupy(py, unmoved(py, self.inner())?)
+                libraries::cupy(py, lent(py, self.inner())?)
             }
 
             /// DLPack capsule; a legacy one without ``max_version`` or below 1.0. BufferError: read-only memory in a legacy capsule,
@@ -116,7 +117,7 @@ macro_rules! tensor_methods {
                 dl_device: Option<&Bound<'py, PyAny>>,
                 copy: Option<&Bound<'py, PyAny>>,
             ) -> PyResult<Bound<'py, PyAny>> {
-                dlpack::dlpack(py, unmoved(py, self.inner())?, stream, max_version, dl_device, copy)
+                dlpack::dlpack(py, lent(py, self.inner())?, stream, max_version, dl_device, copy)
             }
 
             fn __dlpack_device__(&self) -> (i32, i32) {
@@ -125,12 +126,12 @@ macro_rules! tensor_methods {
 
             #[getter]
             fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-                array_interface::array_interface(py, unmoved(py, self.inner())?)
+                array_interface::array_interface(py, lent(py, self.inner())?)
             }
 
             #[getter]
             fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-                array_interface::cuda_array_interface(py, unmoved(py, self.inner())?)
+                array_interface::cuda_array_interface(py, lent(py, self.inner())?)
             }
 
             #[pyo3(signature = (dtype = None, copy = None))]
@@ -140,7 +141,7 @@ macro_rules! tensor_methods {
                 dtype: Option<&Bound<'py, PyAny>>,
                 copy: Option<bool>,
             ) -> PyResult<Bound<'py, PyAny>> {
-                libraries::array(py, unmoved(py, self.inner())?, dtype, copy)
+                libraries::array(py, lent(py, self.inner())?, dtype, copy)
             }
 
             // DeviceError for memory of a CUDA device; BufferError as of `buffer::get_buffer`.
@@ -148,7 +149,7 @@ macro_rules! tensor_methods {
             unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
                 let owner = slf.clone().into_any();
                 // SAFETY: Python's own view; `slf` holds the tensor.
-                unsafe { buffer::get_buffer(unmoved(slf.py(), slf.get().inner())?, owner, view, flags) }
+                unsafe { buffer::get_buffer(lent(slf.py(), slf.get().inner())?, owner, view, flags) }
             }
 
             #[allow(unsafe_code)]

@@ -19,9 +19,9 @@ use crate::ground::errors::{at, class_of, located, quoted, to_caller, to_py_err,
 use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
 use crate::import::routes::is_torch;
-use crate::import::storages::own_all_memory;
+use crate::import::storages::lent;
 use crate::import::tensor::tensor_of;
-use crate::ownership::holder::{held_by, producers_of, unmoved, HeldObjects, Holder};
+use crate::ownership::holder::{held_by, producers_of, HeldObjects, Holder};
 use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
 
@@ -265,8 +265,7 @@ pub(super) fn output_of(
     }
     if tensor_in(out).is_some() {
         // The tensor's memory may have come to be shared with a lazy clone since it was made.
-        own_all_memory(out.py(), &tensor)?;
-        unmoved(out.py(), &tensor)?;
+        lent(out.py(), &tensor)?;
     }
     refuse_inference(out.py(), &tensor, path)?;
     Ok(tensor)

@@ -25,7 +25,7 @@ use crate::ground::iterables::{check_list, items_of, list_of, no_list};
 use crate::ground::logging::Records;
 use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
-use crate::ownership::holder::unmoved;
+use crate::import::storages::lent;
 use crate::samples::column_import::{import_columns, Borrowed, MaybeImported};
 use crate::samples::leaf_columns::are_texts;
 use crate::samples::list::{ListSamples, PySampleList};
@@ -114,7 +114,7 @@ pub(crate) fn collate<'py>(
             JobResult::Batch => {
                 Bound::new(py, PyBatch::in_arena(batch, arena.as_ref()))?.into_any()
             }
-            JobResult::Torch => torch(py, unmoved(py, batch.data())?)?,
+            JobResult::Torch => torch(py, lent(py, batch.data())?)?,
             JobResult::Sample => {
                 let sample = batch.sample(0).or_py_err(py)?;
                 Bound::new(py, PyTensor::from(sample))?.into_any()

@@ -18,7 +18,7 @@ use crate::export::dlpack::padded;
 use crate::ground::batch::{tensor_in, PyBatch};
 use crate::ground::errors::{shown, to_py_err, OrPyErr};
 use crate::ground::tensor::PyTensor;
-use crate::ownership::holder::unmoved;
+use crate::import::storages::lent;
 use crate::ownership::ready::ready_on;
 
 static API: DLPackExchangeAPI = DLPackExchangeAPI {
@@ -84,7 +84,7 @@ unsafe fn tensor_at<'py>(
         let class = shown(&object.get_type())?;
         return Err(PyTypeError::new_err(format!("not a windrow tensor: {class}")));
     };
-    let tensor: *const Tensor = unmoved(py, tensor)?;
+    let tensor: *const Tensor = lent(py, tensor)?;
     Ok((object, tensor))
 }
 

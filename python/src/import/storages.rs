@@ -15,10 +15,10 @@ use crate::ground::modules::loaded;
 use crate::import::importer::{HeldStorage, Importer};
 use crate::import::numpy_layout::data_word;
 use crate::import::routes::{route_of, torch_api, ImportRoute, Lazy};
-use crate::ownership::holder::{held_by, watches_of, HeldObjects, Holder};
+use crate::ownership::holder::{held_by, unmoved, watches_of, HeldObjects, Holder};
 use crate::ownership::owners::Owners;
 use crate::ownership::storage_watch::{address_in, StorageWatch, StorageWatches};
-use crate::private_layouts::torch_layout::reader;
+use crate::private_layouts::torch_layout::reader_made;
 
 impl Importer<'_> {
     /// Has `storage` be that of a torch tensor, `None` if it has none, and ends its sharing with lazy clones; leaves it as it is
@@ -139,25 +139,40 @@ pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> 
 }
 
 /// Ends copy-on-write sharing as [`own_memory`] does, for all torch tensors and storages that own a tensor's memory,
-/// through lists, views and earlier results too. Ends at the first error that [`own_memory`] passes on.
+/// through lists, views and earlier results too. Ends at the first error that [`own_memory`] passes on. Runs no Python code
+/// where all of the memory has words and none of it is shared.
 pub(crate) fn own_all_memory(py: Python<'_>, tensor: &Tensor) -> PyResult<()> {
-    own_memory_of(py, vec![Arc::clone(tensor.owner())], Vec::new())
+    match watches_of(tensor.owner()) {
+        Some(watches) if !are_own(py, watches) => {
+            own_memory_of(py, vec![Arc::clone(tensor.owner())], Vec::new())
+        }
+        _ => Ok(()),
+    }
 }
 
-/// Ends copy-on-write sharing as [`own_all_memory`] does, for the samples of a list. If the layout of storages is known
-/// and none of them is shared, only their words are read. Does nothing if torch is not imported.
+/// The tensor, for a library that may write to its memory or keep it: what torch tensors have lent is not shared with lazy
+/// clones afterwards. LayoutError if that, or anything else, has moved it.
+pub(crate) fn lent<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t Tensor> {
+    own_all_memory(py, tensor)?;
+    unmoved(py, tensor)
+}
+
+/// Whether no memory with these watches is shared copy-on-write, by its words alone; false where only torch can say that.
+/// Makes no reader: words of storages have been read by the one that is there, all others belong to NumPy's arrays.
+fn are_own(py: Python<'_>, watches: &StorageWatches) -> bool {
+    let torch = reader_made(py);
+    // SAFETY: words of objects that are kept with the watches.
+    let is_own = |word| torch.is_none_or(|torch| unsafe { !torch.is_word_of_shared(word) });
+    watches.all_words(&is_own)
+}
+
+/// Ends copy-on-write sharing as [`own_all_memory`] does, for the samples of a list.
 pub(crate) fn own_list_memory(
     py: Python<'_>,
     owners: &Owners,
     watches: &StorageWatches,
 ) -> PyResult<()> {
-    let is_own = match reader(py) {
-        None => true,
-        // SAFETY: words of objects that the list holds.
-        Some(Ok(torch)) => watches.all_words(|word| unsafe { !torch.is_word_of_shared(word) }),
-        Some(Err(_)) => false,
-    };
-    match is_own {
+    match are_own(py, watches) {
         true => Ok(()),
         false => {
             let objects = owners.objects().map(|kept| kept.bind(py).clone()).collect();

@@ -164,10 +164,13 @@ impl Entries<StorageWatch> {
 impl StorageWatches {
     /// Whether the answer is yes for all words in which owners have the addresses of samples; memory that does not move is not
     /// asked about. False if a place has no word.
-    pub fn all_words(&self, is: impl Fn(NonNull<AtomicUsize>) -> bool) -> bool {
+    pub fn all_words(&self, is: &impl Fn(NonNull<AtomicUsize>) -> bool) -> bool {
         self.all().iter().all(|watch| match watch {
             StorageWatch::Word(word, _) => *word == NonNull::from(&IMMOVABLE) || is(*word),
-            StorageWatch::Recheck(_) => false,
+            StorageWatch::Recheck(recheck) => match &**recheck {
+                Recheck::Storage(..) => false,
+                Recheck::Any(watches) => watches.all_words(is),
+            },
         })
     }
 

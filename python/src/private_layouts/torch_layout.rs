@@ -89,10 +89,11 @@ unsafe fn word(start: usize, position: usize) -> usize {
     unsafe { AtomicUsize::from_ptr(start.add(position)).load(Ordering::Relaxed) }
 }
 
+static READER: PyOnceLock<Result<TorchReader, Reason>> = PyOnceLock::new();
+
 /// The reader of the torch that is imported, or why there is none; `None` where torch is not imported.
 pub(crate) fn reader(py: Python<'_>) -> Option<&'static Result<TorchReader, Reason>> {
-    static FOUND: PyOnceLock<Result<TorchReader, Reason>> = PyOnceLock::new();
-    if FOUND.get(py).is_none() {
+    if READER.get(py).is_none() {
         module(py, "torch").ok()??;
     }
     // The probe runs on a thread of its own, because modes, which belong to a thread, make other tensors.
@@ -101,7 +102,12 @@ pub(crate) fn reader(py: Python<'_>) -> Option<&'static Result<TorchReader, Reas
         thread.ok()?.join().ok()
     };
     let failed = || Err("the check of its tensors failed".to_owned());
-    Some(FOUND.get_or_init(py, || py.detach(make).unwrap_or_else(failed)))
+    Some(READER.get_or_init(py, || py.detach(make).unwrap_or_else(failed)))
+}
+
+/// The reader, if it is on and was made before. Runs no Python code.
+pub(crate) fn reader_made(py: Python<'_>) -> Option<&'static TorchReader> {
+    READER.get(py)?.as_ref().ok()
 }
 
 impl TorchReader {
