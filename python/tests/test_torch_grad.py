@@ -398,7 +398,6 @@ def test_lazy_clones_are_written_to_alone(how, kind):
     assert clone.equal(torch.stack(ROWS))
 
 
-@with_private_layouts  # The exchange table gives it some.
 def test_a_lazy_clone_is_read_without_memory_of_its_own():
     base = torch.arange(12.0).reshape(4, 3)
     clone = torch._lazy_clone(base)
@@ -463,6 +462,35 @@ def test_an_export_of_memory_of_which_a_clone_was_made_since(how, export):
         EXPORTS[export](out)
     assert not torch._C._is_cow_tensor(base) and clone.equal(before)
     EXPORTS[export](OUTPUTS[how](base))
+
+
+READS = {
+    "list": (lambda base: wr.SampleList([base]), wr.stack),
+    "rows": (wr.SampleList, lambda samples: wr.stack(samples.take([0, 1, 2, 3]))),
+    "asarray": (wr.asarray, lambda tensor: wr.stack([tensor])),
+    "list of asarray": (wr.asarray, lambda tensor: wr.stack(wr.SampleList(tensor))),
+    "tree": (lambda base: wr.SampleList([{"x": base}]), lambda samples: wr.collate(samples)["x"]),
+    "view": (lambda base: wr.stack(list(base), copy=False), lambda batch: wr.pad([batch])),
+    "tensor": (lambda base: (base, wr.SampleList([base])), lambda pair: (wr.stack([pair[0]]), wr.stack(pair[1]))[1]),
+    "tensor of a tree": (lambda base: (base, wr.asarray(base)), lambda pair: (wr.collate([{"x": pair[0]}]), wr.stack([pair[1]]))[1]),
+    "scales": (lambda base: wr.Dequantize([base]), lambda by: wr.stack([torch.ones((4, 3, 1), dtype=torch.int8)], dtype="float32", transform=by)),
+}
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, Mine, Asking])
+@pytest.mark.parametrize("how", READS)
+def test_memory_is_read_of_which_a_clone_was_made_since(how, kind):
+    """A read leaves it shared, where it is."""
+    make, read = READS[how]
+    base = torch.arange(12.0).reshape(4, 3)
+    given = make(base if kind is torch.Tensor else base.as_subclass(kind))
+    before, clone = base.clone(), torch._lazy_clone(base)
+    for _ in range(2):
+        assert read(given).torch().flatten().equal(before.flatten())
+        assert torch._C._is_cow_tensor(base) and torch._C._is_cow_tensor(clone)
+    base.add_(1)
+    refusal(lambda: read(given), wr.LayoutError, "moved", "import it again")
+    assert clone.equal(before)
 
 
 def broken(change, which="True"):

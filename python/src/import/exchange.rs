@@ -3,13 +3,15 @@
 
 use std::sync::atomic::Ordering;
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use windrow::dlpack::{DLPackExchangeAPI, DLTensor, ManagedTensor};
-use windrow::error::{Hint, Mismatch};
+use windrow::error::{Hint, Mismatch, MoveSide};
 use windrow::{dlpack, DType, Device, Error};
 
 use crate::ground::dtype::is_small;
-use crate::ground::errors::{attribute, is_answer, shown};
+use crate::ground::errors::{answered, attribute, is_answer, shown};
+use crate::ground::modules::module;
 use crate::ground::reserve::push_to;
 use crate::ground::stream::current_of;
 use crate::import::importer::Importer;
@@ -34,11 +36,13 @@ impl<'py> Importer<'py> {
                 return self.push_dense(&fields, index);
             }
         }
+        self.ahead = None; // Code of others may move memory.
+        let copy = self.copy_of_shared(object, lazy)?;
+        let object = copy.as_ref().unwrap_or(object);
         let borrow = api.dltensor_from_py_object_no_sync.filter(|_| is_torch || !self.owned);
         let Some(borrow) = borrow else {
             return self.import_owned(object, api, lazy, index);
         };
-        self.ahead = None;
         let mut tensor = std::mem::MaybeUninit::<DLTensor>::uninit();
         // SAFETY: the table belongs to the exact type of `object`; we are attached.
         if unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) } != 0 {
@@ -54,6 +58,25 @@ impl<'py> Importer<'py> {
         self.place(&mut foreign, tensor.device.device_type, index)?;
         self.follow(api, foreign.device, index)?;
         self.push(&foreign, index)
+    }
+
+    /// A copy, which `owner` keeps, of a torch tensor that shares its memory with lazy clones and is only read: the table ends the
+    /// sharing, which moves the tensor. `None` for others, and for one whose class makes copies of another class.
+    fn copy_of_shared(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        lazy: Lazy,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let is_written = self.side.is_some_and(MoveSide::is_written);
+        if self.owned || is_written || !is_shared(object, lazy)? {
+            return Ok(None);
+        }
+        let copy = object.call_method0(intern!(self.py, "clone"))?;
+        if !copy.get_type().is(object.get_type()) {
+            return Ok(None);
+        }
+        push_to(&mut self.owner.objects, copy.clone().unbind())?;
+        Ok(Some(copy))
     }
 
     /// Appends a dense torch tensor of the host's.
@@ -174,5 +197,22 @@ impl<'py> Importer<'py> {
                 "a refusal without a reason",
             ),
         }
+    }
+}
+
+/// Whether a torch tensor shares its memory with lazy clones; false for other objects.
+fn is_shared(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<bool> {
+    let py = object.py();
+    match lazy {
+        Lazy::No => Ok(false),
+        // SAFETY: a live object of a class that has words.
+        Lazy::Words(torch) => Ok(unsafe { torch.may_be_shared(object.as_ptr()) }),
+        Lazy::Ask => match module(py, "torch._C")? {
+            Some(torch) => {
+                let asked = torch.call_method1(intern!(py, "_is_cow_tensor"), (object,));
+                answered(py, asked)?.map_or(Ok(false), |answer| answer.is_truthy())
+            }
+            None => Ok(false),
+        },
     }
 }

@@ -7,12 +7,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
 use pyo3::{ffi, intern};
 use windrow::error::Mismatch;
 use windrow::Error;
 
+use crate::ground::errors::answered;
 use crate::ground::reserve::{check_small_memory, out_of_memory};
 use crate::ownership::column::{Column, Entries, Entry};
+use crate::ownership::release::release_objects;
 
 /// The address of a sample's memory at its import, and a way to see whether that has changed.
 #[derive(Clone)]
@@ -27,10 +31,19 @@ const _: () = assert!(size_of::<StorageWatch>() == 16);
 
 /// The object that is asked for its address.
 pub(crate) enum Recheck {
-    /// A torch storage, held by the same list, and the address of its memory.
-    Storage(*mut ffi::PyObject, usize),
+    /// A torch storage, held by the same list.
+    Storage(StorageAddress),
     /// Any of the places of a tensor over several of them, which the same list holds.
     Any(StorageWatches),
+}
+
+/// A storage, and the address that its memory had.
+pub(crate) struct StorageAddress {
+    storage: *mut ffi::PyObject,
+    address: usize,
+    /// A tensor of the storage, made when the address is asked for again: a storage tells it only as memory to be written to,
+    /// which is moved if it is shared with a lazy clone. `None` where torch makes no such tensor.
+    alias: PyOnceLock<Option<Py<PyAny>>>,
 }
 
 // SAFETY: words of objects that are held, read as atomics; Python objects are used attached only.
@@ -48,9 +61,10 @@ static IMMOVABLE: AtomicUsize = AtomicUsize::new(0);
 impl StorageWatch {
     /// Watches a torch storage, which the caller keeps as long as the watch: the watch holds no reference.
     pub fn for_storage(storage: &Bound<'_, PyAny>) -> PyResult<StorageWatch> {
-        let address = data_ptr(storage)?;
+        let (storage, address) = (storage.as_ptr(), data_ptr(storage)?);
         check_small_memory()?;
-        Ok(StorageWatch::Recheck(Arc::new(Recheck::Storage(storage.as_ptr(), address))))
+        let watched = StorageAddress { storage, address, alias: PyOnceLock::new() };
+        Ok(StorageWatch::Recheck(Arc::new(Recheck::Storage(watched))))
     }
 
     /// False if the memory is where it was; true if it was moved, or an object has to be asked. Runs no Python code.
@@ -68,15 +82,62 @@ impl StorageWatch {
         match self {
             StorageWatch::Word(..) => Ok(self.may_have_moved()),
             StorageWatch::Recheck(ask) => match &**ask {
-                Recheck::Storage(storage, address) => {
-                    // SAFETY: held with the samples; attached.
-                    let storage = unsafe { Bound::from_borrowed_ptr(py, *storage) };
-                    Ok(data_ptr(&storage)? != *address)
-                }
+                Recheck::Storage(watched) => watched.has_changed(py),
                 Recheck::Any(watches) => Ok(watches.find_moved(py)?.is_some()),
             },
         }
     }
+}
+
+impl StorageAddress {
+    /// Whether the memory is elsewhere now. Leaves it shared if it is.
+    fn has_changed(&self, py: Python<'_>) -> PyResult<bool> {
+        // SAFETY: held with the samples; attached.
+        let storage = unsafe { Bound::from_borrowed_ptr(py, self.storage) };
+        // A tensor without elements has no address.
+        let alias = match storage.call_method0(intern!(py, "nbytes"))?.extract()? {
+            0 => None,
+            1_usize.. => self.alias(&storage)?,
+        };
+        let address = match alias {
+            Some(alias) => alias.call_method0(py, intern!(py, "const_data_ptr"))?.extract(py)?,
+            None => data_ptr(&storage)?,
+        };
+        Ok(address != self.address)
+    }
+
+    /// The tensor over the storage.
+    fn alias(&self, storage: &Bound<'_, PyAny>) -> PyResult<Option<&Py<PyAny>>> {
+        let py = storage.py();
+        if self.alias.get(py).is_none() {
+            // Not under the lock: a mode of torch's runs Python code, which may ask for the same address.
+            let made = answered(py, alias_of(storage))?.ok().flatten();
+            drop(self.alias.set(py, made));
+        }
+        Ok(self.alias.get(py).and_then(Option::as_ref))
+    }
+}
+
+impl Drop for StorageAddress {
+    fn drop(&mut self) {
+        // torch frees tensors over our memory on threads that PyO3 takes for attached.
+        if let Some(alias) = self.alias.take().flatten() {
+            release_objects(vec![Some(alias)]);
+        }
+    }
+}
+
+/// A tensor of all bytes of a torch storage; `None` if it cannot tell an address for reading, as those of older releases, or is
+/// not of this storage, as in a mode of tensors without memory.
+fn alias_of(storage: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
+    let torch = storage.py().import("torch")?;
+    let kwargs = PyDict::new(storage.py());
+    kwargs.set_item("dtype", torch.getattr("uint8")?)?;
+    kwargs.set_item("device", storage.getattr("device")?)?;
+    let alias =
+        torch.call_method("empty", (0,), Some(&kwargs))?.call_method1("set_", (storage,))?;
+    let is_its = alias.call_method0("untyped_storage")?.is(storage);
+    Ok((is_its && alias.hasattr("const_data_ptr")?).then(|| alias.unbind()))
 }
 
 /// The address in a word.
@@ -112,7 +173,9 @@ impl Entry for StorageWatch {
             (StorageWatch::Word(word, _), StorageWatch::Word(other, _)) => word == other,
             (StorageWatch::Recheck(recheck), StorageWatch::Recheck(other)) => {
                 match (&**recheck, &**other) {
-                    (Recheck::Storage(storage, _), Recheck::Storage(other, _)) => storage == other,
+                    (Recheck::Storage(one), Recheck::Storage(other)) => {
+                        one.storage == other.storage
+                    }
                     _ => Arc::ptr_eq(recheck, other),
                 }
             }
