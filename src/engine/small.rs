@@ -90,8 +90,8 @@ impl<'s> Small<'s> {
             }
             return Some(filled);
         }
-        let mut end = if layout.is_some() { shape.data_bytes() } else { 0 };
-        let beside = shape.bytes - shape.data_bytes() + BatchShape::MAX_OTHERS * ALIGN;
+        let mut end = if layout.is_some() { shape.data_bytes } else { 0 };
+        let beside = shape.bytes - shape.data_bytes + BatchShape::MAX_OTHERS * ALIGN;
         let block = memory.allocate(end.saturating_add(beside)).ok()?.share();
         filled.data = layout.map(|layout| block.part(0, shape.dtype, layout));
         let others = shape.for_each_field(|role, dtype, shape| {
@@ -133,7 +133,7 @@ impl<'s> Small<'s> {
         };
         let allocated = output.data.as_ref().map(Tensor::data_ptr);
         let data = allocated.or(self.out.map(|out| out.data)).unwrap_or(std::ptr::null_mut());
-        let bytes = shape.data_bytes() as usize;
+        let bytes = shape.data_bytes as usize;
         let memory = RowsMemory { data, bytes, to: shape.to() };
         let mask = fields.mask.as_deref().zip(shape.mask.as_ref());
         debug_assert!(output.data.as_ref().is_none_or(|tensor| tensor.nbytes() == bytes));
@@ -149,7 +149,7 @@ impl<'s> Small<'s> {
 
     /// Adds the path, samples and bytes of this batch to `tally`.
     fn add_to(&self, tally: &mut Tally) {
-        let (dtype, data_bytes) = (self.shape.dtype, self.shape.data_bytes());
+        let (dtype, data_bytes) = (self.shape.dtype, self.shape.data_bytes);
         let real_bytes = self.elems * dtype.size() as u64;
         let conversion = Path::for_conversion(self.rows.meta().dtype, dtype);
         let is_bytes = conversion.is_none() && real_bytes == data_bytes;

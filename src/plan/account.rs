@@ -7,7 +7,6 @@ use crate::plan::placement::{Padded, Placement};
 use crate::plan::plan::Plan;
 use crate::plan::role::Role;
 use crate::plan::route::Upload;
-use crate::tensor::bytes_of;
 
 impl<'s> Plan<'s> {
     /// The path by which the data of each leaf moves, in the order of the leaves.
@@ -43,13 +42,13 @@ impl<'s> Plan<'s> {
 
     /// Bytes of the data of all leaves, padding included; the sum saturates.
     pub(crate) fn data_bytes(&self) -> u64 {
-        saturating_sum(self.batch_shapes().iter().map(BatchShape::data_bytes))
+        saturating_sum(self.batch_shapes().iter().map(|batch_shape| batch_shape.data_bytes))
     }
 
     /// Bytes of the data that hold padding, as far as the host knows them.
     pub(crate) fn padding_bytes(&self) -> u64 {
         let real = |shape: &BatchShape| shape.num_real() * shape.dtype.size() as u64;
-        saturating_sum(self.batch_shapes().iter().map(|shape| shape.data_bytes() - real(shape)))
+        saturating_sum(self.batch_shapes().iter().map(|shape| shape.data_bytes - real(shape)))
     }
 
     /// Bytes of all tensors that the plan makes: data, masks, scales and metadata. The sum saturates.
@@ -59,14 +58,9 @@ impl<'s> Plan<'s> {
 }
 
 impl BatchShape {
-    /// Bytes of the data, padding included.
-    pub(crate) fn data_bytes(&self) -> u64 {
-        bytes_of(self.dtype, &self.shape)
-    }
-
     /// Elements of the data that are no padding; all of them if a device chooses the samples.
     pub(crate) fn num_real(&self) -> u64 {
-        let all = || self.data_bytes() / self.dtype.size() as u64;
+        let all = || self.data_bytes / self.dtype.size() as u64;
         let Placement::Padded(Padded { size, dims, lengths, .. }) = &self.placement else {
             return all();
         };
@@ -74,7 +68,7 @@ impl BatchShape {
             return all();
         }
         // A batch that has elements has fewer of them than bytes.
-        if self.data_bytes() == 0 {
+        if self.data_bytes == 0 {
             return 0;
         }
         let rows = match dims.len() {

@@ -51,6 +51,8 @@ pub struct BatchShape {
     pub(crate) is_selected: bool,
     /// Bytes of all tensors.
     pub(crate) bytes: u64,
+    /// Bytes of the data, padding included.
+    pub(crate) data_bytes: u64,
     /// Result dim `k` of a sample is sample dim `permute[k]`.
     pub(crate) permute: SmallVec<[usize; 4]>,
 }
@@ -172,11 +174,9 @@ impl BatchShape {
             None => resolve_dtype(used, collate)?,
             Some(rescale) => result_dtype(used, rescale, collate.dtype)?,
         };
-        let mut batch_shape = BatchShape {
-            saturate: collate.saturate,
-            permute: resolve_permute(collate, ndim)?,
-            ..BatchShape::moved_rows(dtype, used.len(), [source, device])
-        };
+        let mut batch_shape = BatchShape::moved_rows(dtype, used.len(), [source, device]);
+        batch_shape.saturate = collate.saturate;
+        batch_shape.permute = resolve_permute(collate, ndim)?;
         batch_shape.transform(used, collate)?;
         collate.check_saturate_in(batch_shape.dtype)?;
         if let Some(increments) = &collate.increments {
@@ -192,7 +192,7 @@ impl BatchShape {
             };
             batch_shape.scaling = Scaling::new(used, rescale, &extents)?;
         }
-        batch_shape.bytes = batch_shape.checked_bytes()?;
+        batch_shape.set_bytes()?;
         Ok(batch_shape)
     }
 
@@ -221,6 +221,7 @@ impl BatchShape {
             channel_dim: None,
             is_selected: false,
             bytes: 0,
+            data_bytes: 0,
             permute: SmallVec::new(),
         }
     }
@@ -275,15 +276,17 @@ impl BatchShape {
         Ok(())
     }
 
-    /// The bytes of all tensors; the sum saturates. [`Error::TooLarge`] for a tensor of more than 63 bits of bytes, so
-    /// that no later product of extents overflows.
-    pub(super) fn checked_bytes(&self) -> Result<u64> {
-        let mut bytes = checked_bytes(self.dtype, &self.shape)?;
+    /// Sets the bytes of the data and of all tensors; the sum saturates. [`Error::TooLarge`] for a tensor of more than 63 bits of
+    /// bytes, so that no later product of extents overflows.
+    pub(super) fn set_bytes(&mut self) -> Result<()> {
+        self.data_bytes = checked_bytes(self.dtype, &self.shape)?;
+        let mut bytes = self.data_bytes;
         self.for_each_field(|_, dtype, shape| {
             bytes = bytes.saturating_add(checked_bytes(dtype, shape)?);
             Ok(())
         })?;
-        Ok(bytes)
+        self.bytes = bytes;
+        Ok(())
     }
 
     /// Sets the position of samples in the batch, the batch's shape, and what the form adds; errors of the form's

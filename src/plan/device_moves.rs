@@ -421,6 +421,7 @@ impl<'m, 's> Members<'m, 's> {
             shape: self.layout.shape().into(),
             affine: moves.affine.clone(),
             bytes,
+            data_bytes: bytes,
             permute: smallvec![0],
             ..BatchShape::moved_rows(
                 self.lot.dtype,

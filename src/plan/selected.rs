@@ -62,7 +62,7 @@ impl BatchShape {
         if let Some(count) = scaling.and_then(|scaling| scaling.shape.first_mut()) {
             *count = num_samples;
         }
-        batch_shape.bytes = batch_shape.checked_bytes()?;
+        batch_shape.set_bytes()?;
         Ok(batch_shape)
     }
 }

@@ -167,7 +167,8 @@ impl Layout {
     /// Number of elements.
     #[inline]
     pub fn numel(&self) -> i64 {
-        checked_numel(self.shape()).expect("checked by try_new")
+        // Checked by `try_new`, unless an extent is 0, which makes any product 0.
+        self.shape().iter().fold(1, |all, &extent| all.wrapping_mul(extent))
     }
 
     /// Whether the elements are row-major without gaps; the stride of an extent of 1 is ignored, and an empty tensor is compact.
@@ -273,18 +274,21 @@ pub(crate) fn checked_numel(shape: &[i64]) -> Option<i64> {
 /// [`Error::TooLarge`] beyond 63 bits; without elements, if the strides are beyond 64.
 #[inline]
 pub(crate) fn checked_bytes(dtype: DType, shape: &[i64]) -> Result<u64> {
-    let most = |all: i64, &extent: &i64| all.checked_mul(extent.max(1));
-    match shape.iter().try_fold(dtype.size() as i64, most) {
-        Some(bytes) if !shape.contains(&0) => Ok(bytes as u64),
-        Some(_) => Ok(0),
-        None => Layout::compact(dtype, shape).map(|_| 0),
+    let (mut bytes, mut is_empty) = (dtype.size() as i64, false);
+    for &extent in shape {
+        is_empty |= extent == 0;
+        bytes = match bytes.checked_mul(extent.max(1)) {
+            Some(bytes) => bytes,
+            None => return Layout::compact(dtype, shape).map(|_| 0),
+        };
     }
+    Ok(if is_empty { 0 } else { bytes as u64 })
 }
 
-/// Bytes of a tensor of this shape, which are known to fit in 63 bits; not checked.
+/// Bytes of a tensor of this shape, which are known to fit in 63 bits; not checked. An extent of 0 makes any product 0.
 #[inline]
 pub(crate) fn bytes_of(dtype: DType, shape: &[i64]) -> u64 {
-    checked_numel(shape).unwrap_or(0) as u64 * dtype.size() as u64
+    shape.iter().fold(dtype.size() as u64, |all, &extent| all.wrapping_mul(extent as u64))
 }
 
 #[cfg(test)]
