@@ -103,8 +103,10 @@ impl Fields {
     /// The fields of a batch of this shape, without tensors: bounds, largest length and number of
     /// samples.
     pub(crate) fn for_shape(batch_shape: &BatchShape) -> Fields {
-        let fields = Fields::with_bounds(batch_shape.num_samples, SampleBounds::new(batch_shape));
-        Fields { max_length: batch_shape.max_length, ..fields }
+        let bounds = SampleBounds::new(batch_shape);
+        let mut fields = Fields::with_bounds(batch_shape.num_samples, bounds);
+        fields.max_length = batch_shape.max_length;
+        fields
     }
 
     /// The bounds of each sample's real part.

@@ -89,7 +89,7 @@ impl Engine {
     /// # Ok::<(), windrow::Error>(())
     /// ```
     pub fn assemble<S: Samples + ?Sized>(&self, samples: &S, collate: &Collate) -> Result<Batch> {
-        self.assemble_with(samples, collate, RunOptions::default())
+        self.assemble_with(samples, collate, None)
     }
 
     /// Assembles one batch by work enqueued on a stream, behind what is already on it. The call waits for the device only if
@@ -115,25 +115,25 @@ impl Engine {
         collate: &Collate,
         stream: &Stream,
     ) -> Result<Batch> {
-        let options = RunOptions { stream: Some(*stream), ..RunOptions::default() };
-        self.assemble_with(samples, collate, options)
+        self.assemble_with(samples, collate, Some(*stream))
     }
 
-    /// Assembles as [`Engine::assemble`] does, with these options; a batch without a plan ignores them.
+    /// Assembles as [`Engine::assemble`] does, on this stream if there is one; a batch without a plan ignores it.
     fn assemble_with<S: Samples + ?Sized>(
         &self,
         samples: &S,
         collate: &Collate,
-        options: RunOptions,
+        stream: Option<Stream>,
     ) -> Result<Batch> {
         let begin = self.shared.counters.now();
         let rows = samples.to_rows(Engine::table_limits(collate));
         let small = rows.and_then(|rows| self.small_rows(rows, collate, None, begin, None));
-        if let Some(batch) = small.and_then(LeafOutput::into_batch) {
-            return Ok(batch);
+        if let Some(LeafOutput { data: Some(data), fields }) = small {
+            return Ok(Batch::new(data, fields));
         }
         let (samples, collate) = (samples.to_list(), self.placed_collate(collate));
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: None };
+        let options = RunOptions { stream, ..RunOptions::default() };
         let mut filled = self.run_with(self.plan_leaves(&[leaf], begin)?, options)?;
         match filled.pop().and_then(LeafOutput::into_batch) {
             Some(batch) => Ok(batch),

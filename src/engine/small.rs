@@ -10,14 +10,13 @@ use smallvec::SmallVec;
 use super::engine::Engine;
 use crate::batch::{Fields, LeafOutput};
 use crate::collate::{Collate, Form};
-use crate::host::{self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding, RowsMemory};
+use crate::host::{
+    self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding, RowsMemory, ALIGN,
+};
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{check_apart, check_target, BatchShape, Leaf, Path, Placement, Target};
 use crate::samples::{SampleRows, TableLimits};
-use crate::tensor::{bytes_of, Device, DimSet, Layout, Result, Tensor};
-
-/// Tensors of one allocation begin at multiples of this.
-const ALIGN: u64 = 64;
+use crate::tensor::{Device, DimSet, Layout, Result, Tensor};
 
 /// A batch that needs no plan.
 struct Small<'s> {
@@ -74,33 +73,34 @@ impl<'s> Small<'s> {
         self.bytes_in().saturating_add(self.shape.bytes)
     }
 
+    /// The output without its tensors.
+    fn output(&self) -> LeafOutput {
+        LeafOutput { data: None, fields: Fields::for_shape(self.shape) }
+    }
+
     /// Allocates the memory of the batch and its fields, of which nothing is written yet; `None` without memory.
-    fn allocate(&self, memory: &Arc<MemoryPool>) -> Option<LeafOutput> {
-        let shape = self.shape;
-        let mut filled = LeafOutput { data: None, fields: Fields::for_shape(shape) };
-        let layout = match self.out {
-            None => Some(Layout::compact(shape.dtype, &shape.shape).ok()?),
-            Some(_) => None,
-        };
+    fn allocate(&self, memory: &Arc<MemoryPool>, output: &mut LeafOutput) -> Option<()> {
+        let (shape, is_new) = (self.shape, self.out.is_none());
+        let layout = || Layout::compact(shape.dtype, &shape.shape).ok();
         if let Placement::Rows = shape.placement {
             // Nothing beside the data.
-            if let Some(layout) = layout {
+            if is_new {
                 let block = memory.allocate(shape.bytes).ok()?;
-                filled.data = Some(block.into_tensor(shape.dtype, layout));
+                output.data = Some(block.into_tensor(shape.dtype, layout()?));
             }
-            return Some(filled);
+            return Some(());
         }
-        let mut end = if layout.is_some() { shape.data_bytes } else { 0 };
-        let beside = shape.bytes - shape.data_bytes + BatchShape::MAX_OTHERS * ALIGN;
-        let block = memory.allocate(end.saturating_add(beside)).ok()?.share();
-        filled.data = layout.map(|layout| block.part(0, shape.dtype, layout));
+        let data_bytes = if is_new { shape.data_bytes } else { 0 };
+        let beside = shape.bytes - shape.data_bytes + BatchShape::MAX_OTHERS * ALIGN as u64;
+        let mut block = memory.allocate(data_bytes.saturating_add(beside)).ok()?.share();
+        if is_new {
+            output.data = Some(block.take(shape.dtype, layout()?));
+        }
         let others = shape.for_each_field(|role, dtype, shape| {
-            let (at, layout) = (end.next_multiple_of(ALIGN), Layout::compact(dtype, shape)?);
-            end = at + bytes_of(dtype, shape);
-            filled.set(role, block.part(at, dtype, layout));
+            output.set(role, block.take(dtype, Layout::compact(dtype, shape)?));
             Ok(())
         });
-        others.ok().map(|()| filled)
+        others.ok()
     }
 
     /// Writes the data, and the lengths, offsets, batch index and mask that `output` has, into their memory.
@@ -200,15 +200,9 @@ impl Engine {
             all.push(Small::new(rows, shape, leaf.out)?);
         }
         check_apart(leaves).ok()?;
-        self.write_small(&all, begin, most_bytes.min(small_batch_limit(&all)), |write| {
-            // All memory first: without it nothing is written.
-            let mut made = Vec::with_capacity(all.len());
-            for small in &all {
-                made.push(small.allocate(&self.shared.memory)?);
-            }
-            all.iter().zip(&mut made).for_each(|(small, made)| write(small, made));
-            Some(made)
-        })
+        let most_bytes = most_bytes.min(small_batch_limit(&all));
+        let mut outputs: Vec<LeafOutput> = all.iter().map(Small::output).collect();
+        self.write_small(&all, &mut outputs, begin, most_bytes).then_some(outputs)
     }
 
     /// Assembles rows of one leaf as [`Engine::small_leaves`] does, below `most_bytes`, or below [`small_batch_limit`]
@@ -228,41 +222,48 @@ impl Engine {
         let small = Small::new(&rows, &shape, out)?;
         let one = std::slice::from_ref(&small);
         let most_bytes = most_bytes.unwrap_or_else(|| small_batch_limit(one));
-        self.write_small(one, begin, most_bytes, |write| {
-            let mut made = small.allocate(&self.shared.memory)?;
-            write(&small, &mut made);
-            Some(made)
-        })
+        let mut output = small.output();
+        let is_written =
+            self.write_small(one, std::slice::from_mut(&mut output), begin, most_bytes);
+        is_written.then_some(output)
     }
 
-    /// Makes all batches with `make`, if they are small enough. `make` writes each of them, into its room, through the function
-    /// it receives. Without memory it returns `None`, and has written nothing. `None` also from `most_bytes` on, for the
-    /// reference engine, and if the batches are large enough for helper threads, which cannot be started. The time since `begin`
-    /// is added to the counters once `make` has run, the rest of the account only if `make` succeeds.
-    fn write_small<'r, T>(
+    /// Allocates and writes all batches, if they are small enough; returns whether it did. False, with nothing written, without
+    /// memory, from `most_bytes` on, for the reference engine, and if the batches are large enough for helper threads, which
+    /// cannot be started.
+    fn write_small(
         &self,
-        all: &[Small<'r>],
+        all: &[Small<'_>],
+        outputs: &mut [LeafOutput],
         begin: Option<Instant>,
         most_bytes: u64,
-        make: impl FnOnce(&mut dyn FnMut(&Small<'r>, &mut LeafOutput)) -> Option<T>,
-    ) -> Option<T> {
+    ) -> bool {
         let traffic = all.iter().map(Small::traffic).fold(0, u64::saturating_add);
         if traffic >= most_bytes || self.shared.reference {
-            return None;
+            return false;
         }
         let threads = match host::is_small(traffic) {
             true => None,
-            false => self.shared.threads.helpers().ok()?,
+            false => match self.shared.threads.helpers() {
+                Ok(threads) => threads,
+                Err(_) => return false,
+            },
         };
         let span = Span::timed(Stage::Run, begin, &self.shared.counters.run_ns);
+        // All memory first: without it nothing is written.
+        for (small, output) in all.iter().zip(&mut *outputs) {
+            if small.allocate(&self.shared.memory, output).is_none() {
+                return false;
+            }
+        }
         let mut tally = Tally::default();
-        let made = make(&mut |small, output| {
+        for (small, output) in all.iter().zip(outputs) {
             small.write(output, threads.as_ref());
             small.add_to(&mut tally);
-        })?;
+        }
         self.shared.counters.count(&tally);
         span.note(&tally);
-        Some(made)
+        true
     }
 }
 

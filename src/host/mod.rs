@@ -42,7 +42,7 @@ pub use add_per_sample::add_per_sample;
 pub(crate) use parallel_for::parallel_for;
 pub use pipelined_copy::PipelinedCopy;
 pub(crate) use policy::POLICY;
-pub(crate) use pool::MemoryPool;
+pub(crate) use pool::{MemoryPool, ALIGN};
 pub use prefetch::prefetch;
 pub(crate) use reference::{run as run_reference, run_moves as run_moves_by_reference};
 pub(crate) use small_batches::{write_numbers, write_rows, RowPadding, RowsMemory};

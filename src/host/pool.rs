@@ -18,7 +18,7 @@ use crate::tensor::{
 };
 
 /// A cache line, and enough for every dtype and vector width.
-const ALIGN: usize = 64;
+pub(crate) const ALIGN: usize = 64;
 
 /// Free blocks, with a cap on their bytes.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Block {
     /// The block as the owner of several tensors.
     pub fn share(self) -> SharedBlock {
         let (data, size) = (self.data(), self.size());
-        SharedBlock { owner: Arc::new(self), data, size }
+        SharedBlock { owner: Arc::new(self), data, size, taken: 0 }
     }
 
     /// Sets every byte to 0.
@@ -108,21 +108,25 @@ impl Block {
     }
 }
 
-/// A block that several tensors share.
+/// A block that several tensors share, one behind the other, each at a multiple of [`ALIGN`].
 pub(crate) struct SharedBlock {
     owner: Owner,
     data: *mut u8,
     size: u64,
+    /// Bytes up to the end of the last tensor.
+    taken: u64,
 }
 
 impl SharedBlock {
-    /// A row-major tensor from byte `at` on. As with [`Block::into_tensor`], the caller writes it before it is shared.
+    /// A row-major tensor behind those before it. As with [`Block::into_tensor`], the caller writes it before it is shared.
     ///
     /// # Panics
     /// If it ends beyond the block.
-    pub fn part(&self, at: u64, dtype: DType, layout: TensorLayout) -> Tensor {
-        let bytes = bytes_of(dtype, layout.shape());
-        assert!(at + bytes <= self.size, "a part of {bytes} bytes at {at} of {}", self.size);
+    pub fn take(&mut self, dtype: DType, layout: TensorLayout) -> Tensor {
+        let (at, bytes) =
+            (self.taken.next_multiple_of(ALIGN as u64), bytes_of(dtype, layout.shape()));
+        self.taken = at + bytes;
+        assert!(self.taken <= self.size, "a part of {bytes} bytes at {at} of {}", self.size);
         debug_assert!(layout.is_compact());
         let (owner, data) = (Arc::clone(&self.owner), self.data.wrapping_add(at as usize));
         // SAFETY: the block holds all bytes of the compact layout from there on, as was just checked, and lives as long
