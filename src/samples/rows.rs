@@ -7,7 +7,7 @@ use crate::samples::addresses::try_vec;
 use crate::samples::list::SampleList;
 use crate::samples::meta::TensorMeta;
 use crate::samples::view::SampleView;
-use crate::tensor::{are_compact, bytes_of, overlap, Device, Element, Footprint, Layout};
+use crate::tensor::{are_compact, bytes_of, Device, Element, Footprint, Layout};
 
 /// The largest table, in bytes and in rows, whose rows are looked at one by one: a plan reads a larger one in fewer steps.
 #[derive(Clone, Copy, Debug)]
@@ -156,17 +156,26 @@ impl<'r> SampleRows<'r> {
     /// The position of the first row that shares a byte with a tensor; `None` if none does.
     pub(crate) fn sharing(&self, other: &Footprint<'_>) -> Option<usize> {
         let (unit, rows) = (self.meta.unit(), self.each());
-        let span = other.span().start as usize..other.span().end as usize;
-        let bytes_of = |index| {
-            let (first, length) = rows.at(index);
-            first.addr()..first.addr().wrapping_add(length.wrapping_mul(unit) as usize)
-        };
-        let shares = |index: &usize| {
-            let Range { start, end } = bytes_of(*index);
-            Footprint::for_run(start as i128..end as i128).shares_with(other)
+        let bytes_of = |length: i64| length.wrapping_mul(unit) as usize;
+        let span = other.span();
+        let (start, size) = (span.start as usize, (span.end - span.start) as usize);
+        // True of a row that ends where the tensor begins, too: one comparison for each row.
+        let may_share = |first: &*const u8, length: i64| {
+            let bytes = bytes_of(length);
+            first.addr().wrapping_add(bytes.wrapping_sub(start)) < size.saturating_add(bytes)
         };
         // Most outputs are elsewhere, which takes a look at all rows.
-        match (0..rows.len()).any(|index| overlap(&span, &bytes_of(index))) {
+        let mut each = rows.addresses.iter();
+        let is_beside = match rows.lengths {
+            [] => each.any(|first| may_share(first, rows.length)),
+            lengths => each.zip(lengths).any(|(first, &length)| may_share(first, length)),
+        };
+        let shares = |index: &usize| {
+            let (first, length) = rows.at(*index);
+            let (start, bytes) = (first.addr() as i128, bytes_of(length) as i128);
+            Footprint::for_run(start..start + bytes).shares_with(other)
+        };
+        match is_beside {
             true => (0..rows.len()).find(shares),
             false => None,
         }

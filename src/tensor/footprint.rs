@@ -29,11 +29,13 @@ pub(crate) struct Footprint<'l> {
 impl<'l> Footprint<'l> {
     /// The footprint of a tensor whose element of indices 0 is at `data`, which is not read.
     pub fn new(data: *const u8, layout: &'l Layout, dtype: DType) -> Footprint<'l> {
-        let (span, base) = (layout.byte_span(dtype), data.addr() as i128);
-        let span = base + i128::from(span.start)..base + i128::from(span.end);
+        let base = data.addr() as i128;
         if layout.is_compact() {
-            return Footprint::for_run(span);
+            let bytes = i128::from(layout.numel()) * dtype.size() as i128;
+            return Footprint::for_run(base..base + bytes);
         }
+        let span = layout.byte_span(dtype);
+        let span = base + i128::from(span.start)..base + i128::from(span.end);
         Footprint { span, dims: (layout.shape(), layout.strides()), size: dtype.size() as u64 }
     }
 
@@ -91,6 +93,9 @@ impl<'l> Footprint<'l> {
     /// Whether two indices may reach the same byte: if a dim of several elements has stride 0, or a step is shorter than what
     /// shorter ones reach. False without elements.
     pub fn shares_with_itself(&self) -> bool {
+        if self.dims.0.is_empty() {
+            return false;
+        }
         let mut steps: Vec<(u64, u64)> = self.steps().collect();
         steps.sort_unstable();
         let mut reach = self.size;
