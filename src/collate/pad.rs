@@ -286,7 +286,11 @@ impl Pad {
         let dtype = self.mask_dtype;
         let Some(mask) = self.mask else { return Ok(None) };
         // False is 0 in every dtype, all bits of which are 0.
-        let (one, zero) = (Scalar::from(1i64).bits(dtype)?, [0; 16]);
+        let (mut one, zero) = ([0; 16], [0; 16]);
+        match dtype.is_float() {
+            true => one = Scalar::from(1i64).bits(dtype)?,
+            false => one[0] = 1,
+        }
         let (real, padding) = if mask == Mask::Real { (one, zero) } else { (zero, one) };
         Ok(Some(MaskBits { dtype, real, padding }))
     }
