@@ -340,7 +340,7 @@ fn assemble(
     if let Some(batch) = engine.assemble_small_list(&list, collate, begin, ATTACHED_BYTES) {
         return Ok(PyBatch::from(batch));
     }
-    let objects = objects_of(samples, list.len())?;
+    let objects = objects_of(samples, list.len(), Bound::unbind)?;
     let kept = Arc::new(Imported::from_list(list, objects));
     let mut job = [Job::for_call(&options, |_| Ok((kept, None)))?];
     only(Run::new(py, &engine, begin).detached(&mut job))

@@ -303,7 +303,10 @@ fn copy_columns(
     let is_quick = is_quick(to, from);
     let held = match is_quick {
         true => None,
-        false => Some((objects_of(dsts, to.len())?, objects_of(srcs, from.len())?)),
+        false => Some((
+            objects_of(dsts, to.len(), Bound::unbind)?,
+            objects_of(srcs, from.len(), Bound::unbind)?,
+        )),
     };
     let options = MoveOptions { transform: transform.clone(), ..MoveOptions::default() };
     copy(py, engine, to, from, options, is_quick).or_py_err(py)?;

@@ -172,14 +172,19 @@ pub(crate) unsafe fn borrowed_pairs(
     Ok(Some(([dsts, srcs], matches!(writer.reader, Reader::Dense(_)))))
 }
 
-/// References to the `len` samples of a list that was [`borrowed`], which keep them; none for what is neither a list nor a tuple.
-pub(crate) fn objects_of(samples: &Bound<'_, PyAny>, len: usize) -> PyResult<Vec<Py<PyAny>>> {
+/// References to the `len` samples of a list or tuple, such as one that was [`borrowed`], which keep them, each in the form that
+/// `form` gives it; none for what is neither. Nothing has changed the samples since they were counted.
+pub(crate) fn objects_of<'py, T>(
+    samples: &Bound<'py, PyAny>,
+    len: usize,
+    form: impl Fn(Bound<'py, PyAny>) -> T,
+) -> PyResult<Vec<T>> {
     let mut objects = try_vec(len)?;
     if let Some(item_of) = item_of(samples) {
         // SAFETY: as in `borrowed`; to count a reference runs no Python code.
         objects.extend((0..len).map(|index| unsafe {
             let object = item_of(samples.as_ptr(), index as ffi::Py_ssize_t);
-            Bound::from_borrowed_ptr(samples.py(), object).unbind()
+            form(Bound::from_borrowed_ptr(samples.py(), object))
         }));
     }
     Ok(objects)

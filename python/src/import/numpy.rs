@@ -68,7 +68,7 @@ impl<'py> Importer<'py> {
     }
 
     /// Appends an array, or reads it by its protocols if a stride is no whole number of elements.
-    #[inline]
+    #[inline(always)] // As `import`.
     fn push_array(
         &mut self,
         object: &Bound<'py, PyAny>,

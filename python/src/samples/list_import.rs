@@ -7,7 +7,7 @@ use pyo3::types::{PyList, PyTuple};
 use windrow::bindings::PipelinedCopy;
 
 use crate::ground::iterables::{check_list, tuple_from, tuple_items};
-use crate::ground::reserve::try_vec;
+use crate::import::column_reader::objects_of;
 use crate::import::importer::{Importer, Reading};
 use crate::import::routes::{is_array, is_nested, is_tensor};
 use crate::import::tensor::table_of;
@@ -77,11 +77,7 @@ pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     let py = samples.py();
     let objects = match samples.cast_exact::<PyList>() {
         // Nothing changes it meanwhile.
-        Ok(list) if HAS_LOCK => {
-            let mut objects = try_vec(list.len())?;
-            objects.extend(list.iter());
-            objects
-        }
+        Ok(list) if HAS_LOCK => objects_of(samples, list.len(), |object| object)?,
         _ => match given(samples)? {
             Given::Samples(tuple) => tuple_items(&tuple)?,
             Given::Arrow => return rows_of_arrow(samples),
