@@ -105,10 +105,10 @@ def numpy(field: Any) -> Any:
 
 def give(field: Any, return_tensors: str) -> Any:
     """A result as the caller wants it, of the same memory."""
+    if isinstance(field, (wr.Batch, wr.Tensor)):
+        return field.numpy() if return_tensors == "np" else field.torch()
     if return_tensors == "np":
         return numpy(field)
-    if isinstance(field, (wr.Batch, wr.Tensor)):
-        return field.torch()
     import torch
 
     return torch.from_numpy(field)
