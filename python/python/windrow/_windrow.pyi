@@ -1229,9 +1229,13 @@ def _batch_of_fields(
 ) -> Batch:
     """The batch that `reduce_batch` took apart. ValueError for parts without data or with a field that batches do not have."""
 def _list_of_groups(groups: List[Tuple[Union[Tensor, str], Optional[bytes], Optional[bytes]]]) -> SampleList:
-    """The list that [`reduce_list`] took apart. ValueError for positions that are not those of the samples."""
+    """The list of the groups of [`reduce_list`], each sample at its position. Without any positions the samples keep the order of
+    the groups. ValueError for positions that do not name each sample once.
+    """
 def _list_of_trees(like: Any, columns: List[Any], len: int) -> SampleList:
-    """The list of trees that [`reduce_list`] took apart. ValueError for columns that do not fit the structure."""
+    """The list of `len` trees of the structure of `like`. A column is a `SampleList` of a leaf's tensors, or a Python list of its
+    other objects. ValueError for another number or kind of columns, or a column of another number of samples.
+    """
 def _check_options(form: str, /, **arguments: Any) -> None:
     """Raises what a call of ``form`` with these arguments would, without samples."""
 def _check_list(samples: Any) -> None:
