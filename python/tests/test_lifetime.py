@@ -447,6 +447,46 @@ def test_a_view_that_joins_its_list_keeps_the_memory(how, source):
     assert ref() is None
 
 
+def test_a_list_of_no_rows_releases_its_table_without_a_lock():
+    """What kept the table may ask for the list when it goes."""
+    lengths = []
+
+    class Table(np.ndarray):
+        def __del__(self):
+            lengths.append(len(samples))
+
+    samples = wr.SampleList(paint((5, 3)).view(Table)[:0])
+    samples.append(paint(3))
+    samples.extend([paint(3)])
+    settle()
+    assert len(samples) == 2 and lengths and set(lengths) <= {1, 2}
+
+
+def test_what_a_subclass_of_torch_lends_is_not_kept_by_its_neighbour():
+    torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
+    sample = torch.ones(3).as_subclass(type("Mine", (torch.Tensor,), {}))
+    ref, lent = weakref.ref(sample), Lent(paint(3))
+    samples = wr.SampleList([sample, lent])
+    del sample
+    samples[0] = paint(3)
+    settle()
+    assert ref() is None
+    assert_tensor(samples[1], lent.array)
+
+
+class Lent:
+    """An array that lends its memory by DLPack alone."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **kwargs):
+        return self.array.__dlpack__(**kwargs)
+
+
 ITEMS = {
     "samples": list,
     "by index": lambda batch: [batch[i] for i in range(len(batch))],

@@ -3,13 +3,16 @@
 Freed memory is painted by the C library (`MALLOC_PERTURB_`), so that a read of it shows.
 """
 
+import operator
+
 import numpy as np
 import pytest
 
 import isolated
 import windrow as wr
+from helpers import refusal
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 PRELUDE = """
 import torch
@@ -197,10 +200,26 @@ assert (wr.stack(samples).numpy()[:, 0] == range(5)).all() and (view.numpy() == 
 
 def test_what_is_handed_on_is_not_watched():
     """The docstring of SampleList says so: an array over a view of ours is the caller's."""
-    tensor = __import__("torch").zeros(4)
+    tensor = torch.zeros(4)
     array = wr.asarray(tensor).numpy()
     tensor.untyped_storage().resize_(0)
     assert array.shape == (4,)  # The elements are not read.
+
+
+@pytest.mark.parametrize("read", [float, int, complex, bool, operator.index, bytes])
+def test_numbers_and_bytes_of_memory_that_moved_are_refused(read):
+    tensor = torch.ones(1 << 20, dtype=torch.int64)
+    element = wr.asarray(tensor[5:6])
+    assert read(element)
+    tensor.untyped_storage().resize_(0)
+    refusal(lambda: read(element), wr.LayoutError, "moved")
+
+
+def test_nested_tensors_of_memory_that_moved_are_refused():
+    tensor = torch.ones(1 << 20, 4)
+    batch = wr.ragged([tensor], copy=False)
+    tensor.untyped_storage().resize_(0)
+    refusal(batch.nested, wr.LayoutError, "moved")
 
 
 class Pointing:

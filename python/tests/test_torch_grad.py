@@ -464,6 +464,30 @@ def test_an_export_of_memory_of_which_a_clone_was_made_since(how, export):
     EXPORTS[export](OUTPUTS[how](base))
 
 
+RAGGED = {
+    "view": lambda base: wr.ragged([base], copy=False),
+    "out": lambda base: wr.ragged([torch.zeros((4, 3))], out=base),
+}
+
+
+@pytest.mark.parametrize("how", RAGGED)
+def test_a_nested_tensor_of_memory_of_which_a_clone_was_made_since(how):
+    base = torch.zeros((4, 3))
+    batch = RAGGED[how](base)
+    before, clone = base.clone(), torch._lazy_clone(base)
+    refusal(batch.nested, wr.LayoutError, "import it again")
+    RAGGED[how](base).nested().values().fill_(7)
+    assert base.eq(7).all() and clone.equal(before)
+
+
+def test_bytes_leave_memory_shared():
+    base = torch.arange(6.0)
+    tensor = wr.asarray(base)
+    clone = torch._lazy_clone(base)
+    assert bytes(tensor) == np.arange(6, dtype=np.float32).tobytes()
+    assert torch._C._is_cow_tensor(base) and torch._C._is_cow_tensor(clone)
+
+
 READS = {
     "list": (lambda base: wr.SampleList([base]), wr.stack),
     "rows": (wr.SampleList, lambda samples: wr.stack(samples.take([0, 1, 2, 3]))),

@@ -163,6 +163,11 @@ impl<'s> Small<'s> {
     }
 }
 
+/// The bytes that all batches together read and write.
+fn traffic_of(all: &[Small<'_>]) -> u64 {
+    all.iter().map(Small::traffic).fold(0, u64::saturating_add)
+}
+
 impl Engine {
     /// The largest table that is written without a plan: a stack of more rows takes a plan, which reads them as one sample, less
     /// than their addresses. The other forms take any number of rows within the same bytes.
@@ -201,6 +206,9 @@ impl Engine {
         }
         check_apart(leaves).ok()?;
         let most_bytes = most_bytes.min(small_batch_limit(&all));
+        if traffic_of(&all) >= most_bytes {
+            return None;
+        }
         let mut outputs: Vec<LeafOutput> = all.iter().map(Small::output).collect();
         self.write_small(&all, &mut outputs, begin, most_bytes).then_some(outputs)
     }
@@ -238,7 +246,7 @@ impl Engine {
         begin: Option<Instant>,
         most_bytes: u64,
     ) -> bool {
-        let traffic = all.iter().map(Small::traffic).fold(0, u64::saturating_add);
+        let traffic = traffic_of(all);
         if traffic >= most_bytes || self.shared.reference {
             return false;
         }

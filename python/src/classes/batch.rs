@@ -104,6 +104,7 @@ tensor_methods!(PyBatch, {
                 "only a ragged batch has a nested form",
             ));
         };
+        let data = lent(py, self.inner())?;
         let kwargs = PyDict::new(py);
         let make = || Ok::<_, PyErr>(libraries::torch(py, offsets)?.unbind());
         kwargs.set_item("offsets", self.nested_offsets.get_or_try_init(py, make)?)?;
@@ -116,7 +117,7 @@ tensor_methods!(PyBatch, {
         // The bounds are given here: torch would otherwise read them back from the offsets.
         kwargs.set_item("min_seqlen", shortest)?;
         kwargs.set_item("max_seqlen", longest)?;
-        let values = libraries::torch(py, self.batch().data())?;
+        let values = libraries::torch(py, data)?;
         py.import("torch")?.getattr("nested")?.call_method(
             "nested_tensor_from_jagged",
             (values,),

@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::gc::PyVisit;
 use pyo3::prelude::*;
-use pyo3::types::{PyComplex, PyDict, PyFloat, PyInt, PyMemoryView, PyTuple};
+use pyo3::types::{PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyTuple};
 use windrow::bindings::set_handed_out;
 use windrow::DType;
 
@@ -206,8 +206,8 @@ tensor_methods!(PyTensor, {
 
     /// The elements' bytes, row-major; DeviceError for memory of a CUDA device. Without this,
     /// `bytes` takes a tensor of one integer as a length.
-    fn __bytes__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        PyMemoryView::from(slf)?.call_method0("tobytes")
+    fn __bytes__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        pickle::bytes_of(py, self.inner())
     }
 
     // TypeError unless it is one integer or bool.

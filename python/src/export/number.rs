@@ -9,13 +9,15 @@ use windrow::{Collate, DType, Device, Tensor};
 use crate::ground::errors::OrPyErr;
 use crate::ground::reserve::try_vec;
 use crate::ownership::copy::copy_of;
+use crate::ownership::holder::unmoved;
 
 /// The only element of a tensor as a Python number, from a device too.
 ///
 /// # Errors
-/// TypeError for another number of elements than one, and for dtypes that convert to nothing, as most of float8; the engine's
+/// LayoutError for memory that was moved; TypeError for another number of elements than one, and for dtypes that convert to nothing, as most of float8; the engine's
 /// error if the copy fails.
 pub(crate) fn number_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let tensor = unmoved(py, tensor)?;
     let dtype = tensor.dtype();
     if !is_single(tensor) {
         let shape = PyTuple::new(py, tensor.shape())?.repr()?;

@@ -18,6 +18,7 @@ use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
+use crate::ownership::holder::unmoved;
 
 /// The return value of `__reduce_ex__`.
 pub(crate) type Reduced<'py> = (Bound<'py, PyAny>, Bound<'py, PyTuple>);
@@ -27,6 +28,28 @@ pub(crate) fn maker<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyA
     py.import(intern!(py, "windrow._windrow"))?.getattr(name)
 }
 
+/// The bytes of a tensor, row-major: in its own memory if it has no gaps, else in a copy. DeviceError for one on a device, which
+/// `what` cannot read.
+fn row_major(py: Python<'_>, tensor: &Tensor, what: &str) -> PyResult<Tensor> {
+    on_host(tensor, what)?;
+    match tensor.layout().is_compact() {
+        true => tensor.bytes(),
+        false => py.detach(|| duplicate(tensor, Device::Cpu, None)?.bytes()),
+    }
+    .or_py_err(py)
+}
+
+/// The bytes of a tensor as Python's, read without an end of the sharing with lazy clones. LayoutError for memory that was moved,
+/// DeviceError for a tensor on a device.
+pub(crate) fn bytes_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyBytes>> {
+    let bytes = row_major(py, unmoved(py, tensor)?, "bytes")?;
+    let bytes = bytes.as_slice::<u8>().or_py_err(py)?;
+    PyBytes::new_with(py, bytes.len(), |room| {
+        room.copy_from_slice(bytes);
+        Ok(())
+    })
+}
+
 /// A tensor as its bytes, row-major, dtype and shape; DeviceError for one on a device. From protocol 5 on the bytes are a
 /// `PickleBuffer` of the same memory if the tensor has no gaps.
 pub(crate) fn reduce_tensor<'py>(
@@ -34,16 +57,7 @@ pub(crate) fn reduce_tensor<'py>(
     tensor: &Tensor,
     protocol: i32,
 ) -> PyResult<Reduced<'py>> {
-    on_host(tensor, "a pickle")?;
-    let copied;
-    let tensor = match tensor.layout().is_compact() {
-        true => tensor,
-        false => {
-            copied = py.detach(|| duplicate(tensor, Device::Cpu, None)).or_py_err(py)?;
-            &copied
-        }
-    };
-    let bytes = tensor.bytes().or_py_err(py)?;
+    let bytes = row_major(py, tensor, "a pickle")?;
     let buffer = if protocol >= 5 {
         let bytes = Bound::new(py, PyTensor::from(bytes))?;
         py.import(intern!(py, "pickle"))?.getattr(intern!(py, "PickleBuffer"))?.call1((bytes,))?

@@ -124,8 +124,10 @@ impl<'py> Importer<'py> {
             Some((last, route, lazy)) if last.as_type_ptr() == class => (*route, *lazy),
             _ => {
                 (self.ahead, self.is_unrecorded) = (None, false);
+                // `route_of` may run Python code, which may give the object another class.
+                let class = object.get_type();
                 let (route, lazy) = route_of(object)?;
-                self.last = Some((object.get_type(), route, lazy));
+                self.last = Some((class, route, lazy));
                 if let ImportRoute::Exchange { api, is_torch: true, .. } = route {
                     self.owner.producers.torch = Some(api);
                 }

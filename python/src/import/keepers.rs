@@ -52,19 +52,23 @@ impl<'py> Importer<'py> {
         }
         let is_lent = std::mem::take(&mut self.is_lent);
         let is_number = std::mem::take(&mut self.is_number);
+        // What lent this sample alone, and must not be bundled with the next one; the numbers of other samples are not for it.
+        let loan = (is_lent && !self.is_on_device).then(|| {
+            let numbers = std::mem::take(&mut self.owner.numbers);
+            let loan = std::mem::take(&mut self.owner);
+            (self.owner.numbers, self.owner.producers) = (numbers, loan.producers.clone());
+            loan
+        });
         let keeper = if self.is_on_device {
             self.owner.objects.try_reserve(2).map_err(out_of_memory)?;
             self.owner.objects.extend(storage);
             self.owner.objects.push(object.clone().unbind());
             self.py.None()
         } else if let Some(storage) = storage {
+            // The loan is given back.
             storage
-        } else if is_lent {
+        } else if let Some(mut holder) = loan {
             check_small_memory()?;
-            // Numbers of other samples are not for this one.
-            let numbers = std::mem::take(&mut self.owner.numbers);
-            let mut holder = std::mem::take(&mut self.owner);
-            (self.owner.numbers, self.owner.producers) = (numbers, holder.producers.clone());
             push_to(&mut holder.objects, object.clone().unbind())?;
             holder.into_object(self.py)?
         } else if is_number {

@@ -105,7 +105,7 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy
         known.retain(|_, known| known.class.bind(py).upgrade().is_some());
     }
     if known.len() < MAX_TYPES {
-        known.insert(object.get_type_ptr().addr(), Arc::new(found));
+        known.insert(class.as_ptr().addr(), Arc::new(found));
     }
     Ok(route)
 }

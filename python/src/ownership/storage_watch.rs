@@ -111,7 +111,8 @@ impl StorageAddress {
         let py = storage.py();
         if self.alias.get(py).is_none() {
             // Not under the lock: a mode of torch's runs Python code, which may ask for the same address.
-            let made = answered(py, alias_of(storage))?.ok().flatten();
+            // One that a mode refuses is made the next time.
+            let Ok(made) = answered(py, alias_of(storage))? else { return Ok(None) };
             drop(self.alias.set(py, made));
         }
         Ok(self.alias.get(py).and_then(Option::as_ref))

@@ -337,7 +337,7 @@ impl PySampleList {
     /// selected by indices on a device.
     pub fn join(&self, py: Python<'_>, mut other: ListSamples) -> PyResult<()> {
         // Released without the lock of the list, and structures are compared without it.
-        let _gone;
+        let (_gone, _emptied);
         let mut current = loop {
             match (&self.snapshot(py), &mut other) {
                 (ListSamples::Leaves(imported), ListSamples::Leaves(other)) => {
@@ -359,6 +359,8 @@ impl PySampleList {
             }
         };
         current.version += 1;
+        // Columns of an empty list drop what kept the table without rows that it was.
+        _emptied = (current.samples.len() == 0).then(|| current.samples.copied(py));
         match (&mut current.samples, other) {
             (ListSamples::Leaves(imported), ListSamples::Leaves(other)) => {
                 Imported::make_mut(imported, py)?.join(py, &other)?;
