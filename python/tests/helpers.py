@@ -254,3 +254,16 @@ def rss_bytes():
 def broadcast(shape, dtype="uint8"):
     """A sample that is one element in memory."""
     return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+class Lent:
+    """An array that lends its memory by DLPack alone, which can be exchanged for another's, as CuPy's ``a.data`` can."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __dlpack_device__(self):
+        return self.data.__dlpack_device__()
+
+    def __dlpack__(self, **kwargs):
+        return self.data.__dlpack__(**kwargs)

@@ -13,7 +13,7 @@ import isolated
 import oracle
 import windrow as wr
 from dlpack_harness import Handle
-from helpers import assert_tensor, assert_values, memory, paint, paint_values, pointer, poisoned, refusal, rss_bytes, settle
+from helpers import Lent, assert_tensor, assert_values, memory, paint, paint_values, pointer, poisoned, refusal, rss_bytes, settle
 
 FORMS = {"stack": wr.stack, "concat": wr.concat, "pad": wr.pad, "ragged": wr.ragged}
 
@@ -471,20 +471,7 @@ def test_what_a_subclass_of_torch_lends_is_not_kept_by_its_neighbour():
     samples[0] = paint(3)
     settle()
     assert ref() is None
-    assert_tensor(samples[1], lent.array)
-
-
-class Lent:
-    """An array that lends its memory by DLPack alone."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-    def __dlpack__(self, **kwargs):
-        return self.array.__dlpack__(**kwargs)
+    assert_tensor(samples[1], lent.data)
 
 
 ITEMS = {

@@ -10,7 +10,7 @@ import pytest
 
 import isolated
 import windrow as wr
-from helpers import refusal
+from helpers import Lent, refusal
 
 torch = pytest.importorskip("torch")
 
@@ -222,19 +222,6 @@ def test_nested_tensors_of_memory_that_moved_are_refused():
     refusal(batch.nested, wr.LayoutError, "moved")
 
 
-class Pointing:
-    """An array whose memory can be exchanged for another's, as CuPy's ``a.data`` can. What it lends keeps itself alone."""
-
-    def __init__(self, data):
-        self.data = data
-
-    def __dlpack_device__(self):
-        return self.data.__dlpack_device__()
-
-    def __dlpack__(self, **kwargs):
-        return self.data.__dlpack__()
-
-
 @pytest.mark.parametrize("protocol", ["__dlpack__", "__array_interface__"])
 def test_objects_of_other_libraries_that_exchange_their_memory(protocol):
     """The docstring of SampleList says that this is not noticed. A list has what was lent; a call has what is there."""
@@ -242,7 +229,7 @@ def test_objects_of_other_libraries_that_exchange_their_memory(protocol):
         array = type("Array", (), {"__array_interface__": property(lambda self: self.data.__array_interface__)})()
         array.data = np.ones(4, np.float32)
     else:
-        array = Pointing(np.ones(4, np.float32))
+        array = Lent(np.ones(4, np.float32))
     before, samples = array.data, wr.SampleList([array])
     array.data = np.zeros(4, np.float32)
     assert (wr.stack(samples).numpy() == 1).all() and (wr.stack([array]).numpy() == 0).all()

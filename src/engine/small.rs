@@ -163,11 +163,6 @@ impl<'s> Small<'s> {
     }
 }
 
-/// The bytes that all batches together read and write.
-fn traffic_of(all: &[Small<'_>]) -> u64 {
-    all.iter().map(Small::traffic).fold(0, u64::saturating_add)
-}
-
 impl Engine {
     /// The largest table that is written without a plan: a stack of more rows takes a plan, which reads them as one sample, less
     /// than their addresses. The other forms take any number of rows within the same bytes.
@@ -206,11 +201,12 @@ impl Engine {
         }
         check_apart(leaves).ok()?;
         let most_bytes = most_bytes.min(small_batch_limit(&all));
-        if traffic_of(&all) >= most_bytes {
+        let traffic = all.iter().map(Small::traffic).fold(0, u64::saturating_add);
+        if traffic >= most_bytes {
             return None;
         }
         let mut outputs: Vec<LeafOutput> = all.iter().map(Small::output).collect();
-        self.write_small(&all, &mut outputs, begin, most_bytes).then_some(outputs)
+        self.write_small(&all, traffic, &mut outputs, begin).then_some(outputs)
     }
 
     /// Assembles rows of one leaf as [`Engine::small_leaves`] does, below `most_bytes`, or below [`small_batch_limit`]
@@ -230,24 +226,26 @@ impl Engine {
         let small = Small::new(&rows, &shape, out)?;
         let one = std::slice::from_ref(&small);
         let most_bytes = most_bytes.unwrap_or_else(|| small_batch_limit(one));
+        let traffic = small.traffic();
+        if traffic >= most_bytes {
+            return None;
+        }
         let mut output = small.output();
-        let is_written =
-            self.write_small(one, std::slice::from_mut(&mut output), begin, most_bytes);
+        let is_written = self.write_small(one, traffic, std::slice::from_mut(&mut output), begin);
         is_written.then_some(output)
     }
 
-    /// Allocates and writes all batches, if they are small enough; returns whether it did. False, with nothing written, without
-    /// memory, from `most_bytes` on, for the reference engine, and if the batches are large enough for helper threads, which
-    /// cannot be started.
+    /// Allocates and writes all batches, which together read and write `traffic` bytes; returns whether it did. False, with nothing
+    /// written, without memory, for the reference engine, and if the batches are large enough for helper threads, which cannot be
+    /// started.
     fn write_small(
         &self,
         all: &[Small<'_>],
+        traffic: u64,
         outputs: &mut [LeafOutput],
         begin: Option<Instant>,
-        most_bytes: u64,
     ) -> bool {
-        let traffic = traffic_of(all);
-        if traffic >= most_bytes || self.shared.reference {
+        if self.shared.reference {
             return false;
         }
         let threads = match host::is_small(traffic) {

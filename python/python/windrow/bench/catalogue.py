@@ -118,6 +118,10 @@ WORKLOADS: Dict[str, Definition] = {
         "stack 16 x 2 MiB bfloat16 to float8_e4m3fn",
         float8_rows(1 << 20, 16, "bfloat16", "float8_e4m3fn", [Target("windrow, out=", ("copy_ of each row",), 3.0)]),
     ),
+    "Q-large-bf16-e5m2": Definition(
+        "stack 16 x 2 MiB bfloat16 to float8_e5m2",
+        float8_rows(1 << 20, 16, "bfloat16", "float8_e5m2", [Target("windrow, out=", ("copy_ of each row",), 3.0)]),
+    ),
     "Q-row": Definition(
         "quantise 4096 tokens of 4096 bfloat16 to float8_e4m3fn, a scale for each",
         quantised_rows(4096, 4096, "bfloat16", None, [Target("windrow", (EAGER,), 4.0)]),
