@@ -103,12 +103,12 @@ pub unsafe fn add_per_sample(
     }
     let count = batch.layout().numel() as usize;
     macro_rules! by_dtype {
-        ($raise:ident: $($dtype:ident $t:ty),*; $($float:ident $f:ty),*) => {
+        ($add_to_integers:ident: $($dtype:ident $t:ty),*; $($float:ident $f:ty),*) => {
             match dtype {
                 $(DType::$dtype => {
                     // SAFETY: so many elements of the dtype, without gaps, aligned; by the promise of the caller nothing else uses them.
                     let values = unsafe { std::slice::from_raw_parts_mut(data.cast::<$t>(), count) };
-                    $raise(values, &parts, dtype)
+                    $add_to_integers(values, &parts, dtype)
                 })*
                 $(DType::$float => {
                     // SAFETY: as above.
@@ -123,7 +123,7 @@ pub unsafe fn add_per_sample(
             }
         };
     }
-    by_dtype!(raise_integers: I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64; F16 F16, BF16 BF16, F32 f32, F64 f64)
+    by_dtype!(add_to_integers: I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64; F16 F16, BF16 BF16, F32 f32, F64 f64)
 }
 
 /// Properties of an integer that its sums need.
@@ -151,7 +151,7 @@ fn extremes<T: Integer>(values: &[T]) -> Option<(i128, i128)> {
 
 /// Adds to integers, if all sums are within the limits of the dtype; else writes nothing and returns [`Error::DType`]
 /// for the first sample with a sum that is not.
-fn raise_integers<T: Integer>(
+fn add_to_integers<T: Integer>(
     values: &mut [T],
     parts: &Increments<'_>,
     dtype: DType,
@@ -233,11 +233,11 @@ mod tests {
     #[test]
     fn sums_beyond_the_dtype_change_nothing() {
         let batch = Tensor::from_vec(vec![1u64, u64::MAX - 1, 5], &[3]).unwrap();
-        let raise = |starts: &[i64]| {
+        let add = |starts: &[i64]| {
             // SAFETY: of this function alone.
             unsafe { add_per_sample(&batch, 0, &[0, 1, 2, 3], starts) }
         };
-        let error = raise(&[0, 2, 0]).unwrap_err();
+        let error = add(&[0, 2, 0]).unwrap_err();
         assert!(
             error
                 .to_string()
@@ -245,9 +245,9 @@ mod tests {
             "{error}"
         );
         assert_eq!(error.mismatch().unwrap().index, Some(1));
-        assert!(raise(&[0, 1, -6]).is_err());
+        assert!(add(&[0, 1, -6]).is_err());
         assert_eq!(batch.as_slice::<u64>().unwrap(), [1, u64::MAX - 1, 5]);
-        raise(&[-1, 1, i64::MAX]).unwrap();
+        add(&[-1, 1, i64::MAX]).unwrap();
         assert_eq!(batch.as_slice::<u64>().unwrap(), [0, u64::MAX, 5 + i64::MAX as u64]);
     }
 

@@ -103,7 +103,7 @@ pub(crate) fn join_graphs<'py>(
     let result = PyDict::new(py);
     for (entry, batch) in entries.iter().zip(&mut batches) {
         if entry.device.is_none() {
-            raise(&batch, entry).map_err(|error| to_py_err(py, &error.at_path(&entry.name)))?;
+            add_increments_on_host(&batch, entry).map_err(|error| to_py_err(py, &error.at_path(&entry.name)))?;
         }
         result.set_item(&entry.name, Bound::new(py, PyBatch::from(batch))?)?;
     }
@@ -226,7 +226,7 @@ fn starts_of(entry: &GraphEntry, steps: &[i64]) -> windrow::Result<Option<Vec<i6
 
 /// Raises the values of a batch on the host, in place; errors are also those of [`add_per_sample`], as DType for sums that do not
 /// fit. The caller ensures that nothing else refers to the batch.
-fn raise(batch: &Batch, entry: &GraphEntry) -> windrow::Result<()> {
+fn add_increments_on_host(batch: &Batch, entry: &GraphEntry) -> windrow::Result<()> {
     let steps = match &entry.steps {
         Some(steps) => Cow::Borrowed(steps),
         None => Cow::Owned(ends_of(batch.data(), entry)?),
