@@ -216,7 +216,7 @@ pub fn lock_stats() -> (u64, u64) {
 ///
 /// # Errors
 /// [`Error::NoDriver`].
-pub fn hold(_: Vec<Owner>, ordinal: u32, _: Stream) -> Result<()> {
+pub fn hold_until_done(_: Vec<Owner>, ordinal: u32, _: Stream) -> Result<()> {
     try_lock(ordinal)
 }
 

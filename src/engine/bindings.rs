@@ -17,7 +17,7 @@ use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
 use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 
-pub use crate::cuda::{hold, lock_refusal, lock_stats, page_locked, reap_copies, try_lock};
+pub use crate::cuda::{hold_until_done, lock_refusal, lock_stats, page_locked, reap_copies, try_lock};
 pub use crate::cuda::{relax_captures, relaxed, End};
 
 /// Sets whether others may have the address of a page-locked tensor of windrow's: memory that they do not have is used

@@ -486,9 +486,9 @@ fn ordered<'i>(
     producers.merge(srcs.producers());
     let sides = written.chain([srcs]);
     for samples in sides.clone().filter(|samples| !samples.is_on_host()) {
-        run.keep.extend(samples.owners.keep());
+        run.keep.extend(samples.owners.owners_to_hold());
     }
-    run.keep.extend(producers.keep());
+    run.keep.extend(producers.owners_to_hold());
     if device_beside(sides.map(|side| &side.list)).is_some() {
         // Each device has a stream of the engine's own, which its producers are ordered around.
         producers.current.into_iter().for_each(|current| producers.add(current));

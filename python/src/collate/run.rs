@@ -170,7 +170,7 @@ impl<'e, 'py> Run<'e, 'py> {
         match self.small(jobs, most_bytes) {
             Some(batches) => Ok(batches),
             None => {
-                hold(borrowed, jobs)?;
+                own_borrowed_samples(borrowed, jobs)?;
                 self.detached(jobs)
             }
         }
@@ -205,7 +205,7 @@ impl<'e, 'py> Run<'e, 'py> {
 }
 
 /// Takes references to borrowed samples, and makes all of them the owners of each job's samples.
-pub(crate) fn hold(borrowed: Borrowed<'_>, jobs: &mut [Job]) -> PyResult<()> {
+pub(crate) fn own_borrowed_samples(borrowed: Borrowed<'_>, jobs: &mut [Job]) -> PyResult<()> {
     let owners = borrowed.into_owners()?;
     for job in jobs {
         Arc::make_mut(&mut job.samples).owners = owners.clone();
@@ -437,10 +437,10 @@ fn order_work(
     for job in jobs {
         producers.merge(job.samples.producers());
         if !job.samples.is_on_host() {
-            options.keep.extend(job.samples.owners.keep());
+            options.keep.extend(job.samples.owners.owners_to_hold());
         }
     }
-    options.keep.extend(producers.keep());
+    options.keep.extend(producers.owners_to_hold());
     *memory = OutputAllocator::for_plan(plan, &producers)?.memory(engine, ordinal)?;
     let lent_on = memory.as_ref().map(|memory| memory.stream());
     options.stream = match (asked.or(producers.current), lent_on) {

@@ -15,7 +15,7 @@ use crate::collate::leaves::{
     unflatten, ClassRules, Column, JobResult, Leaves, NodeInput, ResultLeaf,
 };
 use crate::collate::options::Options;
-use crate::collate::run::{hold, ArenaMemory, Run};
+use crate::collate::run::{own_borrowed_samples, ArenaMemory, Run};
 use crate::collate::specs::Specs;
 use crate::export::libraries::torch;
 use crate::ground::arguments::unfit;
@@ -142,7 +142,7 @@ pub(crate) fn jobs_of(
     let options = Options { may_start: false, ..Options::parse(&COLLATE, Some(&common))? };
     let made = import(samples, spec.as_ref(), &sep, Some(&common), options)?;
     let Import { mut jobs, borrowed, .. } = made;
-    borrowed.map_or(Ok(()), |borrowed| hold(borrowed, &mut jobs))?;
+    borrowed.map_or(Ok(()), |borrowed| own_borrowed_samples(borrowed, &mut jobs))?;
     Ok((jobs, in_arena))
 }
 

@@ -27,7 +27,7 @@ impl<'py> Importer<'py> {
         items.extend(samples.iter_borrowed());
         self.import_items(&items, 0, stacker)?;
         match self.is_per_sample() {
-            true => self.keep(tuple_items(samples)?),
+            true => self.fill_keepers(tuple_items(samples)?),
             false => push_to(&mut self.owner.objects, samples.clone().into_any().unbind()),
         }
     }
@@ -44,7 +44,7 @@ impl<'py> Importer<'py> {
         self.import_items(&items, start, stacker)?;
         drop(items);
         if self.is_per_sample() {
-            return self.keep(samples);
+            return self.fill_keepers(samples);
         }
         let objects = &mut self.owner.objects;
         objects.try_reserve(samples.len()).map_err(out_of_memory)?;

@@ -13,7 +13,7 @@
 //! | a tensor of ours | the object of its list, or the tensor | that |
 //! | not in pageable memory, and all that follow | Python's None | `Importer::owner`, which work on a device holds too |
 //!
-//! `note_keeper` fills in one position after each sample; `keep` replaces nothing by the object and None by the holder of the
+//! `note_keeper` fills in one position after each sample; `fill_keepers` replaces nothing by the object and None by the holder of the
 //! numbers.
 
 use pyo3::prelude::*;
@@ -85,7 +85,7 @@ impl<'py> Importer<'py> {
     }
 
     /// Fills in the keepers of all samples of the list, which these objects are.
-    pub fn keep(&mut self, objects: Vec<Bound<'py, PyAny>>) -> PyResult<()> {
+    pub fn fill_keepers(&mut self, objects: Vec<Bound<'py, PyAny>>) -> PyResult<()> {
         let numbers = match self.owner.numbers.is_empty() {
             true => None,
             false => {

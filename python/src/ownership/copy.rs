@@ -30,7 +30,7 @@ pub(crate) fn copy_by(
     let producers = producers_of(tensor);
     let mut options = RunOptions::default();
     options.stream = stream.or(producers.current);
-    options.keep = producers.keep();
+    options.keep = producers.owners_to_hold();
     options.producers = producers.streams;
     let leaf = Leaf { samples: &one, collate, path: "", out: None };
     let filled = engine.run_with(Plan::for_leaves(&[leaf])?, options)?;

@@ -121,7 +121,7 @@ impl Owners {
     }
 
     /// The owners that work on a device has to hold while it reads the samples: the shared ones, and the samples' objects.
-    pub fn keep(&self) -> impl Iterator<Item = Owner> {
+    pub fn owners_to_hold(&self) -> impl Iterator<Item = Owner> {
         let objects = self.objects.0.clone().map(|objects| objects as Owner);
         std::iter::once(Arc::clone(&self.shared) as Owner).chain(objects)
     }

@@ -41,7 +41,7 @@ impl Producers {
     }
 
     /// The owners that work on the memory holds until it is done: our own tensors and ends of calls.
-    pub fn keep(&self) -> Vec<Owner> {
+    pub fn owners_to_hold(&self) -> Vec<Owner> {
         let tensors = self.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
         tensors.chain(self.ends.iter().map(|end| Arc::new(end.clone()) as Owner)).collect()
     }

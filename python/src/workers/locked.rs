@@ -3,7 +3,7 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use windrow::bindings::{hold, lock_refusal, page_locked, try_lock};
+use windrow::bindings::{hold_until_done, lock_refusal, page_locked, try_lock};
 use windrow::Stream;
 
 use crate::ground::errors::OrPyErr;
@@ -53,5 +53,5 @@ pub(super) fn _hold_copies(
     drop(tensors);
     // SAFETY: the stream of the transfer that calls, which has it.
     let stream = unsafe { Stream::from_raw(stream) };
-    py.detach(|| hold(owners, ordinal, stream)).or_py_err(py)
+    py.detach(|| hold_until_done(owners, ordinal, stream)).or_py_err(py)
 }

@@ -62,7 +62,7 @@ impl Drop for Locked {
 /// block page-locks it for all devices, by the context of `ordinal`, as long as the block exists.
 /// `None` if the tensor is in no block of a worker process, in a forked child, or if a block could
 /// not be page-locked, which is then not tried again ([`lock_refusal`] says why). The result keeps what keeps the tensor; hold
-/// it until the copy is done ([`hold`]).
+/// it until the copy is done ([`hold_until_done`]).
 pub fn page_locked(tensor: &Tensor, ordinal: u32) -> Option<Tensor> {
     let span = tensor.layout().byte_span(tensor.dtype());
     let begin = tensor.data_ptr().wrapping_offset(span.start as isize);
@@ -157,7 +157,7 @@ fn copies(ordinal: u32) -> Result<Arc<Copies>> {
 /// # Errors
 /// [`Error::Argument`] for a stream of another device or context; [`Error::NoDriver`] in a forked child; [`Error::Cuda`]. Then
 /// they are kept for ever.
-pub fn hold(owners: Vec<Owner>, ordinal: u32, stream: Stream) -> Result<()> {
+pub fn hold_until_done(owners: Vec<Owner>, ordinal: u32, stream: Stream) -> Result<()> {
     // The owners are kept for ever, unless it is known when the copies are done.
     let owners = ManuallyDrop::new(owners);
     let copies = copies(ordinal)?;

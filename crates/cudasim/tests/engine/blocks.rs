@@ -4,7 +4,7 @@
 use std::env;
 use std::process::Command;
 
-use windrow::bindings::{hold, lock_refusal, lock_stats, page_locked, reap_copies, try_lock};
+use windrow::bindings::{hold_until_done, lock_refusal, lock_stats, page_locked, reap_copies, try_lock};
 use windrow::workers::{allocate, close, mapped, receive, start as start_pool, sweep};
 use windrow::workers::{Message, Parcel};
 use windrow::{DType, Device, Layout, Tensor};
@@ -103,7 +103,7 @@ fn each_block_is_locked_once(gpu: &Gpu) {
             |tensor: &Tensor| windrow::device::device_of(tensor.data_ptr() as usize).unwrap();
         assert_eq!((place(&arrived), place(&locked)), (Device::Cpu, Device::Pinned));
         copy(gpu, &to, &locked, &lane);
-        hold(vec![locked.owner().clone()], 0, lane.stream()).unwrap();
+        hold_until_done(vec![locked.owner().clone()], 0, lane.stream()).unwrap();
         drop((arrived, locked));
         assert_eq!(to.read(), [value; BYTES as usize]);
     }
@@ -143,7 +143,7 @@ fn copied(gpu: &Gpu, is_held: bool) -> Vec<u8> {
     let locked = page_locked(&arrived, 0).unwrap();
     copy(gpu, &to, &locked, &lane);
     if is_held {
-        hold(vec![locked.owner().clone()], 0, lane.stream()).unwrap();
+        hold_until_done(vec![locked.owner().clone()], 0, lane.stream()).unwrap();
     }
     drop((arrived, locked));
     overwrite();
@@ -207,7 +207,7 @@ fn pages_are_unlocked_with_the_end_of_their_worker(gpu: &Gpu) {
     {
         let _paused = lane.pause();
         copy(gpu, &to, &locked, &lane);
-        hold(vec![locked.owner().clone()], 0, lane.stream()).unwrap();
+        hold_until_done(vec![locked.owner().clone()], 0, lane.stream()).unwrap();
         drop((arrived, locked));
         close(false);
         sweep();
@@ -250,7 +250,7 @@ fn a_capture_goes_on(gpu: &Gpu) {
     drop(page_locked(&other, 0).unwrap());
     let locked = page_locked(&arrived, 0).unwrap();
     copy(gpu, &to, &locked, &lane);
-    hold(vec![locked.owner().clone()], 0, lane.stream()).unwrap();
+    hold_until_done(vec![locked.owner().clone()], 0, lane.stream()).unwrap();
     drop((arrived, other, locked));
     reap_copies();
     // Unlocks.
@@ -271,7 +271,7 @@ fn a_block_is_locked_for_all_devices(gpu: &Gpu) {
     let there = page_locked(&arrived, 1).unwrap();
     assert_eq!((there.data_ptr(), lock_stats().0), (locked.data_ptr(), 1));
     copy(gpu, &to, &there, &lane);
-    hold(vec![there.owner().clone()], 1, lane.stream()).unwrap();
+    hold_until_done(vec![there.owner().clone()], 1, lane.stream()).unwrap();
     drop((arrived, locked, there));
     overwrite();
     drop(paused);
