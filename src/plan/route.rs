@@ -106,10 +106,10 @@ impl<'s> Route<'s> {
             return Ok(None);
         }
         let leaves = PlannedLeaves { batch_shapes, outputs, samples, reads_mapped };
-        let together = leaves.copied_together();
+        let copied_as_one = leaves.copied_as_one();
         let mut route = Route { reads_mapped, ..Route::default() };
         for (index, output) in outputs.iter().enumerate() {
-            let path = match together.contains(&index) {
+            let path = match copied_as_one.contains(&index) {
                 true => Path::Staged,
                 false => leaves.path_of(output),
             };
@@ -124,7 +124,7 @@ impl<'s> Route<'s> {
                 continue;
             }
             route.paths.push(path);
-            let is_alone = output.numel() > 0 && !together.contains(&index);
+            let is_alone = output.numel() > 0 && !copied_as_one.contains(&index);
             match path {
                 Path::Upload if is_alone => route.uploads.push(Upload::Batch(index)),
                 Path::Staged if is_alone => route.uploads.push(leaves.staged(&[index], false)?),
@@ -134,8 +134,8 @@ impl<'s> Route<'s> {
                 _ => {}
             }
         }
-        if !together.is_empty() {
-            route.uploads.push(leaves.staged(&together, false)?);
+        if !copied_as_one.is_empty() {
+            route.uploads.push(leaves.staged(&copied_as_one, false)?);
         }
         Ok(Some(Box::new(route)))
     }
@@ -160,7 +160,7 @@ impl<'s> Route<'s> {
         let mut route = route.unwrap_or_else(|| {
             Box::new(Route { reads_mapped, paths: paths(), ..Route::default() })
         });
-        let mut together = StagedBlock { is_pinned: false, bytes: 0, outputs: Vec::new() };
+        let mut shared = StagedBlock { is_pinned: false, bytes: 0, outputs: Vec::new() };
         for (output, path, crossing) in lots {
             route.paths.extend(path);
             match crossing {
@@ -176,9 +176,9 @@ impl<'s> Route<'s> {
                     }));
                 }
                 Crossing::Staged { packed, offsets, read, .. } => {
-                    let begin = together.bytes;
-                    together.bytes = (begin + packed.bytes()).next_multiple_of(SHARED_ALIGN);
-                    together.outputs.push(Staged { output, begin, packed, offsets, read });
+                    let begin = shared.bytes;
+                    shared.bytes = (begin + packed.bytes()).next_multiple_of(SHARED_ALIGN);
+                    shared.outputs.push(Staged { output, begin, packed, offsets, read });
                 }
                 Crossing::Landed { compact, read } => {
                     let landing = Some(route.landing_bytes);
@@ -187,8 +187,8 @@ impl<'s> Route<'s> {
                 }
             }
         }
-        if !together.outputs.is_empty() {
-            route.uploads.push(Upload::Staged(together));
+        if !shared.outputs.is_empty() {
+            route.uploads.push(Upload::Staged(shared));
         }
         Some(route)
     }
@@ -308,7 +308,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
 
     /// Outputs whose host samples go to the device in one copy, for the kernel to work on there: the smallest first, as many as
     /// one copy takes. An output alone has a copy of its own, so there are none or several.
-    fn copied_together(&self) -> Vec<usize> {
+    fn copied_as_one(&self) -> Vec<usize> {
         let is_uploaded = |output: &OutputPlan<'_>| {
             let goes_up = matches!(self.path_of(output), Path::Upload | Path::Staged);
             let reads = matches!(output.op, ElementOp::Read { .. } | ElementOp::Rescale);
