@@ -450,14 +450,14 @@ fn first_fit(
 ) -> Result<Vec<usize>> {
     let leaves = order.len().next_power_of_two();
     // Rows that are not open yet have room for anything.
-    let mut room = filled(max_tokens, 2 * leaves)?;
+    let mut free_tokens = filled(max_tokens, 2 * leaves)?;
     let mut rows = try_vec(order.len())?;
     for run in order.chunk_by(|&a, &b| lengths[a] == lengths[b]) {
         let (length, end) = (lengths[run[0]], rows.len() + run.len());
         while rows.len() < end {
             let mut node = 1;
             while node < leaves {
-                node = 2 * node + usize::from(room[2 * node] < length);
+                node = 2 * node + usize::from(free_tokens[2 * node] < length);
             }
             let row = node - leaves;
             if row == bins.rest.len() {
@@ -465,14 +465,14 @@ fn first_fit(
             }
             let (taken, rest) = bins.put(row, length, end - rows.len());
             rows.resize(rows.len() + taken, row);
-            room[node] = rest;
+            free_tokens[node] = rest;
             while node > 1 {
-                let most = room[node].max(room[node ^ 1]);
+                let most = free_tokens[node].max(free_tokens[node ^ 1]);
                 node /= 2;
-                if room[node] == most {
+                if free_tokens[node] == most {
                     break;
                 }
-                room[node] = most;
+                free_tokens[node] = most;
             }
         }
     }

@@ -343,16 +343,16 @@ impl Transposition {
             // SAFETY: the caller's promise.
             return unsafe { (self.gather)(src, places, from, dst, to) };
         }
-        let mut room = Scratch::<BLOCK_BYTES>::new();
+        let mut scratch = Scratch::<BLOCK_BYTES>::new();
         let row_bytes = num_places * self.width;
         debug_assert!(num_rows * row_bytes <= BLOCK_BYTES);
         let held: [isize; LINE_BYTES] = std::array::from_fn(|row| (row * row_bytes) as isize);
         let stride = self.width as isize;
         // SAFETY: a block has room for all rows of all places; the rest is the caller's promise.
         unsafe {
-            (self.gather)(src, places, from, room.at(), &held[..num_rows]);
+            (self.gather)(src, places, from, scratch.at(), &held[..num_rows]);
             for (row, &to) in to.iter().enumerate() {
-                let (src, dst) = (room.at().add(row * row_bytes), dst.wrapping_offset(to));
+                let (src, dst) = (scratch.at().add(row * row_bytes), dst.wrapping_offset(to));
                 match *convert {
                     Convert::Cast(cast) => cast(src, stride, dst, size as isize, num_places),
                     Convert::Affine(affine, row) => {

@@ -87,10 +87,10 @@ pub(super) enum Crossing<'s> {
 impl<'s> Moves<'s> {
     /// Pairs on a device, cut into rounds: a round ends with the pair by which its memory there
     /// beside the pairs, of staged sources and of results that land on the host, reaches
-    /// `most_room_bytes`. `reads_mapped` as of [`Moves::on_device_by_way`].
+    /// `max_staging_bytes`. `reads_mapped` as of [`Moves::on_device_by_way`].
     pub fn rounds(&self, reads_mapped: bool) -> Vec<&[usize]> {
         let bytes = |meta: &TensorMeta| bytes_of(meta.dtype, meta.layout.shape());
-        let room_of = |class: &PairClass<'_>| match way_of(class, reads_mapped) {
+        let staging_bytes_of = |class: &PairClass<'_>| match way_of(class, reads_mapped) {
             Some(Way::Staged | Way::PinnedStaged) => bytes(class.src),
             // With the scales that are found.
             Some(Way::Landed) => {
@@ -99,13 +99,13 @@ impl<'s> Moves<'s> {
             }
             _ => 0,
         };
-        let rooms: Vec<u64> = self.all.classes.iter().map(room_of).collect();
-        let (mut rounds, mut begin, mut room) = (Vec::new(), 0, 0);
+        let staging_bytes: Vec<u64> = self.all.classes.iter().map(staging_bytes_of).collect();
+        let (mut rounds, mut begin, mut round_bytes) = (Vec::new(), 0, 0);
         for (at, &pair) in self.on_device.iter().enumerate() {
-            room += rooms[self.all.id_of(pair)];
-            if room >= POLICY.most_room_bytes {
+            round_bytes += staging_bytes[self.all.id_of(pair)];
+            if round_bytes >= POLICY.max_staging_bytes {
                 rounds.push(&self.on_device[begin..=at]);
-                (begin, room) = (at + 1, 0);
+                (begin, round_bytes) = (at + 1, 0);
             }
         }
         rounds.extend(Some(&self.on_device[begin..]).filter(|rest| !rest.is_empty()));

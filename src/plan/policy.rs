@@ -16,7 +16,7 @@ pub(crate) struct DevicesPolicy {
     /// others, which takes as much memory of the device: the copy then takes longer than the calls of the driver for it.
     pub max_together_bytes: u64,
     /// Bytes of memory that pairs of one plan may take on a device beside their own: more of them are several plans, one after the other.
-    pub most_room_bytes: u64,
+    pub max_staging_bytes: u64,
     /// Chunks of a batch that are on their way to the host at once: one is emptied, the others are on the bus.
     pub chunks_under_way: usize,
     /// Outputs of at most so many bytes share page-locked or device memory with others of their call, which stays as long as
@@ -30,7 +30,7 @@ pub(crate) const POLICY: DevicesPolicy = DevicesPolicy {
     chunk_bytes: 4 << 20,
     min_copied_bytes: 28 << 10,
     max_together_bytes: 1 << 20,
-    most_room_bytes: 256 << 20,
+    max_staging_bytes: 256 << 20,
     chunks_under_way: 4,
     max_shared_bytes: 16 << 10,
 };

@@ -257,7 +257,7 @@ fn are_of_samples(scales: &Scales, shape: &BatchExtents<'_>, of_rows: &[i64]) ->
 }
 
 /// The extents of the scales tensor of sample `index`, whose shape is `sample`; how many places
-/// each of its dims is shifted by in the batch; and the extents of the sample's room there. All are
+/// each of its dims is shifted by in the batch; and the extents of the sample's part there. All are
 /// empty for [`Groups::Sample`].
 fn own_scales(
     scaling: &Scaling,
@@ -268,27 +268,27 @@ fn own_scales(
     let Groups::Blocks { per_row, .. } = scaling.groups else { return Default::default() };
     let rest = shape.ndim - 1;
     let mut extents = Dims::from_slice(&sample[..rest]);
-    let (mut lead, mut room): (Dims, Dims) = (smallvec::smallvec![0; rest], extents.clone());
+    let (mut lead, mut extents_in_batch): (Dims, Dims) = (smallvec::smallvec![0; rest], extents.clone());
     match &shape.placement {
         Placement::Padded(padded) => {
             for d in 0..rest {
                 lead[d] = padded.sides[d].lead(extents[d], padded.size[d]);
-                room[d] = padded.size[d];
+                extents_in_batch[d] = padded.size[d];
             }
         }
         Placement::Joined { dim, offsets } => {
             let ends = &offsets.as_slice()[index..index + 2];
-            room[*dim] = ends[1] - ends[0];
+            extents_in_batch[*dim] = ends[1] - ends[0];
         }
         Placement::Rows => {}
     }
     if scaling.shape.len()
         > rest + usize::from(!matches!(shape.placement, Placement::Joined { .. }))
     {
-        [&mut extents, &mut room].into_iter().for_each(|extents| extents.push(per_row as i64));
+        [&mut extents, &mut extents_in_batch].into_iter().for_each(|extents| extents.push(per_row as i64));
         lead.push(0);
     }
-    [extents, lead, room]
+    [extents, lead, extents_in_batch]
 }
 
 /// Checks that given scales, of sample `index` or of all, are in host memory and of a dtype of scales; else
@@ -372,14 +372,14 @@ fn given_scales(
         },
         Scales::Samples(all) => {
             for (index, tensor) in all.iter().enumerate() {
-                let [extents, lead, room] =
+                let [extents, lead, extents_in_batch] =
                     own_scales(scaling, shape, &used.shape_of(index), index);
-                if extents == room {
+                if extents == extents_in_batch {
                     read_scales(tensor, &mut table);
                 } else {
                     let mut values = Vec::new();
                     read_scales(tensor, &mut values);
-                    place_scales(&values, [&extents, &lead, &room], &mut table)?;
+                    place_scales(&values, [&extents, &lead, &extents_in_batch], &mut table)?;
                 }
             }
         }
@@ -430,17 +430,17 @@ fn scale_at(scales: &Tensor, elem: i64) -> f32 {
 /// Adds the scales of a padded sample to `table`, with 1 where its padding is; [`Error::OutOfMemory`].
 fn place_scales(
     values: &[f32],
-    [extents, lead, room]: [&[i64]; 3],
+    [extents, lead, extents_in_batch]: [&[i64]; 3],
     table: &mut Vec<f32>,
 ) -> Result<()> {
-    let count: i64 = room.iter().product();
+    let count: i64 = extents_in_batch.iter().product();
     let out_of_memory = |_| Error::OutOfMemory { bytes: 4 * count as u64 };
     table.try_reserve(count as usize).map_err(out_of_memory)?;
     for index in 0..count {
         let (mut rest, mut at, mut step, mut is_real) = (index, 0, 1, true);
-        for d in (0..room.len()).rev() {
-            let coord = rest % room[d] - lead[d];
-            rest /= room[d];
+        for d in (0..extents_in_batch.len()).rev() {
+            let coord = rest % extents_in_batch[d] - lead[d];
+            rest /= extents_in_batch[d];
             is_real &= (0..extents[d]).contains(&coord);
             at += coord * step;
             step *= extents[d];

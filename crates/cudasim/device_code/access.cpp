@@ -91,9 +91,9 @@ void run_load(Warp& warp, const Instruction& in, Lanes active) {
 
 void run_store(Warp& warp, const Instruction& in, Lanes active) {
     auto may_write = [](Reach& reach, uint64_t address, uint64_t bytes) { return reach.may_write(address, bytes); };
-    Vector rooms[4];
+    Vector scratches[4];
     const Vector* values[4];
-    for (unsigned word = 0; word < words_of(in); word++) values[word] = &warp.raw(in[1], rooms[word], word);
+    for (unsigned word = 0; word < words_of(in); word++) values[word] = &warp.raw(in[1], scratches[word], word);
     for_addresses(warp, in, in[0], active, may_write, [&](int lane, uint64_t address) {
         uint32_t value[4];
         for (unsigned word = 0; word < words_of(in); word++) value[word] = (*values[word])[lane];
@@ -224,8 +224,8 @@ void run_s2r(Warp& warp, const Instruction& in, Lanes active) {
 
 /// Each lane takes another one's number; the predicate says whether that is within its group.
 void run_shfl(Warp& warp, const Instruction& in, Lanes active) {
-    Vector rooms[3], result;
-    const Vector &a = warp.raw(in[2], rooms[0]), &b = warp.raw(in[3], rooms[1]), &c = warp.raw(in[4], rooms[2]);
+    Vector scratches[3], result;
+    const Vector &a = warp.raw(in[2], scratches[0]), &b = warp.raw(in[3], scratches[1]), &c = warp.raw(in[4], scratches[2]);
     Lanes within = 0;
     for (int l = 0; l < 32; l++) {
         if (!(active >> l & 1)) continue;

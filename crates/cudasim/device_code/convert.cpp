@@ -89,12 +89,12 @@ void run_i2f(Warp& warp, const Instruction& in, Lanes active) {
     bool is_64 = in.has(Mod::U64) || in.has(Mod::S64), wide = in.has(Mod::F64);
     if (in.has(Mod::RP) && !in.has(Mod::U32) && !in.has(Mod::U64)) warp.fail("a signed number rounded up");
     if (in[1].negative || in[1].absolute) warp.fail("I2F of a negated number");
-    Vector room;
+    Vector scratch;
     Pairs from;
     if (is_64) {
         from = warp.pairs(in[1]);
     } else {
-        const Vector& a = warp.raw(in[1], room);
+        const Vector& a = warp.raw(in[1], scratch);
         int shift = in[1].half == 1 ? 16 : in[1].part > 0 ? 8 * in[1].part : 0;
         for_lanes([&](int l) { from[l] = a[l] >> shift; });
     }
@@ -119,8 +119,8 @@ void run_f2i(Warp& warp, const Instruction& in, Lanes active) {
     if (in.has(Mod::F64)) {
         from = warp.doubles(in[1]);
     } else {
-        Vector room;
-        const Vector& a = warp.floats(in[1], room);
+        Vector scratch;
+        const Vector& a = warp.floats(in[1], scratch);
         for_lanes([&](int l) { from.lane[l] = as_float(a[l]); });
     }
     Pairs result;
@@ -157,8 +157,8 @@ void run_f2f(Warp& warp, const Instruction& in, Lanes active) {
         return warp.put(in[0], active, result);
     }
     if (in.has(Mod::RZ)) warp.fail("F2F between these types towards zero");
-    Vector room;
-    const Vector& from = warp.floats(in[1], room);
+    Vector scratch;
+    const Vector& from = warp.floats(in[1], scratch);
     if (to_double) {
         Pairs wide;
         for_lanes([&](int l) {
@@ -175,20 +175,20 @@ void run_f2f(Warp& warp, const Instruction& in, Lanes active) {
 /// Two float32 to a pair of 16 bits, the first to the upper half, or to two float8 with two others above them; or two float8 to a
 /// pair of float16.
 void run_f2fp(Warp& warp, const Instruction& in, Lanes active) {
-    Vector rooms[3], result;
+    Vector scratches[3], result;
     if (in.has(Mod::UNPACK_B)) {
         if (!in.has(Mod::E4M3) || !in.has(Mod::F16)) warp.fail("F2FP that unpacks other types");
-        const Vector& a = warp.raw(in[1], rooms[0]);
+        const Vector& a = warp.raw(in[1], scratches[0]);
         for_lanes([&](int l) {
             uint32_t two = in[1].half == 1 ? a[l] >> 16 : a[l];
             result[l] = Float8(in).half_of(two & 0xFF) | Float8(in).half_of(two >> 8 & 0xFF) << 16;
         });
         return warp.put(in[0], active, result);
     }
-    const Vector &a = warp.floats(in[1], rooms[0]), &b = warp.floats(in[2], rooms[1]);
+    const Vector &a = warp.floats(in[1], scratches[0]), &b = warp.floats(in[2], scratches[1]);
     if (in.has(Mod::PACK_AB_MERGE_C)) {
         if (!in.has(Mod::SATFINITE) || in.has(Mod::E4M3) == in.has(Mod::E5M2)) warp.fail("F2FP to another type");
-        const Vector& c = warp.raw(in[3], rooms[2]);
+        const Vector& c = warp.raw(in[3], scratches[2]);
         for_lanes([&](int l) { result[l] = c[l] << 16 | Float8(in).of(a[l]) << 8 | Float8(in).of(b[l]); });
         return warp.put(in[0], active, result);
     }

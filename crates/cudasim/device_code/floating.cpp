@@ -94,8 +94,8 @@ float directed_fma(float x, float y, float z, const Instruction& in) {
 }  // namespace
 
 void run_ffma(Warp& warp, const Instruction& in, Lanes active) {
-    Vector rooms[3], result;
-    const Vector &a = warp.floats(in[1], rooms[0]), &b = warp.floats(in[2], rooms[1]), &c = warp.floats(in[3], rooms[2]);
+    Vector scratches[3], result;
+    const Vector &a = warp.floats(in[1], scratches[0]), &b = warp.floats(in[2], scratches[1]), &c = warp.floats(in[3], scratches[2]);
     const bool is_directed = in.has(Mod::RP) || in.has(Mod::RM) || in.has(Mod::RZ);
     for_lanes([&](int l) {
         const float x = as_float(a[l]), y = as_float(b[l]), z = as_float(c[l]);
@@ -126,7 +126,7 @@ void run_fsel(Warp& warp, const Instruction& in, Lanes active) {
 void run_fmnmx(Warp& warp, const Instruction& in, Lanes active) {
     const size_t last = in.num_operands - 1;
     Lanes is_min = warp.predicate(in[last]);
-    Vector room, result = warp.floats(in[1], room);
+    Vector scratch, result = warp.floats(in[1], scratch);
     for (size_t i = 2; i < last; i++) {
         Vector other;
         const Vector& b = warp.floats(in[i], other);
@@ -182,8 +182,8 @@ void run_dfma(Warp& warp, const Instruction& in, Lanes active) {
 /// depends on it.
 void run_mufu(Warp& warp, const Instruction& in, Lanes active) {
     static const int off = getenv("CUDASIM_RECIPROCAL_ULPS") ? atoi(getenv("CUDASIM_RECIPROCAL_ULPS")) : 0;
-    Vector room, result;
-    const Vector& a = warp.floats(in[1], room);
+    Vector scratch, result;
+    const Vector& a = warp.floats(in[1], scratch);
     for_lanes([&](int l) {
         float value = 1.0f / (in.has(Mod::RSQ) ? std::sqrt(as_float(a[l])) : as_float(a[l]));
         result[l] = rounded(value);
@@ -211,8 +211,8 @@ struct Halves {
         if (operand.kind == Kind::immediate) {
             for_lanes([&](int i) { bits[i] = operand.bits; });
         } else {
-            Vector room;
-            bits = warp.raw(operand, room);
+            Vector scratch;
+            bits = warp.raw(operand, scratch);
         }
     }
     float at(int lane, int which) const {

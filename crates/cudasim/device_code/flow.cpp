@@ -92,8 +92,8 @@ void Warp::leave_block_barrier() {
 void run_bra(Warp& warp, const Instruction& in, Lanes active) {
     if (in.has(Mod::DIV)) {
         // Taken if other lanes than those of a mask have come here together.
-        Vector room;
-        if (warp.ready.back().lanes == warp.raw(in[0], room)[0]) active = 0;
+        Vector scratch;
+        if (warp.ready.back().lanes == warp.raw(in[0], scratch)[0]) active = 0;
     } else if (in.num_operands > 1) active &= warp.predicate(in[0]);
     branch(warp, active, last_operand(in).value);
 }
@@ -156,8 +156,8 @@ void run_break(Warp& warp, const Instruction& in, Lanes active) {
 void run_warpsync(Warp& warp, const Instruction& in, Lanes active) {
     Lanes with = kAllLanes;
     if (in.num_operands) {
-        Vector room;
-        with = warp.raw(in[0], room)[std::countr_zero(active | 1u << 31)];
+        Vector scratch;
+        with = warp.raw(in[0], scratch)[std::countr_zero(active | 1u << 31)];
     }
     wait(warp, active, Warp::kWarpSync, with);
 }
@@ -165,8 +165,8 @@ void run_warpsync(Warp& warp, const Instruction& in, Lanes active) {
 /// A barrier's lanes to a register or back; CLEAR empties it.
 void run_bmov(Warp& warp, const Instruction& in, Lanes active) {
     if (in[0].kind == Kind::barrier) {
-        Vector room;
-        const Vector& lanes = warp.raw(in[1], room);
+        Vector scratch;
+        const Vector& lanes = warp.raw(in[1], scratch);
         for_lanes([&](int l) {
             if (active >> l & 1) warp.barriers[in[0].index][l] = lanes[l];
         });

@@ -29,8 +29,8 @@ void run_nop(Warp&, const Instruction&, Lanes) {}
 
 void run_mov(Warp& warp, const Instruction& in, Lanes active) {
     if (in.has(Mod::b64)) return warp.put(in[0], active, warp.pairs(in[1]));
-    Vector room;
-    warp.put(in[0], active, warp.integers(in[1], room));
+    Vector scratch;
+    warp.put(in[0], active, warp.integers(in[1], scratch));
 }
 
 void run_imad(Warp& warp, const Instruction& in, Lanes active) {
@@ -76,14 +76,14 @@ void run_iadd3(Warp& warp, const Instruction& in, Lanes active) {
         for_lanes([&](int l) { a[l] += b[l] + c[l]; });
         return warp.put(in[0], active, a);
     }
-    Vector rooms[3], result;
+    Vector scratches[3], result;
     const Vector* terms[3];
     uint32_t flips[3];
     uint64_t ones = 0;
     for (int k = 0; k < 3; k++) {
         const Operand& term = in[i + k];
         bool flipped = term.kind != Kind::immediate && (term.negative || term.inverted);
-        terms[k] = &warp.raw(term, rooms[k]);
+        terms[k] = &warp.raw(term, scratches[k]);
         flips[k] = flipped ? ~0u : 0;
         ones += flipped && term.negative;
     }
@@ -200,9 +200,9 @@ void run_min_max(Warp& warp, const Instruction& in, Lanes active) {
 /// The smaller, or larger, of a + b and c.
 void run_add_min_max(Warp& warp, const Instruction& in, Lanes active) {
     size_t i = first_source(in);
-    Vector rooms[3], result;
-    const Vector &a = warp.integers(in[i], rooms[0]), &b = warp.integers(in[i + 1], rooms[1]),
-                 &c = warp.integers(in[i + 2], rooms[2]);
+    Vector scratches[3], result;
+    const Vector &a = warp.integers(in[i], scratches[0]), &b = warp.integers(in[i + 1], scratches[1]),
+                 &c = warp.integers(in[i + 2], scratches[2]);
     Lanes is_min = warp.predicate(in[i + 3]);
     uint32_t flip = sign_flip(in);
     for_lanes([&](int l) {
@@ -214,8 +214,8 @@ void run_add_min_max(Warp& warp, const Instruction& in, Lanes active) {
 }
 
 void run_popc(Warp& warp, const Instruction& in, Lanes active) {
-    Vector room, result;
-    const Vector& a = warp.integers(in[1], room);
+    Vector scratch, result;
+    const Vector& a = warp.integers(in[1], scratch);
     for_lanes([&](int l) { result[l] = std::popcount(a[l]); });
     warp.put(in[0], active, result);
 }
@@ -223,8 +223,8 @@ void run_popc(Warp& warp, const Instruction& in, Lanes active) {
 /// The number of the highest set bit, or with SH how far it is from the top; ~0 where there is none.
 void run_flo(Warp& warp, const Instruction& in, Lanes active) {
     size_t i = first_source(in);
-    Vector room, result;
-    const Vector& a = warp.integers(in[i], room);
+    Vector scratch, result;
+    const Vector& a = warp.integers(in[i], scratch);
     for_lanes([&](int l) {
         uint32_t value = in.is_signed && a[l] >> 31 ? ~a[l] : a[l];
         int zeros = std::countl_zero(value);
@@ -234,8 +234,8 @@ void run_flo(Warp& warp, const Instruction& in, Lanes active) {
 }
 
 void run_iabs(Warp& warp, const Instruction& in, Lanes active) {
-    Vector room, result;
-    const Vector& a = warp.integers(in[1], room);
+    Vector scratch, result;
+    const Vector& a = warp.integers(in[1], scratch);
     for_lanes([&](int l) { result[l] = a[l] >> 31 ? 0 - a[l] : a[l]; });
     warp.put(in[0], active, result);
 }

@@ -25,9 +25,9 @@ uint32_t look_up(uint32_t table, uint32_t a, uint32_t b, uint32_t c) {
 void run_lop3(Warp& warp, const Instruction& in, Lanes active) {
     // A predicate in front receives whether the result is not zero, or another predicate holds.
     size_t i = is_predicate(in[0]);
-    Vector rooms[3], result;
-    const Vector &a = warp.raw(in[i + 1], rooms[0]), &b = warp.raw(in[i + 2], rooms[1]),
-                 &c = warp.raw(in[i + 3], rooms[2]);
+    Vector scratches[3], result;
+    const Vector &a = warp.raw(in[i + 1], scratches[0]), &b = warp.raw(in[i + 2], scratches[1]),
+                 &c = warp.raw(in[i + 3], scratches[2]);
     uint32_t table = uint32_t(in[i + 4].value);
     if (table == 0xC0) {
         for_lanes([&](int l) { result[l] = a[l] & b[l]; });
@@ -49,8 +49,8 @@ void run_plop3(Warp& warp, const Instruction& in, Lanes active) {
 
 /// c:a shifted by b, the lower half of it or with HI the upper one.
 void run_shf(Warp& warp, const Instruction& in, Lanes active) {
-    Vector rooms[3], result;
-    const Vector &a = warp.raw(in[1], rooms[0]), &b = warp.raw(in[2], rooms[1]), &c = warp.raw(in[3], rooms[2]);
+    Vector scratches[3], result;
+    const Vector &a = warp.raw(in[1], scratches[0]), &b = warp.raw(in[2], scratches[1]), &c = warp.raw(in[3], scratches[2]);
     bool is_64 = in.has(Mod::U64) || in.has(Mod::S64), is_signed = in.has(Mod::S32) || in.has(Mod::S64);
     bool wraps = in.has(Mod::W), left = in.has(Mod::L), high = in.has(Mod::HI);
     for_lanes([&](int l) {
@@ -123,8 +123,8 @@ void run_isetp(Warp& warp, const Instruction& in, Lanes active) {
 }
 
 void run_prmt(Warp& warp, const Instruction& in, Lanes active) {
-    Vector rooms[3], result;
-    const Vector &a = warp.raw(in[1], rooms[0]), &selector = warp.raw(in[2], rooms[1]), &b = warp.raw(in[3], rooms[2]);
+    Vector scratches[3], result;
+    const Vector &a = warp.raw(in[1], scratches[0]), &selector = warp.raw(in[2], scratches[1]), &b = warp.raw(in[3], scratches[2]);
     for_lanes([&](int l) {
         uint64_t bytes = uint64_t(b[l]) << 32 | a[l];
         uint32_t chosen = 0;
@@ -155,8 +155,8 @@ void run_sgxt(Warp& warp, const Instruction& in, Lanes active) {
 }
 
 void run_brev(Warp& warp, const Instruction& in, Lanes active) {
-    Vector room, result;
-    const Vector& a = warp.integers(in[1], room);
+    Vector scratch, result;
+    const Vector& a = warp.integers(in[1], scratch);
     for_lanes([&](int l) {
         uint32_t reversed = 0;
         for (int k = 0; k < 32; k++) reversed |= (a[l] >> k & 1) << (31 - k);
@@ -167,8 +167,8 @@ void run_brev(Warp& warp, const Instruction& in, Lanes active) {
 
 /// Bits of a register, or of one of its bytes, to the predicates that the last operand names.
 void run_r2p(Warp& warp, const Instruction& in, Lanes active) {
-    Vector room;
-    const Vector& a = warp.raw(in[1], room);
+    Vector scratch;
+    const Vector& a = warp.raw(in[1], scratch);
     int shift = in[1].part > 0 ? 8 * in[1].part : 0;
     for (int k = 0; k < 7; k++) {
         if (!(in[2].value >> k & 1)) continue;
@@ -178,8 +178,8 @@ void run_r2p(Warp& warp, const Instruction& in, Lanes active) {
 }
 
 void run_p2r(Warp& warp, const Instruction& in, Lanes active) {
-    Vector room, result;
-    const Vector& a = warp.raw(in[2], room);
+    Vector scratch, result;
+    const Vector& a = warp.raw(in[2], scratch);
     uint32_t chosen = uint32_t(in[3].value);
     if (in[0].part > 0 || in[2].part > 0) warp.fail("P2R to a byte");
     for_lanes([&](int l) {

@@ -104,7 +104,7 @@ Lanes Warp::predicate(const Operand& operand) const {
     return operand.inverted ? ~value : value;
 }
 
-const Vector& Warp::raw(const Operand& operand, Vector& room, int word) const {
+const Vector& Warp::raw(const Operand& operand, Vector& scratch, int word) const {
     uint32_t value = 0;
     switch (operand.kind) {
         case Kind::reg: {
@@ -120,31 +120,31 @@ const Vector& Warp::raw(const Operand& operand, Vector& room, int word) const {
         }
         default: fail("a number was expected");
     }
-    for_lanes([&](int i) { room[i] = value; });
-    return room;
+    for_lanes([&](int i) { scratch[i] = value; });
+    return scratch;
 }
 
-const Vector& Warp::integers(const Operand& operand, Vector& room) const {
-    const Vector& value = raw(operand, room);
+const Vector& Warp::integers(const Operand& operand, Vector& scratch) const {
+    const Vector& value = raw(operand, scratch);
     if (operand.kind == Kind::immediate || (!operand.negative && !operand.inverted)) return value;
     if (operand.negative) {
-        for_lanes([&](int i) { room[i] = 0 - value[i]; });
+        for_lanes([&](int i) { scratch[i] = 0 - value[i]; });
     } else {
-        for_lanes([&](int i) { room[i] = ~value[i]; });
+        for_lanes([&](int i) { scratch[i] = ~value[i]; });
     }
-    return room;
+    return scratch;
 }
 
-const Vector& Warp::floats(const Operand& operand, Vector& room) const {
+const Vector& Warp::floats(const Operand& operand, Vector& scratch) const {
     if (operand.kind == Kind::immediate) {
-        for_lanes([&](int i) { room[i] = operand.bits; });
-        return room;
+        for_lanes([&](int i) { scratch[i] = operand.bits; });
+        return scratch;
     }
-    const Vector& value = raw(operand, room);
+    const Vector& value = raw(operand, scratch);
     if (!operand.negative && !operand.absolute) return value;
     uint32_t keep = operand.absolute ? 0x7FFFFFFF : ~0u, flip = operand.negative ? 0x80000000 : 0;
-    for_lanes([&](int i) { room[i] = (value[i] & keep) ^ flip; });
-    return room;
+    for_lanes([&](int i) { scratch[i] = (value[i] & keep) ^ flip; });
+    return scratch;
 }
 
 Pairs Warp::pairs(const Operand& operand) const {

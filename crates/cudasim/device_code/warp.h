@@ -112,11 +112,11 @@ struct Warp {
     Lanes predicate(const Operand& operand) const;
     /// An operand without its sign; as integers, negated or inverted as it says; as floats, with
     /// magnitude and sign as it says. An immediate has its sign already. `word` 1: the second of a
-    /// pair. The result may be in `room`, or the register itself. A Failure for an operand that is
+    /// pair. The result may be in `scratch`, or the register itself. A Failure for an operand that is
     /// no number.
-    const Vector& raw(const Operand& operand, Vector& room, int word = 0) const;
-    const Vector& integers(const Operand& operand, Vector& room) const;
-    const Vector& floats(const Operand& operand, Vector& room) const;
+    const Vector& raw(const Operand& operand, Vector& scratch, int word = 0) const;
+    const Vector& integers(const Operand& operand, Vector& scratch) const;
+    const Vector& floats(const Operand& operand, Vector& scratch) const;
     /// 64 bits of each lane: a pair of registers or constants, or an immediate, changed as by
     /// integers(); as doubles, as by floats(), of which an immediate is the upper 32 bits.
     Pairs pairs(const Operand& operand) const;

@@ -44,8 +44,8 @@ fn row_major(py: Python<'_>, tensor: &Tensor, what: &str) -> PyResult<Tensor> {
 pub(crate) fn bytes_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = row_major(py, unmoved(py, tensor)?, "bytes")?;
     let bytes = bytes.as_slice::<u8>().or_py_err(py)?;
-    PyBytes::new_with(py, bytes.len(), |room| {
-        room.copy_from_slice(bytes);
+    PyBytes::new_with(py, bytes.len(), |buffer| {
+        buffer.copy_from_slice(bytes);
         Ok(())
     })
 }
@@ -63,8 +63,8 @@ pub(crate) fn reduce_tensor<'py>(
         py.import(intern!(py, "pickle"))?.getattr(intern!(py, "PickleBuffer"))?.call1((bytes,))?
     } else {
         let bytes = bytes.as_slice::<u8>().or_py_err(py)?;
-        let copy = |room: &mut [u8]| {
-            room.copy_from_slice(bytes);
+        let copy = |buffer: &mut [u8]| {
+            buffer.copy_from_slice(bytes);
             Ok(())
         };
         PyByteArray::new_with(py, bytes.len(), copy)?.into_any()

@@ -55,8 +55,8 @@ impl NumberReader {
     ) -> Option<DType> {
         // SAFETY: attached, so that nothing changes the sequence or its items before this returns: no Python code runs meanwhile.
         let items = unsafe { items(sequence.as_ptr(), is_list) };
-        let room = chunk.capacity() - chunk.len();
-        let (first, start) = (*items.first().filter(|_| items.len() <= room)?, chunk.len());
+        let free = chunk.capacity() - chunk.len();
+        let (first, start) = (*items.first().filter(|_| items.len() <= free)?, chunk.len());
         let (int, float) = (&raw const ffi::PyLong_Type, &raw const ffi::PyFloat_Type);
         let is_of = |item: *mut ffi::PyObject, class: *const ffi::PyTypeObject| {
             // SAFETY: a live object has a class.
