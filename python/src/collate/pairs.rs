@@ -17,7 +17,7 @@ use crate::ground::modules::loaded;
 use crate::ground::reserve::{push_to, try_vec};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
-use crate::import::routes::{is_array, keeps_gradients, known_route, route_of, Lazy};
+use crate::import::routes::{is_array, keeps_gradients, cached_route, route_of, Lazy};
 use crate::import::storages::{own_all_memory, own_list_memory};
 use crate::import::tensor::table_of;
 use crate::ownership::holder::Holder;
@@ -375,7 +375,7 @@ impl SideReader {
         let object = tensor.bind(py);
         let is_plain = match route_of(object)?.1 {
             // SAFETY: a live object of a class that has words. Inference tensors have other keys than plain ones.
-            Lazy::Words(torch) => unsafe { torch.fields_of(object.as_ptr()) }.is_some(),
+            Lazy::Layout(torch) => unsafe { torch.fields_of(object.as_ptr()) }.is_some(),
             _ => false,
         };
         if is_plain || !is_frozen(object)? {
@@ -419,9 +419,9 @@ fn holds_others(object: &Bound<'_, PyAny>) -> bool {
 /// not of inference mode. False also where they do not say so.
 #[allow(unsafe_code)]
 fn is_plain_torch(object: &Bound<'_, PyAny>) -> bool {
-    match known_route(object) {
+    match cached_route(object) {
         // SAFETY: a live object of a class that has words.
-        Some((_, Lazy::Words(torch))) => unsafe { torch.is_plain_on_host(object.as_ptr()) },
+        Some((_, Lazy::Layout(torch))) => unsafe { torch.is_plain_on_host(object.as_ptr()) },
         _ => false,
     }
 }

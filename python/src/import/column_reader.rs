@@ -21,7 +21,7 @@ use windrow::{Collate, DType, Device, Engine, SampleList};
 use crate::ground::modules::records_nothing;
 use crate::ground::reserve::try_vec;
 use crate::import::numpy_layout::{array_fields, prefetch_dims, ArrayStruct};
-use crate::import::routes::{known_route, route_of, ImportRoute, Lazy};
+use crate::import::routes::{cached_route, route_of, ImportRoute, Lazy};
 use crate::ownership::child_columns::ChildColumns;
 use crate::private_layouts::torch_layout::{TorchReader, FARTHEST};
 use crate::private_layouts::HAS_LOCK;
@@ -202,7 +202,7 @@ fn item_of(samples: &Bound<'_, PyAny>) -> Option<ItemOf> {
 /// Whether several threads will read `num_samples` samples, the first of which is given. Runs no Python code.
 pub(crate) fn will_be_shared(first: &Bound<'_, PyAny>, num_samples: usize) -> bool {
     num_samples >= LEAST_SHARED
-        && known_route(first).is_some_and(|route| Reader::for_route(route).is_some())
+        && cached_route(first).is_some_and(|route| Reader::for_route(route).is_some())
 }
 
 /// Columns to be read, each with its position among all, and their objects one column after the other.
@@ -258,7 +258,7 @@ fn readables(columns: &mut ChildColumns<'_>) -> PyResult<Readables> {
     if !HAS_LOCK || columns.len() < 2 {
         return Ok(found);
     }
-    let is_known = |column| columns.first(column).is_none_or(|first| known_route(&first).is_some());
+    let is_known = |column| columns.first(column).is_none_or(|first| cached_route(&first).is_some());
     if !(0..columns.len()).all(is_known) {
         columns.take_references();
     }
@@ -278,7 +278,7 @@ impl Reader {
     fn for_route(route: (ImportRoute, Lazy)) -> Option<Reader> {
         match route {
             (ImportRoute::Array, Lazy::No) => Some(Reader::Array),
-            (ImportRoute::Exchange { is_torch: true, .. }, Lazy::Words(torch)) => {
+            (ImportRoute::Exchange { is_torch: true, .. }, Lazy::Layout(torch)) => {
                 Some(Reader::Dense(torch))
             }
             _ => None,
@@ -288,7 +288,7 @@ impl Reader {
 
 impl ColumnReader {
     /// The reader of objects of a class, of which this is one; `None` for other classes. Runs Python code unless the class [is
-    /// known](known_route).
+    /// known](cached_route).
     fn for_first(first: &Bound<'_, PyAny>) -> PyResult<Option<ColumnReader>> {
         let class = first.get_type_ptr();
         Ok(Reader::for_route(route_of(first)?).map(|reader| ColumnReader {

@@ -30,7 +30,7 @@ impl<'py> Importer<'py> {
         lazy: Lazy,
         index: usize,
     ) -> PyResult<()> {
-        if let (true, Lazy::Words(torch)) = (is_torch, lazy) {
+        if let (true, Lazy::Layout(torch)) = (is_torch, lazy) {
             // SAFETY: a tensor of torch's own class.
             if let Some(fields) = unsafe { torch.fields_of(object.as_ptr()) } {
                 return self.push_dense(&fields, index);
@@ -136,7 +136,7 @@ impl<'py> Importer<'py> {
         index: usize,
     ) -> PyResult<()> {
         match lazy {
-            Lazy::Words(torch) if matches!(reported, DType::I8 | DType::U8) => {
+            Lazy::Layout(torch) if matches!(reported, DType::I8 | DType::U8) => {
                 // SAFETY: a live object of a class that has words.
                 match unsafe { torch.dtype_of(object.as_ptr()) } == Some(reported) {
                     true => Ok(()),
@@ -206,8 +206,8 @@ fn is_shared(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<bool> {
     match lazy {
         Lazy::No => Ok(false),
         // SAFETY: a live object of a class that has words.
-        Lazy::Words(torch) => Ok(unsafe { torch.may_be_shared(object.as_ptr()) }),
-        Lazy::Ask => match module(py, "torch._C")? {
+        Lazy::Layout(torch) => Ok(unsafe { torch.may_be_shared(object.as_ptr()) }),
+        Lazy::Methods => match module(py, "torch._C")? {
             Some(torch) => {
                 let asked = torch.call_method1(intern!(py, "_is_cow_tensor"), (object,));
                 answered(py, asked)?.map_or(Ok(false), |answer| answer.is_truthy())

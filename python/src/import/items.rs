@@ -105,7 +105,7 @@ impl<'py> Importer<'py> {
     /// Prefetches the memory of the samples that follow, where they are tensors of the last one's class.
     #[inline]
     fn prefetch(&self, ahead: &[Borrowed<'_, 'py, PyAny>]) {
-        let Some((class, _, Lazy::Words(torch))) = &self.last else { return };
+        let Some((class, _, Lazy::Layout(torch))) = &self.last else { return };
         // SAFETY: live objects.
         unsafe {
             torch.prefetch_ahead(class.as_type_ptr(), self.owned, |steps| {
@@ -139,7 +139,7 @@ impl<'py> Importer<'py> {
         match lazy {
             Lazy::No => {}
             // SAFETY: a live object of a class that has words.
-            Lazy::Words(torch) if unsafe { torch.is_plain(object.as_ptr()) } => {}
+            Lazy::Layout(torch) if unsafe { torch.is_plain(object.as_ptr()) } => {}
             _ => self.ask_lazy(object, (route, lazy), index)?,
         }
         if self.owned {
@@ -257,7 +257,7 @@ impl<'py> Importer<'py> {
         (route, lazy): (ImportRoute, Lazy),
         index: usize,
     ) -> PyResult<()> {
-        if let Lazy::Words(torch) = lazy {
+        if let Lazy::Layout(torch) = lazy {
             // SAFETY: a live object of a class that has words.
             let has_its_values = unsafe { torch.has_its_values(object.as_ptr()) };
             if has_its_values && self.is_unrecorded(route)? {

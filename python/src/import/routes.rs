@@ -59,21 +59,21 @@ pub(crate) enum ImportRoute {
 pub(crate) enum Lazy {
     No,
     /// Tensors may share memory; this reader sees it in the words of the object.
-    Words(&'static TorchReader),
+    Layout(&'static TorchReader),
     /// Tensors may share memory; the object has to be asked, by its methods.
-    Ask,
+    Methods,
 }
 
 /// Types are few; a program that makes them without end must not make this grow with it.
 const MAX_TYPES: usize = 1024;
 
-struct Known {
+struct CachedRoute {
     route: (ImportRoute, Lazy),
     /// Weak, so that a class goes with its objects; another may have its address then.
     class: Py<PyWeakrefReference>,
 }
 
-impl Known {
+impl CachedRoute {
     /// Whether the type is that of an object. Runs no Python code.
     fn is_of(&self, object: &Bound<'_, PyAny>) -> bool {
         let class = self.class.bind(object.py()).upgrade();
@@ -82,30 +82,30 @@ impl Known {
 }
 
 /// The types that were looked up, by their addresses.
-static KNOWN: Mutex<Option<HashMap<usize, Arc<Known>>>> = Mutex::new(None);
+static CACHED: Mutex<Option<HashMap<usize, Arc<CachedRoute>>>> = Mutex::new(None);
 
 thread_local! {
     /// The type that this thread looked up last.
-    static LAST: RefCell<Option<Arc<Known>>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<Arc<CachedRoute>>> = const { RefCell::new(None) };
 }
 
 /// The route of an object's exact type.
 pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy)> {
-    if let Some(route) = known_route(object) {
+    if let Some(route) = cached_route(object) {
         return Ok(route);
     }
     // The lookup runs Python code, so it holds no lock.
     let (py, class) = (object.py(), object.get_type());
     let route = (find_route(&class, object)?, find_lazy(&class)?);
-    let found = Known { route, class: PyWeakrefReference::new(&class)?.unbind() };
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_with(HashMap::new);
+    let found = CachedRoute { route, class: PyWeakrefReference::new(&class)?.unbind() };
+    let mut cached = CACHED.lock().unwrap_or_else(PoisonError::into_inner);
+    let cached = cached.get_or_insert_with(HashMap::new);
     // No Python code runs: weak references have no callback, and a class, which refers to itself, is not gone with one of ours.
-    if known.len() >= MAX_TYPES {
-        known.retain(|_, known| known.class.bind(py).upgrade().is_some());
+    if cached.len() >= MAX_TYPES {
+        cached.retain(|_, cached| cached.class.bind(py).upgrade().is_some());
     }
-    if known.len() < MAX_TYPES {
-        known.insert(class.as_ptr().addr(), Arc::new(found));
+    if cached.len() < MAX_TYPES {
+        cached.insert(class.as_ptr().addr(), Arc::new(found));
     }
     Ok(route)
 }
@@ -113,17 +113,17 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy
 /// The route of [`route_of`] for a type that was looked up before; `None` for others, and for those beyond
 /// [`MAX_TYPES`]. Runs no Python code.
 #[inline]
-pub(crate) fn known_route(object: &Bound<'_, PyAny>) -> Option<(ImportRoute, Lazy)> {
-    let is_last = |last: &RefCell<Option<Arc<Known>>>| {
+pub(crate) fn cached_route(object: &Bound<'_, PyAny>) -> Option<(ImportRoute, Lazy)> {
+    let is_last = |last: &RefCell<Option<Arc<CachedRoute>>>| {
         last.borrow().as_ref().filter(|last| last.is_of(object)).map(|last| last.route)
     };
     if let Some(route) = LAST.try_with(is_last).ok().flatten() {
         return Some(route);
     }
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = known.as_ref()?.get(&object.get_type_ptr().addr());
+    let cached = CACHED.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = cached.as_ref()?.get(&object.get_type_ptr().addr());
     let found = Arc::clone(found.filter(|found| found.is_of(object))?);
-    drop(known);
+    drop(cached);
     let route = found.route;
     // This fails only while the thread ends.
     let _ = LAST.try_with(|last| last.replace(Some(found)));
@@ -205,8 +205,8 @@ fn number_of_numpy(scalar: &Bound<'_, PyAny>) -> PyResult<Option<Option<DType>>>
 /// How objects of a class say that they require grad, or that their values are not in memory as they are.
 fn find_lazy(class: &Bound<'_, PyType>) -> PyResult<Lazy> {
     Ok(match TorchReader::for_class(class) {
-        Some(words) => Lazy::Words(words),
-        None if class.hasattr("is_neg")? && class.hasattr("is_conj")? => Lazy::Ask,
+        Some(layout) => Lazy::Layout(layout),
+        None if class.hasattr("is_neg")? && class.hasattr("is_conj")? => Lazy::Methods,
         None => Lazy::No,
     })
 }
@@ -228,8 +228,8 @@ pub(crate) fn exchange_api(
 
 /// The exchange table for torch tensors, once torch is imported. Its class is held: one that stands in for torch's may own it.
 pub(crate) fn torch_api(py: Python<'_>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
-    type Held = (Py<PyType>, &'static DLPackExchangeAPI);
-    static FOUND: PyOnceLock<Option<Held>> = PyOnceLock::new();
+    type TorchApi = (Py<PyType>, &'static DLPackExchangeAPI);
+    static FOUND: PyOnceLock<Option<TorchApi>> = PyOnceLock::new();
     let find = || match loaded(py, "torch", "Tensor")? {
         Some(class) => Ok(exchange_api(&class)?.map(|api| (class.unbind(), api))),
         None => Ok::<_, PyErr>(None),
@@ -283,7 +283,7 @@ pub(crate) fn keeps_gradients(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match route_of(object)?.1 {
         Lazy::No => Ok(false),
         // SAFETY: a live object of a class that has words.
-        Lazy::Words(torch) if unsafe { torch.is_plain(object.as_ptr()) } => Ok(false),
+        Lazy::Layout(torch) if unsafe { torch.is_plain(object.as_ptr()) } => Ok(false),
         _ => Ok(requires_grad(object)? && grad_is_enabled(object.py())? || has_tangent(object)?),
     }
 }

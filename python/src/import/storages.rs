@@ -28,7 +28,7 @@ impl Importer<'_> {
         let is_last = match (lazy, &self.storage) {
             (Lazy::No, _) => true,
             // Rows of one tensor have one.
-            (Lazy::Words(torch), Some(HeldStorage { watch: StorageWatch::Word(word, _), .. })) => {
+            (Lazy::Layout(torch), Some(HeldStorage { watch: StorageWatch::Word(word, _), .. })) => {
                 // SAFETY: a live object of a class that has words.
                 unsafe { torch.memory_of(object.as_ptr()) == Some(*word) }
             }
@@ -48,7 +48,7 @@ impl Importer<'_> {
         own_memory(object, lazy)?;
         let (word, storage) = match lazy {
             // SAFETY: as above.
-            Lazy::Words(torch) => unsafe {
+            Lazy::Layout(torch) => unsafe {
                 (torch.memory_of(object.as_ptr()), torch.storage_object(object))
             },
             _ => (None, object.call_method0(intern!(self.py, "untyped_storage"))),
@@ -72,7 +72,7 @@ impl Importer<'_> {
     #[inline(never)]
     pub fn check_lender(&mut self, route: ImportRoute, lazy: Lazy) -> PyResult<()> {
         let Some(storage) = &self.storage else { return Ok(()) };
-        if let (ImportRoute::Exchange { api, .. }, Lazy::Words(_)) = (route, lazy) {
+        if let (ImportRoute::Exchange { api, .. }, Lazy::Layout(_)) = (route, lazy) {
             if torch_api(self.py)?.is_some_and(|of_torch| std::ptr::eq(of_torch, api)) {
                 return Ok(());
             }
@@ -128,8 +128,8 @@ pub(crate) fn own_memory(object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> 
     let is_own = match lazy {
         Lazy::No => true,
         // SAFETY: a live object of a class that has words.
-        Lazy::Words(torch) => unsafe { !torch.may_be_shared(object.as_ptr()) },
-        Lazy::Ask => false,
+        Lazy::Layout(torch) => unsafe { !torch.may_be_shared(object.as_ptr()) },
+        Lazy::Methods => false,
     };
     if is_own {
         return Ok(());
@@ -213,7 +213,7 @@ fn own_memory_of<'py>(
             owners.push(Arc::clone(tensor.owner()));
         } else {
             let is_storage = matches!(route, ImportRoute::Protocols) && is_storage(&object)?;
-            own_memory(&object, if is_storage { Lazy::Ask } else { lazy })?;
+            own_memory(&object, if is_storage { Lazy::Methods } else { lazy })?;
         }
     }
 }
