@@ -184,7 +184,7 @@ pub(crate) fn _unwritten(
 /// shape of each. `align`: what the first bytes are multiples of. ValueError beyond 63 bits, and for an `align` of 0 beside a
 /// tensor.
 #[pyfunction]
-pub(crate) fn _places(parts: &Bound<'_, PyList>, align: u64) -> PyResult<(Vec<Place>, u64)> {
+pub(crate) fn _places(parts: &Bound<'_, PyList>, align: u64) -> PyResult<(Vec<TensorRange>, u64)> {
     let (py, mut all) = (parts.py(), Places::new(align));
     let mut found = try_vec(parts.len())?;
     for part in parts {
@@ -200,7 +200,7 @@ pub(crate) fn _places(parts: &Bound<'_, PyList>, align: u64) -> PyResult<(Vec<Pl
 }
 
 /// Dtype, first byte and number of bytes.
-type Place = (&'static str, u64, u64);
+type TensorRange = (&'static str, u64, u64);
 
 /// An argument as a tensor of its own dtype and shape; ValueError if it has fewer bytes.
 fn bytes_of_buffer(

@@ -152,9 +152,9 @@ pub(crate) fn _list_of_groups(groups: &Bound<'_, PyList>) -> PyResult<PySampleLi
     let (mut whole, mut order) = (Imported::default(), Vec::new());
     let mut empty_dtype = None;
     for group in groups.iter() {
-        type Part<'py> =
+        type PickledGroup<'py> =
             (Bound<'py, PyAny>, Option<Bound<'py, PyBytes>>, Option<Bound<'py, PyBytes>>);
-        let (content, offsets, positions): Part<'_> = group.extract()?;
+        let (content, offsets, positions): PickledGroup<'_> = group.extract()?;
         let positions = positions.map(|bytes| unpacked(bytes.as_bytes())).transpose()?;
         let part = match content.cast::<PyTensor>() {
             Ok(tensor) => samples_of_group(py, tensor.get().inner().clone(), offsets)?,

@@ -87,9 +87,9 @@ pub(crate) fn is_tree(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// Part of a structure: the number of a leaf, or a container.
-enum Part<'a> {
+enum StructureNode<'a> {
     Leaf(usize),
-    Container(&'a Container, Vec<Part<'a>>),
+    Container(&'a Container, Vec<StructureNode<'a>>),
 }
 
 impl Shape {
@@ -104,23 +104,23 @@ impl Shape {
         };
         let mut columns = try_vec(self.leaves.len())?;
         let parts = other.tree.fold(
-            |leaf| Ok(Part::Leaf(leaf)),
-            |container, children| Ok(Part::Container(container, children)),
+            |leaf| Ok(StructureNode::Leaf(leaf)),
+            |container, children| Ok(StructureNode::Container(container, children)),
         )?;
         self.tree.flatten_up_to(
             parts,
             |container, path, part| match part {
-                Part::Container(like, children) => {
+                StructureNode::Container(like, children) => {
                     let order = container.order_in(py, like)?.ok_or_else(|| unlike(path))?;
                     let mut children: Vec<_> = children.into_iter().map(Some).collect();
                     Ok(order.into_iter().filter_map(|child| children[child].take()).collect())
                 }
-                Part::Leaf(_) => Err(unlike(path)),
+                StructureNode::Leaf(_) => Err(unlike(path)),
             },
             |leaf, part| {
                 let ShapeLeaf { path, content } = &self.leaves[leaf];
                 match part {
-                    Part::Leaf(its) if content.is_like(py, &other.leaves[its].content) => {
+                    StructureNode::Leaf(its) if content.is_like(py, &other.leaves[its].content) => {
                         push_to(&mut columns, its)
                     }
                     _ => Err(unlike(path)),
