@@ -74,7 +74,7 @@ pub(super) struct Life {
 
 /// A block whose pages this process has mapped.
 #[derive(Debug)]
-struct Known {
+struct MappedBlock {
     bytes: u64,
     life: u64,
     /// A value made from its pages, kept as long as the pages belong to the block.
@@ -86,7 +86,7 @@ struct Known {
 pub struct Memory {
     mapping: Mapping,
     /// The blocks by offset; none overlaps another.
-    known: ForkMutex<BTreeMap<u64, Known>>,
+    mapped: ForkMutex<BTreeMap<u64, MappedBlock>>,
     /// [`Header::Removed`] when it was last looked at.
     removed: AtomicU64,
 }
@@ -107,8 +107,8 @@ impl Memory {
             return Err(io::Error::from(io::ErrorKind::InvalidData));
         }
         let mapping = Mapping::shared(bytes as usize, libc::MAP_NORESERVE, file.as_raw_fd())?;
-        let (known, removed) = (ForkMutex::default(), AtomicU64::new(0));
-        let memory = Memory { mapping, known, removed };
+        let (mapped, removed) = (ForkMutex::default(), AtomicU64::new(0));
+        let memory = Memory { mapping, mapped, removed };
         // A dump of a process would walk through the whole of it. Refused, that is all.
         let _ = memory.advise(0, memory.bytes(), libc::MADV_DONTDUMP);
         Ok(memory)
@@ -233,7 +233,7 @@ impl Memory {
         bytes: u64,
         life: u64,
     ) -> io::Result<()> {
-        self.know(offset, bytes, life);
+        self.note_block(offset, bytes, life);
         match self.advise(offset, bytes, libc::MADV_POPULATE_WRITE) {
             // A system older than the advice.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -252,28 +252,28 @@ impl Memory {
 
     /// Maps the pages of a block that is seen for the first time at once; otherwise each is mapped as it is touched.
     pub(super) fn map_pages(&self, offset: u64, bytes: u64, life: u64) {
-        if self.know(offset, bytes, life) {
+        if self.note_block(offset, bytes, life) {
             let _ = self.advise(offset, bytes, libc::MADV_POPULATE_READ);
         }
     }
 
     /// Notes a block, in place of those that were where it is. Whether it was not known.
-    fn know(&self, offset: u64, bytes: u64, life: u64) -> bool {
+    fn note_block(&self, offset: u64, bytes: u64, life: u64) -> bool {
         let mut gone = Vec::new();
-        let mut known = self.known.lock();
-        if known.get(&offset).is_some_and(|block| (block.bytes, block.life) == (bytes, life)) {
+        let mut mapped = self.mapped.lock();
+        if mapped.get(&offset).is_some_and(|block| (block.bytes, block.life) == (bytes, life)) {
             return false;
         }
         let end = offset.saturating_add(bytes);
-        while let Some((&begin, last)) = known.range(..end).next_back() {
+        while let Some((&begin, last)) = mapped.range(..end).next_back() {
             if begin.saturating_add(last.bytes) <= offset {
                 break;
             }
-            gone.extend(known.remove(&begin));
+            gone.extend(mapped.remove(&begin));
         }
-        known.insert(offset, Known { bytes, life, kept: None });
+        mapped.insert(offset, MappedBlock { bytes, life, kept: None });
         // The drop of the kept value may call the driver.
-        drop(known);
+        drop(mapped);
         drop(gone);
         true
     }
@@ -285,8 +285,8 @@ impl Memory {
         offset: u64,
         bytes: u64,
     ) -> Option<(u64, u64, u64, Option<Owner>)> {
-        let known = self.known.lock();
-        let (&begin, block) = known.range(..=offset).next_back()?;
+        let mapped = self.mapped.lock();
+        let (&begin, block) = mapped.range(..=offset).next_back()?;
         let is_inside = offset.checked_add(bytes)? <= begin + block.bytes;
         is_inside.then(|| (begin, block.bytes, block.life, block.kept.clone()))
     }
@@ -294,10 +294,10 @@ impl Memory {
     /// Keeps what was made of a block's pages, until they are given back. Returns what is kept from now on, as another thread
     /// may have been earlier; `made` itself, which is not kept, if the block is gone.
     pub(super) fn keep(&self, offset: u64, life: u64, made: Owner) -> Owner {
-        let mut known = self.known.lock();
-        let block = known.get_mut(&offset).filter(|block| block.life == life);
+        let mut mapped = self.mapped.lock();
+        let block = mapped.get_mut(&offset).filter(|block| block.life == life);
         let kept = block.map(|block| block.kept.get_or_insert_with(|| made.clone()).clone());
-        drop(known);
+        drop(mapped);
         kept.unwrap_or(made)
     }
 
@@ -315,7 +315,7 @@ impl Memory {
     /// Drops what was made of the blocks whose number is gone; they stay known.
     pub(super) fn forget(&self, is_gone: impl Fn(u64) -> bool) {
         let mut gone = Vec::new();
-        for block in self.known.lock().values_mut().filter(|block| is_gone(block.life)) {
+        for block in self.mapped.lock().values_mut().filter(|block| is_gone(block.life)) {
             gone.extend(block.kept.take());
         }
         drop(gone);
@@ -360,8 +360,8 @@ impl Memory {
 
     /// Forgets which blocks have mapped pages, and what was made of them: a child has mapped none yet.
     pub(super) fn forget_pages(&self) {
-        let known = std::mem::take(&mut *self.known.lock());
-        drop(known);
+        let mapped = std::mem::take(&mut *self.mapped.lock());
+        drop(mapped);
     }
 
     /// Clears a pool that is gone: batches that were sent and not read are lost, and all pages go back to the system except
