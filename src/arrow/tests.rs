@@ -10,7 +10,7 @@ use super::*;
 use crate::{Collate, Engine, Error, Ragged, Result};
 
 /// Owns what a struct points to, and counts its release.
-struct Held<T> {
+struct Exported<T> {
     children: Vec<*mut T>,
     buffers: Vec<*const c_void>,
     _memory: Vec<Vec<u8>>,
@@ -18,7 +18,7 @@ struct Held<T> {
     released: Arc<AtomicUsize>,
 }
 
-impl<T> Drop for Held<T> {
+impl<T> Drop for Exported<T> {
     fn drop(&mut self) {
         for &child in &self.children {
             if !child.is_null() {
@@ -33,7 +33,7 @@ impl<T> Drop for Held<T> {
 unsafe extern "C" fn release_array(array: *mut ArrowArray) {
     // SAFETY: made by `array`, released once.
     unsafe {
-        drop(Box::from_raw((*array).private_data.cast::<Held<ArrowArray>>()));
+        drop(Box::from_raw((*array).private_data.cast::<Exported<ArrowArray>>()));
         (*array).release = None;
     }
 }
@@ -41,7 +41,7 @@ unsafe extern "C" fn release_array(array: *mut ArrowArray) {
 unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
     // SAFETY: made by `schema`, released once.
     unsafe {
-        drop(Box::from_raw((*schema).private_data.cast::<Held<ArrowSchema>>()));
+        drop(Box::from_raw((*schema).private_data.cast::<Exported<ArrowSchema>>()));
         (*schema).release = None;
     }
 }
@@ -60,7 +60,7 @@ fn counted(
     let pointer = |buffer: &Option<Vec<u8>>| {
         buffer.as_ref().map_or(std::ptr::null(), |buffer| buffer.as_ptr().cast())
     };
-    let mut held = Box::new(Held {
+    let mut exported = Box::new(Exported {
         children: children.into_iter().map(|child| Box::into_raw(Box::new(child))).collect(),
         buffers: buffers.iter().map(pointer).collect(),
         _memory: buffers.into_iter().flatten().collect(),
@@ -69,18 +69,18 @@ fn counted(
     });
     let mut array = ArrowArray::empty();
     array.length = len;
-    array.n_buffers = held.buffers.len() as i64;
-    array.n_children = held.children.len() as i64;
-    array.buffers = held.buffers.as_mut_ptr();
-    array.children = held.children.as_mut_ptr();
+    array.n_buffers = exported.buffers.len() as i64;
+    array.n_children = exported.children.len() as i64;
+    array.buffers = exported.buffers.as_mut_ptr();
+    array.children = exported.children.as_mut_ptr();
     array.release = Some(release_array);
-    array.private_data = Box::into_raw(held).cast();
+    array.private_data = Box::into_raw(exported).cast();
     array
 }
 
 fn schema(format: &str, name: &str, children: Vec<ArrowSchema>) -> ArrowSchema {
     let texts = vec![CString::new(format).unwrap(), CString::new(name).unwrap()];
-    let mut held = Box::new(Held::<ArrowSchema> {
+    let mut exported = Box::new(Exported::<ArrowSchema> {
         children: children.into_iter().map(|child| Box::into_raw(Box::new(child))).collect(),
         buffers: Vec::new(),
         _memory: Vec::new(),
@@ -88,12 +88,12 @@ fn schema(format: &str, name: &str, children: Vec<ArrowSchema>) -> ArrowSchema {
         _texts: texts,
     });
     let mut schema = ArrowSchema::empty();
-    schema.format = held._texts[0].as_ptr();
-    schema.name = held._texts[1].as_ptr();
-    schema.n_children = held.children.len() as i64;
-    schema.children = held.children.as_mut_ptr();
+    schema.format = exported._texts[0].as_ptr();
+    schema.name = exported._texts[1].as_ptr();
+    schema.n_children = exported.children.len() as i64;
+    schema.children = exported.children.as_mut_ptr();
     schema.release = Some(release_schema);
-    schema.private_data = Box::into_raw(held).cast();
+    schema.private_data = Box::into_raw(exported).cast();
     schema
 }
 

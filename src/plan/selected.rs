@@ -41,7 +41,7 @@ impl BatchShape {
         let planned = BatchShape::new(&list.representatives, collate);
         // The position of an offender is that in the whole list.
         let mut batch_shape = planned.map_err(|error| {
-            BatchShape::new(&list.samples, collate).map_or_else(|told| told, |_| error)
+            BatchShape::new(&list.samples, collate).map_or_else(|refusal| refusal, |_| error)
         })?;
         if let (Placement::Padded(padded), Form::Pad(pad)) = (&batch_shape.placement, &collate.form)
         {

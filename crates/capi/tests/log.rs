@@ -16,12 +16,12 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-type Kept = Mutex<Vec<(i32, String)>>;
+type Records = Mutex<Vec<(i32, String)>>;
 
-unsafe extern "C-unwind" fn keep(user: *mut c_void, level: i32, text: *const c_char) {
+unsafe extern "C-unwind" fn record(user: *mut c_void, level: i32, text: *const c_char) {
     // SAFETY: `user` is the list of the test; a string for the time of the call.
-    let (kept, text) = unsafe { (&*user.cast::<Kept>(), CStr::from_ptr(text)) };
-    kept.lock().unwrap().push((level, text.to_str().unwrap().to_owned()));
+    let (records, text) = unsafe { (&*user.cast::<Records>(), CStr::from_ptr(text)) };
+    records.lock().unwrap().push((level, text.to_str().unwrap().to_owned()));
 }
 
 fn set(callback: LogCallback, user: *const c_void, level: LogLevel) {
@@ -48,17 +48,17 @@ fn error() -> String {
 #[test]
 fn failures_are_reported_until_it_is_unset() {
     let _turn = turn();
-    let kept = Kept::default();
-    set(Some(keep), (&raw const kept).cast(), LogLevel::Error);
+    let records = Records::default();
+    set(Some(record), (&raw const records).cast(), LogLevel::Error);
     assert_eq!(failure(), Status::Argument);
     let wanted = (1, "WINDROW_STATUS_ARGUMENT: engine is NULL".to_owned());
-    assert_eq!(*kept.lock().unwrap(), [wanted]);
+    assert_eq!(*records.lock().unwrap(), [wanted]);
     unset();
     assert_eq!(failure(), Status::Argument);
-    assert_eq!(kept.lock().unwrap().len(), 1);
+    assert_eq!(records.lock().unwrap().len(), 1);
     for level in [0, 4, -1, i32::MAX] {
         // SAFETY: as `set`.
-        let status = unsafe { windrow_set_log(Some(keep), null_mut(), level) };
+        let status = unsafe { windrow_set_log(Some(record), null_mut(), level) };
         assert_eq!(status, Status::Argument);
         assert_eq!(error(), format!("level must be a windrow_log_level, got {level}"));
     }
@@ -67,7 +67,7 @@ fn failures_are_reported_until_it_is_unset() {
 #[test]
 fn stages_of_calls_are_reported() {
     let _turn = turn();
-    let kept = Kept::default();
+    let records = Records::default();
     let (mut data, mut length) = ([1u8, 2, 3], [3i64]);
     let row = DLTensor {
         data: data.as_mut_ptr().cast(),
@@ -87,23 +87,23 @@ fn stages_of_calls_are_reported() {
             assert_eq!(windrow_samples_push(samples, &row), Status::Ok);
         }
         for level in [LogLevel::Warning, LogLevel::Debug] {
-            set(Some(keep), (&raw const kept).cast(), level);
+            set(Some(record), (&raw const records).cast(), level);
             let options = Options::default();
             assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Ok);
             windrow_batch_free(batch);
-            assert_eq!(kept.lock().unwrap().is_empty(), level == LogLevel::Warning);
+            assert_eq!(records.lock().unwrap().is_empty(), level == LogLevel::Warning);
         }
         unset();
         windrow_samples_free(samples);
         windrow_engine_free(engine);
     }
-    let kept = kept.into_inner().unwrap();
-    let run = kept.iter().find(|(_, text)| text.starts_with("run: ")).unwrap();
+    let records = records.into_inner().unwrap();
+    let run = records.iter().find(|(_, text)| text.starts_with("run: ")).unwrap();
     assert!(
         run.1.ends_with(" us, paths gather, samples 2, bytes_in 6, bytes_out 6, padding_bytes 0"),
         "{run:?}"
     );
-    assert!(kept.iter().all(|(level, _)| *level == 3), "{kept:?}");
+    assert!(records.iter().all(|(level, _)| *level == 3), "{records:?}");
 }
 
 /// A user of the log that may be called, or has been left.
@@ -199,8 +199,8 @@ impl Drop for Last {
 fn calls_of_a_thread_that_ends_fail_as_others_do() {
     thread_local!(static LAST: Last = const { Last });
     let _turn = turn();
-    let kept = Kept::default();
-    set(Some(keep), (&raw const kept).cast(), LogLevel::Debug);
+    let records = Records::default();
+    set(Some(record), (&raw const records).cast(), LogLevel::Debug);
     let end = thread::spawn(|| {
         // The value is made first and so destroyed last.
         LAST.with(|_| ());
@@ -208,7 +208,7 @@ fn calls_of_a_thread_that_ends_fail_as_others_do() {
     });
     end.join().unwrap();
     unset();
-    assert_eq!(kept.into_inner().unwrap().len(), 2);
+    assert_eq!(records.into_inner().unwrap().len(), 2);
 }
 
 /// The test runs in a process of its own, since these settings are read once.
@@ -224,8 +224,8 @@ fn settings_that_are_not_followed_are_warnings() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         return;
     }
-    let kept = Kept::default();
-    set(Some(keep), (&raw const kept).cast(), LogLevel::Warning);
+    let records = Records::default();
+    set(Some(record), (&raw const records).cast(), LogLevel::Warning);
     let mut engine = null_mut();
     // SAFETY: a live place for a handle, which is freed once.
     unsafe {
@@ -233,8 +233,8 @@ fn settings_that_are_not_followed_are_warnings() {
         windrow_engine_free(engine);
     }
     unset();
-    let kept = kept.into_inner().unwrap();
-    let [stores, nvtx] = &kept[..] else { panic!("{kept:?}") };
+    let records = records.into_inner().unwrap();
+    let [stores, nvtx] = &records[..] else { panic!("{records:?}") };
     assert!(stores.1.starts_with("WINDROW_STREAMING_STORES is not read: "), "{stores:?}");
     assert!(nvtx.1.starts_with("WINDROW_NVTX=1 makes no ranges: "), "{nvtx:?}");
     assert_eq!((stores.0, nvtx.0), (2, 2));

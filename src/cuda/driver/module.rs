@@ -175,11 +175,11 @@ mod tests {
             total_bytes: 1,
             has_pools: true,
         };
-        let told = |code, driver| {
+        let error_of = |code, driver| {
             let error = DriverError::from_code("cuModuleLoadDataEx", code);
             explain(error, 2, &info, driver)
         };
-        let Error::NoDriver(text) = told(NO_BINARY_FOR_GPU, (11, 4)) else { panic!() };
+        let Error::NoDriver(text) = error_of(NO_BINARY_FOR_GPU, (11, 4)) else { panic!() };
         let old = format!("supports CUDA 11.4 and the kernels were compiled with CUDA {TOOLKIT}: update the driver to ");
         assert!(
             text.to_string().contains(&old) && !text.to_string().contains("build windrow"),
@@ -187,10 +187,10 @@ mod tests {
         );
         let Error::NoDriver(text) = too_old((12, 1)) else { panic!() };
         assert!(text.to_string().ends_with(", or build windrow with a CUDA 12 toolkit"), "{text}");
-        let Error::NoDriver(text) = told(UNSUPPORTED_PTX_VERSION, (99, 1)) else { panic!() };
+        let Error::NoDriver(text) = error_of(UNSUPPORTED_PTX_VERSION, (99, 1)) else { panic!() };
         for part in ["cuda:2 (a GPU, compute capability 7.5)", "99.1", TARGETS, "ARCHS=75"] {
             assert!(text.to_string().contains(part), "{text}");
         }
-        assert!(matches!(told(700, (99, 1)), Error::Cuda(error) if error.code == 700));
+        assert!(matches!(error_of(700, (99, 1)), Error::Cuda(error) if error.code == 700));
     }
 }

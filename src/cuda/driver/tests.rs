@@ -58,12 +58,12 @@ fn a_forked_child_gets_an_error_that_names_the_cure() {
     unsafe {
         let child = libc::fork();
         if child == 0 {
-            let told = match (started, init()) {
+            let is_expected = match (started, init()) {
                 (Ok(()), Err(Error::NoDriver(text))) => text.to_string().contains("spawn"),
                 (Err(before), Err(after)) => before == after,
                 _ => false,
             };
-            libc::_exit(i32::from(!told));
+            libc::_exit(i32::from(!is_expected));
         }
         let mut status = -1;
         assert_eq!(libc::waitpid(child, &raw mut status, 0), child);

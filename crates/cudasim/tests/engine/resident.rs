@@ -356,9 +356,9 @@ fn what_does_not_fit_is_refused_before_any_work() {
         let listed = Listed::new(gpu, &engine, DType::F32, &[&[4], &[2]]);
         let (_memory, chosen) = indices(gpu, DType::I64, &[0, 1]);
         let taken = listed.resident.take(&chosen).unwrap();
-        let told = |error: Error| error.to_string();
+        let text_of = |error: Error| error.to_string();
         let out = Buffer::poisoned(gpu, 48);
-        let refused = |collate: Collate| told(engine.assemble(&taken, &collate).unwrap_err());
+        let refused = |collate: Collate| text_of(engine.assemble(&taken, &collate).unwrap_err());
         let (calls, texts) = traced(gpu, || {
             let on_host = Tensor::from_vec(vec![0i64], &[1]).unwrap();
             let layout = || Layout::compact(DType::I64, &[1]).unwrap();
@@ -381,21 +381,21 @@ fn what_does_not_fit_is_refused_before_any_work() {
                 refused(Collate::stack()),
                 refused(Collate::pad(Pad::new().size(3))),
                 refused(Collate::pad(Pad::new().size(4)).device(Device::Cpu)),
-                told(into(&mut fewer).unwrap_err()),
-                told(into(&mut beyond).unwrap_err()),
-                told(taken.take([0]).unwrap_err()),
-                told(more.push_view(&view).unwrap_err()),
-                told(pushed.unwrap_err()),
-                told(listed.resident.take(&on_host).unwrap_err()),
-                told(listed.resident.take(&elsewhere).unwrap_err()),
-                told(listed.resident.take(&short).unwrap_err()),
-                told(engine.resident(listed.rows.on_host(), HERE).unwrap_err()),
-                told(
+                text_of(into(&mut fewer).unwrap_err()),
+                text_of(into(&mut beyond).unwrap_err()),
+                text_of(taken.take([0]).unwrap_err()),
+                text_of(more.push_view(&view).unwrap_err()),
+                text_of(pushed.unwrap_err()),
+                text_of(listed.resident.take(&on_host).unwrap_err()),
+                text_of(listed.resident.take(&elsewhere).unwrap_err()),
+                text_of(listed.resident.take(&short).unwrap_err()),
+                text_of(engine.resident(listed.rows.on_host(), HERE).unwrap_err()),
+                text_of(
                     engine
                         .resident(listed.rows.on(Device::Cuda(1), &[256, 512]), HERE)
                         .unwrap_err(),
                 ),
-                told(engine.resident(SampleList::new(), HERE).unwrap_err()),
+                text_of(engine.resident(SampleList::new(), HERE).unwrap_err()),
             ]
         });
         assert!(
