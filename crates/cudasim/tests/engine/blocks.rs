@@ -11,7 +11,7 @@ use windrow::{DType, Device, Layout, Tensor};
 
 use crate::gpu::Gpu;
 use crate::page_locked::elsewhere;
-use crate::rig::{start, Buffer, Lane};
+use crate::rig::{start, Buffer, ForeignStream};
 
 const CASE: &str = "CUDASIM_TEST_BLOCKS";
 const LIMIT: u64 = 8 << 20;
@@ -80,7 +80,7 @@ fn is_full_of(tensor: &Tensor, value: u8) -> bool {
     tensor.as_slice::<u8>().unwrap().iter().all(|&byte| byte == value)
 }
 
-fn copy(gpu: &Gpu, to: &Buffer<'_>, from: &Tensor, lane: &Lane<'_>) {
+fn copy(gpu: &Gpu, to: &Buffer<'_>, from: &Tensor, lane: &ForeignStream<'_>) {
     let from = from.data_ptr().cast_const().cast();
     assert_eq!(gpu.cuMemcpyHtoDAsync_v2(to.address, from, BYTES as usize, lane.handle), 0);
 }
@@ -92,7 +92,7 @@ fn overwrite() {
 }
 
 fn each_block_is_locked_once(gpu: &Gpu) {
-    let lane = Lane::new(gpu);
+    let lane = ForeignStream::new(gpu);
     let to = Buffer::poisoned(gpu, BYTES as usize);
     for value in 0..50 {
         let arrived = batch(BYTES, value);
@@ -136,7 +136,7 @@ fn layout_outside() -> Tensor {
 
 /// A copy that stands still, of a batch that has died; other batches come meanwhile.
 fn copied(gpu: &Gpu, is_held: bool) -> Vec<u8> {
-    let lane = Lane::new(gpu);
+    let lane = ForeignStream::new(gpu);
     let to = Buffer::poisoned(gpu, BYTES as usize);
     let paused = lane.pause();
     let arrived = batch(BYTES, 1);
@@ -165,7 +165,7 @@ fn a_block_is_not_written_while_it_is_copied(gpu: &Gpu) {
 }
 
 fn what_others_copy_has_been_read(gpu: &Gpu) {
-    let lane = Lane::new(gpu);
+    let lane = ForeignStream::new(gpu);
     let to = Buffer::poisoned(gpu, BYTES as usize);
     // The block is page-locked, and the tensor is not.
     drop(page_locked(&batch(BYTES, 0), 0).unwrap());
@@ -200,7 +200,7 @@ fn pages_that_are_given_back_are_unlocked(gpu: &Gpu) {
 }
 
 fn pages_are_unlocked_with_the_end_of_their_worker(gpu: &Gpu) {
-    let lane = Lane::new(gpu);
+    let lane = ForeignStream::new(gpu);
     let to = Buffer::poisoned(gpu, BYTES as usize);
     let arrived = batch(BYTES, 2);
     let locked = page_locked(&arrived, 0).unwrap();
@@ -242,7 +242,7 @@ fn a_refusal_is_said_and_not_tried_again(gpu: &Gpu) {
 }
 
 fn a_capture_goes_on(gpu: &Gpu) {
-    let (captured, lane) = (Lane::new(gpu), Lane::new(gpu));
+    let (captured, lane) = (ForeignStream::new(gpu), ForeignStream::new(gpu));
     let to = Buffer::poisoned(gpu, BYTES as usize);
     // The capture is like torch's: calls of any thread that might wait for the device end it.
     assert_eq!(gpu.cuStreamBeginCapture_v2(captured.handle, 0), 0);
@@ -280,7 +280,7 @@ fn a_block_is_locked_for_all_devices(gpu: &Gpu) {
     assert_eq!(gpu.cuCtxSetCurrent(gpu.context), 0);
 }
 
-fn elsewhere_of(gpu: &Gpu) -> (Lane<'_>, Buffer<'_>) {
+fn elsewhere_of(gpu: &Gpu) -> (ForeignStream<'_>, Buffer<'_>) {
     let (lane, small) = elsewhere(gpu, 1);
     drop(small);
     (lane, Buffer::poisoned(gpu, BYTES as usize))

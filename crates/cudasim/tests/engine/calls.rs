@@ -8,7 +8,7 @@ use windrow::plan::Leaf;
 use windrow::{Batch, Collate, DType, Device, Engine, Plan, SampleList, Stream};
 
 use crate::capture::{end_capture, GLOBAL, RELAXED, THREAD_LOCAL};
-use crate::rig::{consume, engine, host_bytes, on_gpu, Buffer, Gpu, Lane, Paused, Rows, HERE};
+use crate::rig::{consume, engine, host_bytes, on_gpu, Buffer, Gpu, ForeignStream, Paused, Rows, HERE};
 
 /// The driver calls that `work` makes, and what it gives.
 pub fn traced<T>(gpu: &Gpu, work: impl FnOnce() -> T) -> (Vec<String>, T) {
@@ -56,7 +56,7 @@ impl Tree {
         engine.run_with(plan.unwrap(), options).unwrap().into_iter().map(batch).collect()
     }
 
-    fn check(&self, lane: &Lane<'_>, batches: &[Batch]) {
+    fn check(&self, lane: &ForeignStream<'_>, batches: &[Batch]) {
         for (rows, batch) in self.0.iter().zip(batches) {
             assert_eq!(consume(lane, batch), [rows.bytes.concat()]);
         }
@@ -66,7 +66,7 @@ impl Tree {
 #[test]
 fn a_tree_from_the_host_is_one_copy_and_one_launch() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         for arena in [false, true] {
             for stream in [None, Some(lane.stream())] {
                 drop(Tree::new(0, 40, 4).assemble(&engine, stream, arena));
@@ -88,7 +88,7 @@ fn a_tree_from_the_host_is_one_copy_and_one_launch() {
 #[test]
 fn a_tree_of_any_number_of_leaves_is_one_launch() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         for leaves in [18, 19, 146, 147, 300] {
             let list = |leaf| Rows::new(leaf, DType::U8, &vec![&[5][..]; 300]);
             let tree = Tree((0..leaves).map(list).collect());
@@ -131,14 +131,14 @@ fn a_device_far_behind_costs_no_more() {
 
 /// Streams that take turns stand still.
 fn far_behind<const N: usize>(gpu: &Gpu, arena: bool) {
-    let (engine, lane) = (engine(), Lane::new(gpu));
-    let work = [(); N].map(|()| Lane::new(gpu));
+    let (engine, lane) = (engine(), ForeignStream::new(gpu));
+    let work = [(); N].map(|()| ForeignStream::new(gpu));
     for stream in &work {
         drop(Tree::new(0, 40, 4).assemble(&engine, Some(stream.stream()), arena));
     }
     gpu.sim.synchronize_all();
     let locked = engine.stats().pinned_bytes;
-    let paused = work.each_ref().map(Lane::pause);
+    let paused = work.each_ref().map(ForeignStream::pause);
     let trees: Vec<_> = (0..60).map(|seed| Tree::new(seed, 40, 4)).collect();
     let mut made = Vec::new();
     for (number, tree) in trees.iter().enumerate() {
@@ -169,7 +169,7 @@ fn scattered(gpu: &Gpu, count: u64) -> (Buffer<'_>, SampleList<'static>, Vec<u8>
 #[test]
 fn a_stack_on_the_device_is_a_few_calls() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         for num_samples in [64, 4096] {
             let (memory, samples, expected) = scattered(gpu, num_samples);
             for round in 0..3 {
@@ -190,7 +190,7 @@ fn a_stack_on_the_device_is_a_few_calls() {
 #[test]
 fn a_batch_by_indices_of_the_host_is_a_few_calls() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let (memory, samples, all) = scattered(gpu, 8192);
         let indices: Vec<i64> = (0..4096).map(|i| i * 2477 % 8192).collect();
         let rows = indices.iter().map(|&index| &all[16 * index as usize..][..16]);
@@ -213,7 +213,7 @@ fn a_batch_by_indices_of_the_host_is_a_few_calls() {
 #[test]
 fn dropped_batches_use_each_others_memory_however_far_behind_the_device_is() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let (memory, samples, expected) = scattered(gpu, 64);
         for stream in [lane.stream(), engine.stream(0).unwrap()] {
             let paused = Paused::stream(gpu, stream.handle());
@@ -255,7 +255,7 @@ fn page_locked_batches_in_a_loop_wait_for_nothing() {
 #[test]
 fn page_locked_batches_in_a_loop_leave_captures_alone() {
     on_gpu(|gpu| {
-        let (lane, rows) = (Lane::new(gpu), Rows::new(1, DType::U8, &[&[900], &[900]]));
+        let (lane, rows) = (ForeignStream::new(gpu), Rows::new(1, DType::U8, &[&[900], &[900]]));
         let (from, to) = (Buffer::from_bytes(gpu, &[1; 64]), Buffer::poisoned(gpu, 64));
         let collate = Collate::stack().device(Device::Pinned);
         for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {

@@ -33,7 +33,7 @@ fn text() -> String {
 }
 
 /// The contents of a field, read on a stream and by nothing that waits for the engine.
-fn read(gpu: &Gpu, lane: &Lane<'_>, batch: *const Batch, field: Field) -> Vec<u8> {
+fn read(gpu: &Gpu, lane: &ForeignStream<'_>, batch: *const Batch, field: Field) -> Vec<u8> {
     let mut tensor: *mut DLManagedTensorVersioned = null_mut();
     // SAFETY: a batch, and a place for a pointer.
     unsafe {
@@ -56,7 +56,7 @@ fn bytes(numbers: &[i32]) -> Vec<u8> {
 #[test]
 fn batches_of_c_are_enqueued_on_the_stream_of_the_caller() {
     on_gpu(|gpu| {
-        let (lane, other) = (Lane::new(gpu), Lane::new(gpu));
+        let (lane, other) = (ForeignStream::new(gpu), ForeignStream::new(gpu));
         let memory = [Buffer::poisoned(gpu, 12), Buffer::poisoned(gpu, 4)];
         let (mut lengths, mut host) = ([3i64, 1], [[1i32, 2, 3], [4, 0, 0]]);
         let (mut engine, mut samples, mut batch) = (null_mut(), null_mut(), null_mut());
@@ -120,7 +120,7 @@ fn batches_of_c_are_enqueued_on_the_stream_of_the_caller() {
 #[test]
 fn failures_of_the_driver_have_its_words_in_c() {
     on_gpu(|gpu| {
-        let lane = Lane::new(gpu);
+        let lane = ForeignStream::new(gpu);
         let (mut length, mut host) = (2i64, [1i32, 2]);
         let (mut engine, mut samples, mut batch) = (null_mut(), null_mut(), null_mut());
         // SAFETY: as above.

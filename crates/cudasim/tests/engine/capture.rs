@@ -8,7 +8,7 @@ use windrow::{
 };
 
 use crate::faults::{traced, watched, INVALID_HANDLE, LAUNCH_FAILED, OUT_OF_MEMORY, UNKNOWN};
-use crate::rig::{consume, engine, host_bytes, on_gpu, run, start, Buffer, Gpu, Lane, Rows, HERE};
+use crate::rig::{consume, engine, host_bytes, on_gpu, run, start, Buffer, Gpu, ForeignStream, Rows, HERE};
 
 pub const GLOBAL: u32 = 0;
 pub const THREAD_LOCAL: u32 = 1;
@@ -46,7 +46,7 @@ impl Drop for Exec<'_> {
     }
 }
 
-pub fn end_capture<'g>(gpu: &'g Gpu, lane: &Lane<'_>) -> Exec<'g> {
+pub fn end_capture<'g>(gpu: &'g Gpu, lane: &ForeignStream<'_>) -> Exec<'g> {
     let (mut graph, mut exec) = (0, 0);
     assert_eq!(gpu.cuStreamEndCapture(lane.handle, &mut graph), 0);
     assert_eq!(gpu.cuGraphInstantiateWithFlags(&mut exec, graph, 0), 0);
@@ -57,7 +57,7 @@ pub fn end_capture<'g>(gpu: &'g Gpu, lane: &Lane<'_>) -> Exec<'g> {
 #[test]
 fn a_graph_is_replayed_with_other_contents() {
     on_gpu(|gpu| {
-        let (engine, lane) = (ready(), Lane::new(gpu));
+        let (engine, lane) = (ready(), ForeignStream::new(gpu));
         let turned = Transform::new().scale(0.5).permute([1, 0]);
         for (collate, dtype) in [
             (Collate::stack(), DType::U8),
@@ -97,7 +97,7 @@ fn a_graph_is_replayed_with_other_contents() {
 #[test]
 fn what_cannot_be_recorded_is_refused_and_the_capture_goes_on() {
     on_gpu(|gpu| {
-        let (engine, lane, consumer) = (ready(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, lane, consumer) = (ready(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let rows = Rows::new(5, DType::U8, &[&[6, 3], &[6, 3]]);
         let many = Rows::new(6, DType::U8, &[&[1][..]; 9000]);
         let (memory, packed) = (rows.upload(gpu), Buffer::from_bytes(gpu, &many.bytes.concat()));
@@ -157,7 +157,7 @@ fn what_cannot_be_recorded_is_refused_and_the_capture_goes_on() {
 #[test]
 fn the_first_use_of_an_engine_is_refused_and_the_capture_goes_on() {
     on_gpu(|gpu| {
-        let (ready, lane) = (ready(), Lane::new(gpu));
+        let (ready, lane) = (ready(), ForeignStream::new(gpu));
         let rows = Rows::new(5, DType::U8, &[&[64]]);
         let (memory, out) = (rows.upload(gpu), Buffer::poisoned(gpu, 64));
         let samples = rows.at([memory[0].address]);
@@ -204,7 +204,7 @@ fn the_first_use_of_an_engine_is_refused_and_the_capture_goes_on() {
 #[test]
 fn large_page_locked_samples_are_read_by_the_kernel() {
     on_gpu(|gpu| {
-        let (engine, lane) = (ready(), Lane::new(gpu));
+        let (engine, lane) = (ready(), ForeignStream::new(gpu));
         let rows = Rows::new(5, DType::U8, &[&[30_000], &[30_000]]);
         let (pinned, out) = (rows.pinned(gpu), Buffer::poisoned(gpu, 60_000));
         let samples = rows.on(Device::Pinned, &pinned.addresses);
@@ -224,7 +224,7 @@ fn large_page_locked_samples_are_read_by_the_kernel() {
 fn captures_of_others_are_left_alone() {
     on_gpu(|gpu| {
         let (lane, consumer, source) =
-            (Lane::new(gpu), Lane::new(gpu), Buffer::from_bytes(gpu, &[1; 64]));
+            (ForeignStream::new(gpu), ForeignStream::new(gpu), Buffer::from_bytes(gpu, &[1; 64]));
         let rows = Rows::new(5, DType::U8, &[&[9, 3], &[4, 3]]);
         let (memory, to) = (rows.upload(gpu), Buffer::poisoned(gpu, 64));
         let samples = rows.at(memory.iter().map(|b| b.address));
@@ -263,7 +263,7 @@ fn captures_of_others_are_left_alone() {
 #[test]
 fn streams_of_one_capture_are_ordered() {
     on_gpu(|gpu| {
-        let (engine, origin, side) = (ready(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, origin, side) = (ready(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let rows = Rows::new(5, DType::U8, &[&[64]]);
         let (source, staged) = (Buffer::from_bytes(gpu, &rows.bytes[0]), Buffer::poisoned(gpu, 64));
         let out = Buffer::poisoned(gpu, 64);
@@ -293,7 +293,7 @@ fn streams_of_one_capture_are_ordered() {
 #[test]
 fn a_capture_that_failed_is_no_end_of_the_engine() {
     on_gpu(|gpu| {
-        let (engine, lane) = (ready(), Lane::new(gpu));
+        let (engine, lane) = (ready(), ForeignStream::new(gpu));
         let rows = Rows::new(5, DType::U8, &[&[64]]);
         let (memory, out) = (rows.upload(gpu), Buffer::poisoned(gpu, 64));
         let mut tensor = out.tensor(DType::U8, &[1, 64]);
@@ -314,7 +314,7 @@ fn a_capture_that_failed_is_no_end_of_the_engine() {
 #[test]
 fn thousands_of_samples_fit_into_the_parameters_of_a_graph() {
     on_gpu(|gpu| {
-        let (engine, lane, num) = (ready(), Lane::new(gpu), 8000);
+        let (engine, lane, num) = (ready(), ForeignStream::new(gpu), 8000);
         for num in [4096, num] {
             let rows = Rows::new(6, DType::U8, &vec![&[16][..]; num]);
             let memory = Buffer::from_bytes(gpu, &rows.bytes.concat());
@@ -342,7 +342,7 @@ fn thousands_of_samples_fit_into_the_parameters_of_a_graph() {
 fn each_call_in_a_capture_fails_once() {
     watched(|| {
         let gpu = &start();
-        let (engine, lane, num) = (ready(), Lane::new(gpu), 100);
+        let (engine, lane, num) = (ready(), ForeignStream::new(gpu), 100);
         let rows = Rows::new(6, DType::U8, &vec![&[16][..]; num]);
         let (memory, out) =
             (Buffer::from_bytes(gpu, &rows.bytes.concat()), Buffer::poisoned(gpu, 16 * num));

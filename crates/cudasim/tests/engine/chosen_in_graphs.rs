@@ -12,15 +12,15 @@ use windrow::{
 use crate::calls::traced;
 use crate::capture::{end_capture, Exec};
 use crate::held::{pause_own, waits};
-use crate::resident::{indices, Listed};
-use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, Lane, HERE};
+use crate::resident::{indices, ResidentSamples};
+use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, ForeignStream, HERE};
 
 /// A stack into a tensor, recorded in a graph.
 fn captured<'g>(
     gpu: &'g Gpu,
     engine: &Engine,
     (samples, out): (&SampleList<'_>, &mut Tensor),
-    lane: &Lane<'_>,
+    lane: &ForeignStream<'_>,
 ) -> (Exec<'g>, Fields) {
     assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, 1), 0);
     let (target, collate) = (out.as_target().unwrap(), Collate::stack());
@@ -34,12 +34,12 @@ fn captured<'g>(
 #[test]
 fn memory_of_a_graph_is_had_behind_whoever_used_it() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
-        let listed = Listed::new(gpu, &engine, DType::F32, &[&[40][..]; 5]);
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
+        let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[40][..]; 5]);
         let (_memory, chosen) = indices(gpu, DType::I64, &[1, 2]);
         let out = Buffer::poisoned(gpu, 2 * 160);
         let mut tensor = out.tensor(DType::F32, &[2, 40]);
-        let taken = listed.resident.take(&chosen).unwrap();
+        let taken = list.resident.take(&chosen).unwrap();
         let paused = pause_own(gpu, &engine);
         drop(engine.assemble(&taken, &Collate::stack()).unwrap());
         waits(paused, || {
@@ -52,12 +52,12 @@ fn memory_of_a_graph_is_had_behind_whoever_used_it() {
 #[test]
 fn a_graph_chooses_anew_each_time() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
-        let listed = Listed::new(gpu, &engine, DType::F32, &[&[40][..]; 5]);
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
+        let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[40][..]; 5]);
         let (memory, chosen) = indices(gpu, DType::I64, &[0; 6]);
         let out = Buffer::poisoned(gpu, 6 * 160);
         let mut tensor = out.tensor(DType::F32, &[6, 40]);
-        let taken = listed.resident.take(&chosen).unwrap();
+        let taken = list.resident.take(&chosen).unwrap();
         drop(engine.assemble(&taken, &Collate::stack()).unwrap());
         let (exec, fields) = captured(gpu, &engine, (&taken, &mut tensor), &lane);
         let batch = Batch::try_new(tensor, fields).unwrap();
@@ -68,7 +68,7 @@ fn a_graph_chooses_anew_each_time() {
             let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
             lane.write(memory.address, &bytes);
             assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
-            assert_eq!(vec![out.read()], listed.expected(&numbers, &Collate::stack()));
+            assert_eq!(vec![out.read()], list.expected(&numbers, &Collate::stack()));
             batch.check().unwrap();
         }
         lane.write(memory.address, &9i64.to_ne_bytes());
@@ -77,10 +77,10 @@ fn a_graph_chooses_anew_each_time() {
         assert!(matches!(batch.check(), Err(Error::Index(_))));
         lane.write(memory.address, &4i64.to_ne_bytes());
         assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
-        assert_eq!(out.read()[..160], listed.rows.bytes[4]);
+        assert_eq!(out.read()[..160], list.rows.bytes[4]);
         // Reported once for each time that it is found.
         batch.check().unwrap();
-        assert!(listed.resident.check().is_err());
+        assert!(list.resident.check().is_err());
     });
 }
 
@@ -107,11 +107,11 @@ impl OutputMemory for Pieces {
 #[test]
 fn a_graph_pads_what_it_chooses_into_memory_of_its_streams_library() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
-        let listed = Listed::new(gpu, &engine, DType::F32, &[&[4], &[0], &[8], &[1], &[4]]);
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
+        let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[4], &[0], &[8], &[1], &[4]]);
         let (memory, chosen) = indices(gpu, DType::I64, &[0; 6]);
         let collate = Collate::pad(Pad::new().size(8).value(7).mask(Mask::Real));
-        let taken = listed.resident.take(&chosen).unwrap();
+        let taken = list.resident.take(&chosen).unwrap();
         drop(engine.assemble(&taken, &collate).unwrap());
         let buffer = Buffer::poisoned(gpu, 4096);
         let mut options = RunOptions::default();
@@ -126,7 +126,7 @@ fn a_graph_pads_what_it_chooses_into_memory_of_its_streams_library() {
             let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
             lane.write(memory.address, &bytes);
             assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
-            assert_eq!(consume(&lane, &batch), listed.expected(&numbers, &collate));
+            assert_eq!(consume(&lane, &batch), list.expected(&numbers, &collate));
             batch.check().unwrap();
         }
     });
@@ -135,10 +135,10 @@ fn a_graph_pads_what_it_chooses_into_memory_of_its_streams_library() {
 #[test]
 fn a_graph_without_memory_for_what_it_chooses_is_refused_before_any_work() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
-        let listed = Listed::new(gpu, &engine, DType::F32, &[&[40][..]; 5]);
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
+        let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[40][..]; 5]);
         let (_memory, chosen) = indices(gpu, DType::I64, &[1, 2]);
-        let taken = listed.resident.take(&chosen).unwrap();
+        let taken = list.resident.take(&chosen).unwrap();
         drop(engine.assemble(&taken, &Collate::stack()).unwrap());
         gpu.sim.synchronize_all();
         let (before, bytes) = (gpu.sim.live(), engine.stats().device_bytes);
@@ -164,13 +164,13 @@ fn works(call: &str) -> bool {
 #[test]
 fn too_many_layouts_for_a_graph_are_refused_before_any_memory_is_taken() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let lengths: Vec<i64> = (0..5000).map(|i| i * 7 % 5000).collect();
         let shapes: Vec<&[i64]> = lengths.iter().map(std::slice::from_ref).collect();
-        let listed = Listed::new(gpu, &engine, DType::U8, &shapes);
+        let list = ResidentSamples::new(gpu, &engine, DType::U8, &shapes);
         let (_memory, chosen) = indices(gpu, DType::I32, &[4999, 0]);
         let collate = Collate::pad(Pad::new().size(5000));
-        let taken = listed.resident.take(&chosen).unwrap();
+        let taken = list.resident.take(&chosen).unwrap();
         drop(engine.assemble(&taken, &collate).unwrap());
         gpu.sim.synchronize_all();
         let buffer = Buffer::poisoned(gpu, 1 << 16);

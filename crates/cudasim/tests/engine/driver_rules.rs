@@ -10,9 +10,9 @@ use crate::calls::{count, traced};
 use crate::capture::{end_capture, GLOBAL};
 use crate::held::{pause_own, waits};
 use crate::lifetime::settle;
-use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE};
+use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Gpu, ForeignStream, Rows, HERE};
 
-fn on(lane: &Lane<'_>) -> RunOptions {
+fn on(lane: &ForeignStream<'_>) -> RunOptions {
     let mut options = RunOptions::default();
     options.stream = Some(lane.stream());
     options
@@ -38,7 +38,7 @@ fn engines_of_one_device_share_a_module() {
 #[test]
 fn a_graph_outlives_its_engine() {
     on_gpu(|gpu| {
-        let (engine, lane) = (Engine::cuda(0).unwrap(), Lane::new(gpu));
+        let (engine, lane) = (Engine::cuda(0).unwrap(), ForeignStream::new(gpu));
         let rows = Rows::new(1, DType::U8, &[&[300], &[300]]);
         let (memory, out) = (rows.upload(gpu), Buffer::poisoned(gpu, 600));
         let samples = rows.at(memory.iter().map(|b| b.address));
@@ -58,7 +58,7 @@ fn a_graph_outlives_its_engine() {
 #[test]
 fn an_engine_ends_while_its_work_is_queued() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let tensors = own_rows(&engine, 2);
         let samples: SampleList<'_> = tensors.iter().map(SampleView::from).collect();
         drop(run(&engine, &samples, &Collate::stack(), on(&lane)).unwrap());
@@ -74,7 +74,7 @@ fn an_engine_ends_while_its_work_is_queued() {
 #[test]
 fn order_within_a_capture_leaves_it_alone() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let (from, to) = (Buffer::from_bytes(gpu, &[1; 64]), Buffer::poisoned(gpu, 64));
         let engine_stream = engine.stream(0).unwrap();
         assert_eq!(engine.capture_of(0, lane.stream()).unwrap(), None);
@@ -112,7 +112,7 @@ fn the_legacy_stream_is_in_no_capture() {
 
 /// A capture that others make goes on while `work` runs.
 fn beside_a_capture(gpu: &Gpu, work: impl FnOnce()) {
-    let (lane, from) = (Lane::new(gpu), Buffer::from_bytes(gpu, &[1; 64]));
+    let (lane, from) = (ForeignStream::new(gpu), Buffer::from_bytes(gpu, &[1; 64]));
     let to = Buffer::poisoned(gpu, 64);
     assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, GLOBAL), 0);
     let (calls, ()) = traced(gpu, work);
@@ -146,7 +146,7 @@ fn a_batch_on_the_stream_of_another_thread_is_dropped_beside_a_capture() {
 #[test]
 fn memory_that_the_stream_of_another_thread_reads_is_given_to_nobody() {
     on_gpu(|gpu| {
-        let (engine, quick) = (engine(), Lane::new(gpu));
+        let (engine, quick) = (engine(), ForeignStream::new(gpu));
         let (rows, others) = ([3, 4].map(|seed| Rows::new(seed, DType::U8, &[&[400]]))).into();
         let (memory, other_memory) = (Rows::upload(&rows, gpu), Rows::upload(&others, gpu));
         let copy = Buffer::poisoned(gpu, 400);
@@ -154,7 +154,7 @@ fn memory_that_the_stream_of_another_thread_reads_is_given_to_nobody() {
         // SAFETY: each thread has such a stream.
         batch.data().ready_on(unsafe { Stream::from_raw(2) }).unwrap();
         gpu.sim.synchronize_all();
-        let (gate, event) = (Lane::new(gpu), gpu.event());
+        let (gate, event) = (ForeignStream::new(gpu), gpu.event());
         let paused = gate.pause();
         gate.linger();
         assert_eq!(gpu.cuEventRecord(event, gate.handle), 0);
@@ -193,7 +193,7 @@ fn memory_that_lies_unused_is_given_back_beside_a_capture() {
 }
 
 /// Uses a batch on a stream, by a copy of it to memory of others.
-type Use = fn(&Engine, &windrow::Batch, &Lane<'_>, &Buffer<'_>);
+type Use = fn(&Engine, &windrow::Batch, &ForeignStream<'_>, &Buffer<'_>);
 
 #[test]
 fn memory_behind_a_slow_stream_holds_up_nobody_else() {
@@ -209,7 +209,7 @@ fn memory_behind_a_slow_stream_holds_up_nobody_else() {
     };
     on_gpu(|gpu| {
         for use_it in [handed, read] {
-            let (engine, slow, quick) = (engine(), Lane::new(gpu), Lane::new(gpu));
+            let (engine, slow, quick) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
             let (rows, copy) = (Rows::new(1, DType::U8, &[&[3000]]), Buffer::poisoned(gpu, 3000));
             let (memory, stack) = (rows.upload(gpu), Collate::stack());
             let samples = rows.at([memory[0].address]);
@@ -239,12 +239,12 @@ fn memory_behind_a_slow_stream_holds_up_nobody_else() {
 #[test]
 fn a_stream_that_is_gone_is_not_asked_for_anything() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let [old, new] = [1, 2].map(|seed| Rows::new(seed, DType::U8, &[&[3000]]));
         let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
         let (before, after) = (old.at([old_memory[0].address]), new.at([new_memory[0].address]));
         let mut batch = engine.assemble(&before, &Collate::stack()).unwrap();
-        let reader = Lane::new(gpu);
+        let reader = ForeignStream::new(gpu);
         batch.data().ready_on_borrowed(reader.stream()).unwrap();
         drop(reader);
         engine.assemble_into(&after, &Collate::stack(), &mut batch).unwrap();

@@ -13,7 +13,7 @@ use windrow::{
     Batch, Collate, DType, Device, Engine, Error, Mask, Pad, Plan, Ragged, Stream, Transform,
 };
 
-use crate::rig::{consume, engine, run, start, Buffer, Gpu, Lane, Pinned, Rows, HERE};
+use crate::rig::{consume, engine, run, start, Buffer, Gpu, ForeignStream, Pinned, Rows, HERE};
 
 pub const OUT_OF_MEMORY: u32 = 2;
 pub const INVALID_HANDLE: u32 = 400;
@@ -41,7 +41,7 @@ pub fn without_contexts(gpu: &Gpu) -> Live {
 
 /// The memory that each kind of call works on.
 pub struct Setting<'g> {
-    lane: Lane<'g>,
+    lane: ForeignStream<'g>,
     rows: Rows,
     few: Rows,
     many: Rows,
@@ -68,7 +68,7 @@ impl<'g> Setting<'g> {
         pinned.fill(&large);
         let indices = Buffer::from_bytes(gpu, &[2i64, 0, 1].map(i64::to_ne_bytes).concat());
         Setting {
-            lane: Lane::new(gpu),
+            lane: ForeignStream::new(gpu),
             rows,
             few,
             many,
@@ -362,7 +362,7 @@ fn each_call_of_making_an_engine_fails_once() {
                 let engine = Engine::cuda(0).unwrap_or_else(|e| panic!("{what}, then {e}"));
                 let rows = Rows::new(1, DType::U8, &[&[5]]);
                 let batch = engine.assemble(&rows.on_host(), &Collate::stack()).unwrap();
-                let lane = Lane::new(&gpu);
+                let lane = ForeignStream::new(&gpu);
                 assert_eq!(consume(&lane, &batch), rows.bytes, "{what}");
                 drop((batch, engine, lane));
                 assert_eq!(gpu.sim.take_errors(), [""; 0], "{what}");
@@ -418,7 +418,7 @@ fn a_device_that_is_lost_fails_every_call_and_nothing_hangs() {
 fn memory_that_lies_unused_is_given_back_before_there_is_none() {
     crate::rig::on_gpu(|gpu| {
         // 64 MiB in all: see `Gpu::new`.
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let (small, large) = (vec![1u8; 5 << 20], vec![2u8; 50 << 20]);
         for bytes in [&small, &large, &small] {
             let views = [windrow::SampleView::from_slice(bytes, &[bytes.len() as i64]).unwrap()];

@@ -12,7 +12,7 @@ use windrow::{
 
 use crate::lifetime::{counted, keeping, settle};
 use crate::page_locked::{copy_slowly, elsewhere};
-use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE};
+use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Gpu, ForeignStream, Paused, Rows, HERE};
 
 /// The engine's own stream stands still.
 pub fn pause_own<'g>(gpu: &'g Gpu, engine: &Engine) -> Paused<'g> {
@@ -35,7 +35,7 @@ pub fn waits<T: Send>(paused: Paused<'_>, work: impl FnOnce() -> T + Send) -> T 
 #[test]
 fn a_call_that_fails_ends_behind_its_work() {
     on_gpu(|gpu| {
-        let (engine, lane, rows) = (engine(), Lane::new(gpu), Rows::new(1, DType::U8, &[&[300]]));
+        let (engine, lane, rows) = (engine(), ForeignStream::new(gpu), Rows::new(1, DType::U8, &[&[300]]));
         let memory = rows.upload(gpu);
         let samples = rows.at([memory[0].address]);
         drop(engine.assemble(&samples, &Collate::stack()).unwrap());
@@ -53,7 +53,7 @@ fn a_call_that_fails_ends_behind_its_work() {
 #[test]
 fn zeros_are_there_when_they_are_handed_over() {
     on_gpu(|gpu| {
-        let (engine, lane, copy) = (engine(), Lane::new(gpu), Buffer::poisoned(gpu, 400));
+        let (engine, lane, copy) = (engine(), ForeignStream::new(gpu), Buffer::poisoned(gpu, 400));
         drop(engine.empty(DType::U8, &[400], HERE).unwrap());
         let paused = pause_own(gpu, &engine);
         let zeros = engine.empty(DType::U8, &[400], HERE).unwrap();
@@ -79,7 +79,7 @@ fn to_synchronize_is_to_wait() {
 fn to_check_a_batch_is_to_wait_and_to_learn_of_failures() {
     on_gpu(|gpu| {
         let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
-        let (out, other) = (Buffer::poisoned(gpu, 300), Lane::new(gpu));
+        let (out, other) = (Buffer::poisoned(gpu, 300), ForeignStream::new(gpu));
         // The outputs are in memory of the engine and of others.
         for options in [RunOptions::default(), lent_by(&other, out.tensor(DType::U8, &[1, 300]))] {
             let paused = pause_own(gpu, &engine);
@@ -117,11 +117,11 @@ fn emptying_the_cache_waits_for_samples_being_read() {
 fn a_slow_reader_keeps_its_own_samples_alone() {
     on_gpu(|gpu| {
         let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
-        let (slow, fast) = (Lane::new(gpu), Lane::new(gpu));
+        let (slow, fast) = (ForeignStream::new(gpu), ForeignStream::new(gpu));
         let memory = rows.upload(gpu);
         let samples = rows.at([memory[0].address]);
         let counts = [(); 5].map(|()| Arc::new(AtomicUsize::new(0)));
-        let keep = |lane: &Lane<'_>, count| {
+        let keep = |lane: &ForeignStream<'_>, count| {
             let mut options = keeping(vec![counted(count)]);
             options.stream = Some(lane.stream());
             run(&engine, &samples, &Collate::stack(), options).unwrap()
@@ -177,7 +177,7 @@ fn memory_that_is_given_back_without_its_order_ends_behind_everything() {
 #[test]
 fn the_fifth_chunk_waits_for_the_first() {
     on_gpu(|gpu| {
-        let (engine, lane, bytes) = (engine(), Lane::new(gpu), vec![3u8; (16 << 20) + 1]);
+        let (engine, lane, bytes) = (engine(), ForeignStream::new(gpu), vec![3u8; (16 << 20) + 1]);
         let paused = pause_own(gpu, &engine);
         let batch = waits(paused, || {
             let view = SampleView::from_slice(&bytes, &[bytes.len() as i64]).unwrap();
@@ -208,7 +208,7 @@ fn page_locked_memory_is_freed_behind_all_devices() {
 
 /// Another library's memory, which it still writes to when it gives it out, by a stream that stands still.
 #[derive(Debug)]
-struct Lender {
+struct ForeignMemory {
     /// The address of a [`Gpu`], for lack of a lifetime.
     gpu: usize,
     stream: Stream,
@@ -217,7 +217,7 @@ struct Lender {
     freed: Arc<AtomicUsize>,
 }
 
-impl OutputMemory for Lender {
+impl OutputMemory for ForeignMemory {
     fn stream(&self) -> Stream {
         self.stream
     }
@@ -241,14 +241,14 @@ impl OutputMemory for Lender {
 #[test]
 fn lent_memory_is_written_behind_its_lender_and_held_until_then() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let rows = Rows::new(1, DType::U8, &[&[300]]);
         let (memory, out) = (rows.upload(gpu), Buffer::poisoned(gpu, 300));
         let samples = rows.at([memory[0].address]);
         drop(engine.assemble(&samples, &Collate::stack()).unwrap());
         let freed = Arc::new(AtomicUsize::new(0));
         let mut options = RunOptions::default();
-        options.memory = Some(Arc::new(Lender {
+        options.memory = Some(Arc::new(ForeignMemory {
             gpu: std::ptr::from_ref(gpu).addr(),
             stream: lane.stream(),
             address: out.address,
@@ -272,7 +272,7 @@ fn lent_memory_is_written_behind_its_lender_and_held_until_then() {
 #[test]
 fn more_borrowed_batches_than_are_kept_end_behind_the_device() {
     on_gpu(|gpu| {
-        let (engine, lane, rows) = (engine(), Lane::new(gpu), Rows::new(1, DType::U8, &[&[300]]));
+        let (engine, lane, rows) = (engine(), ForeignStream::new(gpu), Rows::new(1, DType::U8, &[&[300]]));
         let (memory, copy) = (rows.upload(gpu), Buffer::poisoned(gpu, 300));
         let samples = rows.at([memory[0].address]);
         let batch = || engine.assemble(&samples, &Collate::stack()).unwrap();
@@ -293,7 +293,7 @@ fn more_borrowed_batches_than_are_kept_end_behind_the_device() {
 #[test]
 fn memory_that_streams_without_a_name_use_waits_for_the_device() {
     on_gpu(|gpu| {
-        let (engine, named, other) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, named, other) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let rows: Vec<_> = (0..8).map(|seed| Rows::new(seed, DType::U8, &[&[3000]])).collect();
         let memory: Vec<_> = rows.iter().map(|rows| rows.upload(gpu)).collect();
         let copy = Buffer::poisoned(gpu, 3000);
@@ -322,7 +322,7 @@ fn memory_that_streams_without_a_name_use_waits_for_the_device() {
 #[test]
 fn much_memory_of_streams_without_a_name_is_waited_for_by_the_next_call() {
     on_gpu(|gpu| {
-        let (engine, other) = (engine(), Lane::new(gpu));
+        let (engine, other) = (engine(), ForeignStream::new(gpu));
         // The device has 64 MiB.
         let bytes = 300 << 10;
         let memory = Buffer::poisoned(gpu, bytes);
@@ -347,7 +347,7 @@ fn much_memory_of_streams_without_a_name_is_waited_for_by_the_next_call() {
 #[test]
 fn an_output_that_streams_without_a_name_use_is_written_behind_the_device() {
     on_gpu(|gpu| {
-        let (engine, other, lane) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, other, lane) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let [old, new] = [1, 2].map(|seed| Rows::new(seed, DType::U8, &[&[3000]]));
         let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
         let before = old.at([old_memory[0].address]);
@@ -368,9 +368,9 @@ fn an_output_that_streams_without_a_name_use_is_written_behind_the_device() {
 #[test]
 fn a_stream_that_is_gone_is_waited_for_by_the_one_that_stands_for_it() {
     on_gpu(|gpu| {
-        let (engine, lane, gate) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, lane, gate) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let rows = Rows::new(1, DType::U8, &[&[300]]);
-        let (memory, late) = (Buffer::poisoned(gpu, 300), Lane::new(gpu));
+        let (memory, late) = (Buffer::poisoned(gpu, 300), ForeignStream::new(gpu));
         let samples = rows.at([memory.address]);
         // One-time work is done before the producer begins.
         drop(engine.assemble(&samples, &Collate::stack()).unwrap());
@@ -391,13 +391,13 @@ fn a_stream_that_is_gone_is_waited_for_by_the_one_that_stands_for_it() {
 #[test]
 fn a_stream_of_the_same_handle_is_another_one() {
     on_gpu(|gpu| {
-        let (engine, gate, lane) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, gate, lane) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let [old, new] = [1, 2].map(|seed| Rows::new(seed, DType::U8, &[&[3000]]));
         let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
         let (before, after) = (old.at([old_memory[0].address]), new.at([new_memory[0].address]));
         drop(engine.assemble(&before, &Collate::stack()).unwrap());
         let batch = engine.assemble(&before, &Collate::stack()).unwrap();
-        let (copy, reader) = (Buffer::poisoned(gpu, 3000), Lane::new(gpu));
+        let (copy, reader) = (Buffer::poisoned(gpu, 3000), ForeignStream::new(gpu));
         batch.data().ready_on_borrowed(reader.stream()).unwrap();
         gpu.sim.synchronize_all();
         let paused = gate.pause();
@@ -423,11 +423,11 @@ fn a_stream_of_the_same_handle_is_another_one() {
 #[test]
 fn memory_of_a_stream_that_is_gone_is_not_left_to_others_of_its_handle() {
     on_gpu(|gpu| {
-        let (engine, gate, lane) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, gate, lane) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let [old, new] = [1, 2].map(|seed| Rows::new(seed, DType::U8, &[&[3000]]));
         let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
         let (before, after) = (old.at([old_memory[0].address]), new.at([new_memory[0].address]));
-        let (home, copy) = (Lane::new(gpu), Buffer::poisoned(gpu, 3000));
+        let (home, copy) = (ForeignStream::new(gpu), Buffer::poisoned(gpu, 3000));
         let batch = engine.assemble_on(&before, &Collate::stack(), &home.stream()).unwrap();
         gpu.sim.synchronize_all();
         let reader = again(gpu, home);
@@ -447,11 +447,11 @@ fn memory_of_a_stream_that_is_gone_is_not_left_to_others_of_its_handle() {
 }
 
 /// Destroys a stream, whose work goes on; a new one has its handle.
-fn again<'g>(gpu: &'g Gpu, lane: Lane<'g>) -> Lane<'g> {
+fn again<'g>(gpu: &'g Gpu, lane: ForeignStream<'g>) -> ForeignStream<'g> {
     let handle = lane.handle;
     drop(lane);
     gpu.sim.recycle(handle);
-    let lane = Lane::new(gpu);
+    let lane = ForeignStream::new(gpu);
     assert_eq!(lane.handle, handle);
     lane
 }
@@ -459,12 +459,12 @@ fn again<'g>(gpu: &'g Gpu, lane: Lane<'g>) -> Lane<'g> {
 #[test]
 fn an_output_that_a_stream_that_is_gone_reads_is_written_behind_the_device() {
     on_gpu(|gpu| {
-        let (engine, gate, lane) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, gate, lane) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let [old, new] = [1, 2].map(|seed| Rows::new(seed, DType::U8, &[&[3000]]));
         let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
         let (before, after) = (old.at([old_memory[0].address]), new.at([new_memory[0].address]));
         let mut batch = engine.assemble(&before, &Collate::stack()).unwrap();
-        let (copy, reader) = (Buffer::poisoned(gpu, 3000), Lane::new(gpu));
+        let (copy, reader) = (Buffer::poisoned(gpu, 3000), ForeignStream::new(gpu));
         batch.data().ready_on_borrowed(reader.stream()).unwrap();
         gpu.sim.synchronize_all();
         let paused = gate.pause();
@@ -480,12 +480,12 @@ fn an_output_that_a_stream_that_is_gone_reads_is_written_behind_the_device() {
 #[test]
 fn the_end_of_a_call_is_known_when_its_stream_is_gone() {
     on_gpu(|gpu| {
-        let (engine, gate, lane) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, gate, lane) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let rows = Rows::new(1, DType::U8, &[&[3000]]);
         let (memory, out) = (rows.upload(gpu), Buffer::poisoned(gpu, 3000));
         let (samples, collate) = (rows.at([memory[0].address]), Collate::stack());
         drop(engine.assemble(&samples, &collate).unwrap());
-        let (copy, work) = (Buffer::poisoned(gpu, 3000), Lane::new(gpu));
+        let (copy, work) = (Buffer::poisoned(gpu, 3000), ForeignStream::new(gpu));
         let mut options = lent_by(&work, out.tensor(DType::U8, &[1, 3000]));
         options.stream = Some(work.stream());
         gpu.sim.synchronize_all();

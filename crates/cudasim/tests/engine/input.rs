@@ -12,7 +12,7 @@ use windrow::{
 use crate::calls::traced;
 use crate::resident::indices;
 use crate::rig::{
-    consume, engine, host_bytes, lent_by, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE,
+    consume, engine, host_bytes, lent_by, on_gpu, run, Buffer, Gpu, ForeignStream, Rows, HERE,
 };
 
 const THERE: Device = Device::Cuda(1);
@@ -31,7 +31,7 @@ fn target(address: u64, shape: &[i64], device: Device) -> Target<'static> {
 
 /// A good batch, to see that the engine still works.
 fn still_works(gpu: &Gpu, engine: &Engine) {
-    let (rows, lane) = (Rows::new(9, DType::U8, &[&[30], &[40]]), Lane::new(gpu));
+    let (rows, lane) = (Rows::new(9, DType::U8, &[&[30], &[40]]), ForeignStream::new(gpu));
     let batch = engine.assemble(&rows.on_host(), &Collate::ragged(Ragged::new())).unwrap();
     assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged(Ragged::new())));
     drop(batch);
@@ -126,7 +126,7 @@ fn small_stacks_on_the_host_are_not_read_from_the_device_in_place() {
 #[test]
 fn memory_that_is_not_what_was_asked_for() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let rows = Rows::new(4, DType::I32, &[&[4, 3]]);
         let memory = Buffer::from_bytes(gpu, &[3; 96]);
         let lent = |dtype, device, shape: &[i64], strides, is_read_only| {
@@ -162,7 +162,7 @@ fn memory_that_is_not_what_was_asked_for() {
 #[test]
 fn large_page_locked_samples_on_the_default_streams() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let rows = Rows::new(5, DType::U8, &[&[30_000], &[30_001]]);
         let pinned = rows.pinned(gpu);
         pinned.fill(&rows);
@@ -257,7 +257,7 @@ fn whose_memory_an_address_is() {
 #[test]
 fn nothing_to_read() {
     on_gpu(|gpu| {
-        let (engine, lane, bytes) = (engine(), Lane::new(gpu), Buffer::from_bytes(gpu, &[5; 8]));
+        let (engine, lane, bytes) = (engine(), ForeignStream::new(gpu), Buffer::from_bytes(gpu, &[5; 8]));
         let empty = || view(0, DType::F32, &[0, 3], HERE);
         let batch = engine.assemble(&[empty(), empty()], &Collate::stack()).unwrap();
         assert_eq!(batch.data().shape(), [2, 0, 3]);

@@ -11,16 +11,16 @@ use windrow::{
 
 use crate::calls::traced;
 use crate::gpu::Gpu;
-use crate::resident::{indices, take_and, Listed};
-use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Lane, Rows, HERE};
+use crate::resident::{indices, take_and, ResidentSamples};
+use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, ForeignStream, Rows, HERE};
 
 /// Lists of one shape, by addresses and by a table, and of several shapes.
-fn lists<'g>(gpu: &'g Gpu, engine: &Engine) -> [Listed<'g>; 3] {
+fn lists<'g>(gpu: &'g Gpu, engine: &Engine) -> [ResidentSamples<'g>; 3] {
     let shapes: [&[i64]; 5] = [&[5], &[2], &[0], &[3], &[5]];
     [
-        Listed::new(gpu, engine, DType::F32, &[&[32][..]; 5]),
-        Listed::table(gpu, engine, DType::I16, 5, &[3, 4]),
-        Listed::new(gpu, engine, DType::I32, &shapes),
+        ResidentSamples::new(gpu, engine, DType::F32, &[&[32][..]; 5]),
+        ResidentSamples::table(gpu, engine, DType::I16, 5, &[3, 4]),
+        ResidentSamples::new(gpu, engine, DType::I32, &shapes),
     ]
 }
 
@@ -39,20 +39,20 @@ fn forms() -> Vec<Collate> {
 #[test]
 fn a_plan_serves_its_own_options_count_and_engine_alone() {
     on_gpu(|gpu| {
-        let (engines, lane) = ([engine(), engine()], Lane::new(gpu));
+        let (engines, lane) = ([engine(), engine()], ForeignStream::new(gpu));
         let numbers: [&[i64]; 3] = [&[3, 0, 4, -1, 2, -5], &[1, 1, 2, 3, 0, 4], &[2]];
         let numbers = numbers.map(|numbers| (numbers, indices(gpu, DType::I64, numbers)));
-        for listed in &lists(gpu, &engines[0]) {
-            let taken = listed.resident.take(&numbers[0].1 .1).unwrap();
+        for list in &lists(gpu, &engines[0]) {
+            let taken = list.resident.take(&numbers[0].1 .1).unwrap();
             let forms: Vec<Collate> =
                 forms().into_iter().filter(|form| Plan::new(&taken, form).is_ok()).collect();
             for form in &forms {
                 // Each pair of neighbours shares some of the three, and is of other indices.
                 for (engine, number) in [(0, 0), (0, 1), (1, 1), (0, 2), (1, 2), (1, 0), (1, 1)] {
                     let (numbers, (_memory, chosen)) = &numbers[number];
-                    let batch = take_and(listed, &engines[engine], (chosen, form), &lane);
-                    assert_eq!(consume(&lane, &batch), listed.expected(numbers, form), "{form:?}");
-                    let other = take_and(listed, &engines[engine], (chosen, &forms[0]), &lane);
+                    let batch = take_and(list, &engines[engine], (chosen, form), &lane);
+                    assert_eq!(consume(&lane, &batch), list.expected(numbers, form), "{form:?}");
+                    let other = take_and(list, &engines[engine], (chosen, &forms[0]), &lane);
                     drop(other);
                     batch.check().unwrap();
                 }
@@ -64,15 +64,15 @@ fn a_plan_serves_its_own_options_count_and_engine_alone() {
 #[test]
 fn lists_do_not_share_what_is_kept() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let (_memory, chosen) = indices(gpu, DType::I32, &[1, 0, 4]);
         // Alike in all but the samples, and those of the second are not at multiples of 16.
         let lists =
-            [0, 4, 0].map(|gap| Listed::behind(gpu, &engine, gap, DType::F32, &[&[8][..]; 5]));
+            [0, 4, 0].map(|gap| ResidentSamples::behind(gpu, &engine, gap, DType::F32, &[&[8][..]; 5]));
         for _ in 0..3 {
-            for listed in &lists {
-                let batch = take_and(listed, &engine, (&chosen, &Collate::stack()), &lane);
-                let expected = listed.expected(&[1, 0, 4], &Collate::stack());
+            for list in &lists {
+                let batch = take_and(list, &engine, (&chosen, &Collate::stack()), &lane);
+                let expected = list.expected(&[1, 0, 4], &Collate::stack());
                 assert_eq!(consume(&lane, &batch), expected);
             }
         }
@@ -89,7 +89,7 @@ fn rows_of(all: &Rows, chosen: &[i64]) -> Rows {
 #[test]
 fn samples_that_the_host_chooses_are_planned_by_their_own_options_count_and_places() {
     on_gpu(|gpu| {
-        let (engines, lane) = ([engine(), engine()], Lane::new(gpu));
+        let (engines, lane) = ([engine(), engine()], ForeignStream::new(gpu));
         // At multiples of 16 up to the middle, 4 bytes behind them from there on.
         let all = Rows::new(3, DType::F32, &[&[8][..]; 600]);
         let place = |index: u64| 48 * index + if index < 300 { 0 } else { 4 };
@@ -125,7 +125,7 @@ fn samples_that_the_host_chooses_are_planned_by_their_own_options_count_and_plac
 #[test]
 fn neighbours_are_merged_whatever_was_planned_before() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let all = Rows::new(3, DType::U8, &[&[16][..]; 64]);
         let memory = Buffer::from_bytes(gpu, &all.bytes.concat());
         let samples = all.at((0..64).map(|index| memory.address + 16 * index));
@@ -145,7 +145,7 @@ fn neighbours_are_merged_whatever_was_planned_before() {
 #[test]
 fn a_list_that_has_changed_is_planned_anew() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let mut all = Rows::new(3, DType::F32, &[&[8][..], &[8], &[8], &[5], &[8]]);
         let memory = all.upload(gpu);
         let address = |index: usize| memory[index].address as *const u8;
@@ -177,7 +177,7 @@ fn a_list_that_has_changed_is_planned_anew() {
 #[test]
 fn threads_share_samples_that_the_host_chooses() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let all = Rows::new(3, DType::I32, &[&[5][..]; 12]);
         let memory = all.upload(gpu);
         let samples = all.at(memory.iter().map(|buffer| buffer.address));
@@ -205,11 +205,11 @@ fn threads_share_samples_that_the_host_chooses() {
 #[test]
 fn memory_of_any_alignment_is_written() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let collate = Collate::stack();
-        let listed = Listed::new(gpu, &engine, DType::F32, &[&[32][..]; 5]);
+        let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[32][..]; 5]);
         let (_memory, chosen) = indices(gpu, DType::I64, &[4, 2, 0]);
-        let expected = listed.expected(&[4, 2, 0], &collate);
+        let expected = list.expected(&[4, 2, 0], &collate);
         let memory = Buffer::poisoned(gpu, 3 * 128 + 16);
         let at = |offset: u64| {
             let layout = Layout::compact(DType::F32, &[3, 32]).unwrap();
@@ -218,7 +218,7 @@ fn memory_of_any_alignment_is_written() {
             unsafe { Tensor::new_unchecked(Arc::new(()), data, DType::F32, HERE, layout, false) }
         };
         for offset in [0, 4, 8, 16, 12, 0, 4] {
-            let taken = listed.resident.take(&chosen).unwrap();
+            let taken = list.resident.take(&chosen).unwrap();
             let mut options = lent_by(&lane, at(offset));
             options.stream = Some(lane.stream());
             let batch = run(&engine, &taken, &collate, options).unwrap();
@@ -239,11 +239,11 @@ fn memory_of_any_alignment_is_written() {
 #[test]
 fn threads_share_a_list() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
-        let listed = Listed::new(gpu, &engine, DType::I32, &[&[5][..], &[2], &[0], &[3]]);
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
+        let list = ResidentSamples::new(gpu, &engine, DType::I32, &[&[5][..], &[2], &[0], &[3]]);
         let (_memory, chosen) = indices(gpu, DType::I64, &[3, 0, 1, 1]);
         let forms = [5, 6, 7].map(|size| Collate::pad(Pad::new().size(size).mask(Mask::Real)));
-        let (resident, chosen, engine) = (&listed.resident, &chosen, &engine);
+        let (resident, chosen, engine) = (&list.resident, &chosen, &engine);
         let batches = thread::scope(|scope| {
             let each = forms.each_ref().map(|form| {
                 let assemble = move || engine.assemble(&resident.take(chosen).unwrap(), form);
@@ -252,7 +252,7 @@ fn threads_share_a_list() {
             each.map(|thread| thread.join().unwrap())
         });
         for (form, batches) in forms.iter().zip(&batches) {
-            let expected = listed.expected(&[3, 0, 1, 1], form);
+            let expected = list.expected(&[3, 0, 1, 1], form);
             for batch in batches {
                 assert_eq!(consume(&lane, batch), expected);
                 batch.check().unwrap();
@@ -264,10 +264,10 @@ fn threads_share_a_list() {
 #[test]
 fn a_batch_that_was_checked_ends_without_a_call_of_the_driver() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
-        let listed = Listed::new(gpu, &engine, DType::F32, &[&[4][..]; 5]);
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
+        let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[4][..]; 5]);
         let (_memory, chosen) = indices(gpu, DType::I64, &[4, 2, 0]);
-        let batch = take_and(&listed, &engine, (&chosen, &Collate::stack()), &lane);
+        let batch = take_and(&list, &engine, (&chosen, &Collate::stack()), &lane);
         batch.check().unwrap();
         let (calls, ()) = traced(gpu, || drop(batch));
         assert!(calls.is_empty(), "{calls:#?}");

@@ -9,7 +9,7 @@ use windrow::engine::RunOptions;
 use windrow::tensor::Owner;
 use windrow::{Collate, DType, Device, Engine, Ragged, SampleView};
 
-use crate::rig::{consume, engine, hold, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE};
+use crate::rig::{consume, engine, hold, on_gpu, run, Buffer, Gpu, ForeignStream, Paused, Rows, HERE};
 
 /// Counts when it is let go.
 struct Counted(Arc<AtomicUsize>);
@@ -132,7 +132,7 @@ fn the_end_of_an_engine_waits_for_the_samples_being_read() {
         });
         assert_eq!(count.load(Ordering::Relaxed), 1);
         // The batch outlives its engine.
-        let consumer = Lane::new(gpu);
+        let consumer = ForeignStream::new(gpu);
         assert_eq!(consume(&consumer, &batch), rows.bytes);
         drop(batch);
     });
@@ -171,7 +171,7 @@ fn owners_may_use_the_engine_when_they_are_let_go() {
 #[test]
 fn a_batch_dropped_early_is_there_until_its_consumer_is_done() {
     on_gpu(|gpu| {
-        let (engine, consumer) = (engine(), Lane::new(gpu));
+        let (engine, consumer) = (engine(), ForeignStream::new(gpu));
         let rows = Rows::new(3, DType::U8, &[&[5000]]);
         let (memory, copy) = (rows.upload(gpu), Buffer::poisoned(gpu, 5000));
         let paused = consumer.pause();
@@ -195,7 +195,7 @@ fn a_batch_dropped_early_is_there_until_its_consumer_is_done() {
 #[test]
 fn slots_and_tables_wait_for_their_copies() {
     on_gpu(|gpu| {
-        let (engine, work, consumer) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, work, consumer) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let shapes: Vec<&[i64]> = (0..2600).map(|i| [&[3][..], &[5]][i % 2]).collect();
         let all: Vec<_> = (0..4).map(|seed| Rows::new(seed, DType::U8, &shapes)).collect();
         let paused = work.pause();
@@ -231,7 +231,7 @@ fn a_batch_on_the_stream_of_its_thread_may_end_on_another() {
         let thread_stream = unsafe { windrow::Stream::from_raw(2) };
         let batch = engine.assemble(&rows.at([memory[0].address]), &Collate::stack()).unwrap();
         gpu.sim.set_delay_us(3000);
-        Lane::linger_on(gpu, 2);
+        ForeignStream::linger_on(gpu, 2);
         batch.data().ready_on(thread_stream).unwrap();
         let from = batch.data().data_ptr() as u64;
         assert_eq!(gpu.cuMemcpyDtoDAsync_v2(copy.address, from, 400, 2), 0);
@@ -244,7 +244,7 @@ fn a_batch_on_the_stream_of_its_thread_may_end_on_another() {
 #[test]
 fn a_sample_outlives_the_engine_that_read_it() {
     on_gpu(|gpu| {
-        let (one, two, consumer) = (engine(), engine(), Lane::new(gpu));
+        let (one, two, consumer) = (engine(), engine(), ForeignStream::new(gpu));
         let rows = Rows::new(3, DType::U8, &[&[400]]);
         let a = one.assemble(&rows.on_host(), &Collate::stack()).unwrap();
         let b = two.assemble(&[SampleView::from(a.data())], &Collate::stack()).unwrap();
@@ -280,7 +280,7 @@ fn a_device_is_left_with_the_last_that_is_on_it() {
 #[test]
 fn the_pool_of_the_device_is_everybodys() {
     on_gpu(|gpu| {
-        let (rows, lane) = (Rows::new(1, DType::U8, &[&[100], &[3]]), Lane::new(gpu));
+        let (rows, lane) = (Rows::new(1, DType::U8, &[&[100], &[3]]), ForeignStream::new(gpu));
         for _ in 0..2 {
             gpu.sim.fail_function("cuMemPoolCreate", 1, 801);
             let engine = engine();
@@ -296,7 +296,7 @@ fn the_pool_of_the_device_is_everybodys() {
 #[test]
 fn pageable_samples_have_been_read_when_the_call_returns() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         for dtype in [DType::U8, DType::U16] {
             let mut bytes = vec![5u8; 300];
             let layout = windrow::Layout::compact(DType::U8, &[300]).unwrap();
@@ -325,7 +325,7 @@ fn a_stream_by_the_handle_of_another_waits_for_its_work() {
         let [before, after] =
             [(&old, &old_memory), (&new, &new_memory)].map(|(rows, m)| rows.at([m[0].address]));
         gpu.sim.set_delay_us(2000);
-        let first = Lane::new(gpu);
+        let first = ForeignStream::new(gpu);
         let handle = first.handle;
         first.linger();
         let batch = engine.assemble_on(&before, &Collate::stack(), &first.stream()).unwrap();
@@ -333,7 +333,7 @@ fn a_stream_by_the_handle_of_another_waits_for_its_work() {
         drop(batch);
         drop(first);
         gpu.sim.recycle(handle);
-        let second = Lane::new(gpu);
+        let second = ForeignStream::new(gpu);
         assert_eq!(second.handle, handle);
         let batch = engine.assemble_on(&after, &Collate::stack(), &second.stream()).unwrap();
         assert_eq!(batch.data().data_ptr(), left);
@@ -347,7 +347,7 @@ fn a_stream_by_the_handle_of_another_waits_for_its_work() {
 #[test]
 fn more_dropped_batches_than_are_kept() {
     on_gpu(|gpu| {
-        let (engine, late, other) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, late, other) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let [old, new] = [1, 2].map(|seed| Rows::new(seed, DType::U8, &[&[3000]]));
         let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
         let [before, after] =
@@ -378,7 +378,7 @@ fn a_batch_outlives_the_stream_it_was_handed_to() {
         for is_last in [false, true] {
             // More than are kept before the device is waited for.
             for _ in 0..70 {
-                let consumer = Lane::new(gpu);
+                let consumer = ForeignStream::new(gpu);
                 let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
                 batch.data().ready_on_borrowed(consumer.stream()).unwrap();
                 drop(consumer);
@@ -397,7 +397,7 @@ fn a_batch_outlives_the_stream_it_was_handed_to() {
 #[test]
 fn memory_of_a_consumer_goes_back_when_its_stream_is_named_again() {
     on_gpu(|gpu| {
-        let (engine, consumer) = (engine(), Lane::new(gpu));
+        let (engine, consumer) = (engine(), ForeignStream::new(gpu));
         let rows: Vec<_> = (0..6).map(|seed| Rows::new(seed, DType::U8, &[&[3000]])).collect();
         let memory: Vec<_> = rows.iter().map(|rows| rows.upload(gpu)).collect();
         let copies: Vec<_> = rows.iter().map(|_| Buffer::poisoned(gpu, 3000)).collect();

@@ -9,7 +9,7 @@ use windrow::{Batch, Collate, DType, Device, Engine, Error, Layout, Ragged, Tens
 
 use crate::faults::{watched, LAUNCH_FAILED};
 use crate::lifetime::counted;
-use crate::rig::{consume, engine, lent_by, run, start, Buffer, Gpu, Lane, Rows, HERE};
+use crate::rig::{consume, engine, lent_by, run, start, Buffer, Gpu, ForeignStream, Rows, HERE};
 
 const BATCHES: u64 = 6;
 
@@ -18,7 +18,7 @@ fn rows(seed: u64) -> Rows {
 }
 
 /// Reads a batch as [`consume`] does, and says what comes of it.
-fn read(gpu: &Gpu, lane: &Lane<'_>, batch: &Batch) -> Result<Vec<u8>, u32> {
+fn read(gpu: &Gpu, lane: &ForeignStream<'_>, batch: &Batch) -> Result<Vec<u8>, u32> {
     let tensor = batch.data();
     tensor.ready_on(lane.stream()).map_err(code)?;
     let mut bytes = vec![0; tensor.nbytes()];
@@ -37,7 +37,7 @@ fn code(error: Error) -> u32 {
 }
 
 /// A thread assembles ahead of one who reads. The batches that were read, and the code that ended it.
-fn prefetched(gpu: &Gpu, engine: &Engine, lane: &Lane<'_>) -> (Vec<Vec<u8>>, u32) {
+fn prefetched(gpu: &Gpu, engine: &Engine, lane: &ForeignStream<'_>) -> (Vec<Vec<u8>>, u32) {
     let (send, receive) = sync_channel(2);
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -65,7 +65,7 @@ fn prefetched(gpu: &Gpu, engine: &Engine, lane: &Lane<'_>) -> (Vec<Vec<u8>>, u32
 fn a_device_is_lost_while_batches_are_made_ahead() {
     watched(|| {
         let gpu = start();
-        let (engine, lane) = (engine(), Lane::new(&gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(&gpu));
         let expected: Vec<_> = (0..BATCHES).map(|seed| rows(seed).bytes.concat()).collect();
         assert_eq!(prefetched(&gpu, &engine, &lane), (expected.clone(), 0));
         gpu.sim.set_delay_us(100);
@@ -113,7 +113,7 @@ fn of_two_devices_one_is_lost() {
                             assert_eq!(code(error.unwrap_err()), LAUNCH_FAILED);
                             return;
                         }
-                        let lane = Lane::new(gpu);
+                        let lane = ForeignStream::new(gpu);
                         for seed in 0..40 {
                             let rows = rows(100 * ordinal as u64 + seed);
                             let batch = engine.assemble(&rows.on_host(), &on(ordinal)).unwrap();
@@ -146,7 +146,7 @@ fn of_two_devices_one_is_lost() {
 fn lent_memory_is_not_given_back_when_the_device_is_lost() {
     watched(|| {
         let gpu = &start();
-        let (engine, lane, rows) = (engine(), Lane::new(gpu), Rows::new(1, DType::U8, &[&[700]]));
+        let (engine, lane, rows) = (engine(), ForeignStream::new(gpu), Rows::new(1, DType::U8, &[&[700]]));
         let (memory, given_back) = (Buffer::poisoned(gpu, 700), Arc::new(AtomicUsize::new(0)));
         let stack_in_lent = || {
             let layout = Layout::compact(DType::U8, &[1, 700]).unwrap();

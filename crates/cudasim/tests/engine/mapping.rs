@@ -9,7 +9,7 @@ use windrow::{Collate, DType, Device, Error, Layout, Pad, SampleList, SampleView
 
 use crate::calls::{count, traced};
 use crate::capture::{end_capture, GLOBAL};
-use crate::rig::{consume, engine, hold, lent_by, on_gpu, run, Buffer, Lane, Rows, HERE};
+use crate::rig::{consume, engine, hold, lent_by, on_gpu, run, Buffer, ForeignStream, Rows, HERE};
 
 const CASE: &str = "CUDASIM_TEST_CONFIDENTIAL";
 
@@ -21,7 +21,7 @@ fn child_beside_stale_mappings() {
     }
     on_gpu(|gpu| {
         gpu.sim.set_confidential(true);
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         assert!(!engine.reads_mapped(0).unwrap());
         let turned = Transform::new().scale(0.5).permute([1, 0]);
         // Read by the kernel where they are elsewhere, and copied as they are.
@@ -98,7 +98,7 @@ fn stale_mappings_are_found_and_samples_copied() {
 #[test]
 fn a_mapping_is_tried_once_and_nobody_waits_for_a_busy_device() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let rows = Rows::new(1, DType::U8, &[&[50], &[50]]);
         let pinned = rows.pinned(gpu);
         pinned.fill(&rows);

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use windrow::{Collate, DType, Ragged, SampleView};
 
-use crate::rig::{consume, engine, on_gpu, Buffer, Lane, Rows};
+use crate::rig::{consume, engine, on_gpu, Buffer, ForeignStream, Rows};
 use crate::scenarios::{misuse, ALL};
 
 /// `FIRST..END` in the environment takes other seeds: see docs/testing.md. Without it there are twice as many as `make wait-mutants`
@@ -48,7 +48,7 @@ fn two_engines_and_four_threads() {
                 let (engine, start) = (&engines[number % 2], &start);
                 scope.spawn(move || {
                     assert_eq!(gpu.cuCtxSetCurrent(context), 0);
-                    let consumer = Lane::new(gpu);
+                    let consumer = ForeignStream::new(gpu);
                     start.wait();
                     for seed in 0..50 {
                         let seed = 1000 * number as u64 + seed;
@@ -85,7 +85,7 @@ fn a_batch_on_the_stream_of_its_thread_may_be_written_on_another() {
         let mut batch =
             engine.assemble(&old.at([old_memory[0].address]), &Collate::stack()).unwrap();
         gpu.sim.set_delay_us(3000);
-        Lane::linger_on(gpu, 2);
+        ForeignStream::linger_on(gpu, 2);
         batch.data().ready_on(thread_stream).unwrap();
         let from = batch.data().data_ptr() as u64;
         assert_eq!(gpu.cuMemcpyDtoDAsync_v2(copy.address, from, 400, 2), 0);

@@ -5,7 +5,7 @@ use std::thread;
 use windrow::{Batch, Collate, DType, Device, Engine};
 
 use crate::lifetime::settle;
-use crate::rig::{consume, engine, hold, host_bytes, on_gpu, Buffer, Gpu, Lane, Paused, Rows};
+use crate::rig::{consume, engine, hold, host_bytes, on_gpu, Buffer, Gpu, ForeignStream, Paused, Rows};
 
 /// Page-locked batches of 900 bytes, as many as are released before anything waits.
 pub fn all_spare(engine: &Engine, rows: &Rows) -> Vec<Batch> {
@@ -23,17 +23,17 @@ fn pinned_batches_are_not_used_again_while_copied_from() {
 }
 
 /// A stream and 900 bytes on any device, which is current then.
-pub fn elsewhere(gpu: &Gpu, ordinal: i32) -> (Lane<'_>, Buffer<'_>) {
+pub fn elsewhere(gpu: &Gpu, ordinal: i32) -> (ForeignStream<'_>, Buffer<'_>) {
     let mut there = 0;
     assert_eq!(gpu.cuDevicePrimaryCtxRetain(&mut there, ordinal), 0);
     assert_eq!(gpu.cuCtxSetCurrent(there), 0);
-    (Lane::new(gpu), Buffer::poisoned(gpu, 900))
+    (ForeignStream::new(gpu), Buffer::poisoned(gpu, 900))
 }
 
 /// Drops a page-locked batch that a stream, which stands still, is to copy.
 pub fn copy_slowly<'g>(
     gpu: &'g Gpu,
-    lane: &Lane<'g>,
+    lane: &ForeignStream<'g>,
     copy: &Buffer<'_>,
     batch: Batch,
 ) -> Paused<'g> {
@@ -96,7 +96,7 @@ fn pinned_batches_are_samples_of_another_device() {
             let next = first.assemble(&rows[1].on_host(), &pinned).unwrap();
             drop(held);
             assert_eq!(gpu.cuCtxSetCurrent(there), 0);
-            let lane = Lane::new(gpu);
+            let lane = ForeignStream::new(gpu);
             assert_eq!(consume(&lane, &copy), [rows[0].bytes.concat()]);
             drop((copy, lane));
             assert_eq!(gpu.cuCtxSetCurrent(gpu.context), 0);

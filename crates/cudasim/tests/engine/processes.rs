@@ -6,7 +6,7 @@ use std::process::Command;
 
 use windrow::{Collate, DType, Device, Engine, Error, Ragged};
 
-use crate::rig::{consume, start, Lane, Rows};
+use crate::rig::{consume, start, ForeignStream, Rows};
 
 const CASE: &str = "CUDASIM_TEST_PROCESS";
 
@@ -88,7 +88,7 @@ fn two() {
         let (gpu, engine) = (start(), Engine::cuda(0).unwrap());
         gpu.sim.set_seed(seed);
         gpu.sim.set_delay_us(200);
-        let lane = Lane::new(&gpu);
+        let lane = ForeignStream::new(&gpu);
         for seed in seed..seed + 20 {
             let rows = Rows::new(seed, DType::U8, &[&[500], &[700]]);
             let batch = engine.assemble(&rows.on_host(), &Collate::ragged(Ragged::new())).unwrap();
@@ -116,13 +116,13 @@ fn two() {
     let bytes = unsafe { std::slice::from_raw_parts(shared, BYTES) };
     let samples = [windrow::SampleView::from_slice(bytes, &[BYTES as i64]).unwrap()];
     let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
-    assert_eq!(consume(&Lane::new(&gpu), &batch)[0], row);
+    assert_eq!(consume(&ForeignStream::new(&gpu), &batch)[0], row);
 }
 
 fn forked() {
     let gpu = start();
     let engine = Engine::cuda(0).unwrap();
-    let (rows, lane) = (Rows::new(1, DType::U8, &[&[500], &[700]]), Lane::new(&gpu));
+    let (rows, lane) = (Rows::new(1, DType::U8, &[&[500], &[700]]), ForeignStream::new(&gpu));
     let batch = engine.assemble(&rows.on_host(), &Collate::ragged(Ragged::new())).unwrap();
     let memory = rows.upload(&gpu);
     let samples = rows.at(memory.iter().map(|b| b.address));

@@ -12,18 +12,18 @@ use windrow::{
 use crate::calls::{count, traced};
 use crate::held::{pause_own, waits};
 use crate::lifetime::{counted, settle};
-use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE};
+use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, ForeignStream, Rows, HERE};
 
 /// A list of samples on the device, and a copy of it on the host.
-pub struct Listed<'g> {
+pub struct ResidentSamples<'g> {
     _memory: Vec<Buffer<'g>>,
     pub resident: Resident<'static>,
     pub rows: Rows,
 }
 
-impl<'g> Listed<'g> {
-    pub fn new(gpu: &'g Gpu, engine: &Engine, dtype: DType, shapes: &[&[i64]]) -> Listed<'g> {
-        Listed::behind(gpu, engine, 0, dtype, shapes)
+impl<'g> ResidentSamples<'g> {
+    pub fn new(gpu: &'g Gpu, engine: &Engine, dtype: DType, shapes: &[&[i64]]) -> ResidentSamples<'g> {
+        ResidentSamples::behind(gpu, engine, 0, dtype, shapes)
     }
 
     /// Each sample so many bytes behind an address that is a multiple of 16.
@@ -33,14 +33,14 @@ impl<'g> Listed<'g> {
         gap: usize,
         dtype: DType,
         shapes: &[&[i64]],
-    ) -> Listed<'g> {
+    ) -> ResidentSamples<'g> {
         let rows = Rows::new(9 + gap as u64, dtype, shapes);
         let place =
             |bytes: &Vec<u8>| Buffer::from_bytes(gpu, &[&vec![0; gap], &bytes[..]].concat());
         let memory: Vec<Buffer<'g>> = rows.bytes.iter().map(place).collect();
         let samples = rows.at(memory.iter().map(|buffer| buffer.address + gap as u64));
         let resident = engine.resident(samples, HERE).unwrap();
-        Listed { _memory: memory, resident, rows }
+        ResidentSamples { _memory: memory, resident, rows }
     }
 
     /// The list is a table of rows, which needs no addresses.
@@ -50,14 +50,14 @@ impl<'g> Listed<'g> {
         dtype: DType,
         len: i64,
         shape: &[i64],
-    ) -> Listed<'g> {
+    ) -> ResidentSamples<'g> {
         let rows = Rows::new(9, dtype, &vec![shape; len as usize]);
         let memory = Buffer::from_bytes(gpu, &rows.bytes.concat());
         let table = memory.tensor(dtype, &[&[len], shape].concat());
         // SAFETY: the buffer is kept as long as the list.
         let samples = unsafe { SampleList::rows_from_raw_parts(&table) }.unwrap();
         let resident = engine.resident(samples, HERE).unwrap();
-        Listed { _memory: vec![memory], resident, rows }
+        ResidentSamples { _memory: vec![memory], resident, rows }
     }
 
     /// The batch of these samples by the host; of those that are not there of none, which has to be a pad.
@@ -93,12 +93,12 @@ pub fn indices<'g>(gpu: &'g Gpu, dtype: DType, numbers: &[i64]) -> (Buffer<'g>, 
 }
 
 pub fn take_and(
-    listed: &Listed<'_>,
+    list: &ResidentSamples<'_>,
     engine: &Engine,
     (indices, collate): (&Tensor, &Collate),
-    lane: &Lane<'_>,
+    lane: &ForeignStream<'_>,
 ) -> Batch {
-    let taken = listed.resident.take(indices).unwrap();
+    let taken = list.resident.take(indices).unwrap();
     engine.assemble_on(&taken, collate, &lane.stream()).unwrap()
 }
 
@@ -107,7 +107,7 @@ const CHOSEN: [i64; 9] = [3, 0, 0, 4, -1, 2, -5, 1, 3];
 #[test]
 fn indices_on_the_device_choose_samples_for_every_stack() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let channels = Transform::new().mean([0.5, 2.0, -1.0]).std([2.0, 0.5, 4.0]);
         let channels = channels.channel_dim(2).permute([2, 0, 1]);
         let shapes: [(DType, &[i64]); 7] = [
@@ -120,23 +120,23 @@ fn indices_on_the_device_choose_samples_for_every_stack() {
             (DType::I16, &[0]),
         ];
         for (dtype, shape) in shapes {
-            let each = Listed::new(gpu, &engine, dtype, &[shape; 5]);
-            let table = Listed::table(gpu, &engine, dtype, 5, shape);
+            let each = ResidentSamples::new(gpu, &engine, dtype, &[shape; 5]);
+            let table = ResidentSamples::table(gpu, &engine, dtype, 5, shape);
             let mut forms = vec![Collate::stack(), Collate::stack().cast(DType::F32)];
             if shape.last() == Some(&3) {
                 forms.push(Collate::stack().cast(DType::F16).transform(channels.clone()));
             }
-            for (listed, indexed, collate) in
-                [(&each, DType::I64), (&table, DType::I32)].iter().flat_map(|&(listed, indexed)| {
-                    forms.iter().map(move |form| (listed, indexed, form))
+            for (list, indexed, collate) in
+                [(&each, DType::I64), (&table, DType::I32)].iter().flat_map(|&(list, indexed)| {
+                    forms.iter().map(move |form| (list, indexed, form))
                 })
             {
                 let (_memory, chosen) = indices(gpu, indexed, &CHOSEN);
-                let batch = take_and(listed, &engine, (&chosen, collate), &lane);
+                let batch = take_and(list, &engine, (&chosen, collate), &lane);
                 assert_eq!(batch.data().shape()[0], 9);
                 assert_eq!(
                     consume(&lane, &batch),
-                    listed.expected(&CHOSEN, collate),
+                    list.expected(&CHOSEN, collate),
                     "{dtype} {shape:?}"
                 );
                 batch.check().unwrap();
@@ -148,16 +148,16 @@ fn indices_on_the_device_choose_samples_for_every_stack() {
 #[test]
 fn a_selection_is_truncated_with_its_indices() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
-        let listed = Listed::new(gpu, &engine, DType::F32, &[&[77][..]; 5]);
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
+        let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[77][..]; 5]);
         let (_memory, chosen) = indices(gpu, DType::I64, &CHOSEN);
-        let mut taken = listed.resident.take(&chosen).unwrap();
+        let mut taken = list.resident.take(&chosen).unwrap();
         for len in [20, 4, 1] {
             taken.truncate(len);
             let batch = engine.assemble_on(&taken, &Collate::stack(), &lane.stream()).unwrap();
             let wanted = &CHOSEN[..len.min(CHOSEN.len())];
             assert_eq!((taken.len(), batch.len()), (wanted.len(), wanted.len()));
-            assert_eq!(consume(&lane, &batch), listed.expected(wanted, &Collate::stack()));
+            assert_eq!(consume(&lane, &batch), list.expected(wanted, &Collate::stack()));
         }
     });
 }
@@ -177,26 +177,26 @@ fn pads() -> Vec<Collate> {
 #[test]
 fn indices_on_the_device_choose_samples_for_every_pad_of_a_given_size() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         for (number, collate) in pads().iter().enumerate() {
             let flat: [&[i64]; 5] = [&[4], &[0], &[8], &[1], &[4]];
             let deep: [&[i64]; 5] = [&[4, 6], &[0, 2], &[6, 1], &[1, 5], &[4, 6]];
             for dtype in [DType::F32, DType::U8] {
                 let shapes = if number == 3 { &deep } else { &flat };
-                let each = Listed::new(gpu, &engine, dtype, shapes);
-                let table = Listed::table(gpu, &engine, dtype, 5, shapes[0]);
+                let each = ResidentSamples::new(gpu, &engine, dtype, shapes);
+                let table = ResidentSamples::table(gpu, &engine, dtype, 5, shapes[0]);
                 // Out of range gives padding alone.
                 let wanted: Vec<i64> = CHOSEN.into_iter().chain([5, 2, -6, i64::MAX]).collect();
                 let (_memory, chosen) = indices(gpu, DType::I64, &wanted);
-                for listed in [each, table] {
-                    let batch = take_and(&listed, &engine, (&chosen, collate), &lane);
+                for list in [each, table] {
+                    let batch = take_and(&list, &engine, (&chosen, collate), &lane);
                     assert_eq!(
                         consume(&lane, &batch),
-                        listed.expected(&wanted, collate),
+                        list.expected(&wanted, collate),
                         "{collate:?}"
                     );
                     assert!(matches!(batch.check(), Err(Error::Index(_))));
-                    assert!(listed.resident.check().is_err());
+                    assert!(list.resident.check().is_err());
                 }
             }
         }
@@ -206,18 +206,18 @@ fn indices_on_the_device_choose_samples_for_every_pad_of_a_given_size() {
 #[test]
 fn indices_out_of_range_are_zeros_in_a_stack_and_are_told_late() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         for (dtype, size) in
             [(DType::F32, 1024), (DType::F32, 128), (DType::U8, 77), (DType::F64, 3)]
         {
-            let listed = Listed::new(gpu, &engine, dtype, &[&[size][..]; 5]);
+            let list = ResidentSamples::new(gpu, &engine, dtype, &[&[size][..]; 5]);
             let bad = [4, 5, 0, -6];
             let (_memory, chosen) = indices(gpu, DType::I64, &bad);
             for collate in [Collate::stack(), Collate::stack().cast(DType::F32)] {
-                let batch = take_and(&listed, &engine, (&chosen, &collate), &lane);
+                let batch = take_and(&list, &engine, (&chosen, &collate), &lane);
                 if collate == Collate::stack() {
                     let zeros = Collate::pad(Pad::new().size(size));
-                    assert_eq!(consume(&lane, &batch)[0], listed.expected(&bad, &zeros)[0]);
+                    assert_eq!(consume(&lane, &batch)[0], list.expected(&bad, &zeros)[0]);
                 }
                 for _ in 0..2 {
                     let Err(Error::Index(text)) = batch.check() else { panic!("not told") };
@@ -229,14 +229,14 @@ fn indices_out_of_range_are_zeros_in_a_stack_and_are_told_late() {
                     );
                 }
                 // The next call with the list tells it too, once, and does nothing.
-                let (calls, error) = traced(gpu, || listed.resident.take(&chosen).unwrap_err());
+                let (calls, error) = traced(gpu, || list.resident.take(&chosen).unwrap_err());
                 assert!(matches!(error, Error::Index(_)) && calls.is_empty());
                 let (_memory, good) = indices(gpu, DType::I64, &[1]);
-                let batch = take_and(&listed, &engine, (&good, &collate), &lane);
+                let batch = take_and(&list, &engine, (&good, &collate), &lane);
                 batch.check().unwrap();
             }
             // Samples taken before tell it as well.
-            let taken = listed.resident.take(&chosen).unwrap();
+            let taken = list.resident.take(&chosen).unwrap();
             drop(engine.assemble(&taken, &Collate::stack()).unwrap());
             gpu.sim.synchronize_all();
             let error = engine.assemble(&taken, &Collate::stack()).unwrap_err();
@@ -248,8 +248,8 @@ fn indices_out_of_range_are_zeros_in_a_stack_and_are_told_late() {
 #[test]
 fn indices_on_the_device_cost_a_few_calls_however_many_there_are() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
-        let listed = Listed::new(gpu, &engine, DType::F32, &[&[4][..]; 50]);
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
+        let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[4][..]; 50]);
         for collate in [Collate::stack(), Collate::pad(Pad::new().size(6).mask(Mask::Real))] {
             let mut most = Vec::new();
             for num in [256, 4096, 65_536] {
@@ -259,7 +259,7 @@ fn indices_on_the_device_cost_a_few_calls_however_many_there_are() {
                 for round in 0..4 {
                     gpu.sim.synchronize_all();
                     let (calls, batch) =
-                        traced(gpu, || take_and(&listed, &engine, (&chosen, &collate), &lane));
+                        traced(gpu, || take_and(&list, &engine, (&chosen, &collate), &lane));
                     if round > 1 {
                         let waits =
                             |call: &String| call.contains("Memcpy") || call.contains("Synchronize");
@@ -269,7 +269,7 @@ fn indices_on_the_device_cost_a_few_calls_however_many_there_are() {
                         most.push(calls.len());
                     }
                     if round == 0 {
-                        assert_eq!(consume(&lane, &batch), listed.expected(&numbers, &collate));
+                        assert_eq!(consume(&lane, &batch), list.expected(&numbers, &collate));
                     }
                     // The batch's resources are released with it, the event of its end too.
                     gpu.sim.synchronize_all();
@@ -280,7 +280,7 @@ fn indices_on_the_device_cost_a_few_calls_however_many_there_are() {
             // The parameters have the same size for any number of samples.
             let tables = [256, 65_536].map(|num| {
                 let (_memory, chosen) = indices(gpu, DType::I64, &vec![0; num]);
-                let taken = listed.resident.take(&chosen).unwrap();
+                let taken = list.resident.take(&chosen).unwrap();
                 let explain = Plan::new(&taken, &collate).unwrap().explain();
                 assert_eq!(explain.launches, 2);
                 explain.launch.unwrap().table_bytes
@@ -293,15 +293,15 @@ fn indices_on_the_device_cost_a_few_calls_however_many_there_are() {
 #[test]
 fn a_list_of_more_shapes_than_parameters_hold_uploads_them() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let lengths: Vec<i64> = (0..5000).map(|i| i * 7 % 5000).collect();
         let shapes: Vec<&[i64]> = lengths.iter().map(std::slice::from_ref).collect();
-        let listed = Listed::new(gpu, &engine, DType::U8, &shapes);
+        let list = ResidentSamples::new(gpu, &engine, DType::U8, &shapes);
         let (_memory, chosen) = indices(gpu, DType::I32, &[4999, 0, 17, -1, 2500]);
         let collate = Collate::pad(Pad::new().size(5000).value(3));
-        let (calls, batch) = traced(gpu, || take_and(&listed, &engine, (&chosen, &collate), &lane));
+        let (calls, batch) = traced(gpu, || take_and(&list, &engine, (&chosen, &collate), &lane));
         assert_eq!(count(&calls, "cuMemcpyHtoDAsync_v2"), 1, "{calls:#?}");
-        let expected = listed.expected(&[4999, 0, 17, -1, 2500], &collate);
+        let expected = list.expected(&[4999, 0, 17, -1, 2500], &collate);
         assert_eq!(consume(&lane, &batch), expected);
         batch.check().unwrap();
     });
@@ -310,8 +310,8 @@ fn a_list_of_more_shapes_than_parameters_hold_uploads_them() {
 #[test]
 fn indices_are_read_behind_their_producer_and_kept_until_then() {
     on_gpu(|gpu| {
-        let (engine, lane, late) = (engine(), Lane::new(gpu), Lane::new(gpu));
-        let listed = Listed::new(gpu, &engine, DType::F32, &[&[40][..]; 5]);
+        let (engine, lane, late) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
+        let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[40][..]; 5]);
         let memory = Buffer::poisoned(gpu, 3 * 8);
         let bytes: Vec<u8> = [4i64, 1, 4].iter().flat_map(|n| n.to_ne_bytes()).collect();
         let freed = Arc::new(AtomicUsize::new(0));
@@ -324,13 +324,13 @@ fn indices_are_read_behind_their_producer_and_kept_until_then() {
         late.write(memory.address, &bytes);
         let mut options = RunOptions::default();
         options.producers = vec![late.stream()];
-        let taken = listed.resident.take(&chosen).unwrap();
+        let taken = list.resident.take(&chosen).unwrap();
         let batch = run(&engine, &taken, &Collate::stack(), options).unwrap();
         drop((taken, chosen));
         settle();
         assert_eq!(freed.load(Ordering::Relaxed), 0);
         drop(paused);
-        assert_eq!(consume(&lane, &batch), listed.expected(&[4, 1, 4], &Collate::stack()));
+        assert_eq!(consume(&lane, &batch), list.expected(&[4, 1, 4], &Collate::stack()));
         batch.check().unwrap();
         engine.empty_cache();
         assert_eq!(freed.load(Ordering::Relaxed), 1);
@@ -353,9 +353,9 @@ fn a_table_is_there_when_the_call_returns() {
 fn what_does_not_fit_is_refused_before_any_work() {
     on_gpu(|gpu| {
         let engine = engine();
-        let listed = Listed::new(gpu, &engine, DType::F32, &[&[4], &[2]]);
+        let list = ResidentSamples::new(gpu, &engine, DType::F32, &[&[4], &[2]]);
         let (_memory, chosen) = indices(gpu, DType::I64, &[0, 1]);
-        let taken = listed.resident.take(&chosen).unwrap();
+        let taken = list.resident.take(&chosen).unwrap();
         let text_of = |error: Error| error.to_string();
         let out = Buffer::poisoned(gpu, 48);
         let refused = |collate: Collate| text_of(engine.assemble(&taken, &collate).unwrap_err());
@@ -386,13 +386,13 @@ fn what_does_not_fit_is_refused_before_any_work() {
                 text_of(taken.take([0]).unwrap_err()),
                 text_of(more.push_view(&view).unwrap_err()),
                 text_of(pushed.unwrap_err()),
-                text_of(listed.resident.take(&on_host).unwrap_err()),
-                text_of(listed.resident.take(&elsewhere).unwrap_err()),
-                text_of(listed.resident.take(&short).unwrap_err()),
-                text_of(engine.resident(listed.rows.on_host(), HERE).unwrap_err()),
+                text_of(list.resident.take(&on_host).unwrap_err()),
+                text_of(list.resident.take(&elsewhere).unwrap_err()),
+                text_of(list.resident.take(&short).unwrap_err()),
+                text_of(engine.resident(list.rows.on_host(), HERE).unwrap_err()),
                 text_of(
                     engine
-                        .resident(listed.rows.on(Device::Cuda(1), &[256, 512]), HERE)
+                        .resident(list.rows.on(Device::Cuda(1), &[256, 512]), HERE)
                         .unwrap_err(),
                 ),
                 text_of(engine.resident(SampleList::new(), HERE).unwrap_err()),
@@ -431,17 +431,17 @@ fn what_does_not_fit_is_refused_before_any_work() {
 #[test]
 fn a_list_outlives_the_engine_that_made_it() {
     on_gpu(|gpu| {
-        let (first, second, lane) = (engine(), engine(), Lane::new(gpu));
-        let listed = Listed::new(gpu, &first, DType::F32, &[&[40][..]; 5]);
+        let (first, second, lane) = (engine(), engine(), ForeignStream::new(gpu));
+        let list = ResidentSamples::new(gpu, &first, DType::F32, &[&[40][..]; 5]);
         let (_memory, chosen) = indices(gpu, DType::I64, &[4, 9, 0]);
-        let taken = listed.resident.take(&chosen).unwrap();
+        let taken = list.resident.take(&chosen).unwrap();
         drop(first);
         let pad = Collate::pad(Pad::new().size(40));
-        for taken in [taken, listed.resident.take(&chosen).unwrap()] {
+        for taken in [taken, list.resident.take(&chosen).unwrap()] {
             let batch = second.assemble(&taken, &Collate::stack()).unwrap();
-            assert_eq!(consume(&lane, &batch)[0], listed.expected(&[4, 9, 0], &pad)[0]);
+            assert_eq!(consume(&lane, &batch)[0], list.expected(&[4, 9, 0], &pad)[0]);
             assert!(matches!(batch.check(), Err(Error::Index(_))));
-            assert!(listed.resident.check().is_err());
+            assert!(list.resident.check().is_err());
         }
     });
 }

@@ -113,14 +113,14 @@ impl Drop for Pinned<'_> {
 }
 
 /// A foreign stream.
-pub struct Lane<'g> {
+pub struct ForeignStream<'g> {
     gpu: &'g Gpu,
     pub handle: usize,
 }
 
-impl<'g> Lane<'g> {
-    pub fn new(gpu: &'g Gpu) -> Lane<'g> {
-        Lane { gpu, handle: gpu.stream() }
+impl<'g> ForeignStream<'g> {
+    pub fn new(gpu: &'g Gpu) -> ForeignStream<'g> {
+        ForeignStream { gpu, handle: gpu.stream() }
     }
 
     pub fn stream(&self) -> Stream {
@@ -136,7 +136,7 @@ impl<'g> Lane<'g> {
 
     /// Enqueues operations that do nothing but be late.
     pub fn linger(&self) {
-        Lane::linger_on(self.gpu, self.handle);
+        ForeignStream::linger_on(self.gpu, self.handle);
     }
 
     pub fn linger_on(gpu: &Gpu, stream: usize) {
@@ -153,7 +153,7 @@ impl<'g> Lane<'g> {
     }
 
     /// The next work on this stream waits for the work so far on another one.
-    pub fn wait_for(&self, other: &Lane<'_>) {
+    pub fn wait_for(&self, other: &ForeignStream<'_>) {
         let event = self.gpu.event();
         other.linger();
         assert_eq!(self.gpu.cuEventRecord(event, other.handle), 0);
@@ -166,7 +166,7 @@ impl<'g> Lane<'g> {
     }
 }
 
-impl Drop for Lane<'_> {
+impl Drop for ForeignStream<'_> {
     fn drop(&mut self) {
         self.gpu.cuStreamDestroy_v2(self.handle);
     }
@@ -271,9 +271,9 @@ impl Rows {
 
 /// Another library's allocator that gives one tensor, whatever it is asked for.
 #[derive(Debug)]
-struct Given(Tensor, Stream);
+struct LentTensor(Tensor, Stream);
 
-impl OutputMemory for Given {
+impl OutputMemory for LentTensor {
     fn stream(&self) -> Stream {
         self.1
     }
@@ -284,9 +284,9 @@ impl OutputMemory for Given {
 }
 
 /// Has outputs lie in a tensor that belongs to a stream of others.
-pub fn lent_by(lane: &Lane<'_>, tensor: Tensor) -> RunOptions {
+pub fn lent_by(lane: &ForeignStream<'_>, tensor: Tensor) -> RunOptions {
     let mut options = RunOptions::default();
-    options.memory = Some(Arc::new(Given(tensor, lane.stream())));
+    options.memory = Some(Arc::new(LentTensor(tensor, lane.stream())));
     options
 }
 
@@ -318,7 +318,7 @@ pub fn host_bytes(tensor: &Tensor) -> Vec<u8> {
 }
 
 /// Reads a batch as a consumer on a stream does, behind nothing but [`Tensor::ready_on`].
-pub fn consume(lane: &Lane<'_>, batch: &Batch) -> Vec<Vec<u8>> {
+pub fn consume(lane: &ForeignStream<'_>, batch: &Batch) -> Vec<Vec<u8>> {
     let read = |tensor: &Tensor| {
         if !matches!(tensor.device(), Device::Cuda(_)) {
             return host_bytes(tensor);

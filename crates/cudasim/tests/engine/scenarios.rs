@@ -5,7 +5,7 @@ use windrow::engine::RunOptions;
 use windrow::{Collate, DType, Device, Engine, Pad, Ragged, SampleList, SampleView, Transform};
 
 use crate::calls::Tree;
-use crate::rig::{consume, engine, host_bytes, run, Buffer, Gpu, Lane, Rows, HERE};
+use crate::rig::{consume, engine, host_bytes, run, Buffer, Gpu, ForeignStream, Rows, HERE};
 
 /// Says what went wrong.
 type Outcome = Result<(), String>;
@@ -52,10 +52,10 @@ const UNEVEN: &[&[i64]] = &[&[40, 3], &[7, 3], &[0, 3], &[64, 3]];
 /// Several streams write the samples; another reads the batch.
 fn producers(gpu: &Gpu, seed: u64) -> Outcome {
     let (engine, rows) = (engine(), Rows::new(seed, DType::U8, UNEVEN));
-    let (lanes, consumer) = ([Lane::new(gpu), Lane::new(gpu)], Lane::new(gpu));
+    let (lanes, consumer) = ([ForeignStream::new(gpu), ForeignStream::new(gpu)], ForeignStream::new(gpu));
     let memory: Vec<_> =
         rows.bytes.iter().map(|bytes| Buffer::poisoned(gpu, bytes.len())).collect();
-    lanes.iter().for_each(Lane::linger);
+    lanes.iter().for_each(ForeignStream::linger);
     for (index, (buffer, bytes)) in memory.iter().zip(&rows.bytes).enumerate() {
         lanes[index % 2].write(buffer.address, bytes);
     }
@@ -70,14 +70,14 @@ fn producers(gpu: &Gpu, seed: u64) -> Outcome {
 /// The same told to the engine beforehand, for the stream of its own.
 fn ordered_by_hand(gpu: &Gpu, seed: u64) -> Outcome {
     let (engine, rows) = (engine(), Rows::new(seed, DType::U8, UNEVEN));
-    let (lanes, consumer) = ([Lane::new(gpu), Lane::new(gpu)], Lane::new(gpu));
+    let (lanes, consumer) = ([ForeignStream::new(gpu), ForeignStream::new(gpu)], ForeignStream::new(gpu));
     let memory: Vec<_> =
         rows.bytes.iter().map(|bytes| Buffer::poisoned(gpu, bytes.len())).collect();
-    lanes.iter().for_each(Lane::linger);
+    lanes.iter().for_each(ForeignStream::linger);
     for (index, (buffer, bytes)) in memory.iter().zip(&rows.bytes).enumerate() {
         lanes[index % 2].write(buffer.address, bytes);
     }
-    engine.order(0, &lanes.each_ref().map(Lane::stream), engine.stream(0).unwrap()).unwrap();
+    engine.order(0, &lanes.each_ref().map(ForeignStream::stream), engine.stream(0).unwrap()).unwrap();
     let batch = engine.assemble(&rows.at(memory.iter().map(|b| b.address)), &padded());
     let got = consume(&consumer, &batch.unwrap());
     engine.empty_cache();
@@ -87,7 +87,7 @@ fn ordered_by_hand(gpu: &Gpu, seed: u64) -> Outcome {
 /// A batch on one stream is a sample of the next on another, and let go before it is read.
 fn chain_on_streams(gpu: &Gpu, seed: u64) -> Outcome {
     let (engine, rows) = (engine(), Rows::new(seed, DType::F32, &[&[50], &[50]]));
-    let (first, second, third) = (Lane::new(gpu), Lane::new(gpu), Lane::new(gpu));
+    let (first, second, third) = (ForeignStream::new(gpu), ForeignStream::new(gpu), ForeignStream::new(gpu));
     let memory = rows.upload(gpu);
     let samples = rows.at(memory.iter().map(|b| b.address));
     first.linger();
@@ -109,7 +109,7 @@ fn chain_on_streams(gpu: &Gpu, seed: u64) -> Outcome {
 /// The same between engines, which have streams of their own.
 fn chain_of_engines(gpu: &Gpu, seed: u64) -> Outcome {
     let (one, two) = (engine(), engine());
-    let (rows, consumer) = (Rows::new(seed, DType::U8, UNEVEN), Lane::new(gpu));
+    let (rows, consumer) = (Rows::new(seed, DType::U8, UNEVEN), ForeignStream::new(gpu));
     let a = one.assemble(&rows.on_host(), &Collate::ragged(Ragged::new().batch_index())).unwrap();
     let b = two.assemble(&[SampleView::from(a.data())], &Collate::stack()).unwrap();
     drop(one);
@@ -126,7 +126,7 @@ fn chain_of_engines(gpu: &Gpu, seed: u64) -> Outcome {
 fn written_again(gpu: &Gpu, seed: u64) -> Outcome {
     let engine = engine();
     let (old, new) = ([0, 1].map(|i| Rows::new(2 * seed + i, DType::U8, &[&[300], &[300]]))).into();
-    let (reader, writer, late) = (Lane::new(gpu), Lane::new(gpu), Lane::new(gpu));
+    let (reader, writer, late) = (ForeignStream::new(gpu), ForeignStream::new(gpu), ForeignStream::new(gpu));
     let copy = Buffer::poisoned(gpu, 600);
     let (old_memory, new_memory) = (Rows::upload(&old, gpu), Rows::upload(&new, gpu));
     let at = |rows: &Rows, memory: &[Buffer<'_>]| rows.at(memory.iter().map(|b| b.address));
@@ -151,7 +151,7 @@ fn written_again(gpu: &Gpu, seed: u64) -> Outcome {
 fn overwritten(gpu: &Gpu, seed: u64) -> Outcome {
     let engine = engine();
     let [old, new] = [0, 1].map(|i| Rows::new(2 * seed + i, DType::U8, &[&[300], &[300]]));
-    let (writer, reader, late) = (Lane::new(gpu), Lane::new(gpu), Lane::new(gpu));
+    let (writer, reader, late) = (ForeignStream::new(gpu), ForeignStream::new(gpu), ForeignStream::new(gpu));
     let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
     let before = old.at(old_memory.iter().map(|b| b.address));
     let after = new.at(new_memory.iter().map(|b| b.address));
@@ -171,7 +171,7 @@ fn overwritten(gpu: &Gpu, seed: u64) -> Outcome {
 
 /// Page-locked slots are used again and again.
 fn small_uploads(gpu: &Gpu, seed: u64) -> Outcome {
-    let (engine, consumer) = (engine(), Lane::new(gpu));
+    let (engine, consumer) = (engine(), ForeignStream::new(gpu));
     let all: Vec<_> =
         (0..6).map(|i| Rows::new(6 * seed + i, DType::I16, &[&[300], &[200]])).collect();
     let upload =
@@ -190,7 +190,7 @@ fn small_uploads(gpu: &Gpu, seed: u64) -> Outcome {
 
 /// Samples go to memory that the work itself needs.
 fn staged_uploads(gpu: &Gpu, seed: u64) -> Outcome {
-    let (engine, consumer) = (engine(), Lane::new(gpu));
+    let (engine, consumer) = (engine(), ForeignStream::new(gpu));
     let all: Vec<_> = (0..4).map(|i| Rows::new(4 * seed + i, DType::U8, UNEVEN)).collect();
     let upload = |rows: &Rows| engine.assemble(&rows.on_host(), &padded()).unwrap();
     let batches: Vec<_> = all.iter().map(upload).collect();
@@ -203,7 +203,7 @@ fn staged_uploads(gpu: &Gpu, seed: u64) -> Outcome {
 
 /// More chunks than are under way at once; few distinct bytes, for it is many.
 fn chunks(gpu: &Gpu, seed: u64) -> Outcome {
-    let (engine, consumer) = (engine(), Lane::new(gpu));
+    let (engine, consumer) = (engine(), ForeignStream::new(gpu));
     let row: Vec<u8> = Rows::new(seed, DType::U8, &[&[65_521]]).bytes.remove(0);
     let samples: SampleList<'_> =
         (0..330).map(|_| SampleView::from_slice(&row, &[65_521]).unwrap()).collect();
@@ -217,7 +217,7 @@ fn chunks(gpu: &Gpu, seed: u64) -> Outcome {
 
 /// Page-locked samples that are still to be written, read by the kernel or copied.
 fn pinned_samples(gpu: &Gpu, seed: u64) -> Outcome {
-    let (engine, lane, consumer) = (engine(), Lane::new(gpu), Lane::new(gpu));
+    let (engine, lane, consumer) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
     for shapes in [UNEVEN, &[&[20_000, 3], &[7, 3]]] {
         let rows = Rows::new(seed, DType::U8, shapes);
         let (memory, pinned) = (rows.upload(gpu), rows.pinned(gpu));
@@ -239,7 +239,7 @@ fn pinned_samples(gpu: &Gpu, seed: u64) -> Outcome {
 fn home(gpu: &Gpu, seed: u64, device: Device) -> Outcome {
     let engine = engine();
     let collate = padded().device(device);
-    let (rows, lane) = (Rows::new(seed, DType::U8, UNEVEN), Lane::new(gpu));
+    let (rows, lane) = (Rows::new(seed, DType::U8, UNEVEN), ForeignStream::new(gpu));
     let memory: Vec<_> =
         rows.bytes.iter().map(|bytes| Buffer::poisoned(gpu, bytes.len())).collect();
     lane.linger();
@@ -266,7 +266,7 @@ fn to_pinned(gpu: &Gpu, seed: u64) -> Outcome {
 
 /// Tables that do not fit into parameters, one call behind the other.
 fn large_tables(gpu: &Gpu, seed: u64) -> Outcome {
-    let (engine, consumer) = (engine(), Lane::new(gpu));
+    let (engine, consumer) = (engine(), ForeignStream::new(gpu));
     let shapes: Vec<&[i64]> = (0..2600).map(|i| [&[3][..], &[1], &[8]][i % 3]).collect();
     let all: Vec<_> = (0..3).map(|i| Rows::new(3 * seed + i, DType::U8, &shapes)).collect();
     let memory: Vec<_> =
@@ -289,7 +289,7 @@ fn large_tables(gpu: &Gpu, seed: u64) -> Outcome {
 
 /// Batches that nothing waits for, and memory that goes to the next ones.
 fn dropped_at_once(gpu: &Gpu, seed: u64) -> Outcome {
-    let (engine, consumer) = (engine(), Lane::new(gpu));
+    let (engine, consumer) = (engine(), ForeignStream::new(gpu));
     let rows = Rows::new(seed, DType::U8, &[&[3000], &[3000]]);
     let (memory, copy) = (rows.upload(gpu), Buffer::poisoned(gpu, 6000));
     let samples = rows.at(memory.iter().map(|b| b.address));
@@ -314,7 +314,7 @@ fn legacy_stream(gpu: &Gpu, seed: u64) -> Outcome {
     let rows = Rows::new(seed, DType::U8, &[&[500], &[500]]);
     let (memory, copy) = (Buffer::poisoned(gpu, 1000), Buffer::poisoned(gpu, 2000));
     let (legacy, bytes) = (windrow::Stream::LEGACY, rows.bytes.concat());
-    Lane::linger_on(gpu, 0);
+    ForeignStream::linger_on(gpu, 0);
     assert_eq!(gpu.cuMemcpyHtoDAsync_v2(memory.address, bytes.as_ptr().cast(), 1000, 0), 0);
     let samples = rows.at([memory.address, memory.address + 500]);
     let mut options = RunOptions::default();
@@ -332,10 +332,10 @@ fn legacy_stream(gpu: &Gpu, seed: u64) -> Outcome {
 
 /// Trees from the host, each one copy and one launch, in an arena and not, on streams that take turns.
 fn trees(gpu: &Gpu, seed: u64) -> Outcome {
-    let (engine, consumer) = (engine(), Lane::new(gpu));
-    let lanes = [Lane::new(gpu), Lane::new(gpu)];
+    let (engine, consumer) = (engine(), ForeignStream::new(gpu));
+    let lanes = [ForeignStream::new(gpu), ForeignStream::new(gpu)];
     let all: Vec<_> = (0..6).map(|i| Tree::new(6 * seed + i, 5, 300)).collect();
-    lanes.iter().for_each(Lane::linger);
+    lanes.iter().for_each(ForeignStream::linger);
     let assemble = |(number, tree): (usize, &Tree)| {
         tree.assemble(&engine, Some(lanes[number % 2].stream()), number % 3 == 0)
     };
@@ -351,7 +351,7 @@ fn trees(gpu: &Gpu, seed: u64) -> Outcome {
 
 /// Indices that a stream writes late, for lists whose samples it writes too; tables that go to the next call.
 fn resident_list(gpu: &Gpu, seed: u64) -> Outcome {
-    let (engine, writer, consumer) = (engine(), Lane::new(gpu), Lane::new(gpu));
+    let (engine, writer, consumer) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
     let rows = Rows::new(seed, DType::U8, UNEVEN);
     let memory: Vec<_> =
         rows.bytes.iter().map(|bytes| Buffer::poisoned(gpu, bytes.len())).collect();

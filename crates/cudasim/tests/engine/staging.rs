@@ -4,7 +4,7 @@ use windrow::bindings::Staging;
 use windrow::{Engine, Error, Stream, Tensor};
 
 use crate::held::{pause_own, waits};
-use crate::rig::{engine, on_gpu, Buffer, Lane, HERE};
+use crate::rig::{engine, on_gpu, Buffer, ForeignStream, HERE};
 
 const LEN: usize = 900;
 
@@ -23,7 +23,7 @@ fn send(staging: &Staging, value: u8, stream: Stream) -> windrow::Result<()> {
 }
 
 /// Copies behind the work that the tensor tells of.
-fn read(lane: &Lane<'_>, copy: &Buffer<'_>, tensor: &Tensor) {
+fn read(lane: &ForeignStream<'_>, copy: &Buffer<'_>, tensor: &Tensor) {
     tensor.ready_on(lane.stream()).unwrap();
     lane.copy(copy, tensor);
 }
@@ -31,7 +31,7 @@ fn read(lane: &Lane<'_>, copy: &Buffer<'_>, tensor: &Tensor) {
 #[test]
 fn a_block_is_given_out_when_its_copy_has_ended() {
     on_gpu(|gpu| {
-        let (engine, lane, copy) = (engine(), Lane::new(gpu), Buffer::poisoned(gpu, LEN));
+        let (engine, lane, copy) = (engine(), ForeignStream::new(gpu), Buffer::poisoned(gpu, LEN));
         let staging = staging(&engine);
         send(&staging, 1, lane.stream()).unwrap();
         assert_eq!(gpu.cuCtxSynchronize(), 0);
@@ -52,7 +52,7 @@ fn a_block_is_given_out_when_its_copy_has_ended() {
 #[test]
 fn uploads_wait_for_who_reads_on_other_streams() {
     on_gpu(|gpu| {
-        let (engine, uploads, reads) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, uploads, reads) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let (old, new) = (Buffer::poisoned(gpu, LEN), Buffer::poisoned(gpu, LEN));
         let staging = staging(&engine);
         send(&staging, 1, uploads.stream()).unwrap();
@@ -72,7 +72,7 @@ fn uploads_wait_for_who_reads_on_other_streams() {
 #[test]
 fn readers_on_other_streams_wait_for_the_upload() {
     on_gpu(|gpu| {
-        let (engine, uploads, reads) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, uploads, reads) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
         let copy = Buffer::poisoned(gpu, LEN);
         let staging = staging(&engine);
         send(&staging, 1, uploads.stream()).unwrap();
@@ -89,7 +89,7 @@ fn readers_on_other_streams_wait_for_the_upload() {
 #[test]
 fn an_upload_is_behind_the_zeros() {
     on_gpu(|gpu| {
-        let (engine, lane, copy) = (engine(), Lane::new(gpu), Buffer::poisoned(gpu, LEN));
+        let (engine, lane, copy) = (engine(), ForeignStream::new(gpu), Buffer::poisoned(gpu, LEN));
         drop(staging(&engine));
         let paused = pause_own(gpu, &engine);
         let staging = staging(&engine);
@@ -104,7 +104,7 @@ fn an_upload_is_behind_the_zeros() {
 #[test]
 fn the_end_of_an_engine_waits_for_uploads() {
     on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let staging = staging(&engine);
         let paused = lane.pause();
         send(&staging, 1, lane.stream()).unwrap();
@@ -115,7 +115,7 @@ fn the_end_of_an_engine_waits_for_uploads() {
 #[test]
 fn an_upload_that_fails_ends_behind_its_copy_and_leaves_the_turn() {
     on_gpu(|gpu| {
-        let (engine, lane, copy) = (engine(), Lane::new(gpu), Buffer::poisoned(gpu, LEN));
+        let (engine, lane, copy) = (engine(), ForeignStream::new(gpu), Buffer::poisoned(gpu, LEN));
         let staging = staging(&engine);
         let turn = staging.turn();
         let paused = lane.pause();
