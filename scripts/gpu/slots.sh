@@ -60,7 +60,7 @@ facts|10|60|machine|short|facts
 small|15|90|kernels|short|rust small
 torch|20|170|engine|short|first_of_torch
 values|40|240|engine|all|pytests test_gpu_values.py -m 'not slow'
-streams|60|240|engine|all|pytests test_cuda_streams.py test_cuda_kept.py test_cuda_torch.py test_cuda_captures.py test_cuda_calls.py test_resident.py test_arena.py test_arrow_devices.py
+streams|60|240|engine|all|pytests test_cuda_streams.py test_cuda_keep_alive.py test_cuda_torch.py test_cuda_captures.py test_cuda_calls.py test_resident.py test_arena.py test_arrow_devices.py
 order|110|280|engine|all|pytests test_gpu_order.py -m 'not slow'
 graphs|100|280|engine|all|pytests test_gpu_graphs.py -m 'not slow'
 peek|45|100|kernels|short|gather 40

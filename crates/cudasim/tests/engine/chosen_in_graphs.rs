@@ -11,7 +11,7 @@ use windrow::{
 
 use crate::calls::traced;
 use crate::capture::{end_capture, Exec};
-use crate::held::{pause_own, waits};
+use crate::paused_streams::{pause_own, waits};
 use crate::resident::{indices, ResidentSamples};
 use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, ForeignStream, HERE};
 

@@ -8,7 +8,7 @@ use windrow::{Collate, DType, Engine, Pad, SampleList, SampleView, Stream};
 
 use crate::calls::{count, traced};
 use crate::capture::{end_capture, GLOBAL};
-use crate::held::{pause_own, waits};
+use crate::paused_streams::{pause_own, waits};
 use crate::lifetime::settle;
 use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Gpu, ForeignStream, Rows, HERE};
 

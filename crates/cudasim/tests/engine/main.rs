@@ -30,9 +30,8 @@ mod faults;
 #[allow(dead_code, reason = "shared with the tests of the simulator itself")]
 #[path = "../sim/gpu.rs"]
 mod gpu;
-mod held;
 mod input;
-mod kept;
+mod launch_cache;
 mod lifetime;
 mod losses;
 mod mapping;
@@ -40,6 +39,7 @@ mod moves;
 mod order;
 mod page_locked;
 mod pairs;
+mod paused_streams;
 mod preview;
 mod processes;
 mod resident;

@@ -4,7 +4,7 @@ use windrow::bindings::MoveOptions;
 use windrow::engine::RunOptions;
 use windrow::{Collate, DType, Device, Engine};
 
-use crate::held::{pause_own, waits};
+use crate::paused_streams::{pause_own, waits};
 use crate::rig::{engine, on_gpu, Buffer, Gpu, ForeignStream, Pinned, Rows};
 
 /// The bytes from which on pairs are copied to a device and not read by its kernels.

@@ -10,7 +10,7 @@ use windrow::{
 };
 
 use crate::calls::{count, traced};
-use crate::held::{pause_own, waits};
+use crate::paused_streams::{pause_own, waits};
 use crate::lifetime::{counted, settle};
 use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, ForeignStream, Rows, HERE};
 

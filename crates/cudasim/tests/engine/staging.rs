@@ -3,7 +3,7 @@
 use windrow::bindings::Staging;
 use windrow::{Engine, Error, Stream, Tensor};
 
-use crate::held::{pause_own, waits};
+use crate::paused_streams::{pause_own, waits};
 use crate::rig::{engine, on_gpu, Buffer, ForeignStream, HERE};
 
 const LEN: usize = 900;
