@@ -16,7 +16,7 @@ from windrow.bench.workload import Contender, Contenders, Definition, Target, Wo
 
 
 @dataclass
-class Written:
+class WrittenTensors:
     """Tensors that a contender has written, as one of their bytes when it is asked for."""
 
     tensors: List[Any]
@@ -43,7 +43,7 @@ def workload(srcs: List[Any], want: Any, found: Contenders, targets: List[Target
 
 def bytes_of(tensors: List[Any]) -> Any:
     """The bytes of all tensors as one."""
-    return Written(tensors).cpu()
+    return WrittenTensors(tensors).cpu()
 
 
 # Copies of many tensors to as many others
@@ -60,7 +60,7 @@ def copied(setting: Setting, rng: np.random.Generator, num_tensors: int, dtype: 
     def add(library: str, name: str, write: Callable[[List[Any]], object]) -> None:
         # Each has its own, or one that writes nothing would have the values of the one before.
         dsts = [torch.zeros(64, dtype=getattr(torch, dtype)) for _ in srcs]
-        written = Written(dsts)
+        written = WrittenTensors(dsts)
         found.add(library, name, lambda _: (write(dsts), written)[1])
 
     def by_lists(dsts: List[Any]) -> None:
@@ -119,7 +119,7 @@ def unpacked(setting: Setting, rng: np.random.Generator) -> Workload:
 
     def add(library: str, name: str, write: Callable[[Dict[str, Any]], object]) -> None:
         into = {key: torch.zeros_like(tensor) for key, tensor in tree.items()}
-        written = Written(list(into.values()))
+        written = WrittenTensors(list(into.values()))
         call: Contender = lambda _: (write(into), written)[1]  # noqa: E731
         found.add(library, name, call)
 
