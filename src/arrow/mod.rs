@@ -22,10 +22,10 @@
 //! The interface is four structs that have not changed since 2020. The smallest crate with them brings Arrow's own
 //! arrays and buffers, and checks an import by copying what it says into types of its own.
 
+mod array_part;
 mod export;
 mod ffi;
 mod field;
-mod part;
 mod read;
 #[cfg(test)]
 mod tests;

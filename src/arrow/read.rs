@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::ffi::{ArrowArray, ArrowSchema};
 use super::field::{DataType, SchemaField, Text, TextHow};
-use super::part::{broken, no_numbers, try_vec, ArrayPart, Fault};
+use super::array_part::{broken, no_numbers, try_vec, ArrayPart, PartError};
 use super::texts::{push_texts, push_views};
 use super::values::{check_place, lists, shapes_of, unread, values, ArrayValues, CONVERT};
 use crate::samples::SampleList;
@@ -177,24 +177,24 @@ impl Column {
         device: Device,
         num_before: usize,
     ) -> Result<()> {
-        let at_row = |fault| match fault {
-            Fault::Null(position) => {
+        let at_row = |error| match error {
+            PartError::Null(position) => {
                 let hint = "fill or drop nulls before (fill_null and drop_null of pyarrow, fill_null and drop_nulls of polars, fillna and dropna of pandas)";
                 let row = num_before.saturating_add(position as usize);
                 let null = Mismatch::new(Some(row), "a value", "null");
                 null.with_hint(Hint::Text(hint)).into_error(Error::DType)
             }
-            Fault::Beyond(position, error) => {
+            PartError::Beyond(position, error) => {
                 error.at_index(num_before.saturating_add(position as usize))
             }
-            Fault::Refused(error) => match error.mismatch().and_then(|mismatch| mismatch.index) {
+            PartError::Refused(error) => match error.mismatch().and_then(|mismatch| mismatch.index) {
                 Some(row) => error.at_index(num_before + row),
                 None => error,
             },
         };
         let place = check_place(&self.field.data_type, device);
         // SAFETY: the caller's promise.
-        let read = place.map_err(Fault::from).and_then(|()| unsafe { self.part_of(array, device) });
+        let read = place.map_err(PartError::from).and_then(|()| unsafe { self.part_of(array, device) });
         read.and_then(|part| {
             // SAFETY: a part of the array.
             unsafe { self.rows.append(&self.field.data_type, part) }
@@ -211,7 +211,7 @@ impl Column {
         &self,
         array: &'a ArrowArray,
         device: Device,
-    ) -> std::result::Result<ArrayPart<'a>, Fault> {
+    ) -> std::result::Result<ArrayPart<'a>, PartError> {
         let mut part = ArrayPart::new(array, 0, array.length, device)?;
         for &(place, num_fields) in &self.places {
             // SAFETY: the caller's promise.
@@ -235,7 +235,7 @@ impl ColumnRows {
         &mut self,
         data_type: &DataType,
         part: ArrayPart<'_>,
-    ) -> std::result::Result<(), Fault> {
+    ) -> std::result::Result<(), PartError> {
         // SAFETY: the caller's promise, for all of these.
         unsafe {
             match (self, data_type) {
@@ -293,7 +293,7 @@ impl SampleSink<'_> {
         ArrayPart { len, device, .. }: ArrayPart<'_>,
         shape: &[i64],
         order: Option<&[i64]>,
-    ) -> std::result::Result<(), Fault> {
+    ) -> std::result::Result<(), PartError> {
         let mut dims = Dims::from_slice(&[len]);
         dims.extend_from_slice(shape);
         let mut layout = Layout::compact(values.dtype, &dims)?;
@@ -373,7 +373,7 @@ impl SampleSink<'_> {
         part: ArrayPart<'_>,
         wide: bool,
         entries: &DataType,
-    ) -> std::result::Result<(), Fault> {
+    ) -> std::result::Result<(), PartError> {
         // SAFETY: the caller's promise.
         let (offsets, values) = unsafe { lists(part, wide, entries) }?;
         let mut shape = Dims::from_slice(&[0]);
@@ -409,7 +409,7 @@ impl SampleSink<'_> {
         part: ArrayPart<'_>,
         wide: bool,
         entries: &DataType,
-    ) -> std::result::Result<(), Fault> {
+    ) -> std::result::Result<(), PartError> {
         part.expect(3, 1)?;
         let mut ranges = try_vec(part.len)?;
         let (mut begin, mut end) = (i64::MAX, 0);
@@ -427,7 +427,7 @@ impl SampleSink<'_> {
                         .into());
                 };
                 if size > 0 {
-                    part.child(0, offset, size).map_err(|fault| fault.in_parent(|_| row))?;
+                    part.child(0, offset, size).map_err(|error| error.in_parent(|_| row))?;
                     (begin, end) = (begin.min(offset), end.max(last));
                     ranges.push((offset, size));
                 } else {
@@ -443,13 +443,13 @@ impl SampleSink<'_> {
         };
         // SAFETY: the caller's promise.
         let values = match unsafe { values(entries, all) } {
-            Err(Fault::Null(position)) if row_of(all.start + position).is_none() => {
+            Err(PartError::Null(position)) if row_of(all.start + position).is_none() => {
                 let got = format!("a null at {}", all.start + position);
                 return Err(broken("lists without nulls between them", got).into());
             }
             // The first missing entry may be between lists, and belongs to none of them.
-            values => values.map_err(|fault| {
-                fault.in_parent(|position| row_of(all.start + position).unwrap_or(0))
+            values => values.map_err(|error| {
+                error.in_parent(|position| row_of(all.start + position).unwrap_or(0))
             })?,
         };
         let mut shape = Dims::from_slice(&[0]);
@@ -478,7 +478,7 @@ impl SampleSink<'_> {
         shape: &[i64],
         order: Option<&[i64]>,
         storage: &DataType,
-    ) -> std::result::Result<(), Fault> {
+    ) -> std::result::Result<(), PartError> {
         // SAFETY: the caller's promise.
         let (values, num_dims) = match storage {
             DataType::List { wide, entries } => {
@@ -516,7 +516,7 @@ impl SampleSink<'_> {
         (data, shape): (usize, usize),
         (tensor_type, shape_type): (&DataType, &DataType),
         order: Option<&[i64]>,
-    ) -> std::result::Result<(), Fault> {
+    ) -> std::result::Result<(), PartError> {
         let DataType::List { wide, entries } = tensor_type else {
             return Err(no_numbers("tensors whose elements are in no list", CONVERT).into());
         };

@@ -1,7 +1,7 @@
 //! Strings and bytes: where each is.
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
-use super::part::{broken, out_of_memory, ArrayPart, Fault};
+use super::array_part::{broken, out_of_memory, ArrayPart, PartError};
 
 /// Appends the address and the bytes of each row of an array with offsets; none after a fault: nulls, offsets that go back, NULL
 /// for bytes. The address of an empty row may be NULL.
@@ -13,7 +13,7 @@ pub(super) unsafe fn push_texts(
     texts: &mut Vec<(*const u8, usize)>,
     part: ArrayPart<'_>,
     wide: bool,
-) -> std::result::Result<(), Fault> {
+) -> std::result::Result<(), PartError> {
     part.expect(3, 0)?;
     // SAFETY: the caller's promise; the buffers were just counted.
     let (offsets, data) = unsafe {
@@ -41,7 +41,7 @@ pub(super) unsafe fn push_texts(
 pub(super) unsafe fn push_views(
     texts: &mut Vec<(*const u8, usize)>,
     part: ArrayPart<'_>,
-) -> std::result::Result<(), Fault> {
+) -> std::result::Result<(), PartError> {
     /// Bytes of a view, and the most bytes of a text that is stored within it.
     const VIEW_BYTES: usize = 16;
     const INLINE_BYTES: usize = 12;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
 use super::field::DataType;
-use super::part::{no_numbers, not_on_host, try_vec, ArrayPart, Fault};
+use super::array_part::{no_numbers, not_on_host, try_vec, ArrayPart, PartError};
 use crate::device::device_of;
 use crate::tensor::{checked_numel, DType, Device, Dims, Error, Mismatch, Result, Tensor};
 
@@ -33,7 +33,7 @@ impl ArrayValues {
 pub(super) unsafe fn values(
     data_type: &DataType,
     part: ArrayPart<'_>,
-) -> std::result::Result<ArrayValues, Fault> {
+) -> std::result::Result<ArrayValues, PartError> {
     // SAFETY: the caller's promise.
     unsafe {
         match data_type {
@@ -60,7 +60,7 @@ pub(super) unsafe fn values(
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
-unsafe fn numbers(part: ArrayPart<'_>, dtype: DType) -> std::result::Result<ArrayValues, Fault> {
+unsafe fn numbers(part: ArrayPart<'_>, dtype: DType) -> std::result::Result<ArrayValues, PartError> {
     part.expect(2, 0)?;
     // SAFETY: the caller's promise; the buffers were just counted.
     let data = unsafe {
@@ -89,7 +89,7 @@ unsafe fn numbers(part: ArrayPart<'_>, dtype: DType) -> std::result::Result<Arra
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
-unsafe fn bits(part: ArrayPart<'_>) -> std::result::Result<ArrayValues, Fault> {
+unsafe fn bits(part: ArrayPart<'_>) -> std::result::Result<ArrayValues, PartError> {
     part.expect(2, 0)?;
     // SAFETY: the caller's promise; the buffers were just counted, and the bitmap covers the entries.
     let bools = unsafe {
@@ -111,7 +111,7 @@ unsafe fn fixed_lists(
     part: ArrayPart<'_>,
     size: i64,
     entries: &DataType,
-) -> std::result::Result<ArrayValues, Fault> {
+) -> std::result::Result<ArrayValues, PartError> {
     part.expect(1, 1)?;
     // SAFETY: the caller's promise; the buffers were just counted.
     unsafe { part.refuse_null() }?;
@@ -122,7 +122,7 @@ unsafe fn fixed_lists(
     let (start, len) = (in_entries(part.first())?, in_entries(part.len)?);
     // SAFETY: the caller's promise; the children were just counted.
     let values = unsafe { part.child(0, start, len).and_then(|child| values(entries, child)) };
-    let mut values = values.map_err(|fault| fault.in_parent(|position| position / size.max(1)))?;
+    let mut values = values.map_err(|error| error.in_parent(|position| position / size.max(1)))?;
     values.tail.insert(0, size);
     Ok(values)
 }
@@ -188,7 +188,7 @@ pub(super) unsafe fn lists(
     part: ArrayPart<'_>,
     wide: bool,
     entries: &DataType,
-) -> std::result::Result<(Vec<i64>, ArrayValues), Fault> {
+) -> std::result::Result<(Vec<i64>, ArrayValues), PartError> {
     part.expect(2, 1)?;
     // SAFETY: the caller's promise; buffers and children were just counted.
     unsafe {
@@ -201,7 +201,7 @@ pub(super) unsafe fn lists(
         };
         match values {
             Ok(values) => Ok((offsets, values)),
-            Err(fault) => Err(fault.in_parent(row_of)),
+            Err(error) => Err(error.in_parent(row_of)),
         }
     }
 }
@@ -215,7 +215,7 @@ pub(super) unsafe fn lists(
 pub(super) unsafe fn shapes_of(
     part: ArrayPart<'_>,
     data_type: &DataType,
-) -> std::result::Result<Vec<Dims>, Fault> {
+) -> std::result::Result<Vec<Dims>, PartError> {
     // SAFETY: the caller's promise.
     let (offsets, values) = unsafe {
         match data_type {

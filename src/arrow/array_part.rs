@@ -5,7 +5,7 @@ use super::ffi::ArrowArray;
 use crate::tensor::{Device, Error, Hint, Mismatch, Result};
 
 /// Why a part of an array is not read.
-pub(super) enum Fault {
+pub(super) enum PartError {
     /// The position of a null, in entries from the start of the part.
     Null(i64),
     /// The position of the first entry that the memory does not have, and the error.
@@ -14,21 +14,21 @@ pub(super) enum Fault {
     Refused(Error),
 }
 
-impl Fault {
-    /// The fault of a child as one of its parent: `parent_of` gives the parent's entry for one of the child. Refusals are
+impl PartError {
+    /// The error of a child as one of its parent: `parent_of` gives the parent's entry for one of the child. Refusals are
     /// unchanged.
-    pub(super) fn in_parent(self, parent_of: impl FnOnce(i64) -> i64) -> Fault {
+    pub(super) fn in_parent(self, parent_of: impl FnOnce(i64) -> i64) -> PartError {
         match self {
-            Fault::Null(position) => Fault::Null(parent_of(position)),
-            Fault::Beyond(position, error) => Fault::Beyond(parent_of(position), error),
+            PartError::Null(position) => PartError::Null(parent_of(position)),
+            PartError::Beyond(position, error) => PartError::Beyond(parent_of(position), error),
             refused => refused,
         }
     }
 }
 
-impl From<Error> for Fault {
-    fn from(error: Error) -> Fault {
-        Fault::Refused(error)
+impl From<Error> for PartError {
+    fn from(error: Error) -> PartError {
+        PartError::Refused(error)
     }
 }
 
@@ -70,15 +70,15 @@ pub(super) struct ArrayPart<'a> {
 }
 
 impl<'a> ArrayPart<'a> {
-    /// The entries `start..start + len`. Checks the array's own numbers, but no pointer: [`Fault::Refused`] for a released array
-    /// and for impossible ones; [`Fault::Beyond`] has the first entry that the array is too short for. A negative `start` or
-    /// `len` is [`Fault::Beyond`] too.
+    /// The entries `start..start + len`. Checks the array's own numbers, but no pointer: [`PartError::Refused`] for a released array
+    /// and for impossible ones; [`PartError::Beyond`] has the first entry that the array is too short for. A negative `start` or
+    /// `len` is [`PartError::Beyond`] too.
     pub(super) fn new(
         array: &'a ArrowArray,
         start: i64,
         len: i64,
         device: Device,
-    ) -> std::result::Result<ArrayPart<'a>, Fault> {
+    ) -> std::result::Result<ArrayPart<'a>, PartError> {
         let &ArrowArray { length, offset, null_count, .. } = array;
         if array.is_released() {
             return Err(broken("an Arrow array that is alive", "a released one").into());
@@ -98,7 +98,7 @@ impl<'a> ArrayPart<'a> {
             false => {
                 let expected = format!("a child with {} entries", start.saturating_add(len));
                 let error = broken(expected, format!("one of length {length}"));
-                Err(Fault::Beyond(length.saturating_sub(start).max(0), error))
+                Err(PartError::Beyond(length.saturating_sub(start).max(0), error))
             }
         }
     }
@@ -155,7 +155,7 @@ impl<'a> ArrayPart<'a> {
         position: usize,
         start: i64,
         len: i64,
-    ) -> std::result::Result<ArrayPart<'a>, Fault> {
+    ) -> std::result::Result<ArrayPart<'a>, PartError> {
         debug_assert!((position as i64) < self.array.n_children);
         // SAFETY: the caller's promise. Children live as long as their parent.
         let child = unsafe { (*self.array.children.add(position)).as_ref() };
@@ -165,12 +165,12 @@ impl<'a> ArrayPart<'a> {
         }
     }
 
-    /// [`Fault::Null`] at the first null, if there is one. A null count of 0 is believed. An array of unknown count and without a
+    /// [`PartError::Null`] at the first null, if there is one. A null count of 0 is believed. An array of unknown count and without a
     /// bitmap has no nulls; a bitmap on a device is an error, and so is none of an array that counts nulls.
     ///
     /// # Safety
     /// After `expect`, for a type whose buffer 0 is a validity bitmap; a bitmap that is there covers the entries.
-    pub(super) unsafe fn refuse_null(&self) -> std::result::Result<(), Fault> {
+    pub(super) unsafe fn refuse_null(&self) -> std::result::Result<(), PartError> {
         if self.array.null_count == 0 || self.len == 0 {
             return Ok(());
         }
@@ -194,7 +194,7 @@ impl<'a> ArrayPart<'a> {
             let mask = (((1u16 << in_byte) - 1) << (at % 8)) as u8;
             if byte & mask != mask {
                 let null = (!(byte | !mask)).trailing_zeros() as i64 - at % 8;
-                return Err(Fault::Null(position + null));
+                return Err(PartError::Null(position + null));
             }
             position += in_byte;
         }
