@@ -267,16 +267,16 @@ pub fn run(engine: &Engine, options: &Options) -> Outcome {
     let gpu = Gpu::new()?;
     let (_, _, multiprocessors, _) = describe();
     let all = if options.pairs { pairs(scale) } else { rows_of_file(scale) };
-    let mut own = None;
+    let mut by_address_engine = None;
     for Counted { name, case, by_address, entry } in all {
         if !options.is_wanted(&format!("{name}, {case}")) {
             continue;
         }
         let engine = match by_address {
             false => engine,
-            true => match own {
-                Some(ref own) => own,
-                None => own.insert(trials::engine(ADDRESSES, None)?),
+            true => match by_address_engine {
+                Some(ref by_address_engine) => by_address_engine,
+                None => by_address_engine.insert(trials::engine(ADDRESSES, None)?),
             },
         };
         let workload = entry.make();

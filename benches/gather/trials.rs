@@ -76,37 +76,37 @@ impl Trials {
         &self.skipped
     }
 
-    /// All of them, and a copy; the first is `own`.
+    /// All of them, and a copy; the first is `baseline`.
     pub fn contenders<'a>(
         &'a self,
         gpu: &'a Gpu,
-        own: &'a Engine,
+        baseline: &'a Engine,
         workload: &'a Workload,
     ) -> Vec<Contender<'a>> {
         let by = |engine, name| contenders::by(gpu, engine, workload, name);
         let trials = self.all.iter().map(|trial| by(&trial.engine, &trial.name));
         let last = [by(&self.again, AGAIN), contenders::one_copy(gpu, workload)];
-        [by(own, WINDROW)].into_iter().chain(trials).chain(last).collect()
+        [by(baseline, WINDROW)].into_iter().chain(trials).chain(last).collect()
     }
 
     /// Trial, its time and its ratio to the policy's own, of each that a workload was timed with.
-    fn ratios<'b>(&'b self, block: &'b Block, own: &Own) -> Vec<(&'b str, f64, f64)> {
-        let own_us = own.us;
+    fn ratios<'b>(&'b self, block: &'b Block, baseline: &Baseline) -> Vec<(&'b str, f64, f64)> {
+        let baseline_us = baseline.us;
         let of = |name: &'b str| {
             let us = block.median(name, true)?;
-            Some((name, us, us / own_us))
+            Some((name, us, us / baseline_us))
         };
         self.all.iter().filter_map(|trial| of(&trial.name)).collect()
     }
 
     pub fn table(&self, blocks: &[Block]) -> String {
         let mut lines = String::from("trial\tworkload\tmedian us\tratio to own\tdrift\n");
-        for (block, own) in blocks.iter().filter_map(|block| Some((block, Own::from_block(block)?)))
+        for (block, baseline) in blocks.iter().filter_map(|block| Some((block, Baseline::from_block(block)?)))
         {
-            let mut all = self.ratios(block, &own);
-            all.insert(0, ("own", own.us, 1.0));
+            let mut all = self.ratios(block, &baseline);
+            all.insert(0, ("own", baseline.us, 1.0));
             for (trial, us, ratio) in all {
-                let drift = own.drift;
+                let drift = baseline.drift;
                 let name = &block.name;
                 let _ = writeln!(lines, "{trial}\t{name}\t{us:.3}\t{ratio:.4}\t{drift:.4}");
             }
@@ -122,9 +122,9 @@ impl Trials {
             "", "own us", "of copy", "drift", "best", "ratio"
         );
         let mut logs = vec![(0.0, 0); self.all.len()];
-        for (block, own) in blocks.iter().filter_map(|block| Some((block, Own::from_block(block)?)))
+        for (block, baseline) in blocks.iter().filter_map(|block| Some((block, Baseline::from_block(block)?)))
         {
-            let ratios = self.ratios(block, &own);
+            let ratios = self.ratios(block, &baseline);
             for (trial, _, ratio) in &ratios {
                 let index = self.all.iter().position(|one| one.name == *trial);
                 let (sum, count) = &mut logs[index.expect("one of all")];
@@ -134,11 +134,11 @@ impl Trials {
             let best = ratios.iter().min_by(|a, b| a.2.total_cmp(&b.2));
             let best = best.map_or_else(Default::default, |(trial, _, ratio)| {
                 let high = block.series(trial, true).map_or(f64::INFINITY, |s| s.device_us()[2]);
-                let star = if high < own.low { "*" } else { "" };
+                let star = if high < baseline.low { "*" } else { "" };
                 format!("{trial:<14} {:>7}", format!("{ratio:.3}{star}"))
             });
-            let copy = block.median(COPY, true).map_or(0.0, |copy| copy / own.us);
-            let Own { us, drift, .. } = own;
+            let copy = block.median(COPY, true).map_or(0.0, |copy| copy / baseline.us);
+            let Baseline { us, drift, .. } = baseline;
             let name: String = block.name.chars().take(62).collect();
             let _ = writeln!(lines, "{name:<62} {us:>10.1} {copy:>7.3} {drift:>6.3}  {best}");
         }
@@ -172,19 +172,19 @@ impl Trials {
 }
 
 /// The policy's own numbers, first and last.
-struct Own {
+struct Baseline {
     us: f64,
     drift: f64,
     /// The fastest tenth of either ends here.
     low: f64,
 }
 
-impl Own {
-    fn from_block(block: &Block) -> Option<Own> {
+impl Baseline {
+    fn from_block(block: &Block) -> Option<Baseline> {
         let [first, last] = [WINDROW, AGAIN].map(|name| block.series(name, true));
         let [first, last] = [first?.device_us(), last?.device_us()];
         let us = (first[1] + last[1]) / 2.0;
-        Some(Own { us, drift: last[1] / first[1], low: first[0].min(last[0]) })
+        Some(Baseline { us, drift: last[1] / first[1], low: first[0].min(last[0]) })
     }
 }
 
@@ -204,8 +204,8 @@ pub fn engine(policy: &str, image: Option<&Path>) -> Result<Engine, String> {
     // Both are read while an engine is made. No other thread is at work.
     let before = [NUMBERS, IMAGE].map(env::var_os);
     if policy != "-" {
-        let own = env::var(NUMBERS).map_or_else(|_| String::new(), |own| format!("{own},"));
-        env::set_var(NUMBERS, own + policy);
+        let numbers = env::var(NUMBERS).map_or_else(|_| String::new(), |numbers| format!("{numbers},"));
+        env::set_var(NUMBERS, numbers + policy);
     }
     if let Some(image) = image {
         env::set_var(IMAGE, image);

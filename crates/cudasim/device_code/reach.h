@@ -40,9 +40,9 @@ class Reach {
     bool write_once(uint64_t address, uint64_t bytes) {
         if (!is_written_once) return true;
         uint64_t& written = page_of(address)[address / 64 % 64];
-        const uint64_t own = ((1ull << bytes) - 1) << address % 64;
-        const bool is_first = !(written & own);
-        written |= own;
+        const uint64_t mask = ((1ull << bytes) - 1) << address % 64;
+        const bool is_first = !(written & mask);
+        written |= mask;
         return is_first;
     }
 

@@ -147,9 +147,9 @@ CUresult find_stream(CUstream handle, Context* current, StreamPtr& stream) {
     if (!handle || handle == CU_STREAM_LEGACY) {
         stream = current->legacy;
     } else if (handle == CU_STREAM_PER_THREAD) {
-        auto& own = current->per_thread[std::this_thread::get_id()];
-        if (!own) own = std::make_shared<Stream>(current, CU_STREAM_DEFAULT, 0);
-        stream = own;
+        auto& per_thread = current->per_thread[std::this_thread::get_id()];
+        if (!per_thread) per_thread = std::make_shared<Stream>(current, CU_STREAM_DEFAULT, 0);
+        stream = per_thread;
     } else {
         stream = streams.find(handle);
     }

@@ -42,7 +42,7 @@ impl Token {
     /// Whether it matches a character. A star does not: it matches any number.
     fn matches(&self, char: char) -> bool {
         match self {
-            Token::Char(own) => *own == char,
+            Token::Char(literal) => *literal == char,
             Token::Any => true,
             Token::Star => false,
             Token::Set(chars, is_negated) => chars.contains(&char) != *is_negated,

@@ -102,7 +102,7 @@ impl<'m, 'py> Lookup<'m, 'py> {
         let asks =
             || py.import("collections.abc")?.getattr("Mapping")?.getattr(name).map(Bound::unbind);
         let asks = ASKS.get_or_try_init(py, asks)?.bind(py);
-        let is_listed = mapping.get_type().getattr_opt(name)?.is_some_and(|own| own.is(asks));
+        let is_listed = mapping.get_type().getattr_opt(name)?.is_some_and(|method| method.is(asks));
         let keys = is_listed.then(|| py.get_type::<PySet>().call1((mapping,))).transpose()?;
         Ok(Lookup { mapping, keys })
     }
