@@ -97,7 +97,7 @@ fn copy<'a>(gpu: &'a Gpu, workload: &Workload) -> impl Fn(u64, u64, usize) -> Ou
 
 /// The contenders of a workload, windrow first, and the reasons why others are missing. Of a control only windrow
 /// and copies of as many bytes.
-pub fn of<'a>(
+pub fn for_workload<'a>(
     gpu: &'a Gpu,
     engine: &'a Engine,
     workload: &'a Workload,

@@ -16,7 +16,7 @@ use super::{contenders, moves, trials, verify};
 pub struct Scale(pub usize);
 
 impl Scale {
-    pub fn of(self, count: usize) -> usize {
+    pub fn scaled_count(self, count: usize) -> usize {
         count.div_ceil(self.0)
     }
 }
@@ -103,44 +103,44 @@ fn rows_of_file(scale: Scale) -> Vec<Counted> {
     let mut add = |name, lie, parts: fn(Scale) -> Vec<Part>| {
         all.push(Counted::new(name, lie, move || parts(scale)));
     };
-    add("W1 f16", Scattered, |scale| images(scale.of(256), 224, DType::F16));
-    add("W1 f32", Scattered, |scale| images(scale.of(256), 224, DType::F32));
-    add("W2", Scattered, |scale| tokens(scale.of(4096), DType::I64));
-    add("W2b", Scattered, |scale| tokens(scale.of(4096), DType::I32));
-    add("W3 id", Rows, |scale| lookups(scale.of(100_000)));
-    add("W4a", Scattered, |scale| clips(scale.of(512), DType::F32, Collate::ragged(Ragged::new())));
+    add("W1 f16", Scattered, |scale| images(scale.scaled_count(256), 224, DType::F16));
+    add("W1 f32", Scattered, |scale| images(scale.scaled_count(256), 224, DType::F32));
+    add("W2", Scattered, |scale| tokens(scale.scaled_count(4096), DType::I64));
+    add("W2b", Scattered, |scale| tokens(scale.scaled_count(4096), DType::I32));
+    add("W3 id", Rows, |scale| lookups(scale.scaled_count(100_000)));
+    add("W4a", Scattered, |scale| clips(scale.scaled_count(512), DType::F32, Collate::ragged(Ragged::new())));
     add("W4b", Scattered, |scale| {
-        clips(scale.of(512), DType::I16, Collate::ragged(Ragged::new()).cast(DType::F32))
+        clips(scale.scaled_count(512), DType::I16, Collate::ragged(Ragged::new()).cast(DType::F32))
     });
     add("W4c", Scattered, |scale| {
         let padded = Collate::pad(windrow::Pad::new().size(240_000));
-        clips(scale.of(512), DType::I16, padded.cast(DType::F32))
+        clips(scale.scaled_count(512), DType::I16, padded.cast(DType::F32))
     });
-    add("W5", Scattered, |scale| environments(scale.of(4096)));
-    add("W5b", Scattered, |scale| games(scale.of(256), false));
-    add("W5b affine", Scattered, |scale| games(scale.of(256), true));
-    add("images and labels", Scattered, |scale| labelled(scale.of(256)));
-    add("W6", Scattered, |scale| rows(scale.of(4096), 32 << 10));
-    add("W7", Scattered, |scale| detection(scale.of(32)));
-    add("W9", Scattered, |scale| graphs(scale.of(256)));
-    add("W10a", Misaligned, |scale| rows(scale.of(100_000), 77));
-    add("W10b", Misaligned, |scale| images(scale.of(256), 225, DType::F16));
-    add("one tensor", Contiguous, |scale| rows(1, scale.of(64 << 20)));
-    add("512 B misaligned", Misaligned, |scale| rows(scale.of(131_072), 512));
-    add("32 KiB misaligned", Misaligned, |scale| rows(scale.of(2048), 32 << 10));
-    add("short ragged i32 to i64", Scattered, |scale| short_tokens(scale.of(8192)));
-    add("i64 to i32", Scattered, |scale| casts(scale.of(256), DType::I64, DType::I32));
-    add("f32 to f16", Scattered, |scale| casts(scale.of(256), DType::F32, DType::F16));
-    add("f16 to f32", Scattered, |scale| casts(scale.of(256), DType::F16, DType::F32));
+    add("W5", Scattered, |scale| environments(scale.scaled_count(4096)));
+    add("W5b", Scattered, |scale| games(scale.scaled_count(256), false));
+    add("W5b affine", Scattered, |scale| games(scale.scaled_count(256), true));
+    add("images and labels", Scattered, |scale| labelled(scale.scaled_count(256)));
+    add("W6", Scattered, |scale| rows(scale.scaled_count(4096), 32 << 10));
+    add("W7", Scattered, |scale| detection(scale.scaled_count(32)));
+    add("W9", Scattered, |scale| graphs(scale.scaled_count(256)));
+    add("W10a", Misaligned, |scale| rows(scale.scaled_count(100_000), 77));
+    add("W10b", Misaligned, |scale| images(scale.scaled_count(256), 225, DType::F16));
+    add("one tensor", Contiguous, |scale| rows(1, scale.scaled_count(64 << 20)));
+    add("512 B misaligned", Misaligned, |scale| rows(scale.scaled_count(131_072), 512));
+    add("32 KiB misaligned", Misaligned, |scale| rows(scale.scaled_count(2048), 32 << 10));
+    add("short ragged i32 to i64", Scattered, |scale| short_tokens(scale.scaled_count(8192)));
+    add("i64 to i32", Scattered, |scale| casts(scale.scaled_count(256), DType::I64, DType::I32));
+    add("f32 to f16", Scattered, |scale| casts(scale.scaled_count(256), DType::F32, DType::F16));
+    add("f16 to f32", Scattered, |scale| casts(scale.scaled_count(256), DType::F16, DType::F32));
     let mut add = |name, case: &str, parts: fn(Scale) -> Vec<Part>| {
         let counted = Counted::new(name, Scattered, move || parts(scale));
         all.push(Counted { case: case.to_owned(), ..counted });
     };
-    add("f64", "to f32", |scale| casts(scale.of(256), DType::F64, DType::F32));
-    add("f64", "from f32", |scale| casts(scale.of(256), DType::F32, DType::F64));
-    add("scalars", "i64", |scale| scalars(scale.of(16_384), DType::I64, DType::I64));
-    add("scalars", "i32 to i64", |scale| scalars(scale.of(16_384), DType::I32, DType::I64));
-    add("scalars", "f64 to f32", |scale| scalars(scale.of(16_384), DType::F64, DType::F32));
+    add("f64", "to f32", |scale| casts(scale.scaled_count(256), DType::F64, DType::F32));
+    add("f64", "from f32", |scale| casts(scale.scaled_count(256), DType::F32, DType::F64));
+    add("scalars", "i64", |scale| scalars(scale.scaled_count(16_384), DType::I64, DType::I64));
+    add("scalars", "i32 to i64", |scale| scalars(scale.scaled_count(16_384), DType::I32, DType::I64));
+    add("scalars", "f64 to f32", |scale| scalars(scale.scaled_count(16_384), DType::F64, DType::F32));
     for (name, case, parts) in FLOAT8.into_iter().chain(QUANTISED) {
         add(name, case, parts);
     }
@@ -159,60 +159,60 @@ type Parts = fn(Scale) -> Vec<Part>;
 
 /// Tables of addresses: samples of torch in several segments, for one.
 const BY_ADDRESS: [(&str, Lie, Parts); 3] = [
-    ("W3 address", Lie::Scattered, |scale| lookups(scale.of(100_000))),
-    ("W10a address", Lie::Misaligned, |scale| rows(scale.of(100_000), 77)),
-    ("512 B misaligned address", Lie::Misaligned, |scale| rows(scale.of(131_072), 512)),
+    ("W3 address", Lie::Scattered, |scale| lookups(scale.scaled_count(100_000))),
+    ("W10a address", Lie::Misaligned, |scale| rows(scale.scaled_count(100_000), 77)),
+    ("512 B misaligned address", Lie::Misaligned, |scale| rows(scale.scaled_count(131_072), 512)),
 ];
 
 /// Elements divided by scales that are found on the way: tokens by row and by blocks of 128, and pages of a store of float32.
 const QUANTISED: [(&str, &str, Parts); 3] = [
-    ("Q1", "by row", |scale| quantised(scale.of(4096), DType::BF16, &[4096], Granularity::Row)),
+    ("Q1", "by row", |scale| quantised(scale.scaled_count(4096), DType::BF16, &[4096], Granularity::Row)),
     ("Q2", "by 128", |scale| {
-        quantised(scale.of(4096), DType::BF16, &[4096], Granularity::Block(128))
+        quantised(scale.scaled_count(4096), DType::BF16, &[4096], Granularity::Block(128))
     }),
-    ("Q3", "pages", |scale| quantised(scale.of(1024), DType::F32, &[16, 8, 64], Granularity::Row)),
+    ("Q3", "pages", |scale| quantised(scale.scaled_count(1024), DType::F32, &[16, 8, 64], Granularity::Row)),
 ];
 
 /// Casts of adjacent elements to float8 and back.
 const FLOAT8: [(&str, &str, Parts); 12] = {
     use DType::{BF16, F32, F8E4M3FN as E4M3, F8E5M2 as E5M2};
     [
-        ("bf16 to f8", "e4m3fn", |scale| casts(scale.of(1024), BF16, E4M3)),
-        ("bf16 to f8", "e5m2", |scale| casts(scale.of(1024), BF16, E5M2)),
-        ("bf16 to f8 saturated", "e4m3fn", |scale| saturated(scale.of(1024), BF16, E4M3)),
-        ("bf16 to f8 saturated", "e5m2", |scale| saturated(scale.of(1024), BF16, E5M2)),
-        ("f32 to f8", "e4m3fn", |scale| casts(scale.of(1024), F32, E4M3)),
-        ("f32 to f8", "e5m2", |scale| casts(scale.of(1024), F32, E5M2)),
-        ("f32 to f8 saturated", "e4m3fn", |scale| saturated(scale.of(1024), F32, E4M3)),
-        ("f32 to f8 saturated", "e5m2", |scale| saturated(scale.of(1024), F32, E5M2)),
-        ("f8 to bf16", "e4m3fn", |scale| casts(scale.of(1024), E4M3, BF16)),
-        ("f8 to bf16", "e5m2", |scale| casts(scale.of(1024), E5M2, BF16)),
-        ("f8 to f32", "e4m3fn", |scale| casts(scale.of(1024), E4M3, F32)),
-        ("f8 to f32", "e5m2", |scale| casts(scale.of(1024), E5M2, F32)),
+        ("bf16 to f8", "e4m3fn", |scale| casts(scale.scaled_count(1024), BF16, E4M3)),
+        ("bf16 to f8", "e5m2", |scale| casts(scale.scaled_count(1024), BF16, E5M2)),
+        ("bf16 to f8 saturated", "e4m3fn", |scale| saturated(scale.scaled_count(1024), BF16, E4M3)),
+        ("bf16 to f8 saturated", "e5m2", |scale| saturated(scale.scaled_count(1024), BF16, E5M2)),
+        ("f32 to f8", "e4m3fn", |scale| casts(scale.scaled_count(1024), F32, E4M3)),
+        ("f32 to f8", "e5m2", |scale| casts(scale.scaled_count(1024), F32, E5M2)),
+        ("f32 to f8 saturated", "e4m3fn", |scale| saturated(scale.scaled_count(1024), F32, E4M3)),
+        ("f32 to f8 saturated", "e5m2", |scale| saturated(scale.scaled_count(1024), F32, E5M2)),
+        ("f8 to bf16", "e4m3fn", |scale| casts(scale.scaled_count(1024), E4M3, BF16)),
+        ("f8 to bf16", "e5m2", |scale| casts(scale.scaled_count(1024), E5M2, BF16)),
+        ("f8 to f32", "e4m3fn", |scale| casts(scale.scaled_count(1024), E4M3, F32)),
+        ("f8 to f32", "e5m2", |scale| casts(scale.scaled_count(1024), E5M2, F32)),
     ]
 };
 
 /// Elements that are apart on one side.
 const STRIDED: [(&str, Parts); 7] = [
     ("f32 transposed", |scale| {
-        permuted(scale.of(64), (DType::F32, DType::F32), &[256, 256], &[1, 0])
+        permuted(scale.scaled_count(64), (DType::F32, DType::F32), &[256, 256], &[1, 0])
     }),
-    ("u8 transposed", |scale| permuted(scale.of(64), (DType::U8, DType::U8), &[256, 256], &[1, 0])),
+    ("u8 transposed", |scale| permuted(scale.scaled_count(64), (DType::U8, DType::U8), &[256, 256], &[1, 0])),
     ("u8 to f16 transposed", |scale| {
-        permuted(scale.of(64), (DType::U8, DType::F16), &[256, 256], &[1, 0])
+        permuted(scale.scaled_count(64), (DType::U8, DType::F16), &[256, 256], &[1, 0])
     }),
     ("f64 to i16 transposed", |scale| {
-        permuted(scale.of(64), (DType::F64, DType::I16), &[200, 100], &[1, 0])
+        permuted(scale.scaled_count(64), (DType::F64, DType::I16), &[200, 100], &[1, 0])
     }),
     ("u8 planes to pixels", |scale| {
-        permuted(scale.of(64), (DType::U8, DType::U8), &[3, 224, 224], &[1, 2, 0])
+        permuted(scale.scaled_count(64), (DType::U8, DType::U8), &[3, 224, 224], &[1, 2, 0])
     }),
     ("i64 to f32, dims rotated", |scale| {
-        permuted(scale.of(64), (DType::I64, DType::F32), &[64, 8, 80], &[1, 2, 0])
+        permuted(scale.scaled_count(64), (DType::I64, DType::F32), &[64, 8, 80], &[1, 2, 0])
     }),
     ("f32 pixels to bf16 planes, normalised", |scale| {
         let collate = Collate::stack().cast(DType::BF16).transform(normalised());
-        vec![part("", DType::F32, vec![vec![112, 112, 3]; scale.of(64)], collate)]
+        vec![part("", DType::F32, vec![vec![112, 112, 3]; scale.scaled_count(64)], collate)]
     }),
 ];
 
@@ -245,7 +245,7 @@ fn pairs(scale: Scale) -> Vec<Counted> {
     let mut all = Vec::new();
     for (from, to) in PAIRS {
         let mut add = |name, parts: fn(DType, DType, usize) -> Vec<Part>| {
-            let counted = Counted::new(name, Lie::Scattered, move || parts(from, to, scale.of(64)));
+            let counted = Counted::new(name, Lie::Scattered, move || parts(from, to, scale.scaled_count(64)));
             all.push(Counted { case: format!("{from} to {to}"), ..counted });
         };
         add("adjacent", |from, to, count| casts(count, from, to));

@@ -54,7 +54,7 @@ use trials::Trials;
 use windrow::Engine;
 
 fn main() -> ExitCode {
-    let options = match Options::of_program() {
+    let options = match Options::from_command_line() {
         Ok(Some(options)) => options,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
@@ -89,7 +89,7 @@ fn run(engine: &Engine, options: &Options, budget: &mut Budget) -> Outcome {
         let sets = measure::sets(&workload, options.quick)?;
         let (mut contenders, mut reasons) = match &trials {
             Some(trials) => (trials.contenders(&gpu, engine, &workload), Vec::new()),
-            None => contenders::of(&gpu, engine, &workload, &sets),
+            None => contenders::for_workload(&gpu, engine, &workload, &sets),
         };
         let verified =
             |contender: &Contender<'_>| verify::all(&gpu, &workload, &sets[0], contender);

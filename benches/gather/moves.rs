@@ -67,7 +67,7 @@ impl Moves {
 fn pieces(scale: Scale) -> Moves {
     let mut random = Random(29);
     let dtypes = [DType::U8, DType::F16, DType::F32, DType::I64];
-    let tensors = (0..scale.of(4096)).map(|index| {
+    let tensors = (0..scale.scaled_count(4096)).map(|index| {
         let dtype = dtypes[index % 4];
         let bytes = 64 + random.below(4033) as i64;
         ([dtype; 2], vec![bytes / dtype.size() as i64])
@@ -77,7 +77,7 @@ fn pieces(scale: Scale) -> Moves {
 
 /// Parameters of a model, matrices and vectors in turn.
 fn parameters(scale: Scale) -> Moves {
-    let tensors = (0..scale.of(300)).map(|index| {
+    let tensors = (0..scale.scaled_count(300)).map(|index| {
         let shape = if index % 2 == 0 { vec![256, 384] } else { vec![2048] };
         ([DType::BF16, DType::F32], shape)
     });
@@ -94,9 +94,9 @@ type Make = fn(Scale) -> Moves;
 const MOVES: [(&str, Make); 5] = [
     ("M1", pieces),
     ("M2", parameters),
-    ("M3 4 KiB", |scale| pages(scale.of(16_384), 4 << 10)),
-    ("M3 32 KiB", |scale| pages(scale.of(2048), 32 << 10)),
-    ("M4", |scale| pages(scale.of(131_072), 512)),
+    ("M3 4 KiB", |scale| pages(scale.scaled_count(16_384), 4 << 10)),
+    ("M3 32 KiB", |scale| pages(scale.scaled_count(2048), 32 << 10)),
+    ("M4", |scale| pages(scale.scaled_count(131_072), 512)),
 ];
 
 /// Runs each once and compares the arena of destinations; prints what it was, one line of JSON each.

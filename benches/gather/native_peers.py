@@ -55,14 +55,14 @@ def tables(bench: Bench, s: Set, out: torch.Tensor) -> tuple[torch.Tensor, torch
     return made
 
 
-def of_device(bench: Bench) -> None:
+def require_gpu(bench: Bench) -> None:
     if bench.dry:
         raise Absent("needs a GPU")
 
 
 def cub(bench: Bench, outs: Callable[[Set], torch.Tensor]) -> Call:
     """CUB's batched memcpy, its tables on the device already."""
-    of_device(bench)
+    require_gpu(bench)
     call = library().peer_cub
 
     def prepared(s: Set) -> Any:
@@ -83,7 +83,7 @@ def cub(bench: Bench, outs: Callable[[Set], torch.Tensor]) -> Call:
 
 def block_per_buffer(bench: Bench, outs: Callable[[Set], torch.Tensor]) -> Call:
     """The work split that inference servers use, its tables on the device already."""
-    of_device(bench)
+    require_gpu(bench)
     call = library().peer_block_per_buffer
 
     def run(s: Set) -> Any:
@@ -96,7 +96,7 @@ def block_per_buffer(bench: Bench, outs: Callable[[Set], torch.Tensor]) -> Call:
 
 def copy_kernel(bench: Bench) -> Callable[[torch.Tensor, torch.Tensor], None]:
     """A kernel that copies 16 bytes a lane: target, source."""
-    of_device(bench)
+    require_gpu(bench)
     call = library().peer_copy16
     return lambda target, source: check("copy16", call(target.data_ptr(), source.data_ptr(), source.nbytes & -16, stream()))
 
@@ -109,7 +109,7 @@ class Attributes(ctypes.Structure):
 
 def memcpy_batch(bench: Bench, outs: Callable[[Set], torch.Tensor]) -> Call:
     """cuMemcpyBatchAsync, its lists of addresses made already. It takes no default stream, and no capture."""
-    of_device(bench)
+    require_gpu(bench)
     try:
         call = ctypes.CDLL(os.environ.get("WINDROW_CUDA_DRIVER", "libcuda.so.1")).cuMemcpyBatchAsync_v2
     except (OSError, AttributeError):
@@ -135,7 +135,7 @@ def memcpy_batch(bench: Bench, outs: Callable[[Set], torch.Tensor]) -> Call:
 
 def cupy_stack(bench: Bench) -> Call:
     """cupy.stack, of arrays that CuPy has imported already."""
-    of_device(bench)
+    require_gpu(bench)
     try:
         import cupy
     except ImportError as error:

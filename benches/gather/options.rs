@@ -22,15 +22,15 @@ pub struct Options {
 
 impl Options {
     /// The options of this process. None without `--bench`: `cargo test --all-targets` starts benches too.
-    pub fn of_program() -> Result<Option<Options>, String> {
+    pub fn from_command_line() -> Result<Option<Options>, String> {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         match arguments.iter().any(|argument| argument == "--bench") {
-            true => Options::of(arguments).map(Some),
+            true => Options::from_arguments(arguments).map(Some),
             false => Ok(None),
         }
     }
 
-    fn of(arguments: Vec<String>) -> Result<Options, String> {
+    fn from_arguments(arguments: Vec<String>) -> Result<Options, String> {
         let mut options = Options::default();
         let mut arguments = arguments.into_iter();
         while let Some(argument) = arguments.next() {

@@ -267,7 +267,7 @@ impl<'a> Report<'a> {
     fn targets(&self) -> Vec<Target> {
         match self.trials {
             Some(_) => Vec::new(),
-            None => targets::of(&self.blocks),
+            None => targets::from_blocks(&self.blocks),
         }
     }
 

@@ -19,7 +19,7 @@ fn share_wanted(block: &Block) -> Option<f64> {
 }
 
 /// All targets of all workloads.
-pub fn of(blocks: &[Block]) -> Vec<Target> {
+pub fn from_blocks(blocks: &[Block]) -> Vec<Target> {
     let mut all = Vec::new();
     for block in blocks {
         let mut add = |what, bound, at_least, found| {

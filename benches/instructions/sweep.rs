@@ -12,13 +12,13 @@ pub type Form = (&'static str, fn(&Engine, usize, usize));
 pub const FORMS: [Form; 7] = [
     ("sweep: stack rows of 64 B", stack_rows),
     ("sweep: cast rows of 64 B", |engine, bytes, times| {
-        of_tokens(engine, bytes, times, 16, &Collate::stack().cast(DType::F32));
+        sweep_tokens(engine, bytes, times, 16, &Collate::stack().cast(DType::F32));
     }),
     ("sweep: pad rows of up to 64 B", |engine, bytes, times| {
-        of_tokens(engine, bytes, times, 1, &Collate::pad(Pad::new()));
+        sweep_tokens(engine, bytes, times, 1, &Collate::pad(Pad::new()));
     }),
     ("sweep: ragged rows of up to 64 B", |engine, bytes, times| {
-        of_tokens(engine, 2 * bytes, times, 1, &Collate::ragged(Ragged::new()));
+        sweep_tokens(engine, 2 * bytes, times, 1, &Collate::ragged(Ragged::new()));
     }),
     ("sweep: cast a column of numbers", column),
     ("sweep: stack 8 samples", stack_few),
@@ -32,7 +32,7 @@ fn stack_rows(engine: &Engine, bytes: usize, times: usize) {
 }
 
 /// Rows of int32, the shortest of `least`, the longest of 16, in an order without any pattern.
-fn of_tokens(engine: &Engine, bytes: usize, times: usize, least: usize, collate: &Collate) {
+fn sweep_tokens(engine: &Engine, bytes: usize, times: usize, least: usize, collate: &Collate) {
     let count = bytes / 64;
     let source: Vec<i32> = (0..16 * count as i32).collect();
     let view = |i: usize| {

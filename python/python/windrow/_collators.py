@@ -8,7 +8,7 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import windrow as wr
-from windrow._fields import check, entries_of, give, numpy, of_sample, refusal
+from windrow._fields import at_sample, check, entries_of, give, numpy, refusal
 from windrow._masking import draws, mask, offsets_of
 from windrow._packing import pack_tokens
 from windrow._padding import ADDED, HINTS, features_of, is_mapping, options_of, padded, rows_of
@@ -320,7 +320,7 @@ class DataCollatorWithFlattening:
             index = getattr(error, "index", None)
             if index is None or kept[index] == index:
                 raise
-            raise of_sample(error, kept[index]) from None
+            raise at_sample(error, kept[index]) from None
         left_out = [] if self.return_flash_attn_kwargs else ["cu_seqlens", "max_seqlen"]
         left_out += [] if self.return_position_ids else ["position_ids"]
         return {name: value for name, value in batch.items() if name not in left_out}

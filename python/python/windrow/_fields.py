@@ -82,7 +82,7 @@ def with_hint(error: Any, hints: Mapping[str, str]) -> Any:
     return _as(error, f"{text}; {known}" if text else hint)
 
 
-def of_sample(error: Any, index: int) -> Any:
+def at_sample(error: Any, index: int) -> Any:
     """A copy of the error, with the place `index` that the caller's list has the sample at."""
     other = _as(error, error.args[0].replace(f"sample {error.index}", f"sample {index}", 1))
     other.index = index

@@ -103,15 +103,15 @@ def is_registered(cls: type) -> bool:
 
 def tensordict_flattener(cls: type) -> Optional[Flattener]:
     """The flattener of TensorDict and tensorclass; None for other classes."""
-    return _of_tensordict(cls, "flattener")
+    return _call_tensordict(cls, "flattener")
 
 
 def _non_tensor_flattener(cls: type) -> Optional[Flattener]:
     """The flattener of NonTensorData of tensordict; None for other classes."""
-    return _of_tensordict(cls, "non_tensor_flattener")
+    return _call_tensordict(cls, "non_tensor_flattener")
 
 
-def _of_tensordict(cls: type, name: str) -> Optional[Flattener]:
+def _call_tensordict(cls: type, name: str) -> Optional[Flattener]:
     """The result of the function `name` of `_tensordict` for a class; None if tensordict is not imported."""
     if "tensordict" not in sys.modules:
         return None

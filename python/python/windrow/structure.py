@@ -246,7 +246,7 @@ def keyed_jagged(
             both = wr.collate([{"values": row, "weights": other} for row, other in zip(rows, others)], spec=spec)
             values, weighed = both["values"], both["weights"]
     except (wr.DTypeError, wr.ShapeError) as error:
-        raise _of_key(error, keys, len(samples)) from None
+        raise _at_key(error, keys, len(samples)) from None
     return KeyedJagged(
         keys,
         give(values, return_tensors),
@@ -264,7 +264,7 @@ def _rows_of(trees: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> List[An
     return rows if all(empty) else [[] if is_empty else values for values, is_empty in zip(rows, empty)]
 
 
-def _of_key(error: Any, keys: Sequence[str], num_samples: int) -> Any:
+def _at_key(error: Any, keys: Sequence[str], num_samples: int) -> Any:
     """The same error of a sample and a key in place of a row; an error of no row as it is."""
     if error.path not in ("", "values", "weights") or error.index is None:
         return error
