@@ -74,7 +74,7 @@ def test_other_forms_of_the_samples_are_made_before_the_clock_starts():
 
     def call(s):
         seen.append(len(made))
-        return np.stack([np.array(row, "float32") for row in s.of("lists", form["lists"])])
+        return np.stack([np.array(row, "float32") for row in s.converted("lists", form["lists"])])
 
     bench = workload_of(windrow=call)
     bench = replace(bench, sets=[replace(bench.sets[0], others={}, makers={}) for _ in range(3)])
@@ -326,13 +326,13 @@ def test_a_limit_is_shared_by_what_is_left(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     budget = Budget(8.0, 4)
-    assert budget.of_workload().end == 102.0
+    assert budget.workload_pace().end == 102.0
     now[0] = 105.0
-    assert budget.of_point() is None, "the first part took 5 s, and 3 are left"
+    assert budget.point_pace() is None, "the first part took 5 s, and 3 are left"
     budget = Budget(8.0, 4)
-    assert [budget.of_workload().end, budget.of_point().slow_seconds] == [107.0, 8 / 3 / 10]
+    assert [budget.workload_pace().end, budget.point_pace().slow_seconds] == [107.0, 8 / 3 / 10]
     unlimited = Budget(None, 1)
-    assert [unlimited.of_workload().seconds_left, unlimited.of_workload().seconds_left] == [3.0, 3.0]
+    assert [unlimited.workload_pace().seconds_left, unlimited.workload_pace().seconds_left] == [3.0, 3.0]
 
 
 def test_contenders_without_time_left_are_named():

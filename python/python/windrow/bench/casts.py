@@ -38,10 +38,10 @@ def float8_rows(setting: Setting, length: int, num_samples: int, source: str, ta
 def rows_of(seed: int, length: int, count: int, dtype: str, setting: Setting) -> List[Samples]:
     """Lists of rows of floats in another dtype; arrays are of the bytes."""
     rng = np.random.default_rng(seed)
-    return sets_of(lambda: of_dtype(samples_of([(length,)] * count, "float32", setting, rng), getattr(torch, dtype)), setting)
+    return sets_of(lambda: cast_to(samples_of([(length,)] * count, "float32", setting, rng), getattr(torch, dtype)), setting)
 
 
-def of_dtype(samples: Samples, dtype: Any) -> Samples:
+def cast_to(samples: Samples, dtype: Any) -> Samples:
     """The same in another dtype; arrays are of the bytes."""
     tensors = [tensor.to(dtype) for tensor in samples.tensors]
     table = None if samples.table is None else samples.table.to(dtype)

@@ -139,7 +139,7 @@ def run_sweep(sweep: Sweep, points: List[Point], budget: Budget, progress: Progr
     found = []
     threads = torch.get_num_threads() if torch else 0
     for point in points:
-        pace = budget.of_point()
+        pace = budget.point_pace()
         if pace is None:
             break
         progress.begin(f"{sweep.title}: {point.x}, {point.setting.layout}")
@@ -174,7 +174,7 @@ def run(options: argparse.Namespace) -> results.Report:
     progress, budget = Progress(num_steps), Budget(options.seconds, num_steps, options.quick)
     workloads, skipped, cases_left, points_left = [], [], [], []
     for name, made, how in steps:
-        pace = budget.of_workload()
+        pace = budget.workload_pace()
         if pace is None:
             cases_left.append(f"{name}, {how.layout}")
             continue

@@ -74,7 +74,7 @@ def torch_nested(s: Samples) -> Tuple[Any, Any]:
 
 def cupy_ragged(s: Samples) -> Tuple[Any, Any]:
     cupy = module("CuPy")
-    rows = s.of("CuPy", cupy.from_dlpack)
+    rows = s.converted("CuPy", cupy.from_dlpack)
     return cupy.concatenate(rows), cupy.asarray(np.concatenate([[0], np.cumsum([len(row) for row in rows])]))
 
 

@@ -45,11 +45,11 @@ class Budget:
         self.done = 0
         self.quick = quick
 
-    def of_workload(self) -> Optional[Pace]:
+    def workload_pace(self) -> Optional[Pace]:
         """The pace of one workload in one layout; None if the limit is spent."""
         return self.part(Pace(0.15, 3, 20) if self.quick else Pace(3.0))
 
-    def of_point(self) -> Optional[Pace]:
+    def point_pace(self) -> Optional[Pace]:
         """The pace of one point of a sweep, of which there are many; None if the limit is spent."""
         return self.part(Pace(0.02, 3, 100) if self.quick else Pace(0.375, 5, 100))
 

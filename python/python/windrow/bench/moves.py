@@ -39,7 +39,7 @@ def dali_stack(samples: Samples) -> Any:
 def jax_stack(samples: Samples) -> Any:
     jnp = module("JAX")
     convert: Callable[[Any], Any] = jnp.asarray if samples.best is samples.arrays else jnp.from_dlpack
-    return jnp.stack(samples.of("JAX", convert)).block_until_ready()
+    return jnp.stack(samples.converted("JAX", convert)).block_until_ready()
 
 
 @in_any_setting
@@ -68,7 +68,7 @@ def stack(setting: Setting, shape: Shape, num_samples: int, dtype: str, targets:
     found.add("torch", "torch._foreach_copy_(out)", lambda s: foreach_copy(s, out), "windrow, out=")
     found.add("DALI", "DALI as_batch", dali_stack)
     found.add("JAX", "jnp.stack", jax_stack, cannot="" if count <= TOO_MANY_FOR_JAX else f"more than {TOO_MANY_FOR_JAX} operands")
-    found.add("CuPy", "cupy.stack", lambda s: module("CuPy").stack(s.of("CuPy", module("CuPy").from_dlpack)))
+    found.add("CuPy", "cupy.stack", lambda s: module("CuPy").stack(s.converted("CuPy", module("CuPy").from_dlpack)))
     if setting.layout == "contiguous":
         # The controls: samples in one piece already need no assembly.
         rows = torch.arange(count, device=setting.device) if torch else None

@@ -40,7 +40,7 @@ def kind_of(entry: Entry, result: Entry) -> str:
     return "loss" if lost else "ours" if result["name"].startswith("windrow") else ""
 
 
-def of_workload(entry: Entry) -> str:
+def workload_section(entry: Entry) -> str:
     """All contenders of one workload."""
     kinds = [kind_of(entry, result) for result in entry["results"]]
     lost = len(results.losses(entry))
@@ -113,6 +113,6 @@ measured in the same run.</p>
 <h2>All contenders</h2>
 <p class="faint">Every output was compared with the expected values before it was timed. Contenders took turns. Their time over
 windrow's is that of the same kind of call: with <code>out=</code> against with <code>out=</code>.</p>
-{"".join(of_workload(entry) for entry in report["workloads"])}
+{"".join(workload_section(entry) for entry in report["workloads"])}
 </body></html>
 """

@@ -42,7 +42,7 @@ THROUGHPUT = "GB/s, read and written"
 
 def plots(report: Report, standalone: bool = False) -> Dict[str, str]:
     """Every plot that the report has figures for: the name of its file without suffix, and the picture."""
-    found = {f"scaling-{sweep['name']}": of_sweep(sweep, standalone) for sweep in report.get("sweeps", []) if sweep["points"]}
+    found = {f"scaling-{sweep['name']}": sweep_chart(sweep, standalone) for sweep in report.get("sweeps", []) if sweep["points"]}
     pairs = results.pairs(report)
     if any(pair.contiguous for pair in pairs):
         found["layouts"] = layouts(pairs, standalone)
@@ -80,7 +80,7 @@ def headline(report: Report, standalone: bool) -> str:
     return chart.ratios("Speed of windrow, as a multiple of the fastest other library's", rows, "1 x: equally fast; logarithmic", standalone)
 
 
-def of_sweep(sweep: Entry, standalone: bool) -> str:
+def sweep_chart(sweep: Entry, standalone: bool) -> str:
     """Throughput over sizes, numbers and threads; over leaves the time of one sample."""
     per_sample, threads = sweep["name"] == "leaves", sweep["name"].startswith("threads")
     series = []

@@ -69,7 +69,7 @@ class Samples:
         """The samples that windrow receives: torch tensors, where torch is installed."""
         return self.tensors or self.arrays
 
-    def of(self, library: str, convert: Callable[[Any], Any]) -> List[Any]:
+    def converted(self, library: str, convert: Callable[[Any], Any]) -> List[Any]:
         """The samples as those of another library, converted once."""
         found: List[Any] = self.whole(library, lambda samples: [convert(sample) for sample in samples.best])
         return found

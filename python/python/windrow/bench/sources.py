@@ -132,7 +132,7 @@ def token_lists(setting: Setting, shortest: int, longest: int, num_samples: int,
 
     def by(collate: Any) -> Callable[[Samples], Tuple[Any, ...]]:
         def call(s: Samples) -> Tuple[Any, ...]:
-            batch = collate(s.of("lists", lambda row: {"input_ids": row.tolist()}))
+            batch = collate(s.converted("lists", lambda row: {"input_ids": row.tolist()}))
             return batch["input_ids"], batch["attention_mask"]
 
         return call

@@ -61,13 +61,13 @@ def by_numpy(s: Samples, kinds: Dict[str, Any]) -> Tuple[Array, ...]:
 
 def jax_fields(s: Samples, kinds: Dict[str, Any]) -> Tuple[Any, ...]:
     jnp = module("JAX")
-    trees = s.of("JAX", lambda tree: {key: jnp.asarray(np.asarray(leaf)) for key, leaf in tree.items()})
+    trees = s.converted("JAX", lambda tree: {key: jnp.asarray(np.asarray(leaf)) for key, leaf in tree.items()})
     return tuple(jnp.stack([tree[key] for tree in trees]).block_until_ready() for key in kinds)
 
 
 def tensordicts(s: Samples) -> List[Any]:
     tensordict = module("TensorDict")
-    return s.of("TensorDict", lambda tree: tensordict.TensorDict(tree, batch_size=[]))
+    return s.converted("TensorDict", lambda tree: tensordict.TensorDict(tree, batch_size=[]))
 
 
 def tensordict_stack(s: Samples) -> Tuple[Any, ...]:
@@ -87,7 +87,7 @@ def joined_by_numpy(s: Samples) -> Tuple[Array, ...]:
 
 def joined(s: Samples, join: Callable[[List[Any]], Any]) -> Tuple[Any, ...]:
     """Returns what `joined_by_numpy` returns, made by a function of PyTorch Geometric's graphs."""
-    made = join(s.of("PyG", lambda graph: module("PyG").Data(**graph)))
+    made = join(s.converted("PyG", lambda graph: module("PyG").Data(**graph)))
     return made.x, made.edge_index, made.batch
 
 

@@ -132,10 +132,10 @@ def in_any_setting(make: Callable[..., Workload]) -> Callable[..., Make]:
     """Takes the arguments behind the setting first: what is left is a `Make`."""
 
     @functools.wraps(make)
-    def of(*args: Any, **kwargs: Any) -> Make:
+    def bind(*args: Any, **kwargs: Any) -> Make:
         return lambda setting: make(setting, *args, **kwargs)
 
-    return of
+    return bind
 
 
 @dataclass
