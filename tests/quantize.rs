@@ -116,7 +116,7 @@ fn large_batches_on_several_threads() {
 
 const QNAN: f32 = f32::NAN;
 
-fn of_f32(row: &[f32], quantize: Quantize) -> (Vec<u8>, Vec<u8>) {
+fn quantised_f32(row: &[f32], quantize: Quantize) -> (Vec<u8>, Vec<u8>) {
     let views = [SampleView::from_slice(row, &[row.len() as i64]).unwrap()];
     let collate = Collate::stack().transform(quantize);
     let [data, scales] = quantised(&Engine::host(), &views, &collate);
@@ -130,34 +130,34 @@ fn values_that_scales_get_wrong_first() {
     let e4m3 = Quantize::new(DType::F8E4M3FN);
     let scale = |scales: &[u8]| f32::from_ne_bytes(scales.try_into().unwrap());
     // A row of zeros has the least scale, and stays zeros of either sign.
-    let (data, scales) = of_f32(&[0.0, -0.0, 0.0], e4m3);
+    let (data, scales) = quantised_f32(&[0.0, -0.0, 0.0], e4m3);
     assert_eq!((&data[..], scale(&scales)), (&[0, 0x80, 0][..], 1e-12 / 448.0));
     // NaN does not count and stays, with its sign; int8 has none.
-    let (data, scales) = of_f32(&[QNAN, 448.0, -QNAN, -1.0], e4m3);
+    let (data, scales) = quantised_f32(&[QNAN, 448.0, -QNAN, -1.0], e4m3);
     assert_eq!((&data[..], scale(&scales)), (&[0x7f, 0x7e, 0xff, 0xb8][..], 1.0));
-    let (data, scales) = of_f32(&[QNAN, 127.0, 2.5, -3.5], Quantize::new(DType::I8));
+    let (data, scales) = quantised_f32(&[QNAN, 127.0, 2.5, -3.5], Quantize::new(DType::I8));
     assert_eq!((&data[..], scale(&scales)), (&[0, 127, 2, 0xfc][..], 1.0));
-    let (data, scales) = of_f32(&[QNAN; 3], e4m3);
+    let (data, scales) = quantised_f32(&[QNAN; 3], e4m3);
     assert_eq!((&data[..], scale(&scales)), (&[0x7f; 3][..], 1e-12 / 448.0));
     // An infinity makes the scale infinite.
-    let (data, scales) = of_f32(&[f32::INFINITY, 5.0, -7.0, f32::NEG_INFINITY], e4m3);
+    let (data, scales) = quantised_f32(&[f32::INFINITY, 5.0, -7.0, f32::NEG_INFINITY], e4m3);
     assert_eq!((&data[..], scale(&scales)), (&[0x7f, 0, 0x80, 0xff][..], f32::INFINITY));
-    let (data, scales) = of_f32(&[f32::INFINITY, 5.0], Quantize::new(DType::I8));
+    let (data, scales) = quantised_f32(&[f32::INFINITY, 5.0], Quantize::new(DType::I8));
     assert_eq!((&data[..], scale(&scales)), (&[0, 0][..], f32::INFINITY));
     // float8_e8m0fnu has no infinity: NaN stands for it.
     let mx = e4m3.scale_dtype(DType::F8E8M0FNU);
-    let (data, scales) = of_f32(&[f32::INFINITY, 2f32.powi(127)], mx);
+    let (data, scales) = quantised_f32(&[f32::INFINITY, 2f32.powi(127)], mx);
     assert_eq!((&data[..], &scales[..]), (&[0x7f, 0x7f][..], &[255][..]));
     // The largest magnitude may be beyond the largest number, by its fraction.
-    let (data, scales) = of_f32(&[511.0, 256.0, 1.0], mx);
+    let (data, scales) = quantised_f32(&[511.0, 256.0, 1.0], mx);
     assert_eq!((&data[..], &scales[..]), (&[0x7e, 0x78, 0x38][..], &[127][..]));
-    let (data, scales) = of_f32(&[512.0, 1.0], mx);
+    let (data, scales) = quantised_f32(&[512.0, 1.0], mx);
     assert_eq!((&data[..], &scales[..]), (&[0x78, 0x30][..], &[128][..]));
     // Subnormal numbers count, if eps lets them; their power is the least that there is.
     let tiny = f32::from_bits(3);
-    let (_, scales) = of_f32(&[tiny, 0.0], mx.eps(1e-40));
+    let (_, scales) = quantised_f32(&[tiny, 0.0], mx.eps(1e-40));
     assert_eq!(scales, [0]);
-    let (data, scales) = of_f32(&[1e-39, -5e-40], e4m3.eps(1e-42));
+    let (data, scales) = quantised_f32(&[1e-39, -5e-40], e4m3.eps(1e-42));
     assert_eq!((&data[..], scale(&scales)), (&[0x7e, 0xf6][..], 1e-39 / 448.0));
     // A sample without elements has the least scale, too.
     let engine = Engine::host();

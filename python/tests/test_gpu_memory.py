@@ -136,12 +136,12 @@ def test_memory_stays_flat(gpu):  # noqa: F811
     assert abs(first[0] - last[0]) <= 4 << 20 and first[1] == last[1]
 
 
-def of_settings(settings):
+def allocator_settings(settings):
     return {"PYTORCH_CUDA_ALLOC_CONF": settings, "PYTORCH_ALLOC_CONF": settings}
 
 
 @pytest.mark.parametrize("settings", ["expandable_segments:True", "backend:cudaMallocAsync"])
-@new_process(env=of_settings)
+@new_process(env=allocator_settings)
 def test_other_allocators_of_torch(settings):
     readers(lambda batch: batch.torch())
     up = [wr.stack([np.full(4096, n, np.uint8)] * 8, device="cuda").torch() for n in range(50)]

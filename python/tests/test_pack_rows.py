@@ -37,11 +37,11 @@ def same(batch, want):
 
 
 @pytest.mark.parametrize("how", ["first_fit_decreasing", "in_order"])
-@pytest.mark.parametrize("of", [list, np.array, lambda ids: np.array(ids, np.int32)[None]])
-def test_rows_of_a_plan(how, of):
+@pytest.mark.parametrize("as_ids", [list, np.array, lambda ids: np.array(ids, np.int32)[None]])
+def test_rows_of_a_plan(how, as_ids):
     samples = [[random.Random(i).randint(0, 50000) for _ in range(random.Random(-i).randint(1, 60))] for i in range(150)]
     rows = plan.pack([len(ids) for ids in samples], 64, how)
-    same(pack_rows([of(ids) for ids in samples], rows, return_tensors="np"), expected(samples, rows, 64))
+    same(pack_rows([as_ids(ids) for ids in samples], rows, return_tensors="np"), expected(samples, rows, 64))
 
 
 def test_features_with_labels_and_other_padding():

@@ -198,12 +198,12 @@ def test_one_number_is_for_the_dims_in_dims_alone(dims, size, multiple_of):
         return
     meant = {d % 2 for d in np.atleast_1d([] if dims is None else dims).astype(int).tolist()}
 
-    def of(option, d, nothing):
+    def value_at(option, d, nothing):
         return option[d] if isinstance(option, tuple) else option if d in meant else nothing
 
     sample, shape = paint((6, 5)), []
     for d, have in enumerate(sample.shape):
-        extent, multiple = of(size, d, None) or have, of(multiple_of, d, 1)
+        extent, multiple = value_at(size, d, None) or have, value_at(multiple_of, d, 1)
         shape.append(-(-extent // multiple) * multiple)
     want = np.zeros((1, *shape), sample.dtype)
     real = tuple(slice(0, min(extent, have)) for extent, have in zip(shape, sample.shape))

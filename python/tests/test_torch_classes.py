@@ -298,7 +298,7 @@ def test_errors_of_graphs_are_ours(pyg):
 # Classes of fields: default_collate refuses them, and with a spec they are what they are in wr.collate.
 
 
-def of_fields():
+def field_classes():
     attrs = pytest.importorskip("attrs", reason="SKIP: attrs is not installed")
     pydantic = pytest.importorskip("pydantic", minversion="2", reason="SKIP: pydantic 2 is not installed")
 
@@ -316,7 +316,7 @@ def of_fields():
 
 
 def test_classes_of_fields():
-    for cls in of_fields():
+    for cls in field_classes():
         samples = [cls(x={"ids": rows(i), "y": i}, name=f"n{i}") for i in range(3)]
         for wrap in (list, in_trees):
             with pytest.raises(TypeError) as theirs:
@@ -414,13 +414,13 @@ def test_attributes_keep_their_order(pyg):
     samples = [pyg.Data(name=f"g{n}", num_nodes=n, x=torch.ones(n, 2), tag=["a"], y=n) for n in (2, 3)]
     assert_same_graphs(wr.collate(samples), pyg.Batch.from_data_list(samples))
 
-    def of_two_stores(n):
+    def with_two_stores(n):
         sample = pyg.HeteroData()
         sample["p"].num_nodes = n
         sample["p", "to", "p"].edge_index = torch.zeros(2, n, dtype=torch.int64)
         return sample
 
-    samples = [of_two_stores(n) for n in (2, 3)]
+    samples = [with_two_stores(n) for n in (2, 3)]
     got, want = wr.collate(samples), pyg.Batch.from_data_list(samples)
     assert repr(got) == repr(want) and got._slice_dict.keys() == want._slice_dict.keys() == got._inc_dict.keys()
 
@@ -457,7 +457,7 @@ def test_what_moves_batches_knows_their_classes(td, pyg, pairs):
     joined = pyg.Batch.from_data_list([graph(pyg, 2)])
     moved = doubled([joined])[0]
     assert type(moved) is type(joined) and moved.x.device.type == moved.batch.device.type == "meta" and moved.num_graphs == 1
-    for cls in of_fields():
+    for cls in field_classes():
         moved = doubled(cls(x={"y": torch.ones(2)}, name="n"))
         assert type(moved) is cls and moved.x["y"].device.type == "meta" and moved.name == "n"
     moved = doubled(Pair(torch.ones(2), "b"))

@@ -163,7 +163,7 @@ def test_a_device_in_a_worker_is_refused(device):
 def worker(monkeypatch):
     """`get_worker_info()` in a worker whose method is this, as torch has it; torch that knows no threads has no `worker_method`."""
 
-    def of(method):
+    def set_worker(method):
         real, fields = torch.utils.data._utils.worker.WorkerInfo, {"id": 0, "num_workers": 2, "seed": 0, "dataset": None}
         if method is not None and "worker_method" in getattr(real, "__dataclass_fields__", ()):
             info = real(**fields, worker_method=method)
@@ -171,7 +171,7 @@ def worker(monkeypatch):
             info = types.SimpleNamespace(**fields, **({} if method is None else {"worker_method": method}))
         monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: info)
 
-    return of
+    return set_worker
 
 
 @pytest.mark.parametrize("method, is_thread", [("thread", True), ("multiprocessing", False), (None, False)])

@@ -125,7 +125,7 @@ def once(command, many, limit, count=count, few=FEW):
     return found
 
 
-def of_small_batches(python, known):
+def small_batch_counts(python, known):
     """Instructions of a call of each small batch of the benchmark; those above their limit are counted again, as by `once`."""
     found, titles = {}, []
     for attempt in range(8):
@@ -149,7 +149,7 @@ def built(*options):
 def counts(known, pool):
     """The counts of each case, by what they depend on."""
 
-    def of(key, cases, many, count=count):
+    def case_counts(key, cases, many, count=count):
         limits = {case: before * (1 + LIMIT) for case, before in known.get(key, {}).items()}
         found = pool.map(lambda case: once(cases[case], many, limits.get(case), count), cases)
         return dict(zip(cases, found))
@@ -160,9 +160,9 @@ def counts(known, pool):
     program = built(*(["--features", "cuda"] if driver else []))
     commands = {case: [program, case] for case in output(program, "--list").splitlines()}
     device = {case: commands.pop(case) for case in list(commands) if case.startswith("device: ")}
-    found = {rust: of(rust, commands, MANY)}
+    found = {rust: case_counts(rust, commands, MANY)}
     if driver:
-        found[rust].update(of(rust, device, MANY_OF_DEVICE, lambda command, attempt: count_outside(command, attempt, driver)))
+        found[rust].update(case_counts(rust, device, MANY_OF_DEVICE, lambda command, attempt: count_outside(command, attempt, driver)))
     else:
         print("SKIP calls for a device: WINDROW_CUDA_DRIVER names no driver")
     python = os.environ.get("PYTHON", ROOT / ".venv/bin/python")
@@ -170,8 +170,8 @@ def counts(known, pool):
     try:
         key = f"{rust}, python {output(python, '-c', versions).strip()}"
         cases = {"import 4096 arrays from Python": [str(python), "-c", IMPORT]}
-        small = pool.submit(of_small_batches, python, known.get(key, {}))
-        found[key] = {**of(key, cases, MANY_OF_PYTHON), **small.result()}
+        small = pool.submit(small_batch_counts, python, known.get(key, {}))
+        found[key] = {**case_counts(key, cases, MANY_OF_PYTHON), **small.result()}
     except (OSError, subprocess.CalledProcessError):
         print(f"SKIP import from Python: {python} has no NumPy or no windrow")
     return found

@@ -45,7 +45,7 @@ def paths(tree):
     return [head.strip() + path for part in [*parts, part] if part.strip() for path in paths(part.strip())]
 
 
-def of_rust(name, file, names):
+def rust_imports(name, file, names):
     text = re.sub(r"//[^\n]*", "", re.split(r"#\[cfg\(.*\btest\b.*\)\]\nmod ", file.read_text())[0])
     children = "|".join(re.findall(r"^(?:pub(?:\([^)]*\))? )?mod (\w+);", text, re.M)) or "self"
     # Paths from `super` inside a function or an inline module start at the file itself.
@@ -75,7 +75,7 @@ def statements(node):
             yield from statements(child)
 
 
-def of_python(name, file, names, package):
+def python_imports(name, file, names, package):
     folder = name if file.name == "__init__.py" else name[:-1]
     found = []
     for node in statements(ast.parse(file.read_text(encoding="utf-8"))):
@@ -125,7 +125,7 @@ def main():
     found = []
     for root in map(Path, sys.argv[1:]):
         names = modules(root)
-        edges = {name: set(of_rust(name, file, names) if file.suffix == ".rs" else of_python(name, file, names, root.name)) for name, file in names.items()}
+        edges = {name: set(rust_imports(name, file, names) if file.suffix == ".rs" else python_imports(name, file, names, root.name)) for name, file in names.items()}
         found += upward(root, edges)
         for group in cycles(edges):
             found.append(f"{root}: {len(group)} modules import each other:")

@@ -63,7 +63,7 @@ def decorators(node):
     return [ast.unparse(each) for each in node.decorator_list]
 
 
-def of_function(path, nodes):
+def function_lines(path, nodes):
     """A function or method: its overloads, or what it is without any."""
     overloads = [node for node in nodes if any(each.endswith("overload") for each in decorators(node))]
     for node in overloads or nodes[-1:]:
@@ -73,7 +73,7 @@ def of_function(path, nodes):
         yield f"{prefix}{path}({ast.unparse(node.args)}){result}"
 
 
-def of_body(module, path, node):
+def member_lines(module, path, node):
     """The members of a class, and those that it has of private classes of this package."""
     for base in node.bases:
         name = ast.unparse(base)
@@ -81,7 +81,7 @@ def of_body(module, path, node):
             home, found = definitions(module, name)
             for each in found:
                 if isinstance(each, ast.ClassDef):
-                    yield from of_body(home, path, each)
+                    yield from member_lines(home, path, each)
     members = {}
     typed = (inner for each in node.body if isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING" for inner in each.body)
     for member in (*node.body, *typed):
@@ -97,7 +97,7 @@ def of_body(module, path, node):
         yield from (f"{path}.{name}" for name in attributes if not name.startswith("_") and name not in members)
     for name, nodes in members.items():
         if isinstance(nodes[0], FUNCTIONS):
-            yield from of_function(f"{path}.{name}", nodes)
+            yield from function_lines(f"{path}.{name}", nodes)
         elif isinstance(nodes[0], ast.AnnAssign):
             default = f" = {ast.unparse(nodes[0].value)}" if nodes[0].value else ""
             yield f"{path}.{name}: {ast.unparse(nodes[0].annotation)}{default}"
@@ -105,7 +105,7 @@ def of_body(module, path, node):
             yield f"{path}.{name} = {ast.unparse(nodes[0].value)}"
 
 
-def of_name(module, name):
+def name_lines(module, name):
     path = f"{module}.{name}"
     home, nodes = definitions(module, name)
     if not nodes:
@@ -113,9 +113,9 @@ def of_name(module, name):
     elif isinstance(nodes[0], ast.ClassDef):
         yield f"class {path}({', '.join(map(ast.unparse, nodes[0].bases))})"
         # Overloads stay in their order, which has a meaning.
-        yield from sorted(dict.fromkeys(of_body(home, path, nodes[0])), key=lambda line: line.split("(")[0])
+        yield from sorted(dict.fromkeys(member_lines(home, path, nodes[0])), key=lambda line: line.split("(")[0])
     elif isinstance(nodes[0], FUNCTIONS):
-        yield from of_function(path, nodes)
+        yield from function_lines(path, nodes)
     else:
         value = nodes[0].value
         yield f"{path}: {ast.unparse(nodes[0].annotation)}" if isinstance(nodes[0], ast.AnnAssign) else f"{path} = {ast.unparse(value)}"
@@ -127,7 +127,7 @@ def lines():
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         names = None if any(part.startswith("_") for part in module.split(".")) else exported(parsed(module))
         for name in sorted(names or ()):
-            yield from of_name(module, name)
+            yield from name_lines(module, name)
     # The type that each argument stands for.
     for node in parsed("windrow._windrow").body:
         if isinstance(node, ast.Assign):

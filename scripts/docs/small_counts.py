@@ -108,9 +108,9 @@ def by_stage(path):
             shares[function] = found
     stages = defaultdict(float)
     for function, cost in costs.items():
-        of_function = shares.get(function) or {}
-        known = sum(of_function.values())
-        for stage, share in of_function.items():
+        stage_shares = shares.get(function) or {}
+        known = sum(stage_shares.values())
+        for stage, share in stage_shares.items():
             stages[stage] += cost * share / known
         if not known:
             stages["interpreter"] += cost

@@ -59,7 +59,7 @@ def gigabytes(workload, microseconds):
     return f"{workload['bytes'] / microseconds / 1e3:.0f}" if microseconds else "-"
 
 
-def of_family(run, family, x):
+def family_series(run, family, x):
     """The share of the roof over x, for windrow's three layouts and each peer."""
     mine = [w for w in run["workloads"] if w["family"] == family]
     lines = []
@@ -81,7 +81,7 @@ def plots(run):
         ("size", "64 MiB of samples of one size", lambda w: w["source_bytes"] / w["samples"], "bytes of a sample"),
         ("count", "Samples of 512 bytes", lambda w: w["samples"], "samples"),
     ):
-        lines = of_family(run, family, x)
+        lines = family_series(run, family, x)
         if lines:
             found[family] = chart.lines(title, lines, x_label, ROOF, True, False, True, powers=family == "size")
     pairs = [(w, control(run, w)) for w in run["workloads"] if w["lie"] in ("scattered", "misaligned")]

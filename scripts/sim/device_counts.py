@@ -125,8 +125,8 @@ def run(bench, driver, cubin, only=None, scale=1, pairs=False, **environment):
         launches = json_lines(counts.read_text())
     found = []
     for workload in json_lines(said.stdout):
-        of_workload, launches = launches[: workload["launches"]], launches[workload["launches"] :]
-        found.append((workload, of_workload))
+        workload_launches, launches = launches[: workload["launches"]], launches[workload["launches"] :]
+        found.append((workload, workload_launches))
     if launches:
         sys.exit("launches that belong to no workload")
     if not found:

@@ -124,8 +124,8 @@ def spilled_loops(code):
 
 def occupancy(arch, registers, threads):
     """Resident blocks of a multiprocessor."""
-    of_warp = -(-registers // 8) * 8 * 32
-    by_registers = REGISTERS // of_warp // (threads // 32)
+    warp_registers = -(-registers // 8) * 8 * 32
+    by_registers = REGISTERS // warp_registers // (threads // 32)
     return min(by_registers, THREADS[arch] // threads)
 
 
@@ -136,7 +136,7 @@ def rows(image):
             continue  # a function that kernels call, or one of those that make a table of indices
         blocks = occupancy(arch, used["reg"], constants["THREADS"])
         code = listed[arch, kernel]
-        of = lambda names, width="": sum(is_access(opcode, names, width) for _, opcode, _ in code)
+        num_accesses = lambda names, width="": sum(is_access(opcode, names, width) for _, opcode, _ in code)
         yield {
             "arch": arch,
             "kernel": kernel,
@@ -144,9 +144,9 @@ def rows(image):
             "instructions": len(code),
             "vector_loops": len(vector_loops(code)),
             "spilled_loops": spilled_loops(code),
-            "barriers": of(("BAR", "SHFL")),
-            "loads_16": of("LDG", ".128"),
-            "stores_16": of("STG", ".128"),
+            "barriers": num_accesses(("BAR", "SHFL")),
+            "loads_16": num_accesses("LDG", ".128"),
+            "stores_16": num_accesses("STG", ".128"),
             "blocks": blocks,
             "asked": constants["QUANTISED_BLOCKS" if kernel == QUANTISE else "ANY_BLOCKS" if "_any_" in kernel else "BLOCKS"],
             "threads": blocks * constants["THREADS"],

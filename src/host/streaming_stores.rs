@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn of_machines() {
+    fn machines_set_the_limits() {
         let machine =
             |text: &str| StreamingStores::for_machine(&Machine::from_cpuinfo(text)).to_string();
         let all = "copies=33554432,padded=33554432,computed=33554432";
