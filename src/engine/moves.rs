@@ -333,11 +333,11 @@ impl Engine {
         // The plans of the parts do not keep the owners.
         run.keep.extend_from_slice(srcs.owners());
         for round in moves.rounds(reads_mapped) {
-            let (lots, runs) = moves.on_device_by_way(round, dsts, reads_mapped);
+            let (groups, runs) = moves.on_device_by_mode(round, dsts, reads_mapped);
             // SAFETY: the caller's promise.
             let alone = unsafe { AloneLeaves::new(&runs, dsts, srcs, &transform)? };
             let leaves = alone.leaves();
-            let mut plan = Plan::for_moves(moves, &lots, &leaves, [dsts, srcs], reads_mapped)?;
+            let mut plan = Plan::for_moves(moves, &groups, &leaves, [dsts, srcs], reads_mapped)?;
             plan.out_owners.clone_from(&out_owners);
             drop(span);
             self.run_with(plan, run.for_part())?;
@@ -375,11 +375,11 @@ impl Engine {
             return Ok(Explain { samples: moves.num_pairs, ..explain });
         }
         let reads_mapped = !is_mapping_stale();
-        let (lots, runs) = moves.all_by_way([dsts, srcs], reads_mapped);
+        let (groups, runs) = moves.all_by_mode([dsts, srcs], reads_mapped);
         // SAFETY: nothing is written.
         #[allow(unsafe_code)]
         let alone = unsafe { AloneLeaves::new(&runs, dsts, srcs, transform)? };
-        let plan = Plan::for_moves(&moves, &lots, &alone.leaves(), [dsts, srcs], reads_mapped)?;
+        let plan = Plan::for_moves(&moves, &groups, &alone.leaves(), [dsts, srcs], reads_mapped)?;
         let explain = plan.explain();
         let found = moves.scales.iter().filter_map(|scales| scales.found.as_ref());
         let scale_bytes: u64 = found.map(|(_, output)| output.bytes()).sum();

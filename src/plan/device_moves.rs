@@ -1,7 +1,7 @@
-//! [`Lot`]: pairs with a side on a device that are one output of a plan, in which each destination has its own address.
+//! [`TransferGroup`]: pairs with a side on a device that are one output of a plan, in which each destination has its own address.
 //!
 //! ```text
-//! from               to        way           the kernel                      beside it
+//! from               to        mode          the kernel                      beside it
 //! device             device    Within        reads and writes in place
 //! page-locked        device    ReadPinned    reads over the bus
 //! page-locked, 28 K  device    Copied        nothing                         copies to where the bytes go
@@ -34,7 +34,7 @@ use crate::tensor::{bytes_of, DType, Device, Dims, Layout, Offsets, Result};
 
 /// How pairs get from one side to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Way {
+enum TransferMode {
     Within,
     ReadPinned,
     Copied,
@@ -45,17 +45,17 @@ enum Way {
     OnHost,
 }
 
-/// Pairs that go one way, to destinations of one dtype; if a device scales their elements, of one class and with scales of one
+/// Pairs of one mode, to destinations of one dtype; if a device scales their elements, of one class and with scales of one
 /// layout.
 #[derive(Debug)]
-pub(crate) struct Lot {
-    way: Way,
+pub(crate) struct TransferGroup {
+    mode: TransferMode,
     dtype: DType,
     pairs: Vec<usize>,
 }
 
-/// A lot as a plan has it.
-pub(super) struct PlannedLot<'s> {
+/// A transfer group as a plan has it.
+pub(super) struct PlannedGroup<'s> {
     pub list: SampleList<'s>,
     pub batch_shape: BatchShape,
     pub output: OutputPlan<'s>,
@@ -65,7 +65,7 @@ pub(super) struct PlannedLot<'s> {
     pub scales: Option<(OutputPlan<'s>, Crossing<'s>)>,
 }
 
-/// The part of a lot that crosses between host and device, beside what the kernel reads itself.
+/// The part of a transfer group that crosses between host and device, beside what the kernel reads itself.
 pub(super) enum Crossing<'s> {
     Nothing,
     /// Each pair as it is: address to, address from, and bytes.
@@ -87,13 +87,13 @@ pub(super) enum Crossing<'s> {
 impl<'s> Moves<'s> {
     /// Pairs on a device, cut into rounds: a round ends with the pair by which its memory there
     /// beside the pairs, of staged sources and of results that land on the host, reaches
-    /// `max_staging_bytes`. `reads_mapped` as of [`Moves::on_device_by_way`].
+    /// `max_staging_bytes`. `reads_mapped` as of [`Moves::on_device_by_mode`].
     pub fn rounds(&self, reads_mapped: bool) -> Vec<&[usize]> {
         let bytes = |meta: &TensorMeta| bytes_of(meta.dtype, meta.layout.shape());
-        let staging_bytes_of = |class: &PairClass<'_>| match way_of(class, reads_mapped) {
-            Some(Way::Staged | Way::PinnedStaged) => bytes(class.src),
+        let staging_bytes_of = |class: &PairClass<'_>| match mode_of(class, reads_mapped) {
+            Some(TransferMode::Staged | TransferMode::PinnedStaged) => bytes(class.src),
             // With the scales that are found.
-            Some(Way::Landed) => {
+            Some(TransferMode::Landed) => {
                 let scales = class.scaling().map_or(0, Scaling::found_bytes);
                 bytes(class.dst).saturating_add(scales)
             }
@@ -112,65 +112,65 @@ impl<'s> Moves<'s> {
         rounds
     }
 
-    /// Pairs of a round as lots, and those that are leaves of their own, as ranges of the numbers
+    /// Pairs of a round as transfer groups, and those that are leaves of their own, as ranges of the numbers
     /// of neighbours that are alike. `reads_mapped`: whether kernels may read page-locked memory
     /// where it is.
-    pub fn on_device_by_way(
+    pub fn on_device_by_mode(
         &self,
         round: &[usize],
         dsts: &SampleList<'_>,
         reads_mapped: bool,
-    ) -> (Vec<Lot>, Vec<Range<usize>>) {
-        self.by_way(round.iter().copied(), dsts, reads_mapped)
+    ) -> (Vec<TransferGroup>, Vec<Range<usize>>) {
+        self.by_mode(round.iter().copied(), dsts, reads_mapped)
     }
 
-    /// The lots and leaves of [`Moves::on_device_by_way`] for all pairs, on the host too, to which something is
+    /// The transfer groups and leaves of [`Moves::on_device_by_mode`] for all pairs, on the host too, to which something is
     /// written.
-    pub fn all_by_way(
+    pub fn all_by_mode(
         &self,
         [dsts, srcs]: [&SampleList<'_>; 2],
         reads_mapped: bool,
-    ) -> (Vec<Lot>, Vec<Range<usize>>) {
+    ) -> (Vec<TransferGroup>, Vec<Range<usize>>) {
         let is_written = |pair: &usize| {
             let is_there = self.all.class_of(*pair).dst.layout.numel() > 0;
             is_there && !self.all.is_done(*pair, dsts, srcs)
         };
-        self.by_way((0..self.num_pairs).filter(is_written), dsts, reads_mapped)
+        self.by_mode((0..self.num_pairs).filter(is_written), dsts, reads_mapped)
     }
 
-    /// The pairs as lots, and those that are leaves of their own, as ranges of neighbours that are alike.
-    fn by_way(
+    /// The pairs as transfer groups, and those that are leaves of their own, as ranges of neighbours that are alike.
+    fn by_mode(
         &self,
         pairs: impl Iterator<Item = usize>,
         dsts: &SampleList<'_>,
         reads_mapped: bool,
-    ) -> (Vec<Lot>, Vec<Range<usize>>) {
-        let ways: Vec<Option<Way>> =
-            self.all.classes.iter().map(|class| way_of(class, reads_mapped)).collect();
-        let mut lots: Vec<Lot> = Vec::new();
-        let mut scaled: HashMap<(Way, usize, u32), usize> = HashMap::new();
+    ) -> (Vec<TransferGroup>, Vec<Range<usize>>) {
+        let modes: Vec<Option<TransferMode>> =
+            self.all.classes.iter().map(|class| mode_of(class, reads_mapped)).collect();
+        let mut groups: Vec<TransferGroup> = Vec::new();
+        let mut scaled: HashMap<(TransferMode, usize, u32), usize> = HashMap::new();
         let mut alone = Vec::new();
         for pair in pairs {
             let class = self.all.id_of(pair);
             let dtype = self.all.classes[class].dst.dtype;
-            let Some(way) = ways[class] else {
+            let Some(mode) = modes[class] else {
                 alone.push(pair);
                 continue;
             };
-            if let (true, Some(scales)) = (way != Way::OnHost, &self.device_scales) {
-                let at = *scaled.entry((way, class, scales.layout_of(pair))).or_insert(lots.len());
-                match lots.get_mut(at) {
-                    Some(lot) => lot.pairs.push(pair),
-                    None => lots.push(Lot { way, dtype, pairs: vec![pair] }),
+            if let (true, Some(scales)) = (mode != TransferMode::OnHost, &self.device_scales) {
+                let at = *scaled.entry((mode, class, scales.layout_of(pair))).or_insert(groups.len());
+                match groups.get_mut(at) {
+                    Some(group) => group.pairs.push(pair),
+                    None => groups.push(TransferGroup { mode, dtype, pairs: vec![pair] }),
                 }
                 continue;
             }
-            match lots.iter_mut().find(|lot| (lot.way, lot.dtype) == (way, dtype)) {
-                Some(lot) => lot.pairs.push(pair),
-                None => lots.push(Lot { way, dtype, pairs: vec![pair] }),
+            match groups.iter_mut().find(|group| (group.mode, group.dtype) == (mode, dtype)) {
+                Some(group) => group.pairs.push(pair),
+                None => groups.push(TransferGroup { mode, dtype, pairs: vec![pair] }),
             }
         }
-        (lots, self.runs_of(dsts, &alone))
+        (groups, self.runs_of(dsts, &alone))
     }
 
     /// Ascending numbers of pairs as ranges of such numbers: neighbours of one class whose compact destinations are one after the
@@ -194,33 +194,33 @@ impl<'s> Moves<'s> {
         runs
     }
 
-    /// Plans a lot as leaf number `leaf` of a plan; errors as of [`Plan::for_moves`](crate::plan::Plan).
-    pub(super) fn planned_lot<'a: 's>(
+    /// Plans a transfer group as leaf number `leaf` of a plan; errors as of [`Plan::for_moves`](crate::plan::Plan).
+    pub(super) fn planned_group<'a: 's>(
         &self,
-        lot: &Lot,
+        group: &TransferGroup,
         leaf: usize,
         dsts: &SampleList<'a>,
         srcs: &SampleList<'a>,
-    ) -> Result<PlannedLot<'s>> {
-        let list = srcs.take(lot.pairs.iter().map(|&pair| pair as i64))?;
-        let members = Members::new(self, lot, leaf)?;
+    ) -> Result<PlannedGroup<'s>> {
+        let list = srcs.take(group.pairs.iter().map(|&pair| pair as i64))?;
+        let pairs = GroupPairs::new(self, group, leaf)?;
         let addresses = |of: &SampleList<'_>| -> Vec<*const u8> {
-            lot.pairs.iter().map(|&pair| of.address(pair)).collect()
+            group.pairs.iter().map(|&pair| of.address(pair)).collect()
         };
         let places = addresses(dsts);
-        let op = match members.classes[0].scaling() {
+        let op = match pairs.classes[0].scaling() {
             Some(_) => ElementOp::Rescale,
             None => ElementOp::Read { affine: self.affine.is_some(), saturate: false },
         };
         let nest = |_, class: &PairClass<'_>, table: &mut Vec<Dim>| {
             class.nest_between(class.src, class.dst, table)
         };
-        let output = members.output(addresses(srcs), Some(places.clone()), op, nest);
+        let output = pairs.output(addresses(srcs), Some(places.clone()), op, nest);
         let packed_src = |class: &PairClass<'_>| packed(class.src);
         let packed_dst = |class: &PairClass<'_>| packed(class.dst);
-        let crossing = match lot.way {
-            Way::Within | Way::ReadPinned | Way::OnHost => Crossing::Nothing,
-            Way::Copied => {
+        let crossing = match group.mode {
+            TransferMode::Within | TransferMode::ReadPinned | TransferMode::OnHost => Crossing::Nothing,
+            TransferMode::Copied => {
                 let bytes = |pair: usize| {
                     let TensorMeta { dtype, layout, .. } = self.all.class_of(pair).dst;
                     bytes_of(*dtype, layout.shape()) as usize
@@ -229,74 +229,74 @@ impl<'s> Moves<'s> {
                     let [to, from] = [dsts, srcs].map(|list| list.address(pair).addr() as u64);
                     (to, from, bytes(pair))
                 };
-                Crossing::Copied(lot.pairs.iter().map(copy).collect())
+                Crossing::Copied(group.pairs.iter().map(copy).collect())
             }
-            Way::PinnedStaged | Way::Staged => {
+            TransferMode::PinnedStaged | TransferMode::Staged => {
                 let (bytes, offsets) = packed_output(&list)?;
                 let bytes = bytes.into_owned();
-                let data = offsets.as_slice()[..lot.pairs.len()].iter();
+                let data = offsets.as_slice()[..group.pairs.len()].iter();
                 let data = data.map(|&at| std::ptr::without_provenance(at as usize)).collect();
-                let metas = members.each(packed_src)?;
-                let read = members.output(data, Some(places), op, |at, class, table| {
+                let metas = pairs.each(packed_src)?;
+                let read = pairs.output(data, Some(places), op, |at, class, table| {
                     class.nest_between(&metas[at], class.dst, table)
                 });
-                let is_pinned = lot.way == Way::PinnedStaged;
+                let is_pinned = group.mode == TransferMode::PinnedStaged;
                 Crossing::Staged { is_pinned, packed: bytes, offsets, read }
             }
-            Way::Landed => {
-                let metas = members.each(packed_dst)?;
-                let compact = members.output(addresses(srcs), None, op, |at, class, table| {
+            TransferMode::Landed => {
+                let metas = pairs.each(packed_dst)?;
+                let compact = pairs.output(addresses(srcs), None, op, |at, class, table| {
                     class.nest_between(class.src, &metas[at], table)
                 });
-                let size = lot.dtype.size() as u64;
+                let size = group.dtype.size() as u64;
                 let at = |sample: usize| (compact.starts.elems(sample).start * size) as usize;
                 let data =
-                    (0..lot.pairs.len()).map(|sample| std::ptr::without_provenance(at(sample)));
+                    (0..group.pairs.len()).map(|sample| std::ptr::without_provenance(at(sample)));
                 let data = data.collect();
                 let moved = ElementOp::MOVED;
-                let read = members.output(data, Some(places), moved, |at, class, table| {
+                let read = pairs.output(data, Some(places), moved, |at, class, table| {
                     LoopNest::for_pair(&metas[at], class.dst, table)
                 });
                 Crossing::Landed { compact, read }
             }
         };
-        let path = match lot.way {
-            Way::Within | Way::OnHost => Path::within(&output),
-            Way::ReadPinned => Path::DirectPinned,
-            Way::Copied | Way::PinnedStaged => Path::CopiedPinned,
-            Way::Staged => Path::Staged,
-            Way::Landed => Path::Download,
+        let path = match group.mode {
+            TransferMode::Within | TransferMode::OnHost => Path::within(&output),
+            TransferMode::ReadPinned => Path::DirectPinned,
+            TransferMode::Copied | TransferMode::PinnedStaged => Path::CopiedPinned,
+            TransferMode::Staged => Path::Staged,
+            TransferMode::Landed => Path::Download,
         };
-        let mut batch_shape = members.batch_shape(self);
+        let mut batch_shape = pairs.batch_shape(self);
         let mut scales = None;
-        if lot.way == Way::OnHost {
+        if group.mode == TransferMode::OnHost {
             (batch_shape.source, batch_shape.device) = (Device::Cpu, Device::Cpu);
         } else if let Some(device_scales) = &self.device_scales {
-            let class = members.classes[0];
-            batch_shape.scaling = device_scales.scaling(class, &lot.pairs).map(Box::new);
-            let lands = lot.way == Way::Landed;
-            let found = device_scales.output(class, (&lot.pairs, leaf), addresses(srcs), lands)?;
+            let class = pairs.classes[0];
+            batch_shape.scaling = device_scales.scaling(class, &group.pairs).map(Box::new);
+            let lands = group.mode == TransferMode::Landed;
+            let found = device_scales.output(class, (&group.pairs, leaf), addresses(srcs), lands)?;
             scales = found.map(|(placed, landed)| match landed {
                 Some((compact, read)) => (placed, Crossing::Landed { compact, read }),
                 None => (placed, Crossing::Nothing),
             });
         }
-        Ok(PlannedLot { list, batch_shape, output, path, crossing, scales })
+        Ok(PlannedGroup { list, batch_shape, output, path, crossing, scales })
     }
 }
 
-/// The way of a class's pairs; `None` if they are leaves of their own.
-fn way_of(class: &PairClass<'_>, reads_mapped: bool) -> Option<Way> {
+/// The mode of a class's pairs; `None` if they are leaves of their own.
+fn mode_of(class: &PairClass<'_>, reads_mapped: bool) -> Option<TransferMode> {
     let PairClass { dst, src, .. } = class;
     let bytes = |meta: &TensorMeta| bytes_of(meta.dtype, meta.layout.shape());
     // A leaf of its own has no scales.
     let is_scaled = class.scaling().is_some();
     let is_together = |meta: &TensorMeta| is_scaled || bytes(meta) < POLICY.max_together_bytes;
     match (src.device, dst.device) {
-        (Device::Cpu | Device::Pinned, Device::Cpu | Device::Pinned) => Some(Way::OnHost),
-        (Device::Cuda(_), Device::Cuda(_)) => Some(Way::Within),
-        (Device::Cuda(_), _) => is_together(dst).then_some(Way::Landed),
-        (Device::Cpu, _) => is_together(src).then_some(Way::Staged),
+        (Device::Cpu | Device::Pinned, Device::Cpu | Device::Pinned) => Some(TransferMode::OnHost),
+        (Device::Cuda(_), Device::Cuda(_)) => Some(TransferMode::Within),
+        (Device::Cuda(_), _) => is_together(dst).then_some(TransferMode::Landed),
+        (Device::Cpu, _) => is_together(src).then_some(TransferMode::Staged),
         (Device::Pinned, _) => {
             let mut table = Vec::new();
             let nest = class.nest_between(src, dst, &mut table);
@@ -307,33 +307,33 @@ fn way_of(class: &PairClass<'_>, reads_mapped: bool) -> Option<Way> {
             };
             let is_copied = !reads_mapped || bytes(src) >= least;
             match () {
-                () if is_copied && is_run => Some(Way::Copied),
-                () if is_copied && src.layout.is_compact() => Some(Way::PinnedStaged),
-                () if reads_mapped => Some(Way::ReadPinned),
-                () => is_scaled.then_some(Way::Staged),
+                () if is_copied && is_run => Some(TransferMode::Copied),
+                () if is_copied && src.layout.is_compact() => Some(TransferMode::PinnedStaged),
+                () if reads_mapped => Some(TransferMode::ReadPinned),
+                () => is_scaled.then_some(TransferMode::Staged),
             }
         }
     }
 }
 
-/// The pairs of a lot by their classes.
-struct Members<'m, 's> {
+/// The pairs of a group by their classes.
+struct GroupPairs<'m, 's> {
     classes: Vec<&'m PairClass<'s>>,
     /// The class of each pair, by position; empty if there is one class.
     ids: Vec<u32>,
-    lot: &'m Lot,
+    group: &'m TransferGroup,
     leaf: usize,
     layout: Layout,
     /// The start of each pair among the elements of all; `None` if all have as many.
     offsets: Option<Offsets>,
 }
 
-impl<'m, 's> Members<'m, 's> {
-    /// The members of a lot, which has pairs.
-    fn new(moves: &'m Moves<'s>, lot: &'m Lot, leaf: usize) -> Result<Members<'m, 's>> {
+impl<'m, 's> GroupPairs<'m, 's> {
+    /// The pairs of a group, which has pairs.
+    fn new(moves: &'m Moves<'s>, group: &'m TransferGroup, leaf: usize) -> Result<GroupPairs<'m, 's>> {
         let mut local = vec![u32::MAX; moves.all.classes.len()];
-        let (mut classes, mut ids) = (Vec::new(), Vec::with_capacity(lot.pairs.len()));
-        for &pair in &lot.pairs {
+        let (mut classes, mut ids) = (Vec::new(), Vec::with_capacity(group.pairs.len()));
+        for &pair in &group.pairs {
             let id = &mut local[moves.all.id_of(pair)];
             if *id == u32::MAX {
                 *id = classes.len() as u32;
@@ -351,21 +351,21 @@ impl<'m, 's> Members<'m, 's> {
         };
         let total = match &offsets {
             Some(offsets) => offsets.total(),
-            None => numel(classes[0]).saturating_mul(lot.pairs.len() as i64),
+            None => numel(classes[0]).saturating_mul(group.pairs.len() as i64),
         };
         if classes.len() == 1 {
             ids = Vec::new();
         }
         // Rows of scaled elements are told apart.
         let shape: Dims = match classes[0].scaling() {
-            Some(_) if lot.way != Way::OnHost => {
+            Some(_) if group.mode != TransferMode::OnHost => {
                 let extents = classes[0].dst.layout.shape().iter().copied();
-                std::iter::once(lot.pairs.len() as i64).chain(extents).collect()
+                std::iter::once(group.pairs.len() as i64).chain(extents).collect()
             }
             _ => smallvec![total],
         };
-        let layout = Layout::compact(lot.dtype, &shape)?;
-        Ok(Members { classes, ids, lot, leaf, layout, offsets })
+        let layout = Layout::compact(group.dtype, &shape)?;
+        Ok(GroupPairs { classes, ids, group, leaf, layout, offsets })
     }
 
     /// The result of `meta` for each class, in their order.
@@ -386,8 +386,8 @@ impl<'m, 's> Members<'m, 's> {
         let classes: Vec<LoopNest> =
             classes.map(|(at, class)| nest(at, class, &mut dims)).collect();
         let bytes_only = op == ElementOp::MOVED
-            && classes.iter().all(|nest| nest.is_bytes(self.lot.dtype, &dims));
-        let size = if places.is_none() { self.lot.dtype.size() as i64 } else { 0 };
+            && classes.iter().all(|nest| nest.is_bytes(self.group.dtype, &dims));
+        let size = if places.is_none() { self.group.dtype.size() as i64 } else { 0 };
         let starts = match &self.offsets {
             Some(offsets) => Starts::Joined { offsets: offsets.clone(), unit: 1, step: size },
             None => {
@@ -403,17 +403,17 @@ impl<'m, 's> Members<'m, 's> {
             nests: classes,
             dims,
             bytes_only,
-            ..OutputPlan::new(Role::Data, self.lot.dtype, self.layout.clone(), op, starts)
+            ..OutputPlan::new(Role::Data, self.group.dtype, self.layout.clone(), op, starts)
         }
     }
 
     /// The batch shape that stands for all destinations, with the fields that plans read.
     fn batch_shape(&self, moves: &Moves<'_>) -> BatchShape {
         let first = self.classes[0];
-        let bytes = bytes_of(self.lot.dtype, self.layout.shape());
+        let bytes = bytes_of(self.group.dtype, self.layout.shape());
         let device = match first.dst.device {
             device @ Device::Cuda(_) => device,
-            // The destinations of a small lot land together.
+            // The destinations of a small group land together.
             _ if bytes <= POLICY.chunk_bytes => Device::Pinned,
             _ => Device::Cpu,
         };
@@ -424,8 +424,8 @@ impl<'m, 's> Members<'m, 's> {
             data_bytes: bytes,
             permute: smallvec![0],
             ..BatchShape::moved_rows(
-                self.lot.dtype,
-                self.lot.pairs.len(),
+                self.group.dtype,
+                self.group.pairs.len(),
                 [first.src.device, device],
             )
         }

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::collate::{Affine, Collate};
 use crate::plan::arena::Arena;
 use crate::plan::batch_shape::BatchShape;
-use crate::plan::device_moves::Lot;
+use crate::plan::device_moves::TransferGroup;
 use crate::plan::moves::Moves;
 use crate::plan::output::{ElementOp, OutputPlan};
 use crate::plan::placement::Placement;
@@ -137,22 +137,22 @@ impl<'s> Plan<'s> {
         Ok(plan)
     }
 
-    /// Plans pairs with a side on a device: lots, and leaves for those that go by themselves, whose outputs were found to be
+    /// Plans pairs with a side on a device: transfer groups, and leaves for those that go by themselves, whose outputs were found to be
     /// apart. The caller sets `out_owners`. `reads_mapped`: whether kernels may read page-locked memory where it is.
     ///
     /// # Errors
     /// As [`Plan::for_leaves`].
     pub(crate) fn for_moves<'a: 's>(
         moves: &Moves<'s>,
-        lots: &[Lot],
+        groups: &[TransferGroup],
         leaves: &[Leaf<'s, 'a>],
         [dsts, srcs]: [&SampleList<'a>; 2],
         reads_mapped: bool,
     ) -> Result<Plan<'s>> {
-        let lots = lots.iter().enumerate();
-        let lots = lots.map(|(at, lot)| moves.planned_lot(lot, leaves.len() + at, dsts, srcs));
-        let lots = lots.collect::<Result<Vec<_>>>()?;
-        let (body, lists) = PlanBody::for_moves(leaves, lots, reads_mapped)?;
+        let groups = groups.iter().enumerate();
+        let groups = groups.map(|(at, group)| moves.planned_group(group, leaves.len() + at, dsts, srcs));
+        let groups = groups.collect::<Result<Vec<_>>>()?;
+        let (body, lists) = PlanBody::for_moves(leaves, groups, reads_mapped)?;
         let of_leaves = leaves.iter().map(|leaf| PlanSamples::Borrowed(leaf.samples));
         let lists = of_leaves.chain(lists.into_iter().map(PlanSamples::Owned)).collect();
         Ok(Plan { body, lists, is_move: true, ..Plan::default() })

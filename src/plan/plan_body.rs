@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::collate::Collate;
 use crate::plan::batch_shape::BatchShape;
-use crate::plan::device_moves::PlannedLot;
+use crate::plan::device_moves::PlannedGroup;
 use crate::plan::output::{data_output, index_output, mask_output, OutputPlan};
 use crate::plan::placement::Placement;
 use crate::plan::policy::POLICY;
@@ -51,19 +51,19 @@ impl<'s> PlanBody<'s> {
         Ok(body)
     }
 
-    /// Plans leaves, and the lots of a move behind them; that their outputs are apart is the caller's to check. `reads_mapped`:
-    /// whether kernels may read page-locked memory where it is. Gives the samples of each lot, too.
+    /// Plans leaves, and the transfer groups of a move behind them; that their outputs are apart is the caller's to check. `reads_mapped`:
+    /// whether kernels may read page-locked memory where it is. Gives the samples of each transfer group, too.
     ///
     /// # Errors
     /// As [`PlanBody::for_leaves`].
     pub fn for_moves<'a: 's>(
         leaves: &[Leaf<'s, 'a>],
-        lots: Vec<PlannedLot<'s>>,
+        groups: Vec<PlannedGroup<'s>>,
         reads_mapped: bool,
     ) -> Result<(Arc<PlanBody<'s>>, Vec<SampleList<'s>>)> {
         let mut body = PlanBody::without_cache(leaves, reads_mapped)?;
         let (mut lists, mut crossings) = (Vec::new(), Vec::new());
-        for PlannedLot { list, batch_shape, output, path, crossing, scales } in lots {
+        for PlannedGroup { list, batch_shape, output, path, crossing, scales } in groups {
             body.batch_shapes.push(batch_shape);
             crossings.push((body.outputs.len(), Some(path), crossing));
             body.outputs.push(output);
@@ -73,7 +73,7 @@ impl<'s> PlanBody<'s> {
                 body.outputs.push(scales);
             }
         }
-        body.route = Route::add_lots(body.route, &body.outputs, crossings, reads_mapped);
+        body.route = Route::add_groups(body.route, &body.outputs, crossings, reads_mapped);
         Ok((Arc::new(body), lists))
     }
 

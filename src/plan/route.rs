@@ -140,28 +140,28 @@ impl<'s> Route<'s> {
         Ok(Some(Box::new(route)))
     }
 
-    /// The route of a move: that of its leaves, with the transfers of its lots, whose outputs are the last of these, those of data
+    /// The route of a move: that of its leaves, with the transfers of its groups, whose outputs are the last of these, those of data
     /// with a path; `None` if nothing crosses.
-    pub(super) fn add_lots(
+    pub(super) fn add_groups(
         route: Option<Box<Route<'s>>>,
         outputs: &[OutputPlan<'s>],
-        lots: Vec<(usize, Option<Path>, Crossing<'s>)>,
+        groups: Vec<(usize, Option<Path>, Crossing<'s>)>,
         reads_mapped: bool,
     ) -> Option<Box<Route<'s>>> {
         let crosses = |(_, path, _): &(usize, Option<Path>, Crossing<'_>)| {
             use Path::{CopiedPinned, DirectPinned, Download, Staged};
             matches!(path, Some(Staged | CopiedPinned | DirectPinned | Download))
         };
-        if route.is_none() && !lots.iter().any(crosses) {
+        if route.is_none() && !groups.iter().any(crosses) {
             return None;
         }
-        let first = lots.first().map_or(outputs.len(), |(first, ..)| *first);
+        let first = groups.first().map_or(outputs.len(), |(first, ..)| *first);
         let paths = || outputs[..first].iter().map(Path::within).collect();
         let mut route = route.unwrap_or_else(|| {
             Box::new(Route { reads_mapped, paths: paths(), ..Route::default() })
         });
         let mut shared = StagedBlock { is_pinned: false, bytes: 0, outputs: Vec::new() };
-        for (output, path, crossing) in lots {
+        for (output, path, crossing) in groups {
             route.paths.extend(path);
             match crossing {
                 Crossing::Nothing => {}

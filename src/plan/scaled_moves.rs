@@ -1,7 +1,7 @@
 //! [`DeviceScales`]: the scales of pairs that a device writes.
 //!
 //! The host finds the scales of any mixture of pairs, since it asks for the groups of each sample. A descriptor of a launch has one
-//! rule for all of its samples: a lot of scaled pairs has one class, and its rows keep their dims.
+//! rule for all of its samples: a transfer group of scaled pairs has one class, and its rows keep their dims.
 
 use std::borrow::Cow;
 
