@@ -29,7 +29,7 @@ struct Locked {
 
 /// The owner of a page-locked tensor's memory.
 #[derive(Debug)]
-struct Reading {
+struct LockedOwner {
     _pages: Owner,
     /// The lease that keeps the tensor's part of the block.
     _lease: Owner,
@@ -83,7 +83,7 @@ pub fn page_locked(tensor: &Tensor, ordinal: u32) -> Option<Tensor> {
     };
     let base = pages.downcast_ref::<Locked>()?.mapping.as_ptr();
     let data = base.wrapping_add(block.offset_of(tensor.data_ptr()));
-    let owner = Arc::new(Reading { _pages: pages, _lease: Arc::clone(tensor.owner()) });
+    let owner = Arc::new(LockedOwner { _pages: pages, _lease: Arc::clone(tensor.owner()) });
     let (dtype, layout) = (tensor.dtype(), tensor.layout().clone());
     // SAFETY: the bytes of the tensor's elements, all of them in the block, of which this is another mapping; the owner keeps
     // both.

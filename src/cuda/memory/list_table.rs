@@ -40,7 +40,7 @@ const MOVE: u64 = u32::MAX as u64;
 
 /// A call whose indices may turn out to be out of range.
 #[derive(Clone, Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct IndexCheck {
     /// A [`ListTable`].
     pub list: Owner,
     pub call: u32,
@@ -109,7 +109,7 @@ impl ListTable {
     }
 }
 
-impl Chosen {
+impl IndexCheck {
     /// The call's slot in [`ListTable::found`], which later calls use too.
     pub fn slot(&self) -> usize {
         1 + self.call as usize % (NUM_FOUND - 1)

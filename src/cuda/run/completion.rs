@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cuda::driver::{forked, Context, PooledEvent};
 use crate::cuda::memory::keep_alive::KeepAlive;
-use crate::cuda::memory::list_table::Chosen;
+use crate::cuda::memory::list_table::IndexCheck;
 use crate::tensor::{Result, Stream};
 
 /// The end of a call's work.
@@ -14,7 +14,7 @@ pub(crate) struct Completion {
     context: Arc<Context>,
     /// `None` in a graph, which can be launched any number of times.
     end: Option<Arc<PooledEvent>>,
-    chosen: Option<Chosen>,
+    index_check: Option<IndexCheck>,
     /// The keeper of this call's samples until the end.
     keep_alive: Option<Arc<KeepAlive>>,
 }
@@ -25,10 +25,10 @@ impl Completion {
     pub(crate) fn new(
         context: &Arc<Context>,
         end: Option<Arc<PooledEvent>>,
-        chosen: Option<Chosen>,
+        index_check: Option<IndexCheck>,
         keep_alive: Option<Arc<KeepAlive>>,
     ) -> Completion {
-        Completion { context: Arc::clone(context), end, chosen, keep_alive }
+        Completion { context: Arc::clone(context), end, index_check, keep_alive }
     }
 
     /// The end of the work; `None` for work in a graph.
@@ -49,7 +49,7 @@ impl Completion {
             keep_alive.reap()?;
         }
         let in_graph = self.end.is_none();
-        self.chosen.as_ref().map_or(Ok(()), |chosen| chosen.check(in_graph))
+        self.index_check.as_ref().map_or(Ok(()), |index_check| index_check.check(in_graph))
     }
 }
 

@@ -9,7 +9,7 @@ use super::completion::{Completion, End};
 use super::executor::Executor;
 use crate::cuda::driver::{Current, Kernel, PooledEvent, StreamRef};
 use crate::cuda::memory::device::{DeviceBlock, Waited};
-use crate::cuda::memory::list_table::Chosen;
+use crate::cuda::memory::list_table::IndexCheck;
 use crate::cuda::memory::ring::Slot;
 use crate::observe::Traffic;
 use crate::plan::{BatchShape, Plan, Role};
@@ -50,7 +50,7 @@ pub(crate) struct Run<'r> {
     /// Owners of outputs in memory of another library's.
     pub lent: Vec<Owner>,
     /// A device selects the samples.
-    pub chosen: Option<Chosen>,
+    pub index_check: Option<IndexCheck>,
     /// The most blocks of a launch, if there is a bound.
     pub max_blocks: Option<u32>,
     pub result: RunResult,
@@ -75,7 +75,7 @@ impl<'r> Run<'r> {
             shared: None,
             slot: None,
             lent: Vec::new(),
-            chosen: None,
+            index_check: None,
             max_blocks: None,
             result: RunResult::default(),
         }
@@ -278,10 +278,10 @@ impl Run<'_> {
         read: &Readable<'_>,
         options: &RunOptions,
     ) -> Result<()> {
-        let (context, chosen) = (self.current.context(), self.chosen.take());
+        let (context, index_check) = (self.current.context(), self.index_check.take());
         if self.is_capturing {
-            let in_graph = |chosen| Arc::new(Completion::new(context, None, Some(chosen), None));
-            self.result.completion = chosen.map(in_graph);
+            let in_graph = |index_check| Arc::new(Completion::new(context, None, Some(index_check), None));
+            self.result.completion = index_check.map(in_graph);
             return Ok(());
         }
         // All memory is allocated: these events may be used again.
@@ -308,7 +308,7 @@ impl Run<'_> {
         }
         // A move has no batch that waits for its end: the next call releases the owners of what has been read.
         let completion =
-            (!is_move).then(|| Completion::new(context, Some(end), chosen, keep_alive));
+            (!is_move).then(|| Completion::new(context, Some(end), index_check, keep_alive));
         self.result.completion = completion.map(Arc::new);
         Ok(())
     }

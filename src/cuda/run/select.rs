@@ -18,7 +18,7 @@ use crate::cuda::launch::policy::Policy;
 use crate::cuda::launch::table::{Table, TableKernel};
 use crate::cuda::launch::table_writer::DeviceColumn;
 use crate::cuda::memory::device::{DeviceBlock, Waited};
-use crate::cuda::memory::list_table::{Chosen, ListTable, NUM_FOUND};
+use crate::cuda::memory::list_table::{IndexCheck, ListTable, NUM_FOUND};
 use crate::samples::{SampleList, Selection};
 use crate::tensor::{DType, Error, Result, Tensor};
 
@@ -197,12 +197,12 @@ pub(crate) fn enqueue_table(
     };
     // The mark is never 0, which says that nothing was found.
     let call = list.num_calls.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
-    let chosen = Chosen { list: Arc::clone(&selection.list.table), call };
+    let index_check = IndexCheck { list: Arc::clone(&selection.list.table), call };
     let num_words = table.num_words;
     let mut select = kernel_abi::Select {
         table: block.address(),
         call: call.into(),
-        slot: chosen.slot() as u32,
+        slot: index_check.slot() as u32,
         num_columns: table.num_columns,
         first_word: table.first_word() as u32,
         num_words,
@@ -227,7 +227,7 @@ pub(crate) fn enqueue_table(
     // SAFETY: the kernel has one parameter, of this size. The list's table, the indices and the memory that it
     // writes are held until the event after the launch that comes next; in a graph as the caller promised.
     unsafe { run.launch_kernel(kernel, grid, arguments.words()) }?;
-    run.chosen = Some(chosen);
+    run.index_check = Some(index_check);
     Ok(block.address())
 }
 

@@ -81,7 +81,7 @@ impl Builder<'_> {
                 let groups = self.items(&mut nest, segment, cols, outer, 1, pieces)?;
                 if let (0, Some(pieces)) = (extent(cols) % block, cols.fixed().map(pieces)) {
                     // Enough for all warps come before longer runs.
-                    let enough = groups.div_ceil(self.slots.all * teams_of(block)).max(1);
+                    let enough = groups.div_ceil(self.slots.all * groups_per_warp(block)).max(1);
                     let most = 1 << (pieces | MAX_RUN).trailing_zeros();
                     rule.run = most.min(1 << enough.ilog2()) as u32;
                 }
@@ -91,9 +91,9 @@ impl Builder<'_> {
         if groups >= DEVICE_COUNT {
             return Err(too_large("scales"));
         }
-        let teams = teams_of(group_elems);
-        (rule.block_step, nest.rows) = (scales.block_step, (LANES / teams).ilog2() as u8);
-        let items = groups.div_ceil(teams * u64::from(rule.run));
+        let per_warp = groups_per_warp(group_elems);
+        (rule.block_step, nest.rows) = (scales.block_step, (LANES / per_warp).ilog2() as u8);
+        let items = groups.div_ceil(per_warp * u64::from(rule.run));
         let position = self.table.push_bytes(bytes_of(&rule))?;
         // Kernels read one for each outer loop, whether it leads to other scales or not.
         let mut outer_steps = scales.outer_steps.clone();
@@ -107,6 +107,6 @@ impl Builder<'_> {
 /// The number of groups of so many elements that a warp has side by side, a power of two: a group
 /// has a lane for each chunk, rounded up to a power of two; one of more chunks than lanes has the
 /// warp.
-fn teams_of(elems: u64) -> u64 {
+fn groups_per_warp(elems: u64) -> u64 {
     LANES / elems.div_ceil(CHUNK).clamp(1, LANES).next_power_of_two()
 }
