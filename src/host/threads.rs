@@ -15,7 +15,7 @@ pub(crate) enum Threads {
     Own {
         /// The calling thread included.
         count: usize,
-        made: ForkMutex<Option<Made>>,
+        started: ForkMutex<Option<StartedPool>>,
     },
 }
 
@@ -44,14 +44,14 @@ impl Helpers {
 
 /// Threads made by a process: one less than the engine has, as the calling thread works too.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct StartedPool {
     process: u32,
     /// The pool, which only `drop` takes out.
     pool: Option<Arc<rayon::ThreadPool>>,
     ids: Arc<Ids>,
 }
 
-impl Drop for Made {
+impl Drop for StartedPool {
     fn drop(&mut self) {
         if self.process != std::process::id() {
             // The parent's threads are not here: waiting for them, or for a lock that one of them
@@ -64,7 +64,7 @@ impl Drop for Made {
 impl Threads {
     /// Threads of an engine, `count` with the calling one, which [`Threads::helpers`] starts.
     pub fn new(count: usize) -> Threads {
-        Threads::Own { count, made: ForkMutex::new(None) }
+        Threads::Own { count, started: ForkMutex::new(None) }
     }
 
     /// Threads that work on a large batch, the calling one included.
@@ -83,19 +83,19 @@ impl Threads {
     /// gives none for another reason.
     pub fn helpers(&self) -> Result<Option<Helpers>> {
         let count = self.count().saturating_sub(1);
-        let made = match self {
+        let started = match self {
             Threads::Given(pool) => return Ok(Some(Helpers { pool: Arc::clone(pool), count })),
             Threads::Own { .. } if count == 0 => return Ok(None),
-            Threads::Own { made, .. } => made,
+            Threads::Own { started, .. } => started,
         };
-        let mut made = made.lock();
+        let mut started = started.lock();
         let process = std::process::id();
-        let made = match &mut *made {
-            Some(made) if made.process == process => made,
-            none => none.insert(Made::new(process, count)?),
+        let started = match &mut *started {
+            Some(started) if started.process == process => started,
+            none => none.insert(StartedPool::new(process, count)?),
         };
-        made.ids.keep_off_this_cpu();
-        Ok(made.pool.clone().map(|pool| Helpers { pool, count }))
+        started.ids.keep_off_this_cpu();
+        Ok(started.pool.clone().map(|pool| Helpers { pool, count }))
     }
 }
 
@@ -105,9 +105,9 @@ const STACK_BYTES: usize = 2 << 20;
 /// A size that an allocator cannot have left over from before, as glibc may below 32 MiB.
 const PROBE_BYTES: usize = 64 << 20;
 
-impl Made {
+impl StartedPool {
     /// Starts `count` threads. Errors as of [`Threads::helpers`].
-    fn new(process: u32, count: usize) -> Result<Made> {
+    fn new(process: u32, count: usize) -> Result<StartedPool> {
         let ids = Arc::new(Ids::new(count));
         let entered = Arc::clone(&ids);
         let pool = rayon::ThreadPoolBuilder::new()
@@ -128,7 +128,7 @@ impl Made {
                 "cannot start {count} threads: {e}; an engine with one thread starts none"
             ))
         })?;
-        Ok(Made { process, pool: Some(Arc::new(pool)), ids })
+        Ok(StartedPool { process, pool: Some(Arc::new(pool)), ids })
     }
 }
 
@@ -244,8 +244,8 @@ mod tests {
     fn threads_end_with_their_owner() {
         let threads = Threads::new(3);
         drop(threads.helpers().unwrap());
-        let Threads::Own { made, .. } = &threads else { unreachable!("own") };
-        let ids = Arc::downgrade(&made.lock().as_ref().expect("made").ids);
+        let Threads::Own { started, .. } = &threads else { unreachable!("own") };
+        let ids = Arc::downgrade(&started.lock().as_ref().expect("started").ids);
         drop(threads);
         // The threads have a share of them until they end.
         while ids.strong_count() > 0 {

@@ -61,16 +61,16 @@ pub(super) unsafe fn scatter<T: Copy>(
 }
 
 /// The bytes of an element in the opposite order; of a complex one, those of each half.
-pub(super) trait Turned: Copy {
+pub(super) trait ByteSwapped: Copy {
     /// The element with its bytes in the opposite order; of each half by itself if `in_halves`.
-    fn turned(self, in_halves: bool) -> Self;
+    fn byte_swapped(self, in_halves: bool) -> Self;
 }
 
-macro_rules! turned {
+macro_rules! byte_swapped {
     ($($t:ty),*) => {$(
-        impl Turned for $t {
+        impl ByteSwapped for $t {
             #[inline(always)]
-            fn turned(self, in_halves: bool) -> $t {
+            fn byte_swapped(self, in_halves: bool) -> $t {
                 let all = self.swap_bytes();
                 if in_halves { all.rotate_left(<$t>::BITS / 2) } else { all }
             }
@@ -78,13 +78,13 @@ macro_rules! turned {
     )*};
 }
 
-turned!(u16, u32, u64, u128);
+byte_swapped!(u16, u32, u64, u128);
 
 /// Copies as [`copy`] does, and reverses the bytes of each element; of each half of it with `HALVES`.
 ///
 /// # Safety
 /// As of [`copy`].
-pub(super) unsafe fn swap<T: Turned, const HALVES: bool>(
+pub(super) unsafe fn swap<T: ByteSwapped, const HALVES: bool>(
     src: *const u8,
     ss: isize,
     dst: *mut u8,
@@ -100,7 +100,7 @@ pub(super) unsafe fn swap<T: Turned, const HALVES: bool>(
         // SAFETY: `i < len`.
         unsafe {
             let x = src.offset(ss * i).cast::<T>().read_unaligned();
-            dst.offset(ds * i).cast::<T>().write_unaligned(x.turned(HALVES));
+            dst.offset(ds * i).cast::<T>().write_unaligned(x.byte_swapped(HALVES));
         }
     }
 }
@@ -109,7 +109,7 @@ pub(super) unsafe fn swap<T: Turned, const HALVES: bool>(
 ///
 /// # Safety
 /// `len` contiguous elements as wide as `T` on both sides, disjoint.
-pub(super) unsafe fn swap_elems<T: Turned, const HALVES: bool>(
+pub(super) unsafe fn swap_elems<T: ByteSwapped, const HALVES: bool>(
     src: *const u8,
     dst: *mut u8,
     len: usize,
@@ -118,7 +118,7 @@ pub(super) unsafe fn swap_elems<T: Turned, const HALVES: bool>(
         // SAFETY: `i < len`.
         unsafe {
             let x = src.cast::<T>().add(i).read_unaligned();
-            dst.cast::<T>().add(i).write_unaligned(x.turned(HALVES));
+            dst.cast::<T>().add(i).write_unaligned(x.byte_swapped(HALVES));
         }
     }
 }
