@@ -17,7 +17,7 @@ use crate::collate::run::{Run, ATTACHED_BYTES, ATTACHED_SAMPLES};
 use crate::ground::arguments::{per_dim, scalar_of, NoBool};
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, OrPyErr};
-use crate::ground::logging::Records;
+use crate::ground::logging::LogScope;
 use crate::ground::modules::increment_version;
 use crate::import::column_reader::{borrowed, objects_of};
 use crate::samples::imported::Imported;
@@ -321,7 +321,7 @@ fn assemble(
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
     let py = samples.py();
-    let _records = Records::for_call(py);
+    let _log_scope = LogScope::for_call(py);
     let options = Options::for_call(form, engine, kwargs)?;
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);
@@ -360,7 +360,7 @@ pub(crate) fn stack_taken(
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
     let py = indices.py();
-    let _records = Records::for_call(py);
+    let _log_scope = LogScope::for_call(py);
     let options = Options::for_call(&STACK, engine, kwargs)?;
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);

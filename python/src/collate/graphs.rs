@@ -22,7 +22,7 @@ use crate::engine::default::default_engine;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, to_py_err, OrPyErr};
 use crate::ground::iterables::items_of;
-use crate::ground::logging::Records;
+use crate::ground::logging::LogScope;
 use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
@@ -69,7 +69,7 @@ pub(crate) fn join_graphs<'py>(
     follow: Vec<String>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = graphs.py();
-    let _records = Records::for_call(py);
+    let _log_scope = LogScope::for_call(py);
     let engine = default_engine();
     let span = engine.enter(Stage::Import);
     let graphs = items_of(graphs)?;

@@ -20,7 +20,7 @@ use crate::engine::default::default_engine;
 use crate::ground::arguments::int_within;
 use crate::ground::errors::{at_pair, to_py_err, OrPyErr};
 use crate::ground::iterables::{items_of, list_of};
-use crate::ground::logging::Records;
+use crate::ground::logging::LogScope;
 use crate::ground::modules::increment_version;
 use crate::ground::stream::stream_of;
 use crate::import::column_reader::{borrowed_pairs, objects_of};
@@ -114,7 +114,7 @@ pub(crate) fn copy_many(
     max_blocks: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let py = dsts.py();
-    let _records = Records::for_call(py);
+    let _log_scope = LogScope::for_call(py);
     let transform = transform.map_or_else(|| Ok(AnyTransform::default()), transform_of)?;
     let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
     let max_blocks = blocks_of(max_blocks)?;
@@ -221,7 +221,7 @@ pub(crate) fn _copy_leaves(
     numbers: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let py = dsts.py();
-    let _records = Records::for_call(py);
+    let _log_scope = LogScope::for_call(py);
     let engine = engine.map_or_else(|| Ok(default_engine().clone()), engine_of)?;
     let span = engine.enter(Stage::Import);
     let dsts = leaf_side(dsts, paths, MoveSide::Destination, true)?;

@@ -18,7 +18,7 @@ use crate::ground::arguments::device_of;
 use crate::ground::dtype::dtype_of;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::{items_of, list_of};
-use crate::ground::logging::Records;
+use crate::ground::logging::LogScope;
 use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
@@ -137,7 +137,7 @@ pub(crate) fn _copy_parts(
     paths: &Bound<'_, PyAny>,
 ) -> PyResult<bool> {
     let py = dsts.py();
-    let _records = Records::for_call(py);
+    let _log_scope = LogScope::for_call(py);
     let memory = bytes_of_buffer(buffer, num_bytes, "buffer")?;
     if memory.device() != Device::Cpu {
         return Ok(false);

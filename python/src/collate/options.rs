@@ -46,7 +46,7 @@ pub(crate) struct Options<'py> {
 
 /// The keyword arguments of a call: those that are another object each time, and the rest.
 #[derive(Default)]
-struct Given<'py> {
+struct GivenOptions<'py> {
     out: Option<Bound<'py, PyAny>>,
     stream: Option<Bound<'py, PyAny>>,
     transform: Option<Bound<'py, PyAny>>,
@@ -54,11 +54,11 @@ struct Given<'py> {
     rest: Items<'py>,
 }
 
-impl<'py> Given<'py> {
-    /// Sorts arguments by the identity of their names; a name that is not interned goes to `rest`, where [`Given::collate`] finds
-    /// it.
-    fn new(kwargs: Option<&Bound<'py, PyDict>>) -> Given<'py> {
-        let mut given = Given::default();
+impl<'py> GivenOptions<'py> {
+    /// Sorts arguments by the identity of their names; a name that is not interned goes to `rest`, where [`GivenOptions::collate`]
+    /// finds it.
+    fn new(kwargs: Option<&Bound<'py, PyDict>>) -> GivenOptions<'py> {
+        let mut given = GivenOptions::default();
         let Some(kwargs) = kwargs else { return given };
         let py = kwargs.py();
         for (name, item) in kwargs {
@@ -92,7 +92,7 @@ impl<'py> Given<'py> {
         let mut kwargs = Kwargs::new(form.name, &self.rest)?;
         let parsed = collate_of(form, &mut kwargs)?;
         let copy = kwargs.raw("copy")?.map_or(Ok(CopyMode::Always), |copy| copy_mode(&copy))?;
-        let Given { out, stream, transform, engine, .. } = self;
+        let GivenOptions { out, stream, transform, engine, .. } = self;
         let of_call =
             [("out", out), ("stream", stream), ("transform", transform), ("engine", engine)];
         let mut is_rest_parsed = true;
@@ -189,10 +189,10 @@ impl<'py> Options<'py> {
         engine: Option<&Bound<'py, PyAny>>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Options<'py>> {
-        let mut given = Given::new(kwargs);
+        let mut given = GivenOptions::new(kwargs);
         given.engine = given.engine.or_else(|| engine.cloned());
         let (mut collate, copy) = given.collate(form)?;
-        let Given { out, stream, transform, engine, .. } = given;
+        let GivenOptions { out, stream, transform, engine, .. } = given;
         let present = |item: Option<Bound<'py, PyAny>>| item.filter(|item| !item.is_none());
         if let Some(transform) = present(transform) {
             collate = collate.transform(transform_of(&transform)?);

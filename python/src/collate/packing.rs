@@ -24,13 +24,13 @@ fn numbers_of(numbers: &Bound<'_, PyAny>, name: &'static str) -> PyResult<Vec<i6
 }
 
 /// The indices of all rows, the end of each row among them, the number of their tokens, and the share of padding.
-type Found = (PyTensor, Vec<usize>, u128, f64);
+type PackedRows = (PyTensor, Vec<usize>, u128, f64);
 
 /// The rows of indices that `rows` makes of the lengths, with the interpreter lock released.
-fn found(
+fn packed_rows(
     lengths: &Bound<'_, PyAny>,
     rows: impl Send + FnOnce(&[i64]) -> Result<IndexRows>,
-) -> PyResult<Found> {
+) -> PyResult<PackedRows> {
     let py = lengths.py();
     let lengths = numbers_of(lengths, "lengths")?;
     let rows = py.detach(|| rows(&lengths)).or_py_err(py)?;
@@ -53,7 +53,7 @@ pub(crate) fn _pack(
     max_tokens: i64,
     how: &str,
     max_sequences: Option<usize>,
-) -> PyResult<Found> {
+) -> PyResult<PackedRows> {
     let how = match how {
         "first_fit_decreasing" => Packing::FirstFitDecreasing,
         "best_fit_decreasing" => Packing::BestFitDecreasing,
@@ -64,7 +64,7 @@ pub(crate) fn _pack(
         )))
         }
     };
-    found(lengths, |lengths| packing::pack(lengths, max_tokens, how, max_sequences))
+    packed_rows(lengths, |lengths| packing::pack(lengths, max_tokens, how, max_sequences))
 }
 
 /// `token_budget` of `windrow.plan`. ValueError for a `pad_to_multiple_of` or `max_sequences` below 1 and for a length that is
@@ -75,8 +75,8 @@ pub(crate) fn _token_budget(
     max_tokens: i64,
     pad_to_multiple_of: i64,
     max_sequences: Option<usize>,
-) -> PyResult<Found> {
-    found(lengths, |lengths| {
+) -> PyResult<PackedRows> {
+    packed_rows(lengths, |lengths| {
         packing::token_budget(lengths, max_tokens, pad_to_multiple_of, max_sequences)
     })
 }
@@ -89,10 +89,10 @@ pub(crate) fn _buckets(
     boundaries: Option<&Bound<'_, PyAny>>,
     drop_last: bool,
     seed: Option<u64>,
-) -> PyResult<Found> {
+) -> PyResult<PackedRows> {
     let boundaries = boundaries.map(|numbers| numbers_of(numbers, "boundaries")).transpose()?;
     let boundaries = boundaries.as_deref();
-    found(lengths, |lengths| packing::buckets(lengths, batch_size, boundaries, drop_last, seed))
+    packed_rows(lengths, |lengths| packing::buckets(lengths, batch_size, boundaries, drop_last, seed))
 }
 
 /// `balance` of `windrow.plan`: a list of indices for each rank. ValueError for no ranks and a negative length.
@@ -101,6 +101,6 @@ pub(crate) fn _balance(
     lengths: &Bound<'_, PyAny>,
     num_ranks: usize,
     seed: Option<u64>,
-) -> PyResult<Found> {
-    found(lengths, |lengths| packing::balance(lengths, num_ranks, seed))
+) -> PyResult<PackedRows> {
+    packed_rows(lengths, |lengths| packing::balance(lengths, num_ranks, seed))
 }

@@ -25,7 +25,7 @@ use crate::ownership::storage_watch::moved;
 use crate::samples::arrow::{is_arrow, samples_in};
 use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
-use crate::samples::list_import::{self, Given};
+use crate::samples::list_import::{self, SamplesArgument};
 use crate::samples::trees::is_tree;
 use crate::trees::container::ColumnPlace;
 use crate::trees::flatten::{flatten, Classified, TreeDef, TreeRules};
@@ -208,13 +208,13 @@ impl SideReader {
         if let Ok(list) = given.cast_exact::<PySampleList>() {
             return self.list(py, list.get());
         }
-        match (list_import::given(given)?, self.side) {
-            (Given::Samples(tuple), _) => self.objects(py, tuple_items(&tuple)?, &[]),
-            (Given::Table, _) => self.table(given),
-            (Given::Arrow, MoveSide::Source) => {
+        match (list_import::samples_argument(given)?, self.side) {
+            (SamplesArgument::Samples(tuple), _) => self.objects(py, tuple_items(&tuple)?, &[]),
+            (SamplesArgument::Table, _) => self.table(given),
+            (SamplesArgument::Arrow, MoveSide::Source) => {
                 Ok(Side { samples: Arc::new(samples_in(given, "")?), torch: Vec::new() })
             }
-            (Given::Arrow, _) => Err(self.read_only(py, "an Arrow array, which no one writes to")),
+            (SamplesArgument::Arrow, _) => Err(self.read_only(py, "an Arrow array, which no one writes to")),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::collate::token_columns::{space_for, KeyColumn};
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::items_of;
-use crate::ground::logging::Records;
+use crate::ground::logging::LogScope;
 use crate::ground::tensor::PyTensor;
 use crate::import::integers::integers;
 
@@ -35,7 +35,7 @@ pub(crate) fn pack_columns<'py>(
     wants_index: bool,
 ) -> PyResult<Packed> {
     let py = features.py();
-    let _records = Records::for_call(py);
+    let _log_scope = LogScope::for_call(py);
     let (columns, begin) = columns_of(features, ids, labels)?;
     match columns[0].samples.list.device() {
         Some(device @ Device::Cuda(_)) => {
@@ -99,7 +99,7 @@ pub(crate) fn pack_rows_of<'py>(
     pads: (i64, i64, i64),
 ) -> PyResult<PackedTensors> {
     let py = features.py();
-    let _records = Records::for_call(py);
+    let _log_scope = LogScope::for_call(py);
     let (columns, begin) = columns_of(features, ids, labels)?;
     let (counts, _) = integers(counts, "counts", 1)?;
     let plan = RowPlan { counts: &counts, max_tokens, pads };

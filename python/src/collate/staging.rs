@@ -10,7 +10,7 @@ use crate::collate::torch_memory::used_table;
 use crate::engine::default::{default_engine, drop_detached};
 use crate::ground::arguments::device_of;
 use crate::ground::errors::OrPyErr;
-use crate::ground::logging::Records;
+use crate::ground::logging::LogScope;
 use crate::ground::stream::{current_of, stream_of};
 use crate::ground::tensor::PyTensor;
 
@@ -79,7 +79,7 @@ impl PyStaging {
     #[pyo3(signature = (stream = None))]
     #[allow(unsafe_code)]
     fn upload(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let _records = Records::for_call(py);
+        let _log_scope = LogScope::for_call(py);
         let stream = match stream {
             Some(stream) => Some(stream_of(stream)?),
             None => torch_stream(py, self.staging().device().device())?,

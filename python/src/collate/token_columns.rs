@@ -24,7 +24,7 @@ use crate::ground::errors::{
     class_name, located, quoted, to_py_err, type_error, ErrorSubject, OrPyErr,
 };
 use crate::ground::iterables::{is_mapping, items_of, Lookup};
-use crate::ground::logging::Records;
+use crate::ground::logging::LogScope;
 use crate::ground::reserve::try_vec;
 use crate::import::importer::Reading;
 use crate::ownership::copy::copy_of;
@@ -241,7 +241,7 @@ pub(crate) fn pad_columns<'py>(
     int64: bool,
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = features.py();
-    let _records = Records::for_call(py);
+    let _log_scope = LogScope::for_call(py);
     let engine = default_engine();
     let span = engine.enter(Stage::Import);
     let pad = options.map(|options| Options::parse(&PAD, Some(options))).transpose()?;

@@ -29,7 +29,7 @@ use crate::ground::batch::PyBatch;
 use crate::ground::dtype::{in_other_order, typestr_of};
 use crate::ground::errors::{answered, at, is_answer, OrPyErr};
 use crate::ground::iterables::{is_list_or_tuple, items_of};
-use crate::ground::logging::Records;
+use crate::ground::logging::LogScope;
 use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
@@ -126,7 +126,7 @@ pub(crate) fn collate_torch<'py>(
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
-    let _records = Records::for_call(py);
+    let _log_scope = LogScope::for_call(py);
     let column = match read_before(samples, sep)? {
         Some(column) => column,
         None => {

@@ -22,7 +22,7 @@ use crate::ground::arguments::unfit;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::{check_list, items_of, list_of, no_list};
-use crate::ground::logging::Records;
+use crate::ground::logging::LogScope;
 use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::storages::lent;
@@ -92,7 +92,7 @@ pub(crate) fn collate<'py>(
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
-    let _records = Records::for_call(py);
+    let _log_scope = LogScope::for_call(py);
     let (sep, arena) = (sep_of(sep)?, is_in_arena(arena)?);
     let options = Options { may_start: !arena, ..Options::parse(&COLLATE, common)? };
     let engine = options.engine.clone();

@@ -121,20 +121,20 @@ impl Visit for StageRecord {
 /// A call, for as long as this lives. Made first and so dropped last: it hands the records on then, if it is the outermost of its
 /// thread; those of calls by handlers are dropped. What a handler raises is written as unraisable, but a KeyboardInterrupt, which
 /// the main thread gets again.
-pub(crate) struct Records<'py>(Option<Python<'py>>);
+pub(crate) struct LogScope<'py>(Option<Python<'py>>);
 
-impl<'py> Records<'py> {
+impl<'py> LogScope<'py> {
     /// Starts to keep the spans of a call on this thread, if logging is on.
-    pub fn for_call(py: Python<'py>) -> Records<'py> {
+    pub fn for_call(py: Python<'py>) -> LogScope<'py> {
         let is_on = IS_ON.load(Ordering::Relaxed);
         if is_on {
             THREAD.with_borrow_mut(|thread| thread.num_calls += 1);
         }
-        Records(is_on.then_some(py))
+        LogScope(is_on.then_some(py))
     }
 }
 
-impl Drop for Records<'_> {
+impl Drop for LogScope<'_> {
     fn drop(&mut self) {
         let Some(py) = self.0 else { return };
         let ended = THREAD.with_borrow_mut(|thread| match thread.num_calls {
@@ -206,7 +206,7 @@ pub(crate) fn is_on() -> bool {
 }
 
 /// The stage of an export, to be dropped at its end.
-pub(crate) fn exporting(py: Python<'_>) -> (windrow::observe::Span<'static>, Records<'_>) {
-    let records = Records::for_call(py);
-    (windrow::observe::Span::enter(windrow::observe::Stage::Export), records)
+pub(crate) fn exporting(py: Python<'_>) -> (windrow::observe::Span<'static>, LogScope<'_>) {
+    let log_scope = LogScope::for_call(py);
+    (windrow::observe::Span::enter(windrow::observe::Stage::Export), log_scope)
 }

@@ -24,13 +24,13 @@ pub(crate) fn import_samples(
     reading: Reading<'_>,
 ) -> PyResult<(Imported, Option<PipelinedCopy>)> {
     let py = samples.py();
-    match given(samples)? {
-        Given::Arrow => Ok((samples_in(samples, reading.path)?, None)),
-        Given::Table => {
+    match samples_argument(samples)? {
+        SamplesArgument::Arrow => Ok((samples_in(samples, reading.path)?, None)),
+        SamplesArgument::Table => {
             let table = table_of(samples, "samples", Reading { owned: true, ..reading })?;
             Ok((Imported::from_rows(py, table)?, None))
         }
-        Given::Samples(tuple) => {
+        SamplesArgument::Samples(tuple) => {
             let mut importer = Importer::new(py, reading);
             importer.import_tuple(&tuple, reading.stacker)?;
             Imported::from_importer(importer)
@@ -39,7 +39,7 @@ pub(crate) fn import_samples(
 }
 
 /// An argument in the place of a list of samples.
-pub(crate) enum Given<'py> {
+pub(crate) enum SamplesArgument<'py> {
     /// Each by itself: the entries of a list, a tuple or another iterable, the parts of a nested tensor.
     Samples(Bound<'py, PyTuple>),
     /// One tensor, whose rows are the samples.
@@ -49,26 +49,27 @@ pub(crate) enum Given<'py> {
 }
 
 /// Finds out what is given as a list of samples; TypeError for a mapping, a sparse matrix, text, what has no items, or a table of
-/// columns without the Arrow interface. A table with that interface is `Given::Arrow`; a tensor without dims is `Given::Table`.
-pub(crate) fn given<'py>(samples: &Bound<'py, PyAny>) -> PyResult<Given<'py>> {
+/// columns without the Arrow interface. A table with that interface is `SamplesArgument::Arrow`; a tensor
+/// without dims is `SamplesArgument::Table`.
+pub(crate) fn samples_argument<'py>(samples: &Bound<'py, PyAny>) -> PyResult<SamplesArgument<'py>> {
     if let Ok(list) = samples.cast_exact::<PyList>() {
-        return list.as_sequence().to_tuple().map(Given::Samples);
+        return list.as_sequence().to_tuple().map(SamplesArgument::Samples);
     }
     if let Ok(tuple) = samples.cast_exact::<PyTuple>() {
-        return Ok(Given::Samples(tuple.clone()));
+        return Ok(SamplesArgument::Samples(tuple.clone()));
     }
     if !is_array(samples)? {
         if is_arrow(samples)? {
-            return Ok(Given::Arrow);
+            return Ok(SamplesArgument::Arrow);
         }
         check_list(samples)?;
     }
     if is_nested(samples)? {
-        tuple_from(&samples.call_method0("unbind")?).map(Given::Samples)
+        tuple_from(&samples.call_method0("unbind")?).map(SamplesArgument::Samples)
     } else if is_tensor(samples)? {
-        Ok(Given::Table)
+        Ok(SamplesArgument::Table)
     } else {
-        tuple_from(samples).map(Given::Samples)
+        tuple_from(samples).map(SamplesArgument::Samples)
     }
 }
 
@@ -78,10 +79,10 @@ pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     let objects = match samples.cast_exact::<PyList>() {
         // Nothing changes it meanwhile.
         Ok(list) if HAS_LOCK => objects_of(samples, list.len(), |object| object)?,
-        _ => match given(samples)? {
-            Given::Samples(tuple) => tuple_items(&tuple)?,
-            Given::Arrow => return rows_of_arrow(samples),
-            Given::Table => {
+        _ => match samples_argument(samples)? {
+            SamplesArgument::Samples(tuple) => tuple_items(&tuple)?,
+            SamplesArgument::Arrow => return rows_of_arrow(samples),
+            SamplesArgument::Table => {
                 let (imported, _) = import_samples(samples, Reading::OWNED)?;
                 return Ok(ListSamples::Leaves(Arc::new(imported)));
             }
