@@ -14,7 +14,7 @@ use crate::host::{
     self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding, RowsMemory, ALIGN,
 };
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{check_apart, check_target, BatchShape, Leaf, Path, Placement, Target};
+use crate::plan::{check_disjoint, check_target, BatchShape, Leaf, Path, Placement, Target};
 use crate::samples::{SampleRows, TableLimits};
 use crate::tensor::{Device, DimSet, Layout, Result, Tensor};
 
@@ -39,7 +39,7 @@ fn is_plain(collate: &Collate, device: Option<Device>) -> bool {
 impl<'s> Small<'s> {
     /// Returns `None` unless the shape stacks rows, joins them along dim 0 or pads dim 0 alone, and `out`, if given, is compact,
     /// fits the shape and is apart from all samples. Invalid input also gives `None`: the planner reports the error. The caller
-    /// checks [`is_plain`], and [`check_apart`] for outputs of several leaves.
+    /// checks [`is_plain`], and [`check_disjoint`] for outputs of several leaves.
     #[inline]
     fn new(
         rows: &'s SampleRows<'s>,
@@ -139,7 +139,7 @@ impl<'s> Small<'s> {
         debug_assert!(output.data.as_ref().is_none_or(|tensor| tensor.nbytes() == bytes));
         debug_assert!(bytes == 0 || !data.is_null());
         // SAFETY: memory just allocated for each row with its padding; or the caller's for this call, which has the batch's dtype
-        // and layout and is apart from all samples (`check_target`, `check_apart`). The mask was just allocated, with an element
+        // and layout and is apart from all samples (`check_target`, `check_disjoint`). The mask was just allocated, with an element
         // for each place of all rows.
         #[allow(unsafe_code)]
         unsafe {
@@ -199,7 +199,7 @@ impl Engine {
         for ((leaf, rows), shape) in leaves.iter().zip(&rows).zip(&shapes) {
             all.push(Small::new(rows, shape, leaf.out)?);
         }
-        check_apart(leaves).ok()?;
+        check_disjoint(leaves).ok()?;
         let most_bytes = most_bytes.min(small_batch_limit(&all));
         let traffic = all.iter().map(Small::traffic).fold(0, u64::saturating_add);
         if traffic >= most_bytes {

@@ -3,10 +3,10 @@
 //! The chosen samples are not known here: all samples of a list have to be alike, and memory that they share is not looked for.
 
 use crate::collate::{AnyTransform, Collate, Quantize};
-use crate::plan::apart::check_pairs_apart;
+use crate::plan::disjoint::check_pairs_disjoint;
 use crate::plan::batch_shape::BatchShape;
 use crate::plan::loops::{Dim, LoopNest};
-use crate::plan::move_scales::{check_number, check_scales, check_scales_apart};
+use crate::plan::move_scales::{check_number, check_scales, check_scales_disjoint};
 use crate::plan::pair_classes::PairClasses;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{Device, Error, Hint, Layout, Mismatch, MoveSide, Result, Tensor};
@@ -131,7 +131,7 @@ pub(crate) fn needs_gather(
     let given = Some(transform).filter(|transform| **transform != AnyTransform::default());
     PairClasses::new(&all_dsts, all_srcs).check(all_srcs, given)?;
     if dsts.selection().is_none() {
-        check_pairs_apart(dsts, &SampleList::new(), |_| false)?;
+        check_pairs_disjoint(dsts, &SampleList::new(), |_| false)?;
     }
     let (dst, src) = (first_of(dsts), first_of(srcs));
     if src.device.is_cuda() && dst.device.is_cuda() && src.device != dst.device {
@@ -191,7 +191,7 @@ pub(crate) fn check_chosen_scales(
         return Err(Error::argument(text.to_owned()));
     }
     match dsts.selection() {
-        None => check_scales_apart(dsts, &SampleList::new(), scales),
+        None => check_scales_disjoint(dsts, &SampleList::new(), scales),
         Some(_) => Ok(()),
     }
 }

@@ -86,7 +86,7 @@ impl Circle {
 
     /// Whether a tensor's arc is apart from all that are here, which may overlap each other; if not, the tensor may be apart from
     /// theirs all the same. Its steps were counted by [`Circle::each`], which is not checked.
-    pub fn is_apart(&self, of: &Footprint<'_>) -> bool {
+    pub fn is_disjoint(&self, of: &Footprint<'_>) -> bool {
         let start = of.rest(self.period);
         let (end, again) = (start.saturating_add(of.reach_below(self.long)), start + self.period);
         let next = self.arcs.partition_point(|arc| arc.start < start);

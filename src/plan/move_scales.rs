@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::collate::{AnyTransform, Quantize};
-use crate::plan::apart::{check_pairs_apart, try_vec};
+use crate::plan::disjoint::{check_pairs_disjoint, try_vec};
 use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::output::{ElementOp, OutputPlan, Starts};
 use crate::plan::pair_classes::{given_for, PairClasses};
@@ -72,7 +72,7 @@ pub(super) fn check_scales_out(
         check_scales(scales.meta(pair), dsts.meta(pair), &shape, quantize)
             .map_err(|error| error.at_side(MoveSide::Scales, pair))?;
     }
-    check_scales_apart(dsts, srcs, scales)
+    check_scales_disjoint(dsts, srcs, scales)
 }
 
 /// Checks the destination of the scales of a pair, which have this shape; errors as of [`check_scales_out`], without a number.
@@ -114,15 +114,15 @@ pub(super) fn check_scales(
 /// Checks that scales are apart from each other, from all destinations and from what is read.
 ///
 /// # Errors
-/// As [`check_pairs_apart`].
-pub(super) fn check_scales_apart(
+/// As [`check_pairs_disjoint`].
+pub(super) fn check_scales_disjoint(
     dsts: &SampleList<'_>,
     srcs: &SampleList<'_>,
     scales: &SampleList<'_>,
 ) -> Result<()> {
     let mut written = dsts.clone();
     written.extend(scales)?;
-    check_pairs_apart(&written, srcs, |_| false).map_err(|mut error| {
+    check_pairs_disjoint(&written, srcs, |_| false).map_err(|mut error| {
         if let Some(mismatch) = error.mismatch_mut() {
             if let Some(pair) = mismatch.index.filter(|&index| index >= dsts.len()) {
                 let named = |value: &ErrorValue| named_scales(value.to_string(), dsts.len());

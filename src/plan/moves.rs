@@ -11,7 +11,7 @@
 use std::borrow::Cow;
 
 use crate::collate::{Affine, AnyTransform};
-use crate::plan::apart::check_pairs_apart;
+use crate::plan::disjoint::check_pairs_disjoint;
 use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::move_scales::{check_scales_out, MoveScales};
 use crate::plan::output::{ElementOp, OutputPlan, Starts};
@@ -78,7 +78,7 @@ impl<'s> Moves<'s> {
         let transform = Some(asked).filter(|asked| **asked != AnyTransform::default());
         all.check(srcs, transform)?;
         check_scales_out(dsts, srcs, &all, asked, scales_out)?;
-        check_pairs_apart(dsts, srcs, |pair| all.class_of(pair).is_same)?;
+        check_pairs_disjoint(dsts, srcs, |pair| all.class_of(pair).is_same)?;
         moves.affine = all.classes.iter_mut().find_map(|class| {
             class.transformed.as_mut().and_then(|transformed| transformed.affine.take())
         });

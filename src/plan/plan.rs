@@ -20,7 +20,7 @@ use crate::plan::placement::Placement;
 use crate::plan::plan_body::{selected_must_be_alone, PlanBody};
 use crate::plan::role::Role;
 use crate::plan::route::Route;
-use crate::plan::target::{check_apart, Leaf};
+use crate::plan::target::{check_disjoint, Leaf};
 use crate::samples::{Memo, SampleList, Samples, Selection};
 use crate::tensor::{
     Device, Dims, Error, Footprint, Hint, Layout, Mismatch, Owner, Result, Tensor,
@@ -133,7 +133,7 @@ impl<'s> Plan<'s> {
             arena: None,
             is_move: false,
         };
-        check_apart(leaves)?;
+        check_disjoint(leaves)?;
         Ok(plan)
     }
 

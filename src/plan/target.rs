@@ -179,7 +179,7 @@ pub(crate) fn target_of(tensor: &mut Tensor, num_refs: usize) -> Result<Target<'
 }
 
 /// Checks that an output, and its memory for scales, fits a batch of this shape and is apart from all samples; not from each
-/// other: see [`check_apart`]. `sharing`: the first sample that shares a byte with what is written.
+/// other: see [`check_disjoint`]. `sharing`: the first sample that shares a byte with what is written.
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::Device`], [`Error::DType`]; [`Error::Layout`] for foreign byte order and shared bytes;
@@ -230,14 +230,14 @@ fn check_memory(
             .into_error(Error::Layout));
     }
     match sharing(&written) {
-        Some(index) => Err(not_apart(Some(index), "out")),
+        Some(index) => Err(not_disjoint(Some(index), "out")),
         None => Ok(()),
     }
 }
 
 /// Leaves of one plan are written at the same time: no output or scales may be over other ones, of the same leaf too, or over
 /// the samples of another leaf. The error is [`Error::Layout`].
-pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
+pub(crate) fn check_disjoint(leaves: &[Leaf<'_, '_>]) -> Result<()> {
     let outs: Vec<(usize, Footprint<'_>)> = leaves
         .iter()
         .enumerate()
@@ -246,7 +246,7 @@ pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
         .collect();
     if let Some((first, second)) = sharing_outputs(&outs) {
         let whose = output_at(leaves[first].path);
-        return Err(not_apart(None, &whose).at_path(leaves[second].path));
+        return Err(not_disjoint(None, &whose).at_path(leaves[second].path));
     }
     let spans = WrittenSpans::new(outs.iter().map(|(_, out)| out.span().clone()).collect());
     for (leaf, Leaf { samples, path, .. }) in leaves.iter().enumerate() {
@@ -257,7 +257,7 @@ pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
         for (other, written) in others() {
             if let Some(index) = samples.sharing(written) {
                 let whose = output_at(leaves[*other].path);
-                return Err(not_apart(Some(index), &whose).at_path(path));
+                return Err(not_disjoint(Some(index), &whose).at_path(path));
             }
         }
     }
@@ -317,7 +317,7 @@ fn output_at(path: &str) -> String {
 }
 
 /// The error of sample `index`, or of an output if there is none, that overlaps the memory of `output`.
-fn not_apart(index: Option<usize>, output: &str) -> Error {
+fn not_disjoint(index: Option<usize>, output: &str) -> Error {
     let (expected, got) =
         (format!("memory apart from {output}"), format!("memory that overlaps {output}"));
     Mismatch::new(index, expected, got).into_error(Error::Layout)

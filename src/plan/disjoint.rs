@@ -39,7 +39,7 @@ struct Span {
 ///
 /// # Errors
 /// [`Error::Overlap`] names both pairs; [`Error::OutOfMemory`].
-pub(super) fn check_pairs_apart(
+pub(super) fn check_pairs_disjoint(
     dsts: &SampleList<'_>,
     srcs: &SampleList<'_>,
     is_same: impl Fn(usize) -> bool + Copy,
@@ -58,13 +58,13 @@ pub(super) fn check_pairs_apart(
     if !spans.is_sorted_by_key(|span| span.start) {
         spans.sort_unstable_by_key(|span| (span.start, span.pair));
     }
-    let (mut reach, mut is_apart) = (0, true);
+    let (mut reach, mut is_disjoint) = (0, true);
     for span in &mut spans {
-        is_apart &= reach <= span.start;
+        is_disjoint &= reach <= span.start;
         reach = reach.max(span.end);
         span.reach = reach;
     }
-    if !is_apart && !is_table_apart(dsts) {
+    if !is_disjoint && !is_table_disjoint(dsts) {
         check_destinations(dsts, &spans)?;
     }
     let Some(first) = spans.first().map(|span| span.start) else { return Ok(()) };
@@ -83,13 +83,13 @@ pub(super) fn check_pairs_apart(
         let mut may_share =
             spans[..begun].iter().rev().take_while(|span| span.reach > read.start).map(|s| s.pair);
         let is_beside_many = may_share.clone().nth(MANY).is_some();
-        if is_beside_many && circles.are_apart(&source_bytes, &read, &spans, (dsts, srcs), is_same)
+        if is_beside_many && circles.are_disjoint(&source_bytes, &read, &spans, (dsts, srcs), is_same)
         {
             continue;
         }
         let shares = |&pair: &usize| footprint(dsts, pair).shares_with(&source_bytes);
         if let Some(pair) = may_share.by_ref().filter(shares).min() {
-            return Err(not_apart(pair, MoveSide::Source, source));
+            return Err(not_disjoint(pair, MoveSide::Source, source));
         }
     }
     Ok(())
@@ -112,7 +112,7 @@ impl Circles {
     /// Whether a source is apart from all destinations by circles; if not, it may be apart all the same. `source`, `read`: the
     /// source's bytes and their span.
     #[cold]
-    fn are_apart(
+    fn are_disjoint(
         &mut self,
         source: &Footprint<'_>,
         read: &Range<u64>,
@@ -121,7 +121,7 @@ impl Circles {
         is_same: impl Fn(usize) -> bool,
     ) -> bool {
         let of_all = self.of_all.get_or_insert_with(|| circles_of(dsts, srcs, spans, &is_same));
-        if of_all.iter().any(|circle| circle.is_apart(source)) {
+        if of_all.iter().any(|circle| circle.is_disjoint(source)) {
             return true;
         }
         if self.clusters.is_empty() {
@@ -137,7 +137,7 @@ impl Circles {
                 let within = &spans[range.clone()];
                 let circles =
                     circles.get_or_insert_with(|| circles_of(dsts, srcs, within, &is_same));
-                circles.iter().any(|circle| circle.is_apart(source))
+                circles.iter().any(|circle| circle.is_disjoint(source))
             })
     }
 }
@@ -176,7 +176,7 @@ fn circles_of(
 
 /// Whether the list keeps destinations as rows of a table, and together they are one tensor whose elements have places of their
 /// own. If not, they may be apart all the same; a list with an address for each is not looked at.
-fn is_table_apart(dsts: &SampleList<'_>) -> bool {
+fn is_table_disjoint(dsts: &SampleList<'_>) -> bool {
     let (Some((first, step)), [meta]) = (dsts.as_table(), dsts.metas()) else { return false };
     let TensorMeta { dtype, layout, .. } = meta;
     let size = dtype.size() as i64;
@@ -187,7 +187,7 @@ fn is_table_apart(dsts: &SampleList<'_>) -> bool {
         && whole.is_some_and(|whole| !Footprint::new(first, &whole, *dtype).shares_with_itself())
 }
 
-/// Checks as [`check_pairs_apart`] does, for destinations alone, whose spans overlap: each cluster by itself.
+/// Checks as [`check_pairs_disjoint`] does, for destinations alone, whose spans overlap: each cluster by itself.
 #[cold]
 fn check_destinations(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
     let mut clusters = clusters_of(spans).filter(|cluster| cluster.len() > 1);
@@ -212,7 +212,7 @@ fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
             // The start of the circle depends on addresses. The error must not, so the smallest pair is named.
             let pairs = neighbours.filter(share).map(|(a, b)| (a.max(b), a.min(b)));
             if let Some((second, first)) = pairs.min() {
-                return Err(not_apart(second, MoveSide::Destination, first));
+                return Err(not_disjoint(second, MoveSide::Destination, first));
             }
         }
     }
@@ -223,7 +223,7 @@ fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
         for other in alive.iter().map(|other| other.pair) {
             if footprint(dsts, other).shares_with(&span_bytes) {
                 let (first, second) = (other.min(span.pair), other.max(span.pair));
-                return Err(not_apart(second, MoveSide::Destination, first));
+                return Err(not_disjoint(second, MoveSide::Destination, first));
             }
         }
         alive.push(span);
@@ -232,7 +232,7 @@ fn check_cluster(dsts: &SampleList<'_>, spans: &[Span]) -> Result<()> {
 }
 
 /// The error of destination `pair`, which overlaps a source or another destination.
-fn not_apart(pair: usize, side: MoveSide, other: usize) -> Error {
+fn not_disjoint(pair: usize, side: MoveSide, other: usize) -> Error {
     let expected = format!("memory apart from {side} {other}");
     let got = format!("memory that overlaps {side} {other}");
     Mismatch::new(None, expected, got)
