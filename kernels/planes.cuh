@@ -173,7 +173,7 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t log_siz
     const PixelMap map = {by, channels};
     const uint32_t lead = run.lead << log_size, done = run.lead + run.real;
     // Planes of different phases are cut and written one by one.
-    const uint32_t together = (run.plane & 15) == 0 ? planes : 1;
+    const uint32_t planes_per_pass = (run.plane & 15) == 0 ? planes : 1;
     auto cut = [&](uint32_t c) {
         return cut_run(run.src, run.dst + lead + c * run.plane, run.real, planes, log_size, run.before, run.after, c);
     };
@@ -187,17 +187,17 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t log_siz
         opaque(each.rank);
         opaque(each.size);
         uint8_t* dst = run.dst + c * run.plane;
-        if (run.lead > 0) fill_run(dst, run.lead, 1 << log_size, fill, each, together, run.plane);
-        if (done < run.width) fill_run(dst + (done << log_size), run.width - done, 1 << log_size, fill, each, together, run.plane);
-        write_singles(run, map, to, log_size, planes, dst + lead, plane_cut, c, together, each);
-        c += together;
+        if (run.lead > 0) fill_run(dst, run.lead, 1 << log_size, fill, each, planes_per_pass, run.plane);
+        if (done < run.width) fill_run(dst + (done << log_size), run.width - done, 1 << log_size, fill, each, planes_per_pass, run.plane);
+        write_singles(run, map, to, log_size, planes, dst + lead, plane_cut, c, planes_per_pass, each);
+        c += planes_per_pass;
         if (c < planes) plane_cut = cut(c);
     } while (c < planes);
     // The cases have no gaps, so that the compiler makes a table of jumps.
     constexpr auto kind_of = [](uint32_t to, uint32_t planes) { return minimum(to - kF16, 3) << 1 | (planes & 1); };
 #define WINDROW_CASES(dtype) WINDROW_CASE(dtype, 3) WINDROW_CASE(dtype, 4)
 #define WINDROW_ALL_CASES WINDROW_CASES(kU8) WINDROW_CASES(kF16) WINDROW_CASES(kBF16) WINDROW_CASES(kF32)
-    if (together == planes) {
+    if (planes_per_pass == planes) {
         const uint8_t* src = run.src + all.head * planes;
         uint8_t* dst = run.dst + lead + (all.head << log_size);
         switch (kind_of(to, planes)) {
