@@ -15,7 +15,7 @@ fn serve(engine: &Engine, requests: &Receiver<Request>) -> Result<()> {
     let collate =
         Collate::pad(Pad::new().value(-1).multiple_of(8).mask(Mask::Real)).cast(DType::I64);
     while let Ok(first) = requests.recv() {
-        // What waits already makes a batch with it; without any, the request goes alone.
+        // Requests that already wait join the batch; without any, the request goes alone.
         let waiting: Vec<Request> =
             std::iter::once(first).chain(requests.try_iter().take(LIMIT - 1)).collect();
         let (rows, answers): (Vec<_>, Vec<_>) =

@@ -170,6 +170,6 @@ fn may_share(pairs: &[(Piece, Piece)]) -> bool {
 
 /// Runs the pairs that an input describes.
 pub fn check(data: &[u8]) {
-    // What runs out of bytes is no case.
+    // Input that runs out of bytes is skipped.
     let _ = check_case(&mut Unstructured::new(data));
 }

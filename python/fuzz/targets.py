@@ -48,7 +48,7 @@ def call(function, *args, **kwargs):
 
 
 def described(array):
-    """What an array interface says of an array."""
+    """The array interface of an array, as a dict."""
     return {"shape": array.shape, "strides": array.strides, "typestr": array.dtype.str, "data": (array.ctypes.data, False), "version": 3}
 
 
@@ -324,7 +324,7 @@ TARGETS = [array_interface, cuda_array_interface, arguments, trees, sample_lists
 
 
 def run(target, examples, number=0):
-    """So many examples of a target; the same for the same number."""
+    """Runs a target on `examples` examples, the same ones for the same `number`."""
     quiet = dict(deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink])
     seed(number)(settings(max_examples=examples, **quiet)(given(data=st.data())(target)))()
 

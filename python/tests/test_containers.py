@@ -108,7 +108,7 @@ def test_an_unknown_container_beside_tensors():
 
 
 def test_a_mapping_that_is_a_dataclass():
-    """Such as transformers' model outputs, which have no `update`."""
+    """The model outputs of transformers are such mappings, and have no `update`."""
 
     @dataclasses.dataclass
     class Output(collections.OrderedDict):
@@ -165,7 +165,7 @@ DICTS = {
 @pytest.mark.parametrize("kind", DICTS)
 @pytest.mark.parametrize("num_keys", [1, 3, 40])
 def test_values_go_to_their_keys_in_dicts_of_every_kind(kind, num_keys, torch):
-    """Whatever kinds are beside them: a dict of its own is read in the order of the first one."""
+    """Kinds may differ between samples: each dict is read in the key order of the first one."""
     import windrow.torch
 
     def entries(i):
@@ -242,7 +242,7 @@ class Inserting(dict):
 
 
 class InsertingMapping(MutableMapping):
-    """As `Inserting`; its `__contains__` is that of `Mapping`, which asks for the value."""
+    """Like `Inserting`; its `__contains__` is that of `Mapping`, which asks for the value."""
 
     def __init__(self, entries):
         self.own = dict(entries)

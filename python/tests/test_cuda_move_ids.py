@@ -309,7 +309,7 @@ else:
 for own, its in zip(codes, scales):
     wr.copy_many(own, rows, transform=quantize, scales_out=its)
     assert (read(own) == want.numpy()).all() and (read(its) == want.scales.numpy()).all()
-# Whatever their number.
+# The number of pairs is any.
 many = [wr.stack(np.zeros((200, 3), "i4"), device=name) for name in ("cuda:0", "cuda:1")]
 numbers = np.arange(600).reshape(200, 3)
 wr.copy_many([many[i % 2][i] for i in range(200)], list(numbers.astype("i8")))

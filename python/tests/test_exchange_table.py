@@ -293,7 +293,7 @@ def stand_in():
     table = DLPackExchangeAPI(version=DLPackVersion(1, 3), managed_tensor_from_py_object_no_sync=8)
     class Tensor:
         keep, __dlpack_c_exchange_api__ = table, exchange_capsule(table)
-    # As memory that was freed may look.
+    # The table then looks as freed memory may.
     weakref.finalize(Tensor, ctypes.memset, ctypes.addressof(table), 5, ctypes.sizeof(table))
     return types.SimpleNamespace(Tensor=Tensor, from_dlpack=lambda tensor: ("torch's", tensor.shape), __version__="0")
 

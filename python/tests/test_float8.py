@@ -161,7 +161,7 @@ def test_padding_value(target):
     padded = wr.pad([np.ones(2, "float32"), np.ones(1, "float32")], dtype=target, value=-0.3)
     assert memory(padded)[1].tolist() == [*codes([1.0], target), *codes([-0.3], target)]
     refusal(lambda: wr.pad([np.ones(2, "f4")], size=3, dtype=target, value=1e6), ValueError, f"value=.* {target}")
-    # What a cast rounds to the largest number is that number; what it does not is refused.
+    # A value that a cast rounds to the largest number is that number; a larger value is refused.
     largest = LARGEST[target]
     tie = np.float32({"float8_e4m3fn": 464, "float8_e5m2": 61440}[target])
     for value in (largest, np.nextafter(tie, np.float32(0)), tie, np.nextafter(tie, 2 * tie), -largest, -tie, np.nan):

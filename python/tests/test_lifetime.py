@@ -448,7 +448,7 @@ def test_a_view_that_joins_its_list_keeps_the_memory(how, source):
 
 
 def test_a_list_of_no_rows_releases_its_table_without_a_lock():
-    """What kept the table may ask for the list when it goes."""
+    """The owner of the table may ask for the list when it is released."""
     lengths = []
 
     class Table(np.ndarray):
@@ -485,7 +485,7 @@ ITEMS = {
 
 @pytest.mark.parametrize("how", ITEMS)
 def test_items_of_a_view_have_one_reference_each(how):
-    """Whatever is over the same samples keeps them through one object, which the collector sees."""
+    """Lists and items over the same samples keep them through one object, which the collector sees."""
     rows = list(paint((50, 4)))
     batch = view(wr.SampleList(rows))
     before = [sys.getrefcount(row) for row in rows]

@@ -225,7 +225,7 @@ def by_lightning(sample):
 
 @pytest.mark.parametrize("kind", ["dataclass", "attrs", "pydantic", "pydantic dataclass"])
 def test_a_batch_shares_no_state_with_its_first_sample(kind):
-    """As of Lightning's `apply_to_collection`, which copies what is no field, by `deepcopy`."""
+    """Attributes that are no fields are copied by `deepcopy`, as in Lightning's `apply_to_collection`."""
     annotations = {"x": object}
     body = {"__annotations__": annotations, "total": functools.cached_property(lambda self: int(np.asarray(self.x).sum()))}
     if kind == "dataclass":

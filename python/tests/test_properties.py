@@ -292,7 +292,7 @@ def test_collate(tree, count):
 @relaxed
 @given(problem(1, any_dims), st.data())
 def test_mismatches_write_nothing(case, data):
-    """Whatever differs, stack either gives the right batch or raises and leaves `out` as it was."""
+    """With any mismatch, stack either gives the right batch or raises and leaves `out` as it was."""
     arrays, name, _, _ = case
     out = poisoned((len(arrays), *arrays[0].shape), name)
     before = out.copy()

@@ -132,7 +132,7 @@ def test_errors_within_tensordicts_name_sample_and_path(td):
 
 
 def test_tensordicts_that_torch_stacks_otherwise(td):
-    """Whatever default_collate makes of them: of unequal shapes and keys a lazy stack, or an error."""
+    """The result of default_collate: a lazy stack for unequal shapes and keys, or an error."""
     uneven = [make(td, 0), make(td, 1, image=torch.zeros(2, 5))]
     lacking = [make(td, 0, extra=torch.ones(2)), make(td, 1)]
     lazy = [td.LazyStackedTensorDict.lazy_stack([make(td, i), make(td, i + 1)]) for i in range(2)]
@@ -498,7 +498,7 @@ def test_what_moves_batches_makes_no_container_by_its_class(cls):
     assert len(tensors_of(batch)) == sum(isinstance(value, torch.Tensor) for value in want.values())
 
 
-# What a SampleList of trees gives for one sample: trees of wr.Tensor.
+# The samples of a SampleList of trees: trees of wr.Tensor.
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"x": wr.Pad()}])

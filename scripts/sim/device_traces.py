@@ -98,7 +98,7 @@ def trace_copy(folder, driver, cubin, bytes, machine):
 
 
 def bytes_per_clock(folder, log):
-    """None where the replay has not come to its end."""
+    """The bytes per clock of a replay; None if it has not come to its end."""
     path = folder / log
     text = path.read_text(errors="replace") if path.exists() else ""
     clocks = re.findall(r"^gpu_tot_sim_cycle = (\d+)", text, re.M)

@@ -391,7 +391,7 @@ impl Metadata {
             let mut next = || -> Result<String> {
                 // SAFETY: as above.
                 let len = unsafe { size_at(&mut at) }?;
-                // SAFETY: so many bytes follow the size.
+                // SAFETY: `len` bytes follow the size.
                 let bytes = unsafe { std::slice::from_raw_parts(at, len) };
                 at = at.wrapping_add(len);
                 Ok(String::from_utf8_lossy(bytes).into_owned())

@@ -46,7 +46,7 @@ pub(crate) fn bind_arena(arena: &Arena, memory: &Tensor, filled: &mut [LeafOutpu
     for (begin, count) in arena.gaps().filter(|_| is_host) {
         let gap = memory.part(begin, DType::U8, &[count as i64])?;
         debug_assert_eq!(gap.nbytes(), count);
-        // SAFETY: so many bytes of memory on the host, which nothing else has seen yet.
+        // SAFETY: `count` bytes of memory on the host, which nothing else has seen yet.
         unsafe { gap.data_ptr().write_bytes(0, count) };
     }
     for placed in arena.tensors(memory) {

@@ -13,7 +13,7 @@ pub enum Granularity {
     Sample,
     /// A row of the last dim. If that dim is joined or padded, as with samples of one dim, the row is the sample.
     Row,
-    /// Blocks of so many elements along the last dim, of which the last may be shorter.
+    /// Blocks of this many elements along the last dim, of which the last may be shorter.
     Block(i64),
 }
 

@@ -145,7 +145,7 @@ unsafe fn read_as<'a>(
         _ => return Err(refuse(Error::Layout, "0 to 64 dims", format!("ndim {ndim}"))),
     };
     let (shape, strides): (&'a [i64], Option<&'a [i64]>) = if ndim == 0 {
-        // Whatever the two pointers are, there is nothing behind them.
+        // The pointers are not read: a 0-d tensor has no dims.
         (&[], None)
     } else {
         if shape.is_null() {

@@ -23,7 +23,7 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Zeroed blocks of so many bytes. `device` `None`: that of the engine, else the first CUDA device, else the host.
+    /// Zeroed blocks of `num_bytes` bytes. `device` `None`: that of the engine, else the first CUDA device, else the host.
     ///
     /// # Errors
     /// [`Error::Device`] for page-locked memory as the device; [`Error::NoDriver`]; [`Error::Argument`] for a device that is

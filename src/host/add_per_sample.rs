@@ -106,7 +106,7 @@ pub unsafe fn add_per_sample(
         ($add_to_integers:ident: $($dtype:ident $t:ty),*; $($float:ident $f:ty),*) => {
             match dtype {
                 $(DType::$dtype => {
-                    // SAFETY: so many elements of the dtype, without gaps, aligned; by the promise of the caller nothing else uses them.
+                    // SAFETY: `count` elements of the dtype, without gaps, aligned; the caller promises that nothing else uses them.
                     let values = unsafe { std::slice::from_raw_parts_mut(data.cast::<$t>(), count) };
                     $add_to_integers(values, &parts, dtype)
                 })*

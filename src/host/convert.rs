@@ -33,7 +33,7 @@ pub(super) trait Elem: Copy + 'static {
     fn from_wrapped(_: u64) -> Self {
         unreachable!("{} is not integral", Self::DTYPE)
     }
-    /// Rounded to nearest even.
+    /// The value, rounded to nearest even.
     fn to_f32(self) -> f32;
     /// Exact, or rounded to odd: rounding it again to 16 or 8 bits gives what one rounding would. By default all values are
     /// float32s.
@@ -41,16 +41,16 @@ pub(super) trait Elem: Copy + 'static {
     fn to_f32_odd(self) -> f32 {
         self.to_f32()
     }
-    /// Rounded to nearest even. By default all values are float32s.
+    /// The value, rounded to nearest even. By default all values are float32s.
     #[inline(always)]
     fn to_f64(self) -> f64 {
         self.to_f32().into()
     }
-    /// Rounded to nearest even; integers are rounded toward zero and saturated, with 0 for NaN; a bool is whether it is not 0.
+    /// `x`, rounded to nearest even; to an integer toward zero and saturated, with 0 for NaN; a bool is whether it is not 0.
     fn from_f32(x: f32) -> Self;
-    /// As [`Elem::from_f32`], rounded once.
+    /// Like [`Elem::from_f32`], rounded once.
     fn from_f64(x: f64) -> Self;
-    /// As [`Elem::from_f32`], from a bfloat16; with `SHIFTS` for processors that shift each 16 bits of a vector by its own count.
+    /// Like [`Elem::from_f32`], from a bfloat16; with `SHIFTS` for processors that shift each 16 bits of a vector by its own count.
     #[inline(always)]
     fn from_bf16<const SHIFTS: bool>(x: BF16) -> Self {
         Self::from_f32(bf16_to_f32(x))
@@ -472,7 +472,7 @@ fn pick(take: bool, a: u32, b: u32) -> u32 {
     (a & mask) | (b & !mask)
 }
 
-/// As [`pick`], in 16 bits.
+/// Like [`pick`], in 16 bits.
 #[inline(always)]
 const fn pick_word(take: bool, a: u16, b: u16) -> u16 {
     let mask = (take as u16).wrapping_neg();
@@ -491,7 +491,7 @@ fn f32_to_f16(x: f32) -> F16 {
     let nan = 0x7E00 | ((abs >> 13) & 0x3FF);
     let finite = pick(abs < 0x3880_0000, small, normal);
     let special = pick(abs > 0x7F80_0000, nan, 0x7C00);
-    // From 65536 on; 65520 and above reached infinity by the carry.
+    // `special` is for 65536 and above; 65520 up to there reached infinity by the carry.
     let magnitude = pick(abs >= 0x4780_0000, special, finite);
     F16(((bits >> 16) & 0x8000 | magnitude) as u16)
 }
@@ -541,7 +541,7 @@ fn f64_to_odd(x: f64) -> f32 {
     f32::from_bits(bits | u32::from(up | down))
 }
 
-/// As [`f64_to_odd`]; what does not fit a float64 is first made to, with a sticky bit.
+/// Like [`f64_to_odd`]; what does not fit a float64 is first made to, with a sticky bit.
 #[inline(always)]
 fn u64_to_odd(x: u64) -> f32 {
     // At least 42 bits remain, enough for a second rounding to odd at 24.
@@ -549,7 +549,7 @@ fn u64_to_odd(x: u64) -> f32 {
     f64_to_odd(if x >> 53 == 0 { x } else { short } as f64)
 }
 
-/// As [`u64_to_odd`]. The odd neighbour is the same whichever way the shift rounds.
+/// Like [`u64_to_odd`]. The odd neighbour is the same whichever way the shift rounds.
 #[inline(always)]
 fn i64_to_odd(x: i64) -> f32 {
     let short = (x >> 11 | i64::from(x & 0x7FF != 0)) << 11;

@@ -42,7 +42,7 @@ fn bytes(batch: &Batch) -> Vec<Vec<u8>> {
     let tensors = std::iter::once(batch.data()).chain(fields.into_iter().flatten());
     let bytes = |tensor: &Tensor| {
         assert!(tensor.layout().is_compact() && tensor.device() == Device::Cpu);
-        // SAFETY: a compact tensor on the host has so many bytes.
+        // SAFETY: a compact tensor on the host has `nbytes` bytes.
         #[allow(unsafe_code)]
         unsafe { std::slice::from_raw_parts(tensor.data_ptr(), tensor.nbytes()) }.to_vec()
     };

@@ -53,7 +53,7 @@ pub(crate) struct HostPolicy {
     /// How many rows ahead memory is asked for, in batches without a plan. Zen 4, a loop over 1024 scattered rows of 68 bytes,
     /// caches emptied: 37 us with 8, 16, 32 or 64 rows, 39 without.
     pub rows_ahead: usize,
-    /// Rows that follow each other in memory are one copy from so many on. Zen 4, 100 000 Arrow lists of 1 to 20 int32: 1.1 ms,
+    /// Rows that follow each other in memory are one copy from this many on. Zen 4, 100 000 Arrow lists of 1 to 20 int32: 1.1 ms,
     /// and 4.0 row by row; 4096 in runs of 4 or 8 rows 0.65 to 0.69 of the time of runs from 16 rows on.
     pub min_run_rows: usize,
     /// The number of rows that are written without a look for runs after a row that belonged to none. Callgrind, rows

@@ -215,7 +215,7 @@ impl MemoryPool {
     fn give_back(&self, raw: Raw) -> SmallVec<[Raw; 1]> {
         let size = raw.layout.size() as u64;
         self.used_bytes.fetch_sub(size, Ordering::Relaxed);
-        // Counted before another thread can take the block, or the sum could fall below 0.
+        // The block is counted before another thread can take it, or the sum could fall below 0.
         let free_bytes = self.free_bytes.fetch_add(size, Ordering::Relaxed) + size;
         if raw.layout.size() < POLICY.min_locked_bytes {
             let refused = match free_bytes <= self.cap {

@@ -82,7 +82,7 @@ pub(super) unsafe fn copy_runs<const STREAMING: bool>(
         return for_samples(output, elems, write);
     }
     for_uniform_samples(output, elems, write, |addresses, dst_offset, bytes| {
-        // SAFETY: whole samples of so many bytes, one after the other.
+        // SAFETY: whole samples of `bytes` bytes, one after the other.
         unsafe { copy_all(addresses, out.wrapping_offset(dst_offset), bytes) };
     });
 }

@@ -265,7 +265,7 @@ impl Rescaled<'_, '_> {
     unsafe fn write_blocks(&self, range: Range<u64>, [row_elems, block]: [u64; 2]) {
         let RowFns { amax, rescale, run } = self.fns;
         let sizes = [self.nest.dtype.size() as isize, self.output.dtype.size() as isize];
-        // Counted in the order of the walk.
+        // The next element and its group, in the order of the walk.
         let (at, group) = (Cell::new(range.start), Cell::new(self.groups.index_of(range.start)));
         let fill = |dst: *mut u8, stride: isize, len: usize| {
             let end = at.get() + len as u64;

@@ -234,7 +234,7 @@ mod tests {
                 assert_eq!(batch.data().as_slice::<u8>().unwrap(), rows.concat());
                 let addresses: Vec<_> = rows.iter().map(|row| row.as_ptr()).collect();
                 let mut to = vec![0xAA; count * bytes + 1];
-                // SAFETY: rows of so many bytes, and room for all of them.
+                // SAFETY: rows of `bytes` bytes, and room for all of them.
                 unsafe { copy_narrow(&addresses, to.as_mut_ptr(), bytes) };
                 assert_eq!(to, [rows.concat(), vec![0xAA]].concat());
             }

@@ -4,7 +4,7 @@ use crate::tensor::Footprint;
 
 /// The places of tensors whose long steps are multiples of one period: columns of a table are as many arcs of one circle.
 ///
-/// Wherever the long steps of a tensor lead, an address leaves the same rest when it is divided by the period: see
+/// All addresses that the long steps of a tensor reach have the same remainder modulo the period: see
 /// [`Footprint`]. So tensors whose arcs are apart are apart.
 ///
 /// ```text

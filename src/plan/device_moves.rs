@@ -92,7 +92,7 @@ impl<'s> Moves<'s> {
         let bytes = |meta: &TensorMeta| bytes_of(meta.dtype, meta.layout.shape());
         let staging_bytes_of = |class: &PairClass<'_>| match mode_of(class, reads_mapped) {
             Some(TransferMode::Staged | TransferMode::PinnedStaged) => bytes(class.src),
-            // With the scales that are found.
+            // The scales that are found land too.
             Some(TransferMode::Landed) => {
                 let scales = class.scaling().map_or(0, Scaling::found_bytes);
                 bytes(class.dst).saturating_add(scales)

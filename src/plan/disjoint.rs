@@ -74,7 +74,7 @@ pub(super) fn check_pairs_disjoint(
         if read.is_empty() || read.end <= first || reach <= read.start {
             continue;
         }
-        // Apart from all others as its destination is.
+        // The source is apart from all other destinations, as its own destination is.
         if is_same(source) && dsts.address(source) == srcs.address(source) {
             continue;
         }

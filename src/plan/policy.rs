@@ -19,7 +19,7 @@ pub(crate) struct DevicesPolicy {
     pub max_staging_bytes: u64,
     /// Chunks of a batch that are on their way to the host at once: one is emptied, the others are on the bus.
     pub chunks_under_way: usize,
-    /// Outputs of at most so many bytes share page-locked or device memory with others of their call, which stays as long as
+    /// Outputs of at most this many bytes share page-locked or device memory with others of their call, which stays as long as
     /// one of them does.
     pub max_shared_bytes: u64,
 }

@@ -21,7 +21,7 @@ use crate::tensor::{Dims, Error, Layout, Result};
 pub(super) struct DeviceScales<'s> {
     /// The rule by which they are found, and where those of all pairs go.
     found: Option<(Quantize, SampleList<'s>)>,
-    /// Those that are given to these pairs, which ascend.
+    /// The scales given to these pairs, in ascending order.
     given: MoveScales<'s>,
     pairs: Vec<usize>,
 }

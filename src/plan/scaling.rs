@@ -49,7 +49,7 @@ pub(super) struct BatchExtents<'b> {
 pub(crate) enum Groups {
     /// All of them.
     Sample,
-    /// Blocks of so many, the last of each row shorter; `per_row` of them in a row of `row` elements.
+    /// Blocks of `block` elements, the last of each row shorter; `per_row` of them in a row of `row` elements.
     Blocks { row: u64, block: u64, per_row: u64 },
 }
 

@@ -138,7 +138,7 @@ mod at_fork {
         // SAFETY: functions without arguments, which do not unwind and stay as long as the process.
         #[allow(unsafe_code)]
         WATCHED.call_once(|| unsafe {
-            // Refused only if memory runs out; then a fork is as it would be without.
+            // The call fails only if memory runs out; then forks do not go through the gate.
             libc::pthread_atfork(Some(close), Some(open), Some(open_in_child));
         });
     }

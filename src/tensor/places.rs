@@ -13,7 +13,7 @@ impl Places {
         Places { align, end: 0 }
     }
 
-    /// Adds a tensor of so many bytes and returns its first byte; `None`, and no tensor added, beyond 63 bits.
+    /// Adds a tensor of `bytes` bytes and returns its first byte; `None`, and no tensor added, beyond 63 bits.
     pub fn place(&mut self, bytes: u64) -> Option<u64> {
         let begin = self.aligned_end()?;
         let end = begin.checked_add(bytes).filter(|&end| i64::try_from(end).is_ok())?;

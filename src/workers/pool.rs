@@ -10,7 +10,7 @@ use super::memory::{Counter, Header, Life, Memory, FIRST_BLOCK, NUM_CLAIMS, PAGE
 use super::message::Origin;
 use super::word::{Holder, LEFT, OPEN};
 
-/// A free block of up to so many times the size is taken: batches of many sizes need half the memory that exact sizes need.
+/// A free block of up to this many times the size is taken: batches of many sizes need half the memory that exact sizes need.
 const MOST_LARGER: u64 = 2;
 /// Addresses for each byte of the limit, so that gaps between blocks do not matter.
 const ROOM: u64 = 4;
@@ -61,7 +61,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// An empty one, for at most so many bytes. `InvalidInput` where they need 2^46 addresses; else errors of the system.
+    /// An empty one, for at most `limit` bytes. `InvalidInput` where they need 2^46 addresses; else errors of the system.
     pub fn new(limit: u64) -> io::Result<Pool> {
         let rounded =
             limit.checked_next_multiple_of(PAGE).and_then(|limit| limit.checked_mul(ROOM));

@@ -42,7 +42,7 @@ fn with_pool<R>(run: impl FnOnce(&mut Option<Pool>) -> R) -> R {
     result
 }
 
-/// Makes the pool of this process, which has none yet (not checked), for at most so many bytes; or
+/// Makes the pool of this process, which has none yet (not checked), for at most `limit` bytes; or
 /// takes over one of the parent's whose worker has ended, with the room that it has.
 ///
 /// # Errors

@@ -95,7 +95,7 @@ pub unsafe extern "C" fn windrow_set_log(
             // This can only fail in a Rust program that has a subscriber of its own, which then has the spans.
             ONCE.call_once(|| drop(subscriber::set_global_default(Collector)));
         }
-        // What the collector takes is kept with each span's place in the code.
+        // Each span's place in the code caches whether the collector takes it.
         callsite::rebuild_interest_cache();
         Ok(())
     })

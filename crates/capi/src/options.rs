@@ -207,7 +207,7 @@ pub(crate) unsafe fn target_at<'t>(tensor: *const DLTensor) -> Result<Target<'t>
 /// [`Error::Argument`] for NULL with a count that is not 0.
 ///
 /// # Safety
-/// NULL, or an array of so many values.
+/// NULL, or an array of `count` values.
 unsafe fn list<T: Copy>(name: &str, values: *const T, count: usize) -> Result<Option<Vec<T>>> {
     if values.is_null() {
         return match count {

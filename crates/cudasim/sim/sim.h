@@ -124,7 +124,7 @@ Context* context_of(CUcontext handle);
 CUcontext handle_of(const Context* context);
 /// A variable of the environment as a number, 0 if it is none; `otherwise` if it is not set.
 long setting(const char* name, long otherwise);
-/// Settings by variables of the environment, read once: 0 to 4 devices, each with so many bytes; 90 for sm_90; 13010
+/// Settings by variables of the environment, read once: 0 to 4 devices, the bytes of each; 90 for sm_90; 13010
 /// for CUDA 13.1.
 int num_devices();
 size_t device_memory();

@@ -514,7 +514,7 @@ class Quantize:
     Args:
         dtype: ``"float8_e4m3fn"``, ``"float8_e5m2"`` or ``"int8"``.
         scale (str or int): ``"sample"``: one scale for each sample. ``"row"``: one for each row of the last dim; where that is the dim that
-            is joined or padded, as of 1-d samples, the row is the sample. A block length: one for each block of so many
+            is joined or padded, as of 1-d samples, the row is the sample. A block length: one for each block of this many
             elements along the last dim, of which the last may be shorter; ValueError where that dim is joined or padded.
         scale_dtype: ``"float32"``; or, not for int8, ``"e8m0"``: powers of two as float8_e8m0fnu, those of OCP MX:
             ``2 ** (floor(log2(max(amax, eps))) - e)`` with ``e`` 8 for float8_e4m3fn and 15 for float8_e5m2, at least ``2 ** -127``.
@@ -1504,7 +1504,7 @@ class _Sent:
         """The message, once; RuntimeError after that."""
 
 def _start_pool(limit: int) -> None:
-    """Makes the pool of this process, which has none yet, for at most so many bytes; or takes over,
+    """Makes the pool of this process, which has none yet, for at most `limit` bytes; or takes over,
     whatever the limit, one of the parent's whose worker has ended. OSError: the system refuses.
     """
 def _has_pool() -> bool: ...

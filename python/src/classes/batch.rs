@@ -21,7 +21,7 @@ use crate::import::storages::lent;
 use crate::ownership::holder::{visit_tensor, with_own_references, Visited};
 
 tensor_methods!(PyBatch, {
-    // Never None, as other fields may be.
+    // This field is never None, as others may be.
     /// The samples, assembled.
     #[getter]
     fn data(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {

@@ -231,7 +231,7 @@ pub(crate) fn _copy_leaves(
     copy_pairs(py, &engine, (dsts, srcs), &named, Default::default(), (None, None))
 }
 
-/// As `_copy_leaves`, from parts of one tensor, `memory`, which keeps the samples of `list` alive.
+/// Like `_copy_leaves`, from parts of one tensor, `memory`, which keeps the samples of `list` alive.
 pub(super) fn copy_parts(
     dsts: &Bound<'_, PyList>,
     memory: Tensor,
@@ -317,7 +317,7 @@ fn copy_columns(
     }
 }
 
-/// As [`increment_version`], for each of these torch tensors.
+/// Like [`increment_version`], for each of these torch tensors.
 fn increment_versions(py: Python<'_>, tensors: Vec<Py<PyAny>>) -> PyResult<()> {
     let tensors = tensors.into_iter().map(|tensor| tensor.into_bound(py));
     increment_version(list_of(py, tensors)?.as_any())

@@ -25,7 +25,7 @@ use crate::ownership::holder::{unmoved, visit_tensor, Visited};
 /// Args:
 ///     dtype: ``"float8_e4m3fn"``, ``"float8_e5m2"`` or ``"int8"``.
 ///     scale (str or int): ``"sample"``: one scale for each sample. ``"row"``: one for each row of the last dim; where that is the dim that
-///         is joined or padded, as of 1-d samples, the row is the sample. A block length: one for each block of so many
+///         is joined or padded, as of 1-d samples, the row is the sample. A block length: one for each block of this many
 ///         elements along the last dim, of which the last may be shorter; ValueError where that dim is joined or padded.
 ///     scale_dtype: ``"float32"``; or, not for int8, ``"e8m0"``: powers of two as float8_e8m0fnu, those of OCP MX:
 ///         ``2 ** (floor(log2(max(amax, eps))) - e)`` with ``e`` 8 for float8_e4m3fn and 15 for float8_e5m2, at least ``2 ** -127``.

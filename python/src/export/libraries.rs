@@ -100,7 +100,7 @@ fn torch_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>
             return Ok(exchanged);
         }
     }
-    // Asked by torch itself, which names the version that it reads and, on a device, its current stream.
+    // torch itself asks for the capsule: it names the version that it reads and, on a device, its current stream.
     let object = Bound::new(py, PyTensor::from(tensor.clone()))?;
     py.import(intern!(py, "torch"))?.call_method1(intern!(py, "from_dlpack"), (object,))
 }

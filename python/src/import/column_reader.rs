@@ -68,7 +68,7 @@ trait ReadObject: Copy {
         object: *mut ffi::PyObject,
     ) -> Option<RawArray<'a>>;
 
-    /// Asks for the memory that the reading of the samples ahead touches. `at`: the object of the list so many places ahead.
+    /// Asks for the memory that the reading of the samples ahead touches. `at`: the object of the list this many places ahead.
     ///
     /// # Safety
     /// The objects are alive.
@@ -132,7 +132,7 @@ pub(crate) unsafe fn borrowed(
     }
 }
 
-/// As [`borrowed`], for the destinations and the sources of as many pairs, whatever their size; `None` also for tensors that require
+/// Like [`borrowed`], for the destinations and the sources of as many pairs, whatever their size; `None` also for tensors that require
 /// grad while torch records nothing. Also whether destinations are torch tensors.
 ///
 /// # Safety
@@ -146,7 +146,7 @@ pub(crate) unsafe fn borrowed_pairs(
     if !HAS_LOCK || len == 0 || srcs.len()? != len {
         return Ok(None);
     }
-    // As in `borrowed`; both are counted again when no Python code runs any more.
+    // This may run Python code, as in `borrowed`; both are counted again when no Python code runs any more.
     let (first_dst, first_src) = (dsts.get_item(0)?, srcs.get_item(0)?);
     let readers = (ColumnReader::for_first(&first_dst)?, ColumnReader::for_first(&first_src)?);
     let (Some(writer), Some(reader)) = readers else { return Ok(None) };
@@ -319,7 +319,7 @@ impl ColumnReader {
         }
     }
 
-    /// As [`ColumnReader::list`], by the reader of the column's kind.
+    /// Like [`ColumnReader::list`], by the reader of the column's kind.
     ///
     /// ```text
     /// until all samples are in the list:

@@ -52,7 +52,7 @@ impl<'py> Importer<'py> {
         }
         let is_lent = std::mem::take(&mut self.is_lent);
         let is_number = std::mem::take(&mut self.is_number);
-        // What lent this sample alone, and must not be bundled with the next one; the numbers of other samples are not for it.
+        // The owner of this sample alone; the next must not be bundled with it, and the numbers of other samples are not for it.
         let loan = (is_lent && !self.is_on_device).then(|| {
             let numbers = std::mem::take(&mut self.owner.numbers);
             let loan = std::mem::take(&mut self.owner);

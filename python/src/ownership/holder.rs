@@ -40,7 +40,7 @@ pub(crate) struct Holder {
     pub buffers: Vec<Buffer>,
     pub arrays: Vec<ArrowArray>,
     pub tensors: Vec<Tensor>,
-    /// Whatever else the memory belongs to, such as the stream of an engine.
+    /// Other owners of the memory, such as an engine's stream.
     pub owners: Vec<Owner>,
     /// The work that reads of this device memory wait for.
     pub producers: Producers,

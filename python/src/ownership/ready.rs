@@ -63,7 +63,7 @@ pub(crate) fn lent_tensor<'py>(
     Ok(Some(found))
 }
 
-/// A view, which torch recognises as its own memory, that begins so many bytes behind the first element of a row-major tensor:
+/// A view, which torch recognises as its own memory, that begins `begin` bytes behind the first element of a row-major tensor:
 /// of the same dtype, or of any dtype in an arena, which is one of bytes. `output` has elements, and begins at a whole one: not
 /// checked.
 fn part_of<'py>(

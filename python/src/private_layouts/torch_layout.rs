@@ -408,7 +408,7 @@ impl TorchReader {
     }
 
     /// Tensors made long ago are anywhere: without this an import waits for memory four times for each. `at`: the object of a
-    /// list so many places ahead; `class`: that of the tensors; `is_kept`: the objects of their storages are read too.
+    /// list this many places ahead; `class`: that of the tensors; `is_kept`: the objects of their storages are read too.
     ///
     /// # Safety
     /// The objects are alive, and [`TorchReader::for_class`] was asked for the class.

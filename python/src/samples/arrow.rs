@@ -195,7 +195,7 @@ impl<'py> ArrowReader<'_, 'py> {
 
     /// Appends the rows of an array, which `owner` keeps also after an error.
     fn append(&mut self, columns: &mut Columns, array: ArrowArray) -> PyResult<()> {
-        // Kept before its memory is used.
+        // The owner has the array before its memory is used.
         push_to(&mut self.owner.arrays, array)?;
         let array = self.owner.arrays.last().expect("just kept");
         // SAFETY: an array of the schema's type, as its producer vouches; kept as long as the samples.

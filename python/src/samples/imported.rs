@@ -290,7 +290,7 @@ impl Imported {
             (true, Some(Device::Cpu) | None) if !importer.is_on_device => {
                 Owners::from_parts(Arc::default(), keepers)
             }
-            // Released with its sample, as on the host; work on a device holds it (`Owners::owners_to_hold`).
+            // The owner is released with its sample, as on the host; work on a device holds it (`Owners::owners_to_hold`).
             (true, Some(Device::Pinned)) if list.len() == 1 => {
                 Owners::from_object(owner.into_object(py)?)
             }

@@ -336,7 +336,7 @@ impl PySampleList {
     /// and trees of another structure; the error of `check_known` where one of the lists was
     /// selected by indices on a device.
     pub fn join(&self, py: Python<'_>, mut other: ListSamples) -> PyResult<()> {
-        // Released without the lock of the list, and structures are compared without it.
+        // These are released without the lock of the list, and structures are compared without it.
         let (_gone, _emptied);
         let mut current = loop {
             match (&self.snapshot(py), &mut other) {
@@ -378,7 +378,7 @@ impl PySampleList {
     pub fn replace(&self, position: usize, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = sample.py();
         let other = self.read(py, vec![sample.clone()], position)?;
-        // Released without the lock of the list.
+        // These are released without the lock of the list.
         let (_gone_leaf, _gone_tree);
         let mut current = self.samples();
         current.version += 1;

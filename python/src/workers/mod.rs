@@ -32,7 +32,7 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(receive::_receive, m)?)
 }
 
-/// Makes the pool of this process, which has none yet, for at most so many bytes; or takes over,
+/// Makes the pool of this process, which has none yet, for at most `limit` bytes; or takes over,
 /// whatever the limit, one of the parent's whose worker has ended. OSError: the system refuses.
 #[pyfunction]
 fn _start_pool(limit: u64) -> PyResult<()> {

@@ -121,7 +121,7 @@ impl Waits {
 /// The primary context of a device, retained until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Context {
-    // Released by `Drop`; cust would not ask whether the process is a forked child.
+    // `Drop` releases it; cust would not ask whether the process is a forked child.
     inner: ManuallyDrop<cust::context::Context>,
     device: CUdevice,
     ordinal: u32,

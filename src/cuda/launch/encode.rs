@@ -58,7 +58,7 @@ impl<'p> SegmentFamily<'p> {
         self.family == Family::Quantised
     }
 
-    /// As [`Family::is_common`].
+    /// Same as [`Family::is_common`].
     pub fn is_common(&self) -> bool {
         self.family.is_common()
     }

@@ -241,7 +241,7 @@ mod tests {
             let plans = [(); 3].map(|()| Plan::new(list, collate).unwrap());
             assert!(plans.iter().all(|plan| plan.launch().is_none()));
         }
-        // Nor are they taken for those of others.
+        // A cached launch is not taken for samples that are neighbours either.
         let [_, cached] = [(); 2].map(|()| Plan::new(&apart, &stack).unwrap());
         assert!(cached.launch().is_some());
         let together = neighbours.take([3, 4, 5]).unwrap();

@@ -122,7 +122,7 @@ kernel_structs! {
     struct Head {
         out: u64,
         first_item: u32,
-        /// As [`OutputDesc::write`] enters it.
+        /// The number of the family, which [`OutputDesc::write`] enters.
         family: u8,
         op: u8,
         from: u8,

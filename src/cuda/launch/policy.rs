@@ -39,7 +39,7 @@ pub(crate) struct Policy {
     pub narrow_below: u64,
 }
 
-/// From which compute capability on a row holds. One, so far: nothing has been measured on a GPU.
+/// Policies, each from its compute capability on. There is one row: nothing has been measured on a GPU.
 const TABLE: [((u32, u32), Policy); 1] = [(
     (0, 0),
     Policy {

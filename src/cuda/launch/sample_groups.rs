@@ -183,7 +183,7 @@ pub(crate) fn groups(
     })
 }
 
-/// As [`groups`], with a loop for each of these dims of a sample and one for its rows, the last dim, in every group. Extents of 1
+/// Like [`groups`], with a loop for each of these dims of a sample and one for its rows, the last dim, in every group. Extents of 1
 /// are left out of `dims`.
 pub(crate) fn groups_of_rows(
     output: &OutputPlan<'_>,
@@ -364,7 +364,7 @@ fn alike(
             if a.extent == b.extent {
                 continue;
             }
-            // As many elements for each step.
+            // Each step has the same number of elements.
             let of = |dim: &Dim, nest: &Nest| {
                 Some((u128::from(dim.extent), steps?[nest.id as usize] as u128))
             };

@@ -124,7 +124,7 @@ fn push_placed<'p>(
 #[derive(Debug)]
 struct EvenRun {
     first: [u64; 2],
-    /// In the first space the largest step that there is.
+    /// The step in each space; that in the first one is the largest possible.
     steps: [i64; 2],
     /// How many steps each place is behind the first one.
     ids: Vec<u32>,

@@ -104,7 +104,7 @@ impl TableWriter {
         }
     }
 
-    /// As [`TableWriter::column`], with 16 bits if all are below `narrow_below`, unless a column with 32 is there already; and whether
+    /// Like [`TableWriter::column`], with 16 bits if all are below `narrow_below`, unless a column with 32 is there; and whether
     /// it has 16.
     pub fn lengths(&mut self, numbers: &[u32], narrow_below: u64) -> Result<(u32, bool)> {
         let most = numbers.iter().max().copied().unwrap_or(0);

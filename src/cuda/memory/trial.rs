@@ -26,7 +26,7 @@ pub(crate) struct Trial {
     pub end: PooledEvent,
     /// The time until which calls wait for the trial.
     pub deadline: Instant,
-    /// Kept for the kernel's outputs until the trial has ended.
+    /// The tensors that the kernel writes, kept until the trial has ended.
     pub _batch: Vec<Tensor>,
     pub stream: OwnStream,
 }

@@ -283,7 +283,7 @@ impl Run<'_> {
     ) -> Result<bool> {
         let mut is_copying = false;
         for &PendingDownload { bytes, is_pinned, address, to, .. } in downloads {
-            // SAFETY: a block of so many bytes, and host memory that `host_memory` measured; both are
+            // SAFETY: a block of `bytes` bytes, and host memory that `host_memory` measured; both are
             // held until the copy is done.
             unsafe {
                 match is_pinned {

@@ -164,7 +164,7 @@ impl Executor {
         options: &RunOptions,
     ) -> Result<StreamRef<'c>> {
         match options.stream {
-            // Known already, as is its context.
+            // The executor's own stream, whose context is known.
             Some(stream) if stream.handle() == self.stream.handle() => Ok(self.stream.on(current)),
             // SAFETY: the maker of the `Stream` vouched for its handle.
             Some(stream) => unsafe { self.last.stream(current, stream.handle()) },
@@ -279,7 +279,7 @@ impl Executor {
         let block =
             Arc::new(self.memory.allocate(&current, stream, bytes, &mut Waited::default())?);
         if is_zeroed {
-            // SAFETY: a block of so many bytes, which nothing else has.
+            // SAFETY: a block of `bytes` bytes, which nothing else has.
             unsafe { stream.memset(block.address(), 0, bytes as usize) }?;
         }
         let event = Arc::new(self.events.take(&current)?);

@@ -4,7 +4,7 @@
 use crate::host::isa::with_isa;
 use crate::host::simd::Isa;
 
-/// Elements at so many places from `src + from[i]` on to as many without gaps from `dst + to[i]` on, for each `i`.
+/// Elements at these places from `src + from[i]` on to as many without gaps from `dst + to[i]` on, for each `i`.
 ///
 /// # Safety
 /// There are elements at all places of all rows, and room for them elsewhere; there are as many `from` as `to`.

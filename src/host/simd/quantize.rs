@@ -75,7 +75,7 @@ floats!(F16 i16 0x7C00, f32 i32 0x7F80_0000, f64 i64 0x7FF0_0000_0000_0000);
 
 /// A type that elements are quantised to.
 pub(in crate::host) trait Quantised: Elem {
-    /// Rounded to nearest even and saturated, infinities too. NaN stays one, except that int8 has 0
+    /// The value of `x`, rounded to nearest even and saturated, infinities too. NaN stays one, except that int8 has 0
     /// for it.
     fn nearest(x: f32) -> Self;
 }

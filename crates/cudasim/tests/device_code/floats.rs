@@ -226,7 +226,7 @@ pub fn floats_to_integers() {
     });
 }
 
-/// The value of a float8 of so many bits of fraction, which is no special one.
+/// The value of a float8 with `fraction` bits of fraction, which is no special one.
 fn float8_value(code: u32, fraction: i32) -> f64 {
     let bias = (1 << (6 - fraction)) - 1;
     let (exponent, size) =

@@ -92,7 +92,7 @@ fn pinned_batches_are_samples_of_another_device() {
             assert_eq!(copy.data().device(), Device::Cuda(1));
             drop(list);
             drop(batch);
-            // Held by the one who reads it: nothing else gets its memory.
+            // The copy that reads the batch holds its memory: nothing else gets it.
             let next = first.assemble(&rows[1].on_host(), &pinned).unwrap();
             drop(held);
             assert_eq!(gpu.cuCtxSetCurrent(there), 0);

@@ -9,7 +9,7 @@ use windrow::{
 
 use crate::rig::{engine, on_gpu, Buffer, Pinned, Rows, HERE};
 
-/// Samples in one buffer, so many bytes apart, from byte `first` on.
+/// Samples in one buffer, `step` bytes apart, from byte `first` on.
 fn samples(
     buffer: &Buffer<'_>,
     dtype: DType,

@@ -26,7 +26,7 @@ impl<'g> ResidentSamples<'g> {
         ResidentSamples::behind(gpu, engine, 0, dtype, shapes)
     }
 
-    /// Each sample so many bytes behind an address that is a multiple of 16.
+    /// Each sample is `gap` bytes behind an address that is a multiple of 16.
     pub fn behind(
         gpu: &'g Gpu,
         engine: &Engine,

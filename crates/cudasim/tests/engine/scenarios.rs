@@ -139,7 +139,7 @@ fn written_again(gpu: &Gpu, seed: u64) -> Outcome {
     let samples = at(&new, &new_memory);
     engine.assemble_into(&samples, &Collate::stack(), &mut batch).unwrap();
     let got = consume(&late, &batch);
-    // Written once more, and let go with the work under way.
+    // The batch is written once more, and dropped with the work under way.
     engine.assemble_into(&samples, &Collate::stack(), &mut batch).unwrap();
     drop(batch);
     engine.empty_cache();

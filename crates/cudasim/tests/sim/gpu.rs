@@ -184,7 +184,7 @@ impl Gpu {
         event
     }
 
-    /// Device memory for so many words.
+    /// Device memory for `words` words.
     pub fn alloc(&self, words: usize) -> u64 {
         let mut p = 0;
         assert_eq!(self.cuMemAlloc_v2(&mut p, words * 4), 0);

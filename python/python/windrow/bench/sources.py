@@ -45,7 +45,7 @@ COLUMNS: Dict[str, Tuple[Callable[[List[Array]], Any], Dict[str, RowsOf]]] = {
         },
     ),
 }
-"""What makes a list column of a library, and the ways of others to its rows as tensors."""
+"""The maker of a library's list column, and the ways of others to its rows as tensors."""
 
 
 @in_any_setting

@@ -141,7 +141,7 @@ impl Builder<'_> {
         Ok((position.into(), if is_narrow { narrow } else { bit }))
     }
 
-    /// Cuts the rows of each sample into items: `pieces` for a row of so many columns, and one for `block` coordinates of the
+    /// Cuts the rows of each sample into items: `pieces` for a row of this many columns, and one for `block` coordinates of the
     /// last outer loop. Sets the members of the nest by which kernels find their item, and returns the number of all items. If
     /// the columns are joined, the caller has set `nest.piece` before.
     pub(super) fn items(

@@ -104,7 +104,7 @@ impl Builder<'_> {
     }
 }
 
-/// The number of groups of so many elements that a warp has side by side, a power of two: a group
+/// The number of groups of `elems` elements that a warp has side by side, a power of two: a group
 /// has a lane for each chunk, rounded up to a power of two; one of more chunks than lanes has the
 /// warp.
 fn groups_per_warp(elems: u64) -> u64 {
