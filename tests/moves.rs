@@ -208,7 +208,7 @@ fn refusals() {
     );
     assert_eq!(
         text(&other(Piece { strides: vec![0], ..piece(f32, shape, 500) }, piece(f32, shape, 600))),
-        "destination 3: expected elements with a place of their own, got strides [0] for shape [4]"
+        "destination 3: expected memory whose elements do not overlap, got strides [0] for shape [4]"
     );
     let swapped = DType::F32.swapped().expect("four bytes");
     assert_eq!(

@@ -60,7 +60,7 @@ fn outputs_whose_elements_share_memory() {
         let error = refused(&mut frame);
         assert!(matches!(error, Error::Layout(_)), "{strides:?}");
         let text = format!(
-            "out: expected elements with a place of their own, got strides {strides:?} for shape [2, 3]"
+            "out: expected memory whose elements do not overlap, got strides {strides:?} for shape [2, 3]"
         );
         assert_eq!(error.to_string(), text);
     }

@@ -106,7 +106,7 @@ pub(super) fn check_scales(
     }
     if Footprint::new(std::ptr::null(), &meta.layout, meta.dtype).shares_with_itself() {
         let got = format!("strides {:?} for shape {shape:?}", meta.layout.strides());
-        return refuse(Error::Layout, "elements with a place of their own".into(), got.into());
+        return refuse(Error::Layout, "memory whose elements do not overlap".into(), got.into());
     }
     Ok(())
 }

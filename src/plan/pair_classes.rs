@@ -194,7 +194,7 @@ impl<'l> PairClass<'l> {
         if Footprint::new(std::ptr::null(), &dst.layout, dst.dtype).shares_with_itself() {
             let (strides, shape) = (dst.layout.strides(), dst.layout.shape());
             let got = format!("strides {strides:?} for shape {shape:?}");
-            let found = Mismatch::new(None, "elements with a place of their own", got);
+            let found = Mismatch::new(None, "memory whose elements do not overlap", got);
             return refuse(Error::Layout, found);
         }
         if self.is_on_device {

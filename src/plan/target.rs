@@ -226,7 +226,7 @@ fn check_memory(
     let written = out.footprint();
     if written.shares_with_itself() {
         let got = format!("strides {:?} for shape {:?}", out.layout.strides(), out.layout.shape());
-        return Err(Mismatch::new(None, "elements with a place of their own", got)
+        return Err(Mismatch::new(None, "memory whose elements do not overlap", got)
             .into_error(Error::Layout));
     }
     match sharing(&written) {

@@ -211,7 +211,7 @@ Instruction parse(const std::string& text, uint64_t low, uint64_t high, const La
             rest[rest.find(' ')] = ',';
         find_opcode(instruction, opcode);
         auto parts = operands_of(rest);
-        if (parts.size() > std::size(instruction.operands)) throw Unsupported("so many operands");
+        if (parts.size() > std::size(instruction.operands)) throw Unsupported("this many operands");
         for (auto& part : parts)
             instruction.operands[instruction.num_operands++] = parse_operand(part, instruction, labels);
     } catch (Unsupported& error) {

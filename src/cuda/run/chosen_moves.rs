@@ -122,9 +122,10 @@ impl Run<'_> {
         let uploaded = match is_inline {
             true => None,
             false if self.is_capturing => {
-                return Err(refused_in_capture(
-                    "the addresses of so many samples have no room in the parameters of a kernel; capture fewer, or rows of one table",
-                ));
+                return Err(refused_in_capture(format_args!(
+                    "the addresses of {} samples do not fit the parameters of a kernel; capture fewer, or rows of one table",
+                    words.len(),
+                )));
             }
             false => Some(self.allocate(words.len() as u64 * 8)?.address()),
         };
