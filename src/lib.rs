@@ -151,18 +151,31 @@
 //! | sample list | - | imported samples: [`SampleList`], made once and used for many batches |
 //! | plan | execution plan | a value that says what will be written where; pure host data |
 //! | batch shape | resolved batch | the shapes and dtypes that samples and options give together: [`BatchShape`](plan::BatchShape) |
+//! | placement | - | where each sample is in the data of a batch, as rows, padded or joined: [`Placement`](plan::Placement) |
+//! | role | - | which tensor of a batch an output is: data, mask, `batch_index`, scales, lengths or offsets |
 //! | output plan | - | one tensor that a plan writes: data, a mask or indices, and where each sample is in it |
 //! | loop nest | iteration domain | the loops that lead from one sample to its place in the output, innermost last |
 //! | item, tile | work item | what one warp of a device or one step of a thread writes |
 //! | plan body | - | the shapes, outputs and route of a plan; cached with a list whose samples all give the same |
+//! | memo | cached value | what a later stage made of a plan or a list that does not change, kept for its next use |
+//! | pair class | - | pairs of a move whose destinations have one layout, and whose sources have one: checked and planned once |
 //! | output segment | - | the samples of an output that one loop nest of a kernel writes |
 //! | descriptor | - | the entry of a launch table for one output segment: its family, loops and addresses |
 //! | family | kernel variant | the inner loops that fit an output segment: rows, small_copy, contiguous_cast, planar, strided, ...: [`SegmentReport::family`](explain::SegmentReport::family) |
+//! | box | - | in kernels: the rows and columns of the output that an item of family strided writes |
+//! | window | vector load | in kernels: adjacent bytes of a source, from any address, that a lane reads into registers |
 //! | path (of execution) | execution path | how a leaf is executed: `gather`, `cast`, `upload`, ...; shown by [`Plan::explain`] |
 //! | route | data path | which data of a plan crosses between host and device, and by which copies |
 //! | arena | slab | one allocation that holds all tensors of a tree |
 //! | target | destination | memory of the caller that a batch is written into |
 //! | owner | base object | what keeps memory alive as long as a tensor views it |
+//! | holder | keep-alive object | in Python: all that keeps the samples of one import alive |
+//! | keeper | keep-alive object | in Python: what keeps one sample of a list alive and is released with it |
+//! | watch | - | in Python: the address that a sample's memory had at its import; memory that was moved since is refused |
+//! | footprint | access region | the bytes that a tensor reaches, by which two tensors share memory or not |
+//! | parcel | message | the tensors that a worker process sends as one |
+//! | claim | reservation | a word in the memory of a pool that says which process has a block |
+//! | lease | guard | a claim of this process, which ends when it is dropped |
 //! | engine | executor | threads, memory pool and device that run plans |
 //! | pageable, page-locked | pinned | host memory that a device can read directly only when page-locked |
 //! | stream | queue | [`Stream`]: an order of work on a device |
