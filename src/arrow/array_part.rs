@@ -206,6 +206,7 @@ impl<'a> ArrayPart<'a> {
     /// # Safety
     /// The buffer is in host memory and has an integer for this entry; it may be misaligned.
     pub(super) unsafe fn int(&self, buffer: *const u8, wide: bool, position: i64) -> i64 {
+        debug_assert!(!buffer.is_null() && (0..=self.len).contains(&position));
         let at = (self.first() + position) as usize;
         // SAFETY: the caller's promise.
         unsafe {

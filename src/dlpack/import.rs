@@ -135,6 +135,7 @@ unsafe fn read_as<'a>(
     tensor: *const DLTensor,
     dtype_of: impl FnOnce(DLDataType) -> Result<DType>,
 ) -> Result<ForeignTensor<'a>> {
+    debug_assert!(!tensor.is_null());
     // SAFETY: the caller's promise. A copy, so that no reference to the struct itself is made.
     let DLTensor { data, device, ndim, dtype, shape, strides, byte_offset } =
         unsafe { tensor.read() };
@@ -152,6 +153,7 @@ unsafe fn read_as<'a>(
             let got = format!("NULL for {ndim} dims");
             return Err(refuse(Error::Layout, "a shape", got));
         }
+        debug_assert!(shape.is_aligned() && strides.is_aligned());
         // SAFETY: neither pointer is NULL where it is used; the caller promised arrays of `ndim`.
         unsafe {
             let strides = NonNull::new(strides)
@@ -236,6 +238,7 @@ fn offset_too_large(byte_offset: u64) -> Error {
 pub unsafe fn read_versioned<'a>(
     managed: *const DLManagedTensorVersioned,
 ) -> Result<ForeignTensor<'a>> {
+    debug_assert!(!managed.is_null());
     // SAFETY: both fields stand before the end of `flags`, so every major version has them; the
     // caller promised one. Fields are read one by one: the rest may not exist.
     let (version, flags) = unsafe { ((*managed).version, (*managed).flags) };

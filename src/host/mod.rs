@@ -276,6 +276,7 @@ pub(crate) unsafe fn run_moves(
 /// `bytes` are readable at `from`, and writable at `to` by nothing else; they do not overlap.
 #[allow(unsafe_code)]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Option<&Helpers>) {
+    debug_assert!(from.addr().abs_diff(to.addr()) as u64 >= bytes);
     let (from, to) = (AtomicPtr::new(from.cast_mut()), AtomicPtr::new(to));
     parallel_for(bytes.div_ceil(POLICY.max_tile_bytes) as usize, threads, |tile| {
         let begin = tile as u64 * POLICY.max_tile_bytes;

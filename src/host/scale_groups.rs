@@ -121,6 +121,7 @@ unsafe fn write_scale(place: &SamplePlace<'_>, group: u64, bits: &[u8; 16], quan
             rest /= dim.extent;
         }
     }
+    debug_assert!(quantize.scale_dtype.size() <= bits.len());
     // SAFETY: the caller's promise.
     unsafe { dst.copy_from_nonoverlapping(bits.as_ptr(), quantize.scale_dtype.size()) };
 }

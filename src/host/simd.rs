@@ -334,6 +334,7 @@ unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
     // SAFETY: the caller's pointers are good for `n` elements and disjoint.
     let (src, dst) = unsafe { (input::<T>(x, n), output::<D>(dst, n)) };
     if period == 0 {
+        debug_assert!(!a.is_null() && !b.is_null());
         // SAFETY: there is one pair at least.
         let (a, b) = unsafe { (*a, *b) };
         for (d, s) in dst.iter_mut().zip(src) {

@@ -352,6 +352,7 @@ unsafe fn write_padded(
 /// # Safety
 /// There is memory for them.
 unsafe fn write_mask(first: *mut u8, bits: &MaskBits, lead: usize, real: usize, extent: usize) {
+    debug_assert!(lead + real <= extent);
     let size = bits.dtype.size();
     let fill = |at: usize, value: &[u8; 16], count: usize| {
         // SAFETY: `at + count <= extent`.

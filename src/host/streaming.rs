@@ -78,6 +78,7 @@ impl WrittenRows {
         let step = BLOCK_BYTES / size;
         let lines = (len - head) / step * step;
         for done in (head..head + lines).step_by(step) {
+            debug_assert!(done + step <= len);
             make(block, BLOCK_BYTES as isize, done, step);
             for row in 0..count {
                 let to = dst.wrapping_offset(row as isize * plane).wrapping_add(done * size);

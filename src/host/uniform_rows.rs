@@ -166,6 +166,7 @@ unsafe fn copy_blocks<const N: usize, const B: usize>(src: *const u8, dst: *mut 
 /// Both sides have `bytes` bytes, disjoint.
 #[inline(always)]
 unsafe fn copy_ends<const N: usize>(src: *const u8, dst: *mut u8, bytes: usize) {
+    debug_assert!((N..=2 * N).contains(&bytes));
     // SAFETY: at least `N` bytes, at any address.
     unsafe {
         let first = src.cast::<[u8; N]>().read_unaligned();

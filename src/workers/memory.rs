@@ -215,6 +215,7 @@ impl Memory {
 
     /// Calls `madvise` for a range that begins with a page; the error is the system's.
     fn advise(&self, offset: u64, bytes: u64, advice: libc::c_int) -> io::Result<()> {
+        debug_assert!(offset + bytes <= self.bytes());
         // SAFETY: within the mapping; `clear` takes a claim's word for that. Advice that loses contents is given for blocks that
         // nobody has.
         let refused = unsafe { libc::madvise(self.at(offset).cast(), bytes as usize, advice) } != 0;

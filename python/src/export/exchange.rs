@@ -128,6 +128,7 @@ unsafe extern "C" fn to_py_object(
     out: *mut *mut c_void,
 ) -> c_int {
     attached(|py| {
+        debug_assert!(!out.is_null());
         // The struct is looked at first: a tensor is taken on success only.
         // SAFETY: the table's contract: a valid managed tensor.
         let fit = unsafe { read_versioned(managed) }.and_then(|foreign| foreign.layout());
@@ -197,6 +198,7 @@ unsafe extern "C" fn current_work_stream(
             Err(PyRuntimeError::new_err("windrow works on the host and on CUDA devices"))
         });
     }
+    debug_assert!(!out.is_null());
     // SAFETY: a place for the result. NULL is the default stream, and no stream on the host.
     unsafe { *out = std::ptr::null_mut() };
     0

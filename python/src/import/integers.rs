@@ -30,6 +30,7 @@ unsafe fn widened(dtype: DType, data: *const u8, count: usize) -> Option<PyResul
         data: *const u8,
         count: usize,
     ) -> Option<PyResult<Vec<i64>>> {
+        debug_assert!(!data.is_null() && data.cast::<T>().is_aligned());
         // SAFETY: the caller's promise.
         let row = unsafe { std::slice::from_raw_parts(data.cast::<T>(), count) };
         Some(try_vec(count).map(|mut values| {

@@ -128,6 +128,10 @@ impl NumberReader {
 unsafe fn items<'a>(object: *mut ffi::PyObject, is_list: bool) -> &'a [*mut ffi::PyObject] {
     // SAFETY: the number of items, and where they are.
     unsafe {
+        debug_assert!(match is_list {
+            true => ffi::PyList_Check(object) != 0,
+            false => ffi::PyTuple_Check(object) != 0,
+        });
         let items: *const *mut ffi::PyObject = match is_list {
             true => at(object, REST),
             false => object.byte_add(REST).cast(),

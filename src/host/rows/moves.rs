@@ -184,6 +184,7 @@ pub(crate) unsafe fn fill_row(
     value: &[u8; 16],
     len: usize,
 ) {
+    debug_assert!(width <= value.len());
     if dst_stride == width as isize {
         // SAFETY: `len` contiguous elements of this width.
         return unsafe { fill_of(width, value)(dst, value, len) };
