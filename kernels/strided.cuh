@@ -292,7 +292,7 @@ WINDROW_DEVICE void write_box(const Box& box, uint32_t round, uint32_t lane) {
 #pragma unroll 1
     while (cursor.turns > 0) {
         opaque(codes.word);
-        // A single one takes less by itself.
+        // The scalar loop is cheaper for one element.
         const uint32_t count = minimum(cursor.turns, kItemsPerThread);
         if (count == 1 || codes.kind() == kSlow || !write_quickly(box, codes, cursor, count)) write_slowly(box, codes, cursor, count);
     }
