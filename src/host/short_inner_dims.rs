@@ -16,6 +16,8 @@
 //! 1. An image mirrored left to right goes down by one pixel: a block of pixels is turned round in registers, and then
 //!    read as one row.
 //! 2. Strided stores of single elements cost most: whole pixels are put together from `held` in vectors.
+//!
+//! Row by row, as `walk` goes, would be simpler: CHW to HWC takes 4.6 times as long (Xeon, one thread).
 #![allow(unsafe_code)] // Raw rows.
 
 use std::mem::MaybeUninit;
