@@ -1,4 +1,23 @@
 //! The loops of samples as a descriptor has them: a number that differs between samples is a column.
+//!
+//! The problem: one descriptor writes samples of many lengths, paddings and strides by one loop nest. Each number of a loop is
+//! therefore either the same for all of them, or a list with an entry for each loop nest of the plan, from which `encode/nest.rs`
+//! makes a column with an entry for each sample.
+//!
+//! ```text
+//! float32 rows of 3, 5, 3   padded to 6                       joined along dim 0
+//! nests of the plan         0: 3 real    1: 5 real            0: 3 long    1: 5 long
+//! nest of each sample       0  1  0                           0  1  0
+//! the loop   extent         Fixed(6)                          Joined(1): one element for each step of offset
+//!            lo, hi         Same(0), Each([3, 5])             not lists: all coordinates are real
+//!            src_stride     Same(4)                           Same(4)
+//! columns of the table      hi: 3  5  3                       offsets: 0  3  8  11
+//! ```
+//!
+//! A descriptor for each layout would be simpler, but a ragged batch has a layout for nearly every sample (`sample_groups`). A
+//! column for each number of a loop would be simpler, too, but the columns are the table: with one nest for all samples, 32-bit
+//! columns of what differs and ids in place of addresses, that of 4096 padded rows (W2) fell from 322 KB to under 34, and with
+//! 16-bit lengths it goes with the parameters of the launch.
 
 use smallvec::SmallVec;
 
