@@ -1,9 +1,27 @@
 //! Columns: row-major NumPy arrays or dense torch tensors of the host's, all of one class, read from the structs of their objects
 //! one after the other. No Python code runs, and no reference is counted.
 //!
-//! The short list of a call is one column, which the caller's list keeps alive; the leaves of a container are several, which the
-//! engine's threads read side by side. Tensors made long ago are in no cache, and to read one is to wait for memory, so that of the
-//! next ones is asked for ahead of time, beyond the end of a column too.
+//! The problem: a batch of thousands of small samples spends most of its time on their objects. Tensors made long ago are in no
+//! cache, and each leads by addresses to others: object, tensor, dims, storage. So memory is asked for ahead of the reader,
+//! beyond the end of a column too, and the columns of a container are read side by side.
+//!
+//! ```text
+//! a list       o0   o1   ...   o8   ...   o16   ...       arrays: o0 is read, the dims of o8 and the object o16 are asked for
+//! a container  | column a: o0 .. o255 | column b | column c | ...       parts of whole columns, for the engine's threads
+//! ```
+//!
+//! ```text
+//! borrowed        the list or tuple of a call is one column, which it keeps alive: no Python code runs meanwhile
+//! borrowed_pairs  the same for both sides of moves
+//! read_columns    the leaves of a container; from LEAST_SHARED objects on by several threads
+//! list_by         the loop over a column, compiled for each kind of object
+//! None            one is of another class or has gradients, or a stack is too large: another import reads all of them
+//! ```
+//!
+//! Each object by its library's interface would be simpler: a torch tensor takes 98 ns by the exchange table of its class and 20
+//! by its fields, a NumPy array 75 ns by `__array_struct__` and 15 here. Of 100 000 tensors anywhere in memory each takes 230 ns
+//! without memory asked for ahead, and 110 with it. A function that asks each object for its kind took 241,047 instructions for a
+//! stack of 1024 small tensors; a loop for each kind takes 202,867.
 #![allow(unsafe_code)] // Structs of foreign objects, which other threads read.
 
 use std::ops::Range;
