@@ -1,5 +1,28 @@
 // The part of a sample that an item writes, located once for a warp in three steps: its sample, its row, and the segment of the
 // row that it writes together with its neighbours.
+//
+// The problem: a warp has the number of its item among those of its descriptor, and can load nothing before it knows where that
+// is. Samples may differ in length, so that no division tells which one it is, and rows have padding at either end and begin
+// anywhere in memory.
+//
+//     items      |  0  1  2 |  3  4  5  6  7  8 |  9  10 11 | ...        find_sample: the sample, and the item within it
+//     rows       |  0  0  0 |  0  0  0  1  1  1 |  0  0  0  |            find_row: the row, and the piece of it: here 3 in each
+//
+//     one row    |. . padding . .|############### real ###############|. . padding . .|
+//     pieces     | 0 | 1 | 2 | ..... | 7 | 8 | 9 | .................. | n |
+//     segments   |<------- 0 ------->|<------- 8 pieces ------->|                         find_segment: lead, real, width
+//                                    ^ a multiple of 16 bytes of the output
+//
+//     find_sample    as many items for each sample:  a multiplication in place of a division
+//                    else:  the hints in front of the item and behind it, then a search of a step or two among `first`
+//     find_row       nothing varies:  the address of the sample, and `step` for each in the output
+//                    else:  the place of the sample and the bounds of the columns; then, from the innermost outer loop on, a
+//                           coordinate and its strides; one that is padding makes the whole row padding
+//     find_segment   the pieces that share the item's segment, cut off at the ends of the row and of its real elements
+//
+// Numbers are found in 32 bits unless the descriptor is kWide. Pieces that warps write by themselves would be simpler, but a warp
+// that walks its piece alone opens as many rows of DRAM as there are warps (kernels/README.md). A search without hints takes as
+// many steps as the number of samples has bits.
 #pragma once
 
 #include "fences.cuh"
