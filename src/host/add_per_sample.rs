@@ -1,4 +1,22 @@
 //! Batches of indices whose samples are raised, each by a number of its own, in place.
+//!
+//! The problem: samples that are joined along a dim other than the first have elements in each block before that dim; and
+//! integers may leave the limits of their dtype, which has to be an error before the first one is written.
+//!
+//! ```text
+//! a batch (2, 5), joined along dim 1, offsets 0 2 5     | a a b b b | a a b b b |     block 0, block 1
+//! starts 10 99          all of a + 10, all of b + 99
+//! starts 10 20 99 -1    a + 10 in block 0 and + 20 in block 1, b + 99 and - 1
+//! ```
+//!
+//! ```text
+//! raise_integers: the least and the largest of all elements and of all starts; if these do not fit together,
+//!                 the same of each sample, until one does not fit: its error, and nothing is written
+//!                 then add modulo 2^64 and cut off to the dtype: no sum is beyond it
+//! add_to_floats:  no check; the start is rounded to the dtype, the sum from float32, or from float64 to float64
+//! ```
+//!
+//! An addition that checks each sum would be simpler, but finds the error when sums before it are written.
 #![allow(unsafe_code, reason = "the memory of a batch is written through a pointer")]
 #![allow(
     clippy::cast_possible_truncation,

@@ -1,4 +1,25 @@
 //! [`MemoryPool`]: output memory for reuse. The first touch of fresh pages costs as much as filling them.
+//!
+//! The problem: a loop drops a batch and allocates the next one, of nearly the same size, on any thread, and may fork meanwhile.
+//! An allocator gives large blocks back to the system, which zeroes their pages once more before they are touched again.
+//!
+//! ```text
+//! small   | 64 B: slots | 128 B: slots | ... up to min_locked_bytes |     a slot has a block, taken by one exchange of pointers
+//! large   | 3 MiB | 64 MiB | 5 MiB | ...                                  oldest first, under a lock that waits for a fork
+//! ```
+//!
+//! ```text
+//! allocate   round the size up: sizes are an eighth of a power of two apart, at least 64 bytes
+//!            small: a slot of this size that has a block
+//!            large: the smallest that fits and is at most a quarter larger; of equal ones the one used last
+//!            none: new memory; if there is none, release all free blocks and try once more
+//! drop       small: into an empty slot of its size, if the cap allows; else it is freed
+//!            large: behind all others; the oldest are freed until the cap is met
+//! ```
+//!
+//! The allocator alone would be simpler: `torch.stack` of 38.5 MB takes 19 ms into fresh pages and 6 to 8 into used ones
+//! (Sapphire Rapids), and a call for 256 rows by indices takes 10 550 instructions with small blocks of the allocator, 9 673 with
+//! slots.
 #![allow(unsafe_code)] // Allocation and release of raw blocks.
 
 use std::alloc::{alloc, dealloc, Layout};

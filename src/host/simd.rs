@@ -1,7 +1,26 @@
-//! The kernels: loops over contiguous elements, each compiled for any processor, for AVX2 with FMA and F16C,
-//! and for AVX-512.
+//! The kernels: loops over contiguous elements, each compiled for any processor, for AVX2 with FMA and F16C, and for AVX-512.
 //!
-//! All are bit for bit what [`convert`] and `mul_add` give one element at a time.
+//! The problem: 15 dtypes on either side are far more pairs than loops can be written by hand, and a binary runs on processors of
+//! many kinds. So there is one body for each operation, generic over the types and the instruction set, in a form that the
+//! compiler vectorises. `target_feature` is not for trait methods: each body is inlined into free functions that have it, and
+//! [`Isa`] names these.
+//!
+//! ```text
+//! with_isa! (isa.rs)           the best of Plain, Avx2, Avx512 that the processor runs and that gains for this pair
+//!     Isa::cast                avx2::cast::<S, D>, with target_feature
+//!         cast_body::<I, S, D>
+//!             bfloat16 to float8                from_bf16
+//!             float8 to 16-bit floats           tables of 128 bytes with VBMI, else to_half in 16-bit lanes
+//!             16- or 8-bit floats, no float32   two casts by way of float32, rounded to odd, a block on the stack at a time
+//!             float32 to and from float16       F16C, in x86.rs
+//!             integers and bools                16 at a time, or 8; the last ones of a row may be converted twice
+//!             else                              a loop over `convert`
+//! ```
+//!
+//! All are bit for bit what [`convert`] and `mul_add` give one element at a time, which would be all that is needed if time did
+//! not matter. AVX-512 makes casts to bfloat16 1.3 to 1.6 times and from float8 1.5 to 2.4 times as fast, others up to 15 %
+//! slower: `gains_from_avx512` has the pairs. 4096 rows of 512 e4m3fn become bfloat16 in 0.44 ms by tables, 0.51 without VBMI and
+//! 0.67 with AVX2 alone (Emerald Rapids, one core); integers cast 8 or 32 at once take 1.18 and 1.11 of the time (Zen 4).
 #![allow(
     unsafe_code,
     reason = "unaligned rows behind raw pointers; instructions chosen at run time"

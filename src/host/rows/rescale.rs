@@ -1,4 +1,23 @@
 //! Rows of elements that share a scale: their largest magnitude, and the row divided or multiplied by it.
+//!
+//! The problem: six dtypes on one side and up to four on the other, with strides and of either byte order, are too many loops.
+//! What is common has a loop of its own, over elements without gaps; everything else goes through the stack, where it becomes
+//! contiguous float32.
+//!
+//! ```text
+//!              without gaps, native byte order        any other
+//! amax         I::amax, of bits without their sign    a block is gathered, then I::amax
+//! quantise     float32, bfloat16: I::quantise         rescale_blocks
+//! run_of       float32, bfloat16: all blocks of a     none: `scale_groups` goes block by block
+//!              row, each scale found and used at once
+//! dequantise                                          rescale_blocks, whose kernel is x * scale + -0.0
+//!
+//! rescale_blocks: for each block of elements: gather, swap bytes, cast to float32, scale and round, scatter
+//! ```
+//!
+//! `rescale_blocks` alone would be simpler, and is compiled once for all pairs of dtypes. Each element is read twice, to find the
+//! scale and to divide by it: 4096 rows of 4096 bfloat16 are cast to float8 in 5.95 ms and quantised by row in 9.82, by blocks of
+//! 128 in 11.2 (Emerald Rapids, one thread).
 
 use super::{BlockRoom, Row};
 use crate::host::convert::{convert, BF16, F16, F8};
