@@ -1,4 +1,26 @@
 //! [`OutputSegment`]: what of an output of the plan one descriptor of the table writes.
+//!
+//! The problem: a descriptor has one source dtype, one loop nest and one rule for where samples begin. The samples of an output
+//! may differ in all of these.
+//!
+//! ```text
+//! output     0: float32   1: float32   2: float16   3: float32, a layout whose loops do not divide along those of the others
+//! segments   A: samples 0 and 1        B: 2         C: 3                              by `sample_groups`
+//!
+//! starts     Rows             sample i begins i steps behind `out`
+//!            Joined           offsets[i] steps behind it
+//!            Placed           ids[i] steps behind a base; places that no base reaches in 32 bits are several segments
+//! sources    Samples, or Ranges: bytes that follow each other in memory are one range, whatever samples they are of
+//! ```
+//!
+//! ```text
+//! push_segments   samples with places   push_placed_segments: groups by loops, and a segment for each base of `windows_of`
+//!                 bytes without gaps    moved: one segment of bytes, of the ranges or of each sample
+//!                 else                  a segment for each group of `sample_groups`, with map, increments and the device's list
+//! ```
+//!
+//! A segment for each sample would be simpler, but each is a descriptor of 224 bytes, and the parameters of a launch have room
+//! for 146.
 
 use std::borrow::Cow;
 
