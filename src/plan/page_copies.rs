@@ -1,5 +1,16 @@
-//! [`PageCopies`]: from which size on page-locked pairs go to a device by copies of its own engine, and not by a kernel that reads them
-//! over the bus, as it was measured on a machine.
+//! [`PageCopies`]: from which size on page-locked pairs go to a device by copies of its own engine, and not by a kernel that
+//! reads them over the bus, as it was measured on a machine.
+//!
+//! The problem: a copy engine gets more out of the bus than kernels do, but each copy costs as much to start however small it is.
+//! From which size on it pays depends on the device, its driver and the number of pairs, which are as many copies or one launch.
+//!
+//! ```text
+//! 16=never,128=65536,1024=0      as `python -m windrow calibrate` writes it, for a device and its driver
+//! pairs        1 .. 127          128 .. 1023           1024 ..
+//! copied       never             from 64 KiB a pair    always
+//! ```
+//!
+//! One size for all would be simpler, and is what a device has that was not measured: `min_copied_bytes`, from figures of others.
 
 use std::collections::BTreeMap;
 use std::fmt;

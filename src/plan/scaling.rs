@@ -1,8 +1,21 @@
 //! [`Scaling`]: which elements of a batch share a scale, and where the scales are.
 //!
-//! The elements of a sample are counted in its own order, padding among them, as the loops of its `LoopNest` go. Elements
-//! that share a scale follow each other in that order: all of a sample, a row of the last dim, or a block of one. So the scale of an element
-//! is found by arithmetic ([`Groups::index_of`]), and scales are counted in the same order (`scales_output`).
+//! The problem: the plan, the loops of the host and the kernels have to agree on the scale of each element, whether it is found
+//! or given, in samples of any layout, with padding, from any element on.
+//!
+//! The elements of a sample are counted in its own order, padding among them, as the loops of its `LoopNest` go. Elements that
+//! share a scale follow each other in that order: all of a sample, a row of the last dim, or a block of one. So the scale of an
+//! element is found by arithmetic ([`Groups::index_of`]), and scales are counted in the same order (`scales_output`).
+//!
+//! ```text
+//! a sample (2, 5)   e0 e1 e2 e3 e4   e5 e6 e7 e8 e9     Groups                                   scales of N samples
+//! one for a sample  0  0  0  0  0    0  0  0  0  0      Sample                                   (N)
+//! one for a row     0  0  0  0  0    1  1  1  1  1      Blocks { row: 5, block: 5, per_row: 1 }  (N, 2)
+//! blocks of 2       0  0  1  1  2    3  3  4  4  5      Blocks { row: 5, block: 2, per_row: 3 }  (N, 2, 3)
+//! ```
+//!
+//! Scales that are given are read when the plan is made, as float32 in this order, with 1 for padding. A list with the scale of
+//! each element would need no arithmetic, but is as long as the sample.
 
 use std::sync::Arc;
 
