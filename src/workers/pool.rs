@@ -1,4 +1,24 @@
 //! The pool of a worker: which blocks it has, which of them are free, and claims for messages.
+//!
+//! The problem: the reader frees a block by one word at any moment, or is killed before it does, and nobody may wait for the
+//! other. So only the worker allocates, and a block is free when the words of all its claims say so.
+//!
+//! ```text
+//! memory   | header, claims |== block 0 ==|    gap    |= block 1 =|====== block 2 ======|      gap ...     ROOM times the limit
+//! claims   of block 0: LOCAL      of block 1: FREE      of block 2: HELD, SENT      spare: of no block
+//! ```
+//!
+//! ```text
+//! allocate    the size rounded up; the smallest free block of up to MOST_LARGER times that
+//!             else a block in the first gap that is large enough, after free blocks were removed if the limit is in the way
+//!             a claim of the block, LOCAL
+//! send        another claim of the same block, SENT: tensors of this process and those of the message end by themselves
+//! take_over   of a worker that has ended: blocks are told by their first claims; those with claims that are HELD stay in use
+//! ```
+//!
+//! A file of shared memory for each batch would be simpler, as torch's own are: its pages are zeroed and mapped twice, so that a
+//! batch took about as long as by `default_collate`. With pools images take a fourth to an eighth of that (two persistent
+//! workers).
 #![allow(unsafe_code)] // Calls of the system.
 
 use std::io;

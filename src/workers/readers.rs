@@ -1,4 +1,19 @@
 //! The side that reads: pools that this process has mapped, and messages to tensors.
+//!
+//! The problem: a message comes from another process. It may be read twice, or after its worker has ended, or name a file that is
+//! another one by now. Nothing in it is taken for granted, and no bytes are copied.
+//!
+//! ```text
+//! message    origin: process, descriptor, inode, key, bytes | claims: (claim, number) | tensors: claim, offset, dtype, layout
+//!
+//! open, map  /proc/PROCESS/fd/FILE, or a descriptor that was handed over: its inode has to be that, and the key in its memory
+//! receive    each claim: SENT with this number becomes HELD, else the message is stale; its block has to be within the mapping
+//! tensor     all its elements have to be within the block; it keeps the block's lease
+//! last drop  the lease frees the claim: the worker sees that when it looks for room
+//! sweep      pools whose worker has ended are closed, and their pages that nobody uses go back to the system
+//! ```
+//!
+//! A message with the bytes themselves would be simpler, but copies each batch into the queue and out of it.
 #![allow(unsafe_code)] // Tensors in memory that is found by a message; calls of the system.
 
 use std::fs::{File, OpenOptions};
