@@ -1,4 +1,22 @@
 // The box of an item of family strided, located once for a warp.
+//
+// The problem: an item has to know both loops of its box, of a sample whose bounds may be its own, and where elements begin that
+// may be padding, in front of the sample's memory.
+//
+//     columns    |<-- piece -->|<-- piece -->|. . .|           nest.cols
+//     rows       | box 0       | box 1       | box |  block    the last outer loop
+//                | box 3       | box 4       | box |  block
+//     outer loops: one coordinate each; if that is padding, no row of the box is real
+//     small samples: rows are `samples` of them, each at an address of its own
+//
+//     box_of:  the sample, by find_sample of segments.cuh, or the first of `samples`
+//              the piece of the columns; then, from the innermost outer loop on, a block and its coordinate
+//              src is the address of element (0, 0), real or not: (begin - lo) strides from the first real one, either way
+//              the channel of (0, 0), modulo channels, also if (0, 0) is in front of the first real one
+//
+// One row for an item, as find_row has it, would be simpler, but neighbours of a transposed source are along another loop than
+// those of the output. Bounds are clipped to the box on both axes, so that its lanes compute with numbers below 2^15: field and
+// box take a warp some 290 instructions, once.
 #pragma once
 
 #include "segments.cuh"

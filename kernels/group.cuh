@@ -1,7 +1,18 @@
 // Eight elements of a lane from any dtype to any other: the bits of convert.cuh.
 //
-// There are 15 dtypes on either side, so not a loop for each pair: what is read becomes whole numbers, float32 or float64 by
-// one switch, and what is written by another. Each switch is paid once for eight elements.
+// There are 15 dtypes on either side, so not a loop for each pair: what is read becomes whole numbers, float32 or float64 by one
+// switch, and what is written by another. Each switch is paid once for eight elements.
+//
+//     kind          read as                         written as
+//     kWhole        their bits                      their low bits; bool is whether there are any; wider ones are extended
+//     kSingles      float32, through the map        float16, bfloat16: pairs; float8: four at once; integers; float32
+//     kOddSingles   float32, rounded to odd         bfloat16
+//     kDoubles      float64, through the map        float64, or as kSingles, to odd in float32 on the way to 16 and 8 bits
+//     kSlow         one by one, by convert.cuh
+//
+// A group with a NaN that stays one, or a float8 beyond its range, is cast by the caller, one by one from where it was read. That
+// alone would be simpler: float32 to int8 takes 654 thread instructions for 16 bytes by it and 347 by groups, bfloat16 to uint8
+// 696 and 321, int64 to bool 576 and 317, int64 to float16 509 and 201 (adjacent elements, sm_90).
 #pragma once
 
 #include "casts.cuh"

@@ -1,4 +1,19 @@
 // The rows of groups that share a scale: where each is, its elements by chunks, and its padding.
+//
+// The problem: a group may be a part of a row, or all rows of a sample; its lanes have to find its elements, the padding among
+// them and the place of its scale, and short groups have few elements to pay for that.
+//
+//     a row, blocks of `piece`   |. . . . . . .|. . . ######|#############|####. . . .|. . .|
+//     groups                     |      0      |      1     |      2      |     3     |  4  |   find_group: lead, real, width
+//     chunks of group 2          |  16  |  16  |  16  |  16 |                                   one for each lane, and again
+//     its scale                  one for a sample: number * step; found: strides of the loops and block_step; given: its number
+//
+//     find_first  the first row of a group, or the only one        fill_around  padding in front of it and behind it
+//     find_next   the others, of a group that is a sample          load_chunk   16 elements, by vectors if they are aligned
+//
+// Groups of 8 or 32 lanes that each find their place would be simpler. By these blocks of 128 bfloat16 took 667 thread
+// instructions for 16 bytes on sm_90, rows of 64 float32 1660; with a lane for each 16 elements, which go on to neighbouring
+// groups, 364 and 373.
 #pragma once
 
 #include "segments.cuh"

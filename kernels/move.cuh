@@ -1,5 +1,18 @@
-// Pairs of a move of which the device chooses one side or both: a warp finds where a pair begins, and writes a piece of it. What is
-// not there is left out.
+// Pairs of a move of which the device chooses one side or both: a warp finds where a pair begins, and writes a piece of it. What
+// is not there is left out.
+//
+// The problem: the host knows the layout of a pair, which all of them share, but not the addresses; and an index may be out of
+// range, so that there is nothing to read, or no place to write to.
+//
+//     indices    7   -1   900   2                          of a side, or none: pair i is sample i
+//     address    words of the parameters, a list of addresses, or first + index * step; 0 for 900, which is noted
+//     items      | pair 0: piece 0, 1, ... | pair 1 | ...  kMoveBytes each; warp w takes w, w + warps and so on
+//
+//     move_pairs:  the addresses of both sides; one of them 0: next item
+//     move_units:  one row:    four loads of 16 bytes of a lane under way, or units one by one
+//                  loops:      row and column of each unit by division, then both strides
+//
+// A table as select.cuh makes it would need a launch of its own before; here each warp looks its pair up.
 #pragma once
 
 #include "lanes.cuh"

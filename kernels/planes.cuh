@@ -1,8 +1,24 @@
-// Family planar: uint8 pixels of 3 or 4 interleaved channels become planes of float16, bfloat16, float32
-// or uint8, floats through x * a[c] + b[c].
+// Family planar: uint8 pixels of 3 or 4 interleaved channels become planes of float16, bfloat16, float32 or uint8, floats through
+// x * a[c] + b[c].
 //
-// A lane takes a group: the pixels of 16 bytes of a plane. If the planes have the same phase, one window of the source
-// serves all of them; if not, each plane takes its own turn over the windows, which the first cache holds by then.
+// The problem: a vector of a plane takes bytes that are 3 or 4 apart, and the planes of an image of odd size begin at different
+// distances from a multiple of 16, so that their vectors are of different pixels.
+//
+// A lane takes a group: the pixels of 16 bytes of a plane. If the planes have the same phase, one window of the source serves all
+// of them; if not, each plane takes its own turn over the windows, which the first cache holds by then.
+//
+//     pixels        |rgb|rgb|rgb|rgb|rgb|rgb|rgb|rgb|rgb|rgb|...
+//     one phase     |s  |<- window of 8 pixels, 24 bytes ->|...      float16: a vector of R, of G and of B out of one window
+//     other phases  R |s  |<- window ->|<- window ->|...             each plane is cut by itself, and its windows begin at its
+//                   G |s|<- window ->|<- window ->|...               own channel
+//
+//     write_pixels:  padding, and singles in front of the groups and behind them: of all planes together, or plane by plane
+//                    one phase:  write_planes, by dtype and channels: a window, then 16 bytes of each plane
+//                    else:       write_plane for each plane
+//
+// To write plane by plane always would be simpler, but all pixels are then read once for each: images of 225 x 225 (W10b), which
+// have to be, touch 12 times the least sectors of loads and take 75 thread instructions for 16 bytes on sm_90; those of W1, whose
+// planes have one phase, touch 3 times as many and take 41 to float16.
 #pragma once
 
 #include "casts.cuh"

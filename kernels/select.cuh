@@ -1,7 +1,12 @@
 // Samples by indices that are on the device: makes the table of the launch that comes next.
 //
-// A thread takes one sample. The part of the table that the host knows is copied as it is; the columns that depend on the
-// sample, such as its address, are written behind that, in the form in which the host writes those that it knows.
+// A thread takes one sample. The part of the table that the host knows is copied as it is; the columns that depend on the sample,
+// such as its address, are written behind that, in the form in which the host writes those that it knows.
+//
+//     thread t   index = indices[t], from the end if it is negative; kind = kinds[index]; out of range: num_kinds, and noted
+//     table      | known words: thread t copies word t | column: entry t is values[kind], the sample's address added or not |
+//
+// The host could make the table of indices that are copied to it, but would wait for the device.
 #pragma once
 
 #include "params.h"

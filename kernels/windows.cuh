@@ -1,4 +1,18 @@
 // Windows: adjacent bytes of a source in registers, from any address, and how a run of elements is cut into them.
+//
+// The problem: stores have to be vectors at multiples of 16 bytes of the output, and the bytes for such a vector begin anywhere
+// in the source, where a load has to be at a multiple of its size. Nothing beyond the sample may be read.
+//
+//     words of the source   |   w0   |   w1   |   w2   |        loads of kStep bytes, here 8, and one word more
+//     window                    |<---- 16 bytes --->|
+//                           skew
+//     registers             one half of each pair of words by `skew & 4`, then funnel shifts by `skew & 3` bytes
+//
+//     a run of the output   |s   |  vec  |  vec  |  vec  |s |   cut_run: `head` singles, vectors, singles
+//                                ^ a multiple of 16             no window reaches beyond `before` and `after`: else it is singles
+//
+// Lanes that exchange words would load fewer, but lanes exchange nothing (kernels/README.md): a misaligned window loads 24 bytes
+// for 16, and rows of 512 bytes take 58 thread instructions for 16 bytes, where aligned ones take 24.
 #pragma once
 
 #include "convert.cuh"
