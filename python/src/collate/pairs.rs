@@ -1,4 +1,23 @@
 //! [`Pairs`]: the sides of `copy_many` as lists of samples.
+//!
+//! The problem: a side is given in one of five forms, and destinations have to be what torch allows to be written to. Errors name
+//! the side, the pair and, in a tree, the path.
+//!
+//! ```text
+//! both sides are trees   flatten_both: the leaves of `dsts` in order, those of `srcs` at the same places; each as objects
+//! a SampleList           SideReader::list      imported before: its memory must be where it was
+//! a list or tuple        SideReader::objects   each object is imported
+//! one array or tensor    SideReader::table     its rows along dim 0
+//! an Arrow array         a source alone
+//! ```
+//!
+//! ```text
+//! destinations   memory that came to be shared with a lazy clone becomes their own, before its address is read
+//!                read-only memory, tensors with gradients now, inference tensors outside of their mode: an error
+//!                the torch tensors among them are in `Side::torch`, whose versions the call increments
+//! ```
+//!
+//! The import of samples alone would be simpler, but a sample may be read whatever it shares or is recorded for.
 
 use std::sync::Arc;
 

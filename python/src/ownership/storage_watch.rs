@@ -1,5 +1,24 @@
-//! [`StorageWatch`]: the address that memory had at its import. Its owner is held and may still move it, as
-//! `resize_` and `share_memory_` do; a move is noticed before the memory is read.
+//! [`StorageWatch`]: the address that memory had at its import. Its owner is held and may still move it, as `resize_` and
+//! `share_memory_` do; a move is noticed before the memory is read.
+//!
+//! The problem: a list keeps the addresses of thousands of samples, and before each use all of them have to be those of their
+//! memory. To ask torch for one is a call of Python.
+//!
+//! ```text
+//! Word       the word in which the owner has the address is still the address of the import: one load
+//! IMMOVABLE  a word as well, which never changes: memory that its owner does not move
+//! Storage    no word is known: the storage is asked, by a tensor over it that tells its address for reading
+//! Any        a tensor over several of these
+//! ```
+//!
+//! ```text
+//! find_moved  a loop over words, up to a watch whose word has changed or that has none; without such a one nothing was moved
+//! search      from there on each is asked, which may run Python code
+//! is          watches of one word or one storage are one: rows of a tensor have one for all
+//! ```
+//!
+//! An import for each use would be simpler, but takes 63 to 110 ns a sample, where `take` from a list takes 2.4. Without words a
+//! sample that a list keeps takes 92 ns to import, with them 46.
 #![allow(unsafe_code)] // Words of foreign objects.
 
 use std::ptr::NonNull;

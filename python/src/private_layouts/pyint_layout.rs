@@ -1,4 +1,24 @@
 //! Lists of Python ints and floats, read from the words of these objects.
+//!
+//! The problem: a sample may be a list of numbers, each an object of its own, and a call for each takes longer than to read it.
+//! How the words are laid out differs between releases of CPython.
+//!
+//! ```text
+//! byte    0      8       16      24
+//! list    refs | class | size  | items -> o0 o1 o2 ...        a tuple has its items there, in place of their address
+//! float   refs | class | value
+//! int     refs | class | size  | digit 0      since 3.12: digits << 3 | immortal << 2 | sign: 0, 1 for zero, 2 if negative
+//!                                             before: the number of digits, negative for a negative number
+//! ```
+//!
+//! ```text
+//! read: the class of the first item says whether all are to be ints or floats
+//!       while items are of that class, and ints have one digit of 30 bits at most: append the value
+//!       any other item: the values are taken back, and None
+//! ```
+//!
+//! A reader is made once, and is on only if it reads lists and tuples that were made for it as they are (`agrees`). A call of
+//! `PyLong_AsLongLong` or `PyFloat_AsDouble` for each number would be simpler: a sample of 16 ints takes 302 ns so, and 63 here.
 #![allow(unsafe_code)] // Words of foreign objects.
 
 use pyo3::ffi;
