@@ -122,7 +122,8 @@ fn kept_image(kernels: &Path, nvcc: &Nvcc, command: &Command) -> Result<Option<P
         .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
         .map_err(|e| format!("{}: {e}", kernels.display()))?;
     sources.sort();
-    let is_source = |source: &&PathBuf| source.extension().is_some_and(|extension| extension != "md");
+    let is_source =
+        |source: &&PathBuf| source.extension().is_some_and(|extension| extension != "md");
     for source in sources.iter().filter(is_source) {
         let text = fs::read(source).map_err(|e| format!("{}: {e}", source.display()))?;
         (source.file_name(), text).hash(&mut key);

@@ -30,7 +30,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt::Display;
 
-use crate::tensor::{Error, Result};
+use crate::tensor::{out_of_memory, try_vec, Error, Result};
 
 /// How [`pack`] chooses a row for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,23 +140,11 @@ impl IndexRows {
     }
 }
 
-/// An empty vector with capacity for `count` entries; [`Error::OutOfMemory`] without memory.
-fn try_vec<T>(count: usize) -> Result<Vec<T>> {
-    let mut entries = Vec::new();
-    entries.try_reserve_exact(count).map_err(|_| out_of_memory::<T>(count))?;
-    Ok(entries)
-}
-
 /// A vector of `count` times the same entry; [`Error::OutOfMemory`] without memory.
 fn filled<T: Copy>(entry: T, count: usize) -> Result<Vec<T>> {
     let mut entries = try_vec(count)?;
     entries.resize(count, entry);
     Ok(entries)
-}
-
-/// The [`Error::OutOfMemory`] for `count` items.
-fn out_of_memory<T>(count: usize) -> Error {
-    Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<T>() as u64) }
 }
 
 /// Packs samples of the given lengths into rows of at most `max_tokens` tokens and `max_sequences`

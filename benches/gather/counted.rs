@@ -108,7 +108,9 @@ fn rows_of_file(scale: Scale) -> Vec<Counted> {
     add("W2", Scattered, |scale| tokens(scale.scaled_count(4096), DType::I64));
     add("W2b", Scattered, |scale| tokens(scale.scaled_count(4096), DType::I32));
     add("W3 id", Rows, |scale| lookups(scale.scaled_count(100_000)));
-    add("W4a", Scattered, |scale| clips(scale.scaled_count(512), DType::F32, Collate::ragged(Ragged::new())));
+    add("W4a", Scattered, |scale| {
+        clips(scale.scaled_count(512), DType::F32, Collate::ragged(Ragged::new()))
+    });
     add("W4b", Scattered, |scale| {
         clips(scale.scaled_count(512), DType::I16, Collate::ragged(Ragged::new()).cast(DType::F32))
     });
@@ -139,8 +141,12 @@ fn rows_of_file(scale: Scale) -> Vec<Counted> {
     add("f64", "to f32", |scale| casts(scale.scaled_count(256), DType::F64, DType::F32));
     add("f64", "from f32", |scale| casts(scale.scaled_count(256), DType::F32, DType::F64));
     add("scalars", "i64", |scale| scalars(scale.scaled_count(16_384), DType::I64, DType::I64));
-    add("scalars", "i32 to i64", |scale| scalars(scale.scaled_count(16_384), DType::I32, DType::I64));
-    add("scalars", "f64 to f32", |scale| scalars(scale.scaled_count(16_384), DType::F64, DType::F32));
+    add("scalars", "i32 to i64", |scale| {
+        scalars(scale.scaled_count(16_384), DType::I32, DType::I64)
+    });
+    add("scalars", "f64 to f32", |scale| {
+        scalars(scale.scaled_count(16_384), DType::F64, DType::F32)
+    });
     for (name, case, parts) in FLOAT8.into_iter().chain(QUANTISED) {
         add(name, case, parts);
     }
@@ -166,11 +172,15 @@ const BY_ADDRESS: [(&str, Lie, Parts); 3] = [
 
 /// Elements divided by scales that are found on the way: tokens by row and by blocks of 128, and pages of a store of float32.
 const QUANTISED: [(&str, &str, Parts); 3] = [
-    ("Q1", "by row", |scale| quantised(scale.scaled_count(4096), DType::BF16, &[4096], Granularity::Row)),
+    ("Q1", "by row", |scale| {
+        quantised(scale.scaled_count(4096), DType::BF16, &[4096], Granularity::Row)
+    }),
     ("Q2", "by 128", |scale| {
         quantised(scale.scaled_count(4096), DType::BF16, &[4096], Granularity::Block(128))
     }),
-    ("Q3", "pages", |scale| quantised(scale.scaled_count(1024), DType::F32, &[16, 8, 64], Granularity::Row)),
+    ("Q3", "pages", |scale| {
+        quantised(scale.scaled_count(1024), DType::F32, &[16, 8, 64], Granularity::Row)
+    }),
 ];
 
 /// Casts of adjacent elements to float8 and back.
@@ -197,7 +207,9 @@ const STRIDED: [(&str, Parts); 7] = [
     ("f32 transposed", |scale| {
         permuted(scale.scaled_count(64), (DType::F32, DType::F32), &[256, 256], &[1, 0])
     }),
-    ("u8 transposed", |scale| permuted(scale.scaled_count(64), (DType::U8, DType::U8), &[256, 256], &[1, 0])),
+    ("u8 transposed", |scale| {
+        permuted(scale.scaled_count(64), (DType::U8, DType::U8), &[256, 256], &[1, 0])
+    }),
     ("u8 to f16 transposed", |scale| {
         permuted(scale.scaled_count(64), (DType::U8, DType::F16), &[256, 256], &[1, 0])
     }),
@@ -245,7 +257,8 @@ fn pairs(scale: Scale) -> Vec<Counted> {
     let mut all = Vec::new();
     for (from, to) in PAIRS {
         let mut add = |name, parts: fn(DType, DType, usize) -> Vec<Part>| {
-            let counted = Counted::new(name, Lie::Scattered, move || parts(from, to, scale.scaled_count(64)));
+            let counted =
+                Counted::new(name, Lie::Scattered, move || parts(from, to, scale.scaled_count(64)));
             all.push(Counted { case: format!("{from} to {to}"), ..counted });
         };
         add("adjacent", |from, to, count| casts(count, from, to));

@@ -101,7 +101,8 @@ impl Trials {
 
     pub fn table(&self, blocks: &[Block]) -> String {
         let mut lines = String::from("trial\tworkload\tmedian us\tratio to own\tdrift\n");
-        for (block, baseline) in blocks.iter().filter_map(|block| Some((block, Baseline::from_block(block)?)))
+        for (block, baseline) in
+            blocks.iter().filter_map(|block| Some((block, Baseline::from_block(block)?)))
         {
             let mut all = self.ratios(block, &baseline);
             all.insert(0, ("own", baseline.us, 1.0));
@@ -122,7 +123,8 @@ impl Trials {
             "", "own us", "of copy", "drift", "best", "ratio"
         );
         let mut logs = vec![(0.0, 0); self.all.len()];
-        for (block, baseline) in blocks.iter().filter_map(|block| Some((block, Baseline::from_block(block)?)))
+        for (block, baseline) in
+            blocks.iter().filter_map(|block| Some((block, Baseline::from_block(block)?)))
         {
             let ratios = self.ratios(block, &baseline);
             for (trial, _, ratio) in &ratios {
@@ -204,7 +206,8 @@ pub fn engine(policy: &str, image: Option<&Path>) -> Result<Engine, String> {
     // Both are read while an engine is made. No other thread is at work.
     let before = [NUMBERS, IMAGE].map(env::var_os);
     if policy != "-" {
-        let numbers = env::var(NUMBERS).map_or_else(|_| String::new(), |numbers| format!("{numbers},"));
+        let numbers =
+            env::var(NUMBERS).map_or_else(|_| String::new(), |numbers| format!("{numbers},"));
         env::set_var(NUMBERS, numbers + policy);
     }
     if let Some(image) = image {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
 use super::ffi::ArrowArray;
-use crate::tensor::{Device, Error, Hint, Mismatch, Result};
+use crate::tensor::{try_vec, Device, Error, Hint, Mismatch, Result};
 
 /// Why a part of an array is not read.
 pub(super) enum PartError {
@@ -51,11 +51,6 @@ pub(super) fn not_on_host(what: &str, device: Device) -> Error {
     let hint = "copy it to the host before";
     let mismatch = Mismatch::new(Some(0), expected, format!("{what} on {device}"));
     mismatch.with_hint(Hint::Text(hint)).into_error(Error::Device)
-}
-
-/// The [`Error::OutOfMemory`] for `count` entries that could not be allocated, counted as 8 bytes each.
-pub(super) fn out_of_memory(count: usize) -> Error {
-    Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<usize>() as u64) }
 }
 
 /// Consecutive entries of an array.
@@ -223,7 +218,7 @@ impl<'a> ArrayPart<'a> {
     /// # Safety
     /// After `expect`; buffer 1 of a part with entries is in host memory and has one more offset than the array has entries.
     pub(super) unsafe fn offsets(&self, wide: bool) -> Result<Vec<i64>> {
-        let mut offsets = try_vec(self.len.saturating_add(1))?;
+        let mut offsets = try_vec(self.len as usize + 1)?;
         if self.len == 0 {
             offsets.push(0);
             return Ok(offsets);
@@ -244,12 +239,4 @@ impl<'a> ArrayPart<'a> {
         }
         Ok(offsets)
     }
-}
-
-/// An empty vector with room for `count` entries, none if it is negative; [`Error::OutOfMemory`] without the memory.
-pub(super) fn try_vec<T>(count: i64) -> Result<Vec<T>> {
-    let count = usize::try_from(count).unwrap_or_default();
-    let mut entries = Vec::new();
-    entries.try_reserve_exact(count).map_err(|_| out_of_memory(count))?;
-    Ok(entries)
 }

@@ -4,14 +4,15 @@
 
 use std::sync::Arc;
 
+use super::array_part::{broken, no_numbers, ArrayPart, PartError};
 use super::ffi::{ArrowArray, ArrowSchema};
 use super::field::{DataType, SchemaField, Text, TextHow};
-use super::array_part::{broken, no_numbers, try_vec, ArrayPart, PartError};
 use super::texts::{push_texts, push_views};
 use super::values::{check_place, lists, shapes_of, unread, values, ArrayValues, CONVERT};
 use crate::samples::SampleList;
 use crate::tensor::{
-    checked_numel, compact_strides, Device, Dims, Error, Hint, Layout, Mismatch, Result, Tensor,
+    checked_numel, compact_strides, try_vec, Device, Dims, Error, Hint, Layout, Mismatch, Result,
+    Tensor,
 };
 
 /// Rows of Arrow arrays as samples, by column. A struct has a column for each field that is no struct, at any depth; an array
@@ -187,14 +188,16 @@ impl Column {
             PartError::Beyond(position, error) => {
                 error.at_index(num_before.saturating_add(position as usize))
             }
-            PartError::Refused(error) => match error.mismatch().and_then(|mismatch| mismatch.index) {
+            PartError::Refused(error) => match error.mismatch().and_then(|mismatch| mismatch.index)
+            {
                 Some(row) => error.at_index(num_before + row),
                 None => error,
             },
         };
         let place = check_place(&self.field.data_type, device);
         // SAFETY: the caller's promise.
-        let read = place.map_err(PartError::from).and_then(|()| unsafe { self.part_of(array, device) });
+        let read =
+            place.map_err(PartError::from).and_then(|()| unsafe { self.part_of(array, device) });
         read.and_then(|part| {
             // SAFETY: a part of the array.
             unsafe { self.rows.append(&self.field.data_type, part) }
@@ -411,7 +414,7 @@ impl SampleSink<'_> {
         entries: &DataType,
     ) -> std::result::Result<(), PartError> {
         part.expect(3, 1)?;
-        let mut ranges = try_vec(part.len)?;
+        let mut ranges = try_vec(part.len as usize)?;
         let (mut begin, mut end) = (i64::MAX, 0);
         // SAFETY: the caller's promise; buffers and children were just counted.
         let all = unsafe {

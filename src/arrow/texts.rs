@@ -1,7 +1,8 @@
 //! Strings and bytes: where each is.
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
-use super::array_part::{broken, out_of_memory, ArrayPart, PartError};
+use super::array_part::{broken, ArrayPart, PartError};
+use crate::tensor::out_of_memory;
 
 /// Appends the address and the bytes of each row of an array with offsets; none after a fault: nulls, offsets that go back, NULL
 /// for bytes. The address of an empty row may be NULL.
@@ -23,7 +24,8 @@ pub(super) unsafe fn push_texts(
     if data.is_null() && offsets.first() != offsets.last() {
         return Err(broken("a buffer of bytes", "NULL").into());
     }
-    texts.try_reserve(part.len as usize).map_err(|_| out_of_memory(part.len as usize))?;
+    let len = part.len as usize;
+    texts.try_reserve(len).map_err(|_| out_of_memory::<(*const u8, usize)>(len))?;
     texts.extend(
         offsets.windows(2).map(|bounds| {
             (data.wrapping_add(bounds[0] as usize), (bounds[1] - bounds[0]) as usize)
@@ -55,7 +57,8 @@ pub(super) unsafe fn push_views(
         part.refuse_null()?;
         (part.required_buffer(1)?, part.buffer(num_data as usize + 2).cast::<i64>())
     };
-    texts.try_reserve(part.len as usize).map_err(|_| out_of_memory(part.len as usize))?;
+    let len = part.len as usize;
+    texts.try_reserve(len).map_err(|_| out_of_memory::<(*const u8, usize)>(len))?;
     for row in 0..part.len {
         let view = views.wrapping_add((part.first() + row) as usize * VIEW_BYTES);
         // SAFETY: a view of the array.

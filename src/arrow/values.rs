@@ -1,10 +1,10 @@
 //! The numbers of a part of an array: their address, and the shape of each entry.
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
+use super::array_part::{no_numbers, not_on_host, ArrayPart, PartError};
 use super::field::DataType;
-use super::array_part::{no_numbers, not_on_host, try_vec, ArrayPart, PartError};
 use crate::device::device_of;
-use crate::tensor::{checked_numel, DType, Device, Dims, Error, Mismatch, Result, Tensor};
+use crate::tensor::{checked_numel, try_vec, DType, Device, Dims, Error, Mismatch, Result, Tensor};
 
 /// Numbers one after the other, in groups of the shape `tail`.
 pub(super) struct ArrayValues {
@@ -60,7 +60,10 @@ pub(super) unsafe fn values(
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
-unsafe fn numbers(part: ArrayPart<'_>, dtype: DType) -> std::result::Result<ArrayValues, PartError> {
+unsafe fn numbers(
+    part: ArrayPart<'_>,
+    dtype: DType,
+) -> std::result::Result<ArrayValues, PartError> {
     part.expect(2, 0)?;
     // SAFETY: the caller's promise; the buffers were just counted.
     let data = unsafe {
@@ -169,7 +172,7 @@ pub(super) fn unread(data_type: &DataType) -> Error {
 /// # Safety
 /// The bitmap covers the bits.
 pub(super) unsafe fn unpack(bits: *const u8, first: i64, len: i64) -> Result<Vec<bool>> {
-    let mut bools = try_vec(len)?;
+    let mut bools = try_vec(len as usize)?;
     debug_assert!(first >= 0 && (len == 0 || !bits.is_null()));
     bools.extend((first..first + len).map(|at| {
         // SAFETY: the caller's promise.
@@ -223,7 +226,7 @@ pub(super) unsafe fn shapes_of(
             DataType::Fixed(ndim, _) => {
                 let mut values = values(data_type, part)?;
                 values.tail.remove(0);
-                let mut offsets = try_vec(part.len.saturating_add(1))?;
+                let mut offsets = try_vec(part.len as usize + 1)?;
                 offsets.extend((0..=part.len).map(|row| row * ndim));
                 (offsets, values)
             }
@@ -235,7 +238,7 @@ pub(super) unsafe fn shapes_of(
         (DType::I32, true) => false,
         (dtype, _) => return Err(no_numbers(&format!("shapes of {dtype}"), CONVERT).into()),
     };
-    let mut shapes = try_vec(part.len)?;
+    let mut shapes = try_vec(part.len as usize)?;
     for bounds in offsets.windows(2) {
         debug_assert!(offsets[0] <= bounds[0] && bounds[0] <= bounds[1]);
         let extent = |position: i64| {

@@ -21,7 +21,9 @@ mod run;
 
 pub(crate) use driver::Current;
 pub use driver::{relax_captures, relaxed};
-pub use memory::blocks::{hold_until_done, lock_refusal, lock_stats, page_locked, reap_copies, try_lock};
+pub use memory::blocks::{
+    hold_until_done, lock_refusal, lock_stats, page_locked, reap_copies, try_lock,
+};
 pub(crate) use memory::{DeviceBlock, ListTable, PinnedBlock};
 pub use run::End;
 pub(crate) use run::{launch_of, ordinal_of, Completion, Devices, Executor, Host, LaunchStream};

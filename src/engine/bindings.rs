@@ -17,7 +17,9 @@ use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
 use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 
-pub use crate::cuda::{hold_until_done, lock_refusal, lock_stats, page_locked, reap_copies, try_lock};
+pub use crate::cuda::{
+    hold_until_done, lock_refusal, lock_stats, page_locked, reap_copies, try_lock,
+};
 pub use crate::cuda::{relax_captures, relaxed, End};
 
 /// Sets whether others may have the address of a page-locked tensor of windrow's: memory that they do not have is used
@@ -35,6 +37,7 @@ pub use crate::host::{add_per_sample, prefetch, PipelinedCopy};
 pub use crate::plan::page_copies::PageCopies;
 pub use crate::tensor::dims::Dims;
 pub use crate::tensor::places::Places;
+pub use crate::tensor::reserve::try_vec;
 pub use crate::tensor::tensor::new_owners;
 
 impl Engine {

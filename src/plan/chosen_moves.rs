@@ -3,8 +3,8 @@
 //! The chosen samples are not known here: all samples of a list have to be alike, and memory that they share is not looked for.
 
 use crate::collate::{AnyTransform, Collate, Quantize};
-use crate::plan::disjoint::check_pairs_disjoint;
 use crate::plan::batch_shape::BatchShape;
+use crate::plan::disjoint::check_pairs_disjoint;
 use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::move_scales::{check_number, check_scales, check_scales_disjoint};
 use crate::plan::pair_classes::PairClasses;

@@ -158,7 +158,8 @@ impl<'s> Moves<'s> {
                 continue;
             };
             if let (true, Some(scales)) = (mode != TransferMode::OnHost, &self.device_scales) {
-                let at = *scaled.entry((mode, class, scales.layout_of(pair))).or_insert(groups.len());
+                let at =
+                    *scaled.entry((mode, class, scales.layout_of(pair))).or_insert(groups.len());
                 match groups.get_mut(at) {
                     Some(group) => group.pairs.push(pair),
                     None => groups.push(TransferGroup { mode, dtype, pairs: vec![pair] }),
@@ -219,7 +220,9 @@ impl<'s> Moves<'s> {
         let packed_src = |class: &PairClass<'_>| packed(class.src);
         let packed_dst = |class: &PairClass<'_>| packed(class.dst);
         let crossing = match group.mode {
-            TransferMode::Within | TransferMode::ReadPinned | TransferMode::OnHost => Crossing::Nothing,
+            TransferMode::Within | TransferMode::ReadPinned | TransferMode::OnHost => {
+                Crossing::Nothing
+            }
             TransferMode::Copied => {
                 let bytes = |pair: usize| {
                     let TensorMeta { dtype, layout, .. } = self.all.class_of(pair).dst;
@@ -275,7 +278,8 @@ impl<'s> Moves<'s> {
             let class = pairs.classes[0];
             batch_shape.scaling = device_scales.scaling(class, &group.pairs).map(Box::new);
             let lands = group.mode == TransferMode::Landed;
-            let found = device_scales.output(class, (&group.pairs, leaf), addresses(srcs), lands)?;
+            let found =
+                device_scales.output(class, (&group.pairs, leaf), addresses(srcs), lands)?;
             scales = found.map(|(placed, landed)| match landed {
                 Some((compact, read)) => (placed, Crossing::Landed { compact, read }),
                 None => (placed, Crossing::Nothing),
@@ -330,7 +334,11 @@ struct GroupPairs<'m, 's> {
 
 impl<'m, 's> GroupPairs<'m, 's> {
     /// The pairs of a group, which has pairs.
-    fn new(moves: &'m Moves<'s>, group: &'m TransferGroup, leaf: usize) -> Result<GroupPairs<'m, 's>> {
+    fn new(
+        moves: &'m Moves<'s>,
+        group: &'m TransferGroup,
+        leaf: usize,
+    ) -> Result<GroupPairs<'m, 's>> {
         let mut local = vec![u32::MAX; moves.all.classes.len()];
         let (mut classes, mut ids) = (Vec::new(), Vec::with_capacity(group.pairs.len()));
         for &pair in &group.pairs {

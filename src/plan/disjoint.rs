@@ -23,7 +23,7 @@ use std::ops::Range;
 
 use crate::plan::circle::Circle;
 use crate::samples::{SampleList, TensorMeta};
-use crate::tensor::{Error, Footprint, Layout, Mismatch, MoveSide, Result};
+use crate::tensor::{try_vec, Error, Footprint, Layout, Mismatch, MoveSide, Result};
 
 /// The addresses of a destination, from its first byte to behind its last one.
 struct Span {
@@ -83,7 +83,8 @@ pub(super) fn check_pairs_disjoint(
         let mut may_share =
             spans[..begun].iter().rev().take_while(|span| span.reach > read.start).map(|s| s.pair);
         let is_beside_many = may_share.clone().nth(MANY).is_some();
-        if is_beside_many && circles.are_disjoint(&source_bytes, &read, &spans, (dsts, srcs), is_same)
+        if is_beside_many
+            && circles.are_disjoint(&source_bytes, &read, &spans, (dsts, srcs), is_same)
         {
             continue;
         }
@@ -256,12 +257,4 @@ fn each_span<'l>(list: &'l SampleList<'_>) -> impl Iterator<Item = Range<u64>> +
         let address = list.address(index).addr() as u64;
         address.saturating_add_signed(*start)..address.saturating_add_signed(*end)
     })
-}
-
-/// An empty vector with capacity for `count` entries; [`Error::OutOfMemory`] without memory.
-pub(super) fn try_vec<T>(count: usize) -> Result<Vec<T>> {
-    let mut entries = Vec::new();
-    let out_of_memory = |_| Error::OutOfMemory { bytes: (count * size_of::<T>()) as u64 };
-    entries.try_reserve_exact(count).map_err(out_of_memory)?;
-    Ok(entries)
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::collate::{AnyTransform, Quantize};
-use crate::plan::disjoint::{check_pairs_disjoint, try_vec};
+use crate::plan::disjoint::check_pairs_disjoint;
 use crate::plan::loops::{Dim, LoopNest};
 use crate::plan::output::{ElementOp, OutputPlan, Starts};
 use crate::plan::pair_classes::{given_for, PairClasses};
@@ -13,8 +13,8 @@ use crate::plan::scales_output::nest_of_scales;
 use crate::plan::scaling::{check_given, read_scales, Groups};
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{
-    bytes_of, DType, Device, Dims, Error, ErrorValue, Footprint, Layout, Mismatch, MoveSide,
-    Offsets, Result,
+    bytes_of, try_vec, DType, Device, Dims, Error, ErrorValue, Footprint, Layout, Mismatch,
+    MoveSide, Offsets, Result,
 };
 
 /// The scales of the pairs of one output.

@@ -150,7 +150,8 @@ impl<'s> Plan<'s> {
         reads_mapped: bool,
     ) -> Result<Plan<'s>> {
         let groups = groups.iter().enumerate();
-        let groups = groups.map(|(at, group)| moves.planned_group(group, leaves.len() + at, dsts, srcs));
+        let groups =
+            groups.map(|(at, group)| moves.planned_group(group, leaves.len() + at, dsts, srcs));
         let groups = groups.collect::<Result<Vec<_>>>()?;
         let (body, lists) = PlanBody::for_moves(leaves, groups, reads_mapped)?;
         let of_leaves = leaves.iter().map(|leaf| PlanSamples::Borrowed(leaf.samples));

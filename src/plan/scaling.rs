@@ -23,7 +23,8 @@ use crate::collate::{e8m0_value, Dequantize, Granularity, Quantize, Rescale, Sca
 use crate::plan::checks::UsedMetas;
 use crate::plan::placement::Placement;
 use crate::tensor::{
-    bytes_of, DType, Device, Dims, Error, ErrorValue, Hint, Layout, Mismatch, Result, Tensor,
+    bytes_of, try_vec, DType, Device, Dims, Error, ErrorValue, Hint, Layout, Mismatch, Result,
+    Tensor,
 };
 
 /// Elements of a row, and scales of a launch, that a device counts are fewer.
@@ -281,7 +282,8 @@ fn own_scales(
     let Groups::Blocks { per_row, .. } = scaling.groups else { return Default::default() };
     let rest = shape.ndim - 1;
     let mut extents = Dims::from_slice(&sample[..rest]);
-    let (mut lead, mut extents_in_batch): (Dims, Dims) = (smallvec::smallvec![0; rest], extents.clone());
+    let (mut lead, mut extents_in_batch): (Dims, Dims) =
+        (smallvec::smallvec![0; rest], extents.clone());
     match &shape.placement {
         Placement::Padded(padded) => {
             for d in 0..rest {
@@ -298,7 +300,9 @@ fn own_scales(
     if scaling.shape.len()
         > rest + usize::from(!matches!(shape.placement, Placement::Joined { .. }))
     {
-        [&mut extents, &mut extents_in_batch].into_iter().for_each(|extents| extents.push(per_row as i64));
+        [&mut extents, &mut extents_in_batch]
+            .into_iter()
+            .for_each(|extents| extents.push(per_row as i64));
         lead.push(0);
     }
     [extents, lead, extents_in_batch]
@@ -365,10 +369,8 @@ fn given_scales(
             return refuse(Error::Shape, index, facet(&expected), facet(tensor.shape()));
         }
     }
-    let mut table = Vec::new();
     let count = scales.tensors().iter().map(|tensor| tensor.layout().numel() as usize).sum();
-    let out_of_memory = |_| Error::OutOfMemory { bytes: 4 * count as u64 };
-    table.try_reserve_exact(count).map_err(out_of_memory)?;
+    let mut table = try_vec(count)?;
     match scales {
         Scales::Batch(whole) => match &shape.placement {
             Placement::Joined { dim, offsets } if *dim > 0 && scaling.groups != Groups::Sample => {

@@ -59,13 +59,6 @@ impl Addresses {
     }
 }
 
-/// An empty vector with capacity for `count` entries; [`Error::OutOfMemory`] without memory.
-pub(super) fn try_vec<T>(count: usize) -> Result<Vec<T>> {
-    let mut entries = Vec::new();
-    entries.try_reserve_exact(count).map_err(|_| out_of_memory(count))?;
-    Ok(entries)
-}
-
 /// Makes room for `count` entries in all; [`Error::OutOfMemory`] without memory.
 pub(super) fn reserve_in_all<T>(entries: &mut Vec<T>, count: usize) -> Result<()> {
     let additional = count.saturating_sub(entries.len());

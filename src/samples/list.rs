@@ -4,16 +4,14 @@ use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use crate::samples::addresses::{
-    end_without_memory, out_of_memory, reserve_in_all, try_vec, Addresses,
-};
+use crate::samples::addresses::{end_without_memory, out_of_memory, reserve_in_all, Addresses};
 use crate::samples::layouts::Layouts;
 use crate::samples::meta::{Metas, TensorMeta};
 use crate::samples::read_only::ReadOnly;
 use crate::samples::selection::Selection;
 use crate::samples::view::SampleView;
 use crate::tensor::{
-    are_compact, new_owners, DType, Device, Error, Layout, Mismatch, Owner, Result, Tensor,
+    are_compact, new_owners, try_vec, DType, Device, Error, Layout, Mismatch, Owner, Result, Tensor,
 };
 
 /// Samples imported once: an address each, and every distinct layout stored once.

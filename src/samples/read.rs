@@ -6,14 +6,14 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-use crate::samples::addresses::{end_without_memory, try_vec, Addresses};
+use crate::samples::addresses::{end_without_memory, Addresses};
 use crate::samples::layouts::Layouts;
 use crate::samples::list::{outside, SampleList};
 use crate::samples::memo::Memo;
 use crate::samples::meta::{Metas, TensorMeta};
 use crate::samples::read_only::ReadOnly;
 use crate::samples::selection::Selection;
-use crate::tensor::{Device, Error, Footprint, Owner, Result};
+use crate::tensor::{try_vec, Device, Error, Footprint, Owner, Result};
 
 impl<'a> SampleList<'a> {
     /// Number of samples.

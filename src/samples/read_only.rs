@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use crate::samples::addresses::try_vec;
-use crate::tensor::Result;
+use crate::tensor::{try_vec, Result};
 
 /// Positions of samples that must not be written to, neighbours as one range, in order. In most lists there are none, or all are.
 #[derive(Clone, Debug, Default)]

@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::samples::addresses::try_vec;
 use crate::samples::list::SampleList;
 use crate::samples::meta::TensorMeta;
 use crate::samples::view::SampleView;
-use crate::tensor::{are_compact, bytes_of, Device, Element, Footprint, Layout};
+use crate::tensor::{are_compact, bytes_of, try_vec, Device, Element, Footprint, Layout};
 
 /// The largest table, in bytes and in rows, whose rows are looked at one by one: a plan reads a larger one in fewer steps.
 #[derive(Clone, Copy, Debug)]

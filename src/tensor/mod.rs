@@ -10,6 +10,7 @@ pub(crate) mod mismatch;
 mod names;
 mod offsets;
 pub(crate) mod places;
+pub(crate) mod reserve;
 mod scalar;
 mod stream;
 pub(crate) mod tensor;
@@ -27,6 +28,7 @@ pub(crate) use layout::{are_compact, bytes_of, checked_bytes, checked_numel, com
 pub(crate) use mismatch::{ErrorValue, Hint, Mismatch, MoveSide};
 pub use offsets::Offsets;
 pub(crate) use places::Places;
+pub(crate) use reserve::{out_of_memory, try_vec};
 pub use scalar::Scalar;
 pub use stream::Stream;
 pub(crate) use tensor::new_owners;

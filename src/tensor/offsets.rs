@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::tensor::error::{Error, Result};
+use crate::tensor::reserve::try_vec;
 
 /// `N + 1` boundaries for `N` samples: the first is 0 and none is smaller than the one before.
 ///
@@ -47,9 +48,7 @@ impl Offsets {
     pub fn from_lengths(lengths: impl IntoIterator<Item = i64>) -> Result<Offsets> {
         let lengths = lengths.into_iter();
         let count = lengths.size_hint().0.saturating_add(1);
-        let mut boundaries = Vec::new();
-        let out_of_memory = |_| Error::OutOfMemory { bytes: (count as u64).saturating_mul(8) };
-        boundaries.try_reserve(count).map_err(out_of_memory)?;
+        let mut boundaries = try_vec(count)?;
         let mut total = 0i64;
         boundaries.push(0);
         for length in lengths {

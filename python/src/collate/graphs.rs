@@ -16,14 +16,14 @@ use windrow::{Batch, Collate, DType, Device, Engine, Error, SampleList, Tensor};
 
 use crate::collate::job::Job;
 use crate::collate::run::Run;
-use crate::collate::token_columns::{space_for, KeyColumn};
+use crate::collate::token_columns::KeyColumn;
 use crate::collate::uploaded_numbers::UploadedNumbers;
 use crate::engine::default::default_engine;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, to_py_err, OrPyErr};
 use crate::ground::iterables::items_of;
 use crate::ground::logging::LogScope;
-use crate::ground::reserve::try_vec;
+use crate::ground::reserve::{space_for, try_vec};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::integers::integers;
@@ -103,7 +103,8 @@ pub(crate) fn join_graphs<'py>(
     let result = PyDict::new(py);
     for (entry, batch) in entries.iter().zip(&mut batches) {
         if entry.device.is_none() {
-            add_increments_on_host(&batch, entry).map_err(|error| to_py_err(py, &error.at_path(&entry.name)))?;
+            add_increments_on_host(&batch, entry)
+                .map_err(|error| to_py_err(py, &error.at_path(&entry.name)))?;
         }
         result.set_item(&entry.name, Bound::new(py, PyBatch::from(batch))?)?;
     }

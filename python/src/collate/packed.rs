@@ -4,7 +4,7 @@
 use windrow::error::{Hint, Mismatch};
 use windrow::Error;
 
-use crate::collate::token_columns::space_for;
+use crate::ground::reserve::space_for;
 use crate::ground::tensor::PyTensor;
 
 /// Ids, labels, positions, perhaps the sample of each, where each sequence begins, and the length of the longest.

@@ -92,7 +92,9 @@ pub(crate) fn _buckets(
 ) -> PyResult<PackedRows> {
     let boundaries = boundaries.map(|numbers| numbers_of(numbers, "boundaries")).transpose()?;
     let boundaries = boundaries.as_deref();
-    packed_rows(lengths, |lengths| packing::buckets(lengths, batch_size, boundaries, drop_last, seed))
+    packed_rows(lengths, |lengths| {
+        packing::buckets(lengths, batch_size, boundaries, drop_last, seed)
+    })
 }
 
 /// `balance` of `windrow.plan`: a list of indices for each rank. ValueError for no ranks and a negative length.

@@ -36,7 +36,7 @@ use crate::ground::modules::loaded;
 use crate::ground::reserve::{push_to, try_vec};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
-use crate::import::routes::{is_array, keeps_gradients, cached_route, route_of, Lazy};
+use crate::import::routes::{cached_route, is_array, keeps_gradients, route_of, Lazy};
 use crate::import::storages::{own_all_memory, own_list_memory};
 use crate::import::tensor::table_of;
 use crate::ownership::holder::Holder;
@@ -233,7 +233,9 @@ impl SideReader {
             (SamplesArgument::Arrow, MoveSide::Source) => {
                 Ok(Side { samples: Arc::new(samples_in(given, "")?), torch: Vec::new() })
             }
-            (SamplesArgument::Arrow, _) => Err(self.read_only(py, "an Arrow array, which no one writes to")),
+            (SamplesArgument::Arrow, _) => {
+                Err(self.read_only(py, "an Arrow array, which no one writes to"))
+            }
         }
     }
 

@@ -13,11 +13,12 @@ use crate::collate::job::Job;
 use crate::collate::packed::{check_labels, Packed, PackedTensors, RowPlan};
 use crate::collate::run::Run;
 use crate::collate::sequences_on_device::{pack_on_device, pack_rows_on_device};
-use crate::collate::token_columns::{space_for, KeyColumn};
+use crate::collate::token_columns::KeyColumn;
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::items_of;
 use crate::ground::logging::LogScope;
+use crate::ground::reserve::space_for;
 use crate::ground::tensor::PyTensor;
 use crate::import::integers::integers;
 

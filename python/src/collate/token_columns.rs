@@ -25,7 +25,7 @@ use crate::ground::errors::{
 };
 use crate::ground::iterables::{is_mapping, items_of, Lookup};
 use crate::ground::logging::LogScope;
-use crate::ground::reserve::try_vec;
+use crate::ground::reserve::{space_for, try_vec};
 use crate::import::importer::Reading;
 use crate::ownership::copy::copy_of;
 use crate::samples::imported::Imported;
@@ -217,14 +217,6 @@ impl KeyColumn {
     pub fn job(self, collate: Collate) -> Job {
         Job::for_leaf(Arc::new(self.samples), collate, self.name)
     }
-}
-
-/// An empty list with capacity for `count` items; [`Error::OutOfMemory`] for a lack of memory.
-pub(crate) fn space_for<T>(count: usize) -> windrow::Result<Vec<T>> {
-    let mut numbers = Vec::new();
-    let bytes = (count as u64).saturating_mul(size_of::<T>() as u64);
-    numbers.try_reserve_exact(count).map_err(|_| Error::OutOfMemory { bytes })?;
-    Ok(numbers)
 }
 
 /// The columns of `pad_tokens` without the mask: by name, every column padded, and columns of single numbers stacked.

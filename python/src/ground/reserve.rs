@@ -4,6 +4,8 @@ use std::collections::TryReserveError;
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
+/// `try_vec` with the error of the library.
+pub(crate) use windrow::bindings::try_vec as space_for;
 
 /// An empty list with capacity for `count` items.
 pub(crate) fn try_vec<T>(count: usize) -> PyResult<Vec<T>> {

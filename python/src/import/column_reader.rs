@@ -276,7 +276,8 @@ fn readables(columns: &mut ChildColumns<'_>) -> PyResult<Readables> {
     if !HAS_LOCK || columns.len() < 2 {
         return Ok(found);
     }
-    let is_known = |column| columns.first(column).is_none_or(|first| cached_route(&first).is_some());
+    let is_known =
+        |column| columns.first(column).is_none_or(|first| cached_route(&first).is_some());
     if !(0..columns.len()).all(is_known) {
         columns.take_references();
     }

@@ -280,7 +280,8 @@ impl Run<'_> {
     ) -> Result<()> {
         let (context, index_check) = (self.current.context(), self.index_check.take());
         if self.is_capturing {
-            let in_graph = |index_check| Arc::new(Completion::new(context, None, Some(index_check), None));
+            let in_graph =
+                |index_check| Arc::new(Completion::new(context, None, Some(index_check), None));
             self.result.completion = index_check.map(in_graph);
             return Ok(());
         }

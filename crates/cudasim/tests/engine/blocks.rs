@@ -4,7 +4,9 @@
 use std::env;
 use std::process::Command;
 
-use windrow::bindings::{hold_until_done, lock_refusal, lock_stats, page_locked, reap_copies, try_lock};
+use windrow::bindings::{
+    hold_until_done, lock_refusal, lock_stats, page_locked, reap_copies, try_lock,
+};
 use windrow::workers::{allocate, close, mapped, receive, start as start_pool, sweep};
 use windrow::workers::{Message, Parcel};
 use windrow::{DType, Device, Layout, Tensor};

@@ -8,7 +8,9 @@ use windrow::plan::Leaf;
 use windrow::{Batch, Collate, DType, Device, Engine, Plan, SampleList, Stream};
 
 use crate::capture::{end_capture, GLOBAL, RELAXED, THREAD_LOCAL};
-use crate::rig::{consume, engine, host_bytes, on_gpu, Buffer, Gpu, ForeignStream, Paused, Rows, HERE};
+use crate::rig::{
+    consume, engine, host_bytes, on_gpu, Buffer, ForeignStream, Gpu, Paused, Rows, HERE,
+};
 
 /// The driver calls that `work` makes, and what it gives.
 pub fn traced<T>(gpu: &Gpu, work: impl FnOnce() -> T) -> (Vec<String>, T) {

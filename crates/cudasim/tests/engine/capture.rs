@@ -8,7 +8,9 @@ use windrow::{
 };
 
 use crate::faults::{traced, watched, INVALID_HANDLE, LAUNCH_FAILED, OUT_OF_MEMORY, UNKNOWN};
-use crate::rig::{consume, engine, host_bytes, on_gpu, run, start, Buffer, Gpu, ForeignStream, Rows, HERE};
+use crate::rig::{
+    consume, engine, host_bytes, on_gpu, run, start, Buffer, ForeignStream, Gpu, Rows, HERE,
+};
 
 pub const GLOBAL: u32 = 0;
 pub const THREAD_LOCAL: u32 = 1;

@@ -13,7 +13,7 @@ use crate::calls::traced;
 use crate::capture::{end_capture, Exec};
 use crate::paused_streams::{pause_own, waits};
 use crate::resident::{indices, ResidentSamples};
-use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, ForeignStream, HERE};
+use crate::rig::{consume, engine, on_gpu, run, Buffer, ForeignStream, Gpu, HERE};
 
 /// A stack into a tensor, recorded in a graph.
 fn captured<'g>(

@@ -8,9 +8,9 @@ use windrow::{Collate, DType, Engine, Pad, SampleList, SampleView, Stream};
 
 use crate::calls::{count, traced};
 use crate::capture::{end_capture, GLOBAL};
-use crate::paused_streams::{pause_own, waits};
 use crate::lifetime::settle;
-use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Gpu, ForeignStream, Rows, HERE};
+use crate::paused_streams::{pause_own, waits};
+use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, ForeignStream, Gpu, Rows, HERE};
 
 fn on(lane: &ForeignStream<'_>) -> RunOptions {
     let mut options = RunOptions::default();
@@ -209,7 +209,8 @@ fn memory_behind_a_slow_stream_holds_up_nobody_else() {
     };
     on_gpu(|gpu| {
         for use_it in [handed, read] {
-            let (engine, slow, quick) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
+            let (engine, slow, quick) =
+                (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
             let (rows, copy) = (Rows::new(1, DType::U8, &[&[3000]]), Buffer::poisoned(gpu, 3000));
             let (memory, stack) = (rows.upload(gpu), Collate::stack());
             let samples = rows.at([memory[0].address]);

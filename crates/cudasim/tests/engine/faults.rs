@@ -13,7 +13,7 @@ use windrow::{
     Batch, Collate, DType, Device, Engine, Error, Mask, Pad, Plan, Ragged, Stream, Transform,
 };
 
-use crate::rig::{consume, engine, run, start, Buffer, Gpu, ForeignStream, Pinned, Rows, HERE};
+use crate::rig::{consume, engine, run, start, Buffer, ForeignStream, Gpu, Pinned, Rows, HERE};
 
 pub const OUT_OF_MEMORY: u32 = 2;
 pub const INVALID_HANDLE: u32 = 400;

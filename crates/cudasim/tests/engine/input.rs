@@ -12,7 +12,7 @@ use windrow::{
 use crate::calls::traced;
 use crate::resident::indices;
 use crate::rig::{
-    consume, engine, host_bytes, lent_by, on_gpu, run, Buffer, Gpu, ForeignStream, Rows, HERE,
+    consume, engine, host_bytes, lent_by, on_gpu, run, Buffer, ForeignStream, Gpu, Rows, HERE,
 };
 
 const THERE: Device = Device::Cuda(1);
@@ -257,7 +257,8 @@ fn whose_memory_an_address_is() {
 #[test]
 fn nothing_to_read() {
     on_gpu(|gpu| {
-        let (engine, lane, bytes) = (engine(), ForeignStream::new(gpu), Buffer::from_bytes(gpu, &[5; 8]));
+        let (engine, lane, bytes) =
+            (engine(), ForeignStream::new(gpu), Buffer::from_bytes(gpu, &[5; 8]));
         let empty = || view(0, DType::F32, &[0, 3], HERE);
         let batch = engine.assemble(&[empty(), empty()], &Collate::stack()).unwrap();
         assert_eq!(batch.data().shape(), [2, 0, 3]);

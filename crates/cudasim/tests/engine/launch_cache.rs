@@ -67,8 +67,8 @@ fn lists_do_not_share_what_is_kept() {
         let (engine, lane) = (engine(), ForeignStream::new(gpu));
         let (_memory, chosen) = indices(gpu, DType::I32, &[1, 0, 4]);
         // Alike in all but the samples, and those of the second are not at multiples of 16.
-        let lists =
-            [0, 4, 0].map(|gap| ResidentSamples::behind(gpu, &engine, gap, DType::F32, &[&[8][..]; 5]));
+        let lists = [0, 4, 0]
+            .map(|gap| ResidentSamples::behind(gpu, &engine, gap, DType::F32, &[&[8][..]; 5]));
         for _ in 0..3 {
             for list in &lists {
                 let batch = take_and(list, &engine, (&chosen, &Collate::stack()), &lane);

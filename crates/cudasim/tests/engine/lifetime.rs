@@ -9,7 +9,9 @@ use windrow::engine::RunOptions;
 use windrow::tensor::Owner;
 use windrow::{Collate, DType, Device, Engine, Ragged, SampleView};
 
-use crate::rig::{consume, engine, hold, on_gpu, run, Buffer, Gpu, ForeignStream, Paused, Rows, HERE};
+use crate::rig::{
+    consume, engine, hold, on_gpu, run, Buffer, ForeignStream, Gpu, Paused, Rows, HERE,
+};
 
 /// Counts when it is let go.
 struct Counted(Arc<AtomicUsize>);

@@ -9,7 +9,7 @@ use windrow::{Batch, Collate, DType, Device, Engine, Error, Layout, Ragged, Tens
 
 use crate::faults::{watched, LAUNCH_FAILED};
 use crate::lifetime::counted;
-use crate::rig::{consume, engine, lent_by, run, start, Buffer, Gpu, ForeignStream, Rows, HERE};
+use crate::rig::{consume, engine, lent_by, run, start, Buffer, ForeignStream, Gpu, Rows, HERE};
 
 const BATCHES: u64 = 6;
 
@@ -146,7 +146,8 @@ fn of_two_devices_one_is_lost() {
 fn lent_memory_is_not_given_back_when_the_device_is_lost() {
     watched(|| {
         let gpu = &start();
-        let (engine, lane, rows) = (engine(), ForeignStream::new(gpu), Rows::new(1, DType::U8, &[&[700]]));
+        let (engine, lane, rows) =
+            (engine(), ForeignStream::new(gpu), Rows::new(1, DType::U8, &[&[700]]));
         let (memory, given_back) = (Buffer::poisoned(gpu, 700), Arc::new(AtomicUsize::new(0)));
         let stack_in_lent = || {
             let layout = Layout::compact(DType::U8, &[1, 700]).unwrap();

@@ -5,7 +5,7 @@ use windrow::engine::RunOptions;
 use windrow::{Collate, DType, Device, Engine};
 
 use crate::paused_streams::{pause_own, waits};
-use crate::rig::{engine, on_gpu, Buffer, Gpu, ForeignStream, Pinned, Rows};
+use crate::rig::{engine, on_gpu, Buffer, ForeignStream, Gpu, Pinned, Rows};
 
 /// The bytes from which on pairs are copied to a device and not read by its kernels.
 const LEN: usize = 40_000;
@@ -80,7 +80,8 @@ fn page_locked_destinations_are_written_on_return() {
 fn page_locked_pairs_wait_for_the_stream_and_the_writers() {
     on_gpu(|gpu| {
         for is_named in [true, false] {
-            let (engine, lane, other) = (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
+            let (engine, lane, other) =
+                (engine(), ForeignStream::new(gpu), ForeignStream::new(gpu));
             let (rows, pinned, copy) = memory(gpu);
             let mut run = RunOptions::default();
             run.stream = Some(if is_named { lane.stream() } else { other.stream() });

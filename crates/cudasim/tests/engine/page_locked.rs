@@ -5,7 +5,9 @@ use std::thread;
 use windrow::{Batch, Collate, DType, Device, Engine};
 
 use crate::lifetime::settle;
-use crate::rig::{consume, engine, hold, host_bytes, on_gpu, Buffer, Gpu, ForeignStream, Paused, Rows};
+use crate::rig::{
+    consume, engine, hold, host_bytes, on_gpu, Buffer, ForeignStream, Gpu, Paused, Rows,
+};
 
 /// Page-locked batches of 900 bytes, as many as are released before anything waits.
 pub fn all_spare(engine: &Engine, rows: &Rows) -> Vec<Batch> {

@@ -12,7 +12,9 @@ use windrow::{
 
 use crate::lifetime::{counted, keeping, settle};
 use crate::page_locked::{copy_slowly, elsewhere};
-use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Gpu, ForeignStream, Paused, Rows, HERE};
+use crate::rig::{
+    consume, engine, lent_by, on_gpu, run, Buffer, ForeignStream, Gpu, Paused, Rows, HERE,
+};
 
 /// The engine's own stream stands still.
 pub fn pause_own<'g>(gpu: &'g Gpu, engine: &Engine) -> Paused<'g> {
@@ -35,7 +37,8 @@ pub fn waits<T: Send>(paused: Paused<'_>, work: impl FnOnce() -> T + Send) -> T 
 #[test]
 fn a_call_that_fails_ends_behind_its_work() {
     on_gpu(|gpu| {
-        let (engine, lane, rows) = (engine(), ForeignStream::new(gpu), Rows::new(1, DType::U8, &[&[300]]));
+        let (engine, lane, rows) =
+            (engine(), ForeignStream::new(gpu), Rows::new(1, DType::U8, &[&[300]]));
         let memory = rows.upload(gpu);
         let samples = rows.at([memory[0].address]);
         drop(engine.assemble(&samples, &Collate::stack()).unwrap());
@@ -272,7 +275,8 @@ fn lent_memory_is_written_behind_its_lender_and_held_until_then() {
 #[test]
 fn more_borrowed_batches_than_are_kept_end_behind_the_device() {
     on_gpu(|gpu| {
-        let (engine, lane, rows) = (engine(), ForeignStream::new(gpu), Rows::new(1, DType::U8, &[&[300]]));
+        let (engine, lane, rows) =
+            (engine(), ForeignStream::new(gpu), Rows::new(1, DType::U8, &[&[300]]));
         let (memory, copy) = (rows.upload(gpu), Buffer::poisoned(gpu, 300));
         let samples = rows.at([memory[0].address]);
         let batch = || engine.assemble(&samples, &Collate::stack()).unwrap();

@@ -10,9 +10,9 @@ use windrow::{
 };
 
 use crate::calls::{count, traced};
-use crate::paused_streams::{pause_own, waits};
 use crate::lifetime::{counted, settle};
-use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, ForeignStream, Rows, HERE};
+use crate::paused_streams::{pause_own, waits};
+use crate::rig::{consume, engine, on_gpu, run, Buffer, ForeignStream, Gpu, Rows, HERE};
 
 /// A list of samples on the device, and a copy of it on the host.
 pub struct ResidentSamples<'g> {
@@ -22,7 +22,12 @@ pub struct ResidentSamples<'g> {
 }
 
 impl<'g> ResidentSamples<'g> {
-    pub fn new(gpu: &'g Gpu, engine: &Engine, dtype: DType, shapes: &[&[i64]]) -> ResidentSamples<'g> {
+    pub fn new(
+        gpu: &'g Gpu,
+        engine: &Engine,
+        dtype: DType,
+        shapes: &[&[i64]],
+    ) -> ResidentSamples<'g> {
         ResidentSamples::behind(gpu, engine, 0, dtype, shapes)
     }
 
@@ -126,10 +131,9 @@ fn indices_on_the_device_choose_samples_for_every_stack() {
             if shape.last() == Some(&3) {
                 forms.push(Collate::stack().cast(DType::F16).transform(channels.clone()));
             }
-            for (list, indexed, collate) in
-                [(&each, DType::I64), (&table, DType::I32)].iter().flat_map(|&(list, indexed)| {
-                    forms.iter().map(move |form| (list, indexed, form))
-                })
+            for (list, indexed, collate) in [(&each, DType::I64), (&table, DType::I32)]
+                .iter()
+                .flat_map(|&(list, indexed)| forms.iter().map(move |form| (list, indexed, form)))
             {
                 let (_memory, chosen) = indices(gpu, indexed, &CHOSEN);
                 let batch = take_and(list, &engine, (&chosen, collate), &lane);
@@ -391,9 +395,7 @@ fn what_does_not_fit_is_refused_before_any_work() {
                 text_of(list.resident.take(&short).unwrap_err()),
                 text_of(engine.resident(list.rows.on_host(), HERE).unwrap_err()),
                 text_of(
-                    engine
-                        .resident(list.rows.on(Device::Cuda(1), &[256, 512]), HERE)
-                        .unwrap_err(),
+                    engine.resident(list.rows.on(Device::Cuda(1), &[256, 512]), HERE).unwrap_err(),
                 ),
                 text_of(engine.resident(SampleList::new(), HERE).unwrap_err()),
             ]

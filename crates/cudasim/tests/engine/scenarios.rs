@@ -5,7 +5,7 @@ use windrow::engine::RunOptions;
 use windrow::{Collate, DType, Device, Engine, Pad, Ragged, SampleList, SampleView, Transform};
 
 use crate::calls::Tree;
-use crate::rig::{consume, engine, host_bytes, run, Buffer, Gpu, ForeignStream, Rows, HERE};
+use crate::rig::{consume, engine, host_bytes, run, Buffer, ForeignStream, Gpu, Rows, HERE};
 
 /// Says what went wrong.
 type Outcome = Result<(), String>;
@@ -52,7 +52,8 @@ const UNEVEN: &[&[i64]] = &[&[40, 3], &[7, 3], &[0, 3], &[64, 3]];
 /// Several streams write the samples; another reads the batch.
 fn producers(gpu: &Gpu, seed: u64) -> Outcome {
     let (engine, rows) = (engine(), Rows::new(seed, DType::U8, UNEVEN));
-    let (lanes, consumer) = ([ForeignStream::new(gpu), ForeignStream::new(gpu)], ForeignStream::new(gpu));
+    let (lanes, consumer) =
+        ([ForeignStream::new(gpu), ForeignStream::new(gpu)], ForeignStream::new(gpu));
     let memory: Vec<_> =
         rows.bytes.iter().map(|bytes| Buffer::poisoned(gpu, bytes.len())).collect();
     lanes.iter().for_each(ForeignStream::linger);
@@ -70,14 +71,17 @@ fn producers(gpu: &Gpu, seed: u64) -> Outcome {
 /// The same told to the engine beforehand, for the stream of its own.
 fn ordered_by_hand(gpu: &Gpu, seed: u64) -> Outcome {
     let (engine, rows) = (engine(), Rows::new(seed, DType::U8, UNEVEN));
-    let (lanes, consumer) = ([ForeignStream::new(gpu), ForeignStream::new(gpu)], ForeignStream::new(gpu));
+    let (lanes, consumer) =
+        ([ForeignStream::new(gpu), ForeignStream::new(gpu)], ForeignStream::new(gpu));
     let memory: Vec<_> =
         rows.bytes.iter().map(|bytes| Buffer::poisoned(gpu, bytes.len())).collect();
     lanes.iter().for_each(ForeignStream::linger);
     for (index, (buffer, bytes)) in memory.iter().zip(&rows.bytes).enumerate() {
         lanes[index % 2].write(buffer.address, bytes);
     }
-    engine.order(0, &lanes.each_ref().map(ForeignStream::stream), engine.stream(0).unwrap()).unwrap();
+    engine
+        .order(0, &lanes.each_ref().map(ForeignStream::stream), engine.stream(0).unwrap())
+        .unwrap();
     let batch = engine.assemble(&rows.at(memory.iter().map(|b| b.address)), &padded());
     let got = consume(&consumer, &batch.unwrap());
     engine.empty_cache();
@@ -87,7 +91,8 @@ fn ordered_by_hand(gpu: &Gpu, seed: u64) -> Outcome {
 /// A batch on one stream is a sample of the next on another, and let go before it is read.
 fn chain_on_streams(gpu: &Gpu, seed: u64) -> Outcome {
     let (engine, rows) = (engine(), Rows::new(seed, DType::F32, &[&[50], &[50]]));
-    let (first, second, third) = (ForeignStream::new(gpu), ForeignStream::new(gpu), ForeignStream::new(gpu));
+    let (first, second, third) =
+        (ForeignStream::new(gpu), ForeignStream::new(gpu), ForeignStream::new(gpu));
     let memory = rows.upload(gpu);
     let samples = rows.at(memory.iter().map(|b| b.address));
     first.linger();
@@ -126,7 +131,8 @@ fn chain_of_engines(gpu: &Gpu, seed: u64) -> Outcome {
 fn written_again(gpu: &Gpu, seed: u64) -> Outcome {
     let engine = engine();
     let (old, new) = ([0, 1].map(|i| Rows::new(2 * seed + i, DType::U8, &[&[300], &[300]]))).into();
-    let (reader, writer, late) = (ForeignStream::new(gpu), ForeignStream::new(gpu), ForeignStream::new(gpu));
+    let (reader, writer, late) =
+        (ForeignStream::new(gpu), ForeignStream::new(gpu), ForeignStream::new(gpu));
     let copy = Buffer::poisoned(gpu, 600);
     let (old_memory, new_memory) = (Rows::upload(&old, gpu), Rows::upload(&new, gpu));
     let at = |rows: &Rows, memory: &[Buffer<'_>]| rows.at(memory.iter().map(|b| b.address));
@@ -151,7 +157,8 @@ fn written_again(gpu: &Gpu, seed: u64) -> Outcome {
 fn overwritten(gpu: &Gpu, seed: u64) -> Outcome {
     let engine = engine();
     let [old, new] = [0, 1].map(|i| Rows::new(2 * seed + i, DType::U8, &[&[300], &[300]]));
-    let (writer, reader, late) = (ForeignStream::new(gpu), ForeignStream::new(gpu), ForeignStream::new(gpu));
+    let (writer, reader, late) =
+        (ForeignStream::new(gpu), ForeignStream::new(gpu), ForeignStream::new(gpu));
     let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
     let before = old.at(old_memory.iter().map(|b| b.address));
     let after = new.at(new_memory.iter().map(|b| b.address));
