@@ -42,7 +42,8 @@ pub use crate::tensor::tensor::new_owners;
 
 impl Engine {
     /// The options with the engine's device, if it has one and the options name none.
-    pub(super) fn placed_collate<'c>(&self, collate: &'c Collate) -> Cow<'c, Collate> {
+    #[doc(hidden)]
+    pub fn placed<'c>(&self, collate: &'c Collate) -> Cow<'c, Collate> {
         match self.shared.device {
             Some(device) if collate.device.is_none() => Cow::Owned(collate.clone().device(device)),
             _ => Cow::Borrowed(collate),
@@ -73,11 +74,6 @@ impl Engine {
 #[cfg(feature = "unstable-bindings")]
 #[doc(hidden)]
 impl Engine {
-    /// The options with the engine's device, if it has one and the options name none.
-    pub fn placed<'c>(&self, collate: &'c Collate) -> Cow<'c, Collate> {
-        self.placed_collate(collate)
-    }
-
     /// Allocates bytes as [`Engine::empty`] does, with any contents.
     ///
     /// # Errors

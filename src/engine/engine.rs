@@ -131,7 +131,7 @@ impl Engine {
         if let Some(LeafOutput { data: Some(data), fields }) = small {
             return Ok(Batch::new(data, fields));
         }
-        let (samples, collate) = (samples.to_list(), self.placed_collate(collate));
+        let (samples, collate) = (samples.to_list(), self.placed(collate));
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: None };
         let options = RunOptions { stream, ..RunOptions::default() };
         let mut filled = self.run_with(self.plan_leaves(&[leaf], begin)?, options)?;
@@ -169,13 +169,13 @@ impl Engine {
         if let Some(filled) = small {
             return Ok(filled.fields);
         }
-        let (samples, collate) = (samples.to_list(), self.placed_collate(collate));
+        let (samples, collate) = (samples.to_list(), self.placed(collate));
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
         let mut filled = self.run(self.plan_leaves(&[leaf], begin)?)?;
         filled.pop().map(|filled| filled.fields).ok_or(Error::Empty)
     }
 
-    /// Plans leaves as [`Plan::for_leaves`] does, without the engine's device, which [`Engine::placed_collate`] sets;
+    /// Plans leaves as [`Plan::for_leaves`] does, without the engine's device, which [`Engine::placed`] sets;
     /// counted as a stage that began at `begin`, whose time is not summed if that is `None`.
     ///
     /// # Errors
