@@ -70,8 +70,10 @@ pub(crate) mod sealed {
         /// All samples of a slice, as a list, which marks none as read-only. Aborts on allocation failure.
         fn list(samples: &[Self]) -> SampleList<'_>;
 
-        /// All samples of a slice, where they are, if they can be read as rows; `None` of an empty slice, or without memory.
-        fn rows(samples: &[Self]) -> Option<SampleRows<'_>>;
+        /// All samples of a slice, where they are. `None` if they cannot be read as rows, for an empty slice, or without memory.
+        fn rows(_: &[Self]) -> Option<SampleRows<'_>> {
+            None
+        }
     }
 }
 
@@ -154,18 +156,10 @@ impl Sample for Tensor {
     fn list(samples: &[Self]) -> SampleList<'_> {
         SampleList::from_views(samples.iter().map(SampleView::from))
     }
-
-    fn rows(_: &[Self]) -> Option<SampleRows<'_>> {
-        None
-    }
 }
 
 impl Sample for &Tensor {
     fn list(samples: &[Self]) -> SampleList<'_> {
         SampleList::from_views(samples.iter().map(|&sample| SampleView::from(sample)))
-    }
-
-    fn rows(_: &[Self]) -> Option<SampleRows<'_>> {
-        None
     }
 }
