@@ -98,7 +98,6 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(samples::arrow::is_arrow, m)?,
         wrap_pyfunction!(collate::torch::collate_torch, m)?,
         wrap_pyfunction!(collate::graphs::_add_per_sample, m)?,
-        wrap_pyfunction!(collate::patterns::_pattern_trials, m)?,
         wrap_pyfunction!(collate::patterns::_patterns_of, m)?,
         wrap_pyfunction!(collate::token_columns::pad_columns, m)?,
         wrap_pyfunction!(collate::graphs::join_graphs, m)?,

@@ -1292,8 +1292,6 @@ def _add_per_sample(batch: _ArrayLike, offsets: Any, starts: Any, dim: int, path
     """
 def _patterns_of(patterns: Sequence[str], paths: Sequence[str], /) -> List[Optional[int]]:
     """The position of the pattern of each path among the keys of a spec, or None."""
-def _pattern_trials(patterns: Sequence[str], paths: Sequence[str], /) -> int:
-    """How often `_patterns_of` compares a path with a glob, for tests."""
 def _pad_columns(
     features: Any,
     keys: Dict[str, str],

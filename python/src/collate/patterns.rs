@@ -3,7 +3,6 @@
 //! Each path is looked up, whatever the number of patterns: among all as it is, and among globs by a text that each of them needs,
 //! of those in it the one that the fewest others have.
 
-use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 
 use pyo3::intern;
@@ -17,8 +16,6 @@ pub(super) struct Patterns {
     globs: HashMap<String, Vec<Glob>>,
     /// The lengths of these texts in bytes.
     lengths: BTreeSet<usize>,
-    /// How often a path was compared with a glob.
-    num_trials: Cell<usize>,
 }
 
 struct Glob {
@@ -170,7 +167,6 @@ impl Patterns {
                 if found.is_some_and(|found| found <= glob.position) {
                     continue;
                 }
-                self.num_trials.set(self.num_trials.get() + 1);
                 if glob.matches(py, path, &chars)? {
                     found = Some(glob.position);
                 }
@@ -190,17 +186,4 @@ pub(crate) fn _patterns_of(
 ) -> PyResult<Vec<Option<usize>>> {
     let all = Patterns::new(patterns.iter().map(String::as_str));
     paths.iter().map(|path| all.find(py, path)).collect()
-}
-
-/// How often `_patterns_of` compares a path with a glob, for tests.
-#[pyfunction]
-#[pyo3(signature = (patterns, paths, /))]
-pub(crate) fn _pattern_trials(
-    py: Python<'_>,
-    patterns: Vec<String>,
-    paths: Vec<String>,
-) -> PyResult<usize> {
-    let all = Patterns::new(patterns.iter().map(String::as_str));
-    paths.iter().try_for_each(|path| all.find(py, path).map(drop))?;
-    Ok(all.num_trials.get())
 }
