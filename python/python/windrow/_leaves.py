@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from windrow._flattener import text_of
 from windrow._windrow import Batch, Tensor, _patterns_of
 from windrow.spec import List as ListSpec
 from windrow.spec import Stack
 
-# The fields of a batch beside its data, in the order of the results.
-FIELDS = ("lengths", "offsets", "mask", "batch_index", "scales")
+
+def fields_of(batch: Batch) -> Dict[str, Tensor]:
+    """The tensors that a batch has beside its data, by name, in the order of the results."""
+    tensors = {name: getattr(batch, name) for name in ("lengths", "offsets", "mask", "batch_index", "scales")}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def named_fields(name: str, batch: Batch) -> List[Tuple[str, Tensor]]:
     """The data under the column's name, each other tensor under NAME_FIELD."""
-    fields = [(name, batch.data)]
-    for field in FIELDS:
-        value = getattr(batch, field)
-        if value is not None:
-            fields.append((f"{name}_{field}", value))
-    return fields
+    return [(name, batch.data), *((f"{name}_{field}", tensor) for field, tensor in fields_of(batch).items())]
 
 
 def told_apart(leaves: Mapping[str, Any]) -> Tuple[List[str], List[str]]:

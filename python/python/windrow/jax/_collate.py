@@ -8,7 +8,7 @@ import jax
 
 import windrow as wr
 from windrow import _leaves
-from windrow.jax._trees import JaxBatch, fields_of, flatten
+from windrow.jax._trees import JaxBatch, flatten
 
 # The limit of JAX's integers unless jax_enable_x64 is set.
 _INT32_MAX = 2**31 - 1
@@ -111,7 +111,7 @@ def ragged(samples: Iterable[Any], *, sep: str = ".", device: Any = None, **opti
 def _arrays(batch: wr.Batch, path: str) -> Dict[str, Any]:
     """The arrays of one leaf for JAX, by field: host memory, or arrays on the device where they are. ValueError for offsets that may be beyond
     32 bits, without `jax_enable_x64`."""
-    tensors = {"data": batch.data, **fields_of(batch)}
+    tensors = {"data": batch.data, **_leaves.fields_of(batch)}
     if "offsets" in tensors and not jax.config.jax_enable_x64 and max(batch.shape) > _INT32_MAX:
         raise ValueError(f"leaf {path!r}: offsets up to {max(batch.shape)} are beyond 32 bits; set jax_enable_x64")
     return {name: _array(tensor) for name, tensor in tensors.items()}

@@ -8,12 +8,8 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import jax
 
-import windrow as wr
 from windrow import _windrow
 from windrow._nodes import name_of
-
-# Tensors that a batch may have beside its data.
-FIELDS = ("lengths", "offsets", "mask", "batch_index", "scales")
 
 
 class JaxBatch(NamedTuple):
@@ -65,9 +61,3 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
             raise ValueError(f"sample {index}: its tree differs from sample 0's: {error}") from error
         columns.append(dict(zip(paths, leaves)))
     return columns, tree
-
-
-def fields_of(batch: wr.Batch) -> Dict[str, wr.Tensor]:
-    """The tensors that a batch has beside its data, by name."""
-    tensors = {name: getattr(batch, name) for name in FIELDS}
-    return {name: tensor for name, tensor in tensors.items() if tensor is not None}

@@ -19,7 +19,7 @@ from grain.multiprocessing import SharedMemoryArray
 
 import windrow as wr
 from windrow import _leaves, _shared_memory
-from windrow.jax._trees import JaxBatch, fields_of, flatten
+from windrow.jax._trees import JaxBatch, flatten
 
 
 __all__ = ["BatchFn"]
@@ -103,7 +103,7 @@ class BatchFn:
             data = batch.numpy()
         if spec.form == "stack":
             return data
-        fields = {name: tensor.numpy() for name, tensor in fields_of(batch).items()}
+        fields = {name: tensor.numpy() for name, tensor in _leaves.fields_of(batch).items()}
         return JaxBatch(data, **fields, max_length=batch.max_length)
 
     def _own_engine(self) -> Optional[wr.Engine]:
