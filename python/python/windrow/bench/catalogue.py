@@ -33,6 +33,11 @@ def large(kib: int) -> Definition:
     return Definition(f"stack {65536 // kib} x {kib} KiB", stack((kib << 10,), 65536 // kib, "uint8", targets))
 
 
+def to_float8(rows: str, length: int, count: int, source: str, dtype: str, goal: float) -> Definition:
+    targets = [Target("windrow, out=", ("copy_ of each row",), goal)]
+    return Definition(f"{rows} {source} to {dtype}", float8_rows(length, count, source, dtype, targets))
+
+
 WORKLOADS: Dict[str, Definition] = {
     "W1": images([Target("windrow", ("torch eager",), 4.0), FLOOR], "float16"),
     "W1-f32": images([Target("windrow", ("torch eager",), 4.0), FLOOR], "float32"),
@@ -95,33 +100,15 @@ WORKLOADS: Dict[str, Definition] = {
         "ragged 512 float32 clips of 0.5..4 s",
         ragged(8_000, 64_000, 512, "float32", "float32", [Target("windrow", ("torch.cat, offsets",), 1.5)]),
     ),
-    "Q-f32": Definition(
-        "gather 4096 rows of 512 float32 to float8_e4m3fn",
-        float8_rows(512, 4096, "float32", "float8_e4m3fn", [Target("windrow, out=", ("copy_ of each row",), 5.0)]),
-    ),
-    "Q-bf16": Definition(
-        "gather 4096 rows of 512 bfloat16 to float8_e4m3fn",
-        float8_rows(512, 4096, "bfloat16", "float8_e4m3fn", [Target("windrow, out=", ("copy_ of each row",), 5.0)]),
-    ),
+    "Q-f32": to_float8("gather 4096 rows of 512", 512, 4096, "float32", "float8_e4m3fn", 5.0),
+    "Q-bf16": to_float8("gather 4096 rows of 512", 512, 4096, "bfloat16", "float8_e4m3fn", 5.0),
     "Q-back": Definition(
         "gather 4096 rows of 512 float8_e4m3fn to bfloat16", float8_rows(512, 4096, "float8_e4m3fn", "bfloat16", [FLOOR])
     ),
-    "Q-large": Definition(
-        "stack 16 x 4 MiB float32 to float8_e5m2",
-        float8_rows(1 << 20, 16, "float32", "float8_e5m2", [Target("windrow, out=", ("copy_ of each row",), 1.4)]),
-    ),
-    "Q-large-e4m3fn": Definition(
-        "stack 16 x 4 MiB float32 to float8_e4m3fn",
-        float8_rows(1 << 20, 16, "float32", "float8_e4m3fn", [Target("windrow, out=", ("copy_ of each row",), 1.4)]),
-    ),
-    "Q-large-bf16": Definition(
-        "stack 16 x 2 MiB bfloat16 to float8_e4m3fn",
-        float8_rows(1 << 20, 16, "bfloat16", "float8_e4m3fn", [Target("windrow, out=", ("copy_ of each row",), 3.0)]),
-    ),
-    "Q-large-bf16-e5m2": Definition(
-        "stack 16 x 2 MiB bfloat16 to float8_e5m2",
-        float8_rows(1 << 20, 16, "bfloat16", "float8_e5m2", [Target("windrow, out=", ("copy_ of each row",), 3.0)]),
-    ),
+    "Q-large": to_float8("stack 16 x 4 MiB", 1 << 20, 16, "float32", "float8_e5m2", 1.4),
+    "Q-large-e4m3fn": to_float8("stack 16 x 4 MiB", 1 << 20, 16, "float32", "float8_e4m3fn", 1.4),
+    "Q-large-bf16": to_float8("stack 16 x 2 MiB", 1 << 20, 16, "bfloat16", "float8_e4m3fn", 3.0),
+    "Q-large-bf16-e5m2": to_float8("stack 16 x 2 MiB", 1 << 20, 16, "bfloat16", "float8_e5m2", 3.0),
     "Q-row": Definition(
         "quantise 4096 tokens of 4096 bfloat16 to float8_e4m3fn, a scale for each",
         quantised_rows(4096, 4096, "bfloat16", None, [Target("windrow", (EAGER,), 4.0)]),
@@ -138,9 +125,7 @@ WORKLOADS: Dict[str, Definition] = {
         "stack 256 x (224, 224, 3) uint8 to float8_e4m3fn in 0 to 1",
         float8_images(256, [Target("windrow", ("torch.stack, float, mul, to",), 4.0)]),
     ),
-    "L64": large(64),
-    "L256": large(256),
-    "L1024": large(1024),
+    **{f"L{kib}": large(kib) for kib in (64, 256, 1024)},
     "source-arrow": Definition(
         "pad an Arrow list column of 4096 int32 rows of 16..2048 to int64, mask",
         list_column("pyarrow", 16, 2048, 4096, [Target("windrow", (MEMCPY,), 0.6)]),
