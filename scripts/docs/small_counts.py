@@ -2,7 +2,7 @@
 """Counts the instructions of the benchmark's small batches (`windrow.bench.small`) under callgrind, in all and by stage.
 
 scripts/ci/bench_check.py compares the sums. `scripts/ci/run.sh scripts/docs/small_counts.py` prints the stages, `--write` puts them into
-docs/performance.md: a few minutes. One process runs every case, and counts only within it: what a function of the C library that
+docs/performance.md, with the machine, date and commit: a few minutes. One process runs every case, and counts only within it: what a function of the C library that
 nothing else calls is entered for marks the begin and the end of each.
 """
 
@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import defaultdict
 from pathlib import Path
 
@@ -150,13 +151,21 @@ def table(found):
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def source(python):
+    """The machine, versions, date and commit of the counts."""
+    about = "from windrow._measure import machine; print('cpu {cpu}, python {python}, numpy {numpy}, date {date}'.format(**machine()))"
+    commands = [python, "-c", about], ["rustc", "--version"], ["git", "describe", "--always", "--dirty"]
+    machine, rustc, commit = (subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout for command in commands)
+    return textwrap.fill(f"Machine: {machine.strip()}, rustc {rustc.split()[1]}, commit {commit.strip()}.", 120)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="put the table and its source into docs/performance.md")
     parser.add_argument("titles", nargs="*", metavar="TITLE", help="only these cases")
     options = parser.parse_args()
     python = os.environ.get("PYTHON", ROOT / ".venv/bin/python")
-    text = table(counts(python, environment(), options.titles, stages))
+    text = f"{table(counts(python, environment(), options.titles, stages))}\n\n{source(python)}"
     print(text)
     if options.write:
         head, rest = PAGE.read_text(encoding="utf-8").split("<!-- stages: begin -->")
