@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes what README.md and docs/ say of measurements, tables and plots, from the newest result under benches/results/.
 
-What they say of GPUs is from the records of benches/results/gpu/, of which scripts/gpu/plots.py makes a page. `--check` compares instead; `--publish FILE` first takes a result there, under its date and machine: one of
+What they say of GPUs is from the records of benches/results/gpu/, of which scripts/gpu/plots.py makes a page; counts of instructions are from benches/instructions.json. `--check` compares instead; `--publish FILE` first takes a result there, under its date and machine: one of
 `python -m windrow bench --json FILE`, of the same with `--only source --only small-`, `--only move-` or `--only Q-`, or of `benches/pipelines/run.py --json FILE`, with `--only workers`, `--only operators` or without.
 What these options select, the "groups", the "moves" and "quantise", have tables of their own, each made from the newest result that has such workloads.
 Needs neither a build nor NumPy.
@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benches/results"
+METHOD = ROOT / "docs/performance-method.md"
 PLOTS = ROOT / "docs/plots"
 # Workloads with tables of their own, and with a file of their own where nothing else was measured.
 APART = {"groups": ("source-", "small-"), "moves": ("move-",), "quantise": ("Q-",)}
@@ -192,6 +193,16 @@ def pipelines(path, report):
     return f"\n{results.markdown(header, lines)}\n\n{source(path, report, clock)}\n"
 
 
+def counted(path, report):
+    """The cases and the counts of f70b574 that the table has, with the recorded counts and their ratio."""
+    recorded = json.loads((ROOT / "benches/instructions.json").read_text(encoding="utf-8"))
+    known = {case: count for cases in recorded.values() for case, count in cases.items()}
+    section = METHOD.read_text(encoding="utf-8").split("<!-- counts: begin -->")[1].split("<!-- counts: end -->")[0]
+    rows = [(case, int(before.replace(",", ""))) for case, before in re.findall(r"^\| (.+?) \| ([\d,]+) \|", section, re.M)]
+    lines = [[case, f"{before:,}", f"{known[case]:,}", f"{known[case] / before:.2f}"] for case, before in rows]
+    return f"\n{results.markdown(['case', 'f70b574', 'now', 'ratio'], lines)}\n"
+
+
 def bytes_a_second(number):
     return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"
 
@@ -266,6 +277,7 @@ FILES = {
     "README.md": {"gpu-line": (gpu_line, "gpu"), "headline": (headline, "host")},
     "docs/gpu-runner.md": {"gpu-line": (functools.partial(gpu_line, page="gpu-figures.md", simulated="testing.md"), "gpu")},
     "python/README.md": {"gpu-line": (functools.partial(gpu_line, page="", simulated=""), "gpu")},
+    "docs/performance-method.md": {"counts": (counted, "host")},
     "docs/scale.md": {"sizing": (sizing, "host")},
     "docs/performance.md": {"short": (short_table, "host"), "gpu": (gpu, "gpu"), "table": (table, "host"), "machines": (side_by_side, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, kind="groups"), "groups"), "groups-losses": (functools.partial(losses, kind="groups"), "groups"), "moves": (moves, "moves"), "quantise": (quantise, "quantise"), "pipelines": (pipelines, "pipelines"), "workers": (pipelines, "workers"), "operators": (pipelines, "operators")},
 }
