@@ -100,6 +100,14 @@ VALUES = {
 ids_of = lambda case: ", ".join(case)  # noqa: E731
 
 
+@pytest.mark.parametrize(
+    "call, name", [(lambda a: ops.take(ones(2, 2), a), "take: ids"), (lambda a: ops.unpad(ones(2, 2), a), "unpad: lengths"), (lambda a: ops.repad(F32, a), "repad: offsets")]
+)
+def test_windrow_tensors_are_refused_by_their_name(call, name):
+    with pytest.raises(TypeError, match=rf"{name}: expected a torch.Tensor, got a windrow.Tensor; \w+\.torch\(\)"):
+        call(wr.asarray(INTS))
+
+
 @pytest.mark.parametrize("case", [*BAD, *VALUES], ids=ids_of)
 def test_bad_input(case):
     call, tensors, kind, text = {**BAD, **VALUES}[case]

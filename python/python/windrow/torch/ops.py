@@ -17,6 +17,8 @@ from typing import Any, List, Literal, Optional, Sequence, Tuple, Union
 
 import torch
 
+import windrow
+
 if not hasattr(torch.library, "custom_op"):
     raise ImportError(f"windrow.torch.ops needs PyTorch 2.4 or newer, whose operators have fake kernels; this is {torch.__version__}")
 
@@ -35,6 +37,13 @@ def _list(op: str, tensors: Tensors) -> List[torch.Tensor]:
     if not found:
         raise RuntimeError(f"windrow::{op} expects a non-empty list of tensors")
     return found
+
+
+def _torch_tensor(op: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The argument itself. A windrow tensor, such as the lengths of a batch, raises TypeError, since torch's own error names neither type."""
+    if isinstance(tensor, windrow.Tensor):
+        raise TypeError(f"{op}: {name}: expected a torch.Tensor, got a windrow.Tensor; {name}.torch() has the same memory")
+    return tensor
 
 
 def _jagged(tensors: Tensors) -> Optional[Pair]:
@@ -180,8 +189,8 @@ def take(tensors: Tensors, ids: torch.Tensor) -> torch.Tensor:
                 [1.]])
     """
     if isinstance(tensors, torch.Tensor) and not tensors.is_nested:
-        return _ops.take(tensors, ids)  # type: ignore[no-any-return]
-    return _ops.take_list(_list("take", tensors), ids)  # type: ignore[no-any-return]
+        return _ops.take(tensors, _torch_tensor("take", "ids", ids))  # type: ignore[no-any-return]
+    return _ops.take_list(_list("take", tensors), _torch_tensor("take", "ids", ids))  # type: ignore[no-any-return]
 
 
 def unpad(padded: torch.Tensor, lengths: torch.Tensor, *, size: Optional[int] = None, side: Literal["right", "left", "center"] = "right") -> Pair:
@@ -205,7 +214,7 @@ def unpad(padded: torch.Tensor, lengths: torch.Tensor, *, size: Optional[int] = 
         >>> ops.unpad(torch.tensor([[1, 2], [3, 0]]), torch.tensor([2, 1]))
         (tensor([1, 2, 3]), tensor([0, 2, 3]))
     """
-    return _ops.unpad(padded, lengths, size, side)  # type: ignore[no-any-return]
+    return _ops.unpad(_torch_tensor("unpad", "padded", padded), _torch_tensor("unpad", "lengths", lengths), size, side)  # type: ignore[no-any-return]
 
 
 def repad(
@@ -234,4 +243,4 @@ def repad(
         (tensor([[1, 2],
                 [3, 0]]), tensor([2, 1]))
     """
-    return _ops.repad(values, offsets, value, size, side)  # type: ignore[no-any-return]
+    return _ops.repad(_torch_tensor("repad", "values", values), _torch_tensor("repad", "offsets", offsets), value, size, side)  # type: ignore[no-any-return]
