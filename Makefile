@@ -138,8 +138,7 @@ test-slow: test-processes
 test-processes: $(VENV)/.test $(VENV)/.windrow
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile -m "slow and not alone" $(call marked,slow)
 	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone $(call marked,alone)
-	$(PY) scripts/ci/soak.py --seconds 20
-	$(PY) scripts/ci/soak_workers.py --seconds 20
+	$(PY) scripts/ci/soak.py --seconds 20 & soak=$$!; $(PY) scripts/ci/soak_workers.py --seconds 20 && wait $$soak
 
 test-package: $(VENV)/.package $(VENV)/.windrow
 	CARGO=$(CARGO) scripts/release/package.sh
@@ -179,7 +178,8 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	sed -n 's/^    "\([^"*]*\).*/\1/p' .cargo/mutants.toml | xargs ls -d >/dev/null
 	$(VENV)/bin/typos
 	scripts/sim/wait_mutants.py --list >/dev/null
-	$(WITH_NVCC) $(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target --features cuda
+	$(WITH_NVCC) CUSTOM_LIBFUZZER_PATH=$(CURDIR)/target/not-linked.a $(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml \
+		--target-dir target --features cuda # libfuzzer itself is not compiled
 	$(WITH_NVCC) WINDROW_CUDA_EMBED=0 scripts/ci/msrv.sh --features cuda
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml
