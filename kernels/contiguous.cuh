@@ -59,8 +59,6 @@ WINDROW_DEVICE void run_vectors(const Cast& cast, const uint8_t* src, uint8_t* d
     int32_t before = -first;
 #pragma unroll 1
     for (int32_t left = static_cast<int32_t>(count) - first; left > 0; left -= step) {
-        opaque(windows.src);
-        opaque(dst);
         uint32_t in[kMany][kWords];
 #pragma unroll
         for (uint32_t i = 0; i < kMany; ++i) {

@@ -24,17 +24,6 @@ WINDROW_DEVICE void force_branch() {
 #endif
 }
 
-/// Makes the compiler keep a pointer that moves on in a loop: it would replace each address near it by a
-/// product of a counter of its own.
-template <class T>
-WINDROW_DEVICE void opaque(T*& p) {
-#ifdef __CUDA_ARCH__
-    asm("" : "+l"(p));
-#else
-    (void)p;
-#endif
-}
-
 /// Makes the compiler forget what it knows of a word: what is made of it is made in each turn of a loop, in place of
 /// registers for all of it. Without it strided loops spill (2.1 requests for 512 bytes on sm_90), and int64 to int32
 /// takes 27.4 instructions for 16 bytes in place of 26.4.

@@ -114,8 +114,6 @@ WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[plan
     dst += uint64_t{first} * 16;
 #pragma unroll 1
     for (int32_t left = static_cast<int32_t>(count - first); left > 0; left -= step) {
-        opaque(windows.src);
-        opaque(dst);
         uint32_t in[kMany][kWords];
 #pragma unroll
         for (uint32_t i = 0; i < kMany; ++i) {

@@ -86,7 +86,6 @@ WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t count, uint32_t size, Vec16 
         uint32_t c = planes;
 #pragma unroll 1
         do {
-            opaque(p);
 #pragma unroll
             for (uint32_t i = 0; i < kMany; ++i) {
                 if (i == 0 ? before <= 0 : left > static_cast<int32_t>(kGroupLanes * i)) store16(p + 16 * kGroupLanes * i, fill);
