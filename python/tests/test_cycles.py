@@ -1,6 +1,7 @@
 """Cycles of references through lists, tensors, batches and views: collected when nothing else refers to them, and not before."""
 
 import collections
+import copy
 import dataclasses
 import functools
 import gc
@@ -140,6 +141,10 @@ HOLDERS = {
         wr.SampleList(samples[1:]),
     ),
     "changed copy": lambda x: changed_in(wr.SampleList(wr.SampleList([x]))),
+    "copy": lambda x: (samples := wr.SampleList([x]), copy.copy(samples)),
+    "list of a list": lambda x: (samples := wr.SampleList(rows(x)), wr.SampleList(samples)),
+    "trees in an empty list": lambda x: (trees := wr.SampleList([{"a": [x, 1], "b": Text("t", x)}]), changed(lambda samples: samples.extend(trees))),
+    "crops of a list": lambda x: (samples := wr.SampleList([np.zeros((4, 3)), x]), wr.crops(samples, [[0, 0, 1, 1]] * 2)),
 }
 OUTPUTS = {
     "out": lambda x: wr.stack([np.ones(3, np.float32)] * 4, out=x),
@@ -148,7 +153,7 @@ OUTPUTS = {
     "out of asarray": lambda x: (out := wr.asarray(x), wr.stack([np.ones(3, np.float32)] * 4, out=out)),
     "collate out": lambda x: wr.collate([{"x": np.ones(3, np.float32)}] * 4, out={"x": x}),
 }
-FLAT = {"crops"}
+FLAT = {"crops", "crops of a list"}
 
 
 class Text(str):
@@ -372,7 +377,7 @@ def hold(chance, nodes, x):
         one.append(x)
         one[0] = other
         return one[0]
-    return chance.choice([wr.SampleList([*one]), one[:1], one.take([0]), one[-1]])
+    return chance.choice([wr.SampleList([*one]), wr.SampleList(one), one[:1], one.take([0]), one[-1]])
 
 
 @pytest.mark.parametrize("seed", range(40))

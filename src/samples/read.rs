@@ -143,6 +143,19 @@ impl<'a> SampleList<'a> {
         last.filter(|_| !self.is_empty()).map(|meta| meta.dtype.native())
     }
 
+    /// A clone that returns [`Error::OutOfMemory`] where `clone` aborts.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[cfg(feature = "unstable-bindings")]
+    #[doc(hidden)]
+    pub fn try_clone(&self) -> Result<SampleList<'a>> {
+        match &self.data {
+            Addresses::Each(each) => self.take(0..each.len() as i64),
+            Addresses::Rows { .. } => Ok(self.clone()),
+        }
+    }
+
     /// The address of each sample; empty for rows of a table.
     pub(crate) fn each(&self) -> &[*const u8] {
         match &self.data {

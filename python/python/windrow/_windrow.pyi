@@ -356,8 +356,7 @@ class SampleList:
 
     Samples that refer to the list they are in are collected as any cycle of Python objects, through `take`, views, `asarray` and
     ``out=`` too. Not seen by the collector, and kept with all that they refer to: what is exported to other libraries, until they let
-    go of it; samples that were lent by a DLPack capsule, or are not on the host; two lists that share all samples, as by
-    ``SampleList(samples)``, until one of them changes.
+    go of it; samples that were lent by a DLPack capsule, or are not on the host.
 
     A list of trees (dicts and other mappings, lists, tuples, namedtuples, dataclasses, classes of `register_node`: what `collate`
     takes apart) is for `collate`. Each leaf is imported once; `take` picks a sample of every leaf, ``samples[i]`` is a tree of

@@ -24,8 +24,7 @@ use crate::samples::pieces::{pieces, shaped_pieces};
 
 #[pymethods]
 impl PySampleList {
-    // Makes a list, which is empty without `samples`; the samples of another list are shared until one of the two
-    // changes.
+    // Makes a list, which is empty without `samples`; a list made of another one shares the memory of its samples.
     #[new]
     #[pyo3(signature = (samples = None))]
     fn new(samples: Option<&Bound<'_, PyAny>>) -> PyResult<PySampleList> {
@@ -33,7 +32,7 @@ impl PySampleList {
             return Ok(PySampleList::from_imported(Imported::default()));
         };
         match samples.cast_exact::<PySampleList>() {
-            Ok(list) => Ok(PySampleList::from_samples(list.get().snapshot(samples.py()))),
+            Ok(list) => list.get().__copy__(samples.py()),
             Err(_) => import_list(samples).map(PySampleList::from_samples),
         }
     }
@@ -232,8 +231,8 @@ impl PySampleList {
     }
 
     /// Shares the samples until one of the two lists changes.
-    fn __copy__(&self, py: Python<'_>) -> PySampleList {
-        PySampleList::from_samples(self.snapshot(py))
+    fn __copy__(&self, py: Python<'_>) -> PyResult<PySampleList> {
+        self.snapshot(py).unshared(py).map(PySampleList::from_samples)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

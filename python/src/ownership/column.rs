@@ -29,7 +29,7 @@ pub(crate) trait Entry: Sized {
 /// The entries of samples: none if no sample has one, one if all have the same, or one for each.
 pub(crate) struct Entries<T: Entry>(pub(super) Vec<T>);
 
-/// The entries of a list; copies of the list share them until one is changed.
+/// The entries of a list; clones share them until one is changed.
 pub(crate) struct Column<T: Entry>(pub(super) Option<Arc<Entries<T>>>);
 
 impl<T: Entry> Default for Entries<T> {
@@ -127,6 +127,15 @@ impl<T: Entry> Column<T> {
             each => each.get(index),
         };
         entry.map_or_else(T::none, |entry| entry.copied(py))
+    }
+
+    /// The same entries in a column of its own.
+    pub fn copied(&self, py: Python<'_>) -> PyResult<Column<T>> {
+        let mut copy = self.clone();
+        if !copy.is_empty() {
+            copy.make_mut(py)?;
+        }
+        Ok(copy)
     }
 
     /// The entries of the samples at these valid positions, of `len`; negative ones count from the

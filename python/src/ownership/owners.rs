@@ -194,13 +194,10 @@ impl Owners {
         self.tensors.truncate(len);
     }
 
-    /// Returns the same owners for another list, with a new reference to the object that keeps all samples.
-    pub fn copied(&self, py: Python<'_>) -> Owners {
-        let objects = match self.objects.all() {
-            [all] => Column::one(all.copied(py)),
-            _ => self.objects.clone(),
-        };
-        Owners { shared: Arc::clone(&self.shared), objects, tensors: self.tensors.clone() }
+    /// Returns the same owners for another list, with new references to the objects that keep samples.
+    pub fn copied(&self, py: Python<'_>) -> PyResult<Owners> {
+        let (objects, tensors) = (self.objects.copied(py)?, self.tensors.copied(py)?);
+        Ok(Owners { shared: Arc::clone(&self.shared), objects, tensors })
     }
 
     /// Returns the same shared owners followed by `owner`, which holds all samples too.

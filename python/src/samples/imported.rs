@@ -187,7 +187,7 @@ impl Imported {
         py: Python<'_>,
     ) -> PyResult<&'a mut Imported> {
         if Arc::get_mut(shared).is_none() {
-            *shared = Arc::new(shared.copied().or_py_err(py)?);
+            *shared = Arc::new(shared.copied(py)?);
         }
         Ok(Arc::get_mut(shared).expect("not shared"))
     }
@@ -257,11 +257,11 @@ impl Imported {
         self.watches.truncate(len);
     }
 
-    /// The same samples in a list of their own; owners and watches are shared until one of them changes.
-    fn copied(&self) -> windrow::Result<Imported> {
-        let list = self.list.take(0..self.list.len() as i64)?;
-        let (owners, watches) = (self.owners.clone(), self.watches.clone());
-        Ok(Imported { list, owners, watches })
+    /// The same samples in a list of their own, with new references to what keeps them; watches are shared until one of them
+    /// changes.
+    fn copied(&self, py: Python<'_>) -> PyResult<Imported> {
+        let (list, owners) = (self.list.try_clone().or_py_err(py)?, self.owners.copied(py)?);
+        Ok(Imported { list, owners, watches: self.watches.clone() })
     }
 
     /// The work that the samples wait for; in pageable memory what their shared owners know.

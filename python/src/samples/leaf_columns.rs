@@ -186,6 +186,14 @@ impl LeafColumn {
         }
     }
 
+    /// Takes a copy of the leaves with new references, if another list has them.
+    pub fn unshare(&mut self, py: Python<'_>) -> PyResult<()> {
+        match self {
+            LeafColumn::Tensors(imported) => Imported::make_mut(imported, py).map(drop),
+            LeafColumn::Objects(objects) => own_objects(py, objects, 0).map(drop),
+        }
+    }
+
     /// The number of samples.
     pub fn len(&self) -> usize {
         match self {

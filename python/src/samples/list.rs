@@ -37,8 +37,7 @@ use crate::samples::trees::{is_tree, Trees};
 ///
 /// Samples that refer to the list they are in are collected as any cycle of Python objects, through `take`, views, `asarray` and
 /// ``out=`` too. Not seen by the collector, and kept with all that they refer to: what is exported to other libraries, until they let
-/// go of it; samples that were lent by a DLPack capsule, or are not on the host; two lists that share all samples, as by
-/// ``SampleList(samples)``, until one of them changes.
+/// go of it; samples that were lent by a DLPack capsule, or are not on the host.
 ///
 /// A list of trees (dicts and other mappings, lists, tuples, namedtuples, dataclasses, classes of `register_node`: what `collate`
 /// takes apart) is for `collate`. Each leaf is imported once; `take` picks a sample of every leaf, ``samples[i]`` is a tree of
@@ -86,6 +85,19 @@ impl ListSamples {
             ListSamples::Leaves(imported) => ListSamples::Leaves(Arc::clone(imported)),
             ListSamples::Trees(trees) => ListSamples::Trees(trees.copied(py)),
         }
+    }
+
+    /// The same samples with new references to what keeps them, for a list that lives beside the one they are from: the collector
+    /// does not see the references of samples that two lists share.
+    ///
+    /// # Errors
+    /// MemoryError.
+    pub fn unshared(mut self, py: Python<'_>) -> PyResult<ListSamples> {
+        match &mut self {
+            ListSamples::Leaves(imported) => Imported::make_mut(imported, py).map(drop)?,
+            ListSamples::Trees(trees) => trees.unshare(py)?,
+        }
+        Ok(self)
     }
 
     /// The number of samples.
@@ -367,7 +379,9 @@ impl PySampleList {
             }
             (ListSamples::Trees(trees), ListSamples::Trees(other)) => trees.join(py, &other)?,
             (_, other) if other.len() == 0 => {}
-            (contents, other) if contents.len() == 0 => _gone = std::mem::replace(contents, other),
+            (contents, other) if contents.len() == 0 => {
+                _gone = std::mem::replace(contents, other.unshared(py)?);
+            }
             _ => return Err(no_mixture()),
         }
         Ok(())

@@ -196,6 +196,11 @@ impl Trees {
         Trees { shape, columns: self.columns.clone(), len: self.len }
     }
 
+    /// Takes a copy of each leaf column with new references, if another list has it.
+    pub fn unshare(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.columns.iter_mut().try_for_each(|column| column.unshare(py))
+    }
+
     /// The number of samples.
     pub fn len(&self) -> usize {
         self.len

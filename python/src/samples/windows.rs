@@ -129,7 +129,7 @@ pub(crate) fn crops(
     let list = crops_of(&images.list, &boxes, &extents, dims, flip.as_deref()).or_py_err(py)?;
     let (owners, watches) = match Arc::try_unwrap(images) {
         Ok(images) => (images.owners, images.watches),
-        Err(shared) => (shared.owners.copied(py), shared.watches.clone()),
+        Err(shared) => (shared.owners.copied(py)?, shared.watches.clone()),
     };
     Ok(PySampleList::from_imported(Imported { list, owners, watches }))
 }
