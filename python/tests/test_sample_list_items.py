@@ -370,6 +370,7 @@ def extended(first, more):
 @pytest.mark.parametrize("empty", [[], ()])
 @pytest.mark.parametrize("row", [[1, 2], [True], [2.5], np.arange(3, dtype="int16"), np.zeros(0, "float16")])
 def test_lists_without_numbers_before_their_neighbours(empty, row):
+    others = [1.5, 2.5] if wr.asarray(row).dtype != "float64" else [1]
     lists = [
         (lambda: joined([empty], row), [empty, row]),
         (lambda: joined([empty, empty], empty, row, empty), [empty, empty, empty, row, empty]),
@@ -380,12 +381,13 @@ def test_lists_without_numbers_before_their_neighbours(empty, row):
         (lambda: extended(wr.SampleList([empty] * 3).take([0, 1]), wr.SampleList([empty, row])), [empty] * 3 + [row]),
         (lambda: replaced([empty, empty], (1, row)), [empty, row]),
         (lambda: replaced([empty] * 3, (0, row), (2, row)), [row, empty, row]),
+        (lambda: wr.SampleList([others, empty, row]).take([1, 2]), [empty, row]),
+        (lambda: joined([empty, row], others)[:2], [empty, row]),
     ]
     for make, plain in lists:
         got, want = wr.ragged(make()), wr.ragged(plain)
         assert got.dtype == want.dtype == wr.asarray(row).dtype
         assert np.array_equal(got.numpy(), want.numpy()) and np.array_equal(got.offsets.numpy(), want.offsets.numpy())
-    others = [1.5, 2.5] if wr.asarray(row).dtype != "float64" else [1]
     samples = replaced([others, others, others], (0, empty), (1, row), (2, row))
     assert wr.ragged(samples).dtype == wr.asarray(row).dtype
     samples = joined([empty], row)
@@ -393,3 +395,4 @@ def test_lists_without_numbers_before_their_neighbours(empty, row):
     samples.append(other)
     refusal(lambda: wr.ragged(samples), wr.DTypeError, "sample [12]: expected")
     assert wr.ragged(joined([empty], empty)).dtype == "float64"
+    assert wr.SampleList([others, empty, np.zeros(0, "int8")]).stack([1, 2]).dtype == "int8"

@@ -135,12 +135,20 @@ impl<'a> SampleList<'a> {
         metas.filter(is_filled).map(|(_, meta)| meta.dtype.native())
     }
 
+    /// The dtype of a sample, in native byte order; `None` if there is no such sample.
+    #[cfg(feature = "unstable-bindings")]
+    #[doc(hidden)]
+    pub fn dtype_at(&self, index: usize) -> Option<crate::tensor::DType> {
+        let id = self.layouts.ids.get(index).copied().unwrap_or(0);
+        let meta = self.layouts.metas.all().get(id as usize).filter(|_| index < self.len());
+        meta.map(|meta| meta.dtype.native())
+    }
+
     /// The dtype of the last sample, in native byte order; `None` without samples.
     #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn last_dtype(&self) -> Option<crate::tensor::DType> {
-        let last = self.layouts.metas.all().get(self.layouts.last() as usize);
-        last.filter(|_| !self.is_empty()).map(|meta| meta.dtype.native())
+        self.dtype_at(self.len().checked_sub(1)?)
     }
 
     /// A clone that returns [`Error::OutOfMemory`] where `clone` aborts.

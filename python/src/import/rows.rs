@@ -57,7 +57,7 @@ static NO_NUMBERS: u64 = 0;
 pub(crate) fn said_dtype(list: &SampleList<'_>) -> Option<DType> {
     (0..list.len())
         .find(|&index| !has_no_numbers(list, index))
-        .map(|index| list.meta(index).dtype.native())
+        .and_then(|index| list.dtype_at(index))
 }
 
 /// Whether a sample is a row without numbers.

@@ -12,7 +12,7 @@ use crate::ground::errors::{to_py_err, OrPyErr};
 use crate::ground::reserve::try_vec;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
-use crate::import::rows::{said_dtype, set_empty_dtype};
+use crate::import::rows::{has_no_numbers, said_dtype, set_empty_dtype};
 
 use crate::ownership::column::Column;
 use crate::ownership::copy::copy_of;
@@ -155,7 +155,7 @@ impl Imported {
 
     /// The samples at these positions, of which negative ones count from the end; IndexError for one that is not in the list.
     pub fn taken(&self, py: Python<'_>, positions: &[i64]) -> PyResult<Imported> {
-        let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
+        let list = self.list_of(py, positions)?;
         let owners = self.owners.take(py, positions, self.list.len())?;
         let watches = self.watches.take(py, positions, self.list.len())?;
         Ok(Imported { list, owners, watches })
@@ -167,9 +167,21 @@ impl Imported {
         if !self.is_on_host() {
             return self.taken(py, positions);
         }
-        let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
+        let list = self.list_of(py, positions)?;
         let watches = self.watches.take(py, positions, self.list.len())?;
         Ok(Imported { list, owners: Owners::from_one(Arc::clone(self) as Owner), watches })
+    }
+
+    /// The list of the samples at these positions. Rows without numbers have the dtype of the first other sample among them, not
+    /// that of samples that were left out.
+    fn list_of(&self, py: Python<'_>, positions: &[i64]) -> PyResult<SampleList<'static>> {
+        let mut list = self.list.take(positions.iter().copied()).or_py_err(py)?;
+        let said = if list.is_uniform() { None } else { said_dtype(&list) };
+        let is_other = |index| has_no_numbers(&list, index) && list.dtype_at(index) != said;
+        if let Some(dtype) = said.filter(|_| (0..list.len()).any(is_other)) {
+            set_empty_dtype(py, &mut list, dtype)?;
+        }
+        Ok(list)
     }
 
     /// # Errors
