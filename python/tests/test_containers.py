@@ -669,13 +669,72 @@ class KeptDeep(Kept):
         return len(vars(self.entries))
 
 
-@pytest.mark.parametrize("cls", [Kept, KeptInSlot, KeptDeep])
-def test_mappings_that_keep_their_entries_are_only_read(cls):
-    samples = [cls({"a": leaf(i), "b": leaf(i + 1)}) for i in range(3)]
+class Folded(Kept):
+    """As requests' CaseInsensitiveDict."""
+
+    def __init__(self, entries):
+        super().__init__({key.lower(): (key, value) for key, value in entries.items()})
+
+    def __getitem__(self, key):
+        return self.entries[key.lower()][1]
+
+    def __setitem__(self, key, value):
+        self.entries[key.lower()] = key, value
+
+    def __iter__(self):
+        return (key for key, _ in self.entries.values())
+
+
+class Record(Kept):
+    """Entries that are attributes."""
+
+    entries = property(vars)
+
+    def __init__(self, entries):
+        vars(self).update(entries)
+
+
+class Cells(Kept):
+    """A list for each entry, which a copy of the dict shares."""
+
+    def __init__(self, entries):
+        super().__init__({key: [value] for key, value in entries.items()})
+
+    def __getitem__(self, key):
+        return self.entries[key][0]
+
+    def __setitem__(self, key, value):
+        self.entries[key][0] = value
+
+
+class Elsewhere(Kept):
+    """Entries in a store, as a group of zarr has them."""
+
+    store = {}
+    entries = property(lambda self: self.store[self.name])
+
+    def __init__(self, entries):
+        self.name = f"group{len(self.store)}"
+        self.store[self.name] = dict(entries)
+
+
+class Itself(Kept):
+    def __copy__(self):
+        return self
+
+
+SHARED = [KeptDeep, Cells, Elsewhere, Itself]
+
+
+@pytest.mark.parametrize("cls", [Kept, KeptInSlot, Folded, Record, *SHARED])
+def test_mappings_that_keep_their_entries_are_only_read(cls, monkeypatch):
+    samples, written, own_set = [cls({"a": leaf(i), "b": leaf(i + 1)}) for i in range(3)], [], cls.__setitem__
+    monkeypatch.setattr(cls, "__setitem__", lambda self, *entry: (written.append(self), own_set(self, *entry)))
     entries = [dict(sample) for sample in samples]
     items = wr.SampleList(samples)
     for made in (wr.collate(samples), wr.collate(items), items[1]):
-        assert type(made) is (dict if cls is KeptDeep else cls)
+        assert type(made) is (dict if cls in SHARED else cls)
+        assert not any(own is sample for own in written for sample in samples) and (not written or cls not in SHARED)
         for key in "ab":
             column = [own[key] for own in entries]
             assert_tensor(made[key], np.stack(column) if len(made[key].shape) == 2 else column[1])

@@ -30,24 +30,22 @@ def template(make: Callable[[], Any], first: Any, path: str) -> Any:
 
 
 def mapping_template(first: Any, keys: List[Any], path: str) -> Any:
-    """The template that `mapping_like` copies: the class, if it cannot be written to; an empty dict, if its copies share their entries."""
+    """The template that `mapping_like` copies: the class, if it cannot be written to; an empty dict, if a copy may share its entries."""
     cls: Any = type(first)
     if not hasattr(cls, "__setitem__"):
         return cls
     if isinstance(first, dict):
         return template(lambda: mapping_like(first, dict.fromkeys(keys)), first, path)
+    children = {key: first[key] for key in keys}
+    if not template(lambda: _has_own_entries(first, children), first, path):
+        return {}
     made = template(lambda: _copy_apart(first), first, path)
     for key in keys:
-        value = first[key]
         try:
             made[key] = None
         except Exception:
             # A class that takes some values only: the first sample's remain.
             break
-        if value is not None and first[key] is None:
-            # A copy that writes through is of no use.
-            first[key] = value
-            return {}
     return made
 
 
@@ -161,13 +159,41 @@ def _copy_apart(first: Any) -> Any:
     """A copy of a mapping that keeps its entries in an attribute: containers that are attributes are copied too, cached properties
     are removed."""
     made = copy.copy(first)
+    if made is first:
+        return made
     for name in [name for name in getattr(made, "__dict__", ()) if _is_cached(type(first), name)]:
         del vars(made)[name]
     for name in (*getattr(made, "__dict__", ()), *_slots(type(first))):
         value = getattr(made, name, None)
-        if isinstance(value, (dict, list, MutableMapping)) and value is getattr(first, name, None):
+        if isinstance(value, (dict, list, MutableMapping)):
             object.__setattr__(made, name, copy.copy(value))
     return made
+
+
+def _has_own_entries(first: Any, children: Dict[Any, Any]) -> bool:
+    """Whether the children of a mapping are its attributes, or in lists and dicts that `_copy_apart` copies. No method of the class
+    writes to find out: a mark in place of the children there has to be what a copy has for their keys."""
+    found, mark, made = set(map(id, children.values())), object(), _copy_apart(first)
+    if made is first:
+        return False
+
+    def marked(value: Any) -> Any:
+        if id(value) in found:
+            return mark
+        return tuple(map(marked, value)) if type(value) is tuple else value
+
+    for name in (*getattr(made, "__dict__", ()), *_slots(type(first))):
+        value = getattr(made, name, None)
+        if marked(getattr(first, name, None)) is mark:
+            object.__setattr__(made, name, mark)
+        elif isinstance(value, dict):
+            dict.update(value, {key: marked(item) for key, item in dict.items(value)})
+        elif isinstance(value, list):
+            list.__setitem__(value, slice(None), list(map(marked, value)))
+    try:
+        return all(made[key] is mark for key in children)
+    except Exception:
+        return False
 
 
 def _detach(made: Any, first: Any, fields: Container[Any] = ()) -> None:

@@ -25,7 +25,7 @@ _has_warned = False
 
 def map_tensors(tree: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The tree with `function` applied to every tensor. Containers are copies as `windrow.collate` makes them, which share their other
-    attributes with the tree's; mappings that cannot change, or whose copies write through, become dicts. The rest is passed on."""
+    attributes with the tree's; mappings that cannot change, or whose copies may share their entries, become dicts. The rest is passed on."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
     mapped = _nodes.map_object(tree, lambda child: map_tensors(child, function))
