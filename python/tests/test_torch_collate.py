@@ -3,7 +3,7 @@
 import collections
 import enum
 import pickle
-from collections import OrderedDict, UserDict, UserList, defaultdict, namedtuple
+from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, namedtuple
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import windrow as wr
+from helpers import refusal
 
 torch = pytest.importorskip("torch")
 
@@ -26,6 +27,11 @@ class Dict(dict):
     """Carries what is not among its items."""
 
     note = "none"
+
+
+class MadeUp(UserDict):
+    def __missing__(self, key):
+        return self.data.setdefault(key, 7)
 
 
 class NoUpdate(dict):
@@ -208,6 +214,18 @@ def test_a_mapping_that_has_a_key_says_itself_why_it_fails():
     with pytest.raises(KeyError, match="shard 7 is gone") as error:
         wt.collate_fn()([{"a": 1}, Shards()])
     assert error.value.__cause__ is None
+
+
+@pytest.mark.parametrize("spec", [None, {}])
+@pytest.mark.parametrize("wrap", [lambda sample: sample, lambda sample: {"t": (sample, 1)}])
+@pytest.mark.parametrize("make", [lambda **own: defaultdict(lambda: 7, own), MadeUp, lambda **own: Counter(own)])
+def test_a_key_that_a_mapping_makes_up_is_that_of_default_collate(make, wrap, spec):
+    """The value goes into the batch, and into the sample if the mapping puts it there; other keys are left out."""
+    batches = [[make(a=1, b=2), make(b=3, c=4), make(a=5)] for _ in range(2)]
+    got, want = wt.collate_fn(spec)(list(map(wrap, batches[0]))), default_collate(list(map(wrap, batches[1])))
+    same(got, want)
+    assert [list(sample.items()) for sample in batches[0]] == [list(sample.items()) for sample in batches[1]]
+    refusal(lambda: wr.collate([make(a=1, b=2), make(a=5)]), KeyError, 'sample 1 at "b"')
 
 
 def test_nothing_is_shared_with_the_samples():

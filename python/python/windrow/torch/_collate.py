@@ -63,6 +63,8 @@ def collate_fn(
     or `take` of one, gives torch tensors in the containers that `windrow.collate` gives, without an object for each sample; `windrow.Tensor`,
     which its items hold, is stacked as a torch tensor. A mapping gets its entries by `update` of the first sample's copy, as in
     ``default_collate``, which in a Counter adds the first sample's counts to all; `windrow.collate` gives the counts themselves.
+    A key of the first sample that another mapping makes up, as a defaultdict does, goes into the batch and stays in that sample, as by
+    ``default_collate``; `windrow.collate` raises a KeyError and leaves the samples as they are.
 
     Args:
         spec: as for `windrow.collate`: leaf path, with globs, to `windrow.Pad` and the
