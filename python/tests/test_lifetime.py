@@ -462,6 +462,20 @@ def test_a_list_of_no_rows_releases_its_table_without_a_lock():
     assert len(samples) == 2 and lengths and set(lengths) <= {1, 2}
 
 
+MEMORYVIEWS = [lambda x: wr.SampleList([x]), wr.asarray, lambda x: wr.stack([x], copy=False), lambda x: {"x": wr.SampleList([{"x": x}])}]
+
+
+@pytest.mark.parametrize("hold", MEMORYVIEWS)
+def test_a_memoryview_in_a_cycle_is_not_cleared_while_it_is_read(hold):
+    """CPython 3.11.7 raises a BufferError from the collector, and crashes later."""
+    source = Bytes(b"a" * 64)
+    ref, cycle = weakref.ref(source), [memoryview(source)]
+    cycle += [hold(cycle[0]), cycle]
+    del source, cycle
+    settle()
+    assert ref() is None
+
+
 def test_what_a_subclass_of_torch_lends_is_not_kept_by_its_neighbour():
     torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
     sample = torch.ones(3).as_subclass(type("Mine", (torch.Tensor,), {}))

@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use windrow::arrow::ArrowArray;
@@ -148,8 +149,15 @@ impl Holder {
         self.objects.iter().try_for_each(|object| visit.call(object))?;
         for buffer in &self.buffers {
             let exporter = &raw const buffer.view().obj;
-            // SAFETY: a reference of the view's, or NULL, for which `Option` has a place.
-            visit.call(unsafe { &*exporter.cast::<Option<Py<PyAny>>>() })?;
+            // SAFETY: an object that the view refers to, or NULL, for which `Option` has a place.
+            unsafe {
+                // CPython before 3.11.8, and 3.12.0 and 3.12.1, clear a memoryview that has lent its buffer, and crash later. One that
+                // is not shown counts as used from elsewhere.
+                if !(*exporter).is_null() && ffi::PyMemoryView_Check(*exporter) != 0 {
+                    continue;
+                }
+                visit.call(&*exporter.cast::<Option<Py<PyAny>>>())?;
+            }
         }
         self.tensors.iter().try_for_each(|tensor| visit_tensor(tensor, &visit))
     }
