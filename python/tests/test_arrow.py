@@ -330,6 +330,21 @@ def test_the_index_of_pandas_is_no_column():
         assert_same(batch["__index_level_0__"].numpy(), table["__index_level_0__"].to_numpy())
 
 
+def test_the_index_of_pandas_is_no_column_of_torch_batches():
+    pd = pytest.importorskip("pandas", minversion="2.2", reason="SKIP: pandas 2.2 is not installed")
+    torch = pytest.importorskip("torch")
+    import windrow.hf
+    import windrow.torch
+
+    frame = pd.DataFrame({"x": np.arange(6), "y": np.arange(6) / 2}).sample(frac=1, random_state=0)
+    for table in (frame, pa.Table.from_pandas(frame), pa.RecordBatch.from_pandas(frame)):
+        for collate in (windrow.torch.collate_fn(), windrow.torch.collate_fn({}), windrow.hf.collate_columns):
+            batch = collate(table)
+            assert list(batch) == ["x", "y"], collate
+            for name, column in batch.items():
+                assert torch.equal(column, torch.from_numpy(frame[name].to_numpy()))
+
+
 def test_pandas():
     pd = pytest.importorskip("pandas", minversion="2.2", reason="SKIP: pandas 2.2 is not installed")
     frame = pd.DataFrame({"a": np.arange(3), "b": np.arange(3.0)})

@@ -577,6 +577,7 @@ VIEWS = {
     "windows": lambda x: wr.windows(x, [0, 1], 2)[1],
     "split": lambda x: wr.SampleList.split(x, [0, 2])[0],
     "crops": lambda x: wr.crops([x], [[0, 0, 2, 2]])[0],
+    "crops of a list": lambda x: wr.crops(wr.SampleList([x]), [[0, 0, 2, 2]])[0],
     "stack": lambda x: wr.stack([x], copy=None),
     "stack of rows": lambda x: wr.stack(x, copy=False),
     "pad": lambda x: wr.pad([x], copy=False),
@@ -585,6 +586,9 @@ VIEWS = {
     "stack of a list": lambda x: wr.SampleList([x]).stack([0], copy=False),
     "collate": lambda x: wr.collate([{"x": x}], copy=False)["x"],
     "sample of a batch": lambda x: wr.stack([x], copy=False)[0],
+    "sample of pad": lambda x: wr.pad([x], copy=False)[0],
+    "sample of ragged": lambda x: wr.ragged([x], copy=False)[0],
+    "sample of concat": lambda x: wr.concat([x], copy=False)[0],
 }
 NO_LISTS = {"bytes", "array interface", "legacy capsule"}
 FLAT = {"bytes", "memoryview", "arrow array"}
@@ -593,7 +597,7 @@ FLAT = {"bytes", "memoryview", "arrow array"}
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("kind", IMMUTABLE)
 def test_views_of_immutable_memory_are_read_only(kind, view):
-    if kind in NO_LISTS and view in {"row", "stack of rows"} or kind in FLAT and view == "crops":
+    if kind in NO_LISTS and view in {"row", "stack of rows"} or kind in FLAT and view.startswith("crops"):
         return
     made = VIEWS[view](IMMUTABLE[kind]())
     if not isinstance(made, (wr.Tensor, wr.Batch)):
@@ -604,6 +608,17 @@ def test_views_of_immutable_memory_are_read_only(kind, view):
     refusal(lambda: wr.stack([made], out=made), wr.LayoutError, "read-only")
     if kind != "jax bfloat16":
         assert memoryview(made).readonly and made.__array_interface__["data"][1]
+
+
+@pytest.mark.parametrize("make", [bytes, lambda data: memoryview(data), wr.asarray, lambda data: np.frombuffer(data, np.uint8)])
+def test_leaves_that_are_unpacked_from_immutable_memory_are_read_only(make):
+    packed = wr.pack({"a": paint((6, 4), "float32"), "b": [3]})
+    tree = wr.unpack(make(bytes(packed.buffer)), packed.layout)
+    for leaf in (tree["a"], tree["b"][0]):
+        assert not leaf.numpy().flags.writeable and memoryview(leaf).readonly
+        refusal(lambda leaf=leaf: wr.stack([leaf], out=leaf), wr.LayoutError, "read-only")
+        refusal(lambda leaf=leaf: leaf.__dlpack__(), BufferError, "read-only")
+    assert packed.unpack()["a"].numpy().flags.writeable
 
 
 @pytest.mark.parametrize("kind", IMMUTABLE)

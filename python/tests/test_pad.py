@@ -170,6 +170,19 @@ def test_size_and_multiple_for_each_dim(arguments, shapes):
     check([paint(s, "uint16", i) for i, s in enumerate(shapes)], "uint16", mask="real", value=500, **arguments)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [{"size": [None, 9]}, {"size": [6, 9], "multiple_of": [1, 4]}, {"multiple_of": [4, 3]}, {"side": ["left", "center"]}, {"dims": [0, 1], "side": ["left", "right"]}],
+)  # fmt: skip
+def test_lists_are_taken_like_tuples(arguments):
+    samples = [paint(shape, "uint16", i) for i, shape in enumerate([(4, 5), (4, 3)])]
+    want = wr.pad(samples, **{name: tuple(value) for name, value in arguments.items()})
+    collate, trees = (lambda spec: wr.collate(trees, spec)["x"]), [{"x": sample} for sample in samples]
+    for got in (check(samples, "uint16", **arguments), collate(wr.Pad(**arguments)), collate(pickle.loads(pickle.dumps({"x": wr.Pad(**arguments)})))):
+        assert_same(got.numpy(), want.numpy())
+        assert_same(got.lengths.numpy(), want.lengths.numpy())
+
+
 @pytest.mark.parametrize("arguments", [{"size": 6}, {"multiple_of": 4}, {"size": 6, "multiple_of": 4}])
 def test_one_number_needs_dims(arguments):
     name, number = next(iter(arguments.items()))

@@ -266,6 +266,15 @@ def test_padded_images_of_varying_shape():
     assert_tensors(got, image=want.data, image_lengths=want.lengths, image_mask=want.mask)
 
 
+def test_the_index_of_pandas_is_no_column():
+    pd = pytest.importorskip("pandas", reason="SKIP: pandas is not installed")
+    frame = pd.DataFrame({"x": np.arange(6), "y": np.arange(6) / 2}).sample(frac=1, random_state=0)
+    for table in (pa.Table.from_pandas(frame), pa.Table.from_pandas(frame).slice(1, 4)):
+        want = {name: table[name].to_numpy() for name in "xy"}
+        assert_tensors(windrow.ray.GatherCollate()(table), **want)
+        assert_tensors(windrow.ray.unpack(windrow.ray.pack(table)), **want)
+
+
 def test_numpy_batches_give_the_same():
     spec = {"ids": wr.Pad(mask="real")}
     ids = np.empty(7, object)

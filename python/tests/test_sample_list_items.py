@@ -160,12 +160,18 @@ KINDS = {
     "asarray": lambda value: wr.asarray(array(value)),
     "batch": lambda value: wr.stack([array(value)]),
     "torch": lambda value: __import__("torch").full((4,), float(value)),
+    "torch subclass": lambda value: subclass_of(__import__("torch"), value),
+    "jax": lambda value: pytest.importorskip("jax").numpy.full(4, float(value)),
 }
+
+
+def subclass_of(torch, value):
+    return torch.full((4,), float(value)).as_subclass(type("Mine", (torch.Tensor,), {}))
 
 
 def watched(sample, kind):
     """A weak reference to what has to end with the sample."""
-    return weakref.ref(sample.untyped_storage() if kind == "torch" else sample)
+    return weakref.ref(sample.untyped_storage() if kind.startswith("torch") else sample)
 
 
 BEGIN = {
@@ -218,6 +224,25 @@ def test_each_sample_is_let_go_of_at_once(kind, begin, torch):
     assert alive() == [4]
     del kept
     assert alive() == []
+
+
+@pytest.mark.parametrize("begin", ["append", "extend", "replace", "tree"])
+def test_a_list_of_numbers_is_let_go_of_at_once(begin):
+    """One at a time; what is given together is one allocation."""
+    wrap = (lambda numbers: {"x": numbers}) if begin == "tree" else lambda numbers: numbers
+    samples = wr.SampleList([wrap([0.0])])
+    for turn in range(60):
+        if turn == 20:
+            before = rss_bytes()
+        numbers = wrap([float(turn)] * 200_000)
+        if begin == "append":
+            samples.append(numbers)
+        elif begin == "extend":
+            samples.extend([numbers])
+        else:
+            samples[0] = numbers
+        samples = samples[-1:]
+    assert rss_bytes() - before < 16 << 20
 
 
 def test_rows_of_a_table_keep_it_until_the_last():

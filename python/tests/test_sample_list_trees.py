@@ -233,7 +233,15 @@ def test_namedtuples_of_numbers_are_trees():
     assert samples[1] == plain[1] and type(samples[1]) is Pair
     assert_same_tree(wr.collate(samples.take([2, 0]), {"n": wr.Stack(dtype="int8")}), wr.collate([plain[2], plain[0]], {"n": wr.Stack(dtype="int8")}))
     refusal(lambda: wr.stack(samples), TypeError, "the samples of this list are trees")
-    assert_same_tree(wr.collate(wr.SampleList([[pair] for pair in plain])), wr.collate([[pair] for pair in plain]))
+    for wrap in (lambda pair: [pair], lambda pair: {"t": pair}, lambda pair: {"t": {"u": (pair, "s")}}):
+        trees = list(map(wrap, plain))
+        samples = wr.SampleList(trees[:2])
+        samples.append(trees[2])
+        samples.extend(trees[3:])
+        samples[0] = trees[0]
+        assert_same_tree(wr.collate(samples), wr.collate(trees))
+        assert [samples[i] for i in range(4)] == trees
+        assert str(samples[1]) == str(trees[1]), "a Pair of numbers, not a tuple"
 
 
 def test_struct_sequences_are_trees():

@@ -430,6 +430,31 @@ def test_spec():
     assert out["y"].dtype == torch.float64
 
 
+class Key(str, enum.Enum):
+    X = "camera"
+    Y = "lidar"
+
+
+class Text(str):
+    def __str__(self):
+        return "another text"
+
+
+@pytest.mark.parametrize("arena", [False, True])
+@pytest.mark.parametrize("make", [Key, np.str_, Text])
+def test_keys_that_equal_a_text_are_that_text(make, arena):
+    x, y = make("camera"), make("lidar")
+    batch = [{x: f32(i, 2), "t": {y: rows(i)}} for i in range(3)]
+    for spec in ({"t.lidar": wr.Pad(), x: wr.Stack(dtype="float64")}, {"t.*": wr.Pad(), "camera": wr.Stack(dtype="float64")}):
+        for given in (batch, wr.SampleList(batch)):
+            out = wt.collate_fn(spec, arena=arena)(given)
+            assert out["camera"].dtype == torch.float64 and out["t"]["lidar"].lengths.tolist() == [1, 2, 3]
+            assert [type(key) for key in (list(out)[0], *out["t"])] == [type(x)] * 2
+    out = wt.collate_fn({y: wr.Pad()}, arena=arena)([{y: rows(i)} for i in range(3)])
+    assert out["lidar"].data.shape == (3, 3)
+    refusal(lambda: wt.collate_fn({y: wr.Stack()}, arena=arena)([{y: rows(i)} for i in range(3)]), wr.ShapeError, 'sample 1 at "lidar"', path="lidar")
+
+
 def test_one_spec_for_all_leaves():
     out = wt.collate_fn(wr.Pad())([rows(0), rows(1)])
     assert out.data.tolist() == [[0, 0], [0, 1]]

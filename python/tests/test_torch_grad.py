@@ -385,7 +385,31 @@ WRITES = {
     "sample": lambda out: [np.copyto(wr.SampleList(out)[i].numpy(), row) for i, row in enumerate(ROWS)],
     "sample of a tree": lambda out: np.copyto(wr.SampleList([{"x": out}])[0]["x"].numpy(), np.stack(ROWS)),
     "window": lambda out: np.copyto(wr.windows(out, [0], 4)[0].numpy(), np.stack(ROWS)),
+    "copy_many": lambda out: wr.copy_many(list(out), ROWS),
+    "copy_many of rows": lambda out: wr.copy_many(out, torch.stack(ROWS)),
+    "copy_many of a list": lambda out: wr.copy_many(wr.SampleList(out).take([3, 2, 1, 0]), ROWS[::-1]),
+    "copy_many of a tree": lambda out: wr.copy_many({"x": out}, {"x": torch.stack(ROWS)}),
+    "unpack": lambda out: wr.unpack(PACKED.buffer, PACKED.layout, into={"x": out}),
+    "pack": lambda out: wr.pack({"x": torch.stack(ROWS)}, out=out.view(-1).view(torch.uint8)),
+    "scales": lambda out: wr.stack(TIMES_127, transform=QUANTIZE, out=(np.empty((4, 3, 1), np.int8), out)),
+    "scales of copy_many": lambda out: wr.copy_many(np.empty((4, 3, 1), np.int8), torch.stack(TIMES_127), transform=QUANTIZE, scales_out=out),
 }
+PACKED = wr.pack({"x": torch.stack(ROWS)})
+# The largest number of int8 times their scales.
+TIMES_127, QUANTIZE = [row[:, None] * 127 for row in ROWS], wr.Quantize("int8", scale="row")
+
+
+@pytest.mark.parametrize("write", [
+    lambda data, scales: wr.stack(TIMES_127, transform=QUANTIZE, out=(data, scales)),
+    lambda data, scales: wr.copy_many(data, torch.stack(TIMES_127), transform=QUANTIZE, scales_out=scales),
+    lambda data, scales: wr.copy_many(list(data), TIMES_127, transform=QUANTIZE, scales_out=list(scales)),
+])  # fmt: skip
+def test_lazy_clones_of_data_and_scales_are_written_to_alone(write):
+    bases = torch.zeros((4, 3, 1), dtype=torch.int8), torch.zeros((4, 3))
+    clones = [torch._lazy_clone(base) for base in bases]
+    write(*clones)
+    assert not any(base.any() for base in bases), "an original was written to"
+    assert clones[0].eq(127).all() and clones[1].equal(torch.stack(ROWS))
 
 
 @pytest.mark.parametrize("kind", [torch.Tensor, Mine, Asking])

@@ -120,6 +120,8 @@ def test_coefficients_are_formed_in_float64_then_rounded():
         T(mean=(1.0, 2.0, 3.0), channel_dim=1),
         T(std=np.array([1.0, 2.0, 3.0]), channel_dim=-2),
         T(mean=np.array([1, 2, 3], np.float32), std=[3, 2, 1], channel_dim=1),
+        T(permute=[2, 0, 1]),
+        T(mean=[1.0, 2.0, 3.0], std=[3, 2, 1], channel_dim=1, permute=[1, 2, 0]),
     ],
 )
 def test_forms_of_the_arguments(t):
