@@ -151,7 +151,7 @@ void run(Kernel& kernel, const Launch& launch, Reach::Find find) {
     block.shared.resize(kernel.shared_bytes + launch.shared_bytes);
     const char* timing = getenv("CUDASIM_TIMING");
     std::string modelled;
-    uint32_t timed = 0;  // the number of blocks of which the model runs each
+    uint32_t timed = 0;  // the model runs one in this many blocks
     try {
         auto trace = trace_of(block, launch, reach);
         block.trace = trace.get();
