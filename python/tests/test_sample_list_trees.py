@@ -328,6 +328,36 @@ def test_lists_of_another_structure_are_refused():
     assert (len(trees), len(rows)) == (1, 1)
 
 
+class CountedKey(str):
+    """A key that counts comparisons."""
+
+    num_compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        CountedKey.num_compared += 1
+        return str.__eq__(self, other)
+
+
+@pytest.mark.parametrize("order", [list, reversed])
+def test_keys_of_wide_trees_are_not_compared_with_all_others(order):
+    num = 2000
+
+    def tree(*more):
+        """A sample with keys of its own."""
+        return {CountedKey(key): j for j, key in enumerate([*(f"k{j}" for j in range(num)), *more])}
+
+    samples, other = wr.SampleList([tree()]), wr.SampleList([dict(order(tree().items()))])
+    out = {key: np.zeros(1, "int64") for key in tree("more")}
+    CountedKey.num_compared = 0
+    samples.extend(other)
+    refusal(lambda: wr.collate([tree(), tree("more")]), KeyError, "sample 1 at \"more\": a key that sample 0 does not have")
+    refusal(lambda: wr.collate([tree()], out=out), KeyError, "out at \"more\": the samples have no such key")
+    assert CountedKey.num_compared < 20 * num
+    sample = samples[1]
+    assert [int(sample[key]) for key in tree()] == [*range(num)]
+
+
 def test_leaves_that_are_no_tensors():
     rows = wr.SampleList([{"ids": [1, 2], "s": "a"}])
 

@@ -169,11 +169,17 @@ impl Container {
         if !self.class.bind(py).is(other.class.bind(py)) || self.len() != other.len() {
             return Ok(None);
         }
-        let mut order = try_vec(self.len())?;
+        let (mut order, mut positions) = (try_vec(self.len())?, None);
         for child in 0..self.len() {
             let its = match (self.key(py, child), other.keys()) {
                 // The keys of most samples are in one order.
-                (Some(key), Some(keys)) if !key.is(&keys[child]) => position_of(keys, key)?,
+                (Some(key), Some(keys)) if !key.is(&keys[child]) && !key.eq(&keys[child])? => {
+                    let positions = match &positions {
+                        Some(made) => made,
+                        None => positions.insert(positions_of(py, keys)?),
+                    };
+                    positions.get_item(key)?.map(|position| position.extract()).transpose()?
+                }
                 _ => Some(child),
             };
             let Some(its) = its else { return Ok(None) };
@@ -212,14 +218,15 @@ pub(super) fn name_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     }
 }
 
-/// The position of the first key that equals this one. Compares, which can run any code.
-pub(super) fn position_of(keys: &[Py<PyAny>], key: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    for (position, known) in keys.iter().enumerate() {
-        if known.bind(key.py()).eq(key)? {
-            return Ok(Some(position));
-        }
-    }
-    Ok(None)
+/// The position of each key, by the key. Hashes and compares keys, which can run any code.
+pub(super) fn positions_of<'py>(
+    py: Python<'py>,
+    keys: &[Py<PyAny>],
+) -> PyResult<Bound<'py, PyDict>> {
+    let positions = PyDict::new(py);
+    let mut numbered = keys.iter().enumerate();
+    numbered.try_for_each(|(position, key)| positions.set_item(key, position))?;
+    Ok(positions)
 }
 
 /// Whether a class of tuples or lists has names for its entries, as namedtuples and the struct sequences of C have.

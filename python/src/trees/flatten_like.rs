@@ -7,7 +7,9 @@ use pyo3::types::PyString;
 use crate::ground::errors::{at, class_name, in_words};
 use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping, Lookup};
 use crate::ground::reserve::try_vec;
-use crate::trees::container::{name_of, position_of, ColumnPlace, Container, NodeType, Registered};
+use crate::trees::container::{
+    name_of, positions_of, ColumnPlace, Container, NodeType, Registered,
+};
 use crate::trees::node_types::call_flattener;
 
 /// How a tree that is flattened as another one is named, and that one.
@@ -83,8 +85,9 @@ fn check_keys(
     if !is_mapping(out)? || out.len()? == keys.len() {
         return Ok(());
     }
+    let known = positions_of(out.py(), keys)?;
     for key in entries(out, Ok)? {
-        if position_of(keys, &key)?.is_none() {
+        if !known.contains(&key)? {
             let path = place.join(&name_of(&key)?);
             let text = format!("{name}{}: the {like} have no such key", at(&path));
             return Err(PyKeyError::new_err(text));

@@ -12,7 +12,7 @@ use crate::import::column_reader::will_be_shared;
 use crate::import::rows::{is_row, row_hint};
 use crate::ownership::child_columns::ChildColumns;
 use crate::trees::container::{
-    name_of, names_of, position_of, ColumnPlace, Container, Maker, NodeType, Registered,
+    name_of, names_of, positions_of, ColumnPlace, Container, Maker, NodeType, Registered,
 };
 use crate::trees::dicts::Dicts;
 use crate::trees::node_types::{
@@ -286,8 +286,9 @@ fn check_no_other_key(
     samples: &[Bound<'_, PyAny>],
     place: ColumnPlace<'_>,
 ) -> PyResult<()> {
+    let known = positions_of(samples[index].py(), keys)?;
     for key in entries(&samples[index], Ok)? {
-        if position_of(keys, &key)?.is_none() {
+        if !known.contains(&key)? {
             let what = match place.added_to {
                 None => "a key that sample 0 does not have",
                 Some(_) => "a key that the samples of the list do not have",
