@@ -14,7 +14,7 @@ from windrow.bench.results import MEMCPY
 from windrow.bench.samples import LAYOUTS
 from windrow.bench.small import cases as small_cases
 from windrow.bench.sources import data_objects, dataset_rows, list_column, plans, tensordict_batch, token_lists
-from windrow.bench.trees import ENVIRONMENT, fields, graphs, leaves
+from windrow.bench.trees import ENVIRONMENT, JAX_PEER, fields, graphs, leaves
 from windrow.bench.workload import Definition, Target
 
 STACKS = ("torch.stack", "np.stack", "DALI as_batch")
@@ -62,7 +62,8 @@ WORKLOADS: Dict[str, Definition] = {
         "pad 512 int16 clips of 1..15 s to float32, mask", padded(16_000, 240_000, 512, "int16", "float32", [], PCM)
     ),
     "W5": Definition(
-        "collate 4096 dicts of 8 fields, 249 bytes", fields(ENVIRONMENT, 4096, [Target("windrow", ("default_collate",), 6.0)])
+        "collate 4096 dicts of 8 fields, 249 bytes",
+        fields(ENVIRONMENT, 4096, [Target("windrow", ("default_collate",), 6.0), Target("windrow.jax.collate", (JAX_PEER,), 1.0)]),
     ),
     "W5b": Definition("stack 256 x (4, 84, 84) uint8 to float16", frames((4, 84, 84), 256, "float16")),
     "W6": Definition(

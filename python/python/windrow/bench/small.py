@@ -1,4 +1,4 @@
-"""Small batches beside ten lines of NumPy or torch: requests of a server, token rows, a replay buffer, dicts."""
+"""Small batches beside ten lines of NumPy or torch: requests of a server, token rows, a replay buffer, dicts, what `collate_fn` takes."""
 
 from __future__ import annotations
 
@@ -147,6 +147,52 @@ def transitions(rng: np.random.Generator, setting: Setting) -> List[Dict[str, Ar
     return [one() for _ in range(256)]
 
 
+def scalars(rng: np.random.Generator, setting: Setting) -> Any:
+    """256 dicts of two of NumPy's scalars, and the same of Python's numbers."""
+    rewards = rng.random(256, np.float32)
+    numpys = [{"reward": reward, "done": np.bool_(reward > 0.5)} for reward in rewards]
+    return numpys, [{"reward": float(tree["reward"]), "done": bool(tree["done"])} for tree in numpys]
+
+
+def wide(rng: np.random.Generator, setting: Setting) -> Any:
+    """One dict of 4096 arrays, and an output for each contender."""
+    tree = {f"leaf{i}": row for i, row in enumerate(noise(4096 * 16, "float32", rng).reshape(4096, 16))}
+    return [tree], *({key: np.empty((1, 16), np.float32) for key in tree} for _ in range(2))
+
+
+def by_field(trees: List[Dict[str, Any]], make: Callable[[List[Any]], Array] = np.stack) -> Tuple[Array, ...]:
+    """An array for each key."""
+    return tuple(make([tree[key] for tree in trees]) for key in trees[0])
+
+
+# Leaves that torch's own functions make a batch of
+
+
+OWN: Any = type("Own", (torch.Tensor,), {}) if torch else None
+LEAVES: Dict[str, Callable[[int], Any]] = {
+    "ints": lambda i: i,
+    "floats": lambda i: i / 2,
+    "bytes": lambda i: b"%d" % i,
+    "texts": str,
+    "tensors that require grad": lambda i: torch.full((64,), float(i), requires_grad=True),
+    "tensors of a subclass": lambda i: torch.full((64,), float(i)).as_subclass(OWN),
+}
+
+
+def leaves(kind: str) -> Make:
+    """256 leaves, and `collate_fn`."""
+    def make(rng: np.random.Generator, setting: Setting) -> Any:
+        from windrow.torch import collate_fn
+
+        return [LEAVES[kind](i) for i in range(256)], collate_fn(threads=setting.threads)
+
+    return make
+
+
+def without_gradient(batch: Any) -> Any:
+    return batch.detach() if isinstance(batch, torch.Tensor) else batch
+
+
 # Images, normalised
 
 
@@ -211,8 +257,27 @@ def cases() -> Dict[str, Definition]:
     found["small-dicts"] = compared(
         "collate 256 dicts of 5 small arrays", 256, transitions,
         lambda given, engine: tuple(batch.numpy() for batch in wr.collate(given, engine=engine).values()),
-        "np.stack for each field", lambda given: tuple(np.stack([tree[key] for tree in given]) for key in given[0]), 2.5,
+        "np.stack for each field", by_field, 2.5,
     )  # fmt: skip
+    found["small-scalars"] = compared(
+        "collate 256 dicts of 2 scalars of NumPy's", 256, scalars, lambda given, engine: tuple(wr.collate(given[0], engine=engine).values()),
+        "windrow, Python's numbers", lambda given: tuple(wr.collate(given[1], {"reward": wr.Stack(dtype="float32")}).values()), 0.3,
+        others={"np.array for each field": lambda given: by_field(given[0], np.array)}, oracle=lambda given: by_field(given[0], np.array),
+    )  # fmt: skip
+    found["small-wide"] = compared(
+        "collate one dict of 4096 arrays", 4096, wide, lambda given, engine: tuple(wr.collate(given[0], engine=engine).values()),
+        "np.stack for each field", lambda given: by_field(given[0]), 1.0,
+    )  # fmt: skip
+    found["small-wide-out"] = compared(
+        "collate one dict of 4096 arrays, out=", 4096, wide,
+        lambda given, engine: tuple(wr.collate(given[0], out=given[1], engine=engine).values()),
+        "np.stack(out=) for each field", lambda given: tuple(np.stack([array], out=given[2][key]) for key, array in given[0][0].items()), 1.0,
+    )  # fmt: skip
+    for kind in LEAVES:
+        found[f"small-{kind.split()[-1]}"] = compared(
+            f"collate_fn of 256 {kind}", 256, leaves(kind), lambda given, engine: without_gradient(given[1](given[0])),
+            "torch default_collate", lambda given: without_gradient(torch.utils.data.default_collate(given[0])), 1 / 1.2,
+        )  # fmt: skip
     for count in (8, 32):
         found[f"small-normalise{count}"] = compared(
             f"normalise {count} x (32, 32, 3) uint8 to float32 planes, as a NumPy array", count, images(count), normalised_by_windrow,

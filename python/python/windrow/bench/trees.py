@@ -25,6 +25,9 @@ ENVIRONMENT: Dict[str, Tuple[Shape, str]] = {
 """Eight fields, 249 bytes."""
 
 
+JAX_PEER = "np.stack, jnp.asarray for each field"
+
+
 def leaves(num_leaves: int, shape: Shape = (32,)) -> Dict[str, Tuple[Shape, str]]:
     """`num_leaves` fields of one shape."""
     return {f"leaf{i}": (shape, "float32") for i in range(num_leaves)}
@@ -51,6 +54,8 @@ def fields(setting: Setting, kinds: Dict[str, Tuple[Shape, str]], num_samples: i
     found.add("TensorDict", "TensorDict", tensordict_stack)
     reason = "" if count <= TOO_MANY_FOR_JAX else f"more than {TOO_MANY_FOR_JAX} operands"
     found.add("JAX", "jnp.stack for each field", lambda s: jax_fields(s, kinds), cannot=reason)
+    found.add("JAX", "windrow.jax.collate", lambda s: windrow_jax(s, kinds))
+    found.add("JAX", JAX_PEER, lambda s: tuple(map(module("JAX").asarray, by_numpy(s, kinds))), "windrow.jax.collate")
     found.add("DALI", "DALI", lambda s: None, cannot="takes no dicts")
     return Workload(equal_trees(9, kinds, count, setting), lambda s: by_numpy(s, kinds), found, targets)
 
@@ -63,6 +68,13 @@ def jax_fields(s: Samples, kinds: Dict[str, Any]) -> Tuple[Any, ...]:
     jnp = module("JAX")
     trees = s.converted("JAX", lambda tree: {key: jnp.asarray(np.asarray(leaf)) for key, leaf in tree.items()})
     return tuple(jnp.stack([tree[key] for tree in trees]).block_until_ready() for key in kinds)
+
+
+def windrow_jax(s: Samples, kinds: Dict[str, Any]) -> Tuple[Any, ...]:
+    from windrow.jax import collate
+
+    made = collate(s.arrays)
+    return tuple(made[key] for key in kinds)
 
 
 def tensordicts(s: Samples) -> List[Any]:
