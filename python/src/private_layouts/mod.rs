@@ -7,7 +7,7 @@
 //! | layout | file | who uses it | the official call | ns a sample, with it and without |
 //! |---|---|---|---|---:|
 //! | `PyLongObject`, `PyFloatObject`, `PyListObject`, `PyTupleObject` | `pyint_layout` | `import/rows`: samples that are lists of numbers | `PyLong_AsLongLong`, `PyFloat_AsDouble` for each | 16 ints: 63, 302 |
-//! | `PyDictObject` | `dict_entries` | `trees/dicts`: asks for memory ahead | none | 4096 dicts of 8 arrays, not in the caches: 420, 492 |
+//! | `PyDictObject` | `dict_entries` | `trees/dicts`: asks for memory ahead | none | 4096 dicts of 8 arrays, not in the caches: 420, 492; of 6, any of 120 000: 650, 930 |
 //! | `TensorImpl` | `torch_layout` | `import/column_reader`, `import/exchange`: a dense tensor of the host's | the exchange table of its class | 20, 98 |
 //! | `AutogradMeta` | `torch_layout` | every import of a torch tensor | `requires_grad`, `unpack_dual()`, `is_neg()`, `is_conj()` | 20, 350 |
 //! | `StorageImpl` | `torch_layout` | `import/storages`: its Python object, its address while a list holds it, what releases it | `untyped_storage()`, `const_data_ptr()` of a tensor over it | in a list that is kept: 46, 92 |
