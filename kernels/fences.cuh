@@ -17,7 +17,8 @@ WINDROW_DEVICE uint32_t undef_u32() {
 #endif
 }
 
-/// Makes the compiler branch around what follows in its block, instead of doing it for all and choosing.
+/// Makes the compiler branch around what follows in its block, instead of doing it for all and choosing. Without it float32 to float8
+/// takes 57.6 instructions for 16 bytes on sm_90 in place of 55.5, bfloat16 to float8_e5m2 58.3 in place of 57.2.
 WINDROW_DEVICE void force_branch() {
 #ifdef __CUDA_ARCH__
     asm volatile("");
