@@ -5,5 +5,7 @@
 [[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 status=0
 /bin/sh "$@" || status=$?
-((SECONDS < 5)) || echo "timed_shell.sh: $SECONDS s: ${2:0:120}" >&2
+# What make sets up for each line is left out.
+line=${2##*target/kernels }
+((SECONDS < 5)) || echo "timed_shell.sh: $SECONDS s: ${line:0:120}" >&2
 exit "$status"
