@@ -173,6 +173,8 @@ def _copy_apart(first: Any) -> Any:
 def _has_own_entries(first: Any, children: Dict[Any, Any]) -> bool:
     """Whether the children of a mapping are its attributes, or in lists and dicts that `_copy_apart` copies. No method of the class
     writes to find out: a mark in place of the children there has to be what a copy has for their keys."""
+    if isinstance(first, collections.ChainMap):
+        return True  # A copy writes to a dict of its own.
     found, mark, made = set(map(id, children.values())), object(), _copy_apart(first)
     if made is first:
         return False
@@ -183,12 +185,14 @@ def _has_own_entries(first: Any, children: Dict[Any, Any]) -> bool:
         return tuple(map(marked, value)) if type(value) is tuple else value
 
     for name in (*getattr(made, "__dict__", ()), *_slots(type(first))):
-        value = getattr(made, name, None)
-        if marked(getattr(first, name, None)) is mark:
+        value, its = getattr(made, name, None), getattr(first, name, None)
+        if marked(its) is mark:
             object.__setattr__(made, name, mark)
-        elif isinstance(value, dict):
+        if isinstance(value, collections.UserDict):
+            value, its = value.data, its.data
+        if isinstance(value, dict) and value is not its:
             dict.update(value, {key: marked(item) for key, item in dict.items(value)})
-        elif isinstance(value, list):
+        elif isinstance(value, list) and value is not its:
             list.__setitem__(value, slice(None), list(map(marked, value)))
     try:
         return all(made[key] is mark for key in children)
