@@ -138,7 +138,8 @@ test-slow: test-processes
 test-processes: $(VENV)/.test $(VENV)/.windrow
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile -m "slow and not alone" $(call marked,slow)
 	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone $(call marked,alone)
-	$(PY) scripts/ci/soak.py --seconds 20 & soak=$$!; $(PY) scripts/ci/soak_workers.py --seconds 20 && wait $$soak
+	$(PY) scripts/ci/soak.py --seconds 20 & soak=$$!; $(PY) scripts/ci/soak_workers.py --seconds 20; workers=$$?; \
+		wait $$soak && exit $$workers
 
 test-package: $(VENV)/.package $(VENV)/.windrow
 	CARGO=$(CARGO) scripts/release/package.sh
