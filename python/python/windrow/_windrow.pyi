@@ -356,7 +356,7 @@ class SampleList:
 
     Samples that refer to the list they are in are collected as any cycle of Python objects, through `take`, views, `asarray` and
     ``out=`` too. Not seen by the collector, and kept with all that they refer to: what is exported to other libraries, until they let
-    go of it; samples that were lent by a DLPack capsule, or are not on the host.
+    go of it; samples that are memoryviews, were lent by a DLPack capsule, or are not on the host.
 
     A list of trees (dicts and other mappings, lists, tuples, namedtuples, dataclasses, classes of `register_node`: what `collate`
     takes apart) is for `collate`. Each leaf is imported once; `take` picks a sample of every leaf, ``samples[i]`` is a tree of
@@ -500,7 +500,7 @@ class SampleList:
     def __reduce_ex__(self, protocol: Any, /) -> Any:
         """Pickles have the samples by value; DeviceError for samples on a device."""
     def __copy__(self) -> "SampleList":
-        """Shares the samples until one of the two lists changes."""
+        """Shares the memory of the samples; the copy has references of its own to what keeps it."""
 
 @final
 class Quantize:

@@ -78,7 +78,7 @@ pub(crate) fn set_empty_dtype(
     let mut row = Importer::new(py, Reading::OWNED);
     row.push_no_numbers(dtype, 0)?;
     for index in 0..list.len() {
-        if has_no_numbers(list, index) && list.meta(index).dtype != dtype {
+        if has_no_numbers(list, index) && list.dtype_at(index) != Some(dtype) {
             list.replace(index, &row.list, 0).or_py_err(py)?;
         }
     }

@@ -95,7 +95,9 @@ impl Importer<'_> {
         let position = self.list.len() - 1;
         match (lazy, route) {
             (Lazy::No, ImportRoute::Array | ImportRoute::ArrayStruct) => {
-                debug_assert!(loaded(self.py, "numpy", "ndarray")?
+                debug_assert!(loaded(self.py, "numpy", "ndarray")
+                    .ok()
+                    .flatten()
                     .is_none_or(|class| object.is_instance(&class).unwrap_or(true)));
                 let (word, data) = (data_word(object.as_ptr()), self.list.address(position).addr());
                 // SAFETY: of NumPy's array, which the caller keeps.

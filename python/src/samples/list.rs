@@ -37,7 +37,7 @@ use crate::samples::trees::{is_tree, Trees};
 ///
 /// Samples that refer to the list they are in are collected as any cycle of Python objects, through `take`, views, `asarray` and
 /// ``out=`` too. Not seen by the collector, and kept with all that they refer to: what is exported to other libraries, until they let
-/// go of it; samples that were lent by a DLPack capsule, or are not on the host.
+/// go of it; samples that are memoryviews, were lent by a DLPack capsule, or are not on the host.
 ///
 /// A list of trees (dicts and other mappings, lists, tuples, namedtuples, dataclasses, classes of `register_node`: what `collate`
 /// takes apart) is for `collate`. Each leaf is imported once; `take` picks a sample of every leaf, ``samples[i]`` is a tree of
@@ -360,6 +360,11 @@ impl PySampleList {
                 {
                     *other = trees.arrange(py, other)?;
                 }
+                // They may take the place of an empty list, with references of their own.
+                (ListSamples::Leaves(_), ListSamples::Trees(other)) => other.unshare(py)?,
+                (ListSamples::Trees(_), ListSamples::Leaves(other)) => {
+                    Imported::make_mut(other, py).map(drop)?;
+                }
                 _ => {}
             }
             let current = self.samples();
@@ -380,7 +385,7 @@ impl PySampleList {
             (ListSamples::Trees(trees), ListSamples::Trees(other)) => trees.join(py, &other)?,
             (_, other) if other.len() == 0 => {}
             (contents, other) if contents.len() == 0 => {
-                _gone = std::mem::replace(contents, other.unshared(py)?);
+                _gone = std::mem::replace(contents, other);
             }
             _ => return Err(no_mixture()),
         }
