@@ -256,7 +256,7 @@ WINDROW_DEVICE uint64_t truncated(Float x) {
 template <uint8_t dtype>
 struct Number;
 
-/// An unsigned integer of so many bytes.
+/// An unsigned integer of this many bytes.
 template <int bytes>
 struct WordOf;
 template <> struct WordOf<1> { using Type = uint8_t; };

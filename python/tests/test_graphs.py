@@ -137,7 +137,7 @@ def test_indices_beyond_their_dtype_are_refused():
     assert wr.collate(graphs(27)).edge_index.tolist() == [[3, 103], [5, 127]]
     refusal(
         lambda: wr.collate([{"g": graph} for graph in graphs(28)]), wr.DTypeError,
-        r'sample 1 at "g\.edge_index": expected int8, got 128 once raised; store it in a wider dtype', index=1, path="g.edge_index",
+        r'sample 1 at "g\.edge_index": expected int8, got 128 after the addition; store it in a wider dtype', index=1, path="g.edge_index",
     )  # fmt: skip
 
 

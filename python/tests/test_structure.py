@@ -191,11 +191,11 @@ def test_indices_beyond_their_dtype_are_refused(name):
 
     batch = concat_graphs(graphs(1), return_tensors="np")
     assert batch["edge_index"].tolist() == [[0, most - 2, most - 1], [1, most - 4, most]]
-    with pytest.raises(wr.DTypeError, match=f'sample 2 at "edge_index": expected {name}, got {most + 1} once raised; store it in a wider dtype'):
+    with pytest.raises(wr.DTypeError, match=f'sample 2 at "edge_index": expected {name}, got {most + 1} after the addition; store it in a wider dtype'):
         concat_graphs(graphs(2))
 
 
-@pytest.mark.parametrize("raised, text", [(-3, "got -2 once raised"), (lambda graph: -2, "got -1 once raised")])
+@pytest.mark.parametrize("raised, text", [(-3, "got -2 after the addition"), (lambda graph: -2, "got -1 after the addition")])
 def test_indices_below_their_dtype_are_refused(raised, text):
     def graphs(first):
         return [{"x": np.zeros((1, 1)), "edge_index": np.array([[low], [9]], "uint8")} for low in (0, first)]
@@ -216,7 +216,7 @@ def test_indices_at_the_edge_of_64_bits(name):
     batch = concat_graphs(graphs, return_tensors="np")
     assert batch["edge_index"].tolist() == [[most, most]]
     graphs[1]["edge_index"] += 1
-    with pytest.raises(wr.DTypeError, match=f"got {most + 1} once raised"):
+    with pytest.raises(wr.DTypeError, match=f"got {most + 1} after the addition"):
         concat_graphs(graphs, return_tensors="np")
 
 

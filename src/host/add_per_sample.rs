@@ -1,4 +1,4 @@
-//! Batches of indices whose samples are raised, each by a number of its own, in place.
+//! Adds to the elements of each sample of a batch a number of its own, in place.
 //!
 //! The problem: samples that are joined along a dim other than the first have elements in each block before that dim; and
 //! integers may leave the limits of their dtype, which has to be an error before the first one is written.
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! ```text
-//! raise_integers: the least and the largest of all elements and of all starts; if these do not fit together,
-//!                 the same of each sample, until one does not fit: its error, and nothing is written
-//!                 then add modulo 2^64 and cut off to the dtype: no sum is beyond it
-//! add_to_floats:  no check; the start is rounded to the dtype, the sum from float32, or from float64 to float64
+//! add_to_integers: the least and the largest of all elements and of all starts; if these do not fit together,
+//!                  the same of each sample, until one does not fit: its error, and nothing is written
+//!                  then add modulo 2^64 and cut off to the dtype: no sum is beyond it
+//! add_to_floats:   no check; the start is rounded to the dtype, the sum from float32, or from float64 to float64
 //! ```
 //!
 //! An addition that checks each sum would be simpler, but finds the error when sums before it are written.
@@ -189,7 +189,8 @@ fn add_to_integers<T: Integer>(
             if let Some(sum) =
                 [low + start, high + start].into_iter().find(|sum| !limits.contains(sum))
             {
-                let mismatch = Mismatch::new(Some(sample), dtype, format!("{sum} once raised"));
+                let mismatch =
+                    Mismatch::new(Some(sample), dtype, format!("{sum} after the addition"));
                 let hint = Hint::Text("store it in a wider dtype");
                 return Err(mismatch.with_hint(hint).into_error(Error::DType));
             }
@@ -259,7 +260,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .contains("18446744073709551616 once raised; store it in a wider dtype"),
+                .contains("18446744073709551616 after the addition; store it in a wider dtype"),
             "{error}"
         );
         assert_eq!(error.mismatch().unwrap().index, Some(1));

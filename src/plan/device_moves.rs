@@ -333,7 +333,7 @@ struct GroupPairs<'m, 's> {
 }
 
 impl<'m, 's> GroupPairs<'m, 's> {
-    /// The pairs of a group, which has pairs.
+    /// The pairs of a group that has one at least.
     fn new(
         moves: &'m Moves<'s>,
         group: &'m TransferGroup,

@@ -151,7 +151,7 @@ impl<'a> SampleList<'a> {
         self.dtype_at(self.len().checked_sub(1)?)
     }
 
-    /// A clone that returns [`Error::OutOfMemory`] where `clone` aborts.
+    /// A clone that returns [`Error::OutOfMemory`] for the columns of a list with an address for each sample, where `clone` aborts.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

@@ -188,7 +188,7 @@ def _check_apart(leaves: Sequence[LeafPlace], nbytes: int) -> None:
 
 
 def _checked_nodes(given: Sequence[Any], num_leaves: int) -> List[Node]:
-    """The nodes of one tree of so many leaves, each container before its children; refuses anything else."""
+    """The nodes of one tree of this many leaves, each container before its children; refuses anything else."""
     nodes: List[Node] = []
     due = 1
     for node in given:

@@ -72,7 +72,7 @@ class Stats(_Base):
         pinned_used_bytes (int): page-locked memory in use.
         workers (dict): what worker processes of torch's loaders have counted that this process reads from: ``batches`` (or single
             tensors) by way of their pools and their ``bytes``; how often there was no room (``refused``) and the batch went torch's way;
-            ``blocks`` that were made; ``pool_bytes`` at present. Of these blocks this process has page-locked so many (``locked``),
+            ``blocks`` that were made; ``pool_bytes`` at present. Of these blocks this process has page-locked this many (``locked``),
             and ``locked_bytes`` are at present. Empty for an engine of one's own.
     """
 

@@ -230,7 +230,7 @@ impl PySampleList {
         reduce_list(py, self)
     }
 
-    /// Shares the samples until one of the two lists changes.
+    /// Shares the memory of the samples; the copy has references of its own to what keeps it.
     fn __copy__(&self, py: Python<'_>) -> PyResult<PySampleList> {
         self.snapshot(py).unshared(py).map(PySampleList::from_samples)
     }

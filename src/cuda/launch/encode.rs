@@ -60,7 +60,7 @@ pub(crate) struct Encoded {
     pub sources: SmallVec<[AddressColumn; 1]>,
 }
 
-/// A part, and the family of kernels that writes it.
+/// A segment, and the family of kernels that writes it.
 pub(crate) struct SegmentFamily<'p> {
     segment: &'p OutputSegment<'p>,
     addresses: SegmentAddresses<'p>,

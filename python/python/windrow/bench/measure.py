@@ -166,7 +166,7 @@ class DeviceCopy:
 
 
 def copies(num_bytes: int, setting: Setting) -> Dict[str, Callable[[], object]]:
-    """Calls that copy so many bytes in one piece, by name: on the host on one thread and on all, else on the device."""
+    """Calls that copy this many bytes in one piece, by name: on the host on one thread and on all, else on the device."""
     if not setting.on_host:
         return {f"{MEMCPY}, device": DeviceCopy(num_bytes, setting.device)}
     counts = sorted({1, setting.threads or num_cores()})

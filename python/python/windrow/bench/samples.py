@@ -166,7 +166,7 @@ def trees_of(fields: Mapping[str, Tuple[Sequence[Shape], str]], setting: Setting
 
 
 def sets_of(make: Callable[[], Samples], setting: Setting) -> List[Samples]:
-    """Lists that take turns: so many that the next one is in no cache, 64 at most; two for `--quick`, just one if warm."""
+    """Lists that take turns: as many that the next one is in no cache, 64 at most; two for `--quick`, just one if warm."""
     sets = [make()]
     if setting.on_host:
         more = 2 * cache_bytes() // footprint(sets[0].arrays)

@@ -210,7 +210,7 @@ def rows_of_table(table: Any) -> List[Array]:
 
 @in_any_setting
 def plans(setting: Setting, num_samples: int, max_tokens: int, targets: List[Target], compared: bool = True) -> Workload:
-    """Rows of at most so many tokens, from lengths; the title has the padding of each contender."""
+    """Rows of at most this many tokens, from lengths; the title has the padding of each contender."""
     require(setting, host_only=HOST_ONLY)
     rng, count = np.random.default_rng(26), setting.count(num_samples)
     lengths = rng.lognormal(5.5, 0.9, count).clip(1, max_tokens).astype(np.int64)

@@ -136,7 +136,7 @@ def is_fetcher(frame: Any) -> bool:
 
 
 def pool(limit: Optional[int]) -> Optional[Pool]:
-    """The pool of this worker process, for at most so many bytes; None: where it is not to have one, or cannot."""
+    """The pool of this worker process, for at most this many bytes; None: where it is not to have one, or cannot."""
     if limit == 0 or not is_available():
         return None
     if limit is None:
