@@ -332,7 +332,7 @@ def test_the_index_of_pandas_is_no_column():
 
 def test_the_index_of_pandas_is_no_column_of_torch_batches():
     pd = pytest.importorskip("pandas", minversion="2.2", reason="SKIP: pandas 2.2 is not installed")
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
     import windrow.hf
     import windrow.torch
 

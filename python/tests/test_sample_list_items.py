@@ -228,7 +228,7 @@ def test_each_sample_is_let_go_of_at_once(kind, begin, torch):
 
 @pytest.mark.parametrize("begin", ["append", "extend", "replace", "tree"])
 def test_a_list_of_numbers_is_let_go_of_at_once(begin):
-    """One at a time; what is given together is one allocation."""
+    """Numbers that are given one list at a time are released one list at a time."""
     wrap = (lambda numbers: {"x": numbers}) if begin == "tree" else lambda numbers: numbers
     samples = wr.SampleList([wrap([0.0])])
     for turn in range(60):
