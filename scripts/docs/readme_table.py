@@ -42,10 +42,15 @@ def kinds_of(report):
 
 
 def newest(kind):
-    """The newest result of a kind, of one day that of the quietest machine. Groups are in runs of everything too, of which that of the same
-    day counts as the newer one."""
+    """The newest result of a kind; of one day that of the quietest machine, and of equally quiet ones that with the most workloads of the kind.
+    Groups are in runs of everything too, of which that of the same day counts as the newer one."""
     reports = [(path, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(RESULTS.glob("*.json"), reverse=True)]
-    for path, report in sorted(reports, key=lambda entry: (entry[0].name[:10], -float(entry[1]["machine"].get("load", 0))), reverse=True):
+
+    def rank(entry):
+        path, report = entry
+        return path.name[:10], -float(report["machine"].get("load", 0)), sum(kind_of(workload) == kind for workload in report.get("workloads", []))
+
+    for path, report in sorted(reports, key=rank, reverse=True):
         if f"-{kind}-" in path.name or kind in APART and kind in kinds_of(report):
             return path, report
     raise FileNotFoundError(f"{RESULTS}: no result of the kind {kind}")
