@@ -506,12 +506,19 @@ def test_the_engine_of_a_spec_by_torchs_rules(torch):
 # Wide trees and many patterns
 
 
+def by_collate_fn(tree):
+    pytest.importorskip("torch", reason="SKIP: torch is not installed")
+    import windrow.torch
+
+    return windrow.torch.collate_fn()([tree, tree])
+
+
 WIDE = {
     "plain": lambda tree, out: wr.collate([tree]),
     "out": lambda tree, out: wr.collate([tree], out=out),
     "spec": lambda tree, out: wr.collate([tree], dict.fromkeys(tree, wr.Stack(dtype="float64"))),
     "list": lambda tree, out: wr.collate(wr.SampleList([tree])),
-    "torch": lambda tree, out: pytest.importorskip("torch", reason="SKIP: torch is not installed") and windrow.torch.collate_fn()([tree, tree]),
+    "torch": lambda tree, out: by_collate_fn(tree),
 }
 
 
