@@ -111,13 +111,17 @@ test-device-code: $(NVCC_READY)
 gpu-model:
 	$(PYTHON) scripts/sim/gpu_model.py --check
 
-test-python: $(VENV)/.test $(VENV)/.windrow
-	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
-	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow windrow.spec
-	$(PY) -m mypy --config-file examples/mypy.ini python/tests/typed_program.py examples/*.py examples/recipes/*.py
+# Beside mypy: each checker takes one core.
+STUBS_AND_PYRIGHT = { $(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow windrow.spec && \
 	if $(PY) -m pyright --version >/dev/null 2>&1; then $(PY) -m pyright --pythonpath $(PY) -p python/tests/pyrightconfig.json && \
-		$(PY) -m pyright --pythonpath $(PY) -p examples/pyrightconfig.json; \
-		else echo "SKIP pyright: it did not install"; fi
+	$(PY) -m pyright --pythonpath $(PY) -p examples/pyrightconfig.json; \
+	else echo "SKIP pyright: it did not install"; fi; }
+
+test-python: $(VENV)/.test $(VENV)/.windrow
+	$(STUBS_AND_PYRIGHT) & others=$$!; \
+		$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow && \
+		$(PY) -m mypy --config-file examples/mypy.ini python/tests/typed_program.py examples/*.py examples/recipes/*.py; \
+		mypy=$$?; wait $$others && exit $$mypy
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "not slow and not alone" python/tests
 	$(BY_OFFICIAL_CALLS) -n 2 -m "not slow and not alone" $(READING)
 
