@@ -380,7 +380,7 @@ def test_the_tables_and_plots_of_the_repository_are_those_of_the_newest_result()
 
 
 def test_groups_are_taken_from_the_newest_run_that_has_them(tmp_path):
-    for name in ("README.md", "python/README.md", "scripts/docs/readme_table.py", "scripts/gpu", "docs/gpu-runner.md", "docs/performance.md", "docs/scale.md", "docs/plots", "benches/results", "python/python/windrow/bench"):
+    for name in ("README.md", "python/README.md", "scripts/docs/readme_table.py", "scripts/gpu", "docs/gpu-runner.md", "docs/performance.md", "docs/performance-method.md", "docs/scale.md", "docs/plots", "benches/instructions.json", "benches/results", "python/python/windrow/bench"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
 

@@ -213,7 +213,7 @@ def test_files_in_no_record_are_shown(tmp_path):
 
 
 def test_the_readme_says_what_the_records_hold(tmp_path):
-    names = ["README.md", "python/README.md", "scripts/docs/readme_table.py", "scripts/gpu", "docs/gpu-runner.md", "docs/performance.md", "docs/scale.md", "docs/plots", "benches/results", "python/python/windrow/bench"]
+    names = ["README.md", "python/README.md", "scripts/docs/readme_table.py", "scripts/gpu", "docs/gpu-runner.md", "docs/performance.md", "docs/performance-method.md", "docs/scale.md", "docs/plots", "benches/instructions.json", "benches/results", "python/python/windrow/bench"]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
