@@ -21,9 +21,10 @@ impl Engine {
     ///
     /// # Errors
     /// As of [`Engine::copy_lists`]; [`Error::Device`] for sides on two CUDA devices, or a
-    /// [`Dequantize`](crate::Dequantize); [`Error::Argument`] for destinations that are not all
-    /// alike, and in a capture, if sources are gathered; [`Error::Index`] for an id out of range of
-    /// an earlier call.
+    /// [`Dequantize`](crate::Dequantize); [`Error::Argument`] for lists of unequal length, for
+    /// destinations that are not all alike, for a [`Quantize`](crate::Quantize) without `scales_out`
+    /// or `scales_out` without one, and in a capture, if sources are gathered; [`Error::Index`] for
+    /// an id out of range of an earlier call.
     ///
     /// # Safety
     /// As of [`Engine::copy_lists`].

@@ -106,7 +106,8 @@ const STACK_BYTES: usize = 2 << 20;
 const PROBE_BYTES: usize = 64 << 20;
 
 impl StartedPool {
-    /// Starts `count` threads. Errors as of [`Threads::helpers`].
+    /// Starts `count` threads, which record their ids as they begin. Errors as of [`Threads::helpers`]: after a failure a probe of
+    /// `PROBE_BYTES` tells which.
     fn new(process: u32, count: usize) -> Result<StartedPool> {
         let ids = Arc::new(Ids::new(count));
         let entered = Arc::clone(&ids);

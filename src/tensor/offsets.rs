@@ -38,7 +38,7 @@ impl Offsets {
     ///
     /// # Errors
     /// [`Error::Argument`] for a negative length, [`Error::TooLarge`] when the sum leaves 64 bits,
-    /// [`Error::OutOfMemory`].
+    /// [`Error::OutOfMemory`] if there is no memory for the lower bound of `size_hint`; memory for more is not checked.
     ///
     /// ```
     /// let offsets = windrow::tensor::Offsets::from_lengths([3, 1, 2])?;
@@ -62,7 +62,7 @@ impl Offsets {
     }
 
     /// Makes offsets as [`Offsets::from_lengths`] does. The caller ensures that lengths are at least 0 and that memory
-    /// suffices, which is not checked.
+    /// suffices, which is not checked; the sum is.
     pub(crate) fn from_lengths_unchecked(lengths: &[i64]) -> Result<Offsets> {
         let mut boundaries: Arc<[i64]> = std::iter::repeat_n(0, lengths.len() + 1).collect();
         let mut total = 0i64;

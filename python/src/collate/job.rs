@@ -114,7 +114,8 @@ impl Job {
         Ok(Job { ahead, engine, out, stream, copy, ..job })
     }
 
-    /// A job for each sample of a leaf whose samples stay separate, without `out` and the copy ahead of this one.
+    /// A job for each sample of a leaf whose samples stay separate, by the engine and on the stream of this one. Each copies its
+    /// sample, also where this one may give a view, and has neither `out` nor a copy ahead.
     ///
     /// # Errors
     /// What an assembly of each sample by itself raises; DTypeError for samples of several dtypes, DeviceError of several
@@ -189,7 +190,7 @@ impl Job {
     }
 
     /// Has it write to `out`, new memory without history in torch: no version is raised for it. Drops the copy ahead, and an
-    /// `out` that it had.
+    /// `out` and scales that it had. Errors as of [`output_of`], after which the job is as before.
     pub fn write_to(&mut self, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let tensor = output_of(out, &self.path, self.stream)?;
         self.out = Some(Box::new(JobOutput { tensor, scales: None, torch: Vec::new() }));
@@ -315,7 +316,8 @@ pub(super) fn torch_of_object(py: Python<'_>, object: &Py<PyAny>) -> PyResult<Op
     }
 }
 
-/// The first torch tensor among objects that are held, and those that they hold.
+/// The first torch tensor among objects that are held, else among those of the last [`Holder`] of them, or of the one tensor that
+/// is held; several tensors are not searched.
 fn torch_in(py: Python<'_>, held: HeldObjects<'_>) -> PyResult<Option<Py<PyAny>>> {
     let mut next = Some(held);
     while let Some(held) = next {
@@ -339,7 +341,8 @@ pub(super) fn leaf_of<'s>(job: &'s Job, out: Option<&'s Target<'s>>) -> Leaf<'s,
     Leaf { samples: &job.samples.list, collate: &job.collate, path: &job.path, out }
 }
 
-/// Memory of `out=`, to be written to. `out` comes from [`output_of`], which has refused memory that must not be written to.
+/// Memory of `out=`, to be written to, with its owner if it is windrow's own: work on a device keeps that. `out` comes from
+/// [`output_of`], which has refused memory that must not be written to.
 pub(super) fn target_of(out: &Tensor) -> Target<'_> {
     debug_assert!(!out.is_read_only());
     // SAFETY: the tensor is writable (`output_of`); that nothing else touches it during the call is the

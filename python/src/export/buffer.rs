@@ -29,8 +29,9 @@ fn is_column_major(tensor: &Tensor) -> bool {
     Layout::try_new(tensor.dtype(), &shape, Some(&strides)).is_ok_and(|layout| layout.is_compact())
 }
 
-/// Fills in a buffer view. DeviceError for a tensor on a device; BufferError for a dtype without a format, for read-only memory
-/// that is to be written, and for memory in another order than is requested: then its `obj` is NULL.
+/// Fills in a buffer view; format, shape and strides that `flags` do not ask for are NULL. DeviceError for a tensor on a device;
+/// BufferError for a dtype without a format, also where none is asked for, for read-only memory that is to be written, and for
+/// memory in another order than is requested: then its `obj` is NULL.
 ///
 /// # Safety
 /// `view` is the view that Python passed to `bf_getbuffer` of `owner`, which holds `tensor`.

@@ -179,7 +179,8 @@ impl PySampleList {
         }
     }
 
-    /// Empties the list, as the collector asks of one in a cycle, without a new version. To release the samples can run any code.
+    /// Empties the list, as the collector asks of one in a cycle, without a new version; its resident table stays. To release the
+    /// samples can run any code.
     pub fn clear(&self) {
         let gone = std::mem::replace(
             &mut self.samples().samples,
@@ -226,7 +227,7 @@ impl PySampleList {
     }
 
     /// The samples, and their addresses in the memory of their device: uploaded now, which is waited for, unless that was done
-    /// for this device since the last change of the list. TypeError for trees.
+    /// for this device since the last change of the list. TypeError for trees; errors as of `Engine::resident`.
     pub fn resident_on(
         &self,
         py: Python<'_>,
@@ -249,8 +250,9 @@ impl PySampleList {
         Ok((imported, made))
     }
 
-    /// The samples at indices in the memory of a device, which are not read here; `None` for other indices, and for a list that
-    /// was not made selectable by [`PySampleList::resident_on`].
+    /// The samples at indices in the memory of a CUDA device, which are not read here; `None` for other indices, and for a list that
+    /// [`PySampleList::resident_on`] never made selectable. A list that has changed since is uploaded again, which is waited for;
+    /// DeviceError for indices on another device than its own.
     fn chosen(&self, indices: &Bound<'_, PyAny>) -> PyResult<Option<Imported>> {
         let py = indices.py();
         let Some(device) = self.resident().as_ref().map(|(_, made)| made.device()) else {
@@ -269,7 +271,8 @@ impl PySampleList {
         Ok(Some(Imported { list, owners, watches: imported.watches.clone() }))
     }
 
-    /// The samples at these positions, as `SampleList.take` has them.
+    /// The samples at these positions, as `SampleList.take` has them. Errors as of [`PySampleList::check_resident`] and of the
+    /// indices.
     pub fn taken(&self, indices: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
         let py = indices.py();
         let contents = self.snapshot(py);
@@ -282,7 +285,8 @@ impl PySampleList {
     }
 
     /// All samples, which are array-likes, and the positions that are asked for, not yet looked up. By indices on a device the
-    /// samples at these, and no positions.
+    /// samples at these, and no positions. TypeError for trees; else errors as of [`PySampleList::taken`], without that of a
+    /// position out of range.
     pub fn asked_for(
         &self,
         indices: &Bound<'_, PyAny>,
@@ -310,7 +314,8 @@ impl PySampleList {
         }
     }
 
-    /// Reads objects to come to this list, which is not changed: to trees of its structure, or to an empty list of any kind.
+    /// Reads objects to come to this list, which is not changed: array-likes or trees as the list has, for an empty list as the first
+    /// object is. Errors of the importer for a tree among array-likes, those of [`Trees::read_more`] for what does not fit trees.
     /// `start`: the number of the first.
     fn read(
         &self,

@@ -14,7 +14,8 @@ pub(crate) const MOVED: u8 = 15;
 /// A bit beside the number of a float8 that results become: they saturate.
 pub(crate) const SATURATE: u8 = 16;
 
-/// The kernels' number of a dtype; those that are only moved share one.
+/// The kernels' number of a dtype, whatever its byte order: 0 to 14 for bool, integers, floats of 16 to 64 bits, float8_e4m3fn and
+/// float8_e5m2, and [`MOVED`] for all others.
 pub(crate) fn code_of(dtype: DType) -> u8 {
     match dtype.native() {
         DType::Bool => 0,

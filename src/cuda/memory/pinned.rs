@@ -79,7 +79,8 @@ impl PinnedPool {
         }
     }
 
-    /// Takes a free block of the size that nothing reads any more. Waits for all devices if many free blocks were handed out.
+    /// Takes a free block of the size that nothing reads any more. If only blocks that were handed out have the size, waits for all
+    /// devices where these are `MAX_SPARE`, or such blocks of all sizes have `max_spare_pinned_bytes`; `None` otherwise.
     fn find(&self, current: &Current<'_>, size: usize) -> Result<Option<Pinned>> {
         let fits = |free: &Free| free.pinned.len() == size;
         let foreign = |free: &Free| matches!(free.until, BlockUntil::EverythingIsDone);
@@ -154,7 +155,7 @@ impl PinnedBlock {
         self.is_handed_out.store(is_handed_out, Ordering::Relaxed);
     }
 
-    /// Frees a block that was not handed out, and that its owner is done with.
+    /// Gives the pool a block that no work uses any more: it is used again without a wait for devices.
     pub fn free(self) {
         self.set_handed_out(false);
     }
