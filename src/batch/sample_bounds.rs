@@ -44,7 +44,8 @@ impl SampleBounds {
     }
 
     /// Sample `i` is in row `i`, within padding. `dims`: the padded dims, by their position in a sample's row, and the side
-    /// that padding is on. `lengths`: the real length of each sample along each of these dims, `[N, k]` row-major.
+    /// that padding is on. `lengths`: the real length of each sample along each of these dims, `[N, k]` row-major; none at all
+    /// if only a device knows them, and [`Batch::sample`](crate::Batch::sample) is then an error.
     ///
     /// ```
     /// use windrow::batch::{Fields, SampleBounds};
@@ -125,7 +126,8 @@ impl SampleBounds {
         }
     }
 
-    /// The real part of sample `index`, which is below their number, in data that the parts fit.
+    /// The real part of sample `index`, which is below their number, in data that the parts fit. Padding is left out, on
+    /// both sides for [`Side::Center`].
     ///
     /// # Errors
     /// [`Error::Argument`] if only a device knows the lengths.
@@ -169,7 +171,8 @@ impl SampleBounds {
     /// The parts that [`SampleBounds::to_numbers`] gave.
     ///
     /// # Errors
-    /// [`Error::Argument`] for numbers that it never gives.
+    /// [`Error::Argument`] for a header that it never gives, and for offsets that [`Offsets::try_new`] refuses. Lengths are not
+    /// checked, and rows ignore the column.
     #[cfg(feature = "unstable-bindings")]
     #[doc(hidden)]
     pub fn from_numbers(header: &[i64], column: Vec<i64>) -> Result<SampleBounds> {
@@ -192,8 +195,8 @@ impl SampleBounds {
 }
 
 /// A view of `length` places from `start` on along each dim in `parts`, `(dim, start, length)`, and
-/// of all of the other dims. Parts within their dims are the caller's part; else the errors of
-/// [`Tensor::view`].
+/// of all of the other dims. The caller keeps parts within their dims: others are elements from elsewhere in the tensor, or
+/// an error of [`Layout::try_new`] or [`Tensor::view`].
 fn narrow(tensor: &Tensor, parts: &[(usize, i64, i64)]) -> Result<Tensor> {
     let mut shape: Dims = tensor.shape().into();
     let mut first = 0i64;

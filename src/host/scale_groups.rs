@@ -41,7 +41,8 @@ pub(super) enum TileScales<'p> {
 }
 
 impl<'p> TileScales<'p> {
-    /// The scales of a move's pairs: found where its plan has a rule, at addresses of their own, else given.
+    /// The scales of a move's pairs: found where its plan has a rule, else given. `out` is null for found ones, since the output
+    /// has the address of each pair's scales.
     pub fn for_moves(scales: &'p MoveScales<'p>) -> TileScales<'p> {
         match &scales.found {
             Some((quantize, output)) => {
@@ -59,7 +60,7 @@ enum SampleScales<'p> {
 }
 
 impl SampleScales<'_> {
-    /// Writes 1 as the scale of groups that have padding only, if scales are found; does nothing if they are given.
+    /// Writes 1 as the scale of these blocks of padding, if scales are found; does nothing if they are given.
     ///
     /// # Safety
     /// Scales of the sample.
@@ -126,7 +127,8 @@ unsafe fn write_scale(place: &SamplePlace<'_>, group: u64, bits: &[u8; 16], quan
     unsafe { dst.copy_from_nonoverlapping(bits.as_ptr(), quantize.scale_dtype.size()) };
 }
 
-/// Writes the elements of an output whose scales begin among `elems`, and these scales.
+/// Writes the elements of an output whose scales begin among `elems`, and these scales if they are found. A found scale is 1 for
+/// a block of padding, and the scale of 0 for a sample of padding alone.
 ///
 /// # Safety
 /// The samples are alive; every element that the layouts of the output and of its scales reach from their addresses may be written
@@ -193,7 +195,7 @@ pub(super) unsafe fn run(
     });
 }
 
-/// An [`AmaxFn`] for scales that are given, which nothing calls.
+/// An [`AmaxFn`] for scales that are given, which nothing calls. It returns 0.
 ///
 /// # Safety
 /// None is needed.
@@ -231,7 +233,7 @@ impl Rescaled<'_, '_> {
         unsafe { rows::fill_row(dst, stride, size, &self.output.fill, len) };
     }
 
-    /// Writes a sample all of whose elements have one scale.
+    /// Writes a sample all of whose elements have one scale. A sample of padding alone gets the scale of 0.
     ///
     /// # Safety
     /// As of [`run`]; `range` are all elements of the sample.

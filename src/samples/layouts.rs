@@ -62,8 +62,9 @@ impl Layouts {
         Ok(Arc::make_mut(&mut self.metas).insert(TensorMeta { dtype, device, layout }))
     }
 
-    /// Adds to `exact` these layouts with the lengths of rows applied, for the samples behind those that it has already.
-    /// `lengths` has one of each sample; on an error `exact` has some of them.
+    /// Adds to `exact` these layouts with the lengths of rows applied, for the samples behind those that it has already. A length
+    /// becomes the extent of dim 0 in the first layout alone: samples of other layouts keep theirs. `lengths` has one of each
+    /// sample, those included that `exact` has already; on an error `exact` has some of them.
     #[cold]
     pub fn apply(&self, lengths: &[i64], exact: &mut Layouts) -> Result<()> {
         reserve_in_all(&mut exact.ids, lengths.len())?;

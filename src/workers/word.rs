@@ -49,6 +49,7 @@ impl Word<'_> {
         self.exchange(number, SENT, FREE)
     }
 
+    /// Changes the state from `from` to `to` if the word has it and this number; whether it did.
     fn exchange(&self, number: u64, from: u64, to: u64) -> bool {
         let (old, new) = (number << 2 | from, number << 2 | to);
         self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -67,8 +68,8 @@ impl Word<'_> {
         self.0.load(Ordering::Acquire) & 3 == HELD
     }
 
-    /// Ends the claim of a worker that has ended, unless a reader has it, which the result says. Only the holder of the pool
-    /// calls it.
+    /// Ends the claim of a worker that has ended, unless a reader has it, which the result says. It is also true where a reader
+    /// takes a message over during the call, even if the claim is free again by the end. Only the holder of the pool calls it.
     pub fn free_unless_held(&self) -> bool {
         let word = self.0.load(Ordering::Acquire);
         match word & 3 {

@@ -55,6 +55,8 @@ macro_rules! controls {
             $($name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*
         }
 
+        /// Loads [`LIBRARY`] and looks up every control. The panic where the library does
+        /// not load, or lacks one, does not say why.
         fn open() -> Sim {
             let path = CString::new(LIBRARY).expect("no NUL in a path");
             // SAFETY: the path is a C string; the library's initialisers only register kernels.
@@ -113,8 +115,8 @@ pub fn load() -> &'static Sim {
     SIM.get_or_init(open)
 }
 
-/// The simulated driver for one test at a time: waits for the test that has it. Its controls begin at their defaults, and go
-/// back to them at the end.
+/// The simulated driver for one test at a time: waits for the test that has it. [`Sim::reset`] is called at the start and
+/// at the end, so a handle of [`Sim::recycle`] that no stream has taken passes to the next test.
 pub fn exclusive() -> Exclusive {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,13 +167,15 @@ impl Sim {
 
     /// Adds a fault: the `k`-th driver call from now on, counted from 1, fails with `code`. 0 adds
     /// none; [`Sim::clear_faults`] takes them away. A call that releases something does so
-    /// nevertheless.
+    /// nevertheless. The fault hits one call, but a sticky code (README.md) is then the result of every later call that
+    /// needs the context, until [`Sim::clear_faults`] or a reset of the context.
     pub fn fail_call(&self, k: u64, code: u32) {
         // SAFETY: a null name stands for any function.
         unsafe { (self.fail)(std::ptr::null(), k, code) }
     }
 
-    /// The same for the `k`-th call of one function, as in `cuMemAllocAsync`.
+    /// The same for the `k`-th call of one function. `name` is that of its symbol, as in `cuMemAlloc_v2`; a fault of a name that
+    /// is never called stays pending.
     pub fn fail_function(&self, name: &str, k: u64, code: u32) {
         let name = CString::new(name).expect("no NUL in a name");
         // SAFETY: the name is a C string that the simulator copies.
@@ -216,14 +220,15 @@ impl Sim {
         self.lines(unsafe { (self.take_errors)() })
     }
 
-    /// Lets the `n`-th `cuStreamWaitEvent` from now on, counted from 1, succeed and do nothing;
+    /// Lets the `n`-th `cuStreamWaitEvent` from now on, counted from 1 as by [`Sim::waits`], succeed and do nothing;
     /// 0: none. It takes the place of an earlier one.
     pub fn ignore_wait(&self, n: u64) {
         // SAFETY: a control of numbers only.
         unsafe { (self.ignore_wait)(n) }
     }
 
-    /// Calls of `cuStreamWaitEvent` since the library was loaded.
+    /// Calls of `cuStreamWaitEvent` since the library was loaded, but for those that a fault or an invalid argument ended.
+    /// [`Sim::reset`] does not set the number back.
     pub fn waits(&self) -> u64 {
         // SAFETY: a control of numbers only.
         unsafe { (self.waits)() }

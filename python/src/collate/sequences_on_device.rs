@@ -26,7 +26,8 @@ use crate::samples::imported::Imported;
 use crate::samples::pieces::push;
 
 /// `pack_tokens` of columns on `device`, with the label of each first token, the first position, and whether the sequence of each
-/// token is asked for. The work is enqueued, not waited for. `begin` is the time at which the import ended.
+/// token is asked for. The work is enqueued, not waited for. `begin` is the time at which the import ended. The errors are those
+/// of [`lengths_of`], and ValueError for more tokens than int32 counts.
 pub(super) fn pack_on_device(
     py: Python<'_>,
     columns: Vec<KeyColumn>,
@@ -84,8 +85,9 @@ pub(super) fn pack_on_device(
     Ok((data(ids), data(labels), data(positions), index, data(boundaries), longest))
 }
 
-/// `pack_rows` of columns on `device`, enqueued. Rows that follow each other are one line, of which the results are views. `begin`
-/// is the time at which the import ended.
+/// `pack_rows` of columns on `device`, enqueued. Rows that follow each other are one line, of which the results are views; where
+/// each sequence begins is counted in that line, and padding counts as a sequence. `begin` is the time at which the import ended.
+/// The errors are those of [`lengths_of`], and ValueError for a row beyond `max_tokens` and for more tokens than int32 counts.
 pub(super) fn pack_rows_on_device(
     py: Python<'_>,
     columns: Vec<KeyColumn>,

@@ -34,11 +34,15 @@ use crate::ground::arguments::{call_text, none_unknown, per_dim, NoBool};
 #[pyclass(name = "Transform", module = "windrow", frozen)]
 pub(crate) struct PyTransform {
     pub transform: Transform,
+    // The arguments for the text and for pickles: `scale` always, the others if they were given. A single number of `mean`,
+    // `std` or `permute` is a list of one here.
     kwargs: Py<PyDict>,
 }
 
 #[pymethods]
 impl PyTransform {
+    // TypeError for an argument of another type, a bool and an unknown name too; ValueError for an empty `mean` or `std`, and
+    // for a number of these or of `permute` that is beyond 64 bits. The call that uses the transform checks the rest.
     #[new]
     #[pyo3(
         signature = (scale = NoBool(1.0), mean = None, std = None, channel_dim = None, permute = None, **unknown),

@@ -30,7 +30,9 @@ impl<'py> Importer<'py> {
     /// Appends an object by interfaces that are looked up on it: `__dlpack__`, the CUDA array
     /// interface, the buffer protocol and the array interface, in this order. The next one is tried
     /// after a refusal only ([`may_try_next`]); any other error ends the search. The first refusal
-    /// is the one reported if none works; TypeError for a class, and for an object that has none.
+    /// is the one reported if none works, a BufferError as LayoutError; TypeError for a class, and for an object that has none.
+    /// A tensor that requires grad is detached if its `__dlpack__` fails while no gradients are recorded, and no other interface
+    /// is tried then.
     pub fn import_by_protocol(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         self.ahead = None;
         if object.is_instance_of::<PyType>() {
@@ -82,7 +84,7 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Refuses an object that is a tracer: always a TypeError.
+    /// The refusal of an object that the caller has found to be a tracer, which is not checked: always an error, TypeError.
     pub fn refuse_traced(&self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let name = class_name(&object.get_type())?;
         let text = format!(
@@ -122,7 +124,9 @@ impl<'py> Importer<'py> {
     }
 
     /// Appends what `method`, the object's `__dlpack__`, gives. On a device it is asked to order its work before the stream of
-    /// the work, or the legacy default stream.
+    /// the work, or the legacy default stream, which the owner then follows. After a TypeError it is asked without `max_version`,
+    /// and on the host without arguments. An owned sample is marked as read-only if [`is_immutable`] says so of the object.
+    /// Errors of the object are those of [`Importer::refused`]; TypeError for another result than a capsule.
     fn import_dlpack(
         &mut self,
         object: &Bound<'py, PyAny>,
@@ -190,8 +194,9 @@ impl<'py> Importer<'py> {
     /// Takes the tensor out of a capsule and appends it. The capsule keeps a tensor that cannot be
     /// read; after every later error the tensor is released and the capsule is used up.
     /// `announced`: by `__dlpack_device__`. ValueError for a capsule that was consumed or is not
-    /// DLPack's, LayoutError for a copy where memory is to be written to, DeviceError for a tensor
-    /// on another device than announced.
+    /// DLPack's, LayoutError for a copy where memory is to be written to, DeviceError if the tensor or
+    /// the announcement alone is on a GPU, and for memory that [`Importer::check_device`] refuses. Ordinals, and kinds of host
+    /// memory, are not compared.
     fn consume(
         &mut self,
         capsule: &Bound<'py, PyCapsule>,
@@ -251,7 +256,7 @@ impl<'py> Importer<'py> {
 
     /// DeviceError for memory of which the driver says that it is not on the producer's device: a kernel that reads an address
     /// which is no device memory ends all work of the process on that device. Without a driver, and without elements, all is
-    /// well.
+    /// well. The tensor is one of a GPU: page-locked memory that is announced as the host's would be refused.
     fn check_device(&self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
         if foreign.shape.contains(&0) {
             return Ok(());
@@ -280,8 +285,9 @@ impl<'py> Importer<'py> {
             .map_err(|error| self.error(error, index))
     }
 
-    /// Appends a view by the buffer protocol, which `owner` holds. BufferError as the object raises it, LayoutError for
-    /// suboffsets and strides of no whole elements, the error of [`Importer::foreign_dtype`].
+    /// Appends a view by the buffer protocol, which `owner` holds. The view is asked for to read, also where memory is to be
+    /// written to; one that is read-only is pushed as such. It raises the object's own error, a ValueError as BufferError,
+    /// LayoutError for suboffsets and strides of no whole elements, and the error of [`Importer::foreign_dtype`].
     fn import_buffer(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         // NumPy's word for a dtype that the protocol has no letter for is a ValueError.
         let no_letter = |error: PyErr| match error.is_instance_of::<PyValueError>(self.py) {
@@ -331,14 +337,17 @@ impl<'py> Importer<'py> {
     }
 }
 
-/// Whether an object says that it was deleted, as a JAX array does: its own text does not say so, or names no sample.
+/// Whether an object says that it was deleted, as a JAX array does: its own text does not say so, or names no sample. The bool
+/// True says so; any other result of its `is_deleted`, and an exception, does not. What is no answer, such as KeyboardInterrupt,
+/// is raised.
 fn is_deleted(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let (py, ask) = (object.py(), attribute(object, "is_deleted")?);
     let answer = ask.map(|ask| answered(py, ask.call0())).transpose()?;
     Ok(matches!(answer, Some(Ok(answer)) if answer.is(PyBool::new(py, true))))
 }
 
-/// The name of a dtype that no batch can have, as an array says it of itself; `None` for others.
+/// The name of a dtype that no batch can have, such as int4 or datetime64, as `dtype.name` of the array says it; `None` for other
+/// dtypes, and for an object without that name.
 fn unfit_dtype(array: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     let dtype = attribute(array, "dtype")?;
     let name = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "name"))?;

@@ -22,7 +22,8 @@ pub(crate) fn init() -> Result<()> {
     STARTED.get_or_init(start).clone()
 }
 
-/// Marks this process as the one that started the driver, also if the start fails.
+/// Loads the library and calls `cuInit`; every failure is [`Error::NoDriver`]. It first marks this process as the one that started
+/// the driver, also if the start fails.
 fn start() -> Result<()> {
     started::mark();
     let unavailable = |text: String| Err(Error::no_driver(text));
