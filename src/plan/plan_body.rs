@@ -78,8 +78,9 @@ impl<'s> PlanBody<'s> {
     }
 
     /// Plans one list. If samples on a device are alike, or the device chooses them, the plan does not depend on which
-    /// samples these are: made a second time it is kept with their list, and used for the next batch of the same size
-    /// and options. Not with `out`, nor for [`POLICY`]'s `many_samples` that the host knows.
+    /// samples these are: from the second such plan of the list on, whatever its options, the latest is kept with the list, and
+    /// used for the next batch that it [fits](CachedPlan::fits). Not with `out`, nor for [`POLICY`]'s `many_samples` that the
+    /// host knows.
     ///
     /// # Errors
     /// As [`PlanBody::for_leaves`].
@@ -160,8 +161,8 @@ impl<'s> PlanBody<'s> {
         PlanBody { batch_shapes, outputs, route: None, launch: None }
     }
 
-    /// Adds the batch shape and the outputs of one more leaf; errors as of [`PlanBody::for_leaves`], and after one the body is of
-    /// no use.
+    /// Adds the batch shape and the outputs of one more leaf: data, and a mask, a batch index and scales if it has them;
+    /// lengths and offsets are no outputs. Errors are those of [`PlanBody::for_leaves`], and after one the body is of no use.
     fn add<'a: 's>(
         &mut self,
         samples: &'s SampleList<'a>,
@@ -230,7 +231,7 @@ struct CachedPlan {
 
 impl CachedPlan {
     /// Whether this cached plan, of the list that keeps it or one taken from that, fits these samples and options:
-    /// their number, equal options, and samples whose copies would not be merged.
+    /// their number, equal options, and samples whose copies would not be merged, or that a device chooses.
     fn fits(&self, samples: &SampleList<'_>, collate: &Collate) -> bool {
         let outputs = &self.body.outputs;
         self.body.batch_shapes[0].num_samples == samples.len()

@@ -47,8 +47,8 @@ pub(crate) fn pack_columns<'py>(
 }
 
 /// The column of ids, that of labels if there is one, and the time at which the import ended, if times are measured. KeyError for
-/// a missing key, ShapeError for another shape than ``[L]`` or ``[1, L]``, DTypeError for what is neither whole numbers nor
-/// Python's bools.
+/// a missing key, TypeError for a sample that is no mapping, ShapeError for another shape than ``[L]`` or ``[1, L]``, DTypeError
+/// for what is neither whole numbers nor Python's bools, and for a uint64 beyond int64.
 fn columns_of<'py>(
     features: &Bound<'py, PyAny>,
     ids: &Bound<'py, PyAny>,
@@ -88,7 +88,7 @@ fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Option<Instant>) -> Py
 /// sequences and of the padding behind them, int32. In each row positions count from 0 within a sequence and segments from 1;
 /// padding has 0 in both. ``counts``: the samples of each row, which follow each other; ``pads``: what pads ids, what pads labels,
 /// and the label of a sequence's first token. ValueError for a row beyond ``max_tokens``, and for rows beyond int32. That counts
-/// add up to the number of samples is not checked: samples left over are left out.
+/// add up to the number of samples is not checked: samples left over are left out, and a count beyond what is left takes that.
 #[pyfunction]
 #[pyo3(name = "_pack_rows_of", signature = (features, ids, labels, counts, max_tokens, pads, /))]
 pub(crate) fn pack_rows_of<'py>(
@@ -110,7 +110,8 @@ pub(crate) fn pack_rows_of<'py>(
     }
 }
 
-/// The results of `pack_rows` on the host, from [`joined`] batches; without labels the ids are labels.
+/// The results of `pack_rows` on the host, from [`joined`] batches; without labels the ids are labels. [`Error::TooLarge`] for
+/// rows beyond int32, [`Error::Argument`] for a row beyond `max_tokens`.
 fn rows_of(batches: &[Batch], plan: RowPlan<'_>) -> windrow::Result<PackedTensors> {
     let Some(lengths) = batches[0].lengths() else { return Err(Error::Empty) };
     let lengths = lengths.as_slice::<i64>()?;

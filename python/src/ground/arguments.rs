@@ -114,7 +114,7 @@ where
     }
 }
 
-/// A number, or an int, that is no bool.
+/// A number, or an int; TypeError for a bool of Python. `T` decides on NumPy's bool, which `f64` takes.
 pub(crate) struct NoBool<T>(pub T);
 
 impl<'a, 'py, T> FromPyObject<'a, 'py> for NoBool<T>
@@ -131,7 +131,8 @@ where
     }
 }
 
-/// A number or bool, exactly as given: ints up to 128 bits, ValueError beyond; TypeError for what is no number.
+/// A number, exactly as given: ints up to 128 bits, ValueError beyond; TypeError for what is no number. A bool of Python is the
+/// `Int` 0 or 1.
 pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     if let Ok(float) = value.cast::<PyFloat>() {
         return Ok(Scalar::Float(float.value()));
@@ -173,7 +174,8 @@ fn float_or_complex(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     })
 }
 
-/// A device by its name or by an object that prints as one, as torch's do; ValueError for other texts.
+/// A device by its name or by an object that prints as one, as torch's do; ValueError for texts that [`Device`] does not parse,
+/// which takes `cpu:0` and `cuda`, too.
 pub(crate) fn device_of(device: &Bound<'_, PyAny>) -> PyResult<Device> {
     device.str()?.to_string().parse().or_py_err(device.py())
 }

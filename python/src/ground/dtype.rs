@@ -11,7 +11,8 @@ use windrow::DType;
 
 use crate::ground::errors::{attribute, shown};
 
-/// Code letter of the struct module, for dtypes that have one.
+/// Code of the buffer protocol in native order, such as `f`, or `Zf` of complex64; `None` for other byte order, and for dtypes
+/// that have none.
 pub(crate) fn format_of(dtype: DType) -> Option<&'static CStr> {
     Some(match dtype {
         DType::Bool => c"?",
@@ -43,7 +44,7 @@ pub(crate) fn is_small(name: &str) -> bool {
 const FOREIGN_ORDER: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
 
 /// The dtype of a buffer format, of other byte order if that says so; `None` if no dtype has it, or not with items of `size`
-/// bytes. The size decides for `l` and `L`, whose width depends on the prefix.
+/// bytes. The size alone decides for the ints of two bytes or more, from `h` to `q` and `n`: that of `l` depends on the prefix.
 pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
     let is_swapped = matches!(format, [order, ..] if FOREIGN_ORDER.contains(order));
     let code = match format {
@@ -162,8 +163,9 @@ pub(crate) fn named_dtype(array: &Bound<'_, PyAny>, item_bytes: usize) -> PyResu
     Ok(known.filter(|&known: &DType| typestr_of(known).is_none() && known.size() == item_bytes))
 }
 
-/// A dtype by name, from NumPy, torch, JAX, ml_dtypes or Python itself, or by what it says of itself for DLPack; TypeError for
-/// others, and for foreign byte order.
+/// A dtype by name, from NumPy, torch, JAX, ml_dtypes or Python itself, or by what it says of itself for DLPack. An object of
+/// another library serves too, if its `name`, or its text behind the last dot, is the name of a dtype. TypeError for others, and
+/// for foreign byte order.
 pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     let parse =
         |name: &str| name.parse::<DType>().map_err(|error| PyTypeError::new_err(error.to_string()));

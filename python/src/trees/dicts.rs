@@ -78,8 +78,8 @@ impl<'a> Dicts<'a> {
         Ok(if self.class.1 { sample.cast().ok() } else { None })
     }
 
-    /// Asks for the memory of samples that will be read soon: of the farther one that of its dict, of the next one that of its
-    /// entries.
+    /// Asks for the memory of samples that will be read soon: of the farther one that of the object, whatever it is; of the
+    /// nearer one that of its entries, if it is a dict of the last class.
     fn prefetch(&self, samples: &[Bound<'_, PyAny>], index: usize) {
         if let Some(dict) = samples.get(index + 2 * self.lead) {
             prefetch(dict.as_ptr().cast(), HEAD_BYTES);
@@ -131,7 +131,8 @@ unsafe fn each_entry(
     }
 }
 
-/// Whether objects of a class are dicts that are asked for an entry and for their length as dict itself is.
+/// Whether a class is dict, or a subclass of it with dict's own `__getitem__` and `__len__`. Others of its methods, such as
+/// `__missing__` and `__iter__`, may be its own.
 fn reads_as_dict(class: &Bound<'_, PyType>) -> PyResult<bool> {
     let py = class.py();
     let dict = py.get_type::<PyDict>();

@@ -22,8 +22,8 @@ const MULTIPROCESSORS: u32 = 132;
 /// The launch of a plan, if it makes one. `is_view` says which leaves are not assembled. Starts the driver, if there is one.
 ///
 /// # Errors
-/// The errors of a run that making the plan does not find: leaves on several devices, a device without kernels, a table that is
-/// too large.
+/// Errors of a run that making the plan does not find: leaves on several devices, a table that is too large, a trial of the
+/// launch policy that does not make sense. Only the run finds that a device has no kernels.
 pub(crate) fn launch_of(
     plan: &Plan<'_>,
     is_view: impl Fn(usize) -> bool,
@@ -61,7 +61,7 @@ pub(crate) fn launch_of(
     }))
 }
 
-/// The zeros between the tensors of an arena on a device.
+/// The zeros of each gap of an arena on a device: between its tensors, and behind the last one.
 fn gaps_of(plan: &Plan<'_>) -> Vec<Vec<u8>> {
     let arena = plan.arena.iter().filter(|arena| arena.device.is_cuda());
     arena.flat_map(|arena| arena.gaps().map(|(_, count)| vec![0; count])).collect()
@@ -96,7 +96,8 @@ fn described(
     segments
 }
 
-/// The outputs that the launch writes: in the caller's memory, or at assumed addresses.
+/// The outputs that the launch writes: in the caller's memory on the device, or at [`ASSUMED`] and the offset in the arena, so
+/// that outputs outside an arena share one address. Views, and outputs that uploads copy or the host writes, have none.
 fn assumed_outputs<'p>(plan: &'p Plan<'_>, is_view: impl Fn(usize) -> bool) -> LaunchOutputs<'p> {
     let mut outputs = LaunchOutputs::unassigned(plan.outputs().len());
     for (index, output) in plan.outputs().iter().enumerate() {
@@ -123,7 +124,7 @@ fn arena_offset(plan: &Plan<'_>, index: usize) -> u64 {
     places.filter(|(output, _)| *output == index).map(|(_, place)| place.addr() as u64).sum()
 }
 
-/// How kernels find the samples of a descriptor; `None` if it reads none.
+/// How kernels find the samples of a descriptor: by `addresses`, or by the `ids` of a device; `None` if it reads none.
 fn sources_of(desc: &OutputDesc) -> Option<&'static str> {
     let head = desc.head;
     let reads = head.op != Op::Const as u8 && head.op != Op::Index as u8;

@@ -93,8 +93,8 @@ pub(super) unsafe fn planar<I: Isa, S: Elem, D: Elem>(
     }
 }
 
-/// Splits blocks of pixels: `split` moves source elements to planes, which are then mapped in `T`,
-/// or only converted without `affine`, and written as destination elements.
+/// Splits blocks of pixels: `split` moves the source elements of up to four channels to planes, which are then mapped in `T`,
+/// or only converted without `affine`, and written as destination elements. More channels come one at a time, without `split`.
 ///
 /// # Safety
 /// `len` pixels of `channels` elements at `src`, and as many rows at `dst`, `plane` bytes apart; a pair for each channel,
