@@ -1340,7 +1340,7 @@ def _pack_rows_of(
     sequences and of the padding behind them, int32. In each row positions count from 0 within a sequence and segments from 1;
     padding has 0 in both. ``counts``: the samples of each row, which follow each other; ``pads``: what pads ids, what pads labels,
     and the label of a sequence's first token. ValueError for a row beyond ``max_tokens``, and for rows beyond int32. That counts
-    add up to the number of samples is not checked: samples left over are left out.
+    add up to the number of samples is not checked: samples left over are left out, and a count beyond what is left takes that.
     """
 def _import_route(object: Any) -> str:
     """How objects of this type are read: ``"tensor"``, a batch too, ``"number"``, a NumPy scalar too, ``"row"``, ``"exchange"``,
