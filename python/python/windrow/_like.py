@@ -189,7 +189,7 @@ def _has_own_entries(first: Any, children: Dict[Any, Any]) -> bool:
         if marked(its) is mark:
             object.__setattr__(made, name, mark)
         if isinstance(value, collections.UserDict):
-            value, its = value.data, its.data
+            value, its = value.data, getattr(its, "data", None)
         if isinstance(value, dict) and value is not its:
             dict.update(value, {key: marked(item) for key, item in dict.items(value)})
         elif isinstance(value, list) and value is not its:
