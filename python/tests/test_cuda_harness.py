@@ -11,7 +11,7 @@ import pytest
 import isolated
 from cuda_harness import JUNK, RESERVE, Memory, RealDriver, copy_out
 
-ORDER = [isolated.TESTS / f"test_{name}.py" for name in ("cuda_streams", "cuda_kept", "cuda_torch", "cuda_captures", "resident", "arena", "arrow_devices")]
+ORDER = [isolated.TESTS / f"test_{name}.py" for name in ("cuda_streams", "cuda_keep_alive", "cuda_torch", "cuda_captures", "resident", "arena", "arrow_devices")]
 
 
 @pytest.fixture

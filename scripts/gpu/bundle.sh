@@ -151,7 +151,7 @@ engine_hash() {
 # Existing files come first: a missing one is reported before minutes of building.
 # The tests of devices, with what they import, which is of other tests too; test_gpu_slots.py knows what has to be here.
 helpers=(conftest cuda_harness dlpack_harness gpu_harness helpers isolated oracle torch_standin test_arrow test_arrow_hostile)
-tests=(cuda cuda_kept cuda_streams cuda_torch cuda_captures cuda_calls resident arena arrow_devices cuda_moves cuda_move_ids cuda_packed)
+tests=(cuda cuda_keep_alive cuda_streams cuda_torch cuda_captures cuda_calls resident arena arrow_devices cuda_moves cuda_move_ids cuda_packed)
 tests+=(torch_prefetch torch_workers torch_collate torch_pools torch_locked gpu_values gpu_order gpu_memory gpu_graphs gpu_libraries gpu_ops)
 benches=(bench_torch torch_batches torch_measure torch_moves native_peers torch_samples torch_triton torch_workload)
 mkdir "$to/python/tests"
