@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import os
 import re
@@ -254,6 +255,20 @@ def rss_bytes():
 def broadcast(shape, dtype="uint8"):
     """A sample that is one element in memory."""
     return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+class Key(str, enum.Enum):
+    """Members that are equal to a text."""
+
+    X = "camera"
+    Y = "lidar"
+
+
+class Text(str):
+    """A text that prints another one."""
+
+    def __str__(self):
+        return "another text"
 
 
 class Lent:

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import enum
 import types
 import typing
 from collections import ChainMap, UserDict, UserList, deque
@@ -13,7 +12,7 @@ import pytest
 
 import isolated
 import windrow as wr
-from helpers import assert_tensor, paint, refusal
+from helpers import Key, Text, assert_tensor, paint, refusal
 
 
 def leaf(seed=0):
@@ -296,16 +295,6 @@ def test_mappings_with_all_keys_keep_their_factory():
 
 
 # names in paths
-
-
-class Key(str, enum.Enum):
-    X = "camera"
-    Y = "lidar"
-
-
-class Text(str):
-    def __str__(self):
-        return "another text"
 
 
 @pytest.mark.parametrize("make", [Key, np.str_, Text])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import windrow as wr
-from helpers import refusal
+from helpers import Key, Text, refusal
 
 torch = pytest.importorskip("torch")
 
@@ -428,16 +428,6 @@ def test_spec():
     assert values.data.tolist() == [0, 0, 1, 0, 1, 2] and values.offsets.tolist() == [0, 1, 3, 6]
     assert values.max_length == 3
     assert out["y"].dtype == torch.float64
-
-
-class Key(str, enum.Enum):
-    X = "camera"
-    Y = "lidar"
-
-
-class Text(str):
-    def __str__(self):
-        return "another text"
 
 
 @pytest.mark.parametrize("arena", [False, True])

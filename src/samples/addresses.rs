@@ -1,7 +1,7 @@
 //! [`Addresses`]: where each sample of a list begins; allocation of a list's columns.
 
 use crate::samples::meta::TensorMeta;
-use crate::tensor::{Error, Result};
+use crate::tensor::{out_of_memory, Result};
 
 /// The address of each sample.
 #[derive(Clone, Debug)]
@@ -62,17 +62,11 @@ impl Addresses {
 /// Makes room for `count` entries in all; [`Error::OutOfMemory`] without memory.
 pub(super) fn reserve_in_all<T>(entries: &mut Vec<T>, count: usize) -> Result<()> {
     let additional = count.saturating_sub(entries.len());
-    entries.try_reserve(additional).map_err(|_| out_of_memory(count))
+    entries.try_reserve(additional).map_err(|_| out_of_memory::<T>(count))
 }
 
 /// Ends the process, from functions that cannot return an error.
 #[cold]
 pub(super) fn end_without_memory() -> ! {
     std::alloc::handle_alloc_error(std::alloc::Layout::new::<TensorMeta>())
-}
-
-/// The [`Error::OutOfMemory`] for `count` entries of 8 bytes.
-#[cold]
-pub(super) fn out_of_memory(count: usize) -> Error {
-    Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<*const u8>() as u64) }
 }

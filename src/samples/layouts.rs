@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::samples::addresses::{out_of_memory, reserve_in_all};
+use crate::samples::addresses::reserve_in_all;
 use crate::samples::meta::{Metas, TensorMeta};
-use crate::tensor::{compact_strides, DType, Device, Dims, Layout, Result};
+use crate::tensor::{compact_strides, out_of_memory, DType, Device, Dims, Layout, Result};
 
 /// Every distinct layout, and which of them each sample has.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +58,7 @@ impl Layouts {
             Some(metas) => metas.reserve(),
             None => self.metas.with_capacity().map(|metas| self.metas = Arc::new(metas)),
         };
-        reserved.map_err(|_| out_of_memory(self.metas.all().len()))?;
+        reserved.map_err(|_| out_of_memory::<TensorMeta>(self.metas.all().len()))?;
         Ok(Arc::make_mut(&mut self.metas).insert(TensorMeta { dtype, device, layout }))
     }
 

@@ -4,14 +4,15 @@ use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use crate::samples::addresses::{end_without_memory, out_of_memory, reserve_in_all, Addresses};
+use crate::samples::addresses::{end_without_memory, reserve_in_all, Addresses};
 use crate::samples::layouts::Layouts;
 use crate::samples::meta::{Metas, TensorMeta};
 use crate::samples::read_only::ReadOnly;
 use crate::samples::selection::Selection;
 use crate::samples::view::SampleView;
 use crate::tensor::{
-    are_compact, new_owners, try_vec, DType, Device, Error, Layout, Mismatch, Owner, Result, Tensor,
+    are_compact, new_owners, out_of_memory, try_vec, DType, Device, Error, Layout, Mismatch, Owner,
+    Result, Tensor,
 };
 
 /// Samples imported once: an address each, and every distinct layout stored once.
@@ -128,7 +129,7 @@ impl<'a> SampleList<'a> {
         let count = self.len().saturating_add(additional);
         match &mut self.data {
             Addresses::Each(each) => {
-                each.try_reserve(additional).map_err(|_| out_of_memory(additional))?
+                each.try_reserve(additional).map_err(|_| out_of_memory::<*const u8>(additional))?
             }
             Addresses::Rows { .. } => {
                 let mut each = try_vec(count)?;
@@ -279,7 +280,7 @@ impl<'a> SampleList<'a> {
         other.try_exact()?;
         self.reserve(other.len())?;
         let owners = new_owners(&self.owners, &other.owners);
-        self.owners.try_reserve(owners.len()).map_err(|_| out_of_memory(owners.len()))?;
+        self.owners.try_reserve(owners.len()).map_err(|_| out_of_memory::<Owner>(owners.len()))?;
         let (len, read_only) = (self.len(), self.read_only.clone());
         for index in 0..other.len() {
             if let Err(error) = self.add_like(other.meta(index), other.data.at(index)) {

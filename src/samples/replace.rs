@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::samples::addresses::{out_of_memory, Addresses};
+use crate::samples::addresses::Addresses;
 use crate::samples::list::{outside, SampleList};
 use crate::samples::meta::TensorMeta;
-use crate::tensor::{new_owners, Device, Layout, Offsets, Result};
+use crate::tensor::{new_owners, out_of_memory, Device, Layout, Offsets, Owner, Result};
 
 impl SampleList<'static> {
     /// A list of one sample with this metadata at address 0, which nothing may read.
@@ -79,7 +79,7 @@ impl<'a> SampleList<'a> {
         // Rows of a table get an address each from now on.
         self.reserve(0)?;
         let owners = new_owners(&self.owners, &other.owners);
-        self.owners.try_reserve(owners.len()).map_err(|_| out_of_memory(owners.len()))?;
+        self.owners.try_reserve(owners.len()).map_err(|_| out_of_memory::<Owner>(owners.len()))?;
         let TensorMeta { dtype, device, layout } = meta;
         let (shape, strides) = (layout.shape(), Some(layout.strides()));
         let place = match self.is_row(*dtype, *device, shape, strides) {
