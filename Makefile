@@ -153,7 +153,7 @@ test-short: gpu-model demo $(VENV)/.test $(VENV)/.docs $(VENV)/.onnx
 	CARGO=$(CARGO) scripts/ci/examples.sh
 	CARGO=$(CARGO) scripts/docs/build.sh
 	CARGO=$(CARGO) scripts/ci/loom.sh
-	$(CARGO) test --locked --features tracing --test errors
+	CARGO_PROFILE_TEST_OPT_LEVEL=0 $(CARGO) test --locked --features tracing --test errors
 	scripts/ci/run.sh scripts/sim/device_counts.py --only "W5b affine"
 	scripts/ci/run.sh scripts/sim/device_counts.py --pairs
 	scripts/ci/run.sh scripts/sim/device_traces.py out/traces --only "W3 address" --scale 64 --arch 90

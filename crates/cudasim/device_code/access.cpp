@@ -55,7 +55,8 @@ void for_addresses(Warp& warp, const Instruction& in, const Operand& memory, Lan
     for (int lane = 0; lane < 32; lane++) {
         if (!(active >> lane & 1)) continue;
         uint64_t address = base + (uint64_t(high[lane]) << 32 | low[lane]);
-        if (address % in.bytes) warp.fail("address " + hex(address) + " is not a multiple of " + std::to_string(in.bytes));
+        // A power of two: a division is a third of what a load takes.
+        if (address & (in.bytes - 1)) warp.fail("address " + hex(address) + " is not a multiple of " + std::to_string(in.bytes));
         if (!may_touch(*warp.reach, address, in.bytes)) {
             auto near = warp.reach->near(address);
             warp.fail(std::to_string(in.bytes) + " bytes at " + hex(address) + " (lane " + std::to_string(lane) +
