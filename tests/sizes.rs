@@ -76,6 +76,13 @@ fn images_cut_into_tiles() {
     runner().check("padded planes in tiles", &samples, &ask);
 }
 
+/// Samples of the host go to a device in chunks, which may end within a short row.
+#[test]
+fn short_rows_cut_by_the_chunks_of_an_upload() {
+    let pixels = |i| Sample::strided(DType::U8, &[1000, 700, 3], &[2800, 4, 1], i);
+    runner().check("pixels without alpha", &[0, 1, 2].map(pixels), &Ask::stack());
+}
+
 #[test]
 fn many_tiny_samples() {
     let samples: Vec<_> = (0..10_000).map(|i| Sample::new(DType::U8, &[3], 3 * i)).collect();

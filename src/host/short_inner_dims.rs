@@ -46,7 +46,7 @@ pub(super) fn has_short_rows(dims: &[Dim]) -> bool {
     short.extent <= longest && next.extent > POLICY.short_run as u64
 }
 
-/// Writes whole short rows along the next dim: those whose first element is in `range`, with their elements behind it.
+/// Writes whole short rows along the next dim: those of `range`, which begins and ends with one.
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
@@ -61,7 +61,8 @@ pub(super) unsafe fn write_short_rows(
     let Some((short, dims)) = place.dims.split_last() else { return };
     let rows = ShortRows::new(output, nest, affine, short, dims);
     let mut held: HeldRows = [MaybeUninit::uninit(); MAX_HELD_ROWS * SHORT_ROW_BLOCK];
-    let row_range = range.start.div_ceil(short.extent)..range.end.div_ceil(short.extent);
+    debug_assert!(range.start % short.extent == 0 && range.end % short.extent == 0);
+    let row_range = range.start / short.extent..range.end / short.extent;
     let fill = |dst: *mut u8, stride: isize, len: usize| {
         // SAFETY: the walk stays inside the sample's place in the output.
         unsafe { rows.fill(dst, stride, len, 0..short.extent) };

@@ -257,8 +257,7 @@ unsafe fn write_short_row(
 /// 1. Moved elements are turned round in one step; others in blocks that are then read in order.
 /// 2. Only where nothing is converted.
 ///
-/// Pixels to planes and short rows are written as a whole, if their first element is in `range`,
-/// else not at all: see [`write_planar`] and [`write_short_rows`].
+/// Pixels to planes are written as a whole, if their first element is in `range`, else not at all: see [`write_planar`].
 ///
 /// # Safety
 /// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
@@ -285,7 +284,20 @@ unsafe fn write_sample<const STREAMING: bool>(
                 let planar = rows::planar_row(nest.dtype, output.to());
                 write_planar(planar, nest, output, affine, place, range, STREAMING);
             }
-            _ if has_short_rows(place.dims) => write_short_rows(output, nest, affine, place, range),
+            _ if has_short_rows(place.dims) => {
+                // Of the rows at its ends, the range may have a part.
+                let extent = place.dims.last().map_or(1, |short| short.extent);
+                let begin = range.start.next_multiple_of(extent).min(range.end);
+                let end = (range.end / extent * extent).max(begin);
+                if begin < end {
+                    write_short_rows(output, nest, affine, place, begin..end);
+                }
+                for part in [range.start..begin, end..range.end] {
+                    if !part.is_empty() {
+                        write_rows(part);
+                    }
+                }
+            }
             Some(whole) => {
                 let (value, size) = (&output.fill, output.dtype.size());
                 let fill = |dst, stride, len| fill::<STREAMING>(value, dst, stride, size, len);
